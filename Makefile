@@ -1,0 +1,59 @@
+# `make` prints this help. Two commands to know: `make run` and `make test`.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+WORKSPACE ?= workspace
+JOB ?= manifests/samples/shakespeare.yaml
+# Tools that are built once and shared by checkouts.
+CACHE ?= $(HOME)/.cache/stagecoach
+DENY_VERSION := 0.20.2
+DENY := $(CACHE)/cargo-deny-$(DENY_VERSION)/bin/cargo-deny
+STAGECOACH := target/debug/stagecoach
+
+.PHONY: help run test test-all lint deny build libtorch texts tools clean
+
+help: ## this help
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+	@echo
+	@echo "  JOB=$(JOB)  WORKSPACE=$(WORKSPACE)  FRESH=1 (run: start afresh)"
+
+run: build texts ## train the sample job on this machine, three stages as processes
+	$(STAGECOACH) run $(JOB) --workspace $(WORKSPACE) $(if $(FRESH),--fresh)
+
+test: lint deny build texts ## everything that needs no root: formatting, lints, licences, all tests
+	WORKSPACE=$(WORKSPACE) cargo test --workspace --quiet
+
+test-all: build texts ## the parity tests' full product instead of the covering set
+	STAGECOACH_PARITY=all cargo test --package stagecoach-tests --test parity -- --nocapture
+
+lint: libtorch tools
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --quiet -- -D warnings
+
+deny: tools $(DENY)
+	@$(DENY) --log-level error check licenses bans sources
+
+$(DENY):
+	@echo "building cargo-deny $(DENY_VERSION) (once, into $(CACHE))"
+	@cargo install --quiet --locked --version $(DENY_VERSION) --root $(dir $(@D)) cargo-deny
+
+build: libtorch tools ## the trainer, into target/debug/stagecoach
+	cargo build --workspace --quiet
+
+libtorch: tools ## libtorch into .libtorch/, checked by hash
+	@python3 scripts/fetch.py libtorch .libtorch
+
+texts: tools ## the Shakespeare plays into the workspace, checked by hash
+	@python3 scripts/fetch.py texts $(WORKSPACE)/corpus/shakespeare
+
+# A missing prerequisite is one sentence with its remedy.
+tools:
+	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust 1.89 or newer from https://rustup.rs" >&2; exit 1; }
+	@command -v c++ >/dev/null || { echo "a C++ compiler is missing: install g++ (Debian: apt-get install g++)" >&2; exit 1; }
+	@command -v python3 >/dev/null || { echo "python3 is missing: install it with pip (Debian: apt-get install python3 python3-pip)" >&2; exit 1; }
+	@python3 -m pip --version >/dev/null 2>&1 || { echo "python3 has no pip: install it (Debian: apt-get install python3-pip)" >&2; exit 1; }
+
+clean: ## removes build output; the workspace and .libtorch stay
+	cargo clean

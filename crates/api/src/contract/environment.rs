@@ -1,0 +1,197 @@
+//! The environment of a stage: torch's own names, so that a torchrun-style script runs unchanged, and Stagecoach's.
+
+use std::collections::HashMap;
+
+use thiserror::Error;
+
+use super::{CONFIG_PATH, MASTER_PORT, MAX_STAGES, WORKSPACE_PATH};
+
+/// The variables' names.
+pub mod env {
+    /// Host of stage 0.
+    pub const MASTER_ADDR: &str = "MASTER_ADDR";
+    /// Port of stage 0.
+    pub const MASTER_PORT: &str = "MASTER_PORT";
+    /// The stage, from 0.
+    pub const RANK: &str = "RANK";
+    /// The number of stages.
+    pub const WORLD_SIZE: &str = "WORLD_SIZE";
+    /// Always 0: a stage has its machine's view to itself.
+    pub const LOCAL_RANK: &str = "LOCAL_RANK";
+    /// The job's name.
+    pub const JOB: &str = "STAGECOACH_JOB";
+    /// The job's UID.
+    pub const JOB_UID: &str = "STAGECOACH_JOB_UID";
+    /// The attempt, from 1.
+    pub const ATTEMPT: &str = "STAGECOACH_ATTEMPT";
+    /// The stage again, for scripts that give RANK another meaning.
+    pub const STAGE: &str = "STAGECOACH_STAGE";
+    /// The number of stages again.
+    pub const STAGES: &str = "STAGECOACH_STAGES";
+    /// The attempt's job file.
+    pub const CONFIG: &str = "STAGECOACH_CONFIG";
+    /// The volume.
+    pub const WORKSPACE: &str = "STAGECOACH_WORKSPACE";
+    /// The pod's address, at which the others reach it.
+    pub const POD_IP: &str = "POD_IP";
+    /// The pod's UID.
+    pub const POD_UID: &str = "POD_UID";
+
+    /// All of them: a template may set none.
+    pub const ALL: [&str; 14] = [
+        MASTER_ADDR,
+        MASTER_PORT,
+        RANK,
+        WORLD_SIZE,
+        LOCAL_RANK,
+        JOB,
+        JOB_UID,
+        ATTEMPT,
+        STAGE,
+        STAGES,
+        CONFIG,
+        WORKSPACE,
+        POD_IP,
+        POD_UID,
+    ];
+}
+
+/// A variable of the contract that is absent or wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("environment variable {variable}: {message}")]
+pub struct ContractError {
+    /// The variable's name.
+    pub variable: &'static str,
+    /// What was found and what is expected.
+    pub message: String,
+}
+
+/// What a stage is told when it starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StageEnv {
+    /// This stage, from 0.
+    pub rank: u32,
+    /// The number of stages.
+    pub world_size: u32,
+    /// The job's name.
+    pub job: String,
+    /// The job's UID.
+    pub job_uid: String,
+    /// The attempt, from 1.
+    pub attempt: u64,
+    /// The attempt's job file.
+    pub config: String,
+    /// The volume.
+    pub workspace: String,
+    /// Host of stage 0.
+    pub master_addr: String,
+    /// Port of stage 0.
+    pub master_port: u16,
+    /// The address at which the others reach this stage.
+    pub pod_ip: String,
+    /// The UID of this stage's pod, or what the launcher gives a process instead.
+    pub pod_uid: String,
+}
+
+impl StageEnv {
+    /// Reads the variables; other ones are ignored. Port, config and workspace have the container's values as defaults.
+    ///
+    /// # Errors
+    /// The first variable that is missing, isn't what it should be, or contradicts another.
+    pub fn from_vars<K: Into<String>, V: Into<String>>(
+        vars: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<Self, ContractError> {
+        let vars = Vars(vars.into_iter().map(|(key, value)| (key.into(), value.into())).collect());
+        let read = Self {
+            rank: vars.number(env::RANK)?,
+            world_size: vars.number(env::WORLD_SIZE)?,
+            job: vars.text(env::JOB)?,
+            job_uid: vars.text(env::JOB_UID)?,
+            attempt: vars.number(env::ATTEMPT)?,
+            config: vars.text(env::CONFIG).unwrap_or_else(|_| CONFIG_PATH.into()),
+            workspace: vars.text(env::WORKSPACE).unwrap_or_else(|_| WORKSPACE_PATH.into()),
+            master_addr: vars.text(env::MASTER_ADDR)?,
+            master_port: if vars.has(env::MASTER_PORT) { vars.number(env::MASTER_PORT)? } else { MASTER_PORT },
+            pod_ip: vars.text(env::POD_IP)?,
+            pod_uid: vars.text(env::POD_UID)?,
+        };
+        read.check(&vars)?;
+        Ok(read)
+    }
+
+    fn check(&self, vars: &Vars) -> Result<(), ContractError> {
+        let wrong = |variable, message| Err(ContractError { variable, message });
+        let Self { rank, world_size, .. } = self;
+        if !(1..=MAX_STAGES).contains(world_size) {
+            return wrong(env::WORLD_SIZE, format!("is {world_size}; a job has 1 to {MAX_STAGES} stages"));
+        }
+        if vars.has(env::STAGES) {
+            let stages: u32 = vars.number(env::STAGES)?;
+            if stages != *world_size {
+                return wrong(
+                    env::WORLD_SIZE,
+                    format!("is {world_size}, but {} is {stages}: both are the job's number of stages", env::STAGES),
+                );
+            }
+        }
+        if rank >= world_size {
+            return wrong(
+                env::RANK,
+                format!("is {rank}; with WORLD_SIZE {world_size} the stages are 0 to {}", world_size - 1),
+            );
+        }
+        if vars.has(env::STAGE) {
+            let stage: u32 = vars.number(env::STAGE)?;
+            if stage != *rank {
+                return wrong(env::RANK, format!("is {rank}, but {} is {stage}: both are the stage", env::STAGE));
+            }
+        }
+        Ok(())
+    }
+
+    /// The variables to start the stage with: the inverse of `from_vars`.
+    pub fn to_vars(&self) -> Vec<(&'static str, String)> {
+        vec![
+            (env::MASTER_ADDR, self.master_addr.clone()),
+            (env::MASTER_PORT, self.master_port.to_string()),
+            (env::RANK, self.rank.to_string()),
+            (env::WORLD_SIZE, self.world_size.to_string()),
+            (env::LOCAL_RANK, "0".into()),
+            (env::JOB, self.job.clone()),
+            (env::JOB_UID, self.job_uid.clone()),
+            (env::ATTEMPT, self.attempt.to_string()),
+            (env::STAGE, self.rank.to_string()),
+            (env::STAGES, self.world_size.to_string()),
+            (env::CONFIG, self.config.clone()),
+            (env::WORKSPACE, self.workspace.clone()),
+            (env::POD_IP, self.pod_ip.clone()),
+            (env::POD_UID, self.pod_uid.clone()),
+        ]
+    }
+}
+
+struct Vars(HashMap<String, String>);
+
+impl Vars {
+    fn has(&self, variable: &str) -> bool {
+        self.0.contains_key(variable)
+    }
+
+    fn text(&self, variable: &'static str) -> Result<String, ContractError> {
+        match self.0.get(variable) {
+            Some(text) if !text.is_empty() => Ok(text.clone()),
+            Some(_) => Err(ContractError { variable, message: "is empty".into() }),
+            None => {
+                Err(ContractError { variable, message: "is not set; the operator and `stagecoach run` set it".into() })
+            }
+        }
+    }
+
+    fn number<N: std::str::FromStr>(&self, variable: &'static str) -> Result<N, ContractError> {
+        let text = self.text(variable)?;
+        text.parse().map_err(|_| ContractError {
+            variable,
+            message: format!("is \"{}\", expected a whole number that fits", text.escape_debug()),
+        })
+    }
+}

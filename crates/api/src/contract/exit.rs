@@ -1,0 +1,53 @@
+//! The exit codes of a stage.
+
+use std::fmt;
+
+/// Why a stage left. Numbers follow sysexits.h and the shell's 128 + signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExitCode {
+    /// Trained to the end.
+    Done = 0,
+    /// Anything without a code of its own.
+    Failure = 1,
+    /// The volume failed, or no checkpoint on it is intact.
+    Storage = 74,
+    /// A peer or the coordinator was lost: collateral, someone else is the cause.
+    PeerLost = 75,
+    /// The job or its plan can't work; starting again would not help.
+    InvalidConfig = 78,
+    /// SIGKILL: out of memory, or out of patience.
+    Killed = 137,
+    /// SIGTERM, and all is saved.
+    Drained = 143,
+}
+
+impl ExitCode {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Done, Self::Failure, Self::Storage, Self::PeerLost, Self::InvalidConfig, Self::Killed, Self::Drained];
+
+    /// The number given to the operating system.
+    pub const fn code(self) -> i32 {
+        self as i32
+    }
+
+    /// The meaning of a number; none for those the contract doesn't name.
+    pub fn from_i32(code: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.code() == code)
+    }
+}
+
+impl fmt::Display for ExitCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let meaning = match self {
+            Self::Done => "done",
+            Self::Failure => "failed",
+            Self::Storage => "storage failed",
+            Self::PeerLost => "lost a peer",
+            Self::InvalidConfig => "invalid configuration",
+            Self::Killed => "killed",
+            Self::Drained => "drained",
+        };
+        write!(f, "{} ({meaning})", self.code())
+    }
+}

@@ -1,0 +1,27 @@
+//! The contract between a stage and those who start and watch it: what it is given (environment, paths, ports) and what
+//! it gives back (exit code, termination message, `/status`). The same for a pod, a local process and a custom trainer.
+
+mod environment;
+mod exit;
+mod status;
+mod termination;
+
+pub use environment::{ContractError, StageEnv, env};
+pub use exit::ExitCode;
+pub use status::{StagePhase, StageStatus};
+pub use termination::{FailureKind, TERMINATION_MESSAGE_BYTES, TerminationMessage};
+
+/// Port on which stage 0 listens for the group, in a cluster.
+pub const MASTER_PORT: u16 = 29500;
+/// Port of `/healthz`, `/readyz`, `/metrics` and `/status`, in a cluster.
+pub const HTTP_PORT: u16 = 9090;
+/// Where a pod finds its attempt's job file.
+pub const CONFIG_PATH: &str = "/etc/stagecoach/job.yaml";
+/// Where a pod finds the volume.
+pub const WORKSPACE_PATH: &str = "/workspace";
+/// The container whose exit decides.
+pub const CONTAINER_NAME: &str = "trainer";
+/// The trainer's arguments in a pod.
+pub const CONTAINER_ARGS: [&str; 1] = ["stage"];
+/// Most stages of a job.
+pub const MAX_STAGES: u32 = 256;

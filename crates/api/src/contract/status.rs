@@ -1,0 +1,47 @@
+//! What stage 0 answers at `/status`. It echoes who it is, so that a poller can't take another attempt for its own.
+
+use serde::{Deserialize, Serialize};
+
+use crate::job::{CheckpointStatus, Progress};
+
+spelled! {
+    /// What a stage is doing.
+    #[derive(Default)]
+    pub enum StagePhase {
+        /// Tokenising, planning, choosing the checkpoint.
+        #[default]
+        Preparing = "Preparing",
+        /// Loading weights and opening links.
+        Forming = "Forming",
+        /// Training.
+        Training = "Training",
+        /// Saving, to leave.
+        Draining = "Draining",
+        /// Trained to the end.
+        Done = "Done",
+    }
+}
+
+/// The answer of `/status`. Unknown fields are tolerated: the reader may be older.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StageStatus {
+    /// The job's UID.
+    pub job_uid: String,
+    /// The attempt.
+    pub attempt: u64,
+    /// The pod's UID.
+    pub pod_uid: String,
+    /// The stage.
+    pub stage: u32,
+    /// What it is doing.
+    pub phase: StagePhase,
+    /// A sentence on what it is doing, for people; empty if the phase says it all.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// How far training is.
+    pub progress: Progress,
+    /// The newest committed checkpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointStatus>,
+}

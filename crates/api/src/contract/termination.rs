@@ -1,0 +1,117 @@
+//! What a stage leaves behind in its termination message: enough to pick the root cause out of N dead stages, and the
+//! last progress, which so survives the stage.
+
+use serde::{Deserialize, Serialize};
+
+use super::ExitCode;
+use crate::job::{CheckpointStatus, Progress};
+
+/// Kubernetes keeps this many bytes of a termination message.
+pub const TERMINATION_MESSAGE_BYTES: usize = 4096;
+
+spelled! {
+    /// Why a stage left, in one word.
+    pub enum FailureKind {
+        /// Trained to the end.
+        Done = "Done",
+        /// Asked to stop, and all is saved.
+        Drained = "Drained",
+        /// Invalid job or plan.
+        InvalidConfig = "InvalidConfig",
+        /// The corpus can't be read or is too small.
+        Data = "Data",
+        /// The volume failed, or no checkpoint on it is intact.
+        Storage = "Storage",
+        /// A peer or the coordinator was lost: collateral.
+        PeerLost = "PeerLost",
+        /// Too many steps in a row with a non-finite loss or norm.
+        NonFinite = "NonFinite",
+        /// The same plan gives different shapes, orders or hashes on two stages.
+        Mismatch = "Mismatch",
+        /// The stage did nothing for too long.
+        Stalled = "Stalled",
+        /// The group did not form in time.
+        StartupTimeout = "StartupTimeout",
+        /// Memory, on the host or the device.
+        OutOfMemory = "OutOfMemory",
+        /// Anything else.
+        Error = "Error",
+    }
+}
+
+impl FailureKind {
+    /// Whether the same step would fail the same way again, the arithmetic being bit for bit the same.
+    pub const fn is_deterministic(self) -> bool {
+        matches!(self, Self::NonFinite | Self::Mismatch | Self::Data)
+    }
+
+    /// The exit code that goes with it.
+    pub const fn exit_code(self) -> ExitCode {
+        match self {
+            Self::Done => ExitCode::Done,
+            Self::Drained => ExitCode::Drained,
+            Self::InvalidConfig => ExitCode::InvalidConfig,
+            Self::Storage => ExitCode::Storage,
+            Self::PeerLost => ExitCode::PeerLost,
+            _ => ExitCode::Failure,
+        }
+    }
+}
+
+/// A stage's last words. Unknown fields are tolerated: the reader may be older.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TerminationMessage {
+    /// Why, in one word.
+    pub kind: FailureKind,
+    /// Which stage.
+    pub stage: u32,
+    /// The step in progress.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// The action in progress, in torch's text form.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action: Option<String>,
+    /// A sentence.
+    #[serde(default)]
+    pub message: String,
+    /// The last progress.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
+    /// The newest checkpoint this stage saw committed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointStatus>,
+}
+
+impl TerminationMessage {
+    /// A message with a kind, a stage and a sentence.
+    pub fn new(kind: FailureKind, stage: u32, message: impl Into<String>) -> Self {
+        Self { kind, stage, step: None, action: None, message: message.into(), progress: None, checkpoint: None }
+    }
+
+    /// One line of JSON of at most 4096 bytes: the sentence is shortened, at a character's boundary, to what fits.
+    pub fn to_json(&self) -> String {
+        let mut shortened = self.clone();
+        loop {
+            let json = serde_json::to_string(&shortened).unwrap_or_default();
+            let Some(excess) = json.len().checked_sub(TERMINATION_MESSAGE_BYTES).filter(|excess| *excess > 0) else {
+                return json;
+            };
+            // An escaped character takes up to six bytes for one: several rounds may be needed, each takes something off.
+            let text = shortened.message.trim_end_matches("...");
+            if text.is_empty() {
+                shortened = Self::new(self.kind, self.stage, "");
+                continue;
+            }
+            let longest = text.len().saturating_sub(excess / 6 + 4);
+            let kept: String =
+                text.char_indices().take_while(|(at, c)| at + c.len_utf8() <= longest).map(|(_, c)| c).collect();
+            shortened.message = if kept.is_empty() { kept } else { kept + "..." };
+        }
+    }
+
+    /// Reads a message; none if it isn't one (a custom trainer may write anything).
+    pub fn from_json(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+}

@@ -1,0 +1,73 @@
+//! The parts of the spec that only a cluster has: gang scheduling, network policy, the pods' template.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+/// How the pods get their places.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Scheduling {
+    /// Who starts all pods together or none.
+    pub gang: Gang,
+    /// Seconds that the pods may wait for their places.
+    pub timeout_seconds: u32,
+}
+
+impl Default for Scheduling {
+    fn default() -> Self {
+        Self { gang: Gang::Auto, timeout_seconds: 3600 }
+    }
+}
+
+spelled! {
+    /// Who starts all pods together or none.
+    #[derive(Default)]
+    pub enum Gang {
+        /// Kubernetes' own PodGroup where it is served, else nobody.
+        #[default]
+        Auto = "Auto",
+        /// Nobody: each pod by itself.
+        None = "None",
+        /// Kubernetes' own PodGroup.
+        Native = "Native",
+        /// Volcano's PodGroup.
+        Volcano = "Volcano",
+        /// The scheduler-plugins' PodGroup.
+        Coscheduling = "Coscheduling",
+    }
+}
+
+/// Who may talk to the pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct NetworkPolicy {
+    /// Whether a policy is made.
+    pub mode: NetworkPolicyMode,
+}
+
+spelled! {
+    /// Whether a network policy is made.
+    #[derive(Default)]
+    pub enum NetworkPolicyMode {
+        /// The job's own pods, DNS, the operator and the scraper.
+        #[default]
+        Restricted = "Restricted",
+        /// No policy: what the namespace allows.
+        None = "None",
+    }
+}
+
+/// A PodTemplateSpec, kept as it was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PodTemplate(pub serde_json::Map<String, serde_json::Value>);
+
+impl JsonSchema for PodTemplate {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "PodTemplate".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+    }
+}

@@ -1,0 +1,77 @@
+//! `spec.data`: the corpus, the tokenizer, and how text becomes sequences.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{number, yes};
+use crate::spelled::Payload;
+
+/// The corpus and how it is cut into sequences.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Data {
+    /// Files or globs (`**` too), relative to the volume's root: .txt, .jsonl, .parquet or token files.
+    pub paths: Vec<String>,
+    /// The field (.jsonl) or column (.parquet) that holds the text.
+    #[serde(default = "text_field")]
+    pub text_field: String,
+    /// Tokens of one training sequence.
+    pub sequence_length: u32,
+    /// Puts documents one after another into full sequences; false gives each document its own, padded ones.
+    #[serde(default = "yes")]
+    pub packing: bool,
+    /// The part held out to measure the model on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluation: Option<Evaluation>,
+    /// Where the tokenizer comes from.
+    pub tokenizer: Tokenizer,
+}
+
+/// The held-out part.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Evaluation {
+    /// Its share of the corpus, above 0 and below 1.
+    #[serde(default = "evaluation_fraction")]
+    pub fraction: f64,
+    /// Steps between two evaluations.
+    #[serde(default = "number::<100>")]
+    pub every_steps: u32,
+}
+
+union! {
+    /// Where the tokenizer comes from.
+    pub enum Tokenizer (TokenizerTag, TokenizerFields) {
+        /// A byte-level BPE trained on the corpus itself.
+        Train = "Train" { train as "train": TokenizerTraining }
+        /// A `tokenizer.json`.
+        File = "File" { file as "file": TokenizerFile }
+    }
+}
+
+/// A tokenizer to be trained.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TokenizerTraining {
+    /// Words, special tokens included.
+    pub vocab_size: u32,
+}
+
+/// A tokenizer that exists.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TokenizerFile {
+    /// The `tokenizer.json`, relative to the volume's root.
+    pub path: String,
+}
+
+impl Payload for TokenizerTraining {}
+impl Payload for TokenizerFile {}
+
+fn text_field() -> String {
+    "text".into()
+}
+
+fn evaluation_fraction() -> f64 {
+    0.01
+}

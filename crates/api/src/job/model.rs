@@ -1,0 +1,90 @@
+//! `spec.model`: the architecture by Hugging Face's names, or a directory that already has one.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::spelled::Payload;
+
+union! {
+    /// The model to train.
+    pub enum Model (ModelTag, ModelFields) {
+        /// A Llama with fresh weights.
+        Llama = "Llama" { llama as "llama": Llama }
+        /// A Hugging Face directory, with its weights.
+        Pretrained = "Pretrained" { pretrained as "pretrained": Pretrained }
+    }
+}
+
+/// A Llama, by the names of Hugging Face's `config.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Llama {
+    /// Width of the residual stream.
+    pub hidden_size: u32,
+    /// Decoder layers.
+    pub num_hidden_layers: u32,
+    /// Query heads.
+    pub num_attention_heads: u32,
+    /// Key and value heads, a divisor of the query heads; as many as those if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub num_key_value_heads: Option<u32>,
+    /// Width of one head; `hiddenSize / numAttentionHeads` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head_dim: Option<u32>,
+    /// Width inside the SwiGLU.
+    pub intermediate_size: u32,
+    /// Words of the embedding and the head; the tokenizer's if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vocab_size: Option<u32>,
+    /// The longest sequence the model is made for.
+    #[serde(default = "super::number::<2048>")]
+    pub max_position_embeddings: u32,
+    /// Base of the rotary embedding's wavelengths.
+    #[serde(default = "rope_theta")]
+    pub rope_theta: f64,
+    /// Added to the mean square in RMSNorm.
+    #[serde(default = "rms_norm_eps")]
+    pub rms_norm_eps: f64,
+    /// Whether the head is the embedding's weight.
+    #[serde(default)]
+    pub tie_word_embeddings: bool,
+    /// Standard deviation of fresh weights.
+    #[serde(default = "initializer_range")]
+    pub initializer_range: f64,
+}
+
+impl Llama {
+    /// Key and value heads, the default applied.
+    pub fn key_value_heads(&self) -> u32 {
+        self.num_key_value_heads.unwrap_or(self.num_attention_heads)
+    }
+
+    /// Width of one head, the default applied; 0 if there are no heads to divide by.
+    pub fn head_dim(&self) -> u32 {
+        self.head_dim.or_else(|| self.hidden_size.checked_div(self.num_attention_heads)).unwrap_or(0)
+    }
+}
+
+impl Payload for Llama {}
+
+/// A Hugging Face model directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Pretrained {
+    /// The directory, relative to the volume's root.
+    pub path: String,
+}
+
+impl Payload for Pretrained {}
+
+fn rope_theta() -> f64 {
+    10_000.0
+}
+
+fn rms_norm_eps() -> f64 {
+    1e-5
+}
+
+fn initializer_range() -> f64 {
+    0.02
+}

@@ -1,0 +1,86 @@
+//! Numbers that JSON or YAML can't write as they are: memory with a unit, and measurements that may be NaN.
+
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// A measured value. Written as a string, because NaN and infinity aren't JSON.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured(pub f64);
+
+/// NaN equals itself, so that an unchanged status compares equal and is not written again.
+impl PartialEq for Measured {
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0 || (self.0.is_nan() && other.0.is_nan())
+    }
+}
+
+impl Measured {
+    /// The value with at most so many digits after the point, for people.
+    pub fn rounded(self, digits: usize) -> Self {
+        Self(format!("{:.digits$}", self.0).parse().unwrap_or(self.0))
+    }
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Serialize for Measured {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Measured {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        f64::from_str(&text).map(Self).map_err(|_| de::Error::custom(format!("`{text}` is not a number")))
+    }
+}
+
+impl JsonSchema for Measured {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Measured".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string" })
+    }
+}
+
+/// An amount of memory as Kubernetes writes it: `40Gi`, `500M`, `1073741824`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+pub struct Quantity(pub String);
+
+impl Quantity {
+    /// The bytes, rounded down; none if it isn't a quantity of bytes.
+    pub fn bytes(&self) -> Option<u64> {
+        const UNITS: [(&str, f64); 13] = [
+            ("Ki", 1024.0),
+            ("Mi", 1_048_576.0),
+            ("Gi", 1_073_741_824.0),
+            ("Ti", 1_099_511_627_776.0),
+            ("Pi", 1_125_899_906_842_624.0),
+            ("Ei", 1_152_921_504_606_846_976.0),
+            ("k", 1e3),
+            ("M", 1e6),
+            ("G", 1e9),
+            ("T", 1e12),
+            ("P", 1e15),
+            ("E", 1e18),
+            ("", 1.0),
+        ];
+        let (digits, unit) = UNITS.iter().find_map(|(suffix, unit)| Some((self.0.strip_suffix(suffix)?, unit)))?;
+        if !digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+            return None;
+        }
+        // Every value of interest is far below 2^53, where f64 is exact; the cast saturates.
+        Some((digits.parse::<f64>().ok()? * unit) as u64)
+    }
+}

@@ -1,0 +1,145 @@
+//! `spec.pipeline`: how layers and microbatches are laid out over the stages. None of it changes the numbers.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Quantity, number};
+use crate::spelled::Payload;
+
+/// Schedule, partition and transport.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Pipeline {
+    /// The order of forward and backward passes.
+    #[serde(default)]
+    pub schedule: Schedule,
+    /// Which layers each chunk holds.
+    #[serde(default)]
+    pub partition: Partition,
+    /// Chunks a stage holds; more than 1 only for the interleaved schedules.
+    #[serde(default = "number::<1>")]
+    pub virtual_stages: u32,
+    /// Which activations are computed again in the backward pass instead of kept.
+    #[serde(default)]
+    pub recompute: Recompute,
+    /// Memory that one stage may use, as a Kubernetes quantity; unlimited if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_limit: Option<Quantity>,
+    /// How neighbours pass activations and gradients.
+    #[serde(default)]
+    pub transport: Transport,
+}
+
+impl Pipeline {
+    /// The layers of each chunk, if they are given and there is one for every chunk of so many stages. A list that no
+    /// longer fits, because the job was scaled, gives way to Auto; whoever plans says so.
+    pub fn explicit_layers(&self, stages: u32) -> Option<&[u32]> {
+        let chunks = u64::from(stages) * u64::from(self.virtual_stages);
+        self.partition
+            .layers
+            .as_deref()
+            .filter(|layers| self.partition.strategy == PartitionStrategy::Explicit && layers.len() as u64 == chunks)
+    }
+}
+
+impl Default for Pipeline {
+    fn default() -> Self {
+        Self {
+            schedule: Schedule::default(),
+            partition: Partition::default(),
+            virtual_stages: 1,
+            recompute: Recompute::default(),
+            memory_limit: None,
+            transport: Transport::default(),
+        }
+    }
+}
+
+union! {
+    /// The order of forward and backward passes, by torch's names.
+    pub enum Schedule (ScheduleTag, ScheduleFields) {
+        /// All forward passes, then all backward passes.
+        GPipe = "GPipe" {}
+        /// One forward, one backward, after a warm-up.
+        OneFOneB = "1F1B" {}
+        /// 1F1B over several chunks a stage.
+        InterleavedOneFOneB = "Interleaved1F1B" {}
+        /// Interleaved with the weight gradient split off; ZB-H1 with one chunk a stage.
+        InterleavedZeroBubble = "InterleavedZeroBubble" {}
+        /// Two chunks a stage, laid out as a V, with the weight gradient split off.
+        ZbvZeroBubble = "ZBVZeroBubble" {}
+        /// A table of your own, in torch's text form.
+        Csv = "Csv" { csv as "csv": CsvFile }
+        /// The fastest of them by simulation, within the memory.
+        Auto = "Auto" {}
+    }
+}
+
+#[expect(clippy::derivable_impls, reason = "the macro's variants carry documentation only")]
+impl Default for Schedule {
+    fn default() -> Self {
+        Self::OneFOneB
+    }
+}
+
+/// A schedule in a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CsvFile {
+    /// The file, relative to the volume's root.
+    pub path: String,
+}
+
+impl Payload for CsvFile {}
+
+/// Which layers each chunk holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Partition {
+    /// Computed, or given as `layers`.
+    #[serde(default)]
+    pub strategy: PartitionStrategy,
+    /// Layers of each chunk in the model's order, for Explicit; 0 is allowed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers: Option<Vec<u32>>,
+}
+
+spelled! {
+    /// How the partition is found.
+    #[derive(Default)]
+    pub enum PartitionStrategy {
+        /// The split whose slowest stage is fastest.
+        #[default]
+        Auto = "Auto",
+        /// The list in `layers`.
+        Explicit = "Explicit",
+    }
+}
+
+spelled! {
+    /// Which activations are computed again.
+    #[derive(Default)]
+    pub enum Recompute {
+        /// All are kept.
+        #[default]
+        None = "None",
+        /// Only each layer's input is kept.
+        Full = "Full",
+    }
+}
+
+spelled! {
+    /// How neighbours pass tensors.
+    #[derive(Default)]
+    pub enum Transport {
+        /// NCCL between GPUs, shared memory on one host, else TCP.
+        #[default]
+        Auto = "Auto",
+        /// TCP.
+        Tcp = "Tcp",
+        /// Shared memory; all stages on one host.
+        Shm = "Shm",
+        /// NCCL; all stages on GPUs.
+        Nccl = "Nccl",
+    }
+}

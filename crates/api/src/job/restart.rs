@@ -1,0 +1,74 @@
+//! `spec.restart`: what happens when a stage fails. The policy itself is in the `lifecycle` crate.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How often, how soon, and after which failures the group starts again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Restart {
+    /// Counted restarts without a new checkpoint between them; a committed checkpoint refills the budget.
+    pub max_restarts: u32,
+    /// The wait before a restart.
+    pub backoff: Backoff,
+    /// Seconds from the attempt's start until the group has formed. Reported progress of the preparation extends them.
+    pub startup_timeout_seconds: u32,
+    /// Seconds without a finished action after which a stage counts as hung.
+    pub stall_timeout_seconds: u32,
+    /// Seconds that a restart waits for a stage that was deleted and does not go.
+    pub termination_timeout_seconds: u32,
+    /// Rules for exit codes; the first that lists the code decides.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub exit_codes: Vec<ExitCodeRule>,
+}
+
+impl Default for Restart {
+    fn default() -> Self {
+        Self {
+            max_restarts: 10,
+            backoff: Backoff::default(),
+            startup_timeout_seconds: 600,
+            stall_timeout_seconds: 600,
+            termination_timeout_seconds: 180,
+            exit_codes: Vec::new(),
+        }
+    }
+}
+
+/// The wait before a restart: doubled by each failure without progress.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Backoff {
+    /// Seconds before the first restart.
+    pub initial_seconds: u32,
+    /// Seconds that it never exceeds.
+    pub max_seconds: u32,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { initial_seconds: 1, max_seconds: 300 }
+    }
+}
+
+/// What to do after some exit codes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ExitCodeRule {
+    /// Exit codes of the stage that failed first, 1 to 255.
+    pub codes: Vec<i32>,
+    /// What happens then.
+    pub action: ExitAction,
+}
+
+spelled! {
+    /// What happens after an exit.
+    pub enum ExitAction {
+        /// The job fails at once.
+        Fail = "Fail",
+        /// A restart that counts against the budget.
+        Restart = "Restart",
+        /// A restart that does not count.
+        RestartUncounted = "RestartUncounted",
+    }
+}

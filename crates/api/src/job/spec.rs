@@ -1,0 +1,181 @@
+//! The object itself: names around the spec, and the spec's top level.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Checkpoint, Data, Model, NetworkPolicy, Pipeline, PipelineJobStatus, PodTemplate, Restart, Scheduling, Storage,
+    Training, number,
+};
+
+/// The API's group and version, as `apiVersion` has it.
+pub(crate) const API_VERSION: &str = "stagecoach.dev/v1alpha1";
+/// The object's kind.
+pub(crate) const KIND: &str = "PipelineJob";
+
+/// One training job: a model trained through a pipeline of stages.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PipelineJob {
+    /// Always `stagecoach.dev/v1alpha1`.
+    pub api_version: String,
+    /// Always `PipelineJob`.
+    pub kind: String,
+    /// Names and labels.
+    pub metadata: Metadata,
+    /// What is wanted.
+    pub spec: PipelineJobSpec,
+    /// What is so: written by the operator, ignored in a job file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<PipelineJobStatus>,
+}
+
+impl PipelineJob {
+    /// A job of this version with a name and a spec, and nothing else.
+    pub fn new(name: impl Into<String>, spec: PipelineJobSpec) -> Self {
+        Self {
+            api_version: API_VERSION.into(),
+            kind: KIND.into(),
+            metadata: Metadata { name: name.into(), ..Metadata::default() },
+            spec,
+            status: None,
+        }
+    }
+
+    /// The job's own folder, relative to the volume's root: `storage.path`, or the job's name.
+    pub fn folder(&self) -> &str {
+        self.spec.storage.path.as_deref().unwrap_or(&self.metadata.name)
+    }
+}
+
+/// The part of Kubernetes' ObjectMeta that Stagecoach reads; other fields are tolerated and dropped.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Metadata {
+    /// The job's name: a DNS-1035 label, from which hostnames are made.
+    pub name: String,
+    /// The namespace, in a cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Labels.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// Unique for every object that ever existed; set by the API server, or by the local launcher.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+    /// Raised by the API server with every change of the spec.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
+    /// The object's version, for compare-and-swap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource_version: Option<String>,
+}
+
+/// What is to be trained, on what, how, and how it is kept going.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PipelineJobSpec {
+    /// Stages of the pipeline, 1 to 256: one pod each. 1 is plain single-device training.
+    #[serde(default = "number::<1>")]
+    pub stages: u32,
+    /// Saves, stops and keeps stopped; false resumes.
+    #[serde(default)]
+    pub suspend: bool,
+    /// The controller that looks after this job; another than the default makes Stagecoach's operator leave it alone.
+    #[serde(default = "managed_by")]
+    pub managed_by: String,
+    /// Who computes: the built-in trainer or your own container.
+    #[serde(default)]
+    pub trainer: Trainer,
+    /// The model. Absent for a custom trainer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<Model>,
+    /// The corpus. Absent for a custom trainer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Data>,
+    /// Steps, batch, optimizer and learning rate. Absent for a custom trainer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub training: Option<Training>,
+    /// How the work is laid out over the stages.
+    #[serde(default)]
+    pub pipeline: Pipeline,
+    /// When and how checkpoints are written, and how many stay.
+    #[serde(default)]
+    pub checkpoint: Checkpoint,
+    /// Where checkpoints and results lie.
+    #[serde(default)]
+    pub storage: Storage,
+    /// What happens when a stage fails.
+    #[serde(default)]
+    pub restart: Restart,
+    /// How the pods get their places.
+    #[serde(default)]
+    pub scheduling: Scheduling,
+    /// Who may talk to the pods.
+    #[serde(default)]
+    pub network_policy: NetworkPolicy,
+    /// Seconds that the job may take from its first start, restarts included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active_deadline_seconds: Option<u64>,
+    /// Seconds after which a finished job is deleted; never, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_seconds_after_finished: Option<u64>,
+    /// The pods' template: image, resources, volumes, node selection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<PodTemplate>,
+}
+
+/// What the built-in trainer needs, all of it present.
+#[derive(Clone, Copy, Debug)]
+pub struct BuiltIn<'a> {
+    /// `spec.model`
+    pub model: &'a Model,
+    /// `spec.data`
+    pub data: &'a Data,
+    /// `spec.training`
+    pub training: &'a Training,
+}
+
+impl PipelineJobSpec {
+    /// Model, data and training, if the trainer is the built-in one and none is missing (`validate` says which is).
+    pub fn built_in(&self) -> Option<BuiltIn<'_>> {
+        match self.trainer.kind {
+            TrainerType::BuiltIn => Some(BuiltIn {
+                model: self.model.as_ref()?,
+                data: self.data.as_ref()?,
+                training: self.training.as_ref()?,
+            }),
+            TrainerType::Custom => None,
+        }
+    }
+}
+
+fn managed_by() -> String {
+    "stagecoach.dev/operator".into()
+}
+
+/// Who computes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Trainer {
+    /// The built-in trainer, or a `trainer` container of your own in the template.
+    #[serde(rename = "type")]
+    pub kind: TrainerType,
+}
+
+spelled! {
+    /// Who computes.
+    #[derive(Default)]
+    pub enum TrainerType {
+        /// Stagecoach's own trainer.
+        #[default]
+        BuiltIn = "BuiltIn",
+        /// The command of the template's `trainer` container, a torchrun-style script for example.
+        Custom = "Custom",
+    }
+}

@@ -1,0 +1,205 @@
+//! `status`: what the operator found. Everything has a default and unknown fields are tolerated, since an older reader may
+//! meet a newer writer. Measured values are strings; times are RFC 3339 in UTC.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Measured;
+
+/// What is so.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PipelineJobStatus {
+    /// The generation of the spec that this status is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// When the first attempt started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<String>,
+    /// When the job completed or failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion_time: Option<String>,
+    /// One word for the whole; derived from the conditions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+    /// Stages that exist.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stages: Option<u32>,
+    /// Stages that are ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ready_stages: Option<u32>,
+    /// The pods' label selector, for the scale subresource.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<String>,
+    /// The attempt that runs, or the last that did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<AttemptStatus>,
+    /// How far training is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
+    /// The newest committed checkpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointStatus>,
+    /// Restarts so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restarts: Option<RestartsStatus>,
+    /// The root cause of the last failure, not the neighbours that it took down.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<LastFailure>,
+    /// Accepted, Scheduled, Running, Progressing, CheckpointsHealthy, Suspended, Complete, Failed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+spelled! {
+    /// One word for the state of a job.
+    #[derive(Default)]
+    pub enum Phase {
+        /// Nothing was started yet.
+        #[default]
+        Pending = "Pending",
+        /// Stages start and the group forms.
+        Starting = "Starting",
+        /// All stages are ready.
+        Running = "Running",
+        /// Stages were asked to save and leave.
+        Draining = "Draining",
+        /// Stopped on request.
+        Suspended = "Suspended",
+        /// An attempt failed and the next is due.
+        Restarting = "Restarting",
+        /// Trained to the end.
+        Complete = "Complete",
+        /// Given up.
+        Failed = "Failed",
+    }
+}
+
+/// An attempt of the whole group.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AttemptStatus {
+    /// Counts from 1; never used twice.
+    pub number: u64,
+    /// The spec's generation that it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
+    /// Its stages.
+    pub stages: u32,
+    /// The trainer's image, resolved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// Whether all its pods were created: one that is missing afterwards has vanished.
+    pub pods_created: bool,
+}
+
+/// How far training is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Progress {
+    /// Finished steps.
+    pub step: u64,
+    /// Steps in all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u64>,
+    /// Training loss of the last step, in nats per token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<Measured>,
+    /// Loss on the held-out part, in nats per token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evaluation_loss: Option<Measured>,
+    /// Target tokens per second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens_per_second: Option<Measured>,
+    /// Seconds of one step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds_per_step: Option<Measured>,
+    /// Share of the stages' time in which they waited, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bubble: Option<Measured>,
+    /// Seconds to the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eta: Option<Measured>,
+    /// When this was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub updated_at: Option<String>,
+}
+
+/// A committed checkpoint.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CheckpointStatus {
+    /// Steps it has behind it.
+    pub step: u64,
+    /// Stages that wrote it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stages: Option<u32>,
+    /// The attempt that wrote it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u64>,
+    /// When it was committed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub committed_at: Option<String>,
+}
+
+/// Restarts so far.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RestartsStatus {
+    /// All of them.
+    pub total: u32,
+    /// Those that count against the budget.
+    pub counted: u32,
+    /// Counted restarts still allowed until the next checkpoint.
+    pub budget_left: u32,
+}
+
+/// The root cause of a failure.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LastFailure {
+    /// The stage that failed first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stage: Option<u32>,
+    /// Its pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+    /// One word.
+    pub reason: String,
+    /// Its exit code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    /// The schedule's action it was in, in torch's text form.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub action: Option<String>,
+    /// A sentence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// The end of its log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_tail: Option<String>,
+    /// When it was seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+}
+
+/// One aspect of a job's state, in Kubernetes' usual form.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Condition {
+    /// Which aspect.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// True, False or Unknown.
+    pub status: String,
+    /// The generation of the spec that it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// When `status` last changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_transition_time: Option<String>,
+    /// One word.
+    pub reason: String,
+    /// A sentence.
+    pub message: String,
+}

@@ -1,0 +1,186 @@
+//! `spec.training`: what decides the numbers (batch, optimizer, learning rate, precision, seed), and on what device.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::number;
+use crate::spelled::Payload;
+
+/// Length, batch, optimizer and learning rate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Training {
+    /// Optimizer steps. Either this or `epochs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u64>,
+    /// Passes over the training part of the corpus. Either this or `steps`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<u32>,
+    /// Sequences of one step, over all microbatches.
+    pub global_batch_size: u32,
+    /// Parts into which a step's batch is cut to fill the pipeline; a divisor of `globalBatchSize`.
+    pub microbatches: u32,
+    /// Seed of the initial weights and of the data's order.
+    #[serde(default = "seed")]
+    pub seed: u64,
+    /// Number format of weights and activations.
+    #[serde(default)]
+    pub precision: Precision,
+    /// The largest norm of the whole gradient; larger ones are scaled down. Not clipped if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gradient_clip_norm: Option<f64>,
+    /// Where stages compute.
+    #[serde(default)]
+    pub device: Device,
+    /// Threads within one operation of a stage on CPU. The bits of a result depend on it.
+    #[serde(default = "number::<1>")]
+    pub threads: u32,
+    /// The update rule.
+    #[serde(default)]
+    pub optimizer: Optimizer,
+    /// The learning rate over the steps.
+    pub learning_rate: LearningRate,
+}
+
+/// How long to train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// Optimizer steps.
+    Steps(u64),
+    /// Passes over the training part of the corpus.
+    Epochs(u32),
+}
+
+impl Training {
+    /// Steps or epochs; none unless exactly one is given (`validate` refuses that).
+    pub fn length(&self) -> Option<Length> {
+        match (self.steps, self.epochs) {
+            (Some(steps), None) => Some(Length::Steps(steps)),
+            (None, Some(epochs)) => Some(Length::Epochs(epochs)),
+            _ => None,
+        }
+    }
+
+    /// Sequences of one microbatch; 0 if there are no microbatches to divide by.
+    pub fn microbatch_size(&self) -> u32 {
+        self.global_batch_size.checked_div(self.microbatches).unwrap_or(0)
+    }
+}
+
+spelled! {
+    /// Number format of weights and activations; gradients accumulate in 32 bits either way.
+    #[derive(Default)]
+    pub enum Precision {
+        /// 32-bit floats.
+        #[default]
+        Float32 = "Float32",
+        /// 16-bit brain floats.
+        BFloat16 = "BFloat16",
+    }
+}
+
+spelled! {
+    /// Where stages compute.
+    #[derive(Default)]
+    pub enum Device {
+        /// A GPU where there is one, else the CPU.
+        #[default]
+        Auto = "Auto",
+        /// The CPU.
+        Cpu = "Cpu",
+        /// A GPU; without one the job fails.
+        Cuda = "Cuda",
+    }
+}
+
+union! {
+    /// The update rule.
+    pub enum Optimizer (OptimizerTag, OptimizerFields) {
+        /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
+        AdamW = "AdamW" { adam_w as "adamW": AdamW }
+    }
+}
+
+impl Default for Optimizer {
+    fn default() -> Self {
+        Self::AdamW(AdamW::default())
+    }
+}
+
+/// AdamW's constants; the defaults are torch's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct AdamW {
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub epsilon: f64,
+    /// Share of a weight taken off at each step, times the learning rate.
+    pub weight_decay: f64,
+    /// Whether norms and embeddings decay too.
+    pub decay_norms_and_embeddings: bool,
+}
+
+impl Default for AdamW {
+    fn default() -> Self {
+        Self { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01, decay_norms_and_embeddings: false }
+    }
+}
+
+impl Payload for AdamW {
+    fn left_out() -> Option<Self> {
+        Some(Self::default())
+    }
+}
+
+/// The learning rate: a linear warm-up to the peak, then a fall to the floor.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LearningRate {
+    /// The highest rate.
+    pub peak: f64,
+    /// Steps of the warm-up.
+    #[serde(default)]
+    pub warmup_steps: u64,
+    /// Where the warm-up starts, as a fraction of the peak.
+    #[serde(default)]
+    pub warmup_start: f64,
+    /// The step at which the floor is reached, warm-up included; the number of steps at the first attempt if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decay_steps: Option<u64>,
+    /// The shape after the warm-up.
+    #[serde(default)]
+    pub schedule: LearningRateSchedule,
+    /// WSD only: the last part of `decaySteps` in which the rate falls, as a fraction.
+    #[serde(default = "decay_fraction")]
+    pub decay_fraction: f64,
+    /// The lowest rate after the warm-up.
+    #[serde(default)]
+    pub floor: f64,
+}
+
+spelled! {
+    /// The learning rate's shape after the warm-up.
+    #[derive(Default)]
+    pub enum LearningRateSchedule {
+        /// Half a cosine from the peak to the floor.
+        #[default]
+        Cosine = "Cosine",
+        /// A straight line from the peak to the floor.
+        Linear = "Linear",
+        /// The peak, for ever.
+        Constant = "Constant",
+        /// Warm-up, stable, decay: the peak, then a straight line to the floor over the last `decayFraction`.
+        Wsd = "WSD",
+    }
+}
+
+fn seed() -> u64 {
+    42
+}
+
+fn decay_fraction() -> f64 {
+    0.2
+}

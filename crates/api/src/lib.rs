@@ -1,0 +1,16 @@
+//! The `PipelineJob` type, how it is read from YAML, what makes one valid, and the contract between a stage's
+//! process or pod and those who start and watch it. No I/O, no async, no clock.
+
+#![forbid(unsafe_code)]
+
+#[macro_use]
+mod spelled;
+
+pub mod contract;
+pub mod job;
+mod parse;
+mod validate;
+
+pub use job::{PipelineJob, PipelineJobSpec, PipelineJobStatus};
+pub use parse::{ParseError, Source, parse, parse_with};
+pub use validate::Problem;

@@ -1,0 +1,277 @@
+//! What is wrong with a job file, and the sentence that says so.
+
+use std::fmt;
+
+use serde::de::{self, Expected, Unexpected};
+use thiserror::Error;
+
+use super::tree::Place;
+
+/// The first thing in a job file that isn't a PipelineJob.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{source_place}: {}{message}", Named(.field))]
+pub struct ParseError {
+    /// Where it was written.
+    pub source_place: Source,
+    /// The field's full path, `spec.training.learningRate.peak`; empty if the file as a whole is at fault.
+    pub field: String,
+    /// What was found, what was expected, what to do.
+    pub message: String,
+}
+
+/// Where a value was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// In a file; line and column count from 1, and are absent if the reader could not tell.
+    File {
+        /// The file's name as it was given.
+        origin: String,
+        /// Line and column.
+        at: Option<(u64, u64)>,
+    },
+    /// In a `--set path=value`.
+    Override {
+        /// The path as it was given.
+        path: String,
+        /// The value as it was given.
+        value: String,
+    },
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { origin, at: Some((line, column)) } => write!(f, "{origin}:{line}:{column}"),
+            Self::File { origin, at: None } => f.write_str(origin),
+            Self::Override { path, value } => write!(f, "--set {path}={value}"),
+        }
+    }
+}
+
+struct Named<'a>(&'a str);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, "{}: ", self.0) }
+    }
+}
+
+/// A fault on its way up through the tree: the path grows by a segment a level.
+#[derive(Debug)]
+pub(super) struct Fault {
+    what: What,
+    /// Innermost first.
+    path: Vec<String>,
+    place: Option<Place>,
+}
+
+/// The kinds of fault.
+#[derive(Debug)]
+pub(super) enum What {
+    /// Not YAML.
+    Yaml(String),
+    /// A field that the type doesn't have.
+    Field { found: String, known: Vec<&'static str> },
+    /// A word out of the list.
+    Value { found: String, allowed: Vec<&'static str> },
+    /// A field that must be there.
+    Missing { field: &'static str, hint: Option<String> },
+    /// A value of another type.
+    Type { found: String, expected: String },
+    /// A sentence of its own.
+    Other(String),
+}
+
+impl Fault {
+    pub(super) fn new(what: What) -> Self {
+        Self { what, path: Vec::new(), place: None }
+    }
+
+    /// What the YAML reader found. It ends its sentences with the place, which stands at the front of ours.
+    pub(super) fn syntax(error: &serde_saphyr::Error) -> Self {
+        let message = match error {
+            serde_saphyr::Error::DuplicateMappingKey { key, .. } => {
+                let key = key.as_deref().unwrap_or("a key");
+                What::Other(format!("`{key}` is given twice: remove one of them"))
+            }
+            serde_saphyr::Error::Eof { .. } => What::Other("the file ends before a PipelineJob begins".into()),
+            serde_saphyr::Error::MultipleDocuments { .. } => {
+                What::Other("a second document begins here: a job file holds one PipelineJob".into())
+            }
+            other => {
+                let text = other.to_string();
+                What::Yaml(text.split(" at line ").next().unwrap_or(&text).to_owned())
+            }
+        };
+        match error.location() {
+            Some(location) => Self::new(message).at(location.into()),
+            None => Self::new(message),
+        }
+    }
+
+    /// Names the innermost place first; the outer ones that follow don't replace it.
+    pub(super) fn at(mut self, place: Place) -> Self {
+        self.place.get_or_insert(place);
+        self
+    }
+
+    /// Replaces the place.
+    pub(super) fn moved_to(mut self, place: Place) -> Self {
+        self.place = Some(place);
+        self
+    }
+
+    /// A value that isn't even a word, where one of a list was expected.
+    pub(super) fn word(found: String, allowed: &[&'static str]) -> Self {
+        Self::new(What::Value { found, allowed: allowed.to_vec() })
+    }
+
+    pub(super) fn under(mut self, segment: impl Into<String>) -> Self {
+        self.path.push(segment.into());
+        self
+    }
+
+    pub(super) fn locate(self, origin: &str, overrides: &[(String, String)]) -> ParseError {
+        let mut field = String::new();
+        let own = match &self.what {
+            What::Missing { field, .. } => Some((*field).to_owned()),
+            _ => None,
+        };
+        for segment in self.path.iter().rev().chain(&own) {
+            if !field.is_empty() && !segment.starts_with('[') {
+                field.push('.');
+            }
+            field.push_str(segment);
+        }
+        let source_place = match self.place {
+            Some(Place::Override(index)) => match overrides.get(index) {
+                Some((path, value)) => Source::Override { path: path.clone(), value: value.clone() },
+                None => Source::File { origin: origin.into(), at: None },
+            },
+            Some(Place::File { line, column }) => Source::File { origin: origin.into(), at: Some((line, column)) },
+            None => Source::File { origin: origin.into(), at: None },
+        };
+        ParseError { source_place, field, message: self.what.to_string() }
+    }
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Yaml(message) => write!(f, "this is not YAML: {message}"),
+            Self::Field { found, known } => {
+                f.write_str("unknown field; ")?;
+                suggest(f, found, known)
+            }
+            Self::Value { found, allowed } => {
+                write!(f, "found {found}; ")?;
+                suggest(f, found, allowed)?;
+                if allowed.len() > 1 && nearest(found, allowed).is_some() {
+                    f.write_str(" Allowed: ")?;
+                    list(f, allowed)?;
+                }
+                Ok(())
+            }
+            Self::Missing { hint: Some(hint), .. } => write!(f, "is missing: add {hint}"),
+            Self::Missing { hint: None, .. } => f.write_str("is missing and has no default: add it"),
+            Self::Type { found, expected } => write!(f, "found {found}, expected {expected}"),
+            Self::Other(message) => f.write_str(message),
+        }
+    }
+}
+
+/// The nearest of the names, or all of them if none is near.
+fn suggest(f: &mut fmt::Formatter<'_>, found: &str, names: &[&str]) -> fmt::Result {
+    if let Some(name) = nearest(found, names) {
+        return write!(f, "did you mean `{name}`?");
+    }
+    f.write_str("expected ")?;
+    list(f, names)
+}
+
+/// The name that a typo or another case most likely stands for: at most a third of its letters differ.
+fn nearest<'a>(found: &str, names: &[&'a str]) -> Option<&'a str> {
+    let found = found.trim_matches('`').to_lowercase();
+    let (distance, name) = names
+        .iter()
+        .map(|name| (strsim::damerau_levenshtein(&found, &name.to_lowercase()), *name))
+        .min_by_key(|(distance, _)| *distance)?;
+    (distance * 3 <= name.len().max(3)).then_some(name)
+}
+
+fn list(f: &mut fmt::Formatter<'_>, names: &[&str]) -> fmt::Result {
+    match names {
+        [] => f.write_str("no field at all"),
+        [one] => write!(f, "`{one}`"),
+        [head @ .., last] => {
+            for (index, name) in head.iter().enumerate() {
+                let comma = if index == 0 { "" } else { ", " };
+                write!(f, "{comma}`{name}`")?;
+            }
+            write!(f, " or `{last}`")
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.what.fmt(f)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+impl de::Error for Fault {
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        Self::new(What::Other(message.to_string()))
+    }
+
+    fn unknown_field(found: &str, known: &'static [&'static str]) -> Self {
+        Self::new(What::Field { found: found.into(), known: known.to_vec() })
+    }
+
+    fn unknown_variant(found: &str, allowed: &'static [&'static str]) -> Self {
+        Self::new(What::Value { found: format!("`{found}`"), allowed: allowed.to_vec() })
+    }
+
+    fn missing_field(field: &'static str) -> Self {
+        Self::new(What::Missing { field, hint: None })
+    }
+
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::mismatch(found, expected)
+    }
+
+    fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::mismatch(found, expected)
+    }
+}
+
+impl Fault {
+    fn mismatch(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        let found = match found {
+            Unexpected::Unit | Unexpected::Option => "nothing".into(),
+            Unexpected::Map => "a map".into(),
+            Unexpected::Seq => "a list".into(),
+            Unexpected::Str(text) => format!("the text \"{}\"", text.escape_debug()),
+            Unexpected::Unsigned(value) => format!("`{value}`"),
+            Unexpected::Signed(value) => format!("`{value}`"),
+            Unexpected::Float(value) => format!("`{value}`"),
+            Unexpected::Bool(value) => format!("`{value}`"),
+            other => other.to_string(),
+        };
+        // serde names Rust's types; a job file's author knows numbers and maps.
+        let expected = match expected.to_string().as_str() {
+            "u8" | "u16" | "u32" | "u64" => "a whole number, not negative".into(),
+            "i32" | "i64" => "a whole number".into(),
+            "f32" | "f64" => "a number".into(),
+            "a boolean" => "true or false".into(),
+            "a string" => "text (in quotes if it looks like something else)".into(),
+            text if text.starts_with("struct ") => "a map of fields".into(),
+            text if text.starts_with("enum ") => "one word of a list".into(),
+            "a sequence" => "a list".into(),
+            text => text.to_owned(),
+        };
+        Self::new(What::Type { found, expected })
+    }
+}

@@ -1,0 +1,77 @@
+//! A job file becomes a PipelineJob in four steps, one a file: YAML to a `tree` in which every value knows its place;
+//! `--set` `overrides` change the tree; `decode` drives serde over it; what fails becomes an `error` with path and place.
+
+mod decode;
+mod error;
+mod overrides;
+mod tree;
+
+pub use error::{ParseError, Source};
+
+use crate::job::PipelineJob;
+use error::{Fault, What};
+use serde::Deserialize;
+use tree::{Node, Value};
+
+/// Reads a job file. `origin` names it in errors: a file name, or `<stdin>`.
+///
+/// # Errors
+/// The first thing that isn't a PipelineJob: its line, its field, what was found and what is allowed.
+pub fn parse(text: &str, origin: &str) -> Result<PipelineJob, ParseError> {
+    parse_with(text, origin, &[])
+}
+
+/// Reads a job file and applies `--set path=value` pairs in their order. A path is `training.steps` or
+/// `spec.training.steps`, with `paths.0` or `paths[0]` for an item of a list; the value is YAML.
+///
+/// # Errors
+/// As `parse`; what is wrong with a value that was set names the `--set`.
+pub fn parse_with(text: &str, origin: &str, overrides: &[(String, String)]) -> Result<PipelineJob, ParseError> {
+    let locate = |fault: Fault| fault.locate(origin, overrides);
+    let mut root = Node::from_yaml(text).map_err(locate)?;
+    check_kind(&root).map_err(locate)?;
+    overrides::apply(&mut root, overrides).map_err(locate)?;
+    PipelineJob::deserialize(&root).map_err(|fault| locate(fault.at(root.place)))
+}
+
+/// Says at once that a file is something else, before a field of that something is called unknown.
+fn check_kind(root: &Node) -> Result<(), Fault> {
+    if !matches!(root.value, Value::Map(_)) {
+        let found = root.value.describe();
+        return Err(Fault::new(What::Type {
+            found,
+            expected: "a PipelineJob (apiVersion, kind, metadata, spec)".into(),
+        })
+        .at(root.place));
+    }
+    for (field, expected) in [("apiVersion", crate::job::API_VERSION), ("kind", crate::job::KIND)] {
+        let Some(node) = root.get(field) else {
+            return Err(
+                Fault::new(What::Missing { field, hint: Some(format!("`{field}: {expected}`")) }).at(root.place)
+            );
+        };
+        if !matches!(&node.value, Value::String(text) if text == expected) {
+            let what = What::Value { found: node.value.describe(), allowed: vec![expected] };
+            return Err(Fault::new(what).under(field).at(node.place));
+        }
+    }
+    Ok(())
+}
+
+impl PipelineJob {
+    /// The job as YAML; `parse` reads it back.
+    ///
+    /// # Errors
+    /// A number that YAML can't hold.
+    pub fn to_yaml(&self) -> Result<String, serde_saphyr::SerializeError> {
+        serde_saphyr::to_string(self)
+    }
+
+    /// The job as JSON; `parse` reads it back, JSON being YAML.
+    ///
+    /// # Errors
+    /// A number that JSON can't hold.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string_pretty(self)
+    }
+}

@@ -1,0 +1,69 @@
+//! `--set path=value`: a value put into the tree before it is decoded, so that the types themselves refuse a bad one.
+
+use super::error::{Fault, What};
+use super::tree::{Key, Node, Place, Value};
+
+/// The fields at the root; any other first segment is one of the spec.
+const ROOTS: [&str; 3] = ["spec", "metadata", "status"];
+
+pub(super) fn apply(root: &mut Node, overrides: &[(String, String)]) -> Result<(), Fault> {
+    for (index, (path, value)) in overrides.iter().enumerate() {
+        let place = Place::Override(index);
+        let mut segments = segments(path).ok_or_else(|| {
+            let what = "a path is made of names and list positions: `training.steps` or `data.paths[0]`";
+            Fault::new(What::Other(what.into())).at(place)
+        })?;
+        if !ROOTS.contains(&segments[0].as_str()) {
+            segments.insert(0, "spec".into());
+        }
+        let mut node = Node::from_yaml(value).map_err(|fault| fault.moved_to(place))?;
+        node.move_to(place);
+        put(root, &segments, node, place)?;
+    }
+    Ok(())
+}
+
+/// `data.paths[0]` and `data.paths.0` are both data, paths, 0. None if a segment is empty.
+fn segments(path: &str) -> Option<Vec<String>> {
+    let segments: Vec<String> = path.replace('[', ".").replace(']', "").split('.').map(str::to_owned).collect();
+    segments.iter().all(|segment| !segment.is_empty()).then_some(segments)
+}
+
+fn put(node: &mut Node, segments: &[String], value: Node, place: Place) -> Result<(), Fault> {
+    let Some((first, rest)) = segments.split_first() else {
+        *node = value;
+        return Ok(());
+    };
+    if matches!(node.value, Value::Null) {
+        node.value = Value::Map(Vec::new());
+    }
+    match &mut node.value {
+        Value::List(items) => {
+            let length = items.len();
+            let index = first.parse::<usize>().ok().filter(|index| *index <= length);
+            let Some(index) = index else {
+                let what = format!("there is no item `{first}`: the list has {length}; 0 to {length} can be set");
+                return Err(Fault::new(What::Other(what)).at(place));
+            };
+            if index == length {
+                items.push(Node { value: Value::Null, place });
+            }
+            put(&mut items[index], rest, value, place).map_err(|fault| fault.under(format!("[{index}]")))
+        }
+        Value::Map(entries) => {
+            let index = entries.iter().position(|(key, _)| key.name == *first).unwrap_or_else(|| {
+                entries.push((Key { name: first.clone(), place }, Node { value: Value::Null, place }));
+                entries.len() - 1
+            });
+            let (key, node) = &mut entries[index];
+            if rest.is_empty() {
+                key.place = place;
+            }
+            put(node, rest, value, place).map_err(|fault| fault.under(first))
+        }
+        other => {
+            let what = format!("found {}, which has no field `{first}`", other.describe());
+            Err(Fault::new(What::Other(what)).at(place))
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! YAML as a tree in which every value and key knows its place.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::{Location, Spanned};
+
+use super::error::Fault;
+
+/// Where a value was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In the file; line and column count from 1.
+    File { line: u64, column: u64 },
+    /// In the `--set` of this index.
+    Override(usize),
+}
+
+/// A value and its place.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) value: Value,
+    pub(super) place: Place,
+}
+
+/// A key and its place.
+#[derive(Clone, Debug)]
+pub(super) struct Key {
+    pub(super) name: String,
+    pub(super) place: Place,
+}
+
+/// What YAML can say.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    Null,
+    Bool(bool),
+    Unsigned(u64),
+    Negative(i64),
+    Float(f64),
+    String(String),
+    List(Vec<Node>),
+    Map(Vec<(Key, Node)>),
+}
+
+impl Node {
+    pub(super) fn from_yaml(text: &str) -> Result<Self, Fault> {
+        let options = serde_saphyr::options! {
+            strict_booleans: true,
+            with_snippet: false,
+            non_finite_float_policy: serde_saphyr::NonFiniteFloatPolicy::PassThrough,
+        };
+        match serde_saphyr::from_str_with_options::<Spanned<Value>>(text, options) {
+            Ok(spanned) => Ok(Self::from(spanned)),
+            Err(error) => Err(Fault::syntax(error.without_snippet())),
+        }
+    }
+
+    /// The value under a key of a map.
+    pub(super) fn get(&self, name: &str) -> Option<&Self> {
+        match &self.value {
+            Value::Map(entries) => entries.iter().find(|(key, _)| key.name == name).map(|(_, node)| node),
+            _ => None,
+        }
+    }
+
+    /// Gives the whole subtree one place.
+    pub(super) fn move_to(&mut self, place: Place) {
+        self.place = place;
+        match &mut self.value {
+            Value::List(items) => items.iter_mut().for_each(|item| item.move_to(place)),
+            Value::Map(entries) => entries.iter_mut().for_each(|(key, node)| {
+                key.place = place;
+                node.move_to(place);
+            }),
+            _ => {}
+        }
+    }
+}
+
+impl Value {
+    /// The value in an error's sentence.
+    pub(super) fn describe(&self) -> String {
+        match self {
+            Self::Null => "nothing".into(),
+            Self::Bool(value) => format!("`{value}`"),
+            Self::Unsigned(value) => format!("`{value}`"),
+            Self::Negative(value) => format!("`{value}`"),
+            Self::Float(value) => format!("`{value}`"),
+            Self::String(text) if text.chars().count() > 40 => {
+                format!("the text \"{}...\"", text.chars().take(40).collect::<String>().escape_debug())
+            }
+            Self::String(text) => format!("the text \"{}\"", text.escape_debug()),
+            Self::List(_) => "a list".into(),
+            Self::Map(_) => "a map".into(),
+        }
+    }
+}
+
+impl From<Location> for Place {
+    fn from(location: Location) -> Self {
+        Self::File { line: location.line(), column: location.column() }
+    }
+}
+
+impl From<Spanned<Value>> for Node {
+    fn from(spanned: Spanned<Value>) -> Self {
+        Self { value: spanned.value, place: spanned.referenced.into() }
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ValueVisitor)
+    }
+}
+
+struct ValueVisitor;
+
+impl<'de> Visitor<'de> for ValueVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a YAML value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Unsigned(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(u64::try_from(value).map_or(Value::Negative(value), Value::Unsigned))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::Float(value))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        Value::deserialize(deserializer)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = access.next_element::<Spanned<Value>>()? {
+            items.push(item.into());
+        }
+        Ok(Value::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut entries = Vec::new();
+        while let Some((key, node)) = access.next_entry::<Spanned<String>, Spanned<Value>>()? {
+            let key = Key { name: key.value, place: key.referenced.into() };
+            entries.push((key, node.into()));
+        }
+        Ok(Value::Map(entries))
+    }
+}

@@ -1,0 +1,129 @@
+//! Two small macros for the two shapes in which an API of Kubernetes gives a choice: a word out of a list, and a union,
+//! which is a `type` beside one object named after it (structural schemas know no "string or list").
+
+/// An enum of words, with the spelling that YAML uses.
+macro_rules! spelled {
+    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident = $spelling:literal,)+ }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+        pub enum $name {
+            $($(#[$doc])* #[serde(rename = $spelling)] $variant,)+
+        }
+
+        impl $name {
+            /// The word as a job file spells it.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $spelling,)+ }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+    };
+}
+
+/// What may stand beside a union's `type`.
+pub(crate) trait Payload: Sized {
+    /// The value to use when the object is left out; none if it must be given.
+    fn left_out() -> Option<Self> {
+        None
+    }
+}
+
+/// A union: a plain enum in Rust, `{type: Llama, llama: {...}}` in YAML and in the schema.
+/// A `type` without its object, or with another's, is refused while reading.
+macro_rules! union {
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident ($tag:ident, $fields:ident) {
+            $($(#[$doc:meta])* $variant:ident = $spelling:literal { $($field:ident as $key:literal: $payload:ty)? })+
+        }
+    ) => {
+        spelled! {
+            /// Which member of the union is given.
+            pub enum $tag { $($(#[$doc])* $variant = $spelling,)+ }
+        }
+
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum $name { $($(#[$doc])* $variant $(($payload))?,)+ }
+
+        $(#[$meta])*
+        #[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+        #[serde(deny_unknown_fields)]
+        struct $fields {
+            /// Which of the members is given.
+            #[serde(rename = "type")]
+            tag: $tag,
+            $($(
+                #[serde(rename = $key, default, skip_serializing_if = "Option::is_none")]
+                $field: Option<$payload>,
+            )?)+
+        }
+
+        impl $name {
+            /// The word under `type`.
+            pub const fn tag(&self) -> $tag {
+                match self { $(Self::$variant { .. } => $tag::$variant,)+ }
+            }
+        }
+
+        impl TryFrom<$fields> for $name {
+            type Error = String;
+
+            fn try_from(#[allow(unused_mut)] mut fields: $fields) -> Result<Self, String> {
+                let tag = fields.tag;
+                let union = match tag {
+                    $($tag::$variant => Self::$variant $(({
+                        use crate::spelled::Payload;
+                        fields.$field.take().or_else(<$payload>::left_out).ok_or_else(|| {
+                            format!("`type` is {tag}, but `{key}` is missing: add `{key}: {{...}}`", key = $key)
+                        })?
+                    }))?,)+
+                };
+                $($(if fields.$field.is_some() {
+                    return Err(format!(
+                        "`type` is {tag}, but `{key}` is given too: remove `{key}` or write `type: {spelling}`",
+                        key = $key, spelling = $spelling,
+                    ));
+                })?)+
+                Ok(union)
+            }
+        }
+
+        impl From<$name> for $fields {
+            fn from(union: $name) -> Self {
+                #[allow(unused_mut)]
+                let mut fields = Self { tag: union.tag(), $($($field: None,)?)+ };
+                #[allow(irrefutable_let_patterns)]
+                { $($(if let $name::$variant(payload) = &union { fields.$field = Some(payload.clone()); })?)+ }
+                fields
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                $fields::from(self.clone()).serialize(serializer)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                $fields::deserialize(deserializer)?.try_into().map_err(serde::de::Error::custom)
+            }
+        }
+
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                $fields::json_schema(generator)
+            }
+        }
+    };
+}

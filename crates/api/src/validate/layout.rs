@@ -1,0 +1,53 @@
+//! Whether partition, schedule and virtual stages fit the model and each other.
+
+use crate::job::{Model, PartitionStrategy, PipelineJobSpec, Schedule, ScheduleTag};
+
+use super::{Problems, names::volume_path};
+
+pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
+    check_virtual_stages(spec, problems);
+    check_partition(spec, problems);
+    if let Schedule::Csv(csv) = &spec.pipeline.schedule {
+        volume_path(&csv.path, "spec.pipeline.schedule.csv.path", problems);
+    }
+}
+
+fn check_virtual_stages(spec: &PipelineJobSpec, problems: &mut Problems) {
+    const FIELD: &str = "spec.pipeline.virtualStages";
+    let chunks = spec.pipeline.virtual_stages;
+    let tag = spec.pipeline.schedule.tag();
+    match tag {
+        ScheduleTag::GPipe | ScheduleTag::OneFOneB => problems.require(chunks == 1, FIELD, || {
+            format!("is {chunks}, but {tag} has one chunk a stage: set it to 1 or use Interleaved1F1B")
+        }),
+        ScheduleTag::ZbvZeroBubble => problems
+            .require(chunks == 2, FIELD, || format!("is {chunks}, but {tag} has two chunks a stage: set it to 2")),
+        ScheduleTag::InterleavedOneFOneB
+        | ScheduleTag::InterleavedZeroBubble
+        | ScheduleTag::Csv
+        | ScheduleTag::Auto => problems.require(chunks >= 1, FIELD, || "is 0; it must be at least 1".into()),
+    }
+}
+
+/// A list that adds up wrong is refused. One whose length no longer fits the stages gives way to Auto when a job was
+/// scaled (`Pipeline::explicit_layers`), so it isn't refused.
+fn check_partition(spec: &PipelineJobSpec, problems: &mut Problems) {
+    const FIELD: &str = "spec.pipeline.partition.layers";
+    let partition = &spec.pipeline.partition;
+    let Some(layers) = &partition.layers else {
+        return problems.require(partition.strategy == PartitionStrategy::Auto, FIELD, || {
+            "is missing: with strategy Explicit, list the layers of each chunk".into()
+        });
+    };
+    problems.require(partition.strategy == PartitionStrategy::Explicit, FIELD, || {
+        "is given, but the strategy is Auto: remove the list or set strategy to Explicit".into()
+    });
+    problems.require(!layers.is_empty(), FIELD, || "is empty: list the layers of each chunk".into());
+    if let Some(Model::Llama(llama)) = &spec.model {
+        let sum: u64 = layers.iter().copied().map(u64::from).sum();
+        let wanted = llama.num_hidden_layers;
+        problems.require(layers.is_empty() || sum == u64::from(wanted), FIELD, || {
+            format!("adds up to {sum}, but the model has {wanted} layers: {layers:?} must add up to {wanted}")
+        });
+    }
+}

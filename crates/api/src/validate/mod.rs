@@ -1,0 +1,79 @@
+//! What a spec must hold beyond its types. One function; its sentences say what was found and what to change.
+
+mod layout;
+mod names;
+mod numbers;
+mod template;
+
+use std::fmt;
+
+use crate::job::{PipelineJob, PipelineJobSpec, TrainerType};
+
+/// Something to change in a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The field's full path: `spec.training.microbatches`.
+    pub field: String,
+    /// What was found and what to change.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.message)
+    }
+}
+
+/// Collects problems.
+#[derive(Default)]
+struct Problems(Vec<Problem>);
+
+impl Problems {
+    /// Notes a problem unless the rule holds.
+    fn require(&mut self, holds: bool, field: impl Into<String>, message: impl FnOnce() -> String) {
+        if !holds {
+            self.0.push(Problem { field: field.into(), message: message() });
+        }
+    }
+}
+
+impl PipelineJob {
+    /// All that is wrong with the job, names included; empty if it can be run.
+    pub fn validate(&self) -> Vec<Problem> {
+        let mut problems = Problems::default();
+        names::check(&self.metadata.name, self.spec.stages, &mut problems);
+        problems.0.extend(self.spec.validate());
+        problems.0
+    }
+}
+
+impl PipelineJobSpec {
+    /// All that is wrong with the spec; empty if it can be run. What a trainer can't do yet is the trainer's to refuse.
+    pub fn validate(&self) -> Vec<Problem> {
+        let mut problems = Problems::default();
+        trainer_matches(self, &mut problems);
+        numbers::check(self, &mut problems);
+        layout::check(self, &mut problems);
+        template::check(self, &mut problems);
+        problems.0
+    }
+}
+
+/// The built-in trainer needs model, data and training; a custom one has its own.
+fn trainer_matches(spec: &PipelineJobSpec, problems: &mut Problems) {
+    let parts = [
+        ("spec.model", spec.model.is_some()),
+        ("spec.data", spec.data.is_some()),
+        ("spec.training", spec.training.is_some()),
+    ];
+    for (field, given) in parts {
+        match spec.trainer.kind {
+            TrainerType::BuiltIn => problems.require(given, field, || {
+                "is missing: the built-in trainer needs it (or set spec.trainer.type to Custom to bring your own)".into()
+            }),
+            TrainerType::Custom => problems.require(!given, field, || {
+                "is for the built-in trainer, but spec.trainer.type is Custom: remove it; the template's command configures a custom trainer".into()
+            }),
+        }
+    }
+}

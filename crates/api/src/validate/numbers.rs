@@ -1,0 +1,241 @@
+//! Bounds and ratios of the numbers in model, data, training, restart and checkpoint.
+
+use crate::contract::MAX_STAGES;
+use crate::job::{
+    AdamW, Data, LearningRate, LearningRateSchedule, Llama, Model, Optimizer, PipelineJobSpec, Quantity, Restart,
+    Tokenizer, Training,
+};
+
+use super::{Problems, names::volume_path};
+
+/// The largest whole number that JSON carries everywhere (Kubernetes stores 64-bit signed ones).
+const MAX_SEED: u64 = i64::MAX as u64;
+
+pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
+    problems.require((1..=MAX_STAGES).contains(&spec.stages), "spec.stages", || {
+        format!("is {}; a job has 1 to {MAX_STAGES} stages", spec.stages)
+    });
+    match &spec.model {
+        Some(Model::Llama(llama)) => check_llama(llama, problems),
+        Some(Model::Pretrained(pretrained)) => volume_path(&pretrained.path, "spec.model.pretrained.path", problems),
+        None => {}
+    }
+    if let Some(data) = &spec.data {
+        check_data(data, spec.model.as_ref(), problems);
+    }
+    if let Some(training) = &spec.training {
+        check_training(training, problems);
+    }
+    problems.require(spec.checkpoint.keep_last >= 1, "spec.checkpoint.keepLast", || {
+        "is 0; at least 1 checkpoint must stay, or a restart would begin again".into()
+    });
+    if let Some(from) = &spec.checkpoint.init_from {
+        volume_path(&from.path, "spec.checkpoint.initFrom.path", problems);
+    }
+    if let Some(path) = &spec.storage.path {
+        volume_path(path, "spec.storage.path", problems);
+    }
+    check_restart(&spec.restart, problems);
+    positive(spec.active_deadline_seconds, "spec.activeDeadlineSeconds", problems);
+    if let Some(limit) = &spec.pipeline.memory_limit {
+        check_quantity(limit, "spec.pipeline.memoryLimit", problems);
+    }
+}
+
+fn check_llama(llama: &Llama, problems: &mut Problems) {
+    const AT: &str = "spec.model.llama";
+    let Llama { hidden_size, num_attention_heads: heads, .. } = *llama;
+    for (name, value) in [
+        ("hiddenSize", Some(hidden_size)),
+        ("numHiddenLayers", Some(llama.num_hidden_layers)),
+        ("numAttentionHeads", Some(heads)),
+        ("numKeyValueHeads", llama.num_key_value_heads),
+        ("headDim", llama.head_dim),
+        ("intermediateSize", Some(llama.intermediate_size)),
+        ("vocabSize", llama.vocab_size),
+        ("maxPositionEmbeddings", Some(llama.max_position_embeddings)),
+    ] {
+        positive(value.map(u64::from), &format!("{AT}.{name}"), problems);
+    }
+    let kv = llama.key_value_heads();
+    problems.require(kv == 0 || heads.is_multiple_of(kv), format!("{AT}.numKeyValueHeads"), || {
+        format!("is {kv}, which does not divide numAttentionHeads {heads}: each key-value head serves the same number of query heads")
+    });
+    if llama.head_dim.is_none() && heads > 0 {
+        problems.require(hidden_size.is_multiple_of(heads), format!("{AT}.hiddenSize"), || {
+            format!(
+                "is {hidden_size}, which numAttentionHeads {heads} does not divide: change one of them or give headDim"
+            )
+        });
+    }
+    let head_dim = llama.head_dim();
+    problems.require(head_dim.is_multiple_of(2), format!("{AT}.headDim"), || {
+        format!("is {head_dim}; rotary embeddings turn pairs, so it must be even")
+    });
+    for (name, value) in [
+        ("ropeTheta", llama.rope_theta),
+        ("rmsNormEps", llama.rms_norm_eps),
+        ("initializerRange", llama.initializer_range),
+    ] {
+        above_zero(value, &format!("{AT}.{name}"), problems);
+    }
+}
+
+fn check_data(data: &Data, model: Option<&Model>, problems: &mut Problems) {
+    problems.require(!data.paths.is_empty(), "spec.data.paths", || "is empty: name at least one file or glob".into());
+    for (index, path) in data.paths.iter().enumerate() {
+        volume_path(path, &format!("spec.data.paths[{index}]"), problems);
+    }
+    problems.require(!data.text_field.is_empty(), "spec.data.textField", || {
+        "is empty: name the field or column that holds the text".into()
+    });
+    problems.require(data.sequence_length >= 2, "spec.data.sequenceLength", || {
+        format!("is {}; a sequence needs at least 2 tokens, one to read and one to predict", data.sequence_length)
+    });
+    if let Some(Model::Llama(llama)) = model {
+        let longest = llama.max_position_embeddings;
+        problems.require(data.sequence_length <= longest, "spec.data.sequenceLength", || {
+            format!(
+                "is {}, but the model's maxPositionEmbeddings is {longest}: shorten the one or raise the other",
+                data.sequence_length
+            )
+        });
+    }
+    if let Some(evaluation) = &data.evaluation {
+        let fraction = evaluation.fraction;
+        problems.require(fraction > 0.0 && fraction < 1.0, "spec.data.evaluation.fraction", || {
+            format!(
+                "is {fraction}; the held-out share lies above 0 and below 1 (remove `evaluation` to hold nothing out)"
+            )
+        });
+        positive(Some(evaluation.every_steps.into()), "spec.data.evaluation.everySteps", problems);
+    }
+    match &data.tokenizer {
+        Tokenizer::File(file) => volume_path(&file.path, "spec.data.tokenizer.file.path", problems),
+        Tokenizer::Train(train) => {
+            problems.require(train.vocab_size >= 259, "spec.data.tokenizer.train.vocabSize", || {
+                format!("is {}; 256 bytes and 3 special tokens make 259 words the least", train.vocab_size)
+            });
+            if let Some(Model::Llama(llama)) = model
+                && let Some(words) = llama.vocab_size
+            {
+                problems.require(words >= train.vocab_size, "spec.model.llama.vocabSize", || {
+                    format!(
+                        "is {words}, fewer than the tokenizer's {}: remove it, and it will be the tokenizer's",
+                        train.vocab_size
+                    )
+                });
+            }
+        }
+    }
+}
+
+fn check_training(training: &Training, problems: &mut Problems) {
+    const AT: &str = "spec.training";
+    match (training.steps, training.epochs) {
+        (None, None) => problems.require(false, AT, || "has neither steps nor epochs: give one of them".into()),
+        (Some(_), Some(_)) => problems.require(false, AT, || "has both steps and epochs: remove one of them".into()),
+        _ => {}
+    }
+    let (batch, microbatches) = (training.global_batch_size, training.microbatches);
+    for (name, value) in [
+        ("steps", training.steps),
+        ("epochs", training.epochs.map(u64::from)),
+        ("globalBatchSize", Some(batch.into())),
+        ("microbatches", Some(microbatches.into())),
+        ("threads", Some(training.threads.into())),
+    ] {
+        positive(value, &format!("{AT}.{name}"), problems);
+    }
+    problems.require(microbatches == 0 || batch.is_multiple_of(microbatches), format!("{AT}.microbatches"), || {
+        format!("is {microbatches}, which does not divide globalBatchSize {batch}: all microbatches have the same number of sequences")
+    });
+    problems.require(training.seed <= MAX_SEED, format!("{AT}.seed"), || {
+        format!("is {}; the largest is {MAX_SEED}", training.seed)
+    });
+    if let Some(norm) = training.gradient_clip_norm {
+        problems.require(norm.is_finite() && norm > 0.0, format!("{AT}.gradientClipNorm"), || {
+            format!("is {norm}; give a norm above 0, or remove it to clip nothing")
+        });
+    }
+    let Optimizer::AdamW(adam_w) = &training.optimizer;
+    check_adam_w(adam_w, problems);
+    check_learning_rate(&training.learning_rate, problems);
+}
+
+fn check_adam_w(adam_w: &AdamW, problems: &mut Problems) {
+    const AT: &str = "spec.training.optimizer.adamW";
+    for (name, beta) in [("beta1", adam_w.beta1), ("beta2", adam_w.beta2)] {
+        problems.require((0.0..1.0).contains(&beta), format!("{AT}.{name}"), || {
+            format!("is {beta}; it lies from 0 to below 1")
+        });
+    }
+    above_zero(adam_w.epsilon, &format!("{AT}.epsilon"), problems);
+    not_negative(adam_w.weight_decay, &format!("{AT}.weightDecay"), problems);
+}
+
+fn check_learning_rate(rate: &LearningRate, problems: &mut Problems) {
+    const AT: &str = "spec.training.learningRate";
+    above_zero(rate.peak, &format!("{AT}.peak"), problems);
+    not_negative(rate.floor, &format!("{AT}.floor"), problems);
+    problems.require(rate.floor.is_nan() || rate.floor <= rate.peak, format!("{AT}.floor"), || {
+        format!("is {}, above the peak {}: the rate falls from the peak to the floor", rate.floor, rate.peak)
+    });
+    problems.require((0.0..=1.0).contains(&rate.warmup_start), format!("{AT}.warmupStart"), || {
+        format!("is {}; it is a fraction of the peak, 0 to 1", rate.warmup_start)
+    });
+    if let Some(decay) = rate.decay_steps {
+        positive(Some(decay), &format!("{AT}.decaySteps"), problems);
+        problems.require(rate.warmup_steps <= decay, format!("{AT}.warmupSteps"), || {
+            format!("is {}, more than decaySteps {decay}, which include the warm-up", rate.warmup_steps)
+        });
+    }
+    if rate.schedule == LearningRateSchedule::Wsd {
+        let fraction = rate.decay_fraction;
+        problems.require(fraction > 0.0 && fraction <= 1.0, format!("{AT}.decayFraction"), || {
+            format!("is {fraction}; the decay's share of decaySteps lies above 0 and is at most 1")
+        });
+    }
+}
+
+fn check_restart(restart: &Restart, problems: &mut Problems) {
+    const AT: &str = "spec.restart";
+    let backoff = &restart.backoff;
+    problems.require(backoff.initial_seconds <= backoff.max_seconds, format!("{AT}.backoff.initialSeconds"), || {
+        format!("is {}, more than maxSeconds {}", backoff.initial_seconds, backoff.max_seconds)
+    });
+    for (name, seconds) in [
+        ("startupTimeoutSeconds", restart.startup_timeout_seconds),
+        ("stallTimeoutSeconds", restart.stall_timeout_seconds),
+        ("terminationTimeoutSeconds", restart.termination_timeout_seconds),
+    ] {
+        positive(Some(seconds.into()), &format!("{AT}.{name}"), problems);
+    }
+    for (index, rule) in restart.exit_codes.iter().enumerate() {
+        let field = format!("{AT}.exitCodes[{index}].codes");
+        problems.require(!rule.codes.is_empty(), &field, || "is empty: list at least one exit code".into());
+        for code in &rule.codes {
+            problems.require((1..=255).contains(code), &field, || {
+                format!("lists {code}; exit codes of a failure are 1 to 255")
+            });
+        }
+    }
+}
+
+fn check_quantity(quantity: &Quantity, field: &str, problems: &mut Problems) {
+    problems.require(quantity.bytes().is_some_and(|bytes| bytes > 0), field, || {
+        format!("\"{}\" is not an amount of memory: write it as 40Gi, 500Mi or plain bytes", quantity.0.escape_debug())
+    });
+}
+
+fn positive(value: Option<u64>, field: &str, problems: &mut Problems) {
+    problems.require(value != Some(0), field, || "is 0; it must be at least 1".into());
+}
+
+fn above_zero(value: f64, field: &str, problems: &mut Problems) {
+    problems.require(value.is_finite() && value > 0.0, field, || format!("is {value}; it must be a number above 0"));
+}
+
+fn not_negative(value: f64, field: &str, problems: &mut Problems) {
+    problems.require(value.is_finite() && value >= 0.0, field, || format!("is {value}; it must be 0 or more"));
+}

@@ -1,0 +1,40 @@
+//! What the pods' template may not say.
+
+use serde_json::Value;
+
+use crate::contract::{CONTAINER_NAME, env};
+use crate::job::{PipelineJobSpec, TrainerType};
+
+use super::Problems;
+
+pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
+    let pod = spec.template.as_ref().and_then(|template| template.0.get("spec"));
+    for list in ["containers", "initContainers"] {
+        let containers = pod.and_then(|pod| pod.get(list)).and_then(Value::as_array);
+        for (index, container) in containers.into_iter().flatten().enumerate() {
+            check_environment(container, &format!("spec.template.spec.{list}[{index}]"), problems);
+        }
+    }
+    if spec.trainer.kind == TrainerType::Custom {
+        let has_trainer =
+            pod.and_then(|pod| pod.get("containers")).and_then(Value::as_array).is_some_and(|containers| {
+                containers.iter().any(|container| container.get("name").is_some_and(|name| name == CONTAINER_NAME))
+            });
+        problems.require(has_trainer, "spec.template.spec.containers", || {
+            format!(
+                "has no container called `{CONTAINER_NAME}`: with spec.trainer.type Custom, its command is the trainer"
+            )
+        });
+    }
+}
+
+/// The contract's variables are set by the operator; a second value would contradict it.
+fn check_environment(container: &Value, at: &str, problems: &mut Problems) {
+    let variables = container.get("env").and_then(Value::as_array);
+    for (index, variable) in variables.into_iter().flatten().enumerate() {
+        let name = variable.get("name").and_then(Value::as_str).unwrap_or_default();
+        problems.require(!env::ALL.contains(&name), format!("{at}.env[{index}].name"), || {
+            format!("{name} is set by Stagecoach for every stage: remove it, or use another name")
+        });
+    }
+}

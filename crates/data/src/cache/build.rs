@@ -1,0 +1,204 @@
+//! Fills a cache folder: the tokenizer, then the parts, then the two files that training maps.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::parts::{Header, Part, Place, Published};
+use super::publish::{TEMPORARY, publish, publish_bytes};
+use super::{DOCUMENTS, IDS, TOKENIZER, TOKENIZER_CONFIG};
+use crate::corpus::{Content, Corpus};
+use crate::error::DataError;
+use crate::settings::{Progress, Settings, TokenizerSource};
+use crate::tokenizer::Tokenizer;
+use crate::train;
+
+const PARTS: &str = "parts";
+
+/// Bytes of text that are tokenised together, spread over the processors. A tokenizer's working memory is some hundred
+/// times its text.
+const BATCH: usize = 1 << 20;
+
+pub(super) struct Build<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) corpus: &'a Corpus,
+    pub(super) folder: &'a Path,
+    /// Bytes of the corpus in a part.
+    pub(super) part: u64,
+}
+
+pub(super) struct Built {
+    pub(super) tokenizer: Tokenizer,
+    pub(super) end_of_text: u32,
+    pub(super) tokens: u64,
+    pub(super) documents: u64,
+    pub(super) empty: u64,
+}
+
+impl Build<'_> {
+    /// Does what an earlier run left undone, and leaves all but `meta.json` in the folder.
+    pub(super) fn run(
+        &self,
+        given: Option<(PathBuf, Tokenizer)>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Built, DataError> {
+        let parts = self.folder.join(PARTS);
+        fs::create_dir_all(&parts).map_err(DataError::io("create", &parts))?;
+        let tokenizer = self.tokenizer(given, progress)?;
+        let headers = self.tokenise(&tokenizer, progress)?;
+        for source in &self.corpus.sources {
+            source.check_unchanged()?;
+        }
+        let sum = |count: fn(&Header) -> u64| headers.iter().map(count).sum();
+        let built = Built {
+            end_of_text: tokenizer.require_end_of_text()?,
+            tokenizer,
+            tokens: sum(|part| part.tokens),
+            documents: sum(|part| part.documents),
+            empty: sum(|part| part.empty),
+        };
+        if built.documents == 0 {
+            return Err(DataError::Empty { files: self.corpus.sources.len() });
+        }
+        self.join(&headers, built.tokens)?;
+        Ok(built)
+    }
+
+    /// Removes the parts, and what killed runs left; all of it is in the way, none of it does harm.
+    pub(super) fn clean_up(&self) {
+        fs::remove_dir_all(self.folder.join(PARTS)).ok();
+        for file in fs::read_dir(self.folder).into_iter().flatten().flatten() {
+            if file.file_name().to_string_lossy().ends_with(TEMPORARY) {
+                fs::remove_file(file.path()).ok();
+            }
+        }
+    }
+
+    fn tokenizer(
+        &self,
+        given: Option<(PathBuf, Tokenizer)>,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Tokenizer, DataError> {
+        let path = self.folder.join(TOKENIZER);
+        if !path.is_file() {
+            let bytes = match (&self.settings.tokenizer, &given) {
+                (TokenizerSource::Train { vocab_size }, _) => {
+                    let total = self.corpus.size();
+                    let mut read = |done| progress(Progress { what: "training the tokenizer", done, total });
+                    train::train(self.corpus, *vocab_size, &path, &mut read)?
+                }
+                (TokenizerSource::File { path }, _) => {
+                    let path = self.settings.root.join(path);
+                    fs::read(&path).map_err(DataError::io("read", &path))?
+                }
+            };
+            publish_bytes(&path, &bytes)?;
+        }
+        let tokenizer = Tokenizer::load(&path)?;
+        let config = match given.and_then(|(path, _)| fs::read(path.with_file_name(TOKENIZER_CONFIG)).ok()) {
+            Some(bytes) => bytes,
+            None => format!("{:#}\n", tokenizer.config()).into_bytes(),
+        };
+        publish_bytes(&self.folder.join(TOKENIZER_CONFIG), &config)?;
+        Ok(tokenizer)
+    }
+
+    /// The headers of all parts, of which those not there yet are made.
+    fn tokenise(&self, tokenizer: &Tokenizer, progress: &mut dyn FnMut(Progress)) -> Result<Vec<Header>, DataError> {
+        let mut headers: Vec<Header> = Vec::new();
+        let mut place = Some(Place::default());
+        while let Some(from) = place {
+            let usable = |header: &Header| header.tokenizer == tokenizer.hash() && header.from == from;
+            let found = Published::open(&self.part_path(headers.len())).map(|part| part.header).filter(usable);
+            let Some(header) = found else { break };
+            place = header.to;
+            headers.push(header);
+        }
+        let Some(from) = place else { return Ok(headers) };
+
+        let total = self.corpus.size();
+        let mut part = Part::new(tokenizer, from)?;
+        let mut batch = Batch::default();
+        let mut part_start = None;
+        self.corpus.read(from.cursor, tokenizer.cuttable(), &mut |piece| {
+            let part_start = part_start.get_or_insert(piece.done);
+            match piece.content {
+                Content::Text(text) => batch.add(text, piece.ends),
+                Content::Ids { .. } => {
+                    batch.flush(&mut part, tokenizer)?;
+                    part.push_file(&piece.content)?;
+                    if piece.ends {
+                        part.end_of_file();
+                    }
+                }
+            }
+            let full = piece.done - *part_start >= self.part;
+            if batch.bytes >= BATCH || full {
+                batch.flush(&mut part, tokenizer)?;
+            }
+            if batch.bytes == 0 {
+                progress(Progress { what: "tokenising", done: piece.done, total });
+            }
+            if let (true, Some(cursor)) = (full, piece.next) {
+                let next = Part::new(tokenizer, part.place(cursor))?;
+                let header = std::mem::replace(&mut part, next).publish(&self.part_path(headers.len()), Some(cursor))?;
+                headers.push(header);
+                *part_start = piece.done;
+            }
+            Ok(())
+        })?;
+        batch.flush(&mut part, tokenizer)?;
+        headers.push(part.publish(&self.part_path(headers.len()), None)?);
+        progress(Progress { what: "tokenising", done: total, total });
+        Ok(headers)
+    }
+
+    /// Lays the parts end to end.
+    fn join(&self, headers: &[Header], tokens: u64) -> Result<(), DataError> {
+        let open = |index: usize| {
+            let path = self.part_path(index);
+            Published::open(&path).ok_or_else(|| DataError::io("read", path)(std::io::ErrorKind::InvalidData.into()))
+        };
+        let path = self.folder.join(DOCUMENTS);
+        publish(&path, |file| {
+            let mut before = 0;
+            for (index, header) in headers.iter().enumerate() {
+                open(index)?.copy_documents(before, file)?;
+                before += header.tokens;
+            }
+            file.write_all(&tokens.to_le_bytes()).map_err(DataError::io("write", &path))
+        })?;
+        publish(&self.folder.join(IDS), |file| (0..headers.len()).try_for_each(|index| open(index)?.copy_ids(file)))
+    }
+
+    fn part_path(&self, index: usize) -> PathBuf {
+        self.folder.join(PARTS).join(format!("{index:06}"))
+    }
+}
+
+/// Texts that wait to be tokenised together, each with whether its document ends there.
+#[derive(Default)]
+struct Batch {
+    texts: Vec<String>,
+    ends: Vec<bool>,
+    bytes: usize,
+}
+
+impl Batch {
+    fn add(&mut self, text: &str, ends: bool) {
+        self.bytes += text.len();
+        self.texts.push(text.to_owned());
+        self.ends.push(ends);
+    }
+
+    fn flush(&mut self, part: &mut Part, tokenizer: &Tokenizer) -> Result<(), DataError> {
+        let batch = std::mem::take(self);
+        for (ids, ends) in tokenizer.encode_all(batch.texts)?.iter().zip(batch.ends) {
+            part.push(ids);
+            if ends {
+                part.end_document();
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,68 @@
+//! `.jsonl`: every line is a JSON object, and one of its fields a document.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Seek, SeekFrom};
+
+use serde_json::Value;
+
+use super::{Cursor, Each, Source, pieces};
+use crate::error::DataError;
+
+/// Some editors put it first; JSON forbids it and lets readers skip it (RFC 8259, section 8.1).
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+pub(super) fn read(source: &Source, field: &str, from: Cursor, cut: bool, each: &mut Each) -> Result<(), DataError> {
+    let failed = || DataError::io("read", &source.path);
+    let mut file = BufReader::new(File::open(&source.path).map_err(failed())?);
+    file.seek(SeekFrom::Start(from.offset)).map_err(failed())?;
+    let mut next = from;
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let start = next.offset;
+        next.offset += file.read_until(b'\n', &mut line).map_err(failed())? as u64;
+        if line.is_empty() {
+            return Ok(());
+        }
+        next.record += 1;
+        let mark = if start == 0 && line.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
+        let json = std::str::from_utf8(&line[mark..]).map_err(|error| DataError::NotUtf8 {
+            path: source.path.clone(),
+            offset: start + (mark + error.valid_up_to()) as u64,
+        })?;
+        if !json.trim().is_empty() {
+            let line = next.record;
+            let text = document(json, field).map_err(|problem| DataError::Line { path: source.path.clone(), line, problem })?;
+            pieces::send(&text, cut, next, next.offset, each)?;
+        }
+    }
+}
+
+fn document(json: &str, field: &str) -> Result<String, String> {
+    let value: Value = serde_json::from_str(json).map_err(|error| {
+        format!("this is not JSON ({error}): every line must be an object such as {{\"{field}\": \"...\"}}")
+    })?;
+    let Value::Object(mut fields) = value else {
+        return Err(format!("this is JSON, but no object: every line must be one such as {{\"{field}\": \"...\"}}"));
+    };
+    match fields.remove(field) {
+        Some(Value::String(text)) => Ok(text),
+        Some(other) => Err(format!("the field \"{field}\" holds {}, not text: put it right or remove the line", kind(&other))),
+        None if fields.is_empty() => Err(format!("the object has no fields: it needs \"{field}\"")),
+        None => {
+            let names: Vec<&str> = fields.keys().map(String::as_str).collect();
+            Err(format!("there is no field \"{field}\", only {}: set data.textField to the one that holds the text", names.join(", ")))
+        }
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a truth value",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}

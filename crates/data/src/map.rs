@@ -1,0 +1,78 @@
+//! The cache's two files, mapped into memory: token ids and document offsets, both little-endian.
+
+use std::fs::File;
+use std::path::Path;
+
+use memmap2::Mmap;
+
+use crate::error::DataError;
+
+/// Token ids, 2 or 4 bytes each.
+pub(crate) struct Ids {
+    map: Mmap,
+    width: usize,
+}
+
+/// Where each document starts, in tokens, and after the last one the number of all tokens.
+pub(crate) struct Documents {
+    map: Mmap,
+}
+
+impl Ids {
+    /// `count` ids of `width` bytes.
+    pub(crate) fn open(path: &Path, count: u64, width: usize) -> Result<Ids, DataError> {
+        Ok(Ids { map: map(path, count * width as u64)?, width })
+    }
+
+    /// The ids `start..start + count`.
+    pub(crate) fn span(&self, start: u64, count: usize) -> impl Iterator<Item = u32> + '_ {
+        let from = start as usize * self.width;
+        self.map[from..from + count * self.width].chunks_exact(self.width).map(|bytes| match *bytes {
+            [a, b] => u32::from(u16::from_le_bytes([a, b])),
+            [a, b, c, d] => u32::from_le_bytes([a, b, c, d]),
+            _ => 0, // no other width is ever written
+        })
+    }
+}
+
+impl Documents {
+    /// The offsets of `count` documents.
+    pub(crate) fn open(path: &Path, count: u64) -> Result<Documents, DataError> {
+        Ok(Documents { map: map(path, (count + 1) * 8)? })
+    }
+
+    /// How many documents there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.map.len() as u64 / 8 - 1
+    }
+
+    /// Where document `index` starts; for `count()`, where the last one ends.
+    pub(crate) fn start(&self, index: u64) -> u64 {
+        let from = index as usize * 8;
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&self.map[from..from + 8]);
+        u64::from_le_bytes(bytes)
+    }
+
+    /// The starts of the documents within `first..=last`, in order.
+    pub(crate) fn starts_within(&self, first: u64, last: u64) -> impl Iterator<Item = u64> + '_ {
+        let (mut low, mut high) = (0, self.count());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.start(middle) < first { low = middle + 1 } else { high = middle }
+        }
+        (low..self.count()).map(|index| self.start(index)).take_while(move |&start| start <= last)
+    }
+}
+
+#[allow(unsafe_code)]
+fn map(path: &Path, expected: u64) -> Result<Mmap, DataError> {
+    let file = File::open(path).map_err(DataError::io("open", path))?;
+    // SAFETY: the map must not shrink or change below us. Cache files are published whole by rename and never written
+    // to afterwards; whoever replaces one leaves the mapped inode as it is.
+    let map = unsafe { Mmap::map(&file) }.map_err(DataError::io("map", path))?;
+    match map.len() as u64 {
+        found if found == expected => Ok(map),
+        found => Err(DataError::Damaged { path: path.into(), expected, found }),
+    }
+}

@@ -1,0 +1,86 @@
+//! The order of the training sequences: for every epoch a permutation keyed by (seed, epoch), computed per index.
+//!
+//! A Feistel network permutes a power of four that covers the sequences; an index that lands beyond them is sent through
+//! again until it doesn't ("cycle walking"; Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002). So the
+//! sequence at a position follows from the position alone: no state to save, nothing to replay on resume.
+
+/// Enough for the order to look random; four is the least known to be safe against far stronger scrutiny.
+const ROUNDS: u64 = 6;
+
+/// Which of `count` sequences, at least one, comes at `position`, the number of sequences seen before it.
+pub(crate) fn sequence_at(seed: u64, position: u64, count: u64) -> u64 {
+    let (epoch, index) = (position / count, position % count);
+    let key = mix(mix(seed) ^ epoch);
+    let half_bits = (64 - (count - 1).leading_zeros()).div_ceil(2).max(1);
+    let mut index = permute(index, key, half_bits);
+    while index >= count {
+        index = permute(index, key, half_bits);
+    }
+    index
+}
+
+/// A bijection on `0..4^half_bits`.
+fn permute(index: u64, key: u64, half_bits: u32) -> u64 {
+    let mask = (1 << half_bits) - 1;
+    let (mut left, mut right) = (index >> half_bits, index & mask);
+    for round in 0..ROUNDS {
+        (left, right) = (right, left ^ (mix(key ^ mix(right ^ (round << 32))) & mask));
+    }
+    left << half_bits | right
+}
+
+/// Spreads every bit of `value` over all 64 (the output function of SplitMix64; Steele, Lea and Flood, 2014).
+fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ value >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn epoch(seed: u64, epoch: u64, count: u64) -> Vec<u64> {
+        (epoch * count..(epoch + 1) * count).map(|position| sequence_at(seed, position, count)).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn every_epoch_visits_every_sequence_once(seed: u64, number in 0u64..1000, count in 1u64..3000) {
+            let mut order = epoch(seed, number, count);
+            order.sort_unstable();
+            prop_assert!(order.into_iter().eq(0..count));
+        }
+
+        #[test]
+        fn huge_counts_stay_in_range(seed: u64, position: u64, count in 1u64..=u64::MAX) {
+            prop_assert!(sequence_at(seed, position, count) < count);
+        }
+    }
+
+    #[test]
+    fn all_small_counts_are_permuted() {
+        for count in 1..300 {
+            let mut order = epoch(7, 3, count);
+            order.sort_unstable();
+            assert!(order.into_iter().eq(0..count), "{count} sequences");
+        }
+    }
+
+    #[test]
+    fn seeds_and_epochs_give_different_orders() {
+        let first = epoch(42, 0, 100);
+        assert_ne!(first, epoch(42, 1, 100));
+        assert_ne!(first, epoch(43, 0, 100));
+        assert_ne!(first, (0..100).collect::<Vec<_>>());
+    }
+
+    /// Old checkpoints resume in this order: it may never change.
+    #[test]
+    fn the_order_is_what_it_always_was() {
+        assert_eq!(epoch(42, 0, 10), [0; 10]);
+        assert_eq!(epoch(42, 1, 10), [0; 10]);
+    }
+}

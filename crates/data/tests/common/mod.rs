@@ -1,0 +1,123 @@
+//! A volume in a temporary folder, and a tokenizer whose words are letters.
+#![allow(dead_code, clippy::unwrap_used, unreachable_pub)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use stagecoach_data::{DataError, Dataset, Prepared, Settings, TokenizerSource};
+use tempfile::TempDir;
+
+pub const BOT: u32 = 0;
+pub const EOT: u32 = 1;
+pub const PAD: u32 = 2;
+/// The ids of the words a, b, c and d.
+pub const A: u32 = 4;
+pub const B: u32 = 5;
+pub const C: u32 = 6;
+pub const D: u32 = 7;
+
+pub struct Volume {
+    pub folder: TempDir,
+    pub settings: Settings,
+}
+
+impl Volume {
+    /// With `files` (name, contents) as corpus, sequences of 4 tokens, packed, nothing held out, and the letters' tokenizer.
+    pub fn new(files: &[(&str, &[u8])]) -> Volume {
+        let folder = TempDir::new().unwrap();
+        let root = folder.path().to_owned();
+        let settings = Settings {
+            cache: root.join("cache"),
+            paths: vec!["corpus/**/*".into()],
+            text_field: "text".into(),
+            sequence_length: 4,
+            packing: true,
+            evaluation_fraction: 0.0,
+            tokenizer: TokenizerSource::File { path: "letters/tokenizer.json".into() },
+            root,
+        };
+        let volume = Volume { folder, settings };
+        for (name, contents) in files {
+            volume.write(&format!("corpus/{name}"), contents);
+        }
+        volume.write("letters/tokenizer.json", letters().to_string().as_bytes());
+        volume
+    }
+
+    pub fn write(&self, name: &str, contents: &[u8]) -> PathBuf {
+        let path = self.folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, contents).unwrap();
+        path
+    }
+
+    pub fn train(mut self, vocab_size: usize) -> Volume {
+        self.settings.tokenizer = TokenizerSource::Train { vocab_size };
+        self
+    }
+
+    pub fn prepare(&self) -> Result<Prepared, DataError> {
+        stagecoach_data::prepare(&self.settings, &mut |_| {})
+    }
+
+    pub fn open(&self) -> Dataset {
+        Dataset::open(&self.settings, &self.prepare().unwrap()).unwrap()
+    }
+
+    /// All ids in the cache, in order.
+    pub fn ids(&self) -> Vec<u32> {
+        let prepared = self.prepare().unwrap();
+        let bytes = fs::read(self.settings.cache.join(prepared.folder).join("ids.bin")).unwrap();
+        let id = |bytes: &[u8]| bytes.iter().rev().fold(0, |id, &byte| id << 8 | u32::from(byte));
+        bytes.chunks(prepared.id_bytes).map(id).collect()
+    }
+
+    /// What `prepare` complains about, with the volume's path as `VOLUME`.
+    pub fn complaint(&self) -> String {
+        let error = self.prepare().map(|prepared| format!("{prepared:?}")).unwrap_err();
+        assert!(!error.is_storage());
+        error.to_string().replace(&*self.folder.path().to_string_lossy(), "VOLUME")
+    }
+}
+
+/// White space separates words; those known are the letters a to h.
+pub fn letters() -> Value {
+    let names = ["[BOT]", "[EOT]", "[PAD]", "[UNK]", "a", "b", "c", "d", "e", "f", "g", "h"];
+    let vocabulary: serde_json::Map<String, Value> = names.iter().enumerate().map(|(id, name)| (name.to_string(), json!(id))).collect();
+    let special = |id: usize| json!({"id": id, "content": names[id], "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true});
+    json!({
+        "version": "1.0", "truncation": {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}, "padding": null,
+        "added_tokens": [special(0), special(1), special(2)],
+        "normalizer": null, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
+    })
+}
+
+/// Bytes of little-endian ids, `width` bytes each.
+pub fn little_endian(ids: &[u32], width: usize) -> Vec<u8> {
+    ids.iter().flat_map(|id| id.to_le_bytes()[..width].to_vec()).collect()
+}
+
+/// Writes a column of text and one of numbers, two rows to a row group; a text of `None` is null.
+pub fn parquet(path: &Path, column: &str, texts: &[Option<&str>]) {
+    use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
+    use parquet::file::writer::SerializedFileWriter;
+    let schema = format!("message rows {{ required int64 number; optional binary {column} (utf8); }}");
+    let schema = parquet::schema::parser::parse_message_type(&schema).unwrap();
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let mut writer = SerializedFileWriter::new(fs::File::create(path).unwrap(), schema.into(), Default::default()).unwrap();
+    for group in texts.chunks(2) {
+        let mut rows = writer.next_row_group().unwrap();
+        let mut numbers = rows.next_column().unwrap().unwrap();
+        numbers.typed::<Int64Type>().write_batch(&vec![7; group.len()], None, None).unwrap();
+        numbers.close().unwrap();
+        let mut column = rows.next_column().unwrap().unwrap();
+        let values: Vec<ByteArray> = group.iter().flatten().map(|&text| text.into()).collect();
+        let levels: Vec<i16> = group.iter().map(|text| text.is_some().into()).collect();
+        column.typed::<ByteArrayType>().write_batch(&values, Some(&levels), None).unwrap();
+        column.close().unwrap();
+        rows.close().unwrap();
+    }
+    writer.close().unwrap();
+}

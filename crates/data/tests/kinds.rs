@@ -1,0 +1,83 @@
+//! What each kind of file becomes in the token cache.
+
+mod common;
+
+use common::*;
+use stagecoach_data::Tokenizer;
+
+const TWO_DOCUMENTS: [u32; 7] = [BOT, A, B, EOT, BOT, C, EOT];
+
+#[test]
+fn a_text_file_is_a_document() {
+    let volume = Volume::new(&[("2.txt", b"c"), ("1.txt", b"a b\n"), ("0.txt", b"")]);
+    assert_eq!(volume.ids(), TWO_DOCUMENTS);
+    let prepared = volume.prepare().unwrap();
+    assert_eq!((prepared.documents, prepared.empty_documents, prepared.tokens), (2, 1, 7));
+    assert_eq!((prepared.vocab_size, prepared.id_bytes, prepared.padding), (12, 2, PAD));
+}
+
+#[test]
+fn a_line_of_jsonl_is_a_document() {
+    let lines = "\u{feff}{\"text\": \"a b\", \"more\": 1}\r\n\n{\"text\": \"\"}\n{\"text\": \"c\"}";
+    let volume = Volume::new(&[("x.jsonl", lines.as_bytes())]);
+    assert_eq!(volume.ids(), TWO_DOCUMENTS);
+    assert_eq!(volume.prepare().unwrap().empty_documents, 1);
+}
+
+#[test]
+fn a_row_of_parquet_is_a_document() {
+    let volume = Volume::new(&[]);
+    parquet(&volume.folder.path().join("corpus/x.parquet"), "text", &[Some("a b"), Some(""), Some("c")]);
+    assert_eq!(volume.ids(), TWO_DOCUMENTS);
+}
+
+#[test]
+fn token_files_are_split_where_documents_end_or_begin() {
+    for (name, width) in [("x.tokens", 4), ("x.u16", 2)] {
+        // Like the cache itself, with an end first (as GPT-2's corpora have it), no ends, no begins, and nothing at all.
+        let files = [&[BOT, A, B, EOT, BOT, C, EOT][..], &[EOT, A, B, EOT, C], &[BOT, A, B, BOT, C], &[A, B, EOT, C, EOT, EOT]];
+        for file in files {
+            let volume = Volume::new(&[(name, &little_endian(file, width)), ("y.tokens", b"")]);
+            assert_eq!(volume.ids(), TWO_DOCUMENTS, "{file:?}");
+            assert_eq!(volume.prepare().unwrap().documents, 2);
+        }
+    }
+}
+
+#[test]
+fn kinds_mix_in_the_order_of_their_paths() {
+    let volume = Volume::new(&[("d/z.txt", b"d"), ("b.jsonl", br#"{"text": "b"}"#), ("a.txt", b"a")]);
+    volume.write("corpus/c.tokens", &little_endian(&[C], 4));
+    assert_eq!(volume.ids(), [BOT, A, EOT, BOT, B, EOT, BOT, C, EOT, BOT, D, EOT]);
+}
+
+#[test]
+fn overlapping_patterns_take_a_file_once() {
+    let mut volume = Volume::new(&[("b.txt", b"b"), ("a.txt", b"a")]);
+    volume.write("corpus/.hidden.txt", b"c");
+    volume.write("cache/old/d.txt", b"d");
+    volume.settings.paths = vec!["corpus/b.txt".into(), "corpus/*.txt".into(), "**/*.txt".into()];
+    assert_eq!(volume.ids(), [BOT, A, EOT, BOT, B, EOT]);
+}
+
+#[test]
+fn text_is_kept_to_the_byte() {
+    let text = "\u{feff}one\r\ntwo \t é\u{3000}🙂 [EOT] <s>\n\n\nend\n";
+    let volume = Volume::new(&[("x.txt", text.as_bytes())]).train(300);
+    let tokenizer = Tokenizer::load(&volume.open().tokenizer_files().0).unwrap();
+    let ids = volume.ids();
+    assert_eq!((ids[0], ids[ids.len() - 1]), (BOT, EOT));
+    assert!(ids[1..ids.len() - 1].iter().all(|&id| id > PAD), "the text's [EOT] is text");
+    assert_eq!(tokenizer.decode(&ids).unwrap(), text);
+}
+
+#[test]
+fn more_than_65536_words_take_four_bytes_each() {
+    let volume = Volume::new(&[("x.tokens", &little_endian(&[A, 65_536, A, A], 4))]);
+    let mut tokenizer = letters();
+    tokenizer["model"]["vocab"]["far"] = 65_536.into();
+    volume.write("letters/tokenizer.json", tokenizer.to_string().as_bytes());
+    assert_eq!(volume.ids(), [BOT, A, 65_536, A, A, EOT]);
+    assert_eq!(volume.open().microbatch(&volume.open().step(0, 0, 1, 1), 0).inputs, [0, 4, 65_536, 4]);
+    assert_eq!(volume.prepare().unwrap().vocab_size, 65_537);
+}

@@ -1,0 +1,56 @@
+//! The first bytes on a control connection, from both sides.
+
+use std::io::{self, Read, Write};
+
+use crate::Hello;
+use crate::wire::{self, MAGIC, MAX_HELLO, Up, VERSION, invalid, preamble};
+
+/// What a stranger gets to read.
+const SENTENCE: &str = "This is the control port of a Stagecoach job, for its own stages only; \
+                        the status is served over HTTP on another port.\n";
+
+/// The coordinator's side: reads who calls. A stranger gets a sentence.
+pub(crate) fn receive(stream: &mut (impl Read + Write)) -> io::Result<Hello> {
+    let mut first = [0; 12];
+    let read = stream.read_exact(&mut first);
+    if read.is_err() || first[..8] != MAGIC {
+        // Best effort: whoever it is may be gone.
+        let _ = stream.write_all(SENTENCE.as_bytes());
+        return Err(read.err().unwrap_or_else(|| invalid(format!("a stranger, who began with {}", shown(&first)))));
+    }
+    // Also to a stage of another version: it then knows why it is not answered.
+    stream.write_all(&preamble())?;
+    if first != preamble() {
+        return Err(invalid(format!("a stage that speaks {}", version_of(first))));
+    }
+    match wire::read::<Up>(stream, MAX_HELLO)? {
+        Up::Hello(hello) => Ok(hello),
+        _ => Err(invalid("a stage that did not begin with a hello".to_owned())),
+    }
+}
+
+/// The member's side: says hello and checks who answers. `InvalidData` if it is not a coordinator of this version.
+pub(crate) fn introduce(stream: &mut (impl Read + Write), hello: &[u8]) -> io::Result<()> {
+    let mut bytes = preamble().to_vec();
+    bytes.extend_from_slice(hello);
+    stream.write_all(&bytes)?;
+    let mut first = [0; 12];
+    stream.read_exact(&mut first)?;
+    if first[..8] != MAGIC {
+        return Err(invalid(format!("it began with {}", shown(&first))));
+    }
+    if first != preamble() {
+        let theirs = version_of(first);
+        return Err(invalid(format!("it speaks {theirs}, this stage version {VERSION}: all must run one image")));
+    }
+    Ok(())
+}
+
+fn version_of(preamble: [u8; 12]) -> String {
+    let [.., a, b, c, d] = preamble;
+    format!("version {} of the control protocol", u32::from_le_bytes([a, b, c, d]))
+}
+
+fn shown(bytes: &[u8]) -> String {
+    format!("{:?}", String::from_utf8_lossy(bytes))
+}

@@ -1,0 +1,213 @@
+//! Members on threads, and a proxy that can cut or freeze what passes through it.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use stagecoach_group::{Coordinator, Failure, GroupError, Hello, Member, Roster, Rules, Timing};
+
+/// After so long a test has failed: far above what anything here takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Deadlines that only a dead peer misses, even on a busy machine.
+pub(crate) fn timing() -> Timing {
+    Timing {
+        startup: PATIENCE,
+        heartbeat: Duration::from_millis(20),
+        heartbeat_timeout: Duration::from_secs(10),
+        stall: PATIENCE,
+        goodbye: Duration::from_millis(500),
+    }
+}
+
+pub(crate) fn hello(rank: usize, world: usize) -> Hello {
+    Hello {
+        job_uid: "job-1".to_owned(),
+        attempt: 3,
+        rank,
+        world,
+        replica: 0,
+        pod_uid: format!("pod-{rank}"),
+        version: "0.1.0".to_owned(),
+        config: BTreeMap::from([("seed".to_owned(), "42".to_owned()), ("model".to_owned(), "Llama".to_owned())]),
+        data_address: format!("127.0.0.1:{}", 40_000 + rank),
+        host: format!("host-{rank}"),
+        device: "cpu".to_owned(),
+        isa: "avx2".to_owned(),
+    }
+}
+
+/// A stage that has joined.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub(crate) member: Member,
+    pub(crate) roster: Roster,
+    pub(crate) plan: Vec<u8>,
+    pub(crate) failures: Receiver<Failure>,
+}
+
+impl Stage {
+    /// The one failure this stage is told: waits for it, drops the member, and makes sure that there was no other.
+    pub(crate) fn the_failure(self) -> Failure {
+        let failure = self.failures.recv_timeout(PATIENCE).expect("no failure was told");
+        drop(self.member);
+        // The sender goes when the listening thread has ended.
+        assert!(self.failures.recv_timeout(PATIENCE).is_err(), "a second failure was told");
+        failure
+    }
+}
+
+/// A coordinator on a free port, for `world` stages.
+pub(crate) fn coordinator(world: usize, timing: Timing) -> (Coordinator, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    (Coordinator::start(listener, hello(0, world), timing).unwrap(), address)
+}
+
+/// Joins and collects the failures.
+pub(crate) fn join(address: &str, hello: Hello, timing: Timing) -> Result<Stage, GroupError> {
+    let (told, failures) = channel();
+    let on_failure = move |failure| drop(told.send(failure));
+    let (member, roster, plan) = Member::join(address, hello, timing, |_| {}, on_failure)?;
+    Ok(Stage { member, roster, plan, failures })
+}
+
+/// Joins every stage at its address, on a thread each; by rank.
+pub(crate) fn join_at(addresses: &[String], timing: Timing) -> Vec<Stage> {
+    let world = addresses.len();
+    thread::scope(|scope| {
+        let joining: Vec<_> = (addresses.iter().enumerate())
+            .map(|(rank, address)| scope.spawn(move || join(address, hello(rank, world), timing).unwrap()))
+            .collect();
+        joining.into_iter().map(|stage| stage.join().unwrap()).collect()
+    })
+}
+
+/// A formed group.
+pub(crate) fn formed(world: usize, timing: Timing, rules: Rules) -> (Coordinator, Vec<Stage>) {
+    let (coordinator, address) = coordinator(world, timing);
+    coordinator.release(b"the plan".to_vec(), rules);
+    let stages = join_at(&vec![address; world], timing);
+    form(&stages);
+    (coordinator, stages)
+}
+
+/// A formed group whose stage `through` speaks through a proxy.
+pub(crate) fn formed_through(world: usize, through: usize, timing: Timing) -> (Coordinator, Vec<Stage>, Proxy) {
+    let (coordinator, address) = coordinator(world, timing);
+    let proxy = Proxy::start(&address);
+    coordinator.release(Vec::new(), Rules::default());
+    let mut addresses = vec![address; world];
+    addresses[through] = proxy.address.clone();
+    let stages = join_at(&addresses, timing);
+    form(&stages);
+    (coordinator, stages, proxy)
+}
+
+pub(crate) fn form(stages: &[Stage]) {
+    on_all(stages, |_, member| member.form().unwrap());
+}
+
+/// The same on every stage at once; by rank.
+pub(crate) fn on_all<T: Send>(stages: &[Stage], work: impl Fn(usize, &Member) -> T + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let work = &work;
+        let members = stages.iter().map(|stage| &stage.member).enumerate();
+        let running: Vec<_> = members.map(|(rank, member)| scope.spawn(move || work(rank, member))).collect();
+        running.into_iter().map(|running| running.join().unwrap()).collect()
+    })
+}
+
+/// All stages leave with `code`; what each was answered.
+pub(crate) fn leave(stages: Vec<Stage>, code: i32) -> Vec<Result<(), GroupError>> {
+    let leaving: Vec<_> = stages.into_iter().map(|stage| thread::spawn(move || stage.member.leave(code))).collect();
+    leaving.into_iter().map(|leaving| leaving.join().unwrap()).collect()
+}
+
+/// Stands between members and their coordinator.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    pub(crate) address: String,
+    state: Arc<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Nothing passes any more, nothing closes.
+    frozen: AtomicBool,
+    closed: AtomicBool,
+    streams: Mutex<Vec<TcpStream>>,
+    ended: (Mutex<bool>, Condvar),
+}
+
+impl Proxy {
+    pub(crate) fn start(to: &str) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let to: SocketAddr = to.parse().unwrap();
+        let state = Arc::new(State::default());
+        let shared = Arc::clone(&state);
+        // Ends with the test's process.
+        thread::spawn(move || {
+            while let Ok((near, _)) = listener.accept() {
+                if shared.closed.load(Ordering::SeqCst) {
+                    continue;
+                }
+                let Ok(far) = TcpStream::connect(to) else { continue };
+                for (from, into) in [(&near, &far), (&far, &near)] {
+                    let (from, into) = (from.try_clone().unwrap(), into.try_clone().unwrap());
+                    shared.streams.lock().unwrap().push(from.try_clone().unwrap());
+                    let shared = Arc::clone(&shared);
+                    thread::spawn(move || pump(from, into, &shared));
+                }
+            }
+        });
+        Proxy { address, state }
+    }
+
+    /// Closes all connections, as a death does.
+    pub(crate) fn cut(&self) {
+        for stream in self.state.streams.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Closes all connections and every later one.
+    pub(crate) fn close(&self) {
+        self.state.closed.store(true, Ordering::SeqCst);
+        self.cut();
+    }
+
+    /// Stops passing anything on, as `SIGSTOP` or a lost network does.
+    pub(crate) fn freeze(&self) {
+        self.state.frozen.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        *self.state.ended.0.lock().unwrap() = true;
+        self.state.ended.1.notify_all();
+        self.cut();
+    }
+}
+
+fn pump(mut from: TcpStream, mut into: TcpStream, state: &State) {
+    let mut buffer = [0; 4096];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        if state.frozen.load(Ordering::SeqCst) {
+            let ended = state.ended.0.lock().unwrap();
+            drop(state.ended.1.wait_while(ended, |ended| !*ended).unwrap());
+            return;
+        }
+        if into.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = into.shutdown(Shutdown::Both);
+}

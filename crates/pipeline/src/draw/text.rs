@@ -1,0 +1,87 @@
+use super::{label, seconds, several_chunks};
+use crate::action::Action;
+use crate::timeline::{Span, Timeline};
+
+/// The timeline for a terminal `width` columns wide: one row a rank, time from left to right, with each rank's bubble.
+///
+/// `F3` begins the forward of microbatch 3, dashes are the rest of it, and dots are idle time. Where the names don't
+/// fit, each action is drawn by the last digit of its microbatch alone, and a line below says how. Messages are not
+/// shown. `T` is the tied reduction, `X` the exchange, `U` the update and `S` the snapshot.
+pub fn timeline_text(timeline: &Timeline, width: usize) -> String {
+    let name = format!("stage {}", timeline.spans.len().saturating_sub(1)).len();
+    let columns = width.saturating_sub(name + " || bubble 100.0 %".len()).max(10);
+    let canvas = Canvas { columns, makespan: timeline.makespan, chunks: several_chunks(timeline) };
+    let named = timeline.spans.iter().all(|spans| canvas.names_fit(spans));
+    let mut text = String::new();
+    for (rank, spans) in timeline.spans.iter().enumerate() {
+        let row = canvas.row(spans, named);
+        let bubble = timeline.bubble.get(rank).copied().unwrap_or(0.0) * 100.0;
+        text += &format!("{:<name$} |{row}| bubble {bubble:.1} %\n", format!("stage {rank}"));
+    }
+    let end = seconds(timeline.makespan);
+    text += &format!("{:name$}  0{end:>rest$}\n", "", rest = columns.saturating_sub(1));
+    if !named {
+        let key = "0-9 forward, a-j backward, A-J weight gradients: the last digit of the microbatch";
+        text += &format!("{:name$}  {key}\n", "");
+    }
+    text
+}
+
+struct Canvas {
+    columns: usize,
+    makespan: f64,
+    chunks: bool,
+}
+
+impl Canvas {
+    fn column(&self, time: f64) -> usize {
+        let share = if self.makespan > 0.0 { time / self.makespan } else { 0.0 };
+        ((share * self.columns as f64).round() as usize).min(self.columns)
+    }
+
+    fn names_fit(&self, spans: &[Span]) -> bool {
+        spans.iter().filter(|span| span.action.is_compute()).all(|span| {
+            let columns = self.column(span.end).saturating_sub(self.column(span.start));
+            columns == 0 && span.start == span.end || label(span.action, self.chunks).len() <= columns
+        })
+    }
+
+    fn row(&self, spans: &[Span], named: bool) -> String {
+        let mut row = vec!['.'; self.columns];
+        for span in spans.iter().filter(|span| !span.action.is_send() && !span.action.is_recv()) {
+            let Some(cells) = row.get_mut(self.column(span.start)..self.column(span.end)) else { continue };
+            let name = if named { label(span.action, self.chunks) } else { String::new() };
+            let (name, fill) = match letter(span.action) {
+                Some(letter) => (String::new(), letter),
+                None if named => (name, '-'),
+                None => (name, digit(span.action)),
+            };
+            for (cell, character) in cells.iter_mut().zip(name.chars().chain(std::iter::repeat(fill))) {
+                *cell = character;
+            }
+        }
+        row.into_iter().collect()
+    }
+}
+
+/// For the actions of the step.
+fn letter(action: Action) -> Option<char> {
+    match action {
+        Action::ReduceTied => Some('T'),
+        Action::Exchange => Some('X'),
+        Action::Update => Some('U'),
+        Action::Snapshot => Some('S'),
+        _ => None,
+    }
+}
+
+/// A computation where there is no room for its name.
+fn digit(action: Action) -> char {
+    let last = action.unit().map_or(0, |unit| unit.microbatch % 10) as u8;
+    let first = match action {
+        Action::Forward(_) => b'0',
+        Action::BackwardWeight(_) => b'A',
+        _ => b'a',
+    };
+    char::from(first + last)
+}

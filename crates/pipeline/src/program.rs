@@ -1,0 +1,143 @@
+//! Lowered programs: the list that is verified, simulated, drawn and executed, and its text form.
+
+use crate::action::{Action, ActionError};
+use crate::placement::{Placement, PlacementError};
+use std::fmt::Write;
+
+/// Every rank's actions for one step, communication included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Programs {
+    /// Which rank holds which chunk.
+    pub placement: Placement,
+    /// The number of microbatches of a step.
+    pub microbatches: usize,
+    /// One list a rank.
+    pub ranks: Vec<Vec<Action>>,
+}
+
+/// Text that is no program. Lines count from 1.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TextError {
+    /// The first line.
+    #[error("line 1: expected `placement 0,1,2 microbatches 4`, got `{found}`")]
+    Header {
+        /// What was there.
+        found: String,
+    },
+    /// The first line's list of ranks.
+    #[error("line 1: {0}")]
+    Placement(#[from] PlacementError),
+    /// A line that does not begin with the rank that is due.
+    #[error("line {line}: expected `rank {rank}: ` and its actions, got `{found}`")]
+    Rank {
+        /// Where.
+        line: usize,
+        /// The rank that is due.
+        rank: usize,
+        /// The beginning of what was there.
+        found: String,
+    },
+    /// A word that is no action. Words count from 1, after the colon.
+    #[error("line {line}, action {position}: {error}")]
+    Action {
+        /// Where.
+        line: usize,
+        /// Which word.
+        position: usize,
+        /// What is wrong with it.
+        error: ActionError,
+    },
+    /// More or fewer lines than ranks.
+    #[error("the placement has {ranks} ranks but {found} lines of actions follow: write one line a rank")]
+    Count {
+        /// By the placement.
+        ranks: usize,
+        /// In the text.
+        found: usize,
+    },
+}
+
+impl Programs {
+    /// Whether the programs reduce a tied embedding's gradients.
+    pub fn tied(&self) -> bool {
+        self.ranks.iter().flatten().any(|action| *action == Action::ReduceTied)
+    }
+
+    /// The text form: placement and microbatches in the first line, then one rank a line.
+    pub fn to_text(&self) -> String {
+        let placement: Vec<String> = self.placement.as_slice().iter().map(usize::to_string).collect();
+        let mut text = format!("placement {} microbatches {}\n", placement.join(","), self.microbatches);
+        for (rank, actions) in self.ranks.iter().enumerate() {
+            // Writing into a String cannot fail.
+            let _ = write!(text, "rank {rank}:");
+            for action in actions {
+                let _ = write!(text, " {action}");
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Reads the text form back. Only the form is checked; what the programs do is for [`verify`](crate::verify()).
+    ///
+    /// # Errors
+    /// Names the line, and the word where there is one.
+    pub fn from_text(text: &str) -> Result<Programs, TextError> {
+        let mut lines = text.lines();
+        let header = lines.next().unwrap_or_default();
+        let (placement, microbatches) =
+            parse_header(header).ok_or_else(|| TextError::Header { found: excerpt(header) })?;
+        let placement = Placement::new(placement)?;
+        let ranks = lines.enumerate().map(|(rank, line)| parse_rank(rank, line)).collect::<Result<Vec<_>, _>>()?;
+        if ranks.len() != placement.ranks() {
+            return Err(TextError::Count { ranks: placement.ranks(), found: ranks.len() });
+        }
+        Ok(Programs { placement, microbatches, ranks })
+    }
+}
+
+fn parse_header(line: &str) -> Option<(Vec<usize>, usize)> {
+    let (placement, microbatches) = line.strip_prefix("placement ")?.split_once(" microbatches ")?;
+    let placement = placement.split(',').map(|rank| rank.parse().ok()).collect::<Option<_>>()?;
+    Some((placement, microbatches.trim_end().parse().ok()?))
+}
+
+fn parse_rank(rank: usize, line: &str) -> Result<Vec<Action>, TextError> {
+    let number = rank + 2;
+    let actions = line.strip_prefix(&format!("rank {rank}:")).ok_or_else(|| TextError::Rank {
+        line: number,
+        rank,
+        found: excerpt(line),
+    })?;
+    let parse = |(index, word): (usize, &str)| {
+        word.parse().map_err(|error| TextError::Action { line: number, position: index + 1, error })
+    };
+    actions.split_whitespace().enumerate().map(parse).collect()
+}
+
+fn excerpt(line: &str) -> String {
+    line.chars().take(60).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broken_text_is_refused_by_line() {
+        let good = "placement 0,1 microbatches 1\nrank 0: 0F0\nrank 1: 1F0\n";
+        assert_eq!(Programs::from_text(good).unwrap().to_text(), good);
+        for (text, expected) in [
+            ("", "line 1: expected `placement"),
+            ("placement 0,x microbatches 1", "line 1: expected `placement"),
+            ("placement 0,2 microbatches 1", "line 1: rank 1 holds no chunk"),
+            ("placement 0 microbatches 1\n0F0", "line 2: expected `rank 0: `"),
+            ("placement 0,1 microbatches 1\nrank 1: 0F0", "line 2: expected `rank 0: `"),
+            ("placement 0 microbatches 1\nrank 0: 0F0 0Q0", "line 2, action 2: `0Q0` is not an action"),
+            ("placement 0,1 microbatches 1\nrank 0: 0F0", "2 ranks but 1 lines"),
+        ] {
+            let error = Programs::from_text(text).unwrap_err().to_string();
+            assert!(error.starts_with(expected) || error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,18 @@
+use super::Schedule;
+use crate::action::{Action, Unit};
+use crate::placement::Placement;
+
+/// All forwards, then all backwards, one chunk a rank (Huang et al. 2019, arXiv:1811.06965; torch's `ScheduleGPipe`).
+/// Every rank holds the activations of all microbatches.
+pub fn gpipe(stages: usize, microbatches: usize) -> Schedule {
+    let rank = |chunk| {
+        let units = (0..microbatches).map(move |microbatch| Unit { chunk, microbatch });
+        units.clone().map(Action::Forward).chain(units.map(Action::Backward)).collect()
+    };
+    Schedule {
+        name: "GPipe".to_owned(),
+        placement: Placement::linear(stages),
+        microbatches,
+        ranks: (0..stages).map(rank).collect(),
+    }
+}

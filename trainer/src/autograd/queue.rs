@@ -1,0 +1,55 @@
+//! Weight gradients that wait for their turn, by (chunk, microbatch).
+
+use std::collections::BTreeMap;
+
+use stagecoach_pipeline::Unit;
+use tch::Tensor;
+
+use super::ops::{Owed, Tape, accumulate};
+
+/// Adds a gradient to `accumulators[parameter]`.
+#[derive(Debug)]
+enum Work {
+    /// A matrix or a vector, as the tape left it.
+    Owed(Owed),
+    /// Rows of an embedding: `accumulator[ids[i]] += rows[i]`.
+    Rows { parameter: usize, ids: Tensor, rows: Tensor },
+}
+
+/// `accumulator += gradient`, in place.
+pub fn accumulate_into(accumulator: &Tensor, gradient: &Tensor) {
+    let _ = accumulator.shallow_clone().g_add_(gradient);
+}
+
+/// The weight gradients that backward passes owe, run by W actions (or at once by schedules that do not split B).
+/// Sums are never merged over microbatches: that would change the order of summation.
+#[derive(Debug, Default)]
+pub struct WeightQueue {
+    work: BTreeMap<Unit, Vec<Work>>,
+}
+
+impl WeightQueue {
+    /// Moves everything on the tape under `unit`.
+    pub fn collect(&mut self, unit: Unit, tape: &Tape) {
+        let work = self.work.entry(unit).or_default();
+        work.extend(std::iter::from_fn(|| tape.pop()).map(Work::Owed));
+    }
+
+    /// An embedding's gradient: `rows[n, hidden]` for the tokens `ids[n]`.
+    pub fn push_rows(&mut self, unit: Unit, parameter: usize, ids: Tensor, rows: Tensor) {
+        self.work.entry(unit).or_default().push(Work::Rows { parameter, ids, rows });
+    }
+
+    /// Adds all that `unit` owes to the fp32 accumulators, in the order in which the backward pass left it.
+    pub fn run<'a>(&mut self, unit: Unit, accumulator: impl Fn(usize) -> &'a Tensor) {
+        for work in self.work.remove(&unit).unwrap_or_default() {
+            match work {
+                Work::Owed(Owed { parameter, dy, x: Some(x) }) => accumulate(accumulator(parameter), &dy, &x),
+                Work::Owed(Owed { parameter, dy, x: None }) => accumulate_into(accumulator(parameter), &dy),
+                Work::Rows { parameter, ids, rows } => {
+                    let _ = accumulator(parameter).shallow_clone().index_add_(0, &ids, &rows);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The command line: one binary for the laptop, the pod and the tools around them.
+
+mod generate;
+mod plan;
+mod read;
+// mod run;
+mod stage;
+mod tokenize;
+
+use clap::{Parser, Subcommand};
+use stagecoach_api::contract::ExitCode;
+
+/// Trains language models through a pipeline of stages: as pods on Kubernetes, or as processes on this machine.
+#[derive(Debug, Parser)]
+#[command(version, about, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Train a job on this machine, a process per stage.
+    // Run(run::Run),
+    /// Be one stage: the entry point of a pod; everything comes from the environment.
+    Stage,
+    /// Show how a job would run: partition, timeline, bubble, memory.
+    Plan(plan::Plan),
+    /// Fill the token cache for a job.
+    Tokenize(tokenize::Tokenize),
+    /// Continue a prompt with a trained model.
+    Generate(generate::Generate),
+}
+
+/// Parses the arguments, runs the command, returns the process's exit code.
+pub fn main() -> i32 {
+    let cli = Cli::parse();
+    // stdout belongs to events and results
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    match cli.command {
+        // Command::Run(run) => run.main(),
+        Command::Stage => stage::main(),
+        Command::Plan(plan) => finish(plan.main()),
+        Command::Tokenize(tokenize) => finish(tokenize.main()),
+        Command::Generate(generate) => finish(generate.main()),
+    }
+}
+
+/// Prints what went wrong in a sentence; the exit code of the contract if the error has one.
+fn finish(result: anyhow::Result<()>) -> i32 {
+    match result {
+        Ok(()) => ExitCode::Done.code(),
+        Err(error) => {
+            eprintln!("stagecoach: {error:#}");
+            error.downcast_ref::<crate::fatal::Fatal>().map_or(ExitCode::Failure, |f| f.kind.exit_code()).code()
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! `stagecoach stage`: the container's entry point.
+
+use std::path::Path;
+
+use stagecoach_api::contract::{ContractError, FailureKind, StageEnv, TerminationMessage};
+
+use crate::fatal::Fatal;
+use crate::observe::Sink;
+use crate::plan::Settings;
+use crate::train::{self, End, Watch, last_words};
+
+pub(super) fn main() -> i32 {
+    let env = match StageEnv::from_vars(std::env::vars()) {
+        Ok(env) => env,
+        Err(error) => return refuse(&error),
+    };
+    let watch = Watch::new(&env);
+    report_panics(&watch);
+    if let Err(error) = crate::sys::on_terminate({
+        let watch = watch.clone();
+        move || watch.terminate()
+    }) {
+        watch.end(FailureKind::Error, &format!("could not handle signals: {error}"));
+    }
+    let sink = Sink::from_env();
+    match read(&env).and_then(|settings| train::run(&env, &settings, &watch, &sink)) {
+        Ok(End::Done) => watch.end(FailureKind::Done, "trained to the end"),
+        Ok(End::Drained) => {
+            watch.end(FailureKind::Drained, "stopped as asked; without a checkpoint, training starts again at step 0")
+        }
+        Err(fatal) => {
+            if fatal.kind == FailureKind::PeerLost {
+                // the group knows better who was first: its word comes within the heartbeat timeout
+                std::thread::park_timeout(std::time::Duration::from_secs(4));
+            }
+            watch.end(fatal.kind, &fatal.message)
+        }
+    }
+}
+
+fn read(env: &StageEnv) -> Result<Settings, Fatal> {
+    let job = super::read::job(Path::new(&env.config), &[])?;
+    if job.spec.stages != env.world_size {
+        return Err(Fatal::invalid(format!(
+            "WORLD_SIZE is {}, the job {} has spec.stages {}: they must be the same",
+            env.world_size, env.config, job.spec.stages
+        )));
+    }
+    Settings::new(job, Path::new(&env.workspace))
+}
+
+fn refuse(error: &ContractError) -> i32 {
+    let kind = FailureKind::InvalidConfig;
+    eprintln!("stagecoach stage: {error}");
+    last_words(&TerminationMessage::new(kind, 0, error.to_string()));
+    kind.exit_code().code()
+}
+
+/// A panic anywhere is the end of the stage: its group must not wait for a thread that is gone.
+fn report_panics(watch: &Watch) {
+    let default = std::panic::take_hook();
+    let watch = watch.clone();
+    std::panic::set_hook(Box::new(move |info| {
+        default(info);
+        let message = info.to_string();
+        let kind = if message.contains("out of memory") { FailureKind::OutOfMemory } else { FailureKind::Error };
+        watch.end(kind, message.lines().take(3).collect::<Vec<_>>().join(" ").as_str());
+    }));
+}

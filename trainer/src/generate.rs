@@ -1,0 +1,89 @@
+//! Text from a trained model, on one process.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use stagecoach_data::Tokenizer;
+use stagecoach_pipeline::{Partition, Placement};
+use tch::{Device, Kind, Tensor};
+
+use crate::execute::{Shape, Stage};
+use crate::model::{Architecture, Llama, LlamaConfig};
+use crate::optimize::Hyper;
+use crate::state;
+
+/// How the next token is drawn.
+#[derive(Clone, Copy, Debug)]
+pub struct Sampling {
+    /// Tokens to add at most; an end-of-text token ends earlier.
+    pub max_tokens: usize,
+    /// Divides the logits; 0 always takes the likeliest.
+    pub temperature: f64,
+    /// Only this many of the likeliest tokens are drawn from.
+    pub top_k: usize,
+    /// Keys the draws.
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Sampling {
+        Sampling { max_tokens: 120, temperature: 0.8, top_k: 40, seed: 0 }
+    }
+}
+
+/// `prompt` and what the model in `folder`, a Hugging Face model directory, makes of it.
+pub fn sample(folder: &Path, prompt: &str, sampling: Sampling) -> Result<String> {
+    let config = folder.join("config.json");
+    let text = std::fs::read_to_string(&config).with_context(|| format!("could not read {}", config.display()))?;
+    let config: LlamaConfig =
+        serde_json::from_str(&text).with_context(|| format!("{} is no Llama's configuration", config.display()))?;
+    let longest = config.max_position_embeddings;
+    let tokenizer = Tokenizer::load(&folder.join("tokenizer.json"))?;
+    let architecture = Llama::new(config, Device::Cpu);
+    let stage = Stage::build(
+        0,
+        &Shape {
+            architecture: &architecture,
+            placement: &Placement::linear(1),
+            partition: &Partition { layers: vec![architecture.layers()] },
+            seed: 0,
+            hyper: Hyper { beta1: 0.0, beta2: 0.0, epsilon: 1.0, weight_decay: 0.0, decay_all: false },
+            recompute: false,
+            device: Device::Cpu,
+        },
+    );
+    state::load_model(folder, &stage)?;
+    let mut ids: Vec<i64> = tokenizer.begin_of_text().into_iter().map(i64::from).collect();
+    ids.extend(tokenizer.encode(prompt)?.into_iter().map(i64::from));
+    let mut draws = blake3::Hasher::new_derive_key("stagecoach sampling v1").update(&sampling.seed.to_le_bytes()).finalize_xof();
+    for _ in 0..sampling.max_tokens {
+        let context = &ids[ids.len().saturating_sub(longest)..];
+        let mut draw = [0; 8];
+        draws.fill(&mut draw);
+        let next = next_token(&stage, context, sampling, (u64::from_le_bytes(draw) >> 11) as f64 / (1u64 << 53) as f64);
+        if tokenizer.end_of_text().is_some_and(|eot| i64::from(eot) == next) {
+            break;
+        }
+        ids.push(next);
+    }
+    let words: Vec<u32> = ids.iter().map(|&id| id as u32).filter(|id| Some(*id) != tokenizer.begin_of_text()).collect();
+    Ok(tokenizer.decode(&words)?)
+}
+
+/// The token after `context`; `draw` is uniform in [0, 1).
+fn next_token(stage: &Stage, context: &[i64], sampling: Sampling, draw: f64) -> i64 {
+    let input = Tensor::from_slice(context).unsqueeze(0);
+    let Some((chunk, head)) = stage.chunks.get(&0).and_then(|chunk| Some((chunk, chunk.head.as_ref()?))) else {
+        return 0;
+    };
+    let hidden = chunk.hidden(input, None, &stage.parameters, &stage.tape);
+    let logits = head.logits(&hidden.select(1, -1), &stage.parameters).squeeze().to_kind(Kind::Double);
+    if sampling.temperature <= 0.0 {
+        return logits.argmax(0, false).int64_value(&[]);
+    }
+    let k = (sampling.top_k.max(1) as i64).min(logits.size()[0]);
+    let (values, indices) = logits.topk(k, 0, true, true);
+    let below = (values / sampling.temperature).softmax(0, Kind::Double).cumsum(0, Kind::Double);
+    let at = below.le(draw).to_kind(Kind::Int64).sum(Kind::Int64).int64_value(&[]).min(k - 1);
+    indices.int64_value(&[at])
+}

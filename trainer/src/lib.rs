@@ -1,0 +1,17 @@
+//! The trainer: trains a language model through a pipeline of stages. One binary, `stagecoach`, is the launcher on a
+//! laptop, the entry point of a pod, and the tool that plans, tokenises and generates. See `docs/ARCHITECTURE.md`.
+
+pub mod autograd;
+pub mod cli;
+pub mod execute;
+pub mod fatal;
+pub mod generate;
+// pub mod launch;
+pub mod links;
+pub mod model;
+pub mod observe;
+pub mod optimize;
+pub mod plan;
+pub mod state;
+pub mod sys;
+pub mod train;

@@ -1,0 +1,46 @@
+//! How a payload crosses: in the stream, or through shared memory with the stream as the bell.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+
+use super::shm::{RingReader, RingWriter};
+
+/// The sending half.
+#[derive(Debug)]
+pub(super) enum Outgoing {
+    Stream,
+    Ring(RingWriter),
+}
+
+impl Outgoing {
+    /// Sends a frame; returns once the payload's memory may be reused.
+    pub(super) fn put(&mut self, stream: &mut TcpStream, header: &[u8], payload: &[u8]) -> io::Result<()> {
+        match self {
+            Outgoing::Stream => {
+                stream.write_all(header)?;
+                stream.write_all(payload)
+            }
+            Outgoing::Ring(ring) => {
+                ring.put(payload, stream)?;
+                stream.write_all(header)
+            }
+        }
+    }
+}
+
+/// The receiving half.
+#[derive(Debug)]
+pub(super) enum Incoming {
+    Stream,
+    Ring(RingReader),
+}
+
+impl Incoming {
+    /// Fills `into` with the payload of the header just read.
+    pub(super) fn take(&mut self, stream: &mut TcpStream, into: &mut [u8]) -> io::Result<()> {
+        match self {
+            Incoming::Stream => stream.read_exact(into),
+            Incoming::Ring(ring) => ring.take(into, stream),
+        }
+    }
+}

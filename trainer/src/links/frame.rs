@@ -1,0 +1,122 @@
+//! A frame's fixed header: which microbatch, which dtype and shape. The payload's bytes follow, in the stream or in
+//! shared memory.
+
+use tch::{Kind, Tensor};
+
+use super::LinkError;
+
+/// Bytes of an encoded header.
+pub(super) const HEADER: usize = 64;
+const MAGIC: u32 = u32::from_le_bytes(*b"SCF1");
+const MAX_DIMS: usize = 5;
+
+/// What travels; a frame names a kind by its place here, from 1.
+const KINDS: [Kind; 3] = [Kind::Float, Kind::BFloat16, Kind::Int64];
+
+fn code(kind: Kind) -> u8 {
+    KINDS.iter().position(|&known| known == kind).map_or(0, |at| at as u8 + 1)
+}
+
+/// What a frame says about its payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    /// Microbatch, or 0 where the edge carries none.
+    pub(super) microbatch: u32,
+    pub(super) kind: Kind,
+    pub(super) shape: Vec<i64>,
+}
+
+impl Header {
+    pub(super) fn of(microbatch: u32, tensor: &Tensor) -> Header {
+        Header { microbatch, kind: tensor.kind(), shape: tensor.size() }
+    }
+
+    /// Payload size in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.shape.iter().product::<i64>() as usize * self.kind.elt_size_in_bytes()
+    }
+
+    pub(super) fn encode(&self) -> [u8; HEADER] {
+        let mut out = [0; HEADER];
+        out[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        out[4..8].copy_from_slice(&self.microbatch.to_le_bytes());
+        out[8] = code(self.kind);
+        out[9] = self.shape.len() as u8;
+        for (slot, dim) in out[16..].chunks_exact_mut(8).zip(&self.shape) {
+            slot.copy_from_slice(&dim.to_le_bytes());
+        }
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8; HEADER]) -> Result<Header, LinkError> {
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let dims = usize::from(bytes[9]);
+        let kind = KINDS.into_iter().find(|&kind| code(kind) == bytes[8]);
+        let (MAGIC, Some(kind), 0..=MAX_DIMS) = (word(0), kind, dims) else {
+            return Err(LinkError::Mismatch(format!(
+                "got bytes that are no frame (they start with {:02x?}): both stages must run the same version",
+                &bytes[..12]
+            )));
+        };
+        let shape = bytes[16..].chunks_exact(8).take(dims);
+        let shape = shape.map(|d| d.iter().rev().fold(0, |n, &byte| n << 8 | i64::from(byte))).collect();
+        Ok(Header { microbatch: word(4), kind, shape })
+    }
+}
+
+impl std::fmt::Display for Header {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = match self.kind {
+            Kind::Float => "f32",
+            Kind::BFloat16 => "bf16",
+            Kind::Int64 => "i64",
+            _ => "?",
+        };
+        let dims: Vec<_> = self.shape.iter().map(i64::to_string).collect();
+        write!(f, "{kind}[{}] of microbatch {}", dims.join(","), self.microbatch)
+    }
+}
+
+/// The bytes of a contiguous CPU tensor.
+///
+/// # Safety
+/// Nobody may write to the tensor while the slice lives.
+pub(super) unsafe fn payload(tensor: &Tensor) -> &[u8] {
+    debug_assert!(tensor.is_contiguous() && tensor.device() == tch::Device::Cpu);
+    // SAFETY: contiguous, so numel elements lie from data_ptr on; the tensor outlives the slice.
+    unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast(), tensor.numel() * tensor.kind().elt_size_in_bytes()) }
+}
+
+/// The same, to be written.
+///
+/// # Safety
+/// The caller must be the tensor's only user while the slice lives.
+#[allow(clippy::mut_from_ref, reason = "tensors are handles; the contract above is what counts")]
+pub(super) unsafe fn payload_mut(tensor: &Tensor) -> &mut [u8] {
+    debug_assert!(tensor.is_contiguous() && tensor.device() == tch::Device::Cpu);
+    // SAFETY: as above, and unaliased by contract.
+    unsafe {
+        std::slice::from_raw_parts_mut(tensor.data_ptr().cast(), tensor.numel() * tensor.kind().elt_size_in_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_round_trip_and_rubbish_is_refused() {
+        let header = Header { microbatch: 7, kind: Kind::Float, shape: vec![4, 512, 768] };
+        assert_eq!(Header::decode(&header.encode()).unwrap(), header);
+        assert_eq!(header.bytes(), 4 * 512 * 768 * 4);
+        assert_eq!(header.to_string(), "f32[4,512,768] of microbatch 7");
+        let scalar = Header { microbatch: 0, kind: Kind::Int64, shape: vec![] };
+        assert_eq!(Header::decode(&scalar.encode()).unwrap(), scalar);
+        let mut broken = header.encode();
+        broken[0] ^= 1;
+        assert!(Header::decode(&broken).unwrap_err().to_string().contains("no frame"));
+        let mut dims = header.encode();
+        dims[9] = 200;
+        assert!(Header::decode(&dims).is_err());
+    }
+}

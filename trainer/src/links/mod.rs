@@ -1,0 +1,27 @@
+//! Tensors between stages: one link per directed edge. Sends never block compute (a thread per link writes), receives
+//! are posted ahead (a thread per link reads into memory that is already allocated).
+//! `tcp` carries payloads in the stream; `shm` carries them in memory that both processes map.
+
+mod carrier;
+mod edge;
+mod frame;
+mod open;
+mod receiver;
+mod sender;
+mod shm;
+
+pub use edge::{Edge, EdgeKind, edges};
+pub use open::{Links, Opening, Transport, open};
+pub use receiver::Receiver;
+pub use sender::Sender;
+
+/// Why a link failed. The text names both ends where both are known.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The other end is gone, or the system refused something.
+    #[error("{0}")]
+    Broken(String),
+    /// Both ends live and disagree about what travels.
+    #[error("{0}")]
+    Mismatch(String),
+}

@@ -1,0 +1,101 @@
+//! The receiving end of a link: posted receives, and the thread that fills them in order.
+
+use std::io::Read;
+use std::net::TcpStream;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use tch::{Device, Kind, Tensor};
+
+use super::carrier::Incoming;
+use super::frame::{HEADER, Header, payload_mut};
+use super::{Edge, LinkError};
+
+/// Receives tensors over one edge, in the order in which they were posted.
+#[derive(Debug)]
+pub struct Receiver {
+    edge: Edge,
+    stream: TcpStream,
+    posts: Option<mpsc::Sender<(Header, Tensor)>>,
+    arrived: mpsc::Receiver<Result<(usize, Tensor), LinkError>>,
+    /// Arrived before somebody asked for them.
+    early: Vec<(usize, Tensor)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Receiver {
+    pub(super) fn start(edge: Edge, stream: TcpStream, mut carrier: Incoming) -> Result<Receiver, LinkError> {
+        let (posts, posted) = mpsc::channel::<(Header, Tensor)>();
+        let (done, arrived) = mpsc::channel();
+        let mut reader = stream.try_clone().map_err(|e| LinkError::Broken(format!("could not share the socket of {edge}: {e}")))?;
+        let work = move || {
+            for (expected, tensor) in posted {
+                let result = receive(&mut reader, &mut carrier, &expected, &tensor, edge);
+                let stop = result.is_err();
+                if done.send(result.map(|()| (expected.microbatch as usize, tensor))).is_err() || stop {
+                    return;
+                }
+            }
+        };
+        let thread = Some(std::thread::spawn(work));
+        Ok(Receiver { edge, stream, posts: Some(posts), arrived, early: Vec::new(), thread })
+    }
+
+    /// Posts a receive: allocates the tensor (by libtorch, so that its alignment is what kernels see elsewhere) and
+    /// returns at once. `shape` and `kind` are what the sender must send.
+    pub fn post(&self, microbatch: usize, shape: &[i64], kind: Kind) {
+        let tensor = Tensor::empty(shape, (kind, Device::Cpu));
+        let header = Header { microbatch: microbatch as u32, kind, shape: shape.to_vec() };
+        if let Some(posts) = &self.posts {
+            // a dead thread has left its error for `wait`
+            let _ = posts.send((header, tensor));
+        }
+    }
+
+    /// Waits for the tensor posted for `microbatch`.
+    pub fn wait(&mut self, microbatch: usize) -> Result<Tensor, LinkError> {
+        if let Some(at) = self.early.iter().position(|(m, _)| *m == microbatch) {
+            return Ok(self.early.swap_remove(at).1);
+        }
+        loop {
+            match self.arrived.recv() {
+                Ok(Ok((m, tensor))) if m == microbatch => return Ok(tensor),
+                Ok(Ok(other)) => self.early.push(other),
+                Ok(Err(error)) => return Err(error),
+                Err(_) => return Err(LinkError::Broken(format!("the link for {} is closed", self.edge))),
+            }
+        }
+    }
+}
+
+fn receive(
+    stream: &mut TcpStream,
+    carrier: &mut Incoming,
+    expected: &Header,
+    tensor: &Tensor,
+    edge: Edge,
+) -> Result<(), LinkError> {
+    let broken = |error| LinkError::Broken(format!("could not receive {expected}, {edge}: {error}"));
+    let mut bytes = [0; HEADER];
+    stream.read_exact(&mut bytes).map_err(broken)?;
+    let found = Header::decode(&bytes)?;
+    if found != *expected {
+        let Edge { from, to, .. } = edge;
+        return Err(LinkError::Mismatch(format!(
+            "stage {to} expected {expected} from stage {from}, got {found}: both must run the same plan"
+        )));
+    }
+    // SAFETY: the tensor was allocated for this receive and is handed on only after it is filled.
+    carrier.take(stream, unsafe { payload_mut(tensor) }).map_err(broken)
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.posts = None;
+        // wakes the thread if it still waits for bytes
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The sending end of a link: a queue and the thread that empties it.
+
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+
+use tch::Tensor;
+
+use super::carrier::Outgoing;
+use super::frame::{Header, payload};
+use super::{Edge, LinkError};
+
+/// Sends tensors over one edge, in order.
+#[derive(Debug)]
+pub struct Sender {
+    edge: Edge,
+    queue: Option<mpsc::Sender<(u32, Tensor)>>,
+    thread: Option<JoinHandle<()>>,
+    failure: Arc<Mutex<Option<LinkError>>>,
+    bytes: Arc<AtomicU64>,
+}
+
+impl Sender {
+    pub(super) fn start(edge: Edge, mut stream: TcpStream, mut carrier: Outgoing) -> Sender {
+        let (queue, jobs) = mpsc::channel::<(u32, Tensor)>();
+        let failure: Arc<Mutex<Option<LinkError>>> = Arc::default();
+        let bytes = Arc::new(AtomicU64::new(0));
+        let (failed, sent) = (failure.clone(), bytes.clone());
+        let work = move || {
+            for (microbatch, tensor) in jobs {
+                let header = Header::of(microbatch, &tensor);
+                // SAFETY: a boundary tensor is never written again once it has been handed over.
+                let result = carrier.put(&mut stream, &header.encode(), unsafe { payload(&tensor) });
+                if let Err(error) = result {
+                    let error = LinkError::Broken(format!("could not send {header}, {edge}: {error}"));
+                    *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    return;
+                }
+                sent.fetch_add(header.bytes() as u64, Ordering::Relaxed);
+            }
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+        };
+        Sender { edge, queue: Some(queue), thread: Some(std::thread::spawn(work)), failure, bytes }
+    }
+
+    /// Hands over a contiguous CPU tensor and returns at once; the link keeps it alive until it is sent.
+    /// Fails if an earlier send did.
+    pub fn send(&self, microbatch: usize, tensor: Tensor) -> Result<(), LinkError> {
+        let sent = self.queue.as_ref().map(|queue| queue.send((microbatch as u32, tensor)));
+        match sent {
+            Some(Ok(())) => Ok(()),
+            _ => Err(self
+                .failure
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone()
+                .unwrap_or_else(|| LinkError::Broken(format!("the link for {} is closed", self.edge)))),
+        }
+    }
+
+    /// Payload bytes that have left so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.queue = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

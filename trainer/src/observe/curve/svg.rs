@@ -1,0 +1,194 @@
+//! The loss curve as one SVG file that needs nothing else, in light and dark.
+
+use std::fmt::Write;
+
+use super::series::{Point, Series, thin};
+use super::ticks::{labels, step_label, ticks, whole_ticks};
+use crate::observe::StepRecord;
+use crate::observe::human::thousands;
+
+const WIDTH: f64 = 960.0;
+const HEIGHT: f64 = 540.0;
+const LEFT: f64 = 76.0;
+const RIGHT: f64 = 928.0;
+const TOP: f64 = 88.0;
+const BOTTOM: f64 = 470.0;
+
+/// Most points of a line: about two for every pixel of its width.
+const POINTS: usize = 1800;
+
+const STYLE: &str = "\
+text{font:13px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:#57606a}
+.page{fill:#ffffff}.title{font-size:19px;font-weight:600;fill:#1f2328}.grid{stroke:#e4e8ec}.axis{stroke:#8c959f}
+.training,.smoothed{fill:none;stroke:#2f6fde;stroke-linejoin:round;stroke-linecap:round}
+.training{stroke-width:1;opacity:.38}.smoothed{stroke-width:2.6}.dot{fill:#2f6fde;opacity:.6}
+.heldout{fill:#d9480f;stroke:#ffffff;stroke-width:1.5}.heldoutline{fill:none;stroke:#d9480f;stroke-width:1.2;opacity:.55}
+.entropy{stroke:#6e7781;stroke-width:1.4;stroke-dasharray:7 5}.note{fill:#57606a}
+@media (prefers-color-scheme:dark){text{fill:#9da7b3}.page{fill:#0d1117}.title{fill:#e6edf3}.grid{stroke:#222b36}
+.axis{stroke:#57606a}.training,.smoothed{stroke:#6ea8fe}.dot{fill:#6ea8fe}.heldout{fill:#ff9f5a;stroke:#0d1117}
+.heldoutline{stroke:#ff9f5a}.entropy{stroke:#8b949e}.note{fill:#9da7b3}}";
+
+/// Draws the records under a title, the job's name. `entropy` is the held-out part's unigram entropy in nats.
+pub fn svg(title: &str, records: &[StepRecord], entropy: Option<f64>) -> String {
+    let series = Series::new(records, entropy);
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
+         role=\"img\">\n<title>{title}: loss by step</title>\n<style>\n{STYLE}\n</style>\n\
+         <rect class=\"page\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n\
+         <text class=\"title\" x=\"{LEFT}\" y=\"38\">{title}</text>\n",
+        title = escape(title)
+    );
+    match (series.steps(), series.losses()) {
+        (Some(steps), Some(losses)) => Plot { out: &mut out, steps, losses }.draw(&series),
+        _ => text(&mut out, "note", WIDTH / 2.0, HEIGHT / 2.0, "middle", "no step has been trained yet"),
+    }
+    out + "</svg>\n"
+}
+
+struct Plot<'a> {
+    out: &'a mut String,
+    /// The range of the x axis.
+    steps: (f64, f64),
+    /// The range of the y axis, in nats.
+    losses: (f64, f64),
+}
+
+impl Plot<'_> {
+    fn draw(mut self, series: &Series) {
+        self.axes();
+        if let Some(entropy) = series.entropy {
+            self.entropy(entropy);
+        }
+        for run in &series.training {
+            match run.as_slice() {
+                [alone] => self.circle("dot", *alone, 2.5),
+                run => self.line("training", run),
+            }
+        }
+        if series.smoothed.len() > 1 {
+            self.line("smoothed", &series.smoothed);
+        }
+        if series.held_out.len() > 1 {
+            self.line("heldoutline", &series.held_out);
+        }
+        for point in &series.held_out {
+            self.circle("heldout", *point, 4.5);
+        }
+        self.legend(series);
+    }
+
+    fn x(&self, step: f64) -> f64 {
+        LEFT + (step - self.steps.0) / (self.steps.1 - self.steps.0) * (RIGHT - LEFT)
+    }
+
+    fn y(&self, loss: f64) -> f64 {
+        BOTTOM - (loss - self.losses.0) / (self.losses.1 - self.losses.0) * (BOTTOM - TOP)
+    }
+
+    fn axes(&mut self) {
+        let marks = ticks(self.losses.0, self.losses.1, 8);
+        for (mark, label) in marks.iter().zip(labels(&marks)) {
+            let y = self.y(*mark);
+            segment(self.out, "grid", (LEFT, y), (RIGHT, y));
+            text(self.out, "label", LEFT - 10.0, y + 4.5, "end", &label);
+        }
+        for mark in whole_ticks(self.steps.0, self.steps.1, 10) {
+            let x = self.x(mark);
+            segment(self.out, "axis", (x, BOTTOM), (x, BOTTOM + 5.0));
+            text(self.out, "label", x, BOTTOM + 22.0, "middle", &step_label(mark));
+        }
+        segment(self.out, "axis", (LEFT, BOTTOM), (RIGHT, BOTTOM));
+        text(self.out, "label", (LEFT + RIGHT) / 2.0, BOTTOM + 46.0, "middle", "step");
+        text(self.out, "label", LEFT - 10.0, TOP - 4.0, "end", "nats");
+    }
+
+    fn entropy(&mut self, entropy: f64) {
+        let y = self.y(entropy);
+        segment(self.out, "entropy", (LEFT, y), (RIGHT, y));
+        // Above the line, unless that would leave the plot.
+        let beside = if y - TOP < 20.0 { y + 17.0 } else { y - 7.0 };
+        text(self.out, "note", RIGHT, beside, "end", &format!("unigram entropy {entropy:.3}"));
+    }
+
+    fn line(&mut self, class: &str, points: &[Point]) {
+        let _ = write!(self.out, "<path class=\"{class}\" d=\"");
+        for (index, point) in thin(points, POINTS).into_iter().enumerate() {
+            let letter = if index == 0 { 'M' } else { 'L' };
+            let _ = write!(self.out, "{letter}{:.1} {:.1}", self.x(point.0), self.y(point.1));
+        }
+        self.out.push_str("\"/>\n");
+    }
+
+    fn circle(&mut self, class: &str, point: Point, radius: f64) {
+        let (x, y) = (self.x(point.0), self.y(point.1));
+        let _ = writeln!(self.out, "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\"/>");
+    }
+
+    /// Each line's name with its last value, from left to right above the plot.
+    fn legend(&mut self, series: &Series) {
+        let mut x = LEFT;
+        let y = 62.0;
+        if let Some(last) = series.training.last().and_then(|run| run.last()) {
+            segment(self.out, "smoothed", (x, y - 4.5), (x + 24.0, y - 4.5));
+            let words = format!("training loss {:.3} at step {} (bold: smoothed)", last.1, thousands(last.0));
+            text(self.out, "label", x + 32.0, y, "start", &words);
+            x += 60.0 + 6.6 * words.len() as f64;
+        }
+        if let Some(last) = series.held_out.last() {
+            let _ = writeln!(self.out, "<circle class=\"heldout\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"4.5\"/>", x + 6.0, y - 4.5);
+            text(self.out, "label", x + 18.0, y, "start", &format!("held-out loss {:.3}", last.1));
+        }
+    }
+}
+
+fn segment(out: &mut String, class: &str, from: Point, to: Point) {
+    let _ = writeln!(
+        out,
+        "<line class=\"{class}\" x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\"/>",
+        from.0, from.1, to.0, to.1
+    );
+}
+
+fn text(out: &mut String, class: &str, x: f64, y: f64, anchor: &str, words: &str) {
+    let words = escape(words);
+    let _ = writeln!(out, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{words}</text>");
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::series::tests::records;
+    use super::*;
+
+    #[test]
+    fn every_part_is_there() {
+        let mut run = records(&[6.0, 5.0, f32::NAN, 4.0, 3.5, f32::NAN, 3.0]);
+        run[1].evaluation_loss = Some(5.2);
+        run[6].evaluation_loss = Some(3.4);
+        let picture = svg("my <job>", &run, Some(5.5));
+        assert_eq!(picture.matches("class=\"training\"").count(), 2);
+        assert_eq!(picture.matches("class=\"dot\"").count(), 1);
+        assert_eq!(picture.matches("class=\"heldout\"").count(), 3);
+        assert!(picture.contains("my &lt;job&gt;") && picture.contains("unigram entropy 5.500"));
+        assert!(picture.contains("training loss 3.000 at step 7") && picture.contains("held-out loss 3.400"));
+        assert!(picture.contains("prefers-color-scheme:dark") && !picture.contains("NaN") && !picture.contains("inf"));
+    }
+
+    #[test]
+    fn no_point_and_one_point() {
+        for run in [records(&[]), records(&[f32::NAN])] {
+            assert!(svg("x", &run, Some(1.0)).contains("no step has been trained yet"));
+        }
+        let one = svg("x", &records(&[2.0]), None);
+        assert!(one.contains("class=\"dot\"") && !one.contains("<path") && !one.contains("NaN"));
+    }
+
+    #[test]
+    fn a_long_run_stays_a_small_file() {
+        let losses: Vec<f32> = (0..200_000).map(|step| 3.0 + (step as f32).sin()).collect();
+        assert!(svg("x", &records(&losses), None).len() < 80_000);
+    }
+}

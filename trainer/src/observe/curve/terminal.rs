@@ -1,0 +1,175 @@
+//! The loss curve in a terminal: 72 columns and 16 rows of braille, whose cells hold 2 by 4 dots each.
+
+use super::series::{Point, Series};
+use super::ticks::{labels, step_label, ticks, whole_ticks};
+use crate::observe::StepRecord;
+
+/// Columns, labels included.
+const COLUMNS: usize = 72;
+/// Rows of the plot; the axis takes two more.
+const ROWS: usize = 16;
+/// Columns of the labels on the left.
+const MARGIN: usize = 8;
+/// Columns of the plot.
+const WIDTH: usize = COLUMNS - MARGIN - 1;
+
+/// Draws the smoothed training loss (dots), held-out losses (`o`) and the unigram entropy (dashes), in lines of at most
+/// 72 columns, each ended.
+pub fn terminal(records: &[StepRecord], entropy: Option<f64>) -> String {
+    let series = Series::new(records, entropy);
+    let (Some(steps), Some(losses)) = (series.steps(), series.losses()) else {
+        return "no step has been trained yet\n".into();
+    };
+    let mut grid = Grid { steps, losses, cells: vec![[Cell::Empty; WIDTH]; ROWS] };
+    if let Some(entropy) = series.entropy {
+        let row = grid.row(entropy);
+        grid.cells[row].fill(Cell::Dash);
+    }
+    grid.line(&series.smoothed);
+    for point in &series.held_out {
+        let (column, row) = (grid.column(point.0), grid.row(point.1));
+        grid.cells[row][column] = Cell::HeldOut;
+    }
+    grid.text(&series)
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Cell {
+    Empty,
+    Dash,
+    HeldOut,
+    /// Bits of a braille character.
+    Dots(u8),
+}
+
+struct Grid {
+    steps: (f64, f64),
+    losses: (f64, f64),
+    /// From the top.
+    cells: Vec<[Cell; WIDTH]>,
+}
+
+impl Grid {
+    /// A value's place among `count` from the range's low end to its high end.
+    fn place(value: f64, range: (f64, f64), count: usize) -> usize {
+        let share = (value - range.0) / (range.1 - range.0);
+        ((share * count as f64) as usize).min(count - 1)
+    }
+
+    fn column(&self, step: f64) -> usize {
+        Self::place(step, self.steps, WIDTH)
+    }
+
+    fn row(&self, loss: f64) -> usize {
+        ROWS - 1 - Self::place(loss, self.losses, ROWS)
+    }
+
+    /// Draws through the points: a dot a dot-column, and dots down or up to the last one.
+    fn line(&mut self, points: &[Point]) {
+        let mut before: Option<(usize, usize)> = None;
+        for (step, loss) in points {
+            let x = Self::place(*step, self.steps, WIDTH * 2);
+            let y = ROWS * 4 - 1 - Self::place(*loss, self.losses, ROWS * 4);
+            let (from_x, from_y) = before.unwrap_or((x, y));
+            for column in from_x..=x {
+                let share = if x > from_x { (column - from_x) as f64 / (x - from_x) as f64 } else { 1.0 };
+                self.dot(column, (from_y as f64 + share * (y as f64 - from_y as f64)).round() as usize);
+            }
+            // Steep stretches would leave gaps.
+            (from_y.min(y)..=from_y.max(y)).filter(|_| x <= from_x + 1).for_each(|row| self.dot(x, row));
+            before = Some((x, y));
+        }
+    }
+
+    fn dot(&mut self, x: usize, y: usize) {
+        // Unicode numbers a cell's dots down the left column, then the right, and the bottom row last.
+        const BITS: [[u8; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
+        let cell = &mut self.cells[y / 4][x / 2];
+        let dots = if let Cell::Dots(dots) = cell { *dots } else { 0 };
+        *cell = Cell::Dots(dots | BITS[y % 4][x % 2]);
+    }
+
+    fn text(&self, series: &Series) -> String {
+        let marks = ticks(self.losses.0, self.losses.1, 6);
+        let named: Vec<(usize, String)> = marks.iter().map(|mark| self.row(*mark)).zip(labels(&marks)).collect();
+        let mut text = String::new();
+        for (row, cells) in self.cells.iter().enumerate() {
+            let label = named.iter().find(|(at, _)| *at == row).map(|(_, label)| label.as_str());
+            text += &format!("{:>MARGIN$}", label.map_or(String::new(), |label| format!("{label} ")));
+            text.push(if label.is_some() { '┤' } else { '│' });
+            let line: String = cells.iter().map(character).collect();
+            text += line.trim_end();
+            text.push('\n');
+        }
+        text + &self.axis() + &legend(series)
+    }
+
+    /// The axis of steps and its labels.
+    fn axis(&self) -> String {
+        let mut line = vec!['─'; WIDTH];
+        let mut names = vec![' '; COLUMNS];
+        let mut free_from = 0;
+        for mark in whole_ticks(self.steps.0, self.steps.1, 6) {
+            let (column, name) = (self.column(mark), step_label(mark));
+            line[column] = '┬';
+            let at = (MARGIN + 1 + column).saturating_sub(name.len() / 2).min(COLUMNS - name.len());
+            if at >= free_from {
+                names.splice(at..at + name.len(), name.chars());
+                free_from = at + name.len() + 1;
+            }
+        }
+        let (line, names): (String, String) = (line.into_iter().collect(), names.into_iter().collect());
+        format!("{:MARGIN$}└{line}\n{}\n", "", names.trim_end())
+    }
+}
+
+fn character(cell: &Cell) -> char {
+    match cell {
+        Cell::Empty => ' ',
+        Cell::Dash => '╌',
+        Cell::HeldOut => 'o',
+        Cell::Dots(dots) => char::from_u32(0x2800 + u32::from(*dots)).unwrap_or('*'),
+    }
+}
+
+fn legend(series: &Series) -> String {
+    let mut names = vec!["⠒⠒ training loss, smoothed"];
+    if !series.held_out.is_empty() {
+        names.push("o held-out loss");
+    }
+    if series.entropy.is_some() {
+        names.push("╌╌ unigram entropy");
+    }
+    format!("{:MARGIN$}{}\n", "", names.join("  "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::series::tests::records;
+    use super::*;
+
+    #[test]
+    fn a_falling_loss_falls() {
+        let losses: Vec<f32> = (0..500).map(|step| 3.0 + 5.0 * (-(step as f32) / 80.0).exp()).collect();
+        let mut run = records(&losses);
+        run[99].evaluation_loss = Some(5.0);
+        let picture = terminal(&run, Some(6.0));
+        let lines: Vec<&str> = picture.lines().collect();
+        assert_eq!(lines.len(), ROWS + 3);
+        assert!(lines.iter().all(|line| line.chars().count() <= COLUMNS), "{picture}");
+        let first_dot = |line: &str| line.chars().position(|c| ('\u{2801}'..='\u{28ff}').contains(&c));
+        let columns: Vec<usize> = lines[..ROWS].iter().filter_map(|line| first_dot(line)).collect();
+        assert!(columns.len() > 10 && columns.windows(2).all(|pair| pair[0] <= pair[1]), "{picture}");
+        assert!(picture.contains('o') && picture.contains("╌╌╌"), "{picture}");
+        assert!(lines[ROWS + 1].trim_start().starts_with("0 ") && lines[ROWS + 1].ends_with("500"), "{picture}");
+    }
+
+    #[test]
+    fn no_point_one_point_and_gaps() {
+        assert_eq!(terminal(&[], Some(6.0)), "no step has been trained yet\n");
+        assert_eq!(terminal(&records(&[f32::NAN]), None), "no step has been trained yet\n");
+        let dots = |picture: &str| picture.lines().take(ROWS).collect::<String>().matches(|c| ('\u{2801}'..='\u{28ff}').contains(&c)).count();
+        assert_eq!(dots(&terminal(&records(&[2.0]), None)), 1);
+        assert!(dots(&terminal(&records(&[2.0, f32::NAN, 1.0]), None)) > 2);
+    }
+}

@@ -1,0 +1,144 @@
+//! `metrics.jsonl`: a line of JSON for every step, in the job's folder.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use super::StepRecord;
+
+/// Why the metrics could not be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum MetricsError {
+    /// The file system refused.
+    #[error("{}: cannot {what} the metrics: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// What came back.
+        source: io::Error,
+    },
+    /// A line other than the last isn't a record.
+    #[error("{}:{line}: this is not a step's record ({source}): move the file away to start with an empty one", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+}
+
+/// The file, open to append to.
+#[derive(Debug)]
+pub struct Metrics {
+    path: PathBuf,
+    file: File,
+}
+
+impl Metrics {
+    /// Opens the file and keeps the lines up to `from_step` alone: 0 starts afresh, a resume keeps what it resumes from.
+    ///
+    /// # Errors
+    /// The volume's, and a line within the file that isn't a record.
+    pub fn open(path: &Path, from_step: u64) -> Result<Self, MetricsError> {
+        let mut kept = String::new();
+        if from_step > 0 {
+            for record in read_metrics(path)?.iter().filter(|record| record.step <= from_step) {
+                kept += &line(record);
+            }
+        }
+        // Aside and renamed, so that a crash here leaves the old file or the new one, never half of it.
+        let aside = path.with_extension("jsonl.new");
+        let opened = fs::write(&aside, kept)
+            .and_then(|()| fs::rename(&aside, path))
+            .and_then(|()| File::options().append(true).open(path));
+        match opened {
+            Ok(file) => Ok(Self { path: path.to_owned(), file }),
+            Err(source) => Err(MetricsError::Io { path: path.to_owned(), what: "start", source }),
+        }
+    }
+
+    /// Appends a step's line.
+    ///
+    /// # Errors
+    /// The volume's.
+    pub fn append(&mut self, record: &StepRecord) -> Result<(), MetricsError> {
+        self.file.write_all(line(record).as_bytes()).map_err(|source| MetricsError::Io {
+            path: self.path.clone(),
+            what: "write",
+            source,
+        })
+    }
+}
+
+/// Reads all records. A file that doesn't exist holds none; a torn last line is dropped.
+///
+/// # Errors
+/// The volume's, and a line before the last that isn't a record.
+pub fn read_metrics(path: &Path) -> Result<Vec<StepRecord>, MetricsError> {
+    // A crash may tear the last line within a character.
+    let bytes = match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        read => read.map_err(|source| MetricsError::Io { path: path.to_owned(), what: "read", source })?,
+    };
+    let lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).collect();
+    let mut records = Vec::with_capacity(lines.len());
+    for (index, line) in lines.iter().enumerate() {
+        match serde_json::from_slice(line) {
+            Ok(record) => records.push(record),
+            Err(_) if index + 1 == lines.len() => {}
+            Err(source) => return Err(MetricsError::Line { path: path.to_owned(), line: index + 1, source }),
+        }
+    }
+    Ok(records)
+}
+
+/// Writing a record can't fail: it has no maps, and numbers that aren't finite become null.
+fn line(record: &StepRecord) -> String {
+    serde_json::to_string(record).unwrap_or_default() + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lines::tests::record;
+    use super::*;
+
+    #[test]
+    fn a_resume_keeps_what_it_resumes_from() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        assert_eq!(read_metrics(&path).unwrap(), []);
+        let mut metrics = Metrics::open(&path, 7).unwrap();
+        (1..=5).for_each(|step| metrics.append(&record(step)).unwrap());
+        let mut metrics = Metrics::open(&path, 3).unwrap();
+        metrics.append(&record(4)).unwrap();
+        let steps: Vec<u64> = read_metrics(&path).unwrap().iter().map(|record| record.step).collect();
+        assert_eq!(steps, [1, 2, 3, 4]);
+        Metrics::open(&path, 0).unwrap();
+        assert_eq!(read_metrics(&path).unwrap(), []);
+    }
+
+    #[test]
+    fn a_torn_last_line_is_dropped_and_a_torn_middle_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let whole = line(&record(1)) + &line(&record(2));
+        for cut in 1..line(&record(2)).len() {
+            fs::write(&path, &whole[..whole.len() - cut]).unwrap();
+            // Without its line feed the last line is whole all the same.
+            assert_eq!(read_metrics(&path).unwrap().len(), if cut == 1 { 2 } else { 1 }, "{cut} bytes cut off");
+        }
+        fs::write(&path, format!("{}{{\"st\n{}", line(&record(1)), line(&record(2)))).unwrap();
+        let error = read_metrics(&path).unwrap_err().to_string();
+        assert!(error.contains("metrics.jsonl:2: this is not a step's record"), "{error}");
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_named() {
+        let error = Metrics::open(Path::new("/nowhere/metrics.jsonl"), 0).unwrap_err().to_string();
+        assert!(error.starts_with("/nowhere/metrics.jsonl: cannot start the metrics: No such file"), "{error}");
+    }
+}

@@ -1,0 +1,21 @@
+//! What happened, told to people: events, metrics, progress, the loss curve, the closing words. It decides nothing.
+//! `event` says what stage 0 tells; `sink` writes it; `lines` and `progress` show it; `metrics` keeps it; `curve` and
+//! `summary` draw the end.
+
+pub mod curve;
+mod event;
+mod human;
+mod lines;
+mod metrics;
+mod pace;
+mod progress;
+mod sink;
+mod summary;
+
+pub use event::{Event, Started, StepRecord, Summary};
+pub use human::{bytes, count, duration, thousands};
+pub use lines::Lines;
+pub use metrics::{Metrics, MetricsError, read_metrics};
+pub use progress::Progress;
+pub use sink::{EVENTS_VARIABLE, Sink};
+pub use summary::{Closing, sample};

@@ -1,0 +1,225 @@
+//! The job as the trainer's rooms want it. Fields are taken apart by name, so that a new one has to be placed here.
+
+use std::path::{Path, PathBuf};
+
+use stagecoach_api::PipelineJob;
+use stagecoach_api::job::{
+    AdamW, BuiltIn, Data, Device, Evaluation, LearningRateSchedule, Length, Llama, Model, Optimizer, Precision, Tokenizer,
+    Training, Transport,
+};
+use stagecoach_data::TokenizerSource;
+
+use crate::fatal::Fatal;
+use crate::links;
+use crate::model::{Architecture, LlamaConfig};
+use crate::optimize::{Decay, Hyper, LearningRate};
+
+/// A job that this trainer can run.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// As it was read.
+    pub job: PipelineJob,
+    /// The volume.
+    pub workspace: PathBuf,
+    /// The model's part.
+    pub llama: Llama,
+    /// The corpus.
+    pub data: Data,
+    /// Batch, optimizer and learning rate.
+    pub training: Training,
+}
+
+impl Settings {
+    /// Checks that this trainer has what the job asks for.
+    ///
+    /// # Errors
+    /// The first thing that the job gets wrong, or that this version can't do.
+    pub fn new(job: PipelineJob, workspace: &Path) -> Result<Settings, Fatal> {
+        let problems: Vec<String> = job.validate().iter().map(ToString::to_string).collect();
+        if !problems.is_empty() {
+            return Err(Fatal::invalid(problems.join("; ")));
+        }
+        let Some(BuiltIn { model, data, training }) = job.spec.built_in() else {
+            return Err(Fatal::invalid("spec.trainer.type is Custom: this is the built-in trainer, run your own command"));
+        };
+        let Model::Llama(llama) = model else {
+            return Err(Fatal::invalid("spec.model.type: this version trains Llama from fresh weights only, set it to Llama"));
+        };
+        if training.precision != Precision::Float32 {
+            return Err(Fatal::invalid("spec.training.precision: this version computes in Float32 only"));
+        }
+        if job.spec.pipeline.transport == Transport::Nccl {
+            return Err(Fatal::invalid("spec.pipeline.transport: this version has Tcp, Shm and Auto, not Nccl"));
+        }
+        let (llama, data, training) = (llama.clone(), data.clone(), training.clone());
+        Ok(Settings { workspace: workspace.to_owned(), llama, data, training, job })
+    }
+
+    /// The job's own folder.
+    pub fn folder(&self) -> PathBuf {
+        self.workspace.join(self.job.folder())
+    }
+
+    /// For the data room.
+    pub fn data(&self) -> stagecoach_data::Settings {
+        let Data { paths, text_field, sequence_length, packing, evaluation, tokenizer } = self.data.clone();
+        stagecoach_data::Settings {
+            root: self.workspace.clone(),
+            cache: self.workspace.join("cache"),
+            paths,
+            text_field,
+            sequence_length: sequence_length as usize,
+            packing,
+            evaluation_fraction: evaluation.map_or(0.0, |Evaluation { fraction, .. }| fraction),
+            tokenizer: match tokenizer {
+                Tokenizer::Train(train) => TokenizerSource::Train { vocab_size: train.vocab_size as usize },
+                Tokenizer::File(file) => TokenizerSource::File { path: file.path.into() },
+            },
+        }
+    }
+
+    /// Steps between two evaluations; 0 if nothing is held out.
+    pub fn evaluate_every(&self) -> u64 {
+        self.data.evaluation.as_ref().map_or(0, |e| u64::from(e.every_steps))
+    }
+
+    /// Steps in all, for so many training sequences an epoch.
+    pub fn steps(&self, training_sequences: u64) -> u64 {
+        match self.training.length() {
+            Some(Length::Steps(steps)) => steps,
+            Some(Length::Epochs(epochs)) => {
+                (u64::from(epochs) * training_sequences).div_ceil(u64::from(self.training.global_batch_size))
+            }
+            None => 0, // refused by validation
+        }
+    }
+
+    /// Rows of a microbatch.
+    pub fn rows(&self) -> usize {
+        self.training.microbatch_size() as usize
+    }
+
+    /// The model over `vocabulary` words.
+    pub fn architecture(&self, vocabulary: usize, device: tch::Device) -> Box<dyn Architecture> {
+        Box::new(crate::model::Llama::new(self.llama_config(vocabulary), device))
+    }
+
+    fn llama_config(&self, vocabulary: usize) -> LlamaConfig {
+        let l = &self.llama;
+        LlamaConfig {
+            hidden_size: l.hidden_size as usize,
+            num_hidden_layers: l.num_hidden_layers as usize,
+            num_attention_heads: l.num_attention_heads as usize,
+            num_key_value_heads: l.key_value_heads() as usize,
+            head_dim: l.head_dim() as usize,
+            intermediate_size: l.intermediate_size as usize,
+            vocab_size: vocabulary,
+            max_position_embeddings: l.max_position_embeddings as usize,
+            rope_theta: l.rope_theta,
+            rms_norm_eps: l.rms_norm_eps,
+            tie_word_embeddings: l.tie_word_embeddings,
+            initializer_range: l.initializer_range,
+        }
+    }
+
+    /// The model's words: `llama.vocabSize`, or the tokenizer's.
+    ///
+    /// # Errors
+    /// If the model has fewer words than the tokenizer.
+    pub fn vocabulary(&self, tokenizer: usize) -> Result<usize, Fatal> {
+        match self.llama.vocab_size.map(|size| size as usize) {
+            Some(size) if size < tokenizer => Err(Fatal::invalid(format!(
+                "spec.model.llama.vocabSize is {size}, the tokenizer has {tokenizer} words: raise it or leave it out"
+            ))),
+            Some(size) => Ok(size),
+            None => Ok(tokenizer),
+        }
+    }
+
+    /// AdamW's numbers.
+    pub fn hyper(&self) -> Hyper {
+        let Optimizer::AdamW(AdamW { beta1, beta2, epsilon, weight_decay, decay_norms_and_embeddings }) =
+            self.training.optimizer.clone();
+        Hyper { beta1, beta2, epsilon, weight_decay, decay_all: decay_norms_and_embeddings }
+    }
+
+    /// The rate of every step, given where its decay ends.
+    pub fn learning_rate(&self, decay_steps: u64) -> LearningRate {
+        let rate = &self.training.learning_rate;
+        LearningRate {
+            peak: rate.peak,
+            floor: rate.floor,
+            warmup_steps: rate.warmup_steps,
+            warmup_start: rate.warmup_start,
+            decay_steps,
+            decay: match rate.schedule {
+                LearningRateSchedule::Cosine => Decay::Cosine,
+                LearningRateSchedule::Linear => Decay::Linear,
+                LearningRateSchedule::Constant => Decay::Constant,
+                LearningRateSchedule::Wsd => Decay::Wsd { fraction: rate.decay_fraction },
+            },
+        }
+    }
+
+    /// How boundary tensors travel.
+    pub fn transport(&self) -> links::Transport {
+        match self.job.spec.pipeline.transport {
+            Transport::Tcp => links::Transport::Tcp,
+            Transport::Shm => links::Transport::Shm,
+            Transport::Auto | Transport::Nccl => links::Transport::Auto,
+        }
+    }
+
+    /// Where this rank computes.
+    ///
+    /// # Errors
+    /// If a GPU is asked for and none is usable.
+    pub fn device(&self, rank: usize) -> Result<tch::Device, Fatal> {
+        let gpus = match self.training.device {
+            Device::Cpu => 0,
+            Device::Auto | Device::Cuda => crate::sys::cuda_devices(),
+        };
+        match (self.training.device, gpus) {
+            (Device::Cuda, 0) => Err(Fatal::new(
+                stagecoach_api::contract::FailureKind::Error,
+                format!("spec.training.device is Cuda and stage {rank} finds no usable GPU: give it one, or set device to Auto"),
+            )),
+            (_, 0) => Ok(tch::Device::Cpu),
+            (_, gpus) => Ok(tch::Device::Cuda(rank % gpus)),
+        }
+    }
+
+    /// The fields that all stages must agree on, by path: a mismatch is refused with their names.
+    pub fn agreement(&self) -> std::collections::BTreeMap<String, String> {
+        let mut fields = std::collections::BTreeMap::new();
+        let spec = &self.job.spec;
+        // what only operator and launcher use may differ
+        let shared = serde_json::json!({
+            "stages": spec.stages, "model": spec.model, "data": spec.data, "training": spec.training,
+            "pipeline": spec.pipeline, "checkpoint": spec.checkpoint, "storage": spec.storage,
+        });
+        flatten("spec", &shared, &mut fields);
+        fields
+    }
+}
+
+fn flatten(path: &str, value: &serde_json::Value, into: &mut std::collections::BTreeMap<String, String>) {
+    match value {
+        serde_json::Value::Object(map) => {
+            for (key, value) in map {
+                flatten(&format!("{path}.{key}"), value, into);
+            }
+        }
+        leaf => {
+            into.insert(path.to_owned(), leaf.to_string());
+        }
+    }
+}
+
+/// The vocabulary a job will have, before its data has been read: for planning without a corpus.
+pub fn tokenizer_vocabulary(data: &Data) -> Option<usize> {
+    match &data.tokenizer {
+        Tokenizer::Train(train) => Some(train.vocab_size as usize),
+        Tokenizer::File(_) => None,
+    }
+}

@@ -1,0 +1,9 @@
+//! A stage's tensors as names and bytes: what is hashed, saved and loaded.
+
+mod hash;
+mod load;
+mod tensors;
+
+pub use hash::TensorHash;
+pub use load::load_model;
+pub use tensors::{Named, tensors, views};

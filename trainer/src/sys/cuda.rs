@@ -1,0 +1,23 @@
+//! One binary for CPU and GPU: libtorch finds CUDA only if its CUDA half is opened before the first query.
+
+use std::sync::OnceLock;
+
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
+
+/// Usable GPUs; 0 where the library, the driver or the device is missing.
+pub fn cuda_devices() -> usize {
+    static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
+    let library = LIBRARY.get_or_init(|| {
+        if !std::path::Path::new("/dev/nvidiactl").exists() {
+            return None; // half a gigabyte of CUDA kernels need not be mapped to learn that there is no driver
+        }
+        // SAFETY: libtorch's own library; its initialisers register kernels and nothing else. It is never unloaded.
+        unsafe { Library::open(Some("libtorch_cuda.so"), RTLD_LAZY | RTLD_GLOBAL) }
+            .inspect_err(|e| tracing::info!("no CUDA half of libtorch: {e}"))
+            .ok()
+    });
+    match library {
+        Some(_) if tch::Cuda::is_available() => tch::Cuda::device_count().max(0) as usize,
+        _ => 0,
+    }
+}

@@ -1,0 +1,113 @@
+//! Joining the group: stage 0 prepares and plans, the others wait for its plan, everybody verifies it.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use stagecoach_api::contract::{FailureKind, StageEnv};
+use stagecoach_group::{Coordinator, Failure, Hello, Member, Roster, Timing};
+
+use super::{Watch, prepare};
+use crate::fatal::Fatal;
+use crate::observe::Sink;
+use crate::plan::{Plan, Settings, Verified};
+
+/// A stage that has its plan.
+pub(super) struct Joined {
+    pub(super) member: Member,
+    /// On stage 0; must outlive its members.
+    pub(super) coordinator: Option<Coordinator>,
+    pub(super) roster: Roster,
+    pub(super) plan: Plan,
+    pub(super) verified: Verified,
+    /// Where neighbours' links will connect.
+    pub(super) listener: TcpListener,
+    /// What planning has to say.
+    pub(super) notes: Vec<String>,
+}
+
+/// The group's deadlines, by the job's.
+pub(super) fn timing(settings: &Settings) -> Timing {
+    let restart = &settings.job.spec.restart;
+    Timing {
+        startup: Duration::from_secs(restart.startup_timeout_seconds.into()),
+        stall: Duration::from_secs(restart.stall_timeout_seconds.into()),
+        ..Timing::default()
+    }
+}
+
+pub(super) fn join(
+    env: &StageEnv,
+    settings: &Settings,
+    device: tch::Device,
+    watch: &Watch,
+    sink: &Sink,
+) -> Result<Joined, Fatal> {
+    let listener = listen(&env.pod_ip, 0)?;
+    let data_port = listener.local_addr().map_err(|e| Fatal::new(FailureKind::Error, format!("no data port: {e}")))?.port();
+    let hello = hello(env, settings, device, format!("{}:{data_port}", env.pod_ip));
+    let timing = timing(settings);
+    let mut address = format!("{}:{}", env.master_addr, env.master_port);
+    let mut notes = Vec::new();
+    let coordinator = match env.rank {
+        0 => {
+            let control = listen(&env.pod_ip, env.master_port)?;
+            address = format!("{}:{}", env.pod_ip, env.master_port);
+            let coordinator = Coordinator::start(control, hello.clone(), timing)?;
+            let planned = prepare::prepare(settings, env.world_size as usize, &coordinator, watch, sink);
+            match planned.and_then(|planned| Ok((planned.plan.to_bytes()?, planned))) {
+                Ok((bytes, planned)) => {
+                    notes = planned.notes;
+                    coordinator.release(bytes, prepare::rules(settings));
+                }
+                Err(fatal) => {
+                    coordinator.reject(&fatal.message);
+                    return Err(fatal);
+                }
+            }
+            Some(coordinator)
+        }
+        _ => None,
+    };
+    watch.doing("joining the group");
+    let lost = {
+        let watch = watch.clone();
+        move |failure: Failure| {
+            if !watch.is_leaving() {
+                let kind = if failure.is_culprit() { FailureKind::Stalled } else { FailureKind::PeerLost };
+                watch.end(kind, &failure.message);
+            }
+        }
+    };
+    let (member, roster, bytes) = Member::join(&address, hello, timing, |what| tracing::info!("stage 0: {what}"), lost)?;
+    watch.attach(member.activity());
+    let (plan, verified) = Plan::from_bytes(&bytes)?;
+    tracing::info!(hash = %blake3::hash(&bytes), "plan");
+    Ok(Joined { member, coordinator, roster, plan, verified, listener, notes })
+}
+
+fn listen(host: &str, port: u16) -> Result<TcpListener, Fatal> {
+    TcpListener::bind((host, port)).map_err(|e| {
+        let remedy = match e.kind() {
+            std::io::ErrorKind::AddrInUse => ": another process listens there, stop it or set MASTER_PORT to a free port",
+            _ => "",
+        };
+        Fatal::new(FailureKind::Error, format!("could not listen at {host}:{port} ({e}){remedy}"))
+    })
+}
+
+fn hello(env: &StageEnv, settings: &Settings, device: tch::Device, data_address: String) -> Hello {
+    Hello {
+        job_uid: env.job_uid.clone(),
+        attempt: env.attempt as u32,
+        rank: env.rank as usize,
+        world: env.world_size as usize,
+        replica: 0,
+        pod_uid: env.pod_uid.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        config: settings.agreement(),
+        data_address,
+        host: std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned(),
+        device: format!("{device:?}"),
+        isa: std::env::consts::ARCH.to_owned(),
+    }
+}

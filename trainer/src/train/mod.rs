@@ -1,0 +1,137 @@
+//! The life of a stage: join, plan (stage 0) or follow the plan, build, connect, train, save, leave.
+
+mod batches;
+mod finish;
+mod join;
+mod prepare;
+mod steps;
+mod watch;
+
+pub use watch::{Watch, last_words};
+
+use stagecoach_api::contract::{FailureKind, StageEnv};
+use stagecoach_group::Member;
+
+use crate::execute::{Shape, Stage};
+use crate::fatal::Fatal;
+use crate::links::{self, Links, Opening};
+use crate::observe::{Event, Sink, Started};
+use crate::plan::{Plan, Settings, Verified};
+
+use batches::Batches;
+use join::Joined;
+
+/// How a stage's life ends well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Trained to the end, and the model is saved.
+    Done,
+    /// Asked to stop, and all stopped at one boundary.
+    Drained,
+}
+
+/// A stage at work: what the rooms of `train` share.
+struct Run<'a> {
+    env: &'a StageEnv,
+    settings: &'a Settings,
+    plan: &'a Plan,
+    verified: &'a Verified,
+    member: &'a Member,
+    watch: &'a Watch,
+    sink: &'a Sink,
+    stage: Stage,
+    links: Links,
+    /// On the first and the last stage.
+    batches: Option<Batches>,
+}
+
+/// Runs one stage from its first moment to its last.
+///
+/// # Errors
+/// What ends the stage, ready for the termination message.
+pub fn run(env: &StageEnv, settings: &Settings, watch: &Watch, sink: &Sink) -> Result<End, Fatal> {
+    let rank = env.rank as usize;
+    tch::set_num_threads(settings.training.threads as i32);
+    tch::set_num_interop_threads(1);
+    let device = settings.device(rank)?;
+    if rank == 0 {
+        let folder = settings.folder();
+        std::fs::create_dir_all(&folder).map_err(|e| Fatal::storage("create", &folder, e))?;
+    }
+    let Joined { member, coordinator, roster, plan, verified, listener, notes } =
+        join::join(env, settings, device, watch, sink)?;
+    for message in notes {
+        sink.emit(&Event::Note { message });
+    }
+    let architecture = settings.architecture(plan.vocab_size, device);
+    let placement = &verified.training.placement;
+    watch.doing("building the stage");
+    let stage = Stage::build(
+        rank,
+        &Shape {
+            architecture: architecture.as_ref(),
+            placement,
+            partition: &verified.partition,
+            seed: settings.training.seed,
+            hyper: settings.hyper(),
+            recompute: settings.job.spec.pipeline.recompute == stagecoach_api::job::Recompute::Full,
+            device,
+        },
+    );
+    let batches = Batches::open(settings, &plan, rank, placement, device)?;
+    watch.doing("opening links");
+    let addresses: Vec<String> = roster.members.iter().map(|hello| hello.data_address.clone()).collect();
+    let links = links::open(Opening {
+        rank,
+        group: format!("{}/{}", env.job_uid, env.attempt),
+        listener,
+        addresses: &addresses,
+        edges: &links::edges(placement, architecture.tied()),
+        transport: settings.transport(),
+        boundary_bytes: 4 * settings.rows() * settings.data.sequence_length as usize * architecture.hidden(),
+        tied_bytes: 4 * architecture.vocabulary() * architecture.hidden(),
+        timeout: join::timing(settings).startup,
+    })?;
+    member.form()?;
+    watch.formed();
+    if rank == 0 {
+        sink.emit(&Event::Started(started(env, settings, &plan, architecture.as_ref())));
+    }
+    let mut run = Run { env, settings, plan: &plan, verified: &verified, member: &member, watch, sink, stage, links, batches };
+    let trained = steps::train(&mut run)?;
+    let end = match trained.stopped {
+        true => End::Drained,
+        false => {
+            finish::finish(&mut run, architecture.as_ref(), &trained)?;
+            End::Done
+        }
+    };
+    drop(run);
+    watch.leaving();
+    member.leave(match end {
+        End::Done => FailureKind::Done.exit_code().code(),
+        End::Drained => FailureKind::Drained.exit_code().code(),
+    })?;
+    drop(coordinator);
+    Ok(end)
+}
+
+fn started(env: &StageEnv, settings: &Settings, plan: &Plan, architecture: &dyn crate::model::Architecture) -> Started {
+    let whole = crate::model::Part { layers: 0..architecture.layers(), first: true, last: true };
+    let mut specs = architecture.parameters(&whole);
+    specs.sort_by(|a, b| a.name.cmp(&b.name));
+    specs.dedup_by(|a, b| a.name == b.name);
+    Started {
+        stages: env.world_size as usize,
+        schedule: plan.schedule.clone(),
+        partition: plan.partition.clone(),
+        microbatches: settings.training.microbatches as usize,
+        first_step: 1,
+        steps: plan.steps,
+        parameters: specs.iter().map(|s| s.shape.iter().product::<i64>() as u64).sum(),
+        tokens: plan.training_tokens,
+        vocab_size: plan.vocab_size,
+        expected_bubble: plan.expected_bubble,
+        unigram_entropy: plan.unigram_entropy,
+    }
+}

@@ -1,0 +1,58 @@
+//! Stage 0 before the group forms: tokens, then the plan.
+
+use stagecoach_data::Dataset;
+use stagecoach_group::{Coordinator, Rules};
+
+use super::Watch;
+use crate::fatal::Fatal;
+use crate::observe::{Event, Sink};
+use crate::plan::{Plan, Settings, layout};
+
+/// A plan, and what a person should know about it.
+pub(super) struct Planned {
+    pub(super) plan: Plan,
+    pub(super) notes: Vec<String>,
+}
+
+/// What the group's verdicts go by.
+pub(super) fn rules(settings: &Settings) -> Rules {
+    Rules { clip_norm: settings.training.gradient_clip_norm, ..Rules::default() }
+}
+
+pub(super) fn prepare(
+    settings: &Settings,
+    stages: usize,
+    coordinator: &Coordinator,
+    watch: &Watch,
+    sink: &Sink,
+) -> Result<Planned, Fatal> {
+    watch.doing("preparing the corpus");
+    let data = settings.data();
+    let prepared = stagecoach_data::prepare(&data, &mut |progress| {
+        coordinator.preparing(&format!("{}, {} of {} bytes", progress.what, progress.done, progress.total));
+        sink.emit(&Event::Preparing { what: progress.what.to_owned(), done: progress.done, total: progress.total });
+    })?;
+    watch.doing("planning");
+    let vocab_size = settings.vocabulary(prepared.vocab_size)?;
+    let architecture = settings.architecture(vocab_size, tch::Device::Cpu);
+    let layout = layout(settings, architecture.as_ref(), stages)?;
+    let dataset = Dataset::open(&data, &prepared)?;
+    let held_out = dataset.evaluation(settings.rows());
+    let has_held_out = !held_out.layouts.is_empty();
+    let steps = settings.steps(dataset.training_sequences());
+    let plan = Plan {
+        vocab_size,
+        steps,
+        decay_steps: settings.training.learning_rate.decay_steps.unwrap_or(steps),
+        schedule: layout.schedule.name.clone(),
+        partition: layout.partition.layers.clone(),
+        programs: layout.programs.to_text(),
+        evaluation: has_held_out.then(|| layout.evaluation(held_out.layouts.len()).to_text()),
+        evaluation_layouts: held_out.layouts,
+        expected_bubble: layout.bubble(),
+        training_tokens: prepared.tokens.saturating_sub(held_out.targets),
+        unigram_entropy: has_held_out.then(|| dataset.evaluation_unigram_entropy()),
+        prepared,
+    };
+    Ok(Planned { plan, notes: layout.notes })
+}

@@ -1,0 +1,153 @@
+//! The training loop: a step's data, its program, its record.
+
+use std::time::Instant;
+
+use stagecoach_data::Layout;
+use stagecoach_group::{Outcome, Verdict};
+use stagecoach_pipeline::Programs;
+
+use super::Run;
+use super::batches::Tensors;
+use crate::execute::{Batch, Executor, Finished};
+use crate::fatal::Fatal;
+use crate::observe::{Event, Metrics, StepRecord};
+
+/// The topic of the microbatch layouts, which stage 0 tells a step ahead.
+const LAYOUTS: u32 = 1;
+
+/// What training came to.
+#[derive(Debug, Default)]
+pub(super) struct Trained {
+    /// The loss of every step.
+    pub(super) losses: Vec<f32>,
+    /// The last evaluation, in nats per token.
+    pub(super) evaluation_loss: Option<f64>,
+    /// Steps whose update was skipped.
+    pub(super) skipped: u64,
+    /// Left before the last step, as asked.
+    pub(super) stopped: bool,
+}
+
+pub(super) fn train(run: &mut Run) -> Result<Trained, Fatal> {
+    let coordinator = run.env.rank == 0;
+    let mut metrics = match coordinator {
+        true => Some(Metrics::open(&run.settings.folder().join("metrics.jsonl"), 0)?),
+        false => None,
+    };
+    let rate = run.settings.learning_rate(run.plan.decay_steps);
+    let every = run.settings.evaluate_every();
+    let mut trained = Trained::default();
+    let mut sent_before = 0;
+    tell_layouts(run, 0)?;
+    for index in 0..run.plan.steps {
+        let started = Instant::now();
+        let step = index + 1;
+        run.watch.step(step);
+        tell_layouts(run, step)?;
+        let layouts: Vec<Layout> = told_layouts(run)?;
+        let plan = run.batches.as_ref().map(|batches| batches.step(index));
+        let Tensors { inputs, targets } = match (&run.batches, &plan) {
+            (Some(batches), Some(plan)) => batches.tensors(plan),
+            _ => Tensors::default(),
+        };
+        let count = plan.map_or(0, |plan| plan.targets);
+        let batch = Batch {
+            layouts: &layouts,
+            inputs,
+            targets,
+            count,
+            step: Some(step),
+            learning_rate: rate.at(index),
+            stop: run.watch.stop_requested(),
+        };
+        let finished = execute(run, &run.verified.training, &batch)?;
+        let Some(verdict) = finished.verdict else { continue };
+        trained.losses.push(verdict.loss);
+        let skipped = matches!(verdict.outcome, Outcome::Skip);
+        trained.skipped += u64::from(skipped);
+        let seconds = started.elapsed().as_secs_f64();
+        let evaluate = run.verified.evaluation.is_some() && (step == run.plan.steps || (every > 0 && step % every == 0));
+        let evaluation_loss = if evaluate { Some(evaluate_held_out(run)?) } else { None };
+        trained.evaluation_loss = evaluation_loss.or(trained.evaluation_loss);
+        if let Some(metrics) = &mut metrics {
+            let sent: u64 = verdict.measures.iter().filter_map(|m| m.get(2)).map(|&bytes| bytes as u64).sum();
+            let record = StepRecord {
+                step,
+                loss: verdict.loss.is_finite().then_some(verdict.loss),
+                evaluation_loss,
+                gradient_norm: verdict.norm.is_finite().then_some(verdict.norm),
+                learning_rate: rate.at(index),
+                tokens: count,
+                tokens_per_second: count as f64 / seconds,
+                seconds,
+                bubble: bubbles(&verdict),
+                bytes_sent: sent - sent_before,
+                skipped,
+            };
+            sent_before = sent;
+            metrics.append(&record)?;
+            run.sink.emit(&Event::Step(record));
+            if skipped {
+                let message = format!("step {step} was skipped: its loss or gradient is not finite");
+                run.sink.emit(&Event::Note { message });
+            }
+        }
+        if verdict.stop && step < run.plan.steps {
+            trained.stopped = true;
+            break;
+        }
+    }
+    Ok(trained)
+}
+
+/// This rank's part of `programs`, over `batch`.
+fn execute(run: &mut Run, programs: &Programs, batch: &Batch) -> Result<Finished, Fatal> {
+    let program = &programs.ranks[run.stage.rank];
+    let activity = &run.member.activity();
+    let (stage, links, placement) = (&mut run.stage, &mut run.links, &programs.placement);
+    Ok(Executor { stage, links, member: run.member, activity, placement }.run(program, batch)?)
+}
+
+/// Stage 0 tells all ranks the layouts of step `index` (from 0), a step before they are needed.
+fn tell_layouts(run: &Run, index: u64) -> Result<(), Fatal> {
+    match &run.batches {
+        Some(batches) if run.env.rank == 0 && index < run.plan.steps => {
+            let layouts = serde_json::to_vec(&batches.step(index).layouts);
+            Ok(run.member.tell(LAYOUTS, layouts.map_err(|e| Fatal::invalid(format!("layouts: {e}")))?)?)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn told_layouts(run: &Run) -> Result<Vec<Layout>, Fatal> {
+    let bytes = run.member.told(LAYOUTS)?;
+    serde_json::from_slice(&bytes)
+        .map_err(|e| Fatal::invalid(format!("stage 0's layouts can't be read ({e}): all stages must run one version")))
+}
+
+/// Share of the step in which each stage did not compute, by stage: all start together, the last one ends it.
+fn bubbles(verdict: &Verdict) -> Vec<f64> {
+    let measure = |measures: &Vec<f64>, at: usize| measures.get(at).copied().unwrap_or(0.0);
+    let wall = verdict.measures.iter().map(|m| measure(m, 0)).fold(f64::MIN_POSITIVE, f64::max);
+    verdict.measures.iter().map(|m| 1.0 - (measure(m, 0) - measure(m, 1)) / wall).collect()
+}
+
+/// The held-out loss, in nats per token, known to every rank.
+fn evaluate_held_out(run: &mut Run) -> Result<f64, Fatal> {
+    let Some(programs) = &run.verified.evaluation else { return Ok(f64::NAN) };
+    let plan = run.batches.as_ref().map(|batches| batches.held_out());
+    let Tensors { inputs, targets } = match (&run.batches, &plan) {
+        (Some(batches), Some(plan)) => batches.tensors(plan),
+        _ => Tensors::default(),
+    };
+    let count = plan.map_or(0, |plan| plan.targets);
+    let layouts = &run.plan.evaluation_layouts;
+    let batch = Batch { layouts, inputs, targets, count, step: None, learning_rate: 0.0, stop: false };
+    let finished = execute(run, programs, &batch)?;
+    run.watch.doing("gathering the held-out loss");
+    let mine = (finished.loss / count.max(1) as f64).to_le_bytes().to_vec();
+    let all = run.member.gather(mine)?;
+    let head = programs.placement.rank_of(programs.placement.chunks() - 1);
+    let bytes: [u8; 8] = all.get(head).and_then(|b| b.as_slice().try_into().ok()).unwrap_or(f64::NAN.to_le_bytes());
+    Ok(f64::from_le_bytes(bytes))
+}

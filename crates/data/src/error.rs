@@ -164,7 +164,7 @@ pub enum DataError {
     },
     /// Too little text for a sequence to train on beside the held-out part.
     #[error(
-        "the corpus is too short: {tokens} tokens in {documents} documents make {sequences} sequences of {sequence_length}, of which {held_out} held out, and none is left to train on: add text, or lower data.sequenceLength or data.evaluation.fraction"
+        "the corpus is too short: {tokens} tokens in {documents} documents make {sequences} sequences of {sequence_length} tokens, of which {held_out} held out, and none is left to train on: add text, or lower data.sequenceLength or data.evaluation.fraction"
     )]
     TooShort {
         /// Tokens of the corpus.

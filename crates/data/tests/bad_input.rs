@@ -60,7 +60,7 @@ fn lines() {
         let lines = format!("{{\"text\": \"a\"}}\n{line}\n");
         refused(&[("x.jsonl", lines.as_bytes())], &format!("VOLUME/corpus/x.jsonl, line 2: {problem}"));
     };
-    second(r#"{"text": "b"#, "this is not JSON (EOF while parsing a string at line 2 column 0): every line must be an object such as {\"text\": \"...\"}");
+    second(r#"{"text": "b"#, "this is not JSON (EOF while parsing a string at column 11): every line must be an object such as {\"text\": \"...\"}");
     second("[1]", "this is JSON, but no object: every line must be one such as {\"text\": \"...\"}");
     second(r#"{"texts": "b", "id": 1}"#, "there is no field \"text\", only texts, id: set data.textField to the one that holds the text");
     second("{}", "the object has no fields: it needs \"text\"");

@@ -186,14 +186,23 @@ fn of_ends(observed: &Observed, created: bool, clock: &mut Clock) -> Option<Fail
     }
 
     if vanished.is_some() {
-        return Some(Failure::of_group(state, Reason::Unknown, vanished, "is gone, and its end was not seen", clock.now));
+        return Some(Failure::of_group(
+            state,
+            Reason::Unknown,
+            vanished,
+            "is gone, and its end was not seen",
+            clock.now,
+        ));
     }
     let Some(alive) = alive else { return first.map(|(member, exit)| Failure::of_exit(member, exit)) };
     if first.is_none() && saving.is_none() {
         return None;
     }
     let (reason, message) = if policy.nodes_may_vanish {
-        (Reason::NodeLost, "is still there, but the others lost it or it can't be made to leave: its node is probably gone")
+        (
+            Reason::NodeLost,
+            "is still there, but the others lost it or it can't be made to leave: its node is probably gone",
+        )
     } else {
         (Reason::Stalled, "is still there, but the others lost it or it can't be made to leave")
     };

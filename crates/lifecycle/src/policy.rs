@@ -32,9 +32,10 @@ impl Policy {
 
     /// The limits of a job whose stages are processes of this machine.
     pub fn for_processes(spec: &PipelineJobSpec) -> Self {
-        let grace = spec.template.as_ref().and_then(|template| {
-            template.0.get("spec")?.get("terminationGracePeriodSeconds")?.as_u64()
-        });
+        let grace = spec
+            .template
+            .as_ref()
+            .and_then(|template| template.0.get("spec")?.get("terminationGracePeriodSeconds")?.as_u64());
         Self {
             restart: spec.restart.clone(),
             grace: grace.unwrap_or(DEFAULT_GRACE_SECONDS),

@@ -5,5 +5,5 @@
 mod ops;
 mod queue;
 
-pub use ops::{Tape, accumulate, adamw, gradient, linear, rms_norm, rotary};
+pub use ops::{Tape, accumulate, adamw, cpu_capability, gradient, linear, rms_norm, rotary};
 pub use queue::{WeightQueue, accumulate_into};

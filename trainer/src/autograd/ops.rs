@@ -18,6 +18,7 @@ struct RawTape {
 // a fresh reference that `owned` takes over.
 unsafe extern "C" {
     fn sc_last_error() -> *const c_char;
+    fn sc_cpu_capability(into: *mut c_char, bytes: usize);
     fn sc_tape_new() -> *mut RawTape;
     fn sc_tape_free(tape: *mut RawTape);
     fn sc_tape_pop(tape: *mut RawTape, found: *mut c_int, parameter: *mut i64, dy: *mut Raw, x: *mut Raw) -> c_int;
@@ -60,6 +61,16 @@ fn produced(call: impl FnOnce(*mut Raw) -> c_int) -> Tensor {
     check(call(&mut out));
     // SAFETY: the call succeeded, so `out` is a fresh reference.
     unsafe { Tensor::from_ptr(out) }
+}
+
+/// The instruction set of libtorch's CPU kernels, such as `AVX512`: results on another may differ in their last bits.
+pub fn cpu_capability() -> String {
+    let mut name: [c_char; 32] = [0; 32];
+    // SAFETY: writes at most 32 bytes, the last of them 0.
+    unsafe {
+        sc_cpu_capability(name.as_mut_ptr(), name.len());
+        CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned()
+    }
 }
 
 /// Where backward passes leave the weight gradients they owe. It must outlive every graph that was recorded on it.

@@ -3,6 +3,7 @@
 // in sc_last_error(). Tensors that come back are new references owned by the caller.
 
 #include <ATen/ATen.h>
+#include <ATen/Version.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -120,6 +121,12 @@ struct Rotary : torch::autograd::Function<Rotary> {
 extern "C" {
 
 const char* sc_last_error() { return last_error.c_str(); }
+
+// The instruction set that libtorch's CPU kernels were chosen for, such as AVX512. `bytes` includes the final zero.
+void sc_cpu_capability(char* into, size_t bytes) {
+  std::string name = at::get_cpu_capability();
+  into[name.copy(into, bytes - 1)] = 0;
+}
 
 Tape* sc_tape_new() { return new Tape(); }
 void sc_tape_free(Tape* tape) { delete tape; }

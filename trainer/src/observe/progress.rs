@@ -9,8 +9,8 @@ use super::human::{duration, nats, percent, thousands};
 use super::lines::{describe, mean_bubble};
 use super::{Event, Lines, StepRecord};
 
-const STEPS: &str = "{bar:32.cyan/dim} {pos}/{len}  {wide_msg}";
-const BYTES: &str = "{bar:32.cyan/dim} {binary_bytes}/{binary_total_bytes}  {wide_msg}  {binary_bytes_per_sec}  eta {eta}";
+const STEPS: &str = "{bar:20.cyan/dim} {pos}/{len}  {wide_msg}";
+const BYTES: &str = "{bar:20.cyan/dim} {binary_bytes}/{binary_total_bytes}  {wide_msg}  {binary_bytes_per_sec}  eta {eta}";
 const UNMEASURED: &str = "{spinner:.cyan} {wide_msg}";
 
 /// Shows events.
@@ -128,12 +128,13 @@ impl Progress {
         if let Some(held_out) = self.held_out {
             text += &format!(" (held-out {})", nats(Some(held_out)));
         }
+        // A narrow terminal cuts the line off: what matters most comes first.
+        if let Some(eta) = self.lines.eta(record.step) {
+            text += &format!("  eta {}", duration(eta));
+        }
         text += &format!("  {} tok/s", thousands(record.tokens_per_second));
         if let Some(bubble) = mean_bubble(record) {
             text += &format!("  bubble {}", percent(bubble));
-        }
-        if let Some(eta) = self.lines.eta(record.step) {
-            text += &format!("  eta {}", duration(eta));
         }
         match self.restarts {
             0 => text,
@@ -164,7 +165,7 @@ mod tests {
         progress.event(&Event::Step(record(120)));
         let View::Bar { bar, .. } = &progress.view else { unreachable!() };
         assert_eq!((bar.position(), bar.length()), (120, Some(1000)));
-        let message = "loss 5.1234 (held-out 5.2500)  4,812 tok/s  bubble 18%  eta 3m40s  2 restarts";
+        let message = "loss 5.1234 (held-out 5.2500)  eta 3m40s  4,812 tok/s  bubble 18%  2 restarts";
         assert_eq!(bar.message(), message);
     }
 

@@ -82,7 +82,18 @@ pub(super) fn join(
     watch.attach(member.activity());
     let (plan, verified) = Plan::from_bytes(&bytes)?;
     tracing::info!(hash = %blake3::hash(&bytes), "plan");
+    notes.extend(env.rank.eq(&0).then(|| unlike(&roster)).flatten());
     Ok(Joined { member, coordinator, roster, plan, verified, listener, notes })
+}
+
+/// A warning if the stages compute with different kernels: then who holds which layer shows in the last bits.
+fn unlike(roster: &Roster) -> Option<String> {
+    let kernels: std::collections::BTreeSet<String> =
+        roster.members.iter().map(|hello| format!("{} {}", hello.device.split('(').next().unwrap_or_default(), hello.isa)).collect();
+    (kernels.len() > 1).then(|| {
+        let kernels: Vec<_> = kernels.into_iter().collect();
+        format!("the stages compute on unlike machines ({}): another partition will not give the same bits", kernels.join(", "))
+    })
 }
 
 fn listen(host: &str, port: u16) -> Result<TcpListener, Fatal> {
@@ -108,6 +119,6 @@ fn hello(env: &StageEnv, settings: &Settings, device: tch::Device, data_address:
         data_address,
         host: std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned(),
         device: format!("{device:?}"),
-        isa: std::env::consts::ARCH.to_owned(),
+        isa: crate::autograd::cpu_capability(),
     }
 }

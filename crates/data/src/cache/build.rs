@@ -80,27 +80,35 @@ impl Build<'_> {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Tokenizer, DataError> {
         let path = self.folder.join(TOKENIZER);
-        if !path.is_file() {
-            let bytes = match (&self.settings.tokenizer, &given) {
-                (TokenizerSource::Train { vocab_size }, _) => {
-                    let total = self.corpus.size();
-                    let mut read = |done| progress(Progress { what: "training the tokenizer", done, total });
-                    train::train(self.corpus, *vocab_size, &path, &mut read)?
-                }
-                (TokenizerSource::File { path }, _) => {
-                    let path = self.settings.root.join(path);
-                    fs::read(&path).map_err(DataError::io("read", &path))?
-                }
-            };
-            publish_bytes(&path, &bytes)?;
-        }
-        let tokenizer = Tokenizer::load(&path)?;
+        let is_right = |found: &Tokenizer| given.as_ref().is_none_or(|(_, given)| given.hash() == found.hash());
+        let tokenizer = match Tokenizer::load(&path).ok().filter(is_right) {
+            Some(tokenizer) => tokenizer,
+            None => {
+                publish_bytes(&path, &self.make_tokenizer(&path, progress)?)?;
+                Tokenizer::load(&path)?
+            }
+        };
         let config = match given.and_then(|(path, _)| fs::read(path.with_file_name(TOKENIZER_CONFIG)).ok()) {
             Some(bytes) => bytes,
             None => format!("{:#}\n", tokenizer.config()).into_bytes(),
         };
         publish_bytes(&self.folder.join(TOKENIZER_CONFIG), &config)?;
         Ok(tokenizer)
+    }
+
+    /// The bytes of the `tokenizer.json` that the settings ask for.
+    fn make_tokenizer(&self, path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Vec<u8>, DataError> {
+        match &self.settings.tokenizer {
+            TokenizerSource::Train { vocab_size } => {
+                let total = self.corpus.size();
+                let mut read = |done| progress(Progress { what: "training the tokenizer", done, total });
+                train::train(self.corpus, *vocab_size, path, &mut read)
+            }
+            TokenizerSource::File { path } => {
+                let path = self.settings.root.join(path);
+                fs::read(&path).map_err(DataError::io("read", &path))
+            }
+        }
     }
 
     /// The headers of all parts, of which those not there yet are made.
@@ -119,9 +127,7 @@ impl Build<'_> {
         let total = self.corpus.size();
         let mut part = Part::new(tokenizer, from)?;
         let mut batch = Batch::default();
-        let mut part_start = None;
         self.corpus.read(from.cursor, tokenizer.cuttable(), &mut |piece| {
-            let part_start = part_start.get_or_insert(piece.done);
             match piece.content {
                 Content::Text(text) => batch.add(text, piece.ends),
                 Content::Ids { .. } => {
@@ -132,7 +138,7 @@ impl Build<'_> {
                     }
                 }
             }
-            let full = piece.done - *part_start >= self.part;
+            let full = piece.done - part.from().done >= self.part;
             if batch.bytes >= BATCH || full {
                 batch.flush(&mut part, tokenizer)?;
             }
@@ -140,10 +146,9 @@ impl Build<'_> {
                 progress(Progress { what: "tokenising", done: piece.done, total });
             }
             if let (true, Some(cursor)) = (full, piece.next) {
-                let next = Part::new(tokenizer, part.place(cursor))?;
-                let header = std::mem::replace(&mut part, next).publish(&self.part_path(headers.len()), Some(cursor))?;
-                headers.push(header);
-                *part_start = piece.done;
+                let next = part.place(cursor, piece.done);
+                let finished = std::mem::replace(&mut part, Part::new(tokenizer, next)?);
+                headers.push(finished.publish(&self.part_path(headers.len()), Some(next))?);
             }
             Ok(())
         })?;
@@ -157,7 +162,8 @@ impl Build<'_> {
     fn join(&self, headers: &[Header], tokens: u64) -> Result<(), DataError> {
         let open = |index: usize| {
             let path = self.part_path(index);
-            Published::open(&path).ok_or_else(|| DataError::io("read", path)(std::io::ErrorKind::InvalidData.into()))
+            let part = Published::open(&path).filter(|part| part.header == headers[index]);
+            part.ok_or_else(|| DataError::io("read again", path)(std::io::ErrorKind::NotFound.into()))
         };
         let path = self.folder.join(DOCUMENTS);
         publish(&path, |file| {

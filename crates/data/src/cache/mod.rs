@@ -105,7 +105,10 @@ fn prepare_in_parts(settings: &Settings, part: u64, progress: &mut dyn FnMut(Pro
             match (built, Meta::load(&path)) {
                 (Ok(prepared), _) => prepared,
                 // Another process was faster and has cleared away what this one was still using.
-                (Err(_), Some(meta)) => meta.prepared,
+                (Err(_), Some(meta)) => {
+                    build.clean_up();
+                    meta.prepared
+                }
                 (Err(error), None) => {
                     if !error.is_storage() {
                         fs::remove_dir_all(&path).ok();

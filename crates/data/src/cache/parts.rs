@@ -24,11 +24,14 @@ pub(super) struct Header {
     id_bytes: usize,
 }
 
-/// Where in the corpus, and whether that is inside a document whose first tokens lie before.
+/// Where a part begins. Parts begin at the same places whoever makes them, and wherever they were taken up again.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) cursor: Cursor,
-    pub(super) inside: bool,
+    /// Bytes of the corpus that lie before.
+    pub(super) done: u64,
+    /// Whether it is within a document whose first tokens lie before.
+    inside: bool,
 }
 
 /// A part that is being filled.
@@ -105,17 +108,22 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The place where reading goes on at `cursor`.
-    pub(super) fn place(&self, cursor: Cursor) -> Place {
-        Place { cursor, inside: self.inside }
+    /// Where it begins.
+    pub(super) fn from(&self) -> Place {
+        self.from
     }
 
-    /// Publishes the part as `path`; it ends where reading goes on at `to`.
-    pub(super) fn publish(self, path: &Path, to: Option<Cursor>) -> Result<Header, DataError> {
+    /// Where the next part begins if this one ends now, `done` bytes into the corpus, and reading goes on at `cursor`.
+    pub(super) fn place(&self, cursor: Cursor, done: u64) -> Place {
+        Place { cursor, done, inside: self.inside }
+    }
+
+    /// Publishes the part as `path`; the next one begins at `to`.
+    pub(super) fn publish(self, path: &Path, to: Option<Place>) -> Result<Header, DataError> {
         let header = Header {
             tokenizer: self.tokenizer.hash().to_owned(),
             from: self.from,
-            to: to.map(|cursor| self.place(cursor)),
+            to,
             tokens: self.ids.len() as u64,
             documents: self.starts.len() as u64,
             empty: self.empty,

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::*;
 
 /// Bytes of the corpus in a part: a dozen parts of the corpus below.
-const PART: u64 = 20_000;
+const PART: u64 = 8_000;
 const KILLED_RUN: &str = "cache::tests::killed_run";
 
 /// Short files, and one that is cut into pieces and so spans parts.
@@ -81,7 +81,7 @@ fn parts(settings: &Settings) -> usize {
 #[ignore = "not a test: a process to be killed"]
 fn killed_run() {
     let (Ok(root), Ok(at)) = (std::env::var("DATA_TEST_ROOT"), std::env::var("DATA_TEST_KILL_AT")) else { return };
-    let (mut calls, at) = (0, at.parse().unwrap());
+    let (mut calls, at) = (0, at.parse::<usize>().unwrap());
     let progress = &mut |_| {
         calls += 1;
         if calls == at {

@@ -30,7 +30,8 @@ pub(super) fn read(source: &Source, field: &str, from: Cursor, cut: bool, each: 
             path: source.path.clone(),
             offset: start + (mark + error.valid_up_to()) as u64,
         })?;
-        if !json.trim().is_empty() {
+        let json = json.trim();
+        if !json.is_empty() {
             let line = next.record;
             let text = document(json, field).map_err(|problem| DataError::Line { path: source.path.clone(), line, problem })?;
             pieces::send(&text, cut, next, next.offset, each)?;
@@ -40,7 +41,9 @@ pub(super) fn read(source: &Source, field: &str, from: Cursor, cut: bool, each: 
 
 fn document(json: &str, field: &str) -> Result<String, String> {
     let value: Value = serde_json::from_str(json).map_err(|error| {
-        format!("this is not JSON ({error}): every line must be an object such as {{\"{field}\": \"...\"}}")
+        let (said, column) = (error.to_string(), error.column());
+        let cause = said.split(" at line ").next().unwrap_or_default(); // the line it counts is always the first
+        format!("this is not JSON ({cause} at column {column}): every line must be an object such as {{\"{field}\": \"...\"}}")
     })?;
     let Value::Object(mut fields) = value else {
         return Err(format!("this is JSON, but no object: every line must be one such as {{\"{field}\": \"...\"}}"));

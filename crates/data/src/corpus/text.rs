@@ -14,8 +14,13 @@ pub(super) fn read(source: &Source, from: Cursor, cut: bool, each: &mut Each) ->
     let mut offset = from.offset;
     let mut buffer = Vec::new();
     loop {
-        // Doubling, should there be nowhere to cut: text is looked at a few times, not once a piece.
-        let wanted = if cut { PIECE.max(buffer.len()) as u64 } else { u64::MAX };
+        // Filled up to a piece, so that the cuts depend on the offset alone and not on where reading began; doubled while
+        // there is nowhere to cut, so that a text is looked at a few times and not once a piece.
+        let wanted = match (cut, PIECE.saturating_sub(buffer.len())) {
+            (false, _) => u64::MAX,
+            (true, 0) => buffer.len() as u64,
+            (true, room) => room as u64,
+        };
         let more = file.by_ref().take(wanted).read_to_end(&mut buffer).map_err(failed())?;
         let ends = more == 0;
         let text = match std::str::from_utf8(&buffer) {

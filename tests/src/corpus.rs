@@ -1,0 +1,45 @@
+//! A small corpus, the same on every machine: sentences of a few hundred words drawn by a linear congruential generator.
+
+use std::fmt::Write;
+use std::path::Path;
+
+/// Draws numbers; Knuth's constants for MMIX.
+#[derive(Debug)]
+pub struct Draws(pub u64);
+
+impl Draws {
+    /// The next number below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+fn word(draws: &mut Draws) -> String {
+    const SYLLABLES: [&str; 12] = ["ka", "lo", "mi", "ren", "su", "tal", "vo", "wen", "xi", "yor", "zu", "be"];
+    // the first words are drawn most often, as in a language
+    let mut index = draws.below(200).min(draws.below(200)) + 1;
+    let mut word = String::new();
+    while index > 0 {
+        word += SYLLABLES[(index % 12) as usize];
+        index /= 12;
+    }
+    word
+}
+
+/// `documents` documents of 1 to `longest` words, one a line.
+pub fn jsonl(documents: usize, longest: u64, seed: u64) -> String {
+    let mut draws = Draws(seed);
+    let mut text = String::new();
+    for _ in 0..documents {
+        let words: Vec<String> = (0..=draws.below(longest)).map(|_| word(&mut draws)).collect();
+        writeln!(text, "{{\"text\": \"{}.\"}}", words.join(" ")).unwrap();
+    }
+    text
+}
+
+/// Writes the corpus that [`crate::Job`] reads by default.
+pub fn write(workspace: &Path) {
+    std::fs::create_dir_all(workspace.join("corpus")).unwrap();
+    std::fs::write(workspace.join("corpus/small.jsonl"), jsonl(400, 40, 7)).unwrap();
+}

@@ -1,0 +1,83 @@
+//! A job small enough to train in a second, and what tests vary in it.
+
+/// Fields of a small job; `yaml` writes it out.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// `metadata.name`, and so the job's folder.
+    pub name: String,
+    /// Stages.
+    pub stages: usize,
+    /// Decoder layers.
+    pub layers: usize,
+    /// `GPipe` or `1F1B`.
+    pub schedule: &'static str,
+    /// Explicit partition, or Auto.
+    pub partition: Option<Vec<usize>>,
+    /// `Tcp`, `Shm` or `Auto`.
+    pub transport: &'static str,
+    /// Packed sequences, or one padded document a row.
+    pub packing: bool,
+    /// Head and embedding are one weight.
+    pub tied: bool,
+    /// Steps.
+    pub steps: u64,
+    /// Lines to add below `spec:`, indented by two.
+    pub extra: String,
+}
+
+impl Default for Job {
+    fn default() -> Job {
+        Job {
+            name: "small".into(),
+            stages: 3,
+            layers: 4,
+            schedule: "1F1B",
+            partition: None,
+            transport: "Auto",
+            packing: true,
+            tied: false,
+            steps: 20,
+            extra: String::new(),
+        }
+    }
+}
+
+impl Job {
+    /// The job file.
+    pub fn yaml(&self) -> String {
+        let Job { name, stages, layers, schedule, partition, transport, packing, tied, steps, extra } = self;
+        let partition = match partition {
+            Some(layers) => format!("{{strategy: Explicit, layers: {layers:?}}}"),
+            None => "{strategy: Auto}".into(),
+        };
+        format!(
+            "apiVersion: stagecoach.dev/v1alpha1
+kind: PipelineJob
+metadata: {{name: {name}}}
+spec:
+  stages: {stages}
+  model:
+    type: Llama
+    llama: {{hiddenSize: 32, numHiddenLayers: {layers}, numAttentionHeads: 4, numKeyValueHeads: 2, intermediateSize: 48,
+            maxPositionEmbeddings: 64, tieWordEmbeddings: {tied}, initializerRange: 0.1}}
+  data:
+    paths: [corpus/small.jsonl]
+    sequenceLength: 24
+    packing: {packing}
+    evaluation: {{fraction: 0.1, everySteps: 10}}
+    tokenizer: {{type: Train, train: {{vocabSize: 300}}}}
+  training:
+    steps: {steps}
+    globalBatchSize: 12
+    microbatches: 4
+    gradientClipNorm: 0.7
+    learningRate: {{peak: 1e-2, warmupSteps: 5, warmupStart: 0.1, floor: 1e-3}}
+    optimizer: {{type: AdamW, adamW: {{weightDecay: 0.1}}}}
+  pipeline:
+    schedule: {{type: {schedule}}}
+    partition: {partition}
+    transport: {transport}
+{extra}"
+        )
+    }
+}

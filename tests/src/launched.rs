@@ -1,0 +1,137 @@
+//! `stagecoach run` as a child process.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::Job;
+
+/// The binary under test, beside the test's own.
+pub fn stagecoach() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    let built = own.parent().and_then(Path::parent).unwrap().join("stagecoach");
+    assert!(built.exists(), "{} is not built: run `cargo build` first", built.display());
+    built
+}
+
+/// Waits until `condition` holds.
+///
+/// # Panics
+/// After `seconds`, naming `what`.
+pub fn until<T>(what: &str, seconds: u64, mut condition: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "waited {seconds} s for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A launcher that runs. Killed, with its stages, when dropped.
+#[derive(Debug)]
+pub struct Launched {
+    /// The launcher.
+    pub child: Child,
+    folder: PathBuf,
+}
+
+/// What a finished launcher left.
+#[derive(Debug)]
+pub struct Outcome {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it printed.
+    pub stdout: String,
+    /// What it complained of.
+    pub stderr: String,
+    /// `result.json`, if the job finished.
+    pub result: Option<serde_json::Value>,
+}
+
+impl Launched {
+    /// Starts `job` in `workspace`.
+    pub fn start(workspace: &Path, job: &Job, arguments: &[&str]) -> Launched {
+        let file = workspace.join(format!("{}.yaml", job.name));
+        std::fs::write(&file, job.yaml()).unwrap();
+        let folder = workspace.join(&job.name);
+        Launched::start_file(workspace, &file, folder, arguments)
+    }
+
+    /// Starts the job in `file`, whose folder will be `folder`.
+    pub fn start_file(workspace: &Path, file: &Path, folder: PathBuf, arguments: &[&str]) -> Launched {
+        // output goes to files: a pipe that nobody reads would stop the launcher
+        let log = |name: &str| std::fs::File::create(workspace.join(name)).unwrap();
+        let child = Command::new(stagecoach())
+            .arg("run")
+            .arg(file)
+            .arg("--workspace")
+            .arg(workspace)
+            .args(arguments)
+            .env_remove("MASTER_PORT")
+            .stdin(Stdio::null())
+            .stdout(log("stdout"))
+            .stderr(log("stderr"))
+            .spawn()
+            .unwrap();
+        Launched { child, folder }
+    }
+
+    /// Waits for its end.
+    pub fn finish(mut self, workspace: &Path) -> Outcome {
+        let status = until("the launcher's end", 120, || self.child.try_wait().unwrap());
+        let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+        let result = serde_json::from_str(&read(self.folder.join("result.json"))).ok();
+        Outcome { status, stdout: read(workspace.join("stdout")), stderr: read(workspace.join("stderr")), result }
+    }
+
+    /// Waits until step `step` is in the metrics.
+    pub fn wait_for_step(&mut self, step: u64) {
+        let metrics = self.folder.join("metrics.jsonl");
+        until(&format!("step {step}"), 60, || {
+            assert!(self.child.try_wait().unwrap().is_none(), "the launcher ended before step {step}");
+            let text = std::fs::read_to_string(&metrics).ok()?;
+            (text.lines().count() as u64 >= step).then_some(())
+        });
+    }
+
+    /// Process ids of the stages, by rank, as the kernel knows them.
+    pub fn stages(&self) -> Vec<u32> {
+        let mut stages = Vec::new();
+        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+            let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
+            let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
+            let parent: Option<u32> = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
+            let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+            let rank = environment.split(|&b| b == 0).find_map(|v| {
+                String::from_utf8_lossy(v).strip_prefix("RANK=")?.parse::<usize>().ok()
+            });
+            if let (true, Some(rank)) = (parent == Some(self.child.id()), rank) {
+                stages.push((rank, pid));
+            }
+        }
+        stages.sort_unstable();
+        stages.into_iter().map(|(_, pid)| pid).collect()
+    }
+}
+
+impl Drop for Launched {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // its stages follow
+        let _ = self.child.wait();
+    }
+}
+
+impl Outcome {
+    /// The two hashes of the run.
+    ///
+    /// # Panics
+    /// If it did not finish.
+    pub fn hashes(&self) -> (String, String) {
+        assert!(self.status.success(), "{}\n{}", self.stdout, self.stderr);
+        let result = self.result.as_ref().expect("result.json of a finished job");
+        let field = |name: &str| result[name].as_str().unwrap().to_owned();
+        (field("lossesHash"), field("weightsHash"))
+    }
+}

@@ -1,0 +1,144 @@
+//! Bad input gets one clear sentence and an exit code by the contract, and leaves nothing half-written.
+
+use std::path::Path;
+use std::process::Command;
+
+use stagecoach_tests::{Job, corpus, stagecoach};
+
+/// Runs `yaml` in `workspace`; the exit code and all that was said.
+fn run(workspace: &Path, yaml: &str, arguments: &[&str], env: &[(&str, &str)]) -> (i32, String) {
+    let file = workspace.join("job.yaml");
+    std::fs::write(&file, yaml).unwrap();
+    let output = Command::new(stagecoach())
+        .arg("run")
+        .arg(file)
+        .arg("--workspace")
+        .arg(workspace)
+        .args(arguments)
+        .envs(env.iter().copied())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.code().unwrap_or(-1), said)
+}
+
+fn with_corpus() -> tempfile::TempDir {
+    let workspace = tempfile::tempdir().unwrap();
+    corpus::write(workspace.path());
+    workspace
+}
+
+/// Asserts the code and that every word was said; and that no result, model or token cache was left half-made.
+fn refused(name: &str, workspace: &Path, (code, said): (i32, String), expected: i32, words: &[&str]) {
+    assert_eq!(code, expected, "{name}:\n{said}");
+    for word in words {
+        assert!(said.contains(word), "{name}: no {word:?} in\n{said}");
+    }
+    assert!(!said.contains("panicked"), "{name}:\n{said}");
+    for left in ["small/result.json", "small/model", "small/model.partial"] {
+        assert!(!workspace.join(left).exists(), "{name} left {left}");
+    }
+}
+
+#[test]
+fn a_job_that_makes_no_sense_names_the_field_and_the_remedy() {
+    let yaml = Job::default().yaml();
+    let cases: &[(&str, String, &[&str])] = &[
+        ("a batch that does not divide", yaml.replace("microbatches: 4", "microbatches: 5"), &["globalBatchSize", "12", "5"]),
+        ("heads that do not divide", yaml.replace("numKeyValueHeads: 2", "numKeyValueHeads: 3"), &["numKeyValueHeads", "3"]),
+        (
+            "a partition that does not add up",
+            Job { partition: Some(vec![1, 1, 1]), ..Job::default() }.yaml(),
+            &["partition", "3", "4"],
+        ),
+        ("a schedule that does not exist", yaml.replace("1F1B", "1F2B"), &["1F2B", "1F1B"]),
+        ("a misspelt field", yaml.replace("warmupSteps", "warmupStep"), &["warmupStep", "warmupSteps", "line"]),
+        ("no YAML", "spec: [".into(), &["line"]),
+    ];
+    for (name, yaml, words) in cases {
+        let workspace = with_corpus();
+        refused(name, workspace.path(), run(workspace.path(), yaml, &[], &[]), 78, words);
+    }
+}
+
+#[test]
+fn a_corpus_that_cannot_be_used_names_the_file() {
+    let yaml = Job::default().yaml();
+    let text = |path: &str| yaml.replace("corpus/small.jsonl", path);
+    type Make = fn(&Path);
+    let cases: &[(&str, String, Make, i32, &[&str])] = &[
+        ("no such file", text("corpus/none.txt"), |_| {}, 78, &["corpus/none.txt"]),
+        ("an empty corpus", text("e.txt"), |w| std::fs::write(w.join("e.txt"), "").unwrap(), 78, &["empty"]),
+        ("too short", text("s.txt"), |w| std::fs::write(w.join("s.txt"), "one two").unwrap(), 78, &["sequenceLength"]),
+        (
+            "invalid UTF-8",
+            text("u.txt"),
+            |w| std::fs::write(w.join("u.txt"), b"abc\xff\xfe").unwrap(),
+            78,
+            &["u.txt", "UTF-8", "3"],
+        ),
+        (
+            "no such field",
+            text("f.jsonl"),
+            |w| std::fs::write(w.join("f.jsonl"), "{\"body\": \"x\"}\n").unwrap(),
+            78,
+            &["f.jsonl", "text", "1"],
+        ),
+    ];
+    for (name, yaml, make, code, words) in cases {
+        let workspace = with_corpus();
+        make(workspace.path());
+        refused(name, workspace.path(), run(workspace.path(), yaml, &[], &[]), *code, words);
+    }
+}
+
+#[test]
+fn a_missing_job_file_is_named() {
+    let output = Command::new(stagecoach()).args(["run", "nowhere/job.yaml"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(78));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("nowhere/job.yaml"));
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let workspace = with_corpus();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let no_restart = Job { extra: "  restart: {maxRestarts: 0}\n".into(), ..Job::default() }.yaml();
+    let got = run(workspace.path(), &no_restart, &[], &[("MASTER_PORT", &port)]);
+    refused("a port in use", workspace.path(), got, 1, &[&port, "MASTER_PORT"]);
+}
+
+#[test]
+fn a_workspace_that_cannot_be_written_is_named() {
+    let workspace = with_corpus();
+    let file = workspace.path().join("job.yaml");
+    std::fs::write(&file, Job::default().yaml()).unwrap();
+    // under a file nothing can be created, not even by root
+    let output = Command::new(stagecoach()).arg("run").arg(&file).arg("--workspace").arg(file.join("w")).output().unwrap();
+    assert_eq!(output.status.code(), Some(74));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("job.yaml/w"));
+}
+
+#[test]
+fn a_world_size_that_disagrees_with_the_job_is_refused() {
+    let workspace = with_corpus();
+    let file = workspace.path().join("job.yaml");
+    std::fs::write(&file, Job::default().yaml()).unwrap();
+    let path = |p: &Path| p.to_str().unwrap().to_owned();
+    let output = Command::new(stagecoach())
+        .arg("stage")
+        .envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1"), ("RANK", "0"), ("WORLD_SIZE", "2")])
+        .envs([("STAGECOACH_JOB", "small"), ("STAGECOACH_JOB_UID", "u"), ("STAGECOACH_ATTEMPT", "1")])
+        .envs([("POD_IP", "127.0.0.1"), ("POD_UID", "p")])
+        .env("STAGECOACH_CONFIG", path(&file))
+        .env("STAGECOACH_WORKSPACE", path(workspace.path()))
+        .env("STAGECOACH_TERMINATION_LOG", path(&workspace.path().join("words")))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(78));
+    let words = std::fs::read_to_string(workspace.path().join("words")).unwrap();
+    for said in [String::from_utf8_lossy(&output.stderr).into_owned(), words] {
+        assert!(said.contains("WORLD_SIZE is 2") && said.contains("stages 3"), "{said}");
+    }
+}

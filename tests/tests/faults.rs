@@ -1,0 +1,131 @@
+//! Real processes, real signals: whatever dies, the group goes, comes back, and ends with the undisturbed run's bits.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use stagecoach_tests::{Job, Launched, Outcome, corpus, until};
+
+/// A job that is still running when a fault strikes.
+fn job() -> Job {
+    let extra = "  restart: {backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n".into();
+    Job { name: "faulty".into(), steps: 150, extra, ..Job::default() }
+}
+
+fn workspace() -> tempfile::TempDir {
+    let workspace = tempfile::tempdir().unwrap();
+    corpus::write(workspace.path());
+    workspace
+}
+
+fn undisturbed() -> (String, String) {
+    let workspace = workspace();
+    Launched::start(workspace.path(), &job(), &[]).finish(workspace.path()).hashes()
+}
+
+fn signal(pid: u32, signal: i32) {
+    // SAFETY: a signal to a process that this test started.
+    assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Gone, or dead and not yet reaped.
+fn is_gone(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .map_or(true, |stat| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))
+}
+
+/// Waits until all of `pids` are gone; the contract says 5 s after the fault.
+fn gone_within_5_s(pids: &[u32], since: Instant) {
+    until("the whole group's end", 30, || pids.iter().all(|&pid| is_gone(pid)).then_some(()));
+    assert!(since.elapsed() < Duration::from_secs(5), "the group outlived the fault by {:?}", since.elapsed());
+}
+
+fn running(workspace: &Path, step: u64) -> (Launched, Vec<u32>) {
+    let mut launched = Launched::start(workspace, &job(), &[]);
+    launched.wait_for_step(step);
+    let stages = launched.stages();
+    assert_eq!(stages.len(), 3);
+    (launched, stages)
+}
+
+fn says(outcome: &Outcome, words: &str) {
+    assert!((outcome.stdout.clone() + &outcome.stderr).contains(words), "no {words:?} in\n{}\n{}", outcome.stdout, outcome.stderr);
+}
+
+#[test]
+fn a_killed_stage_costs_time_and_nothing_else() {
+    let expected = undisturbed();
+    for rank in 0..3 {
+        let workspace = workspace();
+        let (launched, stages) = running(workspace.path(), 5);
+        let struck = Instant::now();
+        signal(stages[rank], libc::SIGKILL);
+        gone_within_5_s(&stages, struck);
+        let outcome = launched.finish(workspace.path());
+        assert_eq!(outcome.hashes(), expected, "after the death of stage {rank}");
+        says(&outcome, &format!("stage {rank}"));
+        says(&outcome, "step 0");
+    }
+}
+
+#[test]
+fn a_stopped_stage_is_noticed_by_its_silence() {
+    let workspace = workspace();
+    let (launched, stages) = running(workspace.path(), 5);
+    signal(stages[1], libc::SIGSTOP);
+    let struck = Instant::now();
+    gone_within_5_s(&[stages[0], stages[2]], struck);
+    assert_eq!(launched.finish(workspace.path()).hashes(), undisturbed());
+}
+
+#[test]
+fn a_terminated_stage_takes_the_group_out_at_a_boundary() {
+    let workspace = workspace();
+    let (launched, stages) = running(workspace.path(), 5);
+    signal(stages[2], libc::SIGTERM);
+    until("the whole group's end", 30, || stages.iter().all(|&pid| is_gone(pid)).then_some(()));
+    assert_eq!(launched.finish(workspace.path()).hashes(), undisturbed());
+}
+
+#[test]
+fn stages_die_with_their_launcher() {
+    let workspace = workspace();
+    let (mut launched, stages) = running(workspace.path(), 5);
+    launched.child.kill().unwrap();
+    launched.child.wait().unwrap();
+    gone_within_5_s(&stages, Instant::now());
+}
+
+#[test]
+fn ctrl_c_leaves_with_143_and_the_next_run_starts_again_and_says_so() {
+    let workspace = workspace();
+    let (launched, stages) = running(workspace.path(), 5);
+    signal(launched.child.id(), libc::SIGINT);
+    let outcome = launched.finish(workspace.path());
+    assert_eq!(outcome.status.code(), Some(143), "{}\n{}", outcome.stdout, outcome.stderr);
+    assert!(stages.iter().all(|&pid| is_gone(pid)));
+    says(&outcome, "step 0");
+    let again = Launched::start(workspace.path(), &job(), &[]).finish(workspace.path());
+    assert_eq!(again.hashes(), undisturbed());
+}
+
+#[test]
+fn one_run_holds_a_job_and_a_finished_one_says_so() {
+    let workspace = workspace();
+    let (launched, _) = running(workspace.path(), 2);
+    let second = {
+        let elsewhere = tempfile::tempdir().unwrap();
+        let file = elsewhere.path().join("job.yaml");
+        std::fs::write(&file, job().yaml()).unwrap();
+        std::process::Command::new(stagecoach_tests::stagecoach())
+            .args(["run", file.to_str().unwrap(), "--workspace", workspace.path().to_str().unwrap()])
+            .output()
+            .unwrap()
+    };
+    assert_eq!(second.status.code(), Some(1));
+    let complaint = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(complaint.contains(&launched.child.id().to_string()), "{complaint}");
+    let first = launched.finish(workspace.path());
+    let again = Launched::start(workspace.path(), &job(), &[]).finish(workspace.path());
+    assert_eq!(again.hashes(), first.hashes());
+    says(&again, "already");
+}

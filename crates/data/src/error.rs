@@ -135,7 +135,9 @@ pub enum DataError {
         path: PathBuf,
     },
     /// A byte-level vocabulary needs room for the bytes.
-    #[error("data.tokenizer.train.vocabSize is {found}: a byte-level tokenizer needs at least {least} (256 bytes and 3 special tokens)")]
+    #[error(
+        "data.tokenizer.train.vocabSize is {found}: a byte-level tokenizer needs at least {least} (256 bytes and 3 special tokens)"
+    )]
     VocabularyTooSmall {
         /// Asked for.
         found: usize,

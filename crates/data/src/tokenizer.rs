@@ -31,14 +31,20 @@ impl Tokenizer {
     /// # Errors
     /// The file can't be read, or is no tokenizer.
     pub fn load(path: &Path) -> Result<Tokenizer, DataError> {
+        Tokenizer::read(path).map(|(tokenizer, _)| tokenizer)
+    }
+
+    /// The tokenizer and the bytes it was made from.
+    pub(crate) fn read(path: &Path) -> Result<(Tokenizer, Vec<u8>), DataError> {
         let bytes = fs::read(path).map_err(|error| match error.kind() {
             ErrorKind::NotFound => DataError::Tokenizer {
                 path: path.into(),
-                problem: "there is no such file: check data.tokenizer.file.path, which starts at the volume's root".into(),
+                problem: "there is no such file: check data.tokenizer.file.path, which starts at the volume's root"
+                    .into(),
             },
             _ => DataError::io("read", path)(error),
         })?;
-        Tokenizer::from_bytes(path, &bytes)
+        Ok((Tokenizer::from_bytes(path, &bytes)?, bytes))
     }
 
     pub(crate) fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Tokenizer, DataError> {
@@ -113,7 +119,8 @@ impl Tokenizer {
     /// The `tokenizer_config.json` with which `AutoTokenizer.from_pretrained` opens this tokenizer.
     pub(crate) fn config(&self) -> Value {
         let mut config = json!({"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false});
-        let names = [("bos_token", self.begin_of_text()), ("eos_token", self.end_of_text()), ("pad_token", self.padding())];
+        let names =
+            [("bos_token", self.begin_of_text()), ("eos_token", self.end_of_text()), ("pad_token", self.padding())];
         for (key, id) in names {
             if let Some(name) = id.and_then(|id| self.inner.id_to_token(id)) {
                 config[key] = name.into();

@@ -7,7 +7,9 @@ use std::thread;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::processors::template::TemplateProcessing;
-use tokenizers::{AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerBuilder};
+use tokenizers::{
+    AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerBuilder,
+};
 
 use crate::corpus::{Content, Corpus, Cursor};
 use crate::error::DataError;
@@ -27,7 +29,12 @@ const QUEUE: usize = 64;
 ///
 /// # Errors
 /// What is wrong with the corpus.
-pub(crate) fn train(corpus: &Corpus, vocab_size: usize, path: &Path, read: &mut dyn FnMut(u64)) -> Result<Vec<u8>, DataError> {
+pub(crate) fn train(
+    corpus: &Corpus,
+    vocab_size: usize,
+    path: &Path,
+    read: &mut dyn FnMut(u64),
+) -> Result<Vec<u8>, DataError> {
     let bad = |problem: String| DataError::Tokenizer { path: path.into(), problem };
     let failed = |error: tokenizers::Error| bad(format!("it could not be trained: {error}"));
 
@@ -48,7 +55,10 @@ pub(crate) fn train(corpus: &Corpus, vocab_size: usize, path: &Path, read: &mut 
     })
 }
 
-pub(crate) fn learn(vocab_size: usize, texts: impl Iterator<Item = String> + Send) -> Result<Vec<u8>, tokenizers::Error> {
+pub(crate) fn learn(
+    vocab_size: usize,
+    texts: impl Iterator<Item = String> + Send,
+) -> Result<Vec<u8>, tokenizers::Error> {
     let special = SPECIAL.map(|name| AddedToken::from(name, true)).to_vec();
     let mut trainer = BpeTrainer::builder()
         .vocab_size(vocab_size)
@@ -58,11 +68,12 @@ pub(crate) fn learn(vocab_size: usize, texts: impl Iterator<Item = String> + Sen
         .show_progress(false)
         .build();
     let bytes = ByteLevel::new(false, false, true);
-    let mut tokenizer = TokenizerBuilder::<BPE, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>::new()
-        .with_model(BPE::default())
-        .with_pre_tokenizer(Some(bytes.into()))
-        .with_decoder(Some(bytes.into()))
-        .build()?;
+    let mut tokenizer =
+        TokenizerBuilder::<BPE, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>::new()
+            .with_model(BPE::default())
+            .with_pre_tokenizer(Some(bytes.into()))
+            .with_decoder(Some(bytes.into()))
+            .build()?;
     tokenizer.train(&mut trainer, texts)?;
     // For whoever loads the finished model elsewhere: a prompt begins as every document began in training.
     let begin = TemplateProcessing::builder()

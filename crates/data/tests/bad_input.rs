@@ -16,21 +16,37 @@ fn refused(files: &[(&str, &[u8])], complaint: &str) {
 #[track_caller]
 fn refused_by(volume: &Volume, complaint: &str) {
     assert_eq!(volume.complaint(), complaint);
-    assert_eq!(fs::read_dir(&volume.settings.cache).into_iter().flatten().count(), 0, "something was left in the cache");
+    assert_eq!(
+        fs::read_dir(&volume.settings.cache).into_iter().flatten().count(),
+        0,
+        "something was left in the cache"
+    );
 }
 
 #[test]
 fn patterns() {
     let mut volume = Volume::new(&[("x.txt", b"a b c d")]);
     volume.settings.paths = vec!["corpus/*.txt".into(), "corpse/*.txt".into()];
-    refused_by(&volume, "data.paths: no file matches \"corpse/*.txt\" below VOLUME: check the spelling, and that the files are on the volume (a folder is matched by \"folder/**/*.txt\")");
+    refused_by(
+        &volume,
+        "data.paths: no file matches \"corpse/*.txt\" below VOLUME: check the spelling, and that the files are on the volume (a folder is matched by \"folder/**/*.txt\")",
+    );
     volume.settings.paths = vec!["corpus".into()];
-    refused_by(&volume, "data.paths: no file matches \"corpus\" below VOLUME: check the spelling, and that the files are on the volume (a folder is matched by \"folder/**/*.txt\")");
+    refused_by(
+        &volume,
+        "data.paths: no file matches \"corpus\" below VOLUME: check the spelling, and that the files are on the volume (a folder is matched by \"folder/**/*.txt\")",
+    );
     volume.settings.paths = vec!["corpus/***".into()];
-    refused_by(&volume, "data.paths: \"corpus/***\" is not a valid pattern: wildcards are either regular `*` or recursive `**`");
+    refused_by(
+        &volume,
+        "data.paths: \"corpus/***\" is not a valid pattern: wildcards are either regular `*` or recursive `**`",
+    );
     volume.settings.paths = vec![];
     refused_by(&volume, "data.paths is empty: name at least one file or pattern, such as \"corpus/**/*.txt\"");
-    refused(&[("x.md", b"a")], "VOLUME/corpus/x.md is not a .txt, .jsonl, .parquet, .tokens or .u16 file: narrow data.paths so that it matches corpus files only");
+    refused(
+        &[("x.md", b"a")],
+        "VOLUME/corpus/x.md is not a .txt, .jsonl, .parquet, .tokens or .u16 file: narrow data.paths so that it matches corpus files only",
+    );
 }
 
 #[test]
@@ -51,7 +67,10 @@ fn invalid_utf8() {
     refused_by(&Volume::new(&[("x.txt", &text)]).train(300), complaint);
     let cut_off = &text[..200_004];
     refused(&[("x.txt", cut_off)], complaint);
-    refused(&[("x.jsonl", b"{\"text\": \"a\"}\n{\"text\": \"caf\xe9\"}")], "VOLUME/corpus/x.jsonl is not valid UTF-8 at byte 27: convert it (iconv -f latin1 -t utf-8) or leave it out of data.paths");
+    refused(
+        &[("x.jsonl", b"{\"text\": \"a\"}\n{\"text\": \"caf\xe9\"}")],
+        "VOLUME/corpus/x.jsonl is not valid UTF-8 at byte 27: convert it (iconv -f latin1 -t utf-8) or leave it out of data.paths",
+    );
 }
 
 #[test]
@@ -60,9 +79,15 @@ fn lines() {
         let lines = format!("{{\"text\": \"a\"}}\n{line}\n");
         refused(&[("x.jsonl", lines.as_bytes())], &format!("VOLUME/corpus/x.jsonl, line 2: {problem}"));
     };
-    second(r#"{"text": "b"#, "this is not JSON (EOF while parsing a string at column 11): every line must be an object such as {\"text\": \"...\"}");
+    second(
+        r#"{"text": "b"#,
+        "this is not JSON (EOF while parsing a string at column 11): every line must be an object such as {\"text\": \"...\"}",
+    );
     second("[1]", "this is JSON, but no object: every line must be one such as {\"text\": \"...\"}");
-    second(r#"{"texts": "b", "id": 1}"#, "there is no field \"text\", only texts, id: set data.textField to the one that holds the text");
+    second(
+        r#"{"texts": "b", "id": 1}"#,
+        "there is no field \"text\", only texts, id: set data.textField to the one that holds the text",
+    );
     second("{}", "the object has no fields: it needs \"text\"");
     second(r#"{"text": null}"#, "the field \"text\" holds null, not text: put it right or remove the line");
 }
@@ -72,40 +97,76 @@ fn rows() {
     let volume = Volume::new(&[]);
     let path = volume.folder.path().join("corpus/x.parquet");
     parquet(&path, "content", &[Some("a")]);
-    refused_by(&volume, "VOLUME/corpus/x.parquet has no column \"text\", only number, content: set data.textField to the one that holds the text");
+    refused_by(
+        &volume,
+        "VOLUME/corpus/x.parquet has no column \"text\", only number, content: set data.textField to the one that holds the text",
+    );
     parquet(&path, "text", &[Some("a"), Some("b"), Some("c"), None]);
     refused_by(&volume, "VOLUME/corpus/x.parquet, row 3: \"text\" is null: put it right or remove the row");
     fs::write(&path, &fs::read(&path).unwrap()[..100]).unwrap();
-    refused_by(&volume, "VOLUME/corpus/x.parquet can't be read as Parquet: Parquet error: Invalid Parquet file. Corrupt footer");
+    refused_by(
+        &volume,
+        "VOLUME/corpus/x.parquet can't be read as Parquet: Parquet error: Invalid Parquet file. Corrupt footer",
+    );
     let mut volume = volume;
     parquet(&path, "text", &[Some("a")]);
     volume.settings.text_field = "number".into();
-    refused_by(&volume, "VOLUME/corpus/x.parquet can't be read as Parquet: the column \"number\" is INT64, not text: set data.textField to one that holds text");
+    refused_by(
+        &volume,
+        "VOLUME/corpus/x.parquet can't be read as Parquet: the column \"number\" is INT64, not text: set data.textField to one that holds text",
+    );
 }
 
 #[test]
 fn token_files() {
-    refused(&[("x.u16", &little_endian(&[A, EOT, 12, A], 2))], "VOLUME/corpus/x.u16: token 2 is 12, but the tokenizer has 12 tokens (ids 0 to 11): give the tokenizer that made this file as data.tokenizer.file");
+    refused(
+        &[("x.u16", &little_endian(&[A, EOT, 12, A], 2))],
+        "VOLUME/corpus/x.u16: token 2 is 12, but the tokenizer has 12 tokens (ids 0 to 11): give the tokenizer that made this file as data.tokenizer.file",
+    );
     let far = [vec![A; 20_000], vec![4_000_000_000]].concat();
-    refused(&[("x.tokens", &little_endian(&far, 4))], "VOLUME/corpus/x.tokens: token 20000 is 4000000000, but the tokenizer has 12 tokens (ids 0 to 11): give the tokenizer that made this file as data.tokenizer.file");
-    refused(&[("x.tokens", b"abcde")], "VOLUME/corpus/x.tokens has 5 bytes, which is no whole number of 4-byte token ids: is it cut off, or of another kind (.tokens holds 32-bit, .u16 16-bit little-endian ids)?");
-    refused_by(&Volume::new(&[("x.tokens", &little_endian(&[A], 4))]).train(300), "VOLUME/corpus/x.tokens holds token ids, which a tokenizer still to be trained can't have made: give theirs with data.tokenizer {type: File, file: {path: ...}}");
+    refused(
+        &[("x.tokens", &little_endian(&far, 4))],
+        "VOLUME/corpus/x.tokens: token 20000 is 4000000000, but the tokenizer has 12 tokens (ids 0 to 11): give the tokenizer that made this file as data.tokenizer.file",
+    );
+    refused(
+        &[("x.tokens", b"abcde")],
+        "VOLUME/corpus/x.tokens has 5 bytes, which is no whole number of 4-byte token ids: is it cut off, or of another kind (.tokens holds 32-bit, .u16 16-bit little-endian ids)?",
+    );
+    refused_by(
+        &Volume::new(&[("x.tokens", &little_endian(&[A], 4))]).train(300),
+        "VOLUME/corpus/x.tokens holds token ids, which a tokenizer still to be trained can't have made: give theirs with data.tokenizer {type: File, file: {path: ...}}",
+    );
 }
 
 #[test]
 fn tokenizers() {
     let mut volume = Volume::new(&[("x.txt", b"a b c d e f")]);
     volume.settings.tokenizer = TokenizerSource::File { path: "none.json".into() };
-    refused_by(&volume, "the tokenizer VOLUME/none.json: there is no such file: check data.tokenizer.file.path, which starts at the volume's root");
+    refused_by(
+        &volume,
+        "the tokenizer VOLUME/none.json: there is no such file: check data.tokenizer.file.path, which starts at the volume's root",
+    );
     volume.settings.tokenizer = TokenizerSource::File { path: "letters/tokenizer.json".into() };
     volume.write("letters/tokenizer.json", b"{\"model\": {}}");
-    assert!(volume.complaint().starts_with("the tokenizer VOLUME/letters/tokenizer.json: this is no tokenizer.json that can be read: "), "{}", volume.complaint());
+    assert!(
+        volume
+            .complaint()
+            .starts_with("the tokenizer VOLUME/letters/tokenizer.json: this is no tokenizer.json that can be read: "),
+        "{}",
+        volume.complaint()
+    );
     let mut endless = letters();
     endless["added_tokens"] = serde_json::json!([]);
     endless["model"]["vocab"] = serde_json::json!({"a": 0, "[UNK]": 1});
     volume.write("letters/tokenizer.json", endless.to_string().as_bytes());
-    refused_by(&volume, "the tokenizer VOLUME/letters/tokenizer.json has no end-of-text token, so the end of a document could not be learned: add one of [EOT], </s>, <eos>, [EOS], <|end_of_text|>, <|endoftext|> to its added_tokens");
-    refused_by(&volume.train(258), "data.tokenizer.train.vocabSize is 258: a byte-level tokenizer needs at least 259 (256 bytes and 3 special tokens)");
+    refused_by(
+        &volume,
+        "the tokenizer VOLUME/letters/tokenizer.json has no end-of-text token, so the end of a document could not be learned: add one of [EOT], </s>, <eos>, [EOS], <|end_of_text|>, <|endoftext|> to its added_tokens",
+    );
+    refused_by(
+        &volume.train(258),
+        "data.tokenizer.train.vocabSize is 258: a byte-level tokenizer needs at least 259 (256 bytes and 3 special tokens)",
+    );
 }
 
 #[test]
@@ -113,7 +174,10 @@ fn too_short() {
     let mut volume = Volume::new(&[("x.txt", b"a b")]);
     volume.settings.packing = true;
     let short = |sequences, held_out| {
-        format!("the corpus is too short: 4 tokens in 1 documents make {sequences} sequences of {} tokens, of which {held_out} held out, and none is left to train on: add text, or lower data.sequenceLength or data.evaluation.fraction", 4 - sequences)
+        format!(
+            "the corpus is too short: 4 tokens in 1 documents make {sequences} sequences of {} tokens, of which {held_out} held out, and none is left to train on: add text, or lower data.sequenceLength or data.evaluation.fraction",
+            4 - sequences
+        )
     };
     assert_eq!(volume.complaint(), short(0, 0));
     volume.settings.evaluation_fraction = 0.01;

@@ -46,11 +46,7 @@ fn packed_rows_hold_many_documents() {
     volume.settings.sequence_length = 11;
     assert_eq!(
         rows(&volume.open()),
-        [(
-            vec![0, 4, 5, 6, 1, 0, 5, 6, 1, 0, 6],
-            vec![4, 5, 6, 1, NONE, 5, 6, 1, NONE, 6, 1],
-            vec![5, 9]
-        )]
+        [(vec![0, 4, 5, 6, 1, 0, 5, 6, 1, 0, 6], vec![4, 5, 6, 1, NONE, 5, 6, 1, NONE, 6, 1], vec![5, 9])]
     );
     // A document that starts right after the row takes the last target, and is no start within the row.
     volume.settings.sequence_length = 5;
@@ -130,7 +126,10 @@ fn the_last_sequences_are_held_out() {
     assert_eq!((&batches[0].inputs, &batches[0].targets), (&vec![7, 4, 5, 6], &vec![4, 5, 6, 7]));
     assert_eq!((&batches[1].inputs, &batches[1].targets), (&vec![7, 7], &vec![7, 1]));
     // However long the training, it stays with the others: the only end of text is held out.
-    assert_eq!(rows(&dataset).into_iter().map(|(inputs, ..)| inputs).collect::<Vec<_>>(), [[0, 4], [5, 6], [5, 6], [7, 4]]);
+    assert_eq!(
+        rows(&dataset).into_iter().map(|(inputs, ..)| inputs).collect::<Vec<_>>(),
+        [[0, 4], [5, 6], [5, 6], [7, 4]]
+    );
     let seen: Vec<_> = (0..40).flat_map(|step| all(&dataset, &dataset.step(3, step * 5, 5, 2))).collect();
     assert!(seen.iter().flat_map(|batch| &batch.targets).all(|&target| target != i64::from(EOT)));
     // A fraction that rounds to nothing still holds out one.

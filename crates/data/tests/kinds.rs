@@ -35,7 +35,8 @@ fn a_row_of_parquet_is_a_document() {
 fn token_files_are_split_where_documents_end_or_begin() {
     for (name, width) in [("x.tokens", 4), ("x.u16", 2)] {
         // Like the cache itself, with an end first (as GPT-2's corpora have it), no ends, no begins, and nothing at all.
-        let files = [&[BOT, A, B, EOT, BOT, C, EOT][..], &[EOT, A, B, EOT, C], &[BOT, A, B, BOT, C], &[A, B, EOT, C, EOT, EOT]];
+        let files =
+            [&[BOT, A, B, EOT, BOT, C, EOT][..], &[EOT, A, B, EOT, C], &[BOT, A, B, BOT, C], &[A, B, EOT, C, EOT, EOT]];
         for file in files {
             let volume = Volume::new(&[(name, &little_endian(file, width)), ("y.tokens", b"")]);
             assert_eq!(volume.ids(), TWO_DOCUMENTS, "{file:?}");

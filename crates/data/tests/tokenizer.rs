@@ -39,7 +39,10 @@ fn special_tokens_come_first_and_the_size_is_the_real_one() {
     for (wanted, got) in [(259, 259), (270, 270), (50_000, 0)] {
         let volume = Volume::new(&[("x.txt", TEXT.repeat(10).as_bytes())]).train(wanted);
         let tokenizer = Tokenizer::load(&volume.open().tokenizer_files().0).unwrap();
-        assert_eq!((tokenizer.begin_of_text(), tokenizer.end_of_text(), tokenizer.padding()), (Some(0), Some(1), Some(2)));
+        assert_eq!(
+            (tokenizer.begin_of_text(), tokenizer.end_of_text(), tokenizer.padding()),
+            (Some(0), Some(1), Some(2))
+        );
         assert_eq!(tokenizer.vocab_size(), volume.prepare().unwrap().vocab_size);
         match got {
             0 => assert!((270..400).contains(&tokenizer.vocab_size()), "a short text can't fill {wanted}"),

@@ -9,7 +9,7 @@ use super::publish::{TEMPORARY, publish, publish_bytes};
 use super::{DOCUMENTS, IDS, TOKENIZER, TOKENIZER_CONFIG};
 use crate::corpus::{Content, Corpus};
 use crate::error::DataError;
-use crate::settings::{Progress, Settings, TokenizerSource};
+use crate::settings::Progress;
 use crate::tokenizer::Tokenizer;
 use crate::train;
 
@@ -20,11 +20,17 @@ const PARTS: &str = "parts";
 const BATCH: usize = 1 << 20;
 
 pub(super) struct Build<'a> {
-    pub(super) settings: &'a Settings,
     pub(super) corpus: &'a Corpus,
+    pub(super) origin: &'a Origin,
     pub(super) folder: &'a Path,
     /// Bytes of the corpus in a part.
     pub(super) part: u64,
+}
+
+/// The tokenizer to be used: [`TokenizerSource`] once its file has been read.
+pub(super) enum Origin {
+    Train { vocab_size: usize },
+    File { path: PathBuf, bytes: Vec<u8>, hash: String },
 }
 
 pub(super) struct Built {
@@ -37,14 +43,10 @@ pub(super) struct Built {
 
 impl Build<'_> {
     /// Does what an earlier run left undone, and leaves all but `meta.json` in the folder.
-    pub(super) fn run(
-        &self,
-        given: Option<(PathBuf, Tokenizer)>,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Built, DataError> {
+    pub(super) fn run(&self, progress: &mut dyn FnMut(Progress)) -> Result<Built, DataError> {
         let parts = self.folder.join(PARTS);
         fs::create_dir_all(&parts).map_err(DataError::io("create", &parts))?;
-        let tokenizer = self.tokenizer(given, progress)?;
+        let tokenizer = self.tokenizer(progress)?;
         let headers = self.tokenise(&tokenizer, progress)?;
         for source in &self.corpus.sources {
             source.check_unchanged()?;
@@ -74,41 +76,33 @@ impl Build<'_> {
         }
     }
 
-    fn tokenizer(
-        &self,
-        given: Option<(PathBuf, Tokenizer)>,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Tokenizer, DataError> {
+    fn tokenizer(&self, progress: &mut dyn FnMut(Progress)) -> Result<Tokenizer, DataError> {
         let path = self.folder.join(TOKENIZER);
-        let is_right = |found: &Tokenizer| given.as_ref().is_none_or(|(_, given)| given.hash() == found.hash());
-        let tokenizer = match Tokenizer::load(&path).ok().filter(is_right) {
+        let right = |found: &Tokenizer| match self.origin {
+            Origin::Train { .. } => true,
+            Origin::File { hash, .. } => hash == found.hash(),
+        };
+        let tokenizer = match Tokenizer::load(&path).ok().filter(right) {
             Some(tokenizer) => tokenizer,
             None => {
-                publish_bytes(&path, &self.make_tokenizer(&path, progress)?)?;
+                match self.origin {
+                    Origin::Train { vocab_size } => {
+                        let total = self.corpus.size();
+                        let mut read = |done| progress(Progress { what: "training the tokenizer", done, total });
+                        publish_bytes(&path, &train::train(self.corpus, *vocab_size, &path, &mut read)?)?;
+                    }
+                    Origin::File { bytes, .. } => publish_bytes(&path, bytes)?,
+                }
                 Tokenizer::load(&path)?
             }
         };
-        let config = match given.and_then(|(path, _)| fs::read(path.with_file_name(TOKENIZER_CONFIG)).ok()) {
-            Some(bytes) => bytes,
-            None => format!("{:#}\n", tokenizer.config()).into_bytes(),
+        let theirs = match self.origin {
+            Origin::Train { .. } => None,
+            Origin::File { path, .. } => fs::read(path.with_file_name(TOKENIZER_CONFIG)).ok(),
         };
+        let config = theirs.unwrap_or_else(|| format!("{:#}\n", tokenizer.config()).into_bytes());
         publish_bytes(&self.folder.join(TOKENIZER_CONFIG), &config)?;
         Ok(tokenizer)
-    }
-
-    /// The bytes of the `tokenizer.json` that the settings ask for.
-    fn make_tokenizer(&self, path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Vec<u8>, DataError> {
-        match &self.settings.tokenizer {
-            TokenizerSource::Train { vocab_size } => {
-                let total = self.corpus.size();
-                let mut read = |done| progress(Progress { what: "training the tokenizer", done, total });
-                train::train(self.corpus, *vocab_size, path, &mut read)
-            }
-            TokenizerSource::File { path } => {
-                let path = self.settings.root.join(path);
-                fs::read(&path).map_err(DataError::io("read", &path))
-            }
-        }
     }
 
     /// The headers of all parts, of which those not there yet are made.

@@ -20,7 +20,7 @@ use crate::error::DataError;
 use crate::settings::{Progress, Settings, TokenizerSource};
 use crate::tokenizer::Tokenizer;
 use crate::train;
-use build::Build;
+use build::{Build, Origin};
 use meta::Meta;
 
 pub(crate) const IDS: &str = "ids.bin";
@@ -73,10 +73,10 @@ fn prepare_in_parts(settings: &Settings, part: u64, progress: &mut dyn FnMut(Pro
     if corpus.size() == 0 {
         return Err(DataError::Empty { files: corpus.sources.len() });
     }
-    let given = given_tokenizer(settings, &corpus)?;
+    let origin = origin(settings, &corpus)?;
     let sources = meta::hash_sources(&corpus, &settings.cache, progress)?;
     let corpus_hash = meta::corpus_hash(&corpus, &sources);
-    let folder = PathBuf::from(key(&corpus_hash, &settings.tokenizer, given.as_ref()));
+    let folder = PathBuf::from(key(&corpus_hash, &origin));
     let path = settings.cache.join(&folder);
 
     let prepared = match Meta::load(&path) {
@@ -85,8 +85,8 @@ fn prepare_in_parts(settings: &Settings, part: u64, progress: &mut dyn FnMut(Pro
             meta.prepared
         }
         None => {
-            let build = Build { settings, corpus: &corpus, folder: &path, part };
-            let built = build.run(given, progress).and_then(|built| {
+            let build = Build { corpus: &corpus, origin: &origin, folder: &path, part };
+            let built = build.run(progress).and_then(|built| {
                 let prepared = Prepared {
                     folder,
                     corpus_hash,
@@ -122,33 +122,32 @@ fn prepare_in_parts(settings: &Settings, part: u64, progress: &mut dyn FnMut(Pro
     Ok(prepared)
 }
 
-/// The tokenizer that the settings name, if one is to be read and not trained.
-fn given_tokenizer(settings: &Settings, corpus: &Corpus) -> Result<Option<(PathBuf, Tokenizer)>, DataError> {
+/// Where the tokenizer comes from, its file read and both found fit for the corpus.
+fn origin(settings: &Settings, corpus: &Corpus) -> Result<Origin, DataError> {
     match &settings.tokenizer {
         TokenizerSource::File { path } => {
             let path = settings.root.join(path);
-            let tokenizer = Tokenizer::load(&path)?;
+            let (tokenizer, bytes) = Tokenizer::read(&path)?;
             tokenizer.require_end_of_text()?;
-            Ok(Some((path, tokenizer)))
+            Ok(Origin::File { path, bytes, hash: tokenizer.hash().to_owned() })
         }
-        TokenizerSource::Train { vocab_size } => {
-            if *vocab_size < train::LEAST_VOCABULARY {
-                return Err(DataError::VocabularyTooSmall { found: *vocab_size, least: train::LEAST_VOCABULARY });
+        &TokenizerSource::Train { vocab_size } => {
+            if vocab_size < train::LEAST_VOCABULARY {
+                return Err(DataError::VocabularyTooSmall { found: vocab_size, least: train::LEAST_VOCABULARY });
             }
             match corpus.sources.iter().find(|source| matches!(source.kind, Kind::Ids16 | Kind::Ids32)) {
                 Some(source) => Err(DataError::IdsWithoutTokenizer { path: source.path.clone() }),
-                None => Ok(None),
+                None => Ok(Origin::Train { vocab_size }),
             }
         }
     }
 }
 
 /// The cache's folder: 32 hexadecimal digits.
-fn key(corpus_hash: &str, source: &TokenizerSource, given: Option<&(PathBuf, Tokenizer)>) -> String {
-    let tokenizer = match (source, given) {
-        (_, Some((_, tokenizer))) => format!("file {}", tokenizer.hash()),
-        (TokenizerSource::Train { vocab_size }, None) => format!("train {} {vocab_size}", train::RECIPE),
-        (TokenizerSource::File { .. }, None) => String::new(), // a given tokenizer has been read
+fn key(corpus_hash: &str, origin: &Origin) -> String {
+    let tokenizer = match origin {
+        Origin::Train { vocab_size } => format!("train {} {vocab_size}", train::RECIPE),
+        Origin::File { hash, .. } => format!("file {hash}"),
     };
     let hash = blake3::hash(format!("stagecoach tokens {FORMAT}\n{corpus_hash}\n{tokenizer}\n").as_bytes());
     hash.to_hex()[..32].to_owned()

@@ -122,7 +122,10 @@ fn a_killed_run_goes_on_after_its_last_part() {
         assert!(contents(&settings) == contents(&undisturbed), "killed at call {at}");
         if at > first + 1 {
             assert!(done_before > 0, "killed at call {at} after no part");
-            assert!(went_on_from.is_none_or(|done| done > done_before as u64 * PART), "began anew after {done_before} parts");
+            assert!(
+                went_on_from.is_none_or(|done| done > done_before as u64 * PART),
+                "began anew after {done_before} parts"
+            );
         }
     }
 }

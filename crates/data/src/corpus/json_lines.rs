@@ -33,7 +33,11 @@ pub(super) fn read(source: &Source, field: &str, from: Cursor, cut: bool, each: 
         let json = json.trim();
         if !json.is_empty() {
             let line = next.record;
-            let text = document(json, field).map_err(|problem| DataError::Line { path: source.path.clone(), line, problem })?;
+            let text = document(json, field).map_err(|problem| DataError::Line {
+                path: source.path.clone(),
+                line,
+                problem,
+            })?;
             pieces::send(&text, cut, next, next.offset, each)?;
         }
     }
@@ -50,11 +54,16 @@ fn document(json: &str, field: &str) -> Result<String, String> {
     };
     match fields.remove(field) {
         Some(Value::String(text)) => Ok(text),
-        Some(other) => Err(format!("the field \"{field}\" holds {}, not text: put it right or remove the line", kind(&other))),
+        Some(other) => {
+            Err(format!("the field \"{field}\" holds {}, not text: put it right or remove the line", kind(&other)))
+        }
         None if fields.is_empty() => Err(format!("the object has no fields: it needs \"{field}\"")),
         None => {
             let names: Vec<&str> = fields.keys().map(String::as_str).collect();
-            Err(format!("there is no field \"{field}\", only {}: set data.textField to the one that holds the text", names.join(", ")))
+            Err(format!(
+                "there is no field \"{field}\", only {}: set data.textField to the one that holds the text",
+                names.join(", ")
+            ))
         }
     }
 }

@@ -28,7 +28,9 @@ pub(super) fn read(source: &Source, field: &str, from: Cursor, cut: bool, each: 
     })?;
     let description = schema.column(column);
     if description.max_rep_level() > 0 {
-        return Err(bad(format!("the column \"{field}\" holds lists, not text: set data.textField to one that holds text")));
+        return Err(bad(format!(
+            "the column \"{field}\" holds lists, not text: set data.textField to one that holds text"
+        )));
     }
     let rows_in_all = reader.metadata().file_metadata().num_rows().max(1) as u64;
 
@@ -40,9 +42,12 @@ pub(super) fn read(source: &Source, field: &str, from: Cursor, cut: bool, each: 
             row = end;
             continue;
         }
-        let ColumnReader::ByteArrayColumnReader(mut column) = group.get_column_reader(column).map_err(unreadable)? else {
+        let ColumnReader::ByteArrayColumnReader(mut column) = group.get_column_reader(column).map_err(unreadable)?
+        else {
             let found = description.physical_type();
-            return Err(bad(format!("the column \"{field}\" is {found}, not text: set data.textField to one that holds text")));
+            return Err(bad(format!(
+                "the column \"{field}\" is {found}, not text: set data.textField to one that holds text"
+            )));
         };
         if row < from.record {
             column.skip_records((from.record - row) as usize).map_err(unreadable)?;
@@ -59,8 +64,11 @@ pub(super) fn read(source: &Source, field: &str, from: Cursor, cut: bool, each: 
                 // Without optional fields there are no levels, and every row has a value.
                 let present = levels.get(index).is_none_or(|&level| level == description.max_def_level());
                 let value = if present { values.next() } else { None };
-                let value = value.ok_or_else(|| bad_row(row, format!("\"{field}\" is null: put it right or remove the row")))?;
-                let text = value.as_utf8().map_err(|_| bad_row(row, format!("\"{field}\" is not valid UTF-8: convert it or remove the row")))?;
+                let value = value
+                    .ok_or_else(|| bad_row(row, format!("\"{field}\" is null: put it right or remove the row")))?;
+                let text = value.as_utf8().map_err(|_| {
+                    bad_row(row, format!("\"{field}\" is not valid UTF-8: convert it or remove the row"))
+                })?;
                 row += 1;
                 let done = (source.size as f64 * row as f64 / rows_in_all as f64) as u64;
                 pieces::send(text, cut, Cursor { record: row, ..from }, done, each)?;

@@ -84,7 +84,8 @@ impl Volume {
 /// White space separates words; those known are the letters a to h.
 pub fn letters() -> Value {
     let names = ["[BOT]", "[EOT]", "[PAD]", "[UNK]", "a", "b", "c", "d", "e", "f", "g", "h"];
-    let vocabulary: serde_json::Map<String, Value> = names.iter().enumerate().map(|(id, name)| (name.to_string(), json!(id))).collect();
+    let vocabulary: serde_json::Map<String, Value> =
+        names.iter().enumerate().map(|(id, name)| (name.to_string(), json!(id))).collect();
     let special = |id: usize| json!({"id": id, "content": names[id], "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true});
     json!({
         "version": "1.0", "truncation": {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}, "padding": null,
@@ -106,7 +107,8 @@ pub fn parquet(path: &Path, column: &str, texts: &[Option<&str>]) {
     let schema = format!("message rows {{ required int64 number; optional binary {column} (utf8); }}");
     let schema = parquet::schema::parser::parse_message_type(&schema).unwrap();
     fs::create_dir_all(path.parent().unwrap()).unwrap();
-    let mut writer = SerializedFileWriter::new(fs::File::create(path).unwrap(), schema.into(), Default::default()).unwrap();
+    let mut writer =
+        SerializedFileWriter::new(fs::File::create(path).unwrap(), schema.into(), Default::default()).unwrap();
     for group in texts.chunks(2) {
         let mut rows = writer.next_row_group().unwrap();
         let mut numbers = rows.next_column().unwrap().unwrap();

@@ -18,6 +18,8 @@ mod inbox;
 mod join;
 mod line;
 mod member;
+#[cfg(test)]
+mod properties;
 mod roster;
 mod sync;
 mod verdict;

@@ -360,6 +360,21 @@ fn a_record_older_than_the_members_never_reuses_their_number() {
 }
 
 #[test]
+fn a_member_missing_after_all_were_created_is_not_created_again() {
+    let mut observed = running((0..3).map(ready).collect());
+    observed.state.doing = Doing::Running { not_before: Time(0), created: false };
+    let decision = decide(&observed, NOW);
+    assert_eq!(decision.state.doing, Doing::Running { not_before: Time(0), created: true });
+    assert_eq!(decision.actions, []);
+
+    observed.state = decision.state;
+    observed.members.remove(1);
+    let decision = decide(&observed, NOW);
+    assert_eq!((decision.state.attempt.number, decision.state.last_failure.unwrap().stage), (2, Some(1)));
+    assert_eq!(decision.actions, [Action::DeleteMembers { attempt: 1, grace: 10 }]);
+}
+
+#[test]
 fn limits_come_from_the_spec() {
     let text = "apiVersion: stagecoach.dev/v1alpha1\nkind: PipelineJob\nmetadata: {name: a}\nspec: {activeDeadlineSeconds: 9, template: {spec: {terminationGracePeriodSeconds: 45}}}";
     let spec = stagecoach_api::parse(text, "a.yaml").unwrap().spec;

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use stagecoach_api::contract::{ContractError, FailureKind, StageEnv, TerminationMessage};
+use stagecoach_api::contract::{ContractError, FailureKind, HTTP_PORT, StageEnv, TerminationMessage};
 
 use crate::fatal::Fatal;
-use crate::observe::Sink;
+use crate::observe::{Sink, serve};
 use crate::plan::Settings;
 use crate::train::{self, End, Watch, last_words};
 
@@ -22,6 +22,9 @@ pub(super) fn main() -> i32 {
     }) {
         watch.end(FailureKind::Error, &format!("could not handle signals: {error}"));
     }
+    if let Err(error) = serve_status(&env, &watch) {
+        watch.end(FailureKind::Error, &error);
+    }
     let sink = Sink::from_env();
     match read(&env).and_then(|settings| train::run(&env, &settings, &watch, &sink)) {
         Ok(End::Done) => watch.end(FailureKind::Done, "trained to the end"),
@@ -35,6 +38,19 @@ pub(super) fn main() -> i32 {
             }
             watch.end(fatal.kind, &fatal.message)
         }
+    }
+}
+
+/// The pod's HTTP port, or the one that STAGECOACH_HTTP_PORT says; 0 is none, as under the local launcher.
+fn serve_status(env: &StageEnv, watch: &Watch) -> Result<(), String> {
+    let port = match std::env::var("STAGECOACH_HTTP_PORT") {
+        Ok(text) => text.parse().map_err(|_| format!("STAGECOACH_HTTP_PORT is {text:?}, expected a port or 0"))?,
+        Err(_) => HTTP_PORT,
+    };
+    match port {
+        0 => Ok(()),
+        port => serve(&env.pod_ip, port, watch.board().clone())
+            .map_err(|e| format!("could not serve /status at {}:{port} ({e}): set STAGECOACH_HTTP_PORT to a free port, or to 0", env.pod_ip)),
     }
 }
 

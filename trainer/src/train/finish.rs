@@ -63,7 +63,7 @@ pub(super) fn finish(run: &mut Run, architecture: &dyn Architecture, trained: &T
         }
         model.write_json("config.json", &architecture.config())?;
         model.commit(&shards)?;
-        run.sink.emit(&Event::Finished(summary));
+        run.tell(&Event::Finished(summary));
     }
     run.member.gather(Vec::new())?; // committed: nobody leaves before
     Ok(())

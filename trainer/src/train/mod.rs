@@ -9,7 +9,7 @@ mod watch;
 
 pub use watch::{Watch, last_words};
 
-use stagecoach_api::contract::{FailureKind, StageEnv};
+use stagecoach_api::contract::{FailureKind, StageEnv, StagePhase};
 use stagecoach_group::Member;
 
 use crate::execute::{Shape, Stage};
@@ -45,6 +45,18 @@ struct Run<'a> {
     batches: Option<Batches>,
 }
 
+impl Run<'_> {
+    fn tell(&self, event: &Event) {
+        tell(self.watch, self.sink, event);
+    }
+}
+
+/// Tells people, and whoever polls.
+fn tell(watch: &Watch, sink: &Sink, event: &Event) {
+    watch.board().saw(event);
+    sink.emit(event);
+}
+
 /// Runs one stage from its first moment to its last.
 ///
 /// # Errors
@@ -61,10 +73,11 @@ pub fn run(env: &StageEnv, settings: &Settings, watch: &Watch, sink: &Sink) -> R
     let Joined { member, coordinator, roster, plan, verified, listener, notes } =
         join::join(env, settings, device, watch, sink)?;
     for message in notes {
-        sink.emit(&Event::Note { message });
+        tell(watch, sink, &Event::Note { message });
     }
     let architecture = settings.architecture(plan.vocab_size, device);
     let placement = &verified.training.placement;
+    watch.board().phase(StagePhase::Forming);
     watch.doing("building the stage");
     let stage = Stage::build(
         rank,
@@ -95,7 +108,7 @@ pub fn run(env: &StageEnv, settings: &Settings, watch: &Watch, sink: &Sink) -> R
     member.form()?;
     watch.formed();
     if rank == 0 {
-        sink.emit(&Event::Started(started(env, settings, &plan, architecture.as_ref())));
+        tell(watch, sink, &Event::Started(started(env, settings, &plan, architecture.as_ref())));
     }
     let mut run = Run { env, settings, plan: &plan, verified: &verified, member: &member, watch, sink, stage, links, batches };
     let trained = steps::train(&mut run)?;

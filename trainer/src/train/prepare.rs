@@ -3,7 +3,7 @@
 use stagecoach_data::Dataset;
 use stagecoach_group::{Coordinator, Rules};
 
-use super::Watch;
+use super::{Watch, tell};
 use crate::fatal::Fatal;
 use crate::observe::{Event, Sink};
 use crate::plan::{Plan, Settings, layout};
@@ -30,7 +30,7 @@ pub(super) fn prepare(
     let data = settings.data();
     let prepared = stagecoach_data::prepare(&data, &mut |progress| {
         coordinator.preparing(&format!("{}, {} of {} bytes", progress.what, progress.done, progress.total));
-        sink.emit(&Event::Preparing { what: progress.what.to_owned(), done: progress.done, total: progress.total });
+        tell(watch, sink, &Event::Preparing { what: progress.what.to_owned(), done: progress.done, total: progress.total });
     })?;
     watch.doing("planning");
     let vocab_size = settings.vocabulary(prepared.vocab_size)?;

@@ -86,10 +86,10 @@ pub(super) fn train(run: &mut Run) -> Result<Trained, Fatal> {
             };
             sent_before = sent;
             metrics.append(&record)?;
-            run.sink.emit(&Event::Step(record));
+            run.tell(&Event::Step(record));
             if skipped {
                 let message = format!("step {step} was skipped: its loss or gradient is not finite");
-                run.sink.emit(&Event::Note { message });
+                run.tell(&Event::Note { message });
             }
         }
         if verdict.stop && step < run.plan.steps {

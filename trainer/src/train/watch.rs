@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use stagecoach_api::contract::{FailureKind, StageEnv, TerminationMessage};
+use stagecoach_api::contract::{FailureKind, StageEnv, StagePhase, TerminationMessage};
 use stagecoach_group::Activity;
+
+use crate::observe::Board;
 
 /// A stage's state, shared by its threads. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -18,6 +20,7 @@ struct Inner {
     formed: AtomicBool,
     leaving: AtomicBool,
     stage: u32,
+    board: Board,
     state: Mutex<State>,
 }
 
@@ -34,7 +37,13 @@ impl Watch {
     pub fn new(env: &StageEnv) -> Watch {
         let state = Mutex::default();
         let off = || AtomicBool::new(false);
-        Watch(Arc::new(Inner { stop: off(), formed: off(), leaving: off(), stage: env.rank, state }))
+        let board = Board::new(env);
+        Watch(Arc::new(Inner { stop: off(), formed: off(), leaving: off(), stage: env.rank, board, state }))
+    }
+
+    /// What others may see of this stage.
+    pub fn board(&self) -> &Board {
+        &self.0.board
     }
 
     /// Whether the stage was asked to stop at the next boundary.
@@ -45,6 +54,7 @@ impl Watch {
     /// SIGTERM: stop at the next boundary; before the first there is nothing to wait for.
     pub fn terminate(&self) {
         self.0.stop.store(true, Ordering::Relaxed);
+        self.0.board.phase(StagePhase::Draining);
         if !self.0.formed.load(Ordering::Relaxed) {
             self.end(FailureKind::Drained, "asked to stop before training began");
         }
@@ -53,6 +63,7 @@ impl Watch {
     /// The group has formed.
     pub fn formed(&self) {
         self.0.formed.store(true, Ordering::Relaxed);
+        self.0.board.phase(StagePhase::Training);
         if self.stop_requested() {
             self.end(FailureKind::Drained, "asked to stop before training began");
         }
@@ -94,6 +105,7 @@ impl Watch {
             state.ended = true;
             let mut words = TerminationMessage::new(kind, self.0.stage, message);
             words.step = state.step;
+            words.progress = Some(self.0.board.snapshot().progress).filter(|progress| progress.step > 0);
             words.action = (!state.doing.is_empty()).then(|| state.doing.clone());
             last_words(&words);
             if !matches!(kind, FailureKind::Done) {

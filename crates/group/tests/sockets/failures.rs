@@ -67,6 +67,17 @@ fn a_silent_member_is_noticed() {
 }
 
 #[test]
+fn a_member_that_does_not_read_holds_up_nobody() {
+    const MESSAGES: usize = 60;
+    let (_coordinator, stages, proxy) = formed_through(3, 2, timing());
+    proxy.freeze();
+    // Far more than the buffers between here and there hold.
+    let sent = vec![7; 1 << 20];
+    (0..MESSAGES).for_each(|_| stages[0].member.tell(1, sent.clone()).unwrap());
+    (0..MESSAGES).for_each(|_| assert!(stages[1].member.told(1).unwrap() == sent));
+}
+
+#[test]
 fn calls_that_wait_return_and_later_ones_fail_at_once() {
     let (_coordinator, mut stages) = formed(2, timing(), Rules::default());
     let dying = stages.remove(1);

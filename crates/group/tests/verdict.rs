@@ -1,0 +1,149 @@
+//! The rule that ends a step: its bits must not depend on who votes what, or in which order.
+
+use proptest::prelude::*;
+use stagecoach_group::{Outcome, Rules, StepVote, Verdict, verdict};
+
+const CLIP: Rules = Rules { clip_norm: Some(1.0), max_skips_in_a_row: 10, save_every: 0, skips_in_a_row: 0 };
+
+/// A vote of each of `ranks` ranks: parameter `i` is held by rank `owners[i]`, the head by the last.
+fn votes(squares: &[f64], owners: &[usize], ranks: usize, loss: f32) -> Vec<StepVote> {
+    let mut votes = vec![StepVote { step: 5, finite: true, ..StepVote::default() }; ranks];
+    for (index, (&square, &owner)) in squares.iter().zip(owners).enumerate() {
+        votes[owner % ranks].squared_norms.push((index as u32, square));
+    }
+    votes[ranks - 1].loss = Some(loss);
+    votes
+}
+
+/// Everything of a verdict that all ranks act on, bit by bit.
+fn bits(verdict: &Verdict) -> (u64, u32, Option<u64>, bool, bool) {
+    let clip = match verdict.outcome {
+        Outcome::Apply { clip } => Some(clip.to_bits()),
+        _ => None,
+    };
+    (verdict.norm.to_bits(), verdict.loss.to_bits(), clip, verdict.save, verdict.stop)
+}
+
+fn reason(votes: &[StepVote]) -> String {
+    let decided = verdict(votes, &CLIP, 0);
+    assert!(decided.stop && !decided.save, "an aborted job stops and keeps its last good checkpoint");
+    let Outcome::Abort { reason } = decided.outcome else { panic!("{:?}", decided.outcome) };
+    reason
+}
+
+proptest! {
+    /// Any cut of the parameters over any number of ranks, told in any order, gives the bits of one rank.
+    #[test]
+    fn the_norm_does_not_depend_on_the_cut(
+        squares in prop::collection::vec(prop_oneof![0.0..1e-12, 0.0..1.0, 0.0..1e12f64], 1..60),
+        owners in prop::collection::vec(0usize..8, 60),
+        ranks in 1usize..8,
+        loss in 0f32..12.0,
+        clip in prop_oneof![Just(None), (1e-3..1e7).prop_map(Some)],
+        turn in 0usize..60,
+    ) {
+        let rules = Rules { clip_norm: clip, ..CLIP };
+        let whole = verdict(&votes(&squares, &owners, 1, loss), &rules, 0);
+        let mut cut = votes(&squares, &owners, ranks, loss);
+        for vote in &mut cut {
+            let by = turn % vote.squared_norms.len().max(1);
+            vote.squared_norms.rotate_left(by);
+            vote.squared_norms.reverse();
+        }
+        prop_assert_eq!(bits(&verdict(&cut, &rules, 0)), bits(&whole));
+        cut.rotate_left(turn % ranks);
+        prop_assert_eq!(bits(&verdict(&cut, &rules, 0)), bits(&whole));
+        // By definition: added in the order of the names.
+        let mut sum = 0.0;
+        squares.iter().for_each(|square| sum += square);
+        prop_assert_eq!(whole.norm.to_bits(), f64::sqrt(sum).to_bits());
+    }
+
+    /// A factor is in (0, 1], brings the norm below the bound, and is exactly 1 below it.
+    #[test]
+    fn the_clip_factor_bounds_the_norm(square in 1e-12..1e12f64, most in 1e-3..1e3f64) {
+        let rules = Rules { clip_norm: Some(most), ..CLIP };
+        let decided = verdict(&votes(&[square], &[0], 1, 1.0), &rules, 0);
+        let Outcome::Apply { clip } = decided.outcome else { return Err(TestCaseError::fail("not applied")) };
+        prop_assert!(clip > 0.0 && clip <= 1.0);
+        prop_assert!(decided.norm * clip <= most);
+        prop_assert_eq!(clip.to_bits() == 1f64.to_bits(), decided.norm + 1e-6 <= most);
+    }
+
+    /// One bad number anywhere skips the step on all ranks.
+    #[test]
+    fn one_bad_number_is_enough(
+        bad in prop_oneof![Just(f64::NAN), Just(f64::INFINITY), Just(f64::NEG_INFINITY)],
+        at in 0usize..12,
+        skipped in 0u32..9,
+    ) {
+        let mut squares = [1.0; 10];
+        let mut loss = 2.0;
+        let mut finite = true;
+        match at {
+            0..10 => squares[at] = bad,
+            10 => loss = bad as f32,
+            _ => finite = false,
+        }
+        let mut all = votes(&squares, &[0, 1, 2, 0, 1, 2, 0, 1, 2, 0], 3, loss);
+        all[1].finite = finite;
+        let decided = verdict(&all, &CLIP, skipped);
+        prop_assert_eq!((decided.outcome, decided.skips_in_a_row), (Outcome::Skip, skipped + 1));
+    }
+}
+
+#[test]
+fn ten_skips_in_a_row_abort_and_a_good_step_starts_anew() {
+    let mut all = votes(&[1.0], &[0], 1, f32::NAN);
+    all[0].save = true;
+    assert!(verdict(&all, &CLIP, 8).save);
+    let last = verdict(&all, &CLIP, 9);
+    let Outcome::Abort { reason } = &last.outcome else { panic!("{last:?}") };
+    assert!(reason.starts_with("step 5 is the last of 10 in a row whose loss or gradient was not finite"), "{reason}");
+    assert!(last.stop && !last.save);
+    assert_eq!(verdict(&votes(&[1.0], &[0], 1, 1.0), &CLIP, 9).skips_in_a_row, 0);
+}
+
+#[test]
+fn votes_that_contradict_each_other_abort() {
+    let mut steps = votes(&[1.0, 1.0], &[0, 1], 2, 1.0);
+    steps[1].step = 6;
+    assert_eq!(reason(&steps), "the stages voted on different steps: stage 0 on step 5, stage 1 on step 6");
+
+    let mut twice = votes(&[1.0, 1.0], &[0, 1], 2, 1.0);
+    twice[1].squared_norms.push((0, 1.0));
+    assert!(reason(&twice).contains("parameter 0 was voted twice, by stage 0 and stage 1"));
+
+    let mut hole = votes(&[1.0, 1.0, 1.0], &[0, 1, 1], 2, 1.0);
+    hole[1].squared_norms.remove(0);
+    assert_eq!(reason(&hole), "no stage voted the norm of parameter 1");
+
+    let mut heads = votes(&[1.0], &[0], 3, 1.0);
+    heads[0].loss = Some(1.0);
+    assert!(reason(&heads).contains("stages [0, 2] all voted a loss"));
+    heads.iter_mut().for_each(|vote| vote.loss = None);
+    assert!(reason(&heads).contains("no stage voted the loss of step 5"));
+
+    assert_eq!(reason(&[]), "no rank voted");
+}
+
+#[test]
+fn one_wish_is_everybodys() {
+    let decide = |change: fn(&mut StepVote), rules: &Rules| {
+        let mut all = votes(&[1.0], &[0], 3, 1.0);
+        change(&mut all[1]);
+        let decided = verdict(&all, rules, 0);
+        (decided.stop, decided.save)
+    };
+    assert_eq!(decide(|_| {}, &CLIP), (false, false));
+    assert_eq!(decide(|vote| vote.stop = true, &CLIP), (true, false));
+    assert_eq!(decide(|vote| vote.save = true, &CLIP), (false, true));
+    assert_eq!(decide(|_| {}, &Rules { save_every: 5, ..CLIP }), (false, true));
+    assert_eq!(decide(|_| {}, &Rules { save_every: 4, ..CLIP }), (false, false));
+}
+
+#[test]
+fn without_a_bound_nothing_is_clipped() {
+    let free = Rules { clip_norm: None, ..CLIP };
+    assert_eq!(verdict(&votes(&[1e30], &[0], 1, 1.0), &free, 0).outcome, Outcome::Apply { clip: 1.0 });
+}

@@ -1,0 +1,91 @@
+//! `/healthz /readyz /metrics /status` on one port. A pull: no token, no write from a pod to anywhere.
+
+use std::net::TcpListener;
+
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::routing::get;
+use axum::{Json, Router};
+
+use super::Board;
+
+/// Serves `board` on a thread of its own, for the life of the process.
+///
+/// # Errors
+/// If the port can't be had, or the thread can't be started.
+pub fn serve(host: &str, port: u16, board: Board) -> std::io::Result<()> {
+    let listener = TcpListener::bind((host, port))?;
+    listener.set_nonblocking(true)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    std::thread::Builder::new().name("http".into()).spawn(move || {
+        runtime.block_on(async move {
+            let served = async { axum::serve(tokio::net::TcpListener::from_std(listener)?, router(board)).await };
+            if let Err(error) = served.await {
+                tracing::warn!("the status server stopped: {error}");
+            }
+        });
+    })?;
+    Ok(())
+}
+
+fn router(board: Board) -> Router {
+    let (ready, metrics, status) = (board.clone(), board.clone(), board);
+    Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route(
+            "/readyz",
+            get(move || async move {
+                match ready.is_ready() {
+                    true => (StatusCode::OK, "ready\n"),
+                    false => (StatusCode::SERVICE_UNAVAILABLE, "the group has not formed yet\n"),
+                }
+            }),
+        )
+        .route(
+            "/metrics",
+            get(move || async move {
+                ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], metrics.metrics())
+            }),
+        )
+        .route("/status", get(move || async move { Json(status.snapshot()) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use stagecoach_api::contract::{StageEnv, StagePhase, StageStatus, env};
+
+    use super::super::lines::tests::{record, started};
+    use super::super::{Board, Event};
+    use super::*;
+
+    fn ask(port: u16, path: &str) -> (String, String) {
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.lines().next().unwrap().to_owned(), body.to_owned())
+    }
+
+    #[test]
+    fn the_endpoints_say_who_how_far_and_whether_ready() {
+        let vars = [(env::RANK, "0"), (env::WORLD_SIZE, "1"), (env::JOB, "j"), (env::JOB_UID, "u"), (env::ATTEMPT, "3")];
+        let more = [(env::MASTER_ADDR, "127.0.0.1"), (env::POD_IP, "127.0.0.1"), (env::POD_UID, "p")];
+        let board = Board::new(&StageEnv::from_vars(vars.into_iter().chain(more)).unwrap());
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        serve("127.0.0.1", free, board.clone()).unwrap();
+        assert!(ask(free, "/healthz").0.contains("200"));
+        assert!(ask(free, "/readyz").0.contains("503"));
+        board.phase(StagePhase::Training);
+        board.saw(&Event::Started(started()));
+        board.saw(&Event::Step(record(7)));
+        assert!(ask(free, "/readyz").0.contains("200"));
+        let status: StageStatus = serde_json::from_str(&ask(free, "/status").1).unwrap();
+        assert_eq!((status.job_uid.as_str(), status.attempt, status.pod_uid.as_str()), ("u", 3, "p"));
+        assert_eq!(status.progress.step, 7);
+        let metrics = ask(free, "/metrics").1;
+        assert!(metrics.contains("stagecoach_step 7") && metrics.trim_end().ends_with("# EOF"), "{metrics}");
+    }
+}

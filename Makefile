@@ -50,7 +50,7 @@ texts: tools ## the Shakespeare plays into the workspace, checked by hash
 
 # A missing prerequisite is one sentence with its remedy.
 tools:
-	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust 1.89 or newer from https://rustup.rs" >&2; exit 1; }
+	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust 1.95 or newer from https://rustup.rs" >&2; exit 1; }
 	@command -v c++ >/dev/null || { echo "a C++ compiler is missing: install g++ (Debian: apt-get install g++)" >&2; exit 1; }
 	@command -v python3 >/dev/null || { echo "python3 is missing: install it with pip (Debian: apt-get install python3 python3-pip)" >&2; exit 1; }
 	@python3 -m pip --version >/dev/null 2>&1 || { echo "python3 has no pip: install it (Debian: apt-get install python3-pip)" >&2; exit 1; }

@@ -102,11 +102,12 @@ impl Launched {
         for entry in std::fs::read_dir("/proc").unwrap().flatten() {
             let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
             let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
-            let parent: Option<u32> = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
+            let parent: Option<u32> =
+                stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
             let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
-            let rank = environment.split(|&b| b == 0).find_map(|v| {
-                String::from_utf8_lossy(v).strip_prefix("RANK=")?.parse::<usize>().ok()
-            });
+            let rank = environment
+                .split(|&b| b == 0)
+                .find_map(|v| String::from_utf8_lossy(v).strip_prefix("RANK=")?.parse::<usize>().ok());
             if let (true, Some(rank)) = (parent == Some(self.child.id()), rank) {
                 stages.push((rank, pid));
             }

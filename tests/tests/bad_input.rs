@@ -44,8 +44,16 @@ fn refused(name: &str, workspace: &Path, (code, said): (i32, String), expected: 
 fn a_job_that_makes_no_sense_names_the_field_and_the_remedy() {
     let yaml = Job::default().yaml();
     let cases: &[(&str, String, &[&str])] = &[
-        ("a batch that does not divide", yaml.replace("microbatches: 4", "microbatches: 5"), &["globalBatchSize", "12", "5"]),
-        ("heads that do not divide", yaml.replace("numKeyValueHeads: 2", "numKeyValueHeads: 3"), &["numKeyValueHeads", "3"]),
+        (
+            "a batch that does not divide",
+            yaml.replace("microbatches: 4", "microbatches: 5"),
+            &["globalBatchSize", "12", "5"],
+        ),
+        (
+            "heads that do not divide",
+            yaml.replace("numKeyValueHeads: 2", "numKeyValueHeads: 3"),
+            &["numKeyValueHeads", "3"],
+        ),
         (
             "a partition that does not add up",
             Job { partition: Some(vec![1, 1, 1]), ..Job::default() }.yaml(),
@@ -115,7 +123,8 @@ fn a_workspace_that_cannot_be_written_is_named() {
     let file = workspace.path().join("job.yaml");
     std::fs::write(&file, Job::default().yaml()).unwrap();
     // under a file nothing can be created, not even by root
-    let output = Command::new(stagecoach()).arg("run").arg(&file).arg("--workspace").arg(file.join("w")).output().unwrap();
+    let output =
+        Command::new(stagecoach()).arg("run").arg(&file).arg("--workspace").arg(file.join("w")).output().unwrap();
     assert_eq!(output.status.code(), Some(74));
     assert!(String::from_utf8_lossy(&output.stderr).contains("job.yaml/w"));
 }

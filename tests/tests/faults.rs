@@ -48,7 +48,12 @@ fn running(workspace: &Path, step: u64) -> (Launched, Vec<u32>) {
 }
 
 fn says(outcome: &Outcome, words: &str) {
-    assert!((outcome.stdout.clone() + &outcome.stderr).contains(words), "no {words:?} in\n{}\n{}", outcome.stdout, outcome.stderr);
+    assert!(
+        (outcome.stdout.clone() + &outcome.stderr).contains(words),
+        "no {words:?} in\n{}\n{}",
+        outcome.stdout,
+        outcome.stderr
+    );
 }
 
 #[test]

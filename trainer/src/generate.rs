@@ -55,7 +55,8 @@ pub fn sample(folder: &Path, prompt: &str, sampling: Sampling) -> Result<String>
     state::load_model(folder, &stage)?;
     let mut ids: Vec<i64> = tokenizer.begin_of_text().into_iter().map(i64::from).collect();
     ids.extend(tokenizer.encode(prompt)?.into_iter().map(i64::from));
-    let mut draws = blake3::Hasher::new_derive_key("stagecoach sampling v1").update(&sampling.seed.to_le_bytes()).finalize_xof();
+    let mut draws =
+        blake3::Hasher::new_derive_key("stagecoach sampling v1").update(&sampling.seed.to_le_bytes()).finalize_xof();
     for _ in 0..sampling.max_tokens {
         let context = &ids[ids.len().saturating_sub(longest)..];
         let mut draw = [0; 8];

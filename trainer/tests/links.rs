@@ -1,4 +1,5 @@
 //! Links over real sockets and real shared memory, both ends in this process.
+#![allow(clippy::unwrap_used, reason = "tests may")]
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};

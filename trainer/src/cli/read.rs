@@ -37,7 +37,8 @@ impl JobArgs {
 
 /// Reads a job file.
 pub(super) fn job(path: &Path, overrides: &[(String, String)]) -> Result<PipelineJob, Fatal> {
-    let text = std::fs::read_to_string(path).map_err(|e| Fatal::invalid(format!("could not read the job file {}: {e}", path.display())))?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|e| Fatal::invalid(format!("could not read the job file {}: {e}", path.display())))?;
     stagecoach_api::parse_with(&text, &path.display().to_string(), overrides).map_err(|e| Fatal::invalid(e.to_string()))
 }
 

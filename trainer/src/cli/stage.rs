@@ -49,8 +49,12 @@ fn serve_status(env: &StageEnv, watch: &Watch) -> Result<(), String> {
     };
     match port {
         0 => Ok(()),
-        port => serve(&env.pod_ip, port, watch.board().clone())
-            .map_err(|e| format!("could not serve /status at {}:{port} ({e}): set STAGECOACH_HTTP_PORT to a free port, or to 0", env.pod_ip)),
+        port => serve(&env.pod_ip, port, watch.board().clone()).map_err(|e| {
+            format!(
+                "could not serve /status at {}:{port} ({e}): set STAGECOACH_HTTP_PORT to a free port, or to 0",
+                env.pod_ip
+            )
+        }),
     }
 }
 

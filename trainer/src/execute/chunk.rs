@@ -137,8 +137,7 @@ impl Chunk {
         let mut dy = seed.or(dy)?;
         for layer in self.layers.iter().rev() {
             let (leaf, output) = segments.pop()?;
-            let y = output
-                .unwrap_or_else(|| layer.forward(&leaf, &Pass { parameters, tape, mask: mask.as_ref() }));
+            let y = output.unwrap_or_else(|| layer.forward(&leaf, &Pass { parameters, tape, mask: mask.as_ref() }));
             dy = gradient(&y, &dy, &leaf);
             queue.collect(unit, tape);
         }

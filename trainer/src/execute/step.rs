@@ -106,7 +106,13 @@ impl Executor<'_> {
         Ok(Finished { verdict: flight.verdict, loss: flight.loss, seconds })
     }
 
-    fn action(&mut self, action: Action, batch: &Batch, flight: &mut Flight, seconds: &mut Seconds) -> Result<(), StepError> {
+    fn action(
+        &mut self,
+        action: Action,
+        batch: &Batch,
+        flight: &mut Flight,
+        seconds: &mut Seconds,
+    ) -> Result<(), StepError> {
         let missing = |rank: usize, why: &str| StepError::Program { rank, action, why: why.into() };
         let rank = self.stage.rank;
         match action {
@@ -154,7 +160,8 @@ impl Executor<'_> {
     }
 
     fn edge(&self, kind: EdgeKind) -> Edge {
-        let between = |a: usize, b: usize| Edge { from: self.placement.rank_of(a), to: self.placement.rank_of(b), kind };
+        let between =
+            |a: usize, b: usize| Edge { from: self.placement.rank_of(a), to: self.placement.rank_of(b), kind };
         match kind {
             EdgeKind::Forward { boundary } => between(boundary, boundary + 1),
             EdgeKind::Backward { boundary } => between(boundary + 1, boundary),
@@ -190,11 +197,18 @@ impl Executor<'_> {
         let edge = self.edge(kind);
         let what = if matches!(kind, EdgeKind::Forward { .. }) { "RECV_F" } else { "RECV_B" };
         self.activity.set(format!("{what} of microbatch {}", unit.microbatch), Some(edge.from));
-        let receiver = self.links.receivers.get_mut(&edge).ok_or_else(|| LinkError::Broken(format!("no link for {edge}")))?;
+        let receiver =
+            self.links.receivers.get_mut(&edge).ok_or_else(|| LinkError::Broken(format!("no link for {edge}")))?;
         Ok(seconds.waiting(|| receiver.wait(unit.microbatch))?.to_device(self.stage.device))
     }
 
-    fn forward(&mut self, unit: Unit, batch: &Batch, flight: &mut Flight, seconds: &mut Seconds) -> Result<(), StepError> {
+    fn forward(
+        &mut self,
+        unit: Unit,
+        batch: &Batch,
+        flight: &mut Flight,
+        seconds: &mut Seconds,
+    ) -> Result<(), StepError> {
         let Unit { chunk: index, microbatch } = unit;
         let input = match index {
             0 => batch.inputs[microbatch].shallow_clone(),
@@ -258,7 +272,10 @@ impl Executor<'_> {
         let own = &self.stage.parameters[tied.parameter].gradient;
         if let Some(peer) = tied.peer {
             self.activity.set("REDUCE_TIED", Some(peer));
-            let (out, back) = (Edge { from: rank, to: peer, kind: EdgeKind::Tied }, Edge { from: peer, to: rank, kind: EdgeKind::Tied });
+            let (out, back) = (
+                Edge { from: rank, to: peer, kind: EdgeKind::Tied },
+                Edge { from: peer, to: rank, kind: EdgeKind::Tied },
+            );
             let closed = |edge: Edge| LinkError::Broken(format!("no link for {edge}"));
             let receiver = self.links.receivers.get_mut(&back).ok_or_else(|| closed(back))?;
             receiver.post(0, &own.size(), Kind::Float);

@@ -37,7 +37,9 @@ impl fmt::Display for Edge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Edge { from, to, kind } = self;
         match kind {
-            EdgeKind::Forward { boundary } => write!(f, "activations of chunk {boundary} from stage {from} to stage {to}"),
+            EdgeKind::Forward { boundary } => {
+                write!(f, "activations of chunk {boundary} from stage {from} to stage {to}")
+            }
             EdgeKind::Backward { boundary } => {
                 write!(f, "gradients for chunk {boundary} from stage {from} to stage {to}")
             }

@@ -87,15 +87,19 @@ pub fn open(opening: Opening) -> Result<Links, LinkError> {
     std::thread::scope(|scope| {
         let accepting = scope.spawn(|| accept(&opening, expected, deadline));
         let outgoing = opening.edges.iter().filter(|e| e.from == opening.rank);
-        let senders = outgoing.map(|&edge| Ok((edge, dial(&opening, edge, deadline)?))).collect::<Result<_, LinkError>>();
-        let receivers = accepting.join().unwrap_or_else(|_| Err(LinkError::Broken("the accepting thread failed".into())));
+        let senders =
+            outgoing.map(|&edge| Ok((edge, dial(&opening, edge, deadline)?))).collect::<Result<_, LinkError>>();
+        let receivers =
+            accepting.join().unwrap_or_else(|_| Err(LinkError::Broken("the accepting thread failed".into())));
         Ok(Links { senders: senders?, receivers: receivers? })
     })
 }
 
 fn dial(opening: &Opening, edge: Edge, deadline: Instant) -> Result<Sender, LinkError> {
     let address = &opening.addresses[edge.to];
-    let failed = |what: &str, e: &dyn std::fmt::Display| LinkError::Broken(format!("{what} stage {} at {address} for {edge}: {e}", edge.to));
+    let failed = |what: &str, e: &dyn std::fmt::Display| {
+        LinkError::Broken(format!("{what} stage {} at {address} for {edge}: {e}", edge.to))
+    };
     let mut stream = connect(address, deadline).map_err(|e| failed("could not reach", &e))?;
     let ring = match opening.transport {
         Transport::Tcp => None,
@@ -135,7 +139,8 @@ fn accept(opening: &Opening, expected: usize, deadline: Instant) -> Result<BTree
     opening.listener.set_nonblocking(true).map_err(failed)?;
     while receivers.len() < expected {
         wait_readable(&opening.listener, deadline).map_err(|_| {
-            let missing: Vec<_> = opening.edges.iter().filter(|e| e.to == opening.rank && !receivers.contains_key(*e)).collect();
+            let missing: Vec<_> =
+                opening.edges.iter().filter(|e| e.to == opening.rank && !receivers.contains_key(*e)).collect();
             let names: Vec<_> = missing.iter().map(|e| e.to_string()).collect();
             LinkError::Broken(format!("stage {} waited {:?} for {}", opening.rank, opening.timeout, names.join("; ")))
         })?;
@@ -143,7 +148,10 @@ fn accept(opening: &Opening, expected: usize, deadline: Instant) -> Result<BTree
         let Ok(greeting) = stream.set_nonblocking(false).and_then(|()| hear(&mut stream)) else {
             continue; // a stranger
         };
-        if greeting.group != opening.group || !opening.edges.contains(&greeting.edge) || greeting.edge.to != opening.rank {
+        if greeting.group != opening.group
+            || !opening.edges.contains(&greeting.edge)
+            || greeting.edge.to != opening.rank
+        {
             continue; // another group's, late
         }
         let reader = greeting.ring.as_deref().and_then(|path| RingReader::open(path).ok());

@@ -27,7 +27,8 @@ impl Receiver {
     pub(super) fn start(edge: Edge, stream: TcpStream, mut carrier: Incoming) -> Result<Receiver, LinkError> {
         let (posts, posted) = mpsc::channel::<(Header, Tensor)>();
         let (done, arrived) = mpsc::channel();
-        let mut reader = stream.try_clone().map_err(|e| LinkError::Broken(format!("could not share the socket of {edge}: {e}")))?;
+        let mut reader =
+            stream.try_clone().map_err(|e| LinkError::Broken(format!("could not share the socket of {edge}: {e}")))?;
         let work = move || {
             for (expected, tensor) in posted {
                 let result = receive(&mut reader, &mut carrier, &expected, &tensor, edge);

@@ -61,7 +61,8 @@ impl Head {
     pub fn evaluate(&self, hidden: &Tensor, targets: &Tensor, parameters: &Parameters) -> f64 {
         let weight = &parameters[self.parameter].value;
         let flat = flatten(hidden);
-        let slice = |(start, length)| Slice::new(&flat.narrow(0, start, length), &targets.narrow(0, start, length), weight);
+        let slice =
+            |(start, length)| Slice::new(&flat.narrow(0, start, length), &targets.narrow(0, start, length), weight);
         slices(flat.size()[0]).map(|at| slice(at).loss()).sum()
     }
 

@@ -197,7 +197,9 @@ impl Architecture for Llama {
             "mlp_bias": false,
             "torch_dtype": "float32",
         });
-        if let (Some(all), Ok(serde_json::Value::Object(own))) = (config.as_object_mut(), serde_json::to_value(&self.config)) {
+        if let (Some(all), Ok(serde_json::Value::Object(own))) =
+            (config.as_object_mut(), serde_json::to_value(&self.config))
+        {
             all.extend(own);
         }
         config

@@ -57,9 +57,18 @@ impl Board {
         registry.register("step", "Steps complete", inner.step.clone());
         registry.register("loss", "Training loss of the last step, in nats per token", inner.loss.clone());
         registry.register("evaluation_loss", "Held-out loss, in nats per token", inner.evaluation_loss.clone());
-        registry.register("gradient_norm", "Gradient norm of the last step, before clipping", inner.gradient_norm.clone());
+        registry.register(
+            "gradient_norm",
+            "Gradient norm of the last step, before clipping",
+            inner.gradient_norm.clone(),
+        );
         registry.register("tokens_per_second", "Target tokens per second", inner.tokens_per_second.clone());
-        registry.register_with_unit("bubble", "Share of the last step spent waiting, mean of all stages", Unit::Ratios, inner.bubble.clone());
+        registry.register_with_unit(
+            "bubble",
+            "Share of the last step spent waiting, mean of all stages",
+            Unit::Ratios,
+            inner.bubble.clone(),
+        );
         registry.register("tokens", "Target tokens trained on by this process", inner.tokens.clone());
         registry.register("skipped_steps", "Steps whose update was skipped", inner.skipped.clone());
         Board(Arc::new(inner))

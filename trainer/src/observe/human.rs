@@ -81,7 +81,14 @@ mod tests {
 
     #[test]
     fn three_digits_and_a_unit() {
-        for (value, text) in [(0, "0"), (950, "950"), (1_000, "1.00k"), (4_213_000, "4.21M"), (999_999, "1.00M"), (99_960_000_000, "100B")] {
+        for (value, text) in [
+            (0, "0"),
+            (950, "950"),
+            (1_000, "1.00k"),
+            (4_213_000, "4.21M"),
+            (999_999, "1.00M"),
+            (99_960_000_000, "100B"),
+        ] {
             assert_eq!(count(value), text);
         }
         for (value, text) in [(512, "512 B"), (1024, "1.00 KiB"), (5_662_310, "5.40 MiB"), (u64::MAX, "16384 PiB")] {
@@ -91,7 +98,8 @@ mod tests {
 
     #[test]
     fn durations_change_their_unit() {
-        let pairs = [(0.42, "0.4s"), (41.2, "41s"), (59.6, "1m00s"), (192.0, "3m12s"), (7500.0, "2h05m"), (273_600.0, "3d04h")];
+        let pairs =
+            [(0.42, "0.4s"), (41.2, "41s"), (59.6, "1m00s"), (192.0, "3m12s"), (7500.0, "2h05m"), (273_600.0, "3d04h")];
         for (seconds, text) in pairs {
             assert_eq!(duration(seconds), text);
         }

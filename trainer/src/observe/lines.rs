@@ -158,7 +158,10 @@ pub(super) mod tests {
     fn steps_are_aligned() {
         let mut lines = Lines::default();
         let start = lines.line(&Event::Started(started())).unwrap();
-        assert!(start.starts_with("start  steps 1 to 1000  3 stages  1F1B x 8 microbatches  layers 5/6/1  4.21M par"), "{start}");
+        assert!(
+            start.starts_with("start  steps 1 to 1000  3 stages  1F1B x 8 microbatches  layers 5/6/1  4.21M par"),
+            "{start}"
+        );
         let line = lines.line(&Event::Step(record(120))).unwrap();
         assert_eq!(line, "step    120/1000  loss 5.1234  lr 3.0e-4  norm 0.81  4,812 tok/s  bubble 18%  eta 3m40s");
         let special = StepRecord {
@@ -179,7 +182,8 @@ pub(super) mod tests {
         let mut lines = Lines::default();
         let mut told = 0;
         for done in 0..=1000 {
-            told += usize::from(lines.line(&Event::Preparing { what: "tokenising".into(), done, total: 1000 }).is_some());
+            told +=
+                usize::from(lines.line(&Event::Preparing { what: "tokenising".into(), done, total: 1000 }).is_some());
         }
         assert_eq!(told, 11);
         let unmeasured = Event::Preparing { what: "saving the model".into(), done: 0, total: 0 };

@@ -10,7 +10,8 @@ use super::lines::{describe, mean_bubble};
 use super::{Event, Lines, StepRecord};
 
 const STEPS: &str = "{bar:20.cyan/dim} {pos}/{len}  {wide_msg}";
-const BYTES: &str = "{bar:20.cyan/dim} {binary_bytes}/{binary_total_bytes}  {wide_msg}  {binary_bytes_per_sec}  eta {eta}";
+const BYTES: &str =
+    "{bar:20.cyan/dim} {binary_bytes}/{binary_total_bytes}  {wide_msg}  {binary_bytes_per_sec}  eta {eta}";
 const UNMEASURED: &str = "{spinner:.cyan} {wide_msg}";
 
 /// Shows events.

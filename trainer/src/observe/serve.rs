@@ -71,7 +71,8 @@ mod tests {
 
     #[test]
     fn the_endpoints_say_who_how_far_and_whether_ready() {
-        let vars = [(env::RANK, "0"), (env::WORLD_SIZE, "1"), (env::JOB, "j"), (env::JOB_UID, "u"), (env::ATTEMPT, "3")];
+        let vars =
+            [(env::RANK, "0"), (env::WORLD_SIZE, "1"), (env::JOB, "j"), (env::JOB_UID, "u"), (env::ATTEMPT, "3")];
         let more = [(env::MASTER_ADDR, "127.0.0.1"), (env::POD_IP, "127.0.0.1"), (env::POD_UID, "p")];
         let board = Board::new(&StageEnv::from_vars(vars.into_iter().chain(more)).unwrap());
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();

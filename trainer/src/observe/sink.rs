@@ -31,7 +31,11 @@ impl Sink {
 
     /// JSON or plain, as `EVENTS_VARIABLE` says.
     pub fn from_env() -> Self {
-        if std::env::var_os(EVENTS_VARIABLE).is_some_and(|value| value == "json") { Self::json() } else { Self::plain() }
+        if std::env::var_os(EVENTS_VARIABLE).is_some_and(|value| value == "json") {
+            Self::json()
+        } else {
+            Self::plain()
+        }
     }
 
     fn new(writer: Box<dyn Write + Send>, lines: Option<Lines>) -> Self {

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use super::human::{duration, nats};
 use super::Summary;
+use super::human::{duration, nats};
 
 /// All that the last lines say.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +46,11 @@ impl Closing<'_> {
         text.push('\n');
         row(&mut text, "training loss", &format!("{} nats per token (last step)", nats(summary.loss.map(f64::from))));
         if let Some(loss) = summary.evaluation_loss {
-            row(&mut text, "held-out loss", &format!("{} nats per token{}", nats(Some(loss)), against(loss, summary.unigram_entropy)));
+            row(
+                &mut text,
+                "held-out loss",
+                &format!("{} nats per token{}", nats(Some(loss)), against(loss, summary.unigram_entropy)),
+            );
         }
         if let Some(entropy) = summary.unigram_entropy {
             row(&mut text, "unigram entropy", &format!("{entropy:.4} nats per token (the held-out part's)"));

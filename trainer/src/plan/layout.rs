@@ -71,13 +71,7 @@ pub fn layout(settings: &Settings, architecture: &dyn Architecture, stages: usiz
     }
 }
 
-fn plan(
-    settings: &Settings,
-    cost: &ModelCost,
-    tied: bool,
-    stages: usize,
-    schedule: Schedule,
-) -> Result<Layout, Fatal> {
+fn plan(settings: &Settings, cost: &ModelCost, tied: bool, stages: usize, schedule: Schedule) -> Result<Layout, Fatal> {
     let pipeline = &settings.job.spec.pipeline;
     let mut notes = Vec::new();
     let given = pipeline.partition.layers.as_ref();

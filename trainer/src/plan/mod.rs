@@ -68,8 +68,9 @@ impl Plan {
     /// # Errors
     /// If it is no plan of this version, or its programs are not correct.
     pub fn from_bytes(bytes: &[u8]) -> Result<(Plan, Verified), Fatal> {
-        let plan: Plan = serde_json::from_slice(bytes)
-            .map_err(|e| Fatal::invalid(format!("stage 0's plan can't be read ({e}): all stages must run one version")))?;
+        let plan: Plan = serde_json::from_slice(bytes).map_err(|e| {
+            Fatal::invalid(format!("stage 0's plan can't be read ({e}): all stages must run one version"))
+        })?;
         let verified = plan.verify()?;
         Ok((plan, verified))
     }

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use stagecoach_api::PipelineJob;
 use stagecoach_api::job::{
-    AdamW, BuiltIn, Data, Device, Evaluation, LearningRateSchedule, Length, Llama, Model, Optimizer, Precision, Tokenizer,
-    Training, Transport,
+    AdamW, BuiltIn, Data, Device, Evaluation, LearningRateSchedule, Length, Llama, Model, Optimizer, Precision,
+    Tokenizer, Training, Transport,
 };
 use stagecoach_data::TokenizerSource;
 
@@ -40,10 +40,14 @@ impl Settings {
             return Err(Fatal::invalid(problems.join("; ")));
         }
         let Some(BuiltIn { model, data, training }) = job.spec.built_in() else {
-            return Err(Fatal::invalid("spec.trainer.type is Custom: this is the built-in trainer, run your own command"));
+            return Err(Fatal::invalid(
+                "spec.trainer.type is Custom: this is the built-in trainer, run your own command",
+            ));
         };
         let Model::Llama(llama) = model else {
-            return Err(Fatal::invalid("spec.model.type: this version trains Llama from fresh weights only, set it to Llama"));
+            return Err(Fatal::invalid(
+                "spec.model.type: this version trains Llama from fresh weights only, set it to Llama",
+            ));
         };
         if training.precision != Precision::Float32 {
             return Err(Fatal::invalid("spec.training.precision: this version computes in Float32 only"));
@@ -182,7 +186,9 @@ impl Settings {
         match (self.training.device, gpus) {
             (Device::Cuda, 0) => Err(Fatal::new(
                 stagecoach_api::contract::FailureKind::Error,
-                format!("spec.training.device is Cuda and stage {rank} finds no usable GPU: give it one, or set device to Auto"),
+                format!(
+                    "spec.training.device is Cuda and stage {rank} finds no usable GPU: give it one, or set device to Auto"
+                ),
             )),
             (_, 0) => Ok(tch::Device::Cpu),
             (_, gpus) => Ok(tch::Device::Cuda(rank % gpus)),

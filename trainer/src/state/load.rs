@@ -27,7 +27,8 @@ pub fn load_model(folder: &Path, stage: &Stage) -> Result<(), CheckpointError> {
                 parameter.spec.shape
             )));
         }
-        let values: Vec<f32> = view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        let values: Vec<f32> =
+            view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
         tch::no_grad(|| parameter.value.shallow_clone().copy_(&Tensor::from_slice(&values).view(shape.as_slice())));
         missing.remove(name);
         Ok(())

@@ -40,5 +40,8 @@ impl Named {
 
 /// The same, as the checkpoint room takes them.
 pub fn views(tensors: &[Named]) -> Vec<(String, TensorView<'_>)> {
-    tensors.iter().filter_map(|t| Some((t.name.clone(), TensorView::new(Dtype::F32, t.shape(), t.bytes()).ok()?))).collect()
+    tensors
+        .iter()
+        .filter_map(|t| Some((t.name.clone(), TensorView::new(Dtype::F32, t.shape(), t.bytes()).ok()?)))
+        .collect()
 }

@@ -43,7 +43,8 @@ pub(super) fn join(
     sink: &Sink,
 ) -> Result<Joined, Fatal> {
     let listener = listen(&env.pod_ip, 0)?;
-    let data_port = listener.local_addr().map_err(|e| Fatal::new(FailureKind::Error, format!("no data port: {e}")))?.port();
+    let data_port =
+        listener.local_addr().map_err(|e| Fatal::new(FailureKind::Error, format!("no data port: {e}")))?.port();
     let hello = hello(env, settings, device, format!("{}:{data_port}", env.pod_ip));
     let timing = timing(settings);
     let mut address = format!("{}:{}", env.master_addr, env.master_port);
@@ -78,7 +79,8 @@ pub(super) fn join(
             }
         }
     };
-    let (member, roster, bytes) = Member::join(&address, hello, timing, |what| tracing::info!("stage 0: {what}"), lost)?;
+    let (member, roster, bytes) =
+        Member::join(&address, hello, timing, |what| tracing::info!("stage 0: {what}"), lost)?;
     watch.attach(member.activity());
     let (plan, verified) = Plan::from_bytes(&bytes)?;
     tracing::info!(hash = %blake3::hash(&bytes), "plan");
@@ -88,18 +90,26 @@ pub(super) fn join(
 
 /// A warning if the stages compute with different kernels: then who holds which layer shows in the last bits.
 fn unlike(roster: &Roster) -> Option<String> {
-    let kernels: std::collections::BTreeSet<String> =
-        roster.members.iter().map(|hello| format!("{} {}", hello.device.split('(').next().unwrap_or_default(), hello.isa)).collect();
+    let kernels: std::collections::BTreeSet<String> = roster
+        .members
+        .iter()
+        .map(|hello| format!("{} {}", hello.device.split('(').next().unwrap_or_default(), hello.isa))
+        .collect();
     (kernels.len() > 1).then(|| {
         let kernels: Vec<_> = kernels.into_iter().collect();
-        format!("the stages compute on unlike machines ({}): another partition will not give the same bits", kernels.join(", "))
+        format!(
+            "the stages compute on unlike machines ({}): another partition will not give the same bits",
+            kernels.join(", ")
+        )
     })
 }
 
 fn listen(host: &str, port: u16) -> Result<TcpListener, Fatal> {
     TcpListener::bind((host, port)).map_err(|e| {
         let remedy = match e.kind() {
-            std::io::ErrorKind::AddrInUse => ": another process listens there, stop it or set MASTER_PORT to a free port",
+            std::io::ErrorKind::AddrInUse => {
+                ": another process listens there, stop it or set MASTER_PORT to a free port"
+            }
             _ => "",
         };
         Fatal::new(FailureKind::Error, format!("could not listen at {host}:{port} ({e}){remedy}"))

@@ -110,7 +110,8 @@ pub fn run(env: &StageEnv, settings: &Settings, watch: &Watch, sink: &Sink) -> R
     if rank == 0 {
         tell(watch, sink, &Event::Started(started(env, settings, &plan, architecture.as_ref())));
     }
-    let mut run = Run { env, settings, plan: &plan, verified: &verified, member: &member, watch, sink, stage, links, batches };
+    let mut run =
+        Run { env, settings, plan: &plan, verified: &verified, member: &member, watch, sink, stage, links, batches };
     let trained = steps::train(&mut run)?;
     let end = match trained.stopped {
         true => End::Drained,

@@ -30,7 +30,11 @@ pub(super) fn prepare(
     let data = settings.data();
     let prepared = stagecoach_data::prepare(&data, &mut |progress| {
         coordinator.preparing(&format!("{}, {} of {} bytes", progress.what, progress.done, progress.total));
-        tell(watch, sink, &Event::Preparing { what: progress.what.to_owned(), done: progress.done, total: progress.total });
+        tell(
+            watch,
+            sink,
+            &Event::Preparing { what: progress.what.to_owned(), done: progress.done, total: progress.total },
+        );
     })?;
     watch.doing("planning");
     let vocab_size = settings.vocabulary(prepared.vocab_size)?;

@@ -66,7 +66,8 @@ pub(super) fn train(run: &mut Run) -> Result<Trained, Fatal> {
         let skipped = matches!(verdict.outcome, Outcome::Skip);
         trained.skipped += u64::from(skipped);
         let seconds = started.elapsed().as_secs_f64();
-        let evaluate = run.verified.evaluation.is_some() && (step == run.plan.steps || (every > 0 && step % every == 0));
+        let evaluate =
+            run.verified.evaluation.is_some() && (step == run.plan.steps || (every > 0 && step % every == 0));
         let evaluation_loss = if evaluate { Some(evaluate_held_out(run)?) } else { None };
         trained.evaluation_loss = evaluation_loss.or(trained.evaluation_loss);
         if let Some(metrics) = &mut metrics {

@@ -128,7 +128,8 @@ impl Watch {
 
 /// Writes a termination message where the kubelet, or the launcher, will look for it.
 pub fn last_words(words: &TerminationMessage) {
-    let path = std::env::var_os("STAGECOACH_TERMINATION_LOG").map_or_else(|| "/dev/termination-log".into(), PathBuf::from);
+    let path =
+        std::env::var_os("STAGECOACH_TERMINATION_LOG").map_or_else(|| "/dev/termination-log".into(), PathBuf::from);
     if let Err(error) = std::fs::write(&path, words.to_json()) {
         tracing::debug!("no termination message at {}: {error}", path.display());
     }

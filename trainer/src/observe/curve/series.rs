@@ -82,7 +82,8 @@ pub(super) fn thin(points: &[Point], most: usize) -> Vec<Point> {
     let mut kept = Vec::with_capacity(most + 2);
     for part in points.chunks(stretch) {
         let by_loss = |a: &&Point, b: &&Point| a.1.total_cmp(&b.1);
-        let mut ends: Vec<Point> = part.iter().min_by(by_loss).into_iter().chain(part.iter().max_by(by_loss)).copied().collect();
+        let mut ends: Vec<Point> =
+            part.iter().min_by(by_loss).into_iter().chain(part.iter().max_by(by_loss)).copied().collect();
         ends.sort_by(|a, b| a.0.total_cmp(&b.0));
         ends.dedup();
         kept.extend(ends);
@@ -123,7 +124,12 @@ pub(super) mod tests {
     #[test]
     fn smoothing_does_not_lag_and_thinning_keeps_spikes() {
         let straight: Vec<Point> = (0..300).map(|step| (f64::from(step), 9.0 - 0.02 * f64::from(step))).collect();
-        assert!(smooth(&straight)[5..295].iter().zip(&straight[5..295]).all(|(mean, point)| (mean.1 - point.1).abs() < 1e-9));
+        assert!(
+            smooth(&straight)[5..295]
+                .iter()
+                .zip(&straight[5..295])
+                .all(|(mean, point)| (mean.1 - point.1).abs() < 1e-9)
+        );
         assert_eq!(smooth(&[]), []);
         let mut points: Vec<Point> = (0..10_000).map(|step| (f64::from(step), 1.0)).collect();
         points[7_777].1 = 9.0;

@@ -135,7 +135,8 @@ impl Plot<'_> {
             x += 60.0 + 6.6 * words.len() as f64;
         }
         if let Some(last) = series.held_out.last() {
-            let _ = writeln!(self.out, "<circle class=\"heldout\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"4.5\"/>", x + 6.0, y - 4.5);
+            let _ =
+                writeln!(self.out, "<circle class=\"heldout\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"4.5\"/>", x + 6.0, y - 4.5);
             text(self.out, "label", x + 18.0, y, "start", &format!("held-out loss {:.3}", last.1));
         }
     }

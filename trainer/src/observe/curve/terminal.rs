@@ -168,7 +168,9 @@ mod tests {
     fn no_point_one_point_and_gaps() {
         assert_eq!(terminal(&[], Some(6.0)), "no step has been trained yet\n");
         assert_eq!(terminal(&records(&[f32::NAN]), None), "no step has been trained yet\n");
-        let dots = |picture: &str| picture.lines().take(ROWS).collect::<String>().matches(|c| ('\u{2801}'..='\u{28ff}').contains(&c)).count();
+        let dots = |picture: &str| {
+            picture.lines().take(ROWS).collect::<String>().matches(|c| ('\u{2801}'..='\u{28ff}').contains(&c)).count()
+        };
         assert_eq!(dots(&terminal(&records(&[2.0]), None)), 1);
         assert!(dots(&terminal(&records(&[2.0, f32::NAN, 1.0]), None)) > 2);
     }

@@ -4,6 +4,7 @@ mod common;
 
 use std::fs;
 
+use common::parquet_file::parquet;
 use common::*;
 use stagecoach_data::{Dataset, TokenizerSource};
 

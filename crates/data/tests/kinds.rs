@@ -2,6 +2,9 @@
 
 mod common;
 
+use std::fs;
+
+use common::parquet_file::parquet;
 use common::*;
 use stagecoach_data::Tokenizer;
 
@@ -81,4 +84,22 @@ fn more_than_65536_words_take_four_bytes_each() {
     assert_eq!(volume.ids(), [BOT, A, 65_536, A, A, EOT]);
     assert_eq!(volume.open().microbatch(&volume.open().step(0, 0, 1, 1), 0).inputs, [0, 4, 65_536, 4]);
     assert_eq!(volume.prepare().unwrap().vocab_size, 65_537);
+}
+
+#[test]
+fn a_long_document_is_the_same_from_any_kind_of_file() {
+    let text = "Coach and horses, \"coach\u{3000}and six\".\r\n  The mail\u{e9}\t".repeat(6_000);
+    let line = serde_json::json!({ "text": text }).to_string();
+    let tokenizer = fs::read(Volume::new(&[("x.txt", text.as_bytes())]).train(300).open().tokenizer_files().0).unwrap();
+    let ids = |volume: Volume| {
+        volume.write("letters/tokenizer.json", &tokenizer);
+        volume.ids()
+    };
+    let plain = ids(Volume::new(&[("x.txt", text.as_bytes())]));
+    let whole = Tokenizer::load(&Volume::new(&[("x.txt", text.as_bytes())]).train(300).open().tokenizer_files().0);
+    assert!(plain[1..plain.len() - 1] == whole.unwrap().encode(&text).unwrap());
+    assert!(ids(Volume::new(&[("x.jsonl", line.as_bytes())])) == plain);
+    let rows = Volume::new(&[]);
+    parquet(&rows.folder.path().join("corpus/x.parquet"), "text", &[Some(&text)]);
+    assert!(ids(rows) == plain);
 }

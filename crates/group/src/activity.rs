@@ -47,6 +47,11 @@ impl Activity {
         *current = Current { text: text.into(), waits_for, changes: current.changes + 1, since: Instant::now() };
     }
 
+    /// What the stage does now, for its last words.
+    pub fn text(&self) -> String {
+        lock(&self.0).text.clone()
+    }
+
     pub(crate) fn snapshot(&self) -> Snapshot {
         let current = lock(&self.0);
         Snapshot {

@@ -18,7 +18,7 @@ use crate::{Failure, FailureKind, Hello, Refusal, Roster, Rules, Timing};
 pub(crate) type Conn = u64;
 
 /// What happened.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Event {
     /// A connection said hello.
     Hello(Conn, Hello),

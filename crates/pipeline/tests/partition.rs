@@ -81,6 +81,15 @@ fn equal_layers_tie_whatever_their_binary_form() {
 }
 
 #[test]
+fn one_flop_in_a_thousand_million_millions_decides() {
+    let most = 2f64.powi(50);
+    let layers = [most - 1.0, 1.0, most].map(|work| part("layer", work, 0, 0)).to_vec();
+    let free = part("end", 0.0, 0, 0);
+    let model = ModelCost { embedding: free.clone(), layers, head: free, boundary_bytes: 0 };
+    assert_eq!(balanced(&model, 2, &Memory::default()).unwrap().layers, [2, 1]);
+}
+
+#[test]
 fn what_the_user_gives_is_checked() {
     let model = reference();
     let error = |layers: &[usize], stages| explicit(&model, layers, stages).unwrap_err().to_string();

@@ -91,7 +91,7 @@ impl Stage {
         let (first, last) = (placement.rank_of(0), placement.rank_of(last));
         let tied = (architecture.tied() && (rank == first || rank == last)).then(|| {
             let parameter = parameters.index(names::EMBEDDING);
-            let peer = (first != last).then(|| if rank == first { last } else { first });
+            let peer = (first != last).then_some(if rank == first { last } else { first });
             Tied { parameter, other: parameters[parameter].gradient.zeros_like(), peer, has_head: rank == last }
         });
         Stage {

@@ -89,7 +89,7 @@ fn plan(settings: &Settings, cost: &ModelCost, tied: bool, stages: usize, schedu
         }
     }
     .map_err(|e| Fatal::invalid(format!("spec.pipeline.partition: {e}")))?;
-    let programs = lower(&schedule, tied).map_err(|e| Fatal::invalid(format!("schedule {}: {e}", schedule.name)))?;
+    let programs = lower(&schedule, tied).map_err(|e| Fatal::invalid(e.to_string()))?;
     let timeline = simulate(&programs, &Costs::estimate(cost, &partition, WORK_PER_SECOND, LINK_BYTES_PER_SECOND));
     Ok(Layout { schedule, partition, programs, cost: cost.clone(), timeline, notes })
 }

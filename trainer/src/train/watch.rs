@@ -106,7 +106,8 @@ impl Watch {
             let mut words = TerminationMessage::new(kind, self.0.stage, message);
             words.step = state.step;
             words.progress = Some(self.0.board.snapshot().progress).filter(|progress| progress.step > 0);
-            words.action = (!state.doing.is_empty()).then(|| state.doing.clone());
+            let doing = state.activity.as_ref().map_or_else(|| state.doing.clone(), Activity::text);
+            words.action = (!doing.is_empty()).then_some(doing);
             last_words(&words);
             if !matches!(kind, FailureKind::Done) {
                 eprintln!("stage {}: {message}", self.0.stage);

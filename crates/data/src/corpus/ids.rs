@@ -10,7 +10,7 @@ use crate::error::DataError;
 /// `width`: bytes of an id, 2 or 4.
 pub(super) fn read(source: &Source, width: usize, from: Cursor, each: &mut Each) -> Result<(), DataError> {
     let failed = || DataError::io("read", &source.path);
-    if source.size % width as u64 != 0 {
+    if !source.size.is_multiple_of(width as u64) {
         return Err(DataError::UnevenIds { path: source.path.clone(), size: source.size, width: width as u64 });
     }
     let mut file = File::open(&source.path).map_err(failed())?;

@@ -6,6 +6,8 @@ mod ids;
 mod json_lines;
 mod pieces;
 mod rows;
+#[cfg(test)]
+mod tests;
 mod text;
 
 use std::path::PathBuf;

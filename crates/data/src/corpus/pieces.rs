@@ -24,7 +24,8 @@ pub(super) fn last_cut(text: &str) -> Option<usize> {
 pub(super) fn send(text: &str, cut: bool, next: Cursor, done: u64, each: &mut Each) -> Result<(), DataError> {
     let mut rest = text;
     while cut && rest.len() > 2 * PIECE {
-        let Some(at) = last_cut(&rest[..rest.floor_char_boundary(PIECE)]) else { break };
+        let end = (0..=PIECE).rev().find(|&at| rest.is_char_boundary(at)).unwrap_or(0);
+        let Some(at) = last_cut(&rest[..end]) else { break };
         each(Piece { content: Content::Text(&rest[..at]), ends: false, next: None, done })?;
         rest = &rest[at..];
     }

@@ -6,7 +6,7 @@ pub mod cli;
 pub mod execute;
 pub mod fatal;
 pub mod generate;
-// pub mod launch;
+pub mod launch;
 pub mod links;
 pub mod model;
 pub mod observe;

@@ -3,7 +3,7 @@
 mod generate;
 mod plan;
 mod read;
-// mod run;
+mod run;
 mod stage;
 mod tokenize;
 
@@ -21,7 +21,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Train a job on this machine, a process per stage.
-    // Run(run::Run),
+    Run(run::Run),
     /// Be one stage: the entry point of a pod; everything comes from the environment.
     Stage,
     /// Show how a job would run: partition, timeline, bubble, memory.
@@ -39,7 +39,7 @@ pub fn main() -> i32 {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     match cli.command {
-        // Command::Run(run) => run.main(),
+        Command::Run(run) => run.main(),
         Command::Stage => stage::main(),
         Command::Plan(plan) => finish(plan.main()),
         Command::Tokenize(tokenize) => finish(tokenize.main()),

@@ -1,7 +1,7 @@
 //! The end of training: hashes, and the model as a Hugging Face directory, written aside and renamed.
 
 use serde::{Deserialize, Serialize};
-use stagecoach_checkpoint::{ModelFolder, Shard};
+use stagecoach_checkpoint::{ModelFolder, Shard, write_atomically};
 
 use super::Run;
 use super::steps::Trained;
@@ -63,6 +63,9 @@ pub(super) fn finish(run: &mut Run, architecture: &dyn Architecture, trained: &T
         }
         model.write_json("config.json", &architecture.config())?;
         model.commit(&shards)?;
+        let result = run.settings.folder().join("result.json");
+        let text = serde_json::to_vec_pretty(&summary).map_err(|e| Fatal::invalid(e.to_string()))?;
+        write_atomically(&result, &text)?;
         run.tell(&Event::Finished(summary));
     }
     run.member.gather(Vec::new())?; // committed: nobody leaves before

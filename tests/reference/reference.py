@@ -1,0 +1,265 @@
+#!/usr/bin/env python3
+"""Trains tiny Llamas for five steps in plain PyTorch and writes down what a trainer must reproduce.
+
+    pip install torch==2.11.0 safetensors
+    python3 tests/reference/reference.py
+
+writes, beside this file, for each case CASE.safetensors (`initial.NAME`, `gradient.NAME` of the first step before
+clipping, `final.NAME`) and, for all cases, reference.json (model, optimizer, data, and by step the learning rate, loss
+and gradient norm). It shares no code and no trick with the trainer: one pass over the whole batch, autograd's own
+gradients, torch's own AdamW, clipping and learning-rate schedulers; attention is a softmax that can be read; a document
+of a packed row is simply a row of its own.
+
+Everything is computed in float32, and again in float64 from the same weights: `float64` in the JSON holds those
+losses and norms, and how far float32 strays from float64 (largest |a - b| / largest |b|, over tensors). That is the
+noise that a comparison with float32 has to allow.
+"""
+
+import copy
+import json
+import math
+import pathlib
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
+
+HERE = pathlib.Path(__file__).parent
+STEPS, ROWS, LENGTH, IGNORED = 5, 8, 12, -100
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, hidden, eps):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(hidden))
+        self.eps = eps
+
+    def forward(self, x):
+        return x / torch.sqrt((x * x).mean(-1, keepdim=True) + self.eps) * self.weight
+
+
+def rope(x, theta):
+    """Rotates x[rows, heads, length, dim] by position, Hugging Face's layout: pair i is (x[i], x[i + dim/2])."""
+    length, dim = x.shape[-2:]
+    frequency = theta ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    angle = torch.arange(length, dtype=torch.float64)[:, None] * frequency
+    angle = torch.cat([angle, angle], dim=-1)
+    first, second = x[..., : dim // 2], x[..., dim // 2 :]
+    half_turned = torch.cat([-second, first], dim=-1)
+    return x * angle.cos().to(x.dtype) + half_turned * angle.sin().to(x.dtype)
+
+
+class Attention(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.c = c
+        hidden, dim = c["hidden_size"], c["head_dim"]
+        self.q_proj = nn.Linear(hidden, c["num_attention_heads"] * dim, bias=False)
+        self.k_proj = nn.Linear(hidden, c["num_key_value_heads"] * dim, bias=False)
+        self.v_proj = nn.Linear(hidden, c["num_key_value_heads"] * dim, bias=False)
+        self.o_proj = nn.Linear(c["num_attention_heads"] * dim, hidden, bias=False)
+
+    def forward(self, x):
+        rows, length, _ = x.shape
+        dim, theta = self.c["head_dim"], self.c["rope_theta"]
+        group = self.c["num_attention_heads"] // self.c["num_key_value_heads"]
+        q, k, v = (p(x).view(rows, length, -1, dim).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        q, k = rope(q, theta), rope(k, theta)
+        k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
+        scores = q @ k.transpose(-1, -2) / math.sqrt(dim)
+        future = torch.ones(length, length, dtype=torch.bool).triu(1)
+        weights = scores.masked_fill(future, float("-inf")).softmax(-1)
+        return self.o_proj((weights @ v).transpose(1, 2).reshape(rows, length, -1))
+
+
+class MLP(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.gate_proj = nn.Linear(c["hidden_size"], c["intermediate_size"], bias=False)
+        self.up_proj = nn.Linear(c["hidden_size"], c["intermediate_size"], bias=False)
+        self.down_proj = nn.Linear(c["intermediate_size"], c["hidden_size"], bias=False)
+
+    def forward(self, x):
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.input_layernorm = RMSNorm(c["hidden_size"], c["rms_norm_eps"])
+        self.self_attn = Attention(c)
+        self.post_attention_layernorm = RMSNorm(c["hidden_size"], c["rms_norm_eps"])
+        self.mlp = MLP(c)
+
+    def forward(self, x):
+        x = x + self.self_attn(self.input_layernorm(x))
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Llama(nn.Module):
+    """Module names are chosen so that `named_parameters` gives Hugging Face's names."""
+
+    def __init__(self, c):
+        super().__init__()
+        self.model = nn.Module()
+        self.model.embed_tokens = nn.Embedding(c["vocab_size"], c["hidden_size"])
+        self.model.layers = nn.ModuleList(Layer(c) for _ in range(c["num_hidden_layers"]))
+        self.model.norm = RMSNorm(c["hidden_size"], c["rms_norm_eps"])
+        self.lm_head = nn.Linear(c["hidden_size"], c["vocab_size"], bias=False)
+        if c["tie_word_embeddings"]:
+            self.lm_head.weight = self.model.embed_tokens.weight
+
+    def forward(self, ids):
+        x = self.model.embed_tokens(ids)
+        for layer in self.model.layers:
+            x = layer(x)
+        return self.lm_head(self.model.norm(x))
+
+
+def config(**changed):
+    return {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "intermediate_size": 40,
+        "vocab_size": 96,
+        "max_position_embeddings": 16,
+        "rope_theta": 100.0,  # few positions: let the slow pairs turn too
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False,
+        "initializer_range": 0.02,
+        **changed,
+    }
+
+
+# Rows 4 and 5 are a whole microbatch of padding when there are four; row 2 is almost nothing else.
+PADDED = [12, 7, 1, 12, 0, 0, 5, 12]
+# Tokens of each document of each row: attention stays inside, and a document's last token has no target.
+PACKED = [[5, 7], [12], [3, 6, 3], [2, 10], [1, 11], [12], [4, 4, 4], [8, 2]]
+
+CASES = {
+    "padded": {"config": config(), "rows": [[n] if n else [] for n in PADDED], "clip": 3.5},
+    "tied": {
+        "config": config(head_dim=12, tie_word_embeddings=True),
+        "rows": [[n] if n else [] for n in PADDED],
+        "clip": 3.5,
+    },
+    "packed": {
+        "config": config(hidden_size=16, num_hidden_layers=3, num_key_value_heads=1, head_dim=4, intermediate_size=24),
+        "rows": PACKED,
+        "clip": 1.6,
+    },
+}
+OPTIMIZER = {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-5, "weight_decay": 0.1}
+RATE = {"peak": 5e-3, "floor": 1e-3, "warmup_steps": 2, "warmup_start": 0.1, "decay_steps": 5}
+
+
+def draw_rows(lengths, vocabulary, generator):
+    """A batch: `inputs`, `targets` and, for packed rows, the offsets (but 0) at which documents start."""
+    rows = []
+    for documents in lengths:
+        inputs, targets, starts = [], [], []
+        for n in documents:
+            ids = torch.randint(vocabulary, (n + 1,), generator=generator).tolist()
+            starts.append(len(inputs))
+            inputs += ids[:-1]
+            targets += ids[1:]
+            if len(documents) > 1:
+                targets[-1] = IGNORED
+        rows.append({"inputs": inputs, "targets": targets, "documents": starts[1:]})
+    return rows
+
+
+def one_row_a_document(rows):
+    """(ids, targets), both padded to LENGTH, with every document in a row of its own."""
+    ids, targets = [], []
+    for row in rows:
+        cuts = [0, *row["documents"], len(row["inputs"])]
+        for start, end in zip(cuts, cuts[1:]):
+            padding = LENGTH - (end - start)
+            ids.append(row["inputs"][start:end] + [0] * padding)
+            targets.append(row["targets"][start:end] + [IGNORED] * padding)
+    return torch.tensor(ids), torch.tensor(targets)
+
+
+def train(model, batches, clip):
+    """Rates, losses and norms by step, and the first step's gradients."""
+    named = dict(model.named_parameters())
+    undecayed = [p for name, p in named.items() if "norm" in name or "embed" in name]
+    decayed = [p for name, p in named.items() if not ("norm" in name or "embed" in name)]
+    groups = [{"params": decayed}, {"params": undecayed, "weight_decay": 0.0}]
+    betas = (OPTIMIZER["beta1"], OPTIMIZER["beta2"])
+    optimizer = torch.optim.AdamW(
+        groups, lr=RATE["peak"], betas=betas, eps=OPTIMIZER["epsilon"], weight_decay=OPTIMIZER["weight_decay"]
+    )
+    warmup = RATE["warmup_steps"]
+    rising = LinearLR(optimizer, start_factor=RATE["warmup_start"], total_iters=warmup)
+    falling = CosineAnnealingLR(optimizer, T_max=RATE["decay_steps"] - warmup, eta_min=RATE["floor"])
+    schedule = SequentialLR(optimizer, [rising, falling], milestones=[warmup])
+    rates, losses, norms, first = [], [], [], None
+    for rows in batches:
+        ids, targets = one_row_a_document(rows)
+        optimizer.zero_grad()
+        total = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+        loss = total / (targets != IGNORED).sum()
+        loss.backward()
+        first = first or {name: p.grad.clone() for name, p in named.items()}
+        norms.append(nn.utils.clip_grad_norm_(model.parameters(), clip).item())
+        rates.append(optimizer.param_groups[0]["lr"])
+        losses.append(loss.item())
+        optimizer.step()
+        schedule.step()
+    return {"learning_rates": rates, "losses": losses, "norms": norms}, first
+
+
+def values(model):
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def distance(ours, exact):
+    """Largest |a - b| / largest |b|, the worst tensor's."""
+    return max(((ours[n].double() - exact[n]).abs().max() / exact[n].abs().max()).item() for n in exact)
+
+
+def compute(name, seed):
+    case = CASES[name]
+    generator = torch.Generator().manual_seed(seed)
+    model = Llama(case["config"])
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            drawn = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(1 + 0.1 * drawn if "norm" in parameter_name else 0.2 * drawn)
+    batches = [draw_rows(case["rows"], case["config"]["vocab_size"], generator) for _ in range(STEPS)]
+
+    initial, double = values(model), copy.deepcopy(model).double()
+    record, gradients = train(model, batches, case["clip"])
+    exact, exact_gradients = train(double, batches, case["clip"])
+    tensors = {f"initial.{n}": t for n, t in initial.items()}
+    tensors |= {f"gradient.{n}": t for n, t in gradients.items()}
+    tensors |= {f"final.{n}": t for n, t in values(model).items()}
+    save_file(tensors, HERE / f"{name}.safetensors", metadata={"format": "pt"})
+    float64 = {
+        "losses": exact["losses"],
+        "norms": exact["norms"],
+        "gradient_distance": distance(gradients, exact_gradients),
+        "final_distance": distance(values(model), values(double)),
+    }
+    return {"config": case["config"], "clip": case["clip"], **record, "float64": float64, "batches": batches}
+
+
+def main():
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    cases = {name: compute(name, seed) for seed, name in enumerate(CASES, start=1)}
+    document = {"torch": torch.__version__.split("+")[0], "optimizer": OPTIMIZER, "learning_rate": RATE, "cases": cases}
+    (HERE / "reference.json").write_text(json.dumps(document) + "\n")
+    for name, case in cases.items():
+        print(name, *(f"{key} {case[key]}" for key in ("losses", "norms", "learning_rates")), case["float64"], sep="\n  ")
+
+
+if __name__ == "__main__":
+    main()

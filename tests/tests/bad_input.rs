@@ -60,8 +60,8 @@ fn a_job_that_makes_no_sense_names_the_field_and_the_remedy() {
             &["partition", "3", "4"],
         ),
         ("a schedule that does not exist", yaml.replace("1F1B", "1F2B"), &["1F2B", "1F1B"]),
-        ("a misspelt field", yaml.replace("warmupSteps", "warmupStep"), &["warmupStep", "warmupSteps", "line"]),
-        ("no YAML", "spec: [".into(), &["line"]),
+        ("a misspelt field", yaml.replace("warmupSteps", "warmupStep"), &["job.yaml:21:", "warmupStep", "warmupSteps"]),
+        ("no YAML", "spec: [".into(), &["job.yaml:1:"]),
     ];
     for (name, yaml, words) in cases {
         let workspace = with_corpus();

@@ -54,3 +54,42 @@ fn version_of(preamble: [u8; 12]) -> String {
 fn shown(bytes: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads from the first, writes to the second.
+    struct Pipe<'a>(&'a [u8], Vec<u8>);
+
+    impl Read for Pipe<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.0.read(buffer)
+        }
+    }
+
+    impl Write for Pipe<'_> {
+        fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+            self.1.write(buffer)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_hello_that_is_too_large_is_not_read() {
+        let length = u32::try_from(MAX_HELLO + 1).unwrap().to_le_bytes();
+        let bytes = [&preamble()[..], &length, &[0; 16]].concat();
+        let error = receive(&mut Pipe(&bytes, Vec::new())).unwrap_err();
+        assert!(error.to_string().contains("of 262145 bytes, at most 262144"), "{error}");
+    }
+
+    #[test]
+    fn a_first_frame_that_is_no_hello_is_refused() {
+        let frame = wire::encode(&Up::Formed).unwrap();
+        let error = receive(&mut Pipe(&[&preamble()[..], &frame].concat(), Vec::new())).unwrap_err();
+        assert!(error.to_string().contains("did not begin with a hello"), "{error}");
+    }
+}

@@ -128,3 +128,58 @@ proptest! {
         }
     }
 }
+
+/// A formed group whose stage `n` speaks on connection `n`.
+fn running(now: Instant) -> Group {
+    let mut group = Group::new(hello(0, 3, 0), Timing::default(), now);
+    group.handle(now, Event::Release(vec![], Rules::default()));
+    for rank in 0..WORLD {
+        group.handle(now, Event::Hello(rank as Conn, hello(rank, 3, 0)));
+    }
+    for rank in 0..WORLD {
+        group.handle(now, Event::Said(rank as Conn, Up::Formed));
+    }
+    group
+}
+
+/// Who is told that the group has ended.
+fn told_the_end(effects: &[Effect]) -> Vec<Conn> {
+    let ended = |effect: &Effect| match effect {
+        Effect::Send(conns, Down::Ended(_) | Down::Acknowledged) => conns.clone(),
+        _ => vec![],
+    };
+    effects.iter().flat_map(ended).collect()
+}
+
+#[test]
+fn stage_zero_hears_of_the_end_when_the_others_have_hung_up() {
+    let closed = || Gone::Closed("closed".to_owned());
+    let now = Instant::now();
+    let mut group = running(now);
+    assert_eq!(told_the_end(&group.handle(now, Event::Gone(1, closed()))), [2]);
+    assert_eq!(told_the_end(&group.handle(now, Event::Tick)), []);
+    assert_eq!(told_the_end(&group.handle(now, Event::Gone(2, closed()))), [0]);
+
+    // One that does not hang up is not waited for any longer than that.
+    let mut group = running(now);
+    group.handle(now, Event::Gone(1, closed()));
+    assert_eq!(told_the_end(&group.handle(now + Timing::default().goodbye, Event::Tick)), [0]);
+
+    // Nor does a friendly end take stage 0 away first.
+    let mut group = running(now);
+    let goodbye = || Up::Goodbye { code: 0 };
+    assert_eq!(told_the_end(&group.handle(now, Event::Said(0, goodbye()))), []);
+    assert_eq!(told_the_end(&group.handle(now, Event::Said(1, goodbye()))), []);
+    assert_eq!(told_the_end(&group.handle(now, Event::Said(2, goodbye()))), [1, 2]);
+    assert_eq!(told_the_end(&group.handle(now, Event::Gone(1, closed()))), []);
+    assert_eq!(told_the_end(&group.handle(now, Event::Gone(2, closed()))), [0]);
+}
+
+#[test]
+fn a_silent_stage_is_told_in_case_it_wakes_up_and_is_not_waited_for() {
+    let now = Instant::now();
+    let mut group = running(now);
+    assert_eq!(told_the_end(&group.handle(now, Event::Gone(1, Gone::Silent))), [1, 2]);
+    let closed = Gone::Closed("closed".to_owned());
+    assert_eq!(told_the_end(&group.handle(now, Event::Gone(2, closed))), [0]);
+}

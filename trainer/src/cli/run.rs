@@ -1,5 +1,6 @@
 //! `stagecoach run`: train a job on this machine.
 
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
@@ -9,8 +10,10 @@ use stagecoach_api::contract::ExitCode;
 use super::read::JobArgs;
 use crate::fatal::Fatal;
 use crate::generate::{self, Sampling};
-use crate::launch::{Ending, Folder, LaunchError, Lock, Supervisor};
-use crate::observe::{Closing, Summary, curve, read_metrics, sample};
+use crate::launch::{
+    Before, End, JobFolder, Launch, LaunchError, Lock, Program, Record, supervise, wanted_port, write,
+};
+use crate::observe::{self, Closing, Progress, StepRecord, Summary, curve, read_metrics};
 use crate::plan::Settings;
 
 /// Train a job on this machine, a process per stage.
@@ -18,73 +21,159 @@ use crate::plan::Settings;
 pub(super) struct Run {
     #[command(flatten)]
     job: JobArgs,
-    /// Remove what earlier runs of this job made, and start afresh.
+    /// Remove the job's earlier results first; the corpus and the token cache stay.
     #[arg(long)]
     fresh: bool,
 }
 
+/// Why there is nothing to show.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    /// The job can't be run.
+    #[error(transparent)]
+    Job(#[from] Fatal),
+    /// The launcher can't work.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+}
+
 impl Run {
+    /// Runs the job, or says that it is done already; the exit code.
     pub(super) fn main(self) -> i32 {
-        self.run().unwrap_or_else(|(code, sentence)| {
-            eprintln!("stagecoach: {sentence}");
-            code.code()
-        })
+        match self.run() {
+            Ok(code) => code,
+            Err(refusal) => {
+                // A sentence a line: a job may have several problems.
+                refusal.to_string().lines().for_each(|line| eprintln!("stagecoach: {line}"));
+                match refusal {
+                    Refusal::Job(fatal) => fatal.kind.exit_code().code(),
+                    Refusal::Launch(error) => error.exit_code().code(),
+                }
+            }
+        }
     }
 
-    fn run(self) -> Result<i32, (ExitCode, String)> {
-        let invalid = |fatal: Fatal| (fatal.kind.exit_code(), fatal.message);
-        let failed = |error: LaunchError| (error.exit_code(), error.to_string());
-        let job = self.job.read().map_err(invalid)?;
-        Settings::new(job.clone(), &self.job.workspace).map_err(invalid)?;
-        let folder = Folder::create(&self.job.workspace, &job).map_err(failed)?;
-        let _lock = Lock::take(&folder).map_err(failed)?;
+    fn run(self) -> Result<i32, Refusal> {
+        let job = self.valid_job()?;
+        let workspace = absolute(&self.job.workspace)?;
+        let folder = JobFolder::create(&workspace, job.folder())?;
+        let _lock = Lock::take(&folder)?;
         if self.fresh {
-            folder.clear().map_err(failed)?;
+            folder.clear()?;
         }
-        if let Some(summary) = folder.finished(&job).map_err(failed)? {
-            println!("{} has already been trained to the end; --fresh trains it again", job.metadata.name);
-            close(&job, &folder, &summary, 0, None);
-            return Ok(ExitCode::Done.code());
+        match Before::look(&folder, &job) {
+            Before::Nothing => {}
+            Before::Finished(summary) => {
+                println!("{} is trained already; this is its result (--fresh trains it anew)\n", job.metadata.name);
+                let restarts = Record::open(&folder)?.state.budget.total;
+                show(&job, &folder, &workspace, &summary, restarts, None);
+                return Ok(ExitCode::Done.code());
+            }
+            Before::OtherLength(summary) => println!(
+                "{} was trained for {} steps; without checkpoints training starts again at step 0",
+                job.metadata.name, summary.steps
+            ),
+            Before::OtherJob(difference) => {
+                return Err(Refusal::Job(Fatal::invalid(format!(
+                    "{} holds the result of a job with other settings ({difference}): set spec.storage.path to another \
+                     folder, or discard that result with --fresh",
+                    folder.root().display()
+                ))));
+            }
         }
-        folder.write_job(&job).map_err(failed)?;
-        let started = Instant::now();
-        let mut supervisor = Supervisor::new(&job, &self.job.workspace, &folder).map_err(failed)?;
-        match supervisor.run().map_err(failed)? {
-            Ending::Complete(summary) => {
-                close(&job, &folder, &summary, supervisor.restarts(), Some(started.elapsed().as_secs_f64()));
-                Ok(ExitCode::Done.code())
-            }
-            Ending::Stopped => {
-                println!("stopped; without a checkpoint, the next run starts again at step 0");
-                Ok(ExitCode::Drained.code())
-            }
-            Ending::Failed { code } => Ok(code),
-            Ending::Killed => Ok(ExitCode::Killed.code()),
+        train(&job, &folder, &workspace)
+    }
+
+    /// The job with the command line's changes, all of its problems told at once.
+    fn valid_job(&self) -> Result<PipelineJob, Fatal> {
+        let job = self.job.read()?;
+        let problems: Vec<String> = job.validate().iter().map(ToString::to_string).collect();
+        if !problems.is_empty() {
+            return Err(Fatal::invalid(problems.join("\n")));
+        }
+        Ok(Settings::new(job, &self.job.workspace)?.job)
+    }
+}
+
+fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path) -> Result<i32, Refusal> {
+    let master_port = wanted_port()?;
+    let program = Program::own()?;
+    let mut record = Record::open(folder)?;
+    // Logs are this run's; a result is no longer one once training starts again.
+    folder.begin()?;
+    let yaml = job.to_yaml().map_err(|error| Fatal::invalid(format!("the job can't be written as YAML: {error}")))?;
+    write(&folder.job(), &yaml)?;
+    let started = Instant::now();
+    let mut progress = Progress::on_stdout();
+    let launch = Launch { job, workspace, folder, program: &program, master_port };
+    let end = supervise(launch, &mut record, &mut progress)?;
+    drop(progress);
+    match end {
+        End::Complete(Some(summary)) => {
+            println!();
+            show(job, folder, workspace, &summary, record.state.budget.total, Some(started.elapsed().as_secs_f64()));
+            Ok(ExitCode::Done.code())
+        }
+        End::Complete(None) => {
+            eprintln!("stagecoach: all stages ended well, but stage 0 told no result: see {}", folder.log(0).display());
+            Ok(ExitCode::Failure.code())
+        }
+        End::Stopped => Ok(ExitCode::Drained.code()),
+        End::Killed => Ok(ExitCode::Killed.code()),
+        End::Failed(code) => {
+            let logs = folder.log(0).with_file_name("");
+            eprintln!(
+                "stagecoach: {} failed, exit code {code}; the stages' logs are in {}",
+                job.metadata.name,
+                logs.display()
+            );
+            Ok(code)
         }
     }
 }
 
-/// The last lines of a run: curve, losses, hashes, where everything is, and a sample of text.
-fn close(job: &PipelineJob, folder: &Folder, summary: &Summary, restarts: u32, seconds: Option<f64>) {
-    let records = read_metrics(&folder.metrics()).unwrap_or_default();
-    let (curve_file, metrics, model) = (folder.curve(), folder.metrics(), folder.model());
-    println!("{}", curve::terminal(&records, summary.unigram_entropy));
-    if let Err(error) = std::fs::write(&curve_file, curve::svg(&job.metadata.name, &records, summary.unigram_entropy)) {
-        eprintln!("stagecoach: could not write {}: {error}", curve_file.display());
+/// The curve, the closing lines, and a sample of what the model writes.
+fn show(
+    job: &PipelineJob,
+    folder: &JobFolder,
+    workspace: &Path,
+    summary: &Summary,
+    restarts: u32,
+    seconds: Option<f64>,
+) {
+    let records: Vec<StepRecord> = read_metrics(&folder.metrics()).unwrap_or_else(|error| {
+        eprintln!("stagecoach: no loss curve: {error}");
+        Vec::new()
+    });
+    print!("{}\n", curve::terminal(&records, summary.unigram_entropy));
+    let picture = curve::svg(&job.metadata.name, &records, summary.unigram_entropy);
+    if let Err(error) = write(&folder.curve(), &picture) {
+        eprintln!("stagecoach: {error}");
     }
+    let model = workspace.join(&summary.model);
     let closing = Closing {
         job: &job.metadata.name,
         summary,
         restarts,
         seconds,
-        model: &model,
-        curve: &curve_file,
-        metrics: &metrics,
+        model: &near(&model),
+        curve: &near(&folder.curve()),
+        metrics: &near(&folder.metrics()),
     };
-    print!("{}", closing.text());
-    tch::set_num_threads(1);
+    print!("{}\n", closing.text());
     match generate::sample(&model, "", Sampling::default()) {
-        Ok(text) => print!("{}", sample(&text)),
+        Ok(text) => print!("{}", observe::sample(&text)),
         Err(error) => eprintln!("stagecoach: no sample: {error:#}"),
     }
+}
+
+/// The workspace as the stages get it: they may not start where the launcher did.
+fn absolute(path: &Path) -> Result<PathBuf, Fatal> {
+    std::path::absolute(path).map_err(|error| Fatal::storage("find", path, error))
+}
+
+/// A path as seen from the working directory, where it is below it.
+fn near(path: &Path) -> PathBuf {
+    let here = std::env::current_dir().ok();
+    here.and_then(|here| path.strip_prefix(here).ok().map(Path::to_owned)).unwrap_or_else(|| path.to_owned())
 }

@@ -31,13 +31,7 @@ pub(super) fn main() -> i32 {
         Ok(End::Drained) => {
             watch.end(FailureKind::Drained, "stopped as asked; without a checkpoint, training starts again at step 0")
         }
-        Err(fatal) => {
-            if fatal.kind == FailureKind::PeerLost {
-                // the group knows better who was first: its word comes within the heartbeat timeout
-                std::thread::park_timeout(std::time::Duration::from_secs(4));
-            }
-            watch.end(fatal.kind, &fatal.message)
-        }
+        Err(fatal) => watch.end(fatal.kind, &fatal.message),
     }
 }
 

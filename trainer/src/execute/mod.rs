@@ -5,7 +5,7 @@ mod seconds;
 mod stage;
 mod step;
 
-pub use chunk::{Chunk, Saved};
+pub use chunk::{Chunk, Goal, Output, Saved};
 pub use seconds::Seconds;
 pub use stage::{Shape, Stage};
 pub use step::{Batch, Executor, Finished, StepError};

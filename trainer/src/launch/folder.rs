@@ -1,197 +1,172 @@
-//! The files of a job's folder, in one place.
+//! A job's folder in the workspace: where everything about the job lies.
 
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use stagecoach_api::PipelineJob;
-use stagecoach_api::contract::ExitCode;
-use stagecoach_checkpoint::write_atomically;
-
+use super::LaunchError;
 use crate::observe::Summary;
 
-/// What keeps a run from starting or going on. Exit codes are the contract's.
-#[derive(Debug, thiserror::Error)]
-pub enum LaunchError {
-    /// The workspace fails.
-    #[error("could not {doing} {}: {source}", path.display())]
-    Storage {
-        /// What was tried.
-        doing: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// What came back.
-        source: std::io::Error,
-    },
-    /// Another run holds the job.
-    #[error("{} is held by another run (process {holder}): wait for it, or stop it", folder.display())]
-    Held {
-        /// The job's folder.
-        folder: PathBuf,
-        /// Its process id, as far as it is known.
-        holder: String,
-    },
-    /// The folder holds another job's results.
-    #[error("{} holds the results of a job with another {field}: --fresh removes them, another storage.path keeps them", folder.display())]
-    Another {
-        /// The job's folder.
-        folder: PathBuf,
-        /// The first field that differs.
-        field: String,
-    },
-    /// A process could not be started, or signals not be had.
-    #[error("could not {doing}: {source}")]
-    System {
-        /// What was tried.
-        doing: &'static str,
-        /// What came back.
-        source: std::io::Error,
-    },
-}
+/// What `clear` removes: all that a job makes itself. The cache and the corpus are not in here, nor is the lock.
+const RESULTS: [&str; 12] = [
+    "job.yaml",
+    "state.json",
+    "result.json",
+    "metrics.jsonl",
+    "logs",
+    "plots",
+    "termination",
+    "model",
+    "model.partial",
+    "checkpoints",
+    "fences",
+    "damaged",
+];
 
-impl LaunchError {
-    /// The exit code that goes with it.
-    pub fn exit_code(&self) -> ExitCode {
-        match self {
-            LaunchError::Storage { .. } => ExitCode::Storage,
-            LaunchError::Another { .. } => ExitCode::InvalidConfig,
-            LaunchError::Held { .. } | LaunchError::System { .. } => ExitCode::Failure,
-        }
-    }
-}
-
-/// For `map_err`: what was being done to which path.
-pub(super) fn storage(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> LaunchError {
-    move |source| LaunchError::Storage { doing, path: path.to_owned(), source }
-}
-
-/// A job's own folder: `<workspace>/<storage.path>`.
+/// `<workspace>/<storage.path>`.
 #[derive(Clone, Debug)]
-pub struct Folder(PathBuf);
+pub struct JobFolder {
+    root: PathBuf,
+}
 
-impl Folder {
-    /// Makes the folder, and its places for logs and plots.
+impl JobFolder {
+    /// Makes the folder at `path` in the workspace, and the workspace itself.
     ///
     /// # Errors
-    /// If the workspace can't be written.
-    pub fn create(workspace: &Path, job: &PipelineJob) -> Result<Folder, LaunchError> {
-        let folder = Folder(workspace.join(job.folder()));
-        for path in [&folder.0, &folder.logs(), &folder.0.join("plots"), &folder.0.join("termination")] {
-            fs::create_dir_all(path).map_err(storage("create", path))?;
-        }
-        Ok(folder)
+    /// The volume's.
+    pub fn create(workspace: &Path, path: &str) -> Result<Self, LaunchError> {
+        fs::create_dir_all(workspace).map_err(LaunchError::storage("create the workspace", workspace))?;
+        let root = workspace.join(path);
+        fs::create_dir_all(&root).map_err(LaunchError::storage("create the job's folder", &root))?;
+        Ok(Self { root })
     }
 
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-
-    /// Held by the run that runs the job.
-    pub fn lock(&self) -> PathBuf {
-        self.0.join("lock")
-    }
-
-    /// The job as it runs, overrides applied: what stages read.
-    pub fn job(&self) -> PathBuf {
-        self.0.join("job.yaml")
-    }
-
-    /// The launcher's record of the job's life.
-    pub fn state(&self) -> PathBuf {
-        self.0.join("state.json")
-    }
-
-    /// A line a step.
-    pub fn metrics(&self) -> PathBuf {
-        self.0.join("metrics.jsonl")
-    }
-
-    /// The end of a finished job.
-    pub fn result(&self) -> PathBuf {
-        self.0.join("result.json")
-    }
-
-    /// The loss curve.
-    pub fn curve(&self) -> PathBuf {
-        self.0.join("plots/loss.svg")
-    }
-
-    /// The trained model.
-    pub fn model(&self) -> PathBuf {
-        self.0.join("model")
-    }
-
-    /// What stage `stage` complains of.
-    pub fn log(&self, stage: u32) -> PathBuf {
-        self.logs().join(format!("stage-{stage}.log"))
-    }
-
-    /// Stage `stage`'s last words.
-    pub fn last_words(&self, stage: u32) -> PathBuf {
-        self.0.join(format!("termination/stage-{stage}.json"))
-    }
-
-    fn logs(&self) -> PathBuf {
-        self.0.join("logs")
-    }
-
-    /// Removes what earlier runs of the job made. Corpus and token caches are not in here.
+    /// Makes the folders inside, for a run that starts training: with empty logs, and without a result.
     ///
     /// # Errors
-    /// If the workspace refuses.
-    pub fn clear(&self) -> Result<(), LaunchError> {
-        for file in [self.result(), self.metrics(), self.state(), self.job(), self.curve()] {
-            remove(fs::remove_file(&file), &file)?;
-        }
-        for folder in [self.model(), self.model().with_extension("partial")] {
-            remove(fs::remove_dir_all(&folder), &folder)?;
+    /// The volume's.
+    pub fn begin(&self) -> Result<(), LaunchError> {
+        self.remove(&["result.json", "logs", "termination"])?;
+        for name in ["logs", "plots", "termination"] {
+            let path = self.root.join(name);
+            fs::create_dir_all(&path).map_err(LaunchError::storage("create the folder", &path))?;
         }
         Ok(())
     }
 
-    /// The result of an earlier run, if there is one and it is this job's.
+    /// Removes what the job has made so far.
     ///
     /// # Errors
-    /// If it is another job's.
-    pub fn finished(&self, job: &PipelineJob) -> Result<Option<Summary>, LaunchError> {
-        let read = |path: PathBuf| fs::read_to_string(path).ok();
-        let Some(summary) = read(self.result()).and_then(|text| serde_json::from_str(&text).ok()) else {
-            return Ok(None);
-        };
-        let before = read(self.job()).and_then(|text| stagecoach_api::parse(&text, "job.yaml").ok());
-        match before.and_then(|before| first_difference(&before, job)) {
-            Some(field) => Err(LaunchError::Another { folder: self.0.clone(), field }),
-            None => Ok(Some(summary)),
+    /// The volume's.
+    pub fn clear(&self) -> Result<(), LaunchError> {
+        self.remove(&RESULTS)
+    }
+
+    fn remove(&self, names: &[&str]) -> Result<(), LaunchError> {
+        for name in names {
+            let path = self.root.join(name);
+            let removed = match fs::symlink_metadata(&path) {
+                Ok(found) if found.is_dir() => fs::remove_dir_all(&path),
+                Ok(_) => fs::remove_file(&path),
+                Err(_) => continue,
+            };
+            removed.map_err(LaunchError::storage("remove", &path))?;
         }
+        Ok(())
     }
 
-    /// Writes the job for its stages to read.
-    ///
-    /// # Errors
-    /// If the workspace refuses.
-    pub fn write_job(&self, job: &PipelineJob) -> Result<(), LaunchError> {
-        let failed = |source: Box<dyn std::error::Error + Send + Sync>| LaunchError::Storage {
-            doing: "write",
-            path: self.job(),
-            source: std::io::Error::other(source),
-        };
-        let yaml = job.to_yaml().map_err(|e| failed(e.to_string().into()))?;
-        write_atomically(&self.job(), yaml.as_bytes()).map_err(|e| failed(e.into()))
+    /// The folder itself.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Held by the run.
+    pub fn lock(&self) -> PathBuf {
+        self.root.join("lock")
+    }
+
+    /// The job as resolved: what the stages read.
+    pub fn job(&self) -> PathBuf {
+        self.root.join("job.yaml")
+    }
+
+    /// What outlives the launcher.
+    pub fn record(&self) -> PathBuf {
+        self.root.join("state.json")
+    }
+
+    /// A finished job's summary.
+    pub fn result(&self) -> PathBuf {
+        self.root.join("result.json")
+    }
+
+    /// A line a step.
+    pub fn metrics(&self) -> PathBuf {
+        self.root.join("metrics.jsonl")
+    }
+
+    /// The loss curve.
+    pub fn curve(&self) -> PathBuf {
+        self.root.join("plots").join("loss.svg")
+    }
+
+    /// What a stage writes to stderr.
+    pub fn log(&self, stage: u32) -> PathBuf {
+        self.root.join("logs").join(format!("stage-{stage}.log"))
+    }
+
+    /// A stage's last words.
+    pub fn termination(&self, stage: u32) -> PathBuf {
+        self.root.join("termination").join(format!("stage-{stage}.json"))
+    }
+
+    /// The finished job's summary; none if there is none, or if it isn't one.
+    pub fn summary(&self) -> Option<Summary> {
+        serde_json::from_slice(&fs::read(self.result()).ok()?).ok()
     }
 }
 
-/// Missing is as good as removed.
-fn remove(result: std::io::Result<()>, path: &Path) -> Result<(), LaunchError> {
-    match result {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(storage("remove", path)(e)),
-        _ => Ok(()),
-    }
+/// Writes a small file aside, syncs and renames it: readers see the old one or the new one.
+///
+/// # Errors
+/// The volume's.
+pub fn write(path: &Path, content: &str) -> Result<(), LaunchError> {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".new");
+    let written = || -> io::Result<()> {
+        let mut file = fs::File::create(&aside)?;
+        file.write_all(content.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&aside, path)
+    };
+    written().map_err(LaunchError::storage("write", path))
 }
 
-/// The first of the fields that decide the result in which two jobs differ. Stages, schedule and partition don't.
-fn first_difference(a: &PipelineJob, b: &PipelineJob) -> Option<String> {
-    let (a, b) = (&a.spec, &b.spec);
-    [("model", a.model == b.model), ("data", a.data == b.data), ("training", a.training == b.training)]
-        .into_iter()
-        .find_map(|(field, same)| (!same).then(|| format!("spec.{field}")))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clearing_leaves_the_lock_and_what_is_not_the_jobs() {
+        let workspace = tempfile::tempdir().unwrap();
+        let folder = JobFolder::create(workspace.path(), "runs/mine").unwrap();
+        folder.begin().unwrap();
+        for path in [folder.lock(), folder.job(), folder.result(), folder.log(0), folder.root().join("corpus.txt")] {
+            write(&path, "x").unwrap();
+        }
+        folder.clear().unwrap();
+        let mut left: Vec<_> = fs::read_dir(folder.root()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["corpus.txt", "lock"]);
+        folder.clear().unwrap();
+    }
+
+    #[test]
+    fn a_workspace_below_a_file_is_named() {
+        let workspace = tempfile::tempdir().unwrap();
+        let file = workspace.path().join("file");
+        fs::write(&file, "").unwrap();
+        let error = JobFolder::create(&file.join("w"), "mine").unwrap_err();
+        assert!(error.to_string().contains("file/w") && error.exit_code().code() == 74, "{error}");
+    }
 }

@@ -1,43 +1,53 @@
-//! One run holds a job at a time.
+//! One run holds a job's folder: a lock of the operating system, which goes with its process however that ends.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, Write};
+use std::fs::{self, File, TryLockError};
+use std::io::Write;
 
-use super::folder::{Folder, LaunchError, storage};
+use super::{JobFolder, LaunchError};
 
-/// Held until dropped, or until the process ends however it ends.
+/// Held as long as it lives.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Takes the job's lock, and leaves this process's id in it.
+    /// Takes the folder.
     ///
     /// # Errors
-    /// If another run holds it, by its process id.
-    pub fn take(folder: &Folder) -> Result<Lock, LaunchError> {
+    /// `Held` by another run; or the volume's.
+    pub fn take(folder: &JobFolder) -> Result<Self, LaunchError> {
         let path = folder.lock();
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(storage("open", &path))?;
+        let open = File::options().create(true).truncate(false).read(true).write(true).open(&path);
+        let mut file = open.map_err(LaunchError::storage("open the lock", &path))?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let mut holder = String::new();
-                let _ = file.read_to_string(&mut holder);
-                return Err(LaunchError::Held { folder: folder.path().to_owned(), holder: holder.trim().to_owned() });
+                let pid = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
+                return Err(LaunchError::Held { folder: folder.root().to_owned(), pid });
             }
-            Err(TryLockError::Error(source)) => return Err(storage("lock", &path)(source)),
+            Err(TryLockError::Error(source)) => return Err(LaunchError::storage("lock", &path)(source)),
         }
-        file.set_len(0)
-            .and_then(|()| file.rewind())
-            .and_then(|()| writeln!(file, "{}", std::process::id()))
-            .map_err(storage("write", &path))?;
-        Ok(Lock { _file: file })
+        // For the sentence that a second run gets; the lock itself is the operating system's.
+        let written = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+        written.map_err(LaunchError::storage("write", &path))?;
+        Ok(Self { _file: file })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_run_is_told_who_holds_the_folder() {
+        let workspace = tempfile::tempdir().unwrap();
+        let folder = JobFolder::create(workspace.path(), "mine").unwrap();
+        let first = Lock::take(&folder).unwrap();
+        let refused = Lock::take(&folder).unwrap_err();
+        assert!(refused.to_string().contains(&format!("(process {})", std::process::id())), "{refused}");
+        assert_eq!(refused.exit_code().code(), 1);
+        drop(first);
+        Lock::take(&folder).unwrap();
     }
 }

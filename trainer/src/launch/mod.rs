@@ -1,12 +1,22 @@
-//! `stagecoach run`: the stages of a job as processes of this machine, kept going by `lifecycle`'s policy.
-//! `folder` knows the job's files, `lock` keeps two runs apart, `process` starts a stage, `supervise` is the loop.
+//! The local launcher: a job's stages as processes of this machine, under the restart policy that pods have.
+//! `folder` and `lock` are the job's place on disk, `process` is one stage, `supervise` the loop around
+//! `lifecycle::decide`, `report` its sentences, `record` what outlives the launcher, `before` what was there already.
 
+mod before;
+mod error;
 mod folder;
 mod lock;
+mod port;
 mod process;
 mod record;
+mod report;
 mod supervise;
 
-pub use folder::{Folder, LaunchError};
+pub use before::Before;
+pub use error::LaunchError;
+pub use folder::{JobFolder, write};
 pub use lock::Lock;
-pub use supervise::{Ending, Supervisor};
+pub use port::wanted as wanted_port;
+pub use process::Program;
+pub use record::Record;
+pub use supervise::{End, Launch, supervise};

@@ -1,123 +1,236 @@
-//! Starting a stage, by the same contract as a pod.
+//! One stage as a process: how it is started, watched and ended.
 
-use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::Sender;
+use std::thread;
 
-use stagecoach_api::contract::{CONTAINER_ARGS, StageEnv};
+use stagecoach_api::contract::{StageEnv, TerminationMessage};
+use stagecoach_lifecycle::{Exit, MemberState, Time};
 
-use super::folder::{Folder, LaunchError, storage};
-use super::supervise::Input;
-use crate::observe::EVENTS_VARIABLE;
+use super::supervise::Message;
+use super::{JobFolder, LaunchError};
+use crate::observe::{EVENTS_VARIABLE, Event};
 
-/// What runs as a stage: this very binary, unless a test says otherwise.
+/// Bytes of a log's end that are read.
+const TAIL: u64 = 16 * 1024;
+
+/// What a stage runs.
 #[derive(Clone, Debug)]
-pub(super) struct Program {
+pub struct Program {
     /// The executable.
-    pub(super) path: PathBuf,
+    pub path: PathBuf,
     /// Its arguments.
-    pub(super) arguments: Vec<String>,
+    pub arguments: Vec<OsString>,
 }
 
 impl Program {
-    /// `stagecoach stage`.
+    /// This binary, as a pod's container runs it.
     ///
     /// # Errors
-    /// If the system can't say where this binary is.
-    pub(super) fn this() -> Result<Program, LaunchError> {
-        let path = std::env::current_exe()
-            .map_err(|source| LaunchError::System { doing: "find this program's own file", source })?;
-        Ok(Program { path, arguments: CONTAINER_ARGS.map(str::to_owned).to_vec() })
+    /// The operating system's, which may not know where this binary is.
+    pub fn own() -> Result<Self, LaunchError> {
+        let path = std::env::current_exe().map_err(LaunchError::system("find this program's own file"))?;
+        Ok(Self { path, arguments: stagecoach_api::contract::CONTAINER_ARGS.map(Into::into).into() })
     }
 }
 
-/// Starts a stage. Must be called from the thread that lives as long as the launcher: the kernel kills the stage when the
-/// thread that started it is gone.
-pub(super) fn start(
-    program: &Program,
-    env: &StageEnv,
-    folder: &Folder,
-    threads: u32,
-    inputs: &Sender<Input>,
-) -> Result<Child, LaunchError> {
-    let path = folder.log(env.rank);
-    let mut log = OpenOptions::new().create(true).append(true).open(&path).map_err(storage("open", &path))?;
-    let _ = writeln!(log, "--- attempt {} ---", env.attempt);
-    let words = folder.last_words(env.rank);
-    let _ = std::fs::remove_file(&words);
-    let duplicate = |log: &File| log.try_clone().map_err(storage("open", &path));
-    let mut command = Command::new(&program.path);
-    command
-        .args(&program.arguments)
-        .envs(env.to_vars())
-        .env(EVENTS_VARIABLE, "json")
-        .env("STAGECOACH_TERMINATION_LOG", words)
-        .env("STAGECOACH_HTTP_PORT", "0")
-        .env("OMP_NUM_THREADS", threads.to_string())
-        .stdin(Stdio::null())
-        .stderr(duplicate(&log)?)
-        // a group of its own: the terminal's Ctrl-C is the launcher's to pass on
-        .process_group(0);
-    if env.rank == 0 {
-        command.stdout(Stdio::piped());
-    } else {
-        command.stdout(duplicate(&log)?);
-    }
-    let launcher = std::process::id();
-    // SAFETY: only system calls that are allowed between fork and exec.
-    unsafe { command.pre_exec(move || die_with(launcher)) };
-    let mut child = command.spawn().map_err(|source| LaunchError::System { doing: "start a stage", source })?;
-    if let Some(stdout) = child.stdout.take() {
-        let (inputs, attempt) = (inputs.clone(), env.attempt);
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                match serde_json::from_str(&line) {
-                    Ok(event) => drop(inputs.send(Input::Event { attempt, event })),
-                    Err(_) => drop(writeln!(log, "{line}")),
-                }
+/// A stage's process. It is killed when dropped.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) stage: u32,
+    pub(super) attempt: u64,
+    pub(super) state: MemberState,
+    /// Since when.
+    pub(super) at: Time,
+    child: Child,
+    folder: JobFolder,
+    /// Where this attempt's part of the log begins.
+    log_start: u64,
+}
+
+impl Process {
+    /// Starts a stage; what becomes of it is sent to `outbox`.
+    ///
+    /// The kernel kills the stage when the calling **thread** ends (that is what PDEATHSIG follows), so the caller must
+    /// be the one that lives as long as the launcher.
+    pub(super) fn start(
+        program: &Program,
+        env: &StageEnv,
+        folder: &JobFolder,
+        outbox: Sender<Message>,
+        now: Time,
+    ) -> Result<Self, LaunchError> {
+        let (stage, attempt) = (env.rank, env.attempt);
+        let (log, log_start) = open_log(folder, stage, attempt)?;
+        let termination = folder.termination(stage);
+        match std::fs::remove_file(&termination) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(LaunchError::storage("remove", &termination)(error));
             }
+            _ => {}
+        }
+        let clone = || log.try_clone().map_err(LaunchError::storage("open the log", &folder.log(stage)));
+        let mut command = Command::new(&program.path);
+        command
+            .args(&program.arguments)
+            .envs(env.to_vars())
+            .env(EVENTS_VARIABLE, "json")
+            .env("STAGECOACH_TERMINATION_LOG", &termination)
+            // Many stages share this machine, and nobody polls them.
+            .env("STAGECOACH_HTTP_PORT", "0")
+            .stdin(Stdio::null())
+            .stdout(if stage == 0 { Stdio::piped() } else { clone()?.into() })
+            .stderr(clone()?)
+            // Out of the terminal's foreground group: Ctrl-C reaches the launcher, which asks the stages to stop.
+            .process_group(0);
+        die_with_the_launcher(&mut command);
+        let what = format!("start stage {stage} ({})", program.path.display());
+        let mut child = command.spawn().map_err(LaunchError::system(what))?;
+        let (pid, stdout) = (child.id(), child.stdout.take());
+        let process =
+            Self { stage, attempt, state: MemberState::Starting, at: now, child, folder: folder.clone(), log_start };
+        let watch = move || {
+            if let Some(stdout) = stdout {
+                read_events(stdout, log, attempt, &outbox);
+            }
+            wait_until_ended(pid);
+            // Nobody listens any more if the run is over.
+            let _ = outbox.send(Message::Ended { attempt, stage });
+        };
+        let spawned = thread::Builder::new().name(format!("stage {stage}")).spawn(watch);
+        spawned.map_err(LaunchError::system("start a thread"))?;
+        Ok(process)
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        !matches!(self.state, MemberState::Exited(_))
+    }
+
+    /// Asks it to leave: SIGTERM. False if it was asked before or has ended.
+    pub(super) fn ask_to_leave(&mut self, now: Time) -> bool {
+        let asks = self.is_alive() && self.state != MemberState::Terminating;
+        if asks {
+            (self.state, self.at) = (MemberState::Terminating, now);
+            self.signal(libc::SIGTERM);
+        }
+        asks
+    }
+
+    /// Kills it and whatever it has started: SIGKILL.
+    pub(super) fn kill(&self) {
+        if self.is_alive() {
+            self.signal(libc::SIGKILL);
+        }
+    }
+
+    fn signal(&self, signal: i32) {
+        let pid = self.child.id() as i32;
+        // The whole group is killed, but only the stage itself is asked: so does Kubernetes.
+        let target = if signal == libc::SIGKILL { -pid } else { pid };
+        // SAFETY: no memory is involved. The pid is this child's: it is not reaped before `ended`, after which it is not
+        // alive any more and gets no signal.
+        unsafe { libc::kill(target, signal) };
+    }
+
+    /// Takes note of its end: reaps it and reads its last words.
+    pub(super) fn ended(&mut self, now: Time) {
+        let status = self.child.wait().ok();
+        let words = std::fs::read_to_string(self.folder.termination(self.stage)).ok();
+        let words = words.and_then(|text| TerminationMessage::from_json(&text));
+        self.state = MemberState::Exited(Exit {
+            code: status.and_then(|status| status.code()),
+            signal: status.and_then(|status| status.signal()),
+            external: None,
+            report: words.as_ref().map(Into::into),
         });
+        self.at = now;
     }
-    Ok(child)
+
+    /// The end of what it wrote to its log.
+    pub(super) fn log_tail(&self) -> String {
+        let read = || -> io::Result<String> {
+            let mut file = File::open(self.folder.log(self.stage))?;
+            let end = file.metadata()?.len();
+            file.seek(SeekFrom::Start(self.log_start.max(end.saturating_sub(TAIL))))?;
+            let mut bytes = Vec::new();
+            file.take(TAIL).read_to_end(&mut bytes)?;
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        read().unwrap_or_default()
+    }
 }
 
-/// In the child: no orphan survives its launcher, not even one killed between fork and here.
-fn die_with(launcher: u32) -> std::io::Result<()> {
-    // SAFETY: plain system calls.
-    unsafe {
-        if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        if libc::getppid() as u32 != launcher {
-            return Err(std::io::ErrorKind::BrokenPipe.into());
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.is_alive() {
+            self.kill();
+            let _ = self.child.wait();
         }
     }
-    Ok(())
 }
 
-/// Sends a signal to a child that has not been reaped.
-pub(super) fn signal(child: &Child, signal: i32) {
-    // SAFETY: the process exists, or is a zombie, until the caller waits for it.
-    unsafe { libc::kill(child.id() as i32, signal) };
+/// Opens a stage's log to append to, with a line that tells the attempts apart, and says where the attempt's part begins.
+fn open_log(folder: &JobFolder, stage: u32, attempt: u64) -> Result<(File, u64), LaunchError> {
+    let path = folder.log(stage);
+    let open = || -> io::Result<(File, u64)> {
+        let mut file = File::options().create(true).append(true).open(&path)?;
+        writeln!(file, "--- attempt {attempt} ---")?;
+        let start = file.metadata()?.len();
+        Ok((file, start))
+    };
+    open().map_err(LaunchError::storage("open the log", &path))
 }
 
-/// Tells `inputs` when the child has ended, and leaves it to be reaped: its id stays its own until then.
-pub(super) fn watch(child: &Child, attempt: u64, stage: u32, inputs: &Sender<Input>) {
-    let (pid, inputs) = (child.id(), inputs.clone());
-    std::thread::spawn(move || {
-        loop {
-            // SAFETY: waitid fills a plain structure; WNOWAIT reaps nothing.
-            let rc = unsafe {
-                let mut info: libc::siginfo_t = std::mem::zeroed();
-                libc::waitid(libc::P_PID, pid, &mut info, libc::WEXITED | libc::WNOWAIT)
-            };
-            if rc == 0 || std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
-                break;
+/// Passes the events on until stdout closes; what isn't one goes to the log.
+fn read_events(stdout: ChildStdout, mut log: File, attempt: u64, outbox: &Sender<Message>) {
+    for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
+        match serde_json::from_slice::<Event>(&line) {
+            Ok(event) => {
+                let _ = outbox.send(Message::Event { attempt, event: Box::new(event) });
+            }
+            Err(_) => {
+                let _ = log.write_all(&[line.as_slice(), b"\n"].concat());
             }
         }
-        let _ = inputs.send(Input::Ended { attempt, stage });
-    });
+    }
+}
+
+/// Has the kernel kill the stage when the launcher dies, however it dies: no orphans.
+fn die_with_the_launcher(command: &mut Command) {
+    let launcher = std::process::id() as i32;
+    let arrange = move || {
+        // SAFETY: prctl and getppid are plain system calls that touch no memory of ours.
+        let arranged = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+        if arranged != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: as above.
+        if unsafe { libc::getppid() } != launcher {
+            // It died between fork and prctl: no signal will come any more.
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed: prctl and getppid are, and neither the
+    // closure nor its errors allocate.
+    unsafe { command.pre_exec(arrange) };
+}
+
+/// Returns when the process has ended, and leaves it to be reaped by who owns it: until then nobody else gets its pid.
+fn wait_until_ended(pid: u32) {
+    loop {
+        // SAFETY: a siginfo of zeros is valid, and the kernel writes to nothing else.
+        let waited = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            libc::waitid(libc::P_PID, pid, &raw mut info, libc::WEXITED | libc::WNOWAIT)
+        };
+        if waited == 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return;
+        }
+    }
 }

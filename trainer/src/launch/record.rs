@@ -1,52 +1,100 @@
-//! What the launcher remembers of a job between runs.
+//! What outlives the launcher: `state.json` in the job's folder.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
-use stagecoach_checkpoint::write_atomically;
-use stagecoach_lifecycle::{Doing, State, Time};
+use stagecoach_lifecycle::{Doing, State};
 
-use super::folder::{Folder, LaunchError};
+use super::folder::write;
+use super::{JobFolder, LaunchError};
 
-/// `state.json`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// The job's UID and what `lifecycle` remembers: attempt, budget, last failure.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Record {
-    /// Stands in for the UID that an API server would give.
-    pub(super) job_uid: String,
-    /// The state machine's.
-    pub(super) state: State,
+pub struct Record {
+    /// Given by the first run.
+    pub job_uid: String,
+    /// As `lifecycle::decide` returned it last.
+    pub state: State,
 }
 
 impl Record {
-    /// The record of an earlier run, ready for a new one; else a fresh one. Attempts go on counting; a new run by a person
-    /// has the whole budget, and nothing that was given up before is given up still.
-    pub(super) fn open(folder: &Folder) -> Record {
-        let read = std::fs::read(folder.state()).ok().and_then(|bytes| serde_json::from_slice::<Record>(&bytes).ok());
-        let state = |attempt| State { attempt, doing: Doing::Idle, ..State::default() };
-        match read {
-            Some(Record { job_uid, state: before }) => Record { job_uid, state: state(before.attempt) },
-            None => Record { job_uid: unique(), state: State::default() },
-        }
+    /// Reads the folder's record for a new run, or makes the first one.
+    ///
+    /// # Errors
+    /// The volume's; a record that isn't one.
+    pub fn open(folder: &JobFolder) -> Result<Self, LaunchError> {
+        let path = folder.record();
+        let bytes = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Self { job_uid: fresh_uid(), state: State::default() });
+            }
+            read => read.map_err(LaunchError::storage("read", &path))?,
+        };
+        let record: Self =
+            serde_json::from_slice(&bytes).map_err(|error| LaunchError::Record { path, problem: error.to_string() })?;
+        Ok(Self { state: resumed(record.state), ..record })
     }
 
-    pub(super) fn write(&self, folder: &Folder) -> Result<(), LaunchError> {
-        let path = folder.state();
-        let failed = |source| LaunchError::Storage { doing: "write", path: path.clone(), source };
-        let text = serde_json::to_vec(self).map_err(|e| failed(e.into()))?;
-        write_atomically(&path, &text).map_err(|e| failed(std::io::Error::other(e)))
+    /// Writes it.
+    ///
+    /// # Errors
+    /// The volume's.
+    pub fn save(&self, folder: &JobFolder) -> Result<(), LaunchError> {
+        let json = serde_json::to_string_pretty(self)
+            .map_err(|error| LaunchError::Record { path: folder.record(), problem: error.to_string() })?;
+        write(&folder.record(), &json)
     }
 }
 
-/// Now, by the clock that the record is kept in.
-pub(super) fn now() -> Time {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    Time(since.as_millis() as u64)
+/// The state in which a new run finds the job. Stages die with their launcher, and the lock says that it is gone: nothing
+/// runs, whatever the record says. Someone who runs a job that had ended gives it a new budget; attempts count on.
+fn resumed(state: State) -> State {
+    if state.outcome().is_some() {
+        return State {
+            attempt: state.attempt,
+            checkpoint: state.checkpoint,
+            last_failure: state.last_failure,
+            ..State::default()
+        };
+    }
+    State { doing: Doing::Idle, started: None, ..state }
 }
 
-/// A name that no other process has had.
-pub(super) fn unique() -> String {
-    let mut hasher = blake3::Hasher::new();
-    let moment = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    hasher.update(&moment.as_nanos().to_le_bytes()).update(&std::process::id().to_le_bytes());
-    hasher.update(&std::fs::read("/proc/sys/kernel/random/uuid").unwrap_or_default());
-    hasher.finalize().to_hex()[..16].to_owned()
+/// 128 random bits in hexadecimal.
+pub(super) fn fresh_uid() -> String {
+    // The standard library's hashers have random keys: two of them are a random number without another dependency.
+    let random = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}", random(), random())
+}
+
+#[cfg(test)]
+mod tests {
+    use stagecoach_lifecycle::{Attempt, FailReason, Outcome, Time};
+
+    use super::*;
+
+    #[test]
+    fn attempts_count_on_and_an_end_gives_a_new_budget() {
+        let workspace = tempfile::tempdir().unwrap();
+        let folder = JobFolder::create(workspace.path(), "mine").unwrap();
+        let mut record = Record::open(&folder).unwrap();
+        record.state.attempt = Attempt { number: 4, stages: 3, revision: 0 };
+        record.state.budget.spent = 2;
+        record.state.doing = Doing::Running { not_before: Time(9), created: true };
+        record.save(&folder).unwrap();
+        let again = Record::open(&folder).unwrap();
+        assert_eq!((&again.job_uid, again.state.attempt.number), (&record.job_uid, 4));
+        assert_eq!((again.state.doing, again.state.budget.spent), (Doing::Idle, 2));
+
+        record.state.doing = Doing::Finished(Outcome::Failed(FailReason::BudgetExhausted));
+        record.save(&folder).unwrap();
+        let again = Record::open(&folder).unwrap();
+        assert_eq!((again.state.doing, again.state.budget.spent, again.state.attempt.number), (Doing::Idle, 0, 4));
+
+        fs::write(folder.record(), "{").unwrap();
+        assert!(Record::open(&folder).unwrap_err().to_string().contains("--fresh"));
+        assert_ne!(fresh_uid(), fresh_uid());
+    }
 }

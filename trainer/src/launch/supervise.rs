@@ -1,331 +1,319 @@
-//! The loop: what happens to the stages goes into `lifecycle::decide`, what it decides is carried out. All inputs come
-//! through one channel; nothing polls.
+//! The loop: what happens to the stages becomes `lifecycle`'s `Observed`, and its decisions become signals and processes.
+//! It waits on one channel, fed by a thread per stage and one for signals, and never longer than `lifecycle` wants.
 
-use std::net::TcpListener;
 use std::path::Path;
-use std::process::Child;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
 use stagecoach_api::PipelineJob;
-use stagecoach_api::contract::{StageEnv, TerminationMessage, env};
+use stagecoach_api::contract::{ExitCode, StageEnv};
 use stagecoach_lifecycle::{
-    Action, Desired, Doing, Exit, Failure, Member, MemberState, Observed, Outcome, Policy, Report, Seen, decide,
+    Action, Desired, Doing, FailReason, Member, MemberState, Observed, Outcome, Policy, Seen, Time, decide,
 };
 
-use super::folder::{Folder, LaunchError};
-use super::process::{self, Program};
-use super::record::{Record, now, unique};
+use super::process::Process;
+use super::record::fresh_uid;
+use super::{JobFolder, LaunchError, Program, Record, port, report};
 use crate::observe::{Event, Progress, Summary};
 
-/// What the loop hears.
-#[derive(Debug)]
-pub(super) enum Input {
-    /// Stage 0 said something.
-    Event {
-        /// Of which attempt.
-        attempt: u64,
-        /// What.
-        event: Event,
-    },
-    /// A stage's process has ended.
-    Ended {
-        /// Of which attempt.
-        attempt: u64,
-        /// Which stage.
-        stage: u32,
-    },
-    /// Ctrl-C or SIGTERM.
-    Interrupt,
+/// What is to be run, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch<'a> {
+    /// The job, validated; the folder's `job.yaml` holds the same.
+    pub job: &'a PipelineJob,
+    /// The volume, as an absolute path.
+    pub workspace: &'a Path,
+    /// The job's folder, begun and locked.
+    pub folder: &'a JobFolder,
+    /// What a stage runs.
+    pub program: &'a Program,
+    /// Stage 0's port; a free one for every attempt if none.
+    pub master_port: Option<u16>,
 }
 
 /// How a run ended.
-#[derive(Debug)]
-pub enum Ending {
-    /// Trained to the end.
-    Complete(Box<Summary>),
-    /// Stopped as asked.
+#[derive(Clone, Debug, PartialEq)]
+pub enum End {
+    /// All stages trained to the end; what stage 0 said last.
+    Complete(Option<Summary>),
+    /// Asked to stop, and all stages have left.
     Stopped,
-    /// Given up; the cause has been told.
-    Failed {
-        /// The root cause's exit code.
-        code: i32,
-    },
-    /// A second Ctrl-C.
+    /// Asked to stop again, and all stages were killed.
     Killed,
+    /// Given up: the root cause's exit code.
+    Failed(i32),
 }
 
-struct Stage {
-    member: Member,
-    child: Child,
+/// What the loop is told.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// Stage 0 told something.
+    Event { attempt: u64, event: Box<Event> },
+    /// A stage's process has ended.
+    Ended { attempt: u64, stage: u32 },
+    /// Someone wants the run to stop.
+    Stop,
 }
 
-/// A job that runs here.
-pub struct Supervisor<'a> {
-    job: &'a PipelineJob,
-    workspace: &'a Path,
-    folder: &'a Folder,
-    program: Program,
-    record: Record,
-    stages: Vec<Stage>,
+/// Runs a job until it is done, given up, or stopped by SIGINT, SIGTERM or SIGHUP; a second signal kills at once.
+/// To be called from the thread that lives as long as the process: stages die with it. `record` is kept up to date, in
+/// the folder too.
+///
+/// # Errors
+/// The launcher's own; the stages are killed then.
+pub fn supervise(launch: Launch<'_>, record: &mut Record, progress: &mut Progress) -> Result<End, LaunchError> {
+    let (outbox, inbox) = channel();
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(LaunchError::system("handle signals"))?;
+    let stop = outbox.clone();
+    let listen = move || {
+        for signal in signals.forever() {
+            if stop.send(Message::Stop).is_err() {
+                // The run is over: the signal does what it always does.
+                let _ = emulate_default_handler(signal);
+            }
+        }
+    };
+    thread::Builder::new().name("signals".into()).spawn(listen).map_err(LaunchError::system("start a thread"))?;
+    Supervisor::new(launch, record, progress, outbox).run(&inbox)
+}
+
+struct Supervisor<'a> {
+    launch: Launch<'a>,
+    record: &'a mut Record,
+    progress: &'a mut Progress,
+    outbox: Sender<Message>,
+    policy: Policy,
+    clock: Clock,
+    processes: Vec<Process>,
     seen: Seen,
-    interrupts: u32,
+    suspend: bool,
     summary: Option<Summary>,
-    progress: Progress,
-    sender: Sender<Input>,
-    inputs: Receiver<Input>,
 }
 
 impl<'a> Supervisor<'a> {
-    /// Ready to run `job`, whose folder is held by a lock.
-    ///
-    /// # Errors
-    /// If signals can't be had.
-    pub fn new(job: &'a PipelineJob, workspace: &'a Path, folder: &'a Folder) -> Result<Supervisor<'a>, LaunchError> {
-        let (sender, inputs) = channel();
-        let failed = |source| LaunchError::System { doing: "handle signals", source };
-        let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
-        let interrupts = sender.clone();
-        std::thread::spawn(move || signals.forever().for_each(|_| drop(interrupts.send(Input::Interrupt))));
-        Ok(Supervisor {
-            job,
-            workspace,
-            folder,
-            program: Program::this()?,
-            record: Record::open(folder),
-            stages: Vec::new(),
+    fn new(launch: Launch<'a>, record: &'a mut Record, progress: &'a mut Progress, outbox: Sender<Message>) -> Self {
+        Self {
+            policy: Policy::for_processes(&launch.job.spec),
+            launch,
+            record,
+            progress,
+            outbox,
+            clock: Clock::new(),
+            processes: Vec::new(),
             seen: Seen::default(),
-            interrupts: 0,
+            suspend: false,
             summary: None,
-            progress: Progress::on_stdout(),
-            sender,
-            inputs,
-        })
+        }
     }
 
-    /// Restarts of this run so far.
-    pub fn restarts(&self) -> u32 {
-        self.record.state.budget.total
-    }
-
-    /// Runs the job to its end.
-    ///
-    /// # Errors
-    /// What keeps the launcher itself from going on; its stages die with it.
-    pub fn run(&mut self) -> Result<Ending, LaunchError> {
+    fn run(mut self, inbox: &Receiver<Message>) -> Result<End, LaunchError> {
         loop {
-            let observed = self.observe();
-            let decision = decide(&observed, now());
-            if decision.state != self.record.state {
-                let before = std::mem::replace(&mut self.record.state, decision.state);
-                self.record.write(self.folder)?;
-                self.tell(&before.last_failure);
-                if self.record.state.attempt.number != before.attempt.number {
-                    self.seen = Seen::default();
-                }
+            let now = self.clock.now();
+            let decision = decide(&self.observed(), now);
+            let changed = decision.state != self.record.state;
+            if changed {
+                self.tell(&decision.state, now);
+                self.record.state = decision.state;
+                self.record.save(self.launch.folder)?;
             }
+            let mut acted = false;
             for action in decision.actions {
-                self.act(&action)?;
+                acted |= self.act(action)?;
             }
-            if let Some(ending) = self.ending() {
-                self.progress.clear();
-                return Ok(ending);
+            if changed || acted {
+                continue;
             }
-            let patience = decision.wake.map(|wake| Duration::from_millis(wake.0.saturating_sub(now().0)));
-            let heard = match patience {
-                Some(patience) => self.inputs.recv_timeout(patience),
-                None => self.inputs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            if let Some(end) = self.end() {
+                return Ok(end);
+            }
+            let message = match decision.wake {
+                Some(wake) => inbox.recv_timeout(Duration::from_millis(wake.0.saturating_sub(now.0).max(1))),
+                None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
-            if let Ok(input) = heard {
-                self.hear(input);
-            }
-            while let Ok(input) = self.inputs.try_recv() {
-                self.hear(input);
-            }
-            if self.interrupts > 1 {
-                self.stages.iter().for_each(|stage| process::signal(&stage.child, libc::SIGKILL));
-                self.progress.clear();
-                return Ok(Ending::Killed);
+            match message {
+                Ok(Message::Stop) if self.suspend => return Ok(self.kill()),
+                Ok(message) => self.hear(message),
+                // A deadline has come. The channel can't close: this struct holds one of its ends.
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }
         }
     }
 
-    fn observe(&self) -> Observed {
+    fn observed(&self) -> Observed {
+        let current = self.record.state.attempt.number;
+        let listed = |process: &&Process| process.is_alive() || process.attempt == current;
+        let member = |process: &Process| Member {
+            stage: process.stage,
+            attempt: process.attempt,
+            state: process.state.clone(),
+            at: process.at,
+        };
         Observed {
-            desired: Desired { stages: self.job.spec.stages, revision: 0, suspend: self.interrupts > 0 },
-            policy: Policy::for_processes(&self.job.spec),
+            desired: Desired { stages: self.launch.job.spec.stages, revision: 0, suspend: self.suspend },
+            policy: self.policy.clone(),
             state: self.record.state.clone(),
-            members: self.stages.iter().map(|stage| stage.member.clone()).collect(),
+            members: self.processes.iter().filter(listed).map(member).collect(),
             seen: self.seen,
         }
     }
 
-    fn ending(&mut self) -> Option<Ending> {
-        match (&self.record.state.doing, self.record.state.last_failure.as_ref()) {
-            (Doing::Finished(Outcome::Complete), _) => Some(match self.summary.take() {
-                Some(summary) => Ending::Complete(Box::new(summary)),
-                None => Ending::Failed { code: 1 },
-            }),
-            (Doing::Finished(Outcome::Failed(_)), failure) if self.stages.iter().all(|s| is_over(&s.member)) => {
-                Some(Ending::Failed { code: failure.and_then(|f| f.code).unwrap_or(1) })
+    /// Says what a new state means, if it means anything to a person.
+    fn tell(&mut self, state: &stagecoach_lifecycle::State, now: Time) {
+        let old = &self.record.state;
+        let failed_anew = state.last_failure.as_ref().filter(|failure| old.last_failure.as_ref() != Some(*failure));
+        if let Some(failure) = failed_anew {
+            let is_it = |process: &&Process| process.attempt == failure.attempt && Some(process.stage) == failure.stage;
+            let log = self.processes.iter().find(is_it).map(Process::log_tail).unwrap_or_default();
+            self.progress.say(&report::failure(failure, &log));
+        }
+        let gave_up = matches!(state.doing, Doing::Finished(Outcome::Failed(_))) && old.outcome().is_none();
+        if failed_anew.is_some() || gave_up {
+            self.progress.say(&report::next(state, &self.policy, now));
+            self.progress.restarted(state.budget.total);
+        }
+    }
+
+    /// Carries out an action; whether that changed what is observed.
+    fn act(&mut self, action: Action) -> Result<bool, LaunchError> {
+        let now = self.clock.now();
+        match action {
+            Action::StartAttempt { number, stages } => self.start(number, stages),
+            Action::DeleteMembers { attempt, .. } => {
+                let asked = self.processes.iter_mut().filter(|process| process.attempt == attempt);
+                let asked = asked.filter_map(|process| process.ask_to_leave(now).then_some(())).count();
+                let before = self.processes.len();
+                // Who has left a drain on time still counts as done; otherwise the dead are of no more use.
+                if matches!(self.record.state.doing, Doing::Idle | Doing::Running { .. }) {
+                    self.processes.retain(|process| process.is_alive() || process.attempt != attempt);
+                }
+                Ok(asked > 0 || self.processes.len() < before)
             }
-            (Doing::Idle, _) if self.interrupts > 0 && self.stages.iter().all(|s| is_over(&s.member)) => {
-                Some(Ending::Stopped)
+            Action::KillMembers { attempt } => {
+                let leaving = |p: &&Process| p.attempt == attempt && p.state == MemberState::Terminating;
+                self.processes.iter().filter(leaving).for_each(Process::kill);
+                // Its effect is seen when the processes have ended.
+                Ok(false)
+            }
+        }
+    }
+
+    fn start(&mut self, attempt: u64, stages: u32) -> Result<bool, LaunchError> {
+        self.processes.retain(Process::is_alive);
+        self.seen = Seen { checkpoint: self.seen.checkpoint, ..Seen::default() };
+        self.summary = None;
+        let port = match self.launch.master_port {
+            Some(port) => port,
+            None => port::free()?,
+        };
+        for rank in 0..stages {
+            let env = StageEnv {
+                rank,
+                world_size: stages,
+                job: self.launch.job.metadata.name.clone(),
+                job_uid: self.record.job_uid.clone(),
+                attempt,
+                config: self.launch.folder.job().display().to_string(),
+                workspace: self.launch.workspace.display().to_string(),
+                master_addr: "127.0.0.1".into(),
+                master_port: port,
+                pod_ip: "127.0.0.1".into(),
+                pod_uid: fresh_uid(),
+            };
+            let (program, folder) = (self.launch.program, self.launch.folder);
+            let process = Process::start(program, &env, folder, self.outbox.clone(), self.clock.now())?;
+            self.processes.push(process);
+        }
+        Ok(true)
+    }
+
+    fn hear(&mut self, message: Message) {
+        let now = self.clock.now();
+        match message {
+            Message::Stop => {
+                self.suspend = true;
+                self.progress.say("stopping: the stages finish their step and leave; once more kills them at once");
+            }
+            Message::Ended { attempt, stage } => {
+                let is_it = |process: &&mut Process| process.attempt == attempt && process.stage == stage;
+                self.processes.iter_mut().filter(is_it).for_each(|process| process.ended(now));
+            }
+            Message::Event { attempt, event } if attempt == self.record.state.attempt.number => {
+                self.hear_event(*event, now)
+            }
+            // From an attempt that is over.
+            Message::Event { .. } => {}
+        }
+    }
+
+    fn hear_event(&mut self, event: Event, now: Time) {
+        self.progress.event(&event);
+        match event {
+            Event::Preparing { .. } => self.seen.prepared = Some(now),
+            Event::Started(_) => {
+                let current = self.record.state.attempt.number;
+                for process in self.processes.iter_mut().filter(|process| process.attempt == current) {
+                    if process.state == MemberState::Starting {
+                        (process.state, process.at) = (MemberState::Ready, now);
+                    }
+                }
+            }
+            // `Seen::progressed` stays none: stalls are the stages' to detect, and they say who hangs.
+            Event::Step(record) => self.seen.step = Some(record.step),
+            Event::Note { .. } => {}
+            Event::Finished(summary) => self.summary = Some(summary),
+        }
+    }
+
+    /// The end, once nothing runs any more.
+    fn end(&mut self) -> Option<End> {
+        if self.processes.iter().any(Process::is_alive) {
+            return None;
+        }
+        let state = &self.record.state;
+        match &state.doing {
+            Doing::Finished(Outcome::Complete) => Some(End::Complete(self.summary.take())),
+            Doing::Finished(Outcome::Failed(FailReason::DeadlineExceeded)) => {
+                Some(End::Failed(ExitCode::Failure.code()))
+            }
+            Doing::Finished(Outcome::Failed(_)) => {
+                let code = state.last_failure.as_ref().and_then(|failure| failure.code);
+                Some(End::Failed(code.filter(|code| *code != 0).unwrap_or(ExitCode::Failure.code())))
+            }
+            Doing::Idle if self.suspend => {
+                self.progress.say(&format!("stopped; {} when the job is run again", report::from(state)));
+                Some(End::Stopped)
             }
             _ => None,
         }
     }
 
-    fn hear(&mut self, input: Input) {
-        match input {
-            Input::Interrupt => {
-                self.interrupts += 1;
-                if self.interrupts == 1 {
-                    self.progress.say("asking the stages to stop at the next step; Ctrl-C again leaves at once");
-                }
-            }
-            Input::Ended { attempt, stage } => self.reap(attempt, stage),
-            Input::Event { attempt, event } if attempt == self.record.state.attempt.number => {
-                match &event {
-                    Event::Preparing { .. } => self.seen.prepared = Some(now()),
-                    Event::Started(_) => {
-                        for stage in self.stages.iter_mut().filter(|s| s.member.state == MemberState::Starting) {
-                            stage.member.state = MemberState::Ready;
-                        }
-                    }
-                    Event::Step(record) => {
-                        (self.seen.step, self.seen.progressed) = (Some(record.step), Some(now()));
-                    }
-                    Event::Finished(summary) => self.summary = Some(summary.clone()),
-                    Event::Note { .. } => {}
-                }
-                self.progress.event(&event);
-            }
-            Input::Event { .. } => {}
-        }
-    }
-
-    fn reap(&mut self, attempt: u64, stage: u32) {
-        use std::os::unix::process::ExitStatusExt;
-        let found = self.stages.iter_mut().find(|s| s.member.attempt == attempt && s.member.stage == stage);
-        let Some(Stage { member, child }) = found else { return };
-        let status = child.wait().ok();
-        let words = std::fs::read_to_string(self.folder.last_words(stage)).ok();
-        let report = words.and_then(|text| TerminationMessage::from_json(&text)).map(|words| Report::from(&words));
-        member.state = MemberState::Exited(Exit {
-            code: status.and_then(|s| s.code()),
-            signal: status.and_then(|s| s.signal()),
-            external: None,
-            report,
-        });
-        member.at = now();
-        // of an older attempt only the living count
-        let current = self.record.state.attempt.number;
-        self.stages.retain(|s| s.member.attempt == current || !is_over(&s.member));
-    }
-
-    fn act(&mut self, action: &Action) -> Result<(), LaunchError> {
-        match *action {
-            Action::StartAttempt { number, stages } => self.start(number, stages),
-            Action::DeleteMembers { attempt, .. } => {
-                for stage in self.stages.iter_mut().filter(|s| s.member.attempt == attempt && !is_over(&s.member)) {
-                    process::signal(&stage.child, libc::SIGTERM);
-                    stage.member.state = MemberState::Terminating;
-                    stage.member.at = now();
-                }
-                self.stages.retain(|s| s.member.attempt != attempt || !is_over(&s.member));
-                Ok(())
-            }
-            Action::KillMembers { attempt } => {
-                for stage in self.stages.iter().filter(|s| s.member.attempt == attempt && !is_over(&s.member)) {
-                    process::signal(&stage.child, libc::SIGKILL);
-                }
-                Ok(())
-            }
-        }
-    }
-
-    fn start(&mut self, attempt: u64, stages: u32) -> Result<(), LaunchError> {
-        let port = master_port()?;
-        for rank in 0..stages {
-            let present = |s: &Stage| s.member.attempt == attempt && s.member.stage == rank;
-            if self.stages.iter().any(present) {
-                continue;
-            }
-            let path = |path: &Path| path.to_string_lossy().into_owned();
-            let env = StageEnv {
-                rank,
-                world_size: stages,
-                job: self.job.metadata.name.clone(),
-                job_uid: self.record.job_uid.clone(),
-                attempt,
-                config: path(&self.folder.job()),
-                workspace: path(self.workspace),
-                master_addr: "127.0.0.1".into(),
-                master_port: port,
-                pod_ip: "127.0.0.1".into(),
-                pod_uid: unique(),
-            };
-            let threads = self.job.spec.training.as_ref().map_or(1, |t| t.threads);
-            let child = process::start(&self.program, &env, self.folder, threads, &self.sender)?;
-            process::watch(&child, attempt, rank, &self.sender);
-            let member = Member { stage: rank, attempt, state: MemberState::Starting, at: now() };
-            self.stages.push(Stage { member, child });
-        }
-        Ok(())
-    }
-
-    /// Tells of a failure that is new since `before`, and what follows from it.
-    fn tell(&mut self, before: &Option<Failure>) {
-        let state = &self.record.state;
-        let Some(failure) = state.last_failure.as_ref().filter(|failure| Some(*failure) != before.as_ref()) else { return };
-        let who = failure.stage.map_or_else(|| "the group".to_owned(), |stage| format!("stage {stage}"));
-        let mut sentences = vec![format!("{who} failed ({}): {}", failure.label(), failure.message)];
-        if let Some(tail) = failure.stage.and_then(|stage| log_tail(&self.folder.log(stage), failure)) {
-            sentences.push(tail);
-        }
-        sentences.push(match &state.doing {
-            Doing::Finished(Outcome::Failed(reason)) => format!("giving up: {reason:?}"),
-            Doing::Running { not_before, .. } => {
-                let wait = not_before.0.saturating_sub(now().0).div_ceil(1000);
-                format!(
-                    "starting attempt {} in {wait} s; without checkpoints, training starts again at step 0",
-                    state.attempt.number
-                )
-            }
-            _ => "stopping".into(),
-        });
-        let restarts = state.budget.total;
-        for sentence in sentences {
-            self.progress.say(&sentence);
-        }
-        self.progress.restarted(restarts);
+    fn kill(&mut self) -> End {
+        self.progress.say("killing the stages");
+        self.processes.iter().for_each(Process::kill);
+        self.processes.clear();
+        End::Killed
     }
 }
 
-fn is_over(member: &Member) -> bool {
-    matches!(member.state, MemberState::Exited(_))
+/// Milliseconds since the Unix epoch that don't jump while the launcher lives.
+struct Clock {
+    epoch: Duration,
+    started: Instant,
 }
 
-/// Where stage 0 will listen: the user's MASTER_PORT, or a port that is free now.
-fn master_port() -> Result<u16, LaunchError> {
-    if let Some(port) = std::env::var(env::MASTER_PORT).ok().and_then(|port| port.parse().ok()) {
-        return Ok(port);
+impl Clock {
+    fn new() -> Self {
+        Self { epoch: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(), started: Instant::now() }
     }
-    TcpListener::bind("127.0.0.1:0")
-        .and_then(|listener| listener.local_addr())
-        .map(|address| address.port())
-        .map_err(|source| LaunchError::System { doing: "find a free port", source })
+
+    fn now(&self) -> Time {
+        Time((self.epoch + self.started.elapsed()).as_millis() as u64)
+    }
 }
 
-/// The end of a stage's log, unless it only repeats what is known.
-fn log_tail(path: &Path, failure: &Failure) -> Option<String> {
-    let text = std::fs::read_to_string(path).ok()?;
-    let this_attempt = text.rsplit("--- attempt ").next()?.split_once("---\n").map(|(_, rest)| rest)?;
-    let lines: Vec<&str> = this_attempt.lines().filter(|line| !line.contains(failure.message.as_str())).collect();
-    let tail = lines[lines.len().saturating_sub(5)..].join("\n    ");
-    (!tail.is_empty()).then(|| format!("  the end of {}:\n    {tail}", path.display()))
-}
-
+#[cfg(test)]
+pub(super) mod tests;

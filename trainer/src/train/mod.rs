@@ -9,12 +9,15 @@ mod watch;
 
 pub use watch::{Watch, last_words};
 
+use std::time::Duration;
+
 use stagecoach_api::contract::{FailureKind, StageEnv, StagePhase};
 use stagecoach_group::Member;
 
 use crate::execute::{Shape, Stage};
 use crate::fatal::Fatal;
 use crate::links::{self, Links, Opening};
+use crate::model::Architecture;
 use crate::observe::{Event, Sink, Started};
 use crate::plan::{Plan, Settings, Verified};
 
@@ -55,6 +58,18 @@ impl Run<'_> {
 fn tell(watch: &Watch, sink: &Sink, event: &Event) {
     watch.board().saw(event);
     sink.emit(event);
+}
+
+/// How long a broken link waits for the group to say who broke it.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+fn work(run: &mut Run, architecture: &dyn Architecture) -> Result<End, Fatal> {
+    let trained = steps::train(run)?;
+    if trained.stopped {
+        return Ok(End::Drained);
+    }
+    finish::finish(run, architecture, &trained)?;
+    Ok(End::Done)
 }
 
 /// Runs one stage from its first moment to its last.
@@ -112,25 +127,28 @@ pub fn run(env: &StageEnv, settings: &Settings, watch: &Watch, sink: &Sink) -> R
     }
     let mut run =
         Run { env, settings, plan: &plan, verified: &verified, member: &member, watch, sink, stage, links, batches };
-    let trained = steps::train(&mut run)?;
-    let end = match trained.stopped {
-        true => End::Drained,
-        false => {
-            finish::finish(&mut run, architecture.as_ref(), &trained)?;
-            End::Done
-        }
-    };
+    let end = work(&mut run, architecture.as_ref());
     drop(run);
+    let code = match &end {
+        Ok(End::Done) => FailureKind::Done.exit_code().code(),
+        Ok(End::Drained) => FailureKind::Drained.exit_code().code(),
+        Err(fatal) if fatal.kind == FailureKind::PeerLost => {
+            // a link broke: the group knows who was first, and its word, within the heartbeat timeout, ends this process
+            std::thread::sleep(PATIENCE);
+            fatal.kind.exit_code().code()
+        }
+        // the others learn whose fault it is
+        Err(fatal) => fatal.kind.exit_code().code(),
+    };
     watch.leaving();
-    member.leave(match end {
-        End::Done => FailureKind::Done.exit_code().code(),
-        End::Drained => FailureKind::Drained.exit_code().code(),
-    })?;
+    let left = member.leave(code);
     drop(coordinator);
+    let end = end?;
+    left?;
     Ok(end)
 }
 
-fn started(env: &StageEnv, settings: &Settings, plan: &Plan, architecture: &dyn crate::model::Architecture) -> Started {
+fn started(env: &StageEnv, settings: &Settings, plan: &Plan, architecture: &dyn Architecture) -> Started {
     let whole = crate::model::Part { layers: 0..architecture.layers(), first: true, last: true };
     let mut specs = architecture.parameters(&whole);
     specs.sort_by(|a, b| a.name.cmp(&b.name));

@@ -1,5 +1,8 @@
 //! Stage 0 before the group forms: tokens, then the plan.
 
+use std::time::{Duration, Instant};
+
+use stagecoach_api::contract::FailureKind;
 use stagecoach_data::Dataset;
 use stagecoach_group::{Coordinator, Rules};
 
@@ -7,6 +10,9 @@ use super::{Watch, tell};
 use crate::fatal::Fatal;
 use crate::observe::{Event, Sink};
 use crate::plan::{Plan, Settings, layout};
+
+/// Between two reports of the same work.
+const REPORT_EVERY: Duration = Duration::from_millis(200);
 
 /// A plan, and what a person should know about it.
 pub(super) struct Planned {
@@ -28,7 +34,17 @@ pub(super) fn prepare(
 ) -> Result<Planned, Fatal> {
     watch.doing("preparing the corpus");
     let data = settings.data();
+    let mut shown: Option<(&str, Instant)> = None;
     let prepared = stagecoach_data::prepare(&data, &mut |progress| {
+        // the room reports every piece of text; people and members need a few reports a second
+        let due = shown.is_none_or(|(what, at)| what != progress.what || at.elapsed() > REPORT_EVERY);
+        if !due && progress.done < progress.total {
+            return;
+        }
+        shown = Some((progress.what, Instant::now()));
+        if let Some(failure) = coordinator.failure() {
+            watch.end(FailureKind::PeerLost, &failure.message); // what is tokenised so far is kept
+        }
         coordinator.preparing(&format!("{}, {} of {} bytes", progress.what, progress.done, progress.total));
         tell(
             watch,

@@ -69,3 +69,12 @@ fn who_leaves_as_collateral_is_not_the_culprit() {
     assert!(stages.remove(1).member.leave(75).is_ok());
     assert_eq!(stages.remove(0).the_failure().culprit, None);
 }
+
+#[test]
+fn who_hangs_up_is_told_nothing_of_its_own_doing() {
+    let (_coordinator, mut stages) = formed(2, timing(), Rules::default());
+    let leaver = stages.remove(1);
+    drop(leaver.member);
+    assert!(leaver.failures.recv().is_err());
+    assert_eq!(stages.remove(0).the_failure().culprit, Some(1));
+}

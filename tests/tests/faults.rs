@@ -40,7 +40,11 @@ fn gone_soon(pids: &[u32], since: Instant) {
 }
 
 fn running(workspace: &Path, step: u64) -> (Launched, Vec<u32>) {
-    let mut launched = Launched::start(workspace, &job(), &[]);
+    running_job(workspace, &job(), step)
+}
+
+fn running_job(workspace: &Path, job: &Job, step: u64) -> (Launched, Vec<u32>) {
+    let mut launched = Launched::start(workspace, job, &[]);
     launched.wait_for_step(step);
     let stages = launched.stages();
     assert_eq!(stages.len(), 3);
@@ -94,7 +98,9 @@ fn a_terminated_stage_takes_the_group_out_at_a_boundary() {
 #[test]
 fn stages_die_with_their_launcher() {
     let workspace = workspace();
-    let (mut launched, stages) = running(workspace.path(), 5);
+    // long enough that orphans would still be there when the test gives up
+    let endless = Job { steps: 1_000_000, ..job() };
+    let (mut launched, stages) = running_job(workspace.path(), &endless, 5);
     launched.child.kill().unwrap();
     launched.child.wait().unwrap();
     gone_soon(&stages, Instant::now());

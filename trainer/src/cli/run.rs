@@ -145,7 +145,7 @@ fn show(
         eprintln!("stagecoach: no loss curve: {error}");
         Vec::new()
     });
-    print!("{}\n", curve::terminal(&records, summary.unigram_entropy));
+    println!("{}", curve::terminal(&records, summary.unigram_entropy));
     let picture = curve::svg(&job.metadata.name, &records, summary.unigram_entropy);
     if let Err(error) = write(&folder.curve(), &picture) {
         eprintln!("stagecoach: {error}");
@@ -160,7 +160,7 @@ fn show(
         curve: &near(&folder.curve()),
         metrics: &near(&folder.metrics()),
     };
-    print!("{}\n", closing.text());
+    println!("{}", closing.text());
     match generate::sample(&model, "", Sampling::default()) {
         Ok(text) => print!("{}", observe::sample(&text)),
         Err(error) => eprintln!("stagecoach: no sample: {error:#}"),

@@ -63,7 +63,12 @@ env > "$STAGECOACH_WORKSPACE/env-$attempt-$stage"
 echo $$ > "$STAGECOACH_WORKSPACE/pid-$attempt-$stage"
 words() { printf '{"kind":"%s","stage":%s,"message":"%s"}' "$1" "$stage" "$2" > "$STAGECOACH_TERMINATION_LOG"; }
 event() { if [ $stage = 0 ]; then echo "$1"; fi; }
-started() { event '{"event":"started","stages":2,"schedule":"1F1B","partition":[2,2],"microbatches":4,"firstStep":1,"steps":20,"parameters":1,"tokens":1,"vocabSize":1,"expectedBubble":0.2,"unigramEntropy":null}'; }
+# Until both stages have come this far: a signal that follows finds both.
+both() { for other in 0 1; do while [ ! -s "$STAGECOACH_WORKSPACE/pid-$attempt-$other" ]; do sleep 0.01; done; done; }
+started() {
+  both
+  event '{"event":"started","stages":2,"schedule":"1F1B","partition":[2,2],"microbatches":4,"firstStep":1,"steps":20,"parameters":1,"tokens":1,"vocabSize":1,"expectedBubble":0.2,"unigramEntropy":null}'
+}
 step() { event '{"event":"step","step":'$1',"loss":2.5,"gradientNorm":1.0,"learningRate":1e-3,"tokens":8,"tokensPerSecond":8.0,"seconds":1.0,"bubble":[0.1],"bytesSent":1}'; }
 finished() { event '{"event":"finished","steps":20,"loss":2.5,"evaluationLoss":null,"unigramEntropy":null,"lossesHash":"aa","weightsHash":"bb","skipped":0,"model":"small/model"}'; }
 "#;
@@ -154,7 +159,7 @@ fn a_stage_killed_by_a_signal_takes_the_others_with_it() {
     // Stage 0 would stay for ever: the failed attempt is told to go before the next one starts.
     let script = "
         if [ $attempt = 2 ]; then finished; exit 0; fi
-        if [ $stage = 1 ]; then kill -KILL $$; fi
+        if [ $stage = 1 ]; then both; kill -KILL $$; fi
         started; exec sleep 1000";
     let ran = run(script, &[], &[]);
     assert!(matches!(ran.end, End::Complete(Some(_))), "{:?}\n{}", ran.end, ran.said);
@@ -182,7 +187,8 @@ fn the_budget_ends_and_the_causes_code_is_returned() {
 
 #[test]
 fn an_invalid_job_is_not_tried_again() {
-    let script = "if [ $stage = 0 ]; then words InvalidConfig 'the corpus is empty'; exit 78; fi; exec sleep 1000";
+    let script =
+        "if [ $stage = 0 ]; then both; words InvalidConfig 'the corpus is empty'; exit 78; fi; exec sleep 1000";
     let ran = run(script, &[], &[]);
     assert_eq!((&ran.end, ran.record.state.attempt.number), (&End::Failed(78), 1), "{}", ran.said);
     ran.says("stage 0 failed (InvalidConfig, exit code 78): the corpus is empty\ngiving up: ");

@@ -116,8 +116,10 @@ pub fn read_shards<E: From<CheckpointError>>(
     }
     let path = folder.join(INDEX);
     let text = fs::read(&path).map_err(io("read", &path))?;
-    let index: Index = serde_json::from_slice(&text)
-        .map_err(|e| CheckpointError::Content { path: path.clone(), problem: format!("is no index of weights: {e}") })?;
+    let index: Index = serde_json::from_slice(&text).map_err(|e| CheckpointError::Content {
+        path: path.clone(),
+        problem: format!("is no index of weights: {e}"),
+    })?;
     let mut files: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (tensor, file) in &index.weight_map {
         files.entry(file).or_default().push(tensor);
@@ -128,7 +130,8 @@ pub fn read_shards<E: From<CheckpointError>>(
         let broken = |problem: String| CheckpointError::Content { path: path.clone(), problem };
         let shard = SafeTensors::deserialize(&bytes).map_err(|e| broken(format!("is no safetensors file: {e}")))?;
         for tensor in tensors {
-            let view = shard.tensor(tensor).map_err(|_| broken(format!("lacks {tensor}, which the index puts there")))?;
+            let view =
+                shard.tensor(tensor).map_err(|_| broken(format!("lacks {tensor}, which the index puts there")))?;
             each(tensor, view)?;
         }
     }

@@ -136,3 +136,21 @@ impl Outcome {
         (field("lossesHash"), field("weightsHash"))
     }
 }
+
+/// Sends a signal to a process that the test started.
+pub fn signal(pid: u32, signal: i32) {
+    // SAFETY: a plain system call.
+    assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Gone, or dead and not yet reaped.
+pub fn is_gone(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .map_or(true, |stat| stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))
+}
+
+/// Asserts that the run said `words`.
+pub fn says(outcome: &Outcome, words: &str) {
+    let said = outcome.stdout.clone() + &outcome.stderr;
+    assert!(said.contains(words), "no {words:?} in\n{said}");
+}

@@ -7,4 +7,4 @@ mod job;
 mod launched;
 
 pub use job::Job;
-pub use launched::{Launched, Outcome, stagecoach, until};
+pub use launched::{Launched, Outcome, is_gone, says, signal, stagecoach, until};

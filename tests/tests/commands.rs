@@ -65,7 +65,7 @@ fn a_corpus_is_tokenised_ahead_and_a_model_writes() {
     let said = succeeds(&["tokenize", text(&file), "--workspace", text(workspace)]);
     assert!(said.contains("400 documents"), "{said}");
     Launched::start(workspace, &job, &[]).finish(workspace).hashes();
-    let model = workspace.join("small/model");
+    let model = workspace.join("small/checkpoints/step-00000003");
     let generate = |seed| succeeds(&["generate", text(&model), "--prompt", "ka", "--max-tokens", "20", "--seed", seed]);
     assert!(generate("1").starts_with("ka"));
     assert_eq!(generate("1"), generate("1"));

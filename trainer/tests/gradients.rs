@@ -8,7 +8,7 @@ mod pipeline;
 use std::collections::BTreeSet;
 
 use pipeline::{Microbatch, Setup, Step, Weights, build, train};
-use stagecoach::execute::Stage;
+use stagecoach::execute::{Goal, Output, Stage};
 use stagecoach::links::Transport;
 use stagecoach::model::{Architecture, Llama, LlamaConfig, Pass, names};
 use stagecoach::optimize::Hyper;
@@ -197,11 +197,22 @@ fn walk(stage: &mut Stage, microbatch: &Microbatch, index: usize, scale: f64) {
     let unit = Unit { chunk: 0, microbatch: index };
     let Stage { chunks, parameters, tape, queue, .. } = stage;
     let head = chunks[&0].head.as_ref().unwrap();
-    let goal =
-        stagecoach::execute::Goal { targets: &targets, scale, accumulator: &parameters[head.parameter].gradient };
+    let goal = Goal { targets: &targets, scale, accumulator: &parameters[head.parameter].gradient };
     let (_, saved) = chunks[&0].forward(input, None, Some(goal), parameters, tape);
     chunks[&0].backward(saved, None, unit, parameters, tape, queue);
     queue.run(unit, |parameter| &parameters[parameter].gradient);
+}
+
+/// Boundary tensors are detached: a chunk's graph ends where the chunk does, also where the next one is on the same rank.
+#[test]
+fn what_goes_downstream_carries_no_graph() {
+    let setup = setup(false, &[2, 0]);
+    let Stage { chunks, parameters, tape, .. } = one_stage(&setup);
+    let ids = Tensor::from_slice(&[1i64, 2, 3, 4, 5, 6]).view([2, 3]);
+    match chunks[&0].forward(ids, None, None, &parameters, &tape).0 {
+        Output::Boundary(y) => assert!(!y.requires_grad() && y.is_contiguous()),
+        Output::Loss(_) => panic!("only the last chunk computes the loss"),
+    }
 }
 
 /// The gradient that a stage hands upstream is the loss's derivative: against a difference quotient along a direction.
@@ -219,14 +230,14 @@ fn what_goes_upstream_is_the_derivative_of_the_loss() {
     let (x, direction) = (wave(f64::sin), wave(|at| (at * at).cos()));
     let targets = Tensor::from_slice(&[3i64, 1, 4, 1, 5, 9, 2, 6, -100, 5]);
     let loss = |x: Tensor| match chunk.evaluate(x, None, Some(&targets), parameters, tape) {
-        stagecoach::execute::Output::Loss(loss) => loss,
-        stagecoach::execute::Output::Boundary(_) => panic!("the last chunk computes the loss"),
+        Output::Loss(loss) => loss,
+        Output::Boundary(_) => panic!("the last chunk computes the loss"),
     };
     let h = 2e-3;
     let quotient = (loss(&x + &direction * h) - loss(&x - &direction * h)) / (2.0 * h);
 
     let accumulator = &parameters[chunk.head.as_ref().unwrap().parameter].gradient;
-    let goal = stagecoach::execute::Goal { targets: &targets, scale: 1.0, accumulator };
+    let goal = Goal { targets: &targets, scale: 1.0, accumulator };
     let (_, saved) = chunk.forward(x.shallow_clone(), None, Some(goal), parameters, tape);
     let dx = chunk.backward(saved, None, Unit { chunk: 1, microbatch: 0 }, parameters, tape, queue).unwrap();
     assert_eq!(dx.size(), x.size());

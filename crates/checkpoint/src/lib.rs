@@ -1,11 +1,35 @@
-//! Weights as files: a Hugging Face model directory, one shard a stage, written aside and published by one rename.
-//! Bytes only: tensors come and go as named views.
+//! Checkpoints as bytes: committed by one rename, guarded by a fence, proven by hashes, found again after any crash.
+//! All through one [`Volume`] trait, so that tests can fail or kill every single operation. Tensors come and go as named
+//! views.
 #![forbid(unsafe_code)]
 
+mod aside;
 mod error;
+mod fence;
 mod files;
+mod identity;
+pub mod layout;
+mod load;
+mod manifest;
 mod model_folder;
+mod prune;
+mod real_volume;
+mod save;
+mod shard;
+pub mod testing;
+mod volume;
 
-pub use error::CheckpointError;
+pub use aside::set_aside;
+pub use error::{CheckpointError, Damage, Warning};
+pub use fence::{Fence, sweep};
 pub use files::write_atomically;
+pub use identity::{Difference, differences};
+pub use load::{Depth, Found, Listing, Loaded, list, newest, open};
+pub use manifest::{About, FORMAT_VERSION, FileEntry, Manifest, TensorEntry};
 pub use model_folder::{ModelFolder, Shard, TensorView, read_shards};
+pub use prune::{Keep, doomed, prune};
+pub use real_volume::RealVolume;
+pub use safetensors::{Dtype, View};
+pub use save::{Save, StageFiles};
+pub use shard::{ShardFile, write_shard};
+pub use volume::{Entry, FileReader, FileWriter, Volume};

@@ -70,7 +70,7 @@ impl Run {
                 return Ok(ExitCode::Done.code());
             }
             Before::OtherLength(summary) => println!(
-                "{} was trained for {} steps; without checkpoints training starts again at step 0",
+                "{} was trained for {} steps; going on from its newest checkpoint",
                 job.metadata.name, summary.steps
             ),
             Before::OtherJob(difference) => {

@@ -28,9 +28,7 @@ pub(super) fn main() -> i32 {
     let sink = Sink::from_env();
     match read(&env).and_then(|settings| train::run(&env, &settings, &watch, &sink)) {
         Ok(End::Done) => watch.end(FailureKind::Done, "trained to the end"),
-        Ok(End::Drained) => {
-            watch.end(FailureKind::Drained, "stopped as asked; without a checkpoint, training starts again at step 0")
-        }
+        Ok(End::Drained) => watch.end(FailureKind::Drained, "stopped as asked, with a checkpoint"),
         Err(fatal) => watch.end(fatal.kind, &fatal.message),
     }
 }

@@ -23,9 +23,28 @@ impl Rope {
         Rope { cos: table(f64::cos), sin: table(f64::sin) }
     }
 
-    /// `x[rows, heads, length, dim]`, rotated by position.
+    /// `x[rows, heads, length, dim]`, rotated by position; position 0 stays as it is.
     pub(super) fn rotate(&self, x: &Tensor) -> Tensor {
         let length = x.size()[2];
         crate::autograd::rotary(x, &self.cos.narrow(0, 0, length), &self.sin.narrow(0, 0, length))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn position_0_is_the_identity_and_1_turns_by_the_formulas_angle() {
+        let rope = Rope::new(4, 1e4, 3, Device::Cpu);
+        let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.0]).view([1, 1, 2, 4]);
+        let y: Vec<f32> = Vec::<f32>::try_from(rope.rotate(&x).view([-1])).unwrap();
+        assert_eq!(y[..4], [1.0, 2.0, 3.0, 4.0]);
+        let turned =
+            |a: f32, b: f32, angle: f32| (a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin());
+        let ((a, c), (b, d)) = (turned(1.0, 3.0, 1.0), turned(2.0, 4.0, 0.01));
+        for (found, expected) in y[4..].iter().zip([a, b, c, d]) {
+            assert!((found - expected).abs() < 1e-6, "{y:?}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 use stagecoach_api::contract::{StageEnv, StagePhase, StageStatus};
-use stagecoach_api::job::Measured;
+use stagecoach_api::job::{CheckpointStatus, Measured};
 
 use super::Event;
 
@@ -128,6 +128,10 @@ impl Board {
                 if let Some(loss) = record.evaluation_loss {
                     self.0.evaluation_loss.set(loss);
                 }
+            }
+            Event::Saved { step, .. } => {
+                let attempt = Some(status.attempt);
+                status.checkpoint = Some(CheckpointStatus { step: *step, attempt, ..CheckpointStatus::default() });
             }
             Event::Note { message } => status.message.clone_from(message),
             Event::Finished(_) => status.phase = StagePhase::Done,

@@ -19,6 +19,13 @@ pub enum Event {
     Started(Started),
     /// A step is complete.
     Step(StepRecord),
+    /// A checkpoint is committed.
+    Saved {
+        /// Steps it has behind it.
+        step: u64,
+        /// Wall seconds that it took.
+        seconds: f64,
+    },
     /// Something a person should know.
     Note {
         /// A sentence.
@@ -104,6 +111,6 @@ pub struct Summary {
     pub weights_hash: String,
     /// Steps whose update was skipped.
     pub skipped: u64,
-    /// The model's folder, relative to the volume.
+    /// The model's folder, the last step's checkpoint, relative to the volume.
     pub model: String,
 }

@@ -30,6 +30,7 @@ impl Lines {
                 Some(self.step(record))
             }
             // One event is one line, whatever the sentence holds.
+            Event::Saved { step, seconds } => Some(format!("saved  the checkpoint of step {step} in {seconds:.1}s")),
             Event::Note { message } => Some(format!("note   {}", message.replace('\n', " "))),
             Event::Finished(summary) => Some(finished(summary)),
         }

@@ -71,6 +71,7 @@ impl Progress {
                     self.draw(STEPS, record.step, steps, message);
                 }
             }
+            Event::Saved { .. } => {}
             Event::Note { message } => self.say(message),
             Event::Finished(_) => self.clear(),
         }

@@ -48,6 +48,21 @@ impl AdamW {
         AdamW { hyper, moments, updates: 0 }
     }
 
+    /// The moments of the parameter at `index`.
+    pub fn moments(&self, index: usize) -> &Moments {
+        &self.moments[index]
+    }
+
+    /// Updates so far.
+    pub fn updates(&self) -> u64 {
+        self.updates
+    }
+
+    /// As a checkpoint says.
+    pub fn set_updates(&mut self, updates: u64) {
+        self.updates = updates;
+    }
+
     /// One update with learning rate `lr`, after scaling the gradients by `clip` (at most 1).
     pub fn update(&mut self, parameters: &Parameters, lr: f64, clip: f64) {
         self.updates += 1;

@@ -2,13 +2,16 @@
 //! the partition, and the programs. `settings` reads the job, `layout` plans the pipeline, `Plan` is what travels.
 
 mod layout;
+mod progress;
 mod settings;
 
 use serde::{Deserialize, Serialize};
+use stagecoach_checkpoint::Fence;
 use stagecoach_data::Prepared;
 use stagecoach_pipeline::{Limits, Partition, Programs, verify, verify_evaluation};
 
 pub use layout::{Layout, SENDS_IN_FLIGHT, layout};
+pub use progress::Progress;
 pub use settings::{Settings, tokenizer_vocabulary};
 
 use crate::fatal::Fatal;
@@ -25,6 +28,12 @@ pub struct Plan {
     pub steps: u64,
     /// Where the learning rate's decay ends: fixed at the first attempt.
     pub decay_steps: u64,
+    /// What decides the numbers: checkpoints carry it, and a resume must match it.
+    pub identity: serde_json::Value,
+    /// The right to commit checkpoints, until a newer group takes the next.
+    pub fence: Fence,
+    /// Where training goes on: from the checkpoint of `progress.step`, or from fresh weights at step 0.
+    pub progress: Progress,
     /// The schedule's name.
     pub schedule: String,
     /// Layers of each chunk.

@@ -7,7 +7,7 @@ use stagecoach_api::job::{
     AdamW, BuiltIn, Data, Device, Evaluation, LearningRateSchedule, Length, Llama, Model, Optimizer, Precision,
     Tokenizer, Training, Transport,
 };
-use stagecoach_data::TokenizerSource;
+use stagecoach_data::{Prepared, TokenizerSource};
 
 use crate::fatal::Fatal;
 use crate::links;
@@ -193,6 +193,30 @@ impl Settings {
             (_, 0) => Ok(tch::Device::Cpu),
             (_, gpus) => Ok(tch::Device::Cuda(rank % gpus)),
         }
+    }
+
+    /// What decides the numbers: model, data and training, without what only says how long, where, or how often to look.
+    pub fn identity(&self, prepared: &Prepared, training_sequences: u64) -> serde_json::Value {
+        let training = &self.training;
+        serde_json::json!({
+            "model": self.job.spec.model,
+            "data": {
+                "corpus": prepared.corpus_hash,
+                "tokenizer": prepared.tokenizer_hash,
+                "sequenceLength": self.data.sequence_length,
+                "packing": self.data.packing,
+                "trainingSequences": training_sequences,
+            },
+            "training": {
+                "globalBatchSize": training.global_batch_size,
+                "microbatches": training.microbatches,
+                "seed": training.seed,
+                "precision": training.precision,
+                "gradientClipNorm": training.gradient_clip_norm,
+                "optimizer": training.optimizer,
+                "learningRate": training.learning_rate,
+            },
+        })
     }
 
     /// The fields that all stages must agree on, by path: a mismatch is refused with their names.

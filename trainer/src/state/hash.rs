@@ -17,7 +17,7 @@ impl TensorHash {
     pub fn of(tensor: &Named) -> TensorHash {
         let mut hasher = blake3::Hasher::new();
         for dim in tensor.shape() {
-            hasher.update(&(dim as u64).to_le_bytes());
+            hasher.update(&(*dim as u64).to_le_bytes());
         }
         let hash = hasher.update(tensor.bytes()).finalize().to_hex().to_string();
         TensorHash { name: tensor.name.clone(), hash }

@@ -1,15 +1,17 @@
-//! Weights from a Hugging Face model directory into a stage.
+//! Weights and moments from files into a stage. Both are found by their global names, so a stage takes what it holds,
+//! whoever wrote it.
 
 use std::collections::HashSet;
 use std::path::Path;
 
-use safetensors::Dtype;
-use stagecoach_checkpoint::{CheckpointError, read_shards};
-use tch::Tensor;
+use stagecoach_checkpoint::{CheckpointError, Dtype, Loaded, read_shards};
+use tch::{Kind, Tensor};
 
+use super::{FIRST_MOMENT, SECOND_MOMENT};
 use crate::execute::Stage;
+use crate::model::ParameterSpec;
 
-/// Fills `stage`'s parameters from the shards in `folder`.
+/// Fills `stage`'s weights from the Hugging Face model directory `folder`.
 ///
 /// # Errors
 /// A parameter that is missing, or has another shape or dtype, by name with both.
@@ -19,17 +21,8 @@ pub fn load_model(folder: &Path, stage: &Stage) -> Result<(), CheckpointError> {
     read_shards(folder, |name, view| {
         let Some(index) = stage.parameters.find(name) else { return Ok(()) };
         let parameter = &stage.parameters[index];
-        let shape: Vec<i64> = view.shape().iter().map(|&d| d as i64).collect();
-        if shape != parameter.spec.shape || view.dtype() != Dtype::F32 {
-            return Err(wrong(format!(
-                "{name} is {:?}{shape:?}, the model has F32{:?}",
-                view.dtype(),
-                parameter.spec.shape
-            )));
-        }
-        let values: Vec<f32> =
-            view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-        tch::no_grad(|| parameter.value.shallow_clone().copy_(&Tensor::from_slice(&values).view(shape.as_slice())));
+        fits(name, view.dtype(), view.shape(), &parameter.spec).map_err(wrong)?;
+        fill(&parameter.value, view.data());
         missing.remove(name);
         Ok(())
     })?;
@@ -37,4 +30,40 @@ pub fn load_model(folder: &Path, stage: &Stage) -> Result<(), CheckpointError> {
         Some(name) => Err(wrong(format!("has no tensor {name}: it is another model's"))),
         None => Ok(()),
     }
+}
+
+/// Fills `stage`'s weights and moments from a checkpoint; every byte is proven by its hash.
+///
+/// # Errors
+/// Damage, and a tensor that is missing or has another shape or dtype.
+pub fn load_checkpoint(loaded: &Loaded, stage: &mut Stage, updates: u64) -> Result<(), CheckpointError> {
+    let wrong = |problem: String| CheckpointError::Content { path: loaded.folder().into(), problem };
+    for (index, parameter) in stage.parameters.iter().enumerate() {
+        let moments = stage.optimizer.moments(index);
+        let parts = [("", &parameter.value), (FIRST_MOMENT, &moments.exp_avg), (SECOND_MOMENT, &moments.exp_avg_sq)];
+        for (suffix, tensor) in parts {
+            let name = format!("{}{suffix}", parameter.spec.name);
+            let entry = loaded
+                .tensor(&name)
+                .ok_or_else(|| wrong(format!("has no tensor {name}, which this model has: it is another model's")))?;
+            fits(&name, entry.dtype, &entry.shape, &parameter.spec).map_err(wrong)?;
+            fill(tensor, &loaded.read(entry)?);
+        }
+    }
+    stage.optimizer.set_updates(updates);
+    Ok(())
+}
+
+fn fits(name: &str, dtype: Dtype, shape: &[usize], spec: &ParameterSpec) -> Result<(), String> {
+    let found: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
+    if found == spec.shape && dtype == Dtype::F32 {
+        return Ok(());
+    }
+    Err(format!("{name} is {dtype:?}{found:?} there, the model has F32{:?}", spec.shape))
+}
+
+/// Copies little-endian fp32 values into a tensor of their number.
+fn fill(tensor: &Tensor, bytes: &[u8]) {
+    let values = Tensor::from_data_size(bytes, &tensor.size(), Kind::Float);
+    tch::no_grad(|| tensor.shallow_clone().copy_(&values));
 }

@@ -5,5 +5,5 @@ mod load;
 mod tensors;
 
 pub use hash::TensorHash;
-pub use load::load_model;
-pub use tensors::{Named, tensors, views};
+pub use load::{load_checkpoint, load_model};
+pub use tensors::{FIRST_MOMENT, Named, SECOND_MOMENT, moments, views, weights};

@@ -1,7 +1,8 @@
-//! The tensors that a stage answers for.
+//! The tensors that a stage answers for: its weights, and the optimizer's moments.
 
-use safetensors::Dtype;
-use stagecoach_checkpoint::TensorView;
+use std::borrow::Cow;
+
+use stagecoach_checkpoint::{Dtype, View};
 use tch::{Device, Tensor};
 
 use crate::execute::Stage;
@@ -9,26 +10,50 @@ use crate::execute::Stage;
 /// A tensor by its global name, contiguous, fp32, on the CPU.
 #[derive(Debug)]
 pub struct Named {
-    /// Hugging Face's name.
+    /// Hugging Face's name; a moment's has [`FIRST_MOMENT`] or [`SECOND_MOMENT`] behind it.
     pub name: String,
+    shape: Vec<usize>,
     tensor: Tensor,
 }
 
+/// Behind a weight's name: the running average of its gradient.
+pub const FIRST_MOMENT: &str = ".exp_avg";
+/// Behind a weight's name: the running average of its gradient's square.
+pub const SECOND_MOMENT: &str = ".exp_avg_sq";
+
 /// The weights that `stage` answers for: a tied one is its head's.
-pub fn tensors(stage: &Stage) -> Vec<Named> {
-    (0..stage.parameters.len())
-        .filter(|&p| stage.owns(p))
-        .map(|p| Named {
-            name: stage.parameters[p].spec.name.clone(),
-            tensor: stage.parameters[p].value.to_device(Device::Cpu).contiguous(),
+pub fn weights(stage: &Stage) -> Vec<Named> {
+    owned(stage).map(|p| Named::new(&stage.parameters[p].spec.name, "", &stage.parameters[p].value)).collect()
+}
+
+/// Their moments.
+pub fn moments(stage: &Stage) -> Vec<Named> {
+    owned(stage)
+        .flat_map(|p| {
+            let (name, moments) = (&stage.parameters[p].spec.name, stage.optimizer.moments(p));
+            [Named::new(name, FIRST_MOMENT, &moments.exp_avg), Named::new(name, SECOND_MOMENT, &moments.exp_avg_sq)]
         })
         .collect()
 }
 
+/// As the checkpoint room takes them.
+pub fn views(tensors: &[Named]) -> Vec<(String, &Named)> {
+    tensors.iter().map(|tensor| (tensor.name.clone(), tensor)).collect()
+}
+
+fn owned(stage: &Stage) -> impl Iterator<Item = usize> {
+    (0..stage.parameters.len()).filter(|&p| stage.owns(p))
+}
+
 impl Named {
+    fn new(name: &str, suffix: &str, tensor: &Tensor) -> Named {
+        let shape = tensor.size().into_iter().map(|d| d as usize).collect();
+        Named { name: format!("{name}{suffix}"), shape, tensor: tensor.to_device(Device::Cpu).contiguous() }
+    }
+
     /// Dimensions.
-    pub fn shape(&self) -> Vec<usize> {
-        self.tensor.size().into_iter().map(|d| d as usize).collect()
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
     }
 
     /// The values, little-endian.
@@ -38,10 +63,20 @@ impl Named {
     }
 }
 
-/// The same, as the checkpoint room takes them.
-pub fn views(tensors: &[Named]) -> Vec<(String, TensorView<'_>)> {
-    tensors
-        .iter()
-        .filter_map(|t| Some((t.name.clone(), TensorView::new(Dtype::F32, t.shape(), t.bytes()).ok()?)))
-        .collect()
+impl View for &Named {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(self.bytes())
+    }
+
+    fn data_len(&self) -> usize {
+        self.bytes().len()
+    }
 }

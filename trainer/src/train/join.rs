@@ -57,8 +57,8 @@ pub(super) fn join(
             let planned = prepare::prepare(settings, env.world_size as usize, &coordinator, watch, sink);
             match planned.and_then(|planned| Ok((planned.plan.to_bytes()?, planned))) {
                 Ok((bytes, planned)) => {
+                    coordinator.release(bytes, prepare::rules(settings, &planned.plan));
                     notes = planned.notes;
-                    coordinator.release(bytes, prepare::rules(settings));
                 }
                 Err(fatal) => {
                     coordinator.reject(&fatal.message);

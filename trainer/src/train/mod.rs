@@ -4,6 +4,8 @@ mod batches;
 mod finish;
 mod join;
 mod prepare;
+mod resume;
+mod save;
 mod steps;
 mod watch;
 
@@ -52,6 +54,13 @@ impl Run<'_> {
     fn tell(&self, event: &Event) {
         tell(self.watch, self.sink, event);
     }
+
+    /// For what every stage knows and one should say.
+    fn tell_from_stage_0(&self, event: &Event) {
+        if self.env.rank == 0 {
+            self.tell(event);
+        }
+    }
 }
 
 /// Tells people, and whoever polls.
@@ -64,11 +73,11 @@ fn tell(watch: &Watch, sink: &Sink, event: &Event) {
 const PATIENCE: Duration = Duration::from_secs(4);
 
 fn work(run: &mut Run, architecture: &dyn Architecture) -> Result<End, Fatal> {
-    let trained = steps::train(run)?;
-    if trained.stopped {
+    let progress = steps::train(run, architecture)?;
+    if progress.step < run.plan.steps {
         return Ok(End::Drained);
     }
-    finish::finish(run, architecture, &trained)?;
+    finish::finish(run, &progress)?;
     Ok(End::Done)
 }
 
@@ -94,7 +103,7 @@ pub fn run(env: &StageEnv, settings: &Settings, watch: &Watch, sink: &Sink) -> R
     let placement = &verified.training.placement;
     watch.board().phase(StagePhase::Forming);
     watch.doing("building the stage");
-    let stage = Stage::build(
+    let mut stage = Stage::build(
         rank,
         &Shape {
             architecture: architecture.as_ref(),
@@ -106,6 +115,7 @@ pub fn run(env: &StageEnv, settings: &Settings, watch: &Watch, sink: &Sink) -> R
             device,
         },
     );
+    resume::load(&settings.folder(), &plan, &mut stage)?;
     let batches = Batches::open(settings, &plan, rank, placement, device)?;
     watch.doing("opening links");
     let addresses: Vec<String> = roster.members.iter().map(|hello| hello.data_address.clone()).collect();
@@ -158,7 +168,7 @@ fn started(env: &StageEnv, settings: &Settings, plan: &Plan, architecture: &dyn 
         schedule: plan.schedule.clone(),
         partition: plan.partition.clone(),
         microbatches: settings.training.microbatches as usize,
-        first_step: 1,
+        first_step: plan.progress.step + 1,
         steps: plan.steps,
         parameters: specs.iter().map(|s| s.shape.iter().product::<i64>() as u64).sum(),
         tokens: plan.training_tokens,

@@ -6,10 +6,11 @@ use stagecoach_api::contract::FailureKind;
 use stagecoach_data::Dataset;
 use stagecoach_group::{Coordinator, Rules};
 
+use super::resume::{Chosen, choose};
 use super::{Watch, tell};
 use crate::fatal::Fatal;
 use crate::observe::{Event, Sink};
-use crate::plan::{Plan, Settings, layout};
+use crate::plan::{Plan, Progress, Settings, layout};
 
 /// Between two reports of the same work.
 const REPORT_EVERY: Duration = Duration::from_millis(200);
@@ -21,8 +22,13 @@ pub(super) struct Planned {
 }
 
 /// What the group's verdicts go by.
-pub(super) fn rules(settings: &Settings) -> Rules {
-    Rules { clip_norm: settings.training.gradient_clip_norm, ..Rules::default() }
+pub(super) fn rules(settings: &Settings, plan: &Plan) -> Rules {
+    Rules {
+        clip_norm: settings.training.gradient_clip_norm,
+        save_every: settings.job.spec.checkpoint.every_steps,
+        skips_in_a_row: plan.progress.skips_in_a_row,
+        ..Rules::default()
+    }
 }
 
 pub(super) fn prepare(
@@ -60,10 +66,18 @@ pub(super) fn prepare(
     let held_out = dataset.evaluation(settings.rows());
     let has_held_out = !held_out.layouts.is_empty();
     let steps = settings.steps(dataset.training_sequences());
+    let identity = settings.identity(&prepared, dataset.training_sequences());
+    watch.doing("choosing the checkpoint");
+    let Chosen { fence, progress, notes } = choose(&settings.folder(), &identity)?;
+    let decay_steps = settings.training.learning_rate.decay_steps;
+    let decay_steps = decay_steps.unwrap_or(if progress.step > 0 { progress.decay_steps } else { steps });
     let plan = Plan {
         vocab_size,
         steps,
-        decay_steps: settings.training.learning_rate.decay_steps.unwrap_or(steps),
+        decay_steps,
+        identity,
+        fence,
+        progress: Progress { decay_steps, ..progress },
         schedule: layout.schedule.name.clone(),
         partition: layout.partition.layers.clone(),
         programs: layout.programs.to_text(),
@@ -74,5 +88,5 @@ pub(super) fn prepare(
         unigram_entropy: has_held_out.then(|| dataset.evaluation_unigram_entropy()),
         prepared,
     };
-    Ok(Planned { plan, notes: layout.notes })
+    Ok(Planned { plan, notes: [layout.notes, notes].concat() })
 }

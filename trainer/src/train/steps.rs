@@ -2,44 +2,35 @@
 
 use std::time::Instant;
 
+use stagecoach_api::contract::FailureKind;
 use stagecoach_data::Layout;
 use stagecoach_group::{Outcome, Verdict};
 use stagecoach_pipeline::Programs;
 
-use super::Run;
 use super::batches::Tensors;
+use super::{Run, save};
 use crate::execute::{Batch, Executor, Finished};
 use crate::fatal::Fatal;
+use crate::model::Architecture;
 use crate::observe::{Event, Metrics, StepRecord};
+use crate::plan::Progress;
 
 /// The topic of the microbatch layouts, which stage 0 tells a step ahead.
 const LAYOUTS: u32 = 1;
 
-/// What training came to.
-#[derive(Debug, Default)]
-pub(super) struct Trained {
-    /// The loss of every step.
-    pub(super) losses: Vec<f32>,
-    /// The last evaluation, in nats per token.
-    pub(super) evaluation_loss: Option<f64>,
-    /// Steps whose update was skipped.
-    pub(super) skipped: u64,
-    /// Left before the last step, as asked.
-    pub(super) stopped: bool,
-}
-
-pub(super) fn train(run: &mut Run) -> Result<Trained, Fatal> {
+/// Trains to the end, or to the boundary at which all were asked to stop: then `progress.step` is short of the plan's.
+pub(super) fn train(run: &mut Run, architecture: &dyn Architecture) -> Result<Progress, Fatal> {
     let coordinator = run.env.rank == 0;
     let mut metrics = match coordinator {
-        true => Some(Metrics::open(&run.settings.folder().join("metrics.jsonl"), 0)?),
+        true => Some(Metrics::open(&run.settings.folder().join("metrics.jsonl"), run.plan.progress.step)?),
         false => None,
     };
     let rate = run.settings.learning_rate(run.plan.decay_steps);
     let every = run.settings.evaluate_every();
-    let mut trained = Trained::default();
+    let mut progress = run.plan.progress.clone();
     let mut sent_before = 0;
-    tell_layouts(run, 0)?;
-    for index in 0..run.plan.steps {
+    tell_layouts(run, progress.step)?;
+    for index in progress.step..run.plan.steps {
         let started = Instant::now();
         let step = index + 1;
         run.watch.step(step);
@@ -62,14 +53,13 @@ pub(super) fn train(run: &mut Run) -> Result<Trained, Fatal> {
         };
         let finished = execute(run, &run.verified.training, &batch)?;
         let Some(verdict) = finished.verdict else { continue };
-        trained.losses.push(verdict.loss);
+        progress.after(&verdict);
         let skipped = matches!(verdict.outcome, Outcome::Skip);
-        trained.skipped += u64::from(skipped);
         let seconds = started.elapsed().as_secs_f64();
         let evaluate =
             run.verified.evaluation.is_some() && (step == run.plan.steps || (every > 0 && step % every == 0));
         let evaluation_loss = if evaluate { Some(evaluate_held_out(run)?) } else { None };
-        trained.evaluation_loss = evaluation_loss.or(trained.evaluation_loss);
+        progress.evaluation_loss = evaluation_loss.or(progress.evaluation_loss);
         if let Some(metrics) = &mut metrics {
             let sent: u64 = verdict.measures.iter().filter_map(|m| m.get(2)).map(|&bytes| bytes as u64).sum();
             let record = StepRecord {
@@ -93,12 +83,32 @@ pub(super) fn train(run: &mut Run) -> Result<Trained, Fatal> {
                 run.tell(&Event::Note { message });
             }
         }
-        if verdict.stop && step < run.plan.steps {
-            trained.stopped = true;
+        let last = verdict.stop || step == run.plan.steps;
+        if verdict.save || last {
+            keep(run, architecture, &progress, last)?;
+        }
+        if last {
             break;
         }
     }
-    Ok(trained)
+    Ok(progress)
+}
+
+/// Saves a checkpoint. One that fails is told and tried again at the next interval; the last one must succeed.
+fn keep(run: &mut Run, architecture: &dyn Architecture, progress: &Progress, last: bool) -> Result<(), Fatal> {
+    let started = Instant::now();
+    let step = progress.step;
+    match save::save(run, architecture, progress)? {
+        Ok(()) => run.tell_from_stage_0(&Event::Saved { step, seconds: started.elapsed().as_secs_f64() }),
+        Err(why) if last => {
+            return Err(Fatal::new(FailureKind::Storage, format!("the checkpoint of step {step}: {why}")));
+        }
+        Err(why) => {
+            let message = format!("the checkpoint of step {step} failed ({why}); the next one is tried as planned");
+            run.tell_from_stage_0(&Event::Note { message });
+        }
+    }
+    Ok(())
 }
 
 /// This rank's part of `programs`, over `batch`.

@@ -105,6 +105,7 @@ impl Watch {
             state.ended = true;
             let mut words = TerminationMessage::new(kind, self.0.stage, message);
             words.step = state.step;
+            words.checkpoint = self.0.board.snapshot().checkpoint;
             words.progress = Some(self.0.board.snapshot().progress).filter(|progress| progress.step > 0);
             let doing = state.activity.as_ref().map_or_else(|| state.doing.clone(), Activity::text);
             words.action = (!doing.is_empty()).then_some(doing);

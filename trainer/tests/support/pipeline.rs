@@ -58,9 +58,9 @@ pub(crate) struct Trained {
     pub(crate) weights: Weights,
 }
 
-/// The rank that holds every weight, gradients and weights merged, losses as all stages were told them.
+/// Trains for `steps`: losses and norms as every stage was told them, the stages' gradients and weights in one map.
 ///
-/// The ends of a tied embedding must agree, bit for bit.
+/// Both ends of a tied embedding must come to the same bits.
 pub(crate) fn train(setup: &Setup, steps: &[Step]) -> Trained {
     let ranks = setup.layers.len();
     let listen = || TcpListener::bind("127.0.0.1:0").unwrap();

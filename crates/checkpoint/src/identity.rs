@@ -1,0 +1,77 @@
+//! Two identities compared: which fields differ, by path.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// One field that differs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Difference {
+    /// The field, as `model.llama.hiddenSize`.
+    pub path: String,
+    /// Its value here; none if it is not there.
+    pub ours: Option<Value>,
+    /// Its value in the checkpoint; none if it is not there.
+    pub theirs: Option<Value>,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let show = |value: &Option<Value>| value.as_ref().map_or("absent".to_owned(), Value::to_string);
+        let path = if self.path.is_empty() { "identity" } else { &self.path };
+        write!(f, "{path} is {} here and {} in the checkpoint", show(&self.ours), show(&self.theirs))
+    }
+}
+
+/// The fields in which the identity of this run differs from a checkpoint's, down to single values.
+pub fn differences(ours: &Value, theirs: &Value) -> Vec<Difference> {
+    let mut found = Vec::new();
+    compare("", Some(ours), Some(theirs), &mut found);
+    found
+}
+
+fn compare(path: &str, ours: Option<&Value>, theirs: Option<&Value>, found: &mut Vec<Difference>) {
+    match (ours, theirs) {
+        (Some(Value::Object(a)), Some(Value::Object(b))) => {
+            let inner = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+            for (key, value) in a {
+                compare(&inner(key), Some(value), b.get(key), found);
+            }
+            for (key, value) in b.iter().filter(|(key, _)| !a.contains_key(*key)) {
+                compare(&inner(key), None, Some(value), found);
+            }
+        }
+        (Some(Value::Array(a)), Some(Value::Array(b))) if a.len() == b.len() => {
+            for (index, (x, y)) in a.iter().zip(b).enumerate() {
+                compare(&format!("{path}[{index}]"), Some(x), Some(y), found);
+            }
+        }
+        _ if ours == theirs => {}
+        _ => found.push(Difference { path: path.to_owned(), ours: ours.cloned(), theirs: theirs.cloned() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn fields_are_named_by_path() {
+        let ours = json!({"model": {"hiddenSize": 768, "tied": true}, "betas": [0.9, 0.99], "seed": 1});
+        let theirs = json!({"seed": 1, "betas": [0.9, 0.95], "model": {"hiddenSize": 512}, "corpus": "ab"});
+        let told: Vec<String> = differences(&ours, &theirs).iter().map(Difference::to_string).collect();
+        assert_eq!(
+            told,
+            [
+                "model.hiddenSize is 768 here and 512 in the checkpoint",
+                "model.tied is true here and absent in the checkpoint",
+                "betas[1] is 0.99 here and 0.95 in the checkpoint",
+                "corpus is absent here and \"ab\" in the checkpoint",
+            ]
+        );
+        assert!(differences(&ours, &ours.clone()).is_empty());
+        assert_eq!(differences(&json!([1]), &json!([1, 2])).len(), 1);
+    }
+}

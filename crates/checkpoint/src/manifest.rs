@@ -1,0 +1,245 @@
+//! `manifest.json`: what a committed checkpoint holds, and the hashes that prove it.
+//!
+//! The file opens with the BLAKE3 of everything behind the digest, so that a flipped bit in a step or an identity is
+//! found as surely as one in a weight. Every format version opens like this.
+
+use std::collections::BTreeSet;
+
+use safetensors::Dtype;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::layout;
+
+/// The version that this code writes, and the newest it reads.
+pub const FORMAT_VERSION: u32 = 1;
+
+const OPENING: &str = "{\n  \"blake3\": \"";
+const DIGEST: usize = 64;
+
+/// What the trainer says about a checkpoint. This crate compares `identity` and carries the rest.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct About {
+    /// The group's attempt.
+    pub attempt: u64,
+    /// What decides the numbers: a resume must match it.
+    pub identity: Value,
+    /// Partition and schedule; a resume may have another.
+    pub plan: Value,
+    /// libtorch, instruction set or GPU model, threads: bits may differ on others.
+    pub environment: Value,
+    /// Sequences and tokens seen, counters.
+    pub progress: Value,
+    /// The job's spec.
+    pub job: Value,
+}
+
+/// A committed checkpoint's description.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// See [`FORMAT_VERSION`]. Within a version, fields may be added.
+    pub format_version: u32,
+    /// Steps done.
+    pub step: u64,
+    /// The fence under which it was written.
+    pub fence: u64,
+    /// Which holder of that fence.
+    pub holder: String,
+    /// The trainer's part.
+    #[serde(flatten)]
+    pub about: About,
+    /// Every file in the folder but this one.
+    pub files: Vec<FileEntry>,
+    /// Every tensor of weights and optimizer state.
+    pub tensors: Vec<TensorEntry>,
+}
+
+/// One file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileEntry {
+    /// Its name in the folder.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// BLAKE3 of its content, hexadecimal.
+    pub blake3: String,
+}
+
+/// One tensor: where its bytes are, and their hash, so that a part of a file can be read and proven.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorEntry {
+    /// Its global name.
+    pub name: String,
+    /// The file that holds it.
+    pub file: String,
+    /// Element type, as safetensors spells it.
+    pub dtype: Dtype,
+    /// Dimensions.
+    pub shape: Vec<usize>,
+    /// Its first byte, from the file's start.
+    pub offset: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// BLAKE3 of its bytes, hexadecimal.
+    pub blake3: String,
+}
+
+impl Manifest {
+    /// The file's content.
+    ///
+    /// # Errors
+    /// What can't be spelled in JSON.
+    pub fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
+        let mut body = String::from("\"");
+        // a line per field, and per file and tensor: readable, and still small with thousands of tensors
+        if let Value::Object(fields) = serde_json::to_value(self)? {
+            for (key, value) in &fields {
+                let value = match value {
+                    Value::Array(items) if !items.is_empty() => {
+                        let items: Vec<String> = items.iter().map(|item| format!("    {item}")).collect();
+                        format!("[\n{}\n  ]", items.join(",\n"))
+                    }
+                    other => other.to_string(),
+                };
+                body.push_str(&format!(",\n  \"{key}\": {value}"));
+            }
+        }
+        body.push_str("\n}\n");
+        let digest = blake3::hash(body.as_bytes()).to_hex();
+        Ok(format!("{OPENING}{digest}{body}").into_bytes())
+    }
+
+    /// Reads and checks the file's content.
+    ///
+    /// # Errors
+    /// Why it can't be used, as the rest of a sentence that begins with its name.
+    pub fn parse(bytes: &[u8]) -> Result<Manifest, String> {
+        #[derive(Deserialize)]
+        struct Version {
+            format_version: u32,
+        }
+        let (digest, body) = bytes
+            .strip_prefix(OPENING.as_bytes())
+            .and_then(|rest| rest.split_at_checked(DIGEST))
+            .ok_or("does not open with its BLAKE3, as every manifest does")?;
+        if digest != blake3::hash(body).to_hex().as_bytes() {
+            return Err("does not match its own BLAKE3: bits have changed since it was written".into());
+        }
+        let wrong = |e: serde_json::Error| format!("cannot be read: {e}");
+        let Version { format_version } = serde_json::from_slice(bytes).map_err(wrong)?;
+        if format_version > FORMAT_VERSION {
+            return Err(format!(
+                "has format version {format_version}, and this stagecoach reads up to {FORMAT_VERSION}: use the newer one that wrote it"
+            ));
+        }
+        let manifest: Manifest = serde_json::from_slice(bytes).map_err(wrong)?;
+        manifest.check().map(|()| manifest)
+    }
+
+    /// The tensors and files make sense together.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let mut files = std::collections::BTreeMap::new();
+        for file in &self.files {
+            if !layout::is_plain(&file.name) || file.name == layout::MANIFEST {
+                return Err(format!("lists {:?}, which is no file of a checkpoint", file.name));
+            }
+            if files.insert(file.name.as_str(), file.bytes).is_some() {
+                return Err(format!("lists the file {} twice", file.name));
+            }
+        }
+        let mut names = BTreeSet::new();
+        for tensor in &self.tensors {
+            if !names.insert(tensor.name.as_str()) {
+                return Err(format!("lists the tensor {} twice", tensor.name));
+            }
+            let end = tensor.offset.checked_add(tensor.bytes);
+            if files.get(tensor.file.as_str()).is_none_or(|&bytes| end.is_none_or(|end| end > bytes)) {
+                return Err(format!("puts {} outside of {}", tensor.name, tensor.file));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn manifest() -> Manifest {
+        let file = FileEntry { name: "stage-0.model.safetensors".into(), bytes: 108, blake3: "ab".into() };
+        let tensor = TensorEntry {
+            name: "x".into(),
+            file: file.name.clone(),
+            dtype: Dtype::F32,
+            shape: vec![1],
+            offset: 104,
+            bytes: 4,
+            blake3: "cd".into(),
+        };
+        let about = About { attempt: 3, identity: json!({"peak": 3e-4, "seed": 42}), ..About::default() };
+        Manifest {
+            format_version: FORMAT_VERSION,
+            step: 100,
+            fence: 7,
+            holder: "h".into(),
+            about,
+            files: vec![file],
+            tensors: vec![tensor],
+        }
+    }
+
+    /// As another version would write it.
+    fn rewritten(change: impl FnOnce(&mut serde_json::Map<String, Value>)) -> Vec<u8> {
+        let mut value = serde_json::to_value(manifest()).unwrap();
+        change(value.as_object_mut().unwrap());
+        let body = format!("\",{}", value.to_string().strip_prefix('{').unwrap());
+        format!("{OPENING}{}{body}", blake3::hash(body.as_bytes()).to_hex()).into_bytes()
+    }
+
+    #[test]
+    fn it_reads_back_and_is_plain_json() {
+        let bytes = manifest().to_bytes().unwrap();
+        assert_eq!(Manifest::parse(&bytes).unwrap(), manifest());
+        let json: Value = serde_json::from_slice(&bytes).unwrap();
+        assert_eq!(json["identity"]["peak"], 3e-4);
+        assert_eq!(json["tensors"][0]["dtype"], "F32");
+    }
+
+    #[test]
+    fn newer_versions_are_refused_and_newer_fields_are_not() {
+        let parsed = Manifest::parse(&rewritten(|m| drop(m.insert("mood".into(), json!("fine")))));
+        assert_eq!(parsed.unwrap(), manifest());
+        let newer = Manifest::parse(&rewritten(|m| {
+            m.insert("format_version".into(), json!(FORMAT_VERSION + 1));
+            m.remove("tensors");
+        }));
+        assert!(newer.unwrap_err().contains("format version 2"));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let refused = |change: &dyn Fn(&mut Manifest)| {
+            let mut m = manifest();
+            change(&mut m);
+            Manifest::parse(&m.to_bytes().unwrap()).unwrap_err()
+        };
+        assert!(refused(&|m| m.files[0].name = "../../passwd".into()).contains("no file of a checkpoint"));
+        assert!(refused(&|m| m.tensors[0].bytes = 5).contains("outside"));
+        assert!(refused(&|m| m.tensors[0].offset = u64::MAX).contains("outside"));
+        assert!(refused(&|m| m.tensors.push(m.tensors[0].clone())).contains("twice"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_flipped_bit_and_no_lost_byte_goes_unnoticed(at in any::<prop::sample::Index>(), bit in 0u8..8) {
+            let bytes = manifest().to_bytes().unwrap();
+            let at = at.index(bytes.len());
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1u8 << bit;
+            prop_assert!(Manifest::parse(&flipped).is_err());
+            prop_assert!(Manifest::parse(&bytes[..at]).is_err());
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What a save leaves on real files, and what it refuses.
+#![allow(clippy::unwrap_used, clippy::panic)] // also in what is shared by tests
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use common::*;
+use safetensors::SafeTensors;
+use serde_json::{Value, json};
+use stagecoach_checkpoint::testing::MemoryVolume;
+use stagecoach_checkpoint::*;
+
+const NONE: [(String, TensorView<'static>); 0] = [];
+
+#[test]
+fn a_checkpoint_is_a_hugging_face_directory() {
+    let folder = tempfile::tempdir().unwrap();
+    let volume = RealVolume::create(&folder.path().join("a/job")).unwrap();
+    let mut group = Group::with(std::array::from_fn(|_| Arc::new(volume.clone()) as Arc<dyn Volume>));
+    group.run(4).unwrap();
+    assert_eq!(check(&volume), [4, 3]);
+    let at = folder.path().join("a/job/checkpoints/step-00000004");
+
+    let mut weights = BTreeMap::new();
+    read_shards::<CheckpointError>(&at, |name, view| {
+        weights.insert(name.to_owned(), view.data().to_vec());
+        Ok(())
+    })
+    .unwrap();
+    let expected: State = state_at(4).into_iter().filter(|(name, _)| !name.starts_with("exp_avg")).collect();
+    assert!(weights == expected);
+
+    let index: Value =
+        serde_json::from_slice(&std::fs::read(at.join("model.safetensors.index.json")).unwrap()).unwrap();
+    assert_eq!(index["metadata"]["total_size"], 3 * 72);
+    assert_eq!(index["weight_map"]["layers.1.w"], "stage-1.model.safetensors");
+
+    let manifest: Value = serde_json::from_slice(&std::fs::read(at.join("manifest.json")).unwrap()).unwrap();
+    for file in manifest["files"].as_array().unwrap() {
+        let bytes = std::fs::read(at.join(file["name"].as_str().unwrap())).unwrap();
+        assert_eq!(file["bytes"], bytes.len());
+        assert_eq!(file["blake3"], blake3::hash(&bytes).to_hex().as_str());
+    }
+    let bytes = std::fs::read(at.join("stage-0.optimizer.safetensors")).unwrap();
+    let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
+    assert_eq!(header.metadata().as_ref().unwrap()["format"], "pt");
+    assert_eq!(SafeTensors::deserialize(&bytes).unwrap().tensor("exp_avg.layers.0.w").unwrap().shape(), [2, 8]);
+
+    // and again, as a new group
+    assert!(group.run(6).unwrap() == state_at(6));
+    assert_eq!(std::fs::read_dir(folder.path().join("a/job/fences")).unwrap().count(), 1);
+}
+
+#[test]
+fn a_stage_without_parameters_writes_nothing() {
+    let volume = MemoryVolume::new();
+    let fence = Fence::take(&volume).unwrap();
+    let save = fence.save(1);
+    assert!(save.begin(&volume, &identity()).unwrap());
+    let empty = save.write_stage(&volume, 1, &NONE, &NONE).unwrap();
+    assert_eq!(empty, StageFiles { weights: None, optimizer: None });
+    let state = state_at(1);
+    let (weights, _) = views(&state, 0);
+    let stages = [save.write_stage(&volume, 0, &weights, &NONE).unwrap(), empty];
+    save.commit(&volume, about(), &stages, &[]).unwrap();
+    assert_eq!(
+        volume.files("checkpoints/step-00000001").iter().map(|f| f.rsplit('/').next().unwrap()).collect::<Vec<_>>(),
+        ["manifest.json", "model.safetensors.index.json", "stage-0.model.safetensors"]
+    );
+    open(&volume, 1).unwrap().verify().unwrap();
+}
+
+#[test]
+fn a_step_that_is_committed_is_not_saved_again_and_never_over_another_identity() {
+    let volume = MemoryVolume::new();
+    Group::on(&volume).run(2).unwrap();
+    let before = snapshot(&volume, "checkpoints");
+    let fence = Fence::take(&volume).unwrap();
+    assert!(!fence.save(2).begin(&volume, &identity()).unwrap());
+    let other = json!({"model": {"hiddenSize": 16}, "seed": 42});
+    let told = fence.save(2).begin(&volume, &other).unwrap_err().to_string();
+    assert!(told.contains("model.hiddenSize is 16 here and 8 in the checkpoint"), "{told}");
+
+    // it appeared after we had begun
+    volume.rename("checkpoints/step-00000002", "aside").unwrap();
+    let save = fence.save(2);
+    assert!(save.begin(&volume, &other).unwrap());
+    let stage = save.write_stage(&volume, 0, &views(&state_at(2), 0).0, &NONE).unwrap();
+    volume.rename("aside", "checkpoints/step-00000002").unwrap();
+    let about = About { identity: other, ..about() };
+    let refused = save.commit(&volume, about, &[stage], &[]).unwrap_err();
+    assert!(matches!(refused, CheckpointError::Occupied { .. }), "{refused}");
+    assert!(snapshot(&volume, "checkpoints") == before);
+}
+
+#[test]
+fn what_cannot_be_one_checkpoint_is_refused() {
+    let volume = MemoryVolume::new();
+    let fence = Fence::take(&volume).unwrap();
+    let state = state_at(1);
+    let (weights, _) = views(&state, 0);
+    let twice = [weights[0].clone(), weights[0].clone()];
+    let save = fence.save(1);
+    save.begin(&volume, &identity()).unwrap();
+    assert!(save.write_stage(&volume, 0, &twice, &NONE).unwrap_err().to_string().contains("twice"));
+
+    save.begin(&volume, &identity()).unwrap();
+    let stages = [0, 1].map(|rank| save.write_stage(&volume, rank, &weights, &NONE).unwrap());
+    let told = save.commit(&volume, about(), &stages, &[]).unwrap_err().to_string();
+    assert!(told.contains("lists the tensor layers.0.norm twice"), "{told}");
+
+    // a save begun again while a stage was still in the first one
+    save.begin(&volume, &identity()).unwrap();
+    assert!(save.commit(&volume, about(), &stages, &[]).is_err());
+    assert_eq!(list(&volume).unwrap().steps, [0; 0]);
+}
+
+#[test]
+fn unreadable_folders_are_sentences() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = RealVolume::new(&folder.path().join("nowhere"));
+    let told = Fence::take(&missing).unwrap_err().to_string();
+    assert!(told.starts_with("could not create ") && told.contains("nowhere/fences"), "{told}");
+    std::fs::write(folder.path().join("checkpoints"), b"").unwrap();
+    let told = list(&RealVolume::new(folder.path())).unwrap_err().to_string();
+    assert!(told.starts_with("could not list "), "{told}");
+    assert!(RealVolume::create(&folder.path().join("checkpoints/x")).is_err());
+}

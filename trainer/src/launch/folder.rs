@@ -1,14 +1,15 @@
 //! A job's folder in the workspace: where everything about the job lies.
 
 use std::fs;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+
+use stagecoach_checkpoint::write_atomically;
 
 use super::LaunchError;
 use crate::observe::Summary;
 
 /// What `clear` removes: all that a job makes itself. The cache and the corpus are not in here, nor is the lock.
-const RESULTS: [&str; 12] = [
+const RESULTS: [&str; 10] = [
     "job.yaml",
     "state.json",
     "result.json",
@@ -16,8 +17,6 @@ const RESULTS: [&str; 12] = [
     "logs",
     "plots",
     "termination",
-    "model",
-    "model.partial",
     "checkpoints",
     "fences",
     "damaged",
@@ -131,15 +130,7 @@ impl JobFolder {
 /// # Errors
 /// The volume's.
 pub fn write(path: &Path, content: &str) -> Result<(), LaunchError> {
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".new");
-    let written = || -> io::Result<()> {
-        let mut file = fs::File::create(&aside)?;
-        file.write_all(content.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&aside, path)
-    };
-    written().map_err(LaunchError::storage("write", path))
+    write_atomically(path, content.as_bytes()).map_err(LaunchError::storage("write", path))
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ pub(super) fn finish(run: &mut Run, progress: &Progress) -> Result<(), Fatal> {
         };
         let result = run.settings.folder().join("result.json");
         let text = serde_json::to_vec_pretty(&summary).map_err(|e| Fatal::invalid(e.to_string()))?;
-        write_atomically(&result, &text)?;
+        write_atomically(&result, &text).map_err(|e| Fatal::storage("write", &result, e))?;
         run.tell(&Event::Finished(summary));
     }
     run.member.gather(Vec::new())?; // the result is there: nobody leaves before

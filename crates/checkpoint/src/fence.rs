@@ -36,17 +36,18 @@ impl Fence {
         }
         let number = claim(volume)?;
         let fence = Fence { number, holder: format!("{:016x}", RandomState::new().build_hasher().finish()) };
+        let work = fence.work();
+        make_own_dir(volume, &work).map_err(|e| fence.explain(volume, on(volume, "create", &work)(e)))?;
+        // looked at after all of ours is there: whoever comes later sees it and moves it away whole
         let seen = fences(volume)?;
         if let Some(newer) = seen.iter().map(|(n, _)| *n).filter(|n| *n > number).max() {
             // slept since listing: what we made late is nobody's
-            let _ = volume.remove_dir(&layout::fence(number));
+            let _ = volume.remove_dir(&work).and_then(|()| volume.remove_dir(&layout::fence(number)));
             return Err(CheckpointError::FencedOff { fence: number, by: Some(newer) });
         }
         for (older, _) in seen.into_iter().filter(|(n, held)| *held && *n < number) {
             fence_off(volume, older)?;
         }
-        let work = fence.work();
-        make_own_dir(volume, &work).map_err(|e| fence.explain(volume, on(volume, "create", &work)(e)))?;
         for folder in [&layout::fence(number), FENCES] {
             sync(volume, folder).map_err(|e| fence.explain(volume, e))?;
         }

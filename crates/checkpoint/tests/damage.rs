@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::*;
 use proptest::prelude::*;
 use stagecoach_checkpoint::testing::*;
@@ -29,6 +31,8 @@ fn falls_back(volume: &MemoryVolume, file: &str, reason: &str) {
     assert!(warnings[0].to_string().contains(file) && warnings[0].reason.contains("damaged/step-00000003"));
     let kept = volume.files("damaged/step-00000003");
     assert!(kept.contains(&"damaged/step-00000003/reason.txt".to_owned()), "{kept:?}");
+    volume.cut_power(PowerLoss::Lost);
+    assert_eq!(list(volume).unwrap().steps, [2]);
     goes_on(volume);
 }
 
@@ -138,6 +142,30 @@ fn a_reader_outlives_pruning() {
     assert_eq!(prune(&volume, &fence, Keep { last: 1, every: 0 }, 3).unwrap(), [2]);
     loaded.verify().unwrap();
     assert!(open(&volume, 2).is_err());
+}
+
+#[test]
+fn a_reader_finds_a_checkpoint_whatever_is_committed_and_pruned_meanwhile() {
+    let counting = FaultyVolume::counting(Arc::new(prepared()));
+    newest(&counting, Depth::Contents, &[]).unwrap();
+    for at in 0..counting.trace().len() {
+        let volume = prepared();
+        let training = volume.clone();
+        let meanwhile = move || drop(Group::on(&training).run(6).unwrap());
+        let handle = FaultyVolume::failing(Arc::new(volume), at, Fault::Pause(Box::new(meanwhile)));
+        let found = newest(&handle, Depth::Contents, &[]).unwrap();
+        let step = found.loaded.unwrap().manifest().step;
+        assert!([3, 6].contains(&step) && found.damage.is_empty(), "call {at}: {step}, {:?}", found.damage);
+    }
+}
+
+#[test]
+fn a_truncated_file_is_seen_without_reading_it() {
+    let volume = prepared();
+    assert!(volume.edit(&format!("{NEWEST}/stage-2.optimizer.safetensors"), |bytes| bytes.truncate(bytes.len() - 1)));
+    let found = newest(&volume, Depth::Sizes, &[]).unwrap();
+    assert_eq!(found.loaded.unwrap().manifest().step, 2);
+    assert!(found.damage[0].to_string().contains("stage-2.optimizer.safetensors has "), "{}", found.damage[0]);
 }
 
 #[test]

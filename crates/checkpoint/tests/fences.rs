@@ -159,27 +159,58 @@ fn threads_on_real_files_race_to_one_fence() {
     assert_eq!(holding, 1, "{fences:?}");
 }
 
+/// One sleeps between choosing a number and claiming it; meanwhile two others take it and the next; then it claims the
+/// old number late, and dies `calls` later.
+fn late_claim(volume: &MemoryVolume, older: impl FnOnce() + Send + 'static, calls: usize) {
+    let dying = Arc::new(FaultyVolume::failing(Arc::new(volume.clone()), CLAIM + calls, Fault::CrashBefore));
+    let late = FaultyVolume::failing(dying, CLAIM, Fault::Pause(Box::new(older)));
+    assert!(Fence::take(&late).is_err());
+    assert_eq!(late.trace()[CLAIM], Call { operation: "make_dir", path: "fences/0001".into() });
+}
+
+/// The call by which [`Fence::take`] claims its number.
+const CLAIM: usize = 5;
+
 #[test]
-fn a_late_folder_of_an_old_number_revives_nobody() {
+fn a_late_claim_of_an_old_number_revives_nobody() {
+    for calls in 1..10 {
+        let volume = MemoryVolume::new();
+        let old = Arc::new(Mutex::new(None));
+        let others = {
+            let (volume, old) = (volume.clone(), old.clone());
+            move || {
+                let mut group = Group::on(&volume);
+                let state = group.run(4).unwrap();
+                *old.lock().unwrap() = group.fence.clone().map(|fence| (group, fence, state));
+                Group::on(&volume).run(4).unwrap();
+            }
+        };
+        late_claim(&volume, others, calls);
+        let (group, old, state) = old.lock().unwrap().take().unwrap();
+        assert_eq!(old.number(), 1);
+        let before = snapshot(&volume, "checkpoints");
+        let fenced_off = |error| assert!(matches!(error, CheckpointError::FencedOff { by: Some(2), .. }), "{error}");
+        fenced_off(prune(&volume, &old, Keep { last: 1, every: 0 }, 4).unwrap_err());
+        fenced_off(group.save(&old, 5, &state).unwrap_err());
+        let damage = Damage { step: 4, file: "x".into(), reason: "y".into() };
+        fenced_off(set_aside(&volume, &old, &[damage]).unwrap_err());
+        assert!(snapshot(&volume, "checkpoints") == before);
+        let mut next = Group::on(&volume);
+        next.run(5).unwrap();
+        assert_eq!(next.fence.unwrap().number(), 3);
+        assert_eq!(volume.list("fences").unwrap().len(), 1);
+    }
+}
+
+#[test]
+fn a_number_that_was_used_twice_is_fenced_off_twice() {
     let volume = MemoryVolume::new();
-    let mut group = Group::on(&volume);
-    let state = group.run(4).unwrap();
-    let old = group.fence.take().unwrap();
-    Group::on(&volume).run(4).unwrap();
-    // a third one slept between listing and making, and died right after
-    volume.make_dir(&format!("fences/{:04}", old.number())).unwrap();
-    let before = snapshot(&volume, "checkpoints");
-    let fenced_off = |error| assert!(matches!(error, CheckpointError::FencedOff { by: Some(2), .. }), "{error}");
-    fenced_off(prune(&volume, &old, Keep { last: 1, every: 0 }, 4).unwrap_err());
-    fenced_off(group.save(&old, 5, &state).unwrap_err());
-    let damage = Damage { step: 4, file: "x".into(), reason: "y".into() };
-    fenced_off(set_aside(&volume, &old, &[damage]).unwrap_err());
-    assert!(snapshot(&volume, "checkpoints") == before);
-    // and the next group clears it away
-    let mut next = Group::on(&volume);
-    next.run(5).unwrap();
-    assert_eq!(volume.list("fences").unwrap().len(), 1);
-    assert_eq!(next.fence.unwrap().number(), 3);
+    let others = volume.clone();
+    late_claim(&volume, move || drop([Fence::take(&others).unwrap(), Fence::take(&others).unwrap()]), 1);
+    let held = || volume.list("fences").unwrap().into_iter().filter(|e| !e.name.ends_with(".fenced")).count();
+    assert_eq!(held(), 2);
+    Fence::take(&volume).unwrap();
+    assert_eq!(held(), 1);
 }
 
 #[test]

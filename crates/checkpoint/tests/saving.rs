@@ -96,6 +96,19 @@ fn a_step_that_is_committed_is_not_saved_again_and_never_over_another_identity()
 }
 
 #[test]
+fn what_a_failed_save_left_makes_room_for_the_next() {
+    let volume = MemoryVolume::new();
+    let fence = Fence::take(&volume).unwrap();
+    let state = state_at(1);
+    let (weights, moments) = views(&state, 0);
+    fence.save(1).begin(&volume, &identity()).unwrap();
+    fence.save(1).write_stage(&volume, 0, &weights, &moments).unwrap();
+    assert_eq!(volume.files("fences").len(), 2);
+    assert!(fence.save(2).begin(&volume, &identity()).unwrap());
+    assert!(volume.files("fences").is_empty());
+}
+
+#[test]
 fn what_cannot_be_one_checkpoint_is_refused() {
     let volume = MemoryVolume::new();
     let fence = Fence::take(&volume).unwrap();

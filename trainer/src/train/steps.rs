@@ -54,31 +54,26 @@ pub(super) fn train(run: &mut Run, architecture: &dyn Architecture) -> Result<Pr
         let finished = execute(run, &run.verified.training, &batch)?;
         let Some(verdict) = finished.verdict else { continue };
         progress.after(&verdict);
-        let skipped = matches!(verdict.outcome, Outcome::Skip);
         let seconds = started.elapsed().as_secs_f64();
         let evaluate =
             run.verified.evaluation.is_some() && (step == run.plan.steps || (every > 0 && step % every == 0));
         let evaluation_loss = if evaluate { Some(evaluate_held_out(run)?) } else { None };
         progress.evaluation_loss = evaluation_loss.or(progress.evaluation_loss);
         if let Some(metrics) = &mut metrics {
-            let sent: u64 = verdict.measures.iter().filter_map(|m| m.get(2)).map(|&bytes| bytes as u64).sum();
+            let sent = bytes_sent(&verdict);
             let record = StepRecord {
-                step,
-                loss: verdict.loss.is_finite().then_some(verdict.loss),
                 evaluation_loss,
-                gradient_norm: verdict.norm.is_finite().then_some(verdict.norm),
                 learning_rate: rate.at(index),
                 tokens: count,
                 tokens_per_second: count as f64 / seconds,
                 seconds,
-                bubble: bubbles(&verdict),
                 bytes_sent: sent - sent_before,
-                skipped,
+                ..judged(&verdict)
             };
             sent_before = sent;
             metrics.append(&record)?;
             run.tell(&Event::Step(record));
-            if skipped {
+            if matches!(verdict.outcome, Outcome::Skip) {
                 let message = format!("step {step} was skipped: its loss or gradient is not finite");
                 run.tell(&Event::Note { message });
             }
@@ -134,6 +129,23 @@ fn told_layouts(run: &Run) -> Result<Vec<Layout>, Fatal> {
     let bytes = run.member.told(LAYOUTS)?;
     serde_json::from_slice(&bytes)
         .map_err(|e| Fatal::invalid(format!("stage 0's layouts can't be read ({e}): all stages must run one version")))
+}
+
+/// What the verdict says of a step.
+fn judged(verdict: &Verdict) -> StepRecord {
+    StepRecord {
+        step: verdict.step,
+        loss: verdict.loss.is_finite().then_some(verdict.loss),
+        gradient_norm: verdict.norm.is_finite().then_some(verdict.norm),
+        bubble: bubbles(verdict),
+        skipped: matches!(verdict.outcome, Outcome::Skip),
+        ..StepRecord::default()
+    }
+}
+
+/// Payload bytes that have left all stages so far.
+fn bytes_sent(verdict: &Verdict) -> u64 {
+    verdict.measures.iter().filter_map(|measures| measures.get(2)).map(|&bytes| bytes as u64).sum()
 }
 
 /// Share of the step in which each stage did not compute, by stage: all start together, the last one ends it.

@@ -20,7 +20,7 @@ struct Scenario {
     until: u64,
 }
 
-const FIRST: Scenario = Scenario { saved: 0, damaged: false, until: 3 };
+const FIRST: Scenario = Scenario { saved: 0, damaged: false, until: 2 };
 const RESUMED: Scenario = Scenario { saved: 3, damaged: false, until: 5 };
 const DAMAGED: Scenario = Scenario { saved: 3, damaged: true, until: 4 };
 
@@ -76,6 +76,7 @@ impl Scenario {
 
     fn crash_everywhere(self) {
         let mut crashes = 0;
+        let prepared = self.volume();
         for rank in [0, 1] {
             for (at, call) in self.calls(rank).iter().enumerate() {
                 for fault in [|| Fault::CrashBefore, || Fault::CrashAfter, || Fault::CrashWithin] {
@@ -83,7 +84,7 @@ impl Scenario {
                     let mixed = PowerLoss::Mixed(crashes);
                     for loss in [None, Some(PowerLoss::Lost), Some(PowerLoss::Kept), Some(mixed)] {
                         let context = format!("stage {rank}, call {at} {call:?}, crash {crashes}, {loss:?}");
-                        let volume = self.volume();
+                        let volume = prepared.copy();
                         let faulty = FaultyVolume::failing(Arc::new(volume.clone()), at, fault());
                         let mut group = self.group(&volume, rank, &faulty);
                         let ended = group.run(self.until);

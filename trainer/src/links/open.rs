@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -70,6 +71,9 @@ struct Greeting {
     ring: Option<PathBuf>,
 }
 
+/// Rings made by this process so far: no two have one name.
+static RINGS: AtomicU64 = AtomicU64::new(0);
+
 /// A ring holds this many boundary tensors, so that a sender is rarely held up by its reader.
 const PAYLOADS_IN_RING: usize = 4;
 
@@ -104,7 +108,10 @@ fn dial(opening: &Opening, edge: Edge, deadline: Instant) -> Result<Sender, Link
     let ring = match opening.transport {
         Transport::Tcp => None,
         Transport::Shm | Transport::Auto => {
-            let name = format!("stagecoach-{}-{}-{}", std::process::id(), edge.to, name_of(edge));
+            // containers may share this memory and not their process ids
+            let unique = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
+            let number = RINGS.fetch_add(1, Ordering::Relaxed);
+            let name = format!("stagecoach-{}-{number}-{}", std::process::id(), unique.trim());
             match Named::create(&name, ring_bytes(opening, edge)) {
                 Ok(ring) => Some(ring),
                 Err(e) if opening.transport == Transport::Shm => {
@@ -163,15 +170,6 @@ fn accept(opening: &Opening, expected: usize, deadline: Instant) -> Result<BTree
         receivers.insert(greeting.edge, Receiver::start(greeting.edge, stream, carrier)?);
     }
     Ok(receivers)
-}
-
-/// A file name's worth of an edge.
-fn name_of(edge: Edge) -> String {
-    match edge.kind {
-        EdgeKind::Forward { boundary } => format!("f{boundary}"),
-        EdgeKind::Backward { boundary } => format!("b{boundary}"),
-        EdgeKind::Tied => "tied".into(),
-    }
 }
 
 fn connect(address: &str, deadline: Instant) -> std::io::Result<TcpStream> {

@@ -25,12 +25,12 @@ pub enum PowerLoss {
 }
 
 /// Nodes by number; what nothing refers to any more stays for those who have it open.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Tree {
     nodes: Vec<Node>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Node {
     File { live: Vec<u8>, durable: Vec<u8> },
     Dir { live: BTreeMap<String, usize>, durable: BTreeMap<String, usize> },
@@ -48,6 +48,11 @@ impl MemoryVolume {
     /// An empty one.
     pub fn new() -> MemoryVolume {
         MemoryVolume::default()
+    }
+
+    /// Another one with the same content, durable or not.
+    pub fn copy(&self) -> MemoryVolume {
+        MemoryVolume { tree: Arc::new(Mutex::new(self.lock().clone())) }
     }
 
     /// Cuts the power: what was not synced is gone, as `loss` says.

@@ -76,6 +76,10 @@ impl From<MetricsError> for Fatal {
 
 impl From<CheckpointError> for Fatal {
     fn from(error: CheckpointError) -> Fatal {
-        Fatal::new(FailureKind::Storage, error.to_string())
+        let kind = match error {
+            CheckpointError::FencedOff { .. } => FailureKind::PeerLost, // a newer group has taken the job over
+            _ => FailureKind::Storage,
+        };
+        Fatal::new(kind, error.to_string())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use blake3::Hasher;
+use blake3::{Hash, Hasher};
 use safetensors::View;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
@@ -11,8 +11,11 @@ use crate::error::{CheckpointError, on};
 use crate::manifest::{FileEntry, TensorEntry};
 use crate::volume::{FileWriter, Volume};
 
-/// Bytes hashed and written at once: they stay in the cache between the three.
+/// Bytes hashed and written at once: they stay in the cache between the two.
 const PIECE: usize = 1 << 18;
+
+/// Bytes from which a tensor's own hash gets a thread.
+const BIG: usize = 1 << 22;
 
 /// A shard as it was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,17 +42,16 @@ pub fn write_shard<V: View>(
     let header = header(&order).map_err(|problem| CheckpointError::Content { path: volume.display(path), problem })?;
     let name = path.rsplit('/').next().unwrap_or(path).to_owned();
     let mut file = HashedFile::create(volume, path)?;
-    file.write(&header, None)?;
+    file.write(&header)?;
     let mut entries = Vec::with_capacity(order.len());
     for (tensor, view) in order {
-        let mut hasher = Hasher::new();
         let offset = file.bytes;
         let data = view.data();
         if data.len() != view.data_len() {
             let problem = format!("{tensor} has {} bytes, and {} were announced", data.len(), view.data_len());
             return Err(CheckpointError::Content { path: volume.display(path), problem });
         }
-        file.write(&data, Some(&mut hasher))?;
+        let hash = file.write_and_hash(&data)?;
         entries.push(TensorEntry {
             name: tensor.clone(),
             file: name.clone(),
@@ -57,7 +59,7 @@ pub fn write_shard<V: View>(
             shape: view.shape().to_vec(),
             offset,
             bytes: data.len() as u64,
-            blake3: hasher.finalize().to_hex().to_string(),
+            blake3: hash.to_hex().to_string(),
         });
     }
     Ok(ShardFile { file: file.finish(name)?, tensors: entries })
@@ -69,7 +71,7 @@ pub fn write_shard<V: View>(
 /// If the volume refuses.
 pub(crate) fn write_file(volume: &dyn Volume, path: &str, bytes: &[u8]) -> Result<FileEntry, CheckpointError> {
     let mut file = HashedFile::create(volume, path)?;
-    file.write(bytes, None)?;
+    file.write(bytes)?;
     file.finish(path.rsplit('/').next().unwrap_or(path).to_owned())
 }
 
@@ -112,16 +114,25 @@ impl<'v> HashedFile<'v> {
         Ok(HashedFile { volume, path, writer, hasher: Hasher::new(), bytes: 0 })
     }
 
-    fn write(&mut self, bytes: &[u8], mut part: Option<&mut Hasher>) -> Result<(), CheckpointError> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
         for piece in bytes.chunks(PIECE) {
             self.hasher.update(piece);
-            if let Some(hasher) = &mut part {
-                hasher.update(piece);
-            }
             self.writer.write(piece).map_err(on(self.volume, "write", self.path))?;
         }
         self.bytes += bytes.len() as u64;
         Ok(())
+    }
+
+    /// Writes a tensor and gives its own hash, made beside the writing where that is worth a thread.
+    fn write_and_hash(&mut self, bytes: &[u8]) -> Result<Hash, CheckpointError> {
+        if bytes.len() < BIG {
+            return self.write(bytes).map(|()| blake3::hash(bytes));
+        }
+        std::thread::scope(|scope| {
+            let hash = scope.spawn(|| blake3::hash(bytes));
+            self.write(bytes)?;
+            Ok(hash.join().unwrap_or_else(|_| blake3::hash(bytes)))
+        })
     }
 
     fn finish(mut self, name: String) -> Result<FileEntry, CheckpointError> {

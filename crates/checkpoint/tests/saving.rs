@@ -96,6 +96,21 @@ fn a_step_that_is_committed_is_not_saved_again_and_never_over_another_identity()
 }
 
 #[test]
+fn large_tensors_are_hashed_like_small_ones() {
+    let volume = MemoryVolume::new();
+    let bytes: Vec<u8> = (0..5u32 << 18).flat_map(|i| i.wrapping_mul(0x9E37_79B9).to_le_bytes()).collect();
+    let view = TensorView::new(Dtype::F32, vec![5, 1 << 18], &bytes).unwrap();
+    let small = TensorView::new(Dtype::U8, vec![3], &bytes[..3]).unwrap();
+    let shard = write_shard(&volume, "x.safetensors", &[("b".into(), small), ("a".into(), view)]).unwrap();
+    let content = &snapshot(&volume, "")["x.safetensors"];
+    assert_eq!(shard.file.blake3, blake3::hash(content).to_hex().as_str());
+    for (tensor, bytes) in shard.tensors.iter().zip([&bytes[..], &bytes[..3]]) {
+        assert_eq!(tensor.blake3, blake3::hash(bytes).to_hex().as_str());
+        assert_eq!(&content[tensor.offset as usize..][..tensor.bytes as usize], bytes);
+    }
+}
+
+#[test]
 fn what_a_failed_save_left_makes_room_for_the_next() {
     let volume = MemoryVolume::new();
     let fence = Fence::take(&volume).unwrap();

@@ -27,10 +27,12 @@ pub(super) struct Chosen {
 pub(super) fn choose(folder: &Path, identity: &Value) -> Result<Chosen, Fatal> {
     let volume = RealVolume::create(folder)?;
     let fence = Fence::take(&volume)?;
-    sweep(&volume)?;
     // every byte, also of tensors that other stages will read: damage found later would cost the whole group its start
     let Found { loaded, damage, foreign } = newest(&volume, Depth::Contents, &[])?;
     let mut notes: Vec<String> = foreign.iter().map(ToString::to_string).collect();
+    if let Err(error) = sweep(&volume) {
+        notes.push(format!("could not remove what older groups left: {error}"));
+    }
     notes.extend(set_aside(&volume, &fence, &damage)?.iter().map(ToString::to_string));
     let Some(loaded) = loaded else {
         return Ok(Chosen { fence, progress: Progress::default(), notes });

@@ -8,6 +8,7 @@ use stagecoach_checkpoint::{About, CheckpointError, Keep, RealVolume, StageFiles
 use super::Run;
 use crate::fatal::Fatal;
 use crate::model::Architecture;
+use crate::observe::Event;
 use crate::plan::Progress;
 use crate::state;
 
@@ -36,34 +37,40 @@ pub(super) fn save(run: &mut Run, architecture: &dyn Architecture, progress: &Pr
     let committed = match (&files, coordinator) {
         (Ok(files), true) => small_files(run, architecture)
             .and_then(|small| save.commit(&volume, about(run, progress), files, &small))
-            .and_then(|_| {
-                let keep = &run.settings.job.spec.checkpoint;
-                let keep = Keep { last: keep.keep_last as usize, every: keep.keep_every };
-                prune(&volume, &run.plan.fence, keep, progress.step)
-            })
             .map(|_| ()),
         _ => Ok(()),
     };
-    let committed = first(agree(run, committed)?);
-    Ok(files.and(committed))
+    let saved = files.and(first(agree(run, committed)?));
+    if coordinator {
+        tidy(run, &volume, progress.step, saved.is_ok());
+    }
+    Ok(saved)
+}
+
+/// Removes what need not be kept: after a commit older checkpoints, after a failed save its leftovers, whose room may be
+/// just what the next one lacks. A failure here is told, and costs nothing but room.
+fn tidy(run: &Run, volume: &RealVolume, step: u64, saved: bool) {
+    let fence = &run.plan.fence;
+    let keep = &run.settings.job.spec.checkpoint;
+    let keep = Keep { last: keep.keep_last as usize, every: keep.keep_every };
+    let tidied = if saved { prune(volume, fence, keep, step).map(|_| ()) } else { fence.clear(volume) };
+    if let Err(error) = tidied {
+        run.tell(&Event::Note { message: format!("could not tidy up after the save of step {step}: {error}") });
+    }
 }
 
 /// Every stage's result, by rank, the same on all. A lost fence ends the stage: a newer group works on this job.
 fn agree<T: Serialize + DeserializeOwned>(run: &Run, mine: Result<T, CheckpointError>) -> Result<Vec<Part<T>>, Fatal> {
-    if let Err(CheckpointError::FencedOff { .. }) = &mine {
-        return Err(Fatal::new(stagecoach_api::contract::FailureKind::PeerLost, describe(&mine)));
-    }
-    let mine: Part<T> = mine.map_err(|e| e.to_string());
+    let mine: Part<T> = match mine {
+        Err(fenced @ CheckpointError::FencedOff { .. }) => return Err(fenced.into()),
+        other => other.map_err(|e| e.to_string()),
+    };
     let bytes = serde_json::to_vec(&mine).map_err(|e| Fatal::invalid(e.to_string()))?;
     let all = run.member.gather(bytes)?;
     all.iter()
         .map(|bytes| serde_json::from_slice(bytes))
         .collect::<Result<_, _>>()
         .map_err(|e| Fatal::invalid(format!("a stage's report can't be read ({e}): all stages must run one version")))
-}
-
-fn describe<T>(result: &Result<T, CheckpointError>) -> String {
-    result.as_ref().err().map(ToString::to_string).unwrap_or_default()
 }
 
 /// Stage 0's own part.

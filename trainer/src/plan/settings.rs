@@ -52,6 +52,11 @@ impl Settings {
         if training.precision != Precision::Float32 {
             return Err(Fatal::invalid("spec.training.precision: this version computes in Float32 only"));
         }
+        if job.spec.checkpoint.init_from.is_some() {
+            return Err(Fatal::invalid(
+                "spec.checkpoint.initFrom: this version starts from fresh weights or its own checkpoints",
+            ));
+        }
         if job.spec.pipeline.transport == Transport::Nccl {
             return Err(Fatal::invalid("spec.pipeline.transport: this version has Tcp, Shm and Auto, not Nccl"));
         }

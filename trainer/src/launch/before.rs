@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use stagecoach_api::PipelineJob;
+use stagecoach_checkpoint::{Difference, differences};
 
 use super::JobFolder;
 use crate::observe::Summary;
@@ -50,19 +51,10 @@ fn difference(old: &PipelineJob, new: &PipelineJob) -> Option<String> {
             }
             value
         });
-        path_of_difference(&old, &new, &format!("spec.{part}"))
-    })
-}
-
-fn path_of_difference(old: &Value, new: &Value, path: &str) -> Option<String> {
-    let (Value::Object(old_fields), Value::Object(new_fields)) = (old, new) else {
-        return (old != new).then(|| format!("{path} was {old}, now {new}"));
-    };
-    let names = old_fields.keys().chain(new_fields.keys());
-    let absent = Value::Null;
-    let field = |fields: &serde_json::Map<String, Value>, name: &str| fields.get(name).unwrap_or(&absent).clone();
-    names.into_iter().find_map(|name| {
-        path_of_difference(&field(old_fields, name), &field(new_fields, name), &format!("{path}.{name}"))
+        let Difference { path, ours, theirs } = differences(&new, &old).into_iter().next()?;
+        let path = if path.is_empty() { format!("spec.{part}") } else { format!("spec.{part}.{path}") };
+        let [was, now] = [theirs, ours].map(|value| value.unwrap_or_default());
+        Some(format!("{path} was {was}, now {now}"))
     })
 }
 

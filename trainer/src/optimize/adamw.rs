@@ -53,11 +53,6 @@ impl AdamW {
         &self.moments[index]
     }
 
-    /// Updates so far.
-    pub fn updates(&self) -> u64 {
-        self.updates
-    }
-
     /// As a checkpoint says.
     pub fn set_updates(&mut self, updates: u64) {
         self.updates = updates;

@@ -1,4 +1,5 @@
-//! What a stage is doing now: set by the trainer at each action, carried by its heartbeats.
+//! What a stage is doing now: set by the trainer at each action, carried by its heartbeats, and seen from outside as the
+//! name of the thread that does it (`top -H`).
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -17,6 +18,13 @@ struct Current {
     waits_for: Option<usize>,
     changes: u64,
     since: Instant,
+}
+
+/// Names the calling thread after what it does: the first 15 bytes are what Linux keeps.
+pub fn name_thread(what: &str) {
+    if let Ok(name) = std::ffi::CString::new(what) {
+        let _ = rustix::thread::set_name(&name); // only ever shown
+    }
 }
 
 /// What a heartbeat carries.
@@ -43,8 +51,10 @@ impl Activity {
     /// From now on the stage does `text`, for example `F 5`; or it waits for `text`, for example `RECV_B of
     /// microbatch 3`, from the stage `waits_for`.
     pub fn set(&self, text: impl Into<String>, waits_for: Option<usize>) {
+        let text = text.into();
+        name_thread(&text);
         let mut current = lock(&self.0);
-        *current = Current { text: text.into(), waits_for, changes: current.changes + 1, since: Instant::now() };
+        *current = Current { text, waits_for, changes: current.changes + 1, since: Instant::now() };
     }
 
     /// What the stage does now, for its last words.

@@ -25,7 +25,7 @@ mod sync;
 mod verdict;
 mod wire;
 
-pub use activity::Activity;
+pub use activity::{Activity, name_thread};
 pub use admission::{Difference, Refusal};
 pub use coordinator::Coordinator;
 pub use error::GroupError;

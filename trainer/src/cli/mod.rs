@@ -7,8 +7,12 @@ mod run;
 mod stage;
 mod tokenize;
 
+use std::path::Path;
+use std::sync::Arc;
+
 use clap::{Parser, Subcommand};
 use stagecoach_api::contract::ExitCode;
+use stagecoach_checkpoint::{RealVolume, Volume};
 
 /// Trains language models through a pipeline of stages: as pods on Kubernetes, or as processes on this machine.
 #[derive(Debug, Parser)]
@@ -32,15 +36,24 @@ enum Command {
     Generate(generate::Generate),
 }
 
-/// Parses the arguments, runs the command, returns the process's exit code.
-pub fn main() -> i32 {
+/// Opens the volume in a job's folder.
+pub type Mount = fn(&Path) -> Arc<dyn Volume>;
+
+/// The files of this machine.
+pub fn real_volume(folder: &Path) -> Arc<dyn Volume> {
+    Arc::new(RealVolume::new(folder))
+}
+
+/// Parses the arguments, runs the command, returns the process's exit code. Checkpoints go through what `mount` opens:
+/// tests put something in between that fails or dies at a chosen call.
+pub fn main(mount: Mount) -> i32 {
     let cli = Cli::parse();
     // stdout belongs to events and results
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     match cli.command {
         Command::Run(run) => run.main(),
-        Command::Stage => stage::main(),
+        Command::Stage => stage::main(mount),
         Command::Plan(plan) => finish(plan.main()),
         Command::Tokenize(tokenize) => finish(tokenize.main()),
         Command::Generate(generate) => finish(generate.main()),

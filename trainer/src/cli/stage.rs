@@ -4,12 +4,13 @@ use std::path::Path;
 
 use stagecoach_api::contract::{ContractError, FailureKind, HTTP_PORT, StageEnv, TerminationMessage};
 
+use super::Mount;
 use crate::fatal::Fatal;
 use crate::observe::{Sink, serve};
 use crate::plan::Settings;
 use crate::train::{self, End, Watch, last_words};
 
-pub(super) fn main() -> i32 {
+pub(super) fn main(mount: Mount) -> i32 {
     let env = match StageEnv::from_vars(std::env::vars()) {
         Ok(env) => env,
         Err(error) => return refuse(&error),
@@ -26,7 +27,7 @@ pub(super) fn main() -> i32 {
         watch.end(FailureKind::Error, &error);
     }
     let sink = Sink::from_env();
-    match read(&env).and_then(|settings| train::run(&env, &settings, &watch, &sink)) {
+    match read(&env).and_then(|settings| train::run(&env, &settings, mount, &watch, &sink)) {
         Ok(End::Done) => watch.end(FailureKind::Done, "trained to the end"),
         Ok(End::Drained) => watch.end(FailureKind::Drained, "stopped as asked, with a checkpoint"),
         Err(fatal) => watch.end(fatal.kind, &fatal.message),

@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use stagecoach_api::contract::{FailureKind, StageEnv};
+use stagecoach_checkpoint::Volume;
 use stagecoach_group::{Coordinator, Failure, Hello, Member, Roster, Timing};
 
 use super::{Watch, prepare};
@@ -39,6 +40,7 @@ pub(super) fn join(
     env: &StageEnv,
     settings: &Settings,
     device: tch::Device,
+    volume: &dyn Volume,
     watch: &Watch,
     sink: &Sink,
 ) -> Result<Joined, Fatal> {
@@ -54,7 +56,7 @@ pub(super) fn join(
             let control = listen(&env.pod_ip, env.master_port)?;
             address = format!("{}:{}", env.pod_ip, env.master_port);
             let coordinator = Coordinator::start(control, hello.clone(), timing)?;
-            let planned = prepare::prepare(settings, env.world_size as usize, &coordinator, watch, sink);
+            let planned = prepare::prepare(settings, env.world_size as usize, &coordinator, volume, watch, sink);
             match planned.and_then(|planned| Ok((planned.plan.to_bytes()?, planned))) {
                 Ok((bytes, planned)) => {
                     coordinator.release(bytes, prepare::rules(settings, &planned.plan));

@@ -11,9 +11,12 @@ mod watch;
 
 pub use watch::{Watch, last_words};
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use stagecoach_api::contract::{FailureKind, StageEnv, StagePhase};
+use stagecoach_checkpoint::Volume;
 use stagecoach_group::Member;
 
 use crate::execute::{Shape, Stage};
@@ -44,6 +47,7 @@ struct Run<'a> {
     member: &'a Member,
     watch: &'a Watch,
     sink: &'a Sink,
+    volume: &'a dyn Volume,
     stage: Stage,
     links: Links,
     /// On the first and the last stage.
@@ -85,7 +89,13 @@ fn work(run: &mut Run, architecture: &dyn Architecture) -> Result<End, Fatal> {
 ///
 /// # Errors
 /// What ends the stage, ready for the termination message.
-pub fn run(env: &StageEnv, settings: &Settings, watch: &Watch, sink: &Sink) -> Result<End, Fatal> {
+pub fn run(
+    env: &StageEnv,
+    settings: &Settings,
+    mount: fn(&Path) -> Arc<dyn Volume>,
+    watch: &Watch,
+    sink: &Sink,
+) -> Result<End, Fatal> {
     let rank = env.rank as usize;
     tch::set_num_threads(settings.training.threads as i32);
     tch::set_num_interop_threads(1);
@@ -94,8 +104,9 @@ pub fn run(env: &StageEnv, settings: &Settings, watch: &Watch, sink: &Sink) -> R
         let folder = settings.folder();
         std::fs::create_dir_all(&folder).map_err(|e| Fatal::storage("create", &folder, e))?;
     }
+    let volume = &*mount(&settings.folder());
     let Joined { member, coordinator, roster, plan, verified, listener, notes } =
-        join::join(env, settings, device, watch, sink)?;
+        join::join(env, settings, device, volume, watch, sink)?;
     for message in notes {
         tell(watch, sink, &Event::Note { message });
     }
@@ -115,7 +126,7 @@ pub fn run(env: &StageEnv, settings: &Settings, watch: &Watch, sink: &Sink) -> R
             device,
         },
     );
-    resume::load(&settings.folder(), &plan, &mut stage)?;
+    resume::load(volume, &plan, &mut stage)?;
     let batches = Batches::open(settings, &plan, rank, placement, device)?;
     watch.doing("opening links");
     let addresses: Vec<String> = roster.members.iter().map(|hello| hello.data_address.clone()).collect();
@@ -135,8 +146,19 @@ pub fn run(env: &StageEnv, settings: &Settings, watch: &Watch, sink: &Sink) -> R
     if rank == 0 {
         tell(watch, sink, &Event::Started(started(env, settings, &plan, architecture.as_ref())));
     }
-    let mut run =
-        Run { env, settings, plan: &plan, verified: &verified, member: &member, watch, sink, stage, links, batches };
+    let mut run = Run {
+        env,
+        settings,
+        plan: &plan,
+        verified: &verified,
+        member: &member,
+        watch,
+        sink,
+        volume,
+        stage,
+        links,
+        batches,
+    };
     let end = work(&mut run, architecture.as_ref());
     drop(run);
     let code = match &end {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use stagecoach_api::contract::FailureKind;
+use stagecoach_checkpoint::Volume;
 use stagecoach_data::Dataset;
 use stagecoach_group::{Coordinator, Rules};
 
@@ -35,6 +36,7 @@ pub(super) fn prepare(
     settings: &Settings,
     stages: usize,
     coordinator: &Coordinator,
+    volume: &dyn Volume,
     watch: &Watch,
     sink: &Sink,
 ) -> Result<Planned, Fatal> {
@@ -68,7 +70,7 @@ pub(super) fn prepare(
     let steps = settings.steps(dataset.training_sequences());
     let identity = settings.identity(&prepared, dataset.training_sequences());
     watch.doing("choosing the checkpoint");
-    let Chosen { fence, progress, notes } = choose(&settings.folder(), &identity)?;
+    let Chosen { fence, progress, notes } = choose(volume, &identity)?;
     let decay_steps = settings.training.learning_rate.decay_steps;
     let decay_steps = decay_steps.unwrap_or(if progress.step > 0 { progress.decay_steps } else { steps });
     let plan = Plan {

@@ -1,10 +1,8 @@
 //! Where training goes on: stage 0 takes the fence, then chooses the newest intact checkpoint of this very job.
 
-use std::path::Path;
-
 use serde_json::Value;
 use stagecoach_checkpoint::{
-    CheckpointError, Depth, Fence, Found, RealVolume, differences, newest, open, set_aside, sweep,
+    CheckpointError, Depth, Fence, Found, Volume, differences, newest, open, set_aside, sweep,
 };
 
 use crate::execute::Stage;
@@ -20,20 +18,19 @@ pub(super) struct Chosen {
     pub(super) notes: Vec<String>,
 }
 
-/// Takes the next fence of the job in `folder`, and only then looks for a checkpoint. Damaged ones are set aside.
+/// Takes the next fence of the job on `volume`, and only then looks for a checkpoint. Damaged ones are set aside.
 ///
 /// # Errors
 /// If there are checkpoints and none is intact, or the newest one is of another identity; or if the volume refuses.
-pub(super) fn choose(folder: &Path, identity: &Value) -> Result<Chosen, Fatal> {
-    let volume = RealVolume::create(folder)?;
-    let fence = Fence::take(&volume)?;
+pub(super) fn choose(volume: &dyn Volume, identity: &Value) -> Result<Chosen, Fatal> {
+    let fence = Fence::take(volume)?;
     // every byte, also of tensors that other stages will read: damage found later would cost the whole group its start
-    let Found { loaded, damage, foreign } = newest(&volume, Depth::Contents, &[])?;
+    let Found { loaded, damage, foreign } = newest(volume, Depth::Contents, &[])?;
     let mut notes: Vec<String> = foreign.iter().map(ToString::to_string).collect();
-    if let Err(error) = sweep(&volume) {
+    if let Err(error) = sweep(volume) {
         notes.push(format!("could not remove what older groups left: {error}"));
     }
-    notes.extend(set_aside(&volume, &fence, &damage)?.iter().map(ToString::to_string));
+    notes.extend(set_aside(volume, &fence, &damage)?.iter().map(ToString::to_string));
     let Some(loaded) = loaded else {
         return Ok(Chosen { fence, progress: Progress::default(), notes });
     };
@@ -42,12 +39,12 @@ pub(super) fn choose(folder: &Path, identity: &Value) -> Result<Chosen, Fatal> {
     if !differences.is_empty() {
         return Err(Fatal::invalid(format!(
             "the checkpoints in {} are another job's: {}; set spec.storage.path to another folder, or start over with --fresh",
-            folder.display(),
+            volume.display("").display(),
             differences.join(", ")
         )));
     }
     let progress: Progress = serde_json::from_value(about.progress.clone())
-        .map_err(|e| Fatal::storage("understand the progress in the checkpoint in", folder, e))?;
+        .map_err(|e| Fatal::storage("understand the progress in", loaded.folder().as_ref(), e))?;
     notes.push(format!("going on after step {}, from its checkpoint", progress.step));
     Ok(Chosen { fence, progress, notes })
 }
@@ -56,9 +53,9 @@ pub(super) fn choose(folder: &Path, identity: &Value) -> Result<Chosen, Fatal> {
 ///
 /// # Errors
 /// Damage, or if the volume refuses.
-pub(super) fn load(folder: &Path, plan: &Plan, stage: &mut Stage) -> Result<(), CheckpointError> {
+pub(super) fn load(volume: &dyn Volume, plan: &Plan, stage: &mut Stage) -> Result<(), CheckpointError> {
     match plan.progress.step {
         0 => Ok(()),
-        step => state::load_checkpoint(&open(&RealVolume::new(folder), step)?, stage, plan.progress.updates),
+        step => state::load_checkpoint(&open(volume, step)?, stage, plan.progress.updates),
     }
 }

@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use stagecoach_checkpoint::{About, CheckpointError, Keep, RealVolume, StageFiles, prune};
+use stagecoach_checkpoint::{About, CheckpointError, Keep, StageFiles, prune};
 
 use super::Run;
 use crate::fatal::Fatal;
@@ -22,38 +22,38 @@ type Part<T> = Result<T, String>;
 pub(super) fn save(run: &mut Run, architecture: &dyn Architecture, progress: &Progress) -> Result<Part<()>, Fatal> {
     run.watch.doing("saving a checkpoint");
     let coordinator = run.env.rank == 0;
-    let volume = RealVolume::new(&run.settings.folder());
+    let volume = run.volume;
     let save = run.plan.fence.save(progress.step);
-    let begun = if coordinator { save.begin(&volume, &run.plan.identity) } else { Ok(true) };
+    let begun = if coordinator { save.begin(volume, &run.plan.identity) } else { Ok(true) };
     match first(agree(run, begun)?) {
         Ok(true) => {}
         Ok(false) => return Ok(Ok(())),
         Err(why) => return Ok(Err(why)),
     }
     let (weights, moments) = (state::weights(&run.stage), state::moments(&run.stage));
-    let written = save.write_stage(&volume, run.stage.rank, &state::views(&weights), &state::views(&moments));
+    let written = save.write_stage(volume, run.stage.rank, &state::views(&weights), &state::views(&moments));
     let parts: Vec<Part<StageFiles>> = agree(run, written)?;
     let files: Part<Vec<StageFiles>> = parts.into_iter().collect();
     let committed = match (&files, coordinator) {
         (Ok(files), true) => small_files(run, architecture)
-            .and_then(|small| save.commit(&volume, about(run, progress), files, &small))
+            .and_then(|small| save.commit(volume, about(run, progress), files, &small))
             .map(|_| ()),
         _ => Ok(()),
     };
     let saved = files.and(first(agree(run, committed)?));
     if coordinator {
-        tidy(run, &volume, progress.step, saved.is_ok());
+        tidy(run, progress.step, saved.is_ok());
     }
     Ok(saved)
 }
 
 /// Removes what need not be kept: after a commit older checkpoints, after a failed save its leftovers, whose room may be
 /// just what the next one lacks. A failure here is told, and costs nothing but room.
-fn tidy(run: &Run, volume: &RealVolume, step: u64, saved: bool) {
+fn tidy(run: &Run, step: u64, saved: bool) {
     let fence = &run.plan.fence;
     let keep = &run.settings.job.spec.checkpoint;
     let keep = Keep { last: keep.keep_last as usize, every: keep.keep_every };
-    let tidied = if saved { prune(volume, fence, keep, step).map(|_| ()) } else { fence.clear(volume) };
+    let tidied = if saved { prune(run.volume, fence, keep, step).map(|_| ()) } else { fence.clear(run.volume) };
     if let Err(error) = tidied {
         run.tell(&Event::Note { message: format!("could not tidy up after the save of step {step}: {error}") });
     }

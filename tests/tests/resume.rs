@@ -34,6 +34,11 @@ fn run_until(workspace: &Path, job: &Job, step: u64) {
     assert_eq!(outcome.status.code(), Some(143), "{}\n{}", outcome.stdout, outcome.stderr);
 }
 
+/// Saves run behind training: the one of step 4 may be committed any number of steps later.
+fn wait_for_a_checkpoint(workspace: &Path) {
+    until("a checkpoint", 60, || (!checkpoints(workspace).is_empty()).then_some(()));
+}
+
 fn checkpoints(workspace: &Path) -> Vec<PathBuf> {
     let folder = std::fs::read_dir(workspace.join("kept/checkpoints"));
     let mut steps: Vec<PathBuf> = folder.map(|f| f.flatten().map(|e| e.path()).collect()).unwrap_or_default();
@@ -48,6 +53,7 @@ fn killed_stages_go_on_from_the_last_checkpoint() {
         let workspace = workspace();
         let mut launched = Launched::start(workspace.path(), &job(), &[]);
         launched.wait_for_step(10);
+        wait_for_a_checkpoint(workspace.path());
         let stages = launched.stages();
         signal(stages[rank], libc::SIGKILL);
         until("the group's end", 30, || stages.iter().all(|&pid| is_gone(pid)).then_some(()));
@@ -84,6 +90,7 @@ fn a_launcher_that_is_killed_loses_nothing_that_was_saved() {
     let workspace = workspace();
     let mut launched = Launched::start(workspace.path(), &job(), &[]);
     launched.wait_for_step(10);
+    wait_for_a_checkpoint(workspace.path());
     let stages = launched.stages();
     launched.child.kill().unwrap();
     launched.child.wait().unwrap();

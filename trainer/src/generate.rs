@@ -1,13 +1,15 @@
 //! Text from a trained model, on one process.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use stagecoach_checkpoint::{Depth, ModelFiles, Place, RealVolume, Volume, layout, newest, open};
 use stagecoach_data::Tokenizer;
 use stagecoach_pipeline::{Partition, Placement};
 use tch::{Device, Kind, Tensor};
 
 use crate::execute::{Shape, Stage};
+use crate::fatal::Fatal;
 use crate::model::{Architecture, Llama, LlamaConfig};
 use crate::optimize::Hyper;
 use crate::state;
@@ -31,14 +33,20 @@ impl Default for Sampling {
     }
 }
 
-/// `prompt` and what the model in `folder`, a Hugging Face model directory, makes of it.
-pub fn sample(folder: &Path, prompt: &str, sampling: Sampling) -> Result<String> {
-    let config = folder.join("config.json");
-    let text = std::fs::read_to_string(&config).with_context(|| format!("could not read {}", config.display()))?;
-    let config: LlamaConfig =
-        serde_json::from_str(&text).with_context(|| format!("{} is no Llama's configuration", config.display()))?;
+/// `prompt` and what the model at `path` makes of it: a Hugging Face model directory, a checkpoint's folder, or a job's,
+/// whose newest intact checkpoint it is then.
+///
+/// # Errors
+/// If there is no model there, it is damaged, or it is none that this trainer computes.
+pub fn sample(path: &Path, prompt: &str, sampling: Sampling) -> Result<String> {
+    let folder = find(path)?;
+    let config = LlamaConfig::from_hugging_face(&folder)?;
     let longest = config.max_position_embeddings;
-    let tokenizer = Tokenizer::load(&folder.join("tokenizer.json"))?;
+    let tokenizer = folder.join("tokenizer.json");
+    ensure!(tokenizer.exists(), "{} is missing: text needs the model's tokenizer", tokenizer.display());
+    let tokenizer = Tokenizer::load(&tokenizer)?;
+    let (words, rows) = (tokenizer.vocab_size(), config.vocab_size);
+    ensure!(words <= rows, "{}: the tokenizer has {words} words, the model {rows}", folder.display());
     let architecture = Llama::new(config, Device::Cpu);
     let stage = Stage::build(
         0,
@@ -52,9 +60,10 @@ pub fn sample(folder: &Path, prompt: &str, sampling: Sampling) -> Result<String>
             device: Device::Cpu,
         },
     );
-    state::load_model(folder, &stage)?;
+    state::load_model(&ModelFiles::open(&folder)?, &architecture, &stage)?;
     let mut ids: Vec<i64> = tokenizer.begin_of_text().into_iter().map(i64::from).collect();
     ids.extend(tokenizer.encode(prompt)?.into_iter().map(i64::from));
+    ensure!(!ids.is_empty(), "this tokenizer has no token that begins a text: give a --prompt");
     let mut draws =
         blake3::Hasher::new_derive_key("stagecoach sampling v1").update(&sampling.seed.to_le_bytes()).finalize_xof();
     for _ in 0..sampling.max_tokens {
@@ -69,6 +78,31 @@ pub fn sample(folder: &Path, prompt: &str, sampling: Sampling) -> Result<String>
     }
     let words: Vec<u32> = ids.iter().map(|&id| id as u32).filter(|id| Some(*id) != tokenizer.begin_of_text()).collect();
     Ok(tokenizer.decode(&words)?)
+}
+
+/// The model directory that `path` means. A checkpoint's bytes are proven first.
+fn find(path: &Path) -> Result<PathBuf> {
+    let place = Place::find(path)?;
+    let volume = RealVolume::new(&place.root);
+    let step = match place.step {
+        Some(step) => {
+            open(&volume, step).and_then(|loaded| loaded.verify()).map_err(Fatal::from)?;
+            step
+        }
+        None if path.join("config.json").exists() => return Ok(place.root),
+        None => {
+            let found = newest(&volume, Depth::Contents, &[]).map_err(Fatal::from)?;
+            found.damage.iter().for_each(|damage| tracing::warn!("passed over: {damage}"));
+            let loaded = found.loaded.with_context(|| {
+                format!(
+                    "{} holds no model: expected a Hugging Face model directory, a checkpoint's folder, or a job's with a checkpoint",
+                    path.display()
+                )
+            })?;
+            loaded.manifest().step
+        }
+    };
+    Ok(volume.display(&layout::checkpoint(step)))
 }
 
 /// The token after `context`; `draw` is uniform in [0, 1).

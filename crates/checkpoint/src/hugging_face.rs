@@ -1,89 +1,184 @@
-//! Reading a model directory as Hugging Face's tools write it, checkpoints included: an index, and the shards it names.
+//! Reading a model directory as Hugging Face's tools write it, checkpoints included: an index and the shards it names, or
+//! one `model.safetensors`. Headers are read at once, a tensor's bytes when they are asked for.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
-use safetensors::SafeTensors;
-use safetensors::tensor::TensorView;
+use safetensors::Dtype;
 use serde::Deserialize;
 
 use crate::error::{CheckpointError, io};
-use crate::layout::INDEX;
+use crate::float::to_f32;
+use crate::header::{HeaderEntry, read_header};
+use crate::layout::{self, INDEX, SINGLE};
+use crate::volume::FileReader;
 
-/// Calls `each` with every tensor of the model directory `folder`, a shard at a time.
-///
-/// # Errors
-/// A file that is missing or isn't what the index says, by name.
-pub fn read_shards<E: From<CheckpointError>>(
-    folder: &Path,
-    mut each: impl FnMut(&str, TensorView) -> Result<(), E>,
-) -> Result<(), E> {
-    #[derive(Deserialize)]
-    struct Index {
-        weight_map: BTreeMap<String, String>,
-    }
-    let path = folder.join(INDEX);
-    let text = fs::read(&path).map_err(io("read", &path))?;
-    let index: Index = serde_json::from_slice(&text).map_err(|e| CheckpointError::Content {
-        path: path.clone(),
-        problem: format!("is no index of weights: {e}"),
-    })?;
-    let mut files: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for (tensor, file) in &index.weight_map {
-        files.entry(file).or_default().push(tensor);
-    }
-    for (file, tensors) in files {
-        let path = folder.join(file);
-        let bytes = fs::read(&path).map_err(io("read", &path))?;
-        let broken = |problem: String| CheckpointError::Content { path: path.clone(), problem };
-        let shard = SafeTensors::deserialize(&bytes).map_err(|e| broken(format!("is no safetensors file: {e}")))?;
-        for tensor in tensors {
-            let view =
-                shard.tensor(tensor).map_err(|_| broken(format!("lacks {tensor}, which the index puts there")))?;
-            each(tensor, view)?;
-        }
-    }
-    Ok(())
+/// The weights of a model directory, open.
+#[derive(Debug)]
+pub struct ModelFiles {
+    folder: PathBuf,
+    shards: Vec<Shard>,
+    tensors: BTreeMap<String, Tensor>,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use safetensors::Dtype;
+/// What a tensor is like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorType {
+    /// Element type, as safetensors spells it.
+    pub dtype: Dtype,
+    /// Dimensions.
+    pub shape: Vec<usize>,
+}
 
-    #[test]
-    fn every_tensor_is_read_from_the_shard_that_the_index_names() {
-        let folder = tempfile::tempdir().unwrap();
-        let (a, b) = ([1.0f32, 2.0], [3.0f32]);
-        let bytes = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
-        let (a, b) = (bytes(&a), bytes(&b));
-        for (file, name, shape, data) in
-            [("1.safetensors", "x.weight", vec![2], &a), ("2.safetensors", "y.weight", vec![1, 1], &b)]
-        {
-            let view = TensorView::new(Dtype::F32, shape, data).unwrap();
-            fs::write(folder.path().join(file), safetensors::serialize([(name, view)], None).unwrap()).unwrap();
+#[derive(Debug)]
+struct Shard {
+    path: PathBuf,
+    file: File,
+}
+
+#[derive(Debug)]
+struct Tensor {
+    shard: usize,
+    kind: TensorType,
+    /// From the file's start.
+    offset: u64,
+    bytes: usize,
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+impl ModelFiles {
+    /// Opens the shards and reads their headers; no weight yet.
+    ///
+    /// # Errors
+    /// A file that is missing, cut off, or isn't what the index or its own header says, by name.
+    pub fn open(folder: &Path) -> Result<ModelFiles, CheckpointError> {
+        let mut files = ModelFiles { folder: folder.to_owned(), shards: Vec::new(), tensors: BTreeMap::new() };
+        match index(folder)? {
+            Some(index) => files.open_indexed(index)?,
+            None => {
+                let header =
+                    files.add_shard(SINGLE).map_err(|e| if e.is_not_found() { no_weights(folder) } else { e })?;
+                files.tensors.extend(header.into_iter().map(|(name, entry)| (name, Tensor::new(0, entry))));
+            }
         }
-        let index = r#"{"weight_map": {"x.weight": "1.safetensors", "y.weight": "2.safetensors"}}"#;
-        fs::write(folder.path().join(INDEX), index).unwrap();
-        let mut seen = BTreeMap::new();
-        read_shards::<CheckpointError>(folder.path(), |name, view| {
-            seen.insert(name.to_owned(), (view.shape().to_vec(), view.data().to_vec()));
-            Ok(())
-        })
-        .unwrap();
-        assert_eq!(seen, BTreeMap::from([("x.weight".into(), (vec![2], a)), ("y.weight".into(), (vec![1, 1], b))]));
+        Ok(files)
     }
 
-    #[test]
-    fn what_is_missing_is_named() {
-        let folder = tempfile::tempdir().unwrap();
-        let read = || read_shards::<CheckpointError>(folder.path(), |_, _| Ok(())).unwrap_err().to_string();
-        assert!(read().contains(INDEX));
-        fs::write(folder.path().join(INDEX), r#"{"weight_map": {"x.weight": "1.safetensors"}}"#).unwrap();
-        assert!(read().contains("1.safetensors"));
-        let empty: [(&str, TensorView); 0] = [];
-        fs::write(folder.path().join("1.safetensors"), safetensors::serialize(empty, None).unwrap()).unwrap();
-        assert!(read().contains("lacks x.weight"));
+    fn open_indexed(&mut self, index: Index) -> Result<(), CheckpointError> {
+        let mut named: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (tensor, file) in index.weight_map {
+            named.entry(file).or_default().push(tensor);
+        }
+        for (file, tensors) in named {
+            if !layout::is_plain(&file) {
+                return Err(self.wrong(INDEX, format!("names the shard {file:?}, which is no file of this folder")));
+            }
+            let mut header = self.add_shard(&file)?;
+            for name in tensors {
+                let entry = header.remove(&name);
+                let entry =
+                    entry.ok_or_else(|| self.wrong(&file, format!("lacks {name}, which {INDEX} puts there")))?;
+                self.tensors.insert(name, Tensor::new(self.shards.len() - 1, entry));
+            }
+        }
+        Ok(())
     }
+
+    fn add_shard(&mut self, name: &str) -> Result<BTreeMap<String, HeaderEntry>, CheckpointError> {
+        let path = self.folder.join(name);
+        let file = File::open(&path).map_err(io("open", &path))?;
+        if file.metadata().map_err(io("read", &path))?.is_dir() {
+            return Err(self.wrong(name, "is a folder, expected a safetensors file".into()));
+        }
+        let header = read_header(&file, &path)?;
+        self.shards.push(Shard { path, file });
+        Ok(header)
+    }
+
+    pub(crate) fn lacks(&self, name: &str) -> CheckpointError {
+        CheckpointError::Content { path: self.folder.clone(), problem: format!("has no tensor {name}") }
+    }
+
+    fn wrong(&self, file: &str, problem: String) -> CheckpointError {
+        CheckpointError::Content { path: self.folder.join(file), problem }
+    }
+
+    /// The directory.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The tensors' names, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
+    }
+
+    /// What a tensor is like; none if there is none of that name.
+    pub fn tensor(&self, name: &str) -> Option<&TensorType> {
+        self.tensors.get(name).map(|tensor| &tensor.kind)
+    }
+
+    /// One tensor's bytes, little-endian; nothing else of its file is read.
+    ///
+    /// # Errors
+    /// If there is none of that name, the file has become shorter, or it can't be read.
+    pub fn read(&self, name: &str) -> Result<Vec<u8>, CheckpointError> {
+        let found = self.tensors.get(name).and_then(|tensor| Some((tensor, self.shards.get(tensor.shard)?)));
+        let (tensor, shard) = found.ok_or_else(|| self.lacks(name))?;
+        let mut bytes = vec![0; tensor.bytes];
+        FileReader::read_at(&shard.file, tensor.offset, &mut bytes).map_err(io("read", &shard.path))?;
+        Ok(bytes)
+    }
+
+    /// The same, as fp32; see [`to_f32`].
+    ///
+    /// # Errors
+    /// As [`ModelFiles::read`], or if its values are not of a floating-point type that is known here.
+    pub fn read_f32(&self, name: &str) -> Result<Vec<u8>, CheckpointError> {
+        let bytes = self.read(name)?;
+        let converted = self.tensor(name).and_then(|kind| to_f32(kind.dtype, bytes));
+        converted.ok_or_else(|| {
+            let problem = format!("has {name} in a type other than F32, F16, BF16 and F64");
+            CheckpointError::Content { path: self.folder.clone(), problem }
+        })
+    }
+}
+
+impl Tensor {
+    fn new(shard: usize, entry: HeaderEntry) -> Tensor {
+        let HeaderEntry { dtype, shape, offset, bytes } = entry;
+        Tensor { shard, kind: TensorType { dtype, shape }, offset, bytes }
+    }
+}
+
+impl std::fmt::Display for TensorType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}{:?}", self.dtype, self.shape)
+    }
+}
+
+/// The directory's index; none if it has none.
+fn index(folder: &Path) -> Result<Option<Index>, CheckpointError> {
+    let path = folder.join(INDEX);
+    let text = match fs::read(&path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        read => read.map_err(io("read", &path))?,
+    };
+    serde_json::from_slice(&text)
+        .map(Some)
+        .map_err(|e| CheckpointError::Content { path, problem: format!("is no index of weights: {e}") })
+}
+
+fn no_weights(folder: &Path) -> CheckpointError {
+    let problem = match folder.is_dir() {
+        true => format!("has no weights in safetensors: neither {INDEX} nor {SINGLE} is there"),
+        false => "is no folder, expected a Hugging Face model directory".into(),
+    };
+    CheckpointError::Content { path: folder.to_owned(), problem }
 }

@@ -17,6 +17,8 @@ pub const FENCES: &str = "fences";
 pub const MANIFEST: &str = "manifest.json";
 /// Hugging Face's map from tensor to shard.
 pub const INDEX: &str = "model.safetensors.index.json";
+/// All weights of a model directory that has no shards.
+pub const SINGLE: &str = "model.safetensors";
 /// Why a checkpoint was set aside.
 pub const REASON: &str = "reason.txt";
 
@@ -39,6 +41,11 @@ pub fn checkpoint(step: u64) -> String {
 /// Stage `rank`'s file of weights.
 pub fn weights_file(rank: usize) -> String {
     format!("stage-{rank}.model.safetensors")
+}
+
+/// Whether a file of a checkpoint holds weights.
+pub fn is_weights_file(name: &str) -> bool {
+    name.starts_with("stage-") && name.ends_with(".model.safetensors")
 }
 
 /// Stage `rank`'s file of optimizer state.
@@ -85,6 +92,7 @@ mod tests {
         for foreign in ["step-100", "step-", "step-+0000100", "step-00000100.bak", "steps", "", "step-0000010x"] {
             assert_eq!(step_of(foreign), None, "{foreign}");
         }
+        assert!(is_weights_file(&weights_file(12)) && !is_weights_file(&optimizer_file(12)));
         assert_eq!(fence_of("0007"), Some((7, true)));
         assert_eq!(fence_of("0007.fenced"), Some((7, false)));
         assert_eq!(fence_of("12345.3.fenced"), Some((12345, false)));

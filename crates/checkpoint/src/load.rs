@@ -6,10 +6,8 @@ use std::io::{self, ErrorKind};
 use crate::error::{CheckpointError, Damage, Warning, io as failed, on};
 use crate::layout::{self, CHECKPOINTS, MANIFEST};
 use crate::manifest::{FileEntry, Manifest, TensorEntry};
+use crate::verify::hash;
 use crate::volume::{FileReader, Volume};
-
-/// Bytes read and hashed at once where a file is only checked.
-const PIECE: usize = 1 << 20;
 
 /// What is in `checkpoints/`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -110,36 +108,57 @@ fn open_at(volume: &dyn Volume, step: u64, depth: Depth) -> Result<Loaded, Check
     Ok(loaded)
 }
 
+/// A checkpoint's description, proven by its own hash; its files are not looked at.
+///
+/// # Errors
+/// `Damaged`, or if the volume refuses.
+pub fn manifest(volume: &dyn Volume, step: u64) -> Result<Manifest, CheckpointError> {
+    let path = format!("{}/{MANIFEST}", layout::checkpoint(step));
+    let bytes = read_file(volume, &path).map_err(|e| refused(volume, step, &path, e))?;
+    let damaged = |reason| CheckpointError::Damaged(Damage { step, file: path.clone(), reason });
+    let manifest = Manifest::parse(&bytes).map_err(damaged)?;
+    if manifest.step == step { Ok(manifest) } else { Err(damaged(format!("is of step {}", manifest.step))) }
+}
+
+/// Opens a file of a checkpoint, after a look at its size.
+pub(crate) fn open_file(
+    volume: &dyn Volume,
+    step: u64,
+    entry: &FileEntry,
+) -> Result<Box<dyn FileReader>, CheckpointError> {
+    let path = format!("{}/{}", layout::checkpoint(step), entry.name);
+    let reader = volume.open(&path).map_err(|e| refused(volume, step, &path, e))?;
+    let size = reader.size().map_err(|e| refused(volume, step, &path, e))?;
+    if size == entry.bytes {
+        return Ok(reader);
+    }
+    let reason = format!("has {size} bytes, and {} were written", entry.bytes);
+    Err(CheckpointError::Damaged(Damage { step, file: path, reason }))
+}
+
+/// What isn't there is damage; the rest is the volume's.
+fn refused(volume: &dyn Volume, step: u64, path: &str, error: io::Error) -> CheckpointError {
+    let reason = match error.kind() {
+        ErrorKind::NotFound => "is missing",
+        ErrorKind::IsADirectory => "is a folder",
+        _ => return on(volume, "read", path)(error),
+    };
+    CheckpointError::Damaged(Damage { step, file: path.to_owned(), reason: reason.into() })
+}
+
 /// Opens one checkpoint: its manifest is checked, and every file is there in its size.
 ///
 /// # Errors
 /// `Damaged`, or if the volume refuses.
 pub fn open(volume: &dyn Volume, step: u64) -> Result<Loaded, CheckpointError> {
-    let folder = layout::checkpoint(step);
-    let path = format!("{folder}/{MANIFEST}");
-    let damaged = |file: &str, reason: String| CheckpointError::Damaged(Damage { step, file: file.to_owned(), reason });
-    let refused = |path: &str, e: io::Error| match e.kind() {
-        ErrorKind::NotFound => damaged(path, "is missing".into()),
-        ErrorKind::IsADirectory => damaged(path, "is a folder".into()),
-        _ => on(volume, "read", path)(e),
-    };
-    let bytes = read_file(volume, &path).map_err(|e| refused(&path, e))?;
-    let manifest = Manifest::parse(&bytes).map_err(|reason| damaged(&path, reason))?;
-    if manifest.step != step {
-        return Err(damaged(&path, format!("is of step {}", manifest.step)));
-    }
+    let manifest = manifest(volume, step)?;
     let mut files = BTreeMap::new();
     for file in &manifest.files {
-        let path = format!("{folder}/{}", file.name);
-        let reader = volume.open(&path).map_err(|e| refused(&path, e))?;
-        let size = reader.size().map_err(|e| refused(&path, e))?;
-        if size != file.bytes {
-            return Err(damaged(&path, format!("has {size} bytes, and {} were written", file.bytes)));
-        }
-        files.insert(file.name.clone(), reader);
+        files.insert(file.name.clone(), open_file(volume, step, file)?);
     }
+    let folder = volume.display(&layout::checkpoint(step));
     let tensors = manifest.tensors.iter().enumerate().map(|(at, tensor)| (tensor.name.clone(), at)).collect();
-    Ok(Loaded { manifest, folder: volume.display(&folder).to_string_lossy().into_owned(), files, tensors })
+    Ok(Loaded { manifest, folder: folder.to_string_lossy().into_owned(), files, tensors })
 }
 
 impl Loaded {
@@ -199,17 +218,9 @@ impl Loaded {
     /// # Errors
     /// `Damaged` names the first file that isn't what was written; or if the volume refuses.
     pub fn verify(&self) -> Result<(), CheckpointError> {
-        let mut buffer = vec![0; PIECE];
         for entry in &self.manifest.files {
-            let mut hasher = blake3::Hasher::new();
-            let mut at = 0;
-            while at < entry.bytes {
-                let piece = &mut buffer[..PIECE.min((entry.bytes - at) as usize)];
-                self.read_range(&entry.name, at, piece)?;
-                hasher.update(piece);
-                at += piece.len() as u64;
-            }
-            self.matches(entry, hasher.finalize())?;
+            let hash = hash(self.reader(&entry.name)?, entry.bytes, &mut |_| {});
+            self.matches(entry, hash.map_err(|e| self.unread(&entry.name, e))?)?;
         }
         Ok(())
     }
@@ -222,11 +233,18 @@ impl Loaded {
     }
 
     fn read_range(&self, file: &str, offset: u64, buffer: &mut [u8]) -> Result<(), CheckpointError> {
-        let reader = self.files.get(file).ok_or_else(|| self.damaged(file, "is not in the manifest".into()))?;
-        reader.read_at(offset, buffer).map_err(|e| match e.kind() {
+        self.reader(file)?.read_at(offset, buffer).map_err(|e| self.unread(file, e))
+    }
+
+    fn reader(&self, file: &str) -> Result<&dyn FileReader, CheckpointError> {
+        self.files.get(file).map(|reader| &**reader).ok_or_else(|| self.damaged(file, "is not in the manifest".into()))
+    }
+
+    fn unread(&self, file: &str, error: io::Error) -> CheckpointError {
+        match error.kind() {
             ErrorKind::UnexpectedEof => self.damaged(file, "has become shorter".into()),
-            _ => failed("read", self.path(file).as_ref())(e),
-        })
+            _ => failed("read", self.path(file).as_ref())(error),
+        }
     }
 
     fn damaged(&self, file: &str, reason: String) -> CheckpointError {

@@ -85,6 +85,11 @@ pub struct TensorEntry {
 }
 
 impl Manifest {
+    /// The size of all files but this one, bytes.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+
     /// The file's content.
     ///
     /// # Errors

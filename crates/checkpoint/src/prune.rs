@@ -13,7 +13,8 @@ use crate::volume::{Volume, move_dir, remove_tree};
 pub struct Keep {
     /// The newest so many; at least one is always kept.
     pub last: usize,
-    /// And every multiple of so many steps; 0 for none.
+    /// And the first one at or after every multiple of so many steps: a save that had to wait for the one before is no
+    /// multiple. 0 for none.
     pub every: u64,
 }
 
@@ -22,9 +23,14 @@ pub fn doomed(steps: &[u64], keep: Keep) -> Vec<u64> {
     let mut steps = steps.to_vec();
     steps.sort_unstable();
     steps.dedup();
-    steps.truncate(steps.len().saturating_sub(keep.last.max(1)));
-    steps.retain(|step| keep.every == 0 || step % keep.every != 0);
-    steps
+    let mut multiple = 0;
+    let mut first_after_a_multiple = |step: u64| {
+        let last = step.checked_div(keep.every).unwrap_or(0);
+        std::mem::replace(&mut multiple, last) < last
+    };
+    let keepers: Vec<bool> = steps.iter().map(|&step| first_after_a_multiple(step)).collect();
+    let old = steps.len().saturating_sub(keep.last.max(1));
+    steps.into_iter().zip(keepers).take(old).filter(|(_, keeper)| !keeper).map(|(step, _)| step).collect()
 }
 
 /// Removes the checkpoints that needn't be kept, each first moved into the fence, and says which. `intact` is the newest
@@ -72,6 +78,8 @@ mod tests {
         assert_eq!(doom(3, 0), [100, 200]);
         assert_eq!(doom(2, 200), [100, 300]);
         assert_eq!(doom(0, 0), [100, 200, 300, 400]);
+        // the save due at 200 waited until 201; 210 was a stop's
+        assert_eq!(doomed(&[100, 201, 210, 300, 301, 400], Keep { last: 1, every: 100 }), [210, 301]);
         assert_eq!(doom(9, 0), [0; 0]);
     }
 
@@ -84,7 +92,8 @@ mod tests {
             let doomed = doomed(&steps, Keep { last, every });
             for (at, step) in steps.iter().enumerate() {
                 let newest = steps.len() - at <= last.max(1);
-                let keeper = every > 0 && step % every == 0;
+                let before = at.checked_sub(1).map_or(0, |before| steps[before]);
+                let keeper = every > 0 && step / every > before / every;
                 prop_assert_eq!(doomed.contains(step), !newest && !keeper);
             }
             prop_assert!(doomed.is_sorted());

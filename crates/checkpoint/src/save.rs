@@ -199,7 +199,7 @@ fn shard<V: View>(
 }
 
 /// Hugging Face's index over the stages' weights.
-fn index(stages: &[StageFiles]) -> String {
+pub(crate) fn index(stages: &[StageFiles]) -> String {
     let tensors = || stages.iter().filter_map(|s| s.weights.as_ref()).flat_map(|w| &w.tensors);
     let map: BTreeMap<&str, &str> = tensors().map(|t| (t.name.as_str(), t.file.as_str())).collect();
     let total: u64 = tensors().map(|t| t.bytes).sum();

@@ -3,7 +3,6 @@
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use common::*;
@@ -23,12 +22,8 @@ fn a_checkpoint_is_a_hugging_face_directory() {
     assert_eq!(check(&volume), [4, 3]);
     let at = folder.path().join("a/job/checkpoints/step-00000004");
 
-    let mut weights = BTreeMap::new();
-    read_shards::<CheckpointError>(&at, |name, view| {
-        weights.insert(name.to_owned(), view.data().to_vec());
-        Ok(())
-    })
-    .unwrap();
+    let files = ModelFiles::open(&at).unwrap();
+    let weights: State = files.names().map(|name| (name.to_owned(), files.read(name).unwrap())).collect();
     let expected: State = state_at(4).into_iter().filter(|(name, _)| !name.starts_with("exp_avg")).collect();
     assert!(weights == expected);
 

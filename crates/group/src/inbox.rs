@@ -20,7 +20,7 @@ pub(crate) struct State {
     told: HashMap<u32, VecDeque<Vec<u8>>>,
     /// The bytes in `told`.
     held: usize,
-    pub(crate) gathered: VecDeque<Vec<Vec<u8>>>,
+    gathered: HashMap<u32, VecDeque<Vec<Vec<u8>>>>,
     pub(crate) verdicts: VecDeque<Verdict>,
     pub(crate) formed: bool,
     pub(crate) acknowledged: bool,
@@ -30,6 +30,10 @@ pub(crate) struct State {
 }
 
 impl State {
+    pub(crate) fn take_gathered(&mut self, topic: u32) -> Option<Vec<Vec<u8>>> {
+        self.gathered.get_mut(&topic)?.pop_front()
+    }
+
     pub(crate) fn take_told(&mut self, topic: u32) -> Option<Vec<u8>> {
         let bytes = self.told.get_mut(&topic)?.pop_front()?;
         self.held -= bytes.len();
@@ -49,7 +53,7 @@ impl Inbox {
                     return Err(format!("holds {} bytes of messages that its trainer never asked for", state.held));
                 }
             }
-            Down::Gathered(parts) => state.gathered.push_back(parts),
+            Down::Gathered { topic, parts } => state.gathered.entry(topic).or_default().push_back(parts),
             Down::Verdict(verdict) => state.verdicts.push_back(verdict),
             Down::Formed => state.formed = true,
             Down::Acknowledged => state.acknowledged = true,

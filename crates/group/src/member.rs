@@ -2,15 +2,14 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex};
 
 use crate::coordinator::spawn;
 use crate::hang::seconds;
 use crate::inbox::Inbox;
 use crate::join::{Joined, join};
 use crate::line::{Line, Unsaid};
-use crate::sync::lock;
 use crate::wire::{Down, Up, is_timeout};
 use crate::{Activity, Failure, FailureKind, GroupError, Hello, Roster, StepVote, Timing, Verdict};
 
@@ -23,9 +22,6 @@ pub struct Member {
     line: Arc<Line>,
     inbox: Arc<Inbox>,
     activity: Activity,
-    /// One gather and one vote at a time: the answers come in the order of the questions.
-    gathering: Mutex<()>,
-    voting: Mutex<()>,
     _beating: Sender<()>,
 }
 
@@ -49,15 +45,7 @@ impl Member {
         let activity = Activity::new("joining");
         let Joined { line, roster, plan, beating } = join(address, &hello, timing, &activity, on_preparing)?;
         let inbox = Arc::new(Inbox::default());
-        let member = Member {
-            rank,
-            line: Arc::clone(&line),
-            inbox: Arc::clone(&inbox),
-            activity,
-            gathering: Mutex::new(()),
-            voting: Mutex::new(()),
-            _beating: beating,
-        };
+        let member = Member { rank, line: Arc::clone(&line), inbox: Arc::clone(&inbox), activity, _beating: beating };
         spawn("group-listen", move || listen(rank, &line, &inbox, timing, on_failure))?;
         Ok((member, roster, plan))
     }
@@ -95,22 +83,22 @@ impl Member {
         self.inbox.take(|state| state.take_told(topic))
     }
 
-    /// Brings this rank's part and waits for all parts, by rank. All ranks must call it in the same order.
+    /// Brings this rank's part and waits for all parts, by rank. All ranks must call it in the same order on a topic;
+    /// topics know nothing of each other, so that a thread behind training can have its own. One thread a topic.
     ///
     /// # Errors
     /// When the group is lost, or the part is too large.
-    pub fn gather(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, GroupError> {
-        let _turn = lock(&self.gathering);
-        self.say(&Up::Gather(bytes))?;
-        self.inbox.take(|state| state.gathered.pop_front())
+    pub fn gather(&self, topic: u32, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, GroupError> {
+        self.say(&Up::Gather { topic, bytes })?;
+        self.inbox.take(|state| state.take_gathered(topic))
     }
 
-    /// Votes on a step and waits for the verdict, which is the same on all ranks (its measures reach rank 0 alone).
+    /// Votes on a step and waits for the verdict, which is the same on all ranks (its measures reach rank 0 alone). From
+    /// one thread.
     ///
     /// # Errors
     /// When the group is lost.
     pub fn vote(&self, vote: StepVote) -> Result<Verdict, GroupError> {
-        let _turn = lock(&self.voting);
         self.say(&Up::Vote(vote))?;
         self.inbox.take(|state| state.verdicts.pop_front())
     }

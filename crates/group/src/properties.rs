@@ -35,7 +35,7 @@ fn ups() -> impl Strategy<Value = Up> {
         (0..4u64).prop_map(|changes| Up::Heartbeat(Snapshot { changes, ..Snapshot::default() })),
         Just(Up::Formed),
         Just(Up::Formed),
-        Just(Up::Gather(vec![1])),
+        Just(Up::Gather { topic: 1, bytes: vec![1] }),
         Just(Up::Vote(StepVote::default())),
         Just(Up::Tell { topic: 1, bytes: vec![] }),
         prop_oneof![Just(0), Just(143), Just(1), Just(75)].prop_map(|code| Up::Goodbye { code }),

@@ -216,7 +216,9 @@ impl Group {
         let outcome = match up {
             _ if self.phase == Phase::Gathering => Err("acted before the group was released".to_owned()),
             Up::Goodbye { code } => return self.goodbye(now, rank, code),
-            Up::Formed | Up::Gather(_) | Up::Vote(_) if self.leaver().is_some() => return self.left_behind(now, rank),
+            Up::Formed | Up::Gather { .. } | Up::Vote(_) if self.leaver().is_some() => {
+                return self.left_behind(now, rank);
+            }
             Up::Formed => {
                 self.seats[rank].formed = true;
                 if self.phase == Phase::Forming && self.seats.iter().all(|seat| seat.formed) {
@@ -229,8 +231,8 @@ impl Group {
                 self.send_all(Down::Told { topic, bytes });
                 Ok(())
             }
-            Up::Gather(part) => self.exchange.gather(rank, part).map_err(|_| twice()).map(|parts| {
-                parts.into_iter().for_each(|parts| self.send_all(Down::Gathered(parts)));
+            Up::Gather { topic, bytes } => self.exchange.gather(topic, rank, bytes).map_err(|_| twice()).map(|parts| {
+                parts.into_iter().for_each(|parts| self.send_all(Down::Gathered { topic, parts }));
             }),
             Up::Vote(vote) => self.exchange.vote(rank, vote).map_err(|_| twice()).map(|verdict| {
                 let Some(mut verdict) = verdict else { return };

@@ -14,8 +14,12 @@ pub struct StepVote {
     pub squared_norms: Vec<(u32, f64)>,
     /// This rank was asked to stop (SIGTERM) or is done.
     pub stop: bool,
-    /// This rank wants a checkpoint after this step.
+    /// A checkpoint is due at this boundary.
     pub save: bool,
+    /// This rank still writes the one before: a save that is due waits, and so must be voted again at the next boundary.
+    pub saving: bool,
+    /// How many steps were skipped in a row just before this one; the same on all ranks.
+    pub skips_in_a_row: u32,
     /// Whether everything this rank saw in the step was finite.
     pub finite: bool,
     /// Opaque measurements (seconds busy, bytes sent), handed to rank 0.
@@ -29,15 +33,11 @@ pub struct Rules {
     pub clip_norm: Option<f64>,
     /// So many skipped steps in a row stop the job.
     pub max_skips_in_a_row: u32,
-    /// A checkpoint every so many steps; 0 saves only when a rank asks.
-    pub save_every: u64,
-    /// How many steps were skipped in a row just before the group's first: what the checkpoint says.
-    pub skips_in_a_row: u32,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Rules { clip_norm: None, max_skips_in_a_row: 10, save_every: 0, skips_in_a_row: 0 }
+        Rules { clip_norm: None, max_skips_in_a_row: 10 }
     }
 }
 
@@ -52,7 +52,7 @@ pub struct Verdict {
     pub loss: f32,
     /// The norm of the whole gradient, before clipping.
     pub norm: f64,
-    /// All save a checkpoint at this boundary.
+    /// All copy their state for a checkpoint at this boundary.
     pub save: bool,
     /// All leave at this boundary.
     pub stop: bool,
@@ -79,18 +79,18 @@ pub enum Outcome {
     },
 }
 
-/// Decides a step from the votes of all ranks, `votes[rank]`, and from how many steps were skipped just before it.
+/// Decides a step from the votes of all ranks, `votes[rank]`.
 ///
 /// The norm adds the parameters' squared norms in f64 in the order of the parameters' names, whoever voted them: its
 /// bits don't depend on how the ranks are cut.
-pub fn verdict(votes: &[StepVote], rules: &Rules, skips_in_a_row: u32) -> Verdict {
+pub fn verdict(votes: &[StepVote], rules: &Rules) -> Verdict {
     let step = votes.first().map_or(0, |vote| vote.step);
     let mut decided = Verdict {
         step,
         outcome: Outcome::Skip,
         loss: votes.iter().find_map(|vote| vote.loss).unwrap_or(f32::NAN),
         norm: f64::NAN,
-        save: votes.iter().any(|vote| vote.save) || (rules.save_every > 0 && step.is_multiple_of(rules.save_every)),
+        save: votes.iter().any(|vote| vote.save) && !votes.iter().any(|vote| vote.saving),
         stop: votes.iter().any(|vote| vote.stop),
         skips_in_a_row: 0,
         measures: votes.iter().map(|vote| vote.measures.clone()).collect(),
@@ -102,7 +102,8 @@ pub fn verdict(votes: &[StepVote], rules: &Rules, skips_in_a_row: u32) -> Verdic
             let clip = rules.clip_norm.map_or(1.0, |most| (most / (norm + 1e-6)).min(1.0));
             return Ok(Outcome::Apply { clip });
         }
-        decided.skips_in_a_row = skips_in_a_row.saturating_add(1);
+        let before = votes.iter().map(|vote| vote.skips_in_a_row).max().unwrap_or(0);
+        decided.skips_in_a_row = before.saturating_add(1);
         if decided.skips_in_a_row < rules.max_skips_in_a_row {
             return Ok(Outcome::Skip);
         }

@@ -31,7 +31,10 @@ pub(crate) enum Up {
         topic: u32,
         bytes: Vec<u8>,
     },
-    Gather(Vec<u8>),
+    Gather {
+        topic: u32,
+        bytes: Vec<u8>,
+    },
     Vote(StepVote),
     Goodbye {
         code: i32,
@@ -57,7 +60,10 @@ pub(crate) enum Down {
         topic: u32,
         bytes: Vec<u8>,
     },
-    Gathered(Vec<Vec<u8>>),
+    Gathered {
+        topic: u32,
+        parts: Vec<Vec<u8>>,
+    },
     Verdict(Verdict),
     /// All have said goodbye.
     Acknowledged,
@@ -121,7 +127,7 @@ mod tests {
 
     #[test]
     fn frames_are_bounded_on_both_sides() {
-        let large = Up::Gather(vec![0; MAX_FRAME]);
+        let large = Up::Gather { topic: 0, bytes: vec![0; MAX_FRAME] };
         assert!(matches!(encode(&large), Err(GroupError::TooLarge { .. })));
         // A length alone must not make the reader allocate.
         let error = read::<Up>(&mut &u32::MAX.to_le_bytes()[..], MAX_HELLO).unwrap_err();

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use stagecoach_group::{Outcome, Rules, StepVote, Verdict, verdict};
 
-const CLIP: Rules = Rules { clip_norm: Some(1.0), max_skips_in_a_row: 10, save_every: 0, skips_in_a_row: 0 };
+const CLIP: Rules = Rules { clip_norm: Some(1.0), max_skips_in_a_row: 10 };
 
 /// A vote of each of `ranks` ranks: parameter `i` is held by rank `owners[i]`, the head by the last.
 fn votes(squares: &[f64], owners: &[usize], ranks: usize, loss: f32) -> Vec<StepVote> {
@@ -25,7 +25,7 @@ fn bits(verdict: &Verdict) -> (u64, u32, Option<u64>, bool, bool) {
 }
 
 fn reason(votes: &[StepVote]) -> String {
-    let decided = verdict(votes, &CLIP, 0);
+    let decided = verdict(votes, &CLIP);
     assert!(decided.stop && !decided.save, "an aborted job stops and keeps its last good checkpoint");
     match decided.outcome {
         Outcome::Abort { reason } => reason,
@@ -45,16 +45,16 @@ proptest! {
         turn in 0usize..60,
     ) {
         let rules = Rules { clip_norm: clip, ..CLIP };
-        let whole = verdict(&votes(&squares, &owners, 1, loss), &rules, 0);
+        let whole = verdict(&votes(&squares, &owners, 1, loss), &rules);
         let mut cut = votes(&squares, &owners, ranks, loss);
         for vote in &mut cut {
             let by = turn % vote.squared_norms.len().max(1);
             vote.squared_norms.rotate_left(by);
             vote.squared_norms.reverse();
         }
-        prop_assert_eq!(bits(&verdict(&cut, &rules, 0)), bits(&whole));
+        prop_assert_eq!(bits(&verdict(&cut, &rules)), bits(&whole));
         cut.rotate_left(turn % ranks);
-        prop_assert_eq!(bits(&verdict(&cut, &rules, 0)), bits(&whole));
+        prop_assert_eq!(bits(&verdict(&cut, &rules)), bits(&whole));
         // By definition: added in the order of the names.
         let mut sum = 0.0;
         squares.iter().for_each(|square| sum += square);
@@ -66,7 +66,7 @@ proptest! {
     fn the_clip_factor_bounds_the_norm(exponent in -8.0..8f64, most in 1e-3..1e3f64) {
         let square = 10f64.powf(exponent);
         let rules = Rules { clip_norm: Some(most), ..CLIP };
-        let decided = verdict(&votes(&[square], &[0], 1, 1.0), &rules, 0);
+        let decided = verdict(&votes(&[square], &[0], 1, 1.0), &rules);
         let Outcome::Apply { clip } = decided.outcome else { return Err(TestCaseError::fail("not applied")) };
         prop_assert!(clip > 0.0 && clip <= 1.0);
         prop_assert!(decided.norm * clip <= most);
@@ -90,7 +90,8 @@ proptest! {
         }
         let mut all = votes(&squares, &[0, 1, 2, 0, 1, 2, 0, 1, 2, 0], 3, loss);
         all[1].finite = finite;
-        let decided = verdict(&all, &CLIP, skipped);
+        all.iter_mut().for_each(|vote| vote.skips_in_a_row = skipped);
+        let decided = verdict(&all, &CLIP);
         prop_assert_eq!((decided.outcome, decided.skips_in_a_row), (Outcome::Skip, skipped + 1));
     }
 }
@@ -98,13 +99,16 @@ proptest! {
 #[test]
 fn ten_skips_in_a_row_abort_and_a_good_step_starts_anew() {
     let mut all = votes(&[1.0], &[0], 1, f32::NAN);
-    all[0].save = true;
-    assert!(verdict(&all, &CLIP, 8).save);
-    let last = verdict(&all, &CLIP, 9);
+    (all[0].save, all[0].skips_in_a_row) = (true, 8);
+    assert!(verdict(&all, &CLIP).save);
+    all[0].skips_in_a_row = 9;
+    let last = verdict(&all, &CLIP);
     let Outcome::Abort { reason } = &last.outcome else { panic!("{last:?}") };
     assert!(reason.starts_with("step 5 is the last of 10 in a row whose loss or gradient was not finite"), "{reason}");
     assert!(last.stop && !last.save);
-    assert_eq!(verdict(&votes(&[1.0], &[0], 1, 1.0), &CLIP, 9).skips_in_a_row, 0);
+    let mut good = votes(&[1.0], &[0], 1, 1.0);
+    good[0].skips_in_a_row = 9;
+    assert_eq!(verdict(&good, &CLIP).skips_in_a_row, 0);
 }
 
 #[test]
@@ -132,21 +136,22 @@ fn votes_that_contradict_each_other_abort() {
 
 #[test]
 fn one_wish_is_everybodys() {
-    let decide = |change: fn(&mut StepVote), rules: &Rules| {
+    let decide = |change: fn(&mut [StepVote])| {
         let mut all = votes(&[1.0], &[0], 3, 1.0);
-        change(&mut all[1]);
-        let decided = verdict(&all, rules, 0);
+        change(&mut all);
+        let decided = verdict(&all, &CLIP);
         (decided.stop, decided.save)
     };
-    assert_eq!(decide(|_| {}, &CLIP), (false, false));
-    assert_eq!(decide(|vote| vote.stop = true, &CLIP), (true, false));
-    assert_eq!(decide(|vote| vote.save = true, &CLIP), (false, true));
-    assert_eq!(decide(|_| {}, &Rules { save_every: 5, ..CLIP }), (false, true));
-    assert_eq!(decide(|_| {}, &Rules { save_every: 4, ..CLIP }), (false, false));
+    assert_eq!(decide(|_| {}), (false, false));
+    assert_eq!(decide(|all| all[1].stop = true), (true, false));
+    assert_eq!(decide(|all| all[1].save = true), (false, true));
+    // one save at a time: while any rank still writes the last one, the next waits
+    assert_eq!(decide(|all| (all[1].save, all[2].saving) = (true, true)), (false, false));
+    assert_eq!(decide(|all| all[2].saving = true), (false, false));
 }
 
 #[test]
 fn without_a_bound_nothing_is_clipped() {
     let free = Rules { clip_norm: None, ..CLIP };
-    assert_eq!(verdict(&votes(&[1e30], &[0], 1, 1.0), &free, 0).outcome, Outcome::Apply { clip: 1.0 });
+    assert_eq!(verdict(&votes(&[1e30], &[0], 1, 1.0), &free).outcome, Outcome::Apply { clip: 1.0 });
 }

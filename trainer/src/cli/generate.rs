@@ -9,7 +9,7 @@ use crate::generate::{Sampling, sample};
 /// Continue a prompt with a trained model.
 #[derive(Debug, Args)]
 pub(super) struct Generate {
-    /// A Hugging Face model directory, such as `workspace/JOB/model`.
+    /// A Hugging Face model directory, a checkpoint's folder, or a job's (then its newest checkpoint).
     model: PathBuf,
     /// What the text starts with.
     #[arg(long, default_value = "")]

@@ -1,5 +1,6 @@
 //! The command line: one binary for the laptop, the pod and the tools around them.
 
+mod checkpoint;
 mod generate;
 mod plan;
 mod read;
@@ -34,6 +35,8 @@ enum Command {
     Tokenize(tokenize::Tokenize),
     /// Continue a prompt with a trained model.
     Generate(generate::Generate),
+    /// Look at a job's checkpoints, prove them, prune them; take models in and out.
+    Checkpoint(checkpoint::Checkpoint),
 }
 
 /// Opens the volume in a job's folder.
@@ -57,6 +60,7 @@ pub fn main(mount: Mount) -> i32 {
         Command::Plan(plan) => finish(plan.main()),
         Command::Tokenize(tokenize) => finish(tokenize.main()),
         Command::Generate(generate) => finish(generate.main()),
+        Command::Checkpoint(checkpoint) => finish(checkpoint.main()),
     }
 }
 

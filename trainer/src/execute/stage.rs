@@ -79,8 +79,9 @@ impl Stage {
             .collect();
         let specs = parts.iter().flat_map(|(_, part)| architecture.parameters(part)).collect();
         let parameters = Parameters::new(specs, shape.seed, device);
-        let all = architecture.names();
-        let global_index = parameters.iter().filter_map(|p| all.binary_search(&p.spec.name).ok()).map(|i| i as u32);
+        let all = architecture.all_parameters();
+        let index = |name: &str| all.binary_search_by(|spec| spec.name.as_str().cmp(name)).ok();
+        let global_index = parameters.iter().filter_map(|p| index(&p.spec.name)).map(|i| i as u32);
         let chunk = |part: &Part| Chunk {
             embedding: part.first.then(|| Embedding::new(&parameters)),
             layers: architecture.build(part, &parameters),

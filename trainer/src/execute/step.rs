@@ -51,8 +51,8 @@ pub struct Batch<'a> {
     pub step: Option<u64>,
     /// The learning rate of the step.
     pub learning_rate: f64,
-    /// This stage was asked to stop.
-    pub stop: bool,
+    /// What this rank has to say besides what the step computes.
+    pub vote: StepVote,
 }
 
 /// What a program led to.
@@ -294,15 +294,8 @@ impl Executor<'_> {
         let loss = has_head.then(|| (loss / batch.count as f64) as f32);
         let finite = squared_norms.iter().all(|(_, square)| square.is_finite());
         let measures = vec![seconds.wall(), seconds.waited(), self.links.bytes_sent() as f64];
-        let vote = StepVote {
-            step: batch.step.unwrap_or_default(),
-            loss,
-            squared_norms,
-            stop: batch.stop,
-            save: false,
-            finite,
-            measures,
-        };
+        let step = batch.step.unwrap_or_default();
+        let vote = StepVote { step, loss, squared_norms, finite, measures, ..batch.vote.clone() };
         self.activity.set("EXCHANGE", None);
         Ok(seconds.waiting(|| self.member.vote(vote))?)
     }

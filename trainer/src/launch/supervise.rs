@@ -263,8 +263,8 @@ impl<'a> Supervisor<'a> {
             }
             // `Seen::progressed` stays none: stalls are the stages' to detect, and they say who hangs.
             Event::Step(record) => self.seen.step = Some(record.step),
-            Event::Saved { step, .. } => self.seen.checkpoint = Some(step),
-            Event::Note { .. } => {}
+            Event::Saved(save) => self.seen.checkpoint = Some(save.step),
+            Event::SaveFailed(_) | Event::Note { .. } => {}
             Event::Finished(summary) => self.summary = Some(summary),
         }
     }

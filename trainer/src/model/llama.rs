@@ -3,42 +3,13 @@
 
 use std::rc::Rc;
 
-use serde::{Deserialize, Serialize};
 use stagecoach_pipeline::partition::{LayerCost, ModelCost};
 use tch::Tensor;
 
+use super::config::LlamaConfig;
 use super::rope::Rope;
 use super::{Architecture, Initial, Layer, ParameterSpec, Parameters, Part, Pass, names};
 use crate::autograd::{linear, rms_norm};
-
-/// Every number that shapes a Llama, nothing left to a default: the fields of Hugging Face's `config.json`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LlamaConfig {
-    /// Width of the residual stream.
-    pub hidden_size: usize,
-    /// Layers.
-    pub num_hidden_layers: usize,
-    /// Query heads.
-    pub num_attention_heads: usize,
-    /// Key and value heads; divides the query heads.
-    pub num_key_value_heads: usize,
-    /// Width of one head; even, for the rotation.
-    pub head_dim: usize,
-    /// Width inside the feed-forward block.
-    pub intermediate_size: usize,
-    /// Rows of embedding and head.
-    pub vocab_size: usize,
-    /// Longest sequence.
-    pub max_position_embeddings: usize,
-    /// Base of the rotary frequencies.
-    pub rope_theta: f64,
-    /// Added to the mean square under the root.
-    pub rms_norm_eps: f64,
-    /// Head and embedding are one weight.
-    pub tie_word_embeddings: bool,
-    /// Standard deviation of the initial matrices.
-    pub initializer_range: f64,
-}
 
 /// The architecture, for a device.
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 //! An architecture lists its parameters and costs and builds the layers of any range; how a stage walks its
 //! layers, and every gradient, is `execute`'s.
 
+mod config;
 mod embedding;
 mod head;
 mod initialize;
@@ -14,9 +15,10 @@ use std::ops::Range;
 use stagecoach_pipeline::partition::ModelCost;
 use tch::Tensor;
 
+pub use config::{ConfigError, LlamaConfig};
 pub use embedding::Embedding;
 pub use head::Head;
-pub use llama::{Llama, LlamaConfig};
+pub use llama::Llama;
 pub use parameters::{Initial, Parameter, ParameterSpec, Parameters};
 
 use crate::autograd::Tape;
@@ -76,12 +78,17 @@ pub trait Architecture: std::fmt::Debug {
     /// Hugging Face's `config.json`.
     fn config(&self) -> serde_json::Value;
 
-    /// Every parameter's name, sorted: the order of norms and hashes, whatever the partition.
-    fn names(&self) -> Vec<String> {
+    /// Every parameter once, sorted by name: the order of norms and hashes, whatever the partition.
+    fn all_parameters(&self) -> Vec<ParameterSpec> {
         let whole = Part { layers: 0..self.layers(), first: true, last: true };
-        let mut names: Vec<_> = self.parameters(&whole).into_iter().map(|p| p.name).collect();
-        names.sort();
-        names.dedup();
-        names
+        let mut specs = self.parameters(&whole);
+        specs.sort_by(|a, b| a.name.cmp(&b.name));
+        specs.dedup_by(|a, b| a.name == b.name);
+        specs
+    }
+
+    /// Their names.
+    fn names(&self) -> Vec<String> {
+        self.all_parameters().into_iter().map(|spec| spec.name).collect()
     }
 }

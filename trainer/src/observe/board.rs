@@ -10,6 +10,7 @@ use stagecoach_api::contract::{StageEnv, StagePhase, StageStatus};
 use stagecoach_api::job::{CheckpointStatus, Measured};
 
 use super::Event;
+use super::lines::save_failed;
 
 type Float = Gauge<f64, AtomicU64>;
 
@@ -29,6 +30,12 @@ struct Inner {
     bubble: Float,
     tokens: Counter,
     skipped: Counter,
+    checkpoint_step: Gauge,
+    checkpoint_bytes: Gauge,
+    checkpoint_seconds: Float,
+    checkpoint_stall: Float,
+    checkpoints: Counter,
+    checkpoint_failures: Counter,
 }
 
 impl Board {
@@ -52,6 +59,12 @@ impl Board {
             bubble: Float::default(),
             tokens: Counter::default(),
             skipped: Counter::default(),
+            checkpoint_step: Gauge::default(),
+            checkpoint_bytes: Gauge::default(),
+            checkpoint_seconds: Float::default(),
+            checkpoint_stall: Float::default(),
+            checkpoints: Counter::default(),
+            checkpoint_failures: Counter::default(),
         };
         let registry = &mut inner.registry;
         registry.register("step", "Steps complete", inner.step.clone());
@@ -71,6 +84,14 @@ impl Board {
         );
         registry.register("tokens", "Target tokens trained on by this process", inner.tokens.clone());
         registry.register("skipped_steps", "Steps whose update was skipped", inner.skipped.clone());
+        registry.register("checkpoint_step", "Step of the newest checkpoint", inner.checkpoint_step.clone());
+        registry.register_with_unit("checkpoint", "Its size", Unit::Bytes, inner.checkpoint_bytes.clone());
+        let took = "Wall time of the last save, from the boundary to the commit";
+        registry.register_with_unit("checkpoint_save", took, Unit::Seconds, inner.checkpoint_seconds.clone());
+        let waited = "Time of it that training waited for";
+        registry.register_with_unit("checkpoint_stall", waited, Unit::Seconds, inner.checkpoint_stall.clone());
+        registry.register("checkpoints", "Checkpoints committed by this process", inner.checkpoints.clone());
+        registry.register("checkpoint_failures", "Saves that failed", inner.checkpoint_failures.clone());
         Board(Arc::new(inner))
     }
 
@@ -129,9 +150,18 @@ impl Board {
                     self.0.evaluation_loss.set(loss);
                 }
             }
-            Event::Saved { step, .. } => {
+            Event::Saved(save) => {
                 let attempt = Some(status.attempt);
-                status.checkpoint = Some(CheckpointStatus { step: *step, attempt, ..CheckpointStatus::default() });
+                status.checkpoint = Some(CheckpointStatus { step: save.step, attempt, ..CheckpointStatus::default() });
+                self.0.checkpoint_step.set(save.step as i64);
+                self.0.checkpoint_bytes.set(save.bytes as i64);
+                self.0.checkpoint_seconds.set(save.seconds);
+                self.0.checkpoint_stall.set(save.stall_seconds);
+                self.0.checkpoints.inc();
+            }
+            Event::SaveFailed(save) => {
+                status.message = save_failed(save);
+                self.0.checkpoint_failures.inc();
             }
             Event::Note { message } => status.message.clone_from(message),
             Event::Finished(_) => status.phase = StagePhase::Done,

@@ -20,12 +20,9 @@ pub enum Event {
     /// A step is complete.
     Step(StepRecord),
     /// A checkpoint is committed.
-    Saved {
-        /// Steps it has behind it.
-        step: u64,
-        /// Wall seconds that it took.
-        seconds: f64,
-    },
+    Saved(SaveRecord),
+    /// A checkpoint was not committed; the older ones stay, and the next one is tried as planned.
+    SaveFailed(SaveRecord),
     /// Something a person should know.
     Note {
         /// A sentence.
@@ -91,6 +88,28 @@ pub struct StepRecord {
     /// The update was skipped because loss or gradient was not finite.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skipped: bool,
+    /// The save that was over before this step ended and after the one before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<SaveRecord>,
+}
+
+/// What came of a save.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SaveRecord {
+    /// Steps that the checkpoint has behind it.
+    pub step: u64,
+    /// The step at which it fell due: earlier if it had to wait for the one before.
+    pub due: u64,
+    /// Wall seconds from the boundary to the commit.
+    pub seconds: f64,
+    /// Of these, the ones that training waited for.
+    pub stall_seconds: f64,
+    /// Bytes of the whole checkpoint.
+    pub bytes: u64,
+    /// Why it failed, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// The end of a run; also kept as `result.json` in the job's folder.

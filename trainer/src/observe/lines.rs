@@ -2,7 +2,7 @@
 
 use super::human::{bytes, count, duration, nats, percent, thousands};
 use super::pace::Pace;
-use super::{Event, Started, StepRecord, Summary};
+use super::{Event, SaveRecord, Started, StepRecord, Summary};
 
 /// Renders events one after another. What came before decides how: a step is counted against the job's steps, and
 /// preparation is told by tenths rather than by every report.
@@ -30,7 +30,14 @@ impl Lines {
                 Some(self.step(record))
             }
             // One event is one line, whatever the sentence holds.
-            Event::Saved { step, seconds } => Some(format!("saved  the checkpoint of step {step} in {seconds:.1}s")),
+            Event::Saved(SaveRecord { step, bytes: size, seconds, stall_seconds, .. }) => {
+                let [took, waited] = [seconds, stall_seconds].map(|seconds| format!("{:.1}s", seconds));
+                Some(format!(
+                    "saved  the checkpoint of step {step}, {} in {took}, {waited} of it waited for",
+                    bytes(*size)
+                ))
+            }
+            Event::SaveFailed(save) => Some(format!("note   {}", save_failed(save).replace('\n', " "))),
             Event::Note { message } => Some(format!("note   {}", message.replace('\n', " "))),
             Event::Finished(summary) => Some(finished(summary)),
         }
@@ -105,6 +112,12 @@ pub(super) fn describe(started: &Started) -> String {
         line += &format!("  unigram entropy {entropy:.4}");
     }
     line
+}
+
+/// The sentence for a save that failed.
+pub(super) fn save_failed(save: &SaveRecord) -> String {
+    let why = save.error.as_deref().unwrap_or("no reason was told");
+    format!("the checkpoint of step {} failed: {why}; older ones stay, the next one is tried as planned", save.step)
 }
 
 fn finished(summary: &Summary) -> String {

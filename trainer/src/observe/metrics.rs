@@ -36,6 +36,10 @@ pub enum MetricsError {
 pub struct Metrics {
     path: PathBuf,
     file: File,
+    /// Bytes that are lines for sure.
+    whole: u64,
+    /// Lines that the volume has not taken yet.
+    pending: String,
 }
 
 impl Metrics {
@@ -52,25 +56,33 @@ impl Metrics {
         }
         // Aside and renamed, so that a crash here leaves the old file or the new one, never half of it.
         let aside = path.with_extension("jsonl.new");
+        let whole = kept.len() as u64;
         let opened = fs::write(&aside, kept)
             .and_then(|()| fs::rename(&aside, path))
             .and_then(|()| File::options().append(true).open(path));
         match opened {
-            Ok(file) => Ok(Self { path: path.to_owned(), file }),
+            Ok(file) => Ok(Self { path: path.to_owned(), file, whole, pending: String::new() }),
             Err(source) => Err(MetricsError::Io { path: path.to_owned(), what: "start", source }),
         }
     }
 
-    /// Appends a step's line.
+    /// Appends a step's line. If the volume doesn't take it, it is kept and goes with the next one.
     ///
     /// # Errors
     /// The volume's.
     pub fn append(&mut self, record: &StepRecord) -> Result<(), MetricsError> {
-        self.file.write_all(line(record).as_bytes()).map_err(|source| MetricsError::Io {
-            path: self.path.clone(),
-            what: "write",
-            source,
-        })
+        self.pending += &line(record);
+        let mut write = || {
+            // what a write that failed has left of its lines
+            if self.file.metadata()?.len() != self.whole {
+                self.file.set_len(self.whole)?;
+            }
+            self.file.write_all(self.pending.as_bytes())
+        };
+        write().map_err(|source| MetricsError::Io { path: self.path.clone(), what: "write", source })?;
+        self.whole += self.pending.len() as u64;
+        self.pending.clear();
+        Ok(())
     }
 }
 

@@ -15,7 +15,7 @@ mod sink;
 mod summary;
 
 pub use board::Board;
-pub use event::{Event, Started, StepRecord, Summary};
+pub use event::{Event, SaveRecord, Started, StepRecord, Summary};
 pub use human::{bytes, count, duration, thousands};
 pub use lines::Lines;
 pub use metrics::{Metrics, MetricsError, read_metrics};

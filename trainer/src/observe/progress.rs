@@ -6,7 +6,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::human::{duration, nats, percent, thousands};
-use super::lines::{describe, mean_bubble};
+use super::lines::{describe, mean_bubble, save_failed};
 use super::{Event, Lines, StepRecord};
 
 const STEPS: &str = "{bar:20.cyan/dim} {pos}/{len}  {wide_msg}";
@@ -71,7 +71,8 @@ impl Progress {
                     self.draw(STEPS, record.step, steps, message);
                 }
             }
-            Event::Saved { .. } => {}
+            Event::Saved(_) => {}
+            Event::SaveFailed(save) => self.say(&save_failed(save)),
             Event::Note { message } => self.say(message),
             Event::Finished(_) => self.clear(),
         }

@@ -26,8 +26,6 @@ pub struct Plan {
     pub vocab_size: usize,
     /// Steps in all.
     pub steps: u64,
-    /// Where the learning rate's decay ends: fixed at the first attempt.
-    pub decay_steps: u64,
     /// What decides the numbers: checkpoints carry it, and a resume must match it.
     pub identity: serde_json::Value,
     /// The right to commit checkpoints, until a newer group takes the next.

@@ -1,36 +1,12 @@
 //! Weights and moments from files into a stage. Both are found by their global names, so a stage takes what it holds,
 //! whoever wrote it.
 
-use std::collections::HashSet;
-use std::path::Path;
-
-use stagecoach_checkpoint::{CheckpointError, Dtype, Loaded, read_shards};
+use stagecoach_checkpoint::{CheckpointError, Dtype, Loaded};
 use tch::{Kind, Tensor};
 
 use super::{FIRST_MOMENT, SECOND_MOMENT};
 use crate::execute::Stage;
 use crate::model::ParameterSpec;
-
-/// Fills `stage`'s weights from the Hugging Face model directory `folder`.
-///
-/// # Errors
-/// A parameter that is missing, or has another shape or dtype, by name with both.
-pub fn load_model(folder: &Path, stage: &Stage) -> Result<(), CheckpointError> {
-    let wrong = |problem: String| CheckpointError::Content { path: folder.to_owned(), problem };
-    let mut missing: HashSet<&str> = stage.parameters.iter().map(|p| p.spec.name.as_str()).collect();
-    read_shards(folder, |name, view| {
-        let Some(index) = stage.parameters.find(name) else { return Ok(()) };
-        let parameter = &stage.parameters[index];
-        fits(name, view.dtype(), view.shape(), &parameter.spec).map_err(wrong)?;
-        fill(&parameter.value, view.data());
-        missing.remove(name);
-        Ok(())
-    })?;
-    match missing.into_iter().min() {
-        Some(name) => Err(wrong(format!("has no tensor {name}: it is another model's"))),
-        None => Ok(()),
-    }
-}
 
 /// Fills `stage`'s weights and moments from a checkpoint; every byte is proven by its hash.
 ///
@@ -63,7 +39,7 @@ fn fits(name: &str, dtype: Dtype, shape: &[usize], spec: &ParameterSpec) -> Resu
 }
 
 /// Copies little-endian fp32 values into a tensor of their number.
-fn fill(tensor: &Tensor, bytes: &[u8]) {
+pub(super) fn fill(tensor: &Tensor, bytes: &[u8]) {
     let values = Tensor::from_data_size(bytes, &tensor.size(), Kind::Float);
     tch::no_grad(|| tensor.shallow_clone().copy_(&values));
 }

@@ -27,18 +27,13 @@ pub fn weights(stage: &Stage) -> Vec<Named> {
 }
 
 /// Their moments.
-pub fn moments(stage: &Stage) -> Vec<Named> {
+pub(super) fn moments(stage: &Stage) -> Vec<Named> {
     owned(stage)
         .flat_map(|p| {
             let (name, moments) = (&stage.parameters[p].spec.name, stage.optimizer.moments(p));
             [Named::new(name, FIRST_MOMENT, &moments.exp_avg), Named::new(name, SECOND_MOMENT, &moments.exp_avg_sq)]
         })
         .collect()
-}
-
-/// As the checkpoint room takes them.
-pub fn views(tensors: &[Named]) -> Vec<(String, &Named)> {
-    tensors.iter().map(|tensor| (tensor.name.clone(), tensor)).collect()
 }
 
 fn owned(stage: &Stage) -> impl Iterator<Item = usize> {
@@ -49,6 +44,16 @@ impl Named {
     fn new(name: &str, suffix: &str, tensor: &Tensor) -> Named {
         let shape = tensor.size().into_iter().map(|d| d as usize).collect();
         Named { name: format!("{name}{suffix}"), shape, tensor: tensor.to_device(Device::Cpu).contiguous() }
+    }
+
+    /// Memory for a tensor like this one, touched: the copy that training waits for must not wait for pages.
+    pub(super) fn room(&self) -> Named {
+        Named { name: self.name.clone(), shape: self.shape.clone(), tensor: self.tensor.empty_like().zero_() }
+    }
+
+    /// Takes over the values of a tensor of the same shape.
+    pub(super) fn copy_from(&mut self, other: &Named) {
+        tch::no_grad(|| self.tensor.copy_(&other.tensor));
     }
 
     /// Dimensions.

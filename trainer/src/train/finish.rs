@@ -2,7 +2,7 @@
 
 use stagecoach_checkpoint::{layout, write_atomically};
 
-use super::Run;
+use super::{Run, gather, topic};
 use crate::fatal::Fatal;
 use crate::observe::{Event, Summary};
 use crate::plan::Progress;
@@ -11,13 +11,8 @@ use crate::state::{self, TensorHash};
 pub(super) fn finish(run: &mut Run, progress: &Progress) -> Result<(), Fatal> {
     run.watch.doing("hashing the weights");
     let hashes: Vec<TensorHash> = state::weights(&run.stage).iter().map(TensorHash::of).collect();
-    let parts = run.member.gather(serde_json::to_vec(&hashes).map_err(|e| Fatal::invalid(e.to_string()))?)?;
+    let parts: Vec<Vec<TensorHash>> = gather(run.member, topic::FINISH, &hashes)?;
     if run.env.rank == 0 {
-        let parts: Vec<Vec<TensorHash>> = parts
-            .iter()
-            .map(|bytes| serde_json::from_slice(bytes))
-            .collect::<Result<_, _>>()
-            .map_err(|e| Fatal::invalid(format!("a stage's last report can't be read: {e}")))?;
         let summary = Summary {
             steps: progress.step,
             loss: progress.loss,
@@ -33,6 +28,6 @@ pub(super) fn finish(run: &mut Run, progress: &Progress) -> Result<(), Fatal> {
         write_atomically(&result, &text).map_err(|e| Fatal::storage("write", &result, e))?;
         run.tell(&Event::Finished(summary));
     }
-    run.member.gather(Vec::new())?; // the result is there: nobody leaves before
+    gather(run.member, topic::FINISH, &())?; // the result is there: nobody leaves before
     Ok(())
 }

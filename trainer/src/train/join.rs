@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use stagecoach_api::contract::{FailureKind, StageEnv};
-use stagecoach_checkpoint::Volume;
+use stagecoach_checkpoint::{Damage, Volume};
 use stagecoach_group::{Coordinator, Failure, Hello, Member, Roster, Timing};
 
 use super::{Watch, prepare};
@@ -22,6 +22,8 @@ pub(super) struct Joined {
     pub(super) verified: Verified,
     /// Where neighbours' links will connect.
     pub(super) listener: TcpListener,
+    /// Checkpoints that can't be used: on stage 0.
+    pub(super) damage: Vec<Damage>,
     /// What planning has to say.
     pub(super) notes: Vec<String>,
 }
@@ -50,7 +52,7 @@ pub(super) fn join(
     let hello = hello(env, settings, device, format!("{}:{data_port}", env.pod_ip));
     let timing = timing(settings);
     let mut address = format!("{}:{}", env.master_addr, env.master_port);
-    let mut notes = Vec::new();
+    let (mut damage, mut notes) = (Vec::new(), Vec::new());
     let coordinator = match env.rank {
         0 => {
             let control = listen(&env.pod_ip, env.master_port)?;
@@ -59,8 +61,8 @@ pub(super) fn join(
             let planned = prepare::prepare(settings, env.world_size as usize, &coordinator, volume, watch, sink);
             match planned.and_then(|planned| Ok((planned.plan.to_bytes()?, planned))) {
                 Ok((bytes, planned)) => {
-                    coordinator.release(bytes, prepare::rules(settings, &planned.plan));
-                    notes = planned.notes;
+                    coordinator.release(bytes, prepare::rules(settings));
+                    (damage, notes) = (planned.damage, planned.notes);
                 }
                 Err(fatal) => {
                     coordinator.reject(&fatal.message);
@@ -87,7 +89,7 @@ pub(super) fn join(
     let (plan, verified) = Plan::from_bytes(&bytes)?;
     tracing::info!(hash = %blake3::hash(&bytes), "plan");
     notes.extend(env.rank.eq(&0).then(|| unlike(&roster)).flatten());
-    Ok(Joined { member, coordinator, roster, plan, verified, listener, notes })
+    Ok(Joined { member, coordinator, roster, plan, verified, listener, damage, notes })
 }
 
 /// A warning if the stages compute with different kernels: then who holds which layer shows in the last bits.

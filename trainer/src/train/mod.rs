@@ -6,6 +6,7 @@ mod join;
 mod prepare;
 mod resume;
 mod save;
+mod saver;
 mod steps;
 mod watch;
 
@@ -15,6 +16,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use stagecoach_api::contract::{FailureKind, StageEnv, StagePhase};
 use stagecoach_checkpoint::Volume;
 use stagecoach_group::Member;
@@ -58,19 +61,36 @@ impl Run<'_> {
     fn tell(&self, event: &Event) {
         tell(self.watch, self.sink, event);
     }
-
-    /// For what every stage knows and one should say.
-    fn tell_from_stage_0(&self, event: &Event) {
-        if self.env.rank == 0 {
-            self.tell(event);
-        }
-    }
 }
 
 /// Tells people, and whoever polls.
 fn tell(watch: &Watch, sink: &Sink, event: &Event) {
     watch.board().saw(event);
     sink.emit(event);
+}
+
+/// What stages say to each other outside a step; each is an order of its own.
+mod topic {
+    /// Stage 0 tells the microbatches' layouts, a step ahead.
+    pub(super) const LAYOUTS: u32 = 1;
+    /// The held-out loss.
+    pub(super) const EVALUATION: u32 = 2;
+    /// How a save goes; from the thread behind training.
+    pub(super) const SAVE: u32 = 3;
+    /// Whether all have loaded their tensors.
+    pub(super) const LOAD: u32 = 4;
+    /// The end.
+    pub(super) const FINISH: u32 = 5;
+}
+
+/// Every stage's part, by rank.
+fn gather<T: Serialize + DeserializeOwned>(member: &Member, topic: u32, mine: &T) -> Result<Vec<T>, Fatal> {
+    let bytes = serde_json::to_vec(mine).map_err(|e| Fatal::invalid(e.to_string()))?;
+    let all = member.gather(topic, bytes)?;
+    all.iter()
+        .map(|bytes| serde_json::from_slice(bytes))
+        .collect::<Result<_, _>>()
+        .map_err(|e| Fatal::invalid(format!("a stage's report can't be read ({e}): all stages must run one version")))
 }
 
 /// How long a broken link waits for the group to say who broke it.
@@ -105,11 +125,10 @@ pub fn run(
         std::fs::create_dir_all(&folder).map_err(|e| Fatal::storage("create", &folder, e))?;
     }
     let volume = &*mount(&settings.folder());
-    let Joined { member, coordinator, roster, plan, verified, listener, notes } =
+    let Joined { member, coordinator, roster, mut plan, verified, listener, damage, notes } =
         join::join(env, settings, device, volume, watch, sink)?;
-    for message in notes {
-        tell(watch, sink, &Event::Note { message });
-    }
+    let note = |message| tell(watch, sink, &Event::Note { message });
+    notes.into_iter().for_each(note);
     let architecture = settings.architecture(plan.vocab_size, device);
     let placement = &verified.training.placement;
     watch.board().phase(StagePhase::Forming);
@@ -126,7 +145,9 @@ pub fn run(
             device,
         },
     );
-    resume::load(volume, &plan, &mut stage)?;
+    watch.doing("loading");
+    let model = architecture.all_parameters();
+    resume::load(volume, &member, &mut plan, &model, &mut stage, damage)?.into_iter().for_each(note);
     let batches = Batches::open(settings, &plan, rank, placement, device)?;
     watch.doing("opening links");
     let addresses: Vec<String> = roster.members.iter().map(|hello| hello.data_address.clone()).collect();
@@ -181,10 +202,7 @@ pub fn run(
 }
 
 fn started(env: &StageEnv, settings: &Settings, plan: &Plan, architecture: &dyn Architecture) -> Started {
-    let whole = crate::model::Part { layers: 0..architecture.layers(), first: true, last: true };
-    let mut specs = architecture.parameters(&whole);
-    specs.sort_by(|a, b| a.name.cmp(&b.name));
-    specs.dedup_by(|a, b| a.name == b.name);
+    let specs = architecture.all_parameters();
     Started {
         stages: env.world_size as usize,
         schedule: plan.schedule.clone(),

@@ -3,15 +3,15 @@
 use std::time::{Duration, Instant};
 
 use stagecoach_api::contract::FailureKind;
-use stagecoach_checkpoint::Volume;
+use stagecoach_checkpoint::{Damage, Volume};
 use stagecoach_data::Dataset;
 use stagecoach_group::{Coordinator, Rules};
 
-use super::resume::{Chosen, choose};
+use super::resume::{choose, take_fence};
 use super::{Watch, tell};
 use crate::fatal::Fatal;
 use crate::observe::{Event, Sink};
-use crate::plan::{Plan, Progress, Settings, layout};
+use crate::plan::{Plan, Settings, layout};
 
 /// Between two reports of the same work.
 const REPORT_EVERY: Duration = Duration::from_millis(200);
@@ -19,17 +19,14 @@ const REPORT_EVERY: Duration = Duration::from_millis(200);
 /// A plan, and what a person should know about it.
 pub(super) struct Planned {
     pub(super) plan: Plan,
+    /// Checkpoints that can't be used.
+    pub(super) damage: Vec<Damage>,
     pub(super) notes: Vec<String>,
 }
 
 /// What the group's verdicts go by.
-pub(super) fn rules(settings: &Settings, plan: &Plan) -> Rules {
-    Rules {
-        clip_norm: settings.training.gradient_clip_norm,
-        save_every: settings.job.spec.checkpoint.every_steps,
-        skips_in_a_row: plan.progress.skips_in_a_row,
-        ..Rules::default()
-    }
+pub(super) fn rules(settings: &Settings) -> Rules {
+    Rules { clip_norm: settings.training.gradient_clip_norm, ..Rules::default() }
 }
 
 pub(super) fn prepare(
@@ -70,16 +67,20 @@ pub(super) fn prepare(
     let steps = settings.steps(dataset.training_sequences());
     let identity = settings.identity(&prepared, dataset.training_sequences());
     watch.doing("choosing the checkpoint");
-    let Chosen { fence, progress, notes } = choose(volume, &identity)?;
-    let decay_steps = settings.training.learning_rate.decay_steps;
-    let decay_steps = decay_steps.unwrap_or(if progress.step > 0 { progress.decay_steps } else { steps });
+    let mut notes = layout.notes.clone();
+    let fence = take_fence(volume, &mut notes)?;
+    let chosen = choose(volume, &identity, &architecture.all_parameters(), &[])?;
+    notes.extend(chosen.notes);
+    let mut progress = chosen.progress;
+    if progress.step == 0 {
+        progress.decay_steps = settings.training.learning_rate.decay_steps.unwrap_or(steps);
+    }
     let plan = Plan {
         vocab_size,
         steps,
-        decay_steps,
         identity,
         fence,
-        progress: Progress { decay_steps, ..progress },
+        progress,
         schedule: layout.schedule.name.clone(),
         partition: layout.partition.layers.clone(),
         programs: layout.programs.to_text(),
@@ -90,5 +91,5 @@ pub(super) fn prepare(
         unigram_entropy: has_held_out.then(|| dataset.evaluation_unigram_entropy()),
         prepared,
     };
-    Ok(Planned { plan, notes: [layout.notes, notes].concat() })
+    Ok(Planned { plan, damage: chosen.damage, notes })
 }

@@ -1,61 +1,111 @@
-//! Where training goes on: stage 0 takes the fence, then chooses the newest intact checkpoint of this very job.
+//! Where training goes on: stage 0 takes the fence, then chooses the newest checkpoint of this very job; every stage
+//! proves the bytes that it loads, and what any of them finds damaged is passed over by all.
 
 use serde_json::Value;
 use stagecoach_checkpoint::{
-    CheckpointError, Depth, Fence, Found, Volume, differences, newest, open, set_aside, sweep,
+    CheckpointError, Damage, Depth, Fence, Found, Volume, differences, newest, open, set_aside, sweep,
 };
+use stagecoach_group::Member;
 
+use super::{gather, topic};
 use crate::execute::Stage;
 use crate::fatal::Fatal;
+use crate::model::ParameterSpec;
 use crate::plan::{Plan, Progress};
 use crate::state;
 
 /// What stage 0 chose.
+#[derive(Debug)]
 pub(super) struct Chosen {
-    pub(super) fence: Fence,
     pub(super) progress: Progress,
+    /// Newer checkpoints that can't be used: set aside once another one has been loaded.
+    pub(super) damage: Vec<Damage>,
     /// What a person should know, in sentences.
     pub(super) notes: Vec<String>,
 }
 
-/// Takes the next fence of the job on `volume`, and only then looks for a checkpoint. Damaged ones are set aside.
+/// Takes the next fence of the job on `volume`, and clears away what older groups left.
 ///
 /// # Errors
-/// If there are checkpoints and none is intact, or the newest one is of another identity; or if the volume refuses.
-pub(super) fn choose(volume: &dyn Volume, identity: &Value) -> Result<Chosen, Fatal> {
+/// If a newer group is starting, or if the volume refuses.
+pub(super) fn take_fence(volume: &dyn Volume, notes: &mut Vec<String>) -> Result<Fence, Fatal> {
     let fence = Fence::take(volume)?;
-    // every byte, also of tensors that other stages will read: damage found later would cost the whole group its start
-    let Found { loaded, damage, foreign } = newest(volume, Depth::Contents, &[])?;
-    let mut notes: Vec<String> = foreign.iter().map(ToString::to_string).collect();
     if let Err(error) = sweep(volume) {
         notes.push(format!("could not remove what older groups left: {error}"));
     }
-    notes.extend(set_aside(volume, &fence, &damage)?.iter().map(ToString::to_string));
-    let Some(loaded) = loaded else {
-        return Ok(Chosen { fence, progress: Progress::default(), notes });
-    };
+    Ok(fence)
+}
+
+/// Chooses the newest checkpoint that nothing is `known` against. Its content is not looked at: whoever loads it does.
+///
+/// # Errors
+/// If there are checkpoints and none can be used, or the newest one is another job's or another model's; or if the
+/// volume refuses.
+pub(super) fn choose(
+    volume: &dyn Volume,
+    identity: &Value,
+    model: &[ParameterSpec],
+    known: &[Damage],
+) -> Result<Chosen, Fatal> {
+    let Found { loaded, damage, foreign } = newest(volume, Depth::Sizes, known)?;
+    let mut notes: Vec<String> = foreign.iter().map(ToString::to_string).collect();
+    let Some(loaded) = loaded else { return Ok(Chosen { progress: Progress::default(), damage, notes }) };
     let about = &loaded.manifest().about;
-    let differences: Vec<String> = differences(identity, &about.identity).iter().map(ToString::to_string).collect();
-    if !differences.is_empty() {
+    let mut different: Vec<String> = differences(identity, &about.identity).iter().map(ToString::to_string).collect();
+    different.extend(state::first_difference(model, loaded.manifest()));
+    if !different.is_empty() {
         return Err(Fatal::invalid(format!(
             "the checkpoints in {} are another job's: {}; set spec.storage.path to another folder, or start over with --fresh",
             volume.display("").display(),
-            differences.join(", ")
+            different.join(", ")
         )));
     }
     let progress: Progress = serde_json::from_value(about.progress.clone())
         .map_err(|e| Fatal::storage("understand the progress in", loaded.folder().as_ref(), e))?;
     notes.push(format!("going on after step {}, from its checkpoint", progress.step));
-    Ok(Chosen { fence, progress, notes })
+    Ok(Chosen { progress, damage, notes })
 }
 
-/// Fills `stage` from the checkpoint that the plan goes on from, if there is one.
+/// Fills `stage` from the checkpoint that stage 0 has chosen, or from an older one if any stage finds that one damaged:
+/// then `plan.progress` changes, on all stages alike. `chosen` is stage 0's. What people should know comes back.
 ///
 /// # Errors
-/// Damage, or if the volume refuses.
-pub(super) fn load(volume: &dyn Volume, plan: &Plan, stage: &mut Stage) -> Result<(), CheckpointError> {
-    match plan.progress.step {
-        0 => Ok(()),
-        step => state::load_checkpoint(&open(volume, step)?, stage, plan.progress.updates),
+/// If no intact checkpoint is left, the group is gone, or the volume refuses.
+pub(super) fn load(
+    volume: &dyn Volume,
+    member: &Member,
+    plan: &mut Plan,
+    model: &[ParameterSpec],
+    stage: &mut Stage,
+    mut damage: Vec<Damage>,
+) -> Result<Vec<String>, Fatal> {
+    let mut notes = Vec::new();
+    loop {
+        let mine = match plan.progress.step {
+            0 => Ok(()),
+            step => open(volume, step).and_then(|loaded| state::load_checkpoint(&loaded, stage, plan.progress.updates)),
+        };
+        let mine: Option<Damage> = match mine {
+            Err(CheckpointError::Damaged(damage)) => Some(damage),
+            loaded => loaded.map(|()| None)?,
+        };
+        let found: Vec<Damage> = gather(member, topic::LOAD, &mine)?.into_iter().flatten().collect();
+        if found.is_empty() {
+            break;
+        }
+        if stage.rank == 0 {
+            damage.extend(found);
+            let again = choose(volume, &plan.identity, model, &damage)?;
+            (damage, notes) = (again.damage, again.notes);
+            let progress = serde_json::to_vec(&again.progress).map_err(|e| Fatal::invalid(e.to_string()))?;
+            member.tell(topic::LOAD, progress)?;
+        }
+        plan.progress = serde_json::from_slice(&member.told(topic::LOAD)?).map_err(|e| {
+            Fatal::invalid(format!("stage 0's choice can't be read ({e}): all stages must run one version"))
+        })?;
     }
+    if stage.rank == 0 {
+        notes.extend(set_aside(volume, &plan.fence, &damage)?.iter().map(ToString::to_string));
+    }
+    Ok(notes)
 }

@@ -1,76 +1,168 @@
-//! Saving a checkpoint at a step's boundary: every stage writes its shards, stage 0 commits by one rename. What comes of
-//! it is known to all before the next step.
+//! One save: every stage writes its shards, stage 0 commits by one rename. All stages run it alike, on their main
+//! threads or behind training; what comes of it is known to all at its end.
+
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use stagecoach_checkpoint::{About, CheckpointError, Keep, StageFiles, prune};
+use stagecoach_api::contract::StageEnv;
+use stagecoach_checkpoint::{About, CheckpointError, Dtype, Keep, StageFiles, View, Volume, prune};
+use stagecoach_group::Member;
 
-use super::Run;
+use super::{Run, Watch, gather, tell, topic};
 use crate::fatal::Fatal;
 use crate::model::Architecture;
-use crate::observe::Event;
-use crate::plan::Progress;
-use crate::state;
+use crate::observe::{Event, Sink};
+use crate::plan::{Plan, Progress, Settings};
+use crate::state::{Named, Snapshot};
+
+/// The longest wait before a save that must succeed is tried again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// How one stage's part went; an error is its sentence.
-type Part<T> = Result<T, String>;
+pub(super) type Part<T> = Result<T, String>;
 
-/// Saves `progress` and the weights at hand. `Ok(Err(why))` is a save that failed: what was committed before stays.
-///
-/// # Errors
-/// If the group is gone, or a newer group has taken the job over.
-pub(super) fn save(run: &mut Run, architecture: &dyn Architecture, progress: &Progress) -> Result<Part<()>, Fatal> {
-    run.watch.doing("saving a checkpoint");
-    let coordinator = run.env.rank == 0;
-    let volume = run.volume;
-    let save = run.plan.fence.save(progress.step);
-    let begun = if coordinator { save.begin(volume, &run.plan.identity) } else { Ok(true) };
-    match first(agree(run, begun)?) {
-        Ok(true) => {}
-        Ok(false) => return Ok(Ok(())),
-        Err(why) => return Ok(Err(why)),
-    }
-    let (weights, moments) = (state::weights(&run.stage), state::moments(&run.stage));
-    let written = save.write_stage(volume, run.stage.rank, &state::views(&weights), &state::views(&moments));
-    let parts: Vec<Part<StageFiles>> = agree(run, written)?;
-    let files: Part<Vec<StageFiles>> = parts.into_iter().collect();
-    let committed = match (&files, coordinator) {
-        (Ok(files), true) => small_files(run, architecture)
-            .and_then(|small| save.commit(volume, about(run, progress), files, &small))
-            .map(|_| ()),
-        _ => Ok(()),
-    };
-    let saved = files.and(first(agree(run, committed)?));
-    if coordinator {
-        tidy(run, progress.step, saved.is_ok());
-    }
-    Ok(saved)
+/// Saves checkpoints; knows everything but the tensors.
+pub(super) struct Writer<'a> {
+    env: &'a StageEnv,
+    settings: &'a Settings,
+    plan: &'a Plan,
+    member: &'a Member,
+    watch: &'a Watch,
+    sink: &'a Sink,
+    volume: &'a dyn Volume,
+    /// Name and content: on stage 0.
+    small_files: Vec<(String, Vec<u8>)>,
+    device: String,
 }
 
-/// Removes what need not be kept: after a commit older checkpoints, after a failed save its leftovers, whose room may be
-/// just what the next one lacks. A failure here is told, and costs nothing but room.
-fn tidy(run: &Run, step: u64, saved: bool) {
-    let fence = &run.plan.fence;
-    let keep = &run.settings.job.spec.checkpoint;
-    let keep = Keep { last: keep.keep_last as usize, every: keep.keep_every };
-    let tidied = if saved { prune(run.volume, fence, keep, step).map(|_| ()) } else { fence.clear(run.volume) };
-    if let Err(error) = tidied {
-        run.tell(&Event::Note { message: format!("could not tidy up after the save of step {step}: {error}") });
+impl<'a> Writer<'a> {
+    /// For `run`.
+    pub(super) fn new(run: &Run<'a>, architecture: &dyn Architecture) -> Result<Writer<'a>, Fatal> {
+        let Run { env, settings, plan, member, watch, sink, volume, .. } = *run;
+        let small_files = if env.rank == 0 { small_files(run, architecture)? } else { Vec::new() };
+        let device = format!("{:?}", run.stage.device);
+        Ok(Writer { env, settings, plan, member, watch, sink, volume, small_files, device })
     }
-}
 
-/// Every stage's result, by rank, the same on all. A lost fence ends the stage: a newer group works on this job.
-fn agree<T: Serialize + DeserializeOwned>(run: &Run, mine: Result<T, CheckpointError>) -> Result<Vec<Part<T>>, Fatal> {
-    let mine: Part<T> = match mine {
-        Err(fenced @ CheckpointError::FencedOff { .. }) => return Err(fenced.into()),
-        other => other.map_err(|e| e.to_string()),
-    };
-    let bytes = serde_json::to_vec(&mine).map_err(|e| Fatal::invalid(e.to_string()))?;
-    let all = run.member.gather(bytes)?;
-    all.iter()
-        .map(|bytes| serde_json::from_slice(bytes))
-        .collect::<Result<_, _>>()
-        .map_err(|e| Fatal::invalid(format!("a stage's report can't be read ({e}): all stages must run one version")))
+    /// Saves `snapshot` as the checkpoint of `progress`; `doing` hears what it is at. The bytes of the whole
+    /// checkpoint, 0 if it was there already; `Ok(Err(why))` is a save that
+    /// failed: what was committed before stays.
+    ///
+    /// # Errors
+    /// If the group is gone, or a newer group has taken the job over.
+    pub(super) fn save(
+        &self,
+        snapshot: &Snapshot,
+        progress: &Progress,
+        doing: &dyn Fn(&str),
+    ) -> Result<Part<u64>, Fatal> {
+        let (volume, coordinator) = (self.volume, self.env.rank == 0);
+        let save = self.plan.fence.save(progress.step);
+        doing("save");
+        let begun = if coordinator { save.begin(volume, &self.plan.identity) } else { Ok(true) };
+        match first(self.agree(begun)?) {
+            Ok(true) => {}
+            Ok(false) => return Ok(Ok(0)),
+            Err(why) => return Ok(Err(why)),
+        }
+        let (weights, moments) = (told(&snapshot.weights, doing), told(&snapshot.moments, doing));
+        let written = save.write_stage(volume, self.env.rank as usize, &weights, &moments);
+        doing("save: others");
+        let parts: Vec<Part<StageFiles>> = self.agree(written)?;
+        let files: Part<Vec<StageFiles>> = parts.into_iter().collect();
+        let committed = match (&files, coordinator) {
+            (Ok(files), true) => {
+                doing("commit");
+                save.commit(volume, self.about(progress), files, &self.small_files).map(|manifest| manifest.bytes())
+            }
+            _ => Ok(0),
+        };
+        doing("save: others");
+        let committed = first(self.agree(committed)?);
+        let saved = files.and(committed);
+        if coordinator {
+            doing("prune");
+            self.tidy(progress.step, saved.is_ok());
+        }
+        Ok(saved)
+    }
+
+    /// Saves, again and again until it succeeds or `deadline` is past.
+    ///
+    /// # Errors
+    /// As [`Writer::save`].
+    pub(super) fn save_by(
+        &self,
+        snapshot: &Snapshot,
+        progress: &Progress,
+        doing: &dyn Fn(&str),
+        deadline: Instant,
+    ) -> Result<Part<u64>, Fatal> {
+        let mut pause = Duration::from_millis(100);
+        loop {
+            let why = match self.save(snapshot, progress, doing)? {
+                Err(why) => why,
+                saved => return Ok(saved),
+            };
+            if first(self.agree(Ok(Instant::now() + pause < deadline))?) != Ok(true) {
+                return Ok(Err(why));
+            }
+            if self.env.rank == 0 {
+                let message = format!("the checkpoint of step {} failed and is tried again: {why}", progress.step);
+                self.tell(&Event::Note { message });
+                std::thread::sleep(pause); // the others wait for stage 0
+            }
+            pause = (2 * pause).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Tells from stage 0 what all know.
+    pub(super) fn tell(&self, event: &Event) {
+        if self.env.rank == 0 {
+            tell(self.watch, self.sink, event);
+        }
+    }
+
+    /// Removes what need not be kept: after a commit older checkpoints, after a failed save its leftovers, whose room may
+    /// be just what the next one lacks. A failure here is told, and costs nothing but room.
+    fn tidy(&self, step: u64, saved: bool) {
+        let fence = &self.plan.fence;
+        let keep = &self.settings.job.spec.checkpoint;
+        let keep = Keep { last: keep.keep_last as usize, every: keep.keep_every };
+        let tidied = if saved { prune(self.volume, fence, keep, step).map(|_| ()) } else { fence.clear(self.volume) };
+        if let Err(error) = tidied {
+            self.tell(&Event::Note { message: format!("could not tidy up after the save of step {step}: {error}") });
+        }
+    }
+
+    /// Every stage's result, by rank, the same on all. A lost fence ends the stage: a newer group works on this job.
+    fn agree<T: Serialize + DeserializeOwned>(&self, mine: Result<T, CheckpointError>) -> Result<Vec<Part<T>>, Fatal> {
+        let mine: Part<T> = match mine {
+            Err(fenced @ CheckpointError::FencedOff { .. }) => return Err(fenced.into()),
+            other => other.map_err(|e| e.to_string()),
+        };
+        gather(self.member, topic::SAVE, &mine)
+    }
+
+    fn about(&self, progress: &Progress) -> About {
+        let batch = u64::from(self.settings.training.global_batch_size);
+        let mut seen = serde_json::json!(progress);
+        seen["sequences"] = (progress.step * batch).into();
+        About {
+            attempt: self.env.attempt,
+            identity: self.plan.identity.clone(),
+            plan: serde_json::json!({ "schedule": self.plan.schedule, "partition": self.plan.partition }),
+            environment: serde_json::json!({
+                "version": env!("CARGO_PKG_VERSION"),
+                "isa": crate::autograd::cpu_capability(),
+                "device": self.device,
+                "threads": self.settings.training.threads,
+            }),
+            progress: seen,
+            job: serde_json::json!(self.settings.job.spec),
+        }
+    }
 }
 
 /// Stage 0's own part.
@@ -90,21 +182,39 @@ fn small_files(run: &Run, architecture: &dyn Architecture) -> Result<Vec<(String
     Ok(files)
 }
 
-fn about(run: &Run, progress: &Progress) -> About {
-    let batch = u64::from(run.settings.training.global_batch_size);
-    let mut seen = serde_json::json!(progress);
-    seen["sequences"] = (progress.step * batch).into();
-    About {
-        attempt: run.env.attempt,
-        identity: run.plan.identity.clone(),
-        plan: serde_json::json!({ "schedule": run.plan.schedule, "partition": run.plan.partition }),
-        environment: serde_json::json!({
-            "version": env!("CARGO_PKG_VERSION"),
-            "isa": crate::autograd::cpu_capability(),
-            "device": format!("{:?}", run.stage.device),
-            "threads": run.settings.training.threads,
-        }),
-        progress: seen,
-        job: serde_json::json!(run.settings.job.spec),
+/// A tensor that tells when its turn to be written has come.
+struct Told<'a> {
+    tensor: &'a Named,
+    turn: String,
+    doing: &'a dyn Fn(&str),
+}
+
+/// The tensors by name, as the checkpoint room takes them.
+fn told<'a>(tensors: &'a [Named], doing: &'a dyn Fn(&str)) -> Vec<(String, Told<'a>)> {
+    let all = tensors.len();
+    let turn = |at: usize| format!("write {} of {all}", at + 1);
+    tensors
+        .iter()
+        .enumerate()
+        .map(|(at, tensor)| (tensor.name.clone(), Told { tensor, turn: turn(at), doing }))
+        .collect()
+}
+
+impl View for Told<'_> {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.tensor.shape()
+    }
+
+    fn data(&self) -> std::borrow::Cow<'_, [u8]> {
+        (self.doing)(&self.turn);
+        std::borrow::Cow::Borrowed(self.tensor.bytes())
+    }
+
+    fn data_len(&self) -> usize {
+        self.tensor.bytes().len()
     }
 }

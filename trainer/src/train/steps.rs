@@ -2,33 +2,39 @@
 
 use std::time::Instant;
 
-use stagecoach_api::contract::FailureKind;
 use stagecoach_data::Layout;
-use stagecoach_group::{Outcome, Verdict};
+use stagecoach_group::{Outcome, StepVote, Verdict};
 use stagecoach_pipeline::Programs;
 
 use super::batches::Tensors;
-use super::{Run, save};
+use super::save::Writer;
+use super::saver::Saver;
+use super::{Run, topic};
 use crate::execute::{Batch, Executor, Finished};
 use crate::fatal::Fatal;
 use crate::model::Architecture;
 use crate::observe::{Event, Metrics, StepRecord};
 use crate::plan::Progress;
 
-/// The topic of the microbatch layouts, which stage 0 tells a step ahead.
-const LAYOUTS: u32 = 1;
-
 /// Trains to the end, or to the boundary at which all were asked to stop: then `progress.step` is short of the plan's.
 pub(super) fn train(run: &mut Run, architecture: &dyn Architecture) -> Result<Progress, Fatal> {
-    let coordinator = run.env.rank == 0;
-    let mut metrics = match coordinator {
-        true => Some(Metrics::open(&run.settings.folder().join("metrics.jsonl"), run.plan.progress.step)?),
-        false => None,
+    let metrics = match run.env.rank {
+        0 => Some(Metrics::open(&run.settings.folder().join("metrics.jsonl"), run.plan.progress.step)?),
+        _ => None,
     };
-    let rate = run.settings.learning_rate(run.plan.decay_steps);
-    let every = run.settings.evaluate_every();
+    let writer = Writer::new(run, architecture)?;
+    std::thread::scope(|scope| {
+        let saver = Saver::start(scope, &writer, run.watch, run.settings, &run.stage)?;
+        steps(run, saver, metrics)
+    })
+}
+
+fn steps(run: &mut Run, mut saver: Saver, mut metrics: Option<Metrics>) -> Result<Progress, Fatal> {
     let mut progress = run.plan.progress.clone();
+    let rate = run.settings.learning_rate(progress.decay_steps);
+    let every = run.settings.evaluate_every();
     let mut sent_before = 0;
+    let mut metrics_fail = false;
     tell_layouts(run, progress.step)?;
     for index in progress.step..run.plan.steps {
         let started = Instant::now();
@@ -42,15 +48,11 @@ pub(super) fn train(run: &mut Run, architecture: &dyn Architecture) -> Result<Pr
             _ => Tensors::default(),
         };
         let count = plan.map_or(0, |plan| plan.targets);
-        let batch = Batch {
-            layouts: &layouts,
-            inputs,
-            targets,
-            count,
-            step: Some(step),
-            learning_rate: rate.at(index),
-            stop: run.watch.stop_requested(),
-        };
+        let (save, saving) = saver.ask(step)?;
+        let (stop, skips_in_a_row) = (run.watch.stop_requested(), progress.skips_in_a_row);
+        let vote = StepVote { stop, save, saving, skips_in_a_row, ..StepVote::default() };
+        let batch =
+            Batch { layouts: &layouts, inputs, targets, count, step: Some(step), learning_rate: rate.at(index), vote };
         let finished = execute(run, &run.verified.training, &batch)?;
         let Some(verdict) = finished.verdict else { continue };
         progress.after(&verdict);
@@ -68,42 +70,29 @@ pub(super) fn train(run: &mut Run, architecture: &dyn Architecture) -> Result<Pr
                 tokens_per_second: count as f64 / seconds,
                 seconds,
                 bytes_sent: sent - sent_before,
+                checkpoint: saver.take_record(),
                 ..judged(&verdict)
             };
             sent_before = sent;
-            metrics.append(&record)?;
+            // a full volume costs no step: the lines are kept, and people are told once
+            let written = metrics.append(&record);
+            if let (Err(error), false) = (&written, metrics_fail) {
+                run.tell(&Event::Note { message: format!("{error}; training goes on") });
+            }
+            metrics_fail = written.is_err();
             run.tell(&Event::Step(record));
             if matches!(verdict.outcome, Outcome::Skip) {
                 let message = format!("step {step} was skipped: its loss or gradient is not finite");
                 run.tell(&Event::Note { message });
             }
         }
-        let last = verdict.stop || step == run.plan.steps;
-        if verdict.save || last {
-            keep(run, architecture, &progress, last)?;
-        }
-        if last {
+        if verdict.stop || step == run.plan.steps {
+            saver.last(&run.stage, &progress, step < run.plan.steps)?;
             break;
         }
+        saver.boundary(&verdict, &run.stage, &progress)?;
     }
     Ok(progress)
-}
-
-/// Saves a checkpoint. One that fails is told and tried again at the next interval; the last one must succeed.
-fn keep(run: &mut Run, architecture: &dyn Architecture, progress: &Progress, last: bool) -> Result<(), Fatal> {
-    let started = Instant::now();
-    let step = progress.step;
-    match save::save(run, architecture, progress)? {
-        Ok(()) => run.tell_from_stage_0(&Event::Saved { step, seconds: started.elapsed().as_secs_f64() }),
-        Err(why) if last => {
-            return Err(Fatal::new(FailureKind::Storage, format!("the checkpoint of step {step}: {why}")));
-        }
-        Err(why) => {
-            let message = format!("the checkpoint of step {step} failed ({why}); the next one is tried as planned");
-            run.tell_from_stage_0(&Event::Note { message });
-        }
-    }
-    Ok(())
 }
 
 /// This rank's part of `programs`, over `batch`.
@@ -119,14 +108,14 @@ fn tell_layouts(run: &Run, index: u64) -> Result<(), Fatal> {
     match &run.batches {
         Some(batches) if run.env.rank == 0 && index < run.plan.steps => {
             let layouts = serde_json::to_vec(&batches.step(index).layouts);
-            Ok(run.member.tell(LAYOUTS, layouts.map_err(|e| Fatal::invalid(format!("layouts: {e}")))?)?)
+            Ok(run.member.tell(topic::LAYOUTS, layouts.map_err(|e| Fatal::invalid(format!("layouts: {e}")))?)?)
         }
         _ => Ok(()),
     }
 }
 
 fn told_layouts(run: &Run) -> Result<Vec<Layout>, Fatal> {
-    let bytes = run.member.told(LAYOUTS)?;
+    let bytes = run.member.told(topic::LAYOUTS)?;
     serde_json::from_slice(&bytes)
         .map_err(|e| Fatal::invalid(format!("stage 0's layouts can't be read ({e}): all stages must run one version")))
 }
@@ -165,11 +154,11 @@ fn evaluate_held_out(run: &mut Run) -> Result<f64, Fatal> {
     };
     let count = plan.map_or(0, |plan| plan.targets);
     let layouts = &run.plan.evaluation_layouts;
-    let batch = Batch { layouts, inputs, targets, count, step: None, learning_rate: 0.0, stop: false };
+    let batch = Batch { layouts, inputs, targets, count, step: None, learning_rate: 0.0, vote: StepVote::default() };
     let finished = execute(run, programs, &batch)?;
     run.watch.doing("gathering the held-out loss");
-    let mine = (finished.loss / count.max(1) as f64).to_le_bytes().to_vec();
-    let all = run.member.gather(mine)?;
+    let mine: f64 = finished.loss / count.max(1) as f64;
+    let all = run.member.gather(topic::EVALUATION, mine.to_le_bytes().to_vec())?;
     let head = programs.placement.rank_of(programs.placement.chunks() - 1);
     let bytes: [u8; 8] = all.get(head).and_then(|b| b.as_slice().try_into().ok()).unwrap_or(f64::NAN.to_le_bytes());
     Ok(f64::from_le_bytes(bytes))

@@ -10,7 +10,7 @@ use stagecoach::links::{Links, Opening, Transport, edges, open};
 use stagecoach::model::{Architecture, Llama, LlamaConfig};
 use stagecoach::optimize::Hyper;
 use stagecoach_data::Layout;
-use stagecoach_group::{Coordinator, Hello, Member, Rules, Timing, Verdict};
+use stagecoach_group::{Coordinator, Hello, Member, Rules, StepVote, Timing, Verdict};
 use stagecoach_pipeline::{Action, Partition, Placement, Programs, Schedule, lower};
 use tch::{Device, Tensor};
 
@@ -186,7 +186,7 @@ fn run(
         count: step.microbatches.iter().flat_map(|m| &m.targets).filter(|&&target| target >= 0).count() as u64,
         step: Some(index as u64 + 1),
         learning_rate: step.learning_rate,
-        stop: false,
+        vote: StepVote::default(),
     };
     let (activity, placement, rank) = (&member.activity(), &programs.placement, stage.rank);
     Executor { stage, links, member, activity, placement }.run(&programs.ranks[rank], &batch).unwrap()

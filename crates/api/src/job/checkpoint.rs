@@ -11,7 +11,7 @@ pub struct Checkpoint {
     pub every_steps: u64,
     /// How many of the newest stay.
     pub keep_last: u32,
-    /// Steps whose multiples stay for good; 0 keeps none for good.
+    /// The first checkpoint at or after every multiple of so many steps stays for good; 0 keeps none for good.
     pub keep_every: u64,
     /// Whether training goes on while a checkpoint is written.
     pub mode: CheckpointMode,

@@ -11,7 +11,7 @@ const OTHER: u32 = 2;
 fn votes_messages_and_gathers_keep_their_order_over_many_steps() {
     const WORLD: usize = 4;
     const STEPS: u64 = 300;
-    let rules = Rules { clip_norm: Some(1.0), save_every: 50, ..Rules::default() };
+    let rules = Rules { clip_norm: Some(1.0), ..Rules::default() };
     let (coordinator, stages) = formed(WORLD, timing(), rules);
     let seen = on_all(&stages, |rank, member| {
         let tell = |step: u64| {
@@ -34,10 +34,11 @@ fn votes_messages_and_gathers_keep_their_order_over_many_steps() {
                 save: step == 33 && rank == 1,
                 finite: true,
                 measures: vec![rank as f64, step as f64],
+                ..StepVote::default()
             };
             verdicts.push(member.vote(vote).unwrap());
             if step % 10 == 0 {
-                let parts = member.gather(format!("{step} of {rank}").into_bytes()).unwrap();
+                let parts = member.gather(OTHER, format!("{step} of {rank}").into_bytes()).unwrap();
                 let expected: Vec<_> = (0..WORLD).map(|rank| format!("{step} of {rank}").into_bytes()).collect();
                 assert_eq!(parts, expected);
             }
@@ -49,7 +50,7 @@ fn votes_messages_and_gathers_keep_their_order_over_many_steps() {
         let norm = (WORLD as f64 * step as f64).sqrt();
         assert_eq!((verdict.step, verdict.loss, verdict.norm), (step, step as f32, norm));
         assert_eq!(verdict.outcome, Outcome::Apply { clip: (1.0 / (norm + 1e-6)).min(1.0) });
-        assert_eq!((verdict.save, verdict.stop), (step % 50 == 0 || step == 33, step == STEPS));
+        assert_eq!((verdict.save, verdict.stop), (step == 33, step == STEPS));
         let measures: Vec<_> = (0..WORLD).map(|rank| vec![rank as f64, step as f64]).collect();
         assert_eq!(verdict.measures, measures);
     }
@@ -69,10 +70,10 @@ fn only_stage_zero_tells_and_frames_are_bounded() {
     let (coordinator, stages) = formed(2, timing(), Rules::default());
     let told = stages[1].member.tell(LAYOUTS, vec![1]).unwrap_err();
     assert!(matches!(told, GroupError::NotStageZero { rank: 1 }), "{told}");
-    let large = stages[1].member.gather(vec![0; 65 << 20]).unwrap_err();
+    let large = stages[1].member.gather(OTHER, vec![0; 65 << 20]).unwrap_err();
     assert!(large.to_string().contains("at most 67108864"), "{large}");
     // Neither harmed the group.
-    on_all(&stages, |_, member| member.gather(vec![0; 1 << 20]).unwrap());
+    on_all(&stages, |_, member| member.gather(OTHER, vec![0; 1 << 20]).unwrap());
     assert!(leave(stages, 0).into_iter().all(|left| left.is_ok()));
     assert_eq!(coordinator.failure(), None);
 }
@@ -81,7 +82,7 @@ fn only_stage_zero_tells_and_frames_are_bounded() {
 fn parts_that_add_up_to_too_much_end_the_group_with_a_sentence() {
     let (_coordinator, stages) = formed(2, timing(), Rules::default());
     on_all(&stages, |_, member| {
-        let error = member.gather(vec![0; 40 << 20]).unwrap_err();
+        let error = member.gather(OTHER, vec![0; 40 << 20]).unwrap_err();
         assert!(error.to_string().contains("too large for the control connection"), "{error}");
     });
 }
@@ -92,9 +93,13 @@ fn steps_that_are_not_finite_are_skipped_until_there_are_too_many() {
     let (_coordinator, stages) = formed(2, timing(), rules);
     let losses = [f32::NAN, f32::INFINITY, 1.0, f32::NAN, f32::NAN, f32::NAN];
     let outcomes = on_all(&stages, |rank, member| {
+        let mut skips_in_a_row = 0;
         let vote = |(step, &loss)| {
             let loss = (rank == 1).then_some(loss);
-            member.vote(StepVote { step: step as u64, loss, finite: true, ..StepVote::default() }).unwrap().outcome
+            let vote = StepVote { step: step as u64, loss, skips_in_a_row, finite: true, ..StepVote::default() };
+            let verdict = member.vote(vote).unwrap();
+            skips_in_a_row = verdict.skips_in_a_row;
+            verdict.outcome
         };
         losses.iter().enumerate().map(vote).collect::<Vec<_>>()
     });

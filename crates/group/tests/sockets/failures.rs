@@ -90,7 +90,7 @@ fn calls_that_wait_return_and_later_ones_fail_at_once() {
     // By now the callback has run: it goes before the calls return.
     assert_eq!(zero.failures.try_recv().unwrap().culprit, Some(1));
     for error in [
-        zero.member.gather(vec![]).unwrap_err(),
+        zero.member.gather(1, vec![]).unwrap_err(),
         zero.member.form().err().unwrap_or_else(|| zero.member.told(2).unwrap_err()),
     ] {
         assert!(error.to_string().contains("stage 1 closed its control connection"), "{error}");

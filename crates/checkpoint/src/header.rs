@@ -1,0 +1,87 @@
+//! The header of a safetensors file: which tensors, and where. Nothing in it is believed before it is checked.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+
+use safetensors::Dtype;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::error::{CheckpointError, io};
+use crate::volume::FileReader;
+
+/// The longest header that is read, bytes: what safetensors itself allows.
+const LONGEST: u64 = 100_000_000;
+
+/// Before the header: its length, u64.
+const LENGTH: u64 = 8;
+
+/// One tensor of a file.
+#[derive(Debug)]
+pub(crate) struct HeaderEntry {
+    pub(crate) dtype: Dtype,
+    pub(crate) shape: Vec<usize>,
+    /// From the file's start.
+    pub(crate) offset: u64,
+    pub(crate) bytes: usize,
+}
+
+/// As the header has it; offsets start behind the header.
+#[derive(Deserialize)]
+struct Info {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    data_offsets: (u64, u64),
+}
+
+/// Reads and checks the header of the safetensors file `path`.
+///
+/// # Errors
+/// What is wrong with it, or if it can't be read.
+pub(crate) fn read_header(file: &File, path: &Path) -> Result<BTreeMap<String, HeaderEntry>, CheckpointError> {
+    let wrong = |problem: String| CheckpointError::Content { path: path.to_owned(), problem };
+    let read = |offset: u64, buffer: &mut [u8]| FileReader::read_at(file, offset, buffer).map_err(io("read", path));
+    let size = file.metadata().map_err(io("read", path))?.len();
+    if size < LENGTH {
+        return Err(wrong(format!("has {size} bytes, too few for a safetensors file")));
+    }
+    let mut length = [0; LENGTH as usize];
+    read(0, &mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > LONGEST {
+        return Err(wrong(format!("announces a header of {length} bytes: it is no safetensors file, or damaged")));
+    }
+    let start = LENGTH + length;
+    if start > size {
+        return Err(wrong(format!("is cut off in its header: it has {size} bytes, the header ends at {start}")));
+    }
+    let mut json = vec![0; length as usize];
+    read(LENGTH, &mut json)?;
+    parse(&json, start, size).map_err(wrong)
+}
+
+/// Checks the header `json` of a file of `size` bytes whose values begin at `start`.
+fn parse(json: &[u8], start: u64, size: u64) -> Result<BTreeMap<String, HeaderEntry>, String> {
+    let header: BTreeMap<String, Value> =
+        serde_json::from_slice(json).map_err(|e| format!("has a header that is no JSON object: {e}"))?;
+    let mut entries = BTreeMap::new();
+    for (name, info) in header {
+        if name == "__metadata__" {
+            continue;
+        }
+        let info = serde_json::from_value(info).map_err(|e| format!("has a header that is wrong about {name}: {e}"))?;
+        let Info { dtype, shape, data_offsets: (from, to) } = info;
+        let end = start.checked_add(to).filter(|&end| from <= to && end <= size);
+        if end.is_none() {
+            return Err(format!("puts {name} at bytes {from} to {to}, and it holds {}: is it cut off?", size - start));
+        }
+        let bits = shape.iter().try_fold(dtype.bitsize(), |product, &dim| product.checked_mul(dim));
+        let bytes = to - from;
+        if bits.is_none_or(|bits| bits % 8 != 0 || (bits / 8) as u64 != bytes) {
+            return Err(format!("gives {name} {bytes} bytes, which {dtype:?}{shape:?} does not take"));
+        }
+        entries.insert(name, HeaderEntry { dtype, shape, offset: start + from, bytes: bytes as usize });
+    }
+    Ok(entries)
+}

@@ -1,0 +1,87 @@
+//! `stagecoach checkpoint import`
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+use serde_json::{Map, Value, json};
+use stagecoach_checkpoint::{About, ModelFiles, RealVolume, import, layout};
+
+use super::print_json;
+use crate::launch::{JobFolder, Lock};
+use crate::model::{Architecture, Llama, LlamaConfig};
+use crate::observe::bytes;
+use crate::plan::Progress;
+use crate::state;
+
+/// Beside the weights, where they are there.
+const SMALL_FILES: [&str; 4] =
+    ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"];
+
+/// Make the first checkpoint of a new folder from a Hugging Face model directory.
+///
+/// Its weights, as fp32, become step 0, without optimizer state. A job starts from it by `checkpoint.initFrom`; none takes
+/// it for a checkpoint of its own.
+#[derive(Debug, Args)]
+pub(super) struct Import {
+    /// The Hugging Face model directory.
+    #[arg(long, value_name = "DIR")]
+    from: PathBuf,
+    /// The folder to make; one without checkpoints will do.
+    folder: PathBuf,
+}
+
+impl Import {
+    pub(super) fn main(self, json: bool) -> anyhow::Result<()> {
+        let config = LlamaConfig::from_hugging_face(&self.from)?;
+        let architecture = Llama::new(config, tch::Device::Cpu);
+        let model = ModelFiles::open(&self.from)?;
+        state::check_model(&model, &architecture)?;
+        let small_files = small_files(&self.from)?;
+        let folder = JobFolder::create(&self.folder, "")?;
+        let _lock = Lock::take(&folder)?;
+        let volume = RealVolume::new(&self.folder);
+        let names = architecture.names();
+        let mut progress = json!(Progress::default());
+        progress["sequences"] = 0.into();
+        let about = About {
+            progress,
+            plan: json!({}),
+            environment: json!({"version": env!("CARGO_PKG_VERSION"), "importedFrom": self.from}),
+            ..About::default()
+        };
+        let manifest = import(&volume, &model, &names, about, &small_files)?;
+        let path = self.folder.join(layout::checkpoint(manifest.step));
+        let size: u64 = manifest.tensors.iter().map(|tensor| tensor.bytes).sum();
+        if json {
+            return print_json(&json!({
+                "step": manifest.step, "path": path, "tensors": manifest.tensors.len(), "bytes": size,
+            }));
+        }
+        println!("{} tensors, {} as F32, in {}", manifest.tensors.len(), bytes(size), path.display());
+        Ok(())
+    }
+}
+
+/// The configuration, with the type that the weights now have, and the tokenizer's files as they are.
+fn small_files(from: &Path) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
+    let path = from.join("config.json");
+    let text = std::fs::read(&path).with_context(|| format!("could not read {}", path.display()))?;
+    let mut config: Map<String, Value> = serde_json::from_slice(&text)?;
+    for field in ["torch_dtype", "dtype"] {
+        if let Some(dtype) = config.get_mut(field) {
+            *dtype = "float32".into();
+        }
+    }
+    let mut files = vec![("config.json".to_owned(), format!("{:#}\n", Value::Object(config)).into_bytes())];
+    for name in SMALL_FILES {
+        let path = from.join(name);
+        match std::fs::read(&path) {
+            Ok(bytes) => files.push((name.to_owned(), bytes)),
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            Err(e) => return Err(e).with_context(|| format!("could not read {}", path.display())),
+        }
+    }
+    Ok(files)
+}

@@ -1,0 +1,82 @@
+//! `stagecoach checkpoint`: looking at a job's checkpoints, and taking models in and out. A file a subcommand; `target`
+//! finds what a person pointed to, `table` and `time` write it down.
+
+mod export;
+mod import;
+mod list;
+mod prune;
+mod show;
+mod table;
+mod target;
+mod time;
+mod verify;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use stagecoach_api::contract::{ExitCode, FailureKind};
+use stagecoach_checkpoint::CheckpointError;
+
+use crate::fatal::Fatal;
+use crate::launch::LaunchError;
+
+/// Look at a job's checkpoints, prove them, prune them; take models in and out.
+#[derive(Debug, Args)]
+pub(super) struct Checkpoint {
+    #[command(subcommand)]
+    command: Command,
+    /// Print JSON instead of text.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List a job's checkpoints, and what lies beside them.
+    List(list::List),
+    /// Show what one checkpoint holds, and what it was written under.
+    Show(show::Show),
+    /// Read every byte and compare it with what was written: exit code 74 if one differs.
+    Verify(verify::Verify),
+    /// Remove old checkpoints, never the newest intact one.
+    Prune(prune::Prune),
+    /// Write a checkpoint's weights for other tools, every byte proven.
+    Export(export::Export),
+    /// Make the first checkpoint of a new folder from a Hugging Face model directory.
+    Import(import::Import),
+}
+
+impl Checkpoint {
+    pub(super) fn main(self) -> anyhow::Result<()> {
+        let json = self.json;
+        let done = match self.command {
+            Command::List(list) => list.main(json),
+            Command::Show(show) => show.main(json),
+            Command::Verify(verify) => verify.main(json),
+            Command::Prune(prune) => prune.main(json),
+            Command::Export(export) => export.main(json),
+            Command::Import(import) => import.main(json),
+        };
+        done.map_err(with_exit_code)
+    }
+}
+
+/// Damage and a volume that fails get the exit code of the contract; a request that can't be met is 1.
+fn with_exit_code(error: anyhow::Error) -> anyhow::Error {
+    let error = match error.downcast::<CheckpointError>() {
+        Ok(content @ CheckpointError::Content { .. }) => return content.into(),
+        Ok(error) => return Fatal::from(error).into(),
+        Err(error) => error,
+    };
+    match error.downcast::<LaunchError>() {
+        Ok(error) if error.exit_code() == ExitCode::Storage => {
+            Fatal::new(FailureKind::Storage, error.to_string()).into()
+        }
+        Ok(error) => error.into(),
+        Err(error) => error,
+    }
+}
+
+fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string_pretty(value)?);
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! `stagecoach checkpoint prune`
+
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use clap::Args;
+use serde::Serialize;
+use stagecoach_checkpoint::{Depth, Fence, Keep, doomed, newest, prune, sweep};
+
+use super::print_json;
+use super::target::{Checkpoints, Job};
+use crate::launch::{JobFolder, Lock};
+use crate::observe::bytes;
+
+/// Remove old checkpoints, never the newest intact one.
+///
+/// Takes the folder as a new group of the job would. While the job runs on this machine, this is refused. A group that
+/// runs elsewhere, such as in a cluster, is fenced off: it can commit nothing more, ends, and its operator starts it
+/// again from the newest checkpoint. Steps since that one are trained again; nothing else is lost.
+#[derive(Debug, Args)]
+pub(super) struct Prune {
+    #[command(flatten)]
+    job: Job,
+    /// Keep so many of the newest.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    keep_last: u32,
+    /// Keep every checkpoint whose step is a multiple of this too; 0 for none.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    keep_every: u64,
+    /// Only tell what would be removed.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Removed {
+    step: u64,
+    bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Pruned {
+    dry_run: bool,
+    /// The newest checkpoint of which every byte is as it was written.
+    intact: u64,
+    removed: Vec<Removed>,
+    /// Newest first.
+    kept: Vec<u64>,
+}
+
+impl Prune {
+    pub(super) fn main(self, json: bool) -> anyhow::Result<()> {
+        let job = self.job.find()?;
+        ensure!(!job.listing.steps.is_empty(), "{} has no checkpoints: there is nothing to prune", job.root.display());
+        let keep = Keep { last: self.keep_last as usize, every: self.keep_every };
+        let pruned = if self.dry_run { plan(&job, keep)? } else { prune_now(&job, keep)? };
+        if json {
+            return print_json(&pruned);
+        }
+        let word = if self.dry_run { "would remove" } else { "removed" };
+        for Removed { step, bytes: size } in &pruned.removed {
+            println!("{word} step {step}, {}", bytes(*size));
+        }
+        let total = pruned.removed.iter().map(|removed| removed.bytes).sum();
+        println!(
+            "{word} {} of {} checkpoints, {} in all; the newest intact one is step {}",
+            pruned.removed.len(),
+            pruned.removed.len() + pruned.kept.len(),
+            bytes(total),
+            pruned.intact
+        );
+        Ok(())
+    }
+}
+
+fn prune_now(job: &Checkpoints, keep: Keep) -> anyhow::Result<Pruned> {
+    let (above, name) = (job.root.parent().unwrap_or(Path::new("/")), job.root.file_name().unwrap_or_default());
+    let _lock = Lock::take(&JobFolder::create(above, &name.to_string_lossy())?)?;
+    let fence = Fence::take(&job.volume)?;
+    // what that group left may be many gigabytes; a failure leaves them to the next start
+    let _ = sweep(&job.volume);
+    let planned = plan(job, keep)?;
+    let removed = prune(&job.volume, &fence, keep, planned.intact)?;
+    let kept = job.listing.steps.iter().copied().filter(|step| !removed.contains(step)).collect();
+    let removed = planned.removed.into_iter().filter(|one| removed.contains(&one.step)).collect();
+    Ok(Pruned { dry_run: false, removed, kept, ..planned })
+}
+
+fn plan(job: &Checkpoints, keep: Keep) -> anyhow::Result<Pruned> {
+    let found = newest(&job.volume, Depth::Contents, &[])?;
+    for damage in &found.damage {
+        eprintln!("stagecoach: {damage}: left alone, and not counted");
+    }
+    let intact = found.loaded.context("the checkpoints have gone meanwhile")?.manifest().step;
+    let countable: Vec<u64> = job.listing.steps.iter().copied().filter(|&step| step <= intact).collect();
+    let doomed = doomed(&countable, keep);
+    Ok(Pruned {
+        dry_run: true,
+        intact,
+        kept: job.listing.steps.iter().copied().filter(|step| !doomed.contains(step)).collect(),
+        removed: doomed.iter().map(|&step| Removed { step, bytes: job.bytes(step) }).collect(),
+    })
+}

@@ -1,0 +1,248 @@
+//! Hugging Face's `config.json` of a Llama: what it may leave out, and what this trainer can't do.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// Every number that shapes a Llama, nothing left to a default: the fields of Hugging Face's `config.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LlamaConfig {
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Layers.
+    pub num_hidden_layers: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Key and value heads; divides the query heads.
+    pub num_key_value_heads: usize,
+    /// Width of one head; even, for the rotation.
+    pub head_dim: usize,
+    /// Width inside the feed-forward block.
+    pub intermediate_size: usize,
+    /// Rows of embedding and head.
+    pub vocab_size: usize,
+    /// Longest sequence.
+    pub max_position_embeddings: usize,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// Added to the mean square under the root.
+    pub rms_norm_eps: f64,
+    /// Head and embedding are one weight.
+    pub tie_word_embeddings: bool,
+    /// Standard deviation of the initial matrices.
+    pub initializer_range: f64,
+}
+
+/// Why a model directory's configuration can't be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {problem}", .path.display())]
+pub struct ConfigError {
+    /// The file.
+    pub path: PathBuf,
+    /// What was found and what was expected.
+    pub problem: String,
+}
+
+impl LlamaConfig {
+    /// Reads the `config.json` of a Hugging Face model directory. What it leaves out has Hugging Face's defaults.
+    ///
+    /// # Errors
+    /// If there is none, or it asks for what this trainer can't do, by field and value.
+    pub fn from_hugging_face(folder: &Path) -> Result<LlamaConfig, ConfigError> {
+        let path = folder.join("config.json");
+        let read = || {
+            let text = std::fs::read(&path).map_err(|e| format!("could not be read ({e})"))?;
+            let fields = serde_json::from_slice(&text).map_err(|e| format!("is no JSON object: {e}"))?;
+            Fields(fields).read()
+        };
+        read().map_err(|problem| ConfigError { path: path.clone(), problem })
+    }
+}
+
+/// A `config.json`. A field that is null is as one left out.
+struct Fields(Map<String, Value>);
+
+impl Fields {
+    fn read(&self) -> Result<LlamaConfig, String> {
+        self.refuse_others()?;
+        let (hidden_size, num_attention_heads) = (self.size("hidden_size")?, self.size("num_attention_heads")?);
+        let config = LlamaConfig {
+            hidden_size,
+            num_hidden_layers: self.size("num_hidden_layers")?,
+            num_attention_heads,
+            num_key_value_heads: self.optional("num_key_value_heads", Self::size, num_attention_heads)?,
+            head_dim: self.optional("head_dim", Self::size, hidden_size / num_attention_heads)?,
+            intermediate_size: self.size("intermediate_size")?,
+            vocab_size: self.size("vocab_size")?,
+            max_position_embeddings: self.optional("max_position_embeddings", Self::size, 2048)?,
+            rope_theta: self.rope_theta()?,
+            rms_norm_eps: self.optional("rms_norm_eps", Self::positive, 1e-6)?,
+            tie_word_embeddings: self.optional("tie_word_embeddings", Self::flag, false)?,
+            initializer_range: self.optional("initializer_range", Self::positive, 0.02)?,
+        };
+        let LlamaConfig { num_attention_heads: heads, num_key_value_heads: kv, head_dim, .. } = config;
+        if heads % kv != 0 {
+            return Err(format!("num_key_value_heads is {kv}, expected a divisor of the {heads} num_attention_heads"));
+        }
+        if head_dim % 2 != 0 || head_dim == 0 {
+            return Err(format!("head_dim is {head_dim}, expected an even number, for the rotation"));
+        }
+        Ok(config)
+    }
+
+    /// What would make it another model than the one that is computed here.
+    fn refuse_others(&self) -> Result<(), String> {
+        let only = |field: &str, value: Option<&Value>, expected: Value, needed: bool| match value {
+            Some(found) if *found == expected => Ok(()),
+            None if !needed => Ok(()),
+            found => {
+                let found = found.map_or("absent".to_owned(), Value::to_string);
+                Err(format!("{field} is {found}, and this trainer has {expected} only"))
+            }
+        };
+        only("model_type", self.get("model_type"), "llama".into(), true)?;
+        only("hidden_act", self.get("hidden_act"), "silu".into(), false)?;
+        only("attention_bias", self.get("attention_bias"), false.into(), false)?;
+        only("mlp_bias", self.get("mlp_bias"), false.into(), false)?;
+        only("pretraining_tp", self.get("pretraining_tp"), 1.into(), false)?;
+        if let Some(found) = self.get("quantization_config") {
+            return Err(format!("quantization_config is {found}, and this trainer reads plain weights only"));
+        }
+        let whole = |field: &str, value: Option<&Value>| match value.map(Value::as_f64) {
+            None | Some(Some(1.0)) => Ok(()),
+            _ => only(field, value, 1.0.into(), false),
+        };
+        whole("partial_rotary_factor", self.get("partial_rotary_factor"))?;
+        for rope in ["rope_scaling", "rope_parameters"] {
+            let Some(value) = self.get(rope) else { continue };
+            for kind in ["rope_type", "type"] {
+                only(&format!("{rope}.{kind}"), value.get(kind), "default".into(), false)?;
+            }
+            whole(&format!("{rope}.partial_rotary_factor"), value.get("partial_rotary_factor"))?;
+            let known = ["rope_type", "type", "rope_theta", "partial_rotary_factor"];
+            match value.as_object().map(|fields| fields.keys().find(|key| !known.contains(&key.as_str()))) {
+                Some(None) => {}
+                _ => return Err(format!("{rope} is {value}, and this trainer has the default rotation only")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Newer versions keep it among the rotation's parameters.
+    fn rope_theta(&self) -> Result<f64, String> {
+        let within = self.get("rope_parameters").and_then(|rope| rope.get("rope_theta"));
+        match within {
+            Some(value) => {
+                Fields([("rope_theta".to_owned(), value.clone())].into_iter().collect()).positive("rope_theta")
+            }
+            None => self.optional("rope_theta", Self::positive, 10_000.0),
+        }
+    }
+
+    fn get(&self, field: &str) -> Option<&Value> {
+        self.0.get(field).filter(|value| !value.is_null())
+    }
+
+    fn optional<T>(&self, field: &str, read: fn(&Self, &str) -> Result<T, String>, default: T) -> Result<T, String> {
+        if self.get(field).is_some() { read(self, field) } else { Ok(default) }
+    }
+
+    fn size(&self, field: &str) -> Result<usize, String> {
+        let value = self.get(field).ok_or_else(|| format!("lacks {field}"))?;
+        let size = value.as_u64().filter(|&size| size > 0 && size <= 1 << 32);
+        size.map(|size| size as usize).ok_or_else(|| format!("{field} is {value}, expected a positive whole number"))
+    }
+
+    fn positive(&self, field: &str) -> Result<f64, String> {
+        let value = self.get(field).ok_or_else(|| format!("lacks {field}"))?;
+        value.as_f64().filter(|&v| v > 0.0).ok_or_else(|| format!("{field} is {value}, expected a positive number"))
+    }
+
+    fn flag(&self, field: &str) -> Result<bool, String> {
+        let value = self.get(field).ok_or_else(|| format!("lacks {field}"))?;
+        value.as_bool().ok_or_else(|| format!("{field} is {value}, expected true or false"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::model::{Architecture, Llama};
+
+    /// With `changes` to the least that a Llama says.
+    fn read(changes: Value) -> Result<LlamaConfig, String> {
+        let Value::Object(mut fields) = json!({
+            "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "intermediate_size": 48, "vocab_size": 64,
+        }) else {
+            unreachable!()
+        };
+        fields.extend(changes.as_object().unwrap().clone());
+        Fields(fields).read()
+    }
+
+    #[test]
+    fn what_is_left_out_has_hugging_faces_defaults() {
+        let defaults = LlamaConfig {
+            hidden_size: 32,
+            num_hidden_layers: 2,
+            num_attention_heads: 4,
+            num_key_value_heads: 4,
+            head_dim: 8,
+            intermediate_size: 48,
+            vocab_size: 64,
+            max_position_embeddings: 2048,
+            rope_theta: 10_000.0,
+            rms_norm_eps: 1e-6,
+            tie_word_embeddings: false,
+            initializer_range: 0.02,
+        };
+        assert_eq!(read(json!({})).unwrap(), defaults);
+        // as others write them
+        let same = json!({
+            "head_dim": null, "rope_scaling": null, "hidden_act": "silu", "attention_bias": false, "pretraining_tp": 1,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "torch_dtype": "bfloat16",
+        });
+        assert_eq!(read(same).unwrap(), defaults);
+        let theta = json!({"rope_theta": 1.0, "rope_parameters": {"rope_type": "default", "rope_theta": 500000}});
+        assert_eq!(read(theta).unwrap().rope_theta, 500_000.0);
+        assert_eq!(read(json!({"num_key_value_heads": 2})).unwrap().num_key_value_heads, 2);
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_refused_by_field_and_value() {
+        for (changes, words) in [
+            (json!({"model_type": "mistral"}), "model_type is \"mistral\""),
+            (json!({"model_type": null}), "model_type is absent"),
+            (json!({"hidden_act": "gelu"}), "hidden_act is \"gelu\""),
+            (json!({"attention_bias": true}), "attention_bias is true"),
+            (json!({"mlp_bias": true}), "mlp_bias is true"),
+            (json!({"pretraining_tp": 2}), "pretraining_tp is 2"),
+            (json!({"rope_scaling": {"type": "linear", "factor": 2.0}}), "rope_scaling.type is \"linear\""),
+            (json!({"rope_scaling": {"factor": 2.0}}), "rope_scaling is {\"factor\":2.0}"),
+            (json!({"rope_parameters": {"rope_type": "llama3"}}), "rope_parameters.rope_type is \"llama3\""),
+            (json!({"partial_rotary_factor": 0.5}), "partial_rotary_factor is 0.5"),
+            (json!({"quantization_config": {"bits": 4}}), "quantization_config is"),
+            (json!({"hidden_size": null}), "lacks hidden_size"),
+            (json!({"hidden_size": -1}), "hidden_size is -1"),
+            (json!({"num_attention_heads": 0}), "num_attention_heads is 0"),
+            (json!({"num_key_value_heads": 3}), "num_key_value_heads is 3"),
+            (json!({"head_dim": 7}), "head_dim is 7"),
+            (json!({"rms_norm_eps": "small"}), "rms_norm_eps is \"small\""),
+            (json!({"tie_word_embeddings": 1}), "tie_word_embeddings is 1"),
+        ] {
+            let said = read(changes).unwrap_err();
+            assert!(said.contains(words), "{said}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let config = LlamaConfig { tie_word_embeddings: true, rope_theta: 5e5, ..read(json!({})).unwrap() };
+        let Value::Object(written) = Llama::new(config.clone(), tch::Device::Cpu).config() else { unreachable!() };
+        assert_eq!(Fields(written).read().unwrap(), config);
+    }
+}

@@ -3,8 +3,17 @@
 
 pub mod corpus;
 pub mod cover;
+mod group;
 mod job;
 mod launched;
+pub mod phases;
+pub mod soak;
 
+pub use group::{Ended, Group};
 pub use job::Job;
 pub use launched::{Launched, Outcome, is_gone, says, signal, stagecoach, until};
+
+/// A tiny Llama of two layers as Hugging Face's tools write it, with a tokenizer for the corpus of [`corpus`].
+pub fn hugging_face() -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("hugging_face/tiny-llama")
+}

@@ -1,15 +1,13 @@
 //! Text from a trained model, on one process.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
-use stagecoach_checkpoint::{Depth, ModelFiles, Place, RealVolume, Volume, layout, newest, open};
+use anyhow::{Result, ensure};
 use stagecoach_data::Tokenizer;
 use stagecoach_pipeline::{Partition, Placement};
 use tch::{Device, Kind, Tensor};
 
 use crate::execute::{Shape, Stage};
-use crate::fatal::Fatal;
 use crate::model::{Architecture, Llama, LlamaConfig};
 use crate::optimize::Hyper;
 use crate::state;
@@ -34,12 +32,12 @@ impl Default for Sampling {
 }
 
 /// `prompt` and what the model at `path` makes of it: a Hugging Face model directory, a checkpoint's folder, or a job's,
-/// whose newest intact checkpoint it is then.
+/// whose newest checkpoint it is then. A checkpoint's weights are proven by their hashes.
 ///
 /// # Errors
 /// If there is no model there, it is damaged, or it is none that this trainer computes.
 pub fn sample(path: &Path, prompt: &str, sampling: Sampling) -> Result<String> {
-    let folder = find(path)?;
+    let folder = state::find_model(Path::new(""), path)?;
     let config = LlamaConfig::from_hugging_face(&folder)?;
     let longest = config.max_position_embeddings;
     let tokenizer = folder.join("tokenizer.json");
@@ -60,7 +58,7 @@ pub fn sample(path: &Path, prompt: &str, sampling: Sampling) -> Result<String> {
             device: Device::Cpu,
         },
     );
-    state::load_model(&ModelFiles::open(&folder)?, &architecture, &stage)?;
+    state::Source::open(&folder)?.load(&architecture, &stage)?;
     let mut ids: Vec<i64> = tokenizer.begin_of_text().into_iter().map(i64::from).collect();
     ids.extend(tokenizer.encode(prompt)?.into_iter().map(i64::from));
     ensure!(!ids.is_empty(), "this tokenizer has no token that begins a text: give a --prompt");
@@ -78,31 +76,6 @@ pub fn sample(path: &Path, prompt: &str, sampling: Sampling) -> Result<String> {
     }
     let words: Vec<u32> = ids.iter().map(|&id| id as u32).filter(|id| Some(*id) != tokenizer.begin_of_text()).collect();
     Ok(tokenizer.decode(&words)?)
-}
-
-/// The model directory that `path` means. A checkpoint's bytes are proven first.
-fn find(path: &Path) -> Result<PathBuf> {
-    let place = Place::find(path)?;
-    let volume = RealVolume::new(&place.root);
-    let step = match place.step {
-        Some(step) => {
-            open(&volume, step).and_then(|loaded| loaded.verify()).map_err(Fatal::from)?;
-            step
-        }
-        None if path.join("config.json").exists() => return Ok(place.root),
-        None => {
-            let found = newest(&volume, Depth::Contents, &[]).map_err(Fatal::from)?;
-            found.damage.iter().for_each(|damage| tracing::warn!("passed over: {damage}"));
-            let loaded = found.loaded.with_context(|| {
-                format!(
-                    "{} holds no model: expected a Hugging Face model directory, a checkpoint's folder, or a job's with a checkpoint",
-                    path.display()
-                )
-            })?;
-            loaded.manifest().step
-        }
-    };
-    Ok(volume.display(&layout::checkpoint(step)))
 }
 
 /// The token after `context`; `draw` is uniform in [0, 1).

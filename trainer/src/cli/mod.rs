@@ -13,7 +13,10 @@ use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
 use stagecoach_api::contract::ExitCode;
-use stagecoach_checkpoint::{RealVolume, Volume};
+use stagecoach_checkpoint::{CheckpointError, RealVolume, Volume};
+
+use crate::fatal::Fatal;
+use crate::launch::LaunchError;
 
 /// Trains language models through a pipeline of stages: as pods on Kubernetes, or as processes on this machine.
 #[derive(Debug, Parser)]
@@ -64,13 +67,36 @@ pub fn main(mount: Mount) -> i32 {
     }
 }
 
-/// Prints what went wrong in a sentence; the exit code of the contract if the error has one.
+/// Prints what went wrong in a sentence.
 fn finish(result: anyhow::Result<()>) -> i32 {
     match result {
         Ok(()) => ExitCode::Done.code(),
         Err(error) => {
-            eprintln!("stagecoach: {error:#}");
-            error.downcast_ref::<crate::fatal::Fatal>().map_or(ExitCode::Failure, |f| f.kind.exit_code()).code()
+            eprintln!("stagecoach: {}", sentence(&error));
+            exit_code(&error).code()
         }
+    }
+}
+
+/// The error and its causes, without those that it tells itself.
+fn sentence(error: &anyhow::Error) -> String {
+    error.chain().skip(1).fold(error.to_string(), |said, cause| match cause.to_string() {
+        cause if said.contains(&cause) => said,
+        cause => format!("{said}: {cause}"),
+    })
+}
+
+/// A request that can't be met is 1; damage, and a volume that fails, have a code of their own.
+fn exit_code(error: &anyhow::Error) -> ExitCode {
+    if let Some(fatal) = error.downcast_ref::<Fatal>() {
+        return fatal.kind.exit_code();
+    }
+    if let Some(refused) = error.downcast_ref::<LaunchError>() {
+        return refused.exit_code();
+    }
+    match error.downcast_ref::<CheckpointError>() {
+        None | Some(CheckpointError::Content { .. }) => ExitCode::Failure,
+        Some(CheckpointError::FencedOff { .. }) => ExitCode::PeerLost,
+        Some(_) => ExitCode::Storage,
     }
 }

@@ -30,7 +30,7 @@ impl Plan {
     pub(super) fn main(self) -> anyhow::Result<()> {
         let settings = Settings::new(self.job.read()?, &self.job.workspace)?;
         let stages = settings.job.spec.stages as usize;
-        let tokenizer = tokenizer_vocabulary(&settings.data).or(settings.llama.vocab_size.map(|n| n as usize));
+        let tokenizer = tokenizer_vocabulary(&settings.data).or(settings.vocab_size);
         let vocabulary = settings.vocabulary(tokenizer.ok_or_else(|| {
             Fatal::invalid("spec.model.llama.vocabSize: planning with a tokenizer file needs it written down")
         })?)?;

@@ -97,7 +97,7 @@ impl Run {
 
 fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path) -> Result<i32, Refusal> {
     let master_port = wanted_port()?;
-    let program = Program::own()?;
+    let program = Program::own();
     let mut record = Record::open(folder)?;
     // Logs are this run's; a result is no longer one once training starts again.
     folder.begin()?;

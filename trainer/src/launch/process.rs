@@ -29,13 +29,11 @@ pub struct Program {
 }
 
 impl Program {
-    /// This binary, as a pod's container runs it.
-    ///
-    /// # Errors
-    /// The operating system's, which may not know where this binary is.
-    pub fn own() -> Result<Self, LaunchError> {
-        let path = std::env::current_exe().map_err(LaunchError::system("find this program's own file"))?;
-        Ok(Self { path, arguments: stagecoach_api::contract::CONTAINER_ARGS.map(Into::into).into() })
+    /// This very program, as a pod's container runs it: by the kernel's link, so that all attempts run one version, also
+    /// when the file is replaced meanwhile.
+    pub fn own() -> Self {
+        let arguments = stagecoach_api::contract::CONTAINER_ARGS.map(Into::into).into();
+        Self { path: "/proc/self/exe".into(), arguments }
     }
 }
 
@@ -77,6 +75,7 @@ impl Process {
         let clone = || log.try_clone().map_err(LaunchError::storage("open the log", &folder.log(stage)));
         let mut command = Command::new(&program.path);
         command
+            .arg0(env!("CARGO_PKG_NAME"))
             .args(&program.arguments)
             .envs(env.to_vars())
             .env(EVENTS_VARIABLE, "json")

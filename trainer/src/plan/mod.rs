@@ -5,6 +5,8 @@ mod layout;
 mod progress;
 mod settings;
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 use stagecoach_checkpoint::Fence;
 use stagecoach_data::Prepared;
@@ -32,6 +34,8 @@ pub struct Plan {
     pub fence: Fence,
     /// Where training goes on: from the checkpoint of `progress.step`, or from fresh weights at step 0.
     pub progress: Progress,
+    /// Where fresh weights come from instead, below the volume's root: a Hugging Face model directory.
+    pub initial: Option<PathBuf>,
     /// The schedule's name.
     pub schedule: String,
     /// Layers of each chunk.

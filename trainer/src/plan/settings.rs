@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use stagecoach_api::PipelineJob;
 use stagecoach_api::job::{
     AdamW, BuiltIn, Data, Device, Evaluation, LearningRateSchedule, Length, Llama, Model, Optimizer, Precision,
-    Tokenizer, Training, Transport,
+    Pretrained, Tokenizer, Training, Transport,
 };
 use stagecoach_data::{Prepared, TokenizerSource};
 
@@ -21,8 +21,12 @@ pub struct Settings {
     pub job: PipelineJob,
     /// The volume.
     pub workspace: PathBuf,
-    /// The model's part.
-    pub llama: Llama,
+    /// The model; its words are the tokenizer's where `vocab_size` is none.
+    pub model: LlamaConfig,
+    /// Words of the model, if the job or the directory says how many.
+    pub vocab_size: Option<usize>,
+    /// Where its weights come from before the first step, below the volume's root; fresh ones if none.
+    pub initial: Option<PathBuf>,
     /// The corpus.
     pub data: Data,
     /// Batch, optimizer and learning rate.
@@ -44,24 +48,30 @@ impl Settings {
                 "spec.trainer.type is Custom: this is the built-in trainer, run your own command",
             ));
         };
-        let Model::Llama(llama) = model else {
-            return Err(Fatal::invalid(
-                "spec.model.type: this version trains Llama from fresh weights only, set it to Llama",
-            ));
+        let from = job.spec.checkpoint.init_from.as_ref().map(|from| PathBuf::from(&from.path));
+        let (config, vocab_size, initial) = match model {
+            Model::Llama(llama) => (llama_config(llama), llama.vocab_size.map(|size| size as usize), from),
+            Model::Pretrained(_) if from.is_some() => {
+                return Err(Fatal::invalid(
+                    "spec.checkpoint.initFrom: a model of type Pretrained brings its weights along, set one of both",
+                ));
+            }
+            Model::Pretrained(pretrained) => pretrained_config(workspace, pretrained)?,
         };
+        if data.sequence_length as usize > config.max_position_embeddings {
+            return Err(Fatal::invalid(format!(
+                "spec.data.sequenceLength is {}, and the model is made for {} at most",
+                data.sequence_length, config.max_position_embeddings
+            )));
+        }
         if training.precision != Precision::Float32 {
             return Err(Fatal::invalid("spec.training.precision: this version computes in Float32 only"));
-        }
-        if job.spec.checkpoint.init_from.is_some() {
-            return Err(Fatal::invalid(
-                "spec.checkpoint.initFrom: this version starts from fresh weights or its own checkpoints",
-            ));
         }
         if job.spec.pipeline.transport == Transport::Nccl {
             return Err(Fatal::invalid("spec.pipeline.transport: this version has Tcp, Shm and Auto, not Nccl"));
         }
-        let (llama, data, training) = (llama.clone(), data.clone(), training.clone());
-        Ok(Settings { workspace: workspace.to_owned(), llama, data, training, job })
+        let (data, training) = (data.clone(), training.clone());
+        Ok(Settings { workspace: workspace.to_owned(), model: config, vocab_size, initial, data, training, job })
     }
 
     /// The job's own folder.
@@ -110,25 +120,7 @@ impl Settings {
 
     /// The model over `vocabulary` words.
     pub fn architecture(&self, vocabulary: usize, device: tch::Device) -> Box<dyn Architecture> {
-        Box::new(crate::model::Llama::new(self.llama_config(vocabulary), device))
-    }
-
-    fn llama_config(&self, vocabulary: usize) -> LlamaConfig {
-        let l = &self.llama;
-        LlamaConfig {
-            hidden_size: l.hidden_size as usize,
-            num_hidden_layers: l.num_hidden_layers as usize,
-            num_attention_heads: l.num_attention_heads as usize,
-            num_key_value_heads: l.key_value_heads() as usize,
-            head_dim: l.head_dim() as usize,
-            intermediate_size: l.intermediate_size as usize,
-            vocab_size: vocabulary,
-            max_position_embeddings: l.max_position_embeddings as usize,
-            rope_theta: l.rope_theta,
-            rms_norm_eps: l.rms_norm_eps,
-            tie_word_embeddings: l.tie_word_embeddings,
-            initializer_range: l.initializer_range,
-        }
+        Box::new(crate::model::Llama::new(LlamaConfig { vocab_size: vocabulary, ..self.model.clone() }, device))
     }
 
     /// The model's words: `llama.vocabSize`, or the tokenizer's.
@@ -136,12 +128,15 @@ impl Settings {
     /// # Errors
     /// If the model has fewer words than the tokenizer.
     pub fn vocabulary(&self, tokenizer: usize) -> Result<usize, Fatal> {
-        match self.llama.vocab_size.map(|size| size as usize) {
-            Some(size) if size < tokenizer => Err(Fatal::invalid(format!(
+        match (self.vocab_size, &self.job.spec.model) {
+            (Some(size), Some(Model::Pretrained(from))) if size < tokenizer => Err(Fatal::invalid(format!(
+                "the model in {} has {size} words and the tokenizer {tokenizer}: set spec.data.tokenizer to the model's own",
+                from.path
+            ))),
+            (Some(size), _) if size < tokenizer => Err(Fatal::invalid(format!(
                 "spec.model.llama.vocabSize is {size}, the tokenizer has {tokenizer} words: raise it or leave it out"
             ))),
-            Some(size) => Ok(size),
-            None => Ok(tokenizer),
+            (size, _) => Ok(size.unwrap_or(tokenizer)),
         }
     }
 
@@ -203,7 +198,7 @@ impl Settings {
     /// What decides the numbers: model, data and training, without what only says how long, where, or how often to look.
     pub fn identity(&self, prepared: &Prepared, training_sequences: u64) -> serde_json::Value {
         let training = &self.training;
-        serde_json::json!({
+        let mut identity = serde_json::json!({
             "model": self.job.spec.model,
             "data": {
                 "corpus": prepared.corpus_hash,
@@ -221,7 +216,11 @@ impl Settings {
                 "optimizer": training.optimizer,
                 "learningRate": training.learning_rate,
             },
-        })
+        });
+        if let Some(from) = &self.job.spec.checkpoint.init_from {
+            identity["initFrom"] = from.path.clone().into();
+        }
+        identity
     }
 
     /// The fields that all stages must agree on, by path: a mismatch is refused with their names.
@@ -249,6 +248,34 @@ fn flatten(path: &str, value: &serde_json::Value, into: &mut std::collections::B
             into.insert(path.to_owned(), leaf.to_string());
         }
     }
+}
+
+fn llama_config(l: &Llama) -> LlamaConfig {
+    LlamaConfig {
+        hidden_size: l.hidden_size as usize,
+        num_hidden_layers: l.num_hidden_layers as usize,
+        num_attention_heads: l.num_attention_heads as usize,
+        num_key_value_heads: l.key_value_heads() as usize,
+        head_dim: l.head_dim() as usize,
+        intermediate_size: l.intermediate_size as usize,
+        vocab_size: l.vocab_size.unwrap_or_default() as usize,
+        max_position_embeddings: l.max_position_embeddings as usize,
+        rope_theta: l.rope_theta,
+        rms_norm_eps: l.rms_norm_eps,
+        tie_word_embeddings: l.tie_word_embeddings,
+        initializer_range: l.initializer_range,
+    }
+}
+
+/// What the directory says.
+fn pretrained_config(
+    workspace: &Path,
+    from: &Pretrained,
+) -> Result<(LlamaConfig, Option<usize>, Option<PathBuf>), Fatal> {
+    let wrong = |e: &dyn std::fmt::Display| Fatal::invalid(format!("spec.model.pretrained.path: {e}"));
+    let path = crate::state::find_model(workspace, Path::new(&from.path)).map_err(|e| wrong(&e))?;
+    let config = LlamaConfig::from_hugging_face(&workspace.join(&path)).map_err(|e| wrong(&e))?;
+    Ok((config.clone(), Some(config.vocab_size), Some(from.path.clone().into())))
 }
 
 /// The vocabulary a job will have, before its data has been read: for planning without a corpus.

@@ -1,7 +1,7 @@
 //! Weights and moments from files into a stage. Both are found by their global names, so a stage takes what it holds,
 //! whoever wrote it.
 
-use stagecoach_checkpoint::{CheckpointError, Dtype, Loaded};
+use stagecoach_checkpoint::{CheckpointError, Dtype, Loaded, TensorEntry};
 use tch::{Kind, Tensor};
 
 use super::{FIRST_MOMENT, SECOND_MOMENT};
@@ -13,29 +13,32 @@ use crate::model::ParameterSpec;
 /// # Errors
 /// Damage, and a tensor that is missing or has another shape or dtype.
 pub fn load_checkpoint(loaded: &Loaded, stage: &mut Stage, updates: u64) -> Result<(), CheckpointError> {
-    let wrong = |problem: String| CheckpointError::Content { path: loaded.folder().into(), problem };
     for (index, parameter) in stage.parameters.iter().enumerate() {
         let moments = stage.optimizer.moments(index);
         let parts = [("", &parameter.value), (FIRST_MOMENT, &moments.exp_avg), (SECOND_MOMENT, &moments.exp_avg_sq)];
         for (suffix, tensor) in parts {
             let name = format!("{}{suffix}", parameter.spec.name);
-            let entry = loaded
-                .tensor(&name)
-                .ok_or_else(|| wrong(format!("has no tensor {name}, which this model has: it is another model's")))?;
-            fits(&name, entry.dtype, &entry.shape, &parameter.spec).map_err(wrong)?;
-            fill(tensor, &loaded.read(entry)?);
+            fill(tensor, &loaded.read(find(loaded, &name, &parameter.spec)?)?);
         }
     }
     stage.optimizer.set_updates(updates);
     Ok(())
 }
 
-fn fits(name: &str, dtype: Dtype, shape: &[usize], spec: &ParameterSpec) -> Result<(), String> {
-    let found: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
-    if found == spec.shape && dtype == Dtype::F32 {
-        return Ok(());
+/// The tensor `name`, which has the form of the parameter `spec`.
+pub(super) fn find<'l>(
+    loaded: &'l Loaded,
+    name: &str,
+    spec: &ParameterSpec,
+) -> Result<&'l TensorEntry, CheckpointError> {
+    let wrong = |problem: String| CheckpointError::Content { path: loaded.folder().into(), problem };
+    let entry = loaded.tensor(name);
+    let entry =
+        entry.ok_or_else(|| wrong(format!("has no tensor {name}, which this model has: it is another model's")))?;
+    if entry.dtype == Dtype::F32 && entry.shape.iter().map(|&dim| dim as i64).eq(spec.shape.iter().copied()) {
+        return Ok(entry);
     }
-    Err(format!("{name} is {dtype:?}{found:?} there, the model has F32{:?}", spec.shape))
+    Err(wrong(format!("has {name} as {:?}{:?}, the model as F32{:?}", entry.dtype, entry.shape, spec.shape)))
 }
 
 /// Copies little-endian fp32 values into a tensor of their number.

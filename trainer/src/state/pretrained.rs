@@ -55,3 +55,144 @@ pub fn load_model(files: &ModelFiles, architecture: &dyn Architecture, stage: &S
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use stagecoach_checkpoint::{Dtype, TensorView};
+    use stagecoach_pipeline::{Partition, Placement};
+    use tch::{Device, Kind, Tensor};
+
+    use super::*;
+    use crate::execute::Shape;
+    use crate::model::{Llama, LlamaConfig};
+    use crate::optimize::Hyper;
+
+    type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
+
+    fn llama(tied: bool) -> Llama {
+        let config = LlamaConfig {
+            hidden_size: 8,
+            num_hidden_layers: 2,
+            num_attention_heads: 2,
+            num_key_value_heads: 1,
+            head_dim: 4,
+            intermediate_size: 12,
+            vocab_size: 10,
+            max_position_embeddings: 16,
+            rope_theta: 10_000.0,
+            rms_norm_eps: 1e-6,
+            tie_word_embeddings: tied,
+            initializer_range: 0.02,
+        };
+        Llama::new(config, Device::Cpu)
+    }
+
+    /// The model's tensors; each value is one of the four types' own, so that all four convert exactly.
+    fn tensors(model: &Llama) -> Tensors {
+        let whole = Part { layers: 0..model.layers(), first: true, last: true };
+        let kinds = [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::F64];
+        let make = |(at, spec): (usize, crate::model::ParameterSpec)| {
+            let count = spec.shape.iter().product::<i64>() as usize;
+            let values = (0..count).map(|i| (i % 200) as f32 / 64.0 - at as f32);
+            let dtype = kinds[at % 4];
+            let bytes = values.flat_map(|value| match dtype {
+                Dtype::F64 => f64::from(value).to_le_bytes().to_vec(),
+                Dtype::F32 => value.to_le_bytes().to_vec(),
+                Dtype::BF16 => value.trunc().to_le_bytes()[2..].to_vec(),
+                _ => half(value.trunc()).to_le_bytes().to_vec(),
+            });
+            let shape = spec.shape.iter().map(|&dim| dim as usize).collect();
+            (spec.name, (dtype, shape, bytes.collect()))
+        };
+        model.parameters(&whole).into_iter().enumerate().map(make).collect()
+    }
+
+    /// A whole number as binary16.
+    fn half(value: f32) -> u16 {
+        let bits = value.to_bits();
+        let exponent = (bits >> 23 & 0xff) as i32 - 127 + 15;
+        let magnitude = if value == 0.0 { 0 } else { (exponent as u32) << 10 | bits >> 13 & 0x3ff };
+        (bits >> 16 & 0x8000 | magnitude) as u16
+    }
+
+    fn files(tensors: &Tensors) -> (tempfile::TempDir, ModelFiles) {
+        let folder = tempfile::tempdir().unwrap();
+        let views = tensors.iter().map(|(name, (dtype, shape, bytes))| {
+            (name.as_str(), TensorView::new(*dtype, shape.clone(), bytes).unwrap())
+        });
+        std::fs::write(folder.path().join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+        let files = ModelFiles::open(folder.path()).unwrap();
+        (folder, files)
+    }
+
+    fn stage(model: &Llama, rank: usize, layers: &[usize]) -> Stage {
+        let shape = Shape {
+            architecture: model,
+            placement: &Placement::linear(layers.len()),
+            partition: &Partition { layers: layers.to_vec() },
+            seed: 1,
+            hyper: Hyper { beta1: 0.0, beta2: 0.0, epsilon: 1.0, weight_decay: 0.0, decay_all: false },
+            recompute: false,
+            device: Device::Cpu,
+        };
+        Stage::build(rank, &shape)
+    }
+
+    fn refusal(model: &Llama, change: impl FnOnce(&mut Tensors)) -> String {
+        let mut tensors = tensors(model);
+        change(&mut tensors);
+        check_model(&files(&tensors).1, model).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_stage_gets_its_own_weights_as_fp32() {
+        for tied in [false, true] {
+            let model = llama(tied);
+            let tensors = tensors(&model);
+            let (_folder, files) = files(&tensors);
+            for (rank, layers) in [(0, &[2][..]), (0, &[1, 1]), (1, &[1, 1]), (2, &[1, 1, 0])] {
+                let stage = stage(&model, rank, layers);
+                load_model(&files, &model, &stage).unwrap();
+                for parameter in stage.parameters.iter() {
+                    let (dtype, shape, bytes) = &tensors[&parameter.spec.name];
+                    let kind = match dtype {
+                        Dtype::F32 => Kind::Float,
+                        Dtype::F16 => Kind::Half,
+                        Dtype::BF16 => Kind::BFloat16,
+                        _ => Kind::Double,
+                    };
+                    let shape: Vec<i64> = shape.iter().map(|&dim| dim as i64).collect();
+                    let expected = Tensor::from_data_size(bytes, &shape, kind).to_kind(Kind::Float);
+                    assert!(parameter.value.equal(&expected), "{}", parameter.spec.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn another_models_weights_are_refused_by_name() {
+        let (untied, tied) = (llama(false), llama(true));
+        let first = "lm_head.weight";
+        let second = "model.embed_tokens.weight";
+        let said = refusal(&untied, |t| drop((t.remove(second), t.remove(first))));
+        assert!(said.contains("has no tensor lm_head.weight, which this model has as [10, 8]"), "{said}");
+        let said = refusal(&untied, |t| t.get_mut(second).unwrap().1 = vec![8, 10]);
+        assert!(said.contains(second) && said.contains("[8, 10]") && said.contains("F32[10, 8]"), "{said}");
+        let said = refusal(&tied, |t| drop(t.insert(second.into(), (Dtype::U8, vec![10, 8], vec![0; 80]))));
+        assert!(said.contains("U8[10, 8]"), "{said}");
+        let bias = "model.layers.1.self_attn.q_proj.bias";
+        let said = refusal(&tied, |t| drop(t.insert(bias.into(), (Dtype::F32, vec![1], vec![0; 4]))));
+        assert!(said.contains(&format!("has a tensor {bias}, which this architecture has no place for")), "{said}");
+    }
+
+    #[test]
+    fn what_never_is_a_weight_of_ours_is_ignored() {
+        let model = llama(true);
+        let mut tensors = tensors(&model);
+        tensors.insert(names::HEAD.into(), (Dtype::F32, vec![1], vec![0; 4]));
+        tensors.insert("model.layers.0.self_attn.rotary_emb.inv_freq".into(), (Dtype::F32, vec![1], vec![0; 4]));
+        check_model(&files(&tensors).1, &model).unwrap();
+    }
+}

@@ -146,8 +146,9 @@ pub fn run(
         },
     );
     watch.doing("loading");
-    let model = architecture.all_parameters();
-    resume::load(volume, &member, &mut plan, &model, &mut stage, damage)?.into_iter().for_each(note);
+    let workspace = &settings.workspace;
+    let notes = resume::load(volume, &member, &mut plan, workspace, architecture.as_ref(), &mut stage, damage)?;
+    notes.into_iter().for_each(note);
     let batches = Batches::open(settings, &plan, rank, placement, device)?;
     watch.doing("opening links");
     let addresses: Vec<String> = roster.members.iter().map(|hello| hello.data_address.clone()).collect();

@@ -1,17 +1,20 @@
 //! Stage 0 before the group forms: tokens, then the plan.
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use stagecoach_api::contract::FailureKind;
-use stagecoach_checkpoint::{Damage, Volume};
+use stagecoach_checkpoint::{CheckpointError, Damage, Volume};
 use stagecoach_data::Dataset;
 use stagecoach_group::{Coordinator, Rules};
 
 use super::resume::{choose, take_fence};
 use super::{Watch, tell};
 use crate::fatal::Fatal;
+use crate::model::Architecture;
 use crate::observe::{Event, Sink};
 use crate::plan::{Plan, Settings, layout};
+use crate::state::{self, Source};
 
 /// Between two reports of the same work.
 const REPORT_EVERY: Duration = Duration::from_millis(200);
@@ -69,11 +72,14 @@ pub(super) fn prepare(
     watch.doing("choosing the checkpoint");
     let mut notes = layout.notes.clone();
     let fence = take_fence(volume, &mut notes)?;
-    let chosen = choose(volume, &identity, &architecture.all_parameters(), &[])?;
+    let chosen = choose(volume, &identity, architecture.as_ref(), &[])?;
     notes.extend(chosen.notes);
     let mut progress = chosen.progress;
+    let mut initial = None;
     if progress.step == 0 {
         progress.decay_steps = settings.training.learning_rate.decay_steps.unwrap_or(steps);
+        initial = find_initial(settings, architecture.as_ref(), &dataset)?;
+        notes.extend(initial.as_ref().map(|path| format!("starting from the weights in {}", path.display())));
     }
     let plan = Plan {
         vocab_size,
@@ -81,6 +87,7 @@ pub(super) fn prepare(
         identity,
         fence,
         progress,
+        initial,
         schedule: layout.schedule.name.clone(),
         partition: layout.partition.layers.clone(),
         programs: layout.programs.to_text(),
@@ -92,4 +99,34 @@ pub(super) fn prepare(
         prepared,
     };
     Ok(Planned { plan, damage: chosen.damage, notes })
+}
+
+/// The model directory to start from, if the job names one, looked into before anybody loads from it.
+fn find_initial(
+    settings: &Settings,
+    architecture: &dyn Architecture,
+    dataset: &Dataset,
+) -> Result<Option<PathBuf>, Fatal> {
+    let Some(path) = &settings.initial else { return Ok(None) };
+    let unusable = |error: CheckpointError| match error {
+        CheckpointError::Io { .. } => Fatal::from(error),
+        other => Fatal::invalid(format!("could not start from {}: {other}", path.display())),
+    };
+    let path = state::find_model(&settings.workspace, path).map_err(unusable)?;
+    let folder = settings.workspace.join(&path);
+    Source::open(&folder).and_then(|source| source.check(architecture)).map_err(unusable)?;
+    let theirs = folder.join("tokenizer.json");
+    let read = |path: &Path| -> Option<serde_json::Value> { serde_json::from_slice(&std::fs::read(path).ok()?).ok() };
+    let (ours, _) = dataset.tokenizer_files();
+    if let (Some(theirs_read), Some(ours)) = (read(&theirs), read(&ours))
+        && theirs_read != ours
+    {
+        return Err(Fatal::invalid(format!(
+            "the weights in {} were trained with another tokenizer than this job's: set spec.data.tokenizer to \
+             {{type: File, file: {{path: {}}}}}",
+            folder.display(),
+            path.join("tokenizer.json").display()
+        )));
+    }
+    Ok(Some(path))
 }

@@ -1,6 +1,8 @@
 //! Where training goes on: stage 0 takes the fence, then chooses the newest checkpoint of this very job; every stage
 //! proves the bytes that it loads, and what any of them finds damaged is passed over by all.
 
+use std::path::Path;
+
 use serde_json::Value;
 use stagecoach_checkpoint::{
     CheckpointError, Damage, Depth, Fence, Found, Volume, differences, newest, open, set_aside, sweep,
@@ -10,9 +12,9 @@ use stagecoach_group::Member;
 use super::{gather, topic};
 use crate::execute::Stage;
 use crate::fatal::Fatal;
-use crate::model::ParameterSpec;
+use crate::model::Architecture;
 use crate::plan::{Plan, Progress};
-use crate::state;
+use crate::state::{self, Source};
 
 /// What stage 0 chose.
 #[derive(Debug)]
@@ -44,7 +46,7 @@ pub(super) fn take_fence(volume: &dyn Volume, notes: &mut Vec<String>) -> Result
 pub(super) fn choose(
     volume: &dyn Volume,
     identity: &Value,
-    model: &[ParameterSpec],
+    architecture: &dyn Architecture,
     known: &[Damage],
 ) -> Result<Chosen, Fatal> {
     let Found { loaded, damage, foreign } = newest(volume, Depth::Sizes, known)?;
@@ -52,7 +54,7 @@ pub(super) fn choose(
     let Some(loaded) = loaded else { return Ok(Chosen { progress: Progress::default(), damage, notes }) };
     let about = &loaded.manifest().about;
     let mut different: Vec<String> = differences(identity, &about.identity).iter().map(ToString::to_string).collect();
-    different.extend(state::first_difference(model, loaded.manifest()));
+    different.extend(state::first_difference(&architecture.all_parameters(), loaded.manifest()));
     if !different.is_empty() {
         return Err(Fatal::invalid(format!(
             "the checkpoints in {} are another job's: {}; set spec.storage.path to another folder, or start over with --fresh",
@@ -66,6 +68,17 @@ pub(super) fn choose(
     Ok(Chosen { progress, damage, notes })
 }
 
+/// Fills `stage`'s weights from a model directory. Damage there is nobody's checkpoint's: it ends the start.
+fn start_from(folder: &Path, architecture: &dyn Architecture, stage: &Stage) -> Result<(), CheckpointError> {
+    let loaded = Source::open(folder).and_then(|source| source.load(architecture, stage));
+    loaded.map_err(|error| match error {
+        CheckpointError::Damaged(damage) => {
+            CheckpointError::Content { path: folder.to_owned(), problem: format!("is damaged: {damage}") }
+        }
+        other => other,
+    })
+}
+
 /// Fills `stage` from the checkpoint that stage 0 has chosen, or from an older one if any stage finds that one damaged:
 /// then `plan.progress` changes, on all stages alike. `chosen` is stage 0's. What people should know comes back.
 ///
@@ -75,14 +88,15 @@ pub(super) fn load(
     volume: &dyn Volume,
     member: &Member,
     plan: &mut Plan,
-    model: &[ParameterSpec],
+    workspace: &Path,
+    architecture: &dyn Architecture,
     stage: &mut Stage,
     mut damage: Vec<Damage>,
 ) -> Result<Vec<String>, Fatal> {
     let mut notes = Vec::new();
     loop {
         let mine = match plan.progress.step {
-            0 => Ok(()),
+            0 => plan.initial.as_ref().map_or(Ok(()), |path| start_from(&workspace.join(path), architecture, stage)),
             step => open(volume, step).and_then(|loaded| state::load_checkpoint(&loaded, stage, plan.progress.updates)),
         };
         let mine: Option<Damage> = match mine {
@@ -95,7 +109,7 @@ pub(super) fn load(
         }
         if stage.rank == 0 {
             damage.extend(found);
-            let again = choose(volume, &plan.identity, model, &damage)?;
+            let again = choose(volume, &plan.identity, architecture, &damage)?;
             (damage, notes) = (again.damage, again.notes);
             let progress = serde_json::to_vec(&again.progress).map_err(|e| Fatal::invalid(e.to_string()))?;
             member.tell(topic::LOAD, progress)?;

@@ -107,7 +107,7 @@ impl Row {
             ("damaged", Some(problem)) => format!("set aside in {}: {problem}", self.path),
             ("foreign", Some(problem)) => format!("{} {problem}", self.path),
             (_, Some(problem)) => format!("damaged: {problem}"),
-            (_, None) => "files are there".into(),
+            (_, None) => "sizes match".into(),
         };
         vec![
             or_dash(self.step.map(|step| step.to_string())),

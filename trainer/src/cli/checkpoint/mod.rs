@@ -13,11 +13,6 @@ mod verify;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use stagecoach_api::contract::{ExitCode, FailureKind};
-use stagecoach_checkpoint::CheckpointError;
-
-use crate::fatal::Fatal;
-use crate::launch::LaunchError;
 
 /// Look at a job's checkpoints, prove them, prune them; take models in and out.
 #[derive(Debug, Args)]
@@ -48,31 +43,14 @@ enum Command {
 impl Checkpoint {
     pub(super) fn main(self) -> anyhow::Result<()> {
         let json = self.json;
-        let done = match self.command {
+        match self.command {
             Command::List(list) => list.main(json),
             Command::Show(show) => show.main(json),
             Command::Verify(verify) => verify.main(json),
             Command::Prune(prune) => prune.main(json),
             Command::Export(export) => export.main(json),
             Command::Import(import) => import.main(json),
-        };
-        done.map_err(with_exit_code)
-    }
-}
-
-/// Damage and a volume that fails get the exit code of the contract; a request that can't be met is 1.
-fn with_exit_code(error: anyhow::Error) -> anyhow::Error {
-    let error = match error.downcast::<CheckpointError>() {
-        Ok(content @ CheckpointError::Content { .. }) => return content.into(),
-        Ok(error) => return Fatal::from(error).into(),
-        Err(error) => error,
-    };
-    match error.downcast::<LaunchError>() {
-        Ok(error) if error.exit_code() == ExitCode::Storage => {
-            Fatal::new(FailureKind::Storage, error.to_string()).into()
         }
-        Ok(error) => error.into(),
-        Err(error) => error,
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Prune {
     /// Keep so many of the newest.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     keep_last: u32,
-    /// Keep every checkpoint whose step is a multiple of this too; 0 for none.
+    /// Keep the first checkpoint at or after every multiple of so many steps too; 0 for none.
     #[arg(long, value_name = "N", default_value_t = 0)]
     keep_every: u64,
     /// Only tell what would be removed.

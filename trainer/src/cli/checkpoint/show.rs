@@ -77,8 +77,7 @@ fn text(job: &Checkpoints, manifest: &Manifest) -> String {
     let (weights, moments) = (weights(manifest), optimizer(manifest));
     let number = |n: usize| thousands(n as f64);
     let mut rows = vec![
-        vec!["checkpoint".to_owned(), job.path(manifest.step).display().to_string()],
-        vec!["step".into(), manifest.step.to_string()],
+        vec!["step".to_owned(), manifest.step.to_string()],
         vec!["committed".into(), job.committed_at(manifest.step).unwrap_or_else(|| "-".into())],
         vec!["attempt".into(), about.attempt.to_string()],
         vec!["fence".into(), manifest.fence.to_string()],

@@ -1,0 +1,115 @@
+//! A group of stages started as an operator would: one process each, told everything by its environment, no launcher.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::phases::{send, stop};
+use crate::{Job, stagecoach, until};
+
+/// Stages that run. Killed when dropped.
+#[derive(Debug)]
+pub struct Group {
+    stages: Vec<Child>,
+    folder: PathBuf,
+}
+
+/// How a stage ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its exit code; none if a signal ended it.
+    pub code: Option<i32>,
+    /// Its termination message; null without one.
+    pub words: serde_json::Value,
+    /// What it printed.
+    pub log: String,
+}
+
+impl Group {
+    /// Starts `job` in `workspace` as the attempt `attempt` of the job with this UID. Its job file, logs and termination
+    /// messages lie in a folder of their own.
+    pub fn start(workspace: &Path, job: &Job, uid: &str, attempt: u64) -> Group {
+        let folder = workspace.join(format!("{uid}-{attempt}"));
+        std::fs::create_dir(&folder).unwrap();
+        let config = folder.join("job.yaml");
+        std::fs::write(&config, job.yaml()).unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let start = |rank: usize| {
+            let log = std::fs::File::create(log(&folder, rank)).unwrap();
+            Command::new(stagecoach())
+                .arg("stage")
+                .envs([("MASTER_ADDR", "127.0.0.1"), ("POD_IP", "127.0.0.1"), ("LOCAL_RANK", "0")])
+                .env("MASTER_PORT", port.to_string())
+                .env("RANK", rank.to_string())
+                .env("WORLD_SIZE", job.stages.to_string())
+                .env("STAGECOACH_STAGE", rank.to_string())
+                .env("STAGECOACH_STAGES", job.stages.to_string())
+                .env("STAGECOACH_JOB", &job.name)
+                .env("STAGECOACH_JOB_UID", uid)
+                .env("STAGECOACH_ATTEMPT", attempt.to_string())
+                .env("STAGECOACH_CONFIG", &config)
+                .env("STAGECOACH_WORKSPACE", workspace)
+                .env("POD_UID", format!("{uid}-{attempt}-{rank}"))
+                .env("STAGECOACH_HTTP_PORT", "0")
+                .env("STAGECOACH_TERMINATION_LOG", words(&folder, rank))
+                .stdin(Stdio::null())
+                .stdout(log.try_clone().unwrap())
+                .stderr(log)
+                .spawn()
+                .unwrap()
+        };
+        Group { stages: (0..job.stages).map(start).collect(), folder }
+    }
+
+    /// Process ids by rank.
+    pub fn pids(&self) -> Vec<u32> {
+        self.stages.iter().map(Child::id).collect()
+    }
+
+    /// Whether no stage has ended.
+    pub fn is_whole(&mut self) -> bool {
+        self.stages.iter_mut().all(|stage| stage.try_wait().unwrap().is_none())
+    }
+
+    /// Stops all its stages (SIGSTOP).
+    pub fn stop(&self) {
+        self.pids().into_iter().for_each(stop);
+    }
+
+    /// Lets them go on (SIGCONT).
+    pub fn go_on(&self) {
+        self.pids().into_iter().for_each(|pid| send(pid, libc::SIGCONT));
+    }
+
+    /// Waits until every stage has ended, by itself.
+    ///
+    /// # Panics
+    /// After `seconds`.
+    pub fn finish(&mut self, seconds: u64) -> Vec<Ended> {
+        let folder = self.folder.clone();
+        let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+        let end = |(rank, stage): (usize, &mut Child)| Ended {
+            code: until(&format!("the end of stage {rank}"), seconds, || stage.try_wait().unwrap()).code(),
+            words: serde_json::from_str(&read(words(&folder, rank))).unwrap_or_default(),
+            log: read(log(&folder, rank)),
+        };
+        self.stages.iter_mut().enumerate().map(end).collect()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for stage in &mut self.stages {
+            let _ = stage.kill();
+            let _ = stage.wait();
+        }
+    }
+}
+
+fn log(folder: &Path, rank: usize) -> PathBuf {
+    folder.join(format!("stage-{rank}.log"))
+}
+
+fn words(folder: &Path, rank: usize) -> PathBuf {
+    folder.join(format!("stage-{rank}.json"))
+}

@@ -1,0 +1,195 @@
+//! One job under the real launcher, killed over and over: single stages, or the launcher and all with it, and then
+//! another number of stages goes on.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::corpus::Draws;
+use crate::phases::{Phase, send, stop_in};
+use crate::{Job, Launched, Outcome, is_gone, until};
+
+/// How many kills a phase needs before phases are drawn at random.
+pub const ENOUGH: usize = 3;
+/// Stages that the job may have.
+pub const STAGES: u64 = 5;
+/// How long a stage is watched for its phase, before another is.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// A job that does not get on at all has failed.
+const NO_PROGRESS: Duration = Duration::from_secs(60);
+
+/// A soak in progress.
+#[derive(Debug)]
+pub struct Soak<'a> {
+    workspace: &'a Path,
+    job: &'a Job,
+    launched: Option<Launched>,
+    stages: usize,
+    draws: Draws,
+    /// The group that is dead: its stages are not taken for the next one's.
+    dead: Vec<u32>,
+    /// Kills by phase.
+    pub kills: BTreeMap<Phase, usize>,
+    /// Of those, the launcher's.
+    pub launcher_kills: usize,
+    /// Groups that started, by number of stages.
+    pub counts: BTreeMap<usize, usize>,
+}
+
+impl<'a> Soak<'a> {
+    /// Starts `job`, with its own number of stages.
+    pub fn start(workspace: &'a Path, job: &'a Job, seed: u64) -> Soak<'a> {
+        let kills = Phase::RECURRING.map(|phase| (phase, 0)).into();
+        let mut soak = Soak {
+            workspace,
+            job,
+            launched: None,
+            stages: job.stages,
+            draws: Draws(seed),
+            dead: Vec::new(),
+            kills,
+            launcher_kills: 0,
+            counts: BTreeMap::new(),
+        };
+        soak.launch();
+        soak
+    }
+
+    fn launch(&mut self) {
+        *self.counts.entry(self.stages).or_default() += 1;
+        let stages = self.stages.to_string();
+        self.launched = Some(Launched::start(self.workspace, self.job, &["--stages", &stages]));
+    }
+
+    /// The last step in the metrics; a restart takes back what its checkpoint lacks.
+    pub fn step(&self) -> u64 {
+        last_step(&self.folder().join("metrics.jsonl")).unwrap_or(0)
+    }
+
+    /// The job's folder.
+    pub fn folder(&self) -> PathBuf {
+        self.workspace.join(&self.job.name)
+    }
+
+    /// Waits until `step` is reached and there is a checkpoint.
+    pub fn wait_for(&mut self, step: u64) {
+        let mut best = (self.step(), Instant::now());
+        let checkpoints = self.folder().join("checkpoints");
+        while best.0 < step || std::fs::read_dir(&checkpoints).map_or(0, Iterator::count) == 0 {
+            self.check();
+            std::thread::sleep(Duration::from_millis(5));
+            let now = self.step();
+            if now > best.0 {
+                best = (now, Instant::now());
+            }
+            assert!(best.1.elapsed() < NO_PROGRESS, "no step beyond {} in {NO_PROGRESS:?}: {}", best.0, self.said());
+        }
+    }
+
+    /// Kills a stage, or the launcher while a stage stands still, in the middle of a phase; not before `step`, unless
+    /// it is struck while it loads.
+    pub fn strike(&mut self, step: u64) {
+        let (phase, stage) = self.catch(step);
+        *self.kills.entry(phase).or_default() += 1;
+        if self.draws.below(3) > 0 {
+            send(stage, libc::SIGKILL);
+            self.wait_for_the_dead();
+            *self.counts.entry(self.stages).or_default() += 1;
+        } else {
+            self.launcher_kills += 1;
+            let mut launched = self.launched.take().unwrap();
+            launched.child.kill().unwrap();
+            launched.child.wait().unwrap();
+            drop(launched);
+            // in half of the cases the next launcher does not wait for the stages of this one to be gone
+            if self.draws.below(2) == 0 {
+                self.wait_for_the_dead();
+            }
+            let others: Vec<usize> = (1..=STAGES as usize).filter(|&stages| stages != self.stages).collect();
+            self.stages = others[self.draws.below(others.len() as u64) as usize];
+            self.launch();
+        }
+    }
+
+    /// The result of what is left to do.
+    pub fn finish(mut self) -> Outcome {
+        let steps = self.job.steps;
+        self.wait_for(steps);
+        self.launched.take().unwrap().finish(self.workspace)
+    }
+
+    /// Stops a stage in a phase.
+    fn catch(&mut self, step: u64) -> (Phase, u32) {
+        // the first group has nothing to load
+        let mut phase = self.draw(!self.dead.is_empty());
+        if phase != Phase::Load {
+            self.wait_for(step);
+        }
+        let started = Instant::now();
+        loop {
+            let stages = self.group();
+            let rank = if phase.is_of_stage_0() { 0 } else { self.draws.below(stages.len() as u64) as usize };
+            if stop_in(stages[rank], phase, PATIENCE) {
+                self.dead = stages.clone();
+                return (phase, stages[rank]);
+            }
+            assert!(started.elapsed() < NO_PROGRESS, "no stage was caught in {phase:?}: {}", self.said());
+            phase = self.draw(false);
+        }
+    }
+
+    /// A phase that was hit too rarely so far, if there is one.
+    fn draw(&mut self, may_load: bool) -> Phase {
+        let may = |phase: &Phase| may_load || *phase != Phase::Load;
+        let all: Vec<Phase> = Phase::RECURRING.into_iter().filter(may).collect();
+        let lacking: Vec<Phase> = all.iter().copied().filter(|phase| self.kills[phase] < ENOUGH).collect();
+        let choice = if lacking.is_empty() { all } else { lacking };
+        choice[self.draws.below(choice.len() as u64) as usize]
+    }
+
+    /// The stages of the living group, once all are there.
+    fn group(&mut self) -> Vec<u32> {
+        let started = Instant::now();
+        loop {
+            self.check();
+            assert!(self.step() < self.job.steps, "the job was done before the kills were: make it longer");
+            let stages = self.launched.as_ref().unwrap().stages();
+            if stages.len() == self.stages && !stages.iter().any(|pid| self.dead.contains(pid) || is_gone(*pid)) {
+                return stages;
+            }
+            assert!(started.elapsed() < NO_PROGRESS, "{} stages instead of {}: {}", stages.len(), self.stages, self.said());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn wait_for_the_dead(&self) {
+        until("the whole group's end", 60, || self.dead.iter().all(|&pid| is_gone(pid)).then_some(()));
+    }
+
+    /// The launcher must not end by itself before the job does.
+    fn check(&mut self) {
+        let ended = self.launched.as_mut().unwrap().child.try_wait().unwrap();
+        if let Some(status) = ended.filter(|_| self.step() < self.job.steps) {
+            panic!("the launcher ended with {status} after step {}: {}", self.step(), self.said());
+        }
+    }
+
+    fn said(&self) -> String {
+        let read = |name: &str| std::fs::read_to_string(self.workspace.join(name)).unwrap_or_default();
+        read("stdout") + &read("stderr")
+    }
+}
+
+/// Reads the end of the file alone: it is asked often. None if it holds no whole line.
+fn last_step(metrics: &Path) -> Option<u64> {
+    let mut file = File::open(metrics).ok()?;
+    let end = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(end.saturating_sub(4096))).ok()?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    let lines: Vec<&str> = text.split_inclusive('\n').filter(|line| line.ends_with('\n')).collect();
+    serde_json::from_str::<serde_json::Value>(lines.last()?).ok()?["step"].as_u64()
+}

@@ -1,0 +1,197 @@
+//! Two groups work on one folder at once: the older one was stopped in some phase when the newer one started, and is
+//! continued later. Only the newer one commits, and nothing of what it relies on is touched.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+
+use stagecoach_tests::phases::{Phase, stop_in};
+use stagecoach_tests::{Ended, Group, Job, Launched, corpus, until};
+
+/// When the older group is continued.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum When {
+    /// The newer one has just taken the fence: long before a heartbeat can be missed.
+    Fenced,
+    /// It has committed a checkpoint of its own.
+    Committed,
+    /// It is done.
+    Done,
+}
+
+/// The older group is stopped when stage `rank` is in `phase`.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    phase: Phase,
+    rank: usize,
+    when: When,
+    /// The newer group is of another job: deleted, and made anew on the same claim.
+    anew: bool,
+}
+
+const STEPS: u64 = 120;
+
+/// `keep` differs between the groups: what the newer one would remove itself can't be seen missing.
+fn job(keep: u64) -> Job {
+    let extra = format!("  checkpoint: {{everySteps: 4, keepLast: {keep}}}\n");
+    Job { name: "twice".into(), stages: 2, layers: 3, steps: STEPS, extra, ..Job::default() }
+}
+
+fn workspace() -> tempfile::TempDir {
+    let workspace = tempfile::tempdir().unwrap();
+    corpus::write(workspace.path());
+    workspace
+}
+
+fn undisturbed() -> (String, String) {
+    let workspace = workspace();
+    Launched::start(workspace.path(), &Job { stages: 1, ..job(2) }, &[]).finish(workspace.path()).hashes()
+}
+
+/// Every file below `folder`, by its path, with the hash of its content.
+fn files(folder: &Path) -> BTreeMap<String, blake3::Hash> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        match entry.file_type().unwrap().is_dir() {
+            true => found.extend(files(&entry.path()).into_iter().map(|(path, hash)| (format!("{name}/{path}"), hash))),
+            false => drop(found.insert(name, blake3::hash(&std::fs::read(entry.path()).unwrap()))),
+        }
+    }
+    found
+}
+
+/// What a group relies on: all but the fences, which are each group's own.
+fn relied_on(folder: &Path) -> BTreeMap<String, blake3::Hash> {
+    files(folder).into_iter().filter(|(path, _)| !path.starts_with("fences/")).collect()
+}
+
+/// Committed checkpoints: folder and attempt.
+fn checkpoints(folder: &Path) -> BTreeMap<String, u64> {
+    let folders = std::fs::read_dir(folder.join("checkpoints")).into_iter().flatten().flatten();
+    let attempt = |path: &Path| {
+        let manifest: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(path.join("manifest.json")).ok()?).unwrap();
+        manifest["attempt"].as_u64()
+    };
+    folders
+        .filter_map(|entry| Some((entry.file_name().to_string_lossy().into_owned(), attempt(&entry.path())?)))
+        .collect()
+}
+
+fn fences(folder: &Path) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(folder.join("fences")).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|name| !name.contains('.')).collect()
+}
+
+/// Attempts of the groups: one leaves checkpoints to load, then the two that meet.
+const FIRST: u64 = 1;
+const OLDER: u64 = 2;
+const NEWER: u64 = 3;
+
+/// An older group that stands still in the case's phase. A phase that comes once in a group's life may be missed: then
+/// another group is tried.
+fn caught(case: Case) -> (tempfile::TempDir, Group) {
+    for _ in 0..20 {
+        let workspace = workspace();
+        let folder = workspace.path().join("twice");
+        let mut first = Group::start(workspace.path(), &job(2), "a", FIRST);
+        until("checkpoints", 60, || (first.is_whole() && checkpoints(&folder).len() > 1).then_some(()));
+        drop(first);
+        let older = Group::start(workspace.path(), &job(2), "a", OLDER);
+        if stop_in(older.pids()[case.rank], case.phase, Duration::from_secs(30)) {
+            older.stop();
+            return (workspace, older);
+        }
+    }
+    panic!("no group was caught: {case:?}");
+}
+
+fn met(case: Case, expected: &(String, String)) {
+    let (workspace, mut older) = caught(case);
+    let folder = workspace.path().join("twice");
+    let held = fences(&folder);
+    let mut newer = Group::start(workspace.path(), &job(1000), if case.anew { "b" } else { "a" }, NEWER);
+    let mut newer_ended = None;
+    match case.when {
+        When::Fenced => until("the newer fence", 60, || (newer.is_whole() && fences(&folder) != held).then_some(())),
+        When::Committed => until("a newer checkpoint", 60, || {
+            checkpoints(&folder).values().any(|&attempt| attempt == NEWER).then_some(())
+        }),
+        When::Done => newer_ended = Some(newer.finish(120)),
+    }
+    let (before, committed) = (files(&folder.join("checkpoints")), checkpoints(&folder));
+    let everything = relied_on(&folder);
+    older.go_on();
+    let older_ended = older.finish(60);
+    if let When::Done = case.when {
+        assert_eq!(relied_on(&folder), everything, "{case:?}");
+    }
+    let newer_ended = newer_ended.unwrap_or_else(|| newer.finish(120));
+    report(case, &older_ended);
+
+    for ended in &newer_ended {
+        assert_eq!(ended.code, Some(0), "{case:?}: {}", ended.log);
+    }
+    let result: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(folder.join("result.json")).unwrap()).unwrap();
+    assert_eq!((result["lossesHash"].as_str(), result["weightsHash"].as_str()), (Some(&*expected.0), Some(&*expected.1)));
+    for ended in &older_ended {
+        assert!(ended.code.is_some_and(|code| code != 0), "{case:?}: {:?} {}", ended.code, ended.log);
+    }
+    // the newer group removes nothing: what was there when the older one was continued is there for good
+    let after = files(&folder.join("checkpoints"));
+    for (path, hash) in &before {
+        assert_eq!(after.get(path), Some(hash), "{case:?}: {path}");
+    }
+    for (name, attempt) in checkpoints(&folder) {
+        assert!(attempt == NEWER || committed.contains_key(&name), "{case:?}: {name} is of attempt {attempt}");
+    }
+    assert!(!folder.join("damaged").exists() || files(&folder.join("damaged")).is_empty(), "{case:?}");
+    let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
+    let steps: Vec<u64> = metrics
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap())
+        .collect();
+    assert_eq!(steps, (1..=STEPS).collect::<Vec<_>>(), "{case:?}: metrics.jsonl");
+}
+
+/// Says what ended the older group.
+fn report(case: Case, ended: &[Ended]) {
+    for (stage, Ended { code, words, .. }) in ended.iter().enumerate() {
+        println!("{case:?}: stage {stage} left with {code:?}: {}", words["message"].as_str().unwrap_or("no message"));
+    }
+}
+
+/// Each phase, each time: continued in the middle of the newer group and after it.
+fn all(phases: &[(Phase, usize)]) {
+    let expected = undisturbed();
+    let whens = [When::Fenced, When::Committed, When::Done];
+    let mut anew = false;
+    for &(phase, rank) in phases {
+        for when in whens {
+            met(Case { phase, rank, when, anew }, &expected);
+            anew = !anew;
+        }
+    }
+}
+
+#[test]
+fn stopped_while_it_trains() {
+    all(&[(Phase::Forward, 1), (Phase::Exchange, 0), (Phase::Snapshot, 1)]);
+}
+
+#[test]
+fn stopped_while_it_saves() {
+    all(&[(Phase::Write, 1), (Phase::Commit, 0), (Phase::Prune, 0)]);
+}
+
+#[test]
+fn stopped_while_it_loads() {
+    all(&[(Phase::Load, 0), (Phase::Load, 1)]);
+}
+
+#[test]
+fn stopped_in_its_last_save() {
+    all(&[(Phase::LastSave, 0)]);
+}

@@ -1,0 +1,161 @@
+//! Weights to start from: a Hugging Face model directory, another job's checkpoint, an imported one. Whatever they come
+//! in, the same weights give the same run, on any number of stages.
+
+use std::path::Path;
+use std::process::Command;
+
+use stagecoach_tests::{Job, Launched, Outcome, corpus, hugging_face, says, signal, stagecoach, until};
+
+/// A job of the tiny model's shape, saved every 4 steps.
+fn job(name: &str) -> Job {
+    let extra = "  checkpoint: {everySteps: 4}\n  restart: {backoff: {initialSeconds: 0}}\n";
+    Job { name: name.into(), stages: 2, layers: 2, extra: extra.into(), ..Job::default() }
+}
+
+/// The corpus, and the tiny model's directory as `tiny`.
+fn workspace() -> tempfile::TempDir {
+    let workspace = tempfile::tempdir().unwrap();
+    corpus::write(workspace.path());
+    let to = workspace.path().join("tiny");
+    std::fs::create_dir(&to).unwrap();
+    for file in std::fs::read_dir(hugging_face()).unwrap().flatten() {
+        std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+    workspace
+}
+
+/// `job` with the tiny model's tokenizer, and its `model` replaced.
+fn yaml(job: &Job, model: &str) -> String {
+    let yaml = job.yaml();
+    let (from, to) = (yaml.find("  model:").unwrap(), yaml.find("  data:").unwrap());
+    let tokenizer = "{type: File, file: {path: tiny/tokenizer.json}}";
+    let yaml = format!("{}{model}{}", &yaml[..from], &yaml[to..]);
+    yaml.replace("{type: Train, train: {vocabSize: 300}}", tokenizer)
+}
+
+fn pretrained(path: &str) -> String {
+    format!("  model: {{type: Pretrained, pretrained: {{path: {path}}}}}\n")
+}
+
+/// The tiny model's shape with fresh weights.
+fn fresh() -> String {
+    let config = std::fs::read_to_string(hugging_face().join("config.json")).unwrap();
+    let config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    let number = |field: &str| config[field].to_string();
+    format!(
+        "  model: {{type: Llama, llama: {{hiddenSize: {}, numHiddenLayers: {}, numAttentionHeads: {}, numKeyValueHeads: {}, \
+         intermediateSize: {}, vocabSize: {}, maxPositionEmbeddings: {}, ropeTheta: {}, rmsNormEps: {}}}}}\n",
+        number("hidden_size"),
+        number("num_hidden_layers"),
+        number("num_attention_heads"),
+        number("num_key_value_heads"),
+        number("intermediate_size"),
+        number("vocab_size"),
+        number("max_position_embeddings"),
+        number("rope_theta"),
+        number("rms_norm_eps"),
+    )
+}
+
+fn start(workspace: &Path, job: &Job, yaml: &str) -> Launched {
+    let file = workspace.join(format!("{}.yaml", job.name));
+    std::fs::write(&file, yaml).unwrap();
+    Launched::start_file(workspace, &file, workspace.join(&job.name), &[])
+}
+
+fn run(workspace: &Path, job: &Job, yaml: &str) -> Outcome {
+    start(workspace, job, yaml).finish(workspace)
+}
+
+fn checkpoint_command(arguments: &[&str]) {
+    let output = Command::new(stagecoach()).arg("checkpoint").args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_model_directory_trains_alike_on_any_number_of_stages_and_over_a_kill() {
+    let workspace = workspace();
+    let path = workspace.path();
+    let expected = run(path, &job("two"), &yaml(&job("two"), &pretrained("tiny"))).hashes();
+    for stages in [1, 3] {
+        let job = Job { stages, ..job(&format!("on-{stages}")) };
+        assert_eq!(run(path, &job, &yaml(&job, &pretrained("tiny"))).hashes(), expected, "{stages} stages");
+    }
+    let mut launched = start(path, &job("killed"), &yaml(&job("killed"), &pretrained("tiny")));
+    launched.wait_for_step(2);
+    signal(until("two stages", 30, || launched.stages().get(1).copied()), libc::SIGKILL);
+    assert_eq!(launched.finish(path).hashes(), expected, "after a kill");
+}
+
+#[test]
+fn the_same_weights_give_the_same_run_whatever_they_come_in() {
+    let workspace = workspace();
+    let path = workspace.path();
+    let job_from = |name: &str, from: &str| {
+        let job = job(name);
+        Job { extra: job.extra.replace("everySteps: 4", &format!("everySteps: 4, initFrom: {{path: {from}}}")), ..job }
+    };
+    let expected = run(path, &job("one"), &yaml(&job("one"), &pretrained("tiny"))).hashes();
+    let fresh_hashes = run(path, &job("fresh"), &yaml(&job("fresh"), &fresh())).hashes();
+    assert_ne!(fresh_hashes, expected);
+
+    // imported: BF16 has become F32, and every byte is proven as it is read
+    let [tiny, imported] = ["tiny", "imported"].map(|name| path.join(name).display().to_string());
+    checkpoint_command(&["import", "--from", &tiny, &imported]);
+    let two = job_from("two", "imported");
+    assert_eq!(run(path, &two, &yaml(&two, &fresh())).hashes(), expected, "from an imported model");
+
+    // what a job has trained, as its folder, as one checkpoint, as a Hugging Face directory, and as an exported one
+    let onward = job_from("onward", "one");
+    let expected = run(path, &onward, &yaml(&onward, &fresh())).hashes();
+    let last = "one/checkpoints/step-00000020";
+    let exported = path.join("exported").display().to_string();
+    checkpoint_command(&["export", "--to", "hf", "--output", &exported, &path.join("one").display().to_string()]);
+    let step = job_from("step", last);
+    assert_eq!(run(path, &step, &yaml(&step, &fresh())).hashes(), expected, "from a checkpoint");
+    for (name, from) in [("as-pretrained", last), ("as-exported", "exported")] {
+        let job = job(name);
+        assert_eq!(run(path, &job, &yaml(&job, &pretrained(from))).hashes(), expected, "{name}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_told_before_anything_is_trained() {
+    let workspace = workspace();
+    let path = workspace.path();
+    run(path, &job("one"), &yaml(&job("one"), &fresh())).hashes();
+    let init =
+        |from: &str, yaml: String| yaml.replace("everySteps: 4", &format!("everySteps: 4, initFrom: {{path: {from}}}"));
+    let other = job("other");
+    let file = "{type: File, file: {path: tiny/tokenizer.json}}";
+    let retrained = yaml(&other, &fresh()).replace(file, "{type: Train, train: {vocabSize: 275}}");
+    let narrow = fresh().replace("intermediateSize: ", "intermediateSize: 1");
+    for (name, yaml, words) in [
+        ("another shape", init("one", yaml(&other, &narrow)), "model.layers.0.mlp.down_proj.weight as F32["),
+        ("another tokenizer", init("one", retrained), "trained with another tokenizer"),
+        ("no model", init("corpus", yaml(&other, &fresh())), "holds no model"),
+        ("no folder", yaml(&other, &pretrained("nowhere")), "there is no such folder"),
+        ("both", init("one", yaml(&other, &pretrained("tiny"))), "set one of both"),
+        (
+            "long sequences",
+            yaml(&other, &pretrained("tiny")).replace("sequenceLength: 24", "sequenceLength: 4096"),
+            "at most",
+        ),
+    ] {
+        let outcome = run(path, &other, &yaml);
+        assert_eq!(outcome.status.code(), Some(78), "{name}: {}\n{}", outcome.stdout, outcome.stderr);
+        says(&outcome, words);
+        assert!(!path.join("other/result.json").exists(), "{name}");
+    }
+    // a flipped bit in the checkpoint to start from is found, and costs that job nothing
+    let shard = path.join("one/checkpoints/step-00000020/stage-1.model.safetensors");
+    let mut bytes = std::fs::read(&shard).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::write(&shard, bytes).unwrap();
+    let no_restart = init("one", yaml(&other, &fresh())).replace("restart: {", "restart: {maxRestarts: 0, ");
+    let outcome = run(path, &other, &no_restart);
+    assert_eq!(outcome.status.code(), Some(74), "{}\n{}", outcome.stdout, outcome.stderr);
+    says(&outcome, "stage-1.model.safetensors");
+    assert!(shard.exists());
+}

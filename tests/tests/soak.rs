@@ -1,0 +1,65 @@
+//! One job runs to its end while it is killed over and over, in every phase, and its number of stages changes: bit for
+//! bit the undisturbed run's losses and weights. `STAGECOACH_KILLS` says how often, `STAGECOACH_SEED` repeats a run's
+//! choices (not its timing).
+
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use stagecoach_tests::soak::{ENOUGH, STAGES, Soak};
+use stagecoach_tests::{Job, corpus};
+
+/// Steps per kill: more than are trained, on average, between two of them.
+const STEPS_A_KILL: u64 = 32;
+
+fn number(variable: &str, otherwise: u64) -> u64 {
+    match std::env::var(variable) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{variable} is {text:?}, expected a number")),
+        Err(_) => otherwise,
+    }
+}
+
+/// Saves often; long enough that the kills happen in its first three quarters.
+fn job(kills: u64) -> Job {
+    let extra = "  checkpoint: {everySteps: 4, keepLast: 2}\n  restart: {maxRestarts: 1000, backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n";
+    Job { name: "soaked".into(), steps: STEPS_A_KILL * kills + 40, tied: true, extra: extra.into(), ..Job::default() }
+}
+
+fn undisturbed(job: &Job) -> (String, String) {
+    let workspace = tempfile::tempdir().unwrap();
+    corpus::write(workspace.path());
+    Soak::start(workspace.path(), &Job { stages: 1, ..job.clone() }, 0).finish().hashes()
+}
+
+fn steps_in(metrics: &Path) -> Vec<u64> {
+    let text = std::fs::read_to_string(metrics).unwrap();
+    text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn a_job_killed_over_and_over_ends_with_the_undisturbed_bits() {
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+    let (kills, seed) = (number("STAGECOACH_KILLS", 12), number("STAGECOACH_SEED", clock % 1_000_000));
+    println!("seed {seed}, {kills} kills");
+    let job = job(kills);
+    let workspace = tempfile::tempdir().unwrap();
+    corpus::write(workspace.path());
+    let mut soak = Soak::start(workspace.path(), &job, seed);
+    for kill in 1..=kills {
+        // a group that is ahead of its time, and every fifth, is struck as soon as it can be
+        soak.strike(if kill % 5 == 0 { 0 } else { kill * job.steps * 3 / 4 / kills });
+        if kill % 10 == 0 {
+            println!("{kill} of {kills} kills, step {} of {}", soak.step(), job.steps);
+        }
+    }
+    println!("kills by phase: {:?}; {} of the launcher", soak.kills, soak.launcher_kills);
+    println!("groups by number of stages: {:?}", soak.counts);
+    assert_eq!(soak.kills.values().sum::<usize>() as u64, kills);
+    if kills >= 50 {
+        assert!(soak.kills.values().all(|&kills| kills >= ENOUGH), "{:?}", soak.kills);
+        assert_eq!(soak.counts.len() as u64, STAGES, "{:?}", soak.counts);
+    }
+    let metrics = soak.folder().join("metrics.jsonl");
+    let outcome = soak.finish();
+    assert_eq!(outcome.hashes(), undisturbed(&job), "seed {seed}");
+    assert_eq!(steps_in(&metrics), (1..=job.steps).collect::<Vec<_>>(), "seed {seed}");
+}

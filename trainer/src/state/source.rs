@@ -1,0 +1,74 @@
+//! Weights to start from: another job's checkpoint, proven by its hashes, or a Hugging Face model directory.
+
+use std::path::{Path, PathBuf};
+
+use stagecoach_checkpoint::{
+    CheckpointError, Depth, Found, Loaded, ModelFiles, Place, RealVolume, layout, newest, open,
+};
+
+use super::load::{fill, find};
+use super::pretrained::{check_model, load_model};
+use crate::execute::Stage;
+use crate::model::Architecture;
+
+/// The model directory that `path`, below `root`, means: itself, or if it is a job's folder its newest checkpoint. Comes
+/// back below `root` too, for processes that know it by another name.
+///
+/// # Errors
+/// If there is no model.
+pub fn find_model(root: &Path, path: &Path) -> Result<PathBuf, CheckpointError> {
+    let folder = root.join(path);
+    let place = Place::find(&folder)?;
+    if place.step.is_some() || folder.join("config.json").exists() {
+        return Ok(path.to_owned());
+    }
+    let Found { loaded, .. } = newest(&RealVolume::new(&place.root), Depth::Sizes, &[])?;
+    let loaded = loaded.ok_or_else(|| CheckpointError::Content {
+        path: folder.clone(),
+        problem: "holds no model: expected a Hugging Face model directory, a checkpoint's folder, or a job's with a \
+                  checkpoint"
+            .into(),
+    })?;
+    Ok(path.join(layout::checkpoint(loaded.manifest().step)))
+}
+
+/// A model directory, open.
+#[derive(Debug)]
+pub struct Source {
+    files: ModelFiles,
+    /// If it is a checkpoint.
+    proven: Option<Loaded>,
+}
+
+impl Source {
+    /// Opens what [`find_model`] has found.
+    ///
+    /// # Errors
+    /// If it is no model directory, or damaged.
+    pub fn open(folder: &Path) -> Result<Source, CheckpointError> {
+        let Place { root, step } = Place::find(folder)?;
+        let proven = step.map(|step| open(&RealVolume::new(&root), step)).transpose()?;
+        Ok(Source { files: ModelFiles::open(folder)?, proven })
+    }
+
+    /// Whether it holds the weights of `architecture`, and no others.
+    ///
+    /// # Errors
+    /// The first parameter that differs, with both shapes.
+    pub fn check(&self, architecture: &dyn Architecture) -> Result<(), CheckpointError> {
+        check_model(&self.files, architecture)
+    }
+
+    /// Fills `stage`'s weights.
+    ///
+    /// # Errors
+    /// As [`Source::check`]; if what is read is not what was written; or if it can't be read.
+    pub fn load(&self, architecture: &dyn Architecture, stage: &Stage) -> Result<(), CheckpointError> {
+        let Some(loaded) = &self.proven else { return load_model(&self.files, architecture, stage) };
+        self.check(architecture)?;
+        for parameter in stage.parameters.iter() {
+            fill(&parameter.value, &loaded.read(find(loaded, &parameter.spec.name, &parameter.spec)?)?);
+        }
+        Ok(())
+    }
+}

@@ -12,7 +12,7 @@ DENY_VERSION := 0.20.2
 DENY := $(CACHE)/cargo-deny-$(DENY_VERSION)/bin/cargo-deny
 STAGECOACH := target/debug/stagecoach
 
-.PHONY: help run test test-all lint deny build libtorch texts tools clean
+.PHONY: help run test test-all soak crashes strace bench lint deny build libtorch texts tools clean
 
 help: ## this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -27,6 +27,19 @@ test: lint deny build texts ## everything that needs no root: formatting, lints,
 
 test-all: build texts ## the parity tests' full product instead of the covering set
 	STAGECOACH_PARITY=all cargo test --package stagecoach-tests --test parity -- --nocapture
+
+soak: build ## one job, killed N times in every phase while its number of stages changes (make soak N=1000)
+	STAGECOACH_KILLS=$(or $(N),50) cargo test --package stagecoach-tests --test soak --quiet -- --nocapture
+
+bench: build ## what checkpoints cost, as ratios to what this machine can do; figures in bench/results/
+	target/debug/stagecoach-bench $(WORKSPACE) bench/results
+
+crashes: build ## a stage killed, or its disk full, at every operation on the shared folder
+	STAGECOACH_CRASHES=all cargo test --package stagecoach-tests --test crashes --test storage --quiet -- --nocapture
+
+strace: build ## stages and launcher killed at system calls drawn by STAGECOACH_SEED; needs the right to trace
+	@command -v strace >/dev/null || { echo "strace is missing: install it (Debian: apt-get install strace)" >&2; exit 1; }
+	cargo test --package stagecoach-tests --test strace --quiet -- --ignored --nocapture
 
 lint: libtorch tools
 	cargo fmt --all --check

@@ -3,10 +3,12 @@
 
 pub mod corpus;
 pub mod cover;
+pub mod faulty;
 mod group;
 mod job;
 mod launched;
 pub mod phases;
+pub mod scene;
 pub mod soak;
 
 pub use group::{Ended, Group};

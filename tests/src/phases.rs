@@ -1,7 +1,7 @@
 //! What a running stage is at, seen from outside: it names its threads after what they do. A process that has been
 //! stopped stands still, so that its phase is known for certain when it is killed or continued.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::launched::is_gone;
 
@@ -83,12 +83,27 @@ impl Phase {
     }
 }
 
+/// How much later than it is seen a phase is stopped, at most.
+const LONGEST_DELAY: Duration = Duration::from_millis(4);
+
+/// Between 0 and 1, by the clock.
+fn random() -> f64 {
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    f64::from(clock.subsec_micros() % 1000) / 1000.0
+}
+
 /// Stops `pid` in `phase`: true if it stands still there; false if it runs on, because `patience` is over, it has ended,
 /// or the phase can't come any more.
 pub fn stop_in(pid: u32, phase: Phase, patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
+    let mut sightings = 0;
     while Instant::now() < deadline && !is_gone(pid) && !is_past(pid, phase) {
         if is_in(pid, phase) {
+            // not always at the phase's beginning; a short one is caught at the next sighting
+            if sightings % 2 == 0 {
+                std::thread::sleep(LONGEST_DELAY.mul_f64(random()));
+            }
+            sightings += 1;
             stop(pid);
             if is_in(pid, phase) {
                 return true;

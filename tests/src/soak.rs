@@ -30,6 +30,8 @@ pub struct Soak<'a> {
     draws: Draws,
     /// The group that is dead: its stages are not taken for the next one's.
     dead: Vec<u32>,
+    /// The newest checkpoint seen.
+    newest: u64,
     /// Kills by phase.
     pub kills: BTreeMap<Phase, usize>,
     /// Of those, the launcher's.
@@ -49,6 +51,7 @@ impl<'a> Soak<'a> {
             stages: job.stages,
             draws: Draws(seed),
             dead: Vec::new(),
+            newest: 0,
             kills,
             launcher_kills: 0,
             counts: BTreeMap::new(),
@@ -92,6 +95,7 @@ impl<'a> Soak<'a> {
     /// it is struck while it loads.
     pub fn strike(&mut self, step: u64) {
         let (phase, stage) = self.catch(step);
+        self.check_checkpoints();
         *self.kills.entry(phase).or_default() += 1;
         if self.draws.below(3) > 0 {
             send(stage, libc::SIGKILL);
@@ -159,7 +163,13 @@ impl<'a> Soak<'a> {
             if stages.len() == self.stages && !stages.iter().any(|pid| self.dead.contains(pid) || is_gone(*pid)) {
                 return stages;
             }
-            assert!(started.elapsed() < NO_PROGRESS, "{} stages instead of {}: {}", stages.len(), self.stages, self.said());
+            assert!(
+                started.elapsed() < NO_PROGRESS,
+                "{} stages instead of {}: {}",
+                stages.len(),
+                self.stages,
+                self.said()
+            );
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -174,6 +184,15 @@ impl<'a> Soak<'a> {
         if let Some(status) = ended.filter(|_| self.step() < self.job.steps) {
             panic!("the launcher ended with {status} after step {}: {}", self.step(), self.said());
         }
+    }
+
+    /// What was committed stays until something newer is.
+    fn check_checkpoints(&mut self) {
+        let entries = std::fs::read_dir(self.folder().join("checkpoints")).into_iter().flatten().flatten();
+        let step = |name: &str| name.strip_prefix("step-")?.parse().ok();
+        let newest = entries.filter_map(|entry| step(&entry.file_name().to_string_lossy())).max().unwrap_or(0);
+        assert!(newest >= self.newest, "checkpoint {} is gone, the newest is {newest}", self.newest);
+        self.newest = newest;
     }
 
     fn said(&self) -> String {

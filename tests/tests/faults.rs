@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Instant;
 
-use stagecoach_tests::{Job, Launched, corpus, is_gone, says, signal, until};
+use stagecoach_tests::phases::stop;
+use stagecoach_tests::{Ended, Group, Job, Launched, corpus, is_gone, says, signal, until};
 
 /// A job that is still running when a fault strikes, and saves nothing on its way: what restarts begins at step 0.
 fn job() -> Job {
@@ -99,6 +100,49 @@ fn ctrl_c_leaves_with_143_and_the_next_run_goes_on() {
     let again = Launched::start(workspace.path(), &job(), &[]).finish(workspace.path());
     assert_eq!(again.hashes(), undisturbed());
     says(&again, "going on after step");
+}
+
+#[test]
+fn a_second_ctrl_c_leaves_at_once() {
+    let workspace = workspace();
+    let (mut launched, stages) = running(workspace.path(), 5);
+    // with a stage that stands still nobody can leave gracefully
+    stop(stages[1]);
+    signal(launched.child.id(), libc::SIGINT);
+    let stdout = workspace.path().join("stdout");
+    until("the launcher's answer", 30, || std::fs::read_to_string(&stdout).unwrap().contains("stopping").then_some(()));
+    assert!(launched.child.try_wait().unwrap().is_none());
+    signal(launched.child.id(), libc::SIGINT);
+    let outcome = launched.finish(workspace.path());
+    assert_eq!(outcome.status.code(), Some(137), "{}\n{}", outcome.stdout, outcome.stderr);
+    says(&outcome, "killing the stages");
+    until("the stages' end", 10, || stages.iter().all(|&pid| is_gone(pid)).then_some(()));
+    let again = Launched::start(workspace.path(), &job(), &[]).finish(workspace.path());
+    assert_eq!(again.hashes(), undisturbed());
+}
+
+#[test]
+fn a_terminated_stage_of_a_group_ends_all_in_one_checkpoint() {
+    let workspace = workspace();
+    for (attempt, stage) in (1..).zip([1, 0, 2]) {
+        let mut group = Group::start(workspace.path(), &job(), "a", attempt);
+        let metrics = workspace.path().join("faulty/metrics.jsonl");
+        let step = || std::fs::read_to_string(&metrics).map_or(0, |text| text.lines().count() as u64);
+        until("some steps", 60, || (group.is_whole() && step() > 20 * attempt).then_some(()));
+        signal(group.pids()[stage], libc::SIGTERM);
+        let ended = group.finish(60);
+        let newest = std::fs::read_dir(workspace.path().join("faulty/checkpoints")).unwrap().flatten().map(|e| e.path());
+        let manifest = std::fs::read(newest.max().unwrap().join("manifest.json")).unwrap();
+        let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
+        assert_eq!(manifest["attempt"], attempt);
+        assert_eq!(manifest["step"], step());
+        for Ended { code, words, log } in ended {
+            assert_eq!(code, Some(143), "{log}");
+            assert_eq!((&words["kind"], &words["step"]), (&"Drained".into(), &manifest["step"]), "{words}");
+        }
+    }
+    let again = Launched::start(workspace.path(), &job(), &[]).finish(workspace.path());
+    assert_eq!(again.hashes(), undisturbed());
 }
 
 #[test]

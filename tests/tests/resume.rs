@@ -101,35 +101,6 @@ fn a_launcher_that_is_killed_loses_nothing_that_was_saved() {
 }
 
 #[test]
-fn damage_costs_a_few_steps_and_never_a_bit() {
-    let workspace = workspace();
-    run_until(workspace.path(), &job(), 14);
-    let newest = checkpoints(workspace.path()).pop().unwrap();
-    let shard = newest.join("stage-1.optimizer.safetensors");
-    let mut bytes = std::fs::read(&shard).unwrap();
-    let last = bytes.len() - 1;
-    bytes[last] ^= 1;
-    std::fs::write(&shard, bytes).unwrap();
-    let outcome = run(workspace.path(), &job());
-    assert_eq!(outcome.hashes(), undisturbed(&job()));
-    says(&outcome, "stage-1.optimizer.safetensors");
-    assert_eq!(std::fs::read_dir(workspace.path().join("kept/damaged")).unwrap().count(), 1);
-}
-
-#[test]
-fn checkpoints_of_which_none_is_intact_are_no_fresh_start() {
-    let workspace = workspace();
-    run_until(workspace.path(), &job(), 6);
-    for checkpoint in checkpoints(workspace.path()) {
-        std::fs::write(checkpoint.join("manifest.json"), "{}").unwrap();
-    }
-    let no_restart = Job { extra: job().extra.replace("restart: {", "restart: {maxRestarts: 0, "), ..job() };
-    let outcome = run(workspace.path(), &no_restart);
-    assert_eq!(outcome.status.code(), Some(74), "{}\n{}", outcome.stdout, outcome.stderr);
-    says(&outcome, "manifest.json");
-}
-
-#[test]
 fn a_checkpoint_of_another_job_is_refused_by_the_field_that_differs() {
     let workspace = workspace();
     run_until(workspace.path(), &job(), 6);

@@ -64,10 +64,25 @@ fn what_is_there_stays() {
         let out = MemoryVolume::new();
         take(&checkpoint(), form, &out).unwrap();
         let before = snapshot(&out, "");
-        let said = take(&checkpoint(), form, &out).unwrap_err().to_string();
+        let counting = FaultyVolume::counting(Arc::new(out.clone()));
+        let said = take(&checkpoint(), form, &counting).unwrap_err().to_string();
         assert!(said.contains("model.safetensors: is there already"), "{said}");
+        assert_eq!(counting.trace().len(), 1, "before anything is copied");
         assert!(snapshot(&out, "") == before);
     }
+}
+
+#[test]
+fn what_comes_meanwhile_stays() {
+    let counting = FaultyVolume::counting(Arc::new(MemoryVolume::new()));
+    take(&checkpoint(), Form::SingleFile, &counting).unwrap();
+    let written = counting.trace().iter().position(|call| call.operation == "sync").unwrap();
+    let out = MemoryVolume::new();
+    let other = out.clone();
+    let comes = Fault::Pause(Box::new(move || other.create("model.safetensors").unwrap().write(b"other").unwrap()));
+    let late = FaultyVolume::failing(Arc::new(out.clone()), written, comes);
+    assert!(take(&checkpoint(), Form::SingleFile, &late).unwrap_err().to_string().contains("is there already"));
+    assert!(snapshot(&out, "") == State::from([("model.safetensors".into(), b"other".to_vec())]));
 }
 
 #[test]

@@ -119,14 +119,19 @@ impl Tokenizer {
     /// The `tokenizer_config.json` with which `AutoTokenizer.from_pretrained` opens this tokenizer.
     pub(crate) fn config(&self) -> Value {
         let mut config = json!({"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false});
-        let names =
-            [("bos_token", self.begin_of_text()), ("eos_token", self.end_of_text()), ("pad_token", self.padding())];
-        for (key, id) in names {
-            if let Some(name) = id.and_then(|id| self.inner.id_to_token(id)) {
+        for (key, id) in self.special_tokens() {
+            if let Some(name) = self.inner.id_to_token(id) {
                 config[key] = name.into();
             }
         }
         config
+    }
+
+    /// The special tokens that are there, by Hugging Face's names: `bos_token`, `eos_token`, `pad_token`.
+    pub fn special_tokens(&self) -> Vec<(&'static str, u32)> {
+        let names =
+            [("bos_token", self.begin_of_text()), ("eos_token", self.end_of_text()), ("pad_token", self.padding())];
+        names.into_iter().filter_map(|(name, id)| Some((name, id?))).collect()
     }
 
     fn first_of(&self, names: &[&str]) -> Option<u32> {

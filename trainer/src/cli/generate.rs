@@ -31,7 +31,7 @@ pub(super) struct Generate {
 impl Generate {
     pub(super) fn main(self) -> anyhow::Result<()> {
         let Generate { model, prompt, max_tokens, temperature, top_k, seed } = self;
-        println!("{}", sample(&model, &prompt, Sampling { max_tokens, temperature, top_k, seed })?);
+        super::say(sample(&model, &prompt, Sampling { max_tokens, temperature, top_k, seed })?);
         Ok(())
     }
 }

@@ -8,6 +8,8 @@ mod run;
 mod stage;
 mod tokenize;
 
+use std::fmt::Display;
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -65,6 +67,11 @@ pub fn main(mount: Mount) -> i32 {
         Command::Generate(generate) => finish(generate.main()),
         Command::Checkpoint(checkpoint) => finish(checkpoint.main()),
     }
+}
+
+/// Prints a line, or several. Whoever reads may leave early, as `head` does: that stops nothing.
+fn say(text: impl Display) {
+    let _ = writeln!(std::io::stdout(), "{text}");
 }
 
 /// Prints what went wrong in a sentence.

@@ -7,6 +7,7 @@ use clap::Args;
 use stagecoach_pipeline::{Limits, balance, timeline_svg, timeline_text, timeline_trace, to_csv, verify};
 
 use super::read::JobArgs;
+use super::say;
 use crate::fatal::Fatal;
 use crate::plan::{Layout, SENDS_IN_FLIGHT, Settings, layout, tokenizer_vocabulary};
 
@@ -39,10 +40,10 @@ impl Plan {
         let limits = Limits { sends_in_flight: SENDS_IN_FLIGHT, max_in_flight: None };
         let proof = verify(&layout.programs, &limits).map_err(|e| Fatal::invalid(e.to_string()))?;
         for note in &layout.notes {
-            println!("note: {note}");
+            say(format!("note: {note}"));
         }
-        print!("{}", table(&layout, &proof.peak_in_flight));
-        println!("\n{}", timeline_text(&layout.timeline, 100));
+        say(table(&layout, &proof.peak_in_flight));
+        say(timeline_text(&layout.timeline, 100));
         let title = format!("{}: {} over {stages} stages", settings.job.metadata.name, layout.schedule.name);
         write(self.svg.as_deref(), || timeline_svg(&layout.timeline, &title))?;
         write(self.trace.as_deref(), || timeline_trace(&layout.timeline))?;
@@ -53,7 +54,7 @@ impl Plan {
 fn write(path: Option<&Path>, content: impl FnOnce() -> String) -> anyhow::Result<()> {
     let Some(path) = path else { return Ok(()) };
     std::fs::write(path, content()).with_context(|| format!("could not write {}", path.display()))?;
-    println!("wrote {}", path.display());
+    say(format!("wrote {}", path.display()));
     Ok(())
 }
 

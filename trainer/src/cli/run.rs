@@ -8,6 +8,7 @@ use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::ExitCode;
 
 use super::read::JobArgs;
+use super::say;
 use crate::fatal::Fatal;
 use crate::generate::{self, Sampling};
 use crate::launch::{
@@ -64,15 +65,18 @@ impl Run {
         match Before::look(&folder, &job) {
             Before::Nothing => {}
             Before::Finished(summary) => {
-                println!("{} is trained already; this is its result (--fresh trains it anew)\n", job.metadata.name);
+                say(format!(
+                    "{} is trained already; this is its result (--fresh trains it anew)\n",
+                    job.metadata.name
+                ));
                 let restarts = Record::open(&folder)?.state.budget.total;
                 show(&job, &folder, &workspace, &summary, restarts, None);
                 return Ok(ExitCode::Done.code());
             }
-            Before::OtherLength(summary) => println!(
+            Before::OtherLength(summary) => say(format!(
                 "{} was trained for {} steps; going on from its newest checkpoint",
                 job.metadata.name, summary.steps
-            ),
+            )),
             Before::OtherJob(difference) => {
                 return Err(Refusal::Job(Fatal::invalid(format!(
                     "{} holds the result of a job with other settings ({difference}): set spec.storage.path to another \
@@ -110,7 +114,7 @@ fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path) -> Result<i32,
     drop(progress);
     match end {
         End::Complete(Some(summary)) => {
-            println!();
+            say("");
             show(job, folder, workspace, &summary, record.state.budget.total, Some(started.elapsed().as_secs_f64()));
             Ok(ExitCode::Done.code())
         }
@@ -145,7 +149,7 @@ fn show(
         eprintln!("stagecoach: no loss curve: {error}");
         Vec::new()
     });
-    println!("{}", curve::terminal(&records, summary.unigram_entropy));
+    say(curve::terminal(&records, summary.unigram_entropy));
     let picture = curve::svg(&job.metadata.name, &records, summary.unigram_entropy);
     if let Err(error) = write(&folder.curve(), &picture) {
         eprintln!("stagecoach: {error}");
@@ -160,9 +164,9 @@ fn show(
         curve: &near(&folder.curve()),
         metrics: &near(&folder.metrics()),
     };
-    println!("{}", closing.text());
+    say(closing.text());
     match generate::sample(&model, "", Sampling::default()) {
-        Ok(text) => print!("{}", observe::sample(&text)),
+        Ok(text) => say(observe::sample(&text).trim_end()),
         Err(error) => eprintln!("stagecoach: no sample: {error:#}"),
     }
 }

@@ -27,13 +27,13 @@ impl Tokenize {
         })
         .map_err(crate::fatal::Fatal::from)?;
         bar.finish_and_clear();
-        println!(
+        super::say(format!(
             "{} tokens in {} documents, {} words, at {}",
             prepared.tokens,
             prepared.documents,
             prepared.vocab_size,
             settings.data().cache.join(&prepared.folder).display()
-        );
+        ));
         Ok(())
     }
 }

@@ -105,6 +105,8 @@ pub struct SaveRecord {
     pub seconds: f64,
     /// Of these, the ones that training waited for.
     pub stall_seconds: f64,
+    /// Processor seconds of stage 0's thread that wrote and hashed.
+    pub cpu_seconds: f64,
     /// Bytes of the whole checkpoint.
     pub bytes: u64,
     /// Why it failed, if it did.

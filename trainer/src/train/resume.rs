@@ -2,6 +2,7 @@
 //! proves the bytes that it loads, and what any of them finds damaged is passed over by all.
 
 use std::path::Path;
+use std::time::Instant;
 
 use serde_json::Value;
 use stagecoach_checkpoint::{
@@ -50,7 +51,7 @@ pub(super) fn choose(
     known: &[Damage],
 ) -> Result<Chosen, Fatal> {
     let Found { loaded, damage, foreign } = newest(volume, Depth::Sizes, known)?;
-    let mut notes: Vec<String> = foreign.iter().map(ToString::to_string).collect();
+    let notes: Vec<String> = foreign.iter().map(ToString::to_string).collect();
     let Some(loaded) = loaded else { return Ok(Chosen { progress: Progress::default(), damage, notes }) };
     let about = &loaded.manifest().about;
     let mut different: Vec<String> = differences(identity, &about.identity).iter().map(ToString::to_string).collect();
@@ -64,7 +65,6 @@ pub(super) fn choose(
     }
     let progress: Progress = serde_json::from_value(about.progress.clone())
         .map_err(|e| Fatal::storage("understand the progress in", loaded.folder().as_ref(), e))?;
-    notes.push(format!("going on after step {}, from its checkpoint", progress.step));
     Ok(Chosen { progress, damage, notes })
 }
 
@@ -94,6 +94,7 @@ pub(super) fn load(
     mut damage: Vec<Damage>,
 ) -> Result<Vec<String>, Fatal> {
     let mut notes = Vec::new();
+    let started = Instant::now();
     loop {
         let mine = match plan.progress.step {
             0 => plan.initial.as_ref().map_or(Ok(()), |path| start_from(&workspace.join(path), architecture, stage)),
@@ -119,6 +120,10 @@ pub(super) fn load(
         })?;
     }
     if stage.rank == 0 {
+        let (step, seconds) = (plan.progress.step, started.elapsed().as_secs_f64());
+        notes.extend(
+            (step > 0).then(|| format!("going on after step {step}, whose checkpoint was loaded in {seconds:.2}s")),
+        );
         notes.extend(set_aside(volume, &plan.fence, &damage)?.iter().map(ToString::to_string));
     }
     Ok(notes)

@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use stagecoach_api::contract::StageEnv;
 use stagecoach_checkpoint::{About, CheckpointError, Dtype, Keep, StageFiles, View, Volume, prune};
+use stagecoach_data::Tokenizer;
 use stagecoach_group::Member;
 
 use super::{Run, Watch, gather, tell, topic};
@@ -170,15 +171,20 @@ fn first<T>(parts: Vec<Part<T>>) -> Part<T> {
     parts.into_iter().next().unwrap_or_else(|| Err("stage 0 said nothing".into()))
 }
 
-fn small_files(run: &Run, architecture: &dyn Architecture) -> Result<Vec<(String, Vec<u8>)>, CheckpointError> {
-    let mut files = vec![("config.json".to_owned(), format!("{:#}\n", architecture.config()).into_bytes())];
+/// Hugging Face's files beside the weights.
+fn small_files(run: &Run, architecture: &dyn Architecture) -> Result<Vec<(String, Vec<u8>)>, Fatal> {
+    let mut config = architecture.config();
+    let mut files = Vec::new();
     if let Some(batches) = &run.batches {
         let (tokenizer, tokenizer_config) = batches.tokenizer_files();
+        // where a text ends is the tokenizer's to know, and generating tools look for it here
+        let special = Tokenizer::load(&tokenizer)?.special_tokens();
+        special.into_iter().for_each(|(name, id)| config[format!("{name}_id")] = id.into());
         for (name, path) in [("tokenizer.json", tokenizer), ("tokenizer_config.json", tokenizer_config)] {
-            let bytes = std::fs::read(&path);
-            files.push((name.into(), bytes.map_err(|source| CheckpointError::Io { doing: "read", path, source })?));
+            files.push((name.to_owned(), std::fs::read(&path).map_err(|e| Fatal::storage("read", &path, e))?));
         }
     }
+    files.push(("config.json".to_owned(), format!("{config:#}\n").into_bytes()));
     Ok(files)
 }
 

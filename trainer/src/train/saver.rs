@@ -95,7 +95,7 @@ impl<'s> Saver<'s> {
             return Ok(());
         }
         self.waiting = None;
-        let mut record = SaveRecord { step: progress.step, due, ..SaveRecord::default() };
+        let record = SaveRecord { step: progress.step, due, ..SaveRecord::default() };
         let started = Instant::now();
         match &mut self.behind {
             Some(behind) => {
@@ -103,9 +103,10 @@ impl<'s> Saver<'s> {
                 behind.write(stage, progress, record, started)?;
             }
             None => {
-                let saved = self.writer.save(&Snapshot::of(stage), progress, &|what| self.watch.doing(what))?;
-                record.stall_seconds = started.elapsed().as_secs_f64();
-                self.record = Some(conclude(self.writer, record, started, saved));
+                let doing = |what: &str| self.watch.doing(what);
+                let mut record = save(self.writer, &Snapshot::of(stage), progress, &doing, record, started)?;
+                record.stall_seconds = record.seconds;
+                self.record = Some(record);
             }
         }
         Ok(())
@@ -137,6 +138,27 @@ impl<'s> Saver<'s> {
     fn due(&self, step: u64) -> Option<u64> {
         self.waiting.or((self.every > 0 && step.is_multiple_of(self.every)).then_some(step))
     }
+}
+
+/// Saves once, and tells what came of it.
+fn save(
+    writer: &Writer,
+    snapshot: &Snapshot,
+    progress: &Progress,
+    doing: &dyn Fn(&str),
+    mut record: SaveRecord,
+    started: Instant,
+) -> Result<SaveRecord, Fatal> {
+    let before = cpu_seconds();
+    let saved = writer.save(snapshot, progress, doing)?;
+    record.cpu_seconds = cpu_seconds() - before;
+    Ok(conclude(writer, record, started, saved))
+}
+
+/// Processor time of this thread.
+fn cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 /// Tells what came of a save.
@@ -195,9 +217,8 @@ impl Behind {
                 counted.fetch_add(1, Ordering::Relaxed);
             };
             for Job { snapshot, progress, record, started } in inbox {
-                let saved = writer.save(&snapshot, &progress, &doing);
+                let result = save(writer, &snapshot, &progress, &doing, record, started);
                 doing("saver");
-                let result = saved.map(|saved| conclude(writer, record, started, saved));
                 if outbox.send(Done { room: snapshot, result }).is_err() {
                     break; // the stage is ending
                 }

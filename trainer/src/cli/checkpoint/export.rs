@@ -9,8 +9,8 @@ use serde_json::json;
 use stagecoach_checkpoint::layout::is_weights_file;
 use stagecoach_checkpoint::{Exported, Form, RealVolume, export, open};
 
-use super::print_json;
 use super::target::One;
+use super::{say, say_json};
 use crate::observe::bytes;
 
 /// Write a checkpoint's weights for other tools, every byte proven.
@@ -56,11 +56,11 @@ impl Export {
         bar.finish_and_clear();
         let Exported { files, tensors, bytes: size } = exported?;
         if json {
-            return print_json(&json!({
+            return say_json(&json!({
                 "step": step, "output": output, "files": files, "tensors": tensors, "bytes": size,
             }));
         }
-        println!("step {step}: {tensors} tensors, {}, as {}", bytes(size), self.output.display());
+        say(format!("step {step}: {tensors} tensors, {}, as {}", bytes(size), self.output.display()));
         Ok(())
     }
 }

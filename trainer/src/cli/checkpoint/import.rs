@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 use stagecoach_checkpoint::{About, ModelFiles, RealVolume, import, layout};
 
-use super::print_json;
+use super::{say, say_json};
 use crate::launch::{JobFolder, Lock};
 use crate::model::{Architecture, Llama, LlamaConfig};
 use crate::observe::bytes;
@@ -20,9 +20,6 @@ const SMALL_FILES: [&str; 4] =
     ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"];
 
 /// Make the first checkpoint of a new folder from a Hugging Face model directory.
-///
-/// Its weights, as fp32, become step 0, without optimizer state. A job starts from it by `checkpoint.initFrom`; none takes
-/// it for a checkpoint of its own.
 #[derive(Debug, Args)]
 pub(super) struct Import {
     /// The Hugging Face model directory.
@@ -55,11 +52,11 @@ impl Import {
         let path = self.folder.join(layout::checkpoint(manifest.step));
         let size: u64 = manifest.tensors.iter().map(|tensor| tensor.bytes).sum();
         if json {
-            return print_json(&json!({
+            return say_json(&json!({
                 "step": manifest.step, "path": path, "tensors": manifest.tensors.len(), "bytes": size,
             }));
         }
-        println!("{} tensors, {} as F32, in {}", manifest.tensors.len(), bytes(size), path.display());
+        say(format!("{} tensors, {} as F32, in {}", manifest.tensors.len(), bytes(size), path.display()));
         Ok(())
     }
 }

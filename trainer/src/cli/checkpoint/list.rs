@@ -6,7 +6,7 @@ use serde_json::Value;
 use stagecoach_checkpoint::{CheckpointError, Volume, layout, manifest, open};
 
 use super::target::{Checkpoints, Job};
-use super::{print_json, table::table};
+use super::{say, say_json, table::table};
 use crate::observe::bytes;
 
 /// List a job's checkpoints, and what lies beside them.
@@ -40,14 +40,14 @@ impl List {
         let job = self.job.find()?;
         let rows = rows(&job)?;
         if json {
-            return print_json(&rows);
+            return say_json(&rows);
         }
         if rows.is_empty() {
-            println!("{} has no checkpoints", job.root.display());
+            say(format!("{} has no checkpoints", job.root.display()));
             return Ok(());
         }
         let cells: Vec<Vec<String>> = rows.iter().map(Row::cells).collect();
-        print!("{}", table(&["STEP", "SIZE", "COMMITTED", "ATTEMPT", "PLAN", "STATE"], &[0, 1, 3], &cells));
+        say(table(&["STEP", "SIZE", "COMMITTED", "ATTEMPT", "PLAN", "STATE"], &[0, 1, 3], &cells));
         Ok(())
     }
 }

@@ -14,6 +14,8 @@ mod verify;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
+use super::say;
+
 /// Look at a job's checkpoints, prove them, prune them; take models in and out.
 #[derive(Debug, Args)]
 pub(super) struct Checkpoint {
@@ -33,10 +35,18 @@ enum Command {
     /// Read every byte and compare it with what was written: exit code 74 if one differs.
     Verify(verify::Verify),
     /// Remove old checkpoints, never the newest intact one.
+    ///
+    /// Takes the folder as a new group of the job would. While the job runs on this machine, this is refused. A group
+    /// that runs elsewhere, such as in a cluster, is fenced off: it can commit nothing more and ends, and the group that
+    /// is started in its place goes on from the newest checkpoint. Steps since that one are trained again; nothing else
+    /// is lost.
     Prune(prune::Prune),
     /// Write a checkpoint's weights for other tools, every byte proven.
     Export(export::Export),
     /// Make the first checkpoint of a new folder from a Hugging Face model directory.
+    ///
+    /// Its weights, as fp32, become step 0, without optimizer state. A job starts from it by `checkpoint.initFrom`; none
+    /// takes it for a checkpoint of its own.
     Import(import::Import),
 }
 
@@ -54,7 +64,7 @@ impl Checkpoint {
     }
 }
 
-fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
-    println!("{}", serde_json::to_string_pretty(value)?);
+fn say_json(value: &impl Serialize) -> anyhow::Result<()> {
+    say(serde_json::to_string_pretty(value)?);
     Ok(())
 }

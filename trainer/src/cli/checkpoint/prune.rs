@@ -7,16 +7,12 @@ use clap::Args;
 use serde::Serialize;
 use stagecoach_checkpoint::{Depth, Fence, Keep, doomed, newest, prune, sweep};
 
-use super::print_json;
 use super::target::{Checkpoints, Job};
+use super::{say, say_json};
 use crate::launch::{JobFolder, Lock};
 use crate::observe::bytes;
 
 /// Remove old checkpoints, never the newest intact one.
-///
-/// Takes the folder as a new group of the job would. While the job runs on this machine, this is refused. A group that
-/// runs elsewhere, such as in a cluster, is fenced off: it can commit nothing more, ends, and its operator starts it
-/// again from the newest checkpoint. Steps since that one are trained again; nothing else is lost.
 #[derive(Debug, Args)]
 pub(super) struct Prune {
     #[command(flatten)]
@@ -56,20 +52,20 @@ impl Prune {
         let keep = Keep { last: self.keep_last as usize, every: self.keep_every };
         let pruned = if self.dry_run { plan(&job, keep)? } else { prune_now(&job, keep)? };
         if json {
-            return print_json(&pruned);
+            return say_json(&pruned);
         }
         let word = if self.dry_run { "would remove" } else { "removed" };
         for Removed { step, bytes: size } in &pruned.removed {
-            println!("{word} step {step}, {}", bytes(*size));
+            say(format!("{word} step {step}, {}", bytes(*size)));
         }
         let total = pruned.removed.iter().map(|removed| removed.bytes).sum();
-        println!(
+        say(format!(
             "{word} {} of {} checkpoints, {} in all; the newest intact one is step {}",
             pruned.removed.len(),
             pruned.removed.len() + pruned.kept.len(),
             bytes(total),
             pruned.intact
-        );
+        ));
         Ok(())
     }
 }

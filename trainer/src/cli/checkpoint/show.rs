@@ -6,7 +6,7 @@ use stagecoach_checkpoint::layout::is_weights_file;
 use stagecoach_checkpoint::{Manifest, TensorEntry, manifest};
 
 use super::target::{Checkpoints, One};
-use super::{print_json, table::table};
+use super::{say, say_json, table::table};
 use crate::observe::{bytes, thousands};
 
 /// Show what one checkpoint holds, and what it was written under.
@@ -24,11 +24,11 @@ impl Show {
         let (job, step) = self.one.find()?;
         let manifest = manifest(&job.volume, step)?;
         if json {
-            return print_json(&as_json(&job, &manifest, self.tensors));
+            return say_json(&as_json(&job, &manifest, self.tensors));
         }
-        print!("{}", text(&job, &manifest));
+        say(text(&job, &manifest));
         if self.tensors {
-            println!("\n{}", tensors(&manifest).trim_end());
+            say(format!("\n{}", tensors(&manifest)));
         }
         Ok(())
     }
@@ -94,7 +94,7 @@ fn text(job: &Checkpoints, manifest: &Manifest) -> String {
     }
     let files: Vec<Vec<String>> =
         manifest.files.iter().map(|file| vec![file.name.clone(), bytes(file.bytes), file.blake3.clone()]).collect();
-    format!("{}\n{}", table(&["", ""], &[], &rows), table(&["FILE", "SIZE", "BLAKE3"], &[1], &files))
+    format!("{}\n\n{}", table(&["", ""], &[], &rows), table(&["FILE", "SIZE", "BLAKE3"], &[1], &files))
 }
 
 /// One row a value, by its path.

@@ -1,6 +1,6 @@
 //! Columns for people.
 
-/// Left-aligned columns, two spaces apart; numbers are right-aligned by their caller's choice of `right`.
+/// Columns, two spaces apart, those in `right` aligned to the right. A header of empty titles is left out.
 pub(super) fn table(header: &[&str], right: &[usize], rows: &[Vec<String>]) -> String {
     let header: Vec<String> = header.iter().map(|title| (*title).to_owned()).collect();
     let all: Vec<&Vec<String>> =
@@ -17,7 +17,7 @@ pub(super) fn table(header: &[&str], right: &[usize], rows: &[Vec<String>]) -> S
         text += cells.collect::<Vec<_>>().join("  ").trim_end();
         text.push('\n');
     }
-    text
+    text.trim_end().to_owned()
 }
 
 #[cfg(test)]
@@ -27,7 +27,7 @@ mod tests {
     #[test]
     fn columns_line_up() {
         let rows = [vec!["7".into(), "a".into()], vec!["1000".into(), "b".into()]];
-        assert_eq!(table(&["STEP", "NAME"], &[0], &rows), "STEP  NAME\n   7  a\n1000  b\n");
-        assert_eq!(table(&["", ""], &[], &rows[..1]), "7  a\n");
+        assert_eq!(table(&["STEP", "NAME"], &[0], &rows), "STEP  NAME\n   7  a\n1000  b");
+        assert_eq!(table(&["", ""], &[], &rows[..1]), "7  a");
     }
 }

@@ -7,8 +7,8 @@ use serde::Serialize;
 use stagecoach_api::contract::FailureKind;
 use stagecoach_checkpoint::{CheckpointError, Verifying, manifest, verify};
 
-use super::print_json;
 use super::target::{Checkpoints, One};
+use super::{say, say_json};
 use crate::fatal::Fatal;
 use crate::observe::bytes;
 
@@ -44,14 +44,14 @@ impl Verify {
         for &step in &steps {
             one(&job, step, &bar, &mut |verdict| {
                 if !json {
-                    bar.suspend(|| println!("{verdict}"));
+                    bar.suspend(|| say(&verdict));
                 }
                 verdicts.push(verdict);
             })?;
         }
         bar.finish_and_clear();
         if json {
-            print_json(&verdicts)?;
+            say_json(&verdicts)?;
         }
         let damaged: Vec<&Verdict> = verdicts.iter().filter(|verdict| !verdict.intact).collect();
         let Some(first) = damaged.first() else { return Ok(()) };

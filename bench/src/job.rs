@@ -1,0 +1,87 @@
+//! The jobs that are measured.
+
+use std::path::Path;
+
+use serde_json::Value;
+use stagecoach_tests::{Launched, until};
+
+/// A Llama of 33 million parameters, 400 MB of weights and moments, or one of a few thousand.
+pub(crate) struct Job {
+    pub(crate) name: &'static str,
+    pub(crate) stages: usize,
+    pub(crate) large: bool,
+    pub(crate) steps: u64,
+    /// `spec.checkpoint`, as YAML.
+    pub(crate) checkpoint: &'static str,
+}
+
+impl Job {
+    fn yaml(&self) -> String {
+        let Job { name, stages, large, steps, checkpoint } = self;
+        let llama = match large {
+            true => {
+                "{hiddenSize: 512, numHiddenLayers: 8, numAttentionHeads: 8, intermediateSize: 1376, vocabSize: 8000}"
+            }
+            false => {
+                "{hiddenSize: 64, numHiddenLayers: 4, numAttentionHeads: 4, intermediateSize: 128, vocabSize: 300}"
+            }
+        };
+        // both cores compute, so that whatever saving takes is missing elsewhere
+        let threads = if *stages == 1 { 2 } else { 1 };
+        format!(
+            "apiVersion: stagecoach.dev/v1alpha1
+kind: PipelineJob
+metadata: {{name: {name}}}
+spec:
+  stages: {stages}
+  model: {{type: Llama, llama: {llama}}}
+  data:
+    paths: [corpus/bench.jsonl]
+    sequenceLength: 64
+    tokenizer: {{type: Train, train: {{vocabSize: 300}}}}
+  training:
+    steps: {steps}
+    globalBatchSize: 4
+    microbatches: 4
+    threads: {threads}
+    learningRate: {{peak: 1e-3, warmupSteps: 5, decaySteps: 100000}}
+  checkpoint: {checkpoint}
+  restart: {{maxRestarts: 100, backoff: {{initialSeconds: 0}}}}
+"
+        )
+    }
+
+    /// Starts it.
+    pub(crate) fn start(&self, folder: &Path) -> Launched {
+        let file = folder.join(format!("{}.yaml", self.name));
+        std::fs::write(&file, self.yaml()).unwrap();
+        Launched::start_file(folder, &file, folder.join(self.name), &[])
+    }
+
+    /// Runs it to its end; the largest resident memory of stage 0, bytes.
+    pub(crate) fn run(&self, folder: &Path) -> u64 {
+        let mut launched = self.start(folder);
+        let mut peak = 0;
+        let status = until("the end of a job", 600, || {
+            if let Some(&pid) = launched.stages().first() {
+                peak = peak.max(peak_bytes(pid));
+            }
+            launched.child.try_wait().unwrap()
+        });
+        assert!(status.success(), "{}: {status}", self.name);
+        peak
+    }
+
+    /// The lines of its metrics.
+    pub(crate) fn metrics(&self, folder: &Path) -> Vec<Value> {
+        let text = std::fs::read_to_string(folder.join(self.name).join("metrics.jsonl")).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+/// The largest resident memory a process has had.
+fn peak_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.trim().split(' ').next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+}

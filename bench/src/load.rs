@@ -1,0 +1,29 @@
+//! Loading: how fast a checkpoint's tensors, each proven by its hash, are in the stage's memory.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::job::Job;
+use crate::machine::read_seconds;
+use crate::stats::{line, rate};
+
+pub(crate) fn measure(folder: &Path) -> Value {
+    println!("loading them");
+    // goes on from where the saves were measured
+    let job = Job { name: "behind", stages: 1, large: true, steps: 42, checkpoint: "{everySteps: 10, keepLast: 1}" };
+    let checkpoint = folder.join("behind/checkpoints/step-00000040");
+    let bytes: u64 =
+        std::fs::read_dir(&checkpoint).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
+    let read = read_seconds(&checkpoint);
+    job.run(folder);
+    let text = std::fs::read_to_string(folder.join("stdout")).unwrap();
+    let said = text.lines().find_map(|line| line.split_once("loaded in ")?.1.split('s').next()?.parse::<f64>().ok());
+    let load = said.expect("how long loading took");
+    line(
+        "a checkpoint",
+        rate(bytes as f64, load),
+        &format!("{:.0} % of reading the same files ({})", 100.0 * read / load, rate(bytes as f64, read)),
+    );
+    json!({ "bytes": bytes, "seconds": load, "readSeconds": read, "overRead": read / load })
+}

@@ -1,0 +1,73 @@
+//! The machine, and what it can do: the peers that every ratio is against.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::stats::median;
+
+/// Processor, cores, kernel.
+pub(crate) fn describe() -> Value {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let info = read("/proc/cpuinfo");
+    let model =
+        info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':')).map(|(_, name)| name.trim());
+    json!({ "processor": model, "cores": cores(), "kernel": read("/proc/sys/kernel/osrelease").trim() })
+}
+
+/// Cores that this process may use.
+pub(crate) fn cores() -> f64 {
+    std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64)
+}
+
+/// Seconds that one thread needs to copy so many bytes between two buffers that it has touched before: the median of 7.
+pub(crate) fn copy_seconds(bytes: usize) -> f64 {
+    let from = vec![1u8; bytes];
+    let mut to = vec![2u8; bytes];
+    let once = |to: &mut Vec<u8>| {
+        let started = Instant::now();
+        to.copy_from_slice(std::hint::black_box(&from));
+        std::hint::black_box(&to);
+        started.elapsed().as_secs_f64()
+    };
+    let times: Vec<f64> = (0..7).map(|_| once(&mut to)).collect();
+    median(&times)
+}
+
+/// Seconds that `dd conv=fsync` needs to write so many bytes to a file in `folder`: the median of 3.
+pub(crate) fn write_seconds(folder: &Path, bytes: u64) -> f64 {
+    let file = folder.join("dd.bin");
+    let once = || {
+        let started = Instant::now();
+        let done = Command::new("dd")
+            .args(["if=/dev/zero", "bs=1M", "iflag=fullblock,count_bytes", "conv=fsync", "status=none"])
+            .arg(format!("count={bytes}"))
+            .arg(format!("of={}", file.display()))
+            .status()
+            .unwrap();
+        assert!(done.success(), "dd failed");
+        let seconds = started.elapsed().as_secs_f64();
+        std::fs::remove_file(&file).unwrap();
+        seconds
+    };
+    median(&[once(), once(), once()])
+}
+
+/// Seconds to read all files of `folder`, a mebibyte at a time: the median of 5, all but the first from the page cache.
+pub(crate) fn read_seconds(folder: &Path) -> f64 {
+    let mut buffer = vec![0; 1 << 20];
+    let mut once = || {
+        let started = Instant::now();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let mut file = File::open(entry.unwrap().path()).unwrap();
+            while file.read(&mut buffer).unwrap() > 0 {}
+        }
+        started.elapsed().as_secs_f64()
+    };
+    let times: Vec<f64> = (0..5).map(|_| once()).collect();
+    median(&times)
+}

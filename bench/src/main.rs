@@ -1,0 +1,40 @@
+//! `make bench`: what checkpoints cost, as ratios to what this machine can do in the same minutes. Nothing is asserted:
+//! machines are shared. The raw figures go to `bench/results/`.
+
+mod job;
+mod load;
+mod machine;
+mod recovery;
+mod save;
+mod stats;
+
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+/// A fresh folder for everything that is written, on the file system whose speed counts.
+fn scratch(workspace: &Path) -> PathBuf {
+    let folder = workspace.join("bench");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(folder.join("corpus")).unwrap();
+    let text = stagecoach_tests::corpus::jsonl(4000, 40, 7);
+    std::fs::write(folder.join("corpus/bench.jsonl"), text).unwrap();
+    folder
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).map(PathBuf::from);
+    let (Some(workspace), Some(results)) = (arguments.next(), arguments.next()) else {
+        eprintln!("usage: stagecoach-bench WORKSPACE RESULTS");
+        std::process::exit(2);
+    };
+    let folder = scratch(&std::path::absolute(workspace).unwrap());
+    let mut report = json!({ "machine": machine::describe() });
+    report["save"] = save::measure(&folder);
+    report["load"] = load::measure(&folder);
+    report["recovery"] = recovery::measure(&folder);
+    let path = results.join("checkpoint.json");
+    std::fs::write(&path, format!("{report:#}\n")).unwrap();
+    println!("\nraw figures: {}", path.display());
+    let _ = std::fs::remove_dir_all(folder);
+}

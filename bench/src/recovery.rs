@@ -1,0 +1,44 @@
+//! Recovery: from the kill of a stage to the first step of the next attempt.
+
+use std::path::Path;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use stagecoach_tests::{signal, until};
+
+use crate::job::Job;
+use crate::stats::{line, median, worst};
+
+const KILLS: usize = 20;
+
+pub(crate) fn measure(folder: &Path) -> Value {
+    println!("killing one of three stages {KILLS} times");
+    let job =
+        Job { name: "killed", stages: 3, large: false, steps: 1_000_000, checkpoint: "{everySteps: 20, keepLast: 1}" };
+    let mut launched = job.start(folder);
+    let stdout = folder.join("stdout");
+    let lines = |marker: &str| {
+        std::fs::read_to_string(&stdout).unwrap_or_default().lines().filter(|line| line.starts_with(marker)).count()
+    };
+    launched.wait_for_step(5);
+    let mut seconds = Vec::new();
+    for kill in 0..KILLS {
+        let saved = lines("saved");
+        until("a checkpoint", 120, || (lines("saved") > saved).then_some(()));
+        let (stage, starts) = (launched.stages()[kill % 3], lines("start "));
+        let started = Instant::now();
+        signal(stage, libc::SIGKILL);
+        until("the next attempt", 120, || (lines("start ") > starts).then_some(()));
+        let steps = lines("step ");
+        until("its first step", 120, || (lines("step ") > steps).then_some(()));
+        seconds.push(started.elapsed().as_secs_f64());
+    }
+    signal(launched.child.id(), libc::SIGINT);
+    until("the launcher's end", 120, || launched.child.try_wait().unwrap());
+    line(
+        "from the kill to the first new step",
+        format!("{:.2} s", median(&seconds)),
+        &format!("worst {:.2} s", worst(&seconds)),
+    );
+    json!({ "seconds": seconds, "median": median(&seconds), "worst": worst(&seconds) })
+}

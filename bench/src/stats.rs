@@ -1,0 +1,23 @@
+//! Medians and lines of a table.
+
+/// The middle value.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The largest value.
+pub(crate) fn worst(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::NAN, f64::max)
+}
+
+/// One line: what, how much, beside what.
+pub(crate) fn line(what: &str, value: String, beside: &str) {
+    println!("  {what:<34} {value:>14}   {beside}");
+}
+
+/// Megabytes a second.
+pub(crate) fn rate(bytes: f64, seconds: f64) -> String {
+    format!("{:.0} MB/s", bytes / seconds / 1e6)
+}

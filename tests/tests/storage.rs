@@ -1,0 +1,89 @@
+//! A full disk and a failing one: the checkpoint fails and says so, training goes on without a restart, the older
+//! checkpoint stays, the next save succeeds.
+
+use stagecoach_tests::corpus::Draws;
+use stagecoach_tests::faulty::{Call, Fault, How};
+use stagecoach_tests::scene::{COMMITTED, Case, STEPS, Scene, each, seed};
+
+/// From step 3 on: the saves of step 4 and of the end.
+const CHECKPOINT: &str = "{everySteps: 2, keepLast: 3, mode: Sync}";
+const PERIODIC: u64 = 4;
+const ENOSPC: i32 = 28;
+const EIO: i32 = 5;
+/// Writes that are drawn, unless all are tried.
+const SAMPLE: usize = 10;
+
+struct Failure {
+    call: Call,
+    errno: i32,
+    /// In the last save: there is no next one.
+    last: bool,
+}
+
+/// The writes and syncs of both saves.
+fn calls(scene: &Scene) -> Vec<(Call, bool)> {
+    scene.stopped("traced");
+    let ran = scene.run(&Case { name: "traced", checkpoint: CHECKPOINT, fault: "trace", restarts: 0 });
+    ran.ended_well(scene);
+    let mut saves = [0; 2]; // begun so far, by rank
+    let mut found = Vec::new();
+    for call in ran.trace() {
+        let begins = match call.rank {
+            0 => call.operation == "make_dir" && call.path.contains("/step-"),
+            _ => call.operation == "create" && call.path.ends_with("model.safetensors"),
+        };
+        let saves = &mut saves[call.rank as usize];
+        *saves += usize::from(begins);
+        if *saves > 0 && ["write", "sync", "sync_dir"].contains(&call.operation.as_str()) {
+            found.push((call, *saves == 2));
+        }
+    }
+    assert_eq!(saves, [2; 2]);
+    found
+}
+
+/// All of `calls` with both errors; or every sync with one of them, and some of the writes.
+fn failures(calls: Vec<(Call, bool)>) -> Vec<Failure> {
+    let all = calls
+        .into_iter()
+        .flat_map(|(call, last)| [ENOSPC, EIO].map(|errno| Failure { call: call.clone(), errno, last }));
+    if std::env::var("STAGECOACH_CRASHES").as_deref() == Ok("all") {
+        return all.collect();
+    }
+    let mut draws = Draws(seed());
+    let (mut writes, syncs): (Vec<_>, Vec<_>) = all.partition(|f| f.call.operation == "write");
+    let mut chosen: Vec<Failure> =
+        (0..SAMPLE).map(|_| writes.swap_remove(draws.below(writes.len() as u64) as usize)).collect();
+    for pair in syncs.chunks(2) {
+        let Failure { call, errno, last } = &pair[draws.below(2) as usize];
+        chosen.push(Failure { call: call.clone(), errno: *errno, last: *last });
+    }
+    chosen
+}
+
+fn run(scene: &Scene, at: usize, Failure { call, errno, last }: &Failure) {
+    let fault = Fault { rank: call.rank, call: call.number, how: How::Errno(*errno) }.to_string();
+    println!("{fault}: {} {}", call.operation, call.path);
+    let name = &format!("case-{at}");
+    let case = Case { name, checkpoint: CHECKPOINT, fault: &fault, restarts: 3 };
+    scene.stopped(name);
+    let ran = scene.run(&case);
+    ran.ended_well(scene);
+    assert_eq!(ran.fired().map(|fired| fired.operation).as_ref(), Some(&call.operation));
+    let (step, older) = if *last { (STEPS, PERIODIC) } else { (PERIODIC, COMMITTED[2]) };
+    assert!(ran.checkpoints().contains(&older), "the checkpoint before the failed one is gone");
+    let said = &ran.outcome.stdout;
+    if !last {
+        assert_eq!(ran.attempts(), 1, "a periodic save that failed ended the attempt:\n{said}");
+        let told = [format!("the checkpoint of step {step} failed"), format!("tidy up after the save of step {step}")];
+        assert!(told.iter().any(|told| said.contains(told)), "nobody was told:\n{said}");
+    }
+}
+
+#[test]
+fn a_save_that_fails_costs_a_checkpoint_and_nothing_else() {
+    let scene = Scene::new(env!("CARGO_BIN_EXE_faulty"));
+    let failures = failures(calls(&scene));
+    println!("{} failures, seed {}", failures.len(), seed());
+    each("failures", 3, &failures, |at, failure| run(&scene, at, failure));
+}

@@ -1,0 +1,183 @@
+//! The same with nothing of ours in between: strace kills the real trainer at a system call on the job's folder.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use stagecoach_api::contract::StageEnv;
+use stagecoach_tests::corpus::Draws;
+use stagecoach_tests::scene::{Case, Scene, finish, seed};
+use stagecoach_tests::{signal, stagecoach, until};
+
+const POINTS: usize = 20;
+const CALLS: &str = "openat,mkdir,write,fsync,rename,unlink,rmdir";
+const CHECKPOINT: &str = "{everySteps: 2, keepLast: 1}";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Who {
+    Stage(u32),
+    Launcher,
+}
+
+const EVERYBODY: [Who; 3] = [Who::Stage(0), Who::Stage(1), Who::Launcher];
+
+/// The `nth` call of that name by the thread that makes it; strace counts for each thread apart.
+#[derive(Clone, Debug)]
+struct Point {
+    who: Who,
+    syscall: String,
+    nth: usize,
+    line: String,
+}
+
+/// What strace saw of the job's folder, as points to be killed at.
+fn points(who: Who, log: &Path, folder: &Path) -> Vec<Point> {
+    let folder = format!("{}/", folder.display());
+    let mut made: HashMap<(String, String), usize> = HashMap::new();
+    let mut points = Vec::new();
+    for line in fs::read_to_string(log).unwrap().lines() {
+        // one thread's lines don't say whose they are
+        let call = line.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start();
+        let thread = &line[..line.len() - call.len()];
+        let Some((syscall, arguments)) = call.split_once('(') else { continue };
+        if !CALLS.split(',').any(|known| known == syscall) {
+            continue; // the second half of an interrupted one
+        }
+        let nth = made.entry((thread.to_owned(), syscall.to_owned())).or_default();
+        *nth += 1;
+        if arguments.contains(&folder) {
+            points.push(Point { who, syscall: syscall.into(), nth: *nth, line: call.into() });
+        }
+    }
+    points
+}
+
+/// strace, about to be told what to run.
+fn strace(log: &Path, point: Option<&Point>) -> Command {
+    let mut command = Command::new("strace");
+    command.args(["-y", "-o"]).arg(log);
+    match point {
+        None => command.arg("-e").arg(format!("trace={CALLS}")),
+        Some(Point { syscall, nth, .. }) => command
+            .args(["-e", &format!("trace={syscall}")])
+            .args(["-e", &format!("inject={syscall}:signal=SIGKILL:when={nth}")]),
+    };
+    command
+}
+
+/// Runs one attempt as the launcher would, stage `traced` under strace. Its exit: the signal that killed it, if one did.
+fn attempt(scene: &Scene, case: &Case, traced: u32, log: &Path, point: Option<&Point>) -> Option<i32> {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let job = scene.job(case);
+    let start = |rank: u32| -> Child {
+        let env = StageEnv {
+            rank,
+            world_size: 2,
+            job: case.name.into(),
+            job_uid: case.name.into(),
+            attempt: 1,
+            config: job.display().to_string(),
+            workspace: scene.path("").display().to_string(),
+            master_addr: "127.0.0.1".into(),
+            master_port: port,
+            pod_ip: "127.0.0.1".into(),
+            pod_uid: rank.to_string(),
+        };
+        let mut command = match rank == traced {
+            true => strace(log, point),
+            false => Command::new(stagecoach()),
+        };
+        if rank == traced {
+            command.arg("-f").arg(stagecoach());
+        }
+        command
+            .arg("stage")
+            .envs(env.to_vars())
+            .env("STAGECOACH_HTTP_PORT", "0")
+            .env("STAGECOACH_TERMINATION_LOG", scene.path(&format!("words-{rank}")))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command.spawn().unwrap()
+    };
+    let (mut one, mut other) = (start(traced), start(1 - traced));
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let status = until("the end of a stage", 120, || one.try_wait().unwrap());
+        if status.signal().is_some() {
+            signal(other.id(), libc::SIGTERM); // it may be waiting for who will never come
+        }
+        until("the end of its peer", 30, || other.try_wait().unwrap());
+        status
+    }));
+    [one, other].iter_mut().for_each(|stage| drop((stage.kill(), stage.wait())));
+    ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).signal()
+}
+
+/// Runs `point.who`, from a copy of the mess, under strace. Whether it was killed.
+fn kill(scene: &Scene, case: &Case, point: &Point) -> bool {
+    let log = scene.path("strace.log");
+    scene.mess(case.name);
+    let by = match point.who {
+        Who::Stage(rank) => attempt(scene, case, rank, &log, Some(point)),
+        Who::Launcher => launcher(scene, case, &log, Some(point)),
+    };
+    by == Some(libc::SIGKILL)
+}
+
+fn launcher(scene: &Scene, case: &Case, log: &Path, point: Option<&Point>) -> Option<i32> {
+    let mut command = strace(log, point);
+    command.arg(stagecoach()).arg("run").arg(scene.job(case)).arg("--workspace").arg(scene.path(""));
+    finish(&mut command, &scene.path("launcher.notes")).status.signal()
+}
+
+/// Where each of them may be killed.
+fn count(scene: &Scene) -> HashMap<Who, Vec<Point>> {
+    let log = scene.path("strace.log");
+    let points = |who| {
+        let case = Case { name: "counted", checkpoint: CHECKPOINT, fault: "", restarts: 0 };
+        let folder = scene.mess(case.name);
+        let by = match who {
+            Who::Stage(rank) => attempt(scene, &case, rank, &log, None),
+            Who::Launcher => launcher(scene, &case, &log, None),
+        };
+        assert_eq!(by, None);
+        let points = points(who, &log, &folder);
+        fs::remove_dir_all(folder).unwrap();
+        (who, points)
+    };
+    EVERYBODY.into_iter().map(points).collect()
+}
+
+#[test]
+#[ignore = "needs strace, and the right to trace: `make strace`"]
+fn killed_at_a_system_call() {
+    let mut scene = Scene::new(env!("CARGO_BIN_EXE_faulty"));
+    scene.program = stagecoach();
+    let mut points = count(&scene);
+    let mut draws = Draws(seed());
+    println!("{POINTS} points, seed {} (STAGECOACH_SEED)", seed());
+    let (mut died, mut tries) = (0, 0);
+    while died < POINTS {
+        // everybody in turn, and of each the calls in turn
+        let who = EVERYBODY[tries % EVERYBODY.len()];
+        let points = points.get_mut(&who).unwrap();
+        let calls: BTreeSet<&str> = points.iter().map(|point| point.syscall.as_str()).collect();
+        let call = calls.iter().nth(tries / EVERYBODY.len() % calls.len()).map(ToString::to_string).unwrap();
+        let of_it: Vec<usize> = (0..points.len()).filter(|&at| points[at].syscall == call).collect();
+        let point = &points.remove(of_it[draws.below(of_it.len() as u64) as usize]);
+        tries += 1;
+        assert!(tries < 2 * POINTS, "{died} of {tries} died");
+        let name = &format!("point-{tries}");
+        let case = Case { name, checkpoint: CHECKPOINT, fault: "", restarts: 3 };
+        if !kill(&scene, &case, point) {
+            println!("not reached: {point:?}");
+            continue;
+        }
+        died += 1;
+        println!("{died:2}: {who:?} died at its {} number {}: {}", point.syscall, point.nth, point.line);
+        // as a person would after the launcher's death; as the launcher would after a stage's
+        scene.run(&case).ended_well(&scene);
+    }
+}

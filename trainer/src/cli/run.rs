@@ -56,6 +56,10 @@ impl Run {
 
     fn run(self) -> Result<i32, Refusal> {
         let job = self.valid_job()?;
+        if job.spec.suspend {
+            say(format!("{} is suspended (spec.suspend: true), so nothing is started", job.metadata.name));
+            return Ok(ExitCode::Done.code());
+        }
         let workspace = absolute(&self.job.workspace)?;
         let folder = JobFolder::create(&workspace, job.folder())?;
         let _lock = Lock::take(&folder)?;
@@ -65,10 +69,7 @@ impl Run {
         match Before::look(&folder, &job) {
             Before::Nothing => {}
             Before::Finished(summary) => {
-                say(format!(
-                    "{} is trained already; this is its result (--fresh trains it anew)\n",
-                    job.metadata.name
-                ));
+                say(format!("{} is trained already; this is its result (--fresh trains it anew)\n", job.metadata.name));
                 let restarts = Record::open(&folder)?.state.budget.total;
                 show(&job, &folder, &workspace, &summary, restarts, None);
                 return Ok(ExitCode::Done.code());

@@ -1,6 +1,7 @@
 //! The life of a stage: join, plan (stage 0) or follow the plan, build, connect, train, save, leave.
 
 mod batches;
+mod behind;
 mod finish;
 mod join;
 mod prepare;

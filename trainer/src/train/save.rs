@@ -13,7 +13,7 @@ use stagecoach_group::Member;
 use super::{Run, Watch, gather, tell, topic};
 use crate::fatal::Fatal;
 use crate::model::Architecture;
-use crate::observe::{Event, Sink};
+use crate::observe::{Event, SaveRecord, Sink};
 use crate::plan::{Plan, Progress, Settings};
 use crate::state::{Named, Snapshot};
 
@@ -46,18 +46,47 @@ impl<'a> Writer<'a> {
         Ok(Writer { env, settings, plan, member, watch, sink, volume, small_files, device })
     }
 
+    /// Saves once, and tells what came of it.
+    ///
+    /// # Errors
+    /// As [`Writer::attempt`].
+    pub(super) fn save(
+        &self,
+        snapshot: &Snapshot,
+        progress: &Progress,
+        doing: &dyn Fn(&str),
+        mut record: SaveRecord,
+        started: Instant,
+    ) -> Result<SaveRecord, Fatal> {
+        let before = cpu_seconds();
+        let saved = self.attempt(snapshot, progress, doing)?;
+        record.cpu_seconds = cpu_seconds() - before;
+        Ok(self.conclude(record, started, saved))
+    }
+
+    /// Tells what came of a save that began at `started`.
+    pub(super) fn conclude(&self, mut record: SaveRecord, started: Instant, saved: Part<u64>) -> SaveRecord {
+        record.seconds = started.elapsed().as_secs_f64();
+        match saved {
+            Ok(bytes) => {
+                record.bytes = bytes;
+                self.tell(&Event::Saved(record.clone()));
+            }
+            Err(why) => {
+                record.error = Some(why);
+                self.tell(&Event::SaveFailed(record.clone()));
+            }
+        }
+        record
+    }
+
     /// Saves `snapshot` as the checkpoint of `progress`; `doing` hears what it is at. The bytes of the whole
     /// checkpoint, 0 if it was there already; `Ok(Err(why))` is a save that
     /// failed: what was committed before stays.
     ///
     /// # Errors
     /// If the group is gone, or a newer group has taken the job over.
-    pub(super) fn save(
-        &self,
-        snapshot: &Snapshot,
-        progress: &Progress,
-        doing: &dyn Fn(&str),
-    ) -> Result<Part<u64>, Fatal> {
+    fn attempt(&self, snapshot: &Snapshot, progress: &Progress, doing: &dyn Fn(&str)) -> Result<Part<u64>, Fatal> {
         let (volume, coordinator) = (self.volume, self.env.rank == 0);
         let save = self.plan.fence.save(progress.step);
         doing("save");
@@ -92,7 +121,7 @@ impl<'a> Writer<'a> {
     /// Saves, again and again until it succeeds or `deadline` is past.
     ///
     /// # Errors
-    /// As [`Writer::save`].
+    /// As [`Writer::attempt`].
     pub(super) fn save_by(
         &self,
         snapshot: &Snapshot,
@@ -102,7 +131,7 @@ impl<'a> Writer<'a> {
     ) -> Result<Part<u64>, Fatal> {
         let mut pause = Duration::from_millis(100);
         loop {
-            let why = match self.save(snapshot, progress, doing)? {
+            let why = match self.attempt(snapshot, progress, doing)? {
                 Err(why) => why,
                 saved => return Ok(saved),
             };
@@ -164,6 +193,12 @@ impl<'a> Writer<'a> {
             job: serde_json::json!(self.settings.job.spec),
         }
     }
+}
+
+/// Processor time of this thread.
+fn cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 /// Stage 0's own part.

@@ -100,7 +100,7 @@ pub fn stop_in(pid: u32, phase: Phase, patience: Duration) -> bool {
     while Instant::now() < deadline && !is_gone(pid) && !is_past(pid, phase) {
         if is_in(pid, phase) {
             // not always at the phase's beginning; a short one is caught at the next sighting
-            if sightings % 2 == 0 {
+            if sightings % 2 == 0 && !phase.comes_once() {
                 std::thread::sleep(LONGEST_DELAY.mul_f64(random()));
             }
             sightings += 1;

@@ -171,7 +171,9 @@ fn all_done(case: Case, newer: &[Ended]) {
 
 fn steps_in(metrics: &Path) -> Vec<u64> {
     let text = std::fs::read_to_string(metrics).unwrap();
-    text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap()).collect()
+    text.lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap())
+        .collect()
 }
 
 /// Says what ended the older group.

@@ -131,7 +131,8 @@ fn a_terminated_stage_of_a_group_ends_all_in_one_checkpoint() {
         until("some steps", 60, || (group.is_whole() && step() > 20 * attempt).then_some(()));
         signal(group.pids()[stage], libc::SIGTERM);
         let ended = group.finish(60);
-        let newest = std::fs::read_dir(workspace.path().join("faulty/checkpoints")).unwrap().flatten().map(|e| e.path());
+        let newest =
+            std::fs::read_dir(workspace.path().join("faulty/checkpoints")).unwrap().flatten().map(|e| e.path());
         let manifest = std::fs::read(newest.max().unwrap().join("manifest.json")).unwrap();
         let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
         assert_eq!(manifest["attempt"], attempt);

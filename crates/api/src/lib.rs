@@ -7,6 +7,8 @@
 mod spelled;
 
 pub mod contract;
+#[cfg(feature = "crd")]
+pub mod crd;
 pub mod job;
 mod parse;
 mod validate;

@@ -33,6 +33,19 @@ pub(crate) trait Payload: Sized {
     }
 }
 
+/// What reading refuses, as rules in the schema: a `type` without its object, an object without its `type`.
+pub(crate) fn member_rules(spelling: &str, key: &str, is_required: bool) -> Vec<serde_json::Value> {
+    let absent = serde_json::json!({
+        "rule": format!("self.type != '{spelling}' || has(self.{key})"),
+        "message": format!("`type` is {spelling}, but `{key}` is missing: add `{key}: {{...}}`"),
+    });
+    let foreign = serde_json::json!({
+        "rule": format!("self.type == '{spelling}' || !has(self.{key})"),
+        "message": format!("`{key}` is given, but `type` is not {spelling}: remove `{key}` or write `type: {spelling}`"),
+    });
+    is_required.then_some(absent).into_iter().chain([foreign]).collect()
+}
+
 /// A union: a plain enum in Rust, `{type: Llama, llama: {...}}` in YAML and in the schema.
 /// A `type` without its object, or with another's, is refused while reading.
 macro_rules! union {
@@ -122,7 +135,13 @@ macro_rules! union {
             }
 
             fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                $fields::json_schema(generator)
+                let mut schema = $fields::json_schema(generator);
+                let mut rules: Vec<serde_json::Value> = Vec::new();
+                $($(rules.extend(crate::spelled::member_rules($spelling, $key, <$payload as crate::spelled::Payload>::left_out().is_none()));)?)+
+                if !rules.is_empty() {
+                    schema.insert("x-kubernetes-validations".into(), rules.into());
+                }
+                schema
             }
         }
     };

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{CheckpointError, on};
 use crate::layout::{self, CHECKPOINTS, DAMAGED, FENCES};
-use crate::volume::{Volume, ensure_dir, make_own_dir, move_dir, remove_tree};
+use crate::shard::write_file;
+use crate::volume::{Volume, ensure_dir, gone, make_own_dir, move_dir, remove_tree};
 
 /// Starting groups that may get in each other's way before one gives up.
 const TRIES: u32 = 100;
@@ -83,12 +84,27 @@ impl Fence {
         empty(volume, &self.work()).map_err(|e| self.explain(volume, e))
     }
 
+    /// Replaces the small file `name` of the job's own folder: whole or not at all, and only while the fence is held.
+    ///
+    /// # Errors
+    /// `FencedOff`, or if the volume refuses.
+    pub fn publish(&self, volume: &dyn Volume, name: &str, bytes: &[u8]) -> Result<(), CheckpointError> {
+        let aside = format!("{}/{name}", self.work());
+        let write = || {
+            gone(volume.remove_file(&aside)).map_err(on(volume, "remove", &aside))?;
+            write_file(volume, &aside, bytes)?;
+            volume.rename(&aside, name).map_err(on(volume, "write", name))?;
+            sync(volume, "")
+        };
+        write().map_err(|e| self.explain(volume, e))
+    }
+
     pub(crate) fn holder(&self) -> &str {
         &self.holder
     }
 
-    /// The folder for what is unfinished.
-    pub(crate) fn work(&self) -> String {
+    /// The folder for what is unfinished: gone, by this path, once a newer group has taken a fence.
+    pub fn work(&self) -> String {
         format!("{}/{}", layout::fence(self.number), self.holder)
     }
 

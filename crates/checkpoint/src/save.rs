@@ -54,6 +54,7 @@ impl Save {
         if let Some(bytes) = self.at_target(volume)? {
             self.same_identity(volume, &bytes, identity)?;
             sync(volume, CHECKPOINTS)?;
+            self.fence.check(volume)?; // it may be a newer group's
             return Ok(false);
         }
         self.fence.clear(volume)?;

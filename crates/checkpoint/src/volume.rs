@@ -37,7 +37,7 @@ pub trait Volume: Send + Sync {
     /// # Errors
     /// `NotFound`, `IsADirectory`, or the device's.
     fn open(&self, path: &str) -> io::Result<Box<dyn FileReader>>;
-    /// Moves a file or folder, atomically. A folder replaces an empty folder and nothing else.
+    /// Moves a file or folder, atomically. A file replaces a file, a folder an empty folder, and nothing else.
     ///
     /// # Errors
     /// `NotFound`, `DirectoryNotEmpty`, `AlreadyExists`, `NotADirectory`, or the device's.
@@ -132,7 +132,7 @@ pub(crate) fn parent(path: &str) -> &str {
 }
 
 /// Takes "not there" for "removed": two may clear the same folder.
-fn gone(removed: io::Result<()>) -> io::Result<()> {
+pub(crate) fn gone(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,

@@ -221,3 +221,21 @@ fn fences_taken_away_altogether_are_a_sentence() {
     let told = fence.save(1).begin(&volume, &identity()).unwrap_err().to_string();
     assert_eq!(told, "fence 1 is held no more: this group's work ends here");
 }
+
+#[test]
+fn a_group_that_was_fenced_off_publishes_nothing_and_hears_so_also_where_nothing_is_left_to_do() {
+    let volume = MemoryVolume::default();
+    let older = Fence::take(&volume).unwrap();
+    older.publish(&volume, "result.json", b"first").unwrap();
+    older.publish(&volume, "result.json", b"again").unwrap();
+    let mut newer = Group::on(&volume);
+    newer.run(2).unwrap();
+    let fenced = |outcome: Result<(), CheckpointError>| matches!(outcome, Err(CheckpointError::FencedOff { .. }));
+    assert!(fenced(older.publish(&volume, "result.json", b"late")));
+    // the newer group has committed this step already: that is no success of the older one
+    assert!(fenced(older.save(2).begin(&volume, &identity()).map(drop)));
+    let result = volume.open("result.json").unwrap();
+    let mut content = vec![0; result.size().unwrap() as usize];
+    result.read_at(0, &mut content).unwrap();
+    assert_eq!(content, b"again");
+}

@@ -43,27 +43,29 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Opens the file and keeps the lines up to `from_step` alone: 0 starts afresh, a resume keeps what it resumes from.
+    /// Starts a new file with the lines of the old one up to `from_step`: 0 starts afresh, a resume keeps what it resumes
+    /// from. It is made as `aside` and renamed to `path`: a crash leaves the old file or the new one, and a group whose
+    /// `aside` is taken away can't replace what a newer group writes.
     ///
     /// # Errors
     /// The volume's, and a line within the file that isn't a record.
-    pub fn open(path: &Path, from_step: u64) -> Result<Self, MetricsError> {
+    pub fn open(path: &Path, aside: &Path, from_step: u64) -> Result<Self, MetricsError> {
         let mut kept = String::new();
         if from_step > 0 {
             for record in read_metrics(path)?.iter().filter(|record| record.step <= from_step) {
                 kept += &line(record);
             }
         }
-        // Aside and renamed, so that a crash here leaves the old file or the new one, never half of it.
-        let aside = path.with_extension("jsonl.new");
         let whole = kept.len() as u64;
-        let opened = fs::write(&aside, kept)
-            .and_then(|()| fs::rename(&aside, path))
-            .and_then(|()| File::options().append(true).open(path));
-        match opened {
-            Ok(file) => Ok(Self { path: path.to_owned(), file, whole, pending: String::new() }),
-            Err(source) => Err(MetricsError::Io { path: path.to_owned(), what: "start", source }),
-        }
+        let open = || {
+            let mut file = File::options().create(true).append(true).open(aside)?;
+            file.set_len(0)?;
+            file.write_all(kept.as_bytes())?;
+            // this very file stays open: what a newer group puts in its place is never written to
+            fs::rename(aside, path)?;
+            Ok(Self { path: path.to_owned(), file, whole, pending: String::new() })
+        };
+        open().map_err(|source| MetricsError::Io { path: path.to_owned(), what: "start", source })
     }
 
     /// Appends a step's line. If the volume doesn't take it, it is kept and goes with the next one.
@@ -121,15 +123,17 @@ mod tests {
     #[test]
     fn a_resume_keeps_what_it_resumes_from() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("metrics.jsonl");
+        let (path, aside) = (folder.path().join("metrics.jsonl"), folder.path().join("aside"));
         assert_eq!(read_metrics(&path).unwrap(), []);
-        let mut metrics = Metrics::open(&path, 7).unwrap();
+        let mut metrics = Metrics::open(&path, &aside, 7).unwrap();
         (1..=5).for_each(|step| metrics.append(&record(step)).unwrap());
-        let mut metrics = Metrics::open(&path, 3).unwrap();
+        let older = metrics;
+        let mut metrics = Metrics::open(&path, &aside, 3).unwrap();
         metrics.append(&record(4)).unwrap();
+        drop({ older }.append(&record(6)));
         let steps: Vec<u64> = read_metrics(&path).unwrap().iter().map(|record| record.step).collect();
         assert_eq!(steps, [1, 2, 3, 4]);
-        Metrics::open(&path, 0).unwrap();
+        Metrics::open(&path, &aside, 0).unwrap();
         assert_eq!(read_metrics(&path).unwrap(), []);
     }
 
@@ -150,7 +154,8 @@ mod tests {
 
     #[test]
     fn a_folder_that_is_not_there_is_named() {
-        let error = Metrics::open(Path::new("/nowhere/metrics.jsonl"), 0).unwrap_err().to_string();
+        let error =
+            Metrics::open(Path::new("/nowhere/metrics.jsonl"), Path::new("/nowhere/aside"), 0).unwrap_err().to_string();
         assert!(error.starts_with("/nowhere/metrics.jsonl: cannot start the metrics: No such file"), "{error}");
     }
 }

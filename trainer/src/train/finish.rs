@@ -1,6 +1,6 @@
 //! The end of training: the weights' hash over all stages, and the result. The model is the last step's checkpoint.
 
-use stagecoach_checkpoint::{layout, write_atomically};
+use stagecoach_checkpoint::layout;
 
 use super::{Run, gather, topic};
 use crate::fatal::Fatal;
@@ -23,9 +23,8 @@ pub(super) fn finish(run: &mut Run, progress: &Progress) -> Result<(), Fatal> {
             skipped: progress.skipped,
             model: format!("{}/{}", run.settings.job.folder(), layout::checkpoint(progress.step)),
         };
-        let result = run.settings.folder().join("result.json");
         let text = serde_json::to_vec_pretty(&summary).map_err(|e| Fatal::invalid(e.to_string()))?;
-        write_atomically(&result, &text).map_err(|e| Fatal::storage("write", &result, e))?;
+        run.plan.fence.publish(run.volume, "result.json", &text)?;
         run.tell(&Event::Finished(summary));
     }
     gather(run.member, topic::FINISH, &())?; // the result is there: nobody leaves before

@@ -113,7 +113,7 @@ impl<'a> Writer<'a> {
         let saved = files.and(committed);
         if coordinator {
             doing("prune");
-            self.tidy(progress.step, saved.is_ok());
+            self.tidy(progress.step, saved.is_ok())?;
         }
         Ok(saved)
     }
@@ -155,15 +155,22 @@ impl<'a> Writer<'a> {
     }
 
     /// Removes what need not be kept: after a commit older checkpoints, after a failed save its leftovers, whose room may
-    /// be just what the next one lacks. A failure here is told, and costs nothing but room.
-    fn tidy(&self, step: u64, saved: bool) {
+    /// be just what the next one lacks. A failure here is told, and costs nothing but room;
+    /// a lost fence ends the stage.
+    fn tidy(&self, step: u64, saved: bool) -> Result<(), Fatal> {
         let fence = &self.plan.fence;
         let keep = &self.settings.job.spec.checkpoint;
         let keep = Keep { last: keep.keep_last as usize, every: keep.keep_every };
         let tidied = if saved { prune(self.volume, fence, keep, step).map(|_| ()) } else { fence.clear(self.volume) };
-        if let Err(error) = tidied {
-            self.tell(&Event::Note { message: format!("could not tidy up after the save of step {step}: {error}") });
+        match tidied {
+            Err(fenced @ CheckpointError::FencedOff { .. }) => return Err(fenced.into()),
+            Err(error) => {
+                let message = format!("could not tidy up after the save of step {step}: {error}");
+                self.tell(&Event::Note { message });
+            }
+            Ok(()) => {}
         }
+        Ok(())
     }
 
     /// Every stage's result, by rank, the same on all. A lost fence ends the stage: a newer group works on this job.

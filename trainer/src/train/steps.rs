@@ -16,10 +16,13 @@ use crate::model::Architecture;
 use crate::observe::{Event, Metrics, StepRecord};
 use crate::plan::Progress;
 
+/// A line a step, in the job's folder.
+const METRICS: &str = "metrics.jsonl";
+
 /// Trains to the end, or to the boundary at which all were asked to stop: then `progress.step` is short of the plan's.
 pub(super) fn train(run: &mut Run, architecture: &dyn Architecture) -> Result<Progress, Fatal> {
     let metrics = match run.env.rank {
-        0 => Some(Metrics::open(&run.settings.folder().join("metrics.jsonl"), run.plan.progress.step)?),
+        0 => Some(open_metrics(run)?),
         _ => None,
     };
     let writer = Writer::new(run, architecture)?;
@@ -27,6 +30,14 @@ pub(super) fn train(run: &mut Run, architecture: &dyn Architecture) -> Result<Pr
         let saver = Saver::start(scope, &writer, run.watch, run.settings, &run.stage)?;
         steps(run, saver, metrics)
     })
+}
+
+/// Started inside the fence: a group that has lost it since must not touch what a newer one writes.
+fn open_metrics(run: &Run) -> Result<Metrics, Fatal> {
+    let (folder, fence) = (run.settings.folder(), &run.plan.fence);
+    let aside = folder.join(fence.work()).join(METRICS);
+    Metrics::open(&folder.join(METRICS), &aside, run.plan.progress.step)
+        .map_err(|error| fence.check(run.volume).err().map_or_else(|| error.into(), Fatal::from))
 }
 
 fn steps(run: &mut Run, mut saver: Saver, mut metrics: Option<Metrics>) -> Result<Progress, Fatal> {
@@ -40,6 +51,7 @@ fn steps(run: &mut Run, mut saver: Saver, mut metrics: Option<Metrics>) -> Resul
         let started = Instant::now();
         let step = index + 1;
         run.watch.step(step);
+        run.watch.doing("DATA");
         tell_layouts(run, step)?;
         let layouts: Vec<Layout> = told_layouts(run)?;
         let plan = run.batches.as_ref().map(|batches| batches.step(index));

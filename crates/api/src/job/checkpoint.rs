@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::path::VolumePath;
+
 /// When checkpoints are written, how, and how many stay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -10,6 +12,7 @@ pub struct Checkpoint {
     /// Steps between two checkpoints; the last step and a graceful stop save too. 0 saves only then.
     pub every_steps: u64,
     /// How many of the newest stay.
+    #[schemars(range(min = 1))]
     pub keep_last: u32,
     /// The first checkpoint at or after every multiple of so many steps stays for good; 0 keeps none for good.
     pub keep_every: u64,
@@ -43,6 +46,7 @@ spelled! {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InitFrom {
     /// A job's folder (its newest checkpoint) or a checkpoint's, relative to the volume's root.
+    #[schemars(with = "VolumePath")]
     pub path: String,
 }
 
@@ -52,6 +56,7 @@ pub struct InitFrom {
 pub struct Storage {
     /// The job's folder, relative to the volume's root; the job's name if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<VolumePath>")]
     pub path: Option<String>,
     /// The claim that is the volume, in a cluster. Locally `--workspace` is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,5 +68,6 @@ pub struct Storage {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PersistentVolumeClaim {
     /// The claim's name.
+    #[schemars(length(min = 1, max = 253))]
     pub claim_name: String,
 }

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::path::VolumePath;
 use super::{number, yes};
 use crate::spelled::Payload;
 
@@ -11,11 +12,14 @@ use crate::spelled::Payload;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Data {
     /// Files or globs (`**` too), relative to the volume's root: .txt, .jsonl, .parquet or token files.
+    #[schemars(with = "Vec<VolumePath>", length(min = 1, max = 1000))]
     pub paths: Vec<String>,
     /// The field (.jsonl) or column (.parquet) that holds the text.
     #[serde(default = "text_field")]
+    #[schemars(length(min = 1))]
     pub text_field: String,
     /// Tokens of one training sequence.
+    #[schemars(range(min = 2))]
     pub sequence_length: u32,
     /// Puts documents one after another into full sequences; false gives each document its own, padded ones.
     #[serde(default = "yes")]
@@ -33,9 +37,11 @@ pub struct Data {
 pub struct Evaluation {
     /// Its share of the corpus, above 0 and below 1.
     #[serde(default = "evaluation_fraction")]
+    #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true, "maximum" = 1, "exclusiveMaximum" = true))]
     pub fraction: f64,
     /// Steps between two evaluations.
     #[serde(default = "number::<100>")]
+    #[schemars(range(min = 1))]
     pub every_steps: u32,
 }
 
@@ -54,6 +60,7 @@ union! {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TokenizerTraining {
     /// Words, special tokens included.
+    #[schemars(range(min = 259))]
     pub vocab_size: u32,
 }
 
@@ -62,6 +69,7 @@ pub struct TokenizerTraining {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TokenizerFile {
     /// The `tokenizer.json`, relative to the volume's root.
+    #[schemars(with = "VolumePath")]
     pub path: String,
 }
 

@@ -6,6 +6,7 @@ mod cluster;
 mod data;
 mod model;
 mod number;
+mod path;
 mod pipeline;
 mod restart;
 mod spec;

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::path::VolumePath;
 use crate::spelled::Payload;
 
 union! {
@@ -20,36 +21,47 @@ union! {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Llama {
     /// Width of the residual stream.
+    #[schemars(range(min = 1))]
     pub hidden_size: u32,
     /// Decoder layers.
+    #[schemars(range(min = 1))]
     pub num_hidden_layers: u32,
     /// Query heads.
+    #[schemars(range(min = 1))]
     pub num_attention_heads: u32,
     /// Key and value heads, a divisor of the query heads; as many as those if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub num_key_value_heads: Option<u32>,
     /// Width of one head; `hiddenSize / numAttentionHeads` if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub head_dim: Option<u32>,
     /// Width inside the SwiGLU.
+    #[schemars(range(min = 1))]
     pub intermediate_size: u32,
     /// Words of the embedding and the head; the tokenizer's if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub vocab_size: Option<u32>,
     /// The longest sequence the model is made for.
     #[serde(default = "super::number::<2048>")]
+    #[schemars(range(min = 1))]
     pub max_position_embeddings: u32,
     /// Base of the rotary embedding's wavelengths.
     #[serde(default = "rope_theta")]
+    #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true))]
     pub rope_theta: f64,
     /// Added to the mean square in RMSNorm.
     #[serde(default = "rms_norm_eps")]
+    #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true))]
     pub rms_norm_eps: f64,
     /// Whether the head is the embedding's weight.
     #[serde(default)]
     pub tie_word_embeddings: bool,
     /// Standard deviation of fresh weights.
     #[serde(default = "initializer_range")]
+    #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true))]
     pub initializer_range: f64,
 }
 
@@ -72,6 +84,7 @@ impl Payload for Llama {}
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Pretrained {
     /// The directory, relative to the volume's root.
+    #[schemars(with = "VolumePath")]
     pub path: String,
 }
 

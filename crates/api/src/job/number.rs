@@ -56,7 +56,7 @@ impl JsonSchema for Measured {
 /// An amount of memory as Kubernetes writes it: `40Gi`, `500M`, `1073741824`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
-pub struct Quantity(pub String);
+pub struct Quantity(#[schemars(length(max = 64))] pub String);
 
 impl Quantity {
     /// The bytes, rounded down; none if it isn't a quantity of bytes.

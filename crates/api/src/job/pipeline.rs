@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::path::VolumePath;
 use super::{Quantity, number};
 use crate::spelled::Payload;
 
@@ -18,6 +19,7 @@ pub struct Pipeline {
     pub partition: Partition,
     /// Chunks a stage holds; more than 1 only for the interleaved schedules.
     #[serde(default = "number::<1>")]
+    #[schemars(range(min = 1))]
     pub virtual_stages: u32,
     /// Which activations are computed again in the backward pass instead of kept.
     #[serde(default)]
@@ -87,6 +89,7 @@ impl Default for Schedule {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CsvFile {
     /// The file, relative to the volume's root.
+    #[schemars(with = "VolumePath")]
     pub path: String,
 }
 
@@ -101,6 +104,7 @@ pub struct Partition {
     pub strategy: PartitionStrategy,
     /// Layers of each chunk in the model's order, for Explicit; 0 is allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 16384))]
     pub layers: Option<Vec<u32>>,
 }
 

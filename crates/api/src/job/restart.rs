@@ -12,10 +12,13 @@ pub struct Restart {
     /// The wait before a restart.
     pub backoff: Backoff,
     /// Seconds from the attempt's start until the group has formed. Reported progress of the preparation extends them.
+    #[schemars(range(min = 1))]
     pub startup_timeout_seconds: u32,
     /// Seconds without a finished action after which a stage counts as hung.
+    #[schemars(range(min = 1))]
     pub stall_timeout_seconds: u32,
     /// Seconds that a restart waits for a stage that was deleted and does not go.
+    #[schemars(range(min = 1))]
     pub termination_timeout_seconds: u32,
     /// Rules for exit codes; the first that lists the code decides.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -56,6 +59,7 @@ impl Default for Backoff {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExitCodeRule {
     /// Exit codes of the stage that failed first, 1 to 255.
+    #[schemars(length(min = 1), inner(range(min = 1, max = 255)))]
     pub codes: Vec<i32>,
     /// What happens then.
     pub action: ExitAction,

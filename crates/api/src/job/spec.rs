@@ -82,6 +82,7 @@ pub struct Metadata {
 pub struct PipelineJobSpec {
     /// Stages of the pipeline, 1 to 256: one pod each. 1 is plain single-device training.
     #[serde(default = "number::<1>")]
+    #[schemars(range(min = 1, max = 256))]
     pub stages: u32,
     /// Saves, stops and keeps stopped; false resumes.
     #[serde(default)]
@@ -121,6 +122,7 @@ pub struct PipelineJobSpec {
     pub network_policy: NetworkPolicy,
     /// Seconds that the job may take from its first start, restarts included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub active_deadline_seconds: Option<u64>,
     /// Seconds after which a finished job is deleted; never, if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]

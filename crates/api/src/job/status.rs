@@ -15,9 +15,11 @@ pub struct PipelineJobStatus {
     pub observed_generation: Option<i64>,
     /// When the first attempt started.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
     pub start_time: Option<String>,
     /// When the job completed or failed.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
     pub completion_time: Option<String>,
     /// One word for the whole; derived from the conditions.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,6 +50,7 @@ pub struct PipelineJobStatus {
     pub last_failure: Option<LastFailure>,
     /// Accepted, Scheduled, Running, Progressing, CheckpointsHealthy, Suspended, Complete, Failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
@@ -180,23 +183,27 @@ pub struct LastFailure {
     pub log_tail: Option<String>,
     /// When it was seen.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
     pub at: Option<String>,
 }
 
 /// One aspect of a job's state, in Kubernetes' usual form.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("required" = ["type", "status", "reason", "message"]))]
 pub struct Condition {
     /// Which aspect.
     #[serde(rename = "type")]
     pub kind: String,
     /// True, False or Unknown.
+    #[schemars(extend("enum" = ["True", "False", "Unknown"]))]
     pub status: String,
     /// The generation of the spec that it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// When `status` last changed.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
     pub last_transition_time: Option<String>,
     /// One word.
     pub reason: String,

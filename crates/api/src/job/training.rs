@@ -12,13 +12,17 @@ use crate::spelled::Payload;
 pub struct Training {
     /// Optimizer steps. Either this or `epochs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub steps: Option<u64>,
     /// Passes over the training part of the corpus. Either this or `steps`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub epochs: Option<u32>,
     /// Sequences of one step, over all microbatches.
+    #[schemars(range(min = 1))]
     pub global_batch_size: u32,
     /// Parts into which a step's batch is cut to fill the pipeline; a divisor of `globalBatchSize`.
+    #[schemars(range(min = 1))]
     pub microbatches: u32,
     /// Seed of the initial weights and of the data's order.
     #[serde(default = "seed")]
@@ -28,12 +32,14 @@ pub struct Training {
     pub precision: Precision,
     /// The largest norm of the whole gradient; larger ones are scaled down. Not clipped if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true))]
     pub gradient_clip_norm: Option<f64>,
     /// Where stages compute.
     #[serde(default)]
     pub device: Device,
     /// Threads within one operation of a stage on CPU. The bits of a result depend on it.
     #[serde(default = "number::<1>")]
+    #[schemars(range(min = 1))]
     pub threads: u32,
     /// The update rule.
     #[serde(default)]
@@ -112,12 +118,16 @@ impl Default for Optimizer {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AdamW {
     /// Decay of the first moment.
+    #[schemars(extend("minimum" = 0, "maximum" = 1, "exclusiveMaximum" = true))]
     pub beta1: f64,
     /// Decay of the second moment.
+    #[schemars(extend("minimum" = 0, "maximum" = 1, "exclusiveMaximum" = true))]
     pub beta2: f64,
     /// Added to the root of the second moment.
+    #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true))]
     pub epsilon: f64,
     /// Share of a weight taken off at each step, times the learning rate.
+    #[schemars(extend("minimum" = 0))]
     pub weight_decay: f64,
     /// Whether norms and embeddings decay too.
     pub decay_norms_and_embeddings: bool,
@@ -140,24 +150,29 @@ impl Payload for AdamW {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LearningRate {
     /// The highest rate.
+    #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true))]
     pub peak: f64,
     /// Steps of the warm-up.
     #[serde(default)]
     pub warmup_steps: u64,
     /// Where the warm-up starts, as a fraction of the peak.
     #[serde(default)]
+    #[schemars(extend("minimum" = 0, "maximum" = 1))]
     pub warmup_start: f64,
     /// The step at which the floor is reached, warm-up included; the number of steps at the first attempt if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
     pub decay_steps: Option<u64>,
     /// The shape after the warm-up.
     #[serde(default)]
     pub schedule: LearningRateSchedule,
     /// WSD only: the last part of `decaySteps` in which the rate falls, as a fraction.
     #[serde(default = "decay_fraction")]
+    #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true, "maximum" = 1))]
     pub decay_fraction: f64,
     /// The lowest rate after the warm-up.
     #[serde(default)]
+    #[schemars(extend("minimum" = 0))]
     pub floor: f64,
 }
 

@@ -1,0 +1,76 @@
+//! The CustomResourceDefinition, made from the types of `job`: schemars' schema is made `structural`, the `rules` that a
+//! schema can't say are put where they belong, and Kubernetes' pod template takes the place of `spec.template`.
+
+mod rules;
+mod structural;
+
+use serde_json::{Value, json};
+
+use crate::job::{API_VERSION, KIND};
+
+/// The whole CustomResourceDefinition, as it is sent to an API server.
+pub fn custom_resource_definition() -> Value {
+    let (group, version) = API_VERSION.split_once('/').unwrap_or_default();
+    let mut schema = structural::schema();
+    rules::insert(&mut schema);
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("pipelinejobs.{group}")},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {
+                "kind": KIND,
+                "listKind": format!("{KIND}List"),
+                "plural": "pipelinejobs",
+                "singular": "pipelinejob",
+                "shortNames": ["pj"],
+                "categories": ["all"],
+            },
+            "versions": [{
+                "name": version,
+                "served": true,
+                "storage": true,
+                "subresources": {
+                    "status": {},
+                    "scale": {
+                        "specReplicasPath": ".spec.stages",
+                        "statusReplicasPath": ".status.stages",
+                        "labelSelectorPath": ".status.selector",
+                    },
+                },
+                "additionalPrinterColumns": columns(),
+                "schema": {"openAPIV3Schema": schema},
+            }],
+        },
+    })
+}
+
+/// The same as YAML, with a word on where it comes from.
+///
+/// # Errors
+/// A number that YAML can't hold.
+pub fn manifest() -> Result<String, serde_saphyr::SerializeError> {
+    let yaml = serde_saphyr::to_string(&custom_resource_definition())?;
+    Ok(format!("# Made from the types in crates/api by `make manifests`: change those instead.\n{yaml}"))
+}
+
+/// What `kubectl get pipelinejobs` shows after the name.
+fn columns() -> Vec<Value> {
+    [
+        ("Phase", "string", ".status.phase", "One word for the state of the job."),
+        ("Stages", "integer", ".spec.stages", "Stages that are wanted."),
+        ("Ready", "integer", ".status.readyStages", "Stages that are ready."),
+        ("Step", "integer", ".status.progress.step", "Finished steps."),
+        ("Loss", "string", ".status.progress.loss", "Training loss of the last step, in nats per token."),
+        ("Checkpoint", "integer", ".status.checkpoint.step", "Step of the newest committed checkpoint."),
+        ("Restarts", "integer", ".status.restarts.total", "Restarts so far."),
+        ("Age", "date", ".metadata.creationTimestamp", "Time since the job was created."),
+    ]
+    .into_iter()
+    .map(|(name, kind, path, description)| {
+        json!({"name": name, "type": kind, "jsonPath": path, "description": description})
+    })
+    .collect()
+}

@@ -1,0 +1,209 @@
+//! What a schema can't say, in CEL: how fields of the spec go together, and what may not change once training began.
+//! Each rule's sentence says why, and what to do. Rules at the root run on every write, also of the status: a new one has
+//! to accept every object that an older version stored.
+
+use serde_json::{Value, json};
+
+/// A rule, and where it stands.
+struct Rule {
+    /// Path of the schema that it is part of; empty for the root.
+    at: &'static str,
+    /// The field, below it, that a refusal names.
+    field: &'static str,
+    rule: String,
+    message: String,
+}
+
+/// Puts every rule into the schema.
+pub(super) fn insert(schema: &mut Value) {
+    for Rule { at, field, rule, message } in all() {
+        let pointer: String = at.split('.').filter(|name| !name.is_empty()).map(|name| format!("/properties/{name}")).collect();
+        let Some(Value::Object(place)) = schema.pointer_mut(&pointer) else { continue };
+        let mut validation = json!({"rule": rule, "message": message});
+        if !field.is_empty() {
+            validation["fieldPath"] = field.into();
+        }
+        if let Value::Array(rules) = place.entry("x-kubernetes-validations").or_insert_with(|| json!([])) {
+            rules.push(validation);
+        }
+    }
+}
+
+fn all() -> Vec<Rule> {
+    let fixed = FIXED.iter().map(|(at, field, rule, message)| Rule {
+        at,
+        field,
+        rule: (*rule).into(),
+        message: (*message).into(),
+    });
+    fixed.chain(unchanged()).collect()
+}
+
+/// Where, the field, the rule, its sentence.
+const FIXED: &[(&str, &str, &str, &str)] = &[
+    (
+        "",
+        ".metadata.name",
+        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        "is not a DNS-1035 label: use lower-case letters, digits and `-`, begin with a letter, end with a letter or digit",
+    ),
+    (
+        "",
+        ".metadata.name",
+        // A hostname has 63 characters; 8 are two dashes and an attempt of six digits.
+        "size(self.metadata.name) <= (self.spec.stages <= 10 ? 54 : self.spec.stages <= 100 ? 53 : 52)",
+        "is too long: pods are called <name>-<stage>-<attempt> and a hostname has at most 63 characters, so at most 54 fit with up to 10 stages, 53 with up to 100, 52 with more",
+    ),
+    (
+        "spec.managedBy",
+        "",
+        "self == oldSelf",
+        "can't be changed: two controllers would look after one job; make a new job instead",
+    ),
+    (
+        "spec",
+        ".model",
+        "self.trainer.type != 'BuiltIn' || has(self.model)",
+        "is missing: the built-in trainer needs it (or set spec.trainer.type to Custom to bring your own)",
+    ),
+    (
+        "spec",
+        ".data",
+        "self.trainer.type != 'BuiltIn' || has(self.data)",
+        "is missing: the built-in trainer needs it (or set spec.trainer.type to Custom to bring your own)",
+    ),
+    (
+        "spec",
+        ".training",
+        "self.trainer.type != 'BuiltIn' || has(self.training)",
+        "is missing: the built-in trainer needs it (or set spec.trainer.type to Custom to bring your own)",
+    ),
+    (
+        "spec",
+        ".trainer.type",
+        "self.trainer.type != 'Custom' || !has(self.model) && !has(self.data) && !has(self.training)",
+        "is Custom, but model, data or training is given, which are for the built-in trainer: remove them; the template's command configures a custom trainer",
+    ),
+    (
+        "spec",
+        ".trainer.type",
+        "self.trainer.type != 'Custom' || has(self.template) && has(self.template.spec) && has(self.template.spec.containers) && self.template.spec.containers.exists(container, container.name == 'trainer')",
+        "is Custom, but spec.template.spec.containers has no container called `trainer`: add it; its command is the trainer",
+    ),
+    (
+        "spec",
+        ".data.sequenceLength",
+        "!has(self.data) || !has(self.model) || !has(self.model.llama) || self.data.sequenceLength <= self.model.llama.maxPositionEmbeddings",
+        "is more than the model's maxPositionEmbeddings: shorten the one or raise the other",
+    ),
+    (
+        "spec",
+        ".model.llama.vocabSize",
+        "!has(self.data) || !has(self.data.tokenizer.train) || !has(self.model) || !has(self.model.llama) || !has(self.model.llama.vocabSize) || self.model.llama.vocabSize >= self.data.tokenizer.train.vocabSize",
+        "is less than the tokenizer's vocabSize: remove it, and it will be the tokenizer's",
+    ),
+    (
+        "spec",
+        ".pipeline.partition.layers",
+        "!has(self.pipeline.partition.layers) || !has(self.model) || !has(self.model.llama) || self.pipeline.partition.layers.sum() == self.model.llama.numHiddenLayers",
+        "does not add up to the model's numHiddenLayers: every layer is in exactly one chunk",
+    ),
+    (
+        "spec.model.llama",
+        ".numKeyValueHeads",
+        "!has(self.numKeyValueHeads) || self.numKeyValueHeads < 1 || self.numAttentionHeads % self.numKeyValueHeads == 0",
+        "does not divide numAttentionHeads: each key-value head serves the same number of query heads",
+    ),
+    (
+        "spec.model.llama",
+        ".hiddenSize",
+        "has(self.headDim) || self.numAttentionHeads < 1 || self.hiddenSize % self.numAttentionHeads == 0",
+        "is not a multiple of numAttentionHeads: change one of them or give headDim",
+    ),
+    (
+        "spec.model.llama",
+        ".headDim",
+        "(has(self.headDim) ? self.headDim : self.numAttentionHeads < 1 ? 0 : self.hiddenSize / self.numAttentionHeads) % 2 == 0",
+        "(or hiddenSize / numAttentionHeads, if it is absent) is odd; rotary embeddings turn pairs, so it must be even",
+    ),
+    ("spec.training", "", "has(self.steps) || has(self.epochs)", "has neither steps nor epochs: give one of them"),
+    ("spec.training", "", "!has(self.steps) || !has(self.epochs)", "has both steps and epochs: remove one of them"),
+    (
+        "spec.training",
+        ".microbatches",
+        "self.microbatches < 1 || self.globalBatchSize % self.microbatches == 0",
+        "does not divide globalBatchSize: all microbatches have the same number of sequences",
+    ),
+    (
+        "spec.training.learningRate",
+        ".floor",
+        "self.floor <= self.peak",
+        "is above the peak: the rate falls from the peak to the floor",
+    ),
+    (
+        "spec.training.learningRate",
+        ".warmupSteps",
+        "!has(self.decaySteps) || self.warmupSteps <= self.decaySteps",
+        "is more than decaySteps, which include the warm-up: shorten the one or raise the other",
+    ),
+    (
+        "spec.pipeline",
+        ".virtualStages",
+        "!(self.schedule.type in ['GPipe', '1F1B']) || self.virtualStages == 1",
+        "is more than 1, but GPipe and 1F1B have one chunk a stage: set it to 1 or use Interleaved1F1B",
+    ),
+    (
+        "spec.pipeline",
+        ".virtualStages",
+        "self.schedule.type != 'ZBVZeroBubble' || self.virtualStages == 2",
+        "is not 2, but ZBVZeroBubble has two chunks a stage: set it to 2",
+    ),
+    (
+        "spec.pipeline.partition",
+        ".layers",
+        "self.strategy != 'Explicit' || has(self.layers)",
+        "is missing: with strategy Explicit, list the layers of each chunk",
+    ),
+    (
+        "spec.pipeline.partition",
+        ".layers",
+        "self.strategy == 'Explicit' || !has(self.layers)",
+        "is given, but the strategy is Auto: remove the list or set strategy to Explicit",
+    ),
+    (
+        "spec.pipeline.memoryLimit",
+        "",
+        "self.matches('^([0-9]+[.]?[0-9]*|[.][0-9]+)([KMGTPE]i|[kMGTPE])?$') && !quantity(self).isLessThan(quantity('1'))",
+        "is not an amount of memory: write it as 40Gi, 500Mi or plain bytes",
+    ),
+    (
+        "spec.restart.backoff",
+        ".initialSeconds",
+        "self.initialSeconds <= self.maxSeconds",
+        "is more than maxSeconds: lower the one or raise the other",
+    ),
+];
+
+/// What decides the numbers stays as it is once an attempt exists. A job that was suspended from the start has none.
+fn unchanged() -> impl Iterator<Item = Rule> {
+    const BEGAN: &str =
+        "has(oldSelf.status) && has(oldSelf.status.attempt) && has(oldSelf.status.attempt.number) && oldSelf.status.attempt.number > 0";
+    // The path below `.spec`, with the optional fields marked.
+    let fields = [
+        "?model",
+        "?data",
+        "?training.?optimizer",
+        "?training.?seed",
+        "?training.?globalBatchSize",
+        "?training.?microbatches",
+    ];
+    fields.into_iter().map(|field| Rule {
+        at: "",
+        field: ".spec",
+        rule: format!("!({BEGAN}) || self.spec.{field} == oldSelf.spec.{field}"),
+        message: format!(
+            "{} can't be changed once training began, since it decides the numbers: make a new job (checkpoint.initFrom takes this one's weights along)",
+            field.replace('?', ""),
+        ),
+    })
+}

@@ -12,18 +12,18 @@ DENY_VERSION := 0.20.2
 DENY := $(CACHE)/cargo-deny-$(DENY_VERSION)/bin/cargo-deny
 STAGECOACH := target/debug/stagecoach
 
-.PHONY: help run test test-all soak crashes strace bench lint deny build libtorch texts tools clean
+.PHONY: help run test test-all soak crashes strace bench manifests lint deny build libtorch texts cluster-tools tools clean
 
 help: ## this help
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-13s %s\n", $$1, $$2 }'
 	@echo
 	@echo "  JOB=$(JOB)  WORKSPACE=$(WORKSPACE)  FRESH=1 (run: start afresh)"
 
 run: build texts ## train the sample job on this machine, three stages as processes
 	$(STAGECOACH) run $(JOB) --workspace $(WORKSPACE) $(if $(FRESH),--fresh)
 
-test: lint deny build texts ## everything that needs no root: formatting, lints, licences, all tests
-	WORKSPACE=$(WORKSPACE) cargo test --workspace --quiet
+test: lint deny build texts cluster-tools ## everything that needs no root: formatting, lints, licences, all tests
+	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) WORKSPACE=$(WORKSPACE) cargo test --workspace --quiet
 
 test-all: build texts ## the parity tests' full product instead of the covering set
 	STAGECOACH_PARITY=all cargo test --package stagecoach-tests --test parity -- --nocapture
@@ -40,6 +40,10 @@ crashes: build ## a stage killed, or its disk full, at every operation on the sh
 strace: build ## stages and launcher killed at system calls drawn by STAGECOACH_SEED; needs the right to trace
 	@command -v strace >/dev/null || { echo "strace is missing: install it (Debian: apt-get install strace)" >&2; exit 1; }
 	cargo test --package stagecoach-tests --test strace --quiet -- --ignored --nocapture
+
+manifests: tools ## the CRD from the types of crates/api
+	cargo run --quiet --package stagecoach-api --features crd --bin crdgen > manifests/crd/pipelinejobs.yaml.new
+	mv manifests/crd/pipelinejobs.yaml.new manifests/crd/pipelinejobs.yaml
 
 lint: libtorch tools
 	cargo fmt --all --check
@@ -60,6 +64,9 @@ libtorch: tools ## libtorch into .libtorch/, checked by hash
 
 texts: tools ## the Shakespeare plays into the workspace, checked by hash
 	@python3 scripts/fetch.py texts $(WORKSPACE)/corpus/shakespeare
+
+cluster-tools: ## Kubernetes and etcd for the tests, built once into a cache folder; needs Go 1.26
+	@tests/cluster/tools.sh $(CACHE) >/dev/null
 
 # A missing prerequisite is one sentence with its remedy.
 tools:

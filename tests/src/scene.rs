@@ -196,6 +196,23 @@ impl Ran {
         assert_eq!(self.checkpoints().first(), Some(&STEPS));
         assert!(!self.outcome.stderr.contains("panicked"), "{}", self.outcome.stderr);
     }
+
+    /// The step that the last attempt went on after; none if it began.
+    pub fn went_on_after(&self) -> Option<u64> {
+        let (_, rest) = self.outcome.stdout.rsplit_once("going on after step ")?;
+        rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().ok()
+    }
+
+    /// Asserts that nothing unfinished lies about, and that these steps are in `damaged/` and no others.
+    pub fn is_tidy(&self, damaged: &[u64]) {
+        let unfinished = files(&self.folder.join("fences"));
+        assert!(unfinished.is_empty(), "left in the fences: {unfinished:?}");
+        let mut found = files(&self.folder.join("damaged"));
+        found.retain(|path| path.ends_with(layout::MANIFEST));
+        let expected = damaged.iter().map(|&step| Path::new("damaged").join(layout::step_name(step)));
+        let expected: Vec<PathBuf> = expected.map(|step| self.folder.join(step).join(layout::MANIFEST)).collect();
+        assert_eq!(found, expected);
+    }
 }
 
 impl Drop for Ran {
@@ -241,6 +258,15 @@ pub fn flip(file: &Path) {
     let mut bytes = fs::read(file).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(file, bytes).unwrap();
+}
+
+/// Every file below a folder, sorted.
+pub fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut files: Vec<PathBuf> =
+        entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect();
+    files.sort();
+    files
 }
 
 fn copy(from: &Path, to: &Path) {

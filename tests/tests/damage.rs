@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use stagecoach_checkpoint::{Manifest, layout};
-use stagecoach_tests::scene::{COMMITTED, Case, Ran, Scene, each, finish, flip};
+use stagecoach_tests::scene::{COMMITTED, Case, Ran, Scene, each, files, finish, flip};
 use stagecoach_tests::{says, stagecoach};
 
 const CHECKPOINT: &str = "{everySteps: 2, keepLast: 9, mode: Sync}";
@@ -288,8 +288,5 @@ fn names(folder: &Path) -> Vec<String> {
 
 /// Every file below `folder`, with its bytes.
 fn content(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
-    let inner = names(folder).into_iter().map(|name| folder.join(name));
-    inner
-        .flat_map(|path| if path.is_dir() { content(&path) } else { vec![(path.clone(), fs::read(&path).unwrap())] })
-        .collect()
+    files(folder).into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect()
 }

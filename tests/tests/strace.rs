@@ -1,6 +1,6 @@
 //! The same with nothing of ours in between: strace kills the real trainer at a system call on the job's folder.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -8,12 +8,13 @@ use std::process::{Child, Command, Stdio};
 
 use stagecoach_api::contract::StageEnv;
 use stagecoach_tests::corpus::Draws;
-use stagecoach_tests::scene::{Case, Scene, finish, seed};
+use stagecoach_tests::scene::{COMMITTED, Case, Scene, finish, seed};
 use stagecoach_tests::{signal, stagecoach, until};
 
 const POINTS: usize = 20;
 const CALLS: &str = "openat,mkdir,write,fsync,rename,unlink,rmdir";
-const CHECKPOINT: &str = "{everySteps: 2, keepLast: 1}";
+/// All calls on the folder by one thread, so that its counts lead to them.
+const CHECKPOINT: &str = "{everySteps: 2, keepLast: 1, mode: Sync}";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Who {
@@ -32,26 +33,23 @@ struct Point {
     line: String,
 }
 
-/// What strace saw of the job's folder, as points to be killed at.
-fn points(who: Who, log: &Path, folder: &Path) -> Vec<Point> {
-    let folder = format!("{}/", folder.display());
+/// What strace saw, in order.
+fn seen(who: Who, log: &Path) -> Vec<Point> {
     let mut made: HashMap<(String, String), usize> = HashMap::new();
-    let mut points = Vec::new();
+    let mut seen = Vec::new();
     for line in fs::read_to_string(log).unwrap().lines() {
         // one thread's lines don't say whose they are
         let call = line.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start();
         let thread = &line[..line.len() - call.len()];
-        let Some((syscall, arguments)) = call.split_once('(') else { continue };
+        let Some((syscall, _)) = call.split_once('(') else { continue };
         if !CALLS.split(',').any(|known| known == syscall) {
             continue; // the second half of an interrupted one
         }
         let nth = made.entry((thread.to_owned(), syscall.to_owned())).or_default();
         *nth += 1;
-        if arguments.contains(&folder) {
-            points.push(Point { who, syscall: syscall.into(), nth: *nth, line: call.into() });
-        }
+        seen.push(Point { who, syscall: syscall.into(), nth: *nth, line: call.into() });
     }
-    points
+    seen
 }
 
 /// strace, about to be told what to run.
@@ -143,7 +141,10 @@ fn count(scene: &Scene) -> HashMap<Who, Vec<Point>> {
             Who::Launcher => launcher(scene, &case, &log, None),
         };
         assert_eq!(by, None);
-        let points = points(who, &log, &folder);
+        let mut points = seen(who, &log);
+        let mut met = HashSet::new();
+        // the first thread that comes so far is the one that dies
+        points.retain(|p| met.insert((p.syscall.clone(), p.nth)) && p.line.contains(&format!("{}/", folder.display())));
         fs::remove_dir_all(folder).unwrap();
         (who, points)
     };
@@ -176,8 +177,12 @@ fn killed_at_a_system_call() {
             continue;
         }
         died += 1;
-        println!("{died:2}: {who:?} died at its {} number {}: {}", point.syscall, point.nth, point.line);
+        let seen = seen(who, &scene.path("strace.log"));
+        let at = seen.iter().find(|seen| (&seen.syscall, seen.nth) == (&point.syscall, point.nth)).unwrap();
+        println!("{died:2}: {who:?} died at its {} number {}: {}", at.syscall, at.nth, at.line);
         // as a person would after the launcher's death; as the launcher would after a stage's
-        scene.run(&case).ended_well(&scene);
+        let ran = scene.run(&case);
+        ran.ended_well(&scene);
+        ran.is_tidy(&[0, COMMITTED[2]]);
     }
 }

@@ -33,9 +33,15 @@ pub(crate) trait Payload: Sized {
     }
 }
 
-/// What reading refuses, as rules in the schema: a `type` without its object, an object without its `type`.
-pub(crate) fn member_rules(spelling: &str, key: &str, is_required: bool) -> Vec<serde_json::Value> {
-    let absent = serde_json::json!({
+/// What reading refuses, as rules in the schema: a `type` without its object, an object without its `type`. An object that
+/// may be left out can't be missing, and the object of the only type can't be another's.
+pub(crate) fn member_rules(
+    spelling: &str,
+    key: &str,
+    is_required: bool,
+    is_only: bool,
+) -> impl Iterator<Item = serde_json::Value> {
+    let missing = serde_json::json!({
         "rule": format!("self.type != '{spelling}' || has(self.{key})"),
         "message": format!("`type` is {spelling}, but `{key}` is missing: add `{key}: {{...}}`"),
     });
@@ -43,7 +49,7 @@ pub(crate) fn member_rules(spelling: &str, key: &str, is_required: bool) -> Vec<
         "rule": format!("self.type == '{spelling}' || !has(self.{key})"),
         "message": format!("`{key}` is given, but `type` is not {spelling}: remove `{key}` or write `type: {spelling}`"),
     });
-    is_required.then_some(absent).into_iter().chain([foreign]).collect()
+    is_required.then_some(missing).into_iter().chain((!is_only).then_some(foreign))
 }
 
 /// A union: a plain enum in Rust, `{type: Llama, llama: {...}}` in YAML and in the schema.
@@ -68,7 +74,7 @@ macro_rules! union {
         #[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
         #[serde(deny_unknown_fields)]
         struct $fields {
-            /// Which of the members is given.
+            /// Which one; what it needs stands in the field named after it.
             #[serde(rename = "type")]
             tag: $tag,
             $($(
@@ -136,8 +142,12 @@ macro_rules! union {
 
             fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
                 let mut schema = $fields::json_schema(generator);
-                let mut rules: Vec<serde_json::Value> = Vec::new();
-                $($(rules.extend(crate::spelled::member_rules($spelling, $key, <$payload as crate::spelled::Payload>::left_out().is_none()));)?)+
+                let is_only = [$($spelling,)+].len() == 1;
+                let mut rules = Vec::new();
+                $($(
+                    let is_required = <$payload as crate::spelled::Payload>::left_out().is_none();
+                    rules.extend(crate::spelled::member_rules($spelling, $key, is_required, is_only));
+                )?)+
                 if !rules.is_empty() {
                     schema.insert("x-kubernetes-validations".into(), rules.into());
                 }

@@ -14,9 +14,6 @@ use crate::volume::{FileWriter, Volume};
 /// Bytes hashed and written at once: they stay in the cache between the two.
 const PIECE: usize = 1 << 18;
 
-/// Bytes from which a tensor's own hash gets a thread.
-const BIG: usize = 1 << 22;
-
 /// A shard as it was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardFile {
@@ -123,16 +120,14 @@ impl<'v> HashedFile<'v> {
         Ok(())
     }
 
-    /// Writes a tensor and gives its own hash, made beside the writing where that is worth a thread.
+    /// Writes a tensor and gives its own hash: a piece is in the cache for both.
     fn write_and_hash(&mut self, bytes: &[u8]) -> Result<Hash, CheckpointError> {
-        if bytes.len() < BIG {
-            return self.write(bytes).map(|()| blake3::hash(bytes));
+        let mut own = Hasher::new();
+        for piece in bytes.chunks(PIECE) {
+            own.update(piece);
+            self.write(piece)?;
         }
-        std::thread::scope(|scope| {
-            let hash = scope.spawn(|| blake3::hash(bytes));
-            self.write(bytes)?;
-            Ok(hash.join().unwrap_or_else(|_| blake3::hash(bytes)))
-        })
+        Ok(own.finalize())
     }
 
     fn finish(mut self, name: String) -> Result<FileEntry, CheckpointError> {

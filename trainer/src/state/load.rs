@@ -2,7 +2,7 @@
 //! whoever wrote it.
 
 use stagecoach_checkpoint::{CheckpointError, Dtype, Loaded, TensorEntry};
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::{FIRST_MOMENT, SECOND_MOMENT};
 use crate::execute::Stage;
@@ -18,11 +18,23 @@ pub fn load_checkpoint(loaded: &Loaded, stage: &mut Stage, updates: u64) -> Resu
         let parts = [("", &parameter.value), (FIRST_MOMENT, &moments.exp_avg), (SECOND_MOMENT, &moments.exp_avg_sq)];
         for (suffix, tensor) in parts {
             let name = format!("{}{suffix}", parameter.spec.name);
-            fill(tensor, &loaded.read(find(loaded, &name, &parameter.spec)?)?);
+            read(loaded, find(loaded, &name, &parameter.spec)?, tensor)?;
         }
     }
     stage.optimizer.set_updates(updates);
     Ok(())
+}
+
+/// Reads a tensor to where it belongs, without a copy between where that is the CPU.
+pub(super) fn read(loaded: &Loaded, entry: &TensorEntry, tensor: &Tensor) -> Result<(), CheckpointError> {
+    if tensor.device() != Device::Cpu || !tensor.is_contiguous() {
+        fill(tensor, &loaded.read(entry)?);
+        return Ok(());
+    }
+    let size = tensor.numel() * size_of::<f32>();
+    // SAFETY: contiguous fp32 on the CPU, of this size; nobody computes before all is loaded.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(tensor.data_ptr().cast::<u8>(), size) };
+    loaded.read_into(entry, bytes)
 }
 
 /// The tensor `name`, which has the form of the parameter `spec`.

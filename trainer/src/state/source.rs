@@ -6,7 +6,7 @@ use stagecoach_checkpoint::{
     CheckpointError, Depth, Found, Loaded, ModelFiles, Place, RealVolume, layout, newest, open,
 };
 
-use super::load::{fill, find};
+use super::load::{find, read};
 use super::pretrained::{check_model, load_model};
 use crate::execute::Stage;
 use crate::model::Architecture;
@@ -67,7 +67,7 @@ impl Source {
         let Some(loaded) = &self.proven else { return load_model(&self.files, architecture, stage) };
         self.check(architecture)?;
         for parameter in stage.parameters.iter() {
-            fill(&parameter.value, &loaded.read(find(loaded, &parameter.spec.name, &parameter.spec)?)?);
+            read(loaded, find(loaded, &parameter.spec.name, &parameter.spec)?, &parameter.value)?;
         }
         Ok(())
     }

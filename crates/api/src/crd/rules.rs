@@ -2,6 +2,8 @@
 //! Each rule's sentence says why, and what to do. Rules at the root run on every write, also of the status: a new one has
 //! to accept every object that an older version stored.
 
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
 
 /// A rule, and where it stands.
@@ -9,19 +11,20 @@ struct Rule {
     /// Path of the schema that it is part of; empty for the root.
     at: &'static str,
     /// The field, below it, that a refusal names.
-    field: &'static str,
-    rule: String,
-    message: String,
+    field: Cow<'static, str>,
+    rule: Cow<'static, str>,
+    message: Cow<'static, str>,
 }
 
 /// Puts every rule into the schema.
 pub(super) fn insert(schema: &mut Value) {
     for Rule { at, field, rule, message } in all() {
-        let pointer: String = at.split('.').filter(|name| !name.is_empty()).map(|name| format!("/properties/{name}")).collect();
+        let pointer: String =
+            at.split('.').filter(|name| !name.is_empty()).map(|name| format!("/properties/{name}")).collect();
         let Some(Value::Object(place)) = schema.pointer_mut(&pointer) else { continue };
         let mut validation = json!({"rule": rule, "message": message});
         if !field.is_empty() {
-            validation["fieldPath"] = field.into();
+            validation["fieldPath"] = field.as_ref().into();
         }
         if let Value::Array(rules) = place.entry("x-kubernetes-validations").or_insert_with(|| json!([])) {
             rules.push(validation);
@@ -30,11 +33,11 @@ pub(super) fn insert(schema: &mut Value) {
 }
 
 fn all() -> Vec<Rule> {
-    let fixed = FIXED.iter().map(|(at, field, rule, message)| Rule {
+    let fixed = FIXED.iter().map(|&(at, field, rule, message)| Rule {
         at,
-        field,
-        rule: (*rule).into(),
-        message: (*message).into(),
+        field: field.into(),
+        rule: rule.into(),
+        message: message.into(),
     });
     fixed.chain(unchanged()).collect()
 }
@@ -184,26 +187,37 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-/// What decides the numbers stays as it is once an attempt exists. A job that was suspended from the start has none.
+/// What decides the numbers stays as it is once an attempt exists: a checkpoint is only resumed with the same identity.
+/// A job that was suspended from the start has no attempt.
 fn unchanged() -> impl Iterator<Item = Rule> {
-    const BEGAN: &str =
-        "has(oldSelf.status) && has(oldSelf.status.attempt) && has(oldSelf.status.attempt.number) && oldSelf.status.attempt.number > 0";
-    // The path below `.spec`, with the optional fields marked.
-    let fields = [
-        "?model",
-        "?data",
-        "?training.?optimizer",
-        "?training.?seed",
-        "?training.?globalBatchSize",
-        "?training.?microbatches",
+    const BEGAN: &str = "has(oldSelf.status) && has(oldSelf.status.attempt) && has(oldSelf.status.attempt.number) && oldSelf.status.attempt.number > 0";
+    const FIELDS: [&[&str]; 10] = [
+        &["model"],
+        &["data"],
+        &["training", "globalBatchSize"],
+        &["training", "microbatches"],
+        &["training", "seed"],
+        &["training", "precision"],
+        &["training", "gradientClipNorm"],
+        &["training", "optimizer"],
+        &["training", "learningRate"],
+        &["checkpoint", "initFrom"],
     ];
-    fields.into_iter().map(|field| Rule {
+    FIELDS.into_iter().map(|path| Rule {
         at: "",
-        field: ".spec",
-        rule: format!("!({BEGAN}) || self.spec.{field} == oldSelf.spec.{field}"),
-        message: format!(
-            "{} can't be changed once training began, since it decides the numbers: make a new job (checkpoint.initFrom takes this one's weights along)",
-            field.replace('?', ""),
-        ),
+        field: format!(".spec.{}", path.join(".")).into(),
+        rule: format!("!({BEGAN}) || {}", same(path)).into(),
+        message: "can't be changed once training began, since it decides the numbers: make a new job (its checkpoint.initFrom can take this one's weights along)".into(),
     })
+}
+
+/// That a field of the spec, which may be absent, is what it was. CEL's optional values would be shorter, but the API
+/// server can't reckon what comparing them costs.
+fn same(path: &[&str]) -> String {
+    let given = |object: &str| -> String {
+        let parts = (1..=path.len()).map(|depth| format!("has({object}.spec.{})", path[..depth].join(".")));
+        parts.collect::<Vec<_>>().join(" && ")
+    };
+    let (now, before, field) = (given("self"), given("oldSelf"), path.join("."));
+    format!("({now}) == ({before}) && (!({now}) || self.spec.{field} == oldSelf.spec.{field})")
 }

@@ -1,9 +1,9 @@
 //! The schema of a PipelineJob in the form that Kubernetes calls structural: every value has one type, nothing is referred
 //! to, and a word out of a list is an `enum`.
 
+use schemars::Schema;
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
-use schemars::Schema;
 use serde_json::{Map, Value, json};
 
 use crate::PipelineJob;
@@ -19,8 +19,8 @@ pub(super) fn schema() -> Value {
         .into_generator()
         .into_root_schema_for::<PipelineJob>();
     let mut schema = generated.to_value();
-    // The API server knows what metadata is, and fills in these three.
-    schema["properties"]["metadata"] = json!({"type": "object"});
+    // The API server knows what metadata is; the name is here for the rules that speak of it.
+    schema["properties"]["metadata"] = json!({"type": "object", "properties": {"name": {"type": "string"}}});
     schema["required"] = json!(["spec"]);
     if let Value::Object(template) = &mut schema["properties"]["spec"]["properties"]["template"] {
         template.remove("x-kubernetes-preserve-unknown-fields");
@@ -45,8 +45,22 @@ fn make_structural(schema: &mut Schema) {
     if schema.get("additionalProperties") == Some(&Value::Bool(false)) {
         schema.remove("additionalProperties");
     }
+    optional(schema);
     words(schema);
     whole_numbers(schema);
+}
+
+/// What may be null is only what it is.
+fn optional(schema: &mut Schema) {
+    let Some(Value::Array(choices)) = schema.remove("anyOf") else { return };
+    for choice in choices {
+        if let Value::Object(choice) = choice
+            && choice.get("enum") != Some(&json!([null]))
+        {
+            let described = schema.get("description").is_some();
+            schema.ensure_object().extend(choice.into_iter().filter(|(key, _)| !(described && key == "description")));
+        }
+    }
 }
 
 /// A list of words, each with a sentence, becomes an `enum` and a description that tells what each stands for.
@@ -65,16 +79,15 @@ fn words(schema: &mut Schema) {
     schema.insert("description".into(), description.into());
 }
 
-/// Kubernetes knows whole numbers of 32 and 64 bits with a sign; those without one get bounds instead.
+/// Kubernetes knows whole numbers of 32 and 64 bits with a sign; those without one get bounds instead. One that is too
+/// large for 64 bits is no whole number to it.
 fn whole_numbers(schema: &mut Schema) {
-    let largest = match schema.get("format").and_then(Value::as_str) {
-        Some("uint32") => u64::from(u32::MAX),
-        Some("uint64") => i64::MAX as u64,
-        _ => return,
-    };
-    schema.insert("format".into(), "int64".into());
-    if schema.get("maximum").is_none() {
-        schema.insert("maximum".into(), largest.into());
+    let format = schema.get("format").and_then(Value::as_str).unwrap_or_default().to_owned();
+    if format == "uint32" && schema.get("maximum").is_none() {
+        schema.insert("maximum".into(), u32::MAX.into());
+    }
+    if format.starts_with("uint") {
+        schema.insert("format".into(), "int64".into());
     }
 }
 

@@ -25,7 +25,7 @@ pub struct PipelineJob {
     pub kind: String,
     /// Names and labels.
     pub metadata: Metadata,
-    /// What is wanted.
+    /// What is wanted: what is trained, on what, how, and how it is kept going.
     pub spec: PipelineJobSpec,
     /// What is so: written by the operator, ignored in a job file.
     #[serde(default, skip_serializing_if = "Option::is_none")]

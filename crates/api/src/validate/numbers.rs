@@ -2,8 +2,7 @@
 
 use crate::contract::MAX_STAGES;
 use crate::job::{
-    AdamW, Data, LearningRate, LearningRateSchedule, Llama, Model, Optimizer, PipelineJobSpec, Quantity, Restart,
-    Tokenizer, Training,
+    AdamW, Data, LearningRate, Llama, Model, Optimizer, PipelineJobSpec, Quantity, Restart, Tokenizer, Training,
 };
 
 use super::{Problems, names::volume_path};
@@ -34,6 +33,11 @@ pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     }
     if let Some(path) = &spec.storage.path {
         volume_path(path, "spec.storage.path", problems);
+    }
+    if let Some(claim) = &spec.storage.persistent_volume_claim {
+        let field = "spec.storage.persistentVolumeClaim.claimName";
+        problems
+            .require(!claim.claim_name.is_empty(), field, || "is empty: name a claim in the job's namespace".into());
     }
     check_restart(&spec.restart, problems);
     positive(spec.active_deadline_seconds, "spec.activeDeadlineSeconds", problems);
@@ -190,12 +194,10 @@ fn check_learning_rate(rate: &LearningRate, problems: &mut Problems) {
             format!("is {}, more than decaySteps {decay}, which include the warm-up", rate.warmup_steps)
         });
     }
-    if rate.schedule == LearningRateSchedule::Wsd {
-        let fraction = rate.decay_fraction;
-        problems.require(fraction > 0.0 && fraction <= 1.0, format!("{AT}.decayFraction"), || {
-            format!("is {fraction}; the decay's share of decaySteps lies above 0 and is at most 1")
-        });
-    }
+    let fraction = rate.decay_fraction;
+    problems.require(fraction > 0.0 && fraction <= 1.0, format!("{AT}.decayFraction"), || {
+        format!("is {fraction}; the decay's share of decaySteps lies above 0 and is at most 1")
+    });
 }
 
 fn check_restart(restart: &Restart, problems: &mut Problems) {

@@ -1,0 +1,79 @@
+//! Every demand of the CRD has a row that breaks it: each bound, enum, required field, level at which one can mistype, each
+//! list with keys, and each rule in CEL.
+
+use std::collections::BTreeSet;
+
+use super::rows::{Row, rows, transitions};
+use super::schema::{broken, demands, root, walk};
+use super::{generated, schema::Demand};
+
+#[test]
+fn every_demand_of_the_schema_has_a_row() {
+    let root = root();
+    let mut lacking: BTreeSet<Demand> = demands(&root).into_iter().collect();
+    assert!(lacking.len() > 650, "{}", lacking.len());
+    let (written, generated) = (rows(), generated::rows());
+    assert!(written.len() > 250, "{}", written.len());
+    for row in written.iter().chain(&generated).filter(|row| row.server.is_some()) {
+        let found: BTreeSet<_> = broken(&root, &row.manifest).into_iter().collect();
+        // A row that breaks two things would prove neither.
+        assert!(found.len() <= 1, "{:?} breaks {found:?}", row.changed);
+        lacking.retain(|demand| !found.contains(demand));
+    }
+    assert_eq!(lacking, BTreeSet::new(), "no row breaks these");
+}
+
+/// A rule: the field that its refusal names, its sentence, and whether it is about a change.
+struct Rule {
+    field: String,
+    message: String,
+    is_transition: bool,
+}
+
+fn rules() -> Vec<Rule> {
+    let mut rules = Vec::new();
+    walk(&root(), "", &mut |path, schema| {
+        for rule in schema.get("x-kubernetes-validations").and_then(|rules| rules.as_array()).into_iter().flatten() {
+            let text = |key: &str| rule[key].as_str().unwrap_or_default().to_owned();
+            let field = format!("{path}{}", text("fieldPath")).trim_start_matches('.').to_owned();
+            rules.push(Rule { field, message: text("message"), is_transition: text("rule").contains("oldSelf") });
+        }
+    });
+    rules
+}
+
+/// Whether words such as `spec.data: Invalid value: … is missing` are those of the rule.
+fn is_of(words: &str, rule: &Rule) -> bool {
+    let Some((field, message)) = words.split_once(": Invalid value: … ") else { return false };
+    // positions become brackets
+    let field: String = field.chars().filter(|letter| !letter.is_ascii_digit()).collect();
+    field == rule.field && rule.message.contains(message)
+}
+
+#[test]
+fn every_rule_has_a_row() {
+    let rules = rules();
+    assert!(rules.len() > 55, "{}", rules.len());
+    let refused = rows().into_iter().filter_map(|row| row.server);
+    let created: Vec<String> = refused.collect();
+    let changed: Vec<String> = transitions().into_iter().filter_map(|row| row.refused).collect();
+    for rule in &rules {
+        let words = if rule.is_transition { &changed } else { &created };
+        assert!(words.iter().any(|words| is_of(words, rule)), "no row breaks {}: {}", rule.field, rule.message);
+    }
+}
+
+/// A row that breaks nothing in the schema must be one for a rule, or a word of the API server itself.
+#[test]
+fn every_row_is_about_something_in_the_crd() {
+    let (root, rules) = (root(), rules());
+    let is_kubernetes_own = |words: &str| ["RFC 1123", "name or generateName"].iter().any(|own| words.contains(own));
+    for Row { manifest, changed, server, .. } in rows() {
+        let Some(words) = server else {
+            assert_eq!(broken(&root, &manifest), [], "{changed:?}");
+            continue;
+        };
+        let is_rule = rules.iter().any(|rule| is_of(&words, rule));
+        assert!(is_rule || is_kubernetes_own(&words) || !broken(&root, &manifest).is_empty(), "{changed:?}: {words}");
+    }
+}

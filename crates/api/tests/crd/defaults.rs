@@ -1,0 +1,81 @@
+//! What the API server fills in is what Rust fills in.
+
+use serde_json::{Value, json};
+use stagecoach_api::parse;
+
+use super::rows::{job, rows};
+use super::schema::{broken, properties, root, walk};
+
+/// What the API server does: a field that is absent gets its default, and then so do the fields within.
+fn fill_in(schema: &Value, value: &mut Value) {
+    for (name, below) in properties(schema) {
+        if let (Some(object), Some(default)) = (value.as_object_mut(), below.get("default"))
+            && !object.contains_key(name)
+        {
+            object.insert(name.clone(), default.clone());
+        }
+        if let Some(value) = value.get_mut(name) {
+            fill_in(below, value);
+        }
+    }
+    if let Some(items) = schema.get("items") {
+        value.as_array_mut().into_iter().flatten().for_each(|item| fill_in(items, item));
+    }
+}
+
+/// 1 is 1.0.
+fn floats(value: &Value) -> Value {
+    match value {
+        Value::Number(number) => json!(number.as_f64()),
+        Value::Array(items) => items.iter().map(floats).collect(),
+        Value::Object(fields) => fields.iter().map(|(name, below)| (name.clone(), floats(below))).collect(),
+        other => other.clone(),
+    }
+}
+
+#[test]
+fn the_defaults_are_those_of_the_types() {
+    let root = root();
+    for name in ["minimal", "full", "custom"] {
+        let job = job(name);
+        let mut filled = job.clone();
+        fill_in(&root, &mut filled);
+        assert_eq!(broken(&root, &filled), [], "{name}");
+        let read = serde_json::to_value(parse(&job.to_string(), name).unwrap()).unwrap();
+        assert_eq!(floats(&filled["spec"]), floats(&read["spec"]), "{name}");
+    }
+}
+
+#[test]
+fn filling_in_changes_no_job() {
+    let root = root();
+    let accepted: Vec<_> = rows()
+        .into_iter()
+        .filter(|row| row.parse.is_none() && row.validate.is_none() && row.server.is_none())
+        .collect();
+    assert!(accepted.len() > 15, "{}", accepted.len());
+    for row in accepted {
+        let mut filled = row.manifest.clone();
+        fill_in(&root, &mut filled);
+        let read = |job: &Value| parse(&job.to_string(), "row").unwrap();
+        assert_eq!(read(&filled).spec.pipeline, read(&row.manifest).spec.pipeline, "{:?}", row.changed);
+        assert_eq!(read(&filled).spec.training, read(&row.manifest).spec.training, "{:?}", row.changed);
+    }
+}
+
+/// A list's key must be there, or the list can't be merged; nothing else of the template or the status is filled in.
+#[test]
+fn nothing_is_filled_in_where_kubernetes_or_the_operator_decides() {
+    let mut found = Vec::new();
+    walk(&root(), "", &mut |path, schema| {
+        if (path.starts_with("spec.template") || path.starts_with("status")) && schema.get("default").is_some() {
+            found.push((path.to_owned(), schema["default"].clone()));
+        }
+    });
+    let expected = [
+        ("spec.template.spec.containers[].ports[].protocol", json!("TCP")),
+        ("spec.template.spec.imagePullSecrets[].name", json!("")),
+        ("spec.template.spec.initContainers[].ports[].protocol", json!("TCP")),
+    ];
+    assert_eq!(found, expected.map(|(path, default)| (path.to_owned(), default)));
+}

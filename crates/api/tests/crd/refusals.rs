@@ -1,0 +1,54 @@
+//! Every row against what Rust says: reading refuses it, or `validate` does, or neither and the row says why.
+
+use serde_json::Value;
+use stagecoach_api::{Problem, parse};
+
+use super::rows::{Row, job, put, rows, says, transitions};
+use super::schema::{broken, root};
+
+fn read(manifest: &Value) -> Result<Vec<String>, String> {
+    let job = parse(&manifest.to_string(), "row").map_err(|error| error.to_string())?;
+    Ok(job.validate().iter().map(Problem::to_string).collect())
+}
+
+#[test]
+fn every_row_is_refused_in_rust_with_its_words() {
+    for row in rows() {
+        let Row { changed, parse, validate, .. } = &row;
+        match (parse, validate, read(&row.manifest)) {
+            (Some(words), None, Err(error)) => assert!(says(&error, words), "{changed:?}: {error}"),
+            (None, Some(words), Ok(problems)) => {
+                assert!(problems.iter().any(|problem| says(problem, words)), "{changed:?}: {problems:#?}");
+            }
+            (None, None, Ok(problems)) => assert_eq!(problems, Vec::<String>::new(), "{changed:?}"),
+            (_, _, found) => panic!("{changed:?}: {found:?}"),
+        }
+        let only_one_side = (parse.is_some() || validate.is_some()) != row.server.is_some();
+        assert_eq!(row.why.is_some(), only_one_side, "{changed:?}: `why` is for rows that only one side refuses");
+    }
+}
+
+#[test]
+fn the_samples_are_accepted() {
+    let samples = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../manifests/samples")).unwrap();
+    for sample in samples {
+        let text = std::fs::read_to_string(sample.unwrap().path()).unwrap();
+        let manifest: Value = serde_saphyr::from_str(&text).unwrap();
+        assert_eq!(read(&manifest).unwrap(), Vec::<String>::new());
+        assert_eq!(broken(&root(), &manifest), [], "{text}");
+    }
+}
+
+/// A change is refused for what it changes, not for what it makes of the job.
+#[test]
+fn every_transition_leads_to_a_job_that_could_be_created() {
+    for transition in transitions() {
+        let mut manifest = job("minimal");
+        for (path, value) in transition.before.iter().chain(&transition.set) {
+            put(&mut manifest, path, Some(value.clone()));
+        }
+        let creatable = read(&manifest).unwrap().is_empty();
+        let is_about_change = transition.refused.as_ref().is_none_or(|words| words.contains("can't be changed"));
+        assert_eq!(creatable, is_about_change, "{transition:?}");
+    }
+}

@@ -1,0 +1,162 @@
+//! Reading a structural schema: what it demands, what a value breaks, and the smallest value that it takes.
+
+use serde_json::{Value, json};
+
+/// One demand of a schema: where it stands (`spec.data.paths[]`) and which it is (`minimum`, `required path`, `typo`).
+pub(super) type Demand = (String, String);
+
+/// The keywords whose value is a bound of a number, a text or a list.
+const BOUNDS: [&str; 7] = ["minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "pattern"];
+
+/// The schema of the CRD.
+pub(super) fn root() -> Value {
+    let crd = stagecoach_api::crd::custom_resource_definition();
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
+}
+
+/// Calls `visit` for a schema and all below it, with their paths.
+pub(super) fn walk<'a>(schema: &'a Value, path: &str, visit: &mut impl FnMut(&str, &'a Value)) {
+    visit(path, schema);
+    for (name, below) in properties(schema) {
+        walk(below, &under(path, name), visit);
+    }
+    for key in ["items", "additionalProperties"] {
+        if let Some(below) = schema.get(key) {
+            walk(below, &format!("{path}{}", brackets(key)), visit);
+        }
+    }
+}
+
+/// The fields of an object's schema.
+pub(super) fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    schema.get("properties").and_then(Value::as_object).into_iter().flatten()
+}
+
+/// The path of a field.
+pub(super) fn under(path: &str, name: &str) -> String {
+    if path.is_empty() { name.into() } else { format!("{path}.{name}") }
+}
+
+fn brackets(key: &str) -> &'static str {
+    if key == "items" { "[]" } else { "{}" }
+}
+
+fn strings(schema: &Value, key: &str) -> Vec<String> {
+    schema[key].as_array().into_iter().flatten().map(|name| name.as_str().unwrap().to_owned()).collect()
+}
+
+/// All that a schema demands beyond types and rules.
+pub(super) fn demands(schema: &Value) -> Vec<Demand> {
+    let mut found = Vec::new();
+    walk(schema, "", &mut |path, schema| {
+        let mut demand = |what: &str| found.push((path.to_owned(), what.to_owned()));
+        if schema.get("properties").is_some() {
+            demand("typo");
+        }
+        strings(schema, "required").iter().for_each(|name| demand(&format!("required {name}")));
+        BOUNDS.into_iter().chain(["enum"]).filter(|key| schema.get(*key).is_some()).for_each(&mut demand);
+        if schema["format"] == "date-time" {
+            demand("date-time");
+        }
+        if ["map", "set"].iter().any(|kind| schema["x-kubernetes-list-type"] == **kind) {
+            demand("duplicate");
+        }
+    });
+    found
+}
+
+/// What a value breaks; `type` where it has another type.
+pub(super) fn broken(schema: &Value, value: &Value) -> Vec<Demand> {
+    let mut found = Vec::new();
+    check(schema, value, "", &mut found);
+    found
+}
+
+fn check(schema: &Value, value: &Value, path: &str, found: &mut Vec<Demand>) {
+    let mut demand = |what: &str| found.push((path.to_owned(), what.to_owned()));
+    let number = |key: &str| schema[key].as_f64().unwrap_or_else(|| panic!("{path}: {key}"));
+    let is_of_type = match schema["type"].as_str() {
+        Some("object") => value.is_object(),
+        Some("array") => value.is_array(),
+        Some("string") => value.is_string(),
+        Some("boolean") => value.is_boolean(),
+        Some("integer") => {
+            value.is_i64() || value.as_f64().is_some_and(|number| number.fract() == 0.0 && number < 9e15)
+        }
+        Some("number") => value.is_number(),
+        _ => value.is_i64() || value.is_string(),
+    };
+    if !is_of_type {
+        return demand("type");
+    }
+    let size = match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.len(),
+        _ => 0,
+    } as f64;
+    for key in BOUNDS.into_iter().filter(|key| schema.get(*key).is_some()) {
+        let holds = match (key, value.as_f64()) {
+            ("minimum", Some(value)) if schema["exclusiveMinimum"] == true => value > number(key),
+            ("maximum", Some(value)) if schema["exclusiveMaximum"] == true => value < number(key),
+            ("minimum", Some(value)) => value >= number(key),
+            ("maximum", Some(value)) => value <= number(key),
+            ("minLength" | "minItems", _) => size >= number(key),
+            ("maxLength" | "maxItems", _) => size <= number(key),
+            // the only pattern is that of a quantity, which begins with a sign, a digit or a point
+            ("pattern", _) => !value.as_str().is_some_and(|text| text.contains(' ')),
+            _ => true,
+        };
+        if !holds {
+            demand(key);
+        }
+    }
+    if schema.get("enum").is_some_and(|words| !words.as_array().unwrap().contains(value)) {
+        demand("enum");
+    }
+    if schema["format"] == "date-time" && !value.as_str().unwrap().ends_with('Z') {
+        demand("date-time");
+    }
+    for name in strings(schema, "required").iter().filter(|name| value.get(name.as_str()).is_none()) {
+        demand(&format!("required {name}"));
+    }
+    if let Some(items) = value.as_array() {
+        let keys = strings(schema, "x-kubernetes-list-map-keys");
+        let key = |item: &Value| {
+            if keys.is_empty() { item.clone() } else { keys.iter().map(|key| item[key].clone()).collect() }
+        };
+        let is_unique = schema.get("x-kubernetes-list-type").is_some_and(|kind| kind != "atomic");
+        if is_unique && (1..items.len()).any(|at| items[..at].iter().any(|earlier| key(earlier) == key(&items[at]))) {
+            demand("duplicate");
+        }
+    }
+    // the rest of metadata is the API server's own
+    let is_listed = |name: &str| path == "metadata" && ["labels", "annotations"].contains(&name);
+    for (name, below) in value.as_object().into_iter().flatten() {
+        match (schema["properties"].get(name), schema.get("additionalProperties")) {
+            (Some(schema), _) => check(schema, below, &under(path, name), found),
+            (None, Some(schema)) => check(schema, below, &format!("{path}{{}}"), found),
+            (None, None) if is_listed(name) => {}
+            (None, None) => found.push((path.to_owned(), "typo".into())),
+        }
+    }
+    for item in value.as_array().into_iter().flatten() {
+        check(&schema["items"], item, &format!("{path}[]"), found);
+    }
+}
+
+/// The smallest value that a schema takes.
+pub(super) fn sample(schema: &Value) -> Value {
+    if let Some(words) = schema.get("enum") {
+        return words[0].clone();
+    }
+    match schema["type"].as_str() {
+        Some("object") => {
+            strings(schema, "required").iter().map(|name| (name.clone(), sample(&schema["properties"][name]))).collect()
+        }
+        Some("array") => json!([]),
+        Some("string") if schema["format"] == "date-time" => json!("2026-01-02T03:04:05Z"),
+        Some("string") => json!("x"),
+        Some("boolean") => json!(true),
+        _ => json!(1),
+    }
+}

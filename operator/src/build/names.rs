@@ -1,0 +1,78 @@
+//! Names and labels: the only place that spells them.
+
+use serde_json::{Map, Value, json};
+
+use super::Owner;
+
+/// The job's UID: what selects its objects, also when another job had the same name.
+const JOB_UID: &str = "stagecoach.dev/job-uid";
+const JOB: &str = "stagecoach.dev/job";
+const ATTEMPT: &str = "stagecoach.dev/attempt";
+const STAGE: &str = "stagecoach.dev/stage";
+
+/// A pod of an attempt.
+pub fn pod_name(owner: &Owner, stage: u32, attempt: u64) -> String {
+    format!("{}-{stage}-{attempt}", owner.name)
+}
+
+/// The Service in front of stage 0: the MASTER_ADDR of all attempts.
+pub fn service_name(owner: &Owner) -> String {
+    owner.name.clone()
+}
+
+/// The ConfigMap of an attempt.
+pub fn config_map_name(owner: &Owner, attempt: u64) -> String {
+    format!("{}-{attempt}", owner.name)
+}
+
+/// The labels of an object of the job; of one attempt, and of one stage, where it belongs to one.
+pub fn labels(owner: &Owner, attempt: Option<u64>, stage: Option<u32>) -> Map<String, Value> {
+    let mut labels = Map::new();
+    let mut put = |key: &str, value: String| drop(labels.insert(key.to_owned(), value.into()));
+    put("app.kubernetes.io/name", "stagecoach".into());
+    put("app.kubernetes.io/component", "trainer".into());
+    put("app.kubernetes.io/managed-by", "stagecoach-operator".into());
+    put(JOB, owner.name.clone());
+    put(JOB_UID, owner.uid.clone());
+    if let Some(attempt) = attempt {
+        put(ATTEMPT, attempt.to_string());
+    }
+    if let Some(stage) = stage {
+        put(STAGE, stage.to_string());
+    }
+    labels
+}
+
+/// Selects all pods of the job.
+pub fn pod_selector(owner: &Owner) -> Map<String, Value> {
+    Map::from_iter([(JOB_UID.to_owned(), owner.uid.clone().into())])
+}
+
+/// Selects the coordinator's pod of one attempt.
+pub fn stage_0_selector(owner: &Owner, attempt: u64) -> Map<String, Value> {
+    let mut selector = pod_selector(owner);
+    selector.insert(ATTEMPT.to_owned(), attempt.to_string().into());
+    selector.insert(STAGE.to_owned(), "0".into());
+    selector
+}
+
+/// The metadata of an object that the job owns: it goes with the job.
+pub(super) fn metadata(owner: &Owner, name: &str, attempt: Option<u64>) -> Value {
+    json!({
+        "name": name,
+        "namespace": owner.namespace,
+        "labels": labels(owner, attempt, None),
+        "ownerReferences": [owner_reference(owner)],
+    })
+}
+
+pub(super) fn owner_reference(owner: &Owner) -> Value {
+    json!({
+        "apiVersion": "stagecoach.dev/v1alpha1",
+        "kind": "PipelineJob",
+        "name": owner.name,
+        "uid": owner.uid,
+        "controller": true,
+        "blockOwnerDeletion": true,
+    })
+}

@@ -1,0 +1,174 @@
+//! One stage's pod: the user's template, and what the contract adds to it.
+
+use serde_json::{Map, Value, json};
+use stagecoach_api::contract::{
+    CONFIG_PATH, CONTAINER_ARGS, CONTAINER_NAME, HTTP_PORT, MASTER_PORT, StageEnv, WORKSPACE_PATH, env,
+};
+
+use super::{Blueprint, JOB_FILE, Owner, config_map_name, labels, names, pod_name, service_name};
+
+/// What a stage has to save and leave, unless the template says otherwise.
+const GRACE_SECONDS: u64 = 120;
+/// The user and group of the trainer's image.
+const USER: u64 = 65532;
+/// The volumes that the operator adds, unless the template has its own of that name.
+const CONFIG: &str = "stagecoach-config";
+const WORKSPACE: &str = "workspace";
+
+/// The pod of `stage`.
+pub fn pod(owner: &Owner, blueprint: &Blueprint, stage: u32) -> Value {
+    let Blueprint { attempt, template, .. } = blueprint;
+    let mut spec = object(template.get("spec"));
+    let containers = containers(&spec).into_iter().map(|container| match is_trainer(&container) {
+        true => trainer(owner, blueprint, stage, container),
+        false => Value::Object(container),
+    });
+    spec["containers"] = containers.collect();
+    // a stage that ends is the group's end: what follows is the operator's to decide
+    spec.insert("restartPolicy".into(), "Never".into());
+    default(&mut spec, "automountServiceAccountToken", json!(false));
+    default(&mut spec, "enableServiceLinks", json!(false));
+    default(&mut spec, "terminationGracePeriodSeconds", json!(GRACE_SECONDS));
+    let mut security = object(spec.get("securityContext"));
+    default(&mut security, "runAsNonRoot", json!(true));
+    default(&mut security, "runAsUser", json!(USER));
+    default(&mut security, "runAsGroup", json!(USER));
+    default(&mut security, "fsGroup", json!(USER));
+    default(&mut security, "fsGroupChangePolicy", json!("OnRootMismatch"));
+    default(&mut security, "seccompProfile", json!({ "type": "RuntimeDefault" }));
+    spec.insert("securityContext".into(), security.into());
+    let mut volumes = array(spec.get("volumes"));
+    if blueprint.built_in {
+        let config = json!({
+            "name": config_map_name(owner, *attempt),
+            "items": [{ "key": JOB_FILE, "path": JOB_FILE }],
+        });
+        add_named(&mut volumes, json!({ "name": CONFIG, "configMap": config }));
+    }
+    if let Some(claim) = &blueprint.claim {
+        add_named(&mut volumes, json!({ "name": WORKSPACE, "persistentVolumeClaim": { "claimName": claim } }));
+    }
+    spec.insert("volumes".into(), volumes.into());
+
+    let theirs = object(template.get("metadata"));
+    let mut all_labels = object(theirs.get("labels"));
+    all_labels.extend(labels(owner, Some(*attempt), Some(stage)));
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name(owner, stage, *attempt),
+            "namespace": owner.namespace,
+            "labels": all_labels,
+            "annotations": object(theirs.get("annotations")),
+            "ownerReferences": [names::owner_reference(owner)],
+        },
+        "spec": spec,
+    })
+}
+
+/// Writes the image that the trainer will run into the template: `image`, unless it names one.
+pub(super) fn resolve_image(template: &mut Map<String, Value>, image: &str) {
+    let mut spec = object(template.get("spec"));
+    let mut all = containers(&spec);
+    all.iter_mut().filter(|container| is_trainer(container)).for_each(|c| default(c, "image", json!(image)));
+    spec.insert("containers".into(), all.into());
+    template.insert("spec".into(), spec.into());
+}
+
+/// The image in a template whose image was resolved.
+pub(super) fn trainer_image(template: &Map<String, Value>) -> Option<&str> {
+    let containers = template.get("spec")?.get("containers")?.as_array()?;
+    containers.iter().find(|c| c["name"] == CONTAINER_NAME)?.get("image")?.as_str()
+}
+
+/// The template's containers, the trainer's among them.
+fn containers(spec: &Map<String, Value>) -> Vec<Map<String, Value>> {
+    let mut all: Vec<_> = array(spec.get("containers")).iter().map(|container| object(Some(container))).collect();
+    if !all.iter().any(is_trainer) {
+        all.insert(0, Map::from_iter([("name".to_owned(), CONTAINER_NAME.into())]));
+    }
+    all
+}
+
+fn is_trainer(container: &Map<String, Value>) -> bool {
+    container.get("name").is_some_and(|name| name == CONTAINER_NAME)
+}
+
+/// The trainer's container: environment and paths of the contract, and restricted security by default.
+fn trainer(owner: &Owner, blueprint: &Blueprint, stage: u32, mut container: Map<String, Value>) -> Value {
+    let mut variables = array(container.get("env"));
+    variables.extend(environment(owner, blueprint, stage));
+    container.insert("env".into(), variables.into());
+    let mut mounts = array(container.get("volumeMounts"));
+    let mut ports = array(container.get("ports"));
+    if blueprint.built_in {
+        if !container.contains_key("args") && !container.contains_key("command") {
+            container.insert("args".into(), json!(CONTAINER_ARGS));
+        }
+        let folder = CONFIG_PATH.rsplit_once('/').map_or(CONFIG_PATH, |(folder, _)| folder);
+        add_named(&mut mounts, json!({ "name": CONFIG, "mountPath": folder, "readOnly": true }));
+        add_named(&mut ports, json!({ "name": "http", "containerPort": HTTP_PORT }));
+        add_named(&mut ports, json!({ "name": "rendezvous", "containerPort": MASTER_PORT }));
+        default(
+            &mut container,
+            "readinessProbe",
+            json!({ "httpGet": { "path": "/readyz", "port": HTTP_PORT }, "periodSeconds": 2, "timeoutSeconds": 2 }),
+        );
+    }
+    if blueprint.claim.is_some() {
+        add_named(&mut mounts, json!({ "name": WORKSPACE, "mountPath": WORKSPACE_PATH }));
+    }
+    container.insert("volumeMounts".into(), mounts.into());
+    container.insert("ports".into(), ports.into());
+    let mut security = object(container.get("securityContext"));
+    default(&mut security, "allowPrivilegeEscalation", json!(false));
+    default(&mut security, "readOnlyRootFilesystem", json!(true));
+    default(&mut security, "capabilities", json!({ "drop": ["ALL"] }));
+    container.insert("securityContext".into(), security.into());
+    container.into()
+}
+
+/// The contract's variables. Address and UID are the pod's own, which only its kubelet knows.
+fn environment(owner: &Owner, blueprint: &Blueprint, stage: u32) -> Vec<Value> {
+    let contract = StageEnv {
+        rank: stage,
+        world_size: blueprint.stages,
+        job: owner.name.clone(),
+        job_uid: owner.uid.clone(),
+        attempt: blueprint.attempt,
+        config: CONFIG_PATH.into(),
+        workspace: WORKSPACE_PATH.into(),
+        master_addr: service_name(owner),
+        master_port: MASTER_PORT,
+        pod_ip: String::new(),
+        pod_uid: String::new(),
+    };
+    let field = |path: &str| json!({ "fieldRef": { "fieldPath": path } });
+    let variable = |(name, value): (&str, String)| match name {
+        env::POD_IP => json!({ "name": name, "valueFrom": field("status.podIP") }),
+        env::POD_UID => json!({ "name": name, "valueFrom": field("metadata.uid") }),
+        _ => json!({ "name": name, "value": value }),
+    };
+    contract.to_vars().into_iter().map(variable).collect()
+}
+
+fn object(value: Option<&Value>) -> Map<String, Value> {
+    value.and_then(Value::as_object).cloned().unwrap_or_default()
+}
+
+fn array(value: Option<&Value>) -> Vec<Value> {
+    value.and_then(Value::as_array).cloned().unwrap_or_default()
+}
+
+/// Sets a field that is not there.
+fn default(object: &mut Map<String, Value>, field: &str, value: Value) {
+    object.entry(field).or_insert(value);
+}
+
+/// Adds an item unless there is one of its name.
+fn add_named(items: &mut Vec<Value>, item: Value) {
+    if !items.iter().any(|other| other["name"] == item["name"]) {
+        items.push(item);
+    }
+}

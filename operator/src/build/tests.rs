@@ -1,0 +1,179 @@
+//! What a pod gets, and what the user's template keeps.
+
+use serde_json::{Value, json};
+use stagecoach_api::contract::StageEnv;
+use stagecoach_api::{PipelineJob, parse_with};
+
+use super::*;
+
+const JOB: &str = include_str!("../../../manifests/samples/shakespeare.yaml");
+
+fn owner() -> Owner {
+    Owner { name: "shakespeare".into(), namespace: "ml".into(), uid: "u-1".into() }
+}
+
+fn job(template: Value) -> PipelineJob {
+    let mut job = parse_with(JOB, "shakespeare.yaml", &[]).unwrap();
+    let fields = template.as_object().cloned().unwrap();
+    job.spec.template = Some(stagecoach_api::job::PodTemplate(fields));
+    let claim = stagecoach_api::job::PersistentVolumeClaim { claim_name: "training".into() };
+    job.spec.storage.persistent_volume_claim = Some(claim);
+    job
+}
+
+fn blueprint(template: Value) -> Blueprint {
+    Blueprint::new(&job(template), 3, 3, "example.com/trainer@sha256:00").unwrap()
+}
+
+fn trainer(pod: &Value) -> &Value {
+    pod["spec"]["containers"].as_array().unwrap().iter().find(|c| c["name"] == "trainer").unwrap()
+}
+
+#[test]
+fn a_pod_gets_the_contract_and_restricted_security() {
+    let pod = pod(&owner(), &blueprint(json!({})), 1);
+    assert_eq!(pod["metadata"]["name"], "shakespeare-1-3");
+    let reference = &pod["metadata"]["ownerReferences"][0];
+    assert_eq!((&reference["uid"], &reference["controller"]), (&json!("u-1"), &json!(true)));
+    assert_eq!(
+        (&pod["spec"]["restartPolicy"], &pod["spec"]["automountServiceAccountToken"]),
+        (&json!("Never"), &json!(false))
+    );
+    let trainer = trainer(&pod);
+    assert_eq!((&trainer["image"], &trainer["args"]), (&json!("example.com/trainer@sha256:00"), &json!(["stage"])));
+    // the trainer reads it as it is, but for what only the kubelet knows
+    let variables = trainer["env"].as_array().unwrap().iter().map(|variable| {
+        let value = variable["value"].as_str().unwrap_or("127.0.0.1");
+        (variable["name"].as_str().unwrap(), value)
+    });
+    let read = StageEnv::from_vars(variables).unwrap();
+    assert_eq!((read.rank, read.world_size, read.attempt), (1, 3, 3));
+    assert_eq!((read.master_addr.as_str(), read.job_uid.as_str()), ("shakespeare", "u-1"));
+    let security = (&pod["spec"]["securityContext"], &trainer["securityContext"]);
+    assert_eq!(
+        (&security.0["runAsNonRoot"], &security.0["seccompProfile"]["type"]),
+        (&json!(true), &json!("RuntimeDefault"))
+    );
+    assert_eq!(
+        (&security.1["allowPrivilegeEscalation"], &security.1["capabilities"]["drop"]),
+        (&json!(false), &json!(["ALL"]))
+    );
+}
+
+#[test]
+fn what_the_template_says_stays() {
+    let template = json!({
+        "metadata": {"labels": {"team": "speech", "stagecoach.dev/attempt": "99"}, "annotations": {"a": "b"}},
+        "spec": {
+            "terminationGracePeriodSeconds": 7,
+            "nodeSelector": {"gpu": "h100"},
+            "securityContext": {"runAsUser": 1000},
+            "volumes": [{"name": "scratch", "emptyDir": {}}],
+            "containers": [
+                {"name": "proxy", "image": "proxy:1"},
+                {"name": "trainer", "image": "mine:2", "env": [{"name": "RUST_LOG", "value": "debug"}],
+                 "resources": {"limits": {"nvidia.com/gpu": 1}}, "securityContext": {"readOnlyRootFilesystem": false}},
+            ],
+        },
+    });
+    let pod = pod(&owner(), &blueprint(template), 0);
+    let (spec, trainer) = (&pod["spec"], trainer(&pod));
+    assert_eq!((&spec["terminationGracePeriodSeconds"], &spec["nodeSelector"]["gpu"]), (&json!(7), &json!("h100")));
+    assert_eq!(
+        (&spec["securityContext"]["runAsUser"], &spec["securityContext"]["runAsGroup"]),
+        (&json!(1000), &json!(65532))
+    );
+    assert_eq!((&trainer["image"], &trainer["resources"]["limits"]["nvidia.com/gpu"]), (&json!("mine:2"), &json!(1)));
+    assert_eq!(
+        (&trainer["env"][0]["name"], &trainer["securityContext"]["readOnlyRootFilesystem"]),
+        (&json!("RUST_LOG"), &json!(false))
+    );
+    assert_eq!(spec["containers"].as_array().unwrap().len(), 2);
+    assert_eq!(spec["containers"][0], json!({"name": "proxy", "image": "proxy:1"}), "a sidecar is nobody's business");
+    let volumes: Vec<_> = spec["volumes"].as_array().unwrap().iter().map(|v| v["name"].as_str().unwrap()).collect();
+    assert_eq!(volumes, ["scratch", "stagecoach-config", "workspace"]);
+    // ours win where both name one: pods are found by them
+    assert_eq!(
+        (&pod["metadata"]["labels"]["stagecoach.dev/attempt"], &pod["metadata"]["labels"]["team"]),
+        (&json!("3"), &json!("speech"))
+    );
+    assert_eq!(pod["metadata"]["annotations"]["a"], "b");
+}
+
+#[test]
+fn pods_are_made_from_what_the_config_map_keeps() {
+    let blueprint = blueprint(json!({"spec": {"containers": [{"name": "trainer", "image": "mine:2"}]}}));
+    let map = config_map(&owner(), &blueprint);
+    assert_eq!((&map["immutable"], &map["metadata"]["name"]), (&json!(true), &json!("shakespeare-3")));
+    assert_eq!(read_config_map(&map).unwrap(), blueprint);
+    assert_eq!(blueprint.image(), Some("mine:2"));
+    // the stage finds the job of its attempt, and none of what is the operator's
+    let read = parse_with(map["data"]["job.yaml"].as_str().unwrap(), "job.yaml", &[]).unwrap();
+    assert_eq!((read.spec.stages, read.spec.template, read.status), (3, None, None));
+    let mut broken = map.clone();
+    broken["data"]["blueprint.json"] = "{}".into();
+    assert!(read_config_map(&broken).unwrap_err().to_string().contains("shakespeare-3 holds no template"));
+}
+
+#[test]
+fn a_trainer_of_ones_own_gets_the_environment_and_nothing_else() {
+    let mut job = job(
+        json!({"spec": {"containers": [{"name": "trainer", "image": "torch:2", "command": ["python", "train.py"]}]}}),
+    );
+    job.spec.trainer.kind = TrainerType::Custom;
+    (job.spec.model, job.spec.data, job.spec.training) = (None, None, None);
+    job.spec.storage.persistent_volume_claim = None;
+    let blueprint = Blueprint::new(&job, 1, 2, "unused").unwrap();
+    let pod = pod(&owner(), &blueprint, 1);
+    let trainer = trainer(&pod);
+    assert_eq!((&trainer["command"], trainer.get("args")), (&json!(["python", "train.py"]), None));
+    assert_eq!(
+        (&trainer["volumeMounts"], &pod["spec"]["volumes"], trainer.get("readinessProbe")),
+        (&json!([]), &json!([]), None)
+    );
+    assert!(trainer["env"].as_array().unwrap().iter().any(|v| v["name"] == "WORLD_SIZE" && v["value"] == "2"));
+}
+
+#[test]
+fn stage_0_is_found_before_it_is_ready_and_only_in_its_own_attempt() {
+    let service = service(&owner(), 4);
+    assert_eq!(service["spec"]["publishNotReadyAddresses"], true);
+    let selector = service["spec"]["selector"].as_object().unwrap();
+    let picks = |pod: &Value| selector.iter().all(|(key, value)| pod["metadata"]["labels"][key] == *value);
+    let of_attempt = |attempt, stage| pod(&owner(), &Blueprint { attempt, ..blueprint(json!({})) }, stage);
+    assert!(picks(&of_attempt(4, 0)));
+    assert!(!picks(&of_attempt(4, 1)) && !picks(&of_attempt(3, 0)));
+}
+
+/// Whether a policy lets traffic in from a pod with these labels, to this port: what a node's plugin would decide.
+fn lets_in(policy: &Value, from: &Value, port: u64) -> bool {
+    let matches = |peer: &Value| {
+        let wanted = peer["podSelector"]["matchLabels"].as_object();
+        wanted.is_some_and(|wanted| wanted.iter().all(|(key, value)| from[key] == *value))
+    };
+    policy["spec"]["ingress"].as_array().unwrap().iter().any(|rule| {
+        let peers = rule["from"].as_array().unwrap().iter().any(matches);
+        let ports = rule["ports"].as_array().is_none_or(|ports| ports.iter().any(|p| p["port"] == port));
+        peers && ports
+    })
+}
+
+#[test]
+fn a_policy_opens_exactly_what_is_needed() {
+    let operator = json!({"podSelector": {"matchLabels": {"app.kubernetes.io/name": "stagecoach-operator"}}});
+    let policy = network_policy(&owner(), &Readers(vec![operator]));
+    let own = Value::Object(labels(&owner(), Some(1), Some(2)));
+    let others = Value::Object(labels(&Owner { uid: "u-2".into(), ..owner() }, Some(1), Some(2)));
+    let reader = json!({"app.kubernetes.io/name": "stagecoach-operator"});
+    for (from, port, allowed) in [
+        (&own, 29500, true),
+        (&own, 40001, true),
+        (&others, 29500, false),
+        (&others, 9090, false),
+        (&reader, 9090, true),
+        (&reader, 29500, false),
+    ] {
+        assert_eq!(lets_in(&policy, from, port), allowed, "{from} to {port}");
+    }
+    assert_eq!(policy["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
+}

@@ -1,0 +1,206 @@
+//! A pod, as `lifecycle` sees it: which stage of which attempt, and what it is doing since when.
+
+use serde_json::Value;
+use stagecoach_api::contract::{CONTAINER_NAME, FailureKind, TerminationMessage};
+use stagecoach_lifecycle::{Exit, External, Member, MemberState, Report, Time};
+
+/// What keeps a pod from running, for people: shown at once, long before anything times out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// One word, such as `ImagePullBackOff` or `Unschedulable`.
+    pub reason: String,
+    /// The cluster's own sentence.
+    pub message: String,
+}
+
+/// The member that `pod` is; none if it is no pod of an attempt.
+pub fn member(pod: &Value) -> Option<Member> {
+    let label = |name: &str| pod["metadata"]["labels"][format!("stagecoach.dev/{name}")].as_str();
+    let (stage, attempt) = (label("stage")?.parse().ok()?, label("attempt")?.parse().ok()?);
+    let (state, at) = state(pod);
+    Some(Member { stage, attempt, state, at })
+}
+
+/// Why a pod that should start does not, if the cluster says so.
+pub fn trouble(pod: &Value) -> Option<Trouble> {
+    let told = |reason: &Value, message: &Value| Trouble {
+        reason: reason.as_str().unwrap_or("Waiting").to_owned(),
+        message: message.as_str().unwrap_or_default().to_owned(),
+    };
+    let status = &pod["status"];
+    if status["phase"].as_str().is_some_and(|phase| phase != "Pending") {
+        return None;
+    }
+    let scheduled = condition(pod, "PodScheduled").filter(|condition| condition["status"] == "False");
+    if let Some(condition) = scheduled {
+        return Some(told(&condition["reason"], &condition["message"]));
+    }
+    let lists = ["initContainerStatuses", "containerStatuses"];
+    let mut waiting =
+        lists.iter().flat_map(|list| status[*list].as_array().into_iter().flatten()).map(|c| &c["state"]["waiting"]);
+    let usual = ["ContainerCreating", "PodInitializing"];
+    let unusual = waiting.find(|waiting| waiting["reason"].as_str().is_some_and(|reason| !usual.contains(&reason)))?;
+    Some(told(&unusual["reason"], &unusual["message"]))
+}
+
+fn state(pod: &Value) -> (MemberState, Time) {
+    let (metadata, status) = (&pod["metadata"], &pod["status"]);
+    let created = time(&metadata["creationTimestamp"]).unwrap_or(Time(0));
+    let trainer =
+        status["containerStatuses"].as_array().and_then(|all| all.iter().find(|c| c["name"] == CONTAINER_NAME));
+    // its exit decides, whatever sidecars still do; and it counts also when the pod is being deleted
+    if let Some(ended) = trainer.map(|trainer| &trainer["state"]["terminated"]).filter(|ended| ended.is_object()) {
+        return (MemberState::Exited(exit(pod, Some(ended))), time(&ended["finishedAt"]).unwrap_or(created));
+    }
+    if matches!(status["phase"].as_str(), Some("Failed" | "Succeeded")) {
+        // ended before its container was seen to: evicted, or its node is gone
+        let at = condition(pod, "DisruptionTarget").and_then(|condition| time(&condition["lastTransitionTime"]));
+        return (MemberState::Exited(exit(pod, None)), at.unwrap_or(created));
+    }
+    if let Some(deadline) = time(&metadata["deletionTimestamp"]) {
+        // the time of the asking: the API server adds the grace to it
+        let grace = metadata["deletionGracePeriodSeconds"].as_u64().unwrap_or(0);
+        return (MemberState::Terminating, Time(deadline.0.saturating_sub(grace * 1000)));
+    }
+    let ready = condition(pod, "Ready");
+    if ready.is_some_and(|ready| ready["status"] == "True") {
+        return (MemberState::Ready, ready.and_then(|ready| time(&ready["lastTransitionTime"])).unwrap_or(created));
+    }
+    match trainer.and_then(|trainer| time(&trainer["state"]["running"]["startedAt"])) {
+        Some(started) => (MemberState::Starting, started),
+        None => (MemberState::Pending, created),
+    }
+}
+
+/// How the trainer ended; `ended` is its container's terminated state, if that was seen.
+fn exit(pod: &Value, ended: Option<&Value>) -> Exit {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let code = ended.and_then(|ended| ended["exitCode"].as_i64()).and_then(|code| i32::try_from(code).ok());
+    let message = ended.map(|ended| text(&ended["message"])).unwrap_or_default();
+    let told = serde_json::from_str::<TerminationMessage>(&message).ok();
+    let mut report = told.as_ref().map(Report::from);
+    if ended.is_some_and(|ended| ended["reason"] == "OOMKilled") {
+        let message = "the kernel ended the trainer because its memory limit was reached: raise it, or use more stages";
+        let report = report.get_or_insert(Report {
+            kind: FailureKind::OutOfMemory,
+            step: None,
+            action: None,
+            message: String::new(),
+            progress: None,
+            checkpoint: None,
+        });
+        (report.kind, report.message) = (FailureKind::OutOfMemory, message.into());
+    }
+    Exit { code, signal: None, external: external(pod), report }
+}
+
+/// A cause outside of the job.
+fn external(pod: &Value) -> Option<External> {
+    let disrupted = condition(pod, "DisruptionTarget").filter(|condition| condition["status"] == "True");
+    let reason = disrupted.and_then(|condition| condition["reason"].as_str()).or(pod["status"]["reason"].as_str())?;
+    match reason {
+        "PreemptionByScheduler" | "Preempting" => Some(External::Preempted),
+        "EvictionByEvictionAPI" | "TerminationByKubelet" | "Evicted" | "Terminated" | "NodeShutdown" => {
+            Some(External::Evicted)
+        }
+        "DeletionByTaintManager" | "DeletionByPodGC" | "NodeLost" => Some(External::NodeLost),
+        _ => None,
+    }
+}
+
+fn condition<'p>(pod: &'p Value, kind: &str) -> Option<&'p Value> {
+    pod["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
+}
+
+/// RFC 3339, as the API has it.
+fn time(value: &Value) -> Option<Time> {
+    let stamp: jiff::Timestamp = value.as_str()?.parse().ok()?;
+    u64::try_from(stamp.as_millisecond()).ok().map(Time)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// 2026-01-01T00:00:SSZ
+    fn at(seconds: u64) -> Time {
+        Time(1_767_225_600_000 + seconds * 1000)
+    }
+
+    fn pod(status: Value) -> Value {
+        let labels = json!({"stagecoach.dev/stage": "2", "stagecoach.dev/attempt": "7"});
+        json!({"metadata": {"labels": labels, "creationTimestamp": "2026-01-01T00:00:01Z"}, "status": status})
+    }
+
+    fn ended(terminated: Value) -> Value {
+        let sidecar = json!({"name": "proxy", "state": {"running": {"startedAt": "2026-01-01T00:00:02Z"}}});
+        pod(
+            json!({"phase": "Running", "containerStatuses": [sidecar, {"name": "trainer", "state": {"terminated": terminated}}]}),
+        )
+    }
+
+    #[test]
+    fn a_life_is_told_in_order() {
+        let seen = |pod: &Value| member(pod).map(|m| (m.stage, m.attempt, m.state, m.at)).unwrap();
+        assert_eq!(seen(&pod(json!({"phase": "Pending"}))), (2, 7, MemberState::Pending, at(1)));
+        let running = json!([{"name": "trainer", "state": {"running": {"startedAt": "2026-01-01T00:00:03Z"}}}]);
+        let starting = pod(json!({"phase": "Running", "containerStatuses": running}));
+        assert_eq!(seen(&starting), (2, 7, MemberState::Starting, at(3)));
+        let mut ready = starting.clone();
+        ready["status"]["conditions"] =
+            json!([{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"}]);
+        assert_eq!(seen(&ready), (2, 7, MemberState::Ready, at(5)));
+        // asked at second 6 to leave within 30
+        let mut leaving = ready.clone();
+        leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:36Z".into();
+        leaving["metadata"]["deletionGracePeriodSeconds"] = 30.into();
+        assert_eq!(seen(&leaving), (2, 7, MemberState::Terminating, at(6)));
+        assert_eq!(member(&json!({"metadata": {"name": "somebody-elses"}})), None);
+    }
+
+    #[test]
+    fn the_trainers_exit_decides_whatever_its_sidecars_do() {
+        let message = TerminationMessage::new(FailureKind::Storage, 2, "could not write").to_json();
+        let mut pod = ended(json!({"exitCode": 74, "finishedAt": "2026-01-01T00:00:09Z", "message": message}));
+        pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:36Z".into();
+        let member = member(&pod).unwrap();
+        assert_eq!(member.at, at(9));
+        let MemberState::Exited(Exit { code, external, report: Some(report), .. }) = member.state else { panic!() };
+        assert_eq!((code, external, report.kind), (Some(74), None, FailureKind::Storage));
+        assert_eq!(report.message, "could not write");
+    }
+
+    #[test]
+    fn causes_from_outside_are_read_off_the_pod() {
+        let external = |status: Value| match member(&pod(status)).unwrap().state {
+            MemberState::Exited(exit) => (exit.code, exit.external),
+            other => panic!("{other:?}"),
+        };
+        let disrupted = |reason: &str| json!({"phase": "Failed", "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason}]});
+        assert_eq!(external(disrupted("PreemptionByScheduler")), (None, Some(External::Preempted)));
+        assert_eq!(external(disrupted("EvictionByEvictionAPI")), (None, Some(External::Evicted)));
+        assert_eq!(external(disrupted("DeletionByTaintManager")), (None, Some(External::NodeLost)));
+        assert_eq!(external(json!({"phase": "Failed", "reason": "Evicted"})), (None, Some(External::Evicted)));
+        assert_eq!(external(json!({"phase": "Failed"})), (None, None));
+    }
+
+    #[test]
+    fn a_lack_of_memory_is_told_as_such() {
+        let pod = ended(json!({"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-01T00:00:09Z"}));
+        let MemberState::Exited(exit) = member(&pod).unwrap().state else { panic!() };
+        assert_eq!((exit.code, exit.report.map(|report| report.kind)), (Some(137), Some(FailureKind::OutOfMemory)));
+    }
+
+    #[test]
+    fn what_keeps_a_pod_from_running_is_told_in_the_clusters_words() {
+        let unschedulable = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available"});
+        let told = trouble(&pod(json!({"phase": "Pending", "conditions": [unschedulable]}))).unwrap();
+        assert_eq!((told.reason.as_str(), told.message.as_str()), ("Unschedulable", "0/3 nodes are available"));
+        let waiting = |reason: &str| json!({"phase": "Pending", "containerStatuses": [{"name": "trainer", "state": {"waiting": {"reason": reason, "message": "m"}}}]});
+        assert_eq!(trouble(&pod(waiting("ImagePullBackOff"))).unwrap().reason, "ImagePullBackOff");
+        assert_eq!(trouble(&pod(waiting("ContainerCreating"))), None);
+        assert_eq!(trouble(&pod(json!({"phase": "Running"}))), None);
+    }
+}

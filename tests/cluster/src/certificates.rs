@@ -1,0 +1,86 @@
+//! The cluster's certificates and the kubeconfigs that carry them.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+use serde_json::{Value, json};
+
+/// A certificate authority, made for one control plane.
+pub(crate) struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    folder: PathBuf,
+}
+
+impl Authority {
+    /// Writes `ca.crt` and the keys of service account tokens, `sa.key` and `sa.pub`, to `folder`.
+    pub(crate) fn new(folder: &Path) -> Authority {
+        let mut params = subject("stagecoach-cluster", None);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        write(&folder.join("ca.crt"), &issuer.pem());
+        let tokens = KeyPair::generate().unwrap();
+        write(&folder.join("sa.key"), &tokens.serialize_pem());
+        write(&folder.join("sa.pub"), &tokens.public_key_pem());
+        Authority { issuer, folder: folder.to_owned() }
+    }
+
+    /// Writes `NAME.crt` and `NAME.key`, for a server on 127.0.0.1 and for the clients within the cluster.
+    pub(crate) fn server(&self, name: &str) {
+        let mut params = subject(name, None);
+        let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
+        params.subject_alt_names = names.map(|name| SanType::DnsName(name.try_into().unwrap())).to_vec();
+        for address in [Ipv4Addr::LOCALHOST, Ipv4Addr::new(10, 96, 0, 1)] {
+            params.subject_alt_names.push(SanType::IpAddress(IpAddr::V4(address)));
+        }
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.sign(name, &params);
+    }
+
+    /// Writes `NAME.crt` and `NAME.key` for a client, `user` of `group`; gives the `user` of a kubeconfig.
+    pub(crate) fn client(&self, name: &str, user: &str, group: Option<&str>) -> Value {
+        let mut params = subject(user, group);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let (certificate, key) = self.sign(name, &params);
+        json!({"client-certificate": certificate, "client-key": key})
+    }
+
+    fn sign(&self, name: &str, params: &CertificateParams) -> (PathBuf, PathBuf) {
+        let file = |suffix: &str| self.folder.join(format!("{name}.{suffix}"));
+        let key = KeyPair::generate().unwrap();
+        write(&file("crt"), &params.signed_by(&key, &self.issuer).unwrap().pem());
+        write(&file("key"), &key.serialize_pem());
+        (file("crt"), file("key"))
+    }
+}
+
+/// Writes a kubeconfig for `server`, as JSON, which is YAML.
+pub(crate) fn write_kubeconfig(file: &Path, server: &str, authority: &Path, user: &Value) {
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "test", "cluster": {"server": server, "certificate-authority": authority}}],
+        "users": [{"name": "test", "user": user}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": "default"}}],
+        "current-context": "test",
+    });
+    write(file, &config.to_string());
+}
+
+fn subject(name: &str, group: Option<&str>) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    if let Some(group) = group {
+        params.distinguished_name.push(DnType::OrganizationName, group);
+    }
+    params
+}
+
+fn write(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+}

@@ -1,0 +1,166 @@
+//! Requests to the API server as plain calls: no process per request, no async in the test.
+
+use std::path::Path;
+use std::time::Duration;
+
+use http::Method;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+/// A client for the API server that speaks JSON, for tests that are not async themselves. Paths are those of the API, such as `/api/v1/namespaces/default/pods/a`.
+pub struct Client {
+    runtime: Runtime,
+    client: kube::Client,
+}
+
+/// Why the API server refused, or could not be asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The HTTP status; 0 if there was no answer.
+    pub code: u16,
+    /// The reason in one word, such as `NotFound`.
+    pub reason: String,
+    /// The sentence.
+    pub message: String,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}: {}", self.code, self.reason, self.message)
+    }
+}
+
+impl From<kube::Error> for Refusal {
+    fn from(error: kube::Error) -> Refusal {
+        match error {
+            kube::Error::Api(status) => Refusal { code: status.code, reason: status.reason, message: status.message },
+            other => Refusal { code: 0, reason: "NoAnswer".into(), message: other.to_string() },
+        }
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Client")
+    }
+}
+
+impl Client {
+    /// A client with the rights of `kubeconfig`.
+    pub fn new(kubeconfig: &Path) -> Client {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let client = runtime.block_on(connect(kubeconfig));
+        Client { runtime, client }
+    }
+
+    /// One request; waits at most 10 s for the answer.
+    ///
+    /// # Errors
+    /// What the API server refuses, and a server that does not answer.
+    pub fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Refusal> {
+        let kind = match (&method, body) {
+            (&Method::PATCH, Some(Value::Array(_))) => "application/json-patch+json",
+            (&Method::PATCH, _) => "application/merge-patch+json",
+            _ => "application/json",
+        };
+        self.send(method, path, kind, body)
+    }
+
+    /// Reads an object or a list; none if it does not exist.
+    ///
+    /// # Panics
+    /// On any other refusal.
+    #[track_caller]
+    pub fn get(&self, path: &str) -> Option<Value> {
+        match self.request(Method::GET, path, None) {
+            Ok(object) => Some(object),
+            Err(refusal) if refusal.code == 404 => None,
+            Err(refusal) => panic!("GET {path}: {refusal}"),
+        }
+    }
+
+    /// The items of a list.
+    ///
+    /// # Panics
+    /// On a refusal.
+    #[track_caller]
+    pub fn list(&self, path: &str) -> Vec<Value> {
+        let list = self.get(path).unwrap_or_else(|| panic!("{path} is not served"));
+        list["items"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// Creates an object in the collection at `path`; unknown and duplicate fields are refused.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub fn create(&self, path: &str, object: &Value) -> Result<Value, Refusal> {
+        self.request(Method::POST, &strict(path), Some(object))
+    }
+
+    /// Replaces the object at `path`.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub fn replace(&self, path: &str, object: &Value) -> Result<Value, Refusal> {
+        self.request(Method::PUT, &strict(path), Some(object))
+    }
+
+    /// Patches the object at `path`: an object is a merge patch, a list a JSON patch.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub fn patch(&self, path: &str, patch: &Value) -> Result<Value, Refusal> {
+        self.request(Method::PATCH, &strict(path), Some(patch))
+    }
+
+    /// Server-side apply, as `manager`, forced.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub fn server_side_apply(&self, path: &str, manager: &str, object: &Value) -> Result<Value, Refusal> {
+        let path = format!("{path}?fieldManager={manager}&force=true&fieldValidation=Strict");
+        self.send(Method::PATCH, &path, "application/apply-patch+yaml", Some(object))
+    }
+
+    /// Deletes the object at `path`, in the background, with the object's own grace period. Absent is fine.
+    ///
+    /// # Panics
+    /// On any other refusal.
+    #[track_caller]
+    pub fn delete(&self, path: &str) {
+        match self.request(Method::DELETE, path, None) {
+            Ok(_) => {}
+            Err(refusal) if refusal.code == 404 => {}
+            Err(refusal) => panic!("DELETE {path}: {refusal}"),
+        }
+    }
+
+    fn send(&self, method: Method, path: &str, kind: &str, body: Option<&Value>) -> Result<Value, Refusal> {
+        let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
+        let request =
+            http::Request::builder().method(method).uri(path).header("Content-Type", kind).body(body).unwrap();
+        self.runtime.block_on(async {
+            match tokio::time::timeout(Duration::from_secs(10), self.client.request_text(request)).await {
+                // a log, or a healthy server's "ok", is text
+                Ok(answer) => Ok(answer.map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text)))?),
+                Err(_) => {
+                    let message = "the API server did not answer within 10 s".into();
+                    Err(Refusal { code: 0, reason: "NoAnswer".into(), message })
+                }
+            }
+        })
+    }
+}
+
+fn strict(path: &str) -> String {
+    format!("{path}{}fieldValidation=Strict", if path.contains('?') { '&' } else { '?' })
+}
+
+/// An async client with the rights of `kubeconfig`; must be called within a runtime, which drives it.
+pub(crate) async fn connect(kubeconfig: &Path) -> kube::Client {
+    let file = Kubeconfig::read_from(kubeconfig).unwrap();
+    let mut config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap();
+    config.proxy_url = None; // the server is on this machine, whatever the environment says about others
+    kube::Client::try_from(config).unwrap()
+}

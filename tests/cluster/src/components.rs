@@ -1,0 +1,105 @@
+//! The four components of a control plane and their command lines.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::tools::tool;
+
+/// A process of the control plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Component {
+    /// The store.
+    Etcd,
+    /// kube-apiserver.
+    ApiServer,
+    /// kube-controller-manager.
+    ControllerManager,
+    /// kube-scheduler.
+    Scheduler,
+}
+
+impl Component {
+    pub(crate) const ALL: [Component; 4] =
+        [Component::Etcd, Component::ApiServer, Component::ControllerManager, Component::Scheduler];
+
+    /// The name of its program.
+    pub fn program(self) -> &'static str {
+        match self {
+            Component::Etcd => "etcd",
+            Component::ApiServer => "kube-apiserver",
+            Component::ControllerManager => "kube-controller-manager",
+            Component::Scheduler => "kube-scheduler",
+        }
+    }
+}
+
+/// What a control plane can be told; the default suits most tests.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Flags to add, which win over those given anyway, such as
+    /// `(Component::ControllerManager, "--node-monitor-grace-period=5s")`.
+    pub flags: Vec<(Component, String)>,
+}
+
+/// The gates of native gang scheduling.
+const GATES: &str = "--feature-gates=GenericWorkload=true,GangScheduling=true";
+
+/// The command that runs `component` with its state in `folder`; the API server listens on 127.0.0.1:`port`.
+pub(crate) fn command(component: Component, folder: &Path, port: u16, settings: &Settings) -> Command {
+    let at = |name: &str| folder.join(name).display().to_string();
+    let mut flags: Vec<String> = match component {
+        // a socket file cannot be taken by another plane; no client talks to the peer's
+        Component::Etcd => vec![
+            format!("--data-dir={}", at("etcd")),
+            format!("--listen-client-urls=unix://{}", at("etcd.sock")),
+            format!("--advertise-client-urls=unix://{}", at("etcd.sock")),
+            format!("--listen-peer-urls=unix://{}", at("peer.sock")),
+            "--unsafe-no-fsync".into(),
+            "--log-level=warn".into(),
+        ],
+        Component::ApiServer => vec![
+            format!("--etcd-servers=unix://{}", at("etcd.sock")),
+            "--bind-address=127.0.0.1".into(),
+            "--advertise-address=127.0.0.1".into(),
+            format!("--secure-port={port}"),
+            "--permit-port-sharing=true".into(),
+            // a loopback address is refused in Endpoints
+            "--endpoint-reconciler-type=none".into(),
+            "--authorization-mode=RBAC".into(),
+            format!("--client-ca-file={}", at("ca.crt")),
+            format!("--tls-cert-file={}", at("apiserver.crt")),
+            format!("--tls-private-key-file={}", at("apiserver.key")),
+            format!("--kubelet-client-certificate={}", at("admin.crt")),
+            format!("--kubelet-client-key={}", at("admin.key")),
+            "--kubelet-preferred-address-types=InternalIP".into(),
+            format!("--service-account-key-file={}", at("sa.pub")),
+            format!("--service-account-signing-key-file={}", at("sa.key")),
+            "--service-account-issuer=https://kubernetes.default.svc".into(),
+            "--service-cluster-ip-range=10.96.0.0/16".into(),
+            GATES.into(),
+            "--runtime-config=scheduling.k8s.io/v1alpha2=true".into(),
+        ],
+        Component::ControllerManager => vec![
+            format!("--kubeconfig={}", at("kube-controller-manager.kubeconfig")),
+            format!("--service-account-private-key-file={}", at("sa.key")),
+            format!("--root-ca-file={}", at("ca.crt")),
+            "--use-service-account-credentials".into(),
+            "--leader-elect=false".into(),
+            "--secure-port=0".into(),
+            // pods have loopback addresses, which Endpoints refuse: these would retry for ever
+            "--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"
+                .into(),
+            GATES.into(),
+        ],
+        Component::Scheduler => vec![
+            format!("--kubeconfig={}", at("kube-scheduler.kubeconfig")),
+            "--leader-elect=false".into(),
+            "--secure-port=0".into(),
+            GATES.into(),
+        ],
+    };
+    flags.extend(settings.flags.iter().filter(|(of, _)| *of == component).map(|(_, flag)| flag.clone()));
+    let mut command = Command::new(tool(component.program()));
+    command.args(flags).current_dir(folder);
+    command
+}

@@ -1,0 +1,113 @@
+//! What a pod's container does.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Says how a pod behaves, in the form of [`Behaviour::parse`].
+pub(super) const ANNOTATION: &str = "stagecoach.test/behaviour";
+
+/// What a pod's trainer container does. All but the last are scripts, which serve `/healthz`, `/readyz` and `/status` on
+/// the pod's address as a stage does, until they end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Behaviour {
+    /// Runs until SIGTERM, then takes `drain` to leave with 143.
+    Run {
+        /// From SIGTERM to the exit.
+        drain: Duration,
+    },
+    /// Leaves by itself.
+    Exit {
+        /// The exit code.
+        code: i32,
+        /// From the start to the exit.
+        after: Duration,
+        /// The termination message.
+        message: String,
+    },
+    /// Runs, but `/readyz` says no.
+    NeverReady,
+    /// Runs, ready, and does not mind SIGTERM.
+    IgnoreSigterm,
+    /// Runs, answers no request and does not mind SIGTERM.
+    Hang,
+    /// The image can't be pulled: the container never starts.
+    ImagePullError,
+    /// A real program with the container's environment; the paths of mounts in it become folders of the kubelet.
+    Command(Vec<String>),
+}
+
+impl Default for Behaviour {
+    fn default() -> Behaviour {
+        Behaviour::Run { drain: Duration::ZERO }
+    }
+}
+
+impl Behaviour {
+    /// Reads an annotation: `run [DRAIN_MS]`, `exit CODE [AFTER_MS [MESSAGE]]`, `never-ready`, `ignore-sigterm`, `hang`,
+    /// `image-pull-error`, `command PROGRAM [ARGUMENT]...`.
+    ///
+    /// # Panics
+    /// On anything else.
+    pub fn parse(text: &str) -> Behaviour {
+        let mut words = text.splitn(4, ' ');
+        let name = words.next().unwrap_or_default();
+        let mut number = |or: i32| words.next().map_or(or, |word| word.parse().unwrap_or_else(|_| panic!("{text:?}")));
+        let milliseconds = |number: i32| Duration::from_millis(number.max(0) as u64);
+        match name {
+            "run" => Behaviour::Run { drain: milliseconds(number(0)) },
+            "exit" => {
+                let (code, after) = (number(0), milliseconds(number(0)));
+                Behaviour::Exit { code, after, message: words.next().unwrap_or_default().into() }
+            }
+            "never-ready" => Behaviour::NeverReady,
+            "ignore-sigterm" => Behaviour::IgnoreSigterm,
+            "hang" => Behaviour::Hang,
+            "image-pull-error" => Behaviour::ImagePullError,
+            "command" => Behaviour::Command(text.split_whitespace().skip(1).map(String::from).collect()),
+            _ => panic!("no behaviour of a pod is called {text:?}"),
+        }
+    }
+}
+
+/// A pod as its kubelet sees it when it starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodView {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// The node it is bound to.
+    pub node: String,
+    /// Its address, within 127.0.0.0/8.
+    pub address: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// The trainer container's image.
+    pub image: String,
+    /// The trainer container's environment, resolved.
+    pub env: BTreeMap<String, String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn annotations_are_read() {
+        let ms = Duration::from_millis;
+        let read = Behaviour::parse;
+        assert_eq!(read("run"), Behaviour::default());
+        assert_eq!(read("run 250"), Behaviour::Run { drain: ms(250) });
+        assert_eq!(read("exit 3"), Behaviour::Exit { code: 3, after: ms(0), message: String::new() });
+        let message = "{\"kind\": \"Error\"}";
+        assert_eq!(
+            read(&format!("exit 1 50 {message}")),
+            Behaviour::Exit { code: 1, after: ms(50), message: message.into() }
+        );
+        assert_eq!(read("command sleep 5"), Behaviour::Command(vec!["sleep".into(), "5".into()]));
+    }
+}

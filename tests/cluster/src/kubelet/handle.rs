@@ -1,0 +1,143 @@
+//! A test's hand on a pod.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use stagecoach_api::contract::{StagePhase, StageStatus, env};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::{PodView, Shared};
+use crate::until;
+
+/// How a container ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Exit {
+    pub(super) code: i32,
+    /// `Completed`, `Error` or `OOMKilled`.
+    pub(super) reason: String,
+    pub(super) message: String,
+    /// Whether the kubelet evicted the pod.
+    pub(super) evicted: bool,
+}
+
+impl Exit {
+    pub(super) fn new(code: i32, message: &str) -> Exit {
+        let reason = if code == 0 { "Completed" } else { "Error" };
+        Exit { code, reason: reason.into(), message: message.into(), evicted: false }
+    }
+}
+
+/// What a pod shows to those who ask it.
+#[derive(Debug, Default)]
+pub(super) struct Face {
+    pub(super) ready: bool,
+    /// Accepts connections and says nothing.
+    pub(super) hangs: bool,
+    pub(super) status: StageStatus,
+}
+
+/// A pod whose container was started.
+#[derive(Debug)]
+pub(super) struct Started {
+    pub(super) view: PodView,
+    pub(super) face: Mutex<Face>,
+    pub(super) exits: UnboundedSender<Exit>,
+    /// The file of the container's output.
+    pub(super) log: PathBuf,
+}
+
+/// A pod, by name. Each method waits until a pod of this name was started, and acts on the newest.
+pub struct PodHandle {
+    shared: Arc<Shared>,
+    namespace: String,
+    name: String,
+}
+
+impl PodHandle {
+    pub(super) fn new(shared: Arc<Shared>, namespace: &str, name: &str) -> PodHandle {
+        PodHandle { shared, namespace: namespace.into(), name: name.into() }
+    }
+
+    /// The pod as it started.
+    ///
+    /// # Panics
+    /// As all methods here: if no such pod starts within 30 s.
+    #[track_caller]
+    pub fn view(&self) -> PodView {
+        self.started().view.clone()
+    }
+
+    /// Its container exits.
+    #[track_caller]
+    pub fn exit(&self, code: i32, message: &str) {
+        self.end(Exit::new(code, message));
+    }
+
+    /// Its container is killed for memory: 137, `OOMKilled`.
+    #[track_caller]
+    pub fn oom(&self) {
+        self.end(Exit { reason: "OOMKilled".into(), ..Exit::new(137, "") });
+    }
+
+    /// The kubelet evicts it under pressure: `Failed`, reason `Evicted`, condition `DisruptionTarget`.
+    #[track_caller]
+    pub fn evict(&self) {
+        self.end(Exit { evicted: true, ..Exit::new(137, "") });
+    }
+
+    /// What `/readyz` says from now on; a real command says it itself.
+    #[track_caller]
+    pub fn set_ready(&self, ready: bool) {
+        self.started().face.lock().unwrap().ready = ready;
+    }
+
+    /// What `/status` says from now on. Job, attempt, pod and stage are kept from the pod's environment where `status`
+    /// leaves them empty.
+    #[track_caller]
+    pub fn set_status(&self, status: StageStatus) {
+        let started = self.started();
+        let own = identity(&started.view);
+        let text = |given: String, own: String| if given.is_empty() { own } else { given };
+        let number = |given: u64, own: u64| if given == 0 { own } else { given };
+        started.face.lock().unwrap().status = StageStatus {
+            job_uid: text(status.job_uid, own.job_uid),
+            pod_uid: text(status.pod_uid, own.pod_uid),
+            attempt: number(status.attempt, own.attempt),
+            stage: number(status.stage.into(), own.stage.into()) as u32,
+            ..status
+        };
+    }
+
+    /// Adds a line to its log.
+    #[track_caller]
+    pub fn log(&self, line: &str) {
+        let mut file = std::fs::File::options().create(true).append(true).open(&self.started().log).unwrap();
+        writeln!(file, "{line}").unwrap();
+    }
+
+    #[track_caller]
+    fn end(&self, exit: Exit) {
+        let _ = self.started().exits.send(exit);
+    }
+
+    #[track_caller]
+    fn started(&self) -> Arc<Started> {
+        until(&format!("pod {}/{} to start", self.namespace, self.name), 30, || {
+            self.shared.started(&self.namespace, &self.name)
+        })
+    }
+}
+
+/// Who a stage is, as its environment says.
+pub(super) fn identity(view: &PodView) -> StageStatus {
+    let text = |name: &str| view.env.get(name).cloned().unwrap_or_default();
+    StageStatus {
+        job_uid: text(env::JOB_UID),
+        attempt: text(env::ATTEMPT).parse().unwrap_or_default(),
+        pod_uid: view.uid.clone(),
+        stage: text(env::STAGE).parse().unwrap_or_default(),
+        phase: StagePhase::Training,
+        ..StageStatus::default()
+    }
+}

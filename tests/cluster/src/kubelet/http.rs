@@ -1,0 +1,85 @@
+//! Just enough HTTP/1.1: a stage's answers, and a probe's request. One request a connection; a client that leaves half-way
+//! is nobody's concern.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::Shared;
+use super::handle::Started;
+
+/// Answers as a stage does, until dropped.
+pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, pod: Arc<Started>) {
+    let mut requests = tokio::task::JoinSet::new();
+    loop {
+        tokio::select! {
+            Ok((stream, _)) = listener.accept() => {
+                requests.spawn(answer(stream, shared.clone(), pod.clone()));
+            }
+            Some(_) = requests.join_next() => {}
+        }
+    }
+}
+
+async fn answer(stream: TcpStream, shared: Arc<Shared>, pod: Arc<Started>) -> std::io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    let path = request(&mut stream).await?;
+    shared.reachable(&pod.view.node).await;
+    let (hangs, ready, status) = {
+        let face = pod.face.lock().unwrap();
+        (face.hangs, face.ready, serde_json::to_string(&face.status)?)
+    };
+    if hangs {
+        std::future::pending::<()>().await;
+    }
+    match path.as_str() {
+        "/healthz" => respond(stream, "200 OK", "text/plain", "ok").await,
+        "/readyz" if ready => respond(stream, "200 OK", "text/plain", "ok").await,
+        "/readyz" => respond(stream, "503 Service Unavailable", "text/plain", "the group has not formed").await,
+        "/status" => respond(stream, "200 OK", "application/json", &status).await,
+        _ => respond(stream, "404 Not Found", "text/plain", "").await,
+    }
+}
+
+/// Reads a request without a body; gives its path, with the query.
+pub(super) async fn request(stream: &mut (impl AsyncBufRead + Unpin)) -> std::io::Result<String> {
+    let mut request = String::new();
+    stream.read_line(&mut request).await?;
+    let mut header = String::new();
+    while stream.read_line(&mut header).await? > 2 {
+        header.clear();
+    }
+    Ok(request.split(' ').nth(1).unwrap_or_default().to_owned())
+}
+
+/// Answers, and closes the connection.
+pub(super) async fn respond(
+    mut stream: impl AsyncWrite + Unpin,
+    code: &str,
+    kind: &str,
+    body: &str,
+) -> std::io::Result<()> {
+    let length = body.len();
+    let head =
+        format!("HTTP/1.1 {code}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+    stream.write_all((head + body).as_bytes()).await?;
+    stream.shutdown().await
+}
+
+/// Whether a GET is answered with a code from 200 to 399 in time.
+pub(super) async fn get_succeeds(address: &str, port: u16, path: &str, timeout: Duration) -> bool {
+    let get = async {
+        let mut stream = TcpStream::connect((address, port)).await?;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {address}:{port}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut head = [0; 12]; // HTTP/1.1 200
+        stream.read_exact(&mut head).await?;
+        std::io::Result::Ok(head)
+    };
+    match tokio::time::timeout(timeout, get).await {
+        Ok(Ok(head)) => matches!(head[9], b'2' | b'3'),
+        _ => false,
+    }
+}

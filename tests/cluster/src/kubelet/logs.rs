@@ -1,0 +1,49 @@
+//! Containers' logs, for the API server: the kubelet's own port, with TLS.
+
+use std::sync::Arc;
+
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use tokio::io::BufReader;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring::default_provider;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+
+use super::Shared;
+use super::http::{request, respond};
+
+/// A certificate of its own: the API server was given no authority for kubelets and takes any.
+pub(super) fn acceptor() -> TlsAcceptor {
+    let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["kubelet".to_owned()]).unwrap();
+    let key = PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()));
+    let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+    TlsAcceptor::from(Arc::new(config.with_single_cert(vec![cert.der().clone()], key).unwrap()))
+}
+
+/// Answers `/containerLogs/NAMESPACE/POD/CONTAINER[?tailLines=N]` for all nodes, for ever.
+pub(super) async fn serve(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared>) {
+    loop {
+        if let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(answer(stream, acceptor.clone(), shared.clone()));
+        }
+    }
+}
+
+async fn answer(stream: TcpStream, acceptor: TlsAcceptor, shared: Arc<Shared>) -> std::io::Result<()> {
+    let mut stream = BufReader::new(acceptor.accept(stream).await?);
+    let request = request(&mut stream).await?;
+    let (path, query) = request.split_once('?').unwrap_or((&request, ""));
+    let mut parts = path.trim_start_matches("/containerLogs/").split('/');
+    let (namespace, name) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let Some(pod) = shared.started(namespace, name) else {
+        return respond(stream, "404 Not Found", "text/plain", "no such pod").await;
+    };
+    shared.reachable(&pod.view.node).await;
+    let text = String::from_utf8_lossy(&std::fs::read(&pod.log).unwrap_or_default()).into_owned();
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let asked = query.split('&').find_map(|pair| pair.strip_prefix("tailLines=")?.parse::<usize>().ok());
+    let from = lines.len().saturating_sub(asked.unwrap_or(usize::MAX));
+    respond(stream, "200 OK", "text/plain", &lines[from..].concat()).await
+}

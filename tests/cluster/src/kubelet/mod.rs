@@ -1,0 +1,150 @@
+//! A kubelet without containers: it registers nodes, gives each pod bound to them an address of its own within 127.0.0.0/8,
+//! and writes pod status in the order a kubelet does. A pod's container is a [`Behaviour`]: a script, or a real command.
+
+mod address;
+mod behaviour;
+mod container;
+mod environment;
+mod handle;
+mod http;
+mod logs;
+mod node;
+mod pod;
+mod status;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use tokio::runtime::Runtime;
+
+pub use behaviour::{Behaviour, PodView};
+pub use handle::PodHandle;
+
+use crate::client::connect;
+use crate::{ControlPlane, until};
+
+/// A rule decides how a pod behaves, or leaves it to the next one.
+type Rule = Box<dyn Fn(&PodView) -> Option<Behaviour> + Send>;
+
+/// The kubelet of all nodes of a test. Ends with all its pods when dropped; their objects stay.
+///
+/// What it does not do: images, restarts (every pod is treated as `restartPolicy: Never`), probes other than `httpGet`
+/// readiness, native sidecars, events.
+pub struct TestKubelet {
+    shared: Arc<Shared>,
+    runtime: Option<Runtime>,
+}
+
+/// What the tasks of a kubelet share.
+struct Shared {
+    client: kube::Client,
+    /// Pods' files.
+    folder: PathBuf,
+    /// Nodes by name; true while a node is silent.
+    nodes: BTreeMap<String, tokio::sync::watch::Sender<bool>>,
+    rules: Mutex<Vec<Rule>>,
+    /// Pods that were started, the newest last.
+    pods: Mutex<Vec<Arc<handle::Started>>>,
+}
+
+impl TestKubelet {
+    /// Registers `nodes` nodes, `node-0` and so on, with `gpus` of `nvidia.com/gpu` each, and waits until pods can be
+    /// scheduled there.
+    pub fn start(plane: &ControlPlane, nodes: usize, gpus: u32) -> TestKubelet {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let names: Vec<String> = (0..nodes).map(|n| format!("node-{n}")).collect();
+        let shared = runtime.block_on(async {
+            let client = connect(plane.kubeconfig()).await;
+            let silent = |name: &String| (name.clone(), tokio::sync::watch::channel(false).0);
+            let nodes = names.iter().map(silent).collect();
+            let folder = plane.folder().join("pods");
+            std::fs::create_dir_all(&folder).unwrap();
+            Arc::new(Shared { client, folder, nodes, rules: Mutex::default(), pods: Mutex::default() })
+        });
+        let port = runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            tokio::spawn(logs::serve(listener, logs::acceptor(), shared.clone()));
+            port
+        });
+        runtime.block_on(node::register(&shared, gpus, port));
+        runtime.spawn(node::heartbeats(shared.clone()));
+        runtime.spawn(watch::pods(shared.clone()));
+        for name in &names {
+            let path = format!("/api/v1/nodes/{name}");
+            until(&format!("{name} to be schedulable"), 60, || {
+                let node = plane.get(&path)?;
+                node["spec"]["taints"].as_array().is_none_or(Vec::is_empty).then_some(())
+            });
+        }
+        TestKubelet { shared, runtime: Some(runtime) }
+    }
+
+    /// Adds a rule for pods that start from now on. The newest rule that has an answer wins, then the annotation
+    /// `stagecoach.test/behaviour` (see [`Behaviour::parse`]); without either a pod runs until it is told to stop.
+    pub fn behave(&self, rule: impl Fn(&PodView) -> Option<Behaviour> + Send + 'static) {
+        self.shared.rules.lock().unwrap().push(Box::new(rule));
+    }
+
+    /// The pod `name` or `namespace/name`, by default in `default`. It need not exist yet.
+    pub fn pod(&self, name: &str) -> PodHandle {
+        let (namespace, name) = name.split_once('/').unwrap_or(("default", name));
+        PodHandle::new(self.shared.clone(), namespace, name)
+    }
+
+    /// All pods that were ever started, oldest first.
+    pub fn pods(&self) -> Vec<PodView> {
+        self.shared.pods.lock().unwrap().iter().map(|pod| pod.view.clone()).collect()
+    }
+
+    /// The node goes silent: its containers go on, but nothing of it reaches the API server, and its pods answer nobody.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub fn stop_node(&self, name: &str) {
+        self.shared.nodes[name].send_replace(true);
+    }
+
+    /// A silent node comes back and reports all that happened.
+    ///
+    /// # Panics
+    /// If there is no such node.
+    pub fn resume_node(&self, name: &str) {
+        self.shared.nodes[name].send_replace(false);
+    }
+}
+
+impl Drop for TestKubelet {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // waits for the tasks at their next await; with them go their sockets and processes
+            runtime.shutdown_timeout(std::time::Duration::from_secs(5));
+        }
+    }
+}
+
+impl Shared {
+    /// Waits until `node` is not silent.
+    async fn reachable(&self, node: &str) {
+        if let Some(silent) = self.nodes.get(node) {
+            let _ = silent.subscribe().wait_for(|silent| !silent).await;
+        }
+    }
+
+    /// The newest pod of this name that was started.
+    fn started(&self, namespace: &str, name: &str) -> Option<Arc<handle::Started>> {
+        let pods = self.pods.lock().unwrap();
+        pods.iter().rev().find(|pod| pod.view.namespace == namespace && pod.view.name == name).cloned()
+    }
+
+    /// How a pod behaves.
+    fn behaviour(&self, pod: &PodView) -> Behaviour {
+        let rules = self.rules.lock().unwrap();
+        let by_rule = rules.iter().rev().find_map(|rule| rule(pod));
+        by_rule
+            .or_else(|| pod.annotations.get(behaviour::ANNOTATION).map(|text| Behaviour::parse(text)))
+            .unwrap_or_default()
+    }
+}

@@ -1,0 +1,282 @@
+//! The life of a pod: pending, running, ended, gone. The terminal state is written before the object goes.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use futures::future::select_all;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use serde_json::Value;
+use stagecoach_api::contract::{CONTAINER_NAME, HTTP_PORT, env};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::address::Address;
+use super::container::Container;
+use super::handle::{Exit, Face, Started, identity};
+use super::http::{get_succeeds, serve};
+use super::status::{State, now, patch};
+use super::{Behaviour, PodView, Shared, environment};
+
+/// Lives as long as the pod's object; dropped when that goes, whatever it is doing.
+pub(super) async fn live(shared: Arc<Shared>, object: watch::Receiver<Pod>) {
+    let name = object.borrow().metadata.name.clone().unwrap_or_default();
+    let namespace = object.borrow().metadata.namespace.clone().unwrap_or_default();
+    let node = object.borrow().spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
+    let api = Api::namespaced(shared.client.clone(), &namespace);
+    let mut life = Life { shared, api, object, namespace, name, node, started: now() };
+    life.run().await;
+    life.deletion().await;
+    life.delete().await;
+}
+
+struct Life {
+    shared: Arc<Shared>,
+    api: Api<Pod>,
+    object: watch::Receiver<Pod>,
+    namespace: String,
+    name: String,
+    node: String,
+    started: Value,
+}
+
+impl Life {
+    /// Until the pod has ended, or its deletion is asked for before it started.
+    async fn run(&mut self) {
+        let pod = self.object.borrow().clone();
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default();
+        if matches!(phase, "Succeeded" | "Failed") {
+            return;
+        }
+        let count = pod.spec.as_ref().unwrap().containers.len();
+        self.publish(None, &vec![State::Waiting("ContainerCreating"); count]).await;
+        let client = self.shared.client.clone();
+        let maps = tokio::select! {
+            maps = environment::config_maps(&client, &pod) => maps,
+            () = self.deletion() => return,
+        };
+        environment::mount(&self.shared.folder, &pod, &maps);
+        let address = Address::claim();
+        let (main, mut view, behaviour) = self.view(&pod, &address.ip, &maps);
+        if behaviour == Behaviour::ImagePullError {
+            self.publish(Some(&address.ip), &vec![State::Waiting("ImagePullBackOff"); count]).await;
+            return;
+        }
+        if matches!(behaviour, Behaviour::Command(_)) {
+            self.publish(Some(&address.ip), &vec![State::Waiting("ContainerCreating"); count]).await;
+            let shared = self.shared.clone();
+            tokio::select! {
+                () = localise(&shared, &pod, main, &mut view) => {}
+                () = self.deletion() => return,
+            }
+        }
+        let (exits, mut ordered) = mpsc::unbounded_channel();
+        let face = Face {
+            ready: behaviour != Behaviour::NeverReady,
+            hangs: behaviour == Behaviour::Hang,
+            status: identity(&view),
+        };
+        let file = |suffix: &str| self.shared.folder.join(&view.uid).with_extension(suffix);
+        let (log, last_words, variables) = (file("log"), file("termination"), view.env.clone());
+        let started = Arc::new(Started { view, face: Mutex::new(face), exits, log: log.clone() });
+        let mut tasks = tokio::task::JoinSet::new();
+        if !matches!(behaviour, Behaviour::Command(_)) {
+            let bound = TcpListener::bind((address.ip.as_str(), HTTP_PORT)).await;
+            let listener =
+                bound.unwrap_or_else(|e| panic!("port {HTTP_PORT} of {}, as on all addresses: {e}", address.ip));
+            tasks.spawn(serve(listener, self.shared.clone(), started.clone()));
+        }
+        let mut containers: Vec<Container> = (0..count).map(|_| Container::sidecar()).collect();
+        match Container::start(&behaviour, variables, &log, last_words) {
+            Ok(container) => containers[main] = container,
+            Err(exit) => containers[main].end(exit),
+        }
+        self.shared.pods.lock().unwrap().push(started);
+        self.attend(&pod, main, &address.ip, &mut containers, &mut ordered).await;
+    }
+
+    /// Follows the containers until all have ended; carries out what a test orders for the `main` one, and the deletion.
+    async fn attend(
+        &mut self,
+        pod: &Pod,
+        main: usize,
+        address: &str,
+        containers: &mut [Container],
+        ordered: &mut mpsc::UnboundedReceiver<Exit>,
+    ) {
+        let since = now();
+        let mut probe = Probe::of(pod, main);
+        let running = |ready| State::Running { since: since.clone(), ready };
+        let mut states: Vec<State> = (0..containers.len()).map(|n| running(n != main || probe.is_none())).collect();
+        let mut killing: Option<Instant> = None;
+        self.publish(Some(address), &states).await;
+        while states.iter().any(|state| matches!(state, State::Running { .. })) {
+            let live = containers.iter_mut().enumerate().filter(|(n, _)| matches!(states[*n], State::Running { .. }));
+            let mut changed = true;
+            tokio::select! {
+                (n, exit) = first(live) => {
+                    states[n] = State::Terminated { since: since.clone(), at: now(), exit };
+                }
+                Some(exit) = ordered.recv() => {
+                    changed = false;
+                    if exit.evicted {
+                        containers.iter_mut().enumerate().filter(|(n, _)| *n != main).for_each(|(_, other)| other.kill());
+                    }
+                    containers[main].end(exit);
+                }
+                ready = answer(&mut probe, address), if matches!(states[main], State::Running { .. }) => {
+                    changed = states[main] != running(ready);
+                    states[main] = running(ready);
+                }
+                deadline = self.deadline(killing) => {
+                    changed = false;
+                    if killing.is_none() {
+                        containers.iter_mut().for_each(Container::terminate);
+                    }
+                    killing = Some(deadline);
+                }
+                () = sleep_until(killing.unwrap_or_else(Instant::now)), if killing.is_some() => {
+                    changed = false;
+                    containers.iter_mut().for_each(Container::kill);
+                    killing = Some(Instant::now() + Duration::from_secs(1));
+                }
+            }
+            if changed {
+                self.publish(Some(address), &states).await;
+            }
+        }
+    }
+
+    /// Waits until deletion is asked for, or until it is asked for with less grace than `known` leaves; gives the time at
+    /// which the containers are to be killed.
+    async fn deadline(&mut self, known: Option<Instant>) -> Instant {
+        loop {
+            let grace = {
+                let object = self.object.borrow_and_update();
+                let metadata = &object.metadata;
+                metadata.deletion_timestamp.as_ref().map(|_| metadata.deletion_grace_period_seconds.unwrap_or(30))
+            };
+            let deadline = grace.map(|grace| Instant::now() + Duration::from_secs(grace.max(0) as u64));
+            match (deadline, known) {
+                (Some(deadline), None) => return deadline,
+                (Some(deadline), Some(known)) if deadline < known => return deadline,
+                _ => {}
+            }
+            if self.object.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    async fn deletion(&mut self) {
+        self.deadline(None).await;
+    }
+
+    /// Writes the status, however often the API server has to be asked.
+    async fn publish(&self, address: Option<&str>, states: &[State]) {
+        loop {
+            self.shared.reachable(&self.node).await;
+            let patch = patch(&self.object.borrow(), address, &self.started, states);
+            match self.api.patch_status(&self.name, &PatchParams::default(), &Patch::Strategic(&patch)).await {
+                Ok(_) => return,
+                // the object has gone, or is another's: the watch will say so
+                Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => return,
+                Err(kube::Error::Api(status)) if status.code == 422 => panic!("status of {}: {status:?}", self.name),
+                Err(_) => sleep(Duration::from_millis(100)).await,
+            }
+        }
+    }
+
+    /// Removes the object, without grace: nothing runs any more.
+    async fn delete(&self) {
+        let preconditions = Preconditions { uid: self.object.borrow().metadata.uid.clone(), resource_version: None };
+        let now = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default().grace_period(0) };
+        loop {
+            self.shared.reachable(&self.node).await;
+            match self.api.delete(&self.name, &now).await {
+                Ok(_) => return,
+                Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => return,
+                Err(_) => sleep(Duration::from_millis(100)).await,
+            }
+        }
+    }
+
+    /// The index of the container that the behaviour is about (`trainer`, else the first), what the pod looks like, and
+    /// how it behaves.
+    fn view(&self, pod: &Pod, address: &str, maps: &environment::Maps) -> (usize, PodView, Behaviour) {
+        let spec = pod.spec.as_ref().unwrap();
+        let main = spec.containers.iter().position(|container| container.name == CONTAINER_NAME).unwrap_or(0);
+        let container = &spec.containers[main];
+        let view = PodView {
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            uid: pod.metadata.uid.clone().unwrap_or_default(),
+            node: self.node.clone(),
+            address: address.to_owned(),
+            labels: pod.metadata.labels.clone().unwrap_or_default(),
+            annotations: pod.metadata.annotations.clone().unwrap_or_default(),
+            image: container.image.clone().unwrap_or_default(),
+            env: environment::variables(pod, container, address, maps),
+        };
+        let behaviour = self.shared.behaviour(&view);
+        (main, view, behaviour)
+    }
+}
+
+/// A real process shares this machine's files and names: paths of mounts become their folders, the master's Service the
+/// address behind it.
+async fn localise(shared: &Shared, pod: &Pod, main: usize, view: &mut PodView) {
+    let container = &pod.spec.as_ref().unwrap().containers[main];
+    let local = |value: &mut String| *value = environment::local(&shared.folder, pod, container, value);
+    view.env.values_mut().for_each(local);
+    if let Some(master) = view.env.get_mut(env::MASTER_ADDR) {
+        let address = environment::behind_service(&shared.client, &view.namespace, master).await;
+        *master = address.unwrap_or_else(|| master.clone());
+    }
+}
+
+/// The first of several containers that ends.
+async fn first<'a>(containers: impl Iterator<Item = (usize, &'a mut Container)>) -> (usize, Exit) {
+    let ends = containers.map(|(n, container)| Box::pin(async move { (n, container.ended().await) }));
+    select_all(ends).await.0
+}
+
+/// A readiness probe by HTTP.
+struct Probe {
+    port: u16,
+    path: String,
+    timeout: Duration,
+    period: Duration,
+}
+
+impl Probe {
+    /// The container's probe, if it has one that this kubelet knows; asked at least five times a second.
+    fn of(pod: &Pod, container: usize) -> Option<Probe> {
+        let container = &pod.spec.as_ref()?.containers[container];
+        let probe = container.readiness_probe.as_ref()?;
+        let get = probe.http_get.as_ref()?;
+        let port = match &get.port {
+            IntOrString::Int(port) => *port,
+            IntOrString::String(name) => {
+                container.ports.iter().flatten().find(|port| port.name.as_ref() == Some(name))?.container_port
+            }
+        };
+        Some(Probe {
+            port: port.try_into().ok()?,
+            path: get.path.clone().unwrap_or_else(|| "/".into()),
+            timeout: Duration::from_secs(probe.timeout_seconds.unwrap_or(1).max(1) as u64),
+            period: Duration::from_millis(200),
+        })
+    }
+}
+
+/// The probe's next answer; never, without a probe.
+async fn answer(probe: &mut Option<Probe>, address: &str) -> bool {
+    let Some(probe) = probe else { return std::future::pending().await };
+    sleep(probe.period).await;
+    get_succeeds(address, probe.port, &probe.path, probe.timeout).await
+}

@@ -1,0 +1,151 @@
+//! Pod status as a kubelet writes it. Pure, but for the clock.
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::{Value, json};
+
+use super::handle::Exit;
+
+/// Where a container is.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum State {
+    /// Not started; the reason.
+    Waiting(&'static str),
+    /// Since when, and whether it is ready.
+    Running { since: Value, ready: bool },
+    /// Since when, until when and how.
+    Terminated { since: Value, at: Value, exit: Exit },
+}
+
+/// The time, RFC 3339.
+pub(super) fn now() -> Value {
+    serde_json::to_value(Time(k8s_openapi::jiff::Timestamp::now())).unwrap()
+}
+
+/// The strategic merge patch for `/status`: `states` are those of the pod's containers, in their order.
+pub(super) fn patch(pod: &Pod, address: Option<&str>, started: &Value, states: &[State]) -> Value {
+    let spec = pod.spec.as_ref().unwrap();
+    let containers: Vec<Value> = spec.containers.iter().zip(states).map(|(of, state)| container(of, state)).collect();
+    let evicted = states.iter().any(|state| matches!(state, State::Terminated { exit, .. } if exit.evicted));
+    let phase = phase(states);
+    let ready = states.iter().all(|state| matches!(state, State::Running { ready: true, .. }));
+    let why = match phase {
+        "Succeeded" => "PodCompleted",
+        "Failed" => "PodFailed",
+        _ => "ContainersNotReady",
+    };
+    let condition = |kind: &str, holds: bool| {
+        let reason = if holds { Value::Null } else { json!(why) };
+        json!({"type": kind, "status": if holds { "True" } else { "False" }, "reason": reason, "lastTransitionTime": transition(pod, kind, holds)})
+    };
+    let mut conditions = vec![
+        condition("PodReadyToStartContainers", address.is_some()),
+        condition("Initialized", true),
+        condition("ContainersReady", ready),
+        condition("Ready", ready),
+    ];
+    if evicted {
+        conditions.push(json!({
+            "type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet",
+            "message": "The node was low on resource: memory.", "lastTransitionTime": now(),
+        }));
+    }
+    let mut status = json!({
+        "phase": phase,
+        "conditions": conditions,
+        "containerStatuses": containers,
+        "hostIP": "127.0.0.1",
+        "hostIPs": [{"ip": "127.0.0.1"}],
+        "startTime": started,
+    });
+    if let Some(address) = address {
+        status["podIP"] = json!(address);
+        status["podIPs"] = json!([{"ip": address}]);
+    }
+    if evicted {
+        status["reason"] = json!("Evicted");
+        status["message"] = json!("The node was low on resource: memory.");
+    }
+    json!({"metadata": {"uid": pod.metadata.uid}, "status": status})
+}
+
+fn phase(states: &[State]) -> &'static str {
+    let ended: Vec<&Exit> = states
+        .iter()
+        .filter_map(|state| match state {
+            State::Terminated { exit, .. } => Some(exit),
+            _ => None,
+        })
+        .collect();
+    if ended.iter().any(|exit| exit.evicted) {
+        "Failed"
+    } else if ended.len() == states.len() {
+        if ended.iter().all(|exit| exit.code == 0) { "Succeeded" } else { "Failed" }
+    } else if states.iter().any(|state| matches!(state, State::Waiting(_))) {
+        "Pending"
+    } else {
+        "Running"
+    }
+}
+
+/// When the condition last changed: what the object says, if it says the same.
+fn transition(pod: &Pod, kind: &str, holds: bool) -> Value {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let same = conditions.into_iter().find(|c| c.type_ == kind && (c.status == "True") == holds);
+    same.and_then(|condition| condition.last_transition_time.as_ref())
+        .map_or_else(now, |time| serde_json::to_value(time).unwrap())
+}
+
+fn container(of: &Container, state: &State) -> Value {
+    let image = of.image.clone().unwrap_or_default();
+    let (ready, started) = match state {
+        State::Running { ready, .. } => (*ready, true),
+        _ => (false, false),
+    };
+    let id = format!("test://{}", of.name);
+    let shown = match state {
+        State::Waiting(reason) => json!({"waiting": {"reason": reason, "message": waiting(reason, &image)}}),
+        State::Running { since, .. } => json!({"running": {"startedAt": since}}),
+        State::Terminated { since, at, exit } => json!({"terminated": {
+            "exitCode": exit.code, "reason": exit.reason, "message": exit.message,
+            "startedAt": since, "finishedAt": at, "containerID": id,
+        }}),
+    };
+    json!({
+        "name": of.name, "image": image, "imageID": "", "restartCount": 0,
+        "ready": ready, "started": started, "state": shown, "lastState": {},
+        "containerID": if matches!(state, State::Waiting(_)) { Value::Null } else { json!(id) },
+    })
+}
+
+fn waiting(reason: &str, image: &str) -> String {
+    match reason {
+        "ImagePullBackOff" => format!("Back-off pulling image \"{image}\""),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(code: i32) -> State {
+        State::Terminated { since: now(), at: now(), exit: Exit::new(code, "") }
+    }
+
+    #[test]
+    fn the_phase_follows_from_the_containers() {
+        let running = || State::Running { since: now(), ready: true };
+        let evicted = State::Terminated { since: now(), at: now(), exit: Exit { evicted: true, ..Exit::new(137, "") } };
+        for (states, expected) in [
+            (vec![State::Waiting("ContainerCreating")], "Pending"),
+            (vec![running()], "Running"),
+            (vec![ended(1), running()], "Running"), // a sidecar goes on
+            (vec![ended(0), ended(0)], "Succeeded"),
+            (vec![ended(0), ended(143)], "Failed"),
+            (vec![evicted, running()], "Failed"),
+        ] {
+            assert_eq!(phase(&states), expected, "{states:?}");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Pods bound to the kubelet's nodes: a task for each, for as long as its object exists.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::TryStreamExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::runtime::watcher::{Config, Event, watcher};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::{Shared, pod};
+
+/// A pod's task, and what tells it how its object changes.
+struct Task {
+    object: watch::Sender<Pod>,
+    abort: tokio::task::AbortHandle,
+}
+
+/// Watches for ever. A pod whose object has gone is ended at once, with its processes.
+pub(super) async fn pods(shared: Arc<Shared>) {
+    let api: Api<Pod> = Api::all(shared.client.clone());
+    let mut events = Box::pin(watcher(api, Config::default().fields("spec.nodeName!=")));
+    let mut tasks: HashMap<String, Task> = HashMap::new();
+    let mut join = JoinSet::new();
+    let mut listed = Vec::new();
+    loop {
+        match events.try_next().await {
+            Ok(Some(Event::Apply(pod))) => seen(&shared, &mut join, &mut tasks, pod),
+            Ok(Some(Event::Delete(pod))) => end(&mut tasks, &uid(&pod)),
+            Ok(Some(Event::Init)) => listed.clear(),
+            Ok(Some(Event::InitApply(pod))) => {
+                listed.push(uid(&pod));
+                seen(&shared, &mut join, &mut tasks, pod);
+            }
+            Ok(Some(Event::InitDone)) => {
+                let gone: Vec<String> = tasks.keys().filter(|uid| !listed.contains(uid)).cloned().collect();
+                gone.iter().for_each(|uid| end(&mut tasks, uid));
+            }
+            Ok(None) => return,
+            // the API server restarts, or does not answer: the watch resumes where it was
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+fn uid(pod: &Pod) -> String {
+    pod.metadata.uid.clone().unwrap_or_default()
+}
+
+/// The pods of a namespace are also those of another kubelet's nodes.
+fn seen(shared: &Arc<Shared>, join: &mut JoinSet<()>, tasks: &mut HashMap<String, Task>, object: Pod) {
+    let node = object.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+    if !shared.nodes.contains_key(node) {
+        return;
+    }
+    match tasks.get(&uid(&object)) {
+        Some(task) => drop(task.object.send_replace(object)),
+        None => {
+            let uid = uid(&object);
+            let (sender, receiver) = watch::channel(object);
+            let abort = join.spawn(pod::live(shared.clone(), receiver));
+            tasks.insert(uid, Task { object: sender, abort });
+        }
+    }
+}
+
+fn end(tasks: &mut HashMap<String, Task>, uid: &str) {
+    if let Some(task) = tasks.remove(uid) {
+        task.abort.abort();
+    }
+}

@@ -1,0 +1,270 @@
+//! Starting, disturbing and ending a control plane.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Mutex;
+
+use http::Method;
+use serde_json::{Value, json};
+use socket2::{Domain, Socket, Type};
+
+use crate::certificates::{Authority, write_kubeconfig};
+use crate::client::Client;
+use crate::components::{Component, Settings, command};
+use crate::process::Process;
+use crate::scratch::Scratch;
+use crate::tools::tool;
+use crate::wait::until;
+
+/// Seconds in which a component must answer; a busy machine needs several.
+const READY_SECONDS: u64 = 60;
+/// Lines of each log to show when something fails.
+const TAIL: usize = 15;
+
+/// A running control plane: etcd, API server, controller manager and scheduler. Any number may run at the same time. Ends
+/// with all its processes and files when dropped, and when the test dies.
+#[derive(Debug)]
+pub struct ControlPlane {
+    // dropped in this order: processes before their folder
+    processes: Mutex<Vec<(Component, Process)>>,
+    admin: Client,
+    settings: Settings,
+    port: u16,
+    url: String,
+    kubeconfig: PathBuf,
+    _held: Socket,
+    scratch: Scratch,
+}
+
+impl ControlPlane {
+    /// Starts a control plane and waits until pods can be created.
+    ///
+    /// # Panics
+    /// If it does not come up, with the tails of its logs.
+    pub fn start() -> ControlPlane {
+        ControlPlane::start_with(Settings::default())
+    }
+
+    /// As [`ControlPlane::start`], with settings.
+    ///
+    /// # Panics
+    /// If it does not come up.
+    pub fn start_with(settings: Settings) -> ControlPlane {
+        let scratch = Scratch::new();
+        let (held, port) = hold_port();
+        let url = format!("https://127.0.0.1:{port}");
+        credentials(scratch.path(), &url);
+        let kubeconfig = scratch.path().join("admin.kubeconfig");
+        let admin = Client::new(&kubeconfig);
+        let processes = Mutex::new(Vec::new());
+        let plane = ControlPlane { processes, admin, settings, port, url, kubeconfig, _held: held, scratch };
+        plane.run(Component::Etcd);
+        let socket = plane.scratch.path().join("etcd.sock");
+        plane.wait_for("etcd", || std::os::unix::net::UnixStream::connect(&socket).ok().map(drop));
+        plane.run(Component::ApiServer);
+        plane.wait_until_served();
+        plane.run(Component::ControllerManager);
+        plane.run(Component::Scheduler);
+        plane.wait_for_account("default");
+        plane
+    }
+
+    /// The administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// The API server's address: `https://127.0.0.1:PORT`.
+    pub fn server_url(&self) -> &str {
+        &self.url
+    }
+
+    /// The administrator's client.
+    pub fn client(&self) -> &Client {
+        &self.admin
+    }
+
+    /// A folder for the test's own files, which goes with the control plane.
+    pub fn folder(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// Runs kubectl as administrator.
+    pub fn kubectl(&self, arguments: &[&str]) -> Output {
+        self.kubectl_with(arguments, "")
+    }
+
+    /// Applies manifests as a user does, with kubectl.
+    ///
+    /// # Panics
+    /// If they are refused.
+    #[track_caller]
+    pub fn apply(&self, yaml: &str) {
+        self.try_apply(yaml).unwrap_or_else(|message| panic!("kubectl apply: {message}\n{yaml}"));
+    }
+
+    /// Applies manifests as a user does, with kubectl.
+    ///
+    /// # Errors
+    /// What kubectl complains of.
+    pub fn try_apply(&self, yaml: &str) -> Result<(), String> {
+        let output = self.kubectl_with(&["apply", "-f", "-"], yaml);
+        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+    }
+
+    /// Reads the object or list at a path of the API; none if it does not exist.
+    #[track_caller]
+    pub fn get(&self, path: &str) -> Option<Value> {
+        self.admin.get(path)
+    }
+
+    /// Creates a namespace in which pods can be created.
+    #[track_caller]
+    pub fn create_namespace(&self, name: &str) {
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        self.admin.create("/api/v1/namespaces", &namespace).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+        self.wait_for_account(name);
+    }
+
+    /// A kubeconfig with the rights of a service account, by a token that is valid for an hour.
+    ///
+    /// # Panics
+    /// If there is no such account.
+    #[track_caller]
+    pub fn service_account_kubeconfig(&self, namespace: &str, name: &str) -> PathBuf {
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
+        let request = json!({"spec": {"expirationSeconds": 3600}});
+        let answer = self.admin.create(&path, &request).unwrap_or_else(|refusal| panic!("{path}: {refusal}"));
+        let user = json!({"token": answer["status"]["token"]});
+        let file = self.scratch.path().join(format!("{namespace}-{name}.kubeconfig"));
+        write_kubeconfig(&file, &self.url, &self.scratch.path().join("ca.crt"), &user);
+        file
+    }
+
+    /// Kills the API server and starts it again, at the same address; returns when it answers.
+    pub fn restart_api_server(&self) {
+        self.kill(Component::ApiServer);
+        self.run(Component::ApiServer);
+        self.wait_until_served();
+    }
+
+    /// Kills a component; [`ControlPlane::run`] brings it back.
+    pub fn kill(&self, component: Component) {
+        self.processes.lock().unwrap().retain(|(of, _)| *of != component);
+    }
+
+    /// Starts a component that was killed; does not wait until it serves.
+    pub fn run(&self, component: Component) {
+        let log = self.scratch.path().join(format!("{}.log", component.program()));
+        let command = command(component, self.scratch.path(), self.port, &self.settings);
+        let process = Process::start(command, &log).unwrap_or_else(|e| panic!("{}: {e}", component.program()));
+        self.processes.lock().unwrap().push((component, process));
+    }
+
+    /// Halts a component where it is (SIGSTOP): connections stay open and nothing answers.
+    pub fn stop(&self, component: Component) {
+        self.signal(component, libc::SIGSTOP);
+    }
+
+    /// Lets a component that was stopped go on (SIGCONT).
+    pub fn resume(&self, component: Component) {
+        self.signal(component, libc::SIGCONT);
+    }
+
+    /// The ids of the processes that run.
+    pub fn process_ids(&self) -> Vec<u32> {
+        self.processes.lock().unwrap().iter().map(|(_, process)| process.id()).collect()
+    }
+
+    /// The last `lines` lines of a component's log.
+    pub fn log_tail(&self, component: Component, lines: usize) -> String {
+        let log = self.scratch.path().join(format!("{}.log", component.program()));
+        let text = String::from_utf8_lossy(&std::fs::read(log).unwrap_or_default()).into_owned();
+        let all: Vec<&str> = text.lines().collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
+    }
+
+    fn signal(&self, component: Component, signal: i32) {
+        let processes = self.processes.lock().unwrap();
+        processes.iter().filter(|(of, _)| *of == component).for_each(|(_, process)| process.signal(signal));
+    }
+
+    fn kubectl_with(&self, arguments: &[&str], input: &str) -> Output {
+        let mut child = Command::new(tool("kubectl"))
+            .arg("--kubeconfig")
+            .arg(&self.kubeconfig)
+            .arg("--cache-dir")
+            .arg(self.scratch.path().join("kubectl"))
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // a refusal may close the pipe early: what kubectl says counts
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        child.wait_with_output().unwrap()
+    }
+
+    fn wait_until_served(&self) {
+        self.wait_for("the API server", || self.admin.request(Method::GET, "/readyz", None).ok().map(drop));
+    }
+
+    /// Pods are refused until the controller manager has made the namespace's default account.
+    fn wait_for_account(&self, namespace: &str) {
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/default");
+        self.wait_for(&format!("the default account of {namespace}"), || self.admin.get(&path).map(drop));
+    }
+
+    /// Waits for a condition, and no longer than the processes live.
+    fn wait_for(&self, what: &str, mut condition: impl FnMut() -> Option<()>) {
+        until(what, READY_SECONDS, || {
+            for (component, process) in self.processes.lock().unwrap().iter_mut() {
+                if let Some(status) = process.ended() {
+                    panic!("{} ended ({status}) before {what} was ready", component.program());
+                }
+            }
+            condition()
+        });
+    }
+}
+
+impl Drop for ControlPlane {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for component in Component::ALL {
+                eprintln!("--- {} ends with\n{}", component.program(), self.log_tail(component, TAIL));
+            }
+        }
+        // the reverse of their start
+        while let Some(last) = self.processes.get_mut().unwrap_or_else(|e| e.into_inner()).pop() {
+            drop(last);
+        }
+    }
+}
+
+/// A free port of 127.0.0.1, held so that nobody else is given it: the socket does not listen, and the API server, told to
+/// share its port, may listen there as often as it is restarted.
+fn hold_port() -> (Socket, u16) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_reuse_port(true).unwrap();
+    socket.bind(&SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let port = socket.local_addr().unwrap().as_socket_ipv4().unwrap().port();
+    (socket, port)
+}
+
+/// Certificates and kubeconfigs for all.
+fn credentials(folder: &Path, url: &str) {
+    let authority = Authority::new(folder);
+    authority.server("apiserver");
+    for (name, user, group) in [
+        ("admin", "admin", Some("system:masters")),
+        ("kube-controller-manager", "system:kube-controller-manager", None),
+        ("kube-scheduler", "system:kube-scheduler", None),
+    ] {
+        let user = authority.client(name, user, group);
+        write_kubeconfig(&folder.join(format!("{name}.kubeconfig")), url, &folder.join("ca.crt"), &user);
+    }
+}

@@ -1,0 +1,84 @@
+//! A component's process: its output goes to a file, and it never outlives the test.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::sync::mpsc::{Sender, channel};
+
+/// A running process. Killed and waited for when dropped; killed by the kernel when the test dies.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+}
+
+impl Process {
+    /// Starts `command`, its output appended to `log`.
+    pub(crate) fn start(mut command: Command, log: &Path) -> io::Result<Process> {
+        let file = File::options().create(true).append(true).open(log)?;
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        // Ctrl-C at the terminal is for the test, which ends its processes itself
+        command.process_group(0);
+        Ok(Process { child: spawn(command)? })
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How it ended, if it did.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: i32) {
+        // SAFETY: a plain system call; the process is not waited for yet, so that the id is still its own.
+        unsafe { libc::kill(self.id() as i32, signal) };
+    }
+
+    /// Kills it and waits for its end.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+type Job = (Command, Sender<io::Result<Child>>);
+
+/// Spawns from a thread that lives as long as the test's process. The kernel sends the death signal when the *thread* that
+/// forked ends, and each test has a thread of its own, while a control plane may be shared by several.
+fn spawn(mut command: Command) -> io::Result<Child> {
+    static NURSERY: OnceLock<Sender<Job>> = OnceLock::new();
+    let parent = std::process::id();
+    // SAFETY: prctl, getppid and _exit are async-signal-safe.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            if libc::getppid() as u32 != parent {
+                libc::_exit(1); // the test died before the signal was set
+            }
+            Ok(())
+        })
+    };
+    let nursery = NURSERY.get_or_init(|| {
+        let (jobs, queue) = channel::<Job>();
+        std::thread::spawn(move || {
+            queue.into_iter().for_each(|(mut command, reply)| drop(reply.send(command.spawn())))
+        });
+        jobs
+    });
+    let (reply, answer) = channel();
+    nursery.send((command, reply)).map_err(io::Error::other)?;
+    answer.recv().map_err(io::Error::other)?
+}

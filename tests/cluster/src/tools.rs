@@ -1,0 +1,54 @@
+//! Where the cluster's programs are: `tools.sh` builds them into a folder of the cache.
+
+use std::path::{Path, PathBuf};
+
+/// The folder, if not the newest in the cache.
+const FOLDER: &str = "STAGECOACH_CLUSTER_TOOLS";
+/// Without these a folder is not complete.
+const NEEDED: [&str; 5] = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
+
+/// The program `name`.
+///
+/// # Panics
+/// If it was not built.
+pub fn tool(name: &str) -> PathBuf {
+    let path = folder().join(name);
+    assert!(path.is_file(), "{} does not exist: run `make cluster-tools`", path.display());
+    path
+}
+
+fn folder() -> PathBuf {
+    if let Some(folder) = std::env::var_os(FOLDER).filter(|folder| !folder.is_empty()) {
+        return PathBuf::from(folder);
+    }
+    let cache = PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache/stagecoach");
+    newest(&cache).unwrap_or_else(|| panic!("no Kubernetes in {}: run `make cluster-tools`", cache.display()))
+}
+
+/// The complete `cluster-*` folder that was made last.
+fn newest(cache: &Path) -> Option<PathBuf> {
+    let named = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("cluster-"));
+    let complete = |path: &PathBuf| NEEDED.iter().all(|name| path.join(name).is_file());
+    let folders = std::fs::read_dir(cache).ok()?.flatten().map(|entry| entry.path());
+    folders
+        .filter(|path| named(path) && complete(path))
+        .max_by_key(|path| path.metadata().and_then(|metadata| metadata.modified()).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_incomplete_folder_is_not_taken() {
+        let cache = tempfile::tempdir().unwrap();
+        assert_eq!(newest(cache.path()), None);
+        for (name, tools) in [("cluster-old", &NEEDED[..]), ("cluster-building", &NEEDED[..4]), ("other", &NEEDED[..])]
+        {
+            let folder = cache.path().join(name);
+            std::fs::create_dir(&folder).unwrap();
+            tools.iter().for_each(|tool| std::fs::write(folder.join(tool), "").unwrap());
+        }
+        assert_eq!(newest(cache.path()), Some(cache.path().join("cluster-old")));
+    }
+}

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Builds the tools of a test cluster from Go modules, each once, and prints the folder that holds them.
+#   tools.sh CACHE [TOOL...]      by default what a control plane needs
+set -euo pipefail
+cd "$(dirname "$0")"
+cache=$1; shift
+[ $# -gt 0 ] || set -- etcd kube-apiserver kube-controller-manager kube-scheduler kubectl
+
+# Where a tool's package is, and in which module its version is pinned.
+module_of() { case $1 in kube*) echo kubernetes ;; *) echo "$1" ;; esac; }
+package_of() {
+    case $1 in
+        etcd) echo go.etcd.io/etcd/server/v3 ;;
+        helm) echo helm.sh/helm/v4/cmd/helm ;;
+        kwok) echo sigs.k8s.io/kwok/cmd/kwok ;;
+        *) echo "k8s.io/kubernetes/cmd/$1" ;;
+    esac
+}
+
+# A changed pin is another folder: no build is ever mixed with an older one.
+pins=$(cat {etcd,kubernetes,kwok,helm}/go.{mod,sum} | sha256sum | cut -c1-12)
+folder=$cache/cluster-$pins
+mkdir -p "$folder"
+# one build at a time, also across checkouts
+exec 9>"$folder/.lock"
+flock 9
+
+# Kubernetes reads its own version from the linker; without it charts that ask for a version refuse the server.
+version=$(sed -nE 's/^require k8s.io\/kubernetes (v[0-9.]+)$/\1/p' kubernetes/go.mod)
+IFS=. read -r major minor _ <<<"${version#v}"
+stamp=k8s.io/component-base/version
+flags="-s -w -X $stamp.gitVersion=$version -X $stamp.gitMajor=$major -X $stamp.gitMinor=$minor"
+
+count=0
+for tool in "$@"; do
+    count=$((count + 1))
+    [ ! -x "$folder/$tool" ] || continue
+    command -v go >/dev/null || { echo "go is missing: install Go 1.26 or newer from https://go.dev/dl" >&2; exit 1; }
+    echo "building $tool ($count of $#, once, into $folder)" >&2
+    (cd "$(module_of "$tool")" && CGO_ENABLED=0 nice go build -p 2 -trimpath -ldflags="$flags" \
+        -o "$folder/.building-$tool" "$(package_of "$tool")")
+    mv "$folder/.building-$tool" "$folder/$tool"
+done
+echo "$folder"

@@ -25,8 +25,9 @@ fn restarts_and_leaves_nothing_behind() {
 
     assert!(plane.kubectl(&["run", "a", "--image=none", "--restart=Never"]).status.success());
     kubelet.pod("a").view();
-    plane.restart_api_server();
+    plane.kill(Component::ApiServer);
     kubelet.pod("a").exit(3, "");
+    plane.restart_api_server();
     until("the exit to be reported", 30, || {
         let pod = plane.get("/api/v1/namespaces/default/pods/a")?;
         (pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3).then_some(())

@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use stagecoach_checkpoint::{Entry, FileReader, FileWriter, RealVolume, Volume};
 
-/// The variable that holds a [`Fault`] as text, or `trace`.
+/// The variable that holds a [`Fault`] as text, or what holds for all calls: `trace` writes them down, `slow=MS` makes
+/// every file's sync take so much longer, `full` has no room for another byte of a checkpoint.
 pub const FAULT: &str = "STAGECOACH_FAULT";
 /// The variable that names a folder: for the trace, and for the note that the fault has happened.
 pub const NOTES: &str = "STAGECOACH_FAULT_NOTES";
@@ -118,15 +120,26 @@ pub fn mount(folder: &Path) -> Arc<dyn Volume> {
     let (Some(fault), Some(notes), Some(rank)) = (told(FAULT), told(NOTES), told("RANK")) else {
         return Arc::new(real);
     };
-    let fault = (fault != "trace").then(|| fault.parse().unwrap());
-    let plan = Plan { rank: rank.parse().unwrap(), fault, notes: notes.into(), calls: AtomicUsize::new(0) };
+    let mode = match (fault.as_str(), fault.strip_prefix("slow=")) {
+        ("trace", _) => Mode::Trace,
+        ("full", _) => Mode::Full,
+        (_, Some(millis)) => Mode::Slow(Duration::from_millis(millis.parse().unwrap())),
+        _ => Mode::Once(fault.parse().unwrap()),
+    };
+    let plan = Plan { rank: rank.parse().unwrap(), mode, notes: notes.into(), calls: AtomicUsize::new(0) };
     Arc::new(FaultyVolume { real, plan: Arc::new(plan) })
+}
+
+enum Mode {
+    Trace,
+    Slow(Duration),
+    Full,
+    Once(Fault),
 }
 
 struct Plan {
     rank: u32,
-    /// None: all calls are written down.
-    fault: Option<Fault>,
+    mode: Mode,
     notes: PathBuf,
     calls: AtomicUsize,
 }
@@ -146,9 +159,21 @@ impl Plan {
     ) -> io::Result<T> {
         let number = self.calls.fetch_add(1, Ordering::SeqCst);
         let call = || Call { rank: self.rank, number, operation: operation.to_owned(), path: path.to_owned() }.line();
-        let Some(fault) = self.fault else {
-            self.write_down(&call());
-            return act();
+        let fault = match self.mode {
+            Mode::Once(fault) => fault,
+            Mode::Trace => {
+                self.write_down(&call());
+                return act();
+            }
+            Mode::Full if operation == "write" && path.contains("/step-") => {
+                half();
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            Mode::Slow(by) if operation == "sync" => {
+                std::thread::sleep(by);
+                return act();
+            }
+            Mode::Full | Mode::Slow(_) => return act(),
         };
         if (fault.rank, fault.call) != (self.rank, number) || !self.is_first(&call()) {
             return act();

@@ -62,9 +62,9 @@ fn a_job_that_makes_no_sense_names_the_field_and_the_remedy() {
         ("a schedule that does not exist", yaml.replace("1F1B", "1F2B"), &["1F2B", "1F1B"]),
         ("a misspelt field", yaml.replace("warmupSteps", "warmupStep"), &["job.yaml:21:", "warmupStep", "warmupSteps"]),
         (
-            "what this version can't do yet",
+            "weights from nowhere",
             Job { extra: "  checkpoint: {initFrom: {path: elsewhere}}\n".into(), ..Job::default() }.yaml(),
-            &["spec.checkpoint.initFrom"],
+            &["spec.checkpoint.initFrom.path", "elsewhere", "no such folder"],
         ),
         ("no YAML", "spec: [".into(), &["job.yaml:1:"]),
     ];

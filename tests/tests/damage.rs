@@ -178,7 +178,6 @@ fn checkpoints_of_which_none_is_intact_are_no_fresh_start() {
 }
 
 #[test]
-#[ignore = "an error while loading loses its kind and message: the stage takes its own leaving for a lost group"]
 fn nor_are_those_in_which_damage_shows_when_they_are_read() {
     let flipped: fn(&Path) = |c| flip(&c.join("stage-1.model.safetensors"));
     none_is_intact([flipped; 3]);
@@ -204,7 +203,6 @@ fn a_folder_that_cannot_be_used_is_named() {
 }
 
 #[test]
-#[ignore = "a `checkpoints` that is a link to nowhere (say, to a disk that is not mounted) counts as no checkpoint"]
 fn checkpoints_that_cannot_be_reached_are_no_fresh_start() {
     let scene = scene();
     let folder = scene.stopped("away");
@@ -216,7 +214,6 @@ fn checkpoints_that_cannot_be_reached_are_no_fresh_start() {
 }
 
 #[test]
-#[ignore = "an error while loading loses its kind and message: the stage takes its own leaving for a lost group"]
 fn a_damaged_checkpoint_that_cannot_be_set_aside_stays() {
     let scene = scene();
     let folder = scene.mess("aside");

@@ -4,12 +4,11 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use stagecoach_api::contract::{FailureKind, StageEnv};
-use stagecoach_checkpoint::{Damage, Volume};
+use stagecoach_checkpoint::Damage;
 use stagecoach_group::{Coordinator, Failure, Hello, Member, Roster, Timing};
 
-use super::{Watch, prepare};
+use super::{Around, prepare};
 use crate::fatal::Fatal;
-use crate::observe::Sink;
 use crate::plan::{Plan, Settings, Verified};
 
 /// A stage that has its plan.
@@ -17,6 +16,13 @@ pub(super) struct Joined {
     pub(super) member: Member,
     /// On stage 0; must outlive its members.
     pub(super) coordinator: Option<Coordinator>,
+    pub(super) assigned: Assigned,
+    /// What planning has to say.
+    pub(super) notes: Vec<String>,
+}
+
+/// What it is to do, and with whom.
+pub(super) struct Assigned {
     pub(super) roster: Roster,
     pub(super) plan: Plan,
     pub(super) verified: Verified,
@@ -24,8 +30,6 @@ pub(super) struct Joined {
     pub(super) listener: TcpListener,
     /// Checkpoints that can't be used: on stage 0.
     pub(super) damage: Vec<Damage>,
-    /// What planning has to say.
-    pub(super) notes: Vec<String>,
 }
 
 /// The group's deadlines, by the job's.
@@ -38,14 +42,8 @@ pub(super) fn timing(settings: &Settings) -> Timing {
     }
 }
 
-pub(super) fn join(
-    env: &StageEnv,
-    settings: &Settings,
-    device: tch::Device,
-    volume: &dyn Volume,
-    watch: &Watch,
-    sink: &Sink,
-) -> Result<Joined, Fatal> {
+pub(super) fn join(around: &Around) -> Result<Joined, Fatal> {
+    let Around { env, settings, device, volume, watch, sink } = *around;
     let listener = listen(&env.pod_ip, 0)?;
     let data_port =
         listener.local_addr().map_err(|e| Fatal::new(FailureKind::Error, format!("no data port: {e}")))?.port();
@@ -89,7 +87,8 @@ pub(super) fn join(
     let (plan, verified) = Plan::from_bytes(&bytes)?;
     tracing::info!(hash = %blake3::hash(&bytes), "plan");
     notes.extend(env.rank.eq(&0).then(|| unlike(&roster)).flatten());
-    Ok(Joined { member, coordinator, roster, plan, verified, listener, damage, notes })
+    let assigned = Assigned { roster, plan, verified, listener, damage };
+    Ok(Joined { member, coordinator, assigned, notes })
 }
 
 /// A warning if the stages compute with different kernels: then who holds which layer shows in the last bits.

@@ -31,7 +31,7 @@ use crate::observe::{Event, Sink, Started};
 use crate::plan::{Plan, Settings, Verified};
 
 use batches::Batches;
-use join::Joined;
+use join::{Assigned, Joined};
 
 /// How a stage's life ends well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,17 @@ pub enum End {
     Done,
     /// Asked to stop, and all stopped at one boundary.
     Drained,
+}
+
+/// What a stage is given, and what it is seen by.
+#[derive(Clone, Copy)]
+struct Around<'a> {
+    env: &'a StageEnv,
+    settings: &'a Settings,
+    device: tch::Device,
+    volume: &'a dyn Volume,
+    watch: &'a Watch,
+    sink: &'a Sink,
 }
 
 /// A stage at work: what the rooms of `train` share.
@@ -126,10 +137,35 @@ pub fn run(
         std::fs::create_dir_all(&folder).map_err(|e| Fatal::storage("create", &folder, e))?;
     }
     let volume = &*mount(&settings.folder());
-    let Joined { member, coordinator, roster, mut plan, verified, listener, damage, notes } =
-        join::join(env, settings, device, volume, watch, sink)?;
+    let around = Around { env, settings, device, volume, watch, sink };
+    let Joined { member, coordinator, assigned, notes } = join::join(&around)?;
+    notes.into_iter().for_each(|message| tell(watch, sink, &Event::Note { message }));
+    let end = live(&around, &member, assigned);
+    let code = match &end {
+        Ok(End::Done) => FailureKind::Done.exit_code().code(),
+        Ok(End::Drained) => FailureKind::Drained.exit_code().code(),
+        Err(fatal) if fatal.kind == FailureKind::PeerLost => {
+            // a link broke: the group knows who was first, and its word, within the heartbeat timeout, ends this process
+            std::thread::sleep(PATIENCE);
+            fatal.kind.exit_code().code()
+        }
+        // the others learn whose fault it is
+        Err(fatal) => fatal.kind.exit_code().code(),
+    };
+    watch.leaving();
+    let left = member.leave(code);
+    drop(coordinator);
+    let end = end?;
+    left?;
+    Ok(end)
+}
+
+/// From the plan to the end of training: whatever ends it, the group is told.
+fn live(around: &Around, member: &Member, assigned: Assigned) -> Result<End, Fatal> {
+    let Around { env, settings, device, volume, watch, sink } = *around;
+    let Assigned { roster, mut plan, verified, listener, damage } = assigned;
+    let rank = env.rank as usize;
     let note = |message| tell(watch, sink, &Event::Note { message });
-    notes.into_iter().for_each(note);
     let architecture = settings.architecture(plan.vocab_size, device);
     let placement = &verified.training.placement;
     watch.board().phase(StagePhase::Forming);
@@ -148,7 +184,7 @@ pub fn run(
     );
     watch.doing("loading");
     let workspace = &settings.workspace;
-    let notes = resume::load(volume, &member, &mut plan, workspace, architecture.as_ref(), &mut stage, damage)?;
+    let notes = resume::load(volume, member, &mut plan, workspace, architecture.as_ref(), &mut stage, damage)?;
     notes.into_iter().for_each(note);
     let batches = Batches::open(settings, &plan, rank, placement, device)?;
     watch.doing("opening links");
@@ -169,38 +205,9 @@ pub fn run(
     if rank == 0 {
         tell(watch, sink, &Event::Started(started(env, settings, &plan, architecture.as_ref())));
     }
-    let mut run = Run {
-        env,
-        settings,
-        plan: &plan,
-        verified: &verified,
-        member: &member,
-        watch,
-        sink,
-        volume,
-        stage,
-        links,
-        batches,
-    };
-    let end = work(&mut run, architecture.as_ref());
-    drop(run);
-    let code = match &end {
-        Ok(End::Done) => FailureKind::Done.exit_code().code(),
-        Ok(End::Drained) => FailureKind::Drained.exit_code().code(),
-        Err(fatal) if fatal.kind == FailureKind::PeerLost => {
-            // a link broke: the group knows who was first, and its word, within the heartbeat timeout, ends this process
-            std::thread::sleep(PATIENCE);
-            fatal.kind.exit_code().code()
-        }
-        // the others learn whose fault it is
-        Err(fatal) => fatal.kind.exit_code().code(),
-    };
-    watch.leaving();
-    let left = member.leave(code);
-    drop(coordinator);
-    let end = end?;
-    left?;
-    Ok(end)
+    let mut run =
+        Run { env, settings, plan: &plan, verified: &verified, member, watch, sink, volume, stage, links, batches };
+    work(&mut run, architecture.as_ref())
 }
 
 fn started(env: &StageEnv, settings: &Settings, plan: &Plan, architecture: &dyn Architecture) -> Started {

@@ -108,9 +108,13 @@ fn find_initial(
     dataset: &Dataset,
 ) -> Result<Option<PathBuf>, Fatal> {
     let Some(path) = &settings.initial else { return Ok(None) };
+    let field = match settings.job.spec.checkpoint.init_from {
+        Some(_) => "spec.checkpoint.initFrom.path",
+        None => "spec.model.pretrained.path",
+    };
     let unusable = |error: CheckpointError| match error {
         CheckpointError::Io { .. } => Fatal::from(error),
-        other => Fatal::invalid(format!("could not start from {}: {other}", path.display())),
+        other => Fatal::invalid(format!("{field}: could not start from {}: {other}", path.display())),
     };
     let path = state::find_model(&settings.workspace, path).map_err(unusable)?;
     let folder = settings.workspace.join(&path);

@@ -1,0 +1,39 @@
+//! A volume that is slow, and one that stays full: what waits, what is told, and when it is given up.
+
+use stagecoach_tests::says;
+use stagecoach_tests::scene::{COMMITTED, Case, Scene};
+
+#[test]
+fn a_save_that_falls_due_while_one_is_written_waits() {
+    let scene = Scene::new(env!("CARGO_BIN_EXE_faulty"));
+    scene.stopped("slow");
+    let ran =
+        scene.run(&Case { name: "slow", checkpoint: "{everySteps: 1, keepLast: 9}", fault: "slow=200", restarts: 0 });
+    ran.ended_well(&scene);
+    // the one of step 4 takes seconds, a step milliseconds; the last one waits for it, and is never left out
+    says(&ran.outcome, "the checkpoint due at step 5 waits: the one before is still being written");
+    assert_eq!(ran.checkpoints(), [6, 4, 3, 2, 1]);
+}
+
+#[test]
+fn a_volume_that_stays_full_ends_the_job_after_all_tries_and_loses_no_checkpoint() {
+    let scene = Scene::new(env!("CARGO_BIN_EXE_faulty"));
+    scene.stopped("full");
+    let case =
+        Case { name: "full", checkpoint: "{everySteps: 2, keepLast: 9, mode: Sync}", fault: "full", restarts: 0 };
+    let file = scene.job(&case);
+    let yaml = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, yaml.replace("maxRestarts: 0", "maxRestarts: 0, stallTimeoutSeconds: 3")).unwrap();
+    let ran = scene.run_file(&case, &file);
+    assert_eq!(ran.outcome.status.code(), Some(74), "{}\n{}", ran.outcome.stdout, ran.outcome.stderr);
+    says(&ran.outcome, "the checkpoint of step 4 failed: ");
+    says(&ran.outcome, "the checkpoint of step 6 failed and is tried again: ");
+    says(&ran.outcome, "the checkpoint of step 6 could not be saved: ");
+    assert_eq!(ran.checkpoints(), [COMMITTED[2], COMMITTED[1], COMMITTED[0]]);
+    // the metrics have it too
+    let metrics = std::fs::read_to_string(ran.folder.join("metrics.jsonl")).unwrap();
+    let lines: Vec<serde_json::Value> = metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut saves = lines.iter().filter_map(|line| line.get("checkpoint"));
+    let failed = saves.find(|save| save["step"] == 4).expect("the save of step 4 in the metrics");
+    assert!(failed["error"].as_str().is_some_and(|error| error.contains("could not write")), "{failed}");
+}

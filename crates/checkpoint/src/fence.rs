@@ -34,9 +34,9 @@ impl Fence {
     pub fn take(volume: &dyn Volume) -> Result<Fence, CheckpointError> {
         for folder in [FENCES, CHECKPOINTS] {
             ensure_dir(volume, folder).map_err(on(volume, "create", folder))?;
-            // a link to what is not mounted is there, and holds nothing: that must not look like a fresh start
-            volume.list(folder).map_err(on(volume, "list", folder))?;
         }
+        // a link to what is not mounted is there, and holds nothing: that must not look like a fresh start
+        volume.list(CHECKPOINTS).map_err(on(volume, "list", CHECKPOINTS))?;
         let number = claim(volume)?;
         let fence = Fence { number, holder: format!("{:016x}", RandomState::new().build_hasher().finish()) };
         let work = fence.work();

@@ -43,3 +43,10 @@ pub fn write(workspace: &Path) {
     std::fs::create_dir_all(workspace.join("corpus")).unwrap();
     std::fs::write(workspace.join("corpus/small.jsonl"), jsonl(400, 40, 7)).unwrap();
 }
+
+/// A workspace of one's own, with the corpus in it.
+pub fn workspace() -> tempfile::TempDir {
+    let workspace = tempfile::tempdir().unwrap();
+    write(workspace.path());
+    workspace
+}

@@ -57,8 +57,7 @@ pub struct Ran {
 impl Scene {
     /// Trains undisturbed by `faulty`, that binary, then anew up to the commit of step 4, where a stage is killed.
     pub fn new(faulty: &str) -> Scene {
-        let workspace = tempfile::tempdir().unwrap();
-        corpus::write(workspace.path());
+        let workspace = corpus::workspace();
         let mut scene = Scene { program: faulty.into(), workspace, expected: Default::default(), afresh: Vec::new() };
         let case =
             Case { name: "", checkpoint: "{everySteps: 1, keepLast: 9, mode: Sync}", fault: "trace", restarts: 0 };

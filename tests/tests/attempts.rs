@@ -37,14 +37,8 @@ fn job(keep: u64) -> Job {
     Job { name: "twice".into(), stages: 2, layers: 3, steps: STEPS, extra, ..Job::default() }
 }
 
-fn workspace() -> tempfile::TempDir {
-    let workspace = tempfile::tempdir().unwrap();
-    corpus::write(workspace.path());
-    workspace
-}
-
 fn undisturbed() -> (String, String) {
-    let workspace = workspace();
+    let workspace = corpus::workspace();
     Launched::start(workspace.path(), &Job { stages: 1, ..job(2) }, &[]).finish(workspace.path()).hashes()
 }
 
@@ -99,7 +93,7 @@ const NEWER: u64 = 3;
 /// another group is tried.
 fn caught(case: Case) -> (tempfile::TempDir, Group) {
     for _ in 0..20 {
-        let workspace = workspace();
+        let workspace = corpus::workspace();
         let folder = workspace.path().join("twice");
         let trains = |mut group: Group| {
             until("checkpoints", 60, || (group.is_whole() && checkpoints(&folder).len() > 1).then_some(()));

@@ -22,12 +22,6 @@ fn run(workspace: &Path, yaml: &str, arguments: &[&str], env: &[(&str, &str)]) -
     (output.status.code().unwrap_or(-1), said)
 }
 
-fn with_corpus() -> tempfile::TempDir {
-    let workspace = tempfile::tempdir().unwrap();
-    corpus::write(workspace.path());
-    workspace
-}
-
 /// Asserts the code and that every word was said; and that no result, model or token cache was left half-made.
 fn refused(name: &str, workspace: &Path, (code, said): (i32, String), expected: i32, words: &[&str]) {
     assert_eq!(code, expected, "{name}:\n{said}");
@@ -69,7 +63,7 @@ fn a_job_that_makes_no_sense_names_the_field_and_the_remedy() {
         ("no YAML", "spec: [".into(), &["job.yaml:1:"]),
     ];
     for (name, yaml, words) in cases {
-        let workspace = with_corpus();
+        let workspace = corpus::workspace();
         refused(name, workspace.path(), run(workspace.path(), yaml, &[], &[]), 78, words);
     }
 }
@@ -99,7 +93,7 @@ fn a_corpus_that_cannot_be_used_names_the_file() {
         ),
     ];
     for (name, yaml, make, code, words) in cases {
-        let workspace = with_corpus();
+        let workspace = corpus::workspace();
         make(workspace.path());
         refused(name, workspace.path(), run(workspace.path(), yaml, &[], &[]), *code, words);
     }
@@ -114,7 +108,7 @@ fn a_missing_job_file_is_named() {
 
 #[test]
 fn a_port_in_use_is_named() {
-    let workspace = with_corpus();
+    let workspace = corpus::workspace();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let no_restart = Job { extra: "  restart: {maxRestarts: 0}\n".into(), ..Job::default() }.yaml();
@@ -124,7 +118,7 @@ fn a_port_in_use_is_named() {
 
 #[test]
 fn a_workspace_that_cannot_be_written_is_named() {
-    let workspace = with_corpus();
+    let workspace = corpus::workspace();
     let file = workspace.path().join("job.yaml");
     std::fs::write(&file, Job::default().yaml()).unwrap();
     // under a file nothing can be created, not even by root
@@ -136,7 +130,7 @@ fn a_workspace_that_cannot_be_written_is_named() {
 
 #[test]
 fn a_world_size_that_disagrees_with_the_job_is_refused() {
-    let workspace = with_corpus();
+    let workspace = corpus::workspace();
     let file = workspace.path().join("job.yaml");
     std::fs::write(&file, Job::default().yaml()).unwrap();
     let path = |p: &Path| p.to_str().unwrap().to_owned();

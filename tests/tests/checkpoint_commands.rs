@@ -210,8 +210,7 @@ fn pruning_keeps_the_newest_intact_one_and_the_job_goes_on() {
 
 #[test]
 fn a_run_is_not_pruned_under() {
-    let workspace = tempfile::tempdir().unwrap();
-    corpus::write(workspace.path());
+    let workspace = corpus::workspace();
     let long = Job { steps: 100_000, ..job() };
     let mut launched = Launched::start(workspace.path(), &long, &[]);
     launched.wait_for_step(4);
@@ -268,8 +267,7 @@ fn a_hugging_face_model_comes_in_and_goes_out_equal() {
 
 #[test]
 fn what_was_imported_is_no_jobs_own() {
-    let workspace = tempfile::tempdir().unwrap();
-    corpus::write(workspace.path());
+    let workspace = corpus::workspace();
     checkpoint("import", &workspace.path().join("small"), &["--from", text(&hugging_face())]);
     let outcome = Launched::start(workspace.path(), &job(), &[]).finish(workspace.path());
     assert_eq!(outcome.status.code(), Some(78), "{}\n{}", outcome.stdout, outcome.stderr);

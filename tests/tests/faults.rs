@@ -14,14 +14,8 @@ fn job() -> Job {
     Job { name: "faulty".into(), steps: 150, extra, ..Job::default() }
 }
 
-fn workspace() -> tempfile::TempDir {
-    let workspace = tempfile::tempdir().unwrap();
-    corpus::write(workspace.path());
-    workspace
-}
-
 fn undisturbed() -> (String, String) {
-    let workspace = workspace();
+    let workspace = corpus::workspace();
     Launched::start(workspace.path(), &job(), &[]).finish(workspace.path()).hashes()
 }
 
@@ -47,7 +41,7 @@ fn running_job(workspace: &Path, job: &Job, step: u64) -> (Launched, Vec<u32>) {
 fn a_killed_stage_costs_time_and_nothing_else() {
     let expected = undisturbed();
     for rank in 0..3 {
-        let workspace = workspace();
+        let workspace = corpus::workspace();
         let (launched, stages) = running(workspace.path(), 5);
         let struck = Instant::now();
         signal(stages[rank], libc::SIGKILL);
@@ -61,7 +55,7 @@ fn a_killed_stage_costs_time_and_nothing_else() {
 
 #[test]
 fn a_stopped_stage_is_noticed_by_its_silence() {
-    let workspace = workspace();
+    let workspace = corpus::workspace();
     let (launched, stages) = running(workspace.path(), 5);
     signal(stages[1], libc::SIGSTOP);
     let struck = Instant::now();
@@ -71,7 +65,7 @@ fn a_stopped_stage_is_noticed_by_its_silence() {
 
 #[test]
 fn a_terminated_stage_takes_the_group_out_at_a_boundary() {
-    let workspace = workspace();
+    let workspace = corpus::workspace();
     let (launched, stages) = running(workspace.path(), 5);
     signal(stages[2], libc::SIGTERM);
     until("the whole group's end", 30, || stages.iter().all(|&pid| is_gone(pid)).then_some(()));
@@ -80,7 +74,7 @@ fn a_terminated_stage_takes_the_group_out_at_a_boundary() {
 
 #[test]
 fn stages_die_with_their_launcher() {
-    let workspace = workspace();
+    let workspace = corpus::workspace();
     // long enough that orphans would still be there when the test gives up
     let endless = Job { steps: 1_000_000, ..job() };
     let (mut launched, stages) = running_job(workspace.path(), &endless, 5);
@@ -91,7 +85,7 @@ fn stages_die_with_their_launcher() {
 
 #[test]
 fn ctrl_c_leaves_with_143_and_the_next_run_goes_on() {
-    let workspace = workspace();
+    let workspace = corpus::workspace();
     let (launched, stages) = running(workspace.path(), 5);
     signal(launched.child.id(), libc::SIGINT);
     let outcome = launched.finish(workspace.path());
@@ -104,7 +98,7 @@ fn ctrl_c_leaves_with_143_and_the_next_run_goes_on() {
 
 #[test]
 fn a_second_ctrl_c_leaves_at_once() {
-    let workspace = workspace();
+    let workspace = corpus::workspace();
     let (mut launched, stages) = running(workspace.path(), 5);
     // with a stage that stands still nobody can leave gracefully
     stop(stages[1]);
@@ -123,7 +117,7 @@ fn a_second_ctrl_c_leaves_at_once() {
 
 #[test]
 fn a_terminated_stage_of_a_group_ends_all_in_one_checkpoint() {
-    let workspace = workspace();
+    let workspace = corpus::workspace();
     for (attempt, stage) in (1..).zip([1, 0, 2]) {
         let mut group = Group::start(workspace.path(), &job(), "a", attempt);
         let metrics = workspace.path().join("faulty/metrics.jsonl");
@@ -148,7 +142,7 @@ fn a_terminated_stage_of_a_group_ends_all_in_one_checkpoint() {
 
 #[test]
 fn one_run_holds_a_job_and_a_finished_one_says_so() {
-    let workspace = workspace();
+    let workspace = corpus::workspace();
     let (launched, _) = running(workspace.path(), 2);
     let second = {
         let elsewhere = tempfile::tempdir().unwrap();
@@ -170,7 +164,7 @@ fn one_run_holds_a_job_and_a_finished_one_says_so() {
 
 #[test]
 fn a_model_that_is_not_finite_ends_the_job_and_saves_nothing() {
-    let workspace = workspace();
+    let workspace = corpus::workspace();
     let yaml = job().yaml().replace("initializerRange: 0.1", "initializerRange: 1e39");
     let file = workspace.path().join("job.yaml");
     std::fs::write(&file, yaml).unwrap();

@@ -14,8 +14,7 @@ fn job(name: &str) -> Job {
 
 /// The corpus, and the tiny model's directory as `tiny`.
 fn workspace() -> tempfile::TempDir {
-    let workspace = tempfile::tempdir().unwrap();
-    corpus::write(workspace.path());
+    let workspace = corpus::workspace();
     let to = workspace.path().join("tiny");
     std::fs::create_dir(&to).unwrap();
     for file in std::fs::read_dir(hugging_face()).unwrap().flatten() {

@@ -11,18 +11,12 @@ fn job() -> Job {
     Job { name: "kept".into(), steps: 60, extra: extra.into(), ..Job::default() }
 }
 
-fn workspace() -> tempfile::TempDir {
-    let workspace = tempfile::tempdir().unwrap();
-    corpus::write(workspace.path());
-    workspace
-}
-
 fn run(workspace: &Path, job: &Job) -> Outcome {
     Launched::start(workspace, job, &[]).finish(workspace)
 }
 
 fn undisturbed(job: &Job) -> (String, String) {
-    run(workspace().path(), job).hashes()
+    run(corpus::workspace().path(), job).hashes()
 }
 
 /// Runs to `step`, then stops by Ctrl-C, which leaves a checkpoint.
@@ -50,7 +44,7 @@ fn checkpoints(workspace: &Path) -> Vec<PathBuf> {
 fn killed_stages_go_on_from_the_last_checkpoint() {
     let expected = undisturbed(&job());
     for rank in 0..3 {
-        let workspace = workspace();
+        let workspace = corpus::workspace();
         let mut launched = Launched::start(workspace.path(), &job(), &[]);
         launched.wait_for_step(10);
         wait_for_a_checkpoint(workspace.path());
@@ -76,7 +70,7 @@ fn the_number_of_stages_may_change_half_way() {
     // tied and untied; 4 stages of a 3-layer model leave one with the head alone
     for tied in [false, true] {
         let job = Job { tied, layers: 3, ..job() };
-        let workspace = workspace();
+        let workspace = corpus::workspace();
         for (stages, step) in [(3, 8), (2, 20), (4, 35)] {
             run_until(workspace.path(), &Job { stages, ..job.clone() }, step);
         }
@@ -87,7 +81,7 @@ fn the_number_of_stages_may_change_half_way() {
 
 #[test]
 fn a_launcher_that_is_killed_loses_nothing_that_was_saved() {
-    let workspace = workspace();
+    let workspace = corpus::workspace();
     let mut launched = Launched::start(workspace.path(), &job(), &[]);
     launched.wait_for_step(10);
     wait_for_a_checkpoint(workspace.path());
@@ -102,7 +96,7 @@ fn a_launcher_that_is_killed_loses_nothing_that_was_saved() {
 
 #[test]
 fn a_checkpoint_of_another_job_is_refused_by_the_field_that_differs() {
-    let workspace = workspace();
+    let workspace = corpus::workspace();
     run_until(workspace.path(), &job(), 6);
     let file = workspace.path().join("other.yaml");
     std::fs::write(&file, job().yaml().replace("peak: 1e-2", "peak: 2e-2")).unwrap();
@@ -121,14 +115,14 @@ fn a_finished_job_trains_on_when_it_gets_more_steps() {
         std::fs::write(&file, decay(steps)).unwrap();
         Launched::start_file(workspace, &file, workspace.join("kept"), &[]).finish(workspace).hashes()
     };
-    let (short, whole) = (workspace(), workspace());
+    let (short, whole) = (corpus::workspace(), corpus::workspace());
     start(short.path(), 30);
     assert_eq!(start(short.path(), 60), start(whole.path(), 60));
 }
 
 #[test]
 fn the_learning_rate_is_a_function_of_the_step() {
-    let workspace = workspace();
+    let workspace = corpus::workspace();
     run_until(workspace.path(), &job(), 7);
     run(workspace.path(), &job()).hashes();
     let metrics = std::fs::read_to_string(workspace.path().join("kept/metrics.jsonl")).unwrap();

@@ -25,8 +25,7 @@ fn job(kills: u64) -> Job {
 }
 
 fn undisturbed(job: &Job) -> (String, String) {
-    let workspace = tempfile::tempdir().unwrap();
-    corpus::write(workspace.path());
+    let workspace = corpus::workspace();
     Soak::start(workspace.path(), &Job { stages: 1, ..job.clone() }, 0).finish().hashes()
 }
 
@@ -43,8 +42,7 @@ fn a_job_killed_over_and_over_ends_with_the_undisturbed_bits() {
     let (kills, seed) = (number("STAGECOACH_KILLS", 12), number("STAGECOACH_SEED", clock % 1_000_000));
     println!("seed {seed}, {kills} kills");
     let job = job(kills);
-    let workspace = tempfile::tempdir().unwrap();
-    corpus::write(workspace.path());
+    let workspace = corpus::workspace();
     let mut soak = Soak::start(workspace.path(), &job, seed);
     for kill in 1..=kills {
         // a group that is ahead of its time, and every fifth, is struck as soon as it can be

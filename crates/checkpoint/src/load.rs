@@ -6,8 +6,10 @@ use std::io::{self, ErrorKind};
 use crate::error::{CheckpointError, Damage, Warning, io as failed, on};
 use crate::layout::{self, CHECKPOINTS, MANIFEST};
 use crate::manifest::{FileEntry, Manifest, TensorEntry};
-use crate::verify::hash;
 use crate::volume::{FileReader, Volume};
+
+/// Bytes read and hashed at once.
+const PIECE: usize = 1 << 20;
 
 /// What is in `checkpoints/`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -271,4 +273,19 @@ pub(crate) fn read_file(volume: &dyn Volume, path: &str) -> io::Result<Vec<u8>> 
     let reader = volume.open(path)?;
     let mut bytes = vec![0; reader.size()? as usize];
     reader.read_at(0, &mut bytes).map(|()| bytes)
+}
+
+/// The hash of a file of `bytes` bytes; `read` hears how many more are read.
+pub(crate) fn hash(reader: &dyn FileReader, bytes: u64, read: &mut dyn FnMut(u64)) -> io::Result<blake3::Hash> {
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; PIECE.min(bytes as usize)];
+    let mut at = 0;
+    while at < bytes {
+        let piece = &mut buffer[..PIECE.min((bytes - at) as usize)];
+        reader.read_at(at, piece)?;
+        hasher.update(piece);
+        at += piece.len() as u64;
+        read(piece.len() as u64);
+    }
+    Ok(hasher.finalize())
 }

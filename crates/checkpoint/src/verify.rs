@@ -1,15 +1,12 @@
 //! Reading every byte of a checkpoint, and a verdict on each file: unlike a resume, it goes on after the first damage.
 
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 
 use crate::error::{CheckpointError, on};
 use crate::layout;
-use crate::load::{manifest, open_file};
+use crate::load::{hash, manifest, open_file};
 use crate::manifest::FileEntry;
-use crate::volume::{FileReader, Volume};
-
-/// Bytes read and hashed at once.
-const PIECE: usize = 1 << 20;
+use crate::volume::Volume;
 
 /// What [`verify`] tells while it reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,19 +48,4 @@ fn verify_file(
         Err(e) if e.kind() == ErrorKind::UnexpectedEof => Ok(Some("has become shorter".into())),
         Err(e) => Err(on(volume, "read", &format!("{}/{}", layout::checkpoint(step), entry.name))(e)),
     }
-}
-
-/// The hash of a file of `bytes` bytes; `read` hears how many more are read.
-pub(crate) fn hash(reader: &dyn FileReader, bytes: u64, read: &mut dyn FnMut(u64)) -> io::Result<blake3::Hash> {
-    let mut hasher = blake3::Hasher::new();
-    let mut buffer = vec![0; PIECE.min(bytes as usize)];
-    let mut at = 0;
-    while at < bytes {
-        let piece = &mut buffer[..PIECE.min((bytes - at) as usize)];
-        reader.read_at(at, piece)?;
-        hasher.update(piece);
-        at += piece.len() as u64;
-        read(piece.len() as u64);
-    }
-    Ok(hasher.finalize())
 }

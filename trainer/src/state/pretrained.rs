@@ -7,7 +7,7 @@ use stagecoach_checkpoint::{CheckpointError, ModelFiles, is_float};
 
 use super::load::fill;
 use crate::execute::Stage;
-use crate::model::{Architecture, Part, names};
+use crate::model::{Architecture, names};
 
 /// Buffers that old versions of Hugging Face's Llama wrote beside its weights: computed here, never read.
 const COMPUTED: &str = ".rotary_emb.inv_freq";
@@ -19,9 +19,8 @@ const COMPUTED: &str = ".rotary_emb.inv_freq";
 /// first tensor that the architecture has no use for, since without it the model would not be the same.
 pub fn check_model(files: &ModelFiles, architecture: &dyn Architecture) -> Result<(), CheckpointError> {
     let wrong = |problem: String| CheckpointError::Content { path: files.folder().to_owned(), problem };
-    let whole = Part { layers: 0..architecture.layers(), first: true, last: true };
     let ours: BTreeMap<String, Vec<i64>> =
-        architecture.parameters(&whole).into_iter().map(|spec| (spec.name, spec.shape)).collect();
+        architecture.all_parameters().into_iter().map(|spec| (spec.name, spec.shape)).collect();
     for (name, shape) in &ours {
         let Some(found) = files.tensor(name) else {
             return Err(wrong(format!(
@@ -66,7 +65,7 @@ mod tests {
 
     use super::*;
     use crate::execute::Shape;
-    use crate::model::{Llama, LlamaConfig};
+    use crate::model::{Llama, LlamaConfig, Part};
     use crate::optimize::Hyper;
 
     type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;

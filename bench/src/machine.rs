@@ -38,23 +38,20 @@ pub(crate) fn copy_seconds(bytes: usize) -> f64 {
     median(&times)
 }
 
-/// Seconds that `dd conv=fsync` needs to write so many bytes to a file in `folder`: the median of 3.
+/// Seconds that `dd conv=fsync` needs to write so many bytes to a file in `folder`, beside the one before: as saves do.
 pub(crate) fn write_seconds(folder: &Path, bytes: u64) -> f64 {
-    let file = folder.join("dd.bin");
-    let once = || {
-        let started = Instant::now();
-        let done = Command::new("dd")
-            .args(["if=/dev/zero", "bs=1M", "iflag=fullblock,count_bytes", "conv=fsync", "status=none"])
-            .arg(format!("count={bytes}"))
-            .arg(format!("of={}", file.display()))
-            .status()
-            .unwrap();
-        assert!(done.success(), "dd failed");
-        let seconds = started.elapsed().as_secs_f64();
-        std::fs::remove_file(&file).unwrap();
-        seconds
-    };
-    median(&[once(), once(), once()])
+    let (file, before) = (folder.join("dd.bin"), folder.join("dd.bin.before"));
+    let started = Instant::now();
+    let done = Command::new("dd")
+        .args(["if=/dev/zero", "bs=1M", "iflag=fullblock,count_bytes", "conv=fsync", "status=none"])
+        .arg(format!("count={bytes}"))
+        .arg(format!("of={}", file.display()))
+        .status()
+        .unwrap();
+    assert!(done.success(), "dd failed");
+    let seconds = started.elapsed().as_secs_f64();
+    std::fs::rename(&file, &before).unwrap();
+    seconds
 }
 
 /// Seconds to read all files of `folder`, a mebibyte at a time: the median of 5, all but the first from the page cache.

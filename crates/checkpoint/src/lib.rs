@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod aside;
+mod direct;
 mod error;
 mod export;
 mod fence;

@@ -1,16 +1,13 @@
 //! A [`Volume`] of real files.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::thread::{Builder, JoinHandle};
 
+use crate::direct::DirectWriter;
 use crate::error::{CheckpointError, io};
 use crate::volume::{Entry, FileReader, FileWriter, Volume};
-
-/// Bytes after which a file begins to be synced behind its writing.
-const SYNC_EVERY: usize = 16 << 20;
 
 /// A job's folder on a mounted file system.
 #[derive(Clone, Debug)]
@@ -60,7 +57,7 @@ impl Volume for RealVolume {
 
     fn create(&self, path: &str) -> io::Result<Box<dyn FileWriter>> {
         let file = OpenOptions::new().write(true).create_new(true).open(self.at(path))?;
-        Ok(Box::new(Writer { file, unsynced: 0, syncing: None }))
+        Ok(Box::new(DirectWriter::new(file)))
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn FileReader>> {
@@ -86,47 +83,6 @@ impl Volume for RealVolume {
             Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
             synced => synced,
         }
-    }
-}
-
-/// A file that is on its way to the device while it is still being written: what the last sync must wait for is the end
-/// of it and not all.
-struct Writer {
-    file: File,
-    /// Bytes since the last sync began.
-    unsynced: usize,
-    /// That sync, behind the writing.
-    syncing: Option<JoinHandle<io::Result<()>>>,
-}
-
-impl Writer {
-    /// Waits for the sync behind the writing. Its error is the file's: the device tells it once.
-    fn settle(&mut self) -> io::Result<()> {
-        match self.syncing.take().map(JoinHandle::join) {
-            Some(Err(_)) => Err(io::Error::other("the thread that synced a file has panicked")),
-            Some(Ok(synced)) => synced,
-            None => Ok(()),
-        }
-    }
-}
-
-impl FileWriter for Writer {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all(bytes)?;
-        self.unsynced += bytes.len();
-        if self.unsynced >= SYNC_EVERY && self.syncing.as_ref().is_none_or(JoinHandle::is_finished) {
-            self.settle()?;
-            self.unsynced = 0;
-            let file = self.file.try_clone()?;
-            // without a thread the last sync does it all
-            self.syncing = Builder::new().name("sync".into()).spawn(move || file.sync_data()).ok();
-        }
-        Ok(())
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.settle()?;
-        self.file.sync_all()
     }
 }
 

@@ -11,8 +11,8 @@ use crate::error::{CheckpointError, on};
 use crate::manifest::{FileEntry, TensorEntry};
 use crate::volume::{FileWriter, Volume};
 
-/// Bytes hashed and written at once: they stay in the cache between the two.
-const PIECE: usize = 1 << 18;
+/// Bytes hashed or written at once.
+const PIECE: usize = 1 << 20;
 
 /// A shard as it was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,22 +112,41 @@ impl<'v> HashedFile<'v> {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
+        self.hasher.update(bytes);
+        self.pass_on(bytes)
+    }
+
+    /// Writes a tensor and gives its own hash. A large one is on its way while it is hashed: the two take about as long.
+    fn write_and_hash(&mut self, bytes: &[u8]) -> Result<Hash, CheckpointError> {
+        let mut hasher = std::mem::take(&mut self.hasher);
+        let mut own = Hasher::new();
+        let mut hash = || {
+            // a piece is in the cache for both
+            for piece in bytes.chunks(PIECE) {
+                own.update(piece);
+                hasher.update(piece);
+            }
+        };
+        if bytes.len() < PIECE {
+            hash();
+            self.pass_on(bytes)?;
+        } else {
+            std::thread::scope(|scope| {
+                let writing = scope.spawn(|| self.pass_on(bytes));
+                hash();
+                writing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })?;
+        }
+        self.hasher = hasher;
+        Ok(own.finalize())
+    }
+
+    fn pass_on(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
         for piece in bytes.chunks(PIECE) {
-            self.hasher.update(piece);
             self.writer.write(piece).map_err(on(self.volume, "write", self.path))?;
         }
         self.bytes += bytes.len() as u64;
         Ok(())
-    }
-
-    /// Writes a tensor and gives its own hash: a piece is in the cache for both.
-    fn write_and_hash(&mut self, bytes: &[u8]) -> Result<Hash, CheckpointError> {
-        let mut own = Hasher::new();
-        for piece in bytes.chunks(PIECE) {
-            own.update(piece);
-            self.write(piece)?;
-        }
-        Ok(own.finalize())
     }
 
     fn finish(mut self, name: String) -> Result<FileEntry, CheckpointError> {

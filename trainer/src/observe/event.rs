@@ -105,7 +105,7 @@ pub struct SaveRecord {
     pub seconds: f64,
     /// Of these, the ones that training waited for.
     pub stall_seconds: f64,
-    /// Processor seconds of stage 0's thread that wrote and hashed.
+    /// Processor seconds of all stages' threads that saved; what passes the bytes on to the device hardly takes any.
     pub cpu_seconds: f64,
     /// Bytes of the whole checkpoint.
     pub bytes: u64,

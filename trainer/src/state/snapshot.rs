@@ -1,8 +1,13 @@
 //! All that a stage saves, at one moment.
 
+use std::sync::{Mutex, PoisonError};
+
 use super::Named;
 use super::tensors::{moments, weights};
 use crate::execute::Stage;
+
+/// Bytes copied at once.
+const PIECE: usize = 4 << 20;
 
 /// The tensors that a stage answers for: weights, and the optimizer's moments.
 #[derive(Debug)]
@@ -25,11 +30,27 @@ impl Snapshot {
         Snapshot { weights: room(weights(stage)), moments: room(moments(stage)) }
     }
 
-    /// Copies the tensors in: what training waits for.
+    /// Copies the tensors in, on as many threads as compute: what training waits for.
     pub fn copy_from(&mut self, stage: &Stage) {
         let now = Snapshot::of(stage);
         let pairs = self.weights.iter_mut().zip(&now.weights).chain(self.moments.iter_mut().zip(&now.moments));
-        pairs.for_each(|(room, tensor)| room.copy_from(tensor));
+        let pieces: Vec<_> = pairs
+            .flat_map(|(room, tensor)| room.bytes_mut().chunks_mut(PIECE).zip(tensor.bytes().chunks(PIECE)))
+            .collect();
+        // taken a piece at a time, so that none is left alone with the largest tensor
+        let pieces = Mutex::new(pieces.into_iter());
+        let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let copy = || {
+            while let Some((room, values)) = next() {
+                room.copy_from_slice(values);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..tch::get_num_threads() {
+                scope.spawn(copy);
+            }
+            copy();
+        });
     }
 
     /// Their size.

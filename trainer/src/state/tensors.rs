@@ -48,11 +48,12 @@ impl Named {
         Named { name: self.name.clone(), shape: self.shape.clone(), tensor: self.tensor.empty_like().zero_() }
     }
 
-    /// Takes over the values of a tensor of the same shape.
-    pub(super) fn copy_from(&mut self, other: &Named) {
-        // SAFETY: as in `bytes`; the room's tensor is nobody else's. A plain copy of memory takes a third of `copy_`'s time.
-        let room = unsafe { std::slice::from_raw_parts_mut(self.tensor.data_ptr().cast::<u8>(), self.bytes().len()) };
-        room.copy_from_slice(other.bytes());
+    /// The values, to be overwritten: of a [`Named::room`] only. A plain copy of memory takes a third of the time of
+    /// torch's `copy_`.
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        let bytes = self.bytes().len();
+        // SAFETY: as in `bytes`; a room's tensor is nobody else's.
+        unsafe { std::slice::from_raw_parts_mut(self.tensor.data_ptr().cast(), bytes) }
     }
 
     /// Dimensions.

@@ -1,10 +1,11 @@
 //! One save: every stage writes its shards, stage 0 commits by one rename. All stages run it alike, on their main
 //! threads or behind training; what comes of it is known to all at its end.
 
+use std::iter::Sum;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use stagecoach_api::contract::StageEnv;
 use stagecoach_checkpoint::{About, CheckpointError, Dtype, Keep, StageFiles, View, Volume, prune};
 use stagecoach_data::Tokenizer;
@@ -22,6 +23,24 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// How one stage's part went; an error is its sentence.
 pub(super) type Part<T> = Result<T, String>;
+
+/// What a save took; nothing if its checkpoint was there already.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Saved {
+    /// Of the whole checkpoint.
+    bytes: u64,
+    /// Of all stages.
+    cpu_seconds: f64,
+}
+
+impl Sum for Saved {
+    fn sum<I: Iterator<Item = Saved>>(parts: I) -> Saved {
+        parts.fold(Saved::default(), |all, part| Saved {
+            bytes: all.bytes + part.bytes,
+            cpu_seconds: all.cpu_seconds + part.cpu_seconds,
+        })
+    }
+}
 
 /// Saves checkpoints; knows everything but the tensors.
 pub(super) struct Writer<'a> {
@@ -55,21 +74,19 @@ impl<'a> Writer<'a> {
         snapshot: &Snapshot,
         progress: &Progress,
         doing: &dyn Fn(&str),
-        mut record: SaveRecord,
+        record: SaveRecord,
         started: Instant,
     ) -> Result<SaveRecord, Fatal> {
-        let before = cpu_seconds();
         let saved = self.attempt(snapshot, progress, doing)?;
-        record.cpu_seconds = cpu_seconds() - before;
         Ok(self.conclude(record, started, saved))
     }
 
     /// Tells what came of a save that began at `started`.
-    pub(super) fn conclude(&self, mut record: SaveRecord, started: Instant, saved: Part<u64>) -> SaveRecord {
+    pub(super) fn conclude(&self, mut record: SaveRecord, started: Instant, saved: Part<Saved>) -> SaveRecord {
         record.seconds = started.elapsed().as_secs_f64();
         match saved {
-            Ok(bytes) => {
-                record.bytes = bytes;
+            Ok(Saved { bytes, cpu_seconds }) => {
+                (record.bytes, record.cpu_seconds) = (bytes, cpu_seconds);
                 self.tell(&Event::Saved(record.clone()));
             }
             Err(why) => {
@@ -80,20 +97,20 @@ impl<'a> Writer<'a> {
         record
     }
 
-    /// Saves `snapshot` as the checkpoint of `progress`; `doing` hears what it is at. The bytes of the whole
-    /// checkpoint, 0 if it was there already; `Ok(Err(why))` is a save that
-    /// failed: what was committed before stays.
+    /// Saves `snapshot` as the checkpoint of `progress`; `doing` hears what it is at. `Ok(Err(why))` is a save that failed:
+    /// what was committed before stays.
     ///
     /// # Errors
     /// If the group is gone, or a newer group has taken the job over.
-    fn attempt(&self, snapshot: &Snapshot, progress: &Progress, doing: &dyn Fn(&str)) -> Result<Part<u64>, Fatal> {
+    fn attempt(&self, snapshot: &Snapshot, progress: &Progress, doing: &dyn Fn(&str)) -> Result<Part<Saved>, Fatal> {
+        let before = cpu_seconds();
         let (volume, coordinator) = (self.volume, self.env.rank == 0);
         let save = self.plan.fence.save(progress.step);
         doing("save");
         let begun = if coordinator { save.begin(volume, &self.plan.identity) } else { Ok(true) };
         match first(self.agree(begun)?) {
             Ok(true) => {}
-            Ok(false) => return Ok(Ok(0)),
+            Ok(false) => return Ok(Ok(Saved::default())),
             Err(why) => return Ok(Err(why)),
         }
         let (weights, moments) = (told(&snapshot.weights, doing), told(&snapshot.moments, doing));
@@ -109,8 +126,9 @@ impl<'a> Writer<'a> {
             _ => Ok(0),
         };
         doing("save: others");
-        let committed = first(self.agree(committed)?);
-        let saved = files.and(committed);
+        let each: Vec<Part<Saved>> =
+            self.agree(committed.map(|bytes| Saved { bytes, cpu_seconds: cpu_seconds() - before }))?;
+        let saved = files.and_then(|_| each.into_iter().sum());
         if coordinator {
             doing("prune");
             self.tidy(progress.step, saved.is_ok())?;
@@ -128,7 +146,7 @@ impl<'a> Writer<'a> {
         progress: &Progress,
         doing: &dyn Fn(&str),
         deadline: Instant,
-    ) -> Result<Part<u64>, Fatal> {
+    ) -> Result<Part<Saved>, Fatal> {
         let mut pause = Duration::from_millis(100);
         loop {
             let why = match self.attempt(snapshot, progress, doing)? {
@@ -202,7 +220,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Processor time of this thread.
+/// Processor time of this thread: nearly all that a save takes, since what passes bytes on to the device mostly waits.
 fn cpu_seconds() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

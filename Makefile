@@ -41,9 +41,10 @@ strace: build ## stages and launcher killed at system calls drawn by STAGECOACH_
 	@command -v strace >/dev/null || { echo "strace is missing: install it (Debian: apt-get install strace)" >&2; exit 1; }
 	cargo test --package stagecoach-tests --test strace --quiet -- --ignored --nocapture
 
-manifests: tools ## the CRD from the types of crates/api
+manifests: tools ## the CRD from the types of crates/api, for kubectl and for the chart
 	cargo run --quiet --package stagecoach-api --features crd --bin crdgen > manifests/crd/pipelinejobs.yaml.new
 	mv manifests/crd/pipelinejobs.yaml.new manifests/crd/pipelinejobs.yaml
+	cp manifests/crd/pipelinejobs.yaml charts/stagecoach/files/pipelinejobs.yaml
 
 lint: libtorch tools
 	cargo fmt --all --check

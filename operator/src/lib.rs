@@ -1,8 +1,19 @@
-//! The operator's rooms, in the order in which data passes through them: what is seen of a job becomes `lifecycle`'s
-//! `Observed`, its decision becomes objects. Here are the pure ones.
+//! The operator's rooms, in the order in which data passes through them: `observe` (what is), `lifecycle::decide` (what
+//! should be), `report` (the status, by compare-and-swap, then events), `apply` (the writes), with `build` making the
+//! objects. `reconcile` is the one way through them; `controller` says when, `leader` says who.
 #![forbid(unsafe_code)]
 
+mod apply;
 pub mod build;
-mod member;
+mod controller;
+mod job;
+mod leader;
+mod observe;
+mod reconcile;
+mod report;
+pub mod run;
+mod serve;
+mod settings;
+mod telemetry;
 
-pub use member::{Trouble, member, trouble};
+pub use settings::{LogFormat, Settings};

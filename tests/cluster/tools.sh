@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Builds the tools of a test cluster from Go modules, each once, and prints the folder that holds them.
-#   tools.sh CACHE [TOOL...]      by default what a control plane needs
+#   tools.sh CACHE [TOOL...]      by default a control plane, kubectl and helm
 set -euo pipefail
 cd "$(dirname "$0")"
 cache=$1; shift
-[ $# -gt 0 ] || set -- etcd kube-apiserver kube-controller-manager kube-scheduler kubectl
+[ $# -gt 0 ] || set -- etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm
 
 # Where a tool's package is, and in which module its version is pinned.
 module_of() { case $1 in kube*) echo kubernetes ;; *) echo "$1" ;; esac; }

@@ -1,6 +1,7 @@
 //! What an attempt consists of, as Kubernetes objects. Pure: the same job and attempt give the same objects, and pods are
 //! made from what the attempt's ConfigMap keeps, never from the live spec.
 
+mod gang;
 mod names;
 mod pod;
 mod policy;
@@ -10,7 +11,13 @@ use serde_json::{Map, Value, json};
 use stagecoach_api::PipelineJob;
 use stagecoach_api::job::TrainerType;
 
-pub use names::{config_map_name, labels, pod_name, pod_selector, service_name, stage_0_selector};
+use crate::observe::Trouble;
+
+pub use gang::{Gang, pod_group};
+pub use names::{
+    ATTEMPT, JOB, JOB_UID, config_map_name, labels, pod_group_name, pod_name, pod_selector, service_name,
+    stage_0_selector,
+};
 pub use pod::pod;
 pub use policy::{Readers, network_policy};
 pub use service::service;
@@ -39,6 +46,8 @@ pub struct Blueprint {
     pub job_file: String,
     /// The claim that is the volume; none if the template mounts its own.
     pub claim: Option<String>,
+    /// Who schedules all pods or none; nobody if none.
+    pub gang: Option<Gang>,
     /// The pods' template, the trainer's image resolved.
     pub template: Map<String, Value>,
 }
@@ -47,6 +56,12 @@ pub struct Blueprint {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct BuildError(String);
+
+impl From<BuildError> for Trouble {
+    fn from(error: BuildError) -> Trouble {
+        Trouble { reason: "InvalidBlueprint".into(), message: error.0 }
+    }
+}
 
 /// The keys of the attempt's ConfigMap.
 const JOB_FILE: &str = "job.yaml";
@@ -68,7 +83,7 @@ impl Blueprint {
         let template = job.spec.template.as_ref().map(|template| template.0.clone()).unwrap_or_default();
         let claim = job.spec.storage.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.clone());
         let built_in = job.spec.trainer.kind == TrainerType::BuiltIn;
-        let mut blueprint = Blueprint { attempt, stages, built_in, job_file, claim, template };
+        let mut blueprint = Blueprint { attempt, stages, built_in, job_file, claim, gang: None, template };
         pod::resolve_image(&mut blueprint.template, image);
         Ok(blueprint)
     }
@@ -86,6 +101,7 @@ pub fn config_map(owner: &Owner, blueprint: &Blueprint) -> Value {
         "stages": blueprint.stages,
         "builtIn": blueprint.built_in,
         "claim": blueprint.claim,
+        "gang": blueprint.gang.map(Gang::api_version),
         "template": blueprint.template,
     });
     json!({
@@ -114,6 +130,7 @@ pub fn read_config_map(config_map: &Value) -> Result<Blueprint, BuildError> {
         built_in: kept["builtIn"].as_bool().ok_or_else(|| wrong("names no trainer"))?,
         job_file: text(JOB_FILE)?.to_owned(),
         claim: kept["claim"].as_str().map(str::to_owned),
+        gang: kept["gang"].as_str().and_then(Gang::from_api_version),
         template,
     })
 }

@@ -5,9 +5,11 @@ use serde_json::{Map, Value, json};
 use super::Owner;
 
 /// The job's UID: what selects its objects, also when another job had the same name.
-const JOB_UID: &str = "stagecoach.dev/job-uid";
-const JOB: &str = "stagecoach.dev/job";
-const ATTEMPT: &str = "stagecoach.dev/attempt";
+pub const JOB_UID: &str = "stagecoach.dev/job-uid";
+/// The job's name.
+pub const JOB: &str = "stagecoach.dev/job";
+/// The attempt.
+pub const ATTEMPT: &str = "stagecoach.dev/attempt";
 const STAGE: &str = "stagecoach.dev/stage";
 
 /// A pod of an attempt.
@@ -22,6 +24,11 @@ pub fn service_name(owner: &Owner) -> String {
 
 /// The ConfigMap of an attempt.
 pub fn config_map_name(owner: &Owner, attempt: u64) -> String {
+    format!("{}-{attempt}", owner.name)
+}
+
+/// The PodGroup of an attempt.
+pub fn pod_group_name(owner: &Owner, attempt: u64) -> String {
     format!("{}-{attempt}", owner.name)
 }
 

@@ -53,6 +53,11 @@ pub fn pod(owner: &Owner, blueprint: &Blueprint, stage: u32) -> Value {
     let theirs = object(template.get("metadata"));
     let mut all_labels = object(theirs.get("labels"));
     all_labels.extend(labels(owner, Some(*attempt), Some(stage)));
+    let mut annotations = object(theirs.get("annotations"));
+    if let Some(gang) = blueprint.gang {
+        let group = names::pod_group_name(owner, *attempt);
+        gang.join(&group, &mut all_labels, &mut annotations, &mut spec);
+    }
     json!({
         "apiVersion": "v1",
         "kind": "Pod",
@@ -60,7 +65,7 @@ pub fn pod(owner: &Owner, blueprint: &Blueprint, stage: u32) -> Value {
             "name": pod_name(owner, stage, *attempt),
             "namespace": owner.namespace,
             "labels": all_labels,
-            "annotations": object(theirs.get("annotations")),
+            "annotations": annotations,
             "ownerReferences": [names::owner_reference(owner)],
         },
         "spec": spec,

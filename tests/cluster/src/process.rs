@@ -10,13 +10,16 @@ use std::sync::mpsc::{Sender, channel};
 
 /// A running process. Killed and waited for when dropped; killed by the kernel when the test dies.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub struct Process {
     child: Child,
 }
 
 impl Process {
     /// Starts `command`, its output appended to `log`.
-    pub(crate) fn start(mut command: Command, log: &Path) -> io::Result<Process> {
+    ///
+    /// # Errors
+    /// If the file can't be opened or the program can't be started.
+    pub fn start(mut command: Command, log: &Path) -> io::Result<Process> {
         let file = File::options().create(true).append(true).open(log)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         // Ctrl-C at the terminal is for the test, which ends its processes itself
@@ -24,23 +27,27 @@ impl Process {
         Ok(Process { child: spawn(command)? })
     }
 
-    pub(crate) fn id(&self) -> u32 {
+    /// Its id.
+    pub fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// How it ended, if it did.
-    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+    ///
+    /// # Panics
+    /// If it can't be waited for.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
 
     /// Sends a signal.
-    pub(crate) fn signal(&self, signal: i32) {
+    pub fn signal(&self, signal: i32) {
         // SAFETY: a plain system call; the process is not waited for yet, so that the id is still its own.
         unsafe { libc::kill(self.id() as i32, signal) };
     }
 
     /// Kills it and waits for its end.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

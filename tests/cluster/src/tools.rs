@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 /// The folder, if not the newest in the cache.
 const FOLDER: &str = "STAGECOACH_CLUSTER_TOOLS";
 /// Without these a folder is not complete.
-const NEEDED: [&str; 5] = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
+const NEEDED: [&str; 6] = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "helm"];
 
 /// The program `name`.
 ///

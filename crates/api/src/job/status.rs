@@ -1,7 +1,7 @@
 //! `status`: what the operator found. Everything has a default and unknown fields are tolerated, since an older reader may
 //! meet a newer writer. Measured values are strings; times are RFC 3339 in UTC.
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use super::Measured;
@@ -48,10 +48,19 @@ pub struct PipelineJobStatus {
     /// The root cause of the last failure, not the neighbours that it took down.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<LastFailure>,
+    /// What the operator remembers from one decision to the next. Nobody else should read or write it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "record")]
+    pub record: Option<serde_json::Value>,
     /// Accepted, Scheduled, Running, Progressing, CheckpointsHealthy, Suspended, Complete, Failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+}
+
+/// An object whose inside is the operator's own matter.
+fn record(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
 }
 
 spelled! {

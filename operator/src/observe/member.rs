@@ -6,7 +6,7 @@ use stagecoach_lifecycle::{Exit, External, Member, MemberState, Report, Time};
 
 /// What keeps a pod from running, for people: shown at once, long before anything times out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub(crate) struct Trouble {
     /// One word, such as `ImagePullBackOff` or `Unschedulable`.
     pub reason: String,
     /// The cluster's own sentence.
@@ -14,7 +14,7 @@ pub struct Trouble {
 }
 
 /// The member that `pod` is; none if it is no pod of an attempt.
-pub fn member(pod: &Value) -> Option<Member> {
+pub(crate) fn member(pod: &Value) -> Option<Member> {
     let label = |name: &str| pod["metadata"]["labels"][format!("stagecoach.dev/{name}")].as_str();
     let (stage, attempt) = (label("stage")?.parse().ok()?, label("attempt")?.parse().ok()?);
     let (state, at) = state(pod);
@@ -22,7 +22,7 @@ pub fn member(pod: &Value) -> Option<Member> {
 }
 
 /// Why a pod that should start does not, if the cluster says so.
-pub fn trouble(pod: &Value) -> Option<Trouble> {
+pub(crate) fn trouble(pod: &Value) -> Option<Trouble> {
     let told = |reason: &Value, message: &Value| Trouble {
         reason: reason.as_str().unwrap_or("Waiting").to_owned(),
         message: message.as_str().unwrap_or_default().to_owned(),

@@ -1,0 +1,60 @@
+{{- define "stagecoach.name" -}}
+{{- .Values.fullnameOverride | default (printf "%s-operator" .Release.Name) | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "stagecoach.account" -}}
+{{- .Values.serviceAccount.name | default (include "stagecoach.name" .) -}}
+{{- end -}}
+
+{{- define "stagecoach.selector" -}}
+app.kubernetes.io/name: stagecoach
+app.kubernetes.io/component: operator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "stagecoach.labels" -}}
+{{ include "stagecoach.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "stagecoach.metadata" -}}
+name: {{ include "stagecoach.name" . }}
+namespace: {{ .Release.Namespace }}
+labels:
+  {{- include "stagecoach.labels" . | nindent 2 }}
+{{- end -}}
+
+{{- /* What all trainer pods are labelled with by the operator. */ -}}
+{{- define "stagecoach.trainers" -}}
+app.kubernetes.io/name: stagecoach
+app.kubernetes.io/component: trainer
+{{- end -}}
+
+{{- /* Takes {image, version}. A digest says more than a tag. */ -}}
+{{- define "stagecoach.image" -}}
+{{- if .image.digest -}}
+{{ .image.repository }}@{{ .image.digest }}
+{{- else -}}
+{{ .image.repository }}:{{ .image.tag | default .version }}
+{{- end -}}
+{{- end -}}
+
+{{- define "stagecoach.operatorImage" -}}
+{{- include "stagecoach.image" (dict "image" .Values.image "version" .Chart.AppVersion) -}}
+{{- end -}}
+
+{{- define "stagecoach.trainerImage" -}}
+{{- $image := empty .Values.trainerImage.repository | ternary .Values.image .Values.trainerImage -}}
+{{- include "stagecoach.image" (dict "image" $image "version" .Chart.AppVersion) -}}
+{{- end -}}
+
+{{- /* Who may read the trainers' status port, for the jobs' policies. The kubelet fills in the namespace, so that it stays
+right when kustomize moves the operator. */ -}}
+{{- define "stagecoach.readers" -}}
+{{- $namespace := dict "matchLabels" (dict "kubernetes.io/metadata.name" "$(POD_NAMESPACE)") -}}
+{{- $pods := dict "matchLabels" (include "stagecoach.selector" . | fromYaml) -}}
+{{- $operator := dict "namespaceSelector" $namespace "podSelector" $pods -}}
+{{- concat (list $operator) .Values.scrapers | toJson -}}
+{{- end -}}

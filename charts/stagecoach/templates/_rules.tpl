@@ -1,0 +1,43 @@
+{{- /* Everything that the operator does with the API, and why. It reads no Secret, and no verb or resource is a wildcard. */ -}}
+{{- define "stagecoach.rules" -}}
+# the jobs themselves; deleted when ttlSecondsAfterFinished says so
+- apiGroups: [stagecoach.dev]
+  resources: [pipelinejobs]
+  verbs: [get, list, watch, delete]
+# what became of them
+- apiGroups: [stagecoach.dev]
+  resources: [pipelinejobs/status]
+  verbs: [update, patch]
+# to own pods with blockOwnerDeletion where OwnerReferencesPermissionEnforcement is on; no finalizer is ever set
+- apiGroups: [stagecoach.dev]
+  resources: [pipelinejobs/finalizers]
+  verbs: [update]
+# one per stage: made, watched and deleted, never changed
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, delete]
+# the tail of a failed stage's log, for status.lastFailure
+- apiGroups: [""]
+  resources: [pods/log]
+  verbs: [get]
+# the name in front of stage 0, turned to the next attempt's pod
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, create, update]
+# what an attempt is made from; immutable, and deleted with its attempt
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, list, create, delete]
+# who may talk to the job's pods
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, create, update]
+# all stages at once or none, one per attempt: Kubernetes' own, Volcano's, and the coscheduling plugin's
+- apiGroups: [scheduling.k8s.io, scheduling.volcano.sh, scheduling.x-k8s.io]
+  resources: [podgroups]
+  verbs: [get, create, delete]
+# what `kubectl describe` shows; repeated ones are counted by a patch
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+{{- end -}}

@@ -1,0 +1,67 @@
+//! Carrying out what was decided. Every write may be repeated: a crash between any two of them changes nothing.
+
+mod create;
+mod gangs;
+mod start;
+
+use futures::future::try_join_all;
+use kube::api::{DeleteParams, Preconditions};
+use stagecoach_lifecycle::Action;
+
+pub(crate) use create::Kinds;
+pub(crate) use gangs::Gangs;
+
+use crate::job::Job;
+use crate::observe::{Look, Trouble};
+use crate::settings::Settings;
+
+/// Why an action was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApplyError {
+    /// The API server could not be asked, or something changed meanwhile: try again.
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    /// The cluster refuses: its users must change something.
+    #[error("{}: {}", .0.reason, .0.message)]
+    Refused(Trouble),
+}
+
+/// Carries out `actions`, in their order.
+///
+/// # Errors
+/// The first that fails; what follows it is decided anew.
+pub(crate) async fn apply(
+    kinds: &Kinds,
+    gangs: &Gangs,
+    settings: &Settings,
+    job: &Job,
+    look: &Look,
+    actions: &[Action],
+) -> Result<(), ApplyError> {
+    for action in actions {
+        match *action {
+            Action::StartAttempt { number, stages } => {
+                start::start(kinds, gangs, settings, job, look, number, stages).await?
+            }
+            Action::DeleteMembers { attempt, grace } => delete(kinds, look, attempt, grace).await?,
+            // a pod that was asked to leave is killed by its kubelet; on a dead node nobody can
+            Action::KillMembers { .. } => {}
+        }
+    }
+    Ok(())
+}
+
+/// Asks the pods of an attempt to leave, and removes those that have ended.
+async fn delete(kinds: &Kinds, look: &Look, attempt: u64, grace: u64) -> kube::Result<()> {
+    let there = look.of(attempt).filter(|pod| !pod.gone && pod.object["metadata"]["deletionTimestamp"].is_null());
+    let each = there.map(async |pod| {
+        let mut how = DeleteParams::default().grace_period(u32::try_from(grace).unwrap_or(u32::MAX));
+        // this pod and no later one of its name
+        how.preconditions = Some(Preconditions { uid: Some(pod.uid().to_owned()), ..Preconditions::default() });
+        match kinds.pods.delete(pod.name(), &how).await {
+            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
+            other => other.map(drop),
+        }
+    });
+    try_join_all(each).await.map(drop)
+}

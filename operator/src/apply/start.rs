@@ -1,0 +1,74 @@
+//! Starting an attempt: what its pods need, then the pods.
+
+use futures::future::try_join_all;
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams};
+use stagecoach_api::job::NetworkPolicyMode;
+
+use super::create::{create, ensure};
+use super::{ApplyError, Gangs, Kinds};
+use crate::build::{self, Blueprint, Gang};
+use crate::job::Job;
+use crate::observe::{Look, to_value};
+use crate::settings::Settings;
+
+/// Creates what is missing of attempt `number`. Its pods are made from its ConfigMap, which is never written again: no
+/// attempt mixes two versions of a spec, or two default images.
+pub(super) async fn start(
+    kinds: &Kinds,
+    gangs: &Gangs,
+    settings: &Settings,
+    job: &Job,
+    look: &Look,
+    number: u64,
+    stages: u32,
+) -> Result<(), ApplyError> {
+    let owner = &job.owner;
+    let first = number == 1;
+    if job.job.spec.network_policy.mode == NetworkPolicyMode::Restricted {
+        let policy = build::network_policy(owner, settings.readers());
+        ensure(&kinds.network_policies, owner, &policy, "ingress", first).await?;
+    }
+    ensure(&kinds.services, owner, &build::service(owner, number), "selector", first).await?;
+    let blueprint = Blueprint::new(&job.job, number, stages, &settings.trainer_image);
+    let mut blueprint = blueprint.map_err(|e| ApplyError::Refused(e.into()))?;
+    blueprint.gang = gangs.choose(&kinds.client, job.job.spec.scheduling.gang).await?;
+    let kept = create(&kinds.config_maps, owner, &build::config_map(owner, &blueprint)).await?;
+    let blueprint = build::read_config_map(&kept).map_err(|e| ApplyError::Refused(e.into()))?;
+    if let Some(gang) = blueprint.gang {
+        create(&pod_groups(kinds, gang), owner, &build::pod_group(owner, gang, number, stages)).await?;
+    }
+    // before the pods: once they are all there, nobody comes here again
+    if !first {
+        sweep(kinds, job, &blueprint).await?;
+    }
+    let missing = (0..stages).filter(|stage| look.of(number).all(|pod| pod.member.stage != *stage));
+    let pods: Vec<_> = missing.map(|stage| build::pod(owner, &blueprint, stage)).collect();
+    try_join_all(pods.iter().map(|pod| create(&kinds.pods, owner, pod))).await?;
+    Ok(())
+}
+
+/// Removes the blueprints and PodGroups of attempts that are over.
+async fn sweep(kinds: &Kinds, job: &Job, now: &Blueprint) -> Result<(), ApplyError> {
+    let selector = format!("{}={},{}!={}", build::JOB_UID, job.owner.uid, build::ATTEMPT, now.attempt);
+    for old in kinds.config_maps.list(&ListParams::default().labels(&selector)).await?.items {
+        let then = build::read_config_map(&to_value(&old)).ok();
+        if let Some((gang, attempt)) = then.and_then(|then| Some((then.gang?, then.attempt))) {
+            remove(&pod_groups(kinds, gang), &build::pod_group_name(&job.owner, attempt)).await?;
+        }
+        // last: it tells what else there is
+        remove(&kinds.config_maps, &old.metadata.name.unwrap_or_default()).await?;
+    }
+    Ok(())
+}
+
+async fn remove(api: &Api<DynamicObject>, name: &str) -> kube::Result<()> {
+    match api.delete(name, &DeleteParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+fn pod_groups(kinds: &Kinds, gang: Gang) -> Api<DynamicObject> {
+    let (group, version) = gang.api_version().split_once('/').unwrap_or_default();
+    kinds.of(&ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, "PodGroup")))
+}

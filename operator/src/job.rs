@@ -1,0 +1,123 @@
+//! A PipelineJob as the API server has it, read part by part: an unreadable spec is a sentence, never an error.
+
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::{Resource, ResourceExt};
+use serde_json::Value;
+use stagecoach_api::job::Phase;
+use stagecoach_api::{PipelineJob, PipelineJobSpec, PipelineJobStatus};
+use stagecoach_lifecycle::{Desired, State};
+
+use crate::build::Owner;
+
+/// Who is to run a job that names nobody.
+pub(crate) const MANAGER: &str = "stagecoach.dev/operator";
+
+/// The parts of the spec that a running attempt has read and can't adopt.
+const READ_AT_START: [&str; 8] =
+    ["trainer", "model", "data", "training", "pipeline", "checkpoint", "storage", "template"];
+
+/// The kind, for the API.
+pub(crate) fn resource() -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk("stagecoach.dev", "v1alpha1", "PipelineJob"))
+}
+
+/// A job, and what was recorded about it.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    /// Who owns what is made for it.
+    pub owner: Owner,
+    /// The job itself, without status.
+    pub job: PipelineJob,
+    /// Raised with every change of the spec.
+    pub generation: i64,
+    /// What was reported last.
+    pub status: PipelineJobStatus,
+    /// What was decided last.
+    pub state: State,
+    /// What identifies those parts of the spec that a running attempt can't adopt.
+    revision: u64,
+}
+
+/// Why a job can't be acted on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unusable {
+    /// Its owner must change the spec.
+    Spec(String),
+    /// The record in the status is not one of this operator's.
+    Record(String),
+}
+
+/// Whose a job is: `spec.managedBy`, read without the rest.
+pub(crate) fn is_ours(object: &DynamicObject) -> bool {
+    object.data["spec"]["managedBy"].as_str().unwrap_or(MANAGER) == MANAGER
+}
+
+/// The status; what can't be read of it counts as never written.
+pub(crate) fn status(object: &DynamicObject) -> PipelineJobStatus {
+    serde_json::from_value(object.data["status"].clone()).unwrap_or_default()
+}
+
+/// The phase, from the status alone.
+pub(crate) fn phase(object: &DynamicObject) -> Option<Phase> {
+    serde_json::from_value(object.data["status"]["phase"].clone()).ok()
+}
+
+/// The job that `object` is.
+///
+/// # Errors
+/// A sentence that says what to change.
+pub(crate) fn read(object: &DynamicObject) -> Result<Job, Unusable> {
+    let meta = object.meta();
+    let spec = &object.data["spec"];
+    let read: PipelineJobSpec = serde_json::from_value(spec.clone()).map_err(|e| {
+        Unusable::Spec(format!("spec can't be read: {e}; change it, or use the CRD of this operator's version"))
+    })?;
+    let mut job = PipelineJob::new(object.name_any(), read);
+    job.metadata.namespace = meta.namespace.clone();
+    job.metadata.uid = meta.uid.clone();
+    job.metadata.generation = meta.generation;
+    let problems = job.validate();
+    if !problems.is_empty() {
+        let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        return Err(Unusable::Spec(told.join("; ")));
+    }
+    let status = status(object);
+    let state = match &status.record {
+        None => State::default(),
+        Some(record) => serde_json::from_value(record.clone()).map_err(|e| {
+            Unusable::Record(format!(
+                "status.record can't be read ({e}): it was written by another version of the operator"
+            ))
+        })?,
+    };
+    let owner = Owner {
+        name: object.name_any(),
+        namespace: meta.namespace.clone().unwrap_or_default(),
+        uid: meta.uid.clone().unwrap_or_default(),
+    };
+    let generation = meta.generation.unwrap_or_default();
+    let same = status.attempt.as_ref().is_some_and(|attempt| attempt.generation == Some(generation));
+    // as long as the user changed nothing, a new operator's defaults are no change either
+    let revision = if same { state.attempt.revision } else { revision(spec) };
+    Ok(Job { owner, job, generation, status, state, revision })
+}
+
+impl Job {
+    /// What the user wants.
+    pub(crate) fn desired(&self) -> Desired {
+        let spec = &self.job.spec;
+        Desired { stages: spec.stages, revision: self.revision, suspend: spec.suspend }
+    }
+}
+
+/// A number below 2^53, which JSON holds exactly.
+fn revision(spec: &Value) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    for part in READ_AT_START {
+        hasher.update(spec[part].to_string().as_bytes());
+        hasher.update(b"\n");
+    }
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+    u64::from_le_bytes(bytes) >> 11
+}

@@ -1,0 +1,288 @@
+//! One job, once: look, decide, record, tell, act.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use kube::api::{DeleteParams, DynamicObject, LogParams, PostParams, Preconditions};
+use kube::runtime::controller;
+use kube::runtime::events::Recorder;
+use kube::{Client, Resource, ResourceExt};
+use stagecoach_api::PipelineJobStatus;
+use stagecoach_api::contract::CONTAINER_NAME;
+use stagecoach_api::job::Phase;
+use stagecoach_lifecycle::{Action, Decision, Time, decide};
+
+use crate::apply::{ApplyError, Gangs, Kinds, apply};
+use crate::job::{self, Job, Unusable};
+use crate::observe::{Endings, Look, Polls, Trouble, now};
+use crate::report::{self, Facts};
+use crate::settings::Settings;
+use crate::telemetry::Telemetry;
+
+/// A look at a job that nothing happens to.
+const IDLE: Duration = Duration::from_secs(300);
+/// After a refusal that somebody must do something about.
+const REFUSED: Duration = Duration::from_secs(5);
+/// What a look may take, answers that never come included: whatever was written is found the next time.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// After a conflict: what the watch knows is about to be newer.
+const CONFLICT: Duration = Duration::from_millis(50);
+/// Lines and bytes of a log that go into the status.
+const TAIL: (i64, i64) = (20, 2048);
+
+/// What all reconciles share.
+pub(crate) struct Context {
+    /// The API.
+    pub client: Client,
+    /// How the operator is run.
+    pub settings: Settings,
+    /// How pods ended.
+    pub endings: Endings,
+    /// Which schedulers there are.
+    gangs: Gangs,
+    /// What stages 0 said.
+    pub polls: Polls,
+    /// What is counted.
+    pub telemetry: Telemetry,
+    /// Tells events.
+    pub recorder: Recorder,
+    /// By job UID: what was refused last, and how often in a row the API failed.
+    hurdles: Mutex<HashMap<String, Hurdle>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Hurdle {
+    refused: Option<Trouble>,
+    failures: u32,
+}
+
+/// Why a reconcile must be tried again.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReconcileError {
+    /// The API server took too long.
+    #[error("no answer within {} s", PATIENCE.as_secs())]
+    Late,
+    /// What was read is out of date.
+    #[error("the job changed meanwhile")]
+    Outdated,
+    /// The API server's.
+    #[error("{}", told(.0))]
+    Api(#[from] kube::Error),
+}
+
+/// The API server's own sentence, if it gave one.
+fn told(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => {
+            format!("the API server answered {} {}: {}", status.code, status.reason, status.message)
+        }
+        other => other.to_string(),
+    }
+}
+
+impl Context {
+    /// With nothing known yet.
+    pub(crate) fn new(client: Client, settings: Settings, recorder: Recorder) -> Context {
+        let polls = Polls::new(settings.poll());
+        let (endings, telemetry, hurdles) = (Endings::default(), Telemetry::default(), Mutex::default());
+        Context { client, settings, endings, gangs: Gangs::default(), polls, telemetry, recorder, hurdles }
+    }
+
+    fn hurdle<T>(&self, uid: &str, with: impl FnOnce(&mut Hurdle) -> T) -> T {
+        let mut all = self.hurdles.lock().unwrap_or_else(PoisonError::into_inner);
+        with(all.entry(uid.to_owned()).or_default())
+    }
+
+    /// Forgets the jobs that are not in `living`.
+    pub(crate) fn retain(&self, living: &dyn Fn(&str) -> bool) {
+        self.endings.retain(living);
+        self.polls.retain(living);
+        self.hurdles.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| living(uid));
+    }
+}
+
+/// Brings one job a step further.
+///
+/// # Errors
+/// What makes it worth another try.
+pub(crate) async fn reconcile(
+    object: Arc<DynamicObject>,
+    context: Arc<Context>,
+) -> Result<controller::Action, ReconcileError> {
+    let started = Instant::now();
+    let result = tokio::time::timeout(PATIENCE, step(&object, &context)).await.unwrap_or(Err(ReconcileError::Late));
+    context.telemetry.reconciled(started.elapsed(), result.as_ref().err().map(reason));
+    if result.is_ok() {
+        context.hurdle(&object.uid().unwrap_or_default(), |hurdle| hurdle.failures = 0);
+    }
+    result
+}
+
+fn reason(error: &ReconcileError) -> &'static str {
+    match error {
+        ReconcileError::Late => "Late",
+        ReconcileError::Outdated => "Conflict",
+        ReconcileError::Api(kube::Error::Api(status)) if status.code == 409 => "Conflict",
+        ReconcileError::Api(kube::Error::Api(_)) => "Refused",
+        ReconcileError::Api(_) => "Unreachable",
+    }
+}
+
+/// When to try again.
+pub(crate) fn error_policy(
+    object: Arc<DynamicObject>,
+    error: &ReconcileError,
+    context: Arc<Context>,
+) -> controller::Action {
+    if reason(error) == "Conflict" {
+        return controller::Action::requeue(CONFLICT);
+    }
+    let failures = context.hurdle(&object.uid().unwrap_or_default(), |hurdle| {
+        hurdle.failures = hurdle.failures.saturating_add(1);
+        hurdle.failures
+    });
+    let wait = Duration::from_millis(250).saturating_mul(1 << failures.min(5));
+    tracing::warn!(job = object.name_any(), namespace = object.namespace(), ?wait, "reconcile failed: {error}");
+    controller::Action::requeue(wait)
+}
+
+async fn step(object: &DynamicObject, context: &Context) -> Result<controller::Action, ReconcileError> {
+    let idle = controller::Action::requeue(IDLE);
+    if !job::is_ours(object) || object.meta().deletion_timestamp.is_some() {
+        return Ok(idle);
+    }
+    let kinds = Kinds::new(&context.client, &object.namespace().unwrap_or_default());
+    let job = match job::read(object) {
+        Ok(job) => job,
+        Err(unusable) => {
+            refuse(object, &kinds, &unusable).await?;
+            return Ok(idle);
+        }
+    };
+    let look = Look::at(&job, &kinds.pods, &context.endings, &context.polls).await?;
+    let present = now();
+    let decision = decide(&look.observed(&job), present);
+    let uid = &job.owner.uid;
+    let refused = context.hurdle(uid, |hurdle| hurdle.refused.clone());
+    let log_tail = match report::new_failure(&job, &decision) {
+        Some(failure) => log_tail(&kinds, &look, failure.stage).await,
+        None => None,
+    };
+    let facts =
+        Facts { job: &job, look: &look, decision: &decision, refused: refused.as_ref(), log_tail, now: present };
+    let status = report::status(&facts);
+    let wrote = status != job.status;
+    if wrote {
+        write(object, &kinds, &status).await?;
+        context.telemetry.recorded(&facts, &status);
+        publish(context, &facts, &status).await;
+    }
+    let starts = decision.actions.iter().any(|action| matches!(action, Action::StartAttempt { .. }));
+    if starts && !wrote && !is_current(&job, &kinds).await? {
+        return Err(ReconcileError::Outdated);
+    }
+    let trouble = match apply(&kinds, &context.gangs, &context.settings, &job, &look, &decision.actions).await {
+        Ok(()) => None,
+        Err(ApplyError::Refused(trouble)) => Some(trouble),
+        Err(ApplyError::Api(error)) => return Err(error.into()),
+    };
+    let new = context.hurdle(uid, |hurdle| std::mem::replace(&mut hurdle.refused, trouble.clone())) != trouble;
+    if trouble.is_some() {
+        // at once if it is news, to tell it
+        return Ok(controller::Action::requeue(if new { CONFLICT } else { REFUSED }));
+    }
+    if let Some(left) = time_to_live(&job, &status, present) {
+        if left.is_zero() {
+            delete(&job, &kinds).await?;
+            return Ok(idle);
+        }
+        return Ok(controller::Action::requeue(left));
+    }
+    Ok(controller::Action::requeue(next(&decision, &look, context, present)))
+}
+
+/// When to look again if nothing happens.
+fn next(decision: &Decision, look: &Look, context: &Context, present: Time) -> Duration {
+    let wake = decision.wake.map(|wake| Duration::from_millis(wake.0.saturating_sub(present.0)));
+    let alive = matches!(decision.phase, Phase::Starting | Phase::Running | Phase::Draining) && !look.pods.is_empty();
+    let poll = alive.then(|| context.polls.every());
+    [wake, poll].into_iter().flatten().min().unwrap_or(IDLE).min(IDLE)
+}
+
+/// One write, against the version that was read.
+async fn write(object: &DynamicObject, kinds: &Kinds, status: &PipelineJobStatus) -> Result<(), ReconcileError> {
+    let mut written = object.clone();
+    written.data["status"] = serde_json::to_value(status).map_err(kube::Error::SerdeError)?;
+    kinds.jobs.replace_status(&object.name_any(), &PostParams::default(), &written).await?;
+    Ok(())
+}
+
+/// Tells the user what to change. Pods that run stay as they are.
+async fn refuse(object: &DynamicObject, kinds: &Kinds, unusable: &Unusable) -> Result<(), ReconcileError> {
+    let old = job::status(object);
+    let (reason, message) = match unusable {
+        Unusable::Spec(message) => ("InvalidSpec", message),
+        Unusable::Record(message) => ("UnknownRecord", message),
+    };
+    let generation = object.meta().generation.unwrap_or_default();
+    let mut status = old.clone();
+    status.observed_generation = Some(generation);
+    status.phase = Some(old.phase.unwrap_or_default());
+    status.conditions = report::refused(&old.conditions, reason, message, generation, now());
+    if status == old {
+        return Ok(());
+    }
+    tracing::info!(job = object.name_any(), namespace = object.namespace(), "not accepted: {message}");
+    write(object, kinds, &status).await
+}
+
+/// Whether what was decided last is still what is recorded: a watch may lag behind.
+async fn is_current(job: &Job, kinds: &Kinds) -> Result<bool, ReconcileError> {
+    let live = kinds.jobs.get_opt(&job.owner.name).await?;
+    Ok(live.is_some_and(|live| {
+        live.uid().as_deref() == Some(job.owner.uid.as_str()) && job::status(&live).record == job.status.record
+    }))
+}
+
+/// The end of the log of the stage that failed.
+async fn log_tail(kinds: &Kinds, look: &Look, stage: Option<u32>) -> Option<String> {
+    let attempt = look.pods.iter().map(|pod| pod.member.attempt).max()?;
+    let pod = look.of(attempt).find(|pod| Some(pod.member.stage) == stage && !pod.gone)?;
+    let how = LogParams {
+        container: Some(CONTAINER_NAME.into()),
+        tail_lines: Some(TAIL.0),
+        limit_bytes: Some(TAIL.1),
+        ..LogParams::default()
+    };
+    let logs = tokio::time::timeout(Duration::from_secs(3), kinds.logs.logs(pod.name(), &how)).await;
+    logs.ok()?.ok().filter(|log| !log.is_empty())
+}
+
+async fn publish(context: &Context, facts: &Facts<'_>, status: &PipelineJobStatus) {
+    for event in report::events(facts, status) {
+        let owner = &facts.job.owner;
+        tracing::info!(job = owner.name, namespace = owner.namespace, reason = event.reason, "{}", event.note);
+        if let Err(error) = context.recorder.publish(&event.published(), &report::reference(owner)).await {
+            tracing::debug!("an event was not published: {error}");
+        }
+    }
+}
+
+/// What is left of a finished job's time to live; none if it lives on.
+fn time_to_live(job: &Job, status: &PipelineJobStatus, present: Time) -> Option<Duration> {
+    let seconds = job.job.spec.ttl_seconds_after_finished?;
+    let ended: jiff::Timestamp = status.completion_time.as_ref()?.parse().ok()?;
+    let due = Time(u64::try_from(ended.as_millisecond()).ok()?).plus_seconds(seconds);
+    Some(Duration::from_millis(due.0.saturating_sub(present.0)))
+}
+
+/// Deletes the job: what it owns goes after it.
+async fn delete(job: &Job, kinds: &Kinds) -> Result<(), ReconcileError> {
+    let mut how = DeleteParams::background();
+    how.preconditions = Some(Preconditions { uid: Some(job.owner.uid.clone()), ..Preconditions::default() });
+    match kinds.jobs.delete(&job.owner.name, &how).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        other => Ok(other.map(drop)?),
+    }
+}

@@ -1,0 +1,136 @@
+//! The conditions: one aspect each, true or false with a reason and a sentence.
+
+use stagecoach_api::PipelineJobStatus;
+use stagecoach_api::job::{Condition, Phase};
+use stagecoach_lifecycle::{Doing, FailReason, MemberState, Outcome};
+
+use super::{Facts, pod_trouble, stamp};
+use crate::observe::Trouble;
+use stagecoach_lifecycle::Time;
+
+/// Whether it is so, why in one word, and a sentence.
+type Told = (&'static str, String, String);
+
+fn told(status: &'static str, reason: impl Into<String>, message: impl Into<String>) -> Told {
+    (status, reason.into(), message.into())
+}
+
+/// All conditions, of which those that did not change keep their time.
+pub(super) fn conditions(facts: &Facts, new: &PipelineJobStatus) -> Vec<Condition> {
+    let phase = facts.decision.phase;
+    let aspects = [
+        ("Accepted", told("True", "Valid", "the job is valid")),
+        ("Scheduled", scheduled(facts)),
+        ("Running", running(facts, new)),
+        ("Progressing", progressing(facts)),
+        ("CheckpointsHealthy", checkpoints(facts, new)),
+        (
+            "Suspended",
+            match phase {
+                Phase::Suspended => told("True", "Suspended", "the job is suspended"),
+                _ => told("False", "NotSuspended", "the job is not suspended"),
+            },
+        ),
+        (
+            "Complete",
+            match phase {
+                Phase::Complete => told("True", "Complete", "training is complete"),
+                _ => told("False", "NotComplete", "training is not complete"),
+            },
+        ),
+        ("Failed", failed(facts)),
+    ];
+    let old = &facts.job.status.conditions;
+    aspects.into_iter().map(|(kind, told)| condition(kind, told, old, facts.job.generation, facts.now)).collect()
+}
+
+/// The conditions of a job that can't be acted on: all others stay as they are.
+pub(crate) fn refused(old: &[Condition], reason: &str, message: &str, generation: i64, now: Time) -> Vec<Condition> {
+    let accepted = condition("Accepted", told("False", reason, message), old, generation, now);
+    std::iter::once(accepted).chain(old.iter().filter(|other| other.kind != "Accepted").cloned()).collect()
+}
+
+fn condition(kind: &str, (status, reason, message): Told, old: &[Condition], generation: i64, now: Time) -> Condition {
+    let before = old.iter().find(|condition| condition.kind == kind && condition.status == status);
+    let since = before.and_then(|condition| condition.last_transition_time.clone());
+    Condition {
+        kind: kind.into(),
+        status: status.into(),
+        observed_generation: Some(generation),
+        last_transition_time: since.or_else(|| Some(stamp(now))),
+        reason,
+        message,
+    }
+}
+
+fn scheduled(facts: &Facts) -> Told {
+    let attempt = facts.decision.state.attempt;
+    let Doing::Running { created, .. } = facts.decision.state.doing else {
+        return told("False", "NotWanted", "no pods are wanted");
+    };
+    if let Some(Trouble { reason, message }) = facts.refused {
+        return told("False", reason.clone(), message.clone());
+    }
+    if let Some((pod, Trouble { reason, message })) = pod_trouble(facts.look, attempt.number) {
+        return told("False", reason, format!("pod {pod}: {message}"));
+    }
+    let pending = facts.look.of(attempt.number).filter(|pod| pod.member.state == MemberState::Pending).count();
+    match pending {
+        0 if created => told("True", "AllScheduled", "all pods have a place"),
+        0 => told("False", "Creating", "pods are being created"),
+        n => told("False", "Waiting", format!("{n} of {} pods wait for a place or their image", attempt.stages)),
+    }
+}
+
+fn running(facts: &Facts, new: &PipelineJobStatus) -> Told {
+    let (ready, stages) = (new.ready_stages.unwrap_or_default(), facts.decision.state.attempt.stages);
+    match facts.decision.phase {
+        Phase::Running => told("True", "AllReady", format!("all {stages} stages are ready")),
+        phase => told("False", phase.to_string(), format!("{ready} of {stages} stages are ready")),
+    }
+}
+
+fn progressing(facts: &Facts) -> Told {
+    let alive = matches!(facts.decision.phase, Phase::Running | Phase::Starting | Phase::Draining);
+    let Some(polled) = facts.look.polled.as_ref().filter(|_| alive) else {
+        return match facts.decision.phase {
+            Phase::Running => told("Unknown", "NotHeard", "stage 0 was not heard yet"),
+            phase => told("False", phase.to_string(), "nothing is being trained"),
+        };
+    };
+    match (polled.answered, polled.is_training()) {
+        (false, _) => told("Unknown", "StatusUnreachable", "stage 0 does not answer: training may go on all the same"),
+        (true, true) => told("True", "Training", "steps are being trained"),
+        (true, false) => {
+            let doing = polled.status.phase.to_string();
+            let message = if polled.status.message.is_empty() { doing.clone() } else { polled.status.message.clone() };
+            told("True", doing, message)
+        }
+    }
+}
+
+fn checkpoints(facts: &Facts, new: &PipelineJobStatus) -> Told {
+    let off = facts.job.job.spec.checkpoint.every_steps == 0;
+    match &new.checkpoint {
+        Some(checkpoint) => told("True", "Committed", format!("step {} is committed", checkpoint.step)),
+        None if off => told("Unknown", "Off", "checkpoint.everySteps is 0: only the end is saved"),
+        None => told("Unknown", "NoneYet", "no checkpoint is committed yet"),
+    }
+}
+
+fn failed(facts: &Facts) -> Told {
+    let state = &facts.decision.state;
+    let Some(Outcome::Failed(reason)) = state.outcome() else {
+        return told("False", "NotFailed", "the job has not failed");
+    };
+    let cause = state.last_failure.as_ref().map(|failure| failure.message.clone()).unwrap_or_default();
+    let why = match reason {
+        FailReason::InvalidConfig => "a stage found the job invalid",
+        FailReason::ExitCodeRule => "a rule of restart.exitCodes says so",
+        FailReason::Deterministic => "the same failure came again at the same step",
+        FailReason::BudgetExhausted => "restart.maxRestarts is used up",
+        FailReason::DeadlineExceeded => "activeDeadlineSeconds have passed",
+    };
+    let message = if cause.is_empty() { why.to_owned() } else { format!("{why}: {cause}") };
+    told("True", format!("{reason:?}"), message)
+}

@@ -1,0 +1,92 @@
+//! Events: what happened, for `kubectl describe`. Told after the status has landed.
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::runtime::events::EventType;
+use stagecoach_api::PipelineJobStatus;
+use stagecoach_api::job::Phase;
+
+use super::Facts;
+use crate::build::Owner;
+
+/// One event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Event {
+    /// One word.
+    pub reason: &'static str,
+    /// A sentence.
+    pub note: String,
+    /// Whether something is wrong.
+    pub warning: bool,
+}
+
+/// What the step from the old status to `new` is worth telling.
+pub(crate) fn events(facts: &Facts, new: &PipelineJobStatus) -> Vec<Event> {
+    let (old, state) = (&facts.job.status, &facts.decision.state);
+    let mut all = Vec::new();
+    let mut tell = |reason, note: String, warning| all.push(Event { reason, note, warning });
+    if let Some(failure) = super::new_failure(facts.job, facts.decision) {
+        let stage = failure.stage.map(|stage| format!("stage {stage}: ")).unwrap_or_default();
+        tell(
+            "AttemptFailed",
+            format!("attempt {}: {stage}{}: {}", failure.attempt, failure.label(), failure.message),
+            true,
+        );
+    }
+    if state.attempt.number > facts.job.state.attempt.number {
+        let note = format!("attempt {} with {} stages", state.attempt.number, state.attempt.stages);
+        tell("AttemptStarted", note, false);
+    }
+    if new.phase != old.phase {
+        match facts.decision.phase {
+            Phase::Running => tell("Running", "all stages are ready".into(), false),
+            Phase::Draining => tell("Draining", "all stages were asked to save and leave".into(), false),
+            Phase::Suspended => tell("Suspended", "the job is suspended".into(), false),
+            Phase::Complete => tell("Complete", "training is complete".into(), false),
+            Phase::Failed => {
+                let why = new.conditions.iter().find(|condition| condition.kind == "Failed");
+                tell("Failed", why.map(|why| why.message.clone()).unwrap_or_default(), true);
+            }
+            Phase::Pending | Phase::Starting | Phase::Restarting => {}
+        }
+    }
+    let trouble = |status: &PipelineJobStatus| {
+        let scheduled = status.conditions.iter().find(|condition| condition.kind == "Scheduled");
+        scheduled
+            .filter(|condition| {
+                !["NotWanted", "Creating", "Waiting", "AllScheduled"].contains(&condition.reason.as_str())
+            })
+            .map(|c| (c.reason.clone(), c.message.clone()))
+    };
+    if let Some((reason, message)) =
+        trouble(new).filter(|(reason, _)| trouble(old).is_none_or(|(old, _)| old != *reason))
+    {
+        tell("NotScheduled", format!("{reason}: {message}"), true);
+    }
+    all
+}
+
+impl Event {
+    /// As the API has it; `cut` to the kilobyte it allows.
+    pub(crate) fn published(&self) -> kube::runtime::events::Event {
+        let note: String = self.note.chars().take(900).collect();
+        kube::runtime::events::Event {
+            type_: if self.warning { EventType::Warning } else { EventType::Normal },
+            reason: self.reason.into(),
+            note: Some(note),
+            action: "Reconcile".into(),
+            secondary: None,
+        }
+    }
+}
+
+/// The job, as an event refers to it.
+pub(crate) fn reference(owner: &Owner) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("stagecoach.dev/v1alpha1".into()),
+        kind: Some("PipelineJob".into()),
+        name: Some(owner.name.clone()),
+        namespace: Some(owner.namespace.clone()),
+        uid: Some(owner.uid.clone()),
+        ..ObjectReference::default()
+    }
+}

@@ -1,0 +1,188 @@
+//! What is told to the user: the status, written once, then events.
+
+mod conditions;
+mod events;
+
+use jiff::Timestamp;
+use stagecoach_api::PipelineJobStatus;
+use stagecoach_api::contract::StageStatus;
+use stagecoach_api::job::{AttemptStatus, LastFailure, Progress, RestartsStatus};
+use stagecoach_lifecycle::{Decision, Doing, Failure, MemberState, State, Time};
+
+pub(crate) use conditions::refused;
+pub(crate) use events::{events, reference};
+
+use crate::build;
+use crate::job::Job;
+use crate::observe::{Look, Polled, Trouble, trouble};
+
+/// Seconds between two writes that tell nothing but progress.
+const PROGRESS_EVERY: u64 = 15;
+
+/// What the status is made from.
+pub(crate) struct Facts<'a> {
+    /// The job, as it was when the decision was made.
+    pub job: &'a Job,
+    /// What was seen.
+    pub look: &'a Look,
+    /// What was decided.
+    pub decision: &'a Decision,
+    /// Why the last action was refused.
+    pub refused: Option<&'a Trouble>,
+    /// The end of the log of the stage that failed last, if that is new.
+    pub log_tail: Option<String>,
+    /// The present.
+    pub now: Time,
+}
+
+/// The status after a decision; equal to the old one if there is nothing to tell.
+pub(crate) fn status(facts: &Facts) -> PipelineJobStatus {
+    let Facts { job, look, decision, now, .. } = facts;
+    let (old, state) = (&job.status, &decision.state);
+    let attempt = state.attempt.number;
+    let count =
+        |wanted: fn(&MemberState) -> bool| look.of(attempt).filter(|pod| wanted(&pod.member.state)).count() as u32;
+    let exist = count(|state| !matches!(state, MemberState::Exited(_)));
+    let selector = build::pod_selector(&job.owner);
+    let selector: Vec<String> =
+        selector.iter().map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
+    let finished = state.outcome().is_some();
+    let polled = look.polled.as_ref().filter(|polled| polled.status.attempt == attempt);
+    let mut new = PipelineJobStatus {
+        observed_generation: Some(job.generation),
+        start_time: old.start_time.clone().or_else(|| state.started.map(stamp)),
+        completion_time: old.completion_time.clone().or_else(|| finished.then(|| stamp(*now))),
+        phase: Some(decision.phase),
+        stages: Some(exist),
+        ready_stages: Some(count(|state| *state == MemberState::Ready)),
+        selector: Some(selector.join(",")),
+        attempt: attempt_status(facts),
+        progress: progress(old.progress.as_ref(), polled, look, attempt),
+        checkpoint: old.checkpoint.clone(),
+        restarts: Some(restarts(job, state)),
+        last_failure: last_failure(facts),
+        conditions: Vec::new(),
+        record: serde_json::to_value(state).ok(),
+    };
+    let known = polled.and_then(|polled| polled.status.checkpoint.clone());
+    let newer = known.filter(|known| old.checkpoint.as_ref().is_none_or(|old| known.step > old.step));
+    new.checkpoint = newer.or(new.checkpoint);
+    if let Some(step) = state.checkpoint.filter(|step| new.checkpoint.as_ref().is_none_or(|told| told.step < *step)) {
+        // heard of in a termination message alone
+        new.checkpoint = Some(stagecoach_api::job::CheckpointStatus { step, ..Default::default() });
+    }
+    new.conditions = conditions::conditions(facts, &new);
+    settle(new, old, *now)
+}
+
+/// Keeps the old progress if it is all that changed and was told just now.
+fn settle(new: PipelineJobStatus, old: &PipelineJobStatus, now: Time) -> PipelineJobStatus {
+    let told = old.progress.as_ref().and_then(|progress| progress.updated_at.as_deref());
+    let told = told.and_then(|at| at.parse::<Timestamp>().ok()).map(|at| at.as_millisecond().unsigned_abs());
+    let recent = told.is_some_and(|told| now < Time(told).plus_seconds(PROGRESS_EVERY));
+    let quiet = PipelineJobStatus { progress: old.progress.clone(), record: old.record.clone(), ..new.clone() };
+    if recent && quiet == *old && only_progress(&new, old) { old.clone() } else { new }
+}
+
+/// Whether two records differ in how far training is and nothing else.
+fn only_progress(new: &PipelineJobStatus, old: &PipelineJobStatus) -> bool {
+    let state = |status: &PipelineJobStatus| -> Option<State> {
+        let state: State = serde_json::from_value(status.record.clone()?).ok()?;
+        Some(State { best_step: None, failures: 0, ..state })
+    };
+    state(new) == state(old)
+}
+
+fn attempt_status(facts: &Facts) -> Option<AttemptStatus> {
+    let (job, state) = (facts.job, &facts.decision.state);
+    let attempt = state.attempt;
+    if attempt.number == 0 {
+        return None;
+    }
+    let created = match state.doing {
+        Doing::Running { created, .. } => created,
+        _ => job.status.attempt.as_ref().is_some_and(|old| old.number == attempt.number && old.pods_created),
+    };
+    let old = job.status.attempt.as_ref().filter(|old| old.number == attempt.number);
+    let pod = facts.look.of(attempt.number).next();
+    let running = pod.and_then(|pod| {
+        let containers = pod.object["spec"]["containers"].as_array()?;
+        let trainer =
+            containers.iter().find(|container| container["name"] == stagecoach_api::contract::CONTAINER_NAME)?;
+        trainer["image"].as_str()
+    });
+    Some(AttemptStatus {
+        number: attempt.number,
+        generation: old.map_or(Some(job.generation), |old| old.generation),
+        stages: attempt.stages,
+        image: running.map(str::to_owned).or_else(|| old.and_then(|old| old.image.clone())),
+        pods_created: created,
+    })
+}
+
+/// How far training is: stage 0's words, or the last words of one that ended.
+fn progress(old: Option<&Progress>, polled: Option<&Polled>, look: &Look, attempt: u64) -> Option<Progress> {
+    let said =
+        polled.map(|polled| (&polled.status, polled.at)).filter(|(status, _)| **status != StageStatus::default());
+    let said = said.filter(|(status, _)| status.progress != Progress::default());
+    let mut progress = match said {
+        Some((status, at)) => Progress { updated_at: Some(stamp(at)), ..status.progress.clone() },
+        None => old.cloned().unwrap_or_default(),
+    };
+    let ended = look.of(attempt).filter_map(|pod| match &pod.member.state {
+        MemberState::Exited(exit) => exit.report.as_ref()?.progress,
+        _ => None,
+    });
+    if let Some(step) = ended.max().filter(|step| *step > progress.step) {
+        progress.step = step;
+    }
+    if let Some(old) = old.filter(|old| {
+        Progress { updated_at: None, ..(*old).clone() } == Progress { updated_at: None, ..progress.clone() }
+    }) {
+        return Some(old.clone());
+    }
+    Some(progress).filter(|progress| *progress != Progress::default())
+}
+
+fn restarts(job: &Job, state: &State) -> RestartsStatus {
+    let max = job.job.spec.restart.max_restarts;
+    RestartsStatus {
+        total: state.budget.total,
+        counted: state.budget.counted,
+        budget_left: max.saturating_sub(state.budget.spent),
+    }
+}
+
+fn last_failure(facts: &Facts) -> Option<LastFailure> {
+    let failure = facts.decision.state.last_failure.as_ref()?;
+    if facts.job.state.last_failure.as_ref() == Some(failure) && facts.job.status.last_failure.is_some() {
+        return facts.job.status.last_failure.clone();
+    }
+    Some(LastFailure {
+        stage: failure.stage,
+        pod: failure.stage.map(|stage| build::pod_name(&facts.job.owner, stage, failure.attempt)),
+        reason: failure.label(),
+        exit_code: failure.code,
+        action: failure.action.clone(),
+        message: Some(failure.message.clone()),
+        log_tail: facts.log_tail.clone(),
+        at: Some(stamp(failure.at)),
+    })
+}
+
+/// The failure that `decision` is the first to record.
+pub(crate) fn new_failure<'d>(job: &Job, decision: &'d Decision) -> Option<&'d Failure> {
+    let failure = decision.state.last_failure.as_ref();
+    failure.filter(|failure| job.state.last_failure.as_ref() != Some(failure))
+}
+
+/// The first trouble that keeps the attempt's pods from running.
+fn pod_trouble(look: &Look, attempt: u64) -> Option<(String, Trouble)> {
+    look.of(attempt).find_map(|pod| trouble(&pod.object).map(|trouble| (pod.name().to_owned(), trouble)))
+}
+
+/// RFC 3339, whole seconds, UTC.
+pub(crate) fn stamp(time: Time) -> String {
+    let seconds = i64::try_from(time.0 / 1000).unwrap_or(i64::MAX);
+    Timestamp::from_second(seconds).unwrap_or(Timestamp::UNIX_EPOCH).to_string()
+}

@@ -1,0 +1,131 @@
+//! What is counted, with labels from short lists alone.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kube::api::DynamicObject;
+use kube::runtime::reflector::Store;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+use stagecoach_api::PipelineJobStatus;
+use stagecoach_api::job::Phase;
+
+use crate::job;
+use crate::report::{self, Facts};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct InPhase {
+    phase: String,
+}
+
+/// The operator's metrics. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Telemetry {
+    registry: Arc<Registry>,
+    jobs: Family<InPhase, Gauge>,
+    restarts: Family<Reason, Counter>,
+    recovery: Histogram,
+    steps_lost: Counter,
+    reconciles: Histogram,
+    errors: Family<Reason, Counter>,
+    leader: Gauge,
+    stores: Arc<Mutex<Vec<Store<DynamicObject>>>>,
+}
+
+impl Default for Telemetry {
+    fn default() -> Telemetry {
+        let mut registry = Registry::with_prefix("stagecoach");
+        let jobs = Family::default();
+        registry.register("jobs", "Jobs by phase", jobs.clone());
+        let restarts = Family::default();
+        registry.register("restarts", "Failed attempts that were followed by another, by root cause", restarts.clone());
+        let recovery = Histogram::new(exponential_buckets(0.25, 2.0, 14));
+        registry.register("recovery_seconds", "From a failure until all stages are ready again", recovery.clone());
+        let steps_lost = Counter::default();
+        registry.register(
+            "steps_lost",
+            "Finished steps that no checkpoint held when an attempt failed",
+            steps_lost.clone(),
+        );
+        let reconciles = Histogram::new(exponential_buckets(0.001, 2.0, 16));
+        registry.register("reconcile_seconds", "What a look at a job takes", reconciles.clone());
+        let errors = Family::default();
+        registry.register("reconcile_errors", "Looks that failed and were repeated", errors.clone());
+        let leader = Gauge::default();
+        registry.register("leader", "Whether this replica works: 1 or 0", leader.clone());
+        let stores = Arc::default();
+        Telemetry {
+            registry: Arc::new(registry),
+            jobs,
+            restarts,
+            recovery,
+            steps_lost,
+            reconciles,
+            errors,
+            leader,
+            stores,
+        }
+    }
+}
+
+impl Telemetry {
+    /// Counts the jobs of a watch.
+    pub(crate) fn count_in(&self, store: Store<DynamicObject>) {
+        self.stores.lock().unwrap_or_else(PoisonError::into_inner).push(store);
+    }
+
+    /// A look at a job is over; `error` says in one word why it failed.
+    pub(crate) fn reconciled(&self, took: Duration, error: Option<&str>) {
+        self.reconciles.observe(took.as_secs_f64());
+        if let Some(error) = error {
+            self.errors.get_or_create(&Reason { reason: error.into() }).inc();
+        }
+    }
+
+    /// A status has landed.
+    pub(crate) fn recorded(&self, facts: &Facts, new: &PipelineJobStatus) {
+        let (old, state) = (&facts.job.state, &facts.decision.state);
+        if let Some(failure) = report::new_failure(facts.job, facts.decision)
+            && state.attempt.number > old.attempt.number
+        {
+            self.restarts.get_or_create(&Reason { reason: failure.label() }).inc();
+            let saved = state.checkpoint.unwrap_or_default();
+            self.steps_lost.inc_by(state.best_step.unwrap_or_default().saturating_sub(saved));
+        }
+        let recovered = new.phase == Some(Phase::Running) && facts.job.status.phase != Some(Phase::Running);
+        if let Some(failure) =
+            state.last_failure.as_ref().filter(|failure| recovered && failure.attempt + 1 == state.attempt.number)
+        {
+            self.recovery.observe(facts.now.0.saturating_sub(failure.at.0) as f64 / 1000.0);
+        }
+    }
+
+    /// Whether this replica works.
+    pub(crate) fn lead(&self, leads: bool) {
+        self.leader.set(leads.into());
+    }
+
+    /// OpenMetrics text.
+    pub(crate) fn encode(&self) -> String {
+        self.jobs.clear();
+        for store in self.stores.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            for object in store.state() {
+                let phase = job::phase(&object).unwrap_or_default().to_string();
+                self.jobs.get_or_create(&InPhase { phase }).inc();
+            }
+        }
+        let mut text = String::new();
+        // writing to a string does not fail
+        let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
+        text
+    }
+}

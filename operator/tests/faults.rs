@@ -1,0 +1,163 @@
+//! An API server that refuses, stalls, loses answers and restarts; a spec and an operator that change half-way.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use stagecoach_cluster::{Fate, Process, Proxy, Seen, Settings, until};
+use support::Scene;
+
+fn scene() -> &'static Scene {
+    static SCENE: OnceLock<Scene> = OnceLock::new();
+    SCENE.get_or_init(|| Scene::without_operator(Settings::default()))
+}
+
+/// A namespace with an operator of its own behind a proxy.
+struct Own {
+    namespace: &'static str,
+    proxy: Proxy,
+}
+
+impl Own {
+    fn new(namespace: &'static str) -> Own {
+        scene().plane.create_namespace(namespace);
+        support::volume(&scene().plane, namespace);
+        Own { namespace, proxy: Proxy::start(scene().kubeconfig(), scene().plane.folder()) }
+    }
+
+    fn operator(&self, env: &[(&str, &str)]) -> Process {
+        let env = [&[("STAGECOACH_NAMESPACES", self.namespace)], env].concat();
+        scene().operator(self.proxy.kubeconfig(), &env)
+    }
+
+    fn job(&self) -> String {
+        format!("{}/job", self.namespace)
+    }
+
+    /// What differs between the pods of one attempt, by attempt: images and the label `version`.
+    fn versions(&self) -> BTreeMap<String, BTreeSet<(String, Option<String>)>> {
+        let mut all: BTreeMap<String, BTreeSet<_>> = BTreeMap::new();
+        for pod in scene().kubelet.pods().into_iter().filter(|pod| pod.namespace == self.namespace) {
+            let attempt = pod.labels["stagecoach.dev/attempt"].clone();
+            all.entry(attempt).or_default().insert((pod.image, pod.labels.get("version").cloned()));
+        }
+        all
+    }
+}
+
+/// Holds every pod's creation but the first, until another rule comes.
+fn after_one_pod() -> impl FnMut(&Seen) -> Fate + Send {
+    let mut pods = 0;
+    move |seen: &Seen| {
+        pods += usize::from(seen.method == "POST" && seen.path.ends_with("/pods"));
+        if pods > 1 && seen.is_write() { Fate::Delay(Duration::from_secs(3600)) } else { Fate::Pass }
+    }
+}
+
+fn pods_of(own: &Own) -> usize {
+    scene().pods(&own.job()).len()
+}
+
+#[test]
+fn an_operator_with_another_default_image_does_not_mix_versions() {
+    let own = Own::new("images");
+    own.proxy.rule(after_one_pod());
+    let first = own.operator(&[]);
+    scene().create(&own.job(), json!({}));
+    until("the first pod", 60, || (pods_of(&own) == 1).then_some(()));
+    drop(first);
+    own.proxy.rule(|_| Fate::Pass);
+    let _second = own.operator(&[("STAGECOACH_TRAINER_IMAGE", "example.com/trainer:2")]);
+    scene().wait_running(&own.job(), 1);
+    let image = |tag: &str| BTreeSet::from([(format!("example.com/trainer:{tag}"), None)]);
+    assert_eq!(own.versions(), BTreeMap::from([("1".to_owned(), image("1"))]));
+    // the next attempt is the new operator's
+    scene().kubelet.pod(&format!("{}-0-1", own.job())).exit(1, "");
+    scene().wait_running(&own.job(), 2);
+    assert_eq!(own.versions()["2"], image("2"));
+}
+
+#[test]
+fn a_spec_edited_between_two_pods_is_the_next_attempts() {
+    let own = Own::new("edits");
+    own.proxy.rule(after_one_pod());
+    let _operator = own.operator(&[]);
+    let version = |version: &str| json!({"template": {"metadata": {"labels": {"version": version}}}});
+    scene().create(&own.job(), version("old"));
+    until("the first pod", 60, || (pods_of(&own) == 1).then_some(()));
+    scene().edit(&own.job(), version("new"));
+    own.proxy.rule(|_| Fate::Pass);
+    let job = scene().wait(&own.job(), "running the new version", |job| {
+        let new = |pod: &Value| pod["metadata"]["labels"]["version"] == "new";
+        job["status"]["phase"] == "Running" && scene().pods(&own.job()).iter().all(new)
+    });
+    assert_eq!(job["status"]["restarts"]["total"], 0);
+    assert!(own.versions().values().all(|versions| versions.len() == 1), "{:?}", own.versions());
+}
+
+#[test]
+fn refusals_and_lost_answers_are_outlived() {
+    let own = Own::new("chaos");
+    let mut seed = 7_u64;
+    own.proxy.rule(move |seen| {
+        if seen.watch {
+            return Fate::Pass;
+        }
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        match seed >> 58 {
+            0..=2 => Fate::Refuse(500),
+            3..=5 => Fate::Refuse(429),
+            6..=8 if seen.is_write() => Fate::Refuse(409),
+            9 if seen.is_write() => Fate::LoseAnswer,
+            10..=13 => Fate::Delay(Duration::from_millis(200)),
+            _ => Fate::Pass,
+        }
+    });
+    let _operator = own.operator(&[]);
+    scene().create(&own.job(), json!({"restart": {"maxRestarts": 9}}));
+    for attempt in 1..=3 {
+        scene().wait_running(&own.job(), attempt);
+        scene().kubelet.pod(&format!("{}-1-{attempt}", own.job())).exit(1, "");
+    }
+    let job = scene().wait_running(&own.job(), 4);
+    assert_eq!(job["status"]["restarts"]["total"], 3);
+    scene().edit(&own.job(), json!({"stages": 1}));
+    scene().wait_running(&own.job(), 5);
+    scene().kubelet.pod(&format!("{}-0-5", own.job())).exit(0, "");
+    scene().wait_phase(&own.job(), "Complete");
+    let mut names: Vec<String> =
+        scene().kubelet.pods().into_iter().filter(|pod| pod.namespace == own.namespace).map(|pod| pod.name).collect();
+    let all = names.len();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), all, "no stage of an attempt is started twice");
+}
+
+#[test]
+fn two_replicas_take_turns() {
+    let own = Own::new("replicas");
+    let with = |name: &'static str| {
+        own.operator(&[("STAGECOACH_LEADER_ELECTION", "true"), ("POD_NAME", name), ("STAGECOACH_LEASE", "replicas")])
+    };
+    let lease = || scene().plane.get("/apis/coordination.k8s.io/v1/namespaces/stagecoach-system/leases/replicas");
+    let holder = |name: &str| {
+        until(&format!("{name} to lead"), 90, || {
+            lease().filter(|lease| lease["spec"]["holderIdentity"] == name).map(drop)
+        });
+    };
+    let first = with("first");
+    holder("first");
+    let _second = with("second");
+    scene().create(&own.job(), json!({}));
+    scene().wait_running(&own.job(), 1);
+    drop(first); // killed: the Lease has to run out
+    holder("second");
+    scene().kubelet.pod(&format!("{}-0-1", own.job())).exit(1, "");
+    let job = scene().wait_running(&own.job(), 2);
+    assert_eq!(job["status"]["restarts"]["total"], 1, "what ran was taken over as it was");
+}

@@ -1,0 +1,75 @@
+//! The Helm chart, rendered by the real helm: what an installation with given values consists of.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+use crate::tools::tool;
+
+/// The release that is rendered; the chart's objects are called `stagecoach-operator`, the operator's account too.
+pub const RELEASE: &str = "stagecoach";
+
+/// The chart's folder.
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/stagecoach")
+}
+
+/// The objects that `helm install --namespace release_namespace` makes with `values` (null for the defaults), the CRD among
+/// them, each with its namespace.
+///
+/// # Panics
+/// If helm refuses the values.
+#[track_caller]
+pub fn render(release_namespace: &str, values: &Value) -> Vec<Value> {
+    parse(&try_render(release_namespace, values).unwrap_or_else(|complaint| panic!("helm template: {complaint}")))
+}
+
+/// As [`render`], the text as helm writes it.
+///
+/// # Errors
+/// What helm complains of.
+pub fn try_render(release_namespace: &str, values: &Value) -> Result<String, String> {
+    let chart = folder();
+    let arguments =
+        ["template", RELEASE, &chart.display().to_string(), "--namespace", release_namespace, "--values", "-"];
+    let values = if values.is_null() { String::new() } else { values.to_string() };
+    let output = helm(&arguments, &values);
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+}
+
+/// Runs helm with `input`, without the settings and plugins of whoever runs the test.
+pub fn helm(arguments: &[&str], input: &str) -> Output {
+    let mut child = Command::new(tool("helm"))
+        .args(arguments)
+        .envs(["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"].map(|home| (home, "/nonexistent")))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // a refusal may close the pipe early: what helm says counts
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+/// The objects of a YAML stream.
+pub fn parse(yaml: &str) -> Vec<Value> {
+    let all: Vec<Value> = serde_saphyr::from_multiple(yaml).unwrap_or_else(|e| panic!("{e}\n{yaml}"));
+    all.into_iter().filter(Value::is_object).collect()
+}
+
+/// The only object of `kind` that is called `name`.
+///
+/// # Panics
+/// If there is none, or several.
+#[track_caller]
+pub fn find<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
+    let found: Vec<&Value> = objects.iter().filter(|o| o["kind"] == kind && o["metadata"]["name"] == name).collect();
+    match found[..] {
+        [one] => one,
+        _ => panic!("{} objects are a {kind} {name}", found.len()),
+    }
+}

@@ -1,0 +1,154 @@
+//! A way to the API server on which things go wrong: answers are replaced, delayed or lost, as a rule says.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use http::{Method, StatusCode};
+use serde_json::json;
+use tokio::runtime::Runtime;
+
+use crate::client::connect;
+
+/// What happens to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It arrives, and so does its answer.
+    Pass,
+    /// It does not arrive; the answer has this code.
+    Refuse(u16),
+    /// It arrives, and its answer never comes.
+    LoseAnswer,
+    /// It arrives late.
+    Delay(Duration),
+}
+
+/// A request, as a rule sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// GET, POST and so on.
+    pub method: Method,
+    /// Without the query.
+    pub path: String,
+    /// Whether it opens a watch.
+    pub watch: bool,
+}
+
+impl Seen {
+    /// Whether it changes something that counts: neither an event nor a Lease.
+    pub fn is_write(&self) -> bool {
+        !matches!(self.method, Method::GET) && !["/events", "/leases"].iter().any(|kind| self.path.contains(kind))
+    }
+}
+
+type Rule = Box<dyn FnMut(&Seen) -> Fate + Send>;
+
+/// A proxy in front of the API server, with the rights of one kubeconfig. Ends when dropped.
+pub struct Proxy {
+    shared: Arc<Shared>,
+    kubeconfig: PathBuf,
+    runtime: Option<Runtime>,
+}
+
+struct Shared {
+    client: kube::Client,
+    rule: Mutex<Rule>,
+    writes: Mutex<Vec<String>>,
+}
+
+impl Proxy {
+    /// Starts it; `kubeconfig` says where to and with which rights. Its own kubeconfig goes to `folder`.
+    pub fn start(kubeconfig: &Path, folder: &Path) -> Proxy {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let client = runtime.block_on(connect(kubeconfig));
+        let pass: Rule = Box::new(|_| Fate::Pass);
+        let shared = Arc::new(Shared { client, rule: Mutex::new(pass), writes: Mutex::default() });
+        let router = Router::new().fallback(forward).with_state(shared.clone());
+        let address: SocketAddr = runtime.block_on(async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            tokio::spawn(async { axum::serve(listener, router).await });
+            address
+        });
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config",
+            "clusters": [{"name": "test", "cluster": {"server": format!("http://{address}")}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": "default"}}],
+            "users": [{"name": "test", "user": {}}],
+            "current-context": "test",
+        });
+        let kubeconfig = folder.join(format!("proxy-{}.kubeconfig", address.port()));
+        std::fs::write(&kubeconfig, config.to_string()).unwrap();
+        Proxy { shared, kubeconfig, runtime: Some(runtime) }
+    }
+
+    /// For who is to go this way.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// From now on `rule` decides.
+    pub fn rule(&self, rule: impl FnMut(&Seen) -> Fate + Send + 'static) {
+        *self.shared.rule.lock().unwrap() = Box::new(rule);
+    }
+
+    /// The writes that arrived, in their order: method and path.
+    pub fn writes(&self) -> Vec<String> {
+        self.shared.writes.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+async fn forward(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let watch = parts.uri.query().is_some_and(|query| query.contains("watch=true"));
+    let seen = Seen { method: parts.method.clone(), path: parts.uri.path().to_owned(), watch };
+    let fate = (shared.rule.lock().unwrap())(&seen);
+    match fate {
+        Fate::Refuse(code) => return refusal(code),
+        Fate::Delay(time) => tokio::time::sleep(time).await,
+        Fate::Pass | Fate::LoseAnswer => {}
+    }
+    let Ok(body) = axum::body::to_bytes(body, 8 << 20).await else { return refusal(400) };
+    // host and account are those of the client behind
+    parts.headers.remove(http::header::HOST);
+    parts.uri = parts.uri.path_and_query().map_or("/", |path| path.as_str()).parse().unwrap();
+    let request = http::Request::from_parts(parts, kube::client::Body::from(body.to_vec()));
+    let answer = shared.client.send(request).await;
+    let arrived = answer.as_ref().is_ok_and(|answer| answer.status().is_success());
+    if arrived && seen.is_write() {
+        shared.writes.lock().unwrap().push(format!("{} {}", seen.method, seen.path));
+    }
+    if fate == Fate::LoseAnswer {
+        return std::future::pending().await;
+    }
+    match answer {
+        Ok(answer) => answer.map(Body::new),
+        Err(error) => (StatusCode::BAD_GATEWAY, error.to_string()).into_response(),
+    }
+}
+
+/// As the API server refuses.
+fn refusal(code: u16) -> Response {
+    let reason = match code {
+        409 => "Conflict",
+        429 => "TooManyRequests",
+        504 => "Timeout",
+        _ => "InternalError",
+    };
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason,
+        "message": "made up by the test"});
+    (StatusCode::from_u16(code).unwrap(), axum::Json(status)).into_response()
+}

@@ -1,0 +1,158 @@
+//! What the operator's account may do: every resource that the API server knows is asked about with every verb, and the
+//! answers are exactly the table.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use stagecoach_cluster::chart::render;
+use stagecoach_cluster::{Client, ControlPlane, until};
+
+const VERBS: [&str; 9] =
+    ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "impersonate"];
+
+/// Group, resource and verbs, where jobs are run.
+const JOBS: [(&str, &str, &[&str]); 12] = [
+    ("stagecoach.dev", "pipelinejobs", &["get", "list", "watch", "delete"]),
+    ("stagecoach.dev", "pipelinejobs/status", &["update", "patch"]),
+    ("stagecoach.dev", "pipelinejobs/finalizers", &["update"]),
+    ("", "pods", &["get", "list", "watch", "create", "delete"]),
+    ("", "pods/log", &["get"]),
+    ("", "services", &["get", "create", "update"]),
+    ("", "configmaps", &["get", "list", "create", "delete"]),
+    ("networking.k8s.io", "networkpolicies", &["get", "create", "update"]),
+    ("scheduling.k8s.io", "podgroups", &["get", "create", "delete"]),
+    ("scheduling.volcano.sh", "podgroups", &["get", "create", "delete"]),
+    ("scheduling.x-k8s.io", "podgroups", &["get", "create", "delete"]),
+    ("events.k8s.io", "events", &["create", "patch"]),
+];
+
+/// In the operator's own namespace.
+const LEADER: (&str, &str, &[&str]) =
+    ("coordination.k8s.io", "leases", &["get", "list", "watch", "create", "update", "patch"]);
+
+/// `verb resource.group`
+type Rights = BTreeSet<String>;
+
+fn rights(rows: &[(&str, &str, &[&str])]) -> Rights {
+    let right = |(group, resource, verbs): &(&str, &str, &[&str])| {
+        verbs.iter().map(|verb| format!("{verb} {resource}.{group}")).collect::<Vec<_>>()
+    };
+    rows.iter().flat_map(right).collect()
+}
+
+#[test]
+fn the_account_may_do_what_the_operator_does_and_nothing_else() {
+    let plane = ControlPlane::start();
+    ["stagecoach-system", "narrow", "team", "other"].iter().for_each(|namespace| plane.create_namespace(namespace));
+    let client = plane.client();
+    install(&plane, "stagecoach-system", &json!({}));
+    install(
+        &plane,
+        "narrow",
+        &json!({"watchNamespaces": ["team"], "crd": {"install": false}, "rbac": {"userRoles": false}}),
+    );
+    let resources = resources(client);
+    assert!(resources.len() > 80, "{resources:?}");
+    assert!(resources.contains(&(String::new(), "secrets".into())), "{resources:?}");
+
+    let (jobs, leader) = (rights(&JOBS), rights(&[LEADER]));
+    let both = jobs.union(&leader).cloned().collect();
+    let rows = [
+        // one operator for all
+        ("stagecoach-system", "team", &jobs),
+        ("stagecoach-system", "stagecoach-system", &both),
+        // one for a namespace
+        ("narrow", "team", &jobs),
+        ("narrow", "narrow", &leader),
+        ("narrow", "other", &Rights::new()),
+    ];
+    for (account, namespace, expected) in rows {
+        let user = format!("system:serviceaccount:{account}:stagecoach-operator");
+        let expected_one = expected.first().cloned();
+        until("the roles to count", 30, || match &expected_one {
+            Some(right) => {
+                let (verb, resource) = right.split_once(' ').unwrap();
+                let (resource, group) = resource.split_once('.').unwrap();
+                may(client, &user, namespace, verb, group, resource).then_some(())
+            }
+            None => Some(()),
+        });
+        let asked = resources.iter().flat_map(|(group, resource)| VERBS.map(|verb| (verb, group, resource)));
+        let granted = asked.filter(|(verb, group, resource)| may(client, &user, namespace, verb, group, resource));
+        let granted: Rights = granted.map(|(verb, group, resource)| format!("{verb} {resource}.{group}")).collect();
+        let (more, less) = (granted.difference(expected), expected.difference(&granted));
+        let (more, less): (Vec<_>, Vec<_>) = (more.collect(), less.collect());
+        assert!(more.is_empty() && less.is_empty(), "{account} in {namespace}: too much {more:?}, missing {less:?}");
+    }
+    people(&plane);
+}
+
+/// Who may edit a namespace may run jobs in it, who may view it may look at them.
+fn people(plane: &ControlPlane) {
+    let client = plane.client();
+    for role in ["edit", "view"] {
+        let binding = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": role},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": role}],
+        });
+        client.create("/apis/rbac.authorization.k8s.io/v1/namespaces/team/rolebindings", &binding).unwrap();
+    }
+    let may = |user: &str, verb: &str, resource: &str| may(client, user, "team", verb, "stagecoach.dev", resource);
+    until("the role edit to have grown", 30, || may("edit", "create", "pipelinejobs").then_some(()));
+    until("the role view to have grown", 30, || may("view", "list", "pipelinejobs").then_some(()));
+    let rows = [
+        ("edit", "delete", "pipelinejobs", true),
+        ("edit", "patch", "pipelinejobs/scale", true),
+        // the status is the operator's
+        ("edit", "update", "pipelinejobs/status", false),
+        ("view", "get", "pipelinejobs/status", true),
+        ("view", "create", "pipelinejobs", false),
+        ("view", "patch", "pipelinejobs/scale", false),
+    ];
+    for (user, verb, resource, expected) in rows {
+        assert_eq!(may(user, verb, resource), expected, "{user} {verb} {resource}");
+    }
+}
+
+/// Makes the chart's CRD, accounts and roles.
+fn install(plane: &ControlPlane, namespace: &str, values: &Value) {
+    let kinds =
+        ["CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
+    let objects =
+        render(namespace, values).into_iter().filter(|object| kinds.iter().any(|kind| object["kind"] == *kind));
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects.collect::<Vec<_>>()});
+    plane.apply(&list.to_string());
+}
+
+/// Whether the authorizer allows it to the user alone, without what every account may.
+fn may(client: &Client, user: &str, namespace: &str, verb: &str, group: &str, resource: &str) -> bool {
+    let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+    let attributes = json!({
+        "namespace": namespace, "verb": verb, "group": group, "resource": resource, "subresource": subresource,
+    });
+    let review = json!({"spec": {"user": user, "resourceAttributes": attributes}});
+    let answer = client.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", &review).unwrap();
+    answer["status"]["allowed"] == true
+}
+
+/// Every resource and subresource that the API server serves, by group, and those that are only there with an add-on.
+fn resources(client: &Client) -> BTreeSet<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let groups = client.get("/apis").unwrap();
+    let groups = groups["groups"].as_array().unwrap().iter();
+    let versions = groups.flat_map(|group| group["versions"].as_array().unwrap());
+    let mut paths: Vec<String> = versions.map(|version| format!("/apis/{}", text(&version["groupVersion"]))).collect();
+    paths.push("/api/v1".into());
+    let mut all: BTreeSet<_> =
+        JOBS.iter().map(|(group, resource, _)| ((*group).to_owned(), (*resource).to_owned())).collect();
+    for path in paths {
+        let list = client.get(&path).unwrap();
+        let (group, _) = list["groupVersion"].as_str().unwrap().split_once('/').unwrap_or(("", ""));
+        let names = list["resources"].as_array().unwrap().iter().map(|resource| text(&resource["name"]));
+        all.extend(names.map(|name| (group.to_owned(), name)));
+    }
+    all
+}

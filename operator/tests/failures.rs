@@ -7,7 +7,8 @@ mod support;
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
-use stagecoach_api::contract::{FailureKind, TerminationMessage};
+use stagecoach_api::contract::{FailureKind, StagePhase, StageStatus, TerminationMessage};
+use stagecoach_api::job::Progress;
 use stagecoach_cluster::until;
 use support::{Scene, condition_of, is};
 
@@ -175,4 +176,78 @@ fn a_dead_node_delays_a_restart_by_its_timeout_at_most() {
     scene.kubelet.resume_node(&node);
     let job = scene.wait_running("orphaned", 2);
     assert_eq!(job["status"]["restarts"]["counted"], 0);
+}
+
+#[test]
+fn the_end_of_a_pod_that_is_gone_is_remembered() {
+    let scene = scene();
+    scene.create("alone", json!({"stages": 1}));
+    scene.wait_running("alone", 1);
+    scene.plane.client().delete("/api/v1/namespaces/default/pods/alone-0-1");
+    let job = scene.wait_running("alone", 2);
+    // a list shows nothing of it any more: only the watch has seen how it ended
+    assert_eq!((&failure(&job)["reason"], &failure(&job)["exitCode"]), (&json!("Drained"), &json!(143)));
+    assert_eq!(job["status"]["restarts"]["counted"], 0);
+}
+
+#[test]
+fn a_group_that_no_longer_gets_on_is_started_again() {
+    let scene = scene();
+    scene.create("stalled", json!({"restart": {"stallTimeoutSeconds": 10}}));
+    scene.wait_running("stalled", 1);
+    let training = StageStatus {
+        phase: StagePhase::Training,
+        progress: Progress { step: 3, ..Progress::default() },
+        ..StageStatus::default()
+    };
+    scene.kubelet.pod("stalled-0-1").set_status(training);
+    let job = scene.wait("stalled", "at attempt 2", |job| job["status"]["attempt"]["number"] == 2);
+    assert_eq!(failure(&job)["reason"], "Stalled");
+    assert_eq!(job["status"]["progress"]["step"], 3);
+}
+
+#[test]
+fn a_stage_that_does_not_answer_is_no_failure() {
+    let scene = scene();
+    scene.create("silent", json!({"restart": {"stallTimeoutSeconds": 10}}));
+    scene.wait_running("silent", 1);
+    let training = StageStatus { phase: StagePhase::Training, ..StageStatus::default() };
+    let stage_0 = scene.kubelet.pod("silent-0-1");
+    stage_0.set_status(StageStatus { progress: Progress { step: 1, ..Progress::default() }, ..training.clone() });
+    scene.wait("silent", "heard", |job| is(job, "Progressing", "True", "Training"));
+    // another pod's answer is none
+    stage_0.set_status(StageStatus { pod_uid: "another".into(), ..training });
+    scene.wait("silent", "unreachable", |job| is(job, "Progressing", "Unknown", "StatusUnreachable"));
+    assert_eq!(scene.job("silent").unwrap()["status"]["attempt"]["number"], 1);
+}
+
+#[test]
+fn pods_are_restricted_and_what_admission_refuses_is_shown() {
+    let scene = scene();
+    scene.plane.create_namespace("strict");
+    support::volume(&scene.plane, "strict");
+    let label = json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}});
+    scene.plane.client().patch("/api/v1/namespaces/strict", &label).unwrap();
+    scene.create("strict/good", json!({}));
+    scene.wait_running("strict/good", 1);
+    let root = json!({"template": {"spec": {"securityContext": {"runAsNonRoot": false, "runAsUser": 0}}}});
+    scene.create("strict/bad", root);
+    let job = scene.wait("strict/bad", "refused", |job| is(job, "Scheduled", "False", "Forbidden"));
+    assert!(condition_of(&job, "Scheduled").unwrap()["message"].to_string().contains("violates PodSecurity"));
+    assert!(scene.pods("strict/bad").is_empty());
+}
+
+#[test]
+fn a_record_that_cannot_be_read_stops_this_job_and_no_other() {
+    let scene = scene();
+    scene.create("garbled", json!({"suspend": true}));
+    scene.wait_phase("garbled", "Suspended");
+    let garbage = json!({"status": {"record": {"doing": 7}}});
+    scene.plane.client().patch(&format!("{}/status", support::path("garbled")), &garbage).unwrap();
+    scene.edit("garbled", json!({"suspend": false}));
+    let job = scene.wait("garbled", "refused", |job| is(job, "Accepted", "False", "UnknownRecord"));
+    assert!(condition_of(&job, "Accepted").unwrap()["message"].to_string().contains("status.record"));
+    assert!(scene.pods("garbled").is_empty());
+    scene.create("after-it", json!({}));
+    scene.wait_running("after-it", 1);
 }

@@ -31,8 +31,10 @@ test-all: build texts ## the parity tests' full product instead of the covering 
 soak: build ## one job, killed N times in every phase while its number of stages changes (make soak N=1000)
 	STAGECOACH_KILLS=$(or $(N),50) cargo test --package stagecoach-tests --test soak --quiet -- --nocapture
 
-bench: build ## what checkpoints cost, as ratios to what this machine can do; figures in bench/results/
-	target/debug/stagecoach-bench $(WORKSPACE) bench/results
+bench: build ## what checkpoints cost as ratios to what this machine can do, and what 500 jobs cost the operator; figures in bench/results/
+	target/debug/stagecoach-bench checkpoint $(WORKSPACE) bench/results
+	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) \
+		target/debug/stagecoach-bench operator $(WORKSPACE) bench/results
 
 crashes: build ## a stage killed, or its disk full, at every operation on the shared folder
 	STAGECOACH_CRASHES=all cargo test --package stagecoach-tests --test crashes --test storage --quiet -- --nocapture

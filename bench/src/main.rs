@@ -1,16 +1,18 @@
-//! `make bench`: what checkpoints cost, as ratios to what this machine can do in the same minutes. Nothing is asserted:
+//! `make bench`: what checkpoints cost, as ratios to what this machine can do in the same minutes, and what the operator
+//! takes for many jobs. Nothing is asserted:
 //! machines are shared. The raw figures go to `bench/results/`.
 
 mod job;
 mod load;
 mod machine;
+mod operator;
 mod recovery;
 mod save;
 mod stats;
 
 use std::path::{Path, PathBuf};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// A fresh folder for everything that is written, on the file system whose speed counts.
 fn scratch(workspace: &Path) -> PathBuf {
@@ -23,18 +25,29 @@ fn scratch(workspace: &Path) -> PathBuf {
 }
 
 fn main() {
-    let mut arguments = std::env::args().skip(1).map(PathBuf::from);
-    let (Some(workspace), Some(results)) = (arguments.next(), arguments.next()) else {
-        eprintln!("usage: stagecoach-bench WORKSPACE RESULTS");
-        std::process::exit(2);
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [what, workspace, results] = &arguments[..] else { usage() };
+    let report = match what.as_str() {
+        "checkpoint" => checkpoint(Path::new(workspace)),
+        "operator" => operator::measure(),
+        _ => usage(),
     };
+    let path = Path::new(results).join(format!("{what}.json"));
+    std::fs::write(&path, format!("{report:#}\n")).unwrap();
+    println!("\nraw figures: {}", path.display());
+}
+
+fn usage() -> ! {
+    eprintln!("usage: stagecoach-bench checkpoint|operator WORKSPACE RESULTS");
+    std::process::exit(2);
+}
+
+fn checkpoint(workspace: &Path) -> Value {
     let folder = scratch(&std::path::absolute(workspace).unwrap());
     let mut report = json!({ "machine": machine::describe() });
     report["save"] = save::measure(&folder);
     report["load"] = load::measure(&folder);
     report["recovery"] = recovery::measure(&folder);
-    let path = results.join("checkpoint.json");
-    std::fs::write(&path, format!("{report:#}\n")).unwrap();
-    println!("\nraw figures: {}", path.display());
     let _ = std::fs::remove_dir_all(folder);
+    report
 }

@@ -7,6 +7,14 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// The value that a share of them, 0 to 1, do not exceed.
+pub(crate) fn percentile(values: &[f64], share: f64) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    let at = (share * values.len() as f64).ceil() as usize;
+    values.get(at.clamp(1, values.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
+}
+
 /// The largest value.
 pub(crate) fn worst(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::NAN, f64::max)

@@ -178,8 +178,9 @@ async fn step(object: &DynamicObject, context: &Context) -> Result<controller::A
         context.telemetry.recorded(&facts, &status);
         publish(context, &facts, &status).await;
     }
-    let starts = decision.actions.iter().any(|action| matches!(action, Action::StartAttempt { .. }));
-    if starts && !wrote && !is_current(&job, &kinds).await? {
+    // a kubelet kills by itself
+    let acts = decision.actions.iter().any(|action| !matches!(action, Action::KillMembers { .. }));
+    if acts && !wrote && !is_current(&job, &kinds).await? {
         return Err(ReconcileError::Outdated);
     }
     let trouble = match apply(&kinds, &context.gangs, &context.settings, &job, &look, &decision.actions).await {
@@ -237,7 +238,7 @@ async fn refuse(object: &DynamicObject, kinds: &Kinds, unusable: &Unusable) -> R
     write(object, kinds, &status).await
 }
 
-/// Whether what was decided last is still what is recorded: a watch may lag behind.
+/// Whether what was decided from is still what is recorded: a watch may lag behind, and an old record must not be acted on.
 async fn is_current(job: &Job, kinds: &Kinds) -> Result<bool, ReconcileError> {
     let live = kinds.jobs.get_opt(&job.owner.name).await?;
     Ok(live.is_some_and(|live| {

@@ -55,7 +55,7 @@ pub struct Settings {
     #[arg(long, env = "STAGECOACH_READERS", default_value = "[]", value_parser = peers)]
     readers: Readers,
     /// Seconds between two questions to a job's stage 0
-    #[arg(long, env = "STAGECOACH_POLL_SECONDS", default_value_t = 5.0, value_parser = seconds)]
+    #[arg(long, env = "STAGECOACH_POLL_SECONDS", default_value_t = 10.0, value_parser = seconds)]
     poll_seconds: f64,
 }
 

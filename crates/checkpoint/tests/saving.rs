@@ -151,3 +151,19 @@ fn unreadable_folders_are_sentences() {
     assert!(told.starts_with("could not list "), "{told}");
     assert!(RealVolume::create(&folder.path().join("checkpoints/x")).is_err());
 }
+
+#[test]
+fn what_goes_past_the_page_cache_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let volume = RealVolume::new(folder.path());
+    let room = 4 << 20;
+    for bytes in [0, 1, 4095, 4096, room - 1, room, room + 1, 2 * room, 2 * room + 5000] {
+        let content: Vec<u8> = (0..bytes).map(|at| (at * 31 + at / 251) as u8).collect();
+        let name = format!("{bytes}.bin");
+        let mut file = volume.create(&name).unwrap();
+        // pieces that fit no alignment
+        content.chunks(1_000_003).for_each(|piece| file.write(piece).unwrap());
+        file.sync().unwrap();
+        assert!(std::fs::read(folder.path().join(name)).unwrap() == content, "{bytes} bytes");
+    }
+}

@@ -1,0 +1,218 @@
+//! The operator with 500 jobs of 4 stages: real API server, scheduler and controllers, nodes and pods, which
+//! answer `/status`, played by the test kubelet in this process.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use stagecoach_cluster::{Component, ControlPlane, Process, Settings, TestKubelet, until};
+
+use crate::machine::describe;
+use crate::stats::{line, median, percentile};
+
+const JOBS: usize = 500;
+const STAGES: usize = 4;
+const NODES: usize = 30;
+const ROOT: &str = "/apis/stagecoach.dev/v1alpha1/namespaces/default/pipelinejobs";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+/// The claim that all jobs share.
+const VOLUME: &str = "
+{apiVersion: v1, kind: PersistentVolume, metadata: {name: training}, spec: {
+  accessModes: [ReadWriteMany], storageClassName: '', capacity: {storage: 1Gi}, hostPath: {path: /nonexistent}}}
+---
+{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: training}, spec: {
+  accessModes: [ReadWriteMany], storageClassName: '', volumeName: training, resources: {requests: {storage: 1Gi}}}}
+";
+
+pub(crate) fn measure() -> Value {
+    println!("the operator: {JOBS} jobs of {STAGES} stages");
+    let plane = ControlPlane::start_with(Settings { flags: lifted() });
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../manifests/crd/pipelinejobs.yaml");
+    plane.apply(&std::fs::read_to_string(manifest).unwrap());
+    until("the CRD to be served", 60, || plane.client().request(http::Method::GET, ROOT, None).ok().map(drop));
+    plane.apply(VOLUME);
+    let kubelet = TestKubelet::start(&plane, NODES, 4);
+    let operator = operator(&plane);
+    let cluster = Cluster { operator, kubelet, plane };
+
+    // one by one, on an idle operator
+    let singles: Vec<f64> = (0..20).map(|n| cluster.started(&format!("single-{n}"))).collect();
+    line(
+        "apply -> 4 pods created, one job",
+        format!("{:.0} ms", median(&singles) * 1e3),
+        &format!("p99 {:.0} ms", percentile(&singles, 0.99) * 1e3),
+    );
+    cluster.wait_running(20);
+    let restarts: Vec<f64> = (0..20).map(|n| cluster.restarted(&[format!("single-{n}")], 1)).collect();
+    line(
+        "a pod failed -> 4 new pods created",
+        format!("{:.0} ms", median(&restarts) * 1e3),
+        &format!("p99 {:.0} ms", percentile(&restarts, 0.99) * 1e3),
+    );
+
+    let before = cluster.cpu();
+    let started = Instant::now();
+    (0..JOBS).for_each(|n| cluster.create(&format!("job-{n}")));
+    let applied = started.elapsed().as_secs_f64();
+    cluster.wait_pods(20 * STAGES + JOBS * STAGES);
+    let all = started.elapsed().as_secs_f64();
+    cluster.wait_running(20 + JOBS);
+    let cpu = cluster.cpu() - before;
+    line(
+        "all 2,000 pods created",
+        format!("{all:.1} s"),
+        &format!("{applied:.1} s of it the client's own 500 requests; {cpu:.1} CPU-seconds until all run"),
+    );
+    let peak = cluster.memory("VmHWM:");
+    let names: Vec<String> = (0..50).map(|n| format!("job-{n}")).collect();
+    let at_once = cluster.restarted(&names, 1);
+    line("50 failures at once -> 200 new pods", format!("{at_once:.1} s"), "");
+    std::thread::sleep(Duration::from_secs(20));
+    let (idle_from, since) = (cluster.cpu(), Instant::now());
+    std::thread::sleep(Duration::from_secs(20));
+    let idle = (cluster.cpu() - idle_from) / since.elapsed().as_secs_f64();
+    line(
+        "memory at the peak",
+        format!("{:.0} MiB", peak as f64 / 1024.0),
+        &format!(
+            "{:.0} MiB idle; {:.1} % of a core with {} jobs running",
+            cluster.memory("VmRSS:") as f64 / 1024.0,
+            idle * 100.0,
+            JOBS + 20
+        ),
+    );
+    json!({
+        "machine": describe(),
+        "startSeconds": singles,
+        "restartSeconds": restarts,
+        "allPodsSeconds": all,
+        "applySeconds": applied,
+        "cpuSeconds": cpu,
+        "restart50Seconds": at_once,
+        "peakKiB": peak,
+        "idleKiB": cluster.memory("VmRSS:"),
+        "idleCores": idle,
+    })
+}
+
+struct Cluster {
+    // dropped in this order
+    operator: Process,
+    kubelet: TestKubelet,
+    plane: ControlPlane,
+}
+
+impl Cluster {
+    fn create(&self, name: &str) {
+        self.plane.client().create(ROOT, &job(name)).unwrap_or_else(|refusal| panic!("{refusal}"));
+    }
+
+    fn pods_of(&self, name: &str, attempt: u64) -> usize {
+        let selector = format!("{PODS}?labelSelector=stagecoach.dev/job={name},stagecoach.dev/attempt={attempt}");
+        self.plane.client().list(&selector).len()
+    }
+
+    /// Seconds from the creation of a job until its pods exist.
+    fn started(&self, name: &str) -> f64 {
+        let started = Instant::now();
+        self.create(name);
+        wait(|| self.pods_of(name, 1) == STAGES);
+        started.elapsed().as_secs_f64()
+    }
+
+    /// Seconds from the failure of a pod of each job until all pods of their next attempts exist.
+    fn restarted(&self, names: &[String], attempt: u64) -> f64 {
+        let started = Instant::now();
+        for name in names {
+            self.kubelet.pod(&format!("{name}-1-{attempt}")).exit(1, "");
+        }
+        names.iter().for_each(|name| wait(|| self.pods_of(name, attempt + 1) == STAGES));
+        started.elapsed().as_secs_f64()
+    }
+
+    fn wait_pods(&self, count: usize) {
+        until("all pods", 600, || {
+            let list =
+                self.plane.get(&format!("{PODS}?limit=1&resourceVersion=0&resourceVersionMatch=NotOlderThan"))?;
+            let more = list["metadata"]["remainingItemCount"].as_u64().unwrap_or_default() as usize;
+            let all = list["items"].as_array().map_or(0, Vec::len) + more;
+            (all >= count).then_some(())
+        });
+    }
+
+    fn wait_running(&self, count: usize) {
+        until("all jobs to run", 600, || {
+            let running = |job: &&Value| job["status"]["phase"] == "Running";
+            let all = self.plane.client().list(ROOT).iter().filter(running).count();
+            std::thread::sleep(Duration::from_millis(200));
+            (all >= count).then_some(())
+        });
+    }
+
+    /// Processor seconds of the operator so far.
+    fn cpu(&self) -> f64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.operator.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+        (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
+    }
+
+    /// Kibibytes of the operator's memory.
+    fn memory(&self, field: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.operator.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+        line.trim().split(' ').next().unwrap().parse().unwrap()
+    }
+}
+
+/// Waits without a pause worth mentioning.
+fn wait(condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !condition() {
+        assert!(Instant::now() < deadline, "what was waited for did not come within 120 s");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// No rate limits in the control plane.
+fn lifted() -> Vec<(Component, String)> {
+    let rates = ["--kube-api-qps=5000", "--kube-api-burst=10000"];
+    let mut flags: Vec<(Component, String)> = vec![
+        (Component::ApiServer, "--max-requests-inflight=4000".into()),
+        (Component::ApiServer, "--max-mutating-requests-inflight=2000".into()),
+    ];
+    for component in [Component::ControllerManager, Component::Scheduler] {
+        flags.extend(rates.map(|flag| (component, flag.to_owned())));
+    }
+    flags
+}
+
+fn operator(plane: &ControlPlane) -> Process {
+    let own = std::env::current_exe().unwrap();
+    let mut command = Command::new(Path::new(&own).with_file_name("stagecoach-operator"));
+    command.env("KUBECONFIG", plane.kubeconfig()).args([
+        "--trainer-image",
+        "none",
+        "--listen",
+        "127.0.0.1:0",
+        "--log-level",
+        "warn,kube_client=off",
+    ]);
+    Process::start(command, &plane.folder().join("operator.log")).unwrap()
+}
+
+fn job(name: &str) -> Value {
+    json!({
+        "apiVersion": "stagecoach.dev/v1alpha1", "kind": "PipelineJob", "metadata": {"name": name},
+        "spec": {
+            "stages": STAGES,
+            "model": {"type": "Llama", "llama": {
+                "hiddenSize": 64, "numHiddenLayers": 4, "numAttentionHeads": 4, "intermediateSize": 128}},
+            "data": {"paths": ["corpus/a.txt"], "sequenceLength": 64, "tokenizer": {"type": "Train", "train": {"vocabSize": 300}}},
+            "training": {"steps": 100, "globalBatchSize": 8, "microbatches": 2, "learningRate": {"peak": 1e-3}},
+            "storage": {"persistentVolumeClaim": {"claimName": "training"}},
+            "restart": {"backoff": {"initialSeconds": 0}},
+        },
+    })
+}

@@ -12,7 +12,7 @@ DENY_VERSION := 0.20.2
 DENY := $(CACHE)/cargo-deny-$(DENY_VERSION)/bin/cargo-deny
 STAGECOACH := target/debug/stagecoach
 
-.PHONY: help run test test-all soak crashes strace bench manifests lint deny build libtorch texts cluster-tools tools clean
+.PHONY: help run test test-all soak crashes model strace bench manifests lint deny build libtorch texts cluster-tools tools clean
 
 help: ## this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -38,6 +38,9 @@ bench: build ## what checkpoints cost as ratios to what this machine can do, and
 
 crashes: build ## a stage killed, or its disk full, at every operation on the shared folder
 	STAGECOACH_CRASHES=all cargo test --package stagecoach-tests --test crashes --test storage --quiet -- --nocapture
+
+model: ## the state machine in larger worlds than `make test` explores
+	STAGECOACH_MODEL=all cargo test --package stagecoach-lifecycle --test model --quiet -- --nocapture
 
 strace: build ## stages and launcher killed at system calls drawn by STAGECOACH_SEED; needs the right to trace
 	@command -v strace >/dev/null || { echo "strace is missing: install it (Debian: apt-get install strace)" >&2; exit 1; }

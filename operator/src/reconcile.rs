@@ -11,7 +11,7 @@ use kube::{Client, Resource, ResourceExt};
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::contract::CONTAINER_NAME;
 use stagecoach_api::job::Phase;
-use stagecoach_lifecycle::{Action, Decision, Time, decide};
+use stagecoach_lifecycle::{Action, Decision, Failure, Time, decide};
 
 use crate::apply::{ApplyError, Gangs, Kinds, apply};
 use crate::job::{self, Job, Unusable};
@@ -166,7 +166,7 @@ async fn step(object: &DynamicObject, context: &Context) -> Result<controller::A
     let uid = &job.owner.uid;
     let refused = context.hurdle(uid, |hurdle| hurdle.refused.clone());
     let log_tail = match report::new_failure(&job, &decision) {
-        Some(failure) => log_tail(&kinds, &look, failure.stage).await,
+        Some(failure) => log_tail(&kinds, &look, failure).await,
         None => None,
     };
     let facts =
@@ -176,14 +176,20 @@ async fn step(object: &DynamicObject, context: &Context) -> Result<controller::A
     if wrote {
         write(object, &kinds, &status).await?;
         context.telemetry.recorded(&facts, &status);
-        publish(context, &facts, &status).await;
     }
     // a kubelet kills by itself
     let acts = decision.actions.iter().any(|action| !matches!(action, Action::KillMembers { .. }));
     if acts && !wrote && !is_current(&job, &kinds).await? {
         return Err(ReconcileError::Outdated);
     }
-    let trouble = match apply(&kinds, &context.gangs, &context.settings, &job, &look, &decision.actions).await {
+    let apply = apply(&kinds, &context.gangs, &context.settings, &job, &look, &decision.actions);
+    let tell = async {
+        if wrote {
+            publish(context, &facts, &status).await;
+        }
+    };
+    let (applied, ()) = tokio::join!(apply, tell);
+    let trouble = match applied {
         Ok(()) => None,
         Err(ApplyError::Refused(trouble)) => Some(trouble),
         Err(ApplyError::Api(error)) => return Err(error.into()),
@@ -247,9 +253,8 @@ async fn is_current(job: &Job, kinds: &Kinds) -> Result<bool, ReconcileError> {
 }
 
 /// The end of the log of the stage that failed.
-async fn log_tail(kinds: &Kinds, look: &Look, stage: Option<u32>) -> Option<String> {
-    let attempt = look.pods.iter().map(|pod| pod.member.attempt).max()?;
-    let pod = look.of(attempt).find(|pod| Some(pod.member.stage) == stage && !pod.gone)?;
+async fn log_tail(kinds: &Kinds, look: &Look, failure: &Failure) -> Option<String> {
+    let pod = look.of(failure.attempt).find(|pod| Some(pod.member.stage) == failure.stage && !pod.gone)?;
     let how = LogParams {
         container: Some(CONTAINER_NAME.into()),
         tail_lines: Some(TAIL.0),

@@ -24,15 +24,21 @@ pub(super) async fn start(
 ) -> Result<(), ApplyError> {
     let owner = &job.owner;
     let first = number == 1;
-    if job.job.spec.network_policy.mode == NetworkPolicyMode::Restricted {
-        let policy = build::network_policy(owner, settings.readers());
-        ensure(&kinds.network_policies, owner, &policy, "ingress", first).await?;
-    }
-    ensure(&kinds.services, owner, &build::service(owner, number), "selector", first).await?;
     let blueprint = Blueprint::new(&job.job, number, stages, &settings.trainer_image);
     let mut blueprint = blueprint.map_err(|e| ApplyError::Refused(e.into()))?;
     blueprint.gang = gangs.choose(&kinds.client, job.job.spec.scheduling.gang).await?;
-    let kept = create(&kinds.config_maps, owner, &build::config_map(owner, &blueprint)).await?;
+    let policy = async {
+        if job.job.spec.network_policy.mode == NetworkPolicyMode::None {
+            return Ok(());
+        }
+        let policy = build::network_policy(owner, settings.readers());
+        ensure(&kinds.network_policies, owner, &policy, "ingress", first).await
+    };
+    let service = build::service(owner, number);
+    let service = ensure(&kinds.services, owner, &service, "selector", first);
+    let config_map = build::config_map(owner, &blueprint);
+    let kept = create(&kinds.config_maps, owner, &config_map);
+    let ((), (), kept) = tokio::try_join!(policy, service, kept)?;
     let blueprint = build::read_config_map(&kept).map_err(|e| ApplyError::Refused(e.into()))?;
     if let Some(gang) = blueprint.gang {
         create(&pod_groups(kinds, gang), owner, &build::pod_group(owner, gang, number, stages)).await?;

@@ -5,8 +5,8 @@ mod events;
 
 use jiff::Timestamp;
 use stagecoach_api::PipelineJobStatus;
-use stagecoach_api::contract::StageStatus;
-use stagecoach_api::job::{AttemptStatus, LastFailure, Progress, RestartsStatus};
+use stagecoach_api::contract::{CONTAINER_NAME, StageStatus};
+use stagecoach_api::job::{AttemptStatus, CheckpointStatus, LastFailure, Progress, RestartsStatus};
 use stagecoach_lifecycle::{Decision, Doing, Failure, MemberState, State, Time};
 
 pub(crate) use conditions::refused;
@@ -69,7 +69,7 @@ pub(crate) fn status(facts: &Facts) -> PipelineJobStatus {
     new.checkpoint = newer.or(new.checkpoint);
     if let Some(step) = state.checkpoint.filter(|step| new.checkpoint.as_ref().is_none_or(|told| told.step < *step)) {
         // heard of in a termination message alone
-        new.checkpoint = Some(stagecoach_api::job::CheckpointStatus { step, ..Default::default() });
+        new.checkpoint = Some(CheckpointStatus { step, ..CheckpointStatus::default() });
     }
     new.conditions = conditions::conditions(facts, &new);
     settle(new, old, *now)
@@ -107,8 +107,7 @@ fn attempt_status(facts: &Facts) -> Option<AttemptStatus> {
     let pod = facts.look.of(attempt.number).next();
     let running = pod.and_then(|pod| {
         let containers = pod.object["spec"]["containers"].as_array()?;
-        let trainer =
-            containers.iter().find(|container| container["name"] == stagecoach_api::contract::CONTAINER_NAME)?;
+        let trainer = containers.iter().find(|container| container["name"] == CONTAINER_NAME)?;
         trainer["image"].as_str()
     });
     Some(AttemptStatus {

@@ -11,6 +11,7 @@ use stagecoach_lifecycle::Action;
 pub(crate) use create::Kinds;
 pub(crate) use gangs::Gangs;
 
+use crate::build::BuildError;
 use crate::job::Job;
 use crate::observe::{Look, Trouble};
 use crate::settings::Settings;
@@ -24,6 +25,12 @@ pub(crate) enum ApplyError {
     /// The cluster refuses: its users must change something.
     #[error("{}: {}", .0.reason, .0.message)]
     Refused(Trouble),
+}
+
+impl From<BuildError> for ApplyError {
+    fn from(error: BuildError) -> ApplyError {
+        ApplyError::Refused(Trouble { reason: "InvalidBlueprint".into(), message: error.to_string() })
+    }
 }
 
 /// Carries out `actions`, in their order.

@@ -24,8 +24,7 @@ pub(super) async fn start(
 ) -> Result<(), ApplyError> {
     let owner = &job.owner;
     let first = number == 1;
-    let blueprint = Blueprint::new(&job.job, number, stages, &settings.trainer_image);
-    let mut blueprint = blueprint.map_err(|e| ApplyError::Refused(e.into()))?;
+    let mut blueprint = Blueprint::new(&job.job, number, stages, &settings.trainer_image)?;
     blueprint.gang = gangs.choose(&kinds.client, job.job.spec.scheduling.gang).await?;
     let policy = async {
         if job.job.spec.network_policy.mode == NetworkPolicyMode::None {
@@ -39,7 +38,7 @@ pub(super) async fn start(
     let config_map = build::config_map(owner, &blueprint);
     let kept = create(&kinds.config_maps, owner, &config_map);
     let ((), (), kept) = tokio::try_join!(policy, service, kept)?;
-    let blueprint = build::read_config_map(&kept).map_err(|e| ApplyError::Refused(e.into()))?;
+    let blueprint = build::read_config_map(&kept)?;
     if let Some(gang) = blueprint.gang {
         create(&pod_groups(kinds, gang), owner, &build::pod_group(owner, gang, number, stages)).await?;
     }

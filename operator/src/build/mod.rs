@@ -11,8 +11,6 @@ use serde_json::{Map, Value, json};
 use stagecoach_api::PipelineJob;
 use stagecoach_api::job::TrainerType;
 
-use crate::observe::Trouble;
-
 pub use gang::{Gang, pod_group};
 pub use names::{
     ATTEMPT, JOB, JOB_UID, config_map_name, labels, pod_group_name, pod_name, pod_selector, service_name,
@@ -56,12 +54,6 @@ pub struct Blueprint {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct BuildError(String);
-
-impl From<BuildError> for Trouble {
-    fn from(error: BuildError) -> Trouble {
-        Trouble { reason: "InvalidBlueprint".into(), message: error.0 }
-    }
-}
 
 /// The keys of the attempt's ConfigMap.
 const JOB_FILE: &str = "job.yaml";

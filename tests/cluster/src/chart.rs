@@ -1,11 +1,11 @@
 //! The Helm chart, rendered by the real helm: what an installation with given values consists of.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use crate::process::run;
 use crate::tools::tool;
 
 /// The release that is rendered; the chart's objects are called `stagecoach-operator`, the operator's account too.
@@ -42,17 +42,8 @@ pub fn try_render(release_namespace: &str, values: &Value) -> Result<String, Str
 
 /// Runs helm with `input`, without the settings and plugins of whoever runs the test.
 pub fn helm(arguments: &[&str], input: &str) -> Output {
-    let mut child = Command::new(tool("helm"))
-        .args(arguments)
-        .envs(["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"].map(|home| (home, "/nonexistent")))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // a refusal may close the pipe early: what helm says counts
-    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-    child.wait_with_output().unwrap()
+    let homes = ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"].map(|home| (home, "/nonexistent"));
+    run(Command::new(tool("helm")).args(arguments).envs(homes), input)
 }
 
 /// The objects of a YAML stream.

@@ -1,9 +1,8 @@
 //! Starting, disturbing and ending a control plane.
 
-use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::sync::Mutex;
 
 use http::Method;
@@ -13,7 +12,7 @@ use socket2::{Domain, Socket, Type};
 use crate::certificates::{Authority, write_kubeconfig};
 use crate::client::Client;
 use crate::components::{Component, Settings, command};
-use crate::process::Process;
+use crate::process::{Process, run};
 use crate::scratch::Scratch;
 use crate::tools::tool;
 use crate::wait::until;
@@ -192,20 +191,10 @@ impl ControlPlane {
     }
 
     fn kubectl_with(&self, arguments: &[&str], input: &str) -> Output {
-        let mut child = Command::new(tool("kubectl"))
-            .arg("--kubeconfig")
-            .arg(&self.kubeconfig)
-            .arg("--cache-dir")
-            .arg(self.scratch.path().join("kubectl"))
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // a refusal may close the pipe early: what kubectl says counts
-        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-        child.wait_with_output().unwrap()
+        let mut command = Command::new(tool("kubectl"));
+        command.arg("--kubeconfig").arg(&self.kubeconfig);
+        command.arg("--cache-dir").arg(self.scratch.path().join("kubectl"));
+        run(command.args(arguments), input)
     }
 
     fn wait_until_served(&self) {

@@ -1,10 +1,10 @@
 //! A component's process: its output goes to a file, and it never outlives the test.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Sender, channel};
 
@@ -51,6 +51,15 @@ impl Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Runs a command to its end with `input`; what it says and how it ended.
+pub(crate) fn run(command: &mut Command, input: &str) -> Output {
+    let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = piped.spawn().unwrap();
+    // a refusal may close the pipe early: what the program says counts
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    child.wait_with_output().unwrap()
 }
 
 impl Drop for Process {

@@ -158,7 +158,7 @@ fn a_dead_node_delays_a_restart_by_its_timeout_at_most() {
     // on two nodes, one of which dies
     let spread = json!({"spec": {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
         {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"stagecoach.dev/job": "orphaned"}}}]}}}});
-    scene.create("orphaned", json!({"template": spread}));
+    scene.create("orphaned", json!({"template": spread, "restart": {"terminationTimeoutSeconds": 5}}));
     scene.wait_running("orphaned", 1);
     let pods = scene.pods("orphaned");
     let node = pods[1]["spec"]["nodeName"].as_str().unwrap().to_owned();

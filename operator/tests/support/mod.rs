@@ -217,7 +217,7 @@ pub fn job(name: &str, changes: Value) -> Value {
             "data": {"paths": ["corpus/a.txt"], "sequenceLength": 64, "tokenizer": {"type": "Train", "train": {"vocabSize": 300}}},
             "training": {"steps": 100, "globalBatchSize": 8, "microbatches": 2, "learningRate": {"peak": 1e-3}},
             "storage": {"persistentVolumeClaim": {"claimName": "training"}},
-            "restart": {"maxRestarts": 3, "backoff": {"initialSeconds": 0, "maxSeconds": 1}, "terminationTimeoutSeconds": 5},
+            "restart": {"maxRestarts": 3, "backoff": {"initialSeconds": 0, "maxSeconds": 1}, "terminationTimeoutSeconds": 60},
             "template": {"spec": {"terminationGracePeriodSeconds": 5}},
         },
     });

@@ -111,7 +111,11 @@ impl<'a> Soak<'a> {
             if self.draws.below(2) == 0 {
                 self.wait_for_the_dead();
             }
-            let others: Vec<usize> = (1..=STAGES as usize).filter(|&stages| stages != self.stages).collect();
+            // one of those that had the fewest groups: each number comes up before long
+            let groups = |stages: &usize| self.counts.get(stages).copied().unwrap_or_default();
+            let mut others: Vec<usize> = (1..=STAGES as usize).filter(|&stages| stages != self.stages).collect();
+            let fewest = others.iter().map(groups).min();
+            others.retain(|stages| Some(groups(stages)) == fewest);
             self.stages = others[self.draws.below(others.len() as u64) as usize];
             self.launch();
         }

@@ -104,7 +104,7 @@ pub(super) async fn get(api: &Api<DynamicObject>, owner: &Owner, object: &Value)
     Err(ApplyError::Refused(Trouble { reason: "NameTaken".into(), message }))
 }
 
-/// Sees to it that `object` is there with the fields of its spec that `wanted` names. One write at most.
+/// Sees to it that `object` is there with the fields of its spec that `wanted` names. One write at most, unless it is missing.
 ///
 /// # Errors
 /// As [`create`].

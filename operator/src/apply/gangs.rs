@@ -1,6 +1,6 @@
 //! Which schedulers' PodGroups the cluster serves: asked when an attempt starts, and no more than once a minute.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kube::Client;
@@ -43,7 +43,7 @@ impl Gangs {
     }
 
     async fn served(&self, client: &Client) -> kube::Result<Vec<Gang>> {
-        let known = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let known = self.known().clone();
         if let Some((at, gangs)) = known
             && at.elapsed() < HOLDS
         {
@@ -59,7 +59,11 @@ impl Gangs {
                 served.push(gang);
             }
         }
-        *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some((Instant::now(), served.clone()));
+        *self.known() = Some((Instant::now(), served.clone()));
         Ok(served)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Option<(Instant, Vec<Gang>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

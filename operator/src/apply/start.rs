@@ -54,11 +54,11 @@ pub(super) async fn start(
 
 /// Removes the blueprints and PodGroups of attempts that are over.
 async fn sweep(kinds: &Kinds, job: &Job, now: &Blueprint) -> Result<(), ApplyError> {
-    let selector = format!("{}={},{}!={}", build::JOB_UID, job.owner.uid, build::ATTEMPT, now.attempt);
+    let selector = format!("{},{}!={}", build::pod_query(&job.owner), build::ATTEMPT, now.attempt);
     for old in kinds.config_maps.list(&ListParams::default().labels(&selector)).await?.items {
         let then = build::read_config_map(&to_value(&old)).ok();
         if let Some((gang, attempt)) = then.and_then(|then| Some((then.gang?, then.attempt))) {
-            remove(&pod_groups(kinds, gang), &build::pod_group_name(&job.owner, attempt)).await?;
+            remove(&pod_groups(kinds, gang), &build::attempt_name(&job.owner, attempt)).await?;
         }
         // last: it tells what else there is
         remove(&kinds.config_maps, &old.metadata.name.unwrap_or_default()).await?;

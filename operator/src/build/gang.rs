@@ -66,7 +66,7 @@ pub fn pod_group(owner: &Owner, gang: Gang, attempt: u64, stages: u32) -> Value 
     json!({
         "apiVersion": gang.api_version(),
         "kind": "PodGroup",
-        "metadata": names::metadata(owner, &names::pod_group_name(owner, attempt), Some(attempt)),
+        "metadata": names::metadata(owner, &names::attempt_name(owner, attempt), Some(attempt)),
         "spec": spec,
     })
 }

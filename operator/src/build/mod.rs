@@ -13,7 +13,7 @@ use stagecoach_api::job::TrainerType;
 
 pub use gang::{Gang, pod_group};
 pub use names::{
-    ATTEMPT, JOB, JOB_UID, config_map_name, labels, pod_group_name, pod_name, pod_selector, service_name,
+    ATTEMPT, JOB, JOB_UID, STAGE, attempt_name, labels, pod_name, pod_query, pod_selector, service_name,
     stage_0_selector,
 };
 pub use pod::pod;
@@ -99,7 +99,7 @@ pub fn config_map(owner: &Owner, blueprint: &Blueprint) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": names::metadata(owner, &config_map_name(owner, blueprint.attempt), Some(blueprint.attempt)),
+        "metadata": names::metadata(owner, &attempt_name(owner, blueprint.attempt), Some(blueprint.attempt)),
         "immutable": true,
         "data": { JOB_FILE: blueprint.job_file, BLUEPRINT: kept.to_string() },
     })

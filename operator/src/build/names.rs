@@ -10,7 +10,8 @@ pub const JOB_UID: &str = "stagecoach.dev/job-uid";
 pub const JOB: &str = "stagecoach.dev/job";
 /// The attempt.
 pub const ATTEMPT: &str = "stagecoach.dev/attempt";
-const STAGE: &str = "stagecoach.dev/stage";
+/// The stage.
+pub const STAGE: &str = "stagecoach.dev/stage";
 
 /// A pod of an attempt.
 pub fn pod_name(owner: &Owner, stage: u32, attempt: u64) -> String {
@@ -22,13 +23,8 @@ pub fn service_name(owner: &Owner) -> String {
     owner.name.clone()
 }
 
-/// The ConfigMap of an attempt.
-pub fn config_map_name(owner: &Owner, attempt: u64) -> String {
-    format!("{}-{attempt}", owner.name)
-}
-
-/// The PodGroup of an attempt.
-pub fn pod_group_name(owner: &Owner, attempt: u64) -> String {
+/// The ConfigMap of an attempt, and its PodGroup.
+pub fn attempt_name(owner: &Owner, attempt: u64) -> String {
     format!("{}-{attempt}", owner.name)
 }
 
@@ -53,6 +49,11 @@ pub fn labels(owner: &Owner, attempt: Option<u64>, stage: Option<u32>) -> Map<St
 /// Selects all pods of the job.
 pub fn pod_selector(owner: &Owner) -> Map<String, Value> {
     Map::from_iter([(JOB_UID.to_owned(), owner.uid.clone().into())])
+}
+
+/// The same in the form that a list and `kubectl --selector` take.
+pub fn pod_query(owner: &Owner) -> String {
+    format!("{JOB_UID}={}", owner.uid)
 }
 
 /// Selects the coordinator's pod of one attempt.

@@ -5,7 +5,7 @@ use stagecoach_api::contract::{
     CONFIG_PATH, CONTAINER_ARGS, CONTAINER_NAME, HTTP_PORT, MASTER_PORT, StageEnv, WORKSPACE_PATH, env,
 };
 
-use super::{Blueprint, JOB_FILE, Owner, config_map_name, labels, names, pod_name, service_name};
+use super::{Blueprint, JOB_FILE, Owner, attempt_name, labels, names, pod_name, service_name};
 
 /// What a stage has to save and leave, unless the template says otherwise.
 const GRACE_SECONDS: u64 = 120;
@@ -40,7 +40,7 @@ pub fn pod(owner: &Owner, blueprint: &Blueprint, stage: u32) -> Value {
     let mut volumes = array(spec.get("volumes"));
     if blueprint.built_in {
         let config = json!({
-            "name": config_map_name(owner, *attempt),
+            "name": attempt_name(owner, *attempt),
             "items": [{ "key": JOB_FILE, "path": JOB_FILE }],
         });
         add_named(&mut volumes, json!({ "name": CONFIG, "configMap": config }));
@@ -55,7 +55,7 @@ pub fn pod(owner: &Owner, blueprint: &Blueprint, stage: u32) -> Value {
     all_labels.extend(labels(owner, Some(*attempt), Some(stage)));
     let mut annotations = object(theirs.get("annotations"));
     if let Some(gang) = blueprint.gang {
-        let group = names::pod_group_name(owner, *attempt);
+        let group = attempt_name(owner, *attempt);
         gang.join(&group, &mut all_labels, &mut annotations, &mut spec);
     }
     json!({

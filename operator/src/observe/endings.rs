@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use stagecoach_lifecycle::MemberState;
 
 use super::Pod;
+use crate::build;
 
 /// Ends of pods, by their job's UID.
 #[derive(Debug, Default)]
@@ -17,7 +18,7 @@ impl Endings {
     /// Notes a pod that the watch brought.
     pub(crate) fn note(&self, pod: Pod) {
         let MemberState::Exited(_) = pod.member.state else { return };
-        let Some(job) = pod.object["metadata"]["labels"]["stagecoach.dev/job-uid"].as_str().map(str::to_owned) else {
+        let Some(job) = pod.object["metadata"]["labels"][build::JOB_UID].as_str().map(str::to_owned) else {
             return;
         };
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,6 +4,8 @@ use serde_json::Value;
 use stagecoach_api::contract::{CONTAINER_NAME, FailureKind, TerminationMessage};
 use stagecoach_lifecycle::{Exit, External, Member, MemberState, Report, Time};
 
+use crate::build;
+
 /// What keeps a pod from running, for people: shown at once, long before anything times out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Trouble {
@@ -15,8 +17,8 @@ pub(crate) struct Trouble {
 
 /// The member that `pod` is; none if it is no pod of an attempt.
 pub(crate) fn member(pod: &Value) -> Option<Member> {
-    let label = |name: &str| pod["metadata"]["labels"][format!("stagecoach.dev/{name}")].as_str();
-    let (stage, attempt) = (label("stage")?.parse().ok()?, label("attempt")?.parse().ok()?);
+    let label = |name: &str| pod["metadata"]["labels"][name].as_str();
+    let (stage, attempt) = (label(build::STAGE)?.parse().ok()?, label(build::ATTEMPT)?.parse().ok()?);
     let (state, at) = state(pod);
     Some(Member { stage, attempt, state, at })
 }

@@ -70,12 +70,8 @@ impl Look {
         endings: &Endings,
         polls: &Polls,
     ) -> kube::Result<Look> {
-        let selector: Vec<String> = build::pod_selector(&job.owner)
-            .iter()
-            .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
-            .collect();
         // no resourceVersion: the answer is what is, not what a cache remembers
-        let listed = pods.list(&ListParams::default().labels(&selector.join(","))).await?;
+        let listed = pods.list(&ListParams::default().labels(&build::pod_query(&job.owner))).await?;
         let mut pods: Vec<Pod> = listed.items.iter().filter_map(|pod| Pod::new(to_value(pod))).collect();
         endings.complete(&job.owner.uid, job.state.attempt.number, &mut pods);
         let mut look = Look { pods, polled: None };

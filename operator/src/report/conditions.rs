@@ -2,11 +2,10 @@
 
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::{Condition, Phase};
-use stagecoach_lifecycle::{Doing, FailReason, MemberState, Outcome};
+use stagecoach_lifecycle::{Doing, FailReason, MemberState, Outcome, Time};
 
 use super::{Facts, pod_trouble, stamp};
 use crate::observe::Trouble;
-use stagecoach_lifecycle::Time;
 
 /// Whether it is so, why in one word, and a sentence.
 type Told = (&'static str, String, String);

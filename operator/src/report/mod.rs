@@ -5,7 +5,7 @@ mod events;
 
 use jiff::Timestamp;
 use stagecoach_api::PipelineJobStatus;
-use stagecoach_api::contract::{CONTAINER_NAME, StageStatus};
+use stagecoach_api::contract::CONTAINER_NAME;
 use stagecoach_api::job::{AttemptStatus, CheckpointStatus, LastFailure, Progress, RestartsStatus};
 use stagecoach_lifecycle::{Decision, Doing, Failure, MemberState, State, Time};
 
@@ -43,9 +43,6 @@ pub(crate) fn status(facts: &Facts) -> PipelineJobStatus {
     let count =
         |wanted: fn(&MemberState) -> bool| look.of(attempt).filter(|pod| wanted(&pod.member.state)).count() as u32;
     let exist = count(|state| !matches!(state, MemberState::Exited(_)));
-    let selector = build::pod_selector(&job.owner);
-    let selector: Vec<String> =
-        selector.iter().map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
     let finished = state.outcome().is_some();
     let polled = look.polled.as_ref().filter(|polled| polled.status.attempt == attempt);
     let mut new = PipelineJobStatus {
@@ -55,7 +52,7 @@ pub(crate) fn status(facts: &Facts) -> PipelineJobStatus {
         phase: Some(decision.phase),
         stages: Some(exist),
         ready_stages: Some(count(|state| *state == MemberState::Ready)),
-        selector: Some(selector.join(",")),
+        selector: Some(build::pod_query(&job.owner)),
         attempt: attempt_status(facts),
         progress: progress(old.progress.as_ref(), polled, look, attempt),
         checkpoint: old.checkpoint.clone(),
@@ -121,11 +118,9 @@ fn attempt_status(facts: &Facts) -> Option<AttemptStatus> {
 
 /// How far training is: stage 0's words, or the last words of one that ended.
 fn progress(old: Option<&Progress>, polled: Option<&Polled>, look: &Look, attempt: u64) -> Option<Progress> {
-    let said =
-        polled.map(|polled| (&polled.status, polled.at)).filter(|(status, _)| **status != StageStatus::default());
-    let said = said.filter(|(status, _)| status.progress != Progress::default());
+    let said = polled.filter(|polled| polled.status.progress != Progress::default());
     let mut progress = match said {
-        Some((status, at)) => Progress { updated_at: Some(stamp(at)), ..status.progress.clone() },
+        Some(polled) => Progress { updated_at: Some(stamp(polled.at)), ..polled.status.progress.clone() },
         None => old.cloned().unwrap_or_default(),
     };
     let ended = look.of(attempt).filter_map(|pod| match &pod.member.state {

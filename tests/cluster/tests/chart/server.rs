@@ -11,25 +11,18 @@ const CRD: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pipel
 const JOBS: &str = "/apis/stagecoach.dev/v1alpha1/namespaces/team-a/pipelinejobs";
 
 /// What the Prometheus operator brings: only the names, since its schemas can't be had here.
-const MONITORS: &str = "
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: podmonitors.monitoring.coreos.com}
-spec:
-  group: monitoring.coreos.com
-  scope: Namespaced
-  names: {kind: PodMonitor, plural: podmonitors}
-  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
----
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: prometheusrules.monitoring.coreos.com}
-spec:
-  group: monitoring.coreos.com
-  scope: Namespaced
-  names: {kind: PrometheusRule, plural: prometheusrules}
-  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
-";
+fn monitor(kind: &str) -> Value {
+    let plural = format!("{}s", kind.to_lowercase());
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.monitoring.coreos.com")},
+        "spec": {
+            "group": "monitoring.coreos.com", "scope": "Namespaced", "names": {"kind": kind, "plural": plural},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
+        },
+    })
+}
 
 #[test]
 fn the_api_server_accepts_all_of_it() {
@@ -37,7 +30,7 @@ fn the_api_server_accepts_all_of_it() {
     let client = plane.client();
     plane.apply(&read("manifests/base/namespace.yaml"));
     ["team-a", "team-b"].iter().for_each(|namespace| plane.create_namespace(namespace));
-    plane.apply(MONITORS);
+    ["PodMonitor", "PrometheusRule"].iter().for_each(|kind| plane.apply(&monitor(kind).to_string()));
     until("the monitors to be served", 30, || client.get("/apis/monitoring.coreos.com/v1/podmonitors"));
     until("the rules to be served", 30, || client.get("/apis/monitoring.coreos.com/v1/prometheusrules"));
 

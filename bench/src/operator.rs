@@ -109,16 +109,23 @@ impl Cluster {
         self.plane.client().create(ROOT, &job(name)).unwrap_or_else(|refusal| panic!("{refusal}"));
     }
 
-    fn pods_of(&self, name: &str, attempt: u64) -> usize {
-        let selector = format!("{PODS}?labelSelector=stagecoach.dev/job={name},stagecoach.dev/attempt={attempt}");
-        self.plane.client().list(&selector).len()
+    /// Waits for an attempt's pods, one by one: a list, asked for again and again, would be most of what is measured.
+    fn wait_attempt(&self, name: &str, attempt: u64) {
+        for stage in 0..STAGES {
+            let path = format!("{PODS}/{name}-{stage}-{attempt}");
+            let deadline = Instant::now() + Duration::from_secs(120);
+            while self.plane.get(&path).is_none() {
+                assert!(Instant::now() < deadline, "{path} did not come within 120 s");
+                std::thread::sleep(Duration::from_millis(4));
+            }
+        }
     }
 
     /// Seconds from the creation of a job until its pods exist.
     fn started(&self, name: &str) -> f64 {
         let started = Instant::now();
         self.create(name);
-        wait(|| self.pods_of(name, 1) == STAGES);
+        self.wait_attempt(name, 1);
         started.elapsed().as_secs_f64()
     }
 
@@ -128,7 +135,7 @@ impl Cluster {
         for name in names {
             self.kubelet.pod(&format!("{name}-1-{attempt}")).exit(1, "");
         }
-        names.iter().for_each(|name| wait(|| self.pods_of(name, attempt + 1) == STAGES));
+        names.iter().for_each(|name| self.wait_attempt(name, attempt + 1));
         started.elapsed().as_secs_f64()
     }
 
@@ -163,15 +170,6 @@ impl Cluster {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.operator.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
         line.trim().split(' ').next().unwrap().parse().unwrap()
-    }
-}
-
-/// Waits without a pause worth mentioning.
-fn wait(condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(120);
-    while !condition() {
-        assert!(Instant::now() < deadline, "what was waited for did not come within 120 s");
-        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

@@ -3,15 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
 use futures::future::join_all;
+use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ApiResource, DynamicObject};
+use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{Config, Controller};
+use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::runtime::watcher;
+use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, ResourceExt};
 
+use crate::build::{JOB, JOB_UID};
 use crate::job;
 use crate::observe::{self, to_value};
 use crate::reconcile::{Context, error_policy, reconcile};
@@ -34,13 +37,23 @@ async fn watch(context: Arc<Context>, namespace: &str, mut stop: tokio::sync::wa
     let api = |resource: &ApiResource| scoped(&context.client, namespace, resource);
     let (jobs, pods) = (job::resource(), ApiResource::erase::<Pod>(&()));
     let config = Config::default().concurrency(context.settings.workers).debounce(DEBOUNCE);
-    let seen = Arc::clone(&context);
-    let controller = Controller::new_with(api(&jobs), watcher::Config::default(), jobs.clone()).with_config(config);
-    let store = controller.store();
+    let writer = Writer::new(jobs.clone());
+    let store = writer.as_reader();
     context.telemetry.count_in(store.clone());
-    let owned = watcher::Config::default().labels(crate::build::JOB_UID);
-    let streams = controller
-        .watches_with(api(&pods), pods, owned, move |pod| trigger(&seen, &pod, &jobs))
+    let (seen, known) = (Arc::clone(&context), Arc::clone(&context));
+    let changed = watcher(api(&jobs), watcher::Config::default())
+        .default_backoff()
+        .modify(|job| job.metadata.managed_fields = None)
+        .reflect(writer)
+        .touched_objects()
+        .try_filter(move |job| std::future::ready(!known.written.is_own(job)));
+    let owned = watcher::Config::default().labels(JOB_UID);
+    let touched = watcher(api(&pods), owned)
+        .default_backoff()
+        .filter_map(move |event| std::future::ready(event.ok().and_then(|event| trigger(&seen, event, &jobs))));
+    let streams = Controller::for_stream_with(changed, store.clone(), job::resource())
+        .with_config(config)
+        .reconcile_on(touched)
         .graceful_shutdown_on(async move { drop(stop.wait_for(|stop| *stop).await) })
         .run(reconcile, error_policy, Arc::clone(&context));
     let work = streams.for_each(async |result| {
@@ -61,14 +74,21 @@ fn scoped(client: &Client, namespace: &str, resource: &ApiResource) -> Api<Dynam
     }
 }
 
-/// The job to look at when one of its pods changed. How it ended is noted: a list won't tell once it is gone.
-fn trigger(context: &Context, pod: &DynamicObject, jobs: &ApiResource) -> Option<ObjectRef<DynamicObject>> {
-    let name = pod.labels().get(crate::build::JOB)?.clone();
-    let namespace = pod.namespace()?;
-    if let Some(pod) = observe::Pod::new(to_value(pod)) {
-        context.endings.note(pod);
-    }
-    Some(ObjectRef::new_with(&name, jobs.clone()).within(&namespace))
+/// The job to look at, if what happened to one of its pods is any news.
+fn trigger(context: &Context, event: Event<DynamicObject>, jobs: &ApiResource) -> Option<ObjectRef<DynamicObject>> {
+    let (pod, deleted) = match event {
+        Event::Apply(pod) | Event::InitApply(pod) => (pod, false),
+        Event::Delete(pod) => (pod, true),
+        Event::Init => return None,
+        Event::InitDone => {
+            context.watched.doubt();
+            return None;
+        }
+    };
+    let job = ObjectRef::new_with(pod.labels().get(JOB)?, jobs.clone()).within(&pod.namespace()?);
+    let uid = pod.labels().get(JOB_UID)?.clone();
+    let pod = observe::Pod::read(&to_value(&pod))?;
+    context.watched.note(&uid, pod, deleted).then_some(job)
 }
 
 async fn forget(context: &Context, store: Store<DynamicObject>) {

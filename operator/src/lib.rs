@@ -15,5 +15,6 @@ pub mod run;
 mod serve;
 mod settings;
 mod telemetry;
+mod written;
 
 pub use settings::{LogFormat, Settings};

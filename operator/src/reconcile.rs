@@ -15,10 +15,11 @@ use stagecoach_lifecycle::{Action, Decision, Failure, Time, decide};
 
 use crate::apply::{ApplyError, Gangs, Kinds, apply};
 use crate::job::{self, Job, Unusable};
-use crate::observe::{Endings, Look, Polls, Trouble, now};
+use crate::observe::{Look, Polls, Trouble, Watched, now};
 use crate::report::{self, Facts};
 use crate::settings::Settings;
 use crate::telemetry::Telemetry;
+use crate::written::Written;
 
 /// A look at a job that nothing happens to.
 const IDLE: Duration = Duration::from_secs(300);
@@ -37,8 +38,10 @@ pub(crate) struct Context {
     pub client: Client,
     /// How the operator is run.
     pub settings: Settings,
-    /// How pods ended.
-    pub endings: Endings,
+    /// What the watch knows of pods.
+    pub watched: Watched,
+    /// What was written last.
+    pub written: Written,
     /// Which schedulers there are.
     gangs: Gangs,
     /// What stages 0 said.
@@ -85,8 +88,17 @@ impl Context {
     /// With nothing known yet.
     pub(crate) fn new(client: Client, settings: Settings, recorder: Recorder) -> Context {
         let polls = Polls::new(settings.poll());
-        let (endings, telemetry, hurdles) = (Endings::default(), Telemetry::default(), Mutex::default());
-        Context { client, settings, endings, gangs: Gangs::default(), polls, telemetry, recorder, hurdles }
+        Context {
+            client,
+            settings,
+            watched: Watched::default(),
+            written: Written::default(),
+            gangs: Gangs::default(),
+            polls,
+            telemetry: Telemetry::default(),
+            recorder,
+            hurdles: Mutex::default(),
+        }
     }
 
     fn hurdle<T>(&self, uid: &str, with: impl FnOnce(&mut Hurdle) -> T) -> T {
@@ -96,7 +108,8 @@ impl Context {
 
     /// Forgets the jobs that are not in `living`.
     pub(crate) fn retain(&self, living: &dyn Fn(&str) -> bool) {
-        self.endings.retain(living);
+        self.watched.retain(living);
+        self.written.retain(living);
         self.polls.retain(living);
         self.hurdles.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| living(uid));
     }
@@ -111,6 +124,7 @@ pub(crate) async fn reconcile(
     context: Arc<Context>,
 ) -> Result<controller::Action, ReconcileError> {
     let started = Instant::now();
+    let object = context.written.newest(object);
     let result = tokio::time::timeout(PATIENCE, step(&object, &context)).await.unwrap_or(Err(ReconcileError::Late));
     context.telemetry.reconciled(started.elapsed(), result.as_ref().err().map(reason));
     if result.is_ok() {
@@ -156,13 +170,11 @@ async fn step(object: &DynamicObject, context: &Context) -> Result<controller::A
     let job = match job::read(object) {
         Ok(job) => job,
         Err(unusable) => {
-            refuse(object, &kinds, &unusable).await?;
+            refuse(object, &kinds, context, &unusable).await?;
             return Ok(idle);
         }
     };
-    let look = Look::at(&job, &kinds.pods, &context.endings, &context.polls).await?;
-    let present = now();
-    let decision = decide(&look.observed(&job), present);
+    let (look, decision, present) = observe(&job, &kinds, context).await?;
     let uid = &job.owner.uid;
     let refused = context.hurdle(uid, |hurdle| hurdle.refused.clone());
     let log_tail = match report::new_failure(&job, &decision) {
@@ -174,12 +186,10 @@ async fn step(object: &DynamicObject, context: &Context) -> Result<controller::A
     let status = report::status(&facts);
     let wrote = status != job.status;
     if wrote {
-        write(object, &kinds, &status).await?;
+        write(object, &kinds, context, &status).await?;
         context.telemetry.recorded(&facts, &status);
     }
-    // a kubelet kills by itself
-    let acts = decision.actions.iter().any(|action| !matches!(action, Action::KillMembers { .. }));
-    if acts && !wrote && !is_current(&job, &kinds).await? {
+    if acts(&decision) && !wrote && !is_current(&job, &kinds).await? {
         return Err(ReconcileError::Outdated);
     }
     let apply = apply(&kinds, &context.gangs, &context.settings, &job, &look, &decision.actions);
@@ -209,6 +219,28 @@ async fn step(object: &DynamicObject, context: &Context) -> Result<controller::A
     Ok(controller::Action::requeue(next(&decision, &look, context, present)))
 }
 
+/// Looks and decides. What is remembered may lag behind: it suffices as long as nothing follows from it.
+async fn observe(job: &Job, kinds: &Kinds, context: &Context) -> Result<(Look, Decision, Time), ReconcileError> {
+    if let Some(mut look) = Look::remembered(job, &context.watched) {
+        look.ask(job, &context.polls).await;
+        let present = now();
+        let decision = decide(&look.observed(job), present);
+        if !acts(&decision) && decision.state.doing == job.state.doing {
+            return Ok((look, decision, present));
+        }
+    }
+    let mut look = Look::live(job, &kinds.pods, &context.watched).await?;
+    look.ask(job, &context.polls).await;
+    let present = now();
+    let decision = decide(&look.observed(job), present);
+    Ok((look, decision, present))
+}
+
+/// Whether something is to be done; a kubelet kills by itself.
+fn acts(decision: &Decision) -> bool {
+    decision.actions.iter().any(|action| !matches!(action, Action::KillMembers { .. }))
+}
+
 /// When to look again if nothing happens.
 fn next(decision: &Decision, look: &Look, context: &Context, present: Time) -> Duration {
     let wake = decision.wake.map(|wake| Duration::from_millis(wake.0.saturating_sub(present.0)));
@@ -218,15 +250,26 @@ fn next(decision: &Decision, look: &Look, context: &Context, present: Time) -> D
 }
 
 /// One write, against the version that was read.
-async fn write(object: &DynamicObject, kinds: &Kinds, status: &PipelineJobStatus) -> Result<(), ReconcileError> {
-    let mut written = object.clone();
-    written.data["status"] = serde_json::to_value(status).map_err(kube::Error::SerdeError)?;
-    kinds.jobs.replace_status(&object.name_any(), &PostParams::default(), &written).await?;
+async fn write(
+    object: &DynamicObject,
+    kinds: &Kinds,
+    context: &Context,
+    status: &PipelineJobStatus,
+) -> Result<(), ReconcileError> {
+    let mut wanted = object.clone();
+    wanted.data["status"] = serde_json::to_value(status).map_err(kube::Error::SerdeError)?;
+    let written = kinds.jobs.replace_status(&object.name_any(), &PostParams::default(), &wanted).await?;
+    context.written.note(written);
     Ok(())
 }
 
 /// Tells the user what to change. Pods that run stay as they are.
-async fn refuse(object: &DynamicObject, kinds: &Kinds, unusable: &Unusable) -> Result<(), ReconcileError> {
+async fn refuse(
+    object: &DynamicObject,
+    kinds: &Kinds,
+    context: &Context,
+    unusable: &Unusable,
+) -> Result<(), ReconcileError> {
     let old = job::status(object);
     let (reason, message) = match unusable {
         Unusable::Spec(message) => ("InvalidSpec", message),
@@ -241,7 +284,7 @@ async fn refuse(object: &DynamicObject, kinds: &Kinds, unusable: &Unusable) -> R
         return Ok(());
     }
     tracing::info!(job = object.name_any(), namespace = object.namespace(), "not accepted: {message}");
-    write(object, kinds, &status).await
+    write(object, kinds, context, &status).await
 }
 
 /// Whether what was decided from is still what is recorded: a watch may lag behind, and an old record must not be acted on.
@@ -261,7 +304,7 @@ async fn log_tail(kinds: &Kinds, look: &Look, failure: &Failure) -> Option<Strin
         limit_bytes: Some(TAIL.1),
         ..LogParams::default()
     };
-    let logs = tokio::time::timeout(Duration::from_secs(3), kinds.logs.logs(pod.name(), &how)).await;
+    let logs = tokio::time::timeout(Duration::from_secs(3), kinds.logs.logs(&pod.name, &how)).await;
     logs.ok()?.ok().filter(|log| !log.is_empty())
 }
 

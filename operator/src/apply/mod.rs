@@ -60,12 +60,12 @@ pub(crate) async fn apply(
 
 /// Asks the pods of an attempt to leave, and removes those that have ended.
 async fn delete(kinds: &Kinds, look: &Look, attempt: u64, grace: u64) -> kube::Result<()> {
-    let there = look.of(attempt).filter(|pod| !pod.gone && pod.object["metadata"]["deletionTimestamp"].is_null());
+    let there = look.of(attempt).filter(|pod| !pod.gone && !pod.leaving);
     let each = there.map(async |pod| {
         let mut how = DeleteParams::default().grace_period(u32::try_from(grace).unwrap_or(u32::MAX));
         // this pod and no later one of its name
-        how.preconditions = Some(Preconditions { uid: Some(pod.uid().to_owned()), ..Preconditions::default() });
-        match kinds.pods.delete(pod.name(), &how).await {
+        how.preconditions = Some(Preconditions { uid: Some(pod.uid.clone()), ..Preconditions::default() });
+        match kinds.pods.delete(&pod.name, &how).await {
             Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
             other => other.map(drop),
         }

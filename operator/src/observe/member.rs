@@ -16,7 +16,7 @@ pub(crate) struct Trouble {
 }
 
 /// The member that `pod` is; none if it is no pod of an attempt.
-pub(crate) fn member(pod: &Value) -> Option<Member> {
+pub(super) fn member(pod: &Value) -> Option<Member> {
     let label = |name: &str| pod["metadata"]["labels"][name].as_str();
     let (stage, attempt) = (label(build::STAGE)?.parse().ok()?, label(build::ATTEMPT)?.parse().ok()?);
     let (state, at) = state(pod);
@@ -24,7 +24,7 @@ pub(crate) fn member(pod: &Value) -> Option<Member> {
 }
 
 /// Why a pod that should start does not, if the cluster says so.
-pub(crate) fn trouble(pod: &Value) -> Option<Trouble> {
+pub(super) fn trouble(pod: &Value) -> Option<Trouble> {
     let told = |reason: &Value, message: &Value| Trouble {
         reason: reason.as_str().unwrap_or("Waiting").to_owned(),
         message: message.as_str().unwrap_or_default().to_owned(),

@@ -1,18 +1,20 @@
-//! One look at a job: its pods, listed live, and what stage 0 says of itself.
+//! One look at a job: its pods, remembered or listed, and what stage 0 says of itself.
 
-mod endings;
 mod member;
+mod pod;
 mod poll;
+mod watched;
 
 use kube::api::{Api, DynamicObject, ListParams};
 use serde_json::Value;
 use stagecoach_api::contract::StageStatus;
 use stagecoach_api::job::TrainerType;
-use stagecoach_lifecycle::{Member, MemberState, Observed, Policy, Seen, Time};
+use stagecoach_lifecycle::{MemberState, Observed, Policy, Seen, Time};
 
-pub(crate) use endings::Endings;
-pub(crate) use member::{Trouble, member, trouble};
+pub(crate) use member::Trouble;
+pub(crate) use pod::Pod;
 pub(crate) use poll::{Polled, Polls};
+pub(crate) use watched::Watched;
 
 use crate::build;
 use crate::job::Job;
@@ -26,59 +28,35 @@ pub(crate) struct Look {
     pub polled: Option<Polled>,
 }
 
-/// A pod of an attempt.
-#[derive(Clone, Debug)]
-pub(crate) struct Pod {
-    /// As `lifecycle` sees it.
-    pub member: Member,
-    /// The object.
-    pub object: Value,
-    /// Whether it is known from the past alone.
-    pub gone: bool,
-}
-
-impl Pod {
-    /// None if `object` belongs to no attempt.
-    pub(crate) fn new(object: Value) -> Option<Pod> {
-        member(&object).map(|member| Pod { member, object, gone: false })
-    }
-
-    /// `metadata.name`
-    pub(crate) fn name(&self) -> &str {
-        self.object["metadata"]["name"].as_str().unwrap_or_default()
-    }
-
-    /// `metadata.uid`
-    pub(crate) fn uid(&self) -> &str {
-        self.object["metadata"]["uid"].as_str().unwrap_or_default()
-    }
-}
-
 impl Look {
     /// The pods of an attempt.
     pub(crate) fn of(&self, attempt: u64) -> impl Iterator<Item = &Pod> {
         self.pods.iter().filter(move |pod| pod.member.attempt == attempt)
     }
 
-    /// Looks at `job`: lists its pods, and asks stage 0 if that is due.
+    /// What the watch has brought of `job`; nothing if that can't be relied on.
+    pub(crate) fn remembered(job: &Job, watched: &Watched) -> Option<Look> {
+        watched.of(&job.owner.uid, job.state.attempt.number).map(|pods| Look { pods, polled: None })
+    }
+
+    /// Lists the pods of `job`.
     ///
     /// # Errors
     /// The API server's.
-    pub(crate) async fn at(
-        job: &Job,
-        pods: &Api<DynamicObject>,
-        endings: &Endings,
-        polls: &Polls,
-    ) -> kube::Result<Look> {
+    pub(crate) async fn live(job: &Job, pods: &Api<DynamicObject>, watched: &Watched) -> kube::Result<Look> {
         // no resourceVersion: the answer is what is, not what a cache remembers
         let listed = pods.list(&ListParams::default().labels(&build::pod_query(&job.owner))).await?;
-        let mut pods: Vec<Pod> = listed.items.iter().filter_map(|pod| Pod::new(to_value(pod))).collect();
-        endings.complete(&job.owner.uid, job.state.attempt.number, &mut pods);
-        let mut look = Look { pods, polled: None };
-        if let Some(stage_0) = look.stage_0(job) {
-            look.polled = polls.ask(&job.owner.uid, stage_0).await;
+        let version = version(listed.metadata.resource_version.as_deref().unwrap_or_default());
+        let listed = listed.items.iter().filter_map(|pod| Pod::read(&to_value(pod))).collect();
+        let pods = watched.list(&job.owner.uid, job.state.attempt.number, version, listed);
+        Ok(Look { pods, polled: None })
+    }
+
+    /// Asks stage 0 how far it is, if that is due.
+    pub(crate) async fn ask(&mut self, job: &Job, polls: &Polls) {
+        if let Some(stage_0) = self.stage_0(job) {
+            self.polled = polls.ask(&job.owner.uid, stage_0).await;
         }
-        Ok(look)
     }
 
     /// The pod that serves `/status`, if its process may be there.
@@ -120,4 +98,9 @@ pub(crate) fn to_value(object: &DynamicObject) -> Value {
 /// The present, as `lifecycle` counts it.
 pub(crate) fn now() -> Time {
     Time(u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default())
+}
+
+/// A resourceVersion as a number, which says which of two states of an object is the newer one; 0 if it is none.
+pub(crate) fn version(text: &str) -> u64 {
+    text.parse().unwrap_or_default()
 }

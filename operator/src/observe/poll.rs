@@ -72,13 +72,13 @@ impl Polls {
 
     /// The newest answer of `pod`, which is stage 0 of `job`'s attempt; asks if that is due.
     pub(crate) async fn ask(&self, job: &str, pod: &Pod) -> Option<Polled> {
-        let last = self.lock().get(job).filter(|last| last.pod == pod.uid()).cloned();
+        let last = self.lock().get(job).filter(|last| last.pod == pod.uid).cloned();
         let before = match last {
             Some(last) if last.at.elapsed() < self.every => return last.polled,
             last => last.and_then(|last| last.polled),
         };
-        let answer = match pod.object["status"]["podIP"].as_str().and_then(|ip| ip.parse().ok()) {
-            Some(ip) => fetch(ip).await.filter(|status| is_its_own(status, job, pod)),
+        let answer = match pod.address {
+            Some(address) => fetch(address).await.filter(|status| is_its_own(status, job, pod)),
             None => None,
         };
         let polled = match (answer, before) {
@@ -89,7 +89,7 @@ impl Polls {
                 Some(Polled { status, changed, at: now(), answered: true })
             }
         };
-        let asked = Asked { pod: pod.uid().to_owned(), at: Instant::now(), polled: polled.clone() };
+        let asked = Asked { pod: pod.uid.clone(), at: Instant::now(), polled: polled.clone() };
         self.lock().insert(job.to_owned(), asked);
         polled
     }
@@ -106,7 +106,7 @@ impl Polls {
 
 /// Whether the answer is this pod's: an address may have gone to another.
 fn is_its_own(status: &StageStatus, job: &str, pod: &Pod) -> bool {
-    status.job_uid == job && status.attempt == pod.member.attempt && status.pod_uid == pod.uid()
+    status.job_uid == job && status.attempt == pod.member.attempt && status.pod_uid == pod.uid
 }
 
 async fn fetch(ip: IpAddr) -> Option<StageStatus> {

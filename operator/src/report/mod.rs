@@ -5,7 +5,6 @@ mod events;
 
 use jiff::Timestamp;
 use stagecoach_api::PipelineJobStatus;
-use stagecoach_api::contract::CONTAINER_NAME;
 use stagecoach_api::job::{AttemptStatus, CheckpointStatus, LastFailure, Progress, RestartsStatus};
 use stagecoach_lifecycle::{Decision, Doing, Failure, MemberState, State, Time};
 
@@ -14,7 +13,7 @@ pub(crate) use events::{events, reference};
 
 use crate::build;
 use crate::job::Job;
-use crate::observe::{Look, Polled, Trouble, trouble};
+use crate::observe::{Look, Polled, Trouble};
 
 /// Seconds between two writes that tell nothing but progress.
 const PROGRESS_EVERY: u64 = 15;
@@ -101,17 +100,12 @@ fn attempt_status(facts: &Facts) -> Option<AttemptStatus> {
         _ => job.status.attempt.as_ref().is_some_and(|old| old.number == attempt.number && old.pods_created),
     };
     let old = job.status.attempt.as_ref().filter(|old| old.number == attempt.number);
-    let pod = facts.look.of(attempt.number).next();
-    let running = pod.and_then(|pod| {
-        let containers = pod.object["spec"]["containers"].as_array()?;
-        let trainer = containers.iter().find(|container| container["name"] == CONTAINER_NAME)?;
-        trainer["image"].as_str()
-    });
+    let running = facts.look.of(attempt.number).find_map(|pod| pod.image.clone());
     Some(AttemptStatus {
         number: attempt.number,
         generation: old.map_or(Some(job.generation), |old| old.generation),
         stages: attempt.stages,
-        image: running.map(str::to_owned).or_else(|| old.and_then(|old| old.image.clone())),
+        image: running.or_else(|| old.and_then(|old| old.image.clone())),
         pods_created: created,
     })
 }
@@ -172,7 +166,7 @@ pub(crate) fn new_failure<'d>(job: &Job, decision: &'d Decision) -> Option<&'d F
 
 /// The first trouble that keeps the attempt's pods from running.
 fn pod_trouble(look: &Look, attempt: u64) -> Option<(String, Trouble)> {
-    look.of(attempt).find_map(|pod| trouble(&pod.object).map(|trouble| (pod.name().to_owned(), trouble)))
+    look.of(attempt).find_map(|pod| pod.trouble.clone().map(|trouble| (pod.name.clone(), trouble)))
 }
 
 /// RFC 3339, whole seconds, UTC.

@@ -1,0 +1,69 @@
+# The images: docker build --target operator|trainer|trainer-cuda .
+# The three stages that compile or fetch (operator-binary, trainer-binary, cuda-libraries) give way to a folder with the same
+# /out, as `--build-context operator-binary=FOLDER`: images/build.sh builds that way where nothing can be pulled.
+ARG RUST=docker.io/library/rust:1.95-bookworm
+# any image with the C and C++ runtimes and a CA bundle
+ARG BASE=gcr.io/distroless/cc-debian12:nonroot
+
+FROM ${RUST} AS source
+WORKDIR /src
+COPY . .
+
+FROM source AS operator-binary
+RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target \
+    cargo build --locked --package stagecoach-operator \
+    && mkdir -p /out/bin && strip -o /out/bin/stagecoach-operator target/debug/stagecoach-operator
+
+# Its wheels are large and change rarely: a stage of its own, ahead of the sources.
+FROM ${RUST} AS libtorch
+RUN apt-get update && apt-get install --yes --no-install-recommends python3-pip && rm -rf /var/lib/apt/lists/*
+COPY scripts/fetch.py scripts/libtorch.txt /scripts/
+RUN python3 /scripts/fetch.py libtorch /libtorch
+COPY images/libraries.sh images/cpu-libraries.txt /images/
+RUN /images/libraries.sh gather /images/cpu-libraries.txt /out/lib /libtorch
+
+FROM source AS trainer-binary
+RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target \
+    --mount=type=bind,from=libtorch,source=/libtorch,target=/src/.libtorch \
+    cargo build --locked --package stagecoach \
+    && mkdir -p /out/bin && strip -o /out/bin/stagecoach target/debug/stagecoach
+COPY --from=libtorch /out/lib /out/lib
+RUN images/libraries.sh check /out/bin /out/lib
+
+FROM libtorch AS cuda-libraries
+COPY images/cuda-wheels.txt images/cuda-libraries.txt /images/
+RUN python3 -m pip install --no-cache-dir --no-deps --require-hashes --only-binary=:all: --target /cuda -r /images/cuda-wheels.txt \
+    && /images/libraries.sh gather /images/cuda-libraries.txt /out/cuda /libtorch /cuda / && rm -rf /cuda \
+    && /images/libraries.sh check /out/lib /out/cuda
+
+FROM ${BASE} AS operator
+ARG VERSION=dev
+LABEL org.opencontainers.image.title="stagecoach-operator" \
+      org.opencontainers.image.description="Turns PipelineJobs into pods, and keeps them right" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --chmod=755 --from=operator-binary /out/bin/stagecoach-operator /usr/local/bin/
+USER 65532:65532
+EXPOSE 8080
+ENTRYPOINT ["/usr/local/bin/stagecoach-operator"]
+
+# The binary looks for libtorch in ../lib, and libtorch for the rest beside itself: no variable is needed.
+FROM ${BASE} AS trainer
+ARG VERSION=dev
+LABEL org.opencontainers.image.title="stagecoach-trainer" \
+      org.opencontainers.image.description="Trains a stage of a language model; libtorch for CPUs, without Python" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.licenses="Apache-2.0 AND BSD-3-Clause"
+COPY --chmod=755 --from=trainer-binary /out/lib/ /usr/local/lib/
+COPY --chmod=755 --from=trainer-binary /out/bin/stagecoach /usr/local/bin/
+USER 65532:65532
+EXPOSE 9090 29500
+ENTRYPOINT ["/usr/local/bin/stagecoach"]
+
+# The driver's libraries come with the node: where NVIDIA's toolkit or GKE puts them depends on the base.
+FROM trainer AS trainer-cuda
+LABEL org.opencontainers.image.title="stagecoach-trainer-cuda" \
+      org.opencontainers.image.description="Trains a stage of a language model; libtorch with CUDA and NCCL, without Python" \
+      org.opencontainers.image.licenses="Apache-2.0 AND BSD-3-Clause AND LicenseRef-NVIDIA"
+ENV LD_LIBRARY_PATH=/usr/local/nvidia/lib64:/usr/lib64 NVIDIA_DRIVER_CAPABILITIES=compute,utility
+COPY --chmod=755 --from=cuda-libraries /out/cuda/ /usr/local/lib/

@@ -1,0 +1,182 @@
+#!/usr/bin/env bash
+# Builds the images without a Docker engine, as OCI archives OUT/{operator,trainer,pause,probe}.tar; needs root on Debian.
+#   build.sh OUT [TARGET...]   trainer-cuda is built only if it is named: it fetches 2 GB of wheels
+# The binaries are those of `make build`, stripped. An image whose inputs have not changed is left alone.
+set -euo pipefail
+export LC_ALL=C
+umask 022
+fail() { echo "images: $*" >&2; exit 1; }
+[ $# -gt 0 ] || fail "usage: build.sh OUT [operator|trainer|trainer-cuda|pause|probe...]"
+mkdir -p "$1"
+out=$(cd "$1" && pwd)
+shift
+[ $# -gt 0 ] || set -- operator trainer pause probe
+cd "$(dirname "$0")/.."
+
+exec 9>"$out/.lock"
+flock 9
+# what a killed run left
+rm -rf "$out"/.building-*
+scratch=$(mktemp -d "$out/.building-XXXXXX")
+trap 'rm -rf "$scratch"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# vfs and chroot need neither mounts nor a daemon; the storage lives as long as this script
+buildah=(buildah --root "$scratch/storage" --runroot "$scratch/run" --storage-driver vfs)
+
+quietly() { "$@" >"$scratch/log" 2>&1 || { cat "$scratch/log" >&2; fail "this failed: $*"; }; }
+
+# Runs a command and says how long it took.
+step() {
+    local what=$1 start=${EPOCHREALTIME/./} tenths
+    shift
+    "$@"
+    tenths=$(((${EPOCHREALTIME/./} - start) / 100000))
+    printf '  %-34s %3d.%d s\n' "$what" $((tenths / 10)) $((tenths % 10))
+}
+
+name_of() {
+    case $1 in
+        pause) echo localhost/pause:1 ;;
+        *) echo "localhost/stagecoach-$1:e2e" ;;
+    esac
+}
+
+# Bytes that an image's archive, which is its compressed size, must stay below.
+bound_of() {
+    case $1 in
+        operator) echo 30000000 ;;
+        trainer) echo 200000000 ;;
+    esac
+}
+
+inputs_of() {
+    echo images/build.sh
+    case $1 in
+        operator) echo Dockerfile images/base/Dockerfile target/debug/stagecoach-operator ;;
+        trainer) echo Dockerfile images/base/Dockerfile target/debug/stagecoach .libtorch/.fetched images/{libraries.sh,cpu-libraries.txt} ;;
+        trainer-cuda) inputs_of trainer; echo images/cuda-{libraries,wheels}.txt ;;
+        pause | probe) echo "images/$1"/* ;;
+        *) fail "there is no image $1: operator, trainer, trainer-cuda, pause or probe" ;;
+    esac
+}
+
+# What the Dockerfile's stages would compile or fetch.
+binary() {
+    mkdir -p "$scratch/$1/out/bin"
+    strip -o "$scratch/$1/out/bin/$2" "target/debug/$2"
+}
+libraries() {
+    images/libraries.sh gather images/cpu-libraries.txt "$scratch/$1/out/lib" .libtorch
+    images/libraries.sh check "$scratch/$1/out"
+}
+cuda() {
+    local wheels=$out/cuda-wheels
+    if ! cmp -s images/cuda-wheels.txt "$wheels/fetched.txt"; then
+        rm -rf "$wheels"
+        quietly python3 -m pip install --no-cache-dir --no-deps --require-hashes --only-binary=:all: \
+            --root-user-action=ignore --target "$wheels" --requirement images/cuda-wheels.txt
+        cp images/cuda-wheels.txt "$wheels/fetched.txt"
+    fi
+    images/libraries.sh gather images/cuda-libraries.txt "$scratch/$1/out/cuda" .libtorch "$wheels" /
+    images/libraries.sh check "$scratch/$1/out"
+}
+pause() {
+    mkdir "$scratch/pause"
+    cc -static -Os -s -Wall -Wextra -Werror -o "$scratch/pause/pause" images/pause/pause.c
+}
+probe() {
+    command -v go >/dev/null || fail "go is missing: install Go 1.26 or newer from https://go.dev/dl"
+    mkdir "$scratch/probe"
+    cd images/probe
+    quietly go vet .
+    quietly go test .
+    CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o "$scratch/probe/probe" .
+    cd "$OLDPWD"
+}
+
+# What stands in for distroless/cc: the same Debian packages, as this machine's apt has them, which also built the binaries.
+unpack_base() {
+    local root=$scratch/root debs=$scratch/debs package
+    mkdir -p "$debs" "$root/etc"
+    cd "$debs"
+    local get=(apt-get --quiet --option APT::Sandbox::User=root download libc6 libstdc++6 libgcc-s1 libgomp1 ca-certificates)
+    "${get[@]}" >/dev/null 2>&1 || { quietly apt-get --quiet update; quietly "${get[@]}"; }
+    cd "$OLDPWD"
+    for package in "$debs"/*.deb; do dpkg -x "$package" "$root"; done
+    find "$root/usr/share/doc" -type f ! -name copyright -delete
+    rm -rf "$root"/usr/share/{lintian,man}
+    cat "$root"/usr/share/ca-certificates/mozilla/*.crt >"$root/etc/ssl/certs/ca-certificates.crt"
+    printf '%s\n' root:x:0:0:root:/root:/sbin/nologin nonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin >"$root/etc/passwd"
+    printf '%s\n' root:x:0: nonroot:x:65532: >"$root/etc/group"
+    install -d -m 1777 "$root/tmp"
+    install -d -m 0700 -o 65532 -g 65532 "$root/home/nonroot"
+    # an archive keeps its owners, a copied folder does not
+    tar --create --sort=name --directory "$root" --file "$scratch/root.tar" .
+    mv "$scratch/root.tar" "$out/.base.tar"
+}
+base() {
+    [ "$out/.base.tar" -nt images/build.sh ] || unpack_base
+    mkdir "$scratch/base"
+    ln "$out/.base.tar" "$scratch/base/root.tar"
+    bud --tag localhost/base --file images/base/Dockerfile "$scratch/base"
+}
+
+# Without times in it, an image's digest says what it holds.
+bud() { quietly "${buildah[@]}" bud --isolation chroot --pull-never --timestamp 0 "$@"; }
+
+assemble() {
+    local file=Dockerfile stages=(--target "$1" --build-arg BASE=localhost/base --build-arg "VERSION=$version") stage
+    for stage in operator-binary trainer-binary cuda-libraries; do stages+=(--build-context "$stage=$scratch/$1"); done
+    case $1 in pause | probe) file=images/$1/Dockerfile stages=() ;; esac
+    bud --tag "$(name_of "$1")" --file "$file" "${stages[@]}" "$scratch/$1"
+}
+
+archive() { quietly "${buildah[@]}" push "$(name_of "$1")" "oci-archive:$scratch/$1.tar:$(name_of "$1")"; }
+
+build() {
+    [ "$(id -u)" = 0 ] || fail "buildah needs root here: run as root, or use docker build (see Dockerfile)"
+    command -v buildah >/dev/null || step "installing buildah" install_buildah
+    case $1 in
+        pause | probe) step "compiling $1" "$1" ;;
+        *) [ -e "$scratch/base" ] || step "base image" base ;;
+    esac
+    case $1 in
+        operator) step "stripping" binary "$1" stagecoach-operator ;;
+        trainer*)
+            step "stripping" binary "$1" stagecoach
+            step "gathering libtorch" libraries "$1"
+            [ "$1" = trainer ] || step "gathering CUDA" cuda "$1" ;;
+    esac
+    step "assembling $1" assemble "$1"
+    step "compressing $1" archive "$1"
+    # a run killed between these two builds again
+    rm -f "$out/$1.inputs"
+    mv "$scratch/$1.tar" "$out/"
+    rm -rf "${scratch:?}/$1"
+}
+
+install_buildah() {
+    quietly apt-get --quiet update
+    quietly apt-get install --yes --quiet --no-install-recommends buildah
+}
+
+version=$(sed -nE '/^\[workspace.package\]/,/^\[/ s/^version = "(.*)"/\1/p' Cargo.toml)
+for target in "$@"; do
+    list=$(inputs_of "$target")
+    read -ra inputs <<<"${list//$'\n'/ }"
+    for file in "${inputs[@]}"; do [ -e "$file" ] || fail "$file is missing: run \`make build\` first"; done
+    fingerprint=$( (echo "$version" && sha256sum "${inputs[@]}") | sha256sum)
+    state=unchanged
+    if [ ! -e "$out/$target.tar" ] || [ "$(cat "$out/$target.inputs" 2>/dev/null)" != "$fingerprint" ]; then
+        build "$target"
+        echo "$fingerprint" >"$out/$target.inputs"
+        state=built
+    fi
+    size=$(stat -c %s "$out/$target.tar")
+    bound=$(bound_of "$target")
+    printf '%-9s %-36s %6d.%d MB compressed%s\n' "$state" "$(name_of "$target")" $((size / 1000000)) $((size / 100000 % 10)) \
+        "${bound:+ (at most $((bound / 1000000)))}"
+    [ -z "$bound" ] || [ "$size" -lt "$bound" ] || fail "$(name_of "$target") is too large"
+done

@@ -1,0 +1,3 @@
+module stagecoach.dev/probe
+
+go 1.24

@@ -13,7 +13,7 @@ use stagecoach_api::contract::CONTAINER_NAME;
 use stagecoach_api::job::Phase;
 use stagecoach_lifecycle::{Action, Decision, Failure, Time, decide};
 
-use crate::apply::{ApplyError, Gangs, Kinds, apply};
+use crate::apply::{ApplyError, Gangs, Kinds, Means, apply};
 use crate::job::{self, Job, Unusable};
 use crate::observe::{Look, Polls, Trouble, Watched, now};
 use crate::report::{self, Facts};
@@ -29,6 +29,8 @@ const REFUSED: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// After a conflict: what the watch knows is about to be newer.
 const CONFLICT: Duration = Duration::from_millis(50);
+/// While the watch is about to say how a pod ended.
+const AGAIN: Duration = Duration::from_millis(200);
 /// Lines and bytes of a log that go into the status.
 const TAIL: (i64, i64) = (20, 2048);
 
@@ -192,7 +194,14 @@ async fn step(object: &DynamicObject, context: &Context) -> Result<controller::A
     if acts(&decision) && !wrote && !is_current(&job, &kinds).await? {
         return Err(ReconcileError::Outdated);
     }
-    let apply = apply(&kinds, &context.gangs, &context.settings, &job, &look, &decision.actions);
+    let recorded = status.attempt.as_ref().and_then(|attempt| attempt.image.as_deref());
+    let means = Means {
+        kinds: &kinds,
+        gangs: &context.gangs,
+        readers: context.settings.readers(),
+        image: recorded.unwrap_or(&context.settings.trainer_image),
+    };
+    let apply = apply(&means, &job, &look, &decision.actions);
     let tell = async {
         if wrote {
             publish(context, &facts, &status).await;
@@ -246,7 +255,8 @@ fn next(decision: &Decision, look: &Look, context: &Context, present: Time) -> D
     let wake = decision.wake.map(|wake| Duration::from_millis(wake.0.saturating_sub(present.0)));
     let alive = matches!(decision.phase, Phase::Starting | Phase::Running | Phase::Draining) && !look.pods.is_empty();
     let poll = alive.then(|| context.polls.every());
-    [wake, poll].into_iter().flatten().min().unwrap_or(IDLE).min(IDLE)
+    let again = look.is_incomplete().then_some(AGAIN);
+    [wake, poll, again].into_iter().flatten().min().unwrap_or(IDLE).min(IDLE)
 }
 
 /// One write, against the version that was read.

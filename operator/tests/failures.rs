@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{FailureKind, StagePhase, StageStatus, TerminationMessage};
-use stagecoach_api::job::Progress;
+use stagecoach_api::job::{CheckpointStatus, Progress};
 use stagecoach_cluster::until;
 use support::{Scene, condition_of, is};
 
@@ -219,6 +219,32 @@ fn a_stage_that_does_not_answer_is_no_failure() {
     stage_0.set_status(StageStatus { pod_uid: "another".into(), ..training });
     scene.wait("silent", "unreachable", |job| is(job, "Progressing", "Unknown", "StatusUnreachable"));
     assert_eq!(scene.job("silent").unwrap()["status"]["attempt"]["number"], 1);
+}
+
+#[test]
+fn saves_that_fail_are_told_and_restart_nothing() {
+    let scene = scene();
+    scene.create("unsaved", json!({}));
+    scene.wait_running("unsaved", 1);
+    let training = |step| StageStatus {
+        phase: StagePhase::Training,
+        progress: Progress { step, ..Progress::default() },
+        ..StageStatus::default()
+    };
+    let stage_0 = scene.kubelet.pod("unsaved-0-1");
+    let message = Some("the checkpoint of step 4 failed: no space left on device".to_owned());
+    stage_0.set_status(StageStatus { save_failure: message, ..training(5) });
+    let job = scene.wait("unsaved", "unhealthy", |job| is(job, "CheckpointsHealthy", "False", "SavingFails"));
+    let told = condition_of(&job, "CheckpointsHealthy").unwrap();
+    assert_eq!(told["message"], "the checkpoint of step 4 failed: no space left on device");
+    let committed = CheckpointStatus { step: 8, ..CheckpointStatus::default() };
+    stage_0.set_status(StageStatus { checkpoint: Some(committed), ..training(9) });
+    let job = scene.wait("unsaved", "healthy again", |job| is(job, "CheckpointsHealthy", "True", "Committed"));
+    assert_eq!(job["status"]["attempt"]["number"], 1);
+    until("both events", 30, || {
+        let events = scene.events("unsaved");
+        ["SavingFails", "SavingWorksAgain"].iter().all(|reason| events.iter().any(|e| e == reason)).then_some(())
+    });
 }
 
 #[test]

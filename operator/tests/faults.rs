@@ -9,6 +9,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use stagecoach_api::contract::{StagePhase, StageStatus};
+use stagecoach_api::job::Progress;
 use stagecoach_cluster::{Fate, Process, Proxy, Seen, Settings, until};
 use support::Scene;
 
@@ -72,14 +74,25 @@ fn an_operator_with_another_default_image_does_not_mix_versions() {
     until("the first pod", 60, || (pods_of(&own) == 1).then_some(()));
     drop(first);
     own.proxy.rule(|_| Fate::Pass);
-    let _second = own.operator(&[("STAGECOACH_TRAINER_IMAGE", "example.com/trainer:2")]);
+    let second = own.operator(&[("STAGECOACH_TRAINER_IMAGE", "example.com/trainer:2")]);
     scene().wait_running(&own.job(), 1);
     let image = |tag: &str| BTreeSet::from([(format!("example.com/trainer:{tag}"), None)]);
     assert_eq!(own.versions(), BTreeMap::from([("1".to_owned(), image("1"))]));
-    // the next attempt is the new operator's
+    // the next attempt is the new operator's: nothing was trained yet
     scene().kubelet.pod(&format!("{}-0-1", own.job())).exit(1, "");
     scene().wait_running(&own.job(), 2);
     assert_eq!(own.versions()["2"], image("2"));
+    // from the first step on a job keeps what it trains with
+    let progress = Progress { step: 1, ..Progress::default() };
+    let trained = StageStatus { phase: StagePhase::Training, progress, ..StageStatus::default() };
+    scene().kubelet.pod(&format!("{}-0-2", own.job())).set_status(trained);
+    scene().wait(&own.job(), "heard", |job| job["status"]["progress"]["step"] == 1);
+    drop(second);
+    let _third = own.operator(&[("STAGECOACH_TRAINER_IMAGE", "example.com/trainer:3")]);
+    scene().kubelet.pod(&format!("{}-0-2", own.job())).exit(1, "");
+    let job = scene().wait_running(&own.job(), 3);
+    assert_eq!(own.versions()["3"], image("2"));
+    assert_eq!(job["status"]["attempt"]["image"], "example.com/trainer:2");
 }
 
 #[test]

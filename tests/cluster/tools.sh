@@ -7,22 +7,31 @@ cache=$1; shift
 [ $# -gt 0 ] || set -- etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm
 
 # Where a tool's package is, and in which module its version is pinned.
-module_of() { case $1 in kube*) echo kubernetes ;; *) echo "$1" ;; esac; }
+module_of() {
+    case $1 in
+        kube*) echo kubernetes ;;
+        containerd* | ctr) echo containerd ;;
+        *) echo "$1" ;;
+    esac
+}
 package_of() {
     case $1 in
         etcd) echo go.etcd.io/etcd/server/v3 ;;
         helm) echo helm.sh/helm/v4/cmd/helm ;;
         kwok) echo sigs.k8s.io/kwok/cmd/kwok ;;
+        coredns) echo github.com/coredns/coredns ;;
+        containerd* | ctr) echo "github.com/containerd/containerd/v2/cmd/$1" ;;
         *) echo "k8s.io/kubernetes/cmd/$1" ;;
     esac
 }
+hash() { cat "$@" | sha256sum | cut -c1-12; }
 
-# A changed pin is another folder: no build is ever mixed with an older one.
-pins=$(cat {etcd,kubernetes,kwok,helm}/go.{mod,sum} | sha256sum | cut -c1-12)
-folder=$cache/cluster-$pins
+# A changed pin is another folder: no build is ever mixed with an older one. A module's tools are built into the folder of its
+# own pins, so that the others' needn't be built anew; the folder of all pins links to what was asked for.
+folder=$cache/cluster-$(hash */go.{mod,sum})
 mkdir -p "$folder"
 # one build at a time, also across checkouts
-exec 9>"$folder/.lock"
+exec 9>"$cache/.cluster-lock"
 flock 9
 
 # Kubernetes reads its own version from the linker; without it charts that ask for a version refuse the server.
@@ -34,11 +43,16 @@ flags="-s -w -X $stamp.gitVersion=$version -X $stamp.gitMajor=$major -X $stamp.g
 count=0
 for tool in "$@"; do
     count=$((count + 1))
-    [ ! -x "$folder/$tool" ] || continue
-    command -v go >/dev/null || { echo "go is missing: install Go 1.26 or newer from https://go.dev/dl" >&2; exit 1; }
-    echo "building $tool ($count of $#, once, into $folder)" >&2
-    (cd "$(module_of "$tool")" && CGO_ENABLED=0 nice go build -p 2 -trimpath -ldflags="$flags" \
-        -o "$folder/.building-$tool" "$(package_of "$tool")")
-    mv "$folder/.building-$tool" "$folder/$tool"
+    module=$(module_of "$tool")
+    built=tools/$module-$(hash "$module"/go.{mod,sum})
+    if [ ! -x "$cache/$built/$tool" ]; then
+        command -v go >/dev/null || { echo "go is missing: install Go 1.26 or newer from https://go.dev/dl" >&2; exit 1; }
+        echo "building $tool ($count of $#, once, into $cache/$built)" >&2
+        mkdir -p "$cache/$built"
+        (cd "$module" && CGO_ENABLED=0 nice go build -p 2 -trimpath -ldflags="$flags" \
+            -o "$cache/$built/.building-$tool" "$(package_of "$tool")")
+        mv "$cache/$built/.building-$tool" "$cache/$built/$tool"
+    fi
+    [ -e "$folder/$tool" ] || ln -sfn "../$built/$tool" "$folder/$tool"
 done
 echo "$folder"

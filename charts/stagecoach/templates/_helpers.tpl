@@ -46,8 +46,7 @@ app.kubernetes.io/component: trainer
 {{- end -}}
 
 {{- define "stagecoach.trainerImage" -}}
-{{- $image := empty .Values.trainerImage.repository | ternary .Values.image .Values.trainerImage -}}
-{{- include "stagecoach.image" (dict "image" $image "version" .Chart.AppVersion) -}}
+{{- include "stagecoach.image" (dict "image" .Values.trainerImage "version" .Chart.AppVersion) -}}
 {{- end -}}
 
 {{- /* Who may read the trainers' status port, for the jobs' policies. The kubelet fills in the namespace, so that it stays

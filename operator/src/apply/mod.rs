@@ -11,10 +11,9 @@ use stagecoach_lifecycle::Action;
 pub(crate) use create::Kinds;
 pub(crate) use gangs::Gangs;
 
-use crate::build::BuildError;
+use crate::build::{BuildError, Readers};
 use crate::job::Job;
 use crate::observe::{Look, Trouble};
-use crate::settings::Settings;
 
 /// Why an action was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -33,24 +32,27 @@ impl From<BuildError> for ApplyError {
     }
 }
 
+/// What actions are carried out with.
+pub(crate) struct Means<'a> {
+    /// The API.
+    pub kinds: &'a Kinds,
+    /// Which schedulers there are.
+    pub gangs: &'a Gangs,
+    /// Who may read the trainers' status.
+    pub readers: &'a Readers,
+    /// What the trainer runs where the job names nothing.
+    pub image: &'a str,
+}
+
 /// Carries out `actions`, in their order.
 ///
 /// # Errors
 /// The first that fails; what follows it is decided anew.
-pub(crate) async fn apply(
-    kinds: &Kinds,
-    gangs: &Gangs,
-    settings: &Settings,
-    job: &Job,
-    look: &Look,
-    actions: &[Action],
-) -> Result<(), ApplyError> {
+pub(crate) async fn apply(means: &Means<'_>, job: &Job, look: &Look, actions: &[Action]) -> Result<(), ApplyError> {
     for action in actions {
         match *action {
-            Action::StartAttempt { number, stages } => {
-                start::start(kinds, gangs, settings, job, look, number, stages).await?
-            }
-            Action::DeleteMembers { attempt, grace } => delete(kinds, look, attempt, grace).await?,
+            Action::StartAttempt { number, stages } => start::start(means, job, look, number, stages).await?,
+            Action::DeleteMembers { attempt, grace } => delete(means.kinds, look, attempt, grace).await?,
             // a pod that was asked to leave is killed by its kubelet; on a dead node nobody can
             Action::KillMembers { .. } => {}
         }

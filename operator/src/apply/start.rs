@@ -5,32 +5,30 @@ use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind,
 use stagecoach_api::job::NetworkPolicyMode;
 
 use super::create::{create, ensure};
-use super::{ApplyError, Gangs, Kinds};
+use super::{ApplyError, Kinds, Means};
 use crate::build::{self, Blueprint, Gang};
 use crate::job::Job;
 use crate::observe::{Look, to_value};
-use crate::settings::Settings;
 
 /// Creates what is missing of attempt `number`. Its pods are made from its ConfigMap, which is never written again: no
 /// attempt mixes two versions of a spec, or two default images.
 pub(super) async fn start(
-    kinds: &Kinds,
-    gangs: &Gangs,
-    settings: &Settings,
+    means: &Means<'_>,
     job: &Job,
     look: &Look,
     number: u64,
     stages: u32,
 ) -> Result<(), ApplyError> {
+    let Means { kinds, gangs, readers, image } = *means;
     let owner = &job.owner;
     let first = number == 1;
-    let mut blueprint = Blueprint::new(&job.job, number, stages, &settings.trainer_image)?;
+    let mut blueprint = Blueprint::new(&job.job, number, stages, image)?;
     blueprint.gang = gangs.choose(&kinds.client, job.job.spec.scheduling.gang).await?;
     let policy = async {
         if job.job.spec.network_policy.mode == NetworkPolicyMode::None {
             return Ok(());
         }
-        let policy = build::network_policy(owner, settings.readers());
+        let policy = build::network_policy(owner, readers);
         ensure(&kinds.network_policies, owner, &policy, "ingress", first).await
     };
     let service = build::service(owner, number);

@@ -29,6 +29,11 @@ pub(crate) struct Look {
 }
 
 impl Look {
+    /// Whether the watch is about to say how a pod ended.
+    pub(crate) fn is_incomplete(&self) -> bool {
+        self.pods.iter().any(|pod| pod.missing.is_some())
+    }
+
     /// The pods of an attempt.
     pub(crate) fn of(&self, attempt: u64) -> impl Iterator<Item = &Pod> {
         self.pods.iter().filter(move |pod| pod.member.attempt == attempt)

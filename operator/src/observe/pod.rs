@@ -1,6 +1,7 @@
 //! A pod of an attempt, as far as it matters here.
 
 use std::net::IpAddr;
+use std::time::Instant;
 
 use serde_json::Value;
 use stagecoach_api::contract::CONTAINER_NAME;
@@ -28,6 +29,8 @@ pub(crate) struct Pod {
     pub leaving: bool,
     /// Whether it is known from the past alone.
     pub gone: bool,
+    /// Since when no list has it although the watch has not said that it went, and how.
+    pub(super) missing: Option<Instant>,
     /// The version of the object that this was read from.
     pub(super) version: u64,
 }
@@ -48,6 +51,7 @@ impl Pod {
             trouble: trouble(object),
             leaving: !metadata["deletionTimestamp"].is_null(),
             gone: false,
+            missing: None,
             version: version(&text(&metadata["resourceVersion"])),
         })
     }

@@ -13,6 +13,9 @@ use super::Pod;
 /// After how long a job's pods are listed anew, whatever the watch says.
 const HOLDS: Duration = Duration::from_secs(300);
 
+/// For how long a pod that no list has is taken for what it was last: how it ended is on its way.
+const WAIT: Duration = Duration::from_secs(1);
+
 /// The pods, by their job's UID.
 #[derive(Debug, Default)]
 pub(crate) struct Watched(Mutex<HashMap<String, Pods>>);
@@ -55,19 +58,31 @@ impl Watched {
         Some(pods.all.iter().filter(|pod| !pod.gone || pod.member.attempt == attempt).cloned().collect())
     }
 
-    /// A job's pods were `listed`, and no others, at `version`; adds those of `attempt` that ended and are gone.
+    /// A job's pods were `listed`, and no others, at `version`; adds those of `attempt` that ended and are gone, and those
+    /// that went just now, of which the watch will say how.
     pub(super) fn list(&self, job: &str, attempt: u64, version: u64, mut listed: Vec<Pod>) -> Vec<Pod> {
         let mut jobs = self.lock();
         let pods = jobs.entry(job.to_owned()).or_default();
-        let gone = pods.all.drain(..).filter(|pod| {
-            pod.has_ended() && pod.member.attempt == attempt && listed.iter().all(|there| there.uid != pod.uid)
-        });
-        let gone: Vec<Pod> = gone.map(|pod| Pod { gone: true, ..pod }).collect();
-        listed.extend(gone);
-        pods.all = listed;
-        // the watch may have overtaken the list: what it brought is lost then, and has to be listed
-        pods.listed = (version >= pods.newest).then(Instant::now);
-        pods.all.clone()
+        let now = Instant::now();
+        let unlisted: Vec<Pod> = pods
+            .all
+            .iter()
+            .filter(|pod| pod.member.attempt == attempt && listed.iter().all(|there| there.uid != pod.uid))
+            .map(|pod| match pod.has_ended() {
+                true => Pod { gone: true, ..pod.clone() },
+                false => Pod { missing: pod.missing.or(Some(now)), ..pod.clone() },
+            })
+            .filter(|pod| pod.missing.is_none_or(|since| since.elapsed() < WAIT))
+            .collect();
+        listed.extend(unlisted);
+        let complete = listed.iter().all(|pod| pod.missing.is_none());
+        pods.listed = None;
+        // else the watch has overtaken the list
+        if version >= pods.newest {
+            pods.all.clone_from(&listed);
+            pods.listed = complete.then_some(now);
+        }
+        listed
     }
 
     /// The watch had a gap: what it knows can't be relied on.
@@ -125,6 +140,18 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_that_a_list_lacks_is_waited_for_until_the_watch_says_how_it_ended() {
+        let watched = Watched::default();
+        watched.list("job", 1, 1, vec![pod("a", 1, 1, None)]);
+        let all = watched.list("job", 1, 9, vec![]);
+        assert!(all[0].missing.is_some() && !all[0].gone);
+        assert_eq!(known(&watched), None, "the next look lists again");
+        assert!(watched.note("job", pod("a", 1, 8, Some(143)), true));
+        let all = watched.list("job", 1, 10, vec![]);
+        assert!(all[0].gone && all[0].has_ended());
+    }
+
+    #[test]
     fn a_list_that_the_watch_has_overtaken_is_not_relied_on() {
         let watched = Watched::default();
         watched.list("job", 1, 5, vec![pod("a", 1, 5, None)]);
@@ -145,6 +172,7 @@ mod tests {
         watched.note("job", pod("b", 1, 5, None), true);
         assert_eq!(known(&watched), Some(vec![("a".into(), true)]), "b went without an end");
         let all = watched.list("job", 1, 6, vec![pod("c", 1, 6, None)]);
+        assert!(all.iter().all(|pod| pod.missing.is_none()));
         assert_eq!(all.iter().map(|pod| pod.uid.as_str()).collect::<Vec<_>>(), ["c", "a"]);
         // another attempt needs no explanation of this one
         watched.note("job", pod("d", 3, 7, None), false);

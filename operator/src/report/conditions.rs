@@ -7,6 +7,9 @@ use stagecoach_lifecycle::{Doing, FailReason, MemberState, Outcome, Time};
 use super::{Facts, pod_trouble, stamp};
 use crate::observe::Trouble;
 
+/// The reason for which checkpoints are not healthy.
+pub(super) const SAVING_FAILS: &str = "SavingFails";
+
 /// Whether it is so, why in one word, and a sentence.
 type Told = (&'static str, String, String);
 
@@ -110,6 +113,10 @@ fn progressing(facts: &Facts) -> Told {
 
 fn checkpoints(facts: &Facts, new: &PipelineJobStatus) -> Told {
     let off = facts.job.job.spec.checkpoint.every_steps == 0;
+    let failing = facts.look.polled.as_ref().and_then(|polled| polled.status.save_failure.clone());
+    if let Some(message) = failing {
+        return told("False", SAVING_FAILS, message);
+    }
     match &new.checkpoint {
         Some(checkpoint) => told("True", "Committed", format!("step {} is committed", checkpoint.step)),
         None if off => told("Unknown", "Off", "checkpoint.everySteps is 0: only the end is saved"),

@@ -3,9 +3,10 @@
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::EventType;
 use stagecoach_api::PipelineJobStatus;
-use stagecoach_api::job::Phase;
+use stagecoach_api::job::{Condition, Phase};
 
 use super::Facts;
+use super::conditions::SAVING_FAILS;
 use crate::build::Owner;
 
 /// One event.
@@ -43,14 +44,20 @@ pub(crate) fn events(facts: &Facts, new: &PipelineJobStatus) -> Vec<Event> {
             Phase::Suspended => tell("Suspended", "the job is suspended".into(), false),
             Phase::Complete => tell("Complete", "training is complete".into(), false),
             Phase::Failed => {
-                let why = new.conditions.iter().find(|condition| condition.kind == "Failed");
+                let why = condition(new, "Failed");
                 tell("Failed", why.map(|why| why.message.clone()).unwrap_or_default(), true);
             }
             Phase::Pending | Phase::Starting | Phase::Restarting => {}
         }
     }
+    let failing = |status| condition(status, "CheckpointsHealthy").filter(|told| told.reason == SAVING_FAILS);
+    match (failing(old), failing(new)) {
+        (None, Some(told)) => tell(SAVING_FAILS, told.message.clone(), true),
+        (Some(_), None) => tell("SavingWorksAgain", "checkpoints are committed again".into(), false),
+        _ => {}
+    }
     let trouble = |status: &PipelineJobStatus| {
-        let scheduled = status.conditions.iter().find(|condition| condition.kind == "Scheduled");
+        let scheduled = condition(status, "Scheduled");
         scheduled
             .filter(|condition| {
                 !["NotWanted", "Creating", "Waiting", "AllScheduled"].contains(&condition.reason.as_str())
@@ -63,6 +70,10 @@ pub(crate) fn events(facts: &Facts, new: &PipelineJobStatus) -> Vec<Event> {
         tell("NotScheduled", format!("{reason}: {message}"), true);
     }
     all
+}
+
+fn condition<'s>(status: &'s PipelineJobStatus, kind: &str) -> Option<&'s Condition> {
+    status.conditions.iter().find(|condition| condition.kind == kind)
 }
 
 impl Event {

@@ -101,13 +101,20 @@ fn attempt_status(facts: &Facts) -> Option<AttemptStatus> {
     };
     let old = job.status.attempt.as_ref().filter(|old| old.number == attempt.number);
     let running = facts.look.of(attempt.number).find_map(|pod| pod.image.clone());
+    let before = job.status.attempt.as_ref().filter(|_| keeps_image(&job.state, state));
     Some(AttemptStatus {
         number: attempt.number,
         generation: old.map_or(Some(job.generation), |old| old.generation),
         stages: attempt.stages,
-        image: running.or_else(|| old.and_then(|old| old.image.clone())),
+        image: running.or_else(|| old.or(before)?.image.clone()),
         pods_created: created,
     })
+}
+
+/// Whether a new attempt runs the image of the one before: it has trained with it, and the user has changed nothing of what
+/// a stage reads. An operator with another default image changes no job that is under way.
+fn keeps_image(old: &State, new: &State) -> bool {
+    old.best_step.is_some() && old.attempt.revision == new.attempt.revision
 }
 
 /// How far training is: stage 0's words, or the last words of one that ended.

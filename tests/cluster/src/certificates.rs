@@ -1,6 +1,6 @@
 //! The cluster's certificates and the kubeconfigs that carry them.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 
 use rcgen::{
@@ -29,14 +29,12 @@ impl Authority {
         Authority { issuer, folder: folder.to_owned() }
     }
 
-    /// Writes `NAME.crt` and `NAME.key`, for a server on 127.0.0.1 and for the clients within the cluster.
-    pub(crate) fn server(&self, name: &str) {
+    /// Writes `NAME.crt` and `NAME.key`, for a server with these names and addresses.
+    pub(crate) fn server(&self, name: &str, names: &[&str], addresses: &[Ipv4Addr]) {
         let mut params = subject(name, None);
-        let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
-        params.subject_alt_names = names.map(|name| SanType::DnsName(name.try_into().unwrap())).to_vec();
-        for address in [Ipv4Addr::LOCALHOST, Ipv4Addr::new(10, 96, 0, 1)] {
-            params.subject_alt_names.push(SanType::IpAddress(IpAddr::V4(address)));
-        }
+        let names = names.iter().map(|name| SanType::DnsName((*name).try_into().unwrap()));
+        let addresses = addresses.iter().map(|address| SanType::IpAddress(IpAddr::V4(*address)));
+        params.subject_alt_names = names.chain(addresses).collect();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         self.sign(name, &params);
     }
@@ -49,6 +47,12 @@ impl Authority {
         json!({"client-certificate": certificate, "client-key": key})
     }
 
+    /// A client as [`Authority::client`], and `NAME.kubeconfig` with which it finds `server`.
+    pub(crate) fn kubeconfig(&self, name: &str, user: &str, group: Option<&str>, server: &str) {
+        let user = self.client(name, user, group);
+        write_kubeconfig(&self.folder.join(format!("{name}.kubeconfig")), server, &self.folder.join("ca.crt"), &user);
+    }
+
     fn sign(&self, name: &str, params: &CertificateParams) -> (PathBuf, PathBuf) {
         let file = |suffix: &str| self.folder.join(format!("{name}.{suffix}"));
         let key = KeyPair::generate().unwrap();
@@ -56,6 +60,19 @@ impl Authority {
         write(&file("key"), &key.serialize_pem());
         (file("crt"), file("key"))
     }
+}
+
+/// What a control plane needs in `folder`: certificates, and kubeconfigs for its components and its administrator.
+pub(crate) fn control_plane(folder: &Path, server: SocketAddrV4) -> Authority {
+    let authority = Authority::new(folder);
+    let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
+    authority.server("apiserver", &names, &[*server.ip(), Ipv4Addr::new(10, 96, 0, 1)]);
+    let url = format!("https://{server}");
+    authority.kubeconfig("admin", "admin", Some("system:masters"), &url);
+    for component in ["kube-controller-manager", "kube-scheduler"] {
+        authority.kubeconfig(component, &format!("system:{component}"), None, &url);
+    }
+    authority
 }
 
 /// Writes a kubeconfig for `server`, as JSON, which is YAML.

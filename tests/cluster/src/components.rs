@@ -1,5 +1,6 @@
 //! The four components of a control plane and their command lines.
 
+use std::net::SocketAddrV4;
 use std::path::Path;
 use std::process::Command;
 
@@ -41,12 +42,26 @@ pub struct Settings {
     pub flags: Vec<(Component, String)>,
 }
 
+/// Where a control plane is, and for which nodes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Site<'a> {
+    /// State, certificates and kubeconfigs.
+    pub(crate) folder: &'a Path,
+    /// Where the API server listens.
+    pub(crate) server: SocketAddrV4,
+    /// Whether kubelets join with rights of their own, at an address that Endpoints take: they refuse loopback, which is
+    /// all that pods without root can have.
+    pub(crate) real_nodes: bool,
+}
+
+/// The services' addresses; the first is the API server's.
+pub(crate) const SERVICES: &str = "10.96.0.0/16";
 /// The gates of native gang scheduling.
 const GATES: &str = "--feature-gates=GenericWorkload=true,GangScheduling=true";
 
-/// The command that runs `component` with its state in `folder`; the API server listens on 127.0.0.1:`port`.
-pub(crate) fn command(component: Component, folder: &Path, port: u16, settings: &Settings) -> Command {
-    let at = |name: &str| folder.join(name).display().to_string();
+/// The command that runs `component`.
+pub(crate) fn command(component: Component, site: Site, settings: &Settings) -> Command {
+    let at = |name: &str| site.folder.join(name).display().to_string();
     let mut flags: Vec<String> = match component {
         // a socket file cannot be taken by another plane; no client talks to the peer's
         Component::Etcd => vec![
@@ -59,13 +74,10 @@ pub(crate) fn command(component: Component, folder: &Path, port: u16, settings: 
         ],
         Component::ApiServer => vec![
             format!("--etcd-servers=unix://{}", at("etcd.sock")),
-            "--bind-address=127.0.0.1".into(),
-            "--advertise-address=127.0.0.1".into(),
-            format!("--secure-port={port}"),
+            format!("--bind-address={}", site.server.ip()),
+            format!("--advertise-address={}", site.server.ip()),
+            format!("--secure-port={}", site.server.port()),
             "--permit-port-sharing=true".into(),
-            // a loopback address is refused in Endpoints
-            "--endpoint-reconciler-type=none".into(),
-            "--authorization-mode=RBAC".into(),
             format!("--client-ca-file={}", at("ca.crt")),
             format!("--tls-cert-file={}", at("apiserver.crt")),
             format!("--tls-private-key-file={}", at("apiserver.key")),
@@ -75,7 +87,7 @@ pub(crate) fn command(component: Component, folder: &Path, port: u16, settings: 
             format!("--service-account-key-file={}", at("sa.pub")),
             format!("--service-account-signing-key-file={}", at("sa.key")),
             "--service-account-issuer=https://kubernetes.default.svc".into(),
-            "--service-cluster-ip-range=10.96.0.0/16".into(),
+            format!("--service-cluster-ip-range={SERVICES}"),
             GATES.into(),
             "--runtime-config=scheduling.k8s.io/v1alpha2=true".into(),
         ],
@@ -86,9 +98,6 @@ pub(crate) fn command(component: Component, folder: &Path, port: u16, settings: 
             "--use-service-account-credentials".into(),
             "--leader-elect=false".into(),
             "--secure-port=0".into(),
-            // pods have loopback addresses, which Endpoints refuse: these would retry for ever
-            "--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"
-                .into(),
             GATES.into(),
         ],
         Component::Scheduler => vec![
@@ -98,8 +107,24 @@ pub(crate) fn command(component: Component, folder: &Path, port: u16, settings: 
             GATES.into(),
         ],
     };
+    flags.extend(match (component, site.real_nodes) {
+        (Component::ApiServer, true) => vec![
+            "--authorization-mode=Node,RBAC".into(),
+            "--enable-admission-plugins=NodeRestriction".into(),
+            format!("--kubelet-certificate-authority={}", at("ca.crt")),
+        ],
+        (Component::ApiServer, false) => {
+            vec!["--authorization-mode=RBAC".into(), "--endpoint-reconciler-type=none".into()]
+        }
+        // these would retry for ever
+        (Component::ControllerManager, false) => vec![
+            "--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"
+                .into(),
+        ],
+        _ => vec![],
+    });
     flags.extend(settings.flags.iter().filter(|(of, _)| *of == component).map(|(_, flag)| flag.clone()));
     let mut command = Command::new(tool(component.program()));
-    command.args(flags).current_dir(folder);
+    command.args(flags).current_dir(site.folder);
     command
 }

@@ -1,13 +1,16 @@
-//! A Kubernetes for tests, without root and without a container runtime: [`ControlPlane`] starts etcd, the API server, the
-//! controller manager and the scheduler as processes of the test; [`TestKubelet`] stands in for the nodes, and lets a test
-//! decide how each pod behaves. What fails here fails a test, so these functions panic.
+//! A Kubernetes for tests. [`ControlPlane`] needs neither root nor a container runtime: etcd, the API server, the controller
+//! manager and the scheduler as processes of the test; [`TestKubelet`] stands in for the nodes, and lets a test decide how
+//! each pod behaves. [`Node`] is a real node with real containers, and needs root. What fails here fails a test, so these
+//! functions panic, but for [`node::up`] and [`node::down`], which are a program's.
 
 mod certificates;
 pub mod chart;
 mod client;
 mod components;
 pub mod flows;
+mod kubectl;
 mod kubelet;
+pub mod node;
 mod plane;
 mod process;
 mod proxy;
@@ -18,6 +21,7 @@ mod wait;
 pub use client::{Client, Refusal};
 pub use components::{Component, Settings};
 pub use kubelet::{Behaviour, PodHandle, PodView, TestKubelet};
+pub use node::Node;
 pub use plane::ControlPlane;
 pub use process::Process;
 pub use proxy::{Fate, Proxy, Seen};

@@ -2,19 +2,19 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::Mutex;
 
 use http::Method;
 use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
 
-use crate::certificates::{Authority, write_kubeconfig};
+use crate::certificates::{control_plane, write_kubeconfig};
 use crate::client::Client;
-use crate::components::{Component, Settings, command};
-use crate::process::{Process, run};
+use crate::components::{Component, Settings, Site, command};
+use crate::kubectl::Kubectl;
+use crate::process::Process;
 use crate::scratch::Scratch;
-use crate::tools::tool;
 use crate::wait::until;
 
 /// Seconds in which a component must answer; a busy machine needs several.
@@ -30,9 +30,9 @@ pub struct ControlPlane {
     processes: Mutex<Vec<(Component, Process)>>,
     admin: Client,
     settings: Settings,
-    port: u16,
+    server: SocketAddrV4,
     url: String,
-    kubeconfig: PathBuf,
+    kubectl: Kubectl,
     _held: Socket,
     scratch: Scratch,
 }
@@ -52,13 +52,13 @@ impl ControlPlane {
     /// If it does not come up.
     pub fn start_with(settings: Settings) -> ControlPlane {
         let scratch = Scratch::new();
-        let (held, port) = hold_port();
-        let url = format!("https://127.0.0.1:{port}");
-        credentials(scratch.path(), &url);
-        let kubeconfig = scratch.path().join("admin.kubeconfig");
-        let admin = Client::new(&kubeconfig);
+        let (held, server) = hold_port();
+        let url = format!("https://{server}");
+        control_plane(scratch.path(), server);
+        let kubectl = Kubectl::admin(scratch.path());
+        let admin = Client::new(&kubectl.kubeconfig);
         let processes = Mutex::new(Vec::new());
-        let plane = ControlPlane { processes, admin, settings, port, url, kubeconfig, _held: held, scratch };
+        let plane = ControlPlane { processes, admin, settings, server, url, kubectl, _held: held, scratch };
         plane.run(Component::Etcd);
         let socket = plane.scratch.path().join("etcd.sock");
         plane.wait_for("etcd", || std::os::unix::net::UnixStream::connect(&socket).ok().map(drop));
@@ -72,7 +72,7 @@ impl ControlPlane {
 
     /// The administrator's kubeconfig.
     pub fn kubeconfig(&self) -> &Path {
-        &self.kubeconfig
+        &self.kubectl.kubeconfig
     }
 
     /// The API server's address: `https://127.0.0.1:PORT`.
@@ -92,7 +92,7 @@ impl ControlPlane {
 
     /// Runs kubectl as administrator.
     pub fn kubectl(&self, arguments: &[&str]) -> Output {
-        self.kubectl_with(arguments, "")
+        self.kubectl.run(arguments, "")
     }
 
     /// Applies manifests as a user does, with kubectl.
@@ -109,8 +109,7 @@ impl ControlPlane {
     /// # Errors
     /// What kubectl complains of.
     pub fn try_apply(&self, yaml: &str) -> Result<(), String> {
-        let output = self.kubectl_with(&["apply", "-f", "-"], yaml);
-        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+        self.kubectl.try_apply(yaml)
     }
 
     /// Reads the object or list at a path of the API; none if it does not exist.
@@ -157,7 +156,8 @@ impl ControlPlane {
     /// Starts a component that was killed; does not wait until it serves.
     pub fn run(&self, component: Component) {
         let log = self.scratch.path().join(format!("{}.log", component.program()));
-        let command = command(component, self.scratch.path(), self.port, &self.settings);
+        let site = Site { folder: self.scratch.path(), server: self.server, real_nodes: false };
+        let command = command(component, site, &self.settings);
         let process = Process::start(command, &log).unwrap_or_else(|e| panic!("{}: {e}", component.program()));
         self.processes.lock().unwrap().push((component, process));
     }
@@ -188,13 +188,6 @@ impl ControlPlane {
     fn signal(&self, component: Component, signal: i32) {
         let processes = self.processes.lock().unwrap();
         processes.iter().filter(|(of, _)| *of == component).for_each(|(_, process)| process.signal(signal));
-    }
-
-    fn kubectl_with(&self, arguments: &[&str], input: &str) -> Output {
-        let mut command = Command::new(tool("kubectl"));
-        command.arg("--kubeconfig").arg(&self.kubeconfig);
-        command.arg("--cache-dir").arg(self.scratch.path().join("kubectl"));
-        run(command.args(arguments), input)
     }
 
     fn wait_until_served(&self) {
@@ -236,24 +229,10 @@ impl Drop for ControlPlane {
 
 /// A free port of 127.0.0.1, held so that nobody else is given it: the socket does not listen, and the API server, told to
 /// share its port, may listen there as often as it is restarted.
-fn hold_port() -> (Socket, u16) {
+fn hold_port() -> (Socket, SocketAddrV4) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_reuse_port(true).unwrap();
     socket.bind(&SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-    let port = socket.local_addr().unwrap().as_socket_ipv4().unwrap().port();
-    (socket, port)
-}
-
-/// Certificates and kubeconfigs for all.
-fn credentials(folder: &Path, url: &str) {
-    let authority = Authority::new(folder);
-    authority.server("apiserver");
-    for (name, user, group) in [
-        ("admin", "admin", Some("system:masters")),
-        ("kube-controller-manager", "system:kube-controller-manager", None),
-        ("kube-scheduler", "system:kube-scheduler", None),
-    ] {
-        let user = authority.client(name, user, group);
-        write_kubeconfig(&folder.join(format!("{name}.kubeconfig")), url, &folder.join("ca.crt"), &user);
-    }
+    let address = socket.local_addr().unwrap().as_socket_ipv4().unwrap();
+    (socket, address)
 }

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
+
 /// The folder, if not the newest in the cache.
 const FOLDER: &str = "STAGECOACH_CLUSTER_TOOLS";
 /// Without these a folder is not complete.
@@ -12,17 +14,26 @@ const NEEDED: [&str; 6] = ["etcd", "kube-apiserver", "kube-controller-manager", 
 /// # Panics
 /// If it was not built.
 pub fn tool(name: &str) -> PathBuf {
-    let path = folder().join(name);
-    assert!(path.is_file(), "{} does not exist: run `make cluster-tools`", path.display());
-    path
+    find(name).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn folder() -> PathBuf {
+/// The program `name`.
+///
+/// # Errors
+/// If it was not built.
+pub(crate) fn find(name: &str) -> anyhow::Result<PathBuf> {
+    let path = folder()?.join(name);
+    anyhow::ensure!(path.is_file(), "{} does not exist: run `make cluster-tools`", path.display());
+    Ok(path)
+}
+
+/// The folder of all programs.
+pub(crate) fn folder() -> anyhow::Result<PathBuf> {
     if let Some(folder) = std::env::var_os(FOLDER).filter(|folder| !folder.is_empty()) {
-        return PathBuf::from(folder);
+        return Ok(PathBuf::from(folder));
     }
     let cache = PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache/stagecoach");
-    newest(&cache).unwrap_or_else(|| panic!("no Kubernetes in {}: run `make cluster-tools`", cache.display()))
+    newest(&cache).with_context(|| format!("no Kubernetes in {}: run `make cluster-tools`", cache.display()))
 }
 
 /// The complete `cluster-*` folder that was made last.

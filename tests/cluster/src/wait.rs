@@ -8,12 +8,27 @@ use std::time::{Duration, Instant};
 /// After `seconds`, naming `what`.
 #[track_caller]
 pub fn until<T>(what: &str, seconds: u64, mut condition: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(seconds);
+    match attempt(what, Duration::from_secs(seconds), || Ok(condition())) {
+        Ok(value) => value,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Waits until `condition` gives a value.
+///
+/// # Errors
+/// After `limit`, naming `what`; and at once what the condition fails with.
+pub(crate) fn attempt<T>(
+    what: &str,
+    limit: Duration,
+    mut condition: impl FnMut() -> anyhow::Result<Option<T>>,
+) -> anyhow::Result<T> {
+    let deadline = Instant::now() + limit;
     loop {
-        if let Some(value) = condition() {
-            return value;
+        if let Some(value) = condition()? {
+            return Ok(value);
         }
-        assert!(Instant::now() < deadline, "waited {seconds} s for {what}");
+        anyhow::ensure!(Instant::now() < deadline, "waited {} s for {what}", limit.as_secs());
         std::thread::sleep(Duration::from_millis(20));
     }
 }

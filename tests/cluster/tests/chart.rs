@@ -124,18 +124,15 @@ fn the_crd_is_the_generated_one_and_stays() {
 #[test]
 fn images_are_named_by_tag_or_digest() {
     let digest = format!("sha256:{}", "0".repeat(64));
-    let ours = "ghcr.io/stagecoach-dev/stagecoach";
+    let [ours, trainers] = ["operator", "trainer"].map(|image| format!("ghcr.io/stagecoach-dev/stagecoach-{image}"));
     // a release has one version for the crates, the chart and the image
-    let released = format!("{ours}:{}", env!("CARGO_PKG_VERSION"));
+    let released = |image: &str| format!("{image}:{}", env!("CARGO_PKG_VERSION"));
     let rows = [
-        (json!({}), released.clone(), released.clone()),
-        (json!({"image": {"tag": "v2"}}), format!("{ours}:v2"), format!("{ours}:v2")),
-        (json!({"image": {"tag": "v2", "digest": digest}}), format!("{ours}@{digest}"), format!("{ours}@{digest}")),
-        (
-            json!({"trainerImage": {"repository": "own"}}),
-            released.clone(),
-            format!("own:{}", env!("CARGO_PKG_VERSION")),
-        ),
+        (json!({}), released(&ours), released(&trainers)),
+        (json!({"image": {"tag": "v2"}}), format!("{ours}:v2"), released(&trainers)),
+        (json!({"image": {"tag": "v2", "digest": digest}}), format!("{ours}@{digest}"), released(&trainers)),
+        (json!({"trainerImage": {"tag": "cuda"}}), released(&ours), format!("{trainers}:cuda")),
+        (json!({"trainerImage": {"repository": "own"}}), released(&ours), released("own")),
         (
             json!({"image": {"tag": "v2"}, "trainerImage": {"repository": "own", "digest": digest}}),
             format!("{ours}:v2"),

@@ -153,6 +153,7 @@ impl Board {
             Event::Saved(save) => {
                 let attempt = Some(status.attempt);
                 status.checkpoint = Some(CheckpointStatus { step: save.step, attempt, ..CheckpointStatus::default() });
+                status.save_failure = None;
                 self.0.checkpoint_step.set(save.step as i64);
                 self.0.checkpoint_bytes.set(save.bytes as i64);
                 self.0.checkpoint_seconds.set(save.seconds);
@@ -160,7 +161,7 @@ impl Board {
                 self.0.checkpoints.inc();
             }
             Event::SaveFailed(save) => {
-                status.message = save_failed(save);
+                status.save_failure = Some(save_failed(save));
                 self.0.checkpoint_failures.inc();
             }
             Event::Note { message } => status.message.clone_from(message),

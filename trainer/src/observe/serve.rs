@@ -56,6 +56,7 @@ mod tests {
 
     use stagecoach_api::contract::{StageEnv, StagePhase, StageStatus, env};
 
+    use super::super::event::SaveRecord;
     use super::super::lines::tests::{record, started};
     use super::super::{Board, Event};
     use super::*;
@@ -86,7 +87,24 @@ mod tests {
         let status: StageStatus = serde_json::from_str(&ask(free, "/status").1).unwrap();
         assert_eq!((status.job_uid.as_str(), status.attempt, status.pod_uid.as_str()), ("u", 3, "p"));
         assert_eq!(status.progress.step, 7);
+        // a failed save is told until one succeeds
+        let save = |error: Option<&str>| SaveRecord {
+            step: 6,
+            due: 6,
+            seconds: 0.1,
+            stall_seconds: 0.0,
+            cpu_seconds: 0.0,
+            bytes: 10,
+            error: error.map(str::to_owned),
+        };
+        let failure = || serde_json::from_str::<StageStatus>(&ask(free, "/status").1).unwrap().save_failure;
+        board.saw(&Event::SaveFailed(save(Some("no space left"))));
+        assert!(failure().unwrap().contains("no space left"));
+        board.saw(&Event::Step(record(8)));
+        assert!(failure().is_some());
+        board.saw(&Event::Saved(save(None)));
+        assert_eq!(failure(), None);
         let metrics = ask(free, "/metrics").1;
-        assert!(metrics.contains("stagecoach_step 7") && metrics.trim_end().ends_with("# EOF"), "{metrics}");
+        assert!(metrics.contains("stagecoach_step 8") && metrics.trim_end().ends_with("# EOF"), "{metrics}");
     }
 }

@@ -44,4 +44,7 @@ pub struct StageStatus {
     /// The newest committed checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointStatus>,
+    /// Why the last checkpoint could not be saved; none as soon as one is committed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub save_failure: Option<String>,
 }

@@ -10,7 +10,10 @@ use super::everything;
 #[test]
 fn every_variable_is_a_setting() {
     let defaults = settings(&Value::Null, "stagecoach-operator");
-    assert_eq!(defaults.trainer_image, format!("ghcr.io/stagecoach-dev/stagecoach:{}", env!("CARGO_PKG_VERSION")));
+    assert_eq!(
+        defaults.trainer_image,
+        format!("ghcr.io/stagecoach-dev/stagecoach-trainer:{}", env!("CARGO_PKG_VERSION"))
+    );
     assert!(defaults.namespaces.is_empty(), "{:?}", defaults.namespaces);
     assert!(defaults.leader_election && defaults.log_format == LogFormat::Json);
     assert_eq!((defaults.lease.as_str(), defaults.workers), ("stagecoach-operator", 16));

@@ -33,13 +33,13 @@ fn the_namespaced_overlay_is_the_chart_for_one_namespace() {
 }
 
 #[test]
-fn the_overlay_for_development_runs_one_local_image() {
+fn the_overlay_for_development_runs_local_images() {
     let objects = kustomize("overlays/dev");
     let deployment = find(&objects, "Deployment", "stagecoach-operator");
     let container = &deployment["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(deployment["spec"]["replicas"], 1);
-    assert_eq!(container["image"], "stagecoach:dev");
-    assert_eq!(variable(container, "STAGECOACH_TRAINER_IMAGE"), "stagecoach:dev");
+    assert_eq!(container["image"], "stagecoach-operator:dev");
+    assert_eq!(variable(container, "STAGECOACH_TRAINER_IMAGE"), "stagecoach-trainer:dev");
     assert_eq!(variable(container, "STAGECOACH_LOG_FORMAT"), "text");
     assert!(objects.iter().all(|object| object["kind"] != "PodDisruptionBudget"));
 }

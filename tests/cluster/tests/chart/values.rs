@@ -62,8 +62,7 @@ fn wrong_values_are_refused() {
         // two operators that both think they lead
         (json!({"leaderElection": false}), "/leaderElection': value must be true"),
         (json!({"replicas": 3, "leaderElection": false}), "/leaderElection': value must be true"),
-        // a tag of which image?
-        (json!({"trainerImage": {"tag": "cuda"}}), "/trainerImage/tag': value must be ''"),
+        (json!({"trainerImage": {"repository": ""}}), "/trainerImage/repository': minLength"),
     ];
     let check = |(values, words): &(Value, &str)| match try_render("stagecoach-system", values) {
         Ok(_) => Some(format!("{values}: expected `{words}`, but it was rendered")),

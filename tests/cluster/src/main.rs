@@ -1,0 +1,48 @@
+//! Starts and ends a real one-node Kubernetes for tests.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use clap::Parser;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+/// A real one-node Kubernetes on this machine, for tests. Needs root and Linux.
+#[derive(Parser)]
+enum Command {
+    /// Start a node, and wait until it is ready; FOLDER/admin.kubeconfig is how to reach it.
+    Up {
+        /// A new or empty folder for all it writes.
+        folder: PathBuf,
+        /// The OCI archive of the image localhost/pause:1.
+        #[arg(long, env = "STAGECOACH_PAUSE")]
+        pause: PathBuf,
+    },
+    /// End the node and take back all it did to the machine; only FOLDER/logs stays.
+    Down {
+        /// The folder given to `up`; without it, wherever this machine's node is.
+        folder: Option<PathBuf>,
+    },
+}
+
+fn main() -> ExitCode {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        if let Err(error) = signal_hook::flag::register(signal, interrupted.clone()) {
+            eprintln!("signal {signal} can't be caught: {error}");
+        }
+    }
+    let result = match Command::parse() {
+        Command::Up { folder, pause } => stagecoach_cluster::node::up(&folder, &pause, &interrupted),
+        Command::Down { folder: Some(folder) } => stagecoach_cluster::node::down(&folder),
+        Command::Down { folder: None } => stagecoach_cluster::node::down_any(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("stagecoach-cluster: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Ending a node, whatever is left of it: each step looks for itself and does nothing where nothing is.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::daemon::Daemon;
+use super::place::{CLAIM, NETWORK, Place, claimed};
+use super::{agents, cgroups, machine, mounts};
+
+/// Ends the node in `folder`: its pods, its processes, mounts, links, rules, control groups and files. Only `logs` stays. No
+/// node there is fine.
+///
+/// # Errors
+/// If something does not go.
+pub fn down(folder: &Path) -> Result<()> {
+    let folder = std::path::absolute(folder)?;
+    let ours = claimed().is_some_and(|claim| claim == folder || folder.canonicalize().is_ok_and(|real| real == claim));
+    if ours {
+        std::fs::create_dir_all(&folder)?;
+    }
+    if !folder.exists() {
+        return Ok(());
+    }
+    let place = Place::new(&folder)?;
+    let _lock = place.lock()?;
+    match claimed() {
+        Some(other) if other != place.path() => {
+            bail!("the node of this machine is in {}, not in {}", other.display(), place.path().display())
+        }
+        None if !place.marker().exists() => Ok(()),
+        _ => remove(&place),
+    }
+}
+
+/// As [`down`], wherever the machine's node is.
+///
+/// # Errors
+/// If something does not go.
+pub fn down_any() -> Result<()> {
+    claimed().map_or(Ok(()), |folder| down(&folder))
+}
+
+/// As [`down`], for whoever holds the lock.
+pub(crate) fn remove(place: &Place) -> Result<()> {
+    // SAFETY: a plain system call.
+    anyhow::ensure!(unsafe { libc::geteuid() } == 0, "to end a node needs root: run this with sudo");
+    // first those who would start others anew
+    let mut daemons = Daemon::all(place);
+    daemons.sort_by_key(|daemon| ![agents::KUBELET, agents::CONTAINERD].contains(&daemon.name()));
+    daemons.iter().try_for_each(Daemon::kill)?;
+    // then pods, their shims, and whatever was not recorded
+    cgroups::remove()?;
+    mounts::unmount_below(place.path())?;
+    machine::remove_bridge()?;
+    machine::remove_rules()?;
+    if let Ok(text) = std::fs::read_to_string(place.marker()) {
+        let marker: Value = serde_json::from_str(&text).unwrap_or_default();
+        machine::restore(&serde_json::from_value(marker["settings"].clone()).unwrap_or_default())?;
+    }
+    remove_traces(place);
+    for entry in std::fs::read_dir(place.path())?.flatten().filter(|entry| entry.file_name() != "logs") {
+        // the marker is the last to go: until then `down` can be run again
+        if entry.path() != place.marker() {
+            delete(&entry.path())?;
+        }
+    }
+    delete(&place.marker())?;
+    if claimed().is_some_and(|folder| folder == place.path()) {
+        delete(Path::new(CLAIM))?;
+    }
+    Ok(())
+}
+
+/// What the kubelet and the CNI plugins keep outside the folder, wherever they are told to be.
+fn remove_traces(place: &Place) {
+    let entries = |folder: &str| -> Vec<PathBuf> {
+        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    };
+    let is_log = |link: &PathBuf| std::fs::read_link(link).is_ok_and(|target| target.starts_with(place.path()));
+    let mut traces: Vec<PathBuf> = entries("/var/log/containers").into_iter().filter(is_log).collect();
+    // a pod's addresses are cached by network and sandbox; those of its loopback belong to no network
+    let cached = entries("/var/lib/cni/results");
+    let name = |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    for file in &cached {
+        if let Some(sandbox) =
+            name(file).strip_prefix(&format!("{NETWORK}-")).and_then(|rest| rest.strip_suffix("-eth0"))
+        {
+            traces.extend(cached.iter().filter(|file| name(file).contains(sandbox)).cloned());
+        }
+    }
+    let devices = "/var/lib/kubelet/device-plugins";
+    traces.extend(["kubelet.sock", "kubelet_internal_checkpoint"].map(|file| Path::new(devices).join(file)));
+    traces.iter().for_each(|file| drop(std::fs::remove_file(file)));
+    // only if nothing else is in them
+    for folder in ["/var/log/containers", "/var/lib/cni/results", "/var/lib/cni", devices, "/var/lib/kubelet"] {
+        let _ = std::fs::remove_dir(folder);
+    }
+}
+
+fn delete(path: &Path) -> Result<()> {
+    let is_folder = path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir());
+    let removed = if is_folder { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) };
+    match removed {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| path.display().to_string())
+        }
+        _ => Ok(()),
+    }
+}

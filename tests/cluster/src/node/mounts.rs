@@ -1,0 +1,74 @@
+//! What is mounted below the node's folder: pods' volumes and file systems, and those made for tests.
+
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// Unmounts everything below `folder`.
+///
+/// # Errors
+/// If something can't be unmounted: what is in it would be deleted with the folder.
+pub(crate) fn unmount_below(folder: &Path) -> Result<()> {
+    // the newest first, as one may lie on another; twice, as mounts are copied into each other
+    loop {
+        let mounts = below(folder, &std::fs::read("/proc/self/mountinfo")?);
+        let Some(newest) = mounts.last() else { return Ok(()) };
+        unmount(newest)?;
+    }
+}
+
+/// Unmounts what is mounted at `path`.
+///
+/// # Errors
+/// If nothing is.
+pub(crate) fn unmount(path: &Path) -> Result<()> {
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the name is a C string that lives until the call ends.
+    let call = |flags| unsafe { libc::umount2(name.as_ptr(), flags) };
+    // one that is in use goes when its last user goes
+    if call(0) != 0 && call(libc::MNT_DETACH) != 0 {
+        return Err(io::Error::last_os_error()).with_context(|| format!("unmounting {}", path.display()));
+    }
+    Ok(())
+}
+
+/// The mount points below `folder`, in the order of their mounting.
+fn below(folder: &Path, mountinfo: &[u8]) -> Vec<PathBuf> {
+    let lines = mountinfo.split(|byte| *byte == b'\n');
+    let points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4)).map(unescape);
+    points.filter(|point| point.starts_with(folder) && point != folder).collect()
+}
+
+/// The kernel writes spaces and the like as a backslash and three octal digits.
+fn unescape(text: &[u8]) -> PathBuf {
+    let mut bytes = Vec::new();
+    let mut rest = text;
+    while let Some((first, more)) = rest.split_first() {
+        let octal = more.get(..3).and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        let escaped = octal.filter(|_| *first == b'\\');
+        bytes.push(escaped.unwrap_or(*first));
+        rest = if escaped.is_some() { &more[3..] } else { more };
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_mounts_below_the_folder_are_found() {
+        let table = "\
+21 1 0:19 / / rw - ext4 /dev/vda rw
+30 21 0:40 / /data/node/a rw - tmpfs tmpfs rw
+31 21 0:41 / /data/node-2/b rw - tmpfs tmpfs rw
+32 30 0:42 / /data/node/a/with\\040space rw - tmpfs tmpfs rw
+33 21 0:43 / /data/node rw - tmpfs tmpfs rw
+";
+        let found = below(Path::new("/data/node"), table.as_bytes());
+        assert_eq!(found, [Path::new("/data/node/a"), Path::new("/data/node/a/with space")]);
+    }
+}

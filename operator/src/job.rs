@@ -7,7 +7,7 @@ use stagecoach_api::job::Phase;
 use stagecoach_api::{PipelineJob, PipelineJobSpec, PipelineJobStatus};
 use stagecoach_lifecycle::{Desired, State};
 
-use crate::build::Owner;
+use crate::build::{self, Owner};
 
 /// Who is to run a job that names nobody.
 pub(crate) const MANAGER: &str = "stagecoach.dev/operator";
@@ -76,9 +76,8 @@ pub(crate) fn read(object: &DynamicObject) -> Result<Job, Unusable> {
     job.metadata.namespace = meta.namespace.clone();
     job.metadata.uid = meta.uid.clone();
     job.metadata.generation = meta.generation;
-    let problems = job.validate();
-    if !problems.is_empty() {
-        let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    let told: Vec<String> = job.validate().iter().map(ToString::to_string).chain(build::missing(&job.spec)).collect();
+    if !told.is_empty() {
         return Err(Unusable::Spec(told.join("; ")));
     }
     let status = status(object);

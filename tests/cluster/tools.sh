@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
 # Builds the tools of a test cluster from Go modules, each once, and prints the folder that holds them.
-#   tools.sh CACHE [TOOL...]      by default a control plane, kubectl and helm
+#   tools.sh CACHE [TOOL...]      by default a control plane, kubectl and helm; `node` for what a real node takes besides
 set -euo pipefail
 cd "$(dirname "$0")"
 cache=$1; shift
-[ $# -gt 0 ] || set -- etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm
+plane=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm)
+case "$*" in
+    "") set -- "${plane[@]}" ;;
+    node) set -- "${plane[@]}" kubelet kube-proxy containerd containerd-shim-runc-v2 ctr coredns ;;
+esac
 
 # Where a tool's package is, and in which module its version is pinned.
 module_of() {

@@ -71,10 +71,10 @@ impl Failure {
         self.kind.filter(|kind| kind.is_deterministic()).map(|kind| (kind, self.step))
     }
 
-    /// The reason, by the stage's own word where it gave one.
+    /// The reason, by the stage's own word where it gave one, or the kernel's.
     pub fn label(&self) -> String {
         match (self.reason, self.kind) {
-            (Reason::Error, Some(kind)) => kind.to_string(),
+            (Reason::Error, Some(kind)) | (Reason::Killed, Some(kind @ FailureKind::OutOfMemory)) => kind.to_string(),
             (reason, _) => format!("{reason:?}"),
         }
     }

@@ -24,6 +24,6 @@ pub use budget::Budget;
 pub use cause::{Failure, Reason};
 pub use decide::{Decision, decide};
 pub use observed::{Desired, Exit, External, Member, MemberState, Observed, Report, Seen};
-pub use policy::Policy;
+pub use policy::{DEFAULT_GRACE_SECONDS, Policy};
 pub use state::{Attempt, Doing, FailReason, Outcome, State};
 pub use time::Time;

@@ -5,8 +5,8 @@ use stagecoach_api::job::{ExitAction, PipelineJobSpec, Restart};
 
 use crate::{FailReason, Failure, Reason, State};
 
-/// Seconds that a pod has to save and leave, unless its template says otherwise.
-const DEFAULT_GRACE_SECONDS: u64 = 120;
+/// Seconds that a stage has to save and leave, unless the pods' template says otherwise.
+pub const DEFAULT_GRACE_SECONDS: u64 = 120;
 
 /// The limits that the spec sets; durations in seconds.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,7 +9,8 @@ mod service;
 
 use serde_json::{Map, Value, json};
 use stagecoach_api::PipelineJob;
-use stagecoach_api::job::TrainerType;
+use stagecoach_api::contract::WORKSPACE_PATH;
+use stagecoach_api::job::{PipelineJobSpec, PodTemplate, TrainerType};
 
 pub use gang::{Gang, pod_group};
 pub use names::{
@@ -66,9 +67,9 @@ impl Blueprint {
     /// A spec that can't be written as YAML.
     pub fn new(job: &PipelineJob, attempt: u64, stages: u32, image: &str) -> Result<Blueprint, BuildError> {
         let mut own = job.clone();
-        // only what the trainer reads: the pods' template is here, and the rest is the operator's
+        // only what the trainer reads: the pods' template is here but for the time to leave, the rest is the operator's
         own.status = None;
-        own.spec.template = None;
+        own.spec.template = job.spec.template.as_ref().and_then(grace);
         own.spec.stages = stages;
         own.spec.suspend = false;
         let job_file = own.to_yaml().map_err(|e| BuildError(format!("the job can't be written as YAML: {e}")))?;
@@ -84,6 +85,24 @@ impl Blueprint {
     pub fn image(&self) -> Option<&str> {
         pod::trainer_image(&self.template)
     }
+}
+
+/// What keeps a valid job from being pods: on one machine a folder is enough, in a cluster the stages share a volume.
+pub fn missing(spec: &PipelineJobSpec) -> Option<String> {
+    let lacking = spec.trainer.kind == TrainerType::BuiltIn && !pod::has_workspace(spec);
+    lacking.then(|| {
+        format!(
+            "spec.storage.persistentVolumeClaim is missing: the stages' pods share a volume; name a ReadWriteMany claim of \
+             this namespace, or mount a volume of spec.template at {WORKSPACE_PATH}"
+        )
+    })
+}
+
+/// What a stage reads of its pod's template: how long it has to save and leave.
+fn grace(template: &PodTemplate) -> Option<PodTemplate> {
+    let grace = template.0.get("spec")?.get("terminationGracePeriodSeconds")?;
+    let spec = json!({ "terminationGracePeriodSeconds": grace });
+    Some(PodTemplate(Map::from_iter([("spec".to_owned(), spec)])))
 }
 
 /// The attempt's ConfigMap, which keeps `blueprint` for every pod that is yet to be made.

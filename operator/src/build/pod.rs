@@ -4,11 +4,11 @@ use serde_json::{Map, Value, json};
 use stagecoach_api::contract::{
     CONFIG_PATH, CONTAINER_ARGS, CONTAINER_NAME, HTTP_PORT, MASTER_PORT, StageEnv, WORKSPACE_PATH, env,
 };
+use stagecoach_api::job::PipelineJobSpec;
+use stagecoach_lifecycle::DEFAULT_GRACE_SECONDS;
 
 use super::{Blueprint, JOB_FILE, Owner, attempt_name, labels, names, pod_name, service_name};
 
-/// What a stage has to save and leave, unless the template says otherwise.
-const GRACE_SECONDS: u64 = 120;
 /// The user and group of the trainer's image.
 const USER: u64 = 65532;
 /// The volumes that the operator adds, unless the template has its own of that name.
@@ -28,7 +28,7 @@ pub fn pod(owner: &Owner, blueprint: &Blueprint, stage: u32) -> Value {
     spec.insert("restartPolicy".into(), "Never".into());
     default(&mut spec, "automountServiceAccountToken", json!(false));
     default(&mut spec, "enableServiceLinks", json!(false));
-    default(&mut spec, "terminationGracePeriodSeconds", json!(GRACE_SECONDS));
+    default(&mut spec, "terminationGracePeriodSeconds", json!(DEFAULT_GRACE_SECONDS));
     let mut security = object(spec.get("securityContext"));
     default(&mut security, "runAsNonRoot", json!(true));
     default(&mut security, "runAsUser", json!(USER));
@@ -79,6 +79,13 @@ pub(super) fn resolve_image(template: &mut Map<String, Value>, image: &str) {
     all.iter_mut().filter(|container| is_trainer(container)).for_each(|c| default(c, "image", json!(image)));
     spec.insert("containers".into(), all.into());
     template.insert("spec".into(), spec.into());
+}
+
+/// Whether the trainer's container has the shared folder: from a claim, or a volume of the template's own.
+pub(super) fn has_workspace(spec: &PipelineJobSpec) -> bool {
+    let template = spec.template.as_ref().map(|template| object(template.0.get("spec"))).unwrap_or_default();
+    let mounts = containers(&template).into_iter().filter(is_trainer).flat_map(|c| array(c.get("volumeMounts")));
+    spec.storage.persistent_volume_claim.is_some() || mounts.into_iter().any(|m| m["mountPath"] == WORKSPACE_PATH)
 }
 
 /// The image in a template whose image was resolved.

@@ -102,17 +102,35 @@ fn what_the_template_says_stays() {
 
 #[test]
 fn pods_are_made_from_what_the_config_map_keeps() {
-    let blueprint = blueprint(json!({"spec": {"containers": [{"name": "trainer", "image": "mine:2"}]}}));
+    let containers = json!([{"name": "trainer", "image": "mine:2"}]);
+    let blueprint = blueprint(json!({"spec": {"terminationGracePeriodSeconds": 7, "containers": containers}}));
     let map = config_map(&owner(), &blueprint);
     assert_eq!((&map["immutable"], &map["metadata"]["name"]), (&json!(true), &json!("shakespeare-3")));
     assert_eq!(read_config_map(&map).unwrap(), blueprint);
     assert_eq!(blueprint.image(), Some("mine:2"));
-    // the stage finds the job of its attempt, and none of what is the operator's
+    // the stage finds the job of its attempt and how long it has to leave, and none of what is the operator's
     let read = parse_with(map["data"]["job.yaml"].as_str().unwrap(), "job.yaml", &[]).unwrap();
-    assert_eq!((read.spec.stages, read.spec.template, read.status), (3, None, None));
+    assert_eq!((read.spec.stages, read.status), (3, None));
+    let template = read.spec.template.map(|template| Value::Object(template.0));
+    assert_eq!(template, Some(json!({"spec": {"terminationGracePeriodSeconds": 7}})));
     let mut broken = map.clone();
     broken["data"]["blueprint.json"] = "{}".into();
     assert!(read_config_map(&broken).unwrap_err().to_string().contains("shakespeare-3 holds no template"));
+}
+
+#[test]
+fn a_job_without_a_volume_is_told_so() {
+    let mut job = job(json!({}));
+    assert_eq!(missing(&job.spec), None);
+    job.spec.storage.persistent_volume_claim = None;
+    assert!(missing(&job.spec).unwrap().starts_with("spec.storage.persistentVolumeClaim is missing"));
+    let mounts = json!([{"name": "mine", "mountPath": "/workspace"}]);
+    let fields = json!({"spec": {"containers": [{"name": "trainer", "volumeMounts": mounts}]}});
+    job.spec.template = Some(PodTemplate(fields.as_object().cloned().unwrap()));
+    assert_eq!(missing(&job.spec), None, "the template has its own");
+    job.spec.template = None;
+    job.spec.trainer.kind = TrainerType::Custom;
+    assert_eq!(missing(&job.spec), None, "a trainer of one's own may need none");
 }
 
 #[test]

@@ -117,6 +117,11 @@ fn checkpoints(facts: &Facts, new: &PipelineJobStatus) -> Told {
     if let Some(message) = failing {
         return told("False", SAVING_FAILS, message);
     }
+    // until one is committed: a new attempt that has not tried yet says nothing of it
+    let before = facts.job.status.conditions.iter().find(|old| old.reason == SAVING_FAILS);
+    if let Some(before) = before.filter(|_| new.checkpoint == facts.job.status.checkpoint) {
+        return told("False", SAVING_FAILS, before.message.clone());
+    }
     match &new.checkpoint {
         Some(checkpoint) => told("True", "Committed", format!("step {} is committed", checkpoint.step)),
         None if off => told("Unknown", "Off", "checkpoint.everySteps is 0: only the end is saved"),

@@ -132,8 +132,9 @@ impl Board {
                 let bubble = record.bubble.iter().sum::<f64>() / record.bubble.len().max(1) as f64;
                 let progress = &mut status.progress;
                 progress.step = record.step;
-                progress.loss = Some(Measured(record.loss.map_or(f64::NAN, f64::from)));
-                progress.evaluation_loss = record.evaluation_loss.map(Measured).or(progress.evaluation_loss);
+                progress.loss = Some(Measured(record.loss.map_or(f64::NAN, f64::from)).rounded(4));
+                let evaluated = record.evaluation_loss.map(|loss| Measured(loss).rounded(4));
+                progress.evaluation_loss = evaluated.or(progress.evaluation_loss);
                 progress.tokens_per_second = Some(Measured(record.tokens_per_second).rounded(1));
                 progress.seconds_per_step = Some(Measured(record.seconds).rounded(4));
                 progress.bubble = Some(Measured(bubble).rounded(3));

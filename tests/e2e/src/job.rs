@@ -1,0 +1,207 @@
+//! A job on the node, seen as its user sees it: by kubectl, the API, and what it leaves on the volume.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use stagecoach_cluster::node::Container;
+
+use crate::{Hashes, NAMESPACE, Product};
+
+/// Seconds for whatever a job does next, on a machine with more stages than cores.
+const PATIENCE: u64 = 240;
+
+/// The manifest of all jobs: a small Llama on three plays through three stages, saved every 20 steps.
+pub fn spec(name: &str, namespace: &str) -> Value {
+    json!({
+        "apiVersion": "stagecoach.dev/v1alpha1",
+        "kind": "PipelineJob",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "stages": 3,
+            "model": {"type": "Llama", "llama": {
+                "hiddenSize": 96, "numHiddenLayers": 6, "numAttentionHeads": 4, "intermediateSize": 256}},
+            "data": {
+                "paths": ["corpus/*.txt"],
+                "sequenceLength": 64,
+                "tokenizer": {"type": "Train", "train": {"vocabSize": 1024}},
+            },
+            "training": {
+                "steps": 300, "globalBatchSize": 16, "microbatches": 4, "gradientClipNorm": 1.0,
+                "learningRate": {"peak": 2e-3, "warmupSteps": 20},
+            },
+            "checkpoint": {"everySteps": 20, "keepLast": 3},
+            "storage": {"persistentVolumeClaim": {"claimName": "training"}},
+            "restart": {"maxRestarts": 20, "backoff": {"initialSeconds": 0}},
+            "template": {"spec": {
+                "terminationGracePeriodSeconds": 60,
+                "containers": [{
+                    "name": "trainer",
+                    "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
+                }],
+            }},
+        },
+    })
+}
+
+/// A job that was applied. Deleted when dropped, with its pods.
+pub struct Job<'p> {
+    product: &'p Product,
+    /// `metadata.name`
+    pub name: String,
+    /// Its folder on the volume.
+    pub folder: PathBuf,
+}
+
+impl<'p> Job<'p> {
+    /// Applies the usual manifest as `name`, with `changes` merged into its spec.
+    #[track_caller]
+    pub fn apply(product: &'p Product, name: &str, changes: Value) -> Job<'p> {
+        let mut manifest = spec(name, NAMESPACE);
+        merge(&mut manifest["spec"], changes);
+        product.node.apply(&manifest.to_string());
+        println!("-- {name}");
+        Job { product, name: name.into(), folder: product.volume.join(name) }
+    }
+
+    /// The object.
+    pub fn get(&self) -> Value {
+        self.product.node.get(&self.path()).unwrap_or_else(|| panic!("{} is gone", self.name))
+    }
+
+    fn path(&self) -> String {
+        format!("/apis/stagecoach.dev/v1alpha1/namespaces/{NAMESPACE}/pipelinejobs/{}", self.name)
+    }
+
+    /// Waits until the object is as wanted, and gives it.
+    #[track_caller]
+    pub fn wait(&self, what: &str, mut wanted: impl FnMut(&Value) -> bool) -> Value {
+        let what = format!("{} to be {what}", self.name);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(PATIENCE);
+        loop {
+            let job = self.get();
+            if wanted(&job) {
+                return job;
+            }
+            if std::time::Instant::now() > deadline {
+                let pods = self.product.kubectl(&["get", "pods", "-o", "wide"]);
+                panic!("waited {PATIENCE} s for {what}: {:#}\n{pods}", job["status"]);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+    }
+
+    /// Waits for a phase; `Failed` ends the wait.
+    #[track_caller]
+    pub fn wait_phase(&self, phase: &str) -> Value {
+        let job = self.wait(phase, |job| job["status"]["phase"] == phase || job["status"]["phase"] == "Failed");
+        assert_eq!(job["status"]["phase"], phase, "{:#}", job["status"]);
+        job
+    }
+
+    /// Waits until attempt `number` runs.
+    #[track_caller]
+    pub fn wait_running(&self, number: u64) -> Value {
+        self.wait(&format!("running attempt {number}"), |job| {
+            job["status"]["phase"] == "Running" && job["status"]["attempt"]["number"] == number
+        })
+    }
+
+    /// The attempt.
+    pub fn attempt(&self) -> u64 {
+        self.get()["status"]["attempt"]["number"].as_u64().unwrap_or_default()
+    }
+
+    /// The last step that its metrics tell of.
+    pub fn step(&self) -> u64 {
+        let metrics = std::fs::read_to_string(self.folder.join("metrics.jsonl")).unwrap_or_default();
+        let lines = metrics.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.filter_map(|line| line["step"].as_u64()).next().unwrap_or_default()
+    }
+
+    /// Waits until `step` is done.
+    #[track_caller]
+    pub fn wait_step(&self, step: u64) {
+        self.wait(&format!("at step {step}"), |_| self.step() >= step);
+    }
+
+    /// Its pods that are not being deleted.
+    pub fn pods(&self) -> Vec<Value> {
+        let query = format!("/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=stagecoach.dev/job={}", self.name);
+        let mut pods = self.product.node.client().list(&query);
+        pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+        pods
+    }
+
+    /// The UIDs of its pods, sorted.
+    pub fn pod_uids(&self) -> Vec<String> {
+        let mut uids: Vec<String> =
+            self.pods().iter().map(|pod| pod["metadata"]["uid"].as_str().unwrap().to_owned()).collect();
+        uids.sort();
+        uids
+    }
+
+    /// The pod of a stage of the current attempt.
+    #[track_caller]
+    pub fn pod(&self, stage: u32) -> String {
+        format!("{}-{stage}-{}", self.name, self.attempt())
+    }
+
+    /// The trainer's container of a stage of the current attempt.
+    #[track_caller]
+    pub fn trainer(&self, stage: u32) -> Container {
+        let pod = self.product.node.get(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{}", self.pod(stage))).unwrap();
+        self.product.node.container(pod["metadata"]["uid"].as_str().unwrap(), "trainer")
+    }
+
+    /// What it came to, once complete.
+    #[track_caller]
+    pub fn complete(&self) -> Hashes {
+        self.wait_phase("Complete");
+        Hashes::read(&self.folder).unwrap_or_else(|| panic!("{} has no result.json", self.folder.display()))
+    }
+
+    /// Merges changes into its spec, as `kubectl patch` does.
+    #[track_caller]
+    pub fn edit(&self, spec: Value) {
+        let patch = json!({ "spec": spec }).to_string();
+        self.product.kubectl(&["patch", "pj", &self.name, "--type=merge", "-p", &patch]);
+    }
+
+    /// Reasons of the events about it.
+    pub fn events(&self) -> Vec<String> {
+        let events = self.product.node.client().list(&format!("/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"));
+        let about =
+            |event: &&Value| event["regarding"]["kind"] == "PipelineJob" && event["regarding"]["name"] == *self.name;
+        events.iter().filter(about).filter_map(|event| event["reason"].as_str().map(str::to_owned)).collect()
+    }
+}
+
+impl Drop for Job<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let logs = format!("-l=stagecoach.dev/job={}", self.name);
+            let told = self.product.node.kubectl(&["-n", NAMESPACE, "logs", &logs, "--prefix", "--tail=15"], "");
+            eprintln!("{}", String::from_utf8_lossy(&told.stdout));
+        }
+        // a failure to clean up must not hide the one that led here
+        let _ = self.product.node.kubectl(&["-n", NAMESPACE, "delete", "pj", &self.name, "--ignore-not-found"], "");
+        let pods = format!("-l=stagecoach.dev/job={}", self.name);
+        let _ =
+            self.product.node.kubectl(&["-n", NAMESPACE, "wait", "--for=delete", "pod", &pods, "--timeout=90s"], "");
+    }
+}
+
+/// As a merge patch does; lists are replaced.
+fn merge(into: &mut Value, changes: Value) {
+    match (into, changes) {
+        (Value::Object(into), Value::Object(changes)) => {
+            for (key, change) in changes {
+                match change {
+                    Value::Null => drop(into.remove(&key)),
+                    change => merge(into.entry(key).or_insert(Value::Null), change),
+                }
+            }
+        }
+        (into, changes) => *into = changes,
+    }
+}

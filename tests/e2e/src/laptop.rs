@@ -1,0 +1,52 @@
+//! The same manifest without a cluster: what every job on the node must equal.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+use crate::product::write_corpus;
+use crate::{NAMESPACE, spec};
+
+/// What a run comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hashes {
+    /// Of the loss of every step.
+    pub losses: String,
+    /// Of all weights.
+    pub weights: String,
+}
+
+impl Hashes {
+    /// Those in a job's folder; none before it ended.
+    pub fn read(folder: &Path) -> Option<Hashes> {
+        let result: Value = serde_json::from_slice(&std::fs::read(folder.join("result.json")).ok()?).ok()?;
+        let text = |name: &str| result[name].as_str().map(str::to_owned);
+        Some(Hashes { losses: text("lossesHash")?, weights: text("weightsHash")? })
+    }
+}
+
+/// `stagecoach run` of the jobs' manifest, undisturbed; once.
+pub fn on_this_machine(folder: &Path) -> &'static Hashes {
+    static HASHES: OnceLock<Hashes> = OnceLock::new();
+    HASHES.get_or_init(|| {
+        let workspace = folder.join("laptop");
+        std::fs::create_dir_all(&workspace).unwrap();
+        write_corpus(&workspace);
+        let file = workspace.join("job.yaml");
+        std::fs::write(&file, spec("laptop", NAMESPACE).to_string()).unwrap();
+        let output =
+            Command::new(stagecoach()).arg("run").arg(&file).arg("--workspace").arg(&workspace).output().unwrap();
+        assert!(output.status.success(), "stagecoach run: {}", String::from_utf8_lossy(&output.stderr));
+        Hashes::read(&workspace.join("laptop")).expect("a result")
+    })
+}
+
+/// The trainer that the image was made from, two folders above this test's binary.
+fn stagecoach() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    let built = own.ancestors().nth(2).unwrap().join("stagecoach");
+    assert!(built.is_file(), "{} is not built: run `make build`", built.display());
+    built
+}

@@ -1,0 +1,135 @@
+//! The release: images, namespaces, the volume with its text, and the chart.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use serde_json::{Value, json};
+use stagecoach_cluster::node::{Container, images};
+use stagecoach_cluster::{Node, chart, until};
+
+/// Where jobs run: it enforces the restricted Pod Security Standard.
+pub const NAMESPACE: &str = "training";
+/// Where the operator is; it enforces the same.
+pub const SYSTEM: &str = "stagecoach-system";
+/// The plays that are trained on.
+const PLAYS: [&str; 3] = ["hamlet.txt", "macbeth.txt", "othello.txt"];
+/// Seconds for what takes seconds on a quiet machine.
+const PATIENCE: u64 = 180;
+
+/// The installed product.
+pub struct Product {
+    /// The node it is installed on.
+    pub node: Node,
+    /// The shared volume, as the machine has it.
+    pub volume: PathBuf,
+}
+
+impl Product {
+    /// The product, for this test alone; installed by the first.
+    pub fn take() -> MutexGuard<'static, Product> {
+        static PRODUCT: OnceLock<Mutex<Product>> = OnceLock::new();
+        // a test that failed leaves jobs behind, and nothing that the next one would mind
+        PRODUCT.get_or_init(|| Mutex::new(Product::install())).lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn install() -> Product {
+        let node = Node::from_environment();
+        for image in ["operator", "trainer", "probe"] {
+            node.import(&images().join(format!("{image}.tar")));
+        }
+        node.create_restricted_namespace(SYSTEM);
+        node.create_restricted_namespace(NAMESPACE);
+        let volume = node.shared_folder(NAMESPACE);
+        write_corpus(&volume);
+        node.claim(NAMESPACE, "training", &volume);
+        let product = Product { node, volume };
+        product.helm_install(&json!({}));
+        product
+    }
+
+    /// Installs or upgrades the release, with more values; returns when a new operator leads.
+    #[track_caller]
+    pub fn helm_install(&self, more: &Value) {
+        let image = |name: &str| json!({"repository": format!("localhost/stagecoach-{name}"), "tag": "e2e"});
+        let mut values = json!({
+            "image": image("operator"),
+            "trainerImage": image("trainer"),
+            "logFormat": "text",
+            // one node: an evicted replica has nowhere else to go
+            "podDisruptionBudget": {"enabled": false},
+            "networkPolicy": {"apiServer": {"ports": [443, 6443, 16443]}},
+        });
+        values.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+        self.helm(
+            &["upgrade", "--install", "--values", "-", chart::RELEASE, &chart::folder().display().to_string()],
+            &values,
+        );
+        self.kubectl_in(SYSTEM, &["rollout", "status", "deployment/stagecoach-operator", "--timeout=180s"]);
+    }
+
+    /// Removes the release, and waits until its pods have gone.
+    #[track_caller]
+    pub fn helm_uninstall(&self) {
+        self.helm(&["uninstall", "--wait", chart::RELEASE], &Value::Null);
+        until("the operator's pods to go", PATIENCE, || self.operators().is_empty().then_some(()));
+    }
+
+    #[track_caller]
+    fn helm(&self, arguments: &[&str], values: &Value) {
+        let kubeconfig = self.node.kubeconfig().display().to_string();
+        let all = [&["--kubeconfig", &kubeconfig, "--namespace", SYSTEM], arguments].concat();
+        let output = chart::helm(&all, &values.to_string());
+        assert!(output.status.success(), "helm {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Kills all replicas of the operator at once (SIGKILL), as a node does that runs out of memory; they are started again.
+    #[track_caller]
+    pub fn kill_operators(&self) {
+        let running = self.operators();
+        assert!(!running.is_empty(), "no operator runs");
+        running.iter().for_each(Container::kill);
+    }
+
+    /// The operator's running containers.
+    fn operators(&self) -> Vec<Container> {
+        let pods = self.node.client().list(&format!(
+            "/api/v1/namespaces/{SYSTEM}/pods?labelSelector=app.kubernetes.io/name=stagecoach,app.kubernetes.io/component=operator"
+        ));
+        let running = |pod: &&Value| !pod["status"]["containerStatuses"][0]["state"]["running"].is_null();
+        pods.iter()
+            .filter(running)
+            .map(|pod| self.node.container(pod["metadata"]["uid"].as_str().unwrap(), "operator"))
+            .collect()
+    }
+
+    /// What kubectl says in the jobs' namespace.
+    #[track_caller]
+    pub fn kubectl(&self, arguments: &[&str]) -> String {
+        self.kubectl_in(NAMESPACE, arguments)
+    }
+
+    #[track_caller]
+    fn kubectl_in(&self, namespace: &str, arguments: &[&str]) -> String {
+        let output = self.node.kubectl(&[&["--namespace", namespace], arguments].concat(), "");
+        let [said, complained] =
+            [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        assert!(output.status.success(), "kubectl {}: {said}{complained}", arguments.join(" "));
+        said
+    }
+}
+
+/// Copies the plays that the jobs read into a workspace or volume.
+///
+/// # Panics
+/// If `make` has not fetched them.
+pub(crate) fn write_corpus(volume: &Path) {
+    let texts =
+        std::env::var_os("WORKSPACE").map_or_else(|| "workspace".into(), PathBuf::from).join("corpus/shakespeare");
+    let texts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(texts);
+    let corpus = volume.join("corpus");
+    std::fs::create_dir_all(&corpus).unwrap();
+    for play in PLAYS {
+        let from = texts.join(play);
+        std::fs::copy(&from, corpus.join(play)).unwrap_or_else(|e| panic!("{}: {e}; run `make e2e`", from.display()));
+    }
+}

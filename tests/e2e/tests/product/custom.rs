@@ -1,0 +1,27 @@
+//! Bring your own trainer: a program that knows torchrun's variables and nothing of us.
+
+use serde_json::json;
+use stagecoach_e2e::{Job, Product};
+
+#[test]
+#[ignore = "needs a node: make e2e"]
+fn a_custom_trainer_fails_once_and_completes() {
+    let product = Product::take();
+    let env = json!([{"name": "FAIL_ONCE", "value": "1"}]);
+    let container = json!([{"name": "trainer", "image": "localhost/stagecoach-probe:e2e", "env": env}]);
+    let job = Job::apply(
+        &product,
+        "custom",
+        json!({
+            "trainer": {"type": "Custom"}, "model": null, "data": null, "training": null, "checkpoint": null,
+            "template": {"spec": {"containers": container}},
+        }),
+    );
+    let done = job.wait_phase("Complete");
+    assert_eq!(done["status"]["attempt"]["number"], 2);
+    assert_eq!(done["status"]["restarts"]["counted"], 1);
+    assert_eq!(done["status"]["lastFailure"]["stage"], 1, "{:#}", done["status"]);
+    let log = product.kubectl(&["logs", &job.pod(0)]);
+    // ranks 0 to 2 send 1, 2 and 3 times the round
+    assert!(log.contains("18"), "{log}");
+}

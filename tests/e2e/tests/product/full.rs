@@ -1,0 +1,48 @@
+//! A volume without room: training goes on, and everybody is told.
+
+use std::fs::File;
+use std::io::Write;
+
+use serde_json::{Value, json};
+use stagecoach_e2e::{Job, NAMESPACE, Product};
+
+#[test]
+#[ignore = "needs a node: make e2e"]
+fn a_full_volume_stops_no_training_and_heals_by_itself() {
+    let product = Product::take();
+    let disk = product.node.small_disk("small", 96);
+    product.node.claim(NAMESPACE, "small", disk.path());
+    std::fs::create_dir(disk.path().join("corpus")).unwrap();
+    std::fs::copy(product.volume.join("corpus/hamlet.txt"), disk.path().join("corpus/hamlet.txt")).unwrap();
+    let mut job = Job::apply(
+        &product,
+        "full",
+        json!({"training": {"steps": 4000}, "storage": {"persistentVolumeClaim": {"claimName": "small"}}}),
+    );
+    job.folder = disk.path().join("full");
+    job.wait_step(25);
+    let filler = disk.path().join("filler");
+    let mut file = File::create(&filler).unwrap();
+    while file.write_all(&[0; 64 << 10]).and_then(|()| file.sync_data()).is_ok() {}
+    drop(file); // or it would keep its room when it is removed
+
+    let healthy = |job: &Value| {
+        let conditions = job["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let of =
+            |kind: &str| conditions.iter().find(|condition| condition["type"] == kind).cloned().unwrap_or_default();
+        of("CheckpointsHealthy")
+    };
+    let told = job.wait("told to be full", |job| healthy(job)["reason"] == "SavingFails");
+    assert!(healthy(&told)["message"].as_str().unwrap().contains("No space left"), "{:#}", told["status"]);
+    let progress = |job: &Value| job["status"]["progress"]["step"].as_u64().unwrap_or_default();
+    let step = progress(&told);
+    job.wait("further", |job| progress(job) > step + 5);
+
+    std::fs::remove_file(&filler).unwrap();
+    let healed = job.wait("saved again", |job| healthy(job)["status"] == "True");
+    assert_eq!(healed["status"]["attempt"]["number"], 1);
+    assert!(healed["status"]["checkpoint"]["step"].as_u64() > Some(step), "{:#}", healed["status"]);
+    for reason in ["SavingFails", "SavingWorksAgain"] {
+        assert!(job.events().iter().any(|event| event == reason), "{reason} is not among {:?}", job.events());
+    }
+}

@@ -1,0 +1,33 @@
+//! Four stages on three GPUs start when there is a fourth, and not before.
+
+use serde_json::{Value, json};
+use stagecoach_e2e::{Job, Product};
+
+#[test]
+#[ignore = "needs a node: make e2e"]
+fn a_gang_waits_until_all_of_it_has_a_gpu() {
+    let product = Product::take();
+    product.node.set_gpus(Some(3));
+    let wish = json!([{"name": "trainer", "resources": {"limits": {"nvidia.com/gpu": 1, "memory": "1Gi"}}}]);
+    let job = Job::apply(
+        &product,
+        "gang",
+        json!({"stages": 4, "scheduling": {"gang": "Native"}, "training": {"steps": 20, "device": "Cpu"}, "template": {"spec": {"containers": wish}}}),
+    );
+    let waiting = job.wait("waiting for GPUs", |job| {
+        let conditions = job["status"]["conditions"].as_array();
+        let scheduled = conditions.and_then(|all| all.iter().find(|condition| condition["type"] == "Scheduled"));
+        scheduled
+            .is_some_and(|scheduled| scheduled["reason"] == "Unschedulable" || scheduled["reason"] == "SchedulingGated")
+    });
+    assert_eq!(job.pods().len(), 4, "{:#}", waiting["status"]);
+    let placed = |job: &Job| job.pods().iter().filter(|pod| pod["spec"]["nodeName"].is_string()).count();
+    assert_eq!(placed(&job), 0, "three stages would hold GPUs and train nothing");
+    let group = |pod: &Value| pod["spec"]["schedulingGroup"]["podGroupName"].clone();
+    assert!(job.pods().iter().all(|pod| group(pod) == "gang-1"), "the API server dropped schedulingGroup");
+
+    product.node.set_gpus(Some(4));
+    job.complete();
+    drop(job);
+    product.node.set_gpus(None);
+}

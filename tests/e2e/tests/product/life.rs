@@ -1,0 +1,54 @@
+//! A job from `kubectl apply` to its end.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+use stagecoach_e2e::{Job, Product, on_this_machine};
+
+#[test]
+#[ignore = "needs a node: make e2e"]
+fn a_job_trains_as_it_does_on_a_laptop() {
+    let product = Product::take();
+    // one that lasts, for the table to move
+    let job = Job::apply(&product, "hamlet", json!({"training": {"steps": 900}}));
+    job.wait_running(1);
+    let mut rows: BTreeSet<Vec<String>> = BTreeSet::new();
+    job.wait("seen with several steps and checkpoints", |_| {
+        let table = product.kubectl(&["get", "pj", "hamlet"]);
+        let (head, row) = table.split_once('\n').unwrap();
+        let columns: Vec<&str> = head.split_whitespace().collect();
+        assert_eq!(columns, ["NAME", "PHASE", "STAGES", "READY", "STEP", "LOSS", "CHECKPOINT", "RESTARTS", "AGE"]);
+        let cells: Vec<String> = row.split_whitespace().map(str::to_owned).collect();
+        // before the first checkpoint a cell is empty
+        if cells.len() == columns.len() && cells[1] == "Running" {
+            rows.insert(cells[4..7].to_vec());
+        }
+        let different = |column: usize| rows.iter().map(|row| &row[column]).collect::<BTreeSet<_>>().len() > 1;
+        (0..3).all(different)
+    });
+    let log = product.kubectl(&["logs", &job.pod(0)]);
+    assert!(log.lines().any(|line| line.contains("step") && line.contains("loss")), "{log}");
+    assert!(product.kubectl(&["describe", "pj", "hamlet"]).contains("AttemptStarted"));
+    drop(job);
+
+    let job = Job::apply(&product, "undisturbed", json!({}));
+    assert_eq!(job.complete(), *on_this_machine(product.node.folder()));
+    assert_eq!(job.get()["status"]["restarts"]["total"], 0);
+}
+
+#[test]
+#[ignore = "needs a node: make e2e"]
+fn a_suspended_job_goes_on_where_it_was() {
+    let product = Product::take();
+    let job = Job::apply(&product, "suspended", json!({}));
+    job.wait_step(30);
+    job.edit(json!({"suspend": true}));
+    job.wait_phase("Suspended");
+    let saved = job.step();
+    assert!(job.pods().is_empty());
+    job.edit(json!({"suspend": false}));
+    job.wait_running(2);
+    job.wait_step(saved + 1);
+    assert_eq!(job.complete(), *on_this_machine(product.node.folder()));
+    assert_eq!(job.get()["status"]["restarts"]["total"], 0);
+}

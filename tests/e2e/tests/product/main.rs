@@ -1,0 +1,12 @@
+//! Real pods of the real images, installed by the real chart, on a real node, trained on real text: `make e2e`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod custom;
+mod drain;
+mod faults;
+mod full;
+mod gang;
+mod life;
+mod node;
+mod operator;
+mod scale;

@@ -1,0 +1,43 @@
+//! The parts of Kubernetes go and come back: training goes on.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use stagecoach_e2e::{Job, Product, on_this_machine};
+
+/// For how long the kubelet is away: longer than the node is believed to be well without it.
+const AWAY: Duration = Duration::from_secs(60);
+
+#[test]
+#[ignore = "needs a node: make e2e"]
+fn training_goes_on_without_kubelet_containerd_and_api_server() {
+    let product = Product::take();
+    let job =
+        Job::apply(&product, "unattended", json!({"training": {"steps": 4000, "learningRate": {"decaySteps": 300}}}));
+    job.wait_running(1);
+    let pods = job.pod_uids();
+    let goes_on = |what: &str| {
+        let step = job.step();
+        job.wait_step(step + 10);
+        assert_eq!((job.attempt(), job.pod_uids()), (1, pods.clone()), "{what}");
+    };
+    product.node.restart_containerd();
+    goes_on("containerd was started again");
+    product.node.restart_api_server();
+    goes_on("the API server was started again");
+
+    let gone = Instant::now();
+    product.node.stop_kubelet();
+    while gone.elapsed() < AWAY {
+        job.wait_step(job.step() + 5);
+    }
+    product.node.start_kubelet();
+    goes_on("the kubelet was away");
+    job.wait("running", |job| job["status"]["phase"] == "Running");
+    assert_eq!(job.get()["status"]["restarts"]["total"], 0);
+    drop(job);
+
+    // what was disturbed works together again
+    let job = Job::apply(&product, "afterwards", json!({}));
+    assert_eq!(job.complete(), *on_this_machine(product.node.folder()));
+}

@@ -1,0 +1,49 @@
+//! The operator goes, comes back, and is another version: jobs don't notice.
+
+use serde_json::{Value, json};
+use stagecoach_e2e::{Job, Product, on_this_machine};
+
+#[test]
+#[ignore = "needs a node: make e2e"]
+fn an_upgrade_changes_no_job_that_runs() {
+    let product = Product::take();
+    let job = Job::apply(&product, "upgraded", json!({}));
+    job.wait_running(1);
+    job.wait("heard", |job| !job["status"]["progress"]["step"].is_null());
+    let (pods, image) = (job.pod_uids(), images(&job));
+    let other = json!({"repository": "localhost/stagecoach-trainer", "tag": "of-the-next-release"});
+    product.helm_install(&json!({"trainerImage": other}));
+    job.wait_step(job.step() + 20);
+    assert_eq!((job.attempt(), job.pod_uids(), images(&job)), (1, pods, image.clone()));
+    // the image that it trains with is there also for what comes after it
+    job.trainer(1).kill();
+    job.wait_running(2);
+    assert_eq!(images(&job), image);
+    assert_eq!(job.complete(), *on_this_machine(product.node.folder()));
+    product.helm_install(&json!({}));
+}
+
+#[test]
+#[ignore = "needs a node: make e2e"]
+fn jobs_outlive_the_release_and_the_next_one_adopts_them() {
+    let product = Product::take();
+    let job = Job::apply(&product, "orphaned", json!({}));
+    job.wait_running(1);
+    let pods = job.pod_uids();
+    product.helm_uninstall();
+    let step = job.step();
+    job.wait_step(step + 20);
+    assert_eq!(job.pod_uids(), pods);
+    product.helm_install(&json!({}));
+    let after = job.wait("adopted", |job| job["status"]["progress"]["step"].as_u64() > Some(step));
+    assert_eq!(after["status"]["attempt"]["number"], 1);
+    assert_eq!(job.complete(), *on_this_machine(product.node.folder()));
+    assert_eq!(job.get()["status"]["restarts"]["total"], 0);
+}
+
+/// What its trainers run.
+fn images(job: &Job) -> Vec<Value> {
+    let mut images: Vec<Value> = job.pods().iter().map(|pod| pod["spec"]["containers"][0]["image"].clone()).collect();
+    images.dedup();
+    images
+}

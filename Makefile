@@ -6,13 +6,15 @@ SHELL := /bin/bash
 
 WORKSPACE ?= workspace
 JOB ?= manifests/samples/shakespeare.yaml
+# Where `make cluster-up` keeps its node; sockets are in there, whose paths must be short.
+NODE ?= /var/tmp/stagecoach-node
 # Tools that are built once and shared by checkouts.
 CACHE ?= $(HOME)/.cache/stagecoach
 DENY_VERSION := 0.20.2
 DENY := $(CACHE)/cargo-deny-$(DENY_VERSION)/bin/cargo-deny
 STAGECOACH := target/debug/stagecoach
 
-.PHONY: help run test test-all soak crashes model strace bench manifests lint deny build libtorch texts cluster-tools tools clean
+.PHONY: help run test test-all soak crashes model strace bench manifests e2e e2e-report cluster-up cluster-down lint deny build libtorch texts cluster-tools tools clean
 
 help: ## this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -27,6 +29,21 @@ test: lint deny build texts cluster-tools ## everything that needs no root: form
 
 test-all: build texts ## the parity tests' full product instead of the covering set
 	STAGECOACH_PARITY=all cargo test --package stagecoach-tests --test parity -- --nocapture
+
+e2e: build texts ## the product on a real node: images, chart, jobs, faults; needs root and Linux
+	tests/e2e/run.sh $(CACHE) tests/e2e/all.sh $(TESTS)
+	@# that a node leaves nothing behind, on a machine without one
+	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE) node) STAGECOACH_IMAGES=$(CACHE)/images \
+		cargo test --quiet --package stagecoach-cluster --test node_ends -- --ignored
+
+e2e-report: build texts ## how long a job is away when a pod dies on a real node; figures in bench/results/
+	tests/e2e/run.sh $(CACHE) target/debug/stagecoach-bench node $(WORKSPACE) bench/results
+
+cluster-up: build ## a one-node Kubernetes on this machine with our images, to try things; needs root and Linux
+	tests/cluster/start.sh $(CACHE) $(NODE)
+
+cluster-down: build ## ends it and takes back all it did to the machine
+	target/debug/stagecoach-cluster down
 
 soak: build ## one job, killed N times in every phase while its number of stages changes (make soak N=1000)
 	STAGECOACH_KILLS=$(or $(N),50) cargo test --package stagecoach-tests --test soak --quiet -- --nocapture

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Builds the images without a Docker engine, as OCI archives OUT/{operator,trainer,pause,probe}.tar; needs root on Debian.
+# Builds the images without a Docker engine, as OCI archives OUT/{operator,trainer,pause,probe,busybox}.tar; needs root on Debian.
 #   build.sh OUT [TARGET...]   trainer-cuda is built only if it is named: it fetches 2 GB of wheels
 # The binaries are those of `make build`, stripped. An image whose inputs have not changed is left alone.
 set -euo pipefail
 export LC_ALL=C
 umask 022
 fail() { echo "images: $*" >&2; exit 1; }
-[ $# -gt 0 ] || fail "usage: build.sh OUT [operator|trainer|trainer-cuda|pause|probe...]"
+[ $# -gt 0 ] || fail "usage: build.sh OUT [operator|trainer|trainer-cuda|pause|probe|busybox...]"
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 shift
-[ $# -gt 0 ] || set -- operator trainer pause probe
+[ $# -gt 0 ] || set -- operator trainer pause probe busybox
 cd "$(dirname "$0")/.."
 
 exec 9>"$out/.lock"
@@ -39,6 +39,8 @@ step() {
 name_of() {
     case $1 in
         pause) echo localhost/pause:1 ;;
+        # under the name that the documentation's commands pull
+        busybox) echo docker.io/library/busybox:1.37 ;;
         *) echo "localhost/stagecoach-$1:e2e" ;;
     esac
 }
@@ -57,8 +59,8 @@ inputs_of() {
         operator) echo Dockerfile images/base/Dockerfile target/debug/stagecoach-operator ;;
         trainer) echo Dockerfile images/base/Dockerfile target/debug/stagecoach .libtorch/.fetched images/{libraries.sh,cpu-libraries.txt} ;;
         trainer-cuda) inputs_of trainer; echo images/cuda-{libraries,wheels}.txt ;;
-        pause | probe) echo "images/$1"/* ;;
-        *) fail "there is no image $1: operator, trainer, trainer-cuda, pause or probe" ;;
+        pause | probe | busybox) echo "images/$1"/* ;;
+        *) fail "there is no image $1: operator, trainer, trainer-cuda, pause, probe or busybox" ;;
     esac
 }
 
@@ -96,15 +98,30 @@ probe() {
     cd "$OLDPWD"
 }
 
-# What stands in for distroless/cc: the same Debian packages, as this machine's apt has them, which also built the binaries.
-unpack_base() {
-    local root=$scratch/root debs=$scratch/debs package
-    mkdir -p "$debs" "$root/etc"
-    cd "$debs"
-    local get=(apt-get --quiet --option APT::Sandbox::User=root download libc6 libstdc++6 libgcc-s1 libgomp1 ca-certificates)
+# What the user's own files are copied with, as Debian has it.
+busybox() {
+    mkdir -p "$scratch/busybox/root/bin" "$scratch/busybox/root/tmp"
+    debian_packages busybox-static
+    dpkg-deb --fsys-tarfile "$scratch"/debs/busybox-static_*.deb | tar --extract --to-stdout ./bin/busybox >"$scratch/busybox/root/bin/busybox"
+    chmod 755 "$scratch/busybox/root/bin/busybox"
+    for name in cat ls mkdir rm sh sleep tar; do ln "$scratch/busybox/root/bin/busybox" "$scratch/busybox/root/bin/$name"; done
+}
+
+debian_packages() {
+    mkdir -p "$scratch/debs"
+    cd "$scratch/debs"
+    local get=(apt-get --quiet --option APT::Sandbox::User=root download "$@")
     "${get[@]}" >/dev/null 2>&1 || { quietly apt-get --quiet update; quietly "${get[@]}"; }
     cd "$OLDPWD"
-    for package in "$debs"/*.deb; do dpkg -x "$package" "$root"; done
+}
+
+# What stands in for distroless/cc: the same Debian packages, as this machine's apt has them, which also built the binaries.
+unpack_base() {
+    local root=$scratch/root package
+    mkdir -p "$root/etc"
+    rm -rf "$scratch/debs"
+    debian_packages libc6 libstdc++6 libgcc-s1 libgomp1 ca-certificates
+    for package in "$scratch"/debs/*.deb; do dpkg -x "$package" "$root"; done
     find "$root/usr/share/doc" -type f ! -name copyright -delete
     rm -rf "$root"/usr/share/{lintian,man}
     cat "$root"/usr/share/ca-certificates/mozilla/*.crt >"$root/etc/ssl/certs/ca-certificates.crt"
@@ -129,7 +146,7 @@ bud() { quietly "${buildah[@]}" bud --isolation chroot --pull-never --timestamp 
 assemble() {
     local file=Dockerfile stages=(--target "$1" --build-arg BASE=localhost/base --build-arg "VERSION=$version") stage
     for stage in operator-binary trainer-binary cuda-libraries; do stages+=(--build-context "$stage=$scratch/$1"); done
-    case $1 in pause | probe) file=images/$1/Dockerfile stages=() ;; esac
+    case $1 in pause | probe | busybox) file=images/$1/Dockerfile stages=() ;; esac
     bud --tag "$(name_of "$1")" --file "$file" "${stages[@]}" "$scratch/$1"
 }
 
@@ -140,6 +157,7 @@ build() {
     command -v buildah >/dev/null || step "installing buildah" install_buildah
     case $1 in
         pause | probe) step "compiling $1" "$1" ;;
+        busybox) step "fetching $1" "$1" ;;
         *) [ -e "$scratch/base" ] || step "base image" base ;;
     esac
     case $1 in

@@ -1,10 +1,11 @@
 //! `make bench`: what checkpoints cost, as ratios to what this machine can do in the same minutes, and what the operator
-//! takes for many jobs. Nothing is asserted:
+//! takes for many jobs. `make e2e-report`: how long a job is away when a pod dies on a real node. Nothing is asserted:
 //! machines are shared. The raw figures go to `bench/results/`.
 
 mod job;
 mod load;
 mod machine;
+mod node;
 mod operator;
 mod recovery;
 mod save;
@@ -30,6 +31,7 @@ fn main() {
     let report = match what.as_str() {
         "checkpoint" => checkpoint(Path::new(workspace)),
         "operator" => operator::measure(),
+        "node" => node::measure(),
         _ => usage(),
     };
     let path = Path::new(results).join(format!("{what}.json"));
@@ -38,7 +40,7 @@ fn main() {
 }
 
 fn usage() -> ! {
-    eprintln!("usage: stagecoach-bench checkpoint|operator WORKSPACE RESULTS");
+    eprintln!("usage: stagecoach-bench checkpoint|operator|node WORKSPACE RESULTS");
     std::process::exit(2);
 }
 

@@ -1,23 +1,27 @@
 //! Starts and ends a real one-node Kubernetes for tests.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use stagecoach_cluster::{Node, node};
 
 /// A real one-node Kubernetes on this machine, for tests. Needs root and Linux.
 #[derive(Parser)]
 enum Command {
-    /// Start a node, and wait until it is ready; FOLDER/admin.kubeconfig is how to reach it.
+    /// Start a node with a shared volume for the first claim, and wait until it is ready.
     Up {
         /// A new or empty folder for all it writes.
         folder: PathBuf,
         /// The OCI archive of the image localhost/pause:1.
         #[arg(long, env = "STAGECOACH_PAUSE")]
         pause: PathBuf,
+        /// The OCI archive of another image for it to have; may be repeated.
+        #[arg(long = "image")]
+        images: Vec<PathBuf>,
     },
     /// End the node and take back all it did to the machine; only FOLDER/logs stays.
     Down {
@@ -34,9 +38,9 @@ fn main() -> ExitCode {
         }
     }
     let result = match Command::parse() {
-        Command::Up { folder, pause } => stagecoach_cluster::node::up(&folder, &pause, &interrupted),
-        Command::Down { folder: Some(folder) } => stagecoach_cluster::node::down(&folder),
-        Command::Down { folder: None } => stagecoach_cluster::node::down_any(),
+        Command::Up { folder, pause, images } => up(&folder, &pause, &images, &interrupted),
+        Command::Down { folder: Some(folder) } => node::down(&folder),
+        Command::Down { folder: None } => node::down_any(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -45,4 +49,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn up(folder: &Path, pause: &Path, images: &[PathBuf], interrupted: &AtomicBool) -> anyhow::Result<()> {
+    node::up(folder, pause, images, interrupted)?;
+    let node = Node::attach(folder);
+    node.volume("shared", &node.shared_folder("shared"), None);
+    println!("export KUBECONFIG={}", node.kubeconfig().display());
+    Ok(())
 }

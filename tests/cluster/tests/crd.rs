@@ -17,6 +17,7 @@ mod schema;
 
 const CRD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../manifests/crd/pipelinejobs.yaml");
 const SAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../manifests/samples");
+const STORAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../manifests/storage");
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const JOBS: &str = "/apis/stagecoach.dev/v1alpha1/namespaces/default/pipelinejobs";
 
@@ -143,6 +144,10 @@ fn samples(plane: &ControlPlane) {
     let created = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(created.lines().count(), std::fs::read_dir(SAMPLES).unwrap().count(), "{created}");
+    // and so are the volumes for them
+    assert!(plane.kubectl(&["create", "namespace", "training"]).status.success());
+    let output = plane.kubectl(&["create", "--dry-run=server", "--validate=strict", "-f", STORAGE]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn scaling(plane: &ControlPlane) {

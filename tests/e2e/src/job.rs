@@ -21,7 +21,7 @@ pub fn spec(name: &str, namespace: &str) -> Value {
             "model": {"type": "Llama", "llama": {
                 "hiddenSize": 96, "numHiddenLayers": 6, "numAttentionHeads": 4, "intermediateSize": 256}},
             "data": {
-                "paths": ["corpus/*.txt"],
+                "paths": ["corpus/shakespeare/*.txt"],
                 "sequenceLength": 64,
                 "tokenizer": {"type": "Train", "train": {"vocabSize": 1024}},
             },
@@ -124,10 +124,15 @@ impl<'p> Job<'p> {
         self.wait(&format!("at step {step}"), |_| self.step() >= step);
     }
 
+    /// Its pods, those that are being deleted among them.
+    pub fn all_pods(&self) -> Vec<Value> {
+        let query = format!("/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=stagecoach.dev/job={}", self.name);
+        self.product.node.client().list(&query)
+    }
+
     /// Its pods that are not being deleted.
     pub fn pods(&self) -> Vec<Value> {
-        let query = format!("/api/v1/namespaces/{NAMESPACE}/pods?labelSelector=stagecoach.dev/job={}", self.name);
-        let mut pods = self.product.node.client().list(&query);
+        let mut pods = self.all_pods();
         pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
         pods
     }

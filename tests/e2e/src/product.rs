@@ -1,14 +1,14 @@
 //! The release: images, namespaces, the volume with its text, and the chart.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use serde_json::{Value, json};
-use stagecoach_cluster::node::{Container, images};
+use stagecoach_cluster::node::Container;
 use stagecoach_cluster::{Node, chart, until};
 
 /// Where jobs run: it enforces the restricted Pod Security Standard.
-pub const NAMESPACE: &str = "training";
+pub const NAMESPACE: &str = "e2e";
 /// Where the operator is; it enforces the same.
 pub const SYSTEM: &str = "stagecoach-system";
 /// The plays that are trained on.
@@ -28,15 +28,18 @@ impl Product {
     /// The product, for this test alone; installed by the first.
     pub fn take() -> MutexGuard<'static, Product> {
         static PRODUCT: OnceLock<Mutex<Product>> = OnceLock::new();
-        // a test that failed leaves jobs behind, and nothing that the next one would mind
-        PRODUCT.get_or_init(|| Mutex::new(Product::install())).lock().unwrap_or_else(PoisonError::into_inner)
+        let product = PRODUCT.get_or_init(|| Mutex::new(Product::install()));
+        product.lock().unwrap_or_else(|failed| {
+            // whatever a failed test did to the release, the next one finds it as it should be
+            product.clear_poison();
+            let product = failed.into_inner();
+            product.helm_install(&json!({}));
+            product
+        })
     }
 
     fn install() -> Product {
         let node = Node::from_environment();
-        for image in ["operator", "trainer", "probe"] {
-            node.import(&images().join(format!("{image}.tar")));
-        }
         node.create_restricted_namespace(SYSTEM);
         node.create_restricted_namespace(NAMESPACE);
         let volume = node.shared_folder(NAMESPACE);
@@ -71,7 +74,7 @@ impl Product {
     #[track_caller]
     pub fn helm_uninstall(&self) {
         self.helm(&["uninstall", "--wait", chart::RELEASE], &Value::Null);
-        until("the operator's pods to go", PATIENCE, || self.operators().is_empty().then_some(()));
+        until("the operator's pods to go", PATIENCE, || self.operator_pods().is_empty().then_some(()));
     }
 
     #[track_caller]
@@ -91,15 +94,16 @@ impl Product {
     }
 
     /// The operator's running containers.
-    fn operators(&self) -> Vec<Container> {
-        let pods = self.node.client().list(&format!(
-            "/api/v1/namespaces/{SYSTEM}/pods?labelSelector=app.kubernetes.io/name=stagecoach,app.kubernetes.io/component=operator"
-        ));
+    pub fn operators(&self) -> Vec<Container> {
         let running = |pod: &&Value| !pod["status"]["containerStatuses"][0]["state"]["running"].is_null();
-        pods.iter()
-            .filter(running)
-            .map(|pod| self.node.container(pod["metadata"]["uid"].as_str().unwrap(), "operator"))
-            .collect()
+        let pods = self.operator_pods();
+        let containers = pods.iter().filter(running);
+        containers.map(|pod| self.node.container(pod["metadata"]["uid"].as_str().unwrap(), "operator")).collect()
+    }
+
+    fn operator_pods(&self) -> Vec<Value> {
+        let selector = "app.kubernetes.io/name=stagecoach,app.kubernetes.io/component=operator";
+        self.node.client().list(&format!("/api/v1/namespaces/{SYSTEM}/pods?labelSelector={selector}"))
     }
 
     /// What kubectl says in the jobs' namespace.
@@ -122,11 +126,11 @@ impl Product {
 ///
 /// # Panics
 /// If `make` has not fetched them.
-pub(crate) fn write_corpus(volume: &Path) {
+pub fn write_corpus(volume: &Path) {
     let texts =
         std::env::var_os("WORKSPACE").map_or_else(|| "workspace".into(), PathBuf::from).join("corpus/shakespeare");
     let texts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(texts);
-    let corpus = volume.join("corpus");
+    let corpus = volume.join("corpus/shakespeare");
     std::fs::create_dir_all(&corpus).unwrap();
     for play in PLAYS {
         let from = texts.join(play);

@@ -180,7 +180,8 @@ impl Executor<'_> {
     fn send(&mut self, unit: Unit, tensor: Tensor, kind: EdgeKind) -> Result<(), StepError> {
         let edge = self.edge(kind);
         let sender = self.links.senders.get(&edge).ok_or_else(|| LinkError::Broken(format!("no link for {edge}")))?;
-        Ok(sender.send(unit.microbatch, tensor)?)
+        // links carry host memory
+        Ok(sender.send(unit.microbatch, tensor.to_device(tch::Device::Cpu))?)
     }
 
     /// The tensor for `unit` over `kind`'s edge: made on this rank, or waited for.

@@ -13,7 +13,11 @@ pub fn cuda_devices() -> usize {
         }
         // SAFETY: libtorch's own library; its initialisers register kernels and nothing else. It is never unloaded.
         unsafe { Library::open(Some("libtorch_cuda.so"), RTLD_LAZY | RTLD_GLOBAL) }
-            .inspect_err(|e| tracing::info!("no CUDA half of libtorch: {e}"))
+            .inspect_err(|error| {
+                // what the loader said: the error itself only names the call
+                let why = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
+                tracing::warn!("there is an NVIDIA driver, but libtorch's CUDA half can't be loaded: {why}");
+            })
             .ok()
     });
     match library {

@@ -1,7 +1,7 @@
 //! Starting a node: the control plane at the bridge's address, then what makes this machine a node of it.
 
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -39,32 +39,34 @@ const INSTALLED: [&str; 3] = ["/usr/sbin/runc", "/usr/lib/cni/ptp", "/usr/lib/cn
 const READY: Duration = Duration::from_secs(90);
 
 /// Starts a node in `folder`, which must be empty but for `logs`; returns when the node is ready and names resolve.
-/// `pause` is the OCI archive of `localhost/pause:1`. What was started is taken back if that fails, or if `interrupted`
+/// `pause` is the OCI archive of `localhost/pause:1`, `images` are others for it to have. What was started is taken back if that fails, or if `interrupted`
 /// becomes true.
 ///
 /// # Errors
 /// If there is a node on this machine, something is missing, or a part does not come up.
-pub fn up(folder: &Path, pause: &Path, interrupted: &AtomicBool) -> Result<()> {
-    check_machine(pause)?;
+pub fn up(folder: &Path, pause: &Path, images: &[PathBuf], interrupted: &AtomicBool) -> Result<()> {
+    check_machine(pause, images)?;
     std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     let place = Place::new(folder)?;
     let _lock = place.lock()?;
     claim(&place)?;
     let undo = Undo(Some(&place));
     prepare(&place)?;
-    Starting { place: &place, client: Client::new(&place.at("admin.kubeconfig")), interrupted }.all(pause)?;
+    Starting { place: &place, client: Client::new(&place.at("admin.kubeconfig")), interrupted }.all(pause, images)?;
     undo.disarm();
     Ok(())
 }
 
-fn check_machine(pause: &Path) -> Result<()> {
+fn check_machine(pause: &Path, images: &[PathBuf]) -> Result<()> {
     // SAFETY: a plain system call.
     ensure!(unsafe { libc::geteuid() } == 0, "a node with real containers needs root on Linux: run this with sudo");
     for file in INSTALLED {
         ensure!(Path::new(file).exists(), "{file} is missing: run tests/cluster/packages.sh");
     }
     TOOLS.iter().try_for_each(|tool| tools::find(tool).map(drop))?;
-    ensure!(pause.is_file(), "{} is no image archive: images/build.sh makes one", pause.display());
+    for archive in std::iter::once(pause).chain(images.iter().map(PathBuf::as_path)) {
+        ensure!(archive.is_file(), "{} is no image archive: images/build.sh makes one", archive.display());
+    }
     Ok(())
 }
 
@@ -128,16 +130,17 @@ struct Starting<'a> {
 }
 
 impl Starting<'_> {
-    fn all(&self, pause: &Path) -> Result<()> {
+    fn all(&self, pause: &Path, images: &[PathBuf]) -> Result<()> {
         self.component(Component::Etcd)?;
         self.agent(agents::CONTAINERD, agents::containerd(self.place)?)?;
         self.wait("etcd", || std::os::unix::net::UnixStream::connect(self.place.at("etcd.sock")).is_ok())?;
         self.component(Component::ApiServer)?;
         self.wait("containerd", || ctr::answers(self.place))?;
         ctr::import(self.place, pause)?;
-        let images = ctr::call(self.place, &["images", "list", "--quiet"])?;
-        let named = images.lines().any(|name| name == agents::PAUSE);
+        let names = ctr::call(self.place, &["images", "list", "--quiet"])?;
+        let named = names.lines().any(|name| name == agents::PAUSE);
         ensure!(named, "{} holds no image {}", pause.display(), agents::PAUSE);
+        images.iter().try_for_each(|archive| ctr::import(self.place, archive))?;
         self.wait("the API server", || self.client.request(Method::GET, "/readyz", None).is_ok())?;
         self.component(Component::ControllerManager)?;
         self.component(Component::Scheduler)?;

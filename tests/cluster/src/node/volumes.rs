@@ -10,6 +10,9 @@ use super::place::{NAME, USER};
 use super::{machine, mounts};
 use crate::wait::until;
 
+/// What volumes are said to hold; nothing keeps them to it.
+const SIZE: &str = "10Gi";
+
 /// A file system of a given size, made for a test. Unmounted and deleted when dropped, and by `down`.
 #[derive(Debug)]
 pub struct SmallDisk {
@@ -64,29 +67,40 @@ impl Node {
         disk
     }
 
-    /// A `ReadWriteMany` claim `claim` in `namespace` on a volume of the same name that is `folder`; returns when it is
-    /// bound. Size is nominal.
+    /// A `ReadWriteMany` volume `name` that is `folder`, for the claim `claim` of a namespace alone, or for any that names no
+    /// storage class. Size is nominal.
+    ///
+    /// # Panics
+    /// If it is refused.
+    #[track_caller]
+    pub fn volume(&self, name: &str, folder: &Path, claim: Option<(&str, &str)>) {
+        let here = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": [NAME]});
+        let volume = json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": name},
+            "spec": {
+                "capacity": {"storage": SIZE},
+                "accessModes": ["ReadWriteMany"],
+                "persistentVolumeReclaimPolicy": "Retain",
+                "storageClassName": "",
+                "claimRef": claim.map(|(namespace, name)| json!({"namespace": namespace, "name": name})),
+                "hostPath": {"path": folder, "type": "Directory"},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
+            },
+        });
+        let created = self.client.create("/api/v1/persistentvolumes", &volume);
+        created.unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+    }
+
+    /// The claim `claim` in `namespace` on a volume of its own that is `folder`; returns when it is bound.
     ///
     /// # Panics
     /// If it is refused or not bound.
     #[track_caller]
     pub fn claim(&self, namespace: &str, claim: &str, folder: &Path) {
-        let size = json!({"storage": "10Gi"});
-        let here = json!({"key": "kubernetes.io/hostname", "operator": "In", "values": [NAME]});
-        let volume = json!({
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": format!("{namespace}-{claim}")},
-            "spec": {
-                "capacity": size,
-                "accessModes": ["ReadWriteMany"],
-                "persistentVolumeReclaimPolicy": "Retain",
-                "storageClassName": "",
-                "claimRef": {"namespace": namespace, "name": claim},
-                "hostPath": {"path": folder, "type": "Directory"},
-                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
-            },
-        });
+        let volume = format!("{namespace}-{claim}");
+        self.volume(&volume, folder, Some((namespace, claim)));
         let request = json!({
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
@@ -94,14 +108,12 @@ impl Node {
             "spec": {
                 "accessModes": ["ReadWriteMany"],
                 "storageClassName": "",
-                "volumeName": format!("{namespace}-{claim}"),
-                "resources": {"requests": size},
+                "volumeName": volume,
+                "resources": {"requests": {"storage": SIZE}},
             },
         });
         let claims = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims");
-        for (collection, object) in [("/api/v1/persistentvolumes", volume), (&claims, request)] {
-            self.client.create(collection, &object).unwrap_or_else(|refusal| panic!("{claim}: {refusal}"));
-        }
+        self.client.create(&claims, &request).unwrap_or_else(|refusal| panic!("{claim}: {refusal}"));
         until(&format!("the claim {claim} to be bound"), 60, || {
             (self.client.get(&format!("{claims}/{claim}"))?["status"]["phase"] == "Bound").then_some(())
         });

@@ -22,9 +22,7 @@ fn a_drained_node_loses_no_step() {
         // the kubelet writes how a container ended before its pod goes
         let mut ends: BTreeMap<String, Value> = BTreeMap::new();
         until("all stages to end", 120, || {
-            for pod in
-                product.node.client().list("/api/v1/namespaces/training/pods?labelSelector=stagecoach.dev/job=drained")
-            {
+            for pod in job.all_pods() {
                 let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
                 if !ended.is_null() {
                     ends.insert(pod["metadata"]["name"].as_str().unwrap().to_owned(), ended.clone());
@@ -33,16 +31,17 @@ fn a_drained_node_loses_no_step() {
             (ends.len() == 3).then_some(())
         });
         drain.join().unwrap();
-        let mut steps = Vec::new();
-        for (pod, end) in &ends {
-            assert_eq!(end["exitCode"], 143, "{pod}: {end:#}");
-            let told: Value = serde_json::from_str(end["message"].as_str().unwrap()).unwrap();
-            steps.push(
-                told["checkpoint"]["step"].as_u64().unwrap_or_else(|| panic!("{pod} names no checkpoint: {told}")),
-            );
-        }
-        assert!(steps.iter().all(|step| *step == steps[0]), "{steps:?}");
-        assert!(job.folder.join(format!("checkpoints/step-{:08}/manifest.json", steps[0])).exists());
+        let told: Vec<Value> = ends
+            .iter()
+            .map(|(pod, end)| {
+                assert_eq!(end["exitCode"], 143, "{pod}: {end:#}");
+                serde_json::from_str(end["message"].as_str().unwrap()).unwrap()
+            })
+            .collect();
+        // stage 0 is the one that commits
+        let saved = told[0]["checkpoint"]["step"].as_u64().unwrap();
+        assert!(told.iter().all(|told| told["step"] == saved), "{told:#?}");
+        assert!(job.folder.join(format!("checkpoints/step-{saved:08}/manifest.json")).exists());
     });
     drop(cordoned);
     assert_eq!(job.complete(), *on_this_machine(product.node.folder()));

@@ -12,8 +12,12 @@ fn a_full_volume_stops_no_training_and_heals_by_itself() {
     let product = Product::take();
     let disk = product.node.small_disk("small", 96);
     product.node.claim(NAMESPACE, "small", disk.path());
-    std::fs::create_dir(disk.path().join("corpus")).unwrap();
-    std::fs::copy(product.volume.join("corpus/hamlet.txt"), disk.path().join("corpus/hamlet.txt")).unwrap();
+    std::fs::create_dir_all(disk.path().join("corpus/shakespeare")).unwrap();
+    std::fs::copy(
+        product.volume.join("corpus/shakespeare/hamlet.txt"),
+        disk.path().join("corpus/shakespeare/hamlet.txt"),
+    )
+    .unwrap();
     let mut job = Job::apply(
         &product,
         "full",

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod custom;
+mod docs;
 mod drain;
 mod faults;
 mod full;

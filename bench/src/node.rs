@@ -1,0 +1,188 @@
+//! The product on a real node: how long a job is away after one of its pods was killed, and where the time goes.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use serde_json::{Value, json};
+use stagecoach_cluster::node::images;
+use stagecoach_e2e::{Job, NAMESPACE, Product};
+
+use crate::machine::describe;
+use crate::stats::{line, median, worst};
+
+const TIMES: u64 = 20;
+const STAGES: usize = 3;
+/// Between two looks at what is waited for.
+const EVERY: Duration = Duration::from_millis(5);
+/// For any one moment.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The moments of a restart in their order; each takes the time since the one before.
+const MOMENTS: [&str; 7] =
+    ["detection", "decision", "pods created", "containers started", "rendezvous", "checkpoint loaded", "first step"];
+
+pub(crate) fn measure() -> Value {
+    let product = Product::take();
+    println!("on one node: a job of {STAGES} stages applied {TIMES} times");
+    let applied: Vec<f64> = (0..TIMES).map(|n| apply(&product, n)).collect();
+    line("apply -> first step", seconds(median(&applied)), &format!("worst {}", seconds(worst(&applied))));
+
+    println!("one of its pods killed {TIMES} times");
+    let job = Job::apply(&product, "killed", json!({"training": {"steps": 1_000_000}}));
+    let mut restarts = Vec::new();
+    for attempt in 1..=TIMES {
+        // one checkpoint of its own, and some steps that the next attempt must do again
+        let running = job.wait_running(attempt);
+        let from = running["status"]["progress"]["step"].as_u64().unwrap_or_default();
+        job.wait_step(from + 25 + attempt * 7 % 20);
+        restarts.push(restart(&product, &job, attempt, (attempt % STAGES as u64) as u32));
+    }
+    drop(job);
+    let column = |of: &dyn Fn(&Restart) -> f64| restarts.iter().map(of).collect::<Vec<f64>>();
+    let whole = column(&|restart| restart.seconds.iter().sum());
+    line("pod killed -> first new step", seconds(median(&whole)), &format!("worst {}", seconds(worst(&whole))));
+    for (index, moment) in MOMENTS.iter().enumerate() {
+        let part = column(&|restart| restart.seconds[index]);
+        line(&format!("  {moment}"), seconds(median(&part)), &format!("worst {}", seconds(worst(&part))));
+    }
+    let lost = column(&|restart| restart.lost as f64);
+    line("steps lost", format!("{}", median(&lost)), &format!("worst {}; saved every 20 steps", worst(&lost)));
+
+    let sizes: BTreeMap<&str, u64> = ["operator", "trainer"].map(|image| (image, size(image))).into();
+    for (image, bytes) in &sizes {
+        line(&format!("image of the {image}"), format!("{:.1} MB", *bytes as f64 / 1e6), "compressed");
+    }
+    let memory: Vec<u64> = product.operators().iter().map(|one| resident(one.process_id())).collect();
+    let most = memory.iter().max().copied().unwrap_or_default();
+    line("operator's memory", format!("{:.0} MiB", most as f64 / 1024.0), "the larger of two replicas");
+    json!({
+        "machine": describe(),
+        "applyToFirstStepSeconds": applied,
+        "killedToFirstStepSeconds": whole,
+        "parts": MOMENTS.iter().enumerate()
+            .map(|(index, moment)| (moment.to_string(), json!(column(&|restart| restart.seconds[index]))))
+            .collect::<serde_json::Map<String, Value>>(),
+        "checkpointEverySteps": 20,
+        "stepsLost": restarts.iter().map(|restart| restart.lost).collect::<Vec<u64>>(),
+        "imageBytes": sizes,
+        "operatorKiB": memory,
+    })
+}
+
+fn seconds(value: f64) -> String {
+    format!("{value:.2} s")
+}
+
+/// Seconds from `kubectl apply` to the first step.
+fn apply(product: &Product, n: u64) -> f64 {
+    let started = SystemTime::now();
+    let job = Job::apply(product, &format!("applied-{n}"), json!({}));
+    wait("its first step", || (job.step() > 0).then_some(()));
+    since(started, SystemTime::now())
+}
+
+/// One restart: seconds up to each of [`MOMENTS`] from the one before, and how many finished steps were done again.
+struct Restart {
+    seconds: [f64; MOMENTS.len()],
+    lost: u64,
+}
+
+/// Kills a stage and watches what follows.
+fn restart(product: &Product, job: &Job, attempt: u64, stage: u32) -> Restart {
+    let (trainer, next) = (job.trainer(stage), attempt + 1);
+    let killed_pod = format!("/api/v1/namespaces/{NAMESPACE}/pods/{}", job.pod(stage));
+    let killed = SystemTime::now();
+    trainer.kill();
+    let done = job.step();
+    let now = SystemTime::now;
+    let detected = wait("the pod's end", || {
+        let pod = product.node.get(&killed_pod);
+        pod.is_none_or(|pod| !pod["status"]["containerStatuses"][0]["state"]["terminated"].is_null()).then(now)
+    });
+    let decided = wait("the next attempt", || (job.attempt() == next).then(now));
+    let of_next = || {
+        let (mut pods, label) = (job.pods(), next.to_string());
+        pods.retain(|pod| pod["metadata"]["labels"]["stagecoach.dev/attempt"] == label);
+        pods
+    };
+    let pods = wait("its pods", || Some(of_next()).filter(|pods| pods.len() == STAGES));
+    let created = now();
+    let logs: Vec<PathBuf> = pods.iter().map(|pod| log(product, pod)).collect();
+    let address = wait("the address of stage 0", || {
+        of_next().iter().find(|pod| pod["metadata"]["labels"]["stagecoach.dev/stage"] == "0").and_then(|pod| {
+            let address = pod["status"]["podIP"].as_str()?;
+            Some(format!("{address}:9090"))
+        })
+    });
+    let joined = wait("the group to know its members", || {
+        let phase = status(&address)?["phase"].as_str()?.to_owned();
+        ["Forming", "Training"].contains(&phase.as_str()).then(now)
+    });
+    // the rest is read off the log, which has the time of each line
+    let first = pods.iter().position(|pod| pod["metadata"]["labels"]["stagecoach.dev/stage"] == "0").unwrap();
+    let (start, stepped) = wait("the first step", || {
+        let text = std::fs::read_to_string(&logs[first]).ok()?;
+        let said = |word: &str| text.lines().find(|line| line.contains(&format!(" F {word} "))).map(str::to_owned);
+        Some((said("start ")?, said("step ")?))
+    });
+    let started = logs.iter().map(|log| log.metadata().unwrap().created().unwrap()).max().unwrap();
+    let moments = [detected, decided, created, started, joined, time(&start), time(&stepped)];
+    let mut before = killed;
+    let seconds = moments.map(|moment| since(std::mem::replace(&mut before, moment), moment));
+    let from: u64 = start.split_whitespace().skip_while(|word| *word != "steps").nth(1).unwrap().parse().unwrap();
+    Restart { seconds, lost: done.saturating_sub(from - 1) }
+}
+
+/// What stage 0 says of itself; none if it does not answer yet.
+fn status(address: &str) -> Option<Value> {
+    let mut stream = TcpStream::connect_timeout(&address.parse().ok()?, Duration::from_millis(100)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
+    stream.write_all(b"GET /status HTTP/1.1\r\nHost: stage\r\nConnection: close\r\n\r\n").ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
+}
+
+/// The file that containerd writes a trainer's log to, from the moment it starts the container.
+fn log(product: &Product, pod: &Value) -> PathBuf {
+    let [name, uid] = ["name", "uid"].map(|field| pod["metadata"][field].as_str().unwrap());
+    product.node.folder().join(format!("logs/pods/{NAMESPACE}_{name}_{uid}/trainer/0.log"))
+}
+
+/// When a line of such a file was written.
+fn time(line: &str) -> SystemTime {
+    let stamp: jiff::Timestamp = line.split(' ').next().unwrap().parse().unwrap();
+    stamp.into()
+}
+
+fn since(before: SystemTime, after: SystemTime) -> f64 {
+    // two clocks' resolution: a moment may seem to come before its cause
+    after.duration_since(before).map_or_else(|early| -early.duration().as_secs_f64(), |time| time.as_secs_f64())
+}
+
+#[track_caller]
+fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = SystemTime::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(SystemTime::now() < deadline, "waited {} s for {what}", PATIENCE.as_secs());
+        std::thread::sleep(EVERY);
+    }
+}
+
+/// Bytes of an image's archive, whose layers are compressed.
+fn size(image: &str) -> u64 {
+    std::fs::metadata(images().join(format!("{image}.tar"))).unwrap().len()
+}
+
+/// Kibibytes of memory that a process has.
+fn resident(process: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().split(' ').next().unwrap().parse().unwrap()
+}

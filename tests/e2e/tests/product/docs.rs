@@ -1,0 +1,53 @@
+//! The documentation's first job, command by command, as a newcomer types it.
+
+use std::path::Path;
+use std::process::Command;
+
+use stagecoach_e2e::{Product, write_corpus};
+
+/// The folder of kubectl, on this machine.
+const TOOLS: &str = "STAGECOACH_CLUSTER_TOOLS";
+/// What the whole page may take.
+const SECONDS: &str = "900";
+const PAGE: &str = include_str!("../../../../docs/FIRST-JOB.md");
+
+#[test]
+#[ignore = "needs a node: make e2e"]
+fn the_first_job_is_as_its_page_says() {
+    let product = Product::take();
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+    let folder = product.node.folder().join("reader");
+    // the page's commands are run from the repository's root; here they write beside it
+    write_corpus(&folder.join("workspace"));
+    for entry in ["scripts", "target"] {
+        std::os::unix::fs::symlink(repository.join(entry), folder.join(entry)).unwrap();
+    }
+    std::fs::copy(product.node.kubeconfig(), folder.join("kubeconfig")).unwrap();
+    let script = format!("set -eux\n{}", commands(PAGE));
+    std::fs::write(folder.join("page.sh"), &script).unwrap();
+    let path = [TOOLS, "PATH"].map(|name| std::env::var(name).unwrap()).join(":");
+    let mut reader = Command::new("timeout");
+    reader.args(["--verbose", SECONDS, "bash", "page.sh"]).current_dir(&folder);
+    // its last command compares the result with that of the same job, undisturbed, on this machine
+    let output = reader.env("KUBECONFIG", folder.join("kubeconfig")).env("PATH", path).output().unwrap();
+    let [said, did] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    assert!(output.status.success(), "{script}\n{did}\n{said}");
+    assert!(said.contains("the same\n"), "{said}");
+}
+
+/// The page's commands in their order. What a reader looks at until it changes is waited for.
+fn commands(page: &str) -> String {
+    let mut lines = String::new();
+    let mut inside = false;
+    for line in page.lines() {
+        match line {
+            "```sh" => inside = true,
+            "```" => inside = false,
+            "kubectl get pj -w" => lines += "kubectl wait --for condition=Running pj/first --timeout 240s\n",
+            "make build" => {}
+            _ if inside => lines += &format!("{}\n", line.replace("logs -f ", "logs ")),
+            _ => {}
+        }
+    }
+    lines
+}

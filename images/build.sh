@@ -104,7 +104,10 @@ busybox() {
     debian_packages busybox-static
     dpkg-deb --fsys-tarfile "$scratch"/debs/busybox-static_*.deb | tar --extract --to-stdout ./bin/busybox >"$scratch/busybox/root/bin/busybox"
     chmod 755 "$scratch/busybox/root/bin/busybox"
-    for name in cat ls mkdir rm sh sleep tar; do ln "$scratch/busybox/root/bin/busybox" "$scratch/busybox/root/bin/$name"; done
+    local name
+    for name in $("$scratch/busybox/root/bin/busybox" --list); do
+        [ "$name" = busybox ] || ln -s busybox "$scratch/busybox/root/bin/$name"
+    done
 }
 
 debian_packages() {

@@ -195,7 +195,8 @@ fn split(name: &str) -> (&str, &str) {
     name.split_once('/').unwrap_or(("default", name))
 }
 
-fn jobs(namespace: &str) -> String {
+/// The jobs of a namespace.
+pub fn jobs(namespace: &str) -> String {
     format!("/apis/stagecoach.dev/v1alpha1/namespaces/{namespace}/pipelinejobs")
 }
 

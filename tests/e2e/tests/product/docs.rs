@@ -15,6 +15,7 @@ const PAGE: &str = include_str!("../../../../docs/FIRST-JOB.md");
 #[ignore = "needs a node: make e2e"]
 fn the_first_job_is_as_its_page_says() {
     let product = Product::take();
+    let _namespace = Namespace(&product);
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let folder = product.node.folder().join("reader");
     // the page's commands are run from the repository's root; here they write beside it
@@ -50,4 +51,13 @@ fn commands(page: &str) -> String {
         }
     }
     lines
+}
+
+/// What the page makes and does not take back, when it is dropped.
+struct Namespace<'p>(&'p Product);
+
+impl Drop for Namespace<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.node.kubectl(&["delete", "namespace", "training", "--ignore-not-found", "--timeout=120s"], "");
+    }
 }

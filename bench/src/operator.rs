@@ -1,12 +1,12 @@
-//! The operator with 500 jobs of 4 stages: real API server, scheduler and controllers, nodes and pods, which
-//! answer `/status`, played by the test kubelet in this process.
+//! The operator with 500 jobs of 4 stages: real API server, scheduler and controllers; kwok plays nodes and pods.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use stagecoach_cluster::{Component, ControlPlane, Process, Settings, TestKubelet, until};
+use stagecoach_cluster::{Component, ControlPlane, Process, Settings, tool, until};
 
 use crate::machine::describe;
 use crate::stats::{line, median, percentile};
@@ -14,6 +14,8 @@ use crate::stats::{line, median, percentile};
 const JOBS: usize = 500;
 const STAGES: usize = 4;
 const NODES: usize = 30;
+/// Jobs that are started and restarted alone.
+const SINGLES: usize = 20;
 const ROOT: &str = "/apis/stagecoach.dev/v1alpha1/namespaces/default/pipelinejobs";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -33,32 +35,39 @@ pub(crate) fn measure() -> Value {
     plane.apply(&std::fs::read_to_string(manifest).unwrap());
     until("the CRD to be served", 60, || plane.client().request(http::Method::GET, ROOT, None).ok().map(drop));
     plane.apply(VOLUME);
-    let kubelet = TestKubelet::start(&plane, NODES, 4);
-    let operator = operator(&plane);
-    let cluster = Cluster { operator, kubelet, plane };
+    let cluster = Cluster { _nodes: nodes(&plane), operator: operator(&plane), plane };
 
     // one by one, on an idle operator
-    let singles: Vec<f64> = (0..20).map(|n| cluster.started(&format!("single-{n}"))).collect();
+    let none = cluster.writes();
+    let singles: Vec<f64> = (0..SINGLES).map(|n| cluster.started(&format!("single-{n}"))).collect();
     line(
         "apply -> 4 pods created, one job",
         format!("{:.0} ms", median(&singles) * 1e3),
         &format!("p99 {:.0} ms", percentile(&singles, 0.99) * 1e3),
     );
-    cluster.wait_running(20);
-    let restarts: Vec<f64> = (0..20).map(|n| cluster.restarted(&[format!("single-{n}")], 1)).collect();
+    cluster.wait_running(SINGLES);
+    let started = cluster.writes();
+    let restarts: Vec<f64> = (0..SINGLES).map(|n| cluster.restarted(&[format!("single-{n}")], 1)).collect();
     line(
         "a pod failed -> 4 new pods created",
         format!("{:.0} ms", median(&restarts) * 1e3),
         &format!("p99 {:.0} ms", percentile(&restarts, 0.99) * 1e3),
     );
 
+    cluster.wait_running(SINGLES);
+    let [per_start, per_restart] = [(&none, &started), (&started, &cluster.writes())].map(|(from, to)| each(from, to));
+    for (what, writes) in [("start", &per_start), ("restart", &per_restart)] {
+        println!("  writes by anybody, one {what}:");
+        writes.iter().for_each(|(request, count)| line(&format!("  {request}"), format!("{count:.1}"), ""));
+    }
+
     let before = cluster.cpu();
     let started = Instant::now();
     (0..JOBS).for_each(|n| cluster.create(&format!("job-{n}")));
     let applied = started.elapsed().as_secs_f64();
-    cluster.wait_pods(20 * STAGES + JOBS * STAGES);
+    (0..JOBS).for_each(|n| cluster.wait_attempt(&format!("job-{n}"), 1));
     let all = started.elapsed().as_secs_f64();
-    cluster.wait_running(20 + JOBS);
+    cluster.wait_running(SINGLES + JOBS);
     let cpu = cluster.cpu() - before;
     line(
         "all 2,000 pods created",
@@ -80,7 +89,7 @@ pub(crate) fn measure() -> Value {
             "{:.0} MiB idle; {:.1} % of a core with {} jobs running",
             cluster.memory("VmRSS:") as f64 / 1024.0,
             idle * 100.0,
-            JOBS + 20
+            JOBS + SINGLES
         ),
     );
     json!({
@@ -90,6 +99,8 @@ pub(crate) fn measure() -> Value {
         "allPodsSeconds": all,
         "applySeconds": applied,
         "cpuSeconds": cpu,
+        "writesPerStart": per_start,
+        "writesPerRestart": per_restart,
         "restart50Seconds": at_once,
         "peakKiB": peak,
         "idleKiB": cluster.memory("VmRSS:"),
@@ -100,7 +111,7 @@ pub(crate) fn measure() -> Value {
 struct Cluster {
     // dropped in this order
     operator: Process,
-    kubelet: TestKubelet,
+    _nodes: Process,
     plane: ControlPlane,
 }
 
@@ -133,20 +144,43 @@ impl Cluster {
     fn restarted(&self, names: &[String], attempt: u64) -> f64 {
         let started = Instant::now();
         for name in names {
-            self.kubelet.pod(&format!("{name}-1-{attempt}")).exit(1, "");
+            self.fail(&format!("{name}-1-{attempt}"));
         }
         names.iter().for_each(|name| self.wait_attempt(name, attempt + 1));
         started.elapsed().as_secs_f64()
     }
 
-    fn wait_pods(&self, count: usize) {
-        until("all pods", 600, || {
-            let list =
-                self.plane.get(&format!("{PODS}?limit=1&resourceVersion=0&resourceVersionMatch=NotOlderThan"))?;
-            let more = list["metadata"]["remainingItemCount"].as_u64().unwrap_or_default() as usize;
-            let all = list["items"].as_array().map_or(0, Vec::len) + more;
-            (all >= count).then_some(())
-        });
+    /// Writes what a kubelet writes when a trainer ended with code 1.
+    fn fail(&self, pod: &str) {
+        let path = format!("{PODS}/{pod}/status");
+        let now = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default().to_string();
+        let ended = json!({"exitCode": 1, "reason": "Error", "startedAt": now, "finishedAt": now});
+        let container = json!({"name": "trainer", "image": "none", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"terminated": ended}});
+        let status = json!({"status": {"phase": "Failed", "containerStatuses": [container]}});
+        self.plane.client().patch(&path, &status).unwrap_or_else(|refusal| panic!("{pod}: {refusal}"));
+    }
+
+    /// Requests that changed something, by verb and resource, since the API server started.
+    fn writes(&self) -> BTreeMap<String, f64> {
+        let output = self.plane.kubectl(&["get", "--raw", "/metrics"]);
+        let mut all = BTreeMap::new();
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            let Some((labels, value)) = line.strip_prefix("apiserver_request_total{").and_then(|l| l.split_once("} "))
+            else {
+                continue;
+            };
+            let label = |name: &str| {
+                let from = labels.find(&format!("{name}=\""))? + name.len() + 2;
+                labels[from..].split_once('"').map(|(value, _)| value.to_owned())
+            };
+            let [verb, resource, sub] = ["verb", "resource", "subresource"].map(|name| label(name).unwrap_or_default());
+            if ["POST", "PUT", "PATCH", "APPLY", "DELETE"].contains(&verb.as_str()) && resource != "leases" {
+                let slash = if sub.is_empty() { "" } else { "/" };
+                *all.entry(format!("{verb} {resource}{slash}{sub}")).or_default() += value.parse().unwrap_or(0.0);
+            }
+        }
+        all
     }
 
     fn wait_running(&self, count: usize) {
@@ -173,6 +207,37 @@ impl Cluster {
     }
 }
 
+/// What was written once more for each of the single jobs.
+fn each(from: &BTreeMap<String, f64>, to: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
+    let more = |(request, count): (&String, &f64)| {
+        let count = (count - from.get(request).unwrap_or(&0.0)) / SINGLES as f64;
+        (count >= 0.1).then(|| (request.clone(), count))
+    };
+    to.iter().filter_map(more).collect()
+}
+
+/// Nodes with room for all pods, and kwok, which runs them.
+fn nodes(plane: &ControlPlane) -> Process {
+    let room = json!({"cpu": "1000", "memory": "1000Gi", "pods": "1000"});
+    for n in 0..NODES {
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("node-{n}")},
+            "status": {"allocatable": room, "capacity": room}});
+        plane.client().create("/api/v1/nodes", &node).unwrap_or_else(|refusal| panic!("node-{n}: {refusal}"));
+    }
+    let stages = plane.folder().join("kwok.yaml");
+    std::fs::write(&stages, include_str!("kwok.yaml")).unwrap();
+    let mut command = Command::new(tool("kwok"));
+    command.arg("--config").arg(stages);
+    command.arg("--kubeconfig").arg(plane.kubeconfig());
+    command.args([
+        "--manage-all-nodes",
+        "--cidr=127.64.0.0/16",
+        "--node-ip=127.0.0.1",
+        "--node-lease-duration-seconds=40",
+    ]);
+    Process::start(command, &plane.folder().join("kwok.log")).unwrap()
+}
+
 /// No rate limits in the control plane.
 fn lifted() -> Vec<(Component, String)> {
     let rates = ["--kube-api-qps=5000", "--kube-api-burst=10000"];
@@ -187,8 +252,10 @@ fn lifted() -> Vec<(Component, String)> {
 }
 
 fn operator(plane: &ControlPlane) -> Process {
+    // as users get it: beside the folder of this program's own profile
     let own = std::env::current_exe().unwrap();
-    let mut command = Command::new(Path::new(&own).with_file_name("stagecoach-operator"));
+    let target = own.parent().and_then(Path::parent).unwrap();
+    let mut command = Command::new(target.join("release/stagecoach-operator"));
     command.env("KUBECONFIG", plane.kubeconfig()).args([
         "--trainer-image",
         "none",

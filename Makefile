@@ -17,7 +17,7 @@ STAGECOACH := target/debug/stagecoach
 .PHONY: help run test test-all soak crashes model strace bench manifests e2e e2e-report cluster-up cluster-down lint deny build libtorch texts cluster-tools tools clean
 
 help: ## this help
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-13s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-13s %s\n", $$1, $$2 }'
 	@echo
 	@echo "  JOB=$(JOB)  WORKSPACE=$(WORKSPACE)  FRESH=1 (run: start afresh)"
 

@@ -40,9 +40,12 @@ e2e-report: build texts ## how long a job is away when a pod dies on a real node
 	tests/e2e/run.sh $(CACHE) target/debug/stagecoach-bench node $(WORKSPACE) bench/results
 
 cluster-up: build ## a one-node Kubernetes on this machine with our images, to try things; needs root and Linux
-	tests/cluster/start.sh $(CACHE) $(NODE)
+	@tests/cluster/start.sh $(CACHE) $(NODE)
+	@echo "# then, with docs/FIRST-JOB.md for what comes next:"
+	@echo "helm install stagecoach charts/stagecoach --namespace stagecoach-system --create-namespace --set image.tag=e2e \\"
+	@echo "    --set trainerImage.tag=e2e --set image.repository=localhost/stagecoach-operator --set trainerImage.repository=localhost/stagecoach-trainer"
 
-cluster-down: build ## ends it and takes back all it did to the machine
+cluster-down: ## ends it and takes back all it did to the machine
 	target/debug/stagecoach-cluster down
 
 soak: build ## one job, killed N times in every phase while its number of stages changes (make soak N=1000)

@@ -5,18 +5,17 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use futures::{StreamExt, TryStreamExt};
-use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{Config, Controller};
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Client, ResourceExt};
 
 use crate::build::{JOB, JOB_UID};
 use crate::job;
-use crate::observe::{self, to_value};
+use crate::observe::{Pod, PodObject};
 use crate::reconcile::{Context, error_policy, reconcile};
 
 /// Events that come together are one reason to look.
@@ -34,21 +33,24 @@ pub(crate) async fn run(context: Arc<Context>, stop: tokio::sync::watch::Receive
 
 /// One namespace; all if it has no name.
 async fn watch(context: Arc<Context>, namespace: &str, mut stop: tokio::sync::watch::Receiver<bool>) {
-    let api = |resource: &ApiResource| scoped(&context.client, namespace, resource);
-    let (jobs, pods) = (job::resource(), ApiResource::erase::<Pod>(&()));
+    let (client, jobs) = (&context.client, job::resource());
+    let (all_jobs, all_pods): (Api<DynamicObject>, Api<PodObject>) = match namespace {
+        "" => (Api::all_with(client.clone(), &jobs), Api::all(client.clone())),
+        name => (Api::namespaced_with(client.clone(), name, &jobs), Api::namespaced(client.clone(), name)),
+    };
     let config = Config::default().concurrency(context.settings.workers).debounce(DEBOUNCE);
     let writer = Writer::new(jobs.clone());
     let store = writer.as_reader();
     context.telemetry.count_in(store.clone());
     let (seen, known) = (Arc::clone(&context), Arc::clone(&context));
-    let changed = watcher(api(&jobs), watcher::Config::default())
+    let changed = watcher(all_jobs, watcher::Config::default())
         .default_backoff()
         .modify(|job| job.metadata.managed_fields = None)
         .reflect(writer)
         .touched_objects()
         .try_filter(move |job| std::future::ready(!known.written.is_own(job)));
     let owned = watcher::Config::default().labels(JOB_UID);
-    let touched = watcher(api(&pods), owned)
+    let touched = watcher(all_pods, owned)
         .default_backoff()
         .filter_map(move |event| std::future::ready(event.ok().and_then(|event| trigger(&seen, event, &jobs))));
     let streams = Controller::for_stream_with(changed, store.clone(), job::resource())
@@ -67,15 +69,8 @@ async fn watch(context: Arc<Context>, namespace: &str, mut stop: tokio::sync::wa
     }
 }
 
-fn scoped(client: &Client, namespace: &str, resource: &ApiResource) -> Api<DynamicObject> {
-    match namespace {
-        "" => Api::all_with(client.clone(), resource),
-        namespace => Api::namespaced_with(client.clone(), namespace, resource),
-    }
-}
-
 /// The job to look at, if what happened to one of its pods is any news.
-fn trigger(context: &Context, event: Event<DynamicObject>, jobs: &ApiResource) -> Option<ObjectRef<DynamicObject>> {
+fn trigger(context: &Context, event: Event<PodObject>, jobs: &ApiResource) -> Option<ObjectRef<DynamicObject>> {
     let (pod, deleted) = match event {
         Event::Apply(pod) | Event::InitApply(pod) => (pod, false),
         Event::Delete(pod) => (pod, true),
@@ -87,7 +82,7 @@ fn trigger(context: &Context, event: Event<DynamicObject>, jobs: &ApiResource) -
     };
     let job = ObjectRef::new_with(pod.labels().get(JOB)?, jobs.clone()).within(&pod.namespace()?);
     let uid = pod.labels().get(JOB_UID)?.clone();
-    let pod = observe::Pod::read(&to_value(&pod))?;
+    let pod = Pod::of(pod)?;
     context.watched.note(&uid, pod, deleted).then_some(job)
 }
 

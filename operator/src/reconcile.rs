@@ -238,7 +238,7 @@ async fn observe(job: &Job, kinds: &Kinds, context: &Context) -> Result<(Look, D
             return Ok((look, decision, present));
         }
     }
-    let mut look = Look::live(job, &kinds.pods, &context.watched).await?;
+    let mut look = Look::live(job, &kinds.seen_pods, &context.watched).await?;
     look.ask(job, &context.polls).await;
     let present = now();
     let decision = decide(&look.observed(job), present);

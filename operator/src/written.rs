@@ -1,6 +1,7 @@
 //! What this operator wrote last of each job. The watch brings it back a moment later: until then the next look would
 //! decide from an older state, and be refused.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,18 +12,26 @@ use crate::observe::version;
 
 /// The jobs as they were written, by UID.
 #[derive(Debug, Default)]
-pub(crate) struct Written(Mutex<HashMap<String, Arc<DynamicObject>>>);
+pub(crate) struct Written(Mutex<HashMap<String, Write>>);
+
+#[derive(Debug)]
+struct Write {
+    version: u64,
+    /// The job, until the watch has brought it back.
+    job: Option<Arc<DynamicObject>>,
+}
 
 impl Written {
     /// Notes what a write gave.
     pub(crate) fn note(&self, mut job: DynamicObject) {
         job.metadata.managed_fields = None;
-        self.lock().insert(job.uid().unwrap_or_default(), Arc::new(job));
+        let (uid, version) = (job.uid().unwrap_or_default(), number(&job));
+        self.lock().insert(uid, Write { version, job: Some(Arc::new(job)) });
     }
 
     /// The newer of what the watch knows and what was written.
     pub(crate) fn newest(&self, watched: Arc<DynamicObject>) -> Arc<DynamicObject> {
-        let written = self.lock().get(&watched.uid().unwrap_or_default()).cloned();
+        let written = self.lock().get(&watched.uid().unwrap_or_default()).and_then(|write| write.job.clone());
         written.filter(|written| number(written) > number(&watched)).unwrap_or(watched)
     }
 
@@ -30,12 +39,18 @@ impl Written {
     pub(crate) fn is_own(&self, watched: &DynamicObject) -> bool {
         let uid = watched.uid().unwrap_or_default();
         let mut all = self.lock();
-        let Some(written) = all.get(&uid).map(|written| number(written)) else { return false };
-        if number(watched) > written {
-            all.remove(&uid);
-            return false;
+        let Some(write) = all.get_mut(&uid) else { return false };
+        match number(watched).cmp(&write.version) {
+            Ordering::Less => true,
+            Ordering::Equal => {
+                write.job = None;
+                true
+            }
+            Ordering::Greater => {
+                all.remove(&uid);
+                false
+            }
         }
-        true
     }
 
     /// Forgets the jobs that are not among the living.
@@ -43,11 +58,38 @@ impl Written {
         self.lock().retain(|uid, _| living(uid));
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<DynamicObject>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Write>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 fn number(job: &DynamicObject) -> u64 {
     version(job.metadata.resource_version.as_deref().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(version: &str) -> DynamicObject {
+        let mut job = DynamicObject::new("a", &crate::job::resource());
+        job.metadata.uid = Some("u".into());
+        job.metadata.resource_version = Some(version.into());
+        job
+    }
+
+    #[test]
+    fn what_was_written_counts_until_the_watch_has_brought_it_back() {
+        let written = Written::default();
+        let newest = |watched: &str| number(&written.newest(Arc::new(job(watched))));
+        assert!(!written.is_own(&job("1")), "nothing was written yet");
+        written.note(job("5"));
+        assert_eq!((newest("3"), newest("9")), (5, 9));
+        assert!(written.is_own(&job("3")), "older: what was written came after it");
+        assert!(written.is_own(&job("5")));
+        assert!(written.lock().get("u").unwrap().job.is_none(), "the watch's own copy is enough");
+        assert!(written.is_own(&job("5")), "brought twice");
+        assert!(!written.is_own(&job("6")), "somebody else's");
+        assert!(!written.is_own(&job("7")));
+    }
 }

@@ -9,15 +9,17 @@ use serde_json::Value;
 use super::ApplyError;
 use crate::build::Owner;
 use crate::job;
-use crate::observe::{Trouble, to_value};
+use crate::observe::{PodObject, Trouble, to_value};
 
 /// The kinds that the operator works with, in one namespace.
 #[derive(Clone)]
 pub(crate) struct Kinds {
     /// The jobs.
     pub jobs: Api<DynamicObject>,
-    /// Stages.
+    /// Stages, to be made.
     pub pods: Api<DynamicObject>,
+    /// Stages, to be looked at.
+    pub seen_pods: Api<PodObject>,
     /// In front of stage 0.
     pub services: Api<DynamicObject>,
     /// An attempt's blueprint.
@@ -39,6 +41,7 @@ impl Kinds {
         Kinds {
             jobs: Api::namespaced_with(client.clone(), namespace, &job::resource()),
             pods: api::<Pod>(client, namespace),
+            seen_pods: Api::namespaced(client.clone(), namespace),
             services: api::<Service>(client, namespace),
             config_maps: api::<ConfigMap>(client, namespace),
             network_policies: api::<NetworkPolicy>(client, namespace),

@@ -1,6 +1,7 @@
 //! One look at a job: its pods, remembered or listed, and what stage 0 says of itself.
 
 mod member;
+mod object;
 mod pod;
 mod poll;
 mod watched;
@@ -12,6 +13,7 @@ use stagecoach_api::job::TrainerType;
 use stagecoach_lifecycle::{MemberState, Observed, Policy, Seen, Time};
 
 pub(crate) use member::Trouble;
+pub(crate) use object::PodObject;
 pub(crate) use pod::Pod;
 pub(crate) use poll::{Polled, Polls};
 pub(crate) use watched::Watched;
@@ -48,11 +50,11 @@ impl Look {
     ///
     /// # Errors
     /// The API server's.
-    pub(crate) async fn live(job: &Job, pods: &Api<DynamicObject>, watched: &Watched) -> kube::Result<Look> {
+    pub(crate) async fn live(job: &Job, pods: &Api<PodObject>, watched: &Watched) -> kube::Result<Look> {
         // no resourceVersion: the answer is what is, not what a cache remembers
         let listed = pods.list(&ListParams::default().labels(&build::pod_query(&job.owner))).await?;
         let version = version(listed.metadata.resource_version.as_deref().unwrap_or_default());
-        let listed = listed.items.iter().filter_map(|pod| Pod::read(&to_value(pod))).collect();
+        let listed = listed.items.into_iter().filter_map(Pod::of).collect();
         let pods = watched.list(&job.owner.uid, job.state.attempt.number, version, listed);
         Ok(Look { pods, polled: None })
     }

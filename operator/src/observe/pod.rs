@@ -7,6 +7,7 @@ use serde_json::Value;
 use stagecoach_api::contract::CONTAINER_NAME;
 use stagecoach_lifecycle::{Member, MemberState};
 
+use super::PodObject;
 use super::member::{Trouble, member, trouble};
 use super::version;
 
@@ -37,7 +38,12 @@ pub(crate) struct Pod {
 
 impl Pod {
     /// None if `object` belongs to no attempt.
-    pub(crate) fn read(object: &Value) -> Option<Pod> {
+    pub(crate) fn of(object: PodObject) -> Option<Pod> {
+        Pod::read(&object.into_value())
+    }
+
+    /// The same of plain JSON.
+    pub(super) fn read(object: &Value) -> Option<Pod> {
         let metadata = &object["metadata"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let containers = object["spec"]["containers"].as_array();

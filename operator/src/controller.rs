@@ -14,9 +14,10 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::{self, Event, watcher};
 
 use crate::build::{JOB, JOB_UID};
+use crate::context::Context;
 use crate::job;
 use crate::observe::{Pod, PodObject};
-use crate::reconcile::{Context, error_policy, reconcile};
+use crate::reconcile::{error_policy, reconcile};
 
 /// Events that come together are one reason to look.
 const DEBOUNCE: Duration = Duration::from_millis(5);

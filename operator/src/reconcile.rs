@@ -1,25 +1,21 @@
 //! One job, once: look, decide, record, tell, act.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kube::api::{DeleteParams, DynamicObject, LogParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, DynamicObject, Preconditions};
 use kube::runtime::controller;
-use kube::runtime::events::Recorder;
-use kube::{Client, Resource, ResourceExt};
+use kube::{Resource, ResourceExt};
 use stagecoach_api::PipelineJobStatus;
-use stagecoach_api::contract::CONTAINER_NAME;
 use stagecoach_api::job::Phase;
-use stagecoach_lifecycle::{Action, Decision, Failure, Time, decide};
+use stagecoach_lifecycle::{Action, Decision, Time, decide};
 
-use crate::apply::{ApplyError, Gangs, Kinds, Means, apply};
-use crate::job::{self, Job, Unusable};
-use crate::observe::{Look, Polls, Trouble, Watched, now};
+use crate::apply::{ApplyError, Kinds, Means, apply};
+use crate::context::Context;
+use crate::job::{self, Job};
+use crate::observe::{Look, now};
 use crate::report::{self, Facts};
-use crate::settings::Settings;
-use crate::telemetry::Telemetry;
-use crate::written::Written;
+use crate::tell::{log_tail, publish, refuse, write};
 
 /// A look at a job that nothing happens to.
 const IDLE: Duration = Duration::from_secs(300);
@@ -31,36 +27,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const CONFLICT: Duration = Duration::from_millis(50);
 /// While the watch is about to say how a pod ended.
 const AGAIN: Duration = Duration::from_millis(200);
-/// Lines and bytes of a log that go into the status.
-const TAIL: (i64, i64) = (20, 2048);
-
-/// What all reconciles share.
-pub(crate) struct Context {
-    /// The API.
-    pub client: Client,
-    /// How the operator is run.
-    pub settings: Settings,
-    /// What the watch knows of pods.
-    pub watched: Watched,
-    /// What was written last.
-    pub written: Written,
-    /// Which schedulers there are.
-    gangs: Gangs,
-    /// What stages 0 said.
-    pub polls: Polls,
-    /// What is counted.
-    pub telemetry: Telemetry,
-    /// Tells events.
-    pub recorder: Recorder,
-    /// By job UID: what was refused last, and how often in a row the API failed.
-    hurdles: Mutex<HashMap<String, Hurdle>>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Hurdle {
-    refused: Option<Trouble>,
-    failures: u32,
-}
 
 /// Why a reconcile must be tried again.
 #[derive(Debug, thiserror::Error)]
@@ -83,37 +49,6 @@ fn told(error: &kube::Error) -> String {
             format!("the API server answered {} {}: {}", status.code, status.reason, status.message)
         }
         other => other.to_string(),
-    }
-}
-
-impl Context {
-    /// With nothing known yet.
-    pub(crate) fn new(client: Client, settings: Settings, recorder: Recorder) -> Context {
-        let polls = Polls::new(settings.poll());
-        Context {
-            client,
-            settings,
-            watched: Watched::default(),
-            written: Written::default(),
-            gangs: Gangs::default(),
-            polls,
-            telemetry: Telemetry::default(),
-            recorder,
-            hurdles: Mutex::default(),
-        }
-    }
-
-    fn hurdle<T>(&self, uid: &str, with: impl FnOnce(&mut Hurdle) -> T) -> T {
-        let mut all = self.hurdles.lock().unwrap_or_else(PoisonError::into_inner);
-        with(all.entry(uid.to_owned()).or_default())
-    }
-
-    /// Forgets the jobs that are not in `living`.
-    pub(crate) fn retain(&self, living: &dyn Fn(&str) -> bool) {
-        self.watched.retain(living);
-        self.written.retain(living);
-        self.polls.retain(living);
-        self.hurdles.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| living(uid));
     }
 }
 
@@ -259,73 +194,12 @@ fn next(decision: &Decision, look: &Look, context: &Context, present: Time) -> D
     [wake, poll, again].into_iter().flatten().min().unwrap_or(IDLE).min(IDLE)
 }
 
-/// One write, against the version that was read.
-async fn write(
-    object: &DynamicObject,
-    kinds: &Kinds,
-    context: &Context,
-    status: &PipelineJobStatus,
-) -> Result<(), ReconcileError> {
-    let mut wanted = object.clone();
-    wanted.data["status"] = serde_json::to_value(status).map_err(kube::Error::SerdeError)?;
-    let written = kinds.jobs.replace_status(&object.name_any(), &PostParams::default(), &wanted).await?;
-    context.written.note(written);
-    Ok(())
-}
-
-/// Tells the user what to change. Pods that run stay as they are.
-async fn refuse(
-    object: &DynamicObject,
-    kinds: &Kinds,
-    context: &Context,
-    unusable: &Unusable,
-) -> Result<(), ReconcileError> {
-    let old = job::status(object);
-    let (reason, message) = match unusable {
-        Unusable::Spec(message) => ("InvalidSpec", message),
-        Unusable::Record(message) => ("UnknownRecord", message),
-    };
-    let generation = object.meta().generation.unwrap_or_default();
-    let mut status = old.clone();
-    status.observed_generation = Some(generation);
-    status.phase = Some(old.phase.unwrap_or_default());
-    status.conditions = report::refused(&old.conditions, reason, message, generation, now());
-    if status == old {
-        return Ok(());
-    }
-    tracing::info!(job = object.name_any(), namespace = object.namespace(), "not accepted: {message}");
-    write(object, kinds, context, &status).await
-}
-
 /// Whether what was decided from is still what is recorded: a watch may lag behind, and an old record must not be acted on.
 async fn is_current(job: &Job, kinds: &Kinds) -> Result<bool, ReconcileError> {
     let live = kinds.jobs.get_opt(&job.owner.name).await?;
     Ok(live.is_some_and(|live| {
         live.uid().as_deref() == Some(job.owner.uid.as_str()) && job::status(&live).record == job.status.record
     }))
-}
-
-/// The end of the log of the stage that failed.
-async fn log_tail(kinds: &Kinds, look: &Look, failure: &Failure) -> Option<String> {
-    let pod = look.of(failure.attempt).find(|pod| Some(pod.member.stage) == failure.stage && !pod.gone)?;
-    let how = LogParams {
-        container: Some(CONTAINER_NAME.into()),
-        tail_lines: Some(TAIL.0),
-        limit_bytes: Some(TAIL.1),
-        ..LogParams::default()
-    };
-    let logs = tokio::time::timeout(Duration::from_secs(3), kinds.logs.logs(&pod.name, &how)).await;
-    logs.ok()?.ok().filter(|log| !log.is_empty())
-}
-
-async fn publish(context: &Context, facts: &Facts<'_>, status: &PipelineJobStatus) {
-    for event in report::events(facts, status) {
-        let owner = &facts.job.owner;
-        tracing::info!(job = owner.name, namespace = owner.namespace, reason = event.reason, "{}", event.note);
-        if let Err(error) = context.recorder.publish(&event.published(), &report::reference(owner)).await {
-            tracing::debug!("an event was not published: {error}");
-        }
-    }
 }
 
 /// What is left of a finished job's time to live; none if it lives on.

@@ -13,7 +13,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, fmt, reload};
 
-use crate::reconcile::Context;
+use crate::context::Context;
 use crate::settings::{LogFormat, Settings};
 use crate::{controller, leader, serve};
 

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use serde_json::{Value, json};
-use stagecoach_cluster::{ControlPlane, Process, Settings, TestKubelet, chart, until};
+use stagecoach_cluster::{ControlPlane, Process, Settings, TestKubelet, chart, merge, until};
 
 /// Where the operator is installed.
 const INSTALLED: &str = "stagecoach-system";
@@ -224,21 +224,6 @@ pub fn job(name: &str, changes: Value) -> Value {
     });
     merge(&mut object["spec"], changes);
     object
-}
-
-/// As a merge patch does.
-fn merge(into: &mut Value, changes: Value) {
-    match (into, changes) {
-        (Value::Object(into), Value::Object(changes)) => {
-            for (key, change) in changes {
-                match change {
-                    Value::Null => drop(into.remove(&key)),
-                    change => merge(into.entry(key).or_insert(Value::Null), change),
-                }
-            }
-        }
-        (into, changes) => *into = changes,
-    }
 }
 
 /// A condition of an object.

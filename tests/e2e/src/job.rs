@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
+use stagecoach_cluster::merge;
 use stagecoach_cluster::node::Container;
 
 use crate::{Hashes, NAMESPACE, Product};
@@ -193,20 +194,5 @@ impl Drop for Job<'_> {
         let pods = format!("-l=stagecoach.dev/job={}", self.name);
         let _ =
             self.product.node.kubectl(&["-n", NAMESPACE, "wait", "--for=delete", "pod", &pods, "--timeout=90s"], "");
-    }
-}
-
-/// As a merge patch does; lists are replaced.
-fn merge(into: &mut Value, changes: Value) {
-    match (into, changes) {
-        (Value::Object(into), Value::Object(changes)) => {
-            for (key, change) in changes {
-                match change {
-                    Value::Null => drop(into.remove(&key)),
-                    change => merge(into.entry(key).or_insert(Value::Null), change),
-                }
-            }
-        }
-        (into, changes) => *into = changes,
     }
 }

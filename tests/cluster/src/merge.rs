@@ -1,0 +1,18 @@
+//! Manifests that differ in little.
+
+use serde_json::Value;
+
+/// Merges changes into an object as a merge patch does: null removes a field, lists are replaced.
+pub fn merge(into: &mut Value, changes: Value) {
+    match (into, changes) {
+        (Value::Object(into), Value::Object(changes)) => {
+            for (key, change) in changes {
+                match change {
+                    Value::Null => drop(into.remove(&key)),
+                    change => merge(into.entry(key).or_insert(Value::Null), change),
+                }
+            }
+        }
+        (into, changes) => *into = changes,
+    }
+}

@@ -46,7 +46,7 @@ cluster-up: build ## a one-node Kubernetes on this machine with our images, to t
 	@echo "    --set trainerImage.tag=e2e --set image.repository=localhost/stagecoach-operator --set trainerImage.repository=localhost/stagecoach-trainer"
 
 cluster-down: ## ends it and takes back all it did to the machine
-	target/debug/stagecoach-cluster down
+	target/debug/stagecoach-cluster down $(NODE)
 
 soak: build ## one job, killed N times in every phase while its number of stages changes (make soak N=1000)
 	STAGECOACH_KILLS=$(or $(N),50) cargo test --package stagecoach-tests --test soak --quiet -- --nocapture

@@ -114,7 +114,7 @@ debian_packages() {
     mkdir -p "$scratch/debs"
     cd "$scratch/debs"
     local get=(apt-get --quiet --option APT::Sandbox::User=root download "$@")
-    "${get[@]}" >/dev/null 2>&1 || { quietly apt-get --quiet update; quietly "${get[@]}"; }
+    "${get[@]}" >/dev/null 2>&1 || { quietly apt-get --quiet --option DPkg::Lock::Timeout=300 update; quietly "${get[@]}"; }
     cd "$OLDPWD"
 }
 
@@ -179,8 +179,8 @@ build() {
 }
 
 install_buildah() {
-    quietly apt-get --quiet update
-    quietly apt-get install --yes --quiet --no-install-recommends buildah
+    quietly apt-get --quiet --option DPkg::Lock::Timeout=300 update
+    quietly apt-get --option DPkg::Lock::Timeout=300 install --yes --quiet --no-install-recommends buildah
 }
 
 version=$(sed -nE '/^\[workspace.package\]/,/^\[/ s/^version = "(.*)"/\1/p' Cargo.toml)

@@ -9,6 +9,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -30,6 +31,9 @@ func main() {
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "probe:", err)
+		if errors.Is(err, errLostPeer) {
+			os.Exit(75)
+		}
 		os.Exit(1)
 	}
 }

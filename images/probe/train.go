@@ -43,6 +43,9 @@ func fromEnvironment(get func(string) string) (job, error) {
 	return j, errors.Join(wrong...)
 }
 
+// Another is the cause: its exit code is 75.
+var errLostPeer = errors.New("lost a peer")
+
 func (j job) train(ctx context.Context, out io.Writer) error {
 	peers, err := j.join(ctx)
 	if err != nil {
@@ -58,7 +61,7 @@ func (j job) train(ctx context.Context, out io.Writer) error {
 		}
 		sum, err := j.reduce(round*(j.rank+1), peers)
 		if err != nil {
-			return fmt.Errorf("round %d lost a peer: %w", round, err)
+			return fmt.Errorf("round %d: %w: %w", round, errLostPeer, err)
 		}
 		if expected := round * j.world * (j.world + 1) / 2; sum != expected {
 			return fmt.Errorf("round %d sums to %d, not %d", round, sum, expected)

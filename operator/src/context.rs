@@ -71,6 +71,7 @@ impl Context {
         self.watched.retain(living);
         self.written.retain(living);
         self.polls.retain(living);
+        self.telemetry.retain(living);
         self.hurdles.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| living(uid));
     }
 }

@@ -9,8 +9,8 @@ use kube::ResourceExt;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{Config, Controller};
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
-use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher::{self, Event, watcher};
 
 use crate::build::{JOB, JOB_UID};
@@ -29,7 +29,11 @@ pub(crate) async fn run(context: Arc<Context>, stop: tokio::sync::watch::Receive
     let namespaces = &context.settings.namespaces;
     let all = [String::new()];
     let watched = if namespaces.is_empty() { &all[..] } else { namespaces };
-    join_all(watched.iter().map(|namespace| watch(Arc::clone(&context), namespace, stop.clone()))).await;
+    let watches = join_all(watched.iter().map(|namespace| watch(Arc::clone(&context), namespace, stop.clone())));
+    tokio::select! {
+        _ = watches => {}
+        () = forget(&context) => {}
+    }
 }
 
 /// One namespace; all if it has no name.
@@ -54,20 +58,18 @@ async fn watch(context: Arc<Context>, namespace: &str, mut stop: tokio::sync::wa
     let touched = watcher(all_pods, owned)
         .default_backoff()
         .filter_map(move |event| std::future::ready(event.ok().and_then(|event| trigger(&seen, event, &jobs))));
-    let streams = Controller::for_stream_with(changed, store.clone(), job::resource())
+    let streams = Controller::for_stream_with(changed, store, job::resource())
         .with_config(config)
         .reconcile_on(touched)
         .graceful_shutdown_on(async move { drop(stop.wait_for(|stop| *stop).await) })
         .run(reconcile, error_policy, Arc::clone(&context));
-    let work = streams.for_each(async |result| {
-        if let Err(error) = result {
-            tracing::debug!("{error}");
-        }
-    });
-    tokio::select! {
-        () = work => {}
-        () = forget(&context, store) => {}
-    }
+    streams
+        .for_each(async |result| {
+            if let Err(error) = result {
+                tracing::debug!("{error}");
+            }
+        })
+        .await;
 }
 
 /// The job to look at, if what happened to one of its pods is any news.
@@ -87,10 +89,10 @@ fn trigger(context: &Context, event: Event<PodObject>, jobs: &ApiResource) -> Op
     context.watched.note(&uid, pod, deleted).then_some(job)
 }
 
-async fn forget(context: &Context, store: Store<DynamicObject>) {
+async fn forget(context: &Context) {
     loop {
         tokio::time::sleep(FORGET).await;
-        let living: std::collections::HashSet<String> = store.state().iter().filter_map(|job| job.uid()).collect();
+        let living = context.telemetry.living();
         context.retain(&|uid| living.contains(uid));
     }
 }

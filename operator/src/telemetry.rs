@@ -1,8 +1,10 @@
 //! What is counted, with labels from short lists alone.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use kube::ResourceExt;
 use kube::api::DynamicObject;
 use kube::runtime::reflector::Store;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -39,6 +41,8 @@ pub(crate) struct Telemetry {
     errors: Family<Reason, Counter>,
     leader: Gauge,
     stores: Arc<Mutex<Vec<Store<DynamicObject>>>>,
+    /// By job UID: the attempt whose recovery was counted last.
+    recovered: Arc<Mutex<HashMap<String, u64>>>,
 }
 
 impl Default for Telemetry {
@@ -62,7 +66,6 @@ impl Default for Telemetry {
         registry.register("reconcile_errors", "Looks that failed and were repeated", errors.clone());
         let leader = Gauge::default();
         registry.register("leader", "Whether this replica works: 1 or 0", leader.clone());
-        let stores = Arc::default();
         Telemetry {
             registry: Arc::new(registry),
             jobs,
@@ -72,7 +75,8 @@ impl Default for Telemetry {
             reconciles,
             errors,
             leader,
-            stores,
+            stores: Arc::default(),
+            recovered: Arc::default(),
         }
     }
 }
@@ -81,6 +85,17 @@ impl Telemetry {
     /// Counts the jobs of a watch.
     pub(crate) fn count_in(&self, store: Store<DynamicObject>) {
         self.stores.lock().unwrap_or_else(PoisonError::into_inner).push(store);
+    }
+
+    /// The UIDs of the jobs of all watches.
+    pub(crate) fn living(&self) -> HashSet<String> {
+        let stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
+        stores.iter().flat_map(Store::state).filter_map(|job| job.uid()).collect()
+    }
+
+    /// Forgets the jobs that are not among the living.
+    pub(crate) fn retain(&self, living: &dyn Fn(&str) -> bool) {
+        self.recovered.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| living(uid));
     }
 
     /// A look at a job is over; `error` says in one word why it failed.
@@ -105,6 +120,12 @@ impl Telemetry {
         if let Some(failure) =
             state.last_failure.as_ref().filter(|failure| recovered && failure.attempt + 1 == state.attempt.number)
         {
+            // a stage that stops being ready for a moment has recovered from nothing
+            let mut counted = self.recovered.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = counted.insert(facts.job.owner.uid.clone(), state.attempt.number);
+            if before == Some(state.attempt.number) {
+                return;
+            }
             self.recovery.observe(facts.now.0.saturating_sub(failure.at.0) as f64 / 1000.0);
         }
     }

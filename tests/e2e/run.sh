@@ -12,8 +12,8 @@ end() {
     local status=$?
     trap - EXIT INT TERM HUP
     [ $status = 0 ] || { mkdir -p "$cache/e2e-logs" && cp -r "$STAGECOACH_NODE/logs/." "$cache/e2e-logs"; } 2>/dev/null || true
-    target/debug/stagecoach-cluster down "$STAGECOACH_NODE" || status=1
-    rm -rf "$STAGECOACH_NODE"
+    # what could not be ended keeps its folder: it says what is left to be taken back
+    if target/debug/stagecoach-cluster down "$STAGECOACH_NODE"; then rm -rf "$STAGECOACH_NODE"; else status=1; fi
     exit $status
 }
 trap end EXIT

@@ -69,7 +69,11 @@ fn state(pod: &Value) -> (MemberState, Time) {
         return (MemberState::Ready, ready.and_then(|ready| time(&ready["lastTransitionTime"])).unwrap_or(created));
     }
     match trainer.and_then(|trainer| time(&trainer["state"]["running"]["startedAt"])) {
-        Some(started) => (MemberState::Starting, started),
+        // one that was ready before starts anew: its time runs from when it no longer was
+        Some(started) => {
+            let unready = ready.and_then(|ready| time(&ready["lastTransitionTime"])).unwrap_or(started);
+            (MemberState::Starting, started.max(unready))
+        }
         None => (MemberState::Pending, created),
     }
 }
@@ -154,6 +158,10 @@ mod tests {
         ready["status"]["conditions"] =
             json!([{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"}]);
         assert_eq!(seen(&ready), (2, 7, MemberState::Ready, at(5)));
+        let mut unready = ready.clone();
+        unready["status"]["conditions"] =
+            json!([{"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:10:05Z"}]);
+        assert_eq!(seen(&unready), (2, 7, MemberState::Starting, at(605)), "no start-up that began long ago");
         // asked at second 6 to leave within 30
         let mut leaving = ready.clone();
         leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:36Z".into();

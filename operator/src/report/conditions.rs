@@ -119,7 +119,11 @@ fn checkpoints(facts: &Facts, new: &PipelineJobStatus) -> Told {
     }
     // until one is committed: a new attempt that has not tried yet says nothing of it
     let before = facts.job.status.conditions.iter().find(|old| old.reason == SAVING_FAILS);
-    if let Some(before) = before.filter(|_| new.checkpoint == facts.job.status.checkpoint) {
+    let present = facts.decision.state.attempt.number;
+    let known = facts.look.polled.as_ref().and_then(|polled| polled.status.checkpoint.as_ref());
+    let saved =
+        known.is_some_and(|known| known.attempt == Some(present)) || new.checkpoint != facts.job.status.checkpoint;
+    if let Some(before) = before.filter(|_| !saved) {
         return told("False", SAVING_FAILS, before.message.clone());
     }
     match &new.checkpoint {

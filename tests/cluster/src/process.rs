@@ -55,6 +55,10 @@ impl Process {
 
 /// Runs a command to its end with `input`; what it says and how it ended.
 pub(crate) fn run(command: &mut Command, input: &str) -> Output {
+    // the servers are on this machine, whatever the environment says about others
+    for name in ["HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "https_proxy", "http_proxy", "all_proxy"] {
+        command.env_remove(name);
+    }
     let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = piped.spawn().unwrap();
     // a refusal may close the pipe early: what the program says counts

@@ -177,7 +177,7 @@ fn every_rule_has_its_reason() {
 }
 
 /// What the operator and the trainer export, as documented.
-const METRICS: [&str; 8] = [
+const METRICS: [&str; 9] = [
     "stagecoach_jobs",
     "stagecoach_restarts_total",
     "stagecoach_recovery_seconds",
@@ -186,6 +186,7 @@ const METRICS: [&str; 8] = [
     "stagecoach_reconcile_seconds",
     "stagecoach_loss",
     "stagecoach_tokens_per_second",
+    "stagecoach_checkpoint_failures_total",
 ];
 
 #[test]

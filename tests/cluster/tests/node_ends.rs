@@ -1,4 +1,4 @@
-//! A node leaves nothing on the machine, however it ends. `make e2e` runs this before it starts its own.
+//! A node leaves nothing on the machine, however it ends. `make e2e` runs this when its own has ended.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -7,4 +7,4 @@ mod product;
 
 pub use job::{Job, spec};
 pub use laptop::{Hashes, on_this_machine};
-pub use product::{NAMESPACE, Product, SYSTEM, write_corpus};
+pub use product::{NAMESPACE, Product, SYSTEM, texts};

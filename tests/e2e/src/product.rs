@@ -1,5 +1,7 @@
 //! The release: images, namespaces, the volume with its text, and the chart.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
@@ -50,7 +52,7 @@ impl Product {
         product
     }
 
-    /// Installs or upgrades the release, with more values; returns when a new operator leads.
+    /// Installs or upgrades the release, with more values; returns when its replicas are ready.
     #[track_caller]
     pub fn helm_install(&self, more: &Value) {
         let image = |name: &str| json!({"repository": format!("localhost/stagecoach-{name}"), "tag": "e2e"});
@@ -122,18 +124,24 @@ impl Product {
     }
 }
 
+/// The folder of plays that `make texts` fetched.
+pub fn texts() -> PathBuf {
+    let workspace = std::env::var_os("WORKSPACE").map_or_else(|| "workspace".into(), PathBuf::from);
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(workspace).join("corpus/shakespeare")
+}
+
 /// Copies the plays that the jobs read into a workspace or volume.
 ///
 /// # Panics
 /// If `make` has not fetched them.
-pub fn write_corpus(volume: &Path) {
-    let texts =
-        std::env::var_os("WORKSPACE").map_or_else(|| "workspace".into(), PathBuf::from).join("corpus/shakespeare");
-    let texts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(texts);
+pub(crate) fn write_corpus(volume: &Path) {
+    let texts = texts();
     let corpus = volume.join("corpus/shakespeare");
     std::fs::create_dir_all(&corpus).unwrap();
     for play in PLAYS {
         let from = texts.join(play);
-        std::fs::copy(&from, corpus.join(play)).unwrap_or_else(|e| panic!("{}: {e}; run `make e2e`", from.display()));
+        let text = std::fs::read(&from).unwrap_or_else(|e| panic!("{}: {e}; run `make e2e`", from.display()));
+        std::fs::write(corpus.join(play), text).unwrap();
+        std::fs::set_permissions(corpus.join(play), Permissions::from_mode(0o644)).unwrap();
     }
 }

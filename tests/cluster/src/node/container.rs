@@ -47,7 +47,7 @@ impl Container {
     /// its next allocations are its last. If it has gone, nothing happens.
     ///
     /// # Panics
-    /// If the kernel refuses the limit ten times, each time with new figures.
+    /// If the kernel refuses the limit for a second, each time with new figures.
     #[track_caller]
     pub fn squeeze(&self, spare: u64) -> MemoryLimit {
         let Ok(before) = self.memory.limit() else { return MemoryLimit(None) };
@@ -58,9 +58,10 @@ impl Container {
             match self.memory.set_limit(&(used + spare).min(highest).to_string()) {
                 Ok(()) => break,
                 // its use grew, or file cache could not be dropped at once
-                Err(error) => assert!(tries < 10 || self.is_gone(), "{error:#}"),
+                Err(error) => assert!(tries < 50 || self.is_gone(), "{error:#}"),
             }
             tries += 1;
+            std::thread::sleep(std::time::Duration::from_millis(20));
         }
         MemoryLimit(Some((self.memory.clone(), before)))
     }

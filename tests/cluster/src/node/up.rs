@@ -34,13 +34,14 @@ const TOOLS: [&str; 11] = [
     "coredns",
 ];
 /// What must be installed, by the file that says so.
-const INSTALLED: [&str; 3] = ["/usr/sbin/runc", "/usr/lib/cni/ptp", "/usr/lib/cni/host-local"];
+const INSTALLED: [&[&str]; 3] =
+    [&["/usr/sbin/runc", "/usr/bin/runc"], &["/usr/lib/cni/ptp"], &["/usr/lib/cni/host-local"]];
 /// How long a part may take to answer; a busy machine needs long.
 const READY: Duration = Duration::from_secs(90);
 
 /// Starts a node in `folder`, which must be empty but for `logs`; returns when the node is ready and names resolve.
-/// `pause` is the OCI archive of `localhost/pause:1`, `images` are others for it to have. What was started is taken back if that fails, or if `interrupted`
-/// becomes true.
+/// `pause` is the OCI archive of `localhost/pause:1`, `images` are others for it to have. What was started is taken back if
+/// that fails, or if `interrupted` becomes true.
 ///
 /// # Errors
 /// If there is a node on this machine, something is missing, or a part does not come up.
@@ -60,8 +61,9 @@ pub fn up(folder: &Path, pause: &Path, images: &[PathBuf], interrupted: &AtomicB
 fn check_machine(pause: &Path, images: &[PathBuf]) -> Result<()> {
     // SAFETY: a plain system call.
     ensure!(unsafe { libc::geteuid() } == 0, "a node with real containers needs root on Linux: run this with sudo");
-    for file in INSTALLED {
-        ensure!(Path::new(file).exists(), "{file} is missing: run tests/cluster/packages.sh");
+    for places in INSTALLED {
+        let there = places.iter().any(|file| Path::new(file).exists());
+        ensure!(there, "{} is missing: run tests/cluster/packages.sh", places.join(" or "));
     }
     TOOLS.iter().try_for_each(|tool| tools::find(tool).map(drop))?;
     for archive in std::iter::once(pause).chain(images.iter().map(PathBuf::as_path)) {

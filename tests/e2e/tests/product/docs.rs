@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use stagecoach_e2e::{Product, write_corpus};
+use stagecoach_e2e::{Product, texts};
 
 /// The folder of kubectl, on this machine.
 const TOOLS: &str = "STAGECOACH_CLUSTER_TOOLS";
@@ -18,8 +18,11 @@ fn the_first_job_is_as_its_page_says() {
     let _namespace = Namespace(&product);
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let folder = product.node.folder().join("reader");
-    // the page's commands are run from the repository's root; here they write beside it
-    write_corpus(&folder.join("workspace"));
+    // the page's commands are run from the repository's root; here they write beside it, and find the plays fetched
+    let corpus = folder.join("workspace/corpus");
+    std::fs::create_dir_all(&corpus).unwrap();
+    let copied = Command::new("cp").arg("-r").arg(texts()).arg(&corpus).status().unwrap();
+    assert!(copied.success());
     for entry in ["scripts", "target"] {
         std::os::unix::fs::symlink(repository.join(entry), folder.join(entry)).unwrap();
     }
@@ -30,7 +33,13 @@ fn the_first_job_is_as_its_page_says() {
     let mut reader = Command::new("timeout");
     reader.args(["--verbose", SECONDS, "bash", "page.sh"]).current_dir(&folder);
     // its last command compares the result with that of the same job, undisturbed, on this machine
-    let output = reader.env("KUBECONFIG", folder.join("kubeconfig")).env("PATH", path).output().unwrap();
+    let output = reader
+        .env("KUBECONFIG", folder.join("kubeconfig"))
+        .env("KUBECACHEDIR", folder.join("kubectl"))
+        .env("NO_PROXY", "10.250.0.1")
+        .env("PATH", path)
+        .output()
+        .unwrap();
     let [said, did] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     assert!(output.status.success(), "{script}\n{did}\n{said}");
     assert!(said.contains("the same\n"), "{said}");

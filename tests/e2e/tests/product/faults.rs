@@ -43,7 +43,8 @@ fn lose_stages(product: &Product, name: &str, with_operator: bool) {
         println!("{name}: {} {}", failure["reason"], failure["message"]);
         match fault {
             // all left together, with a checkpoint: none of them is to blame
-            "delete" => assert_eq!(failure["reason"], "Drained", "{failure:#}"),
+            // unless nobody was there to see how they left
+            "delete" => assert!(failure["reason"] == "Drained" || with_operator, "{failure:#}"),
             "out of memory" => {
                 assert_eq!((&failure["reason"], &failure["stage"]), (&json!("OutOfMemory"), &json!(stage)))
             }

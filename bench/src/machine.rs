@@ -68,3 +68,10 @@ pub(crate) fn read_seconds(folder: &Path) -> f64 {
     let times: Vec<f64> = (0..5).map(|_| once()).collect();
     median(&times)
 }
+
+/// Kibibytes of a process's memory: `VmRSS:` for what it has, `VmHWM:` for the most it had.
+pub(crate) fn memory(process: impl std::fmt::Display, field: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+    line.trim().split(' ').next().unwrap().parse().unwrap()
+}

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use stagecoach_cluster::node::images;
 use stagecoach_e2e::{Job, NAMESPACE, Product};
 
-use crate::machine::describe;
+use crate::machine::{describe, memory};
 use crate::stats::{line, median, worst};
 
 const TIMES: u64 = 20;
@@ -55,7 +55,7 @@ pub(crate) fn measure() -> Value {
     for (image, bytes) in &sizes {
         line(&format!("image of the {image}"), format!("{:.1} MB", *bytes as f64 / 1e6), "compressed");
     }
-    let memory: Vec<u64> = product.operators().iter().map(|one| resident(one.process_id())).collect();
+    let memory: Vec<u64> = product.operators().iter().map(|one| memory(one.process_id(), "VmRSS:")).collect();
     let most = memory.iter().max().copied().unwrap_or_default();
     line("operator's memory", format!("{:.0} MiB", most as f64 / 1024.0), "the larger of two replicas");
     json!({
@@ -178,11 +178,4 @@ fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 /// Bytes of an image's archive, whose layers are compressed.
 fn size(image: &str) -> u64 {
     std::fs::metadata(images().join(format!("{image}.tar"))).unwrap().len()
-}
-
-/// Kibibytes of memory that a process has.
-fn resident(process: i32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().split(' ').next().unwrap().parse().unwrap()
 }

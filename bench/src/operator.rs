@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use stagecoach_cluster::{Component, ControlPlane, Process, Settings, tool, until};
 
-use crate::machine::describe;
+use crate::machine::{describe, memory};
 use crate::stats::{line, median, percentile};
 
 const JOBS: usize = 500;
@@ -201,9 +201,7 @@ impl Cluster {
 
     /// Kibibytes of the operator's memory.
     fn memory(&self, field: &str) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.operator.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
-        line.trim().split(' ').next().unwrap().parse().unwrap()
+        memory(self.operator.id(), field)
     }
 }
 

@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use serde_json::{Value, json};
+pub use stagecoach_cluster::condition_of;
 use stagecoach_cluster::{ControlPlane, Process, Settings, TestKubelet, chart, merge, until};
 
 /// Where the operator is installed.
@@ -224,11 +225,6 @@ pub fn job(name: &str, changes: Value) -> Value {
     });
     merge(&mut object["spec"], changes);
     object
-}
-
-/// A condition of an object.
-pub fn condition_of(object: &Value, kind: &str) -> Option<Value> {
-    object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind).cloned()
 }
 
 /// Whether a condition is `True` or `False` for this reason.

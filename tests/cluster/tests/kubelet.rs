@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::StageStatus;
-use stagecoach_cluster::{Behaviour, Component, ControlPlane, Settings, TestKubelet, until};
+use stagecoach_cluster::{Behaviour, Component, ControlPlane, Settings, TestKubelet, condition_of, until};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -51,12 +51,8 @@ fn wait(name: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     until(&format!("{name} to be {what}"), 30, || get(name).filter(&wanted))
 }
 
-fn condition(pod: &Value, kind: &str) -> Option<Value> {
-    pod["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind).cloned()
-}
-
 fn is_ready(pod: &Value) -> bool {
-    condition(pod, "Ready").is_some_and(|ready| ready["status"] == "True")
+    condition_of(pod, "Ready").is_some_and(|ready| ready["status"] == "True")
 }
 
 fn has_ended(pod: &Value) -> bool {
@@ -107,7 +103,7 @@ fn exits_are_seen() {
     kubelet.pod("evicted").evict();
     let evicted = wait("evicted", "ended", has_ended);
     assert_eq!((&evicted["status"]["phase"], &evicted["status"]["reason"]), (&json!("Failed"), &json!("Evicted")));
-    assert_eq!(condition(&evicted, "DisruptionTarget").unwrap()["reason"], "TerminationByKubelet");
+    assert_eq!(condition_of(&evicted, "DisruptionTarget").unwrap()["reason"], "TerminationByKubelet");
 
     for name in ["by-itself", "done", "oom", "evicted"] {
         delete(name);
@@ -151,7 +147,7 @@ fn gpus_are_counted_by_the_scheduler() {
     create(&gpus("nine-gpus", 9));
     wait("two-gpus", "ready", is_ready);
     wait("nine-gpus", "unschedulable", |pod| {
-        condition(pod, "PodScheduled").is_some_and(|scheduled| scheduled["reason"] == "Unschedulable")
+        condition_of(pod, "PodScheduled").is_some_and(|scheduled| scheduled["reason"] == "Unschedulable")
     });
     delete("two-gpus");
     delete("nine-gpus");
@@ -291,7 +287,7 @@ fn a_silent_node_keeps_its_pods() {
     until("the other pod to go", 30, || plane.get(&path("kept")).is_none().then_some(()));
     until("the node to be given up", 30, || {
         let node = plane.get("/api/v1/nodes/node-0")?;
-        (condition(&node, "Ready")?["status"] == "Unknown").then_some(())
+        (condition_of(&node, "Ready")?["status"] == "Unknown").then_some(())
     });
     let lost = plane.get(&path("lost")).unwrap();
     assert!(lost["metadata"]["deletionTimestamp"].is_string(), "{lost}");

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Write};
 
 use serde_json::{Value, json};
 use stagecoach_cluster::node::images;
-use stagecoach_cluster::{Node, until};
+use stagecoach_cluster::{Node, condition_of, until};
 
 const NAMESPACE: &str = "smoke";
 const PROBE: &str = "localhost/stagecoach-probe:e2e";
@@ -176,11 +176,7 @@ impl Smoke {
     fn gpus_come_and_go(&self) {
         let wish = json!({"resources": {"limits": {"nvidia.com/gpu": 2}}});
         self.create(&pod("gpus", &["sleep"], wish, json!({}))).unwrap();
-        let pending = || {
-            let conditions = self.get("gpus")["status"]["conditions"].clone();
-            let reason = conditions.as_array()?.iter().find(|one| one["type"] == "PodScheduled")?["reason"].clone();
-            (reason == "Unschedulable").then_some(())
-        };
+        let pending = || (condition_of(&self.get("gpus"), "PodScheduled")?["reason"] == "Unschedulable").then_some(());
         until("the pod to wait for GPUs", 60, pending);
         self.node.set_gpus(Some(2));
         self.running("gpus");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use http::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::daemon::Daemon;
 use super::place::{ADDRESS, CLAIM, NAME, Place, SERVER, claimed};
@@ -16,6 +16,7 @@ use super::{agents, cgroups, ctr, dns, down, machine};
 use crate::certificates::control_plane;
 use crate::client::Client;
 use crate::components::{Component, Settings, Site, command};
+use crate::object::condition_of;
 use crate::tools;
 use crate::wait::attempt;
 
@@ -185,9 +186,7 @@ impl Starting<'_> {
 /// Whether the node says that it is ready.
 pub(crate) fn is_ready(client: &Client) -> bool {
     let Ok(node) = client.request(Method::GET, &format!("/api/v1/nodes/{NAME}"), None) else { return false };
-    let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    let ready = |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
-    conditions.iter().any(ready)
+    condition_of(&node, "Ready").is_some_and(|ready| ready["status"] == "True")
 }
 
 fn words(command: &Command) -> Vec<String> {

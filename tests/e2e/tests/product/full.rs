@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Write;
 
 use serde_json::{Value, json};
+use stagecoach_cluster::condition_of;
 use stagecoach_e2e::{Job, NAMESPACE, Product};
 
 #[test]
@@ -28,12 +29,7 @@ fn a_full_volume_stops_no_training_and_heals_by_itself() {
     let filler = disk.path().join("filler");
     let mut file = File::create(&filler).unwrap();
 
-    let healthy = |job: &Value| {
-        let conditions = job["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        let of =
-            |kind: &str| conditions.iter().find(|condition| condition["type"] == kind).cloned().unwrap_or_default();
-        of("CheckpointsHealthy")
-    };
+    let healthy = |job: &Value| condition_of(job, "CheckpointsHealthy").unwrap_or_default();
     let told = job.wait("told to be full", |job| {
         // what is pruned meanwhile makes no room either
         while file.write_all(&[0; 64 << 10]).and_then(|()| file.sync_data()).is_ok() {}

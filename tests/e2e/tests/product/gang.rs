@@ -1,6 +1,7 @@
 //! Four stages on three GPUs start when there is a fourth, and not before.
 
 use serde_json::{Value, json};
+use stagecoach_cluster::condition_of;
 use stagecoach_e2e::{Job, Product};
 
 #[test]
@@ -15,9 +16,7 @@ fn a_gang_waits_until_all_of_it_has_a_gpu() {
         json!({"stages": 4, "scheduling": {"gang": "Native"}, "training": {"steps": 20, "device": "Cpu"}, "template": {"spec": {"containers": wish}}}),
     );
     let waiting = job.wait("waiting for GPUs", |job| {
-        let conditions = job["status"]["conditions"].as_array();
-        let scheduled = conditions.and_then(|all| all.iter().find(|condition| condition["type"] == "Scheduled"));
-        scheduled
+        condition_of(job, "Scheduled")
             .is_some_and(|scheduled| scheduled["reason"] == "Unschedulable" || scheduled["reason"] == "SchedulingGated")
     });
     assert_eq!(job.pods().len(), 4, "{:#}", waiting["status"]);

@@ -1,4 +1,4 @@
-//! Manifests that differ in little.
+//! Objects as plain JSON: changed, and looked into.
 
 use serde_json::Value;
 
@@ -15,4 +15,9 @@ pub fn merge(into: &mut Value, changes: Value) {
         }
         (into, changes) => *into = changes,
     }
+}
+
+/// A condition of an object's status.
+pub fn condition_of(object: &Value, kind: &str) -> Option<Value> {
+    object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind).cloned()
 }

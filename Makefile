@@ -53,7 +53,7 @@ soak: build ## one job, killed N times in every phase while its number of stages
 
 bench: build ## what checkpoints cost as ratios to what this machine can do, and what 500 jobs cost the operator; figures in bench/results/
 	target/debug/stagecoach-bench checkpoint $(WORKSPACE) bench/results
-	tests/cluster/tools.sh $(CACHE) kwok >/dev/null
+	tests/cluster/tools.sh $(CACHE) kwok jobset >/dev/null
 	cargo build --release --quiet --package stagecoach-operator
 	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) \
 		target/debug/stagecoach-bench operator $(WORKSPACE) bench/results

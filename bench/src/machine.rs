@@ -75,3 +75,10 @@ pub(crate) fn memory(process: impl std::fmt::Display, field: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
     line.trim().split(' ').next().unwrap().parse().unwrap()
 }
+
+/// Processor seconds of a process so far, user and system.
+pub(crate) fn processor_seconds(process: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+    (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
+}

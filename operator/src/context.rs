@@ -30,17 +30,20 @@ pub(crate) struct Context {
     pub telemetry: Telemetry,
     /// Tells events.
     pub recorder: Recorder,
-    /// By job UID: what was refused last, and how often in a row the API failed.
-    hurdles: Mutex<HashMap<String, Hurdle>>,
+    /// By job UID.
+    memos: Mutex<HashMap<String, Memo>>,
 }
 
-/// What stands in a job's way.
+/// What is known of a job beside what is recorded; whoever starts anew does without.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Hurdle {
+pub(crate) struct Memo {
     /// What was refused last.
     pub refused: Option<Trouble>,
     /// How often in a row the API failed.
     pub failures: u32,
+    /// The attempt of which all pods were seen: one that is missing then has vanished, though the status may not say yet
+    /// that they were all there.
+    pub created: Option<u64>,
 }
 
 impl Context {
@@ -56,13 +59,13 @@ impl Context {
             polls,
             telemetry: Telemetry::default(),
             recorder,
-            hurdles: Mutex::default(),
+            memos: Mutex::default(),
         }
     }
 
-    /// What stands in the way of the job with this UID, to be read and changed.
-    pub(crate) fn hurdle<T>(&self, uid: &str, with: impl FnOnce(&mut Hurdle) -> T) -> T {
-        let mut all = self.hurdles.lock().unwrap_or_else(PoisonError::into_inner);
+    /// What is known of the job with this UID, to be read and changed.
+    pub(crate) fn memo<T>(&self, uid: &str, with: impl FnOnce(&mut Memo) -> T) -> T {
+        let mut all = self.memos.lock().unwrap_or_else(PoisonError::into_inner);
         with(all.entry(uid.to_owned()).or_default())
     }
 
@@ -72,6 +75,6 @@ impl Context {
         self.written.retain(living);
         self.polls.retain(living);
         self.telemetry.retain(living);
-        self.hurdles.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| living(uid));
+        self.memos.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| living(uid));
     }
 }

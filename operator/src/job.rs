@@ -5,7 +5,7 @@ use kube::{Resource, ResourceExt};
 use serde_json::Value;
 use stagecoach_api::job::Phase;
 use stagecoach_api::{PipelineJob, PipelineJobSpec, PipelineJobStatus};
-use stagecoach_lifecycle::{Desired, State};
+use stagecoach_lifecycle::{Desired, Doing, State};
 
 use crate::build::{self, Owner};
 
@@ -102,6 +102,14 @@ pub(crate) fn read(object: &DynamicObject) -> Result<Job, Unusable> {
 }
 
 impl Job {
+    /// All pods of an attempt were seen, which may not be recorded yet.
+    pub(crate) fn note_created(&mut self, attempt: u64) {
+        match &mut self.state.doing {
+            Doing::Running { created, .. } if self.state.attempt.number == attempt => *created = true,
+            _ => {}
+        }
+    }
+
     /// What the user wants.
     pub(crate) fn desired(&self) -> Desired {
         let spec = &self.job.spec;

@@ -8,13 +8,13 @@ use kube::runtime::controller;
 use kube::{Resource, ResourceExt};
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::Phase;
-use stagecoach_lifecycle::{Action, Decision, Time, decide};
+use stagecoach_lifecycle::{Action, Decision, Doing, Time, decide};
 
 use crate::apply::{ApplyError, Kinds, Means, apply};
 use crate::context::Context;
 use crate::job::{self, Job};
 use crate::observe::{Look, now};
-use crate::report::{self, Facts};
+use crate::report::{self, Facts, Telling};
 use crate::tell::{log_tail, publish, refuse, write};
 
 /// A look at a job that nothing happens to.
@@ -65,7 +65,7 @@ pub(crate) async fn reconcile(
     let result = tokio::time::timeout(PATIENCE, step(&object, &context)).await.unwrap_or(Err(ReconcileError::Late));
     context.telemetry.reconciled(started.elapsed(), result.as_ref().err().map(reason));
     if result.is_ok() {
-        context.hurdle(&object.uid().unwrap_or_default(), |hurdle| hurdle.failures = 0);
+        context.memo(&object.uid().unwrap_or_default(), |memo| memo.failures = 0);
     }
     result
 }
@@ -89,9 +89,9 @@ pub(crate) fn error_policy(
     if reason(error) == "Conflict" {
         return controller::Action::requeue(CONFLICT);
     }
-    let failures = context.hurdle(&object.uid().unwrap_or_default(), |hurdle| {
-        hurdle.failures = hurdle.failures.saturating_add(1);
-        hurdle.failures
+    let failures = context.memo(&object.uid().unwrap_or_default(), |memo| {
+        memo.failures = memo.failures.saturating_add(1);
+        memo.failures
     });
     let wait = Duration::from_millis(250).saturating_mul(1 << failures.min(5));
     tracing::warn!(job = object.name_any(), namespace = object.namespace(), ?wait, "reconcile failed: {error}");
@@ -104,23 +104,36 @@ async fn step(object: &DynamicObject, context: &Context) -> Result<controller::A
         return Ok(idle);
     }
     let kinds = Kinds::new(&context.client, &object.namespace().unwrap_or_default());
-    let job = match job::read(object) {
+    let mut job = match job::read(object) {
         Ok(job) => job,
         Err(unusable) => {
             refuse(object, &kinds, context, &unusable).await?;
             return Ok(idle);
         }
     };
+    let uid = &job.owner.uid.clone();
+    let memo = context.memo(uid, |memo| memo.clone());
+    if let Some(attempt) = memo.created {
+        job.note_created(attempt);
+    }
     let (look, decision, present) = observe(&job, &kinds, context).await?;
-    let uid = &job.owner.uid;
-    let refused = context.hurdle(uid, |hurdle| hurdle.refused.clone());
+    if let Doing::Running { created: true, .. } = decision.state.doing {
+        context.memo(uid, |memo| memo.created = Some(decision.state.attempt.number));
+    }
     let log_tail = match report::new_failure(&job, &decision) {
         Some(failure) => log_tail(&kinds, &look, failure).await,
         None => None,
     };
-    let facts =
-        Facts { job: &job, look: &look, decision: &decision, refused: refused.as_ref(), log_tail, now: present };
-    let status = report::status(&facts);
+    let facts = Facts {
+        job: &job,
+        look: &look,
+        decision: &decision,
+        refused: memo.refused.as_ref(),
+        log_tail,
+        told: context.written.age(uid),
+        now: present,
+    };
+    let Telling { status, more_after } = report::status(&facts);
     let wrote = status != job.status;
     if wrote {
         write(object, &kinds, context, &status).await?;
@@ -148,7 +161,7 @@ async fn step(object: &DynamicObject, context: &Context) -> Result<controller::A
         Err(ApplyError::Refused(trouble)) => Some(trouble),
         Err(ApplyError::Api(error)) => return Err(error.into()),
     };
-    let new = context.hurdle(uid, |hurdle| std::mem::replace(&mut hurdle.refused, trouble.clone())) != trouble;
+    let new = context.memo(uid, |memo| std::mem::replace(&mut memo.refused, trouble.clone())) != trouble;
     if trouble.is_some() {
         // at once if it is news, to tell it
         return Ok(controller::Action::requeue(if new { CONFLICT } else { REFUSED }));
@@ -160,7 +173,8 @@ async fn step(object: &DynamicObject, context: &Context) -> Result<controller::A
         }
         return Ok(controller::Action::requeue(left));
     }
-    Ok(controller::Action::requeue(next(&decision, &look, context, present)))
+    let next = next(&decision, &look, context, present);
+    Ok(controller::Action::requeue(more_after.map_or(next, |more| more.min(next))))
 }
 
 /// Looks and decides. What is remembered may lag behind: it suffices as long as nothing follows from it.

@@ -4,6 +4,7 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use kube::ResourceExt;
 use kube::api::DynamicObject;
@@ -17,6 +18,7 @@ pub(crate) struct Written(Mutex<HashMap<String, Write>>);
 #[derive(Debug)]
 struct Write {
     version: u64,
+    at: Instant,
     /// The job, until the watch has brought it back.
     job: Option<Arc<DynamicObject>>,
 }
@@ -26,13 +28,18 @@ impl Written {
     pub(crate) fn note(&self, mut job: DynamicObject) {
         job.metadata.managed_fields = None;
         let (uid, version) = (job.uid().unwrap_or_default(), number(&job));
-        self.lock().insert(uid, Write { version, job: Some(Arc::new(job)) });
+        self.lock().insert(uid, Write { version, at: Instant::now(), job: Some(Arc::new(job)) });
     }
 
     /// The newer of what the watch knows and what was written.
     pub(crate) fn newest(&self, watched: Arc<DynamicObject>) -> Arc<DynamicObject> {
         let written = self.lock().get(&watched.uid().unwrap_or_default()).and_then(|write| write.job.clone());
         written.filter(|written| number(written) > number(&watched)).unwrap_or(watched)
+    }
+
+    /// How long ago this job was written.
+    pub(crate) fn age(&self, uid: &str) -> Option<Duration> {
+        self.lock().get(uid).map(|write| write.at.elapsed())
     }
 
     /// Whether what the watch brings is what was written, or even older; what is newer is somebody else's.
@@ -47,7 +54,7 @@ impl Written {
                 true
             }
             Ordering::Greater => {
-                all.remove(&uid);
+                write.job = None;
                 false
             }
         }

@@ -23,6 +23,7 @@ package_of() {
         etcd) echo go.etcd.io/etcd/server/v3 ;;
         helm) echo helm.sh/helm/v4/cmd/helm ;;
         kwok) echo sigs.k8s.io/kwok/cmd/kwok ;;
+        jobset) echo sigs.k8s.io/jobset ;;
         coredns) echo github.com/coredns/coredns ;;
         containerd* | ctr) echo "github.com/containerd/containerd/v2/cmd/$1" ;;
         *) echo "k8s.io/kubernetes/cmd/$1" ;;
@@ -55,6 +56,9 @@ for tool in "$@"; do
         mkdir -p "$cache/$built"
         (cd "$module" && CGO_ENABLED=0 nice go build -p 2 -trimpath -ldflags="$flags" \
             -o "$cache/$built/.building-$tool" "$(package_of "$tool")")
+        # its CRD comes with its source
+        [ "$tool" != jobset ] || install -m 644 "$(cd "$module" && go list -m -f '{{.Dir}}' sigs.k8s.io/jobset)"/config/components/crd/bases/*.yaml \
+            "$cache/$built/jobset.crd.yaml"
         mv "$cache/$built/.building-$tool" "$cache/$built/$tool"
     fi
     [ -e "$folder/$tool" ] || ln -sfn "../$built/$tool" "$folder/$tool"

@@ -10,6 +10,15 @@ use crate::observe::Trouble;
 /// The reason for which checkpoints are not healthy.
 pub(super) const SAVING_FAILS: &str = "SavingFails";
 
+/// What `Scheduled` says of an attempt that comes up as it should.
+const USUAL: [&str; 3] = ["Creating", "Waiting", "AllScheduled"];
+
+/// Whether a condition tells no more than that pods come one after the other.
+pub(super) fn is_usual(condition: &Condition) -> bool {
+    condition.kind == "Scheduled" && USUAL.contains(&condition.reason.as_str())
+        || condition.kind == "Running" && condition.status == "False"
+}
+
 /// Whether it is so, why in one word, and a sentence.
 type Told = (&'static str, String, String);
 

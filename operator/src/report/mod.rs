@@ -2,6 +2,9 @@
 
 mod conditions;
 mod events;
+mod pace;
+
+use std::time::Duration;
 
 use jiff::Timestamp;
 use stagecoach_api::PipelineJobStatus;
@@ -10,13 +13,11 @@ use stagecoach_lifecycle::{Decision, Doing, Failure, MemberState, State, Time};
 
 pub(crate) use conditions::refused;
 pub(crate) use events::{events, reference};
+pub(crate) use pace::Telling;
 
 use crate::build;
 use crate::job::Job;
 use crate::observe::{Look, Polled, Trouble};
-
-/// Seconds between two writes that tell nothing but progress.
-const PROGRESS_EVERY: u64 = 15;
 
 /// What the status is made from.
 pub(crate) struct Facts<'a> {
@@ -30,12 +31,14 @@ pub(crate) struct Facts<'a> {
     pub refused: Option<&'a Trouble>,
     /// The end of the log of the stage that failed last, if that is new.
     pub log_tail: Option<String>,
+    /// How long ago this operator wrote the job's status, if it has.
+    pub told: Option<Duration>,
     /// The present.
     pub now: Time,
 }
 
-/// The status after a decision; equal to the old one if there is nothing to tell.
-pub(crate) fn status(facts: &Facts) -> PipelineJobStatus {
+/// The status after a decision, as far as it is to be told now.
+pub(crate) fn status(facts: &Facts) -> Telling {
     let Facts { job, look, decision, now, .. } = facts;
     let (old, state) = (&job.status, &decision.state);
     let attempt = state.attempt.number;
@@ -68,25 +71,7 @@ pub(crate) fn status(facts: &Facts) -> PipelineJobStatus {
         new.checkpoint = Some(CheckpointStatus { step, ..CheckpointStatus::default() });
     }
     new.conditions = conditions::conditions(facts, &new);
-    settle(new, old, *now)
-}
-
-/// Keeps the old progress if it is all that changed and was told just now.
-fn settle(new: PipelineJobStatus, old: &PipelineJobStatus, now: Time) -> PipelineJobStatus {
-    let told = old.progress.as_ref().and_then(|progress| progress.updated_at.as_deref());
-    let told = told.and_then(|at| at.parse::<Timestamp>().ok()).map(|at| at.as_millisecond().unsigned_abs());
-    let recent = told.is_some_and(|told| now < Time(told).plus_seconds(PROGRESS_EVERY));
-    let quiet = PipelineJobStatus { progress: old.progress.clone(), record: old.record.clone(), ..new.clone() };
-    if recent && quiet == *old && only_progress(&new, old) { old.clone() } else { new }
-}
-
-/// Whether two records differ in how far training is and nothing else.
-fn only_progress(new: &PipelineJobStatus, old: &PipelineJobStatus) -> bool {
-    let state = |status: &PipelineJobStatus| -> Option<State> {
-        let state: State = serde_json::from_value(status.record.clone()?).ok()?;
-        Some(State { best_step: None, failures: 0, ..state })
-    };
-    state(new) == state(old)
+    pace::pace(new, old, facts.told, *now)
 }
 
 fn attempt_status(facts: &Facts) -> Option<AttemptStatus> {

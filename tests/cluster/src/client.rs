@@ -3,8 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use futures::StreamExt;
 use http::Method;
+use kube::api::WatchEvent;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
@@ -134,6 +137,24 @@ impl Client {
             Err(refusal) if refusal.code == 404 => {}
             Err(refusal) => panic!("DELETE {path}: {refusal}"),
         }
+    }
+
+    /// Follows the collection at `path` in the background for as long as the client lives: `seen` gets each object that is
+    /// there, that comes or that changes. If the API server ends the watch, nothing comes any more.
+    pub fn watch<T>(&self, path: &str, mut seen: impl FnMut(T) + Send + 'static)
+    where
+        T: DeserializeOwned + Clone + Send + 'static,
+    {
+        let (client, uri) = (self.client.clone(), format!("{path}?watch=1"));
+        self.runtime.spawn(async move {
+            let request = http::Request::get(uri).body(Vec::new()).unwrap();
+            let mut events = std::pin::pin!(client.request_events::<T>(request).await.unwrap());
+            while let Some(event) = events.next().await {
+                if let Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) = event {
+                    seen(object);
+                }
+            }
+        });
     }
 
     fn send(&self, method: Method, path: &str, kind: &str, body: Option<&Value>) -> Result<Value, Refusal> {

@@ -129,6 +129,8 @@ fn transitions(client: &Client) -> Vec<String> {
         }
         let mut changed = client.get(&path).unwrap();
         transition.set.iter().for_each(|(path, value)| rows::put(&mut changed, path, Some(value.clone())));
+        // rules that spare status writes aren't got round by a status that comes with the spec
+        changed["status"] = json!({"phase": "Failed"});
         let answer = client.replace(&path, &changed);
         let wrong = judge(&format!("{:?}", transition.set), transition.refused.as_ref(), &answer);
         // a status can be written whatever became of the change

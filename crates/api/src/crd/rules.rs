@@ -14,15 +14,18 @@ struct Rule {
     field: Cow<'static, str>,
     rule: Cow<'static, str>,
     message: Cow<'static, str>,
+    /// Whether the message is itself CEL.
+    is_expression: bool,
 }
 
 /// Puts every rule into the schema.
 pub(super) fn insert(schema: &mut Value) {
-    for Rule { at, field, rule, message } in all() {
+    for Rule { at, field, rule, message, is_expression } in all() {
         let pointer: String =
             at.split('.').filter(|name| !name.is_empty()).map(|name| format!("/properties/{name}")).collect();
         let Some(Value::Object(place)) = schema.pointer_mut(&pointer) else { continue };
-        let mut validation = json!({"rule": rule, "message": message});
+        let kind = if is_expression { "messageExpression" } else { "message" };
+        let mut validation = json!({"rule": rule, kind: message});
         if !field.is_empty() {
             validation["fieldPath"] = field.as_ref().into();
         }
@@ -38,8 +41,9 @@ fn all() -> Vec<Rule> {
         field: field.into(),
         rule: rule.into(),
         message: message.into(),
+        is_expression: false,
     });
-    fixed.chain(unchanged()).collect()
+    fixed.chain([unchanged()]).collect()
 }
 
 /// Where, the field, the rule, its sentence.
@@ -54,7 +58,7 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "",
         ".metadata.name",
         // A hostname has 63 characters; 8 are two dashes and an attempt of six digits.
-        "size(self.metadata.name) <= (self.spec.stages <= 10 ? 54 : self.spec.stages <= 100 ? 53 : 52)",
+        "size(self.metadata.name) <= 52 || size(self.metadata.name) <= (self.spec.stages <= 10 ? 54 : self.spec.stages <= 100 ? 53 : 52)",
         "is too long: pods are called <name>-<stage>-<attempt> and a hostname has at most 63 characters, so at most 54 fit with up to 10 stages, 53 with up to 100, 52 with more",
     ),
     (
@@ -187,29 +191,42 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-/// What decides the numbers stays as it is once an attempt exists: a checkpoint is only resumed with the same identity.
-/// A job that was suspended from the start has no attempt.
-fn unchanged() -> impl Iterator<Item = Rule> {
+/// What decides the numbers: it stays as it is once an attempt exists, since a checkpoint is only resumed with the same
+/// identity. A job that was suspended from the start has no attempt.
+const FIXED_ONCE_BEGUN: [&[&str]; 10] = [
+    &["model"],
+    &["data"],
+    &["training", "globalBatchSize"],
+    &["training", "microbatches"],
+    &["training", "seed"],
+    &["training", "precision"],
+    &["training", "gradientClipNorm"],
+    &["training", "optimizer"],
+    &["training", "learningRate"],
+    &["checkpoint", "initFrom"],
+];
+
+/// One rule for all of them: a rule at the root runs on every write of the status, and what it reads of a large schema is
+/// most of what such a write costs the API server. A write that changes the status changes nothing else, so that the rule
+/// ends there.
+fn unchanged() -> Rule {
+    const STATUS: &str = "has(self.status) && has(oldSelf.status) && self.status != oldSelf.status";
     const BEGAN: &str = "has(oldSelf.status) && has(oldSelf.status.attempt) && has(oldSelf.status.attempt.number) && oldSelf.status.attempt.number > 0";
-    const FIELDS: [&[&str]; 10] = [
-        &["model"],
-        &["data"],
-        &["training", "globalBatchSize"],
-        &["training", "microbatches"],
-        &["training", "seed"],
-        &["training", "precision"],
-        &["training", "gradientClipNorm"],
-        &["training", "optimizer"],
-        &["training", "learningRate"],
-        &["checkpoint", "initFrom"],
-    ];
-    FIELDS.into_iter().map(|path| Rule {
+    let same_all: Vec<String> = FIXED_ONCE_BEGUN.iter().map(|path| same(path)).collect();
+    let (last, others) = FIXED_ONCE_BEGUN.split_last().unwrap_or((&FIXED_ONCE_BEGUN[0], &[]));
+    let name = |path: &[&str]| format!("'spec.{}'", path.join("."));
+    let first_changed =
+        others.iter().rfold(name(last), |otherwise, path| format!("!({}) ? {} : {otherwise}", same(path), name(path)));
+    Rule {
         at: "",
-        field: format!(".spec.{}", path.join(".")).into(),
-        rule: format!("!({BEGAN}) || {}", same(path)).into(),
-        message: "can't be changed once training began, since it decides the numbers: make a new job (its checkpoint.initFrom can take this one's weights along)".into(),
-    })
+        field: ".spec".into(),
+        rule: format!("{STATUS} || !({BEGAN}) || {}", same_all.join(" && ")).into(),
+        message: format!("({first_changed}) + \" {KEPT}\"").into(),
+        is_expression: true,
+    }
 }
+
+const KEPT: &str = "can't be changed once training began, since it decides the numbers: make a new job (its checkpoint.initFrom can take this one's weights along)";
 
 /// That a field of the spec, which may be absent, is what it was. CEL's optional values would be shorter, but the API
 /// server can't reckon what comparing them costs.

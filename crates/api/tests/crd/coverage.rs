@@ -36,10 +36,19 @@ fn rules() -> Vec<Rule> {
         for rule in schema.get("x-kubernetes-validations").and_then(|rules| rules.as_array()).into_iter().flatten() {
             let text = |key: &str| rule[key].as_str().unwrap_or_default().to_owned();
             let field = format!("{path}{}", text("fieldPath")).trim_start_matches('.').to_owned();
-            rules.push(Rule { field, message: text("message"), is_transition: text("rule").contains("oldSelf") });
+            for message in messages(&text("message"), &text("messageExpression")) {
+                rules.push(Rule { field: field.clone(), message, is_transition: text("rule").contains("oldSelf") });
+            }
         }
     });
     rules
+}
+
+/// The sentences that a rule may give: an expression chooses one of its 'names' and adds "the rest".
+fn messages(message: &str, expression: &str) -> Vec<String> {
+    let Some((names, rest)) = expression.split_once('"') else { return vec![message.to_owned()] };
+    let names = names.split('\'').skip(1).step_by(2);
+    names.map(|name| format!("{name}{}", rest.trim_end_matches('"'))).collect()
 }
 
 /// Whether words such as `spec.data: Invalid value: … is missing` are those of the rule.

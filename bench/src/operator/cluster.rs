@@ -1,0 +1,139 @@
+//! A cluster with one operator: a real API server, scheduler and controllers, and kwok, which plays nodes and pods.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Instant;
+
+use serde_json::json;
+use stagecoach_cluster::{Component, ControlPlane, Process, Settings, tool};
+
+use super::pods::{PODS, Pods};
+use super::system::{STAGES, System};
+use crate::machine::{memory, processor_seconds};
+
+const NODES: usize = 30;
+
+/// A cluster with one operator.
+pub(super) struct Cluster {
+    // dropped in this order
+    operator: Process,
+    _nodes: Process,
+    pub(super) plane: ControlPlane,
+    pub(super) pods: Pods,
+    pub(super) system: System,
+}
+
+impl Cluster {
+    pub(super) fn start(system: System) -> Cluster {
+        let plane = ControlPlane::start_with(Settings { flags: lifted() });
+        let pods = Pods::follow(plane.client(), system.labels);
+        Cluster { operator: (system.start)(&plane), _nodes: nodes(&plane), plane, pods, system }
+    }
+
+    pub(super) fn create(&self, name: &str) {
+        let created = self.plane.client().create(self.system.jobs, &(self.system.job)(name));
+        created.unwrap_or_else(|refusal| panic!("{refusal}"));
+    }
+
+    /// Seconds from the creation of a job until its pods exist.
+    pub(super) fn started(&self, name: &str) -> f64 {
+        let started = Instant::now();
+        self.create(name);
+        self.pods.wait(name, self.system.first_attempt, STAGES);
+        started.elapsed().as_secs_f64()
+    }
+
+    /// Seconds from the failure of a pod of each job's attempt until all pods of their next attempts exist.
+    pub(super) fn restarted(&self, names: &[String], attempt: u64) -> f64 {
+        let pods: Vec<String> = names.iter().map(|name| self.pods.second(name, attempt)).collect();
+        let started = Instant::now();
+        pods.iter().for_each(|pod| self.fail(pod));
+        names.iter().for_each(|name| self.pods.wait(name, attempt + 1, STAGES));
+        started.elapsed().as_secs_f64()
+    }
+
+    /// Writes what a kubelet writes when a container ended with code 1.
+    fn fail(&self, pod: &str) {
+        let now = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap_or_default().to_string();
+        let ended = json!({"exitCode": 1, "reason": "Error", "startedAt": now, "finishedAt": now});
+        let container = json!({"name": "trainer", "image": "none", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"terminated": ended}});
+        let status = json!({"status": {"phase": "Failed", "containerStatuses": [container]}});
+        let path = format!("{PODS}/{pod}/status");
+        self.plane.client().patch(&path, &status).unwrap_or_else(|refusal| panic!("{pod}: {refusal}"));
+    }
+
+    /// Requests that changed something, by verb and resource, since the API server started.
+    pub(super) fn writes(&self) -> BTreeMap<String, f64> {
+        let output = self.plane.kubectl(&["get", "--raw", "/metrics"]);
+        let mut all = BTreeMap::new();
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            let Some((labels, value)) = line.strip_prefix("apiserver_request_total{").and_then(|l| l.split_once("} "))
+            else {
+                continue;
+            };
+            let label = |name: &str| {
+                let from = labels.find(&format!("{name}=\""))? + name.len() + 2;
+                labels[from..].split_once('"').map(|(value, _)| value.to_owned())
+            };
+            let [verb, resource, sub] = ["verb", "resource", "subresource"].map(|name| label(name).unwrap_or_default());
+            // what nodes and components say of themselves is nobody's job
+            let own = ["leases", "nodes", "ipaddresses"].contains(&resource.as_str());
+            if ["POST", "PUT", "PATCH", "APPLY", "DELETE"].contains(&verb.as_str()) && !own {
+                let slash = if sub.is_empty() { "" } else { "/" };
+                *all.entry(format!("{verb} {resource}{slash}{sub}")).or_default() += value.parse().unwrap_or(0.0);
+            }
+        }
+        all
+    }
+
+    /// Processor seconds of the operator so far.
+    pub(super) fn cpu(&self) -> f64 {
+        processor_seconds(self.operator.id())
+    }
+
+    /// Processor seconds of the control plane so far: etcd, API server, scheduler and controllers.
+    pub(super) fn plane_cpu(&self) -> f64 {
+        self.plane.process_ids().into_iter().map(processor_seconds).sum()
+    }
+
+    /// Kibibytes of the operator's memory.
+    pub(super) fn memory(&self, field: &str) -> u64 {
+        memory(self.operator.id(), field)
+    }
+}
+
+/// Nodes with room for all pods, and kwok, which runs them.
+fn nodes(plane: &ControlPlane) -> Process {
+    let room = json!({"cpu": "1000", "memory": "1000Gi", "pods": "1000"});
+    for n in 0..NODES {
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("node-{n}")},
+            "status": {"allocatable": room, "capacity": room}});
+        plane.client().create("/api/v1/nodes", &node).unwrap_or_else(|refusal| panic!("node-{n}: {refusal}"));
+    }
+    let stages = plane.folder().join("kwok.yaml");
+    std::fs::write(&stages, include_str!("kwok.yaml")).unwrap();
+    let mut command = Command::new(tool("kwok"));
+    command.arg("--config").arg(stages);
+    command.arg("--kubeconfig").arg(plane.kubeconfig());
+    command.args([
+        "--manage-all-nodes",
+        "--cidr=127.64.0.0/16",
+        "--node-ip=127.0.0.1",
+        "--node-lease-duration-seconds=40",
+    ]);
+    Process::start(command, &plane.folder().join("kwok.log")).unwrap()
+}
+
+/// No rate limits in the control plane.
+fn lifted() -> Vec<(Component, String)> {
+    let rates = ["--kube-api-qps=5000", "--kube-api-burst=10000"];
+    let mut flags: Vec<(Component, String)> = vec![
+        (Component::ApiServer, "--max-requests-inflight=4000".into()),
+        (Component::ApiServer, "--max-mutating-requests-inflight=2000".into()),
+    ];
+    for component in [Component::ControllerManager, Component::Scheduler] {
+        flags.extend(rates.map(|flag| (component, flag.to_owned())));
+    }
+    flags
+}

@@ -1,0 +1,108 @@
+//! JobSet, on top of the Job controller: the same four pods, with a stable hostname each and one group restart.
+
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+
+use k8s_openapi::ByteString;
+use serde_json::{Value, json};
+use stagecoach_cluster::{ControlPlane, Process, tool, until};
+
+use super::system::{Labels, STAGES, System, wait_served};
+
+pub(super) const JOBSET: System = System {
+    name: "JobSet 0.12",
+    start,
+    jobs: "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets",
+    job,
+    labels: Labels { job: "jobset.sigs.k8s.io/jobset-name", attempt: "jobset.sigs.k8s.io/restart-attempt" },
+    first_attempt: 0,
+};
+
+fn start(plane: &ControlPlane) -> Process {
+    let program = tool("jobset");
+    let crd = program.canonicalize().unwrap().with_file_name("jobset.crd.yaml");
+    // too large for what `kubectl apply` would keep of it
+    let created = plane.kubectl(&["create", "-f", &crd.display().to_string()]);
+    assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
+    wait_served(plane, &JOBSET);
+    let folder = plane.folder();
+    // the API server's own certificate is one for 127.0.0.1
+    let certificates = folder.join("webhook");
+    std::fs::create_dir(&certificates).unwrap();
+    for (from, to) in [("apiserver.crt", "tls.crt"), ("apiserver.key", "tls.key")] {
+        std::fs::copy(folder.join(from), certificates.join(to)).unwrap();
+    }
+    let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+    let configuration = json!({
+        "apiVersion": "config.jobset.x-k8s.io/v1alpha1", "kind": "Configuration",
+        "internalCertManagement": {"enable": false},
+        "webhook": {"host": "127.0.0.1", "port": port, "certDir": certificates},
+        "leaderElection": {"leaderElect": false},
+        "clientConnection": {"qps": 5000, "burst": 10000},
+        "metrics": {"bindAddress": "0"},
+        "health": {"healthProbeBindAddress": "0"},
+    });
+    let file = folder.join("jobset.yaml");
+    std::fs::write(&file, configuration.to_string()).unwrap();
+    let mut command = Command::new(program);
+    command.arg("--kubeconfig").arg(plane.kubeconfig()).arg("--config").arg(file).arg("--zap-log-level=error");
+    let process = Process::start(command, &folder.join("jobset.log")).unwrap();
+    until("JobSet's webhooks", 60, || TcpStream::connect(("127.0.0.1", port)).ok().map(drop));
+    register(plane, port);
+    process
+}
+
+/// Its defaults and checks of JobSets and of their pods, as its own manifests have them.
+fn register(plane: &ControlPlane, port: u16) {
+    let authority = ByteString(std::fs::read(plane.folder().join("ca.crt")).unwrap());
+    let hook = |name: &str, path: &str, operations: &[&str], group: &str, version: &str, resource: &str| {
+        let mut hook = json!({
+            "name": name, "sideEffects": "None", "admissionReviewVersions": ["v1"], "failurePolicy": "Fail",
+            "clientConfig": {"url": format!("https://127.0.0.1:{port}{path}"), "caBundle": authority},
+            "rules": [{"apiGroups": [group], "apiVersions": [version], "operations": operations, "resources": [resource]}],
+        });
+        if resource == "pods" {
+            hook["objectSelector"] = json!({"matchExpressions": [{"key": JOBSET.labels.job, "operator": "Exists"}]});
+        }
+        hook
+    };
+    let both = |verb: &str, on_jobs: &[&str]| {
+        let path = |what: &str| format!("/{verb}-{what}");
+        json!([
+            hook(
+                &format!("{verb}.jobset.test"),
+                &path("jobset-x-k8s-io-v1alpha2-jobset"),
+                on_jobs,
+                "jobset.x-k8s.io",
+                "v1alpha2",
+                "jobsets"
+            ),
+            hook(&format!("{verb}.pod.test"), &path("-v1-pod"), &["CREATE"], "", "v1", "pods"),
+        ])
+    };
+    let api = "/apis/admissionregistration.k8s.io/v1";
+    for (kind, collection, hooks) in [
+        ("MutatingWebhookConfiguration", "mutatingwebhookconfigurations", both("mutate", &["CREATE"])),
+        ("ValidatingWebhookConfiguration", "validatingwebhookconfigurations", both("validate", &["CREATE", "UPDATE"])),
+    ] {
+        let object = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind,
+            "metadata": {"name": "jobset"}, "webhooks": hooks});
+        plane
+            .client()
+            .create(&format!("{api}/{collection}"), &object)
+            .unwrap_or_else(|refusal| panic!("{kind}: {refusal}"));
+    }
+}
+
+fn job(name: &str) -> Value {
+    let pod = json!({"restartPolicy": "Never", "containers": [{"name": "trainer", "image": "none"}]});
+    let group = json!({"parallelism": STAGES, "completions": STAGES, "completionMode": "Indexed", "backoffLimit": 0,
+        "template": {"spec": pod}});
+    json!({
+        "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": name},
+        "spec": {
+            "failurePolicy": {"maxRestarts": 5},
+            "replicatedJobs": [{"name": "stages", "replicas": 1, "template": {"spec": group}}],
+        },
+    })
+}

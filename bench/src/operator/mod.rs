@@ -1,0 +1,130 @@
+//! What an operator takes for 500 jobs of 4 pods: ours, and JobSet with the Job controller, in one run on one machine.
+
+mod cluster;
+mod jobset;
+mod pods;
+mod system;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use self::cluster::Cluster;
+use self::jobset::JOBSET;
+use self::system::{STAGECOACH, STAGECOACH_GANG, STAGES, System};
+use crate::machine::describe;
+use crate::stats::{line, median, percentile};
+
+const JOBS: usize = 500;
+/// Jobs that are started and restarted alone, one after the other.
+const SINGLES: usize = 20;
+/// Jobs of which a pod fails at the same time.
+const AT_ONCE: usize = 50;
+/// Until nothing is written any more.
+const SETTLE: Duration = Duration::from_secs(3);
+
+pub(crate) fn measure() -> Value {
+    json!({
+        "machine": describe(),
+        "stagecoach": all(STAGECOACH),
+        "jobSet": all(JOBSET),
+        "stagecoachGang": singles(&Cluster::start(STAGECOACH_GANG)),
+    })
+}
+
+/// Everything, on a fresh cluster.
+fn all(system: System) -> Value {
+    let cluster = Cluster::start(system);
+    let mut report = singles(&cluster);
+    let many = many(&cluster);
+    for (key, value) in many.as_object().into_iter().flatten() {
+        report[key] = value.clone();
+    }
+    report
+}
+
+/// Jobs one by one, on an idle cluster.
+fn singles(cluster: &Cluster) -> Value {
+    println!("{}: jobs of {STAGES} pods, one by one", cluster.system.name);
+    let first = cluster.system.first_attempt;
+    let names: Vec<String> = (0..SINGLES).map(|n| format!("single-{n}")).collect();
+    let each = |what: &str, one: &dyn Fn(&String) -> f64, attempt: u64| {
+        std::thread::sleep(SETTLE);
+        let before = cluster.writes();
+        let seconds: Vec<f64> = names
+            .iter()
+            .map(|name| {
+                let seconds = one(name);
+                cluster.pods.wait_ready(name, attempt, STAGES);
+                std::thread::sleep(SETTLE / 10);
+                seconds
+            })
+            .collect();
+        std::thread::sleep(SETTLE);
+        let writes = per_job(&before, &cluster.writes());
+        let beside = format!(
+            "p99 {:.0} ms; {:.0} writes by all",
+            percentile(&seconds, 0.99) * 1e3,
+            writes.values().sum::<f64>()
+        );
+        line(what, format!("{:.0} ms", median(&seconds) * 1e3), &beside);
+        writes.iter().for_each(|(request, count)| line(&format!("  {request}"), format!("{count:.1}"), ""));
+        (seconds, writes)
+    };
+    let start = each("created -> 4 pods exist", &|name| cluster.started(name), first);
+    let restart = each("a pod fails -> 4 new pods exist", &|name| cluster.restarted(&[name.clone()], first), first + 1);
+    json!({"startSeconds": start.0, "writesPerStart": start.1, "restartSeconds": restart.0, "writesPerRestart": restart.1})
+}
+
+/// All jobs at once, then many failures at once, then nothing.
+fn many(cluster: &Cluster) -> Value {
+    let first = cluster.system.first_attempt;
+    let names: Vec<String> = (0..JOBS).map(|n| format!("job-{n}")).collect();
+    let (cpu, plane_cpu, started) = (cluster.cpu(), cluster.plane_cpu(), Instant::now());
+    names.iter().for_each(|name| cluster.create(name));
+    let applied = started.elapsed().as_secs_f64();
+    names.iter().for_each(|name| cluster.pods.wait(name, first, STAGES));
+    let all = started.elapsed().as_secs_f64();
+    names.iter().for_each(|name| cluster.pods.wait_ready(name, first, STAGES));
+    let ready = started.elapsed().as_secs_f64();
+    std::thread::sleep(SETTLE);
+    let (cpu, plane_cpu) = (cluster.cpu() - cpu, cluster.plane_cpu() - plane_cpu);
+    let pods = JOBS * STAGES;
+    let beside = format!("{applied:.1} s of it the client's own {JOBS} requests; all ready after {ready:.1} s");
+    line(&format!("all {pods} pods exist"), format!("{all:.1} s"), &beside);
+    line("the operator's CPU for it", format!("{cpu:.1} s"), &format!("{plane_cpu:.0} s the control plane's"));
+    let at_once = cluster.restarted(&names[..AT_ONCE], first);
+    line(&format!("{AT_ONCE} failures at once"), format!("{at_once:.1} s"), "");
+    let peak = cluster.memory("VmHWM:");
+    std::thread::sleep(Duration::from_secs(20));
+    let (idle_from, since) = (cluster.cpu(), Instant::now());
+    std::thread::sleep(Duration::from_secs(20));
+    let idle = (cluster.cpu() - idle_from) / since.elapsed().as_secs_f64();
+    let rest = cluster.memory("VmRSS:");
+    line(
+        "memory at the peak",
+        format!("{:.0} MiB", peak as f64 / 1024.0),
+        &format!("{:.0} MiB and {:.1} % of a core at rest", rest as f64 / 1024.0, idle * 100.0),
+    );
+    json!({
+        "applySeconds": applied,
+        "allPodsSeconds": all,
+        "allReadySeconds": ready,
+        "cpuSeconds": cpu,
+        "controlPlaneCpuSeconds": plane_cpu,
+        "restart50Seconds": at_once,
+        "peakKiB": peak,
+        "idleKiB": rest,
+        "idleCores": idle,
+    })
+}
+
+/// What was written once more for each of the single jobs.
+fn per_job(from: &BTreeMap<String, f64>, to: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
+    let more = |(request, count): (&String, &f64)| {
+        let count = (count - from.get(request).unwrap_or(&0.0)) / SINGLES as f64;
+        (count >= 0.1).then(|| (request.clone(), count))
+    };
+    to.iter().filter_map(more).collect()
+}

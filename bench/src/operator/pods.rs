@@ -1,0 +1,102 @@
+//! What becomes of pods, followed by one watch: asking for them again and again would be most of what is measured.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use stagecoach_cluster::Client;
+
+use super::system::Labels;
+
+/// The collection.
+pub(super) const PODS: &str = "/api/v1/namespaces/default/pods";
+/// The longest that pods may take.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What is read of a pod.
+#[derive(Clone, Debug, Deserialize)]
+struct Pod {
+    metadata: Metadata,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Metadata {
+    name: String,
+    #[serde(default)]
+    labels: HashMap<String, String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Status {
+    #[serde(default)]
+    conditions: Vec<Condition>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Condition {
+    r#type: String,
+    status: String,
+}
+
+impl Pod {
+    fn is_ready(&self) -> bool {
+        self.status.conditions.iter().any(|condition| condition.r#type == "Ready" && condition.status == "True")
+    }
+}
+
+/// A job's pods of one attempt.
+type Attempt = (String, u64);
+/// By name, whether each was ever ready.
+type Seen = HashMap<Attempt, BTreeMap<String, bool>>;
+
+/// All pods that came.
+pub(super) struct Pods(Arc<(Mutex<Seen>, Condvar)>);
+
+impl Pods {
+    /// Follows the pods that bear `labels`.
+    pub(super) fn follow(client: &Client, labels: Labels) -> Pods {
+        let all: Arc<(Mutex<Seen>, Condvar)> = Arc::default();
+        let shared = Arc::clone(&all);
+        client.watch(PODS, move |pod: Pod| {
+            let label = |name: &str| pod.metadata.labels.get(name);
+            let Some(attempt) = label(labels.attempt).and_then(|number| number.parse().ok()) else { return };
+            let Some(job) = label(labels.job).cloned() else { return };
+            let (seen, changed) = &*shared;
+            let mut seen = seen.lock().unwrap();
+            let pods = seen.entry((job, attempt)).or_default();
+            *pods.entry(pod.metadata.name.clone()).or_default() |= pod.is_ready();
+            changed.notify_all();
+        });
+        Pods(all)
+    }
+
+    /// Waits until the attempt has so many pods.
+    pub(super) fn wait(&self, job: &str, attempt: u64, count: usize) {
+        self.until(job, attempt, |pods| pods.len() >= count);
+    }
+
+    /// Waits until so many pods of the attempt are ready.
+    pub(super) fn wait_ready(&self, job: &str, attempt: u64, count: usize) {
+        self.until(job, attempt, |pods| pods.values().filter(|ready| **ready).count() >= count);
+    }
+
+    /// The name of one of the attempt's pods, always the same.
+    pub(super) fn second(&self, job: &str, attempt: u64) -> String {
+        let seen = self.0.0.lock().unwrap();
+        seen[&(job.to_owned(), attempt)].keys().nth(1).unwrap().clone()
+    }
+
+    fn until(&self, job: &str, attempt: u64, is_so: impl Fn(&BTreeMap<String, bool>) -> bool) {
+        let (key, deadline) = ((job.to_owned(), attempt), Instant::now() + PATIENCE);
+        let (seen, changed) = &*self.0;
+        let mut seen = seen.lock().unwrap();
+        while !seen.get(&key).is_some_and(&is_so) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "{job}, attempt {attempt}: pods did not come within {} s", PATIENCE.as_secs());
+            seen = changed.wait_timeout(seen, left).unwrap().0;
+        }
+    }
+}

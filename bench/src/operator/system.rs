@@ -1,0 +1,101 @@
+//! What is measured: an operator, and the jobs it takes.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use stagecoach_cluster::{ControlPlane, Process, until};
+
+/// Pods of each job.
+pub(super) const STAGES: usize = 4;
+
+/// An operator, and the jobs it takes.
+pub(super) struct System {
+    /// What people call it.
+    pub(super) name: &'static str,
+    /// Starts it on a fresh control plane.
+    pub(super) start: fn(&ControlPlane) -> Process,
+    /// The collection of its jobs.
+    pub(super) jobs: &'static str,
+    /// A job of 4 pods that is started anew at once if one fails.
+    pub(super) job: fn(&str) -> Value,
+    /// What tells whose a pod is.
+    pub(super) labels: Labels,
+    /// The number of a job's first attempt.
+    pub(super) first_attempt: u64,
+}
+
+/// Names of a pod's labels.
+#[derive(Clone, Copy)]
+pub(super) struct Labels {
+    /// The job's name.
+    pub(super) job: &'static str,
+    /// The attempt's number.
+    pub(super) attempt: &'static str,
+}
+
+/// Pods placed one by one, as JobSet's are.
+pub(super) const STAGECOACH: System = System {
+    name: "Stagecoach",
+    start: stagecoach,
+    jobs: "/apis/stagecoach.dev/v1alpha1/namespaces/default/pipelinejobs",
+    job: |name| pipeline_job(name, "None"),
+    labels: Labels { job: "stagecoach.dev/job", attempt: "stagecoach.dev/attempt" },
+    first_attempt: 1,
+};
+
+/// Pods placed all or none, by the scheduler's own gangs.
+pub(super) const STAGECOACH_GANG: System =
+    System { name: "Stagecoach, gang scheduling", job: |name| pipeline_job(name, "Native"), ..STAGECOACH };
+
+/// The claim that all jobs share.
+const VOLUME: &str = "
+{apiVersion: v1, kind: PersistentVolume, metadata: {name: training}, spec: {
+  accessModes: [ReadWriteMany], storageClassName: '', capacity: {storage: 1Gi}, hostPath: {path: /nonexistent}}}
+---
+{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: training}, spec: {
+  accessModes: [ReadWriteMany], storageClassName: '', volumeName: training, resources: {requests: {storage: 1Gi}}}}
+";
+
+fn stagecoach(plane: &ControlPlane) -> Process {
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../manifests/crd/pipelinejobs.yaml");
+    plane.apply(&std::fs::read_to_string(manifest).unwrap());
+    wait_served(plane, &STAGECOACH);
+    plane.apply(VOLUME);
+    // as users get it: beside the folder of this program's own profile
+    let own = std::env::current_exe().unwrap();
+    let target = own.parent().and_then(Path::parent).unwrap();
+    let mut command = Command::new(target.join("release/stagecoach-operator"));
+    command.env("KUBECONFIG", plane.kubeconfig()).args([
+        "--trainer-image",
+        "none",
+        "--listen",
+        "127.0.0.1:0",
+        "--log-level",
+        "warn,kube_client=off",
+    ]);
+    Process::start(command, &plane.folder().join("operator.log")).unwrap()
+}
+
+/// Waits until the API server takes the system's jobs.
+pub(super) fn wait_served(plane: &ControlPlane, system: &System) {
+    until(&format!("{} to be served", system.jobs), 60, || {
+        plane.client().request(http::Method::GET, system.jobs, None).ok().map(drop)
+    });
+}
+
+fn pipeline_job(name: &str, gang: &str) -> Value {
+    json!({
+        "apiVersion": "stagecoach.dev/v1alpha1", "kind": "PipelineJob", "metadata": {"name": name},
+        "spec": {
+            "stages": STAGES,
+            "model": {"type": "Llama", "llama": {
+                "hiddenSize": 64, "numHiddenLayers": 4, "numAttentionHeads": 4, "intermediateSize": 128}},
+            "data": {"paths": ["corpus/a.txt"], "sequenceLength": 64, "tokenizer": {"type": "Train", "train": {"vocabSize": 300}}},
+            "training": {"steps": 100, "globalBatchSize": 8, "microbatches": 2, "learningRate": {"peak": 1e-3}},
+            "storage": {"persistentVolumeClaim": {"claimName": "training"}},
+            "restart": {"backoff": {"initialSeconds": 0}},
+            "scheduling": {"gang": gang},
+        },
+    })
+}

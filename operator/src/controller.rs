@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use futures::{StreamExt, TryStreamExt};
 use kube::ResourceExt;
-use kube::api::{Api, ApiResource, DynamicObject};
+use kube::api::Api;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{Config, Controller};
 use kube::runtime::reflector::ObjectRef;
@@ -15,7 +15,7 @@ use kube::runtime::watcher::{self, Event, watcher};
 
 use crate::build::{JOB, JOB_UID};
 use crate::context::Context;
-use crate::job;
+use crate::job::JobObject;
 use crate::observe::{Pod, PodObject};
 use crate::reconcile::{error_policy, reconcile};
 
@@ -38,13 +38,13 @@ pub(crate) async fn run(context: Arc<Context>, stop: tokio::sync::watch::Receive
 
 /// One namespace; all if it has no name.
 async fn watch(context: Arc<Context>, namespace: &str, mut stop: tokio::sync::watch::Receiver<bool>) {
-    let (client, jobs) = (&context.client, job::resource());
-    let (all_jobs, all_pods): (Api<DynamicObject>, Api<PodObject>) = match namespace {
-        "" => (Api::all_with(client.clone(), &jobs), Api::all(client.clone())),
-        name => (Api::namespaced_with(client.clone(), name, &jobs), Api::namespaced(client.clone(), name)),
+    let client = &context.client;
+    let (all_jobs, all_pods): (Api<JobObject>, Api<PodObject>) = match namespace {
+        "" => (Api::all(client.clone()), Api::all(client.clone())),
+        name => (Api::namespaced(client.clone(), name), Api::namespaced(client.clone(), name)),
     };
     let config = Config::default().concurrency(context.settings.workers).debounce(DEBOUNCE);
-    let writer = Writer::new(jobs.clone());
+    let writer = Writer::default();
     let store = writer.as_reader();
     context.telemetry.count_in(store.clone());
     let (seen, known) = (Arc::clone(&context), Arc::clone(&context));
@@ -57,8 +57,8 @@ async fn watch(context: Arc<Context>, namespace: &str, mut stop: tokio::sync::wa
     let owned = watcher::Config::default().labels(JOB_UID);
     let touched = watcher(all_pods, owned)
         .default_backoff()
-        .filter_map(move |event| std::future::ready(event.ok().and_then(|event| trigger(&seen, event, &jobs))));
-    let streams = Controller::for_stream_with(changed, store, job::resource())
+        .filter_map(move |event| std::future::ready(event.ok().and_then(|event| trigger(&seen, event))));
+    let streams = Controller::for_stream(changed, store)
         .with_config(config)
         .reconcile_on(touched)
         .graceful_shutdown_on(async move { drop(stop.wait_for(|stop| *stop).await) })
@@ -73,7 +73,7 @@ async fn watch(context: Arc<Context>, namespace: &str, mut stop: tokio::sync::wa
 }
 
 /// The job to look at, if what happened to one of its pods is any news.
-fn trigger(context: &Context, event: Event<PodObject>, jobs: &ApiResource) -> Option<ObjectRef<DynamicObject>> {
+fn trigger(context: &Context, event: Event<PodObject>) -> Option<ObjectRef<JobObject>> {
     let (pod, deleted) = match event {
         Event::Apply(pod) | Event::InitApply(pod) => (pod, false),
         Event::Delete(pod) => (pod, true),
@@ -83,9 +83,9 @@ fn trigger(context: &Context, event: Event<PodObject>, jobs: &ApiResource) -> Op
             return None;
         }
     };
-    let job = ObjectRef::new_with(pod.labels().get(JOB)?, jobs.clone()).within(&pod.namespace()?);
+    let job = ObjectRef::new(pod.labels().get(JOB)?).within(&pod.namespace()?);
     let uid = pod.labels().get(JOB_UID)?.clone();
-    let pod = Pod::of(pod)?;
+    let pod = Pod::of(&pod)?;
     context.watched.note(&uid, pod, deleted).then_some(job)
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kube::api::{DeleteParams, DynamicObject, Preconditions};
+use kube::api::{DeleteParams, Preconditions};
 use kube::runtime::controller;
 use kube::{Resource, ResourceExt};
 use stagecoach_api::PipelineJobStatus;
@@ -12,7 +12,7 @@ use stagecoach_lifecycle::{Action, Decision, Doing, Time, decide};
 
 use crate::apply::{ApplyError, Kinds, Means, apply};
 use crate::context::Context;
-use crate::job::{self, Job};
+use crate::job::{self, Job, JobObject};
 use crate::observe::{Look, now};
 use crate::report::{self, Facts, Telling};
 use crate::tell::{log_tail, publish, refuse, write};
@@ -57,7 +57,7 @@ fn told(error: &kube::Error) -> String {
 /// # Errors
 /// What makes it worth another try.
 pub(crate) async fn reconcile(
-    object: Arc<DynamicObject>,
+    object: Arc<JobObject>,
     context: Arc<Context>,
 ) -> Result<controller::Action, ReconcileError> {
     let started = Instant::now();
@@ -82,7 +82,7 @@ fn reason(error: &ReconcileError) -> &'static str {
 
 /// When to try again.
 pub(crate) fn error_policy(
-    object: Arc<DynamicObject>,
+    object: Arc<JobObject>,
     error: &ReconcileError,
     context: Arc<Context>,
 ) -> controller::Action {
@@ -98,7 +98,7 @@ pub(crate) fn error_policy(
     controller::Action::requeue(wait)
 }
 
-async fn step(object: &DynamicObject, context: &Context) -> Result<controller::Action, ReconcileError> {
+async fn step(object: &JobObject, context: &Context) -> Result<controller::Action, ReconcileError> {
     let idle = controller::Action::requeue(IDLE);
     if !job::is_ours(object) || object.meta().deletion_timestamp.is_some() {
         return Ok(idle);
@@ -183,7 +183,7 @@ async fn observe(job: &Job, kinds: &Kinds, context: &Context) -> Result<(Look, D
         look.ask(job, &context.polls).await;
         let present = now();
         let decision = decide(&look.observed(job), present);
-        if !acts(&decision) && decision.state.doing == job.state.doing {
+        if !acts(&decision) && !decides(job, &decision) {
             return Ok((look, decision, present));
         }
     }
@@ -192,6 +192,15 @@ async fn observe(job: &Job, kinds: &Kinds, context: &Context) -> Result<(Look, D
     let present = now();
     let decision = decide(&look.observed(job), present);
     Ok((look, decision, present))
+}
+
+/// Whether something was decided. That all pods were made stays true, however late it is noticed.
+fn decides(job: &Job, decision: &Decision) -> bool {
+    let (mut before, after) = (job.state.doing.clone(), &decision.state.doing);
+    if let (Doing::Running { created, .. }, Doing::Running { created: true, .. }) = (&mut before, after) {
+        *created = true;
+    }
+    before != *after || job.state.attempt != decision.state.attempt
 }
 
 /// Whether something is to be done; a kubelet kills by itself.

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kube::ResourceExt;
-use kube::api::DynamicObject;
 use kube::runtime::reflector::Store;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -16,7 +15,7 @@ use prometheus_client::registry::Registry;
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::Phase;
 
-use crate::job;
+use crate::job::{self, JobObject};
 use crate::report::{self, Facts};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -40,7 +39,7 @@ pub(crate) struct Telemetry {
     reconciles: Histogram,
     errors: Family<Reason, Counter>,
     leader: Gauge,
-    stores: Arc<Mutex<Vec<Store<DynamicObject>>>>,
+    stores: Arc<Mutex<Vec<Store<JobObject>>>>,
     /// By job UID: the attempt whose recovery was counted last.
     recovered: Arc<Mutex<HashMap<String, u64>>>,
 }
@@ -83,7 +82,7 @@ impl Default for Telemetry {
 
 impl Telemetry {
     /// Counts the jobs of a watch.
-    pub(crate) fn count_in(&self, store: Store<DynamicObject>) {
+    pub(crate) fn count_in(&self, store: Store<JobObject>) {
         self.stores.lock().unwrap_or_else(PoisonError::into_inner).push(store);
     }
 

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use kube::ResourceExt;
-use kube::api::{DynamicObject, LogParams, PostParams};
+use kube::api::{LogParams, PostParams};
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::contract::CONTAINER_NAME;
 use stagecoach_lifecycle::Failure;
 
 use crate::apply::Kinds;
 use crate::context::Context;
-use crate::job::{self, Unusable};
+use crate::job::{self, JobObject, Unusable};
 use crate::observe::{Look, now};
 use crate::report::{self, Facts};
 
@@ -19,13 +19,12 @@ const TAIL: (i64, i64) = (20, 2048);
 
 /// One write, against the version that was read.
 pub(crate) async fn write(
-    object: &DynamicObject,
+    object: &JobObject,
     kinds: &Kinds,
     context: &Context,
     status: &PipelineJobStatus,
 ) -> kube::Result<()> {
-    let mut wanted = object.clone();
-    wanted.data["status"] = serde_json::to_value(status).map_err(kube::Error::SerdeError)?;
+    let wanted = object.with_status(status).map_err(kube::Error::SerdeError)?;
     let written = kinds.jobs.replace_status(&object.name_any(), &PostParams::default(), &wanted).await?;
     context.written.note(written);
     Ok(())
@@ -33,7 +32,7 @@ pub(crate) async fn write(
 
 /// Tells the user what to change. Pods that run stay as they are.
 pub(crate) async fn refuse(
-    object: &DynamicObject,
+    object: &JobObject,
     kinds: &Kinds,
     context: &Context,
     unusable: &Unusable,

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kube::ResourceExt;
-use kube::api::DynamicObject;
 
+use crate::job::JobObject;
 use crate::observe::version;
 
 /// The jobs as they were written, by UID.
@@ -20,19 +20,19 @@ struct Write {
     version: u64,
     at: Instant,
     /// The job, until the watch has brought it back.
-    job: Option<Arc<DynamicObject>>,
+    job: Option<Arc<JobObject>>,
 }
 
 impl Written {
     /// Notes what a write gave.
-    pub(crate) fn note(&self, mut job: DynamicObject) {
+    pub(crate) fn note(&self, mut job: JobObject) {
         job.metadata.managed_fields = None;
         let (uid, version) = (job.uid().unwrap_or_default(), number(&job));
         self.lock().insert(uid, Write { version, at: Instant::now(), job: Some(Arc::new(job)) });
     }
 
     /// The newer of what the watch knows and what was written.
-    pub(crate) fn newest(&self, watched: Arc<DynamicObject>) -> Arc<DynamicObject> {
+    pub(crate) fn newest(&self, watched: Arc<JobObject>) -> Arc<JobObject> {
         let written = self.lock().get(&watched.uid().unwrap_or_default()).and_then(|write| write.job.clone());
         written.filter(|written| number(written) > number(&watched)).unwrap_or(watched)
     }
@@ -43,7 +43,7 @@ impl Written {
     }
 
     /// Whether what the watch brings is what was written, or even older; what is newer is somebody else's.
-    pub(crate) fn is_own(&self, watched: &DynamicObject) -> bool {
+    pub(crate) fn is_own(&self, watched: &JobObject) -> bool {
         let uid = watched.uid().unwrap_or_default();
         let mut all = self.lock();
         let Some(write) = all.get_mut(&uid) else { return false };
@@ -70,7 +70,7 @@ impl Written {
     }
 }
 
-fn number(job: &DynamicObject) -> u64 {
+fn number(job: &JobObject) -> u64 {
     version(job.metadata.resource_version.as_deref().unwrap_or_default())
 }
 
@@ -78,11 +78,9 @@ fn number(job: &DynamicObject) -> u64 {
 mod tests {
     use super::*;
 
-    fn job(version: &str) -> DynamicObject {
-        let mut job = DynamicObject::new("a", &crate::job::resource());
-        job.metadata.uid = Some("u".into());
-        job.metadata.resource_version = Some(version.into());
-        job
+    fn job(version: &str) -> JobObject {
+        let metadata = serde_json::json!({"name": "a", "uid": "u", "resourceVersion": version});
+        serde_json::from_value(serde_json::json!({"metadata": metadata, "spec": {}})).unwrap()
     }
 
     #[test]

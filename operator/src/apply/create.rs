@@ -2,30 +2,32 @@
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use kube::api::{Api, ApiResource, DynamicObject, PostParams};
+use kube::api::{Api, ApiResource, DynamicObject};
 use kube::{Client, Resource};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::ApplyError;
+use super::collection::Collection;
 use crate::build::Owner;
-use crate::job;
-use crate::observe::{PodObject, Trouble, to_value};
+use crate::job::JobObject;
+use crate::observe::{PodObject, Trouble};
 
 /// The kinds that the operator works with, in one namespace.
 #[derive(Clone)]
 pub(crate) struct Kinds {
     /// The jobs.
-    pub jobs: Api<DynamicObject>,
+    pub jobs: Api<JobObject>,
     /// Stages, to be made.
-    pub pods: Api<DynamicObject>,
+    pub pods: Collection,
     /// Stages, to be looked at.
     pub seen_pods: Api<PodObject>,
     /// In front of stage 0.
-    pub services: Api<DynamicObject>,
+    pub services: Collection,
     /// An attempt's blueprint.
-    pub config_maps: Api<DynamicObject>,
+    pub config_maps: Collection,
     /// Who may talk to the stages.
-    pub network_policies: Api<DynamicObject>,
+    pub network_policies: Collection,
     /// For logs.
     pub logs: Api<Pod>,
     pub(super) client: Client,
@@ -35,16 +37,16 @@ pub(crate) struct Kinds {
 impl Kinds {
     /// Those of `namespace`.
     pub(crate) fn new(client: &Client, namespace: &str) -> Kinds {
-        fn api<K: Resource<DynamicType = ()>>(client: &Client, namespace: &str) -> Api<DynamicObject> {
-            Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<K>(&()))
+        fn all<K: Resource<DynamicType = ()>>(client: &Client, namespace: &str) -> Collection {
+            Collection::new(client, K::url_path(&(), Some(namespace)))
         }
         Kinds {
-            jobs: Api::namespaced_with(client.clone(), namespace, &job::resource()),
-            pods: api::<Pod>(client, namespace),
+            jobs: Api::namespaced(client.clone(), namespace),
+            pods: all::<Pod>(client, namespace),
             seen_pods: Api::namespaced(client.clone(), namespace),
-            services: api::<Service>(client, namespace),
-            config_maps: api::<ConfigMap>(client, namespace),
-            network_policies: api::<NetworkPolicy>(client, namespace),
+            services: all::<Service>(client, namespace),
+            config_maps: all::<ConfigMap>(client, namespace),
+            network_policies: all::<NetworkPolicy>(client, namespace),
             logs: Api::namespaced(client.clone(), namespace),
             client: client.clone(),
             namespace: namespace.to_owned(),
@@ -52,21 +54,25 @@ impl Kinds {
     }
 
     /// Objects of a kind that not every cluster has.
-    pub(crate) fn of(&self, resource: &ApiResource) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), &self.namespace, resource)
+    pub(super) fn of(&self, resource: &ApiResource) -> Collection {
+        Collection::new(&self.client, DynamicObject::url_path(resource, Some(&self.namespace)))
     }
 }
 
-/// Creates `object` unless it is there already; what is there then.
+/// Creates `object` unless it is there already; what is there then, as far as it is read.
 ///
 /// # Errors
 /// `Refused` if the cluster won't have it, or somebody else's object has its name.
-pub(super) async fn create(api: &Api<DynamicObject>, owner: &Owner, object: &Value) -> Result<Value, ApplyError> {
-    match api.create(&PostParams::default(), &typed(object)?).await {
-        Ok(created) => Ok(to_value(&created)),
+pub(super) async fn create<T: DeserializeOwned>(
+    all: &Collection,
+    owner: &Owner,
+    object: &Value,
+) -> Result<T, ApplyError> {
+    match all.create(object).await {
+        Ok(created) => Ok(created),
         Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
-            match get(api, owner, object).await? {
-                Some(there) => Ok(there),
+            match get(all, owner, object).await? {
+                Some(there) => Ok(serde_json::from_value(there).map_err(kube::Error::SerdeError)?),
                 // gone between the two calls
                 None => Err(kube::Error::Api(status).into()),
             }
@@ -87,9 +93,9 @@ pub(super) async fn create(api: &Api<DynamicObject>, owner: &Owner, object: &Val
 ///
 /// # Errors
 /// `Refused` if it is somebody else's.
-pub(super) async fn get(api: &Api<DynamicObject>, owner: &Owner, object: &Value) -> Result<Option<Value>, ApplyError> {
+pub(super) async fn get(all: &Collection, owner: &Owner, object: &Value) -> Result<Option<Value>, ApplyError> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    let Some(there) = api.get_opt(name).await?.map(|there| to_value(&there)) else { return Ok(None) };
+    let Some(there) = all.get(name).await? else { return Ok(None) };
     let owners = there["metadata"]["ownerReferences"].as_array();
     let ours = owners
         .into_iter()
@@ -112,17 +118,17 @@ pub(super) async fn get(api: &Api<DynamicObject>, owner: &Owner, object: &Value)
 /// # Errors
 /// As [`create`].
 pub(super) async fn ensure(
-    api: &Api<DynamicObject>,
+    all: &Collection,
     owner: &Owner,
     object: &Value,
     field: &str,
     likely_new: bool,
 ) -> Result<(), ApplyError> {
-    let there = match likely_new {
-        true => create(api, owner, object).await?,
-        false => match get(api, owner, object).await? {
+    let there: Value = match likely_new {
+        true => create(all, owner, object).await?,
+        false => match get(all, owner, object).await? {
             Some(there) => there,
-            None => create(api, owner, object).await?,
+            None => create(all, owner, object).await?,
         },
     };
     let wanted = &object["spec"][field];
@@ -133,10 +139,6 @@ pub(super) async fn ensure(
     let mut changed = there;
     changed["spec"][field] = wanted.clone();
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    api.replace(name, &PostParams::default(), &typed(&changed)?).await?;
+    all.replace(name, &changed).await?;
     Ok(())
-}
-
-fn typed(object: &Value) -> Result<DynamicObject, ApplyError> {
-    serde_json::from_value(object.clone()).map_err(|e| kube::Error::SerdeError(e).into())
 }

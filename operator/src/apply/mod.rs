@@ -1,5 +1,6 @@
 //! Carrying out what was decided. Every write may be repeated: a crash between any two of them changes nothing.
 
+mod collection;
 mod create;
 mod gangs;
 mod start;
@@ -68,8 +69,9 @@ async fn delete(kinds: &Kinds, look: &Look, attempt: u64, grace: u64) -> kube::R
         // this pod and no later one of its name
         how.preconditions = Some(Preconditions { uid: Some(pod.uid.clone()), ..Preconditions::default() });
         match kinds.pods.delete(&pod.name, &how).await {
-            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
-            other => other.map(drop),
+            // another pod of its name
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            other => other,
         }
     });
     try_join_all(each).await.map(drop)

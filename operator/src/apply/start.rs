@@ -1,14 +1,17 @@
 //! Starting an attempt: what its pods need, then the pods.
 
 use futures::future::try_join_all;
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams};
+use kube::api::{ApiResource, DeleteParams, GroupVersionKind};
+use serde::de::IgnoredAny;
+use serde_json::Value;
 use stagecoach_api::job::NetworkPolicyMode;
 
+use super::collection::Collection;
 use super::create::{create, ensure};
 use super::{ApplyError, Kinds, Means};
 use crate::build::{self, Blueprint, Gang};
 use crate::job::Job;
-use crate::observe::{Look, to_value};
+use crate::observe::Look;
 
 /// Creates what is missing of attempt `number`. Its pods are made from its ConfigMap, which is never written again: no
 /// attempt mixes two versions of a spec, or two default images.
@@ -34,11 +37,12 @@ pub(super) async fn start(
     let service = build::service(owner, number);
     let service = ensure(&kinds.services, owner, &service, "selector", first);
     let config_map = build::config_map(owner, &blueprint);
-    let kept = create(&kinds.config_maps, owner, &config_map);
+    let kept = create::<Value>(&kinds.config_maps, owner, &config_map);
     let ((), (), kept) = tokio::try_join!(policy, service, kept)?;
     let blueprint = build::read_config_map(&kept)?;
     if let Some(gang) = blueprint.gang {
-        create(&pod_groups(kinds, gang), owner, &build::pod_group(owner, gang, number, stages)).await?;
+        let group = build::pod_group(owner, gang, number, stages);
+        create::<IgnoredAny>(&pod_groups(kinds, gang), owner, &group).await?;
     }
     // before the pods: once they are all there, nobody comes here again
     if !first {
@@ -46,32 +50,26 @@ pub(super) async fn start(
     }
     let missing = (0..stages).filter(|stage| look.of(number).all(|pod| pod.member.stage != *stage));
     let pods: Vec<_> = missing.map(|stage| build::pod(owner, &blueprint, stage)).collect();
-    try_join_all(pods.iter().map(|pod| create(&kinds.pods, owner, pod))).await?;
+    try_join_all(pods.iter().map(|pod| create::<IgnoredAny>(&kinds.pods, owner, pod))).await?;
     Ok(())
 }
 
 /// Removes the blueprints and PodGroups of attempts that are over.
 async fn sweep(kinds: &Kinds, job: &Job, now: &Blueprint) -> Result<(), ApplyError> {
     let selector = format!("{},{}!={}", build::pod_query(&job.owner), build::ATTEMPT, now.attempt);
-    for old in kinds.config_maps.list(&ListParams::default().labels(&selector)).await?.items {
-        let then = build::read_config_map(&to_value(&old)).ok();
+    for old in kinds.config_maps.list(&selector).await? {
+        let then = build::read_config_map(&old).ok();
         if let Some((gang, attempt)) = then.and_then(|then| Some((then.gang?, then.attempt))) {
-            remove(&pod_groups(kinds, gang), &build::attempt_name(&job.owner, attempt)).await?;
+            pod_groups(kinds, gang).delete(&build::attempt_name(&job.owner, attempt), &DeleteParams::default()).await?;
         }
         // last: it tells what else there is
-        remove(&kinds.config_maps, &old.metadata.name.unwrap_or_default()).await?;
+        let name = old["metadata"]["name"].as_str().unwrap_or_default();
+        kinds.config_maps.delete(name, &DeleteParams::default()).await?;
     }
     Ok(())
 }
 
-async fn remove(api: &Api<DynamicObject>, name: &str) -> kube::Result<()> {
-    match api.delete(name, &DeleteParams::default()).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        other => other.map(drop),
-    }
-}
-
-fn pod_groups(kinds: &Kinds, gang: Gang) -> Api<DynamicObject> {
+fn pod_groups(kinds: &Kinds, gang: Gang) -> Collection {
     let (group, version) = gang.api_version().split_once('/').unwrap_or_default();
     kinds.of(&ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, "PodGroup")))
 }

@@ -1,9 +1,11 @@
 //! A pod, as `lifecycle` sees it: which stage of which attempt, and what it is doing since when.
 
-use serde_json::Value;
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, PodCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1;
 use stagecoach_api::contract::{CONTAINER_NAME, FailureKind, TerminationMessage};
 use stagecoach_lifecycle::{Exit, External, Member, MemberState, Report, Time};
 
+use super::PodObject;
 use crate::build;
 
 /// What keeps a pod from running, for people: shown at once, long before anything times out.
@@ -16,76 +18,71 @@ pub(crate) struct Trouble {
 }
 
 /// The member that `pod` is; none if it is no pod of an attempt.
-pub(super) fn member(pod: &Value) -> Option<Member> {
-    let label = |name: &str| pod["metadata"]["labels"][name].as_str();
+pub(super) fn member(pod: &PodObject) -> Option<Member> {
+    let label = |name: &str| pod.metadata.labels.as_ref()?.get(name);
     let (stage, attempt) = (label(build::STAGE)?.parse().ok()?, label(build::ATTEMPT)?.parse().ok()?);
     let (state, at) = state(pod);
     Some(Member { stage, attempt, state, at })
 }
 
 /// Why a pod that should start does not, if the cluster says so.
-pub(super) fn trouble(pod: &Value) -> Option<Trouble> {
-    let told = |reason: &Value, message: &Value| Trouble {
-        reason: reason.as_str().unwrap_or("Waiting").to_owned(),
-        message: message.as_str().unwrap_or_default().to_owned(),
+pub(super) fn trouble(pod: &PodObject) -> Option<Trouble> {
+    let told = |reason: &Option<String>, message: &Option<String>| Trouble {
+        reason: reason.clone().unwrap_or_else(|| "Waiting".into()),
+        message: message.clone().unwrap_or_default(),
     };
-    let status = &pod["status"];
-    if status["phase"].as_str().is_some_and(|phase| phase != "Pending") {
+    let status = &pod.status;
+    if status.phase.as_deref().is_some_and(|phase| phase != "Pending") {
         return None;
     }
-    let scheduled = condition(pod, "PodScheduled").filter(|condition| condition["status"] == "False");
-    if let Some(condition) = scheduled {
-        return Some(told(&condition["reason"], &condition["message"]));
+    if let Some(unscheduled) = condition(pod, "PodScheduled").filter(|condition| condition.status == "False") {
+        return Some(told(&unscheduled.reason, &unscheduled.message));
     }
-    let lists = ["initContainerStatuses", "containerStatuses"];
-    let mut waiting =
-        lists.iter().flat_map(|list| status[*list].as_array().into_iter().flatten()).map(|c| &c["state"]["waiting"]);
+    let mut waiting = [&status.init_container_statuses, &status.container_statuses]
+        .into_iter()
+        .flat_map(|containers| containers.iter().flatten())
+        .filter_map(|container| container.state.as_ref()?.waiting.as_ref());
     let usual = ["ContainerCreating", "PodInitializing"];
-    let unusual = waiting.find(|waiting| waiting["reason"].as_str().is_some_and(|reason| !usual.contains(&reason)))?;
-    Some(told(&unusual["reason"], &unusual["message"]))
+    let unusual = waiting.find(|waiting| waiting.reason.as_deref().is_some_and(|reason| !usual.contains(&reason)))?;
+    Some(told(&unusual.reason, &unusual.message))
 }
 
-fn state(pod: &Value) -> (MemberState, Time) {
-    let (metadata, status) = (&pod["metadata"], &pod["status"]);
-    let created = time(&metadata["creationTimestamp"]).unwrap_or(Time(0));
-    let trainer =
-        status["containerStatuses"].as_array().and_then(|all| all.iter().find(|c| c["name"] == CONTAINER_NAME));
+fn state(pod: &PodObject) -> (MemberState, Time) {
+    let (metadata, status) = (&pod.metadata, &pod.status);
+    let created = time(metadata.creation_timestamp.as_ref()).unwrap_or(Time(0));
+    let is_trainer = |container: &&ContainerStatus| container.name == CONTAINER_NAME;
+    let trainer: Option<&ContainerState> =
+        status.container_statuses.iter().flatten().find(is_trainer).and_then(|trainer| trainer.state.as_ref());
     // its exit decides, whatever sidecars still do; and it counts also when the pod is being deleted
-    if let Some(ended) = trainer.map(|trainer| &trainer["state"]["terminated"]).filter(|ended| ended.is_object()) {
-        return (MemberState::Exited(exit(pod, Some(ended))), time(&ended["finishedAt"]).unwrap_or(created));
+    if let Some(ended) = trainer.and_then(|trainer| trainer.terminated.as_ref()) {
+        return (MemberState::Exited(exit(pod, Some(ended))), time(ended.finished_at.as_ref()).unwrap_or(created));
     }
-    if matches!(status["phase"].as_str(), Some("Failed" | "Succeeded")) {
+    if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
         // ended before its container was seen to: evicted, or its node is gone
-        let at = condition(pod, "DisruptionTarget").and_then(|condition| time(&condition["lastTransitionTime"]));
+        let at = condition(pod, "DisruptionTarget").and_then(since);
         return (MemberState::Exited(exit(pod, None)), at.unwrap_or(created));
     }
-    if let Some(deadline) = time(&metadata["deletionTimestamp"]) {
+    if let Some(deadline) = time(metadata.deletion_timestamp.as_ref()) {
         // the time of the asking: the API server adds the grace to it
-        let grace = metadata["deletionGracePeriodSeconds"].as_u64().unwrap_or(0);
+        let grace = metadata.deletion_grace_period_seconds.and_then(|grace| u64::try_from(grace).ok()).unwrap_or(0);
         return (MemberState::Terminating, Time(deadline.0.saturating_sub(grace * 1000)));
     }
     let ready = condition(pod, "Ready");
-    if ready.is_some_and(|ready| ready["status"] == "True") {
-        return (MemberState::Ready, ready.and_then(|ready| time(&ready["lastTransitionTime"])).unwrap_or(created));
+    if ready.is_some_and(|ready| ready.status == "True") {
+        return (MemberState::Ready, ready.and_then(since).unwrap_or(created));
     }
-    match trainer.and_then(|trainer| time(&trainer["state"]["running"]["startedAt"])) {
+    match trainer.and_then(|trainer| time(trainer.running.as_ref()?.started_at.as_ref())) {
         // one that was ready before starts anew: its time runs from when it no longer was
-        Some(started) => {
-            let unready = ready.and_then(|ready| time(&ready["lastTransitionTime"])).unwrap_or(started);
-            (MemberState::Starting, started.max(unready))
-        }
+        Some(started) => (MemberState::Starting, started.max(ready.and_then(since).unwrap_or(started))),
         None => (MemberState::Pending, created),
     }
 }
 
 /// How the trainer ended; `ended` is its container's terminated state, if that was seen.
-fn exit(pod: &Value, ended: Option<&Value>) -> Exit {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let code = ended.and_then(|ended| ended["exitCode"].as_i64()).and_then(|code| i32::try_from(code).ok());
-    let message = ended.map(|ended| text(&ended["message"])).unwrap_or_default();
-    let told = serde_json::from_str::<TerminationMessage>(&message).ok();
+fn exit(pod: &PodObject, ended: Option<&ContainerStateTerminated>) -> Exit {
+    let told: Option<TerminationMessage> = ended.and_then(|ended| serde_json::from_str(ended.message.as_deref()?).ok());
     let mut report = told.as_ref().map(Report::from);
-    if ended.is_some_and(|ended| ended["reason"] == "OOMKilled") {
+    if ended.is_some_and(|ended| ended.reason.as_deref() == Some("OOMKilled")) {
         let message = "the kernel ended the trainer because its memory limit was reached: raise it, or use more stages";
         let report = report.get_or_insert(Report {
             kind: FailureKind::OutOfMemory,
@@ -97,14 +94,13 @@ fn exit(pod: &Value, ended: Option<&Value>) -> Exit {
         });
         (report.kind, report.message) = (FailureKind::OutOfMemory, message.into());
     }
-    Exit { code, signal: None, external: external(pod), report }
+    Exit { code: ended.map(|ended| ended.exit_code), signal: None, external: external(pod), report }
 }
 
 /// A cause outside of the job.
-fn external(pod: &Value) -> Option<External> {
-    let disrupted = condition(pod, "DisruptionTarget").filter(|condition| condition["status"] == "True");
-    let reason = disrupted.and_then(|condition| condition["reason"].as_str()).or(pod["status"]["reason"].as_str())?;
-    match reason {
+fn external(pod: &PodObject) -> Option<External> {
+    let disrupted = condition(pod, "DisruptionTarget").filter(|condition| condition.status == "True");
+    match disrupted.and_then(|condition| condition.reason.as_deref()).or(pod.status.reason.as_deref())? {
         "PreemptionByScheduler" | "Preempting" => Some(External::Preempted),
         "EvictionByEvictionAPI" | "TerminationByKubelet" | "Evicted" | "Terminated" | "NodeShutdown" => {
             Some(External::Evicted)
@@ -114,21 +110,31 @@ fn external(pod: &Value) -> Option<External> {
     }
 }
 
-fn condition<'p>(pod: &'p Value, kind: &str) -> Option<&'p Value> {
-    pod["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
+fn condition<'p>(pod: &'p PodObject, kind: &str) -> Option<&'p PodCondition> {
+    pod.status.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
 }
 
-/// RFC 3339, as the API has it.
-fn time(value: &Value) -> Option<Time> {
-    let stamp: jiff::Timestamp = value.as_str()?.parse().ok()?;
-    u64::try_from(stamp.as_millisecond()).ok().map(Time)
+fn since(condition: &PodCondition) -> Option<Time> {
+    time(condition.last_transition_time.as_ref())
+}
+
+fn time(stamp: Option<&v1::Time>) -> Option<Time> {
+    u64::try_from(stamp?.0.as_millisecond()).ok().map(Time)
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
+
+    fn member(pod: &Value) -> Option<Member> {
+        super::member(&serde_json::from_value(pod.clone()).unwrap())
+    }
+
+    fn trouble(pod: &Value) -> Option<Trouble> {
+        super::trouble(&serde_json::from_value(pod.clone()).unwrap())
+    }
 
     /// 2026-01-01T00:00:SSZ
     fn at(seconds: u64) -> Time {

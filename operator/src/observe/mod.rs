@@ -6,8 +6,7 @@ mod pod;
 mod poll;
 mod watched;
 
-use kube::api::{Api, DynamicObject, ListParams};
-use serde_json::Value;
+use kube::api::{Api, ListParams};
 use stagecoach_api::contract::StageStatus;
 use stagecoach_api::job::TrainerType;
 use stagecoach_lifecycle::{MemberState, Observed, Policy, Seen, Time};
@@ -54,7 +53,7 @@ impl Look {
         // no resourceVersion: the answer is what is, not what a cache remembers
         let listed = pods.list(&ListParams::default().labels(&build::pod_query(&job.owner))).await?;
         let version = version(listed.metadata.resource_version.as_deref().unwrap_or_default());
-        let listed = listed.items.into_iter().filter_map(Pod::of).collect();
+        let listed = listed.items.iter().filter_map(Pod::of).collect();
         let pods = watched.list(&job.owner.uid, job.state.attempt.number, version, listed);
         Ok(Look { pods, polled: None })
     }
@@ -95,11 +94,6 @@ impl Look {
             progressed: Some(polled.changed).filter(|_| polled.is_training() && polled.answered),
         }
     }
-}
-
-/// The object as plain JSON.
-pub(crate) fn to_value(object: &DynamicObject) -> Value {
-    serde_json::to_value(object).unwrap_or_default()
 }
 
 /// The present, as `lifecycle` counts it.

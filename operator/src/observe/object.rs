@@ -4,40 +4,34 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::Resource;
-use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Value, json};
+use serde::{Deserialize, Deserializer};
 
 /// What is read of a pod.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct PodObject {
     #[serde(deserialize_with = "metadata")]
-    metadata: ObjectMeta,
+    pub(super) metadata: ObjectMeta,
     #[serde(default)]
-    spec: Spec,
+    pub(super) spec: Spec,
     #[serde(default)]
-    status: Value,
+    pub(super) status: PodStatus,
 }
 
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-struct Spec {
+/// What is read of a pod's spec.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Spec {
     #[serde(default)]
-    containers: Vec<Container>,
+    pub(super) containers: Vec<Container>,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
-struct Container {
-    name: String,
-    image: Option<String>,
-}
-
-impl PodObject {
-    /// As plain JSON.
-    pub(super) fn into_value(self) -> Value {
-        json!({ "metadata": self.metadata, "spec": self.spec, "status": self.status })
-    }
+/// What is read of a container.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Container {
+    pub(super) name: String,
+    pub(super) image: Option<String>,
 }
 
 /// Without who manages which field, which is most of it.
@@ -94,31 +88,5 @@ impl Resource for PodObject {
 
     fn meta_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn all_that_is_read_of_a_pod_is_kept() {
-        let metadata = json!({
-            "name": "a-0-1", "namespace": "ml", "uid": "u", "resourceVersion": "7", "labels": {"a": "b"},
-            "creationTimestamp": "2026-01-01T00:00:01Z", "deletionTimestamp": "2026-01-01T00:00:09Z",
-            "deletionGracePeriodSeconds": 5,
-        });
-        let status = json!({"phase": "Running", "podIP": "127.0.0.1"});
-        let mut pod = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": status,
-            "spec": {"nodeName": "n", "containers": [{"name": "trainer", "image": "i:1", "env": [{"name": "A"}]}]},
-        });
-        pod["metadata"]["managedFields"] = json!([{"manager": "kubelet", "operation": "Update"}]);
-        let read: PodObject = serde_json::from_value(pod).unwrap();
-        let containers = json!([{"name": "trainer", "image": "i:1"}]);
-        assert_eq!(
-            read.into_value(),
-            json!({"metadata": metadata, "spec": {"containers": containers}, "status": status})
-        );
     }
 }

@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
-use serde_json::Value;
 use stagecoach_api::contract::CONTAINER_NAME;
 use stagecoach_lifecycle::{Member, MemberState};
 
@@ -38,27 +37,20 @@ pub(crate) struct Pod {
 
 impl Pod {
     /// None if `object` belongs to no attempt.
-    pub(crate) fn of(object: PodObject) -> Option<Pod> {
-        Pod::read(&object.into_value())
-    }
-
-    /// The same of plain JSON.
-    pub(super) fn read(object: &Value) -> Option<Pod> {
-        let metadata = &object["metadata"];
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let containers = object["spec"]["containers"].as_array();
-        let trainer = containers.and_then(|all| all.iter().find(|container| container["name"] == CONTAINER_NAME));
+    pub(crate) fn of(object: &PodObject) -> Option<Pod> {
+        let PodObject { metadata, spec, status } = object;
+        let trainer = spec.containers.iter().find(|container| container.name == CONTAINER_NAME);
         Some(Pod {
             member: member(object)?,
-            name: text(&metadata["name"]),
-            uid: text(&metadata["uid"]),
-            address: object["status"]["podIP"].as_str().and_then(|address| address.parse().ok()),
-            image: trainer.and_then(|trainer| trainer["image"].as_str()).map(str::to_owned),
+            name: metadata.name.clone().unwrap_or_default(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            address: status.pod_ip.as_deref().and_then(|address| address.parse().ok()),
+            image: trainer.and_then(|trainer| trainer.image.clone()),
             trouble: trouble(object),
-            leaving: !metadata["deletionTimestamp"].is_null(),
+            leaving: metadata.deletion_timestamp.is_some(),
             gone: false,
             missing: None,
-            version: version(&text(&metadata["resourceVersion"])),
+            version: version(metadata.resource_version.as_deref().unwrap_or_default()),
         })
     }
 

@@ -111,7 +111,8 @@ mod tests {
         let terminated = exit.map_or(Value::Null, |code| json!({"exitCode": code}));
         let status = json!({"containerStatuses": [{"name": "trainer", "state": {"terminated": terminated}}]});
         let metadata = json!({"uid": uid, "labels": labels, "resourceVersion": version.to_string()});
-        Pod::read(&json!({"metadata": metadata, "status": status})).unwrap()
+        let object = serde_json::from_value(json!({"metadata": metadata, "status": status})).unwrap();
+        Pod::of(&object).unwrap()
     }
 
     fn known(watched: &Watched) -> Option<Vec<(String, bool)>> {

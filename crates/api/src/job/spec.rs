@@ -11,9 +11,9 @@ use super::{
 };
 
 /// The API's group and version, as `apiVersion` has it.
-pub(crate) const API_VERSION: &str = "stagecoach.dev/v1alpha1";
+pub const API_VERSION: &str = "stagecoach.dev/v1alpha1";
 /// The object's kind.
-pub(crate) const KIND: &str = "PipelineJob";
+pub const KIND: &str = "PipelineJob";
 
 /// One training job: a model trained through a pipeline of stages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -1,11 +1,15 @@
 //! A PipelineJob as the API server has it, read part by part: an unreadable spec is a sentence, never an error.
 
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+mod object;
+
 use kube::{Resource, ResourceExt};
+use serde::Deserialize;
 use serde_json::Value;
 use stagecoach_api::job::Phase;
 use stagecoach_api::{PipelineJob, PipelineJobSpec, PipelineJobStatus};
 use stagecoach_lifecycle::{Desired, Doing, State};
+
+pub(crate) use object::JobObject;
 
 use crate::build::{self, Owner};
 
@@ -15,11 +19,6 @@ pub(crate) const MANAGER: &str = "stagecoach.dev/operator";
 /// The parts of the spec that a running attempt has read and can't adopt.
 const READ_AT_START: [&str; 8] =
     ["trainer", "model", "data", "training", "pipeline", "checkpoint", "storage", "template"];
-
-/// The kind, for the API.
-pub(crate) fn resource() -> ApiResource {
-    ApiResource::from_gvk(&GroupVersionKind::gvk("stagecoach.dev", "v1alpha1", "PipelineJob"))
-}
 
 /// A job, and what was recorded about it.
 #[derive(Clone, Debug)]
@@ -48,29 +47,41 @@ pub(crate) enum Unusable {
 }
 
 /// Whose a job is: `spec.managedBy`, read without the rest.
-pub(crate) fn is_ours(object: &DynamicObject) -> bool {
-    object.data["spec"]["managedBy"].as_str().unwrap_or(MANAGER) == MANAGER
+pub(crate) fn is_ours(object: &JobObject) -> bool {
+    #[derive(Default, Deserialize)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Spec {
+        managed_by: Option<String>,
+    }
+    let spec: Spec = serde_json::from_str(object.spec()).unwrap_or_default();
+    spec.managed_by.is_none_or(|manager| manager == MANAGER)
 }
 
 /// The status; what can't be read of it counts as never written.
-pub(crate) fn status(object: &DynamicObject) -> PipelineJobStatus {
-    serde_json::from_value(object.data["status"].clone()).unwrap_or_default()
+pub(crate) fn status(object: &JobObject) -> PipelineJobStatus {
+    serde_json::from_str(object.status()).unwrap_or_default()
 }
 
 /// The phase, from the status alone.
-pub(crate) fn phase(object: &DynamicObject) -> Option<Phase> {
-    serde_json::from_value(object.data["status"]["phase"].clone()).ok()
+pub(crate) fn phase(object: &JobObject) -> Option<Phase> {
+    #[derive(Deserialize)]
+    struct Status {
+        phase: Phase,
+    }
+    Some(serde_json::from_str::<Status>(object.status()).ok()?.phase)
 }
 
 /// The job that `object` is.
 ///
 /// # Errors
 /// A sentence that says what to change.
-pub(crate) fn read(object: &DynamicObject) -> Result<Job, Unusable> {
+pub(crate) fn read(object: &JobObject) -> Result<Job, Unusable> {
     let meta = object.meta();
-    let spec = &object.data["spec"];
-    let read: PipelineJobSpec = serde_json::from_value(spec.clone()).map_err(|e| {
-        Unusable::Spec(format!("spec can't be read: {e}; change it, or use the CRD of this operator's version"))
+    let read: PipelineJobSpec = serde_json::from_str(object.spec()).map_err(|e| {
+        // nobody has seen this line, so that the place in it tells nothing
+        let why = e.to_string();
+        let why = why.rsplit_once(" at line ").map_or(why.as_str(), |(why, _)| why);
+        Unusable::Spec(format!("spec can't be read: {why}; change it, or use the CRD of this operator's version"))
     })?;
     let mut job = PipelineJob::new(object.name_any(), read);
     job.metadata.namespace = meta.namespace.clone();
@@ -97,7 +108,7 @@ pub(crate) fn read(object: &DynamicObject) -> Result<Job, Unusable> {
     let generation = meta.generation.unwrap_or_default();
     let same = status.attempt.as_ref().is_some_and(|attempt| attempt.generation == Some(generation));
     // as long as the user changed nothing, a new operator's defaults are no change either
-    let revision = if same { state.attempt.revision } else { revision(spec) };
+    let revision = if same { state.attempt.revision } else { revision(object.spec()) };
     Ok(Job { owner, job, generation, status, state, revision })
 }
 
@@ -118,7 +129,8 @@ impl Job {
 }
 
 /// A number below 2^53, which JSON holds exactly.
-fn revision(spec: &Value) -> u64 {
+fn revision(spec: &str) -> u64 {
+    let spec: Value = serde_json::from_str(spec).unwrap_or_default();
     let mut hasher = blake3::Hasher::new();
     for part in READ_AT_START {
         hasher.update(spec[part].to_string().as_bytes());

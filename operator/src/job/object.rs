@@ -1,0 +1,86 @@
+//! A PipelineJob of the API. Spec and status stay the text that came: a watch keeps every job of the cluster, and each is
+//! read anew when it is looked at.
+
+use std::borrow::Cow;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use stagecoach_api::PipelineJobStatus;
+use stagecoach_api::job::{API_VERSION, KIND};
+
+/// A PipelineJob of the API.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct JobObject {
+    #[serde(skip_deserializing, default = "api_version")]
+    api_version: &'static str,
+    #[serde(skip_deserializing, default = "kind")]
+    kind: &'static str,
+    pub(crate) metadata: ObjectMeta,
+    /// What is wanted, whatever it says.
+    #[serde(default)]
+    spec: Box<RawValue>,
+    /// What was found, whoever wrote it.
+    #[serde(default)]
+    status: Box<RawValue>,
+}
+
+fn api_version() -> &'static str {
+    API_VERSION
+}
+
+fn kind() -> &'static str {
+    KIND
+}
+
+impl JobObject {
+    /// The spec, as JSON.
+    pub(crate) fn spec(&self) -> &str {
+        self.spec.get()
+    }
+
+    /// The status, as JSON.
+    pub(crate) fn status(&self) -> &str {
+        self.status.get()
+    }
+
+    /// The same with another status.
+    ///
+    /// # Errors
+    /// A number that JSON can't hold.
+    pub(crate) fn with_status(&self, status: &PipelineJobStatus) -> serde_json::Result<JobObject> {
+        Ok(JobObject { status: serde_json::value::to_raw_value(status)?, ..self.clone() })
+    }
+}
+
+impl Resource for JobObject {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        KIND.into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        API_VERSION.split_once('/').unwrap_or_default().0.into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        API_VERSION.split_once('/').unwrap_or_default().1.into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        "pipelinejobs".into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}

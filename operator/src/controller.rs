@@ -20,7 +20,7 @@ use crate::observe::{Pod, PodObject};
 use crate::reconcile::{error_policy, reconcile};
 
 /// Events that come together are one reason to look.
-const DEBOUNCE: Duration = Duration::from_millis(5);
+const DEBOUNCE: Duration = Duration::from_millis(1);
 /// How often what belongs to jobs that are gone is forgotten.
 const FORGET: Duration = Duration::from_secs(60);
 

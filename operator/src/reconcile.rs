@@ -179,6 +179,11 @@ async fn step(object: &JobObject, context: &Context) -> Result<controller::Actio
 
 /// Looks and decides. What is remembered may lag behind: it suffices as long as nothing follows from it.
 async fn observe(job: &Job, kinds: &Kinds, context: &Context) -> Result<(Look, Decision, Time), ReconcileError> {
+    if job.status.record.is_none() {
+        let (look, present) = (Look::first(job, &context.watched), now());
+        let decision = decide(&look.observed(job), present);
+        return Ok((look, decision, present));
+    }
     if let Some(mut look) = Look::remembered(job, &context.watched) {
         look.ask(job, &context.polls).await;
         let present = now();

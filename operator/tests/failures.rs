@@ -154,7 +154,8 @@ fn a_pod_that_finds_no_place_is_shown_at_once() {
 
 #[test]
 fn a_dead_node_delays_a_restart_by_its_timeout_at_most() {
-    let scene = scene();
+    // a cluster of its own: others' pods must not be on the node that dies
+    let scene = Scene::start();
     // on two nodes, one of which dies
     let spread = json!({"spec": {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
         {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"stagecoach.dev/job": "orphaned"}}}]}}}});

@@ -1,4 +1,4 @@
-//! A cluster with one operator: a real API server, scheduler and controllers, and kwok, which plays nodes and pods.
+//! A cluster with one operator or none: a real API server, scheduler and controllers, and kwok, which plays nodes and pods.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -13,10 +13,10 @@ use crate::machine::{memory, processor_seconds};
 
 const NODES: usize = 30;
 
-/// A cluster with one operator.
+/// A cluster with one operator or none.
 pub(super) struct Cluster {
     // dropped in this order
-    operator: Process,
+    operator: Option<Process>,
     _nodes: Process,
     pub(super) plane: ControlPlane,
     pub(super) pods: Pods,
@@ -27,7 +27,7 @@ impl Cluster {
     pub(super) fn start(system: System) -> Cluster {
         let plane = ControlPlane::start_with(Settings { flags: lifted() });
         let pods = Pods::follow(plane.client(), system.labels);
-        Cluster { operator: (system.start)(&plane), _nodes: nodes(&plane), plane, pods, system }
+        Cluster { operator: system.start.map(|start| start(&plane)), _nodes: nodes(&plane), plane, pods, system }
     }
 
     pub(super) fn create(&self, name: &str) {
@@ -89,7 +89,7 @@ impl Cluster {
 
     /// Processor seconds of the operator so far.
     pub(super) fn cpu(&self) -> f64 {
-        processor_seconds(self.operator.id())
+        self.operator.as_ref().map_or(0.0, |operator| processor_seconds(operator.id()))
     }
 
     /// Processor seconds of the control plane so far: etcd, API server, scheduler and controllers.
@@ -99,7 +99,7 @@ impl Cluster {
 
     /// Kibibytes of the operator's memory.
     pub(super) fn memory(&self, field: &str) -> u64 {
-        memory(self.operator.id(), field)
+        self.operator.as_ref().map_or(0, |operator| memory(operator.id(), field))
     }
 }
 

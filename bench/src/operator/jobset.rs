@@ -11,7 +11,7 @@ use super::system::{Labels, STAGES, System, wait_served};
 
 pub(super) const JOBSET: System = System {
     name: "JobSet 0.12",
-    start,
+    start: Some(start),
     jobs: "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets",
     job,
     labels: Labels { job: "jobset.sigs.k8s.io/jobset-name", attempt: "jobset.sigs.k8s.io/restart-attempt" },

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use self::cluster::Cluster;
 use self::jobset::JOBSET;
-use self::system::{STAGECOACH, STAGECOACH_GANG, STAGES, System};
+use self::system::{PODS_ALONE, STAGECOACH, STAGECOACH_GANG, STAGES, System};
 use crate::machine::describe;
 use crate::stats::{line, median, percentile};
 
@@ -30,6 +30,7 @@ pub(crate) fn measure() -> Value {
         "stagecoach": all(STAGECOACH),
         "jobSet": all(JOBSET),
         "stagecoachGang": singles(&Cluster::start(STAGECOACH_GANG)),
+        "podsAlone": floor(&Cluster::start(PODS_ALONE)),
     })
 }
 
@@ -73,7 +74,11 @@ fn singles(cluster: &Cluster) -> Value {
         (seconds, writes)
     };
     let start = each("created -> 4 pods exist", &|name| cluster.started(name), first);
-    let restart = each("a pod fails -> 4 new pods exist", &|name| cluster.restarted(&[name.clone()], first), first + 1);
+    let restart = each(
+        "a pod fails -> 4 new pods exist",
+        &|name| cluster.restarted(std::slice::from_ref(name), first),
+        first + 1,
+    );
     json!({"startSeconds": start.0, "writesPerStart": start.1, "restartSeconds": restart.0, "writesPerRestart": restart.1})
 }
 
@@ -118,6 +123,22 @@ fn many(cluster: &Cluster) -> Value {
         "idleKiB": rest,
         "idleCores": idle,
     })
+}
+
+/// As many pods as all the jobs have, made by the client, one by one: below this nobody gets.
+fn floor(cluster: &Cluster) -> Value {
+    println!("{}", cluster.system.name);
+    let names: Vec<String> = (0..JOBS * STAGES).map(|n| format!("pod-{n}")).collect();
+    let (plane_cpu, started) = (cluster.plane_cpu(), Instant::now());
+    names.iter().for_each(|name| cluster.create(name));
+    let all = started.elapsed().as_secs_f64();
+    names.iter().for_each(|name| cluster.pods.wait_ready(name, cluster.system.first_attempt, 1));
+    let ready = started.elapsed().as_secs_f64();
+    std::thread::sleep(SETTLE);
+    let plane_cpu = cluster.plane_cpu() - plane_cpu;
+    let beside = format!("all ready after {ready:.1} s; {plane_cpu:.0} s the control plane's CPU");
+    line(&format!("all {} pods exist", names.len()), format!("{all:.1} s"), &beside);
+    json!({"allPodsSeconds": all, "allReadySeconds": ready, "controlPlaneCpuSeconds": plane_cpu})
 }
 
 /// What was written once more for each of the single jobs.

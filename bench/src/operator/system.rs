@@ -6,6 +6,8 @@ use std::process::Command;
 use serde_json::{Value, json};
 use stagecoach_cluster::{ControlPlane, Process, until};
 
+use super::pods::PODS;
+
 /// Pods of each job.
 pub(super) const STAGES: usize = 4;
 
@@ -13,8 +15,8 @@ pub(super) const STAGES: usize = 4;
 pub(super) struct System {
     /// What people call it.
     pub(super) name: &'static str,
-    /// Starts it on a fresh control plane.
-    pub(super) start: fn(&ControlPlane) -> Process,
+    /// Starts it on a fresh control plane; none if the client's objects are all there is.
+    pub(super) start: Option<fn(&ControlPlane) -> Process>,
     /// The collection of its jobs.
     pub(super) jobs: &'static str,
     /// A job of 4 pods that is started anew at once if one fails.
@@ -37,7 +39,7 @@ pub(super) struct Labels {
 /// Pods placed one by one, as JobSet's are.
 pub(super) const STAGECOACH: System = System {
     name: "Stagecoach",
-    start: stagecoach,
+    start: Some(stagecoach),
     jobs: "/apis/stagecoach.dev/v1alpha1/namespaces/default/pipelinejobs",
     job: |name| pipeline_job(name, "None"),
     labels: Labels { job: "stagecoach.dev/job", attempt: "stagecoach.dev/attempt" },
@@ -47,6 +49,23 @@ pub(super) const STAGECOACH: System = System {
 /// Pods placed all or none, by the scheduler's own gangs.
 pub(super) const STAGECOACH_GANG: System =
     System { name: "Stagecoach, gang scheduling", job: |name| pipeline_job(name, "Native"), ..STAGECOACH };
+
+/// No operator: single pods, made by the client. What the cluster itself takes, whoever makes its pods.
+pub(super) const PODS_ALONE: System = System {
+    name: "pods alone",
+    start: None,
+    jobs: PODS,
+    job: |name| {
+        let (labels, spec) = (
+            json!({"job": name, "attempt": "0"}),
+            json!({"restartPolicy": "Never",
+            "containers": [{"name": "trainer", "image": "none"}]}),
+        );
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec})
+    },
+    labels: Labels { job: "job", attempt: "attempt" },
+    first_attempt: 0,
+};
 
 /// The claim that all jobs share.
 const VOLUME: &str = "

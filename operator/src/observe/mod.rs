@@ -45,6 +45,11 @@ impl Look {
         watched.of(&job.owner.uid, job.state.attempt.number).map(|pods| Look { pods, polled: None })
     }
 
+    /// The first look at a job: nothing was made for it yet.
+    pub(crate) fn first(job: &Job, watched: &Watched) -> Look {
+        Look { pods: watched.begin(&job.owner.uid), polled: None }
+    }
+
     /// Lists the pods of `job`.
     ///
     /// # Errors

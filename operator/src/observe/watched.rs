@@ -58,6 +58,15 @@ impl Watched {
         Some(pods.all.iter().filter(|pod| !pod.gone || pod.member.attempt == attempt).cloned().collect())
     }
 
+    /// What is known of the pods of a job of which nothing is recorded: none were made for it, so that from now on the watch
+    /// brings all there are.
+    pub(super) fn begin(&self, job: &str) -> Vec<Pod> {
+        let mut jobs = self.lock();
+        let pods = jobs.entry(job.to_owned()).or_default();
+        pods.listed.get_or_insert_with(Instant::now);
+        pods.all.clone()
+    }
+
     /// A job's pods were `listed`, and no others, at `version`; adds those of `attempt` that ended and are gone, and those
     /// that went just now, of which the watch will say how.
     pub(super) fn list(&self, job: &str, attempt: u64, version: u64, mut listed: Vec<Pod>) -> Vec<Pod> {
@@ -126,6 +135,17 @@ mod tests {
         assert_eq!(known(&watched), None);
         watched.list("job", 1, 1, vec![pod("a", 1, 1, None)]);
         assert_eq!(known(&watched), Some(vec![("a".into(), false)]));
+        watched.doubt();
+        assert_eq!(known(&watched), None);
+    }
+
+    #[test]
+    fn a_job_without_a_record_needs_no_list() {
+        let watched = Watched::default();
+        assert_eq!(watched.begin("job"), []);
+        watched.note("job", pod("a", 1, 1, None), false);
+        assert_eq!(known(&watched), Some(vec![("a".into(), false)]));
+        assert_eq!(watched.begin("job").len(), 1, "whose record was taken away");
         watched.doubt();
         assert_eq!(known(&watched), None);
     }

@@ -15,8 +15,13 @@ const USUAL: [&str; 3] = ["Creating", "Waiting", "AllScheduled"];
 
 /// Whether a condition tells no more than that pods come one after the other.
 pub(super) fn is_usual(condition: &Condition) -> bool {
-    condition.kind == "Scheduled" && USUAL.contains(&condition.reason.as_str())
-        || condition.kind == "Running" && condition.status == "False"
+    let reason = condition.reason.as_str();
+    match condition.kind.as_str() {
+        "Scheduled" => USUAL.contains(&reason),
+        "Running" => condition.status == "False",
+        "Progressing" => ["Starting", "Restarting"].contains(&reason),
+        _ => false,
+    }
 }
 
 /// Whether it is so, why in one word, and a sentence.

@@ -39,17 +39,16 @@ impl Cluster {
     pub(super) fn started(&self, name: &str) -> f64 {
         let started = Instant::now();
         self.create(name);
-        self.pods.wait(name, self.system.first_attempt, STAGES);
-        started.elapsed().as_secs_f64()
+        (self.pods.wait(name, self.system.first_attempt, STAGES) - started).as_secs_f64()
     }
 
-    /// Seconds from the failure of a pod of each job's attempt until all pods of their next attempts exist.
-    pub(super) fn restarted(&self, names: &[String], attempt: u64) -> f64 {
+    /// One pod of each job's attempt fails, all at the same time: seconds until all pods of each one's next attempt exist.
+    pub(super) fn restarted(&self, names: &[String], attempt: u64) -> Vec<f64> {
         let pods: Vec<String> = names.iter().map(|name| self.pods.second(name, attempt)).collect();
         let started = Instant::now();
         pods.iter().for_each(|pod| self.fail(pod));
-        names.iter().for_each(|name| self.pods.wait(name, attempt + 1, STAGES));
-        started.elapsed().as_secs_f64()
+        let all_there = |name: &String| (self.pods.wait(name, attempt + 1, STAGES) - started).as_secs_f64();
+        names.iter().map(all_there).collect()
     }
 
     /// Writes what a kubelet writes when a container ended with code 1.

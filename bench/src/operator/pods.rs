@@ -49,8 +49,15 @@ impl Pod {
 
 /// A job's pods of one attempt.
 type Attempt = (String, u64);
-/// By name, whether each was ever ready.
-type Seen = HashMap<Attempt, BTreeMap<String, bool>>;
+/// A pod that came.
+struct Came {
+    at: Instant,
+    /// Whether it was ever ready.
+    ready: bool,
+}
+
+/// By attempt and name.
+type Seen = HashMap<Attempt, BTreeMap<String, Came>>;
 
 /// All pods that came.
 pub(super) struct Pods(Arc<(Mutex<Seen>, Condvar)>);
@@ -67,20 +74,22 @@ impl Pods {
             let (seen, changed) = &*shared;
             let mut seen = seen.lock().unwrap();
             let pods = seen.entry((job, attempt)).or_default();
-            *pods.entry(pod.metadata.name.clone()).or_default() |= pod.is_ready();
+            let came =
+                pods.entry(pod.metadata.name.clone()).or_insert_with(|| Came { at: Instant::now(), ready: false });
+            came.ready |= pod.is_ready();
             changed.notify_all();
         });
         Pods(all)
     }
 
-    /// Waits until the attempt has so many pods.
-    pub(super) fn wait(&self, job: &str, attempt: u64, count: usize) {
-        self.until(job, attempt, |pods| pods.len() >= count);
+    /// Waits until the attempt has so many pods; when the last of them came.
+    pub(super) fn wait(&self, job: &str, attempt: u64, count: usize) -> Instant {
+        self.until(job, attempt, |pods| pods.len() >= count)
     }
 
     /// Waits until so many pods of the attempt are ready.
     pub(super) fn wait_ready(&self, job: &str, attempt: u64, count: usize) {
-        self.until(job, attempt, |pods| pods.values().filter(|ready| **ready).count() >= count);
+        self.until(job, attempt, |pods| pods.values().filter(|pod| pod.ready).count() >= count);
     }
 
     /// The name of one of the attempt's pods, always the same.
@@ -89,7 +98,7 @@ impl Pods {
         seen[&(job.to_owned(), attempt)].keys().nth(1).unwrap().clone()
     }
 
-    fn until(&self, job: &str, attempt: u64, is_so: impl Fn(&BTreeMap<String, bool>) -> bool) {
+    fn until(&self, job: &str, attempt: u64, is_so: impl Fn(&BTreeMap<String, Came>) -> bool) -> Instant {
         let (key, deadline) = ((job.to_owned(), attempt), Instant::now() + PATIENCE);
         let (seen, changed) = &*self.0;
         let mut seen = seen.lock().unwrap();
@@ -98,5 +107,6 @@ impl Pods {
             assert!(!left.is_zero(), "{job}, attempt {attempt}: pods did not come within {} s", PATIENCE.as_secs());
             seen = changed.wait_timeout(seen, left).unwrap().0;
         }
+        seen[&key].values().map(|pod| pod.at).max().unwrap()
     }
 }

@@ -47,7 +47,7 @@ async fn watch(context: Arc<Context>, namespace: &str, mut stop: tokio::sync::wa
     let writer = Writer::default();
     let store = writer.as_reader();
     context.telemetry.count_in(store.clone());
-    let (seen, known) = (Arc::clone(&context), Arc::clone(&context));
+    let (seen, of, known) = (Arc::clone(&context), namespace.to_owned(), Arc::clone(&context));
     let changed = watcher(all_jobs, watcher::Config::default())
         .default_backoff()
         .modify(|job| job.metadata.managed_fields = None)
@@ -57,7 +57,7 @@ async fn watch(context: Arc<Context>, namespace: &str, mut stop: tokio::sync::wa
     let owned = watcher::Config::default().labels(JOB_UID);
     let touched = watcher(all_pods, owned)
         .default_backoff()
-        .filter_map(move |event| std::future::ready(event.ok().and_then(|event| trigger(&seen, event))));
+        .filter_map(move |event| std::future::ready(event.ok().and_then(|event| trigger(&seen, &of, event))));
     let streams = Controller::for_stream(changed, store)
         .with_config(config)
         .reconcile_on(touched)
@@ -73,13 +73,16 @@ async fn watch(context: Arc<Context>, namespace: &str, mut stop: tokio::sync::wa
 }
 
 /// The job to look at, if what happened to one of its pods is any news.
-fn trigger(context: &Context, event: Event<PodObject>) -> Option<ObjectRef<JobObject>> {
+fn trigger(context: &Context, namespace: &str, event: Event<PodObject>) -> Option<ObjectRef<JobObject>> {
     let (pod, deleted) = match event {
         Event::Apply(pod) | Event::InitApply(pod) => (pod, false),
         Event::Delete(pod) => (pod, true),
-        Event::Init => return None,
+        Event::Init => {
+            context.watched.doubt(namespace);
+            return None;
+        }
         Event::InitDone => {
-            context.watched.doubt();
+            context.watched.complete(namespace);
             return None;
         }
     };

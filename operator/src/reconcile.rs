@@ -112,7 +112,11 @@ async fn step(object: &JobObject, context: &Context) -> Result<controller::Actio
         }
     };
     let uid = &job.owner.uid.clone();
-    let memo = context.memo(uid, |memo| memo.clone());
+    let memo = context.memo(uid, |memo| {
+        // whoever takes the record away lets attempts count from 1 again
+        memo.created = memo.created.filter(|_| job.status.record.is_some());
+        memo.clone()
+    });
     if let Some(attempt) = memo.created {
         job.note_created(attempt);
     }
@@ -162,25 +166,25 @@ async fn step(object: &JobObject, context: &Context) -> Result<controller::Actio
         Err(ApplyError::Api(error)) => return Err(error.into()),
     };
     let new = context.memo(uid, |memo| std::mem::replace(&mut memo.refused, trouble.clone())) != trouble;
-    if trouble.is_some() {
+    let left = time_to_live(&job, &status, present);
+    if left.is_some_and(|left| left.is_zero()) {
+        delete(&job, &kinds).await?;
+        return Ok(idle);
+    }
+    let next = match (trouble, left) {
         // at once if it is news, to tell it
-        return Ok(controller::Action::requeue(if new { CONFLICT } else { REFUSED }));
-    }
-    if let Some(left) = time_to_live(&job, &status, present) {
-        if left.is_zero() {
-            delete(&job, &kinds).await?;
-            return Ok(idle);
-        }
-        return Ok(controller::Action::requeue(left));
-    }
-    let next = next(&decision, &look, context, present);
+        (Some(_), _) if new => CONFLICT,
+        (Some(_), _) => REFUSED,
+        (None, Some(left)) => left,
+        (None, None) => next(&decision, &look, context, present),
+    };
     Ok(controller::Action::requeue(more_after.map_or(next, |more| more.min(next))))
 }
 
 /// Looks and decides. What is remembered may lag behind: it suffices as long as nothing follows from it.
 async fn observe(job: &Job, kinds: &Kinds, context: &Context) -> Result<(Look, Decision, Time), ReconcileError> {
-    if job.status.record.is_none() {
-        let (look, present) = (Look::first(job, &context.watched), now());
+    if let Some(look) = Look::first(job, &context.watched) {
+        let present = now();
         let decision = decide(&look.observed(job), present);
         return Ok((look, decision, present));
     }

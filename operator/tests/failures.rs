@@ -77,7 +77,8 @@ fn a_deleted_pod_makes_the_group_start_again() {
 #[test]
 fn a_job_that_can_never_work_is_given_up_at_once() {
     let scene = scene();
-    scene.create("invalid", json!({}));
+    // lives on long enough for all to be told
+    scene.create("invalid", json!({"ttlSecondsAfterFinished": 3600}));
     scene.wait_running("invalid", 1);
     scene.kubelet.pod("invalid-0-1").exit(78, &message(FailureKind::InvalidConfig, 0, "no such corpus"));
     let job = scene.wait_phase("invalid", "Failed");
@@ -85,6 +86,8 @@ fn a_job_that_can_never_work_is_given_up_at_once() {
     assert_eq!(failed["reason"], "InvalidConfig");
     assert!(failed["message"].as_str().unwrap().contains("no such corpus"), "{failed}");
     assert_eq!(job["status"]["attempt"]["number"], 1);
+    // that the other stage is gone is told a moment later
+    scene.wait("invalid", "without stages", |job| job["status"]["stages"] == 0 && job["status"]["readyStages"] == 0);
 }
 
 #[test]

@@ -4,8 +4,9 @@
 //! The caller's side of the bargain: record `Decision::state` first, by compare-and-swap if others may write it too or
 //! if what was read may be old, and then also where the state is equal to what was read, before any action: a state that
 //! was overwritten since must not be acted on. If that fails, do none of the actions and observe again. Then do the
-//! actions, each of which may be repeated. Members are listed live, after the state was read. Decide again when anything
-//! changes, and at `Decision::wake` at the latest.
+//! actions, each of which may be repeated. Members are listed live, after the state was read; an older look may show that
+//! nothing follows, or that all members were made, and no more. Decide again when anything changes, and at
+//! `Decision::wake` at the latest.
 
 #![forbid(unsafe_code)]
 

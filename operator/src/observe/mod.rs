@@ -45,9 +45,10 @@ impl Look {
         watched.of(&job.owner.uid, job.state.attempt.number).map(|pods| Look { pods, polled: None })
     }
 
-    /// The first look at a job: nothing was made for it yet.
-    pub(crate) fn first(job: &Job, watched: &Watched) -> Look {
-        Look { pods: watched.begin(&job.owner.uid), polled: None }
+    /// The first look at `job`, for which nothing was made yet; nothing if that is not certain.
+    pub(crate) fn first(job: &Job, watched: &Watched) -> Option<Look> {
+        let new = job.status.record.is_none() && watched.begin(&job.owner.uid, &job.owner.namespace);
+        new.then(Look::default)
     }
 
     /// Lists the pods of `job`.

@@ -1,10 +1,11 @@
 //! What the watch has brought of the pods, so that a look from which nothing follows asks the API server nothing. It may
-//! lag behind: whatever is to be recorded or done is decided from a list.
+//! lag behind: whatever is to be recorded or done is decided from a list, but for what no lag can make wrong: that all pods
+//! were made, and that there are none of a job of which nothing is recorded.
 //!
 //! How a pod ended is kept while its attempt lasts: a kubelet writes the end before the pod goes, and a list shows what is
 //! there alone. After a restart of the operator what was missed is missed: the cause is then `Unknown`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,11 @@ const WAIT: Duration = Duration::from_secs(1);
 
 /// The pods, by their job's UID.
 #[derive(Debug, Default)]
-pub(crate) struct Watched(Mutex<HashMap<String, Pods>>);
+pub(crate) struct Watched {
+    jobs: Mutex<HashMap<String, Pods>>,
+    /// The namespaces of which the watch has brought all pods; an empty name stands for all namespaces.
+    complete: Mutex<HashSet<String>>,
+}
 
 #[derive(Debug, Default)]
 struct Pods {
@@ -58,13 +63,18 @@ impl Watched {
         Some(pods.all.iter().filter(|pod| !pod.gone || pod.member.attempt == attempt).cloned().collect())
     }
 
-    /// What is known of the pods of a job of which nothing is recorded: none were made for it, so that from now on the watch
-    /// brings all there are.
-    pub(super) fn begin(&self, job: &str) -> Vec<Pod> {
+    /// Whether a job of which nothing is recorded has no pods; if so, the watch brings all that it will have.
+    pub(super) fn begin(&self, job: &str, namespace: &str) -> bool {
+        let complete = self.complete.lock().unwrap_or_else(PoisonError::into_inner);
+        if !complete.contains("") && !complete.contains(namespace) {
+            return false;
+        }
         let mut jobs = self.lock();
         let pods = jobs.entry(job.to_owned()).or_default();
-        pods.listed.get_or_insert_with(Instant::now);
-        pods.all.clone()
+        if pods.all.is_empty() {
+            pods.listed = Some(Instant::now());
+        }
+        pods.all.is_empty()
     }
 
     /// A job's pods were `listed`, and no others, at `version`; adds those of `attempt` that ended and are gone, and those
@@ -94,9 +104,16 @@ impl Watched {
         listed
     }
 
-    /// The watch had a gap: what it knows can't be relied on.
-    pub(crate) fn doubt(&self) {
+    /// The watch of a namespace begins, maybe anew after a gap: what it knows can't be relied on.
+    pub(crate) fn doubt(&self, namespace: &str) {
+        self.complete.lock().unwrap_or_else(PoisonError::into_inner).remove(namespace);
         self.lock().values_mut().for_each(|pods| pods.listed = None);
+    }
+
+    /// The watch has brought all pods that are there. What went meanwhile it does not tell.
+    pub(crate) fn complete(&self, namespace: &str) {
+        self.lock().values_mut().for_each(|pods| pods.listed = None);
+        self.complete.lock().unwrap_or_else(PoisonError::into_inner).insert(namespace.to_owned());
     }
 
     /// Forgets the jobs that are not among the living.
@@ -105,7 +122,7 @@ impl Watched {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Pods>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -135,19 +152,26 @@ mod tests {
         assert_eq!(known(&watched), None);
         watched.list("job", 1, 1, vec![pod("a", 1, 1, None)]);
         assert_eq!(known(&watched), Some(vec![("a".into(), false)]));
-        watched.doubt();
+        watched.doubt("");
         assert_eq!(known(&watched), None);
     }
 
     #[test]
-    fn a_job_without_a_record_needs_no_list() {
+    fn a_job_without_a_record_needs_no_list_once_the_watch_is_complete() {
         let watched = Watched::default();
-        assert_eq!(watched.begin("job"), []);
+        assert!(!watched.begin("job", "ml"));
+        watched.complete("other");
+        assert!(!watched.begin("job", "ml"));
+        watched.complete("ml");
+        assert!(watched.begin("job", "ml"));
         watched.note("job", pod("a", 1, 1, None), false);
         assert_eq!(known(&watched), Some(vec![("a".into(), false)]));
-        assert_eq!(watched.begin("job").len(), 1, "whose record was taken away");
-        watched.doubt();
+        assert!(!watched.begin("job", "ml"), "its record was taken away, its pods were not");
+        watched.doubt("ml");
         assert_eq!(known(&watched), None);
+        assert!(!watched.begin("another", "ml"), "the watch had a gap");
+        watched.complete("");
+        assert!(watched.begin("another", "ml"), "all namespaces are watched");
     }
 
     #[test]

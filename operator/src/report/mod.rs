@@ -80,8 +80,10 @@ fn attempt_status(facts: &Facts) -> Option<AttemptStatus> {
     if attempt.number == 0 {
         return None;
     }
-    let created = match state.doing {
-        Doing::Running { created, .. } => created,
+    let created = match (&state.doing, &job.state.doing) {
+        (Doing::Running { created, .. }, _) => *created,
+        // which may not be told yet
+        (_, Doing::Running { created: true, .. }) if job.state.attempt.number == attempt.number => true,
         _ => job.status.attempt.as_ref().is_some_and(|old| old.number == attempt.number && old.pods_created),
     };
     let old = job.status.attempt.as_ref().filter(|old| old.number == attempt.number);

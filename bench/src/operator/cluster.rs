@@ -77,7 +77,7 @@ impl Cluster {
             };
             let [verb, resource, sub] = ["verb", "resource", "subresource"].map(|name| label(name).unwrap_or_default());
             // what nodes and components say of themselves is nobody's job
-            let own = ["leases", "nodes", "ipaddresses"].contains(&resource.as_str());
+            let own = ["leases", "nodes"].contains(&resource.as_str());
             if ["POST", "PUT", "PATCH", "APPLY", "DELETE"].contains(&verb.as_str()) && !own {
                 let slash = if sub.is_empty() { "" } else { "/" };
                 *all.entry(format!("{verb} {resource}{slash}{sub}")).or_default() += value.parse().unwrap_or(0.0);

@@ -1,6 +1,7 @@
 //! Names and labels: the only place that spells them.
 
 use serde_json::{Map, Value, json};
+use stagecoach_api::job::{API_VERSION, KIND};
 
 use super::Owner;
 
@@ -76,8 +77,8 @@ pub(super) fn metadata(owner: &Owner, name: &str, attempt: Option<u64>) -> Value
 
 pub(super) fn owner_reference(owner: &Owner) -> Value {
     json!({
-        "apiVersion": "stagecoach.dev/v1alpha1",
-        "kind": "PipelineJob",
+        "apiVersion": API_VERSION,
+        "kind": KIND,
         "name": owner.name,
         "uid": owner.uid,
         "controller": true,

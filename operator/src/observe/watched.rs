@@ -112,7 +112,7 @@ impl Watched {
 
     /// The watch has brought all pods that are there. What went meanwhile it does not tell.
     pub(crate) fn complete(&self, namespace: &str) {
-        self.lock().values_mut().for_each(|pods| pods.listed = None);
+        self.doubt(namespace);
         self.complete.lock().unwrap_or_else(PoisonError::into_inner).insert(namespace.to_owned());
     }
 

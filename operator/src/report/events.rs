@@ -3,10 +3,10 @@
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::EventType;
 use stagecoach_api::PipelineJobStatus;
-use stagecoach_api::job::{Condition, Phase};
+use stagecoach_api::job::{API_VERSION, Condition, KIND, Phase};
 
 use super::Facts;
-use super::conditions::SAVING_FAILS;
+use super::conditions::{SAVING_FAILS, is_usual};
 use crate::build::Owner;
 
 /// One event.
@@ -59,9 +59,7 @@ pub(crate) fn events(facts: &Facts, new: &PipelineJobStatus) -> Vec<Event> {
     let trouble = |status: &PipelineJobStatus| {
         let scheduled = condition(status, "Scheduled");
         scheduled
-            .filter(|condition| {
-                !["NotWanted", "Creating", "Waiting", "AllScheduled"].contains(&condition.reason.as_str())
-            })
+            .filter(|condition| condition.reason != "NotWanted" && !is_usual(condition))
             .map(|c| (c.reason.clone(), c.message.clone()))
     };
     if let Some((reason, message)) =
@@ -93,8 +91,8 @@ impl Event {
 /// The job, as an event refers to it.
 pub(crate) fn reference(owner: &Owner) -> ObjectReference {
     ObjectReference {
-        api_version: Some("stagecoach.dev/v1alpha1".into()),
-        kind: Some("PipelineJob".into()),
+        api_version: Some(API_VERSION.into()),
+        kind: Some(KIND.into()),
         name: Some(owner.name.clone()),
         namespace: Some(owner.namespace.clone()),
         uid: Some(owner.uid.clone()),

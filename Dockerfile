@@ -11,8 +11,8 @@ COPY . .
 
 FROM source AS operator-binary
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target \
-    cargo build --locked --package stagecoach-operator \
-    && mkdir -p /out/bin && strip -o /out/bin/stagecoach-operator target/debug/stagecoach-operator
+    cargo build --release --locked --package stagecoach-operator \
+    && mkdir -p /out/bin && strip -o /out/bin/stagecoach-operator target/release/stagecoach-operator
 
 # Its wheels are large and change rarely: a stage of its own, ahead of the sources.
 FROM ${RUST} AS libtorch
@@ -25,8 +25,8 @@ RUN /images/libraries.sh gather /images/cpu-libraries.txt /out/lib /libtorch
 FROM source AS trainer-binary
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target \
     --mount=type=bind,from=libtorch,source=/libtorch,target=/src/.libtorch \
-    cargo build --locked --package stagecoach \
-    && mkdir -p /out/bin && strip -o /out/bin/stagecoach target/debug/stagecoach
+    cargo build --release --locked --package stagecoach \
+    && mkdir -p /out/bin && strip -o /out/bin/stagecoach target/release/stagecoach
 COPY --from=libtorch /out/lib /out/lib
 RUN images/libraries.sh check /out/bin /out/lib
 

@@ -88,8 +88,11 @@ fn trigger(context: &Context, namespace: &str, event: Event<PodObject>) -> Optio
     };
     let job = ObjectRef::new(pod.labels().get(JOB)?).within(&pod.namespace()?);
     let uid = pod.labels().get(JOB_UID)?.clone();
-    let pod = Pod::of(&pod)?;
-    context.watched.note(&uid, pod, deleted).then_some(job)
+    let news = match Pod::of(&pod, &uid) {
+        Some(pod) => context.watched.note(&uid, pod, deleted),
+        None => context.watched.note_foreign(&uid, &pod.uid().unwrap_or_default()),
+    };
+    news.then_some(job)
 }
 
 async fn forget(context: &Context) {

@@ -1,8 +1,10 @@
 //! One job, once: look, decide, record, tell, act.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
 use kube::api::{DeleteParams, Preconditions};
 use kube::runtime::controller;
 use kube::{Resource, ResourceExt};
@@ -40,6 +42,18 @@ pub(crate) enum ReconcileError {
     /// The API server's.
     #[error("{}", told(.0))]
     Api(#[from] kube::Error),
+    /// A defect of the operator.
+    #[error("the operator has a defect: {0}")]
+    Panicked(String),
+}
+
+/// A panic while one job is looked at is that job's error: it must not end the operator, which serves all others.
+async fn catch_panic<T>(work: impl Future<Output = Result<T, ReconcileError>>) -> Result<T, ReconcileError> {
+    AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|panic| {
+        let message = panic.downcast_ref::<String>().map(String::as_str);
+        let message = message.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(ReconcileError::Panicked(message.unwrap_or("a panic without a message").to_owned()))
+    })
 }
 
 /// The API server's own sentence, if it gave one.
@@ -62,7 +76,8 @@ pub(crate) async fn reconcile(
 ) -> Result<controller::Action, ReconcileError> {
     let started = Instant::now();
     let object = context.written.newest(object);
-    let result = tokio::time::timeout(PATIENCE, step(&object, &context)).await.unwrap_or(Err(ReconcileError::Late));
+    let step = catch_panic(step(&object, &context));
+    let result = tokio::time::timeout(PATIENCE, step).await.unwrap_or(Err(ReconcileError::Late));
     context.telemetry.reconciled(started.elapsed(), result.as_ref().err().map(reason));
     if result.is_ok() {
         context.memo(&object.uid().unwrap_or_default(), |memo| memo.failures = 0);
@@ -73,6 +88,7 @@ pub(crate) async fn reconcile(
 fn reason(error: &ReconcileError) -> &'static str {
     match error {
         ReconcileError::Late => "Late",
+        ReconcileError::Panicked(_) => "Panicked",
         ReconcileError::Outdated => "Conflict",
         ReconcileError::Api(kube::Error::Api(status)) if status.code == 409 => "Conflict",
         ReconcileError::Api(kube::Error::Api(_)) => "Refused",
@@ -230,7 +246,8 @@ fn next(decision: &Decision, look: &Look, context: &Context, present: Time) -> D
 async fn is_current(job: &Job, kinds: &Kinds) -> Result<bool, ReconcileError> {
     let live = kinds.jobs.get_opt(&job.owner.name).await?;
     Ok(live.is_some_and(|live| {
-        live.uid().as_deref() == Some(job.owner.uid.as_str()) && job::status(&live).record == job.status.record
+        let recorded = job::status(&live).is_ok_and(|status| status.record == job.status.record);
+        recorded && live.uid().as_deref() == Some(job.owner.uid.as_str())
     }))
 }
 
@@ -249,5 +266,26 @@ async fn delete(job: &Job, kinds: &Kinds) -> Result<(), ReconcileError> {
     match kinds.jobs.delete(&job.owner.name, &how).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         other => Ok(other.map(drop)?),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::panic)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_is_an_error_of_the_job_it_came_from() {
+        let answered = catch_panic(async { Ok::<_, ReconcileError>(7) }).await;
+        assert!(matches!(answered, Ok(7)));
+        for (message, literal) in [("index 3 of 2", false), ("a defect", true)] {
+            let failed = catch_panic::<()>(async move {
+                tokio::task::yield_now().await;
+                if literal { panic!("a defect") } else { panic!("{message}") }
+            });
+            let error = failed.await.unwrap_err();
+            assert_eq!(reason(&error), "Panicked");
+            assert!(error.to_string().ends_with(message), "{error}");
+        }
     }
 }

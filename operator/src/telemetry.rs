@@ -116,8 +116,10 @@ impl Telemetry {
             self.steps_lost.inc_by(state.best_step.unwrap_or_default().saturating_sub(saved));
         }
         let recovered = new.phase == Some(Phase::Running) && facts.job.status.phase != Some(Phase::Running);
-        if let Some(failure) =
-            state.last_failure.as_ref().filter(|failure| recovered && failure.attempt + 1 == state.attempt.number)
+        if let Some(failure) = state
+            .last_failure
+            .as_ref()
+            .filter(|failure| recovered && failure.attempt.saturating_add(1) == state.attempt.number)
         {
             // a stage that stops being ready for a moment has recovered from nothing
             let mut counted = self.recovered.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,7 +141,7 @@ impl Telemetry {
         self.jobs.clear();
         for store in self.stores.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             for object in store.state() {
-                let phase = job::phase(&object).unwrap_or_default().to_string();
+                let phase = job::phase(&object).map_or_else(|| "Unknown".to_owned(), |phase| phase.to_string());
                 self.jobs.get_or_create(&InPhase { phase }).inc();
             }
         }

@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 use kube::api::{LogParams, PostParams};
+use serde::Serialize;
+use serde_json::Value;
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::contract::CONTAINER_NAME;
 use stagecoach_lifecycle::Failure;
 
 use crate::apply::Kinds;
 use crate::context::Context;
-use crate::job::{self, JobObject, Unusable};
+use crate::job::{JobObject, Unusable};
 use crate::observe::{Look, now};
 use crate::report::{self, Facts};
 
@@ -22,7 +24,7 @@ pub(crate) async fn write(
     object: &JobObject,
     kinds: &Kinds,
     context: &Context,
-    status: &PipelineJobStatus,
+    status: &impl Serialize,
 ) -> kube::Result<()> {
     let wanted = object.with_status(status).map_err(kube::Error::SerdeError)?;
     let written = kinds.jobs.replace_status(&object.name_any(), &PostParams::default(), &wanted).await?;
@@ -30,23 +32,21 @@ pub(crate) async fn write(
     Ok(())
 }
 
-/// Tells the user what to change. Pods that run stay as they are.
+/// Tells the user what to change. Pods that run stay as they are, and so does what can't be read of the status.
 pub(crate) async fn refuse(
     object: &JobObject,
     kinds: &Kinds,
     context: &Context,
     unusable: &Unusable,
 ) -> kube::Result<()> {
-    let old = job::status(object);
     let (reason, message) = match unusable {
         Unusable::Spec(message) => ("InvalidSpec", message),
+        Unusable::Status(message) => ("UnknownStatus", message),
         Unusable::Record(message) => ("UnknownRecord", message),
     };
     let generation = object.metadata.generation.unwrap_or_default();
-    let mut status = old.clone();
-    status.observed_generation = Some(generation);
-    status.phase = Some(old.phase.unwrap_or_default());
-    status.conditions = report::refused(&old.conditions, reason, message, generation, now());
+    let old: Value = serde_json::from_str(object.status()).map_err(kube::Error::SerdeError)?;
+    let status = report::refused(&old, reason, message, generation, now());
     if status == old {
         return Ok(());
     }

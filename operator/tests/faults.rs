@@ -1,4 +1,5 @@
-//! An API server that refuses, stalls, loses answers and restarts; a spec and an operator that change half-way.
+//! An API server that refuses, stalls, loses answers and restarts; a spec and an operator that change half-way; pods and a
+//! status that somebody else wrote.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -11,8 +12,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use stagecoach_api::contract::{StagePhase, StageStatus};
 use stagecoach_api::job::Progress;
-use stagecoach_cluster::{Fate, Process, Proxy, Seen, Settings, until};
-use support::Scene;
+use stagecoach_cluster::{Fate, Process, Proxy, Seen, Settings, merge, until};
+use support::{Scene, condition_of, is};
 
 fn scene() -> &'static Scene {
     static SCENE: OnceLock<Scene> = OnceLock::new();
@@ -173,4 +174,86 @@ fn two_replicas_take_turns() {
     scene().kubelet.pod(&format!("{}-0-1", own.job())).exit(1, "");
     let job = scene().wait_running(&own.job(), 2);
     assert_eq!(job["status"]["restarts"]["total"], 1, "what ran was taken over as it was");
+}
+
+/// A pod with the labels of stage 0 of `attempt` of this job, and with the changes.
+fn labelled_pod(job: &Value, name: &str, attempt: u64, changes: Value) -> Value {
+    let labels = json!({
+        "stagecoach.dev/job": "job", "stagecoach.dev/job-uid": job["metadata"]["uid"],
+        "stagecoach.dev/attempt": attempt.to_string(), "stagecoach.dev/stage": "0",
+    });
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels},
+        "spec": {"containers": [{"name": "trainer", "image": "example.com/other:1"}]},
+    });
+    merge(&mut pod, changes);
+    pod
+}
+
+#[test]
+fn only_pods_that_the_job_controls_are_its_stages_and_no_number_ends_the_operator() {
+    let own = Own::new("foreign");
+    let mut operator = own.operator(&[]);
+    scene().create(&own.job(), json!({}));
+    let job = scene().wait_running(&own.job(), 1);
+    let owner = json!({
+        "apiVersion": "stagecoach.dev/v1alpha1", "kind": "PipelineJob", "name": "job", "uid": job["metadata"]["uid"],
+        "controller": true,
+    });
+    let create = |pod: Value| {
+        scene().plane.client().create("/api/v1/namespaces/foreign/pods", &pod).unwrap();
+    };
+    // another job's owner, no owner, and the owner's name on a number that nobody counted up to
+    create(labelled_pod(&job, "unowned-next", 7, json!({})));
+    create(labelled_pod(&job, "unowned-last", u64::MAX, json!({})));
+    create(labelled_pod(&job, "owned-last", u64::MAX, json!({"metadata": {"ownerReferences": [owner]}})));
+    for name in ["unowned-next", "unowned-last", "owned-last"] {
+        scene().kubelet.pod(&format!("foreign/{name}")).view();
+    }
+    // the job is looked at with all of them there
+    scene().kubelet.pod(&format!("{}-0-1", own.job())).exit(1, "");
+    let job = scene().wait_running(&own.job(), 2);
+    assert_eq!((&job["status"]["restarts"]["total"], &job["status"]["stages"]), (&json!(1), &json!(2)));
+    for stage in [0, 1] {
+        scene().kubelet.pod(&format!("{}-{stage}-2", own.job())).exit(0, "");
+    }
+    scene().wait_phase(&own.job(), "Complete");
+    assert!(operator.ended().is_none(), "the operator ended");
+    let left = scene().pods(&own.job());
+    let left: BTreeSet<&str> = left.iter().filter_map(|pod| pod["metadata"]["name"].as_str()).collect();
+    for name in ["unowned-next", "unowned-last", "owned-last"] {
+        assert!(left.contains(name), "{name} is somebody else's, and was deleted: {left:?}");
+    }
+}
+
+#[test]
+fn a_status_that_cannot_be_read_is_left_alone() {
+    let own = Own::new("unreadable");
+    let operator = own.operator(&[]);
+    scene().create(&own.job(), json!({}));
+    scene().wait_running(&own.job(), 1);
+    for stage in [0, 1] {
+        scene().kubelet.pod(&format!("{}-{stage}-1", own.job())).exit(0, "");
+    }
+    let before = scene().wait_phase(&own.job(), "Complete");
+    drop(operator);
+    // what a newer operator brings: a phase that this one does not know, in its CRD and in the status
+    let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pipelinejobs.stagecoach.dev";
+    let phases = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/phase/enum/-";
+    scene().plane.client().patch(crd, &json!([{"op": "add", "path": phases, "value": "Archived"}])).unwrap();
+    let status = format!("{}/status", support::path(&own.job()));
+    let archived = json!({"status": {"phase": "Archived"}});
+    until("the new phase to be served", 60, || scene().plane.client().patch(&status, &archived).ok());
+    let _operator = own.operator(&[]);
+    let job = scene().wait(&own.job(), "refused", |job| is(job, "Accepted", "False", "UnknownStatus"));
+    let sentence = condition_of(&job, "Accepted").unwrap()["message"].to_string();
+    assert!(sentence.contains("`Archived`") && sentence.contains("another version"), "{sentence}");
+    scene().edit(&own.job(), json!({"suspend": true}));
+    let generation = scene().job(&own.job()).unwrap()["metadata"]["generation"].clone();
+    let job = scene().wait(&own.job(), "refused anew", |job| job["status"]["observedGeneration"] == generation);
+    for field in ["attempt", "record", "completionTime", "restarts", "progress"] {
+        assert_eq!(job["status"][field], before["status"][field], "{field}");
+    }
+    assert_eq!(job["status"]["phase"], "Archived");
+    assert_eq!(pods_of(&own), 2, "no pod was created");
 }

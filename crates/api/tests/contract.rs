@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
+use serde_json::json;
 use stagecoach_api::contract::*;
 use stagecoach_api::job::{Measured, Progress};
 
@@ -103,6 +104,23 @@ fn a_newer_message_is_still_read() {
     let message = TerminationMessage::from_json(text).unwrap();
     assert_eq!((message.kind, message.stage, message.step), (FailureKind::NonFinite, 2, Some(7)));
     assert_eq!(TerminationMessage::from_json("Traceback (most recent call last):"), None);
+}
+
+#[test]
+fn a_count_that_readers_of_json_cannot_hold_is_refused() {
+    let largest = (1_u64 << 53) - 1;
+    let status = |count: u64| json!({"attempt": count, "progress": {"step": count, "steps": count}});
+    let read: StageStatus = serde_json::from_value(status(largest)).unwrap();
+    assert_eq!((read.attempt, read.progress.step, read.progress.steps), (largest, largest, Some(largest)));
+    for count in [largest + 1, u64::MAX] {
+        let error = serde_json::from_value::<StageStatus>(status(count)).unwrap_err().to_string();
+        assert!(error.contains(&count.to_string()), "{error}");
+        for field in ["step", "checkpoint"] {
+            let mut message = json!({"kind": "Error", "stage": 0});
+            message[field] = if field == "step" { json!(count) } else { json!({"step": count}) };
+            assert_eq!(TerminationMessage::from_json(&message.to_string()), None, "{field}");
+        }
+    }
 }
 
 proptest! {

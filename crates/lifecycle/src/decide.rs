@@ -32,6 +32,10 @@ use crate::state::{Attempt, Doing, FailReason, Outcome, State};
 use crate::time::{Clock, Time};
 use crate::{Failure, backoff, cause};
 
+/// How far a member's attempt may be ahead of the recorded one, whose record may be lost or an old one. A number beyond that
+/// was not counted up to by anybody, and counting on from it could overflow: such a member is ignored.
+const MAX_ATTEMPTS_AHEAD: u64 = 1_000_000;
+
 /// What to record, and then to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
@@ -49,6 +53,8 @@ pub struct Decision {
 pub fn decide(observed: &Observed, now: Time) -> Decision {
     let mut clock = Clock::at(now);
     let mut seen = observed.clone();
+    let highest = seen.state.attempt.number.saturating_add(MAX_ATTEMPTS_AHEAD);
+    seen.members.retain(|member| member.attempt <= highest);
     note_progress(&mut seen);
     seen.state = next(&seen, &mut clock);
     let actions = actions::of(&seen, &mut clock);
@@ -146,7 +152,7 @@ fn raised(observed: &Observed, not_before: Time, now: Time) -> State {
     let mut state = observed.state.clone();
     let used = observed.members.iter().map(|member| member.attempt).max().unwrap_or(0);
     state.attempt = Attempt {
-        number: used.max(state.attempt.number) + 1,
+        number: used.max(state.attempt.number).saturating_add(1),
         stages: observed.desired.stages,
         revision: observed.desired.revision,
     };

@@ -2,14 +2,16 @@
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::{Client, Resource};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::ApplyError;
 use super::collection::Collection;
-use crate::build::Owner;
+use crate::build::{self, Owner};
 use crate::job::JobObject;
 use crate::observe::{PodObject, Trouble};
 
@@ -96,17 +98,13 @@ pub(super) async fn create<T: DeserializeOwned>(
 pub(super) async fn get(all: &Collection, owner: &Owner, object: &Value) -> Result<Option<Value>, ApplyError> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
     let Some(there) = all.get(name).await? else { return Ok(None) };
-    let owners = there["metadata"]["ownerReferences"].as_array();
-    let ours = owners
-        .into_iter()
-        .flatten()
-        .any(|reference| reference["controller"] == true && reference["uid"].as_str() == Some(owner.uid.as_str()));
-    if ours {
+    let metadata: ObjectMeta = ObjectMeta::deserialize(&there["metadata"]).map_err(kube::Error::SerdeError)?;
+    if build::is_controlled_by(&metadata, &owner.uid) {
         return Ok(Some(there));
     }
     let kind = object["kind"].as_str().unwrap_or_default();
     let mut message = format!("the {kind} {name} exists and does not belong to this job");
-    message += match there["metadata"]["deletionTimestamp"].is_null() {
+    message += match metadata.deletion_timestamp.is_none() {
         true => ": delete it, or give the job another name",
         false => "; it is being deleted and is waited for",
     };

@@ -1,7 +1,9 @@
 //! Starting an attempt: what its pods need, then the pods.
 
 use futures::future::try_join_all;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{ApiResource, DeleteParams, GroupVersionKind};
+use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 use stagecoach_api::job::NetworkPolicyMode;
@@ -58,13 +60,17 @@ pub(super) async fn start(
 async fn sweep(kinds: &Kinds, job: &Job, now: &Blueprint) -> Result<(), ApplyError> {
     let selector = format!("{},{}!={}", build::pod_query(&job.owner), build::ATTEMPT, now.attempt);
     for old in kinds.config_maps.list(&selector).await? {
+        let metadata = ObjectMeta::deserialize(&old["metadata"]).map_err(kube::Error::SerdeError)?;
+        if !build::is_controlled_by(&metadata, &job.owner.uid) {
+            continue;
+        }
         let then = build::read_config_map(&old).ok();
         if let Some((gang, attempt)) = then.and_then(|then| Some((then.gang?, then.attempt))) {
             pod_groups(kinds, gang).delete(&build::attempt_name(&job.owner, attempt), &DeleteParams::default()).await?;
         }
         // last: it tells what else there is
-        let name = old["metadata"]["name"].as_str().unwrap_or_default();
-        kinds.config_maps.delete(name, &DeleteParams::default()).await?;
+        let name = metadata.name.unwrap_or_default();
+        kinds.config_maps.delete(&name, &DeleteParams::default()).await?;
     }
     Ok(())
 }

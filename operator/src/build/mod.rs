@@ -14,8 +14,8 @@ use stagecoach_api::job::{PipelineJobSpec, PodTemplate, TrainerType};
 
 pub use gang::{Gang, pod_group};
 pub use names::{
-    ATTEMPT, JOB, JOB_UID, STAGE, attempt_name, labels, pod_name, pod_query, pod_selector, service_name,
-    stage_0_selector,
+    ATTEMPT, JOB, JOB_UID, STAGE, attempt_name, is_controlled_by, labels, pod_name, pod_query, pod_selector,
+    service_name, stage_0_selector,
 };
 pub use pod::pod;
 pub use policy::{Readers, network_policy};

@@ -1,5 +1,6 @@
 //! Names and labels: the only place that spells them.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Map, Value, json};
 use stagecoach_api::job::{API_VERSION, KIND};
 
@@ -73,6 +74,12 @@ pub(super) fn metadata(owner: &Owner, name: &str, attempt: Option<u64>) -> Value
         "labels": labels(owner, attempt, None),
         "ownerReferences": [owner_reference(owner)],
     })
+}
+
+/// Whether the job with the UID `job` controls the object: the operator made it, and it goes with the job.
+pub fn is_controlled_by(metadata: &ObjectMeta, job: &str) -> bool {
+    let references = metadata.owner_references.iter().flatten();
+    references.into_iter().any(|reference| reference.controller == Some(true) && reference.uid == job)
 }
 
 pub(super) fn owner_reference(owner: &Owner) -> Value {

@@ -42,6 +42,8 @@ pub(crate) struct Job {
 pub(crate) enum Unusable {
     /// Its owner must change the spec.
     Spec(String),
+    /// The status is not one of this operator's.
+    Status(String),
     /// The record in the status is not one of this operator's.
     Record(String),
 }
@@ -57,18 +59,35 @@ pub(crate) fn is_ours(object: &JobObject) -> bool {
     spec.managed_by.is_none_or(|manager| manager == MANAGER)
 }
 
-/// The status; what can't be read of it counts as never written.
-pub(crate) fn status(object: &JobObject) -> PipelineJobStatus {
-    serde_json::from_str(object.status()).unwrap_or_default()
+/// The status; the default one if none was written yet.
+///
+/// # Errors
+/// `Status`, if it can't be read: it must not count as never written, since the job could start again from nothing.
+pub(crate) fn status(object: &JobObject) -> Result<PipelineJobStatus, Unusable> {
+    let status: Option<PipelineJobStatus> = serde_json::from_str(object.status()).map_err(|error| {
+        Unusable::Status(format!(
+            "status can't be read: {}; it was written by another version of the operator, or by somebody else: run that \
+             version, or correct the status. Until then nothing is done for this job",
+            without_place(&error)
+        ))
+    })?;
+    Ok(status.unwrap_or_default())
 }
 
-/// The phase, from the status alone.
+/// The phase, from the status alone: the default one if none was written yet, none if it can't be read.
 pub(crate) fn phase(object: &JobObject) -> Option<Phase> {
-    #[derive(Deserialize)]
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
     struct Status {
         phase: Phase,
     }
-    Some(serde_json::from_str::<Status>(object.status()).ok()?.phase)
+    serde_json::from_str::<Option<Status>>(object.status()).ok().map(|status| status.unwrap_or_default().phase)
+}
+
+/// An error of text that nobody has seen, so that the place in it means nothing.
+fn without_place(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text).to_owned()
 }
 
 /// The job that `object` is.
@@ -77,10 +96,9 @@ pub(crate) fn phase(object: &JobObject) -> Option<Phase> {
 /// A sentence that says what to change.
 pub(crate) fn read(object: &JobObject) -> Result<Job, Unusable> {
     let meta = object.meta();
-    let read: PipelineJobSpec = serde_json::from_str(object.spec()).map_err(|e| {
-        // nobody has seen this line, so that the place in it tells nothing
-        let why = e.to_string();
-        let why = why.rsplit_once(" at line ").map_or(why.as_str(), |(why, _)| why);
+    let status = status(object)?;
+    let read: PipelineJobSpec = serde_json::from_str(object.spec()).map_err(|error| {
+        let why = without_place(&error);
         Unusable::Spec(format!("spec can't be read: {why}; change it, or use the CRD of this operator's version"))
     })?;
     let mut job = PipelineJob::new(object.name_any(), read);
@@ -91,7 +109,6 @@ pub(crate) fn read(object: &JobObject) -> Result<Job, Unusable> {
     if !told.is_empty() {
         return Err(Unusable::Spec(told.join("; ")));
     }
-    let status = status(object);
     let state = match &status.record {
         None => State::default(),
         Some(record) => serde_json::from_value(record.clone()).map_err(|e| {

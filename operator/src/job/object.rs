@@ -8,7 +8,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::{API_VERSION, KIND};
 
 /// A PipelineJob of the API.
@@ -51,7 +50,7 @@ impl JobObject {
     ///
     /// # Errors
     /// A number that JSON can't hold.
-    pub(crate) fn with_status(&self, status: &PipelineJobStatus) -> serde_json::Result<JobObject> {
+    pub(crate) fn with_status(&self, status: &impl Serialize) -> serde_json::Result<JobObject> {
         Ok(JobObject { status: serde_json::value::to_raw_value(status)?, ..self.clone() })
     }
 }

@@ -65,7 +65,7 @@ fn state(pod: &PodObject) -> (MemberState, Time) {
     if let Some(deadline) = time(metadata.deletion_timestamp.as_ref()) {
         // the time of the asking: the API server adds the grace to it
         let grace = metadata.deletion_grace_period_seconds.and_then(|grace| u64::try_from(grace).ok()).unwrap_or(0);
-        return (MemberState::Terminating, Time(deadline.0.saturating_sub(grace * 1000)));
+        return (MemberState::Terminating, Time(deadline.0.saturating_sub(grace.saturating_mul(1000))));
     }
     let ready = condition(pod, "Ready");
     if ready.is_some_and(|ready| ready.status == "True") {

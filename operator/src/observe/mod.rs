@@ -59,7 +59,7 @@ impl Look {
         // no resourceVersion: the answer is what is, not what a cache remembers
         let listed = pods.list(&ListParams::default().labels(&build::pod_query(&job.owner))).await?;
         let version = version(listed.metadata.resource_version.as_deref().unwrap_or_default());
-        let listed = listed.items.iter().filter_map(Pod::of).collect();
+        let listed = listed.items.iter().filter_map(|pod| Pod::of(pod, &job.owner.uid)).collect();
         let pods = watched.list(&job.owner.uid, job.state.attempt.number, version, listed);
         Ok(Look { pods, polled: None })
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
 use serde::{Deserialize, Deserializer};
 
@@ -44,6 +44,7 @@ fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D:
         uid: Option<String>,
         resource_version: Option<String>,
         labels: Option<BTreeMap<String, String>>,
+        owner_references: Option<Vec<OwnerReference>>,
         creation_timestamp: Option<Time>,
         deletion_timestamp: Option<Time>,
         deletion_grace_period_seconds: Option<i64>,
@@ -55,6 +56,7 @@ fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D:
         uid: read.uid,
         resource_version: read.resource_version,
         labels: read.labels,
+        owner_references: read.owner_references,
         creation_timestamp: read.creation_timestamp,
         deletion_timestamp: read.deletion_timestamp,
         deletion_grace_period_seconds: read.deletion_grace_period_seconds,

@@ -9,6 +9,7 @@ use stagecoach_lifecycle::{Member, MemberState};
 use super::PodObject;
 use super::member::{Trouble, member, trouble};
 use super::version;
+use crate::build;
 
 /// A pod of an attempt.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,9 +37,13 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
-    /// None if `object` belongs to no attempt.
-    pub(crate) fn of(object: &PodObject) -> Option<Pod> {
+    /// The pod of an attempt of the job with the UID `job`. None if `object` is none: labels are anybody's to write, so that
+    /// only a pod counts that the job controls.
+    pub(crate) fn of(object: &PodObject, job: &str) -> Option<Pod> {
         let PodObject { metadata, spec, status } = object;
+        if !build::is_controlled_by(metadata, job) {
+            return None;
+        }
         let trainer = spec.containers.iter().find(|container| container.name == CONTAINER_NAME);
         Some(Pod {
             member: member(object)?,

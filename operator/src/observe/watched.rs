@@ -48,11 +48,22 @@ impl Watched {
         }
         let news = before.is_none_or(|at| !pods[at].is_as(&pod));
         // an attempt that is over needs no explanation any more
-        pods.retain(|other| other.uid != pod.uid && (!other.gone || other.member.attempt + 1 >= pod.member.attempt));
+        pods.retain(|other| {
+            other.uid != pod.uid && (!other.gone || other.member.attempt.saturating_add(1) >= pod.member.attempt)
+        });
         if !deleted || pod.has_ended() {
             pods.push(pod);
         }
         news
+    }
+
+    /// Notes that a pod is none of the job's; whether it was one.
+    pub(crate) fn note_foreign(&self, job: &str, uid: &str) -> bool {
+        let mut jobs = self.lock();
+        let Some(pods) = jobs.get_mut(job) else { return false };
+        let before = pods.all.len();
+        pods.all.retain(|known| known.uid != uid || known.gone);
+        pods.all.len() < before
     }
 
     /// What is known of a job's pods, of those that are gone only the ones of `attempt`; nothing if that can't be relied on.
@@ -136,9 +147,11 @@ mod tests {
         let labels = json!({"stagecoach.dev/stage": "0", "stagecoach.dev/attempt": attempt.to_string()});
         let terminated = exit.map_or(Value::Null, |code| json!({"exitCode": code}));
         let status = json!({"containerStatuses": [{"name": "trainer", "state": {"terminated": terminated}}]});
-        let metadata = json!({"uid": uid, "labels": labels, "resourceVersion": version.to_string()});
+        let owner = json!({"apiVersion": "stagecoach.dev/v1alpha1", "kind": "PipelineJob", "name": "a", "uid": "job", "controller": true});
+        let metadata =
+            json!({"uid": uid, "labels": labels, "resourceVersion": version.to_string(), "ownerReferences": [owner]});
         let object = serde_json::from_value(json!({"metadata": metadata, "status": status})).unwrap();
-        Pod::of(&object).unwrap()
+        Pod::of(&object, "job").unwrap()
     }
 
     fn known(watched: &Watched) -> Option<Vec<(String, bool)>> {
@@ -172,6 +185,15 @@ mod tests {
         assert!(!watched.begin("another", "ml"), "the watch had a gap");
         watched.complete("");
         assert!(watched.begin("another", "ml"), "all namespaces are watched");
+    }
+
+    #[test]
+    fn a_pod_that_no_longer_belongs_to_the_job_is_none_of_its_pods() {
+        let watched = Watched::default();
+        watched.list("job", 1, 1, vec![pod("a", 1, 1, None), pod("b", 1, 1, None)]);
+        assert!(watched.note_foreign("job", "a"));
+        assert!(!watched.note_foreign("job", "a"));
+        assert_eq!(known(&watched), Some(vec![("b".into(), false)]));
     }
 
     #[test]

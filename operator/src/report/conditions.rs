@@ -1,5 +1,7 @@
 //! The conditions: one aspect each, true or false with a reason and a sentence.
 
+use serde::Deserialize;
+use serde_json::{Value, json};
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::{Condition, Phase};
 use stagecoach_lifecycle::{Doing, FailReason, MemberState, Outcome, Time};
@@ -60,10 +62,17 @@ pub(super) fn conditions(facts: &Facts, new: &PipelineJobStatus) -> Vec<Conditio
     aspects.into_iter().map(|(kind, told)| condition(kind, told, old, facts.job.generation, facts.now)).collect()
 }
 
-/// The conditions of a job that can't be acted on: all others stay as they are.
-pub(crate) fn refused(old: &[Condition], reason: &str, message: &str, generation: i64, now: Time) -> Vec<Condition> {
-    let accepted = condition("Accepted", told("False", reason, message), old, generation, now);
-    std::iter::once(accepted).chain(old.iter().filter(|other| other.kind != "Accepted").cloned()).collect()
+/// The status of a job that can't be acted on: `old`, which may not be readable, with `Accepted` as `False`.
+pub(crate) fn refused(old: &Value, reason: &str, message: &str, generation: i64, now: Time) -> Value {
+    let all = old["conditions"].as_array().map_or(&[][..], Vec::as_slice);
+    let (before, others): (Vec<&Value>, Vec<&Value>) = all.iter().partition(|other| other["type"] == "Accepted");
+    let before: Vec<Condition> = before.into_iter().filter_map(|before| Condition::deserialize(before).ok()).collect();
+    let accepted = condition("Accepted", told("False", reason, message), &before, generation, now);
+    let mut status = old.as_object().cloned().unwrap_or_default();
+    status.entry("phase").or_insert_with(|| json!(Phase::default()));
+    status.insert("observedGeneration".into(), json!(generation));
+    status.insert("conditions".into(), std::iter::once(json!(accepted)).chain(others.into_iter().cloned()).collect());
+    status.into()
 }
 
 fn condition(kind: &str, (status, reason, message): Told, old: &[Condition], generation: i64, now: Time) -> Condition {

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::job::number::count;
 use crate::job::{CheckpointStatus, Progress};
 
 spelled! {
@@ -29,6 +30,7 @@ pub struct StageStatus {
     /// The job's UID.
     pub job_uid: String,
     /// The attempt.
+    #[serde(deserialize_with = "count")]
     pub attempt: u64,
     /// The pod's UID.
     pub pod_uid: String,

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::ExitCode;
+use crate::job::number::optional_count;
 use crate::job::{CheckpointStatus, Progress};
 
 /// Kubernetes keeps this many bytes of a termination message.
@@ -67,7 +68,7 @@ pub struct TerminationMessage {
     /// Which stage.
     pub stage: u32,
     /// The step in progress.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_count")]
     pub step: Option<u64>,
     /// The action in progress, in torch's text form.
     #[serde(default, skip_serializing_if = "Option::is_none")]

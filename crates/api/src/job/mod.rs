@@ -5,7 +5,7 @@ mod checkpoint;
 mod cluster;
 mod data;
 mod model;
-mod number;
+pub(crate) mod number;
 mod path;
 mod pipeline;
 mod restart;

@@ -53,6 +53,27 @@ impl JsonSchema for Measured {
     }
 }
 
+/// Largest count of steps or attempts that is read: what every reader of JSON holds exactly, also one that reads doubles.
+const MAX_COUNT: u64 = (1 << 53) - 1;
+
+/// Reads a count of steps or attempts, which comes from outside: from a stage, or from a status that others can write.
+pub(crate) fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let count = u64::deserialize(deserializer)?;
+    match count <= MAX_COUNT {
+        true => Ok(count),
+        false => {
+            Err(de::Error::custom(format!("{count} is above {MAX_COUNT}, the largest count of steps or attempts")))
+        }
+    }
+}
+
+/// The same for a field that may be absent.
+pub(crate) fn optional_count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    #[derive(Deserialize)]
+    struct Count(#[serde(deserialize_with = "count")] u64);
+    Ok(Option::<Count>::deserialize(deserializer)?.map(|Count(count)| count))
+}
+
 /// An amount of memory as Kubernetes writes it: `40Gi`, `500M`, `1073741824`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]

@@ -5,6 +5,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use super::Measured;
+use super::number::{count, optional_count};
 
 /// What is so.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -92,6 +93,7 @@ spelled! {
 #[serde(rename_all = "camelCase", default)]
 pub struct AttemptStatus {
     /// Counts from 1; never used twice.
+    #[serde(deserialize_with = "count")]
     pub number: u64,
     /// The spec's generation that it runs.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,9 +112,10 @@ pub struct AttemptStatus {
 #[serde(rename_all = "camelCase", default)]
 pub struct Progress {
     /// Finished steps.
+    #[serde(deserialize_with = "count")]
     pub step: u64,
     /// Steps in all.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "optional_count")]
     pub steps: Option<u64>,
     /// Training loss of the last step, in nats per token.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,12 +145,13 @@ pub struct Progress {
 #[serde(rename_all = "camelCase", default)]
 pub struct CheckpointStatus {
     /// Steps it has behind it.
+    #[serde(deserialize_with = "count")]
     pub step: u64,
     /// Stages that wrote it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stages: Option<u32>,
     /// The attempt that wrote it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "optional_count")]
     pub attempt: Option<u64>,
     /// When it was committed.
     #[serde(skip_serializing_if = "Option::is_none")]

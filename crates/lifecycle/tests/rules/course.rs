@@ -218,3 +218,18 @@ fn limits_come_from_the_spec() {
     assert_eq!((policy.grace, policy.active_deadline, policy.scheduling_timeout), (45, Some(9), 3600));
     assert!(policy.nodes_may_vanish && !Policy::for_processes(&spec).nodes_may_vanish);
 }
+
+#[test]
+fn a_member_of_an_attempt_that_nobody_counted_up_to_is_ignored() {
+    let all = || vec![ready(0), ready(1), ready(2)];
+    let far = |attempt| Member { attempt, ..ready(0) };
+    for attempt in [u64::MAX, u64::MAX - 1, 1 << 53, 2_000_000] {
+        let mut observed = running(all());
+        observed.members.push(far(attempt));
+        assert_eq!(decide(&observed, NOW), decide(&running(all()), NOW), "{attempt}");
+    }
+    // a lost record: the number that is in use is never used again
+    let mut observed = running(all());
+    observed.members.push(far(50));
+    assert_eq!(decide(&observed, NOW).state.attempt.number, 51);
+}

@@ -202,6 +202,11 @@ impl Memory {
         write(&file, limit).with_context(|| format!("{limit} to {}", file.display()))
     }
 
+    /// The file to which a process writes its id to be in the group.
+    pub(crate) fn processes_file(&self) -> PathBuf {
+        self.group.join("cgroup.procs")
+    }
+
     /// Whether its process has gone, and with it the group.
     pub(crate) fn is_gone(&self) -> bool {
         !self.group.exists()

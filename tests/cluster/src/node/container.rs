@@ -1,5 +1,7 @@
 //! A running container as the machine sees it: its process, and the memory it may have.
 
+use std::process::{Child, Command, Stdio};
+
 use super::cgroups::Memory;
 
 /// A running container.
@@ -43,6 +45,24 @@ impl Container {
         self.memory.limit().ok()
     }
 
+    /// Leaves it without memory until the kernel has killed it, also if it never asks for more: its limit is lowered to `spare`
+    /// bytes above what it uses now, and another process in its control group takes those. The kernel kills the largest
+    /// process of the group. Ends when the result is dropped.
+    ///
+    /// # Panics
+    /// As [`Container::squeeze`]; if the process can't be started.
+    #[track_caller]
+    pub fn starve(&self, spare: u64) -> Starvation {
+        let limit = self.squeeze(spare);
+        // tail keeps the last line, and this file is one line without end
+        let join_and_take = "echo $$ >\"$1\" && exec tail /dev/zero";
+        let mut taker = Command::new("sh");
+        taker.args(["-c", join_and_take, "sh"]).arg(self.memory.processes_file());
+        taker.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let taker = taker.spawn().unwrap_or_else(|error| panic!("sh: {error}"));
+        Starvation { taker, _limit: limit }
+    }
+
     /// Lowers its memory limit to `spare` bytes above what it uses now, until the result is dropped. With little to spare
     /// its next allocations are its last. If it has gone, nothing happens.
     ///
@@ -64,6 +84,23 @@ impl Container {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         MemoryLimit(Some((self.memory.clone(), before)))
+    }
+}
+
+/// A container without memory.
+#[derive(Debug)]
+#[must_use = "it ends when this is dropped"]
+pub struct Starvation {
+    /// Killed by the kernel too, once it is the largest process of the group.
+    taker: Child,
+    _limit: MemoryLimit,
+}
+
+impl Drop for Starvation {
+    fn drop(&mut self) {
+        // it may have ended already
+        let _ = self.taker.kill();
+        let _ = self.taker.wait();
     }
 }
 

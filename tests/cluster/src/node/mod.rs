@@ -29,7 +29,7 @@ use crate::components::Component;
 use crate::kubectl::Kubectl;
 use crate::wait::until;
 
-pub use self::container::{Container, MemoryLimit};
+pub use self::container::{Container, MemoryLimit, Starvation};
 pub use self::down::{down, down_any};
 pub use self::up::up;
 pub use self::volumes::SmallDisk;

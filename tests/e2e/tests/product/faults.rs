@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::json;
 use stagecoach_e2e::{Job, Product, on_this_machine};
 
-/// Bytes that a squeezed trainer may still take.
+/// Bytes that are left to a trainer before it has none.
 const SPARE: u64 = 1 << 20;
 
 /// How a stage is lost.
@@ -64,9 +64,9 @@ fn lose(product: &Product, job: &Job, fault: &str, stage: u32) {
         _ => {
             let trainer = job.trainer(stage);
             let attempt = job.attempt();
-            let squeezed = trainer.squeeze(SPARE);
+            let starved = trainer.starve(SPARE);
             job.wait("restarted for want of memory", |job| job["status"]["attempt"]["number"] != attempt);
-            drop(squeezed);
+            drop(starved);
         }
     }
 }

@@ -14,27 +14,27 @@ DENY_VERSION := 0.20.2
 DENY := $(CACHE)/cargo-deny-$(DENY_VERSION)/bin/cargo-deny
 STAGECOACH := target/debug/stagecoach
 
-.PHONY: help run test test-all soak crashes model strace bench manifests e2e e2e-report cluster-up cluster-down lint deny build libtorch texts cluster-tools tools clean
+.PHONY: help run trainer test test-all soak crashes model strace bench manifests e2e e2e-report cluster-up cluster-down lint deny build libtorch texts cluster-tools tools clean
 
 help: ## this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-13s %s\n", $$1, $$2 }'
 	@echo
 	@echo "  JOB=$(JOB)  WORKSPACE=$(WORKSPACE)  FRESH=1 (run: start afresh)"
 
-run: build texts ## train the sample job on this machine, three stages as processes
+run: trainer texts ## train the sample job on this machine, three stages as processes
 	$(STAGECOACH) run $(JOB) --workspace $(WORKSPACE) $(if $(FRESH),--fresh)
 
-test: lint deny build texts cluster-tools ## everything that needs no root: formatting, lints, licences, all tests
-	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) WORKSPACE=$(WORKSPACE) cargo test --workspace --quiet
+test: build texts cluster-tools ## all tests that need no root
+	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) WORKSPACE=$(WORKSPACE) cargo test --workspace
 
 test-all: build texts ## the parity tests' full product instead of the covering set
-	STAGECOACH_PARITY=all cargo test --package stagecoach-tests --test parity -- --nocapture
+	STAGECOACH_PARITY=all cargo test --workspace --test parity -- --nocapture
 
 e2e: build texts ## the product on a real node: images, chart, jobs, faults; needs root and Linux
 	tests/e2e/run.sh $(CACHE) tests/e2e/all.sh $(TESTS)
 	@# that a node leaves nothing behind, on a machine without one
 	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE) node) STAGECOACH_IMAGES=$(CACHE)/images \
-		cargo test --quiet --package stagecoach-cluster --test node_ends -- --ignored
+		cargo test --quiet --workspace --test node_ends -- --ignored
 
 e2e-report: build texts ## how long a job is away when a pod dies on a real node; figures in bench/results/
 	tests/e2e/run.sh $(CACHE) target/debug/stagecoach-bench node $(WORKSPACE) bench/results
@@ -49,7 +49,7 @@ cluster-down: ## ends it and takes back all it did to the machine
 	target/debug/stagecoach-cluster down $(NODE)
 
 soak: build ## one job, killed N times in every phase while its number of stages changes (make soak N=1000)
-	STAGECOACH_KILLS=$(or $(N),50) cargo test --package stagecoach-tests --test soak --quiet -- --nocapture
+	STAGECOACH_KILLS=$(or $(N),50) cargo test --workspace --test soak --quiet -- --nocapture
 
 bench: build ## what checkpoints cost as ratios to what this machine can do, and what 500 jobs cost the operator; figures in bench/results/
 	target/debug/stagecoach-bench checkpoint $(WORKSPACE) bench/results
@@ -66,14 +66,14 @@ model: ## the state machine in larger worlds than `make test` explores
 
 strace: build ## stages and launcher killed at system calls drawn by STAGECOACH_SEED; needs the right to trace
 	@command -v strace >/dev/null || { echo "strace is missing: install it (Debian: apt-get install strace)" >&2; exit 1; }
-	cargo test --package stagecoach-tests --test strace --quiet -- --ignored --nocapture
+	cargo test --workspace --test strace --quiet -- --ignored --nocapture
 
 manifests: tools ## the CRD from the types of crates/api, for kubectl and for the chart
-	cargo run --quiet --package stagecoach-api --features crd --bin crdgen > manifests/crd/pipelinejobs.yaml.new
+	cargo run --quiet --package stagecoach-api --bin crdgen > manifests/crd/pipelinejobs.yaml.new
 	mv manifests/crd/pipelinejobs.yaml.new manifests/crd/pipelinejobs.yaml
 	cp manifests/crd/pipelinejobs.yaml charts/stagecoach/files/pipelinejobs.yaml
 
-lint: libtorch tools
+lint: libtorch tools deny ## formatting, lints and licences
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 
@@ -84,8 +84,13 @@ $(DENY):
 	@echo "building cargo-deny $(DENY_VERSION) (once, into $(CACHE))"
 	@cargo install --quiet --locked --version $(DENY_VERSION) --root $(dir $(@D)) cargo-deny
 
-build: libtorch tools ## the trainer, into target/debug/stagecoach
-	cargo build --workspace --quiet
+trainer: libtorch tools ## the trainer alone, into target/debug/stagecoach
+	@echo "building the trainer: a few minutes the first time"
+	cargo build --package stagecoach
+
+build: libtorch tools ## trainer, operator, and what the tests run
+	@echo "building everything: some minutes the first time"
+	cargo build --workspace
 
 libtorch: tools ## libtorch into .libtorch/, checked by hash
 	@python3 scripts/fetch.py libtorch .libtorch

@@ -7,7 +7,6 @@
 mod spelled;
 
 pub mod contract;
-#[cfg(feature = "crd")]
 pub mod crd;
 pub mod job;
 mod parse;

@@ -1,7 +1,6 @@
 //! The CustomResourceDefinition, without a cluster: its form, its defaults, and that no demand in it lacks a manifest that
 //! breaks it. The same manifests meet a real API server in the tests of the cluster.
 
-#![cfg(feature = "crd")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod coverage;

@@ -22,6 +22,8 @@ fn undisturbed(job: &Job) -> (String, String) {
 /// Runs to `step`, then stops by Ctrl-C, which leaves a checkpoint.
 fn run_until(workspace: &Path, job: &Job, step: u64) {
     let mut launched = Launched::start(workspace, job, &[]);
+    // the steps may be those of an earlier run: a launcher that has no stages yet would not stop by the signal, but die
+    until("stages", 60, || (!launched.stages().is_empty()).then_some(()));
     launched.wait_for_step(step);
     signal(launched.child.id(), libc::SIGINT);
     let outcome = launched.finish(workspace);
@@ -106,18 +108,88 @@ fn a_checkpoint_of_another_job_is_refused_by_the_field_that_differs() {
     says(&outcome, "training.learningRate.peak is 0.02 here and 0.01 in the checkpoint");
 }
 
+/// Trains to the end, over `steps` steps at `rate`.
+fn train(workspace: &Path, steps: u64, rate: &str) -> Outcome {
+    let file = workspace.join("job.yaml");
+    let yaml = Job { steps, ..job() }.yaml();
+    let (before, rest) = yaml.split_once("learningRate: {").unwrap();
+    let (_, after) = rest.split_once('}').unwrap();
+    std::fs::write(&file, format!("{before}learningRate: {{{rate}}}{after}")).unwrap();
+    Launched::start_file(workspace, &file, workspace.join("kept"), &[]).finish(workspace)
+}
+
+/// Of every step, from the metrics.
+fn rates(workspace: &Path) -> Vec<f64> {
+    let metrics = std::fs::read_to_string(workspace.join("kept/metrics.jsonl")).unwrap();
+    let rate = |line| serde_json::from_str::<serde_json::Value>(line).unwrap()["learningRate"].as_f64().unwrap();
+    metrics.lines().map(rate).collect()
+}
+
 #[test]
 fn a_finished_job_trains_on_when_it_gets_more_steps() {
     // the decay is fixed, so that the longer run is the shorter one continued
-    let decay = |steps| Job { steps, ..job() }.yaml().replace("warmupSteps: 5", "warmupSteps: 5, decaySteps: 60");
-    let start = |workspace: &Path, steps| {
-        let file = workspace.join("job.yaml");
-        std::fs::write(&file, decay(steps)).unwrap();
-        Launched::start_file(workspace, &file, workspace.join("kept"), &[]).finish(workspace).hashes()
-    };
+    let rate = "peak: 1e-2, warmupSteps: 5, warmupStart: 0.1, decaySteps: 60, floor: 1e-3";
     let (short, whole) = (corpus::workspace(), corpus::workspace());
-    start(short.path(), 30);
-    assert_eq!(start(short.path(), 60), start(whole.path(), 60));
+    train(short.path(), 30, rate).hashes();
+    assert_eq!(train(short.path(), 60, rate).hashes(), train(whole.path(), 60, rate).hashes());
+}
+
+#[test]
+fn an_extension_at_a_rate_of_zero_is_refused_and_changes_nothing() {
+    let workspace = corpus::workspace();
+    let path = workspace.path();
+    let expected = train(path, 4, "peak: 1e-2").hashes();
+    let job = std::fs::read(path.join("kept/job.yaml")).unwrap();
+    let refused = train(path, 10, "peak: 1e-2");
+    assert_eq!(refused.status.code(), Some(78), "{}\n{}", refused.stdout, refused.stderr);
+    says(&refused, "the learning rate of steps 5 to 10 would be 0, since its decay ends at step 4");
+    says(&refused, "spec.training.learningRate.decaySteps");
+    assert_eq!(std::fs::read(path.join("kept/job.yaml")).unwrap(), job);
+    assert!(path.join("kept/logs").exists());
+    assert_eq!(train(path, 4, "peak: 1e-2").hashes(), expected, "the result is still there");
+}
+
+#[test]
+fn an_extension_says_its_learning_rate_and_may_have_a_decay_of_its_own() {
+    let workspace = corpus::workspace();
+    let path = workspace.path();
+    train(path, 4, "peak: 1e-2, floor: 1e-3").hashes();
+    let at_the_floor = train(path, 6, "peak: 1e-2, floor: 1e-3");
+    says(&at_the_floor, "the learning rate of steps 5 to 6 is 1.0e-3, since its decay ends at step 4");
+    says(&at_the_floor, "spec.training.learningRate.decaySteps");
+    let falling = train(path, 12, "peak: 1e-2, floor: 1e-3, decaySteps: 12");
+    says(&falling, "the learning rate of steps 7 to 12 goes from");
+    // half a cosine to step 4; the floor; half a cosine to step 12, from its middle on
+    let cosine = |step: f64, end: f64| 1e-3 + 9e-3 * 0.5 * (1.0 + (std::f64::consts::PI * step / end).cos());
+    let expected = |step: usize| match step {
+        0..4 => cosine(step as f64, 4.0),
+        4..6 => 1e-3,
+        _ => cosine(step as f64, 12.0),
+    };
+    let told = rates(path);
+    assert_eq!(told.len(), 12);
+    for (step, rate) in told.into_iter().enumerate() {
+        assert!((rate - expected(step)).abs() < 1e-12, "step {step}: {rate} instead of {}", expected(step));
+    }
+    // another end of the decay is another curve: without an extension it is another job
+    let other = train(path, 12, "peak: 1e-2, floor: 1e-3, decaySteps: 20");
+    assert_eq!(other.status.code(), Some(78), "{}\n{}", other.stdout, other.stderr);
+}
+
+#[test]
+fn an_extension_gives_the_same_bits_whenever_it_is_asked_for() {
+    let longer = "peak: 1e-2, warmupSteps: 5, warmupStart: 0.1, floor: 1e-3, decaySteps: 80";
+    let [at_the_end, half_way] = [corpus::workspace(), corpus::workspace()];
+    run(at_the_end.path(), &job()).hashes();
+    let expected = train(at_the_end.path(), 80, longer).hashes();
+    // from an older checkpoint: the steps that the job had keep the decay that they had
+    run(half_way.path(), &job()).hashes();
+    std::fs::remove_file(half_way.path().join("kept/result.json")).unwrap();
+    std::fs::remove_dir_all(half_way.path().join("kept/checkpoints/step-00000060")).unwrap();
+    let extended = train(half_way.path(), 80, longer);
+    says(&extended, "the learning rate of steps 61 to 80 goes from");
+    assert_eq!(extended.hashes(), expected);
+    assert_eq!(rates(half_way.path()), rates(at_the_end.path()));
 }
 
 #[test]
@@ -125,12 +197,7 @@ fn the_learning_rate_is_a_function_of_the_step() {
     let workspace = corpus::workspace();
     run_until(workspace.path(), &job(), 7);
     run(workspace.path(), &job()).hashes();
-    let metrics = std::fs::read_to_string(workspace.path().join("kept/metrics.jsonl")).unwrap();
-    let rates: Vec<f64> = metrics
-        .lines()
-        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["learningRate"].as_f64().unwrap())
-        .collect();
-    for (step, rate) in rates.iter().enumerate() {
+    for (step, rate) in rates(workspace.path()).iter().enumerate() {
         let step = step as f64;
         // the job's: five steps of warm-up from a tenth, then half a cosine to the floor at step 60
         let expected = match step < 5.0 {

@@ -6,6 +6,7 @@ use std::time::Instant;
 use clap::Args;
 use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::ExitCode;
+use stagecoach_checkpoint::RealVolume;
 
 use super::read::JobArgs;
 use super::say;
@@ -16,6 +17,7 @@ use crate::launch::{
 };
 use crate::observe::{self, Closing, Progress, StepRecord, Summary, curve, read_metrics};
 use crate::plan::Settings;
+use crate::train::check_extension;
 
 /// Train a job on this machine, a process per stage.
 #[derive(Debug, Args)]
@@ -55,7 +57,8 @@ impl Run {
     }
 
     fn run(self) -> Result<i32, Refusal> {
-        let job = self.valid_job()?;
+        let settings = self.settings()?;
+        let job = &settings.job;
         if job.spec.suspend {
             say(format!("{} is suspended (spec.suspend: true), so nothing is started", job.metadata.name));
             return Ok(ExitCode::Done.code());
@@ -66,18 +69,22 @@ impl Run {
         if self.fresh {
             folder.clear()?;
         }
-        match Before::look(&folder, &job) {
+        match Before::look(&folder, job) {
             Before::Nothing => {}
+            Before::Unfinished => check_extension(&settings, &RealVolume::new(folder.root()))?,
             Before::Finished(summary) => {
                 say(format!("{} is trained already; this is its result (--fresh trains it anew)\n", job.metadata.name));
                 let restarts = Record::open(&folder)?.state.budget.total;
-                show(&job, &folder, &workspace, &summary, restarts, None);
+                show(job, &folder, &workspace, &summary, restarts, None);
                 return Ok(ExitCode::Done.code());
             }
-            Before::OtherLength(summary) => say(format!(
-                "{} was trained for {} steps; going on from its newest checkpoint",
-                job.metadata.name, summary.steps
-            )),
+            Before::OtherLength(summary) => {
+                check_extension(&settings, &RealVolume::new(folder.root()))?;
+                say(format!(
+                    "{} was trained for {} steps; going on from its newest checkpoint",
+                    job.metadata.name, summary.steps
+                ));
+            }
             Before::OtherJob(difference) => {
                 return Err(Refusal::Job(Fatal::invalid(format!(
                     "{} holds the result of a job with other settings ({difference}): set spec.storage.path to another \
@@ -86,17 +93,17 @@ impl Run {
                 ))));
             }
         }
-        train(&job, &folder, &workspace)
+        train(job, &folder, &workspace)
     }
 
     /// The job with the command line's changes, all of its problems told at once.
-    fn valid_job(&self) -> Result<PipelineJob, Fatal> {
+    fn settings(&self) -> Result<Settings, Fatal> {
         let job = self.job.read()?;
         let problems: Vec<String> = job.validate().iter().map(ToString::to_string).collect();
         if !problems.is_empty() {
             return Err(Fatal::invalid(problems.join("\n")));
         }
-        Ok(Settings::new(job, &self.job.workspace)?.job)
+        Settings::new(job, &self.job.workspace)
     }
 }
 

@@ -10,8 +10,10 @@ use crate::observe::Summary;
 /// What was there already.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Before {
-    /// No result.
+    /// Nothing of this job.
     Nothing,
+    /// No result, but this job, of this or another length, was begun.
+    Unfinished,
     /// The result of this very job.
     Finished(Summary),
     /// The result of this job after another number of steps.
@@ -27,21 +29,27 @@ const FREE: [(&str, &[&str]); 3] =
 impl Before {
     /// Looks into the folder.
     pub fn look(folder: &JobFolder, job: &PipelineJob) -> Self {
-        let Some(summary) = folder.summary() else { return Self::Nothing };
         let text = std::fs::read_to_string(folder.job()).ok();
-        let Some(old) = text.and_then(|text| stagecoach_api::parse(&text, "job.yaml").ok()) else {
-            return Self::OtherJob("its job.yaml can't be read".into());
-        };
-        if let Some(field) = difference(&old, job) {
-            return Self::OtherJob(field);
-        }
+        let old = text.and_then(|text| stagecoach_api::parse(&text, "job.yaml").ok());
         let length = |job: &PipelineJob| job.spec.training.as_ref().and_then(|training| training.length());
-        if length(&old) == length(job) { Self::Finished(summary) } else { Self::OtherLength(summary) }
+        let same_length = old.as_ref().is_some_and(|old| length(old) == length(job));
+        let difference = match &old {
+            Some(old) => difference(old, job, same_length),
+            None => Some("its job.yaml can't be read".into()),
+        };
+        match (folder.summary(), difference) {
+            (None, Some(_)) => Self::Nothing, // stage 0 compares with the checkpoints, if there are any
+            (None, None) => Self::Unfinished,
+            (Some(_), Some(difference)) => Self::OtherJob(difference),
+            (Some(summary), None) if same_length => Self::Finished(summary),
+            (Some(summary), None) => Self::OtherLength(summary),
+        }
     }
 }
 
-/// The first field in which two jobs differ such that they compute something else.
-fn difference(old: &PipelineJob, new: &PipelineJob) -> Option<String> {
+/// The first field in which two jobs differ such that they compute something else. A job of another length may have
+/// another decay: whether this one, the checkpoint knows.
+fn difference(old: &PipelineJob, new: &PipelineJob, same_length: bool) -> Option<String> {
     let [old, new] = [old, new].map(|job| serde_json::to_value(&job.spec).unwrap_or_default());
     FREE.iter().find_map(|(part, free)| {
         let [old, new] = [&old, &new].map(|spec| {
@@ -51,7 +59,9 @@ fn difference(old: &PipelineJob, new: &PipelineJob) -> Option<String> {
             }
             value
         });
-        let Difference { path, ours, theirs } = differences(&new, &old).into_iter().next()?;
+        let mut differences = differences(&new, &old).into_iter();
+        let Difference { path, ours, theirs } =
+            differences.find(|difference| same_length || difference.path != "learningRate.decaySteps")?;
         let path = if path.is_empty() { format!("spec.{part}") } else { format!("spec.{part}.{path}") };
         let [was, now] = [theirs, ours].map(|value| value.unwrap_or_default());
         Some(format!("{path} was {was}, now {now}"))
@@ -83,11 +93,20 @@ mod tests {
         write(&folder.result(), &serde_json::to_string(&summary).unwrap()).unwrap();
         assert!(matches!(Before::look(&folder, &job(&[])), Before::OtherJob(_)));
         write(&folder.job(), &job(&[]).to_yaml().unwrap()).unwrap();
+        let decay = ("training.learningRate.decaySteps", "40");
         for same in [("stages", "1"), ("pipeline.schedule.type", "GPipe"), ("training.threads", "2")] {
             assert_eq!(Before::look(&folder, &job(&[same])), Before::Finished(summary.clone()), "{same:?}");
         }
-        assert_eq!(Before::look(&folder, &job(&[("training.steps", "21")])), Before::OtherLength(summary));
+        for longer in [&[("training.steps", "21")][..], &[("training.steps", "40"), decay]] {
+            assert_eq!(Before::look(&folder, &job(longer)), Before::OtherLength(summary.clone()));
+        }
+        let other = Before::look(&folder, &job(&[decay]));
+        assert_eq!(other, Before::OtherJob("spec.training.learningRate.decaySteps was null, now 40".into()));
         let other = Before::look(&folder, &job(&[("training.learningRate.peak", "2e-3")]));
         assert_eq!(other, Before::OtherJob("spec.training.learningRate.peak was 0.001, now 0.002".into()));
+
+        std::fs::remove_file(folder.result()).unwrap();
+        assert_eq!(Before::look(&folder, &job(&[("training.steps", "21")])), Before::Unfinished);
+        assert_eq!(Before::look(&folder, &job(&[("training.learningRate.peak", "2e-3")])), Before::Nothing);
     }
 }

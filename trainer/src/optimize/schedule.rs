@@ -58,6 +58,14 @@ impl LearningRate {
             }
         }
     }
+
+    /// The step, counted from 0, from which the rate no longer changes.
+    pub fn settled(&self) -> u64 {
+        match self.decay {
+            Decay::Constant => self.warmup_steps,
+            _ => self.decay_steps.max(self.warmup_steps),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -90,6 +98,14 @@ mod tests {
             for decay in [Decay::Cosine, Decay::Linear, Decay::Constant, Decay::Wsd { fraction }] {
                 let lr = rate(decay).at(step);
                 prop_assert!((0.1..=1.0).contains(&lr), "{decay:?} {lr}");
+            }
+        }
+
+        #[test]
+        fn a_settled_rate_changes_no_more(warmup_steps in 0u64..200, after in 0u64..1000, fraction in 0.0..1.0) {
+            for decay in [Decay::Cosine, Decay::Linear, Decay::Constant, Decay::Wsd { fraction }] {
+                let rate = LearningRate { warmup_steps, ..rate(decay) };
+                prop_assert_eq!(rate.at(rate.settled()), rate.at(rate.settled() + after), "{:?}", decay);
             }
         }
     }

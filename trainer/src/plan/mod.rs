@@ -1,6 +1,7 @@
 //! What stage 0 decides before the first step and all stages follow: numbers the job leaves open (steps, vocabulary),
 //! the partition, and the programs. `settings` reads the job, `layout` plans the pipeline, `Plan` is what travels.
 
+mod extension;
 mod layout;
 mod progress;
 mod settings;
@@ -12,6 +13,7 @@ use stagecoach_checkpoint::Fence;
 use stagecoach_data::Prepared;
 use stagecoach_pipeline::{Limits, Partition, Programs, verify, verify_evaluation};
 
+pub use extension::Extension;
 pub use layout::{Layout, SENDS_IN_FLIGHT, layout};
 pub use progress::Progress;
 pub use settings::{Settings, tokenizer_vocabulary};

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use stagecoach_group::{Outcome, Verdict};
 
+use super::Extension;
+
 /// Everything about the past that the future depends on or the end reports.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -23,6 +25,12 @@ pub struct Progress {
     pub evaluation_loss: Option<f64>,
     /// Where the learning rate's decay ends, as the first attempt fixed it.
     pub decay_steps: u64,
+    /// Steps in all that the job had when its last decay was fixed; 0 in checkpoints that did not record it.
+    #[serde(default)]
+    pub length: u64,
+    /// The decays of steps that were added, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub extensions: Vec<Extension>,
 }
 
 impl Progress {

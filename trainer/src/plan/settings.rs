@@ -9,6 +9,7 @@ use stagecoach_api::job::{
 };
 use stagecoach_data::{Prepared, TokenizerSource};
 
+use super::Progress;
 use crate::fatal::Fatal;
 use crate::links;
 use crate::model::{Architecture, LlamaConfig};
@@ -163,6 +164,15 @@ impl Settings {
                 LearningRateSchedule::Wsd => Decay::Wsd { fraction: rate.decay_fraction },
             },
         }
+    }
+
+    /// [`Progress::fix_decay`], as this job says.
+    ///
+    /// # Errors
+    /// If the learning rate can't go on as it says.
+    pub fn fix_decay(&self, progress: &mut Progress, steps: u64) -> Result<Option<String>, Fatal> {
+        let asked = self.training.learning_rate.decay_steps;
+        progress.fix_decay(steps, asked, self.learning_rate(steps)).map_err(Fatal::invalid)
     }
 
     /// How boundary tensors travel.

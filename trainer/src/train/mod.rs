@@ -11,6 +11,7 @@ mod saver;
 mod steps;
 mod watch;
 
+pub use resume::check_extension;
 pub use watch::{Watch, last_words};
 
 use std::path::Path;
@@ -183,8 +184,7 @@ fn live(around: &Around, member: &Member, assigned: Assigned) -> Result<End, Fat
         },
     );
     watch.doing("loading");
-    let workspace = &settings.workspace;
-    let notes = resume::load(volume, member, &mut plan, workspace, architecture.as_ref(), &mut stage, damage)?;
+    let notes = resume::load(volume, member, &mut plan, settings, architecture.as_ref(), &mut stage, damage)?;
     notes.into_iter().for_each(note);
     let batches = Batches::open(settings, &plan, rank, placement, device)?;
     watch.doing("opening links");

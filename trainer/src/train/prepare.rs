@@ -72,12 +72,11 @@ pub(super) fn prepare(
     watch.doing("choosing the checkpoint");
     let mut notes = layout.notes.clone();
     let fence = take_fence(volume, &mut notes)?;
-    let chosen = choose(volume, &identity, architecture.as_ref(), &[])?;
+    let chosen = choose(volume, settings, &identity, steps, architecture.as_ref(), &[])?;
     notes.extend(chosen.notes);
-    let mut progress = chosen.progress;
+    let progress = chosen.progress;
     let mut initial = None;
     if progress.step == 0 {
-        progress.decay_steps = settings.training.learning_rate.decay_steps.unwrap_or(steps);
         initial = find_initial(settings, architecture.as_ref(), &dataset)?;
         notes.extend(initial.as_ref().map(|path| format!("starting from the weights in {}", path.display())));
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 use stagecoach_checkpoint::{
-    CheckpointError, Damage, Depth, Fence, Found, Volume, differences, newest, open, set_aside, sweep,
+    CheckpointError, Damage, Depth, Fence, Found, Loaded, Volume, differences, newest, open, set_aside, sweep,
 };
 use stagecoach_group::Member;
 
@@ -14,7 +14,7 @@ use super::{gather, topic};
 use crate::execute::Stage;
 use crate::fatal::Fatal;
 use crate::model::Architecture;
-use crate::plan::{Plan, Progress};
+use crate::plan::{Plan, Progress, Settings};
 use crate::state::{self, Source};
 
 /// What stage 0 chose.
@@ -39,22 +39,42 @@ pub(super) fn take_fence(volume: &dyn Volume, notes: &mut Vec<String>) -> Result
     Ok(fence)
 }
 
-/// Chooses the newest checkpoint that nothing is `known` against. Its content is not looked at: whoever loads it does.
+/// Chooses the newest checkpoint that nothing is `known` against, to train to step `steps`. Its content is not looked at:
+/// whoever loads it does.
 ///
 /// # Errors
-/// If there are checkpoints and none can be used, or the newest one is another job's or another model's; or if the
-/// volume refuses.
+/// If there are checkpoints and none can be used, or the newest one is another job's or another model's, or its learning
+/// rate can't go on as the job says; or if the volume refuses.
 pub(super) fn choose(
     volume: &dyn Volume,
+    settings: &Settings,
     identity: &Value,
+    steps: u64,
     architecture: &dyn Architecture,
     known: &[Damage],
 ) -> Result<Chosen, Fatal> {
     let Found { loaded, damage, foreign } = newest(volume, Depth::Sizes, known)?;
-    let notes: Vec<String> = foreign.iter().map(ToString::to_string).collect();
-    let Some(loaded) = loaded else { return Ok(Chosen { progress: Progress::default(), damage, notes }) };
-    let about = &loaded.manifest().about;
-    let mut different: Vec<String> = differences(identity, &about.identity).iter().map(ToString::to_string).collect();
+    let mut notes: Vec<String> = foreign.iter().map(ToString::to_string).collect();
+    let mut progress = Progress::default();
+    if let Some(loaded) = loaded {
+        same_job(volume, &loaded, identity, architecture)?;
+        progress = progress_of(&loaded)?;
+    }
+    notes.extend(settings.fix_decay(&mut progress, steps)?);
+    Ok(Chosen { progress, damage, notes })
+}
+
+/// Refuses a checkpoint of another job, by the fields that differ.
+fn same_job(
+    volume: &dyn Volume,
+    loaded: &Loaded,
+    identity: &Value,
+    architecture: &dyn Architecture,
+) -> Result<(), Fatal> {
+    let different = differences(identity, &loaded.manifest().about.identity);
+    // an extension may have another decay: `fix_decay` knows which
+    let different = different.iter().filter(|difference| difference.path != "training.learningRate.decaySteps");
+    let mut different: Vec<String> = different.map(ToString::to_string).collect();
     different.extend(state::first_difference(&architecture.all_parameters(), loaded.manifest()));
     if !different.is_empty() {
         return Err(Fatal::invalid(format!(
@@ -63,9 +83,26 @@ pub(super) fn choose(
             different.join(", ")
         )));
     }
-    let progress: Progress = serde_json::from_value(about.progress.clone())
-        .map_err(|e| Fatal::storage("understand the progress in", loaded.folder().as_ref(), e))?;
-    Ok(Chosen { progress, damage, notes })
+    Ok(())
+}
+
+fn progress_of(loaded: &Loaded) -> Result<Progress, Fatal> {
+    serde_json::from_value(loaded.manifest().about.progress.clone())
+        .map_err(|e| Fatal::storage("understand the progress in", loaded.folder().as_ref(), e))
+}
+
+/// What stage 0 would refuse about the learning rate of this job, which was begun on `volume`: for the launcher, which
+/// asks before it changes anything. Whatever else is wrong there, stage 0 tells.
+///
+/// # Errors
+/// If the learning rate can't go on as the job says.
+pub fn check_extension(settings: &Settings, volume: &dyn Volume) -> Result<(), Fatal> {
+    let Ok(Found { loaded: Some(loaded), .. }) = newest(volume, Depth::Sizes, &[]) else { return Ok(()) };
+    let sequences = loaded.manifest().about.identity["data"]["trainingSequences"].as_u64();
+    match (progress_of(&loaded), sequences) {
+        (Ok(mut progress), Some(sequences)) => settings.fix_decay(&mut progress, settings.steps(sequences)).map(drop),
+        _ => Ok(()),
+    }
 }
 
 /// Fills `stage`'s weights from a model directory. Damage there is nobody's checkpoint's: it ends the start.
@@ -88,7 +125,7 @@ pub(super) fn load(
     volume: &dyn Volume,
     member: &Member,
     plan: &mut Plan,
-    workspace: &Path,
+    settings: &Settings,
     architecture: &dyn Architecture,
     stage: &mut Stage,
     mut damage: Vec<Damage>,
@@ -97,7 +134,10 @@ pub(super) fn load(
     let started = Instant::now();
     loop {
         let mine = match plan.progress.step {
-            0 => plan.initial.as_ref().map_or(Ok(()), |path| start_from(&workspace.join(path), architecture, stage)),
+            0 => plan
+                .initial
+                .as_ref()
+                .map_or(Ok(()), |path| start_from(&settings.workspace.join(path), architecture, stage)),
             step => open(volume, step).and_then(|loaded| state::load_checkpoint(&loaded, stage, plan.progress.updates)),
         };
         let mine: Option<Damage> = match mine {
@@ -110,7 +150,7 @@ pub(super) fn load(
         }
         if stage.rank == 0 {
             damage.extend(found);
-            let again = choose(volume, &plan.identity, architecture, &damage)?;
+            let again = choose(volume, settings, &plan.identity, plan.steps, architecture, &damage)?;
             (damage, notes) = (again.damage, again.notes);
             let progress = serde_json::to_vec(&again.progress).map_err(|e| Fatal::invalid(e.to_string()))?;
             member.tell(topic::LOAD, progress)?;

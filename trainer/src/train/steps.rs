@@ -42,7 +42,6 @@ fn open_metrics(run: &Run) -> Result<Metrics, Fatal> {
 
 fn steps(run: &mut Run, mut saver: Saver, mut metrics: Option<Metrics>) -> Result<Progress, Fatal> {
     let mut progress = run.plan.progress.clone();
-    let rate = run.settings.learning_rate(progress.decay_steps);
     let every = run.settings.evaluate_every();
     let mut sent_before = 0;
     let mut metrics_fail = false;
@@ -50,6 +49,7 @@ fn steps(run: &mut Run, mut saver: Saver, mut metrics: Option<Metrics>) -> Resul
     for index in progress.step..run.plan.steps {
         let started = Instant::now();
         let step = index + 1;
+        let learning_rate = run.settings.learning_rate(progress.decay_steps_at(index)).at(index);
         run.watch.step(step);
         run.watch.doing("DATA");
         tell_layouts(run, step)?;
@@ -63,8 +63,7 @@ fn steps(run: &mut Run, mut saver: Saver, mut metrics: Option<Metrics>) -> Resul
         let (save, saving) = saver.ask(step)?;
         let (stop, skips_in_a_row) = (run.watch.stop_requested(), progress.skips_in_a_row);
         let vote = StepVote { stop, save, saving, skips_in_a_row, ..StepVote::default() };
-        let batch =
-            Batch { layouts: &layouts, inputs, targets, count, step: Some(step), learning_rate: rate.at(index), vote };
+        let batch = Batch { layouts: &layouts, inputs, targets, count, step: Some(step), learning_rate, vote };
         let finished = execute(run, &run.verified.training, &batch)?;
         let Some(verdict) = finished.verdict else { continue };
         progress.after(&verdict);
@@ -77,7 +76,7 @@ fn steps(run: &mut Run, mut saver: Saver, mut metrics: Option<Metrics>) -> Resul
             let sent = bytes_sent(&verdict);
             let record = StepRecord {
                 evaluation_loss,
-                learning_rate: rate.at(index),
+                learning_rate,
                 tokens: count,
                 tokens_per_second: count as f64 / seconds,
                 seconds,

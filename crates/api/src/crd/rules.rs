@@ -193,7 +193,7 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
 
 /// What decides the numbers: it stays as it is once an attempt exists, since a checkpoint is only resumed with the same
 /// identity. A job that was suspended from the start has no attempt.
-const FIXED_ONCE_BEGUN: [&[&str]; 10] = [
+const FIXED_ONCE_BEGUN: [&[&str]; 15] = [
     &["model"],
     &["data"],
     &["training", "globalBatchSize"],
@@ -202,7 +202,12 @@ const FIXED_ONCE_BEGUN: [&[&str]; 10] = [
     &["training", "precision"],
     &["training", "gradientClipNorm"],
     &["training", "optimizer"],
-    &["training", "learningRate"],
+    &["training", "learningRate", "peak"],
+    &["training", "learningRate", "warmupSteps"],
+    &["training", "learningRate", "warmupStart"],
+    &["training", "learningRate", "schedule"],
+    &["training", "learningRate", "decayFraction"],
+    &["training", "learningRate", "floor"],
     &["checkpoint", "initFrom"],
 ];
 
@@ -217,14 +222,29 @@ fn unchanged() -> Rule {
     let name = |path: &[&str]| format!("'spec.{}'", path.join("."));
     let first_changed =
         others.iter().rfold(name(last), |otherwise, path| format!("!({}) ? {} : {otherwise}", same(path), name(path)));
+    let decay_fits = format!("({} || {LONGER})", same(&["training", "learningRate", "decaySteps"]));
+    let rate_left = format!("(!({LONGER}) || {RATE_LEFT})");
     Rule {
         at: "",
         field: ".spec".into(),
-        rule: format!("{STATUS} || !({BEGAN}) || {}", same_all.join(" && ")).into(),
-        message: format!("({first_changed}) + \" {KEPT}\"").into(),
+        rule: format!("{STATUS} || !({BEGAN}) || {} && {decay_fits} && {rate_left}", same_all.join(" && ")).into(),
+        message: format!(
+            "!{decay_fits} ? \"{OTHER_DECAY}\" : !{rate_left} ? \"{RATE_ZERO}\" : ({first_changed}) + \" {KEPT}\""
+        )
+        .into(),
         is_expression: true,
     }
 }
+
+/// More steps than before. Whether epochs are more than steps only the corpus knows.
+const LONGER: &str = "has(self.spec.training) && has(oldSelf.spec.training) && (has(self.spec.training.steps) && has(oldSelf.spec.training.steps) && self.spec.training.steps > oldSelf.spec.training.steps || has(self.spec.training.epochs) && has(oldSelf.spec.training.epochs) && self.spec.training.epochs > oldSelf.spec.training.epochs)";
+
+/// Steps that are added have a learning rate, or the job asks for none.
+const RATE_LEFT: &str = "has(self.spec.training.learningRate.decaySteps) || self.spec.training.learningRate.floor > 0.0 || self.spec.training.learningRate.schedule == 'Constant'";
+
+const OTHER_DECAY: &str = "spec.training.learningRate.decaySteps can't be changed once training began, but together with more steps or epochs, for those added";
+
+const RATE_ZERO: &str = "spec.training can't be changed to more steps or epochs without learningRate.decaySteps: the decay ends where the job ended before, and with a floor of 0 the added steps would be trained at a learning rate of 0";
 
 const KEPT: &str = "can't be changed once training began, since it decides the numbers: make a new job (its checkpoint.initFrom can take this one's weights along)";
 

@@ -10,7 +10,8 @@ use crate::spelled::Payload;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Training {
-    /// Optimizer steps. Either this or `epochs`.
+    /// Optimizer steps. Either this or `epochs`. If a job that has begun gets more, `learningRate.decaySteps` says what the
+    /// learning rate of those added is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub steps: Option<u64>,
@@ -159,7 +160,8 @@ pub struct LearningRate {
     #[serde(default)]
     #[schemars(extend("minimum" = 0, "maximum" = 1))]
     pub warmup_start: f64,
-    /// The step at which the floor is reached, warm-up included; the number of steps at the first attempt if absent.
+    /// The step at which the floor is reached, warm-up included; the number of steps at the first attempt if absent. It stays
+    /// once training began, except that a job which gets more steps may have another one for those added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub decay_steps: Option<u64>,

@@ -44,11 +44,15 @@ fn rules() -> Vec<Rule> {
     rules
 }
 
-/// The sentences that a rule may give: an expression chooses one of its 'names' and adds "the rest".
+/// The sentences that a rule may give: an expression chooses one of its "sentences", or one of its 'spec.names', to which
+/// it adds "the rest".
 fn messages(message: &str, expression: &str) -> Vec<String> {
-    let Some((names, rest)) = expression.split_once('"') else { return vec![message.to_owned()] };
-    let names = names.split('\'').skip(1).step_by(2);
-    names.map(|name| format!("{name}{}", rest.trim_end_matches('"'))).collect()
+    let mut sentences: Vec<String> = expression.split('"').skip(1).step_by(2).map(str::to_owned).collect();
+    let Some(rest) = sentences.pop() else { return vec![message.to_owned()] };
+    let code = expression.split('"').step_by(2);
+    let names = code.flat_map(|code| code.split('\'').skip(1).step_by(2)).filter(|name| name.starts_with("spec."));
+    sentences.extend(names.map(|name| format!("{name}{rest}")));
+    sentences
 }
 
 /// Whether words such as `spec.data: Invalid value: … is missing` are those of the rule.

@@ -129,8 +129,26 @@ fn what_does_not_fit_is_told_before_anything_is_trained() {
     let file = "{type: File, file: {path: tiny/tokenizer.json}}";
     let retrained = yaml(&other, &fresh()).replace(file, "{type: Train, train: {vocabSize: 275}}");
     let narrow = fresh().replace("intermediateSize: ", "intermediateSize: 1");
+    // tensors of the same shapes, of another function
+    let heads =
+        fresh().replace("numAttentionHeads: 4, numKeyValueHeads: 2", "numAttentionHeads: 8, numKeyValueHeads: 4");
+    let [rotation, norms] = ["ropeTheta: ", "rmsNormEps: "].map(|field| fresh().replace(field, &format!("{field}1")));
+    // says only how long a sequence may be
+    let longer = fresh().replace("maxPositionEmbeddings: ", "maxPositionEmbeddings: 1");
+    run(path, &job("longer"), &init("one", yaml(&job("longer"), &longer))).hashes();
     for (name, yaml, words) in [
-        ("another shape", init("one", yaml(&other, &narrow)), "model.layers.0.mlp.down_proj.weight as F32["),
+        (
+            "other heads",
+            init("one", yaml(&other, &heads)),
+            "numAttentionHeads is 8 here and 4 there, numKeyValueHeads is 4 here and 2 there, headDim is 2 here and 4 there",
+        ),
+        (
+            "another rotation",
+            init("one/checkpoints/step-00000020", yaml(&other, &rotation)),
+            "ropeTheta is 110000 here and 10000 there",
+        ),
+        ("other norms", init("tiny", yaml(&other, &norms)), " here and 0.00001 there; set spec.model.llama to theirs"),
+        ("another shape", init("one", yaml(&other, &narrow)), "intermediateSize is 124 here and 24 there"),
         ("another tokenizer", init("one", retrained), "trained with another tokenizer"),
         ("no model", init("corpus", yaml(&other, &fresh())), "holds no model"),
         ("no folder", yaml(&other, &pretrained("nowhere")), "there is no such folder"),

@@ -1,5 +1,6 @@
 //! Hugging Face's `config.json` of a Llama: what it may leave out, and what this trainer can't do.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -57,6 +58,41 @@ impl LlamaConfig {
             Fields(fields).read()
         };
         read().map_err(|problem| ConfigError { path: path.clone(), problem })
+    }
+
+    /// Where the same weights would compute something else under `theirs`, or could not be the same: by field, as a job
+    /// spells it, with both values.
+    pub fn differences(&self, theirs: &LlamaConfig) -> Vec<String> {
+        fn field<T: PartialEq + Display>(name: &str, ours: &T, theirs: &T) -> Option<String> {
+            (ours != theirs).then(|| format!("{name} is {ours} here and {theirs} there"))
+        }
+        let LlamaConfig {
+            hidden_size,
+            num_hidden_layers,
+            num_attention_heads,
+            num_key_value_heads,
+            head_dim,
+            intermediate_size,
+            vocab_size,
+            max_position_embeddings: _, // a bound: the rotation of a position doesn't depend on it
+            rope_theta,
+            rms_norm_eps,
+            tie_word_embeddings,
+            initializer_range: _, // of fresh weights
+        } = self;
+        let fields = [
+            field("hiddenSize", hidden_size, &theirs.hidden_size),
+            field("numHiddenLayers", num_hidden_layers, &theirs.num_hidden_layers),
+            field("numAttentionHeads", num_attention_heads, &theirs.num_attention_heads),
+            field("numKeyValueHeads", num_key_value_heads, &theirs.num_key_value_heads),
+            field("headDim", head_dim, &theirs.head_dim),
+            field("intermediateSize", intermediate_size, &theirs.intermediate_size),
+            field("vocabSize", vocab_size, &theirs.vocab_size),
+            field("ropeTheta", rope_theta, &theirs.rope_theta),
+            field("rmsNormEps", rms_norm_eps, &theirs.rms_norm_eps),
+            field("tieWordEmbeddings", tie_word_embeddings, &theirs.tie_word_embeddings),
+        ];
+        fields.into_iter().flatten().collect()
     }
 }
 
@@ -236,6 +272,35 @@ mod tests {
         ] {
             let said = read(changes).unwrap_err();
             assert!(said.contains(words), "{said}");
+        }
+    }
+
+    #[test]
+    fn another_model_is_known_by_every_field_that_decides_what_is_computed() {
+        let ours = read(json!({})).unwrap();
+        assert_eq!(ours.differences(&ours), Vec::<String>::new());
+        for (changes, told) in [
+            (json!({"hidden_size": 64, "head_dim": 8}), &["hiddenSize is 32 here and 64 there"][..]),
+            (json!({"num_hidden_layers": 3}), &["numHiddenLayers is 2 here and 3 there"]),
+            (json!({"num_key_value_heads": 2}), &["numKeyValueHeads is 4 here and 2 there"]),
+            (json!({"head_dim": 16}), &["headDim is 8 here and 16 there"]),
+            (json!({"intermediate_size": 24}), &["intermediateSize is 48 here and 24 there"]),
+            (json!({"vocab_size": 65}), &["vocabSize is 64 here and 65 there"]),
+            (json!({"rope_theta": 5e5}), &["ropeTheta is 10000 here and 500000 there"]),
+            (json!({"rms_norm_eps": 1e-5}), &["rmsNormEps is 0.000001 here and 0.00001 there"]),
+            (json!({"tie_word_embeddings": true}), &["tieWordEmbeddings is false here and true there"]),
+            (json!({"max_position_embeddings": 16, "initializer_range": 0.1}), &[]),
+            // tensors of the same shapes
+            (
+                json!({"num_attention_heads": 8}),
+                &[
+                    "numAttentionHeads is 4 here and 8 there",
+                    "numKeyValueHeads is 4 here and 8 there",
+                    "headDim is 8 here and 4 there",
+                ],
+            ),
+        ] {
+            assert_eq!(ours.differences(&read(changes).unwrap()), told);
         }
     }
 

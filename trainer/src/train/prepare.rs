@@ -11,7 +11,7 @@ use stagecoach_group::{Coordinator, Rules};
 use super::resume::{choose, take_fence};
 use super::{Watch, tell};
 use crate::fatal::Fatal;
-use crate::model::Architecture;
+use crate::model::{Architecture, LlamaConfig};
 use crate::observe::{Event, Sink};
 use crate::plan::{Plan, Settings, layout};
 use crate::state::{self, Source};
@@ -117,7 +117,7 @@ fn find_initial(
     };
     let path = state::find_model(&settings.workspace, path).map_err(unusable)?;
     let folder = settings.workspace.join(&path);
-    Source::open(&folder).and_then(|source| source.check(architecture)).map_err(unusable)?;
+    let source = Source::open(&folder).map_err(unusable)?;
     let theirs = folder.join("tokenizer.json");
     let read = |path: &Path| -> Option<serde_json::Value> { serde_json::from_slice(&std::fs::read(path).ok()?).ok() };
     let (ours, _) = dataset.tokenizer_files();
@@ -131,5 +131,16 @@ fn find_initial(
             path.join("tokenizer.json").display()
         )));
     }
+    let theirs = LlamaConfig::from_hugging_face(&folder).map_err(|e| Fatal::invalid(format!("{field}: {e}")))?;
+    let ours = LlamaConfig { vocab_size: architecture.vocabulary(), ..settings.model.clone() };
+    let different = ours.differences(&theirs);
+    if !different.is_empty() {
+        return Err(Fatal::invalid(format!(
+            "{field}: the weights in {} are another model's than this job's: {}; set spec.model.llama to theirs",
+            folder.display(),
+            different.join(", ")
+        )));
+    }
+    source.check(architecture).map_err(unusable)?;
     Ok(Some(path))
 }

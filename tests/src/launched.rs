@@ -95,24 +95,9 @@ impl Launched {
         });
     }
 
-    /// Process ids of the stages, by rank, as the kernel knows them.
+    /// Process ids of the stages, by rank.
     pub fn stages(&self) -> Vec<u32> {
-        let mut stages = Vec::new();
-        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-            let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
-            let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
-            let parent: Option<u32> =
-                stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
-            let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
-            let rank = environment
-                .split(|&b| b == 0)
-                .find_map(|v| String::from_utf8_lossy(v).strip_prefix("RANK=")?.parse::<usize>().ok());
-            if let (true, Some(rank)) = (parent == Some(self.child.id()), rank) {
-                stages.push((rank, pid));
-            }
-        }
-        stages.sort_unstable();
-        stages.into_iter().map(|(_, pid)| pid).collect()
+        stages(self.child.id())
     }
 }
 
@@ -134,6 +119,25 @@ impl Outcome {
         let field = |name: &str| result[name].as_str().unwrap().to_owned();
         (field("lossesHash"), field("weightsHash"))
     }
+}
+
+/// Process ids of a launcher's stages, by rank, as the kernel knows them.
+pub fn stages(launcher: u32) -> Vec<u32> {
+    let mut stages = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
+        let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
+        let parent: Option<u32> = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
+        let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+        let rank = environment
+            .split(|&b| b == 0)
+            .find_map(|v| String::from_utf8_lossy(v).strip_prefix("RANK=")?.parse::<usize>().ok());
+        if let (true, Some(rank)) = (parent == Some(launcher), rank) {
+            stages.push((rank, pid));
+        }
+    }
+    stages.sort_unstable();
+    stages.into_iter().map(|(_, pid)| pid).collect()
 }
 
 /// Sends a signal to a process that the test started.

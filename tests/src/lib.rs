@@ -4,6 +4,7 @@
 pub mod corpus;
 pub mod cover;
 pub mod faulty;
+pub mod filling;
 mod group;
 mod job;
 mod launched;
@@ -13,7 +14,7 @@ pub mod soak;
 
 pub use group::{Ended, Group};
 pub use job::Job;
-pub use launched::{Launched, Outcome, is_gone, says, signal, stagecoach, until};
+pub use launched::{Launched, Outcome, is_gone, says, signal, stagecoach, stages, until};
 
 /// A tiny Llama of two layers as Hugging Face's tools write it, with a tokenizer for the corpus of [`corpus`].
 pub fn hugging_face() -> std::path::PathBuf {

@@ -58,7 +58,9 @@ pub fn main(mount: Mount) -> i32 {
     let cli = Cli::parse();
     // stdout belongs to events and results
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // a stage's stderr is a file on the volume: one that is full must not end the stage, which telling of it on stderr would
+    let log = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
+    log.with_writer(std::io::stderr).init();
     match cli.command {
         Command::Run(run) => run.main(),
         Command::Stage => stage::main(mount),
@@ -74,12 +76,17 @@ fn say(text: impl Display) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
+/// Prints a complaint to stderr. Where that is a file on a full volume, what happened keeps its exit code.
+fn complain(text: impl Display) {
+    let _ = writeln!(std::io::stderr(), "stagecoach: {text}");
+}
+
 /// Prints what went wrong in a sentence.
 fn finish(result: anyhow::Result<()>) -> i32 {
     match result {
         Ok(()) => ExitCode::Done.code(),
         Err(error) => {
-            eprintln!("stagecoach: {}", sentence(&error));
+            complain(sentence(&error));
             exit_code(&error).code()
         }
     }

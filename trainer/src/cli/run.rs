@@ -9,7 +9,7 @@ use stagecoach_api::contract::ExitCode;
 use stagecoach_checkpoint::RealVolume;
 
 use super::read::JobArgs;
-use super::say;
+use super::{complain, say};
 use crate::fatal::Fatal;
 use crate::generate::{self, Sampling};
 use crate::launch::{
@@ -47,7 +47,7 @@ impl Run {
             Ok(code) => code,
             Err(refusal) => {
                 // A sentence a line: a job may have several problems.
-                refusal.to_string().lines().for_each(|line| eprintln!("stagecoach: {line}"));
+                refusal.to_string().lines().for_each(complain);
                 match refusal {
                     Refusal::Job(fatal) => fatal.kind.exit_code().code(),
                     Refusal::Launch(error) => error.exit_code().code(),
@@ -127,18 +127,15 @@ fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path) -> Result<i32,
             Ok(ExitCode::Done.code())
         }
         End::Complete(None) => {
-            eprintln!("stagecoach: all stages ended well, but stage 0 told no result: see {}", folder.log(0).display());
+            complain(format!("all stages ended well, but stage 0 told no result: see {}", folder.log(0).display()));
             Ok(ExitCode::Failure.code())
         }
         End::Stopped => Ok(ExitCode::Drained.code()),
         End::Killed => Ok(ExitCode::Killed.code()),
         End::Failed(code) => {
             let logs = folder.log(0).with_file_name("");
-            eprintln!(
-                "stagecoach: {} failed, exit code {code}; the stages' logs are in {}",
-                job.metadata.name,
-                logs.display()
-            );
+            let name = &job.metadata.name;
+            complain(format!("{name} failed, exit code {code}; the stages' logs are in {}", logs.display()));
             Ok(code)
         }
     }
@@ -154,13 +151,13 @@ fn show(
     seconds: Option<f64>,
 ) {
     let records: Vec<StepRecord> = read_metrics(&folder.metrics()).unwrap_or_else(|error| {
-        eprintln!("stagecoach: no loss curve: {error}");
+        complain(format!("no loss curve: {error}"));
         Vec::new()
     });
     say(curve::terminal(&records, summary.unigram_entropy));
     let picture = curve::svg(&job.metadata.name, &records, summary.unigram_entropy);
     if let Err(error) = write(&folder.curve(), &picture) {
-        eprintln!("stagecoach: {error}");
+        complain(error);
     }
     let model = workspace.join(&summary.model);
     let closing = Closing {
@@ -175,7 +172,7 @@ fn show(
     say(closing.text());
     match generate::sample(&model, "", Sampling::default()) {
         Ok(text) => say(observe::sample(&text).trim_end()),
-        Err(error) => eprintln!("stagecoach: no sample: {error:#}"),
+        Err(error) => complain(format!("no sample: {error:#}")),
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use stagecoach_api::contract::{ContractError, FailureKind, HTTP_PORT, StageEnv, TerminationMessage};
 
-use super::Mount;
+use super::{Mount, complain};
 use crate::fatal::Fatal;
 use crate::observe::{Sink, serve};
 use crate::plan::Settings;
@@ -64,7 +64,7 @@ fn read(env: &StageEnv) -> Result<Settings, Fatal> {
 
 fn refuse(error: &ContractError) -> i32 {
     let kind = FailureKind::InvalidConfig;
-    eprintln!("stagecoach stage: {error}");
+    complain(error);
     last_words(&TerminationMessage::new(kind, 0, error.to_string()));
     kind.exit_code().code()
 }

@@ -10,6 +10,10 @@ use super::folder::write;
 use super::{JobFolder, LaunchError};
 
 /// The job's UID and what `lifecycle` remembers: attempt, budget, last failure.
+///
+/// A launcher that dies while the volume doesn't take its record leaves an older one, or none: the next run then counts
+/// restarts and attempts from there, and may give an attempt's number, or the job another UID, once more. Nothing rests
+/// on these: the attempt's stages died with their launcher, and who may write checkpoints is decided by the fence alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {

@@ -1,7 +1,10 @@
 //! The launcher's sentences: what failed, why, and what happens next. Pure.
 
+use std::path::Path;
+
 use stagecoach_lifecycle::{Doing, FailReason, Failure, Outcome, Policy, State, Time};
 
+use super::LaunchError;
 use crate::observe::duration;
 
 /// Lines of a log that are shown.
@@ -43,6 +46,16 @@ pub(super) fn next(state: &State, policy: &Policy, now: Time) -> String {
         ),
         _ => String::new(),
     }
+}
+
+/// The record can't be written.
+pub(super) fn record_fails(error: &LaunchError) -> String {
+    format!("{error}; the job goes on, and its record is kept in memory until it can be written")
+}
+
+/// It is on the volume after all.
+pub(super) fn record_written(path: &Path) -> String {
+    format!("{} is written again", path.display())
 }
 
 /// Where training goes on.

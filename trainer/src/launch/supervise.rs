@@ -60,8 +60,8 @@ pub(super) enum Message {
 }
 
 /// Runs a job until it is done, given up, or stopped by SIGINT, SIGTERM or SIGHUP; a second signal kills at once.
-/// To be called from the thread that lives as long as the process: stages die with it. `record` is kept up to date, in
-/// the folder too.
+/// To be called from the thread that lives as long as the process: stages die with it. `record` is kept up to date, and
+/// in the folder as far as the volume takes it.
 ///
 /// # Errors
 /// The launcher's own; the stages are killed then.
@@ -92,6 +92,8 @@ struct Supervisor<'a> {
     seen: Seen,
     suspend: bool,
     summary: Option<Summary>,
+    /// The folder doesn't hold the record as it is, and that has been told.
+    record_fails: bool,
 }
 
 impl<'a> Supervisor<'a> {
@@ -107,10 +109,19 @@ impl<'a> Supervisor<'a> {
             seen: Seen::default(),
             suspend: false,
             summary: None,
+            record_fails: false,
         }
     }
 
     fn run(mut self, inbox: &Receiver<Message>) -> Result<End, LaunchError> {
+        let end = self.run_to_the_end(inbox);
+        if self.record_fails {
+            self.save_record();
+        }
+        end
+    }
+
+    fn run_to_the_end(&mut self, inbox: &Receiver<Message>) -> Result<End, LaunchError> {
         loop {
             let now = self.clock.now();
             let decision = decide(&self.observed(), now);
@@ -118,7 +129,9 @@ impl<'a> Supervisor<'a> {
             if changed {
                 self.tell(&decision.state, now);
                 self.record.state = decision.state;
-                self.record.save(self.launch.folder)?;
+            }
+            if changed || self.record_fails {
+                self.save_record();
             }
             let mut acted = false;
             for action in decision.actions {
@@ -141,6 +154,18 @@ impl<'a> Supervisor<'a> {
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }
         }
+    }
+
+    /// Writes the record. A volume that doesn't take it costs no job: the record stays in memory, people are told once,
+    /// and the next message, which every step brings, is the next try.
+    fn save_record(&mut self) {
+        let saved = self.record.save(self.launch.folder);
+        match (&saved, self.record_fails) {
+            (Err(error), false) => self.progress.say(&report::record_fails(error)),
+            (Ok(()), true) => self.progress.say(&report::record_written(&self.launch.folder.record())),
+            _ => {}
+        }
+        self.record_fails = saved.is_err();
     }
 
     fn observed(&self) -> Observed {

@@ -31,11 +31,22 @@ pub enum MetricsError {
     },
 }
 
-/// The file, open to append to.
+impl MetricsError {
+    /// Whether the volume has no room: what could not be written can be later.
+    pub fn is_full(&self) -> bool {
+        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        matches!(self, Self::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded | FileTooLarge))
+    }
+}
+
+/// The file, to append to.
 #[derive(Debug)]
 pub struct Metrics {
     path: PathBuf,
-    file: File,
+    /// Where it is made.
+    aside: PathBuf,
+    /// None until the volume has taken its first lines.
+    file: Option<File>,
     /// Bytes that are lines for sure.
     whole: u64,
     /// Lines that the volume has not taken yet.
@@ -43,29 +54,20 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Starts a new file with the lines of the old one up to `from_step`: 0 starts afresh, a resume keeps what it resumes
-    /// from. It is made as `aside` and renamed to `path`: a crash leaves the old file or the new one, and a group whose
-    /// `aside` is taken away can't replace what a newer group writes.
+    /// A new file, with the lines of the old one up to `from_step`: 0 starts afresh, a resume keeps what it resumes from.
+    /// The first [`Metrics::write`] makes it as `aside` and renames it to `path`: a crash leaves the old file or the new
+    /// one, and a group whose `aside` is taken away can't replace what a newer group writes.
     ///
     /// # Errors
-    /// The volume's, and a line within the file that isn't a record.
-    pub fn open(path: &Path, aside: &Path, from_step: u64) -> Result<Self, MetricsError> {
-        let mut kept = String::new();
+    /// The old file can't be read, or a line within it isn't a record.
+    pub fn new(path: &Path, aside: &Path, from_step: u64) -> Result<Self, MetricsError> {
+        let mut pending = String::new();
         if from_step > 0 {
             for record in read_metrics(path)?.iter().filter(|record| record.step <= from_step) {
-                kept += &line(record);
+                pending += &line(record);
             }
         }
-        let whole = kept.len() as u64;
-        let open = || {
-            let mut file = File::options().create(true).append(true).open(aside)?;
-            file.set_len(0)?;
-            file.write_all(kept.as_bytes())?;
-            // this very file stays open: what a newer group puts in its place is never written to
-            fs::rename(aside, path)?;
-            Ok(Self { path: path.to_owned(), file, whole, pending: String::new() })
-        };
-        open().map_err(|source| MetricsError::Io { path: path.to_owned(), what: "start", source })
+        Ok(Self { path: path.to_owned(), aside: aside.to_owned(), file: None, whole: 0, pending })
     }
 
     /// Appends a step's line. If the volume doesn't take it, it is kept and goes with the next one.
@@ -74,18 +76,50 @@ impl Metrics {
     /// The volume's.
     pub fn append(&mut self, record: &StepRecord) -> Result<(), MetricsError> {
         self.pending += &line(record);
-        let mut write = || {
-            // what a write that failed has left of its lines
-            if self.file.metadata()?.len() != self.whole {
-                self.file.set_len(self.whole)?;
-            }
-            self.file.write_all(self.pending.as_bytes())
+        self.write()
+    }
+
+    /// Writes what the file lacks.
+    ///
+    /// # Errors
+    /// The volume's: the lines are kept then.
+    pub fn write(&mut self) -> Result<(), MetricsError> {
+        let (what, written) = match &mut self.file {
+            Some(file) => ("write", append(file, self.whole, &self.pending)),
+            None => ("start", start(&self.path, &self.aside, &self.pending).map(|file| self.file = Some(file))),
         };
-        write().map_err(|source| MetricsError::Io { path: self.path.clone(), what: "write", source })?;
+        written.map_err(|source| MetricsError::Io { path: self.path.clone(), what, source })?;
         self.whole += self.pending.len() as u64;
         self.pending.clear();
         Ok(())
     }
+
+    /// Whether the file lacks something that the volume would not take.
+    pub fn is_behind(&self) -> bool {
+        self.file.is_none() || !self.pending.is_empty()
+    }
+}
+
+fn start(path: &Path, aside: &Path, lines: &str) -> io::Result<File> {
+    let start = || {
+        let mut file = File::options().create(true).append(true).open(aside)?;
+        file.set_len(0)?;
+        file.write_all(lines.as_bytes())?;
+        // this very file stays open: what a newer group puts in its place is never written to
+        fs::rename(aside, path)?;
+        Ok(file)
+    };
+    start().inspect_err(|_| {
+        let _ = fs::remove_file(aside);
+    })
+}
+
+fn append(file: &mut File, whole: u64, lines: &str) -> io::Result<()> {
+    // what a write that failed has left of its lines
+    if file.metadata()?.len() != whole {
+        file.set_len(whole)?;
+    }
+    file.write_all(lines.as_bytes())
 }
 
 /// Reads all records. A file that doesn't exist holds none; a torn last line is dropped.
@@ -125,15 +159,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, aside) = (folder.path().join("metrics.jsonl"), folder.path().join("aside"));
         assert_eq!(read_metrics(&path).unwrap(), []);
-        let mut metrics = Metrics::open(&path, &aside, 7).unwrap();
+        let open = |from_step| {
+            let mut metrics = Metrics::new(&path, &aside, from_step).unwrap();
+            metrics.write().unwrap();
+            metrics
+        };
+        let mut metrics = open(7);
         (1..=5).for_each(|step| metrics.append(&record(step)).unwrap());
         let older = metrics;
-        let mut metrics = Metrics::open(&path, &aside, 3).unwrap();
+        let mut metrics = open(3);
         metrics.append(&record(4)).unwrap();
         drop({ older }.append(&record(6)));
         let steps: Vec<u64> = read_metrics(&path).unwrap().iter().map(|record| record.step).collect();
         assert_eq!(steps, [1, 2, 3, 4]);
-        Metrics::open(&path, &aside, 0).unwrap();
+        open(0);
         assert_eq!(read_metrics(&path).unwrap(), []);
     }
 
@@ -153,9 +192,29 @@ mod tests {
     }
 
     #[test]
+    fn what_the_volume_does_not_take_is_written_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, fence) = (folder.path().join("metrics.jsonl"), folder.path().join("fence"));
+        fs::write(&path, line(&record(1)) + &line(&record(2))).unwrap();
+        let mut metrics = Metrics::new(&path, &fence.join("aside"), 1).unwrap();
+        metrics.append(&record(2)).unwrap_err();
+        assert!(metrics.is_behind());
+        metrics.append(&record(3)).unwrap_err();
+        assert_eq!(read_metrics(&path).unwrap().len(), 2, "the old file stays");
+        fs::create_dir(&fence).unwrap();
+        metrics.append(&record(4)).unwrap();
+        let steps: Vec<u64> = read_metrics(&path).unwrap().iter().map(|record| record.step).collect();
+        assert_eq!((steps, metrics.is_behind()), (vec![1, 2, 3, 4], false));
+    }
+
+    #[test]
     fn a_folder_that_is_not_there_is_named() {
-        let error =
-            Metrics::open(Path::new("/nowhere/metrics.jsonl"), Path::new("/nowhere/aside"), 0).unwrap_err().to_string();
-        assert!(error.starts_with("/nowhere/metrics.jsonl: cannot start the metrics: No such file"), "{error}");
+        let mut metrics = Metrics::new(Path::new("/nowhere/metrics.jsonl"), Path::new("/nowhere/aside"), 0).unwrap();
+        let error = metrics.write().unwrap_err();
+        assert!(
+            error.to_string().starts_with("/nowhere/metrics.jsonl: cannot start the metrics: No such file"),
+            "{error}"
+        );
+        assert!(!error.is_full() && metrics.is_behind());
     }
 }

@@ -13,7 +13,7 @@ use super::{Run, topic};
 use crate::execute::{Batch, Executor, Finished};
 use crate::fatal::Fatal;
 use crate::model::Architecture;
-use crate::observe::{Event, Metrics, StepRecord};
+use crate::observe::{Event, Metrics, MetricsError, StepRecord};
 use crate::plan::Progress;
 
 /// A line a step, in the job's folder.
@@ -36,15 +36,26 @@ pub(super) fn train(run: &mut Run, architecture: &dyn Architecture) -> Result<Pr
 fn open_metrics(run: &Run) -> Result<Metrics, Fatal> {
     let (folder, fence) = (run.settings.folder(), &run.plan.fence);
     let aside = folder.join(fence.work()).join(METRICS);
-    Metrics::open(&folder.join(METRICS), &aside, run.plan.progress.step)
-        .map_err(|error| fence.check(run.volume).err().map_or_else(|| error.into(), Fatal::from))
+    let mut metrics = Metrics::new(&folder.join(METRICS), &aside, run.plan.progress.step)?;
+    if let Err(error) = metrics.write() {
+        fence.check(run.volume)?;
+        if !error.is_full() {
+            return Err(error.into());
+        }
+        tell_behind(run, &error);
+    }
+    Ok(metrics)
+}
+
+/// A full volume costs no step: the lines are kept, and people are told once.
+fn tell_behind(run: &Run, error: &MetricsError) {
+    run.tell(&Event::Note { message: format!("{error}; training goes on") });
 }
 
 fn steps(run: &mut Run, mut saver: Saver, mut metrics: Option<Metrics>) -> Result<Progress, Fatal> {
     let mut progress = run.plan.progress.clone();
     let every = run.settings.evaluate_every();
     let mut sent_before = 0;
-    let mut metrics_fail = false;
     tell_layouts(run, progress.step)?;
     for index in progress.step..run.plan.steps {
         let started = Instant::now();
@@ -85,12 +96,10 @@ fn steps(run: &mut Run, mut saver: Saver, mut metrics: Option<Metrics>) -> Resul
                 ..judged(&verdict)
             };
             sent_before = sent;
-            // a full volume costs no step: the lines are kept, and people are told once
-            let written = metrics.append(&record);
-            if let (Err(error), false) = (&written, metrics_fail) {
-                run.tell(&Event::Note { message: format!("{error}; training goes on") });
+            let was_behind = metrics.is_behind();
+            if let (Err(error), false) = (metrics.append(&record), was_behind) {
+                tell_behind(run, &error);
             }
-            metrics_fail = written.is_err();
             run.tell(&Event::Step(record));
             if matches!(verdict.outcome, Outcome::Skip) {
                 let message = format!("step {step} was skipped: its loss or gradient is not finite");

@@ -1,6 +1,7 @@
 //! What is known of this stage from outside its main thread: whether it was asked to stop, what it is doing, and its
 //! last words should it be ended from elsewhere (a lost group, a panic, a signal).
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -111,7 +112,8 @@ impl Watch {
             words.action = (!doing.is_empty()).then_some(doing);
             last_words(&words);
             if !matches!(kind, FailureKind::Done) {
-                eprintln!("stage {}: {message}", self.0.stage);
+                // a log on a full volume: `eprintln!` would panic, and its hook wait for ever for the lock held here
+                let _ = writeln!(std::io::stderr(), "stage {}: {message}", self.0.stage);
             }
             // not `exit`: other threads may be inside libtorch, whose destructors must not run under them
             // SAFETY: ends the process at once; everything worth keeping has been written.

@@ -14,7 +14,7 @@ mod verify;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::say;
+use super::{complain, say};
 
 /// Look at a job's checkpoints, prove them, prune them; take models in and out.
 #[derive(Debug, Args)]

@@ -8,7 +8,7 @@ use serde::Serialize;
 use stagecoach_checkpoint::{Depth, Fence, Keep, doomed, newest, prune, sweep};
 
 use super::target::{Checkpoints, Job};
-use super::{say, say_json};
+use super::{complain, say, say_json};
 use crate::launch::{JobFolder, Lock};
 use crate::observe::bytes;
 
@@ -86,7 +86,7 @@ fn prune_now(job: &Checkpoints, keep: Keep) -> anyhow::Result<Pruned> {
 fn plan(job: &Checkpoints, keep: Keep) -> anyhow::Result<Pruned> {
     let found = newest(&job.volume, Depth::Contents, &[])?;
     for damage in &found.damage {
-        eprintln!("stagecoach: {damage}: left alone, and not counted");
+        complain(format!("{damage}: left alone, and not counted"));
     }
     let intact = found.loaded.context("the checkpoints have gone meanwhile")?.manifest().step;
     let countable: Vec<u64> = job.listing.steps.iter().copied().filter(|&step| step <= intact).collect();

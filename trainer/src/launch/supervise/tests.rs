@@ -225,3 +225,27 @@ fn a_stage_that_does_not_leave_is_killed_after_its_grace() {
     assert_eq!(ran.end, End::Stopped, "{}", ran.said);
     assert!(ran.is_gone(1, 0) && ran.is_gone(1, 1));
 }
+
+#[test]
+fn a_record_that_cannot_be_written_costs_nothing_and_is_written_when_it_can_be() {
+    // nothing is renamed over a folder
+    let block = "
+        record=$STAGECOACH_WORKSPACE/small/state.json
+        if [ $attempt = 1 ] && [ $stage = 0 ]; then until mkdir $record 2>/dev/null; do rm -f $record; done; fi
+        if [ $attempt = 1 ]; then until [ -d $record ]; do sleep 0.01; done; fi";
+    let script = "
+        if [ $attempt = 3 ] && [ $stage = 0 ]; then rmdir $record; fi
+        if [ $attempt = 3 ]; then started; finished; exit 0; fi
+        both; exit 1";
+    let ran = run(&format!("{block}{script}"), &[], &[]);
+    assert!(matches!(ran.end, End::Complete(Some(_))), "{:?}\n{}", ran.end, ran.said);
+    for told in ["state.json: Is a directory (os error 21); the job goes on", "state.json is written again"] {
+        assert_eq!(ran.said.matches(told).count(), 1, "{told:?} in\n{}", ran.said);
+    }
+    assert_eq!(Record::open(&ran.folder).unwrap().state.attempt.number, 3);
+
+    // not even at the end
+    let ran = run(&format!("{block}\nstarted; finished"), &[], &[]);
+    assert!(matches!(ran.end, End::Complete(Some(_))), "{:?}\n{}", ran.end, ran.said);
+    ran.says("the job goes on, and its record is kept in memory until it can be written");
+}

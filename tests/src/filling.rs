@@ -1,0 +1,175 @@
+//! A run whose volume fills up when the test says so, and has room again when the test says so.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+
+use crate::{Job, corpus, stagecoach, stages, until};
+
+/// Bytes of the tmpfs.
+const SIZE: usize = 16 << 20;
+/// What fills it.
+const FILLER: &str = "filler";
+
+/// What makes the volume full.
+#[derive(Clone, Copy, Debug)]
+pub enum Full {
+    /// RLIMIT_FSIZE: the kernel lets neither the launcher nor a stage write to any file. Needs no privilege.
+    Limit,
+    /// A small tmpfs in a mount namespace of the launcher's own, which goes with it; made with these options of `unshare`.
+    Tmpfs(&'static [&'static str]),
+}
+
+impl Full {
+    /// What this machine has: the limit always, a tmpfs where one may be mounted, as root or in a user namespace.
+    pub fn available() -> Vec<Full> {
+        let folder = tempfile::tempdir().unwrap();
+        let mounts = |options: &[&str]| {
+            let mut unshare = Command::new("unshare");
+            unshare.args(options).args(["mount", "-t", "tmpfs", "none"]).arg(folder.path());
+            unshare.stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+        };
+        let options: [&[&str]; 2] = [&["--mount"], &["--mount", "--map-root-user"]];
+        let tmpfs = options.into_iter().find(|options| mounts(options)).map(Full::Tmpfs);
+        if tmpfs.is_none() {
+            println!("no tmpfs may be mounted here: the volume is full by RLIMIT_FSIZE alone");
+        }
+        [Full::Limit].into_iter().chain(tmpfs).collect()
+    }
+}
+
+/// A launcher over such a volume. Killed, with its stages, when dropped.
+#[derive(Debug)]
+pub struct Filling {
+    child: Child,
+    full: Full,
+    said: Arc<Mutex<String>>,
+    /// The workspace as the launcher sees it, kept open beyond the launcher's end.
+    workspace: File,
+    _folder: tempfile::TempDir,
+}
+
+impl Filling {
+    /// Starts `job`. What it says comes through pipes, which a limit on files leaves alone.
+    pub fn start(full: Full, job: &Job) -> Filling {
+        let folder = tempfile::tempdir().unwrap();
+        let (seed, mount) = (folder.path().join("seed"), folder.path().join("workspace"));
+        [&seed, &mount].into_iter().for_each(|path| fs::create_dir(path).unwrap());
+        corpus::write(&seed);
+        fs::write(seed.join("job.yaml"), job.yaml()).unwrap();
+        let mut command = match full {
+            Full::Limit => Command::new("sh"),
+            Full::Tmpfs(options) => {
+                let mut unshare = Command::new("unshare");
+                unshare.args(options).arg("sh");
+                unshare
+            }
+        };
+        let mounted = match full {
+            Full::Limit => String::new(),
+            Full::Tmpfs(_) => format!("mount -t tmpfs -o size={SIZE} none \"$2\" && "),
+        };
+        // a write beyond the limit is to fail, not to kill
+        let script = format!("trap '' XFSZ; {mounted}cp -r \"$1\"/. \"$2\" && cd \"$2\" && shift 2 && exec \"$@\"");
+        command.args(["-c", &script, "sh"]).args([&seed, &mount]).arg(stagecoach());
+        command.args(["run", "job.yaml", "--workspace", "."]).env("RUST_LOG", "info").env_remove("MASTER_PORT");
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let said = Arc::default();
+        listen(child.stdout.take().unwrap(), &said);
+        listen(child.stderr.take().unwrap(), &said);
+        let inside = Path::new("/proc").join(child.id().to_string()).join("cwd");
+        let workspace = until("the workspace", 30, || {
+            fs::metadata(inside.join("job.yaml")).ok()?;
+            File::open(&inside).ok()
+        });
+        Filling { child, full, said, workspace, _folder: folder }
+    }
+
+    /// From now on nothing can be written.
+    pub fn fill(&self) {
+        match self.full {
+            Full::Limit => self.limit(0),
+            Full::Tmpfs(_) => {
+                let mut filler = File::create(self.path(FILLER)).unwrap();
+                for size in [1 << 20, 4 << 10] {
+                    let bytes = vec![1; size];
+                    let full = std::iter::repeat_with(|| filler.write_all(&bytes)).find_map(Result::err).unwrap();
+                    assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+                }
+            }
+        }
+    }
+
+    /// There is room again.
+    pub fn free(&self) {
+        match self.full {
+            Full::Limit => self.limit(libc::RLIM_INFINITY),
+            Full::Tmpfs(_) => fs::remove_file(self.path(FILLER)).unwrap(),
+        }
+    }
+
+    fn limit(&self, bytes: libc::rlim_t) {
+        let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
+        for pid in self.stages().into_iter().chain([self.child.id()]) {
+            // SAFETY: a plain system call that reads `limit`.
+            let set = unsafe { libc::prlimit(pid as i32, libc::RLIMIT_FSIZE, &raw const limit, std::ptr::null_mut()) };
+            assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+        }
+    }
+
+    /// Process ids of the stages, by rank.
+    pub fn stages(&self) -> Vec<u32> {
+        stages(self.child.id())
+    }
+
+    /// What it has said so far.
+    pub fn said(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+
+    /// Waits until what it said fulfils `condition`.
+    ///
+    /// # Panics
+    /// If it ends before, or doesn't say it in a minute.
+    pub fn wait(&mut self, what: &str, condition: impl Fn(&str) -> bool) {
+        until(what, 60, || {
+            let ended = self.child.try_wait().unwrap();
+            let said = self.said();
+            assert!(ended.is_none() || condition(&said), "the launcher ended ({ended:?}) before {what}:\n{said}");
+            condition(&said).then_some(())
+        });
+    }
+
+    /// A path of the workspace, also after the launcher's end.
+    pub fn path(&self, name: &str) -> PathBuf {
+        Path::new("/proc/self/fd").join(self.workspace.as_raw_fd().to_string()).join(name)
+    }
+
+    /// Waits for its end.
+    pub fn finish(&mut self) -> ExitStatus {
+        until("the launcher's end", 120, || self.child.try_wait().unwrap())
+    }
+}
+
+impl Drop for Filling {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // its stages follow
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            println!("{}", self.said());
+        }
+    }
+}
+
+fn listen(mut pipe: impl Read + Send + 'static, said: &Arc<Mutex<String>>) {
+    let said = said.clone();
+    std::thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while let Ok(size @ 1..) = pipe.read(&mut bytes) {
+            said.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..size]));
+        }
+    });
+}

@@ -11,10 +11,12 @@ mod launched;
 pub mod phases;
 pub mod scene;
 pub mod soak;
+mod undisturbed;
 
 pub use group::{Ended, Group};
 pub use job::Job;
 pub use launched::{Launched, Outcome, is_gone, says, signal, stagecoach, stages, until};
+pub use undisturbed::undisturbed;
 
 /// A tiny Llama of two layers as Hugging Face's tools write it, with a tokenizer for the corpus of [`corpus`].
 pub fn hugging_face() -> std::path::PathBuf {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use stagecoach_tests::phases::{Phase, stop_in};
-use stagecoach_tests::{Ended, Group, Job, Launched, corpus, until};
+use stagecoach_tests::{Ended, Group, Job, Launched, corpus, undisturbed, until};
 
 /// When the older group is continued.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,11 +35,6 @@ const STEPS: u64 = 100;
 fn job(keep: u64) -> Job {
     let extra = format!("  checkpoint: {{everySteps: 4, keepLast: {keep}}}\n");
     Job { name: "twice".into(), stages: 2, layers: 3, steps: STEPS, extra, ..Job::default() }
-}
-
-fn undisturbed() -> (String, String) {
-    let workspace = corpus::workspace();
-    Launched::start(workspace.path(), &Job { stages: 1, ..job(2) }, &[]).finish(workspace.path()).hashes()
 }
 
 /// Every file below `folder`, by its path, with the hash of its content.
@@ -180,7 +175,7 @@ fn report(case: Case, ended: &[Ended]) {
 /// Each case in turn. A group that is continued at once must be ended by the fence: if a machine is so slow that a
 /// missed heartbeat was quicker, the case is tried again.
 fn all(cases: &[(Phase, usize, When)]) {
-    let expected = undisturbed();
+    let expected = undisturbed(&Job { stages: 1, ..job(2) });
     for (at, &(phase, rank, when)) in cases.iter().enumerate() {
         let case = Case { phase, rank, when, anew: at % 2 == 1 };
         let fenced = (0..5).any(|_| met(case, &expected) || when != When::Fenced);

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use stagecoach_tests::phases::stop;
-use stagecoach_tests::{Ended, Group, Job, Launched, corpus, is_gone, says, signal, until};
+use stagecoach_tests::{Ended, Group, Job, Launched, corpus, is_gone, says, signal, undisturbed, until};
 
 /// A job that is still running when a fault strikes, and saves nothing on its way: what restarts begins at step 0.
 fn job() -> Job {
@@ -12,11 +12,6 @@ fn job() -> Job {
         "  checkpoint: {everySteps: 0}\n  restart: {backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n"
             .into();
     Job { name: "faulty".into(), steps: 150, extra, ..Job::default() }
-}
-
-fn undisturbed() -> (String, String) {
-    let workspace = corpus::workspace();
-    Launched::start(workspace.path(), &job(), &[]).finish(workspace.path()).hashes()
 }
 
 /// Waits until all of `pids` are gone, and reports how long that took: 5 s at most on a machine that is not overloaded.
@@ -39,7 +34,7 @@ fn running_job(workspace: &Path, job: &Job, step: u64) -> (Launched, Vec<u32>) {
 
 #[test]
 fn a_killed_stage_costs_time_and_nothing_else() {
-    let expected = undisturbed();
+    let expected = undisturbed(&job());
     for rank in 0..3 {
         let workspace = corpus::workspace();
         let (launched, stages) = running(workspace.path(), 5);
@@ -60,7 +55,7 @@ fn a_stopped_stage_is_noticed_by_its_silence() {
     signal(stages[1], libc::SIGSTOP);
     let struck = Instant::now();
     gone_soon(&[stages[0], stages[2]], struck);
-    assert_eq!(launched.finish(workspace.path()).hashes(), undisturbed());
+    assert_eq!(launched.finish(workspace.path()).hashes(), undisturbed(&job()));
 }
 
 #[test]
@@ -69,7 +64,7 @@ fn a_terminated_stage_takes_the_group_out_at_a_boundary() {
     let (launched, stages) = running(workspace.path(), 5);
     signal(stages[2], libc::SIGTERM);
     until("the whole group's end", 30, || stages.iter().all(|&pid| is_gone(pid)).then_some(()));
-    assert_eq!(launched.finish(workspace.path()).hashes(), undisturbed());
+    assert_eq!(launched.finish(workspace.path()).hashes(), undisturbed(&job()));
 }
 
 #[test]
@@ -92,7 +87,7 @@ fn ctrl_c_leaves_with_143_and_the_next_run_goes_on() {
     assert_eq!(outcome.status.code(), Some(143), "{}\n{}", outcome.stdout, outcome.stderr);
     assert!(stages.iter().all(|&pid| is_gone(pid)));
     let again = Launched::start(workspace.path(), &job(), &[]).finish(workspace.path());
-    assert_eq!(again.hashes(), undisturbed());
+    assert_eq!(again.hashes(), undisturbed(&job()));
     says(&again, "going on after step");
 }
 
@@ -112,7 +107,7 @@ fn a_second_ctrl_c_leaves_at_once() {
     says(&outcome, "killing the stages");
     until("the stages' end", 10, || stages.iter().all(|&pid| is_gone(pid)).then_some(()));
     let again = Launched::start(workspace.path(), &job(), &[]).finish(workspace.path());
-    assert_eq!(again.hashes(), undisturbed());
+    assert_eq!(again.hashes(), undisturbed(&job()));
 }
 
 #[test]
@@ -137,7 +132,7 @@ fn a_terminated_stage_of_a_group_ends_all_in_one_checkpoint() {
         }
     }
     let again = Launched::start(workspace.path(), &job(), &[]).finish(workspace.path());
-    assert_eq!(again.hashes(), undisturbed());
+    assert_eq!(again.hashes(), undisturbed(&job()));
 }
 
 #[test]

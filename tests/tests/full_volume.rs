@@ -5,7 +5,7 @@ use std::fs::File;
 use std::process::{Command, Stdio};
 
 use stagecoach_tests::filling::{Filling, Full};
-use stagecoach_tests::{Job, Launched, corpus, is_gone, signal, stagecoach, until};
+use stagecoach_tests::{Job, corpus, is_gone, signal, stagecoach, undisturbed, until};
 
 /// Saves once on its way, and again at the end.
 fn job() -> Job {
@@ -17,8 +17,7 @@ fn job() -> Job {
 
 #[test]
 fn the_job_goes_on_and_its_record_is_written_when_there_is_room() {
-    let workspace = corpus::workspace();
-    let expected = Launched::start(workspace.path(), &job(), &[]).finish(workspace.path()).hashes();
+    let expected = undisturbed(&job());
     for full in Full::available() {
         println!("{full:?}");
         let mut run = Filling::start(full, &job());

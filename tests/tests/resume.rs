@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use stagecoach_tests::{Job, Launched, Outcome, corpus, is_gone, says, signal, until};
+use stagecoach_tests::{Job, Launched, Outcome, corpus, is_gone, says, signal, undisturbed, until};
 
 /// Saves every 4 steps; long enough to be disturbed.
 fn job() -> Job {
@@ -13,10 +13,6 @@ fn job() -> Job {
 
 fn run(workspace: &Path, job: &Job) -> Outcome {
     Launched::start(workspace, job, &[]).finish(workspace)
-}
-
-fn undisturbed(job: &Job) -> (String, String) {
-    run(corpus::workspace().path(), job).hashes()
 }
 
 /// Runs to `step`, then stops by Ctrl-C, which leaves a checkpoint.

@@ -1,0 +1,25 @@
+//! What a job comes to when nothing disturbs it: trained once for all tests of a process that compare with it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use crate::{Job, Launched, corpus};
+
+/// Hashes of losses and weights.
+type Hashes = (String, String);
+
+/// The hashes of `job`, run by itself over its corpus.
+///
+/// # Panics
+/// If it does not finish.
+pub fn undisturbed(job: &Job) -> Hashes {
+    static KNOWN: OnceLock<Mutex<HashMap<String, Arc<OnceLock<Hashes>>>>> = OnceLock::new();
+    let known = KNOWN.get_or_init(Mutex::default);
+    // the lock is not held while the job is trained: other jobs can be
+    let hashes = Arc::clone(known.lock().unwrap_or_else(PoisonError::into_inner).entry(job.yaml()).or_default());
+    let train = || {
+        let workspace = corpus::workspace();
+        Launched::start(workspace.path(), job, &[]).finish(workspace.path()).hashes()
+    };
+    hashes.get_or_init(train).clone()
+}

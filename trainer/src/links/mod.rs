@@ -2,9 +2,11 @@
 //! are posted ahead (a thread per link reads into memory that is already allocated).
 //! `tcp` carries payloads in the stream; `shm` carries them in memory that both processes map.
 
+mod accept;
 mod carrier;
 mod edge;
 mod frame;
+mod greeting;
 mod open;
 mod receiver;
 mod sender;

@@ -2,16 +2,17 @@
 //! it is. Both ends agree on the carrier: shared memory if the receiver can map the sender's ring, else the stream.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::carrier::{Incoming, Outgoing};
-use super::shm::{Named, RingReader};
+use super::accept::{SHARED, accept};
+use super::carrier::Outgoing;
+use super::greeting::{Announced, Greeting};
+use super::shm::{Named, Ring};
 use super::{Edge, EdgeKind, LinkError, Receiver, Sender};
 
 /// How payloads travel.
@@ -64,24 +65,19 @@ impl Links {
     }
 }
 
-#[derive(Serialize, Deserialize)]
-struct Greeting {
-    group: String,
-    edge: Edge,
-    ring: Option<PathBuf>,
-}
-
 /// Rings made by this process so far: no two have one name.
 static RINGS: AtomicU64 = AtomicU64::new(0);
 
 /// A ring holds this many boundary tensors, so that a sender is rarely held up by its reader.
 const PAYLOADS_IN_RING: usize = 4;
 
-fn ring_bytes(opening: &Opening, edge: Edge) -> usize {
-    match edge.kind {
+/// The size of an edge's ring, in whole pages: both ends know it.
+pub(super) fn ring_bytes(opening: &Opening, edge: Edge) -> usize {
+    let bytes = match edge.kind {
         EdgeKind::Tied => opening.tied_bytes,
         EdgeKind::Forward { .. } | EdgeKind::Backward { .. } => opening.boundary_bytes * PAYLOADS_IN_RING,
-    }
+    };
+    bytes.next_multiple_of(4096)
 }
 
 /// Opens all of this stage's links; returns when every edge is connected at both ends.
@@ -105,14 +101,14 @@ fn dial(opening: &Opening, edge: Edge, deadline: Instant) -> Result<Sender, Link
         LinkError::Broken(format!("{what} stage {} at {address} for {edge}: {e}", edge.to))
     };
     let mut stream = connect(address, deadline).map_err(|e| failed("could not reach", &e))?;
+    // containers may share this memory and not their process ids
+    let unique = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
+    let nonce = format!("{}-{}-{}", std::process::id(), RINGS.fetch_add(1, Ordering::Relaxed), unique.trim());
+    let bytes = ring_bytes(opening, edge);
     let ring = match opening.transport {
         Transport::Tcp => None,
         Transport::Shm | Transport::Auto => {
-            // containers may share this memory and not their process ids
-            let unique = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
-            let number = RINGS.fetch_add(1, Ordering::Relaxed);
-            let name = format!("stagecoach-{}-{number}-{}", std::process::id(), unique.trim());
-            match Named::create(&name, ring_bytes(opening, edge)) {
+            match Named::create(&Ring { group: &opening.group, edge, nonce: &nonce, bytes }) {
                 Ok(ring) => Some(ring),
                 Err(e) if opening.transport == Transport::Shm => {
                     return Err(failed("could not make shared memory for", &e));
@@ -121,12 +117,17 @@ fn dial(opening: &Opening, edge: Edge, deadline: Instant) -> Result<Sender, Link
             }
         }
     };
-    let greeting = Greeting { group: opening.group.clone(), edge, ring: ring.as_ref().map(|r| r.path.clone()) };
-    greet(&mut stream, &greeting).map_err(|e| failed("could not greet", &e))?;
+    let announced = ring.is_some().then_some(Announced { nonce, bytes });
+    let greeting = Greeting { group: opening.group.clone(), edge, ring: announced };
+    greeting.send(&mut stream).map_err(|e| failed("could not greet", &e))?;
     let mut answer = [0];
-    let answered = stream.read_exact(&mut answer);
+    let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    let answered = stream.set_read_timeout(Some(left)).and_then(|()| stream.read_exact(&mut answer));
+    answered.and_then(|()| stream.set_read_timeout(None)).map_err(|e| match e.kind() {
+        ErrorKind::WouldBlock => failed("no answer from", &format!("waited {:?}", opening.timeout)),
+        _ => failed("no answer from", &e),
+    })?;
     let writer = ring.map(Named::into_writer);
-    answered.map_err(|e| failed("no answer from", &e))?;
     let carrier = match (answer[0], writer) {
         (SHARED, Some(writer)) => Outgoing::Ring(writer),
         (_, _) if opening.transport == Transport::Shm => {
@@ -137,80 +138,10 @@ fn dial(opening: &Opening, edge: Edge, deadline: Instant) -> Result<Sender, Link
     Ok(Sender::start(edge, stream, carrier))
 }
 
-const INLINE: u8 = 0;
-const SHARED: u8 = 1;
-
-fn accept(opening: &Opening, expected: usize, deadline: Instant) -> Result<BTreeMap<Edge, Receiver>, LinkError> {
-    let mut receivers = BTreeMap::new();
-    let failed = |e: std::io::Error| LinkError::Broken(format!("stage {} could not accept a link: {e}", opening.rank));
-    opening.listener.set_nonblocking(true).map_err(failed)?;
-    while receivers.len() < expected {
-        wait_readable(&opening.listener, deadline).map_err(|_| {
-            let missing: Vec<_> =
-                opening.edges.iter().filter(|e| e.to == opening.rank && !receivers.contains_key(*e)).collect();
-            let names: Vec<_> = missing.iter().map(|e| e.to_string()).collect();
-            LinkError::Broken(format!("stage {} waited {:?} for {}", opening.rank, opening.timeout, names.join("; ")))
-        })?;
-        let Ok((mut stream, _)) = opening.listener.accept() else { continue };
-        let Ok(greeting) = stream.set_nonblocking(false).and_then(|()| hear(&mut stream)) else {
-            continue; // a stranger
-        };
-        if greeting.group != opening.group
-            || !opening.edges.contains(&greeting.edge)
-            || greeting.edge.to != opening.rank
-        {
-            continue; // another group's, late
-        }
-        let reader = greeting.ring.as_deref().and_then(|path| RingReader::open(path).ok());
-        let (answer, carrier) = match reader {
-            Some(reader) => (SHARED, Incoming::Ring(reader)),
-            None => (INLINE, Incoming::Stream),
-        };
-        stream.write_all(&[answer]).map_err(failed)?;
-        receivers.insert(greeting.edge, Receiver::start(greeting.edge, stream, carrier)?);
-    }
-    Ok(receivers)
-}
-
 fn connect(address: &str, deadline: Instant) -> std::io::Result<TcpStream> {
     let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let resolved = address.to_socket_addrs()?.next().ok_or_else(|| std::io::Error::other("the name has no address"))?;
     let stream = TcpStream::connect_timeout(&resolved, left)?;
     stream.set_nodelay(true)?;
     Ok(stream)
-}
-
-/// A length and JSON: greetings are few and small.
-fn greet(stream: &mut TcpStream, greeting: &Greeting) -> std::io::Result<()> {
-    let text = serde_json::to_vec(greeting)?;
-    stream.write_all(&(text.len() as u32).to_le_bytes())?;
-    stream.write_all(&text)
-}
-
-fn hear(stream: &mut TcpStream) -> std::io::Result<Greeting> {
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-    let mut length = [0; 4];
-    stream.read_exact(&mut length)?;
-    let length = u32::from_le_bytes(length) as usize;
-    if length > 65_536 {
-        return Err(std::io::Error::other("not a greeting"));
-    }
-    let mut text = vec![0; length];
-    stream.read_exact(&mut text)?;
-    stream.set_read_timeout(None)?;
-    Ok(serde_json::from_slice(&text)?)
-}
-
-/// Blocks until a connection waits, or fails at the deadline.
-fn wait_readable(listener: &TcpListener, deadline: Instant) -> std::io::Result<()> {
-    use std::os::fd::AsRawFd;
-    let left = deadline.saturating_duration_since(Instant::now());
-    let mut poll = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one valid pollfd.
-    match unsafe { libc::poll(&mut poll, 1, left.as_millis().min(i32::MAX as u128) as i32) } {
-        0 => Err(std::io::ErrorKind::TimedOut.into()),
-        n if n < 0 => Err(std::io::Error::last_os_error()),
-        _ => Ok(()),
-    }
 }

@@ -1,17 +1,23 @@
 //! A ring of bytes in memory that two processes on one host map. The writer copies a payload in and rings over the
 //! stream; the reader copies it out and gives the bytes back over the same stream. Nobody spins: both wait in `read`.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
+
+use super::Edge;
 
 /// The folder of POSIX shared memory on Linux.
 const FOLDER: &str = "/dev/shm";
 
-/// A mapping of a whole file, unmapped on drop.
+/// Of a ring's file: nobody else's business.
+const MODE: u32 = 0o600;
+
+/// A mapping of a file from its start, unmapped on drop.
 #[derive(Debug)]
 struct Mapping {
     start: NonNull<u8>,
@@ -55,38 +61,77 @@ impl Drop for Mapping {
     }
 }
 
+/// Whose a ring is. Its name and its mark are made of this, so what a stranger says finds no other file, and no other ring
+/// passes for this one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ring<'a> {
+    pub(super) group: &'a str,
+    pub(super) edge: Edge,
+    /// Tells it from all other rings of this edge.
+    pub(super) nonce: &'a str,
+    /// What it holds; the mark comes on top.
+    pub(super) bytes: usize,
+}
+
+/// Bytes at the end of a ring's file, behind what is mapped.
+const MARK: usize = 32;
+
+impl Ring<'_> {
+    fn mark(&self) -> [u8; MARK] {
+        let Ring { group, edge, nonce, bytes } = self;
+        blake3::hash(format!("{group}\n{edge}\n{nonce}\n{bytes}").as_bytes()).into()
+    }
+
+    /// Where it is while it has a name.
+    pub(super) fn path(&self) -> PathBuf {
+        let group = blake3::hash(self.group.as_bytes()).to_hex();
+        let ring = blake3::hash(&self.mark()).to_hex();
+        Path::new(FOLDER).join(format!("stagecoach-{}-{}", &group[..16], &ring[..32]))
+    }
+
+    fn file_bytes(&self) -> u64 {
+        (self.bytes + MARK) as u64
+    }
+}
+
+/// A name in shared memory, removed on drop.
+#[derive(Debug)]
+struct Name(PathBuf);
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
 /// A ring that exists under a name until the other side has mapped it.
 #[derive(Debug)]
 pub(super) struct Named {
-    pub(super) path: PathBuf,
-    ring: Mapping,
+    mapping: Mapping,
+    name: Name,
 }
 
 impl Named {
-    /// Creates a ring of at least `bytes` bytes.
-    pub(super) fn create(name: &str, bytes: usize) -> io::Result<Named> {
-        let path = Path::new(FOLDER).join(name);
-        let _ = std::fs::remove_file(&path);
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
-        let bytes = bytes.next_multiple_of(4096);
+    /// Creates `ring`.
+    pub(super) fn create(ring: &Ring) -> io::Result<Named> {
+        let path = ring.path();
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(MODE).open(&path)?;
+        let name = Name(path);
+        file.set_permissions(Permissions::from_mode(MODE))?; // whatever the umask is
         // allocated now: a full /dev/shm must be an error here, not a SIGBUS later
         // SAFETY: a plain system call on a file descriptor that we own.
-        let rc = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes as libc::off_t) };
-        let named = if rc == 0 { Mapping::of(&file, bytes) } else { Err(io::Error::from_raw_os_error(rc)) };
-        match named {
-            Ok(ring) => Ok(Named { path, ring }),
-            Err(error) => {
-                let _ = std::fs::remove_file(&path);
-                Err(error)
-            }
+        let rc = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, ring.file_bytes() as libc::off_t) };
+        if rc != 0 {
+            return Err(io::Error::from_raw_os_error(rc));
         }
+        file.write_all_at(&ring.mark(), ring.bytes as u64)?;
+        Ok(Named { mapping: Mapping::of(&file, ring.bytes)?, name })
     }
 
     /// Removes the name: from now on only the two mappings hold the memory, and a kill leaves nothing behind.
     pub(super) fn into_writer(self) -> RingWriter {
-        let Named { path, ring } = self;
-        let _ = std::fs::remove_file(path);
-        RingWriter { ring, written: 0, released: 0 }
+        drop(self.name);
+        RingWriter { ring: self.mapping, written: 0, released: 0 }
     }
 }
 
@@ -128,12 +173,38 @@ pub(super) struct RingReader {
     read: u64,
 }
 
+/// What is found where a ring should be.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// The ring.
+    Ring(RingReader),
+    /// Nothing, or nothing that can be mapped: the two ends share no memory.
+    Nothing,
+    /// Something else; why it is not the ring.
+    Foreign(String),
+}
+
 impl RingReader {
-    /// Maps the ring at `path`.
-    pub(super) fn open(path: &Path) -> io::Result<RingReader> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
-        let bytes = file.metadata()?.len() as usize;
-        Ok(RingReader { ring: Mapping::of(&file, bytes)?, read: 0 })
+    /// Maps `ring`, if the file under its name is the one that its sender made. A file that was opened can't be exchanged,
+    /// so it is asked itself.
+    pub(super) fn open(ring: &Ring) -> Found {
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(ring.path());
+        let file = match opened {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Found::Nothing,
+            Err(e) => return Found::Foreign(format!("it can't be opened: {e}")),
+        };
+        match foreign(&file, ring) {
+            Ok(None) => {}
+            Ok(Some(why)) => return Found::Foreign(why),
+            Err(e) => return Found::Foreign(format!("it can't be read: {e}")),
+        }
+        let mapping = Mapping::of(&file, ring.bytes);
+        mapping.map_or(Found::Nothing, |mapping| Found::Ring(RingReader { ring: mapping, read: 0 }))
     }
 
     /// Copies the next payload out and gives its room back.
@@ -149,4 +220,25 @@ impl RingReader {
         self.read += total as u64;
         stream.write_all(&(total as u64).to_le_bytes())
     }
+}
+
+/// Why `file` is not `ring`.
+fn foreign(file: &File, ring: &Ring) -> io::Result<Option<String>> {
+    let found = file.metadata()?;
+    // SAFETY: a plain system call without arguments.
+    let own = unsafe { libc::geteuid() };
+    let wrong = [
+        (!found.is_file(), "it is no regular file".to_owned()),
+        (found.dev() != std::fs::metadata(FOLDER)?.dev(), format!("it is not in the file system of {FOLDER}")),
+        (found.uid() != own, format!("it belongs to user {}, not {own}", found.uid())),
+        (found.mode() & 0o7777 != MODE, format!("its mode is {:o}, not {MODE:o}", found.mode() & 0o7777)),
+        (found.nlink() != 1, format!("it has {} names, not one", found.nlink())),
+        (found.len() != ring.file_bytes(), format!("it has {} bytes, not {}", found.len(), ring.file_bytes())),
+    ];
+    if let Some((_, why)) = wrong.into_iter().find(|(wrong, _)| *wrong) {
+        return Ok(Some(why));
+    }
+    let mut mark = [0; MARK];
+    file.read_exact_at(&mut mark, ring.bytes as u64)?;
+    Ok((mark != ring.mark()).then(|| "it is another ring".to_owned()))
 }

@@ -1,0 +1,297 @@
+//! The receiving side of opening. Connections are heard side by side, so that one that says nothing holds nobody up; who
+//! is not the sender of an edge that is still missing is a stranger, and its connection is closed without a word.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::net::TcpListener;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use super::carrier::Incoming;
+use super::greeting::{Greeting, Guest};
+use super::open::ring_bytes;
+use super::shm::{Found, Ring, RingReader};
+use super::{Edge, LinkError, Opening, Receiver, Transport};
+
+/// What the receiver answers: the payloads come in the stream, or in the ring.
+pub(super) const INLINE: u8 = 0;
+pub(super) const SHARED: u8 = 1;
+
+/// Connections heard at a time; of more the oldest is closed. A sender greets at once, a stranger may never.
+const MOST_GUESTS: usize = 64;
+
+/// Waits until all edges that end at this stage are connected.
+pub(super) fn accept(
+    opening: &Opening,
+    expected: usize,
+    deadline: Instant,
+) -> Result<BTreeMap<Edge, Receiver>, LinkError> {
+    let mut receivers = BTreeMap::new();
+    let failed = |e: io::Error| LinkError::Broken(format!("stage {} could not accept a link: {e}", opening.rank));
+    opening.listener.set_nonblocking(true).map_err(failed)?;
+    let mut guests: Vec<Guest> = Vec::new();
+    while receivers.len() < expected {
+        if Instant::now() >= deadline {
+            return Err(late(opening, &receivers));
+        }
+        wait_readable(&opening.listener, &guests, deadline).map_err(failed)?;
+        if let Ok(guest) = opening.listener.accept().and_then(|(stream, _)| Guest::new(stream)) {
+            if guests.len() == MOST_GUESTS {
+                guests.remove(0);
+            }
+            guests.push(guest);
+        }
+        for mut guest in std::mem::take(&mut guests) {
+            match guest.hear() {
+                Ok(None) if Instant::now() < guest.until => guests.push(guest),
+                Ok(Some(greeting)) => match admit(opening, &greeting, &receivers) {
+                    Ok(carrier) => {
+                        if let Some(receiver) = start(greeting.edge, guest, carrier)? {
+                            receivers.insert(greeting.edge, receiver);
+                        }
+                    }
+                    Err(why) => tracing::warn!("closed a connection that is no link of this group: {why}"),
+                },
+                _ => {}
+            }
+        }
+    }
+    Ok(receivers)
+}
+
+/// How the payloads of a greeting's edge will come.
+///
+/// # Errors
+/// Why it is a stranger's.
+fn admit(opening: &Opening, greeting: &Greeting, receivers: &BTreeMap<Edge, Receiver>) -> Result<Incoming, String> {
+    let Greeting { group, edge, ring } = greeting;
+    if *group != opening.group {
+        return Err("it is another group's".into());
+    }
+    if !opening.edges.contains(edge) || edge.to != opening.rank {
+        return Err(format!("it brings {edge}, which does not end here"));
+    }
+    if receivers.contains_key(edge) {
+        return Err(format!("it brings {edge}, which is connected already"));
+    }
+    let announced = match (ring, opening.transport) {
+        (Some(announced), Transport::Shm | Transport::Auto) => announced,
+        (None, Transport::Tcp | Transport::Auto) => return Ok(Incoming::Stream),
+        (ring, transport) => {
+            let brings = if ring.is_some() { "shared memory" } else { "no shared memory" };
+            return Err(format!("it brings {brings} for {edge}, and the transport is {transport:?}"));
+        }
+    };
+    let bytes = ring_bytes(opening, *edge);
+    if announced.bytes != bytes {
+        return Err(format!("it brings {} bytes of shared memory for {edge}, which takes {bytes}", announced.bytes));
+    }
+    match RingReader::open(&Ring { group, edge: *edge, nonce: &announced.nonce, bytes }) {
+        Found::Ring(ring) => Ok(Incoming::Ring(ring)),
+        Found::Nothing => Ok(Incoming::Stream),
+        Found::Foreign(why) => Err(format!("its shared memory for {edge} is not the sender's: {why}")),
+    }
+}
+
+/// Answers, and receives from then on; none if the sender is gone.
+fn start(edge: Edge, guest: Guest, carrier: Incoming) -> Result<Option<Receiver>, LinkError> {
+    let mut stream = guest.stream;
+    let answer = if matches!(carrier, Incoming::Ring(_)) { SHARED } else { INLINE };
+    match stream.set_nonblocking(false).and_then(|()| stream.write_all(&[answer])) {
+        Ok(()) => Receiver::start(edge, stream, carrier).map(Some),
+        Err(_) => Ok(None),
+    }
+}
+
+fn late(opening: &Opening, receivers: &BTreeMap<Edge, Receiver>) -> LinkError {
+    let missing = opening.edges.iter().filter(|e| e.to == opening.rank && !receivers.contains_key(*e));
+    let names: Vec<String> = missing.map(ToString::to_string).collect();
+    LinkError::Broken(format!("stage {} waited {:?} for {}", opening.rank, opening.timeout, names.join("; ")))
+}
+
+/// Blocks until a connection waits, a guest has said something or must go, or the deadline is there.
+fn wait_readable(listener: &TcpListener, guests: &[Guest], deadline: Instant) -> io::Result<()> {
+    let until = guests.iter().map(|guest| guest.until).fold(deadline, Instant::min);
+    // rounded up: poll counts whole milliseconds
+    let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+    let streams = guests.iter().map(|guest| guest.stream.as_raw_fd());
+    let mut polled: Vec<libc::pollfd> = std::iter::once(listener.as_raw_fd())
+        .chain(streams)
+        .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
+        .collect();
+    let milliseconds = left.as_millis().min(i32::MAX as u128) as i32;
+    // SAFETY: as many valid pollfds as are told.
+    let polled = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, milliseconds) };
+    match io::Error::last_os_error() {
+        error if polled < 0 && error.kind() != io::ErrorKind::Interrupted => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File, Permissions};
+    use std::io::Read;
+    use std::net::TcpStream;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    use std::path::Path;
+
+    use stagecoach_pipeline::Placement;
+
+    use super::super::greeting::Announced;
+    use super::super::shm::Named;
+    use super::super::{EdgeKind, edges, open};
+    use super::*;
+
+    const EDGE: Edge = Edge { from: 0, to: 1, kind: EdgeKind::Forward { boundary: 0 } };
+    const BYTES: usize = 16_384;
+
+    /// No other test's, also in another process.
+    fn unique(name: &str) -> String {
+        format!("{name}/{}", std::process::id())
+    }
+
+    fn ring<'a>(group: &'a str, nonce: &'a str) -> Ring<'a> {
+        Ring { group, edge: EDGE, nonce, bytes: BYTES }
+    }
+
+    /// What comes back for a greeting, until the connection is closed or has answered.
+    fn greet(address: &str, group: &str, ring: Option<(&str, usize)>) -> Vec<u8> {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let ring = ring.map(|(nonce, bytes)| Announced { nonce: nonce.into(), bytes });
+        Greeting { group: group.into(), edge: EDGE, ring }.send(&mut stream).unwrap();
+        let mut answer = [0];
+        match stream.read(&mut answer) {
+            Ok(read) => answer[..read].to_vec(),
+            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => Vec::new(),
+            Err(e) => panic!("neither answered nor closed: {e}"),
+        }
+    }
+
+    /// Runs `strangers` while stage 1 of two waits for stage 0, which then connects.
+    fn listening(transport: Transport, group: &str, strangers: impl FnOnce(&str)) {
+        let edges = edges(&Placement::linear(2), false);
+        let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let addresses = listeners.each_ref().map(|listener| listener.local_addr().unwrap().to_string());
+        let [first, second] = listeners;
+        let stage = |rank, listener| {
+            let (addresses, edges, timeout) = (&addresses[..], &edges[..], Duration::from_secs(20));
+            let (boundary_bytes, tied_bytes, group) = (BYTES / 4, 0, group.to_owned());
+            open(Opening { rank, group, listener, addresses, edges, transport, boundary_bytes, tied_bytes, timeout })
+        };
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| stage(1, second));
+            strangers(&addresses[1]);
+            assert!(stage(0, first).unwrap().senders.contains_key(&EDGE));
+            assert!(second.join().unwrap().unwrap().receivers.contains_key(&EDGE));
+        });
+    }
+
+    /// Something done to a ring's file, by its path.
+    type Tampering = (&'static str, fn(&Path));
+
+    fn aside(path: &Path) -> std::path::PathBuf {
+        path.with_extension("aside")
+    }
+
+    const TAMPERINGS: [Tampering; 10] = [
+        ("longer", |path| File::options().write(true).open(path).unwrap().set_len(BYTES as u64 * 2).unwrap()),
+        ("shorter", |path| File::options().write(true).open(path).unwrap().set_len(BYTES as u64).unwrap()),
+        ("empty", |path| File::options().write(true).open(path).unwrap().set_len(0).unwrap()),
+        ("readable by others", |path| fs::set_permissions(path, Permissions::from_mode(0o644)).unwrap()),
+        ("another name", |path| fs::hard_link(path, aside(path)).unwrap()),
+        ("a symbolic link", |path| {
+            fs::rename(path, aside(path)).unwrap();
+            symlink(aside(path), path).unwrap();
+        }),
+        ("a folder", |path| {
+            fs::rename(path, aside(path)).unwrap();
+            fs::create_dir(path).unwrap();
+        }),
+        ("another group's", |path| {
+            let name = unique("other");
+            let other = ring(&name, "a");
+            std::mem::forget(Named::create(&other).unwrap());
+            fs::rename(other.path(), path).unwrap();
+        }),
+        ("all zeros", |path| {
+            fs::write(path, vec![0; fs::metadata(path).unwrap().len() as usize]).unwrap();
+        }),
+        // without the right to give files away there is nobody else's file to be had
+        ("another user's", |path| chown(path, Some(1), None).or_else(|_| fs::write(path, [0])).unwrap()),
+    ];
+
+    #[test]
+    fn only_the_senders_own_ring_is_mapped() {
+        let group = &*unique("tampered");
+        listening(Transport::Auto, group, |address| {
+            for (index, (how, tamper)) in TAMPERINGS.into_iter().enumerate() {
+                let nonce = index.to_string();
+                let ring = ring(group, &nonce);
+                let named = Named::create(&ring).unwrap();
+                tamper(&ring.path());
+                let before = fs::read(ring.path()).ok();
+                assert_eq!(greet(address, group, Some((&nonce, BYTES))), [0; 0], "{how}");
+                assert_eq!(fs::read(ring.path()).ok(), before, "{how}");
+                let _ = fs::remove_file(aside(&ring.path()));
+                let _ = fs::remove_dir(ring.path());
+                drop(named);
+            }
+            // as it should be, but for what is said of it
+            let _named = Named::create(&ring(group, "whole")).unwrap();
+            for (group, bytes) in [(group, BYTES * 2), (group, 0), ("other/1", BYTES)] {
+                assert_eq!(greet(address, group, Some(("whole", bytes))), [0; 0], "{group} {bytes}");
+            }
+            // sent around: no path leads out of the folder
+            assert_eq!(greet(address, group, Some(("../../tmp/file", BYTES * 3))), [0; 0]);
+        });
+    }
+
+    #[test]
+    fn a_ring_that_is_there_is_taken_and_one_that_is_not_is_no_stranger() {
+        let group = &*unique("met");
+        for (there, answer) in [(true, SHARED), (false, INLINE)] {
+            let edges = edges(&Placement::linear(2), false);
+            let opening = Opening {
+                rank: 1,
+                group: group.into(),
+                listener: TcpListener::bind("127.0.0.1:0").unwrap(),
+                addresses: &[],
+                edges: &edges,
+                transport: Transport::Auto,
+                boundary_bytes: BYTES / 4,
+                tied_bytes: 0,
+                timeout: Duration::from_secs(20),
+            };
+            let address = opening.listener.local_addr().unwrap().to_string();
+            let _named = there.then(|| Named::create(&ring(group, "n")).unwrap());
+            let deadline = Instant::now() + opening.timeout;
+            std::thread::scope(|scope| {
+                let accepting = scope.spawn(|| accept(&opening, 1, deadline));
+                assert_eq!(greet(&address, group, Some(("n", BYTES))), [answer]);
+                assert_eq!(accepting.join().unwrap().unwrap().len(), 1);
+            });
+        }
+    }
+
+    #[test]
+    fn the_transport_decides_whether_shared_memory_is_brought() {
+        let group = &*unique("transport");
+        listening(Transport::Tcp, group, |address| {
+            let _named = Named::create(&ring(group, "n")).unwrap();
+            assert_eq!(greet(address, group, Some(("n", BYTES))), [0; 0]);
+        });
+        listening(Transport::Shm, group, |address| assert_eq!(greet(address, group, None), [0; 0]));
+    }
+
+    #[test]
+    fn a_name_is_gone_with_its_ring() {
+        let group = unique("gone");
+        let ring = ring(&group, "n");
+        let named = Named::create(&ring).unwrap();
+        assert!(ring.path().exists());
+        drop(named);
+        assert!(!ring.path().exists());
+    }
+}

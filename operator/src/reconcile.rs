@@ -274,6 +274,25 @@ async fn delete(job: &Job, kinds: &Kinds) -> Result<(), ReconcileError> {
 mod tests {
     use super::*;
 
+    /// They are a metric's labels, which alerts are written against.
+    #[test]
+    fn reasons_of_errors_never_change() {
+        let api = |code: u16| {
+            let answer = serde_json::json!({"status": "Failure", "message": "m", "reason": "r", "code": code});
+            ReconcileError::Api(kube::Error::Api(serde_json::from_value(answer).unwrap()))
+        };
+        for (error, expected) in [
+            (ReconcileError::Late, "Late"),
+            (ReconcileError::Panicked(String::new()), "Panicked"),
+            (ReconcileError::Outdated, "Conflict"),
+            (api(409), "Conflict"),
+            (api(403), "Refused"),
+            (ReconcileError::Api(kube::Error::LinesCodecMaxLineLengthExceeded), "Unreachable"),
+        ] {
+            assert_eq!(reason(&error), expected);
+        }
+    }
+
     #[tokio::test]
     async fn a_panic_is_an_error_of_the_job_it_came_from() {
         let answered = catch_panic(async { Ok::<_, ReconcileError>(7) }).await;

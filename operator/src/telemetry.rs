@@ -151,3 +151,31 @@ impl Telemetry {
         text
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Dashboards and alerts are written against these names.
+    #[test]
+    fn metrics_keep_their_names_and_labels() {
+        let telemetry = Telemetry::default();
+        telemetry.reconciled(Duration::from_millis(5), Some("Late"));
+        telemetry.restarts.get_or_create(&Reason { reason: "Killed".into() }).inc();
+        let text = telemetry.encode();
+        for line in [
+            "stagecoach_restarts_total{reason=\"Killed\"} 1",
+            "stagecoach_recovery_seconds_count 0",
+            "stagecoach_steps_lost_total 0",
+            "stagecoach_reconcile_seconds_count 1",
+            "stagecoach_reconcile_errors_total{reason=\"Late\"} 1",
+            "stagecoach_leader 0",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+        }
+        telemetry.jobs.get_or_create(&InPhase { phase: "Running".into() }).inc();
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &telemetry.registry).unwrap();
+        assert!(text.contains("stagecoach_jobs{phase=\"Running\"} 1"), "{text}");
+    }
+}

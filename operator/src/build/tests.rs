@@ -118,6 +118,42 @@ fn pods_are_made_from_what_the_config_map_keeps() {
     assert!(read_config_map(&broken).unwrap_err().to_string().contains("shakespeare-3 holds no template"));
 }
 
+/// An operator of another version reads this ConfigMap: its keys never change.
+#[test]
+fn the_config_map_of_an_attempt_never_changes_its_form() {
+    let template = json!({"spec": {"containers": [{"name": "trainer", "image": "mine:2"}]}});
+    let text = json!({"attempt": 3, "stages": 2, "builtIn": true, "claim": "training",
+                      "gang": "scheduling.volcano.sh/v1beta1", "template": template})
+    .to_string();
+    let data = json!({"job.yaml": "the job", "blueprint.json": text});
+    let blueprint = read_config_map(&json!({"metadata": {"name": "shakespeare-3"}, "data": data})).unwrap();
+    let expected = Blueprint {
+        attempt: 3,
+        stages: 2,
+        built_in: true,
+        job_file: "the job".into(),
+        claim: Some("training".into()),
+        gang: Some(Gang::Volcano),
+        template: template.as_object().cloned().unwrap(),
+    };
+    assert_eq!(blueprint, expected);
+    assert_eq!(config_map(&owner(), &blueprint)["data"], data);
+    let versions: Vec<_> = Gang::ALL.into_iter().map(Gang::api_version).collect();
+    assert_eq!(
+        versions,
+        [
+            "scheduling.k8s.io/v1beta1",
+            "scheduling.k8s.io/v1alpha2",
+            "scheduling.volcano.sh/v1beta1",
+            "scheduling.x-k8s.io/v1alpha1"
+        ]
+    );
+    let labels = Value::Object(labels(&owner(), Some(3), Some(1)));
+    for (label, value) in [("job", "shakespeare"), ("job-uid", "u-1"), ("attempt", "3"), ("stage", "1")] {
+        assert_eq!(labels[format!("stagecoach.dev/{label}")], value);
+    }
+}
+
 #[test]
 fn a_job_without_a_volume_is_told_so() {
     let mut job = job(json!({}));

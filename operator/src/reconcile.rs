@@ -10,7 +10,7 @@ use kube::runtime::controller;
 use kube::{Resource, ResourceExt};
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::Phase;
-use stagecoach_lifecycle::{Action, Decision, Doing, Time, decide};
+use stagecoach_lifecycle::{AttemptAction, AttemptPhase, Decision, UnixMillis, decide};
 
 use crate::apply::{ApplyError, Kinds, Means, apply};
 use crate::context::Context;
@@ -137,7 +137,7 @@ async fn step(object: &JobObject, context: &Context) -> Result<controller::Actio
         job.note_created(attempt);
     }
     let (look, decision, present) = observe(&job, &kinds, context).await?;
-    if let Doing::Running { created: true, .. } = decision.state.doing {
+    if let AttemptPhase::Running { all_created: true, .. } = decision.state.attempt_phase {
         context.memo(uid, |memo| memo.created = Some(decision.state.attempt.number));
     }
     let log_tail = match report::new_failure(&job, &decision) {
@@ -198,7 +198,7 @@ async fn step(object: &JobObject, context: &Context) -> Result<controller::Actio
 }
 
 /// Looks and decides. What is remembered may lag behind: it suffices as long as nothing follows from it.
-async fn observe(job: &Job, kinds: &Kinds, context: &Context) -> Result<(Look, Decision, Time), ReconcileError> {
+async fn observe(job: &Job, kinds: &Kinds, context: &Context) -> Result<(Look, Decision, UnixMillis), ReconcileError> {
     if let Some(look) = Look::first(job, &context.watched) {
         let present = now();
         let decision = decide(&look.observed(job), present);
@@ -221,22 +221,25 @@ async fn observe(job: &Job, kinds: &Kinds, context: &Context) -> Result<(Look, D
 
 /// Whether something was decided. That all pods were made stays true, however late it is noticed.
 fn decides(job: &Job, decision: &Decision) -> bool {
-    let (mut before, after) = (job.state.doing.clone(), &decision.state.doing);
-    if let (Doing::Running { created, .. }, Doing::Running { created: true, .. }) = (&mut before, after) {
-        *created = true;
+    let (mut before, after) = (job.state.attempt_phase.clone(), &decision.state.attempt_phase);
+    if let (AttemptPhase::Running { all_created, .. }, AttemptPhase::Running { all_created: true, .. }) =
+        (&mut before, after)
+    {
+        *all_created = true;
     }
     before != *after || job.state.attempt != decision.state.attempt
 }
 
 /// Whether something is to be done; a kubelet kills by itself.
 fn acts(decision: &Decision) -> bool {
-    decision.actions.iter().any(|action| !matches!(action, Action::KillMembers { .. }))
+    decision.actions.iter().any(|action| !matches!(action, AttemptAction::KillInstances { .. }))
 }
 
 /// When to look again if nothing happens.
-fn next(decision: &Decision, look: &Look, context: &Context, present: Time) -> Duration {
-    let wake = decision.wake.map(|wake| Duration::from_millis(wake.0.saturating_sub(present.0)));
-    let alive = matches!(decision.phase, Phase::Starting | Phase::Running | Phase::Draining) && !look.pods.is_empty();
+fn next(decision: &Decision, look: &Look, context: &Context, present: UnixMillis) -> Duration {
+    let wake = decision.wake_at.map(|wake| Duration::from_millis(wake.0.saturating_sub(present.0)));
+    let alive =
+        matches!(decision.job_phase, Phase::Starting | Phase::Running | Phase::Draining) && !look.pods.is_empty();
     let poll = alive.then(|| context.polls.every());
     let again = look.is_incomplete().then_some(AGAIN);
     [wake, poll, again].into_iter().flatten().min().unwrap_or(IDLE).min(IDLE)
@@ -252,10 +255,10 @@ async fn is_current(job: &Job, kinds: &Kinds) -> Result<bool, ReconcileError> {
 }
 
 /// What is left of a finished job's time to live; none if it lives on.
-fn time_to_live(job: &Job, status: &PipelineJobStatus, present: Time) -> Option<Duration> {
+fn time_to_live(job: &Job, status: &PipelineJobStatus, present: UnixMillis) -> Option<Duration> {
     let seconds = job.job.spec.ttl_seconds_after_finished?;
     let ended: jiff::Timestamp = status.completion_time.as_ref()?.parse().ok()?;
-    let due = Time(u64::try_from(ended.as_millisecond()).ok()?).plus_seconds(seconds);
+    let due = UnixMillis(u64::try_from(ended.as_millisecond()).ok()?).plus_seconds(seconds);
     Some(Duration::from_millis(due.0.saturating_sub(present.0)))
 }
 

@@ -112,7 +112,7 @@ impl Telemetry {
             && state.attempt.number > old.attempt.number
         {
             self.restarts.get_or_create(&Reason { reason: failure.label() }).inc();
-            let saved = state.checkpoint.unwrap_or_default();
+            let saved = state.checkpoint_step.unwrap_or_default();
             self.steps_lost.inc_by(state.best_step.unwrap_or_default().saturating_sub(saved));
         }
         let recovered = new.phase == Some(Phase::Running) && facts.job.status.phase != Some(Phase::Running);
@@ -127,7 +127,7 @@ impl Telemetry {
             if before == Some(state.attempt.number) {
                 return;
             }
-            self.recovery.observe(facts.now.0.saturating_sub(failure.at.0) as f64 / 1000.0);
+            self.recovery.observe(facts.now.0.saturating_sub(failure.failed_at.0) as f64 / 1000.0);
         }
     }
 

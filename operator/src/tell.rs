@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::contract::CONTAINER_NAME;
-use stagecoach_lifecycle::Failure;
+use stagecoach_lifecycle::AttemptFailure;
 
 use crate::apply::Kinds;
 use crate::context::Context;
@@ -55,8 +55,8 @@ pub(crate) async fn refuse(
 }
 
 /// The end of the log of the stage that failed.
-pub(crate) async fn log_tail(kinds: &Kinds, look: &Look, failure: &Failure) -> Option<String> {
-    let pod = look.of(failure.attempt).find(|pod| Some(pod.member.stage) == failure.stage && !pod.gone)?;
+pub(crate) async fn log_tail(kinds: &Kinds, look: &Look, failure: &AttemptFailure) -> Option<String> {
+    let pod = look.of(failure.attempt).find(|pod| Some(pod.instance.stage) == failure.stage && !pod.gone)?;
     let how = LogParams {
         container: Some(CONTAINER_NAME.into()),
         tail_lines: Some(TAIL.0),

@@ -1,106 +1,111 @@
-//! What to do in a state: computed anew every time from what is seen, so that nothing is lost when a caller dies.
+//! The actions of a state, recomputed from every observation, so that a crash of the caller loses none.
 
-use crate::observed::{Member, Observed};
-use crate::state::{Doing, Outcome};
-use crate::time::Clock;
+use crate::observed::{Observed, StageInstance};
+use crate::state::{AttemptPhase, JobOutcome};
+use crate::time::DeadlineClock;
 
-/// Seconds that members of a failed attempt have to leave: nothing is left to save, and the group ends itself by then.
-const FAILED_GRACE: u64 = 10;
+/// Grace period of a failed attempt's instances: there is nothing to save, and the group terminates by itself.
+const FAILED_ATTEMPT_GRACE_SECONDS: u64 = 10;
 
-/// Something to do. Each may be asked for again until its effect is seen.
+/// An action on an attempt. Idempotent: it may be requested again until its effect is observed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Action {
-    /// Create the attempt's members that don't exist yet.
+pub enum AttemptAction {
+    /// Create the attempt's missing instances.
     StartAttempt {
-        /// Which attempt.
+        /// The attempt.
         number: u64,
-        /// Its stages.
+        /// Its number of stages.
         stages: u32,
     },
-    /// Ask an attempt's members to leave (SIGTERM, a pod's deletion), and remove those that have ended. They are seen
-    /// as Terminating or not at all afterwards.
-    DeleteMembers {
-        /// Which attempt.
+    /// Terminate an attempt's instances (SIGTERM, or pod deletion) and remove exited ones. Afterwards they are observed as
+    /// Terminating or not at all.
+    DeleteInstances {
+        /// The attempt.
         attempt: u64,
-        /// Seconds they have for it.
-        grace: u64,
+        /// Grace period, in seconds.
+        grace_seconds: u64,
     },
-    /// Kill an attempt's members that were asked to leave and did not (SIGKILL; for pods the kubelet does it).
-    KillMembers {
-        /// Which attempt.
+    /// Kill an attempt's instances whose grace period is over (SIGKILL; for pods the kubelet does it).
+    KillInstances {
+        /// The attempt.
         attempt: u64,
     },
 }
 
-/// What to do in the observed state.
-pub(crate) fn of(observed: &Observed, clock: &mut Clock) -> Vec<Action> {
+/// The actions of the observed state.
+pub(crate) fn actions_for(observed: &Observed, clock: &mut DeadlineClock) -> Vec<AttemptAction> {
     let mut actions = Vec::new();
     let state = &observed.state;
     let number = state.attempt.number;
-    let mut attempts: Vec<_> = observed.members.iter().map(|member| member.attempt).collect();
+    let mut attempts: Vec<_> = observed.instances.iter().map(|instance| instance.attempt).collect();
     attempts.sort_unstable();
     attempts.dedup();
     for attempt in attempts {
-        if unwanted(observed, attempt) {
-            let grace = grace(observed, attempt);
-            let sweep = matches!(state.doing, Doing::Idle | Doing::Running { .. });
-            let members = || observed.members.iter().filter(|member| member.attempt == attempt);
-            // What has ended stays until the rest of a drain is seen, and after the job's end for its logs.
-            if members().any(|member| !member.is_leaving() && (member.is_alive() || sweep)) {
-                actions.push(Action::DeleteMembers { attempt, grace });
+        if must_be_deleted(observed, attempt) {
+            let grace_seconds = grace_seconds(observed, attempt);
+            let delete_exited = matches!(state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Running { .. });
+            let instances = || observed.instances.iter().filter(|instance| instance.attempt == attempt);
+            // Exited instances are kept during a drain, for their exit codes, and after the job's end, for their logs.
+            if instances().any(|instance| !instance.is_terminating() && (instance.is_alive() || delete_exited)) {
+                actions.push(AttemptAction::DeleteInstances { attempt, grace_seconds });
             }
-            let leaving = || members().filter(|member| member.is_leaving());
-            if leaving().any(|member| clock.now >= member.at.plus_seconds(grace)) {
-                actions.push(Action::KillMembers { attempt });
+            let terminating = || instances().filter(|instance| instance.is_terminating());
+            if terminating().any(|instance| clock.now >= instance.since.plus_seconds(grace_seconds)) {
+                actions.push(AttemptAction::KillInstances { attempt });
             }
-            for member in leaving() {
-                clock.due(member.at.plus_seconds(grace));
+            for instance in terminating() {
+                clock.has_passed(instance.since.plus_seconds(grace_seconds));
             }
         }
     }
-    if let Doing::Running { not_before, created: false } = state.doing
-        && !someone_older_is_left(observed, clock)
-        && clock.due(not_before)
+    if let AttemptPhase::Running { not_before, all_created: false } = state.attempt_phase
+        && !older_instances_remain(observed, clock)
+        && clock.has_passed(not_before)
     {
-        actions.push(Action::StartAttempt { number, stages: state.attempt.stages });
+        actions.push(AttemptAction::StartAttempt { number, stages: state.attempt.stages });
     }
     actions
 }
 
-/// Whether an attempt's members are to go.
-fn unwanted(observed: &Observed, attempt: u64) -> bool {
-    match observed.state.doing {
-        Doing::Running { .. } => attempt != observed.state.attempt.number,
-        // A job completes when all have ended; none of its members needs to go.
-        Doing::Finished(Outcome::Complete) => attempt != observed.state.attempt.number,
-        Doing::Idle | Doing::Draining | Doing::Finished(Outcome::Failed(_)) => true,
+/// Whether an attempt's instances must be deleted.
+fn must_be_deleted(observed: &Observed, attempt: u64) -> bool {
+    match observed.state.attempt_phase {
+        AttemptPhase::Running { .. } => attempt != observed.state.attempt.number,
+        // A job is complete when all instances have exited; their pods are kept for their logs.
+        AttemptPhase::Finished(JobOutcome::Complete) => attempt != observed.state.attempt.number,
+        AttemptPhase::Idle | AttemptPhase::Draining | AttemptPhase::Finished(JobOutcome::Failed(_)) => true,
     }
 }
 
-/// Seconds that an attempt's members have to leave.
-fn grace(observed: &Observed, attempt: u64) -> u64 {
+/// Grace period of an attempt's instances, in seconds.
+fn grace_seconds(observed: &Observed, attempt: u64) -> u64 {
     let failed = attempt != observed.state.attempt.number;
-    if failed { FAILED_GRACE.min(observed.policy.grace) } else { observed.policy.grace }
+    if failed { FAILED_ATTEMPT_GRACE_SECONDS.min(observed.policy.grace_seconds) } else { observed.policy.grace_seconds }
 }
 
-/// Whether a member of any attempt is left, while draining.
-pub(crate) fn someone_is_left(observed: &Observed, clock: &mut Clock) -> bool {
-    is_left(observed, &|_| true, observed.policy.grace, clock)
+/// Whether an instance of any attempt remains, while draining.
+pub(crate) fn instances_remain(observed: &Observed, clock: &mut DeadlineClock) -> bool {
+    remain_within_timeout(observed, &|_| true, observed.policy.grace_seconds, clock)
 }
 
-/// Whether a member of an older attempt is left that a new one must wait for.
-fn someone_older_is_left(observed: &Observed, clock: &mut Clock) -> bool {
+/// Whether an instance of an older attempt remains that a new one must wait for.
+fn older_instances_remain(observed: &Observed, clock: &mut DeadlineClock) -> bool {
     let number = observed.state.attempt.number;
-    is_left(observed, &|member| member.attempt != number, 0, clock)
+    remain_within_timeout(observed, &|instance| instance.attempt != number, 0, clock)
 }
 
-/// A member that was asked to leave is waited for `terminationTimeoutSeconds` beyond its grace. After that its machine is
-/// taken for dead; should it live on, the volume's fence keeps it from committing anything.
-fn is_left(observed: &Observed, which: &dyn Fn(&Member) -> bool, grace: u64, clock: &mut Clock) -> bool {
-    let timeout = grace.saturating_add(observed.policy.restart.termination_timeout_seconds.into());
-    let mut left = false;
-    for member in observed.members.iter().filter(|member| member.is_alive() && which(member)) {
-        left |= !member.is_leaving() || !clock.due(member.at.plus_seconds(timeout));
+/// A terminating instance is waited for during its grace period plus `terminationTimeoutSeconds`. After that its node is
+/// considered dead; if the process still runs, the volume's fence keeps it from committing.
+fn remain_within_timeout(
+    observed: &Observed,
+    predicate: &dyn Fn(&StageInstance) -> bool,
+    grace_seconds: u64,
+    clock: &mut DeadlineClock,
+) -> bool {
+    let timeout = grace_seconds.saturating_add(observed.policy.restart.termination_timeout_seconds.into());
+    let mut remain = false;
+    for instance in observed.instances.iter().filter(|instance| instance.is_alive() && predicate(instance)) {
+        remain |= !instance.is_terminating() || !clock.has_passed(instance.since.plus_seconds(timeout));
     }
-    left
+    remain
 }

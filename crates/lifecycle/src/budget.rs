@@ -1,37 +1,38 @@
-//! How many restarts are left. A new checkpoint is the proof that restarting helps: it refills the budget.
+//! Restart budget. A newly committed checkpoint resets it: training makes progress between failures.
 
 use serde::{Deserialize, Serialize};
 
 /// Restarts so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Budget {
+pub struct RestartBudget {
     /// All of them.
     pub total: u32,
     /// Those that counted.
     pub counted: u32,
     /// Those that counted since a checkpoint was last committed.
-    pub spent: u32,
+    #[serde(rename = "spent")]
+    pub counted_since_checkpoint: u32,
 }
 
-impl Budget {
+impl RestartBudget {
     /// Counted restarts still allowed.
-    pub const fn left(self, max_restarts: u32) -> u32 {
-        max_restarts.saturating_sub(self.spent)
+    pub const fn remaining(self, max_restarts: u32) -> u32 {
+        max_restarts.saturating_sub(self.counted_since_checkpoint)
     }
 
-    pub(crate) const fn refill(&mut self) {
-        self.spent = 0;
+    pub(crate) const fn reset(&mut self) {
+        self.counted_since_checkpoint = 0;
     }
 
-    /// Takes one restart; false if it counts and none is left.
-    pub(crate) const fn take(&mut self, counted: bool, max_restarts: u32) -> bool {
+    /// Records one restart. Returns false if it counts against the budget and none remains.
+    pub(crate) const fn try_consume(&mut self, counted: bool, max_restarts: u32) -> bool {
         if counted {
-            if self.left(max_restarts) == 0 {
+            if self.remaining(max_restarts) == 0 {
                 return false;
             }
             self.counted = self.counted.saturating_add(1);
-            self.spent = self.spent.saturating_add(1);
+            self.counted_since_checkpoint = self.counted_since_checkpoint.saturating_add(1);
         }
         self.total = self.total.saturating_add(1);
         true

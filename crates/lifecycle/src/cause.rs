@@ -1,244 +1,266 @@
-//! One failure takes the whole group down: the root cause is picked out of N ends.
+//! Root-cause analysis: one failing stage ends all others; this picks the first failure out of N exits.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_api::contract::{ExitCode, FailureKind};
 
-use crate::observed::{Exit, External, Member, MemberState, Observed};
-use crate::time::Clock;
-use crate::{State, Time};
+use crate::observed::{Exit, ExternalCause, InstanceState, Observed, StageInstance};
+use crate::time::DeadlineClock;
+use crate::{JobState, UnixMillis};
 
-/// Seconds in which the group goes once a stage is dead; until then the true culprit's end may not have been seen.
-const SETTLE: u64 = 10;
+/// How long, in seconds, to wait after the first secondary exit for the root cause's own exit to be observed.
+const ROOT_CAUSE_SETTLE_SECONDS: u64 = 10;
 
 /// The root cause of a failure.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Failure {
+pub struct AttemptFailure {
     /// The attempt that failed.
     pub attempt: u64,
-    /// The stage that failed first, if it was one.
+    /// The stage that failed first, if one did.
     pub stage: Option<u32>,
-    /// Why, in one word.
-    pub reason: Reason,
+    /// The reason.
+    pub reason: FailureReason,
     /// The exit code, 128 + signal for a signal.
-    pub code: Option<i32>,
-    /// The kind that the stage itself gave.
+    #[serde(rename = "code")]
+    pub exit_code: Option<i32>,
+    /// The kind in the stage's termination message.
     pub kind: Option<FailureKind>,
     /// The step in progress.
     pub step: Option<u64>,
     /// The action in progress.
     pub action: Option<String>,
-    /// A sentence.
+    /// A sentence for the user.
     pub message: String,
-    /// When it ended, or when that was noticed.
-    pub at: Time,
+    /// When the stage exited, or when the failure was detected.
+    #[serde(rename = "at")]
+    pub failed_at: UnixMillis,
 }
 
-/// Why an attempt failed, in one word.
+/// Why an attempt failed. Stored and shown to the user by the variant's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Reason {
-    /// The stage gave the reason itself, as `Failure::kind`, or an exit code of its own.
+pub enum FailureReason {
+    /// The stage reported the kind itself (`AttemptFailure::kind`), or exited with another code.
     Error,
     /// The job or its plan is invalid.
     InvalidConfig,
     /// The volume failed.
     Storage,
-    /// Ended by a signal; SIGKILL is what a lack of memory looks like.
+    /// Killed by a signal; SIGKILL may be the kernel's out-of-memory killer.
     Killed,
-    /// All stages lost each other and none is the culprit.
+    /// All stages lost a peer and none failed by itself.
     PeerLost,
-    /// The stage is gone and its end was missed.
+    /// The stage was deleted and its exit was not observed.
     Unknown,
-    /// Nothing was done for too long.
+    /// No step was finished within the stall timeout.
     Stalled,
-    /// The group did not form in time.
+    /// Rendezvous was not complete within the start-up timeout.
     StartupTimeout,
-    /// Asked to leave by someone else, after saving.
+    /// Terminated by another client, after saving.
     Drained,
-    /// A pod of higher priority took the place.
+    /// Preempted by a pod of higher priority.
     Preempted,
     /// Evicted.
     Evicted,
-    /// The node is gone.
+    /// The node was lost.
     NodeLost,
-    /// No place was found in time.
+    /// Not scheduled within the scheduling timeout.
     Unschedulable,
 }
 
-impl Failure {
-    /// What makes a failure come again: none if it need not.
-    pub(crate) fn deterministic(&self) -> Option<(FailureKind, Option<u64>)> {
+impl AttemptFailure {
+    /// Kind and step of a deterministic failure; None of any other.
+    pub(crate) fn deterministic_signature(&self) -> Option<(FailureKind, Option<u64>)> {
         self.kind.filter(|kind| kind.is_deterministic()).map(|kind| (kind, self.step))
     }
 
-    /// The reason, by the stage's own word where it gave one, or the kernel's.
+    /// The reason shown to the user: the kind from the termination message where that is more specific.
     pub fn label(&self) -> String {
         match (self.reason, self.kind) {
-            (Reason::Error, Some(kind)) | (Reason::Killed, Some(kind @ FailureKind::OutOfMemory)) => kind.to_string(),
+            (FailureReason::Error, Some(kind)) | (FailureReason::Killed, Some(kind @ FailureKind::OutOfMemory)) => {
+                kind.to_string()
+            }
             (reason, _) => format!("{reason:?}"),
         }
     }
 
-    fn of_group(state: &State, reason: Reason, stage: Option<u32>, message: impl Into<String>, at: Time) -> Self {
+    fn without_exit(
+        state: &JobState,
+        reason: FailureReason,
+        stage: Option<u32>,
+        message: impl Into<String>,
+        failed_at: UnixMillis,
+    ) -> Self {
         Self {
             attempt: state.attempt.number,
             stage,
             reason,
-            code: None,
+            exit_code: None,
             kind: None,
             step: None,
             action: None,
             message: message.into(),
-            at,
+            failed_at,
         }
     }
 
-    fn of_exit(member: &Member, exit: &Exit) -> Self {
-        let report = exit.report.as_ref();
-        let code = exit.shell_code();
-        let told = code.map_or_else(|| "ended without a code".into(), |code| format!("ended with exit code {code}"));
+    fn from_exit(instance: &StageInstance, exit: &Exit) -> Self {
+        let report = exit.termination.as_ref();
+        let exit_code = exit.shell_code();
+        let default_message =
+            exit_code.map_or_else(|| "exited without a code".into(), |code| format!("exited with code {code}"));
         Self {
-            attempt: member.attempt,
-            stage: Some(member.stage),
+            attempt: instance.attempt,
+            stage: Some(instance.stage),
             reason: reason(exit),
-            code,
+            exit_code,
             kind: report.map(|report| report.kind),
             step: report.and_then(|report| report.step),
             action: report.and_then(|report| report.action.clone()),
-            message: report.map(|report| report.message.clone()).filter(|text| !text.is_empty()).unwrap_or(told),
-            at: member.at,
+            message: report
+                .map(|report| report.message.clone())
+                .filter(|text| !text.is_empty())
+                .unwrap_or(default_message),
+            failed_at: instance.since,
         }
     }
 }
 
-fn reason(exit: &Exit) -> Reason {
-    match (exit.external, exit.meaning(), exit.signal) {
-        (Some(External::Preempted), ..) => Reason::Preempted,
-        (Some(External::Evicted), ..) => Reason::Evicted,
-        (Some(External::NodeLost), ..) => Reason::NodeLost,
-        (None, Some(ExitCode::InvalidConfig), _) => Reason::InvalidConfig,
-        (None, Some(ExitCode::Storage), _) => Reason::Storage,
-        (None, Some(ExitCode::PeerLost), _) => Reason::PeerLost,
-        (None, Some(ExitCode::Drained), _) => Reason::Drained,
-        (None, Some(ExitCode::Killed), _) | (None, _, Some(_)) => Reason::Killed,
-        (None, None, None) if exit.code.is_none() => Reason::Unknown,
-        (None, ..) => Reason::Error,
+fn reason(exit: &Exit) -> FailureReason {
+    match (exit.external_cause, exit.exit_code(), exit.signal) {
+        (Some(ExternalCause::Preempted), ..) => FailureReason::Preempted,
+        (Some(ExternalCause::Evicted), ..) => FailureReason::Evicted,
+        (Some(ExternalCause::NodeLost), ..) => FailureReason::NodeLost,
+        (None, Some(ExitCode::InvalidConfig), _) => FailureReason::InvalidConfig,
+        (None, Some(ExitCode::Storage), _) => FailureReason::Storage,
+        (None, Some(ExitCode::PeerLost), _) => FailureReason::PeerLost,
+        (None, Some(ExitCode::Drained), _) => FailureReason::Drained,
+        (None, Some(ExitCode::Killed), _) | (None, _, Some(_)) => FailureReason::Killed,
+        (None, None, None) if exit.code.is_none() => FailureReason::Unknown,
+        (None, ..) => FailureReason::Error,
     }
 }
 
-/// How much an end tells of the cause: the lowest comes first.
+/// Ranks exits by how likely they are the root cause, lowest first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Guilt {
-    /// It failed by itself.
-    Culprit,
-    /// It left because it was asked to.
+enum CauseRank {
+    /// Failed by itself.
+    RootCause,
+    /// Exited after SIGTERM.
     Drained,
-    /// It left because another did.
-    Collateral,
+    /// Exited because it lost a peer.
+    Secondary,
 }
 
-fn guilt(exit: &Exit) -> Guilt {
-    let told = exit.report.as_ref().map(|report| report.kind);
-    match exit.meaning() {
-        _ if exit.external.is_some() => Guilt::Culprit,
-        Some(ExitCode::PeerLost) => Guilt::Collateral,
-        Some(ExitCode::Drained) => Guilt::Drained,
-        _ if told == Some(FailureKind::PeerLost) => Guilt::Collateral,
-        _ => Guilt::Culprit,
+fn cause_rank(exit: &Exit) -> CauseRank {
+    let reported_kind = exit.termination.as_ref().map(|report| report.kind);
+    match exit.exit_code() {
+        _ if exit.external_cause.is_some() => CauseRank::RootCause,
+        Some(ExitCode::PeerLost) => CauseRank::Secondary,
+        Some(ExitCode::Drained) => CauseRank::Drained,
+        _ if reported_kind == Some(FailureKind::PeerLost) => CauseRank::Secondary,
+        _ => CauseRank::RootCause,
     }
 }
 
-/// The root cause, if the attempt has failed and enough has been seen to tell why.
-pub(crate) fn of_failure(observed: &Observed, created: bool, clock: &mut Clock) -> Option<Failure> {
-    of_ends(observed, created, clock).or_else(|| of_silence(observed, created, clock))
+/// The root cause, if the attempt has failed and enough exits were observed to determine it.
+pub(crate) fn root_cause(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
+    cause_of_exits(observed, all_created, clock).or_else(|| cause_of_timeout(observed, all_created, clock))
 }
 
-/// The cause read off the members that ended or are about to.
-fn of_ends(observed: &Observed, created: bool, clock: &mut Clock) -> Option<Failure> {
+/// The cause according to the instances that exited or terminate.
+fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
     let (state, policy) = (&observed.state, &observed.policy);
     let failed = || {
-        let ended = observed.current().filter_map(|member| Some((member, member.exit()?)));
-        ended.filter(|(_, exit)| exit.meaning() != Some(ExitCode::Done))
+        let ended = observed.current_instances().filter_map(|instance| Some((instance, instance.exit()?)));
+        ended.filter(|(_, exit)| exit.exit_code() != Some(ExitCode::Done))
     };
-    let first = failed().min_by_key(|(member, exit)| (guilt(exit), member.at, member.stage));
-    if let Some((member, exit)) = first
-        && guilt(exit) == Guilt::Culprit
+    let first = failed().min_by_key(|(instance, exit)| (cause_rank(exit), instance.since, instance.stage));
+    if let Some((instance, exit)) = first
+        && cause_rank(exit) == CauseRank::RootCause
     {
-        return Some(Failure::of_exit(member, exit));
+        return Some(AttemptFailure::from_exit(instance, exit));
     }
 
-    // A stage that was asked to leave makes all save: they get the time for it. Otherwise those who lost a peer have
-    // ended before the peer's own end was seen: that gets a moment.
-    let asked = observed.current().filter(|member| member.is_leaving());
-    let drained = failed().filter(|(_, exit)| guilt(exit) == Guilt::Drained).map(|(member, _)| member);
-    let saving = asked.chain(drained).map(|member| member.at).min();
-    let vanished = observed.missing().next().filter(|_| created);
-    let alive = observed.current().find(|member| member.is_alive());
-    let patience = policy.grace.saturating_add(SETTLE).min(policy.restart.termination_timeout_seconds.into());
+    // A terminating stage makes all stages save, so they get the grace period. Without one, peers exit before the failed
+    // stage's own exit is observed: wait ROOT_CAUSE_SETTLE_SECONDS for it.
+    let terminating = observed.current_instances().filter(|instance| instance.is_terminating());
+    let drained = failed().filter(|(_, exit)| cause_rank(exit) == CauseRank::Drained).map(|(instance, _)| instance);
+    let saving = terminating.chain(drained).map(|instance| instance.since).min();
+    let missing_stage = observed.missing_stages().next().filter(|_| all_created);
+    let alive = observed.current_instances().find(|instance| instance.is_alive());
+    let save_timeout_seconds = policy
+        .grace_seconds
+        .saturating_add(ROOT_CAUSE_SETTLE_SECONDS)
+        .min(policy.restart.termination_timeout_seconds.into());
     let deadline = match (saving, first) {
         _ if alive.is_none() => None,
-        (Some(since), _) => Some(since.plus_seconds(patience)),
-        (None, Some((member, _))) if vanished.is_none() => Some(member.at.plus_seconds(SETTLE)),
+        (Some(since), _) => Some(since.plus_seconds(save_timeout_seconds)),
+        (None, Some((instance, _))) if missing_stage.is_none() => {
+            Some(instance.since.plus_seconds(ROOT_CAUSE_SETTLE_SECONDS))
+        }
         (None, _) => None,
     };
-    if deadline.is_some_and(|deadline| !clock.due(deadline)) {
+    if deadline.is_some_and(|deadline| !clock.has_passed(deadline)) {
         return None;
     }
 
-    if vanished.is_some() {
-        return Some(Failure::of_group(
+    if missing_stage.is_some() {
+        return Some(AttemptFailure::without_exit(
             state,
-            Reason::Unknown,
-            vanished,
-            "is gone, and its end was not seen",
+            FailureReason::Unknown,
+            missing_stage,
+            "the pod or process is gone and its exit was not observed",
             clock.now,
         ));
     }
-    let Some(alive) = alive else { return first.map(|(member, exit)| Failure::of_exit(member, exit)) };
+    let Some(alive) = alive else { return first.map(|(instance, exit)| AttemptFailure::from_exit(instance, exit)) };
     if first.is_none() && saving.is_none() {
         return None;
     }
-    let (reason, message) = if policy.nodes_may_vanish {
+    let (reason, message) = if policy.nodes_can_be_lost {
         (
-            Reason::NodeLost,
-            "is still there, but the others lost it or it can't be made to leave: its node is probably gone",
+            FailureReason::NodeLost,
+            "still exists, but its peers lost it or it does not terminate: its node is probably lost",
         )
     } else {
-        (Reason::Stalled, "is still there, but the others lost it or it can't be made to leave")
+        (FailureReason::Stalled, "still runs, but its peers lost it or it does not terminate")
     };
-    Some(Failure::of_group(state, reason, Some(alive.stage), message, clock.now))
+    Some(AttemptFailure::without_exit(state, reason, Some(alive.stage), message, clock.now))
 }
 
-/// The cause when nobody failed, but too much time went by.
-fn of_silence(observed: &Observed, created: bool, clock: &mut Clock) -> Option<Failure> {
+/// The cause of a timeout: nothing exited, but scheduling, start-up or a step took too long.
+fn cause_of_timeout(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
     let (state, restart) = (&observed.state, &observed.policy.restart);
-    let latest = |wanted: fn(&Member) -> bool| {
-        observed.current().filter(move |member| wanted(member)).max_by_key(|member| member.at)
+    let latest = |wanted: fn(&StageInstance) -> bool| {
+        observed.current_instances().filter(move |instance| wanted(instance)).max_by_key(|instance| instance.since)
     };
-    // A member that could not even be created, for a quota's sake, waits for its place like one that is pending.
-    let placeless = latest(|member| member.state == MemberState::Pending);
-    if let Some(member) = placeless.or_else(|| latest(Member::is_alive).filter(|_| !created)) {
-        let timeout = observed.policy.scheduling_timeout;
-        return clock.due(member.at.plus_seconds(timeout)).then(|| {
-            let message = format!("found no place within {timeout} s");
-            Failure::of_group(state, Reason::Unschedulable, Some(member.stage), message, clock.now)
+    // An instance that could not be created (quota) counts as pending for the scheduling timeout.
+    let pending = latest(|instance| instance.state == InstanceState::Pending);
+    if let Some(instance) = pending.or_else(|| latest(StageInstance::is_alive).filter(|_| !all_created)) {
+        let timeout = observed.policy.scheduling_timeout_seconds;
+        return clock.has_passed(instance.since.plus_seconds(timeout)).then(|| {
+            let message = format!("was not scheduled within {timeout} s");
+            AttemptFailure::without_exit(state, FailureReason::Unschedulable, Some(instance.stage), message, clock.now)
         });
     }
-    if let Some(member) = latest(|member| member.state == MemberState::Starting) {
+    if let Some(instance) = latest(|instance| instance.state == InstanceState::Starting) {
         let timeout = restart.startup_timeout_seconds;
-        let since = observed.seen.prepared.map_or(member.at, |prepared| prepared.max(member.at));
-        return clock.due(since.plus_seconds(timeout.into())).then(|| {
-            let message = format!("the group did not form within {timeout} s of the last progress");
-            Failure::of_group(state, Reason::StartupTimeout, Some(member.stage), message, clock.now)
+        let since = observed
+            .progress
+            .last_preparation_at
+            .map_or(instance.since, |last_preparation_at| last_preparation_at.max(instance.since));
+        return clock.has_passed(since.plus_seconds(timeout.into())).then(|| {
+            let message = format!("rendezvous was not complete within {timeout} s of the last progress");
+            AttemptFailure::without_exit(state, FailureReason::StartupTimeout, Some(instance.stage), message, clock.now)
         });
     }
-    let ready = latest(|member| member.state == MemberState::Ready)?;
-    // Once a stage is done, the others are about to be; until then only a known progress can be missed.
-    let done = latest(|member| !member.is_alive());
-    let since = done.map(|member| member.at).or(observed.seen.progressed)?.max(ready.at);
+    let ready = latest(|instance| instance.state == InstanceState::Ready)?;
+    // Once a stage is done, the others must finish soon; before that, a stall is detected only if progress is known.
+    let done = latest(|instance| !instance.is_alive());
+    let since = done.map(|instance| instance.since).or(observed.progress.last_step_at)?.max(ready.since);
     let timeout = restart.stall_timeout_seconds;
-    clock.due(since.plus_seconds(timeout.into())).then(|| {
+    clock.has_passed(since.plus_seconds(timeout.into())).then(|| {
         let message = format!("did not finish a step within {timeout} s");
-        Failure::of_group(state, Reason::Stalled, done.map(|_| ready.stage), message, clock.now)
+        AttemptFailure::without_exit(state, FailureReason::Stalled, done.map(|_| ready.stage), message, clock.now)
     })
 }

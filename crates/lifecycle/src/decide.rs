@@ -1,4 +1,4 @@
-//! The state machine. An attempt's number is raised with every arrow into Running, and never goes back.
+//! The state machine. Every transition into Running increments the attempt number, which never decreases.
 //!
 //! ```text
 //!                 start                        failure, restart left
@@ -6,7 +6,7 @@
 //!   │ Idle ├──────────────────►│ Running ├──────────┐
 //!   └──────┘                   │         │◄─────────┘
 //!       ▲                      └┬──┬───▲─┘
-//!       │  all gone,    suspend,│  │   │ all gone, to run with other stages
+//!       │  all exited,  suspend,│  │   │ all exited, to run with other stages
 //!       │  suspended    scale,  │  │   │ or another spec (attempt + 1)
 //!       │               change  ▼  │   │
 //!       │                 ┌────────┴─┐ │
@@ -19,182 +19,204 @@
 //!                         └──────────┘
 //! ```
 //!
-//! `decide` takes at most one arrow; what is to be done then follows from the new state alone (`actions`), so that a
-//! caller that dies between recording and acting does the same after it comes back.
+//! `decide` makes at most one transition. Actions depend on the new state alone (`actions`), so a caller that crashes between
+//! storing and acting repeats them.
 
 use stagecoach_api::contract::ExitCode;
 use stagecoach_api::job::Phase;
 
-use crate::actions::{self, Action};
-use crate::observed::{MemberState, Observed};
-use crate::policy::Verdict;
-use crate::state::{Attempt, Doing, FailReason, Outcome, State};
-use crate::time::{Clock, Time};
-use crate::{Failure, backoff, cause};
+use crate::actions::{self, AttemptAction};
+use crate::observed::{InstanceState, Observed};
+use crate::policy::RestartDecision;
+use crate::state::{Attempt, AttemptPhase, JobFailureReason, JobOutcome, JobState};
+use crate::time::{DeadlineClock, UnixMillis};
+use crate::{AttemptFailure, backoff, cause};
 
-/// How far a member's attempt may be ahead of the recorded one, whose record may be lost or an old one. A number beyond that
-/// was not counted up to by anybody, and counting on from it could overflow: such a member is ignored.
+/// How far an instance's attempt may be ahead of the stored one, whose record may be lost or restored. A higher number is
+/// implausible, and incrementing it could overflow: such an instance is ignored.
 const MAX_ATTEMPTS_AHEAD: u64 = 1_000_000;
 
-/// What to record, and then to do.
+/// What to store, and then to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// To be recorded before anything is done; equal to the observed state if nothing changed.
-    pub state: State,
-    /// What to do. Doing it twice does no harm.
-    pub actions: Vec<Action>,
-    /// When to decide again even if nothing happens.
-    pub wake: Option<Time>,
-    /// One word for the user.
-    pub phase: Phase,
+    /// The next state, to be stored before any action.
+    pub state: JobState,
+    /// What to do, in this order. Idempotent.
+    pub actions: Vec<AttemptAction>,
+    /// When to decide again even if nothing changes.
+    pub wake_at: Option<UnixMillis>,
+    /// The phase shown to the user.
+    pub job_phase: Phase,
 }
 
-/// Decides what should be recorded and done, given what is seen.
-pub fn decide(observed: &Observed, now: Time) -> Decision {
-    let mut clock = Clock::at(now);
-    let mut seen = observed.clone();
-    let highest = seen.state.attempt.number.saturating_add(MAX_ATTEMPTS_AHEAD);
-    seen.members.retain(|member| member.attempt <= highest);
-    note_progress(&mut seen);
-    seen.state = next(&seen, &mut clock);
-    let actions = actions::of(&seen, &mut clock);
-    let phase = phase(&seen);
-    Decision { state: seen.state, actions, wake: clock.wake, phase }
+/// The next state and the actions that lead to it, given an observation.
+pub fn decide(observed: &Observed, now: UnixMillis) -> Decision {
+    let mut clock = DeadlineClock::new(now);
+    let mut observed = observed.clone();
+    let highest = observed.state.attempt.number.saturating_add(MAX_ATTEMPTS_AHEAD);
+    observed.instances.retain(|instance| instance.attempt <= highest);
+    record_progress(&mut observed);
+    observed.state = next_state(&observed, &mut clock);
+    let actions = actions::actions_for(&observed, &mut clock);
+    let job_phase = job_phase(&observed);
+    Decision { state: observed.state, actions, wake_at: clock.next_deadline, job_phase }
 }
 
-/// A new checkpoint refills the budget; getting further than ever ends the back-off.
-fn note_progress(observed: &mut Observed) {
-    let reports = || observed.members.iter().filter_map(|member| member.exit()?.report.as_ref());
-    let checkpoint = reports().filter_map(|report| report.checkpoint).max().max(observed.seen.checkpoint);
-    let step = reports().filter_map(|report| report.progress).max().max(observed.seen.step).max(checkpoint);
+/// A new checkpoint resets the restart budget; a step beyond all earlier ones resets the back-off.
+fn record_progress(observed: &mut Observed) {
+    let terminations = || observed.instances.iter().filter_map(|instance| instance.exit()?.termination.as_ref());
+    let checkpoint_step =
+        terminations().filter_map(|report| report.checkpoint_step).max().max(observed.progress.checkpoint_step);
+    let finished_steps = terminations()
+        .filter_map(|report| report.finished_steps)
+        .max()
+        .max(observed.progress.finished_steps)
+        .max(checkpoint_step);
     if observed.state.outcome().is_some() {
         return;
     }
-    if checkpoint > observed.state.checkpoint {
-        observed.state.checkpoint = checkpoint;
-        observed.state.budget.refill();
+    if checkpoint_step > observed.state.checkpoint_step {
+        observed.state.checkpoint_step = checkpoint_step;
+        observed.state.budget.reset();
     }
-    if step > observed.state.best_step {
-        observed.state.best_step = step;
-        observed.state.failures = 0;
+    if finished_steps > observed.state.best_step {
+        observed.state.best_step = finished_steps;
+        observed.state.failures_without_progress = 0;
     }
 }
 
-/// The state after at most one arrow.
-fn next(observed: &Observed, clock: &mut Clock) -> State {
+/// The state after at most one transition.
+fn next_state(observed: &Observed, clock: &mut DeadlineClock) -> JobState {
     let state = &observed.state;
-    match state.doing {
-        Doing::Finished(_) => state.clone(),
-        Doing::Idle if observed.desired.suspend => state.clone(),
-        Doing::Idle => raised(observed, clock.now, clock.now),
-        Doing::Running { .. } | Doing::Draining if all_done(observed) => finished(state, Outcome::Complete),
-        Doing::Draining => drained(observed, clock),
-        Doing::Running { not_before, created } => running(observed, not_before, created, clock),
+    match state.attempt_phase {
+        AttemptPhase::Finished(_) => state.clone(),
+        AttemptPhase::Idle if observed.desired.suspend => state.clone(),
+        AttemptPhase::Idle => with_next_attempt(observed, clock.now, clock.now),
+        AttemptPhase::Running { .. } | AttemptPhase::Draining if all_completed(observed) => {
+            finished(state, JobOutcome::Complete)
+        }
+        AttemptPhase::Draining => next_from_draining(observed, clock),
+        AttemptPhase::Running { not_before, all_created } => {
+            next_from_running(observed, not_before, all_created, clock)
+        }
     }
 }
 
-fn running(observed: &Observed, not_before: Time, created: bool, clock: &mut Clock) -> State {
+fn next_from_running(
+    observed: &Observed,
+    not_before: UnixMillis,
+    all_created: bool,
+    clock: &mut DeadlineClock,
+) -> JobState {
     let Observed { desired, policy, state, .. } = observed;
-    if observed.members.iter().any(|member| member.attempt > state.attempt.number) {
-        // The record is older than what it is a record of: a number that was used is never used again.
-        return raised(observed, not_before, clock.now);
+    if observed.instances.iter().any(|instance| instance.attempt > state.attempt.number) {
+        // The stored state is older than the instances (it was lost or restored): never reuse a number.
+        return with_next_attempt(observed, not_before, clock.now);
     }
-    let deadline = policy.active_deadline.zip(state.started).map(|(seconds, started)| started.plus_seconds(seconds));
-    if deadline.is_some_and(|deadline| clock.due(deadline)) {
-        return finished(state, Outcome::Failed(FailReason::DeadlineExceeded));
+    let deadline =
+        policy.active_deadline_seconds.zip(state.started_at).map(|(seconds, started)| started.plus_seconds(seconds));
+    if deadline.is_some_and(|deadline| clock.has_passed(deadline)) {
+        return finished(state, JobOutcome::Failed(JobFailureReason::DeadlineExceeded));
     }
     if desired.suspend || desired.stages != state.attempt.stages || desired.revision != state.attempt.revision {
         let mut state = state.clone();
-        if observed.current().any(|member| member.is_alive()) {
-            state.doing = Doing::Draining;
+        if observed.current_instances().any(|instance| instance.is_alive()) {
+            state.attempt_phase = AttemptPhase::Draining;
             return state;
         }
-        return if desired.suspend { idle(state) } else { raised(observed, not_before, clock.now) };
+        return if desired.suspend { suspended(state) } else { with_next_attempt(observed, not_before, clock.now) };
     }
-    if let Some(failure) = cause::of_failure(observed, created, clock) {
-        return failed(observed, failure, clock.now);
+    if let Some(failure) = cause::root_cause(observed, all_created, clock) {
+        return after_failure(observed, failure, clock.now);
     }
     let mut state = state.clone();
-    let created = created || (observed.current().next().is_some() && observed.missing().next().is_none());
-    state.doing = Doing::Running { not_before, created };
+    let all_created =
+        all_created || (observed.current_instances().next().is_some() && observed.missing_stages().next().is_none());
+    state.attempt_phase = AttemptPhase::Running { not_before, all_created };
     state
 }
 
-/// Waits until everyone is gone, or can't be waited for any longer.
-fn drained(observed: &Observed, clock: &mut Clock) -> State {
-    if actions::someone_is_left(observed, clock) {
+/// Waits until all instances have exited or their timeout has passed.
+fn next_from_draining(observed: &Observed, clock: &mut DeadlineClock) -> JobState {
+    if actions::instances_remain(observed, clock) {
         return observed.state.clone();
     }
-    if observed.desired.suspend { idle(observed.state.clone()) } else { raised(observed, clock.now, clock.now) }
+    if observed.desired.suspend {
+        suspended(observed.state.clone())
+    } else {
+        with_next_attempt(observed, clock.now, clock.now)
+    }
 }
 
-/// A failure is the end, or the next attempt after a back-off.
-fn failed(observed: &Observed, failure: Failure, now: Time) -> State {
+/// A failure ends the job or leads to the next attempt after a back-off.
+fn after_failure(observed: &Observed, failure: AttemptFailure, now: UnixMillis) -> JobState {
     let mut after = observed.clone();
     let state = &mut after.state;
-    let verdict = observed.policy.verdict(&failure, state);
-    state.deterministic = failure.deterministic().or(state.deterministic.take());
+    let decision = observed.policy.restart_decision(&failure, state);
+    state.last_deterministic_failure = failure.deterministic_signature().or(state.last_deterministic_failure.take());
     state.last_failure = Some(failure);
-    let counted = match verdict {
-        Verdict::Fail(reason) => return finished(state, Outcome::Failed(reason)),
-        Verdict::Restart { counted } => counted,
+    let counted = match decision {
+        RestartDecision::Fail(reason) => return finished(state, JobOutcome::Failed(reason)),
+        RestartDecision::Restart { counted } => counted,
     };
-    if !state.budget.take(counted, observed.policy.restart.max_restarts) {
-        return finished(state, Outcome::Failed(FailReason::BudgetExhausted));
+    if !state.budget.try_consume(counted, observed.policy.restart.max_restarts) {
+        return finished(state, JobOutcome::Failed(JobFailureReason::BudgetExhausted));
     }
-    state.failures = state.failures.saturating_add(1);
-    let wait = backoff::seconds(&observed.policy.restart.backoff, state.failures);
-    raised(&after, now.plus_seconds(wait), now)
+    state.failures_without_progress = state.failures_without_progress.saturating_add(1);
+    let wait = backoff::delay_seconds(&observed.policy.restart.backoff, state.failures_without_progress);
+    with_next_attempt(&after, now.plus_seconds(wait), now)
 }
 
-/// The next attempt, of what is wanted now.
-fn raised(observed: &Observed, not_before: Time, now: Time) -> State {
+/// The state with the next attempt of the desired stages and revision.
+fn with_next_attempt(observed: &Observed, not_before: UnixMillis, now: UnixMillis) -> JobState {
     let mut state = observed.state.clone();
-    let used = observed.members.iter().map(|member| member.attempt).max().unwrap_or(0);
+    let highest_used = observed.instances.iter().map(|instance| instance.attempt).max().unwrap_or(0);
     state.attempt = Attempt {
-        number: used.max(state.attempt.number).saturating_add(1),
+        number: highest_used.max(state.attempt.number).saturating_add(1),
         stages: observed.desired.stages,
         revision: observed.desired.revision,
     };
-    state.doing = Doing::Running { not_before, created: false };
-    state.started.get_or_insert(now);
+    state.attempt_phase = AttemptPhase::Running { not_before, all_created: false };
+    state.started_at.get_or_insert(now);
     state
 }
 
-/// Suspended: the deadline's clock starts anew with the next attempt, as a Kubernetes Job's does.
-fn idle(mut state: State) -> State {
-    state.doing = Doing::Idle;
-    state.started = None;
+/// The suspended state: as for a Kubernetes Job, the active deadline starts anew with the next attempt.
+fn suspended(mut state: JobState) -> JobState {
+    state.attempt_phase = AttemptPhase::Idle;
+    state.started_at = None;
     state
 }
 
-fn finished(state: &State, outcome: Outcome) -> State {
-    State { doing: Doing::Finished(outcome), ..state.clone() }
+fn finished(state: &JobState, outcome: JobOutcome) -> JobState {
+    JobState { attempt_phase: AttemptPhase::Finished(outcome), ..state.clone() }
 }
 
-fn all_done(observed: &Observed) -> bool {
+fn all_completed(observed: &Observed) -> bool {
     let done = |stage| {
-        observed.current().any(|member| {
-            member.stage == stage && member.exit().is_some_and(|exit| exit.meaning() == Some(ExitCode::Done))
+        observed.current_instances().any(|instance| {
+            instance.stage == stage && instance.exit().is_some_and(|exit| exit.exit_code() == Some(ExitCode::Done))
         })
     };
     let stages = observed.state.attempt.stages;
     stages > 0 && (0..stages).all(done)
 }
 
-/// One word for the user.
-fn phase(observed: &Observed) -> Phase {
+/// The phase shown to the user.
+fn job_phase(observed: &Observed) -> Phase {
     let state = &observed.state;
-    let ready = observed.current().filter(|member| member.state == MemberState::Ready).count();
-    match state.doing {
-        Doing::Idle if observed.desired.suspend => Phase::Suspended,
-        Doing::Idle => Phase::Pending,
-        Doing::Draining => Phase::Draining,
-        Doing::Finished(Outcome::Complete) => Phase::Complete,
-        Doing::Finished(Outcome::Failed(_)) => Phase::Failed,
-        Doing::Running { .. } if ready == state.attempt.stages as usize => Phase::Running,
-        Doing::Running { .. } if observed.current().any(|member| member.is_alive()) => Phase::Starting,
-        Doing::Running { .. } if state.failures > 0 => Phase::Restarting,
-        Doing::Running { .. } => Phase::Starting,
+    let ready = observed.current_instances().filter(|instance| instance.state == InstanceState::Ready).count();
+    match state.attempt_phase {
+        AttemptPhase::Idle if observed.desired.suspend => Phase::Suspended,
+        AttemptPhase::Idle => Phase::Pending,
+        AttemptPhase::Draining => Phase::Draining,
+        AttemptPhase::Finished(JobOutcome::Complete) => Phase::Complete,
+        AttemptPhase::Finished(JobOutcome::Failed(_)) => Phase::Failed,
+        AttemptPhase::Running { .. } if ready == state.attempt.stages as usize => Phase::Running,
+        AttemptPhase::Running { .. } if observed.current_instances().any(|instance| instance.is_alive()) => {
+            Phase::Starting
+        }
+        AttemptPhase::Running { .. } if state.failures_without_progress > 0 => Phase::Restarting,
+        AttemptPhase::Running { .. } => Phase::Starting,
     }
 }

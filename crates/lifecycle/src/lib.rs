@@ -1,12 +1,15 @@
-//! What should happen to a job next, as a pure function: `decide(&Observed, now) -> Decision`. The local launcher calls
-//! it with processes, the operator with pods. It keeps no clock, does no I/O, and its state is what the caller records.
+//! The job's state machine and restart policy as a pure function: `decide(&Observed, now) -> Decision`. The launcher calls
+//! it with processes, the operator with pods. No clock, no I/O; the caller stores the state.
 //!
-//! The caller's side of the bargain: record `Decision::state` first, by compare-and-swap if others may write it too or
-//! if what was read may be old, and then also where the state is equal to what was read, before any action: a state that
-//! was overwritten since must not be acted on. If that fails, do none of the actions and observe again. Then do the
-//! actions, each of which may be repeated. Members are listed live, after the state was read; an older look may show that
-//! nothing follows, or that all members were made, and no more. Decide again when anything changes, and at
-//! `Decision::wake` at the latest.
+//! The caller must:
+//!
+//! 1. store `Decision::state` before any action, by compare-and-swap if there may be other writers or stale reads, and then
+//!    also if the state is unchanged;
+//! 2. if that fails, perform no action and observe again;
+//! 3. perform the actions, which are idempotent;
+//! 4. list instances live, after reading the state; a cached list may only be used to find that nothing has to be done, or
+//!    that all instances were created;
+//! 5. decide again on any change, and at `Decision::wake_at` at the latest.
 
 #![forbid(unsafe_code)]
 
@@ -20,11 +23,13 @@ mod policy;
 mod state;
 mod time;
 
-pub use actions::Action;
-pub use budget::Budget;
-pub use cause::{Failure, Reason};
+pub use actions::AttemptAction;
+pub use budget::RestartBudget;
+pub use cause::{AttemptFailure, FailureReason};
 pub use decide::{Decision, decide};
-pub use observed::{Desired, Exit, External, Member, MemberState, Observed, Report, Seen};
-pub use policy::{DEFAULT_GRACE_SECONDS, Policy};
-pub use state::{Attempt, Doing, FailReason, Outcome, State};
-pub use time::Time;
+pub use observed::{
+    Desired, Exit, ExternalCause, InstanceState, Observed, ObservedProgress, StageInstance, TerminationReport,
+};
+pub use policy::{DEFAULT_TERMINATION_GRACE_SECONDS, Policy};
+pub use state::{Attempt, AttemptPhase, JobFailureReason, JobOutcome, JobState};
+pub use time::UnixMillis;

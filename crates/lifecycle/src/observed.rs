@@ -1,128 +1,127 @@
-//! What the caller sees: what is wanted, what was recorded, and which members there are.
+//! Input of `decide`: desired state, stored state, existing instances.
 
-use serde::{Deserialize, Serialize};
 use stagecoach_api::contract::{ExitCode, FailureKind, TerminationMessage};
 
-use crate::{Policy, State, Time};
+use crate::{JobState, Policy, UnixMillis};
 
-/// One consistent look at a job.
+/// One consistent observation of a job.
 #[derive(Clone, Debug)]
 pub struct Observed {
-    /// What the user wants.
+    /// What the spec asks for.
     pub desired: Desired,
     /// The limits that the spec sets.
     pub policy: Policy,
-    /// What was recorded last.
-    pub state: State,
-    /// Members of this attempt and of older ones, as far as they exist. One that is not listed is gone. The launcher
-    /// lists the exited processes of this attempt only.
-    pub members: Vec<Member>,
-    /// How far training is known to be.
-    pub seen: Seen,
+    /// The stored state.
+    pub state: JobState,
+    /// Existing instances of this attempt and of older ones. One that is not listed does not exist any more. The launcher
+    /// lists exited processes of this attempt only.
+    pub instances: Vec<StageInstance>,
+    /// Training progress as far as it is known.
+    pub progress: ObservedProgress,
 }
 
-/// What the user wants.
+/// What the spec asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Desired {
     /// Stages.
     pub stages: u32,
-    /// Changes with everything that a running attempt can't adopt; an attempt of another revision is drained.
+    /// Hash of the spec fields that an attempt reads at its start; an attempt of another revision is drained.
     pub revision: u64,
-    /// Save, leave and stay away: `spec.suspend`, or Ctrl-C.
+    /// Drain and start no further attempt: `spec.suspend`, or Ctrl-C.
     pub suspend: bool,
 }
 
-/// How far training is known to be, from `/status`, termination messages or the volume. What isn't known is none.
+/// Training progress, from `/status`, termination messages or the volume. None where it is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Seen {
+pub struct ObservedProgress {
     /// Step of the newest committed checkpoint.
-    pub checkpoint: Option<u64>,
+    pub checkpoint_step: Option<u64>,
     /// Finished steps.
-    pub step: Option<u64>,
+    pub finished_steps: Option<u64>,
     /// When this attempt last finished a piece of preparation; it extends the start-up deadline.
-    pub prepared: Option<Time>,
-    /// When this attempt last finished a step. None turns the watch over stalls off.
-    pub progressed: Option<Time>,
+    pub last_preparation_at: Option<UnixMillis>,
+    /// When this attempt last finished a step; None disables stall detection.
+    pub last_step_at: Option<UnixMillis>,
 }
 
 /// A stage of an attempt: a process or a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Member {
+pub struct StageInstance {
     /// The stage.
     pub stage: u32,
     /// The attempt.
     pub attempt: u64,
-    /// What it is doing.
-    pub state: MemberState,
-    /// Since when.
-    pub at: Time,
+    /// Its state.
+    pub state: InstanceState,
+    /// When it entered this state.
+    pub since: UnixMillis,
 }
 
-/// What a member is doing.
+/// The state of a stage instance, in Kubernetes' terms.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum MemberState {
-    /// Without a place to run, or without its image.
+pub enum InstanceState {
+    /// Not scheduled yet, or without its image.
     Pending,
-    /// Its process runs; the group has not formed.
+    /// The process runs; rendezvous is not complete.
     Starting,
-    /// The group has formed and weights are loaded.
+    /// Rendezvous is complete and weights are loaded.
     Ready,
-    /// Asked to leave and still there; since the asking, whoever asked.
+    /// Termination was requested; `since` is the time of the request.
     Terminating,
-    /// Its process has ended.
+    /// The process has exited.
     Exited(Exit),
 }
 
-/// How a process ended.
+/// How a process exited.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Exit {
     /// The exit code; none if it is not known.
     pub code: Option<i32>,
-    /// The signal that ended it.
+    /// The signal that killed it.
     pub signal: Option<i32>,
-    /// A cause outside of the job.
-    pub external: Option<External>,
-    /// What its termination message says.
-    pub report: Option<Report>,
+    /// A cause outside the job.
+    pub external_cause: Option<ExternalCause>,
+    /// Its termination message.
+    pub termination: Option<TerminationReport>,
 }
 
-/// Causes outside of the job, which the caller reads off the pod. None of them counts against the budget.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum External {
-    /// A pod of higher priority took its place.
+/// Causes outside the job, which the caller reads from the pod's conditions. None counts against the budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExternalCause {
+    /// Preempted by a pod of higher priority.
     Preempted,
     /// Evicted, by a node's drain for example.
     Evicted,
-    /// The node is gone.
+    /// The node was lost.
     NodeLost,
 }
 
-/// What decides something in a termination message.
+/// The part of a termination message that decisions depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Report {
-    /// Why, in one word.
+pub struct TerminationReport {
+    /// Kind of failure.
     pub kind: FailureKind,
     /// The step in progress.
     pub step: Option<u64>,
     /// The action in progress.
     pub action: Option<String>,
-    /// A sentence.
+    /// A sentence for the user.
     pub message: String,
     /// Finished steps.
-    pub progress: Option<u64>,
-    /// Step of the newest committed checkpoint it knew of.
-    pub checkpoint: Option<u64>,
+    pub finished_steps: Option<u64>,
+    /// Step of the newest committed checkpoint that the stage knew of.
+    pub checkpoint_step: Option<u64>,
 }
 
-impl From<&TerminationMessage> for Report {
+impl From<&TerminationMessage> for TerminationReport {
     fn from(message: &TerminationMessage) -> Self {
         Self {
             kind: message.kind,
             step: message.step,
             action: message.action.clone(),
             message: message.message.clone(),
-            progress: message.progress.as_ref().map(|progress| progress.step),
-            checkpoint: message.checkpoint.as_ref().map(|checkpoint| checkpoint.step),
+            finished_steps: message.progress.as_ref().map(|progress| progress.step),
+            checkpoint_step: message.checkpoint.as_ref().map(|checkpoint| checkpoint.step),
         }
     }
 }
@@ -133,7 +132,7 @@ impl Exit {
         Self { code: Some(code), ..Self::default() }
     }
 
-    /// An end by a signal.
+    /// An exit by a signal.
     pub fn with_signal(signal: i32) -> Self {
         Self { signal: Some(signal), ..Self::default() }
     }
@@ -143,39 +142,39 @@ impl Exit {
         self.code.or_else(|| self.signal.map(|signal| 128 + signal))
     }
 
-    /// What the contract calls the code.
-    pub(crate) fn meaning(&self) -> Option<ExitCode> {
+    /// The exit code's meaning in the contract of stages.
+    pub(crate) fn exit_code(&self) -> Option<ExitCode> {
         self.shell_code().and_then(ExitCode::from_i32)
     }
 }
 
-impl Member {
-    /// Whether its process may still do something.
+impl StageInstance {
+    /// Whether its process may still run.
     pub(crate) const fn is_alive(&self) -> bool {
-        !matches!(self.state, MemberState::Exited(_))
+        !matches!(self.state, InstanceState::Exited(_))
     }
 
-    /// Whether it is still there after it was asked to leave.
-    pub(crate) const fn is_leaving(&self) -> bool {
-        matches!(self.state, MemberState::Terminating)
+    /// Whether it still exists after its termination was requested.
+    pub(crate) const fn is_terminating(&self) -> bool {
+        matches!(self.state, InstanceState::Terminating)
     }
 
     pub(crate) const fn exit(&self) -> Option<&Exit> {
         match &self.state {
-            MemberState::Exited(exit) => Some(exit),
+            InstanceState::Exited(exit) => Some(exit),
             _ => None,
         }
     }
 }
 
 impl Observed {
-    /// Members of the recorded attempt.
-    pub(crate) fn current(&self) -> impl Iterator<Item = &Member> + Clone {
-        self.members.iter().filter(|member| member.attempt == self.state.attempt.number)
+    /// Instances of the current attempt.
+    pub(crate) fn current_instances(&self) -> impl Iterator<Item = &StageInstance> + Clone {
+        self.instances.iter().filter(|instance| instance.attempt == self.state.attempt.number)
     }
 
-    /// Stages of the recorded attempt that have no member. After all were created, these have vanished.
-    pub(crate) fn missing(&self) -> impl Iterator<Item = u32> {
-        (0..self.state.attempt.stages).filter(|stage| self.current().all(|member| member.stage != *stage))
+    /// Stages of the current attempt without an instance. After all were created, these were deleted.
+    pub(crate) fn missing_stages(&self) -> impl Iterator<Item = u32> {
+        (0..self.state.attempt.stages).filter(|stage| self.current_instances().all(|instance| instance.stage != *stage))
     }
 }

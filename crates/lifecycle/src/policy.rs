@@ -1,33 +1,33 @@
-//! The limits that the spec sets, and what follows a failure: the end, or a restart that counts or does not.
+//! The restart policy: limits of the spec, and whether a failure ends the job or leads to a restart.
 
 use stagecoach_api::contract::ExitCode;
 use stagecoach_api::job::{ExitAction, PipelineJobSpec, Restart};
 
-use crate::{FailReason, Failure, Reason, State};
+use crate::{AttemptFailure, FailureReason, JobFailureReason, JobState};
 
-/// Seconds that a stage has to save and leave, unless the pods' template says otherwise.
-pub const DEFAULT_GRACE_SECONDS: u64 = 120;
+/// Termination grace period of a stage, in seconds, unless the pod template sets it.
+pub const DEFAULT_TERMINATION_GRACE_SECONDS: u64 = 120;
 
 /// The limits that the spec sets; durations in seconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// `spec.restart`
     pub restart: Restart,
-    /// What a member has to save and leave when it is asked to.
-    pub grace: u64,
-    /// What members may wait for their places.
-    pub scheduling_timeout: u64,
-    /// What the job may take from its start.
-    pub active_deadline: Option<u64>,
-    /// Whether members run on machines that can be lost without a trace. A member that still seems to run while all
-    /// others lost it is then on a lost node, else it hangs.
-    pub nodes_may_vanish: bool,
+    /// Termination grace period, in seconds.
+    pub grace_seconds: u64,
+    /// Scheduling timeout, in seconds.
+    pub scheduling_timeout_seconds: u64,
+    /// Longest duration of the job, in seconds.
+    pub active_deadline_seconds: Option<u64>,
+    /// Whether a node can be lost without its pods' exits being observed. Then an instance that still seems to run although
+    /// its peers lost it is `NodeLost`, otherwise `Stalled`.
+    pub nodes_can_be_lost: bool,
 }
 
 impl Policy {
     /// The limits of a job in a cluster.
     pub fn for_pods(spec: &PipelineJobSpec) -> Self {
-        Self { nodes_may_vanish: true, ..Self::for_processes(spec) }
+        Self { nodes_can_be_lost: true, ..Self::for_processes(spec) }
     }
 
     /// The limits of a job whose stages are processes of this machine.
@@ -38,40 +38,41 @@ impl Policy {
             .and_then(|template| template.0.get("spec")?.get("terminationGracePeriodSeconds")?.as_u64());
         Self {
             restart: spec.restart.clone(),
-            grace: grace.unwrap_or(DEFAULT_GRACE_SECONDS),
-            scheduling_timeout: spec.scheduling.timeout_seconds.into(),
-            active_deadline: spec.active_deadline_seconds,
-            nodes_may_vanish: false,
+            grace_seconds: grace.unwrap_or(DEFAULT_TERMINATION_GRACE_SECONDS),
+            scheduling_timeout_seconds: spec.scheduling.timeout_seconds.into(),
+            active_deadline_seconds: spec.active_deadline_seconds,
+            nodes_can_be_lost: false,
         }
     }
 
-    /// What follows a failure, the budget apart. What came from outside is nobody's fault, whatever the code; then the
-    /// user's rules count, then the contract's.
-    pub(crate) fn verdict(&self, failure: &Failure, state: &State) -> Verdict {
+    /// What follows a failure, before the budget is checked. External causes are always restarted uncounted; then the user's
+    /// exit-code rules apply, then the contract's.
+    pub(crate) fn restart_decision(&self, failure: &AttemptFailure, state: &JobState) -> RestartDecision {
         if failure.reason.is_external() {
-            return Verdict::Restart { counted: false };
+            return RestartDecision::Restart { counted: false };
         }
-        let rule = failure.code.and_then(|code| self.restart.exit_codes.iter().find(|rule| rule.codes.contains(&code)));
+        let rule =
+            failure.exit_code.and_then(|code| self.restart.exit_codes.iter().find(|rule| rule.codes.contains(&code)));
         match rule.map(|rule| rule.action) {
-            Some(ExitAction::Fail) => return Verdict::Fail(FailReason::ExitCodeRule),
-            Some(ExitAction::Restart) => return Verdict::Restart { counted: true },
-            Some(ExitAction::RestartUncounted) => return Verdict::Restart { counted: false },
+            Some(ExitAction::Fail) => return RestartDecision::Fail(JobFailureReason::ExitCodeRule),
+            Some(ExitAction::Restart) => return RestartDecision::Restart { counted: true },
+            Some(ExitAction::RestartUncounted) => return RestartDecision::Restart { counted: false },
             None => {}
         }
-        if failure.code == Some(ExitCode::InvalidConfig.code()) {
-            return Verdict::Fail(FailReason::InvalidConfig);
+        if failure.exit_code == Some(ExitCode::InvalidConfig.code()) {
+            return RestartDecision::Fail(JobFailureReason::InvalidConfig);
         }
-        let signature = failure.deterministic();
-        if signature.is_some() && signature == state.deterministic {
-            return Verdict::Fail(FailReason::Deterministic);
+        let signature = failure.deterministic_signature();
+        if signature.is_some() && signature == state.last_deterministic_failure {
+            return RestartDecision::Fail(JobFailureReason::Deterministic);
         }
-        Verdict::Restart { counted: failure.reason.counts() }
+        RestartDecision::Restart { counted: failure.reason.counts_against_budget() }
     }
 }
 
-impl Reason {
-    /// Whether a restart for this reason counts against the budget: the job can't help what comes from outside.
-    pub const fn counts(self) -> bool {
+impl FailureReason {
+    /// Whether a restart for this reason counts against the budget; external causes do not.
+    pub const fn counts_against_budget(self) -> bool {
         !matches!(self, Self::Drained) && !self.is_external()
     }
 
@@ -82,7 +83,7 @@ impl Reason {
 
 /// What follows a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Fail(FailReason),
+pub(crate) enum RestartDecision {
+    Fail(JobFailureReason),
     Restart { counted: bool },
 }

@@ -1,59 +1,62 @@
-//! What is recorded between two decisions: in the job's status, or in the launcher's file.
+//! The stored state of the state machine: `status.record` of the job, or the launcher's `state.json`. Its JSON never
+//! changes: fields that were renamed keep their keys.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_api::contract::FailureKind;
 
-use crate::{Budget, Failure, Time};
+use crate::{AttemptFailure, RestartBudget, UnixMillis};
 
-/// All that `decide` remembers. Starts out as its default.
+/// The stored state of a job. A new job has the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct State {
-    /// What is being done.
-    pub doing: Doing,
-    /// The attempt that it is done with, the last one while there is none.
+pub struct JobState {
+    /// Phase of the current attempt.
+    #[serde(rename = "doing")]
+    pub attempt_phase: AttemptPhase,
+    /// The current attempt, or the last one.
     pub attempt: Attempt,
     /// Restarts so far.
     #[serde(default)]
-    pub budget: Budget,
-    /// Failures since training last got further than ever before; they decide the back-off.
-    #[serde(default)]
-    pub failures: u32,
-    /// Finished steps of the attempt that got furthest.
+    pub budget: RestartBudget,
+    /// Failures since a step beyond all earlier ones was finished; they determine the back-off.
+    #[serde(default, rename = "failures")]
+    pub failures_without_progress: u32,
+    /// The highest number of finished steps of any attempt.
     #[serde(default)]
     pub best_step: Option<u64>,
     /// Step of the newest committed checkpoint.
-    #[serde(default)]
-    pub checkpoint: Option<u64>,
+    #[serde(default, rename = "checkpoint")]
+    pub checkpoint_step: Option<u64>,
     /// The last failure's root cause.
     #[serde(default)]
-    pub last_failure: Option<Failure>,
-    /// The last failure that would come again at the same step: its kind and step.
-    #[serde(default)]
-    pub deterministic: Option<(FailureKind, Option<u64>)>,
+    pub last_failure: Option<AttemptFailure>,
+    /// Kind and step of the last deterministic failure; the same pair again is final.
+    #[serde(default, rename = "deterministic")]
+    pub last_deterministic_failure: Option<(FailureKind, Option<u64>)>,
     /// When the first attempt started, or the first since the job was suspended.
-    #[serde(default)]
-    pub started: Option<Time>,
+    #[serde(default, rename = "started")]
+    pub started_at: Option<UnixMillis>,
 }
 
-/// What is being done.
+/// Phase of the current attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Doing {
-    /// Nothing, before the first attempt or while suspended.
+pub enum AttemptPhase {
+    /// No attempt: before the first one, or while suspended.
     #[default]
     Idle,
-    /// The attempt is wanted: its members are to be created, or run.
+    /// The attempt is to be created, or runs.
     Running {
-        /// When its members may be created.
-        not_before: Time,
-        /// Whether all of them were created: one that is missing then has vanished.
-        created: bool,
+        /// Its instances may be created from this time on.
+        not_before: UnixMillis,
+        /// Whether all instances were created; one missing afterwards was deleted.
+        #[serde(rename = "created")]
+        all_created: bool,
     },
-    /// The attempt's members were asked to save and leave.
+    /// The instances received SIGTERM and save before they exit.
     Draining,
-    /// Nothing any more.
-    Finished(Outcome),
+    /// The job has ended, for good.
+    Finished(JobOutcome),
 }
 
 /// One start of the whole group.
@@ -71,21 +74,21 @@ pub struct Attempt {
 /// How a job ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Outcome {
+pub enum JobOutcome {
     /// Trained to the end.
     Complete,
-    /// Given up; `State::last_failure` has the cause.
-    Failed(FailReason),
+    /// Failed; `JobState::last_failure` has the cause.
+    Failed(JobFailureReason),
 }
 
-/// Why a job was given up.
+/// Why a job failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum FailReason {
+pub enum JobFailureReason {
     /// A stage found the job or its plan invalid.
     InvalidConfig,
-    /// A rule in `restart.exitCodes` says so.
+    /// A rule in `restart.exitCodes` has the action Fail.
     ExitCodeRule,
-    /// The same failure came again at the same step: replaying a deterministic failure helps nobody.
+    /// A deterministic failure occurred twice at the same step; restarting would not help.
     Deterministic,
     /// No restart is left.
     BudgetExhausted,
@@ -93,11 +96,11 @@ pub enum FailReason {
     DeadlineExceeded,
 }
 
-impl State {
+impl JobState {
     /// How the job ended, if it has.
-    pub const fn outcome(&self) -> Option<&Outcome> {
-        match &self.doing {
-            Doing::Finished(outcome) => Some(outcome),
+    pub const fn outcome(&self) -> Option<&JobOutcome> {
+        match &self.attempt_phase {
+            AttemptPhase::Finished(outcome) => Some(outcome),
             _ => None,
         }
     }

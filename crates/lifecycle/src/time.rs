@@ -1,41 +1,41 @@
-//! Time as a number, and the alarm that no deadline can be forgotten by.
+//! Time in milliseconds, and a clock that collects the next deadline while deadlines are checked.
 
 use serde::{Deserialize, Serialize};
 
-/// Milliseconds since an origin of the caller's choice, the same in everything it records: the Unix epoch, usually.
+/// Milliseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Time(pub u64);
+pub struct UnixMillis(pub u64);
 
-impl Time {
-    /// A whole number of seconds after the origin.
+impl UnixMillis {
+    /// A whole number of seconds after the epoch.
     pub const fn from_seconds(seconds: u64) -> Self {
         Self(seconds.saturating_mul(1000))
     }
 
-    /// So many seconds later.
+    /// This time plus a number of seconds.
     pub const fn plus_seconds(self, seconds: u64) -> Self {
         Self(self.0.saturating_add(seconds.saturating_mul(1000)))
     }
 }
 
-/// The present and the earliest deadline that still lies ahead.
-pub(crate) struct Clock {
-    pub(crate) now: Time,
-    pub(crate) wake: Option<Time>,
+/// The current time and the earliest deadline after it.
+pub(crate) struct DeadlineClock {
+    pub(crate) now: UnixMillis,
+    pub(crate) next_deadline: Option<UnixMillis>,
 }
 
-impl Clock {
-    pub(crate) const fn at(now: Time) -> Self {
-        Self { now, wake: None }
+impl DeadlineClock {
+    pub(crate) const fn new(now: UnixMillis) -> Self {
+        Self { now, next_deadline: None }
     }
 
-    /// Whether a deadline has come; if not, it is one to wake up for.
-    pub(crate) fn due(&mut self, deadline: Time) -> bool {
-        let due = self.now >= deadline;
-        if !due {
-            self.wake = Some(self.wake.map_or(deadline, |wake| wake.min(deadline)));
+    /// Whether a deadline has passed; if not, it may become the next deadline.
+    pub(crate) fn has_passed(&mut self, deadline: UnixMillis) -> bool {
+        let has_passed = self.now >= deadline;
+        if !has_passed {
+            self.next_deadline = Some(self.next_deadline.map_or(deadline, |next_deadline| next_deadline.min(deadline)));
         }
-        due
+        has_passed
     }
 }

@@ -6,28 +6,28 @@ use stagecoach_api::contract::FailureKind;
 use stagecoach_lifecycle::*;
 
 /// Every field, none at its default.
-fn running() -> (State, Value) {
-    let failure = Failure {
+fn running() -> (JobState, Value) {
+    let failure = AttemptFailure {
         attempt: 1,
         stage: Some(1),
-        reason: Reason::Error,
-        code: Some(1),
+        reason: FailureReason::Error,
+        exit_code: Some(1),
         kind: Some(FailureKind::Data),
         step: Some(7),
         action: Some("1F3".into()),
         message: "m".into(),
-        at: Time(9),
+        failed_at: UnixMillis(9),
     };
-    let state = State {
-        doing: Doing::Running { not_before: Time(5), created: true },
+    let state = JobState {
+        attempt_phase: AttemptPhase::Running { not_before: UnixMillis(5), all_created: true },
         attempt: Attempt { number: 2, stages: 3, revision: 7 },
-        budget: Budget { total: 4, counted: 3, spent: 1 },
-        failures: 2,
+        budget: RestartBudget { total: 4, counted: 3, counted_since_checkpoint: 1 },
+        failures_without_progress: 2,
         best_step: Some(40),
-        checkpoint: Some(30),
+        checkpoint_step: Some(30),
         last_failure: Some(failure),
-        deterministic: Some((FailureKind::Data, Some(7))),
-        started: Some(Time(3)),
+        last_deterministic_failure: Some((FailureKind::Data, Some(7))),
+        started_at: Some(UnixMillis(3)),
     };
     let stored = json!({
         "doing": {"running": {"not_before": 5, "created": true}},
@@ -48,36 +48,36 @@ fn running() -> (State, Value) {
 fn the_stored_form_of_a_state_never_changes() {
     let (state, stored) = running();
     let phases = [
-        (state.doing.clone(), stored["doing"].clone()),
-        (Doing::Idle, json!("idle")),
-        (Doing::Draining, json!("draining")),
-        (Doing::Finished(Outcome::Complete), json!({"finished": "complete"})),
+        (state.attempt_phase.clone(), stored["doing"].clone()),
+        (AttemptPhase::Idle, json!("idle")),
+        (AttemptPhase::Draining, json!("draining")),
+        (AttemptPhase::Finished(JobOutcome::Complete), json!({"finished": "complete"})),
         (
-            Doing::Finished(Outcome::Failed(FailReason::BudgetExhausted)),
+            AttemptPhase::Finished(JobOutcome::Failed(JobFailureReason::BudgetExhausted)),
             json!({"finished": {"failed": "BudgetExhausted"}}),
         ),
     ];
     for (phase, stored_phase) in phases {
-        let state = State { doing: phase, ..state.clone() };
+        let state = JobState { attempt_phase: phase, ..state.clone() };
         let mut stored = stored.clone();
         stored["doing"] = stored_phase;
         assert_eq!(serde_json::to_value(&state).unwrap(), stored);
-        assert_eq!(serde_json::from_value::<State>(stored).unwrap(), state);
+        assert_eq!(serde_json::from_value::<JobState>(stored).unwrap(), state);
     }
 }
 
 #[test]
 fn fields_that_an_older_version_did_not_store_have_their_defaults() {
     let attempt = json!({"number": 2, "stages": 3, "revision": 7});
-    let state: State = serde_json::from_value(json!({"doing": "draining", "attempt": attempt})).unwrap();
+    let state: JobState = serde_json::from_value(json!({"doing": "draining", "attempt": attempt})).unwrap();
     let attempt = Attempt { number: 2, stages: 3, revision: 7 };
-    assert_eq!(state, State { doing: Doing::Draining, attempt, ..State::default() });
+    assert_eq!(state, JobState { attempt_phase: AttemptPhase::Draining, attempt, ..JobState::default() });
 }
 
 /// Reasons are shown to the user: in `status.lastFailure.reason`, in events, and as a label of metrics.
 #[test]
 fn reasons_are_stored_and_shown_by_the_same_word() {
-    use Reason::*;
+    use FailureReason::*;
     let reasons = [
         (Error, "Error"),
         (InvalidConfig, "InvalidConfig"),
@@ -96,14 +96,14 @@ fn reasons_are_stored_and_shown_by_the_same_word() {
     for (reason, word) in reasons {
         assert_eq!((serde_json::to_value(reason).unwrap(), format!("{reason:?}")), (json!(word), word.to_owned()));
     }
-    let ends = [
-        (FailReason::InvalidConfig, "InvalidConfig"),
-        (FailReason::ExitCodeRule, "ExitCodeRule"),
-        (FailReason::Deterministic, "Deterministic"),
-        (FailReason::BudgetExhausted, "BudgetExhausted"),
-        (FailReason::DeadlineExceeded, "DeadlineExceeded"),
+    let failures = [
+        (JobFailureReason::InvalidConfig, "InvalidConfig"),
+        (JobFailureReason::ExitCodeRule, "ExitCodeRule"),
+        (JobFailureReason::Deterministic, "Deterministic"),
+        (JobFailureReason::BudgetExhausted, "BudgetExhausted"),
+        (JobFailureReason::DeadlineExceeded, "DeadlineExceeded"),
     ];
-    for (reason, word) in ends {
+    for (reason, word) in failures {
         assert_eq!((serde_json::to_value(reason).unwrap(), format!("{reason:?}")), (json!(word), word.to_owned()));
     }
 }

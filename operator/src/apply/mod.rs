@@ -7,7 +7,7 @@ mod start;
 
 use futures::future::try_join_all;
 use kube::api::{DeleteParams, Preconditions};
-use stagecoach_lifecycle::Action;
+use stagecoach_lifecycle::AttemptAction;
 
 pub(crate) use create::Kinds;
 pub(crate) use gangs::Gangs;
@@ -49,23 +49,30 @@ pub(crate) struct Means<'a> {
 ///
 /// # Errors
 /// The first that fails; what follows it is decided anew.
-pub(crate) async fn apply(means: &Means<'_>, job: &Job, look: &Look, actions: &[Action]) -> Result<(), ApplyError> {
+pub(crate) async fn apply(
+    means: &Means<'_>,
+    job: &Job,
+    look: &Look,
+    actions: &[AttemptAction],
+) -> Result<(), ApplyError> {
     for action in actions {
         match *action {
-            Action::StartAttempt { number, stages } => start::start(means, job, look, number, stages).await?,
-            Action::DeleteMembers { attempt, grace } => delete(means.kinds, look, attempt, grace).await?,
+            AttemptAction::StartAttempt { number, stages } => start::start(means, job, look, number, stages).await?,
+            AttemptAction::DeleteInstances { attempt, grace_seconds } => {
+                delete(means.kinds, look, attempt, grace_seconds).await?
+            }
             // a pod that was asked to leave is killed by its kubelet; on a dead node nobody can
-            Action::KillMembers { .. } => {}
+            AttemptAction::KillInstances { .. } => {}
         }
     }
     Ok(())
 }
 
 /// Asks the pods of an attempt to leave, and removes those that have ended.
-async fn delete(kinds: &Kinds, look: &Look, attempt: u64, grace: u64) -> kube::Result<()> {
+async fn delete(kinds: &Kinds, look: &Look, attempt: u64, grace_seconds: u64) -> kube::Result<()> {
     let there = look.of(attempt).filter(|pod| !pod.gone && !pod.leaving);
     let each = there.map(async |pod| {
-        let mut how = DeleteParams::default().grace_period(u32::try_from(grace).unwrap_or(u32::MAX));
+        let mut how = DeleteParams::default().grace_period(u32::try_from(grace_seconds).unwrap_or(u32::MAX));
         // this pod and no later one of its name
         how.preconditions = Some(Preconditions { uid: Some(pod.uid.clone()), ..Preconditions::default() });
         match kinds.pods.delete(&pod.name, &how).await {

@@ -50,7 +50,7 @@ pub(super) async fn start(
     if !first {
         sweep(kinds, job, &blueprint).await?;
     }
-    let missing = (0..stages).filter(|stage| look.of(number).all(|pod| pod.member.stage != *stage));
+    let missing = (0..stages).filter(|stage| look.of(number).all(|pod| pod.instance.stage != *stage));
     let pods: Vec<_> = missing.map(|stage| build::pod(owner, &blueprint, stage)).collect();
     try_join_all(pods.iter().map(|pod| create::<IgnoredAny>(&kinds.pods, owner, pod))).await?;
     Ok(())

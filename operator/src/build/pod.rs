@@ -5,7 +5,7 @@ use stagecoach_api::contract::{
     CONFIG_PATH, CONTAINER_ARGS, CONTAINER_NAME, HTTP_PORT, MASTER_PORT, StageEnv, WORKSPACE_PATH, env,
 };
 use stagecoach_api::job::PipelineJobSpec;
-use stagecoach_lifecycle::DEFAULT_GRACE_SECONDS;
+use stagecoach_lifecycle::DEFAULT_TERMINATION_GRACE_SECONDS;
 
 use super::{Blueprint, JOB_FILE, Owner, attempt_name, labels, names, pod_name, service_name};
 
@@ -28,7 +28,7 @@ pub fn pod(owner: &Owner, blueprint: &Blueprint, stage: u32) -> Value {
     spec.insert("restartPolicy".into(), "Never".into());
     default(&mut spec, "automountServiceAccountToken", json!(false));
     default(&mut spec, "enableServiceLinks", json!(false));
-    default(&mut spec, "terminationGracePeriodSeconds", json!(DEFAULT_GRACE_SECONDS));
+    default(&mut spec, "terminationGracePeriodSeconds", json!(DEFAULT_TERMINATION_GRACE_SECONDS));
     let mut security = object(spec.get("securityContext"));
     default(&mut security, "runAsNonRoot", json!(true));
     default(&mut security, "runAsUser", json!(USER));

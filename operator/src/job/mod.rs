@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use stagecoach_api::job::Phase;
 use stagecoach_api::{PipelineJob, PipelineJobSpec, PipelineJobStatus};
-use stagecoach_lifecycle::{Desired, Doing, State};
+use stagecoach_lifecycle::{AttemptPhase, Desired, JobState};
 
 pub(crate) use object::JobObject;
 
@@ -32,7 +32,7 @@ pub(crate) struct Job {
     /// What was reported last.
     pub status: PipelineJobStatus,
     /// What was decided last.
-    pub state: State,
+    pub state: JobState,
     /// What identifies those parts of the spec that a running attempt can't adopt.
     revision: u64,
 }
@@ -110,7 +110,7 @@ pub(crate) fn read(object: &JobObject) -> Result<Job, Unusable> {
         return Err(Unusable::Spec(told.join("; ")));
     }
     let state = match &status.record {
-        None => State::default(),
+        None => JobState::default(),
         Some(record) => serde_json::from_value(record.clone()).map_err(|e| {
             Unusable::Record(format!(
                 "status.record can't be read ({e}): it was written by another version of the operator"
@@ -132,8 +132,8 @@ pub(crate) fn read(object: &JobObject) -> Result<Job, Unusable> {
 impl Job {
     /// All pods of an attempt were seen, which may not be recorded yet.
     pub(crate) fn note_created(&mut self, attempt: u64) {
-        match &mut self.state.doing {
-            Doing::Running { created, .. } if self.state.attempt.number == attempt => *created = true,
+        match &mut self.state.attempt_phase {
+            AttemptPhase::Running { all_created, .. } if self.state.attempt.number == attempt => *all_created = true,
             _ => {}
         }
     }

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1;
 use stagecoach_api::contract::{CONTAINER_NAME, FailureKind, TerminationMessage};
-use stagecoach_lifecycle::{Exit, External, Member, MemberState, Report, Time};
+use stagecoach_lifecycle::{Exit, ExternalCause, InstanceState, StageInstance, TerminationReport, UnixMillis};
 
 use super::PodObject;
 use crate::build;
@@ -18,11 +18,11 @@ pub(crate) struct Trouble {
 }
 
 /// The member that `pod` is; none if it is no pod of an attempt.
-pub(super) fn member(pod: &PodObject) -> Option<Member> {
+pub(super) fn instance(pod: &PodObject) -> Option<StageInstance> {
     let label = |name: &str| pod.metadata.labels.as_ref()?.get(name);
     let (stage, attempt) = (label(build::STAGE)?.parse().ok()?, label(build::ATTEMPT)?.parse().ok()?);
-    let (state, at) = state(pod);
-    Some(Member { stage, attempt, state, at })
+    let (state, since) = state(pod);
+    Some(StageInstance { stage, attempt, state, since })
 }
 
 /// Why a pod that should start does not, if the cluster says so.
@@ -47,65 +47,71 @@ pub(super) fn trouble(pod: &PodObject) -> Option<Trouble> {
     Some(told(&unusual.reason, &unusual.message))
 }
 
-fn state(pod: &PodObject) -> (MemberState, Time) {
+fn state(pod: &PodObject) -> (InstanceState, UnixMillis) {
     let (metadata, status) = (&pod.metadata, &pod.status);
-    let created = time(metadata.creation_timestamp.as_ref()).unwrap_or(Time(0));
+    let created = time(metadata.creation_timestamp.as_ref()).unwrap_or(UnixMillis(0));
     let is_trainer = |container: &&ContainerStatus| container.name == CONTAINER_NAME;
     let trainer: Option<&ContainerState> =
         status.container_statuses.iter().flatten().find(is_trainer).and_then(|trainer| trainer.state.as_ref());
     // its exit decides, whatever sidecars still do; and it counts also when the pod is being deleted
     if let Some(ended) = trainer.and_then(|trainer| trainer.terminated.as_ref()) {
-        return (MemberState::Exited(exit(pod, Some(ended))), time(ended.finished_at.as_ref()).unwrap_or(created));
+        return (InstanceState::Exited(exit(pod, Some(ended))), time(ended.finished_at.as_ref()).unwrap_or(created));
     }
     if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
         // ended before its container was seen to: evicted, or its node is gone
         let at = condition(pod, "DisruptionTarget").and_then(since);
-        return (MemberState::Exited(exit(pod, None)), at.unwrap_or(created));
+        return (InstanceState::Exited(exit(pod, None)), at.unwrap_or(created));
     }
     if let Some(deadline) = time(metadata.deletion_timestamp.as_ref()) {
         // the time of the asking: the API server adds the grace to it
         let grace = metadata.deletion_grace_period_seconds.and_then(|grace| u64::try_from(grace).ok()).unwrap_or(0);
-        return (MemberState::Terminating, Time(deadline.0.saturating_sub(grace.saturating_mul(1000))));
+        return (InstanceState::Terminating, UnixMillis(deadline.0.saturating_sub(grace.saturating_mul(1000))));
     }
     let ready = condition(pod, "Ready");
     if ready.is_some_and(|ready| ready.status == "True") {
-        return (MemberState::Ready, ready.and_then(since).unwrap_or(created));
+        return (InstanceState::Ready, ready.and_then(since).unwrap_or(created));
     }
     match trainer.and_then(|trainer| time(trainer.running.as_ref()?.started_at.as_ref())) {
         // one that was ready before starts anew: its time runs from when it no longer was
-        Some(started) => (MemberState::Starting, started.max(ready.and_then(since).unwrap_or(started))),
-        None => (MemberState::Pending, created),
+        Some(started) => (InstanceState::Starting, started.max(ready.and_then(since).unwrap_or(started))),
+        None => (InstanceState::Pending, created),
     }
 }
 
 /// How the trainer ended; `ended` is its container's terminated state, if that was seen.
 fn exit(pod: &PodObject, ended: Option<&ContainerStateTerminated>) -> Exit {
-    let told: Option<TerminationMessage> = ended.and_then(|ended| serde_json::from_str(ended.message.as_deref()?).ok());
-    let mut report = told.as_ref().map(Report::from);
+    let message: Option<TerminationMessage> =
+        ended.and_then(|ended| serde_json::from_str(ended.message.as_deref()?).ok());
+    let mut report = message.as_ref().map(TerminationReport::from);
     if ended.is_some_and(|ended| ended.reason.as_deref() == Some("OOMKilled")) {
         let message = "the kernel ended the trainer because its memory limit was reached: raise it, or use more stages";
-        let report = report.get_or_insert(Report {
+        let report = report.get_or_insert(TerminationReport {
             kind: FailureKind::OutOfMemory,
             step: None,
             action: None,
             message: String::new(),
-            progress: None,
-            checkpoint: None,
+            finished_steps: None,
+            checkpoint_step: None,
         });
         (report.kind, report.message) = (FailureKind::OutOfMemory, message.into());
     }
-    Exit { code: ended.map(|ended| ended.exit_code), signal: None, external: external(pod), report }
+    Exit {
+        code: ended.map(|ended| ended.exit_code),
+        signal: None,
+        external_cause: external_cause(pod),
+        termination: report,
+    }
 }
 
 /// A cause outside of the job.
-fn external(pod: &PodObject) -> Option<External> {
+fn external_cause(pod: &PodObject) -> Option<ExternalCause> {
     let disrupted = condition(pod, "DisruptionTarget").filter(|condition| condition.status == "True");
     match disrupted.and_then(|condition| condition.reason.as_deref()).or(pod.status.reason.as_deref())? {
-        "PreemptionByScheduler" | "Preempting" => Some(External::Preempted),
+        "PreemptionByScheduler" | "Preempting" => Some(ExternalCause::Preempted),
         "EvictionByEvictionAPI" | "TerminationByKubelet" | "Evicted" | "Terminated" | "NodeShutdown" => {
-            Some(External::Evicted)
+            Some(ExternalCause::Evicted)
         }
-        "DeletionByTaintManager" | "DeletionByPodGC" | "NodeLost" => Some(External::NodeLost),
+        "DeletionByTaintManager" | "DeletionByPodGC" | "NodeLost" => Some(ExternalCause::NodeLost),
         _ => None,
     }
 }
@@ -114,12 +120,12 @@ fn condition<'p>(pod: &'p PodObject, kind: &str) -> Option<&'p PodCondition> {
     pod.status.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
 }
 
-fn since(condition: &PodCondition) -> Option<Time> {
+fn since(condition: &PodCondition) -> Option<UnixMillis> {
     time(condition.last_transition_time.as_ref())
 }
 
-fn time(stamp: Option<&v1::Time>) -> Option<Time> {
-    u64::try_from(stamp?.0.as_millisecond()).ok().map(Time)
+fn time(stamp: Option<&v1::Time>) -> Option<UnixMillis> {
+    u64::try_from(stamp?.0.as_millisecond()).ok().map(UnixMillis)
 }
 
 #[cfg(test)]
@@ -128,8 +134,8 @@ mod tests {
 
     use super::*;
 
-    fn member(pod: &Value) -> Option<Member> {
-        super::member(&serde_json::from_value(pod.clone()).unwrap())
+    fn instance(pod: &Value) -> Option<StageInstance> {
+        super::instance(&serde_json::from_value(pod.clone()).unwrap())
     }
 
     fn trouble(pod: &Value) -> Option<Trouble> {
@@ -137,8 +143,8 @@ mod tests {
     }
 
     /// 2026-01-01T00:00:SSZ
-    fn at(seconds: u64) -> Time {
-        Time(1_767_225_600_000 + seconds * 1000)
+    fn at(seconds: u64) -> UnixMillis {
+        UnixMillis(1_767_225_600_000 + seconds * 1000)
     }
 
     fn pod(status: Value) -> Value {
@@ -155,25 +161,25 @@ mod tests {
 
     #[test]
     fn a_life_is_told_in_order() {
-        let seen = |pod: &Value| member(pod).map(|m| (m.stage, m.attempt, m.state, m.at)).unwrap();
-        assert_eq!(seen(&pod(json!({"phase": "Pending"}))), (2, 7, MemberState::Pending, at(1)));
+        let seen = |pod: &Value| instance(pod).map(|m| (m.stage, m.attempt, m.state, m.since)).unwrap();
+        assert_eq!(seen(&pod(json!({"phase": "Pending"}))), (2, 7, InstanceState::Pending, at(1)));
         let running = json!([{"name": "trainer", "state": {"running": {"startedAt": "2026-01-01T00:00:03Z"}}}]);
         let starting = pod(json!({"phase": "Running", "containerStatuses": running}));
-        assert_eq!(seen(&starting), (2, 7, MemberState::Starting, at(3)));
+        assert_eq!(seen(&starting), (2, 7, InstanceState::Starting, at(3)));
         let mut ready = starting.clone();
         ready["status"]["conditions"] =
             json!([{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"}]);
-        assert_eq!(seen(&ready), (2, 7, MemberState::Ready, at(5)));
+        assert_eq!(seen(&ready), (2, 7, InstanceState::Ready, at(5)));
         let mut unready = ready.clone();
         unready["status"]["conditions"] =
             json!([{"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:10:05Z"}]);
-        assert_eq!(seen(&unready), (2, 7, MemberState::Starting, at(605)), "no start-up that began long ago");
+        assert_eq!(seen(&unready), (2, 7, InstanceState::Starting, at(605)), "no start-up that began long ago");
         // asked at second 6 to leave within 30
         let mut leaving = ready.clone();
         leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:36Z".into();
         leaving["metadata"]["deletionGracePeriodSeconds"] = 30.into();
-        assert_eq!(seen(&leaving), (2, 7, MemberState::Terminating, at(6)));
-        assert_eq!(member(&json!({"metadata": {"name": "somebody-elses"}})), None);
+        assert_eq!(seen(&leaving), (2, 7, InstanceState::Terminating, at(6)));
+        assert_eq!(instance(&json!({"metadata": {"name": "somebody-elses"}})), None);
     }
 
     #[test]
@@ -181,32 +187,37 @@ mod tests {
         let message = TerminationMessage::new(FailureKind::Storage, 2, "could not write").to_json();
         let mut pod = ended(json!({"exitCode": 74, "finishedAt": "2026-01-01T00:00:09Z", "message": message}));
         pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:36Z".into();
-        let member = member(&pod).unwrap();
-        assert_eq!(member.at, at(9));
-        let MemberState::Exited(Exit { code, external, report: Some(report), .. }) = member.state else { panic!() };
-        assert_eq!((code, external, report.kind), (Some(74), None, FailureKind::Storage));
+        let instance = instance(&pod).unwrap();
+        assert_eq!(instance.since, at(9));
+        let InstanceState::Exited(Exit { code, external_cause, termination: Some(report), .. }) = instance.state else {
+            panic!()
+        };
+        assert_eq!((code, external_cause, report.kind), (Some(74), None, FailureKind::Storage));
         assert_eq!(report.message, "could not write");
     }
 
     #[test]
     fn causes_from_outside_are_read_off_the_pod() {
-        let external = |status: Value| match member(&pod(status)).unwrap().state {
-            MemberState::Exited(exit) => (exit.code, exit.external),
+        let external = |status: Value| match instance(&pod(status)).unwrap().state {
+            InstanceState::Exited(exit) => (exit.code, exit.external_cause),
             other => panic!("{other:?}"),
         };
         let disrupted = |reason: &str| json!({"phase": "Failed", "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason}]});
-        assert_eq!(external(disrupted("PreemptionByScheduler")), (None, Some(External::Preempted)));
-        assert_eq!(external(disrupted("EvictionByEvictionAPI")), (None, Some(External::Evicted)));
-        assert_eq!(external(disrupted("DeletionByTaintManager")), (None, Some(External::NodeLost)));
-        assert_eq!(external(json!({"phase": "Failed", "reason": "Evicted"})), (None, Some(External::Evicted)));
+        assert_eq!(external(disrupted("PreemptionByScheduler")), (None, Some(ExternalCause::Preempted)));
+        assert_eq!(external(disrupted("EvictionByEvictionAPI")), (None, Some(ExternalCause::Evicted)));
+        assert_eq!(external(disrupted("DeletionByTaintManager")), (None, Some(ExternalCause::NodeLost)));
+        assert_eq!(external(json!({"phase": "Failed", "reason": "Evicted"})), (None, Some(ExternalCause::Evicted)));
         assert_eq!(external(json!({"phase": "Failed"})), (None, None));
     }
 
     #[test]
     fn a_lack_of_memory_is_told_as_such() {
         let pod = ended(json!({"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-01T00:00:09Z"}));
-        let MemberState::Exited(exit) = member(&pod).unwrap().state else { panic!() };
-        assert_eq!((exit.code, exit.report.map(|report| report.kind)), (Some(137), Some(FailureKind::OutOfMemory)));
+        let InstanceState::Exited(exit) = instance(&pod).unwrap().state else { panic!() };
+        assert_eq!(
+            (exit.code, exit.termination.map(|report| report.kind)),
+            (Some(137), Some(FailureKind::OutOfMemory))
+        );
     }
 
     #[test]

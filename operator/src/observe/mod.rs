@@ -9,7 +9,7 @@ mod watched;
 use kube::api::{Api, ListParams};
 use stagecoach_api::contract::StageStatus;
 use stagecoach_api::job::TrainerType;
-use stagecoach_lifecycle::{MemberState, Observed, Policy, Seen, Time};
+use stagecoach_lifecycle::{InstanceState, Observed, ObservedProgress, Policy, UnixMillis};
 
 pub(crate) use member::Trouble;
 pub(crate) use object::PodObject;
@@ -37,7 +37,7 @@ impl Look {
 
     /// The pods of an attempt.
     pub(crate) fn of(&self, attempt: u64) -> impl Iterator<Item = &Pod> {
-        self.pods.iter().filter(move |pod| pod.member.attempt == attempt)
+        self.pods.iter().filter(move |pod| pod.instance.attempt == attempt)
     }
 
     /// What the watch has brought of `job`; nothing if that can't be relied on.
@@ -75,36 +75,42 @@ impl Look {
     fn stage_0(&self, job: &Job) -> Option<&Pod> {
         let built_in = job.job.spec.trainer.kind == TrainerType::BuiltIn;
         let running = |pod: &&Pod| {
-            let state = &pod.member.state;
-            pod.member.stage == 0
-                && matches!(state, MemberState::Starting | MemberState::Ready | MemberState::Terminating)
+            let state = &pod.instance.state;
+            pod.instance.stage == 0
+                && matches!(state, InstanceState::Starting | InstanceState::Ready | InstanceState::Terminating)
         };
         self.of(job.state.attempt.number).find(running).filter(|_| built_in)
     }
 
     /// The same as `lifecycle` wants it.
     pub(crate) fn observed(&self, job: &Job) -> Observed {
-        let members = self.pods.iter().map(|pod| pod.member.clone()).collect();
+        let instances = self.pods.iter().map(|pod| pod.instance.clone()).collect();
         let state = job.state.clone();
-        Observed { desired: job.desired(), policy: Policy::for_pods(&job.job.spec), state, members, seen: self.seen() }
+        Observed {
+            desired: job.desired(),
+            policy: Policy::for_pods(&job.job.spec),
+            state,
+            instances,
+            progress: self.observed_progress(),
+        }
     }
 
-    fn seen(&self) -> Seen {
-        let Some(polled) = &self.polled else { return Seen::default() };
+    fn observed_progress(&self) -> ObservedProgress {
+        let Some(polled) = &self.polled else { return ObservedProgress::default() };
         let StageStatus { checkpoint, progress, .. } = &polled.status;
-        Seen {
-            checkpoint: checkpoint.as_ref().map(|checkpoint| checkpoint.step),
-            step: Some(progress.step).filter(|step| *step > 0),
-            prepared: Some(polled.changed).filter(|_| polled.is_preparing()),
+        ObservedProgress {
+            checkpoint_step: checkpoint.as_ref().map(|checkpoint| checkpoint.step),
+            finished_steps: Some(progress.step).filter(|step| *step > 0),
+            last_preparation_at: Some(polled.changed).filter(|_| polled.is_preparing()),
             // who does not answer may be cut off from the operator alone: its own group watches it
-            progressed: Some(polled.changed).filter(|_| polled.is_training() && polled.answered),
+            last_step_at: Some(polled.changed).filter(|_| polled.is_training() && polled.answered),
         }
     }
 }
 
 /// The present, as `lifecycle` counts it.
-pub(crate) fn now() -> Time {
-    Time(u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default())
+pub(crate) fn now() -> UnixMillis {
+    UnixMillis(u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default())
 }
 
 /// A resourceVersion as a number, which says which of two states of an object is the newer one; 0 if it is none.

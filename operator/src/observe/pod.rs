@@ -4,10 +4,10 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use stagecoach_api::contract::CONTAINER_NAME;
-use stagecoach_lifecycle::{Member, MemberState};
+use stagecoach_lifecycle::{InstanceState, StageInstance};
 
 use super::PodObject;
-use super::member::{Trouble, member, trouble};
+use super::member::{Trouble, instance, trouble};
 use super::version;
 use crate::build;
 
@@ -15,7 +15,7 @@ use crate::build;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pod {
     /// As `lifecycle` sees it.
-    pub member: Member,
+    pub instance: StageInstance,
     /// `metadata.name`
     pub name: String,
     /// `metadata.uid`
@@ -46,7 +46,7 @@ impl Pod {
         }
         let trainer = spec.containers.iter().find(|container| container.name == CONTAINER_NAME);
         Some(Pod {
-            member: member(object)?,
+            instance: instance(object)?,
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
             address: status.pod_ip.as_deref().and_then(|address| address.parse().ok()),
@@ -61,7 +61,7 @@ impl Pod {
 
     /// Whether its trainer has ended.
     pub(super) fn has_ended(&self) -> bool {
-        matches!(self.member.state, MemberState::Exited(_))
+        matches!(self.instance.state, InstanceState::Exited(_))
     }
 
     /// Whether there is nothing to tell about this one that was not so of `other`.

@@ -9,7 +9,7 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use stagecoach_api::contract::{HTTP_PORT, StagePhase, StageStatus};
-use stagecoach_lifecycle::Time;
+use stagecoach_lifecycle::UnixMillis;
 use tokio::net::TcpStream;
 
 use super::{Pod, now};
@@ -24,9 +24,9 @@ pub(crate) struct Polled {
     /// Its words.
     pub status: StageStatus,
     /// When they last were others.
-    pub changed: Time,
+    pub changed: UnixMillis,
     /// When they were heard.
-    pub at: Time,
+    pub at: UnixMillis,
     /// Whether it answered when it was last asked.
     pub answered: bool,
 }
@@ -106,7 +106,7 @@ impl Polls {
 
 /// Whether the answer is this pod's: an address may have gone to another.
 fn is_its_own(status: &StageStatus, job: &str, pod: &Pod) -> bool {
-    status.job_uid == job && status.attempt == pod.member.attempt && status.pod_uid == pod.uid
+    status.job_uid == job && status.attempt == pod.instance.attempt && status.pod_uid == pod.uid
 }
 
 async fn fetch(ip: IpAddr) -> Option<StageStatus> {

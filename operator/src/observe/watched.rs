@@ -49,7 +49,7 @@ impl Watched {
         let news = before.is_none_or(|at| !pods[at].is_as(&pod));
         // an attempt that is over needs no explanation any more
         pods.retain(|other| {
-            other.uid != pod.uid && (!other.gone || other.member.attempt.saturating_add(1) >= pod.member.attempt)
+            other.uid != pod.uid && (!other.gone || other.instance.attempt.saturating_add(1) >= pod.instance.attempt)
         });
         if !deleted || pod.has_ended() {
             pods.push(pod);
@@ -71,7 +71,7 @@ impl Watched {
         let jobs = self.lock();
         let pods = jobs.get(job)?;
         pods.listed.filter(|at| at.elapsed() < HOLDS)?;
-        Some(pods.all.iter().filter(|pod| !pod.gone || pod.member.attempt == attempt).cloned().collect())
+        Some(pods.all.iter().filter(|pod| !pod.gone || pod.instance.attempt == attempt).cloned().collect())
     }
 
     /// Whether a job of which nothing is recorded has no pods; if so, the watch brings all that it will have.
@@ -97,7 +97,7 @@ impl Watched {
         let unlisted: Vec<Pod> = pods
             .all
             .iter()
-            .filter(|pod| pod.member.attempt == attempt && listed.iter().all(|there| there.uid != pod.uid))
+            .filter(|pod| pod.instance.attempt == attempt && listed.iter().all(|there| there.uid != pod.uid))
             .map(|pod| match pod.has_ended() {
                 true => Pod { gone: true, ..pod.clone() },
                 false => Pod { missing: pod.missing.or(Some(now)), ..pod.clone() },

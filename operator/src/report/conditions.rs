@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::{Condition, Phase};
-use stagecoach_lifecycle::{Doing, FailReason, MemberState, Outcome, Time};
+use stagecoach_lifecycle::{AttemptPhase, InstanceState, JobFailureReason, JobOutcome, UnixMillis};
 
 use super::{Facts, pod_trouble, stamp};
 use crate::observe::Trouble;
@@ -35,7 +35,7 @@ fn told(status: &'static str, reason: impl Into<String>, message: impl Into<Stri
 
 /// All conditions, of which those that did not change keep their time.
 pub(super) fn conditions(facts: &Facts, new: &PipelineJobStatus) -> Vec<Condition> {
-    let phase = facts.decision.phase;
+    let phase = facts.decision.job_phase;
     let aspects = [
         ("Accepted", told("True", "Valid", "the job is valid")),
         ("Scheduled", scheduled(facts)),
@@ -63,7 +63,7 @@ pub(super) fn conditions(facts: &Facts, new: &PipelineJobStatus) -> Vec<Conditio
 }
 
 /// The status of a job that can't be acted on: `old`, which may not be readable, with `Accepted` as `False`.
-pub(crate) fn refused(old: &Value, reason: &str, message: &str, generation: i64, now: Time) -> Value {
+pub(crate) fn refused(old: &Value, reason: &str, message: &str, generation: i64, now: UnixMillis) -> Value {
     let all = old["conditions"].as_array().map_or(&[][..], Vec::as_slice);
     let (before, others): (Vec<&Value>, Vec<&Value>) = all.iter().partition(|other| other["type"] == "Accepted");
     let before: Vec<Condition> = before.into_iter().filter_map(|before| Condition::deserialize(before).ok()).collect();
@@ -75,7 +75,13 @@ pub(crate) fn refused(old: &Value, reason: &str, message: &str, generation: i64,
     status.into()
 }
 
-fn condition(kind: &str, (status, reason, message): Told, old: &[Condition], generation: i64, now: Time) -> Condition {
+fn condition(
+    kind: &str,
+    (status, reason, message): Told,
+    old: &[Condition],
+    generation: i64,
+    now: UnixMillis,
+) -> Condition {
     let before = old.iter().find(|condition| condition.kind == kind && condition.status == status);
     let since = before.and_then(|condition| condition.last_transition_time.clone());
     Condition {
@@ -90,7 +96,7 @@ fn condition(kind: &str, (status, reason, message): Told, old: &[Condition], gen
 
 fn scheduled(facts: &Facts) -> Told {
     let attempt = facts.decision.state.attempt;
-    let Doing::Running { created, .. } = facts.decision.state.doing else {
+    let AttemptPhase::Running { all_created, .. } = facts.decision.state.attempt_phase else {
         return told("False", "NotWanted", "no pods are wanted");
     };
     if let Some(Trouble { reason, message }) = facts.refused {
@@ -99,9 +105,9 @@ fn scheduled(facts: &Facts) -> Told {
     if let Some((pod, Trouble { reason, message })) = pod_trouble(facts.look, attempt.number) {
         return told("False", reason, format!("pod {pod}: {message}"));
     }
-    let pending = facts.look.of(attempt.number).filter(|pod| pod.member.state == MemberState::Pending).count();
+    let pending = facts.look.of(attempt.number).filter(|pod| pod.instance.state == InstanceState::Pending).count();
     match pending {
-        0 if created => told("True", "AllScheduled", "all pods have a place"),
+        0 if all_created => told("True", "AllScheduled", "all pods have a place"),
         0 => told("False", "Creating", "pods are being created"),
         n => told("False", "Waiting", format!("{n} of {} pods wait for a place or their image", attempt.stages)),
     }
@@ -109,16 +115,16 @@ fn scheduled(facts: &Facts) -> Told {
 
 fn running(facts: &Facts, new: &PipelineJobStatus) -> Told {
     let (ready, stages) = (new.ready_stages.unwrap_or_default(), facts.decision.state.attempt.stages);
-    match facts.decision.phase {
+    match facts.decision.job_phase {
         Phase::Running => told("True", "AllReady", format!("all {stages} stages are ready")),
         phase => told("False", phase.to_string(), format!("{ready} of {stages} stages are ready")),
     }
 }
 
 fn progressing(facts: &Facts) -> Told {
-    let alive = matches!(facts.decision.phase, Phase::Running | Phase::Starting | Phase::Draining);
+    let alive = matches!(facts.decision.job_phase, Phase::Running | Phase::Starting | Phase::Draining);
     let Some(polled) = facts.look.polled.as_ref().filter(|_| alive) else {
-        return match facts.decision.phase {
+        return match facts.decision.job_phase {
             Phase::Running => told("Unknown", "NotHeard", "stage 0 was not heard yet"),
             phase => told("False", phase.to_string(), "nothing is being trained"),
         };
@@ -127,9 +133,10 @@ fn progressing(facts: &Facts) -> Told {
         (false, _) => told("Unknown", "StatusUnreachable", "stage 0 does not answer: training may go on all the same"),
         (true, true) => told("True", "Training", "steps are being trained"),
         (true, false) => {
-            let doing = polled.status.phase.to_string();
-            let message = if polled.status.message.is_empty() { doing.clone() } else { polled.status.message.clone() };
-            told("True", doing, message)
+            let stage_phase = polled.status.phase.to_string();
+            let message =
+                if polled.status.message.is_empty() { stage_phase.clone() } else { polled.status.message.clone() };
+            told("True", stage_phase, message)
         }
     }
 }
@@ -158,16 +165,16 @@ fn checkpoints(facts: &Facts, new: &PipelineJobStatus) -> Told {
 
 fn failed(facts: &Facts) -> Told {
     let state = &facts.decision.state;
-    let Some(Outcome::Failed(reason)) = state.outcome() else {
+    let Some(JobOutcome::Failed(reason)) = state.outcome() else {
         return told("False", "NotFailed", "the job has not failed");
     };
     let cause = state.last_failure.as_ref().map(|failure| failure.message.clone()).unwrap_or_default();
     let why = match reason {
-        FailReason::InvalidConfig => "a stage found the job invalid",
-        FailReason::ExitCodeRule => "a rule of restart.exitCodes says so",
-        FailReason::Deterministic => "the same failure came again at the same step",
-        FailReason::BudgetExhausted => "restart.maxRestarts is used up",
-        FailReason::DeadlineExceeded => "activeDeadlineSeconds have passed",
+        JobFailureReason::InvalidConfig => "a stage found the job invalid",
+        JobFailureReason::ExitCodeRule => "a rule of restart.exitCodes says so",
+        JobFailureReason::Deterministic => "the same failure came again at the same step",
+        JobFailureReason::BudgetExhausted => "restart.maxRestarts is used up",
+        JobFailureReason::DeadlineExceeded => "activeDeadlineSeconds have passed",
     };
     let message = if cause.is_empty() { why.to_owned() } else { format!("{why}: {cause}") };
     told("True", format!("{reason:?}"), message)

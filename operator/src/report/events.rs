@@ -38,7 +38,7 @@ pub(crate) fn events(facts: &Facts, new: &PipelineJobStatus) -> Vec<Event> {
         tell("AttemptStarted", note, false);
     }
     if new.phase != old.phase {
-        match facts.decision.phase {
+        match facts.decision.job_phase {
             Phase::Running => tell("Running", "all stages are ready".into(), false),
             Phase::Draining => tell("Draining", "all stages were asked to save and leave".into(), false),
             Phase::Suspended => tell("Suspended", "the job is suspended".into(), false),

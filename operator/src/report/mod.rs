@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::{AttemptStatus, CheckpointStatus, LastFailure, Progress, RestartsStatus};
-use stagecoach_lifecycle::{Decision, Doing, Failure, MemberState, State, Time};
+use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, Decision, InstanceState, JobState, UnixMillis};
 
 pub(crate) use conditions::refused;
 pub(crate) use events::{events, reference};
@@ -34,7 +34,7 @@ pub(crate) struct Facts<'a> {
     /// How long ago this operator wrote the job's status, if it has.
     pub told: Option<Duration>,
     /// The present.
-    pub now: Time,
+    pub now: UnixMillis,
 }
 
 /// The status after a decision, as far as it is to be told now.
@@ -43,17 +43,17 @@ pub(crate) fn status(facts: &Facts) -> Telling {
     let (old, state) = (&job.status, &decision.state);
     let attempt = state.attempt.number;
     let count =
-        |wanted: fn(&MemberState) -> bool| look.of(attempt).filter(|pod| wanted(&pod.member.state)).count() as u32;
-    let exist = count(|state| !matches!(state, MemberState::Exited(_)));
+        |wanted: fn(&InstanceState) -> bool| look.of(attempt).filter(|pod| wanted(&pod.instance.state)).count() as u32;
+    let exist = count(|state| !matches!(state, InstanceState::Exited(_)));
     let finished = state.outcome().is_some();
     let polled = look.polled.as_ref().filter(|polled| polled.status.attempt == attempt);
     let mut new = PipelineJobStatus {
         observed_generation: Some(job.generation),
-        start_time: old.start_time.clone().or_else(|| state.started.map(stamp)),
+        start_time: old.start_time.clone().or_else(|| state.started_at.map(stamp)),
         completion_time: old.completion_time.clone().or_else(|| finished.then(|| stamp(*now))),
-        phase: Some(decision.phase),
+        phase: Some(decision.job_phase),
         stages: Some(exist),
-        ready_stages: Some(count(|state| *state == MemberState::Ready)),
+        ready_stages: Some(count(|state| *state == InstanceState::Ready)),
         selector: Some(build::pod_query(&job.owner)),
         attempt: attempt_status(facts),
         progress: progress(old.progress.as_ref(), polled, look, attempt),
@@ -66,7 +66,9 @@ pub(crate) fn status(facts: &Facts) -> Telling {
     let known = polled.and_then(|polled| polled.status.checkpoint.clone());
     let newer = known.filter(|known| old.checkpoint.as_ref().is_none_or(|old| known.step > old.step));
     new.checkpoint = newer.or(new.checkpoint);
-    if let Some(step) = state.checkpoint.filter(|step| new.checkpoint.as_ref().is_none_or(|told| told.step < *step)) {
+    if let Some(step) =
+        state.checkpoint_step.filter(|step| new.checkpoint.as_ref().is_none_or(|told| told.step < *step))
+    {
         // heard of in a termination message alone
         new.checkpoint = Some(CheckpointStatus { step, ..CheckpointStatus::default() });
     }
@@ -80,10 +82,10 @@ fn attempt_status(facts: &Facts) -> Option<AttemptStatus> {
     if attempt.number == 0 {
         return None;
     }
-    let created = match (&state.doing, &job.state.doing) {
-        (Doing::Running { created, .. }, _) => *created,
+    let all_created = match (&state.attempt_phase, &job.state.attempt_phase) {
+        (AttemptPhase::Running { all_created, .. }, _) => *all_created,
         // which may not be told yet
-        (_, Doing::Running { created: true, .. }) if job.state.attempt.number == attempt.number => true,
+        (_, AttemptPhase::Running { all_created: true, .. }) if job.state.attempt.number == attempt.number => true,
         _ => job.status.attempt.as_ref().is_some_and(|old| old.number == attempt.number && old.pods_created),
     };
     let old = job.status.attempt.as_ref().filter(|old| old.number == attempt.number);
@@ -94,13 +96,13 @@ fn attempt_status(facts: &Facts) -> Option<AttemptStatus> {
         generation: old.map_or(Some(job.generation), |old| old.generation),
         stages: attempt.stages,
         image: running.or_else(|| old.or(before)?.image.clone()),
-        pods_created: created,
+        pods_created: all_created,
     })
 }
 
 /// Whether a new attempt runs the image of the one before: it has trained with it, and the user has changed nothing of what
 /// a stage reads. An operator with another default image changes no job that is under way.
-fn keeps_image(old: &State, new: &State) -> bool {
+fn keeps_image(old: &JobState, new: &JobState) -> bool {
     old.best_step.is_some() && old.attempt.revision == new.attempt.revision
 }
 
@@ -111,8 +113,8 @@ fn progress(old: Option<&Progress>, polled: Option<&Polled>, look: &Look, attemp
         Some(polled) => Progress { updated_at: Some(stamp(polled.at)), ..polled.status.progress.clone() },
         None => old.cloned().unwrap_or_default(),
     };
-    let ended = look.of(attempt).filter_map(|pod| match &pod.member.state {
-        MemberState::Exited(exit) => exit.report.as_ref()?.progress,
+    let ended = look.of(attempt).filter_map(|pod| match &pod.instance.state {
+        InstanceState::Exited(exit) => exit.termination.as_ref()?.finished_steps,
         _ => None,
     });
     if let Some(step) = ended.max().filter(|step| *step > progress.step) {
@@ -126,12 +128,12 @@ fn progress(old: Option<&Progress>, polled: Option<&Polled>, look: &Look, attemp
     Some(progress).filter(|progress| *progress != Progress::default())
 }
 
-fn restarts(job: &Job, state: &State) -> RestartsStatus {
+fn restarts(job: &Job, state: &JobState) -> RestartsStatus {
     let max = job.job.spec.restart.max_restarts;
     RestartsStatus {
         total: state.budget.total,
         counted: state.budget.counted,
-        budget_left: max.saturating_sub(state.budget.spent),
+        budget_left: max.saturating_sub(state.budget.counted_since_checkpoint),
     }
 }
 
@@ -144,16 +146,16 @@ fn last_failure(facts: &Facts) -> Option<LastFailure> {
         stage: failure.stage,
         pod: failure.stage.map(|stage| build::pod_name(&facts.job.owner, stage, failure.attempt)),
         reason: failure.label(),
-        exit_code: failure.code,
+        exit_code: failure.exit_code,
         action: failure.action.clone(),
         message: Some(failure.message.clone()),
         log_tail: facts.log_tail.clone(),
-        at: Some(stamp(failure.at)),
+        at: Some(stamp(failure.failed_at)),
     })
 }
 
 /// The failure that `decision` is the first to record.
-pub(crate) fn new_failure<'d>(job: &Job, decision: &'d Decision) -> Option<&'d Failure> {
+pub(crate) fn new_failure<'d>(job: &Job, decision: &'d Decision) -> Option<&'d AttemptFailure> {
     let failure = decision.state.last_failure.as_ref();
     failure.filter(|failure| job.state.last_failure.as_ref() != Some(failure))
 }
@@ -164,7 +166,7 @@ fn pod_trouble(look: &Look, attempt: u64) -> Option<(String, Trouble)> {
 }
 
 /// RFC 3339, whole seconds, UTC.
-pub(crate) fn stamp(time: Time) -> String {
+pub(crate) fn stamp(time: UnixMillis) -> String {
     let seconds = i64::try_from(time.0 / 1000).unwrap_or(i64::MAX);
     Timestamp::from_second(seconds).unwrap_or(Timestamp::UNIX_EPOCH).to_string()
 }

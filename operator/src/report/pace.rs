@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::{AttemptStatus, Condition, Phase};
-use stagecoach_lifecycle::{Doing, State, Time};
+use stagecoach_lifecycle::{AttemptPhase, JobState, UnixMillis};
 
 use super::conditions::is_usual;
 
@@ -25,7 +25,7 @@ pub(crate) struct Telling {
 }
 
 /// Holds back what can wait; the `old` status was written so long `ago`, if this operator did it.
-pub(super) fn pace(new: PipelineJobStatus, old: &PipelineJobStatus, ago: Option<Duration>, now: Time) -> Telling {
+pub(super) fn pace(new: PipelineJobStatus, old: &PipelineJobStatus, ago: Option<Duration>, now: UnixMillis) -> Telling {
     if new == *old || essence(&new) != essence(old) || state(&new) != state(old) {
         return Telling { status: new, more_after: None };
     }
@@ -60,11 +60,11 @@ fn essence(status: &PipelineJobStatus) -> PipelineJobStatus {
 }
 
 /// What the operator must not forget. That all pods were made it knows for a while without having written it.
-fn state(status: &PipelineJobStatus) -> Option<State> {
-    let mut state: State = serde_json::from_value(status.record.clone()?).ok()?;
-    (state.best_step, state.failures) = (None, 0);
-    if let Doing::Running { created, .. } = &mut state.doing {
-        *created = false;
+fn state(status: &PipelineJobStatus) -> Option<JobState> {
+    let mut state: JobState = serde_json::from_value(status.record.clone()?).ok()?;
+    (state.best_step, state.failures_without_progress) = (None, 0);
+    if let AttemptPhase::Running { all_created, .. } = &mut state.attempt_phase {
+        *all_created = false;
     }
     Some(state)
 }
@@ -73,9 +73,9 @@ fn with_progress_of(new: &PipelineJobStatus, old: &PipelineJobStatus) -> Pipelin
     PipelineJobStatus { progress: old.progress.clone(), record: old.record.clone(), ..new.clone() }
 }
 
-fn told_progress(status: &PipelineJobStatus) -> Option<Time> {
+fn told_progress(status: &PipelineJobStatus) -> Option<UnixMillis> {
     let at: Timestamp = status.progress.as_ref()?.updated_at.as_deref()?.parse().ok()?;
-    Some(Time(at.as_millisecond().unsigned_abs()))
+    Some(UnixMillis(at.as_millisecond().unsigned_abs()))
 }
 
 #[cfg(test)]
@@ -86,13 +86,13 @@ mod tests {
 
     use super::*;
 
-    const NOW: Time = Time(1_800_000_000_000);
+    const NOW: UnixMillis = UnixMillis(1_800_000_000_000);
 
     fn starting(ready: u32) -> PipelineJobStatus {
-        let state = State {
-            doing: Doing::Running { not_before: Time(0), created: ready > 0 },
+        let state = JobState {
+            attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: ready > 0 },
             attempt: Attempt { number: 1, stages: 4, revision: 7 },
-            ..State::default()
+            ..JobState::default()
         };
         let condition = |kind: &str, status: &str, reason: &str, message: String| Condition {
             kind: kind.into(),
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn progress_alone_is_told_every_15_seconds() {
         let at = |step, seconds_ago: u64| {
-            let updated_at = Some(crate::report::stamp(Time(NOW.0 - seconds_ago * 1000)));
+            let updated_at = Some(crate::report::stamp(UnixMillis(NOW.0 - seconds_ago * 1000)));
             PipelineJobStatus { progress: Some(Progress { step, updated_at, ..Default::default() }), ..starting(4) }
         };
         assert!(!told(&at(9, 0), &at(8, 14), 14_000));

@@ -1,15 +1,15 @@
-//! What pods, their nodes and the volume do by themselves.
+//! Transitions of pods, their nodes and the volume.
 
+use crate::cluster_state::{ClusterState, Name, Pod, Process, Write};
 use crate::operator::Guard;
-use crate::properties::Broken;
-use crate::world::{Name, Pod, Process, World, Write};
+use crate::properties::BrokenInvariant;
 
 /// The checkpoint at which training is done.
-pub(crate) const GOAL: u64 = 1;
+pub(crate) const FINAL_CHECKPOINT_STEP: u64 = 1;
 
-/// What happens in a pod or to a group of them.
+/// A transition of a pod or of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Move {
+pub(crate) enum PodTransition {
     /// A process starts.
     Start(Name),
     /// A stage 0 takes the next fence.
@@ -18,111 +18,112 @@ pub(crate) enum Move {
     Form(u64),
     /// A group commits its next checkpoint.
     Commit(u64),
-    /// A process ends by itself, for a reason of its group.
+    /// A process exits, because of the state of its group.
     End(Name, i32),
-    /// A pod that was asked to leave and has is removed by its node.
+    /// A terminating pod that has exited is removed by its node.
     Remove(Name),
 }
 
-/// What may happen next, and whether nobody waits for it: a process whose node is cut off may be slow for ever.
-pub(crate) fn moves(world: &World, without: Option<Guard>) -> Vec<(Move, bool)> {
-    let mut moves = Vec::new();
-    let mut attempts: Vec<_> = world.pods.iter().map(|pod| pod.name.attempt).collect();
+/// The enabled transitions, and whether each is immediate: a process on a partitioned node may take any time.
+pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option<Guard>) -> Vec<(PodTransition, bool)> {
+    let mut enabled_transitions = Vec::new();
+    let mut attempts: Vec<_> = cluster.pods.iter().map(|pod| pod.name.attempt).collect();
     attempts.dedup();
     for attempt in attempts {
-        let prompt = world.of(attempt).all(|pod| pod.is_reachable() && pod.leaving.is_none());
-        if all(world, attempt, Process::Starting) && world.of(attempt).any(|pod| pod.fenced) {
-            moves.push((Move::Form(attempt), prompt));
+        let is_immediate = cluster.of(attempt).all(|pod| pod.is_reachable() && pod.deleted_at.is_none());
+        if all(cluster, attempt, Process::Starting) && cluster.of(attempt).any(|pod| pod.fenced) {
+            enabled_transitions.push((PodTransition::Form(attempt), is_immediate));
         }
-        let holds = world.volume.holder == attempt || without == Some(Guard::Fence);
-        if all(world, attempt, Process::Ready) && holds && world.volume.checkpoint < GOAL {
-            moves.push((Move::Commit(attempt), prompt));
+        let holds = cluster.volume.holder == attempt || disabled_guard == Some(Guard::Fence);
+        if all(cluster, attempt, Process::Ready) && holds && cluster.volume.checkpoint < FINAL_CHECKPOINT_STEP {
+            enabled_transitions.push((PodTransition::Commit(attempt), is_immediate));
         }
     }
-    for pod in &world.pods {
+    for pod in &cluster.pods {
         let name = pod.name;
-        // Who was asked to leave has time for it.
-        let prompt = pod.is_reachable() && pod.leaving.is_none();
-        if pod.process == Process::Pending && pod.is_reachable() && pod.leaving.is_none() {
-            moves.push((Move::Start(name), true));
+        // A terminating process has its grace period.
+        let is_immediate = pod.is_reachable() && pod.deleted_at.is_none();
+        if pod.process == Process::Pending && pod.is_reachable() && pod.deleted_at.is_none() {
+            enabled_transitions.push((PodTransition::Start(name), true));
         }
         if pod.process == Process::Starting && name.stage == 0 && !pod.fenced {
-            moves.push((Move::TakeFence(name), prompt));
+            enabled_transitions.push((PodTransition::TakeFence(name), is_immediate));
         }
-        if let Some(code) = end(world, pod, without) {
-            moves.push((Move::End(name, code), prompt));
+        if let Some(code) = end(cluster, pod, disabled_guard) {
+            enabled_transitions.push((PodTransition::End(name, code), is_immediate));
         }
         let stopped = matches!(pod.process, Process::Pending | Process::Ended(_));
-        if pod.is_reachable() && pod.leaving.is_some() && stopped {
-            moves.push((Move::Remove(name), false));
+        if pod.is_reachable() && pod.deleted_at.is_some() && stopped {
+            enabled_transitions.push((PodTransition::Remove(name), false));
         }
     }
-    moves
+    enabled_transitions
 }
 
-/// Whether all stages of an attempt are there and do the same.
-fn all(world: &World, attempt: u64, process: Process) -> bool {
-    let alike = world.of(attempt).filter(|pod| pod.process == process);
+/// Whether all stages of an attempt exist and are in the same state.
+fn all(cluster: &ClusterState, attempt: u64, process: Process) -> bool {
+    let alike = cluster.of(attempt).filter(|pod| pod.process == process);
     alike.clone().count() > 0 && alike.clone().all(|pod| alike.clone().count() == pod.stages as usize)
 }
 
-/// With which code a process is about to end, if it is.
-fn end(world: &World, pod: &Pod, without: Option<Guard>) -> Option<i32> {
+/// The code with which a process is about to exit, if it is.
+fn end(cluster: &ClusterState, pod: &Pod, disabled_guard: Option<Guard>) -> Option<i32> {
     let formed = match pod.process {
         Process::Starting => false,
         Process::Ready => true,
         Process::Pending | Process::Ended(_) => return None,
     };
     let attempt = pod.name.attempt;
-    let peers = world.of(attempt).filter(|peer| peer.name != pod.name);
+    let peers = cluster.of(attempt).filter(|peer| peer.name != pod.name);
     let mut ends = peers.clone().filter_map(|peer| match peer.process {
         Process::Ended(code) => Some(code),
         _ => None,
     });
-    let holds = world.volume.holder == attempt || without == Some(Guard::Fence);
+    let holds = cluster.volume.holder == attempt || disabled_guard == Some(Guard::Fence);
     let fenced_off = formed && !holds && pod.name.stage == 0;
-    let done = formed && world.volume.checkpoint >= GOAL && (holds || ends.clone().any(|code| code == 0));
-    let told = formed && ends.clone().any(|code| code == 143);
+    let done =
+        formed && cluster.volume.checkpoint >= FINAL_CHECKPOINT_STEP && (holds || ends.clone().any(|code| code == 0));
+    let drained_by_peer = formed && ends.clone().any(|code| code == 143);
     let lost = ends.any(|code| code != 0) || formed && peers.count() + 1 < pod.stages as usize;
-    let asked = pod.leaving.is_some() && pod.is_reachable();
+    let terminating = pod.deleted_at.is_some() && pod.is_reachable();
     match () {
         () if done => Some(0),
         () if fenced_off => Some(1),
-        () if told => Some(143),
+        () if drained_by_peer => Some(143),
         () if lost => Some(75),
-        () if asked => Some(143),
+        () if terminating => Some(143),
         () => None,
     }
 }
 
-/// Lets it happen.
-pub(crate) fn make(world: &mut World, happens: Move) {
-    match happens {
-        Move::Start(name) => world.change(name, |pod| pod.enter(Process::Starting)),
-        Move::TakeFence(name) => {
-            world.volume.holder = name.attempt;
-            world.change(name, |pod| pod.fenced = true);
+/// Applies a transition.
+pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition) {
+    match transition {
+        PodTransition::Start(name) => cluster.change(name, |pod| pod.enter(Process::Starting)),
+        PodTransition::TakeFence(name) => {
+            cluster.volume.holder = name.attempt;
+            cluster.change(name, |pod| pod.fenced = true);
         }
-        Move::Form(attempt) => {
-            let names: Vec<_> = world.of(attempt).map(|pod| pod.name).collect();
+        PodTransition::Form(attempt) => {
+            let names: Vec<_> = cluster.of(attempt).map(|pod| pod.name).collect();
             for name in names {
-                world.change(name, |pod| pod.enter(Process::Ready));
+                cluster.change(name, |pod| pod.enter(Process::Ready));
             }
         }
-        Move::Commit(attempt) => {
-            if attempt < world.volume.holder {
-                world.break_promise(Broken::NoOlderOneCommits);
+        PodTransition::Commit(attempt) => {
+            if attempt < cluster.volume.holder {
+                cluster.report_violation(BrokenInvariant::OnlyFenceHolderCommits);
             }
-            world.volume.checkpoint += 1;
-            world.operator.news = true;
+            cluster.volume.checkpoint += 1;
+            cluster.operator.has_unobserved_change = true;
         }
-        Move::End(name, code) => world.change(name, |pod| pod.enter(Process::Ended(code))),
-        Move::Remove(name) => {
-            world.pods.retain(|pod| pod.name != name);
+        PodTransition::End(name, code) => cluster.change(name, |pod| pod.enter(Process::Ended(code))),
+        PodTransition::Remove(name) => {
+            cluster.pods.retain(|pod| pod.name != name);
             // Deletions carry the UID.
-            world.operator.plan.retain(|write| *write != Write::Delete(name));
-            world.operator.fresh |= world.operator.plan.is_empty();
-            world.operator.news = true;
+            cluster.operator.plan.retain(|write| *write != Write::Delete(name));
+            cluster.operator.job_is_current |= cluster.operator.plan.is_empty();
+            cluster.operator.has_unobserved_change = true;
         }
     }
 }

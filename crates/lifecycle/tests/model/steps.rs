@@ -1,224 +1,228 @@
-//! What may happen next, and what it does: the model that is checked.
+//! The model: which transitions are enabled, and what they do.
 
 use stagecoach_lifecycle::*;
 use stateright::{Model, Property};
 
-use crate::operator::{self, Guard, TERMINATION_TIMEOUT};
-use crate::pods::{self, Move};
+use crate::cluster_state::{
+    ClusterState, Faults, HORIZON_SECONDS, History, JobObject, NOW, Name, Operator, Process, StaleCache, Volume, Write,
+    canonical,
+};
+use crate::operator::{self, Guard, TERMINATION_TIMEOUT_SECONDS};
+use crate::pods::{self, PodTransition};
 use crate::properties;
-use crate::world::{Faults, HORIZON, History, Job, Lagging, NOW, Name, Operator, Process, Volume, World, Write, plain};
 
-/// A world to be explored.
+/// A cluster to be explored.
 #[derive(Clone, Debug)]
-pub(crate) struct Checked {
+pub(crate) struct ClusterModel {
     pub(crate) stages: u32,
     pub(crate) faults: Faults,
-    pub(crate) without: Option<Guard>,
+    pub(crate) disabled_guard: Option<Guard>,
 }
 
-/// One thing that happens.
+/// One transition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// The operator looks, because there is news.
+pub(crate) enum ModelTransition {
+    /// The operator reconciles, because something changed.
     Observe,
-    /// The operator does its next write.
+    /// The operator makes its next write.
     Write,
-    /// A pod, a group, or a node does something.
-    Move(Move),
-    /// Time passes until the operator is to wake, as long as nobody is about to do something.
+    /// A transition of a pod, a group, or a node.
+    PodTransition(PodTransition),
+    /// Time advances to the operator's wake-up, while no other transition is immediate.
     Wait,
-    /// The same while someone is: pods or the operator are slow.
-    WaitForTheSlow,
-    /// The operator writes the status; a cache keeps the version before.
-    WriteUnseen,
-    /// A cache of the pods stops here.
-    CacheOfPodsStops,
-    /// The operator looks and sees what the cache kept.
-    ObserveLagging,
-    /// The operator dies, and another one starts.
+    /// The same while one is: pods or the operator are slow.
+    WaitDespiteActivity,
+    /// The operator writes the status; a cache keeps the previous version.
+    WriteWithStaleCache,
+    /// A cache of the pods receives no more events.
+    PodCacheStalls,
+    /// The operator reconciles from the stale cache.
+    ObserveStale,
+    /// The operator crashes, and another one starts.
     Crash,
-    /// A process ends with a code.
+    /// A process exits with a code.
     Fail(Name, i32),
-    /// Someone else deletes a pod.
+    /// Another client deletes a pod.
     Evict(Name),
-    /// A pod's node is cut off.
-    Cut(Name),
-    /// A process on a node that is cut off ends, and nobody is told.
-    DieUnseen(Name),
+    /// A pod's node is partitioned from the API server.
+    Partition(Name),
+    /// A process on a partitioned node exits, unobserved.
+    ExitUnobserved(Name),
     /// The user changes the spec.
     Change(Desired),
     /// The status is lost.
     LoseStatus,
 }
 
-impl Checked {
-    /// All that may happen in a state.
-    pub(crate) fn steps(&self, world: &World) -> Vec<Step> {
+impl ClusterModel {
+    /// All enabled transitions of a state.
+    pub(crate) fn enabled(&self, cluster: &ClusterState) -> Vec<ModelTransition> {
         let mut steps = Vec::new();
-        if world.history.broken.is_some() {
+        if cluster.history.broken.is_some() {
             return steps;
         }
-        let resting = world.operator.plan.is_empty();
+        let resting = cluster.operator.plan.is_empty();
         if !resting {
-            steps.push(Step::Write);
-        } else if world.operator.news {
-            steps.push(Step::Observe);
+            steps.push(ModelTransition::Write);
+        } else if cluster.operator.has_unobserved_change {
+            steps.push(ModelTransition::Observe);
         }
-        let moves = pods::moves(world, self.without);
-        let prompt = moves.iter().any(|(_, prompt)| *prompt);
-        steps.extend(moves.into_iter().map(|(happens, _)| Step::Move(happens)));
-        if resting && may_wait(world) {
-            if !prompt && !world.operator.news {
-                steps.push(Step::Wait);
-            } else if world.left.failures > 0 {
-                steps.push(Step::WaitForTheSlow);
+        let enabled_transitions = pods::enabled_transitions(cluster, self.disabled_guard);
+        let is_immediate = enabled_transitions.iter().any(|(_, is_immediate)| *is_immediate);
+        steps.extend(enabled_transitions.into_iter().map(|(happens, _)| ModelTransition::PodTransition(happens)));
+        if resting && time_may_pass(cluster) {
+            if !is_immediate && !cluster.operator.has_unobserved_change {
+                steps.push(ModelTransition::Wait);
+            } else if cluster.remaining_faults.failures > 0 {
+                steps.push(ModelTransition::WaitDespiteActivity);
             }
         }
-        self.faults_of_the_operator(world, &mut steps);
-        self.faults_of_others(world, &mut steps);
+        self.faults_of_the_operator(cluster, &mut steps);
+        self.faults_of_others(cluster, &mut steps);
         steps
     }
 
-    fn faults_of_the_operator(&self, world: &World, steps: &mut Vec<Step>) {
-        let Operator { plan, .. } = &world.operator;
-        if !plan.is_empty() && world.left.crashes > 0 {
-            steps.push(Step::Crash);
+    fn faults_of_the_operator(&self, cluster: &ClusterState, steps: &mut Vec<ModelTransition>) {
+        let Operator { plan, .. } = &cluster.operator;
+        if !plan.is_empty() && cluster.remaining_faults.crashes > 0 {
+            steps.push(ModelTransition::Crash);
         }
-        if world.left.lags > 0 {
-            if self.without == Some(Guard::LiveList) {
-                steps.push(Step::CacheOfPodsStops);
-            } else if matches!(plan.last(), Some(Write::Record(_))) && world.operator.fresh {
-                steps.push(Step::WriteUnseen);
+        if cluster.remaining_faults.stale_reads > 0 {
+            if self.disabled_guard == Some(Guard::LiveList) {
+                steps.push(ModelTransition::PodCacheStalls);
+            } else if matches!(plan.last(), Some(Write::Record(_))) && cluster.operator.job_is_current {
+                steps.push(ModelTransition::WriteWithStaleCache);
             }
         }
-        if plan.is_empty() && world.lagging.is_some() {
-            steps.push(Step::ObserveLagging);
+        if plan.is_empty() && cluster.stale_cache.is_some() {
+            steps.push(ModelTransition::ObserveStale);
         }
     }
 
-    fn faults_of_others(&self, world: &World, steps: &mut Vec<Step>) {
-        let Faults { failures, cuts, changes, losses, .. } = world.left;
-        if world.job.recorded.outcome().is_some() {
+    fn faults_of_others(&self, cluster: &ClusterState, steps: &mut Vec<ModelTransition>) {
+        let Faults { failures, partitions, spec_changes, status_losses, .. } = cluster.remaining_faults;
+        if cluster.job.recorded.outcome().is_some() {
             return;
         }
-        for pod in world.pods.iter().filter(|pod| pod.is_alive()) {
+        for pod in cluster.pods.iter().filter(|pod| pod.is_alive()) {
             let runs = pod.process != Process::Pending;
             if pod.is_reachable() {
                 if failures > 0 && runs {
-                    steps.extend([1, 75, 137].map(|code| Step::Fail(pod.name, code)));
+                    steps.extend([1, 75, 137].map(|code| ModelTransition::Fail(pod.name, code)));
                 }
-                if failures > 0 && pod.leaving.is_none() {
-                    steps.push(Step::Evict(pod.name));
+                if failures > 0 && pod.deleted_at.is_none() {
+                    steps.push(ModelTransition::Evict(pod.name));
                 }
-                if cuts > 0 {
-                    steps.push(Step::Cut(pod.name));
+                if partitions > 0 {
+                    steps.push(ModelTransition::Partition(pod.name));
                 }
             } else if runs {
-                steps.push(Step::DieUnseen(pod.name));
+                steps.push(ModelTransition::ExitUnobserved(pod.name));
             }
         }
-        if changes > 0 {
-            let desired = world.job.desired;
-            steps.push(Step::Change(Desired { suspend: !desired.suspend, ..desired }));
-            steps.push(Step::Change(Desired { stages: 3 - desired.stages, ..desired }));
+        if spec_changes > 0 {
+            let desired = cluster.job.desired;
+            steps.push(ModelTransition::Change(Desired { suspend: !desired.suspend, ..desired }));
+            steps.push(ModelTransition::Change(Desired { stages: 3 - desired.stages, ..desired }));
         }
-        if losses > 0 && world.job.recorded != State::default() {
-            steps.push(Step::LoseStatus);
+        if status_losses > 0 && cluster.job.recorded != JobState::default() {
+            steps.push(ModelTransition::LoseStatus);
         }
     }
 }
 
-/// Whether time may pass until the operator is to wake. A node that can be reached has killed and removed who was
-/// asked to leave before an operator's timeout ends; and nobody waits for years.
-fn may_wait(world: &World) -> bool {
-    let reachable = world.pods.iter().filter(|pod| pod.is_alive() && pod.is_reachable());
-    let leaving = reachable.filter_map(|pod| pod.leaving);
-    let latest = leaving.map(|since| since.plus_seconds(TERMINATION_TIMEOUT)).min();
-    let wake = world.operator.wake.filter(|wake| *wake <= NOW.plus_seconds(HORIZON));
-    wake.is_some_and(|wake| latest.is_none_or(|latest| wake < latest))
+/// Whether time may advance to the operator's wake-up. A reachable node kills and removes terminating pods before the
+/// operator's timeout passes; and deadlines beyond the horizon are never reached.
+fn time_may_pass(cluster: &ClusterState) -> bool {
+    let reachable = cluster.pods.iter().filter(|pod| pod.is_alive() && pod.is_reachable());
+    let deleted_at = reachable.filter_map(|pod| pod.deleted_at);
+    let latest = deleted_at.map(|since| since.plus_seconds(TERMINATION_TIMEOUT_SECONDS)).min();
+    let wake_at = cluster.operator.wake_at.filter(|wake_at| *wake_at <= NOW.plus_seconds(HORIZON_SECONDS));
+    wake_at.is_some_and(|wake_at| latest.is_none_or(|latest| wake_at < latest))
 }
 
-/// Sees to it that a plan made from a job that has changed is not recorded.
-fn job_changed(world: &mut World) {
-    world.operator.fresh = world.operator.plan.is_empty();
-    world.operator.news = true;
+/// Makes the write of a plan from an older version of the job fail.
+fn job_changed(cluster: &mut ClusterState) {
+    cluster.operator.job_is_current = cluster.operator.plan.is_empty();
+    cluster.operator.has_unobserved_change = true;
 }
 
-impl Model for Checked {
-    type State = World;
-    type Action = Step;
+impl Model for ClusterModel {
+    type State = ClusterState;
+    type Action = ModelTransition;
 
-    fn init_states(&self) -> Vec<World> {
-        vec![World {
-            job: Job {
+    fn init_states(&self) -> Vec<ClusterState> {
+        vec![ClusterState {
+            job: JobObject {
                 desired: Desired { stages: self.stages, revision: 1, suspend: false },
-                recorded: State::default(),
+                recorded: JobState::default(),
             },
             pods: vec![],
             volume: Volume { holder: 0, checkpoint: 0 },
-            operator: Operator { news: true, wake: None, plan: vec![], fresh: true },
-            lagging: None,
-            left: self.faults.clone(),
+            operator: Operator { has_unobserved_change: true, wake_at: None, plan: vec![], job_is_current: true },
+            stale_cache: None,
+            remaining_faults: self.faults.clone(),
             history: History::default(),
         }]
     }
 
-    fn actions(&self, world: &World, steps: &mut Vec<Step>) {
-        steps.extend(self.steps(world));
+    fn actions(&self, cluster: &ClusterState, steps: &mut Vec<ModelTransition>) {
+        steps.extend(self.enabled(cluster));
     }
 
-    fn next_state(&self, world: &World, step: Step) -> Option<World> {
-        let mut next = world.clone();
-        let left = &mut next.left;
+    fn next_state(&self, cluster: &ClusterState, step: ModelTransition) -> Option<ClusterState> {
+        let mut next = cluster.clone();
+        let faults = &mut next.remaining_faults;
         match step {
-            Step::Observe => operator::observe(&mut next, false, self.without),
-            Step::ObserveLagging => operator::observe(&mut next, true, self.without),
-            Step::Write => operator::write(&mut next, false, self.without),
-            Step::WriteUnseen => {
-                left.lags -= 1;
-                operator::write(&mut next, true, self.without);
+            ModelTransition::Observe => operator::observe(&mut next, false, self.disabled_guard),
+            ModelTransition::ObserveStale => operator::observe(&mut next, true, self.disabled_guard),
+            ModelTransition::Write => operator::write(&mut next, false, self.disabled_guard),
+            ModelTransition::WriteWithStaleCache => {
+                faults.stale_reads -= 1;
+                operator::write(&mut next, true, self.disabled_guard);
             }
-            Step::CacheOfPodsStops => {
-                left.lags -= 1;
-                next.lagging = Some(Lagging::Pods(next.pods.clone()));
+            ModelTransition::PodCacheStalls => {
+                faults.stale_reads -= 1;
+                next.stale_cache = Some(StaleCache::Pods(next.pods.clone()));
             }
-            Step::Move(happens) => pods::make(&mut next, happens),
-            Step::Wait | Step::WaitForTheSlow => {
-                left.failures -= u8::from(step == Step::WaitForTheSlow);
-                let wake = next.operator.wake.take()?;
-                next.pass(Time(wake.0.saturating_sub(NOW.0)));
-                next.operator.news = true;
+            ModelTransition::PodTransition(happens) => pods::apply(&mut next, happens),
+            ModelTransition::Wait | ModelTransition::WaitDespiteActivity => {
+                faults.failures -= u8::from(step == ModelTransition::WaitDespiteActivity);
+                let wake_at = next.operator.wake_at.take()?;
+                next.advance_time(UnixMillis(wake_at.0.saturating_sub(NOW.0)));
+                next.operator.has_unobserved_change = true;
             }
-            Step::Crash => {
-                left.crashes -= 1;
-                next.operator = Operator { news: true, wake: None, plan: vec![], fresh: true };
+            ModelTransition::Crash => {
+                faults.crashes -= 1;
+                next.operator =
+                    Operator { has_unobserved_change: true, wake_at: None, plan: vec![], job_is_current: true };
             }
-            Step::Fail(name, code) => {
-                left.failures -= 1;
+            ModelTransition::Fail(name, code) => {
+                faults.failures -= 1;
                 next.change(name, |pod| pod.enter(Process::Ended(code)));
             }
-            Step::Evict(name) => {
-                left.failures -= 1;
-                next.change(name, |pod| pod.leaving = Some(NOW));
+            ModelTransition::Evict(name) => {
+                faults.failures -= 1;
+                next.change(name, |pod| pod.deleted_at = Some(NOW));
             }
-            Step::Cut(name) => {
-                left.cuts -= 1;
-                next.change(name, |pod| pod.cut = Some(pod.process));
+            ModelTransition::Partition(name) => {
+                faults.partitions -= 1;
+                next.change(name, |pod| pod.partitioned = Some(pod.process));
             }
-            Step::DieUnseen(name) => next.change(name, |pod| pod.enter(Process::Ended(137))),
-            Step::Change(desired) => {
-                left.changes -= 1;
+            ModelTransition::ExitUnobserved(name) => next.change(name, |pod| pod.enter(Process::Ended(137))),
+            ModelTransition::Change(desired) => {
+                faults.spec_changes -= 1;
                 next.job.desired = desired;
                 job_changed(&mut next);
             }
-            Step::LoseStatus => {
-                left.losses -= 1;
-                next.job.recorded = plain(State::default());
-                next.history = History { forgotten: next.history.highest, ..History::default() };
+            ModelTransition::LoseStatus => {
+                faults.status_losses -= 1;
+                next.job.recorded = canonical(JobState::default());
+                next.history = History { highest_before_loss: next.history.highest, ..History::default() };
                 job_changed(&mut next);
             }
         }
-        next.merge();
+        next.canonicalise();
         Some(next)
     }
 

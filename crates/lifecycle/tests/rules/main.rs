@@ -1,4 +1,4 @@
-//! The rules one by one: an attempt of three stages, seen at one moment, and what is decided.
+//! Unit tests of `decide`: one observation of an attempt of three stages, and the decision.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,62 +7,62 @@ use stagecoach_api::job::{Backoff, Restart};
 use stagecoach_lifecycle::*;
 
 mod causes;
-mod course;
+mod transitions;
 
-const NOW: Time = Time::from_seconds(1000);
+const NOW: UnixMillis = UnixMillis::from_seconds(1000);
 
 fn policy() -> Policy {
     Policy {
         restart: Restart { backoff: Backoff { initial_seconds: 2, max_seconds: 10 }, ..Restart::default() },
-        grace: 120,
-        scheduling_timeout: 3600,
-        active_deadline: None,
-        nodes_may_vanish: true,
+        grace_seconds: 120,
+        scheduling_timeout_seconds: 3600,
+        active_deadline_seconds: None,
+        nodes_can_be_lost: true,
     }
 }
 
 /// Attempt 1 of three stages, all created.
-fn running(members: Vec<Member>) -> Observed {
+fn running(instances: Vec<StageInstance>) -> Observed {
     Observed {
         desired: Desired { stages: 3, revision: 7, suspend: false },
         policy: policy(),
-        state: State {
-            doing: Doing::Running { not_before: Time(0), created: true },
+        state: JobState {
+            attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },
             attempt: Attempt { number: 1, stages: 3, revision: 7 },
-            started: Some(Time(0)),
-            ..State::default()
+            started_at: Some(UnixMillis(0)),
+            ..JobState::default()
         },
-        members,
-        seen: Seen::default(),
+        instances,
+        progress: ObservedProgress::default(),
     }
 }
 
-fn member(stage: u32, state: MemberState, seconds: u64) -> Member {
-    Member { stage, attempt: 1, state, at: Time::from_seconds(seconds) }
+fn instance(stage: u32, state: InstanceState, seconds: u64) -> StageInstance {
+    StageInstance { stage, attempt: 1, state, since: UnixMillis::from_seconds(seconds) }
 }
 
-fn ready(stage: u32) -> Member {
-    member(stage, MemberState::Ready, 900)
+fn ready(stage: u32) -> StageInstance {
+    instance(stage, InstanceState::Ready, 900)
 }
 
-fn exited(stage: u32, code: i32, seconds: u64) -> Member {
-    member(stage, MemberState::Exited(Exit::with_code(code)), seconds)
+fn exited(stage: u32, code: i32, seconds: u64) -> StageInstance {
+    instance(stage, InstanceState::Exited(Exit::with_code(code)), seconds)
 }
 
-fn told(stage: u32, kind: FailureKind, step: Option<u64>) -> Member {
-    let report = Report {
+fn exited_with_report(stage: u32, kind: FailureKind, step: Option<u64>) -> StageInstance {
+    let report = TerminationReport {
         kind,
         step,
         action: Some("1F3".into()),
-        message: "so it says".into(),
-        progress: None,
-        checkpoint: None,
+        message: "its message".into(),
+        finished_steps: None,
+        checkpoint_step: None,
     };
-    let exit = Exit { report: Some(report), ..Exit::with_code(kind.exit_code().code()) };
-    member(stage, MemberState::Exited(exit), 990)
+    let exit = Exit { termination: Some(report), ..Exit::with_code(kind.exit_code().code()) };
+    instance(stage, InstanceState::Exited(exit), 990)
 }
 
-fn outside(stage: u32, external: External) -> Member {
-    let exit = Exit { external: Some(external), ..Exit::with_signal(9) };
-    member(stage, MemberState::Exited(exit), 995)
+fn exited_by_external_cause(stage: u32, cause: ExternalCause) -> StageInstance {
+    let exit = Exit { external_cause: Some(cause), ..Exit::with_signal(9) };
+    instance(stage, InstanceState::Exited(exit), 995)
 }

@@ -1,0 +1,252 @@
+//! Transitions: restarts and their limits, drains, the job's end.
+
+use stagecoach_api::contract::FailureKind;
+use stagecoach_api::job::{ExitAction, ExitCodeRule, Phase};
+use stagecoach_lifecycle::*;
+
+use super::{NOW, exited, exited_by_external_cause, exited_with_report, instance, ready, running};
+
+/// The state after stage 1 exited with a code.
+fn state_after_exit(code: i32, rules: Vec<ExitCodeRule>) -> JobState {
+    let mut observed = running(vec![exited(0, 75, 990), exited(1, code, 995), exited(2, 75, 990)]);
+    observed.policy.restart.exit_codes = rules;
+    decide(&observed, NOW).state
+}
+
+#[test]
+fn exit_codes_decide_what_follows() {
+    for code in [1, 3, 74, 137, 139] {
+        let state = state_after_exit(code, vec![]);
+        assert_eq!((state.outcome(), state.budget.counted, state.attempt.number), (None, 1, 2), "{code}");
+    }
+    assert_eq!(state_after_exit(78, vec![]).outcome(), Some(&JobOutcome::Failed(JobFailureReason::InvalidConfig)));
+    let rule = |codes: &[i32], action| ExitCodeRule { codes: codes.to_vec(), action };
+    let rules = vec![
+        rule(&[3], ExitAction::Fail),
+        rule(&[3, 4], ExitAction::RestartUncounted),
+        rule(&[78, 137], ExitAction::Restart),
+    ];
+    assert_eq!(state_after_exit(3, rules.clone()).outcome(), Some(&JobOutcome::Failed(JobFailureReason::ExitCodeRule)));
+    assert_eq!(
+        (state_after_exit(4, rules.clone()).budget.total, state_after_exit(4, rules.clone()).budget.counted),
+        (1, 0)
+    );
+    assert_eq!(
+        (state_after_exit(78, rules.clone()).outcome(), state_after_exit(78, rules.clone()).budget.counted),
+        (None, 1)
+    );
+    // External causes are restarted uncounted, whatever the rules say about the exit code.
+    let mut observed =
+        running(vec![exited_by_external_cause(0, ExternalCause::Evicted), exited(1, 75, 996), exited(2, 75, 996)]);
+    observed.policy.restart.exit_codes = vec![rule(&[137], ExitAction::Fail)];
+    assert_eq!(decide(&observed, NOW).state.outcome(), None);
+}
+
+#[test]
+fn a_deterministic_failure_repeated_at_the_same_step_is_final() {
+    let failing = |kind, step| running(vec![exited(0, 75, 991), exited_with_report(1, kind, step), exited(2, 75, 991)]);
+    let first = decide(&failing(FailureKind::NonFinite, Some(7)), NOW).state;
+    assert_eq!(first.attempt.number, 2);
+    let again = |kind, step, before: &JobState| {
+        let mut observed = failing(kind, step);
+        observed.instances.iter_mut().for_each(|instance| instance.attempt = before.attempt.number);
+        observed.state = JobState {
+            attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },
+            ..before.clone()
+        };
+        decide(&observed, NOW).state
+    };
+    assert_eq!(
+        again(FailureKind::NonFinite, Some(7), &first).outcome(),
+        Some(&JobOutcome::Failed(JobFailureReason::Deterministic))
+    );
+    assert_eq!(again(FailureKind::NonFinite, Some(8), &first).outcome(), None);
+    // Another failure in between changes nothing.
+    let other = again(FailureKind::OutOfMemory, Some(7), &first);
+    assert_eq!(other.outcome(), None);
+    assert_eq!(
+        again(FailureKind::NonFinite, Some(7), &other).outcome(),
+        Some(&JobOutcome::Failed(JobFailureReason::Deterministic))
+    );
+    // A failure that is not deterministic may be repeated.
+    assert_eq!(again(FailureKind::OutOfMemory, Some(7), &other).outcome(), None);
+}
+
+#[test]
+fn the_back_off_doubles_until_training_progresses() {
+    let mut observed = running(vec![exited(0, 1, 995), exited(1, 75, 996), exited(2, 75, 996)]);
+    let fail = |observed: &mut Observed| {
+        observed.instances.iter_mut().for_each(|instance| instance.attempt = observed.state.attempt.number);
+        observed.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(0), all_created: true };
+        observed.state = decide(observed, NOW).state;
+        let AttemptPhase::Running { not_before, all_created: false } = observed.state.attempt_phase else {
+            return None;
+        };
+        Some((not_before.0 - NOW.0) / 1000)
+    };
+    observed.progress.finished_steps = Some(5);
+    assert_eq!([(); 4].map(|()| fail(&mut observed)), [Some(2), Some(4), Some(8), Some(10)]);
+    observed.progress.finished_steps = Some(6);
+    assert_eq!(fail(&mut observed), Some(2));
+    // Five of ten restarts were consumed; a checkpoint resets the budget, then ten more are allowed and no eleventh.
+    assert_eq!(observed.state.budget, RestartBudget { total: 5, counted: 5, counted_since_checkpoint: 5 });
+    observed.progress.checkpoint_step = Some(6);
+    assert_eq!((0..11).filter_map(|_| fail(&mut observed)).count(), 10);
+    assert_eq!(observed.state.outcome(), Some(&JobOutcome::Failed(JobFailureReason::BudgetExhausted)));
+    assert_eq!(observed.state.budget, RestartBudget { total: 15, counted: 15, counted_since_checkpoint: 10 });
+}
+
+#[test]
+fn a_failed_attempt_is_removed_before_the_next_starts() {
+    let observed = running(vec![ready(0), exited(1, 1, 999), ready(2)]);
+    let decision = decide(&observed, NOW);
+    assert_eq!(decision.actions, [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 10 }]);
+    assert_eq!((decision.state.attempt.number, decision.wake_at), (2, None));
+
+    // Deleted at 1000, stage 0 does not exit: killed after its grace period, no longer waited for after 180 s.
+    let mut observed = Observed { state: decision.state, ..observed };
+    observed.instances = vec![instance(0, InstanceState::Terminating, 1000)];
+    let at = |seconds| decide(&observed, UnixMillis::from_seconds(seconds));
+    assert_eq!((at(1003).actions, at(1003).wake_at), (vec![], Some(UnixMillis::from_seconds(1010))));
+    assert_eq!(at(1010).actions, [AttemptAction::KillInstances { attempt: 1 }]);
+    assert_eq!((at(1179).actions.len(), at(1179).wake_at), (1, Some(UnixMillis::from_seconds(1180))));
+    assert!(at(1180).actions.contains(&AttemptAction::StartAttempt { number: 2, stages: 3 }));
+
+    // All exited at once: only the back-off is waited for.
+    observed.instances.clear();
+    let at = |seconds| decide(&observed, UnixMillis::from_seconds(seconds));
+    assert_eq!(
+        (at(1001).actions, at(1001).wake_at, at(1001).job_phase),
+        (vec![], Some(UnixMillis::from_seconds(1002)), Phase::Restarting)
+    );
+    assert_eq!(at(1002).actions, [AttemptAction::StartAttempt { number: 2, stages: 3 }]);
+}
+
+#[test]
+fn a_drain_waits_for_all_exits_before_the_next_attempt() {
+    for change in [|desired: &mut Desired| desired.stages = 2, |desired: &mut Desired| desired.revision = 8] {
+        let mut observed = running((0..3).map(ready).collect());
+        change(&mut observed.desired);
+        let decision = decide(&observed, NOW);
+        assert_eq!((&decision.state.attempt_phase, decision.state.attempt.number), (&AttemptPhase::Draining, 1));
+        assert_eq!(decision.actions, [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 120 }]);
+
+        observed.state = decision.state;
+        observed.instances = vec![exited(0, 143, 1001), instance(1, InstanceState::Terminating, 1000)];
+        let decision = decide(&observed, UnixMillis::from_seconds(1119));
+        assert_eq!(
+            (decision.state, decision.actions, decision.wake_at),
+            (observed.state.clone(), vec![], Some(UnixMillis::from_seconds(1120)))
+        );
+
+        observed.instances = vec![exited(0, 143, 1001), exited(1, 143, 1002)];
+        let decision = decide(&observed, UnixMillis::from_seconds(1003));
+        assert_eq!((decision.state.attempt.number, decision.state.budget), (2, RestartBudget::default()));
+        let stages = observed.desired.stages;
+        assert!(decision.actions.contains(&AttemptAction::StartAttempt { number: 2, stages }));
+    }
+}
+
+#[test]
+fn a_suspended_job_stops_and_resumes() {
+    let mut observed = running((0..3).map(ready).collect());
+    observed.desired.suspend = true;
+    observed.state = decide(&observed, NOW).state;
+    observed.instances = (0..3).map(|stage| exited(stage, 143, 1001)).collect();
+    let decision = decide(&observed, NOW);
+    assert_eq!((&decision.state.attempt_phase, decision.job_phase), (&AttemptPhase::Idle, Phase::Suspended));
+    assert_eq!(decision.state.started_at, None);
+
+    observed.state = decision.state;
+    observed.instances.clear();
+    assert_eq!(decide(&observed, NOW).actions, []);
+    observed.desired.suspend = false;
+    let decision = decide(&observed, NOW);
+    assert_eq!((decision.state.attempt.number, decision.state.started_at), (2, Some(NOW)));
+    assert_eq!(decision.actions, [AttemptAction::StartAttempt { number: 2, stages: 3 }]);
+}
+
+#[test]
+fn a_job_suspended_from_the_start_never_starts() {
+    let mut observed = running(vec![]);
+    observed.state = JobState::default();
+    observed.desired.suspend = true;
+    let decision = decide(&observed, NOW);
+    assert_eq!((decision.state, decision.actions, decision.job_phase), (JobState::default(), vec![], Phase::Suspended));
+}
+
+#[test]
+fn a_job_that_completes_while_it_is_drained_is_complete() {
+    let mut observed = running((0..3).map(|stage| exited(stage, 0, 995)).collect());
+    observed.desired.suspend = true;
+    for attempt_phase in
+        [AttemptPhase::Draining, AttemptPhase::Running { not_before: UnixMillis(0), all_created: true }]
+    {
+        observed.state.attempt_phase = attempt_phase;
+        let decision = decide(&observed, NOW);
+        assert_eq!((decision.state.outcome(), decision.job_phase), (Some(&JobOutcome::Complete), Phase::Complete));
+        assert_eq!((decision.actions, decision.wake_at), (vec![], None));
+    }
+}
+
+#[test]
+fn the_deadline_ends_the_job_after_a_save() {
+    let mut observed = running((0..3).map(ready).collect());
+    observed.policy.active_deadline_seconds = Some(1000);
+    assert_eq!(decide(&observed, UnixMillis::from_seconds(999)).wake_at, Some(UnixMillis::from_seconds(1000)));
+    let decision = decide(&observed, NOW);
+    assert_eq!(decision.state.outcome(), Some(&JobOutcome::Failed(JobFailureReason::DeadlineExceeded)));
+    assert_eq!(decision.actions, [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 120 }]);
+}
+
+#[test]
+fn a_record_older_than_the_instances_never_reuses_their_number() {
+    let mut observed = running(vec![StageInstance { attempt: 5, ..ready(0) }]);
+    let decision = decide(&observed, NOW);
+    assert_eq!(decision.state.attempt.number, 6);
+    assert_eq!(decision.actions, [AttemptAction::DeleteInstances { attempt: 5, grace_seconds: 10 }]);
+    observed.state = JobState::default();
+    assert_eq!(decide(&observed, NOW).state.attempt.number, 6);
+}
+
+#[test]
+fn an_instance_missing_after_all_were_created_is_not_created_again() {
+    let mut observed = running((0..3).map(ready).collect());
+    observed.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(0), all_created: false };
+    let decision = decide(&observed, NOW);
+    assert_eq!(decision.state.attempt_phase, AttemptPhase::Running { not_before: UnixMillis(0), all_created: true });
+    assert_eq!(decision.actions, []);
+
+    observed.state = decision.state;
+    observed.instances.remove(1);
+    let decision = decide(&observed, NOW);
+    assert_eq!((decision.state.attempt.number, decision.state.last_failure.unwrap().stage), (2, Some(1)));
+    assert_eq!(decision.actions, [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 10 }]);
+}
+
+#[test]
+fn limits_come_from_the_spec() {
+    let text = "apiVersion: stagecoach.dev/v1alpha1\nkind: PipelineJob\nmetadata: {name: a}\nspec: {activeDeadlineSeconds: 9, template: {spec: {terminationGracePeriodSeconds: 45}}}";
+    let spec = stagecoach_api::parse(text, "a.yaml").unwrap().spec;
+    let policy = Policy::for_pods(&spec);
+    assert_eq!(
+        (policy.grace_seconds, policy.active_deadline_seconds, policy.scheduling_timeout_seconds),
+        (45, Some(9), 3600)
+    );
+    assert!(policy.nodes_can_be_lost && !Policy::for_processes(&spec).nodes_can_be_lost);
+}
+
+#[test]
+fn an_instance_of_an_implausible_attempt_is_ignored() {
+    let all = || vec![ready(0), ready(1), ready(2)];
+    let of_attempt = |attempt| StageInstance { attempt, ..ready(0) };
+    for attempt in [u64::MAX, u64::MAX - 1, 1 << 53, 2_000_000] {
+        let mut observed = running(all());
+        observed.instances.push(of_attempt(attempt));
+        assert_eq!(decide(&observed, NOW), decide(&running(all()), NOW), "{attempt}");
+    }
+    // the record was lost: the number in use is never used again
+    let mut observed = running(all());
+    observed.instances.push(of_attempt(50));
+    assert_eq!(decide(&observed, NOW).state.attempt.number, 51);
+}

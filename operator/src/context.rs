@@ -1,4 +1,4 @@
-//! What all reconciles share.
+//! Shared by all reconciles.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,75 +6,75 @@ use std::sync::{Mutex, PoisonError};
 use kube::Client;
 use kube::runtime::events::Recorder;
 
-use crate::apply::Gangs;
-use crate::observe::{Polls, Trouble, Watched};
-use crate::settings::Settings;
+use crate::apply::PodGroupDiscovery;
+use crate::config::OperatorConfig;
+use crate::observe::{BlockingReason, PodCache, StatusPoller};
 use crate::telemetry::Telemetry;
-use crate::written::Written;
+use crate::write_cache::WriteCache;
 
-/// What all reconciles share.
+/// Shared by all reconciles.
 pub(crate) struct Context {
-    /// The API.
+    /// The API client.
     pub client: Client,
-    /// How the operator is run.
-    pub settings: Settings,
-    /// What the watch knows of pods.
-    pub watched: Watched,
-    /// What was written last.
-    pub written: Written,
-    /// Which schedulers there are.
-    pub gangs: Gangs,
-    /// What stages 0 said.
-    pub polls: Polls,
-    /// What is counted.
+    /// The operator's flags.
+    pub config: OperatorConfig,
+    /// Pods, fed by the watch.
+    pub pod_cache: PodCache,
+    /// Jobs as this operator wrote them last.
+    pub write_cache: WriteCache,
+    /// Which PodGroup APIs the cluster serves.
+    pub pod_group_discovery: PodGroupDiscovery,
+    /// The last `/status` of each job's stage 0.
+    pub status_poller: StatusPoller,
+    /// Metrics.
     pub telemetry: Telemetry,
-    /// Tells events.
+    /// Publishes Kubernetes events.
     pub recorder: Recorder,
     /// By job UID.
-    memos: Mutex<HashMap<String, Memo>>,
+    caches: Mutex<HashMap<String, ReconcileCache>>,
 }
 
-/// What is known of a job beside what is recorded; whoever starts anew does without.
+/// In-memory state of a job. It is an optimisation only: after a restart of the operator it is empty.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Memo {
-    /// What was refused last.
-    pub refused: Option<Trouble>,
-    /// How often in a row the API failed.
-    pub failures: u32,
-    /// The attempt of which all pods were seen: one that is missing then has vanished, though the status may not say yet
-    /// that they were all there.
-    pub created: Option<u64>,
+pub(crate) struct ReconcileCache {
+    /// Why the API server rejected the last action, if it did.
+    pub rejection: Option<BlockingReason>,
+    /// Consecutive failed reconciles.
+    pub api_failures: u32,
+    /// The attempt all of whose pods were observed. A pod missing afterwards was deleted, even if the status does not have
+    /// `podsCreated` yet.
+    pub all_created_attempt: Option<u64>,
 }
 
 impl Context {
-    /// With nothing known yet.
-    pub(crate) fn new(client: Client, settings: Settings, recorder: Recorder) -> Context {
-        let polls = Polls::new(settings.poll());
+    /// With empty caches.
+    pub(crate) fn new(client: Client, config: OperatorConfig, recorder: Recorder) -> Context {
+        let status_poller = StatusPoller::new(config.poll_interval());
         Context {
             client,
-            settings,
-            watched: Watched::default(),
-            written: Written::default(),
-            gangs: Gangs::default(),
-            polls,
+            config,
+            pod_cache: PodCache::default(),
+            write_cache: WriteCache::default(),
+            pod_group_discovery: PodGroupDiscovery::default(),
+            status_poller,
             telemetry: Telemetry::default(),
             recorder,
-            memos: Mutex::default(),
+            caches: Mutex::default(),
         }
     }
 
-    /// What is known of the job with this UID, to be read and changed.
-    pub(crate) fn memo<T>(&self, uid: &str, with: impl FnOnce(&mut Memo) -> T) -> T {
-        let mut all = self.memos.lock().unwrap_or_else(PoisonError::into_inner);
-        with(all.entry(uid.to_owned()).or_default())
+    /// Reads or updates the in-memory state of the job with this UID.
+    pub(crate) fn with_cache<T>(&self, uid: &str, update: impl FnOnce(&mut ReconcileCache) -> T) -> T {
+        let mut all = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
+        update(all.entry(uid.to_owned()).or_default())
     }
 
-    /// Forgets the jobs that are not in `living`.
-    pub(crate) fn retain(&self, living: &dyn Fn(&str) -> bool) {
-        self.watched.retain(living);
-        self.written.retain(living);
-        self.polls.retain(living);
-        self.telemetry.retain(living);
-        self.memos.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| living(uid));
+    /// Removes the entries of jobs that no longer exist.
+    pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
+        self.pod_cache.retain(is_live);
+        self.write_cache.retain(is_live);
+        self.status_poller.retain(is_live);
+        self.telemetry.retain(is_live);
+        self.caches.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| is_live(uid));
     }
 }

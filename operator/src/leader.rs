@@ -1,29 +1,29 @@
-//! One replica works at a time: the one that holds the Lease.
+//! Leader election: only the Lease holder reconciles.
 
 use kube::Client;
 use kube_lease_manager::{LeaseManager, LeaseManagerBuilder, LeaseManagerError};
 use tokio::sync::watch::Receiver;
 use tokio::task::JoinHandle;
 
-use crate::settings::Settings;
+use crate::config::OperatorConfig;
 
-/// Seconds for which the Lease is held, and before whose end it is renewed.
-const DURATION: u64 = 15;
-const GRACE: u64 = 5;
+/// Duration of the Lease, and how long before its end it is renewed, in seconds.
+const LEASE_DURATION_SECONDS: u64 = 15;
+const LEASE_RENEWAL_GRACE_SECONDS: u64 = 5;
 
-/// Runs for the Lease: what tells whether it is held, and the task that keeps it.
+/// Starts leader election. Returns whether the Lease is held, as a channel, and the task that renews it.
 ///
 /// # Errors
-/// If the Lease can neither be read nor made.
+/// If the Lease can neither be read nor created.
 pub(crate) async fn run(
     client: Client,
-    settings: &Settings,
+    config: &OperatorConfig,
 ) -> Result<(Receiver<bool>, JoinHandle<Result<LeaseManager, LeaseManagerError>>), LeaseManagerError> {
-    let manager = LeaseManagerBuilder::new(client, &settings.lease)
-        .with_namespace(&settings.namespace)
-        .with_identity(&settings.identity)
-        .with_duration(DURATION)
-        .with_grace(GRACE)
+    let manager = LeaseManagerBuilder::new(client, &config.lease)
+        .with_namespace(&config.namespace)
+        .with_identity(&config.identity)
+        .with_duration(LEASE_DURATION_SECONDS)
+        .with_grace(LEASE_RENEWAL_GRACE_SECONDS)
         .build()
         .await?;
     Ok(manager.watch().await)

@@ -1,23 +1,27 @@
-//! The operator's rooms, in the order in which data passes through them: `observe` (what is), `lifecycle::decide` (what
-//! should be), `report` (the status, by compare-and-swap, then events), `apply` (the writes), with `build` making the
-//! objects. `reconcile` is the one way through them, and `tell` carries out what `report` says; `controller` says when,
-//! `leader` says who.
+//! The operator's modules in the order of the data flow: `observe` (current pods), `lifecycle::decide` (desired next state),
+//! `report` (next status and events), `apply` (API writes) with `build` constructing the objects. `reconcile` calls them in
+//! this order, `status_writer` writes what `report` returns, `controller` triggers reconciles, `leader` holds the Lease.
 #![forbid(unsafe_code)]
 
 mod apply;
 pub mod build;
+mod clients;
+mod config;
 mod context;
 mod controller;
+mod errors;
 mod job;
+mod json_api;
 mod leader;
 mod observe;
 mod reconcile;
 mod report;
+mod requeue;
 pub mod run;
 mod serve;
-mod settings;
+mod status_writer;
 mod telemetry;
-mod tell;
-mod written;
+mod ttl;
+mod write_cache;
 
-pub use settings::{LogFormat, Settings};
+pub use config::{LogFormat, OperatorConfig};

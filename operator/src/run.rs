@@ -1,4 +1,4 @@
-//! The operator's life: serve, wait for the Lease, work, leave.
+//! The operator's process: serve HTTP, acquire the Lease, run the controller, shut down.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -13,76 +13,77 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, fmt, reload};
 
+use crate::config::{LogFormat, OperatorConfig};
 use crate::context::Context;
-use crate::settings::{LogFormat, Settings};
 use crate::{controller, leader, serve};
 
 /// Who reports events.
 const REPORTER: &str = "stagecoach-operator";
 
-/// Runs until SIGTERM or Ctrl-C: then what is under way is finished and the Lease given back.
+/// Runs until SIGTERM or Ctrl-C: then reconciles in progress are finished and the Lease is released.
 ///
 /// # Errors
-/// What keeps the operator from working; another start may help.
-pub async fn run(settings: Settings) -> anyhow::Result<()> {
-    let level = log(&settings)?;
-    let client =
-        Client::try_default().await.context("no way to the API server: neither a kubeconfig nor a pod's account")?;
-    let reporter = Reporter { controller: REPORTER.into(), instance: Some(settings.identity.clone()) };
+/// Whatever keeps the operator from running; Kubernetes restarts it.
+pub async fn run(config: OperatorConfig) -> anyhow::Result<()> {
+    let log_filter = init_logging(&config)?;
+    let client = Client::try_default()
+        .await
+        .context("no connection to the API server: found neither a kubeconfig nor a pod's service account")?;
+    let reporter = Reporter { controller: REPORTER.into(), instance: Some(config.identity.clone()) };
     let recorder = Recorder::new(client.clone(), reporter);
-    let context = Arc::new(Context::new(client.clone(), settings.clone(), recorder));
+    let context = Arc::new(Context::new(client.clone(), config.clone(), recorder));
     let listener =
-        TcpListener::bind(settings.listen).await.with_context(|| format!("can't listen at {}", settings.listen))?;
+        TcpListener::bind(config.listen).await.with_context(|| format!("can't listen at {}", config.listen))?;
     tracing::info!(address = %listener.local_addr()?, "serving");
-    let server = tokio::spawn(serve::serve(listener, context.telemetry.clone(), level));
+    let server = tokio::spawn(serve::serve(listener, context.telemetry.clone(), log_filter));
 
     let (stop, stopped) = watch::channel(false);
     tokio::spawn(async move {
-        leave().await;
-        tracing::info!("leaving");
+        wait_for_termination().await;
+        tracing::info!("shutting down");
         stop.send_replace(true);
     });
-    let work = lead_and_work(client, &context, &settings, stopped);
+    let work = run_as_leader(client, &context, &config, stopped);
     tokio::select! {
         ended = work => ended,
         ended = server => Err(anyhow::anyhow!("the server stopped: {ended:?}")),
     }
 }
 
-async fn lead_and_work(
+async fn run_as_leader(
     client: Client,
     context: &Arc<Context>,
-    settings: &Settings,
+    config: &OperatorConfig,
     mut stopped: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
-    if !settings.leader_election {
-        context.telemetry.lead(true);
+    if !config.leader_election {
+        context.telemetry.set_leader(true);
         controller::run(Arc::clone(context), stopped).await;
         return Ok(());
     }
-    let (mut leads, keeper) = leader::run(client, settings).await.context("the Lease can't be had")?;
-    tracing::info!(lease = settings.lease, "waiting for the Lease");
+    let (mut leads, lease_task) = leader::run(client, config).await.context("can't acquire the Lease")?;
+    tracing::info!(lease = config.lease, "waiting for the Lease");
     tokio::select! {
-        held = leads.wait_for(|leads| *leads) => drop(held.context("the Lease can't be kept")?),
+        held = leads.wait_for(|leads| *leads) => drop(held.context("can't renew the Lease")?),
         _ = stopped.wait_for(|stop| *stop) => return Ok(()),
     }
-    tracing::info!(identity = settings.identity, "leading");
-    context.telemetry.lead(true);
+    tracing::info!(identity = config.identity, "leading");
+    context.telemetry.set_leader(true);
     tokio::select! {
         () = controller::run(Arc::clone(context), stopped) => {}
-        // at once and without ceremony: another one may be at work already
+        // abort without graceful shutdown: another replica may already hold the Lease
         _ = leads.wait_for(|leads| !*leads) => anyhow::bail!("the Lease is lost"),
     }
-    drop(leads); // gives it back
-    match keeper.await {
+    drop(leads); // releases the Lease
+    match lease_task.await {
         Ok(Ok(_)) => Ok(()),
-        Ok(Err(e)) => Err(e).context("the Lease was not given back"),
-        Err(e) => Err(e).context("the Lease was not given back"),
+        Ok(Err(e)) => Err(e).context("the Lease was not released"),
+        Err(e) => Err(e).context("the Lease was not released"),
     }
 }
 
 /// Waits for SIGTERM or Ctrl-C.
-async fn leave() {
+async fn wait_for_termination() {
     let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
         return std::future::pending().await;
     };
@@ -92,17 +93,17 @@ async fn leave() {
     }
 }
 
-/// Starts logging; what is logged can be changed later.
-fn log(settings: &Settings) -> anyhow::Result<serve::Level> {
-    let filter: EnvFilter = settings.log_level.parse().context("--log-level")?;
-    let (filter, level) = reload::Layer::new(filter);
+/// Starts logging. Returns the handle that changes the filter at run time.
+fn init_logging(config: &OperatorConfig) -> anyhow::Result<serve::LogFilterHandle> {
+    let filter: EnvFilter = config.log_level.parse().context("--log-level")?;
+    let (filter, log_filter) = reload::Layer::new(filter);
     let registry = tracing_subscriber::registry().with(filter);
-    match settings.log_format {
+    match config.log_format {
         LogFormat::Text => {
             let colours = std::io::stderr().is_terminal();
             registry.with(fmt::layer().with_ansi(colours).with_writer(std::io::stderr)).init();
         }
         LogFormat::Json => registry.with(fmt::layer().json().with_writer(std::io::stderr)).init(),
     }
-    Ok(level)
+    Ok(log_filter)
 }

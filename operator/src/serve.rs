@@ -9,14 +9,18 @@ use tracing_subscriber::{EnvFilter, Registry, reload};
 
 use crate::telemetry::Telemetry;
 
-/// Changes what is logged.
-pub(crate) type Level = reload::Handle<EnvFilter, Registry>;
+/// Changes the log filter at run time.
+pub(crate) type LogFilterHandle = reload::Handle<EnvFilter, Registry>;
 
-/// Serves until the process ends. Ready from the first moment: a replica that waits for the Lease is as ready as can be.
+/// Serves until the process ends. `/readyz` always succeeds: a standby replica is ready too.
 ///
 /// # Errors
 /// The socket's.
-pub(crate) async fn serve(listener: TcpListener, telemetry: Telemetry, level: Level) -> std::io::Result<()> {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    telemetry: Telemetry,
+    log_filter: LogFilterHandle,
+) -> std::io::Result<()> {
     let metrics = async move || {
         ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], telemetry.encode())
     };
@@ -25,7 +29,7 @@ pub(crate) async fn serve(listener: TcpListener, telemetry: Telemetry, level: Le
             Ok(filter) => filter,
             Err(e) => return (StatusCode::BAD_REQUEST, format!("no log level: {e}\n")),
         };
-        match level.reload(filter) {
+        match log_filter.reload(filter) {
             Ok(()) => (StatusCode::OK, format!("{}\n", wanted.trim())),
             Err(e) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{e}\n")),
         }

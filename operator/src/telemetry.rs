@@ -1,4 +1,4 @@
-//! What is counted, with labels from short lists alone.
+//! Prometheus metrics. Labels have few possible values.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,16 +15,16 @@ use prometheus_client::registry::Registry;
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::Phase;
 
-use crate::job::{self, JobObject};
-use crate::report::{self, Facts};
+use crate::job::{self, RawPipelineJob};
+use crate::report::{self, StatusInputs};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reason {
+struct ReasonLabel {
     reason: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct InPhase {
+struct PhaseLabel {
     phase: String,
 }
 
@@ -32,14 +32,14 @@ struct InPhase {
 #[derive(Clone, Debug)]
 pub(crate) struct Telemetry {
     registry: Arc<Registry>,
-    jobs: Family<InPhase, Gauge>,
-    restarts: Family<Reason, Counter>,
+    jobs: Family<PhaseLabel, Gauge>,
+    restarts: Family<ReasonLabel, Counter>,
     recovery: Histogram,
     steps_lost: Counter,
     reconciles: Histogram,
-    errors: Family<Reason, Counter>,
+    reconcile_errors: Family<ReasonLabel, Counter>,
     leader: Gauge,
-    stores: Arc<Mutex<Vec<Store<JobObject>>>>,
+    stores: Arc<Mutex<Vec<Store<RawPipelineJob>>>>,
     /// By job UID: the attempt whose recovery was counted last.
     recovered: Arc<Mutex<HashMap<String, u64>>>,
 }
@@ -60,11 +60,11 @@ impl Default for Telemetry {
             steps_lost.clone(),
         );
         let reconciles = Histogram::new(exponential_buckets(0.001, 2.0, 16));
-        registry.register("reconcile_seconds", "What a look at a job takes", reconciles.clone());
-        let errors = Family::default();
-        registry.register("reconcile_errors", "Looks that failed and were repeated", errors.clone());
+        registry.register("reconcile_seconds", "Seconds that one reconcile took", reconciles.clone());
+        let reconcile_errors = Family::default();
+        registry.register("reconcile_errors", "Reconciles that failed and were retried", reconcile_errors.clone());
         let leader = Gauge::default();
-        registry.register("leader", "Whether this replica works: 1 or 0", leader.clone());
+        registry.register("leader", "Whether this replica is the leader: 1 or 0", leader.clone());
         Telemetry {
             registry: Arc::new(registry),
             jobs,
@@ -72,7 +72,7 @@ impl Default for Telemetry {
             recovery,
             steps_lost,
             reconciles,
-            errors,
+            reconcile_errors,
             leader,
             stores: Arc::default(),
             recovered: Arc::default(),
@@ -81,59 +81,59 @@ impl Default for Telemetry {
 }
 
 impl Telemetry {
-    /// Counts the jobs of a watch.
-    pub(crate) fn count_in(&self, store: Store<JobObject>) {
+    /// Adds the jobs of a watch.
+    pub(crate) fn add_store(&self, store: Store<RawPipelineJob>) {
         self.stores.lock().unwrap_or_else(PoisonError::into_inner).push(store);
     }
 
-    /// The UIDs of the jobs of all watches.
-    pub(crate) fn living(&self) -> HashSet<String> {
+    /// UIDs of the existing jobs.
+    pub(crate) fn live_job_uids(&self) -> HashSet<String> {
         let stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
         stores.iter().flat_map(Store::state).filter_map(|job| job.uid()).collect()
     }
 
-    /// Forgets the jobs that are not among the living.
-    pub(crate) fn retain(&self, living: &dyn Fn(&str) -> bool) {
-        self.recovered.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| living(uid));
+    /// Removes the entries of jobs that no longer exist.
+    pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
+        self.recovered.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| is_live(uid));
     }
 
-    /// A look at a job is over; `error` says in one word why it failed.
+    /// Counts a reconcile; `error` is the reason why it failed.
     pub(crate) fn reconciled(&self, took: Duration, error: Option<&str>) {
         self.reconciles.observe(took.as_secs_f64());
         if let Some(error) = error {
-            self.errors.get_or_create(&Reason { reason: error.into() }).inc();
+            self.reconcile_errors.get_or_create(&ReasonLabel { reason: error.into() }).inc();
         }
     }
 
-    /// A status has landed.
-    pub(crate) fn recorded(&self, facts: &Facts, new: &PipelineJobStatus) {
-        let (old, state) = (&facts.job.state, &facts.decision.state);
-        if let Some(failure) = report::new_failure(facts.job, facts.decision)
+    /// Counts what a status that was written reports.
+    pub(crate) fn status_written(&self, inputs: &StatusInputs, new: &PipelineJobStatus) {
+        let (old, state) = (&inputs.job.state, &inputs.decision.state);
+        if let Some(failure) = report::new_failure(inputs.job, inputs.decision)
             && state.attempt.number > old.attempt.number
         {
-            self.restarts.get_or_create(&Reason { reason: failure.label() }).inc();
+            self.restarts.get_or_create(&ReasonLabel { reason: failure.label() }).inc();
             let saved = state.checkpoint_step.unwrap_or_default();
             self.steps_lost.inc_by(state.best_step.unwrap_or_default().saturating_sub(saved));
         }
-        let recovered = new.phase == Some(Phase::Running) && facts.job.status.phase != Some(Phase::Running);
+        let recovered = new.phase == Some(Phase::Running) && inputs.job.status.phase != Some(Phase::Running);
         if let Some(failure) = state
             .last_failure
             .as_ref()
             .filter(|failure| recovered && failure.attempt.saturating_add(1) == state.attempt.number)
         {
-            // a stage that stops being ready for a moment has recovered from nothing
+            // each attempt's recovery is counted once: losing readiness for a moment is no second recovery
             let mut counted = self.recovered.lock().unwrap_or_else(PoisonError::into_inner);
-            let before = counted.insert(facts.job.owner.uid.clone(), state.attempt.number);
+            let before = counted.insert(inputs.job.owner.uid.clone(), state.attempt.number);
             if before == Some(state.attempt.number) {
                 return;
             }
-            self.recovery.observe(facts.now.0.saturating_sub(failure.failed_at.0) as f64 / 1000.0);
+            self.recovery.observe(inputs.now.0.saturating_sub(failure.failed_at.0) as f64 / 1000.0);
         }
     }
 
-    /// Whether this replica works.
-    pub(crate) fn lead(&self, leads: bool) {
-        self.leader.set(leads.into());
+    /// Sets whether this replica is the leader.
+    pub(crate) fn set_leader(&self, is_leader: bool) {
+        self.leader.set(is_leader.into());
     }
 
     /// OpenMetrics text.
@@ -142,7 +142,7 @@ impl Telemetry {
         for store in self.stores.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             for object in store.state() {
                 let phase = job::phase(&object).map_or_else(|| "Unknown".to_owned(), |phase| phase.to_string());
-                self.jobs.get_or_create(&InPhase { phase }).inc();
+                self.jobs.get_or_create(&PhaseLabel { phase }).inc();
             }
         }
         let mut text = String::new();
@@ -161,7 +161,7 @@ mod tests {
     fn metrics_keep_their_names_and_labels() {
         let telemetry = Telemetry::default();
         telemetry.reconciled(Duration::from_millis(5), Some("Late"));
-        telemetry.restarts.get_or_create(&Reason { reason: "Killed".into() }).inc();
+        telemetry.restarts.get_or_create(&ReasonLabel { reason: "Killed".into() }).inc();
         let text = telemetry.encode();
         for line in [
             "stagecoach_restarts_total{reason=\"Killed\"} 1",
@@ -173,7 +173,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
         }
-        telemetry.jobs.get_or_create(&InPhase { phase: "Running".into() }).inc();
+        telemetry.jobs.get_or_create(&PhaseLabel { phase: "Running".into() }).inc();
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &telemetry.registry).unwrap();
         assert!(text.contains("stagecoach_jobs{phase=\"Running\"} 1"), "{text}");

@@ -1,4 +1,4 @@
-//! The operator dies after its first, second, third ... write to the API, and comes back: the end is always the same.
+//! The operator crashes after its first, second, third ... write to the API and is restarted: the result is always the same.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -9,58 +9,58 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use stagecoach_cluster::{Fate, Process, Proxy, Settings, until};
-use support::{Scene, path};
+use support::{TestCluster, path};
 
-/// Runs at the same time: each has its own namespace and its own operator, which mostly wait.
-const AT_ONCE: usize = 4;
+/// Runs in parallel: each has its own namespace and its own operator, which mostly wait.
+const PARALLEL_RUNS: usize = 4;
 
-/// What happens to a job: what was done before, what is done then, and when it is over.
-struct Course {
+/// What happens to a job: a setup, an action during which the operator crashes, and the end to wait for.
+struct Scenario {
     name: &'static str,
     spec: Value,
-    before: fn(&Run),
-    then: fn(&Run),
-    over: fn(&Run),
+    setup: fn(&ScenarioRun),
+    action: fn(&ScenarioRun),
+    wait_for_end: fn(&ScenarioRun),
 }
 
-/// One job's course in a namespace of its own.
-struct Run<'s> {
-    scene: &'s Scene,
+/// A scenario's run in a namespace of its own.
+struct ScenarioRun<'s> {
+    cluster: &'s TestCluster,
     proxy: &'s Proxy,
     namespace: String,
     operator: Mutex<Option<Process>>,
 }
 
-impl Run<'_> {
+impl ScenarioRun<'_> {
     fn job(&self) -> String {
         format!("{}/job", self.namespace)
     }
 
     fn exit(&self, stage: u32, attempt: u64, code: i32) {
-        self.scene.kubelet.pod(&format!("{}/job-{stage}-{attempt}", self.namespace)).exit(code, "");
+        self.cluster.kubelet.pod(&format!("{}/job-{stage}-{attempt}", self.namespace)).exit(code, "");
     }
 
     fn running(&self, attempt: u64) {
-        self.scene.wait_running(&self.job(), attempt);
+        self.cluster.wait_running(&self.job(), attempt);
     }
 
     fn start_operator(&self) {
         let env = [("STAGECOACH_NAMESPACES", self.namespace.as_str())];
-        *self.operator.lock().unwrap() = Some(self.scene.operator(self.proxy.kubeconfig(), &env));
+        *self.operator.lock().unwrap() = Some(self.cluster.operator(self.proxy.kubeconfig(), &env));
     }
 
     fn list(&self, api: &str, kind: &str) -> Vec<Value> {
-        let mut all = self.scene.plane.client().list(&format!("{api}/namespaces/{}/{kind}", self.namespace));
+        let mut all = self.cluster.plane.client().list(&format!("{api}/namespaces/{}/{kind}", self.namespace));
         all.retain(|object| object["metadata"]["name"].as_str().is_some_and(|name| name.starts_with("job")));
         all
     }
 
-    /// What is left in the end, without what differs from run to run.
+    /// The objects in the end, without what differs from run to run.
     fn end(&self) -> Value {
         let names = |api: &str, kind: &str| -> Vec<Value> {
             self.list(api, kind).iter().map(|object| object["metadata"]["name"].clone()).collect()
         };
-        let status = self.scene.job(&self.job()).map(|job| job["status"].clone()).unwrap_or_default();
+        let status = self.cluster.job(&self.job()).map(|job| job["status"].clone()).unwrap_or_default();
         let attempt = &status["attempt"];
         json!({
             "phase": status["phase"],
@@ -75,7 +75,7 @@ impl Run<'_> {
         })
     }
 
-    /// Waits until nothing changes any more, and gives the end.
+    /// Waits until nothing changes any more. Returns the end.
     fn settled(&self) -> Value {
         let mut last = self.end();
         let mut since = std::time::Instant::now();
@@ -89,16 +89,21 @@ impl Run<'_> {
     }
 }
 
-/// Runs a course in `namespace`; the operator dies after so many writes, unless it reaches the end with fewer: two status
-/// writes may become one. The end, and how many writes there were.
-fn run(scene: &Scene, course: &Course, namespace: String, crash: Option<(usize, &Value)>) -> (Value, usize) {
-    scene.plane.create_namespace(&namespace);
-    support::volume(&scene.plane, &namespace);
-    let proxy = Proxy::start(scene.kubeconfig(), scene.plane.folder());
-    let run = Run { scene, proxy: &proxy, namespace, operator: Mutex::default() };
+/// Runs a scenario in `namespace`; the operator crashes after so many writes, unless it reaches the end with fewer: two
+/// status writes may become one. Returns the end, and the number of writes.
+fn run(
+    cluster: &TestCluster,
+    scenario: &Scenario,
+    namespace: String,
+    crash: Option<(usize, &Value)>,
+) -> (Value, usize) {
+    cluster.plane.create_namespace(&namespace);
+    support::volume(&cluster.plane, &namespace);
+    let proxy = Proxy::start(cluster.kubeconfig(), cluster.plane.folder());
+    let run = ScenarioRun { cluster, proxy: &proxy, namespace, operator: Mutex::default() };
     run.start_operator();
-    scene.create(&run.job(), course.spec.clone());
-    (course.before)(&run);
+    cluster.create(&run.job(), scenario.spec.clone());
+    (scenario.setup)(&run);
     let before = proxy.writes().len();
     if let Some((crash, _)) = crash {
         let mut count = 0;
@@ -112,68 +117,74 @@ fn run(scene: &Scene, course: &Course, namespace: String, crash: Option<(usize, 
             }
         });
     }
-    (course.then)(&run);
+    (scenario.action)(&run);
     if let Some((crash, end)) = crash {
-        let write = format!("write {crash} of {}", course.name);
+        let write = format!("write {crash} of {}", scenario.name);
         until(&write, 60, || (proxy.writes().len() >= before + crash || run.end() == *end).then_some(()));
         drop(run.operator.lock().unwrap().take());
         proxy.rule(|_| Fate::Pass);
         run.start_operator();
     }
-    (course.over)(&run);
+    (scenario.wait_for_end)(&run);
     let end = run.settled();
     let mut started: Vec<String> =
-        scene.kubelet.pods().into_iter().filter(|pod| pod.namespace == run.namespace).map(|pod| pod.name).collect();
+        cluster.kubelet.pods().into_iter().filter(|pod| pod.namespace == run.namespace).map(|pod| pod.name).collect();
     let all = started.len();
     started.sort();
     started.dedup();
-    assert_eq!(started.len(), all, "{}: a stage of an attempt was started twice: {started:?}", course.name);
+    assert_eq!(started.len(), all, "{}: a stage of an attempt was started twice: {started:?}", scenario.name);
     (end, proxy.writes().len() - before)
 }
 
-fn courses() -> Vec<Course> {
-    let first = |run: &Run| run.running(1);
-    let second = |run: &Run| run.running(2);
+fn scenarios() -> Vec<Scenario> {
+    let first = |run: &ScenarioRun| run.running(1);
+    let second = |run: &ScenarioRun| run.running(2);
     vec![
-        Course {
+        Scenario {
             name: "create",
             spec: json!({"suspend": true}),
-            before: |run| drop(run.scene.wait_phase(&run.job(), "Suspended")),
-            then: |run| run.scene.edit(&run.job(), json!({"suspend": false})),
-            over: first,
+            setup: |run| drop(run.cluster.wait_phase(&run.job(), "Suspended")),
+            action: |run| run.cluster.edit(&run.job(), json!({"suspend": false})),
+            wait_for_end: first,
         },
-        Course { name: "restart", spec: json!({}), before: first, then: |run| run.exit(1, 1, 1), over: second },
-        Course {
+        Scenario {
+            name: "restart",
+            spec: json!({}),
+            setup: first,
+            action: |run| run.exit(1, 1, 1),
+            wait_for_end: second,
+        },
+        Scenario {
             name: "scale",
             spec: json!({}),
-            before: first,
-            then: |run| run.scene.edit(&run.job(), json!({"stages": 3})),
-            over: second,
+            setup: first,
+            action: |run| run.cluster.edit(&run.job(), json!({"stages": 3})),
+            wait_for_end: second,
         },
-        Course {
+        Scenario {
             name: "suspend",
             spec: json!({}),
-            before: first,
-            then: |run| run.scene.edit(&run.job(), json!({"suspend": true})),
-            over: |run| {
-                run.scene.wait_phase(&run.job(), "Suspended");
+            setup: first,
+            action: |run| run.cluster.edit(&run.job(), json!({"suspend": true})),
+            wait_for_end: |run| {
+                run.cluster.wait_phase(&run.job(), "Suspended");
                 until("the pods to go", 60, || run.list("/api/v1", "pods").is_empty().then_some(()));
             },
         },
-        Course {
+        Scenario {
             name: "complete",
             spec: json!({}),
-            before: first,
-            then: |run| (0..2).for_each(|stage| run.exit(stage, 1, 0)),
-            over: |run| drop(run.scene.wait_phase(&run.job(), "Complete")),
+            setup: first,
+            action: |run| (0..2).for_each(|stage| run.exit(stage, 1, 0)),
+            wait_for_end: |run| drop(run.cluster.wait_phase(&run.job(), "Complete")),
         },
-        Course {
+        Scenario {
             name: "expire",
             spec: json!({"ttlSecondsAfterFinished": 1}),
-            before: first,
-            then: |run| (0..2).for_each(|stage| run.exit(stage, 1, 0)),
-            over: |run| {
-                until("the job to go", 60, || run.scene.plane.get(&path(&run.job())).is_none().then_some(()));
+            setup: first,
+            action: |run| (0..2).for_each(|stage| run.exit(stage, 1, 0)),
+            wait_for_end: |run| {
+                until("the job to go", 60, || run.cluster.plane.get(&path(&run.job())).is_none().then_some(()));
                 until("its pods to go", 60, || run.list("/api/v1", "pods").is_empty().then_some(()));
             },
         },
@@ -182,12 +193,12 @@ fn courses() -> Vec<Course> {
 
 #[test]
 fn a_crash_between_any_two_writes_changes_nothing() {
-    let scene = Scene::without_operator(Settings::default());
-    let courses = courses();
+    let cluster = TestCluster::without_operator(Settings::default());
+    let scenarios = scenarios();
     let undisturbed: Vec<(Value, usize)> =
-        courses.iter().map(|course| run(&scene, course, format!("{}-0", course.name), None)).collect();
-    for (course, (_, writes)) in courses.iter().zip(&undisturbed) {
-        println!("{}: {writes} writes", course.name);
+        scenarios.iter().map(|scenario| run(&cluster, scenario, format!("{}-0", scenario.name), None)).collect();
+    for (scenario, (_, writes)) in scenarios.iter().zip(&undisturbed) {
+        println!("{}: {writes} writes", scenario.name);
         assert!(*writes > 0);
     }
     let mut cases: Vec<(usize, usize)> = undisturbed
@@ -199,14 +210,18 @@ fn a_crash_between_any_two_writes_changes_nothing() {
     let all = cases.len();
     let cases = Mutex::new(cases);
     std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
+        for _ in 0..PARALLEL_RUNS {
             scope.spawn(|| {
                 loop {
                     let Some((at, crash)) = cases.lock().unwrap().pop() else { break };
-                    let course = &courses[at];
-                    let (end, _) =
-                        run(&scene, course, format!("{}-{crash}", course.name), Some((crash, &undisturbed[at].0)));
-                    assert_eq!(end, undisturbed[at].0, "{}, killed after write {crash}", course.name);
+                    let scenario = &scenarios[at];
+                    let (end, _) = run(
+                        &cluster,
+                        scenario,
+                        format!("{}-{crash}", scenario.name),
+                        Some((crash, &undisturbed[at].0)),
+                    );
+                    assert_eq!(end, undisturbed[at].0, "{}, killed after write {crash}", scenario.name);
                 }
             });
         }

@@ -6,7 +6,7 @@ mod support;
 
 use serde_json::json;
 use stagecoach_cluster::until;
-use support::{Scene, condition_of};
+use support::{TestCluster, condition_of};
 
 #[allow(dead_code)]
 #[path = "../../crates/api/tests/crd/rows.rs"]
@@ -14,7 +14,7 @@ mod rows;
 
 #[test]
 fn no_manifest_makes_the_operator_log_errors_in_a_loop() {
-    let scene = Scene::start();
+    let cluster = TestCluster::start();
     let ours = |row: &rows::Row| row.server.is_none() && row.manifest["spec"].get("managedBy").is_none();
     let mut names = Vec::new();
     for (index, mut row) in rows::rows().into_iter().filter(ours).enumerate() {
@@ -27,14 +27,14 @@ fn no_manifest_makes_the_operator_log_errors_in_a_loop() {
         if row.manifest["spec"]["stages"].as_u64() > Some(4) {
             rows::put(&mut row.manifest, "spec.suspend", Some(json!(true)));
         }
-        let created = scene.plane.client().create(&support::jobs("default"), &row.manifest);
+        let created = cluster.plane.client().create(&support::jobs("default"), &row.manifest);
         created.unwrap_or_else(|refusal| panic!("{:?}: {refusal}", row.changed));
         names.push((name, row));
     }
     assert!(names.len() > 15, "{}", names.len());
     for (name, row) in &names {
-        let told = scene.wait(name, "accepted or refused", |job| condition_of(job, "Accepted").is_some());
-        let accepted = condition_of(&told, "Accepted").unwrap();
+        let job = cluster.wait(name, "accepted or refused", |job| condition_of(job, "Accepted").is_some());
+        let accepted = condition_of(&job, "Accepted").unwrap();
         match &row.validate {
             None => assert_eq!(accepted["status"], "True", "{:?}: {accepted}", row.changed),
             Some(words) => {
@@ -43,19 +43,19 @@ fn no_manifest_makes_the_operator_log_errors_in_a_loop() {
             }
         }
     }
-    // those who can have pods get them, or are told why not: whatever is tried again was tried by then
+    // each accepted job has pods or a condition that says why not: whatever is retried was tried by then
     for (name, _) in names.iter().filter(|(_, row)| row.validate.is_none()) {
         until(&format!("{name} to settle"), 60, || {
-            let job = scene.job(name)?;
+            let job = cluster.job(name)?;
             let phase = job["status"]["phase"].as_str().unwrap_or_default().to_owned();
             let settled = ["Running", "Suspended", "Complete", "Failed"].contains(&phase.as_str());
-            let told = condition_of(&job, "Scheduled")
+            let scheduled = condition_of(&job, "Scheduled")
                 .is_some_and(|c| !["Creating", "Waiting"].contains(&c["reason"].as_str().unwrap()));
-            (settled || told).then_some(())
+            (settled || scheduled).then_some(())
         });
     }
     // a busy machine may make one come late
-    let log = scene.log();
+    let log = cluster.log();
     let failed: Vec<&str> = log.lines().filter(|line| line.contains("reconcile failed")).collect();
     assert!(failed.len() < 5, "{failed:#?}");
 }

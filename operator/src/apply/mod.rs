@@ -1,85 +1,86 @@
-//! Carrying out what was decided. Every write may be repeated: a crash between any two of them changes nothing.
+//! Applies the decided actions. Every write is idempotent, so a crash between two writes is harmless.
 
-mod collection;
 mod create;
-mod gangs;
+mod pod_group_discovery;
 mod start;
 
 use futures::future::try_join_all;
 use kube::api::{DeleteParams, Preconditions};
 use stagecoach_lifecycle::AttemptAction;
 
-pub(crate) use create::Kinds;
-pub(crate) use gangs::Gangs;
+pub(crate) use pod_group_discovery::PodGroupDiscovery;
 
-use crate::build::{BuildError, Readers};
-use crate::job::Job;
-use crate::observe::{Look, Trouble};
+use crate::build::{BuildError, StatusReaders};
+use crate::clients::Clients;
+use crate::job::ObservedJob;
+use crate::observe::{BlockingReason, JobSnapshot};
 
-/// Why an action was not carried out.
+/// Why an action failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApplyError {
-    /// The API server could not be asked, or something changed meanwhile: try again.
+    /// The API server could not be reached, or an object changed meanwhile: try again.
     #[error(transparent)]
     Api(#[from] kube::Error),
-    /// The cluster refuses: its users must change something.
+    /// The API server rejected an object: a user must change something.
     #[error("{}: {}", .0.reason, .0.message)]
-    Refused(Trouble),
+    Rejected(BlockingReason),
 }
 
 impl From<BuildError> for ApplyError {
     fn from(error: BuildError) -> ApplyError {
-        ApplyError::Refused(Trouble { reason: "InvalidBlueprint".into(), message: error.to_string() })
+        ApplyError::Rejected(BlockingReason { reason: "InvalidBlueprint".into(), message: error.to_string() })
     }
 }
 
-/// What actions are carried out with.
-pub(crate) struct Means<'a> {
-    /// The API.
-    pub kinds: &'a Kinds,
-    /// Which schedulers there are.
-    pub gangs: &'a Gangs,
+/// Shared inputs of all actions.
+pub(crate) struct ApplyContext<'a> {
+    /// API clients of the job's namespace.
+    pub clients: &'a Clients,
+    /// Which PodGroup APIs the cluster serves.
+    pub pod_group_discovery: &'a PodGroupDiscovery,
     /// Who may read the trainers' status.
-    pub readers: &'a Readers,
-    /// What the trainer runs where the job names nothing.
+    pub readers: &'a StatusReaders,
+    /// The trainer's image if the pod template names none.
     pub image: &'a str,
 }
 
-/// Carries out `actions`, in their order.
+/// Applies `actions`, in their order.
 ///
 /// # Errors
-/// The first that fails; what follows it is decided anew.
+/// The first that fails; the remaining actions are decided again.
 pub(crate) async fn apply(
-    means: &Means<'_>,
-    job: &Job,
-    look: &Look,
+    context: &ApplyContext<'_>,
+    job: &ObservedJob,
+    snapshot: &JobSnapshot,
     actions: &[AttemptAction],
 ) -> Result<(), ApplyError> {
     for action in actions {
         match *action {
-            AttemptAction::StartAttempt { number, stages } => start::start(means, job, look, number, stages).await?,
-            AttemptAction::DeleteInstances { attempt, grace_seconds } => {
-                delete(means.kinds, look, attempt, grace_seconds).await?
+            AttemptAction::StartAttempt { number, stages } => {
+                start::start(context, job, snapshot, number, stages).await?
             }
-            // a pod that was asked to leave is killed by its kubelet; on a dead node nobody can
+            AttemptAction::DeleteInstances { attempt, grace_seconds } => {
+                delete(context.clients, snapshot, attempt, grace_seconds).await?
+            }
+            // the kubelet sends SIGKILL after the grace period
             AttemptAction::KillInstances { .. } => {}
         }
     }
     Ok(())
 }
 
-/// Asks the pods of an attempt to leave, and removes those that have ended.
-async fn delete(kinds: &Kinds, look: &Look, attempt: u64, grace_seconds: u64) -> kube::Result<()> {
-    let there = look.of(attempt).filter(|pod| !pod.gone && !pod.leaving);
-    let each = there.map(async |pod| {
-        let mut how = DeleteParams::default().grace_period(u32::try_from(grace_seconds).unwrap_or(u32::MAX));
-        // this pod and no later one of its name
-        how.preconditions = Some(Preconditions { uid: Some(pod.uid.clone()), ..Preconditions::default() });
-        match kinds.pods.delete(&pod.name, &how).await {
-            // another pod of its name
+/// Deletes the pods of an attempt with this grace period, exited ones included.
+async fn delete(clients: &Clients, snapshot: &JobSnapshot, attempt: u64, grace_seconds: u64) -> kube::Result<()> {
+    let existing = snapshot.pods_of_attempt(attempt).filter(|pod| !pod.deleted && !pod.terminating);
+    let deletions = existing.map(async |pod| {
+        let mut params = DeleteParams::default().grace_period(u32::try_from(grace_seconds).unwrap_or(u32::MAX));
+        // only this pod, not a later one of the same name
+        params.preconditions = Some(Preconditions { uid: Some(pod.uid.clone()), ..Preconditions::default() });
+        match clients.pods.delete(&pod.name, &params).await {
+            // another pod of the same name
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             other => other,
         }
     });
-    try_join_all(each).await.map(drop)
+    try_join_all(deletions).await.map(drop)
 }

@@ -1,10 +1,10 @@
-//! What an attempt consists of, as Kubernetes objects. Pure: the same job and attempt give the same objects, and pods are
-//! made from what the attempt's ConfigMap keeps, never from the live spec.
+//! Constructs the Kubernetes objects of an attempt. Pure: the same job and attempt give the same objects, and pods are made
+//! from the attempt's ConfigMap, never from the live spec.
 
-mod gang;
 mod names;
+mod network_policy;
 mod pod;
-mod policy;
+mod pod_group;
 mod service;
 
 use serde_json::{Map, Value, json};
@@ -12,14 +12,15 @@ use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::WORKSPACE_PATH;
 use stagecoach_api::job::{PipelineJobSpec, PodTemplate, TrainerType};
 
-pub use gang::{Gang, pod_group};
-pub use names::{
-    ATTEMPT, JOB, JOB_UID, STAGE, attempt_name, is_controlled_by, labels, pod_name, pod_query, pod_selector,
-    service_name, stage_0_selector,
+pub use names::labels;
+pub(crate) use names::{
+    ATTEMPT_LABEL, JOB_LABEL, JOB_UID_LABEL, STAGE_LABEL, attempt_name, is_controlled_by, pod_label_selector,
+    pod_match_labels, pod_name, service_name, stage_0_match_labels,
 };
-pub use pod::pod;
-pub use policy::{Readers, network_policy};
-pub use service::service;
+pub use network_policy::{StatusReaders, network_policy};
+pub(crate) use pod::pod;
+pub(crate) use pod_group::{PodGroupApi, pod_group};
+pub(crate) use service::service;
 
 /// The job that owns everything that is built.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,42 +35,42 @@ pub struct Owner {
 
 /// Everything that the pods of one attempt are made from: fixed when the attempt starts, kept in its ConfigMap.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Blueprint {
+pub(crate) struct Blueprint {
     /// The attempt.
-    pub attempt: u64,
+    pub(crate) attempt: u64,
     /// Its stages.
-    pub stages: u32,
+    pub(crate) stages: u32,
     /// Whether the trainer is the built-in one.
-    pub built_in: bool,
+    pub(crate) built_in: bool,
     /// The trainer's part of the job, as YAML: what a stage reads.
-    pub job_file: String,
+    pub(crate) job_file: String,
     /// The claim that is the volume; none if the template mounts its own.
-    pub claim: Option<String>,
-    /// Who schedules all pods or none; nobody if none.
-    pub gang: Option<Gang>,
+    pub(crate) claim: Option<String>,
+    /// The API of its PodGroup; None if pods are scheduled one by one.
+    pub(crate) gang: Option<PodGroupApi>,
     /// The pods' template, the trainer's image resolved.
-    pub template: Map<String, Value>,
+    pub(crate) template: Map<String, Value>,
 }
 
 /// Why a job can't be turned into objects.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct BuildError(String);
+pub(crate) struct BuildError(String);
 
 /// The keys of the attempt's ConfigMap.
-const JOB_FILE: &str = "job.yaml";
-const BLUEPRINT: &str = "blueprint.json";
+const JOB_FILE_KEY: &str = "job.yaml";
+const BLUEPRINT_KEY: &str = "blueprint.json";
 
 impl Blueprint {
-    /// What `attempt` of `job` will be, with `stages` stages; `image` is the trainer's where the template names none.
+    /// The blueprint of `attempt` of `job`; `image` is the trainer's if the template names none.
     ///
     /// # Errors
     /// A spec that can't be written as YAML.
-    pub fn new(job: &PipelineJob, attempt: u64, stages: u32, image: &str) -> Result<Blueprint, BuildError> {
+    pub(crate) fn new(job: &PipelineJob, attempt: u64, stages: u32, image: &str) -> Result<Blueprint, BuildError> {
         let mut own = job.clone();
-        // only what the trainer reads: the pods' template is here but for the time to leave, the rest is the operator's
+        // without the pod template except its grace period: the rest of it is used by the operator alone
         own.status = None;
-        own.spec.template = job.spec.template.as_ref().and_then(grace);
+        own.spec.template = job.spec.template.as_ref().and_then(grace_period_only);
         own.spec.stages = stages;
         own.spec.suspend = false;
         let job_file = own.to_yaml().map_err(|e| BuildError(format!("the job can't be written as YAML: {e}")))?;
@@ -80,17 +81,12 @@ impl Blueprint {
         pod::resolve_image(&mut blueprint.template, image);
         Ok(blueprint)
     }
-
-    /// The image that the trainer's container runs.
-    pub fn image(&self) -> Option<&str> {
-        pod::trainer_image(&self.template)
-    }
 }
 
-/// What keeps a valid job from being pods: on one machine a folder is enough, in a cluster the stages share a volume.
-pub fn missing(spec: &PipelineJobSpec) -> Option<String> {
-    let lacking = spec.trainer.kind == TrainerType::BuiltIn && !pod::has_workspace(spec);
-    lacking.then(|| {
+/// What is missing of a valid job to run in a cluster: on one machine a folder suffices, pods need a shared volume.
+pub(crate) fn missing_volume(spec: &PipelineJobSpec) -> Option<String> {
+    let is_missing = spec.trainer.kind == TrainerType::BuiltIn && !pod::has_workspace(spec);
+    is_missing.then(|| {
         format!(
             "spec.storage.persistentVolumeClaim is missing: the stages' pods share a volume; name a ReadWriteMany claim of \
              this namespace, or mount a volume of spec.template at {WORKSPACE_PATH}"
@@ -98,21 +94,21 @@ pub fn missing(spec: &PipelineJobSpec) -> Option<String> {
     })
 }
 
-/// What a stage reads of its pod's template: how long it has to save and leave.
-fn grace(template: &PodTemplate) -> Option<PodTemplate> {
+/// The pod template with nothing but the termination grace period, which is all that a stage reads of it.
+fn grace_period_only(template: &PodTemplate) -> Option<PodTemplate> {
     let grace = template.0.get("spec")?.get("terminationGracePeriodSeconds")?;
     let spec = json!({ "terminationGracePeriodSeconds": grace });
     Some(PodTemplate(Map::from_iter([("spec".to_owned(), spec)])))
 }
 
-/// The attempt's ConfigMap, which keeps `blueprint` for every pod that is yet to be made.
-pub fn config_map(owner: &Owner, blueprint: &Blueprint) -> Value {
+/// The attempt's ConfigMap, which stores `blueprint` for every pod that is still to be created.
+pub(crate) fn config_map(owner: &Owner, blueprint: &Blueprint) -> Value {
     let kept = json!({
         "attempt": blueprint.attempt,
         "stages": blueprint.stages,
         "builtIn": blueprint.built_in,
         "claim": blueprint.claim,
-        "gang": blueprint.gang.map(Gang::api_version),
+        "gang": blueprint.gang.map(PodGroupApi::api_version),
         "template": blueprint.template,
     });
     json!({
@@ -120,28 +116,28 @@ pub fn config_map(owner: &Owner, blueprint: &Blueprint) -> Value {
         "kind": "ConfigMap",
         "metadata": names::metadata(owner, &attempt_name(owner, blueprint.attempt), Some(blueprint.attempt)),
         "immutable": true,
-        "data": { JOB_FILE: blueprint.job_file, BLUEPRINT: kept.to_string() },
+        "data": { JOB_FILE_KEY: blueprint.job_file, BLUEPRINT_KEY: kept.to_string() },
     })
 }
 
-/// The blueprint that a ConfigMap keeps.
+/// The blueprint stored in a ConfigMap.
 ///
 /// # Errors
-/// If it is none of ours.
-pub fn read_config_map(config_map: &Value) -> Result<Blueprint, BuildError> {
+/// If it is not an attempt's ConfigMap.
+pub(crate) fn read_config_map(config_map: &Value) -> Result<Blueprint, BuildError> {
     let name = config_map["metadata"]["name"].as_str().unwrap_or_default();
     let wrong =
-        |what: &str| BuildError(format!("the ConfigMap {name} {what}: it was changed by somebody else, delete it"));
+        |what: &str| BuildError(format!("the ConfigMap {name} {what}: it was changed by another client, delete it"));
     let text = |key: &str| config_map["data"][key].as_str().ok_or_else(|| wrong(&format!("has no {key}")));
-    let kept: Value = serde_json::from_str(text(BLUEPRINT)?).map_err(|_| wrong("holds no blueprint"))?;
+    let kept: Value = serde_json::from_str(text(BLUEPRINT_KEY)?).map_err(|_| wrong("holds no blueprint"))?;
     let template = kept["template"].as_object().cloned().ok_or_else(|| wrong("holds no template"))?;
     Ok(Blueprint {
         attempt: kept["attempt"].as_u64().ok_or_else(|| wrong("names no attempt"))?,
         stages: kept["stages"].as_u64().and_then(|n| n.try_into().ok()).ok_or_else(|| wrong("names no stages"))?,
         built_in: kept["builtIn"].as_bool().ok_or_else(|| wrong("names no trainer"))?,
-        job_file: text(JOB_FILE)?.to_owned(),
+        job_file: text(JOB_FILE_KEY)?.to_owned(),
         claim: kept["claim"].as_str().map(str::to_owned),
-        gang: kept["gang"].as_str().and_then(Gang::from_api_version),
+        gang: kept["gang"].as_str().and_then(PodGroupApi::from_api_version),
         template,
     })
 }

@@ -1,4 +1,4 @@
-//! One stage's pod: the user's template, and what the contract adds to it.
+//! A stage's pod: the user's template and what the contract adds to it.
 
 use serde_json::{Map, Value, json};
 use stagecoach_api::contract::{
@@ -7,16 +7,16 @@ use stagecoach_api::contract::{
 use stagecoach_api::job::PipelineJobSpec;
 use stagecoach_lifecycle::DEFAULT_TERMINATION_GRACE_SECONDS;
 
-use super::{Blueprint, JOB_FILE, Owner, attempt_name, labels, names, pod_name, service_name};
+use super::{Blueprint, JOB_FILE_KEY, Owner, attempt_name, labels, names, pod_name, service_name};
 
 /// The user and group of the trainer's image.
-const USER: u64 = 65532;
+const TRAINER_UID: u64 = 65532;
 /// The volumes that the operator adds, unless the template has its own of that name.
-const CONFIG: &str = "stagecoach-config";
-const WORKSPACE: &str = "workspace";
+const CONFIG_VOLUME: &str = "stagecoach-config";
+const WORKSPACE_VOLUME: &str = "workspace";
 
 /// The pod of `stage`.
-pub fn pod(owner: &Owner, blueprint: &Blueprint, stage: u32) -> Value {
+pub(crate) fn pod(owner: &Owner, blueprint: &Blueprint, stage: u32) -> Value {
     let Blueprint { attempt, template, .. } = blueprint;
     let mut spec = object(template.get("spec"));
     let containers = containers(&spec).into_iter().map(|container| match is_trainer(&container) {
@@ -24,39 +24,39 @@ pub fn pod(owner: &Owner, blueprint: &Blueprint, stage: u32) -> Value {
         false => Value::Object(container),
     });
     spec["containers"] = containers.collect();
-    // a stage that ends is the group's end: what follows is the operator's to decide
+    // the kubelet must not restart a stage alone: the operator restarts the whole group
     spec.insert("restartPolicy".into(), "Never".into());
-    default(&mut spec, "automountServiceAccountToken", json!(false));
-    default(&mut spec, "enableServiceLinks", json!(false));
-    default(&mut spec, "terminationGracePeriodSeconds", json!(DEFAULT_TERMINATION_GRACE_SECONDS));
+    set_default(&mut spec, "automountServiceAccountToken", json!(false));
+    set_default(&mut spec, "enableServiceLinks", json!(false));
+    set_default(&mut spec, "terminationGracePeriodSeconds", json!(DEFAULT_TERMINATION_GRACE_SECONDS));
     let mut security = object(spec.get("securityContext"));
-    default(&mut security, "runAsNonRoot", json!(true));
-    default(&mut security, "runAsUser", json!(USER));
-    default(&mut security, "runAsGroup", json!(USER));
-    default(&mut security, "fsGroup", json!(USER));
-    default(&mut security, "fsGroupChangePolicy", json!("OnRootMismatch"));
-    default(&mut security, "seccompProfile", json!({ "type": "RuntimeDefault" }));
+    set_default(&mut security, "runAsNonRoot", json!(true));
+    set_default(&mut security, "runAsUser", json!(TRAINER_UID));
+    set_default(&mut security, "runAsGroup", json!(TRAINER_UID));
+    set_default(&mut security, "fsGroup", json!(TRAINER_UID));
+    set_default(&mut security, "fsGroupChangePolicy", json!("OnRootMismatch"));
+    set_default(&mut security, "seccompProfile", json!({ "type": "RuntimeDefault" }));
     spec.insert("securityContext".into(), security.into());
     let mut volumes = array(spec.get("volumes"));
     if blueprint.built_in {
         let config = json!({
             "name": attempt_name(owner, *attempt),
-            "items": [{ "key": JOB_FILE, "path": JOB_FILE }],
+            "items": [{ "key": JOB_FILE_KEY, "path": JOB_FILE_KEY }],
         });
-        add_named(&mut volumes, json!({ "name": CONFIG, "configMap": config }));
+        add_named(&mut volumes, json!({ "name": CONFIG_VOLUME, "configMap": config }));
     }
     if let Some(claim) = &blueprint.claim {
-        add_named(&mut volumes, json!({ "name": WORKSPACE, "persistentVolumeClaim": { "claimName": claim } }));
+        add_named(&mut volumes, json!({ "name": WORKSPACE_VOLUME, "persistentVolumeClaim": { "claimName": claim } }));
     }
     spec.insert("volumes".into(), volumes.into());
 
-    let theirs = object(template.get("metadata"));
-    let mut all_labels = object(theirs.get("labels"));
+    let template_metadata = object(template.get("metadata"));
+    let mut all_labels = object(template_metadata.get("labels"));
     all_labels.extend(labels(owner, Some(*attempt), Some(stage)));
-    let mut annotations = object(theirs.get("annotations"));
-    if let Some(gang) = blueprint.gang {
+    let mut annotations = object(template_metadata.get("annotations"));
+    if let Some(api) = blueprint.gang {
         let group = attempt_name(owner, *attempt);
-        gang.join(&group, &mut all_labels, &mut annotations, &mut spec);
+        api.add_pod(&group, &mut all_labels, &mut annotations, &mut spec);
     }
     json!({
         "apiVersion": "v1",
@@ -72,26 +72,20 @@ pub fn pod(owner: &Owner, blueprint: &Blueprint, stage: u32) -> Value {
     })
 }
 
-/// Writes the image that the trainer will run into the template: `image`, unless it names one.
+/// Sets the trainer's image in the template to `image`, unless it names one.
 pub(super) fn resolve_image(template: &mut Map<String, Value>, image: &str) {
     let mut spec = object(template.get("spec"));
     let mut all = containers(&spec);
-    all.iter_mut().filter(|container| is_trainer(container)).for_each(|c| default(c, "image", json!(image)));
+    all.iter_mut().filter(|container| is_trainer(container)).for_each(|c| set_default(c, "image", json!(image)));
     spec.insert("containers".into(), all.into());
     template.insert("spec".into(), spec.into());
 }
 
-/// Whether the trainer's container has the shared folder: from a claim, or a volume of the template's own.
+/// Whether the trainer's container mounts the workspace: from a claim, or a volume of the template.
 pub(super) fn has_workspace(spec: &PipelineJobSpec) -> bool {
     let template = spec.template.as_ref().map(|template| object(template.0.get("spec"))).unwrap_or_default();
     let mounts = containers(&template).into_iter().filter(is_trainer).flat_map(|c| array(c.get("volumeMounts")));
     spec.storage.persistent_volume_claim.is_some() || mounts.into_iter().any(|m| m["mountPath"] == WORKSPACE_PATH)
-}
-
-/// The image in a template whose image was resolved.
-pub(super) fn trainer_image(template: &Map<String, Value>) -> Option<&str> {
-    let containers = template.get("spec")?.get("containers")?.as_array()?;
-    containers.iter().find(|c| c["name"] == CONTAINER_NAME)?.get("image")?.as_str()
 }
 
 /// The template's containers, the trainer's among them.
@@ -119,29 +113,29 @@ fn trainer(owner: &Owner, blueprint: &Blueprint, stage: u32, mut container: Map<
             container.insert("args".into(), json!(CONTAINER_ARGS));
         }
         let folder = CONFIG_PATH.rsplit_once('/').map_or(CONFIG_PATH, |(folder, _)| folder);
-        add_named(&mut mounts, json!({ "name": CONFIG, "mountPath": folder, "readOnly": true }));
+        add_named(&mut mounts, json!({ "name": CONFIG_VOLUME, "mountPath": folder, "readOnly": true }));
         add_named(&mut ports, json!({ "name": "http", "containerPort": HTTP_PORT }));
         add_named(&mut ports, json!({ "name": "rendezvous", "containerPort": MASTER_PORT }));
-        default(
+        set_default(
             &mut container,
             "readinessProbe",
             json!({ "httpGet": { "path": "/readyz", "port": HTTP_PORT }, "periodSeconds": 2, "timeoutSeconds": 2 }),
         );
     }
     if blueprint.claim.is_some() {
-        add_named(&mut mounts, json!({ "name": WORKSPACE, "mountPath": WORKSPACE_PATH }));
+        add_named(&mut mounts, json!({ "name": WORKSPACE_VOLUME, "mountPath": WORKSPACE_PATH }));
     }
     container.insert("volumeMounts".into(), mounts.into());
     container.insert("ports".into(), ports.into());
     let mut security = object(container.get("securityContext"));
-    default(&mut security, "allowPrivilegeEscalation", json!(false));
-    default(&mut security, "readOnlyRootFilesystem", json!(true));
-    default(&mut security, "capabilities", json!({ "drop": ["ALL"] }));
+    set_default(&mut security, "allowPrivilegeEscalation", json!(false));
+    set_default(&mut security, "readOnlyRootFilesystem", json!(true));
+    set_default(&mut security, "capabilities", json!({ "drop": ["ALL"] }));
     container.insert("securityContext".into(), security.into());
     container.into()
 }
 
-/// The contract's variables. Address and UID are the pod's own, which only its kubelet knows.
+/// The contract's variables. The kubelet fills in the pod's IP address and UID.
 fn environment(owner: &Owner, blueprint: &Blueprint, stage: u32) -> Vec<Value> {
     let contract = StageEnv {
         rank: stage,
@@ -174,7 +168,7 @@ fn array(value: Option<&Value>) -> Vec<Value> {
 }
 
 /// Sets a field that is not there.
-fn default(object: &mut Map<String, Value>, field: &str, value: Value) {
+fn set_default(object: &mut Map<String, Value>, field: &str, value: Value) {
     object.entry(field).or_insert(value);
 }
 

@@ -1,13 +1,13 @@
-//! The Service that finds stage 0.
+//! The Service of stage 0.
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{HTTP_PORT, MASTER_PORT};
 
-use super::{Owner, names, service_name, stage_0_selector};
+use super::{Owner, names, service_name, stage_0_match_labels};
 
-/// In front of stage 0 of `attempt`. It exists before the pods, so that no resolver ever learns that the name is unknown,
-/// and finds them before they are ready, since nobody gets ready without it.
-pub fn service(owner: &Owner, attempt: u64) -> Value {
+/// The Service of stage 0 of `attempt`. Created before the pods, so that no resolver caches a negative DNS answer;
+/// `publishNotReadyAddresses`, because stages become ready only after they have reached stage 0 through it.
+pub(crate) fn service(owner: &Owner, attempt: u64) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Service",
@@ -15,7 +15,7 @@ pub fn service(owner: &Owner, attempt: u64) -> Value {
         "spec": {
             "type": "ClusterIP",
             "publishNotReadyAddresses": true,
-            "selector": stage_0_selector(owner, attempt),
+            "selector": stage_0_match_labels(owner, attempt),
             "ports": [
                 { "name": "rendezvous", "port": MASTER_PORT, "targetPort": MASTER_PORT, "protocol": "TCP" },
                 { "name": "http", "port": HTTP_PORT, "targetPort": HTTP_PORT, "protocol": "TCP" },

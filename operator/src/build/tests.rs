@@ -1,4 +1,4 @@
-//! What a pod gets, and what the user's template keeps.
+//! Tests of the constructed objects.
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::StageEnv;
@@ -6,14 +6,14 @@ use stagecoach_api::{PipelineJob, parse_with};
 
 use super::*;
 
-const JOB: &str = include_str!("../../../manifests/samples/shakespeare.yaml");
+const SAMPLE_JOB: &str = include_str!("../../../manifests/samples/shakespeare.yaml");
 
 fn owner() -> Owner {
     Owner { name: "shakespeare".into(), namespace: "ml".into(), uid: "u-1".into() }
 }
 
 fn job(template: Value) -> PipelineJob {
-    let mut job = parse_with(JOB, "shakespeare.yaml", &[]).unwrap();
+    let mut job = parse_with(SAMPLE_JOB, "shakespeare.yaml", &[]).unwrap();
     let fields = template.as_object().cloned().unwrap();
     job.spec.template = Some(stagecoach_api::job::PodTemplate(fields));
     let claim = stagecoach_api::job::PersistentVolumeClaim { claim_name: "training".into() };
@@ -61,7 +61,7 @@ fn a_pod_gets_the_contract_and_restricted_security() {
 }
 
 #[test]
-fn what_the_template_says_stays() {
+fn fields_of_the_pod_template_are_kept() {
     let template = json!({
         "metadata": {"labels": {"team": "speech", "stagecoach.dev/attempt": "99"}, "annotations": {"a": "b"}},
         "spec": {
@@ -89,7 +89,7 @@ fn what_the_template_says_stays() {
         (&json!("RUST_LOG"), &json!(false))
     );
     assert_eq!(spec["containers"].as_array().unwrap().len(), 2);
-    assert_eq!(spec["containers"][0], json!({"name": "proxy", "image": "proxy:1"}), "a sidecar is nobody's business");
+    assert_eq!(spec["containers"][0], json!({"name": "proxy", "image": "proxy:1"}), "a sidecar is left as it is");
     let volumes: Vec<_> = spec["volumes"].as_array().unwrap().iter().map(|v| v["name"].as_str().unwrap()).collect();
     assert_eq!(volumes, ["scratch", "stagecoach-config", "workspace"]);
     // ours win where both name one: pods are found by them
@@ -101,14 +101,13 @@ fn what_the_template_says_stays() {
 }
 
 #[test]
-fn pods_are_made_from_what_the_config_map_keeps() {
+fn the_config_map_stores_the_blueprint() {
     let containers = json!([{"name": "trainer", "image": "mine:2"}]);
     let blueprint = blueprint(json!({"spec": {"terminationGracePeriodSeconds": 7, "containers": containers}}));
     let map = config_map(&owner(), &blueprint);
     assert_eq!((&map["immutable"], &map["metadata"]["name"]), (&json!(true), &json!("shakespeare-3")));
     assert_eq!(read_config_map(&map).unwrap(), blueprint);
-    assert_eq!(blueprint.image(), Some("mine:2"));
-    // the stage finds the job of its attempt and how long it has to leave, and none of what is the operator's
+    // the stage gets its attempt's job with the grace period, and nothing that only the operator uses
     let read = parse_with(map["data"]["job.yaml"].as_str().unwrap(), "job.yaml", &[]).unwrap();
     assert_eq!((read.spec.stages, read.status), (3, None));
     let template = read.spec.template.map(|template| Value::Object(template.0));
@@ -133,12 +132,12 @@ fn the_config_map_of_an_attempt_never_changes_its_form() {
         built_in: true,
         job_file: "the job".into(),
         claim: Some("training".into()),
-        gang: Some(Gang::Volcano),
+        gang: Some(PodGroupApi::Volcano),
         template: template.as_object().cloned().unwrap(),
     };
     assert_eq!(blueprint, expected);
     assert_eq!(config_map(&owner(), &blueprint)["data"], data);
-    let versions: Vec<_> = Gang::ALL.into_iter().map(Gang::api_version).collect();
+    let versions: Vec<_> = PodGroupApi::ALL.into_iter().map(PodGroupApi::api_version).collect();
     assert_eq!(
         versions,
         [
@@ -155,22 +154,22 @@ fn the_config_map_of_an_attempt_never_changes_its_form() {
 }
 
 #[test]
-fn a_job_without_a_volume_is_told_so() {
+fn a_job_without_a_volume_is_invalid_in_a_cluster() {
     let mut job = job(json!({}));
-    assert_eq!(missing(&job.spec), None);
+    assert_eq!(missing_volume(&job.spec), None);
     job.spec.storage.persistent_volume_claim = None;
-    assert!(missing(&job.spec).unwrap().starts_with("spec.storage.persistentVolumeClaim is missing"));
+    assert!(missing_volume(&job.spec).unwrap().starts_with("spec.storage.persistentVolumeClaim is missing"));
     let mounts = json!([{"name": "mine", "mountPath": "/workspace"}]);
     let fields = json!({"spec": {"containers": [{"name": "trainer", "volumeMounts": mounts}]}});
     job.spec.template = Some(PodTemplate(fields.as_object().cloned().unwrap()));
-    assert_eq!(missing(&job.spec), None, "the template has its own");
+    assert_eq!(missing_volume(&job.spec), None, "the template has its own");
     job.spec.template = None;
     job.spec.trainer.kind = TrainerType::Custom;
-    assert_eq!(missing(&job.spec), None, "a trainer of one's own may need none");
+    assert_eq!(missing_volume(&job.spec), None, "a trainer of one's own may need none");
 }
 
 #[test]
-fn a_trainer_of_ones_own_gets_the_environment_and_nothing_else() {
+fn a_custom_trainer_gets_only_the_environment() {
     let mut job = job(
         json!({"spec": {"containers": [{"name": "trainer", "image": "torch:2", "command": ["python", "train.py"]}]}}),
     );
@@ -189,7 +188,7 @@ fn a_trainer_of_ones_own_gets_the_environment_and_nothing_else() {
 }
 
 #[test]
-fn stage_0_is_found_before_it_is_ready_and_only_in_its_own_attempt() {
+fn the_service_selects_stage_0_of_one_attempt_before_it_is_ready() {
     let service = service(&owner(), 4);
     assert_eq!(service["spec"]["publishNotReadyAddresses"], true);
     let selector = service["spec"]["selector"].as_object().unwrap();
@@ -213,9 +212,9 @@ fn lets_in(policy: &Value, from: &Value, port: u64) -> bool {
 }
 
 #[test]
-fn a_policy_opens_exactly_what_is_needed() {
+fn the_network_policy_allows_exactly_what_is_needed() {
     let operator = json!({"podSelector": {"matchLabels": {"app.kubernetes.io/name": "stagecoach-operator"}}});
-    let policy = network_policy(&owner(), &Readers(vec![operator]));
+    let policy = network_policy(&owner(), &StatusReaders(vec![operator]));
     let own = Value::Object(labels(&owner(), Some(1), Some(2)));
     let others = Value::Object(labels(&Owner { uid: "u-2".into(), ..owner() }, Some(1), Some(2)));
     let reader = json!({"app.kubernetes.io/name": "stagecoach-operator"});

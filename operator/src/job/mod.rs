@@ -1,4 +1,4 @@
-//! A PipelineJob as the API server has it, read part by part: an unreadable spec is a sentence, never an error.
+//! Reads a PipelineJob of the API. An unreadable spec or status becomes a condition message, not an error.
 
 mod object;
 
@@ -9,47 +9,47 @@ use stagecoach_api::job::Phase;
 use stagecoach_api::{PipelineJob, PipelineJobSpec, PipelineJobStatus};
 use stagecoach_lifecycle::{AttemptPhase, Desired, JobState};
 
-pub(crate) use object::JobObject;
+pub(crate) use object::RawPipelineJob;
 
 use crate::build::{self, Owner};
 
-/// Who is to run a job that names nobody.
+/// The default of `spec.managedBy`.
 pub(crate) const MANAGER: &str = "stagecoach.dev/operator";
 
-/// The parts of the spec that a running attempt has read and can't adopt.
-const READ_AT_START: [&str; 8] =
+/// Top-level spec fields whose change restarts the attempt.
+const RESTART_FIELDS: [&str; 8] =
     ["trainer", "model", "data", "training", "pipeline", "checkpoint", "storage", "template"];
 
-/// A job, and what was recorded about it.
+/// A job: its spec, status and stored state.
 #[derive(Clone, Debug)]
-pub(crate) struct Job {
-    /// Who owns what is made for it.
+pub(crate) struct ObservedJob {
+    /// The owner of the objects that are created for it.
     pub owner: Owner,
-    /// The job itself, without status.
-    pub job: PipelineJob,
-    /// Raised with every change of the spec.
+    /// The job as a typed manifest, without status.
+    pub manifest: PipelineJob,
+    /// `metadata.generation`
     pub generation: i64,
-    /// What was reported last.
+    /// The status that was written last.
     pub status: PipelineJobStatus,
-    /// What was decided last.
+    /// `status.record`: the stored state of the state machine.
     pub state: JobState,
-    /// What identifies those parts of the spec that a running attempt can't adopt.
+    /// Hash of the spec fields whose change restarts the attempt.
     revision: u64,
 }
 
-/// Why a job can't be acted on.
+/// Why a job can't be reconciled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Unusable {
-    /// Its owner must change the spec.
+pub(crate) enum InvalidJob {
+    /// The spec is invalid; the user must change it.
     Spec(String),
-    /// The status is not one of this operator's.
+    /// The status can't be read by this version of the operator.
     Status(String),
-    /// The record in the status is not one of this operator's.
+    /// `status.record` can't be read by this version of the operator.
     Record(String),
 }
 
-/// Whose a job is: `spec.managedBy`, read without the rest.
-pub(crate) fn is_ours(object: &JobObject) -> bool {
+/// Whether `spec.managedBy` names this operator; parsed alone, so that it works on an invalid spec.
+pub(crate) fn is_managed_here(object: &RawPipelineJob) -> bool {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
     struct Spec {
@@ -59,23 +59,23 @@ pub(crate) fn is_ours(object: &JobObject) -> bool {
     spec.managed_by.is_none_or(|manager| manager == MANAGER)
 }
 
-/// The status; the default one if none was written yet.
+/// The status; the default if none was written yet.
 ///
 /// # Errors
-/// `Status`, if it can't be read: it must not count as never written, since the job could start again from nothing.
-pub(crate) fn status(object: &JobObject) -> Result<PipelineJobStatus, Unusable> {
+/// `Status`, if it can't be read: it must not be treated as never written, or the job would start again from attempt 1.
+pub(crate) fn status(object: &RawPipelineJob) -> Result<PipelineJobStatus, InvalidJob> {
     let status: Option<PipelineJobStatus> = serde_json::from_str(object.status()).map_err(|error| {
-        Unusable::Status(format!(
-            "status can't be read: {}; it was written by another version of the operator, or by somebody else: run that \
+        InvalidJob::Status(format!(
+            "status can't be read: {}; it was written by another version of the operator, or by another client: run that \
              version, or correct the status. Until then nothing is done for this job",
-            without_place(&error)
+            without_position(&error)
         ))
     })?;
     Ok(status.unwrap_or_default())
 }
 
-/// The phase, from the status alone: the default one if none was written yet, none if it can't be read.
-pub(crate) fn phase(object: &JobObject) -> Option<Phase> {
+/// The phase, parsed alone: the default if no status was written yet, None if it can't be read.
+pub(crate) fn phase(object: &RawPipelineJob) -> Option<Phase> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Status {
@@ -84,8 +84,8 @@ pub(crate) fn phase(object: &JobObject) -> Option<Phase> {
     serde_json::from_str::<Option<Status>>(object.status()).ok().map(|status| status.unwrap_or_default().phase)
 }
 
-/// An error of text that nobody has seen, so that the place in it means nothing.
-fn without_place(error: &serde_json::Error) -> String {
+/// The error without line and column: they refer to JSON that the user has never seen.
+fn without_position(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text).to_owned()
 }
@@ -94,25 +94,26 @@ fn without_place(error: &serde_json::Error) -> String {
 ///
 /// # Errors
 /// A sentence that says what to change.
-pub(crate) fn read(object: &JobObject) -> Result<Job, Unusable> {
+pub(crate) fn read(object: &RawPipelineJob) -> Result<ObservedJob, InvalidJob> {
     let meta = object.meta();
     let status = status(object)?;
     let read: PipelineJobSpec = serde_json::from_str(object.spec()).map_err(|error| {
-        let why = without_place(&error);
-        Unusable::Spec(format!("spec can't be read: {why}; change it, or use the CRD of this operator's version"))
+        let why = without_position(&error);
+        InvalidJob::Spec(format!("spec can't be read: {why}; change it, or use the CRD of this operator's version"))
     })?;
-    let mut job = PipelineJob::new(object.name_any(), read);
-    job.metadata.namespace = meta.namespace.clone();
-    job.metadata.uid = meta.uid.clone();
-    job.metadata.generation = meta.generation;
-    let told: Vec<String> = job.validate().iter().map(ToString::to_string).chain(build::missing(&job.spec)).collect();
-    if !told.is_empty() {
-        return Err(Unusable::Spec(told.join("; ")));
+    let mut manifest = PipelineJob::new(object.name_any(), read);
+    manifest.metadata.namespace = meta.namespace.clone();
+    manifest.metadata.uid = meta.uid.clone();
+    manifest.metadata.generation = meta.generation;
+    let problems: Vec<String> =
+        manifest.validate().iter().map(ToString::to_string).chain(build::missing_volume(&manifest.spec)).collect();
+    if !problems.is_empty() {
+        return Err(InvalidJob::Spec(problems.join("; ")));
     }
     let state = match &status.record {
         None => JobState::default(),
         Some(record) => serde_json::from_value(record.clone()).map_err(|e| {
-            Unusable::Record(format!(
+            InvalidJob::Record(format!(
                 "status.record can't be read ({e}): it was written by another version of the operator"
             ))
         })?,
@@ -124,32 +125,32 @@ pub(crate) fn read(object: &JobObject) -> Result<Job, Unusable> {
     };
     let generation = meta.generation.unwrap_or_default();
     let same = status.attempt.as_ref().is_some_and(|attempt| attempt.generation == Some(generation));
-    // as long as the user changed nothing, a new operator's defaults are no change either
+    // same generation: keep the revision, so that new defaults of a newer operator do not restart the attempt
     let revision = if same { state.attempt.revision } else { revision(object.spec()) };
-    Ok(Job { owner, job, generation, status, state, revision })
+    Ok(ObservedJob { owner, manifest, generation, status, state, revision })
 }
 
-impl Job {
-    /// All pods of an attempt were seen, which may not be recorded yet.
-    pub(crate) fn note_created(&mut self, attempt: u64) {
+impl ObservedJob {
+    /// Marks all pods of an attempt as created, which may not be recorded yet.
+    pub(crate) fn mark_all_created(&mut self, attempt: u64) {
         match &mut self.state.attempt_phase {
             AttemptPhase::Running { all_created, .. } if self.state.attempt.number == attempt => *all_created = true,
             _ => {}
         }
     }
 
-    /// What the user wants.
+    /// The desired state.
     pub(crate) fn desired(&self) -> Desired {
-        let spec = &self.job.spec;
+        let spec = &self.manifest.spec;
         Desired { stages: spec.stages, revision: self.revision, suspend: spec.suspend }
     }
 }
 
-/// A number below 2^53, which JSON holds exactly.
+/// Hash of the restart fields, below 2^53 so that JSON represents it exactly.
 fn revision(spec: &str) -> u64 {
     let spec: Value = serde_json::from_str(spec).unwrap_or_default();
     let mut hasher = blake3::Hasher::new();
-    for part in READ_AT_START {
+    for part in RESTART_FIELDS {
         hasher.update(spec[part].to_string().as_bytes());
         hasher.update(b"\n");
     }

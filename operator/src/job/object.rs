@@ -1,5 +1,5 @@
-//! A PipelineJob of the API. Spec and status stay the text that came: a watch keeps every job of the cluster, and each is
-//! read anew when it is looked at.
+//! A PipelineJob of the API. Spec and status stay unparsed JSON: a watch keeps every job of the cluster, and each is parsed
+//! when it is reconciled.
 
 use std::borrow::Cow;
 
@@ -13,16 +13,16 @@ use stagecoach_api::job::{API_VERSION, KIND};
 /// A PipelineJob of the API.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct JobObject {
+pub(crate) struct RawPipelineJob {
     #[serde(skip_deserializing, default = "api_version")]
     api_version: &'static str,
     #[serde(skip_deserializing, default = "kind")]
     kind: &'static str,
     pub(crate) metadata: ObjectMeta,
-    /// What is wanted, whatever it says.
+    /// The spec, unparsed and maybe invalid.
     #[serde(default)]
     spec: Box<RawValue>,
-    /// What was found, whoever wrote it.
+    /// The status, unparsed and maybe invalid.
     #[serde(default)]
     status: Box<RawValue>,
 }
@@ -35,7 +35,7 @@ fn kind() -> &'static str {
     KIND
 }
 
-impl JobObject {
+impl RawPipelineJob {
     /// The spec, as JSON.
     pub(crate) fn spec(&self) -> &str {
         self.spec.get()
@@ -46,16 +46,16 @@ impl JobObject {
         self.status.get()
     }
 
-    /// The same with another status.
+    /// A copy with another status.
     ///
     /// # Errors
-    /// A number that JSON can't hold.
-    pub(crate) fn with_status(&self, status: &impl Serialize) -> serde_json::Result<JobObject> {
-        Ok(JobObject { status: serde_json::value::to_raw_value(status)?, ..self.clone() })
+    /// If the status can't be written as JSON.
+    pub(crate) fn with_status(&self, status: &impl Serialize) -> serde_json::Result<RawPipelineJob> {
+        Ok(RawPipelineJob { status: serde_json::value::to_raw_value(status)?, ..self.clone() })
     }
 }
 
-impl Resource for JobObject {
+impl Resource for RawPipelineJob {
     type DynamicType = ();
     type Scope = NamespaceResourceScope;
 

@@ -1,94 +1,98 @@
-//! One look at a job: its pods, remembered or listed, and what stage 0 says of itself.
+//! The observed state of a job: its pods, from the cache or a list, and the `/status` of stage 0.
 
-mod member;
+mod instance;
 mod object;
 mod pod;
-mod poll;
-mod watched;
+mod pod_cache;
+mod status_poller;
 
 use kube::api::{Api, ListParams};
 use stagecoach_api::contract::StageStatus;
 use stagecoach_api::job::TrainerType;
 use stagecoach_lifecycle::{InstanceState, Observed, ObservedProgress, Policy, UnixMillis};
 
-pub(crate) use member::Trouble;
-pub(crate) use object::PodObject;
-pub(crate) use pod::Pod;
-pub(crate) use poll::{Polled, Polls};
-pub(crate) use watched::Watched;
+pub(crate) use instance::BlockingReason;
+pub(crate) use object::PartialPod;
+pub(crate) use pod::ObservedPod;
+pub(crate) use pod_cache::PodCache;
+pub(crate) use status_poller::{PolledStatus, StatusPoller};
 
 use crate::build;
-use crate::job::Job;
+use crate::job::ObservedJob;
 
-/// What was seen of a job at one moment.
+/// The observed state of a job at one moment.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Look {
-    /// The pods of the job that exist, and those that are known to have ended before they went.
-    pub pods: Vec<Pod>,
-    /// What stage 0 of the current attempt said last; none before it first said anything.
-    pub polled: Option<Polled>,
+pub(crate) struct JobSnapshot {
+    /// The existing pods of the job, and deleted ones whose exit is known.
+    pub pods: Vec<ObservedPod>,
+    /// The last `/status` of the current attempt's stage 0; None before the first response.
+    pub stage_0_status: Option<PolledStatus>,
 }
 
-impl Look {
-    /// Whether the watch is about to say how a pod ended.
-    pub(crate) fn is_incomplete(&self) -> bool {
-        self.pods.iter().any(|pod| pod.missing.is_some())
+impl JobSnapshot {
+    /// Whether a pod is absent from the list and the watch has not yet delivered its exit.
+    pub(crate) fn awaits_pod_exit(&self) -> bool {
+        self.pods.iter().any(|pod| pod.missing_since.is_some())
     }
 
     /// The pods of an attempt.
-    pub(crate) fn of(&self, attempt: u64) -> impl Iterator<Item = &Pod> {
+    pub(crate) fn pods_of_attempt(&self, attempt: u64) -> impl Iterator<Item = &ObservedPod> {
         self.pods.iter().filter(move |pod| pod.instance.attempt == attempt)
     }
 
-    /// What the watch has brought of `job`; nothing if that can't be relied on.
-    pub(crate) fn remembered(job: &Job, watched: &Watched) -> Option<Look> {
-        watched.of(&job.owner.uid, job.state.attempt.number).map(|pods| Look { pods, polled: None })
+    /// From the pod cache; None if the cache may be stale.
+    pub(crate) fn from_cache(job: &ObservedJob, pod_cache: &PodCache) -> Option<JobSnapshot> {
+        pod_cache.get(&job.owner.uid, job.state.attempt.number).map(|pods| JobSnapshot { pods, stage_0_status: None })
     }
 
-    /// The first look at `job`, for which nothing was made yet; nothing if that is not certain.
-    pub(crate) fn first(job: &Job, watched: &Watched) -> Option<Look> {
-        let new = job.status.record.is_none() && watched.begin(&job.owner.uid, &job.owner.namespace);
-        new.then(Look::default)
+    /// Of a job without a record, which has no pods; None if that is not certain.
+    pub(crate) fn of_new_job(job: &ObservedJob, pod_cache: &PodCache) -> Option<JobSnapshot> {
+        let new = job.status.record.is_none() && pod_cache.start_empty(&job.owner.uid, &job.owner.namespace);
+        new.then(JobSnapshot::default)
     }
 
     /// Lists the pods of `job`.
     ///
     /// # Errors
     /// The API server's.
-    pub(crate) async fn live(job: &Job, pods: &Api<PodObject>, watched: &Watched) -> kube::Result<Look> {
-        // no resourceVersion: the answer is what is, not what a cache remembers
-        let listed = pods.list(&ListParams::default().labels(&build::pod_query(&job.owner))).await?;
-        let version = version(listed.metadata.resource_version.as_deref().unwrap_or_default());
-        let listed = listed.items.iter().filter_map(|pod| Pod::of(pod, &job.owner.uid)).collect();
-        let pods = watched.list(&job.owner.uid, job.state.attempt.number, version, listed);
-        Ok(Look { pods, polled: None })
+    pub(crate) async fn from_list(
+        job: &ObservedJob,
+        pods: &Api<PartialPod>,
+        pod_cache: &PodCache,
+    ) -> kube::Result<JobSnapshot> {
+        // no resourceVersion: a consistent read from etcd, not from the API server's cache
+        let listed = pods.list(&ListParams::default().labels(&build::pod_label_selector(&job.owner))).await?;
+        let version = parse_resource_version(listed.metadata.resource_version.as_deref().unwrap_or_default());
+        let listed = listed.items.iter().filter_map(|pod| ObservedPod::from_partial(pod, &job.owner.uid)).collect();
+        let pods = pod_cache.replace_with_list(&job.owner.uid, job.state.attempt.number, version, listed);
+        Ok(JobSnapshot { pods, stage_0_status: None })
     }
 
-    /// Asks stage 0 how far it is, if that is due.
-    pub(crate) async fn ask(&mut self, job: &Job, polls: &Polls) {
+    /// Polls `/status` of stage 0, if that is due.
+    pub(crate) async fn poll_stage_0(&mut self, job: &ObservedJob, status_poller: &StatusPoller) {
         if let Some(stage_0) = self.stage_0(job) {
-            self.polled = polls.ask(&job.owner.uid, stage_0).await;
+            self.stage_0_status = status_poller.poll(&job.owner.uid, stage_0).await;
         }
     }
 
-    /// The pod that serves `/status`, if its process may be there.
-    fn stage_0(&self, job: &Job) -> Option<&Pod> {
-        let built_in = job.job.spec.trainer.kind == TrainerType::BuiltIn;
-        let running = |pod: &&Pod| {
+    /// The pod that serves `/status`, if its process may run.
+    fn stage_0(&self, job: &ObservedJob) -> Option<&ObservedPod> {
+        let built_in = job.manifest.spec.trainer.kind == TrainerType::BuiltIn;
+        let running = |pod: &&ObservedPod| {
             let state = &pod.instance.state;
             pod.instance.stage == 0
                 && matches!(state, InstanceState::Starting | InstanceState::Ready | InstanceState::Terminating)
         };
-        self.of(job.state.attempt.number).find(running).filter(|_| built_in)
+        self.pods_of_attempt(job.state.attempt.number).find(running).filter(|_| built_in)
     }
 
-    /// The same as `lifecycle` wants it.
-    pub(crate) fn observed(&self, job: &Job) -> Observed {
+    /// The input of `lifecycle::decide`.
+    pub(crate) fn observed(&self, job: &ObservedJob) -> Observed {
         let instances = self.pods.iter().map(|pod| pod.instance.clone()).collect();
         let state = job.state.clone();
         Observed {
             desired: job.desired(),
-            policy: Policy::for_pods(&job.job.spec),
+            policy: Policy::for_pods(&job.manifest.spec),
             state,
             instances,
             progress: self.observed_progress(),
@@ -96,24 +100,24 @@ impl Look {
     }
 
     fn observed_progress(&self) -> ObservedProgress {
-        let Some(polled) = &self.polled else { return ObservedProgress::default() };
+        let Some(polled) = &self.stage_0_status else { return ObservedProgress::default() };
         let StageStatus { checkpoint, progress, .. } = &polled.status;
         ObservedProgress {
             checkpoint_step: checkpoint.as_ref().map(|checkpoint| checkpoint.step),
             finished_steps: Some(progress.step).filter(|step| *step > 0),
-            last_preparation_at: Some(polled.changed).filter(|_| polled.is_preparing()),
-            // who does not answer may be cut off from the operator alone: its own group watches it
-            last_step_at: Some(polled.changed).filter(|_| polled.is_training() && polled.answered),
+            last_preparation_at: Some(polled.changed_at).filter(|_| polled.is_preparing()),
+            // an unreachable stage 0 may be reachable for its peers; the group detects a hang itself
+            last_step_at: Some(polled.changed_at).filter(|_| polled.is_training() && polled.is_reachable),
         }
     }
 }
 
-/// The present, as `lifecycle` counts it.
+/// The current time.
 pub(crate) fn now() -> UnixMillis {
     UnixMillis(u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default())
 }
 
-/// A resourceVersion as a number, which says which of two states of an object is the newer one; 0 if it is none.
-pub(crate) fn version(text: &str) -> u64 {
+/// A resourceVersion as a number, by which versions of an object are ordered; 0 if it is not a number.
+pub(crate) fn parse_resource_version(text: &str) -> u64 {
     text.parse().unwrap_or_default()
 }

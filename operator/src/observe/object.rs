@@ -1,4 +1,4 @@
-//! A pod of the API, as far as it is read: a watch brings thousands of them, and most of each is of no use here.
+//! The fields of an API pod that are read: a watch delivers thousands of pods, and the rest is not needed.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,32 +9,32 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use kube::Resource;
 use serde::{Deserialize, Deserializer};
 
-/// What is read of a pod.
+/// The fields of a pod that are read.
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct PodObject {
+pub(crate) struct PartialPod {
     #[serde(deserialize_with = "metadata")]
     pub(super) metadata: ObjectMeta,
     #[serde(default)]
-    pub(super) spec: Spec,
+    pub(super) spec: PartialPodSpec,
     #[serde(default)]
     pub(super) status: PodStatus,
 }
 
-/// What is read of a pod's spec.
+/// The fields of a pod's spec that are read.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Spec {
+pub(super) struct PartialPodSpec {
     #[serde(default)]
-    pub(super) containers: Vec<Container>,
+    pub(super) containers: Vec<PartialContainer>,
 }
 
-/// What is read of a container.
+/// The fields of a container that are read.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct Container {
+pub(super) struct PartialContainer {
     pub(super) name: String,
     pub(super) image: Option<String>,
 }
 
-/// Without who manages which field, which is most of it.
+/// Metadata without `managedFields`, which are most of it.
 fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -64,7 +64,7 @@ fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D:
     })
 }
 
-impl Resource for PodObject {
+impl Resource for PartialPod {
     type DynamicType = ();
     type Scope = NamespaceResourceScope;
 

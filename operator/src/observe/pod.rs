@@ -1,4 +1,4 @@
-//! A pod of an attempt, as far as it matters here.
+//! The fields of a pod that the operator uses.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -6,66 +6,66 @@ use std::time::Instant;
 use stagecoach_api::contract::CONTAINER_NAME;
 use stagecoach_lifecycle::{InstanceState, StageInstance};
 
-use super::PodObject;
-use super::member::{Trouble, instance, trouble};
-use super::version;
+use super::PartialPod;
+use super::instance::{BlockingReason, blocking_reason, instance};
+use super::parse_resource_version;
 use crate::build;
 
 /// A pod of an attempt.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Pod {
-    /// As `lifecycle` sees it.
+pub(crate) struct ObservedPod {
+    /// Its stage, attempt and state.
     pub instance: StageInstance,
     /// `metadata.name`
     pub name: String,
     /// `metadata.uid`
     pub uid: String,
-    /// Where it is reached, once it has an address.
+    /// Its IP address, once it has one.
     pub address: Option<IpAddr>,
-    /// What its trainer runs.
+    /// The image of its trainer container.
     pub image: Option<String>,
-    /// What keeps it from running, if the cluster says so.
-    pub trouble: Option<Trouble>,
-    /// Whether it was asked to leave.
-    pub leaving: bool,
-    /// Whether it is known from the past alone.
-    pub gone: bool,
-    /// Since when no list has it although the watch has not said that it went, and how.
-    pub(super) missing: Option<Instant>,
-    /// The version of the object that this was read from.
+    /// Why it can't start, if its status has a reason.
+    pub blocking_reason: Option<BlockingReason>,
+    /// Whether it has a deletionTimestamp.
+    pub terminating: bool,
+    /// Whether it was deleted and is kept only for its exit.
+    pub deleted: bool,
+    /// Since when it is absent from lists while the watch has not delivered its deletion.
+    pub(super) missing_since: Option<Instant>,
+    /// The resourceVersion of the object.
     pub(super) version: u64,
 }
 
-impl Pod {
-    /// The pod of an attempt of the job with the UID `job`. None if `object` is none: labels are anybody's to write, so that
-    /// only a pod counts that the job controls.
-    pub(crate) fn of(object: &PodObject, job: &str) -> Option<Pod> {
-        let PodObject { metadata, spec, status } = object;
+impl ObservedPod {
+    /// The pod of an attempt of the job with the UID `job`; None if `object` is not one. Anybody can write labels, so only
+    /// a pod whose controller is the job counts.
+    pub(crate) fn from_partial(object: &PartialPod, job: &str) -> Option<ObservedPod> {
+        let PartialPod { metadata, spec, status } = object;
         if !build::is_controlled_by(metadata, job) {
             return None;
         }
         let trainer = spec.containers.iter().find(|container| container.name == CONTAINER_NAME);
-        Some(Pod {
+        Some(ObservedPod {
             instance: instance(object)?,
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
             address: status.pod_ip.as_deref().and_then(|address| address.parse().ok()),
             image: trainer.and_then(|trainer| trainer.image.clone()),
-            trouble: trouble(object),
-            leaving: metadata.deletion_timestamp.is_some(),
-            gone: false,
-            missing: None,
-            version: version(metadata.resource_version.as_deref().unwrap_or_default()),
+            blocking_reason: blocking_reason(object),
+            terminating: metadata.deletion_timestamp.is_some(),
+            deleted: false,
+            missing_since: None,
+            version: parse_resource_version(metadata.resource_version.as_deref().unwrap_or_default()),
         })
     }
 
-    /// Whether its trainer has ended.
-    pub(super) fn has_ended(&self) -> bool {
+    /// Whether its trainer has exited.
+    pub(super) fn has_exited(&self) -> bool {
         matches!(self.instance.state, InstanceState::Exited(_))
     }
 
-    /// Whether there is nothing to tell about this one that was not so of `other`.
-    pub(super) fn is_as(&self, other: &Pod) -> bool {
-        Pod { version: 0, ..self.clone() } == Pod { version: 0, ..other.clone() }
+    /// Whether both are equal apart from the resourceVersion.
+    pub(super) fn equals_ignoring_version(&self, other: &ObservedPod) -> bool {
+        ObservedPod { version: 0, ..self.clone() } == ObservedPod { version: 0, ..other.clone() }
     }
 }

@@ -1,8 +1,8 @@
-//! What is told to the user: the status, written once, then events.
+//! Computes the status and the events.
 
 mod conditions;
 mod events;
-mod pace;
+mod throttle;
 
 use std::time::Duration;
 
@@ -11,55 +11,56 @@ use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::{AttemptStatus, CheckpointStatus, LastFailure, Progress, RestartsStatus};
 use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, Decision, InstanceState, JobState, UnixMillis};
 
-pub(crate) use conditions::refused;
+pub(crate) use conditions::rejected;
 pub(crate) use events::{events, reference};
-pub(crate) use pace::Telling;
+pub(crate) use throttle::StatusUpdate;
 
 use crate::build;
-use crate::job::Job;
-use crate::observe::{Look, Polled, Trouble};
+use crate::job::ObservedJob;
+use crate::observe::{BlockingReason, JobSnapshot, PolledStatus};
 
-/// What the status is made from.
-pub(crate) struct Facts<'a> {
+/// Inputs of the status and the events.
+pub(crate) struct StatusInputs<'a> {
     /// The job, as it was when the decision was made.
-    pub job: &'a Job,
-    /// What was seen.
-    pub look: &'a Look,
-    /// What was decided.
+    pub job: &'a ObservedJob,
+    /// Its observed state.
+    pub snapshot: &'a JobSnapshot,
+    /// The decision.
     pub decision: &'a Decision,
-    /// Why the last action was refused.
-    pub refused: Option<&'a Trouble>,
-    /// The end of the log of the stage that failed last, if that is new.
+    /// Why the API server rejected the last action, if it did.
+    pub rejection: Option<&'a BlockingReason>,
+    /// The end of the failed stage's log, if the failure is new.
     pub log_tail: Option<String>,
-    /// How long ago this operator wrote the job's status, if it has.
-    pub told: Option<Duration>,
-    /// The present.
+    /// Time since this operator wrote the job's status, if it has.
+    pub since_last_write: Option<Duration>,
+    /// The current time.
     pub now: UnixMillis,
 }
 
-/// The status after a decision, as far as it is to be told now.
-pub(crate) fn status(facts: &Facts) -> Telling {
-    let Facts { job, look, decision, now, .. } = facts;
+/// The status after a decision, or the old one if the write can be delayed.
+pub(crate) fn next_status(inputs: &StatusInputs) -> StatusUpdate {
+    let StatusInputs { job, snapshot, decision, now, .. } = inputs;
     let (old, state) = (&job.status, &decision.state);
     let attempt = state.attempt.number;
-    let count =
-        |wanted: fn(&InstanceState) -> bool| look.of(attempt).filter(|pod| wanted(&pod.instance.state)).count() as u32;
-    let exist = count(|state| !matches!(state, InstanceState::Exited(_)));
+    let count = |wanted: fn(&InstanceState) -> bool| {
+        snapshot.pods_of_attempt(attempt).filter(|pod| wanted(&pod.instance.state)).count() as u32
+    };
+    let existing = count(|state| !matches!(state, InstanceState::Exited(_)));
     let finished = state.outcome().is_some();
-    let polled = look.polled.as_ref().filter(|polled| polled.status.attempt == attempt);
+    let polled = snapshot.stage_0_status.as_ref().filter(|polled| polled.status.attempt == attempt);
     let mut new = PipelineJobStatus {
         observed_generation: Some(job.generation),
-        start_time: old.start_time.clone().or_else(|| state.started_at.map(stamp)),
-        completion_time: old.completion_time.clone().or_else(|| finished.then(|| stamp(*now))),
+        start_time: old.start_time.clone().or_else(|| state.started_at.map(to_rfc3339)),
+        completion_time: old.completion_time.clone().or_else(|| finished.then(|| to_rfc3339(*now))),
         phase: Some(decision.job_phase),
-        stages: Some(exist),
+        stages: Some(existing),
         ready_stages: Some(count(|state| *state == InstanceState::Ready)),
-        selector: Some(build::pod_query(&job.owner)),
-        attempt: attempt_status(facts),
-        progress: progress(old.progress.as_ref(), polled, look, attempt),
+        selector: Some(build::pod_label_selector(&job.owner)),
+        attempt: attempt_status(inputs),
+        progress: progress(old.progress.as_ref(), polled, snapshot, attempt),
         checkpoint: old.checkpoint.clone(),
         restarts: Some(restarts(job, state)),
-        last_failure: last_failure(facts),
+        last_failure: last_failure(inputs),
         conditions: Vec::new(),
         record: serde_json::to_value(state).ok(),
     };
@@ -67,29 +68,29 @@ pub(crate) fn status(facts: &Facts) -> Telling {
     let newer = known.filter(|known| old.checkpoint.as_ref().is_none_or(|old| known.step > old.step));
     new.checkpoint = newer.or(new.checkpoint);
     if let Some(step) =
-        state.checkpoint_step.filter(|step| new.checkpoint.as_ref().is_none_or(|told| told.step < *step))
+        state.checkpoint_step.filter(|step| new.checkpoint.as_ref().is_none_or(|known| known.step < *step))
     {
-        // heard of in a termination message alone
+        // known only from a termination message
         new.checkpoint = Some(CheckpointStatus { step, ..CheckpointStatus::default() });
     }
-    new.conditions = conditions::conditions(facts, &new);
-    pace::pace(new, old, facts.told, *now)
+    new.conditions = conditions::conditions(inputs, &new);
+    throttle::throttle(new, old, inputs.since_last_write, *now)
 }
 
-fn attempt_status(facts: &Facts) -> Option<AttemptStatus> {
-    let (job, state) = (facts.job, &facts.decision.state);
+fn attempt_status(inputs: &StatusInputs) -> Option<AttemptStatus> {
+    let (job, state) = (inputs.job, &inputs.decision.state);
     let attempt = state.attempt;
     if attempt.number == 0 {
         return None;
     }
     let all_created = match (&state.attempt_phase, &job.state.attempt_phase) {
         (AttemptPhase::Running { all_created, .. }, _) => *all_created,
-        // which may not be told yet
+        // may not be written to the status yet
         (_, AttemptPhase::Running { all_created: true, .. }) if job.state.attempt.number == attempt.number => true,
         _ => job.status.attempt.as_ref().is_some_and(|old| old.number == attempt.number && old.pods_created),
     };
     let old = job.status.attempt.as_ref().filter(|old| old.number == attempt.number);
-    let running = facts.look.of(attempt.number).find_map(|pod| pod.image.clone());
+    let running = inputs.snapshot.pods_of_attempt(attempt.number).find_map(|pod| pod.image.clone());
     let before = job.status.attempt.as_ref().filter(|_| keeps_image(&job.state, state));
     Some(AttemptStatus {
         number: attempt.number,
@@ -100,20 +101,25 @@ fn attempt_status(facts: &Facts) -> Option<AttemptStatus> {
     })
 }
 
-/// Whether a new attempt runs the image of the one before: it has trained with it, and the user has changed nothing of what
-/// a stage reads. An operator with another default image changes no job that is under way.
+/// Whether a new attempt keeps the image of the previous one: training has progressed with it and the spec's restart fields
+/// are unchanged. A new default image of the operator must not change a running job.
 fn keeps_image(old: &JobState, new: &JobState) -> bool {
     old.best_step.is_some() && old.attempt.revision == new.attempt.revision
 }
 
-/// How far training is: stage 0's words, or the last words of one that ended.
-fn progress(old: Option<&Progress>, polled: Option<&Polled>, look: &Look, attempt: u64) -> Option<Progress> {
-    let said = polled.filter(|polled| polled.status.progress != Progress::default());
-    let mut progress = match said {
-        Some(polled) => Progress { updated_at: Some(stamp(polled.at)), ..polled.status.progress.clone() },
+/// Training progress: from stage 0's `/status`, or from the termination message of a stage that ended.
+fn progress(
+    old: Option<&Progress>,
+    polled: Option<&PolledStatus>,
+    snapshot: &JobSnapshot,
+    attempt: u64,
+) -> Option<Progress> {
+    let reported = polled.filter(|polled| polled.status.progress != Progress::default());
+    let mut progress = match reported {
+        Some(polled) => Progress { updated_at: Some(to_rfc3339(polled.polled_at)), ..polled.status.progress.clone() },
         None => old.cloned().unwrap_or_default(),
     };
-    let ended = look.of(attempt).filter_map(|pod| match &pod.instance.state {
+    let ended = snapshot.pods_of_attempt(attempt).filter_map(|pod| match &pod.instance.state {
         InstanceState::Exited(exit) => exit.termination.as_ref()?.finished_steps,
         _ => None,
     });
@@ -128,8 +134,8 @@ fn progress(old: Option<&Progress>, polled: Option<&Polled>, look: &Look, attemp
     Some(progress).filter(|progress| *progress != Progress::default())
 }
 
-fn restarts(job: &Job, state: &JobState) -> RestartsStatus {
-    let max = job.job.spec.restart.max_restarts;
+fn restarts(job: &ObservedJob, state: &JobState) -> RestartsStatus {
+    let max = job.manifest.spec.restart.max_restarts;
     RestartsStatus {
         total: state.budget.total,
         counted: state.budget.counted,
@@ -137,36 +143,38 @@ fn restarts(job: &Job, state: &JobState) -> RestartsStatus {
     }
 }
 
-fn last_failure(facts: &Facts) -> Option<LastFailure> {
-    let failure = facts.decision.state.last_failure.as_ref()?;
-    if facts.job.state.last_failure.as_ref() == Some(failure) && facts.job.status.last_failure.is_some() {
-        return facts.job.status.last_failure.clone();
+fn last_failure(inputs: &StatusInputs) -> Option<LastFailure> {
+    let failure = inputs.decision.state.last_failure.as_ref()?;
+    if inputs.job.state.last_failure.as_ref() == Some(failure) && inputs.job.status.last_failure.is_some() {
+        return inputs.job.status.last_failure.clone();
     }
     Some(LastFailure {
         stage: failure.stage,
-        pod: failure.stage.map(|stage| build::pod_name(&facts.job.owner, stage, failure.attempt)),
+        pod: failure.stage.map(|stage| build::pod_name(&inputs.job.owner, stage, failure.attempt)),
         reason: failure.label(),
         exit_code: failure.exit_code,
         action: failure.action.clone(),
         message: Some(failure.message.clone()),
-        log_tail: facts.log_tail.clone(),
-        at: Some(stamp(failure.failed_at)),
+        log_tail: inputs.log_tail.clone(),
+        at: Some(to_rfc3339(failure.failed_at)),
     })
 }
 
 /// The failure that `decision` is the first to record.
-pub(crate) fn new_failure<'d>(job: &Job, decision: &'d Decision) -> Option<&'d AttemptFailure> {
+pub(crate) fn new_failure<'d>(job: &ObservedJob, decision: &'d Decision) -> Option<&'d AttemptFailure> {
     let failure = decision.state.last_failure.as_ref();
     failure.filter(|failure| job.state.last_failure.as_ref() != Some(failure))
 }
 
-/// The first trouble that keeps the attempt's pods from running.
-fn pod_trouble(look: &Look, attempt: u64) -> Option<(String, Trouble)> {
-    look.of(attempt).find_map(|pod| pod.trouble.clone().map(|trouble| (pod.name.clone(), trouble)))
+/// Name and reason of the attempt's first pod that can't start.
+fn first_blocked_pod(snapshot: &JobSnapshot, attempt: u64) -> Option<(String, BlockingReason)> {
+    snapshot
+        .pods_of_attempt(attempt)
+        .find_map(|pod| pod.blocking_reason.clone().map(|reason| (pod.name.clone(), reason)))
 }
 
 /// RFC 3339, whole seconds, UTC.
-pub(crate) fn stamp(time: UnixMillis) -> String {
+pub(crate) fn to_rfc3339(time: UnixMillis) -> String {
     let seconds = i64::try_from(time.0 / 1000).unwrap_or(i64::MAX);
     Timestamp::from_second(seconds).unwrap_or(Timestamp::UNIX_EPOCH).to_string()
 }

@@ -1,4 +1,4 @@
-//! The real operator, with the chart's account and rights, before a real API server; the kubelet is the tests'.
+//! The real operator, with the chart's service account and permissions, and a real API server; the kubelet is simulated.
 
 #![allow(dead_code, unreachable_pub)] // each test binary uses a part
 
@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 pub use stagecoach_cluster::condition_of;
 use stagecoach_cluster::{ControlPlane, Process, Settings, TestKubelet, chart, merge, until};
 
-/// Where the operator is installed.
-const INSTALLED: &str = "stagecoach-system";
-/// Seconds that anything may take on a busy machine.
-const PATIENCE: u64 = 60;
+/// The operator's namespace.
+const OPERATOR_NAMESPACE: &str = "stagecoach-system";
+/// How long anything may take on a busy machine.
+const TIMEOUT_SECONDS: u64 = 60;
 
 /// A cluster with the operator in it.
-pub struct Scene {
+pub struct TestCluster {
     // dropped in this order
     operators: Mutex<Vec<Process>>,
     pub kubelet: TestKubelet,
@@ -24,42 +24,43 @@ pub struct Scene {
     kubeconfig: PathBuf,
 }
 
-impl Scene {
+impl TestCluster {
     /// With the operator running.
-    pub fn start() -> Scene {
-        let scene = Scene::without_operator(Settings::default());
-        scene.run_operator(&[]);
-        scene
+    pub fn start() -> TestCluster {
+        let cluster = TestCluster::without_operator(Settings::default());
+        cluster.run_operator(&[]);
+        cluster
     }
 
-    /// Everything but the operator.
-    pub fn without_operator(settings: Settings) -> Scene {
+    /// Without an operator.
+    pub fn without_operator(settings: Settings) -> TestCluster {
         let plane = ControlPlane::start_with(settings);
-        plane.create_namespace(INSTALLED);
+        plane.create_namespace(OPERATOR_NAMESPACE);
         let needed =
             ["CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
-        let objects = chart::render(INSTALLED, &Value::Null);
+        let objects = chart::render(OPERATOR_NAMESPACE, &Value::Null);
         let installed: Vec<&Value> =
             objects.iter().filter(|object| needed.iter().any(|kind| object["kind"] == *kind)).collect();
         plane.apply(&json!({"apiVersion": "v1", "kind": "List", "items": installed}).to_string());
         let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pipelinejobs.stagecoach.dev";
-        until("the CRD to be served", PATIENCE, || {
+        until("the CRD to be served", TIMEOUT_SECONDS, || {
             let crd = plane.get(crd)?;
             condition_of(&crd, "Established").filter(|condition| condition["status"] == "True")
         });
         let account = objects.iter().find(|object| object["kind"] == "ServiceAccount").unwrap();
-        let kubeconfig = plane.service_account_kubeconfig(INSTALLED, account["metadata"]["name"].as_str().unwrap());
+        let kubeconfig =
+            plane.service_account_kubeconfig(OPERATOR_NAMESPACE, account["metadata"]["name"].as_str().unwrap());
         let kubelet = TestKubelet::start(&plane, 3, 64);
         volume(&plane, "default");
-        Scene { operators: Mutex::default(), kubelet, plane, kubeconfig }
+        TestCluster { operators: Mutex::default(), kubelet, plane, kubeconfig }
     }
 
-    /// Starts the operator, with more of an environment.
+    /// Starts the operator with additional environment variables.
     pub fn run_operator(&self, env: &[(&str, &str)]) {
         self.operators.lock().unwrap().push(self.operator(&self.kubeconfig, env));
     }
 
-    /// An operator of the caller's, with an account and more of an environment.
+    /// An operator of the caller's, with a kubeconfig and additional environment variables.
     pub fn operator(&self, kubeconfig: &Path, env: &[(&str, &str)]) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_stagecoach-operator"));
         command
@@ -68,12 +69,12 @@ impl Scene {
             .env("STAGECOACH_LISTEN", "127.0.0.1:0")
             .env("STAGECOACH_POLL_SECONDS", "0.2")
             .env("STAGECOACH_LOG_LEVEL", "info,kube_client=off,stagecoach_operator=debug")
-            .env("POD_NAMESPACE", INSTALLED)
+            .env("POD_NAMESPACE", OPERATOR_NAMESPACE)
             .envs(env.iter().copied());
         Process::start(command, &self.log_file()).unwrap()
     }
 
-    /// The account of the operator, with the rights that the chart gives it.
+    /// The kubeconfig of the operator's service account, with the permissions that the chart grants.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
@@ -83,8 +84,8 @@ impl Scene {
         drop(self.operators.lock().unwrap().remove(0));
     }
 
-    /// Whether all operators that were started are still there.
-    pub fn operators_live(&self) -> bool {
+    /// Whether all operators that were started still run.
+    pub fn operators_are_running(&self) -> bool {
         self.operators.lock().unwrap().iter_mut().all(|process| process.ended().is_none())
     }
 
@@ -111,17 +112,17 @@ impl Scene {
         self.plane.client().patch(&path(name), &patch).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
     }
 
-    /// The job as it is.
+    /// The job, if it exists.
     pub fn job(&self, name: &str) -> Option<Value> {
         self.plane.get(&path(name))
     }
 
-    /// Waits until the job is as wanted, and gives it; shows what it was like if that never comes.
+    /// Waits until `wanted` holds of the job and returns it; panics with its status and the operator's log otherwise.
     #[track_caller]
     pub fn wait(&self, name: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(PATIENCE);
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(TIMEOUT_SECONDS);
         loop {
-            let job = self.job(name).unwrap_or_else(|| panic!("{name} is gone, and was waited for to be {what}"));
+            let job = self.job(name).unwrap_or_else(|| panic!("{name} was deleted while waiting for it to be {what}"));
             if wanted(&job) {
                 return job;
             }
@@ -227,7 +228,7 @@ pub fn job(name: &str, changes: Value) -> Value {
     object
 }
 
-/// Whether a condition is `True` or `False` for this reason.
-pub fn is(object: &Value, kind: &str, status: &str, reason: &str) -> bool {
+/// Whether a condition has this status and reason.
+pub fn has_condition(object: &Value, kind: &str, status: &str, reason: &str) -> bool {
     condition_of(object, kind).is_some_and(|condition| condition["status"] == status && condition["reason"] == reason)
 }

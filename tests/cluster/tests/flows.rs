@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use stagecoach_api::contract::{HTTP_PORT, MASTER_PORT};
 use stagecoach_cluster::chart;
 use stagecoach_cluster::flows::{End, Labels, Network, Pod};
-use stagecoach_operator::build::{Owner, Readers, labels, network_policy};
+use stagecoach_operator::build::{Owner, StatusReaders, labels, network_policy};
 
 #[path = "flows/evaluator.rs"]
 mod evaluator;
@@ -46,7 +46,7 @@ fn cluster(values: &Value) -> (Network, Ends) {
     let objects = chart::render("stagecoach-system", values);
     let template = &chart::find(&objects, "Deployment", "stagecoach-operator")["spec"]["template"];
     let operator = text(&template["metadata"]["labels"]);
-    let readers = Readers(serde_json::from_str(&readers(template, "stagecoach-system")).unwrap());
+    let readers = StatusReaders(serde_json::from_str(&readers(template, "stagecoach-system")).unwrap());
 
     let mut network = Network::default();
     for namespace in ["stagecoach-system", "team", "other", "monitoring", "kube-system"] {

@@ -1,15 +1,15 @@
-//! What the Deployment tells the operator is what the operator understands.
+//! The environment of the chart's Deployment is what the operator parses.
 
 use clap::{Args, Command, FromArgMatches};
 use serde_json::{Value, json};
 use stagecoach_cluster::chart::{find, render};
-use stagecoach_operator::{LogFormat, Settings};
+use stagecoach_operator::{LogFormat, OperatorConfig};
 
 use super::everything;
 
 #[test]
-fn every_variable_is_a_setting() {
-    let defaults = settings(&Value::Null, "stagecoach-operator");
+fn every_variable_is_a_flag() {
+    let defaults = config(&Value::Null, "stagecoach-operator");
     assert_eq!(
         defaults.trainer_image,
         format!("ghcr.io/stagecoach-dev/stagecoach-trainer:{}", env!("CARGO_PKG_VERSION"))
@@ -20,32 +20,32 @@ fn every_variable_is_a_setting() {
     assert_eq!((defaults.namespace.as_str(), defaults.identity.as_str()), ("of-the-pod", "of-the-pod"));
     assert_eq!(defaults.readers().0.len(), 1);
 
-    let two = settings(&json!({"watchNamespaces": ["team-a", "team-b"]}), "stagecoach-operator");
+    let two = config(&json!({"watchNamespaces": ["team-a", "team-b"]}), "stagecoach-operator");
     assert_eq!(two.namespaces, ["team-a", "team-b"]);
 
-    let all = settings(&everything(), "trains");
+    let all = config(&everything(), "trains");
     assert_eq!((all.trainer_image.as_str(), all.lease.as_str()), ("registry.example/trainer:cuda", "trains"));
     assert_eq!((all.log_level.as_str(), all.workers), ("info,kube=debug", 32));
     assert!(all.listen.is_ipv6() && all.log_format == LogFormat::Text);
     assert_eq!(all.readers().0[1], everything()["scrapers"][0]);
 }
 
-/// What the operator reads from the environment of its container.
-fn settings(values: &Value, name: &str) -> Settings {
+/// The configuration that the operator parses from the environment of its container.
+fn config(values: &Value, name: &str) -> OperatorConfig {
     let objects = render("stagecoach-system", values);
     let container = &find(&objects, "Deployment", name)["spec"]["template"]["spec"]["containers"][0];
-    let command = Settings::augment_args(Command::new("stagecoach-operator"));
+    let command = OperatorConfig::augment_args(Command::new("stagecoach-operator"));
     // as flags, since the environment is the whole process's
     let flag = |variable: &Value| {
         let is_it =
             |argument: &&clap::Arg| argument.get_env().is_some_and(|name| variable["name"].as_str() == name.to_str());
-        let argument = command.get_arguments().find(is_it).unwrap_or_else(|| panic!("{variable} is no setting"));
+        let argument = command.get_arguments().find(is_it).unwrap_or_else(|| panic!("{variable} is no flag"));
         let value = variable["value"].as_str().unwrap_or("of-the-pod");
         format!("--{}={value}", argument.get_long().unwrap())
     };
     let flags: Vec<String> = container["env"].as_array().unwrap().iter().map(flag).collect();
     let matches = command.clone().try_get_matches_from(std::iter::once("stagecoach-operator".into()).chain(flags));
-    let settings = Settings::from_arg_matches(&matches.unwrap_or_else(|e| panic!("{e}"))).unwrap();
-    assert_eq!(container["ports"][0]["containerPort"], settings.listen.port());
-    settings
+    let config = OperatorConfig::from_arg_matches(&matches.unwrap_or_else(|e| panic!("{e}"))).unwrap();
+    assert_eq!(container["ports"][0]["containerPort"], config.listen.port());
+    config
 }

@@ -1,17 +1,17 @@
-//! Who may talk to the pods.
+//! The NetworkPolicy of a job's pods.
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::HTTP_PORT;
 
-use super::{Owner, names, pod_selector};
+use super::{Owner, names, pod_match_labels};
 
 /// Who may read the pods' status, as selectors of a NetworkPolicy's peers: the operator, and the scraper if there is one.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Readers(pub Vec<Value>);
+pub struct StatusReaders(pub Vec<Value>);
 
-/// Denies everything but: the job's own pods among themselves, DNS, and `readers` at the status port.
-pub fn network_policy(owner: &Owner, readers: &Readers) -> Value {
-    let own = json!({ "podSelector": { "matchLabels": pod_selector(owner) } });
+/// Allows only traffic among the job's pods, DNS, and `readers` to the status port.
+pub fn network_policy(owner: &Owner, readers: &StatusReaders) -> Value {
+    let own = json!({ "podSelector": { "matchLabels": pod_match_labels(owner) } });
     let dns = json!([{ "port": 53, "protocol": "UDP" }, { "port": 53, "protocol": "TCP" }]);
     let mut ingress = vec![json!({ "from": [own] })];
     if !readers.0.is_empty() {
@@ -22,7 +22,7 @@ pub fn network_policy(owner: &Owner, readers: &Readers) -> Value {
         "kind": "NetworkPolicy",
         "metadata": names::metadata(owner, &owner.name, None),
         "spec": {
-            "podSelector": { "matchLabels": pod_selector(owner) },
+            "podSelector": { "matchLabels": pod_match_labels(owner) },
             "policyTypes": ["Ingress", "Egress"],
             "ingress": ingress,
             "egress": [{ "to": [own] }, { "ports": dns }],

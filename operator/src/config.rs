@@ -1,4 +1,4 @@
-//! How the operator is run: flags, each also an environment variable.
+//! The operator's configuration: flags, each also an environment variable.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
-use crate::build::Readers;
+use crate::build::StatusReaders;
 
 /// How logs are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -17,9 +17,9 @@ pub enum LogFormat {
     Json,
 }
 
-/// How the operator is run.
+/// The operator's configuration.
 #[derive(Clone, Debug, Args)]
-pub struct Settings {
+pub struct OperatorConfig {
     /// The image of trainers whose template names none
     #[arg(long, env = "STAGECOACH_TRAINER_IMAGE")]
     pub trainer_image: String,
@@ -33,13 +33,13 @@ pub struct Settings {
     #[arg(long, env = "STAGECOACH_LOG_FORMAT", value_enum, default_value = "text")]
     pub log_format: LogFormat,
     /// Which logs are written, such as `debug` or `info,kube=debug`; PUT /log-level changes it at run time
-    // what the client logs of failed requests, the operator tells in its own words
+    // failed requests are logged by the operator itself
     #[arg(long, env = "STAGECOACH_LOG_LEVEL", default_value = "info,kube_client=off")]
     pub log_level: String,
-    /// Jobs that are worked on at the same time
+    /// Jobs that are reconciled at the same time
     #[arg(long, env = "STAGECOACH_WORKERS", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
     pub workers: u16,
-    /// Work only while holding the Lease, so that several replicas may run
+    /// Reconcile only while holding the Lease, so that several replicas may run
     #[arg(long, env = "STAGECOACH_LEADER_ELECTION", default_value_t = false, action = clap::ArgAction::Set)]
     pub leader_election: bool,
     /// The Lease's name
@@ -52,33 +52,33 @@ pub struct Settings {
     #[arg(long, env = "POD_NAME", default_value_t = format!("stagecoach-operator-{}", std::process::id()))]
     pub identity: String,
     /// Who may read the trainers' status, as a JSON list of a NetworkPolicy's peers
-    #[arg(long, env = "STAGECOACH_READERS", default_value = "[]", value_parser = peers)]
-    readers: Readers,
-    /// Seconds between two questions to a job's stage 0
-    #[arg(long, env = "STAGECOACH_POLL_SECONDS", default_value_t = 10.0, value_parser = seconds)]
+    #[arg(long, env = "STAGECOACH_READERS", default_value = "[]", value_parser = parse_peers)]
+    readers: StatusReaders,
+    /// Seconds between two polls of a job's stage 0
+    #[arg(long, env = "STAGECOACH_POLL_SECONDS", default_value_t = 10.0, value_parser = parse_poll_seconds)]
     poll_seconds: f64,
 }
 
-impl Settings {
+impl OperatorConfig {
     /// Who may read the trainers' status.
-    pub const fn readers(&self) -> &Readers {
+    pub const fn readers(&self) -> &StatusReaders {
         &self.readers
     }
 
-    /// The time between two questions to a job's stage 0.
-    pub fn poll(&self) -> Duration {
+    /// The time between two polls of a job's stage 0.
+    pub(crate) fn poll_interval(&self) -> Duration {
         Duration::from_secs_f64(self.poll_seconds)
     }
 }
 
-fn peers(text: &str) -> Result<Readers, String> {
+fn parse_peers(text: &str) -> Result<StatusReaders, String> {
     match serde_json::from_str(text) {
-        Ok(Value::Array(peers)) if peers.iter().all(Value::is_object) => Ok(Readers(peers)),
+        Ok(Value::Array(peers)) if peers.iter().all(Value::is_object) => Ok(StatusReaders(peers)),
         _ => Err("must be a JSON list of a NetworkPolicy's peers, such as [{\"podSelector\": {}}]".into()),
     }
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+fn parse_poll_seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.05..=3600.0).contains(seconds));
     seconds.ok_or_else(|| "must be a number of seconds from 0.05 to 3600".into())
 }

@@ -1,5 +1,5 @@
-//! What is told at once, and what can wait for the next write: each one costs the API server more than all else that a
-//! job does to it, and most of them would say that one more pod is there.
+//! Throttles status writes. A status write is the most expensive request of a job, and most of them would only change a pod
+//! count.
 
 use std::time::Duration;
 
@@ -8,42 +8,49 @@ use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::{AttemptStatus, Condition, Phase};
 use stagecoach_lifecycle::{AttemptPhase, JobState, UnixMillis};
 
-use super::conditions::is_usual;
+use super::conditions::is_normal_startup;
 
-/// Between two writes that tell nothing but how many pods are where.
-const COUNTS_EVERY: Duration = Duration::from_secs(1);
-/// Seconds between two writes that tell nothing but progress.
-const PROGRESS_EVERY: u64 = 15;
+/// Minimum time between writes that change nothing but pod counts.
+const POD_COUNT_INTERVAL: Duration = Duration::from_secs(1);
+/// Minimum seconds between writes that change nothing but progress.
+const PROGRESS_INTERVAL_SECONDS: u64 = 15;
 
-/// What is to be told now.
+/// The status to write.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Telling {
-    /// The status; the old one if there is nothing to tell, or not yet.
+pub(crate) struct StatusUpdate {
+    /// The new status, or the old one if nothing changed or the write is delayed.
     pub status: PipelineJobStatus,
-    /// After how long there is more to tell, even if nothing happens.
-    pub more_after: Option<Duration>,
+    /// When to reconcile again to write what was held back.
+    pub requeue_after: Option<Duration>,
 }
 
-/// Holds back what can wait; the `old` status was written so long `ago`, if this operator did it.
-pub(super) fn pace(new: PipelineJobStatus, old: &PipelineJobStatus, ago: Option<Duration>, now: UnixMillis) -> Telling {
-    if new == *old || essence(&new) != essence(old) || state(&new) != state(old) {
-        return Telling { status: new, more_after: None };
+/// Delays changes that are not urgent; `since_last_write` is the age of the `old` status, if this operator wrote it.
+pub(super) fn throttle(
+    new: PipelineJobStatus,
+    old: &PipelineJobStatus,
+    since_last_write: Option<Duration>,
+    now: UnixMillis,
+) -> StatusUpdate {
+    if new == *old || urgent_part(&new) != urgent_part(old) || recorded_state(&new) != recorded_state(old) {
+        return StatusUpdate { status: new, requeue_after: None };
     }
-    let more_after = if with_progress_of(&new, old) == *old {
-        // whoever polls comes again anyway
-        told_progress(old).filter(|told| now < told.plus_seconds(PROGRESS_EVERY)).map(|_| None)
+    let requeue_after = if with_old_progress(&new, old) == *old {
+        // the next poll reconciles again anyway
+        progress_updated_at(old)
+            .filter(|updated_at| now < updated_at.plus_seconds(PROGRESS_INTERVAL_SECONDS))
+            .map(|_| None)
     } else {
-        ago.and_then(|ago| COUNTS_EVERY.checked_sub(ago)).map(Some)
+        since_last_write.and_then(|since_last_write| POD_COUNT_INTERVAL.checked_sub(since_last_write)).map(Some)
     };
-    match more_after {
-        Some(more_after) => Telling { status: old.clone(), more_after },
-        None => Telling { status: new, more_after: None },
+    match requeue_after {
+        Some(requeue_after) => StatusUpdate { status: old.clone(), requeue_after },
+        None => StatusUpdate { status: new, requeue_after: None },
     }
 }
 
-/// What no user should wait for.
-fn essence(status: &PipelineJobStatus) -> PipelineJobStatus {
-    let condition = |condition: &Condition| match is_usual(condition) {
+/// The part of the status that is written at once.
+fn urgent_part(status: &PipelineJobStatus) -> PipelineJobStatus {
+    let condition = |condition: &Condition| match is_normal_startup(condition) {
         true => Condition { kind: condition.kind.clone(), ..Condition::default() },
         false => Condition { message: String::new(), ..condition.clone() },
     };
@@ -59,8 +66,8 @@ fn essence(status: &PipelineJobStatus) -> PipelineJobStatus {
     }
 }
 
-/// What the operator must not forget. That all pods were made it knows for a while without having written it.
-fn state(status: &PipelineJobStatus) -> Option<JobState> {
+/// The part of the record that must be written at once. `all_created` is excluded: it is also cached in memory.
+fn recorded_state(status: &PipelineJobStatus) -> Option<JobState> {
     let mut state: JobState = serde_json::from_value(status.record.clone()?).ok()?;
     (state.best_step, state.failures_without_progress) = (None, 0);
     if let AttemptPhase::Running { all_created, .. } = &mut state.attempt_phase {
@@ -69,11 +76,11 @@ fn state(status: &PipelineJobStatus) -> Option<JobState> {
     Some(state)
 }
 
-fn with_progress_of(new: &PipelineJobStatus, old: &PipelineJobStatus) -> PipelineJobStatus {
+fn with_old_progress(new: &PipelineJobStatus, old: &PipelineJobStatus) -> PipelineJobStatus {
     PipelineJobStatus { progress: old.progress.clone(), record: old.record.clone(), ..new.clone() }
 }
 
-fn told_progress(status: &PipelineJobStatus) -> Option<UnixMillis> {
+fn progress_updated_at(status: &PipelineJobStatus) -> Option<UnixMillis> {
     let at: Timestamp = status.progress.as_ref()?.updated_at.as_deref()?.parse().ok()?;
     Some(UnixMillis(at.as_millisecond().unsigned_abs()))
 }
@@ -116,34 +123,34 @@ mod tests {
         }
     }
 
-    fn told(new: &PipelineJobStatus, old: &PipelineJobStatus, millis: u64) -> bool {
-        let telling = pace(new.clone(), old, Some(Duration::from_millis(millis)), NOW);
-        assert!(telling.status == *new || telling.status == *old, "one or the other, no mixture");
-        telling.status == *new
+    fn is_written(new: &PipelineJobStatus, old: &PipelineJobStatus, millis: u64) -> bool {
+        let update = throttle(new.clone(), old, Some(Duration::from_millis(millis)), NOW);
+        assert!(update.status == *new || update.status == *old, "one or the other, never a mixture");
+        update.status == *new
     }
 
     #[test]
-    fn pods_that_come_one_by_one_are_told_once_a_second() {
+    fn pod_counts_are_written_once_a_second() {
         let (old, new) = (starting(0), starting(1));
-        assert!(!told(&new, &old, 400));
-        assert!(told(&new, &old, 1001));
-        let held = pace(new.clone(), &old, Some(Duration::from_millis(400)), NOW);
-        assert_eq!(held.more_after, Some(Duration::from_millis(600)), "nothing held back is forgotten");
-        assert_eq!(pace(new.clone(), &old, None, NOW).status, new, "who just started knows of no write");
+        assert!(!is_written(&new, &old, 400));
+        assert!(is_written(&new, &old, 1001));
+        let update = throttle(new.clone(), &old, Some(Duration::from_millis(400)), NOW);
+        assert_eq!(update.requeue_after, Some(Duration::from_millis(600)), "what is held back is written later");
+        assert_eq!(throttle(new.clone(), &old, None, NOW).status, new, "after a restart no write is known");
         let again = PipelineJobStatus { phase: Some(Phase::Restarting), ..starting(0) };
-        assert!(!told(&new, &again, 400), "pods come after a failure as they do at first");
+        assert!(!is_written(&new, &again, 400), "the same after a failure as at first");
     }
 
     #[test]
-    fn what_somebody_waits_for_is_told_at_once() {
+    fn urgent_changes_are_written_at_once() {
         let old = starting(0);
         let at_once = |what: &str, change: &dyn Fn(&mut PipelineJobStatus)| {
             let mut new = starting(1);
             change(&mut new);
-            assert!(told(&new, &old, 1), "{what}");
+            assert!(is_written(&new, &old, 1), "{what}");
         };
         at_once("all are ready", &|new| new.phase = Some(Phase::Running));
-        at_once("a pod finds no place", &|new| new.conditions[0].reason = "Unschedulable".into());
+        at_once("a pod is unschedulable", &|new| new.conditions[0].reason = "Unschedulable".into());
         at_once("training begins", &|new| new.conditions[2].status = "True".into());
         at_once("a checkpoint", &|new| new.checkpoint = Some(CheckpointStatus { step: 5, ..Default::default() }));
         at_once("another attempt", &|new| new.record.as_mut().unwrap()["attempt"]["number"] = json!(2));
@@ -151,16 +158,16 @@ mod tests {
     }
 
     #[test]
-    fn progress_alone_is_told_every_15_seconds() {
+    fn progress_alone_is_written_every_15_seconds() {
         let at = |step, seconds_ago: u64| {
-            let updated_at = Some(crate::report::stamp(UnixMillis(NOW.0 - seconds_ago * 1000)));
+            let updated_at = Some(crate::report::to_rfc3339(UnixMillis(NOW.0 - seconds_ago * 1000)));
             PipelineJobStatus { progress: Some(Progress { step, updated_at, ..Default::default() }), ..starting(4) }
         };
-        assert!(!told(&at(9, 0), &at(8, 14), 14_000));
-        assert!(told(&at(9, 0), &at(8, 15), 15_000));
+        assert!(!is_written(&at(9, 0), &at(8, 14), 14_000));
+        assert!(is_written(&at(9, 0), &at(8, 15), 15_000));
         // together with anything else, after a second
         let mut other = at(9, 0);
         other.conditions[2].message = "5 tensors are loaded".into();
-        assert!(told(&other, &at(8, 2), 2000));
+        assert!(is_written(&other, &at(8, 2), 2000));
     }
 }

@@ -1,33 +1,33 @@
-//! A pod, as `lifecycle` sees it: which stage of which attempt, and what it is doing since when.
+//! Converts a pod into lifecycle's stage instance: stage, attempt, state, and since when.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1;
 use stagecoach_api::contract::{CONTAINER_NAME, FailureKind, TerminationMessage};
 use stagecoach_lifecycle::{Exit, ExternalCause, InstanceState, StageInstance, TerminationReport, UnixMillis};
 
-use super::PodObject;
+use super::PartialPod;
 use crate::build;
 
-/// What keeps a pod from running, for people: shown at once, long before anything times out.
+/// Why a pod does not run yet, or why the API server rejected an object: reason and message for the condition `Scheduled`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Trouble {
-    /// One word, such as `ImagePullBackOff` or `Unschedulable`.
+pub(crate) struct BlockingReason {
+    /// The reason, such as `ImagePullBackOff` or `Unschedulable`.
     pub reason: String,
-    /// The cluster's own sentence.
+    /// The message of the scheduler, the kubelet or the API server.
     pub message: String,
 }
 
-/// The member that `pod` is; none if it is no pod of an attempt.
-pub(super) fn instance(pod: &PodObject) -> Option<StageInstance> {
+/// The stage instance of `pod`; None if it is not a pod of an attempt.
+pub(super) fn instance(pod: &PartialPod) -> Option<StageInstance> {
     let label = |name: &str| pod.metadata.labels.as_ref()?.get(name);
-    let (stage, attempt) = (label(build::STAGE)?.parse().ok()?, label(build::ATTEMPT)?.parse().ok()?);
+    let (stage, attempt) = (label(build::STAGE_LABEL)?.parse().ok()?, label(build::ATTEMPT_LABEL)?.parse().ok()?);
     let (state, since) = state(pod);
     Some(StageInstance { stage, attempt, state, since })
 }
 
-/// Why a pod that should start does not, if the cluster says so.
-pub(super) fn trouble(pod: &PodObject) -> Option<Trouble> {
-    let told = |reason: &Option<String>, message: &Option<String>| Trouble {
+/// Why a pod can't start, if its status has a reason.
+pub(super) fn blocking_reason(pod: &PartialPod) -> Option<BlockingReason> {
+    let reason = |reason: &Option<String>, message: &Option<String>| BlockingReason {
         reason: reason.clone().unwrap_or_else(|| "Waiting".into()),
         message: message.clone().unwrap_or_default(),
     };
@@ -36,34 +36,35 @@ pub(super) fn trouble(pod: &PodObject) -> Option<Trouble> {
         return None;
     }
     if let Some(unscheduled) = condition(pod, "PodScheduled").filter(|condition| condition.status == "False") {
-        return Some(told(&unscheduled.reason, &unscheduled.message));
+        return Some(reason(&unscheduled.reason, &unscheduled.message));
     }
     let mut waiting = [&status.init_container_statuses, &status.container_statuses]
         .into_iter()
         .flat_map(|containers| containers.iter().flatten())
         .filter_map(|container| container.state.as_ref()?.waiting.as_ref());
-    let usual = ["ContainerCreating", "PodInitializing"];
-    let unusual = waiting.find(|waiting| waiting.reason.as_deref().is_some_and(|reason| !usual.contains(&reason)))?;
-    Some(told(&unusual.reason, &unusual.message))
+    let normal = ["ContainerCreating", "PodInitializing"];
+    let unexpected =
+        waiting.find(|waiting| waiting.reason.as_deref().is_some_and(|reason| !normal.contains(&reason)))?;
+    Some(reason(&unexpected.reason, &unexpected.message))
 }
 
-fn state(pod: &PodObject) -> (InstanceState, UnixMillis) {
+fn state(pod: &PartialPod) -> (InstanceState, UnixMillis) {
     let (metadata, status) = (&pod.metadata, &pod.status);
     let created = time(metadata.creation_timestamp.as_ref()).unwrap_or(UnixMillis(0));
     let is_trainer = |container: &&ContainerStatus| container.name == CONTAINER_NAME;
     let trainer: Option<&ContainerState> =
         status.container_statuses.iter().flatten().find(is_trainer).and_then(|trainer| trainer.state.as_ref());
-    // its exit decides, whatever sidecars still do; and it counts also when the pod is being deleted
+    // only the trainer container's exit counts, not its sidecars'; also while the pod is being deleted
     if let Some(ended) = trainer.and_then(|trainer| trainer.terminated.as_ref()) {
         return (InstanceState::Exited(exit(pod, Some(ended))), time(ended.finished_at.as_ref()).unwrap_or(created));
     }
     if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
-        // ended before its container was seen to: evicted, or its node is gone
+        // the pod failed without a container status: evicted, or its node was lost
         let at = condition(pod, "DisruptionTarget").and_then(since);
         return (InstanceState::Exited(exit(pod, None)), at.unwrap_or(created));
     }
     if let Some(deadline) = time(metadata.deletion_timestamp.as_ref()) {
-        // the time of the asking: the API server adds the grace to it
+        // deletionTimestamp = time of the delete request + grace period
         let grace = metadata.deletion_grace_period_seconds.and_then(|grace| u64::try_from(grace).ok()).unwrap_or(0);
         return (InstanceState::Terminating, UnixMillis(deadline.0.saturating_sub(grace.saturating_mul(1000))));
     }
@@ -72,14 +73,14 @@ fn state(pod: &PodObject) -> (InstanceState, UnixMillis) {
         return (InstanceState::Ready, ready.and_then(since).unwrap_or(created));
     }
     match trainer.and_then(|trainer| time(trainer.running.as_ref()?.started_at.as_ref())) {
-        // one that was ready before starts anew: its time runs from when it no longer was
+        // readiness was lost: the start-up timeout runs from that moment
         Some(started) => (InstanceState::Starting, started.max(ready.and_then(since).unwrap_or(started))),
         None => (InstanceState::Pending, created),
     }
 }
 
-/// How the trainer ended; `ended` is its container's terminated state, if that was seen.
-fn exit(pod: &PodObject, ended: Option<&ContainerStateTerminated>) -> Exit {
+/// The trainer's exit; `ended` is the terminated state of its container, if there is one.
+fn exit(pod: &PartialPod, ended: Option<&ContainerStateTerminated>) -> Exit {
     let message: Option<TerminationMessage> =
         ended.and_then(|ended| serde_json::from_str(ended.message.as_deref()?).ok());
     let mut report = message.as_ref().map(TerminationReport::from);
@@ -103,8 +104,8 @@ fn exit(pod: &PodObject, ended: Option<&ContainerStateTerminated>) -> Exit {
     }
 }
 
-/// A cause outside of the job.
-fn external_cause(pod: &PodObject) -> Option<ExternalCause> {
+/// The cause outside the job, if there is one.
+fn external_cause(pod: &PartialPod) -> Option<ExternalCause> {
     let disrupted = condition(pod, "DisruptionTarget").filter(|condition| condition.status == "True");
     match disrupted.and_then(|condition| condition.reason.as_deref()).or(pod.status.reason.as_deref())? {
         "PreemptionByScheduler" | "Preempting" => Some(ExternalCause::Preempted),
@@ -116,7 +117,7 @@ fn external_cause(pod: &PodObject) -> Option<ExternalCause> {
     }
 }
 
-fn condition<'p>(pod: &'p PodObject, kind: &str) -> Option<&'p PodCondition> {
+fn condition<'p>(pod: &'p PartialPod, kind: &str) -> Option<&'p PodCondition> {
     pod.status.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
 }
 
@@ -124,8 +125,8 @@ fn since(condition: &PodCondition) -> Option<UnixMillis> {
     time(condition.last_transition_time.as_ref())
 }
 
-fn time(stamp: Option<&v1::Time>) -> Option<UnixMillis> {
-    u64::try_from(stamp?.0.as_millisecond()).ok().map(UnixMillis)
+fn time(timestamp: Option<&v1::Time>) -> Option<UnixMillis> {
+    u64::try_from(timestamp?.0.as_millisecond()).ok().map(UnixMillis)
 }
 
 #[cfg(test)]
@@ -138,8 +139,8 @@ mod tests {
         super::instance(&serde_json::from_value(pod.clone()).unwrap())
     }
 
-    fn trouble(pod: &Value) -> Option<Trouble> {
-        super::trouble(&serde_json::from_value(pod.clone()).unwrap())
+    fn blocking_reason(pod: &Value) -> Option<BlockingReason> {
+        super::blocking_reason(&serde_json::from_value(pod.clone()).unwrap())
     }
 
     /// 2026-01-01T00:00:SSZ
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_life_is_told_in_order() {
+    fn instance_states_follow_a_pods_life() {
         let seen = |pod: &Value| instance(pod).map(|m| (m.stage, m.attempt, m.state, m.since)).unwrap();
         assert_eq!(seen(&pod(json!({"phase": "Pending"}))), (2, 7, InstanceState::Pending, at(1)));
         let running = json!([{"name": "trainer", "state": {"running": {"startedAt": "2026-01-01T00:00:03Z"}}}]);
@@ -173,17 +174,17 @@ mod tests {
         let mut unready = ready.clone();
         unready["status"]["conditions"] =
             json!([{"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:10:05Z"}]);
-        assert_eq!(seen(&unready), (2, 7, InstanceState::Starting, at(605)), "no start-up that began long ago");
-        // asked at second 6 to leave within 30
-        let mut leaving = ready.clone();
-        leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:36Z".into();
-        leaving["metadata"]["deletionGracePeriodSeconds"] = 30.into();
-        assert_eq!(seen(&leaving), (2, 7, InstanceState::Terminating, at(6)));
+        assert_eq!(seen(&unready), (2, 7, InstanceState::Starting, at(605)), "the start-up timeout starts anew");
+        // deleted at second 6 with a grace period of 30
+        let mut terminating = ready.clone();
+        terminating["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:36Z".into();
+        terminating["metadata"]["deletionGracePeriodSeconds"] = 30.into();
+        assert_eq!(seen(&terminating), (2, 7, InstanceState::Terminating, at(6)));
         assert_eq!(instance(&json!({"metadata": {"name": "somebody-elses"}})), None);
     }
 
     #[test]
-    fn the_trainers_exit_decides_whatever_its_sidecars_do() {
+    fn only_the_trainers_exit_counts() {
         let message = TerminationMessage::new(FailureKind::Storage, 2, "could not write").to_json();
         let mut pod = ended(json!({"exitCode": 74, "finishedAt": "2026-01-01T00:00:09Z", "message": message}));
         pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:36Z".into();
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_from_outside_are_read_off_the_pod() {
+    fn external_causes_are_read_from_the_pod() {
         let external = |status: Value| match instance(&pod(status)).unwrap().state {
             InstanceState::Exited(exit) => (exit.code, exit.external_cause),
             other => panic!("{other:?}"),
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lack_of_memory_is_told_as_such() {
+    fn an_oom_kill_is_reported_as_out_of_memory() {
         let pod = ended(json!({"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-01T00:00:09Z"}));
         let InstanceState::Exited(exit) = instance(&pod).unwrap().state else { panic!() };
         assert_eq!(
@@ -221,13 +222,13 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_a_pod_from_running_is_told_in_the_clusters_words() {
+    fn the_blocking_reason_is_the_clusters_own() {
         let unschedulable = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available"});
-        let told = trouble(&pod(json!({"phase": "Pending", "conditions": [unschedulable]}))).unwrap();
-        assert_eq!((told.reason.as_str(), told.message.as_str()), ("Unschedulable", "0/3 nodes are available"));
+        let found = blocking_reason(&pod(json!({"phase": "Pending", "conditions": [unschedulable]}))).unwrap();
+        assert_eq!((found.reason.as_str(), found.message.as_str()), ("Unschedulable", "0/3 nodes are available"));
         let waiting = |reason: &str| json!({"phase": "Pending", "containerStatuses": [{"name": "trainer", "state": {"waiting": {"reason": reason, "message": "m"}}}]});
-        assert_eq!(trouble(&pod(waiting("ImagePullBackOff"))).unwrap().reason, "ImagePullBackOff");
-        assert_eq!(trouble(&pod(waiting("ContainerCreating"))), None);
-        assert_eq!(trouble(&pod(json!({"phase": "Running"}))), None);
+        assert_eq!(blocking_reason(&pod(waiting("ImagePullBackOff"))).unwrap().reason, "ImagePullBackOff");
+        assert_eq!(blocking_reason(&pod(waiting("ContainerCreating"))), None);
+        assert_eq!(blocking_reason(&pod(json!({"phase": "Running"}))), None);
     }
 }

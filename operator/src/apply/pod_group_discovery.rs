@@ -1,0 +1,71 @@
+//! Discovers which PodGroup APIs the cluster serves: when an attempt starts, at most once a minute.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use kube::Client;
+use stagecoach_api::job::Gang;
+
+use super::ApplyError;
+use crate::build::PodGroupApi;
+use crate::observe::BlockingReason;
+
+/// How long the result of a discovery is cached: schedulers may be installed and removed.
+const DISCOVERY_CACHE_TTL: Duration = Duration::from_secs(60);
+
+/// The PodGroup APIs that the cluster serves, cached.
+#[derive(Debug, Default)]
+pub(crate) struct PodGroupDiscovery(Mutex<Option<(Instant, Vec<PodGroupApi>)>>);
+
+impl PodGroupDiscovery {
+    /// The API of an attempt's PodGroup; None for pods that are scheduled one by one.
+    ///
+    /// # Errors
+    /// `Rejected` if the cluster does not serve what the job names.
+    pub(super) async fn choose(&self, client: &Client, wanted: Gang) -> Result<Option<PodGroupApi>, ApplyError> {
+        let fits = |api: &PodGroupApi| match wanted {
+            Gang::None => false,
+            Gang::Auto | Gang::Native => matches!(api, PodGroupApi::Native(_)),
+            Gang::Volcano => *api == PodGroupApi::Volcano,
+            Gang::Coscheduling => *api == PodGroupApi::Coscheduling,
+        };
+        if wanted == Gang::None {
+            return Ok(None);
+        }
+        let api = self.served_apis(client).await?.into_iter().find(fits);
+        if api.is_none() && wanted != Gang::Auto {
+            let message = format!(
+                "spec.scheduling.gang is {wanted}, and the cluster serves no PodGroup of it: install it, or change the field"
+            );
+            return Err(ApplyError::Rejected(BlockingReason { reason: "GangNotServed".into(), message }));
+        }
+        Ok(api)
+    }
+
+    async fn served_apis(&self, client: &Client) -> kube::Result<Vec<PodGroupApi>> {
+        let cached = self.cache().clone();
+        if let Some((at, apis)) = cached
+            && at.elapsed() < DISCOVERY_CACHE_TTL
+        {
+            return Ok(apis);
+        }
+        let groups = client.list_api_groups().await?;
+        let versions: Vec<String> =
+            groups.groups.into_iter().flat_map(|group| group.versions).map(|version| version.group_version).collect();
+        let mut served = Vec::new();
+        for api in
+            PodGroupApi::ALL.into_iter().filter(|api| versions.iter().any(|version| version == api.api_version()))
+        {
+            let resources = client.list_api_group_resources(api.api_version()).await?;
+            if resources.resources.iter().any(|resource| resource.name == "podgroups") {
+                served.push(api);
+            }
+        }
+        *self.cache() = Some((Instant::now(), served.clone()));
+        Ok(served)
+    }
+
+    fn cache(&self) -> MutexGuard<'_, Option<(Instant, Vec<PodGroupApi>)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,31 @@
+//! When a job is reconciled again if no event arrives.
+
+use std::time::Duration;
+
+use stagecoach_api::job::Phase;
+use stagecoach_lifecycle::{Decision, UnixMillis};
+
+use crate::observe::JobSnapshot;
+
+/// How often a job is reconciled although nothing changed.
+pub(crate) const RESYNC_INTERVAL: Duration = Duration::from_secs(300);
+/// Retry delay after the API server rejected an object, for example because of a quota.
+pub(crate) const REJECTED_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// Delay of the reconcile that writes a new rejection to the status.
+pub(crate) const NEW_REJECTION_DELAY: Duration = Duration::from_millis(50);
+/// Retry delay while the watch has not yet delivered the exit of a pod that is absent from a list.
+const MISSING_POD_RETRY_DELAY: Duration = Duration::from_millis(200);
+
+/// Delay until the next deadline of the decision, poll of stage 0, or list of pods.
+pub(crate) fn requeue_delay(
+    decision: &Decision,
+    snapshot: &JobSnapshot,
+    poll_interval: Duration,
+    now: UnixMillis,
+) -> Duration {
+    let wake = decision.wake_at.map(|wake_at| Duration::from_millis(wake_at.0.saturating_sub(now.0)));
+    let alive = matches!(decision.job_phase, Phase::Starting | Phase::Running | Phase::Draining);
+    let poll = (alive && !snapshot.pods.is_empty()).then_some(poll_interval);
+    let missing_pod = snapshot.awaits_pod_exit().then_some(MISSING_POD_RETRY_DELAY);
+    [wake, poll, missing_pod].into_iter().flatten().min().unwrap_or(RESYNC_INTERVAL).min(RESYNC_INTERVAL)
+}

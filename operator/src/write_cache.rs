@@ -1,0 +1,100 @@
+//! Read-your-writes cache: the job as this operator wrote it last. The watch delivers it a moment later; until then a
+//! reconcile would decide from the older version and its write would conflict.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use kube::ResourceExt;
+
+use crate::job::RawPipelineJob;
+use crate::observe::parse_resource_version;
+
+/// The jobs as they were written, by UID.
+#[derive(Debug, Default)]
+pub(crate) struct WriteCache(Mutex<HashMap<String, WrittenJob>>);
+
+#[derive(Debug)]
+struct WrittenJob {
+    version: u64,
+    at: Instant,
+    /// The job, until the watch has delivered it.
+    job: Option<Arc<RawPipelineJob>>,
+}
+
+impl WriteCache {
+    /// Adds the result of a write.
+    pub(crate) fn insert(&self, mut job: RawPipelineJob) {
+        job.metadata.managed_fields = None;
+        let (uid, version) = (job.uid().unwrap_or_default(), resource_version(&job));
+        self.lock().insert(uid, WrittenJob { version, at: Instant::now(), job: Some(Arc::new(job)) });
+    }
+
+    /// The newer of the watched and the written version.
+    pub(crate) fn newest(&self, watched: Arc<RawPipelineJob>) -> Arc<RawPipelineJob> {
+        let written = self.lock().get(&watched.uid().unwrap_or_default()).and_then(|written| written.job.clone());
+        written.filter(|written| resource_version(written) > resource_version(&watched)).unwrap_or(watched)
+    }
+
+    /// How long ago this job was written.
+    pub(crate) fn age(&self, uid: &str) -> Option<Duration> {
+        self.lock().get(uid).map(|written| written.at.elapsed())
+    }
+
+    /// Whether the watched version is our own write or older. A newer one was written by another client.
+    pub(crate) fn is_own_write(&self, watched: &RawPipelineJob) -> bool {
+        let uid = watched.uid().unwrap_or_default();
+        let mut jobs = self.lock();
+        let Some(written) = jobs.get_mut(&uid) else { return false };
+        match resource_version(watched).cmp(&written.version) {
+            Ordering::Less => true,
+            Ordering::Equal => {
+                written.job = None;
+                true
+            }
+            Ordering::Greater => {
+                written.job = None;
+                false
+            }
+        }
+    }
+
+    /// Removes the entries of jobs that no longer exist.
+    pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
+        self.lock().retain(|uid, _| is_live(uid));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, WrittenJob>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn resource_version(job: &RawPipelineJob) -> u64 {
+    parse_resource_version(job.metadata.resource_version.as_deref().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(version: &str) -> RawPipelineJob {
+        let metadata = serde_json::json!({"name": "a", "uid": "u", "resourceVersion": version});
+        serde_json::from_value(serde_json::json!({"metadata": metadata, "spec": {}})).unwrap()
+    }
+
+    #[test]
+    fn a_write_is_kept_until_the_watch_delivers_it() {
+        let cache = WriteCache::default();
+        let newest = |watched: &str| resource_version(&cache.newest(Arc::new(job(watched))));
+        assert!(!cache.is_own_write(&job("1")), "no write yet");
+        cache.insert(job("5"));
+        assert_eq!((newest("3"), newest("9")), (5, 9));
+        assert!(cache.is_own_write(&job("3")), "older than our write");
+        assert!(cache.is_own_write(&job("5")));
+        assert!(cache.lock().get("u").unwrap().job.is_none(), "the watch's copy suffices");
+        assert!(cache.is_own_write(&job("5")), "delivered twice");
+        assert!(!cache.is_own_write(&job("6")), "another client's");
+        assert!(!cache.is_own_write(&job("7")));
+    }
+}

@@ -1,14 +1,12 @@
 //! Shared by all reconciles.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-
 use kube::Client;
 use kube::runtime::events::Recorder;
 
 use crate::apply::PodGroupDiscovery;
 use crate::config::OperatorConfig;
 use crate::observe::{BlockingReason, PodCache, StatusPoller};
+use crate::sync::PerJob;
 use crate::telemetry::Telemetry;
 use crate::write_cache::WriteCache;
 
@@ -30,8 +28,7 @@ pub(crate) struct Context {
     pub telemetry: Telemetry,
     /// Publishes Kubernetes events.
     pub recorder: Recorder,
-    /// By job UID.
-    caches: Mutex<HashMap<String, ReconcileCache>>,
+    caches: PerJob<ReconcileCache>,
 }
 
 /// In-memory state of a job. It is an optimisation only: after a restart of the operator it is empty.
@@ -59,14 +56,13 @@ impl Context {
             status_poller,
             telemetry: Telemetry::default(),
             recorder,
-            caches: Mutex::default(),
+            caches: PerJob::default(),
         }
     }
 
     /// Reads or updates the in-memory state of the job with this UID.
     pub(crate) fn with_cache<T>(&self, uid: &str, update: impl FnOnce(&mut ReconcileCache) -> T) -> T {
-        let mut all = self.caches.lock().unwrap_or_else(PoisonError::into_inner);
-        update(all.entry(uid.to_owned()).or_default())
+        update(self.caches.lock().entry(uid.to_owned()).or_default())
     }
 
     /// Removes the entries of jobs that no longer exist.
@@ -75,6 +71,6 @@ impl Context {
         self.write_cache.retain(is_live);
         self.status_poller.retain(is_live);
         self.telemetry.retain(is_live);
-        self.caches.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| is_live(uid));
+        self.caches.retain(is_live);
     }
 }

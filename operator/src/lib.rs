@@ -20,6 +20,7 @@ mod requeue;
 pub mod run;
 mod serve;
 mod status_writer;
+mod sync;
 mod telemetry;
 mod ttl;
 mod write_cache;

@@ -1,7 +1,7 @@
 //! Prometheus metrics. Labels have few possible values.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kube::ResourceExt;
@@ -17,6 +17,7 @@ use stagecoach_api::job::Phase;
 
 use crate::job::{self, RawPipelineJob};
 use crate::report::{self, StatusInputs};
+use crate::sync::{PerJob, lock};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReasonLabel {
@@ -40,8 +41,8 @@ pub(crate) struct Telemetry {
     reconcile_errors: Family<ReasonLabel, Counter>,
     leader: Gauge,
     stores: Arc<Mutex<Vec<Store<RawPipelineJob>>>>,
-    /// By job UID: the attempt whose recovery was counted last.
-    recovered: Arc<Mutex<HashMap<String, u64>>>,
+    /// The attempt of each job whose recovery was counted last.
+    recovered: Arc<PerJob<u64>>,
 }
 
 impl Default for Telemetry {
@@ -83,18 +84,18 @@ impl Default for Telemetry {
 impl Telemetry {
     /// Adds the jobs of a watch.
     pub(crate) fn add_store(&self, store: Store<RawPipelineJob>) {
-        self.stores.lock().unwrap_or_else(PoisonError::into_inner).push(store);
+        lock(&self.stores).push(store);
     }
 
     /// UIDs of the existing jobs.
     pub(crate) fn live_job_uids(&self) -> HashSet<String> {
-        let stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
+        let stores = lock(&self.stores);
         stores.iter().flat_map(Store::state).filter_map(|job| job.uid()).collect()
     }
 
     /// Removes the entries of jobs that no longer exist.
     pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
-        self.recovered.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| is_live(uid));
+        self.recovered.retain(is_live);
     }
 
     /// Counts a reconcile; `error` is the reason why it failed.
@@ -122,7 +123,7 @@ impl Telemetry {
             .filter(|failure| recovered && failure.attempt.saturating_add(1) == state.attempt.number)
         {
             // each attempt's recovery is counted once: losing readiness for a moment is no second recovery
-            let mut counted = self.recovered.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut counted = self.recovered.lock();
             let before = counted.insert(inputs.job.owner.uid.clone(), state.attempt.number);
             if before == Some(state.attempt.number) {
                 return;
@@ -139,7 +140,7 @@ impl Telemetry {
     /// OpenMetrics text.
     pub(crate) fn encode(&self) -> String {
         self.jobs.clear();
-        for store in self.stores.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for store in lock(&self.stores).iter() {
             for object in store.state() {
                 let phase = job::phase(&object).map_or_else(|| "Unknown".to_owned(), |phase| phase.to_string());
                 self.jobs.get_or_create(&PhaseLabel { phase }).inc();

@@ -2,18 +2,18 @@
 //! reconcile would decide from the older version and its write would conflict.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kube::ResourceExt;
 
 use crate::job::RawPipelineJob;
 use crate::observe::parse_resource_version;
+use crate::sync::PerJob;
 
 /// The jobs as they were written, by UID.
 #[derive(Debug, Default)]
-pub(crate) struct WriteCache(Mutex<HashMap<String, WrittenJob>>);
+pub(crate) struct WriteCache(PerJob<WrittenJob>);
 
 #[derive(Debug)]
 struct WrittenJob {
@@ -28,24 +28,24 @@ impl WriteCache {
     pub(crate) fn insert(&self, mut job: RawPipelineJob) {
         job.metadata.managed_fields = None;
         let (uid, version) = (job.uid().unwrap_or_default(), resource_version(&job));
-        self.lock().insert(uid, WrittenJob { version, at: Instant::now(), job: Some(Arc::new(job)) });
+        self.0.lock().insert(uid, WrittenJob { version, at: Instant::now(), job: Some(Arc::new(job)) });
     }
 
     /// The newer of the watched and the written version.
     pub(crate) fn newest(&self, watched: Arc<RawPipelineJob>) -> Arc<RawPipelineJob> {
-        let written = self.lock().get(&watched.uid().unwrap_or_default()).and_then(|written| written.job.clone());
+        let written = self.0.lock().get(&watched.uid().unwrap_or_default()).and_then(|written| written.job.clone());
         written.filter(|written| resource_version(written) > resource_version(&watched)).unwrap_or(watched)
     }
 
     /// How long ago this job was written.
     pub(crate) fn age(&self, uid: &str) -> Option<Duration> {
-        self.lock().get(uid).map(|written| written.at.elapsed())
+        self.0.lock().get(uid).map(|written| written.at.elapsed())
     }
 
     /// Whether the watched version is our own write or older. A newer one was written by another client.
     pub(crate) fn is_own_write(&self, watched: &RawPipelineJob) -> bool {
         let uid = watched.uid().unwrap_or_default();
-        let mut jobs = self.lock();
+        let mut jobs = self.0.lock();
         let Some(written) = jobs.get_mut(&uid) else { return false };
         match resource_version(watched).cmp(&written.version) {
             Ordering::Less => true,
@@ -62,11 +62,7 @@ impl WriteCache {
 
     /// Removes the entries of jobs that no longer exist.
     pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
-        self.lock().retain(|uid, _| is_live(uid));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, WrittenJob>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.retain(is_live);
     }
 }
 
@@ -92,7 +88,7 @@ mod tests {
         assert_eq!((newest("3"), newest("9")), (5, 9));
         assert!(cache.is_own_write(&job("3")), "older than our write");
         assert!(cache.is_own_write(&job("5")));
-        assert!(cache.lock().get("u").unwrap().job.is_none(), "the watch's copy suffices");
+        assert!(cache.0.lock().get("u").unwrap().job.is_none(), "the watch's copy suffices");
         assert!(cache.is_own_write(&job("5")), "delivered twice");
         assert!(!cache.is_own_write(&job("6")), "another client's");
         assert!(!cache.is_own_write(&job("7")));

@@ -1,6 +1,6 @@
 //! Discovers which PodGroup APIs the cluster serves: when an attempt starts, at most once a minute.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use kube::Client;
@@ -9,6 +9,7 @@ use stagecoach_api::job::Gang;
 use super::ApplyError;
 use crate::build::PodGroupApi;
 use crate::observe::BlockingReason;
+use crate::sync::lock;
 
 /// How long the result of a discovery is cached: schedulers may be installed and removed.
 const DISCOVERY_CACHE_TTL: Duration = Duration::from_secs(60);
@@ -43,7 +44,7 @@ impl PodGroupDiscovery {
     }
 
     async fn served_apis(&self, client: &Client) -> kube::Result<Vec<PodGroupApi>> {
-        let cached = self.cache().clone();
+        let cached = lock(&self.0).clone();
         if let Some((at, apis)) = cached
             && at.elapsed() < DISCOVERY_CACHE_TTL
         {
@@ -61,11 +62,7 @@ impl PodGroupDiscovery {
                 served.push(api);
             }
         }
-        *self.cache() = Some((Instant::now(), served.clone()));
+        *lock(&self.0) = Some((Instant::now(), served.clone()));
         Ok(served)
-    }
-
-    fn cache(&self) -> MutexGuard<'_, Option<(Instant, Vec<PodGroupApi>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

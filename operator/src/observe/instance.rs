@@ -81,8 +81,7 @@ fn state(pod: &PartialPod) -> (InstanceState, UnixMillis) {
 
 /// The trainer's exit; `ended` is the terminated state of its container, if there is one.
 fn exit(pod: &PartialPod, ended: Option<&ContainerStateTerminated>) -> Exit {
-    let message: Option<TerminationMessage> =
-        ended.and_then(|ended| serde_json::from_str(ended.message.as_deref()?).ok());
+    let message = ended.and_then(|ended| TerminationMessage::from_json(ended.message.as_deref()?));
     let mut report = message.as_ref().map(TerminationReport::from);
     if ended.is_some_and(|ended| ended.reason.as_deref() == Some("OOMKilled")) {
         let message = "the kernel ended the trainer because its memory limit was reached: raise it, or use more stages";

@@ -6,14 +6,16 @@
 //! deleted, and a list has only existing pods. Exits that happen while the operator is down are lost; their reason is
 //! `Unknown`.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::HashSet;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use super::ObservedPod;
+use crate::requeue::RESYNC_INTERVAL;
+use crate::sync::{PerJob, lock};
 
 /// A job's pods are listed at least this often, in case the watch missed an event.
-const RELIST_INTERVAL: Duration = Duration::from_secs(300);
+const RELIST_INTERVAL: Duration = RESYNC_INTERVAL;
 
 /// How long a pod absent from a list keeps its last state, until the watch delivers its exit.
 const MISSING_POD_GRACE: Duration = Duration::from_secs(1);
@@ -21,7 +23,7 @@ const MISSING_POD_GRACE: Duration = Duration::from_secs(1);
 /// The pods, by their job's UID.
 #[derive(Debug, Default)]
 pub(crate) struct PodCache {
-    jobs: Mutex<HashMap<String, JobPods>>,
+    jobs: PerJob<JobPods>,
     /// Namespaces whose initial list is complete; "" for all namespaces.
     synced_namespaces: Mutex<HashSet<String>>,
 }
@@ -38,7 +40,7 @@ struct JobPods {
 impl PodCache {
     /// Applies a pod event of the watch. Returns whether it changes the cached pod.
     pub(crate) fn apply_event(&self, job: &str, mut pod: ObservedPod, deleted: bool) -> bool {
-        let mut jobs = self.lock();
+        let mut jobs = self.jobs.lock();
         let pods = jobs.entry(job.to_owned()).or_default();
         pods.newest_version = pods.newest_version.max(pod.version);
         let pods = &mut pods.all;
@@ -60,7 +62,7 @@ impl PodCache {
 
     /// Removes a pod that the job does not control. Returns whether it was cached.
     pub(crate) fn remove_foreign(&self, job: &str, uid: &str) -> bool {
-        let mut jobs = self.lock();
+        let mut jobs = self.jobs.lock();
         let Some(pods) = jobs.get_mut(job) else { return false };
         let before = pods.all.len();
         pods.all.retain(|known| known.uid != uid || known.deleted);
@@ -69,7 +71,7 @@ impl PodCache {
 
     /// A job's pods, including deleted ones of `attempt`; None if they may be stale.
     pub(super) fn get(&self, job: &str, attempt: u64) -> Option<Vec<ObservedPod>> {
-        let jobs = self.lock();
+        let jobs = self.jobs.lock();
         let pods = jobs.get(job)?;
         pods.listed_at.filter(|at| at.elapsed() < RELIST_INTERVAL)?;
         Some(pods.all.iter().filter(|pod| !pod.deleted || pod.instance.attempt == attempt).cloned().collect())
@@ -77,11 +79,11 @@ impl PodCache {
 
     /// Whether a job without a record has no pods. If so, the watch will deliver all pods that are created for it.
     pub(super) fn start_empty(&self, job: &str, namespace: &str) -> bool {
-        let synced = self.synced_namespaces.lock().unwrap_or_else(PoisonError::into_inner);
+        let synced = lock(&self.synced_namespaces);
         if !synced.contains("") && !synced.contains(namespace) {
             return false;
         }
-        let mut jobs = self.lock();
+        let mut jobs = self.jobs.lock();
         let pods = jobs.entry(job.to_owned()).or_default();
         if pods.all.is_empty() {
             pods.listed_at = Some(Instant::now());
@@ -98,7 +100,7 @@ impl PodCache {
         version: u64,
         mut listed: Vec<ObservedPod>,
     ) -> Vec<ObservedPod> {
-        let mut jobs = self.lock();
+        let mut jobs = self.jobs.lock();
         let pods = jobs.entry(job.to_owned()).or_default();
         let now = Instant::now();
         let absent_from_list: Vec<ObservedPod> = pods
@@ -124,23 +126,19 @@ impl PodCache {
 
     /// The watch of a namespace (re)starts: events may have been missed, so the cached pods must be listed again.
     pub(crate) fn invalidate(&self, namespace: &str) {
-        self.synced_namespaces.lock().unwrap_or_else(PoisonError::into_inner).remove(namespace);
-        self.lock().values_mut().for_each(|pods| pods.listed_at = None);
+        lock(&self.synced_namespaces).remove(namespace);
+        self.jobs.lock().values_mut().for_each(|pods| pods.listed_at = None);
     }
 
     /// The initial list of the watch is complete. It has no events for pods deleted before.
     pub(crate) fn mark_synced(&self, namespace: &str) {
         self.invalidate(namespace);
-        self.synced_namespaces.lock().unwrap_or_else(PoisonError::into_inner).insert(namespace.to_owned());
+        lock(&self.synced_namespaces).insert(namespace.to_owned());
     }
 
     /// Removes the entries of jobs that no longer exist.
     pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
-        self.lock().retain(|uid, _| is_live(uid));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, JobPods>> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+        self.jobs.retain(is_live);
     }
 }
 

@@ -1,8 +1,6 @@
 //! Polls `/status` of each job's stage 0. The operator pulls, so that pods need no API permissions.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Empty, Limited};
@@ -13,6 +11,7 @@ use stagecoach_lifecycle::UnixMillis;
 use tokio::net::TcpStream;
 
 use super::{ObservedPod, now};
+use crate::sync::PerJob;
 
 /// Limits of one request: time, and bytes of the body.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -56,13 +55,13 @@ impl PolledStatus {
 #[derive(Debug)]
 pub(crate) struct StatusPoller {
     interval: Duration,
-    last_polls: Mutex<HashMap<String, LastPoll>>,
+    last_polls: PerJob<LastPoll>,
 }
 
 impl StatusPoller {
     /// Polls each job's stage 0 at most once per `interval`.
     pub(crate) fn new(interval: Duration) -> StatusPoller {
-        StatusPoller { interval, last_polls: Mutex::default() }
+        StatusPoller { interval, last_polls: PerJob::default() }
     }
 
     /// The poll interval.
@@ -72,7 +71,7 @@ impl StatusPoller {
 
     /// The last response of `pod`, which is stage 0 of `job`'s attempt; polls it if that is due.
     pub(crate) async fn poll(&self, job: &str, pod: &ObservedPod) -> Option<PolledStatus> {
-        let last = self.lock().get(job).filter(|last| last.pod == pod.uid).cloned();
+        let last = self.last_polls.lock().get(job).filter(|last| last.pod == pod.uid).cloned();
         let before = match last {
             Some(last) if last.at.elapsed() < self.interval => return last.polled,
             last => last.and_then(|last| last.polled),
@@ -90,17 +89,13 @@ impl StatusPoller {
             }
         };
         let poll = LastPoll { pod: pod.uid.clone(), at: Instant::now(), polled: polled.clone() };
-        self.lock().insert(job.to_owned(), poll);
+        self.last_polls.lock().insert(job.to_owned(), poll);
         polled
     }
 
     /// Removes the entries of jobs that no longer exist.
     pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
-        self.lock().retain(|uid, _| is_live(uid));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, LastPoll>> {
-        self.last_polls.lock().unwrap_or_else(PoisonError::into_inner)
+        self.last_polls.retain(is_live);
     }
 }
 

@@ -139,7 +139,7 @@ fn restarts(job: &ObservedJob, state: &JobState) -> RestartsStatus {
     RestartsStatus {
         total: state.budget.total,
         counted: state.budget.counted,
-        budget_left: max.saturating_sub(state.budget.counted_since_checkpoint),
+        budget_left: state.budget.remaining(max),
     }
 }
 

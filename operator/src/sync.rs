@@ -1,0 +1,31 @@
+//! Shared state of all reconciles.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks a mutex, also if a panic left it poisoned: a panic is one job's error, and every update leaves valid data.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// In-memory state of each job, by UID.
+#[derive(Debug)]
+pub(crate) struct PerJob<T>(Mutex<HashMap<String, T>>);
+
+impl<T> Default for PerJob<T> {
+    fn default() -> PerJob<T> {
+        PerJob(Mutex::default())
+    }
+}
+
+impl<T> PerJob<T> {
+    /// Locks the state of all jobs.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<String, T>> {
+        lock(&self.0)
+    }
+
+    /// Removes the state of jobs that no longer exist.
+    pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
+        self.lock().retain(|uid, _| is_live(uid));
+    }
+}

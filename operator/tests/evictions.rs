@@ -7,7 +7,7 @@ mod support;
 use serde_json::{Value, json};
 use support::TestCluster;
 
-/// All GPUs of a node of the scene.
+/// The GPUs of a node of the cluster.
 const GPUS_PER_NODE: u32 = 64;
 
 fn gpus() -> Value {
@@ -15,7 +15,7 @@ fn gpus() -> Value {
 }
 
 #[test]
-fn what_the_cluster_takes_away_is_not_counted() {
+fn preemptions_and_evictions_are_not_counted() {
     let cluster = TestCluster::start();
     let client = cluster.plane.client();
 
@@ -40,7 +40,7 @@ fn what_the_cluster_takes_away_is_not_counted() {
     client.delete(&format!("{pods}/urgent-1"));
     cluster.wait_running("preempted", 2);
 
-    // a node that is to be left at once
+    // a node with a NoExecute taint
     let on = |pod: &str| cluster.plane.get(&format!("{pods}/{pod}")).unwrap()["spec"]["nodeName"].clone();
     let node = format!("/api/v1/nodes/{}", on("preempted-1-2").as_str().unwrap());
     let taint = json!([{"key": "broken", "effect": "NoExecute"}]);

@@ -162,9 +162,9 @@ fn an_unschedulable_pod_is_reported_at_once() {
 
 #[test]
 fn a_dead_node_delays_a_restart_by_its_timeout_at_most() {
-    // a cluster of its own: others' pods must not be on the node that dies
+    // a cluster of its own: no other job's pods must be on the node that is lost
     let cluster = TestCluster::start();
-    // on two nodes, one of which dies
+    // on two nodes, one of which is lost
     let spread = json!({"spec": {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
         {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"stagecoach.dev/job": "orphaned"}}}]}}}});
     cluster.create("orphaned", json!({"template": spread, "restart": {"terminationTimeoutSeconds": 5}}));
@@ -175,7 +175,7 @@ fn a_dead_node_delays_a_restart_by_its_timeout_at_most() {
     cluster.kubelet.pod("orphaned-0-1").exit(75, &message(FailureKind::PeerLost, 0, "lost stage 1"));
     let job = cluster.wait("orphaned", "at attempt 2", |job| job["status"]["attempt"]["number"] == 2);
     assert_eq!(failure(&job)["reason"], "NodeLost");
-    // the lost pod can't go, and the new ones come all the same
+    // the lost pod can't be deleted, and the new ones are created all the same
     until("the pods of attempt 2", 60, || {
         let new = |pod: &&Value| pod["metadata"]["labels"]["stagecoach.dev/attempt"] == "2";
         (cluster.pods("orphaned").iter().filter(new).count() == 2).then_some(())
@@ -188,7 +188,7 @@ fn a_dead_node_delays_a_restart_by_its_timeout_at_most() {
 }
 
 #[test]
-fn the_end_of_a_pod_that_is_gone_is_remembered() {
+fn the_exit_of_a_deleted_pod_is_the_cause() {
     let cluster = cluster();
     cluster.create("alone", json!({"stages": 1}));
     cluster.wait_running("alone", 1);
@@ -200,7 +200,7 @@ fn the_end_of_a_pod_that_is_gone_is_remembered() {
 }
 
 #[test]
-fn a_group_that_no_longer_gets_on_is_started_again() {
+fn a_stalled_group_is_restarted() {
     let cluster = cluster();
     cluster.create("stalled", json!({"restart": {"stallTimeoutSeconds": 10}}));
     cluster.wait_running("stalled", 1);
@@ -216,7 +216,7 @@ fn a_group_that_no_longer_gets_on_is_started_again() {
 }
 
 #[test]
-fn a_stage_that_does_not_answer_is_no_failure() {
+fn an_unreachable_stage_0_is_no_failure() {
     let cluster = cluster();
     cluster.create("silent", json!({"restart": {"stallTimeoutSeconds": 10}}));
     cluster.wait_running("silent", 1);
@@ -224,7 +224,7 @@ fn a_stage_that_does_not_answer_is_no_failure() {
     let stage_0 = cluster.kubelet.pod("silent-0-1");
     stage_0.set_status(StageStatus { progress: Progress { step: 1, ..Progress::default() }, ..training.clone() });
     cluster.wait("silent", "heard", |job| has_condition(job, "Progressing", "True", "Training"));
-    // another pod's answer is none
+    // another pod's response does not count
     stage_0.set_status(StageStatus { pod_uid: "another".into(), ..training });
     cluster.wait("silent", "unreachable", |job| has_condition(job, "Progressing", "Unknown", "StatusUnreachable"));
     assert_eq!(cluster.job("silent").unwrap()["status"]["attempt"]["number"], 1);

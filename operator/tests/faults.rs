@@ -53,7 +53,7 @@ impl ProxiedOperator {
     }
 }
 
-/// Holds every pod's creation but the first, until another rule comes.
+/// Delays the creation of every pod but the first, until another rule is set.
 fn after_one_pod() -> impl FnMut(&Seen) -> Fate + Send {
     let mut pods = 0;
     move |seen: &Seen| {
@@ -97,7 +97,7 @@ fn an_operator_with_another_default_image_does_not_mix_versions() {
 }
 
 #[test]
-fn a_spec_edited_between_two_pods_is_the_next_attempts() {
+fn a_spec_edited_between_two_pods_applies_to_the_next_attempt() {
     let own = ProxiedOperator::new("edits");
     own.proxy.rule(after_one_pod());
     let _operator = own.operator(&[]);
@@ -153,7 +153,7 @@ fn errors_and_lost_responses_are_survived() {
 }
 
 #[test]
-fn two_replicas_take_turns() {
+fn the_second_replica_takes_over_the_lease() {
     let own = ProxiedOperator::new("replicas");
     let with = |name: &'static str| {
         own.operator(&[("STAGECOACH_LEADER_ELECTION", "true"), ("POD_NAME", name), ("STAGECOACH_LEASE", "replicas")])
@@ -227,7 +227,7 @@ fn only_pods_that_the_job_controls_count_and_no_attempt_number_crashes_the_opera
 }
 
 #[test]
-fn a_status_that_cannot_be_read_is_left_alone() {
+fn an_unreadable_status_is_left_alone() {
     let own = ProxiedOperator::new("unreadable");
     let operator = own.operator(&[]);
     cluster().create(&own.job(), json!({}));
@@ -237,7 +237,7 @@ fn a_status_that_cannot_be_read_is_left_alone() {
     }
     let before = cluster().wait_phase(&own.job(), "Complete");
     drop(operator);
-    // what a newer operator brings: a phase that this one does not know, in its CRD and in the status
+    // as after a newer operator: a phase that this one does not know, in the CRD and in the status
     let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pipelinejobs.stagecoach.dev";
     let phases = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/phase/enum/-";
     cluster().plane.client().patch(crd, &json!([{"op": "add", "path": phases, "value": "Archived"}])).unwrap();

@@ -1,4 +1,4 @@
-//! The life of a job: created, running, done, scaled, suspended, over. Causes of failures are in `failures.rs`.
+//! The lifecycle of a job: creation, completion, scaling, suspension, deletion. Causes of failures are in `failures.rs`.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -37,14 +37,14 @@ fn a_job_runs_and_completes() {
     assert!(has_condition(&job, "Complete", "True", "Complete"));
     assert!(job["status"]["completionTime"].is_string());
     until("its events", 10, || (cluster.events("plain") == ["AttemptStarted", "Running", "Complete"]).then_some(()));
-    // its pods stay for their logs, and go with it
+    // its pods are kept for their logs, and deleted with it
     assert_eq!(cluster.pods("plain").len(), 2);
     cluster.plane.client().delete(&path("plain"));
     until("the pods to go with their job", 60, || cluster.pods("plain").is_empty().then_some(()));
 }
 
 #[test]
-fn everything_a_pod_needs_is_there_before_it_and_belongs_to_the_job() {
+fn the_objects_of_a_job_are_created_before_its_pods_and_owned_by_it() {
     let cluster = cluster();
     let job =
         cluster.create("owned", json!({"template": {"metadata": {"labels": {"kueue.x-k8s.io/pod-group-name": "g"}}}}));
@@ -71,7 +71,7 @@ fn everything_a_pod_needs_is_there_before_it_and_belongs_to_the_job() {
 }
 
 #[test]
-fn progress_and_checkpoints_are_shown() {
+fn progress_and_checkpoints_are_in_the_status() {
     let cluster = cluster();
     cluster.create("shown", json!({}));
     cluster.wait_running("shown", 1);
@@ -98,14 +98,14 @@ fn progress_and_checkpoints_are_shown() {
     let job = cluster.wait_running("shown", 2);
     assert_eq!(job["status"]["checkpoint"]["step"], 10);
     assert_eq!(job["status"]["restarts"], json!({"total": 1, "counted": 1, "budgetLeft": 2}));
-    // a checkpoint beyond is the proof that the restart helped
+    // a newer checkpoint resets the restart budget
     cluster.kubelet.pod("shown-0-2").set_status(status(22, 20));
     let refilled = |job: &Value| job["status"]["restarts"]["budgetLeft"] == 3;
     cluster.wait("shown", "refilled", refilled);
 }
 
 #[test]
-fn scaling_drains_and_starts_anew_with_other_stages() {
+fn scaling_drains_the_job_and_starts_an_attempt_with_the_new_stages() {
     let cluster = cluster();
     cluster.create("scaled", json!({}));
     cluster.wait_running("scaled", 1);
@@ -127,7 +127,7 @@ fn scaling_drains_and_starts_anew_with_other_stages() {
 }
 
 #[test]
-fn suspended_from_creation_it_waits_and_its_template_may_be_edited() {
+fn a_job_created_suspended_waits_and_its_template_may_be_edited() {
     let cluster = cluster();
     cluster.create("queued", json!({"suspend": true}));
     let job = cluster.wait_phase("queued", "Suspended");
@@ -137,7 +137,7 @@ fn suspended_from_creation_it_waits_and_its_template_may_be_edited() {
     cluster.edit("queued", json!({"suspend": false}));
     cluster.wait_running("queued", 1);
     assert!(cluster.pods("queued").iter().all(|pod| pod["spec"]["nodeName"] == "node-1"));
-    // suspended again, it saves, leaves and stays away
+    // suspended again, it saves and terminates
     cluster.edit("queued", json!({"suspend": true}));
     cluster.wait_phase("queued", "Suspended");
     until("the pods to go", 60, || cluster.pods("queued").is_empty().then_some(()));
@@ -147,7 +147,7 @@ fn suspended_from_creation_it_waits_and_its_template_may_be_edited() {
 }
 
 #[test]
-fn a_finished_job_goes_when_its_time_is_over() {
+fn a_finished_job_is_deleted_after_its_ttl() {
     let cluster = cluster();
     cluster.create("brief", json!({"ttlSecondsAfterFinished": 2}));
     cluster.wait_running("brief", 1);
@@ -167,7 +167,7 @@ fn a_deadline_ends_a_job() {
 }
 
 #[test]
-fn somebody_elses_job_is_left_alone() {
+fn a_job_managed_by_another_controller_is_left_alone() {
     let cluster = cluster();
     cluster.create("others", json!({"managedBy": "kueue.x-k8s.io/multikueue"}));
     cluster.create("ours-after-it", json!({}));
@@ -177,7 +177,7 @@ fn somebody_elses_job_is_left_alone() {
 }
 
 #[test]
-fn a_foreign_object_of_the_same_name_is_never_taken_over() {
+fn an_object_that_the_job_does_not_own_is_never_modified() {
     let cluster = cluster();
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "taken"},
         "spec": {"ports": [{"port": 1}], "selector": {"app": "other"}}});
@@ -198,7 +198,7 @@ fn a_foreign_object_of_the_same_name_is_never_taken_over() {
 }
 
 #[test]
-fn a_trainer_of_ones_own_gets_the_environment_and_no_config() {
+fn a_custom_trainer_gets_the_environment_and_no_config() {
     let cluster = cluster();
     let own = json!({"containers": [{"name": "trainer", "image": "torch", "command": ["python", "train.py"]}, {"name": "logs", "image": "tail"}]});
     let spec = json!({"trainer": {"type": "Custom"}, "model": null, "data": null, "training": null, "template": {"spec": own}});
@@ -215,7 +215,7 @@ fn a_trainer_of_ones_own_gets_the_environment_and_no_config() {
 }
 
 #[test]
-fn a_quota_is_shown_with_its_cause_and_waited_for() {
+fn an_exceeded_quota_is_reported_and_retried() {
     let cluster = cluster();
     cluster.plane.create_namespace("small");
     support::volume(&cluster.plane, "small");
@@ -236,7 +236,7 @@ fn a_quota_is_shown_with_its_cause_and_waited_for() {
 }
 
 #[test]
-fn what_only_the_operator_can_see_is_refused_with_a_sentence() {
+fn what_only_the_operator_can_validate_is_reported_as_invalid() {
     let cluster = cluster();
     let env = json!({"containers": [{"name": "trainer", "env": [{"name": "RANK", "value": "7"}]}]});
     let object = support::job("wrong", json!({"template": {"spec": env}}));

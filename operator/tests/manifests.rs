@@ -1,4 +1,4 @@
-//! Whatever manifest the API server lets through is accepted with a sentence or refused with one, once.
+//! Every manifest that the API server accepts gets the condition `Accepted`, true or false with a message, once.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -54,7 +54,7 @@ fn no_manifest_makes_the_operator_log_errors_in_a_loop() {
             (settled || scheduled).then_some(())
         });
     }
-    // a busy machine may make one come late
+    // on a busy machine one may be late
     let log = cluster.log();
     let failed: Vec<&str> = log.lines().filter(|line| line.contains("reconcile failed")).collect();
     assert!(failed.len() < 5, "{failed:#?}");

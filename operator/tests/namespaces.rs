@@ -9,7 +9,7 @@ use stagecoach_cluster::Settings;
 use support::TestCluster;
 
 #[test]
-fn two_of_three_namespaces_are_looked_after() {
+fn two_of_three_namespaces_are_watched() {
     let cluster = TestCluster::without_operator(Settings::default());
     for namespace in ["a", "b", "c"] {
         cluster.plane.create_namespace(namespace);
@@ -19,7 +19,7 @@ fn two_of_three_namespaces_are_looked_after() {
     cluster.run_operator(&[("STAGECOACH_NAMESPACES", "a,b")]);
     cluster.wait_running("a/job", 1);
     cluster.wait_running("b/job", 1);
-    // what happens in the one is none of the other's
+    // events in one do not affect the other
     cluster.kubelet.pod("b/job-1-1").exit(1, "");
     cluster.wait_running("b/job", 2);
     assert_eq!(cluster.job("a/job").unwrap()["status"]["attempt"]["number"], 1);

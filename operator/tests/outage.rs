@@ -1,4 +1,4 @@
-//! The API server restarts, and the operator is away while things happen.
+//! The API server restarts, and jobs change while the operator is down.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -8,7 +8,7 @@ use serde_json::json;
 use support::TestCluster;
 
 #[test]
-fn what_happened_meanwhile_is_caught_up_with() {
+fn changes_during_an_outage_are_reconciled() {
     let cluster = TestCluster::start();
     cluster.create("kept", json!({}));
     cluster.create("failing", json!({}));
@@ -27,7 +27,7 @@ fn what_happened_meanwhile_is_caught_up_with() {
         (&json!(1), &json!(1))
     );
     cluster.wait_running("later", 2);
-    // adopted as it was
+    // the running attempt is kept
     let kept = cluster.wait_running("kept", 1);
     assert_eq!(kept["status"]["restarts"]["total"], 0);
     assert!(cluster.operators_are_running());

@@ -1,4 +1,4 @@
-//! What the operator serves, how it logs, and how it leaves.
+//! The operator's HTTP endpoints, logs and shutdown.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -53,7 +53,7 @@ fn it_serves_metrics_and_log_level_and_releases_the_lease_on_sigterm() {
     wait_for_metric("stagecoach_restarts_total{reason=\"Error\"} 1");
     wait_for_metric("stagecoach_recovery_seconds_count 1");
     wait_for_metric("stagecoach_leader 1");
-    // its level changes while it runs
+    // the log level changes at run time
     let debug = |lines: &[Value]| lines.iter().filter(|line| line["level"] == "DEBUG").count();
     assert_eq!(debug(&lines()), 0);
     assert!(ask(&address, "PUT /log-level", "no such = level").starts_with("HTTP/1.1 400"));
@@ -61,7 +61,7 @@ fn it_serves_metrics_and_log_level_and_releases_the_lease_on_sigterm() {
     cluster.kubelet.pod("measured-0-2").exit(1, "");
     cluster.wait_running("measured", 3);
     until("a line at debug level", 30, || (debug(&lines()) > 0).then_some(()));
-    // SIGTERM: it gives the Lease back and leaves with 0
+    // SIGTERM: it releases the Lease and exits with 0
     operator.signal(15);
     let status = until("the operator to exit", 30, || operator.ended());
     assert!(status.success(), "{status}");

@@ -29,7 +29,7 @@ pub(super) async fn start(
     let owner = &job.owner;
     let first = number == 1;
     let mut blueprint = Blueprint::new(&job.manifest, number, stages, image)?;
-    blueprint.gang = pod_group_discovery.choose(&clients.client, job.manifest.spec.scheduling.gang).await?;
+    blueprint.pod_group_api = pod_group_discovery.choose(&clients.client, job.manifest.spec.scheduling.gang).await?;
     let policy = async {
         if job.manifest.spec.network_policy.mode == NetworkPolicyMode::None {
             return Ok(());
@@ -43,9 +43,9 @@ pub(super) async fn start(
     let stored = create_owned::<Value>(&clients.config_maps, owner, &config_map);
     let ((), (), stored) = tokio::try_join!(policy, service, stored)?;
     let blueprint = build::read_config_map(&stored)?;
-    if let Some(gang) = blueprint.gang {
-        let group = build::pod_group(owner, gang, number, stages);
-        create_owned::<IgnoredAny>(&pod_groups(clients, gang), owner, &group).await?;
+    if let Some(api) = blueprint.pod_group_api {
+        let group = build::pod_group(owner, api, number, stages);
+        create_owned::<IgnoredAny>(&pod_groups(clients, api), owner, &group).await?;
     }
     // before the pods: once all pods exist, StartAttempt is not decided again
     if !first {
@@ -66,8 +66,8 @@ async fn delete_old_attempts(clients: &Clients, job: &ObservedJob, current: &Blu
             continue;
         }
         let old_blueprint = build::read_config_map(&old).ok();
-        if let Some((gang, attempt)) = old_blueprint.and_then(|old| Some((old.gang?, old.attempt))) {
-            pod_groups(clients, gang)
+        if let Some((api, attempt)) = old_blueprint.and_then(|old| Some((old.pod_group_api?, old.attempt))) {
+            pod_groups(clients, api)
                 .delete(&build::attempt_name(&job.owner, attempt), &DeleteParams::default())
                 .await?;
         }

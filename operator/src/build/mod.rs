@@ -33,7 +33,7 @@ pub struct Owner {
     pub uid: String,
 }
 
-/// Everything that the pods of one attempt are made from: fixed when the attempt starts, kept in its ConfigMap.
+/// Everything that the pods of one attempt are made from: fixed when the attempt starts, stored in its ConfigMap.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Blueprint {
     /// The attempt.
@@ -47,7 +47,7 @@ pub(crate) struct Blueprint {
     /// The claim that is the volume; none if the template mounts its own.
     pub(crate) claim: Option<String>,
     /// The API of its PodGroup; None if pods are scheduled one by one.
-    pub(crate) gang: Option<PodGroupApi>,
+    pub(crate) pod_group_api: Option<PodGroupApi>,
     /// The pods' template, the trainer's image resolved.
     pub(crate) template: Map<String, Value>,
 }
@@ -77,7 +77,7 @@ impl Blueprint {
         let template = job.spec.template.as_ref().map(|template| template.0.clone()).unwrap_or_default();
         let claim = job.spec.storage.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.clone());
         let built_in = job.spec.trainer.kind == TrainerType::BuiltIn;
-        let mut blueprint = Blueprint { attempt, stages, built_in, job_file, claim, gang: None, template };
+        let mut blueprint = Blueprint { attempt, stages, built_in, job_file, claim, pod_group_api: None, template };
         pod::resolve_image(&mut blueprint.template, image);
         Ok(blueprint)
     }
@@ -108,7 +108,7 @@ pub(crate) fn config_map(owner: &Owner, blueprint: &Blueprint) -> Value {
         "stages": blueprint.stages,
         "builtIn": blueprint.built_in,
         "claim": blueprint.claim,
-        "gang": blueprint.gang.map(PodGroupApi::api_version),
+        "gang": blueprint.pod_group_api.map(PodGroupApi::api_version),
         "template": blueprint.template,
     });
     json!({
@@ -137,7 +137,7 @@ pub(crate) fn read_config_map(config_map: &Value) -> Result<Blueprint, BuildErro
         built_in: kept["builtIn"].as_bool().ok_or_else(|| wrong("names no trainer"))?,
         job_file: text(JOB_FILE_KEY)?.to_owned(),
         claim: kept["claim"].as_str().map(str::to_owned),
-        gang: kept["gang"].as_str().and_then(PodGroupApi::from_api_version),
+        pod_group_api: kept["gang"].as_str().and_then(PodGroupApi::from_api_version),
         template,
     })
 }

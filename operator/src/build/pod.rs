@@ -54,7 +54,7 @@ pub(crate) fn pod(owner: &Owner, blueprint: &Blueprint, stage: u32) -> Value {
     let mut all_labels = object(template_metadata.get("labels"));
     all_labels.extend(labels(owner, Some(*attempt), Some(stage)));
     let mut annotations = object(template_metadata.get("annotations"));
-    if let Some(api) = blueprint.gang {
+    if let Some(api) = blueprint.pod_group_api {
         let group = attempt_name(owner, *attempt);
         api.add_pod(&group, &mut all_labels, &mut annotations, &mut spec);
     }

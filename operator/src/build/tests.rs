@@ -92,7 +92,7 @@ fn fields_of_the_pod_template_are_kept() {
     assert_eq!(spec["containers"][0], json!({"name": "proxy", "image": "proxy:1"}), "a sidecar is left as it is");
     let volumes: Vec<_> = spec["volumes"].as_array().unwrap().iter().map(|v| v["name"].as_str().unwrap()).collect();
     assert_eq!(volumes, ["scratch", "stagecoach-config", "workspace"]);
-    // ours win where both name one: pods are found by them
+    // the operator's labels take precedence: pods are selected by them
     assert_eq!(
         (&pod["metadata"]["labels"]["stagecoach.dev/attempt"], &pod["metadata"]["labels"]["team"]),
         (&json!("3"), &json!("speech"))
@@ -132,7 +132,7 @@ fn the_config_map_of_an_attempt_never_changes_its_form() {
         built_in: true,
         job_file: "the job".into(),
         claim: Some("training".into()),
-        gang: Some(PodGroupApi::Volcano),
+        pod_group_api: Some(PodGroupApi::Volcano),
         template: template.as_object().cloned().unwrap(),
     };
     assert_eq!(blueprint, expected);

@@ -93,7 +93,7 @@ fn without_position(error: &serde_json::Error) -> String {
 /// The job that `object` is.
 ///
 /// # Errors
-/// A sentence that says what to change.
+/// A message for the user that says what to change.
 pub(crate) fn read(object: &RawPipelineJob) -> Result<ObservedJob, InvalidJob> {
     let meta = object.meta();
     let status = status(object)?;

@@ -112,7 +112,7 @@ pub(crate) struct Record {
 /// What a stale read returns.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum StaleCache {
-    JobObject(Box<JobObject>),
+    Job(Box<JobObject>),
     Pods(Vec<Pod>),
 }
 
@@ -223,7 +223,7 @@ impl ClusterState {
         age_job(&mut self.job);
         match &mut self.stale_cache {
             Some(StaleCache::Pods(pods)) => age_pods(pods),
-            Some(StaleCache::JobObject(job)) => age_job(job),
+            Some(StaleCache::Job(job)) => age_job(job),
             None => {}
         }
     }

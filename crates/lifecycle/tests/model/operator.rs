@@ -60,7 +60,7 @@ fn policy(disabled_guard: Option<Guard>) -> Policy {
 pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_guard: Option<Guard>) {
     let seen = if stale_cache { cluster.stale_cache.take() } else { None };
     let (job, pods, job_is_current) = match &seen {
-        Some(StaleCache::JobObject(job)) => (job.as_ref(), &cluster.pods, false),
+        Some(StaleCache::Job(job)) => (job.as_ref(), &cluster.pods, false),
         Some(StaleCache::Pods(pods)) => (&cluster.job, pods, true),
         None => (&cluster.job, &cluster.pods, true),
     };
@@ -163,7 +163,7 @@ pub(crate) fn write(cluster: &mut ClusterState, unseen: bool, disabled_guard: Op
         }
         Write::Record(record) => {
             if record.state != cluster.job.recorded && !matches!(cluster.stale_cache, Some(StaleCache::Pods(_))) {
-                cluster.stale_cache = unseen.then(|| StaleCache::JobObject(Box::new(cluster.job.clone())));
+                cluster.stale_cache = unseen.then(|| StaleCache::Job(Box::new(cluster.job.clone())));
             }
             write_record(cluster, *record);
         }

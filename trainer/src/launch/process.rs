@@ -10,7 +10,7 @@ use std::sync::mpsc::Sender;
 use std::thread;
 
 use stagecoach_api::contract::{StageEnv, TerminationMessage};
-use stagecoach_lifecycle::{Exit, MemberState, Time};
+use stagecoach_lifecycle::{Exit, InstanceState, UnixMillis};
 
 use super::supervise::Message;
 use super::{JobFolder, LaunchError};
@@ -42,9 +42,9 @@ impl Program {
 pub(super) struct Process {
     pub(super) stage: u32,
     pub(super) attempt: u64,
-    pub(super) state: MemberState,
+    pub(super) state: InstanceState,
     /// Since when.
-    pub(super) at: Time,
+    pub(super) at: UnixMillis,
     child: Child,
     folder: JobFolder,
     /// Where this attempt's part of the log begins.
@@ -61,7 +61,7 @@ impl Process {
         env: &StageEnv,
         folder: &JobFolder,
         outbox: Sender<Message>,
-        now: Time,
+        now: UnixMillis,
     ) -> Result<Self, LaunchError> {
         let (stage, attempt) = (env.rank, env.attempt);
         let (log, log_start) = open_log(folder, stage, attempt)?;
@@ -92,7 +92,7 @@ impl Process {
         let mut child = command.spawn().map_err(LaunchError::system(what))?;
         let (pid, stdout) = (child.id(), child.stdout.take());
         let process =
-            Self { stage, attempt, state: MemberState::Starting, at: now, child, folder: folder.clone(), log_start };
+            Self { stage, attempt, state: InstanceState::Starting, at: now, child, folder: folder.clone(), log_start };
         let watch = move || {
             if let Some(stdout) = stdout {
                 read_events(stdout, log, attempt, &outbox);
@@ -107,14 +107,14 @@ impl Process {
     }
 
     pub(super) fn is_alive(&self) -> bool {
-        !matches!(self.state, MemberState::Exited(_))
+        !matches!(self.state, InstanceState::Exited(_))
     }
 
     /// Asks it to leave: SIGTERM. False if it was asked before or has ended.
-    pub(super) fn ask_to_leave(&mut self, now: Time) -> bool {
-        let asks = self.is_alive() && self.state != MemberState::Terminating;
+    pub(super) fn ask_to_leave(&mut self, now: UnixMillis) -> bool {
+        let asks = self.is_alive() && self.state != InstanceState::Terminating;
         if asks {
-            (self.state, self.at) = (MemberState::Terminating, now);
+            (self.state, self.at) = (InstanceState::Terminating, now);
             self.signal(libc::SIGTERM);
         }
         asks
@@ -137,15 +137,15 @@ impl Process {
     }
 
     /// Takes note of its end: reaps it and reads its last words.
-    pub(super) fn ended(&mut self, now: Time) {
+    pub(super) fn ended(&mut self, now: UnixMillis) {
         let status = self.child.wait().ok();
         let words = std::fs::read_to_string(self.folder.termination(self.stage)).ok();
         let words = words.and_then(|text| TerminationMessage::from_json(&text));
-        self.state = MemberState::Exited(Exit {
+        self.state = InstanceState::Exited(Exit {
             code: status.and_then(|status| status.code()),
             signal: status.and_then(|status| status.signal()),
-            external: None,
-            report: words.as_ref().map(Into::into),
+            external_cause: None,
+            termination: words.as_ref().map(Into::into),
         });
         self.at = now;
     }

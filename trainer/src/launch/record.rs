@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
-use stagecoach_lifecycle::{Doing, State};
+use stagecoach_lifecycle::{AttemptPhase, JobState};
 
 use super::folder::write;
 use super::{JobFolder, LaunchError};
@@ -20,7 +20,7 @@ pub struct Record {
     /// Given by the first run.
     pub job_uid: String,
     /// As `lifecycle::decide` returned it last.
-    pub state: State,
+    pub state: JobState,
 }
 
 impl Record {
@@ -32,7 +32,7 @@ impl Record {
         let path = folder.record();
         let bytes = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Self { job_uid: fresh_uid(), state: State::default() });
+                return Ok(Self { job_uid: fresh_uid(), state: JobState::default() });
             }
             read => read.map_err(LaunchError::storage("read", &path))?,
         };
@@ -54,16 +54,16 @@ impl Record {
 
 /// The state in which a new run finds the job. Stages die with their launcher, and the lock says that it is gone: nothing
 /// runs, whatever the record says. Someone who runs a job that had ended gives it a new budget; attempts count on.
-fn resumed(state: State) -> State {
+fn resumed(state: JobState) -> JobState {
     if state.outcome().is_some() {
-        return State {
+        return JobState {
             attempt: state.attempt,
-            checkpoint: state.checkpoint,
+            checkpoint_step: state.checkpoint_step,
             last_failure: state.last_failure,
-            ..State::default()
+            ..JobState::default()
         };
     }
-    State { doing: Doing::Idle, started: None, ..state }
+    JobState { attempt_phase: AttemptPhase::Idle, started_at: None, ..state }
 }
 
 /// 128 random bits in hexadecimal.
@@ -75,7 +75,7 @@ pub(super) fn fresh_uid() -> String {
 
 #[cfg(test)]
 mod tests {
-    use stagecoach_lifecycle::{Attempt, FailReason, Outcome, Time};
+    use stagecoach_lifecycle::{Attempt, JobFailureReason, JobOutcome, UnixMillis};
 
     use super::*;
 
@@ -85,17 +85,20 @@ mod tests {
         let folder = JobFolder::create(workspace.path(), "mine").unwrap();
         let mut record = Record::open(&folder).unwrap();
         record.state.attempt = Attempt { number: 4, stages: 3, revision: 0 };
-        record.state.budget.spent = 2;
-        record.state.doing = Doing::Running { not_before: Time(9), created: true };
+        record.state.budget.counted_since_checkpoint = 2;
+        record.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(9), all_created: true };
         record.save(&folder).unwrap();
         let again = Record::open(&folder).unwrap();
         assert_eq!((&again.job_uid, again.state.attempt.number), (&record.job_uid, 4));
-        assert_eq!((again.state.doing, again.state.budget.spent), (Doing::Idle, 2));
+        assert_eq!((again.state.attempt_phase, again.state.budget.counted_since_checkpoint), (AttemptPhase::Idle, 2));
 
-        record.state.doing = Doing::Finished(Outcome::Failed(FailReason::BudgetExhausted));
+        record.state.attempt_phase = AttemptPhase::Finished(JobOutcome::Failed(JobFailureReason::BudgetExhausted));
         record.save(&folder).unwrap();
         let again = Record::open(&folder).unwrap();
-        assert_eq!((again.state.doing, again.state.budget.spent, again.state.attempt.number), (Doing::Idle, 0, 4));
+        assert_eq!(
+            (again.state.attempt_phase, again.state.budget.counted_since_checkpoint, again.state.attempt.number),
+            (AttemptPhase::Idle, 0, 4)
+        );
 
         fs::write(folder.record(), "{").unwrap();
         assert!(Record::open(&folder).unwrap_err().to_string().contains("--fresh"));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use stagecoach_lifecycle::{Doing, FailReason, Failure, Outcome, Policy, State, Time};
+use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, JobFailureReason, JobOutcome, JobState, Policy, UnixMillis};
 
 use super::LaunchError;
 use crate::observe::duration;
@@ -11,10 +11,10 @@ use crate::observe::duration;
 const TAIL: usize = 8;
 
 /// The root cause in one sentence, and the end of the stage's log below it.
-pub(super) fn failure(failure: &Failure, log: &str) -> String {
+pub(super) fn failure(failure: &AttemptFailure, log: &str) -> String {
     let who = failure.stage.map_or_else(|| "the group failed".into(), |stage| format!("stage {stage} failed"));
     let why = failure.kind.map_or_else(|| format!("{:?}", failure.reason), |kind| kind.to_string());
-    let code = failure.code.map_or_else(String::new, |code| format!(", exit code {code}"));
+    let code = failure.exit_code.map_or_else(String::new, |code| format!(", exit code {code}"));
     let step = failure.step.map_or_else(String::new, |step| format!(", step {step}"));
     let action = failure.action.as_ref().map_or_else(String::new, |action| format!(", {action}"));
     let mut text = format!("{who} ({why}{code}{step}{action}): {}", failure.message);
@@ -33,14 +33,14 @@ fn tail<'a>(log: &'a str, message: &str) -> Vec<&'a str> {
 }
 
 /// What follows a failure, given the state it led to.
-pub(super) fn next(state: &State, policy: &Policy, now: Time) -> String {
-    match &state.doing {
-        Doing::Finished(Outcome::Failed(reason)) => format!("giving up: {}", given_up(*reason, policy)),
-        Doing::Running { not_before, .. } => format!(
+pub(super) fn next(state: &JobState, policy: &Policy, now: UnixMillis) -> String {
+    match &state.attempt_phase {
+        AttemptPhase::Finished(JobOutcome::Failed(reason)) => format!("giving up: {}", given_up(*reason, policy)),
+        AttemptPhase::Running { not_before, .. } => format!(
             "restarting in {}: attempt {}, {} of {} restarts left; {}",
             duration(not_before.0.saturating_sub(now.0) as f64 / 1000.0),
             state.attempt.number,
-            state.budget.left(policy.restart.max_restarts),
+            state.budget.remaining(policy.restart.max_restarts),
             policy.restart.max_restarts,
             from(state),
         ),
@@ -59,24 +59,24 @@ pub(super) fn record_written(path: &Path) -> String {
 }
 
 /// Where training goes on.
-pub(super) fn from(state: &State) -> String {
-    match state.checkpoint {
+pub(super) fn from(state: &JobState) -> String {
+    match state.checkpoint_step {
         Some(step) => format!("training goes on after step {step}, from its checkpoint"),
         None => "without checkpoints training starts again at step 0".into(),
     }
 }
 
-fn given_up(reason: FailReason, policy: &Policy) -> String {
+fn given_up(reason: JobFailureReason, policy: &Policy) -> String {
     match reason {
-        FailReason::InvalidConfig => {
+        JobFailureReason::InvalidConfig => {
             "the job or its plan can't work as it is, and starting it again would not help".into()
         }
-        FailReason::ExitCodeRule => "a rule in spec.restart.exitCodes says so".into(),
-        FailReason::Deterministic => "it failed the same way at the same step before, and would again".into(),
-        FailReason::BudgetExhausted => {
+        JobFailureReason::ExitCodeRule => "a rule in spec.restart.exitCodes says so".into(),
+        JobFailureReason::Deterministic => "it failed the same way at the same step before, and would again".into(),
+        JobFailureReason::BudgetExhausted => {
             format!("no restart is left of spec.restart.maxRestarts, which is {}", policy.restart.max_restarts)
         }
-        FailReason::DeadlineExceeded => match policy.active_deadline {
+        JobFailureReason::DeadlineExceeded => match policy.active_deadline_seconds {
             Some(seconds) => format!("spec.activeDeadlineSeconds, which is {seconds}, have passed"),
             None => "its deadline has passed".into(),
         },
@@ -87,22 +87,22 @@ fn given_up(reason: FailReason, policy: &Policy) -> String {
 mod tests {
     use stagecoach_api::contract::FailureKind;
     use stagecoach_api::job::PipelineJobSpec;
-    use stagecoach_lifecycle::{Attempt, Budget, Reason};
+    use stagecoach_lifecycle::{Attempt, FailureReason, RestartBudget};
 
     use super::super::supervise::tests::job;
     use super::*;
 
-    fn killed() -> Failure {
-        Failure {
+    fn killed() -> AttemptFailure {
+        AttemptFailure {
             attempt: 1,
             stage: Some(1),
-            reason: Reason::Killed,
-            code: Some(137),
+            reason: FailureReason::Killed,
+            exit_code: Some(137),
             kind: None,
             step: None,
             action: None,
-            message: "ended with exit code 137".into(),
-            at: Time(0),
+            message: "exited with code 137".into(),
+            failed_at: UnixMillis(0),
         }
     }
 
@@ -110,11 +110,11 @@ mod tests {
     fn a_failure_is_one_sentence_and_what_its_log_adds() {
         assert_eq!(
             failure(&killed(), "\none\ntwo\n"),
-            "stage 1 failed (Killed, exit code 137): ended with exit code 137\n  | one\n  | two"
+            "stage 1 failed (Killed, exit code 137): exited with code 137\n  | one\n  | two"
         );
-        let told = Failure {
+        let told = AttemptFailure {
             kind: Some(FailureKind::Data),
-            code: Some(1),
+            exit_code: Some(1),
             step: Some(7),
             action: Some("1F3".into()),
             message: "the corpus is empty".into(),
@@ -132,18 +132,18 @@ mod tests {
     fn what_follows_says_where_training_starts() {
         let spec: PipelineJobSpec = job(&[]).spec;
         let policy = Policy::for_processes(&spec);
-        let mut state = State {
-            doing: Doing::Running { not_before: Time(2500), created: false },
+        let mut state = JobState {
+            attempt_phase: AttemptPhase::Running { not_before: UnixMillis(2500), all_created: false },
             attempt: Attempt { number: 2, stages: 2, revision: 0 },
-            budget: Budget { total: 1, counted: 1, spent: 1 },
-            ..State::default()
+            budget: RestartBudget { total: 1, counted: 1, counted_since_checkpoint: 1 },
+            ..JobState::default()
         };
         let sentence =
             "restarting in 2.0s: attempt 2, 9 of 10 restarts left; without checkpoints training starts again at step 0";
-        assert_eq!(next(&state, &policy, Time(500)), sentence);
-        state.doing = Doing::Finished(Outcome::Failed(FailReason::BudgetExhausted));
+        assert_eq!(next(&state, &policy, UnixMillis(500)), sentence);
+        state.attempt_phase = AttemptPhase::Finished(JobOutcome::Failed(JobFailureReason::BudgetExhausted));
         assert_eq!(
-            next(&state, &policy, Time(0)),
+            next(&state, &policy, UnixMillis(0)),
             "giving up: no restart is left of spec.restart.maxRestarts, which is 10"
         );
     }

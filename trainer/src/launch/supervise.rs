@@ -12,7 +12,8 @@ use signal_hook::low_level::emulate_default_handler;
 use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::{ExitCode, StageEnv};
 use stagecoach_lifecycle::{
-    Action, Desired, Doing, FailReason, Member, MemberState, Observed, Outcome, Policy, Seen, Time, decide,
+    AttemptAction, AttemptPhase, Desired, InstanceState, JobFailureReason, JobOutcome, Observed, ObservedProgress,
+    Policy, StageInstance, UnixMillis, decide,
 };
 
 use super::process::Process;
@@ -89,7 +90,7 @@ struct Supervisor<'a> {
     policy: Policy,
     clock: Clock,
     processes: Vec<Process>,
-    seen: Seen,
+    observed_progress: ObservedProgress,
     suspend: bool,
     summary: Option<Summary>,
     /// The folder doesn't hold the record as it is, and that has been told.
@@ -106,7 +107,7 @@ impl<'a> Supervisor<'a> {
             outbox,
             clock: Clock::new(),
             processes: Vec::new(),
-            seen: Seen::default(),
+            observed_progress: ObservedProgress::default(),
             suspend: false,
             summary: None,
             record_fails: false,
@@ -143,8 +144,8 @@ impl<'a> Supervisor<'a> {
             if let Some(end) = self.end() {
                 return Ok(end);
             }
-            let message = match decision.wake {
-                Some(wake) => inbox.recv_timeout(Duration::from_millis(wake.0.saturating_sub(now.0).max(1))),
+            let message = match decision.wake_at {
+                Some(wake_at) => inbox.recv_timeout(Duration::from_millis(wake_at.0.saturating_sub(now.0).max(1))),
                 None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match message {
@@ -171,23 +172,23 @@ impl<'a> Supervisor<'a> {
     fn observed(&self) -> Observed {
         let current = self.record.state.attempt.number;
         let listed = |process: &&Process| process.is_alive() || process.attempt == current;
-        let member = |process: &Process| Member {
+        let instance = |process: &Process| StageInstance {
             stage: process.stage,
             attempt: process.attempt,
             state: process.state.clone(),
-            at: process.at,
+            since: process.at,
         };
         Observed {
             desired: Desired { stages: self.launch.job.spec.stages, revision: 0, suspend: self.suspend },
             policy: self.policy.clone(),
             state: self.record.state.clone(),
-            members: self.processes.iter().filter(listed).map(member).collect(),
-            seen: self.seen,
+            instances: self.processes.iter().filter(listed).map(instance).collect(),
+            progress: self.observed_progress,
         }
     }
 
     /// Says what a new state means, if it means anything to a person.
-    fn tell(&mut self, state: &stagecoach_lifecycle::State, now: Time) {
+    fn tell(&mut self, state: &stagecoach_lifecycle::JobState, now: UnixMillis) {
         let old = &self.record.state;
         let failed_anew = state.last_failure.as_ref().filter(|failure| old.last_failure.as_ref() != Some(*failure));
         if let Some(failure) = failed_anew {
@@ -195,7 +196,8 @@ impl<'a> Supervisor<'a> {
             let log = self.processes.iter().find(is_it).map(Process::log_tail).unwrap_or_default();
             self.progress.say(&report::failure(failure, &log));
         }
-        let gave_up = matches!(state.doing, Doing::Finished(Outcome::Failed(_))) && old.outcome().is_none();
+        let gave_up =
+            matches!(state.attempt_phase, AttemptPhase::Finished(JobOutcome::Failed(_))) && old.outcome().is_none();
         if failed_anew.is_some() || gave_up {
             self.progress.say(&report::next(state, &self.policy, now));
             self.progress.restarted(state.budget.total);
@@ -203,22 +205,22 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Carries out an action; whether that changed what is observed.
-    fn act(&mut self, action: Action) -> Result<bool, LaunchError> {
+    fn act(&mut self, action: AttemptAction) -> Result<bool, LaunchError> {
         let now = self.clock.now();
         match action {
-            Action::StartAttempt { number, stages } => self.start(number, stages),
-            Action::DeleteMembers { attempt, .. } => {
+            AttemptAction::StartAttempt { number, stages } => self.start(number, stages),
+            AttemptAction::DeleteInstances { attempt, .. } => {
                 let asked = self.processes.iter_mut().filter(|process| process.attempt == attempt);
                 let asked = asked.filter_map(|process| process.ask_to_leave(now).then_some(())).count();
                 let before = self.processes.len();
                 // Who has left a drain on time still counts as done; otherwise the dead are of no more use.
-                if matches!(self.record.state.doing, Doing::Idle | Doing::Running { .. }) {
+                if matches!(self.record.state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Running { .. }) {
                     self.processes.retain(|process| process.is_alive() || process.attempt != attempt);
                 }
                 Ok(asked > 0 || self.processes.len() < before)
             }
-            Action::KillMembers { attempt } => {
-                let leaving = |p: &&Process| p.attempt == attempt && p.state == MemberState::Terminating;
+            AttemptAction::KillInstances { attempt } => {
+                let leaving = |p: &&Process| p.attempt == attempt && p.state == InstanceState::Terminating;
                 self.processes.iter().filter(leaving).for_each(Process::kill);
                 // Its effect is seen when the processes have ended.
                 Ok(false)
@@ -228,7 +230,8 @@ impl<'a> Supervisor<'a> {
 
     fn start(&mut self, attempt: u64, stages: u32) -> Result<bool, LaunchError> {
         self.processes.retain(Process::is_alive);
-        self.seen = Seen { checkpoint: self.seen.checkpoint, ..Seen::default() };
+        self.observed_progress =
+            ObservedProgress { checkpoint_step: self.observed_progress.checkpoint_step, ..ObservedProgress::default() };
         self.summary = None;
         let port = match self.launch.master_port {
             Some(port) => port,
@@ -274,21 +277,21 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    fn hear_event(&mut self, event: Event, now: Time) {
+    fn hear_event(&mut self, event: Event, now: UnixMillis) {
         self.progress.event(&event);
         match event {
-            Event::Preparing { .. } => self.seen.prepared = Some(now),
+            Event::Preparing { .. } => self.observed_progress.last_preparation_at = Some(now),
             Event::Started(_) => {
                 let current = self.record.state.attempt.number;
                 for process in self.processes.iter_mut().filter(|process| process.attempt == current) {
-                    if process.state == MemberState::Starting {
-                        (process.state, process.at) = (MemberState::Ready, now);
+                    if process.state == InstanceState::Starting {
+                        (process.state, process.at) = (InstanceState::Ready, now);
                     }
                 }
             }
-            // `Seen::progressed` stays none: stalls are the stages' to detect, and they say who hangs.
-            Event::Step(record) => self.seen.step = Some(record.step),
-            Event::Saved(save) => self.seen.checkpoint = Some(save.step),
+            // `ObservedProgress::progressed` stays none: stalls are the stages' to detect, and they say who hangs.
+            Event::Step(record) => self.observed_progress.finished_steps = Some(record.step),
+            Event::Saved(save) => self.observed_progress.checkpoint_step = Some(save.step),
             Event::SaveFailed(_) | Event::Note { .. } => {}
             Event::Finished(summary) => self.summary = Some(summary),
         }
@@ -300,16 +303,16 @@ impl<'a> Supervisor<'a> {
             return None;
         }
         let state = &self.record.state;
-        match &state.doing {
-            Doing::Finished(Outcome::Complete) => Some(End::Complete(self.summary.take())),
-            Doing::Finished(Outcome::Failed(FailReason::DeadlineExceeded)) => {
+        match &state.attempt_phase {
+            AttemptPhase::Finished(JobOutcome::Complete) => Some(End::Complete(self.summary.take())),
+            AttemptPhase::Finished(JobOutcome::Failed(JobFailureReason::DeadlineExceeded)) => {
                 Some(End::Failed(ExitCode::Failure.code()))
             }
-            Doing::Finished(Outcome::Failed(_)) => {
-                let code = state.last_failure.as_ref().and_then(|failure| failure.code);
+            AttemptPhase::Finished(JobOutcome::Failed(_)) => {
+                let code = state.last_failure.as_ref().and_then(|failure| failure.exit_code);
                 Some(End::Failed(code.filter(|code| *code != 0).unwrap_or(ExitCode::Failure.code())))
             }
-            Doing::Idle if self.suspend => {
+            AttemptPhase::Idle if self.suspend => {
                 self.progress.say(&format!("stopped; {} when the job is run again", report::from(state)));
                 Some(End::Stopped)
             }
@@ -336,8 +339,8 @@ impl Clock {
         Self { epoch: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(), started: Instant::now() }
     }
 
-    fn now(&self) -> Time {
-        Time((self.epoch + self.started.elapsed()).as_millis() as u64)
+    fn now(&self) -> UnixMillis {
+        UnixMillis((self.epoch + self.started.elapsed()).as_millis() as u64)
     }
 }
 

@@ -53,7 +53,7 @@ impl<'s> Saver<'s> {
             CheckpointMode::Async if every > 0 => Some(Behind::start(scope, writer, stage)?),
             _ => None,
         };
-        let grace = Duration::from_secs(Policy::for_processes(spec).grace).mul_f64(SHARE_OF_GRACE);
+        let grace = Duration::from_secs(Policy::for_processes(spec).grace_seconds).mul_f64(SHARE_OF_GRACE);
         let patience = Duration::from_secs(spec.restart.stall_timeout_seconds.into());
         Ok(Saver { writer, watch, every, grace, patience, behind, waiting: None, record: None })
     }

@@ -181,7 +181,7 @@ fn a_back_off_is_waited_for() {
 fn the_budget_ends_and_the_causes_code_is_returned() {
     let ran = run("started; exit 3", &[("restart.maxRestarts", "2")], &[]);
     assert_eq!(ran.end, End::Failed(3), "{}", ran.said);
-    assert_eq!((ran.record.state.attempt.number, ran.record.state.budget.spent), (3, 2));
+    assert_eq!((ran.record.state.attempt.number, ran.record.state.budget.counted_since_checkpoint), (3, 2));
     ran.says("giving up: no restart is left of spec.restart.maxRestarts, which is 2");
 }
 
@@ -202,7 +202,7 @@ fn asked_to_stop_it_lets_the_stages_leave() {
     assert_eq!(ran.end, End::Stopped, "{}", ran.said);
     ran.says("stopping: ");
     ran.says("stopped; without checkpoints training starts again at step 0 when the job is run again");
-    assert_eq!((&ran.record.state.doing, ran.record.state.budget.total), (&Doing::Idle, 0));
+    assert_eq!((&ran.record.state.attempt_phase, ran.record.state.budget.total), (&AttemptPhase::Idle, 0));
 }
 
 #[test]

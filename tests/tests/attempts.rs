@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use stagecoach_tests::phases::{Phase, stop_in};
-use stagecoach_tests::{Ended, Group, Job, Launched, corpus, undisturbed, until};
+use stagecoach_tests::{Ended, Group, Job, corpus, undisturbed, until};
 
 /// When the older group is continued.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,6 +6,7 @@ use stagecoach_data::DataError;
 use stagecoach_group::GroupError;
 
 use crate::execute::StepError;
+use crate::folder::FolderError;
 use crate::links::LinkError;
 use crate::observe::MetricsError;
 
@@ -65,6 +66,12 @@ impl From<DataError> for Fatal {
     fn from(error: DataError) -> Fatal {
         let kind = if error.is_storage() { FailureKind::Storage } else { FailureKind::InvalidConfig };
         Fatal::new(kind, error.to_string())
+    }
+}
+
+impl From<FolderError> for Fatal {
+    fn from(error: FolderError) -> Fatal {
+        Fatal::new(error.kind(), error.to_string())
     }
 }
 

@@ -5,6 +5,7 @@ pub mod autograd;
 pub mod cli;
 pub mod execute;
 pub mod fatal;
+pub mod folder;
 pub mod generate;
 pub mod launch;
 pub mod links;

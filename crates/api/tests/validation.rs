@@ -148,6 +148,26 @@ fn each_rule_has_its_sentence() {
         ),
         ("storage.path", "a/../b", "spec.storage.path: \"a/../b\" leaves the volume by `..`: give a path inside it"),
         (
+            "storage.path",
+            "./",
+            "spec.storage.path: \"./\" is the volume's root: give the job a folder of its own, such as \"tiny\"",
+        ),
+        (
+            "storage.path",
+            "./cache/mine",
+            "spec.storage.path: \"./cache/mine\" is the token cache's, which all jobs share: give the job another folder by spec.storage.path",
+        ),
+        (
+            "data.paths",
+            "[a.txt, tiny/texts/*.txt]",
+            "metadata.name: \"tiny\" is where spec.data.paths[1], \"tiny/texts/*.txt\", looks for text: give the job another folder by spec.storage.path",
+        ),
+        (
+            "data.paths",
+            "[tiny/*.txt]",
+            "metadata.name: \"tiny\" is where spec.data.paths[0], \"tiny/*.txt\", looks for text: give the job another folder by spec.storage.path",
+        ),
+        (
             "checkpoint.keepLast",
             "0",
             "spec.checkpoint.keepLast: is 0; at least 1 checkpoint must stay, or a restart would begin again",
@@ -237,6 +257,13 @@ fn each_rule_has_its_sentence() {
 }
 
 #[test]
+fn a_job_does_not_live_where_its_corpus_is_searched_to_any_depth() {
+    let found = problems(MINIMAL, &[("data.paths", "[\"books/**/*.txt\"]"), ("storage.path", "books/./run-1")]);
+    let expected = "spec.storage.path: \"books/./run-1\" is where spec.data.paths[0], \"books/**/*.txt\", looks for text: give the job another folder by spec.storage.path";
+    assert_eq!(found, [expected]);
+}
+
+#[test]
 fn a_custom_trainer_needs_its_container() {
     assert_eq!(
         problems(CUSTOM, &[("template.spec.containers[0].name", "main")]),
@@ -248,7 +275,10 @@ fn a_custom_trainer_needs_its_container() {
 
 #[test]
 fn what_fits_is_not_refused() {
-    let rows: [&[(&str, &str)]; 7] = [
+    let rows: [&[(&str, &str)]; 10] = [
+        &[("data.paths", "[tiny.txt, books/tiny/a.txt]")],
+        &[("data.paths", "[\"**/*.txt\"]")],
+        &[("data.paths", "[books/a.txt, \"books/*.txt\"]"), ("storage.path", "books/run-1")],
         &[("stages", "256")],
         // A job that was scaled keeps its list; the planner gives way to Auto.
         &[("stages", "3"), ("pipeline.partition", "{strategy: Explicit, layers: [1, 3]}")],

@@ -33,6 +33,13 @@ pub fn step_of(name: &str) -> Option<u64> {
     (step_name(step) == name).then_some(step)
 }
 
+/// The step of a folder's name in `damaged/`; none if it is not one of ours.
+pub fn damaged_of(name: &str) -> Option<u64> {
+    let (step, again) = name.split_once('.').unwrap_or((name, "2"));
+    let is_count = again.parse::<u64>().is_ok_and(|count| count > 1 && count.to_string() == again);
+    step_of(step).filter(|_| is_count)
+}
+
 /// A committed checkpoint's path.
 pub fn checkpoint(step: u64) -> String {
     format!("{CHECKPOINTS}/{}", step_name(step))
@@ -66,12 +73,16 @@ pub(crate) fn fenced(number: u64, again: u32) -> String {
     }
 }
 
-/// The number of a folder in `fences/`, and whether it is still held.
+/// The number of a folder in `fences/`, and whether it is still held; none if it is not one of ours.
 pub(crate) fn fence_of(name: &str) -> Option<(u64, bool)> {
-    match name.strip_suffix(".fenced") {
-        Some(rest) => Some((rest.split('.').next()?.parse().ok()?, false)),
-        None => Some((name.parse().ok()?, true)),
-    }
+    let path = format!("{FENCES}/{name}");
+    let Some(rest) = name.strip_suffix(".fenced") else {
+        let number = name.parse().ok()?;
+        return (fence(number) == path).then_some((number, true));
+    };
+    let (number, again) = rest.split_once('.').unwrap_or((rest, "0"));
+    let (number, again) = (number.parse().ok()?, again.parse().ok()?);
+    (fenced(number, again) == path).then_some((number, false))
 }
 
 /// Whether a name from a manifest stays in its folder.
@@ -96,7 +107,15 @@ mod tests {
         assert_eq!(fence_of("0007"), Some((7, true)));
         assert_eq!(fence_of("0007.fenced"), Some((7, false)));
         assert_eq!(fence_of("12345.3.fenced"), Some((12345, false)));
-        assert_eq!(fence_of("lost+found"), None);
+        for foreign in
+            ["lost+found", "7", "+0007", "old.fenced", "7.fenced", "0007.0.fenced", "0007.x.fenced", "0007.bak"]
+        {
+            assert_eq!(fence_of(foreign), None, "{foreign}");
+        }
+        assert_eq!((damaged_of("step-00000100"), damaged_of("step-00000100.2")), (Some(100), Some(100)));
+        for foreign in ["step-100", "step-00000100.bak", "step-00000100.1", "step-00000100.02", "step-00000100.2.3"] {
+            assert_eq!(damaged_of(foreign), None, "{foreign}");
+        }
         assert!(is_plain("config.json") && !is_plain("../config.json") && !is_plain("..") && !is_plain("a/b"));
     }
 }

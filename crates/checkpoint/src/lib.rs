@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod aside;
+mod contents;
 mod direct;
 mod error;
 mod export;
@@ -28,10 +29,11 @@ mod verify;
 mod volume;
 
 pub use aside::set_aside;
+pub use contents::{Contents, is_used};
 pub use error::{CheckpointError, Damage, Warning};
 pub use export::{Exported, Form, export};
 pub use fence::{Fence, sweep};
-pub use files::write_atomically;
+pub use files::{partial_of, write_atomically};
 pub use float::{is_float, to_f32};
 pub use hugging_face::{ModelFiles, TensorType};
 pub use identity::{Difference, differences};

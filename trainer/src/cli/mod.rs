@@ -18,6 +18,7 @@ use stagecoach_api::contract::ExitCode;
 use stagecoach_checkpoint::{CheckpointError, RealVolume, Volume};
 
 use crate::fatal::Fatal;
+use crate::folder::FolderError;
 use crate::launch::LaunchError;
 
 /// Trains language models through a pipeline of stages: as pods on Kubernetes, or as processes on this machine.
@@ -107,6 +108,12 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
     }
     if let Some(refused) = error.downcast_ref::<LaunchError>() {
         return refused.exit_code();
+    }
+    if let Some(refused) = error.downcast_ref::<FolderError>() {
+        return match refused {
+            FolderError::Foreign { .. } => ExitCode::Failure,
+            other => other.kind().exit_code(),
+        };
     }
     match error.downcast_ref::<CheckpointError>() {
         None | Some(CheckpointError::Content { .. }) => ExitCode::Failure,

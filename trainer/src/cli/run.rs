@@ -11,10 +11,9 @@ use stagecoach_checkpoint::RealVolume;
 use super::read::JobArgs;
 use super::{complain, say};
 use crate::fatal::Fatal;
+use crate::folder::{FolderError, JobFolder, write};
 use crate::generate::{self, Sampling};
-use crate::launch::{
-    Before, End, JobFolder, Launch, LaunchError, Lock, Program, Record, supervise, wanted_port, write,
-};
+use crate::launch::{Before, End, Launch, LaunchError, Lock, Program, Record, supervise, wanted_port};
 use crate::observe::{self, Closing, Progress, StepRecord, Summary, curve, read_metrics};
 use crate::plan::Settings;
 use crate::train::check_extension;
@@ -24,7 +23,8 @@ use crate::train::check_extension;
 pub(super) struct Run {
     #[command(flatten)]
     job: JobArgs,
-    /// Remove the job's earlier results first; the corpus and the token cache stay.
+    /// Remove what earlier runs of the job have made first, after naming it; nothing else in its folder, nor the token
+    /// cache, is touched.
     #[arg(long)]
     fresh: bool,
 }
@@ -38,6 +38,12 @@ enum Refusal {
     /// The launcher can't work.
     #[error(transparent)]
     Launch(#[from] LaunchError),
+}
+
+impl From<FolderError> for Refusal {
+    fn from(error: FolderError) -> Self {
+        LaunchError::from(error).into()
+    }
 }
 
 impl Run {
@@ -64,10 +70,14 @@ impl Run {
             return Ok(ExitCode::Done.code());
         }
         let workspace = absolute(&self.job.workspace)?;
-        let folder = JobFolder::create(&workspace, job.folder())?;
+        let folder = JobFolder::open(&workspace.join(job.folder()), Some(&self.job.job))?;
         let _lock = Lock::take(&folder)?;
         if self.fresh {
-            folder.clear()?;
+            let results = folder.results()?;
+            if !results.is_empty() {
+                say(format!("removing of an earlier run, in {}: {results}", near(folder.root()).display()));
+            }
+            folder.remove(&results)?;
         }
         match Before::look(&folder, job) {
             Before::Nothing => {}

@@ -4,7 +4,7 @@ use serde_json::Value;
 use stagecoach_api::PipelineJob;
 use stagecoach_checkpoint::{Difference, differences};
 
-use super::JobFolder;
+use crate::folder::JobFolder;
 use crate::observe::Summary;
 
 /// What was there already.
@@ -29,13 +29,15 @@ const FREE: [(&str, &[&str]); 3] =
 impl Before {
     /// Looks into the folder.
     pub fn look(folder: &JobFolder, job: &PipelineJob) -> Self {
-        let text = std::fs::read_to_string(folder.job()).ok();
-        let old = text.and_then(|text| stagecoach_api::parse(&text, "job.yaml").ok());
+        // where an earlier version wrote it, or a person their own
+        let older = folder.job().with_file_name("job.yaml");
+        let text = std::fs::read_to_string(folder.job()).or_else(|_| std::fs::read_to_string(older)).ok();
+        let old = text.and_then(|text| stagecoach_api::parse(&text, "job").ok());
         let length = |job: &PipelineJob| job.spec.training.as_ref().and_then(|training| training.length());
         let same_length = old.as_ref().is_some_and(|old| length(old) == length(job));
         let difference = match &old {
             Some(old) => difference(old, job, same_length),
-            None => Some("its job.yaml can't be read".into()),
+            None => Some(format!("{} can't be read", folder.job().display())),
         };
         match (folder.summary(), difference) {
             (None, Some(_)) => Self::Nothing, // stage 0 compares with the checkpoints, if there are any
@@ -70,14 +72,14 @@ fn difference(old: &PipelineJob, new: &PipelineJob, same_length: bool) -> Option
 
 #[cfg(test)]
 mod tests {
-    use super::super::folder::write;
     use super::super::supervise::tests::job;
     use super::*;
+    use crate::folder::write;
 
     #[test]
     fn a_result_is_known_by_the_settings_that_decide_it() {
         let workspace = tempfile::tempdir().unwrap();
-        let folder = JobFolder::create(workspace.path(), "mine").unwrap();
+        let folder = JobFolder::open(workspace.path(), None).unwrap();
         let job = |set: &[(&str, &str)]| job(set);
         assert_eq!(Before::look(&folder, &job(&[])), Before::Nothing);
         let summary = Summary {
@@ -102,6 +104,7 @@ mod tests {
         }
         let other = Before::look(&folder, &job(&[decay]));
         assert_eq!(other, Before::OtherJob("spec.training.learningRate.decaySteps was null, now 40".into()));
+        std::fs::rename(folder.job(), folder.root().join("job.yaml")).unwrap();
         let other = Before::look(&folder, &job(&[("training.learningRate.peak", "2e-3")]));
         assert_eq!(other, Before::OtherJob("spec.training.learningRate.peak was 0.001, now 0.002".into()));
 

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use stagecoach_api::contract::ExitCode;
 
+use crate::folder::FolderError;
+
 /// The launcher's own failures.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
@@ -16,16 +18,9 @@ pub enum LaunchError {
         /// The other launcher's process, if it could be read.
         pid: Option<u32>,
     },
-    /// The workspace failed.
-    #[error("could not {what} {}: {source}", path.display())]
-    Storage {
-        /// What was tried.
-        what: &'static str,
-        /// With which file or folder.
-        path: PathBuf,
-        /// What came back.
-        source: io::Error,
-    },
+    /// The job's folder is none, or failed.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     /// What is kept between runs can't be read.
     #[error("{} can't be read ({problem}): --fresh removes it together with the job's results", path.display())]
     Record {
@@ -46,7 +41,7 @@ pub enum LaunchError {
 
 impl LaunchError {
     pub(super) fn storage(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::Storage { what, path: path.to_owned(), source }
+        move |source| FolderError::storage(what, path)(source).into()
     }
 
     pub(super) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
@@ -56,7 +51,8 @@ impl LaunchError {
     /// The contract's code for it.
     pub const fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Storage { .. } | Self::Record { .. } => ExitCode::Storage,
+            Self::Folder(error) => error.kind().exit_code(),
+            Self::Record { .. } => ExitCode::Storage,
             Self::Held { .. } | Self::System { .. } => ExitCode::Failure,
         }
     }

@@ -1,10 +1,9 @@
 //! The local launcher: a job's stages as processes of this machine, under the restart policy that pods have.
-//! `folder` and `lock` are the job's place on disk, `process` is one stage, `supervise` the loop around
-//! `lifecycle::decide`, `report` its sentences, `record` what outlives the launcher, `before` what was there already.
+//! `lock` holds the job's folder, `process` is one stage, `supervise` the loop around `lifecycle::decide`, `report` its
+//! sentences, `record` what outlives the launcher, `before` what was there already.
 
 mod before;
 mod error;
-mod folder;
 mod lock;
 mod port;
 mod process;
@@ -14,7 +13,6 @@ mod supervise;
 
 pub use before::Before;
 pub use error::LaunchError;
-pub use folder::{JobFolder, write};
 pub use lock::Lock;
 pub use port::wanted as wanted_port;
 pub use process::Program;

@@ -12,8 +12,9 @@ use std::thread;
 use stagecoach_api::contract::{StageEnv, TerminationMessage};
 use stagecoach_lifecycle::{Exit, InstanceState, UnixMillis};
 
+use super::LaunchError;
 use super::supervise::Message;
-use super::{JobFolder, LaunchError};
+use crate::folder::JobFolder;
 use crate::observe::{EVENTS_VARIABLE, Event};
 
 /// Bytes of a log's end that are read.

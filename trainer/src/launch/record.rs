@@ -6,8 +6,8 @@ use std::{fs, io};
 use serde::{Deserialize, Serialize};
 use stagecoach_lifecycle::{AttemptPhase, JobState};
 
-use super::folder::write;
-use super::{JobFolder, LaunchError};
+use super::LaunchError;
+use crate::folder::{JobFolder, write};
 
 /// The job's UID and what `lifecycle` remembers: attempt, budget, last failure.
 ///
@@ -48,7 +48,7 @@ impl Record {
     pub fn save(&self, folder: &JobFolder) -> Result<(), LaunchError> {
         let json = serde_json::to_string_pretty(self)
             .map_err(|error| LaunchError::Record { path: folder.record(), problem: error.to_string() })?;
-        write(&folder.record(), &json)
+        Ok(write(&folder.record(), &json)?)
     }
 }
 
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn attempts_count_on_and_an_end_gives_a_new_budget() {
         let workspace = tempfile::tempdir().unwrap();
-        let folder = JobFolder::create(workspace.path(), "mine").unwrap();
+        let folder = JobFolder::open(workspace.path(), None).unwrap();
         let mut record = Record::open(&folder).unwrap();
         record.state.attempt = Attempt { number: 4, stages: 3, revision: 0 };
         record.state.budget.counted_since_checkpoint = 2;

@@ -18,13 +18,14 @@ use stagecoach_lifecycle::{
 
 use super::process::Process;
 use super::record::fresh_uid;
-use super::{JobFolder, LaunchError, Program, Record, port, report};
+use super::{LaunchError, Program, Record, port, report};
+use crate::folder::JobFolder;
 use crate::observe::{Event, Progress, Summary};
 
 /// What is to be run, and where.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch<'a> {
-    /// The job, validated; the folder's `job.yaml` holds the same.
+    /// The job, validated; the folder's copy of it holds the same.
     pub job: &'a PipelineJob,
     /// The volume, as an absolute path.
     pub workspace: &'a Path,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use stagecoach_api::PipelineJob;
 use stagecoach_api::job::{
     AdamW, BuiltIn, Data, Device, Evaluation, LearningRateSchedule, Length, Llama, Model, Optimizer, Precision,
-    Pretrained, Tokenizer, Training, Transport,
+    Pretrained, TOKEN_CACHE, Tokenizer, Training, Transport,
 };
 use stagecoach_data::{Prepared, TokenizerSource};
 
@@ -85,7 +85,7 @@ impl Settings {
         let Data { paths, text_field, sequence_length, packing, evaluation, tokenizer } = self.data.clone();
         stagecoach_data::Settings {
             root: self.workspace.clone(),
-            cache: self.workspace.join("cache"),
+            cache: self.workspace.join(TOKEN_CACHE),
             paths,
             text_field,
             sequence_length: sequence_length as usize,

@@ -4,6 +4,7 @@ use stagecoach_checkpoint::layout;
 
 use super::{Run, gather, topic};
 use crate::fatal::Fatal;
+use crate::folder::RESULT;
 use crate::observe::{Event, Summary};
 use crate::plan::Progress;
 use crate::state::{self, TensorHash};
@@ -24,7 +25,7 @@ pub(super) fn finish(run: &mut Run, progress: &Progress) -> Result<(), Fatal> {
             model: format!("{}/{}", run.settings.job.folder(), layout::checkpoint(progress.step)),
         };
         let text = serde_json::to_vec_pretty(&summary).map_err(|e| Fatal::invalid(e.to_string()))?;
-        run.plan.fence.publish(run.volume, "result.json", &text)?;
+        run.plan.fence.publish(run.volume, RESULT, &text)?;
         run.tell(&Event::Finished(summary));
     }
     gather(run.member, topic::FINISH, &())?; // the result is there: nobody leaves before

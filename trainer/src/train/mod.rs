@@ -26,6 +26,7 @@ use stagecoach_group::Member;
 
 use crate::execute::{Shape, Stage};
 use crate::fatal::Fatal;
+use crate::folder::JobFolder;
 use crate::links::{self, Links, Opening};
 use crate::model::Architecture;
 use crate::observe::{Event, Sink, Started};
@@ -134,8 +135,7 @@ pub fn run(
     tch::set_num_interop_threads(1);
     let device = settings.device(rank)?;
     if rank == 0 {
-        let folder = settings.folder();
-        std::fs::create_dir_all(&folder).map_err(|e| Fatal::storage("create", &folder, e))?;
+        JobFolder::open(&settings.folder(), None)?;
     }
     let volume = &*mount(&settings.folder());
     let around = Around { env, settings, device, volume, watch, sink };

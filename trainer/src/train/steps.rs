@@ -12,12 +12,10 @@ use super::saver::Saver;
 use super::{Run, topic};
 use crate::execute::{Batch, Executor, Finished};
 use crate::fatal::Fatal;
+use crate::folder::METRICS;
 use crate::model::Architecture;
 use crate::observe::{Event, Metrics, MetricsError, StepRecord};
 use crate::plan::Progress;
-
-/// A line a step, in the job's folder.
-const METRICS: &str = "metrics.jsonl";
 
 /// Trains to the end, or to the boundary at which all were asked to stop: then `progress.step` is short of the plan's.
 pub(super) fn train(run: &mut Run, architecture: &dyn Architecture) -> Result<Progress, Fatal> {

@@ -20,7 +20,7 @@ pub use model::{Llama, Model, ModelTag, Pretrained};
 pub use number::{Measured, Quantity};
 pub use pipeline::{CsvFile, Partition, PartitionStrategy, Pipeline, Recompute, Schedule, ScheduleTag, Transport};
 pub use restart::{Backoff, ExitAction, ExitCodeRule, Restart};
-pub use spec::{API_VERSION, KIND};
+pub use spec::{API_VERSION, KIND, TOKEN_CACHE};
 pub use spec::{BuiltIn, Metadata, PipelineJob, PipelineJobSpec, Trainer, TrainerType};
 pub use status::{
     AttemptStatus, CheckpointStatus, Condition, LastFailure, Phase, PipelineJobStatus, Progress, RestartsStatus,

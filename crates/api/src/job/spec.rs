@@ -32,6 +32,9 @@ pub struct PipelineJob {
     pub status: Option<PipelineJobStatus>,
 }
 
+/// The folder, relative to the volume's root, in which all jobs keep the tokens of their texts.
+pub const TOKEN_CACHE: &str = "cache";
+
 impl PipelineJob {
     /// A job of this version with a name and a spec, and nothing else.
     pub fn new(name: impl Into<String>, spec: PipelineJobSpec) -> Self {

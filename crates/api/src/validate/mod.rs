@@ -1,5 +1,6 @@
 //! What a spec must hold beyond its types. One function; its sentences say what was found and what to change.
 
+mod folder;
 mod layout;
 mod names;
 mod numbers;
@@ -42,6 +43,7 @@ impl PipelineJob {
     pub fn validate(&self) -> Vec<Problem> {
         let mut problems = Problems::default();
         names::check(&self.metadata.name, self.spec.stages, &mut problems);
+        folder::check(self, &mut problems);
         problems.0.extend(self.spec.validate());
         problems.0
     }

@@ -9,7 +9,8 @@ use serde_json::{Map, Value, json};
 use stagecoach_checkpoint::{About, ModelFiles, RealVolume, import, layout};
 
 use super::{say, say_json};
-use crate::launch::{JobFolder, Lock};
+use crate::folder::JobFolder;
+use crate::launch::Lock;
 use crate::model::{Architecture, Llama, LlamaConfig};
 use crate::observe::bytes;
 use crate::plan::Progress;
@@ -36,7 +37,7 @@ impl Import {
         let model = ModelFiles::open(&self.from)?;
         state::check_model(&model, &architecture)?;
         let small_files = small_files(&self.from)?;
-        let folder = JobFolder::create(&self.folder, "")?;
+        let folder = JobFolder::open(&self.folder, None)?;
         let _lock = Lock::take(&folder)?;
         let volume = RealVolume::new(&self.folder);
         let names = architecture.names();

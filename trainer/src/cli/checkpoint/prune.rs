@@ -1,7 +1,5 @@
 //! `stagecoach checkpoint prune`
 
-use std::path::Path;
-
 use anyhow::{Context, ensure};
 use clap::Args;
 use serde::Serialize;
@@ -9,7 +7,8 @@ use stagecoach_checkpoint::{Depth, Fence, Keep, doomed, newest, prune, sweep};
 
 use super::target::{Checkpoints, Job};
 use super::{complain, say, say_json};
-use crate::launch::{JobFolder, Lock};
+use crate::folder::JobFolder;
+use crate::launch::Lock;
 use crate::observe::bytes;
 
 /// Remove old checkpoints, never the newest intact one.
@@ -71,8 +70,7 @@ impl Prune {
 }
 
 fn prune_now(job: &Checkpoints, keep: Keep) -> anyhow::Result<Pruned> {
-    let (above, name) = (job.root.parent().unwrap_or(Path::new("/")), job.root.file_name().unwrap_or_default());
-    let _lock = Lock::take(&JobFolder::create(above, &name.to_string_lossy())?)?;
+    let _lock = Lock::take(&JobFolder::open(&job.root, None)?)?;
     let fence = Fence::take(&job.volume)?;
     // what that group left may be many gigabytes; a failure leaves them to the next start
     let _ = sweep(&job.volume);

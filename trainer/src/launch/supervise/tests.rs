@@ -76,7 +76,7 @@ finished() { event '{"event":"finished","steps":20,"loss":2.5,"evaluationLoss":n
 fn run(script: &str, set: &[(&str, &str)], stop_at: &[&'static str]) -> Ran {
     let workspace = tempfile::tempdir().unwrap();
     let job = job(set);
-    let folder = JobFolder::create(workspace.path(), job.folder()).unwrap();
+    let folder = JobFolder::open(&workspace.path().join(job.folder()), None).unwrap();
     folder.begin().unwrap();
     let file = workspace.path().join("stage.sh");
     std::fs::write(&file, format!("{PRELUDE}{script}")).unwrap();

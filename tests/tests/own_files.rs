@@ -1,0 +1,134 @@
+//! Nothing that the project did not make is ever removed or overwritten: a job's folder is a new one or a job's, and in a
+//! job's folder files of one's own stay as they are, also under --fresh.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use stagecoach_tests::scene::files;
+use stagecoach_tests::{Group, Job, Launched, Outcome, corpus, hugging_face, says, signal, stagecoach};
+
+/// Every file below a folder, with its content.
+fn content(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let name = |path: &Path| path.strip_prefix(folder).unwrap().display().to_string();
+    files(folder).iter().map(|path| (name(path), fs::read(path).unwrap())).collect()
+}
+
+fn write(folder: &Path, name: &str) {
+    let path = folder.join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, format!("my own {name}")).unwrap();
+}
+
+fn run(workspace: &Path, job: &Job, arguments: &[&str]) -> Outcome {
+    Launched::start(workspace, job, arguments).finish(workspace)
+}
+
+/// What a user keeps under names that a job's folder has too.
+const MINE: [&str; 6] = [
+    "logs/mytext.txt",
+    "plots/mine.svg",
+    "termination/note.txt",
+    "checkpoints/best/weights.bin",
+    "damaged/car.jpg",
+    "fences/garden.txt",
+];
+
+#[test]
+fn a_folder_that_is_not_a_jobs_is_refused_and_left_as_it_is() {
+    let workspace = corpus::workspace();
+    let folder = workspace.path().join("notes");
+    let also = ["metrics.jsonl", "result.json", "state.json", "job.yaml", "lock"];
+    MINE.iter().chain(&also).for_each(|name| write(&folder, name));
+    let before = content(&folder);
+    let job = Job { name: "notes".into(), ..Job::default() };
+    for arguments in [&[][..], &["--fresh"]] {
+        let outcome = run(workspace.path(), &job, arguments);
+        assert_eq!(outcome.status.code(), Some(78), "{}\n{}", outcome.stdout, outcome.stderr);
+        says(&outcome, "notes is not a job's folder: it holds checkpoints, damaged, fences and 8 more");
+        says(&outcome, "spec.storage.path");
+        assert!(!outcome.stdout.contains("removing"), "{}", outcome.stdout);
+        assert_eq!(content(&folder), before, "{arguments:?}");
+    }
+    // nor does a pod's stage take it
+    let mut group = Group::start(workspace.path(), &Job { stages: 1, ..job }, "a", 1);
+    let ended = &group.finish(60)[0];
+    assert_eq!((ended.code, &ended.words["kind"]), (Some(78), &"InvalidConfig".into()), "{}", ended.log);
+    assert!(ended.words["message"].as_str().unwrap().contains("is not a job's folder"), "{}", ended.words);
+    assert_eq!(content(&folder), before);
+    // nor an import
+    let mut import = std::process::Command::new(stagecoach());
+    import.args(["checkpoint", "import", "--from"]).args([&hugging_face(), &folder]);
+    let output = import.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(content(&folder), before);
+}
+
+#[test]
+fn a_job_does_not_live_in_its_corpus_in_the_cache_or_in_the_volumes_root() {
+    let workspace = corpus::workspace();
+    fs::write(workspace.path().join("corpus/logs"), "text").unwrap();
+    let before = content(&workspace.path().join("corpus"));
+    let storage = |path: &str| Job { extra: format!("  storage: {{path: {path}}}\n"), ..Job::default() };
+    for (job, words) in [
+        (Job { name: "corpus".into(), ..Job::default() }, "metadata.name: \"corpus\" is where spec.data.paths[0]"),
+        (storage("corpus"), "spec.storage.path: \"corpus\" is where spec.data.paths[0]"),
+        (storage("./"), "is the volume's root"),
+        (Job { name: "cache".into(), ..Job::default() }, "the token cache"),
+    ] {
+        let outcome = run(workspace.path(), &job, &["--fresh"]);
+        assert_eq!(outcome.status.code(), Some(78), "{}\n{}", outcome.stdout, outcome.stderr);
+        says(&outcome, words);
+        assert_eq!(content(&workspace.path().join("corpus")), before);
+    }
+}
+
+#[test]
+fn a_job_file_in_the_jobs_own_folder_stays_as_it_was_written() {
+    let workspace = corpus::workspace();
+    let folder = workspace.path().join("small");
+    fs::create_dir(&folder).unwrap();
+    let (file, text) = (folder.join("job.yaml"), format!("# my notes on this job\n{}", Job::default().yaml()));
+    fs::write(&file, &text).unwrap();
+    let run = |arguments: &[&str]| {
+        Launched::start_file(workspace.path(), &file, folder.clone(), arguments).finish(workspace.path())
+    };
+    let first = run(&["--stages", "2"]);
+    let hashes = first.hashes();
+    assert!(!first.stdout.contains("removing"), "{}", first.stdout);
+    assert_eq!(fs::read_to_string(&file).unwrap(), text);
+    says(&run(&[]), "is trained already");
+
+    MINE.iter().for_each(|name| write(&folder, name));
+    let mine = || content(&folder).into_iter().filter(|(name, _)| MINE.contains(&name.as_str())).collect::<Vec<_>>();
+    let before = mine();
+    let again = run(&["--fresh"]);
+    says(&again, "removing of an earlier run, in ");
+    says(
+        &again,
+        ": 1 checkpoint (of step 20), result.json, metrics.jsonl, state.json, resolved-job.yaml, logs, plots, ",
+    );
+    says(&again, "start  steps 1 to 20");
+    assert_eq!((again.hashes(), mine()), (hashes, before));
+    assert_eq!(fs::read_to_string(&file).unwrap(), text);
+    assert!(fs::read_to_string(folder.join("resolved-job.yaml")).unwrap().contains("stages: 3"));
+}
+
+#[test]
+fn what_pods_have_made_is_a_jobs_folder_and_removed_afresh() {
+    let workspace = corpus::workspace();
+    let job = Job { steps: 100_000, extra: "  checkpoint: {everySteps: 3}\n".into(), ..Job::default() };
+    let mut group = Group::start(workspace.path(), &job, "a", 1);
+    let folder = workspace.path().join("small");
+    stagecoach_tests::until("a checkpoint", 60, || {
+        (group.is_whole() && folder.join("checkpoints/step-00000003").exists()).then_some(())
+    });
+    group.pids().into_iter().for_each(|pid| signal(pid, libc::SIGKILL));
+    drop(group);
+    let short = Job { steps: 20, ..job };
+    let fresh = run(workspace.path(), &short, &["--fresh"]);
+    says(&fresh, "metrics.jsonl, fences\n");
+    says(&fresh, "start  steps 1 to 20");
+    let elsewhere = corpus::workspace();
+    assert_eq!(fresh.hashes(), run(elsewhere.path(), &short, &[]).hashes());
+}

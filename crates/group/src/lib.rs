@@ -11,6 +11,8 @@ mod ending;
 mod error;
 mod exchange;
 mod failure;
+#[cfg(test)]
+mod golden_tests;
 mod handshake;
 mod hang;
 mod hello;

@@ -44,7 +44,7 @@ impl From<StepError> for Fatal {
             StepError::Link(_) => FailureKind::PeerLost,
             StepError::Group(_) => FailureKind::PeerLost,
             StepError::Aborted(_) => FailureKind::NonFinite,
-            StepError::Program { .. } => FailureKind::Error,
+            StepError::InvalidProgram { .. } => FailureKind::Error,
         };
         Fatal::new(kind, error.to_string())
     }

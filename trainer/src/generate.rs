@@ -7,7 +7,7 @@ use stagecoach_data::Tokenizer;
 use stagecoach_pipeline::{Partition, Placement};
 use tch::{Device, Kind, Tensor};
 
-use crate::execute::{Shape, Stage};
+use crate::execute::{Stage, StageConfig};
 use crate::model::{Architecture, Llama, LlamaConfig};
 use crate::optimize::Hyper;
 use crate::state;
@@ -48,12 +48,12 @@ pub fn sample(path: &Path, prompt: &str, sampling: Sampling) -> Result<String> {
     let architecture = Llama::new(config, Device::Cpu);
     let stage = Stage::build(
         0,
-        &Shape {
+        &StageConfig {
             architecture: &architecture,
             placement: &Placement::linear(1),
             partition: &Partition { layers: vec![architecture.layers()] },
             seed: 0,
-            hyper: Hyper { beta1: 0.0, beta2: 0.0, epsilon: 1.0, weight_decay: 0.0, decay_all: false },
+            optimizer: Hyper { beta1: 0.0, beta2: 0.0, epsilon: 1.0, weight_decay: 0.0, decay_all: false },
             recompute: false,
             device: Device::Cpu,
         },
@@ -84,7 +84,7 @@ fn next_token(stage: &Stage, context: &[i64], sampling: Sampling, draw: f64) -> 
     let Some((chunk, head)) = stage.chunks.get(&0).and_then(|chunk| Some((chunk, chunk.head.as_ref()?))) else {
         return 0;
     };
-    let hidden = chunk.hidden(input, None, &stage.parameters, &stage.tape);
+    let hidden = chunk.hidden_states(input, None, &stage.parameters, &stage.tape);
     let logits = head.logits(&hidden.select(1, -1), &stage.parameters).squeeze().to_kind(Kind::Double);
     if sampling.temperature <= 0.0 {
         return logits.argmax(0, false).int64_value(&[]);

@@ -8,12 +8,12 @@ mod pipeline;
 use std::collections::BTreeSet;
 
 use pipeline::{Microbatch, Setup, Step, Weights, build, train};
-use stagecoach::execute::{Goal, Output, Stage};
+use stagecoach::execute::{ChunkOutput, LossInputs, Stage};
 use stagecoach::links::Transport;
 use stagecoach::model::{Architecture, Llama, LlamaConfig, Pass, names};
 use stagecoach::optimize::Hyper;
 use stagecoach_data::{IGNORED, Layout};
-use stagecoach_pipeline::{Action, Schedule, Unit, gpipe, one_f_one_b};
+use stagecoach_pipeline::{Action, Schedule, WorkItem, gpipe, one_f_one_b};
 use tch::{Device, Tensor};
 
 const VOCABULARY: i64 = 50;
@@ -154,11 +154,11 @@ fn weights_last(stages: usize, microbatches: usize) -> Schedule {
     let mut schedule = gpipe(stages, microbatches);
     for (chunk, actions) in schedule.ranks.iter_mut().enumerate() {
         for action in actions.iter_mut() {
-            if let Action::Backward(unit) = *action {
-                *action = Action::BackwardInput(unit);
+            if let Action::FullBackward(item) = *action {
+                *action = Action::BackwardInput(item);
             }
         }
-        actions.extend((0..microbatches).map(|microbatch| Action::BackwardWeight(Unit { chunk, microbatch })));
+        actions.extend((0..microbatches).map(|microbatch| Action::BackwardWeight(WorkItem { chunk, microbatch })));
     }
     schedule
 }
@@ -194,13 +194,13 @@ fn walk(stage: &mut Stage, microbatch: &Microbatch, index: usize, scale: f64) {
     let Layout { rows, length, .. } = microbatch.layout;
     let input = Tensor::from_slice(&microbatch.inputs).view([rows as i64, length as i64]);
     let targets = Tensor::from_slice(&microbatch.targets);
-    let unit = Unit { chunk: 0, microbatch: index };
-    let Stage { chunks, parameters, tape, queue, .. } = stage;
+    let item = WorkItem { chunk: 0, microbatch: index };
+    let Stage { chunks, parameters, tape, weight_queue: queue, .. } = stage;
     let head = chunks[&0].head.as_ref().unwrap();
-    let goal = Goal { targets: &targets, scale, accumulator: &parameters[head.parameter].gradient };
+    let goal = LossInputs { targets: &targets, scale, weight_accumulator: &parameters[head.parameter].gradient };
     let (_, saved) = chunks[&0].forward(input, None, Some(goal), parameters, tape);
-    chunks[&0].backward(saved, None, unit, parameters, tape, queue);
-    queue.run(unit, |parameter| &parameters[parameter].gradient);
+    chunks[&0].backward(saved, None, item, parameters, tape, queue);
+    queue.run(item, |parameter| &parameters[parameter].gradient);
 }
 
 /// Boundary tensors are detached: a chunk's graph ends where the chunk does, also where the next one is on the same rank.
@@ -210,8 +210,8 @@ fn what_goes_downstream_carries_no_graph() {
     let Stage { chunks, parameters, tape, .. } = one_stage(&setup);
     let ids = Tensor::from_slice(&[1i64, 2, 3, 4, 5, 6]).view([2, 3]);
     match chunks[&0].forward(ids, None, None, &parameters, &tape).0 {
-        Output::Boundary(y) => assert!(!y.requires_grad() && y.is_contiguous()),
-        Output::Loss(_) => panic!("only the last chunk computes the loss"),
+        ChunkOutput::Activations(y) => assert!(!y.requires_grad() && y.is_contiguous()),
+        ChunkOutput::Loss(_) => panic!("only the last chunk computes the loss"),
     }
 }
 
@@ -221,7 +221,7 @@ fn what_goes_upstream_is_the_derivative_of_the_loss() {
     let setup = setup(false, &[0, 2]);
     tch::set_num_threads(1);
     let mut stage = build(&setup, &Llama::new(setup.config.clone(), Device::Cpu), 1);
-    let Stage { chunks, parameters, tape, queue, .. } = &mut stage;
+    let Stage { chunks, parameters, tape, weight_queue: queue, .. } = &mut stage;
     let chunk = &chunks[&1];
     let wave = |f: fn(f64) -> f64| {
         let values: Vec<f32> = (0..2 * 5 * 24).map(|at| f(f64::from(at) * 1.7) as f32).collect();
@@ -230,16 +230,16 @@ fn what_goes_upstream_is_the_derivative_of_the_loss() {
     let (x, direction) = (wave(f64::sin), wave(|at| (at * at).cos()));
     let targets = Tensor::from_slice(&[3i64, 1, 4, 1, 5, 9, 2, 6, -100, 5]);
     let loss = |x: Tensor| match chunk.evaluate(x, None, Some(&targets), parameters, tape) {
-        Output::Loss(loss) => loss,
-        Output::Boundary(_) => panic!("the last chunk computes the loss"),
+        ChunkOutput::Loss(loss) => loss,
+        ChunkOutput::Activations(_) => panic!("the last chunk computes the loss"),
     };
     let h = 2e-3;
     let quotient = (loss(&x + &direction * h) - loss(&x - &direction * h)) / (2.0 * h);
 
     let accumulator = &parameters[chunk.head.as_ref().unwrap().parameter].gradient;
-    let goal = Goal { targets: &targets, scale: 1.0, accumulator };
+    let goal = LossInputs { targets: &targets, scale: 1.0, weight_accumulator: accumulator };
     let (_, saved) = chunk.forward(x.shallow_clone(), None, Some(goal), parameters, tape);
-    let dx = chunk.backward(saved, None, Unit { chunk: 1, microbatch: 0 }, parameters, tape, queue).unwrap();
+    let dx = chunk.backward(saved, None, WorkItem { chunk: 1, microbatch: 0 }, parameters, tape, queue).unwrap();
     assert_eq!(dx.size(), x.size());
     let derivative = (dx * direction).sum(tch::Kind::Double).double_value(&[]);
     assert!(derivative.abs() > 0.1, "{derivative}: a direction that tells nothing");

@@ -7,12 +7,12 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
-use stagecoach::links::{Edge, EdgeKind, Links, Opening, Transport, edges, open};
+use stagecoach::links::{LinkId, LinkPayload, Links, Opening, Transport, link_ids, open};
 use stagecoach_pipeline::Placement;
 use tch::{Device, Kind, Tensor};
 
-const FORWARD: Edge = Edge { from: 0, to: 1, kind: EdgeKind::Forward { boundary: 0 } };
-const BACKWARD: Edge = Edge { from: 1, to: 0, kind: EdgeKind::Backward { boundary: 0 } };
+const FORWARD: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::Forward { boundary: 0 } };
+const BACKWARD: LinkId = LinkId { from: 1, to: 0, payload: LinkPayload::Backward { boundary: 0 } };
 
 /// Opens a group of `ranks`; `boundary_bytes` decides the size of the rings.
 fn group(ranks: usize, transport: Transport, boundary_bytes: usize, tied: bool) -> Vec<Links> {
@@ -21,19 +21,19 @@ fn group(ranks: usize, transport: Transport, boundary_bytes: usize, tied: bool) 
 
 fn group_called(name: &str, ranks: usize, transport: Transport, boundary_bytes: usize, tied: bool) -> Vec<Links> {
     let placement = Placement::linear(ranks);
-    let edges = edges(&placement, tied);
+    let link_ids = link_ids(&placement, tied);
     let listeners: Vec<TcpListener> = (0..ranks).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     let addresses: Vec<String> = listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
     std::thread::scope(|scope| {
         let opening = listeners.into_iter().enumerate().map(|(rank, listener)| {
-            let (edges, addresses) = (&edges, &addresses);
+            let (link_ids, addresses) = (&link_ids, &addresses);
             scope.spawn(move || {
                 open(Opening {
                     rank,
                     group: name.to_owned(),
                     listener,
                     addresses,
-                    edges,
+                    link_ids,
                     transport,
                     boundary_bytes,
                     tied_bytes: boundary_bytes,
@@ -85,11 +85,12 @@ fn tensors_of_changing_shape_arrive_as_they_were_sent() {
 #[test]
 fn a_tied_embedding_has_links_between_the_ends() {
     let mut links = group(3, Transport::Auto, 4096, true);
-    let (there, back) = (Edge { from: 0, to: 2, kind: EdgeKind::Tied }, Edge { from: 2, to: 0, kind: EdgeKind::Tied });
+    let (there, back) =
+        (LinkId { from: 0, to: 2, payload: LinkPayload::Tied }, LinkId { from: 2, to: 0, payload: LinkPayload::Tied });
     links[0].senders[&there].send(0, tensor(1, 2, 3)).unwrap();
     links[2].senders[&back].send(0, tensor(2, 2, 3)).unwrap();
-    for (rank, edge, seed) in [(2, there, 1), (0, back, 2)] {
-        let receiver = links[rank].receivers.get_mut(&edge).unwrap();
+    for (rank, link, seed) in [(2, there, 1), (0, back, 2)] {
+        let receiver = links[rank].receivers.get_mut(&link).unwrap();
         receiver.post(0, &[2, 3, 8], Kind::Float);
         assert_eq!(receiver.wait(0).unwrap(), tensor(seed, 2, 3));
     }
@@ -120,9 +121,9 @@ fn a_dead_neighbour_is_an_error_and_not_a_hang() {
     }
 }
 
-/// Connects and says that it brings `edge`, with `ring` as its shared memory.
-fn greet(address: &str, edge: Edge, ring: serde_json::Value) -> TcpStream {
-    let greeting = serde_json::json!({"group": "test/1", "edge": edge, "ring": ring}).to_string();
+/// Connects and says that it brings `link`, with `ring` as its shared memory.
+fn greet(address: &str, link: LinkId, ring: serde_json::Value) -> TcpStream {
+    let greeting = serde_json::json!({"group": "test/1", "link": link, "ring": ring}).to_string();
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(&(greeting.len() as u32).to_le_bytes()).unwrap();
     stream.write_all(greeting.as_bytes()).unwrap();
@@ -141,13 +142,13 @@ fn answer(mut stream: TcpStream) -> Vec<u8> {
 /// Two stages that open their links; the second listens already when `strangers` gets its address, and the first has not
 /// started.
 fn among_strangers(transport: Transport, timeout: u64, strangers: impl FnOnce(&str)) -> [Links; 2] {
-    let edges = edges(&Placement::linear(2), false);
+    let link_ids = link_ids(&Placement::linear(2), false);
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let addresses: Vec<String> = listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
     let [first, second] = listeners;
     std::thread::scope(|scope| {
         let stage = |rank, listener| {
-            let (edges, addresses, group) = (&edges, &addresses, "test/1".to_owned());
+            let (link_ids, addresses, group) = (&link_ids, &addresses, "test/1".to_owned());
             let (boundary_bytes, tied_bytes, timeout) = (4096, 4096, Duration::from_secs(timeout));
             scope.spawn(move || {
                 open(Opening {
@@ -155,7 +156,7 @@ fn among_strangers(transport: Transport, timeout: u64, strangers: impl FnOnce(&s
                     group,
                     listener,
                     addresses,
-                    edges,
+                    link_ids,
                     transport,
                     boundary_bytes,
                     tied_bytes,
@@ -213,18 +214,18 @@ fn strangers_that_say_nothing_hold_nobody_up() {
 }
 
 #[test]
-fn an_edge_that_is_connected_is_not_connected_again() {
-    let edges = edges(&Placement::linear(3), false);
+fn a_link_that_is_connected_is_not_connected_again() {
+    let link_ids = link_ids(&Placement::linear(3), false);
     let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let addresses: Vec<String> = listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
     let [first, second, third] = listeners;
-    let back = Edge { from: 2, to: 1, kind: EdgeKind::Backward { boundary: 1 } };
+    let back = LinkId { from: 2, to: 1, payload: LinkPayload::Backward { boundary: 1 } };
     std::thread::scope(|scope| {
         let middle = scope.spawn(|| {
             let (group, timeout) = ("test/1".to_owned(), Duration::from_secs(20));
             let (boundary_bytes, tied_bytes, transport) = (4096, 4096, Transport::Tcp);
-            let (rank, listener, addresses, edges) = (1, second, &addresses, &edges);
-            open(Opening { rank, group, listener, addresses, edges, transport, boundary_bytes, tied_bytes, timeout })
+            let (rank, listener, addresses, link_ids) = (1, second, &addresses, &link_ids);
+            open(Opening { rank, group, listener, addresses, link_ids, transport, boundary_bytes, tied_bytes, timeout })
                 .unwrap()
         });
         let mut mine = greet(&addresses[1], FORWARD, serde_json::Value::Null);

@@ -3,10 +3,10 @@
 
 use std::process::Command;
 
-use stagecoach::execute::{Goal, Shape, Stage};
+use stagecoach::execute::{LossInputs, Stage, StageConfig};
 use stagecoach::model::{Llama, LlamaConfig};
 use stagecoach::optimize::Hyper;
-use stagecoach_pipeline::{Partition, Placement, Unit};
+use stagecoach_pipeline::{Partition, Placement, WorkItem};
 use tch::{Device, Kind, Tensor};
 
 const HIDDEN: usize = 32;
@@ -72,26 +72,26 @@ fn measure(vocabulary: usize, tokens: i64) {
         tie_word_embeddings: false,
         initializer_range: 0.02,
     };
-    let shape = Shape {
+    let shape = StageConfig {
         architecture: &Llama::new(config, Device::Cpu),
         placement: &Placement::linear(2),
         partition: &Partition { layers: vec![0, 0] },
         seed: 1,
-        hyper: Hyper { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.0, decay_all: false },
+        optimizer: Hyper { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.0, decay_all: false },
         recompute: false,
         device: Device::Cpu,
     };
     let mut stage = Stage::build(1, &shape);
-    let Stage { chunks, parameters, tape, queue, .. } = &mut stage;
+    let Stage { chunks, parameters, tape, weight_queue: queue, .. } = &mut stage;
     let chunk = &chunks[&1];
     let hidden = Tensor::ones([tokens / LENGTH, LENGTH, HIDDEN as i64], (Kind::Float, Device::Cpu));
     let targets = Tensor::arange(tokens, (Kind::Int64, Device::Cpu)).remainder(vocabulary as i64);
     let accumulator = &parameters[chunk.head.as_ref().unwrap().parameter].gradient;
-    let goal = Goal { targets: &targets, scale: 1.0 / tokens as f64, accumulator };
+    let goal = LossInputs { targets: &targets, scale: 1.0 / tokens as f64, weight_accumulator: accumulator };
     let (_, saved) = chunk.forward(hidden, None, Some(goal), parameters, tape);
-    let unit = Unit { chunk: 1, microbatch: 0 };
-    let gradient = chunk.backward(saved, None, unit, parameters, tape, queue).unwrap();
-    queue.run(unit, |parameter| &parameters[parameter].gradient);
+    let item = WorkItem { chunk: 1, microbatch: 0 };
+    let gradient = chunk.backward(saved, None, item, parameters, tape, queue).unwrap();
+    queue.run(item, |parameter| &parameters[parameter].gradient);
     assert_eq!(gradient.numel(), tokens as usize * HIDDEN);
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     // after the test harness's own unfinished line

@@ -1,4 +1,4 @@
-//! Who may join a group: compares a hello with what stage 0 expects. Pure.
+//! Admission to a group: compares a hello with what stage 0 expects. Pure.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Hello;
 
-/// Why a stage is not taken into the group. The group itself goes on.
+/// Why a stage may not join the group. The group itself goes on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
     /// It belongs to another job.
@@ -17,47 +17,47 @@ pub enum Refusal {
         /// The stage's.
         found: String,
     },
-    /// It belongs to an attempt that is over: it should leave.
+    /// It belongs to an earlier attempt and should exit.
     OlderAttempt {
         /// Stage 0's.
         current: u32,
         /// The stage's.
         found: u32,
     },
-    /// It counts another number of stages.
-    World {
+    /// It was started with another world size.
+    WorldSizeMismatch {
         /// Stage 0's.
         expected: usize,
         /// The stage's.
         found: usize,
     },
     /// There is no such rank in the group.
-    Rank {
+    RankOutOfRange {
         /// How many stages there are.
-        world: usize,
+        world_size: usize,
         /// The stage's rank.
         found: usize,
     },
-    /// What must agree does not.
-    Mismatch {
+    /// Fields that must agree differ.
+    ConfigMismatch {
         /// Every field that differs.
-        fields: Vec<Difference>,
+        fields: Vec<FieldMismatch>,
     },
-    /// Its place is filled and the group has formed.
-    Formed {
+    /// The group has formed and has this rank already.
+    AlreadyFormed {
         /// The stage's rank.
         rank: usize,
     },
-    /// The group is over.
-    Over {
-        /// What ended it.
+    /// The group has ended.
+    GroupEnded {
+        /// Why.
         reason: String,
     },
 }
 
 /// A field on which two stages differ.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Difference {
+pub struct FieldMismatch {
     /// The field's name.
     pub field: String,
     /// What stage 0 has, if it has the field.
@@ -73,34 +73,37 @@ impl fmt::Display for Refusal {
                 write!(f, "it belongs to job {found}, but the group at this address to job {expected}")
             }
             Refusal::OlderAttempt { current, found } => {
-                write!(f, "it belongs to attempt {found}, and attempt {current} has begun: it should leave")
+                write!(f, "it belongs to attempt {found}, and attempt {current} has begun: it should exit")
             }
-            Refusal::World { expected, found } => {
-                write!(f, "it counts {found} stages (WORLD_SIZE), but stage 0 counts {expected}: all must agree")
-            }
-            Refusal::Rank { world, found } => {
+            Refusal::WorldSizeMismatch { expected, found } => {
                 write!(
                     f,
-                    "there is no stage {found} (RANK) in a group of {world}: ranks are 0 to {}",
-                    world.saturating_sub(1)
+                    "it was started with {found} stages (WORLD_SIZE), but stage 0 with {expected}: all must agree"
                 )
             }
-            Refusal::Mismatch { fields } => {
+            Refusal::RankOutOfRange { world_size, found } => {
+                write!(
+                    f,
+                    "there is no stage {found} (RANK) in a group of {world_size}: ranks are 0 to {}",
+                    world_size.saturating_sub(1)
+                )
+            }
+            Refusal::ConfigMismatch { fields } => {
                 write!(f, "all stages must run the same job with the same program, but these differ: ")?;
                 for (nth, field) in fields.iter().enumerate() {
                     write!(f, "{}{field}", if nth == 0 { "" } else { "; " })?;
                 }
                 Ok(())
             }
-            Refusal::Formed { rank } => {
+            Refusal::AlreadyFormed { rank } => {
                 write!(f, "the group has formed and has a stage {rank}: a lost connection ends an attempt")
             }
-            Refusal::Over { reason } => write!(f, "the group is over: {reason}"),
+            Refusal::GroupEnded { reason } => write!(f, "the group has ended: {reason}"),
         }
     }
 }
 
-impl fmt::Display for Difference {
+impl fmt::Display for FieldMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let or_nothing = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());
         let (expected, found) = (or_nothing(&self.expected), or_nothing(&self.found));
@@ -108,13 +111,13 @@ impl fmt::Display for Difference {
     }
 }
 
-/// How a hello is to be taken.
+/// The answer to a hello.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
-    Welcome,
+    Accepted,
     Refused(Refusal),
-    /// It belongs to a newer attempt than this coordinator does: it knocked at the wrong door, and this group is over.
-    Newer,
+    /// It belongs to a newer attempt: this group is superseded and ends.
+    NewerAttempt,
 }
 
 /// Compares a stage's hello with stage 0's own.
@@ -129,19 +132,22 @@ pub(crate) fn admit(expected: &Hello, hello: &Hello) -> Admission {
         return Admission::Refused(Refusal::OlderAttempt { current: expected.attempt, found: hello.attempt });
     }
     if hello.attempt > expected.attempt {
-        return Admission::Newer;
+        return Admission::NewerAttempt;
     }
-    if hello.world != expected.world {
-        return Admission::Refused(Refusal::World { expected: expected.world, found: hello.world });
+    if hello.world_size != expected.world_size {
+        return Admission::Refused(Refusal::WorldSizeMismatch {
+            expected: expected.world_size,
+            found: hello.world_size,
+        });
     }
-    if hello.rank >= expected.world {
-        return Admission::Refused(Refusal::Rank { world: expected.world, found: hello.rank });
+    if hello.rank >= expected.world_size {
+        return Admission::Refused(Refusal::RankOutOfRange { world_size: expected.world_size, found: hello.rank });
     }
-    let fields = differences(expected, hello);
-    if fields.is_empty() { Admission::Welcome } else { Admission::Refused(Refusal::Mismatch { fields }) }
+    let fields = mismatches(expected, hello);
+    if fields.is_empty() { Admission::Accepted } else { Admission::Refused(Refusal::ConfigMismatch { fields }) }
 }
 
-fn differences(expected: &Hello, hello: &Hello) -> Vec<Difference> {
+fn mismatches(expected: &Hello, hello: &Hello) -> Vec<FieldMismatch> {
     let replica = |hello: &Hello| hello.replica.to_string();
     let mut fields = vec![
         ("replica", Some(replica(expected)), Some(replica(hello))),
@@ -156,6 +162,6 @@ fn differences(expected: &Hello, hello: &Hello) -> Vec<Difference> {
     fields
         .into_iter()
         .filter(|(_, expected, found)| expected != found)
-        .map(|(field, expected, found)| Difference { field: field.to_owned(), expected, found })
+        .map(|(field, expected, found)| FieldMismatch { field: field.to_owned(), expected, found })
         .collect()
 }

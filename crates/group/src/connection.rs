@@ -1,95 +1,87 @@
-//! One control connection as the coordinator sees it: a thread that reads, a thread that writes, and a bounded queue,
-//! so that a peer that has stopped can't hold up the others.
+//! The coordinator's side of one control connection: a reader thread, a writer thread and a bounded send queue, so that
+//! a slow peer does not block the others.
 
-use std::io::{self, Write};
+use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use crate::roster::Gone;
-use crate::wire::{self, MAX_FRAME, Up};
+use crate::disconnect::Disconnect;
+use crate::frame::{self, MAX_FRAME_BYTES, MemberMessage};
 
 /// How many frames may wait for a peer to read them.
-const QUEUE: usize = 8192;
+const MAX_QUEUED_FRAMES: usize = 8192;
 
-/// The writing end.
+/// The sending half.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: Arc<TcpStream>,
     queue: Option<SyncSender<Arc<[u8]>>>,
 }
 
-/// The peer has not read for so long that its queue is full.
+/// The peer does not read; its send queue is full.
 #[derive(Debug)]
-pub(crate) struct Full;
+pub(crate) struct QueueFull;
 
 impl Connection {
-    /// Starts the writing thread of an accepted connection.
+    /// Starts the writer thread of an accepted connection.
     pub(crate) fn open(stream: &Arc<TcpStream>) -> io::Result<Connection> {
-        let (queue, frames) = sync_channel(QUEUE);
+        let (queue, frames) = sync_channel(MAX_QUEUED_FRAMES);
         let writer = Arc::clone(stream);
-        thread::Builder::new().name("group-write".to_owned()).spawn(move || write(&writer, &frames))?;
+        thread::Builder::new().name("group-write".to_owned()).spawn(move || write_frames(&writer, &frames))?;
         Ok(Connection { stream: Arc::clone(stream), queue: Some(queue) })
     }
 
-    /// Queues a frame. One that has been finished swallows it.
-    pub(crate) fn send(&self, frame: &Arc<[u8]>) -> Result<(), Full> {
+    /// Queues a frame; dropped after `close_after_flush`.
+    pub(crate) fn send(&self, frame: &Arc<[u8]>) -> Result<(), QueueFull> {
         match &self.queue {
             // A writer that has ended has shut the socket down: the reader reports it.
             Some(queue) => match queue.try_send(Arc::clone(frame)) {
-                Err(std::sync::mpsc::TrySendError::Full(_)) => Err(Full),
+                Err(TrySendError::Full(_)) => Err(QueueFull),
                 _ => Ok(()),
             },
             None => Ok(()),
         }
     }
 
-    /// Nothing more will be sent: the connection closes when all is written and the peer has hung up.
-    pub(crate) fn finish(&mut self) {
+    /// Sends what is queued, then closes the sending direction; the connection ends when the peer disconnects.
+    pub(crate) fn close_after_flush(&mut self) {
         self.queue = None;
     }
 
-    /// Closes it at once.
-    pub(crate) fn cut(&self) {
+    /// Closes both directions at once.
+    pub(crate) fn shut_down(&self) {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 
-fn write(stream: &TcpStream, frames: &Receiver<Arc<[u8]>>) {
-    let mut out = stream;
-    for frame in frames {
-        if out.write_all(&frame).is_err() {
-            // Half a frame may be out: the connection can't be used any more.
-            let _ = stream.shutdown(Shutdown::Both);
+fn write_frames(stream: &TcpStream, frames: &Receiver<Arc<[u8]>>) {
+    for bytes in frames {
+        if frame::write_frame(stream, &bytes).is_err() {
             return;
         }
     }
     let _ = stream.shutdown(Shutdown::Write);
 }
 
-/// Reads until the connection is gone; says how it went. `said` returns false when nobody listens any more.
-pub(crate) fn read(stream: &TcpStream, mut said: impl FnMut(Up) -> bool) -> Gone {
+/// Reads until the connection ends and returns why. `on_message` returns false once the coordinator has stopped.
+pub(crate) fn read_frames(stream: &TcpStream, mut on_message: impl FnMut(MemberMessage) -> bool) -> Disconnect {
     let mut input = stream;
     loop {
-        match wire::read::<Up>(&mut input, MAX_FRAME) {
-            Ok(up) => {
-                if !said(up) {
-                    return Gone::Closed("was not listened to any more".to_owned());
+        match frame::read_frame::<MemberMessage>(&mut input, MAX_FRAME_BYTES) {
+            Ok(message) => {
+                if !on_message(message) {
+                    return Disconnect::Closed("was disconnected: the coordinator has stopped".to_owned());
                 }
             }
-            Err(error) if wire::is_timeout(&error) => return Gone::Silent,
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => return Gone::Malformed(error.to_string()),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                return Gone::Closed("closed its control connection".to_owned());
-            }
-            Err(error) => return Gone::Closed(format!("lost its control connection ({error})")),
+            Err(error) => return Disconnect::of(&error),
         }
     }
 }
 
-/// Small frames go out at once; a peer that neither speaks nor reads is noticed after `timeout`.
+/// Disables Nagle's algorithm, and sets the timeout after which a peer that neither sends nor reads is given up.
 pub(crate) fn configure(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(timeout))?;

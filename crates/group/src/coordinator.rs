@@ -1,5 +1,5 @@
-//! The coordinator's threads: one accepts, one a connection reads, one a connection writes, and one holds the state
-//! machine of `roster` and does what it says.
+//! The coordinator's threads: one accepts, two per connection read and write, and one runs the state machine of
+//! `group_state` and applies its effects.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -10,96 +10,98 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::connection::{self, Connection};
-use crate::roster::{Conn, Effect, Event, Gone, Group};
+use crate::disconnect::Disconnect;
+use crate::group_state::{ConnectionId, Effect, Group, GroupEvent};
 use crate::sync::lock;
-use crate::{Failure, GroupError, Hello, Rules, Timing, handshake, wire};
+use crate::{GroupError, GroupFailure, GroupTimeouts, Hello, StepRules, frame, handshake};
 
 /// How many events may wait; readers then wait, and TCP slows their peers.
-const EVENTS: usize = 1024;
-/// How many connections may be open before they have said who they are.
-const STRANGERS: usize = 512;
+const EVENT_QUEUE_LEN: usize = 1024;
+/// Limit of connections that have not completed the handshake.
+const MAX_PENDING_HANDSHAKES: usize = 512;
 
-/// Holds a group together. Lives in stage 0's process from its first moment; dropping it ends the group.
+/// The rendezvous and failure detector of a group, in stage 0's process. Dropping it ends the group.
 #[derive(Debug)]
 pub struct Coordinator {
     inputs: SyncSender<Input>,
-    outcome: Arc<Outcome>,
+    end: Arc<GroupEnd>,
     address: SocketAddr,
-    timing: Timing,
+    timeouts: GroupTimeouts,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What the coordinator's thread waits for.
+/// Inputs of the state machine's thread.
 #[derive(Debug)]
 enum Input {
-    Connected(Conn, Hello, Connection),
-    Happened(Event),
+    Connected(ConnectionId, Hello, Connection),
+    Event(GroupEvent),
     Stop,
 }
 
-/// How the group ended, for the threads outside.
+/// The end of the group, for the threads outside: its failure, and whether every final message has been sent.
 #[derive(Debug, Default)]
-struct Outcome {
-    state: Mutex<(Option<Failure>, bool)>,
+struct GroupEnd {
+    state: Mutex<(Option<GroupFailure>, bool)>,
     changed: Condvar,
 }
 
 impl Coordinator {
-    /// Starts to take members in on `listener`. They are compared with `expected`, stage 0's own hello.
+    /// Starts to accept members on `listener`. They are compared with `expected`, stage 0's own hello.
     ///
     /// # Errors
     /// If the listener has no address, or no thread can be started.
-    pub fn start(listener: TcpListener, expected: Hello, timing: Timing) -> Result<Coordinator, GroupError> {
+    pub fn start(listener: TcpListener, expected: Hello, timeouts: GroupTimeouts) -> Result<Coordinator, GroupError> {
         let address = listener.local_addr().map_err(GroupError::io("the control port has no address"))?;
-        let (inputs, waiting) = sync_channel(EVENTS);
-        let outcome = Arc::new(Outcome::default());
+        let (inputs, waiting) = sync_channel(EVENT_QUEUE_LEN);
+        let end = Arc::new(GroupEnd::default());
         let stop = Arc::new(AtomicBool::new(false));
-        let group = Group::new(expected, timing, Instant::now());
-        let keeper = {
-            let outcome = Arc::clone(&outcome);
-            spawn("group-keep", move || keep(group, &waiting, timing.heartbeat, &outcome))?
+        let group = Group::new(expected, timeouts, Instant::now());
+        let state_thread = {
+            let end = Arc::clone(&end);
+            spawn("group-state", move || run_state_machine(group, &waiting, timeouts.heartbeat_interval, &end))?
         };
         let acceptor = {
             let (inputs, stop) = (inputs.clone(), Arc::clone(&stop));
-            spawn("group-accept", move || accept(&listener, &inputs, &stop, timing))?
+            spawn("group-accept", move || accept(&listener, &inputs, &stop, timeouts))?
         };
-        Ok(Coordinator { inputs, outcome, address, timing, stop, threads: vec![keeper, acceptor] })
+        Ok(Coordinator { inputs, end, address, timeouts, stop, threads: vec![state_thread, acceptor] })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Tells the members what stage 0 is doing before it can release them; extends their start-up deadline and its own.
-    pub fn preparing(&self, progress: &str) {
-        self.happened(Event::Preparing(progress.to_owned()));
+    /// Reports preparation progress to the members; extends the start-up timeout.
+    pub fn report_progress(&self, progress: &str) {
+        self.send_event(GroupEvent::Preparing(progress.to_owned()));
     }
 
-    /// Stage 0 is ready: `plan` (identity, plan and programs, opaque here) goes to every member, with the roster, once
-    /// all have said hello.
-    pub fn release(&self, plan: Vec<u8>, rules: Rules) {
-        self.happened(Event::Release(plan, rules));
+    /// Stage 0 is ready: sends `plan` (identity, plan and programs, opaque here) and the roster to every member once
+    /// all have joined.
+    pub fn release(&self, plan: Vec<u8>, rules: StepRules) {
+        self.send_event(GroupEvent::Release(plan, rules));
     }
 
-    /// Stage 0 gives up: the group ends with this reason. Returns when the members know, or after `goodbye`.
+    /// Stage 0 gives up: the group ends with this reason. Returns when the members have been notified, or after
+    /// `shutdown_timeout` and two heartbeats.
     pub fn reject(&self, reason: impl ToString) {
-        self.happened(Event::Reject(reason.to_string()));
-        let patience = self.timing.goodbye + self.timing.heartbeat * 2;
-        let state = lock(&self.outcome.state);
-        drop(self.outcome.changed.wait_timeout_while(state, patience, |(_, over)| !*over));
+        self.send_event(GroupEvent::Reject(reason.to_string()));
+        let timeout = self.timeouts.shutdown_timeout + self.timeouts.heartbeat_interval * 2;
+        let state = lock(&self.end.state);
+        drop(self.end.changed.wait_timeout_while(state, timeout, |(_, closed)| !*closed));
     }
 
-    /// What ended the group, if it failed. Stage 0 asks between two steps of a long preparation: a lost member ends the
-    /// group then too.
-    pub fn failure(&self) -> Option<Failure> {
-        lock(&self.outcome.state).0.clone()
+    /// What ended the group, if it failed. Stage 0 polls it during a long preparation, in which a lost member ends the
+    /// group too.
+    pub fn failure(&self) -> Option<GroupFailure> {
+        lock(&self.end.state).0.clone()
     }
 
-    fn happened(&self, event: Event) {
-        // The thread ends with this value and not before.
-        let _ = self.inputs.send(Input::Happened(event));
+    fn send_event(&self, event: GroupEvent) {
+        // Never fails: the receiving thread lives as long as this value.
+        let _ = self.inputs.send(Input::Event(event));
     }
 }
 
@@ -107,81 +109,85 @@ impl Drop for Coordinator {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         let _ = self.inputs.send(Input::Stop);
-        // `accept` has no deadline: a last connection, our own, wakes it.
+        // `accept` has no timeout: a connection of our own wakes it.
         let host = match self.address.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
             ip => ip,
         };
         let woken = TcpStream::connect_timeout(&SocketAddr::new(host, self.address.port()), Duration::from_secs(1));
-        let keeper_only = if woken.is_ok() { 2 } else { 1 };
-        for thread in self.threads.drain(..).take(keeper_only) {
+        let joinable = if woken.is_ok() { 2 } else { 1 };
+        for thread in self.threads.drain(..).take(joinable) {
             let _ = thread.join();
         }
     }
 }
 
-/// Runs the state machine until it is told to stop.
-fn keep(mut group: Group, inputs: &Receiver<Input>, heartbeat: Duration, outcome: &Outcome) {
-    let mut connections: HashMap<Conn, Connection> = HashMap::new();
+/// Runs the state machine until `Input::Stop`.
+fn run_state_machine(mut group: Group, inputs: &Receiver<Input>, heartbeat: Duration, end: &GroupEnd) {
+    let mut connections: HashMap<ConnectionId, Connection> = HashMap::new();
     let mut events = VecDeque::new();
     let mut tick = Instant::now() + heartbeat;
     loop {
         match inputs.recv_timeout(tick.saturating_duration_since(Instant::now())) {
             Ok(Input::Connected(conn, hello, connection)) => {
                 connections.insert(conn, connection);
-                events.push_back(Event::Hello(conn, hello));
+                events.push_back(GroupEvent::Hello(conn, hello));
             }
-            Ok(Input::Happened(event)) => events.push_back(event),
+            Ok(Input::Event(event)) => events.push_back(event),
             Err(RecvTimeoutError::Timeout) => {}
             Ok(Input::Stop) | Err(RecvTimeoutError::Disconnected) => break,
         }
         if Instant::now() >= tick {
             tick = Instant::now() + heartbeat;
-            events.push_back(Event::Tick);
+            events.push_back(GroupEvent::Tick);
         }
         while let Some(event) = events.pop_front() {
-            let gone = match event {
-                Event::Gone(conn, _) => Some(conn),
+            let closed = match event {
+                GroupEvent::Disconnected(conn, _) => Some(conn),
                 _ => None,
             };
             let effects = group.handle(Instant::now(), event);
-            // Known here before anybody hears of it.
-            lock(&outcome.state).0 = group.failure().cloned();
+            // Set before any member is notified.
+            lock(&end.state).0 = group.failure().cloned();
             for effect in effects {
-                carry_out(effect, &mut connections, &mut events);
+                apply_effect(effect, &mut connections, &mut events);
             }
-            // Only now: what it was sent last may still reach it.
-            gone.map(|conn| connections.remove(&conn));
+            // Removed only after the effects: its final message may still be deliverable.
+            closed.map(|conn| connections.remove(&conn));
         }
-        if group.is_over() {
-            lock(&outcome.state).1 = true;
-            outcome.changed.notify_all();
+        if group.is_closed() {
+            lock(&end.state).1 = true;
+            end.changed.notify_all();
         }
     }
-    connections.values().for_each(Connection::cut);
+    connections.values().for_each(Connection::shut_down);
 }
 
-fn carry_out(effect: Effect, connections: &mut HashMap<Conn, Connection>, events: &mut VecDeque<Event>) {
+fn apply_effect(
+    effect: Effect,
+    connections: &mut HashMap<ConnectionId, Connection>,
+    events: &mut VecDeque<GroupEvent>,
+) {
     match effect {
-        Effect::Send(conns, down) => match wire::encode(&down) {
+        Effect::Send(conns, message) => match frame::encode_frame(&message) {
             Ok(frame) => {
                 let receivers = conns.into_iter().filter_map(|conn| Some((conn, connections.get(&conn)?)));
                 let full = receivers.filter(|(_, connection)| connection.send(&frame).is_err());
-                events.extend(full.map(|(conn, _)| Event::Gone(conn, Gone::Silent)));
+                events.extend(full.map(|(conn, _)| GroupEvent::Disconnected(conn, Disconnect::TimedOut)));
             }
-            Err(error) => events.push_back(Event::Reject(error.to_string())),
+            Err(error) => events.push_back(GroupEvent::Reject(error.to_string())),
         },
         Effect::Close(conn) => {
             if let Some(connection) = connections.get_mut(&conn) {
-                connection.finish();
+                connection.close_after_flush();
             }
         }
     }
 }
 
-fn accept(listener: &TcpListener, inputs: &SyncSender<Input>, stop: &AtomicBool, timing: Timing) {
-    let strangers = Arc::new(AtomicUsize::new(0));
+fn accept(listener: &TcpListener, inputs: &SyncSender<Input>, stop: &AtomicBool, timeouts: GroupTimeouts) {
+    let pending_handshakes = Arc::new(AtomicUsize::new(0));
     for conn in 0.. {
         let accepted = listener.accept();
         if stop.load(Ordering::SeqCst) {
@@ -191,48 +197,50 @@ fn accept(listener: &TcpListener, inputs: &SyncSender<Input>, stop: &AtomicBool,
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "a control connection could not be accepted");
-                // Out of descriptors, say: trying at once would only fail again.
-                thread::sleep(timing.heartbeat);
+                // For example out of file descriptors: retrying at once would fail again.
+                thread::sleep(timeouts.heartbeat_interval);
                 continue;
             }
         };
-        if strangers.load(Ordering::SeqCst) >= STRANGERS {
-            tracing::warn!(%from, "too many control connections that don't say who they are: one was turned away");
+        if pending_handshakes.load(Ordering::SeqCst) >= MAX_PENDING_HANDSHAKES {
+            tracing::warn!(%from, "too many unfinished handshakes on the control port: rejected a connection");
             continue;
         }
-        strangers.fetch_add(1, Ordering::SeqCst);
-        let (inputs, counted) = (inputs.clone(), Arc::clone(&strangers));
-        let serving = spawn("group-read", move || serve(conn, stream, from, &inputs, timing, &counted));
+        pending_handshakes.fetch_add(1, Ordering::SeqCst);
+        let (inputs, pending) = (inputs.clone(), Arc::clone(&pending_handshakes));
+        let serving = spawn("group-read", move || serve(conn, stream, from, &inputs, timeouts, &pending));
         if let Err(error) = serving {
-            strangers.fetch_sub(1, Ordering::SeqCst);
+            pending_handshakes.fetch_sub(1, Ordering::SeqCst);
             tracing::warn!(%error, %from, "a control connection can't be served");
         }
     }
 }
 
-/// Serves one connection until it is gone.
+/// Serves one connection until it ends.
 fn serve(
-    conn: Conn,
+    conn: ConnectionId,
     stream: TcpStream,
     from: SocketAddr,
     inputs: &SyncSender<Input>,
-    timing: Timing,
-    strangers: &AtomicUsize,
+    timeouts: GroupTimeouts,
+    pending_handshakes: &AtomicUsize,
 ) {
-    let greeted =
-        connection::configure(&stream, timing.heartbeat_timeout).and_then(|()| handshake::receive(&mut &stream));
-    strangers.fetch_sub(1, Ordering::SeqCst);
+    let received_hello = connection::configure(&stream, timeouts.heartbeat_timeout)
+        .and_then(|()| handshake::server_handshake(&mut &stream));
+    pending_handshakes.fetch_sub(1, Ordering::SeqCst);
     let stream = Arc::new(stream);
-    let opened = greeted.and_then(|hello| Ok((hello, Connection::open(&stream)?)));
+    let opened = received_hello.and_then(|hello| Ok((hello, Connection::open(&stream)?)));
     let (hello, connection) = match opened {
         Ok(opened) => opened,
-        Err(error) => return tracing::debug!(%error, %from, "a control connection came to nothing"),
+        Err(error) => return tracing::debug!(%error, %from, "handshake failed on a control connection"),
     };
     if inputs.send(Input::Connected(conn, hello, connection)).is_err() {
         return;
     }
-    let gone = connection::read(&stream, |up| inputs.send(Input::Happened(Event::Said(conn, up))).is_ok());
-    let _ = inputs.send(Input::Happened(Event::Gone(conn, gone)));
+    let disconnect = connection::read_frames(&stream, |message| {
+        inputs.send(Input::Event(GroupEvent::Message(conn, message))).is_ok()
+    });
+    let _ = inputs.send(Input::Event(GroupEvent::Disconnected(conn, disconnect)));
 }
 
 pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, GroupError> {

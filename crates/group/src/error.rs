@@ -1,42 +1,42 @@
-//! What the calls of this room can fail with.
+//! Errors of this crate.
 
 use std::io;
 use std::time::Duration;
 
-use crate::{Failure, Refusal};
+use crate::{GroupFailure, Refusal};
 
 /// Why a call on the control plane failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GroupError {
-    /// The operating system refused something.
+    /// A call of the operating system failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         what: String,
-        /// What came back.
+        /// Its error.
         source: io::Error,
     },
     /// Stage 0 was never reached.
-    #[error("stage {rank} could not reach stage 0 at {address} within {} s ({reason}): is stage 0 running, and does the name lead to it?", .waited.as_secs_f32().round())]
-    NotReached {
+    #[error("stage {rank} could not reach stage 0 at {address} within {} s ({reason}): is stage 0 running, and does the name resolve to it?", .waited.as_secs_f32().round())]
+    Unreachable {
         /// The stage that tried.
         rank: usize,
-        /// Where it tried.
+        /// The address it tried.
         address: String,
         /// How long.
         waited: Duration,
-        /// What the last try failed with.
+        /// Why the last attempt failed.
         reason: String,
     },
-    /// Something else listens there, or it runs another version.
+    /// Another program listens there, or another version.
     #[error("what listens at {address} is not stage 0 of this version: {reason}")]
-    Foreign {
-        /// Where.
+    NotACoordinator {
+        /// The address.
         address: String,
-        /// What it said.
+        /// How it differs.
         reason: String,
     },
-    /// Stage 0 does not take this stage into the group.
+    /// Stage 0 refused this stage.
     #[error("stage {rank} was refused by stage 0: {refusal}")]
     Refused {
         /// The stage that was refused.
@@ -45,32 +45,32 @@ pub enum GroupError {
         refusal: Refusal,
     },
     /// Stage 0 answered, but did not release the group in time.
-    #[error("stage {rank} waited {} s for stage 0 without a sign of progress; the last word was: {progress}", .waited.as_secs_f32().round())]
+    #[error("stage {rank} waited {} s without progress of stage 0; its last report was: {progress}", .waited.as_secs_f32().round())]
     StartupTimedOut {
         /// The stage that waited.
         rank: usize,
         /// How long.
         waited: Duration,
-        /// What stage 0 last said it was doing.
+        /// The last progress report of stage 0.
         progress: String,
     },
-    /// The group has ended.
+    /// The group has failed.
     #[error("{0}")]
-    Lost(Box<Failure>),
+    GroupFailed(Box<GroupFailure>),
     /// A message is larger than a frame may be.
     #[error(
-        "a message of {bytes} bytes is too large for the control connection, which carries at most {most}: large data belongs on the links or on the volume"
+        "a message of {bytes} bytes is too large for the control connection, which carries at most {max_bytes}: large data belongs on the links or on the volume"
     )]
-    TooLarge {
-        /// The message's size.
+    FrameTooLarge {
+        /// Size of the message.
         bytes: usize,
-        /// The bound.
-        most: usize,
+        /// The limit.
+        max_bytes: usize,
     },
-    /// Only rank 0 tells.
-    #[error("stage {rank} tried to tell the group something: only stage 0 may")]
+    /// A rank other than 0 tried to broadcast.
+    #[error("stage {rank} tried to broadcast: only stage 0 may")]
     NotStageZero {
-        /// Who tried.
+        /// That rank.
         rank: usize,
     },
 }

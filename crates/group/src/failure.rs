@@ -4,55 +4,55 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Why the whole group ended, as one of its members is told.
+/// Why the group ended, as reported to one member. The order of fields is the wire format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
-    /// What kind of end it is.
-    pub kind: FailureKind,
-    /// The stage that brought it about, where one can be named.
-    pub culprit: Option<usize>,
-    /// The stage that is told.
+pub struct GroupFailure {
+    /// The kind of failure.
+    pub kind: GroupFailureKind,
+    /// The rank whose failure ended the group, if known.
+    pub root_cause_rank: Option<usize>,
+    /// The rank that receives this report.
     pub rank: usize,
     /// One sentence: who, what, while doing what.
     pub message: String,
 }
 
-/// The kinds of ends.
+/// Kinds of failures. Their order is the wire format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum FailureKind {
-    /// A control connection closed: as a rule its process has died.
+pub enum GroupFailureKind {
+    /// A control connection closed, usually because the process died.
     ConnectionClosed,
-    /// A stage is connected and says nothing: stopped, frozen, or cut off.
-    HeartbeatsMissed,
-    /// Everybody lives, but nothing moves.
+    /// A stage is connected and sends nothing: its process is stopped or hung, or the network is down.
+    HeartbeatTimeout,
+    /// All stages are alive, but none makes progress.
     Hang,
     /// The group was not complete, or not formed, in time.
     StartupTimedOut,
     /// Two pods claim the same rank of the same attempt.
-    SecondPod,
+    DuplicateRank,
     /// A newer attempt has begun.
     Superseded,
-    /// A stage left that the others still counted on.
-    Left,
+    /// A stage left before the others had finished.
+    LeftEarly,
     /// Stage 0 could not prepare the attempt.
-    Rejected,
-    /// A stage said what it must not say.
+    PreparationFailed,
+    /// A stage violated the protocol.
     Protocol,
 }
 
-impl Failure {
-    /// Whether the stage that is told this is the one that brought it about. All others are collateral.
-    pub fn is_culprit(&self) -> bool {
-        self.culprit == Some(self.rank)
+impl GroupFailure {
+    /// Whether the rank that receives this report is the one whose failure ended the group.
+    pub fn is_root_cause(&self) -> bool {
+        self.root_cause_rank == Some(self.rank)
     }
 
-    /// The same end, told to `rank`.
-    pub(crate) fn told_to(&self, rank: usize) -> Failure {
-        Failure { rank, ..self.clone() }
+    /// The same failure, addressed to `rank`.
+    pub(crate) fn for_rank(&self, rank: usize) -> GroupFailure {
+        GroupFailure { rank, ..self.clone() }
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for GroupFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::activity::Snapshot;
-use crate::wire::{Down, Up, VERSION, encode, preamble};
-use crate::{Difference, Failure, FailureKind, Hello, Outcome, Refusal, Roster, StepVote, Verdict};
+use crate::activity::Heartbeat;
+use crate::frame::{CoordinatorMessage, MemberMessage, PROTOCOL_VERSION, encode_frame, preamble};
+use crate::{FieldMismatch, GroupFailure, GroupFailureKind, Hello, Refusal, Roster, StepOutcome, StepVote, Verdict};
 
 /// The frame in hexadecimal.
 fn hex<T: Serialize>(frame: &T) -> String {
-    encode(frame).unwrap().iter().map(|byte| format!("{byte:02x}")).collect()
+    encode_frame(frame).unwrap().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn hello() -> Hello {
@@ -20,7 +20,7 @@ fn hello() -> Hello {
         job_uid: "j".to_owned(),
         attempt: 300,
         rank: 1,
-        world: 2,
+        world_size: 2,
         replica: 3,
         pod_uid: "p".to_owned(),
         version: "v".to_owned(),
@@ -32,99 +32,102 @@ fn hello() -> Hello {
     }
 }
 
-fn verdict(outcome: Outcome) -> Down {
-    Down::Verdict(Verdict {
+fn verdict(outcome: StepOutcome) -> CoordinatorMessage {
+    CoordinatorMessage::Verdict(Verdict {
         step: 9,
         outcome,
         loss: 2.5,
         norm: 0.5,
         save: true,
         stop: false,
-        skips_in_a_row: 4,
-        measures: vec![vec![1.0], vec![]],
+        consecutive_skips: 4,
+        measurements: vec![vec![1.0], vec![]],
     })
 }
 
-fn ended(kind: FailureKind) -> Down {
-    Down::Ended(Failure { kind, culprit: Some(1), rank: 2, message: "m".to_owned() })
+fn ended(kind: GroupFailureKind) -> CoordinatorMessage {
+    CoordinatorMessage::GroupEnded(GroupFailure { kind, root_cause_rank: Some(1), rank: 2, message: "m".to_owned() })
 }
 
 #[test]
 fn the_preamble_is_the_magic_and_the_version() {
-    assert_eq!(VERSION, 1);
+    assert_eq!(PROTOCOL_VERSION, 1);
     assert_eq!(preamble(), *b"stgcoach\x01\0\0\0");
 }
 
 #[test]
 fn messages_of_a_member() {
     let heartbeat =
-        Snapshot { text: "F 5".to_owned(), waits_for: Some(2), changes: 300, age: Duration::from_millis(1500) };
+        Heartbeat { text: "F 5".to_owned(), waits_for: Some(2), sequence: 300, age: Duration::from_millis(1500) };
     let vote = StepVote {
         step: 9,
         loss: Some(2.5),
         squared_norms: vec![(1, 0.5)],
-        stop: true,
-        save: false,
-        saving: true,
-        skips_in_a_row: 4,
-        finite: false,
-        measures: vec![1.0],
+        stop_requested: true,
+        save_due: false,
+        save_in_progress: true,
+        consecutive_skips: 4,
+        all_finite: false,
+        measurements: vec![1.0],
     };
-    assert_eq!(hex(&Up::Hello(hello())), "1900000000016aac020102030170017601016101620164016801630169");
-    assert_eq!(hex(&Up::Heartbeat(heartbeat)), "0f00000001034620350102ac020180cab5ee01");
-    assert_eq!(hex(&Up::Formed), "0100000002");
-    assert_eq!(hex(&Up::Tell { topic: 7, bytes: vec![1, 2] }), "050000000307020102");
-    assert_eq!(hex(&Up::Gather { topic: 7, bytes: vec![1, 2] }), "050000000407020102");
-    assert_eq!(hex(&Up::Vote(vote)), "1f000000050901000020400101000000000000e03f010001040001000000000000f03f");
-    assert_eq!(hex(&Up::Goodbye { code: 75 }), "03000000069601");
+    assert_eq!(hex(&MemberMessage::Hello(hello())), "1900000000016aac020102030170017601016101620164016801630169");
+    assert_eq!(hex(&MemberMessage::Heartbeat(heartbeat)), "0f00000001034620350102ac020180cab5ee01");
+    assert_eq!(hex(&MemberMessage::Formed), "0100000002");
+    assert_eq!(hex(&MemberMessage::Broadcast { topic: 7, bytes: vec![1, 2] }), "050000000307020102");
+    assert_eq!(hex(&MemberMessage::Gather { topic: 7, bytes: vec![1, 2] }), "050000000407020102");
+    assert_eq!(
+        hex(&MemberMessage::Vote(vote)),
+        "1f000000050901000020400101000000000000e03f010001040001000000000000f03f"
+    );
+    assert_eq!(hex(&MemberMessage::Leave { code: 75 }), "03000000069601");
 }
 
 #[test]
 fn messages_of_the_coordinator() {
-    assert_eq!(hex(&Down::Preparing("p".to_owned())), "03000000000170");
-    assert_eq!(hex(&Down::Pulse), "0100000001");
-    assert_eq!(hex(&Down::ComeBack), "0100000002");
+    assert_eq!(hex(&CoordinatorMessage::Preparing("p".to_owned())), "03000000000170");
+    assert_eq!(hex(&CoordinatorMessage::Heartbeat), "0100000001");
+    assert_eq!(hex(&CoordinatorMessage::RetryLater), "0100000002");
     assert_eq!(
-        hex(&Down::Released { roster: Roster { members: vec![hello()] }, plan: vec![1, 2] }),
+        hex(&CoordinatorMessage::Released { roster: Roster { members: vec![hello()] }, plan: vec![1, 2] }),
         "1d0000000401016aac020102030170017601016101620164016801630169020102"
     );
-    assert_eq!(hex(&Down::Formed), "0100000005");
-    assert_eq!(hex(&Down::Told { topic: 7, bytes: vec![1, 2] }), "050000000607020102");
-    assert_eq!(hex(&Down::Gathered { topic: 7, parts: vec![vec![1], vec![]] }), "06000000070702010100");
+    assert_eq!(hex(&CoordinatorMessage::Formed), "0100000005");
+    assert_eq!(hex(&CoordinatorMessage::Broadcast { topic: 7, bytes: vec![1, 2] }), "050000000607020102");
+    assert_eq!(hex(&CoordinatorMessage::Gathered { topic: 7, parts: vec![vec![1], vec![]] }), "06000000070702010100");
     assert_eq!(
-        hex(&verdict(Outcome::Apply { clip: 0.5 })),
+        hex(&verdict(StepOutcome::Apply { clip: 0.5 })),
         "25000000080900000000000000e03f00002040000000000000e03f0100040201000000000000f03f00"
     );
-    assert_eq!(hex(&verdict(Outcome::Skip)), "1d00000008090100002040000000000000e03f0100040201000000000000f03f00");
+    assert_eq!(hex(&verdict(StepOutcome::Skip)), "1d00000008090100002040000000000000e03f0100040201000000000000f03f00");
     assert_eq!(
-        hex(&verdict(Outcome::Abort { reason: "r".to_owned() })),
+        hex(&verdict(StepOutcome::Abort { reason: "r".to_owned() })),
         "1f000000080902017200002040000000000000e03f0100040201000000000000f03f00"
     );
-    assert_eq!(hex(&Down::Acknowledged), "0100000009");
+    assert_eq!(hex(&CoordinatorMessage::LeaveAcknowledged), "0100000009");
 }
 
 #[test]
 fn refusals() {
-    let refused = |refusal| hex(&Down::Refused(refusal));
-    let field = Difference { field: "f".to_owned(), expected: Some("e".to_owned()), found: None };
+    let refused = |refusal| hex(&CoordinatorMessage::Refused(refusal));
+    let field = FieldMismatch { field: "f".to_owned(), expected: Some("e".to_owned()), found: None };
     assert_eq!(refused(Refusal::OtherJob { expected: "e".to_owned(), found: "f".to_owned() }), "06000000030001650166");
     assert_eq!(refused(Refusal::OlderAttempt { current: 2, found: 1 }), "0400000003010201");
-    assert_eq!(refused(Refusal::World { expected: 2, found: 1 }), "0400000003020201");
-    assert_eq!(refused(Refusal::Rank { world: 2, found: 1 }), "0400000003030201");
-    assert_eq!(refused(Refusal::Mismatch { fields: vec![field] }), "09000000030401016601016500");
-    assert_eq!(refused(Refusal::Formed { rank: 1 }), "03000000030501");
-    assert_eq!(refused(Refusal::Over { reason: "r".to_owned() }), "0400000003060172");
+    assert_eq!(refused(Refusal::WorldSizeMismatch { expected: 2, found: 1 }), "0400000003020201");
+    assert_eq!(refused(Refusal::RankOutOfRange { world_size: 2, found: 1 }), "0400000003030201");
+    assert_eq!(refused(Refusal::ConfigMismatch { fields: vec![field] }), "09000000030401016601016500");
+    assert_eq!(refused(Refusal::AlreadyFormed { rank: 1 }), "03000000030501");
+    assert_eq!(refused(Refusal::GroupEnded { reason: "r".to_owned() }), "0400000003060172");
 }
 
 #[test]
 fn failures() {
-    assert_eq!(hex(&ended(FailureKind::ConnectionClosed)), "070000000a00010102016d");
-    assert_eq!(hex(&ended(FailureKind::HeartbeatsMissed)), "070000000a01010102016d");
-    assert_eq!(hex(&ended(FailureKind::Hang)), "070000000a02010102016d");
-    assert_eq!(hex(&ended(FailureKind::StartupTimedOut)), "070000000a03010102016d");
-    assert_eq!(hex(&ended(FailureKind::SecondPod)), "070000000a04010102016d");
-    assert_eq!(hex(&ended(FailureKind::Superseded)), "070000000a05010102016d");
-    assert_eq!(hex(&ended(FailureKind::Left)), "070000000a06010102016d");
-    assert_eq!(hex(&ended(FailureKind::Rejected)), "070000000a07010102016d");
-    assert_eq!(hex(&ended(FailureKind::Protocol)), "070000000a08010102016d");
+    assert_eq!(hex(&ended(GroupFailureKind::ConnectionClosed)), "070000000a00010102016d");
+    assert_eq!(hex(&ended(GroupFailureKind::HeartbeatTimeout)), "070000000a01010102016d");
+    assert_eq!(hex(&ended(GroupFailureKind::Hang)), "070000000a02010102016d");
+    assert_eq!(hex(&ended(GroupFailureKind::StartupTimedOut)), "070000000a03010102016d");
+    assert_eq!(hex(&ended(GroupFailureKind::DuplicateRank)), "070000000a04010102016d");
+    assert_eq!(hex(&ended(GroupFailureKind::Superseded)), "070000000a05010102016d");
+    assert_eq!(hex(&ended(GroupFailureKind::LeftEarly)), "070000000a06010102016d");
+    assert_eq!(hex(&ended(GroupFailureKind::PreparationFailed)), "070000000a07010102016d");
+    assert_eq!(hex(&ended(GroupFailureKind::Protocol)), "070000000a08010102016d");
 }

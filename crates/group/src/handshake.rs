@@ -1,47 +1,54 @@
-//! The first bytes on a control connection, from both sides.
+//! The handshake of a control connection, on both sides.
 
 use std::io::{self, Read, Write};
 
 use crate::Hello;
-use crate::wire::{self, MAGIC, MAX_HELLO, Up, VERSION, invalid, preamble};
+use crate::frame::{self, MAGIC, MAX_HELLO_BYTES, MemberMessage, PROTOCOL_VERSION, invalid, preamble};
 
-/// What a stranger gets to read.
-const SENTENCE: &str = "This is the control port of a Stagecoach job, for its own stages only; \
+/// Sent to a client that speaks another protocol.
+const FOREIGN_CLIENT_NOTICE: &str = "This is the control port of a Stagecoach job, for its own stages only; \
                         the status is served over HTTP on another port.\n";
 
-/// The coordinator's side: reads who calls. A stranger gets a sentence.
-pub(crate) fn receive(stream: &mut (impl Read + Write)) -> io::Result<Hello> {
+/// The coordinator's side. A client that speaks another protocol gets a notice in plain text.
+pub(crate) fn server_handshake(stream: &mut (impl Read + Write)) -> io::Result<Hello> {
     let mut first = [0; 12];
     let read = stream.read_exact(&mut first);
     if read.is_err() || first[..8] != MAGIC {
-        // Best effort: whoever it is may be gone.
-        let _ = stream.write_all(SENTENCE.as_bytes());
-        return Err(read.err().unwrap_or_else(|| invalid(format!("a stranger, who began with {}", shown(&first)))));
+        // Best effort: the client may have disconnected.
+        let _ = stream.write_all(FOREIGN_CLIENT_NOTICE.as_bytes());
+        return Err(read
+            .err()
+            .unwrap_or_else(|| invalid(format!("a foreign client, which began with {}", quoted(&first)))));
     }
-    // Also to a stage of another version: it then knows why it is not answered.
+    // Also to a stage of another version, so that it can report the mismatch.
     stream.write_all(&preamble())?;
     if first != preamble() {
         return Err(invalid(format!("a stage that speaks {}", version_of(first))));
     }
-    match wire::read::<Up>(stream, MAX_HELLO)? {
-        Up::Hello(hello) => Ok(hello),
+    match frame::read_frame::<MemberMessage>(stream, MAX_HELLO_BYTES)? {
+        MemberMessage::Hello(hello) => Ok(hello),
         _ => Err(invalid("a stage that did not begin with a hello".to_owned())),
     }
 }
 
-/// The member's side: says hello and checks who answers. `InvalidData` if it is not a coordinator of this version.
-pub(crate) fn introduce(stream: &mut (impl Read + Write), hello: &[u8]) -> io::Result<()> {
+/// The member's side: sends `hello` and checks the preamble.
+///
+/// # Errors
+/// `InvalidData` if the other side is not a coordinator of this version.
+pub(crate) fn client_handshake(stream: &mut (impl Read + Write), hello: &[u8]) -> io::Result<()> {
     let mut bytes = preamble().to_vec();
     bytes.extend_from_slice(hello);
     stream.write_all(&bytes)?;
     let mut first = [0; 12];
     stream.read_exact(&mut first)?;
     if first[..8] != MAGIC {
-        return Err(invalid(format!("it began with {}", shown(&first))));
+        return Err(invalid(format!("it began with {}", quoted(&first))));
     }
     if first != preamble() {
         let theirs = version_of(first);
-        return Err(invalid(format!("it speaks {theirs}, this stage version {VERSION}: all must run one image")));
+        return Err(invalid(format!(
+            "it speaks {theirs}, this stage version {PROTOCOL_VERSION}: all must run one image"
+        )));
     }
     Ok(())
 }
@@ -51,7 +58,7 @@ fn version_of(preamble: [u8; 12]) -> String {
     format!("version {} of the control protocol", u32::from_le_bytes([a, b, c, d]))
 }
 
-fn shown(bytes: &[u8]) -> String {
+fn quoted(bytes: &[u8]) -> String {
     format!("{:?}", String::from_utf8_lossy(bytes))
 }
 
@@ -80,16 +87,16 @@ mod tests {
 
     #[test]
     fn a_hello_that_is_too_large_is_not_read() {
-        let length = u32::try_from(MAX_HELLO + 1).unwrap().to_le_bytes();
+        let length = u32::try_from(MAX_HELLO_BYTES + 1).unwrap().to_le_bytes();
         let bytes = [&preamble()[..], &length, &[0; 16]].concat();
-        let error = receive(&mut Pipe(&bytes, Vec::new())).unwrap_err();
+        let error = server_handshake(&mut Pipe(&bytes, Vec::new())).unwrap_err();
         assert!(error.to_string().contains("of 262145 bytes, at most 262144"), "{error}");
     }
 
     #[test]
     fn a_first_frame_that_is_no_hello_is_refused() {
-        let frame = wire::encode(&Up::Formed).unwrap();
-        let error = receive(&mut Pipe(&[&preamble()[..], &frame].concat(), Vec::new())).unwrap_err();
+        let frame = frame::encode_frame(&MemberMessage::Formed).unwrap();
+        let error = server_handshake(&mut Pipe(&[&preamble()[..], &frame].concat(), Vec::new())).unwrap_err();
         assert!(error.to_string().contains("did not begin with a hello"), "{error}");
     }
 }

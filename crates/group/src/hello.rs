@@ -1,34 +1,34 @@
-//! What a stage says about itself when it joins, and the deadlines of a group.
+//! The identity that a stage sends when it joins, and the timeouts of a group.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What a stage tells the coordinator when it joins.
+/// What a stage sends to the coordinator when it joins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The job this process belongs to: two jobs of one name differ here.
+    /// UID of the job; differs between two jobs of the same name.
     pub job_uid: String,
     /// The group's attempt, counted by the operator or the local launcher.
     pub attempt: u32,
-    /// The stage's number, `0..world`.
+    /// The stage's number, `0..world_size`.
     pub rank: usize,
     /// How many stages the group has.
-    pub world: usize,
-    /// Which copy of the pipeline this is: always 0 as long as there is one.
+    pub world_size: usize,
+    /// Data-parallel replica of the pipeline; always 0 so far.
     pub replica: usize,
-    /// Tells two pods (or processes) of the same rank and attempt apart.
+    /// Distinguishes two pods (or processes) of the same rank and attempt.
     pub pod_uid: String,
     /// The trainer's version: one group runs one version.
     pub version: String,
     /// Fields that must agree among all stages; a mismatch is refused with the fields that differ.
     pub config: BTreeMap<String, String>,
-    /// Where the neighbours' links connect to, `host:port`.
+    /// Address for the links of other stages, `host:port`.
     pub data_address: String,
     /// The machine's name, for people.
     pub host: String,
-    /// What computes, for example `cpu` or `cuda:0`.
+    /// Device, for example `cpu` or `cuda:0`.
     pub device: String,
     /// The instruction set that libtorch's kernels use.
     pub isa: String,
@@ -41,29 +41,29 @@ pub struct Roster {
     pub members: Vec<Hello>,
 }
 
-/// The deadlines of a group. All stages should use the same.
+/// Timeouts of a group. All stages should use the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timing {
-    /// How long joining, and then forming, may take without any sign of progress.
-    pub startup: Duration,
-    /// How often each side says that it lives.
-    pub heartbeat: Duration,
-    /// After how long without any word a peer counts as lost.
+pub struct GroupTimeouts {
+    /// How long joining, and then forming, may take without progress.
+    pub startup_timeout: Duration,
+    /// How often each side sends a heartbeat.
+    pub heartbeat_interval: Duration,
+    /// After how long without a frame a peer is considered lost.
     pub heartbeat_timeout: Duration,
-    /// How long the group may go without a finished step or a new action anywhere before it counts as hung.
-    pub stall: Duration,
-    /// How long stage 0 stays, once the others know that it is over, for them to hang up.
-    pub goodbye: Duration,
+    /// After how long without a finished step or a new activity on any stage the group is considered hung.
+    pub stall_timeout: Duration,
+    /// How long stage 0 waits for the others to disconnect after their final message.
+    pub shutdown_timeout: Duration,
 }
 
-impl Default for Timing {
+impl Default for GroupTimeouts {
     fn default() -> Self {
-        Timing {
-            startup: Duration::from_secs(300),
-            heartbeat: Duration::from_millis(500),
+        GroupTimeouts {
+            startup_timeout: Duration::from_secs(300),
+            heartbeat_interval: Duration::from_millis(500),
             heartbeat_timeout: Duration::from_secs(3),
-            stall: Duration::from_secs(600),
-            goodbye: Duration::from_secs(1),
+            stall_timeout: Duration::from_secs(600),
+            shutdown_timeout: Duration::from_secs(1),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How a member joins: it tries until the start-up deadline, and every sign of progress on stage 0 extends it.
+//! Joining: retries until the start-up timeout, which every progress report of stage 0 extends.
 
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
@@ -6,114 +6,124 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::line::{Line, beat};
-use crate::wire::{self, Down, Up};
-use crate::{Activity, GroupError, Hello, Roster, Timing, connection, coordinator, handshake};
+use crate::control_stream::{ControlStream, send_heartbeats};
+use crate::frame::{self, CoordinatorMessage, MemberMessage};
+use crate::{Activity, GroupError, GroupTimeouts, Hello, Roster, connection, coordinator, handshake};
 
-/// The pauses between two tries start here, double, and end there.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(25), Duration::from_millis(500));
+/// Delay between attempts: doubles from the minimum to the maximum.
+const RETRY_DELAY_MIN: Duration = Duration::from_millis(25);
+const RETRY_DELAY_MAX: Duration = Duration::from_millis(500);
 
 /// A member whose group has been released.
 pub(crate) struct Joined {
-    pub(crate) line: Arc<Line>,
+    pub(crate) stream: Arc<ControlStream>,
     pub(crate) roster: Roster,
     pub(crate) plan: Vec<u8>,
     /// The heartbeats stop when this is dropped.
-    pub(crate) beating: Sender<()>,
+    pub(crate) stop_heartbeat: Sender<()>,
 }
 
-/// What became of one try.
-enum Missed {
-    /// Worth another one.
-    Again(String),
-    Final(GroupError),
+/// Why one attempt to join failed.
+enum JoinError {
+    /// Another attempt may succeed.
+    Retry(String),
+    Fatal(GroupError),
 }
 
-/// How long this stage has waited without a sign of progress.
-struct Waiting {
-    since: Instant,
-    progress: Option<String>,
+/// How long this stage has waited without progress of stage 0.
+struct JoinProgress {
+    last_progress_at: Instant,
+    last_report: Option<String>,
 }
 
 pub(crate) fn join(
     address: &str,
     hello: &Hello,
-    timing: Timing,
+    timeouts: GroupTimeouts,
     activity: &Activity,
     mut on_preparing: impl FnMut(&str),
 ) -> Result<Joined, GroupError> {
-    let frame = wire::encode(&Up::Hello(hello.clone()))?;
-    let mut waiting = Waiting { since: Instant::now(), progress: None };
-    let mut pause = PAUSE.0;
+    let frame = frame::encode_frame(&MemberMessage::Hello(hello.clone()))?;
+    let mut progress = JoinProgress { last_progress_at: Instant::now(), last_report: None };
+    let mut delay = RETRY_DELAY_MIN;
     loop {
-        let before = waiting.since;
-        let reason = match knock(address, hello.rank, &frame, timing, activity, &mut waiting, &mut on_preparing) {
+        let before = progress.last_progress_at;
+        let reason = match try_join(address, hello.rank, &frame, timeouts, activity, &mut progress, &mut on_preparing) {
             Ok(joined) => return Ok(joined),
-            Err(Missed::Final(error)) => return Err(error),
-            Err(Missed::Again(reason)) => reason,
+            Err(JoinError::Fatal(error)) => return Err(error),
+            Err(JoinError::Retry(reason)) => reason,
         };
-        let waited = waiting.since.elapsed();
-        if waited >= timing.startup {
+        let waited = progress.last_progress_at.elapsed();
+        if waited >= timeouts.startup_timeout {
             let address = address.to_owned();
-            return Err(GroupError::NotReached { rank: hello.rank, address, waited, reason });
+            return Err(GroupError::Unreachable { rank: hello.rank, address, waited, reason });
         }
-        if waiting.since != before {
-            // It was there: back at once, while the place is kept.
-            pause = PAUSE.0;
+        if progress.last_progress_at != before {
+            // Stage 0 was reachable: reconnect at once, while it keeps this rank's slot.
+            delay = RETRY_DELAY_MIN;
         }
         tracing::debug!(address, reason, "stage 0 is not there yet");
-        thread::sleep(pause.min(timing.startup - waited));
-        pause = (pause * 2).min(PAUSE.1);
+        thread::sleep(delay.min(timeouts.startup_timeout - waited));
+        delay = (delay * 2).min(RETRY_DELAY_MAX);
     }
 }
 
-/// One connection: hello, and whatever comes until the group is released.
-fn knock(
+/// One connection attempt: handshake, then wait for the release of the group.
+fn try_join(
     address: &str,
     rank: usize,
     hello: &[u8],
-    timing: Timing,
+    timeouts: GroupTimeouts,
     activity: &Activity,
-    waiting: &mut Waiting,
+    progress: &mut JoinProgress,
     on_preparing: &mut impl FnMut(&str),
-) -> Result<Joined, Missed> {
-    let again = |error: std::io::Error| Missed::Again(error.to_string());
-    let stream = connect(address, timing.heartbeat_timeout).map_err(again)?;
-    connection::configure(&stream, timing.heartbeat_timeout).map_err(again)?;
-    handshake::introduce(&mut &stream, hello).map_err(|error| match error.kind() {
+) -> Result<Joined, JoinError> {
+    let retry = |error: std::io::Error| JoinError::Retry(error.to_string());
+    let stream = connect(address, timeouts.heartbeat_timeout).map_err(retry)?;
+    connection::configure(&stream, timeouts.heartbeat_timeout).map_err(retry)?;
+    handshake::client_handshake(&mut &stream, hello).map_err(|error| match error.kind() {
         std::io::ErrorKind::InvalidData => {
-            Missed::Final(GroupError::Foreign { address: address.to_owned(), reason: error.to_string() })
+            JoinError::Fatal(GroupError::NotACoordinator { address: address.to_owned(), reason: error.to_string() })
         }
-        _ => again(error),
+        _ => retry(error),
     })?;
-    let line = Arc::new(Line::new(stream));
-    let (beating, stop) = channel();
-    let (beaten, activity) = (Arc::clone(&line), activity.clone());
-    coordinator::spawn("group-beat", move || beat(&beaten, &activity, timing.heartbeat, &stop))
-        .map_err(Missed::Final)?;
+    let stream = Arc::new(ControlStream::new(stream));
+    let (stop_heartbeat, stop) = channel();
+    let (heartbeat_stream, activity) = (Arc::clone(&stream), activity.clone());
+    let interval = timeouts.heartbeat_interval;
+    coordinator::spawn("group-heartbeat", move || send_heartbeats(&heartbeat_stream, &activity, interval, &stop))
+        .map_err(JoinError::Fatal)?;
     loop {
-        match line.hear() {
-            Ok(Down::Preparing(progress)) => {
-                on_preparing(&progress);
-                *waiting = Waiting { since: Instant::now(), progress: Some(progress) };
+        match stream.receive() {
+            Ok(CoordinatorMessage::Preparing(report)) => {
+                on_preparing(&report);
+                *progress = JoinProgress { last_progress_at: Instant::now(), last_report: Some(report) };
             }
-            Ok(Down::Released { roster, plan }) => return Ok(Joined { line, roster, plan, beating }),
-            Ok(Down::Refused(refusal)) => return Err(Missed::Final(GroupError::Refused { rank, refusal })),
-            Ok(Down::Ended(failure)) => return Err(Missed::Final(GroupError::Lost(Box::new(failure)))),
-            Ok(Down::ComeBack) => return Err(Missed::Again("an older attempt still listens there".to_owned())),
+            Ok(CoordinatorMessage::Released { roster, plan }) => {
+                return Ok(Joined { stream, roster, plan, stop_heartbeat });
+            }
+            Ok(CoordinatorMessage::Refused(refusal)) => {
+                return Err(JoinError::Fatal(GroupError::Refused { rank, refusal }));
+            }
+            Ok(CoordinatorMessage::GroupEnded(failure)) => {
+                return Err(JoinError::Fatal(GroupError::GroupFailed(Box::new(failure))));
+            }
+            Ok(CoordinatorMessage::RetryLater) => {
+                return Err(JoinError::Retry("an older attempt still listens there".to_owned()));
+            }
             Ok(_) => {}
-            Err(error) => return Err(again(error)),
+            Err(error) => return Err(retry(error)),
         }
-        // The coordinator sees to this deadline and can say more about it: this is for when it does not.
-        let waited = waiting.since.elapsed();
-        if waited >= timing.startup + timing.heartbeat_timeout {
-            let progress = waiting.progress.clone().unwrap_or_else(|| "nothing".to_owned());
-            return Err(Missed::Final(GroupError::StartupTimedOut { rank, waited, progress }));
+        // The coordinator enforces this timeout with a better message; this is the fallback.
+        let waited = progress.last_progress_at.elapsed();
+        if waited >= timeouts.startup_timeout + timeouts.heartbeat_timeout {
+            let progress = progress.last_report.clone().unwrap_or_else(|| "nothing".to_owned());
+            return Err(JoinError::Fatal(GroupError::StartupTimedOut { rank, waited, progress }));
         }
     }
 }
 
-/// Looks the name up anew each time: it may not lead anywhere yet, or no longer to the same place.
+/// Resolves the name at every attempt: its DNS record may not exist yet, or have changed.
 fn connect(address: &str, timeout: Duration) -> std::io::Result<TcpStream> {
     let mut last = std::io::Error::other("the name has no address");
     for address in address.to_socket_addrs()? {

@@ -1,38 +1,39 @@
-//! The control plane among the stages of a group: rendezvous, heartbeats, the step's agreement. It knows no tensors.
-//! The rules are pure (`admission`, `roster`, `exchange`, `hang`, `verdict`); `coordinator` and `member` are the
-//! threads and sockets that drive them.
+//! The control plane of a group of stages: rendezvous, heartbeats, the vote that ends a step. It does not handle
+//! tensors. The rules are pure (`admission`, `group_state`, `shutdown`, `exchange`, `hang`, `verdict`); `coordinator`
+//! and `member` are the threads and sockets that drive them.
 #![forbid(unsafe_code)]
 
 mod activity;
 mod admission;
 mod connection;
+mod control_stream;
 mod coordinator;
-mod ending;
+mod disconnect;
 mod error;
 mod exchange;
 mod failure;
+mod frame;
 #[cfg(test)]
 mod golden_tests;
+mod group_state;
 mod handshake;
 mod hang;
 mod hello;
 mod inbox;
 mod join;
-mod line;
 mod member;
 #[cfg(test)]
-mod properties;
-mod roster;
+mod property_tests;
+mod shutdown;
 mod sync;
 mod verdict;
-mod wire;
 
 pub use activity::{Activity, name_thread};
-pub use admission::{Difference, Refusal};
+pub use admission::{FieldMismatch, Refusal};
 pub use coordinator::Coordinator;
 pub use error::GroupError;
-pub use failure::{Failure, FailureKind};
-pub use hang::{Doing, Hang, hang};
-pub use hello::{Hello, Roster, Timing};
+pub use failure::{GroupFailure, GroupFailureKind};
+pub use hang::{Hang, StageActivity, find_hang};
+pub use hello::{GroupTimeouts, Hello, Roster};
 pub use member::Member;
-pub use verdict::{Outcome, Rules, StepVote, Verdict, verdict};
+pub use verdict::{StepOutcome, StepRules, StepVote, Verdict, decide_step};

@@ -1,17 +1,16 @@
-//! A stage's place in the group.
+//! A stage's membership in the group.
 
 use std::convert::Infallible;
-use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
+use crate::control_stream::{ControlStream, SendError};
 use crate::coordinator::spawn;
-use crate::hang::seconds;
+use crate::disconnect::Disconnect;
+use crate::frame::{CoordinatorMessage, MemberMessage};
 use crate::inbox::Inbox;
 use crate::join::{Joined, join};
-use crate::line::{Line, Unsaid};
-use crate::wire::{Down, Up, is_timeout};
-use crate::{Activity, Failure, FailureKind, GroupError, Hello, Roster, StepVote, Timing, Verdict};
+use crate::{Activity, GroupError, GroupFailure, GroupFailureKind, GroupTimeouts, Hello, Roster, StepVote, Verdict};
 
 /// One stage's membership: every rank has one, rank 0 too. All calls may come from any thread.
 ///
@@ -19,44 +18,52 @@ use crate::{Activity, Failure, FailureKind, GroupError, Hello, Roster, StepVote,
 #[derive(Debug)]
 pub struct Member {
     rank: usize,
-    line: Arc<Line>,
+    stream: Arc<ControlStream>,
     inbox: Arc<Inbox>,
     activity: Activity,
-    _beating: Sender<()>,
+    _stop_heartbeat: Sender<()>,
 }
 
 impl Member {
-    /// Joins the group at `address` (`host:port`); returns when it is released: all stages are there and stage 0 is
+    /// Joins the group at `address` (`host:port`); returns when it is released: all stages have joined and stage 0 is
     /// ready. The bytes are what stage 0 gave to `release`.
     ///
-    /// `on_preparing` hears what stage 0 is doing meanwhile. `on_failure` is called once, from a background thread, when
-    /// the group is lost after this call has returned; calls that wait return [`GroupError::Lost`] after it.
+    /// Meanwhile `on_preparing` receives the progress reports of stage 0. `on_failure` is called once, from a
+    /// background thread, when the group fails after this call has returned; calls that wait return
+    /// [`GroupError::GroupFailed`] after it.
     ///
     /// # Errors
-    /// When stage 0 is not reached or shows no progress within `timing.startup`, refuses this stage, or gives up.
+    /// When stage 0 is not reached or reports no progress within `timeouts.startup_timeout`, refuses this stage, or gives
+    /// up.
     pub fn join(
         address: &str,
         hello: Hello,
-        timing: Timing,
+        timeouts: GroupTimeouts,
         on_preparing: impl FnMut(&str),
-        on_failure: impl Fn(Failure) + Send + Sync + 'static,
+        on_failure: impl Fn(GroupFailure) + Send + Sync + 'static,
     ) -> Result<(Member, Roster, Vec<u8>), GroupError> {
         let rank = hello.rank;
         let activity = Activity::new("joining");
-        let Joined { line, roster, plan, beating } = join(address, &hello, timing, &activity, on_preparing)?;
+        let Joined { stream, roster, plan, stop_heartbeat } = join(address, &hello, timeouts, &activity, on_preparing)?;
         let inbox = Arc::new(Inbox::default());
-        let member = Member { rank, line: Arc::clone(&line), inbox: Arc::clone(&inbox), activity, _beating: beating };
-        spawn("group-listen", move || listen(rank, &line, &inbox, timing, on_failure))?;
+        let member = Member {
+            rank,
+            stream: Arc::clone(&stream),
+            inbox: Arc::clone(&inbox),
+            activity,
+            _stop_heartbeat: stop_heartbeat,
+        };
+        spawn("group-receive", move || receive_messages(rank, &stream, &inbox, timeouts, on_failure))?;
         Ok((member, roster, plan))
     }
 
-    /// Says that this stage has loaded and its links are open; returns when all have said so.
+    /// Barrier: reports that this stage has loaded and its links are open; returns when all stages have.
     ///
     /// # Errors
-    /// [`GroupError::Lost`] when the group has ended, as in all calls below.
+    /// [`GroupError::GroupFailed`] when the group has ended, as in all calls below.
     pub fn form(&self) -> Result<(), GroupError> {
-        self.say(&Up::Formed)?;
-        self.inbox.take(|state| state.formed.then_some(()))
+        self.send(&MemberMessage::Formed)?;
+        self.inbox.wait_for(|state| state.formed.then_some(()))
     }
 
     /// The handle to set what this stage is doing.
@@ -64,120 +71,110 @@ impl Member {
         self.activity.clone()
     }
 
-    /// Sends `bytes` to every member, this one included; each topic arrives in order. From rank 0 only. It does not wait.
+    /// Sends `bytes` to every member, this one included; each topic arrives in order. From rank 0 only. It does not
+    /// wait.
     ///
     /// # Errors
-    /// [`GroupError::NotStageZero`] on another rank, [`GroupError::TooLarge`] above 64 MiB.
-    pub fn tell(&self, topic: u32, bytes: Vec<u8>) -> Result<(), GroupError> {
+    /// [`GroupError::NotStageZero`] on another rank, [`GroupError::FrameTooLarge`] above 64 MiB.
+    pub fn broadcast(&self, topic: u32, bytes: Vec<u8>) -> Result<(), GroupError> {
         if self.rank != 0 {
             return Err(GroupError::NotStageZero { rank: self.rank });
         }
-        self.say(&Up::Tell { topic, bytes })
+        self.send(&MemberMessage::Broadcast { topic, bytes })
     }
 
-    /// Waits for the next message of a topic.
+    /// Waits for the next broadcast of a topic.
     ///
     /// # Errors
-    /// When the group is lost.
-    pub fn told(&self, topic: u32) -> Result<Vec<u8>, GroupError> {
-        self.inbox.take(|state| state.take_told(topic))
+    /// When the group has failed.
+    pub fn receive_broadcast(&self, topic: u32) -> Result<Vec<u8>, GroupError> {
+        self.inbox.wait_for(|state| state.take_broadcast(topic))
     }
 
-    /// Brings this rank's part and waits for all parts, by rank. All ranks must call it in the same order on a topic;
-    /// topics know nothing of each other, so that a thread behind training can have its own. One thread a topic.
+    /// All-gather: contributes `bytes` and returns every rank's, by rank. All ranks must make the calls of a topic in
+    /// the same order; topics are independent, so that the checkpoint thread can have its own. One thread per topic.
     ///
     /// # Errors
-    /// When the group is lost, or the part is too large.
-    pub fn gather(&self, topic: u32, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, GroupError> {
-        self.say(&Up::Gather { topic, bytes })?;
-        self.inbox.take(|state| state.take_gathered(topic))
+    /// When the group has failed, or the contribution is too large.
+    pub fn all_gather(&self, topic: u32, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, GroupError> {
+        self.send(&MemberMessage::Gather { topic, bytes })?;
+        self.inbox.wait_for(|state| state.take_gathered(topic))
     }
 
-    /// Votes on a step and waits for the verdict, which is the same on all ranks (its measures reach rank 0 alone). From
-    /// one thread.
+    /// Votes on a step and waits for the verdict, which is the same on all ranks (only rank 0 gets the measurements).
+    /// From one thread.
     ///
     /// # Errors
-    /// When the group is lost.
+    /// When the group has failed.
     pub fn vote(&self, vote: StepVote) -> Result<Verdict, GroupError> {
-        self.say(&Up::Vote(vote))?;
-        self.inbox.take(|state| state.verdicts.pop_front())
+        self.send(&MemberMessage::Vote(vote))?;
+        self.inbox.wait_for(|state| state.verdicts.pop_front())
     }
 
-    /// Says goodbye with the exit code to come, and waits until all have.
+    /// Leaves the group, reporting the exit code, and waits until all members have left.
     ///
     /// With 0 or 143 all must leave: if another stage goes on, the group fails. With any other code the group ends at
-    /// once and this stage is its culprit (with 75 it is collateral itself, and none is named). On rank 0 it returns
-    /// last, when the others have hung up or after `timing.goodbye`.
+    /// once and this stage is the root cause (with 75 it lost a peer itself, and none is named). On rank 0 it returns
+    /// last, when the others have disconnected or after `timeouts.shutdown_timeout`.
     ///
     /// # Errors
-    /// When the group is lost before all have said goodbye.
+    /// When the group fails before all have left.
     pub fn leave(self, code: i32) -> Result<(), GroupError> {
-        self.say(&Up::Goodbye { code })?;
-        self.inbox.take(|state| state.acknowledged.then_some(()))
+        self.send(&MemberMessage::Leave { code })?;
+        self.inbox.wait_for(|state| state.leave_acknowledged.then_some(()))
     }
 
-    fn say(&self, up: &Up) -> Result<(), GroupError> {
-        match self.line.say(up) {
+    fn send(&self, message: &MemberMessage) -> Result<(), GroupError> {
+        match self.stream.send(message) {
             Ok(()) => Ok(()),
-            Err(Unsaid::Unfit(error)) => Err(error),
-            // The listening thread knows the reason, or is about to.
-            Err(Unsaid::Gone) => self.inbox.take(|_| None::<Infallible>).map(|never| match never {}),
+            Err(SendError::Encode(error)) => Err(error),
+            // The receiving thread knows the reason, or is about to.
+            Err(SendError::Disconnected) => self.inbox.wait_for(|_| None::<Infallible>).map(|never| match never {}),
         }
     }
 }
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.inbox.hang_up();
-        self.line.hang_up();
+        self.inbox.mark_left();
+        self.stream.shut_down();
     }
 }
 
-/// Reads what the coordinator says until the end.
-fn listen(rank: usize, line: &Line, inbox: &Inbox, timing: Timing, on_failure: impl Fn(Failure)) {
-    let protocol = |what| Failure {
-        kind: FailureKind::Protocol,
-        culprit: Some(rank),
+/// Receives the coordinator's messages until the connection ends.
+fn receive_messages(
+    rank: usize,
+    stream: &ControlStream,
+    inbox: &Inbox,
+    timeouts: GroupTimeouts,
+    on_failure: impl Fn(GroupFailure),
+) {
+    let protocol = |what| GroupFailure {
+        kind: GroupFailureKind::Protocol,
+        root_cause_rank: Some(rank),
         rank,
         message: format!("stage {rank} {what}"),
     };
     let failure = loop {
-        match line.hear() {
-            Ok(Down::Ended(failure)) => break failure,
-            Ok(down) => {
-                let last = down == Down::Acknowledged;
-                if let Err(what) = inbox.deliver(down) {
+        match stream.receive() {
+            Ok(CoordinatorMessage::GroupEnded(failure)) => break failure,
+            Ok(message) => {
+                let last = message == CoordinatorMessage::LeaveAcknowledged;
+                if let Err(what) = inbox.deliver(message) {
                     break protocol(what);
                 }
                 if last {
-                    return line.hang_up();
+                    return stream.shut_down();
                 }
             }
-            Err(error) => break lost(rank, &error, timing),
+            // The connection failed without a final message of the coordinator.
+            Err(error) => break Disconnect::of(&error).failure(0, "", timeouts.heartbeat_timeout).for_rank(rank),
         }
     };
     // The coordinator need not wait for what follows.
-    line.hang_up();
-    if !inbox.has_hung_up() {
+    stream.shut_down();
+    if !inbox.has_left() {
         on_failure(failure.clone());
     }
-    inbox.end(failure);
-}
-
-/// Stage 0 is gone and could not say why.
-fn lost(rank: usize, error: &io::Error, timing: Timing) -> Failure {
-    let (kind, message) = if is_timeout(error) {
-        let silence = seconds(timing.heartbeat_timeout);
-        (
-            FailureKind::HeartbeatsMissed,
-            format!("stage 0 has not been heard for {silence}: it is stopped, frozen or cut off"),
-        )
-    } else {
-        let how = match error.kind() {
-            io::ErrorKind::UnexpectedEof => "closed the control connection".to_owned(),
-            _ => format!("was lost from the control connection ({error})"),
-        };
-        (FailureKind::ConnectionClosed, format!("stage 0 {how}: its process has died, or its machine is gone"))
-    };
-    Failure { kind, culprit: Some(0), rank, message }
+    inbox.close(failure);
 }

@@ -1,8 +1,8 @@
-//! The rule that ends a step: every rank's vote in, one verdict for all out. Pure, so that it can be tested alone.
+//! The decision at the end of a step: every rank's vote in, one verdict for all out. Pure.
 
 use serde::{Deserialize, Serialize};
 
-/// What one rank has to say at the end of a step.
+/// One rank's vote at the end of a step.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepVote {
     /// The number of steps that are complete after this one: 1 for the first.
@@ -12,110 +12,111 @@ pub struct StepVote {
     /// Per parameter whose gradient this rank holds: its index in the sorted list of all names, and the sum of the
     /// squares of its gradient. A tied weight is voted by the head's rank alone.
     pub squared_norms: Vec<(u32, f64)>,
-    /// This rank was asked to stop (SIGTERM) or is done.
-    pub stop: bool,
-    /// A checkpoint is due at this boundary.
-    pub save: bool,
-    /// This rank still writes the one before: a save that is due waits, and so must be voted again at the next boundary.
-    pub saving: bool,
+    /// This rank was asked to stop (SIGTERM) or has finished training.
+    pub stop_requested: bool,
+    /// A checkpoint is due at this step boundary.
+    pub save_due: bool,
+    /// This rank is still writing the previous checkpoint: one that is due waits, and is voted again at the next step
+    /// boundary.
+    pub save_in_progress: bool,
     /// How many steps were skipped in a row just before this one; the same on all ranks.
-    pub skips_in_a_row: u32,
+    pub consecutive_skips: u32,
     /// Whether everything this rank saw in the step was finite.
-    pub finite: bool,
+    pub all_finite: bool,
     /// Opaque measurements (seconds busy, bytes sent), handed to rank 0.
-    pub measures: Vec<f64>,
+    pub measurements: Vec<f64>,
 }
 
-/// The parts of the job that the rule depends on.
+/// The parts of the job's configuration that the decision depends on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Rules {
+pub struct StepRules {
     /// The largest global gradient norm an update may have; `None` clips nothing.
     pub clip_norm: Option<f64>,
-    /// So many skipped steps in a row stop the job.
-    pub max_skips_in_a_row: u32,
+    /// This many skipped steps in a row abort the job.
+    pub max_consecutive_skips: u32,
 }
 
-impl Default for Rules {
+impl Default for StepRules {
     fn default() -> Self {
-        Rules { clip_norm: None, max_skips_in_a_row: 10 }
+        StepRules { clip_norm: None, max_consecutive_skips: 10 }
     }
 }
 
-/// What all ranks do with the step.
+/// The decision about a step, the same for all ranks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// The step that was voted on.
     pub step: u64,
     /// Whether the update is applied.
-    pub outcome: Outcome,
-    /// The step's loss; NaN where no rank told one.
+    pub outcome: StepOutcome,
+    /// The step's loss; NaN if no rank reported one.
     pub loss: f32,
     /// The norm of the whole gradient, before clipping.
     pub norm: f64,
-    /// All copy their state for a checkpoint at this boundary.
+    /// All copy their state for a checkpoint at this step boundary.
     pub save: bool,
-    /// All leave at this boundary.
+    /// All leave at this step boundary.
     pub stop: bool,
-    /// How many steps in a row have been skipped now; a checkpoint keeps it.
-    pub skips_in_a_row: u32,
+    /// How many steps in a row have been skipped, this one included; stored in checkpoints.
+    pub consecutive_skips: u32,
     /// Every rank's measurements, by rank; rank 0 alone gets them, the others an empty list.
-    pub measures: Vec<Vec<f64>>,
+    pub measurements: Vec<Vec<f64>>,
 }
 
-/// What becomes of a step's gradient.
+/// What happens with a step's gradient.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Outcome {
+pub enum StepOutcome {
     /// Update, with every gradient multiplied by `clip`: exactly 1.0 when nothing is clipped.
     Apply {
         /// The factor, in (0, 1].
         clip: f64,
     },
-    /// Leave the weights as they are; the step counts.
+    /// Leave the weights unchanged; the step counts.
     Skip,
-    /// The job can't go on.
+    /// End the job.
     Abort {
-        /// A sentence for people.
+        /// One sentence.
         reason: String,
     },
 }
 
 /// Decides a step from the votes of all ranks, `votes[rank]`.
 ///
-/// The norm adds the parameters' squared norms in f64 in the order of the parameters' names, whoever voted them: its
-/// bits don't depend on how the ranks are cut.
-pub fn verdict(votes: &[StepVote], rules: &Rules) -> Verdict {
+/// The norm adds the parameters' squared norms in f64 in the order of the parameters' names, whichever rank voted them:
+/// it is bit-identical for every partition.
+pub fn decide_step(votes: &[StepVote], rules: &StepRules) -> Verdict {
     let step = votes.first().map_or(0, |vote| vote.step);
     let mut decided = Verdict {
         step,
-        outcome: Outcome::Skip,
+        outcome: StepOutcome::Skip,
         loss: votes.iter().find_map(|vote| vote.loss).unwrap_or(f32::NAN),
         norm: f64::NAN,
-        save: votes.iter().any(|vote| vote.save) && !votes.iter().any(|vote| vote.saving),
-        stop: votes.iter().any(|vote| vote.stop),
-        skips_in_a_row: 0,
-        measures: votes.iter().map(|vote| vote.measures.clone()).collect(),
+        save: votes.iter().any(|vote| vote.save_due) && !votes.iter().any(|vote| vote.save_in_progress),
+        stop: votes.iter().any(|vote| vote.stop_requested),
+        consecutive_skips: 0,
+        measurements: votes.iter().map(|vote| vote.measurements.clone()).collect(),
     };
-    let judged = check(votes).and_then(|()| global_norm(votes)).and_then(|norm| {
+    let outcome = check(votes).and_then(|()| global_norm(votes)).and_then(|norm| {
         decided.norm = norm;
-        let finite = norm.is_finite() && decided.loss.is_finite() && votes.iter().all(|vote| vote.finite);
+        let finite = norm.is_finite() && decided.loss.is_finite() && votes.iter().all(|vote| vote.all_finite);
         if finite {
-            let clip = rules.clip_norm.map_or(1.0, |most| (most / (norm + 1e-6)).min(1.0));
-            return Ok(Outcome::Apply { clip });
+            let clip = rules.clip_norm.map_or(1.0, |max_norm| (max_norm / (norm + 1e-6)).min(1.0));
+            return Ok(StepOutcome::Apply { clip });
         }
-        let before = votes.iter().map(|vote| vote.skips_in_a_row).max().unwrap_or(0);
-        decided.skips_in_a_row = before.saturating_add(1);
-        if decided.skips_in_a_row < rules.max_skips_in_a_row {
-            return Ok(Outcome::Skip);
+        let before = votes.iter().map(|vote| vote.consecutive_skips).max().unwrap_or(0);
+        decided.consecutive_skips = before.saturating_add(1);
+        if decided.consecutive_skips < rules.max_consecutive_skips {
+            return Ok(StepOutcome::Skip);
         }
         Err(format!(
             "step {step} is the last of {} in a row whose loss or gradient was not finite (loss {}, norm {norm}): \
              lower the learning rate, or look at the data of these steps",
-            decided.skips_in_a_row, decided.loss
+            decided.consecutive_skips, decided.loss
         ))
     });
-    decided.outcome = judged.unwrap_or_else(|reason| Outcome::Abort { reason });
-    if matches!(decided.outcome, Outcome::Abort { .. }) {
-        // The weights at hand are not worth a checkpoint; the last good one stays.
+    decided.outcome = outcome.unwrap_or_else(|reason| StepOutcome::Abort { reason });
+    if matches!(decided.outcome, StepOutcome::Abort { .. }) {
+        // These weights are not worth a checkpoint; the last good one stays.
         (decided.save, decided.stop) = (false, true);
     }
     decided
@@ -152,9 +153,9 @@ fn global_norm(votes: &[StepVote]) -> Result<f64, String> {
             pair[0].0, pair[0].2, pair[1].2
         ));
     }
-    // One that nobody votes would silently be missing from the norm.
-    if let Some(hole) = squares.iter().enumerate().position(|(at, &(index, _, _))| at != index as usize) {
-        return Err(format!("no stage voted the norm of parameter {hole}"));
+    // A parameter without a vote would silently be missing from the norm.
+    if let Some(missing_index) = squares.iter().enumerate().position(|(at, &(index, _, _))| at != index as usize) {
+        return Err(format!("no stage voted the norm of parameter {missing_index}"));
     }
     Ok(squares.iter().map(|&(_, square, _)| square).fold(0.0, |sum, square| sum + square).sqrt())
 }

@@ -1,13 +1,13 @@
-//! The rule that ends a step: its bits must not depend on who votes what, or in which order.
+//! The decision at the end of a step: its bits must not depend on which rank votes what, or in which order.
 
 use proptest::prelude::*;
-use stagecoach_group::{Outcome, Rules, StepVote, Verdict, verdict};
+use stagecoach_group::{StepOutcome, StepRules, StepVote, Verdict, decide_step};
 
-const CLIP: Rules = Rules { clip_norm: Some(1.0), max_skips_in_a_row: 10 };
+const CLIP: StepRules = StepRules { clip_norm: Some(1.0), max_consecutive_skips: 10 };
 
 /// A vote of each of `ranks` ranks: parameter `i` is held by rank `owners[i]`, the head by the last.
 fn votes(squares: &[f64], owners: &[usize], ranks: usize, loss: f32) -> Vec<StepVote> {
-    let mut votes = vec![StepVote { step: 5, finite: true, ..StepVote::default() }; ranks];
+    let mut votes = vec![StepVote { step: 5, all_finite: true, ..StepVote::default() }; ranks];
     for (index, (&square, &owner)) in squares.iter().zip(owners).enumerate() {
         votes[owner % ranks].squared_norms.push((index as u32, square));
     }
@@ -15,28 +15,28 @@ fn votes(squares: &[f64], owners: &[usize], ranks: usize, loss: f32) -> Vec<Step
     votes
 }
 
-/// Everything of a verdict that all ranks act on, bit by bit.
+/// Everything of a verdict that all ranks act on, as bits.
 fn bits(verdict: &Verdict) -> (u64, u32, Option<u64>, bool, bool) {
     let clip = match verdict.outcome {
-        Outcome::Apply { clip } => Some(clip.to_bits()),
+        StepOutcome::Apply { clip } => Some(clip.to_bits()),
         _ => None,
     };
     (verdict.norm.to_bits(), verdict.loss.to_bits(), clip, verdict.save, verdict.stop)
 }
 
 fn reason(votes: &[StepVote]) -> String {
-    let decided = verdict(votes, &CLIP);
+    let decided = decide_step(votes, &CLIP);
     assert!(decided.stop && !decided.save, "an aborted job stops and keeps its last good checkpoint");
     match decided.outcome {
-        Outcome::Abort { reason } => reason,
+        StepOutcome::Abort { reason } => reason,
         other => format!("not aborted: {other:?}"),
     }
 }
 
 proptest! {
-    /// Any cut of the parameters over any number of ranks, told in any order, gives the bits of one rank.
+    /// Any partition of the parameters over any number of ranks, voted in any order, gives the bits of one rank.
     #[test]
-    fn the_norm_does_not_depend_on_the_cut(
+    fn the_norm_is_bit_identical_for_every_partition(
         squares in prop::collection::vec(prop_oneof![0.0..1e-12, 0.0..1.0, 0.0..1e12f64], 1..60),
         owners in prop::collection::vec(0usize..8, 60),
         ranks in 1usize..8,
@@ -44,17 +44,17 @@ proptest! {
         clip in prop_oneof![Just(None), (1e-3..1e7).prop_map(Some)],
         turn in 0usize..60,
     ) {
-        let rules = Rules { clip_norm: clip, ..CLIP };
-        let whole = verdict(&votes(&squares, &owners, 1, loss), &rules);
+        let rules = StepRules { clip_norm: clip, ..CLIP };
+        let whole = decide_step(&votes(&squares, &owners, 1, loss), &rules);
         let mut cut = votes(&squares, &owners, ranks, loss);
         for vote in &mut cut {
             let by = turn % vote.squared_norms.len().max(1);
             vote.squared_norms.rotate_left(by);
             vote.squared_norms.reverse();
         }
-        prop_assert_eq!(bits(&verdict(&cut, &rules)), bits(&whole));
+        prop_assert_eq!(bits(&decide_step(&cut, &rules)), bits(&whole));
         cut.rotate_left(turn % ranks);
-        prop_assert_eq!(bits(&verdict(&cut, &rules)), bits(&whole));
+        prop_assert_eq!(bits(&decide_step(&cut, &rules)), bits(&whole));
         // By definition: added in the order of the names.
         let mut sum = 0.0;
         squares.iter().for_each(|square| sum += square);
@@ -65,17 +65,17 @@ proptest! {
     #[test]
     fn the_clip_factor_bounds_the_norm(exponent in -8.0..8f64, most in 1e-3..1e3f64) {
         let square = 10f64.powf(exponent);
-        let rules = Rules { clip_norm: Some(most), ..CLIP };
-        let decided = verdict(&votes(&[square], &[0], 1, 1.0), &rules);
-        let Outcome::Apply { clip } = decided.outcome else { return Err(TestCaseError::fail("not applied")) };
+        let rules = StepRules { clip_norm: Some(most), ..CLIP };
+        let decided = decide_step(&votes(&[square], &[0], 1, 1.0), &rules);
+        let StepOutcome::Apply { clip } = decided.outcome else { return Err(TestCaseError::fail("not applied")) };
         prop_assert!(clip > 0.0 && clip <= 1.0);
         prop_assert!(decided.norm * clip <= most);
         prop_assert_eq!(clip.to_bits() == 1f64.to_bits(), decided.norm + 1e-6 <= most);
     }
 
-    /// One bad number anywhere skips the step on all ranks.
+    /// One non-finite number anywhere skips the step on all ranks.
     #[test]
-    fn one_bad_number_is_enough(
+    fn one_non_finite_number_skips_the_step(
         bad in prop_oneof![Just(f64::NAN), Just(f64::INFINITY), Just(f64::NEG_INFINITY)],
         at in 0usize..12,
         skipped in 0u32..9,
@@ -89,26 +89,26 @@ proptest! {
             _ => finite = false,
         }
         let mut all = votes(&squares, &[0, 1, 2, 0, 1, 2, 0, 1, 2, 0], 3, loss);
-        all[1].finite = finite;
-        all.iter_mut().for_each(|vote| vote.skips_in_a_row = skipped);
-        let decided = verdict(&all, &CLIP);
-        prop_assert_eq!((decided.outcome, decided.skips_in_a_row), (Outcome::Skip, skipped + 1));
+        all[1].all_finite = finite;
+        all.iter_mut().for_each(|vote| vote.consecutive_skips = skipped);
+        let decided = decide_step(&all, &CLIP);
+        prop_assert_eq!((decided.outcome, decided.consecutive_skips), (StepOutcome::Skip, skipped + 1));
     }
 }
 
 #[test]
-fn ten_skips_in_a_row_abort_and_a_good_step_starts_anew() {
+fn ten_skips_in_a_row_abort_and_a_good_step_resets_the_count() {
     let mut all = votes(&[1.0], &[0], 1, f32::NAN);
-    (all[0].save, all[0].skips_in_a_row) = (true, 8);
-    assert!(verdict(&all, &CLIP).save);
-    all[0].skips_in_a_row = 9;
-    let last = verdict(&all, &CLIP);
-    let Outcome::Abort { reason } = &last.outcome else { panic!("{last:?}") };
+    (all[0].save_due, all[0].consecutive_skips) = (true, 8);
+    assert!(decide_step(&all, &CLIP).save);
+    all[0].consecutive_skips = 9;
+    let last = decide_step(&all, &CLIP);
+    let StepOutcome::Abort { reason } = &last.outcome else { panic!("{last:?}") };
     assert!(reason.starts_with("step 5 is the last of 10 in a row whose loss or gradient was not finite"), "{reason}");
     assert!(last.stop && !last.save);
     let mut good = votes(&[1.0], &[0], 1, 1.0);
-    good[0].skips_in_a_row = 9;
-    assert_eq!(verdict(&good, &CLIP).skips_in_a_row, 0);
+    good[0].consecutive_skips = 9;
+    assert_eq!(decide_step(&good, &CLIP).consecutive_skips, 0);
 }
 
 #[test]
@@ -135,23 +135,23 @@ fn votes_that_contradict_each_other_abort() {
 }
 
 #[test]
-fn one_wish_is_everybodys() {
+fn one_vote_to_stop_or_save_decides_for_all() {
     let decide = |change: fn(&mut [StepVote])| {
         let mut all = votes(&[1.0], &[0], 3, 1.0);
         change(&mut all);
-        let decided = verdict(&all, &CLIP);
+        let decided = decide_step(&all, &CLIP);
         (decided.stop, decided.save)
     };
     assert_eq!(decide(|_| {}), (false, false));
-    assert_eq!(decide(|all| all[1].stop = true), (true, false));
-    assert_eq!(decide(|all| all[1].save = true), (false, true));
-    // one save at a time: while any rank still writes the last one, the next waits
-    assert_eq!(decide(|all| (all[1].save, all[2].saving) = (true, true)), (false, false));
-    assert_eq!(decide(|all| all[2].saving = true), (false, false));
+    assert_eq!(decide(|all| all[1].stop_requested = true), (true, false));
+    assert_eq!(decide(|all| all[1].save_due = true), (false, true));
+    // one save at a time: while any rank still writes the previous one, the next waits
+    assert_eq!(decide(|all| (all[1].save_due, all[2].save_in_progress) = (true, true)), (false, false));
+    assert_eq!(decide(|all| all[2].save_in_progress = true), (false, false));
 }
 
 #[test]
-fn without_a_bound_nothing_is_clipped() {
-    let free = Rules { clip_norm: None, ..CLIP };
-    assert_eq!(verdict(&votes(&[1e30], &[0], 1, 1.0), &free).outcome, Outcome::Apply { clip: 1.0 });
+fn without_clip_norm_nothing_is_clipped() {
+    let free = StepRules { clip_norm: None, ..CLIP };
+    assert_eq!(decide_step(&votes(&[1e30], &[0], 1, 1.0), &free).outcome, StepOutcome::Apply { clip: 1.0 });
 }

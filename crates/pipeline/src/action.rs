@@ -1,46 +1,48 @@
-//! The instructions of a step, and their text form, which is torch's (`_Action` of torch.distributed.pipelining).
+//! The actions of a step, and their text form, which is that of torch's `_Action` (torch.distributed.pipelining).
 
+use crate::placement::Placement;
 use std::fmt;
 use std::str::FromStr;
 
 /// One microbatch in one chunk. `chunk` is torch's `stage_index`: a virtual stage, counted over the whole pipeline.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Unit {
-    /// The contiguous layers that compute, 0 at the embedding.
+pub struct WorkItem {
+    /// Chunk index, from 0 at the embedding.
     pub chunk: usize,
-    /// The part of the step's batch, 0 first.
+    /// Microbatch index, from 0.
     pub microbatch: usize,
 }
 
-/// What a rank does next. A rank's actions for one step, in order, are its program.
+/// One action of a rank (torch's `_Action`). A rank's actions for one step, in order, are its program.
 ///
 /// The chunk of a send or receive is that of the rank that executes it: `0SEND_F3` on chunk 0 pairs with `1RECV_F3`
 /// on chunk 1, and `1SEND_B3` with `0RECV_B3`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Action {
-    /// `0F1`: forward; keeps what the backward needs. On the last chunk it also computes the loss.
-    Forward(Unit),
-    /// `0B1`: the whole backward: the gradient of the input and those of the weights.
-    Backward(Unit),
+    /// `0F1`: forward; keeps the activations for the backward. On the last chunk it also computes the loss.
+    Forward(WorkItem),
+    /// `0B1`: full backward: the gradients of the input and of the weights.
+    FullBackward(WorkItem),
     /// `0I1`: only the gradient of the input, which the previous chunk waits for.
-    BackwardInput(Unit),
-    /// `0W1`: the gradients of the weights that an `I` left undone.
-    BackwardWeight(Unit),
-    /// `0SEND_F1`: hands the output to the next chunk; returns at once unless too many messages wait on the edge.
-    SendForward(Unit),
-    /// `1RECV_F1`: posts the receive of the previous chunk's output; never waits. The forward that needs it does.
-    RecvForward(Unit),
-    /// `1SEND_B1`: hands the gradient of the input to the previous chunk.
-    SendBackward(Unit),
+    BackwardInput(WorkItem),
+    /// `0W1`: the gradients of the weights, after an `I`.
+    BackwardWeight(WorkItem),
+    /// `0SEND_F1`: sends the output to the next chunk without blocking. The verifier assumes at most
+    /// [`Limits::sends_in_flight`](crate::Limits::sends_in_flight) queued messages per edge.
+    SendForward(WorkItem),
+    /// `1RECV_F1`: posts the receive of the previous chunk's output; non-blocking, the forward that needs it waits.
+    RecvForward(WorkItem),
+    /// `1SEND_B1`: sends the gradient of the input to the previous chunk.
+    SendBackward(WorkItem),
     /// `0RECV_B1`: posts the receive of the gradient of the output.
-    RecvBackward(Unit),
+    RecvBackward(WorkItem),
     /// `REDUCE_TIED`: the ranks of the first and the last chunk exchange the gradients of the shared embedding.
     ReduceTied,
-    /// `EXCHANGE`: norms and votes up, clip factor and flags down; every rank waits for all.
+    /// `EXCHANGE`: gathers norms and votes, returns clip factor and flags; a barrier of all ranks.
     Exchange,
     /// `UPDATE`: the optimizer.
     Update,
-    /// `SNAPSHOT`: the step's boundary, where a due checkpoint is copied.
+    /// `SNAPSHOT`: end of the step, where a checkpoint is copied.
     Snapshot,
 }
 
@@ -54,24 +56,27 @@ pub struct Edge {
 }
 
 impl Action {
-    /// The (chunk, microbatch) that it works on; none for the actions that belong to the step.
-    pub fn unit(self) -> Option<Unit> {
+    /// The (chunk, microbatch) of the action; none for the actions of the whole step.
+    pub fn item(self) -> Option<WorkItem> {
         match self {
-            Action::Forward(unit)
-            | Action::Backward(unit)
-            | Action::BackwardInput(unit)
-            | Action::BackwardWeight(unit)
-            | Action::SendForward(unit)
-            | Action::RecvForward(unit)
-            | Action::SendBackward(unit)
-            | Action::RecvBackward(unit) => Some(unit),
+            Action::Forward(item)
+            | Action::FullBackward(item)
+            | Action::BackwardInput(item)
+            | Action::BackwardWeight(item)
+            | Action::SendForward(item)
+            | Action::RecvForward(item)
+            | Action::SendBackward(item)
+            | Action::RecvBackward(item) => Some(item),
             Action::ReduceTied | Action::Exchange | Action::Update | Action::Snapshot => None,
         }
     }
 
-    /// Whether it is one of F, B, I and W: all that a schedule and a CSV hold.
+    /// Whether it is one of F, B, I and W, the actions of a schedule and of its CSV.
     pub fn is_compute(self) -> bool {
-        matches!(self, Action::Forward(_) | Action::Backward(_) | Action::BackwardInput(_) | Action::BackwardWeight(_))
+        matches!(
+            self,
+            Action::Forward(_) | Action::FullBackward(_) | Action::BackwardInput(_) | Action::BackwardWeight(_)
+        )
     }
 
     /// Whether it sends.
@@ -84,12 +89,12 @@ impl Action {
         matches!(self, Action::RecvForward(_) | Action::RecvBackward(_))
     }
 
-    /// Whether it leaves its unit's weight gradients complete (B or W).
-    pub fn completes_gradient(self) -> bool {
-        matches!(self, Action::Backward(_) | Action::BackwardWeight(_))
+    /// Whether it completes the weight gradients of its item (B or W).
+    pub fn completes_weight_gradient(self) -> bool {
+        matches!(self, Action::FullBackward(_) | Action::BackwardWeight(_))
     }
 
-    /// The edge that a send or receive uses. None for everything else, and where chunk 0 would face what is before it.
+    /// The edge that a send or receive uses. None for other actions, and for chunk 0 towards a previous chunk.
     pub fn edge(self) -> Option<Edge> {
         let (from, to) = match self {
             Action::SendForward(u) => (u.chunk, u.chunk.checked_add(1)?),
@@ -104,7 +109,7 @@ impl Action {
     /// The receive that pairs with a send, and the send that pairs with a receive.
     pub fn counterpart(self) -> Option<Action> {
         let edge = self.edge()?;
-        let at = |chunk| Unit { chunk, ..self.unit().unwrap_or(Unit { chunk, microbatch: 0 }) };
+        let at = |chunk| WorkItem { chunk, ..self.item().unwrap_or(WorkItem { chunk, microbatch: 0 }) };
         Some(match self {
             Action::SendForward(_) => Action::RecvForward(at(edge.to)),
             Action::RecvForward(_) => Action::SendForward(at(edge.from)),
@@ -113,11 +118,43 @@ impl Action {
         })
     }
 
-    /// `F`, `SEND_B`, `EXCHANGE`: the text form without its numbers.
-    pub fn kind(self) -> &'static str {
+    /// The receive that delivers the input of a computation from another rank: RECV_F for F, RECV_B for B and I. It is
+    /// in no program where the input is produced on the same rank.
+    pub fn input_receive(self) -> Option<Action> {
+        match self {
+            Action::Forward(item) => Some(Action::RecvForward(item)),
+            Action::FullBackward(item) | Action::BackwardInput(item) => Some(Action::RecvBackward(item)),
+            _ => None,
+        }
+    }
+
+    /// The send that passes the result of a computation to another rank: SEND_F for F, SEND_B for B and I. It is in no
+    /// program where the result is consumed on the same rank.
+    pub fn output_send(self) -> Option<Action> {
+        match self {
+            Action::Forward(item) => Some(Action::SendForward(item)),
+            Action::FullBackward(item) | Action::BackwardInput(item) => Some(Action::SendBackward(item)),
+            _ => None,
+        }
+    }
+
+    /// The work item that needs the result of F, B, I or their sends: the same microbatch in the next chunk after a
+    /// forward, in the previous chunk after a backward. None at the pipeline's ends, and for other actions.
+    pub fn consumer(self, placement: &Placement) -> Option<WorkItem> {
+        match self {
+            Action::Forward(item) | Action::SendForward(item) => placement.next(item),
+            Action::FullBackward(item) | Action::BackwardInput(item) | Action::SendBackward(item) => {
+                placement.previous(item)
+            }
+            _ => None,
+        }
+    }
+
+    /// torch's `_ComputationType` as text, such as `F`, `SEND_B` or `EXCHANGE`: the text form without its numbers.
+    pub fn computation_type(self) -> &'static str {
         match self {
             Action::Forward(_) => "F",
-            Action::Backward(_) => "B",
+            Action::FullBackward(_) => "B",
             Action::BackwardInput(_) => "I",
             Action::BackwardWeight(_) => "W",
             Action::SendForward(_) => "SEND_F",
@@ -134,14 +171,14 @@ impl Action {
 
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.unit() {
-            Some(unit) => write!(f, "{}{}{}", unit.chunk, self.kind(), unit.microbatch),
-            None => f.write_str(self.kind()),
+        match self.item() {
+            Some(item) => write!(f, "{}{}{}", item.chunk, self.computation_type(), item.microbatch),
+            None => f.write_str(self.computation_type()),
         }
     }
 }
 
-/// Why a piece of text is not an action.
+/// Error of parsing an action.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not an action: write chunk, kind and microbatch like 0F1, 0B1, 1I2, 1W2, 0SEND_F1, 1RECV_F1, \
@@ -171,17 +208,17 @@ fn parse(text: &str) -> Option<Action> {
     let digit = |c: char| c.is_ascii_digit();
     let rest = text.trim_start_matches(digit);
     let kind = rest.trim_end_matches(digit);
-    let unit =
-        Unit { chunk: text[..text.len() - rest.len()].parse().ok()?, microbatch: rest[kind.len()..].parse().ok()? };
+    let item =
+        WorkItem { chunk: text[..text.len() - rest.len()].parse().ok()?, microbatch: rest[kind.len()..].parse().ok()? };
     Some(match kind {
-        "F" => Action::Forward(unit),
-        "B" => Action::Backward(unit),
-        "I" => Action::BackwardInput(unit),
-        "W" => Action::BackwardWeight(unit),
-        "SEND_F" => Action::SendForward(unit),
-        "RECV_F" => Action::RecvForward(unit),
-        "SEND_B" => Action::SendBackward(unit),
-        "RECV_B" => Action::RecvBackward(unit),
+        "F" => Action::Forward(item),
+        "B" => Action::FullBackward(item),
+        "I" => Action::BackwardInput(item),
+        "W" => Action::BackwardWeight(item),
+        "SEND_F" => Action::SendForward(item),
+        "RECV_F" => Action::RecvForward(item),
+        "SEND_B" => Action::SendBackward(item),
+        "RECV_B" => Action::RecvBackward(item),
         _ => return None,
     })
 }
@@ -192,16 +229,16 @@ mod tests {
 
     #[test]
     fn the_text_form_is_torchs() {
-        let unit = Unit { chunk: 12, microbatch: 305 };
+        let item = WorkItem { chunk: 12, microbatch: 305 };
         for (action, text) in [
-            (Action::Forward(unit), "12F305"),
-            (Action::Backward(unit), "12B305"),
-            (Action::BackwardInput(unit), "12I305"),
-            (Action::BackwardWeight(unit), "12W305"),
-            (Action::SendForward(unit), "12SEND_F305"),
-            (Action::RecvForward(unit), "12RECV_F305"),
-            (Action::SendBackward(unit), "12SEND_B305"),
-            (Action::RecvBackward(unit), "12RECV_B305"),
+            (Action::Forward(item), "12F305"),
+            (Action::FullBackward(item), "12B305"),
+            (Action::BackwardInput(item), "12I305"),
+            (Action::BackwardWeight(item), "12W305"),
+            (Action::SendForward(item), "12SEND_F305"),
+            (Action::RecvForward(item), "12RECV_F305"),
+            (Action::SendBackward(item), "12SEND_B305"),
+            (Action::RecvBackward(item), "12RECV_B305"),
             (Action::ReduceTied, "REDUCE_TIED"),
             (Action::Exchange, "EXCHANGE"),
             (Action::Update, "UPDATE"),
@@ -213,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_action_is_named() {
+    fn invalid_action_text_is_reported() {
         for text in [
             "",
             "F",
@@ -239,7 +276,26 @@ mod tests {
     }
 
     #[test]
-    fn a_send_and_its_receive_name_each_other() {
+    fn a_result_goes_to_the_neighbouring_chunk() {
+        let placement = Placement::linear(2);
+        let consumer = |text: &str| text.parse::<Action>().unwrap().consumer(&placement);
+        let chunk = |chunk| Some(WorkItem { chunk, microbatch: 3 });
+        assert_eq!([consumer("0F3"), consumer("0SEND_F3"), consumer("1F3")], [chunk(1), chunk(1), None]);
+        assert_eq!(
+            [consumer("1B3"), consumer("1I3"), consumer("1SEND_B3"), consumer("0B3")],
+            [chunk(0), chunk(0), chunk(0), None]
+        );
+        assert_eq!([consumer("1W3"), consumer("1RECV_F3"), consumer("UPDATE")], [None; 3]);
+        for (compute, receive, send) in
+            [("1F3", "1RECV_F3", "1SEND_F3"), ("1B3", "1RECV_B3", "1SEND_B3"), ("1I3", "1RECV_B3", "1SEND_B3")]
+        {
+            let compute: Action = compute.parse().unwrap();
+            assert_eq!((compute.input_receive(), compute.output_send()), (receive.parse().ok(), send.parse().ok()));
+        }
+    }
+
+    #[test]
+    fn send_and_receive_are_counterparts() {
         let pair = |a: &str, b: &str| {
             let (a, b): (Action, Action) = (a.parse().unwrap(), b.parse().unwrap());
             assert_eq!((a.counterpart(), b.counterpart()), (Some(b), Some(a)));

@@ -1,4 +1,5 @@
-//! Schedules as torchtitan's compute-only CSV: one rank a line, one action a cell, an empty cell where a rank idles.
+//! Schedules as torchtitan's compute-only CSV: one line per rank, one action per cell, an empty cell where a rank
+//! idles.
 
 use crate::action::{Action, ActionError};
 use crate::lower::lower;
@@ -6,43 +7,44 @@ use crate::placement::Placement;
 use crate::schedule::Schedule;
 use crate::verify::Violation;
 
-/// A CSV that is no schedule. Lines and columns count from 1; a missing action is reported behind the line's last cell.
+/// Error of parsing a schedule. Lines and columns count from 1; a missing action is reported after the line's last
+/// cell.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CsvError {
-    /// A cell that holds no action.
+    /// A cell is not an action.
     #[error("line {line}, column {column}: {error}")]
     Cell {
-        /// Where.
+        /// The line.
         line: usize,
-        /// Which cell.
+        /// The cell.
         column: usize,
-        /// What is wrong with it.
+        /// The error.
         error: ActionError,
     },
     /// More or fewer lines than ranks.
-    #[error("the CSV has {found} lines but the pipeline has {ranks} ranks: write one line a rank")]
+    #[error("the CSV has {found} lines but the pipeline has {ranks} ranks: write one line per rank")]
     Lines {
-        /// In the CSV.
+        /// Lines of the CSV.
         found: usize,
-        /// By the placement.
+        /// Ranks of the placement.
         ranks: usize,
     },
-    /// Nothing but empty cells.
+    /// All cells are empty.
     #[error("the CSV holds no action: write at least one microbatch's F and B for every chunk, like 0F0,0B0")]
     Empty,
-    /// Actions that don't make a step.
+    /// The actions don't form a step.
     #[error("line {line}, column {column}, action {action}: {violation}")]
     Schedule {
-        /// Where.
+        /// The line.
         line: usize,
-        /// Which cell.
+        /// The cell.
         column: usize,
-        /// What is there, or is missing there.
+        /// The action at this place, or missing there.
         action: Action,
-        /// What is wrong with it; its rank and position count from 0, without empty cells.
+        /// The violation; its rank and position count from 0, without empty cells.
         violation: Violation,
     },
-    /// A placement that no schedule fits.
+    /// A placement unsupported by CSV schedules.
     #[error("the pipeline itself is impossible: {0}")]
     Pipeline(Violation),
 }
@@ -53,7 +55,8 @@ pub fn to_csv(schedule: &Schedule) -> String {
     schedule.ranks.iter().map(line).collect()
 }
 
-/// Reads a schedule and checks all that can be checked without costs. `microbatches` None takes the number from the CSV.
+/// Reads a schedule and checks all that can be checked without costs. `microbatches` None takes the number from the
+/// CSV.
 ///
 /// # Errors
 /// Names line, column and action.
@@ -68,14 +71,14 @@ pub fn from_csv(text: &str, placement: &Placement, microbatches: Option<usize>) 
     if rows.len() != placement.ranks() {
         return Err(CsvError::Lines { found: rows.len(), ranks: placement.ranks() });
     }
-    let highest = actions().filter_map(|action| action.unit()).map(|unit| unit.microbatch).max().unwrap_or(0);
+    let highest = actions().filter_map(|action| action.item()).map(|item| item.microbatch).max().unwrap_or(0);
     let schedule = Schedule {
         name: "CSV".to_owned(),
         placement: placement.clone(),
         microbatches: microbatches.unwrap_or(highest.saturating_add(1)),
         ranks: rows.iter().map(|row| row.actions.clone()).collect(),
     };
-    // Lowering checks the schedule; what it adds is made again, with the tied embedding, when the plan is.
+    // Lowering checks the schedule; its result is discarded, because the plan lowers again, with the tied embedding.
     match lower(&schedule, false) {
         Ok(_) => Ok(schedule),
         Err(error) => Err(locate(&rows, error.violation)),
@@ -83,14 +86,14 @@ pub fn from_csv(text: &str, placement: &Placement, microbatches: Option<usize>) 
 }
 
 /// A rank's actions, the column of each, and how many cells the line has.
-struct Row {
+struct CsvRow {
     actions: Vec<Action>,
     columns: Vec<usize>,
     cells: usize,
 }
 
-fn parse_line(line: usize, text: &str) -> Result<Row, CsvError> {
-    let mut row = Row { actions: Vec::new(), columns: Vec::new(), cells: 0 };
+fn parse_line(line: usize, text: &str) -> Result<CsvRow, CsvError> {
+    let mut row = CsvRow { actions: Vec::new(), columns: Vec::new(), cells: 0 };
     for (index, cell) in text.split(',').enumerate() {
         row.cells = index + 1;
         let cell = cell.trim();
@@ -103,10 +106,11 @@ fn parse_line(line: usize, text: &str) -> Result<Row, CsvError> {
     Ok(row)
 }
 
-fn locate(rows: &[Row], violation: Violation) -> CsvError {
-    let Some((at, row)) = violation.at().and_then(|at| Some((at, rows.get(at.rank)?))) else {
+fn locate(rows: &[CsvRow], violation: Violation) -> CsvError {
+    let Some((location, row)) = violation.location().and_then(|location| Some((location, rows.get(location.rank)?)))
+    else {
         return CsvError::Pipeline(violation);
     };
-    let column = row.columns.get(at.position).copied().unwrap_or(row.cells + 1);
-    CsvError::Schedule { line: at.rank + 1, column, action: at.action, violation }
+    let column = row.columns.get(location.position).copied().unwrap_or(row.cells + 1);
+    CsvError::Schedule { line: location.rank + 1, column, action: location.action, violation }
 }

@@ -1,10 +1,10 @@
-//! From a schedule to programs: adds the messages between ranks and what ends a step.
+//! From a schedule to programs: adds the communication and the actions that end a step.
 
-use crate::action::{Action, Unit};
+use crate::action::{Action, WorkItem};
 use crate::placement::Placement;
 use crate::program::Programs;
 use crate::schedule::Schedule;
-use crate::verify::{At, Mode, Stuck, Violation, check_ranks};
+use crate::verify::{ActionLocation, BlockedActions, ProgramKind, Violation, check_ranks};
 use std::collections::HashSet;
 
 /// A schedule that can't be executed. Positions count in the schedule's own lists, from 0.
@@ -13,26 +13,26 @@ use std::collections::HashSet;
 pub struct LowerError {
     /// The schedule's name.
     pub schedule: String,
-    /// What is wrong with it.
+    /// The violation.
     #[source]
     pub violation: Violation,
 }
 
-/// Adds to each rank its sends and receives, then `REDUCE_TIED` where a tied embedding is held (`tied`; the ranks of the
-/// first and the last chunk, also if they are one), `EXCHANGE`, `UPDATE` and `SNAPSHOT`.
+/// Adds to each rank its sends and receives, then `REDUCE_TIED` where a tied embedding is held (`tied`; the ranks of
+/// the first and the last chunk, also if they are one), `EXCHANGE`, `UPDATE` and `SNAPSHOT`.
 ///
 /// # Errors
-/// If the schedule lacks or repeats work, has it in an impossible order, or its ranks would wait for each other.
+/// If actions are missing, duplicated or in an impossible order, or the ranks would deadlock.
 pub fn lower(schedule: &Schedule, tied: bool) -> Result<Programs, LowerError> {
     let Schedule { name, placement, microbatches, ranks } = schedule;
     let refuse = |violation| LowerError { schedule: name.clone(), violation };
-    check_ranks(placement, *microbatches, ranks, Mode::Schedule).map_err(refuse)?;
-    let (mut ranks, stuck) = communicate(placement, ranks);
-    if !stuck.is_empty() {
-        return Err(refuse(Violation::Deadlock { stuck: Stuck(stuck) }));
+    check_ranks(placement, *microbatches, ranks, ProgramKind::Schedule).map_err(refuse)?;
+    let (mut ranks, blocked) = add_send_recv(placement, ranks);
+    if !blocked.is_empty() {
+        return Err(refuse(Violation::Deadlock { blocked: BlockedActions(blocked) }));
     }
     for (rank, actions) in ranks.iter_mut().enumerate() {
-        if tied && placement.ends().contains(&rank) {
+        if tied && placement.first_and_last_ranks().contains(&rank) {
             actions.push(Action::ReduceTied);
         }
         actions.extend([Action::Exchange, Action::Update, Action::Snapshot]);
@@ -40,32 +40,32 @@ pub fn lower(schedule: &Schedule, tied: bool) -> Result<Programs, LowerError> {
     Ok(Programs { placement: placement.clone(), microbatches: *microbatches, ranks })
 }
 
-/// A forward-only pass over all microbatches. A rank with several chunks takes one chunk after the other.
-pub fn evaluation(placement: &Placement, microbatches: usize) -> Programs {
-    let units = |chunk| (0..microbatches).map(move |microbatch| Action::Forward(Unit { chunk, microbatch }));
-    let ranks = (0..placement.ranks()).map(|rank| placement.chunks_of(rank).flat_map(units).collect());
-    // Chunks ascend on every rank, so the lowest unfinished one can always go on: nothing gets stuck.
-    let (ranks, _) = communicate(placement, &ranks.collect::<Vec<_>>());
+/// Programs of a forward-only pass over all microbatches, for evaluation. A rank with several chunks takes one chunk
+/// after the other.
+pub fn forward_only_programs(placement: &Placement, microbatches: usize) -> Programs {
+    let items = |chunk| (0..microbatches).map(move |microbatch| Action::Forward(WorkItem { chunk, microbatch }));
+    let ranks = (0..placement.ranks()).map(|rank| placement.chunks_of(rank).flat_map(items).collect());
+    // Chunks ascend on every rank, so the lowest unfinished one can always proceed: no deadlock.
+    let (ranks, _) = add_send_recv(placement, &ranks.collect::<Vec<_>>());
     Programs { placement: placement.clone(), microbatches, ranks }
 }
 
-/// Walks all ranks in ticks of one action each, and puts every message on both sides into the tick in which it is made:
-/// the send right behind its maker, the receive ahead of whatever the receiver does meanwhile, so that the message
-/// travels beside that. Every receive stands before its send in this order, so one message in flight an edge is enough.
+/// Visits all ranks in ticks of one action each, and adds every message on both sides in the tick that produces it: the
+/// send directly after the action that produces it, the receive before what the receiver computes meanwhile, so that
+/// transfer overlaps computation. Every receive comes before its send in this order, so one message in flight per edge
+/// is enough.
 ///
-/// Also returns where ranks got stuck, empty if none did.
-fn communicate(placement: &Placement, ranks: &[Vec<Action>]) -> (Vec<Vec<Action>>, Vec<At>) {
+/// Also returns the blocked actions, empty if every rank finishes.
+fn add_send_recv(placement: &Placement, ranks: &[Vec<Action>]) -> (Vec<Vec<Action>>, Vec<ActionLocation>) {
     let mut lowered: Vec<Vec<Action>> = vec![Vec::new(); ranks.len()];
     let mut next = vec![0; ranks.len()];
-    let mut outputs: HashSet<Unit> = HashSet::new();
-    let mut gradients: HashSet<Unit> = HashSet::new();
+    let mut outputs: HashSet<WorkItem> = HashSet::new();
+    let mut gradients: HashSet<WorkItem> = HashSet::new();
     loop {
         let can_run = |action: &Action| match *action {
-            Action::Forward(Unit { chunk, microbatch }) => {
-                chunk == 0 || outputs.contains(&Unit { chunk: chunk - 1, microbatch })
-            }
-            Action::Backward(Unit { chunk, microbatch }) | Action::BackwardInput(Unit { chunk, microbatch }) => {
-                placement.is_last(chunk) || gradients.contains(&Unit { chunk: chunk + 1, microbatch })
+            Action::Forward(item) => placement.previous(item).is_none_or(|producer| outputs.contains(&producer)),
+            Action::FullBackward(item) | Action::BackwardInput(item) => {
+                placement.next(item).is_none_or(|producer| gradients.contains(&producer))
             }
             _ => true,
         };
@@ -73,13 +73,13 @@ fn communicate(placement: &Placement, ranks: &[Vec<Action>]) -> (Vec<Vec<Action>
         let tick: Vec<(usize, Action)> =
             (0..ranks.len()).filter_map(|rank| Some((rank, due(rank).filter(can_run)?))).collect();
         if tick.is_empty() {
-            let waits = |rank| due(rank).map(|action| At { rank, position: next[rank], action });
-            let stuck = (0..ranks.len()).filter_map(waits).collect();
-            return (lowered, stuck);
+            let waits = |rank| due(rank).map(|action| ActionLocation { rank, position: next[rank], action });
+            let blocked = (0..ranks.len()).filter_map(waits).collect();
+            return (lowered, blocked);
         }
-        let sends: Vec<Option<Action>> = tick.iter().map(|(_, action)| sent_after(*action, placement)).collect();
+        let sends: Vec<Option<Action>> = tick.iter().map(|(_, action)| send_after(*action, placement)).collect();
         for receive in sends.iter().flatten().filter_map(|send| send.counterpart()) {
-            if let Some(rank) = receive.unit().and_then(|unit| placement.owner(unit.chunk)) {
+            if let Some(rank) = receive.item().and_then(|item| placement.get_rank(item.chunk)) {
                 lowered[rank].push(receive);
             }
         }
@@ -88,21 +88,17 @@ fn communicate(placement: &Placement, ranks: &[Vec<Action>]) -> (Vec<Vec<Action>
             lowered[rank].push(action);
             lowered[rank].extend(send);
             match action {
-                Action::Forward(unit) => outputs.insert(unit),
-                Action::Backward(unit) | Action::BackwardInput(unit) => gradients.insert(unit),
+                Action::Forward(item) => outputs.insert(item),
+                Action::FullBackward(item) | Action::BackwardInput(item) => gradients.insert(item),
                 _ => false,
             };
         }
     }
 }
 
-/// What another rank waits for once `action` is done.
-fn sent_after(action: Action, placement: &Placement) -> Option<Action> {
-    let send = match action {
-        Action::Forward(unit) => Action::SendForward(unit),
-        Action::Backward(unit) | Action::BackwardInput(unit) => Action::SendBackward(unit),
-        _ => return None,
-    };
+/// The send that must follow `action`, if another rank waits for its result.
+fn send_after(action: Action, placement: &Placement) -> Option<Action> {
+    let send = action.output_send()?;
     let edge = send.edge()?;
-    placement.crosses(edge.from, edge.to).then_some(send)
+    placement.crosses_ranks(edge.from, edge.to).then_some(send)
 }

@@ -1,5 +1,7 @@
 //! Which rank holds which chunk.
 
+use crate::action::WorkItem;
+
 /// The rank of every chunk. Chunks are numbered in the order in which the layers follow each other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Placement {
@@ -7,13 +9,13 @@ pub struct Placement {
     ranks: usize,
 }
 
-/// A list of ranks that is no placement.
+/// Error of building a placement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementError {
-    /// No chunk at all.
+    /// The list is empty.
     #[error("a placement needs at least one chunk, got an empty list")]
     Empty,
-    /// A rank between 0 and the highest holds nothing.
+    /// A rank between 0 and the highest has no chunk.
     #[error("rank {rank} holds no chunk, yet ranks up to {highest} are used: number the ranks from 0 without gaps")]
     Gap {
         /// The rank without a chunk.
@@ -39,19 +41,19 @@ impl Placement {
         Ok(Placement { rank_of, ranks: used.len() })
     }
 
-    /// One chunk a rank.
+    /// One chunk per rank.
     pub fn linear(ranks: usize) -> Self {
         Self::looped(ranks, 1)
     }
 
-    /// Several chunks a rank, dealt out in turn: chunk `c` is on rank `c % ranks`.
+    /// Several chunks per rank, interleaved: chunk `c` is on rank `c % ranks`.
     pub fn looped(ranks: usize, chunks_per_rank: usize) -> Self {
         let rank_of = (0..ranks * chunks_per_rank).map(|chunk| chunk % ranks).collect();
         Placement { rank_of, ranks }
     }
 
-    /// Two chunks a rank, down and up again: the first and the last chunk are both on rank 0.
-    pub fn v(ranks: usize) -> Self {
+    /// Two chunks per rank, V-shaped: the first and the last chunk are both on rank 0.
+    pub fn v_shaped(ranks: usize) -> Self {
         Placement { rank_of: (0..ranks).chain((0..ranks).rev()).collect(), ranks }
     }
 
@@ -66,13 +68,23 @@ impl Placement {
     }
 
     /// The rank that holds `chunk`; none if there is no such chunk.
-    pub fn owner(&self, chunk: usize) -> Option<usize> {
+    pub fn get_rank(&self, chunk: usize) -> Option<usize> {
         self.rank_of.get(chunk).copied()
     }
 
     /// The rank that holds `chunk`, which must be less than [`chunks`](Self::chunks).
     pub fn rank_of(&self, chunk: usize) -> usize {
         self.rank_of[chunk]
+    }
+
+    /// The rank of the first chunk, which holds the embedding.
+    pub fn first_rank(&self) -> usize {
+        self.rank_of[0]
+    }
+
+    /// The rank of the last chunk, which holds the head.
+    pub fn last_rank(&self) -> usize {
+        self.rank_of[self.chunks() - 1]
     }
 
     /// The chunks of `rank`, ascending.
@@ -85,18 +97,33 @@ impl Placement {
         &self.rank_of
     }
 
-    /// Whether `chunk` is the one that computes the loss.
+    /// The work item that computes the input of `item`; none on the first chunk.
+    pub fn previous(&self, item: WorkItem) -> Option<WorkItem> {
+        Some(WorkItem { chunk: item.chunk.checked_sub(1)?, ..item })
+    }
+
+    /// The work item whose input is the output of `item`; none on the last chunk.
+    pub fn next(&self, item: WorkItem) -> Option<WorkItem> {
+        (item.chunk + 1 < self.chunks()).then_some(WorkItem { chunk: item.chunk + 1, ..item })
+    }
+
+    /// Whether `chunk` is the first one, which holds the embedding.
+    pub fn is_first(&self, chunk: usize) -> bool {
+        chunk == 0
+    }
+
+    /// Whether `chunk` is the last one, which computes the loss.
     pub fn is_last(&self, chunk: usize) -> bool {
         chunk + 1 == self.chunks()
     }
 
-    /// Whether both chunks exist and are on different ranks, so that a message has to travel between them.
-    pub fn crosses(&self, chunk: usize, neighbour: usize) -> bool {
-        matches!((self.owner(chunk), self.owner(neighbour)), (Some(a), Some(b)) if a != b)
+    /// Whether both chunks exist and are on different ranks, so that data between them needs a message.
+    pub fn crosses_ranks(&self, chunk: usize, neighbour: usize) -> bool {
+        matches!((self.get_rank(chunk), self.get_rank(neighbour)), (Some(a), Some(b)) if a != b)
     }
 
-    /// The ranks of the first and the last chunk: those that share a tied embedding. One entry where they coincide.
-    pub fn ends(&self) -> Vec<usize> {
+    /// The ranks of the first and the last chunk, which share a tied embedding. One entry if they are the same.
+    pub fn first_and_last_ranks(&self) -> Vec<usize> {
         let mut ends: Vec<usize> = self.rank_of.first().into_iter().chain(self.rank_of.last()).copied().collect();
         ends.dedup();
         ends
@@ -111,11 +138,11 @@ mod tests {
     fn shapes() {
         assert_eq!(Placement::linear(3).as_slice(), [0, 1, 2]);
         assert_eq!(Placement::looped(2, 3).as_slice(), [0, 1, 0, 1, 0, 1]);
-        assert_eq!(Placement::v(3).as_slice(), [0, 1, 2, 2, 1, 0]);
-        assert_eq!(Placement::v(3).chunks_of(1).collect::<Vec<_>>(), [1, 4]);
-        assert_eq!(Placement::v(3).ends(), [0]);
-        assert_eq!(Placement::linear(3).ends(), [0, 2]);
-        assert!(Placement::v(3).crosses(1, 2) && !Placement::v(3).crosses(2, 3));
+        assert_eq!(Placement::v_shaped(3).as_slice(), [0, 1, 2, 2, 1, 0]);
+        assert_eq!(Placement::v_shaped(3).chunks_of(1).collect::<Vec<_>>(), [1, 4]);
+        assert_eq!(Placement::v_shaped(3).first_and_last_ranks(), [0]);
+        assert_eq!(Placement::linear(3).first_and_last_ranks(), [0, 2]);
+        assert!(Placement::v_shaped(3).crosses_ranks(1, 2) && !Placement::v_shaped(3).crosses_ranks(2, 3));
     }
 
     #[test]
@@ -123,6 +150,6 @@ mod tests {
         assert_eq!(Placement::new(vec![]), Err(PlacementError::Empty));
         assert_eq!(Placement::new(vec![0, 2]), Err(PlacementError::Gap { rank: 1, highest: 2 }));
         assert_eq!(Placement::new(vec![1, 1]), Err(PlacementError::Gap { rank: 0, highest: 1 }));
-        assert_eq!(Placement::new(vec![0, 1, 1, 0]), Ok(Placement::v(2)));
+        assert_eq!(Placement::new(vec![0, 1, 1, 0]), Ok(Placement::v_shaped(2)));
     }
 }

@@ -1,4 +1,4 @@
-//! Lowered programs: the list that is verified, simulated, drawn and executed, and its text form.
+//! Lowered programs, which are verified, simulated, drawn and executed, and their text form.
 
 use crate::action::{Action, ActionError};
 use crate::placement::{Placement, PlacementError};
@@ -11,48 +11,48 @@ pub struct Programs {
     pub placement: Placement,
     /// The number of microbatches of a step.
     pub microbatches: usize,
-    /// One list a rank.
+    /// One list per rank.
     pub ranks: Vec<Vec<Action>>,
 }
 
-/// Text that is no program. Lines count from 1.
+/// Error of parsing a program. Lines count from 1.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TextError {
-    /// The first line.
+pub enum ProgramTextError {
+    /// The first line is not a header.
     #[error("line 1: expected `placement 0,1,2 microbatches 4`, got `{found}`")]
     Header {
-        /// What was there.
+        /// The line found.
         found: String,
     },
-    /// The first line's list of ranks.
+    /// The first line's placement is invalid.
     #[error("line 1: {0}")]
     Placement(#[from] PlacementError),
-    /// A line that does not begin with the rank that is due.
+    /// A line does not begin with the expected rank.
     #[error("line {line}: expected `rank {rank}: ` and its actions, got `{found}`")]
     Rank {
-        /// Where.
+        /// The line.
         line: usize,
-        /// The rank that is due.
+        /// The expected rank.
         rank: usize,
-        /// The beginning of what was there.
+        /// The beginning of the line found.
         found: String,
     },
-    /// A word that is no action. Words count from 1, after the colon.
+    /// An invalid action. Actions count from 1 after the colon.
     #[error("line {line}, action {position}: {error}")]
     Action {
-        /// Where.
+        /// The line.
         line: usize,
-        /// Which word.
+        /// Its position in the line.
         position: usize,
-        /// What is wrong with it.
+        /// The error.
         error: ActionError,
     },
     /// More or fewer lines than ranks.
-    #[error("the placement has {ranks} ranks but {found} lines of actions follow: write one line a rank")]
+    #[error("the placement has {ranks} ranks but {found} lines of actions follow: write one line per rank")]
     Count {
-        /// By the placement.
+        /// Ranks of the placement.
         ranks: usize,
-        /// In the text.
+        /// Lines of actions in the text.
         found: usize,
     },
 }
@@ -78,19 +78,19 @@ impl Programs {
         text
     }
 
-    /// Reads the text form back. Only the form is checked; what the programs do is for [`verify`](crate::verify()).
+    /// Parses the text form. Only the syntax is checked; [`verify`](crate::verify()) checks what the programs do.
     ///
     /// # Errors
-    /// Names the line, and the word where there is one.
-    pub fn from_text(text: &str) -> Result<Programs, TextError> {
+    /// Names the line, and the action where there is one.
+    pub fn from_text(text: &str) -> Result<Programs, ProgramTextError> {
         let mut lines = text.lines();
         let header = lines.next().unwrap_or_default();
         let (placement, microbatches) =
-            parse_header(header).ok_or_else(|| TextError::Header { found: excerpt(header) })?;
+            parse_header(header).ok_or_else(|| ProgramTextError::Header { found: excerpt(header) })?;
         let placement = Placement::new(placement)?;
         let ranks = lines.enumerate().map(|(rank, line)| parse_rank(rank, line)).collect::<Result<Vec<_>, _>>()?;
         if ranks.len() != placement.ranks() {
-            return Err(TextError::Count { ranks: placement.ranks(), found: ranks.len() });
+            return Err(ProgramTextError::Count { ranks: placement.ranks(), found: ranks.len() });
         }
         Ok(Programs { placement, microbatches, ranks })
     }
@@ -102,15 +102,15 @@ fn parse_header(line: &str) -> Option<(Vec<usize>, usize)> {
     Some((placement, microbatches.trim_end().parse().ok()?))
 }
 
-fn parse_rank(rank: usize, line: &str) -> Result<Vec<Action>, TextError> {
+fn parse_rank(rank: usize, line: &str) -> Result<Vec<Action>, ProgramTextError> {
     let number = rank + 2;
-    let actions = line.strip_prefix(&format!("rank {rank}:")).ok_or_else(|| TextError::Rank {
+    let actions = line.strip_prefix(&format!("rank {rank}:")).ok_or_else(|| ProgramTextError::Rank {
         line: number,
         rank,
         found: excerpt(line),
     })?;
-    let parse = |(index, word): (usize, &str)| {
-        word.parse().map_err(|error| TextError::Action { line: number, position: index + 1, error })
+    let parse = |(index, text): (usize, &str)| {
+        text.parse().map_err(|error| ProgramTextError::Action { line: number, position: index + 1, error })
     };
     actions.split_whitespace().enumerate().map(parse).collect()
 }

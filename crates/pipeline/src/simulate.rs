@@ -1,56 +1,63 @@
-//! How long a step takes and what each rank holds, from the costs of its parts.
+//! Duration of a step and memory of each rank, from per-action costs.
 
-use crate::partition::{LayerCost, ModelCost, Partition};
+use crate::activation_memory;
+use crate::discrete_event;
+use crate::partition::{ModelCost, ModuleCost, Partition};
 use crate::program::Programs;
-use crate::residency;
 use crate::timeline::Timeline;
-use crate::walk::walk;
 
-/// What one microbatch costs in one chunk.
+/// Costs of one chunk per microbatch.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
 pub struct ChunkCosts {
     /// Seconds of F.
-    pub forward: f64,
-    /// Seconds of I. B takes this and `backward_weight`.
-    pub backward_input: f64,
+    pub forward_seconds: f64,
+    /// Seconds of I. B takes this and `backward_weight_seconds`.
+    pub backward_input_seconds: f64,
     /// Seconds of W.
-    pub backward_weight: f64,
+    pub backward_weight_seconds: f64,
     /// Bytes kept from F until B or W.
     pub activation_bytes: u64,
-    /// Bytes held all the time: weights, accumulators, moments.
-    pub parameter_bytes: u64,
+    /// Bytes of weights, gradient accumulators and optimizer moments.
+    pub static_bytes: u64,
 }
 
-/// What a step's parts cost.
+/// Costs of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Costs {
-    /// One entry a chunk; chunks beyond the list cost nothing.
+    /// One entry per chunk; chunks beyond the list cost nothing.
     pub chunks: Vec<ChunkCosts>,
-    /// Seconds that one message takes on a link. It starts when both sides are ready and earlier messages of its edge are through.
-    pub link: f64,
-    /// Seconds of EXCHANGE once all ranks are there.
-    pub exchange: f64,
+    /// Seconds of transfer per message, which starts when both sides are ready and earlier messages of the edge have
+    /// arrived.
+    pub link_seconds: f64,
+    /// Seconds of EXCHANGE after the last rank has reached it.
+    pub exchange_seconds: f64,
     /// Seconds of UPDATE.
-    pub update: f64,
+    pub update_seconds: f64,
     /// As in [`Limits`](crate::Limits).
     pub sends_in_flight: usize,
 }
 
 impl Costs {
     /// Forward and backward take a second each in every chunk (the backward half a second for the input and half for
-    /// the weights), everything else nothing; activations are one byte, so that peak bytes count units.
+    /// the weights), everything else nothing; activations are one byte, so that peak bytes count work items.
     pub fn uniform(chunks: usize) -> Self {
         let chunk = ChunkCosts {
-            forward: 1.0,
-            backward_input: 0.5,
-            backward_weight: 0.5,
+            forward_seconds: 1.0,
+            backward_input_seconds: 0.5,
+            backward_weight_seconds: 0.5,
             activation_bytes: 1,
-            parameter_bytes: 0,
+            static_bytes: 0,
         };
-        Costs { chunks: vec![chunk; chunks], link: 0.0, exchange: 0.0, update: 0.0, sends_in_flight: 2 }
+        Costs {
+            chunks: vec![chunk; chunks],
+            link_seconds: 0.0,
+            exchange_seconds: 0.0,
+            update_seconds: 0.0,
+            sends_in_flight: 2,
+        }
     }
 
-    /// The costs of a partitioned model. `work_per_second` turns a layer's work into seconds (1 if it was measured in
+    /// The costs of a partitioned model. `work_per_second` turns a module's work into seconds (1 if it was measured in
     /// seconds), `link_bytes_per_second` a boundary's bytes.
     pub fn estimate(
         model: &ModelCost,
@@ -59,22 +66,22 @@ impl Costs {
         link_bytes_per_second: f64,
     ) -> Self {
         let chunk = |index: usize| {
-            let parts: Vec<&LayerCost> = partition.parts(model, index).collect();
+            let modules: Vec<&ModuleCost> = partition.modules_of(model, index).collect();
             let seconds =
-                |work: fn(&LayerCost) -> f64| parts.iter().map(|part| work(part)).sum::<f64>() / work_per_second;
-            let bytes = |bytes: fn(&LayerCost) -> u64| parts.iter().map(|part| bytes(part)).sum::<u64>();
+                |work: fn(&ModuleCost) -> f64| modules.iter().map(|module| work(module)).sum::<f64>() / work_per_second;
+            let bytes = |bytes: fn(&ModuleCost) -> u64| modules.iter().map(|module| bytes(module)).sum::<u64>();
             let received = if index > 0 { model.boundary_bytes } else { 0 };
             ChunkCosts {
-                forward: seconds(|part| part.forward),
-                backward_input: seconds(|part| part.backward_input),
-                backward_weight: seconds(|part| part.backward_weight),
-                activation_bytes: bytes(|part| part.activation_bytes) + received,
-                parameter_bytes: bytes(|part| part.parameter_bytes),
+                forward_seconds: seconds(|module| module.forward),
+                backward_input_seconds: seconds(|module| module.backward_input),
+                backward_weight_seconds: seconds(|module| module.backward_weight),
+                activation_bytes: bytes(|module| module.activation_bytes) + received,
+                static_bytes: bytes(|module| module.parameter_bytes),
             }
         };
         Costs {
             chunks: (0..partition.layers.len()).map(chunk).collect(),
-            link: model.boundary_bytes as f64 / link_bytes_per_second,
+            link_seconds: model.boundary_bytes as f64 / link_bytes_per_second,
             ..Costs::uniform(0)
         }
     }
@@ -84,14 +91,15 @@ impl Costs {
     }
 }
 
-/// Runs the programs with costs in place of work. Expects programs that [`verify`](crate::verify()) accepts; others are
-/// followed as far as they get.
+/// Discrete-event simulation of the programs. Expects programs that [`verify`](crate::verify()) accepts; others are
+/// simulated until no rank can proceed.
 pub fn simulate(programs: &Programs, costs: &Costs) -> Timeline {
     let peak = |(rank, actions): (usize, &Vec<_>)| {
-        let resident = |chunk| costs.chunk(chunk).parameter_bytes;
+        let resident = |chunk| costs.chunk(chunk).static_bytes;
         let resident: u64 = programs.placement.chunks_of(rank).map(resident).sum();
-        resident.saturating_add(residency::peak(actions, |chunk| costs.chunk(chunk).activation_bytes))
+        resident
+            .saturating_add(activation_memory::peak_activations(actions, |chunk| costs.chunk(chunk).activation_bytes))
     };
     let peak_bytes = programs.ranks.iter().enumerate().map(peak).collect();
-    Timeline::new(walk(programs, costs).spans, peak_bytes)
+    Timeline::new(discrete_event::run(programs, costs).spans, peak_bytes)
 }

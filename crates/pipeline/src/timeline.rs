@@ -1,13 +1,13 @@
-//! When each action of a step ran: simulated here, or measured by the trainer.
+//! Start and end of each action of a step: simulated here, or measured by the trainer.
 
 use crate::action::Action;
 
 /// One action's time, in seconds since the step began.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Span {
-    /// What ran.
+    /// The action.
     pub action: Action,
-    /// Seconds. A message's span is its transfer, which runs beside the computation.
+    /// Seconds. A message's span is its transfer, which overlaps computation.
     pub start: f64,
     /// Seconds, not before `start`.
     pub end: f64,
@@ -16,7 +16,7 @@ pub struct Span {
 /// A step of the whole pipeline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeline {
-    /// One list a rank, in the order of its program.
+    /// One list per rank, in the order of its program.
     pub spans: Vec<Vec<Span>>,
     /// Seconds until the last rank is done.
     pub makespan: f64,
@@ -27,12 +27,12 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Adds makespan and bubbles to what ran when.
+    /// Computes makespan and bubbles of the spans.
     pub fn new(spans: Vec<Vec<Span>>, peak_bytes: Vec<u64>) -> Self {
         let makespan = spans.iter().flatten().map(|span| span.end).fold(0.0, f64::max);
         let bubble = |spans: &Vec<Span>| {
-            let works = |action: Action| action.is_compute() || matches!(action, Action::Update | Action::Snapshot);
-            let busy: f64 = spans.iter().filter(|span| works(span.action)).map(|span| span.end - span.start).sum();
+            let is_work = |action: Action| action.is_compute() || matches!(action, Action::Update | Action::Snapshot);
+            let busy: f64 = spans.iter().filter(|span| is_work(span.action)).map(|span| span.end - span.start).sum();
             if makespan > 0.0 { (1.0 - busy / makespan).max(0.0) } else { 0.0 }
         };
         Timeline { bubble: spans.iter().map(bubble).collect(), spans, makespan, peak_bytes }

@@ -1,10 +1,10 @@
-//! Broken CSVs, each refused with line, column and action.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // not all is in #[test] functions
+//! Reading and writing CSV schedules; errors name line, column and action.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers outside #[test] functions
 
 use stagecoach_pipeline::{CsvError, Placement, from_csv, one_f_one_b, to_csv};
 
 #[test]
-fn the_form_is_torchtitans() {
+fn the_format_is_that_of_torchtitan() {
     let csv = to_csv(&one_f_one_b(2, 3));
     assert_eq!(csv, "0F0,0F1,0B0,0F2,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n");
     // Idle cells, spaces, quotes, Windows line ends, a byte order mark and blank lines at the end change nothing.
@@ -16,7 +16,7 @@ fn the_form_is_torchtitans() {
 #[test]
 fn a_split_backward_and_several_chunks_are_read() {
     let v = "0F0,,,3F0,3I0,,,0I0,0W0,3W0\n,1F0,2F0,,,2I0,1I0,2W0,1W0\n";
-    let schedule = from_csv(v, &Placement::v(2), Some(1)).unwrap();
+    let schedule = from_csv(v, &Placement::v_shaped(2), Some(1)).unwrap();
     assert_eq!(schedule.ranks[0].len() + schedule.ranks[1].len(), 12);
     assert_eq!(schedule.in_flight(), [1, 1, 1, 1]);
     // Activations are kept until W.
@@ -25,9 +25,9 @@ fn a_split_backward_and_several_chunks_are_read() {
 }
 
 #[test]
-fn every_broken_csv_is_refused_by_line_column_and_action() {
+fn invalid_csv_reports_line_column_and_action() {
     let table = [
-        ("a word that is no action", 1, "0F0,0X0\n1F0,1B0", "line 1, column 2: `0X0` is not an action"),
+        ("not an action", 1, "0F0,0X0\n1F0,1B0", "line 1, column 2: `0X0` is not an action"),
         ("a small letter", 1, "0F0,0B0\n1F0,,1b0", "line 2, column 3: `1b0` is not an action"),
         ("torch's fused action", 1, "0F0,(0F1;0B0)OVERLAP_F_B\n1F0", "line 1, column 2: `(0F1;0B0)OVERLAP_F_B`"),
         ("another separator", 1, "0F0;0B0\n1F0;1B0", "line 1, column 1: `0F0;0B0` is not an action"),
@@ -46,7 +46,7 @@ fn every_broken_csv_is_refused_by_line_column_and_action() {
         ("weights that are missing", 1, "0F0,0I0\n1F0,1B0", "line 1, column 3, action 0W0: "),
         ("gradients out of order", 2, "0F0,0F1,0B1,0B0\n1F0,1F1,1B0,1B1", "line 1, column 3, action 0B1: "),
         ("losses out of order", 2, "0F0,0F1,0B0,0B1\n1F1,1F0,1B0,1B1", "line 2, column 1, action 1F1: "),
-        ("ranks that wait for each other", 2, "0F0,0B0,0F1,0B1\n1F0,1F1,,1B0,1B1", "line 1, column 2, action 0B0: "),
+        ("a deadlock", 2, "0F0,0B0,0F1,0B1\n1F0,1F1,,1B0,1B1", "line 1, column 2, action 0B0: "),
         ("too many microbatches", 2, "0F0,0F1,0F2\n1F0", "line 1, column 3, action 0F2: "),
     ];
     for (what, microbatches, csv, expected) in table {

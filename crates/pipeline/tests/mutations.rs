@@ -1,13 +1,14 @@
-//! Random damage to valid programs: the verifier accepts exactly what a naive machine, written without it, can execute.
+//! Random mutations of valid programs: the verifier accepts exactly what a naive executor, written independently, can
+//! execute.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // not all is in #[test] functions
 
 use proptest::prelude::*;
-use stagecoach_pipeline::{Action, Limits, Placement, Programs, Schedule, Unit, gpipe, lower, one_f_one_b, verify};
+use stagecoach_pipeline::{Action, Limits, Placement, Programs, Schedule, WorkItem, gpipe, lower, one_f_one_b, verify};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 /// Executes programs with real queues and values that are tracked one by one. `Err` if it does something wrong, leaves
-/// something undone, or gets stuck.
-struct Machine<'a> {
+/// something undone, or deadlocks.
+struct ReferenceExecutor<'a> {
     programs: &'a Programs,
     sends_in_flight: usize,
     next: Vec<usize>,
@@ -15,37 +16,37 @@ struct Machine<'a> {
     values: Vec<HashSet<String>>,
     /// Messages sent and receives posted that have not met, by (from, to).
     mail: HashMap<(usize, usize), (VecDeque<usize>, VecDeque<usize>)>,
-    done: BTreeMap<Action, usize>,
+    counts: BTreeMap<Action, usize>,
     losses: Vec<usize>,
     gradients: HashMap<usize, Vec<usize>>,
     exchanged: bool,
 }
 
-type Outcome = Result<bool, String>;
+type StepResult = Result<bool, String>;
 
-impl Machine<'_> {
+impl ReferenceExecutor<'_> {
     fn run(programs: &Programs, sends_in_flight: usize) -> Result<(), String> {
         let ranks = programs.ranks.len();
-        let mut machine = Machine {
+        let mut executor = ReferenceExecutor {
             programs,
             sends_in_flight,
             next: vec![0; ranks],
             values: vec![HashSet::new(); ranks],
             mail: HashMap::new(),
-            done: BTreeMap::new(),
+            counts: BTreeMap::new(),
             losses: Vec::new(),
             gradients: HashMap::new(),
             exchanged: false,
         };
         // The highest rank first: the other way round than the verifier.
-        while let Some(rank) = (0..ranks).rev().find_map(|rank| match machine.step(rank) {
+        while let Some(rank) = (0..ranks).rev().find_map(|rank| match executor.step(rank) {
             Ok(true) => Some(Ok(rank)),
             Ok(false) => None,
             Err(error) => Some(Err(error)),
         }) {
-            machine.next[rank?] += 1;
+            executor.next[rank?] += 1;
         }
-        machine.finished()
+        executor.finished()
     }
 
     fn action(&self, rank: usize) -> Option<Action> {
@@ -57,59 +58,59 @@ impl Machine<'_> {
     }
 
     /// Ok(false): has to wait.
-    fn step(&mut self, rank: usize) -> Outcome {
+    fn step(&mut self, rank: usize) -> StepResult {
         let Some(action) = self.action(rank) else { return Ok(false) };
-        if let Some(unit) = action.unit()
-            && (self.rank_of(unit.chunk) != Some(rank) || unit.microbatch >= self.programs.microbatches)
+        if let Some(item) = action.item()
+            && (self.rank_of(item.chunk) != Some(rank) || item.microbatch >= self.programs.microbatches)
         {
-            return Err(format!("{action} is not rank {rank}'s"));
+            return Err(format!("{action} is not on rank {rank}"));
         }
-        let went = match action {
-            Action::Forward(unit) => self.forward(rank, unit)?,
-            Action::Backward(unit) => self.backward(rank, unit, true)?,
-            Action::BackwardInput(unit) => self.backward(rank, unit, false)?,
-            Action::BackwardWeight(unit) => self.weights(rank, unit)?,
-            Action::SendForward(unit) => self.send(rank, unit, unit.chunk + 1, "F")?,
-            Action::SendBackward(unit) => self.send(rank, unit, unit.chunk.wrapping_sub(1), "I")?,
-            Action::RecvForward(unit) => self.receive(rank, unit, unit.chunk.wrapping_sub(1))?,
-            Action::RecvBackward(unit) => self.receive(rank, unit, unit.chunk + 1)?,
+        let ran = match action {
+            Action::Forward(item) => self.forward(rank, item)?,
+            Action::FullBackward(item) => self.backward(rank, item, true)?,
+            Action::BackwardInput(item) => self.backward(rank, item, false)?,
+            Action::BackwardWeight(item) => self.weights(rank, item)?,
+            Action::SendForward(item) => self.send(rank, item, item.chunk + 1, "F")?,
+            Action::SendBackward(item) => self.send(rank, item, item.chunk.wrapping_sub(1), "I")?,
+            Action::RecvForward(item) => self.receive(rank, item, item.chunk.wrapping_sub(1))?,
+            Action::RecvBackward(item) => self.receive(rank, item, item.chunk + 1)?,
             Action::ReduceTied => self.reduce(rank)?,
             Action::Exchange => self.exchange(rank)?,
             Action::Update | Action::Snapshot => {
                 let before = if action == Action::Update { Action::Exchange } else { Action::Update };
-                let behind = &self.programs.ranks[rank][..self.next[rank]];
-                if !behind.contains(&before) || behind.contains(&action) {
+                let executed = &self.programs.ranks[rank][..self.next[rank]];
+                if !executed.contains(&before) || executed.contains(&action) {
                     return Err(format!("{action} at the wrong time"));
                 }
                 true
             }
         };
-        if went {
-            let behind = &self.programs.ranks[rank][..self.next[rank]];
+        if ran {
+            let executed = &self.programs.ranks[rank][..self.next[rank]];
             let step = matches!(action, Action::Update | Action::Snapshot);
-            if behind.contains(&Action::Exchange) && !step {
+            if executed.contains(&Action::Exchange) && !step {
                 return Err(format!("{action} after EXCHANGE"));
             }
-            *self.done.entry(action).or_default() += 1;
+            *self.counts.entry(action).or_default() += 1;
         }
-        Ok(went)
+        Ok(ran)
     }
 
     /// A value that comes from `chunk`: on this rank, or by mail under the name `mailed`. Ok(false): still under way.
-    fn fetch(&self, rank: usize, local: bool, value: String, receive: Action) -> Outcome {
+    fn take_input(&self, rank: usize, local: bool, value: String, receive: Action) -> StepResult {
         if self.values[rank].contains(&value) {
             return Ok(true);
         }
-        let behind = &self.programs.ranks[rank][..self.next[rank]];
-        if !local && behind.contains(&receive) { Ok(false) } else { Err(format!("{value} never comes")) }
+        let executed = &self.programs.ranks[rank][..self.next[rank]];
+        if !local && executed.contains(&receive) { Ok(false) } else { Err(format!("{value} is never received")) }
     }
 
-    fn forward(&mut self, rank: usize, unit: Unit) -> Outcome {
-        let Unit { chunk, microbatch } = unit;
+    fn forward(&mut self, rank: usize, item: WorkItem) -> StepResult {
+        let WorkItem { chunk, microbatch } = item;
         if chunk > 0 {
             let local = self.rank_of(chunk - 1) == Some(rank);
             let input = format!("{}F{microbatch}", chunk - 1);
-            if !self.fetch(rank, local, input, Action::RecvForward(unit))? {
+            if !self.take_input(rank, local, input, Action::RecvForward(item))? {
                 return Ok(false);
             }
         }
@@ -123,12 +124,12 @@ impl Machine<'_> {
         Ok(true)
     }
 
-    fn backward(&mut self, rank: usize, unit: Unit, whole: bool) -> Outcome {
-        let Unit { chunk, microbatch } = unit;
+    fn backward(&mut self, rank: usize, item: WorkItem, whole: bool) -> StepResult {
+        let WorkItem { chunk, microbatch } = item;
         if chunk + 1 < self.programs.placement.chunks() {
             let local = self.rank_of(chunk + 1) == Some(rank);
             let gradient = format!("{}I{microbatch}", chunk + 1);
-            if !self.fetch(rank, local, gradient, Action::RecvBackward(unit))? {
+            if !self.take_input(rank, local, gradient, Action::RecvBackward(item))? {
                 return Ok(false);
             }
         }
@@ -136,11 +137,11 @@ impl Machine<'_> {
         if !kept || !self.values[rank].insert(format!("{chunk}I{microbatch}")) {
             return Err("backward without forward, or twice".to_owned());
         }
-        if whole { self.weights(rank, unit) } else { Ok(true) }
+        if whole { self.weights(rank, item) } else { Ok(true) }
     }
 
-    fn weights(&mut self, rank: usize, unit: Unit) -> Outcome {
-        let Unit { chunk, microbatch } = unit;
+    fn weights(&mut self, rank: usize, item: WorkItem) -> StepResult {
+        let WorkItem { chunk, microbatch } = item;
         let ready = self.values[rank].contains(&format!("{chunk}I{microbatch}"));
         if !ready || !self.values[rank].remove(&format!("{chunk}A{microbatch}")) {
             return Err("weights without input, or twice".to_owned());
@@ -149,33 +150,33 @@ impl Machine<'_> {
         Ok(true)
     }
 
-    fn travels(&self, rank: usize, neighbour: usize) -> Result<(), String> {
+    fn needs_message(&self, rank: usize, neighbour: usize) -> Result<(), String> {
         match self.rank_of(neighbour) {
             Some(other) if other != rank => Ok(()),
-            _ => Err("no message travels there".to_owned()),
+            _ => Err("no message is needed".to_owned()),
         }
     }
 
-    fn send(&mut self, rank: usize, unit: Unit, to: usize, value: &str) -> Outcome {
-        self.travels(rank, to)?;
-        if !self.values[rank].contains(&format!("{}{value}{}", unit.chunk, unit.microbatch)) {
+    fn send(&mut self, rank: usize, item: WorkItem, to: usize, value: &str) -> StepResult {
+        self.needs_message(rank, to)?;
+        if !self.values[rank].contains(&format!("{}{value}{}", item.chunk, item.microbatch)) {
             return Err("nothing to send".to_owned());
         }
-        let (sent, posted) = self.mail.entry((unit.chunk, to)).or_default();
+        let (sent, posted) = self.mail.entry((item.chunk, to)).or_default();
         if posted.is_empty() && sent.len() >= self.sends_in_flight {
             return Ok(false);
         }
-        sent.push_back(unit.microbatch);
-        self.deliver(unit.chunk, to)
+        sent.push_back(item.microbatch);
+        self.deliver_message(item.chunk, to)
     }
 
-    fn receive(&mut self, rank: usize, unit: Unit, from: usize) -> Outcome {
-        self.travels(rank, from)?;
-        self.mail.entry((from, unit.chunk)).or_default().1.push_back(unit.microbatch);
-        self.deliver(from, unit.chunk)
+    fn receive(&mut self, rank: usize, item: WorkItem, from: usize) -> StepResult {
+        self.needs_message(rank, from)?;
+        self.mail.entry((from, item.chunk)).or_default().1.push_back(item.microbatch);
+        self.deliver_message(from, item.chunk)
     }
 
-    fn deliver(&mut self, from: usize, to: usize) -> Outcome {
+    fn deliver_message(&mut self, from: usize, to: usize) -> StepResult {
         let (sent, posted) = self.mail.entry((from, to)).or_default();
         if sent.is_empty() || posted.is_empty() {
             return Ok(true);
@@ -195,20 +196,20 @@ impl Machine<'_> {
         self.programs.placement.chunks_of(rank).all(|chunk| self.gradients.get(&chunk) == Some(&all))
     }
 
-    /// A rendezvous moves when the last of its ranks comes; the others then find it done.
-    fn reduce(&mut self, rank: usize) -> Outcome {
-        let ends = self.programs.placement.ends();
+    /// A rendezvous moves when the last of its ranks comes; the others then find it counts.
+    fn reduce(&mut self, rank: usize) -> StepResult {
+        let ends = self.programs.placement.first_and_last_ranks();
         if !ends.contains(&rank) || !self.gradients_complete(rank) {
             return Err("REDUCE_TIED at the wrong time".to_owned());
         }
-        let behind = |rank: usize| self.programs.ranks[rank][..self.next[rank]].contains(&Action::ReduceTied);
-        if behind(rank) {
+        let executed = |rank: usize| self.programs.ranks[rank][..self.next[rank]].contains(&Action::ReduceTied);
+        if executed(rank) {
             return Err("REDUCE_TIED twice".to_owned());
         }
-        Ok(ends.iter().all(|&end| behind(end) || self.action(end) == Some(Action::ReduceTied)))
+        Ok(ends.iter().all(|&end| executed(end) || self.action(end) == Some(Action::ReduceTied)))
     }
 
-    fn exchange(&mut self, rank: usize) -> Outcome {
+    fn exchange(&mut self, rank: usize) -> StepResult {
         if !self.gradients_complete(rank) {
             return Err("EXCHANGE at the wrong time".to_owned());
         }
@@ -223,24 +224,25 @@ impl Machine<'_> {
         let ended = (0..ranks.len()).all(|rank| self.action(rank).is_none());
         let delivered = self.mail.values().all(|(sent, posted)| sent.is_empty() && posted.is_empty());
         let complete = (0..placement.chunks()).all(|chunk| self.gradients.get(&chunk) == Some(&all));
-        let count = |action: Action| self.done.get(&action) == Some(&ranks.len());
+        let count = |action: Action| self.counts.get(&action) == Some(&ranks.len());
         let step = count(Action::Exchange) && count(Action::Update) && count(Action::Snapshot);
-        let reduced = self.done.get(&Action::ReduceTied).is_none_or(|&count| count == placement.ends().len());
+        let reduced =
+            self.counts.get(&Action::ReduceTied).is_none_or(|&count| count == placement.first_and_last_ranks().len());
         if ended && delivered && complete && self.losses == all && step && reduced {
             Ok(())
         } else {
-            Err("left undone, out of order, or stuck".to_owned())
+            Err("incomplete, out of order, or deadlocked".to_owned())
         }
     }
 }
 
 /// All forwards, chunk by chunk, then all backwards in the opposite order.
 fn chunk_by_chunk(placement: Placement, microbatches: usize) -> Schedule {
-    let units = |chunk| (0..microbatches).map(move |microbatch| Unit { chunk, microbatch });
+    let items = |chunk| (0..microbatches).map(move |microbatch| WorkItem { chunk, microbatch });
     let rank = |rank| {
         let chunks: Vec<usize> = placement.chunks_of(rank).collect();
-        let forward = chunks.iter().flat_map(|&chunk| units(chunk)).map(Action::Forward);
-        forward.chain(chunks.iter().rev().flat_map(|&chunk| units(chunk)).map(Action::Backward)).collect()
+        let forward = chunks.iter().flat_map(|&chunk| items(chunk)).map(Action::Forward);
+        forward.chain(chunks.iter().rev().flat_map(|&chunk| items(chunk)).map(Action::FullBackward)).collect()
     };
     let ranks = (0..placement.ranks()).map(rank).collect();
     Schedule { name: "test".to_owned(), placement, microbatches, ranks }
@@ -270,7 +272,7 @@ fn mutate(programs: &mut Programs, mutation: &Mutation) {
         2 => drop(actions.remove(first)),
         3 => actions.insert(second, actions[first]),
         4 => {
-            let kind = actions[first].kind();
+            let kind = actions[first].computation_type();
             actions[first] = text
                 .split_once(kind)
                 .and_then(|(chunk, _)| {
@@ -281,10 +283,10 @@ fn mutate(programs: &mut Programs, mutation: &Mutation) {
         5 => actions[first] = replace("F", "B"),
         6 => actions[first] = replace("B", "I"),
         7 => {
-            // A whole backward becomes I and, somewhere behind it, W: often valid.
-            if let Action::Backward(unit) = actions[first] {
-                actions[first] = Action::BackwardInput(unit);
-                actions.insert((first + 1 + mutation.second.index(4)).min(actions.len()), Action::BackwardWeight(unit));
+            // A full backward becomes I and, somewhere after it, W: often valid.
+            if let Action::FullBackward(item) = actions[first] {
+                actions[first] = Action::BackwardInput(item);
+                actions.insert((first + 1 + mutation.second.index(4)).min(actions.len()), Action::BackwardWeight(item));
             }
         }
         8 => {
@@ -309,7 +311,7 @@ fn base() -> impl Strategy<Value = Programs> {
         let schedule = match kind {
             0 => gpipe(ranks, microbatches),
             1 => one_f_one_b(ranks, microbatches),
-            2 => chunk_by_chunk(Placement::v(ranks), microbatches),
+            2 => chunk_by_chunk(Placement::v_shaped(ranks), microbatches),
             _ => chunk_by_chunk(Placement::looped(ranks, 2), microbatches),
         };
         lower(&schedule, tied).unwrap()
@@ -331,19 +333,19 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
     #[test]
-    fn the_verifier_agrees_with_the_machine(mut programs in base(), mutations in mutations(), sends_in_flight in 1..4usize) {
+    fn the_verifier_agrees_with_the_reference_executor(mut programs in base(), mutations in mutations(), sends_in_flight in 1..4usize) {
         for mutation in &mutations {
             mutate(&mut programs, mutation);
         }
         let verified = verify(&programs, &Limits { sends_in_flight, max_in_flight: None });
-        let executed = Machine::run(&programs, sends_in_flight);
+        let executed = ReferenceExecutor::run(&programs, sends_in_flight);
         prop_assert_eq!(
             verified.is_ok(), executed.is_ok(), "{:?} against {:?}\n{}", verified, executed, programs.to_text()
         );
     }
 
     #[test]
-    fn what_a_csv_or_text_says_is_read_or_refused(text in "[0-2FBIWSENDRCV_,: \n]{0,60}") {
+    fn arbitrary_text_is_parsed_or_rejected(text in "[0-2FBIWSENDRCV_,: \n]{0,60}") {
         let _ = stagecoach_pipeline::from_csv(&text, &Placement::linear(2), None);
         let _ = Programs::from_text(&text);
     }

@@ -1,18 +1,18 @@
 //! Timelines as text, SVG and trace.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // not all is in #[test] functions
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers outside #[test] functions
 
 use stagecoach_pipeline::{
-    Costs, Placement, Timeline, evaluation, gpipe, lower, one_f_one_b, simulate, timeline_svg, timeline_text,
-    timeline_trace,
+    Costs, Placement, Timeline, forward_only_programs, gpipe, lower, one_f_one_b, simulate, timeline_svg,
+    timeline_text, timeline_trace,
 };
 
 fn example() -> Timeline {
-    let costs = Costs { link: 0.25, exchange: 0.5, update: 1.0, ..Costs::uniform(2) };
+    let costs = Costs { link_seconds: 0.25, exchange_seconds: 0.5, update_seconds: 1.0, ..Costs::uniform(2) };
     simulate(&lower(&one_f_one_b(2, 12), true).unwrap(), &costs)
 }
 
 #[test]
-fn text_with_room_names_every_action() {
+fn wide_text_names_every_action() {
     let timeline = simulate(&lower(&gpipe(2, 2), false).unwrap(), &Costs::uniform(2));
     let expected = "\
 stage 0 |F0--F1--........B0--B1--| bubble 33.3 %
@@ -20,14 +20,15 @@ stage 1 |....F0--F1--B0--B1--....| bubble 33.3 %
          0                    6 s
 ";
     assert_eq!(timeline_text(&timeline, 49), expected);
-    let v = simulate(&evaluation(&Placement::v(2), 1), &Costs::uniform(4));
+    let v = simulate(&forward_only_programs(&Placement::v_shaped(2), 1), &Costs::uniform(4));
     let text = timeline_text(&v, 49);
     assert!(text.contains("|0F0---............3F0---|") && text.contains("|......1F0---2F0---......|"), "{text}");
 }
 
 #[test]
-fn text_without_room_counts_by_digits_and_says_so() {
-    let timeline = simulate(&lower(&one_f_one_b(2, 12), true).unwrap(), &Costs { update: 2.0, ..Costs::uniform(2) });
+fn narrow_text_shows_microbatch_digits_with_a_legend() {
+    let timeline =
+        simulate(&lower(&one_f_one_b(2, 12), true).unwrap(), &Costs { update_seconds: 2.0, ..Costs::uniform(2) });
     let expected = "\
 stage 0 |01.a2b3c4d5e6f7g8h9i0j1a.bUU| bubble 7.1 %
 stage 1 |.0a1b2c3d4e5f6g7h8i9j0a1b.UU| bubble 7.1 %
@@ -60,8 +61,8 @@ fn the_svg_shows_every_action_bubble_and_kind() {
         let drawn = !span.action.is_recv() && span.end > span.start;
         assert_eq!(svg.contains(&format!("<title>{}: ", span.action)), drawn, "{}", span.action);
     }
-    for words in ["forward", "backward", "activations under way", "tied embedding", "exchange", "update", "stage 1"] {
-        assert!(svg.contains(&format!(">{words}</text>")), "{words}");
+    for label in ["forward", "backward", "activations under way", "tied embedding", "exchange", "update", "stage 1"] {
+        assert!(svg.contains(&format!(">{label}</text>")), "{label}");
     }
     assert!(!svg.contains(">snapshot</text>") && !svg.contains(">backward, weights</text>"));
     for bubble in &timeline.bubble {

@@ -1,9 +1,9 @@
-//! Both schedules over every size: they lower, verify, keep the formulas, and survive their text forms.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // not all is in #[test] functions
+//! Both schedules over many sizes: they lower, verify, match the papers' formulas, and round-trip through text.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers outside #[test] functions
 
 use stagecoach_pipeline::{
-    Action, Costs, Limits, Placement, Programs, Schedule, Unit, evaluation, from_csv, gpipe, lower, one_f_one_b,
-    simulate, to_csv, verify, verify_evaluation,
+    Action, Costs, Limits, Placement, Programs, Schedule, WorkItem, forward_only_programs, from_csv, gpipe, lower,
+    one_f_one_b, simulate, to_csv, verify, verify_evaluation,
 };
 
 fn every_size(check: impl Fn(usize, usize)) {
@@ -20,11 +20,11 @@ fn both(stages: usize, microbatches: usize) -> [Schedule; 2] {
 
 /// All forwards, chunk by chunk, then all backwards in the opposite order: valid for any placement.
 fn chunk_by_chunk(placement: &Placement, microbatches: usize) -> Schedule {
-    let units = |chunk| (0..microbatches).map(move |microbatch| Unit { chunk, microbatch });
+    let items = |chunk| (0..microbatches).map(move |microbatch| WorkItem { chunk, microbatch });
     let rank = |rank| {
         let chunks: Vec<usize> = placement.chunks_of(rank).collect();
-        let forward = chunks.iter().flat_map(|&chunk| units(chunk)).map(Action::Forward);
-        let backward = chunks.iter().rev().flat_map(|&chunk| units(chunk)).map(Action::Backward);
+        let forward = chunks.iter().flat_map(|&chunk| items(chunk)).map(Action::Forward);
+        let backward = chunks.iter().rev().flat_map(|&chunk| items(chunk)).map(Action::FullBackward);
         forward.chain(backward).collect()
     };
     let ranks = (0..placement.ranks()).map(rank).collect();
@@ -32,7 +32,7 @@ fn chunk_by_chunk(placement: &Placement, microbatches: usize) -> Schedule {
 }
 
 #[test]
-fn every_schedule_is_proved_with_one_message_in_flight() {
+fn every_schedule_verifies_with_one_message_in_flight() {
     let limits = Limits { sends_in_flight: 1, max_in_flight: None };
     every_size(|stages, microbatches| {
         for schedule in both(stages, microbatches) {
@@ -46,14 +46,14 @@ fn every_schedule_is_proved_with_one_message_in_flight() {
 }
 
 #[test]
-fn activations_in_flight_are_those_of_the_papers() {
+fn activations_in_flight_match_the_papers() {
     every_size(|stages, microbatches| {
         let peaks = |schedule: &Schedule| {
-            let proof = verify(&lower(schedule, false).unwrap(), &Limits::default()).unwrap();
-            assert_eq!(proof.peak_in_flight, schedule.in_flight());
+            let report = verify(&lower(schedule, false).unwrap(), &Limits::default()).unwrap();
+            assert_eq!(report.peak_in_flight, schedule.in_flight());
             let bytes = simulate(&lower(schedule, false).unwrap(), &Costs::uniform(stages)).peak_bytes;
-            assert_eq!(bytes, proof.peak_in_flight.iter().map(|&units| units as u64).collect::<Vec<_>>());
-            proof.peak_in_flight
+            assert_eq!(bytes, report.peak_in_flight.iter().map(|&items| items as u64).collect::<Vec<_>>());
+            report.peak_in_flight
         };
         assert_eq!(peaks(&gpipe(stages, microbatches)), vec![microbatches; stages]);
         let expected: Vec<usize> = (0..stages).map(|stage| (stages - stage).min(microbatches)).collect();
@@ -62,17 +62,17 @@ fn activations_in_flight_are_those_of_the_papers() {
 }
 
 #[test]
-fn the_cap_on_activations_is_exact() {
+fn the_limit_on_activations_is_exact() {
     let programs = lower(&one_f_one_b(4, 8), false).unwrap();
-    let capped =
-        |caps: [usize; 4]| verify(&programs, &Limits { sends_in_flight: 2, max_in_flight: Some(caps.to_vec()) });
-    assert!(capped([4, 3, 2, 1]).is_ok());
-    let error = capped([4, 2, 2, 1]).unwrap_err().to_string();
+    let limited =
+        |limits: [usize; 4]| verify(&programs, &Limits { sends_in_flight: 2, max_in_flight: Some(limits.to_vec()) });
+    assert!(limited([4, 3, 2, 1]).is_ok());
+    let error = limited([4, 2, 2, 1]).unwrap_err().to_string();
     assert!(error.contains("1F2 (rank 1, position") && error.contains("3 microbatches in flight"), "{error}");
 }
 
 #[test]
-fn the_bubble_is_the_formulas() {
+fn the_bubble_matches_the_formula() {
     every_size(|stages, microbatches| {
         for schedule in both(stages, microbatches) {
             let timeline = simulate(&lower(&schedule, true).unwrap(), &Costs::uniform(stages));
@@ -102,47 +102,47 @@ fn text_and_csv_round_trip() {
 }
 
 #[test]
-fn several_chunks_a_rank_lower_verify_and_evaluate() {
+fn several_chunks_per_rank_lower_verify_and_evaluate() {
     let limits = Limits { sends_in_flight: 1, max_in_flight: None };
     for ranks in 1..=5 {
-        for placement in [Placement::v(ranks), Placement::looped(ranks, 2), Placement::looped(ranks, 3)] {
+        for placement in [Placement::v_shaped(ranks), Placement::looped(ranks, 2), Placement::looped(ranks, 3)] {
             for microbatches in [1, 2, 5, 9] {
                 let programs = lower(&chunk_by_chunk(&placement, microbatches), true).unwrap();
                 verify(&programs, &limits).unwrap();
                 assert_eq!(Programs::from_text(&programs.to_text()).unwrap(), programs);
                 for (rank, actions) in programs.ranks.iter().enumerate() {
                     let reduces = actions.contains(&Action::ReduceTied);
-                    assert_eq!(reduces, placement.ends().contains(&rank));
+                    assert_eq!(reduces, placement.first_and_last_ranks().contains(&rank));
                 }
-                verify_evaluation(&evaluation(&placement, microbatches), &limits).unwrap();
+                verify_evaluation(&forward_only_programs(&placement, microbatches), &limits).unwrap();
             }
         }
     }
 }
 
 #[test]
-fn evaluation_is_forward_only_and_keeps_nothing() {
+fn evaluation_is_forward_only_and_keeps_no_activations() {
     every_size(|stages, microbatches| {
-        let programs = evaluation(&Placement::linear(stages), microbatches);
-        let proof = verify_evaluation(&programs, &Limits { sends_in_flight: 1, max_in_flight: None }).unwrap();
-        assert_eq!(proof.peak_in_flight, vec![0; stages]);
+        let programs = forward_only_programs(&Placement::linear(stages), microbatches);
+        let report = verify_evaluation(&programs, &Limits { sends_in_flight: 1, max_in_flight: None }).unwrap();
+        assert_eq!(report.peak_in_flight, vec![0; stages]);
         assert_eq!(simulate(&programs, &Costs::uniform(stages)).makespan, (microbatches + stages - 1) as f64);
         assert!(verify(&programs, &Limits::default()).is_err());
     });
     let training = lower(&gpipe(2, 2), false).unwrap();
     let error = verify_evaluation(&training, &Limits::default()).unwrap_err().to_string();
     assert!(
-        error.contains("0RECV_B0 (rank 0") && error.contains("an evaluation holds F, SEND_F and RECV_F"),
+        error.contains("0RECV_B0 (rank 0") && error.contains("an evaluation may hold only F, SEND_F and RECV_F"),
         "{error}"
     );
 }
 
 #[test]
-fn one_stage_has_no_messages_and_neighbours_on_one_rank_neither() {
+fn chunks_on_one_rank_exchange_no_messages() {
     let texts = |programs: Programs| -> Vec<String> { programs.to_text().lines().skip(1).map(str::to_owned).collect() };
     let one = lower(&one_f_one_b(1, 2), true).unwrap();
     assert_eq!(texts(one), ["rank 0: 0F0 0B0 0F1 0B1 REDUCE_TIED EXCHANGE UPDATE SNAPSHOT"]);
-    let v = lower(&chunk_by_chunk(&Placement::v(2), 1), false).unwrap();
+    let v = lower(&chunk_by_chunk(&Placement::v_shaped(2), 1), false).unwrap();
     assert_eq!(
         texts(v),
         [
@@ -153,7 +153,7 @@ fn one_stage_has_no_messages_and_neighbours_on_one_rank_neither() {
 }
 
 #[test]
-fn a_receive_travels_beside_what_the_receiver_does_meanwhile() {
+fn receives_are_posted_ahead_so_that_transfers_overlap_computation() {
     let programs = lower(&gpipe(2, 2), true).unwrap();
     assert_eq!(
         programs.to_text(),
@@ -165,11 +165,11 @@ fn a_receive_travels_beside_what_the_receiver_does_meanwhile() {
 
 #[test]
 fn schedules_that_cannot_work_are_not_lowered() {
-    let mut circle = one_f_one_b(2, 2);
-    // Rank 0 wants the gradient of microbatch 1 before it sends the activations that it depends on.
-    circle.ranks[0] = ["0F0", "0B0", "0F1", "0B1"].map(|action| action.parse().unwrap()).to_vec();
-    circle.ranks[1] = ["1F0", "1F1", "1B0", "1B1"].map(|action| action.parse().unwrap()).to_vec();
-    let error = lower(&circle, false).unwrap_err().to_string();
+    let mut deadlocked = one_f_one_b(2, 2);
+    // Rank 0 waits for a gradient before it sends the activations that the gradient depends on.
+    deadlocked.ranks[0] = ["0F0", "0B0", "0F1", "0B1"].map(|action| action.parse().unwrap()).to_vec();
+    deadlocked.ranks[1] = ["1F0", "1F1", "1B0", "1B1"].map(|action| action.parse().unwrap()).to_vec();
+    let error = lower(&deadlocked, false).unwrap_err().to_string();
     assert!(error.contains("1F1B") && error.contains("0B0 (rank 0, position 1), 1F1 (rank 1, position 1)"), "{error}");
     assert!(lower(&gpipe(0, 4), false).unwrap_err().to_string().contains("at least one chunk and one microbatch"));
     assert!(lower(&gpipe(4, 0), false).unwrap_err().to_string().contains("at least one chunk and one microbatch"));

@@ -1,5 +1,5 @@
 //! One broken program for every kind of violation; the text names rank, position, action and the remedy.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // not all is in #[test] functions
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers outside #[test] functions
 
 use stagecoach_pipeline::{Limits, Placement, Programs, Violation, verify, verify_evaluation};
 
@@ -23,19 +23,19 @@ fn refuse(rank: usize, old: &str, new: &str, sends_in_flight: usize) -> String {
 }
 
 #[test]
-fn the_good_programs_are_good() {
-    let proof = verify(&programs(&GOOD), &Limits::default()).unwrap();
-    assert_eq!(proof.peak_in_flight, [2, 2]);
+fn valid_programs_are_accepted() {
+    let report = verify(&programs(&GOOD), &Limits::default()).unwrap();
+    assert_eq!(report.peak_in_flight, [2, 2]);
 }
 
 #[test]
-fn each_violation_says_where_and_what_to_do() {
+fn each_violation_names_the_action_and_the_remedy() {
     let table = [
         (0, "0F1", "7F1", "7F1 (rank 0, position 2): there are 2 chunks and 2 microbatches"),
         (0, "0F1", "0F2", "0F2 (rank 0, position 2): there are 2 chunks and 2 microbatches"),
         (0, "0F1", "1F1", "1F1 (rank 0, position 2): that chunk is on rank 1: move the action there"),
-        (0, "0RECV_B0", "0RECV_F0", "0RECV_F0 (rank 0, position 4): no message travels there"),
-        (1, "1SEND_B0", "1SEND_F0", "1SEND_F0 (rank 1, position 5): no message travels there"),
+        (0, "0RECV_B0", "0RECV_F0", "0RECV_F0 (rank 0, position 4): no message is needed"),
+        (1, "1SEND_B0", "1SEND_F0", "1SEND_F0 (rank 1, position 5): no message is needed"),
         (0, "0F1", "0F0", "0F0 (rank 0, position 2): its work is already done by 0F0 at position 0"),
         (0, "0B1", "0B0", "0B0 (rank 0, position 7): its work is already done by 0B0 at position 6"),
         (0, "0B1", "0I1 0B1", "0B1 (rank 0, position 8): its work is already done by 0I1 at position 7"),
@@ -59,7 +59,7 @@ fn each_violation_says_where_and_what_to_do() {
             1,
             "1RECV_F0 1RECV_F1",
             "1RECV_F1 1RECV_F0",
-            "0SEND_F0 (rank 0, position 1) meets 1RECV_F1 (rank 1, position 0)",
+            "0SEND_F0 (rank 0, position 1) pairs with 1RECV_F1 (rank 1, position 0)",
         ),
     ];
     for (rank, old, new, expected) in table {
@@ -78,11 +78,11 @@ fn each_violation_says_where_and_what_to_do() {
 }
 
 #[test]
-fn a_deadlock_lists_who_waits_where() {
+fn a_deadlock_lists_the_blocked_actions() {
     // Rank 0 wants the first gradient before its second forward, which rank 1 wants before its first backward.
-    let circle = refuse(0, "0F1 0SEND_F1 0RECV_B0 0RECV_B1 0B0", "0RECV_B0 0B0 0F1 0SEND_F1 0RECV_B1", 2);
-    assert!(circle.contains("0B0 (rank 0, position 3), 1F1 (rank 1, position 3)"), "{circle}");
-    // With both receives posted late, the second send needs room for two messages.
+    let deadlock = refuse(0, "0F1 0SEND_F1 0RECV_B0 0RECV_B1 0B0", "0RECV_B0 0B0 0F1 0SEND_F1 0RECV_B1", 2);
+    assert!(deadlock.contains("0B0 (rank 0, position 3), 1F1 (rank 1, position 3)"), "{deadlock}");
+    // With both receives posted late, the second send needs two messages in flight.
     let late = |sends_in_flight| {
         let ranks = [
             "0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0RECV_B1 0B0 0B1 EXCHANGE UPDATE SNAPSHOT",
@@ -108,7 +108,7 @@ fn a_deadlock_lists_who_waits_where() {
 }
 
 #[test]
-fn shapes_are_checked_first() {
+fn list_lengths_are_checked_first() {
     let fails = |programs: &Programs, limits: &Limits| verify(programs, limits).unwrap_err().to_string();
     let good = programs(&GOOD);
     let none = Programs { microbatches: 0, ..good.clone() };
@@ -123,7 +123,7 @@ fn shapes_are_checked_first() {
 }
 
 #[test]
-fn a_tied_reduction_belongs_to_the_ends() {
+fn reduce_tied_is_allowed_on_first_and_last_rank_only() {
     let three = |middle: &str| Programs {
         placement: Placement::linear(3),
         microbatches: 1,
@@ -137,11 +137,14 @@ fn a_tied_reduction_belongs_to_the_ends() {
     };
     assert!(verify(&three(""), &Limits::default()).is_ok());
     let error = verify(&three("REDUCE_TIED"), &Limits::default()).unwrap_err().to_string();
-    assert!(error.contains("REDUCE_TIED (rank 1, position 6): the ranks of the first and the last chunk"), "{error}");
+    assert!(
+        error.contains("REDUCE_TIED (rank 1, position 6): only the ranks of the first and the last chunk"),
+        "{error}"
+    );
 }
 
 #[test]
-fn the_exchange_comes_behind_every_gradient() {
+fn the_exchange_comes_after_every_gradient() {
     let one = |actions: &str| Programs {
         placement: Placement::linear(1),
         microbatches: 1,
@@ -159,7 +162,7 @@ fn the_exchange_comes_behind_every_gradient() {
 }
 
 #[test]
-fn an_evaluation_lacks_nothing_either() {
+fn incomplete_evaluation_is_rejected() {
     let check = |ranks: &[&str]| verify_evaluation(&programs(ranks), &Limits::default()).map_err(|e| e.to_string());
     let good = ["0F0 0SEND_F0 0F1 0SEND_F1", "1RECV_F0 1RECV_F1 1F0 1F1"];
     assert!(check(&good).is_ok());

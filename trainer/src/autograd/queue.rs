@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stagecoach_pipeline::Unit;
+use stagecoach_pipeline::WorkItem;
 use tch::Tensor;
 
 use super::ops::{Owed, Tape, accumulate};
@@ -25,24 +25,24 @@ pub fn accumulate_into(accumulator: &Tensor, gradient: &Tensor) {
 /// Sums are never merged over microbatches: that would change the order of summation.
 #[derive(Debug, Default)]
 pub struct WeightQueue {
-    work: BTreeMap<Unit, Vec<Work>>,
+    work: BTreeMap<WorkItem, Vec<Work>>,
 }
 
 impl WeightQueue {
-    /// Moves everything on the tape under `unit`.
-    pub fn collect(&mut self, unit: Unit, tape: &Tape) {
-        let work = self.work.entry(unit).or_default();
+    /// Moves everything on the tape under `item`.
+    pub fn collect(&mut self, item: WorkItem, tape: &Tape) {
+        let work = self.work.entry(item).or_default();
         work.extend(std::iter::from_fn(|| tape.pop()).map(Work::Owed));
     }
 
     /// An embedding's gradient: `rows[n, hidden]` for the tokens `ids[n]`.
-    pub fn push_rows(&mut self, unit: Unit, parameter: usize, ids: Tensor, rows: Tensor) {
-        self.work.entry(unit).or_default().push(Work::Rows { parameter, ids, rows });
+    pub fn push_rows(&mut self, item: WorkItem, parameter: usize, ids: Tensor, rows: Tensor) {
+        self.work.entry(item).or_default().push(Work::Rows { parameter, ids, rows });
     }
 
-    /// Adds all that `unit` owes to the fp32 accumulators, in the order in which the backward pass left it.
-    pub fn run<'a>(&mut self, unit: Unit, accumulator: impl Fn(usize) -> &'a Tensor) {
-        for work in self.work.remove(&unit).unwrap_or_default() {
+    /// Adds all that `item` owes to the fp32 accumulators, in the order in which the backward pass left it.
+    pub fn run<'a>(&mut self, item: WorkItem, accumulator: impl Fn(usize) -> &'a Tensor) {
+        for work in self.work.remove(&item).unwrap_or_default() {
             match work {
                 Work::Owed(Owed { parameter, dy, x: Some(x) }) => accumulate(accumulator(parameter), &dy, &x),
                 Work::Owed(Owed { parameter, dy, x: None }) => accumulate_into(accumulator(parameter), &dy),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
-use stagecoach_pipeline::{Limits, balance, timeline_svg, timeline_text, timeline_trace, to_csv, verify};
+use stagecoach_pipeline::{Limits, balance_ratio, timeline_svg, timeline_text, timeline_trace, to_csv, verify};
 
 use super::read::JobArgs;
 use super::say;
@@ -65,7 +65,7 @@ fn table(layout: &Layout, in_flight: &[usize]) -> String {
         "{}, {} microbatches, balance {:.3}, bubble {:.1} %\n\n{:>5}  {:>6}  {:>7}  {:>9}  {:>9}  {:>6}\n",
         schedule.name,
         programs.microbatches,
-        balance(cost, partition),
+        balance_ratio(cost, partition),
         100.0 * layout.bubble(),
         "stage",
         "layers",

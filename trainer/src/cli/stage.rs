@@ -8,41 +8,41 @@ use super::{Mount, complain};
 use crate::fatal::Fatal;
 use crate::observe::{Sink, serve};
 use crate::plan::Settings;
-use crate::train::{self, End, Watch, last_words};
+use crate::train::{self, StageMonitor, StageOutcome, write_termination_message};
 
 pub(super) fn main(mount: Mount) -> i32 {
     let env = match StageEnv::from_vars(std::env::vars()) {
         Ok(env) => env,
         Err(error) => return refuse(&error),
     };
-    let watch = Watch::new(&env);
-    report_panics(&watch);
+    let monitor = StageMonitor::new(&env);
+    report_panics(&monitor);
     if let Err(error) = crate::sys::on_terminate({
-        let watch = watch.clone();
-        move || watch.terminate()
+        let monitor = monitor.clone();
+        move || monitor.request_stop()
     }) {
-        watch.end(FailureKind::Error, &format!("could not handle signals: {error}"));
+        monitor.exit(FailureKind::Error, &format!("could not handle signals: {error}"));
     }
-    if let Err(error) = serve_status(&env, &watch) {
-        watch.end(FailureKind::Error, &error);
+    if let Err(error) = serve_status(&env, &monitor) {
+        monitor.exit(FailureKind::Error, &error);
     }
     let sink = Sink::from_env();
-    match read(&env).and_then(|settings| train::run(&env, &settings, mount, &watch, &sink)) {
-        Ok(End::Done) => watch.end(FailureKind::Done, "trained to the end"),
-        Ok(End::Drained) => watch.end(FailureKind::Drained, "stopped as asked, with a checkpoint"),
-        Err(fatal) => watch.end(fatal.kind, &fatal.message),
+    match read(&env).and_then(|settings| train::run_stage(&env, &settings, mount, &monitor, &sink)) {
+        Ok(StageOutcome::Done) => monitor.exit(FailureKind::Done, "trained to the end"),
+        Ok(StageOutcome::Drained) => monitor.exit(FailureKind::Drained, "stopped as asked, with a checkpoint"),
+        Err(fatal) => monitor.exit(fatal.kind, &fatal.message),
     }
 }
 
 /// The pod's HTTP port, or the one that STAGECOACH_HTTP_PORT says; 0 is none, as under the local launcher.
-fn serve_status(env: &StageEnv, watch: &Watch) -> Result<(), String> {
+fn serve_status(env: &StageEnv, monitor: &StageMonitor) -> Result<(), String> {
     let port = match std::env::var("STAGECOACH_HTTP_PORT") {
         Ok(text) => text.parse().map_err(|_| format!("STAGECOACH_HTTP_PORT is {text:?}, expected a port or 0"))?,
         Err(_) => HTTP_PORT,
     };
     match port {
         0 => Ok(()),
-        port => serve(&env.pod_ip, port, watch.board().clone()).map_err(|e| {
+        port => serve(&env.pod_ip, port, monitor.telemetry().clone()).map_err(|e| {
             format!(
                 "could not serve /status at {}:{port} ({e}): set STAGECOACH_HTTP_PORT to a free port, or to 0",
                 env.pod_ip
@@ -65,18 +65,18 @@ fn read(env: &StageEnv) -> Result<Settings, Fatal> {
 fn refuse(error: &ContractError) -> i32 {
     let kind = FailureKind::InvalidConfig;
     complain(error);
-    last_words(&TerminationMessage::new(kind, 0, error.to_string()));
+    write_termination_message(&TerminationMessage::new(kind, 0, error.to_string()));
     kind.exit_code().code()
 }
 
 /// A panic anywhere is the end of the stage: its group must not wait for a thread that is gone.
-fn report_panics(watch: &Watch) {
+fn report_panics(monitor: &StageMonitor) {
     let default = std::panic::take_hook();
-    let watch = watch.clone();
+    let monitor = monitor.clone();
     std::panic::set_hook(Box::new(move |info| {
         default(info);
         let message = info.to_string();
         let kind = if message.contains("out of memory") { FailureKind::OutOfMemory } else { FailureKind::Error };
-        watch.end(kind, message.lines().take(3).collect::<Vec<_>>().join(" ").as_str());
+        monitor.exit(kind, message.lines().take(3).collect::<Vec<_>>().join(" ").as_str());
     }));
 }

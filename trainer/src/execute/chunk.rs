@@ -1,80 +1,81 @@
 //! Forward and backward of one chunk for one microbatch. Every layer is its own autograd segment under every
 //! partition: its input is a contiguous leaf, and that leaf's gradient is what goes to the layer before it.
-//! So where a stage ends makes no difference to any bit.
+//! Results are therefore bit-identical for every partition.
 
 use tch::Tensor;
 
 use crate::autograd::{Tape, WeightQueue, gradient};
 use crate::model::{Embedding, Head, Layer, Parameters, Pass};
-use stagecoach_pipeline::Unit;
+use stagecoach_pipeline::WorkItem;
 
-/// A contiguous part of the model, in memory.
+/// The layers of one pipeline chunk (torch: a virtual stage), with embedding and head where it has them.
 #[derive(Debug)]
 pub struct Chunk {
-    /// On the first chunk.
+    /// The token embedding; only on the first chunk.
     pub embedding: Option<Embedding>,
-    /// One autograd segment each; the final norm is the last chunk's last.
+    /// Decoder layers, each its own autograd segment; on the last chunk the final norm is the last entry.
     pub layers: Vec<Box<dyn Layer>>,
-    /// On the last chunk.
+    /// The LM head; only on the last chunk.
     pub head: Option<Head>,
-    /// Keep only the layers' inputs and compute their insides again in backward.
+    /// Activation checkpointing: keep only each layer's input and recompute its forward in backward.
     pub recompute: bool,
 }
 
-/// What a chunk's backward needs of its forward.
+/// Activations kept from a chunk's forward for its backward.
 #[derive(Debug)]
-pub struct Saved {
-    /// Each layer's input leaf, and its output unless that is computed again.
+pub struct SavedActivations {
+    /// Each layer's input (an autograd leaf) and output; the output is `None` when it is recomputed.
     segments: Vec<(Tensor, Option<Tensor>)>,
-    /// The tokens, on the first chunk.
-    ids: Option<Tensor>,
-    /// The head's gradient, on the last chunk.
-    seed: Option<Tensor>,
+    /// Token ids; only on the first chunk.
+    token_ids: Option<Tensor>,
+    /// Gradient of the loss with respect to the last hidden states; only on the last chunk.
+    head_gradient: Option<Tensor>,
     mask: Option<Tensor>,
 }
 
-/// What the head needs in training.
+/// Inputs of the loss.
 #[derive(Debug)]
-pub struct Goal<'a> {
-    /// `[rows * length]`, -100 where a position does not count.
+pub struct LossInputs<'a> {
+    /// `[rows * length]`, -100 (torch's `ignore_index`) where a position is excluded from the loss.
     pub targets: &'a Tensor,
-    /// 1 / N for the N targets of the whole global batch.
+    /// 1 / (number of targets in the global batch).
     pub scale: f64,
-    /// Where the head's weight collects its gradient.
-    pub accumulator: &'a Tensor,
+    /// fp32 gradient accumulator of the head's weight.
+    pub weight_accumulator: &'a Tensor,
 }
 
-/// What a chunk's forward leads to.
+/// Result of a chunk's forward.
 #[derive(Debug)]
-pub enum Output {
+pub enum ChunkOutput {
     /// `[rows, length, hidden]` for the next chunk.
-    Boundary(Tensor),
+    Activations(Tensor),
     /// The sum of the cross-entropies, in nats.
     Loss(f64),
 }
 
 impl Chunk {
-    /// Forward in training. `input` is token ids for the first chunk, else the boundary tensor.
+    /// Training forward. `input` holds token ids on the first chunk and activations on the others.
     pub fn forward(
         &self,
         input: Tensor,
         mask: Option<Tensor>,
-        goal: Option<Goal>,
+        loss_inputs: Option<LossInputs>,
         parameters: &Parameters,
         tape: &Tape,
-    ) -> (Output, Saved) {
-        let mut saved = Saved { segments: Vec::with_capacity(self.layers.len()), ids: None, seed: None, mask };
+    ) -> (ChunkOutput, SavedActivations) {
+        let segments = Vec::with_capacity(self.layers.len());
+        let mut saved = SavedActivations { segments, token_ids: None, head_gradient: None, mask };
         let mut x = match &self.embedding {
             Some(embedding) => {
                 let x = embedding.forward(&input, parameters);
-                saved.ids = Some(input.view([-1]));
+                saved.token_ids = Some(input.view([-1]));
                 x
             }
             None => input,
         };
         for layer in &self.layers {
             let pass = Pass { parameters, tape, mask: saved.mask.as_ref() };
-            let leaf = leaf(&x);
+            let leaf = autograd_leaf(&x);
             let y = match self.recompute {
                 false => layer.forward(&leaf, &pass),
                 true => tch::no_grad(|| layer.forward(&leaf, &pass)),
@@ -83,17 +84,17 @@ impl Chunk {
             saved.segments.push((leaf, (!self.recompute).then_some(y)));
         }
         let x = x.contiguous();
-        match (&self.head, goal) {
-            (Some(head), Some(goal)) => {
-                let out = head.train(&x, goal.targets, goal.scale, parameters, goal.accumulator);
-                saved.seed = Some(out.gradient);
-                (Output::Loss(out.loss), saved)
+        match (&self.head, loss_inputs) {
+            (Some(head), Some(LossInputs { targets, scale, weight_accumulator })) => {
+                let out = head.train(&x, targets, scale, parameters, weight_accumulator);
+                saved.head_gradient = Some(out.gradient);
+                (ChunkOutput::Loss(out.loss), saved)
             }
-            _ => (Output::Boundary(x), saved),
+            _ => (ChunkOutput::Activations(x), saved),
         }
     }
 
-    /// Forward alone; `targets` for the last chunk.
+    /// Forward without gradients; `targets` is required on the last chunk only.
     pub fn evaluate(
         &self,
         input: Tensor,
@@ -101,16 +102,16 @@ impl Chunk {
         targets: Option<&Tensor>,
         parameters: &Parameters,
         tape: &Tape,
-    ) -> Output {
-        let x = self.hidden(input, mask, parameters, tape);
+    ) -> ChunkOutput {
+        let x = self.hidden_states(input, mask, parameters, tape);
         match (&self.head, targets) {
-            (Some(head), Some(targets)) => Output::Loss(head.evaluate(&x, targets, parameters)),
-            _ => Output::Boundary(x),
+            (Some(head), Some(targets)) => ChunkOutput::Loss(head.evaluate(&x, targets, parameters)),
+            _ => ChunkOutput::Activations(x),
         }
     }
 
-    /// The chunk's last hidden state, without a graph.
-    pub fn hidden(&self, input: Tensor, mask: Option<&Tensor>, parameters: &Parameters, tape: &Tape) -> Tensor {
+    /// The chunk's output hidden states, computed without an autograd graph.
+    pub fn hidden_states(&self, input: Tensor, mask: Option<&Tensor>, parameters: &Parameters, tape: &Tape) -> Tensor {
         let _no_grad = tch::no_grad_guard();
         let mut x = match &self.embedding {
             Some(embedding) => embedding.forward(&input, parameters),
@@ -122,30 +123,31 @@ impl Chunk {
         x.contiguous()
     }
 
-    /// Backward of what `saved` remembers, seeded with `dy` (the last chunk has its own seed). Weight gradients go into
-    /// `queue` under `unit`; returns the gradient for the chunk before, if there is one.
+    /// Runs backward through `saved`. `dy` is the gradient of the chunk's output (unused on the last chunk, whose
+    /// gradient comes from the loss). Weight gradients are queued under `item`; returns the gradient of the chunk's
+    /// input, or `None` on the first chunk.
     pub fn backward(
         &self,
-        saved: Saved,
+        saved: SavedActivations,
         dy: Option<Tensor>,
-        unit: Unit,
+        item: WorkItem,
         parameters: &Parameters,
         tape: &Tape,
         queue: &mut WeightQueue,
     ) -> Option<Tensor> {
-        let Saved { mut segments, ids, seed, mask } = saved;
-        let mut dy = seed.or(dy)?;
+        let SavedActivations { mut segments, token_ids, head_gradient, mask } = saved;
+        let mut dy = head_gradient.or(dy)?;
         for layer in self.layers.iter().rev() {
             let (leaf, output) = segments.pop()?;
             let y = output.unwrap_or_else(|| layer.forward(&leaf, &Pass { parameters, tape, mask: mask.as_ref() }));
             dy = gradient(&y, &dy, &leaf);
-            queue.collect(unit, tape);
+            queue.collect(item, tape);
         }
         let dy = dy.contiguous();
-        match (&self.embedding, ids) {
-            (Some(embedding), Some(ids)) => {
-                let width = dy.size().last().copied().unwrap_or(1);
-                queue.push_rows(unit, embedding.parameter, ids, dy.view([-1, width]));
+        match (&self.embedding, token_ids) {
+            (Some(embedding), Some(token_ids)) => {
+                let hidden_size = dy.size().last().copied().unwrap_or(1);
+                queue.push_rows(item, embedding.parameter, token_ids, dy.view([-1, hidden_size]));
                 None
             }
             _ => Some(dy),
@@ -153,7 +155,8 @@ impl Chunk {
     }
 }
 
-/// A contiguous leaf: `detach`, not `clone`, or the gradient would flow past it.
-fn leaf(x: &Tensor) -> Tensor {
+/// A contiguous autograd leaf. `detach` cuts the graph here; `clone` would let gradients flow into the previous
+/// segment.
+fn autograd_leaf(x: &Tensor) -> Tensor {
     x.detach().contiguous().set_requires_grad(true)
 }

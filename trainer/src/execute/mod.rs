@@ -1,11 +1,15 @@
-//! A stage at work: chunks walk their layers, and one interpreter runs the program that was planned, verified and drawn.
+//! Executes one stage: [`Chunk`] runs forward and backward of its layers, [`Executor`] runs the stage's list of
+//! pipeline actions.
 
 mod chunk;
-mod seconds;
+mod executor;
+mod mask;
+mod measurements;
 mod stage;
-mod step;
+mod timer;
 
-pub use chunk::{Chunk, Goal, Output, Saved};
-pub use seconds::Seconds;
-pub use stage::{Shape, Stage};
-pub use step::{Batch, Executor, Finished, StepError};
+pub use chunk::{Chunk, ChunkOutput, LossInputs, SavedActivations};
+pub use executor::{Executor, StepError, StepInputs, StepOutput};
+pub use measurements::StepMeasurements;
+pub use stage::{Stage, StageConfig, TiedEmbedding};
+pub use timer::StepTimer;

@@ -10,75 +10,79 @@ use crate::autograd::{Tape, WeightQueue};
 use crate::model::{Architecture, Embedding, Head, Parameters, Part, names};
 use crate::optimize::{AdamW, Hyper};
 
-/// What a stage is built from, the same for all ranks.
+/// Configuration from which every rank builds its stage.
 #[derive(Debug)]
-pub struct Shape<'a> {
+pub struct StageConfig<'a> {
     /// The model.
     pub architecture: &'a dyn Architecture,
-    /// Which rank holds which chunk.
+    /// Mapping of chunks to ranks.
     pub placement: &'a Placement,
-    /// Which chunk holds which layers.
+    /// Mapping of layers to chunks.
     pub partition: &'a Partition,
-    /// Keys the initial weights.
+    /// Seed of the weight initialisation.
     pub seed: u64,
-    /// AdamW's numbers.
-    pub hyper: Hyper,
-    /// Compute the layers' insides again in backward.
+    /// AdamW hyperparameters.
+    pub optimizer: Hyper,
+    /// Activation checkpointing: recompute layers in backward.
     pub recompute: bool,
-    /// Where tensors live.
+    /// Device of parameters and activations.
     pub device: Device,
 }
 
-/// This rank's part in a tied embedding, which has two accumulators, also on one stage.
+/// A tied embedding weight on this rank. Embedding and head accumulate into separate gradients, even when both are on
+/// one stage.
 #[derive(Debug)]
-pub struct Tied {
-    /// The weight, in this stage's parameters; its accumulator is the embedding's if this rank holds the embedding,
-    /// else the head's.
+pub struct TiedEmbedding {
+    /// Index of the weight in this stage's parameters. Its accumulator takes the embedding's gradient if this rank
+    /// holds the embedding, otherwise the head's.
     pub parameter: usize,
-    /// The other accumulator: the head's own if both are here, else what the peer sends.
-    pub other: Tensor,
-    /// The rank with the other one; `None` if both are here.
-    pub peer: Option<usize>,
-    /// This rank holds the head: it alone votes the weight's norm and saves it.
+    /// The other gradient: the head's local accumulator if both ends are on this rank, otherwise the one received from
+    /// the peer.
+    pub other_gradient: Tensor,
+    /// Rank of the other end; `None` if both ends are on this rank.
+    pub peer_rank: Option<usize>,
+    /// Whether this rank holds the head. Only that rank reports the weight's norm and saves it.
     pub has_head: bool,
 }
 
-/// One rank's model and optimizer.
+/// Model chunks, parameters and optimizer of one rank.
 #[derive(Debug)]
 pub struct Stage {
-    /// The rank.
+    /// This rank.
     pub rank: usize,
-    /// By chunk index.
+    /// Chunks by chunk index.
     pub chunks: BTreeMap<usize, Chunk>,
-    /// Of all chunks.
+    /// Parameters of all chunks.
     pub parameters: Parameters,
-    /// Each parameter's index in the sorted list of all the model's names.
+    /// For each parameter, its index among all the model's parameter names, sorted.
     pub global_index: Vec<u32>,
-    /// Its moments.
+    /// AdamW with its moments.
     pub optimizer: AdamW,
-    /// Set if the model is tied and this rank holds one of its ends.
-    pub tied: Option<Tied>,
-    /// Where backward leaves weight gradients.
+    /// Set if embeddings are tied and this rank holds the embedding or the head.
+    pub tied_embedding: Option<TiedEmbedding>,
+    /// Receives weight gradients during backward.
     pub tape: Tape,
-    /// Where they wait for their W.
-    pub queue: WeightQueue,
-    /// Width of boundary tensors.
-    pub hidden: i64,
-    /// Where tensors live.
+    /// Weight gradients not yet accumulated, until their W action.
+    pub weight_queue: WeightQueue,
+    /// Hidden size: last dimension of the tensors passed between stages.
+    pub hidden_size: i64,
+    /// Device of parameters and activations.
     pub device: Device,
 }
 
 impl Stage {
-    /// Builds rank `rank`, with initial weights.
-    pub fn build(rank: usize, shape: &Shape) -> Stage {
-        let Shape { architecture, placement, partition, device, .. } = *shape;
-        let last = placement.chunks() - 1;
+    /// Builds the stage of `rank` with initial weights.
+    pub fn build(rank: usize, config: &StageConfig) -> Stage {
+        let StageConfig { architecture, placement, partition, device, .. } = *config;
         let parts: Vec<(usize, Part)> = placement
             .chunks_of(rank)
-            .map(|chunk| (chunk, Part { layers: partition.range(chunk), first: chunk == 0, last: chunk == last }))
+            .map(|chunk| {
+                let layers = partition.range(chunk);
+                (chunk, Part { layers, first: placement.is_first(chunk), last: placement.is_last(chunk) })
+            })
             .collect();
         let specs = parts.iter().flat_map(|(_, part)| architecture.parameters(part)).collect();
-        let parameters = Parameters::new(specs, shape.seed, device);
+        let parameters = Parameters::new(specs, config.seed, device);
         let all = architecture.all_parameters();
         let index = |name: &str| all.binary_search_by(|spec| spec.name.as_str().cmp(name)).ok();
         let global_index = parameters.iter().filter_map(|p| index(&p.spec.name)).map(|i| i as u32);
@@ -86,55 +90,57 @@ impl Stage {
             embedding: part.first.then(|| Embedding::new(&parameters)),
             layers: architecture.build(part, &parameters),
             head: part.last.then(|| Head::new(architecture.tied(), &parameters)),
-            recompute: shape.recompute,
+            recompute: config.recompute,
         };
         let chunks = parts.iter().map(|(index, part)| (*index, chunk(part))).collect();
-        let (first, last) = (placement.rank_of(0), placement.rank_of(last));
-        let tied = (architecture.tied() && (rank == first || rank == last)).then(|| {
+        let (first, last) = (placement.first_rank(), placement.last_rank());
+        let tied_embedding = (architecture.tied() && (rank == first || rank == last)).then(|| {
             let parameter = parameters.index(names::EMBEDDING);
-            let peer = (first != last).then_some(if rank == first { last } else { first });
-            Tied { parameter, other: parameters[parameter].gradient.zeros_like(), peer, has_head: rank == last }
+            let other_gradient = parameters[parameter].gradient.zeros_like();
+            let peer_rank = (first != last).then_some(if rank == first { last } else { first });
+            TiedEmbedding { parameter, other_gradient, peer_rank, has_head: rank == last }
         });
         Stage {
             rank,
             chunks,
             global_index: global_index.collect(),
-            optimizer: AdamW::new(shape.hyper, &parameters),
-            tied,
+            optimizer: AdamW::new(config.optimizer, &parameters),
+            tied_embedding,
             tape: Tape::new(),
-            queue: WeightQueue::default(),
-            hidden: architecture.hidden() as i64,
+            weight_queue: WeightQueue::default(),
+            hidden_size: architecture.hidden() as i64,
             device,
             parameters,
         }
     }
 
-    /// Whether this rank answers for `parameter` in norms, hashes and checkpoints: a tied weight is its head's.
-    pub fn owns(&self, parameter: usize) -> bool {
-        !self.tied.as_ref().is_some_and(|tied| tied.parameter == parameter && !tied.has_head)
+    /// Whether this rank reports `parameter` in norms, hashes and checkpoints. A tied weight is reported by the rank
+    /// with the head.
+    pub fn is_responsible_for(&self, parameter: usize) -> bool {
+        !self.tied_embedding.as_ref().is_some_and(|tied| tied.parameter == parameter && !tied.has_head)
     }
 
-    /// The accumulator that `head` adds to.
+    /// Gradient accumulator of the head's weight.
     pub fn head_accumulator(&self, head: &Head) -> &Tensor {
-        match &self.tied {
-            Some(Tied { other, peer: None, .. }) => other,
+        match &self.tied_embedding {
+            Some(TiedEmbedding { other_gradient, peer_rank: None, .. }) => other_gradient,
             _ => &self.parameters[head.parameter].gradient,
         }
     }
 
-    /// A step starts: every accumulator at zero.
+    /// Zeroes every gradient accumulator; called at the start of a step.
     pub fn zero_gradients(&self) {
         self.parameters.zero_gradients();
-        if let Some(tied) = &self.tied {
-            let _ = tied.other.shallow_clone().zero_();
+        if let Some(tied) = &self.tied_embedding {
+            let _ = tied.other_gradient.shallow_clone().zero_();
         }
     }
 
-    /// Squared norm of each gradient that this rank answers for, f64, with its global index.
+    /// `(global index, squared L2 norm in f64)` of each gradient that this rank reports.
     pub fn squared_norms(&self) -> Vec<(u32, f64)> {
         let norm = |gradient: &Tensor| gradient.norm_scalaropt_dtype(2.0, tch::Kind::Double).double_value(&[]);
         (0..self.parameters.len())
-            .filter(|&p| self.owns(p))
+            .filter(|&p| self.is_responsible_for(p))
             .map(|p| (self.global_index[p], norm(&self.parameters[p].gradient).powi(2)))
             .collect()
     }

@@ -1,5 +1,5 @@
 //! The receiving side of opening. Connections are heard side by side, so that one that says nothing holds nobody up; who
-//! is not the sender of an edge that is still missing is a stranger, and its connection is closed without a word.
+//! is not the sender of an link that is still missing is a stranger, and its connection is closed without a word.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use super::carrier::Incoming;
 use super::greeting::{Greeting, Guest};
 use super::open::ring_bytes;
 use super::shm::{Found, Ring, RingReader};
-use super::{Edge, LinkError, Opening, Receiver, Transport};
+use super::{LinkError, LinkId, Opening, Receiver, Transport};
 
 /// What the receiver answers: the payloads come in the stream, or in the ring.
 pub(super) const INLINE: u8 = 0;
@@ -20,12 +20,12 @@ pub(super) const SHARED: u8 = 1;
 /// Connections heard at a time; of more the oldest is closed. A sender greets at once, a stranger may never.
 const MOST_GUESTS: usize = 64;
 
-/// Waits until all edges that end at this stage are connected.
+/// Waits until all links that end at this stage are connected.
 pub(super) fn accept(
     opening: &Opening,
     expected: usize,
     deadline: Instant,
-) -> Result<BTreeMap<Edge, Receiver>, LinkError> {
+) -> Result<BTreeMap<LinkId, Receiver>, LinkError> {
     let mut receivers = BTreeMap::new();
     let failed = |e: io::Error| LinkError::Broken(format!("stage {} could not accept a link: {e}", opening.rank));
     opening.listener.set_nonblocking(true).map_err(failed)?;
@@ -46,8 +46,8 @@ pub(super) fn accept(
                 Ok(None) if Instant::now() < guest.until => guests.push(guest),
                 Ok(Some(greeting)) => match admit(opening, &greeting, &receivers) {
                     Ok(carrier) => {
-                        if let Some(receiver) = start(greeting.edge, guest, carrier)? {
-                            receivers.insert(greeting.edge, receiver);
+                        if let Some(receiver) = start(greeting.link, guest, carrier)? {
+                            receivers.insert(greeting.link, receiver);
                         }
                     }
                     Err(why) => tracing::warn!("closed a connection that is no link of this group: {why}"),
@@ -59,52 +59,52 @@ pub(super) fn accept(
     Ok(receivers)
 }
 
-/// How the payloads of a greeting's edge will come.
+/// How the payloads of a greeting's link will come.
 ///
 /// # Errors
 /// Why it is a stranger's.
-fn admit(opening: &Opening, greeting: &Greeting, receivers: &BTreeMap<Edge, Receiver>) -> Result<Incoming, String> {
-    let Greeting { group, edge, ring } = greeting;
+fn admit(opening: &Opening, greeting: &Greeting, receivers: &BTreeMap<LinkId, Receiver>) -> Result<Incoming, String> {
+    let Greeting { group, link, ring } = greeting;
     if *group != opening.group {
         return Err("it is another group's".into());
     }
-    if !opening.edges.contains(edge) || edge.to != opening.rank {
-        return Err(format!("it brings {edge}, which does not end here"));
+    if !opening.link_ids.contains(link) || link.to != opening.rank {
+        return Err(format!("it brings {link}, which does not end here"));
     }
-    if receivers.contains_key(edge) {
-        return Err(format!("it brings {edge}, which is connected already"));
+    if receivers.contains_key(link) {
+        return Err(format!("it brings {link}, which is connected already"));
     }
     let announced = match (ring, opening.transport) {
         (Some(announced), Transport::Shm | Transport::Auto) => announced,
         (None, Transport::Tcp | Transport::Auto) => return Ok(Incoming::Stream),
         (ring, transport) => {
             let brings = if ring.is_some() { "shared memory" } else { "no shared memory" };
-            return Err(format!("it brings {brings} for {edge}, and the transport is {transport:?}"));
+            return Err(format!("it brings {brings} for {link}, and the transport is {transport:?}"));
         }
     };
-    let bytes = ring_bytes(opening, *edge);
+    let bytes = ring_bytes(opening, *link);
     if announced.bytes != bytes {
-        return Err(format!("it brings {} bytes of shared memory for {edge}, which takes {bytes}", announced.bytes));
+        return Err(format!("it brings {} bytes of shared memory for {link}, which takes {bytes}", announced.bytes));
     }
-    match RingReader::open(&Ring { group, edge: *edge, nonce: &announced.nonce, bytes }) {
+    match RingReader::open(&Ring { group, link: *link, nonce: &announced.nonce, bytes }) {
         Found::Ring(ring) => Ok(Incoming::Ring(ring)),
         Found::Nothing => Ok(Incoming::Stream),
-        Found::Foreign(why) => Err(format!("its shared memory for {edge} is not the sender's: {why}")),
+        Found::Foreign(why) => Err(format!("its shared memory for {link} is not the sender's: {why}")),
     }
 }
 
 /// Answers, and receives from then on; none if the sender is gone.
-fn start(edge: Edge, guest: Guest, carrier: Incoming) -> Result<Option<Receiver>, LinkError> {
+fn start(link: LinkId, guest: Guest, carrier: Incoming) -> Result<Option<Receiver>, LinkError> {
     let mut stream = guest.stream;
     let answer = if matches!(carrier, Incoming::Ring(_)) { SHARED } else { INLINE };
     match stream.set_nonblocking(false).and_then(|()| stream.write_all(&[answer])) {
-        Ok(()) => Receiver::start(edge, stream, carrier).map(Some),
+        Ok(()) => Receiver::start(link, stream, carrier).map(Some),
         Err(_) => Ok(None),
     }
 }
 
-fn late(opening: &Opening, receivers: &BTreeMap<Edge, Receiver>) -> LinkError {
-    let missing = opening.edges.iter().filter(|e| e.to == opening.rank && !receivers.contains_key(*e));
+fn late(opening: &Opening, receivers: &BTreeMap<LinkId, Receiver>) -> LinkError {
+    let missing = opening.link_ids.iter().filter(|e| e.to == opening.rank && !receivers.contains_key(*e));
     let names: Vec<String> = missing.map(ToString::to_string).collect();
     LinkError::Broken(format!("stage {} waited {:?} for {}", opening.rank, opening.timeout, names.join("; ")))
 }
@@ -140,10 +140,10 @@ mod tests {
 
     use super::super::greeting::Announced;
     use super::super::shm::Named;
-    use super::super::{EdgeKind, edges, open};
+    use super::super::{LinkPayload, link_ids, open};
     use super::*;
 
-    const EDGE: Edge = Edge { from: 0, to: 1, kind: EdgeKind::Forward { boundary: 0 } };
+    const LINK: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::Forward { boundary: 0 } };
     const BYTES: usize = 16_384;
 
     /// No other test's, also in another process.
@@ -152,7 +152,7 @@ mod tests {
     }
 
     fn ring<'a>(group: &'a str, nonce: &'a str) -> Ring<'a> {
-        Ring { group, edge: EDGE, nonce, bytes: BYTES }
+        Ring { group, link: LINK, nonce, bytes: BYTES }
     }
 
     /// What comes back for a greeting, until the connection is closed or has answered.
@@ -160,7 +160,7 @@ mod tests {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let ring = ring.map(|(nonce, bytes)| Announced { nonce: nonce.into(), bytes });
-        Greeting { group: group.into(), edge: EDGE, ring }.send(&mut stream).unwrap();
+        Greeting { group: group.into(), link: LINK, ring }.send(&mut stream).unwrap();
         let mut answer = [0];
         match stream.read(&mut answer) {
             Ok(read) => answer[..read].to_vec(),
@@ -171,20 +171,20 @@ mod tests {
 
     /// Runs `strangers` while stage 1 of two waits for stage 0, which then connects.
     fn listening(transport: Transport, group: &str, strangers: impl FnOnce(&str)) {
-        let edges = edges(&Placement::linear(2), false);
+        let link_ids = link_ids(&Placement::linear(2), false);
         let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let addresses = listeners.each_ref().map(|listener| listener.local_addr().unwrap().to_string());
         let [first, second] = listeners;
         let stage = |rank, listener| {
-            let (addresses, edges, timeout) = (&addresses[..], &edges[..], Duration::from_secs(20));
+            let (addresses, link_ids, timeout) = (&addresses[..], &link_ids[..], Duration::from_secs(20));
             let (boundary_bytes, tied_bytes, group) = (BYTES / 4, 0, group.to_owned());
-            open(Opening { rank, group, listener, addresses, edges, transport, boundary_bytes, tied_bytes, timeout })
+            open(Opening { rank, group, listener, addresses, link_ids, transport, boundary_bytes, tied_bytes, timeout })
         };
         std::thread::scope(|scope| {
             let second = scope.spawn(|| stage(1, second));
             strangers(&addresses[1]);
-            assert!(stage(0, first).unwrap().senders.contains_key(&EDGE));
-            assert!(second.join().unwrap().unwrap().receivers.contains_key(&EDGE));
+            assert!(stage(0, first).unwrap().senders.contains_key(&LINK));
+            assert!(second.join().unwrap().unwrap().receivers.contains_key(&LINK));
         });
     }
 
@@ -252,13 +252,13 @@ mod tests {
     fn a_ring_that_is_there_is_taken_and_one_that_is_not_is_no_stranger() {
         let group = &*unique("met");
         for (there, answer) in [(true, SHARED), (false, INLINE)] {
-            let edges = edges(&Placement::linear(2), false);
+            let link_ids = link_ids(&Placement::linear(2), false);
             let opening = Opening {
                 rank: 1,
                 group: group.into(),
                 listener: TcpListener::bind("127.0.0.1:0").unwrap(),
                 addresses: &[],
-                edges: &edges,
+                link_ids: &link_ids,
                 transport: Transport::Auto,
                 boundary_bytes: BYTES / 4,
                 tied_bytes: 0,

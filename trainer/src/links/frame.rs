@@ -20,7 +20,7 @@ fn code(kind: Kind) -> u8 {
 /// What a frame says about its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    /// Microbatch, or 0 where the edge carries none.
+    /// Microbatch, or 0 where the link carries none.
     pub(super) microbatch: u32,
     pub(super) kind: Kind,
     pub(super) shape: Vec<i64>,

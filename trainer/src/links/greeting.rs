@@ -1,4 +1,4 @@
-//! What the sender of an edge says first: a length and JSON, since greetings are few and small.
+//! What the sender of an link says first: a length and JSON, since greetings are few and small.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::Edge;
+use super::LinkId;
 
 /// How long a connection may take to say who it is.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -14,12 +14,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// More bytes than any greeting has.
 const LONGEST: usize = 4096;
 
-/// Which edge a connection is, and of which group.
+/// Which link a connection is, and of which group.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Greeting {
     pub(super) group: String,
-    pub(super) edge: Edge,
+    pub(super) link: LinkId,
     /// Shared memory that the sender has made, if any.
     pub(super) ring: Option<Announced>,
 }
@@ -28,7 +28,7 @@ pub(super) struct Greeting {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Announced {
-    /// Tells it from all other rings of this edge.
+    /// Tells it from all other rings of this link.
     pub(super) nonce: String,
     /// Its size.
     pub(super) bytes: usize,

@@ -1,18 +1,18 @@
-//! Tensors between stages: one link per directed edge. Sends never block compute (a thread per link writes), receives
-//! are posted ahead (a thread per link reads into memory that is already allocated).
-//! `tcp` carries payloads in the stream; `shm` carries them in memory that both processes map.
+//! Tensors between stages: one link per direction between two neighbouring stages. Sends never block compute (a thread
+//! per link writes), receives are posted ahead (a thread per link reads into memory that is already allocated). `tcp`
+//! carries payloads in the stream; `shm` carries them in memory that both processes map.
 
 mod accept;
 mod carrier;
-mod edge;
 mod frame;
 mod greeting;
+mod link_id;
 mod open;
 mod receiver;
 mod sender;
 mod shm;
 
-pub use edge::{Edge, EdgeKind, edges};
+pub use link_id::{LinkId, LinkPayload, link_ids};
 pub use open::{Links, Opening, Transport, open};
 pub use receiver::Receiver;
 pub use sender::Sender;

@@ -1,4 +1,4 @@
-//! Opening the links of a group: every stage listens, the sender of each edge dials its receiver and says which edge
+//! Opening the links of a group: every stage listens, the sender of each link dials its receiver and says which link
 //! it is. Both ends agree on the carrier: shared memory if the receiver can map the sender's ring, else the stream.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use super::accept::{SHARED, accept};
 use super::carrier::Outgoing;
 use super::greeting::{Announced, Greeting};
 use super::shm::{Named, Ring};
-use super::{Edge, EdgeKind, LinkError, Receiver, Sender};
+use super::{LinkError, LinkId, LinkPayload, Receiver, Sender};
 
 /// How payloads travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,8 +37,8 @@ pub struct Opening<'a> {
     pub listener: TcpListener,
     /// Where each rank listens, by rank.
     pub addresses: &'a [String],
-    /// All edges of the plan.
-    pub edges: &'a [Edge],
+    /// All links of the plan.
+    pub link_ids: &'a [LinkId],
     /// How payloads travel.
     pub transport: Transport,
     /// The largest activation or gradient at a boundary, in bytes.
@@ -49,13 +49,13 @@ pub struct Opening<'a> {
     pub timeout: Duration,
 }
 
-/// This stage's open links, by edge.
+/// This stage's open links, by link.
 #[derive(Debug, Default)]
 pub struct Links {
     /// Edges that leave this stage.
-    pub senders: BTreeMap<Edge, Sender>,
+    pub senders: BTreeMap<LinkId, Sender>,
     /// Edges that end at this stage.
-    pub receivers: BTreeMap<Edge, Receiver>,
+    pub receivers: BTreeMap<LinkId, Receiver>,
 }
 
 impl Links {
@@ -71,44 +71,44 @@ static RINGS: AtomicU64 = AtomicU64::new(0);
 /// A ring holds this many boundary tensors, so that a sender is rarely held up by its reader.
 const PAYLOADS_IN_RING: usize = 4;
 
-/// The size of an edge's ring, in whole pages: both ends know it.
-pub(super) fn ring_bytes(opening: &Opening, edge: Edge) -> usize {
-    let bytes = match edge.kind {
-        EdgeKind::Tied => opening.tied_bytes,
-        EdgeKind::Forward { .. } | EdgeKind::Backward { .. } => opening.boundary_bytes * PAYLOADS_IN_RING,
+/// The size of an link's ring, in whole pages: both ends know it.
+pub(super) fn ring_bytes(opening: &Opening, link: LinkId) -> usize {
+    let bytes = match link.payload {
+        LinkPayload::Tied => opening.tied_bytes,
+        LinkPayload::Forward { .. } | LinkPayload::Backward { .. } => opening.boundary_bytes * PAYLOADS_IN_RING,
     };
     bytes.next_multiple_of(4096)
 }
 
-/// Opens all of this stage's links; returns when every edge is connected at both ends.
+/// Opens all of this stage's links; returns when every link is connected at both ends.
 pub fn open(opening: Opening) -> Result<Links, LinkError> {
     let deadline = Instant::now() + opening.timeout;
-    let expected = opening.edges.iter().filter(|e| e.to == opening.rank).count();
+    let expected = opening.link_ids.iter().filter(|e| e.to == opening.rank).count();
     std::thread::scope(|scope| {
         let accepting = scope.spawn(|| accept(&opening, expected, deadline));
-        let outgoing = opening.edges.iter().filter(|e| e.from == opening.rank);
+        let outgoing = opening.link_ids.iter().filter(|e| e.from == opening.rank);
         let senders =
-            outgoing.map(|&edge| Ok((edge, dial(&opening, edge, deadline)?))).collect::<Result<_, LinkError>>();
+            outgoing.map(|&link| Ok((link, dial(&opening, link, deadline)?))).collect::<Result<_, LinkError>>();
         let receivers =
             accepting.join().unwrap_or_else(|_| Err(LinkError::Broken("the accepting thread failed".into())));
         Ok(Links { senders: senders?, receivers: receivers? })
     })
 }
 
-fn dial(opening: &Opening, edge: Edge, deadline: Instant) -> Result<Sender, LinkError> {
-    let address = &opening.addresses[edge.to];
+fn dial(opening: &Opening, link: LinkId, deadline: Instant) -> Result<Sender, LinkError> {
+    let address = &opening.addresses[link.to];
     let failed = |what: &str, e: &dyn std::fmt::Display| {
-        LinkError::Broken(format!("{what} stage {} at {address} for {edge}: {e}", edge.to))
+        LinkError::Broken(format!("{what} stage {} at {address} for {link}: {e}", link.to))
     };
     let mut stream = connect(address, deadline).map_err(|e| failed("could not reach", &e))?;
     // containers may share this memory and not their process ids
     let unique = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
     let nonce = format!("{}-{}-{}", std::process::id(), RINGS.fetch_add(1, Ordering::Relaxed), unique.trim());
-    let bytes = ring_bytes(opening, edge);
+    let bytes = ring_bytes(opening, link);
     let ring = match opening.transport {
         Transport::Tcp => None,
         Transport::Shm | Transport::Auto => {
-            match Named::create(&Ring { group: &opening.group, edge, nonce: &nonce, bytes }) {
+            match Named::create(&Ring { group: &opening.group, link, nonce: &nonce, bytes }) {
                 Ok(ring) => Some(ring),
                 Err(e) if opening.transport == Transport::Shm => {
                     return Err(failed("could not make shared memory for", &e));
@@ -118,7 +118,7 @@ fn dial(opening: &Opening, edge: Edge, deadline: Instant) -> Result<Sender, Link
         }
     };
     let announced = ring.is_some().then_some(Announced { nonce, bytes });
-    let greeting = Greeting { group: opening.group.clone(), edge, ring: announced };
+    let greeting = Greeting { group: opening.group.clone(), link, ring: announced };
     greeting.send(&mut stream).map_err(|e| failed("could not greet", &e))?;
     let mut answer = [0];
     let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
@@ -135,7 +135,7 @@ fn dial(opening: &Opening, edge: Edge, deadline: Instant) -> Result<Sender, Link
         }
         _ => Outgoing::Stream,
     };
-    Ok(Sender::start(edge, stream, carrier))
+    Ok(Sender::start(link, stream, carrier))
 }
 
 fn connect(address: &str, deadline: Instant) -> std::io::Result<TcpStream> {

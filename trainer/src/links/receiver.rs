@@ -9,12 +9,12 @@ use tch::{Device, Kind, Tensor};
 
 use super::carrier::Incoming;
 use super::frame::{HEADER, Header, payload_mut};
-use super::{Edge, LinkError};
+use super::{LinkError, LinkId};
 
-/// Receives tensors over one edge, in the order in which they were posted.
+/// Receives tensors over one link, in the order in which they were posted.
 #[derive(Debug)]
 pub struct Receiver {
-    edge: Edge,
+    link: LinkId,
     stream: TcpStream,
     posts: Option<mpsc::Sender<(Header, Tensor)>>,
     arrived: mpsc::Receiver<Result<(usize, Tensor), LinkError>>,
@@ -24,14 +24,14 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn start(edge: Edge, stream: TcpStream, mut carrier: Incoming) -> Result<Receiver, LinkError> {
+    pub(super) fn start(link: LinkId, stream: TcpStream, mut carrier: Incoming) -> Result<Receiver, LinkError> {
         let (posts, posted) = mpsc::channel::<(Header, Tensor)>();
         let (done, arrived) = mpsc::channel();
         let mut reader =
-            stream.try_clone().map_err(|e| LinkError::Broken(format!("could not share the socket of {edge}: {e}")))?;
+            stream.try_clone().map_err(|e| LinkError::Broken(format!("could not share the socket of {link}: {e}")))?;
         let work = move || {
             for (expected, tensor) in posted {
-                let result = receive(&mut reader, &mut carrier, &expected, &tensor, edge);
+                let result = receive(&mut reader, &mut carrier, &expected, &tensor, link);
                 let stop = result.is_err();
                 if done.send(result.map(|()| (expected.microbatch as usize, tensor))).is_err() || stop {
                     return;
@@ -39,7 +39,7 @@ impl Receiver {
             }
         };
         let thread = Some(std::thread::spawn(work));
-        Ok(Receiver { edge, stream, posts: Some(posts), arrived, early: Vec::new(), thread })
+        Ok(Receiver { link, stream, posts: Some(posts), arrived, early: Vec::new(), thread })
     }
 
     /// Posts a receive: allocates the tensor (by libtorch, so that its alignment is what kernels see elsewhere) and
@@ -63,7 +63,7 @@ impl Receiver {
                 Ok(Ok((m, tensor))) if m == microbatch => return Ok(tensor),
                 Ok(Ok(other)) => self.early.push(other),
                 Ok(Err(error)) => return Err(error),
-                Err(_) => return Err(LinkError::Broken(format!("the link for {} is closed", self.edge))),
+                Err(_) => return Err(LinkError::Broken(format!("the link for {} is closed", self.link))),
             }
         }
     }
@@ -74,14 +74,14 @@ fn receive(
     carrier: &mut Incoming,
     expected: &Header,
     tensor: &Tensor,
-    edge: Edge,
+    link: LinkId,
 ) -> Result<(), LinkError> {
-    let broken = |error| LinkError::Broken(format!("could not receive {expected}, {edge}: {error}"));
+    let broken = |error| LinkError::Broken(format!("could not receive {expected}, {link}: {error}"));
     let mut bytes = [0; HEADER];
     stream.read_exact(&mut bytes).map_err(broken)?;
     let found = Header::decode(&bytes)?;
     if found != *expected {
-        let Edge { from, to, .. } = edge;
+        let LinkId { from, to, .. } = link;
         return Err(LinkError::Mismatch(format!(
             "stage {to} expected {expected} from stage {from}, got {found}: both must run the same plan"
         )));

@@ -9,12 +9,12 @@ use tch::Tensor;
 
 use super::carrier::Outgoing;
 use super::frame::{Header, payload};
-use super::{Edge, LinkError};
+use super::{LinkError, LinkId};
 
-/// Sends tensors over one edge, in order.
+/// Sends tensors over one link, in order.
 #[derive(Debug)]
 pub struct Sender {
-    edge: Edge,
+    link: LinkId,
     queue: Option<mpsc::Sender<(u32, Tensor)>>,
     thread: Option<JoinHandle<()>>,
     failure: Arc<Mutex<Option<LinkError>>>,
@@ -22,7 +22,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    pub(super) fn start(edge: Edge, mut stream: TcpStream, mut carrier: Outgoing) -> Sender {
+    pub(super) fn start(link: LinkId, mut stream: TcpStream, mut carrier: Outgoing) -> Sender {
         let (queue, jobs) = mpsc::channel::<(u32, Tensor)>();
         let failure: Arc<Mutex<Option<LinkError>>> = Arc::default();
         let bytes = Arc::new(AtomicU64::new(0));
@@ -33,7 +33,7 @@ impl Sender {
                 // SAFETY: a boundary tensor is never written again once it has been handed over.
                 let result = carrier.put(&mut stream, &header.encode(), unsafe { payload(&tensor) });
                 if let Err(error) = result {
-                    let error = LinkError::Broken(format!("could not send {header}, {edge}: {error}"));
+                    let error = LinkError::Broken(format!("could not send {header}, {link}: {error}"));
                     *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                     return;
                 }
@@ -41,7 +41,7 @@ impl Sender {
             }
             let _ = stream.shutdown(std::net::Shutdown::Write);
         };
-        Sender { edge, queue: Some(queue), thread: Some(std::thread::spawn(work)), failure, bytes }
+        Sender { link, queue: Some(queue), thread: Some(std::thread::spawn(work)), failure, bytes }
     }
 
     /// Hands over a contiguous CPU tensor and returns at once; the link keeps it alive until it is sent.
@@ -55,7 +55,7 @@ impl Sender {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .clone()
-                .unwrap_or_else(|| LinkError::Broken(format!("the link for {} is closed", self.edge)))),
+                .unwrap_or_else(|| LinkError::Broken(format!("the link for {} is closed", self.link)))),
         }
     }
 

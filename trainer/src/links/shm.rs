@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
-use super::Edge;
+use super::LinkId;
 
 /// The folder of POSIX shared memory on Linux.
 const FOLDER: &str = "/dev/shm";
@@ -66,8 +66,8 @@ impl Drop for Mapping {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ring<'a> {
     pub(super) group: &'a str,
-    pub(super) edge: Edge,
-    /// Tells it from all other rings of this edge.
+    pub(super) link: LinkId,
+    /// Tells it from all other rings of this link.
     pub(super) nonce: &'a str,
     /// What it holds; the mark comes on top.
     pub(super) bytes: usize,
@@ -78,8 +78,8 @@ const MARK: usize = 32;
 
 impl Ring<'_> {
     fn mark(&self) -> [u8; MARK] {
-        let Ring { group, edge, nonce, bytes } = self;
-        blake3::hash(format!("{group}\n{edge}\n{nonce}\n{bytes}").as_bytes()).into()
+        let Ring { group, link, nonce, bytes } = self;
+        blake3::hash(format!("{group}\n{link}\n{nonce}\n{bytes}").as_bytes()).into()
     }
 
     /// Where it is while it has a name.

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use stagecoach_pipeline::partition::{LayerCost, ModelCost};
+use stagecoach_pipeline::{ModelCost, ModuleCost};
 use tch::Tensor;
 
 use super::config::LlamaConfig;
@@ -128,7 +128,7 @@ impl Architecture for Llama {
         let attention = (length * q) as f64;
         let per_token = 8 * c.hidden_size + 4 * q + 3 * kv + 4 * c.intermediate_size;
         let part = |layers, first, last| Part { layers, first, last };
-        let layers = (0..c.num_hidden_layers).map(|layer| LayerCost {
+        let layers = (0..c.num_hidden_layers).map(|layer| ModuleCost {
             name: format!("model.layers.{layer}"),
             forward: 2.0 * t * (matrices + attention),
             backward_input: 2.0 * t * (matrices + 2.0 * attention),
@@ -137,7 +137,7 @@ impl Architecture for Llama {
             activation_bytes: (4 * tokens * per_token) as u64,
         });
         ModelCost {
-            embedding: LayerCost {
+            embedding: ModuleCost {
                 name: "model.embed_tokens".into(),
                 forward: 0.0,
                 backward_input: 0.0,
@@ -147,7 +147,7 @@ impl Architecture for Llama {
             },
             layers: layers.collect(),
             // the head pays for its backward inside its forward
-            head: LayerCost {
+            head: ModuleCost {
                 name: "lm_head".into(),
                 forward: 6.0 * t * h * c.vocab_size as f64,
                 backward_input: 0.0,

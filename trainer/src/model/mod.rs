@@ -12,7 +12,7 @@ mod rope;
 
 use std::ops::Range;
 
-use stagecoach_pipeline::partition::ModelCost;
+use stagecoach_pipeline::ModelCost;
 use tch::Tensor;
 
 pub use config::{ConfigError, LlamaConfig};

@@ -2,15 +2,15 @@
 
 use stagecoach_api::job::Schedule as Wanted;
 use stagecoach_pipeline::{
-    Costs, Memory, ModelCost, Partition, Placement, Programs, Schedule, Timeline, balanced, evaluation, explicit,
-    from_csv, gpipe, lower, one_f_one_b, simulate,
+    Costs, MemoryBudget, ModelCost, Partition, Placement, Programs, Schedule, Timeline, balanced_partition,
+    explicit_partition, forward_only_programs, from_csv, gpipe, lower, one_f_one_b, simulate,
 };
 
 use super::Settings;
 use crate::fatal::Fatal;
 use crate::model::Architecture;
 
-/// Sends of one edge that may wait for their receiver: what the verifier's proof assumes.
+/// Sends of one edge that may wait for their receiver: the limit that the verifier assumes.
 pub const SENDS_IN_FLIGHT: usize = 2;
 
 /// For estimates before anything was measured: what a CPU core does with fp32, and a local link.
@@ -76,7 +76,7 @@ fn plan(settings: &Settings, cost: &ModelCost, tied: bool, stages: usize, schedu
     let mut notes = Vec::new();
     let given = pipeline.partition.layers.as_ref();
     let partition = match (pipeline.explicit_layers(stages as u32), given) {
-        (Some(layers), _) => explicit(cost, &layers.iter().map(|&n| n as usize).collect::<Vec<_>>(), stages),
+        (Some(layers), _) => explicit_partition(cost, &layers.iter().map(|&n| n as usize).collect::<Vec<_>>(), stages),
         (None, given) => {
             if let Some(given) = given {
                 notes.push(format!(
@@ -85,7 +85,7 @@ fn plan(settings: &Settings, cost: &ModelCost, tied: bool, stages: usize, schedu
                 ));
             }
             let cap = pipeline.memory_limit.as_ref().and_then(|limit| limit.bytes());
-            balanced(cost, stages, &Memory { cap, in_flight: schedule.in_flight() })
+            balanced_partition(cost, stages, &MemoryBudget { bytes_per_stage: cap, in_flight: schedule.in_flight() })
         }
     }
     .map_err(|e| Fatal::invalid(format!("spec.pipeline.partition: {e}")))?;
@@ -106,7 +106,7 @@ fn read_csv(settings: &Settings, path: &str, stages: usize, microbatches: usize)
 impl Layout {
     /// The forward-only program over `microbatches` held-out microbatches.
     pub fn evaluation(&self, microbatches: usize) -> Programs {
-        evaluation(&self.programs.placement, microbatches)
+        forward_only_programs(&self.programs.placement, microbatches)
     }
 
     /// Mean over stages of the simulated bubble, 0 to 1.

@@ -1,7 +1,7 @@
 //! How far training is: what a checkpoint keeps besides tensors.
 
 use serde::{Deserialize, Serialize};
-use stagecoach_group::{Outcome, Verdict};
+use stagecoach_group::{StepOutcome, Verdict};
 
 use super::Extension;
 
@@ -38,10 +38,10 @@ impl Progress {
     pub fn after(&mut self, verdict: &Verdict) {
         self.step = verdict.step;
         match verdict.outcome {
-            Outcome::Apply { .. } => self.updates += 1,
+            StepOutcome::Apply { .. } => self.updates += 1,
             _ => self.skipped += 1,
         }
-        self.skips_in_a_row = verdict.skips_in_a_row;
+        self.skips_in_a_row = verdict.consecutive_skips;
         let mut hasher = blake3::Hasher::new();
         hasher.update(self.losses.as_bytes()).update(&verdict.loss.to_le_bytes());
         self.losses = hasher.finalize().to_hex().to_string();

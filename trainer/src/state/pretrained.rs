@@ -64,7 +64,7 @@ mod tests {
     use tch::{Device, Kind, Tensor};
 
     use super::*;
-    use crate::execute::Shape;
+    use crate::execute::StageConfig;
     use crate::model::{Llama, LlamaConfig, Part};
     use crate::optimize::Hyper;
 
@@ -127,12 +127,12 @@ mod tests {
     }
 
     fn stage(model: &Llama, rank: usize, layers: &[usize]) -> Stage {
-        let shape = Shape {
+        let shape = StageConfig {
             architecture: model,
             placement: &Placement::linear(layers.len()),
             partition: &Partition { layers: layers.to_vec() },
             seed: 1,
-            hyper: Hyper { beta1: 0.0, beta2: 0.0, epsilon: 1.0, weight_decay: 0.0, decay_all: false },
+            optimizer: Hyper { beta1: 0.0, beta2: 0.0, epsilon: 1.0, weight_decay: 0.0, decay_all: false },
             recompute: false,
             device: Device::Cpu,
         };

@@ -34,7 +34,7 @@ pub(super) fn moments(stage: &Stage) -> Vec<Named> {
 }
 
 fn owned(stage: &Stage) -> impl Iterator<Item = usize> {
-    (0..stage.parameters.len()).filter(|&p| stage.owns(p))
+    (0..stage.parameters.len()).filter(|&p| stage.is_responsible_for(p))
 }
 
 impl Named {

@@ -1,33 +1,35 @@
-//! The end of training: the weights' hash over all stages, and the result. The model is the last step's checkpoint.
+//! The end of training: the hash of the weights over all stages, and the result. The model is the last step's
+//! checkpoint.
 
 use stagecoach_checkpoint::layout;
 
-use super::{Run, gather, topic};
+use super::collective::{all_gather, topic};
+use super::context::RunningStage;
 use crate::fatal::Fatal;
 use crate::folder::RESULT;
 use crate::observe::{Event, Summary};
 use crate::plan::Progress;
 use crate::state::{self, TensorHash};
 
-pub(super) fn finish(run: &mut Run, progress: &Progress) -> Result<(), Fatal> {
-    run.watch.doing("hashing the weights");
-    let hashes: Vec<TensorHash> = state::weights(&run.stage).iter().map(TensorHash::of).collect();
-    let parts: Vec<Vec<TensorHash>> = gather(run.member, topic::FINISH, &hashes)?;
-    if run.env.rank == 0 {
+pub(super) fn finish(running: &mut RunningStage, progress: &Progress) -> Result<(), Fatal> {
+    running.context.monitor.set_activity("hashing the weights");
+    let hashes: Vec<TensorHash> = state::weights(&running.stage).iter().map(TensorHash::of).collect();
+    let parts: Vec<Vec<TensorHash>> = all_gather(running.member, topic::FINISH, &hashes)?;
+    if running.context.env.rank == 0 {
         let summary = Summary {
             steps: progress.step,
             loss: progress.loss,
             evaluation_loss: progress.evaluation_loss,
-            unigram_entropy: run.plan.unigram_entropy,
+            unigram_entropy: running.plan.unigram_entropy,
             losses_hash: progress.losses.clone(),
             weights_hash: TensorHash::combine(parts.concat()),
             skipped: progress.skipped,
-            model: format!("{}/{}", run.settings.job.folder(), layout::checkpoint(progress.step)),
+            model: format!("{}/{}", running.context.settings.job.folder(), layout::checkpoint(progress.step)),
         };
         let text = serde_json::to_vec_pretty(&summary).map_err(|e| Fatal::invalid(e.to_string()))?;
-        run.plan.fence.publish(run.volume, RESULT, &text)?;
-        run.tell(&Event::Finished(summary));
+        running.plan.fence.publish(running.context.volume, RESULT, &text)?;
+        running.emit(&Event::Finished(summary));
     }
-    gather(run.member, topic::FINISH, &())?; // the result is there: nobody leaves before
+    all_gather(running.member, topic::FINISH, &())?; // no stage leaves before the result has been written
     Ok(())
 }

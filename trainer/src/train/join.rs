@@ -1,65 +1,66 @@
-//! Joining the group: stage 0 prepares and plans, the others wait for its plan, everybody verifies it.
+//! Joining the group: stage 0 prepares and plans, the others wait for its plan, every stage verifies it.
 
 use std::net::TcpListener;
 use std::time::Duration;
 
 use stagecoach_api::contract::{FailureKind, StageEnv};
 use stagecoach_checkpoint::Damage;
-use stagecoach_group::{Coordinator, Failure, Hello, Member, Roster, Timing};
+use stagecoach_group::{Coordinator, GroupFailure, GroupTimeouts, Hello, Member, Roster};
 
-use super::{Around, prepare};
+use super::context::StageContext;
+use super::prepare;
 use crate::fatal::Fatal;
 use crate::plan::{Plan, Settings, Verified};
 
 /// A stage that has its plan.
-pub(super) struct Joined {
+pub(super) struct JoinedGroup {
     pub(super) member: Member,
     /// On stage 0; must outlive its members.
     pub(super) coordinator: Option<Coordinator>,
-    pub(super) assigned: Assigned,
-    /// What planning has to say.
+    pub(super) assignment: Assignment,
+    /// Messages from planning.
     pub(super) notes: Vec<String>,
 }
 
-/// What it is to do, and with whom.
-pub(super) struct Assigned {
+/// The plan, the roster, and what the stage needs to follow them.
+pub(super) struct Assignment {
     pub(super) roster: Roster,
     pub(super) plan: Plan,
     pub(super) verified: Verified,
-    /// Where neighbours' links will connect.
+    /// The listener for the links of other stages.
     pub(super) listener: TcpListener,
-    /// Checkpoints that can't be used: on stage 0.
+    /// Damaged checkpoints; only on stage 0.
     pub(super) damage: Vec<Damage>,
 }
 
-/// The group's deadlines, by the job's.
-pub(super) fn timing(settings: &Settings) -> Timing {
+/// The group's timeouts, from the job.
+pub(super) fn group_timeouts(settings: &Settings) -> GroupTimeouts {
     let restart = &settings.job.spec.restart;
-    Timing {
-        startup: Duration::from_secs(restart.startup_timeout_seconds.into()),
-        stall: Duration::from_secs(restart.stall_timeout_seconds.into()),
-        ..Timing::default()
+    GroupTimeouts {
+        startup_timeout: Duration::from_secs(restart.startup_timeout_seconds.into()),
+        stall_timeout: Duration::from_secs(restart.stall_timeout_seconds.into()),
+        ..GroupTimeouts::default()
     }
 }
 
-pub(super) fn join(around: &Around) -> Result<Joined, Fatal> {
-    let Around { env, settings, device, volume, watch, sink } = *around;
+pub(super) fn join_group(context: &StageContext) -> Result<JoinedGroup, Fatal> {
+    let StageContext { env, settings, device, monitor, .. } = *context;
     let listener = listen(&env.pod_ip, 0)?;
     let data_port =
         listener.local_addr().map_err(|e| Fatal::new(FailureKind::Error, format!("no data port: {e}")))?.port();
     let hello = hello(env, settings, device, format!("{}:{data_port}", env.pod_ip));
-    let timing = timing(settings);
+    let timeouts = group_timeouts(settings);
     let mut address = format!("{}:{}", env.master_addr, env.master_port);
     let (mut damage, mut notes) = (Vec::new(), Vec::new());
     let coordinator = match env.rank {
         0 => {
             let control = listen(&env.pod_ip, env.master_port)?;
             address = format!("{}:{}", env.pod_ip, env.master_port);
-            let coordinator = Coordinator::start(control, hello.clone(), timing)?;
-            let planned = prepare::prepare(settings, env.world_size as usize, &coordinator, volume, watch, sink);
+            let coordinator = Coordinator::start(control, hello.clone(), timeouts)?;
+            let planned = prepare::prepare_and_plan(context, env.world_size as usize, &coordinator);
             match planned.and_then(|planned| Ok((planned.plan.to_bytes()?, planned))) {
                 Ok((bytes, planned)) => {
-                    coordinator.release(bytes, prepare::rules(settings));
+                    coordinator.release(bytes, prepare::decision_rules(settings));
                     (damage, notes) = (planned.damage, planned.notes);
                 }
                 Err(fatal) => {
@@ -71,28 +72,28 @@ pub(super) fn join(around: &Around) -> Result<Joined, Fatal> {
         }
         _ => None,
     };
-    watch.doing("joining the group");
-    let lost = {
-        let watch = watch.clone();
-        move |failure: Failure| {
-            if !watch.is_leaving() {
-                let kind = if failure.is_culprit() { FailureKind::Stalled } else { FailureKind::PeerLost };
-                watch.end(kind, &failure.message);
+    monitor.set_activity("joining the group");
+    let on_failure = {
+        let monitor = monitor.clone();
+        move |failure: GroupFailure| {
+            if !monitor.is_leaving() {
+                let kind = if failure.is_root_cause() { FailureKind::Stalled } else { FailureKind::PeerLost };
+                monitor.exit(kind, &failure.message);
             }
         }
     };
     let (member, roster, bytes) =
-        Member::join(&address, hello, timing, |what| tracing::info!("stage 0: {what}"), lost)?;
-    watch.attach(member.activity());
+        Member::join(&address, hello, timeouts, |what| tracing::info!("stage 0: {what}"), on_failure)?;
+    monitor.attach_activity(member.activity());
     let (plan, verified) = Plan::from_bytes(&bytes)?;
     tracing::info!(hash = %blake3::hash(&bytes), "plan");
-    notes.extend(env.rank.eq(&0).then(|| unlike(&roster)).flatten());
-    let assigned = Assigned { roster, plan, verified, listener, damage };
-    Ok(Joined { member, coordinator, assigned, notes })
+    notes.extend(env.rank.eq(&0).then(|| mixed_hardware_warning(&roster)).flatten());
+    let assignment = Assignment { roster, plan, verified, listener, damage };
+    Ok(JoinedGroup { member, coordinator, assignment, notes })
 }
 
-/// A warning if the stages compute with different kernels: then who holds which layer shows in the last bits.
-fn unlike(roster: &Roster) -> Option<String> {
+/// A warning if the stages compute with different kernels: results then depend on the partition in the last bits.
+fn mixed_hardware_warning(roster: &Roster) -> Option<String> {
     let kernels: std::collections::BTreeSet<String> = roster
         .members
         .iter()
@@ -101,7 +102,7 @@ fn unlike(roster: &Roster) -> Option<String> {
     (kernels.len() > 1).then(|| {
         let kernels: Vec<_> = kernels.into_iter().collect();
         format!(
-            "the stages compute on unlike machines ({}): another partition will not give the same bits",
+            "the stages run on different CPU or GPU types ({}): results are not bit-identical across partitions",
             kernels.join(", ")
         )
     })
@@ -124,7 +125,7 @@ fn hello(env: &StageEnv, settings: &Settings, device: tch::Device, data_address:
         job_uid: env.job_uid.clone(),
         attempt: env.attempt as u32,
         rank: env.rank as usize,
-        world: env.world_size as usize,
+        world_size: env.world_size as usize,
         replica: 0,
         pod_uid: env.pod_uid.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -1,66 +1,60 @@
-//! Stage 0 before the group forms: tokens, then the plan.
+//! Stage 0 before the group forms: tokenisation, then the plan.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use stagecoach_api::contract::FailureKind;
-use stagecoach_checkpoint::{CheckpointError, Damage, Volume};
+use stagecoach_checkpoint::{CheckpointError, Damage};
 use stagecoach_data::Dataset;
-use stagecoach_group::{Coordinator, Rules};
+use stagecoach_group::{Coordinator, StepRules};
 
-use super::resume::{choose, take_fence};
-use super::{Watch, tell};
+use super::context::{StageContext, emit};
+use super::resume::{acquire_fence, choose_checkpoint};
 use crate::fatal::Fatal;
 use crate::model::{Architecture, LlamaConfig};
-use crate::observe::{Event, Sink};
+use crate::observe::Event;
 use crate::plan::{Plan, Settings, layout};
 use crate::state::{self, Source};
 
-/// Between two reports of the same work.
-const REPORT_EVERY: Duration = Duration::from_millis(200);
+/// Minimum interval between progress reports.
+const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 
-/// A plan, and what a person should know about it.
-pub(super) struct Planned {
+/// A plan, and messages for the user.
+pub(super) struct PlannedRun {
     pub(super) plan: Plan,
-    /// Checkpoints that can't be used.
+    /// Damaged checkpoints.
     pub(super) damage: Vec<Damage>,
     pub(super) notes: Vec<String>,
 }
 
-/// What the group's verdicts go by.
-pub(super) fn rules(settings: &Settings) -> Rules {
-    Rules { clip_norm: settings.training.gradient_clip_norm, ..Rules::default() }
+/// Rules of the group's step decisions.
+pub(super) fn decision_rules(settings: &Settings) -> StepRules {
+    StepRules { clip_norm: settings.training.gradient_clip_norm, ..StepRules::default() }
 }
 
-pub(super) fn prepare(
-    settings: &Settings,
+pub(super) fn prepare_and_plan(
+    context: &StageContext,
     stages: usize,
     coordinator: &Coordinator,
-    volume: &dyn Volume,
-    watch: &Watch,
-    sink: &Sink,
-) -> Result<Planned, Fatal> {
-    watch.doing("preparing the corpus");
+) -> Result<PlannedRun, Fatal> {
+    let StageContext { settings, volume, monitor, .. } = *context;
+    monitor.set_activity("preparing the corpus");
     let data = settings.data();
     let mut shown: Option<(&str, Instant)> = None;
     let prepared = stagecoach_data::prepare(&data, &mut |progress| {
-        // the room reports every piece of text; people and members need a few reports a second
-        let due = shown.is_none_or(|(what, at)| what != progress.what || at.elapsed() > REPORT_EVERY);
+        // `prepare` reports every piece of text; limited to a few reports per second
+        let due = shown.is_none_or(|(what, at)| what != progress.what || at.elapsed() > REPORT_INTERVAL);
         if !due && progress.done < progress.total {
             return;
         }
         shown = Some((progress.what, Instant::now()));
         if let Some(failure) = coordinator.failure() {
-            watch.end(FailureKind::PeerLost, &failure.message); // what is tokenised so far is kept
+            monitor.exit(FailureKind::PeerLost, &failure.message); // what is tokenised so far is kept
         }
-        coordinator.preparing(&format!("{}, {} of {} bytes", progress.what, progress.done, progress.total));
-        tell(
-            watch,
-            sink,
-            &Event::Preparing { what: progress.what.to_owned(), done: progress.done, total: progress.total },
-        );
+        coordinator.report_progress(&format!("{}, {} of {} bytes", progress.what, progress.done, progress.total));
+        emit(context, &Event::Preparing { what: progress.what.to_owned(), done: progress.done, total: progress.total });
     })?;
-    watch.doing("planning");
+    monitor.set_activity("planning");
     let vocab_size = settings.vocabulary(prepared.vocab_size)?;
     let architecture = settings.architecture(vocab_size, tch::Device::Cpu);
     let layout = layout(settings, architecture.as_ref(), stages)?;
@@ -69,15 +63,15 @@ pub(super) fn prepare(
     let has_held_out = !held_out.layouts.is_empty();
     let steps = settings.steps(dataset.training_sequences());
     let identity = settings.identity(&prepared, dataset.training_sequences());
-    watch.doing("choosing the checkpoint");
+    monitor.set_activity("choosing the checkpoint");
     let mut notes = layout.notes.clone();
-    let fence = take_fence(volume, &mut notes)?;
-    let chosen = choose(volume, settings, &identity, steps, architecture.as_ref(), &[])?;
+    let fence = acquire_fence(volume, &mut notes)?;
+    let chosen = choose_checkpoint(volume, settings, &identity, steps, architecture.as_ref(), &[])?;
     notes.extend(chosen.notes);
     let progress = chosen.progress;
     let mut initial = None;
     if progress.step == 0 {
-        initial = find_initial(settings, architecture.as_ref(), &dataset)?;
+        initial = resolve_initial_weights(settings, architecture.as_ref(), &dataset)?;
         notes.extend(initial.as_ref().map(|path| format!("starting from the weights in {}", path.display())));
     }
     let plan = Plan {
@@ -97,11 +91,11 @@ pub(super) fn prepare(
         unigram_entropy: has_held_out.then(|| dataset.evaluation_unigram_entropy()),
         prepared,
     };
-    Ok(Planned { plan, damage: chosen.damage, notes })
+    Ok(PlannedRun { plan, damage: chosen.damage, notes })
 }
 
-/// The model directory to start from, if the job names one, looked into before anybody loads from it.
-fn find_initial(
+/// The model directory to start from, if the job names one, checked before any stage loads it.
+fn resolve_initial_weights(
     settings: &Settings,
     architecture: &dyn Architecture,
     dataset: &Dataset,

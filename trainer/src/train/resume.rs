@@ -1,5 +1,5 @@
-//! Where training goes on: stage 0 takes the fence, then chooses the newest checkpoint of this very job; every stage
-//! proves the bytes that it loads, and what any of them finds damaged is passed over by all.
+//! Where training resumes: stage 0 acquires the fence, then chooses the newest checkpoint of this job; every stage
+//! verifies the bytes that it loads, and a checkpoint that any stage finds damaged is skipped by all stages.
 
 use std::path::Path;
 use std::time::Instant;
@@ -10,28 +10,28 @@ use stagecoach_checkpoint::{
 };
 use stagecoach_group::Member;
 
-use super::{gather, topic};
+use super::collective::{all_gather, topic};
 use crate::execute::Stage;
 use crate::fatal::Fatal;
 use crate::model::Architecture;
 use crate::plan::{Plan, Progress, Settings};
 use crate::state::{self, Source};
 
-/// What stage 0 chose.
+/// The checkpoint that stage 0 chose.
 #[derive(Debug)]
-pub(super) struct Chosen {
+pub(super) struct ResumePoint {
     pub(super) progress: Progress,
     /// Newer checkpoints that can't be used: set aside once another one has been loaded.
     pub(super) damage: Vec<Damage>,
-    /// What a person should know, in sentences.
+    /// Messages for the user.
     pub(super) notes: Vec<String>,
 }
 
-/// Takes the next fence of the job on `volume`, and clears away what older groups left.
+/// Acquires the next fence of the job on `volume`, and removes files of older groups.
 ///
 /// # Errors
-/// If a newer group is starting, or if the volume refuses.
-pub(super) fn take_fence(volume: &dyn Volume, notes: &mut Vec<String>) -> Result<Fence, Fatal> {
+/// If a newer group is starting, or the volume fails.
+pub(super) fn acquire_fence(volume: &dyn Volume, notes: &mut Vec<String>) -> Result<Fence, Fatal> {
     let fence = Fence::take(volume)?;
     if let Err(error) = sweep(volume) {
         notes.push(format!("could not remove what older groups left: {error}"));
@@ -39,20 +39,20 @@ pub(super) fn take_fence(volume: &dyn Volume, notes: &mut Vec<String>) -> Result
     Ok(fence)
 }
 
-/// Chooses the newest checkpoint that nothing is `known` against, to train to step `steps`. Its content is not looked at:
-/// whoever loads it does.
+/// Chooses the newest checkpoint without `known` damage, to train to step `steps`. Its content is verified when it is
+/// loaded.
 ///
 /// # Errors
 /// If there are checkpoints and none can be used, or the newest one is another job's or another model's, or its learning
 /// rate can't go on as the job says; or if the volume refuses.
-pub(super) fn choose(
+pub(super) fn choose_checkpoint(
     volume: &dyn Volume,
     settings: &Settings,
     identity: &Value,
     steps: u64,
     architecture: &dyn Architecture,
     known: &[Damage],
-) -> Result<Chosen, Fatal> {
+) -> Result<ResumePoint, Fatal> {
     let Found { loaded, damage, foreign } = newest(volume, Depth::Sizes, known)?;
     let mut notes: Vec<String> = foreign.iter().map(ToString::to_string).collect();
     let mut progress = Progress::default();
@@ -61,7 +61,7 @@ pub(super) fn choose(
         progress = progress_of(&loaded)?;
     }
     notes.extend(settings.fix_decay(&mut progress, steps)?);
-    Ok(Chosen { progress, damage, notes })
+    Ok(ResumePoint { progress, damage, notes })
 }
 
 /// Refuses a checkpoint of another job, by the fields that differ.
@@ -105,8 +105,8 @@ pub fn check_extension(settings: &Settings, volume: &dyn Volume) -> Result<(), F
     }
 }
 
-/// Fills `stage`'s weights from a model directory. Damage there is nobody's checkpoint's: it ends the start.
-fn start_from(folder: &Path, architecture: &dyn Architecture, stage: &Stage) -> Result<(), CheckpointError> {
+/// Fills `stage`'s weights from a model directory. Damage in a model directory is an error.
+fn load_initial_weights(folder: &Path, architecture: &dyn Architecture, stage: &Stage) -> Result<(), CheckpointError> {
     let loaded = Source::open(folder).and_then(|source| source.load(architecture, stage));
     loaded.map_err(|error| match error {
         CheckpointError::Damaged(damage) => {
@@ -117,11 +117,11 @@ fn start_from(folder: &Path, architecture: &dyn Architecture, stage: &Stage) -> 
 }
 
 /// Fills `stage` from the checkpoint that stage 0 has chosen, or from an older one if any stage finds that one damaged:
-/// then `plan.progress` changes, on all stages alike. `chosen` is stage 0's. What people should know comes back.
+/// then `plan.progress` changes, on all stages alike. Returns messages for the user.
 ///
 /// # Errors
-/// If no intact checkpoint is left, the group is gone, or the volume refuses.
-pub(super) fn load(
+/// If no intact checkpoint is left, the group fails, or the volume fails.
+pub(super) fn load_weights(
     volume: &dyn Volume,
     member: &Member,
     plan: &mut Plan,
@@ -133,29 +133,29 @@ pub(super) fn load(
     let mut notes = Vec::new();
     let started = Instant::now();
     loop {
-        let mine = match plan.progress.step {
+        let own = match plan.progress.step {
             0 => plan
                 .initial
                 .as_ref()
-                .map_or(Ok(()), |path| start_from(&settings.workspace.join(path), architecture, stage)),
+                .map_or(Ok(()), |path| load_initial_weights(&settings.workspace.join(path), architecture, stage)),
             step => open(volume, step).and_then(|loaded| state::load_checkpoint(&loaded, stage, plan.progress.updates)),
         };
-        let mine: Option<Damage> = match mine {
+        let own: Option<Damage> = match own {
             Err(CheckpointError::Damaged(damage)) => Some(damage),
             loaded => loaded.map(|()| None)?,
         };
-        let found: Vec<Damage> = gather(member, topic::LOAD, &mine)?.into_iter().flatten().collect();
+        let found: Vec<Damage> = all_gather(member, topic::LOAD, &own)?.into_iter().flatten().collect();
         if found.is_empty() {
             break;
         }
         if stage.rank == 0 {
             damage.extend(found);
-            let again = choose(volume, settings, &plan.identity, plan.steps, architecture, &damage)?;
+            let again = choose_checkpoint(volume, settings, &plan.identity, plan.steps, architecture, &damage)?;
             (damage, notes) = (again.damage, again.notes);
             let progress = serde_json::to_vec(&again.progress).map_err(|e| Fatal::invalid(e.to_string()))?;
-            member.tell(topic::LOAD, progress)?;
+            member.broadcast(topic::LOAD, progress)?;
         }
-        plan.progress = serde_json::from_slice(&member.told(topic::LOAD)?).map_err(|e| {
+        plan.progress = serde_json::from_slice(&member.receive_broadcast(topic::LOAD)?).map_err(|e| {
             Fatal::invalid(format!("stage 0's choice can't be read ({e}): all stages must run one version"))
         })?;
     }

@@ -3,83 +3,102 @@
 use std::time::Instant;
 
 use stagecoach_data::Layout;
-use stagecoach_group::{Outcome, StepVote, Verdict};
+use stagecoach_group::{StepOutcome, StepVote, Verdict};
 use stagecoach_pipeline::Programs;
 
-use super::batches::Tensors;
-use super::save::Writer;
-use super::saver::Saver;
-use super::{Run, topic};
-use crate::execute::{Batch, Executor, Finished};
+use super::checkpoint::{CheckpointWriter, SaveSchedule};
+use super::collective::topic;
+use super::context::RunningStage;
+use super::data_loader::BatchTensors;
+use crate::execute::{Executor, StepInputs, StepMeasurements, StepOutput};
 use crate::fatal::Fatal;
 use crate::folder::METRICS;
 use crate::model::Architecture;
 use crate::observe::{Event, Metrics, MetricsError, StepRecord};
 use crate::plan::Progress;
 
-/// Trains to the end, or to the boundary at which all were asked to stop: then `progress.step` is short of the plan's.
-pub(super) fn train(run: &mut Run, architecture: &dyn Architecture) -> Result<Progress, Fatal> {
-    let metrics = match run.env.rank {
-        0 => Some(open_metrics(run)?),
+/// Trains to the end, or until the step after which the group drains: then `progress.step` is less than the plan's.
+pub(super) fn train(running: &mut RunningStage, architecture: &dyn Architecture) -> Result<Progress, Fatal> {
+    let metrics = match running.context.env.rank {
+        0 => Some(open_metrics(running)?),
         _ => None,
     };
-    let writer = Writer::new(run, architecture)?;
+    let writer = CheckpointWriter::new(running, architecture)?;
     std::thread::scope(|scope| {
-        let saver = Saver::start(scope, &writer, run.watch, run.settings, &run.stage)?;
-        steps(run, saver, metrics)
+        let save_schedule =
+            SaveSchedule::start(scope, &writer, running.context.monitor, running.context.settings, &running.stage)?;
+        step_loop(running, save_schedule, metrics)
     })
 }
 
 /// Started inside the fence: a group that has lost it since must not touch what a newer one writes.
-fn open_metrics(run: &Run) -> Result<Metrics, Fatal> {
-    let (folder, fence) = (run.settings.folder(), &run.plan.fence);
+fn open_metrics(running: &RunningStage) -> Result<Metrics, Fatal> {
+    let (folder, fence) = (running.context.settings.folder(), &running.plan.fence);
     let aside = folder.join(fence.work()).join(METRICS);
-    let mut metrics = Metrics::new(&folder.join(METRICS), &aside, run.plan.progress.step)?;
+    let mut metrics = Metrics::new(&folder.join(METRICS), &aside, running.plan.progress.step)?;
     if let Err(error) = metrics.write() {
-        fence.check(run.volume)?;
+        fence.check(running.context.volume)?;
         if !error.is_full() {
             return Err(error.into());
         }
-        tell_behind(run, &error);
+        report_metrics_error(running, &error);
     }
     Ok(metrics)
 }
 
-/// A full volume costs no step: the lines are kept, and people are told once.
-fn tell_behind(run: &Run, error: &MetricsError) {
-    run.tell(&Event::Note { message: format!("{error}; training goes on") });
+/// Reports that metrics could not be written. A full volume does not stop training: lines are buffered and one message
+/// is printed.
+fn report_metrics_error(running: &RunningStage, error: &MetricsError) {
+    running.emit(&Event::Note { message: format!("{error}; training goes on") });
 }
 
-fn steps(run: &mut Run, mut saver: Saver, mut metrics: Option<Metrics>) -> Result<Progress, Fatal> {
-    let mut progress = run.plan.progress.clone();
-    let every = run.settings.evaluate_every();
+fn step_loop(
+    running: &mut RunningStage,
+    mut save_schedule: SaveSchedule,
+    mut metrics: Option<Metrics>,
+) -> Result<Progress, Fatal> {
+    let mut progress = running.plan.progress.clone();
+    let every = running.context.settings.evaluate_every();
     let mut sent_before = 0;
-    tell_layouts(run, progress.step)?;
-    for index in progress.step..run.plan.steps {
+    broadcast_layouts(running, progress.step)?;
+    for index in progress.step..running.plan.steps {
         let started = Instant::now();
         let step = index + 1;
-        let learning_rate = run.settings.learning_rate(progress.decay_steps_at(index)).at(index);
-        run.watch.step(step);
-        run.watch.doing("DATA");
-        tell_layouts(run, step)?;
-        let layouts: Vec<Layout> = told_layouts(run)?;
-        let plan = run.batches.as_ref().map(|batches| batches.step(index));
-        let Tensors { inputs, targets } = match (&run.batches, &plan) {
-            (Some(batches), Some(plan)) => batches.tensors(plan),
-            _ => Tensors::default(),
+        let learning_rate = running.context.settings.learning_rate(progress.decay_steps_at(index)).at(index);
+        running.context.monitor.set_step(step);
+        running.context.monitor.set_activity("DATA");
+        broadcast_layouts(running, step)?;
+        let layouts: Vec<Layout> = receive_layouts(running)?;
+        let plan = running.data_loader.as_ref().map(|data_loader| data_loader.step_plan(index));
+        let BatchTensors { token_ids, targets } = match (&running.data_loader, &plan) {
+            (Some(data_loader), Some(plan)) => data_loader.tensors(plan),
+            _ => BatchTensors::default(),
         };
         let count = plan.map_or(0, |plan| plan.targets);
-        let (save, saving) = saver.ask(step)?;
-        let (stop, skips_in_a_row) = (run.watch.stop_requested(), progress.skips_in_a_row);
-        let vote = StepVote { stop, save, saving, skips_in_a_row, ..StepVote::default() };
-        let batch = Batch { layouts: &layouts, inputs, targets, count, step: Some(step), learning_rate, vote };
-        let finished = execute(run, &run.verified.training, &batch)?;
-        let Some(verdict) = finished.verdict else { continue };
+        let save = save_schedule.save_vote(step)?;
+        let vote = StepVote {
+            stop_requested: running.context.monitor.stop_requested(),
+            save_due: save.due,
+            save_in_progress: save.in_progress,
+            consecutive_skips: progress.skips_in_a_row,
+            ..StepVote::default()
+        };
+        let inputs = StepInputs {
+            layouts: &layouts,
+            token_ids,
+            targets,
+            target_count: count,
+            step: Some(step),
+            learning_rate,
+            vote,
+        };
+        let output = run_programs(running, &running.verified.training, &inputs)?;
+        let Some(verdict) = output.verdict else { continue };
         progress.after(&verdict);
         let seconds = started.elapsed().as_secs_f64();
         let evaluate =
-            run.verified.evaluation.is_some() && (step == run.plan.steps || (every > 0 && step % every == 0));
-        let evaluation_loss = if evaluate { Some(evaluate_held_out(run)?) } else { None };
+            running.verified.evaluation.is_some() && (step == running.plan.steps || (every > 0 && step % every == 0));
+        let evaluation_loss = if evaluate { Some(evaluate_held_out(running)?) } else { None };
         progress.evaluation_loss = evaluation_loss.or(progress.evaluation_loss);
         if let Some(metrics) = &mut metrics {
             let sent = bytes_sent(&verdict);
@@ -90,94 +109,110 @@ fn steps(run: &mut Run, mut saver: Saver, mut metrics: Option<Metrics>) -> Resul
                 tokens_per_second: count as f64 / seconds,
                 seconds,
                 bytes_sent: sent - sent_before,
-                checkpoint: saver.take_record(),
-                ..judged(&verdict)
+                checkpoint: save_schedule.take_record(),
+                ..step_record(&verdict)
             };
             sent_before = sent;
             let was_behind = metrics.is_behind();
             if let (Err(error), false) = (metrics.append(&record), was_behind) {
-                tell_behind(run, &error);
+                report_metrics_error(running, &error);
             }
-            run.tell(&Event::Step(record));
-            if matches!(verdict.outcome, Outcome::Skip) {
+            running.emit(&Event::Step(record));
+            if matches!(verdict.outcome, StepOutcome::Skip) {
                 let message = format!("step {step} was skipped: its loss or gradient is not finite");
-                run.tell(&Event::Note { message });
+                running.emit(&Event::Note { message });
             }
         }
-        if verdict.stop || step == run.plan.steps {
-            saver.last(&run.stage, &progress, step < run.plan.steps)?;
+        if verdict.stop || step == running.plan.steps {
+            save_schedule.save_final(&running.stage, &progress, step < running.plan.steps)?;
             break;
         }
-        saver.boundary(&verdict, &run.stage, &progress)?;
+        save_schedule.on_step_boundary(&verdict, &running.stage, &progress)?;
     }
     Ok(progress)
 }
 
-/// This rank's part of `programs`, over `batch`.
-fn execute(run: &mut Run, programs: &Programs, batch: &Batch) -> Result<Finished, Fatal> {
-    let program = &programs.ranks[run.stage.rank];
-    let activity = &run.member.activity();
-    let (stage, links, placement) = (&mut run.stage, &mut run.links, &programs.placement);
-    Ok(Executor { stage, links, member: run.member, activity, placement }.run(program, batch)?)
+/// Executes this rank's program on `inputs`.
+fn run_programs(running: &mut RunningStage, programs: &Programs, inputs: &StepInputs) -> Result<StepOutput, Fatal> {
+    let program = &programs.ranks[running.stage.rank];
+    let activity = &running.member.activity();
+    let (stage, links, placement) = (&mut running.stage, &mut running.links, &programs.placement);
+    Ok(Executor { stage, links, member: running.member, activity, placement }.run(program, inputs)?)
 }
 
-/// Stage 0 tells all ranks the layouts of step `index` (from 0), a step before they are needed.
-fn tell_layouts(run: &Run, index: u64) -> Result<(), Fatal> {
-    match &run.batches {
-        Some(batches) if run.env.rank == 0 && index < run.plan.steps => {
-            let layouts = serde_json::to_vec(&batches.step(index).layouts);
-            Ok(run.member.tell(topic::LAYOUTS, layouts.map_err(|e| Fatal::invalid(format!("layouts: {e}")))?)?)
+/// Broadcasts, on stage 0, the layouts of step `index` (from 0), a step before they are needed.
+fn broadcast_layouts(running: &RunningStage, index: u64) -> Result<(), Fatal> {
+    match &running.data_loader {
+        Some(data_loader) if running.context.env.rank == 0 && index < running.plan.steps => {
+            let layouts = serde_json::to_vec(&data_loader.step_plan(index).layouts);
+            Ok(running
+                .member
+                .broadcast(topic::LAYOUTS, layouts.map_err(|e| Fatal::invalid(format!("layouts: {e}")))?)?)
         }
         _ => Ok(()),
     }
 }
 
-fn told_layouts(run: &Run) -> Result<Vec<Layout>, Fatal> {
-    let bytes = run.member.told(topic::LAYOUTS)?;
+fn receive_layouts(running: &RunningStage) -> Result<Vec<Layout>, Fatal> {
+    let bytes = running.member.receive_broadcast(topic::LAYOUTS)?;
     serde_json::from_slice(&bytes)
         .map_err(|e| Fatal::invalid(format!("stage 0's layouts can't be read ({e}): all stages must run one version")))
 }
 
-/// What the verdict says of a step.
-fn judged(verdict: &Verdict) -> StepRecord {
+/// Metrics record of a step.
+fn step_record(verdict: &Verdict) -> StepRecord {
     StepRecord {
         step: verdict.step,
         loss: verdict.loss.is_finite().then_some(verdict.loss),
         gradient_norm: verdict.norm.is_finite().then_some(verdict.norm),
-        bubble: bubbles(verdict),
-        skipped: matches!(verdict.outcome, Outcome::Skip),
+        bubble: stage_bubbles(verdict),
+        skipped: matches!(verdict.outcome, StepOutcome::Skip),
         ..StepRecord::default()
     }
 }
 
-/// Payload bytes that have left all stages so far.
-fn bytes_sent(verdict: &Verdict) -> u64 {
-    verdict.measures.iter().filter_map(|measures| measures.get(2)).map(|&bytes| bytes as u64).sum()
+/// The measurements of each stage.
+fn measurements(verdict: &Verdict) -> impl Iterator<Item = StepMeasurements> + '_ {
+    verdict.measurements.iter().map(|numbers| StepMeasurements::from_slice(numbers))
 }
 
-/// Share of the step in which each stage did not compute, by stage: all start together, the last one ends it.
-fn bubbles(verdict: &Verdict) -> Vec<f64> {
-    let measure = |measures: &Vec<f64>, at: usize| measures.get(at).copied().unwrap_or(0.0);
-    let wall = verdict.measures.iter().map(|m| measure(m, 0)).fold(f64::MIN_POSITIVE, f64::max);
-    verdict.measures.iter().map(|m| 1.0 - (measure(m, 0) - measure(m, 1)) / wall).collect()
+/// Payload bytes sent by all stages so far.
+fn bytes_sent(verdict: &Verdict) -> u64 {
+    measurements(verdict).map(|stage| stage.bytes_sent as u64).sum()
+}
+
+/// Fraction of the step in which each stage did not compute, by stage. All start together, and the slowest ends the
+/// step.
+fn stage_bubbles(verdict: &Verdict) -> Vec<f64> {
+    let step_seconds = measurements(verdict).map(|stage| stage.elapsed_seconds).fold(f64::MIN_POSITIVE, f64::max);
+    measurements(verdict).map(|stage| 1.0 - (stage.elapsed_seconds - stage.waited_seconds) / step_seconds).collect()
 }
 
 /// The held-out loss, in nats per token, known to every rank.
-fn evaluate_held_out(run: &mut Run) -> Result<f64, Fatal> {
-    let Some(programs) = &run.verified.evaluation else { return Ok(f64::NAN) };
-    let plan = run.batches.as_ref().map(|batches| batches.held_out());
-    let Tensors { inputs, targets } = match (&run.batches, &plan) {
-        (Some(batches), Some(plan)) => batches.tensors(plan),
-        _ => Tensors::default(),
+fn evaluate_held_out(running: &mut RunningStage) -> Result<f64, Fatal> {
+    let Some(programs) = &running.verified.evaluation else { return Ok(f64::NAN) };
+    let plan = running.data_loader.as_ref().map(|data_loader| data_loader.evaluation_plan());
+    let BatchTensors { token_ids, targets } = match (&running.data_loader, &plan) {
+        (Some(data_loader), Some(plan)) => data_loader.tensors(plan),
+        _ => BatchTensors::default(),
     };
     let count = plan.map_or(0, |plan| plan.targets);
-    let layouts = &run.plan.evaluation_layouts;
-    let batch = Batch { layouts, inputs, targets, count, step: None, learning_rate: 0.0, vote: StepVote::default() };
-    let finished = execute(run, programs, &batch)?;
-    run.watch.doing("gathering the held-out loss");
-    let mine: f64 = finished.loss / count.max(1) as f64;
-    let all = run.member.gather(topic::EVALUATION, mine.to_le_bytes().to_vec())?;
-    let head = programs.placement.rank_of(programs.placement.chunks() - 1);
-    let bytes: [u8; 8] = all.get(head).and_then(|b| b.as_slice().try_into().ok()).unwrap_or(f64::NAN.to_le_bytes());
+    let layouts = &running.plan.evaluation_layouts;
+    let inputs = StepInputs {
+        layouts,
+        token_ids,
+        targets,
+        target_count: count,
+        step: None,
+        learning_rate: 0.0,
+        vote: StepVote::default(),
+    };
+    let output = run_programs(running, programs, &inputs)?;
+    running.context.monitor.set_activity("gathering the held-out loss");
+    let own: f64 = output.loss / count.max(1) as f64;
+    let all = running.member.all_gather(topic::EVALUATION, own.to_le_bytes().to_vec())?;
+    let head_rank = programs.placement.last_rank();
+    let bytes: [u8; 8] =
+        all.get(head_rank).and_then(|b| b.as_slice().try_into().ok()).unwrap_or(f64::NAN.to_le_bytes());
     Ok(f64::from_le_bytes(bytes))
 }

@@ -5,12 +5,12 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::Duration;
 
-use stagecoach::execute::{Batch, Executor, Finished, Shape, Stage};
-use stagecoach::links::{Links, Opening, Transport, edges, open};
+use stagecoach::execute::{Executor, Stage, StageConfig, StepInputs, StepOutput};
+use stagecoach::links::{Links, Opening, Transport, link_ids, open};
 use stagecoach::model::{Architecture, Llama, LlamaConfig};
 use stagecoach::optimize::Hyper;
 use stagecoach_data::Layout;
-use stagecoach_group::{Coordinator, Hello, Member, Rules, StepVote, Timing, Verdict};
+use stagecoach_group::{Coordinator, GroupTimeouts, Hello, Member, StepRules, StepVote, Verdict};
 use stagecoach_pipeline::{Action, Partition, Placement, Programs, Schedule, lower};
 use tch::{Device, Tensor};
 
@@ -67,7 +67,7 @@ pub(crate) fn train(setup: &Setup, steps: &[Step]) -> Trained {
     let control = listen();
     let address = control.local_addr().unwrap().to_string();
     let coordinator = Coordinator::start(control, hello(0, ranks), timing()).unwrap();
-    coordinator.release(Vec::new(), Rules { clip_norm: setup.clip, ..Rules::default() });
+    coordinator.release(Vec::new(), StepRules { clip_norm: setup.clip, ..StepRules::default() });
     let data: Vec<TcpListener> = (0..ranks).map(|_| listen()).collect();
     let addresses: Vec<String> = data.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
     let parts: Vec<Trained> = thread::scope(|scope| {
@@ -113,7 +113,7 @@ fn stage(
         group: "test".into(),
         listener: data,
         addresses,
-        edges: &edges(&placement, architecture.tied()),
+        link_ids: &link_ids(&placement, architecture.tied()),
         transport: setup.transport,
         boundary_bytes: 1 << 16,
         tied_bytes: 4 * setup.config.vocab_size * setup.config.hidden_size,
@@ -146,12 +146,12 @@ fn stage(
 pub(crate) fn build(setup: &Setup, architecture: &dyn Architecture, rank: usize) -> Stage {
     let stage = Stage::build(
         rank,
-        &Shape {
+        &StageConfig {
             architecture,
             placement: &Placement::linear(setup.layers.len()),
             partition: &Partition { layers: setup.layers.clone() },
             seed: 7,
-            hyper: setup.hyper,
+            optimizer: setup.hyper,
             recompute: setup.recompute,
             device: Device::Cpu,
         },
@@ -176,20 +176,20 @@ fn run(
     programs: &Programs,
     step: &Step,
     index: usize,
-) -> Finished {
+) -> StepOutput {
     let layouts: Vec<Layout> = step.microbatches.iter().map(|m| m.layout.clone()).collect();
     let shape = |m: &Microbatch| [m.layout.rows as i64, m.layout.length as i64];
-    let batch = Batch {
+    let inputs = StepInputs {
         layouts: &layouts,
-        inputs: step.microbatches.iter().map(|m| Tensor::from_slice(&m.inputs).view(shape(m))).collect(),
+        token_ids: step.microbatches.iter().map(|m| Tensor::from_slice(&m.inputs).view(shape(m))).collect(),
         targets: step.microbatches.iter().map(|m| Tensor::from_slice(&m.targets)).collect(),
-        count: step.microbatches.iter().flat_map(|m| &m.targets).filter(|&&target| target >= 0).count() as u64,
+        target_count: step.microbatches.iter().flat_map(|m| &m.targets).filter(|&&target| target >= 0).count() as u64,
         step: Some(index as u64 + 1),
         learning_rate: step.learning_rate,
         vote: StepVote::default(),
     };
     let (activity, placement, rank) = (&member.activity(), &programs.placement, stage.rank);
-    Executor { stage, links, member, activity, placement }.run(&programs.ranks[rank], &batch).unwrap()
+    Executor { stage, links, member, activity, placement }.run(&programs.ranks[rank], &inputs).unwrap()
 }
 
 fn values(stage: &Stage, of: impl Fn(&Stage, usize) -> Tensor) -> Weights {
@@ -200,17 +200,17 @@ fn values(stage: &Stage, of: impl Fn(&Stage, usize) -> Tensor) -> Weights {
 /// After so long a test has failed: far above what anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn timing() -> Timing {
+fn timing() -> GroupTimeouts {
     let heartbeat_timeout = PATIENCE; // a busy machine is not a dead one
-    Timing { startup: PATIENCE, heartbeat_timeout, stall: PATIENCE, ..Timing::default() }
+    GroupTimeouts { startup_timeout: PATIENCE, heartbeat_timeout, stall_timeout: PATIENCE, ..GroupTimeouts::default() }
 }
 
-fn hello(rank: usize, world: usize) -> Hello {
+fn hello(rank: usize, world_size: usize) -> Hello {
     Hello {
         job_uid: "job".into(),
         attempt: 1,
         rank,
-        world,
+        world_size,
         replica: 0,
         pod_uid: format!("pod-{rank}"),
         version: "test".into(),

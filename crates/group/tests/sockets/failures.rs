@@ -1,122 +1,124 @@
-//! Any stage's death ends the whole group, and each is told once why.
+//! Any stage's death ends the whole group, and each survivor gets one report.
 
 use std::time::Duration;
 
-use stagecoach_group::{FailureKind, Rules, Timing};
+use stagecoach_group::{GroupFailureKind, GroupTimeouts, StepRules};
 
-use crate::support::{PATIENCE, Stage, coordinator, formed, formed_through, hello, join, timing};
+use crate::support::{
+    Stage, TEST_TIMEOUT, coordinator, formed_group, formed_group_through_proxy, hello, join, timeouts,
+};
 
-/// Checks what every survivor is told.
-fn all_are_told(stages: Vec<Stage>, kind: FailureKind, culprit: usize, says: &str) {
+/// Checks the report of every survivor.
+fn assert_all_report(stages: Vec<Stage>, kind: GroupFailureKind, root_cause_rank: usize, expected: &str) {
     for stage in stages {
-        let failure = stage.the_failure();
-        assert_eq!((failure.kind, failure.culprit), (kind, Some(culprit)), "{failure}");
-        assert!(failure.to_string().contains(says), "{failure}");
-        assert_eq!(failure.is_culprit(), failure.rank == culprit);
+        let failure = stage.only_failure();
+        assert_eq!((failure.kind, failure.root_cause_rank), (kind, Some(root_cause_rank)), "{failure}");
+        assert!(failure.to_string().contains(expected), "{failure}");
+        assert_eq!(failure.is_root_cause(), failure.rank == root_cause_rank);
     }
 }
 
 #[test]
 fn a_member_that_dies_takes_the_group_with_it() {
     for victim in [1, 3] {
-        let (coordinator, mut stages) = formed(4, timing(), Rules::default());
+        let (coordinator, mut stages) = formed_group(4, timeouts(), StepRules::default());
         drop(stages.remove(victim));
-        let says = format!("stage {victim} closed its control connection");
-        all_are_told(stages, FailureKind::ConnectionClosed, victim, &says);
-        assert_eq!(coordinator.failure().unwrap().culprit, Some(victim));
+        let expected = format!("stage {victim} closed its control connection");
+        assert_all_report(stages, GroupFailureKind::ConnectionClosed, victim, &expected);
+        assert_eq!(coordinator.failure().unwrap().root_cause_rank, Some(victim));
     }
 }
 
 #[test]
 fn stage_zero_that_dies_takes_the_group_with_it() {
-    let (coordinator, mut stages) = formed(4, timing(), Rules::default());
+    let (coordinator, mut stages) = formed_group(4, timeouts(), StepRules::default());
     // A killed process loses both at once; here the coordinator goes first.
     drop(coordinator);
     drop(stages.remove(0));
-    all_are_told(stages, FailureKind::ConnectionClosed, 0, "stage 0");
+    assert_all_report(stages, GroupFailureKind::ConnectionClosed, 0, "stage 0");
 }
 
 #[test]
 fn a_member_of_stage_zero_that_ends_before_its_coordinator() {
-    let (_coordinator, mut stages) = formed(3, timing(), Rules::default());
+    let (_coordinator, mut stages) = formed_group(3, timeouts(), StepRules::default());
     drop(stages.remove(0));
-    all_are_told(stages, FailureKind::ConnectionClosed, 0, "stage 0 closed");
+    assert_all_report(stages, GroupFailureKind::ConnectionClosed, 0, "stage 0 closed");
 }
 
 #[test]
-fn a_cut_connection_is_a_death_for_both_ends() {
-    let (_coordinator, mut stages, proxy) = formed_through(3, 2, timing());
-    proxy.cut();
-    let cut = stages.remove(2).the_failure();
-    // It can't tell its own network from stage 0's death.
-    assert_eq!((cut.kind, cut.culprit), (FailureKind::ConnectionClosed, Some(0)));
-    all_are_told(stages, FailureKind::ConnectionClosed, 2, "stage 2");
+fn a_closed_connection_is_a_failure_for_both_ends() {
+    let (_coordinator, mut stages, proxy) = formed_group_through_proxy(3, 2, timeouts());
+    proxy.disconnect();
+    let failure = stages.remove(2).only_failure();
+    // A member can't distinguish its own network failure from stage 0's death.
+    assert_eq!((failure.kind, failure.root_cause_rank), (GroupFailureKind::ConnectionClosed, Some(0)));
+    assert_all_report(stages, GroupFailureKind::ConnectionClosed, 2, "stage 2");
 }
 
 #[test]
-fn a_silent_member_is_noticed() {
-    let timing = Timing { heartbeat_timeout: Duration::from_millis(1500), ..timing() };
-    let (_coordinator, mut stages, proxy) = formed_through(3, 1, timing);
+fn a_frozen_member_times_out() {
+    let timeouts = GroupTimeouts { heartbeat_timeout: Duration::from_millis(1500), ..timeouts() };
+    let (_coordinator, mut stages, proxy) = formed_group_through_proxy(3, 1, timeouts);
     stages[1].member.activity().set("F 5", None);
     proxy.freeze();
     let frozen = stages.remove(1);
-    all_are_told(stages, FailureKind::HeartbeatsMissed, 1, "stage 1 has not been heard for 1.5 s");
-    // Nor does it hear anything: it ends by itself.
-    let failure = frozen.the_failure();
-    assert_eq!((failure.kind, failure.culprit), (FailureKind::HeartbeatsMissed, Some(0)));
+    assert_all_report(stages, GroupFailureKind::HeartbeatTimeout, 1, "stage 1 has sent no heartbeat for 1.5 s");
+    // It receives nothing either, and times out by itself.
+    let failure = frozen.only_failure();
+    assert_eq!((failure.kind, failure.root_cause_rank), (GroupFailureKind::HeartbeatTimeout, Some(0)));
 }
 
 #[test]
-fn a_member_that_does_not_read_holds_up_nobody() {
+fn a_member_that_does_not_read_does_not_block_the_others() {
     const MESSAGES: usize = 60;
-    let (_coordinator, stages, proxy) = formed_through(3, 2, timing());
+    let (_coordinator, stages, proxy) = formed_group_through_proxy(3, 2, timeouts());
     proxy.freeze();
-    // Far more than the buffers between here and there hold.
+    // Far more than the socket buffers hold.
     let sent = vec![7; 1 << 20];
-    (0..MESSAGES).for_each(|_| stages[0].member.tell(1, sent.clone()).unwrap());
-    (0..MESSAGES).for_each(|_| assert!(stages[1].member.told(1).unwrap() == sent));
+    (0..MESSAGES).for_each(|_| stages[0].member.broadcast(1, sent.clone()).unwrap());
+    (0..MESSAGES).for_each(|_| assert!(stages[1].member.receive_broadcast(1).unwrap() == sent));
 }
 
 #[test]
-fn calls_that_wait_return_and_later_ones_fail_at_once() {
-    let (_coordinator, mut stages) = formed(2, timing(), Rules::default());
+fn waiting_calls_return_and_later_ones_fail_at_once() {
+    let (_coordinator, mut stages) = formed_group(2, timeouts(), StepRules::default());
     let dying = stages.remove(1);
     let zero = stages.remove(0);
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| zero.member.told(1).unwrap_err());
+        let waiting = scope.spawn(|| zero.member.receive_broadcast(1).unwrap_err());
         drop(dying);
         assert!(waiting.join().unwrap().to_string().contains("stage 1"));
     });
-    // By now the callback has run: it goes before the calls return.
-    assert_eq!(zero.failures.try_recv().unwrap().culprit, Some(1));
+    // The callback runs before the calls return.
+    assert_eq!(zero.failures.try_recv().unwrap().root_cause_rank, Some(1));
     for error in [
-        zero.member.gather(1, vec![]).unwrap_err(),
-        zero.member.form().err().unwrap_or_else(|| zero.member.told(2).unwrap_err()),
+        zero.member.all_gather(1, vec![]).unwrap_err(),
+        zero.member.form().err().unwrap_or_else(|| zero.member.receive_broadcast(2).unwrap_err()),
     ] {
         assert!(error.to_string().contains("stage 1 closed its control connection"), "{error}");
     }
 }
 
 #[test]
-fn stage_zero_that_gives_up_says_why() {
-    let (coordinator, address) = coordinator(2, timing());
+fn a_rejection_by_stage_zero_is_reported_with_its_reason() {
+    let (coordinator, address) = coordinator(2, timeouts());
     let waiting = std::thread::spawn({
         let address = address.clone();
-        move || join(&address, hello(1, 2), timing()).unwrap_err()
+        move || join(&address, hello(1, 2), timeouts()).unwrap_err()
     });
     coordinator.reject("the corpus is empty");
     let error = waiting.join().unwrap();
     assert!(error.to_string().contains("stage 0 gave up: the corpus is empty"), "{error}");
-    assert!(coordinator.failure().unwrap().is_culprit());
-    // Whoever comes later hears the same.
-    let late = join(&address, hello(1, 2), timing()).unwrap_err();
+    assert!(coordinator.failure().unwrap().is_root_cause());
+    // A later member gets the same reason.
+    let late = join(&address, hello(1, 2), timeouts()).unwrap_err();
     assert_eq!(late.to_string(), error.to_string());
 }
 
 #[test]
-fn a_plan_that_is_too_large_ends_the_group_with_a_sentence() {
-    let (coordinator, address) = coordinator(1, timing());
-    coordinator.release(vec![0; 65 << 20], Rules::default());
-    let error = join(&address, hello(0, 1), Timing { startup: PATIENCE, ..timing() }).unwrap_err();
+fn a_plan_above_the_frame_limit_ends_the_group() {
+    let (coordinator, address) = coordinator(1, timeouts());
+    coordinator.release(vec![0; 65 << 20], StepRules::default());
+    let error = join(&address, hello(0, 1), GroupTimeouts { startup_timeout: TEST_TIMEOUT, ..timeouts() }).unwrap_err();
     assert!(error.to_string().contains("too large for the control connection"), "{error}");
 }

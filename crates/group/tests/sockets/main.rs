@@ -1,12 +1,12 @@
-//! Whole groups over real sockets on 127.0.0.1: the members are threads, their deaths are dropped or cut connections.
-// What the tests share counts as a test too.
+//! Whole groups over real sockets on 127.0.0.1: members are threads, and die by closed connections.
+// The shared support code is test code too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod exchange;
 mod failures;
+mod foreign_peers;
 mod formation;
-mod goodbyes;
 mod hangs;
+mod leaving;
 mod refusals;
-mod strangers;
 mod support;

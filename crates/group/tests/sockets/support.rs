@@ -1,4 +1,4 @@
-//! Members on threads, and a proxy that can cut or freeze what passes through it.
+//! Members on threads, and a proxy that can close or freeze the connections through it.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -9,28 +9,28 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use stagecoach_group::{Coordinator, Failure, GroupError, Hello, Member, Roster, Rules, Timing};
+use stagecoach_group::{Coordinator, GroupError, GroupFailure, GroupTimeouts, Hello, Member, Roster, StepRules};
 
-/// After so long a test has failed: far above what anything here takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// A wait longer than this has failed; far above what anything here takes.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Deadlines that only a dead peer misses, even on a busy machine.
-pub(crate) fn timing() -> Timing {
-    Timing {
-        startup: PATIENCE,
-        heartbeat: Duration::from_millis(20),
+/// Timeouts that only a dead peer exceeds, even on a busy machine.
+pub(crate) fn timeouts() -> GroupTimeouts {
+    GroupTimeouts {
+        startup_timeout: TEST_TIMEOUT,
+        heartbeat_interval: Duration::from_millis(20),
         heartbeat_timeout: Duration::from_secs(10),
-        stall: PATIENCE,
-        goodbye: Duration::from_millis(500),
+        stall_timeout: TEST_TIMEOUT,
+        shutdown_timeout: Duration::from_millis(500),
     }
 }
 
-pub(crate) fn hello(rank: usize, world: usize) -> Hello {
+pub(crate) fn hello(rank: usize, world_size: usize) -> Hello {
     Hello {
         job_uid: "job-1".to_owned(),
         attempt: 3,
         rank,
-        world,
+        world_size,
         replica: 0,
         pod_uid: format!("pod-{rank}"),
         version: "0.1.0".to_owned(),
@@ -48,63 +48,67 @@ pub(crate) struct Stage {
     pub(crate) member: Member,
     pub(crate) roster: Roster,
     pub(crate) plan: Vec<u8>,
-    pub(crate) failures: Receiver<Failure>,
+    pub(crate) failures: Receiver<GroupFailure>,
 }
 
 impl Stage {
-    /// The one failure this stage is told: waits for it, drops the member, and makes sure that there was no other.
-    pub(crate) fn the_failure(self) -> Failure {
-        let failure = self.failures.recv_timeout(PATIENCE).expect("no failure was told");
+    /// The one failure this stage gets: waits for it, drops the member, and checks that there was no other.
+    pub(crate) fn only_failure(self) -> GroupFailure {
+        let failure = self.failures.recv_timeout(TEST_TIMEOUT).expect("no failure was reported");
         drop(self.member);
-        // The sender goes when the listening thread has ended.
-        assert!(self.failures.recv_timeout(PATIENCE).is_err(), "a second failure was told");
+        // The receiving thread drops the sender when it ends.
+        assert!(self.failures.recv_timeout(TEST_TIMEOUT).is_err(), "a second failure was reported");
         failure
     }
 }
 
-/// A coordinator on a free port, for `world` stages.
-pub(crate) fn coordinator(world: usize, timing: Timing) -> (Coordinator, String) {
+/// A coordinator on a free port, for `world_size` stages.
+pub(crate) fn coordinator(world_size: usize, timeouts: GroupTimeouts) -> (Coordinator, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    (Coordinator::start(listener, hello(0, world), timing).unwrap(), address)
+    (Coordinator::start(listener, hello(0, world_size), timeouts).unwrap(), address)
 }
 
 /// Joins and collects the failures.
-pub(crate) fn join(address: &str, hello: Hello, timing: Timing) -> Result<Stage, GroupError> {
-    let (told, failures) = channel();
-    let on_failure = move |failure| drop(told.send(failure));
-    let (member, roster, plan) = Member::join(address, hello, timing, |_| {}, on_failure)?;
+pub(crate) fn join(address: &str, hello: Hello, timeouts: GroupTimeouts) -> Result<Stage, GroupError> {
+    let (sender, failures) = channel();
+    let on_failure = move |failure| drop(sender.send(failure));
+    let (member, roster, plan) = Member::join(address, hello, timeouts, |_| {}, on_failure)?;
     Ok(Stage { member, roster, plan, failures })
 }
 
 /// Joins every stage at its address, on a thread each; by rank.
-pub(crate) fn join_at(addresses: &[String], timing: Timing) -> Vec<Stage> {
-    let world = addresses.len();
+pub(crate) fn join_at(addresses: &[String], timeouts: GroupTimeouts) -> Vec<Stage> {
+    let world_size = addresses.len();
     thread::scope(|scope| {
         let joining: Vec<_> = (addresses.iter().enumerate())
-            .map(|(rank, address)| scope.spawn(move || join(address, hello(rank, world), timing).unwrap()))
+            .map(|(rank, address)| scope.spawn(move || join(address, hello(rank, world_size), timeouts).unwrap()))
             .collect();
         joining.into_iter().map(|stage| stage.join().unwrap()).collect()
     })
 }
 
 /// A formed group.
-pub(crate) fn formed(world: usize, timing: Timing, rules: Rules) -> (Coordinator, Vec<Stage>) {
-    let (coordinator, address) = coordinator(world, timing);
+pub(crate) fn formed_group(world_size: usize, timeouts: GroupTimeouts, rules: StepRules) -> (Coordinator, Vec<Stage>) {
+    let (coordinator, address) = coordinator(world_size, timeouts);
     coordinator.release(b"the plan".to_vec(), rules);
-    let stages = join_at(&vec![address; world], timing);
+    let stages = join_at(&vec![address; world_size], timeouts);
     form(&stages);
     (coordinator, stages)
 }
 
-/// A formed group whose stage `through` speaks through a proxy.
-pub(crate) fn formed_through(world: usize, through: usize, timing: Timing) -> (Coordinator, Vec<Stage>, Proxy) {
-    let (coordinator, address) = coordinator(world, timing);
+/// A formed group whose stage `through` connects through a proxy.
+pub(crate) fn formed_group_through_proxy(
+    world_size: usize,
+    through: usize,
+    timeouts: GroupTimeouts,
+) -> (Coordinator, Vec<Stage>, Proxy) {
+    let (coordinator, address) = coordinator(world_size, timeouts);
     let proxy = Proxy::start(&address);
-    coordinator.release(Vec::new(), Rules::default());
-    let mut addresses = vec![address; world];
+    coordinator.release(Vec::new(), StepRules::default());
+    let mut addresses = vec![address; world_size];
     addresses[through] = proxy.address.clone();
-    let stages = join_at(&addresses, timing);
+    let stages = join_at(&addresses, timeouts);
     form(&stages);
     (coordinator, stages, proxy)
 }
@@ -123,22 +127,22 @@ pub(crate) fn on_all<T: Send>(stages: &[Stage], work: impl Fn(usize, &Member) ->
     })
 }
 
-/// All stages leave with `code`; what each was answered.
+/// All stages leave with `code`; the result of each.
 pub(crate) fn leave(stages: Vec<Stage>, code: i32) -> Vec<Result<(), GroupError>> {
     let leaving: Vec<_> = stages.into_iter().map(|stage| thread::spawn(move || stage.member.leave(code))).collect();
     leaving.into_iter().map(|leaving| leaving.join().unwrap()).collect()
 }
 
-/// Stands between members and their coordinator.
+/// A TCP proxy between members and their coordinator.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     pub(crate) address: String,
-    state: Arc<State>,
+    state: Arc<ProxyState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// Nothing passes any more, nothing closes.
+struct ProxyState {
+    /// Forwards nothing more, but closes nothing.
     frozen: AtomicBool,
     closed: AtomicBool,
     streams: Mutex<Vec<TcpStream>>,
@@ -150,7 +154,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let to: SocketAddr = to.parse().unwrap();
-        let state = Arc::new(State::default());
+        let state = Arc::new(ProxyState::default());
         let shared = Arc::clone(&state);
         // Ends with the test's process.
         thread::spawn(move || {
@@ -163,27 +167,27 @@ impl Proxy {
                     let (from, into) = (from.try_clone().unwrap(), into.try_clone().unwrap());
                     shared.streams.lock().unwrap().push(from.try_clone().unwrap());
                     let shared = Arc::clone(&shared);
-                    thread::spawn(move || pump(from, into, &shared));
+                    thread::spawn(move || forward(from, into, &shared));
                 }
             }
         });
         Proxy { address, state }
     }
 
-    /// Closes all connections, as a death does.
-    pub(crate) fn cut(&self) {
+    /// Closes all connections, as the death of a process does.
+    pub(crate) fn disconnect(&self) {
         for stream in self.state.streams.lock().unwrap().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
     /// Closes all connections and every later one.
-    pub(crate) fn close(&self) {
+    pub(crate) fn disconnect_for_good(&self) {
         self.state.closed.store(true, Ordering::SeqCst);
-        self.cut();
+        self.disconnect();
     }
 
-    /// Stops passing anything on, as `SIGSTOP` or a lost network does.
+    /// Stops forwarding, as `SIGSTOP` or a lost network does.
     pub(crate) fn freeze(&self) {
         self.state.frozen.store(true, Ordering::SeqCst);
     }
@@ -193,11 +197,11 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         *self.state.ended.0.lock().unwrap() = true;
         self.state.ended.1.notify_all();
-        self.cut();
+        self.disconnect();
     }
 }
 
-fn pump(mut from: TcpStream, mut into: TcpStream, state: &State) {
+fn forward(mut from: TcpStream, mut into: TcpStream, state: &ProxyState) {
     let mut buffer = [0; 4096];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         if state.frozen.load(Ordering::SeqCst) {

@@ -1,4 +1,4 @@
-//! Pictures of a timeline: for the terminal, as SVG, and as a trace for Perfetto.
+//! Rendering of timelines: for the terminal, as SVG, and as a trace for Perfetto.
 
 mod svg;
 mod text;
@@ -14,14 +14,14 @@ use crate::timeline::Timeline;
 /// Whether any rank holds more than one chunk, so that the chunk has to be shown.
 fn several_chunks(timeline: &Timeline) -> bool {
     timeline.spans.iter().any(|spans| {
-        let mut chunks = spans.iter().filter_map(|span| span.action.unit()).map(|unit| unit.chunk);
+        let mut chunks = spans.iter().filter_map(|span| span.action.item()).map(|item| item.chunk);
         chunks.next().is_some_and(|first| chunks.any(|chunk| chunk != first))
     })
 }
 
-/// Seconds with a unit that suits them: `0`, `12.5 ms`, `3.2 s`.
+/// Seconds with unit: `0`, `12.5 ms`, `3.2 s`.
 fn seconds(value: f64) -> String {
-    let (value, unit) = match value {
+    let (value, item) = match value {
         0.0 => return "0".to_owned(),
         v if v < 1e-3 => (v * 1e6, "µs"),
         v if v < 1.0 => (v * 1e3, "ms"),
@@ -29,13 +29,13 @@ fn seconds(value: f64) -> String {
     };
     let digits = if value < 10.0 { 2 } else { 1 };
     let text = format!("{value:.digits$}");
-    format!("{} {unit}", text.trim_end_matches('0').trim_end_matches('.'))
+    format!("{} {item}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// What a computation is called in a picture: `F3`, or `2F3` where ranks hold several chunks.
+/// Label of a computation: `F3`, or `2F3` where ranks hold several chunks.
 fn label(action: Action, chunks: bool) -> String {
-    match action.unit() {
-        Some(unit) if !chunks => format!("{}{}", action.kind(), unit.microbatch),
+    match action.item() {
+        Some(item) if !chunks => format!("{}{}", action.computation_type(), item.microbatch),
         _ => action.to_string(),
     }
 }

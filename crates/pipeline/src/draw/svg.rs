@@ -3,18 +3,19 @@ use crate::timeline::{Span, Timeline};
 use std::fmt::Write;
 
 /// Pixels. The lanes' width is fixed, so a step of any length fits a page.
-const LEFT: f64 = 76.0;
-const LANES: f64 = 980.0;
-const RIGHT: f64 = 84.0;
-const TOP: f64 = 72.0;
-const LANE: f64 = 30.0;
-const STRIP: f64 = 5.0;
-const PITCH: f64 = 48.0;
-/// Class, width of a digit and margin of the labels inside the bars, the larger first.
-const LABELS: [(&str, f64, f64); 2] = [("number", 6.4, 5.0), ("number small", 4.9, 2.0)];
+const LEFT_PX: f64 = 76.0;
+const LANES_WIDTH_PX: f64 = 980.0;
+const RIGHT_PX: f64 = 84.0;
+const TOP_PX: f64 = 72.0;
+const LANE_HEIGHT_PX: f64 = 30.0;
+const MESSAGE_HEIGHT_PX: f64 = 5.0;
+const LANE_PITCH_PX: f64 = 48.0;
+/// CSS class, width of a digit and margin of the labels inside the bars, the larger first.
+const LABEL_SIZES: [(&str, f64, f64); 2] = [("number", 6.4, 5.0), ("number small", 4.9, 2.0)];
 
-/// Class, words and colour. White text has a contrast of at least 4.5 on each, and each stands out on light and dark.
-const KINDS: [(&str, &str, &str); 10] = [
+/// CSS class, label and colour. White text has a contrast of at least 4.5 on each, and each stands out on light and
+/// dark.
+const ACTION_STYLES: [(&str, &str, &str); 10] = [
     ("F", "forward", "#2a6fbb"),
     ("B", "backward", "#16805a"),
     ("I", "backward, input", "#16805a"),
@@ -27,38 +28,40 @@ const KINDS: [(&str, &str, &str); 10] = [
     ("SNAPSHOT", "snapshot", "#66707c"),
 ];
 
-const STYLE: &str = "text{font:12px ui-sans-serif,system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;fill:#24292f}\
+const CSS: &str = "text{font:12px ui-sans-serif,system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;fill:#24292f}\
 .paper{fill:#fff}.idle{fill:#eef1f4}.tick{stroke:#d5dae0;stroke-width:1}.faint{fill:#5b6570}\
 .title{font-size:16px;font-weight:600}.number{font-size:11px;fill:#fff;text-anchor:middle}.small{font-size:8.5px}.end{text-anchor:end}\
 .middle{text-anchor:middle}@media(prefers-color-scheme:dark){text{fill:#e6e9ed}.paper{fill:#14181d}.idle{fill:#232a32}\
 .tick{stroke:#39424c}.faint{fill:#a3adb8}.number{fill:#fff}}";
 
-/// The timeline as a self-contained SVG: a lane a rank with microbatch numbers in its bars, messages as a strip below, the
-/// bubble at the right, and a time axis. Follows the reader's light or dark colours. Bars tell their times on hovering.
+/// The timeline as a self-contained SVG: a lane per rank with microbatch numbers in its bars, messages as a strip
+/// below, the bubble at the right, and a time axis. Follows the reader's light or dark colours. Tooltips show times.
 pub fn timeline_svg(timeline: &Timeline, title: &str) -> String {
-    let bottom = TOP + PITCH * timeline.spans.len() as f64;
-    let (width, height) = (LEFT + LANES + RIGHT, bottom + 34.0);
-    let scale = if timeline.makespan > 0.0 { LANES / timeline.makespan } else { 0.0 };
+    let bottom = TOP_PX + LANE_PITCH_PX * timeline.spans.len() as f64;
+    let (width, height) = (LEFT_PX + LANES_WIDTH_PX + RIGHT_PX, bottom + 34.0);
+    let scale = if timeline.makespan > 0.0 { LANES_WIDTH_PX / timeline.makespan } else { 0.0 };
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
-         role=\"img\">\n<title>{0}</title>\n<style>{STYLE}",
+         role=\"img\">\n<title>{0}</title>\n<style>{CSS}",
         escape(title)
     );
     // Writing into a String cannot fail, here and below.
-    for (kind, _, colour) in KINDS {
+    for (kind, _, colour) in ACTION_STYLES {
         let _ = write!(svg, ".{kind}{{fill:{colour}}}");
     }
     let _ = writeln!(svg, "</style>\n<rect class=\"paper\" width=\"{width}\" height=\"{height}\"/>");
-    text(&mut svg, LEFT, 28.0, "title", &escape(title));
+    text(&mut svg, LEFT_PX, 28.0, "title", &escape(title));
     legend(&mut svg, timeline);
     axis(&mut svg, timeline.makespan, scale, bottom);
-    text(&mut svg, width - 14.0, TOP - 10.0, "faint end", "bubble");
+    text(&mut svg, width - 14.0, TOP_PX - 10.0, "faint end", "bubble");
     let chunks = several_chunks(timeline);
     for (rank, spans) in timeline.spans.iter().enumerate() {
-        let y = TOP + PITCH * rank as f64;
-        text(&mut svg, LEFT - 12.0, y + 20.0, "end", &format!("stage {rank}"));
-        let _ =
-            writeln!(svg, "<rect class=\"idle\" x=\"{LEFT}\" y=\"{y}\" width=\"{LANES}\" height=\"{LANE}\" rx=\"2\"/>");
+        let y = TOP_PX + LANE_PITCH_PX * rank as f64;
+        text(&mut svg, LEFT_PX - 12.0, y + 20.0, "end", &format!("stage {rank}"));
+        let _ = writeln!(
+            svg,
+            "<rect class=\"idle\" x=\"{LEFT_PX}\" y=\"{y}\" width=\"{LANES_WIDTH_PX}\" height=\"{LANE_HEIGHT_PX}\" rx=\"2\"/>"
+        );
         for span in spans {
             bar(&mut svg, span, y, scale, chunks);
         }
@@ -74,45 +77,46 @@ fn bar(svg: &mut String, span: &Span, y: f64, scale: f64, chunks: bool) {
     if span.action.is_recv() || length.is_nan() || length <= 0.0 {
         return;
     }
-    let x = LEFT + span.start * scale;
-    let (y, height) = if span.action.is_send() { (y + LANE + 2.0, STRIP) } else { (y, LANE) };
-    // A hairline between bars, where there is room for one.
+    let x = LEFT_PX + span.start * scale;
+    let (y, height) =
+        if span.action.is_send() { (y + LANE_HEIGHT_PX + 2.0, MESSAGE_HEIGHT_PX) } else { (y, LANE_HEIGHT_PX) };
+    // A hairline between bars, if there is space.
     let drawn = if length > 3.0 { length - 1.0 } else { length };
     let _ = write!(
         svg,
         "<rect class=\"{}\" x=\"{x:.2}\" y=\"{y}\" width=\"{drawn:.2}\" height=\"{height}\" rx=\"{}\"><title>{}: {} to \
          {}</title></rect>",
-        span.action.kind(),
+        span.action.computation_type(),
         if length > 6.0 { 2 } else { 0 },
         span.action,
         seconds(span.start),
         seconds(span.end),
     );
-    let number = span.action.unit().map(|unit| unit.microbatch.to_string()).unwrap_or_default();
+    let number = span.action.item().map(|item| item.microbatch.to_string()).unwrap_or_default();
     let full = if chunks { label(span.action, true) } else { number.clone() };
-    let words = [(LABELS[0], &full), (LABELS[0], &number), (LABELS[1], &number)];
+    let candidates = [(LABEL_SIZES[0], &full), (LABEL_SIZES[0], &number), (LABEL_SIZES[1], &number)];
     let fits =
-        |((_, digit, margin), words): &((&str, f64, f64), &String)| words.len() as f64 * digit + margin <= length;
-    if let Some(((class, ..), words)) = words.into_iter().find(fits).filter(|_| !span.action.is_send()) {
-        text(svg, x + drawn / 2.0, y + 19.0, class, words);
+        |((_, digit, margin), content): &((&str, f64, f64), &String)| content.len() as f64 * digit + margin <= length;
+    if let Some(((class, ..), content)) = candidates.into_iter().find(fits).filter(|_| !span.action.is_send()) {
+        text(svg, x + drawn / 2.0, y + 19.0, class, content);
     }
     svg.push('\n');
 }
 
-/// The kinds that can be seen.
+/// The visible kinds of actions.
 fn legend(svg: &mut String, timeline: &Timeline) {
     let visible = |kind: &str| {
-        let seen = |span: &&Span| span.action.kind() == kind && span.end > span.start;
+        let seen = |span: &&Span| span.action.computation_type() == kind && span.end > span.start;
         timeline.spans.iter().flatten().find(seen).is_some()
     };
-    let mut x = LEFT;
-    for (kind, words, _) in KINDS.into_iter().filter(|(kind, ..)| visible(kind)) {
-        let height = if kind.starts_with("SEND") { STRIP } else { 11.0 };
+    let mut x = LEFT_PX;
+    for (kind, label, _) in ACTION_STYLES.into_iter().filter(|(kind, ..)| visible(kind)) {
+        let height = if kind.starts_with("SEND") { MESSAGE_HEIGHT_PX } else { 11.0 };
         let y = 50.0 - height / 2.0;
         let _ =
             writeln!(svg, "<rect class=\"{kind}\" x=\"{x:.1}\" y=\"{y}\" width=\"14\" height=\"{height}\" rx=\"2\"/>");
-        text(svg, x + 19.0, 54.0, "faint", words);
-        x += 42.0 + words.len() as f64 * 6.0;
+        text(svg, x + 19.0, 54.0, "faint", label);
+        x += 42.0 + label.len() as f64 * 6.0;
     }
 }
 
@@ -121,8 +125,8 @@ fn axis(svg: &mut String, makespan: f64, scale: f64, bottom: f64) {
     let step = round_step(makespan / 10.0);
     let mut tick = 0;
     while scale > 0.0 && f64::from(tick) * step <= makespan * (1.0 + 1e-9) {
-        let x = LEFT + f64::from(tick) * step * scale;
-        let (from, to) = (TOP - 4.0, bottom);
+        let x = LEFT_PX + f64::from(tick) * step * scale;
+        let (from, to) = (TOP_PX - 4.0, bottom);
         let _ = writeln!(svg, "<line class=\"tick\" x1=\"{x:.2}\" y1=\"{from}\" x2=\"{x:.2}\" y2=\"{to}\"/>");
         text(svg, x, bottom + 18.0, "faint middle", &seconds(f64::from(tick) * step));
         tick += 1;
@@ -139,8 +143,8 @@ fn round_step(least: f64) -> f64 {
         .unwrap_or(10.0 * power)
 }
 
-fn text(svg: &mut String, x: f64, y: f64, class: &str, words: &str) {
-    let _ = writeln!(svg, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{words}</text>");
+fn text(svg: &mut String, x: f64, y: f64, class: &str, content: &str) {
+    let _ = writeln!(svg, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\">{content}</text>");
 }
 
 fn escape(text: &str) -> String {
@@ -162,20 +166,20 @@ mod tests {
 
     #[test]
     fn every_drawn_kind_has_a_colour() {
-        let unit = crate::Unit { chunk: 0, microbatch: 0 };
+        let item = crate::WorkItem { chunk: 0, microbatch: 0 };
         for action in [
-            Action::Forward(unit),
-            Action::Backward(unit),
-            Action::BackwardInput(unit),
-            Action::BackwardWeight(unit),
-            Action::SendForward(unit),
-            Action::SendBackward(unit),
+            Action::Forward(item),
+            Action::FullBackward(item),
+            Action::BackwardInput(item),
+            Action::BackwardWeight(item),
+            Action::SendForward(item),
+            Action::SendBackward(item),
             Action::ReduceTied,
             Action::Exchange,
             Action::Update,
             Action::Snapshot,
         ] {
-            assert!(KINDS.iter().any(|(kind, ..)| *kind == action.kind()), "{action}");
+            assert!(ACTION_STYLES.iter().any(|(kind, ..)| *kind == action.computation_type()), "{action}");
         }
     }
 }

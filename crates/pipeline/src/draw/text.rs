@@ -2,7 +2,8 @@ use super::{label, seconds, several_chunks};
 use crate::action::Action;
 use crate::timeline::{Span, Timeline};
 
-/// The timeline for a terminal `width` columns wide: one row a rank, time from left to right, with each rank's bubble.
+/// The timeline for a terminal `width` columns wide: one row per rank, time from left to right, with each rank's
+/// bubble.
 ///
 /// `F3` begins the forward of microbatch 3, dashes are the rest of it, and dots are idle time. Where the names don't
 /// fit, each action is drawn by the last digit of its microbatch alone, and a line below says how. Messages are not
@@ -64,7 +65,7 @@ impl Canvas {
     }
 }
 
-/// For the actions of the step.
+/// Letter of an action of the whole step.
 fn letter(action: Action) -> Option<char> {
     match action {
         Action::ReduceTied => Some('T'),
@@ -75,9 +76,9 @@ fn letter(action: Action) -> Option<char> {
     }
 }
 
-/// A computation where there is no room for its name.
+/// A computation that is too narrow for its name.
 fn digit(action: Action) -> char {
-    let last = action.unit().map_or(0, |unit| unit.microbatch % 10) as u8;
+    let last = action.item().map_or(0, |item| item.microbatch % 10) as u8;
     let first = match action {
         Action::Forward(_) => b'0',
         Action::BackwardWeight(_) => b'A',

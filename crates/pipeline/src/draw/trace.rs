@@ -2,7 +2,7 @@ use crate::action::Action;
 use crate::timeline::Timeline;
 use std::collections::BTreeMap;
 
-/// The timeline as trace-event JSON, for ui.perfetto.dev and chrome://tracing: a process a stage, a thread for its
+/// The timeline as trace-event JSON, for ui.perfetto.dev and chrome://tracing: a process per stage, a thread for its
 /// computation and one for each kind of message of each chunk. Times are in microseconds, as the format wants.
 pub fn timeline_trace(timeline: &Timeline) -> String {
     let mut events = Vec::new();
@@ -16,7 +16,7 @@ pub fn timeline_trace(timeline: &Timeline) -> String {
             events.push(format!(
                 r#"{{"name":"{}","cat":"{}","ph":"X","ts":{start},"dur":{length},"pid":{rank},"tid":{thread}}}"#,
                 span.action,
-                span.action.kind(),
+                span.action.computation_type(),
             ));
         }
         events.extend(threads.iter().map(|(thread, id)| name("thread_name", rank, *id, thread)));
@@ -26,8 +26,8 @@ pub fn timeline_trace(timeline: &Timeline) -> String {
 }
 
 fn thread(action: Action) -> String {
-    match action.unit() {
-        Some(unit) if !action.is_compute() => format!("{} of chunk {}", action.kind(), unit.chunk),
+    match action.item() {
+        Some(item) if !action.is_compute() => format!("{} of chunk {}", action.computation_type(), item.chunk),
         _ => "compute".to_owned(),
     }
 }

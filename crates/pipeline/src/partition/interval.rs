@@ -1,13 +1,14 @@
-//! Dividing a sequence into consecutive intervals, one a stage, at the least total: dynamic programming over
+//! Dividing a sequence into consecutive intervals, one per stage, with the minimal total: dynamic programming over
 //! (stage, items used), O(stages x items^2).
 
 use std::ops::Range;
 
-/// The least total and the lengths that reach it; of several, the lexicographically smallest. None if nothing is allowed.
+/// The least total and the lengths that reach it; of several, the lexicographically smallest. None if nothing is
+/// allowed.
 ///
 /// `value(stage, range)` is the stage's own value, None where that range is not allowed; `combine` makes a total of a
 /// stage's value and the total of the stages after it, and must not fall when either of them rises.
-pub(super) fn least(
+pub(super) fn min_total_split(
     stages: usize,
     items: usize,
     value: impl Fn(usize, Range<usize>) -> Option<u128>,

@@ -1,17 +1,19 @@
-//! Which layers go to which chunk: the exact partition of least time under a memory cap, or one that the user gives.
-//! The embedding is pinned to the first chunk, the final norm and head to the last; chunks without layers are normal.
+//! Which layers go to which chunk: the exact partition of minimal time under a memory limit, or one that the user
+//! gives. The embedding is pinned to the first chunk, the final norm and head to the last; chunks without layers are
+//! normal.
 
 mod balanced;
 mod interval;
 
-pub use balanced::balanced;
+pub use balanced::balanced_partition;
 
 use std::ops::Range;
 
-/// What one part of the model costs. Work is in FLOPs or in measured seconds, the same throughout a model.
+/// Costs of one module of the model: embedding, layer or head. Work is in FLOPs or in measured seconds, the same
+/// throughout a model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LayerCost {
-    /// For messages and pictures.
+pub struct ModuleCost {
+    /// Name for messages and drawings.
     pub name: String,
     /// Work of F, per microbatch.
     pub forward: f64,
@@ -21,38 +23,38 @@ pub struct LayerCost {
     pub backward_weight: f64,
     /// Bytes of weights, accumulators and moments.
     pub parameter_bytes: u64,
-    /// Bytes kept from F to B for each microbatch in flight: its output counts, its input is another part's output.
+    /// Bytes kept from F to B for each microbatch in flight: its output counts, its input is another module's output.
     pub activation_bytes: u64,
 }
 
-impl LayerCost {
+impl ModuleCost {
     /// Work of F, I and W together.
     pub fn work(&self) -> f64 {
         self.forward + self.backward_input + self.backward_weight
     }
 }
 
-/// What a model costs, part by part.
+/// Costs of a model, module by module.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelCost {
-    /// On the first chunk.
-    pub embedding: LayerCost,
-    /// Divided among the chunks, in order.
-    pub layers: Vec<LayerCost>,
+    /// The embedding, on the first chunk.
+    pub embedding: ModuleCost,
+    /// The layers, divided among the chunks in order.
+    pub layers: Vec<ModuleCost>,
     /// The final norm, the head and the loss, on the last chunk.
-    pub head: LayerCost,
-    /// Bytes of the activations that one chunk hands to the next, per microbatch; a chunk keeps what it received.
+    pub head: ModuleCost,
+    /// Bytes of the activations sent from one chunk to the next, per microbatch; the receiving chunk keeps them.
     pub boundary_bytes: u64,
 }
 
 impl ModelCost {
-    fn parts(&self) -> impl Iterator<Item = &LayerCost> {
+    fn modules(&self) -> impl Iterator<Item = &ModuleCost> {
         std::iter::once(&self.embedding).chain(&self.layers).chain(std::iter::once(&self.head))
     }
 
     /// The work of the whole model, per microbatch.
     pub fn work(&self) -> f64 {
-        self.parts().map(LayerCost::work).sum()
+        self.modules().map(ModuleCost::work).sum()
     }
 }
 
@@ -64,14 +66,15 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// The layers of `chunk`: indices into the model's list; empty for a chunk without layers and beyond the last chunk.
+    /// The layers of `chunk`: indices into the model's list; empty for a chunk without layers and beyond the last
+    /// chunk.
     pub fn range(&self, chunk: usize) -> Range<usize> {
         let start = self.layers.iter().take(chunk).sum();
         start..start + self.layers.get(chunk).copied().unwrap_or(0)
     }
 
-    /// The parts of the model that `chunk` holds, embedding and head included.
-    pub fn parts<'a>(&self, model: &'a ModelCost, chunk: usize) -> impl Iterator<Item = &'a LayerCost> + use<'a> {
+    /// The modules of `chunk`, embedding and head included.
+    pub fn modules_of<'a>(&self, model: &'a ModelCost, chunk: usize) -> impl Iterator<Item = &'a ModuleCost> + use<'a> {
         let first = (chunk == 0).then_some(&model.embedding);
         let last = (chunk + 1 == self.layers.len()).then_some(&model.head);
         first.into_iter().chain(model.layers.get(self.range(chunk)).unwrap_or_default()).chain(last)
@@ -79,100 +82,100 @@ impl Partition {
 
     /// The work of one microbatch in `chunk`.
     pub fn work(&self, model: &ModelCost, chunk: usize) -> f64 {
-        self.parts(model, chunk).map(LayerCost::work).sum()
+        self.modules_of(model, chunk).map(ModuleCost::work).sum()
     }
 
     /// Bytes that `chunk` holds with the activations of `in_flight` microbatches.
     pub fn bytes(&self, model: &ModelCost, chunk: usize, in_flight: usize) -> u64 {
         let received = if chunk > 0 { model.boundary_bytes } else { 0 };
-        let (parameters, activations) = self.parts(model, chunk).fold((0u64, received), |(p, a), part| {
-            (p.saturating_add(part.parameter_bytes), a.saturating_add(part.activation_bytes))
+        let (parameters, activations) = self.modules_of(model, chunk).fold((0u64, received), |(p, a), module| {
+            (p.saturating_add(module.parameter_bytes), a.saturating_add(module.activation_bytes))
         });
         parameters.saturating_add(activations.saturating_mul(in_flight as u64))
     }
 }
 
-/// How much each stage may hold.
+/// Memory limit of each stage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
-    /// Bytes a stage; None for no limit.
-    pub cap: Option<u64>,
-    /// The microbatches whose activations each stage holds at once, one number a stage (see
-    /// [`Schedule::in_flight`](crate::Schedule::in_flight)). Not read without a cap.
+pub struct MemoryBudget {
+    /// Bytes per stage; `None` for no limit.
+    pub bytes_per_stage: Option<u64>,
+    /// For each stage, the number of microbatches whose activations it holds at once (see
+    /// [`Schedule::in_flight`](crate::Schedule::in_flight)). Not read without a limit.
     pub in_flight: Vec<usize>,
 }
 
-/// Why there is no partition.
+/// Error of partitioning.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PartitionError {
-    /// No stage at all.
+    /// Zero stages.
     #[error("a partition needs at least one stage, got 0")]
     NoStages,
-    /// A given list for another number of stages.
-    #[error("the partition {layers:?} lists {} stages but the pipeline has {stages}: give one number of layers a stage", .layers.len())]
+    /// The explicit list has the wrong number of stages.
+    #[error("the partition {layers:?} lists {} stages but the pipeline has {stages}: give one number of layers per stage", .layers.len())]
     Stages {
-        /// As given.
+        /// The list given.
         layers: Vec<usize>,
-        /// In the pipeline.
+        /// Stages of the pipeline.
         stages: usize,
     },
-    /// A given list for another number of layers.
+    /// The explicit list has the wrong number of layers.
     #[error(
         "the partition {layers:?} adds up to {sum} layers but the model has {model}: change the numbers so that they do"
     )]
     Sum {
-        /// As given.
+        /// The list given.
         layers: Vec<usize>,
         /// Their sum.
         sum: usize,
-        /// In the model.
+        /// Layers of the model.
         model: usize,
     },
-    /// A cap without one in-flight number a stage.
+    /// The memory limit has the wrong number of stages.
     #[error(
-        "the memory limit lists in-flight microbatches for {given} stages but the pipeline has {stages}: give one number a stage"
+        "the memory limit lists in-flight microbatches for {given} stages but the pipeline has {stages}: give one number per stage"
     )]
     InFlight {
-        /// In the limit.
+        /// Stages in the limit.
         given: usize,
-        /// In the pipeline.
+        /// Stages of the pipeline.
         stages: usize,
     },
-    /// A cost that can't be compared.
-    #[error("the cost of {part} is {work}: it has to be a finite number, zero or more")]
+    /// A cost that is negative or not finite.
+    #[error("the cost of {module} is {work}: it has to be a finite number, zero or more")]
     Cost {
-        /// The part's name.
-        part: String,
+        /// The module's name.
+        module: String,
         /// Its work.
         work: f64,
     },
-    /// The model is too big.
+    /// The model does not fit.
     #[error(
         "stage {stage} doesn't fit: with {layers} layers and the activations of {in_flight} microbatches it holds \
-         {needed} bytes, {over} more than the limit of {cap}, and every other partition exceeds it by as much or more: \
+         {needed_bytes} bytes, {excess_bytes} more than the limit of {limit_bytes}, and every other partition exceeds it by as much or more: \
          raise the limit, use more stages, or smaller microbatches"
     )]
     Memory {
-        /// The stage that is over, in the partition that exceeds the limit least.
+        /// The stage that exceeds the limit, in the partition that exceeds it least.
         stage: usize,
-        /// Its layers there.
+        /// Its number of layers there.
         layers: usize,
         /// Its microbatches in flight.
         in_flight: usize,
-        /// What it holds, in bytes.
-        needed: u64,
-        /// By how many bytes that is too much.
-        over: u64,
+        /// Its memory, in bytes.
+        needed_bytes: u64,
+        /// Excess, in bytes.
+        excess_bytes: u64,
         /// The limit, in bytes.
-        cap: u64,
+        limit_bytes: u64,
     },
 }
 
-/// The partition that the user gave, if it fits model and pipeline.
+/// The partition that the user gives, if it fits model and pipeline.
 ///
 /// # Errors
 /// If the list's length is not the number of stages, or its sum not the number of layers.
-pub fn explicit(model: &ModelCost, layers: &[usize], stages: usize) -> Result<Partition, PartitionError> {
+pub fn explicit_partition(model: &ModelCost, layers: &[usize], stages: usize) -> Result<Partition, PartitionError> {
     let list = || layers.to_vec();
     if layers.len() != stages {
         return Err(PartitionError::Stages { layers: list(), stages });
@@ -185,7 +188,7 @@ pub fn explicit(model: &ModelCost, layers: &[usize], stages: usize) -> Result<Pa
 }
 
 /// How evenly the work is spread: work / (stages x slowest stage's work), 1 at best.
-pub fn balance(model: &ModelCost, partition: &Partition) -> f64 {
+pub fn balance_ratio(model: &ModelCost, partition: &Partition) -> f64 {
     let stages = partition.layers.len();
     let slowest = (0..stages).map(|chunk| partition.work(model, chunk)).fold(0.0, f64::max);
     if slowest > 0.0 { model.work() / (stages as f64 * slowest) } else { 1.0 }

@@ -1,13 +1,13 @@
 use super::Schedule;
-use crate::action::{Action, Unit};
+use crate::action::{Action, WorkItem};
 use crate::placement::Placement;
 
-/// All forwards, then all backwards, one chunk a rank (Huang et al. 2019, arXiv:1811.06965; torch's `ScheduleGPipe`).
+/// All forwards, then all backwards, one chunk per rank (Huang et al. 2019, arXiv:1811.06965; torch's `ScheduleGPipe`).
 /// Every rank holds the activations of all microbatches.
 pub fn gpipe(stages: usize, microbatches: usize) -> Schedule {
     let rank = |chunk| {
-        let units = (0..microbatches).map(move |microbatch| Unit { chunk, microbatch });
-        units.clone().map(Action::Forward).chain(units.map(Action::Backward)).collect()
+        let items = (0..microbatches).map(move |microbatch| WorkItem { chunk, microbatch });
+        items.clone().map(Action::Forward).chain(items.map(Action::FullBackward)).collect()
     };
     Schedule {
         name: "GPipe".to_owned(),

@@ -1,5 +1,5 @@
 //! Schedules: for each rank, the order of its forwards and backwards. Compute only; `lower` adds the communication.
-//! A new schedule is a file here with one function.
+//! A new schedule is a new file here with one function.
 
 mod gpipe;
 mod one_f_one_b;
@@ -8,28 +8,32 @@ pub use gpipe::gpipe;
 pub use one_f_one_b::one_f_one_b;
 
 use crate::action::Action;
+use crate::activation_memory;
 use crate::placement::Placement;
-use crate::residency;
 
-/// The order in which each rank computes. Holds F, B, I and W and nothing else.
+/// The order in which each rank computes. Holds only F, B, I and W.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// torch's name, or where it came from.
+    /// torch's name, or its origin.
     pub name: String,
     /// Which rank holds which chunk.
     pub placement: Placement,
     /// The number of microbatches of a step.
     pub microbatches: usize,
-    /// One list a rank.
+    /// One list per rank.
     pub ranks: Vec<Vec<Action>>,
 }
 
 impl Schedule {
-    /// The most microbatches that each chunk holds activations of at once: what a partition needs to know about memory.
+    /// For each chunk, the peak number of microbatches whose activations it holds; the partition's memory limit uses
+    /// it.
     pub fn in_flight(&self) -> Vec<usize> {
         let peak = |chunk| {
             let one = |of: usize| u64::from(of == chunk);
-            self.placement.owner(chunk).and_then(|rank| self.ranks.get(rank)).map_or(0, |a| residency::peak(a, one))
+            self.placement
+                .get_rank(chunk)
+                .and_then(|rank| self.ranks.get(rank))
+                .map_or(0, |a| activation_memory::peak_activations(a, one))
         };
         (0..self.placement.chunks()).map(|chunk| peak(chunk) as usize).collect()
     }

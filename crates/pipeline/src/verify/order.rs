@@ -1,14 +1,14 @@
-//! What a single rank's list must satisfy, whatever the other ranks do.
+//! Checks of one rank's list in isolation.
 
-use super::violation::{At, Violation};
-use crate::action::{Action, Unit};
+use super::violation::{ActionLocation, Violation};
+use crate::action::{Action, WorkItem};
 use crate::placement::Placement;
 use std::collections::HashMap;
 
-/// What kind of list it is.
+/// The kind of list that is checked.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// F, B, I and W alone, before lowering: inputs from other ranks are lowering's concern.
+pub(crate) enum ProgramKind {
+    /// F, B, I and W alone, before lowering, which adds the inputs from other ranks.
     Schedule,
     /// A lowered training step.
     Training,
@@ -21,20 +21,20 @@ pub(crate) fn check_ranks(
     placement: &Placement,
     microbatches: usize,
     ranks: &[Vec<Action>],
-    mode: Mode,
+    kind: ProgramKind,
 ) -> Result<(), Violation> {
     if placement.chunks() == 0 || microbatches == 0 {
         return Err(Violation::Empty { chunks: placement.chunks(), microbatches });
     }
     if ranks.len() != placement.ranks() {
-        return Err(Violation::Ranks { expected: placement.ranks(), found: ranks.len() });
+        return Err(Violation::RankCountMismatch { expected: placement.ranks(), found: ranks.len() });
     }
     let tied = ranks.iter().flatten().any(|action| *action == Action::ReduceTied);
     for (rank, actions) in ranks.iter().enumerate() {
-        let mut ledger = Ledger {
+        let mut checker = RankChecker {
             placement,
             microbatches,
-            mode,
+            kind,
             tied,
             rank,
             seen: HashMap::new(),
@@ -42,18 +42,18 @@ pub(crate) fn check_ranks(
             gradients: HashMap::new(),
         };
         for (position, &action) in actions.iter().enumerate() {
-            ledger.enter(At { rank, position, action })?;
+            checker.check_action(ActionLocation { rank, position, action })?;
         }
-        ledger.close(actions.len())?;
+        checker.check_complete(actions.len())?;
     }
     Ok(())
 }
 
-/// What a rank has done so far.
-struct Ledger<'a> {
+/// The actions of a rank seen so far.
+struct RankChecker<'a> {
     placement: &'a Placement,
     microbatches: usize,
-    mode: Mode,
+    kind: ProgramKind,
     tied: bool,
     rank: usize,
     seen: HashMap<Action, usize>,
@@ -61,149 +61,151 @@ struct Ledger<'a> {
     gradients: HashMap<usize, usize>,
 }
 
-impl Ledger<'_> {
-    fn enter(&mut self, at: At) -> Result<(), Violation> {
-        self.check_allowed(at)?;
-        self.check_unit(at)?;
-        self.check_once(at)?;
-        if self.has(Action::Exchange) && !matches!(at.action, Action::Update | Action::Snapshot) {
-            return Err(Violation::AfterExchange { at });
+impl RankChecker<'_> {
+    fn check_action(&mut self, location: ActionLocation) -> Result<(), Violation> {
+        self.check_allowed(location)?;
+        self.check_item(location)?;
+        self.check_once(location)?;
+        if self.has_executed(Action::Exchange) && !matches!(location.action, Action::Update | Action::Snapshot) {
+            return Err(Violation::AfterExchange { location });
         }
-        if let Some(needs) = self.lacking(at.action) {
-            return Err(Violation::TooEarly { at, needs });
+        if let Some(needs) = self.missing_dependency(location.action) {
+            return Err(Violation::MissingDependency { location, needs });
         }
-        self.check_microbatch_order(at)?;
-        self.seen.insert(at.action, at.position);
+        self.check_microbatch_order(location)?;
+        self.seen.insert(location.action, location.position);
         Ok(())
     }
 
-    fn check_allowed(&self, at: At) -> Result<(), Violation> {
-        let allowed = match self.mode {
-            Mode::Schedule if !at.action.is_compute() => "a schedule holds F, B, I and W",
-            Mode::Evaluation if !forward_only(at.action) => "an evaluation holds F, SEND_F and RECV_F",
-            _ if at.action == Action::ReduceTied && !self.placement.ends().contains(&self.rank) => {
-                "the ranks of the first and the last chunk reduce a tied embedding, those"
+    fn check_allowed(&self, location: ActionLocation) -> Result<(), Violation> {
+        let allowed = match self.kind {
+            ProgramKind::Schedule if !location.action.is_compute() => "a schedule may hold only F, B, I and W",
+            ProgramKind::Evaluation if !forward_only(location.action) => {
+                "an evaluation may hold only F, SEND_F and RECV_F"
+            }
+            _ if location.action == Action::ReduceTied
+                && !self.placement.first_and_last_ranks().contains(&self.rank) =>
+            {
+                "only the ranks of the first and the last chunk reduce a tied embedding"
             }
             _ => return Ok(()),
         };
-        Err(Violation::NotAllowed { at, allowed })
+        Err(Violation::NotAllowed { location, allowed })
     }
 
-    fn check_unit(&self, at: At) -> Result<(), Violation> {
-        let Some(unit) = at.action.unit() else { return Ok(()) };
+    fn check_item(&self, location: ActionLocation) -> Result<(), Violation> {
+        let Some(item) = location.action.item() else { return Ok(()) };
         let chunks = self.placement.chunks();
-        let owner = self.placement.owner(unit.chunk).filter(|_| unit.microbatch < self.microbatches);
+        let owner = self.placement.get_rank(item.chunk).filter(|_| item.microbatch < self.microbatches);
         match owner {
-            None => return Err(Violation::Unknown { at, chunks, microbatches: self.microbatches }),
-            Some(owner) if owner != self.rank => return Err(Violation::Foreign { at, owner }),
+            None => return Err(Violation::OutOfRange { location, chunks, microbatches: self.microbatches }),
+            Some(owner) if owner != self.rank => return Err(Violation::WrongRank { location, owner }),
             Some(_) => {}
         }
-        let is_message = at.action.is_send() || at.action.is_recv();
-        let crosses = at.action.edge().is_some_and(|edge| self.placement.crosses(edge.from, edge.to));
-        if is_message && !crosses { Err(Violation::NoMessage { at }) } else { Ok(()) }
+        let is_message = location.action.is_send() || location.action.is_recv();
+        let crosses = location.action.edge().is_some_and(|edge| self.placement.crosses_ranks(edge.from, edge.to));
+        if is_message && !crosses { Err(Violation::NoMessage { location }) } else { Ok(()) }
     }
 
-    fn check_once(&self, at: At) -> Result<(), Violation> {
-        let same = match at.action {
-            Action::Backward(unit) => vec![at.action, Action::BackwardInput(unit)],
-            Action::BackwardInput(unit) => vec![at.action, Action::Backward(unit)],
+    fn check_once(&self, location: ActionLocation) -> Result<(), Violation> {
+        let same = match location.action {
+            Action::FullBackward(item) => vec![location.action, Action::BackwardInput(item)],
+            Action::BackwardInput(item) => vec![location.action, Action::FullBackward(item)],
             action => vec![action],
         };
         for first in same {
             if let Some(&position) = self.seen.get(&first) {
-                return Err(Violation::Repeated { at, first, position });
+                return Err(Violation::Duplicate { location, first, position });
             }
         }
         Ok(())
     }
 
-    /// The first thing that has to be on this rank before `action` and isn't.
-    fn lacking(&self, action: Action) -> Option<Action> {
-        let lacks = |needed: Action| (!self.has(needed)).then_some(needed);
+    /// The first missing dependency of `action` on this rank.
+    fn missing_dependency(&self, action: Action) -> Option<Action> {
+        let missing = |needed: Action| (!self.has_executed(needed)).then_some(needed);
         match action {
-            Action::Forward(unit) => self.lacking_input(unit),
-            Action::Backward(unit) | Action::BackwardInput(unit) => {
-                lacks(Action::Forward(unit)).or_else(|| self.lacking_gradient(unit))
+            Action::Forward(item) => self.missing_input(item),
+            Action::FullBackward(item) | Action::BackwardInput(item) => {
+                missing(Action::Forward(item)).or_else(|| self.missing_gradient(item))
             }
-            Action::BackwardWeight(unit) => lacks(Action::BackwardInput(unit)),
-            Action::SendForward(unit) => lacks(Action::Forward(unit)),
-            Action::SendBackward(unit) => self.lacks_input_gradient(unit),
+            Action::BackwardWeight(item) => missing(Action::BackwardInput(item)),
+            Action::SendForward(item) => missing(Action::Forward(item)),
+            Action::SendBackward(item) => self.input_gradient_missing(item),
             Action::RecvForward(_) | Action::RecvBackward(_) => None,
-            Action::ReduceTied => self.unfinished(),
-            // That the gradients are complete follows: none may come behind EXCHANGE, and none may be missing.
+            Action::ReduceTied => self.first_incomplete_gradient(),
+            // That the gradients are complete follows: none may come after EXCHANGE, and none may be missing.
             Action::Exchange => {
-                let reduces = self.tied && self.placement.ends().contains(&self.rank);
-                reduces.then(|| lacks(Action::ReduceTied)).flatten()
+                let reduces = self.tied && self.placement.first_and_last_ranks().contains(&self.rank);
+                reduces.then(|| missing(Action::ReduceTied)).flatten()
             }
-            Action::Update => lacks(Action::Exchange),
-            Action::Snapshot => lacks(Action::Update),
+            Action::Update => missing(Action::Exchange),
+            Action::Snapshot => missing(Action::Update),
         }
     }
 
-    fn lacking_input(&self, unit: Unit) -> Option<Action> {
-        let before = Unit { chunk: unit.chunk.checked_sub(1)?, ..unit };
-        let needed = if !self.placement.crosses(before.chunk, unit.chunk) {
-            Action::Forward(before)
-        } else if self.mode == Mode::Schedule {
+    fn missing_input(&self, item: WorkItem) -> Option<Action> {
+        let producer = self.placement.previous(item)?;
+        let needed = if !self.placement.crosses_ranks(producer.chunk, item.chunk) {
+            Action::Forward(producer)
+        } else if self.kind == ProgramKind::Schedule {
             return None;
         } else {
-            Action::RecvForward(unit)
+            Action::RecvForward(item)
         };
-        (!self.has(needed)).then_some(needed)
+        (!self.has_executed(needed)).then_some(needed)
     }
 
-    fn lacking_gradient(&self, unit: Unit) -> Option<Action> {
-        let after = Unit { chunk: unit.chunk + 1, ..unit };
-        if self.placement.is_last(unit.chunk) {
-            None
-        } else if !self.placement.crosses(unit.chunk, after.chunk) {
-            self.lacks_input_gradient(after)
-        } else if self.mode == Mode::Schedule || self.has(Action::RecvBackward(unit)) {
+    fn missing_gradient(&self, item: WorkItem) -> Option<Action> {
+        let producer = self.placement.next(item)?;
+        if !self.placement.crosses_ranks(item.chunk, producer.chunk) {
+            self.input_gradient_missing(producer)
+        } else if self.kind == ProgramKind::Schedule || self.has_executed(Action::RecvBackward(item)) {
             None
         } else {
-            Some(Action::RecvBackward(unit))
+            Some(Action::RecvBackward(item))
         }
     }
 
-    /// B, if neither B nor I of the unit is done.
-    fn lacks_input_gradient(&self, unit: Unit) -> Option<Action> {
-        let whole = Action::Backward(unit);
-        (!self.has(whole) && !self.has(Action::BackwardInput(unit))).then_some(whole)
+    /// B, if neither B nor I of the item has been executed.
+    fn input_gradient_missing(&self, item: WorkItem) -> Option<Action> {
+        let whole = Action::FullBackward(item);
+        (!self.has_executed(whole) && !self.has_executed(Action::BackwardInput(item))).then_some(whole)
     }
 
-    /// The first of this rank's weight gradients that is not complete.
-    fn unfinished(&self) -> Option<Action> {
-        self.units().find_map(|unit| {
-            let (whole, weight) = (Action::Backward(unit), Action::BackwardWeight(unit));
-            let split = self.has(Action::BackwardInput(unit));
-            (!self.has(whole) && !self.has(weight)).then_some(if split { weight } else { whole })
+    /// The action that completes the first incomplete weight gradient of this rank.
+    fn first_incomplete_gradient(&self) -> Option<Action> {
+        self.items().find_map(|item| {
+            let (whole, weight) = (Action::FullBackward(item), Action::BackwardWeight(item));
+            let split = self.has_executed(Action::BackwardInput(item));
+            (!self.has_executed(whole) && !self.has_executed(weight)).then_some(if split { weight } else { whole })
         })
     }
 
-    fn check_microbatch_order(&mut self, at: At) -> Result<(), Violation> {
-        let (count, what) = match at.action {
-            Action::Forward(unit) if self.placement.is_last(unit.chunk) => (&mut self.losses, "the losses"),
-            Action::Backward(unit) | Action::BackwardWeight(unit) => {
-                (self.gradients.entry(unit.chunk).or_default(), "the weight gradients")
+    fn check_microbatch_order(&mut self, location: ActionLocation) -> Result<(), Violation> {
+        let (count, what) = match location.action {
+            Action::Forward(item) if self.placement.is_last(item.chunk) => (&mut self.losses, "the losses"),
+            Action::FullBackward(item) | Action::BackwardWeight(item) => {
+                (self.gradients.entry(item.chunk).or_default(), "the weight gradients")
             }
             _ => return Ok(()),
         };
         let expected = *count;
         *count += 1;
-        match at.action.unit() {
-            Some(unit) if unit.microbatch != expected => Err(Violation::OutOfOrder { at, what, expected }),
+        match location.action.item() {
+            Some(item) if item.microbatch != expected => Err(Violation::OutOfOrder { location, what, expected }),
             _ => Ok(()),
         }
     }
 
-    /// At the end of the list: everything that has to be there is.
-    fn close(&self, position: usize) -> Result<(), Violation> {
-        let missing = match self.mode {
-            Mode::Schedule => self.missing_compute(),
-            Mode::Evaluation => self.missing_forward().or_else(|| self.missing_message()),
-            Mode::Training => {
+    /// Checks at the end of the list that nothing is missing.
+    fn check_complete(&self, position: usize) -> Result<(), Violation> {
+        let missing = match self.kind {
+            ProgramKind::Schedule => self.missing_compute(),
+            ProgramKind::Evaluation => self.missing_forward().or_else(|| self.missing_message()),
+            ProgramKind::Training => {
                 let step = [Action::Exchange, Action::Update, Action::Snapshot];
-                let step = step.into_iter().find(|action| !self.has(*action));
+                let step = step.into_iter().find(|action| !self.has_executed(*action));
                 self.missing_compute().or_else(|| self.missing_message()).or(step)
             }
         };
@@ -211,30 +213,32 @@ impl Ledger<'_> {
     }
 
     fn missing_compute(&self) -> Option<Action> {
-        self.missing_forward().or_else(|| self.unfinished())
+        self.missing_forward().or_else(|| self.first_incomplete_gradient())
     }
 
     fn missing_forward(&self) -> Option<Action> {
-        self.units().map(Action::Forward).find(|forward| !self.has(*forward))
+        self.items().map(Action::Forward).find(|forward| !self.has_executed(*forward))
     }
 
-    /// Receives are needed by what consumes them; a send is needed by another rank, so only this finds it missing.
+    /// The first missing send. Missing receives are found by the action that needs them, but a send is needed by
+    /// another rank.
     fn missing_message(&self) -> Option<Action> {
-        self.units().find_map(|unit| {
-            let next = self.placement.crosses(unit.chunk, unit.chunk + 1).then_some(Action::SendForward(unit));
-            let backward = self.mode == Mode::Training && unit.chunk > 0;
-            let back = backward && self.placement.crosses(unit.chunk, unit.chunk - 1);
-            let back = back.then_some(Action::SendBackward(unit));
-            next.into_iter().chain(back).find(|send| !self.has(*send))
+        self.items().find_map(|item| {
+            let training = self.kind == ProgramKind::Training;
+            let sends = [Some(Action::SendForward(item)), training.then_some(Action::SendBackward(item))];
+            let crosses = |send: &Action| {
+                send.consumer(self.placement).is_some_and(|to| self.placement.crosses_ranks(item.chunk, to.chunk))
+            };
+            sends.into_iter().flatten().filter(crosses).find(|send| !self.has_executed(*send))
         })
     }
 
-    fn units(&self) -> impl Iterator<Item = Unit> + '_ {
-        let of = |chunk| (0..self.microbatches).map(move |microbatch| Unit { chunk, microbatch });
+    fn items(&self) -> impl Iterator<Item = WorkItem> + '_ {
+        let of = |chunk| (0..self.microbatches).map(move |microbatch| WorkItem { chunk, microbatch });
         self.placement.chunks_of(self.rank).flat_map(of)
     }
 
-    fn has(&self, action: Action) -> bool {
+    fn has_executed(&self, action: Action) -> bool {
         self.seen.contains_key(&action)
     }
 }

@@ -3,39 +3,39 @@ use std::fmt;
 
 /// One action of one rank. The position counts from 0 in that rank's list.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct At {
-    /// Whose list.
+pub struct ActionLocation {
+    /// The rank.
     pub rank: usize,
-    /// Where in the list.
+    /// The position in its list.
     pub position: usize,
-    /// What is there.
+    /// The action there.
     pub action: Action,
 }
 
-impl fmt::Display for At {
+impl fmt::Display for ActionLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (rank {}, position {})", self.action, self.rank, self.position)
     }
 }
 
-/// The action at which each stuck rank waits.
+/// Where each blocked rank waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stuck(pub Vec<At>);
+pub struct BlockedActions(pub Vec<ActionLocation>);
 
-impl fmt::Display for Stuck {
-    /// Eight ranks are enough to see the circle.
+impl fmt::Display for BlockedActions {
+    /// Eight ranks are enough to show the cycle.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, at) in self.0.iter().take(8).enumerate() {
-            write!(f, "{}{at}", if index > 0 { ", " } else { "" })?;
+        for (index, location) in self.0.iter().take(8).enumerate() {
+            write!(f, "{}{location}", if index > 0 { ", " } else { "" })?;
         }
         if self.0.len() > 8 { write!(f, " and {} more", self.0.len() - 8) } else { Ok(()) }
     }
 }
 
-/// Why programs must not run.
+/// Reason to reject programs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// Nothing to do.
+    /// No chunk or no microbatch.
     #[error("a pipeline needs at least one chunk and one microbatch, got {chunks} and {microbatches}")]
     Empty {
         /// Chunks of the placement.
@@ -44,154 +44,156 @@ pub enum Violation {
         microbatches: usize,
     },
     /// More or fewer lists than ranks.
-    #[error("the placement has {expected} ranks but there are {found} lists of actions: give one a rank")]
-    Ranks {
-        /// By the placement.
+    #[error("the placement has {expected} ranks but there are {found} lists of actions: give one per rank")]
+    RankCountMismatch {
+        /// Ranks of the placement.
         expected: usize,
-        /// In the programs.
+        /// Lists in the programs.
         found: usize,
     },
     /// An in-flight limit for another number of ranks.
-    #[error("the in-flight limit lists {given} ranks but there are {ranks}: give one number a rank")]
-    Limits {
-        /// In the limits.
+    #[error("the in-flight limit lists {given} ranks but there are {ranks}: give one number per rank")]
+    LimitCountMismatch {
+        /// Ranks in the limits.
         given: usize,
-        /// In the programs.
+        /// Lists in the programs.
         ranks: usize,
     },
     /// A chunk or microbatch that does not exist.
     #[error(
-        "{at}: there are {chunks} chunks and {microbatches} microbatches, both counted from 0: correct its numbers"
+        "{location}: there are {chunks} chunks and {microbatches} microbatches, both counted from 0: correct its numbers"
     )]
-    Unknown {
-        /// Where.
-        at: At,
+    OutOfRange {
+        /// The action.
+        location: ActionLocation,
         /// Chunks of the placement.
         chunks: usize,
         /// Microbatches of the step.
         microbatches: usize,
     },
     /// An action of another rank's chunk.
-    #[error("{at}: that chunk is on rank {owner}: move the action there")]
-    Foreign {
-        /// Where.
-        at: At,
+    #[error("{location}: that chunk is on rank {owner}: move the action there")]
+    WrongRank {
+        /// The action.
+        location: ActionLocation,
         /// The rank that holds the chunk.
         owner: usize,
     },
-    /// A kind of action that does not belong into such a list.
-    #[error("{at}: {allowed} only: remove it")]
+    /// An action that may not appear in this kind of list.
+    #[error("{location}: {allowed}: remove it")]
     NotAllowed {
-        /// Where.
-        at: At,
-        /// What may stand there.
+        /// The action.
+        location: ActionLocation,
+        /// What is allowed.
         allowed: &'static str,
     },
     /// A send or receive between chunks that need none.
     #[error(
-        "{at}: no message travels there, for the neighbouring chunk is on the same rank or doesn't exist: remove it"
+        "{location}: no message is needed, because the neighbouring chunk is on the same rank or doesn't exist: remove it"
     )]
     NoMessage {
-        /// Where.
-        at: At,
+        /// The action.
+        location: ActionLocation,
     },
-    /// The same work twice.
-    #[error("{at}: its work is already done by {first} at position {position}: remove one of the two")]
-    Repeated {
-        /// The second.
-        at: At,
-        /// The first; B repeats I and W.
+    /// An action is there twice.
+    #[error("{location}: its work is already done by {first} at position {position}: remove one of the two")]
+    Duplicate {
+        /// The second one.
+        location: ActionLocation,
+        /// The first one; B does the work of I and W.
         first: Action,
-        /// Where the first is.
+        /// Position of the first one.
         position: usize,
     },
-    /// Something it depends on comes later on the same rank, or never.
-    #[error("{at}: it needs {needs} earlier on the same rank: add that, or move this behind it")]
-    TooEarly {
-        /// Where.
-        at: At,
-        /// What has to come before.
+    /// A dependency comes later on the same rank, or never.
+    #[error("{location}: it needs {needs} earlier on the same rank: add that, or move this after it")]
+    MissingDependency {
+        /// The action.
+        location: ActionLocation,
+        /// The dependency.
         needs: Action,
     },
     /// Losses or weight gradients out of microbatch order: their sums would depend on the schedule.
     #[error(
-        "{at}: {what} of chunk {} are added in microbatch order, and microbatch {expected} is due: exchange the two",
-        .at.action.unit().map_or(0, |unit| unit.chunk)
+        "{location}: {what} of chunk {} are added in microbatch order, and microbatch {expected} is due: swap the two",
+        .location.action.item().map_or(0, |item| item.chunk)
     )]
     OutOfOrder {
-        /// Where.
-        at: At,
-        /// Losses or weight gradients.
+        /// The action.
+        location: ActionLocation,
+        /// The losses or the weight gradients.
         what: &'static str,
-        /// The microbatch whose turn it is.
+        /// The expected microbatch.
         expected: usize,
     },
-    /// After the step's exchange.
-    #[error("{at}: only UPDATE and SNAPSHOT may follow EXCHANGE: move it before")]
+    /// An action after the step's EXCHANGE.
+    #[error("{location}: only UPDATE and SNAPSHOT may follow EXCHANGE: move it before")]
     AfterExchange {
-        /// Where.
-        at: At,
+        /// The action.
+        location: ActionLocation,
     },
-    /// An action that has to be there.
+    /// A required action is missing.
     #[error("rank {rank}: {action} is missing (the list ends at position {position}): add it")]
     Missing {
-        /// Whose list.
+        /// The rank.
         rank: usize,
         /// The list's length.
         position: usize,
-        /// What is missing.
+        /// The missing action.
         action: Action,
     },
     /// The n-th send of an edge is received as another microbatch.
-    #[error("{send} meets {recv}, for messages between two chunks keep their order: list both in the same order")]
-    Mispaired {
+    #[error("{send} pairs with {recv}, but messages of an edge arrive in order: list both in the same order")]
+    MessageOrderMismatch {
         /// The sender's action.
-        send: At,
+        send: ActionLocation,
         /// The receiver's action in the same place of the edge's order.
-        recv: At,
+        recv: ActionLocation,
     },
-    /// Ranks that wait for each other for ever.
+    /// Deadlock.
     #[error(
-        "the ranks wait for each other for ever, at {stuck}: move what they wait for ahead, or, where a SEND waits, \
+        "deadlock: the ranks wait for each other at {blocked}: move what they wait for ahead, or, where a SEND waits, \
          allow more messages in flight"
     )]
     Deadlock {
-        /// Where each waits.
-        stuck: Stuck,
+        /// Where each rank waits.
+        blocked: BlockedActions,
     },
-    /// Too much held.
+    /// In-flight limit exceeded.
     #[error(
-        "{at}: it makes {held} microbatches in flight on this rank, and memory allows {cap}: run a backward before it"
+        "{location}: it makes {held} microbatches in flight on this rank, and memory allows {limit}: run a backward before it"
     )]
-    InFlight {
-        /// The forward that is one too many.
-        at: At,
-        /// Units held after it.
+    TooManyInFlight {
+        /// The forward that exceeds the limit.
+        location: ActionLocation,
+        /// Work items held after it.
         held: usize,
-        /// Units allowed.
-        cap: usize,
+        /// Work items allowed.
+        limit: usize,
     },
 }
 
 impl Violation {
-    /// The action to look at first, where there is one.
-    pub fn at(&self) -> Option<At> {
+    /// The action to look at first, if there is one.
+    pub fn location(&self) -> Option<ActionLocation> {
         match self {
-            Violation::Empty { .. } | Violation::Ranks { .. } | Violation::Limits { .. } => None,
-            Violation::Missing { rank, position, action } => {
-                Some(At { rank: *rank, position: *position, action: *action })
+            Violation::Empty { .. } | Violation::RankCountMismatch { .. } | Violation::LimitCountMismatch { .. } => {
+                None
             }
-            Violation::Unknown { at, .. }
-            | Violation::Foreign { at, .. }
-            | Violation::NotAllowed { at, .. }
-            | Violation::NoMessage { at }
-            | Violation::Repeated { at, .. }
-            | Violation::TooEarly { at, .. }
-            | Violation::OutOfOrder { at, .. }
-            | Violation::AfterExchange { at }
-            | Violation::InFlight { at, .. } => Some(*at),
-            Violation::Mispaired { send, .. } => Some(*send),
-            Violation::Deadlock { stuck } => stuck.0.first().copied(),
+            Violation::Missing { rank, position, action } => {
+                Some(ActionLocation { rank: *rank, position: *position, action: *action })
+            }
+            Violation::OutOfRange { location, .. }
+            | Violation::WrongRank { location, .. }
+            | Violation::NotAllowed { location, .. }
+            | Violation::NoMessage { location }
+            | Violation::Duplicate { location, .. }
+            | Violation::MissingDependency { location, .. }
+            | Violation::OutOfOrder { location, .. }
+            | Violation::AfterExchange { location }
+            | Violation::TooManyInFlight { location, .. } => Some(*location),
+            Violation::MessageOrderMismatch { send, .. } => Some(*send),
+            Violation::Deadlock { blocked } => blocked.0.first().copied(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Token ids on their way into tensors: on the first stage inputs, on the last targets, elsewhere nothing.
+//! Builds input and target tensors: token ids on the first stage, targets on the last, none elsewhere.
 
 use stagecoach_data::{Dataset, StepPlan};
 use stagecoach_pipeline::Placement;
@@ -7,72 +7,72 @@ use tch::{Device, Tensor};
 use crate::fatal::Fatal;
 use crate::plan::{Plan, Settings};
 
-/// This rank's view of the data.
-pub(super) struct Batches {
+/// Data loader of this rank.
+pub(super) struct DataLoader {
     dataset: Dataset,
-    inputs: bool,
-    targets: bool,
+    has_embedding: bool,
+    has_head: bool,
     rows: usize,
     seed: u64,
-    batch: usize,
+    global_batch_size: usize,
     microbatches: usize,
     device: Device,
 }
 
-/// One pass's tensors.
+/// Tensors of one step or evaluation.
 #[derive(Debug, Default)]
-pub(super) struct Tensors {
-    pub(super) inputs: Vec<Tensor>,
+pub(super) struct BatchTensors {
+    pub(super) token_ids: Vec<Tensor>,
     pub(super) targets: Vec<Tensor>,
 }
 
-impl Batches {
-    /// Maps the tokens if `rank` holds the first or the last chunk.
+impl DataLoader {
+    /// Opens the token cache if `rank` holds the first or the last chunk.
     pub(super) fn open(
         settings: &Settings,
         plan: &Plan,
         rank: usize,
         placement: &Placement,
         device: Device,
-    ) -> Result<Option<Batches>, Fatal> {
-        let inputs = placement.rank_of(0) == rank;
-        let targets = placement.rank_of(placement.chunks() - 1) == rank;
-        if !inputs && !targets {
+    ) -> Result<Option<DataLoader>, Fatal> {
+        let has_embedding = placement.first_rank() == rank;
+        let has_head = placement.last_rank() == rank;
+        if !has_embedding && !has_head {
             return Ok(None);
         }
-        Ok(Some(Batches {
+        Ok(Some(DataLoader {
             dataset: Dataset::open(&settings.data(), &plan.prepared)?,
-            inputs,
-            targets,
+            has_embedding,
+            has_head,
             rows: settings.rows(),
             seed: settings.training.seed,
-            batch: settings.training.global_batch_size as usize,
+            global_batch_size: settings.training.global_batch_size as usize,
             microbatches: settings.training.microbatches as usize,
             device,
         }))
     }
 
-    /// What step `index` (from 0) trains on: a function of seed and position alone.
-    pub(super) fn step(&self, index: u64) -> StepPlan {
-        self.dataset.step(self.seed, index * self.batch as u64, self.batch, self.microbatches)
+    /// The batch of step `index` (from 0): a function of seed and position only.
+    pub(super) fn step_plan(&self, index: u64) -> StepPlan {
+        self.dataset.step(self.seed, index * self.global_batch_size as u64, self.global_batch_size, self.microbatches)
     }
 
-    /// The held-out part.
-    pub(super) fn held_out(&self) -> StepPlan {
+    /// The held-out sequences.
+    pub(super) fn evaluation_plan(&self) -> StepPlan {
         self.dataset.evaluation(self.rows)
     }
 
     /// The tensors of `plan` that this rank needs.
-    pub(super) fn tensors(&self, plan: &StepPlan) -> Tensors {
-        let mut tensors = Tensors::default();
+    pub(super) fn tensors(&self, plan: &StepPlan) -> BatchTensors {
+        let mut tensors = BatchTensors::default();
         for index in 0..plan.layouts.len() {
             let microbatch = self.dataset.microbatch(plan, index);
             let (rows, length) = (microbatch.layout.rows as i64, microbatch.layout.length as i64);
-            if self.inputs {
+            if self.has_embedding {
                 let ids = Tensor::from_slice(&microbatch.inputs).view([rows, length]);
-                tensors.inputs.push(ids.to_device(self.device));
+                tensors.token_ids.push(ids.to_device(self.device));
             }
-            if self.targets {
+            if self.has_head {
                 tensors.targets.push(Tensor::from_slice(&microbatch.targets).to_device(self.device));
             }
         }

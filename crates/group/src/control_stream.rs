@@ -1,0 +1,62 @@
+//! A member's side of the control connection.
+
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::frame::{self, CoordinatorMessage, MAX_FRAME_BYTES, MemberMessage};
+use crate::sync::lock;
+use crate::{Activity, GroupError};
+
+/// Shared by the threads of a member: one reads, any may write.
+#[derive(Debug)]
+pub(crate) struct ControlStream {
+    stream: TcpStream,
+    /// Held while a frame is written.
+    write_lock: Mutex<()>,
+}
+
+/// Why a frame was not sent.
+#[derive(Debug)]
+pub(crate) enum SendError {
+    /// The message can't be encoded, or is too large.
+    Encode(GroupError),
+    /// The connection is closed; the receiving thread reports why.
+    Disconnected,
+}
+
+impl ControlStream {
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        ControlStream { stream, write_lock: Mutex::new(()) }
+    }
+
+    pub(crate) fn send(&self, message: &MemberMessage) -> Result<(), SendError> {
+        let bytes = frame::encode_frame(message).map_err(SendError::Encode)?;
+        let _guard = lock(&self.write_lock);
+        frame::write_frame(&self.stream, &bytes).map_err(|_| SendError::Disconnected)
+    }
+
+    pub(crate) fn receive(&self) -> io::Result<CoordinatorMessage> {
+        frame::read_frame(&mut &self.stream, MAX_FRAME_BYTES)
+    }
+
+    pub(crate) fn shut_down(&self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// Sends a heartbeat every `interval` until the connection fails or the sender of `stop` is dropped.
+pub(crate) fn send_heartbeats(
+    stream: &Arc<ControlStream>,
+    activity: &Activity,
+    interval: Duration,
+    stop: &Receiver<()>,
+) {
+    while stream.send(&MemberMessage::Heartbeat(activity.heartbeat())).is_ok() {
+        if stop.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! How a control connection ended, as either side sees it.
+
+use std::io;
+use std::time::Duration;
+
+use crate::frame;
+use crate::hang::format_seconds;
+use crate::{GroupFailure, GroupFailureKind};
+
+/// How a control connection ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Disconnect {
+    /// The peer, or the kernel of its machine, closed it.
+    Closed(String),
+    /// The peer sent nothing for `heartbeat_timeout`, or read nothing.
+    TimedOut,
+    /// The peer sent an invalid frame.
+    Malformed(String),
+}
+
+impl Disconnect {
+    /// What an error of reading a frame means.
+    pub(crate) fn of(error: &io::Error) -> Disconnect {
+        match error.kind() {
+            _ if frame::is_timeout(error) => Disconnect::TimedOut,
+            io::ErrorKind::InvalidData => Disconnect::Malformed(error.to_string()),
+            io::ErrorKind::UnexpectedEof => Disconnect::Closed("closed its control connection".to_owned()),
+            _ => Disconnect::Closed(format!("lost its control connection ({error})")),
+        }
+    }
+
+    /// The failure of the group that it causes, if the peer is stage `peer`. `activity` is what that stage was doing,
+    /// for example `while in F 5`, or empty.
+    pub(crate) fn failure(self, peer: usize, activity: &str, heartbeat_timeout: Duration) -> GroupFailure {
+        let space = if activity.is_empty() { "" } else { " " };
+        let (kind, message) = match self {
+            Disconnect::Closed(how) => (
+                GroupFailureKind::ConnectionClosed,
+                format!("stage {peer} {how}{space}{activity}: its process has died, or its machine is gone"),
+            ),
+            Disconnect::TimedOut => (
+                GroupFailureKind::HeartbeatTimeout,
+                format!(
+                    "stage {peer} has sent no heartbeat for {}{space}{activity}: its process is stopped or hung, or the \
+                     network is down",
+                    format_seconds(heartbeat_timeout)
+                ),
+            ),
+            Disconnect::Malformed(what) => (GroupFailureKind::Protocol, format!("stage {peer} sent {what}")),
+        };
+        GroupFailure { kind, root_cause_rank: Some(peer), rank: 0, message }
+    }
+}

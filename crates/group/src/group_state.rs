@@ -1,0 +1,306 @@
+//! The membership of a group as a pure state machine: events in, effects out, the time an argument.
+//!
+//! ```text
+//! Joining --all joined, released--> Forming --all formed--> Running --all left--> ShuttingDown --others closed--> Closed
+//!    `--------------------------------'---------------------'------any failure-------^
+//! ```
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use crate::activity::Heartbeat;
+use crate::admission::{Admission, admit};
+use crate::disconnect::Disconnect;
+use crate::exchange::Exchange;
+use crate::frame::{CoordinatorMessage, MemberMessage};
+use crate::{GroupFailure, GroupFailureKind, GroupTimeouts, Hello, Refusal, Roster, StepRules};
+
+/// Identifies a control connection; never reused.
+pub(crate) type ConnectionId = u64;
+
+/// Inputs of the state machine.
+#[derive(Debug, Clone)]
+pub(crate) enum GroupEvent {
+    /// A connection sent its hello.
+    Hello(ConnectionId, Hello),
+    /// A member sent another message.
+    Message(ConnectionId, MemberMessage),
+    /// A connection ended.
+    Disconnected(ConnectionId, Disconnect),
+    /// Stage 0 reports progress of its preparation.
+    Preparing(String),
+    /// Stage 0 is ready.
+    Release(Vec<u8>, StepRules),
+    /// Stage 0 gives up.
+    Reject(String),
+    /// Time has passed.
+    Tick,
+}
+
+/// Outputs of the state machine.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Effect {
+    Send(Vec<ConnectionId>, CoordinatorMessage),
+    /// Close the connection after everything sent has been written.
+    Close(ConnectionId),
+}
+
+/// The members of the group and its phase.
+#[derive(Debug)]
+pub(crate) struct Group {
+    expected: Hello,
+    pub(crate) timeouts: GroupTimeouts,
+    pub(crate) phase: GroupPhase,
+    pub(crate) slots: Vec<MemberSlot>,
+    /// The last progress report of stage 0.
+    pub(crate) progress: String,
+    /// Whether the newest progress has not been sent to the members yet.
+    pub(crate) progress_is_unsent: bool,
+    pub(crate) plan: Option<Vec<u8>>,
+    pub(crate) exchange: Exchange,
+    /// The start-up and the stall timeout count from here.
+    pub(crate) last_progress_at: Instant,
+    pub(crate) failure: Option<GroupFailure>,
+    pub(crate) effects: Vec<Effect>,
+}
+
+#[derive(Debug, PartialEq)]
+pub(crate) enum GroupPhase {
+    Joining,
+    Forming,
+    Running,
+    /// The other ranks have received their final message; rank 0 gets `final_message` after they have disconnected,
+    /// because the coordinator ends with its process.
+    ShuttingDown {
+        final_message: CoordinatorMessage,
+        waiting_for: BTreeSet<ConnectionId>,
+        deadline: Instant,
+    },
+    Closed,
+}
+
+/// The state of one rank.
+#[derive(Debug, Default)]
+pub(crate) struct MemberSlot {
+    pub(crate) hello: Option<Hello>,
+    pub(crate) conn: Option<ConnectionId>,
+    /// Before the group has formed, the same pod may reconnect within a third of the heartbeat timeout.
+    pub(crate) disconnected: Option<(Instant, Disconnect)>,
+    pub(crate) activity: Heartbeat,
+    /// When `activity` was received.
+    pub(crate) last_heartbeat_at: Option<Instant>,
+    pub(crate) formed: bool,
+    /// The exit code with which it left.
+    pub(crate) leave_code: Option<i32>,
+}
+
+impl Group {
+    pub(crate) fn new(expected: Hello, timeouts: GroupTimeouts, now: Instant) -> Self {
+        Group {
+            phase: GroupPhase::Joining,
+            slots: (0..expected.world_size).map(|_| MemberSlot::default()).collect(),
+            progress: "starting".to_owned(),
+            progress_is_unsent: false,
+            plan: None,
+            exchange: Exchange::new(expected.world_size, StepRules::default()),
+            last_progress_at: now,
+            failure: None,
+            effects: Vec::new(),
+            expected,
+            timeouts,
+        }
+    }
+
+    /// What ended the group, if it failed.
+    pub(crate) fn failure(&self) -> Option<&GroupFailure> {
+        self.failure.as_ref()
+    }
+
+    /// Whether every final message has been sent.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self.phase, GroupPhase::Closed)
+    }
+
+    /// Handles one event.
+    pub(crate) fn handle(&mut self, now: Instant, event: GroupEvent) -> Vec<Effect> {
+        match event {
+            GroupEvent::Hello(conn, hello) => self.on_hello(now, conn, hello),
+            GroupEvent::Message(conn, message) => {
+                // Messages of a replaced connection, or after the final message, are ignored.
+                if let Some(rank) = self.rank_of(conn).filter(|_| !self.is_ending()) {
+                    self.on_message(now, rank, message);
+                }
+            }
+            GroupEvent::Disconnected(conn, disconnect) => self.on_disconnect(now, conn, disconnect),
+            GroupEvent::Preparing(progress) if self.phase == GroupPhase::Joining => {
+                self.last_progress_at = now;
+                // Sent with the next heartbeat: stage 0 may report a thousand times per second.
+                (self.progress, self.progress_is_unsent) = (progress, true);
+            }
+            GroupEvent::Release(plan, rules) if self.phase == GroupPhase::Joining => {
+                self.last_progress_at = now;
+                self.plan = Some(plan);
+                self.exchange = Exchange::new(self.slots.len(), rules);
+                self.release_if_complete(now);
+            }
+            GroupEvent::Reject(reason) => {
+                self.fail(now, GroupFailureKind::PreparationFailed, Some(0), format!("stage 0 gave up: {reason}"))
+            }
+            GroupEvent::Preparing(_) | GroupEvent::Release(..) => {}
+            GroupEvent::Tick => self.on_tick(now),
+        }
+        std::mem::take(&mut self.effects)
+    }
+
+    fn on_hello(&mut self, now: Instant, conn: ConnectionId, hello: Hello) {
+        let rank = hello.rank;
+        match admit(&self.expected, &hello) {
+            Admission::Accepted => {}
+            Admission::Refused(refusal) => return self.send_and_close(conn, CoordinatorMessage::Refused(refusal)),
+            Admission::NewerAttempt => {
+                self.send_and_close(conn, CoordinatorMessage::RetryLater);
+                let message =
+                    format!("attempt {} has begun, so attempt {} is over", hello.attempt, self.expected.attempt);
+                return self.fail(now, GroupFailureKind::Superseded, None, message);
+            }
+        }
+        if self.is_ending() {
+            let reason = "all stages have left".to_owned();
+            let last = match &self.failure {
+                Some(failure) => CoordinatorMessage::GroupEnded(failure.for_rank(rank)),
+                None => CoordinatorMessage::Refused(Refusal::GroupEnded { reason }),
+            };
+            return self.send_and_close(conn, last);
+        }
+        if let Some(first) = self.slots[rank].hello.as_ref().filter(|first| first.pod_uid != hello.pod_uid) {
+            let message = format!(
+                "two pods claim to be stage {rank} of attempt {}: {} on {}, and now {} on {}",
+                self.expected.attempt, first.pod_uid, first.host, hello.pod_uid, hello.host
+            );
+            self.send_and_close(conn, CoordinatorMessage::Refused(Refusal::GroupEnded { reason: message.clone() }));
+            return self.fail(now, GroupFailureKind::DuplicateRank, Some(rank), message);
+        }
+        if self.phase == GroupPhase::Running {
+            return self.send_and_close(conn, CoordinatorMessage::Refused(Refusal::AlreadyFormed { rank }));
+        }
+        if let Some(replaced) = self.slots[rank].conn.take() {
+            self.effects.push(Effect::Close(replaced));
+        }
+        self.slots[rank] =
+            MemberSlot { hello: Some(hello), conn: Some(conn), last_heartbeat_at: Some(now), ..MemberSlot::default() };
+        match self.phase {
+            GroupPhase::Forming => self.send(vec![conn], self.release_message()),
+            _ if self.plan.is_some() => self.release_if_complete(now),
+            _ => self.send(vec![conn], CoordinatorMessage::Preparing(self.progress.clone())),
+        }
+    }
+
+    fn on_message(&mut self, now: Instant, rank: usize, message: MemberMessage) {
+        if let MemberMessage::Heartbeat(activity) = message {
+            let slot = &mut self.slots[rank];
+            if activity.sequence != slot.activity.sequence {
+                self.last_progress_at = now;
+            }
+            (slot.activity, slot.last_heartbeat_at) = (activity, Some(now));
+            return;
+        }
+        self.last_progress_at = now;
+        let duplicate = || "contributed twice to the same vote or gather".to_owned();
+        let result = match message {
+            _ if self.phase == GroupPhase::Joining => Err("acted before the group was released".to_owned()),
+            MemberMessage::Leave { code } => return self.on_leave(now, rank, code),
+            MemberMessage::Formed | MemberMessage::Gather { .. } | MemberMessage::Vote(_)
+                if self.first_leaver().is_some() =>
+            {
+                return self.fail_early_leave(now, rank);
+            }
+            MemberMessage::Formed => {
+                self.slots[rank].formed = true;
+                if self.phase == GroupPhase::Forming && self.slots.iter().all(|slot| slot.formed) {
+                    self.phase = GroupPhase::Running;
+                    self.send_all(CoordinatorMessage::Formed);
+                }
+                Ok(())
+            }
+            MemberMessage::Broadcast { topic, bytes } if rank == 0 => {
+                self.send_all(CoordinatorMessage::Broadcast { topic, bytes });
+                Ok(())
+            }
+            MemberMessage::Gather { topic, bytes } => {
+                self.exchange.gather(topic, rank, bytes).map_err(|_| duplicate()).map(|parts| {
+                    parts.into_iter().for_each(|parts| self.send_all(CoordinatorMessage::Gathered { topic, parts }));
+                })
+            }
+            MemberMessage::Vote(vote) => self.exchange.vote(rank, vote).map_err(|_| duplicate()).map(|verdict| {
+                let Some(mut verdict) = verdict else { return };
+                self.send(self.conns(|rank| rank == 0), CoordinatorMessage::Verdict(verdict.clone()));
+                verdict.measurements.clear();
+                self.send(self.conns(|rank| rank != 0), CoordinatorMessage::Verdict(verdict));
+            }),
+            MemberMessage::Hello(_) | MemberMessage::Broadcast { .. } | MemberMessage::Heartbeat(_) => {
+                Err("sent a message that this rank may not send".to_owned())
+            }
+        };
+        if let Err(what) = result {
+            self.fail(
+                now,
+                GroupFailureKind::Protocol,
+                Some(rank),
+                format!("stage {rank} {what}: this is a bug of the trainer"),
+            );
+        }
+    }
+
+    /// Sends the plan to all members once stage 0 has released it and all have joined.
+    fn release_if_complete(&mut self, now: Instant) {
+        if self.plan.is_none() {
+            return;
+        }
+        let missing = self.ranks(|slot| slot.conn.is_none());
+        if missing.is_empty() {
+            (self.phase, self.last_progress_at) = (GroupPhase::Forming, now);
+            let message = self.release_message();
+            self.send_all(message);
+        } else {
+            self.progress = format!("stage 0 is ready and waits for {}", stages(&missing));
+            self.send_all(CoordinatorMessage::Preparing(self.progress.clone()));
+        }
+    }
+
+    fn release_message(&self) -> CoordinatorMessage {
+        let members = self.slots.iter().filter_map(|slot| slot.hello.clone()).collect();
+        CoordinatorMessage::Released { roster: Roster { members }, plan: self.plan.clone().unwrap_or_default() }
+    }
+
+    pub(crate) fn rank_of(&self, conn: ConnectionId) -> Option<usize> {
+        self.slots.iter().position(|slot| slot.conn == Some(conn))
+    }
+
+    pub(crate) fn ranks(&self, predicate: impl Fn(&MemberSlot) -> bool) -> Vec<usize> {
+        (0..self.slots.len()).filter(|&rank| predicate(&self.slots[rank])).collect()
+    }
+
+    pub(crate) fn conns(&self, predicate: impl Fn(usize) -> bool) -> Vec<ConnectionId> {
+        (0..self.slots.len()).filter(|&rank| predicate(rank)).filter_map(|rank| self.slots[rank].conn).collect()
+    }
+
+    pub(crate) fn send_all(&mut self, message: CoordinatorMessage) {
+        self.send(self.conns(|_| true), message);
+    }
+
+    pub(crate) fn send(&mut self, conns: Vec<ConnectionId>, message: CoordinatorMessage) {
+        self.effects.push(Effect::Send(conns, message));
+    }
+
+    /// Sends a final message.
+    pub(crate) fn send_and_close(&mut self, conn: ConnectionId, message: CoordinatorMessage) {
+        self.send(vec![conn], message);
+        self.effects.push(Effect::Close(conn));
+    }
+}
+
+/// `stage 2`, or `stages 1, 2`.
+pub(crate) fn stages(ranks: &[usize]) -> String {
+    let names: Vec<String> = ranks.iter().map(usize::to_string).collect();
+    format!("stage{} {}", if ranks.len() == 1 { "" } else { "s" }, names.join(", "))
+}

@@ -1,0 +1,195 @@
+//! Properties of the state machine under random events in random order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use crate::activity::Heartbeat;
+use crate::disconnect::Disconnect;
+use crate::frame::{CoordinatorMessage, MemberMessage};
+use crate::group_state::{ConnectionId, Effect, Group, GroupEvent};
+use crate::{GroupTimeouts, Hello, StepRules, StepVote};
+
+const WORLD_SIZE: usize = 3;
+
+fn hello(rank: usize, attempt: u32, pod: u8) -> Hello {
+    Hello {
+        job_uid: String::new(),
+        attempt,
+        rank,
+        world_size: WORLD_SIZE,
+        replica: 0,
+        pod_uid: pod.to_string(),
+        version: String::new(),
+        config: BTreeMap::new(),
+        data_address: String::new(),
+        host: String::new(),
+        device: String::new(),
+        isa: String::new(),
+    }
+}
+
+/// Mostly messages of a healthy group, so that groups get far enough to be disturbed.
+fn messages() -> impl Strategy<Value = MemberMessage> {
+    prop_oneof![
+        (0..4u64).prop_map(|sequence| MemberMessage::Heartbeat(Heartbeat { sequence, ..Heartbeat::default() })),
+        Just(MemberMessage::Formed),
+        Just(MemberMessage::Formed),
+        Just(MemberMessage::Gather { topic: 1, bytes: vec![1] }),
+        Just(MemberMessage::Vote(StepVote::default())),
+        Just(MemberMessage::Broadcast { topic: 1, bytes: vec![] }),
+        prop_oneof![Just(0), Just(143), Just(1), Just(75)].prop_map(|code| MemberMessage::Leave { code }),
+    ]
+}
+
+fn events() -> impl Strategy<Value = GroupEvent> {
+    let conn = || 0..6u64;
+    let disconnect = prop_oneof![
+        Just(Disconnect::Closed("closed".to_owned())),
+        Just(Disconnect::TimedOut),
+        Just(Disconnect::Malformed("noise".to_owned()))
+    ];
+    prop_oneof![
+        // A connection's number gives its rank, so that all slots are soon taken.
+        8 => (conn(), 2..5u32, 0..12u8).prop_map(|(conn, attempt, pod)| {
+            let attempt = if attempt == 4 { 3 } else { attempt };
+            GroupEvent::Hello(conn, hello(conn as usize % WORLD_SIZE, attempt, u8::from(pod == 0)))
+        }),
+        12 => (conn(), messages()).prop_map(|(conn, up)| GroupEvent::Message(conn, up)),
+        1 => (conn(), disconnect).prop_map(|(conn, disconnect)| GroupEvent::Disconnected(conn, disconnect)),
+        1 => Just(GroupEvent::Preparing("p".to_owned())),
+        3 => Just(GroupEvent::Release(vec![1], StepRules::default())),
+        4 => Just(GroupEvent::Tick),
+    ]
+}
+
+fn is_final(message: &CoordinatorMessage) -> bool {
+    matches!(
+        message,
+        CoordinatorMessage::GroupEnded(_)
+            | CoordinatorMessage::Refused(_)
+            | CoordinatorMessage::RetryLater
+            | CoordinatorMessage::LeaveAcknowledged
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #[test]
+    fn every_connection_gets_one_final_message(script in prop::collection::vec((events(), 0..2000u64), 1..80)) {
+        let timeouts = GroupTimeouts { startup_timeout: Duration::from_secs(9), stall_timeout: Duration::from_secs(9), ..GroupTimeouts::default() };
+        let mut now = Instant::now();
+        let mut group = Group::new(hello(0, 3, 0), timeouts, now);
+        let mut used: BTreeSet<ConnectionId> = BTreeSet::new();
+        let mut open: BTreeSet<ConnectionId> = BTreeSet::new();
+        let mut closing: BTreeSet<ConnectionId> = BTreeSet::new();
+        let mut final_messages: BTreeMap<ConnectionId, CoordinatorMessage> = BTreeMap::new();
+        let mut ended = None;
+        // At the end time passes until every timeout has expired.
+        let quiet = (0..40).map(|_| (GroupEvent::Tick, 2000));
+        for (event, millis) in script.into_iter().chain(quiet) {
+            match &event {
+                // Connection numbers are never reused, and only open connections send.
+                GroupEvent::Hello(conn, _) if !used.insert(*conn) => continue,
+                GroupEvent::Hello(conn, _) => drop(open.insert(*conn)),
+                GroupEvent::Message(conn, _) if !open.contains(conn) => continue,
+                GroupEvent::Disconnected(conn, _) if !open.remove(conn) => continue,
+                _ => {}
+            }
+            now += Duration::from_millis(millis);
+            for effect in group.handle(now, event) {
+                match effect {
+                    Effect::Send(conns, message) => for conn in conns {
+                        prop_assert!(used.contains(&conn));
+                        prop_assert!(!closing.contains(&conn), "{conn} was closed and then sent {message:?}");
+                        prop_assert!(!final_messages.contains_key(&conn), "{conn} had its final message before {message:?}");
+                        if let CoordinatorMessage::Released { roster, plan } = &message {
+                            prop_assert_eq!((roster.members.len(), plan.len()), (WORLD_SIZE, 1));
+                        }
+                        if is_final(&message) {
+                            final_messages.insert(conn, message.clone());
+                        }
+                    },
+                    Effect::Close(conn) => {
+                        prop_assert!(closing.insert(conn), "{} was closed twice", conn);
+                    }
+                }
+            }
+            // Later reasons are ignored.
+            if let Some(first) = &ended {
+                prop_assert_eq!(group.failure(), Some(first));
+            }
+            ended = group.failure().cloned();
+        }
+        // No open connection waits for ever.
+        prop_assert!(group.is_closed(), "the group is not closed after all timeouts");
+        for conn in &open {
+            prop_assert!(closing.contains(conn), "{conn} was not closed");
+        }
+        for (conn, message) in &final_messages {
+            if let CoordinatorMessage::GroupEnded(failure) = message {
+                prop_assert_eq!(failure.rank, *conn as usize % WORLD_SIZE);
+                prop_assert_eq!(Some(&failure.message), ended.as_ref().map(|ended| &ended.message));
+            }
+        }
+    }
+}
+
+/// A formed group whose stage `n` uses connection `n`.
+fn running(now: Instant) -> Group {
+    let mut group = Group::new(hello(0, 3, 0), GroupTimeouts::default(), now);
+    group.handle(now, GroupEvent::Release(vec![], StepRules::default()));
+    for rank in 0..WORLD_SIZE {
+        group.handle(now, GroupEvent::Hello(rank as ConnectionId, hello(rank, 3, 0)));
+    }
+    for rank in 0..WORLD_SIZE {
+        group.handle(now, GroupEvent::Message(rank as ConnectionId, MemberMessage::Formed));
+    }
+    group
+}
+
+/// The connections that get the final message.
+fn ended_connections(effects: &[Effect]) -> Vec<ConnectionId> {
+    let ended = |effect: &Effect| match effect {
+        Effect::Send(conns, CoordinatorMessage::GroupEnded(_) | CoordinatorMessage::LeaveAcknowledged) => conns.clone(),
+        _ => vec![],
+    };
+    effects.iter().flat_map(ended).collect()
+}
+
+#[test]
+fn stage_zero_is_notified_after_the_others_have_disconnected() {
+    let closed = || Disconnect::Closed("closed".to_owned());
+    let now = Instant::now();
+    let mut group = running(now);
+    assert_eq!(ended_connections(&group.handle(now, GroupEvent::Disconnected(1, closed()))), [2]);
+    assert!(ended_connections(&group.handle(now, GroupEvent::Tick)).is_empty());
+    assert_eq!(ended_connections(&group.handle(now, GroupEvent::Disconnected(2, closed()))), [0]);
+
+    // One that does not disconnect is waited for no longer than the timeout.
+    let mut group = running(now);
+    group.handle(now, GroupEvent::Disconnected(1, closed()));
+    assert_eq!(
+        ended_connections(&group.handle(now + GroupTimeouts::default().shutdown_timeout, GroupEvent::Tick)),
+        [0]
+    );
+
+    // The same order when all leave.
+    let mut group = running(now);
+    let leave = || MemberMessage::Leave { code: 0 };
+    assert!(ended_connections(&group.handle(now, GroupEvent::Message(0, leave()))).is_empty());
+    assert!(ended_connections(&group.handle(now, GroupEvent::Message(1, leave()))).is_empty());
+    assert_eq!(ended_connections(&group.handle(now, GroupEvent::Message(2, leave()))), [1, 2]);
+    assert!(ended_connections(&group.handle(now, GroupEvent::Disconnected(1, closed()))).is_empty());
+    assert_eq!(ended_connections(&group.handle(now, GroupEvent::Disconnected(2, closed()))), [0]);
+}
+
+#[test]
+fn a_timed_out_stage_is_notified_but_not_waited_for() {
+    let now = Instant::now();
+    let mut group = running(now);
+    assert_eq!(ended_connections(&group.handle(now, GroupEvent::Disconnected(1, Disconnect::TimedOut))), [1, 2]);
+    let closed = Disconnect::Closed("closed".to_owned());
+    assert_eq!(ended_connections(&group.handle(now, GroupEvent::Disconnected(2, closed))), [0]);
+}

@@ -1,0 +1,231 @@
+//! Shutdown of a group: lost connections, timeouts, leaving members. The second half of the state machine in
+//! `group_state`; also pure.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use stagecoach_api::contract::ExitCode;
+
+use crate::disconnect::Disconnect;
+use crate::frame::CoordinatorMessage;
+use crate::group_state::{ConnectionId, Effect, Group, GroupPhase, stages};
+use crate::hang::{StageActivity, find_hang, format_seconds};
+use crate::{GroupFailure, GroupFailureKind};
+
+/// Exit codes of a process that has finished: done, or drained with a checkpoint.
+const GRACEFUL: [i32; 2] = [ExitCode::Done.code(), ExitCode::Drained.code()];
+
+impl Group {
+    pub(crate) fn on_disconnect(&mut self, now: Instant, conn: ConnectionId, disconnect: Disconnect) {
+        if let GroupPhase::ShuttingDown { waiting_for, .. } = &mut self.phase {
+            waiting_for.remove(&conn);
+            if waiting_for.is_empty() {
+                self.finish_shutdown();
+            }
+            return;
+        }
+        let Some(rank) = self.rank_of(conn) else { return };
+        let forming = matches!(self.phase, GroupPhase::Joining | GroupPhase::Forming);
+        let slot = &mut self.slots[rank];
+        match disconnect {
+            Disconnect::Closed(_) => slot.conn = None,
+            // Its final message may still reach it.
+            Disconnect::TimedOut | Disconnect::Malformed(_) => {}
+        }
+        if slot.leave_code.is_some() {
+            return;
+        }
+        if forming && rank != 0 && matches!(disconnect, Disconnect::Closed(_)) {
+            slot.disconnected = Some((now, disconnect));
+            slot.formed = false;
+            return;
+        }
+        self.fail_disconnected(now, rank, disconnect);
+    }
+
+    fn fail_disconnected(&mut self, now: Instant, rank: usize, disconnect: Disconnect) {
+        let failure = disconnect.failure(rank, &self.describe(rank), self.timeouts.heartbeat_timeout);
+        self.fail(now, failure.kind, failure.root_cause_rank, failure.message);
+    }
+
+    /// Sends heartbeats and checks timeouts.
+    pub(crate) fn on_tick(&mut self, now: Instant) {
+        if let GroupPhase::ShuttingDown { deadline, .. } = self.phase {
+            if now >= deadline {
+                self.finish_shutdown();
+            }
+            return;
+        }
+        if self.is_closed() {
+            return;
+        }
+        match std::mem::take(&mut self.progress_is_unsent) && self.phase == GroupPhase::Joining {
+            true => self.send_all(CoordinatorMessage::Preparing(self.progress.clone())),
+            false => self.send_all(CoordinatorMessage::Heartbeat),
+        }
+        // Grace for a reconnect; short enough that a dead stage still ends the group within seconds.
+        let grace = self.timeouts.heartbeat_timeout / 3;
+        let expired = self.slots.iter().enumerate().find_map(|(rank, slot)| {
+            let (since, disconnect) = slot.disconnected.as_ref()?;
+            (now.saturating_duration_since(*since) >= grace).then(|| (rank, disconnect.clone()))
+        });
+        if let Some((rank, disconnect)) = expired {
+            return self.fail_disconnected(now, rank, disconnect);
+        }
+        let idle_time = now.saturating_duration_since(self.last_progress_at);
+        let startup_expired = idle_time >= self.timeouts.startup_timeout;
+        match self.phase {
+            GroupPhase::Joining if startup_expired && self.plan.is_none() => {
+                let message = format!(
+                    "stage 0 has shown no progress for {} while preparing; the last was: {}",
+                    format_seconds(idle_time),
+                    self.progress
+                );
+                self.fail(now, GroupFailureKind::StartupTimedOut, Some(0), message);
+            }
+            GroupPhase::Joining if startup_expired => {
+                let missing = self.ranks(|slot| slot.conn.is_none());
+                let root_cause_rank = Some(missing[0]).filter(|_| missing.len() == 1);
+                let message = format!("{} did not join within {}", stages(&missing), format_seconds(idle_time));
+                self.fail(now, GroupFailureKind::StartupTimedOut, root_cause_rank, message);
+            }
+            GroupPhase::Forming if startup_expired => {
+                let found = find_hang(&self.activities(now));
+                let message = format!("the group did not form for {}: {}", format_seconds(idle_time), found.report);
+                self.fail(now, GroupFailureKind::StartupTimedOut, found.root_cause_rank, message);
+            }
+            GroupPhase::Running if idle_time >= self.timeouts.stall_timeout => {
+                let found = find_hang(&self.activities(now));
+                let message = format!("nothing has moved for {}: {}", format_seconds(idle_time), found.report);
+                self.fail(now, GroupFailureKind::Hang, found.root_cause_rank, message);
+            }
+            _ => {}
+        }
+    }
+
+    /// What each stage is doing. One that has contributed to a collective waits for the first rank that has not,
+    /// whatever activity it reports.
+    fn activities(&self, now: Instant) -> Vec<StageActivity> {
+        let describe = |rank: usize| {
+            let slot = &self.slots[rank];
+            let age = slot
+                .last_heartbeat_at
+                .map_or(slot.activity.age, |at| slot.activity.age + now.saturating_duration_since(at));
+            let waits = if slot.leave_code.is_some() {
+                self.slots
+                    .iter()
+                    .position(|slot| slot.leave_code.is_none())
+                    .map(|other| ("all stages to leave".to_owned(), other))
+            } else if self.phase == GroupPhase::Forming && slot.formed {
+                self.slots.iter().position(|slot| !slot.formed).map(|other| ("the group to form".to_owned(), other))
+            } else {
+                self.exchange.waiting_for(rank)
+            };
+            let (text, waits_for) = match waits {
+                Some((text, other)) => (text, Some(other)),
+                None => (slot.activity.text.clone(), slot.activity.waits_for),
+            };
+            StageActivity { text, waits_for, age }
+        };
+        (0..self.slots.len()).map(describe).collect()
+    }
+
+    fn describe(&self, rank: usize) -> String {
+        let activity = &self.slots[rank].activity;
+        match activity.waits_for {
+            Some(from) => format!("while it waited for {} from stage {from}", activity.text),
+            None if activity.text.is_empty() => "while it joined".to_owned(),
+            None => format!("while in {}", activity.text),
+        }
+    }
+
+    pub(crate) fn on_leave(&mut self, now: Instant, rank: usize, code: i32) {
+        self.slots[rank].leave_code = Some(code);
+        if !GRACEFUL.contains(&code) {
+            let root_cause_rank = Some(rank).filter(|_| code != ExitCode::PeerLost.code());
+            let message = format!("stage {rank} left with exit code {code} {}", self.describe(rank));
+            return self.fail(now, GroupFailureKind::LeftEarly, root_cause_rank, message);
+        }
+        let waiting = (0..self.slots.len()).find_map(|other| Some((other, self.exchange.waiting_for(other)?.0)));
+        let formed = self.slots.iter().position(|slot| self.phase == GroupPhase::Forming && slot.formed);
+        let waiter = waiting.or(formed.map(|other| (other, "the group to form".to_owned())));
+        if let Some((other, what)) = waiter {
+            let message = format!("stage {rank} left with exit code {code} while stage {other} waits for {what}");
+            return self.fail(now, GroupFailureKind::LeftEarly, Some(rank), message);
+        }
+        if self.slots.iter().all(|slot| slot.leave_code.is_some()) {
+            let others = self.conns(|rank| rank != 0);
+            self.send(others.clone(), CoordinatorMessage::LeaveAcknowledged);
+            self.effects.extend(others.iter().copied().map(Effect::Close));
+            self.begin_shutdown(now, CoordinatorMessage::LeaveAcknowledged, others.into_iter().collect());
+        }
+    }
+
+    /// Fails the group: `rank` goes on although another stage has left.
+    pub(crate) fn fail_early_leave(&mut self, now: Instant, rank: usize) {
+        let Some((leaver, code)) = self.first_leaver() else { return };
+        let message = format!("stage {leaver} left with exit code {code}, but stage {rank} goes on");
+        self.fail(now, GroupFailureKind::LeftEarly, Some(leaver), message);
+    }
+
+    /// The lowest rank that has left, with its exit code.
+    pub(crate) fn first_leaver(&self) -> Option<(usize, i32)> {
+        self.slots.iter().enumerate().find_map(|(rank, slot)| Some((rank, slot.leave_code?)))
+    }
+
+    /// Ends the group; later reasons are ignored. Rank 0 is notified last, because the coordinator ends with its
+    /// process.
+    pub(crate) fn fail(
+        &mut self,
+        now: Instant,
+        kind: GroupFailureKind,
+        root_cause_rank: Option<usize>,
+        message: String,
+    ) {
+        if self.is_ending() {
+            return;
+        }
+        let failure = GroupFailure { kind, root_cause_rank, rank: 0, message };
+        self.failure = Some(failure.clone());
+        let mut waiting_for = BTreeSet::new();
+        for rank in 1..self.slots.len() {
+            let Some(conn) = self.slots[rank].conn else { continue };
+            self.send_and_close(conn, self.final_message_for(rank, &failure));
+            if root_cause_rank != Some(rank) {
+                waiting_for.insert(conn);
+            }
+        }
+        self.begin_shutdown(now, self.final_message_for(0, &failure), waiting_for);
+    }
+
+    /// A stage that ended the group by leaving gets an acknowledgement; all others get the failure.
+    fn final_message_for(&self, rank: usize, failure: &GroupFailure) -> CoordinatorMessage {
+        match self.slots.get(rank).and_then(|slot| slot.leave_code) {
+            Some(code) if !GRACEFUL.contains(&code) => CoordinatorMessage::LeaveAcknowledged,
+            _ => CoordinatorMessage::GroupEnded(failure.for_rank(rank)),
+        }
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        matches!(self.phase, GroupPhase::ShuttingDown { .. } | GroupPhase::Closed)
+    }
+
+    fn begin_shutdown(&mut self, now: Instant, final_message: CoordinatorMessage, waiting_for: BTreeSet<ConnectionId>) {
+        let done = waiting_for.is_empty();
+        self.phase =
+            GroupPhase::ShuttingDown { final_message, waiting_for, deadline: now + self.timeouts.shutdown_timeout };
+        if done {
+            self.finish_shutdown();
+        }
+    }
+
+    fn finish_shutdown(&mut self) {
+        let GroupPhase::ShuttingDown { final_message, .. } = std::mem::replace(&mut self.phase, GroupPhase::Closed)
+        else {
+            return;
+        };
+        if let Some(conn) = self.slots.first().and_then(|slot| slot.conn) {
+            self.send_and_close(conn, final_message);
+        }
+    }
+}

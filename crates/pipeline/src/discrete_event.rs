@@ -1,0 +1,177 @@
+//! Discrete-event simulation of all ranks. The simulator uses its times, the verifier whether every rank finishes.
+//!
+//! Each time is a maximum of earlier times plus a cost, so the order in which ranks are visited changes nothing.
+
+use crate::action::{Action, Edge, WorkItem};
+use crate::program::Programs;
+use crate::simulate::Costs;
+use crate::timeline::Span;
+use crate::verify::ActionLocation;
+use std::collections::HashMap;
+
+/// The result of a simulation.
+pub(crate) struct SimulationResult {
+    /// One list per rank, in program order.
+    pub(crate) spans: Vec<Vec<Span>>,
+    /// The action at which each unfinished rank waits; empty if all finished.
+    pub(crate) blocked: Vec<ActionLocation>,
+}
+
+/// The messages of a directed edge, in order: when each was sent, its receive posted, and when it arrived, in seconds.
+#[derive(Default)]
+struct MessageQueue {
+    sent_at: Vec<f64>,
+    posted_at: Vec<f64>,
+    arrived_at: Vec<f64>,
+}
+
+impl MessageQueue {
+    /// Delivers messages that are both sent and posted, one at a time.
+    fn transfer(&mut self, link_seconds: f64) {
+        let next = |queue: &Self| {
+            Some((*queue.sent_at.get(queue.arrived_at.len())?, *queue.posted_at.get(queue.arrived_at.len())?))
+        };
+        while let Some((sent_at, posted_at)) = next(self) {
+            let link_free_at = self.arrived_at.last().copied().unwrap_or(0.0);
+            self.arrived_at.push(sent_at.max(posted_at).max(link_free_at) + link_seconds);
+        }
+    }
+}
+
+struct Simulation<'a> {
+    programs: &'a Programs,
+    costs: &'a Costs,
+    clock: Vec<f64>,
+    spans: Vec<Vec<Span>>,
+    queues: HashMap<Edge, MessageQueue>,
+    /// For each posted receive, its index in the edge's queue.
+    receive_index: HashMap<Action, usize>,
+}
+
+/// Simulates the programs until every rank has finished or none can proceed.
+pub(crate) fn run(programs: &Programs, costs: &Costs) -> SimulationResult {
+    let mut simulation = Simulation {
+        programs,
+        costs,
+        clock: vec![0.0; programs.ranks.len()],
+        spans: vec![Vec::new(); programs.ranks.len()],
+        queues: HashMap::new(),
+        receive_index: HashMap::new(),
+    };
+    let all_ranks: Vec<usize> = (0..programs.ranks.len()).collect();
+    loop {
+        let before = simulation.executed();
+        for rank in 0..programs.ranks.len() {
+            while simulation.advance(rank) {}
+        }
+        simulation.rendezvous(Action::ReduceTied, &programs.placement.first_and_last_ranks(), costs.link_seconds);
+        simulation.rendezvous(Action::Exchange, &all_ranks, costs.exchange_seconds);
+        if simulation.executed() == before {
+            return simulation.finish();
+        }
+    }
+}
+
+impl Simulation<'_> {
+    /// The number of executed actions, over all ranks.
+    fn executed(&self) -> usize {
+        self.spans.iter().map(Vec::len).sum()
+    }
+
+    fn next(&self, rank: usize) -> Option<Action> {
+        self.programs.ranks.get(rank)?.get(self.spans[rank].len()).copied()
+    }
+
+    fn record(&mut self, rank: usize, action: Action, start: f64, seconds: f64) {
+        let end = start + seconds;
+        self.spans[rank].push(Span { action, start, end });
+        self.clock[rank] = end;
+    }
+
+    /// Runs the rank's next action unless it is blocked; returns whether it ran.
+    fn advance(&mut self, rank: usize) -> bool {
+        let Some(action) = self.next(rank) else { return false };
+        let Some(start) = self.start_time(rank, action) else { return false };
+        self.record(rank, action, start, self.seconds(action));
+        let Some(edge) = action.edge() else { return true };
+        let queue = self.queues.entry(edge).or_default();
+        if action.is_send() {
+            queue.sent_at.push(start);
+        } else {
+            self.receive_index.insert(action, queue.posted_at.len());
+            queue.posted_at.push(start);
+        }
+        queue.transfer(self.costs.link_seconds);
+        true
+    }
+
+    /// When the action can start; `None` while it is blocked.
+    fn start_time(&self, rank: usize, action: Action) -> Option<f64> {
+        let now = self.clock[rank];
+        match action {
+            Action::SendForward(_) | Action::SendBackward(_) => Some(now.max(self.send_slot_free_at(action)?)),
+            Action::ReduceTied | Action::Exchange => None,
+            _ => match action.input_receive() {
+                Some(receive) => Some(now.max(self.arrival_time(receive)?)),
+                None => Some(now),
+            },
+        }
+    }
+
+    /// When the message of a posted receive arrived; 0 if none was posted, because the data is on this rank.
+    fn arrival_time(&self, receive: Action) -> Option<f64> {
+        let Some(&index) = self.receive_index.get(&receive) else { return Some(0.0) };
+        self.queues.get(&receive.edge()?)?.arrived_at.get(index).copied()
+    }
+
+    /// When fewer than `sends_in_flight` earlier messages wait for a receive.
+    fn send_slot_free_at(&self, send: Action) -> Option<f64> {
+        let Some(queue) = send.edge().and_then(|edge| self.queues.get(&edge)) else {
+            return (self.costs.sends_in_flight > 0).then_some(0.0);
+        };
+        match (queue.sent_at.len() + 1).checked_sub(self.costs.sends_in_flight) {
+            None | Some(0) => Some(0.0),
+            Some(taken) => queue.posted_at.get(taken - 1).copied(),
+        }
+    }
+
+    fn seconds(&self, action: Action) -> f64 {
+        let cost = |item: WorkItem| self.costs.chunk(item.chunk);
+        match action {
+            Action::Forward(item) => cost(item).forward_seconds,
+            Action::FullBackward(item) => cost(item).backward_input_seconds + cost(item).backward_weight_seconds,
+            Action::BackwardInput(item) => cost(item).backward_input_seconds,
+            Action::BackwardWeight(item) => cost(item).backward_weight_seconds,
+            Action::Update => self.costs.update_seconds,
+            _ => 0.0,
+        }
+    }
+
+    /// Executes a barrier if all of its ranks have reached it.
+    fn rendezvous(&mut self, action: Action, ranks: &[usize], seconds: f64) {
+        if ranks.is_empty() || ranks.iter().any(|&rank| self.next(rank) != Some(action)) {
+            return;
+        }
+        let start = ranks.iter().map(|&rank| self.clock[rank]).fold(0.0, f64::max);
+        let seconds = if ranks.len() > 1 { seconds } else { 0.0 };
+        for &rank in ranks {
+            self.record(rank, action, start, seconds);
+        }
+    }
+
+    /// Replaces a message's span by its transfer, whose time is known only now.
+    fn finish(mut self) -> SimulationResult {
+        let mut passed: HashMap<(Edge, bool), usize> = HashMap::new();
+        for span in self.spans.iter_mut().flatten() {
+            let Some(edge) = span.action.edge() else { continue };
+            let count = passed.entry((edge, span.action.is_send())).or_default();
+            if let Some(&end) = self.queues.get(&edge).and_then(|queue| queue.arrived_at.get(*count)) {
+                (span.start, span.end) = (end - self.costs.link_seconds, end);
+            }
+            *count += 1;
+        }
+        let waiting =
+            |rank| self.next(rank).map(|action| ActionLocation { rank, position: self.spans[rank].len(), action });
+        SimulationResult { blocked: (0..self.spans.len()).filter_map(waiting).collect(), spans: self.spans }
+    }
+}

@@ -1,0 +1,306 @@
+//! Executes a rank's list of pipeline actions: the same list that `stagecoach_pipeline` verifies, simulates and draws.
+
+use std::collections::HashMap;
+
+use stagecoach_data::Layout;
+use stagecoach_group::{Activity, GroupError, Member, StepOutcome, StepVote, Verdict};
+use stagecoach_pipeline::{Action, Placement, WorkItem};
+use tch::{Device, Kind, Tensor};
+
+use super::mask::document_mask;
+use super::{ChunkOutput, LossInputs, SavedActivations, Stage, StepMeasurements, StepTimer};
+use crate::autograd::accumulate_into;
+use crate::links::{LinkError, LinkId, Links};
+
+/// Error of a step.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    /// A link to another stage failed.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The connection to the group was lost.
+    #[error(transparent)]
+    Group(#[from] GroupError),
+    /// The group decided to abort the job.
+    #[error("{0}")]
+    Aborted(String),
+    /// An action's input is missing; the verifier should have rejected this program.
+    #[error("stage {rank} cannot run {action}: {why}")]
+    InvalidProgram {
+        /// Rank of this stage.
+        rank: usize,
+        /// The action that could not run.
+        action: Action,
+        /// The missing input.
+        why: String,
+    },
+}
+
+/// Inputs of one step on this rank.
+#[derive(Debug)]
+pub struct StepInputs<'a> {
+    /// Shape and document boundaries of each microbatch; present on every rank.
+    pub layouts: &'a [Layout],
+    /// Token ids of each microbatch, `i64[rows, length]`; empty except on the first stage.
+    pub token_ids: Vec<Tensor>,
+    /// Targets of each microbatch, `i64[rows * length]`; empty except on the last stage.
+    pub targets: Vec<Tensor>,
+    /// Number of targets in the global batch that count towards the loss; used on the last stage.
+    pub target_count: u64,
+    /// Number of the step, counted from 1; `None` runs an evaluation.
+    pub step: Option<u64>,
+    /// The learning rate of the step.
+    pub learning_rate: f64,
+    /// The fields of this rank's vote that do not come from the step itself, such as a stop request.
+    pub vote: StepVote,
+}
+
+/// Result of executing a program.
+#[derive(Debug)]
+pub struct StepOutput {
+    /// The group's decision; `None` in evaluation.
+    pub verdict: Option<Verdict>,
+    /// Sum of this rank's cross-entropies, in nats; 0 except on the last stage.
+    pub loss: f64,
+    /// Timing.
+    pub timer: StepTimer,
+}
+
+/// Executes programs on a stage.
+#[derive(Debug)]
+pub struct Executor<'a> {
+    /// The stage.
+    pub stage: &'a mut Stage,
+    /// Links to other stages.
+    pub links: &'a mut Links,
+    /// Membership in the group: votes and decisions.
+    pub member: &'a Member,
+    /// Receives the current activity, which heartbeats report.
+    pub activity: &'a Activity,
+    /// Mapping of chunks to ranks.
+    pub placement: &'a Placement,
+}
+
+/// State of one program's execution.
+#[derive(Debug)]
+struct StepState {
+    saved: HashMap<WorkItem, SavedActivations>,
+    /// Outputs not yet consumed by a SEND or by the next chunk on this rank, keyed by the consuming work item.
+    activations: HashMap<WorkItem, Tensor>,
+    /// Input gradients not yet consumed by a SEND or by the previous chunk on this rank, keyed by the consuming work
+    /// item.
+    gradients: HashMap<WorkItem, Tensor>,
+    loss: f64,
+    verdict: Option<Verdict>,
+    timer: StepTimer,
+}
+
+impl Executor<'_> {
+    /// Executes `program` on `inputs`.
+    ///
+    /// # Errors
+    /// When a link or the group fails, the group aborts the job, or an action's input is missing.
+    pub fn run(&mut self, program: &[Action], inputs: &StepInputs) -> Result<StepOutput, StepError> {
+        let mut state = StepState {
+            saved: HashMap::new(),
+            activations: HashMap::new(),
+            gradients: HashMap::new(),
+            loss: 0.0,
+            verdict: None,
+            timer: StepTimer::start(),
+        };
+        if inputs.step.is_some() {
+            self.stage.zero_gradients();
+        }
+        for &action in program {
+            self.execute(action, inputs, &mut state)?;
+        }
+        Ok(StepOutput { verdict: state.verdict, loss: state.loss, timer: state.timer })
+    }
+
+    fn execute(&mut self, action: Action, inputs: &StepInputs, state: &mut StepState) -> Result<(), StepError> {
+        match action {
+            Action::RecvForward(item) | Action::RecvBackward(item) => self.post_receive(action, item, inputs)?,
+            Action::SendForward(item) => self.send(action, item, &mut state.activations)?,
+            Action::SendBackward(item) => self.send(action, item, &mut state.gradients)?,
+            Action::Forward(item) => self.forward(action, item, inputs, state)?,
+            Action::FullBackward(item) => {
+                self.backward(action, item, state)?;
+                self.accumulate_weight_gradients(item);
+            }
+            Action::BackwardInput(item) => self.backward(action, item, state)?,
+            Action::BackwardWeight(item) => {
+                self.set_activity("W", item);
+                self.accumulate_weight_gradients(item);
+            }
+            Action::ReduceTied => self.reduce_tied(&mut state.timer)?,
+            Action::Exchange => state.verdict = Some(self.exchange(inputs, state.loss, &mut state.timer)?),
+            Action::Update => match state.verdict.as_ref().map(|verdict| &verdict.outcome) {
+                Some(StepOutcome::Apply { clip }) => {
+                    self.activity.set("UPDATE", None);
+                    self.stage.optimizer.update(&self.stage.parameters, inputs.learning_rate, *clip);
+                }
+                Some(StepOutcome::Skip) => {}
+                Some(StepOutcome::Abort { reason }) => return Err(StepError::Aborted(reason.clone())),
+                None => return Err(self.invalid(action, "no EXCHANGE before it")),
+            },
+            // Nothing to execute: after it, the caller may copy the weights for a checkpoint.
+            Action::Snapshot => {}
+        }
+        Ok(())
+    }
+
+    fn set_activity(&self, computation: &str, item: WorkItem) {
+        self.activity.set(format!("{computation} {}", item.microbatch), None);
+    }
+
+    fn invalid(&self, action: Action, why: &str) -> StepError {
+        StepError::InvalidProgram { rank: self.stage.rank, action, why: why.to_owned() }
+    }
+
+    /// The link of a send or receive.
+    fn link(&self, action: Action) -> Result<LinkId, StepError> {
+        let link = action.edge().and_then(|edge| LinkId::of(self.placement, edge));
+        link.ok_or_else(|| self.invalid(action, "there is no chunk at the other end"))
+    }
+
+    fn post_receive(&self, receive: Action, item: WorkItem, inputs: &StepInputs) -> Result<(), StepError> {
+        let layout = &inputs.layouts[item.microbatch];
+        let shape = [layout.rows as i64, layout.length as i64, self.stage.hidden_size];
+        if let Some(receiver) = self.links.receivers.get(&self.link(receive)?) {
+            receiver.post(item.microbatch, &shape, Kind::Float);
+        }
+        Ok(())
+    }
+
+    /// Sends the tensor that `results` holds for the consumer of `send`.
+    fn send(&self, send: Action, item: WorkItem, results: &mut HashMap<WorkItem, Tensor>) -> Result<(), StepError> {
+        let tensor = send.consumer(self.placement).and_then(|consumer| results.remove(&consumer));
+        let tensor = tensor.ok_or_else(|| self.invalid(send, "its computation has not run"))?;
+        let link = self.link(send)?;
+        let sender = self.links.senders.get(&link).ok_or_else(|| no_link(link))?;
+        // links transfer CPU tensors
+        Ok(sender.send(item.microbatch, tensor.to_device(Device::Cpu))?)
+    }
+
+    /// Returns the input of `computation`: from this rank if its producer ran here, otherwise received.
+    fn receive_input(
+        &mut self,
+        computation: Action,
+        item: WorkItem,
+        local: Option<Tensor>,
+        timer: &mut StepTimer,
+    ) -> Result<Tensor, StepError> {
+        if let Some(tensor) = local {
+            return Ok(tensor);
+        }
+        let receive = computation.input_receive().ok_or_else(|| self.invalid(computation, "it has no input"))?;
+        let link = self.link(receive)?;
+        let activity = format!("{} of microbatch {}", receive.computation_type(), item.microbatch);
+        self.activity.set(activity, Some(link.from));
+        let receiver = self.links.receivers.get_mut(&link).ok_or_else(|| no_link(link))?;
+        Ok(timer.time_wait(|| receiver.wait(item.microbatch))?.to_device(self.stage.device))
+    }
+
+    fn forward(
+        &mut self,
+        action: Action,
+        item: WorkItem,
+        inputs: &StepInputs,
+        state: &mut StepState,
+    ) -> Result<(), StepError> {
+        let input = if self.placement.is_first(item.chunk) {
+            inputs.token_ids[item.microbatch].shallow_clone()
+        } else {
+            let local = state.activations.remove(&item);
+            self.receive_input(action, item, local, &mut state.timer)?
+        };
+        self.set_activity("F", item);
+        let stage = &*self.stage;
+        let mask = document_mask(&inputs.layouts[item.microbatch]).map(|mask| mask.to_device(stage.device));
+        let chunk = &stage.chunks[&item.chunk];
+        let output = if inputs.step.is_some() {
+            let loss_inputs = chunk.head.as_ref().map(|head| LossInputs {
+                targets: &inputs.targets[item.microbatch],
+                scale: 1.0 / inputs.target_count as f64,
+                weight_accumulator: stage.head_accumulator(head),
+            });
+            let (output, saved) = chunk.forward(input, mask, loss_inputs, &stage.parameters, &stage.tape);
+            state.saved.insert(item, saved);
+            output
+        } else {
+            let targets = inputs.targets.get(item.microbatch);
+            chunk.evaluate(input, mask.as_ref(), targets, &stage.parameters, &stage.tape)
+        };
+        match (output, action.consumer(self.placement)) {
+            (ChunkOutput::Loss(loss), _) => state.loss += loss,
+            (ChunkOutput::Activations(y), Some(consumer)) => drop(state.activations.insert(consumer, y)),
+            (ChunkOutput::Activations(_), None) => {}
+        }
+        Ok(())
+    }
+
+    fn backward(&mut self, action: Action, item: WorkItem, state: &mut StepState) -> Result<(), StepError> {
+        let dy = if self.placement.is_last(item.chunk) {
+            None
+        } else {
+            let local = state.gradients.remove(&item);
+            Some(self.receive_input(action, item, local, &mut state.timer)?)
+        };
+        self.set_activity("B", item);
+        let saved = state.saved.remove(&item).ok_or_else(|| self.invalid(action, "its F has not run"))?;
+        let stage = &mut *self.stage;
+        let chunk = &stage.chunks[&item.chunk];
+        let dx = chunk.backward(saved, dy, item, &stage.parameters, &stage.tape, &mut stage.weight_queue);
+        if let (Some(dx), Some(consumer)) = (dx, action.consumer(self.placement)) {
+            state.gradients.insert(consumer, dx);
+        }
+        Ok(())
+    }
+
+    fn accumulate_weight_gradients(&mut self, item: WorkItem) {
+        let Stage { weight_queue, parameters, .. } = &mut *self.stage;
+        weight_queue.run(item, |parameter| &parameters[parameter].gradient);
+    }
+
+    /// Sums the embedding's and the head's gradient of a tied weight on both ranks.
+    fn reduce_tied(&mut self, timer: &mut StepTimer) -> Result<(), StepError> {
+        let rank = self.stage.rank;
+        let Some(tied) = &mut self.stage.tied_embedding else { return Ok(()) };
+        let own_gradient = &self.stage.parameters[tied.parameter].gradient;
+        if let Some(peer) = tied.peer_rank {
+            self.activity.set("REDUCE_TIED", Some(peer));
+            let (to_peer, from_peer) = (LinkId::tied(rank, peer), LinkId::tied(peer, rank));
+            let receiver = self.links.receivers.get_mut(&from_peer).ok_or_else(|| no_link(from_peer))?;
+            receiver.post(0, &own_gradient.size(), Kind::Float);
+            let sender = self.links.senders.get(&to_peer).ok_or_else(|| no_link(to_peer))?;
+            // copied, because the link may still be reading it when the sum is written in place
+            sender.send(0, own_gradient.to_device(Device::Cpu).copy())?;
+            tied.other_gradient = timer.time_wait(|| receiver.wait(0))?.to_device(self.stage.device);
+        }
+        accumulate_into(own_gradient, &tied.other_gradient);
+        Ok(())
+    }
+
+    /// Sends this rank's norms and vote, and waits for the group's decision.
+    fn exchange(&mut self, inputs: &StepInputs, loss: f64, timer: &mut StepTimer) -> Result<Verdict, StepError> {
+        let squared_norms = self.stage.squared_norms();
+        let has_head = self.stage.chunks.values().any(|chunk| chunk.head.is_some());
+        let loss = has_head.then(|| (loss / inputs.target_count as f64) as f32);
+        let all_finite = squared_norms.iter().all(|(_, square)| square.is_finite());
+        let measurements = StepMeasurements {
+            elapsed_seconds: timer.elapsed_seconds(),
+            waited_seconds: timer.waited_seconds(),
+            bytes_sent: self.links.bytes_sent() as f64,
+        };
+        let step = inputs.step.unwrap_or_default();
+        let measurements = measurements.to_vec();
+        let vote = StepVote { step, loss, squared_norms, all_finite, measurements, ..inputs.vote.clone() };
+        self.activity.set("EXCHANGE", None);
+        Ok(timer.time_wait(|| self.member.vote(vote))?)
+    }
+}
+
+fn no_link(link: LinkId) -> LinkError {
+    LinkError::Broken(format!("no link for {link}"))
+}

@@ -1,0 +1,81 @@
+//! The links that a placement needs.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use stagecoach_pipeline::{Edge, Placement};
+
+/// What a link transfers. A boundary is named by the chunk before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum LinkPayload {
+    /// Activations from chunk `boundary` to `boundary + 1`.
+    Forward {
+        /// The chunk that sends.
+        boundary: usize,
+    },
+    /// Gradients from chunk `boundary + 1` to `boundary`.
+    Backward {
+        /// The chunk that receives.
+        boundary: usize,
+    },
+    /// A tied weight's two gradients, between the ranks of the first and the last chunk.
+    Tied,
+}
+
+/// Identifies one directed link between two ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LinkId {
+    /// The rank that sends.
+    pub from: usize,
+    /// The rank that receives.
+    pub to: usize,
+    /// What it transfers.
+    pub payload: LinkPayload,
+}
+
+impl LinkId {
+    /// The link of a pipeline edge; none if a chunk does not exist.
+    pub fn of(placement: &Placement, edge: Edge) -> Option<LinkId> {
+        let (from, to) = (placement.get_rank(edge.from)?, placement.get_rank(edge.to)?);
+        let payload = if edge.from < edge.to {
+            LinkPayload::Forward { boundary: edge.from }
+        } else {
+            LinkPayload::Backward { boundary: edge.to }
+        };
+        Some(LinkId { from, to, payload })
+    }
+
+    /// The link for the gradient of a tied embedding.
+    pub fn tied(from: usize, to: usize) -> LinkId {
+        LinkId { from, to, payload: LinkPayload::Tied }
+    }
+}
+
+impl fmt::Display for LinkId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LinkId { from, to, payload } = self;
+        match payload {
+            LinkPayload::Forward { boundary } => {
+                write!(f, "activations of chunk {boundary} from stage {from} to stage {to}")
+            }
+            LinkPayload::Backward { boundary } => {
+                write!(f, "gradients for chunk {boundary} from stage {from} to stage {to}")
+            }
+            LinkPayload::Tied => write!(f, "the tied embedding's gradient from stage {from} to stage {to}"),
+        }
+    }
+}
+
+/// All links of a placement, in a fixed order. Chunks on one rank need none.
+pub fn link_ids(placement: &Placement, tied: bool) -> Vec<LinkId> {
+    let chunks = placement.chunks();
+    let edges =
+        (1..chunks).flat_map(|chunk| [Edge { from: chunk - 1, to: chunk }, Edge { from: chunk, to: chunk - 1 }]);
+    let mut links: Vec<LinkId> = edges.filter_map(|edge| LinkId::of(placement, edge)).collect();
+    if tied && chunks > 0 {
+        let (first, last) = (placement.first_rank(), placement.last_rank());
+        links.extend([LinkId::tied(first, last), LinkId::tied(last, first)]);
+    }
+    links.retain(|link| link.from != link.to);
+    links
+}

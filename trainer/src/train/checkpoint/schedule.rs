@@ -1,0 +1,169 @@
+//! When to save: asynchronously at a step boundary, or synchronously. At most one save is in progress; a save due
+//! meanwhile is deferred to the first boundary at which no stage is writing.
+
+use std::thread::Scope;
+use std::time::{Duration, Instant};
+
+use stagecoach_api::contract::FailureKind;
+use stagecoach_api::job::CheckpointMode;
+use stagecoach_group::Verdict;
+use stagecoach_lifecycle::Policy;
+
+use super::thread::CheckpointThread;
+use super::writer::CheckpointWriter;
+use crate::execute::Stage;
+use crate::fatal::Fatal;
+use crate::observe::{Event, SaveRecord};
+use crate::plan::{Progress, Settings};
+use crate::state::Snapshot;
+use crate::train::StageMonitor;
+
+/// The fraction of the termination grace period that the save may take; the rest is for shutdown.
+const SAVE_FRACTION_OF_GRACE: f64 = 0.8;
+
+/// What a rank votes about saving after a step.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::train) struct SaveVote {
+    /// Whether a save is due.
+    pub(in crate::train) due: bool,
+    /// Whether this rank is still writing the previous one.
+    pub(in crate::train) in_progress: bool,
+}
+
+/// Decides at each step boundary, from the group's verdict, whether to save.
+pub(in crate::train) struct SaveSchedule<'s> {
+    writer: &'s CheckpointWriter<'s>,
+    monitor: &'s StageMonitor,
+    every: u64,
+    /// Retry limit of the save on a graceful stop.
+    drain_timeout: Duration,
+    /// Retry limit of the save at the end of training.
+    final_save_timeout: Duration,
+    /// Writes in the background, if the job is configured so.
+    thread: Option<CheckpointThread>,
+    /// The step of a deferred save.
+    deferred_step: Option<u64>,
+    /// Result of the last save, until recorded in the metrics.
+    record: Option<SaveRecord>,
+}
+
+impl<'s> SaveSchedule<'s> {
+    /// The schedule of `stage`; asynchronous saves are written by a thread of `scope`.
+    pub(in crate::train) fn start<'scope>(
+        scope: &'scope Scope<'scope, 's>,
+        writer: &'s CheckpointWriter<'s>,
+        monitor: &'s StageMonitor,
+        settings: &Settings,
+        stage: &Stage,
+    ) -> Result<SaveSchedule<'s>, Fatal> {
+        let spec = &settings.job.spec;
+        let every = spec.checkpoint.every_steps;
+        let thread = match spec.checkpoint.mode {
+            CheckpointMode::Async if every > 0 => Some(CheckpointThread::start(scope, writer, stage)?),
+            _ => None,
+        };
+        let drain_timeout =
+            Duration::from_secs(Policy::for_processes(spec).grace_seconds).mul_f64(SAVE_FRACTION_OF_GRACE);
+        let final_save_timeout = Duration::from_secs(spec.restart.stall_timeout_seconds.into());
+        Ok(SaveSchedule {
+            writer,
+            monitor,
+            every,
+            drain_timeout,
+            final_save_timeout,
+            thread,
+            deferred_step: None,
+            record: None,
+        })
+    }
+
+    /// Whether a save is due after `step`, and whether this rank is still writing one, for the step vote.
+    ///
+    /// # Errors
+    /// What ended a background save and must end the stage.
+    pub(in crate::train) fn save_vote(&mut self, step: u64) -> Result<SaveVote, Fatal> {
+        let in_progress = match &mut self.thread {
+            Some(thread) => {
+                let done = thread.poll()?;
+                self.record = done.or(self.record.take());
+                thread.is_writing()
+            }
+            None => false,
+        };
+        Ok(SaveVote { due: self.due_step(step).is_some(), in_progress })
+    }
+
+    /// Takes the result of the last save.
+    pub(in crate::train) fn take_record(&mut self) -> Option<SaveRecord> {
+        self.record.take()
+    }
+
+    /// Saves after step `progress.step`, or starts a background save, if the group has decided to.
+    ///
+    /// # Errors
+    /// If the group has failed, or a newer group has acquired the fence.
+    pub(in crate::train) fn on_step_boundary(
+        &mut self,
+        verdict: &Verdict,
+        stage: &Stage,
+        progress: &Progress,
+    ) -> Result<(), Fatal> {
+        let Some(due) = self.due_step(progress.step) else { return Ok(()) };
+        if !verdict.save {
+            if self.deferred_step.replace(due).is_none() {
+                let message =
+                    format!("the checkpoint due at step {due} is deferred: the previous one is still being written");
+                self.writer.emit(&Event::Note { message });
+            }
+            return Ok(());
+        }
+        self.deferred_step = None;
+        let record = SaveRecord { step: progress.step, due, ..SaveRecord::default() };
+        let started = Instant::now();
+        match &mut self.thread {
+            Some(thread) => {
+                self.monitor.set_activity("SNAPSHOT");
+                thread.write(stage, progress, record, started)?;
+            }
+            None => {
+                let on_activity = |what: &str| self.monitor.set_activity(what);
+                let mut record = self.writer.save(&Snapshot::of(stage), progress, &on_activity, record, started)?;
+                record.stall_seconds = record.seconds;
+                self.record = Some(record);
+            }
+        }
+        Ok(())
+    }
+
+    /// Saves at the end of this group's training, retrying until the deadline. `drained` if it was asked to stop.
+    ///
+    /// # Errors
+    /// As [`SaveSchedule::on_step_boundary`], and if the save did not succeed in time.
+    pub(in crate::train) fn save_final(
+        &mut self,
+        stage: &Stage,
+        progress: &Progress,
+        drained: bool,
+    ) -> Result<(), Fatal> {
+        let started = Instant::now();
+        let deadline = started + if drained { self.drain_timeout } else { self.final_save_timeout };
+        if let Some(thread) = &mut self.thread {
+            thread.wait(self.monitor)?;
+        }
+        let on_activity = |what: &str| self.monitor.set_activity(what);
+        let saved = self.writer.save_until(&Snapshot::of(stage), progress, &on_activity, deadline)?;
+        if let Err(why) = saved {
+            let message = format!("the checkpoint of step {} could not be saved: {why}", progress.step);
+            return Err(Fatal::new(FailureKind::Storage, message));
+        }
+        let stall_seconds = started.elapsed().as_secs_f64();
+        let record = SaveRecord { step: progress.step, due: progress.step, stall_seconds, ..SaveRecord::default() };
+        self.writer.report_result(record, started, saved);
+        Ok(())
+    }
+
+    /// The step at which the save after `step` became due, if one is.
+    fn due_step(&self, step: u64) -> Option<u64> {
+        self.deferred_step.or((self.every > 0 && step.is_multiple_of(self.every)).then_some(step))
+    }
+}

@@ -1,0 +1,137 @@
+//! The background checkpoint thread and its staging buffer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::thread::{Builder, Scope};
+use std::time::{Duration, Instant};
+
+use stagecoach_api::contract::FailureKind;
+use stagecoach_group::name_thread;
+
+use super::writer::CheckpointWriter;
+use crate::execute::Stage;
+use crate::fatal::Fatal;
+use crate::observe::SaveRecord;
+use crate::plan::Progress;
+use crate::state::Snapshot;
+use crate::train::StageMonitor;
+
+/// The thread that writes checkpoints in the background, seen from the main thread.
+pub(in crate::train) struct CheckpointThread {
+    requests: Sender<SaveRequest>,
+    done: Receiver<SaveDone>,
+    /// Progress counter of the thread, incremented with each of its activities.
+    progress_counter: Arc<AtomicU64>,
+    /// The staging buffer to copy into; `None` while the thread writes from it.
+    staging: Option<Snapshot>,
+}
+
+/// A staged copy to be written.
+struct SaveRequest {
+    snapshot: Snapshot,
+    progress: Progress,
+    record: SaveRecord,
+    started: Instant,
+}
+
+/// The staging buffer and the result of the save.
+struct SaveDone {
+    staging: Snapshot,
+    result: Result<SaveRecord, Fatal>,
+}
+
+impl CheckpointThread {
+    /// Starts the thread in `scope`, with a staging buffer for the tensors of `stage`.
+    pub(in crate::train) fn start<'scope, 's>(
+        scope: &'scope Scope<'scope, 's>,
+        writer: &'s CheckpointWriter<'s>,
+        stage: &Stage,
+    ) -> Result<CheckpointThread, Fatal> {
+        let (requests, inbox) = channel::<SaveRequest>();
+        let (outbox, done) = channel();
+        let progress_counter = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&progress_counter);
+        let work = move || {
+            let activity = |what: &str| {
+                name_thread(what);
+                counter.fetch_add(1, Ordering::Relaxed);
+            };
+            for SaveRequest { snapshot, progress, record, started } in inbox {
+                let result = writer.save(&snapshot, &progress, &activity, record, started);
+                activity("saver");
+                if outbox.send(SaveDone { staging: snapshot, result }).is_err() {
+                    break; // the stage is ending
+                }
+            }
+        };
+        let spawned = Builder::new().name("saver".into()).spawn_scoped(scope, work);
+        spawned.map_err(|e| Fatal::new(FailureKind::Error, format!("could not start the checkpoint thread: {e}")))?;
+        Ok(CheckpointThread { requests, done, progress_counter, staging: Some(Snapshot::room_for(stage)) })
+    }
+
+    /// Whether the last copy is still being written, as far as [`CheckpointThread::poll`] knows.
+    pub(in crate::train) fn is_writing(&self) -> bool {
+        self.staging.is_none()
+    }
+
+    /// Copies the tensors of `stage` and has the thread write them.
+    pub(in crate::train) fn write(
+        &mut self,
+        stage: &Stage,
+        progress: &Progress,
+        mut record: SaveRecord,
+        started: Instant,
+    ) -> Result<(), Fatal> {
+        // the group decides to save only if no stage is writing
+        let Some(mut snapshot) = self.staging.take() else { return Err(thread_ended_error()) };
+        snapshot.copy_from(stage);
+        record.stall_seconds = started.elapsed().as_secs_f64();
+        self.requests
+            .send(SaveRequest { snapshot, progress: progress.clone(), record, started })
+            .map_err(|_| thread_ended_error())
+    }
+
+    /// The result of the save in progress, if it has finished.
+    ///
+    /// # Errors
+    /// What ended the save and must end the stage.
+    pub(in crate::train) fn poll(&mut self) -> Result<Option<SaveRecord>, Fatal> {
+        match self.done.try_recv() {
+            Ok(done) => self.receive_done(done).map(Some),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(thread_ended_error()),
+        }
+    }
+
+    /// Waits for the save in progress, if there is one. Reports progress in heartbeats, so that it is not taken for a
+    /// hang.
+    ///
+    /// # Errors
+    /// As [`CheckpointThread::poll`].
+    pub(in crate::train) fn wait(&mut self, monitor: &StageMonitor) -> Result<(), Fatal> {
+        let mut last_seen = None;
+        while self.staging.is_none() {
+            match self.done.recv_timeout(Duration::from_secs(1)) {
+                Ok(done) => drop(self.receive_done(done)?),
+                Err(RecvTimeoutError::Timeout) => {
+                    let count = self.progress_counter.load(Ordering::Relaxed);
+                    if last_seen.replace(count) != Some(count) {
+                        monitor.set_activity("waiting for the checkpoint in flight");
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(thread_ended_error()),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive_done(&mut self, SaveDone { staging, result }: SaveDone) -> Result<SaveRecord, Fatal> {
+        self.staging = Some(staging);
+        result
+    }
+}
+
+fn thread_ended_error() -> Fatal {
+    Fatal::new(FailureKind::Error, "the checkpoint thread exited unexpectedly: this is a bug")
+}

@@ -1,0 +1,303 @@
+//! One save: every stage writes its shards, stage 0 commits by one rename. All stages run the same code, on the main
+//! thread or in the background; all stages learn the result.
+
+use std::iter::Sum;
+use std::time::{Duration, Instant};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use stagecoach_checkpoint::{About, CheckpointError, Dtype, Keep, StageFiles, View, prune};
+use stagecoach_data::Tokenizer;
+use stagecoach_group::Member;
+
+use crate::fatal::Fatal;
+use crate::model::Architecture;
+use crate::observe::{Event, SaveRecord};
+use crate::plan::{Plan, Progress};
+use crate::state::{Named, Snapshot};
+use crate::train::collective::{all_gather, topic};
+use crate::train::{RunningStage, StageContext, emit};
+
+/// Longest delay between retries of the final save.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
+
+/// Result of one stage; the error is its message.
+pub(in crate::train) type StageResult<T> = Result<T, String>;
+
+/// Cost of a save; zero if the checkpoint was already there.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(in crate::train) struct SaveCost {
+    /// Bytes of the whole checkpoint.
+    bytes: u64,
+    /// CPU seconds of all stages.
+    cpu_seconds: f64,
+}
+
+impl Sum for SaveCost {
+    fn sum<I: Iterator<Item = SaveCost>>(parts: I) -> SaveCost {
+        parts.fold(SaveCost::default(), |all, part| SaveCost {
+            bytes: all.bytes + part.bytes,
+            cpu_seconds: all.cpu_seconds + part.cpu_seconds,
+        })
+    }
+}
+
+/// Saves checkpoints of one stage.
+pub(in crate::train) struct CheckpointWriter<'a> {
+    context: StageContext<'a>,
+    plan: &'a Plan,
+    member: &'a Member,
+    /// Name and content of the small files beside the weights; only on stage 0.
+    small_files: Vec<(String, Vec<u8>)>,
+    device: String,
+}
+
+impl<'a> CheckpointWriter<'a> {
+    /// Creates the writer of `running`.
+    pub(in crate::train) fn new(
+        running: &RunningStage<'a>,
+        architecture: &dyn Architecture,
+    ) -> Result<CheckpointWriter<'a>, Fatal> {
+        let RunningStage { context, plan, member, .. } = *running;
+        let small_files = if context.env.rank == 0 { small_files(running, architecture)? } else { Vec::new() };
+        let device = format!("{:?}", running.stage.device);
+        Ok(CheckpointWriter { context, plan, member, small_files, device })
+    }
+
+    /// Saves once and reports the result.
+    ///
+    /// # Errors
+    /// As [`CheckpointWriter::try_save`].
+    pub(in crate::train) fn save(
+        &self,
+        snapshot: &Snapshot,
+        progress: &Progress,
+        on_activity: &dyn Fn(&str),
+        record: SaveRecord,
+        started: Instant,
+    ) -> Result<SaveRecord, Fatal> {
+        let saved = self.try_save(snapshot, progress, on_activity)?;
+        Ok(self.report_result(record, started, saved))
+    }
+
+    /// Reports the result of a save that began at `started`.
+    pub(in crate::train) fn report_result(
+        &self,
+        mut record: SaveRecord,
+        started: Instant,
+        saved: StageResult<SaveCost>,
+    ) -> SaveRecord {
+        record.seconds = started.elapsed().as_secs_f64();
+        match saved {
+            Ok(SaveCost { bytes, cpu_seconds }) => {
+                (record.bytes, record.cpu_seconds) = (bytes, cpu_seconds);
+                self.emit(&Event::Saved(record.clone()));
+            }
+            Err(why) => {
+                record.error = Some(why);
+                self.emit(&Event::SaveFailed(record.clone()));
+            }
+        }
+        record
+    }
+
+    /// Saves `snapshot` as the checkpoint of `progress`; `on_activity` receives the current operation. `Ok(Err(why))`
+    /// is a save that failed; earlier checkpoints are unaffected.
+    ///
+    /// # Errors
+    /// If the group has failed, or a newer group has acquired the fence.
+    fn try_save(
+        &self,
+        snapshot: &Snapshot,
+        progress: &Progress,
+        on_activity: &dyn Fn(&str),
+    ) -> Result<StageResult<SaveCost>, Fatal> {
+        let before = cpu_seconds();
+        let (volume, coordinator) = (self.context.volume, self.context.env.rank == 0);
+        let save = self.plan.fence.save(progress.step);
+        on_activity("save");
+        let started_save = if coordinator { save.begin(volume, &self.plan.identity) } else { Ok(true) };
+        match coordinator_result(self.gather_results(started_save)?) {
+            Ok(true) => {}
+            Ok(false) => return Ok(Ok(SaveCost::default())),
+            Err(why) => return Ok(Err(why)),
+        }
+        let (weights, moments) =
+            (with_progress(&snapshot.weights, on_activity), with_progress(&snapshot.moments, on_activity));
+        let written = save.write_stage(volume, self.context.env.rank as usize, &weights, &moments);
+        on_activity("save: others");
+        let parts: Vec<StageResult<StageFiles>> = self.gather_results(written)?;
+        let files: StageResult<Vec<StageFiles>> = parts.into_iter().collect();
+        let committed = match (&files, coordinator) {
+            (Ok(files), true) => {
+                on_activity("commit");
+                save.commit(volume, self.checkpoint_metadata(progress), files, &self.small_files)
+                    .map(|manifest| manifest.bytes())
+            }
+            _ => Ok(0),
+        };
+        on_activity("save: others");
+        let each: Vec<StageResult<SaveCost>> =
+            self.gather_results(committed.map(|bytes| SaveCost { bytes, cpu_seconds: cpu_seconds() - before }))?;
+        let saved = files.and_then(|_| each.into_iter().sum());
+        if coordinator {
+            on_activity("prune");
+            self.remove_obsolete(progress.step, saved.is_ok())?;
+        }
+        Ok(saved)
+    }
+
+    /// Saves, retrying until it succeeds or `deadline` has passed.
+    ///
+    /// # Errors
+    /// As [`CheckpointWriter::try_save`].
+    pub(in crate::train) fn save_until(
+        &self,
+        snapshot: &Snapshot,
+        progress: &Progress,
+        on_activity: &dyn Fn(&str),
+        deadline: Instant,
+    ) -> Result<StageResult<SaveCost>, Fatal> {
+        let mut delay = Duration::from_millis(100);
+        loop {
+            let why = match self.try_save(snapshot, progress, on_activity)? {
+                Err(why) => why,
+                saved => return Ok(saved),
+            };
+            if coordinator_result(self.gather_results(Ok(Instant::now() + delay < deadline))?) != Ok(true) {
+                return Ok(Err(why));
+            }
+            if self.context.env.rank == 0 {
+                let message = format!("the checkpoint of step {} failed and is tried again: {why}", progress.step);
+                self.emit(&Event::Note { message });
+                std::thread::sleep(delay); // the others wait for stage 0
+            }
+            delay = (2 * delay).min(MAX_RETRY_DELAY);
+        }
+    }
+
+    /// Emits an event, on stage 0 only.
+    pub(in crate::train) fn emit(&self, event: &Event) {
+        if self.context.env.rank == 0 {
+            emit(&self.context, event);
+        }
+    }
+
+    /// Removes obsolete files: after a commit older checkpoints, after a failed save its unfinished files, to free
+    /// space for the next save. A failure here is reported and otherwise ignored, but a lost fence ends the stage.
+    fn remove_obsolete(&self, step: u64, saved: bool) -> Result<(), Fatal> {
+        let fence = &self.plan.fence;
+        let keep = &self.context.settings.job.spec.checkpoint;
+        let keep = Keep { last: keep.keep_last as usize, every: keep.keep_every };
+        let removed = if saved {
+            prune(self.context.volume, fence, keep, step).map(|_| ())
+        } else {
+            fence.clear(self.context.volume)
+        };
+        match removed {
+            Err(fenced @ CheckpointError::FencedOff { .. }) => return Err(fenced.into()),
+            Err(error) => {
+                let message = format!("could not remove obsolete files after the save of step {step}: {error}");
+                self.emit(&Event::Note { message });
+            }
+            Ok(()) => {}
+        }
+        Ok(())
+    }
+
+    /// Gathers the result of every stage, by rank. A lost fence ends the stage: a newer group works on this job.
+    fn gather_results<T: Serialize + DeserializeOwned>(
+        &self,
+        own: Result<T, CheckpointError>,
+    ) -> Result<Vec<StageResult<T>>, Fatal> {
+        let own: StageResult<T> = match own {
+            Err(fenced @ CheckpointError::FencedOff { .. }) => return Err(fenced.into()),
+            other => other.map_err(|e| e.to_string()),
+        };
+        all_gather(self.member, topic::SAVE, &own)
+    }
+
+    fn checkpoint_metadata(&self, progress: &Progress) -> About {
+        let batch = u64::from(self.context.settings.training.global_batch_size);
+        let mut state = serde_json::json!(progress);
+        state["sequences"] = (progress.step * batch).into();
+        About {
+            attempt: self.context.env.attempt,
+            identity: self.plan.identity.clone(),
+            plan: serde_json::json!({ "schedule": self.plan.schedule, "partition": self.plan.partition }),
+            environment: serde_json::json!({
+                "version": env!("CARGO_PKG_VERSION"),
+                "isa": crate::autograd::cpu_capability(),
+                "device": self.device,
+                "threads": self.context.settings.training.threads,
+            }),
+            progress: state,
+            job: serde_json::json!(self.context.settings.job.spec),
+        }
+    }
+}
+
+/// CPU time of this thread; writeback is not included.
+fn cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Result of stage 0.
+fn coordinator_result<T>(parts: Vec<StageResult<T>>) -> StageResult<T> {
+    parts.into_iter().next().unwrap_or_else(|| Err("stage 0 sent no result".into()))
+}
+
+/// Hugging Face's files beside the weights.
+fn small_files(running: &RunningStage, architecture: &dyn Architecture) -> Result<Vec<(String, Vec<u8>)>, Fatal> {
+    let mut config = architecture.config();
+    let mut files = Vec::new();
+    if let Some(data_loader) = &running.data_loader {
+        let (tokenizer, tokenizer_config) = data_loader.tokenizer_files();
+        // tools that generate text look for the tokenizer's special tokens here
+        let special = Tokenizer::load(&tokenizer)?.special_tokens();
+        special.into_iter().for_each(|(name, id)| config[format!("{name}_id")] = id.into());
+        for (name, path) in [("tokenizer.json", tokenizer), ("tokenizer_config.json", tokenizer_config)] {
+            files.push((name.to_owned(), std::fs::read(&path).map_err(|e| Fatal::storage("read", &path, e))?));
+        }
+    }
+    files.push(("config.json".to_owned(), format!("{config:#}\n").into_bytes()));
+    Ok(files)
+}
+
+/// A tensor that reports its index when it is written.
+struct TrackedTensor<'a> {
+    tensor: &'a Named,
+    activity: String,
+    on_activity: &'a dyn Fn(&str),
+}
+
+/// The tensors by name, as `stagecoach_checkpoint` takes them.
+fn with_progress<'a>(tensors: &'a [Named], on_activity: &'a dyn Fn(&str)) -> Vec<(String, TrackedTensor<'a>)> {
+    let all = tensors.len();
+    let activity = |at: usize| format!("write {} of {all}", at + 1);
+    tensors
+        .iter()
+        .enumerate()
+        .map(|(at, tensor)| (tensor.name.clone(), TrackedTensor { tensor, activity: activity(at), on_activity }))
+        .collect()
+}
+
+impl View for TrackedTensor<'_> {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        self.tensor.shape()
+    }
+
+    fn data(&self) -> std::borrow::Cow<'_, [u8]> {
+        (self.on_activity)(&self.activity);
+        std::borrow::Cow::Borrowed(self.tensor.bytes())
+    }
+
+    fn data_len(&self) -> usize {
+        self.tensor.bytes().len()
+    }
+}

@@ -1,0 +1,35 @@
+//! Collective messages outside a step's vote.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use stagecoach_group::Member;
+
+use crate::fatal::Fatal;
+
+/// Topics of collective messages; each is ordered separately.
+pub(super) mod topic {
+    /// Broadcasts of stage 0: the layouts of a step's microbatches, one step ahead.
+    pub(in crate::train) const LAYOUTS: u32 = 1;
+    /// The held-out loss.
+    pub(in crate::train) const EVALUATION: u32 = 2;
+    /// The results of a save, from the main or the checkpoint thread.
+    pub(in crate::train) const SAVE: u32 = 3;
+    /// The results of loading a checkpoint.
+    pub(in crate::train) const LOAD: u32 = 4;
+    /// The hashes of the final weights.
+    pub(in crate::train) const FINISH: u32 = 5;
+}
+
+/// Gathers a value from every rank, in rank order.
+pub(super) fn all_gather<T: Serialize + DeserializeOwned>(
+    member: &Member,
+    topic: u32,
+    own: &T,
+) -> Result<Vec<T>, Fatal> {
+    let bytes = serde_json::to_vec(own).map_err(|e| Fatal::invalid(e.to_string()))?;
+    let all = member.all_gather(topic, bytes)?;
+    all.iter()
+        .map(|bytes| serde_json::from_slice(bytes))
+        .collect::<Result<_, _>>()
+        .map_err(|e| Fatal::invalid(format!("a stage's report can't be read ({e}): all stages must run one version")))
+}

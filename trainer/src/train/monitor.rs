@@ -1,0 +1,139 @@
+//! Shared state of a stage: stop request, activity, and how to exit from another thread (lost group, panic, signal).
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use stagecoach_api::contract::{FailureKind, StageEnv, StagePhase, TerminationMessage};
+use stagecoach_group::Activity;
+
+use crate::observe::Board;
+
+/// A stage's state, shared by its threads.
+#[derive(Clone, Debug)]
+pub struct StageMonitor(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    stop: AtomicBool,
+    formed: AtomicBool,
+    leaving: AtomicBool,
+    stage: u32,
+    telemetry: Board,
+    state: Mutex<MonitorState>,
+}
+
+#[derive(Debug, Default)]
+struct MonitorState {
+    activity: Option<Activity>,
+    phase: String,
+    step: Option<u64>,
+    ended: bool,
+}
+
+impl StageMonitor {
+    /// Creates the monitor of the stage that `env` describes.
+    pub fn new(env: &StageEnv) -> StageMonitor {
+        let state = Mutex::default();
+        let off = || AtomicBool::new(false);
+        let telemetry = Board::new(env);
+        StageMonitor(Arc::new(Inner { stop: off(), formed: off(), leaving: off(), stage: env.rank, telemetry, state }))
+    }
+
+    /// The state behind `/status` and `/metrics`.
+    pub fn telemetry(&self) -> &Board {
+        &self.0.telemetry
+    }
+
+    /// Whether the stage was asked to stop after the current step.
+    pub fn stop_requested(&self) -> bool {
+        self.0.stop.load(Ordering::Relaxed)
+    }
+
+    /// SIGTERM: stop after the current step; before the first step it exits at once.
+    pub fn request_stop(&self) {
+        self.0.stop.store(true, Ordering::Relaxed);
+        self.0.telemetry.phase(StagePhase::Draining);
+        if !self.0.formed.load(Ordering::Relaxed) {
+            self.exit(FailureKind::Drained, "asked to stop before training began");
+        }
+    }
+
+    /// Records that the group has formed; exits if a stop was requested before.
+    pub fn set_formed(&self) {
+        self.0.formed.store(true, Ordering::Relaxed);
+        self.0.telemetry.phase(StagePhase::Training);
+        if self.stop_requested() {
+            self.exit(FailureKind::Drained, "asked to stop before training began");
+        }
+    }
+
+    /// Training is complete: a peer that disconnects is no failure any more.
+    pub fn set_leaving(&self) {
+        self.0.leaving.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`StageMonitor::set_leaving`] was called.
+    pub fn is_leaving(&self) -> bool {
+        self.0.leaving.load(Ordering::Relaxed)
+    }
+
+    /// Sets the activity that heartbeats report.
+    pub fn attach_activity(&self, activity: Activity) {
+        self.state().activity = Some(activity);
+    }
+
+    /// Sets the current activity outside the step's program.
+    pub fn set_activity(&self, what: &str) {
+        let mut state = self.state();
+        state.phase = what.to_owned();
+        if let Some(activity) = &state.activity {
+            activity.set(what, None);
+        }
+    }
+
+    /// Sets the current step.
+    pub fn set_step(&self, step: u64) {
+        self.state().step = Some(step);
+    }
+
+    /// Exits the process with `kind`'s exit code and a termination message; the first caller wins, others wait for it.
+    pub fn exit(&self, kind: FailureKind, message: &str) -> ! {
+        let mut state = self.state();
+        if !state.ended {
+            state.ended = true;
+            let mut report = TerminationMessage::new(kind, self.0.stage, message);
+            report.step = state.step;
+            report.checkpoint = self.0.telemetry.snapshot().checkpoint;
+            report.progress = Some(self.0.telemetry.snapshot().progress).filter(|progress| progress.step > 0);
+            let action = state.activity.as_ref().map_or_else(|| state.phase.clone(), Activity::text);
+            report.action = (!action.is_empty()).then_some(action);
+            write_termination_message(&report);
+            if !matches!(kind, FailureKind::Done) {
+                // a log on a full volume: `eprintln!` would panic, and its hook wait for ever for the lock held here
+                let _ = writeln!(std::io::stderr(), "stage {}: {message}", self.0.stage);
+            }
+            // not `exit`: other threads may be inside libtorch, whose destructors must not run under them
+            // SAFETY: ends the process at once; everything worth keeping has been written.
+            unsafe { libc::_exit(kind.exit_code().code()) }
+        }
+        drop(state);
+        loop {
+            std::thread::park();
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, MonitorState> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes a termination message to the path that the kubelet or the launcher reads.
+pub fn write_termination_message(message: &TerminationMessage) {
+    let path =
+        std::env::var_os("STAGECOACH_TERMINATION_LOG").map_or_else(|| "/dev/termination-log".into(), PathBuf::from);
+    if let Err(error) = std::fs::write(&path, message.to_json()) {
+        tracing::debug!("no termination message at {}: {error}", path.display());
+    }
+}

@@ -49,12 +49,12 @@ pub struct Opening<'a> {
     pub timeout: Duration,
 }
 
-/// This stage's open links, by link.
+/// This stage's open links, by their ids.
 #[derive(Debug, Default)]
 pub struct Links {
-    /// Edges that leave this stage.
+    /// Links that leave this stage.
     pub senders: BTreeMap<LinkId, Sender>,
-    /// Edges that end at this stage.
+    /// Links that end at this stage.
     pub receivers: BTreeMap<LinkId, Receiver>,
 }
 

@@ -192,7 +192,12 @@ fn a_folder_that_cannot_be_used_is_named() {
         ("a link to nowhere for the job's folder", |f| symlink("nowhere/at/all", f).unwrap(), 74, &["case-1"]),
         ("a file for the checkpoints", |f| file_in(f, "checkpoints"), 74, &["case-2/checkpoints"]),
         ("a file for the fences", |f| file_in(f, "fences"), 74, &["case-3/fences"]),
-        ("a file for the metrics", |f| fs::create_dir_all(f.join("metrics.jsonl")).unwrap(), 74, &["metrics.jsonl"]),
+        (
+            "a folder for the metrics",
+            |f| fs::create_dir(jobs(f).join("metrics.jsonl")).unwrap(),
+            74,
+            &["metrics.jsonl"],
+        ),
     ];
     each("folders", 2, cases, |at, (what, act, code, words)| {
         println!("{what}");
@@ -270,9 +275,15 @@ fn refused(ran: &Ran, code: i32, words: &[&str]) {
     assert!(!outcome.stderr.contains("panicked") && outcome.result.is_none(), "{}", outcome.stderr);
 }
 
-fn file_in(folder: &Path, name: &str) {
+/// Makes a job's folder: a launcher has left its lock there.
+fn jobs(folder: &Path) -> &Path {
     fs::create_dir(folder).unwrap();
-    fs::write(folder.join(name), "").unwrap();
+    fs::write(folder.join("lock"), "1\n").unwrap();
+    folder
+}
+
+fn file_in(folder: &Path, name: &str) {
+    fs::write(jobs(folder).join(name), "").unwrap();
 }
 
 /// What is in a folder, sorted; nothing if there is none.

@@ -135,12 +135,12 @@ fn an_extension_at_a_rate_of_zero_is_refused_and_changes_nothing() {
     let workspace = corpus::workspace();
     let path = workspace.path();
     let expected = train(path, 4, "peak: 1e-2").hashes();
-    let job = std::fs::read(path.join("kept/job.yaml")).unwrap();
+    let job = std::fs::read(path.join("kept/resolved-job.yaml")).unwrap();
     let refused = train(path, 10, "peak: 1e-2");
     assert_eq!(refused.status.code(), Some(78), "{}\n{}", refused.stdout, refused.stderr);
     says(&refused, "the learning rate of steps 5 to 10 would be 0, since its decay ends at step 4");
     says(&refused, "spec.training.learningRate.decaySteps");
-    assert_eq!(std::fs::read(path.join("kept/job.yaml")).unwrap(), job);
+    assert_eq!(std::fs::read(path.join("kept/resolved-job.yaml")).unwrap(), job);
     assert!(path.join("kept/logs").exists());
     assert_eq!(train(path, 4, "peak: 1e-2").hashes(), expected, "the result is still there");
 }

@@ -59,7 +59,7 @@ pub fn sample(path: &Path, prompt: &str, sampling: Sampling) -> Result<String> {
         },
     );
     state::Source::open(&folder)?.load(&architecture, &stage)?;
-    let mut ids: Vec<i64> = tokenizer.begin_of_text().into_iter().map(i64::from).collect();
+    let mut ids: Vec<i64> = tokenizer.bos_token_id().into_iter().map(i64::from).collect();
     ids.extend(tokenizer.encode(prompt)?.into_iter().map(i64::from));
     ensure!(!ids.is_empty(), "this tokenizer has no token that begins a text: give a --prompt");
     let mut draws =
@@ -69,13 +69,14 @@ pub fn sample(path: &Path, prompt: &str, sampling: Sampling) -> Result<String> {
         let mut draw = [0; 8];
         draws.fill(&mut draw);
         let next = next_token(&stage, context, sampling, (u64::from_le_bytes(draw) >> 11) as f64 / (1u64 << 53) as f64);
-        if tokenizer.end_of_text().is_some_and(|eot| i64::from(eot) == next) {
+        if tokenizer.eos_token_id().is_some_and(|eos| i64::from(eos) == next) {
             break;
         }
         ids.push(next);
     }
-    let words: Vec<u32> = ids.iter().map(|&id| id as u32).filter(|id| Some(*id) != tokenizer.begin_of_text()).collect();
-    Ok(tokenizer.decode(&words)?)
+    let text_ids: Vec<u32> =
+        ids.iter().map(|&id| id as u32).filter(|id| Some(*id) != tokenizer.bos_token_id()).collect();
+    Ok(tokenizer.decode(&text_ids)?)
 }
 
 /// The token after `context`; `draw` is uniform in [0, 1).

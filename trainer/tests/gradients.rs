@@ -12,7 +12,7 @@ use stagecoach::execute::{ChunkOutput, LossInputs, Stage};
 use stagecoach::links::Transport;
 use stagecoach::model::{Architecture, Llama, LlamaConfig, Pass, names};
 use stagecoach::optimize::Hyper;
-use stagecoach_data::{IGNORED, Layout};
+use stagecoach_data::{IGNORE_INDEX, MicrobatchLayout};
 use stagecoach_pipeline::{Action, Schedule, WorkItem, gpipe, one_f_one_b};
 use tch::{Device, Tensor};
 
@@ -55,13 +55,13 @@ fn step(offset: i64) -> Step {
     let microbatch = |index: usize, length: usize| {
         let ids: Vec<i64> = (0..=2 * length).map(|at| id(index, at)).collect();
         let mut targets = ids[1..].to_vec();
-        let mut documents = vec![vec![], vec![]];
+        let mut document_starts = vec![vec![], vec![]];
         match index {
-            1 => (documents[0], targets[2]) = (vec![3], IGNORED),
-            2 => targets.fill(IGNORED),
+            1 => (document_starts[0], targets[2]) = (vec![3], IGNORE_INDEX),
+            2 => targets.fill(IGNORE_INDEX),
             _ => {}
         }
-        let layout = Layout { rows: 2, length, documents };
+        let layout = MicrobatchLayout { rows: 2, length, document_starts };
         Microbatch { layout, inputs: ids[..2 * length].to_vec(), targets }
     };
     let lengths = [6, 9, 3, 5];
@@ -182,7 +182,7 @@ fn gradients_add_up_in_the_order_of_the_microbatches() {
     };
     // without the packed microbatch's mask, which `walk` doesn't make
     let mut step = step(0);
-    step.microbatches[1].layout.documents = vec![vec![], vec![]];
+    step.microbatches[1].layout.document_starts = vec![vec![], vec![]];
     for schedule in [one_f_one_b, gpipe, weights_last] {
         let trained = train(&Setup { schedule, ..setup(false, &[1, 0, 1]) }, std::slice::from_ref(&step));
         assert!(trained.gradients == by_hand([0, 1, 2, 3]));
@@ -191,7 +191,7 @@ fn gradients_add_up_in_the_order_of_the_microbatches() {
 }
 
 fn walk(stage: &mut Stage, microbatch: &Microbatch, index: usize, scale: f64) {
-    let Layout { rows, length, .. } = microbatch.layout;
+    let MicrobatchLayout { rows, length, .. } = microbatch.layout;
     let input = Tensor::from_slice(&microbatch.inputs).view([rows as i64, length as i64]);
     let targets = Tensor::from_slice(&microbatch.targets);
     let item = WorkItem { chunk: 0, microbatch: index };

@@ -1,79 +1,81 @@
-//! The prepared corpus as a trainer sees it: which sequences a step's microbatches hold, and their token ids.
+//! Batches from the token cache: which sequences a step's microbatches hold, and their token ids.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cache::{self, Prepared};
+use crate::config::DataConfig;
 use crate::error::DataError;
-use crate::map::{Documents, Ids};
+use crate::mapped::{DocumentOffsets, TokenIds};
 use crate::order;
-use crate::sequences::{Sequences, Span};
-use crate::settings::Settings;
+use crate::prepared::{DOCUMENTS_FILE, PreparedCorpus, TOKEN_IDS_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE};
+use crate::sequences::{Sequences, TokenRange};
 
-/// The target of a position that does not count: padding, and the last token of a document in a packed row.
-pub const IGNORED: i64 = -100;
+/// Target excluded from the loss, with the value of PyTorch's `ignore_index`: padding, and the last token of a document in
+/// a packed row.
+pub const IGNORE_INDEX: i64 = -100;
 
-/// A prepared corpus, mapped from the cache. Cheap to open; any number of processes may have it open.
+/// A prepared corpus, memory-mapped. Cheap to open, by any number of processes.
 pub struct Dataset {
     folder: PathBuf,
-    ids: Ids,
-    documents: Documents,
+    token_ids: TokenIds,
+    documents: DocumentOffsets,
     sequences: Sequences,
-    padding: i64,
+    pad_token_id: i64,
 }
 
-/// The shape of a microbatch, and where attention must not reach back.
+/// Shape of a microbatch, and the document boundaries for its attention mask.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
-    /// Sequences.
+pub struct MicrobatchLayout {
+    /// Number of sequences.
     pub rows: usize,
     /// Tokens in a row, padding included.
     pub length: usize,
     /// For each row the offsets at which a document starts, except offset 0: empty where a row holds one document.
-    pub documents: Vec<Vec<u32>>,
+    #[serde(rename = "documents")]
+    pub document_starts: Vec<Vec<u32>>,
 }
 
-/// What the microbatches of one step, or of one evaluation, hold.
+/// The microbatches of one step, or of one evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StepPlan {
+pub struct BatchPlan {
     /// One per microbatch.
-    pub layouts: Vec<Layout>,
-    /// Target tokens that count, over all microbatches: the N that the loss is divided by.
-    pub targets: u64,
+    pub layouts: Vec<MicrobatchLayout>,
+    /// Targets that aren't [`IGNORE_INDEX`], over all microbatches: the divisor of the loss.
+    pub target_count: u64,
     /// Per microbatch, the sequence in each row.
     sequences: Vec<Vec<u64>>,
 }
 
-/// Token ids, row by row.
+/// Inputs and targets, row by row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Microbatch {
-    /// Their shape.
-    pub layout: Layout,
-    /// `[rows, length]`.
+    /// Shape and document boundaries.
+    pub layout: MicrobatchLayout,
+    /// Token ids, `[rows, length]`.
     pub inputs: Vec<i64>,
-    /// `[rows, length]`: the token after each input, [`IGNORED`] where it does not count.
+    /// `[rows, length]`: the token after each input, or [`IGNORE_INDEX`].
     pub targets: Vec<i64>,
 }
 
 impl Dataset {
-    /// Maps what [`prepare`](crate::prepare) left in `settings.cache`.
+    /// Maps the files that [`prepare`](crate::prepare) wrote below `config.cache_root`.
     ///
     /// # Errors
     /// A file that is missing or of the wrong size, and settings that leave nothing to train on.
-    pub fn open(settings: &Settings, prepared: &Prepared) -> Result<Dataset, DataError> {
-        let folder = settings.cache.join(&prepared.folder);
-        let documents = Documents::open(&folder.join(cache::DOCUMENTS), prepared.documents)?;
+    pub fn open(config: &DataConfig, prepared: &PreparedCorpus) -> Result<Dataset, DataError> {
+        let folder = config.cache_root.join(&prepared.folder);
+        let documents = DocumentOffsets::open(&folder.join(DOCUMENTS_FILE), prepared.documents)?;
         Ok(Dataset {
-            ids: Ids::open(&folder.join(cache::IDS), prepared.tokens, prepared.id_bytes)?,
-            sequences: Sequences::new(settings, &documents)?,
+            token_ids: TokenIds::open(&folder.join(TOKEN_IDS_FILE), prepared.tokens, prepared.id_bytes)?,
+            sequences: Sequences::new(config, &documents)?,
             documents,
-            padding: i64::from(prepared.padding),
+            pad_token_id: i64::from(prepared.padding),
             folder,
         })
     }
 
-    /// Sequences in an epoch.
+    /// Sequences per epoch.
     pub fn training_sequences(&self) -> u64 {
         self.sequences.training
     }
@@ -85,55 +87,55 @@ impl Dataset {
 
     /// `tokenizer.json` and `tokenizer_config.json`.
     pub fn tokenizer_files(&self) -> (PathBuf, PathBuf) {
-        (self.folder.join(cache::TOKENIZER), self.folder.join(cache::TOKENIZER_CONFIG))
+        (self.folder.join(TOKENIZER_FILE), self.folder.join(TOKENIZER_CONFIG_FILE))
     }
 
     /// The plan of the step that starts after `position` sequences: `global_batch` sequences in the order of `seed`, the
     /// first ones in the first microbatch. Where `microbatches` doesn't divide `global_batch`, rows differ by one.
-    pub fn step(&self, seed: u64, position: u64, global_batch: usize, microbatches: usize) -> StepPlan {
+    pub fn step_plan(&self, seed: u64, position: u64, global_batch: usize, microbatches: usize) -> BatchPlan {
         let at = |row: usize| order::sequence_at(seed, position + row as u64, self.sequences.training);
         let first_row = |microbatch: usize| microbatch * global_batch / microbatches;
         self.plan((0..microbatches).map(|m| (first_row(m)..first_row(m + 1)).map(at).collect()).collect())
     }
 
     /// The plan of an evaluation: the held-out sequences in the corpus's order, `rows` to a microbatch, the last with
-    /// what is left. No microbatches if nothing is held out.
-    pub fn evaluation(&self, rows: usize) -> StepPlan {
+    /// the remainder. No microbatches if nothing is held out.
+    pub fn evaluation_plan(&self, rows: usize) -> BatchPlan {
         let held_out: Vec<u64> = self.held_out().collect();
         self.plan(held_out.chunks(rows.max(1)).map(<[u64]>::to_vec).collect())
     }
 
     /// Microbatch `index` of `plan`.
-    pub fn microbatch(&self, plan: &StepPlan, index: usize) -> Microbatch {
+    pub fn microbatch(&self, plan: &BatchPlan, index: usize) -> Microbatch {
         let layout = plan.layouts[index].clone();
-        let mut inputs = vec![self.padding; layout.rows * layout.length];
-        let mut targets = vec![IGNORED; layout.rows * layout.length];
+        let mut inputs = vec![self.pad_token_id; layout.rows * layout.length];
+        let mut targets = vec![IGNORE_INDEX; layout.rows * layout.length];
         for (row, &sequence) in plan.sequences[index].iter().enumerate() {
             let first = row * layout.length;
-            let span = self.span(sequence);
-            let ids: Vec<i64> = self.ids.span(span.start, span.length + 1).map(i64::from).collect();
-            inputs[first..first + span.length].copy_from_slice(&ids[..span.length]);
-            targets[first..first + span.length].copy_from_slice(&ids[1..]);
-            for boundary in self.boundaries(span) {
-                targets[first + boundary as usize - 1] = IGNORED;
+            let range = self.token_range(sequence);
+            let ids: Vec<i64> = self.token_ids.range(range.start, range.length + 1).map(i64::from).collect();
+            inputs[first..first + range.length].copy_from_slice(&ids[..range.length]);
+            targets[first..first + range.length].copy_from_slice(&ids[1..]);
+            for boundary in self.boundaries(range) {
+                targets[first + boundary as usize - 1] = IGNORE_INDEX;
             }
         }
         Microbatch { layout, inputs, targets }
     }
 
-    /// The entropy, in nats, of the held-out targets' own distribution: the loss of the best guess that looks at no
+    /// The entropy, in nats, of the held-out targets' own distribution: the smallest loss of a prediction that uses no
     /// input. 0 if nothing is held out.
     pub fn evaluation_unigram_entropy(&self) -> f64 {
         let mut counts: Vec<u64> = Vec::new();
-        let plan = self.evaluation(1);
+        let plan = self.evaluation_plan(1);
         for index in 0..plan.layouts.len() {
-            for target in self.microbatch(&plan, index).targets.into_iter().filter(|&target| target != IGNORED) {
+            for target in self.microbatch(&plan, index).targets.into_iter().filter(|&target| target != IGNORE_INDEX) {
                 let target = target as usize;
                 counts.resize(counts.len().max(target + 1), 0);
                 counts[target] += 1;
             }
         }
-        let share = |&count: &u64| count as f64 / plan.targets as f64;
+        let share = |&count: &u64| count as f64 / plan.target_count as f64;
         counts.iter().filter(|&&count| count > 0).map(share).map(|share| -share * share.ln()).sum()
     }
 
@@ -141,30 +143,30 @@ impl Dataset {
         self.sequences.training..self.sequences.training + self.sequences.held_out
     }
 
-    fn span(&self, sequence: u64) -> Span {
-        self.sequences.span(sequence, &self.documents)
+    fn token_range(&self, sequence: u64) -> TokenRange {
+        self.sequences.token_range(sequence, &self.documents)
     }
 
-    /// Where documents start among the span's targets, as offsets from its first input: 1 to `length`.
-    fn boundaries(&self, span: Span) -> impl Iterator<Item = u32> + '_ {
-        let last = span.start + span.length as u64;
-        self.documents.starts_within(span.start + 1, last).map(move |start| (start - span.start) as u32)
+    /// Where documents start among the targets of `range`, as offsets from its first input: 1 to `length`.
+    fn boundaries(&self, range: TokenRange) -> impl Iterator<Item = u32> + '_ {
+        let last = range.start + range.length as u64;
+        self.documents.starts_within(range.start + 1, last).map(move |start| (start - range.start) as u32)
     }
 
-    fn plan(&self, sequences: Vec<Vec<u64>>) -> StepPlan {
-        let mut targets = 0;
+    fn plan(&self, sequences: Vec<Vec<u64>>) -> BatchPlan {
+        let mut target_count = 0;
         let layouts = sequences.iter().map(|rows| {
-            let spans: Vec<Span> = rows.iter().map(|&sequence| self.span(sequence)).collect();
-            let length = spans.iter().map(|span| span.length).max().unwrap_or(0);
-            let documents = spans.iter().map(|&span| {
-                let mut boundaries: Vec<u32> = self.boundaries(span).collect();
-                targets += (span.length - boundaries.len()) as u64;
+            let ranges: Vec<TokenRange> = rows.iter().map(|&sequence| self.token_range(sequence)).collect();
+            let length = ranges.iter().map(|range| range.length).max().unwrap_or(0);
+            let document_starts = ranges.iter().map(|&range| {
+                let mut boundaries: Vec<u32> = self.boundaries(range).collect();
+                target_count += (range.length - boundaries.len()) as u64;
                 // A document that starts right after the row shortens its targets, not its attention.
-                boundaries.retain(|&offset| (offset as usize) < span.length);
+                boundaries.retain(|&offset| (offset as usize) < range.length);
                 boundaries
             });
-            Layout { rows: rows.len(), length, documents: documents.collect() }
+            MicrobatchLayout { rows: rows.len(), length, document_starts: document_starts.collect() }
         });
-        StepPlan { layouts: layouts.collect(), targets, sequences }
+        BatchPlan { layouts: layouts.collect(), target_count, sequences }
     }
 }

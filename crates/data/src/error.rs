@@ -1,4 +1,4 @@
-//! Everything that can be wrong with the data, each in a sentence that says where, what was expected and what to do.
+//! Errors of the data pipeline. Each message names the place, what was expected and what to do.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,10 +9,10 @@ pub enum DataError {
     /// `paths` is empty.
     #[error("data.paths is empty: name at least one file or pattern, such as \"corpus/**/*.txt\"")]
     NoPaths,
-    /// A pattern isn't one.
+    /// A pattern is invalid.
     #[error("data.paths: \"{pattern}\" is not a valid pattern: {reason}")]
     BadPattern {
-        /// As the user wrote it.
+        /// As written in the job.
         pattern: String,
         /// What the pattern's parser says.
         reason: String,
@@ -23,17 +23,17 @@ pub enum DataError {
         root.display()
     )]
     NoMatch {
-        /// As the user wrote it.
+        /// As written in the job.
         pattern: String,
-        /// Where relative patterns start.
+        /// Folder at which relative patterns start.
         root: PathBuf,
     },
-    /// A matched file is of no kind that can be read.
+    /// The extension of a matched file is none of the known formats.
     #[error(
         "{} is not a .txt, .jsonl, .parquet, .tokens or .u16 file: narrow data.paths so that it matches corpus files only",
         path.display()
     )]
-    UnknownKind {
+    UnknownFormat {
         /// The file.
         path: PathBuf,
     },
@@ -59,7 +59,7 @@ pub enum DataError {
     Line {
         /// The file.
         path: PathBuf,
-        /// From 1.
+        /// Line number, from 1.
         line: u64,
         /// What was found, and what to do.
         problem: String,
@@ -69,7 +69,7 @@ pub enum DataError {
     Row {
         /// The file.
         path: PathBuf,
-        /// From 0, as data-frame libraries count.
+        /// Row number, from 0, as data-frame libraries count.
         row: u64,
         /// What was found, and what to do.
         problem: String,
@@ -83,9 +83,9 @@ pub enum DataError {
     NoColumn {
         /// The file.
         path: PathBuf,
-        /// The one asked for.
+        /// Requested column.
         column: String,
-        /// Those there are.
+        /// Existing columns.
         columns: Vec<String>,
     },
     /// A `.parquet` file can't be read, or its text column isn't text.
@@ -96,17 +96,17 @@ pub enum DataError {
         /// What was found.
         problem: String,
     },
-    /// A token file whose size is no whole number of ids.
+    /// A token file whose size is not a multiple of the size of an id.
     #[error(
         "{} has {size} bytes, which is no whole number of {width}-byte token ids: is it cut off, or of another kind (.tokens holds 32-bit, .u16 16-bit little-endian ids)?",
         path.display()
     )]
-    UnevenIds {
+    TruncatedIds {
         /// The file.
         path: PathBuf,
         /// Bytes.
         size: u64,
-        /// Bytes an id takes.
+        /// Bytes per id.
         width: u64,
     },
     /// A token file holds an id that the tokenizer doesn't have.
@@ -115,17 +115,17 @@ pub enum DataError {
         path.display(),
         vocab_size - 1
     )]
-    BeyondVocabulary {
+    IdOutOfRange {
         /// The file.
         path: PathBuf,
         /// Tokens from the start of the file.
         index: u64,
         /// The id found.
         id: u32,
-        /// Tokens the tokenizer has.
+        /// Size of the tokenizer's vocabulary.
         vocab_size: usize,
     },
-    /// Token files, and no tokenizer that could have made them.
+    /// Token files whose tokenizer the job doesn't name.
     #[error(
         "{} holds token ids, which a tokenizer still to be trained can't have made: give theirs with data.tokenizer {{type: File, file: {{path: ...}}}}",
         path.display()
@@ -134,14 +134,14 @@ pub enum DataError {
         /// The first such file.
         path: PathBuf,
     },
-    /// A byte-level vocabulary needs room for the bytes.
+    /// A byte-level vocabulary has at least the 256 bytes and the special tokens.
     #[error(
         "data.tokenizer.train.vocabSize is {found}: a byte-level tokenizer needs at least {least} (256 bytes and 3 special tokens)"
     )]
     VocabularyTooSmall {
-        /// Asked for.
+        /// Requested size.
         found: usize,
-        /// What it takes.
+        /// Smallest possible size.
         least: usize,
     },
     /// A tokenizer that can't be read, trained or used.
@@ -161,7 +161,7 @@ pub enum DataError {
     NoEndOfText {
         /// Its file.
         path: PathBuf,
-        /// The names that are understood.
+        /// The known names of such a token.
         known: Vec<String>,
     },
     /// Too little text for a sequence to train on beside the held-out part.
@@ -180,7 +180,7 @@ pub enum DataError {
         /// Sequences kept for evaluation.
         held_out: u64,
     },
-    /// Settings that make no sense.
+    /// A setting is out of range.
     #[error("{problem}")]
     Invalid {
         /// Which, and what to write instead.
@@ -192,12 +192,12 @@ pub enum DataError {
         /// The file.
         path: PathBuf,
     },
-    /// The token cache on the volume isn't what stage 0 prepared.
+    /// A file of the token cache has another size than stage 0 wrote.
     #[error(
         "{} should have {expected} bytes and has {found}: the token cache is damaged; remove its folder, and the next start builds it again",
         path.display()
     )]
-    Damaged {
+    WrongSize {
         /// The file.
         path: PathBuf,
         /// Bytes.
@@ -205,25 +205,25 @@ pub enum DataError {
         /// Bytes.
         found: u64,
     },
-    /// The file system refused.
+    /// A file-system call failed.
     #[error("can't {action} {}: {source}", path.display())]
     Io {
         /// "read", "write" and the like.
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system call.
         source: io::Error,
     },
 }
 
 impl DataError {
-    /// Whether the volume is at fault, so that trying again may help; everything else is for the user to put right.
+    /// Whether the volume failed, so that a retry may help; all other errors need a change by the user.
     pub fn is_storage(&self) -> bool {
-        matches!(self, DataError::Io { .. } | DataError::Damaged { .. })
+        matches!(self, DataError::Io { .. } | DataError::WrongSize { .. })
     }
 
-    /// For `map_err`: wraps what the system says about `action` on `path`.
+    /// For `map_err`: wraps the error of `action` on `path`.
     pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> DataError {
         let path = path.into();
         move |source| DataError::Io { action, path, source }

@@ -1,22 +1,24 @@
-//! The data room: text files in, batches of token ids out.
+//! Data pipeline: from text files to batches of token ids.
 //! `prepare` finds the corpus, trains or reads the tokenizer and fills the token cache (stage 0 alone); `Dataset` maps the
 //! cache and says which ids each microbatch of each step holds. Nothing depends on folder order, threads or time; no tensors.
 
 #![deny(unsafe_code)]
 
 mod cache;
+mod config;
 mod corpus;
 mod dataset;
 mod error;
-mod map;
+mod mapped;
 mod order;
+mod prepared;
 mod sequences;
-mod settings;
 mod tokenizer;
-mod train;
+mod tokenizer_training;
 
-pub use cache::{Prepared, prepare};
-pub use dataset::{Dataset, IGNORED, Layout, Microbatch, StepPlan};
+pub use cache::prepare;
+pub use config::{DataConfig, PrepareProgress, TokenizerSource};
+pub use dataset::{BatchPlan, Dataset, IGNORE_INDEX, Microbatch, MicrobatchLayout};
 pub use error::DataError;
-pub use settings::{Progress, Settings, TokenizerSource};
+pub use prepared::PreparedCorpus;
 pub use tokenizer::Tokenizer;

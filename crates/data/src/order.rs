@@ -1,16 +1,16 @@
 //! The order of the training sequences: for every epoch a permutation keyed by (seed, epoch), computed per index.
 //!
-//! A Feistel network permutes a power of four that covers the sequences; an index that lands beyond them is sent through
-//! again until it doesn't ("cycle walking"; Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002). So the
+//! A Feistel network permutes a power of four that covers the sequences; indices outside the range are permuted
+//! again until they are inside ("cycle walking"; Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002). So the
 //! sequence at a position follows from the position alone: no state to save, nothing to replay on resume.
 
-/// Enough for the order to look random; four is the least known to be safe against far stronger scrutiny.
-const ROUNDS: u64 = 6;
+/// Enough for a random-looking order: four already make a strong pseudorandom permutation (Luby and Rackoff, 1988).
+const FEISTEL_ROUNDS: u64 = 6;
 
 /// Which of `count` sequences, at least one, comes at `position`, the number of sequences seen before it.
 pub(crate) fn sequence_at(seed: u64, position: u64, count: u64) -> u64 {
     let (epoch, index) = (position / count, position % count);
-    let key = mix(mix(seed) ^ epoch);
+    let key = splitmix64(splitmix64(seed) ^ epoch);
     let half_bits = (64 - (count - 1).leading_zeros()).div_ceil(2).max(1);
     let mut index = permute(index, key, half_bits);
     while index >= count {
@@ -23,14 +23,14 @@ pub(crate) fn sequence_at(seed: u64, position: u64, count: u64) -> u64 {
 fn permute(index: u64, key: u64, half_bits: u32) -> u64 {
     let mask = (1 << half_bits) - 1;
     let (mut left, mut right) = (index >> half_bits, index & mask);
-    for round in 0..ROUNDS {
-        (left, right) = (right, left ^ (mix(key ^ mix(right ^ (round << 32))) & mask));
+    for round in 0..FEISTEL_ROUNDS {
+        (left, right) = (right, left ^ (splitmix64(key ^ splitmix64(right ^ (round << 32))) & mask));
     }
     left << half_bits | right
 }
 
 /// Spreads every bit of `value` over all 64 (the output function of SplitMix64; Steele, Lea and Flood, 2014).
-fn mix(value: u64) -> u64 {
+fn splitmix64(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -77,9 +77,9 @@ mod tests {
         assert_ne!(first, (0..100).collect::<Vec<_>>());
     }
 
-    /// Old checkpoints resume in this order: it may never change.
+    /// Checkpoints of older versions resume in this order: it may never change.
     #[test]
-    fn the_order_is_what_it_always_was() {
+    fn order_is_stable_across_versions() {
         assert_eq!(epoch(42, 0, 10), [8, 9, 3, 0, 5, 7, 4, 6, 1, 2]);
         assert_eq!(epoch(42, 1, 10), [4, 9, 6, 5, 7, 1, 8, 3, 2, 0]);
     }

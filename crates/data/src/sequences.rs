@@ -1,41 +1,41 @@
-//! How the token stream is cut into sequences, and which of them are held out.
+//! How the token stream is split into sequences, and which of them are held out.
 
+use crate::config::DataConfig;
 use crate::error::DataError;
-use crate::map::Documents;
-use crate::settings::Settings;
+use crate::mapped::DocumentOffsets;
 
 /// The inputs `start..start + length` of the token stream; each one's target is the token after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct TokenRange {
     pub(crate) start: u64,
     pub(crate) length: usize,
 }
 
 /// All sequences of the corpus: those to train on first, the held-out ones at the end.
 pub(crate) struct Sequences {
-    cut: Cut,
+    cut: SequenceCut,
     pub(crate) training: u64,
     pub(crate) held_out: u64,
 }
 
-enum Cut {
-    /// Sequence i takes the inputs i x length onwards; what is left at the end is too short and never seen.
+enum SequenceCut {
+    /// Sequence i takes the inputs i x length onwards; the remainder at the end is dropped.
     Packed { length: usize },
-    /// A document's windows follow each other. Its last token is no input: nothing comes after it.
+    /// Each document is split into consecutive windows. Its last token is never an input: it has no target.
     Unpacked {
         length: usize,
-        /// Per document, the windows in the documents before it; at the end, all of them.
+        /// Per document, the number of windows in the documents before it; the last entry is their total.
         windows_before: Vec<u64>,
     },
 }
 
 impl Sequences {
-    /// Cuts `documents` as `settings` says.
+    /// Splits `documents` as `config` says.
     ///
     /// # Errors
     /// `TooShort` if no sequence is left to train on; `Invalid` for a length of 0 or a fraction outside 0..1.
-    pub(crate) fn new(settings: &Settings, documents: &Documents) -> Result<Sequences, DataError> {
-        let (length, fraction) = (settings.sequence_length, settings.evaluation_fraction);
+    pub(crate) fn new(config: &DataConfig, documents: &DocumentOffsets) -> Result<Sequences, DataError> {
+        let (length, fraction) = (config.sequence_length, config.evaluation_fraction);
         if length == 0 {
             return Err(DataError::Invalid { problem: "data.sequenceLength is 0: it must be at least 1".into() });
         }
@@ -45,10 +45,10 @@ impl Sequences {
             });
         }
         let tokens = documents.start(documents.count());
-        let cut = if settings.packing { Cut::Packed { length } } else { unpacked(length, documents) };
+        let cut = if config.packing { SequenceCut::Packed { length } } else { cut_per_document(length, documents) };
         let sequences = match &cut {
-            Cut::Packed { length } => tokens.saturating_sub(1) / *length as u64,
-            Cut::Unpacked { windows_before, .. } => windows_before.last().copied().unwrap_or(0),
+            SequenceCut::Packed { length } => tokens.saturating_sub(1) / *length as u64,
+            SequenceCut::Unpacked { windows_before, .. } => windows_before.last().copied().unwrap_or(0),
         };
         let held_out = if fraction > 0.0 { ((sequences as f64 * fraction) as u64).max(1) } else { 0 };
         if sequences <= held_out {
@@ -63,22 +63,22 @@ impl Sequences {
         Ok(Sequences { cut, training: sequences - held_out, held_out })
     }
 
-    /// Where sequence `index` lies in the token stream.
-    pub(crate) fn span(&self, index: u64, documents: &Documents) -> Span {
+    /// The inputs of sequence `index`.
+    pub(crate) fn token_range(&self, index: u64, documents: &DocumentOffsets) -> TokenRange {
         match &self.cut {
-            Cut::Packed { length } => Span { start: index * *length as u64, length: *length },
-            Cut::Unpacked { length, windows_before } => {
-                // The last document with at most `index` windows before it: those without any are passed over.
+            SequenceCut::Packed { length } => TokenRange { start: index * *length as u64, length: *length },
+            SequenceCut::Unpacked { length, windows_before } => {
+                // The last document with at most `index` windows before it: documents without windows are skipped.
                 let document = windows_before.partition_point(|&before| before <= index) - 1;
                 let start = documents.start(document as u64) + (index - windows_before[document]) * *length as u64;
                 let last = documents.start(document as u64 + 1) - 1;
-                Span { start, length: ((last - start) as usize).min(*length) }
+                TokenRange { start, length: ((last - start) as usize).min(*length) }
             }
         }
     }
 }
 
-fn unpacked(length: usize, documents: &Documents) -> Cut {
+fn cut_per_document(length: usize, documents: &DocumentOffsets) -> SequenceCut {
     let mut windows_before = Vec::with_capacity(documents.count() as usize + 1);
     let mut windows = 0;
     let mut start = documents.start(0);
@@ -89,5 +89,5 @@ fn unpacked(length: usize, documents: &Documents) -> Cut {
         start = next;
     }
     windows_before.push(windows);
-    Cut::Unpacked { length, windows_before }
+    SequenceCut::Unpacked { length, windows_before }
 }

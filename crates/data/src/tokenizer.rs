@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 use crate::error::DataError;
 
 /// The special tokens of a tokenizer trained here, with ids 0, 1 and 2: begin of text, end of text, padding.
-pub(crate) const SPECIAL: [&str; 3] = ["[BOT]", "[EOT]", "[PAD]"];
+pub(crate) const SPECIAL_TOKENS: [&str; 3] = ["[BOT]", "[EOT]", "[PAD]"];
 
-/// What others call them; the first that a tokenizer has is taken. `<|endoftext|>` alone ends documents but begins none.
-const BEGIN: [&str; 6] = [SPECIAL[0], "<s>", "<bos>", "[BOS]", "<|begin_of_text|>", "<|startoftext|>"];
-const END: [&str; 6] = [SPECIAL[1], "</s>", "<eos>", "[EOS]", "<|end_of_text|>", "<|endoftext|>"];
-const PADDING: [&str; 5] = [SPECIAL[2], "<pad>", "<|pad|>", "<|finetune_right_pad_id|>", "<|padding|>"];
+/// Names of the special tokens, ours and other tokenizers'; the first that a tokenizer has is used. `<|endoftext|>` only
+/// ends documents.
+const BOS_TOKENS: [&str; 6] = [SPECIAL_TOKENS[0], "<s>", "<bos>", "[BOS]", "<|begin_of_text|>", "<|startoftext|>"];
+const EOS_TOKENS: [&str; 6] = [SPECIAL_TOKENS[1], "</s>", "<eos>", "[EOS]", "<|end_of_text|>", "<|endoftext|>"];
+const PAD_TOKENS: [&str; 5] = [SPECIAL_TOKENS[2], "<pad>", "<|pad|>", "<|finetune_right_pad_id|>", "<|padding|>"];
 
 /// A `tokenizer.json`, loaded.
 pub struct Tokenizer {
@@ -22,19 +23,19 @@ pub struct Tokenizer {
     path: PathBuf,
     hash: String,
     vocab_size: usize,
-    cuttable: bool,
+    splits_at_whitespace: bool,
 }
 
 impl Tokenizer {
     /// Reads a `tokenizer.json`.
     ///
     /// # Errors
-    /// The file can't be read, or is no tokenizer.
+    /// The file can't be read, or isn't a tokenizer.
     pub fn load(path: &Path) -> Result<Tokenizer, DataError> {
         Tokenizer::read(path).map(|(tokenizer, _)| tokenizer)
     }
 
-    /// The tokenizer and the bytes it was made from.
+    /// The tokenizer, and the bytes of its file.
     pub(crate) fn read(path: &Path) -> Result<(Tokenizer, Vec<u8>), DataError> {
         let bytes = fs::read(path).map_err(|error| match error.kind() {
             ErrorKind::NotFound => DataError::Tokenizer {
@@ -52,7 +53,7 @@ impl Tokenizer {
         let not_one = |error: String| bad(format!("this is no tokenizer.json that can be read: {error}"));
         let definition: Value = serde_json::from_slice(bytes).map_err(|error| not_one(error.to_string()))?;
         let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| not_one(error.to_string()))?;
-        // A document that spells out "[EOT]" must not end there.
+        // Text that looks like a special token, such as "[EOT]" in a document, is encoded as text.
         inner.set_encode_special_tokens(true);
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| bad(error.to_string()))?;
@@ -61,10 +62,11 @@ impl Tokenizer {
             return Err(bad("its vocabulary is empty: take another".into()));
         }
         let hash = blake3::hash(bytes).to_hex().to_string();
-        Ok(Tokenizer { inner, path: path.into(), hash, vocab_size, cuttable: cuttable(&definition) })
+        let splits_at_whitespace = pre_tokenizer_splits_at_whitespace(&definition);
+        Ok(Tokenizer { inner, path: path.into(), hash, vocab_size, splits_at_whitespace })
     }
 
-    /// The ids of `text`, without any that mark its begin or end. What looks like a special token is taken as text.
+    /// The ids of `text`, without begin- or end-of-text tokens. Text that looks like a special token is encoded as text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
         self.inner.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec()).map_err(self.failed())
     }
@@ -75,7 +77,7 @@ impl Tokenizer {
         Ok(encodings.into_iter().map(|encoding| encoding.get_ids().to_vec()).collect())
     }
 
-    /// The text of `ids`; special tokens are left out, and bytes that are no UTF-8 become U+FFFD.
+    /// The text of `ids`; special tokens are left out, and bytes that aren't UTF-8 become U+FFFD.
     pub fn decode(&self, ids: &[u32]) -> Result<String, DataError> {
         self.inner.decode(ids, true).map_err(self.failed())
     }
@@ -90,30 +92,30 @@ impl Tokenizer {
         &self.hash
     }
 
-    /// The token that begins a document, if there is one.
-    pub fn begin_of_text(&self) -> Option<u32> {
-        self.first_of(&BEGIN)
+    /// The begin-of-text token, if there is one.
+    pub fn bos_token_id(&self) -> Option<u32> {
+        self.first_of(&BOS_TOKENS)
     }
 
-    /// The token that ends a document, if there is one. Training needs it.
-    pub fn end_of_text(&self) -> Option<u32> {
-        self.first_of(&END)
+    /// The end-of-text token, if there is one. Training needs it.
+    pub fn eos_token_id(&self) -> Option<u32> {
+        self.first_of(&EOS_TOKENS)
     }
 
-    /// The token that fills up rows, if there is one.
-    pub fn padding(&self) -> Option<u32> {
-        self.first_of(&PADDING)
+    /// The padding token, if there is one.
+    pub fn pad_token_id(&self) -> Option<u32> {
+        self.first_of(&PAD_TOKENS)
     }
 
-    pub(crate) fn require_end_of_text(&self) -> Result<u32, DataError> {
-        let known = || END.map(str::to_owned).to_vec();
-        self.end_of_text().ok_or_else(|| DataError::NoEndOfText { path: self.path.clone(), known: known() })
+    pub(crate) fn require_eos_token(&self) -> Result<u32, DataError> {
+        let known = || EOS_TOKENS.map(str::to_owned).to_vec();
+        self.eos_token_id().ok_or_else(|| DataError::NoEndOfText { path: self.path.clone(), known: known() })
     }
 
-    /// Whether text may be cut before white space that follows something else, piece by piece giving the same ids. A
-    /// tokenizer that sees the whole text at once, or puts something before it, gets whole documents.
-    pub(crate) fn cuttable(&self) -> bool {
-        self.cuttable
+    /// Whether text may be split before white space that follows something else, so that the pieces have the ids of the
+    /// whole. Tokenizers with a normalizer or a prefix get whole documents.
+    pub(crate) fn splits_at_whitespace(&self) -> bool {
+        self.splits_at_whitespace
     }
 
     /// The `tokenizer_config.json` with which `AutoTokenizer.from_pretrained` opens this tokenizer.
@@ -127,10 +129,13 @@ impl Tokenizer {
         config
     }
 
-    /// The special tokens that are there, by Hugging Face's names: `bos_token`, `eos_token`, `pad_token`.
+    /// The special tokens that the tokenizer has, by Hugging Face's names: `bos_token`, `eos_token`, `pad_token`.
     pub fn special_tokens(&self) -> Vec<(&'static str, u32)> {
-        let names =
-            [("bos_token", self.begin_of_text()), ("eos_token", self.end_of_text()), ("pad_token", self.padding())];
+        let names = [
+            ("bos_token", self.bos_token_id()),
+            ("eos_token", self.eos_token_id()),
+            ("pad_token", self.pad_token_id()),
+        ];
         names.into_iter().filter_map(|(name, id)| Some((name, id?))).collect()
     }
 
@@ -143,11 +148,11 @@ impl Tokenizer {
     }
 }
 
-/// True for the GPT-2 kind: its words never span the end of one word and the white space after it.
-fn cuttable(definition: &Value) -> bool {
-    let words = &definition["pre_tokenizer"];
+/// True for GPT-2 style pre-tokenizers: none of their pre-tokens has white space after something else.
+fn pre_tokenizer_splits_at_whitespace(definition: &Value) -> bool {
+    let pre_tokenizer = &definition["pre_tokenizer"];
     definition["normalizer"].is_null()
-        && words["type"] == "ByteLevel"
-        && words["add_prefix_space"] == false
-        && words["use_regex"] != false
+        && pre_tokenizer["type"] == "ByteLevel"
+        && pre_tokenizer["add_prefix_space"] == false
+        && pre_tokenizer["use_regex"] != false
 }

@@ -1,4 +1,4 @@
-//! Everything that can be wrong with the data, and the sentence it gets. Nothing half-written stays behind.
+//! Invalid data, and its error message. No incomplete files are left.
 
 mod common;
 
@@ -8,17 +8,17 @@ use common::parquet_file::parquet;
 use common::*;
 use stagecoach_data::{Dataset, TokenizerSource};
 
-/// `files` as corpus are refused with `complaint`, and the cache holds nothing afterwards.
+/// `files` as corpus are refused with the message `expected`, and the cache is empty afterwards.
 #[track_caller]
-fn refused(files: &[(&str, &[u8])], complaint: &str) {
-    refused_by(&Volume::new(files), complaint);
+fn refused(files: &[(&str, &[u8])], expected: &str) {
+    refused_by(&TestVolume::new(files), expected);
 }
 
 #[track_caller]
-fn refused_by(volume: &Volume, complaint: &str) {
-    assert_eq!(volume.complaint(), complaint);
+fn refused_by(volume: &TestVolume, expected: &str) {
+    assert_eq!(volume.error_message(), expected);
     assert_eq!(
-        fs::read_dir(&volume.settings.cache).into_iter().flatten().count(),
+        fs::read_dir(&volume.config.cache_root).into_iter().flatten().count(),
         0,
         "something was left in the cache"
     );
@@ -26,23 +26,23 @@ fn refused_by(volume: &Volume, complaint: &str) {
 
 #[test]
 fn patterns() {
-    let mut volume = Volume::new(&[("x.txt", b"a b c d")]);
-    volume.settings.paths = vec!["corpus/*.txt".into(), "corpse/*.txt".into()];
+    let mut volume = TestVolume::new(&[("x.txt", b"a b c d")]);
+    volume.config.paths = vec!["corpus/*.txt".into(), "corpse/*.txt".into()];
     refused_by(
         &volume,
         "data.paths: no file matches \"corpse/*.txt\" below VOLUME: check the spelling, and that the files are on the volume (a folder is matched by \"folder/**/*.txt\")",
     );
-    volume.settings.paths = vec!["corpus".into()];
+    volume.config.paths = vec!["corpus".into()];
     refused_by(
         &volume,
         "data.paths: no file matches \"corpus\" below VOLUME: check the spelling, and that the files are on the volume (a folder is matched by \"folder/**/*.txt\")",
     );
-    volume.settings.paths = vec!["corpus/***".into()];
+    volume.config.paths = vec!["corpus/***".into()];
     refused_by(
         &volume,
         "data.paths: \"corpus/***\" is not a valid pattern: wildcards are either regular `*` or recursive `**`",
     );
-    volume.settings.paths = vec![];
+    volume.config.paths = vec![];
     refused_by(&volume, "data.paths is empty: name at least one file or pattern, such as \"corpus/**/*.txt\"");
     refused(
         &[("x.md", b"a")],
@@ -52,22 +52,22 @@ fn patterns() {
 
 #[test]
 fn an_empty_corpus() {
-    let complaint = "the corpus is empty: 2 files match data.paths, and none holds any text";
-    refused(&[("x.txt", b""), ("y.jsonl", b"")], complaint);
-    refused(&[("x.txt", b""), ("y.jsonl", br#"{"text": ""}"#)], complaint);
-    refused(&[("x.tokens", b""), ("y.u16", &little_endian(&[BOT, EOT], 2))], complaint);
-    refused_by(&Volume::new(&[("x.txt", b""), ("y.jsonl", b"\n\n")]).train(300), complaint);
+    let expected = "the corpus is empty: 2 files match data.paths, and none holds any text";
+    refused(&[("x.txt", b""), ("y.jsonl", b"")], expected);
+    refused(&[("x.txt", b""), ("y.jsonl", br#"{"text": ""}"#)], expected);
+    refused(&[("x.tokens", b""), ("y.u16", &little_endian(&[BOS, EOS], 2))], expected);
+    refused_by(&TestVolume::new(&[("x.txt", b""), ("y.jsonl", b"\n\n")]).train(300), expected);
 }
 
 #[test]
 fn invalid_utf8() {
-    let complaint = "VOLUME/corpus/x.txt is not valid UTF-8 at byte 200003: convert it (iconv -f latin1 -t utf-8) or leave it out of data.paths";
+    let expected = "VOLUME/corpus/x.txt is not valid UTF-8 at byte 200003: convert it (iconv -f latin1 -t utf-8) or leave it out of data.paths";
     let mut text = vec![b' '; 200_000];
     text.extend(b"caf\xe9 au lait");
-    refused(&[("x.txt", &text)], complaint);
-    refused_by(&Volume::new(&[("x.txt", &text)]).train(300), complaint);
+    refused(&[("x.txt", &text)], expected);
+    refused_by(&TestVolume::new(&[("x.txt", &text)]).train(300), expected);
     let cut_off = &text[..200_004];
-    refused(&[("x.txt", cut_off)], complaint);
+    refused(&[("x.txt", cut_off)], expected);
     refused(
         &[("x.jsonl", b"{\"text\": \"a\"}\n{\"text\": \"caf\xe9\"}")],
         "VOLUME/corpus/x.jsonl is not valid UTF-8 at byte 27: convert it (iconv -f latin1 -t utf-8) or leave it out of data.paths",
@@ -95,7 +95,7 @@ fn lines() {
 
 #[test]
 fn rows() {
-    let volume = Volume::new(&[]);
+    let volume = TestVolume::new(&[]);
     let path = volume.folder.path().join("corpus/x.parquet");
     parquet(&path, "content", &[Some("a")]);
     refused_by(
@@ -111,7 +111,7 @@ fn rows() {
     );
     let mut volume = volume;
     parquet(&path, "text", &[Some("a")]);
-    volume.settings.text_field = "number".into();
+    volume.config.text_field = "number".into();
     refused_by(
         &volume,
         "VOLUME/corpus/x.parquet can't be read as Parquet: the column \"number\" is INT64, not text: set data.textField to one that holds text",
@@ -121,7 +121,7 @@ fn rows() {
 #[test]
 fn token_files() {
     refused(
-        &[("x.u16", &little_endian(&[A, EOT, 12, A], 2))],
+        &[("x.u16", &little_endian(&[A, EOS, 12, A], 2))],
         "VOLUME/corpus/x.u16: token 2 is 12, but the tokenizer has 12 tokens (ids 0 to 11): give the tokenizer that made this file as data.tokenizer.file",
     );
     let far = [vec![A; 20_000], vec![4_000_000_000]].concat();
@@ -134,27 +134,27 @@ fn token_files() {
         "VOLUME/corpus/x.tokens has 5 bytes, which is no whole number of 4-byte token ids: is it cut off, or of another kind (.tokens holds 32-bit, .u16 16-bit little-endian ids)?",
     );
     refused_by(
-        &Volume::new(&[("x.tokens", &little_endian(&[A], 4))]).train(300),
+        &TestVolume::new(&[("x.tokens", &little_endian(&[A], 4))]).train(300),
         "VOLUME/corpus/x.tokens holds token ids, which a tokenizer still to be trained can't have made: give theirs with data.tokenizer {type: File, file: {path: ...}}",
     );
 }
 
 #[test]
 fn tokenizers() {
-    let mut volume = Volume::new(&[("x.txt", b"a b c d e f")]);
-    volume.settings.tokenizer = TokenizerSource::File { path: "none.json".into() };
+    let mut volume = TestVolume::new(&[("x.txt", b"a b c d e f")]);
+    volume.config.tokenizer = TokenizerSource::File { path: "none.json".into() };
     refused_by(
         &volume,
         "the tokenizer VOLUME/none.json: there is no such file: check data.tokenizer.file.path, which starts at the volume's root",
     );
-    volume.settings.tokenizer = TokenizerSource::File { path: "letters/tokenizer.json".into() };
+    volume.config.tokenizer = TokenizerSource::File { path: "letters/tokenizer.json".into() };
     volume.write("letters/tokenizer.json", b"{\"model\": {}}");
     assert!(
         volume
-            .complaint()
+            .error_message()
             .starts_with("the tokenizer VOLUME/letters/tokenizer.json: this is no tokenizer.json that can be read: "),
         "{}",
-        volume.complaint()
+        volume.error_message()
     );
     let mut endless = letters();
     endless["added_tokens"] = serde_json::json!([]);
@@ -172,49 +172,49 @@ fn tokenizers() {
 
 #[test]
 fn too_short() {
-    let mut volume = Volume::new(&[("x.txt", b"a b")]);
-    volume.settings.packing = true;
+    let mut volume = TestVolume::new(&[("x.txt", b"a b")]);
+    volume.config.packing = true;
     let short = |sequences, held_out| {
         format!(
             "the corpus is too short: 4 tokens in 1 documents make {sequences} sequences of {} tokens, of which {held_out} held out, and none is left to train on: add text, or lower data.sequenceLength or data.evaluation.fraction",
             4 - sequences
         )
     };
-    assert_eq!(volume.complaint(), short(0, 0));
-    volume.settings.evaluation_fraction = 0.01;
-    volume.settings.sequence_length = 3;
-    assert_eq!(volume.complaint(), short(1, 1));
-    volume.settings.packing = false;
-    assert_eq!(volume.complaint(), short(1, 1));
-    volume.settings.evaluation_fraction = 0.0;
+    assert_eq!(volume.error_message(), short(0, 0));
+    volume.config.evaluation_fraction = 0.01;
+    volume.config.sequence_length = 3;
+    assert_eq!(volume.error_message(), short(1, 1));
+    volume.config.packing = false;
+    assert_eq!(volume.error_message(), short(1, 1));
+    volume.config.evaluation_fraction = 0.0;
     assert_eq!(volume.open().training_sequences(), 1);
 }
 
 #[test]
-fn settings_that_make_no_sense() {
-    let mut volume = Volume::new(&[("x.txt", b"a b c d e f")]);
-    volume.settings.evaluation_fraction = 1.0;
-    assert_eq!(volume.complaint(), "data.evaluation.fraction is 1: it must be at least 0 and below 1");
-    volume.settings.evaluation_fraction = f64::NAN;
-    assert_eq!(volume.complaint(), "data.evaluation.fraction is NaN: it must be at least 0 and below 1");
-    volume.settings.evaluation_fraction = 0.0;
-    volume.settings.sequence_length = 0;
-    assert_eq!(volume.complaint(), "data.sequenceLength is 0: it must be at least 1");
+fn invalid_settings() {
+    let mut volume = TestVolume::new(&[("x.txt", b"a b c d e f")]);
+    volume.config.evaluation_fraction = 1.0;
+    assert_eq!(volume.error_message(), "data.evaluation.fraction is 1: it must be at least 0 and below 1");
+    volume.config.evaluation_fraction = f64::NAN;
+    assert_eq!(volume.error_message(), "data.evaluation.fraction is NaN: it must be at least 0 and below 1");
+    volume.config.evaluation_fraction = 0.0;
+    volume.config.sequence_length = 0;
+    assert_eq!(volume.error_message(), "data.sequenceLength is 0: it must be at least 1");
 }
 
 #[test]
-fn storage_is_told_apart() {
-    let volume = Volume::new(&[("x.txt", b"a b c d e f")]);
+fn storage_errors_are_distinguished() {
+    let volume = TestVolume::new(&[("x.txt", b"a b c d e f")]);
     let prepared = volume.prepare().unwrap();
-    let ids = volume.settings.cache.join(&prepared.folder).join("ids.bin");
+    let ids = volume.config.cache_root.join(&prepared.folder).join("ids.bin");
     fs::write(&ids, b"short").unwrap();
-    let error = Dataset::open(&volume.settings, &prepared).map(|_| ()).unwrap_err();
+    let error = Dataset::open(&volume.config, &prepared).map(|_| ()).unwrap_err();
     assert!(error.is_storage());
     assert!(error.to_string().ends_with("ids.bin should have 16 bytes and has 5: the token cache is damaged; remove its folder, and the next start builds it again"), "{error}");
-    assert_eq!(volume.ids(), [BOT, A, A + 1, A + 2, A + 3, A + 4, A + 5, EOT], "the next start builds it again");
+    assert_eq!(volume.ids(), [BOS, A, A + 1, A + 2, A + 3, A + 4, A + 5, EOS], "the next start builds it again");
 
-    let mut volume = Volume::new(&[("x.txt", b"a b c d e f")]);
-    volume.settings.cache = volume.write("not a folder", b"");
+    let mut volume = TestVolume::new(&[("x.txt", b"a b c d e f")]);
+    volume.config.cache_root = volume.write("not a folder", b"");
     let error = volume.prepare().unwrap_err();
     assert!(error.is_storage() && error.to_string().contains("can't create"), "{error}");
 }

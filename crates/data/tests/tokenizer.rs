@@ -1,4 +1,4 @@
-//! The tokenizer trained on a corpus, and those that others made.
+//! Tokenizers trained on a corpus, and those given as a file.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,11 +8,11 @@ use std::fs;
 
 use common::*;
 use serde_json::{Value, json};
-use stagecoach_data::{Prepared, Tokenizer};
+use stagecoach_data::{PreparedCorpus, Tokenizer};
 
 const TEXT: &str = "In the beginning was the word, and the word was with the reader, and the reader took the word. ";
 
-fn files(volume: &Volume) -> (Vec<u8>, Value, Prepared) {
+fn files(volume: &TestVolume) -> (Vec<u8>, Value, PreparedCorpus) {
     let (tokenizer, config) = volume.open().tokenizer_files();
     let config = serde_json::from_slice(&fs::read(config).unwrap()).unwrap();
     (fs::read(tokenizer).unwrap(), config, volume.prepare().unwrap())
@@ -21,8 +21,8 @@ fn files(volume: &Volume) -> (Vec<u8>, Value, Prepared) {
 #[test]
 fn the_same_corpus_gives_the_same_bytes() {
     let text = TEXT.repeat(10);
-    let (first, config, prepared) = files(&Volume::new(&[("x.txt", text.as_bytes())]).train(300));
-    let (again, _, same) = files(&Volume::new(&[("renamed.txt", text.as_bytes())]).train(300));
+    let (first, config, prepared) = files(&TestVolume::new(&[("x.txt", text.as_bytes())]).train(300));
+    let (again, _, same) = files(&TestVolume::new(&[("renamed.txt", text.as_bytes())]).train(300));
     assert!(first == again);
     assert_eq!(prepared, same, "names and times don't matter, contents do");
     assert_eq!(prepared.tokenizer_hash, blake3::hash(&first).to_string());
@@ -38,10 +38,10 @@ fn the_same_corpus_gives_the_same_bytes() {
 #[test]
 fn special_tokens_come_first_and_the_size_is_the_real_one() {
     for (wanted, got) in [(259, 259), (270, 270), (50_000, 0)] {
-        let volume = Volume::new(&[("x.txt", TEXT.repeat(10).as_bytes())]).train(wanted);
+        let volume = TestVolume::new(&[("x.txt", TEXT.repeat(10).as_bytes())]).train(wanted);
         let tokenizer = Tokenizer::load(&volume.open().tokenizer_files().0).unwrap();
         assert_eq!(
-            (tokenizer.begin_of_text(), tokenizer.end_of_text(), tokenizer.padding()),
+            (tokenizer.bos_token_id(), tokenizer.eos_token_id(), tokenizer.pad_token_id()),
             (Some(0), Some(1), Some(2))
         );
         assert_eq!(tokenizer.vocab_size(), volume.prepare().unwrap().vocab_size);
@@ -53,21 +53,21 @@ fn special_tokens_come_first_and_the_size_is_the_real_one() {
 }
 
 #[test]
-fn what_looks_special_is_text() {
-    let volume = Volume::new(&[("x.txt", TEXT.repeat(10).as_bytes())]).train(300);
+fn special_token_text_is_encoded_as_text() {
+    let volume = TestVolume::new(&[("x.txt", TEXT.repeat(10).as_bytes())]).train(300);
     let tokenizer = Tokenizer::load(&volume.open().tokenizer_files().0).unwrap();
     for text in ["the word [EOT] was [BOT]", "\0\u{7f}\u{1f600}\r\n", "", " "] {
         let ids = tokenizer.encode(text).unwrap();
         assert!(ids.iter().all(|&id| id > PAD));
         assert_eq!(tokenizer.decode(&ids).unwrap(), text);
     }
-    let marked = [vec![BOT], tokenizer.encode("the word").unwrap(), vec![EOT, PAD]].concat();
+    let marked = [vec![BOS], tokenizer.encode("the word").unwrap(), vec![EOS, PAD]].concat();
     assert_eq!(tokenizer.decode(&marked).unwrap(), "the word");
 }
 
 #[test]
-fn a_given_tokenizer_is_kept_as_it_is() {
-    let volume = Volume::new(&[("x.txt", b"a b c d")]);
+fn a_given_tokenizer_is_copied_unchanged() {
+    let volume = TestVolume::new(&[("x.txt", b"a b c d")]);
     let (tokenizer, config, prepared) = files(&volume);
     assert_eq!(tokenizer, letters().to_string().as_bytes());
     assert_eq!(config["bos_token"], "[BOT]");
@@ -86,14 +86,14 @@ fn a_given_tokenizer_is_kept_as_it_is() {
 
 #[test]
 fn special_tokens_under_their_other_names() {
-    let volume = Volume::new(&[("x.txt", b"a b c d")]);
+    let volume = TestVolume::new(&[("x.txt", b"a b c d")]);
     let named = |vocabulary: Value| {
         let mut tokenizer = letters();
         tokenizer["added_tokens"] = json!([]);
         tokenizer["model"]["vocab"] = vocabulary;
         let path = volume.write("named.json", tokenizer.to_string().as_bytes());
         let tokenizer = Tokenizer::load(&path).unwrap();
-        (tokenizer.begin_of_text(), tokenizer.end_of_text(), tokenizer.padding())
+        (tokenizer.bos_token_id(), tokenizer.eos_token_id(), tokenizer.pad_token_id())
     };
     assert_eq!(named(json!({"[UNK]": 0, "<s>": 1, "</s>": 2, "<pad>": 3})), (Some(1), Some(2), Some(3)));
     assert_eq!(named(json!({"[UNK]": 0, "<|endoftext|>": 7})), (None, Some(7), None));

@@ -20,10 +20,10 @@ impl Tokenize {
             ProgressStyle::with_template("{msg:28} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}")
                 .unwrap_or_else(|_| ProgressStyle::default_bar()),
         );
-        let prepared = stagecoach_data::prepare(&settings.data(), &mut |progress| {
-            bar.set_message(progress.what);
-            bar.set_length(progress.total);
-            bar.set_position(progress.done);
+        let prepared = stagecoach_data::prepare(&settings.data_config(), &mut |progress| {
+            bar.set_message(progress.phase);
+            bar.set_length(progress.bytes_total);
+            bar.set_position(progress.bytes_done);
         })
         .map_err(crate::fatal::Fatal::from)?;
         bar.finish_and_clear();
@@ -32,7 +32,7 @@ impl Tokenize {
             prepared.tokens,
             prepared.documents,
             prepared.vocab_size,
-            settings.data().cache.join(&prepared.folder).display()
+            settings.data_config().cache_root.join(&prepared.folder).display()
         ));
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use stagecoach_data::Layout;
+use stagecoach_data::MicrobatchLayout;
 use stagecoach_group::{Activity, GroupError, Member, StepOutcome, StepVote, Verdict};
 use stagecoach_pipeline::{Action, Placement, WorkItem};
 use tch::{Device, Kind, Tensor};
@@ -40,7 +40,7 @@ pub enum StepError {
 #[derive(Debug)]
 pub struct StepInputs<'a> {
     /// Shape and document boundaries of each microbatch; present on every rank.
-    pub layouts: &'a [Layout],
+    pub layouts: &'a [MicrobatchLayout],
     /// Token ids of each microbatch, `i64[rows, length]`; empty except on the first stage.
     pub token_ids: Vec<Tensor>,
     /// Targets of each microbatch, `i64[rows * length]`; empty except on the last stage.

@@ -1,16 +1,16 @@
 //! The attention mask of rows that hold several documents.
 
-use stagecoach_data::Layout;
+use stagecoach_data::MicrobatchLayout;
 use tch::{Kind, Tensor};
 
 /// Attention mask for packed rows, `bool[rows, 1, length, length]`, true where a query may attend to a key: causal, and
 /// within one document. `None` if every row holds one document.
-pub(super) fn document_mask(layout: &Layout) -> Option<Tensor> {
-    if layout.documents.iter().all(Vec::is_empty) {
+pub(super) fn document_mask(layout: &MicrobatchLayout) -> Option<Tensor> {
+    if layout.document_starts.iter().all(Vec::is_empty) {
         return None;
     }
     let document_ids: Vec<i64> = layout
-        .documents
+        .document_starts
         .iter()
         .flat_map(|starts| {
             (0..layout.length as u32).map(|position| starts.partition_point(|&start| start <= position) as i64)

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use stagecoach_checkpoint::Fence;
-use stagecoach_data::Prepared;
+use stagecoach_data::{MicrobatchLayout, PreparedCorpus};
 use stagecoach_pipeline::{Limits, Partition, Programs, verify, verify_evaluation};
 
 pub use extension::Extension;
@@ -25,7 +25,7 @@ use crate::fatal::Fatal;
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
     /// The tokens to train on.
-    pub prepared: Prepared,
+    pub prepared: PreparedCorpus,
     /// Words of embedding and head.
     pub vocab_size: usize,
     /// Steps in all.
@@ -47,7 +47,7 @@ pub struct Plan {
     /// A pass over the held-out part, if there is one.
     pub evaluation: Option<String>,
     /// The held-out part's microbatches.
-    pub evaluation_layouts: Vec<stagecoach_data::Layout>,
+    pub evaluation_layouts: Vec<MicrobatchLayout>,
     /// Bubble that the simulator expects, 0 to 1, averaged over stages.
     pub expected_bubble: f64,
     /// Training sequences and their tokens, for people.

@@ -7,7 +7,7 @@ use stagecoach_api::job::{
     AdamW, BuiltIn, Data, Device, Evaluation, LearningRateSchedule, Length, Llama, Model, Optimizer, Precision,
     Pretrained, TOKEN_CACHE, Tokenizer, Training, Transport,
 };
-use stagecoach_data::{Prepared, TokenizerSource};
+use stagecoach_data::{DataConfig, PreparedCorpus, TokenizerSource};
 
 use super::Progress;
 use crate::fatal::Fatal;
@@ -80,12 +80,12 @@ impl Settings {
         self.workspace.join(self.job.folder())
     }
 
-    /// For the data room.
-    pub fn data(&self) -> stagecoach_data::Settings {
+    /// Configuration of the data pipeline.
+    pub fn data_config(&self) -> DataConfig {
         let Data { paths, text_field, sequence_length, packing, evaluation, tokenizer } = self.data.clone();
-        stagecoach_data::Settings {
-            root: self.workspace.clone(),
-            cache: self.workspace.join(TOKEN_CACHE),
+        DataConfig {
+            volume_root: self.workspace.clone(),
+            cache_root: self.workspace.join(TOKEN_CACHE),
             paths,
             text_field,
             sequence_length: sequence_length as usize,
@@ -206,7 +206,7 @@ impl Settings {
     }
 
     /// What decides the numbers: model, data and training, without what only says how long, where, or how often to look.
-    pub fn identity(&self, prepared: &Prepared, training_sequences: u64) -> serde_json::Value {
+    pub fn identity(&self, prepared: &PreparedCorpus, training_sequences: u64) -> serde_json::Value {
         let training = &self.training;
         let mut identity = serde_json::json!({
             "model": self.job.spec.model,

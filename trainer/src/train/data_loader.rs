@@ -1,6 +1,6 @@
 //! Builds input and target tensors: token ids on the first stage, targets on the last, none elsewhere.
 
-use stagecoach_data::{Dataset, StepPlan};
+use stagecoach_data::{BatchPlan, Dataset};
 use stagecoach_pipeline::Placement;
 use tch::{Device, Tensor};
 
@@ -41,7 +41,7 @@ impl DataLoader {
             return Ok(None);
         }
         Ok(Some(DataLoader {
-            dataset: Dataset::open(&settings.data(), &plan.prepared)?,
+            dataset: Dataset::open(&settings.data_config(), &plan.prepared)?,
             has_embedding,
             has_head,
             rows: settings.rows(),
@@ -53,17 +53,18 @@ impl DataLoader {
     }
 
     /// The batch of step `index` (from 0): a function of seed and position only.
-    pub(super) fn step_plan(&self, index: u64) -> StepPlan {
-        self.dataset.step(self.seed, index * self.global_batch_size as u64, self.global_batch_size, self.microbatches)
+    pub(super) fn step_plan(&self, index: u64) -> BatchPlan {
+        let position = index * self.global_batch_size as u64;
+        self.dataset.step_plan(self.seed, position, self.global_batch_size, self.microbatches)
     }
 
     /// The held-out sequences.
-    pub(super) fn evaluation_plan(&self) -> StepPlan {
-        self.dataset.evaluation(self.rows)
+    pub(super) fn evaluation_plan(&self) -> BatchPlan {
+        self.dataset.evaluation_plan(self.rows)
     }
 
     /// The tensors of `plan` that this rank needs.
-    pub(super) fn tensors(&self, plan: &StepPlan) -> BatchTensors {
+    pub(super) fn tensors(&self, plan: &BatchPlan) -> BatchTensors {
         let mut tensors = BatchTensors::default();
         for index in 0..plan.layouts.len() {
             let microbatch = self.dataset.microbatch(plan, index);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use stagecoach_api::contract::FailureKind;
 use stagecoach_checkpoint::{CheckpointError, Damage};
-use stagecoach_data::Dataset;
+use stagecoach_data::{Dataset, PrepareProgress};
 use stagecoach_group::{Coordinator, StepRules};
 
 use super::context::{StageContext, emit};
@@ -39,27 +39,28 @@ pub(super) fn prepare_and_plan(
 ) -> Result<PlannedRun, Fatal> {
     let StageContext { settings, volume, monitor, .. } = *context;
     monitor.set_activity("preparing the corpus");
-    let data = settings.data();
+    let data_config = settings.data_config();
     let mut shown: Option<(&str, Instant)> = None;
-    let prepared = stagecoach_data::prepare(&data, &mut |progress| {
+    let prepared = stagecoach_data::prepare(&data_config, &mut |progress| {
         // `prepare` reports every piece of text; limited to a few reports per second
-        let due = shown.is_none_or(|(what, at)| what != progress.what || at.elapsed() > REPORT_INTERVAL);
-        if !due && progress.done < progress.total {
+        let due = shown.is_none_or(|(phase, at)| phase != progress.phase || at.elapsed() > REPORT_INTERVAL);
+        if !due && progress.bytes_done < progress.bytes_total {
             return;
         }
-        shown = Some((progress.what, Instant::now()));
+        shown = Some((progress.phase, Instant::now()));
         if let Some(failure) = coordinator.failure() {
             monitor.exit(FailureKind::PeerLost, &failure.message); // what is tokenised so far is kept
         }
-        coordinator.report_progress(&format!("{}, {} of {} bytes", progress.what, progress.done, progress.total));
-        emit(context, &Event::Preparing { what: progress.what.to_owned(), done: progress.done, total: progress.total });
+        let PrepareProgress { phase, bytes_done, bytes_total } = progress;
+        coordinator.report_progress(&format!("{phase}, {bytes_done} of {bytes_total} bytes"));
+        emit(context, &Event::Preparing { what: phase.to_owned(), done: bytes_done, total: bytes_total });
     })?;
     monitor.set_activity("planning");
     let vocab_size = settings.vocabulary(prepared.vocab_size)?;
     let architecture = settings.architecture(vocab_size, tch::Device::Cpu);
     let layout = layout(settings, architecture.as_ref(), stages)?;
-    let dataset = Dataset::open(&data, &prepared)?;
-    let held_out = dataset.evaluation(settings.rows());
+    let dataset = Dataset::open(&data_config, &prepared)?;
+    let held_out = dataset.evaluation_plan(settings.rows());
     let has_held_out = !held_out.layouts.is_empty();
     let steps = settings.steps(dataset.training_sequences());
     let identity = settings.identity(&prepared, dataset.training_sequences());
@@ -87,7 +88,7 @@ pub(super) fn prepare_and_plan(
         evaluation: has_held_out.then(|| layout.evaluation(held_out.layouts.len()).to_text()),
         evaluation_layouts: held_out.layouts,
         expected_bubble: layout.bubble(),
-        training_tokens: prepared.tokens.saturating_sub(held_out.targets),
+        training_tokens: prepared.tokens.saturating_sub(held_out.target_count),
         unigram_entropy: has_held_out.then(|| dataset.evaluation_unigram_entropy()),
         prepared,
     };

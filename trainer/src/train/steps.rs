@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use stagecoach_data::Layout;
+use stagecoach_data::MicrobatchLayout;
 use stagecoach_group::{StepOutcome, StepVote, Verdict};
 use stagecoach_pipeline::Programs;
 
@@ -68,13 +68,13 @@ fn step_loop(
         running.context.monitor.set_step(step);
         running.context.monitor.set_activity("DATA");
         broadcast_layouts(running, step)?;
-        let layouts: Vec<Layout> = receive_layouts(running)?;
+        let layouts: Vec<MicrobatchLayout> = receive_layouts(running)?;
         let plan = running.data_loader.as_ref().map(|data_loader| data_loader.step_plan(index));
         let BatchTensors { token_ids, targets } = match (&running.data_loader, &plan) {
             (Some(data_loader), Some(plan)) => data_loader.tensors(plan),
             _ => BatchTensors::default(),
         };
-        let count = plan.map_or(0, |plan| plan.targets);
+        let count = plan.map_or(0, |plan| plan.target_count);
         let save = save_schedule.save_vote(step)?;
         let vote = StepVote {
             stop_requested: running.context.monitor.stop_requested(),
@@ -153,7 +153,7 @@ fn broadcast_layouts(running: &RunningStage, index: u64) -> Result<(), Fatal> {
     }
 }
 
-fn receive_layouts(running: &RunningStage) -> Result<Vec<Layout>, Fatal> {
+fn receive_layouts(running: &RunningStage) -> Result<Vec<MicrobatchLayout>, Fatal> {
     let bytes = running.member.receive_broadcast(topic::LAYOUTS)?;
     serde_json::from_slice(&bytes)
         .map_err(|e| Fatal::invalid(format!("stage 0's layouts can't be read ({e}): all stages must run one version")))
@@ -196,7 +196,7 @@ fn evaluate_held_out(running: &mut RunningStage) -> Result<f64, Fatal> {
         (Some(data_loader), Some(plan)) => data_loader.tensors(plan),
         _ => BatchTensors::default(),
     };
-    let count = plan.map_or(0, |plan| plan.targets);
+    let count = plan.map_or(0, |plan| plan.target_count);
     let layouts = &running.plan.evaluation_layouts;
     let inputs = StepInputs {
         layouts,

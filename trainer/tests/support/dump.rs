@@ -6,7 +6,7 @@ use safetensors::SafeTensors;
 use serde::Deserialize;
 use stagecoach::model::LlamaConfig;
 use stagecoach::optimize::{Decay, Hyper, LearningRate};
-use stagecoach_data::{IGNORED, Layout};
+use stagecoach_data::{IGNORE_INDEX, MicrobatchLayout};
 
 use crate::pipeline::{Microbatch, Step, Trained, Weights};
 
@@ -88,15 +88,19 @@ impl Dump {
     }
 }
 
-/// Padded to its own longest row, as the data room does: lengths differ between microbatches.
+/// Padded to its own longest row, as `Dataset` does: lengths differ between microbatches.
 fn microbatch(rows: &[Row]) -> Microbatch {
     let length = rows.iter().map(|row| row.inputs.len()).max().unwrap_or(0).max(1);
     let pad =
         |ids: &[i64], with: i64| ids.iter().copied().chain(std::iter::repeat(with)).take(length).collect::<Vec<_>>();
     Microbatch {
-        layout: Layout { rows: rows.len(), length, documents: rows.iter().map(|row| row.documents.clone()).collect() },
+        layout: MicrobatchLayout {
+            rows: rows.len(),
+            length,
+            document_starts: rows.iter().map(|row| row.documents.clone()).collect(),
+        },
         inputs: rows.iter().flat_map(|row| pad(&row.inputs, 0)).collect(),
-        targets: rows.iter().flat_map(|row| pad(&row.targets, IGNORED)).collect(),
+        targets: rows.iter().flat_map(|row| pad(&row.targets, IGNORE_INDEX)).collect(),
     }
 }
 

@@ -9,7 +9,7 @@ use stagecoach::execute::{Executor, Stage, StageConfig, StepInputs, StepOutput};
 use stagecoach::links::{Links, Opening, Transport, link_ids, open};
 use stagecoach::model::{Architecture, Llama, LlamaConfig};
 use stagecoach::optimize::Hyper;
-use stagecoach_data::Layout;
+use stagecoach_data::MicrobatchLayout;
 use stagecoach_group::{Coordinator, GroupTimeouts, Hello, Member, StepRules, StepVote, Verdict};
 use stagecoach_pipeline::{Action, Partition, Placement, Programs, Schedule, lower};
 use tch::{Device, Tensor};
@@ -39,7 +39,7 @@ pub(crate) struct Step {
 /// Ids and targets, `[rows * length]`.
 #[derive(Clone, Debug)]
 pub(crate) struct Microbatch {
-    pub(crate) layout: Layout,
+    pub(crate) layout: MicrobatchLayout,
     pub(crate) inputs: Vec<i64>,
     pub(crate) targets: Vec<i64>,
 }
@@ -177,7 +177,7 @@ fn run(
     step: &Step,
     index: usize,
 ) -> StepOutput {
-    let layouts: Vec<Layout> = step.microbatches.iter().map(|m| m.layout.clone()).collect();
+    let layouts: Vec<MicrobatchLayout> = step.microbatches.iter().map(|m| m.layout.clone()).collect();
     let shape = |m: &Microbatch| [m.layout.rows as i64, m.layout.length as i64];
     let inputs = StepInputs {
         layouts: &layouts,

@@ -4,198 +4,209 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use super::parts::{Header, Part, Place, Published};
-use super::publish::{TEMPORARY, publish, publish_bytes};
-use super::{DOCUMENTS, IDS, TOKENIZER, TOKENIZER_CONFIG};
+use super::atomic_file::{UNFINISHED_SUFFIX, write_atomically, write_bytes_atomically};
+use super::parts::{PartHeader, PartReader, PartStart, PartWriter};
+use crate::config::PrepareProgress;
 use crate::corpus::{Content, Corpus};
 use crate::error::DataError;
-use crate::settings::Progress;
+use crate::prepared::{DOCUMENTS_FILE, TOKEN_IDS_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE};
 use crate::tokenizer::Tokenizer;
-use crate::train;
+use crate::tokenizer_training;
 
-const PARTS: &str = "parts";
+const PARTS_DIR: &str = "parts";
 
-/// Bytes of text that are tokenised together, spread over the processors. A tokenizer's working memory is some hundred
+/// Bytes of text that are tokenised together, spread over the processors. A tokenizer's working memory is about a hundred
 /// times its text.
-const BATCH: usize = 1 << 20;
+const ENCODE_BATCH_BYTES: usize = 1 << 20;
 
-pub(super) struct Build<'a> {
+/// Builds the cache of one corpus and tokenizer.
+pub(super) struct CacheBuilder<'a> {
     pub(super) corpus: &'a Corpus,
-    pub(super) origin: &'a Origin,
+    pub(super) tokenizer: &'a ResolvedTokenizer,
     pub(super) folder: &'a Path,
-    /// Bytes of the corpus in a part.
-    pub(super) part: u64,
+    /// Bytes of the corpus per part.
+    pub(super) part_bytes: u64,
 }
 
-/// The tokenizer to be used: [`TokenizerSource`] once its file has been read.
-pub(super) enum Origin {
+/// The tokenizer to be used: [`TokenizerSource`](crate::TokenizerSource) once its file has been read.
+pub(super) enum ResolvedTokenizer {
     Train { vocab_size: usize },
     File { path: PathBuf, bytes: Vec<u8>, hash: String },
 }
 
-pub(super) struct Built {
+/// Contents of a filled cache.
+pub(super) struct CacheContents {
     pub(super) tokenizer: Tokenizer,
-    pub(super) end_of_text: u32,
+    pub(super) eos_token_id: u32,
     pub(super) tokens: u64,
     pub(super) documents: u64,
-    pub(super) empty: u64,
+    pub(super) empty_documents: u64,
 }
 
-impl Build<'_> {
-    /// Does what an earlier run left undone, and leaves all but `meta.json` in the folder.
-    pub(super) fn run(&self, progress: &mut dyn FnMut(Progress)) -> Result<Built, DataError> {
-        let parts = self.folder.join(PARTS);
+impl CacheBuilder<'_> {
+    /// Completes the work of an earlier run: afterwards the folder lacks only `meta.json`.
+    pub(super) fn run(&self, progress: &mut dyn FnMut(PrepareProgress)) -> Result<CacheContents, DataError> {
+        let parts = self.folder.join(PARTS_DIR);
         fs::create_dir_all(&parts).map_err(DataError::io("create", &parts))?;
-        let tokenizer = self.tokenizer(progress)?;
+        let tokenizer = self.prepare_tokenizer(progress)?;
         let headers = self.tokenise(&tokenizer, progress)?;
-        for source in &self.corpus.sources {
-            source.check_unchanged()?;
+        for file in &self.corpus.files {
+            file.check_unchanged()?;
         }
-        let sum = |count: fn(&Header) -> u64| headers.iter().map(count).sum();
-        let built = Built {
-            end_of_text: tokenizer.require_end_of_text()?,
+        let sum = |count: fn(&PartHeader) -> u64| headers.iter().map(count).sum();
+        let contents = CacheContents {
+            eos_token_id: tokenizer.require_eos_token()?,
             tokenizer,
             tokens: sum(|part| part.tokens),
             documents: sum(|part| part.documents),
-            empty: sum(|part| part.empty),
+            empty_documents: sum(|part| part.empty),
         };
-        if built.documents == 0 {
-            return Err(DataError::Empty { files: self.corpus.sources.len() });
+        if contents.documents == 0 {
+            return Err(DataError::Empty { files: self.corpus.files.len() });
         }
-        self.join(&headers, built.tokens)?;
-        Ok(built)
+        self.concatenate_parts(&headers, contents.tokens)?;
+        Ok(contents)
     }
 
-    /// Removes the parts, and what killed runs left; all of it is in the way, none of it does harm.
+    /// Removes the parts, and the temporary files of crashed runs.
     pub(super) fn clean_up(&self) {
-        fs::remove_dir_all(self.folder.join(PARTS)).ok();
+        fs::remove_dir_all(self.folder.join(PARTS_DIR)).ok();
         for file in fs::read_dir(self.folder).into_iter().flatten().flatten() {
-            if file.file_name().to_string_lossy().ends_with(TEMPORARY) {
+            if file.file_name().to_string_lossy().ends_with(UNFINISHED_SUFFIX) {
                 fs::remove_file(file.path()).ok();
             }
         }
     }
 
-    fn tokenizer(&self, progress: &mut dyn FnMut(Progress)) -> Result<Tokenizer, DataError> {
-        let path = self.folder.join(TOKENIZER);
-        let right = |found: &Tokenizer| match self.origin {
-            Origin::Train { .. } => true,
-            Origin::File { hash, .. } => hash == found.hash(),
+    /// The tokenizer in the folder, trained or copied if it isn't there.
+    fn prepare_tokenizer(&self, progress: &mut dyn FnMut(PrepareProgress)) -> Result<Tokenizer, DataError> {
+        let path = self.folder.join(TOKENIZER_FILE);
+        let matches = |found: &Tokenizer| match self.tokenizer {
+            ResolvedTokenizer::Train { .. } => true,
+            ResolvedTokenizer::File { hash, .. } => hash == found.hash(),
         };
-        let tokenizer = match Tokenizer::load(&path).ok().filter(right) {
+        let tokenizer = match Tokenizer::load(&path).ok().filter(matches) {
             Some(tokenizer) => tokenizer,
             None => {
-                match self.origin {
-                    Origin::Train { vocab_size } => {
-                        let total = self.corpus.size();
-                        let mut read = |done| progress(Progress { what: "training the tokenizer", done, total });
-                        publish_bytes(&path, &train::train(self.corpus, *vocab_size, &path, &mut read)?)?;
+                match self.tokenizer {
+                    ResolvedTokenizer::Train { vocab_size } => {
+                        let bytes_total = self.corpus.size();
+                        let mut on_bytes_read = |bytes_done| {
+                            progress(PrepareProgress { phase: "training the tokenizer", bytes_done, bytes_total });
+                        };
+                        let json = tokenizer_training::train(self.corpus, *vocab_size, &path, &mut on_bytes_read)?;
+                        write_bytes_atomically(&path, &json)?;
                     }
-                    Origin::File { bytes, .. } => publish_bytes(&path, bytes)?,
+                    ResolvedTokenizer::File { bytes, .. } => write_bytes_atomically(&path, bytes)?,
                 }
                 Tokenizer::load(&path)?
             }
         };
-        let theirs = match self.origin {
-            Origin::Train { .. } => None,
-            Origin::File { path, .. } => fs::read(path.with_file_name(TOKENIZER_CONFIG)).ok(),
+        let given_config = match self.tokenizer {
+            ResolvedTokenizer::Train { .. } => None,
+            ResolvedTokenizer::File { path, .. } => fs::read(path.with_file_name(TOKENIZER_CONFIG_FILE)).ok(),
         };
-        let config = theirs.unwrap_or_else(|| format!("{:#}\n", tokenizer.config()).into_bytes());
-        publish_bytes(&self.folder.join(TOKENIZER_CONFIG), &config)?;
+        let config = given_config.unwrap_or_else(|| format!("{:#}\n", tokenizer.config()).into_bytes());
+        write_bytes_atomically(&self.folder.join(TOKENIZER_CONFIG_FILE), &config)?;
         Ok(tokenizer)
     }
 
-    /// The headers of all parts, of which those not there yet are made.
-    fn tokenise(&self, tokenizer: &Tokenizer, progress: &mut dyn FnMut(Progress)) -> Result<Vec<Header>, DataError> {
-        let mut headers: Vec<Header> = Vec::new();
-        let mut place = Some(Place::default());
-        while let Some(from) = place {
-            let usable = |header: &Header| header.tokenizer == tokenizer.hash() && header.from == from;
-            let found = Published::open(&self.part_path(headers.len())).map(|part| part.header).filter(usable);
+    /// The headers of all parts; those that don't exist yet are written.
+    fn tokenise(
+        &self,
+        tokenizer: &Tokenizer,
+        progress: &mut dyn FnMut(PrepareProgress),
+    ) -> Result<Vec<PartHeader>, DataError> {
+        let mut headers: Vec<PartHeader> = Vec::new();
+        let mut start = Some(PartStart::default());
+        while let Some(from) = start {
+            let usable = |header: &PartHeader| header.tokenizer == tokenizer.hash() && header.from == from;
+            let found = PartReader::open(&self.part_path(headers.len())).map(|part| part.header).filter(usable);
             let Some(header) = found else { break };
-            place = header.to;
+            start = header.to;
             headers.push(header);
         }
-        let Some(from) = place else { return Ok(headers) };
+        let Some(from) = start else { return Ok(headers) };
 
-        let total = self.corpus.size();
-        let mut part = Part::new(tokenizer, from)?;
-        let mut batch = Batch::default();
-        self.corpus.read(from.cursor, tokenizer.cuttable(), &mut |piece| {
+        let bytes_total = self.corpus.size();
+        let mut part = PartWriter::new(tokenizer, from)?;
+        let mut batch = TextBatch::default();
+        self.corpus.read(from.cursor, tokenizer.splits_at_whitespace(), &mut |piece| {
             match piece.content {
-                Content::Text(text) => batch.add(text, piece.ends),
+                Content::Text(text) => batch.add(text, piece.is_last),
                 Content::Ids { .. } => {
                     batch.flush(&mut part, tokenizer)?;
-                    part.push_file(&piece.content)?;
-                    if piece.ends {
-                        part.end_of_file();
+                    part.push_token_ids(&piece.content)?;
+                    if piece.is_last {
+                        part.end_open_document();
                     }
                 }
             }
-            let full = piece.done - part.from().done >= self.part;
-            if batch.bytes >= BATCH || full {
+            let full = piece.bytes_read - part.from().done >= self.part_bytes;
+            if batch.bytes >= ENCODE_BATCH_BYTES || full {
                 batch.flush(&mut part, tokenizer)?;
             }
             if batch.bytes == 0 {
-                progress(Progress { what: "tokenising", done: piece.done, total });
+                progress(PrepareProgress { phase: "tokenising", bytes_done: piece.bytes_read, bytes_total });
             }
-            if let (true, Some(cursor)) = (full, piece.next) {
-                let next = part.place(cursor, piece.done);
-                let finished = std::mem::replace(&mut part, Part::new(tokenizer, next)?);
-                headers.push(finished.publish(&self.part_path(headers.len()), Some(next))?);
+            if let (true, Some(cursor)) = (full, piece.resume_at) {
+                let next = part.next_start(cursor, piece.bytes_read);
+                let finished = std::mem::replace(&mut part, PartWriter::new(tokenizer, next)?);
+                headers.push(finished.finish(&self.part_path(headers.len()), Some(next))?);
             }
             Ok(())
         })?;
         batch.flush(&mut part, tokenizer)?;
-        headers.push(part.publish(&self.part_path(headers.len()), None)?);
-        progress(Progress { what: "tokenising", done: total, total });
+        headers.push(part.finish(&self.part_path(headers.len()), None)?);
+        progress(PrepareProgress { phase: "tokenising", bytes_done: bytes_total, bytes_total });
         Ok(headers)
     }
 
-    /// Lays the parts end to end.
-    fn join(&self, headers: &[Header], tokens: u64) -> Result<(), DataError> {
+    /// Concatenates the parts to the files that training maps.
+    fn concatenate_parts(&self, headers: &[PartHeader], tokens: u64) -> Result<(), DataError> {
         let open = |index: usize| {
             let path = self.part_path(index);
-            let part = Published::open(&path).filter(|part| part.header == headers[index]);
+            let part = PartReader::open(&path).filter(|part| part.header == headers[index]);
             part.ok_or_else(|| DataError::io("read again", path)(std::io::ErrorKind::NotFound.into()))
         };
-        let path = self.folder.join(DOCUMENTS);
-        publish(&path, |file| {
-            let mut before = 0;
+        let path = self.folder.join(DOCUMENTS_FILE);
+        write_atomically(&path, |file| {
+            let mut tokens_before = 0;
             for (index, header) in headers.iter().enumerate() {
-                open(index)?.copy_documents(before, file)?;
-                before += header.tokens;
+                open(index)?.copy_documents(tokens_before, file)?;
+                tokens_before += header.tokens;
             }
             file.write_all(&tokens.to_le_bytes()).map_err(DataError::io("write", &path))
         })?;
-        publish(&self.folder.join(IDS), |file| (0..headers.len()).try_for_each(|index| open(index)?.copy_ids(file)))
+        let path = self.folder.join(TOKEN_IDS_FILE);
+        write_atomically(&path, |file| (0..headers.len()).try_for_each(|index| open(index)?.copy_ids(file)))
     }
 
     fn part_path(&self, index: usize) -> PathBuf {
-        self.folder.join(PARTS).join(format!("{index:06}"))
+        self.folder.join(PARTS_DIR).join(format!("{index:06}"))
     }
 }
 
-/// Texts that wait to be tokenised together, each with whether its document ends there.
+/// Texts to tokenise together, each with whether its document ends with it.
 #[derive(Default)]
-struct Batch {
+struct TextBatch {
     texts: Vec<String>,
-    ends: Vec<bool>,
+    is_last: Vec<bool>,
     bytes: usize,
 }
 
-impl Batch {
-    fn add(&mut self, text: &str, ends: bool) {
+impl TextBatch {
+    fn add(&mut self, text: &str, is_last: bool) {
         self.bytes += text.len();
         self.texts.push(text.to_owned());
-        self.ends.push(ends);
+        self.is_last.push(is_last);
     }
 
-    fn flush(&mut self, part: &mut Part, tokenizer: &Tokenizer) -> Result<(), DataError> {
+    fn flush(&mut self, part: &mut PartWriter, tokenizer: &Tokenizer) -> Result<(), DataError> {
         let batch = std::mem::take(self);
-        for (ids, ends) in tokenizer.encode_all(batch.texts)?.iter().zip(batch.ends) {
+        for (ids, is_last) in tokenizer.encode_all(batch.texts)?.iter().zip(batch.is_last) {
             part.push(ids);
-            if ends {
+            if is_last {
                 part.end_document();
             }
         }

@@ -1,4 +1,4 @@
-//! `meta.json`: what a finished cache holds, and the files it was made from.
+//! `meta.json`: the contents of a finished cache, and the files it was made from.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -7,23 +7,24 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{DOCUMENTS, IDS, Prepared, TOKENIZER, TOKENIZER_CONFIG, publish};
-use crate::corpus::{Corpus, Kind, Source};
+use super::atomic_file::{sync_dir, write_bytes_atomically};
+use crate::config::PrepareProgress;
+use crate::corpus::{Corpus, CorpusFile, FileFormat};
 use crate::error::DataError;
-use crate::settings::Progress;
+use crate::prepared::{DOCUMENTS_FILE, PreparedCorpus, TOKEN_IDS_FILE, TOKENIZER_CONFIG_FILE, TOKENIZER_FILE};
 
-const META: &str = "meta.json";
+const META_FILE: &str = "meta.json";
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct Meta {
     #[serde(flatten)]
-    pub(super) prepared: Prepared,
-    pub(super) sources: Vec<SourceHash>,
+    pub(super) prepared: PreparedCorpus,
+    pub(super) sources: Vec<FileHash>,
 }
 
-/// A file of the corpus. Path, size and time tell that it is unchanged; the hash says what it holds.
+/// Hash of a corpus file. It is reused as long as path, size and time are the same.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Eq)]
-pub(super) struct SourceHash {
+pub(super) struct FileHash {
     path: String,
     /// Bytes.
     size: u64,
@@ -33,88 +34,90 @@ pub(super) struct SourceHash {
 }
 
 impl Meta {
-    /// That of a complete cache; `None` if it isn't complete, or is damaged, and must be built.
+    /// The `meta.json` of a complete cache; `None` if the cache is incomplete or damaged and must be built.
     pub(super) fn load(folder: &Path) -> Option<Meta> {
-        let meta: Meta = serde_json::from_slice(&fs::read(folder.join(META)).ok()?).ok()?;
+        let meta: Meta = serde_json::from_slice(&fs::read(folder.join(META_FILE)).ok()?).ok()?;
         let prepared = &meta.prepared;
         let has = |file: &str, size: u64| fs::metadata(folder.join(file)).is_ok_and(|found| found.len() == size);
-        let complete = has(IDS, prepared.tokens * prepared.id_bytes as u64)
-            && has(DOCUMENTS, (prepared.documents + 1) * 8)
-            && folder.join(TOKENIZER_CONFIG).is_file()
-            && fs::read(folder.join(TOKENIZER)).is_ok_and(|bytes| hash_of(&bytes) == prepared.tokenizer_hash);
+        let complete = has(TOKEN_IDS_FILE, prepared.tokens * prepared.id_bytes as u64)
+            && has(DOCUMENTS_FILE, (prepared.documents + 1) * 8)
+            && folder.join(TOKENIZER_CONFIG_FILE).is_file()
+            && fs::read(folder.join(TOKENIZER_FILE)).is_ok_and(|bytes| hash_bytes(&bytes) == prepared.tokenizer_hash);
         complete.then_some(meta)
     }
 
-    pub(super) fn publish(&self, folder: &Path) -> Result<(), DataError> {
-        let path = folder.join(META);
+    pub(super) fn write(&self, folder: &Path) -> Result<(), DataError> {
+        let path = folder.join(META_FILE);
         let json = serde_json::to_vec_pretty(self).map_err(|error| DataError::io("write", &path)(error.into()))?;
-        publish::publish_bytes(&path, &json)?;
-        publish::sync(folder)
+        write_bytes_atomically(&path, &json)?;
+        sync_dir(folder)
     }
 
-    /// Notes that the same contents now lie in `sources`, so that the next start needn't read them.
-    pub(super) fn refresh(&self, folder: &Path, sources: Vec<SourceHash>) -> Result<(), DataError> {
+    /// Records the new paths and times of the same contents, so that the next start doesn't read the files again.
+    pub(super) fn refresh(&self, folder: &Path, sources: Vec<FileHash>) -> Result<(), DataError> {
         if self.sources == sources {
             return Ok(());
         }
-        Meta { prepared: self.prepared.clone(), sources }.publish(folder)
+        Meta { prepared: self.prepared.clone(), sources }.write(folder)
     }
 }
 
-/// The hash of every file: out of the cache where path, size and time are those of a file it was made from.
-pub(super) fn hash_sources(
+/// The hash of every file; known hashes are reused where path, size and time are the same.
+pub(super) fn hash_files(
     corpus: &Corpus,
-    cache: &Path,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Vec<SourceHash>, DataError> {
-    let known = known_hashes(cache);
-    let (mut done, total) = (0, corpus.size());
+    cache_root: &Path,
+    progress: &mut dyn FnMut(PrepareProgress),
+) -> Result<Vec<FileHash>, DataError> {
+    let known = known_hashes(cache_root);
+    let (mut done, bytes_total) = (0, corpus.size());
     corpus
-        .sources
+        .files
         .iter()
-        .map(|source| {
-            let blake3 = match known.get(&(source.name.clone(), source.size, source.modified)) {
+        .map(|file| {
+            let blake3 = match known.get(&(file.name.clone(), file.size, file.modified)) {
                 Some(hash) => hash.clone(),
-                None => hash(source, &mut |read| {
-                    progress(Progress { what: "hashing the corpus", done: (done + read).min(total), total });
+                None => hash_file(file, &mut |read| {
+                    let bytes_done = (done + read).min(bytes_total);
+                    progress(PrepareProgress { phase: "hashing the corpus", bytes_done, bytes_total });
                 })?,
             };
-            done += source.size;
-            Ok(SourceHash { path: source.name.clone(), size: source.size, modified: source.modified, blake3 })
+            done += file.size;
+            Ok(FileHash { path: file.name.clone(), size: file.size, modified: file.modified, blake3 })
         })
         .collect()
 }
 
-/// What the corpus holds, however its files are called: kinds and contents in order, and where their text lies.
-pub(super) fn corpus_hash(corpus: &Corpus, sources: &[SourceHash]) -> String {
+/// Identity of the corpus, whatever its files are called: formats and contents in order, and the field of the text.
+/// Checkpoints record it, so what is hashed can't change.
+pub(super) fn corpus_hash(corpus: &Corpus, hashes: &[FileHash]) -> String {
     let mut hasher = blake3::Hasher::new();
-    for (source, hash) in corpus.sources.iter().zip(sources) {
-        let field = match source.kind {
-            Kind::JsonLines | Kind::Parquet => corpus.text_field.as_str(),
-            Kind::Text | Kind::Ids32 | Kind::Ids16 => "",
+    for (file, hash) in corpus.files.iter().zip(hashes) {
+        let field = match file.format {
+            FileFormat::JsonLines | FileFormat::Parquet => corpus.text_field.as_str(),
+            FileFormat::Text | FileFormat::Ids32 | FileFormat::Ids16 => "",
         };
-        hasher.update(format!("{:?} {field:?} {}\n", source.kind, hash.blake3).as_bytes());
+        hasher.update(format!("{:?} {field:?} {}\n", file.format, hash.blake3).as_bytes());
     }
     hasher.finalize().to_hex().to_string()
 }
 
-/// By path, size and time: the hashes noted in any finished cache.
-fn known_hashes(cache: &Path) -> HashMap<(String, u64, u64), String> {
-    let folders = fs::read_dir(cache).into_iter().flatten().flatten();
+/// The hashes recorded in any finished cache, by path, size and time.
+fn known_hashes(cache_root: &Path) -> HashMap<(String, u64, u64), String> {
+    let folders = fs::read_dir(cache_root).into_iter().flatten().flatten();
     folders
-        .filter_map(|folder| serde_json::from_slice::<Meta>(&fs::read(folder.path().join(META)).ok()?).ok())
+        .filter_map(|folder| serde_json::from_slice::<Meta>(&fs::read(folder.path().join(META_FILE)).ok()?).ok())
         .flat_map(|meta| meta.sources)
-        .map(|source| ((source.path, source.size, source.modified), source.blake3))
+        .map(|file| ((file.path, file.size, file.modified), file.blake3))
         .collect()
 }
 
-fn hash_of(bytes: &[u8]) -> String {
+fn hash_bytes(bytes: &[u8]) -> String {
     blake3::hash(bytes).to_hex().to_string()
 }
 
-fn hash(source: &Source, read: &mut dyn FnMut(u64)) -> Result<String, DataError> {
-    let failed = || DataError::io("read", &source.path);
-    let mut file = File::open(&source.path).map_err(failed())?;
+fn hash_file(corpus_file: &CorpusFile, on_bytes_read: &mut dyn FnMut(u64)) -> Result<String, DataError> {
+    let failed = || DataError::io("read", &corpus_file.path);
+    let mut file = File::open(&corpus_file.path).map_err(failed())?;
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; 1 << 20];
     loop {
@@ -122,6 +125,24 @@ fn hash(source: &Source, read: &mut dyn FnMut(u64)) -> Result<String, DataError>
             0 => return Ok(hasher.finalize().to_hex().to_string()),
             bytes => hasher.update(&buffer[..bytes]),
         };
-        read(hasher.count());
+        on_bytes_read(hasher.count());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checkpoints of older versions carry this hash: a job would refuse them if another came out of the same corpus.
+    #[test]
+    fn corpus_hash_is_stable_across_versions() {
+        let formats =
+            [FileFormat::Text, FileFormat::JsonLines, FileFormat::Parquet, FileFormat::Ids32, FileFormat::Ids16];
+        let file = |format| CorpusFile { path: "/v/a".into(), name: "a".into(), format, size: 1, modified: 2 };
+        let corpus = Corpus { files: formats.map(file).to_vec(), text_field: "text".into() };
+        let hash = |blake3: &str| FileHash { path: "a".into(), size: 1, modified: 2, blake3: blake3.into() };
+        let hashed = "Text \"\" 0a\nJsonLines \"text\" 0b\nParquet \"text\" 0c\nIds32 \"\" 0d\nIds16 \"\" 0e\n";
+        let expected = blake3::hash(hashed.as_bytes()).to_hex().to_string();
+        assert_eq!(corpus_hash(&corpus, &["0a", "0b", "0c", "0d", "0e"].map(hash)), expected);
     }
 }

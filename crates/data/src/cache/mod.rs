@@ -1,112 +1,86 @@
 //! The token cache: `<cache>/<key>/` holds a corpus as token ids, made once by stage 0 and shared by jobs.
-//! The key is a hash of the corpus's contents and the tokenizer. Work is published in parts, so that a killed run goes on
-//! after the last one; `meta.json` comes last, and a folder with it is complete and never changes but for that file.
+//! The key is a hash of the corpus's contents and the tokenizer. Parts are written one by one, so that an interrupted run
+//! resumes after the last; `meta.json` comes last, and a folder with it is complete: only `meta.json` itself changes.
 
+mod atomic_file;
 mod build;
 mod meta;
 mod parts;
-mod publish;
 #[cfg(test)]
 mod tests;
 
 use std::fs;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
-
-use crate::corpus::{Corpus, Kind};
+use crate::config::{DataConfig, PrepareProgress, TokenizerSource};
+use crate::corpus::{Corpus, FileFormat};
 use crate::dataset::Dataset;
 use crate::error::DataError;
-use crate::settings::{Progress, Settings, TokenizerSource};
+use crate::prepared::PreparedCorpus;
 use crate::tokenizer::Tokenizer;
-use crate::train;
-use build::{Build, Origin};
+use crate::tokenizer_training::{MIN_VOCAB_SIZE, TRAINING_VERSION};
+use build::{CacheBuilder, ResolvedTokenizer};
 use meta::Meta;
 
-pub(crate) const IDS: &str = "ids.bin";
-pub(crate) const DOCUMENTS: &str = "documents.bin";
-pub(crate) const TOKENIZER: &str = "tokenizer.json";
-pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+/// Part of every cache key: increment it when the same corpus and tokenizer are stored in another way.
+const CACHE_FORMAT_VERSION: u32 = 1;
 
-/// Goes into every key: raise it when the same corpus and tokenizer would be stored in another way.
-const FORMAT: u32 = 1;
+/// Bytes of the corpus per part: bounds the work lost in a crash to a few seconds.
+const PART_BYTES: u64 = 16 << 20;
 
-/// Bytes of the corpus in a part: a few seconds of work to lose.
-const PART: u64 = 16 << 20;
-
-/// What `prepare` made: enough for any process that sees the volume to open it.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct Prepared {
-    /// The cache's folder, relative to [`Settings::cache`].
-    pub folder: PathBuf,
-    /// BLAKE3 over the files' contents in order, in hexadecimal: what a model was trained on.
-    pub corpus_hash: String,
-    /// BLAKE3 of `tokenizer.json`, in hexadecimal.
-    pub tokenizer_hash: String,
-    /// Tokens of the corpus, those that begin and end documents included.
-    pub tokens: u64,
-    /// Documents with at least one token of text.
-    pub documents: u64,
-    /// Documents left out because they are empty.
-    pub empty_documents: u64,
-    /// The tokenizer's real size: a small corpus doesn't fill the one asked for.
-    pub vocab_size: usize,
-    /// Bytes an id takes in the cache: 2 up to a vocabulary of 65,536, else 4.
-    pub id_bytes: usize,
-    /// What fills up rows: the tokenizer's padding, or its end of text where it has none.
-    pub padding: u32,
-}
-
-/// Finds the corpus, makes the tokenizer and tokenises, or finds all of it already done. For one process at a time, though
-/// several do no harm; killed at any moment, the next call goes on where it was. Nothing half-written is left if the data is
-/// wrong. `progress` is called once for every piece of text, often thousands of times a second.
+/// Finds the corpus, trains or reads the tokenizer and tokenises, as far as the cache doesn't have it yet. Concurrent calls
+/// are safe, but repeat each other's work; after a crash the next call resumes. Nothing incomplete is left if the data is
+/// invalid. `progress` is called once for every piece of text, often thousands of times a second.
 ///
 /// # Errors
 /// Everything in [`DataError`].
-pub fn prepare(settings: &Settings, progress: &mut dyn FnMut(Progress)) -> Result<Prepared, DataError> {
-    prepare_in_parts(settings, PART, progress)
+pub fn prepare(config: &DataConfig, progress: &mut dyn FnMut(PrepareProgress)) -> Result<PreparedCorpus, DataError> {
+    prepare_in_parts(config, PART_BYTES, progress)
 }
 
-fn prepare_in_parts(settings: &Settings, part: u64, progress: &mut dyn FnMut(Progress)) -> Result<Prepared, DataError> {
-    let corpus = Corpus::find(settings)?;
+fn prepare_in_parts(
+    config: &DataConfig,
+    part_bytes: u64,
+    progress: &mut dyn FnMut(PrepareProgress),
+) -> Result<PreparedCorpus, DataError> {
+    let corpus = Corpus::find(config)?;
     if corpus.size() == 0 {
-        return Err(DataError::Empty { files: corpus.sources.len() });
+        return Err(DataError::Empty { files: corpus.files.len() });
     }
-    let origin = origin(settings, &corpus)?;
-    let sources = meta::hash_sources(&corpus, &settings.cache, progress)?;
-    let corpus_hash = meta::corpus_hash(&corpus, &sources);
-    let folder = PathBuf::from(key(&corpus_hash, &origin));
-    let path = settings.cache.join(&folder);
+    let tokenizer = resolve_tokenizer(config, &corpus)?;
+    let hashes = meta::hash_files(&corpus, &config.cache_root, progress)?;
+    let corpus_hash = meta::corpus_hash(&corpus, &hashes);
+    let folder = PathBuf::from(cache_key(&corpus_hash, &tokenizer));
+    let path = config.cache_root.join(&folder);
 
     let prepared = match Meta::load(&path) {
         Some(meta) => {
-            meta.refresh(&path, sources)?;
+            meta.refresh(&path, hashes)?;
             meta.prepared
         }
         None => {
-            let build = Build { corpus: &corpus, origin: &origin, folder: &path, part };
-            let built = build.run(progress).and_then(|built| {
-                let prepared = Prepared {
+            let builder = CacheBuilder { corpus: &corpus, tokenizer: &tokenizer, folder: &path, part_bytes };
+            let built = builder.run(progress).and_then(|contents| {
+                let prepared = PreparedCorpus {
                     folder,
                     corpus_hash,
-                    tokenizer_hash: built.tokenizer.hash().to_owned(),
-                    tokens: built.tokens,
-                    documents: built.documents,
-                    empty_documents: built.empty,
-                    vocab_size: built.tokenizer.vocab_size(),
-                    id_bytes: parts::id_bytes(&built.tokenizer),
-                    padding: built.tokenizer.padding().unwrap_or(built.end_of_text),
+                    tokenizer_hash: contents.tokenizer.hash().to_owned(),
+                    tokens: contents.tokens,
+                    documents: contents.documents,
+                    empty_documents: contents.empty_documents,
+                    vocab_size: contents.tokenizer.vocab_size(),
+                    id_bytes: parts::id_bytes(&contents.tokenizer),
+                    padding: contents.tokenizer.pad_token_id().unwrap_or(contents.eos_token_id),
                 };
-                Meta { prepared: prepared.clone(), sources }.publish(&path)?;
-                build.clean_up();
+                Meta { prepared: prepared.clone(), sources: hashes }.write(&path)?;
+                builder.clean_up();
                 Ok(prepared)
             });
             match (built, Meta::load(&path)) {
                 (Ok(prepared), _) => prepared,
-                // Another process was faster and has cleared away what this one was still using.
+                // A concurrent process has finished, and removed the parts that this one was using.
                 (Err(_), Some(meta)) => {
-                    build.clean_up();
+                    builder.clean_up();
                     meta.prepared
                 }
                 (Err(error), None) => {
@@ -118,37 +92,38 @@ fn prepare_in_parts(settings: &Settings, part: u64, progress: &mut dyn FnMut(Pro
             }
         }
     };
-    Dataset::open(settings, &prepared)?; // a corpus that is too short is told now, not once the stages have started
+    Dataset::open(config, &prepared)?; // reports a corpus that is too short before the stages start
     Ok(prepared)
 }
 
-/// Where the tokenizer comes from, its file read and both found fit for the corpus.
-fn origin(settings: &Settings, corpus: &Corpus) -> Result<Origin, DataError> {
-    match &settings.tokenizer {
+/// The tokenizer to be used, its file read and checked against the corpus.
+fn resolve_tokenizer(config: &DataConfig, corpus: &Corpus) -> Result<ResolvedTokenizer, DataError> {
+    match &config.tokenizer {
         TokenizerSource::File { path } => {
-            let path = settings.root.join(path);
+            let path = config.volume_root.join(path);
             let (tokenizer, bytes) = Tokenizer::read(&path)?;
-            tokenizer.require_end_of_text()?;
-            Ok(Origin::File { path, bytes, hash: tokenizer.hash().to_owned() })
+            tokenizer.require_eos_token()?;
+            Ok(ResolvedTokenizer::File { path, bytes, hash: tokenizer.hash().to_owned() })
         }
         &TokenizerSource::Train { vocab_size } => {
-            if vocab_size < train::LEAST_VOCABULARY {
-                return Err(DataError::VocabularyTooSmall { found: vocab_size, least: train::LEAST_VOCABULARY });
+            if vocab_size < MIN_VOCAB_SIZE {
+                return Err(DataError::VocabularyTooSmall { found: vocab_size, least: MIN_VOCAB_SIZE });
             }
-            match corpus.sources.iter().find(|source| matches!(source.kind, Kind::Ids16 | Kind::Ids32)) {
-                Some(source) => Err(DataError::IdsWithoutTokenizer { path: source.path.clone() }),
-                None => Ok(Origin::Train { vocab_size }),
+            match corpus.files.iter().find(|file| matches!(file.format, FileFormat::Ids16 | FileFormat::Ids32)) {
+                Some(file) => Err(DataError::IdsWithoutTokenizer { path: file.path.clone() }),
+                None => Ok(ResolvedTokenizer::Train { vocab_size }),
             }
         }
     }
 }
 
-/// The cache's folder: 32 hexadecimal digits.
-fn key(corpus_hash: &str, origin: &Origin) -> String {
-    let tokenizer = match origin {
-        Origin::Train { vocab_size } => format!("train {} {vocab_size}", train::RECIPE),
-        Origin::File { hash, .. } => format!("file {hash}"),
+/// Name of the cache's folder: 32 hexadecimal digits.
+fn cache_key(corpus_hash: &str, tokenizer: &ResolvedTokenizer) -> String {
+    let tokenizer = match tokenizer {
+        ResolvedTokenizer::Train { vocab_size } => format!("train {TRAINING_VERSION} {vocab_size}"),
+        ResolvedTokenizer::File { hash, .. } => format!("file {hash}"),
     };
-    let hash = blake3::hash(format!("stagecoach tokens {FORMAT}\n{corpus_hash}\n{tokenizer}\n").as_bytes());
+    let hash =
+        blake3::hash(format!("stagecoach tokens {CACHE_FORMAT_VERSION}\n{corpus_hash}\n{tokenizer}\n").as_bytes());
     hash.to_hex()[..32].to_owned()
 }

@@ -7,89 +7,91 @@ use std::time::UNIX_EPOCH;
 
 use glob::{MatchOptions, Pattern};
 
-use super::{Corpus, Kind, Source};
+use super::{Corpus, CorpusFile, FileFormat};
+use crate::config::DataConfig;
 use crate::error::DataError;
-use crate::settings::Settings;
 
 const OPTIONS: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
 
 impl Corpus {
-    /// The files that `settings.paths` match, sorted by path, each once.
+    /// The files that `config.paths` match, sorted by path, each once.
     ///
     /// # Errors
-    /// A pattern that is none or matches nothing, and a file of an unknown kind.
-    pub(crate) fn find(settings: &Settings) -> Result<Corpus, DataError> {
-        if settings.paths.is_empty() {
+    /// A pattern that is invalid or matches nothing, and a file of an unknown format.
+    pub(crate) fn find(config: &DataConfig) -> Result<Corpus, DataError> {
+        if config.paths.is_empty() {
             return Err(DataError::NoPaths);
         }
-        let mut sources = BTreeMap::new();
-        for pattern in &settings.paths {
-            let files = matches(settings, pattern)?;
-            if files.is_empty() {
-                return Err(DataError::NoMatch { pattern: pattern.clone(), root: settings.root.clone() });
+        let mut files = BTreeMap::new();
+        for pattern in &config.paths {
+            let paths = matching_paths(config, pattern)?;
+            if paths.is_empty() {
+                return Err(DataError::NoMatch { pattern: pattern.clone(), root: config.volume_root.clone() });
             }
-            for path in files {
-                let source = Source::of(path, &settings.root)?;
-                sources.insert(source.path.clone(), source);
+            for path in paths {
+                let file = CorpusFile::of(path, &config.volume_root)?;
+                files.insert(file.path.clone(), file);
             }
         }
-        Ok(Corpus { sources: sources.into_values().collect(), text_field: settings.text_field.clone() })
+        Ok(Corpus { files: files.into_values().collect(), text_field: config.text_field.clone() })
     }
 }
 
-impl Source {
-    fn of(path: PathBuf, root: &Path) -> Result<Source, DataError> {
-        let kind = Kind::of(&path).ok_or_else(|| DataError::UnknownKind { path: path.clone() })?;
-        let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
-        let (size, modified) = stamp(&path)?;
-        Ok(Source { path, name, kind, size, modified })
+impl CorpusFile {
+    fn of(path: PathBuf, volume_root: &Path) -> Result<CorpusFile, DataError> {
+        let format = FileFormat::of(&path).ok_or_else(|| DataError::UnknownFormat { path: path.clone() })?;
+        let name = path.strip_prefix(volume_root).unwrap_or(&path).to_string_lossy().into_owned();
+        let (size, modified) = size_and_mtime(&path)?;
+        Ok(CorpusFile { path, name, format, size, modified })
     }
 
+    /// Checks that the file has not changed since it was found.
+    ///
     /// # Errors
-    /// `Changed` if the file is no longer what it was when it was found.
+    /// `Changed` if its size or time of modification is another.
     pub(crate) fn check_unchanged(&self) -> Result<(), DataError> {
-        match stamp(&self.path)? == (self.size, self.modified) {
+        match size_and_mtime(&self.path)? == (self.size, self.modified) {
             true => Ok(()),
             false => Err(DataError::Changed { path: self.path.clone() }),
         }
     }
 }
 
-impl Kind {
-    fn of(path: &Path) -> Option<Kind> {
+impl FileFormat {
+    fn of(path: &Path) -> Option<FileFormat> {
         match path.extension()?.to_str()? {
-            "txt" => Some(Kind::Text),
-            "jsonl" => Some(Kind::JsonLines),
-            "parquet" => Some(Kind::Parquet),
-            "tokens" => Some(Kind::Ids32),
-            "u16" => Some(Kind::Ids16),
+            "txt" => Some(FileFormat::Text),
+            "jsonl" => Some(FileFormat::JsonLines),
+            "parquet" => Some(FileFormat::Parquet),
+            "tokens" => Some(FileFormat::Ids32),
+            "u16" => Some(FileFormat::Ids16),
             _ => None,
         }
     }
 }
 
-/// The files, not folders, that `pattern` matches. Token caches are no corpus, though they may lie below the root.
-fn matches(settings: &Settings, pattern: &str) -> Result<Vec<PathBuf>, DataError> {
+/// The files, not folders, that `pattern` matches. Token caches are skipped.
+fn matching_paths(config: &DataConfig, pattern: &str) -> Result<Vec<PathBuf>, DataError> {
     let bad = |reason: String| DataError::BadPattern { pattern: pattern.to_owned(), reason };
-    let root = Pattern::escape(&settings.root.to_string_lossy());
+    let root = Pattern::escape(&config.volume_root.to_string_lossy());
     let absolute = Path::new(&root).join(pattern);
     let found = glob::glob_with(&absolute.to_string_lossy(), OPTIONS).map_err(|error| bad(error.msg.to_owned()))?;
-    let mut files = Vec::new();
+    let mut paths = Vec::new();
     for path in found {
         let path = path.map_err(|error| {
             let path = error.path().to_owned();
             DataError::io("list", path)(error.into())
         })?;
-        if path.is_file() && !path.starts_with(&settings.cache) {
-            files.push(path);
+        if path.is_file() && !path.starts_with(&config.cache_root) {
+            paths.push(path);
         }
     }
-    Ok(files)
+    Ok(paths)
 }
 
-/// Size in bytes, and time of the last change in nanoseconds since 1970.
-fn stamp(path: &Path) -> Result<(u64, u64), DataError> {
+/// Size in bytes, and time of the last modification in nanoseconds since 1970.
+fn size_and_mtime(path: &Path) -> Result<(u64, u64), DataError> {
     let metadata = fs::metadata(path).map_err(DataError::io("read", path))?;
     let modified = metadata.modified().map_err(DataError::io("read", path))?;
     let nanoseconds = modified.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);

@@ -1,52 +1,58 @@
-//! `.jsonl`: every line is a JSON object, and one of its fields a document.
+//! `.jsonl`: every line is a JSON object, and one of its fields holds a document.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
 
 use serde_json::Value;
 
-use super::{Cursor, Each, Source, pieces};
+use super::{CorpusFile, Cursor, PieceHandler, pieces};
 use crate::error::DataError;
 
-/// Some editors put it first; JSON forbids it and lets readers skip it (RFC 8259, section 8.1).
+/// Some editors write it at the start of a file; JSON forbids it and lets readers skip it (RFC 8259, section 8.1).
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-pub(super) fn read(source: &Source, field: &str, from: Cursor, cut: bool, each: &mut Each) -> Result<(), DataError> {
-    let failed = || DataError::io("read", &source.path);
-    let mut file = BufReader::new(File::open(&source.path).map_err(failed())?);
+pub(super) fn read(
+    corpus_file: &CorpusFile,
+    field: &str,
+    from: Cursor,
+    may_split: bool,
+    on_piece: &mut PieceHandler,
+) -> Result<(), DataError> {
+    let failed = || DataError::io("read", &corpus_file.path);
+    let mut file = BufReader::new(File::open(&corpus_file.path).map_err(failed())?);
     file.seek(SeekFrom::Start(from.offset)).map_err(failed())?;
-    let mut next = from;
+    let mut position = from;
     let mut line = Vec::new();
     loop {
         line.clear();
-        let start = next.offset;
-        next.offset += file.read_until(b'\n', &mut line).map_err(failed())? as u64;
+        let start = position.offset;
+        position.offset += file.read_until(b'\n', &mut line).map_err(failed())? as u64;
         if line.is_empty() {
             return Ok(());
         }
-        next.record += 1;
+        position.record += 1;
         let mark = if start == 0 && line.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
         let json = std::str::from_utf8(&line[mark..]).map_err(|error| DataError::NotUtf8 {
-            path: source.path.clone(),
+            path: corpus_file.path.clone(),
             offset: start + (mark + error.valid_up_to()) as u64,
         })?;
         let json = json.trim();
         if !json.is_empty() {
-            let line = next.record;
+            let line = position.record;
             let text = document(json, field).map_err(|problem| DataError::Line {
-                path: source.path.clone(),
+                path: corpus_file.path.clone(),
                 line,
                 problem,
             })?;
-            pieces::send(&text, cut, next, next.offset, each)?;
+            pieces::emit_record(&text, may_split, position, position.offset, on_piece)?;
         }
     }
 }
 
 fn document(json: &str, field: &str) -> Result<String, String> {
     let value: Value = serde_json::from_str(json).map_err(|error| {
-        let (said, column) = (error.to_string(), error.column());
-        let cause = said.split(" at line ").next().unwrap_or_default(); // the line it counts is always the first
+        let (message, column) = (error.to_string(), error.column());
+        let cause = message.split(" at line ").next().unwrap_or_default(); // its line number is always 1
         format!("this is not JSON ({cause} at column {column}): every line must be an object such as {{\"{field}\": \"...\"}}")
     })?;
     let Value::Object(mut fields) = value else {
@@ -54,9 +60,10 @@ fn document(json: &str, field: &str) -> Result<String, String> {
     };
     match fields.remove(field) {
         Some(Value::String(text)) => Ok(text),
-        Some(other) => {
-            Err(format!("the field \"{field}\" holds {}, not text: put it right or remove the line", kind(&other)))
-        }
+        Some(other) => Err(format!(
+            "the field \"{field}\" holds {}, not text: put it right or remove the line",
+            json_type_name(&other)
+        )),
         None if fields.is_empty() => Err(format!("the object has no fields: it needs \"{field}\"")),
         None => {
             let names: Vec<&str> = fields.keys().map(String::as_str).collect();
@@ -68,7 +75,7 @@ fn document(json: &str, field: &str) -> Result<String, String> {
     }
 }
 
-fn kind(value: &Value) -> &'static str {
+fn json_type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a truth value",

@@ -1,14 +1,14 @@
 //! The corpus: the files that the patterns match, in the order of their paths, read as documents in bounded pieces.
-//! Reading can start at any [`Cursor`] an earlier reading gave out, so that a killed tokenisation goes on where it was.
+//! Reading can start at any [`Cursor`] from an earlier read, so that an interrupted tokenisation resumes where it was.
 
 mod find;
-mod ids;
 mod json_lines;
+mod parquet_rows;
 mod pieces;
-mod rows;
 #[cfg(test)]
 mod tests;
 mod text;
+mod token_ids;
 
 use std::path::PathBuf;
 
@@ -18,31 +18,31 @@ use crate::error::DataError;
 
 /// The files of a job, in order.
 pub(crate) struct Corpus {
-    pub(crate) sources: Vec<Source>,
+    pub(crate) files: Vec<CorpusFile>,
     pub(crate) text_field: String,
 }
 
 /// A file of the corpus.
 #[derive(Clone, Debug)]
-pub(crate) struct Source {
+pub(crate) struct CorpusFile {
     pub(crate) path: PathBuf,
-    /// Relative to the volume where the file lies on it.
+    /// Relative to the volume's root, or absolute if the file lies elsewhere.
     pub(crate) name: String,
-    pub(crate) kind: Kind,
+    pub(crate) format: FileFormat,
     /// Bytes.
     pub(crate) size: u64,
     /// Nanoseconds since 1970.
     pub(crate) modified: u64,
 }
 
-/// What a file holds, by its extension.
+/// Format of a file, by its extension. The corpus hash covers the variants' `Debug` names: they must never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FileFormat {
     /// `.txt`: one document, kept byte for byte.
     Text,
-    /// `.jsonl`: a document a line, in the text field.
+    /// `.jsonl`: one document per line, in the text field.
     JsonLines,
-    /// `.parquet`: a document a row, in the text column.
+    /// `.parquet`: one document per row, in the text column.
     Parquet,
     /// `.tokens`: 32-bit little-endian token ids, one document unless end-of-text ids split it.
     Ids32,
@@ -50,26 +50,26 @@ pub(crate) enum Kind {
     Ids16,
 }
 
-/// A place in the corpus at which reading can start.
+/// A position in the corpus at which reading can start. Stored in the parts' headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Cursor {
     /// Index of the file.
     pub(crate) file: usize,
-    /// Bytes of it that lie before; for `.parquet` always 0.
+    /// Bytes of the file before the position; for `.parquet` always 0.
     pub(crate) offset: u64,
-    /// Lines or rows that lie before.
+    /// Lines or rows of the file before the position.
     pub(crate) record: u64,
 }
 
 /// A piece of a document, or all of it.
 pub(crate) struct Piece<'a> {
     pub(crate) content: Content<'a>,
-    /// No more pieces of this document follow.
-    pub(crate) ends: bool,
-    /// Where reading goes on after this piece; `None` in the middle of a line or row.
-    pub(crate) next: Option<Cursor>,
+    /// Whether the document ends with this piece.
+    pub(crate) is_last: bool,
+    /// Where reading can resume after this piece; `None` in the middle of a line or row.
+    pub(crate) resume_at: Option<Cursor>,
     /// Bytes of the corpus read so far.
-    pub(crate) done: u64,
+    pub(crate) bytes_read: u64,
 }
 
 #[derive(Debug)]
@@ -77,38 +77,41 @@ pub(crate) enum Content<'a> {
     Text(&'a str),
     Ids {
         ids: &'a [u32],
-        source: &'a Source,
-        /// Index of the first one in its file.
-        first: u64,
+        file: &'a CorpusFile,
+        /// Index of the first id in the file.
+        first_index: u64,
     },
 }
 
-/// What reading calls with every piece.
-type Each<'a> = dyn FnMut(Piece) -> Result<(), DataError> + 'a;
+/// Called with every piece, in order.
+type PieceHandler<'a> = dyn FnMut(Piece) -> Result<(), DataError> + 'a;
 
 impl Corpus {
     /// Bytes of all files.
     pub(crate) fn size(&self) -> u64 {
-        self.sources.iter().map(|source| source.size).sum()
+        self.files.iter().map(|file| file.size).sum()
     }
 
-    /// Calls `each` with everything from `from` on, in order. `cut`: long texts may come in pieces, cut before white space.
+    /// Calls `on_piece` with everything from `from` on, in order. `may_split`: long texts may come in several pieces, split
+    /// before white space.
     ///
     /// # Errors
-    /// What is wrong with a file, or the first error of `each`.
-    pub(crate) fn read(&self, from: Cursor, cut: bool, each: &mut Each) -> Result<(), DataError> {
-        let mut before: u64 = self.sources.iter().take(from.file).map(|source| source.size).sum();
-        for (file, source) in self.sources.iter().enumerate().skip(from.file) {
-            let start = if file == from.file { from } else { Cursor { file, ..Cursor::default() } };
-            let each = &mut |piece: Piece| each(Piece { done: before + piece.done.min(source.size), ..piece });
-            match source.kind {
-                Kind::Text => text::read(source, start, cut, each),
-                Kind::JsonLines => json_lines::read(source, &self.text_field, start, cut, each),
-                Kind::Parquet => rows::read(source, &self.text_field, start, cut, each),
-                Kind::Ids32 => ids::read(source, 4, start, each),
-                Kind::Ids16 => ids::read(source, 2, start, each),
+    /// A file is invalid or can't be read, or `on_piece` fails.
+    pub(crate) fn read(&self, from: Cursor, may_split: bool, on_piece: &mut PieceHandler) -> Result<(), DataError> {
+        let mut bytes_before: u64 = self.files.iter().take(from.file).map(|file| file.size).sum();
+        for (index, file) in self.files.iter().enumerate().skip(from.file) {
+            let start = if index == from.file { from } else { Cursor { file: index, ..Cursor::default() } };
+            let on_piece = &mut |piece: Piece| {
+                on_piece(Piece { bytes_read: bytes_before + piece.bytes_read.min(file.size), ..piece })
+            };
+            match file.format {
+                FileFormat::Text => text::read(file, start, may_split, on_piece),
+                FileFormat::JsonLines => json_lines::read(file, &self.text_field, start, may_split, on_piece),
+                FileFormat::Parquet => parquet_rows::read(file, &self.text_field, start, may_split, on_piece),
+                FileFormat::Ids32 => token_ids::read(file, 4, start, on_piece),
+                FileFormat::Ids16 => token_ids::read(file, 2, start, on_piece),
             }?;
-            before += source.size;
+            bytes_before += file.size;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Reading on from any place gives what is left.
+//! Reading from any cursor gives the rest of the corpus.
 
 #[path = "../../tests/common/parquet_file.rs"]
 mod parquet_file;
@@ -8,23 +8,23 @@ use std::fs;
 use tempfile::TempDir;
 
 use super::*;
-use crate::settings::{Settings, TokenizerSource};
+use crate::config::{DataConfig, TokenizerSource};
 
-/// Contents, whether the document ends, where it goes on, bytes done.
+/// Contents, whether the document ends, where reading can resume, bytes read.
 type Read = (String, bool, Option<Cursor>, u64);
 
-fn read(corpus: &Corpus, from: Cursor, cut: bool) -> Vec<Read> {
+fn read(corpus: &Corpus, from: Cursor, may_split: bool) -> Vec<Read> {
     let mut pieces = Vec::new();
-    let each = &mut |piece: Piece| {
-        pieces.push((format!("{:?}", piece.content), piece.ends, piece.next, piece.done));
+    let on_piece = &mut |piece: Piece| {
+        pieces.push((format!("{:?}", piece.content), piece.is_last, piece.resume_at, piece.bytes_read));
         Ok(())
     };
-    corpus.read(from, cut, each).unwrap();
+    corpus.read(from, may_split, on_piece).unwrap();
     pieces
 }
 
 #[test]
-fn reading_goes_on_from_every_place_it_names() {
+fn reading_resumes_at_every_cursor() {
     let folder = TempDir::new().unwrap();
     let write = |name: &str, contents: &[u8]| fs::write(folder.path().join(name), contents).unwrap();
     let long = "one two  three\r\n".repeat(20_000);
@@ -38,9 +38,9 @@ fn reading_goes_on_from_every_place_it_names() {
     let rows: Vec<Option<&str>> = rows.iter().map(|row| Some(row.as_str())).collect();
     parquet_file::parquet(&folder.path().join("d.parquet"), "text", &rows);
 
-    let settings = Settings {
-        root: folder.path().to_owned(),
-        cache: folder.path().join("cache"),
+    let config = DataConfig {
+        volume_root: folder.path().to_owned(),
+        cache_root: folder.path().join("cache"),
         paths: vec!["*".into()],
         text_field: "text".into(),
         sequence_length: 8,
@@ -48,18 +48,18 @@ fn reading_goes_on_from_every_place_it_names() {
         evaluation_fraction: 0.0,
         tokenizer: TokenizerSource::Train { vocab_size: 300 },
     };
-    let corpus = Corpus::find(&settings).unwrap();
-    for cut in [true, false] {
-        let all = read(&corpus, Cursor::default(), cut);
-        assert_eq!(all.iter().filter(|(_, ends, ..)| *ends).count(), 2 + 3 + 7 + 2 + 1);
+    let corpus = Corpus::find(&config).unwrap();
+    for may_split in [true, false] {
+        let all = read(&corpus, Cursor::default(), may_split);
+        assert_eq!(all.iter().filter(|(_, is_last, ..)| *is_last).count(), 2 + 3 + 7 + 2 + 1);
         assert_eq!(all.last().unwrap().3, corpus.size());
-        assert!(all.is_sorted_by_key(|(.., done)| *done));
-        for (index, (_, ends, next, _)) in all.iter().enumerate() {
-            assert!(next.is_some() || !ends, "a finished document is a place to go on from");
-            if let Some(next) = next {
+        assert!(all.is_sorted_by_key(|(.., bytes_read)| *bytes_read));
+        for (index, (_, is_last, resume_at, _)) in all.iter().enumerate() {
+            assert!(resume_at.is_some() || !is_last, "reading can resume after every document");
+            if let Some(cursor) = resume_at {
                 assert!(
-                    read(&corpus, *next, cut) == all[index + 1..],
-                    "after piece {index} of {}, at {next:?}",
+                    read(&corpus, *cursor, may_split) == all[index + 1..],
+                    "after piece {index} of {}, at {cursor:?}",
                     all.len()
                 );
             }

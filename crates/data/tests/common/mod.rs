@@ -1,4 +1,4 @@
-//! A volume in a temporary folder, and a tokenizer whose words are letters.
+//! A volume in a temporary folder, and a tokenizer whose vocabulary is single letters.
 #![allow(dead_code, clippy::unwrap_used, unreachable_pub)]
 
 pub mod parquet_file;
@@ -7,39 +7,40 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use stagecoach_data::{DataError, Dataset, Prepared, Settings, TokenizerSource};
+use stagecoach_data::{DataConfig, DataError, Dataset, PreparedCorpus, TokenizerSource};
 use tempfile::TempDir;
 
-pub const BOT: u32 = 0;
-pub const EOT: u32 = 1;
+pub const BOS: u32 = 0;
+pub const EOS: u32 = 1;
 pub const PAD: u32 = 2;
-/// The ids of the words a, b, c and d.
+/// The ids of the letters a, b, c and d.
 pub const A: u32 = 4;
 pub const B: u32 = 5;
 pub const C: u32 = 6;
 pub const D: u32 = 7;
 
-pub struct Volume {
+pub struct TestVolume {
     pub folder: TempDir,
-    pub settings: Settings,
+    pub config: DataConfig,
 }
 
-impl Volume {
-    /// With `files` (name, contents) as corpus, sequences of 4 tokens, packed, nothing held out, and the letters' tokenizer.
-    pub fn new(files: &[(&str, &[u8])]) -> Volume {
+impl TestVolume {
+    /// With `files` (name, contents) as corpus, sequences of 4 tokens, packed, nothing held out, and the tokenizer of
+    /// [`letters`].
+    pub fn new(files: &[(&str, &[u8])]) -> TestVolume {
         let folder = TempDir::new().unwrap();
         let root = folder.path().to_owned();
-        let settings = Settings {
-            cache: root.join("cache"),
+        let config = DataConfig {
+            cache_root: root.join("cache"),
             paths: vec!["corpus/**/*".into()],
             text_field: "text".into(),
             sequence_length: 4,
             packing: true,
             evaluation_fraction: 0.0,
             tokenizer: TokenizerSource::File { path: "letters/tokenizer.json".into() },
-            root,
+            volume_root: root,
         };
-        let volume = Volume { folder, settings };
+        let volume = TestVolume { folder, config };
         for (name, contents) in files {
             volume.write(&format!("corpus/{name}"), contents);
         }
@@ -54,36 +55,36 @@ impl Volume {
         path
     }
 
-    pub fn train(mut self, vocab_size: usize) -> Volume {
-        self.settings.tokenizer = TokenizerSource::Train { vocab_size };
+    pub fn train(mut self, vocab_size: usize) -> TestVolume {
+        self.config.tokenizer = TokenizerSource::Train { vocab_size };
         self
     }
 
-    pub fn prepare(&self) -> Result<Prepared, DataError> {
-        stagecoach_data::prepare(&self.settings, &mut |_| {})
+    pub fn prepare(&self) -> Result<PreparedCorpus, DataError> {
+        stagecoach_data::prepare(&self.config, &mut |_| {})
     }
 
     pub fn open(&self) -> Dataset {
-        Dataset::open(&self.settings, &self.prepare().unwrap()).unwrap()
+        Dataset::open(&self.config, &self.prepare().unwrap()).unwrap()
     }
 
     /// All ids in the cache, in order.
     pub fn ids(&self) -> Vec<u32> {
         let prepared = self.prepare().unwrap();
-        let bytes = fs::read(self.settings.cache.join(prepared.folder).join("ids.bin")).unwrap();
+        let bytes = fs::read(self.config.cache_root.join(prepared.folder).join("ids.bin")).unwrap();
         let id = |bytes: &[u8]| bytes.iter().rev().fold(0, |id, &byte| id << 8 | u32::from(byte));
         bytes.chunks(prepared.id_bytes).map(id).collect()
     }
 
-    /// What `prepare` complains about, with the volume's path as `VOLUME`.
-    pub fn complaint(&self) -> String {
+    /// The error message of `prepare`, with the volume's path as `VOLUME`.
+    pub fn error_message(&self) -> String {
         let error = self.prepare().map(|prepared| format!("{prepared:?}")).unwrap_err();
         assert!(!error.is_storage());
         error.to_string().replace(&*self.folder.path().to_string_lossy(), "VOLUME")
     }
 }
 
-/// White space separates words; those known are the letters a to h.
+/// White space separates words; the vocabulary has the letters a to h.
 pub fn letters() -> Value {
     let names = ["[BOT]", "[EOT]", "[PAD]", "[UNK]", "a", "b", "c", "d", "e", "f", "g", "h"];
     let vocabulary: serde_json::Map<String, Value> =

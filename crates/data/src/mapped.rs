@@ -1,4 +1,4 @@
-//! The cache's two files, mapped into memory: token ids and document offsets, both little-endian.
+//! The cache's two memory-mapped files: token ids and document offsets, both little-endian.
 
 use std::fs::File;
 use std::path::Path;
@@ -8,24 +8,24 @@ use memmap2::Mmap;
 use crate::error::DataError;
 
 /// Token ids, 2 or 4 bytes each.
-pub(crate) struct Ids {
+pub(crate) struct TokenIds {
     map: Mmap,
     width: usize,
 }
 
-/// Where each document starts, in tokens, and after the last one the number of all tokens.
-pub(crate) struct Documents {
+/// The token at which each document starts, and after the last one the number of all tokens.
+pub(crate) struct DocumentOffsets {
     map: Mmap,
 }
 
-impl Ids {
+impl TokenIds {
     /// `count` ids of `width` bytes.
-    pub(crate) fn open(path: &Path, count: u64, width: usize) -> Result<Ids, DataError> {
-        Ok(Ids { map: map(path, count * width as u64)?, width })
+    pub(crate) fn open(path: &Path, count: u64, width: usize) -> Result<TokenIds, DataError> {
+        Ok(TokenIds { map: map_file(path, count * width as u64)?, width })
     }
 
     /// The ids `start..start + count`.
-    pub(crate) fn span(&self, start: u64, count: usize) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn range(&self, start: u64, count: usize) -> impl Iterator<Item = u32> + '_ {
         let from = start as usize * self.width;
         self.map[from..from + count * self.width].chunks_exact(self.width).map(|bytes| match *bytes {
             [a, b] => u32::from(u16::from_le_bytes([a, b])),
@@ -35,18 +35,18 @@ impl Ids {
     }
 }
 
-impl Documents {
+impl DocumentOffsets {
     /// The offsets of `count` documents.
-    pub(crate) fn open(path: &Path, count: u64) -> Result<Documents, DataError> {
-        Ok(Documents { map: map(path, (count + 1) * 8)? })
+    pub(crate) fn open(path: &Path, count: u64) -> Result<DocumentOffsets, DataError> {
+        Ok(DocumentOffsets { map: map_file(path, (count + 1) * 8)? })
     }
 
-    /// How many documents there are.
+    /// Number of documents.
     pub(crate) fn count(&self) -> u64 {
         self.map.len() as u64 / 8 - 1
     }
 
-    /// Where document `index` starts; for `count()`, where the last one ends.
+    /// First token of document `index`; for `count()`, the end of the last one.
     pub(crate) fn start(&self, index: u64) -> u64 {
         let from = index as usize * 8;
         let mut bytes = [0; 8];
@@ -66,13 +66,13 @@ impl Documents {
 }
 
 #[allow(unsafe_code)]
-fn map(path: &Path, expected: u64) -> Result<Mmap, DataError> {
+fn map_file(path: &Path, expected: u64) -> Result<Mmap, DataError> {
     let file = File::open(path).map_err(DataError::io("open", path))?;
-    // SAFETY: the map must not shrink or change below us. Cache files are published whole by rename and never written
-    // to afterwards; whoever replaces one leaves the mapped inode as it is.
+    // SAFETY: the map must not shrink or change below us. Cache files are created by rename once complete and never
+    // written to afterwards; replacing one leaves the mapped inode as it is.
     let map = unsafe { Mmap::map(&file) }.map_err(DataError::io("map", path))?;
     match map.len() as u64 {
         found if found == expected => Ok(map),
-        found => Err(DataError::Damaged { path: path.into(), expected, found }),
+        found => Err(DataError::WrongSize { path: path.into(), expected, found }),
     }
 }

@@ -1,4 +1,4 @@
-//! What each kind of file becomes in the token cache.
+//! The token ids of each file format.
 
 mod common;
 
@@ -8,11 +8,11 @@ use common::parquet_file::parquet;
 use common::*;
 use stagecoach_data::Tokenizer;
 
-const TWO_DOCUMENTS: [u32; 7] = [BOT, A, B, EOT, BOT, C, EOT];
+const TWO_DOCUMENTS: [u32; 7] = [BOS, A, B, EOS, BOS, C, EOS];
 
 #[test]
 fn a_text_file_is_a_document() {
-    let volume = Volume::new(&[("2.txt", b"c"), ("1.txt", b"a b\n"), ("0.txt", b"")]);
+    let volume = TestVolume::new(&[("2.txt", b"c"), ("1.txt", b"a b\n"), ("0.txt", b"")]);
     assert_eq!(volume.ids(), TWO_DOCUMENTS);
     let prepared = volume.prepare().unwrap();
     assert_eq!((prepared.documents, prepared.empty_documents, prepared.tokens), (2, 1, 7));
@@ -22,14 +22,14 @@ fn a_text_file_is_a_document() {
 #[test]
 fn a_line_of_jsonl_is_a_document() {
     let lines = "\u{feff}{\"text\": \"a b\", \"more\": 1}\r\n\n{\"text\": \"\"}\n{\"text\": \"c\"}";
-    let volume = Volume::new(&[("x.jsonl", lines.as_bytes())]);
+    let volume = TestVolume::new(&[("x.jsonl", lines.as_bytes())]);
     assert_eq!(volume.ids(), TWO_DOCUMENTS);
     assert_eq!(volume.prepare().unwrap().empty_documents, 1);
 }
 
 #[test]
 fn a_row_of_parquet_is_a_document() {
-    let volume = Volume::new(&[]);
+    let volume = TestVolume::new(&[]);
     parquet(&volume.folder.path().join("corpus/x.parquet"), "text", &[Some("a b"), Some(""), Some("c")]);
     assert_eq!(volume.ids(), TWO_DOCUMENTS);
 }
@@ -39,9 +39,9 @@ fn token_files_are_split_where_documents_end_or_begin() {
     for (name, width) in [("x.tokens", 4), ("x.u16", 2)] {
         // Like the cache itself, with an end first (as GPT-2's corpora have it), no ends, no begins, and nothing at all.
         let files =
-            [&[BOT, A, B, EOT, BOT, C, EOT][..], &[EOT, A, B, EOT, C], &[BOT, A, B, BOT, C], &[A, B, EOT, C, EOT, EOT]];
+            [&[BOS, A, B, EOS, BOS, C, EOS][..], &[EOS, A, B, EOS, C], &[BOS, A, B, BOS, C], &[A, B, EOS, C, EOS, EOS]];
         for file in files {
-            let volume = Volume::new(&[(name, &little_endian(file, width)), ("y.tokens", b"")]);
+            let volume = TestVolume::new(&[(name, &little_endian(file, width)), ("y.tokens", b"")]);
             assert_eq!(volume.ids(), TWO_DOCUMENTS, "{file:?}");
             assert_eq!(volume.prepare().unwrap().documents, 2);
         }
@@ -49,57 +49,58 @@ fn token_files_are_split_where_documents_end_or_begin() {
 }
 
 #[test]
-fn kinds_mix_in_the_order_of_their_paths() {
-    let volume = Volume::new(&[("d/z.txt", b"d"), ("b.jsonl", br#"{"text": "b"}"#), ("a.txt", b"a")]);
+fn formats_mix_in_the_order_of_their_paths() {
+    let volume = TestVolume::new(&[("d/z.txt", b"d"), ("b.jsonl", br#"{"text": "b"}"#), ("a.txt", b"a")]);
     volume.write("corpus/c.tokens", &little_endian(&[C], 4));
-    assert_eq!(volume.ids(), [BOT, A, EOT, BOT, B, EOT, BOT, C, EOT, BOT, D, EOT]);
+    assert_eq!(volume.ids(), [BOS, A, EOS, BOS, B, EOS, BOS, C, EOS, BOS, D, EOS]);
 }
 
 #[test]
 fn overlapping_patterns_take_a_file_once() {
-    let mut volume = Volume::new(&[("b.txt", b"b"), ("a.txt", b"a")]);
+    let mut volume = TestVolume::new(&[("b.txt", b"b"), ("a.txt", b"a")]);
     volume.write("corpus/.hidden.txt", b"c");
     volume.write("cache/old/d.txt", b"d");
-    volume.settings.paths = vec!["corpus/b.txt".into(), "corpus/*.txt".into(), "**/*.txt".into()];
-    assert_eq!(volume.ids(), [BOT, A, EOT, BOT, B, EOT]);
+    volume.config.paths = vec!["corpus/b.txt".into(), "corpus/*.txt".into(), "**/*.txt".into()];
+    assert_eq!(volume.ids(), [BOS, A, EOS, BOS, B, EOS]);
 }
 
 #[test]
 fn text_is_kept_to_the_byte() {
     let text = "\u{feff}one\r\ntwo \t é\u{3000}🙂 [EOT] <s>\n\n\nend\n";
-    let volume = Volume::new(&[("x.txt", text.as_bytes())]).train(300);
+    let volume = TestVolume::new(&[("x.txt", text.as_bytes())]).train(300);
     let tokenizer = Tokenizer::load(&volume.open().tokenizer_files().0).unwrap();
     let ids = volume.ids();
-    assert_eq!((ids[0], ids[ids.len() - 1]), (BOT, EOT));
+    assert_eq!((ids[0], ids[ids.len() - 1]), (BOS, EOS));
     assert!(ids[1..ids.len() - 1].iter().all(|&id| id > PAD), "the text's [EOT] is text");
     assert_eq!(tokenizer.decode(&ids).unwrap(), text);
 }
 
 #[test]
-fn more_than_65536_words_take_four_bytes_each() {
-    let volume = Volume::new(&[("x.tokens", &little_endian(&[A, 65_536, A, A], 4))]);
+fn vocabularies_above_65536_use_four_byte_ids() {
+    let volume = TestVolume::new(&[("x.tokens", &little_endian(&[A, 65_536, A, A], 4))]);
     let mut tokenizer = letters();
     tokenizer["model"]["vocab"]["far"] = 65_536.into();
     volume.write("letters/tokenizer.json", tokenizer.to_string().as_bytes());
-    assert_eq!(volume.ids(), [BOT, A, 65_536, A, A, EOT]);
-    assert_eq!(volume.open().microbatch(&volume.open().step(0, 0, 1, 1), 0).inputs, [0, 4, 65_536, 4]);
+    assert_eq!(volume.ids(), [BOS, A, 65_536, A, A, EOS]);
+    assert_eq!(volume.open().microbatch(&volume.open().step_plan(0, 0, 1, 1), 0).inputs, [0, 4, 65_536, 4]);
     assert_eq!(volume.prepare().unwrap().vocab_size, 65_537);
 }
 
 #[test]
-fn a_long_document_is_the_same_from_any_kind_of_file() {
+fn a_long_document_is_the_same_in_every_format() {
     let text = "Coach and horses, \"coach\u{3000}and six\".\r\n  The mail\u{e9}\t".repeat(6_000);
     let line = serde_json::json!({ "text": text }).to_string();
-    let tokenizer = fs::read(Volume::new(&[("x.txt", text.as_bytes())]).train(300).open().tokenizer_files().0).unwrap();
-    let ids = |volume: Volume| {
+    let tokenizer =
+        fs::read(TestVolume::new(&[("x.txt", text.as_bytes())]).train(300).open().tokenizer_files().0).unwrap();
+    let ids = |volume: TestVolume| {
         volume.write("letters/tokenizer.json", &tokenizer);
         volume.ids()
     };
-    let plain = ids(Volume::new(&[("x.txt", text.as_bytes())]));
-    let whole = Tokenizer::load(&Volume::new(&[("x.txt", text.as_bytes())]).train(300).open().tokenizer_files().0);
+    let plain = ids(TestVolume::new(&[("x.txt", text.as_bytes())]));
+    let whole = Tokenizer::load(&TestVolume::new(&[("x.txt", text.as_bytes())]).train(300).open().tokenizer_files().0);
     assert!(plain[1..plain.len() - 1] == whole.unwrap().encode(&text).unwrap());
-    assert!(ids(Volume::new(&[("x.jsonl", line.as_bytes())])) == plain);
-    let rows = Volume::new(&[]);
+    assert!(ids(TestVolume::new(&[("x.jsonl", line.as_bytes())])) == plain);
+    let rows = TestVolume::new(&[]);
     parquet(&rows.folder.path().join("corpus/x.parquet"), "text", &[Some(&text)]);
     assert!(ids(rows) == plain);
 }

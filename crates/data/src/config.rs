@@ -1,21 +1,21 @@
-//! What the data room is asked for, and how it reports progress.
+//! Configuration of the data pipeline, and its progress reports.
 
 use std::path::PathBuf;
 
-/// The part of a job that decides the data.
+/// Data configuration of a job.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct DataConfig {
     /// The volume: relative paths start here.
-    pub root: PathBuf,
+    pub volume_root: PathBuf,
     /// Where token caches live, one folder per corpus and tokenizer; shared by jobs.
-    pub cache: PathBuf,
+    pub cache_root: PathBuf,
     /// Glob patterns (`*`, `?`, `[a-z]`, `**`) of the corpus files. Hidden files match only a pattern that names the dot.
     pub paths: Vec<String>,
     /// The field of a `.jsonl` line, or the column of a `.parquet` file, that holds the text.
     pub text_field: String,
     /// Tokens a sequence holds at most (inputs; each has the next token as its target).
     pub sequence_length: usize,
-    /// True: documents are laid end to end and cut every `sequence_length` tokens. False: a row holds one document, or a
+    /// True: documents are concatenated and split every `sequence_length` tokens. False: a row holds one document, or a
     /// window of it, padded on the right.
     pub packing: bool,
     /// The share of the sequences, taken from the end, that is held out for evaluation: from 0 (none) to below 1.
@@ -34,18 +34,18 @@ pub enum TokenizerSource {
     },
     /// A `tokenizer.json` as the Hugging Face libraries write it.
     File {
-        /// Relative paths start at [`Settings::root`].
+        /// Relative paths start at [`DataConfig::volume_root`].
         path: PathBuf,
     },
 }
 
-/// How far `prepare` has come with one of its passes over the corpus.
+/// Progress of one pass of [`prepare`](crate::prepare) over the corpus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct PrepareProgress {
     /// The pass: "hashing the corpus", "training the tokenizer" or "tokenising".
-    pub what: &'static str,
+    pub phase: &'static str,
     /// Bytes of the corpus done.
-    pub done: u64,
+    pub bytes_done: u64,
     /// Bytes of the corpus.
-    pub total: u64,
+    pub bytes_total: u64,
 }

@@ -6,23 +6,29 @@ use parquet::column::reader::ColumnReader;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
-use super::{Cursor, Each, Source, pieces};
+use super::{CorpusFile, Cursor, PieceHandler, pieces};
 use crate::error::DataError;
 
-/// Rows taken at a time: bounds the memory.
-const ROWS: usize = 256;
+/// Rows read at a time: bounds the memory.
+const ROWS_PER_READ: usize = 256;
 
-pub(super) fn read(source: &Source, field: &str, from: Cursor, cut: bool, each: &mut Each) -> Result<(), DataError> {
-    let bad = |problem: String| DataError::Parquet { path: source.path.clone(), problem };
+pub(super) fn read(
+    corpus_file: &CorpusFile,
+    field: &str,
+    from: Cursor,
+    may_split: bool,
+    on_piece: &mut PieceHandler,
+) -> Result<(), DataError> {
+    let bad = |problem: String| DataError::Parquet { path: corpus_file.path.clone(), problem };
     let unreadable = |error: ParquetError| bad(error.to_string());
-    let bad_row = |row: u64, problem: String| DataError::Row { path: source.path.clone(), row, problem };
+    let bad_row = |row: u64, problem: String| DataError::Row { path: corpus_file.path.clone(), row, problem };
 
-    let file = File::open(&source.path).map_err(DataError::io("read", &source.path))?;
+    let file = File::open(&corpus_file.path).map_err(DataError::io("read", &corpus_file.path))?;
     let reader = SerializedFileReader::new(file).map_err(unreadable)?;
     let schema = reader.metadata().file_metadata().schema_descr();
     let columns: Vec<String> = schema.columns().iter().map(|column| column.path().string()).collect();
     let column = columns.iter().position(|name| name == field).ok_or_else(|| DataError::NoColumn {
-        path: source.path.clone(),
+        path: corpus_file.path.clone(),
         column: field.to_owned(),
         columns: columns.clone(),
     })?;
@@ -32,9 +38,9 @@ pub(super) fn read(source: &Source, field: &str, from: Cursor, cut: bool, each: 
             "the column \"{field}\" holds lists, not text: set data.textField to one that holds text"
         )));
     }
-    let rows_in_all = reader.metadata().file_metadata().num_rows().max(1) as u64;
+    let total_rows = reader.metadata().file_metadata().num_rows().max(1) as u64;
 
-    let mut row = 0; // of the file, where the group below starts
+    let mut row = 0; // in the file, of the next record
     for group in 0..reader.num_row_groups() {
         let group = reader.get_row_group(group).map_err(unreadable)?;
         let end = row + group.metadata().num_rows() as u64;
@@ -55,7 +61,8 @@ pub(super) fn read(source: &Source, field: &str, from: Cursor, cut: bool, each: 
         }
         while row < end {
             let (mut levels, mut values) = (Vec::new(), Vec::new());
-            let (rows, ..) = column.read_records(ROWS, Some(&mut levels), None, &mut values).map_err(unreadable)?;
+            let (rows, ..) =
+                column.read_records(ROWS_PER_READ, Some(&mut levels), None, &mut values).map_err(unreadable)?;
             if rows == 0 {
                 return Err(bad(format!("it ends at row {row} of {end}: is it cut off?")));
             }
@@ -70,8 +77,8 @@ pub(super) fn read(source: &Source, field: &str, from: Cursor, cut: bool, each: 
                     bad_row(row, format!("\"{field}\" is not valid UTF-8: convert it or remove the row"))
                 })?;
                 row += 1;
-                let done = (source.size as f64 * row as f64 / rows_in_all as f64) as u64;
-                pieces::send(text, cut, Cursor { record: row, ..from }, done, each)?;
+                let bytes_read = (corpus_file.size as f64 * row as f64 / total_rows as f64) as u64;
+                pieces::emit_record(text, may_split, Cursor { record: row, ..from }, bytes_read, on_piece)?;
             }
         }
     }

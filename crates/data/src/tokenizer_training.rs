@@ -13,41 +13,42 @@ use tokenizers::{
 
 use crate::corpus::{Content, Corpus, Cursor};
 use crate::error::DataError;
-use crate::tokenizer::SPECIAL;
+use crate::tokenizer::SPECIAL_TOKENS;
 
 /// 256 bytes and the special tokens.
-pub(crate) const LEAST_VOCABULARY: usize = 256 + SPECIAL.len();
+pub(crate) const MIN_VOCAB_SIZE: usize = 256 + SPECIAL_TOKENS.len();
 
-/// Goes into the cache's key: raise it when another tokenizer would come out of the same corpus.
-pub(crate) const RECIPE: u32 = 1;
+/// Part of the cache key: increment it when training gives a different tokenizer for the same corpus.
+pub(crate) const TRAINING_VERSION: u32 = 1;
 
-/// Pieces of text that wait between the reader and the word counters: bounds the memory.
-const QUEUE: usize = 64;
+/// Texts queued between the reader and the counting threads: bounds the memory.
+const QUEUED_TEXTS: usize = 64;
 
 /// The bytes of a `tokenizer.json` of `vocab_size` tokens at most, those for `path`. The same corpus gives the same
-/// bytes: words are counted in any order, but pairs merge by count, then by the lower ids. `read` gets the bytes read so far.
+/// bytes: pre-tokens are counted in any order, but pairs merge by count, then by the lower ids. `on_bytes_read` gets the
+/// bytes read so far.
 ///
 /// # Errors
-/// What is wrong with the corpus.
+/// The corpus can't be read, or the tokenizers library fails.
 pub(crate) fn train(
     corpus: &Corpus,
     vocab_size: usize,
     path: &Path,
-    read: &mut dyn FnMut(u64),
+    on_bytes_read: &mut dyn FnMut(u64),
 ) -> Result<Vec<u8>, DataError> {
     let bad = |problem: String| DataError::Tokenizer { path: path.into(), problem };
     let failed = |error: tokenizers::Error| bad(format!("it could not be trained: {error}"));
 
-    // The reader stays on this thread, with the caller's progress; the counting takes what it is sent.
+    // This thread reads and reports progress; another counts what it receives.
     thread::scope(|scope| {
-        let (sender, receiver) = mpsc::sync_channel::<String>(QUEUE);
-        let counting = scope.spawn(move || learn(vocab_size, receiver.into_iter()));
+        let (sender, receiver) = mpsc::sync_channel::<String>(QUEUED_TEXTS);
+        let counting = scope.spawn(move || train_bpe(vocab_size, receiver.into_iter()));
         corpus.read(Cursor::default(), true, &mut |piece| {
             if let Content::Text(text) = piece.content {
                 // Fails only if the counting ended early; its own error is then returned below.
                 sender.send(text.to_owned()).ok();
             }
-            read(piece.done);
+            on_bytes_read(piece.bytes_read);
             Ok(())
         })?;
         drop(sender);
@@ -55,11 +56,12 @@ pub(crate) fn train(
     })
 }
 
-pub(crate) fn learn(
+/// The bytes of the `tokenizer.json` of a byte-level BPE.
+pub(crate) fn train_bpe(
     vocab_size: usize,
     texts: impl Iterator<Item = String> + Send,
 ) -> Result<Vec<u8>, tokenizers::Error> {
-    let special = SPECIAL.map(|name| AddedToken::from(name, true)).to_vec();
+    let special = SPECIAL_TOKENS.map(|name| AddedToken::from(name, true)).to_vec();
     let mut trainer = BpeTrainer::builder()
         .vocab_size(vocab_size)
         .min_frequency(2)
@@ -75,11 +77,11 @@ pub(crate) fn learn(
             .with_decoder(Some(bytes.into()))
             .build()?;
     tokenizer.train(&mut trainer, texts)?;
-    // For whoever loads the finished model elsewhere: a prompt begins as every document began in training.
+    // For other programs that load the model: a prompt begins with the token that every document began with in training.
     let begin = TemplateProcessing::builder()
-        .try_single(format!("{} $A", SPECIAL[0]))?
-        .try_pair(format!("{} $A $B:1", SPECIAL[0]))?
-        .special_tokens(vec![(SPECIAL[0], 0)])
+        .try_single(format!("{} $A", SPECIAL_TOKENS[0]))?
+        .try_pair(format!("{} $A $B:1", SPECIAL_TOKENS[0]))?
+        .special_tokens(vec![(SPECIAL_TOKENS[0], 0)])
         .build()?;
     tokenizer.with_post_processor(Some(begin));
     Ok(tokenizer.to_string(true)?.into_bytes())
@@ -92,17 +94,17 @@ mod tests {
     use tokenizers::utils::parallelism::set_parallelism;
 
     proptest! {
-        /// Few letters and short words: nearly every choice of a pair is a tie, and hash maps are seeded anew each time.
+        /// Few letters and short words: nearly every choice of a pair is a tie, and hash maps have a new seed each time.
         #[test]
         fn ties_and_threads_do_not_matter(texts in proptest::collection::vec("([abc]{1,9} ?){1,12}", 1..6)) {
-            let learn = |texts: Vec<String>| learn(LEAST_VOCABULARY + 60, texts.into_iter()).unwrap();
-            let first = learn(texts.clone());
-            prop_assert!(learn(texts.clone()) == first);
-            prop_assert!(learn(texts.iter().rev().cloned().collect()) == first);
+            let trained = |texts: Vec<String>| train_bpe(MIN_VOCAB_SIZE + 60, texts.into_iter()).unwrap();
+            let first = trained(texts.clone());
+            prop_assert!(trained(texts.clone()) == first);
+            prop_assert!(trained(texts.iter().rev().cloned().collect()) == first);
             set_parallelism(false);
-            let alone = learn(texts);
+            let single_threaded = trained(texts);
             set_parallelism(true);
-            prop_assert!(alone == first);
+            prop_assert!(single_threaded == first);
         }
     }
 }

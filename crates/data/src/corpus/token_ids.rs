@@ -1,0 +1,48 @@
+//! `.tokens` and `.u16`: token ids produced by another tool, little-endian, without a header.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+
+use super::pieces::PIECE_BYTES;
+use super::{Content, CorpusFile, Cursor, Piece, PieceHandler};
+use crate::error::DataError;
+
+/// `width`: bytes per id, 2 or 4.
+pub(super) fn read(
+    corpus_file: &CorpusFile,
+    width: usize,
+    from: Cursor,
+    on_piece: &mut PieceHandler,
+) -> Result<(), DataError> {
+    let failed = || DataError::io("read", &corpus_file.path);
+    if !corpus_file.size.is_multiple_of(width as u64) {
+        return Err(DataError::TruncatedIds {
+            path: corpus_file.path.clone(),
+            size: corpus_file.size,
+            width: width as u64,
+        });
+    }
+    let mut file = File::open(&corpus_file.path).map_err(failed())?;
+    file.seek(SeekFrom::Start(from.offset)).map_err(failed())?;
+    let mut offset = from.offset;
+    let mut buffer = Vec::new();
+    loop {
+        buffer.clear();
+        file.by_ref().take(PIECE_BYTES as u64).read_to_end(&mut buffer).map_err(failed())?;
+        let ids: Vec<u32> = buffer.chunks_exact(width).map(decode_id).collect();
+        let first_index = offset / width as u64;
+        offset += (ids.len() * width) as u64;
+        let is_last = ids.is_empty();
+        let resume_at =
+            if is_last { Cursor { file: from.file + 1, ..Cursor::default() } } else { Cursor { offset, ..from } };
+        let content = Content::Ids { ids: &ids, file: corpus_file, first_index };
+        on_piece(Piece { content, is_last, resume_at: Some(resume_at), bytes_read: offset })?;
+        if is_last {
+            return Ok(());
+        }
+    }
+}
+
+fn decode_id(bytes: &[u8]) -> u32 {
+    bytes.iter().rev().fold(0, |id, &byte| id << 8 | u32::from(byte))
+}

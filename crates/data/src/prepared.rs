@@ -1,0 +1,35 @@
+//! A finished token cache: its files, and what every process must know to open it.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) const TOKEN_IDS_FILE: &str = "ids.bin";
+pub(crate) const DOCUMENTS_FILE: &str = "documents.bin";
+pub(crate) const TOKENIZER_FILE: &str = "tokenizer.json";
+pub(crate) const TOKENIZER_CONFIG_FILE: &str = "tokenizer_config.json";
+
+/// A tokenised corpus: enough for any process that sees the volume to open it. Stored in `meta.json`, so its field names
+/// are part of the cache's format.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct PreparedCorpus {
+    /// The cache's folder, relative to [`DataConfig::cache_root`](crate::DataConfig::cache_root).
+    pub folder: PathBuf,
+    /// BLAKE3 over the files' contents in order, in hexadecimal: what a model was trained on.
+    pub corpus_hash: String,
+    /// BLAKE3 of `tokenizer.json`, in hexadecimal.
+    pub tokenizer_hash: String,
+    /// Tokens of the corpus, those that begin and end documents included.
+    pub tokens: u64,
+    /// Documents with at least one token of text.
+    pub documents: u64,
+    /// Documents left out because they are empty.
+    pub empty_documents: u64,
+    /// The tokenizer's real size: a small corpus doesn't fill the one asked for.
+    pub vocab_size: usize,
+    /// Bytes an id takes in the cache: 2 up to a vocabulary of 65,536, else 4.
+    pub id_bytes: usize,
+    /// The id that pads rows: the tokenizer's padding token, or its end-of-text token where it has none.
+    pub padding: u32,
+}

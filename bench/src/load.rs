@@ -1,4 +1,4 @@
-//! Loading: how fast a checkpoint's tensors, each proven by its hash, are in the stage's memory.
+//! Loading: how fast a checkpoint's tensors, each verified by its hash, are in the stage's memory.
 
 use std::path::Path;
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use stagecoach_checkpoint::{Entry, FileReader, FileWriter, RealVolume, Volume};
+use stagecoach_checkpoint::{DirEntry, FileReader, FileSystemVolume, FileWriter, Volume};
 
 /// The variable that holds a [`Fault`] as text, or what holds for all calls: `trace` writes them down, `slow=MS` makes
 /// every file's sync take so much longer, `full` has no room for another byte of a checkpoint.
@@ -115,7 +115,7 @@ pub fn fired(notes: &Path) -> Option<Call> {
 
 /// What the trainer mounts: in a stage the volume with the fault, elsewhere the real one.
 pub fn mount(folder: &Path) -> Arc<dyn Volume> {
-    let real = RealVolume::new(folder);
+    let real = FileSystemVolume::new(folder);
     let told = |name: &str| std::env::var(name).ok();
     let (Some(fault), Some(notes), Some(rank)) = (told(FAULT), told(NOTES), told("RANK")) else {
         return Arc::new(real);
@@ -219,7 +219,7 @@ fn die() -> ! {
 }
 
 struct FaultyVolume {
-    real: RealVolume,
+    real: FileSystemVolume,
     plan: Arc<Plan>,
 }
 
@@ -232,7 +232,7 @@ impl Volume for FaultyVolume {
         self.plan.call("make_dir", path, || self.real.make_dir(path))
     }
 
-    fn list(&self, path: &str) -> io::Result<Vec<Entry>> {
+    fn list(&self, path: &str) -> io::Result<Vec<DirEntry>> {
         self.plan.call("list", path, || self.real.list(path))
     }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use stagecoach_checkpoint::{RealVolume, layout, list, open};
+use stagecoach_checkpoint::{FileSystemVolume, list, open, paths};
 
 use crate::faulty::{Call, FAULT, NOTES, fired, traced};
 use crate::{Job, Outcome, corpus, until};
@@ -64,7 +64,7 @@ impl Scene {
         let undisturbed = scene.run(&Case { name: "undisturbed", ..case });
         scene.expected = undisturbed.outcome.hashes();
         scene.afresh = undisturbed.trace();
-        let unfinished = layout::checkpoint(COMMITTED.len() as u64 + 1);
+        let unfinished = paths::checkpoint_path(COMMITTED.len() as u64 + 1);
         let commit = scene.afresh.iter().find(|c| c.operation == "rename" && c.path == unfinished).unwrap();
         let fault = format!("rank=0,call={},how=die-before", commit.number);
         let stopped = scene.run(&Case { name: "killed", fault: &fault, ..case });
@@ -90,11 +90,11 @@ impl Scene {
     /// swept: half a save, and a damaged checkpoint on its way out.
     pub fn mess(&self, name: &str) -> PathBuf {
         let folder = self.stopped(name);
-        let shard = folder.join(layout::checkpoint(COMMITTED[2])).join(layout::optimizer_file(0));
+        let shard = folder.join(paths::checkpoint_path(COMMITTED[2])).join(paths::optimizer_file(0));
         flip(&shard);
         let old = folder.join("fences/0000.fenced/0123456789abcdef");
-        let held = (format!("damaged-{}", layout::step_name(0)), layout::MANIFEST.to_owned());
-        for (name, file) in [(layout::step_name(9), layout::weights_file(0)), held] {
+        let held = (format!("damaged-{}", paths::step_dir_name(0)), paths::MANIFEST_FILE.to_owned());
+        for (name, file) in [(paths::step_dir_name(9), paths::weights_file(0)), held] {
             fs::create_dir_all(old.join(&name)).unwrap();
             fs::write(old.join(name).join(file), "half").unwrap();
         }
@@ -183,7 +183,7 @@ impl Ran {
     /// # Panics
     /// If one is not whole.
     pub fn checkpoints(&self) -> Vec<u64> {
-        let volume = RealVolume::new(&self.folder);
+        let volume = FileSystemVolume::new(&self.folder);
         let steps = list(&volume).unwrap().steps;
         steps.iter().for_each(|&step| open(&volume, step).and_then(|loaded| loaded.verify()).unwrap());
         steps
@@ -207,9 +207,9 @@ impl Ran {
         let unfinished = files(&self.folder.join("fences"));
         assert!(unfinished.is_empty(), "left in the fences: {unfinished:?}");
         let mut found = files(&self.folder.join("damaged"));
-        found.retain(|path| path.ends_with(layout::MANIFEST));
-        let expected = damaged.iter().map(|&step| Path::new("damaged").join(layout::step_name(step)));
-        let expected: Vec<PathBuf> = expected.map(|step| self.folder.join(step).join(layout::MANIFEST)).collect();
+        found.retain(|path| path.ends_with(paths::MANIFEST_FILE));
+        let expected = damaged.iter().map(|&step| Path::new("damaged").join(paths::step_dir_name(step)));
+        let expected: Vec<PathBuf> = expected.map(|step| self.folder.join(step).join(paths::MANIFEST_FILE)).collect();
         assert_eq!(found, expected);
     }
 }

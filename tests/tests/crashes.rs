@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use stagecoach_checkpoint::layout;
+use stagecoach_checkpoint::paths;
 use stagecoach_tests::corpus::Draws;
 use stagecoach_tests::faulty::{Call, Fault, How};
 use stagecoach_tests::scene::{COMMITTED, Case, Scene, each, seed};
@@ -77,7 +77,7 @@ fn run(scene: &Scene, checkpoint: &str, at: usize, death: &Death) -> Option<u64>
 fn survives(traced: &[Call], Death { from_mess, call, how }: &Death) -> u64 {
     let at = traced.iter().position(|c| (c.rank, c.number) == (call.rank, call.number)).unwrap();
     let done = &traced[..at + usize::from(*how == How::DieAfter)];
-    let committed = |call: &Call| layout::step_of(call.path.strip_prefix("checkpoints/")?);
+    let committed = |call: &Call| paths::parse_step_dir_name(call.path.strip_prefix("checkpoints/")?);
     let newest = done.iter().filter(|call| call.operation == "rename").filter_map(committed).max();
     newest.unwrap_or(if *from_mess { COMMITTED[1] } else { 0 })
 }

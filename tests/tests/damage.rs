@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use stagecoach_checkpoint::{Manifest, layout};
+use stagecoach_checkpoint::{Manifest, paths};
 use stagecoach_tests::scene::{COMMITTED, Case, Ran, Scene, each, files, finish, flip};
 use stagecoach_tests::{says, stagecoach};
 
@@ -33,7 +33,7 @@ fn case(name: &str) -> Case<'_> {
 
 /// The checkpoint `back` steps before the newest.
 fn older(newest: &Path, back: u64) -> PathBuf {
-    newest.with_file_name(layout::step_name(COMMITTED[2] - back))
+    newest.with_file_name(paths::step_dir_name(COMMITTED[2] - back))
 }
 
 fn empty(folder: &Path) {
@@ -43,7 +43,7 @@ fn empty(folder: &Path) {
 
 /// Another manifest of the same checkpoint, as proper as the first.
 fn rewrite(newest: &Path, change: fn(&mut Manifest)) {
-    let path = newest.join(layout::MANIFEST);
+    let path = newest.join(paths::MANIFEST_FILE);
     let mut manifest = Manifest::parse(&fs::read(&path).unwrap()).unwrap();
     change(&mut manifest);
     fs::write(path, manifest.to_bytes().unwrap()).unwrap();
@@ -55,15 +55,19 @@ const DAMAGES: &[Damage] = &[
     hit("weights of stage 1", |c| flip(&c.join("stage-1.model.safetensors")), &["stage-1.model.safetensors"]),
     hit("moments of stage 0", |c| flip(&c.join("stage-0.optimizer.safetensors")), &["stage-0.optimizer.safetensors"]),
     hit("moments of stage 1", |c| flip(&c.join("stage-1.optimizer.safetensors")), &["stage-1.optimizer.safetensors"]),
-    hit("the manifest", |c| flip(&c.join(layout::MANIFEST)), &["manifest.json", "BLAKE3"]),
+    hit("the manifest", |c| flip(&c.join(paths::MANIFEST_FILE)), &["manifest.json", "BLAKE3"]),
     hit("a truncated shard", |c| cut(&c.join("stage-1.model.safetensors")), &["stage-1.model.safetensors", "bytes"]),
-    hit("a truncated manifest", |c| cut(&c.join(layout::MANIFEST)), &["manifest.json", "BLAKE3"]),
+    hit("a truncated manifest", |c| cut(&c.join(paths::MANIFEST_FILE)), &["manifest.json", "BLAKE3"]),
     hit(
         "a missing shard",
         |c| fs::remove_file(c.join("stage-0.model.safetensors")).unwrap(),
         &["stage-0.model", "missing"],
     ),
-    hit("a missing manifest", |c| fs::remove_file(c.join(layout::MANIFEST)).unwrap(), &["manifest.json", "missing"]),
+    hit(
+        "a missing manifest",
+        |c| fs::remove_file(c.join(paths::MANIFEST_FILE)).unwrap(),
+        &["manifest.json", "missing"],
+    ),
     hit("an empty folder", empty, &["manifest.json", "missing"]),
     hit("a folder for a shard", |c| folder_for(&c.join("stage-1.model.safetensors")), &["stage-1.model", "folder"]),
     hit(
@@ -122,7 +126,7 @@ fn damage_costs_a_few_steps_and_never_a_bit() {
         println!("{}", damage.name);
         let name = &format!("case-{at}");
         let folder = scene.stopped(name);
-        let newest = folder.join(layout::checkpoint(COMMITTED[2]));
+        let newest = folder.join(paths::checkpoint_path(COMMITTED[2]));
         (damage.act)(&newest);
         let ran = scene.run(&case(name));
         ran.ended_well(&scene);
@@ -133,11 +137,11 @@ fn damage_costs_a_few_steps_and_never_a_bit() {
         }
         // what is newer than that is in damaged/ with the reason, and nothing else is
         let newer = COMMITTED.iter().filter(|&&step| damage.from.is_some_and(|from| step > from));
-        let expected: Vec<String> = newer.map(|&step| layout::step_name(step)).collect();
+        let expected: Vec<String> = newer.map(|&step| paths::step_dir_name(step)).collect();
         let damaged = folder.join("damaged");
         assert_eq!(names(&damaged), expected, "{}", damage.name);
         for step in expected {
-            let reason = fs::read_to_string(damaged.join(&step).join(layout::REASON)).unwrap();
+            let reason = fs::read_to_string(damaged.join(&step).join(paths::REASON_FILE)).unwrap();
             assert!(damage.says.iter().any(|words| reason.contains(words)), "{reason}");
         }
         if damage.name == "foreign files" {
@@ -149,8 +153,8 @@ fn damage_costs_a_few_steps_and_never_a_bit() {
 #[test]
 fn damage_to_what_training_does_not_read_costs_nothing() {
     let scene = scene();
-    let newest = scene.stopped("unread").join(layout::checkpoint(COMMITTED[2]));
-    for file in ["config.json", "tokenizer.json", "tokenizer_config.json", layout::INDEX] {
+    let newest = scene.stopped("unread").join(paths::checkpoint_path(COMMITTED[2]));
+    for file in ["config.json", "tokenizer.json", "tokenizer_config.json", paths::WEIGHTS_INDEX_FILE] {
         flip(&newest.join(file));
     }
     let ran = scene.run(&Case { checkpoint: "{everySteps: 2, keepLast: 1}", ..case("unread") });
@@ -163,7 +167,7 @@ fn none_is_intact(acts: [fn(&Path); 3]) {
     let scene = scene();
     let folder = scene.stopped("none");
     for (step, act) in COMMITTED.iter().zip(acts) {
-        act(&folder.join(layout::checkpoint(*step)));
+        act(&folder.join(paths::checkpoint_path(*step)));
     }
     let before = content(&folder.join("checkpoints"));
     let ran = scene.run(&case("none"));
@@ -174,7 +178,7 @@ fn none_is_intact(acts: [fn(&Path); 3]) {
 
 #[test]
 fn checkpoints_of_which_none_is_intact_are_no_fresh_start() {
-    none_is_intact([empty, |c| flip(&c.join(layout::MANIFEST)), |c| cut(&c.join("stage-1.optimizer.safetensors"))]);
+    none_is_intact([empty, |c| flip(&c.join(paths::MANIFEST_FILE)), |c| cut(&c.join("stage-1.optimizer.safetensors"))]);
 }
 
 #[test]
@@ -228,7 +232,7 @@ fn a_damaged_checkpoint_that_cannot_be_set_aside_stays() {
     fs::remove_file(folder.join("damaged")).unwrap();
     let ran = scene.run(&case("aside"));
     ran.ended_well(&scene);
-    assert!(folder.join("damaged/step-00000003").join(layout::MANIFEST).exists());
+    assert!(folder.join("damaged/step-00000003").join(paths::MANIFEST_FILE).exists());
 }
 
 #[test]

@@ -98,7 +98,7 @@ fn the_same_weights_give_the_same_run_whatever_they_come_in() {
     let fresh_hashes = run(path, &job("fresh"), &yaml(&job("fresh"), &fresh())).hashes();
     assert_ne!(fresh_hashes, expected);
 
-    // imported: BF16 has become F32, and every byte is proven as it is read
+    // imported: BF16 has become F32, and every byte is verified as it is read
     let [tiny, imported] = ["tiny", "imported"].map(|name| path.join(name).display().to_string());
     checkpoint_command(&["import", "--from", &tiny, &imported]);
     let two = job_from("two", "imported");

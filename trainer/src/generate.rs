@@ -32,7 +32,7 @@ impl Default for Sampling {
 }
 
 /// `prompt` and what the model at `path` makes of it: a Hugging Face model directory, a checkpoint's folder, or a job's,
-/// whose newest checkpoint it is then. A checkpoint's weights are proven by their hashes.
+/// whose newest checkpoint it is then. A checkpoint's weights are verified by their hashes.
 ///
 /// # Errors
 /// If there is no model there, it is damaged, or it is none that this trainer computes.

@@ -1,14 +1,14 @@
-//! What groups have made in a job's folder, told by its name from what somebody else has put there.
+//! The folders that groups have made in a job's folder, recognised by their names; other entries are ignored.
 
 use std::io::ErrorKind;
 
-use crate::error::{CheckpointError, on};
-use crate::layout::{self, CHECKPOINTS, DAMAGED, FENCES, MANIFEST};
-use crate::volume::{Entry, Volume, remove_tree};
+use crate::error::{CheckpointError, volume_io};
+use crate::paths::{self, CHECKPOINTS_DIR, DAMAGED_DIR, FENCES_DIR, MANIFEST_FILE};
+use crate::volume::{DirEntry, Volume, remove_tree};
 
-/// What is there.
+/// The folders that groups have made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Contents {
+pub struct VolumeContents {
     /// Steps of committed checkpoints, newest first.
     pub checkpoints: Vec<u64>,
     /// Paths of checkpoints that were set aside.
@@ -17,64 +17,66 @@ pub struct Contents {
     pub fences: Vec<String>,
 }
 
-impl Contents {
-    /// Lists it.
+impl VolumeContents {
+    /// Lists them.
     ///
     /// # Errors
-    /// If the volume refuses.
-    pub fn find(volume: &dyn Volume) -> Result<Contents, CheckpointError> {
+    /// If the volume fails.
+    pub fn find(volume: &dyn Volume) -> Result<VolumeContents, CheckpointError> {
         let folders = |folder: &str| -> Result<Vec<String>, CheckpointError> {
             let entries = list(volume, folder)?.unwrap_or_default();
             Ok(entries.into_iter().filter(|entry| entry.is_dir).map(|entry| entry.name).collect())
         };
-        let paths = |folder: &str, is_own: &dyn Fn(&str) -> bool| -> Result<Vec<String>, CheckpointError> {
+        let own_folders = |folder: &str, is_own: &dyn Fn(&str) -> bool| -> Result<Vec<String>, CheckpointError> {
             Ok(folders(folder)?.iter().filter(|name| is_own(name)).map(|name| format!("{folder}/{name}")).collect())
         };
-        let mut checkpoints: Vec<u64> = folders(CHECKPOINTS)?.iter().filter_map(|name| layout::step_of(name)).collect();
+        let mut checkpoints: Vec<u64> =
+            folders(CHECKPOINTS_DIR)?.iter().filter_map(|name| paths::parse_step_dir_name(name)).collect();
         checkpoints.sort_unstable_by(|a, b| b.cmp(a));
-        Ok(Contents {
+        Ok(VolumeContents {
             checkpoints,
-            damaged: paths(DAMAGED, &|name| layout::damaged_of(name).is_some())?,
-            fences: paths(FENCES, &|name| layout::fence_of(name).is_some())?,
+            damaged: own_folders(DAMAGED_DIR, &|name| paths::parse_damaged_dir_name(name).is_some())?,
+            fences: own_folders(FENCES_DIR, &|name| paths::parse_fence_dir_name(name).is_some())?,
         })
     }
 
-    /// Removes it, and the folders that are empty then.
+    /// Removes them, and their parent folders if those are empty then.
     ///
     /// # Errors
-    /// If the volume refuses.
+    /// If the volume fails.
     pub fn remove(&self, volume: &dyn Volume) -> Result<(), CheckpointError> {
-        let checkpoints = self.checkpoints.iter().map(|&step| layout::checkpoint(step));
+        let checkpoints = self.checkpoints.iter().map(|&step| paths::checkpoint_path(step));
         for path in checkpoints.chain(self.damaged.iter().cloned()).chain(self.fences.iter().cloned()) {
-            remove_tree(volume, &path).map_err(on(volume, "remove", &path))?;
+            remove_tree(volume, &path).map_err(volume_io(volume, "remove", &path))?;
         }
-        for folder in [CHECKPOINTS, DAMAGED, FENCES] {
-            // it stays if it holds anything else, or is a link
+        for folder in [CHECKPOINTS_DIR, DAMAGED_DIR, FENCES_DIR] {
+            // fails if it holds anything else, or is a link
             let _ = volume.remove_dir(folder);
         }
         Ok(())
     }
 }
 
-/// Whether a group has worked on `volume`, or checkpoints were brought there. The first thing that a group makes is the
-/// folder of fences.
+/// Whether a group has run on `volume`, or checkpoints were copied there. A group creates the folder of fences first.
 ///
 /// # Errors
-/// If the volume refuses.
+/// If the volume fails.
 pub fn is_used(volume: &dyn Volume) -> Result<bool, CheckpointError> {
-    let fences = list(volume, FENCES)?;
-    if fences.is_some_and(|all| all.is_empty() || all.iter().any(|entry| layout::fence_of(&entry.name).is_some())) {
+    let fences = list(volume, FENCES_DIR)?;
+    if fences
+        .is_some_and(|all| all.is_empty() || all.iter().any(|entry| paths::parse_fence_dir_name(&entry.name).is_some()))
+    {
         return Ok(true);
     }
-    let steps = Contents::find(volume)?.checkpoints;
-    Ok(steps.iter().any(|&step| volume.open(&format!("{}/{MANIFEST}", layout::checkpoint(step))).is_ok()))
+    let steps = VolumeContents::find(volume)?.checkpoints;
+    Ok(steps.iter().any(|&step| volume.open(&format!("{}/{MANIFEST_FILE}", paths::checkpoint_path(step))).is_ok()))
 }
 
-/// What is in a folder; none if there is no such folder.
-fn list(volume: &dyn Volume, folder: &str) -> Result<Option<Vec<Entry>>, CheckpointError> {
+/// The entries of a folder; `None` if there is no such folder.
+fn list(volume: &dyn Volume, folder: &str) -> Result<Option<Vec<DirEntry>>, CheckpointError> {
     match volume.list(folder) {
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
-        listed => listed.map(Some).map_err(on(volume, "list", folder)),
+        listed => listed.map(Some).map_err(volume_io(volume, "list", folder)),
     }
 }
 
@@ -83,12 +85,12 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::{Fence, RealVolume};
+    use crate::{Fence, FileSystemVolume};
 
     #[test]
-    fn what_is_not_ours_is_neither_found_nor_removed() {
+    fn other_entries_are_neither_found_nor_removed() {
         let folder = tempfile::tempdir().unwrap();
-        let volume = RealVolume::new(folder.path());
+        let volume = FileSystemVolume::new(folder.path());
         let foreign = [
             "checkpoints/best/weights.bin",
             "checkpoints/step-00000004",
@@ -101,39 +103,39 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "mine").unwrap();
         }
-        assert_eq!(Contents::find(&volume).unwrap(), Contents::default());
+        assert_eq!(VolumeContents::find(&volume).unwrap(), VolumeContents::default());
         assert!(!is_used(&volume).unwrap());
 
         let own = ["checkpoints/step-00000002", "checkpoints/step-00000003", "damaged/step-00000001.2"];
         own.iter().for_each(|path| fs::create_dir_all(folder.path().join(path).join("inside")).unwrap());
         assert!(!is_used(&volume).unwrap());
-        fs::write(folder.path().join(own[1]).join(MANIFEST), "").unwrap();
+        fs::write(folder.path().join(own[1]).join(MANIFEST_FILE), "").unwrap();
         assert!(is_used(&volume).unwrap());
-        // a link is somebody's: neither it nor what it leads to goes
+        // neither a link nor its target is removed
         std::os::unix::fs::symlink("best", folder.path().join("checkpoints/step-00000009")).unwrap();
-        Fence::take(&volume).unwrap();
-        Fence::take(&volume).unwrap();
-        let found = Contents::find(&volume).unwrap();
-        let expected = Contents {
+        Fence::acquire(&volume).unwrap();
+        Fence::acquire(&volume).unwrap();
+        let found = VolumeContents::find(&volume).unwrap();
+        let expected = VolumeContents {
             checkpoints: vec![3, 2],
             damaged: vec![own[2].into()],
             fences: ["fences/0001.fenced", "fences/0002"].map(str::to_owned).into(),
         };
         assert_eq!(found, expected);
         found.remove(&volume).unwrap();
-        assert_eq!(Contents::find(&volume).unwrap(), Contents::default());
+        assert_eq!(VolumeContents::find(&volume).unwrap(), VolumeContents::default());
         foreign.iter().for_each(|path| assert_eq!(fs::read(folder.path().join(path)).unwrap(), b"mine", "{path}"));
         assert!(folder.path().join("checkpoints/step-00000009").is_symlink());
     }
 
     #[test]
-    fn a_group_leaves_its_mark_before_anything_else() {
+    fn the_folder_of_fences_marks_a_used_volume() {
         let folder = tempfile::tempdir().unwrap();
-        let volume = RealVolume::new(folder.path());
+        let volume = FileSystemVolume::new(folder.path());
         assert!(!is_used(&volume).unwrap());
-        fs::create_dir(folder.path().join(FENCES)).unwrap();
+        fs::create_dir(folder.path().join(FENCES_DIR)).unwrap();
         assert!(is_used(&volume).unwrap());
-        Contents::default().remove(&volume).unwrap();
+        VolumeContents::default().remove(&volume).unwrap();
         assert!(volume.list("").unwrap().is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with files, in sentences.
+//! Errors.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use crate::volume::Volume;
 /// Why a checkpoint could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// The file system refused something.
-    #[error("could not {doing} {}: {source}", .path.display())]
+    /// An operation on a file failed.
+    #[error("could not {operation} {}: {source}", .path.display())]
     Io {
-        /// What was tried.
-        doing: &'static str,
-        /// On what.
+        /// Operation, as an infinitive.
+        operation: &'static str,
+        /// Path of the operation.
         path: PathBuf,
-        /// What came back.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// A file's content is not what it should be.
@@ -29,26 +29,26 @@ pub enum CheckpointError {
         /// What was found and what was expected.
         problem: String,
     },
-    /// A newer group took the volume over: this one can neither commit nor remove anything, and must leave.
-    #[error("fence {fence} is held no more{}: this group's work ends here", by.map_or_else(String::new, |by| format!(", a newer group took fence {by}")))]
+    /// A newer group holds the fence: this one can neither commit nor remove anything, and must exit.
+    #[error("fence {fence} is held no more{}: this group's work ends here", newest.map_or_else(String::new, |newest| format!(", a newer group took fence {newest}")))]
     FencedOff {
-        /// Ours.
+        /// This group's fence.
         fence: u64,
-        /// The newest one; none if the volume's fences are gone altogether.
-        by: Option<u64>,
+        /// The newest fence; `None` if the volume has no newer one.
+        newest: Option<u64>,
     },
-    /// Another run's checkpoint is where ours would go.
+    /// A checkpoint of another identity has this step's path.
     #[error("{} was written by a run of another identity ({}): give this job another storage.path", .path.display(), list(.differences))]
-    Occupied {
+    IdentityConflict {
         /// The folder.
         path: PathBuf,
-        /// In what they differ.
+        /// The fields that differ.
         differences: Vec<Difference>,
     },
     /// One checkpoint can't be used.
     #[error("{0}")]
     Damaged(Damage),
-    /// There are checkpoints, and not one of them can be used: starting afresh is for a person to decide.
+    /// There are checkpoints, and none can be used: starting from step 0 requires a decision by the user.
     #[error("no checkpoint in {} is intact ({}): repair one, or remove the folder to start from step 0", .folder.display(), list(.damage))]
     NoneIntact {
         /// The folder of checkpoints.
@@ -59,18 +59,18 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
-    /// Whether it says that something isn't there.
+    /// Whether a file or folder was not found.
     pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, CheckpointError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
     }
 }
 
-/// What is wrong with a checkpoint.
+/// A damaged file of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Damage {
     /// The checkpoint's step.
     pub step: u64,
-    /// The file, seen from the job's folder.
+    /// The file, relative to the job's folder.
     pub file: String,
     /// What was found and what was expected.
     pub reason: String,
@@ -82,12 +82,12 @@ impl fmt::Display for Damage {
     }
 }
 
-/// Something that a person should hear about, and that stopped nothing.
+/// Non-fatal message for the user.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Warning {
-    /// The file or folder, seen from the job's folder.
+    /// The file or folder, relative to the job's folder.
     pub path: String,
-    /// What about it.
+    /// Message, as the rest of a sentence that begins with the path.
     pub reason: String,
 }
 
@@ -97,19 +97,19 @@ impl fmt::Display for Warning {
     }
 }
 
-/// For `map_err`: what was being done to which path.
-pub(crate) fn io(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> CheckpointError {
-    move |source| CheckpointError::Io { doing, path: path.to_owned(), source }
+/// Context for `map_err`: the operation and its path.
+pub(crate) fn io(operation: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> CheckpointError {
+    move |source| CheckpointError::Io { operation, path: path.to_owned(), source }
 }
 
-/// The same, on a volume.
-pub(crate) fn on(
+/// As [`io`], with a path on a volume.
+pub(crate) fn volume_io(
     volume: &dyn Volume,
-    doing: &'static str,
+    operation: &'static str,
     path: &str,
 ) -> impl FnOnce(std::io::Error) -> CheckpointError + use<> {
     let path = volume.display(path);
-    move |source| CheckpointError::Io { doing, path, source }
+    move |source| CheckpointError::Io { operation, path, source }
 }
 
 fn list<T: fmt::Display>(items: &[T]) -> String {

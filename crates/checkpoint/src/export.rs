@@ -1,70 +1,70 @@
-//! A checkpoint's weights for other tools: a plain model directory, or one file. Every byte is proven on the way.
+//! Export of a checkpoint's weights: a plain model directory, or one file. Every tensor is verified.
 
-use crate::error::{CheckpointError, on};
-use crate::fence::sync;
-use crate::layout::{INDEX, SINGLE, is_weights_file};
-use crate::lazy::Source;
-use crate::load::Loaded;
+use crate::error::{CheckpointError, volume_io};
+use crate::fence::sync_dir;
+use crate::lazy::TensorReader;
+use crate::load::CheckpointReader;
 use crate::manifest::TensorEntry;
-use crate::save::{StageFiles, index};
-use crate::shard::{ShardFile, write_file, write_shard};
-use crate::volume::{Volume, make_own_dir, move_dir, remove_tree};
+use crate::paths::{SINGLE_WEIGHTS_FILE, WEIGHTS_INDEX_FILE, is_weights_file};
+use crate::save::{StageFiles, weights_index_json};
+use crate::shard::{WrittenShard, write_file, write_shard};
+use crate::volume::{Volume, make_dir_idempotent, remove_tree, rename_idempotent};
 
-/// What to make of a checkpoint.
+/// Format of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum ExportFormat {
     /// A directory as Hugging Face's tools write it: configuration, tokenizer, weights.
     HuggingFace,
     /// One safetensors file with all weights.
     SingleFile,
 }
 
-/// What was made.
+/// Result of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Exported {
-    /// Files by name.
+pub struct ExportSummary {
+    /// Names of the files.
     pub files: Vec<String>,
-    /// Weights.
+    /// Number of tensors.
     pub tensors: usize,
-    /// Their size.
+    /// Bytes of the tensors.
     pub bytes: u64,
 }
 
-/// Writes the weights of `loaded` as `name` on the volume `out`: aside first, so that what has the final name is whole.
-/// `read` hears of every tensor's bytes once they are read and proven.
+/// Writes the weights of `checkpoint` as `name` on the volume `out`: to a temporary name, then renamed, so that `name`
+/// is never incomplete. `on_read` is called with the bytes of each tensor that was read and verified.
 ///
 /// # Errors
-/// `Damaged`, if bytes are not what was written; if there is something of that name; or if the volume refuses. Nothing
-/// is left behind then.
+/// `Damaged` if a tensor does not match its hash; if `name` exists; or if the volume fails. The temporary files are
+/// removed then.
 pub fn export(
-    loaded: &Loaded,
-    form: Form,
+    checkpoint: &CheckpointReader,
+    format: ExportFormat,
     out: &dyn Volume,
     name: &str,
-    read: &dyn Fn(u64),
-) -> Result<Exported, CheckpointError> {
-    is_free(out, name)?;
-    let aside = format!(".{name}.{}.partial", std::process::id());
+    on_read: &dyn Fn(u64),
+) -> Result<ExportSummary, CheckpointError> {
+    ensure_absent(out, name)?;
+    let partial = format!(".{name}.{}.partial", std::process::id());
     let write = || {
-        let exported = match form {
-            Form::HuggingFace => write_directory(loaded, out, &aside, read)?,
-            Form::SingleFile => write_single(loaded, out, &aside, name, read)?,
+        let summary = match format {
+            ExportFormat::HuggingFace => write_directory(checkpoint, out, &partial, on_read)?,
+            ExportFormat::SingleFile => write_single(checkpoint, out, &partial, name, on_read)?,
         };
-        is_free(out, name)?; // renaming a file would replace another
-        move_dir(out, &aside, name).map_err(on(out, "publish", name))?;
-        sync(out, "")?;
-        Ok(exported)
+        ensure_absent(out, name)?; // renaming a file would replace another
+        rename_idempotent(out, &partial, name).map_err(volume_io(out, "publish", name))?;
+        sync_dir(out, "")?;
+        Ok(summary)
     };
     write().inspect_err(|_| {
-        let _ = match form {
-            Form::HuggingFace => remove_tree(out, &aside),
-            Form::SingleFile => out.remove_file(&aside),
+        let _ = match format {
+            ExportFormat::HuggingFace => remove_tree(out, &partial),
+            ExportFormat::SingleFile => out.remove_file(&partial),
         };
     })
 }
 
-fn is_free(out: &dyn Volume, name: &str) -> Result<(), CheckpointError> {
-    let entries = out.list("").map_err(on(out, "list", ""))?;
+fn ensure_absent(out: &dyn Volume, name: &str) -> Result<(), CheckpointError> {
+    let entries = out.list("").map_err(volume_io(out, "list", ""))?;
     if entries.iter().all(|entry| entry.name != name) {
         return Ok(());
     }
@@ -73,78 +73,79 @@ fn is_free(out: &dyn Volume, name: &str) -> Result<(), CheckpointError> {
 }
 
 fn write_directory(
-    loaded: &Loaded,
+    checkpoint: &CheckpointReader,
     out: &dyn Volume,
     folder: &str,
-    read: &dyn Fn(u64),
-) -> Result<Exported, CheckpointError> {
-    make_own_dir(out, folder).map_err(on(out, "create", folder))?;
-    let mut exported = Exported::default();
-    let files = &loaded.manifest().files;
+    on_read: &dyn Fn(u64),
+) -> Result<ExportSummary, CheckpointError> {
+    make_dir_idempotent(out, folder).map_err(volume_io(out, "create", folder))?;
+    let mut summary = ExportSummary::default();
+    let files = &checkpoint.manifest().files;
     let shards: Vec<&str> = files.iter().map(|f| f.name.as_str()).filter(|name| is_weights_file(name)).collect();
     let mut written = Vec::new();
     for (at, shard) in shards.iter().enumerate() {
         let name = match shards.len() {
-            1 => SINGLE.to_owned(),
+            1 => SINGLE_WEIGHTS_FILE.to_owned(),
             all => format!("model-{:05}-of-{all:05}.safetensors", at + 1),
         };
-        let tensors: Vec<&TensorEntry> = loaded.manifest().tensors.iter().filter(|t| t.file == *shard).collect();
-        let weights = copy(loaded, &tensors, out, &format!("{folder}/{name}"), read)?;
-        exported.add(&weights);
+        let tensors: Vec<&TensorEntry> = checkpoint.manifest().tensors.iter().filter(|t| t.file == *shard).collect();
+        let weights = copy_tensors(checkpoint, &tensors, out, &format!("{folder}/{name}"), on_read)?;
+        summary.add(&weights);
         written.push(StageFiles { weights: Some(weights), optimizer: None });
     }
     let mut small = |name: &str, bytes: &[u8]| {
-        exported.files.push(name.to_owned());
+        summary.files.push(name.to_owned());
         write_file(out, &format!("{folder}/{name}"), bytes).map(drop)
     };
     if written.len() > 1 {
-        small(INDEX, index(&written).as_bytes())?;
+        small(WEIGHTS_INDEX_FILE, weights_index_json(&written).as_bytes())?;
     }
-    for file in files.iter().filter(|f| f.name != INDEX && !f.name.ends_with(".safetensors")) {
-        small(&file.name, &loaded.file(&file.name)?.unwrap_or_default())?;
+    for file in files.iter().filter(|f| f.name != WEIGHTS_INDEX_FILE && !f.name.ends_with(".safetensors")) {
+        small(&file.name, &checkpoint.read_small_file(&file.name)?.unwrap_or_default())?;
     }
-    sync(out, folder)?;
-    Ok(exported)
+    sync_dir(out, folder)?;
+    Ok(summary)
 }
 
 fn write_single(
-    loaded: &Loaded,
+    checkpoint: &CheckpointReader,
     out: &dyn Volume,
-    aside: &str,
+    partial: &str,
     name: &str,
-    read: &dyn Fn(u64),
-) -> Result<Exported, CheckpointError> {
-    let tensors: Vec<&TensorEntry> = loaded.manifest().tensors.iter().filter(|t| is_weights_file(&t.file)).collect();
-    let mut exported = Exported::default();
-    exported.add(&copy(loaded, &tensors, out, aside, read)?);
-    exported.files = vec![name.to_owned()];
-    Ok(exported)
+    on_read: &dyn Fn(u64),
+) -> Result<ExportSummary, CheckpointError> {
+    let tensors: Vec<&TensorEntry> =
+        checkpoint.manifest().tensors.iter().filter(|t| is_weights_file(&t.file)).collect();
+    let mut summary = ExportSummary::default();
+    summary.add(&copy_tensors(checkpoint, &tensors, out, partial, on_read)?);
+    summary.files = vec![name.to_owned()];
+    Ok(summary)
 }
 
-/// One tensor after the other, each proven by its hash before it is written.
-fn copy(
-    loaded: &Loaded,
+/// Copies one tensor at a time, each verified by its hash before it is written.
+fn copy_tensors(
+    checkpoint: &CheckpointReader,
     tensors: &[&TensorEntry],
     out: &dyn Volume,
     path: &str,
-    read: &dyn Fn(u64),
-) -> Result<ShardFile, CheckpointError> {
-    let proven = |name: &str| {
-        let entry = loaded.tensor(name).ok_or_else(|| CheckpointError::Content {
-            path: loaded.folder().into(),
+    on_read: &dyn Fn(u64),
+) -> Result<WrittenShard, CheckpointError> {
+    let read_verified = |name: &str| {
+        let entry = checkpoint.tensor(name).ok_or_else(|| CheckpointError::Content {
+            path: checkpoint.folder().into(),
             problem: format!("has no tensor {name}"),
         })?;
-        let bytes = loaded.read(entry)?;
-        read(entry.bytes);
+        let bytes = checkpoint.read(entry)?;
+        on_read(entry.bytes);
         Ok(bytes)
     };
-    let source = Source::new(&proven);
-    let views: Vec<_> = tensors.iter().map(|t| source.view(&t.name, t.dtype, &t.shape)).collect();
-    source.outcome(write_shard(out, path, &views))
+    let reader = TensorReader::new(&read_verified);
+    let views: Vec<_> = tensors.iter().map(|t| reader.view(&t.name, t.dtype, &t.shape)).collect();
+    reader.finish(write_shard(out, path, &views))
 }
 
-impl Exported {
-    fn add(&mut self, shard: &ShardFile) {
+impl ExportSummary {
+    fn add(&mut self, shard: &WrittenShard) {
         self.files.push(shard.file.name.clone());
         self.tensors += shard.tensors.len();
         self.bytes += shard.tensors.iter().map(|t| t.bytes).sum::<u64>();

@@ -1,9 +1,10 @@
-//! Who may write: the living group's folder on the volume.
+//! Fencing: which group may write to the volume.
 //!
-//! Everything unfinished lies in `fences/<number>/<holder>/`, and whatever changes a checkpoint (commit, prune, set
-//! aside) is a rename out of or into it. A newer group renames that folder once, and from then on each of those steps
-//! fails by path, wherever an older group was stopped. The holder's random name keeps a late `mkdir` of an old number,
-//! by a group that slept between listing and making, from reviving the paths of that number's first holder.
+//! Everything unfinished is in `fences/<number>/<holder>/`, and whatever changes a checkpoint (commit, prune, set
+//! aside) is a rename out of or into that folder. A newer group renames the folder once, and from then on each of those
+//! renames fails with `NotFound`, wherever the older group was stopped. The holder's name is random, so that a late
+//! `mkdir` of an old number, by a group that was suspended between listing and creating, does not make the first
+//! holder's paths valid again.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -11,15 +12,16 @@ use std::io::ErrorKind;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{CheckpointError, on};
-use crate::layout::{self, CHECKPOINTS, DAMAGED, FENCES};
+use crate::error::{CheckpointError, volume_io};
+use crate::paths::{self, CHECKPOINTS_DIR, DAMAGED_DIR, FENCES_DIR};
 use crate::shard::write_file;
-use crate::volume::{Volume, ensure_dir, gone, make_own_dir, move_dir, remove_tree};
+use crate::volume::{Volume, ensure_dir, ignore_not_found, make_dir_idempotent, remove_tree, rename_idempotent};
 
-/// Starting groups that may get in each other's way before one gives up.
-const TRIES: u32 = 100;
+/// Maximum attempts to claim a fence number.
+const MAX_CLAIM_ATTEMPTS: u32 = 100;
 
-/// The right to change a job's checkpoints, until a newer group takes the next one. Stage 0 takes it and sends it to all.
+/// The right to change a job's checkpoints, until a newer group acquires the next fence. Stage 0 acquires it and sends
+/// it to all stages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fence {
     number: u64,
@@ -27,91 +29,92 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// Takes the next fence and fences every older one off.
+    /// Acquires the next fence and fences off all older ones.
     ///
     /// # Errors
-    /// `FencedOff` if a newer group took one meanwhile; or if the volume refuses.
-    pub fn take(volume: &dyn Volume) -> Result<Fence, CheckpointError> {
-        for folder in [FENCES, CHECKPOINTS] {
-            ensure_dir(volume, folder).map_err(on(volume, "create", folder))?;
+    /// `FencedOff` if a newer group acquired one meanwhile; or if the volume fails.
+    pub fn acquire(volume: &dyn Volume) -> Result<Fence, CheckpointError> {
+        for folder in [FENCES_DIR, CHECKPOINTS_DIR] {
+            ensure_dir(volume, folder).map_err(volume_io(volume, "create", folder))?;
         }
-        // a link to what is not mounted is there, and holds nothing: that must not look like a fresh start
-        volume.list(CHECKPOINTS).map_err(on(volume, "list", CHECKPOINTS))?;
-        let number = claim(volume)?;
+        // a dangling link, to a volume that is not mounted, must not look like an empty folder
+        volume.list(CHECKPOINTS_DIR).map_err(volume_io(volume, "list", CHECKPOINTS_DIR))?;
+        let number = claim_next(volume)?;
         let fence = Fence { number, holder: format!("{:016x}", RandomState::new().build_hasher().finish()) };
-        let work = fence.work();
-        make_own_dir(volume, &work).map_err(|e| fence.explain(volume, on(volume, "create", &work)(e)))?;
-        // looked at after all of ours is there: whoever comes later sees it and moves it away whole
+        let work = fence.work_dir();
+        make_dir_idempotent(volume, &work)
+            .map_err(|e| fence.or_fenced_off(volume, volume_io(volume, "create", &work)(e)))?;
+        // listed after our folder exists: a later group sees it and renames it
         let seen = fences(volume)?;
         if let Some(newer) = seen.iter().map(|(n, _)| *n).filter(|n| *n > number).max() {
-            // slept since listing: what we made late is nobody's
-            let _ = volume.remove_dir(&work).and_then(|()| volume.remove_dir(&layout::fence(number)));
-            return Err(CheckpointError::FencedOff { fence: number, by: Some(newer) });
+            // suspended since listing: a folder created too late is not a claim
+            let _ = volume.remove_dir(&work).and_then(|()| volume.remove_dir(&paths::fence_path(number)));
+            return Err(CheckpointError::FencedOff { fence: number, newest: Some(newer) });
         }
         for (older, _) in seen.into_iter().filter(|(n, held)| *held && *n < number) {
             fence_off(volume, older)?;
         }
-        for folder in [&layout::fence(number), FENCES] {
-            sync(volume, folder).map_err(|e| fence.explain(volume, e))?;
+        for folder in [&paths::fence_path(number), FENCES_DIR] {
+            sync_dir(volume, folder).map_err(|e| fence.or_fenced_off(volume, e))?;
         }
         Ok(fence)
     }
 
-    /// Its number: higher is newer.
+    /// Number of the fence: higher is newer.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Whether it is still held.
+    /// Checks that the fence is still held.
     ///
     /// # Errors
-    /// `FencedOff` if not; or if the volume refuses.
+    /// `FencedOff` if not; or if the volume fails.
     pub fn check(&self, volume: &dyn Volume) -> Result<(), CheckpointError> {
-        let work = self.work();
+        let work = self.work_dir();
         match volume.list(&work) {
             Ok(_) => Ok(()),
             Err(e) if e.kind() == ErrorKind::NotFound => {
-                let by = fences(volume)?.into_iter().map(|(n, _)| n).filter(|n| *n > self.number).max();
-                Err(CheckpointError::FencedOff { fence: self.number, by })
+                let newest = fences(volume)?.into_iter().map(|(n, _)| n).filter(|n| *n > self.number).max();
+                Err(CheckpointError::FencedOff { fence: self.number, newest })
             }
-            Err(e) => Err(on(volume, "list", &work)(e)),
+            Err(e) => Err(volume_io(volume, "list", &work)(e)),
         }
     }
 
-    /// Removes what unfinished saves and prunes left in it.
+    /// Removes files of unfinished saves and prunes from the work directory.
     ///
     /// # Errors
-    /// `FencedOff`, or if the volume refuses.
-    pub fn clear(&self, volume: &dyn Volume) -> Result<(), CheckpointError> {
-        empty(volume, &self.work()).map_err(|e| self.explain(volume, e))
+    /// `FencedOff`, or if the volume fails.
+    pub fn remove_unfinished(&self, volume: &dyn Volume) -> Result<(), CheckpointError> {
+        empty_dir(volume, &self.work_dir()).map_err(|e| self.or_fenced_off(volume, e))
     }
 
-    /// Replaces the small file `name` of the job's own folder: whole or not at all, and only while the fence is held.
+    /// Replaces the small file `name` in the job's folder, atomically and only while the fence is held.
     ///
     /// # Errors
-    /// `FencedOff`, or if the volume refuses.
-    pub fn publish(&self, volume: &dyn Volume, name: &str, bytes: &[u8]) -> Result<(), CheckpointError> {
-        let aside = format!("{}/{name}", self.work());
+    /// `FencedOff`, or if the volume fails.
+    pub fn write_job_file(&self, volume: &dyn Volume, name: &str, bytes: &[u8]) -> Result<(), CheckpointError> {
+        let partial = format!("{}/{name}", self.work_dir());
         let write = || {
-            gone(volume.remove_file(&aside)).map_err(on(volume, "remove", &aside))?;
-            write_file(volume, &aside, bytes)?;
-            volume.rename(&aside, name).map_err(on(volume, "write", name))?;
-            sync(volume, "")
+            ignore_not_found(volume.remove_file(&partial)).map_err(volume_io(volume, "remove", &partial))?;
+            write_file(volume, &partial, bytes)?;
+            volume.rename(&partial, name).map_err(volume_io(volume, "write", name))?;
+            sync_dir(volume, "")
         };
-        write().map_err(|e| self.explain(volume, e))
+        write().map_err(|e| self.or_fenced_off(volume, e))
     }
 
     pub(crate) fn holder(&self) -> &str {
         &self.holder
     }
 
-    /// The folder for what is unfinished: gone, by this path, once a newer group has taken a fence.
-    pub fn work(&self) -> String {
-        format!("{}/{}", layout::fence(self.number), self.holder)
+    /// Path of the folder for unfinished files: it no longer exists once a newer group has acquired a fence.
+    pub fn work_dir(&self) -> String {
+        format!("{}/{}", paths::fence_path(self.number), self.holder)
     }
 
-    /// Says `FencedOff` where something is missing because of that.
-    pub(crate) fn explain(&self, volume: &dyn Volume, error: CheckpointError) -> CheckpointError {
+    /// Returns `FencedOff` if `error` is a missing file and the fence is no longer held; else `error`.
+    pub(crate) fn or_fenced_off(&self, volume: &dyn Volume, error: CheckpointError) -> CheckpointError {
         match error.is_not_found() {
             true => self.check(volume).err().unwrap_or(error),
             false => error,
@@ -119,80 +122,80 @@ impl Fence {
     }
 }
 
-/// Removes what fenced-off groups left. Run it when there is time: it may be many gigabytes.
+/// Removes files of fenced-off groups. May take long: they can be many gigabytes.
 ///
 /// # Errors
-/// If the volume refuses.
-pub fn sweep(volume: &dyn Volume) -> Result<(), CheckpointError> {
-    for entry in volume.list(FENCES).map_err(on(volume, "list", FENCES))? {
-        if layout::fence_of(&entry.name).is_some_and(|(_, held)| !held) {
-            match sweep_one(volume, &format!("{FENCES}/{}", entry.name)) {
-                Err(e) if e.is_not_found() => {} // another group sweeps too
-                swept => swept?,
+/// If the volume fails.
+pub fn remove_stale_fences(volume: &dyn Volume) -> Result<(), CheckpointError> {
+    for entry in volume.list(FENCES_DIR).map_err(volume_io(volume, "list", FENCES_DIR))? {
+        if paths::parse_fence_dir_name(&entry.name).is_some_and(|(_, held)| !held) {
+            match remove_stale_fence(volume, &format!("{FENCES_DIR}/{}", entry.name)) {
+                Err(e) if e.is_not_found() => {} // another group removes them too
+                removed => removed?,
             }
         }
     }
     Ok(())
 }
 
-fn sweep_one(volume: &dyn Volume, fenced: &str) -> Result<(), CheckpointError> {
-    for holder in volume.list(fenced).map_err(on(volume, "list", fenced))?.iter().filter(|e| e.is_dir) {
-        empty(volume, &format!("{fenced}/{}", holder.name))?;
+fn remove_stale_fence(volume: &dyn Volume, fenced: &str) -> Result<(), CheckpointError> {
+    for holder in volume.list(fenced).map_err(volume_io(volume, "list", fenced))?.iter().filter(|e| e.is_dir) {
+        empty_dir(volume, &format!("{fenced}/{}", holder.name))?;
     }
-    remove_tree(volume, fenced).map_err(on(volume, "remove", fenced))
+    remove_tree(volume, fenced).map_err(volume_io(volume, "remove", fenced))
 }
 
 /// Syncs a folder's entries.
-pub(crate) fn sync(volume: &dyn Volume, folder: &str) -> Result<(), CheckpointError> {
-    volume.sync_dir(folder).map_err(on(volume, "sync", folder))
+pub(crate) fn sync_dir(volume: &dyn Volume, folder: &str) -> Result<(), CheckpointError> {
+    volume.sync_dir(folder).map_err(volume_io(volume, "sync", folder))
 }
 
-/// Moves a checkpoint that `work` holds for setting aside to where it is kept, under a free name; says where.
-pub(crate) fn put_aside(volume: &dyn Volume, held: &str, step: u64) -> Result<String, CheckpointError> {
-    ensure_dir(volume, DAMAGED).map_err(on(volume, "create", DAMAGED))?;
-    let mut to = format!("{DAMAGED}/{}", layout::step_name(step));
+/// Moves the damaged checkpoint `from` into `damaged/`, under a free name; returns its path.
+pub(crate) fn move_to_damaged(volume: &dyn Volume, from: &str, step: u64) -> Result<String, CheckpointError> {
+    ensure_dir(volume, DAMAGED_DIR).map_err(volume_io(volume, "create", DAMAGED_DIR))?;
+    let mut to = format!("{DAMAGED_DIR}/{}", paths::step_dir_name(step));
     for again in 2.. {
-        match move_dir(volume, held, &to) {
-            Err(e) if is_taken(&e) => to = format!("{DAMAGED}/{}.{again}", layout::step_name(step)),
+        match rename_idempotent(volume, from, &to) {
+            Err(e) if target_exists(&e) => to = format!("{DAMAGED_DIR}/{}.{again}", paths::step_dir_name(step)),
             moved => {
-                moved.map_err(on(volume, "set aside", held))?;
+                moved.map_err(volume_io(volume, "set aside", from))?;
                 break;
             }
         }
     }
-    sync(volume, DAMAGED)?;
+    sync_dir(volume, DAMAGED_DIR)?;
     Ok(to)
 }
 
-/// The name under which a fence holds a checkpoint on its way to `damaged/`.
-pub(crate) fn held_name(step: u64) -> String {
-    format!("damaged-{}", layout::step_name(step))
+/// Name in a fence's folder of a checkpoint that is being moved to `damaged/`.
+pub(crate) fn damaged_entry_name(step: u64) -> String {
+    format!("damaged-{}", paths::step_dir_name(step))
 }
 
-/// Empties a holder's folder. What was on its way to `damaged/` still gets there.
-fn empty(volume: &dyn Volume, work: &str) -> Result<(), CheckpointError> {
-    for entry in volume.list(work).map_err(on(volume, "list", work))? {
-        let path = format!("{work}/{}", entry.name);
-        match entry.name.strip_prefix("damaged-").and_then(layout::step_of) {
-            Some(step) => drop(put_aside(volume, &path, step)?),
-            None if entry.is_dir => remove_tree(volume, &path).map_err(on(volume, "remove", &path))?,
-            None => volume.remove_file(&path).map_err(on(volume, "remove", &path))?,
+/// Empties a holder's folder; pending moves to `damaged/` are completed.
+fn empty_dir(volume: &dyn Volume, folder: &str) -> Result<(), CheckpointError> {
+    for entry in volume.list(folder).map_err(volume_io(volume, "list", folder))? {
+        let path = format!("{folder}/{}", entry.name);
+        match entry.name.strip_prefix("damaged-").and_then(paths::parse_step_dir_name) {
+            Some(step) => drop(move_to_damaged(volume, &path, step)?),
+            None if entry.is_dir => remove_tree(volume, &path).map_err(volume_io(volume, "remove", &path))?,
+            None => volume.remove_file(&path).map_err(volume_io(volume, "remove", &path))?,
         }
     }
     Ok(())
 }
 
-/// Makes `highest + 1`, which is then ours alone.
-fn claim(volume: &dyn Volume) -> Result<u64, CheckpointError> {
+/// Creates the folder `highest + 1`, which claims that number.
+fn claim_next(volume: &dyn Volume) -> Result<u64, CheckpointError> {
     let mut last = None;
-    for _ in 0..TRIES {
+    for _ in 0..MAX_CLAIM_ATTEMPTS {
         let number = fences(volume)?.into_iter().map(|(n, _)| n).max().unwrap_or(0).saturating_add(1);
-        let path = layout::fence(number);
+        let path = paths::fence_path(number);
         match volume.make_dir(&path) {
             Ok(()) => return Ok(number),
             Err(e) => {
                 let raced = e.kind() == ErrorKind::AlreadyExists;
-                let error = on(volume, "create", &path)(e);
+                let error = volume_io(volume, "create", &path)(e);
                 if !raced {
                     return Err(error);
                 }
@@ -200,19 +203,19 @@ fn claim(volume: &dyn Volume) -> Result<u64, CheckpointError> {
             }
         }
     }
-    Err(last.unwrap_or(CheckpointError::FencedOff { fence: 0, by: None }))
+    Err(last.unwrap_or(CheckpointError::FencedOff { fence: 0, newest: None }))
 }
 
 fn fence_off(volume: &dyn Volume, number: u64) -> Result<(), CheckpointError> {
-    let from = layout::fence(number);
+    let from = paths::fence_path(number);
     for again in 0.. {
-        match volume.rename(&from, &layout::fenced(number, again)) {
-            // its name was used twice: see the top
-            Err(e) if is_taken(&e) => {}
-            // another starter was quicker
+        match volume.rename(&from, &paths::fenced_path(number, again)) {
+            // number reused, see the module's comment
+            Err(e) if target_exists(&e) => {}
+            // another group fenced it off first
             Err(e) if e.kind() == ErrorKind::NotFound => break,
             renamed => {
-                renamed.map_err(on(volume, "fence off", &from))?;
+                renamed.map_err(volume_io(volume, "fence off", &from))?;
                 break;
             }
         }
@@ -220,16 +223,16 @@ fn fence_off(volume: &dyn Volume, number: u64) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// All fences by number, and whether each is held.
+/// The numbers of all fences, and whether each is held.
 fn fences(volume: &dyn Volume) -> Result<Vec<(u64, bool)>, CheckpointError> {
-    let entries = match volume.list(FENCES) {
+    let entries = match volume.list(FENCES_DIR) {
         Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
-        listed => listed.map_err(on(volume, "list", FENCES))?,
+        listed => listed.map_err(volume_io(volume, "list", FENCES_DIR))?,
     };
-    Ok(entries.iter().filter_map(|entry| layout::fence_of(&entry.name)).collect())
+    Ok(entries.iter().filter_map(|entry| paths::parse_fence_dir_name(&entry.name)).collect())
 }
 
-/// Whether a rename failed because its target is there.
-pub(crate) fn is_taken(error: &std::io::Error) -> bool {
+/// Whether a rename failed because its target exists.
+pub(crate) fn target_exists(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty)
 }

@@ -1,34 +1,34 @@
-//! Floating-point values as bytes, widened to fp32.
+//! Conversion of floating-point values to fp32.
 
 use safetensors::Dtype;
 
-/// Whether [`to_f32`] takes them.
+/// Whether [`to_f32`] supports `dtype`.
 pub fn is_float(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16 | Dtype::F64)
 }
 
-/// Little-endian values of `dtype` as little-endian fp32: exactly from F16 and BF16, rounded to the nearest from F64.
-/// None if `dtype` is no floating-point type that is known here.
+/// Converts little-endian values of `dtype` to little-endian fp32: exactly from F16 and BF16, rounded to the nearest
+/// from F64. `None` if `dtype` is not supported.
 pub fn to_f32(dtype: Dtype, bytes: Vec<u8>) -> Option<Vec<u8>> {
     match dtype {
         Dtype::F32 => Some(bytes),
-        Dtype::BF16 => Some(each(&bytes, |b| f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16))),
-        Dtype::F16 => Some(each(&bytes, |b| f16(u16::from_le_bytes(b)))),
-        Dtype::F64 => Some(each(&bytes, |b| f64::from_le_bytes(b) as f32)),
+        Dtype::BF16 => Some(convert_each(&bytes, |b| f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16))),
+        Dtype::F16 => Some(convert_each(&bytes, |b| f16_to_f32(u16::from_le_bytes(b)))),
+        Dtype::F64 => Some(convert_each(&bytes, |b| f64::from_le_bytes(b) as f32)),
         _ => None,
     }
 }
 
-fn each<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f32) -> Vec<u8> {
+fn convert_each<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> f32) -> Vec<u8> {
     bytes.as_chunks::<N>().0.iter().flat_map(|&chunk| value(chunk).to_le_bytes()).collect()
 }
 
 /// IEEE 754 binary16: one sign bit, five of exponent, ten of fraction.
-fn f16(bits: u16) -> f32 {
+fn f16_to_f32(bits: u16) -> f32 {
     let sign = u32::from(bits >> 15) << 31;
     let (exponent, fraction) = (u32::from(bits >> 10 & 0x1f), u32::from(bits & 0x3ff));
     match exponent {
-        // zero and subnormals: so many times 2^-24
+        // zero and subnormals: multiples of 2^-24
         0 => f32::from_bits(sign | (fraction as f32 * 2f32.powi(-24)).to_bits()),
         // infinity and NaN
         31 => f32::from_bits(sign | 0xff << 23 | fraction << 13),
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn every_half_is_exact() {
+    fn every_f16_value_is_exact() {
         for bits in 0..=u16::MAX {
             let value = one(Dtype::F16, bits.to_le_bytes());
             let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn the_others_too() {
+    fn f32_f64_and_bf16_are_converted() {
         for value in [0.0, -0.0, 1.5, -3.1415927e-20, f32::MAX, f32::INFINITY] {
             assert_eq!(one(Dtype::F32, value.to_le_bytes()).to_bits(), value.to_bits());
             assert_eq!(one(Dtype::F64, f64::from(value).to_le_bytes()).to_bits(), value.to_bits());

@@ -1,5 +1,5 @@
-//! Reading a model directory as Hugging Face's tools write it, checkpoints included: an index and the shards it names, or
-//! one `model.safetensors`. Headers are read at once, a tensor's bytes when they are asked for.
+//! Reading a Hugging Face model directory, checkpoints included: an index and its shards, or one `model.safetensors`.
+//! Headers are read when it is opened, a tensor's bytes on request.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,19 +11,19 @@ use serde::Deserialize;
 
 use crate::error::{CheckpointError, io};
 use crate::float::to_f32;
-use crate::header::{HeaderEntry, read_header};
-use crate::layout::{self, INDEX, SINGLE};
+use crate::header::{TensorLocation, read_header};
+use crate::paths::{self, SINGLE_WEIGHTS_FILE, WEIGHTS_INDEX_FILE};
 use crate::volume::FileReader;
 
 /// The weights of a model directory, open.
 #[derive(Debug)]
 pub struct ModelFiles {
     folder: PathBuf,
-    shards: Vec<Shard>,
-    tensors: BTreeMap<String, Tensor>,
+    shards: Vec<OpenShard>,
+    tensors: BTreeMap<String, StoredTensor>,
 }
 
-/// What a tensor is like.
+/// Element type and shape of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorType {
     /// Element type, as safetensors spells it.
@@ -33,16 +33,16 @@ pub struct TensorType {
 }
 
 #[derive(Debug)]
-struct Shard {
+struct OpenShard {
     path: PathBuf,
     file: File,
 }
 
 #[derive(Debug)]
-struct Tensor {
+struct StoredTensor {
     shard: usize,
     kind: TensorType,
-    /// From the file's start.
+    /// From the start of the file.
     offset: u64,
     bytes: usize,
 }
@@ -53,18 +53,19 @@ struct Index {
 }
 
 impl ModelFiles {
-    /// Opens the shards and reads their headers; no weight yet.
+    /// Opens the shards and reads their headers, but no tensor.
     ///
     /// # Errors
-    /// A file that is missing, cut off, or isn't what the index or its own header says, by name.
+    /// If a file is missing or truncated, or does not match the index or its own header.
     pub fn open(folder: &Path) -> Result<ModelFiles, CheckpointError> {
         let mut files = ModelFiles { folder: folder.to_owned(), shards: Vec::new(), tensors: BTreeMap::new() };
-        match index(folder)? {
+        match read_index(folder)? {
             Some(index) => files.open_indexed(index)?,
             None => {
-                let header =
-                    files.add_shard(SINGLE).map_err(|e| if e.is_not_found() { no_weights(folder) } else { e })?;
-                files.tensors.extend(header.into_iter().map(|(name, entry)| (name, Tensor::new(0, entry))));
+                let header = files
+                    .add_shard(SINGLE_WEIGHTS_FILE)
+                    .map_err(|e| if e.is_not_found() { no_weights(folder) } else { e })?;
+                files.tensors.extend(header.into_iter().map(|(name, entry)| (name, StoredTensor::new(0, entry))));
             }
         }
         Ok(files)
@@ -76,36 +77,40 @@ impl ModelFiles {
             named.entry(file).or_default().push(tensor);
         }
         for (file, tensors) in named {
-            if !layout::is_plain(&file) {
-                return Err(self.wrong(INDEX, format!("names the shard {file:?}, which is no file of this folder")));
+            if !paths::is_plain_file_name(&file) {
+                return Err(self.content_error(
+                    WEIGHTS_INDEX_FILE,
+                    format!("names the shard {file:?}, which is no file of this folder"),
+                ));
             }
             let mut header = self.add_shard(&file)?;
             for name in tensors {
                 let entry = header.remove(&name);
-                let entry =
-                    entry.ok_or_else(|| self.wrong(&file, format!("lacks {name}, which {INDEX} puts there")))?;
-                self.tensors.insert(name, Tensor::new(self.shards.len() - 1, entry));
+                let entry = entry.ok_or_else(|| {
+                    self.content_error(&file, format!("lacks {name}, which {WEIGHTS_INDEX_FILE} puts there"))
+                })?;
+                self.tensors.insert(name, StoredTensor::new(self.shards.len() - 1, entry));
             }
         }
         Ok(())
     }
 
-    fn add_shard(&mut self, name: &str) -> Result<BTreeMap<String, HeaderEntry>, CheckpointError> {
+    fn add_shard(&mut self, name: &str) -> Result<BTreeMap<String, TensorLocation>, CheckpointError> {
         let path = self.folder.join(name);
         let file = File::open(&path).map_err(io("open", &path))?;
         if file.metadata().map_err(io("read", &path))?.is_dir() {
-            return Err(self.wrong(name, "is a folder, expected a safetensors file".into()));
+            return Err(self.content_error(name, "is a folder, expected a safetensors file".into()));
         }
         let header = read_header(&file, &path)?;
-        self.shards.push(Shard { path, file });
+        self.shards.push(OpenShard { path, file });
         Ok(header)
     }
 
-    pub(crate) fn lacks(&self, name: &str) -> CheckpointError {
+    pub(crate) fn missing_tensor_error(&self, name: &str) -> CheckpointError {
         CheckpointError::Content { path: self.folder.clone(), problem: format!("has no tensor {name}") }
     }
 
-    fn wrong(&self, file: &str, problem: String) -> CheckpointError {
+    fn content_error(&self, file: &str, problem: String) -> CheckpointError {
         CheckpointError::Content { path: self.folder.join(file), problem }
     }
 
@@ -114,32 +119,32 @@ impl ModelFiles {
         &self.folder
     }
 
-    /// The tensors' names, sorted.
+    /// Names of the tensors, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// What a tensor is like; none if there is none of that name.
+    /// Type of a tensor; `None` if there is no such tensor.
     pub fn tensor(&self, name: &str) -> Option<&TensorType> {
         self.tensors.get(name).map(|tensor| &tensor.kind)
     }
 
-    /// One tensor's bytes, little-endian; nothing else of its file is read.
+    /// Reads one tensor's bytes, little-endian.
     ///
     /// # Errors
-    /// If there is none of that name, the file has become shorter, or it can't be read.
+    /// If there is no such tensor, the file was truncated, or it can't be read.
     pub fn read(&self, name: &str) -> Result<Vec<u8>, CheckpointError> {
         let found = self.tensors.get(name).and_then(|tensor| Some((tensor, self.shards.get(tensor.shard)?)));
-        let (tensor, shard) = found.ok_or_else(|| self.lacks(name))?;
+        let (tensor, shard) = found.ok_or_else(|| self.missing_tensor_error(name))?;
         let mut bytes = vec![0; tensor.bytes];
         FileReader::read_at(&shard.file, tensor.offset, &mut bytes).map_err(io("read", &shard.path))?;
         Ok(bytes)
     }
 
-    /// The same, as fp32; see [`to_f32`].
+    /// Reads one tensor's values as fp32; see [`to_f32`].
     ///
     /// # Errors
-    /// As [`ModelFiles::read`], or if its values are not of a floating-point type that is known here.
+    /// As [`ModelFiles::read`], or if its element type is not supported.
     pub fn read_f32(&self, name: &str) -> Result<Vec<u8>, CheckpointError> {
         let bytes = self.read(name)?;
         let converted = self.tensor(name).and_then(|kind| to_f32(kind.dtype, bytes));
@@ -150,10 +155,10 @@ impl ModelFiles {
     }
 }
 
-impl Tensor {
-    fn new(shard: usize, entry: HeaderEntry) -> Tensor {
-        let HeaderEntry { dtype, shape, offset, bytes } = entry;
-        Tensor { shard, kind: TensorType { dtype, shape }, offset, bytes }
+impl StoredTensor {
+    fn new(shard: usize, entry: TensorLocation) -> StoredTensor {
+        let TensorLocation { dtype, shape, offset, bytes } = entry;
+        StoredTensor { shard, kind: TensorType { dtype, shape }, offset, bytes }
     }
 }
 
@@ -163,9 +168,9 @@ impl std::fmt::Display for TensorType {
     }
 }
 
-/// The directory's index; none if it has none.
-fn index(folder: &Path) -> Result<Option<Index>, CheckpointError> {
-    let path = folder.join(INDEX);
+/// Reads the index of a directory; `None` if it has none.
+fn read_index(folder: &Path) -> Result<Option<Index>, CheckpointError> {
+    let path = folder.join(WEIGHTS_INDEX_FILE);
     let text = match fs::read(&path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         read => read.map_err(io("read", &path))?,
@@ -177,7 +182,9 @@ fn index(folder: &Path) -> Result<Option<Index>, CheckpointError> {
 
 fn no_weights(folder: &Path) -> CheckpointError {
     let problem = match folder.is_dir() {
-        true => format!("has no weights in safetensors: neither {INDEX} nor {SINGLE} is there"),
+        true => {
+            format!("has no weights in safetensors: neither {WEIGHTS_INDEX_FILE} nor {SINGLE_WEIGHTS_FILE} is there")
+        }
         false => "is no folder, expected a Hugging Face model directory".into(),
     };
     CheckpointError::Content { path: folder.to_owned(), problem }

@@ -1,4 +1,4 @@
-//! Two identities compared: which fields differ, by path.
+//! Comparison of two identities, by field.
 
 use std::fmt;
 
@@ -8,11 +8,11 @@ use serde_json::Value;
 /// One field that differs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Difference {
-    /// The field, as `model.llama.hiddenSize`.
+    /// Path of the field, such as `model.llama.hiddenSize`.
     pub path: String,
-    /// Its value here; none if it is not there.
+    /// Value in this run's identity; `None` if absent.
     pub ours: Option<Value>,
-    /// Its value in the checkpoint; none if it is not there.
+    /// Value in the checkpoint; `None` if absent.
     pub theirs: Option<Value>,
 }
 
@@ -24,7 +24,8 @@ impl fmt::Display for Difference {
     }
 }
 
-/// The fields in which the identity of this run differs from a checkpoint's, down to single values.
+/// The fields in which the identity of this run differs from a checkpoint's; objects and arrays are compared by
+/// element.
 pub fn differences(ours: &Value, theirs: &Value) -> Vec<Difference> {
     let mut found = Vec::new();
     compare("", Some(ours), Some(theirs), &mut found);
@@ -61,9 +62,9 @@ mod tests {
     fn fields_are_named_by_path() {
         let ours = json!({"model": {"hiddenSize": 768, "tied": true}, "betas": [0.9, 0.99], "seed": 1});
         let theirs = json!({"seed": 1, "betas": [0.9, 0.95], "model": {"hiddenSize": 512}, "corpus": "ab"});
-        let told: Vec<String> = differences(&ours, &theirs).iter().map(Difference::to_string).collect();
+        let messages: Vec<String> = differences(&ours, &theirs).iter().map(Difference::to_string).collect();
         assert_eq!(
-            told,
+            messages,
             [
                 "model.hiddenSize is 768 here and 512 in the checkpoint",
                 "model.tied is true here and absent in the checkpoint",

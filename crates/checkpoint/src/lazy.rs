@@ -1,4 +1,4 @@
-//! Tensors that are read when they are written: copying a model of any size holds one of them at a time.
+//! Tensors that are read when they are written: a copy of a model has one tensor in memory at a time.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -7,38 +7,38 @@ use safetensors::{Dtype, View};
 
 use crate::error::CheckpointError;
 
-/// Where the bytes of tensors come from, by name.
-pub(crate) struct Source<'a> {
+/// Reads the bytes of tensors, by name.
+pub(crate) struct TensorReader<'a> {
     read: &'a dyn Fn(&str) -> Result<Vec<u8>, CheckpointError>,
-    /// A view can't say that it failed: it gives nothing, and says why here.
+    /// [`View::data`] cannot return an error: it returns no data and stores the error here.
     failed: RefCell<Option<CheckpointError>>,
 }
 
-/// One tensor of a [`Source`].
-pub(crate) struct Lazy<'a> {
-    source: &'a Source<'a>,
+/// One tensor of a [`TensorReader`].
+pub(crate) struct LazyTensor<'a> {
+    reader: &'a TensorReader<'a>,
     name: &'a str,
     dtype: Dtype,
     shape: &'a [usize],
 }
 
-impl<'a> Source<'a> {
-    pub(crate) fn new(read: &'a dyn Fn(&str) -> Result<Vec<u8>, CheckpointError>) -> Source<'a> {
-        Source { read, failed: RefCell::new(None) }
+impl<'a> TensorReader<'a> {
+    pub(crate) fn new(read: &'a dyn Fn(&str) -> Result<Vec<u8>, CheckpointError>) -> TensorReader<'a> {
+        TensorReader { read, failed: RefCell::new(None) }
     }
 
-    /// A tensor that will be read as `dtype`.
-    pub(crate) fn view(&'a self, name: &'a str, dtype: Dtype, shape: &'a [usize]) -> (String, Lazy<'a>) {
-        (name.to_owned(), Lazy { source: self, name, dtype, shape })
+    /// A view of the tensor `name`, which is read as `dtype`.
+    pub(crate) fn view(&'a self, name: &'a str, dtype: Dtype, shape: &'a [usize]) -> (String, LazyTensor<'a>) {
+        (name.to_owned(), LazyTensor { reader: self, name, dtype, shape })
     }
 
-    /// What came of writing the views: why one could not be read, if so.
-    pub(crate) fn outcome<T>(&self, written: Result<T, CheckpointError>) -> Result<T, CheckpointError> {
+    /// The stored read error if there is one, else `written`, the result of writing the views.
+    pub(crate) fn finish<T>(&self, written: Result<T, CheckpointError>) -> Result<T, CheckpointError> {
         self.failed.take().map_or(written, Err)
     }
 }
 
-impl View for Lazy<'_> {
+impl View for LazyTensor<'_> {
     fn dtype(&self) -> Dtype {
         self.dtype
     }
@@ -49,10 +49,10 @@ impl View for Lazy<'_> {
 
     fn data(&self) -> Cow<'_, [u8]> {
         let failed = |error| {
-            self.source.failed.replace(Some(error));
+            self.reader.failed.replace(Some(error));
             Cow::Borrowed(&[][..])
         };
-        (self.source.read)(self.name).map_or_else(failed, Cow::Owned)
+        (self.reader.read)(self.name).map_or_else(failed, Cow::Owned)
     }
 
     fn data_len(&self) -> usize {

@@ -1,51 +1,50 @@
-//! Checkpoints as bytes: committed by one rename, guarded by a fence, proven by hashes, found again after any crash.
-//! All through one [`Volume`] trait, so that tests can fail or kill every single operation. Tensors come and go as named
-//! views.
+//! Crash-safe checkpoints: committed by one rename, guarded by a fencing token, verified by hashes. All I/O goes
+//! through the [`Volume`] trait, so that tests can fail or crash at every operation. Tensors are passed as named views.
 #![forbid(unsafe_code)]
 
-mod aside;
 mod contents;
-mod direct;
+mod direct_io;
 mod error;
 mod export;
 mod fence;
+mod file_system_volume;
 mod files;
 mod float;
 mod header;
 mod hugging_face;
 mod identity;
 mod import;
-pub mod layout;
 mod lazy;
 mod load;
+mod location;
 mod manifest;
-mod place;
+pub mod paths;
 mod prune;
-mod real_volume;
 mod save;
+mod set_aside;
 mod shard;
 pub mod testing;
 mod verify;
 mod volume;
 
-pub use aside::set_aside;
-pub use contents::{Contents, is_used};
+pub use contents::{VolumeContents, is_used};
 pub use error::{CheckpointError, Damage, Warning};
-pub use export::{Exported, Form, export};
-pub use fence::{Fence, sweep};
-pub use files::{partial_of, write_atomically};
+pub use export::{ExportFormat, ExportSummary, export};
+pub use fence::{Fence, remove_stale_fences};
+pub use file_system_volume::FileSystemVolume;
+pub use files::{partial_file_target, write_atomically};
 pub use float::{is_float, to_f32};
 pub use hugging_face::{ModelFiles, TensorType};
 pub use identity::{Difference, differences};
 pub use import::import;
-pub use load::{Depth, Found, Listing, Loaded, list, manifest, newest, open};
-pub use manifest::{About, FORMAT_VERSION, FileEntry, Manifest, TensorEntry};
-pub use place::Place;
-pub use prune::{Keep, doomed, prune};
-pub use real_volume::RealVolume;
+pub use load::{CheckpointReader, Listing, NewestCheckpoint, VerifyLevel, list, open, open_newest, read_manifest};
+pub use location::CheckpointLocation;
+pub use manifest::{CheckpointMetadata, FORMAT_VERSION, FileEntry, Manifest, TensorEntry};
+pub use prune::{RetentionPolicy, prune, to_prune};
 pub use safetensors::tensor::TensorView;
 pub use safetensors::{Dtype, View};
-pub use save::{Save, StageFiles};
-pub use shard::{ShardFile, write_shard};
-pub use verify::{Verifying, verify};
-pub use volume::{Entry, FileReader, FileWriter, Volume};
+pub use save::{PendingCheckpoint, StageFiles};
+pub use set_aside::set_aside;
+pub use shard::{WrittenShard, write_shard};
+pub use verify::{VerifyEvent, verify};
+pub use volume::{DirEntry, FileReader, FileWriter, Volume};

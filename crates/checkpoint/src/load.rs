@@ -1,68 +1,68 @@
-//! Finding the newest intact checkpoint, and reading from it: every byte that is used is proven by its hash.
+//! Finding the newest intact checkpoint, and reading from it: every byte that is used is verified by its hash.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, ErrorKind};
 
-use crate::error::{CheckpointError, Damage, Warning, io as failed, on};
-use crate::layout::{self, CHECKPOINTS, MANIFEST};
+use crate::error::{CheckpointError, Damage, Warning, io, volume_io};
 use crate::manifest::{FileEntry, Manifest, TensorEntry};
+use crate::paths::{self, CHECKPOINTS_DIR, MANIFEST_FILE};
 use crate::volume::{FileReader, Volume};
 
-/// Bytes read and hashed at once.
-const PIECE: usize = 1 << 20;
+/// Bytes per read while hashing a file.
+const READ_CHUNK_BYTES: usize = 1 << 20;
 
-/// What is in `checkpoints/`.
+/// The entries of `checkpoints/`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// Committed steps, newest first. Nothing is known yet about their content.
+    /// Committed steps, newest first; their content is not checked.
     pub steps: Vec<u64>,
     /// What isn't ours, and is left alone.
     pub foreign: Vec<Warning>,
 }
 
-/// How much of a checkpoint is read before it counts as intact.
+/// How thoroughly a checkpoint is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Depth {
-    /// The manifest, and that every file is there in its size. Damage inside shows when a tensor is read.
+pub enum VerifyLevel {
+    /// The manifest, and the size of every file. Damaged content is found when a tensor is read.
     Sizes,
-    /// Every byte of every file.
+    /// Also the hash of every file.
     Contents,
 }
 
-/// The newest intact checkpoint, and what was passed over.
+/// The newest intact checkpoint, and the skipped ones.
 #[derive(Debug)]
-pub struct Found {
-    /// None if there is no checkpoint at all.
-    pub loaded: Option<Loaded>,
-    /// Newer ones that can't be used: for [`crate::set_aside`].
+pub struct NewestCheckpoint {
+    /// `None` if there is no checkpoint at all.
+    pub checkpoint: Option<CheckpointReader>,
+    /// Damage of newer ones: for [`crate::set_aside`].
     pub damage: Vec<Damage>,
     /// What isn't ours, and is left alone.
     pub foreign: Vec<Warning>,
 }
 
-/// An open checkpoint. All its files are held open, so pruning it meanwhile takes nothing from its reader.
-pub struct Loaded {
+/// An open checkpoint. Its files are held open, so it stays readable while it is pruned.
+pub struct CheckpointReader {
     manifest: Manifest,
     folder: String,
     files: BTreeMap<String, Box<dyn FileReader>>,
     tensors: HashMap<String, usize>,
 }
 
-/// The committed steps.
+/// Lists the committed steps.
 ///
 /// # Errors
-/// If the volume refuses. No folder of checkpoints is no error.
+/// If the volume fails. A missing folder of checkpoints is not an error.
 pub fn list(volume: &dyn Volume) -> Result<Listing, CheckpointError> {
-    let entries = match volume.list(CHECKPOINTS) {
+    let entries = match volume.list(CHECKPOINTS_DIR) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Listing::default()),
-        listed => listed.map_err(on(volume, "list", CHECKPOINTS))?,
+        listed => listed.map_err(volume_io(volume, "list", CHECKPOINTS_DIR))?,
     };
     let mut listing = Listing::default();
     for entry in entries {
-        match layout::step_of(&entry.name).filter(|_| entry.is_dir) {
+        match paths::parse_step_dir_name(&entry.name).filter(|_| entry.is_dir) {
             Some(step) => listing.steps.push(step),
             None => listing.foreign.push(Warning {
-                path: format!("{CHECKPOINTS}/{}", entry.name),
+                path: format!("{CHECKPOINTS_DIR}/{}", entry.name),
                 reason: "is no checkpoint of this job and was left alone".into(),
             }),
         }
@@ -71,25 +71,29 @@ pub fn list(volume: &dyn Volume) -> Result<Listing, CheckpointError> {
     Ok(listing)
 }
 
-/// Opens the newest checkpoint that is intact, as far as `depth` looks, and that no `known` damage speaks against (what
-/// stages found while they read). Nothing on the volume is changed: a checkpoint is set aside once another has been
-/// loaded, so that "none is intact" stays true, and is said again, on the next start.
+/// Opens the newest checkpoint that is intact at `level` and has no `known_damage` (which stages found while they
+/// read). The volume is not changed: a damaged checkpoint is set aside once another one has been loaded, so that the
+/// next start reports `NoneIntact` again.
 ///
 /// # Errors
-/// `NoneIntact` if there are checkpoints and none can be used; or if the volume refuses.
-pub fn newest(volume: &dyn Volume, depth: Depth, known: &[Damage]) -> Result<Found, CheckpointError> {
+/// `NoneIntact` if there are checkpoints and none can be used; or if the volume fails.
+pub fn open_newest(
+    volume: &dyn Volume,
+    level: VerifyLevel,
+    known_damage: &[Damage],
+) -> Result<NewestCheckpoint, CheckpointError> {
     let Listing { steps, foreign } = list(volume)?;
     let mut damage = Vec::new();
     for step in steps {
-        if let Some(told) = known.iter().find(|d| d.step == step) {
-            damage.push(told.clone());
+        if let Some(damaged) = known_damage.iter().find(|d| d.step == step) {
+            damage.push(damaged.clone());
             continue;
         }
-        match open_at(volume, step, depth) {
-            Ok(loaded) => return Ok(Found { loaded: Some(loaded), damage, foreign }),
+        match open_at(volume, step, level) {
+            Ok(checkpoint) => return Ok(NewestCheckpoint { checkpoint: Some(checkpoint), damage, foreign }),
             Err(CheckpointError::Damaged(found)) => {
-                if volume.list(&layout::checkpoint(step)).is_err_and(|e| e.kind() == ErrorKind::NotFound) {
-                    return newest(volume, depth, known); // pruned since we listed: there is a newer one now
+                if volume.list(&paths::checkpoint_path(step)).is_err_and(|e| e.kind() == ErrorKind::NotFound) {
+                    return open_newest(volume, level, known_damage); // pruned since the listing: there is a newer one
                 }
                 damage.push(found);
             }
@@ -97,40 +101,40 @@ pub fn newest(volume: &dyn Volume, depth: Depth, known: &[Damage]) -> Result<Fou
         }
     }
     match damage.is_empty() {
-        true => Ok(Found { loaded: None, damage, foreign }),
-        false => Err(CheckpointError::NoneIntact { folder: volume.display(CHECKPOINTS), damage }),
+        true => Ok(NewestCheckpoint { checkpoint: None, damage, foreign }),
+        false => Err(CheckpointError::NoneIntact { folder: volume.display(CHECKPOINTS_DIR), damage }),
     }
 }
 
-fn open_at(volume: &dyn Volume, step: u64, depth: Depth) -> Result<Loaded, CheckpointError> {
-    let loaded = open(volume, step)?;
-    if depth == Depth::Contents {
-        loaded.verify()?;
+fn open_at(volume: &dyn Volume, step: u64, level: VerifyLevel) -> Result<CheckpointReader, CheckpointError> {
+    let checkpoint = open(volume, step)?;
+    if level == VerifyLevel::Contents {
+        checkpoint.verify()?;
     }
-    Ok(loaded)
+    Ok(checkpoint)
 }
 
-/// A checkpoint's description, proven by its own hash; its files are not looked at.
+/// Reads a checkpoint's manifest and verifies its hash; its files are not checked.
 ///
 /// # Errors
-/// `Damaged`, or if the volume refuses.
-pub fn manifest(volume: &dyn Volume, step: u64) -> Result<Manifest, CheckpointError> {
-    let path = format!("{}/{MANIFEST}", layout::checkpoint(step));
-    let bytes = read_file(volume, &path).map_err(|e| refused(volume, step, &path, e))?;
+/// `Damaged`, or if the volume fails.
+pub fn read_manifest(volume: &dyn Volume, step: u64) -> Result<Manifest, CheckpointError> {
+    let path = format!("{}/{MANIFEST_FILE}", paths::checkpoint_path(step));
+    let bytes = read_file(volume, &path).map_err(|e| missing_as_damage(volume, step, &path, e))?;
     let damaged = |reason| CheckpointError::Damaged(Damage { step, file: path.clone(), reason });
     let manifest = Manifest::parse(&bytes).map_err(damaged)?;
     if manifest.step == step { Ok(manifest) } else { Err(damaged(format!("is of step {}", manifest.step))) }
 }
 
-/// Opens a file of a checkpoint, after a look at its size.
+/// Opens a file of a checkpoint and checks its size.
 pub(crate) fn open_file(
     volume: &dyn Volume,
     step: u64,
     entry: &FileEntry,
 ) -> Result<Box<dyn FileReader>, CheckpointError> {
-    let path = format!("{}/{}", layout::checkpoint(step), entry.name);
-    let reader = volume.open(&path).map_err(|e| refused(volume, step, &path, e))?;
-    let size = reader.size().map_err(|e| refused(volume, step, &path, e))?;
+    let path = format!("{}/{}", paths::checkpoint_path(step), entry.name);
+    let reader = volume.open(&path).map_err(|e| missing_as_damage(volume, step, &path, e))?;
+    let size = reader.size().map_err(|e| missing_as_damage(volume, step, &path, e))?;
     if size == entry.bytes {
         return Ok(reader);
     }
@@ -138,51 +142,51 @@ pub(crate) fn open_file(
     Err(CheckpointError::Damaged(Damage { step, file: path, reason }))
 }
 
-/// What isn't there is damage; the rest is the volume's.
-fn refused(volume: &dyn Volume, step: u64, path: &str, error: io::Error) -> CheckpointError {
+/// A missing file is damage; other errors come from the volume.
+fn missing_as_damage(volume: &dyn Volume, step: u64, path: &str, error: io::Error) -> CheckpointError {
     let reason = match error.kind() {
         ErrorKind::NotFound => "is missing",
         ErrorKind::IsADirectory => "is a folder",
-        _ => return on(volume, "read", path)(error),
+        _ => return volume_io(volume, "read", path)(error),
     };
     CheckpointError::Damaged(Damage { step, file: path.to_owned(), reason: reason.into() })
 }
 
-/// Opens one checkpoint: its manifest is checked, and every file is there in its size.
+/// Opens one checkpoint; its manifest and the size of every file are checked.
 ///
 /// # Errors
-/// `Damaged`, or if the volume refuses.
-pub fn open(volume: &dyn Volume, step: u64) -> Result<Loaded, CheckpointError> {
-    let manifest = manifest(volume, step)?;
+/// `Damaged`, or if the volume fails.
+pub fn open(volume: &dyn Volume, step: u64) -> Result<CheckpointReader, CheckpointError> {
+    let manifest = read_manifest(volume, step)?;
     let mut files = BTreeMap::new();
     for file in &manifest.files {
         files.insert(file.name.clone(), open_file(volume, step, file)?);
     }
-    let folder = volume.display(&layout::checkpoint(step));
+    let folder = volume.display(&paths::checkpoint_path(step));
     let tensors = manifest.tensors.iter().enumerate().map(|(at, tensor)| (tensor.name.clone(), at)).collect();
-    Ok(Loaded { manifest, folder: folder.to_string_lossy().into_owned(), files, tensors })
+    Ok(CheckpointReader { manifest, folder: folder.to_string_lossy().into_owned(), files, tensors })
 }
 
-impl Loaded {
-    /// Where it is, for messages.
+impl CheckpointReader {
+    /// Path of the checkpoint, for messages.
     pub fn folder(&self) -> &str {
         &self.folder
     }
 
-    /// Its description.
+    /// The manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Where a tensor is and what it is like; none if there is none of that name.
+    /// The entry of a tensor; `None` if there is no such tensor.
     pub fn tensor(&self, name: &str) -> Option<&TensorEntry> {
         self.tensors.get(name).and_then(|&at| self.manifest.tensors.get(at))
     }
 
-    /// Reads one tensor's bytes, little-endian, and nothing else of its file, into `buffer` of its exact size.
+    /// Reads one tensor's bytes, little-endian, into `buffer` of exactly that size.
     ///
     /// # Errors
-    /// `Damaged` if they are not what was written; or if the volume refuses.
+    /// `Damaged` if they do not match their hash; or if the volume fails.
     pub fn read_into(&self, tensor: &TensorEntry, buffer: &mut [u8]) -> Result<(), CheckpointError> {
         if buffer.len() as u64 != tensor.bytes {
             let reason = format!("{} has {} bytes, and {} were asked for", tensor.name, tensor.bytes, buffer.len());
@@ -192,66 +196,69 @@ impl Loaded {
         if blake3::hash(buffer).to_hex().as_str() == tensor.blake3 {
             return Ok(());
         }
-        Err(self.damaged(&tensor.file, format!("holds other bytes for {} than were written", tensor.name)))
+        Err(self.damage_error(&tensor.file, format!("holds other bytes for {} than were written", tensor.name)))
     }
 
-    /// The same, into memory of its own.
+    /// Reads one tensor's bytes into a new buffer.
     ///
     /// # Errors
-    /// As [`Loaded::read_into`].
+    /// As [`CheckpointReader::read_into`].
     pub fn read(&self, tensor: &TensorEntry) -> Result<Vec<u8>, CheckpointError> {
         let mut bytes = vec![0; tensor.bytes as usize];
         self.read_into(tensor, &mut bytes).map(|()| bytes)
     }
 
-    /// One of the small files, whole; none if the checkpoint has none of that name.
+    /// Reads one of the small files; `None` if the checkpoint has no such file.
     ///
     /// # Errors
-    /// As [`Loaded::read_into`].
-    pub fn file(&self, name: &str) -> Result<Option<Vec<u8>>, CheckpointError> {
+    /// As [`CheckpointReader::read_into`].
+    pub fn read_small_file(&self, name: &str) -> Result<Option<Vec<u8>>, CheckpointError> {
         let Some(entry) = self.manifest.files.iter().find(|f| f.name == name) else { return Ok(None) };
         let mut bytes = vec![0; entry.bytes as usize];
         self.read_range(name, 0, &mut bytes)?;
-        self.matches(entry, blake3::hash(&bytes)).map(|()| Some(bytes))
+        self.check_hash(entry, blake3::hash(&bytes)).map(|()| Some(bytes))
     }
 
-    /// Reads every byte of every file.
+    /// Verifies the hash of every file.
     ///
     /// # Errors
-    /// `Damaged` names the first file that isn't what was written; or if the volume refuses.
+    /// `Damaged` names the first file that does not match its hash; or if the volume fails.
     pub fn verify(&self) -> Result<(), CheckpointError> {
         for entry in &self.manifest.files {
-            let hash = hash(self.reader(&entry.name)?, entry.bytes, &mut |_| {});
-            self.matches(entry, hash.map_err(|e| self.unread(&entry.name, e))?)?;
+            let hash = hash_file(self.reader(&entry.name)?, entry.bytes, &mut |_| {});
+            self.check_hash(entry, hash.map_err(|e| self.read_error(&entry.name, e))?)?;
         }
         Ok(())
     }
 
-    fn matches(&self, entry: &FileEntry, hash: blake3::Hash) -> Result<(), CheckpointError> {
+    fn check_hash(&self, entry: &FileEntry, hash: blake3::Hash) -> Result<(), CheckpointError> {
         if hash.to_hex().as_str() == entry.blake3 {
             return Ok(());
         }
-        Err(self.damaged(&entry.name, "holds other bytes than were written".into()))
+        Err(self.damage_error(&entry.name, "holds other bytes than were written".into()))
     }
 
     fn read_range(&self, file: &str, offset: u64, buffer: &mut [u8]) -> Result<(), CheckpointError> {
-        self.reader(file)?.read_at(offset, buffer).map_err(|e| self.unread(file, e))
+        self.reader(file)?.read_at(offset, buffer).map_err(|e| self.read_error(file, e))
     }
 
     fn reader(&self, file: &str) -> Result<&dyn FileReader, CheckpointError> {
-        self.files.get(file).map(|reader| &**reader).ok_or_else(|| self.damaged(file, "is not in the manifest".into()))
+        self.files
+            .get(file)
+            .map(|reader| &**reader)
+            .ok_or_else(|| self.damage_error(file, "is not in the manifest".into()))
     }
 
-    fn unread(&self, file: &str, error: io::Error) -> CheckpointError {
+    fn read_error(&self, file: &str, error: io::Error) -> CheckpointError {
         match error.kind() {
-            ErrorKind::UnexpectedEof => self.damaged(file, "has become shorter".into()),
-            _ => failed("read", self.path(file).as_ref())(error),
+            ErrorKind::UnexpectedEof => self.damage_error(file, "has become shorter".into()),
+            _ => io("read", self.path(file).as_ref())(error),
         }
     }
 
-    fn damaged(&self, file: &str, reason: String) -> CheckpointError {
+    fn damage_error(&self, file: &str, reason: String) -> CheckpointError {
         let step = self.manifest.step;
-        CheckpointError::Damaged(Damage { step, file: format!("{}/{file}", layout::checkpoint(step)), reason })
+        CheckpointError::Damaged(Damage { step, file: format!("{}/{file}", paths::checkpoint_path(step)), reason })
     }
 
     fn path(&self, file: &str) -> String {
@@ -259,33 +266,33 @@ impl Loaded {
     }
 }
 
-impl std::fmt::Debug for Loaded {
+impl std::fmt::Debug for CheckpointReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Loaded")
+        f.debug_struct("CheckpointReader")
             .field("folder", &self.folder)
             .field("step", &self.manifest.step)
             .finish_non_exhaustive()
     }
 }
 
-/// A small file's content.
+/// Reads a small file.
 pub(crate) fn read_file(volume: &dyn Volume, path: &str) -> io::Result<Vec<u8>> {
     let reader = volume.open(path)?;
     let mut bytes = vec![0; reader.size()? as usize];
     reader.read_at(0, &mut bytes).map(|()| bytes)
 }
 
-/// The hash of a file of `bytes` bytes; `read` hears how many more are read.
-pub(crate) fn hash(reader: &dyn FileReader, bytes: u64, read: &mut dyn FnMut(u64)) -> io::Result<blake3::Hash> {
+/// Hashes a file of `bytes` bytes; `on_read` gets the number of bytes of each read.
+pub(crate) fn hash_file(reader: &dyn FileReader, bytes: u64, on_read: &mut dyn FnMut(u64)) -> io::Result<blake3::Hash> {
     let mut hasher = blake3::Hasher::new();
-    let mut buffer = vec![0; PIECE.min(bytes as usize)];
+    let mut buffer = vec![0; READ_CHUNK_BYTES.min(bytes as usize)];
     let mut at = 0;
     while at < bytes {
-        let piece = &mut buffer[..PIECE.min((bytes - at) as usize)];
-        reader.read_at(at, piece)?;
-        hasher.update(piece);
-        at += piece.len() as u64;
-        read(piece.len() as u64);
+        let chunk = &mut buffer[..READ_CHUNK_BYTES.min((bytes - at) as usize)];
+        reader.read_at(at, chunk)?;
+        hasher.update(chunk);
+        at += chunk.len() as u64;
+        on_read(chunk.len() as u64);
     }
     Ok(hasher.finalize())
 }

@@ -1,7 +1,7 @@
-//! `manifest.json`: what a committed checkpoint holds, and the hashes that prove it.
+//! `manifest.json`: the contents of a committed checkpoint, and their hashes.
 //!
-//! The file opens with the BLAKE3 of everything behind the digest, so that a flipped bit in a step or an identity is
-//! found as surely as one in a weight. Every format version opens like this.
+//! The file begins with the BLAKE3 of everything after the digest, so that a flipped bit in a step or an identity is
+//! detected like one in a weight. Every format version begins like this.
 
 use std::collections::BTreeSet;
 
@@ -9,24 +9,24 @@ use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::layout;
+use crate::paths;
 
-/// The version that this code writes, and the newest it reads.
+/// The format version that is written, and the newest that is read.
 pub const FORMAT_VERSION: u32 = 1;
 
-const OPENING: &str = "{\n  \"blake3\": \"";
-const DIGEST: usize = 64;
+const DIGEST_PREFIX: &str = "{\n  \"blake3\": \"";
+const DIGEST_CHARS: usize = 64;
 
-/// What the trainer says about a checkpoint. This crate compares `identity` and carries the rest.
+/// Metadata from the trainer. This crate compares `identity` and only stores the rest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct About {
-    /// The group's attempt.
+pub struct CheckpointMetadata {
+    /// Attempt of the group.
     pub attempt: u64,
-    /// What decides the numbers: a resume must match it.
+    /// Everything that determines the result: a resume must match it.
     pub identity: Value,
-    /// Partition and schedule; a resume may have another.
+    /// Partition and schedule; a resume may use others.
     pub plan: Value,
-    /// libtorch, instruction set or GPU model, threads: bits may differ on others.
+    /// Version, instruction set, device and threads: results may differ in bits on others.
     pub environment: Value,
     /// Sequences and tokens seen, counters.
     pub progress: Value,
@@ -34,41 +34,41 @@ pub struct About {
     pub job: Value,
 }
 
-/// A committed checkpoint's description.
+/// The manifest of a committed checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// See [`FORMAT_VERSION`]. Within a version, fields may be added.
     pub format_version: u32,
-    /// Steps done.
+    /// Completed steps.
     pub step: u64,
     /// The fence under which it was written.
     pub fence: u64,
-    /// Which holder of that fence.
+    /// Holder of that fence.
     pub holder: String,
-    /// The trainer's part.
+    /// Metadata from the trainer.
     #[serde(flatten)]
-    pub about: About,
-    /// Every file in the folder but this one.
+    pub metadata: CheckpointMetadata,
+    /// Every file in the folder except the manifest.
     pub files: Vec<FileEntry>,
     /// Every tensor of weights and optimizer state.
     pub tensors: Vec<TensorEntry>,
 }
 
-/// One file.
+/// A file of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// Its name in the folder.
+    /// Name in the folder.
     pub name: String,
-    /// Its size.
+    /// Size, bytes.
     pub bytes: u64,
-    /// BLAKE3 of its content, hexadecimal.
+    /// BLAKE3 of the content, hexadecimal.
     pub blake3: String,
 }
 
-/// One tensor: where its bytes are, and their hash, so that a part of a file can be read and proven.
+/// A tensor of a checkpoint: the location and hash of its bytes, so that a part of a file can be read and verified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorEntry {
-    /// Its global name.
+    /// Global name.
     pub name: String,
     /// The file that holds it.
     pub file: String,
@@ -76,27 +76,27 @@ pub struct TensorEntry {
     pub dtype: Dtype,
     /// Dimensions.
     pub shape: Vec<usize>,
-    /// Its first byte, from the file's start.
+    /// Offset of the first byte, from the start of the file.
     pub offset: u64,
-    /// Its size.
+    /// Size, bytes.
     pub bytes: u64,
-    /// BLAKE3 of its bytes, hexadecimal.
+    /// BLAKE3 of the bytes, hexadecimal.
     pub blake3: String,
 }
 
 impl Manifest {
-    /// The size of all files but this one, bytes.
+    /// Size of all files except the manifest, bytes.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
-    /// The file's content.
+    /// Serialises the manifest.
     ///
     /// # Errors
-    /// What can't be spelled in JSON.
+    /// If a value has no JSON form.
     pub fn to_bytes(&self) -> serde_json::Result<Vec<u8>> {
         let mut body = String::from("\"");
-        // a line per field, and per file and tensor: readable, and still small with thousands of tensors
+        // one line per field, file and tensor: readable, and small with thousands of tensors
         if let Value::Object(fields) = serde_json::to_value(self)? {
             for (key, value) in &fields {
                 let value = match value {
@@ -111,21 +111,21 @@ impl Manifest {
         }
         body.push_str("\n}\n");
         let digest = blake3::hash(body.as_bytes()).to_hex();
-        Ok(format!("{OPENING}{digest}{body}").into_bytes())
+        Ok(format!("{DIGEST_PREFIX}{digest}{body}").into_bytes())
     }
 
-    /// Reads and checks the file's content.
+    /// Parses and validates a manifest.
     ///
     /// # Errors
-    /// Why it can't be used, as the rest of a sentence that begins with its name.
+    /// Why it can't be used, as the rest of a sentence that begins with the file's name.
     pub fn parse(bytes: &[u8]) -> Result<Manifest, String> {
         #[derive(Deserialize)]
         struct Version {
             format_version: u32,
         }
         let (digest, body) = bytes
-            .strip_prefix(OPENING.as_bytes())
-            .and_then(|rest| rest.split_at_checked(DIGEST))
+            .strip_prefix(DIGEST_PREFIX.as_bytes())
+            .and_then(|rest| rest.split_at_checked(DIGEST_CHARS))
             .ok_or("does not open with its BLAKE3, as every manifest does")?;
         if digest != blake3::hash(body).to_hex().as_bytes() {
             return Err("does not match its own BLAKE3: bits have changed since it was written".into());
@@ -141,11 +141,11 @@ impl Manifest {
         manifest.check().map(|()| manifest)
     }
 
-    /// The tensors and files make sense together.
+    /// Checks that the entries of files and tensors are consistent.
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut files = std::collections::BTreeMap::new();
         for file in &self.files {
-            if !layout::is_plain(&file.name) || file.name == layout::MANIFEST {
+            if !paths::is_plain_file_name(&file.name) || file.name == paths::MANIFEST_FILE {
                 return Err(format!("lists {:?}, which is no file of a checkpoint", file.name));
             }
             if files.insert(file.name.as_str(), file.bytes).is_some() {
@@ -183,28 +183,32 @@ mod tests {
             bytes: 4,
             blake3: "cd".into(),
         };
-        let about = About { attempt: 3, identity: json!({"peak": 3e-4, "seed": 42}), ..About::default() };
+        let metadata = CheckpointMetadata {
+            attempt: 3,
+            identity: json!({"peak": 3e-4, "seed": 42}),
+            ..CheckpointMetadata::default()
+        };
         Manifest {
             format_version: FORMAT_VERSION,
             step: 100,
             fence: 7,
             holder: "h".into(),
-            about,
+            metadata,
             files: vec![file],
             tensors: vec![tensor],
         }
     }
 
-    /// As another version would write it.
+    /// The manifest as another version would write it.
     fn rewritten(change: impl FnOnce(&mut serde_json::Map<String, Value>)) -> Vec<u8> {
         let mut value = serde_json::to_value(manifest()).unwrap();
         change(value.as_object_mut().unwrap());
         let body = format!("\",{}", value.to_string().strip_prefix('{').unwrap());
-        format!("{OPENING}{}{body}", blake3::hash(body.as_bytes()).to_hex()).into_bytes()
+        format!("{DIGEST_PREFIX}{}{body}", blake3::hash(body.as_bytes()).to_hex()).into_bytes()
     }
 
     #[test]
-    fn it_reads_back_and_is_plain_json() {
+    fn manifest_round_trips_as_plain_json() {
         let bytes = manifest().to_bytes().unwrap();
         assert_eq!(Manifest::parse(&bytes).unwrap(), manifest());
         let json: Value = serde_json::from_slice(&bytes).unwrap();
@@ -213,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn newer_versions_are_refused_and_newer_fields_are_not() {
+    fn newer_versions_are_rejected_and_unknown_fields_are_ignored() {
         let parsed = Manifest::parse(&rewritten(|m| drop(m.insert("mood".into(), json!("fine")))));
         assert_eq!(parsed.unwrap(), manifest());
         let newer = Manifest::parse(&rewritten(|m| {
@@ -224,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_manifests_are_rejected() {
         let refused = |change: &dyn Fn(&mut Manifest)| {
             let mut m = manifest();
             change(&mut m);
@@ -238,7 +242,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_flipped_bit_and_no_lost_byte_goes_unnoticed(at in any::<prop::sample::Index>(), bit in 0u8..8) {
+        fn every_bit_flip_and_truncation_is_detected(at in any::<prop::sample::Index>(), bit in 0u8..8) {
             let bytes = manifest().to_bytes().unwrap();
             let at = at.index(bytes.len());
             let mut flipped = bytes.clone();

@@ -2,67 +2,75 @@
 
 use std::io::ErrorKind;
 
-use crate::error::{CheckpointError, on};
-use crate::fence::{Fence, sync};
-use crate::layout::{self, CHECKPOINTS};
+use crate::error::{CheckpointError, volume_io};
+use crate::fence::{Fence, sync_dir};
 use crate::load::list;
-use crate::volume::{Volume, move_dir, remove_tree};
+use crate::paths::{self, CHECKPOINTS_DIR};
+use crate::volume::{Volume, remove_tree, rename_idempotent};
 
-/// What to keep.
+/// Which checkpoints to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keep {
-    /// The newest so many; at least one is always kept.
-    pub last: usize,
-    /// And the first one at or after every multiple of so many steps: a save that had to wait for the one before is no
+pub struct RetentionPolicy {
+    /// Number of newest checkpoints to keep; at least one is always kept.
+    pub keep_last: usize,
+    /// Also keep the first checkpoint at or after every multiple of this number of steps: a deferred save is not at a
     /// multiple. 0 for none.
-    pub every: u64,
+    pub keep_every: u64,
 }
 
-/// Which of `steps` to remove, oldest first. The newest always stays.
-pub fn doomed(steps: &[u64], keep: Keep) -> Vec<u64> {
+/// Which of `steps` to remove, oldest first. The newest is always kept.
+pub fn to_prune(steps: &[u64], policy: RetentionPolicy) -> Vec<u64> {
     let mut steps = steps.to_vec();
     steps.sort_unstable();
     steps.dedup();
     let mut multiple = 0;
     let mut first_after_a_multiple = |step: u64| {
-        let last = step.checked_div(keep.every).unwrap_or(0);
+        let last = step.checked_div(policy.keep_every).unwrap_or(0);
         std::mem::replace(&mut multiple, last) < last
     };
-    let keepers: Vec<bool> = steps.iter().map(|&step| first_after_a_multiple(step)).collect();
-    let old = steps.len().saturating_sub(keep.last.max(1));
-    steps.into_iter().zip(keepers).take(old).filter(|(_, keeper)| !keeper).map(|(step, _)| step).collect()
+    let kept: Vec<bool> = steps.iter().map(|&step| first_after_a_multiple(step)).collect();
+    let old = steps.len().saturating_sub(policy.keep_last.max(1));
+    steps.into_iter().zip(kept).take(old).filter(|(_, kept)| !kept).map(|(step, _)| step).collect()
 }
 
-/// Removes the checkpoints that needn't be kept, each first moved into the fence, and says which. `intact` is the newest
-/// one that is known to be whole (loaded or committed by this group): it stays, and what is newer doesn't count.
+/// Removes the checkpoints that `policy` does not keep, each first moved into the fence's folder; returns the removed
+/// steps. `intact` is the newest one that is known to be intact (loaded or committed by this group): it is kept, and
+/// newer ones are not counted.
 ///
 /// # Errors
-/// `FencedOff`, or if the volume refuses; what was moved by then is gone for readers, and the next save clears it.
-pub fn prune(volume: &dyn Volume, fence: &Fence, keep: Keep, intact: u64) -> Result<Vec<u64>, CheckpointError> {
+/// `FencedOff`, or if the volume fails; checkpoints that were already moved are removed by the next save.
+pub fn prune(
+    volume: &dyn Volume,
+    fence: &Fence,
+    policy: RetentionPolicy,
+    intact: u64,
+) -> Result<Vec<u64>, CheckpointError> {
     let mut steps = list(volume)?.steps;
     steps.retain(|&step| step <= intact);
     if !steps.contains(&intact) {
-        return Ok(Vec::new()); // then nothing here is known to be good
+        return Ok(Vec::new()); // then none is known to be intact
     }
-    let steps = doomed(&steps, keep);
-    let work = fence.work();
+    let steps = to_prune(&steps, policy);
+    let work = fence.work_dir();
     let mut moved = Vec::new();
     for &step in &steps {
-        let from = layout::checkpoint(step);
-        let to = format!("{work}/pruned-{}", layout::step_name(step));
-        match move_dir(volume, &from, &to) {
+        let from = paths::checkpoint_path(step);
+        let to = format!("{work}/pruned-{}", paths::step_dir_name(step));
+        match rename_idempotent(volume, &from, &to) {
             Ok(()) => moved.push(to),
-            // gone already, or the fence is
+            // already removed, or fenced off
             Err(e) if e.kind() == ErrorKind::NotFound => fence.check(volume)?,
-            Err(e) => return Err(on(volume, "prune", &from)(e)),
+            Err(e) => return Err(volume_io(volume, "prune", &from)(e)),
         }
     }
     if !moved.is_empty() {
-        // or a power cut could bring a half-removed one back
-        sync(volume, &work).and_then(|()| sync(volume, CHECKPOINTS)).map_err(|e| fence.explain(volume, e))?;
+        // else a power cut could bring back a partly removed one
+        sync_dir(volume, &work)
+            .and_then(|()| sync_dir(volume, CHECKPOINTS_DIR))
+            .map_err(|e| fence.or_fenced_off(volume, e))?;
     }
     for path in moved {
-        remove_tree(volume, &path).map_err(|e| fence.explain(volume, on(volume, "remove", &path)(e)))?;
+        remove_tree(volume, &path).map_err(|e| fence.or_fenced_off(volume, volume_io(volume, "remove", &path)(e)))?;
     }
     Ok(steps)
 }
@@ -73,30 +81,34 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn keepers_stay() {
-        let doom = |last, every| doomed(&[300, 100, 200, 400, 500], Keep { last, every });
-        assert_eq!(doom(3, 0), [100, 200]);
-        assert_eq!(doom(2, 200), [100, 300]);
-        assert_eq!(doom(0, 0), [100, 200, 300, 400]);
-        // the save due at 200 waited until 201; 210 was a stop's
-        assert_eq!(doomed(&[100, 201, 210, 300, 301, 400], Keep { last: 1, every: 100 }), [210, 301]);
-        assert_eq!(doom(9, 0), [0; 0]);
+    fn kept_steps_are_not_pruned() {
+        let pruned =
+            |keep_last, keep_every| to_prune(&[300, 100, 200, 400, 500], RetentionPolicy { keep_last, keep_every });
+        assert_eq!(pruned(3, 0), [100, 200]);
+        assert_eq!(pruned(2, 200), [100, 300]);
+        assert_eq!(pruned(0, 0), [100, 200, 300, 400]);
+        // the save due at 200 was deferred to 201; 210 was saved by a stop
+        assert_eq!(
+            to_prune(&[100, 201, 210, 300, 301, 400], RetentionPolicy { keep_last: 1, keep_every: 100 }),
+            [210, 301]
+        );
+        assert_eq!(pruned(9, 0), [0; 0]);
     }
 
     proptest! {
         #[test]
-        fn the_newest_so_many_and_every_keeper_stay(
-            steps in prop::collection::btree_set(0u64..2000, 0..20), last in 0usize..5, every in 0u64..7
+        fn newest_n_and_every_multiple_are_kept(
+            steps in prop::collection::btree_set(0u64..2000, 0..20), keep_last in 0usize..5, keep_every in 0u64..7
         ) {
             let steps: Vec<u64> = steps.into_iter().collect();
-            let doomed = doomed(&steps, Keep { last, every });
+            let pruned = to_prune(&steps, RetentionPolicy { keep_last, keep_every });
             for (at, step) in steps.iter().enumerate() {
-                let newest = steps.len() - at <= last.max(1);
+                let newest = steps.len() - at <= keep_last.max(1);
                 let before = at.checked_sub(1).map_or(0, |before| steps[before]);
-                let keeper = every > 0 && step / every > before / every;
-                prop_assert_eq!(doomed.contains(step), !newest && !keeper);
+                let multiple = keep_every > 0 && step / keep_every > before / keep_every;
+                prop_assert_eq!(pruned.contains(step), !newest && !multiple);
             }
-            prop_assert!(doomed.is_sorted());
+            prop_assert!(pruned.is_sorted());
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Saving: every stage writes into the fence, stage 0 commits by one rename.
+//! Saving: every stage writes into the fence's folder, stage 0 commits by one rename.
 //!
-//! 1. Stage 0: [`Save::begin`]; all hear of it.
-//! 2. Every stage: [`Save::write_stage`]; its [`StageFiles`] go to stage 0.
-//! 3. Stage 0, once all have answered: [`Save::commit`], or nothing if one failed. A failed save is left where it is:
-//!    the next `begin` clears it, so none may be begun before every stage has answered.
+//! 1. Stage 0: [`PendingCheckpoint::begin`]; the result is broadcast to all stages.
+//! 2. Every stage: [`PendingCheckpoint::write_stage`]; its [`StageFiles`] are sent to stage 0.
+//! 3. Stage 0, once all stages have answered: [`PendingCheckpoint::commit`], or nothing if one failed. A failed save's
+//!    files stay until the next `begin` removes them, so none may begin before every stage has answered.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -12,61 +12,62 @@ use safetensors::View;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::error::{CheckpointError, on};
-use crate::fence::{Fence, is_taken, sync};
+use crate::error::{CheckpointError, volume_io};
+use crate::fence::{Fence, sync_dir, target_exists};
 use crate::identity::differences;
-use crate::layout::{self, CHECKPOINTS, INDEX, MANIFEST};
 use crate::load::read_file;
-use crate::manifest::{About, FORMAT_VERSION, FileEntry, Manifest};
-use crate::shard::{ShardFile, write_file, write_shard};
-use crate::volume::{Volume, make_own_dir};
+use crate::manifest::{CheckpointMetadata, FORMAT_VERSION, FileEntry, Manifest};
+use crate::paths::{self, CHECKPOINTS_DIR, MANIFEST_FILE, WEIGHTS_INDEX_FILE};
+use crate::shard::{WrittenShard, write_file, write_shard};
+use crate::volume::{Volume, make_dir_idempotent};
 
-/// A checkpoint in the making; the same on every stage.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Save {
+/// A checkpoint being written; the same on every stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PendingCheckpoint {
     fence: Fence,
     step: u64,
 }
 
-/// What one stage wrote.
+/// The files that one stage wrote.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageFiles {
-    /// Its weights; none if it has no parameters.
-    pub weights: Option<ShardFile>,
-    /// Its optimizer state; none if it has no parameters.
-    pub optimizer: Option<ShardFile>,
+    /// Weights; `None` if the stage has no parameters.
+    pub weights: Option<WrittenShard>,
+    /// Optimizer state; `None` if the stage has no parameters.
+    pub optimizer: Option<WrittenShard>,
 }
 
 impl Fence {
-    /// The save of `step` under this fence. Nothing is touched yet.
-    pub fn save(&self, step: u64) -> Save {
-        Save { fence: self.clone(), step }
+    /// The checkpoint of `step` under this fence. The volume is not accessed yet.
+    pub fn pending_checkpoint(&self, step: u64) -> PendingCheckpoint {
+        PendingCheckpoint { fence: self.clone(), step }
     }
 }
 
-impl Save {
-    /// Stage 0 makes room, after clearing what an earlier save left. False if a checkpoint of this step and identity is
-    /// already committed: then there is nothing to do.
+impl PendingCheckpoint {
+    /// On stage 0: creates the folder, after removing files of an unfinished save. False if a checkpoint of this step
+    /// and identity is already committed: then there is nothing to save.
     ///
     /// # Errors
-    /// `FencedOff`; `Occupied` if the step is another identity's; or if the volume refuses.
+    /// `FencedOff`; `IdentityConflict` if the committed checkpoint has another identity; or if the volume fails.
     pub fn begin(&self, volume: &dyn Volume, identity: &Value) -> Result<bool, CheckpointError> {
-        if let Some(bytes) = self.at_target(volume)? {
-            self.same_identity(volume, &bytes, identity)?;
-            sync(volume, CHECKPOINTS)?;
-            self.fence.check(volume)?; // it may be a newer group's
+        if let Some(bytes) = self.committed_manifest(volume)? {
+            self.check_same_identity(volume, &bytes, identity)?;
+            sync_dir(volume, CHECKPOINTS_DIR)?;
+            self.fence.check(volume)?; // a newer group may have committed it
             return Ok(false);
         }
-        self.fence.clear(volume)?;
+        self.fence.remove_unfinished(volume)?;
         let folder = self.folder();
-        make_own_dir(volume, &folder).map_err(|e| self.fence.explain(volume, on(volume, "create", &folder)(e)))?;
+        make_dir_idempotent(volume, &folder)
+            .map_err(|e| self.fence.or_fenced_off(volume, volume_io(volume, "create", &folder)(e)))?;
         Ok(true)
     }
 
-    /// Writes stage `rank`'s tensors, durably, hashing on the way. A stage without any writes nothing.
+    /// Writes and syncs stage `rank`'s tensors, and hashes them. A stage without tensors writes nothing.
     ///
     /// # Errors
-    /// `FencedOff`, or if the volume refuses.
+    /// `FencedOff`, or if the volume fails.
     pub fn write_stage<W: View, O: View>(
         &self,
         volume: &dyn Volume,
@@ -77,37 +78,37 @@ impl Save {
         let folder = self.folder();
         let write = || {
             let files = StageFiles {
-                weights: shard(volume, format!("{folder}/{}", layout::weights_file(rank)), weights)?,
-                optimizer: shard(volume, format!("{folder}/{}", layout::optimizer_file(rank)), optimizer)?,
+                weights: shard(volume, format!("{folder}/{}", paths::weights_file(rank)), weights)?,
+                optimizer: shard(volume, format!("{folder}/{}", paths::optimizer_file(rank)), optimizer)?,
             };
             if files.weights.is_some() || files.optimizer.is_some() {
-                sync(volume, &folder)?;
+                sync_dir(volume, &folder)?;
             }
             Ok(files)
         };
-        write().map_err(|e| self.fence.explain(volume, e))
+        write().map_err(|e| self.fence.or_fenced_off(volume, e))
     }
 
-    /// Stage 0 adds the small files (`config.json`, tokenizer; name and content), the index and the manifest, and
-    /// publishes the folder by one rename.
+    /// On stage 0: adds the small files (`config.json`, tokenizer; name and content), the index and the manifest, and
+    /// commits the folder by one rename.
     ///
     /// # Errors
-    /// `FencedOff`; `Occupied`; what a stage wrote and isn't there any more; or if the volume refuses. What was committed
-    /// before is untouched in any case.
+    /// `FencedOff`; `IdentityConflict`; if a stage's file is missing; or if the volume fails. Committed checkpoints are
+    /// never changed.
     pub fn commit(
         &self,
         volume: &dyn Volume,
-        about: About,
+        metadata: CheckpointMetadata,
         stages: &[StageFiles],
         small_files: &[(String, Vec<u8>)],
     ) -> Result<Manifest, CheckpointError> {
-        self.try_commit(volume, about, stages, small_files).map_err(|e| self.fence.explain(volume, e))
+        self.try_commit(volume, metadata, stages, small_files).map_err(|e| self.fence.or_fenced_off(volume, e))
     }
 
     fn try_commit(
         &self,
         volume: &dyn Volume,
-        about: About,
+        metadata: CheckpointMetadata,
         stages: &[StageFiles],
         small_files: &[(String, Vec<u8>)],
     ) -> Result<Manifest, CheckpointError> {
@@ -117,72 +118,82 @@ impl Save {
             step: self.step,
             fence: self.fence.number(),
             holder: self.fence.holder().to_owned(),
-            about,
+            metadata,
             files: Vec::new(),
             tensors: Vec::new(),
         };
         for shard in stages.iter().flat_map(|s| s.weights.iter().chain(&s.optimizer)) {
-            self.is_there(volume, &shard.file)?;
+            self.check_stage_file(volume, &shard.file)?;
             manifest.files.push(shard.file.clone());
             manifest.tensors.extend(shard.tensors.iter().cloned());
         }
         for (name, bytes) in small_files {
             manifest.files.push(write_file(volume, &format!("{folder}/{name}"), bytes)?);
         }
-        manifest.files.push(write_file(volume, &format!("{folder}/{INDEX}"), index(stages).as_bytes())?);
+        manifest.files.push(write_file(
+            volume,
+            &format!("{folder}/{WEIGHTS_INDEX_FILE}"),
+            weights_index_json(stages).as_bytes(),
+        )?);
 
-        let path = format!("{folder}/{MANIFEST}");
+        let path = format!("{folder}/{MANIFEST_FILE}");
         let wrong = |problem: String| CheckpointError::Content { path: volume.display(&path), problem };
         manifest.check().map_err(wrong)?;
         let bytes = manifest.to_bytes().map_err(|e| wrong(e.to_string()))?;
         write_file(volume, &path, &bytes)?;
-        sync(volume, &folder)?;
+        sync_dir(volume, &folder)?;
 
-        let target = layout::checkpoint(self.step);
+        let target = paths::checkpoint_path(self.step);
         if let Err(error) = volume.rename(&folder, &target) {
-            let taken = is_taken(&error);
-            let there = if taken || error.kind() == ErrorKind::NotFound { self.at_target(volume)? } else { None };
+            let taken = target_exists(&error);
+            let there =
+                if taken || error.kind() == ErrorKind::NotFound { self.committed_manifest(volume)? } else { None };
             match there {
-                // NFS sent a rename twice that had succeeded
+                // NFS retried a rename that had succeeded
                 Some(there) if there == bytes => {}
-                Some(there) if taken => self.same_identity(volume, &there, &manifest.about.identity)?,
-                _ => return Err(on(volume, "commit", &folder)(error)),
+                Some(there) if taken => self.check_same_identity(volume, &there, &manifest.metadata.identity)?,
+                _ => return Err(volume_io(volume, "commit", &folder)(error)),
             }
         }
-        sync(volume, CHECKPOINTS)?;
-        sync(volume, &self.fence.work())?;
+        sync_dir(volume, CHECKPOINTS_DIR)?;
+        sync_dir(volume, &self.fence.work_dir())?;
         Ok(manifest)
     }
 
     fn folder(&self) -> String {
-        format!("{}/{}", self.fence.work(), layout::step_name(self.step))
+        format!("{}/{}", self.fence.work_dir(), paths::step_dir_name(self.step))
     }
 
-    /// The manifest of what is committed as this step.
-    fn at_target(&self, volume: &dyn Volume) -> Result<Option<Vec<u8>>, CheckpointError> {
-        let path = format!("{}/{MANIFEST}", layout::checkpoint(self.step));
+    /// The manifest of the committed checkpoint of this step.
+    fn committed_manifest(&self, volume: &dyn Volume) -> Result<Option<Vec<u8>>, CheckpointError> {
+        let path = format!("{}/{MANIFEST_FILE}", paths::checkpoint_path(self.step));
         match read_file(volume, &path) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(on(volume, "read", &path)(e)),
+            Err(e) => Err(volume_io(volume, "read", &path)(e)),
         }
     }
 
-    fn same_identity(&self, volume: &dyn Volume, manifest: &[u8], identity: &Value) -> Result<(), CheckpointError> {
-        let path = volume.display(&layout::checkpoint(self.step));
+    fn check_same_identity(
+        &self,
+        volume: &dyn Volume,
+        manifest: &[u8],
+        identity: &Value,
+    ) -> Result<(), CheckpointError> {
+        let path = volume.display(&paths::checkpoint_path(self.step));
         let theirs = Manifest::parse(manifest).map_err(|problem| CheckpointError::Content {
             path: path.clone(),
             problem: format!(
-                "is in the way of a new checkpoint, and its {MANIFEST} {problem}; a restart sets it aside"
+                "is in the way of a new checkpoint, and its {MANIFEST_FILE} {problem}; a restart sets it aside"
             ),
         })?;
-        let differences = differences(identity, &theirs.about.identity);
-        if differences.is_empty() { Ok(()) } else { Err(CheckpointError::Occupied { path, differences }) }
+        let differences = differences(identity, &theirs.metadata.identity);
+        if differences.is_empty() { Ok(()) } else { Err(CheckpointError::IdentityConflict { path, differences }) }
     }
 
-    fn is_there(&self, volume: &dyn Volume, file: &FileEntry) -> Result<(), CheckpointError> {
+    fn check_stage_file(&self, volume: &dyn Volume, file: &FileEntry) -> Result<(), CheckpointError> {
         let path = format!("{}/{}", self.folder(), file.name);
-        let size = volume.open(&path).and_then(|f| f.size()).map_err(on(volume, "find", &path))?;
+        let size = volume.open(&path).and_then(|f| f.size()).map_err(volume_io(volume, "find", &path))?;
         if size == file.bytes {
             return Ok(());
         }
@@ -195,12 +206,12 @@ fn shard<V: View>(
     volume: &dyn Volume,
     path: String,
     tensors: &[(String, V)],
-) -> Result<Option<ShardFile>, CheckpointError> {
+) -> Result<Option<WrittenShard>, CheckpointError> {
     if tensors.is_empty() { Ok(None) } else { write_shard(volume, &path, tensors).map(Some) }
 }
 
-/// Hugging Face's index over the stages' weights.
-pub(crate) fn index(stages: &[StageFiles]) -> String {
+/// Hugging Face's index of the stages' weights.
+pub(crate) fn weights_index_json(stages: &[StageFiles]) -> String {
     let tensors = || stages.iter().filter_map(|s| s.weights.as_ref()).flat_map(|w| &w.tensors);
     let map: BTreeMap<&str, &str> = tensors().map(|t| (t.name.as_str(), t.file.as_str())).collect();
     let total: u64 = tensors().map(|t| t.bytes).sum();

@@ -1,4 +1,4 @@
-//! safetensors files, written a tensor at a time, hashed on the way.
+//! Writing safetensors files, one tensor at a time, with hashes.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,38 +7,39 @@ use safetensors::View;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{CheckpointError, on};
+use crate::error::{CheckpointError, volume_io};
 use crate::manifest::{FileEntry, TensorEntry};
 use crate::volume::{FileWriter, Volume};
 
-/// Bytes hashed or written at once.
-const PIECE: usize = 1 << 20;
+/// Bytes per write, and per update of the hashes.
+const WRITE_CHUNK_BYTES: usize = 1 << 20;
 
-/// A shard as it was written.
+/// A shard that was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ShardFile {
+pub struct WrittenShard {
     /// The file.
     pub file: FileEntry,
-    /// What is in it, in the file's order.
+    /// Its tensors, in the file's order.
     pub tensors: Vec<TensorEntry>,
 }
 
-/// Writes `tensors` (name and value) as the safetensors file `path`, durably. The bytes are asked for one tensor at a
-/// time, so a [`View`] that makes them on demand never holds two.
+/// Writes `tensors` (name and value) as the safetensors file `path`, and syncs it. [`View::data`] is called for one
+/// tensor at a time, so views that read on demand have one tensor in memory.
 ///
 /// # Errors
-/// If the volume refuses, or a name occurs twice, or a value's length doesn't fit its shape.
+/// If the volume fails, a name occurs twice, or a tensor's length does not match its shape.
 pub fn write_shard<V: View>(
     volume: &dyn Volume,
     path: &str,
     tensors: &[(String, V)],
-) -> Result<ShardFile, CheckpointError> {
-    // as safetensors asks: the widest types first, for alignment
+) -> Result<WrittenShard, CheckpointError> {
+    // as safetensors requires: the widest types first, for alignment
     let mut order: Vec<&(String, V)> = tensors.iter().collect();
     order.sort_by(|(a, x), (b, y)| y.dtype().cmp(&x.dtype()).then(a.cmp(b)));
-    let header = header(&order).map_err(|problem| CheckpointError::Content { path: volume.display(path), problem })?;
+    let header =
+        encode_header(&order).map_err(|problem| CheckpointError::Content { path: volume.display(path), problem })?;
     let name = path.rsplit('/').next().unwrap_or(path).to_owned();
-    let mut file = HashedFile::create(volume, path)?;
+    let mut file = HashingWriter::create(volume, path)?;
     file.write(&header)?;
     let mut entries = Vec::with_capacity(order.len());
     for (tensor, view) in order {
@@ -59,21 +60,21 @@ pub fn write_shard<V: View>(
             blake3: hash.to_hex().to_string(),
         });
     }
-    Ok(ShardFile { file: file.finish(name)?, tensors: entries })
+    Ok(WrittenShard { file: file.finish(name)?, tensors: entries })
 }
 
-/// Writes a small file, durably.
+/// Writes and syncs a small file.
 ///
 /// # Errors
-/// If the volume refuses.
+/// If the volume fails.
 pub(crate) fn write_file(volume: &dyn Volume, path: &str, bytes: &[u8]) -> Result<FileEntry, CheckpointError> {
-    let mut file = HashedFile::create(volume, path)?;
+    let mut file = HashingWriter::create(volume, path)?;
     file.write(bytes)?;
     file.finish(path.rsplit('/').next().unwrap_or(path).to_owned())
 }
 
-/// The length of the header and the header, padded so that the tensors start aligned.
-fn header<V: View>(tensors: &[&(String, V)]) -> Result<Vec<u8>, String> {
+/// The header with its length before it, padded so that the tensors start aligned.
+fn encode_header<V: View>(tensors: &[&(String, V)]) -> Result<Vec<u8>, String> {
     let mut names = BTreeSet::new();
     let mut infos = Vec::with_capacity(tensors.len());
     let mut at = 0;
@@ -86,7 +87,7 @@ fn header<V: View>(tensors: &[&(String, V)]) -> Result<Vec<u8>, String> {
         infos.push((name.clone(), info));
         at = end;
     }
-    // what Hugging Face's loaders ask for
+    // required by Hugging Face's loaders
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let metadata = Metadata::new(Some(metadata), infos).map_err(|e| format!("cannot be encoded: {e}"))?;
     let mut json = serde_json::to_vec(&metadata).map_err(|e| format!("cannot be encoded: {e}"))?;
@@ -96,8 +97,8 @@ fn header<V: View>(tensors: &[&(String, V)]) -> Result<Vec<u8>, String> {
     Ok(header)
 }
 
-/// A file that knows its own size and hash.
-struct HashedFile<'v> {
+/// Writer of a file that counts and hashes its bytes.
+struct HashingWriter<'v> {
     volume: &'v dyn Volume,
     path: &'v str,
     writer: Box<dyn FileWriter>,
@@ -105,34 +106,34 @@ struct HashedFile<'v> {
     bytes: u64,
 }
 
-impl<'v> HashedFile<'v> {
-    fn create(volume: &'v dyn Volume, path: &'v str) -> Result<HashedFile<'v>, CheckpointError> {
-        let writer = volume.create(path).map_err(on(volume, "create", path))?;
-        Ok(HashedFile { volume, path, writer, hasher: Hasher::new(), bytes: 0 })
+impl<'v> HashingWriter<'v> {
+    fn create(volume: &'v dyn Volume, path: &'v str) -> Result<HashingWriter<'v>, CheckpointError> {
+        let writer = volume.create(path).map_err(volume_io(volume, "create", path))?;
+        Ok(HashingWriter { volume, path, writer, hasher: Hasher::new(), bytes: 0 })
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
         self.hasher.update(bytes);
-        self.pass_on(bytes)
+        self.write_chunks(bytes)
     }
 
-    /// Writes a tensor and gives its own hash. A large one is on its way while it is hashed: the two take about as long.
+    /// Writes a tensor and returns its hash. Large tensors are hashed and written in parallel: both take about as long.
     fn write_and_hash(&mut self, bytes: &[u8]) -> Result<Hash, CheckpointError> {
         let mut hasher = std::mem::take(&mut self.hasher);
         let mut own = Hasher::new();
         let mut hash = || {
-            // a piece is in the cache for both
-            for piece in bytes.chunks(PIECE) {
-                own.update(piece);
-                hasher.update(piece);
+            // both hashes read a chunk while it is in the CPU's cache
+            for chunk in bytes.chunks(WRITE_CHUNK_BYTES) {
+                own.update(chunk);
+                hasher.update(chunk);
             }
         };
-        if bytes.len() < PIECE {
+        if bytes.len() < WRITE_CHUNK_BYTES {
             hash();
-            self.pass_on(bytes)?;
+            self.write_chunks(bytes)?;
         } else {
             std::thread::scope(|scope| {
-                let writing = scope.spawn(|| self.pass_on(bytes));
+                let writing = scope.spawn(|| self.write_chunks(bytes));
                 hash();
                 writing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             })?;
@@ -141,16 +142,16 @@ impl<'v> HashedFile<'v> {
         Ok(own.finalize())
     }
 
-    fn pass_on(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
-        for piece in bytes.chunks(PIECE) {
-            self.writer.write(piece).map_err(on(self.volume, "write", self.path))?;
+    fn write_chunks(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
+        for chunk in bytes.chunks(WRITE_CHUNK_BYTES) {
+            self.writer.write(chunk).map_err(volume_io(self.volume, "write", self.path))?;
         }
         self.bytes += bytes.len() as u64;
         Ok(())
     }
 
     fn finish(mut self, name: String) -> Result<FileEntry, CheckpointError> {
-        self.writer.sync().map_err(on(self.volume, "sync", self.path))?;
+        self.writer.sync().map_err(volume_io(self.volume, "sync", self.path))?;
         Ok(FileEntry { name, bytes: self.bytes, blake3: self.hasher.finalize().to_hex().to_string() })
     }
 }

@@ -1,36 +1,36 @@
-//! Reading every byte of a checkpoint, and a verdict on each file: unlike a resume, it goes on after the first damage.
+//! Verification of every byte of a checkpoint, with a result per file: unlike a resume, it continues after damage.
 
 use std::io::ErrorKind;
 
-use crate::error::{CheckpointError, on};
-use crate::layout;
-use crate::load::{hash, manifest, open_file};
+use crate::error::{CheckpointError, volume_io};
+use crate::load::{hash_file, open_file, read_manifest};
 use crate::manifest::FileEntry;
+use crate::paths;
 use crate::volume::Volume;
 
-/// What [`verify`] tells while it reads.
+/// Progress event of [`verify`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verifying<'a> {
-    /// So many more bytes are read.
-    Read(u64),
-    /// A file is read to its end; what is wrong with it, as the rest of a sentence that begins with its name.
-    File(&'a FileEntry, Option<String>),
+pub enum VerifyEvent<'a> {
+    /// Number of bytes that were read since the last event.
+    BytesRead(u64),
+    /// A file was checked; if it is damaged, the reason, as the rest of a sentence that begins with its name.
+    FileChecked(&'a FileEntry, Option<String>),
 }
 
-/// Compares every file of the checkpoint with its manifest; true if all is as it was written.
+/// Compares every file of a checkpoint with its manifest; true if all are intact.
 ///
 /// # Errors
-/// `Damaged` if the manifest itself can't be used; or if the volume refuses.
-pub fn verify(volume: &dyn Volume, step: u64, tell: &mut dyn FnMut(Verifying)) -> Result<bool, CheckpointError> {
+/// `Damaged` if the manifest can't be used; or if the volume fails.
+pub fn verify(volume: &dyn Volume, step: u64, on_event: &mut dyn FnMut(VerifyEvent)) -> Result<bool, CheckpointError> {
     let mut intact = true;
-    for entry in &manifest(volume, step)?.files {
-        let damage = match verify_file(volume, step, entry, tell) {
+    for entry in &read_manifest(volume, step)?.files {
+        let damage = match verify_file(volume, step, entry, on_event) {
             Ok(damage) => damage,
             Err(CheckpointError::Damaged(damage)) => Some(damage.reason),
             Err(error) => return Err(error),
         };
         intact &= damage.is_none();
-        tell(Verifying::File(entry, damage));
+        on_event(VerifyEvent::FileChecked(entry, damage));
     }
     Ok(intact)
 }
@@ -39,13 +39,13 @@ fn verify_file(
     volume: &dyn Volume,
     step: u64,
     entry: &FileEntry,
-    tell: &mut dyn FnMut(Verifying),
+    on_event: &mut dyn FnMut(VerifyEvent),
 ) -> Result<Option<String>, CheckpointError> {
     let reader = open_file(volume, step, entry)?;
-    match hash(&*reader, entry.bytes, &mut |bytes| tell(Verifying::Read(bytes))) {
+    match hash_file(&*reader, entry.bytes, &mut |bytes| on_event(VerifyEvent::BytesRead(bytes))) {
         Ok(hash) if hash.to_hex().as_str() == entry.blake3 => Ok(None),
         Ok(_) => Ok(Some("holds other bytes than were written".into())),
         Err(e) if e.kind() == ErrorKind::UnexpectedEof => Ok(Some("has become shorter".into())),
-        Err(e) => Err(on(volume, "read", &format!("{}/{}", layout::checkpoint(step), entry.name))(e)),
+        Err(e) => Err(volume_io(volume, "read", &format!("{}/{}", paths::checkpoint_path(step), entry.name))(e)),
     }
 }

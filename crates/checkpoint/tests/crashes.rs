@@ -1,5 +1,5 @@
-//! Every call on the volume, of the coordinator and of another stage: dying before, after and within it, with and without
-//! losing power; failing once; succeeding and answering with an error.
+//! Faults at every call on the volume, of the coordinator and of another stage: crashing before, after and during it,
+//! with and without power loss; failing once; succeeding but returning an error.
 #![allow(clippy::unwrap_used, clippy::panic)] // also in what is shared by tests
 
 mod common;
@@ -10,12 +10,12 @@ use common::*;
 use stagecoach_checkpoint::testing::*;
 use stagecoach_checkpoint::*;
 
-/// What is on the volume before the disturbed attempt, so that starting, loading, setting aside, sweeping, saving and
-/// pruning are all in the enumerated part.
+/// State of the volume before the attempt with faults, so that starting, loading, setting aside, removing stale fences,
+/// saving and pruning are all enumerated.
 #[derive(Clone, Copy)]
 struct Scenario {
     saved: u64,
-    /// The newest is damaged.
+    /// Whether the newest checkpoint is damaged.
     damaged: bool,
     until: u64,
 }
@@ -28,11 +28,11 @@ impl Scenario {
     fn volume(self) -> MemoryVolume {
         let volume = MemoryVolume::new();
         if self.saved > 0 {
-            Group::on(&volume).run(self.saved).unwrap();
+            TestGroup::new(&volume).run(self.saved).unwrap();
         }
         if self.damaged {
             let flip = |bytes: &mut Vec<u8>| *bytes.last_mut().unwrap() ^= 1;
-            assert!(volume.edit(&format!("{}/stage-1.model.safetensors", layout::checkpoint(self.saved)), flip));
+            assert!(volume.edit(&format!("{}/stage-1.model.safetensors", paths::checkpoint_path(self.saved)), flip));
         }
         volume
     }
@@ -42,15 +42,15 @@ impl Scenario {
         self.saved - u64::from(self.damaged)
     }
 
-    /// A group on `volume` in which `rank`'s handle is `faulty`.
-    fn group(self, volume: &MemoryVolume, rank: usize, faulty: &FaultyVolume) -> Group {
-        let mut group = Group::on(volume);
+    /// A group on `volume` in which `rank` uses `faulty`.
+    fn group(self, volume: &MemoryVolume, rank: usize, faulty: &FaultyVolume) -> TestGroup {
+        let mut group = TestGroup::new(volume);
         group.volumes[rank] = Arc::new(faulty.clone());
         group.acknowledged = self.intact();
         group
     }
 
-    /// The calls that `rank` makes undisturbed.
+    /// The calls of `rank` without faults.
     fn calls(self, rank: usize) -> Vec<Call> {
         let volume = self.volume();
         let counting = FaultyVolume::counting(Arc::new(volume.clone()));
@@ -58,9 +58,9 @@ impl Scenario {
         counting.trace()
     }
 
-    /// A new attempt finds what was committed, whole, and ends with the undisturbed run's bytes.
-    fn resumes(self, volume: &MemoryVolume, acknowledged: u64, context: &str) {
-        let mut next = Group::on(volume);
+    /// A new attempt finds the committed checkpoints intact, and ends with the same bytes as a run without faults.
+    fn assert_resumes(self, volume: &MemoryVolume, acknowledged: u64, context: &str) {
+        let mut next = TestGroup::new(volume);
         let until = self.until + 2;
         if !self.damaged {
             check(volume);
@@ -79,23 +79,23 @@ impl Scenario {
         let prepared = self.volume();
         for rank in [0, 1] {
             for (at, call) in self.calls(rank).iter().enumerate() {
-                for fault in [|| Fault::CrashBefore, || Fault::CrashAfter, || Fault::CrashWithin] {
+                for fault in [|| Fault::CrashBefore, || Fault::CrashAfter, || Fault::CrashDuring] {
                     crashes += 1;
                     let mixed = PowerLoss::Mixed(crashes);
                     for loss in [None, Some(PowerLoss::Lost), Some(PowerLoss::Kept), Some(mixed)] {
                         let context = format!("stage {rank}, call {at} {call:?}, crash {crashes}, {loss:?}");
-                        let volume = prepared.copy();
+                        let volume = prepared.deep_copy();
                         let faulty = FaultyVolume::failing(Arc::new(volume.clone()), at, fault());
                         let mut group = self.group(&volume, rank, &faulty);
                         let ended = group.run(self.until);
                         assert!(faulty.has_fired(), "{context}");
-                        // an error in what nobody waits for is let go; its process is dead all the same
+                        // some errors are ignored, but the process has crashed nevertheless
                         assert!(ended.as_ref().err().is_none_or(Crashed::is), "{context}: {ended:?}");
                         if let Some(loss) = loss {
                             volume.cut_power(loss);
                         }
-                        self.resumes(&volume, group.acknowledged, &context);
-                        // no file system loses both ends of a rename, as the mixture may
+                        self.assert_resumes(&volume, group.acknowledged, &context);
+                        // no file system loses both ends of a rename, as `Mixed` may
                         if self.damaged && loss != Some(mixed) {
                             let kept = volume.files("damaged");
                             assert!(kept.iter().any(|f| f.ends_with("manifest.json")), "{context}: {kept:?}");
@@ -109,17 +109,17 @@ impl Scenario {
 }
 
 #[test]
-fn a_crash_anywhere_leaves_the_old_or_the_new_checkpoint_whole() {
+fn a_crash_at_any_call_leaves_the_old_or_the_new_checkpoint_intact() {
     RESUMED.crash_everywhere();
 }
 
 #[test]
-fn a_crash_anywhere_in_the_first_attempt_too() {
+fn a_crash_at_any_call_of_the_first_attempt() {
     FIRST.crash_everywhere();
 }
 
 #[test]
-fn a_crash_anywhere_while_damage_is_set_aside_too() {
+fn a_crash_at_any_call_while_damage_is_set_aside() {
     DAMAGED.crash_everywhere();
 }
 
@@ -142,29 +142,29 @@ fn a_failing_call_costs_at_most_one_save() {
         for (at, call) in RESUMED.calls(rank).into_iter().enumerate() {
             let context = format!("stage {rank}, error {error}, call {at} {call:?}");
             let volume = RESUMED.volume();
-            let faulty = FaultyVolume::failing(Arc::new(volume.clone()), at, Fault::Error(error));
+            let faulty = FaultyVolume::failing(Arc::new(volume.clone()), at, Fault::Fail(error));
             let mut group = RESUMED.group(&volume, rank, &faulty);
             group.tolerant = true;
             let ended = group.run(RESUMED.until);
             assert!(faulty.has_fired(), "{context}");
-            // a failed start ends the attempt, a failed save or prune is one failure, and either says why
-            let told: Vec<_> = group.failures.iter().chain(ended.as_ref().err()).map(ToString::to_string).collect();
-            let [told] = &told[..] else { panic!("{context}: {told:?}") };
-            assert!(told.contains(&format!("os error {error}")), "{context}: {told}");
+            // a failed start ends the attempt, a failed save or prune is one failure, and either reports the error
+            let errors: Vec<_> = group.failures.iter().chain(ended.as_ref().err()).map(ToString::to_string).collect();
+            let [error_text] = &errors[..] else { panic!("{context}: {errors:?}") };
+            assert!(error_text.contains(&format!("os error {error}")), "{context}: {error_text}");
             let steps = check(&volume);
             if ended.is_ok() {
                 assert!(steps[0] >= RESUMED.until - 1, "{context}: {steps:?}");
             }
-            RESUMED.resumes(&volume, steps[0], &context);
+            RESUMED.assert_resumes(&volume, steps[0], &context);
         }
     }
 }
 
 #[test]
-fn a_call_that_was_sent_twice_is_no_failure() {
+fn a_call_that_nfs_retried_is_not_a_failure() {
     for (at, call) in DAMAGED.calls(0).into_iter().enumerate() {
         let answers: &[i32] = match call.operation {
-            // of all renames a commit alone goes where something of ours may be
+            // of all renames only a commit has a target that may exist
             "rename"
                 if call.path.starts_with("fences/") && call.path.contains("/step-") && !call.path.ends_with(".txt") =>
             {
@@ -178,10 +178,10 @@ fn a_call_that_was_sent_twice_is_no_failure() {
         for &answer in answers {
             let context = format!("call {at} {call:?} answers {answer}");
             let volume = DAMAGED.volume();
-            let faulty = FaultyVolume::failing(Arc::new(volume.clone()), at, Fault::Answer(answer));
+            let faulty = FaultyVolume::failing(Arc::new(volume.clone()), at, Fault::ErrorAfterSuccess(answer));
             let ended = DAMAGED.group(&volume, 0, &faulty).run(DAMAGED.until);
             assert!(ended.unwrap_or_else(|e| panic!("{context}: {e}")) == state_at(DAMAGED.until), "{context}");
-            DAMAGED.resumes(&volume, DAMAGED.until, &context);
+            DAMAGED.assert_resumes(&volume, DAMAGED.until, &context);
         }
     }
 }

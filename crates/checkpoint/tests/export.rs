@@ -1,4 +1,4 @@
-//! Models taken out and in: equal bytes, nothing half-written under the final name, nothing unproven.
+//! Export and import of models: equal bytes, no incomplete output under the final name, no unverified bytes.
 #![allow(clippy::unwrap_used, clippy::panic)] // also in what is shared by tests
 
 mod common;
@@ -10,11 +10,11 @@ use stagecoach_checkpoint::testing::*;
 use stagecoach_checkpoint::*;
 
 const STEP: u64 = 3;
-const FORMS: [Form; 2] = [Form::HuggingFace, Form::SingleFile];
+const FORMATS: [ExportFormat; 2] = [ExportFormat::HuggingFace, ExportFormat::SingleFile];
 
 fn checkpoint() -> MemoryVolume {
     let volume = MemoryVolume::new();
-    Group::on(&volume).run(STEP).unwrap();
+    TestGroup::new(&volume).run(STEP).unwrap();
     volume
 }
 
@@ -22,8 +22,8 @@ fn weights() -> State {
     state_at(STEP).into_iter().filter(|(name, _)| !name.starts_with("exp_avg")).collect()
 }
 
-fn take(from: &dyn Volume, form: Form, out: &dyn Volume) -> Result<Exported, CheckpointError> {
-    export(&open(from, STEP).unwrap(), form, out, "model.safetensors", &|_| ())
+fn export_as(from: &dyn Volume, format: ExportFormat, out: &dyn Volume) -> Result<ExportSummary, CheckpointError> {
+    export(&open(from, STEP).unwrap(), format, out, "model.safetensors", &|_| ())
 }
 
 fn read(folder: &std::path::Path) -> State {
@@ -34,8 +34,9 @@ fn read(folder: &std::path::Path) -> State {
 #[test]
 fn a_directory_of_weights_without_the_optimizer() {
     let folder = tempfile::tempdir().unwrap();
-    let out = RealVolume::new(folder.path());
-    let exported = export(&open(&checkpoint(), STEP).unwrap(), Form::HuggingFace, &out, "out", &|_| ()).unwrap();
+    let out = FileSystemVolume::new(folder.path());
+    let exported =
+        export(&open(&checkpoint(), STEP).unwrap(), ExportFormat::HuggingFace, &out, "out", &|_| ()).unwrap();
     let expected = [
         "model-00001-of-00003.safetensors",
         "model-00002-of-00003.safetensors",
@@ -43,72 +44,75 @@ fn a_directory_of_weights_without_the_optimizer() {
         "model.safetensors.index.json",
         "config.json",
     ];
-    assert_eq!(exported, Exported { files: expected.map(str::to_owned).to_vec(), tensors: 6, bytes: 3 * 72 });
+    assert_eq!(exported, ExportSummary { files: expected.map(str::to_owned).to_vec(), tensors: 6, bytes: 3 * 72 });
     let there: Vec<String> = out.list("out").unwrap().into_iter().map(|entry| entry.name).collect();
     assert!(there.len() == 5 && expected.iter().all(|name| there.contains(&(*name).to_owned())), "{there:?}");
     assert!(read(&folder.path().join("out")) == weights());
 }
 
 #[test]
-fn one_file_is_a_model_directory_too() {
+fn a_single_file_export_is_a_model_directory() {
     let folder = tempfile::tempdir().unwrap();
-    let out = RealVolume::new(folder.path());
-    let exported = take(&checkpoint(), Form::SingleFile, &out).unwrap();
+    let out = FileSystemVolume::new(folder.path());
+    let exported = export_as(&checkpoint(), ExportFormat::SingleFile, &out).unwrap();
     assert_eq!((exported.files.len(), exported.tensors), (1, 6));
     assert!(read(folder.path()) == weights());
 }
 
 #[test]
-fn what_is_there_stays() {
-    for form in FORMS {
+fn export_never_overwrites() {
+    for format in FORMATS {
         let out = MemoryVolume::new();
-        take(&checkpoint(), form, &out).unwrap();
+        export_as(&checkpoint(), format, &out).unwrap();
         let before = snapshot(&out, "");
         let counting = FaultyVolume::counting(Arc::new(out.clone()));
-        let said = take(&checkpoint(), form, &counting).unwrap_err().to_string();
-        assert!(said.contains("model.safetensors: is there already"), "{said}");
+        let message = export_as(&checkpoint(), format, &counting).unwrap_err().to_string();
+        assert!(message.contains("model.safetensors: is there already"), "{message}");
         assert_eq!(counting.trace().len(), 1, "before anything is copied");
         assert!(snapshot(&out, "") == before);
     }
 }
 
 #[test]
-fn what_comes_meanwhile_stays() {
+fn export_never_overwrites_a_concurrent_file() {
     let counting = FaultyVolume::counting(Arc::new(MemoryVolume::new()));
-    take(&checkpoint(), Form::SingleFile, &counting).unwrap();
+    export_as(&checkpoint(), ExportFormat::SingleFile, &counting).unwrap();
     let written = counting.trace().iter().position(|call| call.operation == "sync").unwrap();
     let out = MemoryVolume::new();
     let other = out.clone();
-    let comes = Fault::Pause(Box::new(move || other.create("model.safetensors").unwrap().write(b"other").unwrap()));
-    let late = FaultyVolume::failing(Arc::new(out.clone()), written, comes);
-    assert!(take(&checkpoint(), Form::SingleFile, &late).unwrap_err().to_string().contains("is there already"));
+    let create_first =
+        Fault::RunFirst(Box::new(move || other.create("model.safetensors").unwrap().write(b"other").unwrap()));
+    let late = FaultyVolume::failing(Arc::new(out.clone()), written, create_first);
+    assert!(
+        export_as(&checkpoint(), ExportFormat::SingleFile, &late).unwrap_err().to_string().contains("is there already")
+    );
     assert!(snapshot(&out, "") == State::from([("model.safetensors".into(), b"other".to_vec())]));
 }
 
 #[test]
 fn a_flipped_bit_is_not_exported() {
-    for form in FORMS {
+    for format in FORMATS {
         let volume = checkpoint();
-        let shard = format!("{}/stage-1.model.safetensors", layout::checkpoint(STEP));
+        let shard = format!("{}/stage-1.model.safetensors", paths::checkpoint_path(STEP));
         assert!(volume.edit(&shard, |bytes| *bytes.last_mut().unwrap() ^= 1));
         let out = MemoryVolume::new();
-        let refused = take(&volume, form, &out).unwrap_err();
+        let refused = export_as(&volume, format, &out).unwrap_err();
         assert!(matches!(&refused, CheckpointError::Damaged(d) if d.file == shard), "{refused}");
         assert!(out.list("").unwrap().is_empty());
     }
 }
 
 #[test]
-fn whatever_call_fails_the_final_name_is_whole_or_free() {
-    for form in FORMS {
+fn after_any_fault_the_output_is_complete_or_absent() {
+    for format in FORMATS {
         let whole = MemoryVolume::new();
         let counting = FaultyVolume::counting(Arc::new(whole.clone()));
-        take(&checkpoint(), form, &counting).unwrap();
+        export_as(&checkpoint(), format, &counting).unwrap();
         for at in 0..counting.trace().len() {
-            for fault in [Fault::CrashBefore, Fault::CrashAfter, Fault::CrashWithin, Fault::Error(ENOSPC)] {
-                let failed_once = matches!(fault, Fault::Error(_));
+            for fault in [Fault::CrashBefore, Fault::CrashAfter, Fault::CrashDuring, Fault::Fail(ENOSPC)] {
+                let failed_once = matches!(fault, Fault::Fail(_));
                 let out = MemoryVolume::new();
-                take(&checkpoint(), form, &FaultyVolume::failing(Arc::new(out.clone()), at, fault)).unwrap_err();
+                export_as(&checkpoint(), format, &FaultyVolume::failing(Arc::new(out.clone()), at, fault)).unwrap_err();
                 let there: Vec<String> = out.list("").unwrap().into_iter().map(|entry| entry.name).collect();
                 match there.iter().any(|name| name == "model.safetensors") {
                     true => assert!(snapshot(&out, "") == snapshot(&whole, ""), "call {at}"),
@@ -120,67 +124,69 @@ fn whatever_call_fails_the_final_name_is_whole_or_free() {
 }
 
 #[test]
-fn what_is_imported_is_step_0_and_nobodys_own() {
+fn import_is_step_0_with_no_jobs_identity() {
     let folder = tempfile::tempdir().unwrap();
-    take(&checkpoint(), Form::SingleFile, &RealVolume::new(folder.path())).unwrap();
+    export_as(&checkpoint(), ExportFormat::SingleFile, &FileSystemVolume::new(folder.path())).unwrap();
     let model = ModelFiles::open(folder.path()).unwrap();
     let names: Vec<String> = model.names().map(str::to_owned).collect();
     let volume = MemoryVolume::new();
     let small = [("config.json".to_owned(), b"{}".to_vec())];
-    import(&volume, &model, &names, about(), &small).unwrap();
-    let found = newest(&volume, Depth::Contents, &[]).unwrap().loaded.unwrap();
+    import(&volume, &model, &names, metadata(), &small).unwrap();
+    let found = open_newest(&volume, VerifyLevel::Contents, &[]).unwrap().checkpoint.unwrap();
     assert_eq!(found.manifest().step, 0);
-    assert!(!differences(&identity(), &found.manifest().about.identity).is_empty());
+    assert!(!differences(&identity(), &found.manifest().metadata.identity).is_empty());
     assert_eq!(found.manifest().files.len(), 3); // the weights, the index, config.json
     for (name, bytes) in weights() {
         assert_eq!(found.read(found.tensor(&name).unwrap()).unwrap(), bytes);
     }
-    let said = import(&volume, &model, &names, about(), &small).unwrap_err().to_string();
-    assert!(said.contains("has checkpoints already, up to step 0"), "{said}");
+    let message = import(&volume, &model, &names, metadata(), &small).unwrap_err().to_string();
+    assert!(message.contains("has checkpoints already, up to step 0"), "{message}");
 }
 
 #[test]
 fn an_import_that_fails_commits_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    take(&checkpoint(), Form::SingleFile, &RealVolume::new(folder.path())).unwrap();
+    export_as(&checkpoint(), ExportFormat::SingleFile, &FileSystemVolume::new(folder.path())).unwrap();
     let model = ModelFiles::open(folder.path()).unwrap();
     let names: Vec<String> = model.names().map(str::to_owned).chain(["more".to_owned()]).collect();
     let volume = MemoryVolume::new();
-    let said = import(&volume, &model, &names, about(), &[]).unwrap_err().to_string();
-    assert!(said.ends_with("has no tensor more"), "{said}");
-    // its bytes go while it is read
+    let message = import(&volume, &model, &names, metadata(), &[]).unwrap_err().to_string();
+    assert!(message.ends_with("has no tensor more"), "{message}");
+    // truncated while it is read
     let file = std::fs::File::options().write(true).open(folder.path().join("model.safetensors")).unwrap();
     file.set_len(600).unwrap();
-    let refused = import(&volume, &model, &names[..6], about(), &[]).unwrap_err();
+    let refused = import(&volume, &model, &names[..6], metadata(), &[]).unwrap_err();
     assert!(matches!(&refused, CheckpointError::Io { path, .. } if path.ends_with("model.safetensors")), "{refused}");
     assert!(list(&volume).unwrap().steps.is_empty());
     assert_eq!(volume.files("fences"), [""; 0]);
 }
 
 #[test]
-fn verifying_goes_on_after_the_first_damage() {
+fn verification_continues_after_the_first_damage() {
     let volume = checkpoint();
-    let at = |file: &str| format!("{}/{file}", layout::checkpoint(STEP));
-    let damaged = |volume: &dyn Volume| {
-        let mut told = Vec::new();
+    let at = |file: &str| format!("{}/{file}", paths::checkpoint_path(STEP));
+    let verify_all = |volume: &dyn Volume| {
+        let mut damage = Vec::new();
         let mut read = 0;
         let intact = verify(volume, STEP, &mut |event| match event {
-            Verifying::Read(bytes) => read += bytes,
-            Verifying::File(file, reason) => told.extend(reason.map(|reason| format!("{} {reason}", file.name))),
+            VerifyEvent::BytesRead(bytes) => read += bytes,
+            VerifyEvent::FileChecked(file, reason) => {
+                damage.extend(reason.map(|reason| format!("{} {reason}", file.name)))
+            }
         })
         .unwrap();
-        assert_eq!(intact, told.is_empty());
-        (told, read)
+        assert_eq!(intact, damage.is_empty());
+        (damage, read)
     };
-    let (told, read) = damaged(&volume);
-    assert_eq!((told.len(), read), (0, manifest(&volume, STEP).unwrap().bytes()));
+    let (damage, read) = verify_all(&volume);
+    assert_eq!((damage.len(), read), (0, read_manifest(&volume, STEP).unwrap().bytes()));
     assert!(volume.edit(&at("stage-0.model.safetensors"), |bytes| *bytes.last_mut().unwrap() ^= 1));
     assert!(volume.edit(&at("stage-1.model.safetensors"), |bytes| bytes.truncate(20)));
     volume.remove_file(&at("config.json")).unwrap();
-    let (told, _) = damaged(&volume);
-    assert_eq!(told[0], "stage-0.model.safetensors holds other bytes than were written");
-    assert!(told[1].starts_with("stage-1.model.safetensors has 20 bytes"));
-    assert_eq!(told[2], "config.json is missing");
+    let (damage, _) = verify_all(&volume);
+    assert_eq!(damage[0], "stage-0.model.safetensors holds other bytes than were written");
+    assert!(damage[1].starts_with("stage-1.model.safetensors has 20 bytes"));
+    assert_eq!(damage[2], "config.json is missing");
     assert!(volume.edit(&at("manifest.json"), |bytes| bytes.truncate(70)));
     assert!(matches!(verify(&volume, STEP, &mut |_| ()), Err(CheckpointError::Damaged(_))));
 }

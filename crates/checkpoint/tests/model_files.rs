@@ -1,4 +1,4 @@
-//! Model directories as others write them: read by offset, and what is wrong is said with the file's name.
+//! Hugging Face model directories: read by offset, and errors name the file.
 #![allow(clippy::unwrap_used)] // clippy takes what tests share for no test
 
 use std::fs;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 const SHARD: &str = "model-00002-of-00002.safetensors";
 
-/// A safetensors file by hand.
+/// A safetensors file with this header.
 fn file(header: &Value, data: &[u8]) -> Vec<u8> {
     let json = header.to_string();
     [&(json.len() as u64).to_le_bytes(), json.as_bytes(), data].concat()
@@ -58,7 +58,7 @@ fn shards_are_read_by_offset() {
     assert_eq!(files.read("y").unwrap(), (7..=14).collect::<Vec<u8>>());
     assert_eq!(files.read_f32("a").unwrap(), 1f32.to_le_bytes());
     assert!(files.read("z").unwrap_err().to_string().ends_with("has no tensor z"));
-    // opened before, cut off since
+    // truncated after it was opened
     let shard = fs::File::options().write(true).open(folder.path().join(SHARD)).unwrap();
     shard.set_len(100).unwrap();
     assert!(matches!(files.read("y"), Err(CheckpointError::Io { path, .. }) if path.ends_with(SHARD)));
@@ -72,12 +72,12 @@ fn a_single_file_needs_no_index() {
     write(&folder, "model.safetensors", &file(&json!({"i": one("I64", json!([1]), 0, 8)}), &[7; 8]));
     let files = ModelFiles::open(folder.path()).unwrap();
     assert_eq!(files.read("i").unwrap(), [7; 8]);
-    let said = files.read_f32("i").unwrap_err().to_string();
-    assert!(said.contains("has i in a type other than"), "{said}");
+    let message = files.read_f32("i").unwrap_err().to_string();
+    assert!(message.contains("has i in a type other than"), "{message}");
 }
 
 #[test]
-fn a_shard_that_is_not_there_or_lacks_a_tensor_is_named() {
+fn a_missing_or_incomplete_shard_is_named() {
     let folder = sharded();
     fs::remove_file(folder.path().join(SHARD)).unwrap();
     assert!(refusal(folder.path()).contains(SHARD));
@@ -89,20 +89,20 @@ fn a_shard_that_is_not_there_or_lacks_a_tensor_is_named() {
 }
 
 #[test]
-fn an_index_cannot_lead_out_of_the_folder() {
+fn an_index_cannot_name_files_outside_the_folder() {
     let folder = sharded();
     for shard in ["../x.safetensors", "/etc/passwd", "a/b", "..", ""] {
         let index = json!({"weight_map": {"x": shard}}).to_string();
         write(&folder, "model.safetensors.index.json", index.as_bytes());
-        let said = refusal(folder.path());
-        assert!(said.contains(&format!("names the shard {shard:?}")), "{said}");
+        let message = refusal(folder.path());
+        assert!(message.contains(&format!("names the shard {shard:?}")), "{message}");
     }
     write(&folder, "model.safetensors.index.json", b"[]");
     assert!(refusal(folder.path()).contains("index.json: is no index of weights"));
 }
 
 #[test]
-fn a_header_is_not_believed() {
+fn invalid_headers_are_rejected() {
     let good = one("F32", json!([1, 2]), 6, 14);
     let x = one("BF16", json!([3]), 0, 6);
     for (bytes, words) in [
@@ -122,10 +122,10 @@ fn a_header_is_not_believed() {
     ] {
         let folder = sharded();
         write(&folder, SHARD, &bytes);
-        let said = refusal(folder.path());
-        assert!(said.contains(words) && said.contains(SHARD), "{said}");
+        let message = refusal(folder.path());
+        assert!(message.contains(words) && message.contains(SHARD), "{message}");
     }
-    // cut off anywhere
+    // truncated at every length
     let whole = second(x, good);
     for length in 0..whole.len() {
         let folder = sharded();

@@ -1,4 +1,4 @@
-//! What a save leaves on real files, and what it refuses.
+//! The files of a save, and what it rejects.
 #![allow(clippy::unwrap_used, clippy::panic)] // also in what is shared by tests
 
 mod common;
@@ -16,8 +16,8 @@ const NONE: [(String, TensorView<'static>); 0] = [];
 #[test]
 fn a_checkpoint_is_a_hugging_face_directory() {
     let folder = tempfile::tempdir().unwrap();
-    let volume = RealVolume::create(&folder.path().join("a/job")).unwrap();
-    let mut group = Group::with(std::array::from_fn(|_| Arc::new(volume.clone()) as Arc<dyn Volume>));
+    let volume = FileSystemVolume::create(&folder.path().join("a/job")).unwrap();
+    let mut group = TestGroup::with_volumes(std::array::from_fn(|_| Arc::new(volume.clone()) as Arc<dyn Volume>));
     group.run(4).unwrap();
     assert_eq!(check(&volume), [4, 3]);
     let at = folder.path().join("a/job/checkpoints/step-00000004");
@@ -51,15 +51,15 @@ fn a_checkpoint_is_a_hugging_face_directory() {
 #[test]
 fn a_stage_without_parameters_writes_nothing() {
     let volume = MemoryVolume::new();
-    let fence = Fence::take(&volume).unwrap();
-    let save = fence.save(1);
+    let fence = Fence::acquire(&volume).unwrap();
+    let save = fence.pending_checkpoint(1);
     assert!(save.begin(&volume, &identity()).unwrap());
     let empty = save.write_stage(&volume, 1, &NONE, &NONE).unwrap();
     assert_eq!(empty, StageFiles { weights: None, optimizer: None });
     let state = state_at(1);
     let (weights, _) = views(&state, 0);
     let stages = [save.write_stage(&volume, 0, &weights, &NONE).unwrap(), empty];
-    save.commit(&volume, about(), &stages, &[]).unwrap();
+    save.commit(&volume, metadata(), &stages, &[]).unwrap();
     assert_eq!(
         volume.files("checkpoints/step-00000001").iter().map(|f| f.rsplit('/').next().unwrap()).collect::<Vec<_>>(),
         ["manifest.json", "model.safetensors.index.json", "stage-0.model.safetensors"]
@@ -68,25 +68,25 @@ fn a_stage_without_parameters_writes_nothing() {
 }
 
 #[test]
-fn a_step_that_is_committed_is_not_saved_again_and_never_over_another_identity() {
+fn a_committed_step_is_not_saved_again_nor_overwritten_by_another_identity() {
     let volume = MemoryVolume::new();
-    Group::on(&volume).run(2).unwrap();
+    TestGroup::new(&volume).run(2).unwrap();
     let before = snapshot(&volume, "checkpoints");
-    let fence = Fence::take(&volume).unwrap();
-    assert!(!fence.save(2).begin(&volume, &identity()).unwrap());
+    let fence = Fence::acquire(&volume).unwrap();
+    assert!(!fence.pending_checkpoint(2).begin(&volume, &identity()).unwrap());
     let other = json!({"model": {"hiddenSize": 16}, "seed": 42});
-    let told = fence.save(2).begin(&volume, &other).unwrap_err().to_string();
-    assert!(told.contains("model.hiddenSize is 16 here and 8 in the checkpoint"), "{told}");
+    let message = fence.pending_checkpoint(2).begin(&volume, &other).unwrap_err().to_string();
+    assert!(message.contains("model.hiddenSize is 16 here and 8 in the checkpoint"), "{message}");
 
-    // it appeared after we had begun
+    // it appeared after `begin`
     volume.rename("checkpoints/step-00000002", "aside").unwrap();
-    let save = fence.save(2);
+    let save = fence.pending_checkpoint(2);
     assert!(save.begin(&volume, &other).unwrap());
     let stage = save.write_stage(&volume, 0, &views(&state_at(2), 0).0, &NONE).unwrap();
     volume.rename("aside", "checkpoints/step-00000002").unwrap();
-    let about = About { identity: other, ..about() };
-    let refused = save.commit(&volume, about, &[stage], &[]).unwrap_err();
-    assert!(matches!(refused, CheckpointError::Occupied { .. }), "{refused}");
+    let metadata = CheckpointMetadata { identity: other, ..metadata() };
+    let refused = save.commit(&volume, metadata, &[stage], &[]).unwrap_err();
+    assert!(matches!(refused, CheckpointError::IdentityConflict { .. }), "{refused}");
     assert!(snapshot(&volume, "checkpoints") == before);
 }
 
@@ -106,63 +106,63 @@ fn large_tensors_are_hashed_like_small_ones() {
 }
 
 #[test]
-fn what_a_failed_save_left_makes_room_for_the_next() {
+fn next_save_removes_a_failed_saves_files() {
     let volume = MemoryVolume::new();
-    let fence = Fence::take(&volume).unwrap();
+    let fence = Fence::acquire(&volume).unwrap();
     let state = state_at(1);
     let (weights, moments) = views(&state, 0);
-    fence.save(1).begin(&volume, &identity()).unwrap();
-    fence.save(1).write_stage(&volume, 0, &weights, &moments).unwrap();
+    fence.pending_checkpoint(1).begin(&volume, &identity()).unwrap();
+    fence.pending_checkpoint(1).write_stage(&volume, 0, &weights, &moments).unwrap();
     assert_eq!(volume.files("fences").len(), 2);
-    assert!(fence.save(2).begin(&volume, &identity()).unwrap());
+    assert!(fence.pending_checkpoint(2).begin(&volume, &identity()).unwrap());
     assert!(volume.files("fences").is_empty());
 }
 
 #[test]
-fn what_cannot_be_one_checkpoint_is_refused() {
+fn inconsistent_checkpoints_are_rejected() {
     let volume = MemoryVolume::new();
-    let fence = Fence::take(&volume).unwrap();
+    let fence = Fence::acquire(&volume).unwrap();
     let state = state_at(1);
     let (weights, _) = views(&state, 0);
     let twice = [weights[0].clone(), weights[0].clone()];
-    let save = fence.save(1);
+    let save = fence.pending_checkpoint(1);
     save.begin(&volume, &identity()).unwrap();
     assert!(save.write_stage(&volume, 0, &twice, &NONE).unwrap_err().to_string().contains("twice"));
 
     save.begin(&volume, &identity()).unwrap();
     let stages = [0, 1].map(|rank| save.write_stage(&volume, rank, &weights, &NONE).unwrap());
-    let told = save.commit(&volume, about(), &stages, &[]).unwrap_err().to_string();
-    assert!(told.contains("lists the tensor layers.0.norm twice"), "{told}");
+    let message = save.commit(&volume, metadata(), &stages, &[]).unwrap_err().to_string();
+    assert!(message.contains("lists the tensor layers.0.norm twice"), "{message}");
 
-    // a save begun again while a stage was still in the first one
+    // `begin` was called again while a stage was still writing
     save.begin(&volume, &identity()).unwrap();
-    assert!(save.commit(&volume, about(), &stages, &[]).is_err());
+    assert!(save.commit(&volume, metadata(), &stages, &[]).is_err());
     assert_eq!(list(&volume).unwrap().steps, [0; 0]);
 }
 
 #[test]
-fn unreadable_folders_are_sentences() {
+fn unreadable_folders_are_reported() {
     let folder = tempfile::tempdir().unwrap();
-    let missing = RealVolume::new(&folder.path().join("nowhere"));
-    let told = Fence::take(&missing).unwrap_err().to_string();
-    assert!(told.starts_with("could not create ") && told.contains("nowhere/fences"), "{told}");
+    let missing = FileSystemVolume::new(&folder.path().join("nowhere"));
+    let message = Fence::acquire(&missing).unwrap_err().to_string();
+    assert!(message.starts_with("could not create ") && message.contains("nowhere/fences"), "{message}");
     std::fs::write(folder.path().join("checkpoints"), b"").unwrap();
-    let told = list(&RealVolume::new(folder.path())).unwrap_err().to_string();
-    assert!(told.starts_with("could not list "), "{told}");
-    assert!(RealVolume::create(&folder.path().join("checkpoints/x")).is_err());
+    let message = list(&FileSystemVolume::new(folder.path())).unwrap_err().to_string();
+    assert!(message.starts_with("could not list "), "{message}");
+    assert!(FileSystemVolume::create(&folder.path().join("checkpoints/x")).is_err());
 }
 
 #[test]
-fn what_goes_past_the_page_cache_comes_back() {
+fn direct_io_round_trips() {
     let folder = tempfile::tempdir().unwrap();
-    let volume = RealVolume::new(folder.path());
-    let room = 4 << 20;
-    for bytes in [0, 1, 4095, 4096, room - 1, room, room + 1, 2 * room, 2 * room + 5000] {
+    let volume = FileSystemVolume::new(folder.path());
+    let buffer = 4 << 20;
+    for bytes in [0, 1, 4095, 4096, buffer - 1, buffer, buffer + 1, 2 * buffer, 2 * buffer + 5000] {
         let content: Vec<u8> = (0..bytes).map(|at| (at * 31 + at / 251) as u8).collect();
         let name = format!("{bytes}.bin");
         let mut file = volume.create(&name).unwrap();
-        // pieces that fit no alignment
-        content.chunks(1_000_003).for_each(|piece| file.write(piece).unwrap());
+        // chunks without alignment
+        content.chunks(1_000_003).for_each(|chunk| file.write(chunk).unwrap());
         file.sync().unwrap();
         assert!(std::fs::read(folder.path().join(name)).unwrap() == content, "{bytes} bytes");
     }

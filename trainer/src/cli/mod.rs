@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
 use stagecoach_api::contract::ExitCode;
-use stagecoach_checkpoint::{CheckpointError, RealVolume, Volume};
+use stagecoach_checkpoint::{CheckpointError, FileSystemVolume, Volume};
 
 use crate::fatal::Fatal;
 use crate::folder::FolderError;
@@ -49,8 +49,8 @@ enum Command {
 pub type Mount = fn(&Path) -> Arc<dyn Volume>;
 
 /// The files of this machine.
-pub fn real_volume(folder: &Path) -> Arc<dyn Volume> {
-    Arc::new(RealVolume::new(folder))
+pub fn open_local_volume(folder: &Path) -> Arc<dyn Volume> {
+    Arc::new(FileSystemVolume::new(folder))
 }
 
 /// Parses the arguments, runs the command, returns the process's exit code. Checkpoints go through what `mount` opens:

@@ -6,7 +6,7 @@ use std::time::Instant;
 use clap::Args;
 use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::ExitCode;
-use stagecoach_checkpoint::RealVolume;
+use stagecoach_checkpoint::FileSystemVolume;
 
 use super::read::JobArgs;
 use super::{complain, say};
@@ -81,7 +81,7 @@ impl Run {
         }
         match Before::look(&folder, job) {
             Before::Nothing => {}
-            Before::Unfinished => check_extension(&settings, &RealVolume::new(folder.root()))?,
+            Before::Unfinished => check_extension(&settings, &FileSystemVolume::new(folder.root()))?,
             Before::Finished(summary) => {
                 say(format!("{} is trained already; this is its result (--fresh trains it anew)\n", job.metadata.name));
                 let restarts = Record::open(&folder)?.state.budget.total;
@@ -89,7 +89,7 @@ impl Run {
                 return Ok(ExitCode::Done.code());
             }
             Before::OtherLength(summary) => {
-                check_extension(&settings, &RealVolume::new(folder.root()))?;
+                check_extension(&settings, &FileSystemVolume::new(folder.root()))?;
                 say(format!(
                     "{} was trained for {} steps; going on from its newest checkpoint",
                     job.metadata.name, summary.steps

@@ -8,7 +8,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use stagecoach_checkpoint::{RealVolume, is_used, write_atomically};
+use stagecoach_checkpoint::{FileSystemVolume, is_used, write_atomically};
 
 use crate::observe::Summary;
 
@@ -103,8 +103,8 @@ impl JobFolder {
     }
 
     /// What groups have made in it.
-    fn volume(&self) -> RealVolume {
-        RealVolume::new(&self.root)
+    fn volume(&self) -> FileSystemVolume {
+        FileSystemVolume::new(&self.root)
     }
 
     /// Held by the run.

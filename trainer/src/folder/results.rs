@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
 
-use stagecoach_checkpoint::{Contents, partial_of};
+use stagecoach_checkpoint::{VolumeContents, partial_file_target};
 
 use super::{CURVE, FolderError, JOB, JobFolder, LOCK, LOGS, METRICS, PLOTS, RECORD, RESULT, TERMINATION};
 
@@ -16,7 +16,7 @@ const FILES: [&str; 4] = [RESULT, METRICS, RECORD, JOB];
 pub struct Results {
     /// By the name of their folder, that of the job's own is empty: their names.
     files: Vec<(&'static str, Vec<String>)>,
-    contents: Contents,
+    contents: VolumeContents,
 }
 
 impl JobFolder {
@@ -27,7 +27,7 @@ impl JobFolder {
     pub fn results(&self) -> Result<Results, FolderError> {
         let files = ["", LOGS, PLOTS, TERMINATION].map(|folder| Ok((folder, self.own_files(folder)?)));
         let files = files.into_iter().collect::<Result<_, FolderError>>()?;
-        Ok(Results { files, contents: Contents::find(&self.volume())? })
+        Ok(Results { files, contents: VolumeContents::find(&self.volume())? })
     }
 
     /// Removes it, and the folders that are empty then.
@@ -83,7 +83,7 @@ impl JobFolder {
 
 /// Whether a job makes a file of this name in one of its folders.
 pub(super) fn is_own(folder: &str, name: &str) -> bool {
-    let name = partial_of(name).unwrap_or(name);
+    let name = partial_file_target(name).unwrap_or(name);
     let is_a_stages = |extension: &str| {
         let stage = name.strip_prefix("stage-").and_then(|rest| rest.strip_suffix(extension));
         stage.is_some_and(|stage| stage.parse::<u32>().is_ok_and(|number| number.to_string() == stage))
@@ -100,14 +100,14 @@ pub(super) fn is_own(folder: &str, name: &str) -> bool {
 impl Results {
     /// Whether there is nothing.
     pub fn is_empty(&self) -> bool {
-        self.contents == Contents::default() && self.files.iter().all(|(_, names)| names.is_empty())
+        self.contents == VolumeContents::default() && self.files.iter().all(|(_, names)| names.is_empty())
     }
 }
 
 /// In a list, for people.
 impl fmt::Display for Results {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Contents { checkpoints, damaged, fences } = &self.contents;
+        let VolumeContents { checkpoints, damaged, fences } = &self.contents;
         let mut parts = Vec::new();
         match checkpoints.as_slice() {
             [] => {}

@@ -32,7 +32,7 @@ fn form<T: std::fmt::Debug>(dtype: Dtype, shape: &[T]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use stagecoach_checkpoint::{About, FORMAT_VERSION, TensorEntry};
+    use stagecoach_checkpoint::{CheckpointMetadata, FORMAT_VERSION, TensorEntry};
 
     use super::*;
     use crate::model::Initial;
@@ -52,7 +52,7 @@ mod tests {
             step: 1,
             fence: 1,
             holder: String::new(),
-            about: About::default(),
+            metadata: CheckpointMetadata::default(),
             files: Vec::new(),
             tensors: tensors.iter().map(entry).collect(),
         }

@@ -1,18 +1,18 @@
 //! Weights and moments from files into a stage. Both are found by their global names, so a stage takes what it holds,
 //! whoever wrote it.
 
-use stagecoach_checkpoint::{CheckpointError, Dtype, Loaded, TensorEntry};
+use stagecoach_checkpoint::{CheckpointError, CheckpointReader, Dtype, TensorEntry};
 use tch::{Device, Kind, Tensor};
 
 use super::{FIRST_MOMENT, SECOND_MOMENT};
 use crate::execute::Stage;
 use crate::model::ParameterSpec;
 
-/// Fills `stage`'s weights and moments from a checkpoint; every byte is proven by its hash.
+/// Fills `stage`'s weights and moments from a checkpoint; every byte is verified by its hash.
 ///
 /// # Errors
 /// Damage, and a tensor that is missing or has another shape or dtype.
-pub fn load_checkpoint(loaded: &Loaded, stage: &mut Stage, updates: u64) -> Result<(), CheckpointError> {
+pub fn load_checkpoint(loaded: &CheckpointReader, stage: &mut Stage, updates: u64) -> Result<(), CheckpointError> {
     for (index, parameter) in stage.parameters.iter().enumerate() {
         let moments = stage.optimizer.moments(index);
         let parts = [("", &parameter.value), (FIRST_MOMENT, &moments.exp_avg), (SECOND_MOMENT, &moments.exp_avg_sq)];
@@ -26,7 +26,7 @@ pub fn load_checkpoint(loaded: &Loaded, stage: &mut Stage, updates: u64) -> Resu
 }
 
 /// Reads a tensor to where it belongs, without a copy between where that is the CPU.
-pub(super) fn read(loaded: &Loaded, entry: &TensorEntry, tensor: &Tensor) -> Result<(), CheckpointError> {
+pub(super) fn read(loaded: &CheckpointReader, entry: &TensorEntry, tensor: &Tensor) -> Result<(), CheckpointError> {
     if tensor.device() != Device::Cpu || !tensor.is_contiguous() {
         fill(tensor, &loaded.read(entry)?);
         return Ok(());
@@ -39,7 +39,7 @@ pub(super) fn read(loaded: &Loaded, entry: &TensorEntry, tensor: &Tensor) -> Res
 
 /// The tensor `name`, which has the form of the parameter `spec`.
 pub(super) fn find<'l>(
-    loaded: &'l Loaded,
+    loaded: &'l CheckpointReader,
     name: &str,
     spec: &ParameterSpec,
 ) -> Result<&'l TensorEntry, CheckpointError> {

@@ -1,9 +1,10 @@
-//! Weights to start from: another job's checkpoint, proven by its hashes, or a Hugging Face model directory.
+//! Weights to start from: another job's checkpoint, verified by its hashes, or a Hugging Face model directory.
 
 use std::path::{Path, PathBuf};
 
 use stagecoach_checkpoint::{
-    CheckpointError, Depth, Found, Loaded, ModelFiles, Place, RealVolume, layout, newest, open,
+    CheckpointError, CheckpointLocation, CheckpointReader, FileSystemVolume, ModelFiles, NewestCheckpoint, VerifyLevel,
+    open, open_newest, paths,
 };
 
 use super::load::{find, read};
@@ -18,18 +19,19 @@ use crate::model::Architecture;
 /// If there is no model.
 pub fn find_model(root: &Path, path: &Path) -> Result<PathBuf, CheckpointError> {
     let folder = root.join(path);
-    let place = Place::find(&folder)?;
-    if place.step.is_some() || folder.join("config.json").exists() {
+    let location = CheckpointLocation::resolve(&folder)?;
+    if location.step.is_some() || folder.join("config.json").exists() {
         return Ok(path.to_owned());
     }
-    let Found { loaded, .. } = newest(&RealVolume::new(&place.root), Depth::Sizes, &[])?;
-    let loaded = loaded.ok_or_else(|| CheckpointError::Content {
+    let NewestCheckpoint { checkpoint, .. } =
+        open_newest(&FileSystemVolume::new(&location.job_folder), VerifyLevel::Sizes, &[])?;
+    let checkpoint = checkpoint.ok_or_else(|| CheckpointError::Content {
         path: folder.clone(),
         problem: "holds no model: expected a Hugging Face model directory, a checkpoint's folder, or a job's with a \
                   checkpoint"
             .into(),
     })?;
-    Ok(path.join(layout::checkpoint(loaded.manifest().step)))
+    Ok(path.join(paths::checkpoint_path(checkpoint.manifest().step)))
 }
 
 /// A model directory, open.
@@ -37,7 +39,7 @@ pub fn find_model(root: &Path, path: &Path) -> Result<PathBuf, CheckpointError> 
 pub struct Source {
     files: ModelFiles,
     /// If it is a checkpoint.
-    proven: Option<Loaded>,
+    checkpoint: Option<CheckpointReader>,
 }
 
 impl Source {
@@ -46,9 +48,9 @@ impl Source {
     /// # Errors
     /// If it is no model directory, or damaged.
     pub fn open(folder: &Path) -> Result<Source, CheckpointError> {
-        let Place { root, step } = Place::find(folder)?;
-        let proven = step.map(|step| open(&RealVolume::new(&root), step)).transpose()?;
-        Ok(Source { files: ModelFiles::open(folder)?, proven })
+        let CheckpointLocation { job_folder, step } = CheckpointLocation::resolve(folder)?;
+        let checkpoint = step.map(|step| open(&FileSystemVolume::new(&job_folder), step)).transpose()?;
+        Ok(Source { files: ModelFiles::open(folder)?, checkpoint })
     }
 
     /// Whether it holds the weights of `architecture`, and no others.
@@ -64,10 +66,10 @@ impl Source {
     /// # Errors
     /// As [`Source::check`]; if what is read is not what was written; or if it can't be read.
     pub fn load(&self, architecture: &dyn Architecture, stage: &Stage) -> Result<(), CheckpointError> {
-        let Some(loaded) = &self.proven else { return load_model(&self.files, architecture, stage) };
+        let Some(checkpoint) = &self.checkpoint else { return load_model(&self.files, architecture, stage) };
         self.check(architecture)?;
         for parameter in stage.parameters.iter() {
-            read(loaded, find(loaded, &parameter.spec.name, &parameter.spec)?, &parameter.value)?;
+            read(checkpoint, find(checkpoint, &parameter.spec.name, &parameter.spec)?, &parameter.value)?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The end of training: the hash of the weights over all stages, and the result. The model is the last step's
 //! checkpoint.
 
-use stagecoach_checkpoint::layout;
+use stagecoach_checkpoint::paths;
 
 use super::collective::{all_gather, topic};
 use super::context::RunningStage;
@@ -24,10 +24,10 @@ pub(super) fn finish(running: &mut RunningStage, progress: &Progress) -> Result<
             losses_hash: progress.losses.clone(),
             weights_hash: TensorHash::combine(parts.concat()),
             skipped: progress.skipped,
-            model: format!("{}/{}", running.context.settings.job.folder(), layout::checkpoint(progress.step)),
+            model: format!("{}/{}", running.context.settings.job.folder(), paths::checkpoint_path(progress.step)),
         };
         let text = serde_json::to_vec_pretty(&summary).map_err(|e| Fatal::invalid(e.to_string()))?;
-        running.plan.fence.publish(running.context.volume, RESULT, &text)?;
+        running.plan.fence.write_job_file(running.context.volume, RESULT, &text)?;
         running.emit(&Event::Finished(summary));
     }
     all_gather(running.member, topic::FINISH, &())?; // no stage leaves before the result has been written

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use serde_json::Value;
 use stagecoach_checkpoint::{
-    CheckpointError, Damage, Depth, Fence, Found, Loaded, Volume, differences, newest, open, set_aside, sweep,
+    CheckpointError, CheckpointReader, Damage, Fence, NewestCheckpoint, VerifyLevel, Volume, differences, open,
+    open_newest, remove_stale_fences, set_aside,
 };
 use stagecoach_group::Member;
 
@@ -32,8 +33,8 @@ pub(super) struct ResumePoint {
 /// # Errors
 /// If a newer group is starting, or the volume fails.
 pub(super) fn acquire_fence(volume: &dyn Volume, notes: &mut Vec<String>) -> Result<Fence, Fatal> {
-    let fence = Fence::take(volume)?;
-    if let Err(error) = sweep(volume) {
+    let fence = Fence::acquire(volume)?;
+    if let Err(error) = remove_stale_fences(volume) {
         notes.push(format!("could not remove what older groups left: {error}"));
     }
     Ok(fence)
@@ -53,12 +54,12 @@ pub(super) fn choose_checkpoint(
     architecture: &dyn Architecture,
     known: &[Damage],
 ) -> Result<ResumePoint, Fatal> {
-    let Found { loaded, damage, foreign } = newest(volume, Depth::Sizes, known)?;
+    let NewestCheckpoint { checkpoint, damage, foreign } = open_newest(volume, VerifyLevel::Sizes, known)?;
     let mut notes: Vec<String> = foreign.iter().map(ToString::to_string).collect();
     let mut progress = Progress::default();
-    if let Some(loaded) = loaded {
-        same_job(volume, &loaded, identity, architecture)?;
-        progress = progress_of(&loaded)?;
+    if let Some(checkpoint) = checkpoint {
+        same_job(volume, &checkpoint, identity, architecture)?;
+        progress = progress_of(&checkpoint)?;
     }
     notes.extend(settings.fix_decay(&mut progress, steps)?);
     Ok(ResumePoint { progress, damage, notes })
@@ -67,11 +68,11 @@ pub(super) fn choose_checkpoint(
 /// Refuses a checkpoint of another job, by the fields that differ.
 fn same_job(
     volume: &dyn Volume,
-    loaded: &Loaded,
+    loaded: &CheckpointReader,
     identity: &Value,
     architecture: &dyn Architecture,
 ) -> Result<(), Fatal> {
-    let different = differences(identity, &loaded.manifest().about.identity);
+    let different = differences(identity, &loaded.manifest().metadata.identity);
     // an extension may have another decay: `fix_decay` knows which
     let different = different.iter().filter(|difference| difference.path != "training.learningRate.decaySteps");
     let mut different: Vec<String> = different.map(ToString::to_string).collect();
@@ -86,8 +87,8 @@ fn same_job(
     Ok(())
 }
 
-fn progress_of(loaded: &Loaded) -> Result<Progress, Fatal> {
-    serde_json::from_value(loaded.manifest().about.progress.clone())
+fn progress_of(loaded: &CheckpointReader) -> Result<Progress, Fatal> {
+    serde_json::from_value(loaded.manifest().metadata.progress.clone())
         .map_err(|e| Fatal::storage("understand the progress in", loaded.folder().as_ref(), e))
 }
 
@@ -97,9 +98,11 @@ fn progress_of(loaded: &Loaded) -> Result<Progress, Fatal> {
 /// # Errors
 /// If the learning rate can't go on as the job says.
 pub fn check_extension(settings: &Settings, volume: &dyn Volume) -> Result<(), Fatal> {
-    let Ok(Found { loaded: Some(loaded), .. }) = newest(volume, Depth::Sizes, &[]) else { return Ok(()) };
-    let sequences = loaded.manifest().about.identity["data"]["trainingSequences"].as_u64();
-    match (progress_of(&loaded), sequences) {
+    let Ok(NewestCheckpoint { checkpoint: Some(checkpoint), .. }) = open_newest(volume, VerifyLevel::Sizes, &[]) else {
+        return Ok(());
+    };
+    let sequences = checkpoint.manifest().metadata.identity["data"]["trainingSequences"].as_u64();
+    match (progress_of(&checkpoint), sequences) {
         (Ok(mut progress), Some(sequences)) => settings.fix_decay(&mut progress, settings.steps(sequences)).map(drop),
         _ => Ok(()),
     }

@@ -1,11 +1,11 @@
-//! A volume that counts its calls, and at a chosen one fails, dies, or lets something else happen first.
+//! A volume that records its calls, and at a chosen one fails, crashes, or runs a callback first.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::CheckpointError;
-use crate::volume::{Entry, FileReader, FileWriter, Volume};
+use crate::volume::{DirEntry, FileReader, FileWriter, Volume};
 
 /// No space left on device.
 pub const ENOSPC: i32 = 28;
@@ -21,18 +21,18 @@ pub const ENOTEMPTY: i32 = 39;
 
 /// What happens at the chosen call.
 pub enum Fault {
-    /// The process dies before it: this call and all later ones fail with [`Crashed`].
+    /// The process crashes before it: this call and all later ones fail with [`Crashed`].
     CrashBefore,
-    /// The process dies after it: it takes effect, and its caller never hears.
+    /// The process crashes after it: it takes effect, but the caller never gets the result.
     CrashAfter,
-    /// The process dies half-way through it: half of a write is there. For other calls, as [`Fault::CrashBefore`].
-    CrashWithin,
-    /// It fails with this number of the operating system's, once; a write leaves its first half.
-    Error(i32),
-    /// It takes effect, and this error is the answer, once: NFS sent it twice, and the second found it done.
-    Answer(i32),
-    /// This runs first: what another process does while ours is stopped.
-    Pause(Box<dyn FnOnce() + Send>),
+    /// The process crashes during it: half of a write takes effect. For other calls, as [`Fault::CrashBefore`].
+    CrashDuring,
+    /// It fails with this `errno`, once; the first half of a write takes effect.
+    Fail(i32),
+    /// It takes effect and returns this `errno`, once: NFS retried it, and the retry found it done.
+    ErrorAfterSuccess(i32),
+    /// This runs first: what another process does while this one is suspended.
+    RunFirst(Box<dyn FnOnce() + Send>),
 }
 
 /// One call that was made.
@@ -40,17 +40,17 @@ pub enum Fault {
 pub struct Call {
     /// The operation's name in [`Volume`], [`FileWriter`] or [`FileReader`].
     pub operation: &'static str,
-    /// The path; for a rename, where from.
+    /// The path; for a rename, the source.
     pub path: String,
 }
 
-/// The error of every call after the process has died.
+/// The error of every call after the process has crashed.
 #[derive(Debug, thiserror::Error)]
 #[error("the process has crashed (by a test)")]
 pub struct Crashed;
 
 impl Crashed {
-    /// Whether `error` is this.
+    /// Whether `error` is [`Crashed`].
     pub fn is(error: &CheckpointError) -> bool {
         matches!(error, CheckpointError::Io { source, .. } if source.get_ref().is_some_and(|e| e.is::<Crashed>()))
     }
@@ -71,12 +71,12 @@ struct State {
 }
 
 impl FaultyVolume {
-    /// Counts, and never fails.
+    /// A volume that records its calls and never fails.
     pub fn counting(inner: Arc<dyn Volume>) -> FaultyVolume {
         FaultyVolume { inner, state: Arc::default() }
     }
 
-    /// With `fault` at call `at`.
+    /// A volume with `fault` at call `at`.
     pub fn failing(inner: Arc<dyn Volume>, at: usize, fault: Fault) -> FaultyVolume {
         let state = State { fault: Some((at, fault)), ..State::default() };
         FaultyVolume { inner, state: Arc::new(Mutex::new(state)) }
@@ -97,16 +97,16 @@ impl FaultyVolume {
     }
 
     fn call<T>(&self, operation: &'static str, path: &str, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        self.call_or(operation, path, act, || ())
+        self.call_with_partial(operation, path, act, || ())
     }
 
-    /// `half` is what is left of the call if it fails half-way.
-    fn call_or<T>(
+    /// `partial` is the effect of a call that fails part-way.
+    fn call_with_partial<T>(
         &self,
         operation: &'static str,
         path: &str,
         act: impl FnOnce() -> io::Result<T>,
-        half: impl FnOnce(),
+        partial: impl FnOnce(),
     ) -> io::Result<T> {
         let fault = {
             let mut state = self.lock();
@@ -116,24 +116,24 @@ impl FaultyVolume {
             let number = state.trace.len();
             state.trace.push(Call { operation, path: path.to_owned() });
             let fault = state.fault.take_if(|(at, _)| *at == number).map(|(_, fault)| fault);
-            state.crashed = matches!(fault, Some(Fault::CrashBefore | Fault::CrashAfter | Fault::CrashWithin));
+            state.crashed = matches!(fault, Some(Fault::CrashBefore | Fault::CrashAfter | Fault::CrashDuring));
             fault
         };
         match fault {
             None => act(),
-            Some(Fault::Pause(other)) => {
+            Some(Fault::RunFirst(other)) => {
                 other();
                 act()
             }
-            Some(Fault::Answer(number)) => act().and_then(|_| Err(io::Error::from_raw_os_error(number))),
+            Some(Fault::ErrorAfterSuccess(number)) => act().and_then(|_| Err(io::Error::from_raw_os_error(number))),
             Some(Fault::CrashBefore) => Err(io::Error::other(Crashed)),
             Some(Fault::CrashAfter) => act().and_then(|_| Err(io::Error::other(Crashed))),
-            Some(Fault::CrashWithin) => {
-                half();
+            Some(Fault::CrashDuring) => {
+                partial();
                 Err(io::Error::other(Crashed))
             }
-            Some(Fault::Error(number)) => {
-                half();
+            Some(Fault::Fail(number)) => {
+                partial();
                 Err(io::Error::from_raw_os_error(number))
             }
         }
@@ -149,7 +149,7 @@ impl Volume for FaultyVolume {
         self.call("make_dir", path, || self.inner.make_dir(path))
     }
 
-    fn list(&self, path: &str) -> io::Result<Vec<Entry>> {
+    fn list(&self, path: &str) -> io::Result<Vec<DirEntry>> {
         self.call("list", path, || self.inner.list(path))
     }
 
@@ -189,8 +189,8 @@ struct FaultyWriter {
 impl FileWriter for FaultyWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let inner = std::cell::RefCell::new(&mut self.inner);
-        let half = || drop(inner.borrow_mut().write(&bytes[..bytes.len() / 2]));
-        self.volume.call_or("write", &self.path, || inner.borrow_mut().write(bytes), half)
+        let partial = || drop(inner.borrow_mut().write(&bytes[..bytes.len() / 2]));
+        self.volume.call_with_partial("write", &self.path, || inner.borrow_mut().write(bytes), partial)
     }
 
     fn sync(&mut self) -> io::Result<()> {

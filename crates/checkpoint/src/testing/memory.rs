@@ -1,86 +1,86 @@
-//! A volume in memory that knows which of its content and entries are durable.
+//! A volume in memory that tracks which contents and entries are durable.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::volume::{Entry, FileReader, FileWriter, Volume, parent};
+use crate::volume::{DirEntry, FileReader, FileWriter, Volume, parent};
 
-/// A volume in memory; clones share it. What is open stays open through renames and removals, as on Unix.
+/// A volume in memory; clones share it. Open files survive renames and removals, as on Unix.
 #[derive(Clone, Debug)]
 pub struct MemoryVolume {
-    tree: Arc<Mutex<Tree>>,
+    table: Arc<Mutex<InodeTable>>,
 }
 
-/// What a power cut leaves of that which was not synced.
+/// What survives a power cut of what was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PowerLoss {
     /// Nothing: entries and content as they were last synced.
     Lost,
     /// All entries, with the second half of unsynced content zeroed: a journal that runs ahead of the data.
     Kept,
-    /// Either, for each folder and file apart, by this seed.
+    /// Either, chosen by this seed for each folder and file.
     Mixed(u64),
 }
 
-/// Nodes by number; what nothing refers to any more stays for those who have it open.
+/// Inodes by number; those without a name are kept, for open files.
 #[derive(Clone, Debug, Default)]
-struct Tree {
-    nodes: Vec<Node>,
+struct InodeTable {
+    inodes: Vec<Inode>,
 }
 
 #[derive(Clone, Debug)]
-enum Node {
-    File { live: Vec<u8>, durable: Vec<u8> },
-    Dir { live: BTreeMap<String, usize>, durable: BTreeMap<String, usize> },
+enum Inode {
+    File { current: Vec<u8>, durable: Vec<u8> },
+    Dir { current: BTreeMap<String, usize>, durable: BTreeMap<String, usize> },
 }
 
 const ROOT: usize = 0;
 
 impl Default for MemoryVolume {
     fn default() -> MemoryVolume {
-        MemoryVolume { tree: Arc::new(Mutex::new(Tree { nodes: vec![Node::dir()] })) }
+        MemoryVolume { table: Arc::new(Mutex::new(InodeTable { inodes: vec![Inode::dir()] })) }
     }
 }
 
 impl MemoryVolume {
-    /// An empty one.
+    /// An empty volume.
     pub fn new() -> MemoryVolume {
         MemoryVolume::default()
     }
 
-    /// Another one with the same content, durable or not.
-    pub fn copy(&self) -> MemoryVolume {
-        MemoryVolume { tree: Arc::new(Mutex::new(self.lock().clone())) }
+    /// An independent copy, with the same current and durable content.
+    pub fn deep_copy(&self) -> MemoryVolume {
+        MemoryVolume { table: Arc::new(Mutex::new(self.lock().clone())) }
     }
 
-    /// Cuts the power: what was not synced is gone, as `loss` says.
+    /// Cuts the power: what was not synced is lost, as `loss` says.
     pub fn cut_power(&self, loss: PowerLoss) {
-        for (number, node) in self.lock().nodes.iter_mut().enumerate() {
+        for (number, node) in self.lock().inodes.iter_mut().enumerate() {
             let kept = match loss {
                 PowerLoss::Lost => false,
                 PowerLoss::Kept => true,
                 PowerLoss::Mixed(seed) => (seed ^ number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 63 == 1,
             };
             match node {
-                Node::File { live, durable } if live != durable => {
+                Inode::File { current, durable } if current != durable => {
                     if kept {
-                        let half = live.len() / 2;
-                        live[half..].fill(0);
+                        let half = current.len() / 2;
+                        current[half..].fill(0);
                     } else {
-                        live.clone_from(durable);
+                        current.clone_from(durable);
                     }
-                    durable.clone_from(live);
+                    durable.clone_from(current);
                 }
-                Node::File { .. } => {}
-                Node::Dir { live, durable } if kept => durable.clone_from(live),
-                Node::Dir { live, durable } => live.clone_from(durable),
+                Inode::File { .. } => {}
+                Inode::Dir { current, durable } if kept => durable.clone_from(current),
+                Inode::Dir { current, durable } => current.clone_from(durable),
             }
         }
     }
 
-    /// Every file below `path`, sorted; none if there is no such folder.
+    /// Every file below `path`, sorted; empty if there is no such folder.
     pub fn files(&self, path: &str) -> Vec<String> {
         let mut files = Vec::new();
         for entry in self.list(path).unwrap_or_default() {
@@ -93,32 +93,32 @@ impl MemoryVolume {
         files
     }
 
-    /// Changes a file behind everybody's back; false if there is none.
+    /// Changes a file directly, bypassing the volume; false if it does not exist.
     pub fn edit(&self, path: &str, change: impl FnOnce(&mut Vec<u8>)) -> bool {
-        let mut tree = self.lock();
-        let Ok(number) = tree.find(path) else { return false };
-        match tree.nodes.get_mut(number) {
-            Some(Node::File { live, durable }) => {
-                change(live);
-                durable.clone_from(live);
+        let mut table = self.lock();
+        let Ok(number) = table.find(path) else { return false };
+        match table.inodes.get_mut(number) {
+            Some(Inode::File { current, durable }) => {
+                change(current);
+                durable.clone_from(current);
                 true
             }
             _ => false,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Tree> {
-        self.tree.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, InodeTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Node {
-    fn dir() -> Node {
-        Node::Dir { live: BTreeMap::new(), durable: BTreeMap::new() }
+impl Inode {
+    fn dir() -> Inode {
+        Inode::Dir { current: BTreeMap::new(), durable: BTreeMap::new() }
     }
 }
 
-impl Tree {
+impl InodeTable {
     fn find(&self, path: &str) -> io::Result<usize> {
         path.split('/')
             .filter(|name| !name.is_empty())
@@ -126,34 +126,34 @@ impl Tree {
     }
 
     fn entries(&self, number: usize) -> io::Result<&BTreeMap<String, usize>> {
-        match self.nodes.get(number) {
-            Some(Node::Dir { live, .. }) => Ok(live),
+        match self.inodes.get(number) {
+            Some(Inode::Dir { current, .. }) => Ok(current),
             _ => Err(ErrorKind::NotADirectory.into()),
         }
     }
 
     fn parent_entries(&mut self, path: &str) -> io::Result<&mut BTreeMap<String, usize>> {
         let number = self.find(parent(path))?;
-        match self.nodes.get_mut(number) {
-            Some(Node::Dir { live, .. }) => Ok(live),
+        match self.inodes.get_mut(number) {
+            Some(Inode::Dir { current, .. }) => Ok(current),
             _ => Err(ErrorKind::NotADirectory.into()),
         }
     }
 
-    fn add(&mut self, path: &str, node: Node) -> io::Result<usize> {
-        let number = self.nodes.len();
+    fn add(&mut self, path: &str, node: Inode) -> io::Result<usize> {
+        let number = self.inodes.len();
         let entries = self.parent_entries(path)?;
         if entries.contains_key(name(path)) {
             return Err(ErrorKind::AlreadyExists.into());
         }
         entries.insert(name(path).to_owned(), number);
-        self.nodes.push(node);
+        self.inodes.push(node);
         Ok(number)
     }
 
     fn file(&mut self, number: usize) -> io::Result<(&mut Vec<u8>, &mut Vec<u8>)> {
-        match self.nodes.get_mut(number) {
-            Some(Node::File { live, durable }) => Ok((live, durable)),
+        match self.inodes.get_mut(number) {
+            Some(Inode::File { current, durable }) => Ok((current, durable)),
             _ => Err(ErrorKind::IsADirectory.into()),
         }
     }
@@ -169,69 +169,69 @@ impl Volume for MemoryVolume {
     }
 
     fn make_dir(&self, path: &str) -> io::Result<()> {
-        self.lock().add(path, Node::dir()).map(drop)
+        self.lock().add(path, Inode::dir()).map(drop)
     }
 
-    fn list(&self, path: &str) -> io::Result<Vec<Entry>> {
-        let tree = self.lock();
-        let entries = tree.entries(tree.find(path)?)?;
-        let is_dir = |number: &usize| matches!(tree.nodes.get(*number), Some(Node::Dir { .. }));
-        Ok(entries.iter().map(|(name, number)| Entry { name: name.clone(), is_dir: is_dir(number) }).collect())
+    fn list(&self, path: &str) -> io::Result<Vec<DirEntry>> {
+        let table = self.lock();
+        let entries = table.entries(table.find(path)?)?;
+        let is_dir = |number: &usize| matches!(table.inodes.get(*number), Some(Inode::Dir { .. }));
+        Ok(entries.iter().map(|(name, number)| DirEntry { name: name.clone(), is_dir: is_dir(number) }).collect())
     }
 
     fn create(&self, path: &str) -> io::Result<Box<dyn FileWriter>> {
-        let number = self.lock().add(path, Node::File { live: Vec::new(), durable: Vec::new() })?;
+        let number = self.lock().add(path, Inode::File { current: Vec::new(), durable: Vec::new() })?;
         Ok(Box::new(OpenFile { volume: self.clone(), number }))
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn FileReader>> {
-        let mut tree = self.lock();
-        let number = tree.find(path)?;
-        tree.file(number)?;
+        let mut table = self.lock();
+        let number = table.find(path)?;
+        table.file(number)?;
         Ok(Box::new(OpenFile { volume: self.clone(), number }))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let mut tree = self.lock();
-        let number = tree.find(from)?;
-        let is_dir = tree.entries(number).is_ok();
-        if let Some(&there) = tree.parent_entries(to)?.get(name(to)) {
-            match (is_dir, tree.entries(there)) {
+        let mut table = self.lock();
+        let number = table.find(from)?;
+        let is_dir = table.entries(number).is_ok();
+        if let Some(&there) = table.parent_entries(to)?.get(name(to)) {
+            match (is_dir, table.entries(there)) {
                 (true, Ok(entries)) if !entries.is_empty() => return Err(ErrorKind::DirectoryNotEmpty.into()),
                 (true, Err(e)) => return Err(e),
                 (false, Ok(_)) => return Err(ErrorKind::IsADirectory.into()),
                 _ => {}
             }
         }
-        tree.parent_entries(from)?.remove(name(from));
-        tree.parent_entries(to)?.insert(name(to).to_owned(), number);
+        table.parent_entries(from)?.remove(name(from));
+        table.parent_entries(to)?.insert(name(to).to_owned(), number);
         Ok(())
     }
 
     fn remove_file(&self, path: &str) -> io::Result<()> {
-        let mut tree = self.lock();
-        let number = tree.find(path)?;
-        tree.file(number)?;
-        tree.parent_entries(path)?.remove(name(path));
+        let mut table = self.lock();
+        let number = table.find(path)?;
+        table.file(number)?;
+        table.parent_entries(path)?.remove(name(path));
         Ok(())
     }
 
     fn remove_dir(&self, path: &str) -> io::Result<()> {
-        let mut tree = self.lock();
-        let number = tree.find(path)?;
-        if !tree.entries(number)?.is_empty() {
+        let mut table = self.lock();
+        let number = table.find(path)?;
+        if !table.entries(number)?.is_empty() {
             return Err(ErrorKind::DirectoryNotEmpty.into());
         }
-        tree.parent_entries(path)?.remove(name(path));
+        table.parent_entries(path)?.remove(name(path));
         Ok(())
     }
 
     fn sync_dir(&self, path: &str) -> io::Result<()> {
-        let mut tree = self.lock();
-        let number = tree.find(path)?;
-        match tree.nodes.get_mut(number) {
-            Some(Node::Dir { live, durable }) => {
-                durable.clone_from(live);
+        let mut table = self.lock();
+        let number = table.find(path)?;
+        match table.inodes.get_mut(number) {
+            Some(Inode::Dir { current, durable }) => {
+                durable.clone_from(current);
                 Ok(())
             }
             _ => Err(ErrorKind::NotADirectory.into()),
@@ -246,23 +246,23 @@ struct OpenFile {
 
 impl FileWriter for OpenFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.volume.lock().file(self.number).map(|(live, _)| live.extend_from_slice(bytes))
+        self.volume.lock().file(self.number).map(|(current, _)| current.extend_from_slice(bytes))
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.volume.lock().file(self.number).map(|(live, durable)| durable.clone_from(live))
+        self.volume.lock().file(self.number).map(|(current, durable)| durable.clone_from(current))
     }
 }
 
 impl FileReader for OpenFile {
     fn size(&self) -> io::Result<u64> {
-        self.volume.lock().file(self.number).map(|(live, _)| live.len() as u64)
+        self.volume.lock().file(self.number).map(|(current, _)| current.len() as u64)
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let mut tree = self.volume.lock();
-        let (live, _) = tree.file(self.number)?;
-        let bytes = live.get(offset as usize..).and_then(|rest| rest.get(..buffer.len()));
+        let mut table = self.volume.lock();
+        let (current, _) = table.file(self.number)?;
+        let bytes = current.get(offset as usize..).and_then(|rest| rest.get(..buffer.len()));
         buffer.copy_from_slice(bytes.ok_or(ErrorKind::UnexpectedEof)?);
         Ok(())
     }

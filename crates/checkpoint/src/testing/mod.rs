@@ -1,5 +1,5 @@
-//! For tests, here and in the trainer: a volume in memory that can lose power, and one that fails or dies at a chosen
-//! call.
+//! For tests, here and in the trainer: a volume in memory that can lose power, and one that fails or crashes at a
+//! chosen call.
 
 mod faults;
 mod memory;

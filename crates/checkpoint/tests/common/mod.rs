@@ -1,6 +1,6 @@
-//! A trainer of three stages, reduced to what touches the volume. Its state at a step follows from the state before, so
-//! a run that resumed from anything but the right bytes ends with wrong ones.
-// each test file uses its part, and clippy takes none of it for a test
+//! A trainer of three stages, reduced to its calls on the volume. Its state at a step follows from the state before, so
+//! a run that resumes from wrong bytes ends with wrong ones.
+// each test file uses a part of it, and clippy does not recognise it as test code
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use stagecoach_checkpoint::testing::MemoryVolume;
 use stagecoach_checkpoint::*;
 
 pub const STAGES: usize = 3;
-pub const KEEP: Keep = Keep { last: 2, every: 0 };
+pub const RETENTION: RetentionPolicy = RetentionPolicy { keep_last: 2, keep_every: 0 };
 
 /// Tensors by name, of all stages together.
 pub type State = BTreeMap<String, Vec<u8>>;
@@ -20,11 +20,11 @@ pub fn identity() -> Value {
     json!({"model": {"hiddenSize": 8}, "seed": 42})
 }
 
-pub fn about() -> About {
-    About { attempt: 1, identity: identity(), ..About::default() }
+pub fn metadata() -> CheckpointMetadata {
+    CheckpointMetadata { attempt: 1, identity: identity(), ..CheckpointMetadata::default() }
 }
 
-/// The undisturbed run's state.
+/// The state of a run without faults.
 pub fn state_at(step: u64) -> State {
     let weights = (0..STAGES).flat_map(|rank| [(format!("layers.{rank}.w"), 64), (format!("layers.{rank}.norm"), 8)]);
     let all = weights.flat_map(|(name, size)| [(format!("exp_avg.{name}"), size), (name, size)]);
@@ -42,7 +42,7 @@ fn advance(state: &mut State) {
     }
 }
 
-pub fn is_of(name: &str, rank: usize) -> bool {
+pub fn belongs_to(name: &str, rank: usize) -> bool {
     name.contains(&format!("layers.{rank}."))
 }
 
@@ -51,16 +51,16 @@ pub fn is_of(name: &str, rank: usize) -> bool {
 pub fn views(state: &State, rank: usize) -> (Vec<(String, TensorView<'_>)>, Vec<(String, TensorView<'_>)>) {
     let view = |bytes| TensorView::new(Dtype::F32, vec![2, (<[u8]>::len(bytes)) / 8], bytes).unwrap();
     let of = |optimizer: bool| {
-        let mine = state.iter().filter(move |(n, _)| is_of(n, rank) && n.starts_with("exp_avg") == optimizer);
+        let mine = state.iter().filter(move |(n, _)| belongs_to(n, rank) && n.starts_with("exp_avg") == optimizer);
         mine.map(|(name, bytes)| (name.clone(), view(bytes))).collect()
     };
     (of(false), of(true))
 }
 
 /// One attempt of the group, each stage with its own handle on the volume.
-pub struct Group {
+pub struct TestGroup {
     pub volumes: [Arc<dyn Volume>; STAGES],
-    /// Failed saves and prunes don't end it.
+    /// Whether to continue after failed saves and prunes.
     pub tolerant: bool,
     pub fence: Option<Fence>,
     /// The newest step whose commit was acknowledged.
@@ -71,13 +71,13 @@ pub struct Group {
     pub resumed: u64,
 }
 
-impl Group {
-    pub fn on(volume: &MemoryVolume) -> Group {
-        Group::with(std::array::from_fn(|_| Arc::new(volume.clone()) as Arc<dyn Volume>))
+impl TestGroup {
+    pub fn new(volume: &MemoryVolume) -> TestGroup {
+        TestGroup::with_volumes(std::array::from_fn(|_| Arc::new(volume.clone()) as Arc<dyn Volume>))
     }
 
-    pub fn with(volumes: [Arc<dyn Volume>; STAGES]) -> Group {
-        Group {
+    pub fn with_volumes(volumes: [Arc<dyn Volume>; STAGES]) -> TestGroup {
+        TestGroup {
             volumes,
             tolerant: false,
             fence: None,
@@ -88,18 +88,18 @@ impl Group {
         }
     }
 
-    /// Starts, resumes, trains to `until` saving each step, and gives the final state.
+    /// Starts, resumes, trains to `until` saving each step, and returns the final state.
     pub fn run(&mut self, until: u64) -> Result<State, CheckpointError> {
         let volume = self.volumes[0].clone();
-        let fence = Fence::take(&*volume)?;
+        let fence = Fence::acquire(&*volume)?;
         self.fence = Some(fence.clone());
         let mut state = self.resume(&fence)?;
-        sweep(&*volume)?;
+        remove_stale_fences(&*volume)?;
         for step in self.resumed + 1..=until {
             advance(&mut state);
             let saved = self.save(&fence, step, &state).and_then(|()| {
                 self.acknowledged = step;
-                prune(&*volume, &fence, KEEP, step).map(drop)
+                prune(&*volume, &fence, RETENTION, step).map(drop)
             });
             match saved {
                 Err(e) if self.tolerant => self.failures.push(e),
@@ -109,12 +109,12 @@ impl Group {
         Ok(state)
     }
 
-    /// Each stage reads what is its own; what they find damaged is passed over, and set aside once all have loaded.
+    /// Each stage reads its own tensors; checkpoints that are damaged are skipped, and set aside once all have loaded.
     pub fn resume(&mut self, fence: &Fence) -> Result<State, CheckpointError> {
         let mut known = Vec::new();
         loop {
-            let found = newest(&*self.volumes[0], Depth::Sizes, &known)?;
-            let Some(loaded) = found.loaded else { return Ok(state_at(0)) };
+            let found = open_newest(&*self.volumes[0], VerifyLevel::Sizes, &known)?;
+            let Some(loaded) = found.checkpoint else { return Ok(state_at(0)) };
             let step = loaded.manifest().step;
             let read: Result<Vec<State>, _> = (0..STAGES).map(|rank| read(&*self.volumes[rank], step, rank)).collect();
             match read {
@@ -130,7 +130,7 @@ impl Group {
     }
 
     pub fn save(&self, fence: &Fence, step: u64, state: &State) -> Result<(), CheckpointError> {
-        let save = fence.save(step);
+        let save = fence.pending_checkpoint(step);
         if !save.begin(&*self.volumes[0], &identity())? {
             return Ok(());
         }
@@ -138,21 +138,21 @@ impl Group {
             let (weights, moments) = views(state, rank);
             save.write_stage(&*self.volumes[rank], rank, &weights, &moments)
         };
-        // all have answered before anything is made of it
+        // all stages answer before the commit
         let answers: Vec<_> = (0..STAGES).map(write).collect();
         let stages = answers.into_iter().collect::<Result<Vec<_>, _>>()?;
         let small = [("config.json".to_owned(), b"{}\n".to_vec())];
-        save.commit(&*self.volumes[0], about(), &stages, &small).map(drop)
+        save.commit(&*self.volumes[0], metadata(), &stages, &small).map(drop)
     }
 }
 
 fn read(volume: &dyn Volume, step: u64, rank: usize) -> Result<State, CheckpointError> {
     let loaded = open(volume, step)?;
-    let names = state_at(0).into_keys().filter(|name| is_of(name, rank));
+    let names = state_at(0).into_keys().filter(|name| belongs_to(name, rank));
     names.map(|name| Ok((name.clone(), loaded.read(loaded.tensor(&name).unwrap())?))).collect()
 }
 
-/// All that `checkpoints/` holds is whole and right; which steps, newest first.
+/// Checks that all checkpoints are intact and correct; returns their steps, newest first.
 pub fn check(volume: &dyn Volume) -> Vec<u64> {
     let listing = list(volume).unwrap();
     assert_eq!(listing.foreign, []);

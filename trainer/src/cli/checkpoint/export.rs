@@ -6,8 +6,8 @@ use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use stagecoach_checkpoint::layout::is_weights_file;
-use stagecoach_checkpoint::{Exported, Form, RealVolume, export, open};
+use stagecoach_checkpoint::paths::is_weights_file;
+use stagecoach_checkpoint::{ExportFormat, ExportSummary, FileSystemVolume, export, open};
 
 use super::target::One;
 use super::{say, say_json};
@@ -48,13 +48,13 @@ impl Export {
             ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes} {bytes_per_sec}")
                 .unwrap_or_else(|_| ProgressStyle::default_bar()),
         );
-        let form = match self.to {
-            To::Hf => Form::HuggingFace,
-            To::SingleFile => Form::SingleFile,
+        let format = match self.to {
+            To::Hf => ExportFormat::HuggingFace,
+            To::SingleFile => ExportFormat::SingleFile,
         };
-        let exported = export(&loaded, form, &RealVolume::new(above), name, &|bytes| bar.inc(bytes));
+        let exported = export(&loaded, format, &FileSystemVolume::new(above), name, &|bytes| bar.inc(bytes));
         bar.finish_and_clear();
-        let Exported { files, tensors, bytes: size } = exported?;
+        let ExportSummary { files, tensors, bytes: size } = exported?;
         if json {
             return say_json(&json!({
                 "step": step, "output": output, "files": files, "tensors": tensors, "bytes": size,

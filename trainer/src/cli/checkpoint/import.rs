@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 use serde_json::{Map, Value, json};
-use stagecoach_checkpoint::{About, ModelFiles, RealVolume, import, layout};
+use stagecoach_checkpoint::{CheckpointMetadata, FileSystemVolume, ModelFiles, import, paths};
 
 use super::{say, say_json};
 use crate::folder::JobFolder;
@@ -39,18 +39,18 @@ impl Import {
         let small_files = small_files(&self.from)?;
         let folder = JobFolder::open(&self.folder, None)?;
         let _lock = Lock::take(&folder)?;
-        let volume = RealVolume::new(&self.folder);
+        let volume = FileSystemVolume::new(&self.folder);
         let names = architecture.names();
         let mut progress = json!(Progress::default());
         progress["sequences"] = 0.into();
-        let about = About {
+        let metadata = CheckpointMetadata {
             progress,
             plan: json!({}),
             environment: json!({"version": env!("CARGO_PKG_VERSION"), "importedFrom": self.from}),
-            ..About::default()
+            ..CheckpointMetadata::default()
         };
-        let manifest = import(&volume, &model, &names, about, &small_files)?;
-        let path = self.folder.join(layout::checkpoint(manifest.step));
+        let manifest = import(&volume, &model, &names, metadata, &small_files)?;
+        let path = self.folder.join(paths::checkpoint_path(manifest.step));
         let size: u64 = manifest.tensors.iter().map(|tensor| tensor.bytes).sum();
         if json {
             return say_json(&json!({

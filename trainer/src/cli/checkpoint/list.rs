@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
-use stagecoach_checkpoint::{CheckpointError, Volume, layout, manifest, open};
+use stagecoach_checkpoint::{CheckpointError, Volume, open, paths, read_manifest};
 
 use super::target::{Checkpoints, Job};
 use super::{say, say_json, table::table};
@@ -60,12 +60,12 @@ fn rows(job: &Checkpoints) -> Result<Vec<Row>, CheckpointError> {
         problem: Some("is no checkpoint of this job".into()),
         ..Row::default()
     }));
-    for entry in job.volume.list(layout::DAMAGED).unwrap_or_default() {
-        let path = format!("{}/{}", layout::DAMAGED, entry.name);
-        let reason = std::fs::read_to_string(job.volume.display(&path).join(layout::REASON)).ok();
+    for entry in job.volume.list(paths::DAMAGED_DIR).unwrap_or_default() {
+        let path = format!("{}/{}", paths::DAMAGED_DIR, entry.name);
+        let reason = std::fs::read_to_string(job.volume.display(&path).join(paths::REASON_FILE)).ok();
         rows.push(Row {
             kind: "damaged",
-            step: entry.name.split('.').next().and_then(layout::step_of),
+            step: entry.name.split('.').next().and_then(paths::parse_step_dir_name),
             problem: Some(reason.map_or("set aside, the reason is not known".into(), |r| r.trim().replace('\n', "; "))),
             path,
             ..Row::default()
@@ -81,15 +81,15 @@ fn checkpoint(job: &Checkpoints, step: u64) -> Result<Row, CheckpointError> {
         Err(error) => return Err(error),
     };
     // a shard may be missing, and the description still tell where it came from
-    let about = manifest(&job.volume, step).ok().map(|manifest| manifest.about);
-    let plan = about.as_ref().map(|about| &about.plan);
+    let metadata = read_manifest(&job.volume, step).ok().map(|manifest| manifest.metadata);
+    let plan = metadata.as_ref().map(|metadata| &metadata.plan);
     Ok(Row {
         kind: "checkpoint",
-        path: layout::checkpoint(step),
+        path: paths::checkpoint_path(step),
         step: Some(step),
         bytes: Some(job.bytes(step)),
         committed_at: job.committed_at(step),
-        attempt: about.as_ref().map(|about| about.attempt),
+        attempt: metadata.as_ref().map(|metadata| metadata.attempt),
         schedule: plan.and_then(|plan| plan["schedule"].as_str()).map(str::to_owned),
         partition: plan.map(|plan| plan["partition"].clone()).filter(|partition| !partition.is_null()),
         problem,

@@ -3,7 +3,7 @@
 use anyhow::{Context, ensure};
 use clap::Args;
 use serde::Serialize;
-use stagecoach_checkpoint::{Depth, Fence, Keep, doomed, newest, prune, sweep};
+use stagecoach_checkpoint::{Fence, RetentionPolicy, VerifyLevel, open_newest, prune, remove_stale_fences, to_prune};
 
 use super::target::{Checkpoints, Job};
 use super::{complain, say, say_json};
@@ -48,8 +48,8 @@ impl Prune {
     pub(super) fn main(self, json: bool) -> anyhow::Result<()> {
         let job = self.job.find()?;
         ensure!(!job.listing.steps.is_empty(), "{} has no checkpoints: there is nothing to prune", job.root.display());
-        let keep = Keep { last: self.keep_last as usize, every: self.keep_every };
-        let pruned = if self.dry_run { plan(&job, keep)? } else { prune_now(&job, keep)? };
+        let policy = RetentionPolicy { keep_last: self.keep_last as usize, keep_every: self.keep_every };
+        let pruned = if self.dry_run { plan(&job, policy)? } else { prune_now(&job, policy)? };
         if json {
             return say_json(&pruned);
         }
@@ -69,30 +69,30 @@ impl Prune {
     }
 }
 
-fn prune_now(job: &Checkpoints, keep: Keep) -> anyhow::Result<Pruned> {
+fn prune_now(job: &Checkpoints, policy: RetentionPolicy) -> anyhow::Result<Pruned> {
     let _lock = Lock::take(&JobFolder::open(&job.root, None)?)?;
-    let fence = Fence::take(&job.volume)?;
+    let fence = Fence::acquire(&job.volume)?;
     // what that group left may be many gigabytes; a failure leaves them to the next start
-    let _ = sweep(&job.volume);
-    let planned = plan(job, keep)?;
-    let removed = prune(&job.volume, &fence, keep, planned.intact)?;
+    let _ = remove_stale_fences(&job.volume);
+    let planned = plan(job, policy)?;
+    let removed = prune(&job.volume, &fence, policy, planned.intact)?;
     let kept = job.listing.steps.iter().copied().filter(|step| !removed.contains(step)).collect();
     let removed = planned.removed.into_iter().filter(|one| removed.contains(&one.step)).collect();
     Ok(Pruned { dry_run: false, removed, kept, ..planned })
 }
 
-fn plan(job: &Checkpoints, keep: Keep) -> anyhow::Result<Pruned> {
-    let found = newest(&job.volume, Depth::Contents, &[])?;
+fn plan(job: &Checkpoints, policy: RetentionPolicy) -> anyhow::Result<Pruned> {
+    let found = open_newest(&job.volume, VerifyLevel::Contents, &[])?;
     for damage in &found.damage {
         complain(format!("{damage}: left alone, and not counted"));
     }
-    let intact = found.loaded.context("the checkpoints have gone meanwhile")?.manifest().step;
+    let intact = found.checkpoint.context("the checkpoints have gone meanwhile")?.manifest().step;
     let countable: Vec<u64> = job.listing.steps.iter().copied().filter(|&step| step <= intact).collect();
-    let doomed = doomed(&countable, keep);
+    let removed = to_prune(&countable, policy);
     Ok(Pruned {
         dry_run: true,
         intact,
-        kept: job.listing.steps.iter().copied().filter(|step| !doomed.contains(step)).collect(),
-        removed: doomed.iter().map(|&step| Removed { step, bytes: job.bytes(step) }).collect(),
+        kept: job.listing.steps.iter().copied().filter(|step| !removed.contains(step)).collect(),
+        removed: removed.iter().map(|&step| Removed { step, bytes: job.bytes(step) }).collect(),
     })
 }

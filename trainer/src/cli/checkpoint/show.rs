@@ -2,8 +2,8 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use stagecoach_checkpoint::layout::is_weights_file;
-use stagecoach_checkpoint::{Manifest, TensorEntry, manifest};
+use stagecoach_checkpoint::paths::is_weights_file;
+use stagecoach_checkpoint::{Manifest, TensorEntry, read_manifest};
 
 use super::target::{Checkpoints, One};
 use super::{say, say_json, table::table};
@@ -22,7 +22,7 @@ pub(super) struct Show {
 impl Show {
     pub(super) fn main(self, json: bool) -> anyhow::Result<()> {
         let (job, step) = self.one.find()?;
-        let manifest = manifest(&job.volume, step)?;
+        let manifest = read_manifest(&job.volume, step)?;
         if json {
             return say_json(&as_json(&job, &manifest, self.tensors));
         }
@@ -49,18 +49,18 @@ fn optimizer(manifest: &Manifest) -> (usize, usize) {
 
 fn as_json(job: &Checkpoints, manifest: &Manifest, tensors: bool) -> Value {
     let count = |(tensors, numbers)| json!({"tensors": tensors, "parameters": numbers});
-    let about = &manifest.about;
+    let metadata = &manifest.metadata;
     let mut shown = json!({
         "path": job.path(manifest.step),
         "step": manifest.step,
         "formatVersion": manifest.format_version,
         "fence": manifest.fence,
-        "attempt": about.attempt,
+        "attempt": metadata.attempt,
         "committedAt": job.committed_at(manifest.step),
-        "progress": about.progress,
-        "plan": about.plan,
-        "environment": about.environment,
-        "identity": about.identity,
+        "progress": metadata.progress,
+        "plan": metadata.plan,
+        "environment": metadata.environment,
+        "identity": metadata.identity,
         "weights": count(weights(manifest)),
         "optimizer": count(optimizer(manifest)),
         "bytes": manifest.bytes(),
@@ -73,22 +73,22 @@ fn as_json(job: &Checkpoints, manifest: &Manifest, tensors: bool) -> Value {
 }
 
 fn text(job: &Checkpoints, manifest: &Manifest) -> String {
-    let about = &manifest.about;
+    let metadata = &manifest.metadata;
     let (weights, moments) = (weights(manifest), optimizer(manifest));
     let number = |n: usize| thousands(n as f64);
     let mut rows = vec![
         vec!["step".to_owned(), manifest.step.to_string()],
         vec!["committed".into(), job.committed_at(manifest.step).unwrap_or_else(|| "-".into())],
-        vec!["attempt".into(), about.attempt.to_string()],
+        vec!["attempt".into(), metadata.attempt.to_string()],
         vec!["fence".into(), manifest.fence.to_string()],
         vec!["weights".into(), format!("{} parameters in {} tensors", number(weights.1), weights.0)],
         vec!["optimizer".into(), format!("{} numbers in {} tensors", number(moments.1), moments.0)],
     ];
     for (name, value) in [
-        ("progress", &about.progress),
-        ("plan", &about.plan),
-        ("environment", &about.environment),
-        ("identity", &about.identity),
+        ("progress", &metadata.progress),
+        ("plan", &metadata.plan),
+        ("environment", &metadata.environment),
+        ("identity", &metadata.identity),
     ] {
         fields(name, value, &mut rows);
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{bail, ensure};
 use clap::Args;
-use stagecoach_checkpoint::{Listing, Place, RealVolume, Volume, layout, list};
+use stagecoach_checkpoint::{CheckpointLocation, FileSystemVolume, Listing, Volume, list, paths};
 
 /// A job's folder.
 #[derive(Debug, Args)]
@@ -26,20 +26,20 @@ pub(super) struct One {
 /// A job's checkpoints.
 pub(super) struct Checkpoints {
     pub(super) root: PathBuf,
-    pub(super) volume: RealVolume,
+    pub(super) volume: FileSystemVolume,
     pub(super) listing: Listing,
 }
 
 impl Job {
     pub(super) fn find(&self) -> anyhow::Result<Checkpoints> {
-        let place = Place::find(&self.folder)?;
-        match place.step {
+        let location = CheckpointLocation::resolve(&self.folder)?;
+        match location.step {
             Some(step) => bail!(
                 "{} is the checkpoint of step {step}: this command takes the job's folder, {}",
                 self.folder.display(),
-                place.root.display()
+                location.job_folder.display()
             ),
-            None => Checkpoints::of(place.root),
+            None => Checkpoints::of(location.job_folder),
         }
     }
 }
@@ -47,13 +47,13 @@ impl Job {
 impl One {
     /// The checkpoint's job and step; the step is listed, and nothing else is known about it.
     pub(super) fn find(&self) -> anyhow::Result<(Checkpoints, u64)> {
-        let place = Place::find(&self.folder)?;
-        if let (Some(named), Some(step)) = (place.step, self.step) {
+        let location = CheckpointLocation::resolve(&self.folder)?;
+        if let (Some(named), Some(step)) = (location.step, self.step) {
             ensure!(named == step, "{} is step {named}, and --step is {step}: give one of them", self.folder.display());
         }
-        let job = Checkpoints::of(place.root)?;
+        let job = Checkpoints::of(location.job_folder)?;
         let steps = &job.listing.steps;
-        match place.step.or(self.step).or(steps.first().copied()) {
+        match location.step.or(self.step).or(steps.first().copied()) {
             None => bail!(
                 "{} has no checkpoints: expected a job's folder, such as workspace/NAME, or a checkpoint's",
                 job.root.display()
@@ -69,19 +69,19 @@ impl One {
 
 impl Checkpoints {
     fn of(root: PathBuf) -> anyhow::Result<Checkpoints> {
-        let volume = RealVolume::new(&root);
+        let volume = FileSystemVolume::new(&root);
         let listing = list(&volume)?;
         Ok(Checkpoints { root, volume, listing })
     }
 
     /// A checkpoint's folder.
     pub(super) fn path(&self, step: u64) -> PathBuf {
-        self.volume.display(&layout::checkpoint(step))
+        self.volume.display(&paths::checkpoint_path(step))
     }
 
     /// What its files take, bytes, whether they are those that were written or not.
     pub(super) fn bytes(&self, step: u64) -> u64 {
-        let folder = layout::checkpoint(step);
+        let folder = paths::checkpoint_path(step);
         let entries = self.volume.list(&folder).unwrap_or_default();
         let size = |name: &str| self.volume.open(&format!("{folder}/{name}")).and_then(|file| file.size());
         entries.iter().filter(|entry| !entry.is_dir).filter_map(|entry| size(&entry.name).ok()).sum()
@@ -89,7 +89,7 @@ impl Checkpoints {
 
     /// When it was committed, by the clock of the file system.
     pub(super) fn committed_at(&self, step: u64) -> Option<String> {
-        let manifest = self.path(step).join(layout::MANIFEST);
+        let manifest = self.path(step).join(paths::MANIFEST_FILE);
         manifest.metadata().and_then(|found| found.modified()).ok().map(super::time::utc)
     }
 }

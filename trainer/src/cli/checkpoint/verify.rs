@@ -5,7 +5,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use stagecoach_api::contract::FailureKind;
-use stagecoach_checkpoint::{CheckpointError, Verifying, manifest, verify};
+use stagecoach_checkpoint::{CheckpointError, VerifyEvent, read_manifest, verify};
 
 use super::target::{Checkpoints, One};
 use super::{say, say_json};
@@ -69,10 +69,10 @@ impl Verify {
 }
 
 fn one(job: &Checkpoints, step: u64, bar: &ProgressBar, tell: &mut dyn FnMut(Verdict)) -> Result<(), CheckpointError> {
-    let folder = stagecoach_checkpoint::layout::checkpoint(step);
+    let folder = stagecoach_checkpoint::paths::checkpoint_path(step);
     let verified = verify(&job.volume, step, &mut |event| match event {
-        Verifying::Read(bytes) => bar.inc(bytes),
-        Verifying::File(file, reason) => tell(Verdict {
+        VerifyEvent::BytesRead(bytes) => bar.inc(bytes),
+        VerifyEvent::FileChecked(file, reason) => tell(Verdict {
             step,
             file: format!("{folder}/{}", file.name),
             bytes: Some(file.bytes),
@@ -93,7 +93,7 @@ fn one(job: &Checkpoints, step: u64, bar: &ProgressBar, tell: &mut dyn FnMut(Ver
 /// On stderr, and only if that is a terminal.
 fn progress(job: &Checkpoints, steps: &[u64]) -> ProgressBar {
     let total =
-        steps.iter().filter_map(|&step| manifest(&job.volume, step).ok()).map(|manifest| manifest.bytes()).sum();
+        steps.iter().filter_map(|&step| read_manifest(&job.volume, step).ok()).map(|manifest| manifest.bytes()).sum();
     ProgressBar::new(total).with_style(
         ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes} {bytes_per_sec}")
             .unwrap_or_else(|_| ProgressStyle::default_bar()),

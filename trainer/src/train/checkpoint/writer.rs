@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use stagecoach_checkpoint::{About, CheckpointError, Dtype, Keep, StageFiles, View, prune};
+use stagecoach_checkpoint::{CheckpointError, CheckpointMetadata, Dtype, RetentionPolicy, StageFiles, View, prune};
 use stagecoach_data::Tokenizer;
 use stagecoach_group::Member;
 
@@ -114,7 +114,7 @@ impl<'a> CheckpointWriter<'a> {
     ) -> Result<StageResult<SaveCost>, Fatal> {
         let before = cpu_seconds();
         let (volume, coordinator) = (self.context.volume, self.context.env.rank == 0);
-        let save = self.plan.fence.save(progress.step);
+        let save = self.plan.fence.pending_checkpoint(progress.step);
         on_activity("save");
         let started_save = if coordinator { save.begin(volume, &self.plan.identity) } else { Ok(true) };
         match coordinator_result(self.gather_results(started_save)?) {
@@ -187,12 +187,12 @@ impl<'a> CheckpointWriter<'a> {
     /// space for the next save. A failure here is reported and otherwise ignored, but a lost fence ends the stage.
     fn remove_obsolete(&self, step: u64, saved: bool) -> Result<(), Fatal> {
         let fence = &self.plan.fence;
-        let keep = &self.context.settings.job.spec.checkpoint;
-        let keep = Keep { last: keep.keep_last as usize, every: keep.keep_every };
+        let spec = &self.context.settings.job.spec.checkpoint;
+        let policy = RetentionPolicy { keep_last: spec.keep_last as usize, keep_every: spec.keep_every };
         let removed = if saved {
-            prune(self.context.volume, fence, keep, step).map(|_| ())
+            prune(self.context.volume, fence, policy, step).map(|_| ())
         } else {
-            fence.clear(self.context.volume)
+            fence.remove_unfinished(self.context.volume)
         };
         match removed {
             Err(fenced @ CheckpointError::FencedOff { .. }) => return Err(fenced.into()),
@@ -217,11 +217,11 @@ impl<'a> CheckpointWriter<'a> {
         all_gather(self.member, topic::SAVE, &own)
     }
 
-    fn checkpoint_metadata(&self, progress: &Progress) -> About {
+    fn checkpoint_metadata(&self, progress: &Progress) -> CheckpointMetadata {
         let batch = u64::from(self.context.settings.training.global_batch_size);
         let mut state = serde_json::json!(progress);
         state["sequences"] = (progress.step * batch).into();
-        About {
+        CheckpointMetadata {
             attempt: self.context.env.attempt,
             identity: self.plan.identity.clone(),
             plan: serde_json::json!({ "schedule": self.plan.schedule, "partition": self.plan.partition }),

@@ -1,7 +1,7 @@
-//! Writing large files past the page cache.
+//! Writing large files with `O_DIRECT`, bypassing the page cache.
 //!
 //! A checkpoint is written once and read, if ever, by other processes. Through the page cache it would cost a copy of
-//! every byte, push out pages that others use, and vary several-fold with the pages the kernel finds.
+//! every byte and evict pages that others use, and its speed would vary several-fold with the free pages.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -10,16 +10,16 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::volume::FileWriter;
 
-/// What devices ask of memory, offsets and lengths at most.
-const ALIGNMENT: usize = 4096;
+/// Alignment that devices require of addresses, offsets and lengths.
+const ALIGNMENT_BYTES: usize = 4096;
 
-/// Bytes that go to the device at once.
-const ROOM: usize = 4 << 20;
+/// Bytes per write.
+const BUFFER_BYTES: usize = 4 << 20;
 
-/// Writes whole rooms with `O_DIRECT` where the file system has it, and what remains at the end like any other file.
+/// Writes whole buffers with `O_DIRECT` where the file system supports it, and the remainder without.
 pub(crate) struct DirectWriter {
     file: File,
-    /// Has [`ROOM`] aligned bytes from `start`.
+    /// Holds the aligned buffer of [`BUFFER_BYTES`], from `start`.
     memory: Vec<u8>,
     start: usize,
     filled: usize,
@@ -30,17 +30,17 @@ impl DirectWriter {
         DirectWriter { file, memory: Vec::new(), start: 0, filled: 0 }
     }
 
-    fn room(&mut self) -> &mut [u8] {
+    fn buffer(&mut self) -> &mut [u8] {
         if self.memory.is_empty() {
-            self.memory = vec![0; ROOM + ALIGNMENT];
-            self.start = self.memory.as_ptr().align_offset(ALIGNMENT);
+            self.memory = vec![0; BUFFER_BYTES + ALIGNMENT_BYTES];
+            self.start = self.memory.as_ptr().align_offset(ALIGNMENT_BYTES);
         }
-        &mut self.memory[self.start..][..ROOM]
+        &mut self.memory[self.start..][..BUFFER_BYTES]
     }
 
-    /// Writes what is in the room.
-    fn pass_on(&mut self, direct: bool) -> io::Result<()> {
-        // a file system that has no direct writes says so here or at the write
+    /// Writes the filled part of the buffer.
+    fn flush_buffer(&mut self, direct: bool) -> io::Result<()> {
+        // without support for direct writes, this or the write fails
         let mut direct = self.set_direct(direct).is_ok() && direct;
         let mut bytes = &self.memory[self.start..][..self.filled];
         while !bytes.is_empty() {
@@ -48,7 +48,7 @@ impl DirectWriter {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(written) => bytes = &bytes[written..],
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                // also what follows a short write, as on a disk that fills: the plain one tells the true reason
+                // also after a short write, as on a full disk: the buffered write then returns the real error
                 Err(e) if e.kind() == ErrorKind::InvalidInput && direct => {
                     self.set_direct(false)?;
                     direct = false;
@@ -71,13 +71,13 @@ impl FileWriter for DirectWriter {
     fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let filled = self.filled;
-            let free = &mut self.room()[filled..];
+            let free = &mut self.buffer()[filled..];
             let (now, later) = bytes.split_at(free.len().min(bytes.len()));
             free[..now.len()].copy_from_slice(now);
             self.filled += now.len();
             bytes = later;
-            if self.filled == ROOM {
-                self.pass_on(true)?;
+            if self.filled == BUFFER_BYTES {
+                self.flush_buffer(true)?;
             }
         }
         Ok(())
@@ -85,7 +85,7 @@ impl FileWriter for DirectWriter {
 
     fn sync(&mut self) -> io::Result<()> {
         if self.filled > 0 {
-            self.pass_on(false)?;
+            self.flush_buffer(false)?;
         }
         self.file.sync_all()
     }

@@ -1,85 +1,85 @@
-//! A [`Volume`] of real files.
+//! A [`Volume`] on a mounted file system.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::direct::DirectWriter;
+use crate::direct_io::DirectWriter;
 use crate::error::{CheckpointError, io};
-use crate::volume::{Entry, FileReader, FileWriter, Volume};
+use crate::volume::{DirEntry, FileReader, FileWriter, Volume};
 
 /// A job's folder on a mounted file system.
 #[derive(Clone, Debug)]
-pub struct RealVolume {
+pub struct FileSystemVolume {
     root: PathBuf,
 }
 
-impl RealVolume {
-    /// The volume in `root`, which is only looked at when it is used.
-    pub fn new(root: &Path) -> RealVolume {
-        RealVolume { root: root.to_owned() }
+impl FileSystemVolume {
+    /// The volume in `root`, which is not accessed yet.
+    pub fn new(root: &Path) -> FileSystemVolume {
+        FileSystemVolume { root: root.to_owned() }
     }
 
-    /// The same, after making the folder and its parents where they are missing.
+    /// The volume in `root`, after creating missing folders.
     ///
     /// # Errors
-    /// If the folder can't be made.
-    pub fn create(root: &Path) -> Result<RealVolume, CheckpointError> {
+    /// If the folder can't be created.
+    pub fn create(root: &Path) -> Result<FileSystemVolume, CheckpointError> {
         fs::create_dir_all(root).map_err(io("create", root))?;
-        Ok(RealVolume::new(root))
+        Ok(FileSystemVolume::new(root))
     }
 
-    fn at(&self, path: &str) -> PathBuf {
+    fn absolute(&self, path: &str) -> PathBuf {
         self.root.join(path)
     }
 }
 
-impl Volume for RealVolume {
+impl Volume for FileSystemVolume {
     fn display(&self, path: &str) -> PathBuf {
-        self.at(path)
+        self.absolute(path)
     }
 
     fn make_dir(&self, path: &str) -> io::Result<()> {
-        fs::create_dir(self.at(path))
+        fs::create_dir(self.absolute(path))
     }
 
-    fn list(&self, path: &str) -> io::Result<Vec<Entry>> {
+    fn list(&self, path: &str) -> io::Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
-        for entry in fs::read_dir(self.at(path))? {
+        for entry in fs::read_dir(self.absolute(path))? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            entries.push(Entry { name, is_dir: entry.file_type()?.is_dir() });
+            entries.push(DirEntry { name, is_dir: entry.file_type()?.is_dir() });
         }
         entries.sort();
         Ok(entries)
     }
 
     fn create(&self, path: &str) -> io::Result<Box<dyn FileWriter>> {
-        let file = OpenOptions::new().write(true).create_new(true).open(self.at(path))?;
+        let file = OpenOptions::new().write(true).create_new(true).open(self.absolute(path))?;
         Ok(Box::new(DirectWriter::new(file)))
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn FileReader>> {
-        let file = File::open(self.at(path))?;
+        let file = File::open(self.absolute(path))?;
         if file.metadata()?.is_dir() { Err(io::ErrorKind::IsADirectory.into()) } else { Ok(Box::new(file)) }
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.at(from), self.at(to))
+        fs::rename(self.absolute(from), self.absolute(to))
     }
 
     fn remove_file(&self, path: &str) -> io::Result<()> {
-        fs::remove_file(self.at(path))
+        fs::remove_file(self.absolute(path))
     }
 
     fn remove_dir(&self, path: &str) -> io::Result<()> {
-        fs::remove_dir(self.at(path))
+        fs::remove_dir(self.absolute(path))
     }
 
     fn sync_dir(&self, path: &str) -> io::Result<()> {
-        match File::open(self.at(path))?.sync_all() {
-            // some network file systems sync folders by themselves and know no call for it
+        match File::open(self.absolute(path))?.sync_all() {
+            // some network file systems sync folders by themselves and do not support the call
             Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
             synced => synced,
         }

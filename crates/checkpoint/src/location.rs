@@ -1,0 +1,67 @@
+//! A path that a user gives: a job's folder, or one checkpoint in it.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use crate::error::{CheckpointError, io};
+use crate::paths::{self, CHECKPOINTS_DIR};
+
+/// A job's folder, and optionally one of its checkpoints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckpointLocation {
+    /// The job's folder, absolute.
+    pub job_folder: PathBuf,
+    /// Step of the checkpoint; `None` means the newest.
+    pub step: Option<u64>,
+}
+
+impl CheckpointLocation {
+    /// Resolves `path`: a checkpoint if it is `.../checkpoints/step-<N>`, else a job's folder; links are followed.
+    ///
+    /// # Errors
+    /// If `path` is not a folder.
+    pub fn resolve(path: &Path) -> Result<CheckpointLocation, CheckpointError> {
+        let wrong = |problem: &str| CheckpointError::Content { path: path.to_owned(), problem: problem.into() };
+        let folder = fs::canonicalize(path).map_err(|e| match e.kind() {
+            ErrorKind::NotFound => wrong("there is no such folder"),
+            _ => io("open", path)(e),
+        })?;
+        if !folder.is_dir() {
+            return Err(wrong("is no folder"));
+        }
+        let step = folder.file_name().and_then(|name| paths::parse_step_dir_name(name.to_str()?));
+        let parent = folder.parent().filter(|parent| parent.file_name().is_some_and(|name| name == CHECKPOINTS_DIR));
+        match (step, parent.and_then(Path::parent)) {
+            (Some(step), Some(job)) => Ok(CheckpointLocation { job_folder: job.to_owned(), step: Some(step) }),
+            _ => Ok(CheckpointLocation { job_folder: folder, step: None }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checkpoint_and_job_folders_are_distinguished() {
+        let folder = tempfile::tempdir().unwrap();
+        let job = folder.path().canonicalize().unwrap().join("job");
+        let step = job.join("checkpoints/step-00000012");
+        fs::create_dir_all(&step).unwrap();
+        fs::create_dir_all(job.join("step-00000012")).unwrap();
+        assert_eq!(
+            CheckpointLocation::resolve(&job).unwrap(),
+            CheckpointLocation { job_folder: job.clone(), step: None }
+        );
+        assert_eq!(
+            CheckpointLocation::resolve(&step.join("../step-00000012")).unwrap(),
+            CheckpointLocation { job_folder: job.clone(), step: Some(12) }
+        );
+        assert_eq!(CheckpointLocation::resolve(&job.join("step-00000012")).unwrap().step, None);
+        fs::write(job.join("file"), "").unwrap();
+        for (wrong, words) in [("file", "is no folder"), ("missing", "no such folder")] {
+            assert!(CheckpointLocation::resolve(&job.join(wrong)).unwrap_err().to_string().contains(words));
+        }
+    }
+}

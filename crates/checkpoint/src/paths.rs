@@ -1,0 +1,129 @@
+//! Names of files and folders on the volume: the only place that defines them.
+//!
+//! ```text
+//! fences/0007/<holder>/step-00000100/    unfinished work of the current group
+//! fences/0006.fenced/                    files of an older group
+//! checkpoints/step-00000100/             committed
+//! damaged/step-00000100/                 set aside, with reason.txt
+//! ```
+
+/// Folder of committed checkpoints.
+pub const CHECKPOINTS_DIR: &str = "checkpoints";
+/// Folder of damaged checkpoints.
+pub const DAMAGED_DIR: &str = "damaged";
+/// Folder of fences, held and fenced off.
+pub const FENCES_DIR: &str = "fences";
+/// The file that describes a checkpoint.
+pub const MANIFEST_FILE: &str = "manifest.json";
+/// Hugging Face's index: the shard of each tensor.
+pub const WEIGHTS_INDEX_FILE: &str = "model.safetensors.index.json";
+/// The weights of a model directory without shards.
+pub const SINGLE_WEIGHTS_FILE: &str = "model.safetensors";
+/// Why a checkpoint was set aside.
+pub const REASON_FILE: &str = "reason.txt";
+
+/// Name of a checkpoint's folder.
+pub fn step_dir_name(step: u64) -> String {
+    format!("step-{step:08}")
+}
+
+/// The step in a checkpoint's folder name; `None` if it is not such a name.
+pub fn parse_step_dir_name(name: &str) -> Option<u64> {
+    let step = name.strip_prefix("step-")?.parse().ok()?;
+    (step_dir_name(step) == name).then_some(step)
+}
+
+/// The step in the name of a folder in `damaged/`; `None` if it is not such a name.
+pub fn parse_damaged_dir_name(name: &str) -> Option<u64> {
+    let (step, again) = name.split_once('.').unwrap_or((name, "2"));
+    let is_count = again.parse::<u64>().is_ok_and(|count| count > 1 && count.to_string() == again);
+    parse_step_dir_name(step).filter(|_| is_count)
+}
+
+/// Path of a committed checkpoint.
+pub fn checkpoint_path(step: u64) -> String {
+    format!("{CHECKPOINTS_DIR}/{}", step_dir_name(step))
+}
+
+/// Stage `rank`'s file of weights.
+pub fn weights_file(rank: usize) -> String {
+    format!("stage-{rank}.model.safetensors")
+}
+
+/// Whether a file of a checkpoint holds weights.
+pub fn is_weights_file(name: &str) -> bool {
+    name.starts_with("stage-") && name.ends_with(".model.safetensors")
+}
+
+/// Stage `rank`'s file of optimizer state.
+pub fn optimizer_file(rank: usize) -> String {
+    format!("stage-{rank}.optimizer.safetensors")
+}
+
+/// Path of a held fence.
+pub(crate) fn fence_path(number: u64) -> String {
+    format!("{FENCES_DIR}/{number:04}")
+}
+
+/// Path of a fence that is fenced off; `again` counts up while the name is taken.
+pub(crate) fn fenced_path(number: u64, again: u32) -> String {
+    match again {
+        0 => format!("{FENCES_DIR}/{number:04}.fenced"),
+        again => format!("{FENCES_DIR}/{number:04}.{again}.fenced"),
+    }
+}
+
+/// The number in the name of a folder in `fences/`, and whether it is still held; `None` if it is not such a name.
+pub(crate) fn parse_fence_dir_name(name: &str) -> Option<(u64, bool)> {
+    let path = format!("{FENCES_DIR}/{name}");
+    let Some(rest) = name.strip_suffix(".fenced") else {
+        let number = name.parse().ok()?;
+        return (fence_path(number) == path).then_some((number, true));
+    };
+    let (number, again) = rest.split_once('.').unwrap_or((rest, "0"));
+    let (number, again) = (number.parse().ok()?, again.parse().ok()?);
+    (fenced_path(number, again) == path).then_some((number, false))
+}
+
+/// Whether `name`, from a manifest or an index, is a file of the same folder.
+pub(crate) fn is_plain_file_name(name: &str) -> bool {
+    !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip_and_other_names_are_rejected() {
+        for step in [0, 100, 99_999_999, 123_456_789_012] {
+            assert_eq!(parse_step_dir_name(&step_dir_name(step)), Some(step));
+        }
+        assert_eq!(step_dir_name(100), "step-00000100");
+        for foreign in ["step-100", "step-", "step-+0000100", "step-00000100.bak", "steps", "", "step-0000010x"] {
+            assert_eq!(parse_step_dir_name(foreign), None, "{foreign}");
+        }
+        assert!(is_weights_file(&weights_file(12)) && !is_weights_file(&optimizer_file(12)));
+        assert_eq!(parse_fence_dir_name("0007"), Some((7, true)));
+        assert_eq!(parse_fence_dir_name("0007.fenced"), Some((7, false)));
+        assert_eq!(parse_fence_dir_name("12345.3.fenced"), Some((12345, false)));
+        for foreign in
+            ["lost+found", "7", "+0007", "old.fenced", "7.fenced", "0007.0.fenced", "0007.x.fenced", "0007.bak"]
+        {
+            assert_eq!(parse_fence_dir_name(foreign), None, "{foreign}");
+        }
+        assert_eq!(
+            (parse_damaged_dir_name("step-00000100"), parse_damaged_dir_name("step-00000100.2")),
+            (Some(100), Some(100))
+        );
+        for foreign in ["step-100", "step-00000100.bak", "step-00000100.1", "step-00000100.02", "step-00000100.2.3"] {
+            assert_eq!(parse_damaged_dir_name(foreign), None, "{foreign}");
+        }
+        assert!(
+            is_plain_file_name("config.json")
+                && !is_plain_file_name("../config.json")
+                && !is_plain_file_name("..")
+                && !is_plain_file_name("a/b")
+        );
+    }
+}

@@ -1,0 +1,49 @@
+//! Moving damaged checkpoints to `damaged/`, with the reason.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+
+use crate::error::{CheckpointError, Damage, Warning, volume_io};
+use crate::fence::{Fence, damaged_entry_name, move_to_damaged, sync_dir};
+use crate::paths::{self, CHECKPOINTS_DIR, REASON_FILE};
+use crate::shard::write_file;
+use crate::volume::{Volume, rename_idempotent};
+
+/// Moves each damaged checkpoint to `damaged/`, through the fence's folder, so that a fenced-off group cannot move a
+/// newer group's checkpoint.
+///
+/// # Errors
+/// `FencedOff`, or if the volume fails.
+pub fn set_aside(volume: &dyn Volume, fence: &Fence, damage: &[Damage]) -> Result<Vec<Warning>, CheckpointError> {
+    let mut steps: BTreeMap<u64, Vec<&Damage>> = BTreeMap::new();
+    for one in damage {
+        steps.entry(one.step).or_default().push(one);
+    }
+    let mut warnings = Vec::new();
+    for (step, damage) in steps {
+        let from = paths::checkpoint_path(step);
+        let entry = format!("{}/{}", fence.work_dir(), damaged_entry_name(step));
+        // written beside it and moved in: an open file would outlive the fence. A full disk must not keep the damaged
+        // checkpoint in place, so errors while writing the reason are ignored.
+        let reason = format!("{}/{}.{REASON_FILE}", fence.work_dir(), paths::step_dir_name(step));
+        let reasons: String = damage.iter().map(|d| format!("{d}\n")).collect();
+        let _ = write_file(volume, &reason, reasons.as_bytes());
+        if let Err(error) = rename_idempotent(volume, &from, &entry) {
+            let missing = error.kind() == ErrorKind::NotFound;
+            match fence.or_fenced_off(volume, volume_io(volume, "set aside", &from)(error)) {
+                CheckpointError::Io { .. } if missing => continue, // removed concurrently
+                error => return Err(error),
+            }
+        }
+        let _ = volume.rename(&reason, &format!("{entry}/{REASON_FILE}"));
+        let to = move_to_damaged(volume, &entry, step).map_err(|e| fence.or_fenced_off(volume, e))?;
+        sync_dir(volume, CHECKPOINTS_DIR)?;
+        warnings.extend(
+            damage.into_iter().map(|d| Warning {
+                path: d.file.clone(),
+                reason: format!("{}: the checkpoint is now in {to}", d.reason),
+            }),
+        );
+    }
+    Ok(warnings)
+}

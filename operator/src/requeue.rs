@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stagecoach_api::job::Phase;
+use stagecoach_api::job::JobPhase;
 use stagecoach_lifecycle::{Decision, UnixMillis};
 
 use crate::observe::JobSnapshot;
@@ -24,7 +24,7 @@ pub(crate) fn requeue_delay(
     now: UnixMillis,
 ) -> Duration {
     let wake = decision.wake_at.map(|wake_at| Duration::from_millis(wake_at.0.saturating_sub(now.0)));
-    let alive = matches!(decision.job_phase, Phase::Starting | Phase::Running | Phase::Draining);
+    let alive = matches!(decision.job_phase, JobPhase::Starting | JobPhase::Running | JobPhase::Draining);
     let poll = (alive && !snapshot.pods.is_empty()).then_some(poll_interval);
     let missing_pod = snapshot.awaits_pod_exit().then_some(MISSING_POD_RETRY_DELAY);
     [wake, poll, missing_pod].into_iter().flatten().min().unwrap_or(RESYNC_INTERVAL).min(RESYNC_INTERVAL)

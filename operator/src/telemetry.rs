@@ -13,7 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use stagecoach_api::PipelineJobStatus;
-use stagecoach_api::job::Phase;
+use stagecoach_api::job::JobPhase;
 
 use crate::job::{self, RawPipelineJob};
 use crate::report::{self, StatusInputs};
@@ -116,7 +116,7 @@ impl Telemetry {
             let saved = state.checkpoint_step.unwrap_or_default();
             self.steps_lost.inc_by(state.best_step.unwrap_or_default().saturating_sub(saved));
         }
-        let recovered = new.phase == Some(Phase::Running) && inputs.job.status.phase != Some(Phase::Running);
+        let recovered = new.phase == Some(JobPhase::Running) && inputs.job.status.phase != Some(JobPhase::Running);
         if let Some(failure) = state
             .last_failure
             .as_ref()

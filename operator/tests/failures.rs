@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{FailureKind, StagePhase, StageStatus, TerminationMessage};
-use stagecoach_api::job::{CheckpointStatus, Progress};
+use stagecoach_api::job::{CheckpointStatus, ProgressStatus};
 use stagecoach_cluster::until;
 use support::{TestCluster, condition_of, has_condition};
 
@@ -206,7 +206,7 @@ fn a_stalled_group_is_restarted() {
     cluster.wait_running("stalled", 1);
     let training = StageStatus {
         phase: StagePhase::Training,
-        progress: Progress { step: 3, ..Progress::default() },
+        progress: ProgressStatus { step: 3, ..ProgressStatus::default() },
         ..StageStatus::default()
     };
     cluster.kubelet.pod("stalled-0-1").set_status(training);
@@ -222,7 +222,10 @@ fn an_unreachable_stage_0_is_no_failure() {
     cluster.wait_running("silent", 1);
     let training = StageStatus { phase: StagePhase::Training, ..StageStatus::default() };
     let stage_0 = cluster.kubelet.pod("silent-0-1");
-    stage_0.set_status(StageStatus { progress: Progress { step: 1, ..Progress::default() }, ..training.clone() });
+    stage_0.set_status(StageStatus {
+        progress: ProgressStatus { step: 1, ..ProgressStatus::default() },
+        ..training.clone()
+    });
     cluster.wait("silent", "heard", |job| has_condition(job, "Progressing", "True", "Training"));
     // another pod's response does not count
     stage_0.set_status(StageStatus { pod_uid: "another".into(), ..training });
@@ -237,7 +240,7 @@ fn failing_saves_are_reported_and_restart_nothing() {
     cluster.wait_running("unsaved", 1);
     let training = |step| StageStatus {
         phase: StagePhase::Training,
-        progress: Progress { step, ..Progress::default() },
+        progress: ProgressStatus { step, ..ProgressStatus::default() },
         ..StageStatus::default()
     };
     let stage_0 = cluster.kubelet.pod("unsaved-0-1");

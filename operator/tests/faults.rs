@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{StagePhase, StageStatus};
-use stagecoach_api::job::Progress;
+use stagecoach_api::job::ProgressStatus;
 use stagecoach_cluster::{Fate, Process, Proxy, Seen, Settings, merge, until};
 use support::{TestCluster, condition_of, has_condition};
 
@@ -84,7 +84,7 @@ fn an_operator_with_another_default_image_does_not_mix_versions() {
     cluster().wait_running(&own.job(), 2);
     assert_eq!(own.versions()["2"], image("2"));
     // from the first step on a job keeps its image
-    let progress = Progress { step: 1, ..Progress::default() };
+    let progress = ProgressStatus { step: 1, ..ProgressStatus::default() };
     let trained = StageStatus { phase: StagePhase::Training, progress, ..StageStatus::default() };
     cluster().kubelet.pod(&format!("{}-0-2", own.job())).set_status(trained);
     cluster().wait(&own.job(), "heard", |job| job["status"]["progress"]["step"] == 1);

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::StageStatus;
-use stagecoach_api::job::{CheckpointStatus, Measured, Progress};
+use stagecoach_api::job::{CheckpointStatus, FloatString, ProgressStatus};
 use stagecoach_cluster::until;
 use support::{TestCluster, condition_of, has_condition, path};
 
@@ -75,7 +75,12 @@ fn progress_and_checkpoints_are_in_the_status() {
     let cluster = cluster();
     cluster.create("shown", json!({}));
     cluster.wait_running("shown", 1);
-    let progress = |step| Progress { step, steps: Some(100), loss: Some(Measured(f64::NAN)), ..Progress::default() };
+    let progress = |step| ProgressStatus {
+        step,
+        steps: Some(100),
+        loss: Some(FloatString(f64::NAN)),
+        ..ProgressStatus::default()
+    };
     let status = |step, checkpoint| StageStatus {
         progress: progress(step),
         checkpoint: Some(CheckpointStatus { step: checkpoint, attempt: Some(1), ..CheckpointStatus::default() }),

@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use serde_json::json;
 use stagecoach_api::contract::*;
-use stagecoach_api::job::{Measured, Progress};
+use stagecoach_api::job::{FloatString, ProgressStatus};
 
 fn stage_env() -> StageEnv {
     StageEnv {
@@ -84,18 +84,18 @@ fn exit_codes_are_their_numbers() {
 fn a_status_with_nan_survives_json() {
     let status = StageStatus {
         job_uid: "0d9f".into(),
-        progress: Progress {
+        progress: ProgressStatus {
             step: 3,
-            loss: Some(Measured(f64::NAN)),
-            bubble: Some(Measured(0.25)),
-            ..Progress::default()
+            loss: Some(FloatString(f64::NAN)),
+            bubble: Some(FloatString(0.25)),
+            ..ProgressStatus::default()
         },
         ..StageStatus::default()
     };
     let json = serde_json::to_string(&status).unwrap();
     assert!(json.contains(r#""loss":"NaN","bubble":"0.25""#), "{json}");
     assert_eq!(serde_json::from_str::<StageStatus>(&json).unwrap(), status);
-    assert_eq!(Measured(3.20714).rounded(4).to_string(), "3.2071");
+    assert_eq!(FloatString(3.20714).rounded(4).to_string(), "3.2071");
 }
 
 #[test]

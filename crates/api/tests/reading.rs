@@ -20,15 +20,15 @@ fn the_examples_parse_and_validate() {
 fn defaults_are_as_documented() {
     let job = parse(MINIMAL, "minimal.yaml").unwrap();
     let built_in = job.spec.built_in().unwrap();
-    let Model::Llama(llama) = built_in.model else { panic!("{:?}", built_in.model) };
+    let ModelSpec::Llama(llama) = built_in.model else { panic!("{:?}", built_in.model) };
     assert_eq!((llama.key_value_heads(), llama.head_dim(), llama.vocab_size), (4, 16, None));
     assert_eq!((llama.rope_theta, llama.rms_norm_eps, llama.initializer_range), (10_000.0, 1e-5, 0.02));
-    assert_eq!(built_in.training.optimizer, Optimizer::AdamW(AdamW::default()));
-    assert_eq!(built_in.training.length(), Some(Length::Steps(20)));
+    assert_eq!(built_in.training.optimizer, OptimizerSpec::AdamW(AdamWSpec::default()));
+    assert_eq!(built_in.training.length(), Some(TrainingLength::Steps(20)));
     assert_eq!(built_in.training.microbatch_size(), 2);
     assert_eq!(built_in.training.learning_rate.schedule, LearningRateSchedule::Cosine);
-    assert_eq!(job.spec.pipeline, Pipeline::default());
-    assert_eq!(job.spec.pipeline.schedule, Schedule::OneFOneB);
+    assert_eq!(job.spec.pipeline, PipelineSpec::default());
+    assert_eq!(job.spec.pipeline.schedule, ScheduleSpec::OneFOneB);
     assert_eq!(job.spec.restart.max_restarts, 10);
     assert_eq!(job.folder(), "tiny");
     assert!(built_in.data.packing && !job.spec.suspend);
@@ -167,8 +167,8 @@ fn overrides_change_the_job() {
     assert_eq!(training(set("training.steps", "5").unwrap()).steps, Some(5));
     assert_eq!(training(set("spec.training.learningRate.floor", "1e-5").unwrap()).learning_rate.floor, 1e-5);
     assert_eq!(set("metadata.name", "other").unwrap().metadata.name, "other");
-    assert_eq!(set("pipeline.schedule", "{type: GPipe}").unwrap().spec.pipeline.schedule, Schedule::GPipe);
-    assert_eq!(set("pipeline.schedule.type", "GPipe").unwrap().spec.pipeline.schedule, Schedule::GPipe);
+    assert_eq!(set("pipeline.schedule", "{type: GPipe}").unwrap().spec.pipeline.schedule, ScheduleSpec::GPipe);
+    assert_eq!(set("pipeline.schedule.type", "GPipe").unwrap().spec.pipeline.schedule, ScheduleSpec::GPipe);
     for path in ["data.paths[1]", "data.paths.1"] {
         assert_eq!(set(path, "b.txt").unwrap().spec.data.unwrap().paths, ["a.txt", "b.txt"]);
     }
@@ -207,7 +207,7 @@ fn a_bad_override_names_itself() {
 #[test]
 fn whole_floats_and_nulls_are_read_as_kubectl_reads_them() {
     assert_eq!(set("training.steps", "1e3").unwrap().spec.training.unwrap().steps, Some(1000));
-    assert_eq!(set("checkpoint", "{initFrom: null}").unwrap().spec.checkpoint, Checkpoint::default());
+    assert_eq!(set("checkpoint", "{initFrom: null}").unwrap().spec.checkpoint, CheckpointSpec::default());
 }
 
 proptest! {

@@ -23,7 +23,7 @@
 //! storing and acting repeats them.
 
 use stagecoach_api::contract::ExitCode;
-use stagecoach_api::job::Phase;
+use stagecoach_api::job::JobPhase;
 
 use crate::actions::{self, AttemptAction};
 use crate::observed::{InstanceState, Observed};
@@ -46,7 +46,7 @@ pub struct Decision {
     /// When to decide again even if nothing changes.
     pub wake_at: Option<UnixMillis>,
     /// The phase shown to the user.
-    pub job_phase: Phase,
+    pub job_phase: JobPhase,
 }
 
 /// The next state and the actions that lead to it, given an observation.
@@ -203,20 +203,20 @@ fn all_completed(observed: &Observed) -> bool {
 }
 
 /// The phase shown to the user.
-fn job_phase(observed: &Observed) -> Phase {
+fn job_phase(observed: &Observed) -> JobPhase {
     let state = &observed.state;
     let ready = observed.current_instances().filter(|instance| instance.state == InstanceState::Ready).count();
     match state.attempt_phase {
-        AttemptPhase::Idle if observed.desired.suspend => Phase::Suspended,
-        AttemptPhase::Idle => Phase::Pending,
-        AttemptPhase::Draining => Phase::Draining,
-        AttemptPhase::Finished(JobOutcome::Complete) => Phase::Complete,
-        AttemptPhase::Finished(JobOutcome::Failed(_)) => Phase::Failed,
-        AttemptPhase::Running { .. } if ready == state.attempt.stages as usize => Phase::Running,
+        AttemptPhase::Idle if observed.desired.suspend => JobPhase::Suspended,
+        AttemptPhase::Idle => JobPhase::Pending,
+        AttemptPhase::Draining => JobPhase::Draining,
+        AttemptPhase::Finished(JobOutcome::Complete) => JobPhase::Complete,
+        AttemptPhase::Finished(JobOutcome::Failed(_)) => JobPhase::Failed,
+        AttemptPhase::Running { .. } if ready == state.attempt.stages as usize => JobPhase::Running,
         AttemptPhase::Running { .. } if observed.current_instances().any(|instance| instance.is_alive()) => {
-            Phase::Starting
+            JobPhase::Starting
         }
-        AttemptPhase::Running { .. } if state.failures_without_progress > 0 => Phase::Restarting,
-        AttemptPhase::Running { .. } => Phase::Starting,
+        AttemptPhase::Running { .. } if state.failures_without_progress > 0 => JobPhase::Restarting,
+        AttemptPhase::Running { .. } => JobPhase::Starting,
     }
 }

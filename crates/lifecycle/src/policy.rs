@@ -1,7 +1,7 @@
 //! The restart policy: limits of the spec, and whether a failure ends the job or leads to a restart.
 
 use stagecoach_api::contract::ExitCode;
-use stagecoach_api::job::{ExitAction, PipelineJobSpec, Restart};
+use stagecoach_api::job::{ExitAction, PipelineJobSpec, RestartSpec};
 
 use crate::{AttemptFailure, FailureReason, JobFailureReason, JobState};
 
@@ -12,7 +12,7 @@ pub const DEFAULT_TERMINATION_GRACE_SECONDS: u64 = 120;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// `spec.restart`
-    pub restart: Restart,
+    pub restart: RestartSpec,
     /// Termination grace period, in seconds.
     pub grace_seconds: u64,
     /// Scheduling timeout, in seconds.

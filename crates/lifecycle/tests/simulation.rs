@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use proptest::prelude::*;
-use stagecoach_api::job::{Backoff, Restart};
+use stagecoach_api::job::{BackoffSpec, RestartSpec};
 use stagecoach_lifecycle::*;
 
 const MAX_RESTARTS: u32 = 4;
@@ -41,9 +41,9 @@ struct Simulation {
 
 fn policy() -> Policy {
     Policy {
-        restart: Restart {
+        restart: RestartSpec {
             max_restarts: MAX_RESTARTS,
-            backoff: Backoff { initial_seconds: 1, max_seconds: 20 },
+            backoff: BackoffSpec { initial_seconds: 1, max_seconds: 20 },
             startup_timeout_seconds: 100,
             stall_timeout_seconds: 100,
             termination_timeout_seconds: TERMINATION_TIMEOUT_SECONDS as u32,

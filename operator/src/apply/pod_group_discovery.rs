@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use kube::Client;
-use stagecoach_api::job::Gang;
+use stagecoach_api::job::GangScheduling;
 
 use super::ApplyError;
 use crate::build::PodGroupApi;
@@ -23,18 +23,22 @@ impl PodGroupDiscovery {
     ///
     /// # Errors
     /// `Rejected` if the cluster does not serve what the job names.
-    pub(super) async fn choose(&self, client: &Client, wanted: Gang) -> Result<Option<PodGroupApi>, ApplyError> {
+    pub(super) async fn choose(
+        &self,
+        client: &Client,
+        wanted: GangScheduling,
+    ) -> Result<Option<PodGroupApi>, ApplyError> {
         let fits = |api: &PodGroupApi| match wanted {
-            Gang::None => false,
-            Gang::Auto | Gang::Native => matches!(api, PodGroupApi::Native(_)),
-            Gang::Volcano => *api == PodGroupApi::Volcano,
-            Gang::Coscheduling => *api == PodGroupApi::Coscheduling,
+            GangScheduling::None => false,
+            GangScheduling::Auto | GangScheduling::Native => matches!(api, PodGroupApi::Native(_)),
+            GangScheduling::Volcano => *api == PodGroupApi::Volcano,
+            GangScheduling::Coscheduling => *api == PodGroupApi::Coscheduling,
         };
-        if wanted == Gang::None {
+        if wanted == GangScheduling::None {
             return Ok(None);
         }
         let api = self.served_apis(client).await?.into_iter().find(fits);
-        if api.is_none() && wanted != Gang::Auto {
+        if api.is_none() && wanted != GangScheduling::Auto {
             let message = format!(
                 "spec.scheduling.gang is {wanted}, and the cluster serves no PodGroup of it: install it, or change the field"
             );

@@ -5,7 +5,7 @@ mod object;
 use kube::{Resource, ResourceExt};
 use serde::Deserialize;
 use serde_json::Value;
-use stagecoach_api::job::Phase;
+use stagecoach_api::job::JobPhase;
 use stagecoach_api::{PipelineJob, PipelineJobSpec, PipelineJobStatus};
 use stagecoach_lifecycle::{AttemptPhase, Desired, JobState};
 
@@ -75,11 +75,11 @@ pub(crate) fn status(object: &RawPipelineJob) -> Result<PipelineJobStatus, Inval
 }
 
 /// The phase, parsed alone: the default if no status was written yet, None if it can't be read.
-pub(crate) fn phase(object: &RawPipelineJob) -> Option<Phase> {
+pub(crate) fn phase(object: &RawPipelineJob) -> Option<JobPhase> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Status {
-        phase: Phase,
+        phase: JobPhase,
     }
     serde_json::from_str::<Option<Status>>(object.status()).ok().map(|status| status.unwrap_or_default().phase)
 }

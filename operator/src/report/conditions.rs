@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 use stagecoach_api::PipelineJobStatus;
-use stagecoach_api::job::{Condition, Phase};
+use stagecoach_api::job::{Condition, JobPhase};
 use stagecoach_lifecycle::{AttemptPhase, InstanceState, JobFailureReason, JobOutcome, UnixMillis};
 
 use super::{StatusInputs, first_blocked_pod, to_rfc3339};
@@ -49,14 +49,14 @@ pub(super) fn conditions(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<
         (
             "Suspended",
             match phase {
-                Phase::Suspended => value("True", "Suspended", "the job is suspended"),
+                JobPhase::Suspended => value("True", "Suspended", "the job is suspended"),
                 _ => value("False", "NotSuspended", "the job is not suspended"),
             },
         ),
         (
             "Complete",
             match phase {
-                Phase::Complete => value("True", "Complete", "training is complete"),
+                JobPhase::Complete => value("True", "Complete", "training is complete"),
                 _ => value("False", "NotComplete", "training is not complete"),
             },
         ),
@@ -73,7 +73,7 @@ pub(crate) fn rejected(old: &Value, reason: &str, message: &str, generation: i64
     let before: Vec<Condition> = before.into_iter().filter_map(|before| Condition::deserialize(before).ok()).collect();
     let accepted = condition("Accepted", value("False", reason, message), &before, generation, now);
     let mut status = old.as_object().cloned().unwrap_or_default();
-    status.entry("phase").or_insert_with(|| json!(Phase::default()));
+    status.entry("phase").or_insert_with(|| json!(JobPhase::default()));
     status.insert("observedGeneration".into(), json!(generation));
     status.insert("conditions".into(), std::iter::once(json!(accepted)).chain(others.into_iter().cloned()).collect());
     status.into()
@@ -122,16 +122,16 @@ fn scheduled(inputs: &StatusInputs) -> ConditionValue {
 fn running(inputs: &StatusInputs, new: &PipelineJobStatus) -> ConditionValue {
     let (ready, stages) = (new.ready_stages.unwrap_or_default(), inputs.decision.state.attempt.stages);
     match inputs.decision.job_phase {
-        Phase::Running => value("True", "AllReady", format!("all {stages} stages are ready")),
+        JobPhase::Running => value("True", "AllReady", format!("all {stages} stages are ready")),
         phase => value("False", phase.to_string(), format!("{ready} of {stages} stages are ready")),
     }
 }
 
 fn progressing(inputs: &StatusInputs) -> ConditionValue {
-    let alive = matches!(inputs.decision.job_phase, Phase::Running | Phase::Starting | Phase::Draining);
+    let alive = matches!(inputs.decision.job_phase, JobPhase::Running | JobPhase::Starting | JobPhase::Draining);
     let Some(polled) = inputs.snapshot.stage_0_status.as_ref().filter(|_| alive) else {
         return match inputs.decision.job_phase {
-            Phase::Running => value("Unknown", "NotHeard", "stage 0 has not answered yet"),
+            JobPhase::Running => value("Unknown", "NotHeard", "stage 0 has not answered yet"),
             phase => value("False", phase.to_string(), "nothing is being trained"),
         };
     };

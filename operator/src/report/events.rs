@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::EventType;
 use stagecoach_api::PipelineJobStatus;
-use stagecoach_api::job::{API_VERSION, Condition, KIND, Phase};
+use stagecoach_api::job::{API_VERSION, Condition, JobPhase, KIND};
 
 use super::StatusInputs;
 use super::conditions::{SAVING_FAILS, is_normal_startup};
@@ -39,15 +39,15 @@ pub(crate) fn events(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<JobE
     }
     if new.phase != old.phase {
         match inputs.decision.job_phase {
-            Phase::Running => push("Running", "all stages are ready".into(), false),
-            Phase::Draining => push("Draining", "all stages save and exit".into(), false),
-            Phase::Suspended => push("Suspended", "the job is suspended".into(), false),
-            Phase::Complete => push("Complete", "training is complete".into(), false),
-            Phase::Failed => {
+            JobPhase::Running => push("Running", "all stages are ready".into(), false),
+            JobPhase::Draining => push("Draining", "all stages save and exit".into(), false),
+            JobPhase::Suspended => push("Suspended", "the job is suspended".into(), false),
+            JobPhase::Complete => push("Complete", "training is complete".into(), false),
+            JobPhase::Failed => {
                 let why = condition(new, "Failed");
                 push("Failed", why.map(|why| why.message.clone()).unwrap_or_default(), true);
             }
-            Phase::Pending | Phase::Starting | Phase::Restarting => {}
+            JobPhase::Pending | JobPhase::Starting | JobPhase::Restarting => {}
         }
     }
     let failing = |status| condition(status, "CheckpointsHealthy").filter(|condition| condition.reason == SAVING_FAILS);

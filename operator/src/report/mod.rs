@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use stagecoach_api::PipelineJobStatus;
-use stagecoach_api::job::{AttemptStatus, CheckpointStatus, LastFailure, Progress, RestartsStatus};
+use stagecoach_api::job::{AttemptStatus, CheckpointStatus, LastFailureStatus, ProgressStatus, RestartsStatus};
 use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, Decision, InstanceState, JobState, UnixMillis};
 
 pub(crate) use conditions::rejected;
@@ -109,14 +109,16 @@ fn keeps_image(old: &JobState, new: &JobState) -> bool {
 
 /// Training progress: from stage 0's `/status`, or from the termination message of a stage that ended.
 fn progress(
-    old: Option<&Progress>,
+    old: Option<&ProgressStatus>,
     polled: Option<&PolledStatus>,
     snapshot: &JobSnapshot,
     attempt: u64,
-) -> Option<Progress> {
-    let reported = polled.filter(|polled| polled.status.progress != Progress::default());
+) -> Option<ProgressStatus> {
+    let reported = polled.filter(|polled| polled.status.progress != ProgressStatus::default());
     let mut progress = match reported {
-        Some(polled) => Progress { updated_at: Some(to_rfc3339(polled.polled_at)), ..polled.status.progress.clone() },
+        Some(polled) => {
+            ProgressStatus { updated_at: Some(to_rfc3339(polled.polled_at)), ..polled.status.progress.clone() }
+        }
         None => old.cloned().unwrap_or_default(),
     };
     let ended = snapshot.pods_of_attempt(attempt).filter_map(|pod| match &pod.instance.state {
@@ -127,11 +129,11 @@ fn progress(
         progress.step = step;
     }
     if let Some(old) = old.filter(|old| {
-        Progress { updated_at: None, ..(*old).clone() } == Progress { updated_at: None, ..progress.clone() }
+        ProgressStatus { updated_at: None, ..(*old).clone() } == ProgressStatus { updated_at: None, ..progress.clone() }
     }) {
         return Some(old.clone());
     }
-    Some(progress).filter(|progress| *progress != Progress::default())
+    Some(progress).filter(|progress| *progress != ProgressStatus::default())
 }
 
 fn restarts(job: &ObservedJob, state: &JobState) -> RestartsStatus {
@@ -143,12 +145,12 @@ fn restarts(job: &ObservedJob, state: &JobState) -> RestartsStatus {
     }
 }
 
-fn last_failure(inputs: &StatusInputs) -> Option<LastFailure> {
+fn last_failure(inputs: &StatusInputs) -> Option<LastFailureStatus> {
     let failure = inputs.decision.state.last_failure.as_ref()?;
     if inputs.job.state.last_failure.as_ref() == Some(failure) && inputs.job.status.last_failure.is_some() {
         return inputs.job.status.last_failure.clone();
     }
-    Some(LastFailure {
+    Some(LastFailureStatus {
         stage: failure.stage,
         pod: failure.stage.map(|stage| build::pod_name(&inputs.job.owner, stage, failure.attempt)),
         reason: failure.label(),

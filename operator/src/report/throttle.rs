@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use stagecoach_api::PipelineJobStatus;
-use stagecoach_api::job::{AttemptStatus, Condition, Phase};
+use stagecoach_api::job::{AttemptStatus, Condition, JobPhase};
 use stagecoach_lifecycle::{AttemptPhase, JobState, UnixMillis};
 
 use super::conditions::is_normal_startup;
@@ -55,7 +55,7 @@ fn urgent_part(status: &PipelineJobStatus) -> PipelineJobStatus {
         false => Condition { message: String::new(), ..condition.clone() },
     };
     PipelineJobStatus {
-        phase: status.phase.map(|phase| if phase == Phase::Restarting { Phase::Starting } else { phase }),
+        phase: status.phase.map(|phase| if phase == JobPhase::Restarting { JobPhase::Starting } else { phase }),
         stages: None,
         ready_stages: None,
         attempt: status.attempt.clone().map(|attempt| AttemptStatus { pods_created: false, image: None, ..attempt }),
@@ -88,7 +88,7 @@ fn progress_updated_at(status: &PipelineJobStatus) -> Option<UnixMillis> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use stagecoach_api::job::{CheckpointStatus, Progress};
+    use stagecoach_api::job::{CheckpointStatus, ProgressStatus};
     use stagecoach_lifecycle::Attempt;
 
     use super::*;
@@ -109,7 +109,7 @@ mod tests {
             ..Condition::default()
         };
         PipelineJobStatus {
-            phase: Some(Phase::Starting),
+            phase: Some(JobPhase::Starting),
             stages: Some(ready),
             ready_stages: Some(ready),
             attempt: Some(AttemptStatus { number: 1, stages: 4, pods_created: ready > 0, ..AttemptStatus::default() }),
@@ -137,7 +137,7 @@ mod tests {
         let update = throttle(new.clone(), &old, Some(Duration::from_millis(400)), NOW);
         assert_eq!(update.requeue_after, Some(Duration::from_millis(600)), "what is held back is written later");
         assert_eq!(throttle(new.clone(), &old, None, NOW).status, new, "after a restart no write is known");
-        let again = PipelineJobStatus { phase: Some(Phase::Restarting), ..starting(0) };
+        let again = PipelineJobStatus { phase: Some(JobPhase::Restarting), ..starting(0) };
         assert!(!is_written(&new, &again, 400), "the same after a failure as at first");
     }
 
@@ -149,7 +149,7 @@ mod tests {
             change(&mut new);
             assert!(is_written(&new, &old, 1), "{what}");
         };
-        at_once("all are ready", &|new| new.phase = Some(Phase::Running));
+        at_once("all are ready", &|new| new.phase = Some(JobPhase::Running));
         at_once("a pod is unschedulable", &|new| new.conditions[0].reason = "Unschedulable".into());
         at_once("training begins", &|new| new.conditions[2].status = "True".into());
         at_once("a checkpoint", &|new| new.checkpoint = Some(CheckpointStatus { step: 5, ..Default::default() }));
@@ -161,7 +161,10 @@ mod tests {
     fn progress_alone_is_written_every_15_seconds() {
         let at = |step, seconds_ago: u64| {
             let updated_at = Some(crate::report::to_rfc3339(UnixMillis(NOW.0 - seconds_ago * 1000)));
-            PipelineJobStatus { progress: Some(Progress { step, updated_at, ..Default::default() }), ..starting(4) }
+            PipelineJobStatus {
+                progress: Some(ProgressStatus { step, updated_at, ..Default::default() }),
+                ..starting(4)
+            }
         };
         assert!(!is_written(&at(9, 0), &at(8, 14), 14_000));
         assert!(is_written(&at(9, 0), &at(8, 15), 15_000));

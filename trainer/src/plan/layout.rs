@@ -1,6 +1,6 @@
 //! The pipeline's layout: schedule and partition, and what the simulator makes of them.
 
-use stagecoach_api::job::Schedule as Wanted;
+use stagecoach_api::job::ScheduleSpec;
 use stagecoach_pipeline::{
     Costs, MemoryBudget, ModelCost, Partition, Placement, Programs, Schedule, Timeline, balanced_partition,
     explicit_partition, forward_only_programs, from_csv, gpipe, lower, one_f_one_b, simulate,
@@ -44,10 +44,10 @@ pub fn layout(settings: &Settings, architecture: &dyn Architecture, stages: usiz
     let tokens = settings.rows() * settings.data.sequence_length as usize;
     let cost = architecture.cost(tokens, settings.data.sequence_length as usize);
     let candidates = match &pipeline.schedule {
-        Wanted::GPipe => vec![gpipe(stages, microbatches)],
-        Wanted::OneFOneB => vec![one_f_one_b(stages, microbatches)],
-        Wanted::Auto => vec![one_f_one_b(stages, microbatches), gpipe(stages, microbatches)],
-        Wanted::Csv(file) => vec![read_csv(settings, &file.path, stages, microbatches)?],
+        ScheduleSpec::GPipe => vec![gpipe(stages, microbatches)],
+        ScheduleSpec::OneFOneB => vec![one_f_one_b(stages, microbatches)],
+        ScheduleSpec::Auto => vec![one_f_one_b(stages, microbatches), gpipe(stages, microbatches)],
+        ScheduleSpec::Csv(file) => vec![read_csv(settings, &file.path, stages, microbatches)?],
         other => {
             return Err(Fatal::invalid(format!(
                 "spec.pipeline.schedule.type: this version has GPipe, 1F1B, Csv and Auto, not {}",

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use stagecoach_api::PipelineJob;
 use stagecoach_api::job::{
-    AdamW, BuiltIn, Data, Device, Evaluation, LearningRateSchedule, Length, Llama, Model, Optimizer, Precision,
-    Pretrained, TOKEN_CACHE, Tokenizer, Training, Transport,
+    AdamWSpec, BuiltIn, DataSpec, Device, EvaluationSpec, LearningRateSchedule, LlamaSpec, ModelSpec, OptimizerSpec,
+    Precision, PretrainedSpec, TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec, Transport,
 };
 use stagecoach_data::{DataConfig, PreparedCorpus, TokenizerSource};
 
@@ -29,9 +29,9 @@ pub struct Settings {
     /// Where its weights come from before the first step, below the volume's root; fresh ones if none.
     pub initial: Option<PathBuf>,
     /// The corpus.
-    pub data: Data,
+    pub data: DataSpec,
     /// Batch, optimizer and learning rate.
-    pub training: Training,
+    pub training: TrainingSpec,
 }
 
 impl Settings {
@@ -51,13 +51,13 @@ impl Settings {
         };
         let from = job.spec.checkpoint.init_from.as_ref().map(|from| PathBuf::from(&from.path));
         let (config, vocab_size, initial) = match model {
-            Model::Llama(llama) => (llama_config(llama), llama.vocab_size.map(|size| size as usize), from),
-            Model::Pretrained(_) if from.is_some() => {
+            ModelSpec::Llama(llama) => (llama_config(llama), llama.vocab_size.map(|size| size as usize), from),
+            ModelSpec::Pretrained(_) if from.is_some() => {
                 return Err(Fatal::invalid(
                     "spec.checkpoint.initFrom: a model of type Pretrained brings its weights along, set one of both",
                 ));
             }
-            Model::Pretrained(pretrained) => pretrained_config(workspace, pretrained)?,
+            ModelSpec::Pretrained(pretrained) => pretrained_config(workspace, pretrained)?,
         };
         if data.sequence_length as usize > config.max_position_embeddings {
             return Err(Fatal::invalid(format!(
@@ -82,7 +82,7 @@ impl Settings {
 
     /// Configuration of the data pipeline.
     pub fn data_config(&self) -> DataConfig {
-        let Data { paths, text_field, sequence_length, packing, evaluation, tokenizer } = self.data.clone();
+        let DataSpec { paths, text_field, sequence_length, packing, evaluation, tokenizer } = self.data.clone();
         DataConfig {
             volume_root: self.workspace.clone(),
             cache_root: self.workspace.join(TOKEN_CACHE),
@@ -90,10 +90,10 @@ impl Settings {
             text_field,
             sequence_length: sequence_length as usize,
             packing,
-            evaluation_fraction: evaluation.map_or(0.0, |Evaluation { fraction, .. }| fraction),
+            evaluation_fraction: evaluation.map_or(0.0, |EvaluationSpec { fraction, .. }| fraction),
             tokenizer: match tokenizer {
-                Tokenizer::Train(train) => TokenizerSource::Train { vocab_size: train.vocab_size as usize },
-                Tokenizer::File(file) => TokenizerSource::File { path: file.path.into() },
+                TokenizerSpec::Train(train) => TokenizerSource::Train { vocab_size: train.vocab_size as usize },
+                TokenizerSpec::File(file) => TokenizerSource::File { path: file.path.into() },
             },
         }
     }
@@ -106,8 +106,8 @@ impl Settings {
     /// Steps in all, for so many training sequences an epoch.
     pub fn steps(&self, training_sequences: u64) -> u64 {
         match self.training.length() {
-            Some(Length::Steps(steps)) => steps,
-            Some(Length::Epochs(epochs)) => {
+            Some(TrainingLength::Steps(steps)) => steps,
+            Some(TrainingLength::Epochs(epochs)) => {
                 (u64::from(epochs) * training_sequences).div_ceil(u64::from(self.training.global_batch_size))
             }
             None => 0, // refused by validation
@@ -130,7 +130,7 @@ impl Settings {
     /// If the model has fewer words than the tokenizer.
     pub fn vocabulary(&self, tokenizer: usize) -> Result<usize, Fatal> {
         match (self.vocab_size, &self.job.spec.model) {
-            (Some(size), Some(Model::Pretrained(from))) if size < tokenizer => Err(Fatal::invalid(format!(
+            (Some(size), Some(ModelSpec::Pretrained(from))) if size < tokenizer => Err(Fatal::invalid(format!(
                 "the model in {} has {size} words and the tokenizer {tokenizer}: set spec.data.tokenizer to the model's own",
                 from.path
             ))),
@@ -143,7 +143,7 @@ impl Settings {
 
     /// AdamW's numbers.
     pub fn hyper(&self) -> Hyper {
-        let Optimizer::AdamW(AdamW { beta1, beta2, epsilon, weight_decay, decay_norms_and_embeddings }) =
+        let OptimizerSpec::AdamW(AdamWSpec { beta1, beta2, epsilon, weight_decay, decay_norms_and_embeddings }) =
             self.training.optimizer.clone();
         Hyper { beta1, beta2, epsilon, weight_decay, decay_all: decay_norms_and_embeddings }
     }
@@ -260,7 +260,7 @@ fn flatten(path: &str, value: &serde_json::Value, into: &mut std::collections::B
     }
 }
 
-fn llama_config(l: &Llama) -> LlamaConfig {
+fn llama_config(l: &LlamaSpec) -> LlamaConfig {
     LlamaConfig {
         hidden_size: l.hidden_size as usize,
         num_hidden_layers: l.num_hidden_layers as usize,
@@ -280,7 +280,7 @@ fn llama_config(l: &Llama) -> LlamaConfig {
 /// What the directory says.
 fn pretrained_config(
     workspace: &Path,
-    from: &Pretrained,
+    from: &PretrainedSpec,
 ) -> Result<(LlamaConfig, Option<usize>, Option<PathBuf>), Fatal> {
     let wrong = |e: &dyn std::fmt::Display| Fatal::invalid(format!("spec.model.pretrained.path: {e}"));
     let path = crate::state::find_model(workspace, Path::new(&from.path)).map_err(|e| wrong(&e))?;
@@ -289,9 +289,9 @@ fn pretrained_config(
 }
 
 /// The vocabulary a job will have, before its data has been read: for planning without a corpus.
-pub fn tokenizer_vocabulary(data: &Data) -> Option<usize> {
+pub fn tokenizer_vocabulary(data: &DataSpec) -> Option<usize> {
     match &data.tokenizer {
-        Tokenizer::Train(train) => Some(train.vocab_size as usize),
-        Tokenizer::File(_) => None,
+        TokenizerSpec::Train(train) => Some(train.vocab_size as usize),
+        TokenizerSpec::File(_) => None,
     }
 }

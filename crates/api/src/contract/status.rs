@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::job::number::count;
-use crate::job::{CheckpointStatus, Progress};
+use crate::job::{CheckpointStatus, ProgressStatus};
 
 spelled! {
     /// What a stage is doing.
@@ -42,7 +42,7 @@ pub struct StageStatus {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// How far training is.
-    pub progress: Progress,
+    pub progress: ProgressStatus,
     /// The newest committed checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointStatus>,

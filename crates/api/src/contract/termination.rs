@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ExitCode;
 use crate::job::number::optional_count;
-use crate::job::{CheckpointStatus, Progress};
+use crate::job::{CheckpointStatus, ProgressStatus};
 
 /// Kubernetes keeps this many bytes of a termination message.
 pub const TERMINATION_MESSAGE_BYTES: usize = 4096;
@@ -78,7 +78,7 @@ pub struct TerminationMessage {
     pub message: String,
     /// The last progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub progress: Option<Progress>,
+    pub progress: Option<ProgressStatus>,
     /// The newest checkpoint this stage saw committed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointStatus>,

@@ -8,7 +8,7 @@ use super::path::VolumePath;
 /// When checkpoints are written, how, and how many stay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Checkpoint {
+pub struct CheckpointSpec {
     /// Steps between two checkpoints; the last step and a graceful stop save too. 0 saves only then.
     pub every_steps: u64,
     /// How many of the newest stay.
@@ -20,10 +20,10 @@ pub struct Checkpoint {
     pub mode: CheckpointMode,
     /// Another job's weights to start from, with a fresh optimizer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub init_from: Option<InitFrom>,
+    pub init_from: Option<InitFromSpec>,
 }
 
-impl Default for Checkpoint {
+impl Default for CheckpointSpec {
     fn default() -> Self {
         Self { every_steps: 100, keep_last: 3, keep_every: 0, mode: CheckpointMode::Async, init_from: None }
     }
@@ -44,7 +44,7 @@ spelled! {
 /// A checkpoint of another job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct InitFrom {
+pub struct InitFromSpec {
     /// A job's folder (its newest checkpoint) or a checkpoint's, relative to the volume's root.
     #[schemars(with = "VolumePath")]
     pub path: String,
@@ -53,7 +53,7 @@ pub struct InitFrom {
 /// Where checkpoints and results lie.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Storage {
+pub struct StorageSpec {
     /// The job's folder, relative to the volume's root; the job's name if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<VolumePath>")]

@@ -6,23 +6,23 @@ use serde::{Deserialize, Serialize};
 /// How the pods get their places.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Scheduling {
+pub struct SchedulingSpec {
     /// Who starts all pods together or none.
-    pub gang: Gang,
+    pub gang: GangScheduling,
     /// Seconds that the pods may wait for their places.
     pub timeout_seconds: u32,
 }
 
-impl Default for Scheduling {
+impl Default for SchedulingSpec {
     fn default() -> Self {
-        Self { gang: Gang::Auto, timeout_seconds: 3600 }
+        Self { gang: GangScheduling::Auto, timeout_seconds: 3600 }
     }
 }
 
 spelled! {
     /// Who starts all pods together or none.
     #[derive(Default)]
-    pub enum Gang {
+    pub enum GangScheduling {
         /// Kubernetes' own PodGroup where it is served, else nobody.
         #[default]
         Auto = "Auto",
@@ -40,7 +40,7 @@ spelled! {
 /// Who may talk to the pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct NetworkPolicy {
+pub struct NetworkPolicySpec {
     /// Whether a policy is made.
     pub mode: NetworkPolicyMode,
 }

@@ -10,7 +10,7 @@ use crate::spelled::Payload;
 /// The corpus and how it is cut into sequences.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Data {
+pub struct DataSpec {
     /// Files or globs (`**` too), relative to the volume's root: .txt, .jsonl, .parquet or token files.
     #[schemars(with = "Vec<VolumePath>", length(min = 1, max = 1000))]
     pub paths: Vec<String>,
@@ -26,15 +26,15 @@ pub struct Data {
     pub packing: bool,
     /// The part held out to measure the model on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub evaluation: Option<Evaluation>,
+    pub evaluation: Option<EvaluationSpec>,
     /// Where the tokenizer comes from.
-    pub tokenizer: Tokenizer,
+    pub tokenizer: TokenizerSpec,
 }
 
 /// The held-out part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Evaluation {
+pub struct EvaluationSpec {
     /// Its share of the corpus, above 0 and below 1.
     #[serde(default = "evaluation_fraction")]
     #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true, "maximum" = 1, "exclusiveMaximum" = true))]
@@ -47,9 +47,9 @@ pub struct Evaluation {
 
 union! {
     /// Where the tokenizer comes from.
-    pub enum Tokenizer (TokenizerTag, TokenizerFields) {
+    pub enum TokenizerSpec (TokenizerTag, TokenizerFields) {
         /// A byte-level BPE trained on the corpus itself.
-        Train = "Train" { train as "train": TokenizerTraining }
+        Train = "Train" { train as "train": TokenizerTrainingSpec }
         /// A `tokenizer.json`.
         File = "File" { file as "file": TokenizerFile }
     }
@@ -58,7 +58,7 @@ union! {
 /// A tokenizer to be trained.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct TokenizerTraining {
+pub struct TokenizerTrainingSpec {
     /// Words, special tokens included.
     #[schemars(range(min = 259))]
     pub vocab_size: u32,
@@ -73,7 +73,7 @@ pub struct TokenizerFile {
     pub path: String,
 }
 
-impl Payload for TokenizerTraining {}
+impl Payload for TokenizerTrainingSpec {}
 impl Payload for TokenizerFile {}
 
 fn text_field() -> String {

@@ -13,20 +13,24 @@ mod spec;
 mod status;
 mod training;
 
-pub use checkpoint::{Checkpoint, CheckpointMode, InitFrom, PersistentVolumeClaim, Storage};
-pub use cluster::{Gang, NetworkPolicy, NetworkPolicyMode, PodTemplate, Scheduling};
-pub use data::{Data, Evaluation, Tokenizer, TokenizerFile, TokenizerTag, TokenizerTraining};
-pub use model::{Llama, Model, ModelTag, Pretrained};
-pub use number::{Measured, Quantity};
-pub use pipeline::{CsvFile, Partition, PartitionStrategy, Pipeline, Recompute, Schedule, ScheduleTag, Transport};
-pub use restart::{Backoff, ExitAction, ExitCodeRule, Restart};
+pub use checkpoint::{CheckpointMode, CheckpointSpec, InitFromSpec, PersistentVolumeClaim, StorageSpec};
+pub use cluster::{GangScheduling, NetworkPolicyMode, NetworkPolicySpec, PodTemplate, SchedulingSpec};
+pub use data::{DataSpec, EvaluationSpec, TokenizerFile, TokenizerSpec, TokenizerTag, TokenizerTrainingSpec};
+pub use model::{LlamaSpec, ModelSpec, ModelTag, PretrainedSpec};
+pub use number::{FloatString, Quantity};
+pub use pipeline::{
+    CsvFile, PartitionSpec, PartitionStrategy, PipelineSpec, Recompute, ScheduleSpec, ScheduleTag, Transport,
+};
+pub use restart::{BackoffSpec, ExitAction, ExitCodeRule, RestartSpec};
 pub use spec::{API_VERSION, KIND, TOKEN_CACHE};
-pub use spec::{BuiltIn, Metadata, PipelineJob, PipelineJobSpec, Trainer, TrainerType};
+pub use spec::{BuiltIn, Metadata, PipelineJob, PipelineJobSpec, TrainerSpec, TrainerType};
 pub use status::{
-    AttemptStatus, CheckpointStatus, Condition, LastFailure, Phase, PipelineJobStatus, Progress, RestartsStatus,
+    AttemptStatus, CheckpointStatus, Condition, JobPhase, LastFailureStatus, PipelineJobStatus, ProgressStatus,
+    RestartsStatus,
 };
 pub use training::{
-    AdamW, Device, LearningRate, LearningRateSchedule, Length, Optimizer, OptimizerTag, Precision, Training,
+    AdamWSpec, Device, LearningRateSchedule, LearningRateSpec, OptimizerSpec, OptimizerTag, Precision, TrainingLength,
+    TrainingSpec,
 };
 
 /// A serde default: true.

@@ -8,18 +8,18 @@ use crate::spelled::Payload;
 
 union! {
     /// The model to train.
-    pub enum Model (ModelTag, ModelFields) {
+    pub enum ModelSpec (ModelTag, ModelFields) {
         /// A Llama with fresh weights.
-        Llama = "Llama" { llama as "llama": Llama }
+        Llama = "Llama" { llama as "llama": LlamaSpec }
         /// A Hugging Face directory, with its weights.
-        Pretrained = "Pretrained" { pretrained as "pretrained": Pretrained }
+        Pretrained = "Pretrained" { pretrained as "pretrained": PretrainedSpec }
     }
 }
 
 /// A Llama, by the names of Hugging Face's `config.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Llama {
+pub struct LlamaSpec {
     /// Width of the residual stream.
     #[schemars(range(min = 1))]
     pub hidden_size: u32,
@@ -65,7 +65,7 @@ pub struct Llama {
     pub initializer_range: f64,
 }
 
-impl Llama {
+impl LlamaSpec {
     /// Key and value heads, the default applied.
     pub fn key_value_heads(&self) -> u32 {
         self.num_key_value_heads.unwrap_or(self.num_attention_heads)
@@ -77,18 +77,18 @@ impl Llama {
     }
 }
 
-impl Payload for Llama {}
+impl Payload for LlamaSpec {}
 
 /// A Hugging Face model directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Pretrained {
+pub struct PretrainedSpec {
     /// The directory, relative to the volume's root.
     #[schemars(with = "VolumePath")]
     pub path: String,
 }
 
-impl Payload for Pretrained {}
+impl Payload for PretrainedSpec {}
 
 fn rope_theta() -> f64 {
     10_000.0

@@ -8,44 +8,44 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// A measured value. Written as a string, because NaN and infinity aren't JSON.
 #[derive(Clone, Copy, Debug)]
-pub struct Measured(pub f64);
+pub struct FloatString(pub f64);
 
 /// NaN equals itself, so that an unchanged status compares equal and is not written again.
-impl PartialEq for Measured {
+impl PartialEq for FloatString {
     fn eq(&self, other: &Self) -> bool {
         self.0 == other.0 || (self.0.is_nan() && other.0.is_nan())
     }
 }
 
-impl Measured {
+impl FloatString {
     /// The value with at most so many digits after the point, for people.
     pub fn rounded(self, digits: usize) -> Self {
         Self(format!("{:.digits$}", self.0).parse().unwrap_or(self.0))
     }
 }
 
-impl fmt::Display for Measured {
+impl fmt::Display for FloatString {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl Serialize for Measured {
+impl Serialize for FloatString {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Measured {
+impl<'de> Deserialize<'de> for FloatString {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         f64::from_str(&text).map(Self).map_err(|_| de::Error::custom(format!("`{text}` is not a number")))
     }
 }
 
-impl JsonSchema for Measured {
+impl JsonSchema for FloatString {
     fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Measured".into()
+        "FloatString".into()
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {

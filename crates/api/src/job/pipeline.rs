@@ -10,13 +10,13 @@ use crate::spelled::Payload;
 /// Schedule, partition and transport.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Pipeline {
+pub struct PipelineSpec {
     /// The order of forward and backward passes.
     #[serde(default)]
-    pub schedule: Schedule,
+    pub schedule: ScheduleSpec,
     /// Which layers each chunk holds.
     #[serde(default)]
-    pub partition: Partition,
+    pub partition: PartitionSpec,
     /// Chunks a stage holds; more than 1 only for the interleaved schedules.
     #[serde(default = "number::<1>")]
     #[schemars(range(min = 1))]
@@ -32,7 +32,7 @@ pub struct Pipeline {
     pub transport: Transport,
 }
 
-impl Pipeline {
+impl PipelineSpec {
     /// The layers of each chunk, if they are given and there is one for every chunk of so many stages. A list that no
     /// longer fits, because the job was scaled, gives way to Auto; whoever plans says so.
     pub fn explicit_layers(&self, stages: u32) -> Option<&[u32]> {
@@ -44,11 +44,11 @@ impl Pipeline {
     }
 }
 
-impl Default for Pipeline {
+impl Default for PipelineSpec {
     fn default() -> Self {
         Self {
-            schedule: Schedule::default(),
-            partition: Partition::default(),
+            schedule: ScheduleSpec::default(),
+            partition: PartitionSpec::default(),
             virtual_stages: 1,
             recompute: Recompute::default(),
             memory_limit: None,
@@ -59,7 +59,7 @@ impl Default for Pipeline {
 
 union! {
     /// The order of forward and backward passes, by torch's names.
-    pub enum Schedule (ScheduleTag, ScheduleFields) {
+    pub enum ScheduleSpec (ScheduleTag, ScheduleFields) {
         /// All forward passes, then all backward passes.
         GPipe = "GPipe" {}
         /// One forward, one backward, after a warm-up.
@@ -78,7 +78,7 @@ union! {
 }
 
 #[expect(clippy::derivable_impls, reason = "the macro's variants carry documentation only")]
-impl Default for Schedule {
+impl Default for ScheduleSpec {
     fn default() -> Self {
         Self::OneFOneB
     }
@@ -98,7 +98,7 @@ impl Payload for CsvFile {}
 /// Which layers each chunk holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Partition {
+pub struct PartitionSpec {
     /// Computed, or given as `layers`.
     #[serde(default)]
     pub strategy: PartitionStrategy,

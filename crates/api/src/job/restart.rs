@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 /// How often, how soon, and after which failures the group starts again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Restart {
+pub struct RestartSpec {
     /// Counted restarts without a new checkpoint between them; a committed checkpoint refills the budget.
     pub max_restarts: u32,
     /// The wait before a restart.
-    pub backoff: Backoff,
+    pub backoff: BackoffSpec,
     /// Seconds from the attempt's start until the group has formed. Reported progress of the preparation extends them.
     #[schemars(range(min = 1))]
     pub startup_timeout_seconds: u32,
@@ -25,11 +25,11 @@ pub struct Restart {
     pub exit_codes: Vec<ExitCodeRule>,
 }
 
-impl Default for Restart {
+impl Default for RestartSpec {
     fn default() -> Self {
         Self {
             max_restarts: 10,
-            backoff: Backoff::default(),
+            backoff: BackoffSpec::default(),
             startup_timeout_seconds: 600,
             stall_timeout_seconds: 600,
             termination_timeout_seconds: 180,
@@ -41,14 +41,14 @@ impl Default for Restart {
 /// The wait before a restart: doubled by each failure without progress.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Backoff {
+pub struct BackoffSpec {
     /// Seconds before the first restart.
     pub initial_seconds: u32,
     /// Seconds that it never exceeds.
     pub max_seconds: u32,
 }
 
-impl Default for Backoff {
+impl Default for BackoffSpec {
     fn default() -> Self {
         Self { initial_seconds: 1, max_seconds: 300 }
     }

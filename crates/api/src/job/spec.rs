@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Checkpoint, Data, Model, NetworkPolicy, Pipeline, PipelineJobStatus, PodTemplate, Restart, Scheduling, Storage,
-    Training, number,
+    CheckpointSpec, DataSpec, ModelSpec, NetworkPolicySpec, PipelineJobStatus, PipelineSpec, PodTemplate, RestartSpec,
+    SchedulingSpec, StorageSpec, TrainingSpec, number,
 };
 
 /// The API's group and version, as `apiVersion` has it.
@@ -95,34 +95,34 @@ pub struct PipelineJobSpec {
     pub managed_by: String,
     /// Who computes: the built-in trainer or your own container.
     #[serde(default)]
-    pub trainer: Trainer,
+    pub trainer: TrainerSpec,
     /// The model. Absent for a custom trainer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub model: Option<Model>,
+    pub model: Option<ModelSpec>,
     /// The corpus. Absent for a custom trainer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub data: Option<Data>,
+    pub data: Option<DataSpec>,
     /// Steps, batch, optimizer and learning rate. Absent for a custom trainer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub training: Option<Training>,
+    pub training: Option<TrainingSpec>,
     /// How the work is laid out over the stages.
     #[serde(default)]
-    pub pipeline: Pipeline,
+    pub pipeline: PipelineSpec,
     /// When and how checkpoints are written, and how many stay.
     #[serde(default)]
-    pub checkpoint: Checkpoint,
+    pub checkpoint: CheckpointSpec,
     /// Where checkpoints and results lie.
     #[serde(default)]
-    pub storage: Storage,
+    pub storage: StorageSpec,
     /// What happens when a stage fails.
     #[serde(default)]
-    pub restart: Restart,
+    pub restart: RestartSpec,
     /// How the pods get their places.
     #[serde(default)]
-    pub scheduling: Scheduling,
+    pub scheduling: SchedulingSpec,
     /// Who may talk to the pods.
     #[serde(default)]
-    pub network_policy: NetworkPolicy,
+    pub network_policy: NetworkPolicySpec,
     /// Seconds that the job may take from its first start, restarts included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
@@ -139,11 +139,11 @@ pub struct PipelineJobSpec {
 #[derive(Clone, Copy, Debug)]
 pub struct BuiltIn<'a> {
     /// `spec.model`
-    pub model: &'a Model,
+    pub model: &'a ModelSpec,
     /// `spec.data`
-    pub data: &'a Data,
+    pub data: &'a DataSpec,
     /// `spec.training`
-    pub training: &'a Training,
+    pub training: &'a TrainingSpec,
 }
 
 impl PipelineJobSpec {
@@ -167,7 +167,7 @@ fn managed_by() -> String {
 /// Who computes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Trainer {
+pub struct TrainerSpec {
     /// The built-in trainer, or a `trainer` container of your own in the template.
     #[serde(rename = "type")]
     pub kind: TrainerType,

@@ -4,7 +4,7 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use super::Measured;
+use super::FloatString;
 use super::number::{count, optional_count};
 
 /// What is so.
@@ -24,7 +24,7 @@ pub struct PipelineJobStatus {
     pub completion_time: Option<String>,
     /// One word for the whole; derived from the conditions.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub phase: Option<Phase>,
+    pub phase: Option<JobPhase>,
     /// Stages that exist.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stages: Option<u32>,
@@ -39,7 +39,7 @@ pub struct PipelineJobStatus {
     pub attempt: Option<AttemptStatus>,
     /// How far training is.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub progress: Option<Progress>,
+    pub progress: Option<ProgressStatus>,
     /// The newest committed checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointStatus>,
@@ -48,7 +48,7 @@ pub struct PipelineJobStatus {
     pub restarts: Option<RestartsStatus>,
     /// The root cause of the last failure, not the neighbours that it took down.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_failure: Option<LastFailure>,
+    pub last_failure: Option<LastFailureStatus>,
     /// What the operator remembers from one decision to the next. Nobody else should read or write it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "record")]
@@ -67,7 +67,7 @@ fn record(_: &mut SchemaGenerator) -> Schema {
 spelled! {
     /// One word for the state of a job.
     #[derive(Default)]
-    pub enum Phase {
+    pub enum JobPhase {
         /// Nothing was started yet.
         #[default]
         Pending = "Pending",
@@ -110,7 +110,7 @@ pub struct AttemptStatus {
 /// How far training is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Progress {
+pub struct ProgressStatus {
     /// Finished steps.
     #[serde(deserialize_with = "count")]
     pub step: u64,
@@ -119,22 +119,22 @@ pub struct Progress {
     pub steps: Option<u64>,
     /// Training loss of the last step, in nats per token.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub loss: Option<Measured>,
+    pub loss: Option<FloatString>,
     /// Loss on the held-out part, in nats per token.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub evaluation_loss: Option<Measured>,
+    pub evaluation_loss: Option<FloatString>,
     /// Target tokens per second.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub tokens_per_second: Option<Measured>,
+    pub tokens_per_second: Option<FloatString>,
     /// Seconds of one step.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub seconds_per_step: Option<Measured>,
+    pub seconds_per_step: Option<FloatString>,
     /// Share of the stages' time in which they waited, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub bubble: Option<Measured>,
+    pub bubble: Option<FloatString>,
     /// Seconds to the end.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub eta: Option<Measured>,
+    pub eta: Option<FloatString>,
     /// When this was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub updated_at: Option<String>,
@@ -173,7 +173,7 @@ pub struct RestartsStatus {
 /// The root cause of a failure.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct LastFailure {
+pub struct LastFailureStatus {
     /// The stage that failed first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stage: Option<u32>,

@@ -9,7 +9,7 @@ use crate::spelled::Payload;
 /// Length, batch, optimizer and learning rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Training {
+pub struct TrainingSpec {
     /// Optimizer steps. Either this or `epochs`. If a job that has begun gets more, `learningRate.decaySteps` says what the
     /// learning rate of those added is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -44,26 +44,26 @@ pub struct Training {
     pub threads: u32,
     /// The update rule.
     #[serde(default)]
-    pub optimizer: Optimizer,
+    pub optimizer: OptimizerSpec,
     /// The learning rate over the steps.
-    pub learning_rate: LearningRate,
+    pub learning_rate: LearningRateSpec,
 }
 
 /// How long to train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Length {
+pub enum TrainingLength {
     /// Optimizer steps.
     Steps(u64),
     /// Passes over the training part of the corpus.
     Epochs(u32),
 }
 
-impl Training {
+impl TrainingSpec {
     /// Steps or epochs; none unless exactly one is given (`validate` refuses that).
-    pub fn length(&self) -> Option<Length> {
+    pub fn length(&self) -> Option<TrainingLength> {
         match (self.steps, self.epochs) {
-            (Some(steps), None) => Some(Length::Steps(steps)),
-            (None, Some(epochs)) => Some(Length::Epochs(epochs)),
+            (Some(steps), None) => Some(TrainingLength::Steps(steps)),
+            (None, Some(epochs)) => Some(TrainingLength::Epochs(epochs)),
             _ => None,
         }
     }
@@ -102,22 +102,22 @@ spelled! {
 
 union! {
     /// The update rule.
-    pub enum Optimizer (OptimizerTag, OptimizerFields) {
+    pub enum OptimizerSpec (OptimizerTag, OptimizerFields) {
         /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
-        AdamW = "AdamW" { adam_w as "adamW": AdamW }
+        AdamW = "AdamW" { adam_w as "adamW": AdamWSpec }
     }
 }
 
-impl Default for Optimizer {
+impl Default for OptimizerSpec {
     fn default() -> Self {
-        Self::AdamW(AdamW::default())
+        Self::AdamW(AdamWSpec::default())
     }
 }
 
 /// AdamW's constants; the defaults are torch's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct AdamW {
+pub struct AdamWSpec {
     /// Decay of the first moment.
     #[schemars(extend("minimum" = 0, "maximum" = 1, "exclusiveMaximum" = true))]
     pub beta1: f64,
@@ -134,13 +134,13 @@ pub struct AdamW {
     pub decay_norms_and_embeddings: bool,
 }
 
-impl Default for AdamW {
+impl Default for AdamWSpec {
     fn default() -> Self {
         Self { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01, decay_norms_and_embeddings: false }
     }
 }
 
-impl Payload for AdamW {
+impl Payload for AdamWSpec {
     fn left_out() -> Option<Self> {
         Some(Self::default())
     }
@@ -149,7 +149,7 @@ impl Payload for AdamW {
 /// The learning rate: a linear warm-up to the peak, then a fall to the floor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct LearningRate {
+pub struct LearningRateSpec {
     /// The highest rate.
     #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true))]
     pub peak: f64,

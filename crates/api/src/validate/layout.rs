@@ -1,13 +1,13 @@
 //! Whether partition, schedule and virtual stages fit the model and each other.
 
-use crate::job::{Model, PartitionStrategy, PipelineJobSpec, Schedule, ScheduleTag};
+use crate::job::{ModelSpec, PartitionStrategy, PipelineJobSpec, ScheduleSpec, ScheduleTag};
 
 use super::{Problems, names::volume_path};
 
 pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     check_virtual_stages(spec, problems);
     check_partition(spec, problems);
-    if let Schedule::Csv(csv) = &spec.pipeline.schedule {
+    if let ScheduleSpec::Csv(csv) = &spec.pipeline.schedule {
         volume_path(&csv.path, "spec.pipeline.schedule.csv.path", problems);
     }
 }
@@ -30,7 +30,7 @@ fn check_virtual_stages(spec: &PipelineJobSpec, problems: &mut Problems) {
 }
 
 /// A list that adds up wrong is refused. One whose length no longer fits the stages gives way to Auto when a job was
-/// scaled (`Pipeline::explicit_layers`), so it isn't refused.
+/// scaled (`PipelineSpec::explicit_layers`), so it isn't refused.
 fn check_partition(spec: &PipelineJobSpec, problems: &mut Problems) {
     const FIELD: &str = "spec.pipeline.partition.layers";
     let partition = &spec.pipeline.partition;
@@ -43,7 +43,7 @@ fn check_partition(spec: &PipelineJobSpec, problems: &mut Problems) {
         "is given, but the strategy is Auto: remove the list or set strategy to Explicit".into()
     });
     problems.require(!layers.is_empty(), FIELD, || "is empty: list the layers of each chunk".into());
-    if let Some(Model::Llama(llama)) = &spec.model {
+    if let Some(ModelSpec::Llama(llama)) = &spec.model {
         let sum: u64 = layers.iter().copied().map(u64::from).sum();
         let wanted = llama.num_hidden_layers;
         problems.require(layers.is_empty() || sum == u64::from(wanted), FIELD, || {

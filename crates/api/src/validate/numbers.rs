@@ -2,7 +2,8 @@
 
 use crate::contract::MAX_STAGES;
 use crate::job::{
-    AdamW, Data, LearningRate, Llama, Model, Optimizer, PipelineJobSpec, Quantity, Restart, Tokenizer, Training,
+    AdamWSpec, DataSpec, LearningRateSpec, LlamaSpec, ModelSpec, OptimizerSpec, PipelineJobSpec, Quantity, RestartSpec,
+    TokenizerSpec, TrainingSpec,
 };
 
 use super::{Problems, names::volume_path};
@@ -15,8 +16,10 @@ pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
         format!("is {}; a job has 1 to {MAX_STAGES} stages", spec.stages)
     });
     match &spec.model {
-        Some(Model::Llama(llama)) => check_llama(llama, problems),
-        Some(Model::Pretrained(pretrained)) => volume_path(&pretrained.path, "spec.model.pretrained.path", problems),
+        Some(ModelSpec::Llama(llama)) => check_llama(llama, problems),
+        Some(ModelSpec::Pretrained(pretrained)) => {
+            volume_path(&pretrained.path, "spec.model.pretrained.path", problems)
+        }
         None => {}
     }
     if let Some(data) = &spec.data {
@@ -46,9 +49,9 @@ pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     }
 }
 
-fn check_llama(llama: &Llama, problems: &mut Problems) {
+fn check_llama(llama: &LlamaSpec, problems: &mut Problems) {
     const AT: &str = "spec.model.llama";
-    let Llama { hidden_size, num_attention_heads: heads, .. } = *llama;
+    let LlamaSpec { hidden_size, num_attention_heads: heads, .. } = *llama;
     for (name, value) in [
         ("hiddenSize", Some(hidden_size)),
         ("numHiddenLayers", Some(llama.num_hidden_layers)),
@@ -85,7 +88,7 @@ fn check_llama(llama: &Llama, problems: &mut Problems) {
     }
 }
 
-fn check_data(data: &Data, model: Option<&Model>, problems: &mut Problems) {
+fn check_data(data: &DataSpec, model: Option<&ModelSpec>, problems: &mut Problems) {
     problems.require(!data.paths.is_empty(), "spec.data.paths", || "is empty: name at least one file or glob".into());
     for (index, path) in data.paths.iter().enumerate() {
         volume_path(path, &format!("spec.data.paths[{index}]"), problems);
@@ -96,7 +99,7 @@ fn check_data(data: &Data, model: Option<&Model>, problems: &mut Problems) {
     problems.require(data.sequence_length >= 2, "spec.data.sequenceLength", || {
         format!("is {}; a sequence needs at least 2 tokens, one to read and one to predict", data.sequence_length)
     });
-    if let Some(Model::Llama(llama)) = model {
+    if let Some(ModelSpec::Llama(llama)) = model {
         let longest = llama.max_position_embeddings;
         problems.require(data.sequence_length <= longest, "spec.data.sequenceLength", || {
             format!(
@@ -115,12 +118,12 @@ fn check_data(data: &Data, model: Option<&Model>, problems: &mut Problems) {
         positive(Some(evaluation.every_steps.into()), "spec.data.evaluation.everySteps", problems);
     }
     match &data.tokenizer {
-        Tokenizer::File(file) => volume_path(&file.path, "spec.data.tokenizer.file.path", problems),
-        Tokenizer::Train(train) => {
+        TokenizerSpec::File(file) => volume_path(&file.path, "spec.data.tokenizer.file.path", problems),
+        TokenizerSpec::Train(train) => {
             problems.require(train.vocab_size >= 259, "spec.data.tokenizer.train.vocabSize", || {
                 format!("is {}; 256 bytes and 3 special tokens make 259 words the least", train.vocab_size)
             });
-            if let Some(Model::Llama(llama)) = model
+            if let Some(ModelSpec::Llama(llama)) = model
                 && let Some(words) = llama.vocab_size
             {
                 problems.require(words >= train.vocab_size, "spec.model.llama.vocabSize", || {
@@ -134,7 +137,7 @@ fn check_data(data: &Data, model: Option<&Model>, problems: &mut Problems) {
     }
 }
 
-fn check_training(training: &Training, problems: &mut Problems) {
+fn check_training(training: &TrainingSpec, problems: &mut Problems) {
     const AT: &str = "spec.training";
     match (training.steps, training.epochs) {
         (None, None) => problems.require(false, AT, || "has neither steps nor epochs: give one of them".into()),
@@ -162,12 +165,12 @@ fn check_training(training: &Training, problems: &mut Problems) {
             format!("is {norm}; give a norm above 0, or remove it to clip nothing")
         });
     }
-    let Optimizer::AdamW(adam_w) = &training.optimizer;
+    let OptimizerSpec::AdamW(adam_w) = &training.optimizer;
     check_adam_w(adam_w, problems);
     check_learning_rate(&training.learning_rate, problems);
 }
 
-fn check_adam_w(adam_w: &AdamW, problems: &mut Problems) {
+fn check_adam_w(adam_w: &AdamWSpec, problems: &mut Problems) {
     const AT: &str = "spec.training.optimizer.adamW";
     for (name, beta) in [("beta1", adam_w.beta1), ("beta2", adam_w.beta2)] {
         problems.require((0.0..1.0).contains(&beta), format!("{AT}.{name}"), || {
@@ -178,7 +181,7 @@ fn check_adam_w(adam_w: &AdamW, problems: &mut Problems) {
     not_negative(adam_w.weight_decay, &format!("{AT}.weightDecay"), problems);
 }
 
-fn check_learning_rate(rate: &LearningRate, problems: &mut Problems) {
+fn check_learning_rate(rate: &LearningRateSpec, problems: &mut Problems) {
     const AT: &str = "spec.training.learningRate";
     above_zero(rate.peak, &format!("{AT}.peak"), problems);
     not_negative(rate.floor, &format!("{AT}.floor"), problems);
@@ -200,7 +203,7 @@ fn check_learning_rate(rate: &LearningRate, problems: &mut Problems) {
     });
 }
 
-fn check_restart(restart: &Restart, problems: &mut Problems) {
+fn check_restart(restart: &RestartSpec, problems: &mut Problems) {
     const AT: &str = "spec.restart";
     let backoff = &restart.backoff;
     problems.require(backoff.initial_seconds <= backoff.max_seconds, format!("{AT}.backoff.initialSeconds"), || {

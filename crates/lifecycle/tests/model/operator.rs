@@ -1,6 +1,6 @@
 //! The operator: one observation, one decision, then one write at a time; and how each guard is disabled.
 
-use stagecoach_api::job::{Backoff, Restart};
+use stagecoach_api::job::{BackoffSpec, RestartSpec};
 use stagecoach_lifecycle::*;
 
 use crate::cluster_state::{
@@ -41,9 +41,9 @@ pub(crate) enum Guard {
 fn policy(disabled_guard: Option<Guard>) -> Policy {
     let never = disabled_guard == Some(Guard::TerminationTimeout);
     Policy {
-        restart: Restart {
+        restart: RestartSpec {
             max_restarts: MAX_RESTARTS,
-            backoff: Backoff { initial_seconds: 10, max_seconds: 10 },
+            backoff: BackoffSpec { initial_seconds: 10, max_seconds: 10 },
             startup_timeout_seconds: 30,
             stall_timeout_seconds: 30,
             termination_timeout_seconds: if never { u32::MAX } else { TERMINATION_TIMEOUT_SECONDS as u32 },

@@ -1,7 +1,7 @@
 //! Root-cause analysis of exits and timeouts.
 
 use stagecoach_api::contract::FailureKind;
-use stagecoach_api::job::Phase;
+use stagecoach_api::job::JobPhase;
 use stagecoach_lifecycle::*;
 
 use super::{NOW, exited, exited_by_external_cause, exited_with_report, instance, ready, running};
@@ -107,7 +107,7 @@ fn preparation_extends_the_start_up_timeout() {
     let mut observed = running((0..3).map(|stage| instance(stage, InstanceState::Starting, 0)).collect());
     observed.progress.last_preparation_at = Some(UnixMillis::from_seconds(900));
     let decision = decide(&observed, NOW);
-    assert_eq!((decision.job_phase, decision.wake_at), (Phase::Starting, Some(UnixMillis::from_seconds(1500))));
+    assert_eq!((decision.job_phase, decision.wake_at), (JobPhase::Starting, Some(UnixMillis::from_seconds(1500))));
     assert_eq!(decide(&observed, UnixMillis::from_seconds(1500)).state.attempt.number, 2);
 }
 

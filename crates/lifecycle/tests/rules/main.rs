@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use stagecoach_api::contract::FailureKind;
-use stagecoach_api::job::{Backoff, Restart};
+use stagecoach_api::job::{BackoffSpec, RestartSpec};
 use stagecoach_lifecycle::*;
 
 mod causes;
@@ -13,7 +13,7 @@ const NOW: UnixMillis = UnixMillis::from_seconds(1000);
 
 fn policy() -> Policy {
     Policy {
-        restart: Restart { backoff: Backoff { initial_seconds: 2, max_seconds: 10 }, ..Restart::default() },
+        restart: RestartSpec { backoff: BackoffSpec { initial_seconds: 2, max_seconds: 10 }, ..RestartSpec::default() },
         grace_seconds: 120,
         scheduling_timeout_seconds: 3600,
         active_deadline_seconds: None,

@@ -1,7 +1,7 @@
 //! Transitions: restarts and their limits, drains, the job's end.
 
 use stagecoach_api::contract::FailureKind;
-use stagecoach_api::job::{ExitAction, ExitCodeRule, Phase};
+use stagecoach_api::job::{ExitAction, ExitCodeRule, JobPhase};
 use stagecoach_lifecycle::*;
 
 use super::{NOW, exited, exited_by_external_cause, exited_with_report, instance, ready, running};
@@ -117,7 +117,7 @@ fn a_failed_attempt_is_removed_before_the_next_starts() {
     let at = |seconds| decide(&observed, UnixMillis::from_seconds(seconds));
     assert_eq!(
         (at(1001).actions, at(1001).wake_at, at(1001).job_phase),
-        (vec![], Some(UnixMillis::from_seconds(1002)), Phase::Restarting)
+        (vec![], Some(UnixMillis::from_seconds(1002)), JobPhase::Restarting)
     );
     assert_eq!(at(1002).actions, [AttemptAction::StartAttempt { number: 2, stages: 3 }]);
 }
@@ -154,7 +154,7 @@ fn a_suspended_job_stops_and_resumes() {
     observed.state = decide(&observed, NOW).state;
     observed.instances = (0..3).map(|stage| exited(stage, 143, 1001)).collect();
     let decision = decide(&observed, NOW);
-    assert_eq!((&decision.state.attempt_phase, decision.job_phase), (&AttemptPhase::Idle, Phase::Suspended));
+    assert_eq!((&decision.state.attempt_phase, decision.job_phase), (&AttemptPhase::Idle, JobPhase::Suspended));
     assert_eq!(decision.state.started_at, None);
 
     observed.state = decision.state;
@@ -172,7 +172,10 @@ fn a_job_suspended_from_the_start_never_starts() {
     observed.state = JobState::default();
     observed.desired.suspend = true;
     let decision = decide(&observed, NOW);
-    assert_eq!((decision.state, decision.actions, decision.job_phase), (JobState::default(), vec![], Phase::Suspended));
+    assert_eq!(
+        (decision.state, decision.actions, decision.job_phase),
+        (JobState::default(), vec![], JobPhase::Suspended)
+    );
 }
 
 #[test]
@@ -184,7 +187,7 @@ fn a_job_that_completes_while_it_is_drained_is_complete() {
     {
         observed.state.attempt_phase = attempt_phase;
         let decision = decide(&observed, NOW);
-        assert_eq!((decision.state.outcome(), decision.job_phase), (Some(&JobOutcome::Complete), Phase::Complete));
+        assert_eq!((decision.state.outcome(), decision.job_phase), (Some(&JobOutcome::Complete), JobPhase::Complete));
         assert_eq!((decision.actions, decision.wake_at), (vec![], None));
     }
 }

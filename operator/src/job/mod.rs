@@ -5,7 +5,7 @@ mod object;
 use kube::{Resource, ResourceExt};
 use serde::Deserialize;
 use serde_json::Value;
-use stagecoach_api::job::JobPhase;
+use stagecoach_api::job::{JobPhase, attempt_fields};
 use stagecoach_api::{PipelineJob, PipelineJobSpec, PipelineJobStatus};
 use stagecoach_lifecycle::{AttemptPhase, Desired, JobState};
 
@@ -15,10 +15,6 @@ use crate::build::{self, Owner};
 
 /// The default of `spec.managedBy`.
 pub(crate) const MANAGER: &str = "stagecoach.dev/operator";
-
-/// Top-level spec fields whose change restarts the attempt.
-const RESTART_FIELDS: [&str; 8] =
-    ["trainer", "model", "data", "training", "pipeline", "checkpoint", "storage", "template"];
 
 /// A job: its spec, status and stored state.
 #[derive(Clone, Debug)]
@@ -33,7 +29,7 @@ pub(crate) struct ObservedJob {
     pub status: PipelineJobStatus,
     /// `status.record`: the stored state of the state machine.
     pub state: JobState,
-    /// Hash of the spec fields whose change restarts the attempt.
+    /// Hash of the fields of the spec whose change starts a new attempt.
     revision: u64,
 }
 
@@ -146,11 +142,11 @@ impl ObservedJob {
     }
 }
 
-/// Hash of the restart fields, below 2^53 so that JSON represents it exactly.
+/// Hash of the fields that an attempt is made of, below 2^53 so that JSON represents it exactly.
 fn revision(spec: &str) -> u64 {
     let spec: Value = serde_json::from_str(spec).unwrap_or_default();
     let mut hasher = blake3::Hasher::new();
-    for part in RESTART_FIELDS {
+    for part in attempt_fields() {
         hasher.update(spec[part].to_string().as_bytes());
         hasher.update(b"\n");
     }

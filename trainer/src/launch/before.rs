@@ -1,7 +1,7 @@
 //! What an earlier run has left in the job's folder, and whether this job may go on from there.
 
-use serde_json::Value;
 use stagecoach_api::PipelineJob;
+use stagecoach_api::job::ChangeEffect;
 use stagecoach_checkpoint::{Difference, differences};
 
 use crate::folder::JobFolder;
@@ -21,10 +21,6 @@ pub enum Before {
     /// The result of a job with other settings; the field that differs.
     OtherJob(String),
 }
-
-/// What may differ between two runs that compute the same.
-const FREE: [(&str, &[&str]); 3] =
-    [("model", &[]), ("data", &["evaluation"]), ("training", &["steps", "epochs", "device", "threads"])];
 
 impl Before {
     /// Looks into the folder.
@@ -52,22 +48,12 @@ impl Before {
 /// The first field in which two jobs differ such that they compute something else. A job of another length may have
 /// another decay: whether this one, the checkpoint knows.
 fn difference(old: &PipelineJob, new: &PipelineJob, same_length: bool) -> Option<String> {
-    let [old, new] = [old, new].map(|job| serde_json::to_value(&job.spec).unwrap_or_default());
-    FREE.iter().find_map(|(part, free)| {
-        let [old, new] = [&old, &new].map(|spec| {
-            let mut value = spec.get(part).cloned().unwrap_or_default();
-            if let Value::Object(fields) = &mut value {
-                fields.retain(|name, _| !free.contains(&name.as_str()));
-            }
-            value
-        });
-        let mut differences = differences(&new, &old).into_iter();
-        let Difference { path, ours, theirs } =
-            differences.find(|difference| same_length || difference.path != "learningRate.decaySteps")?;
-        let path = if path.is_empty() { format!("spec.{part}") } else { format!("spec.{part}.{path}") };
-        let [was, now] = [theirs, ours].map(|value| value.unwrap_or_default());
-        Some(format!("{path} was {was}, now {now}"))
-    })
+    let effects: &[ChangeEffect] =
+        if same_length { &[ChangeEffect::Identity, ChangeEffect::Extension] } else { &[ChangeEffect::Identity] };
+    let [old, new] = [old, new].map(|job| job.spec.select(effects));
+    let Difference { path, ours, theirs } = differences(&new, &old).into_iter().next()?;
+    let [was, now] = [theirs, ours].map(|value| value.unwrap_or_default());
+    Some(format!("spec.{path} was {was}, now {now}"))
 }
 
 #[cfg(test)]
@@ -96,7 +82,13 @@ mod tests {
         assert!(matches!(Before::look(&folder, &job(&[])), Before::OtherJob(_)));
         write(&folder.job(), &job(&[]).to_yaml().unwrap()).unwrap();
         let decay = ("training.learningRate.decaySteps", "40");
-        for same in [("stages", "1"), ("pipeline.schedule.type", "GPipe"), ("training.threads", "2")] {
+        let free = [
+            ("stages", "1"),
+            ("pipeline.schedule.type", "GPipe"),
+            ("training.threads", "2"),
+            ("checkpoint.everySteps", "7"),
+        ];
+        for same in free {
             assert_eq!(Before::look(&folder, &job(&[same])), Before::Finished(summary.clone()), "{same:?}");
         }
         for longer in [&[("training.steps", "21")][..], &[("training.steps", "40"), decay]] {
@@ -104,6 +96,10 @@ mod tests {
         }
         let other = Before::look(&folder, &job(&[decay]));
         assert_eq!(other, Before::OtherJob("spec.training.learningRate.decaySteps was null, now 40".into()));
+        for (path, value) in [("data.evaluation.fraction", "0.25"), ("checkpoint.initFrom.path", "other")] {
+            let other = Before::look(&folder, &job(&[(path, value)]));
+            assert!(matches!(&other, Before::OtherJob(field) if field.starts_with("spec.")), "{path}: {other:?}");
+        }
         std::fs::rename(folder.job(), folder.root().join("job.yaml")).unwrap();
         let other = Before::look(&folder, &job(&[("training.learningRate.peak", "2e-3")]));
         assert_eq!(other, Before::OtherJob("spec.training.learningRate.peak was 0.001, now 0.002".into()));

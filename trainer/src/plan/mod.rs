@@ -2,6 +2,7 @@
 //! the partition, and the programs. `settings` reads the job, `layout` plans the pipeline, `Plan` is what travels.
 
 mod extension;
+mod identity;
 mod layout;
 mod progress;
 mod settings;

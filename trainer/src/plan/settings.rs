@@ -7,7 +7,7 @@ use stagecoach_api::job::{
     AdamWSpec, BuiltIn, DataSpec, Device, EvaluationSpec, LearningRateSchedule, LlamaSpec, ModelSpec, OptimizerSpec,
     Precision, PretrainedSpec, TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec, Transport,
 };
-use stagecoach_data::{DataConfig, PreparedCorpus, TokenizerSource};
+use stagecoach_data::{DataConfig, TokenizerSource};
 
 use super::Progress;
 use crate::fatal::Fatal;
@@ -202,60 +202,6 @@ impl Settings {
             )),
             (_, 0) => Ok(tch::Device::Cpu),
             (_, gpus) => Ok(tch::Device::Cuda(rank % gpus)),
-        }
-    }
-
-    /// What decides the numbers: model, data and training, without what only says how long, where, or how often to look.
-    pub fn identity(&self, prepared: &PreparedCorpus, training_sequences: u64) -> serde_json::Value {
-        let training = &self.training;
-        let mut identity = serde_json::json!({
-            "model": self.job.spec.model,
-            "data": {
-                "corpus": prepared.corpus_hash,
-                "tokenizer": prepared.tokenizer_hash,
-                "sequenceLength": self.data.sequence_length,
-                "packing": self.data.packing,
-                "trainingSequences": training_sequences,
-            },
-            "training": {
-                "globalBatchSize": training.global_batch_size,
-                "microbatches": training.microbatches,
-                "seed": training.seed,
-                "precision": training.precision,
-                "gradientClipNorm": training.gradient_clip_norm,
-                "optimizer": training.optimizer,
-                "learningRate": training.learning_rate,
-            },
-        });
-        if let Some(from) = &self.job.spec.checkpoint.init_from {
-            identity["initFrom"] = from.path.clone().into();
-        }
-        identity
-    }
-
-    /// The fields that all stages must agree on, by path: a mismatch is refused with their names.
-    pub fn agreement(&self) -> std::collections::BTreeMap<String, String> {
-        let mut fields = std::collections::BTreeMap::new();
-        let spec = &self.job.spec;
-        // what only operator and launcher use may differ
-        let shared = serde_json::json!({
-            "stages": spec.stages, "model": spec.model, "data": spec.data, "training": spec.training,
-            "pipeline": spec.pipeline, "checkpoint": spec.checkpoint, "storage": spec.storage,
-        });
-        flatten("spec", &shared, &mut fields);
-        fields
-    }
-}
-
-fn flatten(path: &str, value: &serde_json::Value, into: &mut std::collections::BTreeMap<String, String>) {
-    match value {
-        serde_json::Value::Object(map) => {
-            for (key, value) in map {
-                flatten(&format!("{path}.{key}"), value, into);
-            }
-        }
-        leaf => {
-            into.insert(path.to_owned(), leaf.to_string());
         }
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde_json::Value;
+use stagecoach_api::job::{ChangeEffect, change_effect};
 use stagecoach_checkpoint::{
     CheckpointError, CheckpointReader, Damage, Fence, NewestCheckpoint, VerifyLevel, Volume, differences, open,
     open_newest, remove_stale_fences, set_aside,
@@ -74,7 +75,8 @@ fn same_job(
 ) -> Result<(), Fatal> {
     let different = differences(identity, &loaded.manifest().metadata.identity);
     // an extension may have another decay: `fix_decay` knows which
-    let different = different.iter().filter(|difference| difference.path != "training.learningRate.decaySteps");
+    let different =
+        different.iter().filter(|difference| change_effect(&difference.path) != Some(ChangeEffect::Extension));
     let mut different: Vec<String> = different.map(ToString::to_string).collect();
     different.extend(state::first_difference(&architecture.all_parameters(), loaded.manifest()));
     if !different.is_empty() {

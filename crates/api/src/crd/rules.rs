@@ -6,6 +6,8 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
+use crate::job::{ChangeEffect, paths_with};
+
 /// A rule, and where it stands.
 struct Rule {
     /// Path of the schema that it is part of; empty for the root.
@@ -191,43 +193,26 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-/// What decides the numbers: it stays as it is once an attempt exists, since a checkpoint is only resumed with the same
-/// identity. A job that was suspended from the start has no attempt.
-const FIXED_ONCE_BEGUN: [&[&str]; 15] = [
-    &["model"],
-    &["data"],
-    &["training", "globalBatchSize"],
-    &["training", "microbatches"],
-    &["training", "seed"],
-    &["training", "precision"],
-    &["training", "gradientClipNorm"],
-    &["training", "optimizer"],
-    &["training", "learningRate", "peak"],
-    &["training", "learningRate", "warmupSteps"],
-    &["training", "learningRate", "warmupStart"],
-    &["training", "learningRate", "schedule"],
-    &["training", "learningRate", "decayFraction"],
-    &["training", "learningRate", "floor"],
-    &["checkpoint", "initFrom"],
-];
-
+/// What decides the numbers stays as it is once an attempt exists, since a checkpoint is only resumed with the same identity.
+/// A job that was suspended from the start has no attempt.
+///
 /// One rule for all of them: a rule at the root runs on every write of the status, and what it reads of a large schema is
 /// most of what such a write costs the API server. A write that changes the status changes nothing else, so that the rule
 /// ends there.
 fn unchanged() -> Rule {
     const STATUS: &str = "has(self.status) && has(oldSelf.status) && self.status != oldSelf.status";
     const BEGAN: &str = "has(oldSelf.status) && has(oldSelf.status.attempt) && has(oldSelf.status.attempt.number) && oldSelf.status.attempt.number > 0";
-    let same_all: Vec<String> = FIXED_ONCE_BEGUN.iter().map(|path| same(path)).collect();
-    let (last, others) = FIXED_ONCE_BEGUN.split_last().unwrap_or((&FIXED_ONCE_BEGUN[0], &[]));
-    let name = |path: &[&str]| format!("'spec.{}'", path.join("."));
-    let first_changed =
-        others.iter().rfold(name(last), |otherwise, path| format!("!({}) ? {} : {otherwise}", same(path), name(path)));
-    let decay_fits = format!("({} || {LONGER})", same(&["training", "learningRate", "decaySteps"]));
+    let all_same = |paths: &[String]| paths.iter().map(|path| same(path)).collect::<Vec<_>>().join(" && ");
+    let fixed = paths_with(ChangeEffect::Identity);
+    let first_changed = fixed
+        .iter()
+        .rfold("'spec'".to_owned(), |otherwise, path| format!("!({}) ? 'spec.{path}' : {otherwise}", same(path)));
+    let decay_fits = format!("({} || {LONGER})", all_same(&paths_with(ChangeEffect::Extension)));
     let rate_left = format!("(!({LONGER}) || {RATE_LEFT})");
     Rule {
         at: "",
         field: ".spec".into(),
-        rule: format!("{STATUS} || !({BEGAN}) || {} && {decay_fits} && {rate_left}", same_all.join(" && ")).into(),
+        rule: format!("{STATUS} || !({BEGAN}) || {} && {decay_fits} && {rate_left}", all_same(&fixed)).into(),
         message: format!(
             "!{decay_fits} ? \"{OTHER_DECAY}\" : !{rate_left} ? \"{RATE_ZERO}\" : ({first_changed}) + \" {KEPT}\""
         )
@@ -250,11 +235,11 @@ const KEPT: &str = "can't be changed once training began, since it decides the n
 
 /// That a field of the spec, which may be absent, is what it was. CEL's optional values would be shorter, but the API
 /// server can't reckon what comparing them costs.
-fn same(path: &[&str]) -> String {
-    let given = |object: &str| -> String {
-        let parts = (1..=path.len()).map(|depth| format!("has({object}.spec.{})", path[..depth].join(".")));
-        parts.collect::<Vec<_>>().join(" && ")
+fn same(path: &str) -> String {
+    let is_given = |object: &str| -> String {
+        let ends = path.match_indices('.').map(|(at, _)| at).chain([path.len()]);
+        ends.map(|end| format!("has({object}.spec.{})", &path[..end])).collect::<Vec<_>>().join(" && ")
     };
-    let (now, before, field) = (given("self"), given("oldSelf"), path.join("."));
-    format!("({now}) == ({before}) && (!({now}) || self.spec.{field} == oldSelf.spec.{field})")
+    let (now, before) = (is_given("self"), is_given("oldSelf"));
+    format!("({now}) == ({before}) && (!({now}) || self.spec.{path} == oldSelf.spec.{path})")
 }

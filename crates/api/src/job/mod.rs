@@ -1,6 +1,7 @@
 //! The PipelineJob, field by field: what a job file and the Kubernetes object say. Each file is one part of the spec.
 //! Reading fills in the defaults; what a field's type can't refuse, `PipelineJob::validate` does.
 
+mod change;
 mod checkpoint;
 mod cluster;
 mod data;
@@ -13,6 +14,8 @@ mod spec;
 mod status;
 mod training;
 
+pub(crate) use change::paths_with;
+pub use change::{CHANGES, ChangeEffect, attempt_fields, change_effect};
 pub use checkpoint::{CheckpointMode, CheckpointSpec, InitFromSpec, PersistentVolumeClaim, StorageSpec};
 pub use cluster::{GangScheduling, NetworkPolicyMode, NetworkPolicySpec, PodTemplate, SchedulingSpec};
 pub use data::{DataSpec, EvaluationSpec, TokenizerFile, TokenizerSpec, TokenizerTag, TokenizerTrainingSpec};

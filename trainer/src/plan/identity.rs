@@ -1,0 +1,127 @@
+//! Which jobs are the same: what checkpoints record of a job, and what all stages must agree on. Both are selections of the
+//! spec's fields by what a change of them does (`api`'s table).
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use stagecoach_api::job::ChangeEffect;
+use stagecoach_data::PreparedCorpus;
+
+use super::Settings;
+
+impl Settings {
+    /// What decides the numbers: the fields that a change may not touch once training began. The corpus and its split are in
+    /// it by what they contain, so that a file may get another name.
+    pub fn identity(&self, prepared: &PreparedCorpus, training_sequences: u64) -> Value {
+        let mut identity = self.job.spec.select(&[ChangeEffect::Identity, ChangeEffect::Extension]);
+        if let Some(data) = identity["data"].as_object_mut() {
+            data.retain(|field, _| !["paths", "textField", "evaluation", "tokenizer"].contains(&field.as_str()));
+        }
+        identity["data"]["corpus"] = prepared.corpus_hash.clone().into();
+        identity["data"]["tokenizer"] = prepared.tokenizer_hash.clone().into();
+        identity["data"]["trainingSequences"] = training_sequences.into();
+        // no clipping is recorded as null
+        identity["training"]["gradientClipNorm"] = self.training.gradient_clip_norm.into();
+        let init_from = identity.as_object_mut().and_then(|identity| identity.remove("checkpoint"));
+        if let Some(checkpoint) = init_from {
+            identity["initFrom"] = checkpoint["initFrom"]["path"].clone();
+        }
+        identity
+    }
+
+    /// The fields that all stages must agree on, by path: a mismatch is refused with their names. What only operator and
+    /// launcher use may differ.
+    pub fn agreement(&self) -> BTreeMap<String, String> {
+        let mut fields = BTreeMap::new();
+        let read_by_stages = [ChangeEffect::Identity, ChangeEffect::Extension, ChangeEffect::Attempt];
+        flatten("spec", &self.job.spec.select(&read_by_stages), &mut fields);
+        fields
+    }
+}
+
+fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, String>) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                flatten(&format!("{path}.{key}"), value, into);
+            }
+        }
+        leaf => {
+            into.insert(path.to_owned(), leaf.to_string());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn settings(set: &[(&str, &str)]) -> Settings {
+        let set: Vec<_> = set.iter().map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
+        let sample = include_str!("../../../manifests/samples/shakespeare.yaml");
+        Settings::new(stagecoach_api::parse_with(sample, "shakespeare.yaml", &set).unwrap(), Path::new("/tmp")).unwrap()
+    }
+
+    fn prepared() -> PreparedCorpus {
+        PreparedCorpus {
+            folder: "tokens".into(),
+            corpus_hash: "c".into(),
+            tokenizer_hash: "t".into(),
+            tokens: 1,
+            documents: 1,
+            empty_documents: 0,
+            vocab_size: 4096,
+            id_bytes: 2,
+            padding: 0,
+        }
+    }
+
+    /// As earlier versions wrote it: a difference would refuse their checkpoints.
+    #[test]
+    fn the_identity_is_what_checkpoints_have() {
+        let mut identity = json!({
+            "model": {"type": "Llama", "llama": {
+                "hiddenSize": 192, "numHiddenLayers": 6, "numAttentionHeads": 6, "numKeyValueHeads": 2,
+                "intermediateSize": 512, "maxPositionEmbeddings": 128, "ropeTheta": 10000.0, "rmsNormEps": 1e-5,
+                "tieWordEmbeddings": false, "initializerRange": 0.02,
+            }},
+            "data": {
+                "corpus": "c", "tokenizer": "t", "sequenceLength": 128, "packing": true, "trainingSequences": 12648,
+            },
+            "training": {
+                "globalBatchSize": 32, "microbatches": 8, "seed": 42, "precision": "Float32", "gradientClipNorm": 1.0,
+                "optimizer": {"type": "AdamW", "adamW": {
+                    "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weightDecay": 0.1, "decayNormsAndEmbeddings": false,
+                }},
+                "learningRate": {
+                    "peak": 0.003, "warmupSteps": 50, "warmupStart": 0.0, "schedule": "Cosine", "decayFraction": 0.2,
+                    "floor": 0.0003,
+                },
+            },
+        });
+        assert_eq!(settings(&[]).identity(&prepared(), 12648), identity);
+        identity["training"]["gradientClipNorm"] = Value::Null;
+        identity["training"]["learningRate"]["decaySteps"] = 500.into();
+        identity["initFrom"] = "older".into();
+        let other = settings(&[
+            ("training.gradientClipNorm", "null"),
+            ("training.learningRate.decaySteps", "500"),
+            ("checkpoint.initFrom.path", "older"),
+        ]);
+        assert_eq!(other.identity(&prepared(), 12648), identity);
+    }
+
+    #[test]
+    fn stages_agree_on_what_they_read() {
+        let fields = settings(&[("restart.maxRestarts", "3"), ("networkPolicy.mode", "None")]).agreement();
+        for path in ["spec.stages", "spec.training.threads", "spec.training.steps", "spec.data.evaluation.everySteps"] {
+            assert!(fields.contains_key(path), "{path} is missing from {:?}", fields.keys());
+        }
+        let unread = |path: &&String| path.starts_with("spec.restart") || path.starts_with("spec.networkPolicy");
+        assert_eq!(fields.keys().find(unread), None);
+    }
+}

@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 #[macro_use]
-mod spelled;
+mod string_enum;
 
 pub mod contract;
 pub mod crd;
@@ -13,5 +13,5 @@ mod parse;
 mod validate;
 
 pub use job::{PipelineJob, PipelineJobSpec, PipelineJobStatus};
-pub use parse::{ParseError, Source, parse, parse_with};
+pub use parse::{Location, ParseError, parse, parse_with};
 pub use validate::Problem;

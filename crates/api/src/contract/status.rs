@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::job::number::count;
 use crate::job::{CheckpointStatus, ProgressStatus};
 
-spelled! {
+string_enum! {
     /// What a stage is doing.
     #[derive(Default)]
     pub enum StagePhase {

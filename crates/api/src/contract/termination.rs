@@ -10,7 +10,7 @@ use crate::job::{CheckpointStatus, ProgressStatus};
 /// Kubernetes keeps this many bytes of a termination message.
 pub const TERMINATION_MESSAGE_BYTES: usize = 4096;
 
-spelled! {
+string_enum! {
     /// Why a stage left, in one word.
     pub enum FailureKind {
         /// Trained to the end.

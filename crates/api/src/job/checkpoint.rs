@@ -29,7 +29,7 @@ impl Default for CheckpointSpec {
     }
 }
 
-spelled! {
+string_enum! {
     /// Whether training goes on while a checkpoint is written.
     #[derive(Default)]
     pub enum CheckpointMode {

@@ -19,7 +19,7 @@ impl Default for SchedulingSpec {
     }
 }
 
-spelled! {
+string_enum! {
     /// Who starts all pods together or none.
     #[derive(Default)]
     pub enum GangScheduling {
@@ -45,7 +45,7 @@ pub struct NetworkPolicySpec {
     pub mode: NetworkPolicyMode,
 }
 
-spelled! {
+string_enum! {
     /// Whether a network policy is made.
     #[derive(Default)]
     pub enum NetworkPolicyMode {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::path::VolumePath;
 use super::{number, yes};
-use crate::spelled::Payload;
+use crate::string_enum::Payload;
 
 /// The corpus and how it is cut into sequences.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::path::VolumePath;
-use crate::spelled::Payload;
+use crate::string_enum::Payload;
 
 union! {
     /// The model to train.

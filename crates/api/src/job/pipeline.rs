@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::path::VolumePath;
 use super::{Quantity, number};
-use crate::spelled::Payload;
+use crate::string_enum::Payload;
 
 /// Schedule, partition and transport.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -108,7 +108,7 @@ pub struct PartitionSpec {
     pub layers: Option<Vec<u32>>,
 }
 
-spelled! {
+string_enum! {
     /// How the partition is found.
     #[derive(Default)]
     pub enum PartitionStrategy {
@@ -120,7 +120,7 @@ spelled! {
     }
 }
 
-spelled! {
+string_enum! {
     /// Which activations are computed again.
     #[derive(Default)]
     pub enum Recompute {
@@ -132,7 +132,7 @@ spelled! {
     }
 }
 
-spelled! {
+string_enum! {
     /// How neighbours pass tensors.
     #[derive(Default)]
     pub enum Transport {

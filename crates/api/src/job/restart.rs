@@ -65,7 +65,7 @@ pub struct ExitCodeRule {
     pub action: ExitAction,
 }
 
-spelled! {
+string_enum! {
     /// What happens after an exit.
     pub enum ExitAction {
         /// The job fails at once.

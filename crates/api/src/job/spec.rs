@@ -173,7 +173,7 @@ pub struct TrainerSpec {
     pub kind: TrainerType,
 }
 
-spelled! {
+string_enum! {
     /// Who computes.
     #[derive(Default)]
     pub enum TrainerType {

@@ -64,7 +64,7 @@ fn record(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
 }
 
-spelled! {
+string_enum! {
     /// One word for the state of a job.
     #[derive(Default)]
     pub enum JobPhase {

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::number;
-use crate::spelled::Payload;
+use crate::string_enum::Payload;
 
 /// Length, batch, optimizer and learning rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -74,7 +74,7 @@ impl TrainingSpec {
     }
 }
 
-spelled! {
+string_enum! {
     /// Number format of weights and activations; gradients accumulate in 32 bits either way.
     #[derive(Default)]
     pub enum Precision {
@@ -86,7 +86,7 @@ spelled! {
     }
 }
 
-spelled! {
+string_enum! {
     /// Where stages compute.
     #[derive(Default)]
     pub enum Device {
@@ -178,7 +178,7 @@ pub struct LearningRateSpec {
     pub floor: f64,
 }
 
-spelled! {
+string_enum! {
     /// The learning rate's shape after the warm-up.
     #[derive(Default)]
     pub enum LearningRateSchedule {

@@ -1,16 +1,51 @@
-//! serde over the tree. An error gains its path and place on the way up, so it needs no help from those who made it.
+//! serde over the tree; `serde_path_to_error` says at which path it failed.
 
 use serde::Deserializer;
-use serde::de::value::StrDeserializer;
-use serde::de::{self, DeserializeSeed, IntoDeserializer, MapAccess, SeqAccess, Unexpected, VariantAccess, Visitor};
+use serde::de::value::{MapDeserializer, SeqDeserializer};
+use serde::de::{Deserialize, IntoDeserializer, Visitor};
+use serde_path_to_error::{Path, Segment};
 
-use super::error::Fault;
-use super::tree::{Key, Node, Value};
+use super::error::{DecodeError, Problem};
+use super::tree::{Node, Position, Value};
+
+/// Reads a `T` from the tree.
+pub(super) fn decode<'de, T: Deserialize<'de>>(root: &'de Node) -> Result<T, Problem> {
+    serde_path_to_error::deserialize(root).map_err(|error| {
+        let (path, value, key) = locate(root, error.path());
+        let error = error.into_inner();
+        let position = if matches!(error, DecodeError::Field { .. }) { key } else { value };
+        Problem { error, path, position: Some(position) }
+    })
+}
+
+/// The path as names and `[index]`es, the position of the innermost value on it, and of that value's key.
+fn locate(root: &Node, path: &Path) -> (Vec<String>, Position, Position) {
+    let (mut node, mut value, mut key) = (Some(root), root.position, root.position);
+    let mut names = Vec::new();
+    for segment in path {
+        let (name, entry) = match segment {
+            Segment::Seq { index } => {
+                let item = node.and_then(|node| node.item(*index));
+                (format!("[{index}]"), item.map(|item| (item.position, item)))
+            }
+            Segment::Map { key } => (key.clone(), node.and_then(|node| node.entry(key))),
+            Segment::Enum { .. } | Segment::Unknown => continue,
+        };
+        if let Some((of_key, of_value)) = entry {
+            key = of_key;
+            // what is wrong with a map is named at its key, not at the line below
+            value = if matches!(of_value.value, Value::Map(_)) { of_key } else { of_value.position };
+        }
+        names.push(name);
+        node = entry.map(|(_, node)| node);
+    }
+    (names, value, key)
+}
 
 /// `1e3` is a whole number, as it is to kubectl.
 macro_rules! whole_numbers {
     ($($method:ident)+) => {
-        $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        $(fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
             match self.value {
                 // Up to 2^53 every whole f64 is exact.
                 Value::Float(value) if value.fract() == 0.0 && (0.0..9e15).contains(&value) => {
@@ -23,9 +58,9 @@ macro_rules! whole_numbers {
 }
 
 impl<'de> Deserializer<'de> for &'de Node {
-    type Error = Fault;
+    type Error = DecodeError;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         match &self.value {
             Value::Null => visitor.visit_unit(),
             Value::Bool(value) => visitor.visit_bool(*value),
@@ -33,31 +68,33 @@ impl<'de> Deserializer<'de> for &'de Node {
             Value::Negative(value) => visitor.visit_i64(*value),
             Value::Float(value) => visitor.visit_f64(*value),
             Value::String(text) => visitor.visit_borrowed_str(text),
-            Value::List(items) => visitor.visit_seq(Items { items: items.iter().enumerate() }),
-            Value::Map(entries) => visitor.visit_map(Entries { entries: entries.iter(), current: None }),
+            Value::List(items) => visitor.visit_seq(SeqDeserializer::new(items.iter())),
+            Value::Map(entries) => {
+                visitor.visit_map(MapDeserializer::new(entries.iter().map(|(key, node)| (key.name.as_str(), node))))
+            }
         }
     }
 
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         match self.value {
             Value::Null => visitor.visit_none(),
             _ => visitor.visit_some(self),
         }
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Fault> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, DecodeError> {
         visitor.visit_newtype_struct(self)
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
         self,
-        _: &'static str,
+        name: &'static str,
         variants: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Fault> {
+    ) -> Result<V::Value, DecodeError> {
         match &self.value {
-            Value::String(word) => visitor.visit_enum(Word(word)),
-            other => Err(Fault::word(other.describe(), variants)),
+            Value::String(word) => word.as_str().into_deserializer().deserialize_enum(name, variants, visitor),
+            other => Err(DecodeError::Value { found: other.describe(), allowed: variants.to_vec() }),
         }
     }
 
@@ -72,75 +109,10 @@ impl<'de> Deserializer<'de> for &'de Node {
     }
 }
 
-struct Items<'de> {
-    items: std::iter::Enumerate<std::slice::Iter<'de, Node>>,
-}
+impl<'de> IntoDeserializer<'de, DecodeError> for &'de Node {
+    type Deserializer = Self;
 
-impl<'de> SeqAccess<'de> for Items<'de> {
-    type Error = Fault;
-
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Fault> {
-        let Some((index, node)) = self.items.next() else { return Ok(None) };
-        let item = seed.deserialize(node).map_err(|fault| fault.under(format!("[{index}]")).at(node.place))?;
-        Ok(Some(item))
-    }
-}
-
-struct Entries<'de> {
-    entries: std::slice::Iter<'de, (Key, Node)>,
-    current: Option<&'de (Key, Node)>,
-}
-
-impl<'de> MapAccess<'de> for Entries<'de> {
-    type Error = Fault;
-
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Fault> {
-        self.current = self.entries.next();
-        let Some((key, _)) = self.current else { return Ok(None) };
-        let deserializer: StrDeserializer<'_, Fault> = key.name.as_str().into_deserializer();
-        let name = seed.deserialize(deserializer).map_err(|fault| fault.under(&key.name).at(key.place))?;
-        Ok(Some(name))
-    }
-
-    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Fault> {
-        let Some((key, node)) = self.current else {
-            return Err(de::Error::custom("a value was asked for before its key"));
-        };
-        // A missing field is named where its map begins: at the key, not at the line below.
-        let place = if matches!(node.value, Value::Map(_)) { key.place } else { node.place };
-        seed.deserialize(node).map_err(|fault| fault.under(&key.name).at(place))
-    }
-}
-
-struct Word<'de>(&'de str);
-
-impl<'de> de::EnumAccess<'de> for Word<'de> {
-    type Error = Fault;
-    type Variant = Self;
-
-    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), Fault> {
-        let deserializer: StrDeserializer<'_, Fault> = self.0.into_deserializer();
-        Ok((seed.deserialize(deserializer)?, self))
-    }
-}
-
-/// Every enum of the API is a word: none carries a value.
-impl<'de> VariantAccess<'de> for Word<'de> {
-    type Error = Fault;
-
-    fn unit_variant(self) -> Result<(), Fault> {
-        Ok(())
-    }
-
-    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, _: T) -> Result<T::Value, Fault> {
-        Err(de::Error::invalid_type(Unexpected::Str(self.0), &"a map"))
-    }
-
-    fn tuple_variant<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, Fault> {
-        Err(de::Error::invalid_type(Unexpected::Str(self.0), &visitor))
-    }
-
-    fn struct_variant<V: Visitor<'de>>(self, _: &'static [&'static str], visitor: V) -> Result<V::Value, Fault> {
-        Err(de::Error::invalid_type(Unexpected::Str(self.0), &visitor))
+    fn into_deserializer(self) -> Self {
+        self
     }
 }

@@ -5,14 +5,14 @@ use std::fmt;
 use serde::de::{self, Expected, Unexpected};
 use thiserror::Error;
 
-use super::tree::Place;
+use super::tree::Position;
 
 /// The first thing in a job file that isn't a PipelineJob.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{source_place}: {}{message}", Named(.field))]
+#[error("{location}: {}{message}", Prefix(.field))]
 pub struct ParseError {
     /// Where it was written.
-    pub source_place: Source,
+    pub location: Location,
     /// The field's full path, `spec.training.learningRate.peak`; empty if the file as a whole is at fault.
     pub field: String,
     /// What was found, what was expected, what to do.
@@ -21,7 +21,7 @@ pub struct ParseError {
 
 /// Where a value was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum Location {
     /// In a file; line and column count from 1, and are absent if the reader could not tell.
     File {
         /// The file's name as it was given.
@@ -38,7 +38,7 @@ pub enum Source {
     },
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { origin, at: Some((line, column)) } => write!(f, "{origin}:{line}:{column}"),
@@ -48,26 +48,27 @@ impl fmt::Display for Source {
     }
 }
 
-struct Named<'a>(&'a str);
+/// A field's path before its message.
+struct Prefix<'a>(&'a str);
 
-impl fmt::Display for Named<'_> {
+impl fmt::Display for Prefix<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() { Ok(()) } else { write!(f, "{}: ", self.0) }
     }
 }
 
-/// A fault on its way up through the tree: the path grows by a segment a level.
+/// An error with its path and position.
 #[derive(Debug)]
-pub(super) struct Fault {
-    what: What,
-    /// Innermost first.
-    path: Vec<String>,
-    place: Option<Place>,
+pub(super) struct Problem {
+    pub(super) error: DecodeError,
+    /// Names of fields and `[index]`es of items, outermost first.
+    pub(super) path: Vec<String>,
+    pub(super) position: Option<Position>,
 }
 
-/// The kinds of fault.
+/// What is wrong with a value.
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum DecodeError {
     /// Not YAML.
     Yaml(String),
     /// A field that the type doesn't have.
@@ -82,80 +83,62 @@ pub(super) enum What {
     Other(String),
 }
 
-impl Fault {
-    pub(super) fn new(what: What) -> Self {
-        Self { what, path: Vec::new(), place: None }
+impl Problem {
+    pub(super) fn at(position: Position, error: DecodeError) -> Self {
+        Self { error, path: Vec::new(), position: Some(position) }
     }
 
-    /// What the YAML reader found. It ends its sentences with the place, which stands at the front of ours.
+    /// The same below a field or an `[index]`.
+    pub(super) fn under(mut self, segment: impl Into<String>) -> Self {
+        self.path.insert(0, segment.into());
+        self
+    }
+
+    /// What the YAML reader found. It ends its sentences with the position, which stands at the front of ours.
     pub(super) fn syntax(error: &serde_saphyr::Error) -> Self {
         let message = match error {
             serde_saphyr::Error::DuplicateMappingKey { key, .. } => {
                 let key = key.as_deref().unwrap_or("a key");
-                What::Other(format!("`{key}` is given twice: remove one of them"))
+                DecodeError::Other(format!("`{key}` is given twice: remove one of them"))
             }
-            serde_saphyr::Error::Eof { .. } => What::Other("the file ends before a PipelineJob begins".into()),
+            serde_saphyr::Error::Eof { .. } => DecodeError::Other("the file ends before a PipelineJob begins".into()),
             serde_saphyr::Error::MultipleDocuments { .. } => {
-                What::Other("a second document begins here: a job file holds one PipelineJob".into())
+                DecodeError::Other("a second document begins here: a job file holds one PipelineJob".into())
             }
             other => {
                 let text = other.to_string();
-                What::Yaml(text.split(" at line ").next().unwrap_or(&text).to_owned())
+                DecodeError::Yaml(text.split(" at line ").next().unwrap_or(&text).to_owned())
             }
         };
-        match error.location() {
-            Some(location) => Self::new(message).at(location.into()),
-            None => Self::new(message),
-        }
+        Self { error: message, path: Vec::new(), position: error.location().map(Position::from) }
     }
 
-    /// Names the innermost place first; the outer ones that follow don't replace it.
-    pub(super) fn at(mut self, place: Place) -> Self {
-        self.place.get_or_insert(place);
-        self
-    }
-
-    /// Replaces the place.
-    pub(super) fn moved_to(mut self, place: Place) -> Self {
-        self.place = Some(place);
-        self
-    }
-
-    /// A value that isn't even a word, where one of a list was expected.
-    pub(super) fn word(found: String, allowed: &[&'static str]) -> Self {
-        Self::new(What::Value { found, allowed: allowed.to_vec() })
-    }
-
-    pub(super) fn under(mut self, segment: impl Into<String>) -> Self {
-        self.path.push(segment.into());
-        self
-    }
-
+    /// As people see it. `origin` names the job file.
     pub(super) fn locate(self, origin: &str, overrides: &[(String, String)]) -> ParseError {
         let mut field = String::new();
-        let own = match &self.what {
-            What::Missing { field, .. } => Some((*field).to_owned()),
+        let own = match &self.error {
+            DecodeError::Missing { field, .. } => Some((*field).to_owned()),
             _ => None,
         };
-        for segment in self.path.iter().rev().chain(&own) {
+        for segment in self.path.iter().chain(&own) {
             if !field.is_empty() && !segment.starts_with('[') {
                 field.push('.');
             }
             field.push_str(segment);
         }
-        let source_place = match self.place {
-            Some(Place::Override(index)) => match overrides.get(index) {
-                Some((path, value)) => Source::Override { path: path.clone(), value: value.clone() },
-                None => Source::File { origin: origin.into(), at: None },
+        let location = match self.position {
+            Some(Position::Override(index)) => match overrides.get(index) {
+                Some((path, value)) => Location::Override { path: path.clone(), value: value.clone() },
+                None => Location::File { origin: origin.into(), at: None },
             },
-            Some(Place::File { line, column }) => Source::File { origin: origin.into(), at: Some((line, column)) },
-            None => Source::File { origin: origin.into(), at: None },
+            Some(Position::File { line, column }) => Location::File { origin: origin.into(), at: Some((line, column)) },
+            None => Location::File { origin: origin.into(), at: None },
         };
-        ParseError { source_place, field, message: self.what.to_string() }
+        ParseError { location, field, message: self.error.to_string() }
     }
 }
 
-impl fmt::Display for What {
+impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Yaml(message) => write!(f, "this is not YAML: {message}"),
@@ -213,29 +196,23 @@ fn list(f: &mut fmt::Formatter<'_>, names: &[&str]) -> fmt::Result {
     }
 }
 
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.what.fmt(f)
-    }
-}
+impl std::error::Error for DecodeError {}
 
-impl std::error::Error for Fault {}
-
-impl de::Error for Fault {
+impl de::Error for DecodeError {
     fn custom<T: fmt::Display>(message: T) -> Self {
-        Self::new(What::Other(message.to_string()))
+        Self::Other(message.to_string())
     }
 
     fn unknown_field(found: &str, known: &'static [&'static str]) -> Self {
-        Self::new(What::Field { found: found.into(), known: known.to_vec() })
+        Self::Field { found: found.into(), known: known.to_vec() }
     }
 
     fn unknown_variant(found: &str, allowed: &'static [&'static str]) -> Self {
-        Self::new(What::Value { found: format!("`{found}`"), allowed: allowed.to_vec() })
+        Self::Value { found: format!("`{found}`"), allowed: allowed.to_vec() }
     }
 
     fn missing_field(field: &'static str) -> Self {
-        Self::new(What::Missing { field, hint: None })
+        Self::Missing { field, hint: None }
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
@@ -247,7 +224,7 @@ impl de::Error for Fault {
     }
 }
 
-impl Fault {
+impl DecodeError {
     fn mismatch(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
         let found = match found {
             Unexpected::Unit | Unexpected::Option => "nothing".into(),
@@ -260,7 +237,7 @@ impl Fault {
             Unexpected::Bool(value) => format!("`{value}`"),
             other => other.to_string(),
         };
-        // serde names Rust's types; a job file's author knows numbers and maps.
+        // serde names Rust's types, which mean nothing to the author of a job file
         let expected = match expected.to_string().as_str() {
             "u8" | "u16" | "u32" | "u64" => "a whole number, not negative".into(),
             "i32" | "i64" => "a whole number".into(),
@@ -272,6 +249,6 @@ impl Fault {
             "a sequence" => "a list".into(),
             text => text.to_owned(),
         };
-        Self::new(What::Type { found, expected })
+        Self::Type { found, expected }
     }
 }

@@ -1,16 +1,15 @@
-//! A job file becomes a PipelineJob in four steps, one a file: YAML to a `tree` in which every value knows its place;
-//! `--set` `overrides` change the tree; `decode` drives serde over it; what fails becomes an `error` with path and place.
+//! A job file becomes a PipelineJob in four steps, one a file: YAML to a `tree` in which every value has its position;
+//! `--set` `overrides` change the tree; `decode` drives serde over it; what fails becomes an `error` with path and position.
 
 mod decode;
 mod error;
 mod overrides;
 mod tree;
 
-pub use error::{ParseError, Source};
+pub use error::{Location, ParseError};
 
 use crate::job::PipelineJob;
-use error::{Fault, What};
-use serde::Deserialize;
+use error::{DecodeError, Problem};
 use tree::{Node, Value};
 
 /// Reads a job file. `origin` names it in errors: a file name, or `<stdin>`.
@@ -27,32 +26,27 @@ pub fn parse(text: &str, origin: &str) -> Result<PipelineJob, ParseError> {
 /// # Errors
 /// As `parse`; what is wrong with a value that was set names the `--set`.
 pub fn parse_with(text: &str, origin: &str, overrides: &[(String, String)]) -> Result<PipelineJob, ParseError> {
-    let locate = |fault: Fault| fault.locate(origin, overrides);
+    let locate = |problem: Problem| problem.locate(origin, overrides);
     let mut root = Node::from_yaml(text).map_err(locate)?;
     check_kind(&root).map_err(locate)?;
     overrides::apply(&mut root, overrides).map_err(locate)?;
-    PipelineJob::deserialize(&root).map_err(|fault| locate(fault.at(root.place)))
+    decode::decode(&root).map_err(locate)
 }
 
 /// Says at once that a file is something else, before a field of that something is called unknown.
-fn check_kind(root: &Node) -> Result<(), Fault> {
+fn check_kind(root: &Node) -> Result<(), Problem> {
     if !matches!(root.value, Value::Map(_)) {
-        let found = root.value.describe();
-        return Err(Fault::new(What::Type {
-            found,
-            expected: "a PipelineJob (apiVersion, kind, metadata, spec)".into(),
-        })
-        .at(root.place));
+        let expected = "a PipelineJob (apiVersion, kind, metadata, spec)".into();
+        return Err(Problem::at(root.position, DecodeError::Type { found: root.value.describe(), expected }));
     }
     for (field, expected) in [("apiVersion", crate::job::API_VERSION), ("kind", crate::job::KIND)] {
-        let Some(node) = root.get(field) else {
-            return Err(
-                Fault::new(What::Missing { field, hint: Some(format!("`{field}: {expected}`")) }).at(root.place)
-            );
+        let Some((_, node)) = root.entry(field) else {
+            let hint = Some(format!("`{field}: {expected}`"));
+            return Err(Problem::at(root.position, DecodeError::Missing { field, hint }));
         };
         if !matches!(&node.value, Value::String(text) if text == expected) {
-            let what = What::Value { found: node.value.describe(), allowed: vec![expected] };
-            return Err(Fault::new(what).under(field).at(node.place));
+            let error = DecodeError::Value { found: node.value.describe(), allowed: vec![expected] };
+            return Err(Problem::at(node.position, error).under(field));
         }
     }
     Ok(())

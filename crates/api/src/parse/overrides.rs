@@ -1,24 +1,24 @@
 //! `--set path=value`: a value put into the tree before it is decoded, so that the types themselves refuse a bad one.
 
-use super::error::{Fault, What};
-use super::tree::{Key, Node, Place, Value};
+use super::error::{DecodeError, Problem};
+use super::tree::{Key, Node, Position, Value};
 
 /// The fields at the root; any other first segment is one of the spec.
 const ROOTS: [&str; 3] = ["spec", "metadata", "status"];
 
-pub(super) fn apply(root: &mut Node, overrides: &[(String, String)]) -> Result<(), Fault> {
+pub(super) fn apply(root: &mut Node, overrides: &[(String, String)]) -> Result<(), Problem> {
     for (index, (path, value)) in overrides.iter().enumerate() {
-        let place = Place::Override(index);
+        let position = Position::Override(index);
         let mut segments = segments(path).ok_or_else(|| {
             let what = "a path is made of names and list positions: `training.steps` or `data.paths[0]`";
-            Fault::new(What::Other(what.into())).at(place)
+            Problem::at(position, DecodeError::Other(what.into()))
         })?;
         if !ROOTS.contains(&segments[0].as_str()) {
             segments.insert(0, "spec".into());
         }
-        let mut node = Node::from_yaml(value).map_err(|fault| fault.moved_to(place))?;
-        node.move_to(place);
-        put(root, &segments, node, place)?;
+        let mut node = Node::from_yaml(value).map_err(|problem| Problem { position: Some(position), ..problem })?;
+        node.move_to(position);
+        put(root, &segments, node, position)?;
     }
     Ok(())
 }
@@ -29,7 +29,7 @@ fn segments(path: &str) -> Option<Vec<String>> {
     segments.iter().all(|segment| !segment.is_empty()).then_some(segments)
 }
 
-fn put(node: &mut Node, segments: &[String], value: Node, place: Place) -> Result<(), Fault> {
+fn put(node: &mut Node, segments: &[String], value: Node, position: Position) -> Result<(), Problem> {
     let Some((first, rest)) = segments.split_first() else {
         *node = value;
         return Ok(());
@@ -43,27 +43,27 @@ fn put(node: &mut Node, segments: &[String], value: Node, place: Place) -> Resul
             let index = first.parse::<usize>().ok().filter(|index| *index <= length);
             let Some(index) = index else {
                 let what = format!("there is no item `{first}`: the list has {length}; 0 to {length} can be set");
-                return Err(Fault::new(What::Other(what)).at(place));
+                return Err(Problem::at(position, DecodeError::Other(what)));
             };
             if index == length {
-                items.push(Node { value: Value::Null, place });
+                items.push(Node { value: Value::Null, position });
             }
-            put(&mut items[index], rest, value, place).map_err(|fault| fault.under(format!("[{index}]")))
+            put(&mut items[index], rest, value, position).map_err(|problem| problem.under(format!("[{index}]")))
         }
         Value::Map(entries) => {
             let index = entries.iter().position(|(key, _)| key.name == *first).unwrap_or_else(|| {
-                entries.push((Key { name: first.clone(), place }, Node { value: Value::Null, place }));
+                entries.push((Key { name: first.clone(), position }, Node { value: Value::Null, position }));
                 entries.len() - 1
             });
             let (key, node) = &mut entries[index];
             if rest.is_empty() {
-                key.place = place;
+                key.position = position;
             }
-            put(node, rest, value, place).map_err(|fault| fault.under(first))
+            put(node, rest, value, position).map_err(|problem| problem.under(first))
         }
         other => {
             let what = format!("found {}, which has no field `{first}`", other.describe());
-            Err(Fault::new(What::Other(what)).at(place))
+            Err(Problem::at(position, DecodeError::Other(what)))
         }
     }
 }

@@ -1,36 +1,36 @@
-//! YAML as a tree in which every value and key knows its place.
+//! YAML as a tree in which every value and key has its position.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
-use super::error::Fault;
+use super::error::Problem;
 
 /// Where a value was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Position {
     /// In the file; line and column count from 1.
     File { line: u64, column: u64 },
     /// In the `--set` of this index.
     Override(usize),
 }
 
-/// A value and its place.
+/// A value and its position.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) value: Value,
-    pub(super) place: Place,
+    pub(super) position: Position,
 }
 
-/// A key and its place.
+/// A key and its position.
 #[derive(Clone, Debug)]
 pub(super) struct Key {
     pub(super) name: String,
-    pub(super) place: Place,
+    pub(super) position: Position,
 }
 
-/// What YAML can say.
+/// A value of YAML's data model.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     Null,
@@ -44,7 +44,7 @@ pub(super) enum Value {
 }
 
 impl Node {
-    pub(super) fn from_yaml(text: &str) -> Result<Self, Fault> {
+    pub(super) fn from_yaml(text: &str) -> Result<Self, Problem> {
         let options = serde_saphyr::options! {
             strict_booleans: true,
             with_snippet: false,
@@ -52,26 +52,36 @@ impl Node {
         };
         match serde_saphyr::from_str_with_options::<Spanned<Value>>(text, options) {
             Ok(spanned) => Ok(Self::from(spanned)),
-            Err(error) => Err(Fault::syntax(error.without_snippet())),
+            Err(error) => Err(Problem::syntax(error.without_snippet())),
         }
     }
 
-    /// The value under a key of a map.
-    pub(super) fn get(&self, name: &str) -> Option<&Self> {
+    /// The value under a key of a map, with the key's position.
+    pub(super) fn entry(&self, name: &str) -> Option<(Position, &Self)> {
         match &self.value {
-            Value::Map(entries) => entries.iter().find(|(key, _)| key.name == name).map(|(_, node)| node),
+            Value::Map(entries) => {
+                entries.iter().find(|(key, _)| key.name == name).map(|(key, node)| (key.position, node))
+            }
             _ => None,
         }
     }
 
-    /// Gives the whole subtree one place.
-    pub(super) fn move_to(&mut self, place: Place) {
-        self.place = place;
+    /// The item of a list at `index`.
+    pub(super) fn item(&self, index: usize) -> Option<&Self> {
+        match &self.value {
+            Value::List(items) => items.get(index),
+            _ => None,
+        }
+    }
+
+    /// Gives the whole subtree one position.
+    pub(super) fn move_to(&mut self, position: Position) {
+        self.position = position;
         match &mut self.value {
-            Value::List(items) => items.iter_mut().for_each(|item| item.move_to(place)),
+            Value::List(items) => items.iter_mut().for_each(|item| item.move_to(position)),
             Value::Map(entries) => entries.iter_mut().for_each(|(key, node)| {
-                key.place = place;
-                node.move_to(place);
+                key.position = position;
+                node.move_to(position);
             }),
             _ => {}
         }
@@ -97,7 +107,7 @@ impl Value {
     }
 }
 
-impl From<Location> for Place {
+impl From<Location> for Position {
     fn from(location: Location) -> Self {
         Self::File { line: location.line(), column: location.column() }
     }
@@ -105,7 +115,7 @@ impl From<Location> for Place {
 
 impl From<Spanned<Value>> for Node {
     fn from(spanned: Spanned<Value>) -> Self {
-        Self { value: spanned.value, place: spanned.referenced.into() }
+        Self { value: spanned.value, position: spanned.referenced.into() }
     }
 }
 
@@ -167,7 +177,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut entries = Vec::new();
         while let Some((key, node)) = access.next_entry::<Spanned<String>, Spanned<Value>>()? {
-            let key = Key { name: key.value, place: key.referenced.into() };
+            let key = Key { name: key.value, position: key.referenced.into() };
             entries.push((key, node.into()));
         }
         Ok(Value::Map(entries))

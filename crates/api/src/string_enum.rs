@@ -2,7 +2,7 @@
 //! which is a `type` beside one object named after it (structural schemas know no "string or list").
 
 /// An enum of words, with the spelling that YAML uses.
-macro_rules! spelled {
+macro_rules! string_enum {
     ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident = $spelling:literal,)+ }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
@@ -61,7 +61,7 @@ macro_rules! union {
             $($(#[$doc:meta])* $variant:ident = $spelling:literal { $($field:ident as $key:literal: $payload:ty)? })+
         }
     ) => {
-        spelled! {
+        string_enum! {
             /// Which member of the union is given.
             pub enum $tag { $($(#[$doc])* $variant = $spelling,)+ }
         }
@@ -97,7 +97,7 @@ macro_rules! union {
                 let tag = fields.tag;
                 let union = match tag {
                     $($tag::$variant => Self::$variant $(({
-                        use crate::spelled::Payload;
+                        use crate::string_enum::Payload;
                         fields.$field.take().or_else(<$payload>::left_out).ok_or_else(|| {
                             format!("`type` is {tag}, but `{key}` is missing: add `{key}: {{...}}`", key = $key)
                         })?
@@ -145,8 +145,8 @@ macro_rules! union {
                 let is_only = [$($spelling,)+].len() == 1;
                 let mut rules = Vec::new();
                 $($(
-                    let is_required = <$payload as crate::spelled::Payload>::left_out().is_none();
-                    rules.extend(crate::spelled::member_rules($spelling, $key, is_required, is_only));
+                    let is_required = <$payload as crate::string_enum::Payload>::left_out().is_none();
+                    rules.extend(crate::string_enum::member_rules($spelling, $key, is_required, is_only));
                 )?)+
                 if !rules.is_empty() {
                     schema.insert("x-kubernetes-validations".into(), rules.into());

@@ -1,7 +1,7 @@
-//! Two small macros for the two shapes in which an API of Kubernetes gives a choice: a word out of a list, and a union,
-//! which is a `type` beside one object named after it (structural schemas know no "string or list").
+//! Two small macros for the two forms in which a Kubernetes API offers a choice: an enum of strings, and a union,
+//! which is a `type` beside one object named after it (a structural schema can't say "string or object").
 
-/// An enum of words, with the spelling that YAML uses.
+/// An enum of strings, with the spelling that YAML uses.
 macro_rules! string_enum {
     ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident = $spelling:literal,)+ }) => {
         $(#[$meta])*
@@ -11,7 +11,7 @@ macro_rules! string_enum {
         }
 
         impl $name {
-            /// The word as a job file spells it.
+            /// The string in a job file.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $spelling,)+ }
             }
@@ -25,10 +25,10 @@ macro_rules! string_enum {
     };
 }
 
-/// What may stand beside a union's `type`.
+/// The object of a union's member, beside `type`.
 pub(crate) trait Payload: Sized {
     /// The value to use when the object is left out; none if it must be given.
-    fn left_out() -> Option<Self> {
+    fn when_absent() -> Option<Self> {
         None
     }
 }
@@ -84,7 +84,7 @@ macro_rules! union {
         }
 
         impl $name {
-            /// The word under `type`.
+            /// The member that is given: the value of `type`.
             pub const fn tag(&self) -> $tag {
                 match self { $(Self::$variant { .. } => $tag::$variant,)+ }
             }
@@ -98,7 +98,7 @@ macro_rules! union {
                 let union = match tag {
                     $($tag::$variant => Self::$variant $(({
                         use crate::string_enum::Payload;
-                        fields.$field.take().or_else(<$payload>::left_out).ok_or_else(|| {
+                        fields.$field.take().or_else(<$payload>::when_absent).ok_or_else(|| {
                             format!("`type` is {tag}, but `{key}` is missing: add `{key}: {{...}}`", key = $key)
                         })?
                     }))?,)+
@@ -145,7 +145,7 @@ macro_rules! union {
                 let is_only = [$($spelling,)+].len() == 1;
                 let mut rules = Vec::new();
                 $($(
-                    let is_required = <$payload as crate::string_enum::Payload>::left_out().is_none();
+                    let is_required = <$payload as crate::string_enum::Payload>::when_absent().is_none();
                     rules.extend(crate::string_enum::member_rules($spelling, $key, is_required, is_only));
                 )?)+
                 if !rules.is_empty() {

@@ -138,7 +138,7 @@ fn each_rule_has_its_sentence() {
         (
             "data.tokenizer.train.vocabSize",
             "258",
-            "spec.data.tokenizer.train.vocabSize: is 258; 256 bytes and 3 special tokens make 259 words the least",
+            "spec.data.tokenizer.train.vocabSize: is 258; 256 bytes and 3 special tokens make 259 tokens the least",
         ),
         ("data.textField", "\"\"", "spec.data.textField: is empty: name the field or column that holds the text"),
         (

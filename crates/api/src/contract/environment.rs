@@ -16,7 +16,7 @@ pub mod env {
     pub const RANK: &str = "RANK";
     /// The number of stages.
     pub const WORLD_SIZE: &str = "WORLD_SIZE";
-    /// Always 0: a stage has its machine's view to itself.
+    /// Always 0: a stage sees no other of its machine.
     pub const LOCAL_RANK: &str = "LOCAL_RANK";
     /// The job's name.
     pub const JOB: &str = "STAGECOACH_JOB";
@@ -30,7 +30,7 @@ pub mod env {
     pub const STAGES: &str = "STAGECOACH_STAGES";
     /// The attempt's job file.
     pub const CONFIG: &str = "STAGECOACH_CONFIG";
-    /// The volume.
+    /// The volume that all stages share.
     pub const WORKSPACE: &str = "STAGECOACH_WORKSPACE";
     /// The pod's address, at which the others reach it.
     pub const POD_IP: &str = "POD_IP";
@@ -66,7 +66,7 @@ pub struct ContractError {
     pub message: String,
 }
 
-/// What a stage is told when it starts.
+/// What a stage is given when it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageEnv {
     /// This stage, from 0.
@@ -81,7 +81,7 @@ pub struct StageEnv {
     pub attempt: u64,
     /// The attempt's job file.
     pub config: String,
-    /// The volume.
+    /// The volume that all stages share.
     pub workspace: String,
     /// Host of stage 0.
     pub master_addr: String,

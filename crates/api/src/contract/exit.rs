@@ -15,9 +15,9 @@ pub enum ExitCode {
     PeerLost = 75,
     /// The job or its plan can't work; starting again would not help.
     InvalidConfig = 78,
-    /// SIGKILL: out of memory, or out of patience.
+    /// SIGKILL: out of memory, or the grace period is over.
     Killed = 137,
-    /// SIGTERM, and all is saved.
+    /// SIGTERM; a checkpoint is saved.
     Drained = 143,
 }
 

@@ -38,7 +38,7 @@ pub struct StageStatus {
     pub stage: u32,
     /// What it is doing.
     pub phase: StagePhase,
-    /// A sentence on what it is doing, for people; empty if the phase says it all.
+    /// What the stage is doing, for people; empty if the phase says it all.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// How far training is.

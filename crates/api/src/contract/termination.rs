@@ -11,11 +11,11 @@ use crate::job::{CheckpointStatus, ProgressStatus};
 pub const TERMINATION_MESSAGE_BYTES: usize = 4096;
 
 string_enum! {
-    /// Why a stage left, in one word.
+    /// The kind of a stage's failure.
     pub enum FailureKind {
         /// Trained to the end.
         Done = "Done",
-        /// Asked to stop, and all is saved.
+        /// Asked to stop; a checkpoint is saved.
         Drained = "Drained",
         /// Invalid job or plan.
         InvalidConfig = "InvalidConfig",
@@ -59,11 +59,11 @@ impl FailureKind {
     }
 }
 
-/// A stage's last words. Unknown fields are tolerated: the reader may be older.
+/// The termination message of a stage. Unknown fields are tolerated: the reader may be older.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TerminationMessage {
-    /// Why, in one word.
+    /// The reason, a CamelCase identifier.
     pub kind: FailureKind,
     /// Which stage.
     pub stage: u32,
@@ -85,7 +85,7 @@ pub struct TerminationMessage {
 }
 
 impl TerminationMessage {
-    /// A message with a kind, a stage and a sentence.
+    /// A message with a kind, a stage and a text.
     pub fn new(kind: FailureKind, stage: u32, message: impl Into<String>) -> Self {
         Self { kind, stage, step: None, action: None, message: message.into(), progress: None, checkpoint: None }
     }

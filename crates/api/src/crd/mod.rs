@@ -47,10 +47,10 @@ pub fn custom_resource_definition() -> Value {
     })
 }
 
-/// The same as YAML, with a word on where it comes from.
+/// The same as YAML, with a comment on where it comes from.
 ///
 /// # Errors
-/// A number that YAML can't hold.
+/// A number that YAML can't represent.
 pub fn manifest() -> Result<String, serde_saphyr::SerializeError> {
     let yaml = serde_saphyr::to_string(&custom_resource_definition())?;
     Ok(format!("# Made from the types in crates/api by `make manifests`: change those instead.\n{yaml}"))
@@ -59,7 +59,7 @@ pub fn manifest() -> Result<String, serde_saphyr::SerializeError> {
 /// What `kubectl get pipelinejobs` shows after the name.
 fn columns() -> Vec<Value> {
     [
-        ("Phase", "string", ".status.phase", "One word for the state of the job."),
+        ("Phase", "string", ".status.phase", "A summary of the job's state."),
         ("Stages", "integer", ".spec.stages", "Stages that are wanted."),
         ("Ready", "integer", ".status.readyStages", "Stages that are ready."),
         ("Step", "integer", ".status.progress.step", "Finished steps."),

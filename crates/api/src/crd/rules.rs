@@ -1,5 +1,5 @@
 //! What a schema can't say, in CEL: how fields of the spec go together, and what may not change once training began.
-//! Each rule's sentence says why, and what to do. Rules at the root run on every write, also of the status: a new one has
+//! Each rule's message says why, and what to do. Rules at the root run on every write, also of the status: a new one has
 //! to accept every object that an older version stored.
 
 use std::borrow::Cow;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::job::{ChangeEffect, paths_with};
 
-/// A rule, and where it stands.
+/// A validation rule of the schema.
 struct Rule {
     /// Path of the schema that it is part of; empty for the root.
     at: &'static str,
@@ -48,7 +48,7 @@ fn all() -> Vec<Rule> {
     fixed.chain([unchanged()]).collect()
 }
 
-/// Where, the field, the rule, its sentence.
+/// Schema path, field, rule, message.
 const FIXED: &[(&str, &str, &str, &str)] = &[
     (
         "",

@@ -1,5 +1,5 @@
 //! The schema of a PipelineJob in the form that Kubernetes calls structural: every value has one type, nothing is referred
-//! to, and a word out of a list is an `enum`.
+//! to, and a choice of strings is an `enum`.
 
 use schemars::Schema;
 use schemars::generate::SchemaSettings;
@@ -46,11 +46,11 @@ fn make_structural(schema: &mut Schema) {
         schema.remove("additionalProperties");
     }
     optional(schema);
-    words(schema);
+    string_choice(schema);
     whole_numbers(schema);
 }
 
-/// What may be null is only what it is.
+/// A field that may be null has the schema of its value.
 fn optional(schema: &mut Schema) {
     let Some(Value::Array(choices)) = schema.remove("anyOf") else { return };
     for choice in choices {
@@ -63,19 +63,19 @@ fn optional(schema: &mut Schema) {
     }
 }
 
-/// A list of words, each with a sentence, becomes an `enum` and a description that tells what each stands for.
-fn words(schema: &mut Schema) {
+/// A choice of strings, each with its description, becomes an `enum` whose description lists them.
+fn string_choice(schema: &mut Schema) {
     let Some(Value::Array(choices)) = schema.remove("oneOf") else { return };
     let text = |choice: &Value, key: &str| choice[key].as_str().unwrap_or_default().to_owned();
     let mut description = schema.get("description").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let mut words = Vec::new();
+    let mut names = Vec::new();
     for choice in &choices {
-        let word = choice["enum"][0].as_str().unwrap_or_default();
-        description.push_str(&format!("\n- {word}: {}", text(choice, "description")));
-        words.push(json!(word));
+        let name = choice["enum"][0].as_str().unwrap_or_default();
+        description.push_str(&format!("\n- {name}: {}", text(choice, "description")));
+        names.push(json!(name));
     }
     schema.insert("type".into(), "string".into());
-    schema.insert("enum".into(), words.into());
+    schema.insert("enum".into(), names.into());
     schema.insert("description".into(), description.into());
 }
 

@@ -105,8 +105,8 @@ pub const CHANGES: &[(&str, ChangeEffect)] = &[
     ("template", Attempt),
 ];
 
-/// The effect of a change of the field at `path`, or of the object that it is a part of the table of; none for an object
-/// whose fields differ in it, and for what is no field of the spec.
+/// The effect of a change of the field or object at `path`; none for an object
+/// whose fields differ in it, and for a path that is no field of the spec.
 pub fn change_effect(path: &str) -> Option<ChangeEffect> {
     let mut effects = CHANGES.iter().filter(|(field, _)| covers(path, field) || covers(field, path)).map(|(_, e)| *e);
     let first = effects.next()?;

@@ -3,13 +3,13 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-/// How the pods get their places.
+/// How the pods are scheduled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct SchedulingSpec {
-    /// Who starts all pods together or none.
+    /// The gang scheduler, which starts all pods together or none.
     pub gang: GangScheduling,
-    /// Seconds that the pods may wait for their places.
+    /// Seconds that the pods may wait to be scheduled.
     pub timeout_seconds: u32,
 }
 
@@ -20,13 +20,13 @@ impl Default for SchedulingSpec {
 }
 
 string_enum! {
-    /// Who starts all pods together or none.
+    /// The gang scheduler, which starts all pods together or none.
     #[derive(Default)]
     pub enum GangScheduling {
-        /// Kubernetes' own PodGroup where it is served, else nobody.
+        /// Kubernetes' own PodGroup where it is served, else none.
         #[default]
         Auto = "Auto",
-        /// Nobody: each pod by itself.
+        /// None: each pod is scheduled by itself.
         None = "None",
         /// Kubernetes' own PodGroup.
         Native = "Native",
@@ -37,16 +37,16 @@ string_enum! {
     }
 }
 
-/// Who may talk to the pods.
+/// Which traffic the pods accept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkPolicySpec {
-    /// Whether a policy is made.
+    /// Whether a policy is created.
     pub mode: NetworkPolicyMode,
 }
 
 string_enum! {
-    /// Whether a network policy is made.
+    /// Whether a network policy is created.
     #[derive(Default)]
     pub enum NetworkPolicyMode {
         /// The job's own pods, DNS, the operator and the scraper.

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::path::VolumePath;
-use super::{number, yes};
+use super::{default_number, default_true};
 use crate::string_enum::Payload;
 
 /// The corpus and how it is cut into sequences.
@@ -22,7 +22,7 @@ pub struct DataSpec {
     #[schemars(range(min = 2))]
     pub sequence_length: u32,
     /// Puts documents one after another into full sequences; false gives each document its own, padded ones.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     pub packing: bool,
     /// The part held out to measure the model on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -40,7 +40,7 @@ pub struct EvaluationSpec {
     #[schemars(extend("minimum" = 0, "exclusiveMinimum" = true, "maximum" = 1, "exclusiveMaximum" = true))]
     pub fraction: f64,
     /// Steps between two evaluations.
-    #[serde(default = "number::<100>")]
+    #[serde(default = "default_number::<100>")]
     #[schemars(range(min = 1))]
     pub every_steps: u32,
 }
@@ -59,7 +59,7 @@ union! {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TokenizerTrainingSpec {
-    /// Words, special tokens included.
+    /// Size of the vocabulary, special tokens included.
     #[schemars(range(min = 259))]
     pub vocab_size: u32,
 }

@@ -36,12 +36,12 @@ pub use training::{
     TrainingSpec,
 };
 
-/// A serde default: true.
-const fn yes() -> bool {
+/// A default for serde: true.
+const fn default_true() -> bool {
     true
 }
 
-/// A serde default: any constant.
-const fn number<const N: u32>() -> u32 {
+/// A default for serde: any constant.
+const fn default_number<const N: u32>() -> u32 {
     N
 }

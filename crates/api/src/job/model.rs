@@ -40,12 +40,12 @@ pub struct LlamaSpec {
     /// Width inside the SwiGLU.
     #[schemars(range(min = 1))]
     pub intermediate_size: u32,
-    /// Words of the embedding and the head; the tokenizer's if absent.
+    /// Size of the vocabulary; the tokenizer's if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub vocab_size: Option<u32>,
     /// The longest sequence the model is made for.
-    #[serde(default = "super::number::<2048>")]
+    #[serde(default = "super::default_number::<2048>")]
     #[schemars(range(min = 1))]
     pub max_position_embeddings: u32,
     /// Base of the rotary embedding's wavelengths.

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::path::VolumePath;
-use super::{Quantity, number};
+use super::{Quantity, default_number};
 use crate::string_enum::Payload;
 
 /// Schedule, partition and transport.
@@ -18,7 +18,7 @@ pub struct PipelineSpec {
     #[serde(default)]
     pub partition: PartitionSpec,
     /// Chunks a stage holds; more than 1 only for the interleaved schedules.
-    #[serde(default = "number::<1>")]
+    #[serde(default = "default_number::<1>")]
     #[schemars(range(min = 1))]
     pub virtual_stages: u32,
     /// Which activations are computed again in the backward pass instead of kept.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     CheckpointSpec, DataSpec, ModelSpec, NetworkPolicySpec, PipelineJobStatus, PipelineSpec, PodTemplate, RestartSpec,
-    SchedulingSpec, StorageSpec, TrainingSpec, number,
+    SchedulingSpec, StorageSpec, TrainingSpec, default_number,
 };
 
 /// The API's group and version, as `apiVersion` has it.
@@ -25,9 +25,9 @@ pub struct PipelineJob {
     pub kind: String,
     /// Names and labels.
     pub metadata: Metadata,
-    /// What is wanted: what is trained, on what, how, and how it is kept going.
+    /// The desired state: model, data, training, and how the job is kept running.
     pub spec: PipelineJobSpec,
-    /// What is so: written by the operator, ignored in a job file.
+    /// The observed state: written by the operator, ignored in a job file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<PipelineJobStatus>,
 }
@@ -79,12 +79,12 @@ pub struct Metadata {
     pub resource_version: Option<String>,
 }
 
-/// What is to be trained, on what, how, and how it is kept going.
+/// The desired state of a PipelineJob: model, data, training, and how the job is kept running.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PipelineJobSpec {
     /// Stages of the pipeline, 1 to 256: one pod each. 1 is plain single-device training.
-    #[serde(default = "number::<1>")]
+    #[serde(default = "default_number::<1>")]
     #[schemars(range(min = 1, max = 256))]
     pub stages: u32,
     /// Saves, stops and keeps stopped; false resumes.
@@ -93,7 +93,7 @@ pub struct PipelineJobSpec {
     /// The controller that looks after this job; another than the default makes Stagecoach's operator leave it alone.
     #[serde(default = "managed_by")]
     pub managed_by: String,
-    /// Who computes: the built-in trainer or your own container.
+    /// The trainer: the built-in one or your own container.
     #[serde(default)]
     pub trainer: TrainerSpec,
     /// The model. Absent for a custom trainer.
@@ -117,10 +117,10 @@ pub struct PipelineJobSpec {
     /// What happens when a stage fails.
     #[serde(default)]
     pub restart: RestartSpec,
-    /// How the pods get their places.
+    /// How the pods are scheduled.
     #[serde(default)]
     pub scheduling: SchedulingSpec,
-    /// Who may talk to the pods.
+    /// Which traffic the pods accept.
     #[serde(default)]
     pub network_policy: NetworkPolicySpec,
     /// Seconds that the job may take from its first start, restarts included.
@@ -164,7 +164,7 @@ fn managed_by() -> String {
     "stagecoach.dev/operator".into()
 }
 
-/// Who computes.
+/// The trainer that the stages run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TrainerSpec {
@@ -174,7 +174,7 @@ pub struct TrainerSpec {
 }
 
 string_enum! {
-    /// Who computes.
+    /// The trainer that the stages run.
     #[derive(Default)]
     pub enum TrainerType {
         /// Stagecoach's own trainer.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::FloatString;
 use super::number::{count, optional_count};
 
-/// What is so.
+/// The observed state of a PipelineJob.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PipelineJobStatus {
@@ -22,7 +22,7 @@ pub struct PipelineJobStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub completion_time: Option<String>,
-    /// One word for the whole; derived from the conditions.
+    /// A summary of the job's state, derived from the conditions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<JobPhase>,
     /// Stages that exist.
@@ -59,13 +59,13 @@ pub struct PipelineJobStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// An object whose inside is the operator's own matter.
+/// An object whose fields are private to the operator.
 fn record(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
 }
 
 string_enum! {
-    /// One word for the state of a job.
+    /// A summary of a job's state.
     #[derive(Default)]
     pub enum JobPhase {
         /// Nothing was started yet.
@@ -144,7 +144,7 @@ pub struct ProgressStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CheckpointStatus {
-    /// Steps it has behind it.
+    /// Steps that are finished.
     #[serde(deserialize_with = "count")]
     pub step: u64,
     /// Stages that wrote it.
@@ -180,7 +180,7 @@ pub struct LastFailureStatus {
     /// Its pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
-    /// One word.
+    /// The reason, a CamelCase identifier.
     pub reason: String,
     /// Its exit code.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -218,7 +218,7 @@ pub struct Condition {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub last_transition_time: Option<String>,
-    /// One word.
+    /// The reason, a CamelCase identifier.
     pub reason: String,
     /// A sentence.
     pub message: String,

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::number;
+use super::default_number;
 use crate::string_enum::Payload;
 
 /// Length, batch, optimizer and learning rate.
@@ -39,7 +39,7 @@ pub struct TrainingSpec {
     #[serde(default)]
     pub device: Device,
     /// Threads within one operation of a stage on CPU. The bits of a result depend on it.
-    #[serde(default = "number::<1>")]
+    #[serde(default = "default_number::<1>")]
     #[schemars(range(min = 1))]
     pub threads: u32,
     /// The update rule.
@@ -90,7 +90,7 @@ string_enum! {
     /// Where stages compute.
     #[derive(Default)]
     pub enum Device {
-        /// A GPU where there is one, else the CPU.
+        /// A GPU if the stage has one, else the CPU.
         #[default]
         Auto = "Auto",
         /// The CPU.
@@ -141,7 +141,7 @@ impl Default for AdamWSpec {
 }
 
 impl Payload for AdamWSpec {
-    fn left_out() -> Option<Self> {
+    fn when_absent() -> Option<Self> {
         Some(Self::default())
     }
 }
@@ -187,7 +187,7 @@ string_enum! {
         Cosine = "Cosine",
         /// A straight line from the peak to the floor.
         Linear = "Linear",
-        /// The peak, for ever.
+        /// The peak throughout.
         Constant = "Constant",
         /// Warm-up, stable, decay: the peak, then a straight line to the floor over the last `decayFraction`.
         Wsd = "WSD",

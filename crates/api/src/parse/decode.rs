@@ -93,7 +93,7 @@ impl<'de> Deserializer<'de> for &'de Node {
         visitor: V,
     ) -> Result<V::Value, DecodeError> {
         match &self.value {
-            Value::String(word) => word.as_str().into_deserializer().deserialize_enum(name, variants, visitor),
+            Value::String(text) => text.as_str().into_deserializer().deserialize_enum(name, variants, visitor),
             other => Err(DecodeError::Value { found: other.describe(), allowed: variants.to_vec() }),
         }
     }

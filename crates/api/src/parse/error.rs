@@ -1,4 +1,4 @@
-//! What is wrong with a job file, and the sentence that says so.
+//! What is wrong with a job file, and the message that says so.
 
 use std::fmt;
 
@@ -73,13 +73,13 @@ pub(super) enum DecodeError {
     Yaml(String),
     /// A field that the type doesn't have.
     Field { found: String, known: Vec<&'static str> },
-    /// A word out of the list.
+    /// A string that is none of the allowed ones.
     Value { found: String, allowed: Vec<&'static str> },
     /// A field that must be there.
     Missing { field: &'static str, hint: Option<String> },
     /// A value of another type.
     Type { found: String, expected: String },
-    /// A sentence of its own.
+    /// A message that is none of the above.
     Other(String),
 }
 
@@ -245,7 +245,7 @@ impl DecodeError {
             "a boolean" => "true or false".into(),
             "a string" => "text (in quotes if it looks like something else)".into(),
             text if text.starts_with("struct ") => "a map of fields".into(),
-            text if text.starts_with("enum ") => "one word of a list".into(),
+            text if text.starts_with("enum ") => "one of a list of names".into(),
             "a sequence" => "a list".into(),
             text => text.to_owned(),
         };

@@ -56,7 +56,7 @@ impl PipelineJob {
     /// The job as YAML; `parse` reads it back.
     ///
     /// # Errors
-    /// A number that YAML can't hold.
+    /// A number that YAML can't represent.
     pub fn to_yaml(&self) -> Result<String, serde_saphyr::SerializeError> {
         serde_saphyr::to_string(self)
     }
@@ -64,7 +64,7 @@ impl PipelineJob {
     /// The job as JSON; `parse` reads it back, JSON being YAML.
     ///
     /// # Errors
-    /// A number that JSON can't hold.
+    /// A number that JSON can't represent.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
         serde_json::to_string_pretty(self)
     }

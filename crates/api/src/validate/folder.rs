@@ -30,7 +30,7 @@ pub(super) fn check(job: &PipelineJob, problems: &mut Problems) {
 }
 
 /// Whether the corpus lies in the folder, or the folder in a part of the corpus that is searched to any depth. Of a pattern
-/// that searches the whole volume (`**/*.txt`) every folder is a part: that is for who writes it to know.
+/// that searches the whole volume (`**/*.txt`) every folder is a part: which is the user's choice.
 fn overlap(folder: &[&str], pattern: &[&str]) -> bool {
     let fixed = pattern.iter().take_while(|part| !part.contains(['*', '?', '['])).count();
     let (fixed, searched) = pattern.split_at(fixed);

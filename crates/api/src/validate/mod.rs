@@ -1,4 +1,4 @@
-//! What a spec must hold beyond its types. One function; its sentences say what was found and what to change.
+//! What a spec must satisfy beyond its types. One function; its messages say what was found and what to change.
 
 mod folder;
 mod layout;

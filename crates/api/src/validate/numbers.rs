@@ -121,14 +121,14 @@ fn check_data(data: &DataSpec, model: Option<&ModelSpec>, problems: &mut Problem
         TokenizerSpec::File(file) => volume_path(&file.path, "spec.data.tokenizer.file.path", problems),
         TokenizerSpec::Train(train) => {
             problems.require(train.vocab_size >= 259, "spec.data.tokenizer.train.vocabSize", || {
-                format!("is {}; 256 bytes and 3 special tokens make 259 words the least", train.vocab_size)
+                format!("is {}; 256 bytes and 3 special tokens make 259 tokens the least", train.vocab_size)
             });
             if let Some(ModelSpec::Llama(llama)) = model
-                && let Some(words) = llama.vocab_size
+                && let Some(size) = llama.vocab_size
             {
-                problems.require(words >= train.vocab_size, "spec.model.llama.vocabSize", || {
+                problems.require(size >= train.vocab_size, "spec.model.llama.vocabSize", || {
                     format!(
-                        "is {words}, fewer than the tokenizer's {}: remove it, and it will be the tokenizer's",
+                        "is {size}, fewer than the tokenizer's {}: remove it, and it will be the tokenizer's",
                         train.vocab_size
                     )
                 });

@@ -28,7 +28,7 @@ test: build texts cluster-tools ## all tests that need no root
 	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) WORKSPACE=$(WORKSPACE) cargo test --workspace
 
 test-all: build texts ## the parity tests' full product instead of the covering set
-	STAGECOACH_PARITY=all cargo test --workspace --test parity -- --nocapture
+	STAGECOACH_PARITY=all cargo test --package stagecoach-tests --test it parity:: -- --nocapture
 
 e2e: build texts ## the product on a real node: images, chart, jobs, faults; needs root and Linux
 	tests/e2e/run.sh $(CACHE) tests/e2e/all.sh $(TESTS)
@@ -49,7 +49,7 @@ cluster-down: ## ends it and takes back all it did to the machine
 	target/debug/stagecoach-cluster down $(NODE)
 
 soak: build ## one job, killed N times in every phase while its number of stages changes (make soak N=1000)
-	STAGECOACH_KILLS=$(or $(N),50) cargo test --workspace --test soak --quiet -- --nocapture
+	STAGECOACH_KILLS=$(or $(N),50) cargo test --package stagecoach-tests --test it --quiet soak:: -- --nocapture
 
 bench: build ## what checkpoints cost as ratios to what this machine can do, and what 500 jobs cost the operator; figures in bench/results/
 	target/debug/stagecoach-bench checkpoint $(WORKSPACE) bench/results
@@ -59,14 +59,14 @@ bench: build ## what checkpoints cost as ratios to what this machine can do, and
 		target/debug/stagecoach-bench operator $(WORKSPACE) bench/results
 
 crashes: build ## a stage killed, or its disk full, at every operation on the shared folder
-	STAGECOACH_CRASHES=all cargo test --package stagecoach-tests --test crashes --test storage --quiet -- --nocapture
+	STAGECOACH_CRASHES=all cargo test --package stagecoach-tests --test it --quiet -- crashes:: storage:: --nocapture
 
 model: ## the state machine in larger worlds than `make test` explores
-	STAGECOACH_MODEL=all cargo test --package stagecoach-lifecycle --test model --quiet -- --nocapture
+	STAGECOACH_MODEL=all cargo test --package stagecoach-lifecycle --test it --quiet model:: -- --nocapture
 
 strace: build ## stages and launcher killed at system calls drawn by STAGECOACH_SEED; needs the right to trace
 	@command -v strace >/dev/null || { echo "strace is missing: install it (Debian: apt-get install strace)" >&2; exit 1; }
-	cargo test --workspace --test strace --quiet -- --ignored --nocapture
+	cargo test --package stagecoach-tests --test it --quiet strace:: -- --ignored --nocapture
 
 manifests: tools ## the CRD from the types of crates/api, for kubectl and for the chart
 	cargo run --quiet --package stagecoach-api --bin crdgen > manifests/crd/pipelinejobs.yaml.new

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use stagecoach_cluster::node::images;
-use stagecoach_cluster::{Node, until};
+use stagecoach_cluster::until;
+use stagecoach_node::{Node, images};
 
 /// What a node adds to a machine, in lines: none of them may be left.
 fn traces() -> BTreeSet<String> {
@@ -52,7 +52,7 @@ impl Machine {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_stagecoach-cluster"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stagecoach-node"));
         command.args(arguments).env("STAGECOACH_PAUSE", self.images.join("pause.tar")).stderr(Stdio::piped());
         command
     }

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::firewall;
 use super::place::{ADDRESS, BRIDGE};
-use crate::components::SERVICES;
-use crate::process::run;
+use stagecoach_cluster::SERVICES;
+use stagecoach_cluster::run;
 
 /// What the kubelet, kube-proxy and the CNI plugins set.
 const SETTINGS: [&str; 10] = [
@@ -118,7 +118,7 @@ pub(crate) fn call(program: &str, arguments: &[&str], input: &str) -> Result<Str
     // a user's PATH may leave out the administrator's folders
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let found = std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file());
-    let found = found.with_context(|| format!("{program} is missing: run tests/cluster/packages.sh"))?;
+    let found = found.with_context(|| format!("{program} is missing: run tests/node/packages.sh"))?;
     let output = run(Command::new(found).args(arguments).env("PATH", path), input);
     let complaint = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{program} {}: {}", arguments.join(" "), complaint.trim());

@@ -4,11 +4,11 @@
 set -euo pipefail
 cache=$1 folder=$2
 cd "$(dirname "$0")/../.."
-tests/cluster/packages.sh
+tests/node/packages.sh
 STAGECOACH_CLUSTER_TOOLS=$(tests/cluster/tools.sh "$cache" node)
 export STAGECOACH_CLUSTER_TOOLS
 images/build.sh "$cache/images" >&2
 images=()
 for image in operator trainer probe busybox; do images+=(--image "$cache/images/$image.tar"); done
-target/debug/stagecoach-cluster up "$folder" --pause "$cache/images/pause.tar" "${images[@]}"
+target/debug/stagecoach-node up "$folder" --pause "$cache/images/pause.tar" "${images[@]}"
 echo "export PATH=$STAGECOACH_CLUSTER_TOOLS:\$PATH"

@@ -8,7 +8,6 @@ use stagecoach_cluster::chart;
 use stagecoach_cluster::flows::{End, Labels, Network, Pod};
 use stagecoach_operator::build::{Owner, StatusReaders, labels, network_policy};
 
-#[path = "flows/evaluator.rs"]
 mod evaluator;
 
 const OPEN: bool = true;

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use stagecoach_cluster::{Node, node};
+use stagecoach_node::Node;
 
 /// A real one-node Kubernetes on this machine, for tests. Needs root and Linux.
 #[derive(Parser)]
@@ -39,20 +39,20 @@ fn main() -> ExitCode {
     }
     let result = match Command::parse() {
         Command::Up { folder, pause, images } => up(&folder, &pause, &images, &interrupted),
-        Command::Down { folder: Some(folder) } => node::down(&folder),
-        Command::Down { folder: None } => node::down_any(),
+        Command::Down { folder: Some(folder) } => stagecoach_node::down(&folder),
+        Command::Down { folder: None } => stagecoach_node::down_any(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("stagecoach-cluster: {error:#}");
+            eprintln!("stagecoach-node: {error:#}");
             ExitCode::FAILURE
         }
     }
 }
 
 fn up(folder: &Path, pause: &Path, images: &[PathBuf], interrupted: &AtomicBool) -> anyhow::Result<()> {
-    node::up(folder, pause, images, interrupted)?;
+    stagecoach_node::up(folder, pause, images, interrupted)?;
     let node = Node::attach(folder);
     node.volume("shared", &node.shared_folder("shared"), None);
     println!("export KUBECONFIG={}", node.kubeconfig().display());

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::Node;
 use super::place::{NAME, USER};
 use super::{machine, mounts};
-use crate::wait::until;
+use stagecoach_cluster::until;
 
 /// What volumes are said to hold; nothing keeps them to it.
 const SIZE: &str = "10Gi";

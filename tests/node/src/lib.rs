@@ -24,10 +24,10 @@ use serde_json::{Value, json};
 
 use self::daemon::Daemon;
 use self::place::{NAME, Place};
-use crate::client::{Client, connect};
-use crate::components::Component;
-use crate::kubectl::Kubectl;
-use crate::wait::until;
+use stagecoach_cluster::Component;
+use stagecoach_cluster::Kubectl;
+use stagecoach_cluster::until;
+use stagecoach_cluster::{Client, connect};
 
 pub use self::container::{Container, MemoryLimit, Starvation};
 pub use self::down::{down, down_any};

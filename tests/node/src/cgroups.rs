@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::wait::attempt;
+use stagecoach_cluster::attempt;
 
 /// The node's own group, in each hierarchy; the kubelet's root.
 pub(crate) const ROOT: &str = "stagecoach";

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cgroups;
 use super::place::Place;
-use crate::wait::attempt;
+use stagecoach_cluster::attempt;
 
 /// Seconds a process has after SIGTERM.
 const GRACE_SECONDS: u64 = 15;

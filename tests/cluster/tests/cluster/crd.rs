@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 use stagecoach_cluster::{Client, ControlPlane, Refusal, until};
 
 #[allow(dead_code)]
-#[path = "../../../crates/api/tests/it/crd/generated.rs"]
+#[path = "../../../../crates/api/tests/api/crd/generated.rs"]
 mod generated;
 #[allow(dead_code)]
-#[path = "../../../crates/api/tests/it/crd/rows.rs"]
+#[path = "../../../../crates/api/tests/api/crd/rows.rs"]
 mod rows;
 #[allow(dead_code)]
-#[path = "../../../crates/api/tests/it/crd/schema.rs"]
+#[path = "../../../../crates/api/tests/api/crd/schema.rs"]
 mod schema;
 
 const CRD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../manifests/crd/pipelinejobs.yaml");

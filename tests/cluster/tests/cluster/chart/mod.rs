@@ -5,15 +5,10 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use stagecoach_cluster::chart::{self, find, helm, render, try_render};
 
-#[path = "chart/environment.rs"]
 mod environment;
-#[path = "chart/kustomize.rs"]
 mod kustomize;
-#[path = "chart/rights.rs"]
 mod rights;
-#[path = "chart/server.rs"]
 mod server;
-#[path = "chart/values.rs"]
 mod values;
 
 /// Set, what a test compares with is written instead.

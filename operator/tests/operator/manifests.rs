@@ -5,7 +5,7 @@ use serde_json::json;
 use stagecoach_cluster::until;
 
 #[allow(dead_code)]
-#[path = "../../../crates/api/tests/it/crd/rows.rs"]
+#[path = "../../../crates/api/tests/api/crd/rows.rs"]
 mod rows;
 
 #[test]

@@ -3,8 +3,8 @@
 use std::io::{ErrorKind, Write};
 
 use serde_json::{Value, json};
-use stagecoach_cluster::node::images;
-use stagecoach_cluster::{Node, condition_of, until};
+use stagecoach_cluster::{condition_of, until};
+use stagecoach_node::{Node, images};
 
 const NAMESPACE: &str = "smoke";
 const PROBE: &str = "localhost/stagecoach-probe:e2e";

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::machine;
 use super::place::Place;
-use crate::tools;
+use stagecoach_cluster::tools;
 
 /// Runs `ctr`; what it says.
 ///

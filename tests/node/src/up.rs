@@ -13,12 +13,12 @@ use serde_json::json;
 use super::daemon::Daemon;
 use super::place::{ADDRESS, CLAIM, NAME, Place, SERVER, claimed};
 use super::{agents, cgroups, ctr, dns, down, machine};
-use crate::certificates::control_plane;
-use crate::client::Client;
-use crate::components::{Component, Settings, Site, command};
-use crate::object::condition_of;
-use crate::tools;
-use crate::wait::attempt;
+use stagecoach_cluster::Client;
+use stagecoach_cluster::attempt;
+use stagecoach_cluster::condition_of;
+use stagecoach_cluster::control_plane;
+use stagecoach_cluster::tools;
+use stagecoach_cluster::{Component, Settings, Site, command};
 
 /// What must have been built.
 const TOOLS: [&str; 11] = [
@@ -64,7 +64,7 @@ fn check_machine(pause: &Path, images: &[PathBuf]) -> Result<()> {
     ensure!(unsafe { libc::geteuid() } == 0, "a node with real containers needs root on Linux: run this with sudo");
     for places in INSTALLED {
         let there = places.iter().any(|file| Path::new(file).exists());
-        ensure!(there, "{} is missing: run tests/cluster/packages.sh", places.join(" or "));
+        ensure!(there, "{} is missing: run tests/node/packages.sh", places.join(" or "));
     }
     TOOLS.iter().try_for_each(|tool| tools::find(tool).map(drop))?;
     for archive in std::iter::once(pause).chain(images.iter().map(PathBuf::as_path)) {
@@ -77,13 +77,13 @@ fn check_machine(pause: &Path, images: &[PathBuf]) -> Result<()> {
 fn claim(place: &Place) -> Result<()> {
     if let Some(other) = claimed() {
         let other = other.display();
-        bail!("a node is on this machine already, in {other}: end it with `stagecoach-cluster down {other}`");
+        bail!("a node is on this machine already, in {other}: end it with `stagecoach-node down {other}`");
     }
     let entries = std::fs::read_dir(place.path())?.flatten();
     if let Some(entry) = entries.map(|entry| entry.file_name()).find(|name| name != "logs") {
         let folder = place.path().display();
         if place.marker().exists() {
-            bail!("{folder} holds a node that was not ended: run `stagecoach-cluster down {folder}` first");
+            bail!("{folder} holds a node that was not ended: run `stagecoach-node down {folder}` first");
         }
         bail!("{folder} holds {entry:?}: give a new or empty folder, as all in it is deleted at the end");
     }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::cgroups::ROOT;
 use super::place::{ADDRESS, CLAIM, NAME, NETWORK, PODS, Place};
-use crate::tools::tool;
+use stagecoach_cluster::tools::tool;
 
 /// The cluster's name server, as pods see it.
 pub(crate) const DNS: &str = "10.96.0.10";

@@ -3,9 +3,9 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::support::{TestCluster, path};
+use crate::support::{Operator, TestCluster, path, shared};
 use serde_json::{Value, json};
-use stagecoach_cluster::{Fate, Process, Proxy, Settings, until};
+use stagecoach_cluster::{Fate, Proxy, until};
 
 /// Runs in parallel: each has its own namespace and its own operator, which mostly wait.
 const PARALLEL_RUNS: usize = 4;
@@ -24,7 +24,7 @@ struct ScenarioRun<'s> {
     cluster: &'s TestCluster,
     proxy: &'s Proxy,
     namespace: String,
-    operator: Mutex<Option<Process>>,
+    operator: Mutex<Option<Operator>>,
 }
 
 impl ScenarioRun<'_> {
@@ -93,8 +93,7 @@ fn run(
     namespace: String,
     crash: Option<(usize, &Value)>,
 ) -> (Value, usize) {
-    cluster.plane.create_namespace(&namespace);
-    crate::support::volume(&cluster.plane, &namespace);
+    cluster.create_namespace(&namespace);
     let proxy = Proxy::start(cluster.kubeconfig(), cluster.plane.folder());
     let run = ScenarioRun { cluster, proxy: &proxy, namespace, operator: Mutex::default() };
     run.start_operator();
@@ -189,10 +188,10 @@ fn scenarios() -> Vec<Scenario> {
 
 #[test]
 fn a_crash_between_any_two_writes_changes_nothing() {
-    let cluster = TestCluster::without_operator(Settings::default());
+    let cluster = shared();
     let scenarios = scenarios();
     let undisturbed: Vec<(Value, usize)> =
-        scenarios.iter().map(|scenario| run(&cluster, scenario, format!("{}-0", scenario.name), None)).collect();
+        scenarios.iter().map(|scenario| run(cluster, scenario, format!("{}-0", scenario.name), None)).collect();
     for (scenario, (_, writes)) in scenarios.iter().zip(&undisturbed) {
         println!("{}: {writes} writes", scenario.name);
         assert!(*writes > 0);
@@ -211,12 +210,8 @@ fn a_crash_between_any_two_writes_changes_nothing() {
                 loop {
                     let Some((at, crash)) = cases.lock().unwrap().pop() else { break };
                     let scenario = &scenarios[at];
-                    let (end, _) = run(
-                        &cluster,
-                        scenario,
-                        format!("{}-{crash}", scenario.name),
-                        Some((crash, &undisturbed[at].0)),
-                    );
+                    let (end, _) =
+                        run(cluster, scenario, format!("{}-{crash}", scenario.name), Some((crash, &undisturbed[at].0)));
                     assert_eq!(end, undisturbed[at].0, "{}, killed after write {crash}", scenario.name);
                 }
             });

@@ -1,6 +1,6 @@
 //! Pods that are preempted, or evicted by a taint: restarted uncounted, with the cause in the status.
 
-use crate::support::TestCluster;
+use crate::support::{exclusive, path};
 use serde_json::{Value, json};
 
 /// The GPUs of a node of the cluster.
@@ -12,7 +12,7 @@ fn gpus() -> Value {
 
 #[test]
 fn preemptions_and_evictions_are_not_counted() {
-    let cluster = TestCluster::start();
+    let cluster = exclusive();
     let client = cluster.plane.client();
 
     // a job on two nodes, another pod on the third: a pod of higher priority preempts a stage
@@ -45,4 +45,6 @@ fn preemptions_and_evictions_are_not_counted() {
     assert_eq!(job["status"]["lastFailure"]["stage"], 1);
     let job = cluster.wait_running("preempted", 3);
     assert_eq!(job["status"]["restarts"]["counted"], 0, "{:#}", job["status"]);
+    client.patch(&node, &json!({"spec": {"taints": null}})).unwrap();
+    client.delete(&path("preempted"));
 }

@@ -1,17 +1,10 @@
 //! Why attempts fail, what the status reports, and what follows.
 
-use std::sync::OnceLock;
-
-use crate::support::{TestCluster, condition_of, has_condition};
+use crate::support::{condition_of, exclusive, has_condition, shared};
 use serde_json::{Value, json};
 use stagecoach_api::contract::{FailureKind, StagePhase, StageStatus, TerminationMessage};
 use stagecoach_api::job::{CheckpointStatus, ProgressStatus};
 use stagecoach_cluster::until;
-
-fn cluster() -> &'static TestCluster {
-    static CLUSTER: OnceLock<TestCluster> = OnceLock::new();
-    CLUSTER.get_or_init(TestCluster::start)
-}
 
 fn message(kind: FailureKind, stage: u32, text: &str) -> String {
     TerminationMessage::new(kind, stage, text).to_json()
@@ -23,7 +16,7 @@ fn failure(job: &Value) -> &Value {
 
 #[test]
 fn the_root_cause_is_reported_and_no_secondary_failure() {
-    let cluster = cluster();
+    let cluster = shared();
     cluster.create("culprit", json!({"stages": 3}));
     cluster.wait_running("culprit", 1);
     let pod = |stage: u32| cluster.kubelet.pod(&format!("culprit-{stage}-1"));
@@ -46,7 +39,7 @@ fn the_root_cause_is_reported_and_no_secondary_failure() {
 
 #[test]
 fn an_oom_kill_counts_and_an_eviction_does_not() {
-    let cluster = cluster();
+    let cluster = shared();
     cluster.create("memory", json!({}));
     cluster.wait_running("memory", 1);
     cluster.kubelet.pod("memory-1-1").oom();
@@ -62,7 +55,7 @@ fn an_oom_kill_counts_and_an_eviction_does_not() {
 
 #[test]
 fn a_deleted_pod_restarts_the_group() {
-    let cluster = cluster();
+    let cluster = shared();
     cluster.create("deleted", json!({}));
     cluster.wait_running("deleted", 1);
     cluster.plane.client().delete("/api/v1/namespaces/default/pods/deleted-1-1");
@@ -75,7 +68,7 @@ fn a_deleted_pod_restarts_the_group() {
 
 #[test]
 fn an_invalid_job_fails_at_once() {
-    let cluster = cluster();
+    let cluster = shared();
     // kept long enough for its final status
     cluster.create("invalid", json!({"ttlSecondsAfterFinished": 3600}));
     cluster.wait_running("invalid", 1);
@@ -91,7 +84,7 @@ fn an_invalid_job_fails_at_once() {
 
 #[test]
 fn exit_code_rules_apply() {
-    let cluster = cluster();
+    let cluster = shared();
     cluster.create("ruled", json!({"restart": {"exitCodes": [{"codes": [3], "action": "Fail"}, {"codes": [4], "action": "RestartUncounted"}]}}));
     cluster.wait_running("ruled", 1);
     cluster.kubelet.pod("ruled-0-1").exit(4, "");
@@ -104,7 +97,7 @@ fn exit_code_rules_apply() {
 
 #[test]
 fn the_restart_budget_is_respected() {
-    let cluster = cluster();
+    let cluster = shared();
     cluster.create("spent", json!({"restart": {"maxRestarts": 2}}));
     for attempt in 1..=3 {
         cluster.wait_running("spent", attempt);
@@ -120,7 +113,7 @@ fn the_restart_budget_is_respected() {
 
 #[test]
 fn a_group_that_never_becomes_ready_times_out() {
-    let cluster = cluster();
+    let cluster = shared();
     let never = json!({"metadata": {"annotations": {"stagecoach.test/behaviour": "never-ready"}}});
     cluster.create("stuck", json!({"template": never, "restart": {"startupTimeoutSeconds": 10, "maxRestarts": 0}}));
     let job = cluster.wait_phase("stuck", "Failed");
@@ -129,7 +122,7 @@ fn a_group_that_never_becomes_ready_times_out() {
 
 #[test]
 fn an_image_pull_error_is_reported_at_once() {
-    let cluster = cluster();
+    let cluster = shared();
     let error = json!({"metadata": {"annotations": {"stagecoach.test/behaviour": "image-pull-error"}}});
     cluster.create("unpulled", json!({"template": error}));
     let pull = |job: &Value| {
@@ -144,7 +137,7 @@ fn an_image_pull_error_is_reported_at_once() {
 
 #[test]
 fn an_unschedulable_pod_is_reported_at_once() {
-    let cluster = cluster();
+    let cluster = shared();
     cluster.create(
         "placeless",
         json!({"scheduling": {"gang": "None"}, "template": {"spec": {"nodeSelector": {"nowhere": "true"}}}}),
@@ -158,8 +151,8 @@ fn an_unschedulable_pod_is_reported_at_once() {
 
 #[test]
 fn a_dead_node_delays_a_restart_by_its_timeout_at_most() {
-    // a cluster of its own: no other job's pods must be on the node that is lost
-    let cluster = TestCluster::start();
+    // no other job's pods must be on the node that is lost
+    let cluster = exclusive();
     // on two nodes, one of which is lost
     let spread = json!({"spec": {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
         {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"stagecoach.dev/job": "orphaned"}}}]}}}});
@@ -185,7 +178,7 @@ fn a_dead_node_delays_a_restart_by_its_timeout_at_most() {
 
 #[test]
 fn the_exit_of_a_deleted_pod_is_the_cause() {
-    let cluster = cluster();
+    let cluster = shared();
     cluster.create("alone", json!({"stages": 1}));
     cluster.wait_running("alone", 1);
     cluster.plane.client().delete("/api/v1/namespaces/default/pods/alone-0-1");
@@ -197,7 +190,7 @@ fn the_exit_of_a_deleted_pod_is_the_cause() {
 
 #[test]
 fn a_stalled_group_is_restarted() {
-    let cluster = cluster();
+    let cluster = shared();
     cluster.create("stalled", json!({"restart": {"stallTimeoutSeconds": 10}}));
     cluster.wait_running("stalled", 1);
     let training = StageStatus {
@@ -213,7 +206,7 @@ fn a_stalled_group_is_restarted() {
 
 #[test]
 fn an_unreachable_stage_0_is_no_failure() {
-    let cluster = cluster();
+    let cluster = shared();
     cluster.create("silent", json!({"restart": {"stallTimeoutSeconds": 10}}));
     cluster.wait_running("silent", 1);
     let training = StageStatus { phase: StagePhase::Training, ..StageStatus::default() };
@@ -231,7 +224,7 @@ fn an_unreachable_stage_0_is_no_failure() {
 
 #[test]
 fn failing_saves_are_reported_and_restart_nothing() {
-    let cluster = cluster();
+    let cluster = shared();
     cluster.create("unsaved", json!({}));
     cluster.wait_running("unsaved", 1);
     let training = |step| StageStatus {
@@ -259,9 +252,8 @@ fn failing_saves_are_reported_and_restart_nothing() {
 
 #[test]
 fn pods_are_restricted_and_rejections_by_admission_are_reported() {
-    let cluster = cluster();
-    cluster.plane.create_namespace("strict");
-    crate::support::volume(&cluster.plane, "strict");
+    let cluster = shared();
+    cluster.create_namespace("strict");
     let label = json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}});
     cluster.plane.client().patch("/api/v1/namespaces/strict", &label).unwrap();
     cluster.create("strict/good", json!({}));
@@ -275,7 +267,7 @@ fn pods_are_restricted_and_rejections_by_admission_are_reported() {
 
 #[test]
 fn an_unreadable_record_stops_only_this_job() {
-    let cluster = cluster();
+    let cluster = shared();
     cluster.create("garbled", json!({"suspend": true}));
     cluster.wait_phase("garbled", "Suspended");
     let garbage = json!({"status": {"record": {"doing": 7}}});

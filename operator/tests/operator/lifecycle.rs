@@ -1,28 +1,20 @@
 //! The lifecycle of a job: creation, completion, scaling, suspension, deletion. Causes of failures are in `failures.rs`.
 
-use std::sync::OnceLock;
-
-use crate::support::{TestCluster, condition_of, has_condition, path};
+use crate::support::{condition_of, has_condition, path, shared};
 use serde_json::{Value, json};
 use stagecoach_api::contract::StageStatus;
 use stagecoach_api::job::{CheckpointStatus, FloatString, ProgressStatus};
 use stagecoach_cluster::until;
 
-/// One cluster for all tests here; each has jobs of its own names.
-fn cluster() -> &'static TestCluster {
-    static CLUSTER: OnceLock<TestCluster> = OnceLock::new();
-    CLUSTER.get_or_init(TestCluster::start)
-}
-
 fn finish(name: &str, attempt: u64, stages: u32) {
     for stage in 0..stages {
-        cluster().kubelet.pod(&format!("{name}-{stage}-{attempt}")).exit(0, "");
+        shared().kubelet.pod(&format!("{name}-{stage}-{attempt}")).exit(0, "");
     }
 }
 
 #[test]
 fn a_job_runs_and_completes() {
-    let cluster = cluster();
+    let cluster = shared();
     cluster.create("plain", json!({}));
     let job = cluster.wait_running("plain", 1);
     assert_eq!(job["status"]["stages"], 2);
@@ -41,7 +33,7 @@ fn a_job_runs_and_completes() {
 
 #[test]
 fn the_objects_of_a_job_are_created_before_its_pods_and_owned_by_it() {
-    let cluster = cluster();
+    let cluster = shared();
     let job =
         cluster.create("owned", json!({"template": {"metadata": {"labels": {"kueue.x-k8s.io/pod-group-name": "g"}}}}));
     cluster.wait_running("owned", 1);
@@ -68,7 +60,7 @@ fn the_objects_of_a_job_are_created_before_its_pods_and_owned_by_it() {
 
 #[test]
 fn progress_and_checkpoints_are_in_the_status() {
-    let cluster = cluster();
+    let cluster = shared();
     cluster.create("shown", json!({}));
     cluster.wait_running("shown", 1);
     let progress = |step| ProgressStatus {
@@ -107,7 +99,7 @@ fn progress_and_checkpoints_are_in_the_status() {
 
 #[test]
 fn scaling_drains_the_job_and_starts_an_attempt_with_the_new_stages() {
-    let cluster = cluster();
+    let cluster = shared();
     cluster.create("scaled", json!({}));
     cluster.wait_running("scaled", 1);
     let scale = json!({"spec": {"replicas": 3}});
@@ -129,7 +121,7 @@ fn scaling_drains_the_job_and_starts_an_attempt_with_the_new_stages() {
 
 #[test]
 fn a_job_created_suspended_waits_and_its_template_may_be_edited() {
-    let cluster = cluster();
+    let cluster = shared();
     cluster.create("queued", json!({"suspend": true}));
     let job = cluster.wait_phase("queued", "Suspended");
     assert!(has_condition(&job, "Suspended", "True", "Suspended"));
@@ -149,7 +141,7 @@ fn a_job_created_suspended_waits_and_its_template_may_be_edited() {
 
 #[test]
 fn a_finished_job_is_deleted_after_its_ttl() {
-    let cluster = cluster();
+    let cluster = shared();
     cluster.create("brief", json!({"ttlSecondsAfterFinished": 2}));
     cluster.wait_running("brief", 1);
     finish("brief", 1, 2);
@@ -160,7 +152,7 @@ fn a_finished_job_is_deleted_after_its_ttl() {
 
 #[test]
 fn a_deadline_ends_a_job() {
-    let cluster = cluster();
+    let cluster = shared();
     cluster.create("late", json!({"activeDeadlineSeconds": 3}));
     let job = cluster.wait_phase("late", "Failed");
     assert!(has_condition(&job, "Failed", "True", "DeadlineExceeded"));
@@ -169,7 +161,7 @@ fn a_deadline_ends_a_job() {
 
 #[test]
 fn a_job_managed_by_another_controller_is_left_alone() {
-    let cluster = cluster();
+    let cluster = shared();
     cluster.create("others", json!({"managedBy": "kueue.x-k8s.io/multikueue"}));
     cluster.create("ours-after-it", json!({}));
     cluster.wait_running("ours-after-it", 1);
@@ -179,7 +171,7 @@ fn a_job_managed_by_another_controller_is_left_alone() {
 
 #[test]
 fn an_object_that_the_job_does_not_own_is_never_modified() {
-    let cluster = cluster();
+    let cluster = shared();
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "taken"},
         "spec": {"ports": [{"port": 1}], "selector": {"app": "other"}}});
     let services = "/api/v1/namespaces/default/services";
@@ -200,7 +192,7 @@ fn an_object_that_the_job_does_not_own_is_never_modified() {
 
 #[test]
 fn a_custom_trainer_gets_the_environment_and_no_config() {
-    let cluster = cluster();
+    let cluster = shared();
     let own = json!({"containers": [{"name": "trainer", "image": "torch", "command": ["python", "train.py"]}, {"name": "logs", "image": "tail"}]});
     let spec = json!({"trainer": {"type": "Custom"}, "model": null, "data": null, "training": null, "template": {"spec": own}});
     cluster.create("own", spec);
@@ -217,9 +209,8 @@ fn a_custom_trainer_gets_the_environment_and_no_config() {
 
 #[test]
 fn an_exceeded_quota_is_reported_and_retried() {
-    let cluster = cluster();
-    cluster.plane.create_namespace("small");
-    crate::support::volume(&cluster.plane, "small");
+    let cluster = shared();
+    cluster.create_namespace("small");
     let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "one"}, "spec": {"hard": {"pods": "1"}}});
     cluster.plane.client().create("/api/v1/namespaces/small/resourcequotas", &quota).unwrap();
     until("the quota to be counted", 60, || {
@@ -238,7 +229,7 @@ fn an_exceeded_quota_is_reported_and_retried() {
 
 #[test]
 fn what_only_the_operator_can_validate_is_reported_as_invalid() {
-    let cluster = cluster();
+    let cluster = shared();
     let env = json!({"containers": [{"name": "trainer", "env": [{"name": "RANK", "value": "7"}]}]});
     let object = crate::support::job("wrong", json!({"template": {"spec": env}}));
     match cluster.plane.client().create("/apis/stagecoach.dev/v1alpha1/namespaces/default/pipelinejobs", &object) {

@@ -1,18 +1,16 @@
 //! An operator of some namespaces: each of them, and no other.
 
-use crate::support::TestCluster;
+use crate::support::shared;
 use serde_json::{Value, json};
-use stagecoach_cluster::Settings;
 
 #[test]
 fn two_of_three_namespaces_are_watched() {
-    let cluster = TestCluster::without_operator(Settings::default());
+    let cluster = shared();
     for namespace in ["a", "b", "c"] {
-        cluster.plane.create_namespace(namespace);
-        crate::support::volume(&cluster.plane, namespace);
+        cluster.create_namespace(namespace);
         cluster.create(&format!("{namespace}/job"), json!({}));
     }
-    cluster.run_operator(&[("STAGECOACH_NAMESPACES", "a,b")]);
+    let _operator = cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "a,b")]);
     cluster.wait_running("a/job", 1);
     cluster.wait_running("b/job", 1);
     // events in one do not affect the other

@@ -1,11 +1,11 @@
 //! The API server restarts, and jobs change while the operator is down.
 
-use crate::support::TestCluster;
+use crate::support::exclusive;
 use serde_json::json;
 
 #[test]
 fn changes_during_an_outage_are_reconciled() {
-    let cluster = TestCluster::start();
+    let cluster = exclusive();
     cluster.create("kept", json!({}));
     cluster.create("failing", json!({}));
     cluster.wait_running("kept", 1);

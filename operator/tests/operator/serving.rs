@@ -3,9 +3,9 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use crate::support::TestCluster;
+use crate::support::shared;
 use serde_json::{Value, json};
-use stagecoach_cluster::{Settings, until};
+use stagecoach_cluster::until;
 
 /// One request; status line, headers and body as they come.
 fn ask(address: &str, request: &str, body: &str) -> String {
@@ -23,25 +23,30 @@ fn ask(address: &str, request: &str, body: &str) -> String {
 
 #[test]
 fn it_serves_metrics_and_log_level_and_releases_the_lease_on_sigterm() {
-    let cluster = TestCluster::without_operator(Settings::default());
+    let cluster = shared();
+    cluster.create_namespace("serving");
     let env = [
         ("STAGECOACH_LOG_FORMAT", "json"),
         ("STAGECOACH_LOG_LEVEL", "info"),
         ("STAGECOACH_LEADER_ELECTION", "true"),
         ("POD_NAME", "one"),
+        ("STAGECOACH_NAMESPACES", "serving"),
     ];
     let mut operator = cluster.operator(cluster.kubeconfig(), &env);
-    let lines = || -> Vec<Value> { cluster.log().lines().filter_map(|line| serde_json::from_str(line).ok()).collect() };
+    let log = operator.log_file().to_owned();
+    let lines = || -> Vec<Value> {
+        std::fs::read_to_string(&log).unwrap().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    };
     let address = until("the operator to serve", 60, || {
         lines().iter().find_map(|line| line["fields"]["address"].as_str().map(str::to_owned))
     });
     for path in ["/healthz", "/readyz"] {
         assert!(ask(&address, &format!("GET {path}"), "").starts_with("HTTP/1.1 200"), "{path}");
     }
-    cluster.create("measured", json!({}));
-    cluster.wait_running("measured", 1);
-    cluster.kubelet.pod("measured-0-1").exit(1, "");
-    cluster.wait_running("measured", 2);
+    cluster.create("serving/job", json!({}));
+    cluster.wait_running("serving/job", 1);
+    cluster.kubelet.pod("serving/job-0-1").exit(1, "");
+    cluster.wait_running("serving/job", 2);
     let wait_for_metric = |wanted: &str| {
         until(wanted, 30, || ask(&address, "GET /metrics", "").contains(wanted).then_some(()));
     };
@@ -54,8 +59,8 @@ fn it_serves_metrics_and_log_level_and_releases_the_lease_on_sigterm() {
     assert_eq!(debug(&lines()), 0);
     assert!(ask(&address, "PUT /log-level", "no such = level").starts_with("HTTP/1.1 400"));
     assert!(ask(&address, "PUT /log-level", "debug").starts_with("HTTP/1.1 200"));
-    cluster.kubelet.pod("measured-0-2").exit(1, "");
-    cluster.wait_running("measured", 3);
+    cluster.kubelet.pod("serving/job-0-2").exit(1, "");
+    cluster.wait_running("serving/job", 3);
     until("a line at debug level", 30, || (debug(&lines()) > 0).then_some(()));
     // SIGTERM: it releases the Lease and exits with 0
     operator.signal(15);

@@ -1,12 +1,13 @@
 //! The real operator, with the chart's service account and permissions, and a real API server; the kubelet is simulated.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Mutex;
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use serde_json::{Value, json};
 pub use stagecoach_cluster::condition_of;
-use stagecoach_cluster::{ControlPlane, Process, Settings, TestKubelet, chart, merge, until};
+use stagecoach_cluster::{ControlPlane, Process, TestKubelet, chart, merge, until};
 
 /// The operator's namespace.
 const OPERATOR_NAMESPACE: &str = "stagecoach-system";
@@ -16,23 +17,81 @@ const TIMEOUT_SECONDS: u64 = 60;
 /// A cluster with the operator in it.
 pub struct TestCluster {
     // dropped in this order
-    operators: Mutex<Vec<Process>>,
+    operators: Mutex<Vec<Operator>>,
     pub kubelet: TestKubelet,
     pub plane: ControlPlane,
     kubeconfig: PathBuf,
+    /// Operators that were started so far, the callers' own among them.
+    started: AtomicUsize,
+}
+
+/// An operator, and the file that it logs to. Killed when dropped.
+pub struct Operator {
+    process: Process,
+    log: PathBuf,
+}
+
+impl Operator {
+    /// What it wrote.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// The file that it logs to.
+    pub fn log_file(&self) -> &Path {
+        &self.log
+    }
+
+    /// How it ended, if it did.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.process.ended()
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: i32) {
+        self.process.signal(signal);
+    }
+}
+
+/// Namespaces of the operator in [`shared`].
+const SHARED_NAMESPACES: &str = "default,small,strict";
+
+/// The cluster of all tests that leave nodes, API server and CRD alone. Its operator is one of some namespaces; tests with
+/// an operator of their own have it in a namespace of their own. Nobody drops it: its processes end with this one.
+pub fn shared() -> &'static TestCluster {
+    static CLUSTER: OnceLock<TestCluster> = OnceLock::new();
+    CLUSTER.get_or_init(|| {
+        let cluster = TestCluster::without_operator();
+        cluster.run_operator(&[("STAGECOACH_NAMESPACES", SHARED_NAMESPACES)]);
+        cluster
+    })
+}
+
+/// The cluster of the tests that disturb nodes, API server or CRD, one after the other; all its nodes are in order. Its
+/// operator is one of all namespaces.
+pub fn exclusive() -> MutexGuard<'static, TestCluster> {
+    static CLUSTER: OnceLock<Mutex<TestCluster>> = OnceLock::new();
+    let start = || {
+        let cluster = TestCluster::without_operator();
+        cluster.run_operator(&[]);
+        Mutex::new(cluster)
+    };
+    // what a failed test left is no reason to fail the next one
+    let cluster = CLUSTER.get_or_init(start).lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    until("all nodes to be in order", TIMEOUT_SECONDS, || {
+        let nodes = cluster.plane.client().list("/api/v1/nodes");
+        let in_order = |node: &Value| {
+            node["spec"]["taints"].is_null()
+                && condition_of(node, "Ready").is_some_and(|ready| ready["status"] == "True")
+        };
+        nodes.iter().all(in_order).then_some(())
+    });
+    cluster
 }
 
 impl TestCluster {
-    /// With the operator running.
-    pub fn start() -> TestCluster {
-        let cluster = TestCluster::without_operator(Settings::default());
-        cluster.run_operator(&[]);
-        cluster
-    }
-
-    /// Without an operator.
-    pub fn without_operator(settings: Settings) -> TestCluster {
-        let plane = ControlPlane::start_with(settings);
+    fn without_operator() -> TestCluster {
+        let plane = ControlPlane::start();
         plane.create_namespace(OPERATOR_NAMESPACE);
         let needed =
             ["CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
@@ -50,7 +109,7 @@ impl TestCluster {
             plane.service_account_kubeconfig(OPERATOR_NAMESPACE, account["metadata"]["name"].as_str().unwrap());
         let kubelet = TestKubelet::start(&plane, 3, 64);
         volume(&plane, "default");
-        TestCluster { operators: Mutex::default(), kubelet, plane, kubeconfig }
+        TestCluster { operators: Mutex::default(), kubelet, plane, kubeconfig, started: AtomicUsize::new(0) }
     }
 
     /// Starts the operator with additional environment variables.
@@ -59,7 +118,7 @@ impl TestCluster {
     }
 
     /// An operator of the caller's, with a kubeconfig and additional environment variables.
-    pub fn operator(&self, kubeconfig: &Path, env: &[(&str, &str)]) -> Process {
+    pub fn operator(&self, kubeconfig: &Path, env: &[(&str, &str)]) -> Operator {
         let mut command = Command::new(env!("CARGO_BIN_EXE_stagecoach-operator"));
         command
             .env("KUBECONFIG", kubeconfig)
@@ -69,7 +128,8 @@ impl TestCluster {
             .env("STAGECOACH_LOG_LEVEL", "info,kube_client=off,stagecoach_operator=debug")
             .env("POD_NAMESPACE", OPERATOR_NAMESPACE)
             .envs(env.iter().copied());
-        Process::start(command, &self.log_file()).unwrap()
+        let log = self.log_file(self.started.fetch_add(1, Ordering::Relaxed));
+        Operator { process: Process::start(command, &log).unwrap(), log }
     }
 
     /// The kubeconfig of the operator's service account, with the permissions that the chart grants.
@@ -84,16 +144,26 @@ impl TestCluster {
 
     /// Whether all operators that were started still run.
     pub fn operators_are_running(&self) -> bool {
-        self.operators.lock().unwrap().iter_mut().all(|process| process.ended().is_none())
+        self.operators.lock().unwrap().iter_mut().all(|operator| operator.ended().is_none())
     }
 
-    /// What the operator wrote.
-    pub fn log(&self) -> String {
-        std::fs::read_to_string(self.log_file()).unwrap_or_default()
+    /// The last lines that the operators wrote about a job.
+    fn log_tail(&self, job: &str) -> String {
+        let about = if split(job).0 == "default" { job } else { split(job).0 };
+        let logs = (0..self.started.load(Ordering::Relaxed)).map(|number| self.log_file(number));
+        let text: String = logs.map(|log| std::fs::read_to_string(log).unwrap_or_default()).collect();
+        let lines: Vec<&str> = text.lines().filter(|line| line.contains(about)).collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
     }
 
-    fn log_file(&self) -> PathBuf {
-        self.plane.folder().join("operator.log")
+    fn log_file(&self, operator: usize) -> PathBuf {
+        self.plane.folder().join(format!("operator-{operator}.log"))
+    }
+
+    /// A namespace in which jobs can run.
+    pub fn create_namespace(&self, name: &str) {
+        self.plane.create_namespace(name);
+        volume(&self.plane, name);
     }
 
     /// Creates a job of two stages, with changes merged into its spec.
@@ -125,16 +195,13 @@ impl TestCluster {
                 return job;
             }
             if std::time::Instant::now() > deadline {
-                let log = self.log();
-                let tail: Vec<&str> = log.lines().rev().take(30).collect();
-                let tail: Vec<&str> = tail.into_iter().rev().collect();
                 let pods = self
                     .pods(name)
                     .iter()
                     .map(|pod| format!("{} {}", pod["metadata"]["name"], pod["status"]))
                     .collect::<Vec<_>>()
                     .join("\n");
-                panic!("{name} never was {what}: {:#}\n{pods}\n{}", job["status"], tail.join("\n"));
+                panic!("{name} never was {what}: {:#}\n{pods}\n{}", job["status"], self.log_tail(name));
             }
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
@@ -175,7 +242,7 @@ impl TestCluster {
 }
 
 /// The claim `training` in a namespace, and what it is bound to.
-pub fn volume(plane: &ControlPlane, namespace: &str) {
+fn volume(plane: &ControlPlane, namespace: &str) {
     let spec = json!({"accessModes": ["ReadWriteMany"], "storageClassName": ""});
     let mut bound = spec.clone();
     bound["volumeName"] = namespace.into();

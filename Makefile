@@ -28,28 +28,28 @@ test: build texts cluster-tools ## all tests that need no root
 	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) WORKSPACE=$(WORKSPACE) cargo test --workspace
 
 test-all: build texts ## the parity tests' full product instead of the covering set
-	STAGECOACH_PARITY=all cargo test --workspace --test parity -- --nocapture
+	STAGECOACH_PARITY=all cargo test --workspace --test system parity:: -- --nocapture
 
 e2e: build texts ## the product on a real node: images, chart, jobs, faults; needs root and Linux
 	tests/e2e/run.sh $(CACHE) tests/e2e/all.sh $(TESTS)
 	@# that a node leaves nothing behind, on a machine without one
 	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE) node) STAGECOACH_IMAGES=$(CACHE)/images \
-		cargo test --quiet --workspace --test node_ends -- --ignored
+		cargo test --quiet --workspace --test node ends:: -- --ignored
 
 e2e-report: build texts ## how long a job is away when a pod dies on a real node; figures in bench/results/
 	tests/e2e/run.sh $(CACHE) target/debug/stagecoach-bench node $(WORKSPACE) bench/results
 
 cluster-up: build ## a one-node Kubernetes on this machine with our images, to try things; needs root and Linux
-	@tests/cluster/start.sh $(CACHE) $(NODE)
+	@tests/node/start.sh $(CACHE) $(NODE)
 	@echo "# then, with docs/FIRST-JOB.md for what comes next:"
 	@echo "helm install stagecoach charts/stagecoach --namespace stagecoach-system --create-namespace --set image.tag=e2e \\"
 	@echo "    --set trainerImage.tag=e2e --set image.repository=localhost/stagecoach-operator --set trainerImage.repository=localhost/stagecoach-trainer"
 
 cluster-down: ## ends it and takes back all it did to the machine
-	target/debug/stagecoach-cluster down $(NODE)
+	target/debug/stagecoach-node down $(NODE)
 
 soak: build ## one job, killed N times in every phase while its number of stages changes (make soak N=1000)
-	STAGECOACH_KILLS=$(or $(N),50) cargo test --workspace --test soak --quiet -- --nocapture
+	STAGECOACH_KILLS=$(or $(N),50) cargo test --workspace --test system --quiet soak:: -- --nocapture
 
 bench: build ## what checkpoints cost as ratios to what this machine can do, and what 500 jobs cost the operator; figures in bench/results/
 	target/debug/stagecoach-bench checkpoint $(WORKSPACE) bench/results
@@ -59,14 +59,14 @@ bench: build ## what checkpoints cost as ratios to what this machine can do, and
 		target/debug/stagecoach-bench operator $(WORKSPACE) bench/results
 
 crashes: build ## a stage killed, or its disk full, at every operation on the shared folder
-	STAGECOACH_CRASHES=all cargo test --package stagecoach-tests --test crashes --test storage --quiet -- --nocapture
+	STAGECOACH_CRASHES=all cargo test --workspace --test system --quiet -- crashes:: storage:: --nocapture
 
 model: ## the state machine in larger worlds than `make test` explores
-	STAGECOACH_MODEL=all cargo test --package stagecoach-lifecycle --test model --quiet -- --nocapture
+	STAGECOACH_MODEL=all cargo test --workspace --test lifecycle --quiet model:: -- --nocapture
 
 strace: build ## stages and launcher killed at system calls drawn by STAGECOACH_SEED; needs the right to trace
 	@command -v strace >/dev/null || { echo "strace is missing: install it (Debian: apt-get install strace)" >&2; exit 1; }
-	cargo test --workspace --test strace --quiet -- --ignored --nocapture
+	cargo test --workspace --test system --quiet strace:: -- --ignored --nocapture
 
 manifests: tools ## the CRD from the types of crates/api, for kubectl and for the chart
 	cargo run --quiet --package stagecoach-api --bin crdgen > manifests/crd/pipelinejobs.yaml.new

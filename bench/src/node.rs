@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
-use stagecoach_cluster::node::images;
 use stagecoach_e2e::{Job, NAMESPACE, Product};
+use stagecoach_node::images;
 
 use crate::machine::{describe, memory};
 use crate::stats::{line, median, worst};

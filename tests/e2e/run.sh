@@ -13,14 +13,14 @@ end() {
     trap - EXIT INT TERM HUP
     [ $status = 0 ] || { mkdir -p "$cache/e2e-logs" && cp -r "$STAGECOACH_NODE/logs/." "$cache/e2e-logs"; } 2>/dev/null || true
     # what could not be ended keeps its folder: it says what is left to be taken back
-    if target/debug/stagecoach-cluster down "$STAGECOACH_NODE"; then rm -rf "$STAGECOACH_NODE"; else status=1; fi
+    if target/debug/stagecoach-node down "$STAGECOACH_NODE"; then rm -rf "$STAGECOACH_NODE"; else status=1; fi
     exit $status
 }
 trap end EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-tests/cluster/start.sh "$cache" "$STAGECOACH_NODE"
+tests/node/start.sh "$cache" "$STAGECOACH_NODE"
 STAGECOACH_CLUSTER_TOOLS=$(tests/cluster/tools.sh "$cache" node)
 export STAGECOACH_CLUSTER_TOOLS
 "$@"

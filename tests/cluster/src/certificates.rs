@@ -10,14 +10,14 @@ use rcgen::{
 use serde_json::{Value, json};
 
 /// A certificate authority, made for one control plane.
-pub(crate) struct Authority {
+pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: PathBuf,
 }
 
 impl Authority {
     /// Writes `ca.crt` and the keys of service account tokens, `sa.key` and `sa.pub`, to `folder`.
-    pub(crate) fn new(folder: &Path) -> Authority {
+    pub fn new(folder: &Path) -> Authority {
         let mut params = subject("stagecoach-cluster", None);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
@@ -30,7 +30,7 @@ impl Authority {
     }
 
     /// Writes `NAME.crt` and `NAME.key`, for a server with these names and addresses.
-    pub(crate) fn server(&self, name: &str, names: &[&str], addresses: &[Ipv4Addr]) {
+    pub fn server(&self, name: &str, names: &[&str], addresses: &[Ipv4Addr]) {
         let mut params = subject(name, None);
         let names = names.iter().map(|name| SanType::DnsName((*name).try_into().unwrap()));
         let addresses = addresses.iter().map(|address| SanType::IpAddress(IpAddr::V4(*address)));
@@ -40,7 +40,7 @@ impl Authority {
     }
 
     /// Writes `NAME.crt` and `NAME.key` for a client, `user` of `group`; gives the `user` of a kubeconfig.
-    pub(crate) fn client(&self, name: &str, user: &str, group: Option<&str>) -> Value {
+    pub fn client(&self, name: &str, user: &str, group: Option<&str>) -> Value {
         let mut params = subject(user, group);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let (certificate, key) = self.sign(name, &params);
@@ -48,7 +48,7 @@ impl Authority {
     }
 
     /// A client as [`Authority::client`], and `NAME.kubeconfig` with which it finds `server`.
-    pub(crate) fn kubeconfig(&self, name: &str, user: &str, group: Option<&str>, server: &str) {
+    pub fn kubeconfig(&self, name: &str, user: &str, group: Option<&str>, server: &str) {
         let user = self.client(name, user, group);
         write_kubeconfig(&self.folder.join(format!("{name}.kubeconfig")), server, &self.folder.join("ca.crt"), &user);
     }
@@ -63,7 +63,7 @@ impl Authority {
 }
 
 /// What a control plane needs in `folder`: certificates, and kubeconfigs for its components and its administrator.
-pub(crate) fn control_plane(folder: &Path, server: SocketAddrV4) -> Authority {
+pub fn control_plane(folder: &Path, server: SocketAddrV4) -> Authority {
     let authority = Authority::new(folder);
     let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
     authority.server("apiserver", &names, &[*server.ip(), Ipv4Addr::new(10, 96, 0, 1)]);

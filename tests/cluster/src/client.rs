@@ -179,7 +179,7 @@ fn strict(path: &str) -> String {
 }
 
 /// An async client with the rights of `kubeconfig`; must be called within a runtime, which drives it.
-pub(crate) async fn connect(kubeconfig: &Path) -> kube::Client {
+pub async fn connect(kubeconfig: &Path) -> kube::Client {
     let file = Kubeconfig::read_from(kubeconfig).unwrap();
     let mut config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap();
     config.proxy_url = None; // the server is on this machine, whatever the environment says about others

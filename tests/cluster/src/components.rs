@@ -44,23 +44,23 @@ pub struct Settings {
 
 /// Where a control plane is, and for which nodes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Site<'a> {
+pub struct Site<'a> {
     /// State, certificates and kubeconfigs.
-    pub(crate) folder: &'a Path,
+    pub folder: &'a Path,
     /// Where the API server listens.
-    pub(crate) server: SocketAddrV4,
+    pub server: SocketAddrV4,
     /// Whether kubelets join with rights of their own, at an address that Endpoints take: they refuse loopback, which is
     /// all that pods without root can have.
-    pub(crate) real_nodes: bool,
+    pub real_nodes: bool,
 }
 
 /// The services' addresses; the first is the API server's.
-pub(crate) const SERVICES: &str = "10.96.0.0/16";
+pub const SERVICES: &str = "10.96.0.0/16";
 /// The gates of native gang scheduling.
 const GATES: &str = "--feature-gates=GenericWorkload=true,GangScheduling=true";
 
 /// The command that runs `component`.
-pub(crate) fn command(component: Component, site: Site, settings: &Settings) -> Command {
+pub fn command(component: Component, site: Site, settings: &Settings) -> Command {
     let at = |name: &str| site.folder.join(name).display().to_string();
     let mut flags: Vec<String> = match component {
         // a socket file cannot be taken by another plane; no client talks to the peer's

@@ -8,21 +8,21 @@ use crate::tools::tool;
 
 /// Whose kubectl.
 #[derive(Clone, Debug)]
-pub(crate) struct Kubectl {
+pub struct Kubectl {
     /// The rights.
-    pub(crate) kubeconfig: PathBuf,
+    pub kubeconfig: PathBuf,
     /// Where it may keep what it learns of the API.
-    pub(crate) cache: PathBuf,
+    pub cache: PathBuf,
 }
 
 impl Kubectl {
     /// An administrator's, whose kubeconfig is in `folder`.
-    pub(crate) fn admin(folder: &Path) -> Kubectl {
+    pub fn admin(folder: &Path) -> Kubectl {
         Kubectl { kubeconfig: folder.join("admin.kubeconfig"), cache: folder.join("kubectl") }
     }
 
     /// Runs it to its end.
-    pub(crate) fn run(&self, arguments: &[&str], input: &str) -> Output {
+    pub fn run(&self, arguments: &[&str], input: &str) -> Output {
         let mut command = Command::new(tool("kubectl"));
         command.arg("--kubeconfig").arg(&self.kubeconfig).arg("--cache-dir").arg(&self.cache);
         run(command.args(arguments), input)
@@ -32,7 +32,7 @@ impl Kubectl {
     ///
     /// # Errors
     /// What kubectl complains of.
-    pub(crate) fn try_apply(&self, yaml: &str) -> Result<(), String> {
+    pub fn try_apply(&self, yaml: &str) -> Result<(), String> {
         let output = self.run(&["apply", "-f", "-"], yaml);
         if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
     }

@@ -1,7 +1,7 @@
 //! A Kubernetes for tests. [`ControlPlane`] needs neither root nor a container runtime: etcd, the API server, the controller
 //! manager and the scheduler as processes of the test; [`TestKubelet`] stands in for the nodes, and lets a test decide how
-//! each pod behaves. [`Node`] is a real node with real containers, and needs root. What fails here fails a test, so these
-//! functions panic, but for [`node::up`] and [`node::down`], which are a program's.
+//! each pod behaves. What fails here fails a test, so these functions panic. The crate `stagecoach-node` makes a real node of
+//! the same parts.
 
 mod certificates;
 pub mod chart;
@@ -10,22 +10,22 @@ mod components;
 pub mod flows;
 mod kubectl;
 mod kubelet;
-pub mod node;
 mod object;
 mod plane;
 mod process;
 mod proxy;
 mod scratch;
-mod tools;
+pub mod tools;
 mod wait;
 
-pub use client::{Client, Refusal};
-pub use components::{Component, Settings};
+pub use certificates::{Authority, control_plane};
+pub use client::{Client, Refusal, connect};
+pub use components::{Component, SERVICES, Settings, Site, command};
+pub use kubectl::Kubectl;
 pub use kubelet::{Behaviour, PodHandle, PodView, TestKubelet};
-pub use node::Node;
 pub use object::{condition_of, merge};
 pub use plane::ControlPlane;
-pub use process::Process;
+pub use process::{Process, run};
 pub use proxy::{Fate, Proxy, Seen};
 pub use tools::tool;
-pub use wait::until;
+pub use wait::{attempt, until};

@@ -54,7 +54,7 @@ impl Process {
 }
 
 /// Runs a command to its end with `input`; what it says and how it ended.
-pub(crate) fn run(command: &mut Command, input: &str) -> Output {
+pub fn run(command: &mut Command, input: &str) -> Output {
     // the servers are on this machine, whatever the environment says about others
     for name in ["HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "https_proxy", "http_proxy", "all_proxy"] {
         command.env_remove(name);

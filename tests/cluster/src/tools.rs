@@ -21,14 +21,14 @@ pub fn tool(name: &str) -> PathBuf {
 ///
 /// # Errors
 /// If it was not built.
-pub(crate) fn find(name: &str) -> anyhow::Result<PathBuf> {
+pub fn find(name: &str) -> anyhow::Result<PathBuf> {
     let path = folder()?.join(name);
     anyhow::ensure!(path.is_file(), "{} does not exist: run `make cluster-tools`", path.display());
     Ok(path)
 }
 
 /// The folder of all programs.
-pub(crate) fn folder() -> anyhow::Result<PathBuf> {
+pub fn folder() -> anyhow::Result<PathBuf> {
     if let Some(folder) = std::env::var_os(FOLDER).filter(|folder| !folder.is_empty()) {
         return Ok(PathBuf::from(folder));
     }

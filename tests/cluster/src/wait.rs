@@ -18,7 +18,7 @@ pub fn until<T>(what: &str, seconds: u64, mut condition: impl FnMut() -> Option<
 ///
 /// # Errors
 /// After `limit`, naming `what`; and at once what the condition fails with.
-pub(crate) fn attempt<T>(
+pub fn attempt<T>(
     what: &str,
     limit: Duration,
     mut condition: impl FnMut() -> anyhow::Result<Option<T>>,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use http::Method;
 use serde_json::{Value, json};
 use stagecoach_cluster::merge;
-use stagecoach_cluster::node::Container;
+use stagecoach_node::Container;
 
 use crate::{Hashes, NAMESPACE, Product};
 

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use serde_json::{Value, json};
-use stagecoach_cluster::node::Container;
-use stagecoach_cluster::{Node, chart, until};
+use stagecoach_cluster::{chart, until};
+use stagecoach_node::Container;
+use stagecoach_node::Node;
 
 /// Where jobs run: it enforces the restricted Pod Security Standard.
 pub const NAMESPACE: &str = "e2e";

@@ -1,6 +1,6 @@
 //! Reading from any cursor gives the rest of the corpus.
 
-#[path = "../../tests/common/parquet_file.rs"]
+#[path = "../../tests/data/common/parquet_file.rs"]
 mod parquet_file;
 
 use std::fs;

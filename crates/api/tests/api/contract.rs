@@ -1,0 +1,141 @@
+//! The contract of a stage: environment, exit codes, termination message, status.
+
+use proptest::prelude::*;
+use serde_json::json;
+use stagecoach_api::contract::*;
+use stagecoach_api::job::{FloatString, ProgressStatus};
+
+fn stage_env() -> StageEnv {
+    StageEnv {
+        rank: 1,
+        world_size: 3,
+        job: "tiny".into(),
+        job_uid: "0d9f".into(),
+        attempt: 4,
+        config: CONFIG_PATH.into(),
+        workspace: WORKSPACE_PATH.into(),
+        master_addr: "tiny".into(),
+        master_port: MASTER_PORT,
+        pod_ip: "10.0.0.2".into(),
+        pod_uid: "77aa".into(),
+    }
+}
+
+#[test]
+fn the_environment_is_read_as_it_was_written() {
+    let env = stage_env();
+    let names: Vec<_> = env.to_vars().iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, env::ALL);
+    assert_eq!(StageEnv::from_vars(env.to_vars()).unwrap(), env);
+}
+
+#[test]
+fn a_wrong_environment_is_refused_by_name() {
+    // (variable, its value or none to remove it, the sentence)
+    let rows = [
+        ("RANK", None, "environment variable RANK: is not set; the operator and `stagecoach run` set it"),
+        ("RANK", Some("one"), "environment variable RANK: is \"one\", expected a whole number that fits"),
+        ("RANK", Some("-1"), "environment variable RANK: is \"-1\", expected a whole number that fits"),
+        ("RANK", Some("3"), "environment variable RANK: is 3; with WORLD_SIZE 3 the stages are 0 to 2"),
+        (
+            "STAGECOACH_STAGE",
+            Some("2"),
+            "environment variable RANK: is 1, but STAGECOACH_STAGE is 2: both are the stage",
+        ),
+        (
+            "WORLD_SIZE",
+            Some("4"),
+            "environment variable WORLD_SIZE: is 4, but STAGECOACH_STAGES is 3: both are the job's number of stages",
+        ),
+        ("WORLD_SIZE", Some("0"), "environment variable WORLD_SIZE: is 0; a job has 1 to 256 stages"),
+        ("WORLD_SIZE", Some(""), "environment variable WORLD_SIZE: is empty"),
+        (
+            "MASTER_PORT",
+            Some("99999"),
+            "environment variable MASTER_PORT: is \"99999\", expected a whole number that fits",
+        ),
+        (
+            "STAGECOACH_JOB_UID",
+            None,
+            "environment variable STAGECOACH_JOB_UID: is not set; the operator and `stagecoach run` set it",
+        ),
+    ];
+    for (variable, value, expected) in rows {
+        let mut vars = stage_env().to_vars();
+        vars.retain(|(name, _)| *name != variable);
+        vars.extend(
+            value.map(|value| (env::ALL.into_iter().find(|name| *name == variable).unwrap(), value.to_owned())),
+        );
+        assert_eq!(StageEnv::from_vars(vars).unwrap_err().to_string(), expected);
+    }
+}
+
+#[test]
+fn exit_codes_are_their_numbers() {
+    assert_eq!(ExitCode::ALL.map(ExitCode::code), [0, 1, 74, 75, 78, 137, 143]);
+    for code in 0..256 {
+        assert_eq!(ExitCode::from_i32(code).map_or(code, ExitCode::code), code);
+    }
+}
+
+#[test]
+fn a_status_with_nan_survives_json() {
+    let status = StageStatus {
+        job_uid: "0d9f".into(),
+        progress: ProgressStatus {
+            step: 3,
+            loss: Some(FloatString(f64::NAN)),
+            bubble: Some(FloatString(0.25)),
+            ..ProgressStatus::default()
+        },
+        ..StageStatus::default()
+    };
+    let json = serde_json::to_string(&status).unwrap();
+    assert!(json.contains(r#""loss":"NaN","bubble":"0.25""#), "{json}");
+    assert_eq!(serde_json::from_str::<StageStatus>(&json).unwrap(), status);
+    assert_eq!(FloatString(3.20714).rounded(4).to_string(), "3.2071");
+}
+
+#[test]
+fn a_newer_message_is_still_read() {
+    let text = r#"{"kind":"NonFinite","stage":2,"step":7,"message":"loss is NaN","colour":"red"}"#;
+    let message = TerminationMessage::from_json(text).unwrap();
+    assert_eq!((message.kind, message.stage, message.step), (FailureKind::NonFinite, 2, Some(7)));
+    assert_eq!(TerminationMessage::from_json("Traceback (most recent call last):"), None);
+}
+
+#[test]
+fn a_count_that_readers_of_json_cannot_hold_is_refused() {
+    let largest = (1_u64 << 53) - 1;
+    let status = |count: u64| json!({"attempt": count, "progress": {"step": count, "steps": count}});
+    let read: StageStatus = serde_json::from_value(status(largest)).unwrap();
+    assert_eq!((read.attempt, read.progress.step, read.progress.steps), (largest, largest, Some(largest)));
+    for count in [largest + 1, u64::MAX] {
+        let error = serde_json::from_value::<StageStatus>(status(count)).unwrap_err().to_string();
+        assert!(error.contains(&count.to_string()), "{error}");
+        for field in ["step", "checkpoint"] {
+            let mut message = json!({"kind": "Error", "stage": 0});
+            message[field] = if field == "step" { json!(count) } else { json!({"step": count}) };
+            assert_eq!(TerminationMessage::from_json(&message.to_string()), None, "{field}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_termination_message_fits_and_keeps_what_decides(text in "\\PC{0,3000}|[\\x00-\\x1f\"\\\\]{0,6000}|(é|🔑){0,2500}") {
+        let message = TerminationMessage { step: Some(7), ..TerminationMessage::new(FailureKind::NonFinite, 2, text.as_str()) };
+        let json = message.to_json();
+        prop_assert!(json.len() <= TERMINATION_MESSAGE_BYTES);
+        let read = TerminationMessage::from_json(&json).unwrap();
+        prop_assert_eq!((read.kind, read.stage, read.step), (FailureKind::NonFinite, 2, Some(7)));
+        prop_assert!(text.starts_with(read.message.trim_end_matches("...")) || read.message == text);
+        // Not shortened by more than a tenth of what fits.
+        prop_assert!(read.message == text || json.len() > TERMINATION_MESSAGE_BYTES * 9 / 10, "{}", json.len());
+    }
+
+    #[test]
+    fn reading_an_environment_never_panics(values in proptest::collection::vec(any::<String>(), 14)) {
+        let _ = StageEnv::from_vars(env::ALL.into_iter().zip(values));
+    }
+}

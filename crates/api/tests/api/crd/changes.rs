@@ -1,0 +1,46 @@
+//! The table of what a change of a field does has a row for every field, and the documentation says the same.
+
+use std::collections::BTreeSet;
+
+use stagecoach_api::job::{CHANGES, change_effect};
+
+use super::schema;
+
+const DOCUMENTATION: &str = include_str!("../../../../../docs/OPERATIONS.md");
+
+#[test]
+fn every_field_of_the_spec_has_a_row() {
+    let root = schema::root();
+    let mut fields = BTreeSet::new();
+    schema::walk(root.pointer("/properties/spec").unwrap(), "", &mut |path, schema| {
+        let is_leaf = schema.get("properties").is_none() || path == "template";
+        if is_leaf && !path.contains(['[', '{']) && !path.starts_with("template.") {
+            fields.insert(path.to_owned());
+        }
+    });
+    let rows: BTreeSet<String> = CHANGES.iter().map(|(path, _)| (*path).to_owned()).collect();
+    assert_eq!(rows.len(), CHANGES.len(), "a field has two rows");
+    assert_eq!(rows, fields, "left: rows of CHANGES, right: fields of the schema");
+}
+
+#[test]
+fn the_documentation_lists_the_fields_by_what_their_change_does() {
+    let (_, section) = DOCUMENTATION.split_once("## Changing a job").unwrap();
+    let lines: Vec<&str> = section.lines().skip_while(|line| !line.starts_with("|")).collect();
+    let mut documented = BTreeSet::new();
+    for line in lines.iter().take_while(|line| line.starts_with("|")).skip(2) {
+        let effect = line.split('|').nth(1).unwrap().trim();
+        for path in line.split('|').nth(2).unwrap().split('`').skip(1).step_by(2) {
+            let found = change_effect(path);
+            assert_eq!(found.map(|effect| format!("{effect:?}")).as_deref(), Some(effect), "{path}");
+            documented.extend(
+                CHANGES.iter().map(|(field, _)| *field).filter(|field| {
+                    field.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+                }),
+            );
+        }
+    }
+    let missing: Vec<&str> =
+        CHANGES.iter().map(|(field, _)| *field).filter(|field| !documented.contains(field)).collect();
+    assert!(missing.is_empty(), "docs/OPERATIONS.md does not say what a change of these does: {missing:?}");
+}

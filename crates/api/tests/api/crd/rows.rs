@@ -1,0 +1,141 @@
+//! The tables in `../data`: manifests and changes of manifests, with the words of their refusals.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+/// A manifest and what is said of it.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    /// The whole object.
+    pub(super) manifest: Value,
+    /// The fields that it changes.
+    pub(super) changed: Vec<String>,
+    /// Words of what reading says.
+    pub(super) parse: Option<String>,
+    /// Words of what `validate` says.
+    pub(super) validate: Option<String>,
+    /// Words of what the API server says.
+    pub(super) server: Option<String>,
+    /// Why only one side refuses it.
+    pub(super) why: Option<String>,
+}
+
+/// A change of a job that exists.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Transition {
+    /// Fields that the job is created with.
+    pub(super) before: Map<String, Value>,
+    /// Its status.
+    pub(super) status: Option<Value>,
+    /// Fields that change.
+    pub(super) set: Map<String, Value>,
+    /// Words of the refusal; none if it is accepted.
+    pub(super) refused: Option<String>,
+}
+
+#[derive(Clone, Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Written {
+    job: Option<String>,
+    set: Map<String, Value>,
+    remove: Vec<String>,
+    each: Vec<String>,
+    value: Option<Value>,
+    times: Option<usize>,
+    parse: Option<String>,
+    validate: Option<String>,
+    server: Option<String>,
+    why: Option<String>,
+}
+
+/// The rows of all three tables, one for every field of an `each`.
+pub(super) fn rows() -> Vec<Row> {
+    let tables = [
+        include_str!("../../data/refused-by-schema.yaml"),
+        include_str!("../../data/refused-by-rules.yaml"),
+        include_str!("../../data/accepted.yaml"),
+    ];
+    let written = |table: &str| serde_saphyr::from_str::<Vec<Written>>(table).unwrap();
+    tables.into_iter().flat_map(written).flat_map(|row| expand(&row)).collect()
+}
+
+/// All rows of `transitions.yaml`.
+pub(super) fn transitions() -> Vec<Transition> {
+    serde_saphyr::from_str(include_str!("../../data/transitions.yaml")).unwrap()
+}
+
+/// A job of `../jobs` as a user creates it: without what only an API server writes.
+pub(super) fn job(name: &str) -> Value {
+    let text = match name {
+        "minimal" => include_str!("../../jobs/minimal.yaml"),
+        "full" => include_str!("../../jobs/full.yaml"),
+        "custom" => include_str!("../../jobs/custom.yaml"),
+        other => panic!("there is no job called {other}"),
+    };
+    let mut job: Value = serde_saphyr::from_str(text).unwrap();
+    let metadata = job["metadata"].as_object_mut().unwrap();
+    metadata.retain(|field, _| ["name", "labels", "annotations"].contains(&field.as_str()));
+    job.as_object_mut().unwrap().remove("status");
+    job
+}
+
+fn expand(written: &Written) -> Vec<Row> {
+    let mut manifest = job(written.job.as_deref().unwrap_or("minimal"));
+    for (path, value) in &written.set {
+        put(&mut manifest, path, Some(value.clone()));
+    }
+    for path in &written.remove {
+        put(&mut manifest, path, None);
+    }
+    let row = |manifest: Value, path: &str, changed: Vec<String>| {
+        let words = |text: &Option<String>| text.as_ref().map(|text| text.replace("{path}", path));
+        let (parse, validate, server) = (words(&written.parse), words(&written.validate), words(&written.server));
+        Row { manifest, changed, parse, validate, server, why: written.why.clone() }
+    };
+    if written.each.is_empty() {
+        return vec![row(manifest, "", written.set.keys().chain(&written.remove).cloned().collect())];
+    }
+    let value = written.value.as_ref().map(|value| match (value, written.times) {
+        (Value::String(text), Some(times)) => text.repeat(times).into(),
+        (Value::Array(items), Some(times)) => vec![items[0].clone(); times].into(),
+        (value, _) => value.clone(),
+    });
+    let one = |path: &String| {
+        let mut manifest = manifest.clone();
+        put(&mut manifest, path, value.clone());
+        row(manifest, path, vec![path.clone()])
+    };
+    written.each.iter().map(one).collect()
+}
+
+/// Gives the field at `spec.data.paths[0]` a value, or takes it out; what is missing on the way is made.
+pub(super) fn put(root: &mut Value, path: &str, value: Option<Value>) {
+    let pointer = path.replace('[', ".").replace(']', "");
+    let (parents, last) = pointer.rsplit_once('.').unwrap_or(("", &pointer));
+    let mut node = root;
+    for segment in parents.split('.').filter(|segment| !segment.is_empty()) {
+        node = match segment.parse::<usize>() {
+            Ok(index) => &mut node[index],
+            Err(_) => &mut node[segment],
+        };
+    }
+    match (last.parse::<usize>(), value) {
+        (Ok(index), Some(value)) => node[index] = value,
+        (Ok(index), None) => drop(node.as_array_mut().unwrap().remove(index)),
+        (Err(_), Some(value)) => node[last] = value,
+        (Err(_), None) => drop(node.as_object_mut().unwrap().remove(last).expect(path)),
+    }
+}
+
+/// Whether the parts of `words` around an ellipsis follow each other in `text`.
+pub(super) fn says(text: &str, words: &str) -> bool {
+    let mut rest = text;
+    words.split('…').map(str::trim).all(|part| match rest.find(part) {
+        Some(at) => {
+            rest = &rest[at + part.len()..];
+            true
+        }
+        None => false,
+    })
+}

@@ -1,0 +1,7 @@
+//! The PipelineJob type, its CRD, and the contract of a stage, through the public API.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod contract;
+mod crd;
+mod reading;
+mod validation;

@@ -1,0 +1,312 @@
+//! Each rule of `validate` has a job that breaks it, and the sentence that it gets.
+
+use stagecoach_api::{Problem, parse_with};
+
+const MINIMAL: &str = include_str!("../jobs/minimal.yaml");
+const CUSTOM: &str = include_str!("../jobs/custom.yaml");
+
+fn problems(job: &str, overrides: &[(&str, &str)]) -> Vec<String> {
+    let overrides: Vec<_> = overrides.iter().map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
+    parse_with(job, "job.yaml", &overrides).unwrap().validate().iter().map(Problem::to_string).collect()
+}
+
+#[test]
+fn each_rule_has_its_sentence() {
+    let rows = [
+        ("stages", "0", "spec.stages: is 0; a job has 1 to 256 stages"),
+        ("stages", "257", "spec.stages: is 257; a job has 1 to 256 stages"),
+        (
+            "training.microbatches",
+            "3",
+            "spec.training.microbatches: is 3, which does not divide globalBatchSize 8: all microbatches have the same number of sequences",
+        ),
+        ("training.microbatches", "0", "spec.training.microbatches: is 0; it must be at least 1"),
+        ("training.globalBatchSize", "0", "spec.training.globalBatchSize: is 0; it must be at least 1"),
+        ("training.steps", "0", "spec.training.steps: is 0; it must be at least 1"),
+        ("training.steps", "null", "spec.training: has neither steps nor epochs: give one of them"),
+        ("training.epochs", "1", "spec.training: has both steps and epochs: remove one of them"),
+        ("training.threads", "0", "spec.training.threads: is 0; it must be at least 1"),
+        (
+            "training.seed",
+            "9223372036854775808",
+            "spec.training.seed: is 9223372036854775808; the largest is 9223372036854775807",
+        ),
+        (
+            "training.gradientClipNorm",
+            "0",
+            "spec.training.gradientClipNorm: is 0; give a norm above 0, or remove it to clip nothing",
+        ),
+        (
+            "training.gradientClipNorm",
+            ".inf",
+            "spec.training.gradientClipNorm: is inf; give a norm above 0, or remove it to clip nothing",
+        ),
+        (
+            "training.optimizer",
+            "{type: AdamW, adamW: {beta2: 1}}",
+            "spec.training.optimizer.adamW.beta2: is 1; it lies from 0 to below 1",
+        ),
+        (
+            "training.optimizer",
+            "{type: AdamW, adamW: {epsilon: 0}}",
+            "spec.training.optimizer.adamW.epsilon: is 0; it must be a number above 0",
+        ),
+        (
+            "training.optimizer",
+            "{type: AdamW, adamW: {weightDecay: -1}}",
+            "spec.training.optimizer.adamW.weightDecay: is -1; it must be 0 or more",
+        ),
+        ("training.learningRate.peak", "0", "spec.training.learningRate.peak: is 0; it must be a number above 0"),
+        ("training.learningRate.peak", ".nan", "spec.training.learningRate.peak: is NaN; it must be a number above 0"),
+        (
+            "training.learningRate.floor",
+            "1",
+            "spec.training.learningRate.floor: is 1, above the peak 0.001: the rate falls from the peak to the floor",
+        ),
+        ("training.learningRate.floor", "-1", "spec.training.learningRate.floor: is -1; it must be 0 or more"),
+        (
+            "training.learningRate.warmupStart",
+            "1.5",
+            "spec.training.learningRate.warmupStart: is 1.5; it is a fraction of the peak, 0 to 1",
+        ),
+        (
+            "training.learningRate",
+            "{peak: 1, decaySteps: 5, warmupSteps: 6}",
+            "spec.training.learningRate.warmupSteps: is 6, more than decaySteps 5, which include the warm-up",
+        ),
+        (
+            "training.learningRate",
+            "{peak: 1, schedule: WSD, decayFraction: 0}",
+            "spec.training.learningRate.decayFraction: is 0; the decay's share of decaySteps lies above 0 and is at most 1",
+        ),
+        (
+            "model.llama.numKeyValueHeads",
+            "3",
+            "spec.model.llama.numKeyValueHeads: is 3, which does not divide numAttentionHeads 4: each key-value head serves the same number of query heads",
+        ),
+        (
+            "model.llama.hiddenSize",
+            "66",
+            "spec.model.llama.hiddenSize: is 66, which numAttentionHeads 4 does not divide: change one of them or give headDim",
+        ),
+        (
+            "model.llama.headDim",
+            "15",
+            "spec.model.llama.headDim: is 15; rotary embeddings turn pairs, so it must be even",
+        ),
+        (
+            "model.llama.hiddenSize",
+            "60",
+            "spec.model.llama.headDim: is 15; rotary embeddings turn pairs, so it must be even",
+        ),
+        ("model.llama.numHiddenLayers", "0", "spec.model.llama.numHiddenLayers: is 0; it must be at least 1"),
+        ("model.llama.ropeTheta", "0", "spec.model.llama.ropeTheta: is 0; it must be a number above 0"),
+        (
+            "model.llama.vocabSize",
+            "500",
+            "spec.model.llama.vocabSize: is 500, fewer than the tokenizer's 512: remove it, and it will be the tokenizer's",
+        ),
+        (
+            "model.llama.maxPositionEmbeddings",
+            "63",
+            "spec.data.sequenceLength: is 64, but the model's maxPositionEmbeddings is 63: shorten the one or raise the other",
+        ),
+        (
+            "model",
+            "{type: Pretrained, pretrained: {path: /etc}}",
+            "spec.model.pretrained.path: \"/etc\" is absolute: give a path relative to the volume's root",
+        ),
+        ("data.paths", "[]", "spec.data.paths: is empty: name at least one file or glob"),
+        (
+            "data.paths[0]",
+            "../secret",
+            "spec.data.paths[0]: \"../secret\" leaves the volume by `..`: give a path inside it",
+        ),
+        (
+            "data.sequenceLength",
+            "1",
+            "spec.data.sequenceLength: is 1; a sequence needs at least 2 tokens, one to read and one to predict",
+        ),
+        (
+            "data.evaluation",
+            "{fraction: 1}",
+            "spec.data.evaluation.fraction: is 1; the held-out share lies above 0 and below 1 (remove `evaluation` to hold nothing out)",
+        ),
+        ("data.evaluation", "{everySteps: 0}", "spec.data.evaluation.everySteps: is 0; it must be at least 1"),
+        (
+            "data.tokenizer.train.vocabSize",
+            "258",
+            "spec.data.tokenizer.train.vocabSize: is 258; 256 bytes and 3 special tokens make 259 tokens the least",
+        ),
+        ("data.textField", "\"\"", "spec.data.textField: is empty: name the field or column that holds the text"),
+        (
+            "data.tokenizer",
+            "{type: File, file: {path: \"\"}}",
+            "spec.data.tokenizer.file.path: is empty: give a path relative to the volume's root",
+        ),
+        ("storage.path", "a/../b", "spec.storage.path: \"a/../b\" leaves the volume by `..`: give a path inside it"),
+        (
+            "storage.path",
+            "./",
+            "spec.storage.path: \"./\" is the volume's root: give the job a folder of its own, such as \"tiny\"",
+        ),
+        (
+            "storage.path",
+            "./cache/mine",
+            "spec.storage.path: \"./cache/mine\" is the token cache's, which all jobs share: give the job another folder by spec.storage.path",
+        ),
+        (
+            "data.paths",
+            "[a.txt, tiny/texts/*.txt]",
+            "metadata.name: \"tiny\" is where spec.data.paths[1], \"tiny/texts/*.txt\", looks for text: give the job another folder by spec.storage.path",
+        ),
+        (
+            "data.paths",
+            "[tiny/*.txt]",
+            "metadata.name: \"tiny\" is where spec.data.paths[0], \"tiny/*.txt\", looks for text: give the job another folder by spec.storage.path",
+        ),
+        (
+            "checkpoint.keepLast",
+            "0",
+            "spec.checkpoint.keepLast: is 0; at least 1 checkpoint must stay, or a restart would begin again",
+        ),
+        (
+            "pipeline.virtualStages",
+            "2",
+            "spec.pipeline.virtualStages: is 2, but 1F1B has one chunk a stage: set it to 1 or use Interleaved1F1B",
+        ),
+        (
+            "pipeline",
+            "{schedule: {type: ZBVZeroBubble}}",
+            "spec.pipeline.virtualStages: is 1, but ZBVZeroBubble has two chunks a stage: set it to 2",
+        ),
+        (
+            "pipeline.partition",
+            "{strategy: Explicit, layers: [1, 2]}",
+            "spec.pipeline.partition.layers: adds up to 3, but the model has 4 layers: [1, 2] must add up to 4",
+        ),
+        (
+            "pipeline.partition",
+            "{strategy: Explicit}",
+            "spec.pipeline.partition.layers: is missing: with strategy Explicit, list the layers of each chunk",
+        ),
+        (
+            "pipeline.partition",
+            "{layers: [2, 2]}",
+            "spec.pipeline.partition.layers: is given, but the strategy is Auto: remove the list or set strategy to Explicit",
+        ),
+        (
+            "pipeline.memoryLimit",
+            "40 gigs",
+            "spec.pipeline.memoryLimit: \"40 gigs\" is not an amount of memory: write it as 40Gi, 500Mi or plain bytes",
+        ),
+        (
+            "restart.backoff",
+            "{initialSeconds: 10, maxSeconds: 5}",
+            "spec.restart.backoff.initialSeconds: is 10, more than maxSeconds 5",
+        ),
+        ("restart.stallTimeoutSeconds", "0", "spec.restart.stallTimeoutSeconds: is 0; it must be at least 1"),
+        (
+            "restart.exitCodes",
+            "[{codes: [], action: Fail}]",
+            "spec.restart.exitCodes[0].codes: is empty: list at least one exit code",
+        ),
+        (
+            "restart.exitCodes",
+            "[{codes: [0], action: Fail}]",
+            "spec.restart.exitCodes[0].codes: lists 0; exit codes of a failure are 1 to 255",
+        ),
+        ("activeDeadlineSeconds", "0", "spec.activeDeadlineSeconds: is 0; it must be at least 1"),
+        (
+            "template",
+            "{spec: {containers: [{name: trainer, env: [{name: A}, {name: RANK}]}]}}",
+            "spec.template.spec.containers[0].env[1].name: RANK is set by Stagecoach for every stage: remove it, or use another name",
+        ),
+        (
+            "metadata.name",
+            "Tiny",
+            "metadata.name: \"Tiny\" is not a DNS-1035 label: use lower-case letters, digits and `-`, begin with a letter, end with a letter or digit",
+        ),
+        (
+            "metadata.name",
+            "\"0a\"",
+            "metadata.name: \"0a\" is not a DNS-1035 label: use lower-case letters, digits and `-`, begin with a letter, end with a letter or digit",
+        ),
+        (
+            "metadata.name",
+            "a123456789012345678901234567890123456789012345678901234",
+            "metadata.name: has 55 characters; with 2 stages at most 54 fit, since pods are called <name>-<stage>-<attempt> and a hostname has at most 63",
+        ),
+        (
+            "trainer.type",
+            "Custom",
+            "spec.model: is for the built-in trainer, but spec.trainer.type is Custom: remove it; the template's command configures a custom trainer",
+        ),
+        (
+            "model",
+            "null",
+            "spec.model: is missing: the built-in trainer needs it (or set spec.trainer.type to Custom to bring your own)",
+        ),
+    ];
+    for (path, value, expected) in rows {
+        let found = problems(MINIMAL, &[(path, value)]);
+        assert!(found.iter().any(|problem| problem == expected), "{path}={value}: {found:#?}");
+    }
+}
+
+#[test]
+fn a_job_does_not_live_where_its_corpus_is_searched_to_any_depth() {
+    let found = problems(MINIMAL, &[("data.paths", "[\"books/**/*.txt\"]"), ("storage.path", "books/./run-1")]);
+    let expected = "spec.storage.path: \"books/./run-1\" is where spec.data.paths[0], \"books/**/*.txt\", looks for text: give the job another folder by spec.storage.path";
+    assert_eq!(found, [expected]);
+}
+
+#[test]
+fn a_custom_trainer_needs_its_container() {
+    assert_eq!(
+        problems(CUSTOM, &[("template.spec.containers[0].name", "main")]),
+        [
+            "spec.template.spec.containers: has no container called `trainer`: with spec.trainer.type Custom, its command is the trainer"
+        ]
+    );
+}
+
+#[test]
+fn what_fits_is_not_refused() {
+    let rows: [&[(&str, &str)]; 10] = [
+        &[("data.paths", "[tiny.txt, books/tiny/a.txt]")],
+        &[("data.paths", "[\"**/*.txt\"]")],
+        &[("data.paths", "[books/a.txt, \"books/*.txt\"]"), ("storage.path", "books/run-1")],
+        &[("stages", "256")],
+        // A job that was scaled keeps its list; the planner gives way to Auto.
+        &[("stages", "3"), ("pipeline.partition", "{strategy: Explicit, layers: [1, 3]}")],
+        &[("pipeline.partition", "{strategy: Explicit, layers: [0, 4]}")],
+        &[("pipeline", "{schedule: {type: Interleaved1F1B}, virtualStages: 2}")],
+        &[("model.llama.hiddenSize", "66"), ("model.llama.headDim", "16")],
+        &[("training.learningRate", "{peak: 1e-3, schedule: Constant, warmupSteps: 1000}")],
+        &[("metadata.name", "a12345678901234567890123456789012345678901234567890123")],
+    ];
+    for overrides in rows {
+        assert_eq!(problems(MINIMAL, overrides), Vec::<String>::new(), "{overrides:?}");
+    }
+}
+
+#[test]
+fn an_explicit_partition_counts_only_for_its_number_of_chunks() {
+    let overrides = [("pipeline.partition".to_owned(), "{strategy: Explicit, layers: [1, 3]}".to_owned())];
+    let pipeline = parse_with(MINIMAL, "job.yaml", &overrides).unwrap().spec.pipeline;
+    assert_eq!(pipeline.explicit_layers(2), Some([1, 3].as_slice()));
+    assert_eq!(pipeline.explicit_layers(3), None);
+}
+
+#[test]
+fn quantities_are_bytes() {
+    let bytes = |text: &str| stagecoach_api::job::Quantity(text.into()).bytes();
+    assert_eq!(bytes("40Gi"), Some(40 << 30));
+    assert_eq!(bytes("1.5Ki"), Some(1536));
+    assert_eq!(bytes("500M"), Some(500_000_000));
+    assert_eq!(bytes("12"), Some(12));
+    for wrong in ["", "Gi", "-1", "1e3", "1 Gi", "nan", "1.2.3"] {
+        assert_eq!(bytes(wrong), None, "{wrong}");
+    }
+}

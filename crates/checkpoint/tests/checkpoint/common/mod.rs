@@ -1,0 +1,176 @@
+//! A trainer of three stages, reduced to its calls on the volume. Its state at a step follows from the state before, so
+//! a run that resumes from wrong bytes ends with wrong ones.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use stagecoach_checkpoint::testing::MemoryVolume;
+use stagecoach_checkpoint::*;
+
+pub const STAGES: usize = 3;
+pub const RETENTION: RetentionPolicy = RetentionPolicy { keep_last: 2, keep_every: 0 };
+
+/// Tensors by name, of all stages together.
+pub type State = BTreeMap<String, Vec<u8>>;
+
+pub fn identity() -> Value {
+    json!({"model": {"hiddenSize": 8}, "seed": 42})
+}
+
+pub fn metadata() -> CheckpointMetadata {
+    CheckpointMetadata { attempt: 1, identity: identity(), ..CheckpointMetadata::default() }
+}
+
+/// The state of a run without faults.
+pub fn state_at(step: u64) -> State {
+    let weights = (0..STAGES).flat_map(|rank| [(format!("layers.{rank}.w"), 64), (format!("layers.{rank}.norm"), 8)]);
+    let all = weights.flat_map(|(name, size)| [(format!("exp_avg.{name}"), size), (name, size)]);
+    let mut state = all.map(|(name, size)| (name, vec![7; size])).collect();
+    for _ in 0..step {
+        advance(&mut state);
+    }
+    state
+}
+
+fn advance(state: &mut State) {
+    for (name, bytes) in state.iter_mut() {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(name.as_bytes()).update(bytes).finalize_xof().fill(bytes);
+    }
+}
+
+pub fn belongs_to(name: &str, rank: usize) -> bool {
+    name.contains(&format!("layers.{rank}."))
+}
+
+/// A stage's tensors: weights and moments.
+#[allow(clippy::type_complexity)]
+pub fn views(state: &State, rank: usize) -> (Vec<(String, TensorView<'_>)>, Vec<(String, TensorView<'_>)>) {
+    let view = |bytes| TensorView::new(Dtype::F32, vec![2, (<[u8]>::len(bytes)) / 8], bytes).unwrap();
+    let of = |optimizer: bool| {
+        let mine = state.iter().filter(move |(n, _)| belongs_to(n, rank) && n.starts_with("exp_avg") == optimizer);
+        mine.map(|(name, bytes)| (name.clone(), view(bytes))).collect()
+    };
+    (of(false), of(true))
+}
+
+/// One attempt of the group, each stage with its own handle on the volume.
+pub struct TestGroup {
+    pub volumes: [Arc<dyn Volume>; STAGES],
+    /// Whether to continue after failed saves and prunes.
+    pub tolerant: bool,
+    pub fence: Option<Fence>,
+    /// The newest step whose commit was acknowledged.
+    pub acknowledged: u64,
+    pub failures: Vec<CheckpointError>,
+    pub warnings: Vec<Warning>,
+    /// The step it resumed from.
+    pub resumed: u64,
+}
+
+impl TestGroup {
+    pub fn new(volume: &MemoryVolume) -> TestGroup {
+        TestGroup::with_volumes(std::array::from_fn(|_| Arc::new(volume.clone()) as Arc<dyn Volume>))
+    }
+
+    pub fn with_volumes(volumes: [Arc<dyn Volume>; STAGES]) -> TestGroup {
+        TestGroup {
+            volumes,
+            tolerant: false,
+            fence: None,
+            acknowledged: 0,
+            failures: Vec::new(),
+            warnings: Vec::new(),
+            resumed: 0,
+        }
+    }
+
+    /// Starts, resumes, trains to `until` saving each step, and returns the final state.
+    pub fn run(&mut self, until: u64) -> Result<State, CheckpointError> {
+        let volume = self.volumes[0].clone();
+        let fence = Fence::acquire(&*volume)?;
+        self.fence = Some(fence.clone());
+        let mut state = self.resume(&fence)?;
+        remove_stale_fences(&*volume)?;
+        for step in self.resumed + 1..=until {
+            advance(&mut state);
+            let saved = self.save(&fence, step, &state).and_then(|()| {
+                self.acknowledged = step;
+                prune(&*volume, &fence, RETENTION, step).map(drop)
+            });
+            match saved {
+                Err(e) if self.tolerant => self.failures.push(e),
+                saved => saved?,
+            }
+        }
+        Ok(state)
+    }
+
+    /// Each stage reads its own tensors; checkpoints that are damaged are skipped, and set aside once all have loaded.
+    pub fn resume(&mut self, fence: &Fence) -> Result<State, CheckpointError> {
+        let mut known = Vec::new();
+        loop {
+            let found = open_newest(&*self.volumes[0], VerifyLevel::Sizes, &known)?;
+            let Some(loaded) = found.checkpoint else { return Ok(state_at(0)) };
+            let step = loaded.manifest().step;
+            let read: Result<Vec<State>, _> = (0..STAGES).map(|rank| read(&*self.volumes[rank], step, rank)).collect();
+            match read {
+                Err(CheckpointError::Damaged(damage)) => known.push(damage),
+                read => {
+                    let state = read?.into_iter().flatten().collect();
+                    self.warnings.extend(set_aside(&*self.volumes[0], fence, &found.damage)?);
+                    self.resumed = step;
+                    return Ok(state);
+                }
+            }
+        }
+    }
+
+    pub fn save(&self, fence: &Fence, step: u64, state: &State) -> Result<(), CheckpointError> {
+        let save = fence.pending_checkpoint(step);
+        if !save.begin(&*self.volumes[0], &identity())? {
+            return Ok(());
+        }
+        let write = |rank: usize| {
+            let (weights, moments) = views(state, rank);
+            save.write_stage(&*self.volumes[rank], rank, &weights, &moments)
+        };
+        // all stages answer before the commit
+        let answers: Vec<_> = (0..STAGES).map(write).collect();
+        let stages = answers.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let small = [("config.json".to_owned(), b"{}\n".to_vec())];
+        save.commit(&*self.volumes[0], metadata(), &stages, &small).map(drop)
+    }
+}
+
+fn read(volume: &dyn Volume, step: u64, rank: usize) -> Result<State, CheckpointError> {
+    let loaded = open(volume, step)?;
+    let names = state_at(0).into_keys().filter(|name| belongs_to(name, rank));
+    names.map(|name| Ok((name.clone(), loaded.read(loaded.tensor(&name).unwrap())?))).collect()
+}
+
+/// Checks that all checkpoints are intact and correct; returns their steps, newest first.
+pub fn check(volume: &dyn Volume) -> Vec<u64> {
+    let listing = list(volume).unwrap();
+    assert_eq!(listing.foreign, []);
+    for &step in &listing.steps {
+        let loaded = open(volume, step).unwrap();
+        loaded.verify().unwrap();
+        for (name, bytes) in state_at(step) {
+            assert_eq!(loaded.read(loaded.tensor(&name).unwrap()).unwrap(), bytes, "{name} at step {step}");
+        }
+    }
+    listing.steps
+}
+
+/// Every file below `path` with its content.
+pub fn snapshot(volume: &MemoryVolume, path: &str) -> BTreeMap<String, Vec<u8>> {
+    let content = |path: &String| {
+        let file = volume.open(path).unwrap();
+        let mut bytes = vec![0; file.size().unwrap() as usize];
+        file.read_at(0, &mut bytes).unwrap();
+        bytes
+    };
+    volume.files(path).into_iter().map(|path| (path.clone(), content(&path))).collect()
+}

@@ -1,0 +1,239 @@
+//! Two groups on one volume: only the newer one commits, and its files are not changed, wherever the older one was
+//! suspended.
+
+use std::sync::{Arc, Mutex};
+
+use crate::common::*;
+use stagecoach_checkpoint::testing::*;
+use stagecoach_checkpoint::*;
+
+const BEFORE: u64 = 3;
+const UNTIL: u64 = 6;
+
+/// Three steps saved, and the newest one damaged, so that an older group may be suspended while it sets it aside.
+fn prepared() -> MemoryVolume {
+    let volume = MemoryVolume::new();
+    TestGroup::new(&volume).run(BEFORE).unwrap();
+    assert!(
+        volume.edit("checkpoints/step-00000003/stage-1.model.safetensors", |bytes| *bytes.last_mut().unwrap() ^= 1)
+    );
+    volume
+}
+
+/// A group in which `rank`'s volume records its calls, or has the fault `stop`.
+fn group(volume: &MemoryVolume, rank: usize, stop: Option<(usize, Fault)>) -> (TestGroup, FaultyVolume) {
+    let inner = Arc::new(volume.clone());
+    let handle = match stop {
+        Some((at, fault)) => FaultyVolume::failing(inner, at, fault),
+        None => FaultyVolume::counting(inner),
+    };
+    let mut group = TestGroup::new(volume);
+    group.volumes[rank] = Arc::new(handle.clone());
+    (group, handle)
+}
+
+fn calls(rank: usize) -> usize {
+    let volume = prepared();
+    let (mut group, handle) = group(&volume, rank, None);
+    group.run(UNTIL).unwrap();
+    assert_eq!(group.warnings.len(), 1);
+    handle.trace().len()
+}
+
+/// The files that the newer group needs.
+fn needed_files(volume: &MemoryVolume, fence: &Fence) -> Vec<(String, Vec<u8>)> {
+    let own = format!("fences/{:04}", fence.number());
+    ["checkpoints", "damaged", &own].iter().flat_map(|path| snapshot(volume, path)).collect()
+}
+
+/// The older group is suspended before each of its calls while `newer` groups run one after the other; the last of them
+/// is in the middle of a save when the older one continues.
+fn suspend_at_every_call(rank: usize, newer: u64) {
+    let mut fenced_off = 0;
+    for at in 0..calls(rank) {
+        let context = format!("stage {rank}, call {at}, {newer} newer");
+        let volume = prepared();
+        let seen = Arc::new(Mutex::new(None));
+        let meanwhile = {
+            let (volume, seen) = (volume.clone(), seen.clone());
+            move || {
+                for n in 1..=newer {
+                    let mut group = TestGroup::new(&volume);
+                    let state = group.run(BEFORE + n).unwrap();
+                    let fence = group.fence.unwrap();
+                    let save = fence.pending_checkpoint(90);
+                    assert!(save.begin(&volume, &identity()).unwrap());
+                    let (weights, moments) = views(&state, 0);
+                    save.write_stage(&volume, 0, &weights, &moments).unwrap();
+                    *seen.lock().unwrap() = Some((needed_files(&volume, &fence), fence));
+                }
+            }
+        };
+        let (mut older, handle) = group(&volume, rank, Some((at, Fault::RunFirst(Box::new(meanwhile)))));
+        let ended = older.run(UNTIL);
+        assert!(handle.has_fired(), "{context}");
+        let (before, fence) = seen.lock().unwrap().take().unwrap();
+        // suspended before it had claimed a number, it becomes the newest
+        let older_is_newest = older.fence.as_ref().is_some_and(|older| older.number() > fence.number());
+        if older_is_newest {
+            assert!(ended.unwrap() == state_at(UNTIL), "{context}");
+            assert!(matches!(fence.check(&volume), Err(CheckpointError::FencedOff { .. })), "{context}");
+            assert_eq!(check(&volume), [UNTIL, UNTIL - 1], "{context}");
+            continue;
+        }
+        match ended {
+            Err(CheckpointError::FencedOff { .. }) => fenced_off += 1,
+            // it found nothing to load, or had only files to remove
+            Err(CheckpointError::NoneIntact { .. }) | Ok(_) => {}
+            Err(other) => panic!("{context}: {other}"),
+        }
+        let after = needed_files(&volume, &fence);
+        let touched: Vec<&str> = [(&before, &after), (&after, &before)]
+            .iter()
+            .flat_map(|(a, b)| a.iter().filter(|file| !b.contains(file)).map(|(path, _)| path.as_str()))
+            .collect();
+        assert!(touched.is_empty(), "{context}, {:?}: {touched:?}", handle.trace()[at]);
+        check(&volume);
+        fence.check(&volume).unwrap();
+        let mut next = TestGroup::new(&volume);
+        assert!(next.run(UNTIL + 1).unwrap() == state_at(UNTIL + 1), "{context}");
+        assert_eq!(next.warnings, [], "{context}");
+    }
+    assert!(fenced_off > 10, "{fenced_off}");
+}
+
+#[test]
+fn an_older_coordinator_can_neither_commit_nor_damage() {
+    suspend_at_every_call(0, 1);
+    suspend_at_every_call(0, 3);
+}
+
+#[test]
+fn an_older_stage_can_neither_commit_nor_damage() {
+    suspend_at_every_call(1, 2);
+}
+
+#[test]
+fn exactly_one_racing_coordinator_holds_the_fence() {
+    let acquire = |volume: &MemoryVolume| {
+        let handle = FaultyVolume::counting(Arc::new(volume.clone()));
+        Fence::acquire(&handle).unwrap();
+        handle.trace().len()
+    };
+    for others in 1..=3 {
+        for at in 0..acquire(&MemoryVolume::new()) {
+            let volume = MemoryVolume::new();
+            let held = Arc::new(Mutex::new(Vec::new()));
+            let meanwhile = {
+                let (volume, held) = (volume.clone(), held.clone());
+                move || held.lock().unwrap().extend((0..others).map(|_| Fence::acquire(&volume)))
+            };
+            let handle = FaultyVolume::failing(Arc::new(volume.clone()), at, Fault::RunFirst(Box::new(meanwhile)));
+            let ours = Fence::acquire(&handle);
+            let mut taken: Vec<Fence> = held.lock().unwrap().drain(..).map(Result::unwrap).collect();
+            taken.extend(ours);
+            let holding: Vec<_> = taken.iter().filter(|fence| fence.check(&volume).is_ok()).collect();
+            assert_eq!(holding.len(), 1, "call {at}, {others} others: {taken:?}");
+            let highest = taken.iter().map(Fence::number).max();
+            assert_eq!(Some(holding[0].number()), highest, "call {at}, {others} others");
+        }
+    }
+}
+
+#[test]
+fn exactly_one_racing_thread_holds_the_fence_on_a_file_system() {
+    let folder = tempfile::tempdir().unwrap();
+    let volume = FileSystemVolume::new(folder.path());
+    let taken: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| Fence::acquire(&volume))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    for refused in taken.iter().filter_map(|t| t.as_ref().err()) {
+        assert!(matches!(refused, CheckpointError::FencedOff { .. }), "{refused}");
+    }
+    let fences: Vec<&Fence> = taken.iter().flatten().collect();
+    let holding = fences.iter().filter(|fence| fence.check(&volume).is_ok()).count();
+    assert_eq!(holding, 1, "{fences:?}");
+}
+
+/// A group is suspended between choosing a number and claiming it; meanwhile two others claim it and the next one; then
+/// it claims the old number late, and crashes `calls` calls later.
+fn late_claim(volume: &MemoryVolume, older: impl FnOnce() + Send + 'static, calls: usize) {
+    let dying = Arc::new(FaultyVolume::failing(Arc::new(volume.clone()), CLAIM + calls, Fault::CrashBefore));
+    let late = FaultyVolume::failing(dying, CLAIM, Fault::RunFirst(Box::new(older)));
+    assert!(Fence::acquire(&late).is_err());
+    assert_eq!(late.trace()[CLAIM], Call { operation: "make_dir", path: "fences/0001".into() });
+}
+
+/// The call by which [`Fence::acquire`] claims its number.
+const CLAIM: usize = 6;
+
+#[test]
+fn a_late_claim_of_an_old_number_stays_fenced_off() {
+    for calls in 1..10 {
+        let volume = MemoryVolume::new();
+        let old = Arc::new(Mutex::new(None));
+        let others = {
+            let (volume, old) = (volume.clone(), old.clone());
+            move || {
+                let mut group = TestGroup::new(&volume);
+                let state = group.run(4).unwrap();
+                *old.lock().unwrap() = group.fence.clone().map(|fence| (group, fence, state));
+                TestGroup::new(&volume).run(4).unwrap();
+            }
+        };
+        late_claim(&volume, others, calls);
+        let (group, old, state) = old.lock().unwrap().take().unwrap();
+        assert_eq!(old.number(), 1);
+        let before = snapshot(&volume, "checkpoints");
+        let fenced_off =
+            |error| assert!(matches!(error, CheckpointError::FencedOff { newest: Some(2), .. }), "{error}");
+        fenced_off(prune(&volume, &old, RetentionPolicy { keep_last: 1, keep_every: 0 }, 4).unwrap_err());
+        fenced_off(group.save(&old, 5, &state).unwrap_err());
+        let damage = Damage { step: 4, file: "x".into(), reason: "y".into() };
+        fenced_off(set_aside(&volume, &old, &[damage]).unwrap_err());
+        assert!(snapshot(&volume, "checkpoints") == before);
+        let mut next = TestGroup::new(&volume);
+        next.run(5).unwrap();
+        assert_eq!(next.fence.unwrap().number(), 3);
+        assert_eq!(volume.list("fences").unwrap().len(), 1);
+    }
+}
+
+#[test]
+fn a_number_that_was_used_twice_is_fenced_off_twice() {
+    let volume = MemoryVolume::new();
+    let others = volume.clone();
+    late_claim(&volume, move || drop([Fence::acquire(&others).unwrap(), Fence::acquire(&others).unwrap()]), 1);
+    let held = || volume.list("fences").unwrap().into_iter().filter(|e| !e.name.ends_with(".fenced")).count();
+    assert_eq!(held(), 2);
+    Fence::acquire(&volume).unwrap();
+    assert_eq!(held(), 1);
+}
+
+#[test]
+fn missing_fence_folder_is_reported() {
+    let volume = MemoryVolume::new();
+    let fence = Fence::acquire(&volume).unwrap();
+    volume.rename("fences", "gone").unwrap();
+    let message = fence.pending_checkpoint(1).begin(&volume, &identity()).unwrap_err().to_string();
+    assert_eq!(message, "fence 1 is held no more: this group's work ends here");
+}
+
+#[test]
+fn a_fenced_off_group_writes_nothing_and_gets_fenced_off() {
+    let volume = MemoryVolume::default();
+    let older = Fence::acquire(&volume).unwrap();
+    older.write_job_file(&volume, "result.json", b"first").unwrap();
+    older.write_job_file(&volume, "result.json", b"again").unwrap();
+    let mut newer = TestGroup::new(&volume);
+    newer.run(2).unwrap();
+    let fenced = |outcome: Result<(), CheckpointError>| matches!(outcome, Err(CheckpointError::FencedOff { .. }));
+    assert!(fenced(older.write_job_file(&volume, "result.json", b"late")));
+    // the newer group has committed this step already: that is not a success of the older one
+    assert!(fenced(older.pending_checkpoint(2).begin(&volume, &identity()).map(drop)));
+    let result = volume.open("result.json").unwrap();
+    let mut content = vec![0; result.size().unwrap() as usize];
+    result.read_at(0, &mut content).unwrap();
+    assert_eq!(content, b"again");
+}

@@ -1,0 +1,134 @@
+//! Hugging Face model directories: read by offset, and errors name the file.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use stagecoach_checkpoint::{CheckpointError, Dtype, ModelFiles};
+use tempfile::TempDir;
+
+const SHARD: &str = "model-00002-of-00002.safetensors";
+
+/// A safetensors file with this header.
+fn file(header: &Value, data: &[u8]) -> Vec<u8> {
+    let json = header.to_string();
+    [&(json.len() as u64).to_le_bytes(), json.as_bytes(), data].concat()
+}
+
+fn one(dtype: &str, shape: Value, from: usize, to: usize) -> Value {
+    json!({"dtype": dtype, "shape": shape, "data_offsets": [from, to]})
+}
+
+/// Two shards and an index; the second shard's data is `x`, 6 bytes, then `y`, 8 bytes.
+fn sharded() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let map = json!({"a": "model-00001-of-00002.safetensors", "x": SHARD, "y": SHARD});
+    write(&folder, "model.safetensors.index.json", json!({"metadata": {}, "weight_map": map}).to_string().as_bytes());
+    let first = json!({"__metadata__": {"format": "pt"}, "a": one("F32", json!([]), 0, 4)});
+    write(&folder, "model-00001-of-00002.safetensors", &file(&first, &1f32.to_le_bytes()));
+    write(&folder, SHARD, &second(one("BF16", json!([3]), 0, 6), one("F32", json!([1, 2]), 6, 14)));
+    folder
+}
+
+fn second(x: Value, y: Value) -> Vec<u8> {
+    let data: Vec<u8> = (1..=14).collect();
+    file(&json!({"x": x, "y": y}), &data)
+}
+
+fn write(folder: &TempDir, name: &str, bytes: &[u8]) {
+    fs::write(folder.path().join(name), bytes).unwrap();
+}
+
+fn refusal(folder: &Path) -> String {
+    ModelFiles::open(folder).unwrap_err().to_string()
+}
+
+#[test]
+fn shards_are_read_by_offset() {
+    let folder = sharded();
+    let files = ModelFiles::open(folder.path()).unwrap();
+    assert_eq!(files.names().collect::<Vec<_>>(), ["a", "x", "y"]);
+    let kind = files.tensor("x").unwrap();
+    assert_eq!((kind.dtype, kind.shape.as_slice()), (Dtype::BF16, &[3][..]));
+    assert_eq!(files.tensor("y").unwrap().to_string(), "F32[1, 2]");
+    assert_eq!(files.tensor("z"), None);
+    assert_eq!(files.read("x").unwrap(), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(files.read_f32("x").unwrap(), [0, 0, 1, 2, 0, 0, 3, 4, 0, 0, 5, 6]);
+    assert_eq!(files.read("y").unwrap(), (7..=14).collect::<Vec<u8>>());
+    assert_eq!(files.read_f32("a").unwrap(), 1f32.to_le_bytes());
+    assert!(files.read("z").unwrap_err().to_string().ends_with("has no tensor z"));
+    // truncated after it was opened
+    let shard = fs::File::options().write(true).open(folder.path().join(SHARD)).unwrap();
+    shard.set_len(100).unwrap();
+    assert!(matches!(files.read("y"), Err(CheckpointError::Io { path, .. }) if path.ends_with(SHARD)));
+}
+
+#[test]
+fn a_single_file_needs_no_index() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(refusal(folder.path()).contains("neither model.safetensors.index.json nor model.safetensors"));
+    assert!(refusal(&folder.path().join("x")).contains("is no folder"));
+    write(&folder, "model.safetensors", &file(&json!({"i": one("I64", json!([1]), 0, 8)}), &[7; 8]));
+    let files = ModelFiles::open(folder.path()).unwrap();
+    assert_eq!(files.read("i").unwrap(), [7; 8]);
+    let message = files.read_f32("i").unwrap_err().to_string();
+    assert!(message.contains("has i in a type other than"), "{message}");
+}
+
+#[test]
+fn a_missing_or_incomplete_shard_is_named() {
+    let folder = sharded();
+    fs::remove_file(folder.path().join(SHARD)).unwrap();
+    assert!(refusal(folder.path()).contains(SHARD));
+    fs::create_dir(folder.path().join(SHARD)).unwrap();
+    assert!(refusal(folder.path()).contains(&format!("{SHARD}: is a folder")));
+    fs::remove_dir(folder.path().join(SHARD)).unwrap();
+    write(&folder, SHARD, &file(&json!({"x": one("F32", json!([1]), 0, 4)}), &[0; 4]));
+    assert!(refusal(folder.path()).contains(&format!("{SHARD}: lacks y")));
+}
+
+#[test]
+fn an_index_cannot_name_files_outside_the_folder() {
+    let folder = sharded();
+    for shard in ["../x.safetensors", "/etc/passwd", "a/b", "..", ""] {
+        let index = json!({"weight_map": {"x": shard}}).to_string();
+        write(&folder, "model.safetensors.index.json", index.as_bytes());
+        let message = refusal(folder.path());
+        assert!(message.contains(&format!("names the shard {shard:?}")), "{message}");
+    }
+    write(&folder, "model.safetensors.index.json", b"[]");
+    assert!(refusal(folder.path()).contains("index.json: is no index of weights"));
+}
+
+#[test]
+fn invalid_headers_are_rejected() {
+    let good = one("F32", json!([1, 2]), 6, 14);
+    let x = one("BF16", json!([3]), 0, 6);
+    for (bytes, words) in [
+        (vec![1, 2, 3], "has 3 bytes, too few"),
+        ([&u64::MAX.to_le_bytes()[..], b"{}"].concat(), "announces a header of 18446744073709551615 bytes"),
+        ([&(1u64 << 40).to_le_bytes()[..], b"{}"].concat(), "announces a header of"),
+        ([&9u64.to_le_bytes()[..], b"{}"].concat(), "is cut off in its header: it has 10 bytes, the header ends at 17"),
+        ([&2u64.to_le_bytes()[..], b"xy"].concat(), "header that is no JSON"),
+        (file(&json!([1]), &[]), "header that is no JSON object"),
+        (second(json!(3), good.clone()), "wrong about x"),
+        (second(one("F7", json!([3]), 0, 6), good.clone()), "wrong about x"),
+        (second(one("BF16", json!([-3]), 0, 6), good.clone()), "wrong about x"),
+        (second(x.clone(), one("F32", json!([1, 2]), 7, 15)), "puts y at bytes 7 to 15, and it holds 14"),
+        (second(one("BF16", json!([3]), 6, 0), good.clone()), "puts x at bytes 6 to 0"),
+        (second(x.clone(), one("F32", json!([2, 2]), 6, 14)), "gives y 8 bytes, which F32[2, 2] does not take"),
+        (second(one("BF16", json!([u64::MAX, 8]), 0, 6), good.clone()), "gives x 6 bytes"),
+    ] {
+        let folder = sharded();
+        write(&folder, SHARD, &bytes);
+        let message = refusal(folder.path());
+        assert!(message.contains(words) && message.contains(SHARD), "{message}");
+    }
+    // truncated at every length
+    let whole = second(x, good);
+    for length in 0..whole.len() {
+        let folder = sharded();
+        write(&folder, SHARD, &whole[..length]);
+        assert!(refusal(folder.path()).contains(SHARD));
+    }
+}

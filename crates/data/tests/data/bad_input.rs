@@ -1,0 +1,218 @@
+//! Invalid data, and its error message. No incomplete files are left.
+
+use std::fs;
+
+use crate::common::parquet_file::parquet;
+use crate::common::*;
+use stagecoach_data::{Dataset, TokenizerSource};
+
+/// `files` as corpus are refused with the message `expected`, and the cache is empty afterwards.
+#[track_caller]
+fn refused(files: &[(&str, &[u8])], expected: &str) {
+    refused_by(&TestVolume::new(files), expected);
+}
+
+#[track_caller]
+fn refused_by(volume: &TestVolume, expected: &str) {
+    assert_eq!(volume.error_message(), expected);
+    assert_eq!(
+        fs::read_dir(&volume.config.cache_root).into_iter().flatten().count(),
+        0,
+        "something was left in the cache"
+    );
+}
+
+#[test]
+fn patterns() {
+    let mut volume = TestVolume::new(&[("x.txt", b"a b c d")]);
+    volume.config.paths = vec!["corpus/*.txt".into(), "corpse/*.txt".into()];
+    refused_by(
+        &volume,
+        "data.paths: no file matches \"corpse/*.txt\" below VOLUME: check the spelling, and that the files are on the volume (a folder is matched by \"folder/**/*.txt\")",
+    );
+    volume.config.paths = vec!["corpus".into()];
+    refused_by(
+        &volume,
+        "data.paths: no file matches \"corpus\" below VOLUME: check the spelling, and that the files are on the volume (a folder is matched by \"folder/**/*.txt\")",
+    );
+    volume.config.paths = vec!["corpus/***".into()];
+    refused_by(
+        &volume,
+        "data.paths: \"corpus/***\" is not a valid pattern: wildcards are either regular `*` or recursive `**`",
+    );
+    volume.config.paths = vec![];
+    refused_by(&volume, "data.paths is empty: name at least one file or pattern, such as \"corpus/**/*.txt\"");
+    refused(
+        &[("x.md", b"a")],
+        "VOLUME/corpus/x.md is not a .txt, .jsonl, .parquet, .tokens or .u16 file: narrow data.paths so that it matches corpus files only",
+    );
+}
+
+#[test]
+fn an_empty_corpus() {
+    let expected = "the corpus is empty: 2 files match data.paths, and none holds any text";
+    refused(&[("x.txt", b""), ("y.jsonl", b"")], expected);
+    refused(&[("x.txt", b""), ("y.jsonl", br#"{"text": ""}"#)], expected);
+    refused(&[("x.tokens", b""), ("y.u16", &little_endian(&[BOS, EOS], 2))], expected);
+    refused_by(&TestVolume::new(&[("x.txt", b""), ("y.jsonl", b"\n\n")]).train(300), expected);
+}
+
+#[test]
+fn invalid_utf8() {
+    let expected = "VOLUME/corpus/x.txt is not valid UTF-8 at byte 200003: convert it (iconv -f latin1 -t utf-8) or leave it out of data.paths";
+    let mut text = vec![b' '; 200_000];
+    text.extend(b"caf\xe9 au lait");
+    refused(&[("x.txt", &text)], expected);
+    refused_by(&TestVolume::new(&[("x.txt", &text)]).train(300), expected);
+    let cut_off = &text[..200_004];
+    refused(&[("x.txt", cut_off)], expected);
+    refused(
+        &[("x.jsonl", b"{\"text\": \"a\"}\n{\"text\": \"caf\xe9\"}")],
+        "VOLUME/corpus/x.jsonl is not valid UTF-8 at byte 27: convert it (iconv -f latin1 -t utf-8) or leave it out of data.paths",
+    );
+}
+
+#[test]
+fn lines() {
+    let second = |line: &str, problem: &str| {
+        let lines = format!("{{\"text\": \"a\"}}\n{line}\n");
+        refused(&[("x.jsonl", lines.as_bytes())], &format!("VOLUME/corpus/x.jsonl, line 2: {problem}"));
+    };
+    second(
+        r#"{"text": "b"#,
+        "this is not JSON (EOF while parsing a string at column 11): every line must be an object such as {\"text\": \"...\"}",
+    );
+    second("[1]", "this is JSON, but no object: every line must be one such as {\"text\": \"...\"}");
+    second(
+        r#"{"texts": "b", "id": 1}"#,
+        "there is no field \"text\", only texts, id: set data.textField to the one that holds the text",
+    );
+    second("{}", "the object has no fields: it needs \"text\"");
+    second(r#"{"text": null}"#, "the field \"text\" holds null, not text: put it right or remove the line");
+}
+
+#[test]
+fn rows() {
+    let volume = TestVolume::new(&[]);
+    let path = volume.folder.path().join("corpus/x.parquet");
+    parquet(&path, "content", &[Some("a")]);
+    refused_by(
+        &volume,
+        "VOLUME/corpus/x.parquet has no column \"text\", only number, content: set data.textField to the one that holds the text",
+    );
+    parquet(&path, "text", &[Some("a"), Some("b"), Some("c"), None]);
+    refused_by(&volume, "VOLUME/corpus/x.parquet, row 3: \"text\" is null: put it right or remove the row");
+    fs::write(&path, &fs::read(&path).unwrap()[..100]).unwrap();
+    refused_by(
+        &volume,
+        "VOLUME/corpus/x.parquet can't be read as Parquet: Parquet error: Invalid Parquet file. Corrupt footer",
+    );
+    let mut volume = volume;
+    parquet(&path, "text", &[Some("a")]);
+    volume.config.text_field = "number".into();
+    refused_by(
+        &volume,
+        "VOLUME/corpus/x.parquet can't be read as Parquet: the column \"number\" is INT64, not text: set data.textField to one that holds text",
+    );
+}
+
+#[test]
+fn token_files() {
+    refused(
+        &[("x.u16", &little_endian(&[A, EOS, 12, A], 2))],
+        "VOLUME/corpus/x.u16: token 2 is 12, but the tokenizer has 12 tokens (ids 0 to 11): give the tokenizer that made this file as data.tokenizer.file",
+    );
+    let far = [vec![A; 20_000], vec![4_000_000_000]].concat();
+    refused(
+        &[("x.tokens", &little_endian(&far, 4))],
+        "VOLUME/corpus/x.tokens: token 20000 is 4000000000, but the tokenizer has 12 tokens (ids 0 to 11): give the tokenizer that made this file as data.tokenizer.file",
+    );
+    refused(
+        &[("x.tokens", b"abcde")],
+        "VOLUME/corpus/x.tokens has 5 bytes, which is no whole number of 4-byte token ids: is it cut off, or of another kind (.tokens holds 32-bit, .u16 16-bit little-endian ids)?",
+    );
+    refused_by(
+        &TestVolume::new(&[("x.tokens", &little_endian(&[A], 4))]).train(300),
+        "VOLUME/corpus/x.tokens holds token ids, which a tokenizer still to be trained can't have made: give theirs with data.tokenizer {type: File, file: {path: ...}}",
+    );
+}
+
+#[test]
+fn tokenizers() {
+    let mut volume = TestVolume::new(&[("x.txt", b"a b c d e f")]);
+    volume.config.tokenizer = TokenizerSource::File { path: "none.json".into() };
+    refused_by(
+        &volume,
+        "the tokenizer VOLUME/none.json: there is no such file: check data.tokenizer.file.path, which starts at the volume's root",
+    );
+    volume.config.tokenizer = TokenizerSource::File { path: "letters/tokenizer.json".into() };
+    volume.write("letters/tokenizer.json", b"{\"model\": {}}");
+    assert!(
+        volume
+            .error_message()
+            .starts_with("the tokenizer VOLUME/letters/tokenizer.json: this is no tokenizer.json that can be read: "),
+        "{}",
+        volume.error_message()
+    );
+    let mut endless = letters();
+    endless["added_tokens"] = serde_json::json!([]);
+    endless["model"]["vocab"] = serde_json::json!({"a": 0, "[UNK]": 1});
+    volume.write("letters/tokenizer.json", endless.to_string().as_bytes());
+    refused_by(
+        &volume,
+        "the tokenizer VOLUME/letters/tokenizer.json has no end-of-text token, so the end of a document could not be learned: add one of [EOT], </s>, <eos>, [EOS], <|end_of_text|>, <|endoftext|> to its added_tokens",
+    );
+    refused_by(
+        &volume.train(258),
+        "data.tokenizer.train.vocabSize is 258: a byte-level tokenizer needs at least 259 (256 bytes and 3 special tokens)",
+    );
+}
+
+#[test]
+fn too_short() {
+    let mut volume = TestVolume::new(&[("x.txt", b"a b")]);
+    volume.config.packing = true;
+    let short = |sequences, held_out| {
+        format!(
+            "the corpus is too short: 4 tokens in 1 documents make {sequences} sequences of {} tokens, of which {held_out} held out, and none is left to train on: add text, or lower data.sequenceLength or data.evaluation.fraction",
+            4 - sequences
+        )
+    };
+    assert_eq!(volume.error_message(), short(0, 0));
+    volume.config.evaluation_fraction = 0.01;
+    volume.config.sequence_length = 3;
+    assert_eq!(volume.error_message(), short(1, 1));
+    volume.config.packing = false;
+    assert_eq!(volume.error_message(), short(1, 1));
+    volume.config.evaluation_fraction = 0.0;
+    assert_eq!(volume.open().training_sequences(), 1);
+}
+
+#[test]
+fn invalid_settings() {
+    let mut volume = TestVolume::new(&[("x.txt", b"a b c d e f")]);
+    volume.config.evaluation_fraction = 1.0;
+    assert_eq!(volume.error_message(), "data.evaluation.fraction is 1: it must be at least 0 and below 1");
+    volume.config.evaluation_fraction = f64::NAN;
+    assert_eq!(volume.error_message(), "data.evaluation.fraction is NaN: it must be at least 0 and below 1");
+    volume.config.evaluation_fraction = 0.0;
+    volume.config.sequence_length = 0;
+    assert_eq!(volume.error_message(), "data.sequenceLength is 0: it must be at least 1");
+}
+
+#[test]
+fn storage_errors_are_distinguished() {
+    let volume = TestVolume::new(&[("x.txt", b"a b c d e f")]);
+    let prepared = volume.prepare().unwrap();
+    let ids = volume.config.cache_root.join(&prepared.folder).join("ids.bin");
+    fs::write(&ids, b"short").unwrap();
+    let error = Dataset::open(&volume.config, &prepared).map(|_| ()).unwrap_err();
+    assert!(error.is_storage());
+    assert!(error.to_string().ends_with("ids.bin should have 16 bytes and has 5: the token cache is damaged; remove its folder, and the next start builds it again"), "{error}");
+    assert_eq!(volume.ids(), [BOS, A, A + 1, A + 2, A + 3, A + 4, A + 5, EOS], "the next start builds it again");
+
+    let mut volume = TestVolume::new(&[("x.txt", b"a b c d e f")]);
+    volume.config.cache_root = volume.write("not a folder", b"");
+    let error = volume.prepare().unwrap_err();
+    assert!(error.is_storage() && error.to_string().contains("can't create"), "{error}");
+}

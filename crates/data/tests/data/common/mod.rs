@@ -1,0 +1,103 @@
+//! A volume in a temporary folder, and a tokenizer whose vocabulary is single letters.
+
+pub mod parquet_file;
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use stagecoach_data::{DataConfig, DataError, Dataset, PreparedCorpus, TokenizerSource};
+use tempfile::TempDir;
+
+pub const BOS: u32 = 0;
+pub const EOS: u32 = 1;
+pub const PAD: u32 = 2;
+/// The ids of the letters a, b, c and d.
+pub const A: u32 = 4;
+pub const B: u32 = 5;
+pub const C: u32 = 6;
+pub const D: u32 = 7;
+
+pub struct TestVolume {
+    pub folder: TempDir,
+    pub config: DataConfig,
+}
+
+impl TestVolume {
+    /// With `files` (name, contents) as corpus, sequences of 4 tokens, packed, nothing held out, and the tokenizer of
+    /// [`letters`].
+    pub fn new(files: &[(&str, &[u8])]) -> TestVolume {
+        let folder = TempDir::new().unwrap();
+        let root = folder.path().to_owned();
+        let config = DataConfig {
+            cache_root: root.join("cache"),
+            paths: vec!["corpus/**/*".into()],
+            text_field: "text".into(),
+            sequence_length: 4,
+            packing: true,
+            evaluation_fraction: 0.0,
+            tokenizer: TokenizerSource::File { path: "letters/tokenizer.json".into() },
+            volume_root: root,
+        };
+        let volume = TestVolume { folder, config };
+        for (name, contents) in files {
+            volume.write(&format!("corpus/{name}"), contents);
+        }
+        volume.write("letters/tokenizer.json", letters().to_string().as_bytes());
+        volume
+    }
+
+    pub fn write(&self, name: &str, contents: &[u8]) -> PathBuf {
+        let path = self.folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, contents).unwrap();
+        path
+    }
+
+    pub fn train(mut self, vocab_size: usize) -> TestVolume {
+        self.config.tokenizer = TokenizerSource::Train { vocab_size };
+        self
+    }
+
+    pub fn prepare(&self) -> Result<PreparedCorpus, DataError> {
+        stagecoach_data::prepare(&self.config, &mut |_| {})
+    }
+
+    pub fn open(&self) -> Dataset {
+        Dataset::open(&self.config, &self.prepare().unwrap()).unwrap()
+    }
+
+    /// All ids in the cache, in order.
+    pub fn ids(&self) -> Vec<u32> {
+        let prepared = self.prepare().unwrap();
+        let bytes = fs::read(self.config.cache_root.join(prepared.folder).join("ids.bin")).unwrap();
+        let id = |bytes: &[u8]| bytes.iter().rev().fold(0, |id, &byte| id << 8 | u32::from(byte));
+        bytes.chunks(prepared.id_bytes).map(id).collect()
+    }
+
+    /// The error message of `prepare`, with the volume's path as `VOLUME`.
+    pub fn error_message(&self) -> String {
+        let error = self.prepare().map(|prepared| format!("{prepared:?}")).unwrap_err();
+        assert!(!error.is_storage());
+        error.to_string().replace(&*self.folder.path().to_string_lossy(), "VOLUME")
+    }
+}
+
+/// White space separates words; the vocabulary has the letters a to h.
+pub fn letters() -> Value {
+    let names = ["[BOT]", "[EOT]", "[PAD]", "[UNK]", "a", "b", "c", "d", "e", "f", "g", "h"];
+    let vocabulary: serde_json::Map<String, Value> =
+        names.iter().enumerate().map(|(id, name)| (name.to_string(), json!(id))).collect();
+    let special = |id: usize| json!({"id": id, "content": names[id], "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true});
+    json!({
+        "version": "1.0", "truncation": {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}, "padding": null,
+        "added_tokens": [special(0), special(1), special(2)],
+        "normalizer": null, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"},
+    })
+}
+
+/// Bytes of little-endian ids, `width` bytes each.
+pub fn little_endian(ids: &[u32], width: usize) -> Vec<u8> {
+    ids.iter().flat_map(|id| id.to_le_bytes()[..width].to_vec()).collect()
+}

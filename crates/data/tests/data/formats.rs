@@ -1,0 +1,104 @@
+//! The token ids of each file format.
+
+use std::fs;
+
+use crate::common::parquet_file::parquet;
+use crate::common::*;
+use stagecoach_data::Tokenizer;
+
+const TWO_DOCUMENTS: [u32; 7] = [BOS, A, B, EOS, BOS, C, EOS];
+
+#[test]
+fn a_text_file_is_a_document() {
+    let volume = TestVolume::new(&[("2.txt", b"c"), ("1.txt", b"a b\n"), ("0.txt", b"")]);
+    assert_eq!(volume.ids(), TWO_DOCUMENTS);
+    let prepared = volume.prepare().unwrap();
+    assert_eq!((prepared.documents, prepared.empty_documents, prepared.tokens), (2, 1, 7));
+    assert_eq!((prepared.vocab_size, prepared.id_bytes, prepared.padding), (12, 2, PAD));
+}
+
+#[test]
+fn a_line_of_jsonl_is_a_document() {
+    let lines = "\u{feff}{\"text\": \"a b\", \"more\": 1}\r\n\n{\"text\": \"\"}\n{\"text\": \"c\"}";
+    let volume = TestVolume::new(&[("x.jsonl", lines.as_bytes())]);
+    assert_eq!(volume.ids(), TWO_DOCUMENTS);
+    assert_eq!(volume.prepare().unwrap().empty_documents, 1);
+}
+
+#[test]
+fn a_row_of_parquet_is_a_document() {
+    let volume = TestVolume::new(&[]);
+    parquet(&volume.folder.path().join("corpus/x.parquet"), "text", &[Some("a b"), Some(""), Some("c")]);
+    assert_eq!(volume.ids(), TWO_DOCUMENTS);
+}
+
+#[test]
+fn token_files_are_split_where_documents_end_or_begin() {
+    for (name, width) in [("x.tokens", 4), ("x.u16", 2)] {
+        // Like the cache itself, with an end first (as GPT-2's corpora have it), no ends, no begins, and nothing at all.
+        let files =
+            [&[BOS, A, B, EOS, BOS, C, EOS][..], &[EOS, A, B, EOS, C], &[BOS, A, B, BOS, C], &[A, B, EOS, C, EOS, EOS]];
+        for file in files {
+            let volume = TestVolume::new(&[(name, &little_endian(file, width)), ("y.tokens", b"")]);
+            assert_eq!(volume.ids(), TWO_DOCUMENTS, "{file:?}");
+            assert_eq!(volume.prepare().unwrap().documents, 2);
+        }
+    }
+}
+
+#[test]
+fn formats_mix_in_the_order_of_their_paths() {
+    let volume = TestVolume::new(&[("d/z.txt", b"d"), ("b.jsonl", br#"{"text": "b"}"#), ("a.txt", b"a")]);
+    volume.write("corpus/c.tokens", &little_endian(&[C], 4));
+    assert_eq!(volume.ids(), [BOS, A, EOS, BOS, B, EOS, BOS, C, EOS, BOS, D, EOS]);
+}
+
+#[test]
+fn overlapping_patterns_take_a_file_once() {
+    let mut volume = TestVolume::new(&[("b.txt", b"b"), ("a.txt", b"a")]);
+    volume.write("corpus/.hidden.txt", b"c");
+    volume.write("cache/old/d.txt", b"d");
+    volume.config.paths = vec!["corpus/b.txt".into(), "corpus/*.txt".into(), "**/*.txt".into()];
+    assert_eq!(volume.ids(), [BOS, A, EOS, BOS, B, EOS]);
+}
+
+#[test]
+fn text_is_kept_to_the_byte() {
+    let text = "\u{feff}one\r\ntwo \t é\u{3000}🙂 [EOT] <s>\n\n\nend\n";
+    let volume = TestVolume::new(&[("x.txt", text.as_bytes())]).train(300);
+    let tokenizer = Tokenizer::load(&volume.open().tokenizer_files().0).unwrap();
+    let ids = volume.ids();
+    assert_eq!((ids[0], ids[ids.len() - 1]), (BOS, EOS));
+    assert!(ids[1..ids.len() - 1].iter().all(|&id| id > PAD), "the text's [EOT] is text");
+    assert_eq!(tokenizer.decode(&ids).unwrap(), text);
+}
+
+#[test]
+fn vocabularies_above_65536_use_four_byte_ids() {
+    let volume = TestVolume::new(&[("x.tokens", &little_endian(&[A, 65_536, A, A], 4))]);
+    let mut tokenizer = letters();
+    tokenizer["model"]["vocab"]["far"] = 65_536.into();
+    volume.write("letters/tokenizer.json", tokenizer.to_string().as_bytes());
+    assert_eq!(volume.ids(), [BOS, A, 65_536, A, A, EOS]);
+    assert_eq!(volume.open().microbatch(&volume.open().step_plan(0, 0, 1, 1), 0).inputs, [0, 4, 65_536, 4]);
+    assert_eq!(volume.prepare().unwrap().vocab_size, 65_537);
+}
+
+#[test]
+fn a_long_document_is_the_same_in_every_format() {
+    let text = "Coach and horses, \"coach\u{3000}and six\".\r\n  The mail\u{e9}\t".repeat(6_000);
+    let line = serde_json::json!({ "text": text }).to_string();
+    let tokenizer =
+        fs::read(TestVolume::new(&[("x.txt", text.as_bytes())]).train(300).open().tokenizer_files().0).unwrap();
+    let ids = |volume: TestVolume| {
+        volume.write("letters/tokenizer.json", &tokenizer);
+        volume.ids()
+    };
+    let plain = ids(TestVolume::new(&[("x.txt", text.as_bytes())]));
+    let whole = Tokenizer::load(&TestVolume::new(&[("x.txt", text.as_bytes())]).train(300).open().tokenizer_files().0);
+    assert!(plain[1..plain.len() - 1] == whole.unwrap().encode(&text).unwrap());
+    assert!(ids(TestVolume::new(&[("x.jsonl", line.as_bytes())])) == plain);
+    let rows = TestVolume::new(&[]);
+    parquet(&rows.folder.path().join("corpus/x.parquet"), "text", &[Some(&text)]);
+    assert!(ids(rows) == plain);
+}

@@ -1,0 +1,8 @@
+//! From corpus files to batches of token ids, through the public API.
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod bad_input;
+mod batches;
+mod common;
+mod formats;
+mod tokenizer;

@@ -1,0 +1,5 @@
+//! The control plane among stages, through the public API.
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod sockets;
+mod verdict;

@@ -1,0 +1,124 @@
+//! Any stage's death ends the whole group, and each survivor gets one report.
+
+use std::time::Duration;
+
+use stagecoach_group::{GroupFailureKind, GroupTimeouts, StepRules};
+
+use super::support::{
+    Stage, TEST_TIMEOUT, coordinator, formed_group, formed_group_through_proxy, hello, join, timeouts,
+};
+
+/// Checks the report of every survivor.
+fn assert_all_report(stages: Vec<Stage>, kind: GroupFailureKind, root_cause_rank: usize, expected: &str) {
+    for stage in stages {
+        let failure = stage.only_failure();
+        assert_eq!((failure.kind, failure.root_cause_rank), (kind, Some(root_cause_rank)), "{failure}");
+        assert!(failure.to_string().contains(expected), "{failure}");
+        assert_eq!(failure.is_root_cause(), failure.rank == root_cause_rank);
+    }
+}
+
+#[test]
+fn a_member_that_dies_takes_the_group_with_it() {
+    for victim in [1, 3] {
+        let (coordinator, mut stages) = formed_group(4, timeouts(), StepRules::default());
+        drop(stages.remove(victim));
+        let expected = format!("stage {victim} closed its control connection");
+        assert_all_report(stages, GroupFailureKind::ConnectionClosed, victim, &expected);
+        assert_eq!(coordinator.failure().unwrap().root_cause_rank, Some(victim));
+    }
+}
+
+#[test]
+fn stage_zero_that_dies_takes_the_group_with_it() {
+    let (coordinator, mut stages) = formed_group(4, timeouts(), StepRules::default());
+    // A killed process loses both at once; here the coordinator goes first.
+    drop(coordinator);
+    drop(stages.remove(0));
+    assert_all_report(stages, GroupFailureKind::ConnectionClosed, 0, "stage 0");
+}
+
+#[test]
+fn a_member_of_stage_zero_that_ends_before_its_coordinator() {
+    let (_coordinator, mut stages) = formed_group(3, timeouts(), StepRules::default());
+    drop(stages.remove(0));
+    assert_all_report(stages, GroupFailureKind::ConnectionClosed, 0, "stage 0 closed");
+}
+
+#[test]
+fn a_closed_connection_is_a_failure_for_both_ends() {
+    let (_coordinator, mut stages, proxy) = formed_group_through_proxy(3, 2, timeouts());
+    proxy.disconnect();
+    let failure = stages.remove(2).only_failure();
+    // A member can't distinguish its own network failure from stage 0's death.
+    assert_eq!((failure.kind, failure.root_cause_rank), (GroupFailureKind::ConnectionClosed, Some(0)));
+    assert_all_report(stages, GroupFailureKind::ConnectionClosed, 2, "stage 2");
+}
+
+#[test]
+fn a_frozen_member_times_out() {
+    let timeouts = GroupTimeouts { heartbeat_timeout: Duration::from_millis(1500), ..timeouts() };
+    let (_coordinator, mut stages, proxy) = formed_group_through_proxy(3, 1, timeouts);
+    stages[1].member.activity().set("F 5", None);
+    proxy.freeze();
+    let frozen = stages.remove(1);
+    assert_all_report(stages, GroupFailureKind::HeartbeatTimeout, 1, "stage 1 has sent no heartbeat for 1.5 s");
+    // It receives nothing either, and times out by itself.
+    let failure = frozen.only_failure();
+    assert_eq!((failure.kind, failure.root_cause_rank), (GroupFailureKind::HeartbeatTimeout, Some(0)));
+}
+
+#[test]
+fn a_member_that_does_not_read_does_not_block_the_others() {
+    const MESSAGES: usize = 60;
+    let (_coordinator, stages, proxy) = formed_group_through_proxy(3, 2, timeouts());
+    proxy.freeze();
+    // Far more than the socket buffers hold.
+    let sent = vec![7; 1 << 20];
+    (0..MESSAGES).for_each(|_| stages[0].member.broadcast(1, sent.clone()).unwrap());
+    (0..MESSAGES).for_each(|_| assert!(stages[1].member.receive_broadcast(1).unwrap() == sent));
+}
+
+#[test]
+fn waiting_calls_return_and_later_ones_fail_at_once() {
+    let (_coordinator, mut stages) = formed_group(2, timeouts(), StepRules::default());
+    let dying = stages.remove(1);
+    let zero = stages.remove(0);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| zero.member.receive_broadcast(1).unwrap_err());
+        drop(dying);
+        assert!(waiting.join().unwrap().to_string().contains("stage 1"));
+    });
+    // The callback runs before the calls return.
+    assert_eq!(zero.failures.try_recv().unwrap().root_cause_rank, Some(1));
+    for error in [
+        zero.member.all_gather(1, vec![]).unwrap_err(),
+        zero.member.form().err().unwrap_or_else(|| zero.member.receive_broadcast(2).unwrap_err()),
+    ] {
+        assert!(error.to_string().contains("stage 1 closed its control connection"), "{error}");
+    }
+}
+
+#[test]
+fn a_rejection_by_stage_zero_is_reported_with_its_reason() {
+    let (coordinator, address) = coordinator(2, timeouts());
+    let waiting = std::thread::spawn({
+        let address = address.clone();
+        move || join(&address, hello(1, 2), timeouts()).unwrap_err()
+    });
+    coordinator.reject("the corpus is empty");
+    let error = waiting.join().unwrap();
+    assert!(error.to_string().contains("stage 0 gave up: the corpus is empty"), "{error}");
+    assert!(coordinator.failure().unwrap().is_root_cause());
+    // A later member gets the same reason.
+    let late = join(&address, hello(1, 2), timeouts()).unwrap_err();
+    assert_eq!(late.to_string(), error.to_string());
+}
+
+#[test]
+fn a_plan_above_the_frame_limit_ends_the_group() {
+    let (coordinator, address) = coordinator(1, timeouts());
+    coordinator.release(vec![0; 65 << 20], StepRules::default());
+    let error = join(&address, hello(0, 1), GroupTimeouts { startup_timeout: TEST_TIMEOUT, ..timeouts() }).unwrap_err();
+    assert!(error.to_string().contains("too large for the control connection"), "{error}");
+}

@@ -1,0 +1,168 @@
+//! From the first hello to a formed group.
+
+use std::net::TcpListener;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use stagecoach_group::{GroupError, GroupFailureKind, GroupTimeouts, Member, Refusal, StepRules};
+
+use super::support::{Proxy, TEST_TIMEOUT, coordinator, form, formed_group, hello, join, join_at, leave, timeouts};
+
+#[test]
+fn groups_of_one_three_and_eight_form_and_leave() {
+    for world_size in [1, 3, 8] {
+        let (coordinator, stages) = formed_group(world_size, timeouts(), StepRules::default());
+        for stage in &stages {
+            assert_eq!(stage.plan, b"the plan");
+            let ranks: Vec<usize> = stage.roster.members.iter().map(|member| member.rank).collect();
+            assert_eq!(ranks, (0..world_size).collect::<Vec<_>>());
+            assert_eq!(stage.roster.members[world_size - 1], hello(world_size - 1, world_size));
+        }
+        assert!(leave(stages, 0).into_iter().all(|left| left.is_ok()));
+        assert_eq!(coordinator.failure(), None);
+    }
+}
+
+#[test]
+fn members_may_start_before_their_coordinator() {
+    let reserved = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = reserved.local_addr().unwrap();
+    drop(reserved);
+    let early = thread::spawn(move || join(&format!("localhost:{}", address.port()), hello(1, 2), timeouts()));
+    let listener = TcpListener::bind(address).unwrap();
+    let coordinator = stagecoach_group::Coordinator::start(listener, hello(0, 2), timeouts()).unwrap();
+    coordinator.release(Vec::new(), StepRules::default());
+    let zero = join(&address.to_string(), hello(0, 2), timeouts()).unwrap();
+    form(&[zero, early.join().unwrap().unwrap()]);
+}
+
+#[test]
+fn progress_reports_extend_the_start_up_timeout() {
+    let timeouts = GroupTimeouts {
+        startup_timeout: Duration::from_millis(600),
+        heartbeat_timeout: Duration::from_millis(600),
+        ..timeouts()
+    };
+    let (coordinator, address) = coordinator(2, timeouts);
+    let (progress_sender, progress_receiver) = channel();
+    let waiting = {
+        let address = address.clone();
+        let on_preparing = move |progress: &str| drop(progress_sender.send(progress.to_owned()));
+        thread::spawn(move || Member::join(&address, hello(1, 2), timeouts, on_preparing, |_| {}))
+    };
+    assert_eq!(progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap(), "starting");
+    let start = Instant::now();
+    let mut part = 0;
+    while start.elapsed() < timeouts.startup_timeout * 4 {
+        part += 1;
+        let progress = format!("tokenising, part {part}");
+        coordinator.report_progress(&progress);
+        assert_eq!(progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap(), progress);
+    }
+    coordinator.release(b"late".to_vec(), StepRules::default());
+    let zero = join(&address, hello(0, 2), timeouts).unwrap();
+    let (_, roster, plan) = waiting.join().unwrap().unwrap();
+    assert_eq!((roster, plan), (zero.roster, b"late".to_vec()));
+}
+
+#[test]
+fn start_up_times_out_without_progress() {
+    let timeouts = GroupTimeouts { startup_timeout: Duration::from_millis(300), ..timeouts() };
+    let (coordinator, address) = coordinator(2, timeouts);
+    coordinator.report_progress("counting the plays");
+    let Err(GroupError::GroupFailed(failure)) = join(&address, hello(1, 2), timeouts) else {
+        panic!("join did not time out")
+    };
+    assert_eq!((failure.kind, failure.root_cause_rank), (GroupFailureKind::StartupTimedOut, Some(0)));
+    assert!(failure.to_string().contains("the last was: counting the plays"), "{failure}");
+    assert!(!failure.is_root_cause());
+    assert!(coordinator.failure().unwrap().is_root_cause());
+}
+
+#[test]
+fn a_stage_that_never_joins_is_named() {
+    let timeouts = GroupTimeouts { startup_timeout: Duration::from_millis(500), ..timeouts() };
+    let (coordinator, address) = coordinator(3, timeouts);
+    coordinator.release(Vec::new(), StepRules::default());
+    let one = thread::spawn({
+        let address = address.clone();
+        move || join(&address, hello(1, 3), timeouts).unwrap_err()
+    });
+    for error in [join(&address, hello(0, 3), timeouts).unwrap_err(), one.join().unwrap()] {
+        assert!(error.to_string().starts_with("stage 2 did not join within"), "{error}");
+    }
+}
+
+#[test]
+fn a_stage_that_never_loads_is_named() {
+    let timeouts = GroupTimeouts { startup_timeout: Duration::from_millis(700), ..timeouts() };
+    let (coordinator, address) = coordinator(3, timeouts);
+    coordinator.release(Vec::new(), StepRules::default());
+    let stages = join_at(&vec![address; 3], timeouts);
+    stages[1].member.activity().set("loading weights", None);
+    let message: Vec<String> = thread::scope(|scope| {
+        let forming = [&stages[0].member, &stages[2].member].map(|member| scope.spawn(move || member.form()));
+        forming.map(|forming| forming.join().unwrap().unwrap_err().to_string()).into()
+    });
+    for message in message {
+        assert!(message.starts_with("the group did not form for"), "{message}");
+        assert!(message.contains("from stage 1, which has been in loading weights for"), "{message}");
+    }
+    assert!(stages.into_iter().nth(1).unwrap().only_failure().is_root_cause());
+}
+
+#[test]
+fn the_same_pod_may_reconnect_before_formation() {
+    let (coordinator, address) = coordinator(2, timeouts());
+    let proxy = Proxy::start(&address);
+    let (progress_sender, progress_receiver) = channel();
+    let joining = {
+        let address = proxy.address.clone();
+        let on_preparing = move |progress: &str| drop(progress_sender.send(progress.to_owned()));
+        thread::spawn(move || Member::join(&address, hello(1, 2), timeouts(), on_preparing, |_| {}))
+    };
+    for _ in 0..3 {
+        progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap();
+        proxy.disconnect();
+    }
+    progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap();
+    coordinator.release(Vec::new(), StepRules::default());
+    let zero = join(&address, hello(0, 2), timeouts()).unwrap();
+    let (one, ..) = joining.join().unwrap().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| one.form().unwrap());
+        zero.member.form().unwrap();
+    });
+    // Once the group has formed, even the same pod can't join again.
+    let again = join(&address, hello(1, 2), timeouts()).unwrap_err();
+    assert!(matches!(again, GroupError::Refused { refusal: Refusal::AlreadyFormed { rank: 1 }, .. }), "{again}");
+    assert_eq!(coordinator.failure(), None);
+}
+
+#[test]
+fn a_stage_that_dies_while_others_wait_ends_the_group() {
+    let timeouts = || GroupTimeouts { heartbeat_timeout: Duration::from_millis(1500), ..timeouts() };
+    let (coordinator, address) = coordinator(3, timeouts());
+    let proxy = Proxy::start(&address);
+    let (progress_sender, progress_receiver) = channel();
+    let dying = {
+        let (address, progress_sender) = (proxy.address.clone(), progress_sender.clone());
+        let short = GroupTimeouts { startup_timeout: Duration::from_millis(100), ..timeouts() };
+        let on_preparing = move |progress: &str| drop(progress_sender.send(progress.to_owned()));
+        thread::spawn(move || drop(Member::join(&address, hello(2, 3), short, on_preparing, |_| {})))
+    };
+    progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap();
+    let waiting = {
+        let address = address.clone();
+        let on_preparing = move |progress: &str| drop(progress_sender.send(progress.to_owned()));
+        thread::spawn(move || Member::join(&address, hello(1, 3), timeouts(), on_preparing, |_| {}).unwrap_err())
+    };
+    progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap();
+    // Later connections are closed too: it can't reconnect.
+    proxy.disconnect_for_good();
+    let error = waiting.join().unwrap();
+    assert!(error.to_string().starts_with("stage 2 closed its control connection"), "{error}");
+    assert_eq!(coordinator.failure().unwrap().root_cause_rank, Some(2));
+    dying.join().unwrap();
+}

@@ -1,0 +1,60 @@
+//! Hang detection: all stages are alive, but none makes progress.
+
+use std::time::Duration;
+
+use stagecoach_group::{GroupFailureKind, GroupTimeouts, StepRules, StepVote};
+
+use super::support::{formed_group, timeouts};
+
+fn short_stall_timeout() -> GroupTimeouts {
+    GroupTimeouts { stall_timeout: Duration::from_millis(600), ..timeouts() }
+}
+
+#[test]
+fn a_hang_is_traced_to_its_root_cause() {
+    let (_coordinator, stages) = formed_group(3, short_stall_timeout(), StepRules::default());
+    stages[0].member.activity().set("RECV_B of microbatch 4", Some(1));
+    stages[1].member.activity().set("RECV_B of microbatch 3", Some(2));
+    stages[2].member.activity().set("F 5", None);
+    for stage in stages {
+        let failure = stage.only_failure();
+        assert_eq!((failure.kind, failure.root_cause_rank), (GroupFailureKind::Hang, Some(2)));
+        let chain = "stage 0 waits for RECV_B of microbatch 4 from stage 1, which waits for RECV_B of microbatch 3 \
+                     from stage 2, which has been in F 5 for ";
+        assert!(failure.to_string().contains(chain), "{failure}");
+        assert_eq!(failure.is_root_cause(), failure.rank == 2);
+    }
+}
+
+#[test]
+fn a_missing_vote_is_traced_to_its_rank() {
+    let (_coordinator, mut stages) = formed_group(3, short_stall_timeout(), StepRules::default());
+    stages[1].member.activity().set("B 2", None);
+    let hung = stages.remove(1);
+    std::thread::scope(|scope| {
+        for stage in &stages {
+            let member = &stage.member;
+            scope.spawn(move || {
+                member.activity().set("EXCHANGE", None);
+                let error = member.vote(StepVote { step: 9, ..StepVote::default() }).unwrap_err();
+                let chain = "stage 0 waits for the vote on step 9 from stage 1, which has been in B 2 for ";
+                assert!(error.to_string().contains(chain), "{error}");
+            });
+        }
+    });
+    assert!(hung.only_failure().is_root_cause());
+}
+
+#[test]
+fn new_activities_count_as_progress() {
+    let (coordinator, stages) = formed_group(2, short_stall_timeout(), StepRules::default());
+    let activity = stages[1].member.activity();
+    let start = std::time::Instant::now();
+    let mut microbatch = 0u64;
+    while start.elapsed() < short_stall_timeout().stall_timeout * 3 {
+        activity.set(format!("F {microbatch}"), None);
+        microbatch += 1;
+        assert!(stages[0].failures.recv_timeout(Duration::from_millis(20)).is_err());
+    }
+    assert_eq!(coordinator.failure(), None);
+}

@@ -1,0 +1,10 @@
+//! Whole groups over real sockets on 127.0.0.1: members are threads, and die by closed connections.
+
+mod exchange;
+mod failures;
+mod foreign_peers;
+mod formation;
+mod hangs;
+mod leaving;
+mod refusals;
+mod support;

@@ -1,0 +1,105 @@
+//! Which stages are refused, and with what message.
+
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use stagecoach_group::{GroupError, GroupFailureKind, GroupTimeouts, Hello, Member, Refusal, StepRules};
+
+use super::support::{TEST_TIMEOUT, coordinator, form, hello, join, timeouts};
+
+fn refused(change: impl FnOnce(&mut Hello)) -> String {
+    let (coordinator, address) = coordinator(2, timeouts());
+    let mut joining = hello(1, 2);
+    change(&mut joining);
+    let error = join(&address, joining, timeouts()).unwrap_err();
+    assert!(matches!(error, GroupError::Refused { .. }), "{error}");
+    // The group is unaffected.
+    coordinator.release(Vec::new(), StepRules::default());
+    let one = thread::spawn({
+        let address = address.clone();
+        move || join(&address, hello(1, 2), timeouts()).unwrap()
+    });
+    let stages = [join(&address, hello(0, 2), timeouts()).unwrap(), one.join().unwrap()];
+    form(&stages);
+    assert_eq!(coordinator.failure(), None);
+    error.to_string()
+}
+
+#[test]
+fn a_mismatch_names_every_field_that_differs() {
+    let message = refused(|hello| {
+        hello.version = "0.2.0".to_owned();
+        hello.config.insert("seed".to_owned(), "43".to_owned());
+        hello.config.insert("packing".to_owned(), "true".to_owned());
+        hello.config.remove("model");
+    });
+    assert_eq!(
+        message,
+        "stage 1 was refused by stage 0: all stages must run the same job with the same program, but these differ: \
+         version is 0.2.0 here and 0.1.0 on stage 0; model is nothing here and Llama on stage 0; \
+         packing is true here and nothing on stage 0; seed is 43 here and 42 on stage 0"
+    );
+}
+
+#[test]
+fn another_replica_is_a_mismatch() {
+    assert!(refused(|hello| hello.replica = 1).contains("replica is 1 here and 0 on stage 0"));
+}
+
+#[test]
+fn another_job_is_refused() {
+    let message = refused(|hello| hello.job_uid = "job-2".to_owned());
+    assert!(message.contains("belongs to job job-2, but the group at this address to job job-1"), "{message}");
+}
+
+#[test]
+fn an_older_attempt_is_refused() {
+    let message = refused(|hello| hello.attempt = 2);
+    assert!(message.contains("attempt 2, and attempt 3 has begun: it should exit"), "{message}");
+}
+
+#[test]
+fn another_world_size_and_a_rank_outside_of_it_are_refused() {
+    let message = refused(|hello| hello.world_size = 4);
+    assert!(message.contains("it was started with 4 stages (WORLD_SIZE), but stage 0 with 2"), "{message}");
+    let message = refused(|hello| hello.rank = 2);
+    assert!(message.contains("no stage 2 (RANK) in a group of 2"), "{message}");
+}
+
+#[test]
+fn a_newer_attempt_supersedes_this_one_and_retries() {
+    let (coordinator, address) = coordinator(2, timeouts());
+    let newer = Hello { attempt: 4, ..hello(1, 2) };
+    let short = GroupTimeouts { startup_timeout: Duration::from_millis(200), ..timeouts() };
+    let error = join(&address, newer, short).unwrap_err();
+    let GroupError::Unreachable { reason, .. } = &error else { panic!("{error}") };
+    assert!(reason.contains("an older attempt still listens there"), "{reason}");
+    let failure = coordinator.failure().unwrap();
+    assert_eq!((failure.kind, failure.root_cause_rank), (GroupFailureKind::Superseded, None));
+    assert_eq!(failure.to_string(), "attempt 4 has begun, so attempt 3 is over");
+}
+
+#[test]
+fn a_second_pod_for_a_rank_ends_the_group() {
+    let (coordinator, address) = coordinator(2, timeouts());
+    let (progress_sender, progress_receiver) = channel();
+    let first = {
+        let address = address.clone();
+        let on_preparing = move |progress: &str| drop(progress_sender.send(progress.to_owned()));
+        thread::spawn(move || Member::join(&address, hello(1, 2), timeouts(), on_preparing, |_| {}).unwrap_err())
+    };
+    progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap();
+    let second = Hello { pod_uid: "pod-9".to_owned(), host: "host-9".to_owned(), ..hello(1, 2) };
+    let second = join(&address, second, timeouts()).unwrap_err();
+    assert!(matches!(second, GroupError::Refused { refusal: Refusal::GroupEnded { .. }, .. }), "{second}");
+    let first = first.join().unwrap();
+    for message in [second.to_string(), first.to_string()] {
+        let expected = "two pods claim to be stage 1 of attempt 3: pod-1 on host-1, and now pod-9 on host-9";
+        assert!(message.contains(expected), "{message}");
+    }
+    assert_eq!(coordinator.failure().unwrap().kind, GroupFailureKind::DuplicateRank);
+    // Stage 0 gets the failure when it joins, which it does after it has prepared.
+    let zero = join(&address, hello(0, 2), timeouts()).unwrap_err();
+    assert!(matches!(zero, GroupError::GroupFailed(_)), "{zero}");
+}

@@ -1,0 +1,279 @@
+//! The model's state: the objects in the API server, the processes on the nodes, the shared volume, and the operator's
+//! memory.
+
+use stagecoach_lifecycle::*;
+
+use super::properties::BrokenInvariant;
+
+/// The current time is constant: advancing time ages everything else, so that states that differ only by a time shift are
+/// equal.
+pub(crate) const NOW: UnixMillis = UnixMillis::from_seconds(10_000);
+/// Ages beyond this many seconds are equal: longer than every timeout.
+pub(crate) const HORIZON_SECONDS: u64 = 40;
+
+/// The whole state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ClusterState {
+    pub(crate) job: JobObject,
+    /// By attempt and stage: one a name, as the API server has it.
+    pub(crate) pods: Vec<Pod>,
+    pub(crate) volume: Volume,
+    pub(crate) operator: Operator,
+    /// What one more read from a stale cache returns.
+    pub(crate) stale_cache: Option<StaleCache>,
+    /// Faults that may still happen.
+    pub(crate) remaining_faults: Faults,
+    pub(crate) history: History,
+}
+
+/// The job object. Its resourceVersion is `Operator::job_is_current`: all that matters is whether another client wrote since.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct JobObject {
+    pub(crate) desired: Desired,
+    pub(crate) recorded: JobState,
+}
+
+/// A pod's name within the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Name {
+    pub(crate) attempt: u64,
+    pub(crate) stage: u32,
+}
+
+/// A pod: the object and its process.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Pod {
+    pub(crate) name: Name,
+    /// Stages of its attempt.
+    pub(crate) stages: u32,
+    pub(crate) process: Process,
+    /// Since when the API shows that.
+    pub(crate) at: UnixMillis,
+    /// Whether this stage 0 took a fence.
+    pub(crate) fenced: bool,
+    /// When deletion was requested; the node terminates the process, unless it is partitioned.
+    pub(crate) deleted_at: Option<UnixMillis>,
+    /// Its node is partitioned: the API shows this state for ever, and the process runs on.
+    pub(crate) partitioned: Option<Process>,
+}
+
+/// The state of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Process {
+    Pending,
+    Starting,
+    Ready,
+    Ended(i32),
+}
+
+/// The shared volume.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Volume {
+    /// The attempt whose stage 0 took the newest fence.
+    pub(crate) holder: u64,
+    /// Steps in the newest checkpoint.
+    pub(crate) checkpoint: u64,
+}
+
+/// The operator's memory.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Operator {
+    /// Something changed that it has not observed.
+    pub(crate) has_unobserved_change: bool,
+    /// When to reconcile again anyway.
+    pub(crate) wake_at: Option<UnixMillis>,
+    /// Pending writes, the next one last.
+    pub(crate) plan: Vec<Write>,
+    /// Whether the job is unchanged since the plan was made.
+    pub(crate) job_is_current: bool,
+}
+
+/// A write to the API.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Write {
+    Record(Box<Record>),
+    Create {
+        name: Name,
+        stages: u32,
+    },
+    /// By UID: never a later pod of that name.
+    Delete(Name),
+}
+
+/// A write of the job's status, and what it does.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Record {
+    pub(crate) state: JobState,
+    pub(crate) starts_attempt: bool,
+    pub(crate) resets_budget: bool,
+    pub(crate) counted: bool,
+}
+
+/// What a stale read returns.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum StaleCache {
+    Job(Box<JobObject>),
+    Pods(Vec<Pod>),
+}
+
+/// How often each fault may happen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Faults {
+    /// The operator crashes between two writes and loses its memory.
+    pub(crate) crashes: u8,
+    /// The operator reads a version of the job that was overwritten since.
+    pub(crate) stale_reads: u8,
+    /// A process fails, loses a peer, is killed, or is evicted; or pods are slower than a timeout.
+    pub(crate) failures: u8,
+    /// A node is partitioned from the API server.
+    pub(crate) partitions: u8,
+    /// The user suspends, resumes or scales.
+    pub(crate) spec_changes: u8,
+    /// The job's status is lost.
+    pub(crate) status_losses: u8,
+}
+
+/// The past, as far as the invariants depend on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct History {
+    /// The highest number that was recorded.
+    pub(crate) highest: u64,
+    /// The highest that was recorded before the status was lost.
+    pub(crate) highest_before_loss: u64,
+    /// The attempt that was last recorded as created.
+    pub(crate) created: u64,
+    /// Restarts that counted, since a checkpoint was committed.
+    pub(crate) counted: u32,
+    /// The invariant that was violated; exploration ends there.
+    pub(crate) broken: Option<BrokenInvariant>,
+}
+
+impl ClusterState {
+    pub(crate) fn pod(&self, name: Name) -> Option<&Pod> {
+        self.pods.iter().find(|pod| pod.name == name)
+    }
+
+    /// For a change to a pod that exists.
+    pub(crate) fn change(&mut self, name: Name, change: impl FnOnce(&mut Pod)) {
+        let pod = self.pods.iter_mut().find(|pod| pod.name == name).unwrap();
+        let before = pod.instance();
+        change(pod);
+        let seen = pod.instance() != before;
+        self.operator.has_unobserved_change |= seen;
+    }
+
+    pub(crate) fn of(&self, attempt: u64) -> impl Iterator<Item = &Pod> + Clone {
+        self.pods.iter().filter(move |pod| pod.name.attempt == attempt)
+    }
+
+    pub(crate) fn report_violation(&mut self, invariant: BrokenInvariant) {
+        self.history.broken.get_or_insert(invariant);
+    }
+
+    /// Replaces a state by the representative of those that no decision distinguishes.
+    pub(crate) fn canonicalise(&mut self) {
+        let number = self.job.recorded.attempt.number;
+        let oldest = UnixMillis(NOW.0 - HORIZON_SECONDS * 1000);
+        for pod in self.pods.iter_mut().filter(|pod| !pod.is_alive()) {
+            pod.fenced = false;
+            if pod.is_reachable() {
+                pod.deleted_at = pod.deleted_at.map(|_| oldest);
+            }
+        }
+        if !self.of(self.volume.holder).any(Pod::is_alive) {
+            self.volume.holder = 0;
+        }
+        if self.history.created < number {
+            self.history.created = 0;
+        }
+        // How an older attempt ended, and whether its objects exist, matters only if a stale read shows it as the newest.
+        if self.stale_cache.is_none() && self.remaining_faults.status_losses == 0 {
+            let dead = |attempt| self.of(attempt).all(|pod| !pod.is_alive() && pod.is_reachable());
+            let dead: Vec<_> = (1..number).filter(|attempt| dead(*attempt)).collect();
+            self.pods.retain(|pod| !dead.contains(&pod.name.attempt) || pod.deleted_at.is_none());
+            for pod in self.pods.iter_mut().filter(|pod| dead.contains(&pod.name.attempt)) {
+                pod.process = Process::Ended(1);
+                pod.at = oldest;
+            }
+        }
+        if self.job.recorded.outcome().is_some() {
+            let Faults { crashes, stale_reads, .. } = self.remaining_faults;
+            self.remaining_faults = Faults { crashes, stale_reads, ..Faults::default() };
+        }
+    }
+
+    /// Advances time: everything else ages.
+    pub(crate) fn advance_time(&mut self, time: UnixMillis) {
+        let age = |at: &mut UnixMillis| {
+            *at = UnixMillis(at.0.saturating_sub(time.0)).max(UnixMillis(NOW.0 - HORIZON_SECONDS * 1000))
+        };
+        let age_pods = |pods: &mut Vec<Pod>| {
+            for pod in pods {
+                age(&mut pod.at);
+                pod.deleted_at.as_mut().into_iter().for_each(age);
+            }
+        };
+        let age_job = |job: &mut JobObject| {
+            if let AttemptPhase::Running { not_before, .. } = &mut job.recorded.attempt_phase {
+                age(not_before);
+            }
+            job.recorded = canonical(job.recorded.clone());
+        };
+        age_pods(&mut self.pods);
+        age_job(&mut self.job);
+        match &mut self.stale_cache {
+            Some(StaleCache::Pods(pods)) => age_pods(pods),
+            Some(StaleCache::Job(job)) => age_job(job),
+            None => {}
+        }
+    }
+}
+
+impl Pod {
+    /// The instance as the API shows it.
+    pub(crate) fn instance(&self) -> StageInstance {
+        let (state, since) = match (self.partitioned.unwrap_or(self.process), self.deleted_at) {
+            (Process::Ended(code), _) => (InstanceState::Exited(Exit::with_code(code)), self.at),
+            (_, Some(since)) => (InstanceState::Terminating, since),
+            (Process::Pending, None) => (InstanceState::Pending, self.at),
+            (Process::Starting, None) => (InstanceState::Starting, self.at),
+            (Process::Ready, None) => (InstanceState::Ready, self.at),
+        };
+        StageInstance { stage: self.name.stage, attempt: self.name.attempt, state, since }
+    }
+
+    pub(crate) fn is_alive(&self) -> bool {
+        !matches!(self.process, Process::Ended(_))
+    }
+
+    pub(crate) fn is_reachable(&self) -> bool {
+        self.partitioned.is_none()
+    }
+
+    pub(crate) fn enter(&mut self, process: Process) {
+        self.process = process;
+        if self.is_reachable() {
+            self.at = NOW;
+        }
+    }
+}
+
+/// A state without what no decision depends on, so that more states are equal: counters, messages, and past times.
+pub(crate) fn canonical(mut state: JobState) -> JobState {
+    if let AttemptPhase::Running { not_before, .. } = &mut state.attempt_phase
+        && *not_before <= NOW
+    {
+        *not_before = UnixMillis(0);
+    }
+    JobState {
+        budget: RestartBudget {
+            counted_since_checkpoint: state.budget.counted_since_checkpoint,
+            ..RestartBudget::default()
+        },
+        failures_without_progress: 0,
+        best_step: None,
+        last_failure: None,
+        started_at: state.started_at.map(|_| UnixMillis(0)),
+        ..state
+    }
+}

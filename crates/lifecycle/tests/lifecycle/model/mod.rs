@@ -1,0 +1,179 @@
+//! Model checking: the state machine and its caller under every interleaving of a small cluster, exhaustively.
+//!
+//! Modelled are the job object with its resourceVersion; pods by unique names, deleted by UID; nodes that start, kill and
+//! remove them; groups that form, commit, drain and lose peers; the volume's fence; and the operator, which reads the job (at
+//! times a stale version), lists the pods, decides with the real `decide`, and writes: the record by compare-and-swap first,
+//! then one pod at a time. It may crash between any two writes, also after a write whose response it never received. A node
+//! may be partitioned: the API shows its pod unchanged for ever, while the process runs on for any time. Time is an event:
+//! it advances to the operator's wake-up only, when no other transition is immediate; but a terminating process may take any
+//! time short of the termination timeout.
+//!
+//! That no stage of an attempt runs twice is guaranteed by the API, through the pods' names; that only the fence's holder
+//! commits, by the volume: shown of the fence is that nothing else would do. An older attempt on partitioned nodes may take
+//! the fence from a newer one, which then fails and restarts: still no two of them commit at the same time.
+//!
+//! Not modelled: what a process computes, reports and publishes of its progress (a job needs one checkpoint); a second
+//! operator beside the first; time that passes between two writes of one plan, or while an operator starts; gangs, quotas,
+//! and active deadlines; pods that are removed by force while they run. Times are multiples of ten seconds, with timeouts as
+//! close together as possible; exits within the same ten seconds are simultaneous.
+//!
+//! `STAGECOACH_MODEL=all` explores larger clusters too: minutes, and two gigabytes.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use stateright::{Checker, HasDiscoveries, Model};
+
+mod cluster_state;
+mod operator;
+mod pods;
+mod properties;
+mod steps;
+
+use cluster_state::{ClusterState, Faults};
+use operator::Guard;
+use properties::*;
+use steps::ClusterModel;
+
+const NONE: Faults =
+    Faults { crashes: 0, stale_reads: 0, failures: 0, partitions: 0, spec_changes: 0, status_losses: 0 };
+
+const fn two_stages(faults: Faults) -> ClusterModel {
+    ClusterModel { stages: 2, faults, disabled_guard: None }
+}
+
+/// Explores all states, or until `invariant` is violated. Returns the violated invariants and the examples found.
+fn explore(model: &ClusterModel, invariant: Option<&'static str>) -> (Vec<&'static str>, Vec<&'static str>) {
+    let checker = match invariant {
+        // One thread finds a short path.
+        Some(invariant) => model.clone().checker().finish_when(HasDiscoveries::AnyOf([invariant].into())),
+        None => model.clone().checker().finish_when(HasDiscoveries::AnyFailures).threads(2),
+    };
+    let checker = checker.spawn_bfs().join();
+    let (states, steps, depth) = (checker.unique_state_count(), checker.state_count(), checker.max_depth());
+    println!("{model:?}: {states} states, {steps} steps, {depth} deep");
+    let (mut broken, mut seen) = (vec![], vec![]);
+    for (name, path) in checker.discoveries() {
+        if REACHABLE.contains(&name) {
+            seen.push(name);
+            continue;
+        }
+        broken.push(name);
+        let (last, steps) = (path.last_state().clone(), path.into_actions());
+        println!("  violated: {name}, after {} steps", steps.len());
+        if model.disabled_guard.is_none() {
+            println!("  {steps:#?}\n  {last:#?}");
+        }
+    }
+    (broken, seen)
+}
+
+/// Every invariant holds, and the examples are reachable.
+fn assert_invariants(model: &ClusterModel, examples: &[&str]) {
+    let (broken, seen) = explore(model, None);
+    assert!(broken.is_empty(), "{model:?}: {broken:?}");
+    assert!(examples.iter().all(|example| seen.contains(example)), "{model:?}: only {seen:?} was reached");
+}
+
+#[test]
+fn invariants_hold_in_every_state() {
+    for (faults, examples) in [
+        (NONE, vec![COMPLETES]),
+        (Faults { crashes: 2, stale_reads: 1, failures: 2, ..NONE }, vec![COMPLETES, THREE_ATTEMPTS]),
+        (Faults { crashes: 1, failures: 3, ..NONE }, vec![COMPLETES, THREE_ATTEMPTS, GIVES_UP]),
+        (Faults { crashes: 2, stale_reads: 1, partitions: 1, ..NONE }, vec![COMPLETES, THREE_ATTEMPTS]),
+        (Faults { crashes: 1, failures: 1, partitions: 1, ..NONE }, vec![COMPLETES, THREE_ATTEMPTS]),
+        (Faults { crashes: 2, stale_reads: 1, failures: 1, spec_changes: 1, ..NONE }, vec![COMPLETES, THREE_ATTEMPTS]),
+        (Faults { crashes: 1, partitions: 1, spec_changes: 1, ..NONE }, vec![COMPLETES, THREE_ATTEMPTS]),
+        (Faults { crashes: 1, stale_reads: 1, failures: 1, status_losses: 1, ..NONE }, vec![COMPLETES, THREE_ATTEMPTS]),
+    ] {
+        assert_invariants(&two_stages(faults), &examples);
+    }
+    let alone = ClusterModel { stages: 1, ..two_stages(Faults { crashes: 1, partitions: 2, ..NONE }) };
+    assert_invariants(&alone, &[COMPLETES, THREE_ATTEMPTS]);
+    if std::env::var("STAGECOACH_MODEL").is_ok_and(|which| which == "all") {
+        for faults in [
+            Faults { partitions: 2, ..NONE },
+            Faults { crashes: 1, stale_reads: 1, failures: 3, ..NONE },
+            Faults { crashes: 1, stale_reads: 1, partitions: 1, spec_changes: 1, ..NONE },
+            Faults { crashes: 1, stale_reads: 1, partitions: 1, status_losses: 1, ..NONE },
+            Faults { crashes: 1, stale_reads: 1, failures: 1, partitions: 1, ..NONE },
+        ] {
+            assert_invariants(&two_stages(faults), &[COMPLETES, THREE_ATTEMPTS]);
+        }
+    }
+}
+
+/// All invariants hold with the guard; without it, this one is violated.
+fn assert_guard_is_needed(guard: Guard, model: &ClusterModel, invariant: &'static str) {
+    assert_invariants(model, &[]);
+    let unguarded = ClusterModel { disabled_guard: Some(guard), ..model.clone() };
+    let (broken, _) = explore(&unguarded, Some(invariant));
+    assert!(broken.contains(&invariant), "without {guard:?}: {broken:?}");
+}
+
+#[test]
+fn every_guard_is_needed() {
+    let old_read = two_stages(Faults { stale_reads: 1, failures: 1, ..NONE });
+    let old_read_of_a_drain = two_stages(Faults { stale_reads: 1, spec_changes: 1, ..NONE });
+    let crash = two_stages(Faults { crashes: 1, ..NONE });
+    let failure = two_stages(Faults { failures: 1, ..NONE });
+    let failures = two_stages(Faults { failures: 3, ..NONE });
+    let lost_node = two_stages(Faults { partitions: 1, ..NONE });
+    let lost_status = two_stages(Faults { status_losses: 1, ..NONE });
+    // With one stage, one partitioned node holds a whole group.
+    let lost_group = ClusterModel { stages: 1, ..lost_node.clone() };
+    assert_guard_is_needed(Guard::CompareAndSwap, &old_read, NUMBERS);
+    assert_guard_is_needed(Guard::CompareAndSwap, &old_read, TERMINAL);
+    assert_guard_is_needed(Guard::ConfirmTheRead, &old_read, CREATED_ONCE);
+    assert_guard_is_needed(Guard::ConfirmBeforeDeleting, &old_read_of_a_drain, STAYS);
+    assert_guard_is_needed(Guard::RecordFirst, &crash, RECORDED);
+    assert_guard_is_needed(Guard::WaitForOlder, &failure, ONE_LIVES);
+    assert_guard_is_needed(Guard::NumberAbovePods, &lost_status, NUMBERS);
+    assert_guard_is_needed(Guard::LiveList, &old_read, ONE_LIVES);
+    assert_guard_is_needed(Guard::PodsCreated, &failure, CREATED_ONCE);
+    assert_guard_is_needed(Guard::Fence, &lost_group, ONE_COMMITS);
+    assert_guard_is_needed(Guard::TerminationTimeout, &lost_node, ENDS);
+    assert_guard_is_needed(Guard::Budget, &failures, BUDGET);
+}
+
+/// The recorded number suffices until the status is lost, which is all that `NumberAbovePods` is for.
+#[test]
+fn numbers_need_the_pods_only_once_the_status_is_lost() {
+    let faults = Faults { crashes: 1, stale_reads: 1, failures: 1, ..NONE };
+    assert_eq!(
+        explore(&ClusterModel { disabled_guard: Some(Guard::NumberAbovePods), ..two_stages(faults) }, None).0,
+        [""; 0]
+    );
+}
+
+/// So every run is finite, and what holds in every final state holds eventually.
+#[test]
+fn the_state_graph_has_no_cycle() {
+    for faults in [
+        Faults { crashes: 1, stale_reads: 1, failures: 1, ..NONE },
+        Faults { partitions: 1, ..NONE },
+        Faults { crashes: 1, failures: 1, spec_changes: 1, ..NONE },
+        Faults { crashes: 1, stale_reads: 1, status_losses: 1, ..NONE },
+    ] {
+        let model = two_stages(faults);
+        let mut finished = HashMap::new();
+        model.init_states().iter().for_each(|cluster| walk(&model, cluster, &mut finished));
+        println!("{:?}: {} states, no cycle", model.faults, finished.len());
+    }
+}
+
+/// Depth first; `finished` says of each state whether all its successors were visited.
+fn walk(model: &ClusterModel, cluster: &ClusterState, finished: &mut HashMap<u64, bool>) {
+    let mut hasher = DefaultHasher::new();
+    cluster.hash(&mut hasher);
+    let key = hasher.finish();
+    match finished.get(&key) {
+        Some(true) => return,
+        Some(false) => panic!("a cycle leads back to {cluster:#?}"),
+        None => {}
+    }
+    finished.insert(key, false);
+    model.next_states(cluster).iter().for_each(|next| walk(model, next, finished));
+    finished.insert(key, true);
+}

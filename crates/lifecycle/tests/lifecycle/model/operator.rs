@@ -1,0 +1,241 @@
+//! The operator: one observation, one decision, then one write at a time; and how each guard is disabled.
+
+use stagecoach_api::job::{BackoffSpec, RestartSpec};
+use stagecoach_lifecycle::*;
+
+use super::cluster_state::{
+    ClusterState, JobObject, NOW, Name, Operator, Pod, Process, Record, StaleCache, Write, canonical,
+};
+use super::properties::BrokenInvariant;
+
+pub(crate) const MAX_RESTARTS: u32 = 2;
+pub(crate) const TERMINATION_TIMEOUT_SECONDS: u64 = 20;
+
+/// What maintains an invariant; each can be disabled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Guard {
+    /// The record replaces only the version that was read.
+    CompareAndSwap,
+    /// The record is written back even if unchanged before any action, so that no action follows from a stale version.
+    ConfirmTheRead,
+    /// The same where pods are only deleted.
+    ConfirmBeforeDeleting,
+    /// The record is written before any action.
+    RecordFirst,
+    /// No pod is created while instances of older attempts remain.
+    WaitForOlder,
+    /// A new attempt's number is above those of all pods, not only above the recorded one.
+    NumberAbovePods,
+    /// Pods are listed by a consistent read, not from a cache.
+    LiveList,
+    /// Pods recorded as created are not created again.
+    PodsCreated,
+    /// Only the holder of the newest fence commits.
+    Fence,
+    /// Terminating pods are waited for until a timeout.
+    TerminationTimeout,
+    /// A restart that counts is taken from the budget.
+    Budget,
+}
+
+fn policy(disabled_guard: Option<Guard>) -> Policy {
+    let never = disabled_guard == Some(Guard::TerminationTimeout);
+    Policy {
+        restart: RestartSpec {
+            max_restarts: MAX_RESTARTS,
+            backoff: BackoffSpec { initial_seconds: 10, max_seconds: 10 },
+            startup_timeout_seconds: 30,
+            stall_timeout_seconds: 30,
+            termination_timeout_seconds: if never { u32::MAX } else { TERMINATION_TIMEOUT_SECONDS as u32 },
+            exit_codes: vec![],
+        },
+        grace_seconds: 10,
+        scheduling_timeout_seconds: 30,
+        active_deadline_seconds: None,
+        nodes_can_be_lost: true,
+    }
+}
+
+/// Reads the job and lists the pods, decides, and plans the writes.
+pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_guard: Option<Guard>) {
+    let seen = if stale_cache { cluster.stale_cache.take() } else { None };
+    let (job, pods, job_is_current) = match &seen {
+        Some(StaleCache::Job(job)) => (job.as_ref(), &cluster.pods, false),
+        Some(StaleCache::Pods(pods)) => (&cluster.job, pods, true),
+        None => (&cluster.job, &cluster.pods, true),
+    };
+    let observed = Observed {
+        desired: job.desired,
+        policy: policy(disabled_guard),
+        state: job.recorded.clone(),
+        instances: pods.iter().map(Pod::instance).collect(),
+        progress: ObservedProgress {
+            checkpoint_step: Some(cluster.volume.checkpoint),
+            last_step_at: Some(UnixMillis(0)),
+            ..ObservedProgress::default()
+        },
+    };
+    let decision = decide_without(&observed, disabled_guard);
+    let mut plan = writes(&decision, pods);
+    let record = record(job, &decision);
+    let confirm = match disabled_guard {
+        Some(Guard::ConfirmTheRead) => false,
+        Some(Guard::ConfirmBeforeDeleting) => plan.iter().any(|write| matches!(write, Write::Create { .. })),
+        _ => !plan.is_empty(),
+    };
+    if confirm || record.state != job.recorded {
+        let at = if disabled_guard == Some(Guard::RecordFirst) { plan.len() } else { 0 };
+        plan.insert(at, Write::Record(Box::new(record)));
+    }
+    plan.reverse();
+    // After a stale read the newer version is still to be observed.
+    cluster.operator = Operator {
+        has_unobserved_change: stale_cache,
+        wake_at: decision.wake_at,
+        job_is_current: job_is_current || plan.is_empty(),
+        plan,
+    };
+}
+
+fn decide_without(observed: &Observed, disabled_guard: Option<Guard>) -> Decision {
+    let mut observed = observed.clone();
+    match (disabled_guard, &mut observed.state.attempt_phase) {
+        (Some(Guard::PodsCreated), AttemptPhase::Running { all_created, .. }) => *all_created = false,
+        (Some(Guard::NumberAbovePods), _) => {
+            let number = observed.state.attempt.number;
+            observed.instances.retain(|instance| instance.attempt <= number);
+        }
+        _ => {}
+    }
+    let mut decision = decide(&observed, NOW);
+    match (disabled_guard, &decision.state.attempt_phase) {
+        (Some(Guard::WaitForOlder), AttemptPhase::Running { not_before, all_created: false }) if *not_before <= NOW => {
+            let Attempt { number, stages, .. } = decision.state.attempt;
+            decision.actions.retain(|action| !matches!(action, AttemptAction::StartAttempt { .. }));
+            decision.actions.push(AttemptAction::StartAttempt { number, stages });
+        }
+        (Some(Guard::Budget), _) => decision.state.budget = observed.state.budget,
+        _ => {}
+    }
+    decision
+}
+
+/// The record to be written.
+fn record(job: &JobObject, decision: &Decision) -> Record {
+    let state = canonical(decision.state.clone());
+    let starts_attempt = state.attempt.number > job.recorded.attempt.number;
+    let failure = decision.state.last_failure.as_ref();
+    Record {
+        starts_attempt,
+        resets_budget: state.checkpoint_step > job.recorded.checkpoint_step,
+        counted: starts_attempt && failure.is_some_and(|failure| failure.reason.counts_against_budget()),
+        state,
+    }
+}
+
+/// The actions as writes, for the observed pods.
+fn writes(decision: &Decision, pods: &[Pod]) -> Vec<Write> {
+    let mut writes = Vec::new();
+    for action in &decision.actions {
+        match *action {
+            AttemptAction::StartAttempt { number: attempt, stages } => {
+                let names = (0..stages).map(|stage| Name { attempt, stage });
+                writes.extend(names.map(|name| Write::Create { name, stages }));
+            }
+            AttemptAction::DeleteInstances { attempt, .. } => {
+                let asked = pods.iter().filter(|pod| pod.name.attempt == attempt && pod.deleted_at.is_none());
+                writes.extend(asked.map(|pod| Write::Delete(pod.name)));
+            }
+            // Done by the kubelet.
+            AttemptAction::KillInstances { .. } => {}
+        }
+    }
+    writes
+}
+
+/// Makes the next write of the plan. `unseen`: the watch's cache keeps the version that this one replaces.
+pub(crate) fn write(cluster: &mut ClusterState, unseen: bool, disabled_guard: Option<Guard>) {
+    let Some(next) = cluster.operator.plan.pop() else { return };
+    match next {
+        Write::Record(_) if !cluster.operator.job_is_current && disabled_guard != Some(Guard::CompareAndSwap) => {
+            cluster.operator.plan.clear();
+            cluster.operator.has_unobserved_change = true;
+        }
+        Write::Record(record) => {
+            if record.state != cluster.job.recorded && !matches!(cluster.stale_cache, Some(StaleCache::Pods(_))) {
+                cluster.stale_cache = unseen.then(|| StaleCache::Job(Box::new(cluster.job.clone())));
+            }
+            write_record(cluster, *record);
+        }
+        Write::Create { name, stages } => create(cluster, name, stages),
+        Write::Delete(name) => delete(cluster, name),
+    }
+    if cluster.operator.plan.is_empty() {
+        cluster.operator.job_is_current = true;
+    }
+}
+
+fn write_record(cluster: &mut ClusterState, Record { state, starts_attempt, resets_budget, counted }: Record) {
+    let (before, history) = (&cluster.job.recorded, &mut cluster.history);
+    if state == *before {
+        return;
+    }
+    let number = state.attempt.number;
+    let mut broken = None;
+    if before.outcome().is_some() {
+        broken = Some(BrokenInvariant::TerminalStateIsFinal);
+    }
+    let used = number <= history.highest || cluster.pods.iter().any(|pod| pod.name.attempt >= number);
+    if number < before.attempt.number || starts_attempt && used {
+        broken = broken.or(Some(BrokenInvariant::AttemptNumbersAreUnique));
+    }
+    history.highest = history.highest.max(number);
+    if matches!(state.attempt_phase, AttemptPhase::Running { all_created: true, .. }) {
+        history.created = number;
+    }
+    if resets_budget {
+        history.counted = 0;
+    }
+    history.counted += u32::from(counted);
+    if history.counted > MAX_RESTARTS {
+        broken = broken.or(Some(BrokenInvariant::BudgetIsRespected));
+    }
+    let given_up = matches!(state.outcome(), Some(JobOutcome::Failed(_)));
+    let counted_since_checkpoint = state.outcome() == Some(&JobOutcome::Failed(JobFailureReason::BudgetExhausted));
+    if given_up && !(counted_since_checkpoint && history.counted == MAX_RESTARTS) {
+        broken = broken.or(Some(BrokenInvariant::NoEarlyFailure));
+    }
+    cluster.job.recorded = state;
+    cluster.operator.has_unobserved_change = true;
+    broken.into_iter().for_each(|invariant| cluster.report_violation(invariant));
+}
+
+/// `AlreadyExists` counts as created.
+fn create(cluster: &mut ClusterState, name: Name, stages: u32) {
+    if cluster.pod(name).is_some() {
+        return;
+    }
+    if name.attempt > cluster.history.highest.max(cluster.history.highest_before_loss) {
+        cluster.report_violation(BrokenInvariant::OnlyRecordedAttemptsAreCreated);
+    }
+    if name.attempt == cluster.history.created || name.attempt < cluster.history.highest {
+        cluster.report_violation(BrokenInvariant::PodsAreCreatedOnce);
+    }
+    let pod =
+        Pod { name, stages, process: Process::Pending, at: NOW, fenced: false, deleted_at: None, partitioned: None };
+    cluster.pods.push(pod);
+    cluster.pods.sort_unstable_by_key(|pod| pod.name);
+    cluster.operator.has_unobserved_change = true;
+}
+
+fn delete(cluster: &mut ClusterState, name: Name) {
+    let JobState { attempt_phase, attempt, .. } = &cluster.job.recorded;
+    if matches!(attempt_phase, AttemptPhase::Running { .. }) && attempt.number == name.attempt {
+        cluster.report_violation(BrokenInvariant::CurrentPodsAreKept);
+    }
+    if cluster.pod(name).is_some() {
+        cluster.change(name, |pod| {
+            pod.deleted_at.get_or_insert(NOW);
+        });
+    }
+}

@@ -1,0 +1,112 @@
+//! The invariants of every state.
+
+use stagecoach_lifecycle::*;
+use stateright::Property;
+
+use super::cluster_state::{ClusterState, NOW, Pod};
+use super::operator::TERMINATION_TIMEOUT_SECONDS;
+use super::steps::{ClusterModel, ModelTransition};
+
+/// An invariant of transitions, recorded when it is violated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum BrokenInvariant {
+    OnlyFenceHolderCommits,
+    AttemptNumbersAreUnique,
+    OnlyRecordedAttemptsAreCreated,
+    PodsAreCreatedOnce,
+    CurrentPodsAreKept,
+    TerminalStateIsFinal,
+    BudgetIsRespected,
+    NoEarlyFailure,
+}
+
+pub(crate) const ONE_COMMITS: &str = "no older attempt commits while a newer one holds the fence";
+pub(crate) const ONE_LIVES: &str = "no two attempts run, except past the timeout on a lost node";
+pub(crate) const NUMBERS: &str = "attempt numbers are unique";
+pub(crate) const RECORDED: &str = "only recorded attempts are created";
+pub(crate) const CREATED_ONCE: &str = "pods are created once";
+pub(crate) const STAYS: &str = "pods of the current attempt are not deleted";
+pub(crate) const TERMINAL: &str = "a terminal state is final";
+pub(crate) const BUDGET: &str = "the restart budget is respected";
+pub(crate) const EARLY: &str = "no job fails before its budget is used";
+pub(crate) const ENDS: &str = "a final state is terminal or suspended";
+
+pub(crate) const COMPLETES: &str = "a job completes";
+pub(crate) const THREE_ATTEMPTS: &str = "a job takes three attempts";
+pub(crate) const GIVES_UP: &str = "a job fails with its budget exhausted";
+/// Must be reachable, so that no invariant holds vacuously.
+pub(crate) const REACHABLE: [&str; 3] = [COMPLETES, THREE_ATTEMPTS, GIVES_UP];
+
+pub(crate) fn all() -> Vec<Property<ClusterModel>> {
+    vec![
+        Property::always(ONE_COMMITS, |_, cluster: &ClusterState| {
+            is_not_broken(cluster, BrokenInvariant::OnlyFenceHolderCommits)
+        }),
+        Property::always(ONE_LIVES, |_, cluster: &ClusterState| one_attempt_lives(cluster)),
+        Property::always(NUMBERS, |_, cluster: &ClusterState| {
+            is_not_broken(cluster, BrokenInvariant::AttemptNumbersAreUnique)
+        }),
+        Property::always(RECORDED, |_, cluster: &ClusterState| {
+            is_not_broken(cluster, BrokenInvariant::OnlyRecordedAttemptsAreCreated)
+        }),
+        Property::always(CREATED_ONCE, |_, cluster: &ClusterState| {
+            is_not_broken(cluster, BrokenInvariant::PodsAreCreatedOnce)
+        }),
+        Property::always(STAYS, |_, cluster: &ClusterState| {
+            is_not_broken(cluster, BrokenInvariant::CurrentPodsAreKept)
+        }),
+        Property::always(TERMINAL, |_, cluster: &ClusterState| {
+            is_not_broken(cluster, BrokenInvariant::TerminalStateIsFinal)
+        }),
+        Property::always(BUDGET, |_, cluster: &ClusterState| {
+            is_not_broken(cluster, BrokenInvariant::BudgetIsRespected)
+        }),
+        Property::always(EARLY, |_, cluster: &ClusterState| is_not_broken(cluster, BrokenInvariant::NoEarlyFailure)),
+        Property::always(ENDS, |model, cluster| {
+            has_ended(cluster) || model.enabled(cluster).iter().any(|step| !step.is_fault())
+        }),
+        Property::sometimes(COMPLETES, |_, cluster: &ClusterState| {
+            cluster.job.recorded.outcome() == Some(&JobOutcome::Complete)
+        }),
+        Property::sometimes(THREE_ATTEMPTS, |_, cluster: &ClusterState| cluster.job.recorded.attempt.number >= 3),
+        Property::sometimes(GIVES_UP, |_, cluster: &ClusterState| {
+            cluster.job.recorded.outcome() == Some(&JobOutcome::Failed(JobFailureReason::BudgetExhausted))
+        }),
+    ]
+}
+
+fn is_not_broken(cluster: &ClusterState, invariant: BrokenInvariant) -> bool {
+    cluster.history.broken != Some(invariant)
+}
+
+fn one_attempt_lives(cluster: &ClusterState) -> bool {
+    let alive = || cluster.pods.iter().filter(|pod| pod.is_alive());
+    let newest = alive().map(|pod| pod.name.attempt).max();
+    alive().all(|pod| Some(pod.name.attempt) == newest || timed_out_on_lost_node(pod))
+}
+
+/// Whether a pod is on a lost node and its termination timeout has passed.
+fn timed_out_on_lost_node(pod: &Pod) -> bool {
+    let waited = pod.deleted_at.is_some_and(|since| NOW >= since.plus_seconds(TERMINATION_TIMEOUT_SECONDS));
+    !pod.is_reachable() && waited
+}
+
+/// Whether nothing has to happen any more.
+fn has_ended(cluster: &ClusterState) -> bool {
+    let none_run = cluster.pods.iter().all(|pod| !pod.is_alive() || !pod.is_reachable());
+    let suspended = cluster.job.desired.suspend && cluster.job.recorded.attempt_phase == AttemptPhase::Idle;
+    cluster.history.broken.is_some() || none_run && (suspended || cluster.job.recorded.outcome().is_some())
+}
+
+impl ModelTransition {
+    /// Whether it is a fault: a job must end without it.
+    pub(crate) fn is_fault(&self) -> bool {
+        !matches!(
+            self,
+            ModelTransition::Observe
+                | ModelTransition::Write
+                | ModelTransition::PodTransition(_)
+                | ModelTransition::Wait
+        )
+    }
+}

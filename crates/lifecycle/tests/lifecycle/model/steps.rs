@@ -1,0 +1,232 @@
+//! The model: which transitions are enabled, and what they do.
+
+use stagecoach_lifecycle::*;
+use stateright::{Model, Property};
+
+use super::cluster_state::{
+    ClusterState, Faults, HORIZON_SECONDS, History, JobObject, NOW, Name, Operator, Process, StaleCache, Volume, Write,
+    canonical,
+};
+use super::operator::{self, Guard, TERMINATION_TIMEOUT_SECONDS};
+use super::pods::{self, PodTransition};
+use super::properties;
+
+/// A cluster to be explored.
+#[derive(Clone, Debug)]
+pub(crate) struct ClusterModel {
+    pub(crate) stages: u32,
+    pub(crate) faults: Faults,
+    pub(crate) disabled_guard: Option<Guard>,
+}
+
+/// One transition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ModelTransition {
+    /// The operator reconciles, because something changed.
+    Observe,
+    /// The operator makes its next write.
+    Write,
+    /// A transition of a pod, a group, or a node.
+    PodTransition(PodTransition),
+    /// Time advances to the operator's wake-up, while no other transition is immediate.
+    Wait,
+    /// The same while one is: pods or the operator are slow.
+    WaitDespiteActivity,
+    /// The operator writes the status; a cache keeps the previous version.
+    WriteWithStaleCache,
+    /// A cache of the pods receives no more events.
+    PodCacheStalls,
+    /// The operator reconciles from the stale cache.
+    ObserveStale,
+    /// The operator crashes, and another one starts.
+    Crash,
+    /// A process exits with a code.
+    Fail(Name, i32),
+    /// Another client deletes a pod.
+    Evict(Name),
+    /// A pod's node is partitioned from the API server.
+    Partition(Name),
+    /// A process on a partitioned node exits, unobserved.
+    ExitUnobserved(Name),
+    /// The user changes the spec.
+    Change(Desired),
+    /// The status is lost.
+    LoseStatus,
+}
+
+impl ClusterModel {
+    /// All enabled transitions of a state.
+    pub(crate) fn enabled(&self, cluster: &ClusterState) -> Vec<ModelTransition> {
+        let mut steps = Vec::new();
+        if cluster.history.broken.is_some() {
+            return steps;
+        }
+        let resting = cluster.operator.plan.is_empty();
+        if !resting {
+            steps.push(ModelTransition::Write);
+        } else if cluster.operator.has_unobserved_change {
+            steps.push(ModelTransition::Observe);
+        }
+        let enabled_transitions = pods::enabled_transitions(cluster, self.disabled_guard);
+        let is_immediate = enabled_transitions.iter().any(|(_, is_immediate)| *is_immediate);
+        steps.extend(enabled_transitions.into_iter().map(|(happens, _)| ModelTransition::PodTransition(happens)));
+        if resting && time_may_pass(cluster) {
+            if !is_immediate && !cluster.operator.has_unobserved_change {
+                steps.push(ModelTransition::Wait);
+            } else if cluster.remaining_faults.failures > 0 {
+                steps.push(ModelTransition::WaitDespiteActivity);
+            }
+        }
+        self.faults_of_the_operator(cluster, &mut steps);
+        self.faults_of_others(cluster, &mut steps);
+        steps
+    }
+
+    fn faults_of_the_operator(&self, cluster: &ClusterState, steps: &mut Vec<ModelTransition>) {
+        let Operator { plan, .. } = &cluster.operator;
+        if !plan.is_empty() && cluster.remaining_faults.crashes > 0 {
+            steps.push(ModelTransition::Crash);
+        }
+        if cluster.remaining_faults.stale_reads > 0 {
+            if self.disabled_guard == Some(Guard::LiveList) {
+                steps.push(ModelTransition::PodCacheStalls);
+            } else if matches!(plan.last(), Some(Write::Record(_))) && cluster.operator.job_is_current {
+                steps.push(ModelTransition::WriteWithStaleCache);
+            }
+        }
+        if plan.is_empty() && cluster.stale_cache.is_some() {
+            steps.push(ModelTransition::ObserveStale);
+        }
+    }
+
+    fn faults_of_others(&self, cluster: &ClusterState, steps: &mut Vec<ModelTransition>) {
+        let Faults { failures, partitions, spec_changes, status_losses, .. } = cluster.remaining_faults;
+        if cluster.job.recorded.outcome().is_some() {
+            return;
+        }
+        for pod in cluster.pods.iter().filter(|pod| pod.is_alive()) {
+            let runs = pod.process != Process::Pending;
+            if pod.is_reachable() {
+                if failures > 0 && runs {
+                    steps.extend([1, 75, 137].map(|code| ModelTransition::Fail(pod.name, code)));
+                }
+                if failures > 0 && pod.deleted_at.is_none() {
+                    steps.push(ModelTransition::Evict(pod.name));
+                }
+                if partitions > 0 {
+                    steps.push(ModelTransition::Partition(pod.name));
+                }
+            } else if runs {
+                steps.push(ModelTransition::ExitUnobserved(pod.name));
+            }
+        }
+        if spec_changes > 0 {
+            let desired = cluster.job.desired;
+            steps.push(ModelTransition::Change(Desired { suspend: !desired.suspend, ..desired }));
+            steps.push(ModelTransition::Change(Desired { stages: 3 - desired.stages, ..desired }));
+        }
+        if status_losses > 0 && cluster.job.recorded != JobState::default() {
+            steps.push(ModelTransition::LoseStatus);
+        }
+    }
+}
+
+/// Whether time may advance to the operator's wake-up. A reachable node kills and removes terminating pods before the
+/// operator's timeout passes; and deadlines beyond the horizon are never reached.
+fn time_may_pass(cluster: &ClusterState) -> bool {
+    let reachable = cluster.pods.iter().filter(|pod| pod.is_alive() && pod.is_reachable());
+    let deleted_at = reachable.filter_map(|pod| pod.deleted_at);
+    let latest = deleted_at.map(|since| since.plus_seconds(TERMINATION_TIMEOUT_SECONDS)).min();
+    let wake_at = cluster.operator.wake_at.filter(|wake_at| *wake_at <= NOW.plus_seconds(HORIZON_SECONDS));
+    wake_at.is_some_and(|wake_at| latest.is_none_or(|latest| wake_at < latest))
+}
+
+/// Makes the write of a plan from an older version of the job fail.
+fn job_changed(cluster: &mut ClusterState) {
+    cluster.operator.job_is_current = cluster.operator.plan.is_empty();
+    cluster.operator.has_unobserved_change = true;
+}
+
+impl Model for ClusterModel {
+    type State = ClusterState;
+    type Action = ModelTransition;
+
+    fn init_states(&self) -> Vec<ClusterState> {
+        vec![ClusterState {
+            job: JobObject {
+                desired: Desired { stages: self.stages, revision: 1, suspend: false },
+                recorded: JobState::default(),
+            },
+            pods: vec![],
+            volume: Volume { holder: 0, checkpoint: 0 },
+            operator: Operator { has_unobserved_change: true, wake_at: None, plan: vec![], job_is_current: true },
+            stale_cache: None,
+            remaining_faults: self.faults.clone(),
+            history: History::default(),
+        }]
+    }
+
+    fn actions(&self, cluster: &ClusterState, steps: &mut Vec<ModelTransition>) {
+        steps.extend(self.enabled(cluster));
+    }
+
+    fn next_state(&self, cluster: &ClusterState, step: ModelTransition) -> Option<ClusterState> {
+        let mut next = cluster.clone();
+        let faults = &mut next.remaining_faults;
+        match step {
+            ModelTransition::Observe => operator::observe(&mut next, false, self.disabled_guard),
+            ModelTransition::ObserveStale => operator::observe(&mut next, true, self.disabled_guard),
+            ModelTransition::Write => operator::write(&mut next, false, self.disabled_guard),
+            ModelTransition::WriteWithStaleCache => {
+                faults.stale_reads -= 1;
+                operator::write(&mut next, true, self.disabled_guard);
+            }
+            ModelTransition::PodCacheStalls => {
+                faults.stale_reads -= 1;
+                next.stale_cache = Some(StaleCache::Pods(next.pods.clone()));
+            }
+            ModelTransition::PodTransition(happens) => pods::apply(&mut next, happens),
+            ModelTransition::Wait | ModelTransition::WaitDespiteActivity => {
+                faults.failures -= u8::from(step == ModelTransition::WaitDespiteActivity);
+                let wake_at = next.operator.wake_at.take()?;
+                next.advance_time(UnixMillis(wake_at.0.saturating_sub(NOW.0)));
+                next.operator.has_unobserved_change = true;
+            }
+            ModelTransition::Crash => {
+                faults.crashes -= 1;
+                next.operator =
+                    Operator { has_unobserved_change: true, wake_at: None, plan: vec![], job_is_current: true };
+            }
+            ModelTransition::Fail(name, code) => {
+                faults.failures -= 1;
+                next.change(name, |pod| pod.enter(Process::Ended(code)));
+            }
+            ModelTransition::Evict(name) => {
+                faults.failures -= 1;
+                next.change(name, |pod| pod.deleted_at = Some(NOW));
+            }
+            ModelTransition::Partition(name) => {
+                faults.partitions -= 1;
+                next.change(name, |pod| pod.partitioned = Some(pod.process));
+            }
+            ModelTransition::ExitUnobserved(name) => next.change(name, |pod| pod.enter(Process::Ended(137))),
+            ModelTransition::Change(desired) => {
+                faults.spec_changes -= 1;
+                next.job.desired = desired;
+                job_changed(&mut next);
+            }
+            ModelTransition::LoseStatus => {
+                faults.status_losses -= 1;
+                next.job.recorded = canonical(JobState::default());
+                next.history = History { highest_before_loss: next.history.highest, ..History::default() };
+                job_changed(&mut next);
+            }
+        }
+        next.canonicalise();
+        Some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        properties::all()
+    }
+}

@@ -1,0 +1,66 @@
+//! Unit tests of `decide`: one observation of an attempt of three stages, and the decision.
+
+use stagecoach_api::contract::FailureKind;
+use stagecoach_api::job::{BackoffSpec, RestartSpec};
+use stagecoach_lifecycle::*;
+
+mod causes;
+mod transitions;
+
+const NOW: UnixMillis = UnixMillis::from_seconds(1000);
+
+fn policy() -> Policy {
+    Policy {
+        restart: RestartSpec { backoff: BackoffSpec { initial_seconds: 2, max_seconds: 10 }, ..RestartSpec::default() },
+        grace_seconds: 120,
+        scheduling_timeout_seconds: 3600,
+        active_deadline_seconds: None,
+        nodes_can_be_lost: true,
+    }
+}
+
+/// Attempt 1 of three stages, all created.
+fn running(instances: Vec<StageInstance>) -> Observed {
+    Observed {
+        desired: Desired { stages: 3, revision: 7, suspend: false },
+        policy: policy(),
+        state: JobState {
+            attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },
+            attempt: Attempt { number: 1, stages: 3, revision: 7 },
+            started_at: Some(UnixMillis(0)),
+            ..JobState::default()
+        },
+        instances,
+        progress: ObservedProgress::default(),
+    }
+}
+
+fn instance(stage: u32, state: InstanceState, seconds: u64) -> StageInstance {
+    StageInstance { stage, attempt: 1, state, since: UnixMillis::from_seconds(seconds) }
+}
+
+fn ready(stage: u32) -> StageInstance {
+    instance(stage, InstanceState::Ready, 900)
+}
+
+fn exited(stage: u32, code: i32, seconds: u64) -> StageInstance {
+    instance(stage, InstanceState::Exited(Exit::with_code(code)), seconds)
+}
+
+fn exited_with_report(stage: u32, kind: FailureKind, step: Option<u64>) -> StageInstance {
+    let report = TerminationReport {
+        kind,
+        step,
+        action: Some("1F3".into()),
+        message: "its message".into(),
+        finished_steps: None,
+        checkpoint_step: None,
+    };
+    let exit = Exit { termination: Some(report), ..Exit::with_code(kind.exit_code().code()) };
+    instance(stage, InstanceState::Exited(exit), 990)
+}
+
+fn exited_by_external_cause(stage: u32, cause: ExternalCause) -> StageInstance {
+    let exit = Exit { external_cause: Some(cause), ..Exit::with_signal(9) };
+    instance(stage, InstanceState::Exited(exit), 995)
+}

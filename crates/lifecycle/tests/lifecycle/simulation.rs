@@ -1,0 +1,347 @@
+//! Property test: the state machine against simulated instances that crash, hang, disappear and are rescheduled, under a
+//! caller that crashes between its writes and sometimes acts on stale reads. Invariants hold throughout; once faults stop, a
+//! job that can finish does, with no trigger but `Decision::wake_at`.
+
+use proptest::prelude::*;
+use stagecoach_api::job::{BackoffSpec, RestartSpec};
+use stagecoach_lifecycle::*;
+
+const MAX_RESTARTS: u32 = 4;
+const TERMINATION_TIMEOUT_SECONDS: u64 = 60;
+/// The checkpoint's step at which training is done.
+const FINAL_CHECKPOINT_STEP: u64 = 50;
+
+#[derive(Clone, Debug)]
+struct Process {
+    instance: StageInstance,
+    /// Hangs; exits only when it is killed.
+    hung: bool,
+    /// On a lost node: can't even be killed.
+    unreachable: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Simulation {
+    now: UnixMillis,
+    desired: Desired,
+    recorded: JobState,
+    /// Incremented with every write, as a resourceVersion is.
+    version: u64,
+    processes: Vec<Process>,
+    /// The attempt that holds the volume's fence.
+    fence: u64,
+    checkpoint: Option<u64>,
+    commits: Vec<u64>,
+    invalid_config_happened: bool,
+    /// Attempt numbers that were used.
+    used_numbers: Vec<u64>,
+}
+
+fn policy() -> Policy {
+    Policy {
+        restart: RestartSpec {
+            max_restarts: MAX_RESTARTS,
+            backoff: BackoffSpec { initial_seconds: 1, max_seconds: 20 },
+            startup_timeout_seconds: 100,
+            stall_timeout_seconds: 100,
+            termination_timeout_seconds: TERMINATION_TIMEOUT_SECONDS as u32,
+            exit_codes: vec![],
+        },
+        grace_seconds: 30,
+        scheduling_timeout_seconds: 500,
+        active_deadline_seconds: None,
+        nodes_can_be_lost: true,
+    }
+}
+
+impl Simulation {
+    fn new(stages: u32) -> Self {
+        Self {
+            now: UnixMillis::from_seconds(1000),
+            desired: Desired { stages, revision: 1, suspend: false },
+            recorded: JobState::default(),
+            version: 0,
+            processes: vec![],
+            fence: 0,
+            checkpoint: None,
+            commits: vec![],
+            invalid_config_happened: false,
+            used_numbers: vec![],
+        }
+    }
+
+    fn observe(&self) -> Observed {
+        Observed {
+            desired: self.desired,
+            policy: policy(),
+            state: self.recorded.clone(),
+            instances: self.processes.iter().map(|process| process.instance.clone()).collect(),
+            progress: ObservedProgress {
+                checkpoint_step: self.checkpoint,
+                last_step_at: Some(UnixMillis(0)),
+                ..ObservedProgress::default()
+            },
+        }
+    }
+
+    /// Records and applies as a caller must; it crashes after `act` actions.
+    fn record_and_apply(&mut self, version: u64, decision: &Decision, act: usize) {
+        if version != self.version {
+            return;
+        }
+        if decision.state != self.recorded {
+            self.check_invariants(&decision.state);
+            let json = serde_json::to_string(&decision.state).unwrap();
+            self.recorded = serde_json::from_str(&json).unwrap();
+            assert_eq!(self.recorded, decision.state);
+            self.version += 1;
+        }
+        for action in decision.actions.iter().take(act) {
+            self.apply(action);
+        }
+    }
+
+    /// The invariants of the stored state.
+    fn check_invariants(&mut self, next: &JobState) {
+        assert_eq!(self.recorded.outcome(), None, "a terminal state is final: {next:?}");
+        assert!(next.attempt.number >= self.recorded.attempt.number, "attempt numbers never decrease");
+        if next.attempt.number > self.recorded.attempt.number {
+            assert!(!self.used_numbers.contains(&next.attempt.number), "a number is used once");
+            assert!(self.processes.iter().all(|process| process.instance.attempt < next.attempt.number));
+            self.used_numbers.push(next.attempt.number);
+        }
+        assert!(next.budget.counted_since_checkpoint <= MAX_RESTARTS, "the budget is respected");
+        assert!(next.budget.counted <= next.budget.total);
+        match next.outcome() {
+            Some(JobOutcome::Failed(JobFailureReason::BudgetExhausted)) => {
+                assert_eq!(next.budget.counted_since_checkpoint, MAX_RESTARTS)
+            }
+            Some(JobOutcome::Failed(JobFailureReason::InvalidConfig)) => assert!(self.invalid_config_happened),
+            Some(JobOutcome::Failed(reason)) => panic!("{reason:?} without a cause"),
+            Some(JobOutcome::Complete) | None => {}
+        }
+    }
+
+    fn apply(&mut self, action: &AttemptAction) {
+        match *action {
+            AttemptAction::StartAttempt { number, stages } => {
+                assert_eq!(number, self.recorded.attempt.number, "only the recorded attempt is started");
+                assert_eq!(self.recorded.outcome(), None, "nothing starts after the end");
+                for stage in 0..stages {
+                    self.create(number, stage);
+                }
+            }
+            AttemptAction::DeleteInstances { attempt, .. } => {
+                self.processes.retain(|process| process.instance.attempt != attempt || process.is_alive());
+                let now = self.now;
+                for process in self.of(attempt).filter(|process| process.instance.state != InstanceState::Terminating) {
+                    process.enter(InstanceState::Terminating, now);
+                }
+            }
+            AttemptAction::KillInstances { attempt } => {
+                let now = self.now;
+                for process in self.of(attempt).filter(|process| !process.unreachable) {
+                    if process.instance.state == InstanceState::Terminating {
+                        process.end(Exit::with_signal(9), now);
+                    }
+                }
+            }
+        }
+    }
+
+    fn create(&mut self, attempt: u64, stage: u32) {
+        for Process { instance, .. } in &self.processes {
+            let waited = self.now >= instance.since.plus_seconds(TERMINATION_TIMEOUT_SECONDS);
+            let exited_or_timed_out = match instance.state {
+                InstanceState::Exited(_) => true,
+                InstanceState::Terminating => waited,
+                _ => false,
+            };
+            assert!(
+                instance.attempt == attempt || exited_or_timed_out,
+                "two attempts: {instance:?} lives when {attempt} starts"
+            );
+        }
+        if self.of(attempt).all(|process| process.instance.stage != stage) {
+            let instance = StageInstance { stage, attempt, state: InstanceState::Pending, since: self.now };
+            self.processes.push(Process { instance, hung: false, unreachable: false });
+        }
+    }
+
+    fn of(&mut self, attempt: u64) -> impl Iterator<Item = &mut Process> {
+        self.processes.iter_mut().filter(move |process| process.instance.attempt == attempt)
+    }
+
+    /// Whether all of an attempt's instances exist and are in a state.
+    fn all(&self, attempt: u64, state: &InstanceState) -> bool {
+        let instances =
+            self.processes.iter().map(|process| &process.instance).filter(|instance| instance.attempt == attempt);
+        let stages = if attempt == self.recorded.attempt.number { self.recorded.attempt.stages } else { u32::MAX };
+        instances.clone().count() == stages as usize && instances.clone().all(|instance| instance.state == *state)
+    }
+
+    /// What instances do by themselves. Returns whether anything changed.
+    fn advance_instances(&mut self) -> bool {
+        let (now, before) = (self.now, self.processes.clone());
+        let attempt = self.recorded.attempt.number;
+        for process in self.processes.iter_mut().filter(|process| !process.hung) {
+            if process.instance.state == InstanceState::Pending {
+                process.enter(InstanceState::Starting, now);
+            }
+        }
+        let stuck = self.of(attempt).any(|process| process.hung);
+        if self.all(attempt, &InstanceState::Starting) && !stuck && attempt > self.fence {
+            self.fence = attempt;
+            self.of(attempt).for_each(|process| process.enter(InstanceState::Ready, now));
+        } else if self.all(attempt, &InstanceState::Ready) && !stuck {
+            assert_eq!(attempt, self.fence, "only the fence holder commits");
+            self.commits.push(attempt);
+            self.checkpoint = Some(self.checkpoint.unwrap_or(0) + 10);
+            if self.checkpoint >= Some(FINAL_CHECKPOINT_STEP) {
+                self.of(attempt).for_each(|process| process.end(Exit::with_code(0), now));
+            }
+            return true;
+        }
+        // Terminating instances exit, and so do those that lost a peer.
+        for index in 0..self.processes.len() {
+            let process = &self.processes[index];
+            let attempt = process.instance.attempt;
+            let lost = self.processes.iter().any(|other| other.instance.attempt == attempt && !other.is_alive());
+            let asked = process.instance.state == InstanceState::Terminating;
+            if process.is_alive() && !process.hung && (lost || asked) {
+                self.processes[index].end(Exit::with_code(if lost { 75 } else { 143 }), now);
+            }
+        }
+        before.iter().map(|process| &process.instance).ne(self.processes.iter().map(|process| &process.instance))
+    }
+
+    /// Injects a random fault.
+    fn inject_fault(&mut self, kind: u8, pick: u8) {
+        let now = self.now;
+        let alive: Vec<_> = (0..self.processes.len()).filter(|index| self.processes[*index].is_alive()).collect();
+        let victim = (!alive.is_empty()).then(|| alive[pick as usize % alive.len()]);
+        match (kind % 16, victim) {
+            (0..=2, Some(victim)) => {
+                let code = [1, 74, 75, 137, 143, 3][pick as usize % 6];
+                self.processes[victim].end(Exit::with_code(code), now);
+            }
+            (3, Some(victim)) if pick > 240 => {
+                self.invalid_config_happened = true;
+                self.processes[victim].end(Exit::with_code(78), now);
+            }
+            (4, Some(victim)) => self.processes[victim].hung = true,
+            (5, Some(victim)) => {
+                self.processes[victim].hung = true;
+                self.processes[victim].unreachable = true;
+            }
+            (6, Some(victim)) => {
+                self.processes.remove(victim);
+            }
+            (7, Some(victim)) if self.processes[victim].instance.state != InstanceState::Terminating => {
+                self.processes[victim].enter(InstanceState::Terminating, now);
+            }
+            (8, _) => self.desired.suspend = !self.desired.suspend,
+            (9, _) => self.desired.stages = 1 + u32::from(pick) % 3,
+            (10, _) => self.desired.revision += 1,
+            (11, _) => self.now = self.now.plus_seconds(pick.into()),
+            _ => {
+                self.advance_instances();
+            }
+        }
+    }
+}
+
+impl Process {
+    fn is_alive(&self) -> bool {
+        !matches!(self.instance.state, InstanceState::Exited(_))
+    }
+
+    fn enter(&mut self, state: InstanceState, now: UnixMillis) {
+        self.instance.state = state;
+        self.instance.since = now;
+    }
+
+    fn end(&mut self, exit: Exit, now: UnixMillis) {
+        self.enter(InstanceState::Exited(exit), now);
+    }
+}
+
+/// Runs with faults, then without, until the job has ended.
+fn run(stages: u32, faults: &[(u8, u8, u8)]) -> Simulation {
+    let mut simulation = Simulation::new(stages);
+    let mut stale_observation = (0, simulation.observe());
+    for (kind, pick, caller) in faults {
+        simulation.inject_fault(*kind, *pick);
+        // The caller does nothing, crashes half-way, acts on a stale observation, or works correctly.
+        match caller % 8 {
+            0 => {}
+            1 => {
+                let decision = decide(&simulation.observe(), simulation.now);
+                simulation.record_and_apply(simulation.version, &decision, 0);
+            }
+            2 => {
+                let decision = decide(&simulation.observe(), simulation.now);
+                simulation.record_and_apply(simulation.version, &decision, 1);
+            }
+            3 => {
+                let decision = decide(&stale_observation.1, simulation.now);
+                simulation.record_and_apply(stale_observation.0, &decision, 0);
+            }
+            _ => {
+                let decision = decide(&simulation.observe(), simulation.now);
+                simulation.record_and_apply(simulation.version, &decision, usize::MAX);
+            }
+        }
+        if caller % 16 >= 8 {
+            stale_observation = (simulation.version, simulation.observe());
+        }
+        simulation.now = simulation.now.plus_seconds(u64::from(caller % 3));
+    }
+
+    simulation.desired.suspend = false;
+    for _ in 0..200 {
+        let happened = simulation.advance_instances();
+        let decision = decide(&simulation.observe(), simulation.now);
+        let before = (simulation.recorded.clone(), simulation.observe().instances);
+        simulation.record_and_apply(simulation.version, &decision, usize::MAX);
+        let alive = simulation.processes.iter().any(|process| process.is_alive() && !process.unreachable);
+        if simulation.recorded.outcome().is_some() && !alive {
+            break;
+        }
+        if !happened && before == (simulation.recorded.clone(), simulation.observe().instances) {
+            let wake_at = decision.wake_at.filter(|wake_at| *wake_at > simulation.now);
+            simulation.now = wake_at.unwrap_or_else(|| {
+                panic!("no deadline is left, so the job would never end: {simulation:#?}\n{decision:#?}")
+            });
+        }
+    }
+    simulation
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn invariants_hold_and_the_job_ends_under_random_faults(
+        stages in 1..4_u32,
+        faults in proptest::collection::vec(any::<(u8, u8, u8)>(), 0..60),
+    ) {
+        let simulation = run(stages, &faults);
+        prop_assert!(simulation.recorded.outcome().is_some(), "no end: {:#?}", simulation);
+        if simulation.recorded.outcome() == Some(&JobOutcome::Complete) {
+            prop_assert!(simulation.checkpoint >= Some(FINAL_CHECKPOINT_STEP));
+        }
+        // Commits of an older attempt never follow those of a newer one.
+        prop_assert!(simulation.commits.is_sorted(), "{:?}", simulation.commits);
+    }
+}
+
+#[test]
+fn an_undisturbed_job_takes_one_attempt() {
+    let simulation = run(3, &[]);
+    assert_eq!(simulation.recorded.outcome(), Some(&JobOutcome::Complete));
+    assert_eq!(
+        (simulation.used_numbers.as_slice(), simulation.recorded.budget),
+        ([1].as_slice(), RestartBudget::default())
+    );
+}

@@ -1,0 +1,10 @@
+//! Schedules, partitions, verifier, simulator and drawings, through the public API.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod csv;
+mod mutations;
+mod partition;
+mod pictures;
+mod schedules;
+mod simulation;
+mod violations;

@@ -1,0 +1,212 @@
+//! The partition against every other partition, and against the numbers of the 12-layer reference model.
+
+use proptest::prelude::*;
+use stagecoach_pipeline::{
+    MemoryBudget, ModelCost, ModuleCost, Partition, PartitionError, balance_ratio, balanced_partition,
+    explicit_partition,
+};
+
+fn module(name: &str, work: f64, parameter_bytes: u64, activation_bytes: u64) -> ModuleCost {
+    ModuleCost {
+        name: name.to_owned(),
+        forward: work,
+        backward_input: work,
+        backward_weight: work,
+        parameter_bytes,
+        activation_bytes,
+    }
+}
+
+/// Multiply-adds a token of the model with h=768, 12/3 heads, intermediate 3,072, a vocabulary of 50,000 and 512
+/// positions: in a layer 2 h^2 + 2 h (h/4) + 3 h 3072 for the weights and 512 h for causal attention.
+fn reference() -> ModelCost {
+    ModelCost {
+        embedding: module("embedding", 0.0, 0, 0),
+        layers: vec![module("layer", 8_945_664.0, 0, 0); 12],
+        head: module("head", 38_400_000.0, 0, 0),
+        boundary_bytes: 0,
+    }
+}
+
+#[test]
+fn the_reference_models_balances() {
+    let model = reference();
+    for (layers, expected) in [
+        (vec![4, 4, 4], 0.655),
+        (vec![5, 6, 1], 0.905),
+        (vec![3, 3, 3, 3], 0.559),
+        (vec![4, 4, 4, 0], 0.949),
+        (vec![6, 6], 0.791),
+        (vec![8, 4], 0.982),
+    ] {
+        let partition = explicit_partition(&model, &layers, layers.len()).unwrap();
+        let ratio = balance_ratio(&model, &partition);
+        assert!((ratio - expected).abs() < 5e-4, "{layers:?}: {ratio}");
+    }
+    for best in [vec![12], vec![8, 4], vec![5, 6, 1], vec![4, 4, 4, 0]] {
+        assert_eq!(balanced_partition(&model, best.len(), &MemoryBudget::default()).unwrap().layers, best);
+    }
+}
+
+#[test]
+fn more_stages_than_layers() {
+    let mut model = reference();
+    model.layers.truncate(2);
+    let partition = balanced_partition(&model, 6, &MemoryBudget::default()).unwrap();
+    assert_eq!(partition.layers, [0, 0, 0, 1, 1, 0]);
+    assert_eq!(
+        (partition.range(3), partition.range(4), partition.range(5), partition.range(9)),
+        (0..1, 1..2, 2..2, 2..2)
+    );
+    model.layers.clear();
+    assert_eq!(balanced_partition(&model, 3, &MemoryBudget::default()).unwrap().layers, [0, 0, 0]);
+    let free = ModelCost { head: module("head", 0.0, 0, 0), ..model };
+    assert_eq!(balance_ratio(&free, &balanced_partition(&free, 3, &MemoryBudget::default()).unwrap()), 1.0);
+}
+
+#[test]
+fn equal_layers_tie_whatever_their_binary_form() {
+    // 0.1 has no exact binary form: floating-point sums of three and three of them can differ in the last bit.
+    for (layers, stages, expected) in [(6, 3, vec![2, 2, 2]), (7, 3, vec![2, 2, 3]), (8, 3, vec![2, 3, 3])] {
+        for work in [0.1, 1e-9, 1e300, 3.3e17] {
+            let model = ModelCost {
+                embedding: module("embedding", 0.0, 0, 0),
+                layers: vec![module("layer", work, 0, 0); layers],
+                head: module("head", 0.0, 0, 0),
+                boundary_bytes: 0,
+            };
+            assert_eq!(
+                balanced_partition(&model, stages, &MemoryBudget::default()).unwrap().layers,
+                expected,
+                "{work}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_difference_of_one_flop_in_1e15_decides() {
+    let most = 2f64.powi(50);
+    let layers = [most - 1.0, 1.0, most].map(|work| module("layer", work, 0, 0)).to_vec();
+    let free = module("end", 0.0, 0, 0);
+    let model = ModelCost { embedding: free.clone(), layers, head: free, boundary_bytes: 0 };
+    assert_eq!(balanced_partition(&model, 2, &MemoryBudget::default()).unwrap().layers, [2, 1]);
+}
+
+#[test]
+fn explicit_partition_is_validated() {
+    let model = reference();
+    let error = |layers: &[usize], stages| explicit_partition(&model, layers, stages).unwrap_err().to_string();
+    assert_eq!(
+        error(&[5, 6], 3),
+        "the partition [5, 6] lists 2 stages but the pipeline has 3: give one number of layers per stage"
+    );
+    assert_eq!(
+        error(&[5, 6, 2], 3),
+        "the partition [5, 6, 2] adds up to 13 layers but the model has 12: change the numbers so that they do"
+    );
+    assert!(error(&[usize::MAX, 13, 0], 3).contains("adds up to"));
+    assert_eq!(explicit_partition(&model, &[0, 12, 0], 3).unwrap().layers, [0, 12, 0]);
+}
+
+#[test]
+fn impossible_requests_are_refused() {
+    let mut model = reference();
+    assert_eq!(balanced_partition(&model, 0, &MemoryBudget::default()), Err(PartitionError::NoStages));
+    let short = MemoryBudget { bytes_per_stage: Some(1), in_flight: vec![1] };
+    assert_eq!(balanced_partition(&model, 2, &short), Err(PartitionError::InFlight { given: 1, stages: 2 }));
+    for work in [f64::NAN, f64::INFINITY, -1.0] {
+        model.layers[3] = module("layer 3", work, 0, 0);
+        let error = balanced_partition(&model, 2, &MemoryBudget::default()).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("the cost of layer 3 is {work}")), "{error}");
+    }
+}
+
+#[test]
+fn a_model_that_does_not_fit_is_reported_with_stage_and_bytes() {
+    let model = ModelCost {
+        embedding: module("embedding", 0.0, 500, 0),
+        layers: vec![module("layer", 1.0, 100, 10); 4],
+        head: module("head", 1.0, 200, 0),
+        boundary_bytes: 1,
+    };
+    let fit =
+        |limit| balanced_partition(&model, 2, &MemoryBudget { bytes_per_stage: Some(limit), in_flight: vec![2, 1] });
+    // Without a limit [2, 2] and [3, 1] would be tried first: 740 bytes on stage 0.
+    assert_eq!(fit(740).unwrap().layers, [2, 2]);
+    assert_eq!(fit(620).unwrap().layers, [1, 3]);
+    // [0, 4] holds 641 bytes on stage 1, [1, 3] 620 on stage 0.
+    let error = fit(600).unwrap_err();
+    assert_eq!(
+        error,
+        PartitionError::Memory {
+            stage: 0,
+            layers: 1,
+            in_flight: 2,
+            needed_bytes: 620,
+            excess_bytes: 20,
+            limit_bytes: 600
+        }
+    );
+    assert!(error.to_string().contains("stage 0 doesn't fit: with 1 layers"), "{error}");
+    assert!(error.to_string().contains("620 bytes, 20 more than the limit of 600"), "{error}");
+}
+
+fn compositions(stages: usize, layers: usize) -> Vec<Vec<usize>> {
+    if stages == 1 {
+        return vec![vec![layers]];
+    }
+    let rest =
+        |first| compositions(stages - 1, layers - first).into_iter().map(move |rest| [vec![first], rest].concat());
+    (0..=layers).flat_map(rest).collect()
+}
+
+/// Small whole numbers, so that floating-point sums are exact and ties are frequent.
+fn models() -> impl Strategy<Value = ModelCost> {
+    let module = |name: &'static str| {
+        (0..6u32, 0..6u32, 0..6u32, 0..20u64, 0..5u64).prop_map(move |(f, i, w, parameters, activations)| ModuleCost {
+            name: name.to_owned(),
+            forward: f64::from(f),
+            backward_input: f64::from(i),
+            backward_weight: f64::from(w),
+            parameter_bytes: parameters,
+            activation_bytes: activations,
+        })
+    };
+    (module("embedding"), prop::collection::vec(module("layer"), 0..8), module("head"), 0..4u64)
+        .prop_map(|(embedding, layers, head, boundary_bytes)| ModelCost { embedding, layers, head, boundary_bytes })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    #[test]
+    fn exhaustive_search_finds_nothing_better(
+        model in models(),
+        stages in 1..6usize,
+        limit in prop::option::of(0..160u64),
+        in_flight in prop::collection::vec(0..6usize, 5),
+    ) {
+        let memory = MemoryBudget { bytes_per_stage: limit, in_flight: in_flight[..stages].to_vec() };
+        let all = compositions(stages, model.layers.len()).into_iter().map(|layers| Partition { layers });
+        let bytes = |p: &Partition, stage: usize| p.bytes(&model, stage, memory.in_flight[stage]);
+        let (fitting, over): (Vec<_>, Vec<_>) =
+            all.partition(|p| limit.is_none_or(|limit| (0..stages).all(|stage| bytes(p, stage) <= limit)));
+        let rank = |p: &Partition| {
+            let work: Vec<f64> = (0..stages).map(|stage| p.work(&model, stage)).collect();
+            let slowest = work.iter().copied().fold(0.0, f64::max) as u64;
+            (slowest, work.iter().map(|work| work * work).sum::<f64>() as u64, p.layers.clone())
+        };
+        match balanced_partition(&model, stages, &memory) {
+            Ok(found) => prop_assert_eq!(Some(rank(&found)), fitting.iter().map(rank).min()),
+            Err(PartitionError::Memory { stage, layers, needed_bytes, excess_bytes, .. }) => {
+                prop_assert!(fitting.is_empty());
+                let fullest = |p: &Partition| (0..stages).map(|stage| bytes(p, stage)).max().unwrap();
+                let least = over.iter().map(fullest).min().unwrap();
+                prop_assert_eq!((needed_bytes, excess_bytes), (least, least - limit.unwrap()));
+                prop_assert!(over.iter().any(|p| fullest(p) == least && p.layers[stage] == layers && bytes(p, stage) == least));
+            }
+            Err(error) => prop_assert!(false, "{}", error),
+        }
+    }
+}

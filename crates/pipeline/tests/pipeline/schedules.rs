@@ -1,0 +1,175 @@
+//! Both schedules over many sizes: they lower, verify, match the papers' formulas, and round-trip through text.
+
+use stagecoach_pipeline::{
+    Action, Costs, Limits, Placement, Programs, Schedule, WorkItem, forward_only_programs, from_csv, gpipe, lower,
+    one_f_one_b, simulate, to_csv, verify, verify_evaluation,
+};
+
+fn every_size(check: impl Fn(usize, usize)) {
+    for stages in 1..=8 {
+        for microbatches in 1..=32 {
+            check(stages, microbatches);
+        }
+    }
+}
+
+fn both(stages: usize, microbatches: usize) -> [Schedule; 2] {
+    [gpipe(stages, microbatches), one_f_one_b(stages, microbatches)]
+}
+
+/// All forwards, chunk by chunk, then all backwards in the opposite order: valid for any placement.
+fn chunk_by_chunk(placement: &Placement, microbatches: usize) -> Schedule {
+    let items = |chunk| (0..microbatches).map(move |microbatch| WorkItem { chunk, microbatch });
+    let rank = |rank| {
+        let chunks: Vec<usize> = placement.chunks_of(rank).collect();
+        let forward = chunks.iter().flat_map(|&chunk| items(chunk)).map(Action::Forward);
+        let backward = chunks.iter().rev().flat_map(|&chunk| items(chunk)).map(Action::FullBackward);
+        forward.chain(backward).collect()
+    };
+    let ranks = (0..placement.ranks()).map(rank).collect();
+    Schedule { name: "test".to_owned(), placement: placement.clone(), microbatches, ranks }
+}
+
+#[test]
+fn every_schedule_verifies_with_one_message_in_flight() {
+    let limits = Limits { sends_in_flight: 1, max_in_flight: None };
+    every_size(|stages, microbatches| {
+        for schedule in both(stages, microbatches) {
+            for tied in [false, true] {
+                let programs = lower(&schedule, tied).unwrap();
+                assert_eq!(programs.tied(), tied);
+                verify(&programs, &limits).unwrap_or_else(|e| panic!("{} {stages}x{microbatches}: {e}", schedule.name));
+            }
+        }
+    });
+}
+
+#[test]
+fn activations_in_flight_match_the_papers() {
+    every_size(|stages, microbatches| {
+        let peaks = |schedule: &Schedule| {
+            let report = verify(&lower(schedule, false).unwrap(), &Limits::default()).unwrap();
+            assert_eq!(report.peak_in_flight, schedule.in_flight());
+            let bytes = simulate(&lower(schedule, false).unwrap(), &Costs::uniform(stages)).peak_bytes;
+            assert_eq!(bytes, report.peak_in_flight.iter().map(|&items| items as u64).collect::<Vec<_>>());
+            report.peak_in_flight
+        };
+        assert_eq!(peaks(&gpipe(stages, microbatches)), vec![microbatches; stages]);
+        let expected: Vec<usize> = (0..stages).map(|stage| (stages - stage).min(microbatches)).collect();
+        assert_eq!(peaks(&one_f_one_b(stages, microbatches)), expected);
+    });
+}
+
+#[test]
+fn the_limit_on_activations_is_exact() {
+    let programs = lower(&one_f_one_b(4, 8), false).unwrap();
+    let limited =
+        |limits: [usize; 4]| verify(&programs, &Limits { sends_in_flight: 2, max_in_flight: Some(limits.to_vec()) });
+    assert!(limited([4, 3, 2, 1]).is_ok());
+    let error = limited([4, 2, 2, 1]).unwrap_err().to_string();
+    assert!(error.contains("1F2 (rank 1, position") && error.contains("3 microbatches in flight"), "{error}");
+}
+
+#[test]
+fn the_bubble_matches_the_formula() {
+    every_size(|stages, microbatches| {
+        for schedule in both(stages, microbatches) {
+            let timeline = simulate(&lower(&schedule, true).unwrap(), &Costs::uniform(stages));
+            let expected = (stages - 1) as f64 / (microbatches + stages - 1) as f64;
+            for bubble in &timeline.bubble {
+                assert!((bubble - expected).abs() < 1e-12, "{} {stages}x{microbatches}: {bubble}", schedule.name);
+            }
+            assert!((timeline.mean_bubble() - expected).abs() < 1e-12);
+            assert_eq!(timeline.makespan, 2.0 * (microbatches + stages - 1) as f64);
+        }
+    });
+}
+
+#[test]
+fn text_and_csv_round_trip() {
+    every_size(|stages, microbatches| {
+        for schedule in both(stages, microbatches) {
+            let programs = lower(&schedule, true).unwrap();
+            assert_eq!(Programs::from_text(&programs.to_text()).unwrap(), programs);
+            for count in [None, Some(microbatches)] {
+                let back = from_csv(&to_csv(&schedule), &schedule.placement, count).unwrap();
+                assert_eq!(back.ranks, schedule.ranks);
+                assert_eq!(lower(&back, true).unwrap(), programs);
+            }
+        }
+    });
+}
+
+#[test]
+fn several_chunks_per_rank_lower_verify_and_evaluate() {
+    let limits = Limits { sends_in_flight: 1, max_in_flight: None };
+    for ranks in 1..=5 {
+        for placement in [Placement::v_shaped(ranks), Placement::looped(ranks, 2), Placement::looped(ranks, 3)] {
+            for microbatches in [1, 2, 5, 9] {
+                let programs = lower(&chunk_by_chunk(&placement, microbatches), true).unwrap();
+                verify(&programs, &limits).unwrap();
+                assert_eq!(Programs::from_text(&programs.to_text()).unwrap(), programs);
+                for (rank, actions) in programs.ranks.iter().enumerate() {
+                    let reduces = actions.contains(&Action::ReduceTied);
+                    assert_eq!(reduces, placement.first_and_last_ranks().contains(&rank));
+                }
+                verify_evaluation(&forward_only_programs(&placement, microbatches), &limits).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn evaluation_is_forward_only_and_keeps_no_activations() {
+    every_size(|stages, microbatches| {
+        let programs = forward_only_programs(&Placement::linear(stages), microbatches);
+        let report = verify_evaluation(&programs, &Limits { sends_in_flight: 1, max_in_flight: None }).unwrap();
+        assert_eq!(report.peak_in_flight, vec![0; stages]);
+        assert_eq!(simulate(&programs, &Costs::uniform(stages)).makespan, (microbatches + stages - 1) as f64);
+        assert!(verify(&programs, &Limits::default()).is_err());
+    });
+    let training = lower(&gpipe(2, 2), false).unwrap();
+    let error = verify_evaluation(&training, &Limits::default()).unwrap_err().to_string();
+    assert!(
+        error.contains("0RECV_B0 (rank 0") && error.contains("an evaluation may hold only F, SEND_F and RECV_F"),
+        "{error}"
+    );
+}
+
+#[test]
+fn chunks_on_one_rank_exchange_no_messages() {
+    let texts = |programs: Programs| -> Vec<String> { programs.to_text().lines().skip(1).map(str::to_owned).collect() };
+    let one = lower(&one_f_one_b(1, 2), true).unwrap();
+    assert_eq!(texts(one), ["rank 0: 0F0 0B0 0F1 0B1 REDUCE_TIED EXCHANGE UPDATE SNAPSHOT"]);
+    let v = lower(&chunk_by_chunk(&Placement::v_shaped(2), 1), false).unwrap();
+    assert_eq!(
+        texts(v),
+        [
+            "rank 0: 0F0 0SEND_F0 3RECV_F0 3F0 3B0 3SEND_B0 0RECV_B0 0B0 EXCHANGE UPDATE SNAPSHOT",
+            "rank 1: 1RECV_F0 1F0 2F0 2SEND_F0 2RECV_B0 2B0 1B0 1SEND_B0 EXCHANGE UPDATE SNAPSHOT",
+        ]
+    );
+}
+
+#[test]
+fn receives_are_posted_ahead_so_that_transfers_overlap_computation() {
+    let programs = lower(&gpipe(2, 2), true).unwrap();
+    assert_eq!(
+        programs.to_text(),
+        "placement 0,1 microbatches 2\n\
+         rank 0: 0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0RECV_B1 0B0 0B1 REDUCE_TIED EXCHANGE UPDATE SNAPSHOT\n\
+         rank 1: 1RECV_F0 1RECV_F1 1F0 1F1 1B0 1SEND_B0 1B1 1SEND_B1 REDUCE_TIED EXCHANGE UPDATE SNAPSHOT\n"
+    );
+}
+
+#[test]
+fn schedules_that_cannot_work_are_not_lowered() {
+    let mut deadlocked = one_f_one_b(2, 2);
+    // Rank 0 waits for a gradient before it sends the activations that the gradient depends on.
+    deadlocked.ranks[0] = ["0F0", "0B0", "0F1", "0B1"].map(|action| action.parse().unwrap()).to_vec();
+    deadlocked.ranks[1] = ["1F0", "1F1", "1B0", "1B1"].map(|action| action.parse().unwrap()).to_vec();
+    let error = lower(&deadlocked, false).unwrap_err().to_string();
+    assert!(error.contains("1F1B") && error.contains("0B0 (rank 0, position 1), 1F1 (rank 1, position 1)"), "{error}");
+    assert!(lower(&gpipe(0, 4), false).unwrap_err().to_string().contains("at least one chunk and one microbatch"));
+    assert!(lower(&gpipe(4, 0), false).unwrap_err().to_string().contains("at least one chunk and one microbatch"));
+}

@@ -1,0 +1,132 @@
+//! The simulator's times against sums done by hand.
+
+use stagecoach_pipeline::{
+    ChunkCosts, Costs, ModelCost, ModuleCost, Partition, Placement, Programs, Span, gpipe, lower, one_f_one_b, simulate,
+};
+
+fn programs(placement: Placement, microbatches: usize, ranks: &[&str]) -> Programs {
+    let actions = |text: &&str| text.split(' ').map(|action| action.parse().unwrap()).collect();
+    Programs { placement, microbatches, ranks: ranks.iter().map(actions).collect() }
+}
+
+fn times(spans: &[Span]) -> Vec<(String, f64, f64)> {
+    spans.iter().map(|span| (span.action.to_string(), span.start, span.end)).collect()
+}
+
+fn expected(spans: &[(&str, f64, f64)]) -> Vec<(String, f64, f64)> {
+    spans.iter().map(|(action, start, end)| (action.to_string(), *start, *end)).collect()
+}
+
+#[test]
+fn messages_barriers_and_updates_take_their_time() {
+    let mut costs = Costs { link_seconds: 0.25, exchange_seconds: 0.5, update_seconds: 2.0, ..Costs::uniform(2) };
+    costs.chunks[1].forward_seconds = 3.0;
+    let timeline = simulate(&lower(&gpipe(2, 1), true).unwrap(), &costs);
+    assert_eq!(
+        times(&timeline.spans[0]),
+        expected(&[
+            ("0F0", 0.0, 1.0),
+            ("0SEND_F0", 1.0, 1.25),
+            ("0RECV_B0", 5.25, 5.5),
+            ("0B0", 5.5, 6.5),
+            ("REDUCE_TIED", 6.5, 6.75),
+            ("EXCHANGE", 6.75, 7.25),
+            ("UPDATE", 7.25, 9.25),
+            ("SNAPSHOT", 9.25, 9.25),
+        ])
+    );
+    assert_eq!(
+        times(&timeline.spans[1])[..4],
+        expected(&[("1RECV_F0", 1.0, 1.25), ("1F0", 1.25, 4.25), ("1B0", 4.25, 5.25), ("1SEND_B0", 5.25, 5.5)])
+    );
+    assert_eq!(timeline.makespan, 9.25);
+    assert_eq!(timeline.bubble, [1.0 - 4.0 / 9.25, 1.0 - 6.0 / 9.25]);
+}
+
+#[test]
+fn messages_of_an_edge_queue_and_a_full_edge_blocks_the_sender() {
+    let ranks = ["0F0 0SEND_F0 0F1 0SEND_F1 0F2 0SEND_F2", "1RECV_F0 1F0 1RECV_F1 1F1 1RECV_F2 1F2"];
+    let run = |sends_in_flight, slow| {
+        let mut costs = Costs { sends_in_flight, ..Costs::uniform(2) };
+        costs.chunks[1].forward_seconds = slow;
+        let timeline = simulate(&programs(Placement::linear(2), 3, &ranks), &costs);
+        let ends = |rank: usize, kind: &str| -> Vec<f64> {
+            timeline.spans[rank]
+                .iter()
+                .filter(|span| span.action.computation_type() == kind)
+                .map(|span| span.end)
+                .collect()
+        };
+        (ends(0, "F"), ends(1, "F"))
+    };
+    // The link is the bottleneck: although the receives are posted at once, messages leave it every 4 seconds.
+    let ahead = programs(Placement::linear(2), 3, &[ranks[0], "1RECV_F0 1RECV_F1 1RECV_F2 1F0 1F1 1F2"]);
+    let timeline = simulate(&ahead, &Costs { link_seconds: 4.0, ..Costs::uniform(2) });
+    assert_eq!(timeline.spans[1][3..].iter().map(|span| span.start).collect::<Vec<_>>(), [5.0, 9.0, 13.0]);
+    // The receiver is slow and posts each receive late. A large limit lets the sender run ahead; a limit of one message
+    // does not.
+    assert_eq!(run(9, 10.0), (vec![1.0, 2.0, 3.0], vec![11.0, 21.0, 31.0]));
+    let one =
+        simulate(&programs(Placement::linear(2), 3, &["0F0 0SEND_F0 0F1 0SEND_F1 0F2 0SEND_F2 0F0", ranks[1]]), &{
+            let mut costs = Costs { sends_in_flight: 1, ..Costs::uniform(2) };
+            costs.chunks[1].forward_seconds = 10.0;
+            costs
+        });
+    // The third message has to wait until the second receive is posted, at 11 s.
+    assert_eq!(one.spans[0].last().map(|span| span.end), Some(12.0));
+}
+
+#[test]
+fn splitting_the_backward_lets_the_gradient_leave_earlier() {
+    let whole = programs(Placement::linear(2), 1, &["0F0 0SEND_F0 0RECV_B0 0B0", "1RECV_F0 1F0 1B0 1SEND_B0"]);
+    let split = programs(Placement::linear(2), 1, &["0F0 0SEND_F0 0RECV_B0 0B0", "1RECV_F0 1F0 1I0 1SEND_B0 1W0"]);
+    let run = |programs| simulate(&programs, &Costs::uniform(2)).makespan;
+    assert_eq!((run(whole), run(split)), (4.0, 3.5));
+}
+
+#[test]
+fn the_slowest_stage_sets_the_pace_and_deadlocked_programs_stop_at_the_blocked_action() {
+    let mut costs = Costs::uniform(3);
+    costs.chunks[1] = ChunkCosts {
+        forward_seconds: 2.0,
+        backward_input_seconds: 1.0,
+        backward_weight_seconds: 1.0,
+        ..costs.chunks[1]
+    };
+    let timeline = simulate(&lower(&one_f_one_b(3, 16), false).unwrap(), &costs);
+    assert!(timeline.makespan >= 64.0 && timeline.bubble[1] < timeline.bubble[0]);
+    let deadlocked = programs(Placement::linear(2), 1, &["0F0 0RECV_B0 0B0", "1RECV_F0 1F0"]);
+    let timeline = simulate(&deadlocked, &Costs::uniform(2));
+    assert_eq!(timeline.spans.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(timeline.makespan, 1.0);
+}
+
+#[test]
+fn costs_of_a_partitioned_model() {
+    let module = |name: &str, work: f64, bytes: u64| ModuleCost {
+        name: name.to_owned(),
+        forward: work,
+        backward_input: work,
+        backward_weight: work / 2.0,
+        parameter_bytes: 100 * bytes,
+        activation_bytes: bytes,
+    };
+    let model = ModelCost {
+        embedding: module("embedding", 0.0, 1),
+        layers: (0..3).map(|_| module("layer", 10.0, 2)).collect(),
+        head: module("head", 40.0, 3),
+        boundary_bytes: 50,
+    };
+    let costs = Costs::estimate(&model, &Partition { layers: vec![2, 1, 0] }, 10.0, 100.0);
+    let chunk = |forward_seconds, activation_bytes, static_bytes| ChunkCosts {
+        forward_seconds,
+        backward_input_seconds: forward_seconds,
+        backward_weight_seconds: forward_seconds / 2.0,
+        activation_bytes,
+        static_bytes,
+    };
+    assert_eq!(costs.chunks, [chunk(2.0, 5, 500), chunk(1.0, 52, 200), chunk(4.0, 53, 300)]);
+    assert_eq!(costs.link_seconds, 0.5);
+    let timeline = simulate(&lower(&one_f_one_b(3, 8), false).unwrap(), &costs);
+    assert_eq!(timeline.peak_bytes, [500 + 3 * 5, 200 + 2 * 52, 300 + 53]);
+}

@@ -1,0 +1,248 @@
+//! An API server that returns errors, stalls, loses responses and restarts; a spec and an operator that change half-way;
+//! pods and a status written by another client.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::support::{Operator, condition_of, exclusive, has_condition, path, shared};
+use serde_json::{Value, json};
+use stagecoach_api::contract::{StagePhase, StageStatus};
+use stagecoach_api::job::ProgressStatus;
+use stagecoach_cluster::{Fate, Proxy, Seen, merge, until};
+
+/// A namespace with an operator of its own behind a proxy.
+struct ProxiedOperator {
+    namespace: &'static str,
+    proxy: Proxy,
+}
+
+impl ProxiedOperator {
+    fn new(namespace: &'static str) -> ProxiedOperator {
+        shared().create_namespace(namespace);
+        ProxiedOperator { namespace, proxy: Proxy::start(shared().kubeconfig(), shared().plane.folder()) }
+    }
+
+    fn operator(&self, env: &[(&str, &str)]) -> Operator {
+        let env = [&[("STAGECOACH_NAMESPACES", self.namespace)], env].concat();
+        shared().operator(self.proxy.kubeconfig(), &env)
+    }
+
+    fn job(&self) -> String {
+        format!("{}/job", self.namespace)
+    }
+
+    /// What differs between the pods of one attempt, by attempt: images and the label `version`.
+    fn versions(&self) -> BTreeMap<String, BTreeSet<(String, Option<String>)>> {
+        let mut all: BTreeMap<String, BTreeSet<_>> = BTreeMap::new();
+        for pod in shared().kubelet.pods().into_iter().filter(|pod| pod.namespace == self.namespace) {
+            let attempt = pod.labels["stagecoach.dev/attempt"].clone();
+            all.entry(attempt).or_default().insert((pod.image, pod.labels.get("version").cloned()));
+        }
+        all
+    }
+}
+
+/// Delays the creation of every pod but the first, until another rule is set.
+fn after_one_pod() -> impl FnMut(&Seen) -> Fate + Send {
+    let mut pods = 0;
+    move |seen: &Seen| {
+        pods += usize::from(seen.method == "POST" && seen.path.ends_with("/pods"));
+        if pods > 1 && seen.is_write() { Fate::Delay(Duration::from_secs(3600)) } else { Fate::Pass }
+    }
+}
+
+fn pods_of(own: &ProxiedOperator) -> usize {
+    shared().pods(&own.job()).len()
+}
+
+#[test]
+fn an_operator_with_another_default_image_does_not_mix_versions() {
+    let own = ProxiedOperator::new("images");
+    own.proxy.rule(after_one_pod());
+    let first = own.operator(&[]);
+    shared().create(&own.job(), json!({}));
+    until("the first pod", 60, || (pods_of(&own) == 1).then_some(()));
+    drop(first);
+    own.proxy.rule(|_| Fate::Pass);
+    let second = own.operator(&[("STAGECOACH_TRAINER_IMAGE", "example.com/trainer:2")]);
+    shared().wait_running(&own.job(), 1);
+    let image = |tag: &str| BTreeSet::from([(format!("example.com/trainer:{tag}"), None)]);
+    assert_eq!(own.versions(), BTreeMap::from([("1".to_owned(), image("1"))]));
+    // the next attempt has the new operator's image: no step was trained yet
+    shared().kubelet.pod(&format!("{}-0-1", own.job())).exit(1, "");
+    shared().wait_running(&own.job(), 2);
+    assert_eq!(own.versions()["2"], image("2"));
+    // from the first step on a job keeps its image
+    let progress = ProgressStatus { step: 1, ..ProgressStatus::default() };
+    let trained = StageStatus { phase: StagePhase::Training, progress, ..StageStatus::default() };
+    shared().kubelet.pod(&format!("{}-0-2", own.job())).set_status(trained);
+    shared().wait(&own.job(), "heard", |job| job["status"]["progress"]["step"] == 1);
+    drop(second);
+    let _third = own.operator(&[("STAGECOACH_TRAINER_IMAGE", "example.com/trainer:3")]);
+    shared().kubelet.pod(&format!("{}-0-2", own.job())).exit(1, "");
+    let job = shared().wait_running(&own.job(), 3);
+    assert_eq!(own.versions()["3"], image("2"));
+    assert_eq!(job["status"]["attempt"]["image"], "example.com/trainer:2");
+}
+
+#[test]
+fn a_spec_edited_between_two_pods_applies_to_the_next_attempt() {
+    let own = ProxiedOperator::new("edits");
+    own.proxy.rule(after_one_pod());
+    let _operator = own.operator(&[]);
+    let version = |version: &str| json!({"template": {"metadata": {"labels": {"version": version}}}});
+    shared().create(&own.job(), version("old"));
+    until("the first pod", 60, || (pods_of(&own) == 1).then_some(()));
+    shared().edit(&own.job(), version("new"));
+    own.proxy.rule(|_| Fate::Pass);
+    let job = shared().wait(&own.job(), "running the new version", |job| {
+        let new = |pod: &Value| pod["metadata"]["labels"]["version"] == "new";
+        job["status"]["phase"] == "Running" && shared().pods(&own.job()).iter().all(new)
+    });
+    assert_eq!(job["status"]["restarts"]["total"], 0);
+    assert!(own.versions().values().all(|versions| versions.len() == 1), "{:?}", own.versions());
+}
+
+#[test]
+fn errors_and_lost_responses_are_survived() {
+    let own = ProxiedOperator::new("chaos");
+    let mut seed = 7_u64;
+    own.proxy.rule(move |seen| {
+        if seen.watch {
+            return Fate::Pass;
+        }
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        match seed >> 58 {
+            0..=2 => Fate::Refuse(500),
+            3..=5 => Fate::Refuse(429),
+            6..=8 if seen.is_write() => Fate::Refuse(409),
+            9 if seen.is_write() => Fate::LoseAnswer,
+            10..=13 => Fate::Delay(Duration::from_millis(200)),
+            _ => Fate::Pass,
+        }
+    });
+    let _operator = own.operator(&[]);
+    shared().create(&own.job(), json!({"restart": {"maxRestarts": 9}}));
+    for attempt in 1..=3 {
+        shared().wait_running(&own.job(), attempt);
+        shared().kubelet.pod(&format!("{}-1-{attempt}", own.job())).exit(1, "");
+    }
+    let job = shared().wait_running(&own.job(), 4);
+    assert_eq!(job["status"]["restarts"]["total"], 3);
+    shared().edit(&own.job(), json!({"stages": 1}));
+    shared().wait_running(&own.job(), 5);
+    shared().kubelet.pod(&format!("{}-0-5", own.job())).exit(0, "");
+    shared().wait_phase(&own.job(), "Complete");
+    let mut names: Vec<String> =
+        shared().kubelet.pods().into_iter().filter(|pod| pod.namespace == own.namespace).map(|pod| pod.name).collect();
+    let all = names.len();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), all, "a stage of an attempt was started twice");
+}
+
+#[test]
+fn the_second_replica_takes_over_the_lease() {
+    let own = ProxiedOperator::new("replicas");
+    let with = |name: &'static str| {
+        own.operator(&[("STAGECOACH_LEADER_ELECTION", "true"), ("POD_NAME", name), ("STAGECOACH_LEASE", "replicas")])
+    };
+    let lease = || shared().plane.get("/apis/coordination.k8s.io/v1/namespaces/stagecoach-system/leases/replicas");
+    let holder = |name: &str| {
+        until(&format!("{name} to lead"), 90, || {
+            lease().filter(|lease| lease["spec"]["holderIdentity"] == name).map(drop)
+        });
+    };
+    let first = with("first");
+    holder("first");
+    let _second = with("second");
+    shared().create(&own.job(), json!({}));
+    shared().wait_running(&own.job(), 1);
+    drop(first); // killed: the Lease has to run out
+    holder("second");
+    shared().kubelet.pod(&format!("{}-0-1", own.job())).exit(1, "");
+    let job = shared().wait_running(&own.job(), 2);
+    assert_eq!(job["status"]["restarts"]["total"], 1, "the running attempt was kept");
+}
+
+/// A pod with the labels of stage 0 of `attempt` of this job, and with the changes.
+fn labelled_pod(job: &Value, name: &str, attempt: u64, changes: Value) -> Value {
+    let labels = json!({
+        "stagecoach.dev/job": "job", "stagecoach.dev/job-uid": job["metadata"]["uid"],
+        "stagecoach.dev/attempt": attempt.to_string(), "stagecoach.dev/stage": "0",
+    });
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels},
+        "spec": {"containers": [{"name": "trainer", "image": "example.com/other:1"}]},
+    });
+    merge(&mut pod, changes);
+    pod
+}
+
+#[test]
+fn only_pods_that_the_job_controls_count_and_no_attempt_number_crashes_the_operator() {
+    let own = ProxiedOperator::new("foreign");
+    let mut operator = own.operator(&[]);
+    shared().create(&own.job(), json!({}));
+    let job = shared().wait_running(&own.job(), 1);
+    let owner = json!({
+        "apiVersion": "stagecoach.dev/v1alpha1", "kind": "PipelineJob", "name": "job", "uid": job["metadata"]["uid"],
+        "controller": true,
+    });
+    let create = |pod: Value| {
+        shared().plane.client().create("/api/v1/namespaces/foreign/pods", &pod).unwrap();
+    };
+    // without an owner, and with the right owner but an attempt number that was never reached
+    create(labelled_pod(&job, "unowned-next", 7, json!({})));
+    create(labelled_pod(&job, "unowned-last", u64::MAX, json!({})));
+    create(labelled_pod(&job, "owned-last", u64::MAX, json!({"metadata": {"ownerReferences": [owner]}})));
+    for name in ["unowned-next", "unowned-last", "owned-last"] {
+        shared().kubelet.pod(&format!("foreign/{name}")).view();
+    }
+    // the job is reconciled while all of them exist
+    shared().kubelet.pod(&format!("{}-0-1", own.job())).exit(1, "");
+    let job = shared().wait_running(&own.job(), 2);
+    assert_eq!((&job["status"]["restarts"]["total"], &job["status"]["stages"]), (&json!(1), &json!(2)));
+    for stage in [0, 1] {
+        shared().kubelet.pod(&format!("{}-{stage}-2", own.job())).exit(0, "");
+    }
+    shared().wait_phase(&own.job(), "Complete");
+    assert!(operator.ended().is_none(), "the operator ended");
+    let left = shared().pods(&own.job());
+    let left: BTreeSet<&str> = left.iter().filter_map(|pod| pod["metadata"]["name"].as_str()).collect();
+    for name in ["unowned-next", "unowned-last", "owned-last"] {
+        assert!(left.contains(name), "{name} is not the job's, but was deleted: {left:?}");
+    }
+}
+
+#[test]
+fn an_unreadable_status_is_left_alone() {
+    // the CRD of all jobs changes
+    let cluster = exclusive();
+    cluster.create("unreadable", json!({}));
+    cluster.wait_running("unreadable", 1);
+    for stage in [0, 1] {
+        cluster.kubelet.pod(&format!("unreadable-{stage}-1")).exit(0, "");
+    }
+    let before = cluster.wait_phase("unreadable", "Complete");
+    cluster.kill_operator();
+    // as after a newer operator: a phase that this one does not know, in the CRD and in the status
+    let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pipelinejobs.stagecoach.dev";
+    let phases = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/phase/enum/-";
+    cluster.plane.client().patch(crd, &json!([{"op": "add", "path": phases, "value": "Archived"}])).unwrap();
+    let status = format!("{}/status", path("unreadable"));
+    let archived = json!({"status": {"phase": "Archived"}});
+    until("the new phase to be served", 60, || cluster.plane.client().patch(&status, &archived).ok());
+    cluster.run_operator(&[]);
+    let job = cluster.wait("unreadable", "refused", |job| has_condition(job, "Accepted", "False", "UnknownStatus"));
+    let sentence = condition_of(&job, "Accepted").unwrap()["message"].to_string();
+    assert!(sentence.contains("`Archived`") && sentence.contains("another version"), "{sentence}");
+    cluster.edit("unreadable", json!({"suspend": true}));
+    let generation = cluster.job("unreadable").unwrap()["metadata"]["generation"].clone();
+    let job = cluster.wait("unreadable", "refused anew", |job| job["status"]["observedGeneration"] == generation);
+    for field in ["attempt", "record", "completionTime", "restarts", "progress"] {
+        assert_eq!(job["status"][field], before["status"][field], "{field}");
+    }
+    assert_eq!(job["status"]["phase"], "Archived");
+    assert_eq!(cluster.pods("unreadable").len(), 2, "no pod was created");
+}

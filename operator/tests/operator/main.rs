@@ -1,0 +1,13 @@
+//! The real operator before a real API server; the kubelet is simulated.
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod crashes;
+mod evictions;
+mod failures;
+mod faults;
+mod lifecycle;
+mod manifests;
+mod namespaces;
+mod outage;
+mod serving;
+mod support;

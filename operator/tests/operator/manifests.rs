@@ -1,0 +1,60 @@
+//! Every manifest that the API server accepts gets the condition `Accepted`, true or false with a message, once.
+
+use crate::support::{condition_of, jobs, shared};
+use serde_json::json;
+use stagecoach_cluster::until;
+
+#[allow(dead_code)]
+#[path = "../../../crates/api/tests/api/crd/rows.rs"]
+mod rows;
+
+#[test]
+fn no_manifest_makes_the_operator_log_errors_in_a_loop() {
+    const NAMESPACE: &str = "manifests";
+    let cluster = shared();
+    cluster.create_namespace(NAMESPACE);
+    let operator = cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", NAMESPACE)]);
+    let ours = |row: &rows::Row| row.server.is_none() && row.manifest["spec"].get("managedBy").is_none();
+    let mut names = Vec::new();
+    for (index, mut row) in rows::rows().into_iter().filter(ours).enumerate() {
+        let name = format!("row-{index}");
+        row.manifest["metadata"]["name"] = json!(name);
+        row.manifest["metadata"]["namespace"] = json!(NAMESPACE);
+        // as on a laptop, there is no claim in the tables; some jobs would be more pods than there are nodes for
+        let claim = json!({"persistentVolumeClaim": {"claimName": "training"}});
+        rows::put(&mut row.manifest, "spec.storage", Some(claim));
+        if row.manifest["spec"]["stages"].as_u64() > Some(4) {
+            rows::put(&mut row.manifest, "spec.suspend", Some(json!(true)));
+        }
+        let created = cluster.plane.client().create(&jobs(NAMESPACE), &row.manifest);
+        created.unwrap_or_else(|refusal| panic!("{:?}: {refusal}", row.changed));
+        names.push((format!("{NAMESPACE}/{name}"), row));
+    }
+    assert!(names.len() > 15, "{}", names.len());
+    for (name, row) in &names {
+        let job = cluster.wait(name, "accepted or refused", |job| condition_of(job, "Accepted").is_some());
+        let accepted = condition_of(&job, "Accepted").unwrap();
+        match &row.validate {
+            None => assert_eq!(accepted["status"], "True", "{:?}: {accepted}", row.changed),
+            Some(words) => {
+                assert_eq!(accepted["status"], "False", "{:?}", row.changed);
+                assert!(rows::says(accepted["message"].as_str().unwrap(), words), "{accepted}");
+            }
+        }
+    }
+    // each accepted job has pods or a condition that says why not: whatever is retried was tried by then
+    for (name, _) in names.iter().filter(|(_, row)| row.validate.is_none()) {
+        until(&format!("{name} to settle"), 60, || {
+            let job = cluster.job(name)?;
+            let phase = job["status"]["phase"].as_str().unwrap_or_default().to_owned();
+            let settled = ["Running", "Suspended", "Complete", "Failed"].contains(&phase.as_str());
+            let scheduled = condition_of(&job, "Scheduled")
+                .is_some_and(|c| !["Creating", "Waiting"].contains(&c["reason"].as_str().unwrap()));
+            (settled || scheduled).then_some(())
+        });
+    }
+    // on a busy machine one may be late
+    let log = operator.log();
+    let failed: Vec<&str> = log.lines().filter(|line| line.contains("reconcile failed")).collect();
+    assert!(failed.len() < 5, "{failed:#?}");
+}

@@ -1,0 +1,22 @@
+//! An operator of some namespaces: each of them, and no other.
+
+use crate::support::shared;
+use serde_json::{Value, json};
+
+#[test]
+fn two_of_three_namespaces_are_watched() {
+    let cluster = shared();
+    for namespace in ["a", "b", "c"] {
+        cluster.create_namespace(namespace);
+        cluster.create(&format!("{namespace}/job"), json!({}));
+    }
+    let _operator = cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "a,b")]);
+    cluster.wait_running("a/job", 1);
+    cluster.wait_running("b/job", 1);
+    // events in one do not affect the other
+    cluster.kubelet.pod("b/job-1-1").exit(1, "");
+    cluster.wait_running("b/job", 2);
+    assert_eq!(cluster.job("a/job").unwrap()["status"]["attempt"]["number"], 1);
+    assert_eq!(cluster.job("c/job").unwrap()["status"], Value::Null);
+    assert!(cluster.pods("c/job").is_empty());
+}

@@ -1,0 +1,299 @@
+//! The real operator, with the chart's service account and permissions, and a real API server; the kubelet is simulated.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock};
+
+use serde_json::{Value, json};
+pub use stagecoach_cluster::condition_of;
+use stagecoach_cluster::{ControlPlane, Process, TestKubelet, chart, merge, until};
+
+/// The operator's namespace.
+const OPERATOR_NAMESPACE: &str = "stagecoach-system";
+/// How long anything may take on a busy machine.
+const TIMEOUT_SECONDS: u64 = 60;
+
+/// A cluster with the operator in it.
+pub struct TestCluster {
+    // dropped in this order
+    operators: Mutex<Vec<Operator>>,
+    pub kubelet: TestKubelet,
+    pub plane: ControlPlane,
+    kubeconfig: PathBuf,
+    /// Operators that were started so far, the callers' own among them.
+    started: AtomicUsize,
+}
+
+/// An operator, and the file that it logs to. Killed when dropped.
+pub struct Operator {
+    process: Process,
+    log: PathBuf,
+}
+
+impl Operator {
+    /// What it wrote.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// The file that it logs to.
+    pub fn log_file(&self) -> &Path {
+        &self.log
+    }
+
+    /// How it ended, if it did.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.process.ended()
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: i32) {
+        self.process.signal(signal);
+    }
+}
+
+/// Namespaces of the operator in [`shared`].
+const SHARED_NAMESPACES: &str = "default,small,strict";
+
+/// The cluster of all tests that leave nodes, API server and CRD alone. Its operator is one of some namespaces; tests with
+/// an operator of their own have it in a namespace of their own. Nobody drops it: its processes end with this one.
+pub fn shared() -> &'static TestCluster {
+    static CLUSTER: OnceLock<TestCluster> = OnceLock::new();
+    CLUSTER.get_or_init(|| {
+        let cluster = TestCluster::without_operator();
+        cluster.run_operator(&[("STAGECOACH_NAMESPACES", SHARED_NAMESPACES)]);
+        cluster
+    })
+}
+
+/// The cluster of the tests that disturb nodes, API server or CRD, one after the other; all its nodes are in order. Its
+/// operator is one of all namespaces.
+pub fn exclusive() -> MutexGuard<'static, TestCluster> {
+    static CLUSTER: OnceLock<Mutex<TestCluster>> = OnceLock::new();
+    let start = || {
+        let cluster = TestCluster::without_operator();
+        cluster.run_operator(&[]);
+        Mutex::new(cluster)
+    };
+    // what a failed test left is no reason to fail the next one
+    let cluster = CLUSTER.get_or_init(start).lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    until("all nodes to be in order", TIMEOUT_SECONDS, || {
+        let nodes = cluster.plane.client().list("/api/v1/nodes");
+        let in_order = |node: &Value| {
+            node["spec"]["taints"].is_null()
+                && condition_of(node, "Ready").is_some_and(|ready| ready["status"] == "True")
+        };
+        nodes.iter().all(in_order).then_some(())
+    });
+    cluster
+}
+
+impl TestCluster {
+    fn without_operator() -> TestCluster {
+        let plane = ControlPlane::start();
+        plane.create_namespace(OPERATOR_NAMESPACE);
+        let needed =
+            ["CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
+        let objects = chart::render(OPERATOR_NAMESPACE, &Value::Null);
+        let installed: Vec<&Value> =
+            objects.iter().filter(|object| needed.iter().any(|kind| object["kind"] == *kind)).collect();
+        plane.apply(&json!({"apiVersion": "v1", "kind": "List", "items": installed}).to_string());
+        let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pipelinejobs.stagecoach.dev";
+        until("the CRD to be served", TIMEOUT_SECONDS, || {
+            let crd = plane.get(crd)?;
+            condition_of(&crd, "Established").filter(|condition| condition["status"] == "True")
+        });
+        let account = objects.iter().find(|object| object["kind"] == "ServiceAccount").unwrap();
+        let kubeconfig =
+            plane.service_account_kubeconfig(OPERATOR_NAMESPACE, account["metadata"]["name"].as_str().unwrap());
+        let kubelet = TestKubelet::start(&plane, 3, 64);
+        volume(&plane, "default");
+        TestCluster { operators: Mutex::default(), kubelet, plane, kubeconfig, started: AtomicUsize::new(0) }
+    }
+
+    /// Starts the operator with additional environment variables.
+    pub fn run_operator(&self, env: &[(&str, &str)]) {
+        self.operators.lock().unwrap().push(self.operator(&self.kubeconfig, env));
+    }
+
+    /// An operator of the caller's, with a kubeconfig and additional environment variables.
+    pub fn operator(&self, kubeconfig: &Path, env: &[(&str, &str)]) -> Operator {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stagecoach-operator"));
+        command
+            .env("KUBECONFIG", kubeconfig)
+            .env("STAGECOACH_TRAINER_IMAGE", "example.com/trainer:1")
+            .env("STAGECOACH_LISTEN", "127.0.0.1:0")
+            .env("STAGECOACH_POLL_SECONDS", "0.2")
+            .env("STAGECOACH_LOG_LEVEL", "info,kube_client=off,stagecoach_operator=debug")
+            .env("POD_NAMESPACE", OPERATOR_NAMESPACE)
+            .envs(env.iter().copied());
+        let log = self.log_file(self.started.fetch_add(1, Ordering::Relaxed));
+        Operator { process: Process::start(command, &log).unwrap(), log }
+    }
+
+    /// The kubeconfig of the operator's service account, with the permissions that the chart grants.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// Kills the operator that was started first (SIGKILL).
+    pub fn kill_operator(&self) {
+        drop(self.operators.lock().unwrap().remove(0));
+    }
+
+    /// Whether all operators that were started still run.
+    pub fn operators_are_running(&self) -> bool {
+        self.operators.lock().unwrap().iter_mut().all(|operator| operator.ended().is_none())
+    }
+
+    /// The last lines that the operators wrote about a job.
+    fn log_tail(&self, job: &str) -> String {
+        let about = if split(job).0 == "default" { job } else { split(job).0 };
+        let logs = (0..self.started.load(Ordering::Relaxed)).map(|number| self.log_file(number));
+        let text: String = logs.map(|log| std::fs::read_to_string(log).unwrap_or_default()).collect();
+        let lines: Vec<&str> = text.lines().filter(|line| line.contains(about)).collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
+    }
+
+    fn log_file(&self, operator: usize) -> PathBuf {
+        self.plane.folder().join(format!("operator-{operator}.log"))
+    }
+
+    /// A namespace in which jobs can run.
+    pub fn create_namespace(&self, name: &str) {
+        self.plane.create_namespace(name);
+        volume(&self.plane, name);
+    }
+
+    /// Creates a job of two stages, with changes merged into its spec.
+    #[track_caller]
+    pub fn create(&self, name: &str, changes: Value) -> Value {
+        let object = job(name, changes);
+        self.plane.client().create(&jobs(split(name).0), &object).unwrap_or_else(|refusal| panic!("{name}: {refusal}"))
+    }
+
+    /// Merges changes into a job's spec.
+    #[track_caller]
+    pub fn edit(&self, name: &str, spec: Value) {
+        let patch = json!({ "spec": spec });
+        self.plane.client().patch(&path(name), &patch).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+    }
+
+    /// The job, if it exists.
+    pub fn job(&self, name: &str) -> Option<Value> {
+        self.plane.get(&path(name))
+    }
+
+    /// Waits until `wanted` holds of the job and returns it; panics with its status and the operator's log otherwise.
+    #[track_caller]
+    pub fn wait(&self, name: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(TIMEOUT_SECONDS);
+        loop {
+            let job = self.job(name).unwrap_or_else(|| panic!("{name} was deleted while waiting for it to be {what}"));
+            if wanted(&job) {
+                return job;
+            }
+            if std::time::Instant::now() > deadline {
+                let pods = self
+                    .pods(name)
+                    .iter()
+                    .map(|pod| format!("{} {}", pod["metadata"]["name"], pod["status"]))
+                    .collect::<Vec<_>>()
+                    .join("\n");
+                panic!("{name} never was {what}: {:#}\n{pods}\n{}", job["status"], self.log_tail(name));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+
+    /// Waits for a phase.
+    #[track_caller]
+    pub fn wait_phase(&self, name: &str, phase: &str) -> Value {
+        self.wait(name, phase, |job| job["status"]["phase"] == phase)
+    }
+
+    /// Waits until attempt `number` runs.
+    #[track_caller]
+    pub fn wait_running(&self, name: &str, number: u64) -> Value {
+        self.wait(name, &format!("running attempt {number}"), |job| {
+            job["status"]["phase"] == "Running" && job["status"]["attempt"]["number"] == number
+        })
+    }
+
+    /// The pods of the job of this name.
+    pub fn pods(&self, name: &str) -> Vec<Value> {
+        let (namespace, name) = split(name);
+        self.plane
+            .client()
+            .list(&format!("/api/v1/namespaces/{namespace}/pods?labelSelector=stagecoach.dev/job={name}"))
+    }
+
+    /// Reasons of the events about the job, oldest first.
+    pub fn events(&self, name: &str) -> Vec<String> {
+        let events = self.plane.client().list("/apis/events.k8s.io/v1/namespaces/default/events");
+        let mut about: Vec<&Value> = events
+            .iter()
+            .filter(|event| event["regarding"]["kind"] == "PipelineJob" && event["regarding"]["name"] == name)
+            .collect();
+        about.sort_by_key(|event| event["eventTime"].as_str().unwrap_or_default().to_owned());
+        about.iter().map(|event| event["reason"].as_str().unwrap_or_default().to_owned()).collect()
+    }
+}
+
+/// The claim `training` in a namespace, and what it is bound to.
+fn volume(plane: &ControlPlane, namespace: &str) {
+    let spec = json!({"accessModes": ["ReadWriteMany"], "storageClassName": ""});
+    let mut bound = spec.clone();
+    bound["volumeName"] = namespace.into();
+    bound["resources"] = json!({"requests": {"storage": "1Gi"}});
+    let mut volume = spec;
+    volume["capacity"] = json!({"storage": "1Gi"});
+    volume["hostPath"] = json!({"path": "/nonexistent"});
+    let items = json!([
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": namespace}, "spec": volume},
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "training", "namespace": namespace}, "spec": bound},
+    ]);
+    plane.apply(&json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string());
+}
+
+/// `namespace/name`, or a name in `default`.
+fn split(name: &str) -> (&str, &str) {
+    name.split_once('/').unwrap_or(("default", name))
+}
+
+/// The jobs of a namespace.
+pub fn jobs(namespace: &str) -> String {
+    format!("/apis/stagecoach.dev/v1alpha1/namespaces/{namespace}/pipelinejobs")
+}
+
+/// A job's path.
+pub fn path(name: &str) -> String {
+    let (namespace, name) = split(name);
+    format!("{}/{name}", jobs(namespace))
+}
+
+/// A small job of two stages.
+pub fn job(name: &str, changes: Value) -> Value {
+    let mut object = json!({
+        "apiVersion": "stagecoach.dev/v1alpha1", "kind": "PipelineJob",
+        "metadata": {"name": split(name).1, "namespace": split(name).0},
+        "spec": {
+            "stages": 2,
+            "model": {"type": "Llama", "llama": {
+                "hiddenSize": 64, "numHiddenLayers": 4, "numAttentionHeads": 4, "intermediateSize": 128}},
+            "data": {"paths": ["corpus/a.txt"], "sequenceLength": 64, "tokenizer": {"type": "Train", "train": {"vocabSize": 300}}},
+            "training": {"steps": 100, "globalBatchSize": 8, "microbatches": 2, "learningRate": {"peak": 1e-3}},
+            "storage": {"persistentVolumeClaim": {"claimName": "training"}},
+            "restart": {"maxRestarts": 3, "backoff": {"initialSeconds": 0, "maxSeconds": 1}, "terminationTimeoutSeconds": 60},
+            "template": {"spec": {"terminationGracePeriodSeconds": 5}},
+        },
+    });
+    merge(&mut object["spec"], changes);
+    object
+}
+
+/// Whether a condition has this status and reason.
+pub fn has_condition(object: &Value, kind: &str, status: &str, reason: &str) -> bool {
+    condition_of(object, kind).is_some_and(|condition| condition["status"] == status && condition["reason"] == reason)
+}

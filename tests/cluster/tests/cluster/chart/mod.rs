@@ -1,0 +1,223 @@
+//! The chart: what it renders, refuses and may do, before helm, kustomize and a real API server.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use stagecoach_cluster::chart::{self, find, helm, render, try_render};
+
+mod environment;
+mod kustomize;
+mod rights;
+mod server;
+mod values;
+
+/// Set, what a test compares with is written instead.
+const UPDATE: &str = "STAGECOACH_UPDATE";
+
+/// A path within the repository.
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(repository(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// Compares `text` with a file of the repository.
+#[track_caller]
+fn assert_is_file(path: &str, text: &str) {
+    if std::env::var_os(UPDATE).is_some() {
+        return std::fs::write(repository(path), text).unwrap();
+    }
+    let kept = read(path);
+    let differs = kept.lines().zip(text.lines()).position(|(kept, now)| kept != now);
+    let line = differs.unwrap_or_else(|| kept.lines().count().min(text.lines().count()));
+    let at = |text: &str| text.lines().nth(line).unwrap_or("nothing").to_owned();
+    assert!(
+        kept == text,
+        "{path}, line {}: was `{}`, is `{}`: if that is meant, run this test with {UPDATE}=1",
+        line + 1,
+        at(&kept),
+        at(text)
+    );
+}
+
+/// Every option, most unlike its default.
+fn everything() -> Value {
+    let peer = json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}});
+    json!({
+        "crd": {"install": false},
+        "fullnameOverride": "trains",
+        "replicas": 3,
+        "workers": 32,
+        "logFormat": "text",
+        "logLevel": "info,kube=debug",
+        "image": {"digest": format!("sha256:{}", "a".repeat(64)), "pullPolicy": "Always"},
+        "imagePullSecrets": [{"name": "registry"}],
+        "trainerImage": {"repository": "registry.example/trainer", "tag": "cuda"},
+        "serviceAccount": {"name": "conductor", "annotations": {"example.com/owner": "us"}},
+        "podLabels": {"team": "ml"},
+        "podAnnotations": {"example.com/note": "read me"},
+        "priorityClassName": "system-cluster-critical",
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "tolerations": [{"key": "control", "operator": "Exists", "effect": "NoSchedule"}],
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [{"key": "pool", "operator": "In", "values": ["control"]}]}],
+        }}},
+        "resources": {"requests": {"cpu": 1, "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
+        "env": [{"name": "STAGECOACH_LISTEN", "value": "[::]:8080"}],
+        "scrapers": [peer],
+        "networkPolicy": {"apiServer": {"ports": [6443], "to": [{"ipBlock": {"cidr": "10.0.0.1/32"}}]}},
+        "monitoring": {
+            "podMonitor": {"enabled": true, "interval": "15s", "labels": {"release": "prometheus"}},
+            "prometheusRule": {"enabled": true, "labels": {"release": "prometheus"}},
+            "dashboard": {"enabled": true},
+        },
+    })
+}
+
+fn narrow() -> Value {
+    json!({"crd": {"install": false}, "watchNamespaces": ["team-a", "team-b"], "monitoring": {"podMonitor": {"enabled": true}}})
+}
+
+fn single() -> Value {
+    json!({"crd": {"install": false}, "replicas": 1, "leaderElection": false, "rbac": {"userRoles": false}})
+}
+
+#[test]
+fn it_renders_what_it_did() {
+    for (name, values) in [("everything", everything()), ("narrow", narrow()), ("single", single())] {
+        let text = try_render("stagecoach-system", &values).unwrap();
+        assert_is_file(&format!("tests/cluster/tests/snapshots/{name}.yaml"), &text);
+    }
+}
+
+#[test]
+fn lint_has_no_complaint() {
+    let chart = chart::folder().display().to_string();
+    for values in [Value::Null, everything(), narrow(), single()] {
+        let input = if values.is_null() { String::new() } else { values.to_string() };
+        let output = helm(&["lint", "--strict", "--quiet", "--values", "-", &chart], &input);
+        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && !said.contains("[WARNING]"), "{said}");
+    }
+}
+
+#[test]
+fn the_crd_is_the_generated_one_and_stays() {
+    let generated = read("manifests/crd/pipelinejobs.yaml");
+    // `make manifests` copies it
+    assert_is_file("charts/stagecoach/files/pipelinejobs.yaml", &generated);
+    let mut expected = chart::parse(&generated).remove(0);
+    expected["metadata"]["annotations"] = json!({"helm.sh/resource-policy": "keep"});
+    let objects = render("stagecoach-system", &Value::Null);
+    assert_eq!(find(&objects, "CustomResourceDefinition", "pipelinejobs.stagecoach.dev"), &expected);
+    let without = render("stagecoach-system", &single());
+    assert!(without.iter().all(|object| object["kind"] != "CustomResourceDefinition"));
+}
+
+#[test]
+fn images_are_named_by_tag_or_digest() {
+    let digest = format!("sha256:{}", "0".repeat(64));
+    let [ours, trainers] = ["operator", "trainer"].map(|image| format!("ghcr.io/stagecoach-dev/stagecoach-{image}"));
+    // a release has one version for the crates, the chart and the image
+    let released = |image: &str| format!("{image}:{}", env!("CARGO_PKG_VERSION"));
+    let rows = [
+        (json!({}), released(&ours), released(&trainers)),
+        (json!({"image": {"tag": "v2"}}), format!("{ours}:v2"), released(&trainers)),
+        (json!({"image": {"tag": "v2", "digest": digest}}), format!("{ours}@{digest}"), released(&trainers)),
+        (json!({"trainerImage": {"tag": "cuda"}}), released(&ours), format!("{trainers}:cuda")),
+        (json!({"trainerImage": {"repository": "own"}}), released(&ours), released("own")),
+        (
+            json!({"image": {"tag": "v2"}, "trainerImage": {"repository": "own", "digest": digest}}),
+            format!("{ours}:v2"),
+            format!("own@{digest}"),
+        ),
+    ];
+    for (values, operator, trainer) in rows {
+        let objects = render("stagecoach-system", &values);
+        let container =
+            &find(&objects, "Deployment", "stagecoach-operator")["spec"]["template"]["spec"]["containers"][0];
+        assert_eq!(container["image"], operator, "{values}");
+        assert_eq!(variable(container, "STAGECOACH_TRAINER_IMAGE"), trainer, "{values}");
+    }
+}
+
+fn variable<'a>(container: &'a Value, name: &str) -> &'a str {
+    let all = container["env"].as_array().unwrap();
+    let found = all.iter().find(|variable| variable["name"] == name).and_then(|variable| variable["value"].as_str());
+    found.unwrap_or_else(|| panic!("{name} is not set"))
+}
+
+#[test]
+fn every_rule_has_its_reason() {
+    for path in ["charts/stagecoach/templates/_rules.tpl", "manifests/base/operator.yaml"] {
+        let text = read(path);
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        let rules: Vec<usize> = (0..lines.len()).filter(|line| lines[*line].starts_with("- apiGroups")).collect();
+        assert!(rules.len() >= 10, "{path}");
+        for rule in rules {
+            // what people may do is explained where it starts
+            let is_of_people = lines[rule + 1].contains("pipelinejobs") && lines[rule - 1] == "rules:";
+            assert!(
+                is_of_people || lines[rule - 1].starts_with("# "),
+                "{path}: {:?} has no reason",
+                &lines[rule..rule + 3]
+            );
+        }
+    }
+    for object in render("stagecoach-system", &Value::Null).iter().filter(|object| object["rules"].is_array()) {
+        assert!(!object["rules"].to_string().contains('*'), "{object}");
+    }
+}
+
+/// What the operator and the trainer export, as documented.
+const METRICS: [&str; 9] = [
+    "stagecoach_jobs",
+    "stagecoach_restarts_total",
+    "stagecoach_recovery_seconds",
+    "stagecoach_steps_lost_total",
+    "stagecoach_reconcile_errors_total",
+    "stagecoach_reconcile_seconds",
+    "stagecoach_loss",
+    "stagecoach_tokens_per_second",
+    "stagecoach_checkpoint_failures_total",
+];
+
+#[test]
+fn alerts_and_dashboard_ask_for_what_is_exported() {
+    let objects = render("stagecoach-system", &everything());
+    let rules = &find(&objects, "PrometheusRule", "trains")["spec"]["groups"][0]["rules"];
+    let dashboard = find(&objects, "ConfigMap", "trains-dashboard")["data"]["stagecoach.json"].as_str().unwrap();
+    let dashboard: Value = serde_json::from_str(dashboard).unwrap();
+    let asked = format!("{rules}{dashboard}");
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words =
+        asked.split(|c| !is_name(c)).filter(|w| w.starts_with("stagecoach_") && !w.starts_with("stagecoach_dev_"));
+    for word in words {
+        let name = word.trim_end_matches("_bucket").trim_end_matches("_count");
+        assert!(METRICS.contains(&name), "{word} is not exported");
+    }
+    METRICS.iter().for_each(|name| assert!(asked.contains(name), "nobody looks at {name}"));
+    for rule in rules.as_array().unwrap() {
+        let texts = ["/alert", "/expr", "/labels/severity", "/annotations/summary", "/annotations/description"];
+        assert!(texts.iter().all(|text| rule.pointer(text).is_some_and(Value::is_string)), "{rule}");
+    }
+}
+
+#[test]
+fn notes_say_what_comes_next() {
+    let notes = |values: Value| {
+        let chart = chart::folder().display().to_string();
+        let arguments = ["install", "stagecoach", &chart, "--namespace", "trains", "--dry-run=client", "--values", "-"];
+        let output = helm(&arguments, &values.to_string());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).split_once("NOTES:").unwrap().1.to_owned()
+    };
+    let of_all = notes(json!({"crd": {"install": false}}));
+    assert!(of_all.contains("in every namespace") && of_all.contains("Nobody may read metrics"), "{of_all}");
+    assert!(of_all.contains("--namespace trains rollout status deployment/stagecoach-operator"), "{of_all}");
+    let of_two = notes(narrow());
+    assert!(of_two.contains("in team-a, team-b.") && !of_two.contains("With one replica"), "{of_two}");
+    assert!(notes(single()).contains("With one replica"));
+}

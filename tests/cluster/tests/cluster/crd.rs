@@ -1,0 +1,187 @@
+//! The CustomResourceDefinition before a real API server: the manifests and changes that the unit tests of `crates/api` use
+//! are refused here with the words that they announce.
+
+use http::Method;
+use serde_json::{Value, json};
+use stagecoach_cluster::{Client, ControlPlane, Refusal, until};
+
+#[allow(dead_code)]
+#[path = "../../../../crates/api/tests/api/crd/generated.rs"]
+mod generated;
+#[allow(dead_code)]
+#[path = "../../../../crates/api/tests/api/crd/rows.rs"]
+mod rows;
+#[allow(dead_code)]
+#[path = "../../../../crates/api/tests/api/crd/schema.rs"]
+mod schema;
+
+const CRD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../manifests/crd/pipelinejobs.yaml");
+const SAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../manifests/samples");
+const STORAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../manifests/storage");
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const JOBS: &str = "/apis/stagecoach.dev/v1alpha1/namespaces/default/pipelinejobs";
+
+#[test]
+fn the_api_server_takes_and_refuses_what_the_tables_say() {
+    let plane = ControlPlane::start();
+    let output = plane.kubectl(&["apply", "--validate=strict", "-f", CRD]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // a format or a keyword that it does not know would be a warning
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    wait_until_served(plane.client());
+
+    assert_all(rows(plane.client()));
+    assert_all(transitions(plane.client()));
+    samples(&plane);
+    scaling(&plane);
+    reading(&plane);
+}
+
+/// What another version stored, which had none of the rules and bounds, can still be worked on.
+#[test]
+fn an_object_that_breaks_every_rule_can_be_reported_on() {
+    let plane = ControlPlane::start();
+    let client = plane.client();
+    let mut crd: Value = serde_saphyr::from_str(&std::fs::read_to_string(CRD).unwrap()).unwrap();
+    let real = crd.clone();
+    without_rules(&mut crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]);
+    client.create(CRDS, &crd).unwrap();
+    wait_until_served(client);
+
+    let mut old = rows::job("minimal");
+    rows::put(&mut old, "spec.training.microbatches", Some(json!(3)));
+    rows::put(&mut old, "spec.data.paths[0]", Some(json!("/absolute")));
+    rows::put(&mut old, "spec.pipeline.virtualStages", Some(json!(0)));
+    client.create(JOBS, &old).unwrap();
+
+    let path = format!("{CRDS}/pipelinejobs.stagecoach.dev");
+    client.patch(&path, &json!({"spec": real["spec"]})).unwrap();
+    // the new rules are in force once another such job is refused
+    rows::put(&mut old, "metadata.name", Some(json!("newer")));
+    until("the rules to be in force", 30, || client.create(&format!("{JOBS}?dryRun=All"), &old).err());
+
+    let status = json!({"status": {"phase": "Failed", "attempt": {"number": 1, "stages": 2, "podsCreated": true}}});
+    client.patch(&format!("{JOBS}/tiny/status"), &status).unwrap();
+    client.patch(&format!("{JOBS}/tiny"), &json!({"spec": {"suspend": true}})).unwrap();
+    client.patch(&format!("{JOBS}/tiny/status"), &json!({"status": {"phase": "Suspended"}})).unwrap();
+}
+
+fn without_rules(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            for key in ["x-kubernetes-validations", "minimum", "maximum"] {
+                fields.remove(key);
+            }
+            fields.values_mut().for_each(without_rules);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_rules),
+        _ => {}
+    }
+}
+
+fn wait_until_served(client: &Client) {
+    until("the CRD to be served", 30, || client.get(JOBS));
+}
+
+fn assert_all(wrong: Vec<String>) {
+    assert!(wrong.is_empty(), "{} rows:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Whether a refusal, or none, is what a table announces; what is wrong otherwise.
+fn judge(row: &str, expected: Option<&String>, answer: &Result<Value, Refusal>) -> Option<String> {
+    match (expected, answer) {
+        (None, Ok(_)) => None,
+        (Some(words), Err(refusal)) if rows::says(&refusal.message, words) => None,
+        (Some(words), Err(refusal)) => Some(format!("{row}: expected `{words}`, found `{}`", refusal.message)),
+        (Some(words), Ok(_)) => Some(format!("{row}: expected `{words}`, but it was accepted")),
+        (None, Err(refusal)) => Some(format!("{row}: {refusal}")),
+    }
+}
+
+/// Creates every manifest, without keeping it. What is about the status is written into the status of a job that exists.
+fn rows(client: &Client) -> Vec<String> {
+    let mut existing = rows::job("minimal");
+    existing["metadata"]["name"] = json!("existing");
+    client.create(JOBS, &existing).unwrap();
+    let all: Vec<rows::Row> = rows::rows().into_iter().chain(generated::rows()).collect();
+    assert!(all.len() > 700, "{}", all.len());
+    let check = |row: rows::Row| {
+        let answer = match row.manifest.get("status") {
+            Some(status) => client.patch(&format!("{JOBS}/existing/status?dryRun=All"), &json!({"status": status})),
+            None => client.create(&format!("{JOBS}?dryRun=All"), &row.manifest),
+        };
+        judge(&format!("{:?}", row.changed), row.server.as_ref(), &answer)
+    };
+    all.into_iter().filter_map(check).collect()
+}
+
+/// Creates a job, writes its status, and changes it.
+fn transitions(client: &Client) -> Vec<String> {
+    let check = |(index, transition): (usize, rows::Transition)| {
+        let name = format!("transition-{index}");
+        let mut job = rows::job("minimal");
+        job["metadata"]["name"] = json!(name);
+        transition.before.iter().for_each(|(path, value)| rows::put(&mut job, path, Some(value.clone())));
+        client.create(JOBS, &job).unwrap();
+        let path = format!("{JOBS}/{name}");
+        if let Some(status) = &transition.status {
+            client.patch(&format!("{path}/status"), &json!({"status": status})).unwrap();
+        }
+        let mut changed = client.get(&path).unwrap();
+        transition.set.iter().for_each(|(path, value)| rows::put(&mut changed, path, Some(value.clone())));
+        // rules that spare status writes aren't got round by a status that comes with the spec
+        changed["status"] = json!({"phase": "Failed"});
+        let answer = client.replace(&path, &changed);
+        let wrong = judge(&format!("{:?}", transition.set), transition.refused.as_ref(), &answer);
+        // a status can be written whatever became of the change
+        client.patch(&format!("{path}/status"), &json!({"status": {"phase": "Running"}})).unwrap();
+        wrong
+    };
+    rows::transitions().into_iter().enumerate().filter_map(check).collect()
+}
+
+/// The jobs that users are shown are accepted, by kubectl's strict reading too.
+fn samples(plane: &ControlPlane) {
+    let output = plane.kubectl(&["create", "--dry-run=server", "--validate=strict", "-f", SAMPLES]);
+    let created = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(created.lines().count(), std::fs::read_dir(SAMPLES).unwrap().count(), "{created}");
+    // and so are the volumes for them
+    assert!(plane.kubectl(&["create", "namespace", "training"]).status.success());
+    let output = plane.kubectl(&["create", "--dry-run=server", "--validate=strict", "-f", STORAGE]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn scaling(plane: &ControlPlane) {
+    let scale = |replicas: &str| plane.kubectl(&["scale", "pj/existing", "--replicas", replicas]);
+    assert!(scale("5").status.success());
+    assert_eq!(plane.get(&format!("{JOBS}/existing")).unwrap()["spec"]["stages"], 5);
+    let refused = scale("257");
+    assert!(!refused.status.success());
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(message.contains("should be less than or equal to 256"), "{message}");
+
+    let status = json!({"status": {"stages": 5, "selector": "stagecoach.dev/job=existing"}});
+    plane.client().patch(&format!("{JOBS}/existing/status"), &status).unwrap();
+    let scale = plane.client().request(Method::GET, &format!("{JOBS}/existing/scale"), None).unwrap();
+    assert_eq!(scale["status"], json!({"replicas": 5, "selector": "stagecoach.dev/job=existing"}));
+}
+
+/// What people read: the columns, and the explanation.
+fn reading(plane: &ControlPlane) {
+    let status = json!({"status": {
+        "phase": "Running", "readyStages": 4, "progress": {"step": 120, "loss": "3.2071"}, "checkpoint": {"step": 100}, "restarts": {"total": 1},
+    }});
+    plane.client().patch(&format!("{JOBS}/existing/status"), &status).unwrap();
+    let shown = |arguments: &[&str]| String::from_utf8_lossy(&plane.kubectl(arguments).stdout).into_owned();
+    let table = shown(&["get", "pj", "existing"]);
+    let cells: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(cells[0], ["NAME", "PHASE", "STAGES", "READY", "STEP", "LOSS", "CHECKPOINT", "RESTARTS", "AGE"]);
+    assert_eq!(cells[1][..8], ["existing", "Running", "5", "4", "120", "3.2071", "100", "1"]);
+    assert!(shown(&["get", "all"]).contains("pipelinejob.stagecoach.dev/existing"));
+
+    let spec = shown(&["explain", "pipelinejob.spec"]);
+    assert!(spec.contains("Stages of the pipeline, 1 to 256: one pod each."), "{spec}");
+    let schedule = shown(&["explain", "pj.spec.pipeline.schedule.type"]);
+    assert!(schedule.contains("Interleaved1F1B: 1F1B over several chunks a stage."), "{schedule}");
+}

@@ -1,0 +1,233 @@
+//! Who can talk to whom: the policies of the operator and of its jobs, evaluated, since the nodes at hand enforce none.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use stagecoach_api::contract::{HTTP_PORT, MASTER_PORT};
+use stagecoach_cluster::chart;
+use stagecoach_cluster::flows::{End, Labels, Network, Pod};
+use stagecoach_operator::build::{Owner, StatusReaders, labels, network_policy};
+
+mod evaluator;
+
+const OPEN: bool = true;
+const CLOSED: bool = false;
+
+const HTTP: (&str, u16) = ("TCP", HTTP_PORT);
+const METRICS: (&str, u16) = ("TCP", 8080);
+const RENDEZVOUS: (&str, u16) = ("TCP", MASTER_PORT);
+/// Links between stages listen where the kernel puts them.
+const LINK: (&str, u16) = ("TCP", 41234);
+const DNS: (&str, u16) = ("UDP", 53);
+const DNS_TCP: (&str, u16) = ("TCP", 53);
+const HTTPS: (&str, u16) = ("TCP", 443);
+const API: (&str, u16) = ("TCP", 6443);
+const ETCD: (&str, u16) = ("TCP", 2379);
+
+/// Who there is, by name.
+type Ends = BTreeMap<&'static str, End>;
+
+fn owner(name: &str, namespace: &str) -> Owner {
+    Owner { name: name.into(), namespace: namespace.into(), uid: format!("uid-of-{name}-in-{namespace}") }
+}
+
+fn text(labels: &Value) -> Labels {
+    serde_json::from_value(labels.clone()).unwrap()
+}
+
+fn pod(namespace: &str, number: u8, labels: Labels) -> End {
+    End::Pod(Pod { namespace: namespace.into(), labels, address: [10, 244, 0, number].into(), ports: BTreeMap::new() })
+}
+
+/// The cluster that the tables are about: two jobs of one namespace, a namesake of the first in another, the operator as
+/// the chart with `values` runs it, and some who have no business with them.
+fn cluster(values: &Value) -> (Network, Ends) {
+    let objects = chart::render("stagecoach-system", values);
+    let template = &chart::find(&objects, "Deployment", "stagecoach-operator")["spec"]["template"];
+    let operator = text(&template["metadata"]["labels"]);
+    let readers = StatusReaders(serde_json::from_str(&readers(template, "stagecoach-system")).unwrap());
+
+    let mut network = Network::default();
+    for namespace in ["stagecoach-system", "team", "other", "monitoring", "kube-system"] {
+        network = network.namespace(namespace, Labels::new());
+    }
+    let (a, b, namesake) = (owner("a", "team"), owner("b", "team"), owner("a", "other"));
+    // one that keeps no policy: what is closed to it is closed by others
+    let open = owner("open", "team");
+    for job in [&a, &b, &namesake] {
+        network = network.policy(network_policy(job, &readers));
+    }
+    network = network.policy(chart::find(&objects, "NetworkPolicy", "stagecoach-operator").clone());
+
+    let stage = |job: &Owner, stage: u32, attempt: u64, number: u8| {
+        let labels = Value::Object(labels(job, Some(attempt), Some(stage)));
+        pod(&job.namespace, number, text(&labels))
+    };
+    let prometheus = text(&json!({"app.kubernetes.io/name": "prometheus"}));
+    let ends = Ends::from([
+        ("a/0", stage(&a, 0, 2, 1)),
+        ("a/1", stage(&a, 1, 2, 2)),
+        ("a/1 of the last attempt", stage(&a, 1, 1, 3)),
+        ("b/0", stage(&b, 0, 1, 4)),
+        ("namesake/0", stage(&namesake, 0, 1, 5)),
+        ("open/0", stage(&open, 0, 1, 18)),
+        ("operator", pod("stagecoach-system", 6, operator.clone())),
+        ("operator 2", pod("stagecoach-system", 7, operator.clone())),
+        ("neighbour of the operator", pod("stagecoach-system", 8, Labels::new())),
+        ("impostor", pod("team", 9, operator)),
+        ("notebook", pod("team", 10, text(&json!({"stagecoach.dev/job": "a"})))),
+        ("prometheus", pod("monitoring", 11, prometheus.clone())),
+        ("neighbour of prometheus", pod("monitoring", 12, Labels::new())),
+        ("prometheus of a team", pod("other", 13, prometheus)),
+        ("dns", pod("kube-system", 14, text(&json!({"k8s-app": "kube-dns"})))),
+        ("dns on the node", End::Outside([169, 254, 20, 10].into())),
+        ("api server", End::Outside([10, 0, 0, 1].into())),
+        ("internet", End::Outside([203, 0, 113, 7].into())),
+    ]);
+    (network, ends)
+}
+
+/// What the Deployment tells the operator, as the kubelet expands it.
+fn readers(template: &Value, namespace: &str) -> String {
+    let env = template["spec"]["containers"][0]["env"].as_array().unwrap();
+    let at = |name: &str| env.iter().position(|variable| variable["name"] == name).unwrap();
+    assert!(at("POD_NAMESPACE") < at("STAGECOACH_READERS"), "only what comes before is expanded");
+    env[at("STAGECOACH_READERS")]["value"].as_str().unwrap().replace("$(POD_NAMESPACE)", namespace)
+}
+
+fn assert_flows(values: &Value, rows: &[(&str, &str, (&str, u16), bool)]) {
+    let (network, ends) = cluster(values);
+    let is_wrong = |(from, to, target, open): &&(&str, &str, (&str, u16), bool)| {
+        network.allows(&ends[from], &ends[to], *target) != *open
+    };
+    let wrong: Vec<_> = rows.iter().filter(is_wrong).collect();
+    assert!(wrong.is_empty(), "should be: {wrong:#?}");
+}
+
+fn scraped() -> Value {
+    json!({"scrapers": [{
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}},
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
+    }]})
+}
+
+#[test]
+fn a_job_talks_to_itself_and_is_read_by_few() {
+    assert_flows(
+        &scraped(),
+        &[
+            // among themselves, at every port, also while the last attempt leaves
+            ("a/1", "a/0", RENDEZVOUS, OPEN),
+            ("a/0", "a/1", LINK, OPEN),
+            ("a/1", "a/0", LINK, OPEN),
+            ("a/1", "a/0", HTTP, OPEN),
+            ("a/1 of the last attempt", "a/0", RENDEZVOUS, OPEN),
+            // other jobs, also of the same name, and whoever calls himself one of them
+            ("b/0", "a/0", RENDEZVOUS, CLOSED),
+            ("b/0", "a/0", HTTP, CLOSED),
+            ("a/0", "b/0", LINK, CLOSED),
+            ("namesake/0", "a/0", RENDEZVOUS, CLOSED),
+            ("a/0", "namesake/0", HTTP, CLOSED),
+            ("notebook", "a/0", RENDEZVOUS, CLOSED),
+            ("notebook", "a/0", HTTP, CLOSED),
+            ("a/0", "notebook", HTTPS, CLOSED),
+            // names, over UDP and TCP, wherever the server is; nothing else of it
+            ("a/0", "dns", DNS, OPEN),
+            ("a/0", "dns", DNS_TCP, OPEN),
+            ("a/0", "dns on the node", DNS, OPEN),
+            ("a/0", "dns", METRICS, CLOSED),
+            ("dns", "a/0", HTTP, CLOSED),
+            // no way out
+            ("a/0", "internet", HTTPS, CLOSED),
+            ("a/0", "open/0", RENDEZVOUS, CLOSED),
+            ("a/0", "api server", API, CLOSED),
+            ("a/0", "api server", HTTPS, CLOSED),
+            ("a/0", "operator", METRICS, CLOSED),
+            // and no way in
+            ("internet", "a/0", HTTP, CLOSED),
+            ("api server", "a/0", RENDEZVOUS, CLOSED),
+            // the status port for the operator's replicas and the scraper, and only that port
+            ("operator", "a/0", HTTP, OPEN),
+            ("operator 2", "a/1", HTTP, OPEN),
+            ("operator", "namesake/0", HTTP, OPEN),
+            ("operator", "a/0", RENDEZVOUS, CLOSED),
+            ("operator", "a/0", LINK, CLOSED),
+            ("prometheus", "a/0", HTTP, OPEN),
+            ("prometheus", "namesake/0", HTTP, OPEN),
+            ("prometheus", "a/0", RENDEZVOUS, CLOSED),
+            // the operator's labels in another namespace are not the operator, and its namespace alone is not it either
+            ("impostor", "a/0", HTTP, CLOSED),
+            ("neighbour of the operator", "a/0", HTTP, CLOSED),
+            ("neighbour of prometheus", "a/0", HTTP, CLOSED),
+            ("prometheus of a team", "a/0", HTTP, CLOSED),
+        ],
+    );
+}
+
+#[test]
+fn the_operator_talks_to_the_api_and_to_trainers() {
+    assert_flows(
+        &scraped(),
+        &[
+            ("operator", "api server", API, OPEN),
+            ("operator", "api server", HTTPS, OPEN),
+            ("operator", "api server", ETCD, CLOSED),
+            // nobody told the chart where the API server is
+            ("operator", "internet", HTTPS, OPEN),
+            ("operator", "dns", DNS, OPEN),
+            ("operator", "dns on the node", DNS_TCP, OPEN),
+            ("operator", "internet", ("TCP", 80), CLOSED),
+            ("operator", "open/0", HTTP, OPEN),
+            ("operator", "open/0", RENDEZVOUS, CLOSED),
+            ("operator", "notebook", HTTP, CLOSED),
+            ("operator", "operator 2", METRICS, CLOSED),
+            ("prometheus", "operator", METRICS, OPEN),
+            ("prometheus", "operator", HTTP, CLOSED),
+            ("neighbour of prometheus", "operator", METRICS, CLOSED),
+            ("prometheus of a team", "operator", METRICS, CLOSED),
+            ("a/0", "operator", HTTP, CLOSED),
+            ("notebook", "operator", METRICS, CLOSED),
+            ("internet", "operator", METRICS, CLOSED),
+            // who is not the operator's pod is not held by its policy
+            ("neighbour of the operator", "internet", HTTPS, OPEN),
+        ],
+    );
+}
+
+#[test]
+fn nobody_scrapes_unless_named() {
+    assert_flows(
+        &Value::Null,
+        &[
+            ("prometheus", "operator", METRICS, CLOSED),
+            ("prometheus", "a/0", HTTP, CLOSED),
+            ("operator", "a/0", HTTP, OPEN),
+            ("operator", "namesake/0", HTTP, OPEN),
+            ("a/1", "a/0", LINK, OPEN),
+        ],
+    );
+}
+
+#[test]
+fn a_narrowed_operator_reaches_its_namespaces_and_its_api_server() {
+    let api = json!({"ports": [6443], "to": [{"ipBlock": {"cidr": "10.0.0.1/32"}}]});
+    assert_flows(
+        &json!({"watchNamespaces": ["team"], "networkPolicy": {"apiServer": api}}),
+        &[
+            ("operator", "a/0", HTTP, OPEN),
+            ("operator", "b/0", HTTP, OPEN),
+            ("operator", "namesake/0", HTTP, CLOSED),
+            ("operator", "api server", API, OPEN),
+            ("operator", "api server", HTTPS, CLOSED),
+            ("operator", "internet", API, CLOSED),
+            ("operator", "internet", HTTPS, CLOSED),
+            ("operator", "dns", DNS, OPEN),
+        ],
+    );
+}
+
+#[test]
+fn the_chart_can_leave_policies_to_others() {
+    let objects = chart::render("stagecoach-system", &json!({"networkPolicy": {"enabled": false}}));
+    assert!(objects.iter().all(|object| object["kind"] != "NetworkPolicy"));
+}

@@ -1,0 +1,214 @@
+//! What makes a machine a node: containerd, kubelet and kube-proxy, and CoreDNS as a process behind the usual address.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::cgroups::ROOT;
+use super::place::{ADDRESS, CLAIM, NAME, NETWORK, PODS, Place};
+use stagecoach_cluster::tools::tool;
+
+/// The cluster's name server, as pods see it.
+pub(crate) const DNS: &str = "10.96.0.10";
+/// Where CoreDNS listens; 53 may be the machine's own.
+const DNS_PORT: u16 = 10053;
+/// The sandbox of every pod.
+pub(crate) const PAUSE: &str = "localhost/pause:1";
+pub(crate) const CONTAINERD: &str = "containerd";
+pub(crate) const KUBELET: &str = "kubelet";
+pub(crate) const KUBE_PROXY: &str = "kube-proxy";
+pub(crate) const COREDNS: &str = "coredns";
+
+/// containerd; everything it keeps is below the folder.
+///
+/// # Errors
+/// If its configuration can't be written.
+pub(crate) fn containerd(place: &Place) -> Result<Vec<String>> {
+    let at = |name: &str| place.at("containerd").join(name).display().to_string();
+    let network = json!({
+        "cniVersion": "1.0.0",
+        "name": NETWORK,
+        // no bridge: between any two pods there is the machine, and with it its rules for services
+        "plugins": [{
+            "type": "ptp",
+            "ipMasq": true,
+            "ipam": {
+                "type": "host-local",
+                "dataDir": at("addresses"),
+                "ranges": [[{"subnet": PODS}]],
+                "routes": [{"dst": "0.0.0.0/0"}],
+            },
+        }],
+    });
+    write(place, "containerd/network/10-node.conflist", &network.to_string())?;
+    // the machine's own settings are not imported; sockets of shims must have short names, hence the link to the folder
+    let config = format!(
+        r#"version = 3
+imports = ["{imports}"]
+root = "{root}"
+state = "{state}"
+[grpc]
+  address = "{socket}"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "{PAUSE}"
+[plugins."io.containerd.cri.v1.runtime"]
+  restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
+  [plugins."io.containerd.cri.v1.runtime".cni]
+    bin_dirs = ["/usr/lib/cni"]
+    conf_dir = "{network}"
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+      Root = "{runc}"
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{opt}"
+[plugins."io.containerd.nri.v1.nri"]
+  disable = true
+[plugins."io.containerd.shim.v1.manager"]
+  socket_dir = "{CLAIM}/shims"
+"#,
+        imports = at("imports/*.toml"),
+        root = at("root"),
+        state = at("state"),
+        socket = place.text("containerd.sock"),
+        network = at("network"),
+        runc = at("runc"),
+        opt = at("opt"),
+    );
+    let file = write(place, "containerd/containerd.toml", &config)?;
+    Ok(vec![program(CONTAINERD), "--config".into(), file])
+}
+
+/// The kubelet.
+///
+/// # Errors
+/// If its configuration can't be written.
+pub(crate) fn kubelet(place: &Place) -> Result<Vec<String>> {
+    // pods get the cluster's names and nothing of the machine's
+    let names = write(place, "kubelet-resolv.conf", &format!("nameserver {DNS}\n"))?;
+    let config = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": ADDRESS,
+        "healthzPort": 0,
+        "authentication": {
+            "anonymous": {"enabled": false},
+            "webhook": {"enabled": true},
+            "x509": {"clientCAFile": place.at("ca.crt")},
+        },
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": place.at("kubelet-server.crt"),
+        "tlsPrivateKeyFile": place.at("kubelet-server.key"),
+        "containerRuntimeEndpoint": format!("unix://{}", place.text("containerd.sock")),
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": format!("/{ROOT}"),
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        "resolvConf": names,
+        "clusterDNS": [DNS],
+        "clusterDomain": "cluster.local",
+        "podLogsDir": place.logs().join("pods"),
+        "volumePluginDir": place.at("kubelet-plugins"),
+        // a full disk is the machine's matter; images can't be fetched again
+        "evictionHard": {"memory.available": "100Mi"},
+        "imageGCHighThresholdPercent": 100,
+        "imageGCLowThresholdPercent": 99,
+        "imageMinimumGCAge": "24h",
+    });
+    let file = write(place, "kubelet.json", &config.to_string())?;
+    Ok(vec![
+        program(KUBELET),
+        format!("--config={file}"),
+        format!("--kubeconfig={}", place.text("kubelet.kubeconfig")),
+        format!("--hostname-override={NAME}"),
+        format!("--node-ip={ADDRESS}"),
+        format!("--root-dir={}", place.text("kubelet")),
+        format!("--cert-dir={}", place.text("kubelet-pki")),
+    ])
+}
+
+/// kube-proxy.
+///
+/// # Errors
+/// If its configuration can't be written.
+pub(crate) fn kube_proxy(place: &Place) -> Result<Vec<String>> {
+    let config = json!({
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "bindAddress": ADDRESS,
+        "healthzBindAddress": format!("{ADDRESS}:10256"),
+        "metricsBindAddress": format!("{ADDRESS}:10249"),
+        "mode": "iptables",
+        "iptables": {"localhostNodePorts": false},
+        "nodePortAddresses": [format!("{ADDRESS}/32")],
+        "clusterCIDR": PODS,
+        "hostnameOverride": NAME,
+        "clientConnection": {"kubeconfig": place.at("kube-proxy.kubeconfig")},
+        // the machine's own limits stay
+        "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+    });
+    let file = write(place, "kube-proxy.json", &config.to_string())?;
+    Ok(vec![program(KUBE_PROXY), format!("--config={file}")])
+}
+
+/// CoreDNS.
+///
+/// # Errors
+/// If its configuration can't be written.
+pub(crate) fn coredns(place: &Place) -> Result<Vec<String>> {
+    let config = format!(
+        ".:{DNS_PORT} {{
+    bind {ADDRESS}
+    errors
+    kubernetes cluster.local {{
+        kubeconfig {}
+    }}
+    cache 5
+}}
+",
+        place.text("admin.kubeconfig")
+    );
+    let file = write(place, "Corefile", &config)?;
+    Ok(vec![program(COREDNS), "-conf".into(), file])
+}
+
+/// The Service of CoreDNS and its end, each with the collection it belongs to.
+pub(crate) fn dns_service() -> [(&'static str, Value); 2] {
+    let ports = |port: u16| json!([{"name": "dns", "port": port, "protocol": "UDP"}, {"name": "dns-tcp", "port": port, "protocol": "TCP"}]);
+    let service = json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "kube-dns", "namespace": "kube-system"},
+        "spec": {"clusterIP": DNS, "ports": ports(53)},
+    });
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": "kube-dns-1",
+            "namespace": "kube-system",
+            "labels": {"kubernetes.io/service-name": "kube-dns"},
+        },
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [ADDRESS]}],
+        "ports": ports(DNS_PORT),
+    });
+    [
+        ("/api/v1/namespaces/kube-system/services", service),
+        ("/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices", slice),
+    ]
+}
+
+fn program(name: &str) -> String {
+    tool(name).display().to_string()
+}
+
+/// Writes a configuration file; its path.
+fn write(place: &Place, name: &str, text: &str) -> Result<String> {
+    let file = place.at(name);
+    if let Some(folder) = file.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    std::fs::write(&file, text)?;
+    Ok(file.display().to_string())
+}

@@ -1,0 +1,172 @@
+//! A process that outlives who started it, and is found again by whoever has the folder.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use super::cgroups;
+use super::place::Place;
+use stagecoach_cluster::attempt;
+
+/// Seconds a process has after SIGTERM.
+const GRACE_SECONDS: u64 = 15;
+
+/// A process as it is recorded in `processes/NAME.json`: enough to know it again, and to start it again.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Daemon {
+    name: String,
+    /// The program and its arguments.
+    command: Vec<String>,
+    /// Its PATH.
+    path: String,
+    id: i32,
+    /// When it started, in the kernel's ticks since boot: an id alone is another's sooner or later.
+    started: u64,
+}
+
+impl Daemon {
+    /// Starts it in a session and control group of its own, its output appended to `logs/NAME.log`, and records it.
+    ///
+    /// # Errors
+    /// If it can't be started or recorded.
+    pub(crate) fn start(place: &Place, name: &str, command: Vec<String>, path: &str) -> Result<Daemon> {
+        let log = place.logs().join(format!("{name}.log"));
+        let log = File::options().create(true).append(true).open(&log).with_context(|| log.display().to_string())?;
+        let groups = cgroups::system()?;
+        let mut process = Command::new(&command[0]);
+        process.args(&command[1..]).current_dir(place.path());
+        process.env_clear().env("PATH", path).env("HOME", place.path()).env("TMPDIR", place.at("tmp"));
+        process.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        // SAFETY: setsid and write are async-signal-safe, and the files live until the child has been made.
+        unsafe {
+            process.pre_exec(move || {
+                libc::setsid();
+                // in the group before it can fork: whatever it starts is found there, also if nobody lives to record it
+                match groups.iter().all(|file| libc::write(file.as_raw_fd(), c"0".as_ptr().cast(), 1) == 1) {
+                    true => Ok(()),
+                    false => Err(io::Error::last_os_error()),
+                }
+            })
+        };
+        let id = process.spawn().with_context(|| command[0].clone())?.id() as i32;
+        let started = start_time(id).with_context(|| format!("{name} (process {id}) ended at once"))?;
+        let daemon = Daemon { name: name.into(), command, path: path.into(), id, started };
+        daemon.record(place)?;
+        Ok(daemon)
+    }
+
+    /// The one recorded by this name.
+    ///
+    /// # Errors
+    /// If there is no such record.
+    pub(crate) fn read(place: &Place, name: &str) -> Result<Daemon> {
+        let file = place.at("processes").join(format!("{name}.json"));
+        let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        serde_json::from_str(&text).with_context(|| file.display().to_string())
+    }
+
+    /// All that are recorded.
+    pub(crate) fn all(place: &Place) -> Vec<Daemon> {
+        let files = std::fs::read_dir(place.at("processes")).into_iter().flatten().flatten();
+        let names = files.filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".json")?.to_owned()));
+        names.filter_map(|name| Daemon::read(place, &name).ok()).collect()
+    }
+
+    /// Starts it anew with the same command; it must have ended.
+    ///
+    /// # Errors
+    /// If it still runs or can't be started.
+    pub(crate) fn start_again(&self, place: &Place) -> Result<Daemon> {
+        if self.is_running() {
+            bail!("{} runs already (process {})", self.name, self.id);
+        }
+        Daemon::start(place, &self.name, self.command.clone(), &self.path)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether this very process runs; a zombie does not.
+    pub(crate) fn is_running(&self) -> bool {
+        start_time(self.id) == Some(self.started)
+    }
+
+    /// Sends a signal, if it runs.
+    pub(crate) fn signal(&self, signal: i32) {
+        if self.is_running() {
+            // SAFETY: a plain system call.
+            unsafe { libc::kill(self.id, signal) };
+        }
+    }
+
+    /// Ends it: asked first, killed if it takes longer than its grace; returns when it is gone.
+    ///
+    /// # Errors
+    /// If it survives SIGKILL.
+    pub(crate) fn stop(&self) -> Result<()> {
+        self.signal(libc::SIGTERM);
+        if self.wait(GRACE_SECONDS).is_err() {
+            self.kill()?;
+        }
+        Ok(())
+    }
+
+    /// Ends it at once; returns when it is gone.
+    ///
+    /// # Errors
+    /// If it survives.
+    pub(crate) fn kill(&self) -> Result<()> {
+        self.signal(libc::SIGKILL);
+        self.wait(GRACE_SECONDS)
+    }
+
+    fn wait(&self, seconds: u64) -> Result<()> {
+        let what = format!("{} (process {}) to end", self.name, self.id);
+        attempt(&what, Duration::from_secs(seconds), || Ok((!self.is_running()).then_some(())))
+    }
+
+    fn record(&self, place: &Place) -> Result<()> {
+        let file = place.at("processes").join(format!("{}.json", self.name));
+        let new = file.with_extension("new");
+        std::fs::write(&new, serde_json::to_string(self)?)?;
+        Ok(std::fs::rename(&new, &file)?)
+    }
+}
+
+/// When process `id` started, if it runs.
+pub(crate) fn start_time(id: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    // the name is in parentheses and may hold anything; the state is the third field, the time of start the 22nd
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    match fields.next()? {
+        "Z" | "X" => None,
+        _ => fields.nth(18)?.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_start_and_a_zombie_is_gone() {
+        let mut child = Command::new("sleep").arg("60").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let id = child.id() as i32;
+        let started = start_time(id).unwrap();
+        let daemon = Daemon { name: "sleep".into(), command: vec![], path: String::new(), id, started };
+        let other = Daemon { started: started + 1, ..daemon.clone() };
+        assert!(daemon.is_running() && !other.is_running());
+        other.kill().unwrap();
+        assert!(daemon.is_running(), "another process was killed");
+        daemon.kill().unwrap();
+        assert!(!daemon.is_running());
+        child.wait().unwrap();
+    }
+}

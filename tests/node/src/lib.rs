@@ -1,0 +1,212 @@
+//! A real one-node Kubernetes on this machine, as root: [`up`] starts it, [`down`] ends it, and a test that is attached to
+//! it disturbs it as a [`Node`]. Its processes outlive who started them; its folder is how they are found again.
+
+mod agents;
+mod cgroups;
+mod container;
+mod ctr;
+mod daemon;
+mod dns;
+mod down;
+mod firewall;
+mod machine;
+mod mounts;
+mod place;
+mod up;
+mod volumes;
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use anyhow::Result;
+use http::Method;
+use serde_json::{Value, json};
+
+use self::daemon::Daemon;
+use self::place::{NAME, Place};
+use stagecoach_cluster::Component;
+use stagecoach_cluster::Kubectl;
+use stagecoach_cluster::until;
+use stagecoach_cluster::{Client, connect};
+
+pub use self::container::{Container, MemoryLimit, Starvation};
+pub use self::down::{down, down_any};
+pub use self::up::up;
+pub use self::volumes::SmallDisk;
+
+/// Says to tests where the node is.
+const FOLDER: &str = "STAGECOACH_NODE";
+/// Says to tests where the images are.
+const IMAGES: &str = "STAGECOACH_IMAGES";
+/// Seconds in which what was started again must answer.
+const READY_SECONDS: u64 = 90;
+
+/// A running node. Nothing ends when this is dropped.
+#[derive(Debug)]
+pub struct Node {
+    place: Place,
+    kubectl: Kubectl,
+    client: Client,
+}
+
+impl Node {
+    /// The node that [`up`] started in `folder`.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[track_caller]
+    pub fn attach(folder: &Path) -> Node {
+        let place = Place::new(folder).unwrap_or_else(|error| panic!("no node: {error:#}"));
+        assert!(place.marker().exists(), "no node is in {}: run `make cluster-up`", folder.display());
+        let kubectl = Kubectl::admin(place.path());
+        Node { client: Client::new(&kubectl.kubeconfig), kubectl, place }
+    }
+
+    /// The node in the folder that the environment names (`STAGECOACH_NODE`).
+    ///
+    /// # Panics
+    /// If it names none.
+    #[track_caller]
+    pub fn from_environment() -> Node {
+        let folder = std::env::var_os(FOLDER);
+        Node::attach(&PathBuf::from(folder.unwrap_or_else(|| panic!("{FOLDER} names no folder: run `make e2e`"))))
+    }
+
+    /// The administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubectl.kubeconfig
+    }
+
+    /// The node's folder.
+    pub fn folder(&self) -> &Path {
+        self.place.path()
+    }
+
+    /// The node's name in the cluster.
+    pub fn name(&self) -> &'static str {
+        NAME
+    }
+
+    /// The administrator's client.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The administrator's async client; must be called within a runtime, which drives it.
+    pub async fn kube_client(&self) -> kube::Client {
+        connect(self.kubeconfig()).await
+    }
+
+    /// Runs kubectl as administrator, with `input`.
+    pub fn kubectl(&self, arguments: &[&str], input: &str) -> Output {
+        self.kubectl.run(arguments, input)
+    }
+
+    /// Applies manifests as a user does, with kubectl.
+    ///
+    /// # Panics
+    /// If they are refused.
+    #[track_caller]
+    pub fn apply(&self, yaml: &str) {
+        self.kubectl.try_apply(yaml).unwrap_or_else(|message| panic!("kubectl apply: {message}\n{yaml}"));
+    }
+
+    /// Creates a namespace that enforces the restricted Pod Security Standard, and waits until pods can be created.
+    #[track_caller]
+    pub fn create_restricted_namespace(&self, name: &str) {
+        let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
+        let metadata = json!({"name": name, "labels": labels});
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
+        self.client.create("/api/v1/namespaces", &namespace).unwrap_or_else(|refusal| panic!("{name}: {refusal}"));
+        let account = format!("/api/v1/namespaces/{name}/serviceaccounts/default");
+        until(&format!("the default account of {name}"), READY_SECONDS, || self.client.get(&account));
+    }
+
+    /// Makes the images of an OCI archive known to the node, under the names it holds.
+    ///
+    /// # Panics
+    /// If it can't be imported.
+    #[track_caller]
+    pub fn import(&self, archive: &Path) {
+        expect(ctr::import(&self.place, archive));
+    }
+
+    /// The running container `name` of the pod with this UID. Asks containerd: the API server and the kubelet may be down.
+    ///
+    /// # Panics
+    /// If none runs.
+    #[track_caller]
+    pub fn container(&self, pod_uid: &str, name: &str) -> Container {
+        Container::of(expect(ctr::process(&self.place, pod_uid, name)))
+    }
+
+    /// Ends the kubelet; its containers go on.
+    #[track_caller]
+    pub fn stop_kubelet(&self) {
+        expect(self.daemon(agents::KUBELET).stop());
+    }
+
+    /// Starts the kubelet that was stopped; returns when it serves and the node is ready.
+    #[track_caller]
+    pub fn start_kubelet(&self) {
+        expect(self.daemon(agents::KUBELET).start_again(&self.place));
+        let health = format!("/api/v1/nodes/{NAME}/proxy/healthz");
+        until("the kubelet", READY_SECONDS, || self.client.request(Method::GET, &health, None).ok());
+        until("the node to be ready", READY_SECONDS, || up::is_ready(&self.client).then_some(()));
+    }
+
+    /// Ends containerd and starts it again; returns when it answers. Containers go on.
+    #[track_caller]
+    pub fn restart_containerd(&self) {
+        let daemon = self.daemon(agents::CONTAINERD);
+        expect(daemon.stop());
+        expect(daemon.start_again(&self.place));
+        until("containerd", READY_SECONDS, || ctr::answers(&self.place).then_some(()));
+    }
+
+    /// Kills the API server and starts it again; returns when it answers.
+    #[track_caller]
+    pub fn restart_api_server(&self) {
+        let daemon = self.daemon(Component::ApiServer.program());
+        expect(daemon.kill());
+        expect(daemon.start_again(&self.place));
+        until("the API server", READY_SECONDS, || self.client.request(Method::GET, "/readyz", None).ok());
+    }
+
+    /// Advertises `count` GPUs (`nvidia.com/gpu`), as a device plugin would; none takes them back.
+    ///
+    /// # Panics
+    /// If the API server refuses.
+    #[track_caller]
+    pub fn set_gpus(&self, count: Option<u32>) {
+        let gpus = json!({"nvidia.com/gpu": count.map(|count| count.to_string())});
+        let patch = json!({"status": {"capacity": gpus, "allocatable": gpus}});
+        let answer = self.client.patch(&format!("/api/v1/nodes/{NAME}/status"), &patch);
+        answer.unwrap_or_else(|refusal| panic!("{refusal}"));
+    }
+
+    /// Reads the object or list at a path of the API; none if it does not exist.
+    #[track_caller]
+    pub fn get(&self, path: &str) -> Option<Value> {
+        self.client.get(path)
+    }
+
+    #[track_caller]
+    fn daemon(&self, name: &str) -> Daemon {
+        expect(Daemon::read(&self.place, name))
+    }
+}
+
+/// The folder that the environment names (`STAGECOACH_IMAGES`), into which `images/build.sh` wrote `probe.tar` and others.
+///
+/// # Panics
+/// If it names none.
+#[track_caller]
+pub fn images() -> PathBuf {
+    PathBuf::from(std::env::var_os(IMAGES).unwrap_or_else(|| panic!("{IMAGES} names no folder: run `make e2e`")))
+}
+
+#[track_caller]
+fn expect<T>(result: Result<T>) -> T {
+    result.unwrap_or_else(|error| panic!("{error:#}"))
+}

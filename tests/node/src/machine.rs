@@ -1,0 +1,126 @@
+//! What a node changes in the machine's kernel, and how that is taken back: a bridge, firewall rules, kernel settings.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::firewall;
+use super::place::{ADDRESS, BRIDGE};
+use stagecoach_cluster::SERVICES;
+use stagecoach_cluster::run;
+
+/// What the kubelet, kube-proxy and the CNI plugins set.
+const SETTINGS: [&str; 10] = [
+    "kernel/keys/root_maxbytes",
+    "kernel/keys/root_maxkeys",
+    "kernel/panic",
+    "kernel/panic_on_oops",
+    "net/bridge/bridge-nf-call-ip6tables",
+    "net/bridge/bridge-nf-call-iptables",
+    "net/ipv4/conf/all/route_localnet",
+    "net/ipv4/ip_forward",
+    "vm/overcommit_memory",
+    "vm/panic_on_oom",
+];
+
+/// Kernel settings by their path below `/proc/sys`.
+pub(crate) type Settings = BTreeMap<String, String>;
+
+/// The settings as they are.
+pub(crate) fn settings() -> Settings {
+    let read = |name: &str| Some((name.to_owned(), std::fs::read_to_string(setting(name)).ok()?));
+    SETTINGS.iter().filter_map(|name| read(name)).collect()
+}
+
+/// Sets back what has changed.
+///
+/// # Errors
+/// If the kernel refuses a value that it had.
+pub(crate) fn restore(before: &Settings) -> Result<()> {
+    for (name, value) in before {
+        let file = setting(name);
+        if std::fs::read_to_string(&file).is_ok_and(|now| now != *value) {
+            std::fs::write(&file, value).with_context(|| file.display().to_string())?;
+        }
+    }
+    Ok(())
+}
+
+fn setting(name: &str) -> PathBuf {
+    PathBuf::from("/proc/sys").join(name)
+}
+
+/// Refuses a machine whose addresses or rules are another Kubernetes's: what the node removes must be its own.
+///
+/// # Errors
+/// If it has such.
+pub(crate) fn expect_unused() -> Result<()> {
+    let saved = call("iptables-save", &[], "")?;
+    ensure!(
+        !firewall::is_in_use(&saved),
+        "this machine has firewall rules of a Kubernetes (chains KUBE-*): use another"
+    );
+    let routes = call("ip", &["-4", "route"], "")?;
+    for range in ["10.250.0.", "10.251.0.", "10.96."] {
+        let taken = routes.lines().find(|route| route.starts_with(range));
+        ensure!(
+            taken.is_none(),
+            "the node needs the addresses {range}*, and this machine has a route there: {taken:?}"
+        );
+    }
+    Ok(())
+}
+
+/// Makes the bridge, with the node's address on it, and the way to services.
+///
+/// # Errors
+/// If it can't be made.
+pub(crate) fn make_bridge() -> Result<()> {
+    call("ip", &["link", "add", BRIDGE, "type", "bridge"], "")?;
+    call("ip", &["address", "add", &format!("{ADDRESS}/24"), "dev", BRIDGE], "")?;
+    call("ip", &["link", "set", BRIDGE, "up"], "")?;
+    // else a machine without a default route has none to services
+    call("ip", &["route", "add", SERVICES, "dev", BRIDGE], "").map(drop)
+}
+
+/// Removes the bridge; absent is fine.
+///
+/// # Errors
+/// If it can't be removed.
+pub(crate) fn remove_bridge() -> Result<()> {
+    if PathBuf::from("/sys/class/net").join(BRIDGE).exists() {
+        call("ip", &["link", "delete", BRIDGE], "")?;
+    }
+    Ok(())
+}
+
+/// Removes the node's firewall rules.
+///
+/// # Errors
+/// If they can't be read or removed.
+pub(crate) fn remove_rules() -> Result<()> {
+    for family in ["iptables", "ip6tables"] {
+        let script = firewall::removal(&call(&format!("{family}-save"), &[], "")?);
+        if !script.is_empty() {
+            call(&format!("{family}-restore"), &["--noflush"], &script)?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs a program to its end; what it says.
+///
+/// # Errors
+/// If it fails, with its complaint.
+pub(crate) fn call(program: &str, arguments: &[&str], input: &str) -> Result<String> {
+    // a user's PATH may leave out the administrator's folders
+    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+    let found = std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file());
+    let found = found.with_context(|| format!("{program} is missing: run tests/node/packages.sh"))?;
+    let output = run(Command::new(found).args(arguments).env("PATH", path), input);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{program} {}: {}", arguments.join(" "), complaint.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

@@ -1,0 +1,195 @@
+//! Starting a node: the control plane at the bridge's address, then what makes this machine a node of it.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use http::Method;
+use serde_json::json;
+
+use super::daemon::Daemon;
+use super::place::{ADDRESS, CLAIM, NAME, Place, SERVER, claimed};
+use super::{agents, cgroups, ctr, dns, down, machine};
+use stagecoach_cluster::Client;
+use stagecoach_cluster::attempt;
+use stagecoach_cluster::condition_of;
+use stagecoach_cluster::control_plane;
+use stagecoach_cluster::tools;
+use stagecoach_cluster::{Component, Settings, Site, command};
+
+/// What must have been built.
+const TOOLS: [&str; 11] = [
+    "etcd",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubectl",
+    "kubelet",
+    "kube-proxy",
+    "containerd",
+    "containerd-shim-runc-v2",
+    "ctr",
+    "coredns",
+];
+/// What must be installed, by the file that says so.
+const INSTALLED: [&[&str]; 3] =
+    [&["/usr/sbin/runc", "/usr/bin/runc"], &["/usr/lib/cni/ptp"], &["/usr/lib/cni/host-local"]];
+/// How long a part may take to answer; a busy machine needs long.
+const READY: Duration = Duration::from_secs(90);
+
+/// Starts a node in `folder`, which must be empty but for `logs`; returns when the node is ready and names resolve.
+/// `pause` is the OCI archive of `localhost/pause:1`, `images` are others for it to have. What was started is taken back if
+/// that fails, or if `interrupted` becomes true.
+///
+/// # Errors
+/// If there is a node on this machine, something is missing, or a part does not come up.
+pub fn up(folder: &Path, pause: &Path, images: &[PathBuf], interrupted: &AtomicBool) -> Result<()> {
+    check_machine(pause, images)?;
+    std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    let place = Place::new(folder)?;
+    let _lock = place.lock()?;
+    claim(&place)?;
+    let undo = Undo(Some(&place));
+    prepare(&place)?;
+    Starting { place: &place, client: Client::new(&place.at("admin.kubeconfig")), interrupted }.all(pause, images)?;
+    undo.disarm();
+    Ok(())
+}
+
+fn check_machine(pause: &Path, images: &[PathBuf]) -> Result<()> {
+    // SAFETY: a plain system call.
+    ensure!(unsafe { libc::geteuid() } == 0, "a node with real containers needs root on Linux: run this with sudo");
+    for places in INSTALLED {
+        let there = places.iter().any(|file| Path::new(file).exists());
+        ensure!(there, "{} is missing: run tests/node/packages.sh", places.join(" or "));
+    }
+    TOOLS.iter().try_for_each(|tool| tools::find(tool).map(drop))?;
+    for archive in std::iter::once(pause).chain(images.iter().map(PathBuf::as_path)) {
+        ensure!(archive.is_file(), "{} is no image archive: images/build.sh makes one", archive.display());
+    }
+    Ok(())
+}
+
+/// Takes the machine for the folder.
+fn claim(place: &Place) -> Result<()> {
+    if let Some(other) = claimed() {
+        let other = other.display();
+        bail!("a node is on this machine already, in {other}: end it with `stagecoach-node down {other}`");
+    }
+    let entries = std::fs::read_dir(place.path())?.flatten();
+    if let Some(entry) = entries.map(|entry| entry.file_name()).find(|name| name != "logs") {
+        let folder = place.path().display();
+        if place.marker().exists() {
+            bail!("{folder} holds a node that was not ended: run `stagecoach-node down {folder}` first");
+        }
+        bail!("{folder} holds {entry:?}: give a new or empty folder, as all in it is deleted at the end");
+    }
+    machine::expect_unused()?;
+    symlink(place.path(), CLAIM).with_context(|| format!("{CLAIM}: another node is being started"))
+}
+
+/// Takes everything back unless told that it went well.
+struct Undo<'a>(Option<&'a Place>);
+
+impl Undo<'_> {
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Undo<'_> {
+    fn drop(&mut self) {
+        if let Some(place) = self.0
+            && let Err(error) = down::remove(place)
+        {
+            eprintln!("not all could be taken back: {error:#}");
+        }
+    }
+}
+
+/// Files, groups and links: all that processes need.
+fn prepare(place: &Place) -> Result<()> {
+    std::fs::write(place.marker(), json!({"settings": machine::settings()}).to_string())?;
+    let _ = std::fs::remove_dir_all(place.logs());
+    for folder in ["logs/pods", "processes", "shims", "tmp", "volumes", "kubelet"] {
+        std::fs::create_dir_all(place.at(folder))?;
+    }
+    let authority = control_plane(place.path(), SERVER);
+    let url = format!("https://{SERVER}");
+    authority.kubeconfig("kube-proxy", "system:kube-proxy", None, &url);
+    authority.kubeconfig("kubelet", &format!("system:node:{NAME}"), Some("system:nodes"), &url);
+    authority.server("kubelet-server", &[NAME], &[ADDRESS]);
+    cgroups::make()?;
+    machine::make_bridge()
+}
+
+struct Starting<'a> {
+    place: &'a Place,
+    client: Client,
+    interrupted: &'a AtomicBool,
+}
+
+impl Starting<'_> {
+    fn all(&self, pause: &Path, images: &[PathBuf]) -> Result<()> {
+        self.component(Component::Etcd)?;
+        self.agent(agents::CONTAINERD, agents::containerd(self.place)?)?;
+        self.wait("etcd", || std::os::unix::net::UnixStream::connect(self.place.at("etcd.sock")).is_ok())?;
+        self.component(Component::ApiServer)?;
+        self.wait("containerd", || ctr::answers(self.place))?;
+        ctr::import(self.place, pause)?;
+        let names = ctr::call(self.place, &["images", "list", "--quiet"])?;
+        let named = names.lines().any(|name| name == agents::PAUSE);
+        ensure!(named, "{} holds no image {}", pause.display(), agents::PAUSE);
+        images.iter().try_for_each(|archive| ctr::import(self.place, archive))?;
+        self.wait("the API server", || self.client.request(Method::GET, "/readyz", None).is_ok())?;
+        self.component(Component::ControllerManager)?;
+        self.component(Component::Scheduler)?;
+        self.agent(agents::KUBELET, agents::kubelet(self.place)?)?;
+        self.agent(agents::KUBE_PROXY, agents::kube_proxy(self.place)?)?;
+        self.agent(agents::COREDNS, agents::coredns(self.place)?)?;
+        for (collection, object) in agents::dns_service() {
+            self.client.create(collection, &object).map_err(|refusal| anyhow::anyhow!("{collection}: {refusal}"))?;
+        }
+        let account = "/api/v1/namespaces/default/serviceaccounts/default";
+        self.wait("the default account", || self.client.request(Method::GET, account, None).is_ok())?;
+        self.wait("the node to be ready", || is_ready(&self.client))?;
+        let name = "kubernetes.default.svc.cluster.local";
+        self.wait("the name server", || dns::lookup(agents::DNS, name).is_some())
+    }
+
+    fn component(&self, component: Component) -> Result<()> {
+        let site = Site { folder: self.place.path(), server: SERVER, real_nodes: true };
+        self.agent(component.program(), words(&command(component, site, &Settings::default())))
+    }
+
+    fn agent(&self, name: &str, command: Vec<String>) -> Result<()> {
+        let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", tools::folder()?.display());
+        Daemon::start(self.place, name, command, &path).map(drop)
+    }
+
+    /// Waits, and no longer than all processes live and nobody interrupts.
+    fn wait(&self, what: &str, mut condition: impl FnMut() -> bool) -> Result<()> {
+        attempt(what, READY, || {
+            ensure!(!self.interrupted.load(Ordering::Relaxed), "interrupted");
+            for daemon in Daemon::all(self.place) {
+                ensure!(daemon.is_running(), "{} ended before {what} was there", daemon.name());
+            }
+            Ok(condition().then_some(()))
+        })
+        .with_context(|| format!("starting the node; its logs are in {}", self.place.logs().display()))
+    }
+}
+
+/// Whether the node says that it is ready.
+pub(crate) fn is_ready(client: &Client) -> bool {
+    let Ok(node) = client.request(Method::GET, &format!("/api/v1/nodes/{NAME}"), None) else { return false };
+    condition_of(&node, "Ready").is_some_and(|ready| ready["status"] == "True")
+}
+
+fn words(command: &Command) -> Vec<String> {
+    let all = std::iter::once(command.get_program()).chain(command.get_args());
+    all.map(|word| word.to_string_lossy().into_owned()).collect()
+}

@@ -1,0 +1,172 @@
+//! A node leaves nothing on the machine, however it ends. `make e2e` runs this when its own has ended.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use stagecoach_cluster::until;
+use stagecoach_node::{Node, images};
+
+/// What a node adds to a machine, in lines: none of them may be left.
+fn traces() -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    let mut add = |kind: &str, lines: Vec<String>| all.extend(lines.into_iter().map(|line| format!("{kind} {line}")));
+    let read = |file: &str| -> Vec<String> {
+        std::fs::read_to_string(file).unwrap_or_default().lines().map(String::from).collect()
+    };
+    let list = |folder: &str| -> Vec<String> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path().display().to_string()).collect()
+    };
+    add("mount", read("/proc/self/mounts"));
+    add("link", list("/sys/class/net"));
+    for folder in list("/sys/fs/cgroup").into_iter().chain(["/sys/fs/cgroup".to_owned()]) {
+        add("group", list(&folder).into_iter().filter(|path| path.ends_with("/stagecoach")).collect());
+    }
+    for setting in ["kernel/panic_on_oops", "net/ipv4/ip_forward", "vm/overcommit_memory"] {
+        add(setting, read(&format!("/proc/sys/{setting}")));
+    }
+    for folder in ["/run", "/var/lib/cni/results", "/var/log/containers", "/var/lib/kubelet"] {
+        add("file", list(folder));
+    }
+    for program in ["iptables-save", "ip6tables-save"] {
+        let output = Command::new(program).env("PATH", "/usr/sbin:/sbin").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        add(
+            program,
+            text.lines().filter(|line| line.contains("KUBE-") || line.contains("CNI-")).map(String::from).collect(),
+        );
+    }
+    all
+}
+
+struct Machine {
+    before: BTreeSet<String>,
+    scratch: tempfile::TempDir,
+    images: PathBuf,
+}
+
+impl Machine {
+    fn folder(&self) -> PathBuf {
+        self.scratch.path().join("n")
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stagecoach-node"));
+        command.args(arguments).env("STAGECOACH_PAUSE", self.images.join("pause.tar")).stderr(Stdio::piped());
+        command
+    }
+
+    fn up(&self, folder: &Path) -> Child {
+        self.command(&["up", folder.to_str().unwrap()]).spawn().unwrap()
+    }
+
+    fn down(&self) {
+        let output = self.command(&["down", self.folder().to_str().unwrap()]).output().unwrap();
+        assert!(output.status.success(), "{}", complaint(&output));
+    }
+
+    /// Nothing is left but the logs, and no process of those in `ids` lives.
+    #[track_caller]
+    fn expect_nothing_left(&self, ids: &[i32]) {
+        until("the links of pods to go", 10, || {
+            traces().difference(&self.before).all(|line| !line.starts_with("link")).then_some(())
+        });
+        let now = traces();
+        let left: Vec<_> = now.difference(&self.before).collect();
+        assert!(left.is_empty(), "left behind: {left:#?}");
+        let alive: Vec<_> = ids.iter().filter(|id| is_alive(**id)).collect();
+        assert!(alive.is_empty(), "alive: {alive:?}");
+        let files = std::fs::read_dir(self.folder()).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        assert!(files.into_iter().all(|name| name == "logs"));
+    }
+}
+
+impl Drop for Machine {
+    /// A test that fails half-way must not delete what is mounted.
+    fn drop(&mut self) {
+        let _ = self.command(&["down", self.folder().to_str().unwrap()]).status();
+    }
+}
+
+fn is_alive(id: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+fn complaint(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The ids of all processes in the node's control groups.
+fn processes() -> Vec<i32> {
+    let all = "find /sys/fs/cgroup -path '*/stagecoach/*' -name cgroup.procs -exec cat {} +";
+    let text = Command::new("sh").args(["-c", all]).output().unwrap().stdout;
+    let ids: BTreeSet<i32> = String::from_utf8_lossy(&text).lines().map(|line| line.parse().unwrap()).collect();
+    ids.into_iter().collect()
+}
+
+fn signal(child: &Child, signal: i32) {
+    // SAFETY: a plain system call on a child that was not waited for.
+    unsafe { libc::kill(child.id() as i32, signal) };
+}
+
+#[test]
+#[ignore = "needs root, and no node on the machine; `make e2e` runs this"]
+fn nothing_is_left_however_a_node_ends() {
+    let scratch = tempfile::Builder::new().prefix("node-").tempdir().unwrap();
+    let machine = Machine { before: traces(), scratch, images: images() };
+    let folder = machine.folder();
+
+    // a whole life, ended after its most important processes have died
+    let output = machine.up(&folder).wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", complaint(&output));
+    let node = Node::attach(&folder);
+    node.import(&machine.images.join("probe.tar"));
+    let run = ["run", "a", "--image=localhost/stagecoach-probe:e2e", "--", "sleep"];
+    assert!(node.kubectl(&run, "").status.success());
+    let container = until("a pod to run", 60, || {
+        let pod = node.get("/api/v1/namespaces/default/pods/a")?;
+        let running = !pod["status"]["containerStatuses"][0]["state"]["running"].is_null();
+        running.then(|| node.container(pod["metadata"]["uid"].as_str().unwrap(), "a"))
+    });
+    let other = machine.up(&machine.scratch.path().join("other")).wait_with_output().unwrap();
+    assert!(complaint(&other).contains(&format!("already, in {}", folder.display())), "{}", complaint(&other));
+    let ids = processes();
+    assert!(ids.len() > 9 && ids.contains(&container.process_id()), "{ids:?}");
+    for name in ["kubelet", "containerd", "kube-apiserver"] {
+        let record = std::fs::read_to_string(folder.join(format!("processes/{name}.json"))).unwrap();
+        let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+        // SAFETY: a plain system call.
+        unsafe { libc::kill(record["id"].as_i64().unwrap() as i32, libc::SIGKILL) };
+    }
+    machine.down();
+    machine.expect_nothing_left(&ids);
+    // there is nothing to end, whether a folder is named or not
+    machine.down();
+    assert!(machine.command(&["down"]).status().unwrap().success());
+
+    // interrupted, it takes back what it did; killed, it leaves that to `down`
+    for (name, how) in [("etcd", libc::SIGINT), ("kubelet", libc::SIGKILL)] {
+        let child = machine.up(&folder);
+        let record = folder.join(format!("processes/{name}.json"));
+        until("a part to be started", 60, || record.exists().then_some(()));
+        let ids = processes();
+        signal(&child, how);
+        let output = child.wait_with_output().unwrap();
+        assert!(!output.status.success());
+        if how == libc::SIGKILL {
+            assert!(ids.iter().any(|id| is_alive(*id)));
+            let again = machine.up(&folder).wait_with_output().unwrap();
+            assert!(complaint(&again).contains("already, in"), "{}", complaint(&again));
+            machine.down();
+        }
+        machine.expect_nothing_left(&ids);
+    }
+
+    // a part that fails
+    let wrong =
+        machine.command(&["up", folder.to_str().unwrap(), "--pause"]).arg(machine.images.join("probe.tar")).output();
+    assert!(complaint(&wrong.unwrap()).contains("holds no image localhost/pause:1"));
+    machine.expect_nothing_left(&[]);
+}

@@ -1,0 +1,308 @@
+//! Gradients: every parameter gets one, through stages with and without layers; they add up in the order of the
+//! microbatches; and the tables of rotary positions hold what the paper says.
+
+use std::collections::BTreeSet;
+
+use crate::support::pipeline::{Microbatch, Setup, Step, Weights, build, train};
+use stagecoach::execute::{ChunkOutput, LossInputs, Stage};
+use stagecoach::links::Transport;
+use stagecoach::model::{Architecture, Llama, LlamaConfig, Pass, names};
+use stagecoach::optimize::Hyper;
+use stagecoach_data::{IGNORE_INDEX, MicrobatchLayout};
+use stagecoach_pipeline::{Action, Schedule, WorkItem, gpipe, one_f_one_b};
+use tch::{Device, Tensor};
+
+const VOCABULARY: i64 = 50;
+
+fn config(tied: bool) -> LlamaConfig {
+    LlamaConfig {
+        hidden_size: 24,
+        num_hidden_layers: 2,
+        num_attention_heads: 4,
+        num_key_value_heads: 2,
+        head_dim: 6,
+        intermediate_size: 32,
+        vocab_size: VOCABULARY as usize,
+        max_position_embeddings: 16,
+        rope_theta: 10_000.0,
+        rms_norm_eps: 1e-5,
+        tie_word_embeddings: tied,
+        initializer_range: 0.2,
+    }
+}
+
+fn setup(tied: bool, layers: &[usize]) -> Setup {
+    Setup {
+        config: config(tied),
+        layers: layers.to_vec(),
+        schedule: one_f_one_b,
+        transport: Transport::Tcp,
+        recompute: false,
+        hyper: Hyper { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.1, decay_all: false },
+        clip: Some(1.0),
+        weights: None,
+    }
+}
+
+/// Four microbatches of unequal length: the second has two documents in its first row, the third only padding.
+fn step(offset: i64) -> Step {
+    let id =
+        |microbatch: usize, at: usize| (offset + 31 * microbatch as i64 + 7 * (at * at) as i64) % (VOCABULARY - 10);
+    let microbatch = |index: usize, length: usize| {
+        let ids: Vec<i64> = (0..=2 * length).map(|at| id(index, at)).collect();
+        let mut targets = ids[1..].to_vec();
+        let mut document_starts = vec![vec![], vec![]];
+        match index {
+            1 => (document_starts[0], targets[2]) = (vec![3], IGNORE_INDEX),
+            2 => targets.fill(IGNORE_INDEX),
+            _ => {}
+        }
+        let layout = MicrobatchLayout { rows: 2, length, document_starts };
+        Microbatch { layout, inputs: ids[..2 * length].to_vec(), targets }
+    };
+    let lengths = [6, 9, 3, 5];
+    Step {
+        microbatches: lengths.iter().enumerate().map(|(m, &length)| microbatch(m, length)).collect(),
+        learning_rate: 1e-2,
+    }
+}
+
+fn steps() -> Vec<Step> {
+    vec![step(0), step(11), step(23)]
+}
+
+/// Through an empty stage in the middle too. Notices a boundary that lets no gradient pass (everything before it is
+/// zero), rotary tables of zeros (scores are zero then, and so are the gradients of queries and keys), a head without
+/// a gradient, and uninitialised memory (not finite).
+#[test]
+fn every_parameter_has_a_finite_gradient_that_is_not_zero() {
+    for tied in [false, true] {
+        let steps = [step(0)];
+        let gradients = train(&setup(tied, &[1, 0, 1]), &steps).gradients;
+        let expected = Llama::new(config(tied), Device::Cpu).names();
+        assert!(gradients.keys().eq(&expected), "{:?}", gradients.keys());
+        for (name, gradient) in &gradients {
+            assert!(gradient.iter().all(|g| g.is_finite()), "{name}");
+            if !tied && name == names::EMBEDDING {
+                // nothing that counts follows from padding, nor from a document's last token
+                let all = steps[0].microbatches.iter().flat_map(|m| m.inputs.iter().zip(&m.targets));
+                let counting: BTreeSet<_> = all.filter(|&(_, &target)| target >= 0).map(|(&id, _)| id).collect();
+                assert_eq!(rows_with_a_gradient(gradient), counting, "the embedding's rows");
+            } else {
+                let zeros = gradient.iter().filter(|&&g| g == 0.0).count();
+                assert_eq!(zeros, 0, "{name}: {zeros} of {} gradients are zero", gradient.len());
+            }
+        }
+    }
+}
+
+fn rows_with_a_gradient(embedding: &[f32]) -> BTreeSet<i64> {
+    let rows = embedding.chunks(config(false).hidden_size).enumerate();
+    rows.filter(|(_, row)| row.iter().any(|&g| g != 0.0)).map(|(id, _)| id as i64).collect()
+}
+
+/// On one stage and over a link: the same two accumulators, added once.
+#[test]
+fn a_tied_gradient_is_the_embeddings_plus_the_heads() {
+    let names = Llama::new(config(true), Device::Cpu).names();
+    let mut weights: Weights = fresh_weights(true);
+    assert!(weights.keys().eq(&names));
+    weights.insert(names::HEAD.into(), weights[names::EMBEDDING].clone());
+    for layers in [vec![2], vec![1, 0, 1]] {
+        let run = |tied| train(&Setup { weights: Some(weights.clone()), ..setup(tied, &layers) }, &[step(0)]);
+        let (apart, tied) = (run(false).gradients, run(true).gradients);
+        let both = apart[names::EMBEDDING].iter().zip(&apart[names::HEAD]);
+        assert_eq!(tied[names::EMBEDDING], both.map(|(a, b)| a + b).collect::<Vec<_>>(), "{layers:?}");
+    }
+}
+
+fn fresh_weights(tied: bool) -> Weights {
+    let stage = one_stage(&setup(tied, &[2]));
+    let values = |value: &Tensor| Vec::<f32>::try_from(value.reshape([-1])).unwrap();
+    stage.parameters.iter().map(|p| (p.spec.name.clone(), values(&p.value))).collect()
+}
+
+fn one_stage(setup: &Setup) -> Stage {
+    tch::set_num_threads(1);
+    build(setup, &Llama::new(setup.config.clone(), Device::Cpu), 0)
+}
+
+#[test]
+fn how_the_work_is_cut_and_ordered_changes_no_bit() {
+    for tied in [false, true] {
+        let one = train(&setup(tied, &[2]), &steps());
+        assert!(one.losses.iter().all(|loss| loss.is_finite()));
+        for layers in [vec![1, 1], vec![2, 0], vec![0, 2], vec![1, 0, 1], vec![0, 1, 0, 1, 0]] {
+            for (schedule, recompute, transport) in [
+                (one_f_one_b as fn(_, _) -> _, true, Transport::Tcp),
+                (gpipe, false, Transport::Shm),
+                (weights_last, false, Transport::Tcp),
+            ] {
+                let cut = Setup { schedule, recompute, transport, ..setup(tied, &layers) };
+                assert!(one == train(&cut, &steps()), "{layers:?} layers, recompute {recompute}, {transport:?}");
+            }
+        }
+    }
+}
+
+/// GPipe with B split, and every W after the last I: the latest that weight gradients can be.
+fn weights_last(stages: usize, microbatches: usize) -> Schedule {
+    let mut schedule = gpipe(stages, microbatches);
+    for (chunk, actions) in schedule.ranks.iter_mut().enumerate() {
+        for action in actions.iter_mut() {
+            if let Action::FullBackward(item) = *action {
+                *action = Action::BackwardInput(item);
+            }
+        }
+        actions.extend((0..microbatches).map(|microbatch| Action::BackwardWeight(WorkItem { chunk, microbatch })));
+    }
+    schedule
+}
+
+#[test]
+fn recomputed_layers_have_the_bits_of_kept_ones() {
+    let kept = train(&setup(true, &[1, 1]), &steps());
+    assert!(kept == train(&Setup { recompute: true, ..setup(true, &[1, 1]) }, &steps()));
+}
+
+/// A pipeline's sums against microbatches walked by hand, one after the other; any other order shows in the bits.
+#[test]
+fn gradients_add_up_in_the_order_of_the_microbatches() {
+    let by_hand = |order: [usize; 4]| {
+        let mut stage = one_stage(&setup(false, &[2]));
+        let step = step(0);
+        let count = step.microbatches.iter().flat_map(|m| &m.targets).filter(|&&t| t >= 0).count();
+        order.iter().for_each(|&m| walk(&mut stage, &step.microbatches[m], m, 1.0 / count as f64));
+        let flat = |g: &Tensor| Vec::<f32>::try_from(g.reshape([-1])).unwrap();
+        stage.parameters.iter().map(|p| (p.spec.name.clone(), flat(&p.gradient))).collect::<Weights>()
+    };
+    // without the packed microbatch's mask, which `walk` doesn't make
+    let mut step = step(0);
+    step.microbatches[1].layout.document_starts = vec![vec![], vec![]];
+    for schedule in [one_f_one_b, gpipe, weights_last] {
+        let trained = train(&Setup { schedule, ..setup(false, &[1, 0, 1]) }, std::slice::from_ref(&step));
+        assert!(trained.gradients == by_hand([0, 1, 2, 3]));
+        assert!(trained.gradients != by_hand([3, 1, 2, 0]));
+    }
+}
+
+fn walk(stage: &mut Stage, microbatch: &Microbatch, index: usize, scale: f64) {
+    let MicrobatchLayout { rows, length, .. } = microbatch.layout;
+    let input = Tensor::from_slice(&microbatch.inputs).view([rows as i64, length as i64]);
+    let targets = Tensor::from_slice(&microbatch.targets);
+    let item = WorkItem { chunk: 0, microbatch: index };
+    let Stage { chunks, parameters, tape, weight_queue: queue, .. } = stage;
+    let head = chunks[&0].head.as_ref().unwrap();
+    let goal = LossInputs { targets: &targets, scale, weight_accumulator: &parameters[head.parameter].gradient };
+    let (_, saved) = chunks[&0].forward(input, None, Some(goal), parameters, tape);
+    chunks[&0].backward(saved, None, item, parameters, tape, queue);
+    queue.run(item, |parameter| &parameters[parameter].gradient);
+}
+
+/// Boundary tensors are detached: a chunk's graph ends where the chunk does, also where the next one is on the same rank.
+#[test]
+fn what_goes_downstream_carries_no_graph() {
+    let setup = setup(false, &[2, 0]);
+    let Stage { chunks, parameters, tape, .. } = one_stage(&setup);
+    let ids = Tensor::from_slice(&[1i64, 2, 3, 4, 5, 6]).view([2, 3]);
+    match chunks[&0].forward(ids, None, None, &parameters, &tape).0 {
+        ChunkOutput::Activations(y) => assert!(!y.requires_grad() && y.is_contiguous()),
+        ChunkOutput::Loss(_) => panic!("only the last chunk computes the loss"),
+    }
+}
+
+/// The gradient that a stage hands upstream is the loss's derivative: against a difference quotient along a direction.
+#[test]
+fn what_goes_upstream_is_the_derivative_of_the_loss() {
+    let setup = setup(false, &[0, 2]);
+    tch::set_num_threads(1);
+    let mut stage = build(&setup, &Llama::new(setup.config.clone(), Device::Cpu), 1);
+    let Stage { chunks, parameters, tape, weight_queue: queue, .. } = &mut stage;
+    let chunk = &chunks[&1];
+    let wave = |f: fn(f64) -> f64| {
+        let values: Vec<f32> = (0..2 * 5 * 24).map(|at| f(f64::from(at) * 1.7) as f32).collect();
+        Tensor::from_slice(&values).view([2, 5, 24])
+    };
+    let (x, direction) = (wave(f64::sin), wave(|at| (at * at).cos()));
+    let targets = Tensor::from_slice(&[3i64, 1, 4, 1, 5, 9, 2, 6, -100, 5]);
+    let loss = |x: Tensor| match chunk.evaluate(x, None, Some(&targets), parameters, tape) {
+        ChunkOutput::Loss(loss) => loss,
+        ChunkOutput::Activations(_) => panic!("the last chunk computes the loss"),
+    };
+    let h = 2e-3;
+    let quotient = (loss(&x + &direction * h) - loss(&x - &direction * h)) / (2.0 * h);
+
+    let accumulator = &parameters[chunk.head.as_ref().unwrap().parameter].gradient;
+    let goal = LossInputs { targets: &targets, scale: 1.0, weight_accumulator: accumulator };
+    let (_, saved) = chunk.forward(x.shallow_clone(), None, Some(goal), parameters, tape);
+    let dx = chunk.backward(saved, None, WorkItem { chunk: 1, microbatch: 0 }, parameters, tape, queue).unwrap();
+    assert_eq!(dx.size(), x.size());
+    let derivative = (dx * direction).sum(tch::Kind::Double).double_value(&[]);
+    assert!(derivative.abs() > 0.1, "{derivative}: a direction that tells nothing");
+    assert!((derivative - quotient).abs() < 5e-3 * derivative.abs(), "{derivative}, by difference {quotient}");
+}
+
+/// Reads the tables out of attention. One head whose value of token t is the t-th unit vector, so that the layer's
+/// output is the row of attention weights; a query along one rotated pair and a key along the same (or the other half
+/// of it), so that the scores are cosines (or sines) of (p - t) theta^(-2i/d), up to the softmax's constant.
+#[test]
+fn rotary_tables_are_those_of_the_formula() {
+    let (length, theta) = (16usize, 50.0f64);
+    let (dim, hidden) = (length, length + 1);
+    let config = LlamaConfig {
+        hidden_size: hidden,
+        num_hidden_layers: 1,
+        num_attention_heads: 1,
+        num_key_value_heads: 1,
+        head_dim: dim,
+        intermediate_size: 1,
+        vocab_size: 1,
+        max_position_embeddings: length,
+        rope_theta: theta,
+        rms_norm_eps: 0.0,
+        ..config(false)
+    };
+    let mut setup = Setup { config, ..setup(false, &[1]) };
+    // token t is e_0 + e_(1+t); its norm's output is that times `scale`
+    let scale = (hidden as f64 / 2.0).sqrt() as f32;
+    let x = Tensor::eye(length as i64, (tch::Kind::Float, Device::Cpu));
+    let x = Tensor::cat(&[Tensor::ones([length as i64, 1], (tch::Kind::Float, Device::Cpu)), x], 1).unsqueeze(0);
+    for (pair, half_turn) in (0..dim / 2).flat_map(|pair| [(pair, false), (pair, true)]) {
+        let key = if half_turn { pair + dim / 2 } else { pair };
+        setup.weights = Some(attention_weights(
+            &one_stage(&Setup { weights: None, ..setup.clone() }),
+            |name, row, column| match name {
+                "q_proj" if (row, column) == (pair, 0) => 2.0 / scale,
+                "k_proj" if (row, column) == (key, 0) => 2.0 / scale,
+                "v_proj" if column == row + 1 => 1.0 / scale,
+                "o_proj" if row == column + 1 => 1.0,
+                _ => 0.0,
+            },
+        ));
+        let stage = one_stage(&setup);
+        let pass = Pass { parameters: &stage.parameters, tape: &stage.tape, mask: None };
+        let weights = (stage.chunks[&0].layers[0].forward(&x, &pass) - &x).squeeze().narrow(1, 1, length as i64);
+        let frequency = theta.powf(-2.0 * pair as f64 / dim as f64);
+        let formula =
+            |distance: f64| if half_turn { (distance * frequency).sin() } else { (distance * frequency).cos() };
+        for (p, t) in (0..length).flat_map(|p| (0..p).map(move |t| (p, t))) {
+            let weight = |t: usize| weights.double_value(&[p as i64, t as i64]);
+            let score = (weight(t) / weight(p)).ln() * (dim as f64).sqrt() / 4.0;
+            let expected = formula((p - t) as f64) - formula(0.0);
+            assert!((score - expected).abs() < 1e-5, "pair {pair}, query {p}, key {t}: {score}, formula {expected}");
+        }
+    }
+}
+
+/// Norms of ones, everything else by `value(projection, row, column)`.
+fn attention_weights(stage: &Stage, value: impl Fn(&str, usize, usize) -> f32) -> Weights {
+    let fill = |name: &str, shape: &[i64]| match shape {
+        &[n] => vec![1.0; n as usize],
+        shape => {
+            let projection = name.rsplit('.').nth(1).unwrap_or_default();
+            let (rows, columns) = (shape[0] as usize, shape[1] as usize);
+            (0..rows).flat_map(|r| (0..columns).map(move |c| (r, c))).map(|(r, c)| value(projection, r, c)).collect()
+        }
+    };
+    stage.parameters.iter().map(|p| (p.spec.name.clone(), fill(&p.spec.name, &p.spec.shape))).collect()
+}

@@ -1,0 +1,259 @@
+//! Links over real sockets and real shared memory, both ends in this process.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::time::Duration;
+
+use stagecoach::links::{LinkId, LinkPayload, Links, Opening, Transport, link_ids, open};
+use stagecoach_pipeline::Placement;
+use tch::{Device, Kind, Tensor};
+
+const FORWARD: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::Forward { boundary: 0 } };
+const BACKWARD: LinkId = LinkId { from: 1, to: 0, payload: LinkPayload::Backward { boundary: 0 } };
+
+/// Opens a group of `ranks`; `boundary_bytes` decides the size of the rings.
+fn group(ranks: usize, transport: Transport, boundary_bytes: usize, tied: bool) -> Vec<Links> {
+    group_called("test/1", ranks, transport, boundary_bytes, tied)
+}
+
+fn group_called(name: &str, ranks: usize, transport: Transport, boundary_bytes: usize, tied: bool) -> Vec<Links> {
+    let placement = Placement::linear(ranks);
+    let link_ids = link_ids(&placement, tied);
+    let listeners: Vec<TcpListener> = (0..ranks).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let addresses: Vec<String> = listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
+    std::thread::scope(|scope| {
+        let opening = listeners.into_iter().enumerate().map(|(rank, listener)| {
+            let (link_ids, addresses) = (&link_ids, &addresses);
+            scope.spawn(move || {
+                open(Opening {
+                    rank,
+                    group: name.to_owned(),
+                    listener,
+                    addresses,
+                    link_ids,
+                    transport,
+                    boundary_bytes,
+                    tied_bytes: boundary_bytes,
+                    timeout: Duration::from_secs(20),
+                })
+                .unwrap()
+            })
+        });
+        let opening: Vec<_> = opening.collect();
+        opening.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn tensor(seed: i64, rows: i64, length: i64) -> Tensor {
+    (Tensor::arange(rows * length * 8, (Kind::Float, Device::Cpu)) + seed).view([rows, length, 8])
+}
+
+#[test]
+fn tensors_of_changing_shape_arrive_as_they_were_sent() {
+    for transport in [Transport::Tcp, Transport::Shm, Transport::Auto] {
+        // 4 x 2,048 bytes of ring for tensors of up to 2,048 bytes: it wraps many times, and writers wait for room
+        let mut links = group(2, transport, 2048, false);
+        let (mut second, mut first) = (links.pop().unwrap(), links.pop().unwrap());
+        let shape = |m: usize| (1 + m as i64 % 4, 5 + m as i64 % 12);
+        for m in 0..100 {
+            let (rows, length) = shape(m);
+            first.senders[&FORWARD].send(m, tensor(m as i64, rows, length)).unwrap();
+            first.receivers[&BACKWARD].post(m, &[rows, length, 8], Kind::Float);
+        }
+        for m in 0..100 {
+            let (rows, length) = shape(m);
+            let receiver = second.receivers.get_mut(&FORWARD).unwrap();
+            receiver.post(m, &[rows, length, 8], Kind::Float);
+            let got = receiver.wait(m).unwrap();
+            assert_eq!(got, tensor(m as i64, rows, length));
+            second.senders[&BACKWARD].send(m, got + 1.0).unwrap();
+        }
+        // asked for in another order than they arrive
+        for m in (0..100).rev() {
+            let (rows, length) = shape(m);
+            let got = first.receivers.get_mut(&BACKWARD).unwrap().wait(m).unwrap();
+            assert_eq!(got, tensor(m as i64, rows, length) + 1.0);
+        }
+        let bytes: i64 = (0..100).map(|m| shape(m).0 * shape(m).1 * 8 * 4).sum();
+        assert_eq!(first.bytes_sent(), bytes as u64);
+    }
+}
+
+#[test]
+fn a_tied_embedding_has_links_between_the_ends() {
+    let mut links = group(3, Transport::Auto, 4096, true);
+    let (there, back) =
+        (LinkId { from: 0, to: 2, payload: LinkPayload::Tied }, LinkId { from: 2, to: 0, payload: LinkPayload::Tied });
+    links[0].senders[&there].send(0, tensor(1, 2, 3)).unwrap();
+    links[2].senders[&back].send(0, tensor(2, 2, 3)).unwrap();
+    for (rank, link, seed) in [(2, there, 1), (0, back, 2)] {
+        let receiver = links[rank].receivers.get_mut(&link).unwrap();
+        receiver.post(0, &[2, 3, 8], Kind::Float);
+        assert_eq!(receiver.wait(0).unwrap(), tensor(seed, 2, 3));
+    }
+}
+
+#[test]
+fn another_shape_than_posted_is_an_error_that_names_both() {
+    for transport in [Transport::Tcp, Transport::Shm] {
+        let mut links = group(2, transport, 4096, false);
+        links[0].senders[&FORWARD].send(3, tensor(0, 4, 5)).unwrap();
+        let receiver = links[1].receivers.get_mut(&FORWARD).unwrap();
+        receiver.post(3, &[4, 6, 8], Kind::Float);
+        let error = receiver.wait(3).unwrap_err().to_string();
+        for word in ["stage 1 expected f32[4,6,8]", "from stage 0, got f32[4,5,8]", "microbatch 3"] {
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_dead_neighbour_is_an_error_and_not_a_hang() {
+    for transport in [Transport::Tcp, Transport::Shm] {
+        let mut links = group(2, transport, 4096, false);
+        drop(links.remove(0));
+        let receiver = links[0].receivers.get_mut(&FORWARD).unwrap();
+        receiver.post(0, &[1, 1, 8], Kind::Float);
+        assert!(receiver.wait(0).unwrap_err().to_string().contains("activations of chunk 0 from stage 0 to stage 1"));
+    }
+}
+
+/// Connects and says that it brings `link`, with `ring` as its shared memory.
+fn greet(address: &str, link: LinkId, ring: serde_json::Value) -> TcpStream {
+    let greeting = serde_json::json!({"group": "test/1", "link": link, "ring": ring}).to_string();
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(&(greeting.len() as u32).to_le_bytes()).unwrap();
+    stream.write_all(greeting.as_bytes()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
+}
+
+/// All that comes until the connection is closed.
+fn answer(mut stream: TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let closed = stream.read_to_end(&mut bytes).map_or_else(|e| e.kind() == ErrorKind::ConnectionReset, |_| true);
+    assert!(closed, "{bytes:?} came, and it was not closed");
+    bytes
+}
+
+/// Two stages that open their links; the second listens already when `strangers` gets its address, and the first has not
+/// started.
+fn among_strangers(transport: Transport, timeout: u64, strangers: impl FnOnce(&str)) -> [Links; 2] {
+    let link_ids = link_ids(&Placement::linear(2), false);
+    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let addresses: Vec<String> = listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
+    let [first, second] = listeners;
+    std::thread::scope(|scope| {
+        let stage = |rank, listener| {
+            let (link_ids, addresses, group) = (&link_ids, &addresses, "test/1".to_owned());
+            let (boundary_bytes, tied_bytes, timeout) = (4096, 4096, Duration::from_secs(timeout));
+            scope.spawn(move || {
+                open(Opening {
+                    rank,
+                    group,
+                    listener,
+                    addresses,
+                    link_ids,
+                    transport,
+                    boundary_bytes,
+                    tied_bytes,
+                    timeout,
+                })
+                .unwrap()
+            })
+        };
+        let second = stage(1, second);
+        strangers(&addresses[1]);
+        [stage(0, first), second].map(|stage| stage.join().unwrap())
+    })
+}
+
+fn works(links: &mut [Links; 2]) {
+    links[0].senders[&FORWARD].send(0, tensor(7, 2, 3)).unwrap();
+    let receiver = links[1].receivers.get_mut(&FORWARD).unwrap();
+    receiver.post(0, &[2, 3, 8], Kind::Float);
+    assert_eq!(receiver.wait(0).unwrap(), tensor(7, 2, 3));
+}
+
+#[test]
+fn a_greeting_that_names_a_file_is_a_strangers() {
+    // whatever it names, in this folder and in that of shared memory
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap()];
+    let file = |name: &str, folder: &Path| {
+        let path = folder.join(name);
+        std::fs::write(&path, [7; 8192]).unwrap();
+        path
+    };
+    let mut paths = Vec::new();
+    for folder in folders.iter().map(tempfile::TempDir::path) {
+        let own = file("own", folder);
+        std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o600)).unwrap();
+        symlink(&own, folder.join("symbolic")).unwrap();
+        std::fs::hard_link(file("linked", folder), folder.join("hard")).unwrap();
+        paths.extend(["own", "symbolic", "hard"].map(|name| folder.join(name)));
+    }
+    let mut links = among_strangers(Transport::Shm, 20, |address| {
+        for path in &paths {
+            assert_eq!(answer(greet(address, FORWARD, path.to_str().into())), [0; 0], "{}", path.display());
+            assert_eq!(std::fs::read(path).unwrap(), [7; 8192]);
+        }
+    });
+    works(&mut links);
+}
+
+#[test]
+fn strangers_that_say_nothing_hold_nobody_up() {
+    let mut silent = Vec::new();
+    let mut links = among_strangers(Transport::Auto, 10, |address| {
+        silent.extend((0..100).map(|_| TcpStream::connect(address).unwrap()));
+    });
+    works(&mut links);
+}
+
+#[test]
+fn a_link_that_is_connected_is_not_connected_again() {
+    let link_ids = link_ids(&Placement::linear(3), false);
+    let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let addresses: Vec<String> = listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
+    let [first, second, third] = listeners;
+    let back = LinkId { from: 2, to: 1, payload: LinkPayload::Backward { boundary: 1 } };
+    std::thread::scope(|scope| {
+        let middle = scope.spawn(|| {
+            let (group, timeout) = ("test/1".to_owned(), Duration::from_secs(20));
+            let (boundary_bytes, tied_bytes, transport) = (4096, 4096, Transport::Tcp);
+            let (rank, listener, addresses, link_ids) = (1, second, &addresses, &link_ids);
+            open(Opening { rank, group, listener, addresses, link_ids, transport, boundary_bytes, tied_bytes, timeout })
+                .unwrap()
+        });
+        let mut mine = greet(&addresses[1], FORWARD, serde_json::Value::Null);
+        let mut accepted = [9];
+        mine.read_exact(&mut accepted).unwrap();
+        assert_eq!(accepted, [0]);
+        assert_eq!(answer(greet(&addresses[1], FORWARD, serde_json::Value::Null)), [0; 0]);
+        // the rest of the group, so that it opens
+        let _last = greet(&addresses[1], back, serde_json::Value::Null);
+        let outgoing = [first, third].map(|listener| {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(&[0]).unwrap();
+            stream
+        });
+        let mut links = middle.join().unwrap();
+        drop(outgoing);
+        // what the first says is what arrives: bytes that are no frame
+        mine.write_all(&[1; 64]).unwrap();
+        let receiver = links.receivers.get_mut(&FORWARD).unwrap();
+        receiver.post(0, &[1, 1, 8], Kind::Float);
+        assert!(receiver.wait(0).unwrap_err().to_string().contains("no frame"));
+    });
+}
+
+#[test]
+fn no_name_is_left_in_shared_memory() {
+    let name = format!("names/{}", std::process::id());
+    let _links = group_called(&name, 2, Transport::Shm, 4096, false);
+    let mine = format!("stagecoach-{}-", &blake3::hash(name.as_bytes()).to_hex()[..16]);
+    let mut names = std::fs::read_dir("/dev/shm").unwrap().flatten();
+    assert!(!names.any(|entry| entry.file_name().to_string_lossy().starts_with(&mine)));
+}

@@ -1,0 +1,8 @@
+//! The trainer's library: gradients, links and memory, without a launcher.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod gradients;
+mod links;
+mod memory;
+mod reference;
+mod support;

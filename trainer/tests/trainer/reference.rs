@@ -1,0 +1,128 @@
+//! Against an independent reference: five steps that plain PyTorch computed in one pass over the whole batch
+//! (`tests/reference/reference.py`), reproduced in any number of microbatches and stages.
+
+use crate::support::dump::{Dump, tensors};
+use crate::support::pipeline::{Setup, Trained, Weights, train};
+use stagecoach::links::Transport;
+use stagecoach_pipeline::{Schedule, gpipe, one_f_one_b};
+
+/// Largest |a - b| / largest |b|. PyTorch's own float32 strays from float64 by up to 5e-6 here (`reference.json`).
+const TOLERANCE: f64 = 1e-5;
+
+type Scheduler = fn(usize, usize) -> Schedule;
+
+/// Trains case `name` and compares; returns what was trained.
+fn reproduce(name: &str, layers: &[usize], schedule: Scheduler, microbatches: usize, transport: Transport) -> Trained {
+    let dump = Dump::read();
+    let case = dump.case(name);
+    let (initial, expected) = tensors(name, case);
+    let setup = Setup {
+        config: case.config.clone(),
+        layers: layers.to_vec(),
+        schedule,
+        transport,
+        recompute: false,
+        hyper: dump.hyper(),
+        clip: Some(case.clip),
+        weights: Some(initial),
+    };
+    let trained = train(&setup, &dump.steps(case, microbatches));
+    let what = format!("{name}, {layers:?} layers, {microbatches} microbatches");
+    compare(&what, &trained, &expected);
+    trained
+}
+
+fn compare(what: &str, ours: &Trained, reference: &Trained) {
+    let scalars = |t: &Trained| t.losses.iter().map(|&l| f64::from(l)).chain(t.norms.clone()).collect::<Vec<_>>();
+    for (index, (a, b)) in scalars(ours).into_iter().zip(scalars(reference)).enumerate() {
+        assert!((a - b).abs() <= TOLERANCE * b.abs(), "{what}: loss or norm {index} is {a}, PyTorch has {b}");
+    }
+    assert_eq!(ours.losses.len(), reference.losses.len());
+    let gradients = distances(&ours.gradients, &reference.gradients);
+    let weights = distances(&ours.weights, &reference.weights);
+    for (kind, distances) in [("gradient", gradients), ("final", weights)] {
+        let (worst, name) = distances.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).unwrap();
+        assert!(worst <= TOLERANCE, "{what}: the {kind} of {name} is {worst:.1e} off");
+        println!("{what}: {kind} within {worst:.1e} ({name})");
+    }
+}
+
+fn distances(ours: &Weights, reference: &Weights) -> Vec<(f64, String)> {
+    assert!(ours.keys().eq(reference.keys()), "{:?} against {:?}", ours.keys(), reference.keys());
+    let distance = |a: &[f32], b: &[f32]| {
+        assert_eq!(a.len(), b.len());
+        let largest = b.iter().fold(0.0, |most: f64, &b| most.max(f64::from(b.abs())));
+        let off = a.iter().zip(b).map(|(&a, &b)| (f64::from(a) - f64::from(b)).abs());
+        // NaN is no distance at all
+        off.fold(0.0, |most, d| if d.is_nan() { f64::INFINITY } else { f64::max(most, d) }) / largest
+    };
+    reference.iter().map(|(name, b)| (distance(&ours[name], b), name.clone())).collect()
+}
+
+/// One stage, every number of microbatches that divides the batch; both schedules where they may differ.
+fn on_one_stage(name: &str, layers: usize) {
+    for microbatches in [1, 2, 4, 8] {
+        reproduce(name, &[layers], one_f_one_b, microbatches, Transport::Tcp);
+    }
+    reproduce(name, &[layers], gpipe, 4, Transport::Tcp);
+}
+
+#[test]
+fn padded_rows_in_any_number_of_microbatches() {
+    on_one_stage("padded", 2);
+}
+
+#[test]
+fn a_tied_embedding_and_a_head_dim_of_its_own() {
+    on_one_stage("tied", 2);
+}
+
+#[test]
+fn packed_documents_that_do_not_see_each_other() {
+    on_one_stage("packed", 3);
+}
+
+#[test]
+fn several_stages_and_both_schedules() {
+    // links and partitions change no bit, so these are as near to PyTorch as one stage is
+    let one = reproduce("padded", &[2], gpipe, 4, Transport::Tcp);
+    assert!(one == reproduce("padded", &[1, 1], one_f_one_b, 4, Transport::Tcp));
+    assert!(one == reproduce("padded", &[2, 0], gpipe, 4, Transport::Shm));
+    let one = reproduce("tied", &[2], one_f_one_b, 8, Transport::Tcp);
+    assert!(one == reproduce("tied", &[1, 1], gpipe, 8, Transport::Shm));
+    let one = reproduce("packed", &[3], one_f_one_b, 8, Transport::Tcp);
+    assert!(one == reproduce("packed", &[1, 1, 1], one_f_one_b, 8, Transport::Tcp));
+}
+
+#[test]
+fn learning_rates_are_those_of_torch() {
+    let dump = Dump::read();
+    for name in ["padded", "tied", "packed"] {
+        for (step, &expected) in dump.case(name).learning_rates.iter().enumerate() {
+            let ours = dump.learning_rate().at(step as u64);
+            assert!((ours - expected).abs() <= 1e-12 * expected, "step {step}: {ours}, torch has {expected}");
+        }
+    }
+}
+
+/// What the comparison rests on: without it a defect could hide.
+#[test]
+fn the_reference_has_what_it_is_meant_to_have() {
+    let dump = Dump::read();
+    for (name, tied) in [("padded", false), ("tied", true), ("packed", false)] {
+        let case = dump.case(name);
+        let clipped = case.norms.iter().filter(|&&norm| norm > case.clip).count();
+        assert!((1..case.norms.len()).contains(&clipped), "{name}: {clipped} steps are clipped");
+        assert_eq!(case.config.tie_word_embeddings, tied);
+        let steps = dump.steps(case, 4);
+        let counts: Vec<_> =
+            steps[0].microbatches.iter().map(|m| m.targets.iter().filter(|&&t| t >= 0).count()).collect();
+        let documents = steps[0].microbatches.iter().flat_map(|m| &m.layout.document_starts).flatten().count();
+        match name {
+            "packed" => assert!(documents >= 8, "{documents}"),
+            _ => assert!(counts.contains(&0) && counts.iter().max() > Some(&18), "{name}: {counts:?}"),
+        }
+    }
+    let explicit = &dump.case("tied").config;
+    assert_ne!(explicit.head_dim, explicit.hidden_size / explicit.num_attention_heads);
+}

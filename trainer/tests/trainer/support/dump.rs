@@ -1,0 +1,124 @@
+//! `tests/reference/`: what plain PyTorch computed.
+
+use std::path::PathBuf;
+
+use safetensors::SafeTensors;
+use serde::Deserialize;
+use stagecoach::model::LlamaConfig;
+use stagecoach::optimize::{Decay, Hyper, LearningRate};
+use stagecoach_data::{IGNORE_INDEX, MicrobatchLayout};
+
+use super::pipeline::{Microbatch, Step, Trained, Weights};
+
+/// All of `reference.json`.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Dump {
+    optimizer: Optimizer,
+    learning_rate: Rate,
+    cases: std::collections::BTreeMap<String, Case>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Optimizer {
+    beta1: f64,
+    beta2: f64,
+    epsilon: f64,
+    weight_decay: f64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Rate {
+    peak: f64,
+    floor: f64,
+    warmup_steps: u64,
+    warmup_start: f64,
+    decay_steps: u64,
+}
+
+/// One model on one stream of data.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Case {
+    pub(crate) config: LlamaConfig,
+    /// The largest gradient norm.
+    pub(crate) clip: f64,
+    pub(crate) learning_rates: Vec<f64>,
+    pub(crate) losses: Vec<f32>,
+    pub(crate) norms: Vec<f64>,
+    batches: Vec<Vec<Row>>,
+}
+
+/// One row without its padding.
+#[derive(Debug, Deserialize)]
+struct Row {
+    inputs: Vec<i64>,
+    targets: Vec<i64>,
+    documents: Vec<u32>,
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/reference")
+}
+
+impl Dump {
+    pub(crate) fn read() -> Dump {
+        serde_json::from_slice(&std::fs::read(folder().join("reference.json")).unwrap()).unwrap()
+    }
+
+    pub(crate) fn case(&self, name: &str) -> &Case {
+        &self.cases[name]
+    }
+
+    pub(crate) fn hyper(&self) -> Hyper {
+        let Optimizer { beta1, beta2, epsilon, weight_decay } = self.optimizer;
+        Hyper { beta1, beta2, epsilon, weight_decay, decay_all: false }
+    }
+
+    pub(crate) fn learning_rate(&self) -> LearningRate {
+        let Rate { peak, floor, warmup_steps, warmup_start, decay_steps } = self.learning_rate;
+        LearningRate { peak, floor, warmup_steps, warmup_start, decay_steps, decay: Decay::Cosine }
+    }
+
+    /// The data of `case`, its rows dealt to `microbatches` in order.
+    pub(crate) fn steps(&self, case: &Case, microbatches: usize) -> Vec<Step> {
+        let rate = self.learning_rate();
+        let deal = |rows: &[Row]| rows.chunks(rows.len() / microbatches).map(microbatch).collect();
+        let step =
+            |(index, rows): (usize, &Vec<Row>)| Step { microbatches: deal(rows), learning_rate: rate.at(index as u64) };
+        case.batches.iter().enumerate().map(step).collect()
+    }
+}
+
+/// Padded to its own longest row, as `Dataset` does: lengths differ between microbatches.
+fn microbatch(rows: &[Row]) -> Microbatch {
+    let length = rows.iter().map(|row| row.inputs.len()).max().unwrap_or(0).max(1);
+    let pad =
+        |ids: &[i64], with: i64| ids.iter().copied().chain(std::iter::repeat(with)).take(length).collect::<Vec<_>>();
+    Microbatch {
+        layout: MicrobatchLayout {
+            rows: rows.len(),
+            length,
+            document_starts: rows.iter().map(|row| row.documents.clone()).collect(),
+        },
+        inputs: rows.iter().flat_map(|row| pad(&row.inputs, 0)).collect(),
+        targets: rows.iter().flat_map(|row| pad(&row.targets, IGNORE_INDEX)).collect(),
+    }
+}
+
+/// The initial weights of case `name`, and what training must come to.
+pub(crate) fn tensors(name: &str, case: &Case) -> (Weights, Trained) {
+    let bytes = std::fs::read(folder().join(format!("{name}.safetensors"))).unwrap();
+    let all = SafeTensors::deserialize(&bytes).unwrap();
+    let under = |prefix: &str| {
+        let floats = |data: &[u8]| data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+        let named =
+            all.iter().filter_map(|(name, view)| Some((name.strip_prefix(prefix)?.to_owned(), floats(view.data()))));
+        named.collect::<Weights>()
+    };
+    let trained = Trained {
+        losses: case.losses.clone(),
+        norms: case.norms.clone(),
+        gradients: under("gradient."),
+        weights: under("final."),
+    };
+    (under("initial."), trained)
+}

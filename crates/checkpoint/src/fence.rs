@@ -14,8 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{CheckpointError, volume_io};
 use crate::paths::{self, CHECKPOINTS_DIR, DAMAGED_DIR, FENCES_DIR};
-use crate::shard::write_file;
-use crate::volume::{Volume, ensure_dir, ignore_not_found, make_dir_idempotent, remove_tree, rename_idempotent};
+use crate::safetensors::write_file;
+use crate::volume::{
+    Volume, ensure_dir, ignore_not_found, make_dir_idempotent, remove_tree, rename_idempotent, sync_dir, target_exists,
+};
 
 /// Maximum attempts to claim a fence number.
 const MAX_CLAIM_ATTEMPTS: u32 = 100;
@@ -145,11 +147,6 @@ fn remove_stale_fence(volume: &dyn Volume, fenced: &str) -> Result<(), Checkpoin
     remove_tree(volume, fenced).map_err(volume_io(volume, "remove", fenced))
 }
 
-/// Syncs a folder's entries.
-pub(crate) fn sync_dir(volume: &dyn Volume, folder: &str) -> Result<(), CheckpointError> {
-    volume.sync_dir(folder).map_err(volume_io(volume, "sync", folder))
-}
-
 /// Moves the damaged checkpoint `from` into `damaged/`, under a free name; returns its path.
 pub(crate) fn move_to_damaged(volume: &dyn Volume, from: &str, step: u64) -> Result<String, CheckpointError> {
     ensure_dir(volume, DAMAGED_DIR).map_err(volume_io(volume, "create", DAMAGED_DIR))?;
@@ -230,9 +227,4 @@ fn fences(volume: &dyn Volume) -> Result<Vec<(u64, bool)>, CheckpointError> {
         listed => listed.map_err(volume_io(volume, "list", FENCES_DIR))?,
     };
     Ok(entries.iter().filter_map(|entry| paths::parse_fence_dir_name(&entry.name)).collect())
-}
-
-/// Whether a rename failed because its target exists.
-pub(crate) fn target_exists(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty)
 }

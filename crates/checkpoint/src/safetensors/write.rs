@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 
 use blake3::{Hash, Hasher};
-use safetensors::View;
-use safetensors::tensor::{Metadata, TensorInfo};
+use ::safetensors::View;
+use ::safetensors::tensor::{Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{CheckpointError, volume_io};

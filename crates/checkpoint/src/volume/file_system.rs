@@ -5,9 +5,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::direct_io::DirectWriter;
+use super::direct_io::DirectWriter;
+use super::{DirEntry, FileReader, FileWriter, Volume};
 use crate::error::{CheckpointError, io};
-use crate::volume::{DirEntry, FileReader, FileWriter, Volume};
 
 /// A job's folder on a mounted file system.
 #[derive(Clone, Debug)]

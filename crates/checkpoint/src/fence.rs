@@ -6,8 +6,6 @@
 //! `mkdir` of an old number, by a group that was suspended between listing and creating, does not make the first
 //! holder's paths valid again.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::io::ErrorKind;
 
 use serde::{Deserialize, Serialize};
@@ -42,7 +40,7 @@ impl Fence {
         // a dangling link, to a volume that is not mounted, must not look like an empty folder
         volume.list(CHECKPOINTS_DIR).map_err(volume_io(volume, "list", CHECKPOINTS_DIR))?;
         let number = claim_next(volume)?;
-        let fence = Fence { number, holder: format!("{:016x}", RandomState::new().build_hasher().finish()) };
+        let fence = Fence { number, holder: stagecoach_files::random_hex() };
         let work = fence.work_dir();
         make_dir_idempotent(volume, &work)
             .map_err(|e| fence.or_fenced_off(volume, volume_io(volume, "create", &work)(e)))?;

@@ -5,7 +5,6 @@
 mod contents;
 mod error;
 mod fence;
-mod files;
 mod hugging_face;
 mod identity;
 mod load;
@@ -25,7 +24,6 @@ pub use ::safetensors::{Dtype, View};
 pub use contents::{VolumeContents, is_used};
 pub use error::{CheckpointError, Damage, Warning};
 pub use fence::{Fence, remove_stale_fences};
-pub use files::{partial_file_target, write_atomically};
 pub use hugging_face::{ExportFormat, ExportSummary, ModelFiles, TensorType, export, import};
 pub use identity::{Difference, differences};
 pub use load::{CheckpointReader, Listing, NewestCheckpoint, VerifyLevel, list, open, open_newest, read_manifest};

@@ -111,7 +111,7 @@ fn invalid_headers_are_rejected() {
         ([&(1u64 << 40).to_le_bytes()[..], b"{}"].concat(), "announces a header of"),
         ([&9u64.to_le_bytes()[..], b"{}"].concat(), "is cut off in its header: it has 10 bytes, the header ends at 17"),
         ([&2u64.to_le_bytes()[..], b"xy"].concat(), "has an invalid safetensors header (expected value"),
-        (file(&json!([1]), &[]), "has an invalid safetensors header (invalid type: integer"),
+        (file(&json!([1]), &[]), "has an invalid safetensors header (invalid type: sequence"),
         (second(json!(3), good.clone()), "has an invalid safetensors header (invalid type: integer"),
         (second(one("F7", json!([3]), 0, 6), good.clone()), "(unknown variant `F7`"),
         (second(one("BF16", json!([-3]), 0, 6), good.clone()), "(invalid value: integer `-3`"),

@@ -42,7 +42,7 @@ pub fn export(
     on_read: &dyn Fn(u64),
 ) -> Result<ExportSummary, CheckpointError> {
     ensure_absent(out, name)?;
-    let partial = format!(".{name}.{}.partial", std::process::id());
+    let partial = format!(".{}", stagecoach_files::temporary_name(name));
     let write = || {
         let summary = match format {
             ExportFormat::HuggingFace => write_directory(checkpoint, out, &partial, on_read)?,

@@ -15,7 +15,6 @@ mod prune;
 mod safetensors;
 mod save;
 mod set_aside;
-pub mod testing;
 mod verify;
 mod volume;
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use common::*;
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
-use stagecoach_checkpoint::testing::MemoryVolume;
 use stagecoach_checkpoint::*;
+use stagecoach_test_volumes::MemoryVolume;
 
 const NONE: [(String, TensorView<'static>); 0] = [];
 

@@ -25,8 +25,7 @@ pub fn temporary_name(target: &str) -> String {
 /// The target of a temporary file, which a process that was killed while writing leaves; `None` if `name` is not one.
 /// Names of earlier versions, some with a process id, are recognised.
 pub fn temporary_target(name: &str) -> Option<&str> {
-    let is_random =
-        |unique: &str| unique.len() == RANDOM_DIGITS && unique.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_random = |unique: &str| unique.len() == RANDOM_DIGITS && unique.bytes().all(|byte| byte.is_ascii_hexdigit());
     let is_process_id = |unique: &str| !unique.is_empty() && unique.bytes().all(|byte| byte.is_ascii_digit());
     let stem = name.strip_suffix(SUFFIX).or_else(|| name.strip_suffix(OLDER_SUFFIX))?;
     let (target, unique) = stem.rsplit_once('.')?;

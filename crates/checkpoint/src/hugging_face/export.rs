@@ -4,8 +4,8 @@ use crate::error::{CheckpointError, volume_io};
 use crate::load::CheckpointReader;
 use crate::manifest::TensorEntry;
 use crate::paths::{SINGLE_WEIGHTS_FILE, WEIGHTS_INDEX_FILE, is_weights_file};
-use crate::save::{StageFiles, weights_index_json};
 use crate::safetensors::{TensorReader, WrittenShard, write_file, write_shard};
+use crate::save::{StageFiles, weights_index_json};
 use crate::volume::{Volume, make_dir_idempotent, remove_tree, rename_idempotent, sync_dir};
 
 /// Format of an export.

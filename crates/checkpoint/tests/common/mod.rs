@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use stagecoach_checkpoint::testing::MemoryVolume;
 use stagecoach_checkpoint::*;
+use stagecoach_test_volumes::MemoryVolume;
 
 pub const STAGES: usize = 3;
 pub const RETENTION: RetentionPolicy = RetentionPolicy { keep_last: 2, keep_every: 0 };

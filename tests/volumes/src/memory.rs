@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::volume::{DirEntry, FileReader, FileWriter, Volume};
+use stagecoach_checkpoint::{DirEntry, FileReader, FileWriter, Volume};
 
 /// A volume in memory; clones share it. Open files survive renames and removals, as on Unix.
 #[derive(Clone, Debug)]

@@ -13,18 +13,18 @@ use stagecoach_test_volumes::*;
 /// State of the volume before the attempt with faults, so that starting, loading, setting aside, removing stale fences,
 /// saving and pruning are all enumerated.
 #[derive(Clone, Copy)]
-struct Scenario {
+struct CrashScenario {
     saved: u64,
     /// Whether the newest checkpoint is damaged.
     damaged: bool,
     until: u64,
 }
 
-const FIRST: Scenario = Scenario { saved: 0, damaged: false, until: 2 };
-const RESUMED: Scenario = Scenario { saved: 3, damaged: false, until: 5 };
-const DAMAGED: Scenario = Scenario { saved: 3, damaged: true, until: 4 };
+const FIRST: CrashScenario = CrashScenario { saved: 0, damaged: false, until: 2 };
+const RESUMED: CrashScenario = CrashScenario { saved: 3, damaged: false, until: 5 };
+const DAMAGED: CrashScenario = CrashScenario { saved: 3, damaged: true, until: 4 };
 
-impl Scenario {
+impl CrashScenario {
     fn volume(self) -> MemoryVolume {
         let volume = MemoryVolume::new();
         if self.saved > 0 {

@@ -18,7 +18,7 @@ fn checkpoint() -> MemoryVolume {
     volume
 }
 
-fn weights() -> State {
+fn weights() -> TrainerState {
     state_at(STEP).into_iter().filter(|(name, _)| !name.starts_with("exp_avg")).collect()
 }
 
@@ -26,7 +26,7 @@ fn export_as(from: &dyn Volume, format: ExportFormat, out: &dyn Volume) -> Resul
     export(&open(from, STEP).unwrap(), format, out, "model.safetensors", &|_| ())
 }
 
-fn read(folder: &std::path::Path) -> State {
+fn read(folder: &std::path::Path) -> TrainerState {
     let files = ModelFiles::open(folder).unwrap();
     files.names().map(|name| (name.to_owned(), files.read(name).unwrap())).collect()
 }
@@ -85,7 +85,7 @@ fn export_never_overwrites_a_concurrent_file() {
     assert!(
         export_as(&checkpoint(), ExportFormat::SingleFile, &late).unwrap_err().to_string().contains("is there already")
     );
-    assert!(snapshot(&out, "") == State::from([("model.safetensors".into(), b"other".to_vec())]));
+    assert!(snapshot(&out, "") == TrainerState::from([("model.safetensors".into(), b"other".to_vec())]));
 }
 
 #[test]

@@ -10,11 +10,11 @@ use crate::faulty::{FaultInjector, FaultyVolume, VolumeCall, VolumeFault};
 /// Records all calls, numbered from 0, and injects at most one fault.
 #[derive(Default)]
 pub struct OneFault {
-    state: Mutex<State>,
+    state: Mutex<OneFaultState>,
 }
 
 #[derive(Default)]
-struct State {
+struct OneFaultState {
     trace: Vec<VolumeCall>,
     planned: Option<(usize, Planned)>,
     crashed: bool,
@@ -39,7 +39,7 @@ impl Crashed {
 }
 
 impl OneFault {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OneFaultState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -88,7 +88,7 @@ impl FaultyVolume<OneFault> {
     }
 
     fn planned(inner: Arc<dyn Volume>, at: usize, planned: Planned) -> Self {
-        let state = State { planned: Some((at, planned)), ..State::default() };
+        let state = OneFaultState { planned: Some((at, planned)), ..OneFaultState::default() };
         FaultyVolume::new(inner, OneFault { state: Mutex::new(state) })
     }
 

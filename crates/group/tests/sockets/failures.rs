@@ -5,11 +5,11 @@ use std::time::Duration;
 use stagecoach_group::{GroupTimeouts, StepRules};
 
 use crate::support::{
-    Stage, TEST_TIMEOUT, coordinator, formed_group, formed_group_through_proxy, hello, join, timeouts,
+    TEST_TIMEOUT, TestStage, coordinator, formed_group, formed_group_through_proxy, hello, join, timeouts,
 };
 
 /// Checks the report of every survivor.
-fn assert_all_report(stages: Vec<Stage>, root_cause_rank: usize, expected: &str) {
+fn assert_all_report(stages: Vec<TestStage>, root_cause_rank: usize, expected: &str) {
     for stage in stages {
         let failure = stage.only_failure();
         assert_eq!(failure.root_cause_rank, Some(root_cause_rank), "{failure}");

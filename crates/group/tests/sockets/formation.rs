@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use stagecoach_group::{GroupError, GroupTimeouts, Member, Refusal, StepRules};
 
-use crate::support::{Proxy, TEST_TIMEOUT, coordinator, form, formed_group, hello, join, join_at, leave, timeouts};
+use crate::support::{
+    ControlProxy, TEST_TIMEOUT, coordinator, form, formed_group, hello, join, join_at, leave, timeouts,
+};
 
 #[test]
 fn groups_of_one_three_and_eight_form_and_leave() {
@@ -116,7 +118,7 @@ fn a_stage_that_never_loads_is_named() {
 #[test]
 fn the_same_pod_may_reconnect_before_formation() {
     let (coordinator, address) = coordinator(2, timeouts());
-    let proxy = Proxy::start(&address);
+    let proxy = ControlProxy::start(&address);
     let (progress_sender, progress_receiver) = channel();
     let joining = {
         let address = proxy.address.clone();
@@ -145,7 +147,7 @@ fn the_same_pod_may_reconnect_before_formation() {
 fn a_stage_that_dies_while_others_wait_ends_the_group() {
     let timeouts = || GroupTimeouts { heartbeat_timeout: Duration::from_millis(1500), ..timeouts() };
     let (coordinator, address) = coordinator(3, timeouts());
-    let proxy = Proxy::start(&address);
+    let proxy = ControlProxy::start(&address);
     let (progress_sender, progress_receiver) = channel();
     let dying = {
         let (address, progress_sender) = (proxy.address.clone(), progress_sender.clone());

@@ -1,4 +1,4 @@
-//! A run whose volume fills up when the test says so, and has room again when the test says so.
+//! A run whose volume the test makes full, and frees again.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -6,6 +6,8 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
+
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use crate::{Job, corpus, stagecoach, stages, until};
 
@@ -46,14 +48,14 @@ impl Full {
 pub struct Filling {
     child: Child,
     full: Full,
-    said: Arc<Mutex<String>>,
+    output: Arc<Mutex<String>>,
     /// The workspace as the launcher sees it, kept open beyond the launcher's end.
     workspace: File,
     _folder: tempfile::TempDir,
 }
 
 impl Filling {
-    /// Starts `job`. What it says comes through pipes, which a limit on files leaves alone.
+    /// Starts `job`. Its output comes through pipes, to which a limit on files does not apply.
     pub fn start(full: Full, job: &Job) -> Filling {
         let folder = tempfile::tempdir().unwrap();
         let (seed, mount) = (folder.path().join("seed"), folder.path().join("workspace"));
@@ -77,21 +79,21 @@ impl Filling {
         command.args(["-c", &script, "sh"]).args([&seed, &mount]).arg(stagecoach());
         command.args(["run", "job.yaml", "--workspace", "."]).env("RUST_LOG", "info").env_remove("MASTER_PORT");
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let said = Arc::default();
-        listen(child.stdout.take().unwrap(), &said);
-        listen(child.stderr.take().unwrap(), &said);
+        let output = Arc::default();
+        collect_output(child.stdout.take().unwrap(), &output);
+        collect_output(child.stderr.take().unwrap(), &output);
         let inside = Path::new("/proc").join(child.id().to_string()).join("cwd");
         let workspace = until("the workspace", 30, || {
             fs::metadata(inside.join("job.yaml")).ok()?;
             File::open(&inside).ok()
         });
-        Filling { child, full, said, workspace, _folder: folder }
+        Filling { child, full, output, workspace, _folder: folder }
     }
 
     /// From now on nothing can be written.
     pub fn fill(&self) {
         match self.full {
-            Full::Limit => self.limit(0),
+            Full::Limit => self.limit(Some(0)),
             Full::Tmpfs(_) => {
                 let mut filler = File::create(self.path(FILLER)).unwrap();
                 for size in [1 << 20, 4 << 10] {
@@ -103,20 +105,19 @@ impl Filling {
         }
     }
 
-    /// There is room again.
+    /// There is free space again.
     pub fn free(&self) {
         match self.full {
-            Full::Limit => self.limit(libc::RLIM_INFINITY),
+            Full::Limit => self.limit(None),
             Full::Tmpfs(_) => fs::remove_file(self.path(FILLER)).unwrap(),
         }
     }
 
-    fn limit(&self, bytes: libc::rlim_t) {
-        let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
+    /// Sets the limit on the size of files that the launcher and its stages write.
+    fn limit(&self, bytes: Option<u64>) {
         for pid in self.stages().into_iter().chain([self.child.id()]) {
-            // SAFETY: a plain system call that reads `limit`.
-            let set = unsafe { libc::prlimit(pid as i32, libc::RLIMIT_FSIZE, &raw const limit, std::ptr::null_mut()) };
-            assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+            let limit = Rlimit { current: bytes, maximum: None };
+            prlimit(Pid::from_raw(pid as i32), Resource::Fsize, limit).unwrap();
         }
     }
 
@@ -125,15 +126,15 @@ impl Filling {
         stages(self.child.id())
     }
 
-    /// What it has said so far.
+    /// Its output so far.
     pub fn said(&self) -> String {
-        self.said.lock().unwrap().clone()
+        self.output.lock().unwrap().clone()
     }
 
-    /// Waits until what it said fulfils `condition`.
+    /// Waits until its output fulfils `condition`.
     ///
     /// # Panics
-    /// If it ends before, or doesn't say it in a minute.
+    /// If it ends before, or after a minute.
     pub fn wait(&mut self, what: &str, condition: impl Fn(&str) -> bool) {
         until(what, 60, || {
             let ended = self.child.try_wait().unwrap();
@@ -164,12 +165,12 @@ impl Drop for Filling {
     }
 }
 
-fn listen(mut pipe: impl Read + Send + 'static, said: &Arc<Mutex<String>>) {
-    let said = said.clone();
+fn collect_output(mut pipe: impl Read + Send + 'static, output: &Arc<Mutex<String>>) {
+    let output = output.clone();
     std::thread::spawn(move || {
         let mut bytes = [0; 4096];
         while let Ok(size @ 1..) = pipe.read(&mut bytes) {
-            said.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..size]));
+            output.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..size]));
         }
     });
 }

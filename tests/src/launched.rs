@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::Job;
 
 /// The binary under test, beside this one or, for a test, a folder above.
@@ -141,9 +143,11 @@ pub fn stages(launcher: u32) -> Vec<u32> {
 }
 
 /// Sends a signal to a process that the test started.
+///
+/// # Panics
+/// If there is no such process or signal.
 pub fn signal(pid: u32, signal: i32) {
-    // SAFETY: a plain system call.
-    assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0, "{}", std::io::Error::last_os_error());
+    kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::from_named_raw(signal).unwrap()).unwrap();
 }
 
 /// Gone, or dead and not yet reaped.

@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::launched::is_gone;
 
 /// What a stage is at.
@@ -126,8 +128,7 @@ pub fn stop(pid: u32) {
 
 /// Sends a signal to a process of the test's own that may be gone.
 pub fn send(pid: u32, signal: i32) {
-    // SAFETY: a plain system call.
-    unsafe { libc::kill(pid as i32, signal) };
+    let _ = kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::from_named_raw(signal).unwrap());
 }
 
 fn is_in(pid: u32, phase: Phase) -> bool {

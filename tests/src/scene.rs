@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stagecoach_checkpoint::{FileSystemVolume, list, open, paths};
+use stagecoach_test_volumes::VolumeFault;
 
-use crate::faulty::{Call, FAULT, NOTES, fired, traced};
+use crate::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE, StageCall, StageFault, fired, traced};
 use crate::{Job, Outcome, corpus, until};
 
 /// Steps of the job.
@@ -28,7 +29,7 @@ pub struct Scene {
     /// The hashes of losses and weights.
     pub expected: (String, String),
     /// The undisturbed run's calls: it found nothing there.
-    pub afresh: Vec<Call>,
+    pub afresh: Vec<StageCall>,
 }
 
 /// One run of the job.
@@ -66,7 +67,7 @@ impl Scene {
         scene.afresh = undisturbed.trace();
         let unfinished = paths::checkpoint_path(COMMITTED.len() as u64 + 1);
         let commit = scene.afresh.iter().find(|c| c.operation == "rename" && c.path == unfinished).unwrap();
-        let fault = format!("rank=0,call={},how=die-before", commit.number);
+        let fault = StageFault { rank: 0, call: commit.number, fault: VolumeFault::CrashBefore }.to_string();
         let stopped = scene.run(&Case { name: "killed", fault: &fault, ..case });
         assert!(!stopped.outcome.status.success() && stopped.fired().is_some(), "{}", stopped.outcome.stdout);
         // another run, as far as the launcher knows: so its copies may run side by side
@@ -125,7 +126,7 @@ impl Scene {
         let mut launcher = Command::new(&self.program);
         launcher.arg("run").arg(file).arg("--workspace").arg(self.workspace.path());
         if !case.fault.is_empty() {
-            launcher.env(FAULT, case.fault).env(NOTES, &notes);
+            launcher.env(FAULT_VARIABLE, case.fault).env(RECORDS_VARIABLE, &notes);
         }
         let mut outcome = finish(&mut launcher, &notes);
         // if another process took the port, and there was no other attempt, then nothing has happened so far
@@ -161,12 +162,12 @@ pub fn finish(command: &mut Command, notes: &Path) -> Outcome {
 
 impl Ran {
     /// The calls, if they were to be traced.
-    pub fn trace(&self) -> Vec<Call> {
+    pub fn trace(&self) -> Vec<StageCall> {
         traced(&self.notes)
     }
 
     /// Where the fault happened.
-    pub fn fired(&self) -> Option<Call> {
+    pub fn fired(&self) -> Option<StageCall> {
         fired(&self.notes)
     }
 

@@ -6,16 +6,16 @@
 //! `mkdir` of an old number, by a group that was suspended between listing and creating, does not make the first
 //! holder's paths valid again.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::io::ErrorKind;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{CheckpointError, volume_io};
 use crate::paths::{self, CHECKPOINTS_DIR, DAMAGED_DIR, FENCES_DIR};
-use crate::shard::write_file;
-use crate::volume::{Volume, ensure_dir, ignore_not_found, make_dir_idempotent, remove_tree, rename_idempotent};
+use crate::safetensors::write_file;
+use crate::volume::{
+    Volume, ensure_dir, ignore_not_found, make_dir_idempotent, remove_tree, rename_idempotent, sync_dir, target_exists,
+};
 
 /// Maximum attempts to claim a fence number.
 const MAX_CLAIM_ATTEMPTS: u32 = 100;
@@ -40,7 +40,7 @@ impl Fence {
         // a dangling link, to a volume that is not mounted, must not look like an empty folder
         volume.list(CHECKPOINTS_DIR).map_err(volume_io(volume, "list", CHECKPOINTS_DIR))?;
         let number = claim_next(volume)?;
-        let fence = Fence { number, holder: format!("{:016x}", RandomState::new().build_hasher().finish()) };
+        let fence = Fence { number, holder: stagecoach_files::random_hex() };
         let work = fence.work_dir();
         make_dir_idempotent(volume, &work)
             .map_err(|e| fence.or_fenced_off(volume, volume_io(volume, "create", &work)(e)))?;
@@ -145,11 +145,6 @@ fn remove_stale_fence(volume: &dyn Volume, fenced: &str) -> Result<(), Checkpoin
     remove_tree(volume, fenced).map_err(volume_io(volume, "remove", fenced))
 }
 
-/// Syncs a folder's entries.
-pub(crate) fn sync_dir(volume: &dyn Volume, folder: &str) -> Result<(), CheckpointError> {
-    volume.sync_dir(folder).map_err(volume_io(volume, "sync", folder))
-}
-
 /// Moves the damaged checkpoint `from` into `damaged/`, under a free name; returns its path.
 pub(crate) fn move_to_damaged(volume: &dyn Volume, from: &str, step: u64) -> Result<String, CheckpointError> {
     ensure_dir(volume, DAMAGED_DIR).map_err(volume_io(volume, "create", DAMAGED_DIR))?;
@@ -230,9 +225,4 @@ fn fences(volume: &dyn Volume) -> Result<Vec<(u64, bool)>, CheckpointError> {
         listed => listed.map_err(volume_io(volume, "list", FENCES_DIR))?,
     };
     Ok(entries.iter().filter_map(|entry| paths::parse_fence_dir_name(&entry.name)).collect())
-}
-
-/// Whether a rename failed because its target exists.
-pub(crate) fn target_exists(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty)
 }

@@ -6,7 +6,7 @@ use std::io::{self, ErrorKind};
 use crate::error::{CheckpointError, Damage, Warning, io, volume_io};
 use crate::manifest::{FileEntry, Manifest, TensorEntry};
 use crate::paths::{self, CHECKPOINTS_DIR, MANIFEST_FILE};
-use crate::volume::{FileReader, Volume};
+use crate::volume::{FileReader, Volume, read_file};
 
 /// Bytes per read while hashing a file.
 const READ_CHUNK_BYTES: usize = 1 << 20;
@@ -273,13 +273,6 @@ impl std::fmt::Debug for CheckpointReader {
             .field("step", &self.manifest.step)
             .finish_non_exhaustive()
     }
-}
-
-/// Reads a small file.
-pub(crate) fn read_file(volume: &dyn Volume, path: &str) -> io::Result<Vec<u8>> {
-    let reader = volume.open(path)?;
-    let mut bytes = vec![0; reader.size()? as usize];
-    reader.read_at(0, &mut bytes).map(|()| bytes)
 }
 
 /// Hashes a file of `bytes` bytes; `on_read` gets the number of bytes of each read.

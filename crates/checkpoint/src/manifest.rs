@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use safetensors::Dtype;
+use ::safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

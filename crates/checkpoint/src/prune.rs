@@ -3,10 +3,10 @@
 use std::io::ErrorKind;
 
 use crate::error::{CheckpointError, volume_io};
-use crate::fence::{Fence, sync_dir};
+use crate::fence::Fence;
 use crate::load::list;
 use crate::paths::{self, CHECKPOINTS_DIR};
-use crate::volume::{Volume, remove_tree, rename_idempotent};
+use crate::volume::{Volume, remove_tree, rename_idempotent, sync_dir};
 
 /// Which checkpoints to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

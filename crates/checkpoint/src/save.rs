@@ -8,18 +8,17 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 
-use safetensors::View;
+use ::safetensors::View;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{CheckpointError, volume_io};
-use crate::fence::{Fence, sync_dir, target_exists};
+use crate::fence::Fence;
 use crate::identity::differences;
-use crate::load::read_file;
 use crate::manifest::{CheckpointMetadata, FORMAT_VERSION, FileEntry, Manifest};
 use crate::paths::{self, CHECKPOINTS_DIR, MANIFEST_FILE, WEIGHTS_INDEX_FILE};
-use crate::shard::{WrittenShard, write_file, write_shard};
-use crate::volume::{Volume, make_dir_idempotent};
+use crate::safetensors::{WrittenShard, write_file, write_shard};
+use crate::volume::{Volume, make_dir_idempotent, read_file, sync_dir, target_exists};
 
 /// A checkpoint being written; the same on every stage.
 #[derive(Clone, Debug, PartialEq, Eq)]

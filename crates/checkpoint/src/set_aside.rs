@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 
 use crate::error::{CheckpointError, Damage, Warning, volume_io};
-use crate::fence::{Fence, damaged_entry_name, move_to_damaged, sync_dir};
+use crate::fence::{Fence, damaged_entry_name, move_to_damaged};
 use crate::paths::{self, CHECKPOINTS_DIR, REASON_FILE};
-use crate::shard::write_file;
-use crate::volume::{Volume, rename_idempotent};
+use crate::safetensors::write_file;
+use crate::volume::{Volume, rename_idempotent, sync_dir};
 
 /// Moves each damaged checkpoint to `damaged/`, through the fence's folder, so that a fenced-off group cannot move a
 /// newer group's checkpoint.

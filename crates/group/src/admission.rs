@@ -20,9 +20,9 @@ pub enum Refusal {
     /// It belongs to an earlier attempt and should exit.
     OlderAttempt {
         /// Stage 0's.
-        current: u32,
+        current: u64,
         /// The stage's.
-        found: u32,
+        found: u64,
     },
     /// It was started with another world size.
     WorldSizeMismatch {

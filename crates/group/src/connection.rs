@@ -9,7 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use crate::disconnect::Disconnect;
-use crate::frame::{self, MAX_FRAME_BYTES, MemberMessage};
+use crate::frame::read_frame;
+use crate::messages::{MAX_FRAME_BYTES, MemberMessage, write_message};
 
 /// How many frames may wait for a peer to read them.
 const MAX_QUEUED_FRAMES: usize = 8192;
@@ -59,7 +60,7 @@ impl Connection {
 
 fn write_frames(stream: &TcpStream, frames: &Receiver<Arc<[u8]>>) {
     for bytes in frames {
-        if frame::write_frame(stream, &bytes).is_err() {
+        if write_message(stream, &bytes).is_err() {
             return;
         }
     }
@@ -70,7 +71,7 @@ fn write_frames(stream: &TcpStream, frames: &Receiver<Arc<[u8]>>) {
 pub(crate) fn read_frames(stream: &TcpStream, mut on_message: impl FnMut(MemberMessage) -> bool) -> Disconnect {
     let mut input = stream;
     loop {
-        match frame::read_frame::<MemberMessage>(&mut input, MAX_FRAME_BYTES) {
+        match read_frame::<MemberMessage>(&mut input, MAX_FRAME_BYTES) {
             Ok(message) => {
                 if !on_message(message) {
                     return Disconnect::Closed("was disconnected: the coordinator has stopped".to_owned());

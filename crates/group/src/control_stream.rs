@@ -6,7 +6,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::frame::{self, CoordinatorMessage, MAX_FRAME_BYTES, MemberMessage};
+use crate::frame::read_frame;
+use crate::messages::{CoordinatorMessage, MAX_FRAME_BYTES, MemberMessage, encode_message, write_message};
 use crate::sync::lock;
 use crate::{Activity, GroupError};
 
@@ -33,13 +34,13 @@ impl ControlStream {
     }
 
     pub(crate) fn send(&self, message: &MemberMessage) -> Result<(), SendError> {
-        let bytes = frame::encode_frame(message).map_err(SendError::Encode)?;
+        let bytes = encode_message(message).map_err(SendError::Encode)?;
         let _guard = lock(&self.write_lock);
-        frame::write_frame(&self.stream, &bytes).map_err(|_| SendError::Disconnected)
+        write_message(&self.stream, &bytes).map_err(|_| SendError::Disconnected)
     }
 
     pub(crate) fn receive(&self) -> io::Result<CoordinatorMessage> {
-        frame::read_frame(&mut &self.stream, MAX_FRAME_BYTES)
+        read_frame(&mut &self.stream, MAX_FRAME_BYTES)
     }
 
     pub(crate) fn shut_down(&self) {

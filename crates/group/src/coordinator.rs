@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use crate::connection::{self, Connection};
 use crate::disconnect::Disconnect;
-use crate::group_state::{ConnectionId, Effect, Group, GroupEvent};
+use crate::group_state::{ConnectionId, Effect, GroupEvent, GroupState};
+use crate::messages::encode_message;
 use crate::sync::lock;
-use crate::{GroupError, GroupFailure, GroupTimeouts, Hello, StepRules, frame, handshake};
+use crate::{GroupError, GroupFailure, GroupTimeouts, Hello, StepRules, handshake};
 
 /// How many events may wait; readers then wait, and TCP slows their peers.
 const EVENT_QUEUE_LEN: usize = 1024;
@@ -56,7 +57,7 @@ impl Coordinator {
         let (inputs, waiting) = sync_channel(EVENT_QUEUE_LEN);
         let end = Arc::new(GroupEnd::default());
         let stop = Arc::new(AtomicBool::new(false));
-        let group = Group::new(expected, timeouts, Instant::now());
+        let group = GroupState::new(expected, timeouts, Instant::now());
         let state_thread = {
             let end = Arc::clone(&end);
             spawn("group-state", move || run_state_machine(group, &waiting, timeouts.heartbeat_interval, &end))?
@@ -124,7 +125,7 @@ impl Drop for Coordinator {
 }
 
 /// Runs the state machine until `Input::Stop`.
-fn run_state_machine(mut group: Group, inputs: &Receiver<Input>, heartbeat: Duration, end: &GroupEnd) {
+fn run_state_machine(mut group: GroupState, inputs: &Receiver<Input>, heartbeat: Duration, end: &GroupEnd) {
     let mut connections: HashMap<ConnectionId, Connection> = HashMap::new();
     let mut events = VecDeque::new();
     let mut tick = Instant::now() + heartbeat;
@@ -170,7 +171,7 @@ fn apply_effect(
     events: &mut VecDeque<GroupEvent>,
 ) {
     match effect {
-        Effect::Send(conns, message) => match frame::encode_frame(&message) {
+        Effect::Send(conns, message) => match encode_message(&message) {
             Ok(frame) => {
                 let receivers = conns.into_iter().filter_map(|conn| Some((conn, connections.get(&conn)?)));
                 let full = receivers.filter(|(_, connection)| connection.send(&frame).is_err());

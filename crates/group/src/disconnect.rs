@@ -3,9 +3,9 @@
 use std::io;
 use std::time::Duration;
 
+use crate::GroupFailure;
 use crate::frame;
 use crate::hang::format_seconds;
-use crate::{GroupFailure, GroupFailureKind};
 
 /// How a control connection ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,21 +33,17 @@ impl Disconnect {
     /// for example `while in F 5`, or empty.
     pub(crate) fn failure(self, peer: usize, activity: &str, heartbeat_timeout: Duration) -> GroupFailure {
         let space = if activity.is_empty() { "" } else { " " };
-        let (kind, message) = match self {
-            Disconnect::Closed(how) => (
-                GroupFailureKind::ConnectionClosed,
-                format!("stage {peer} {how}{space}{activity}: its process has died, or its machine is gone"),
+        let message = match self {
+            Disconnect::Closed(how) => {
+                format!("stage {peer} {how}{space}{activity}: its process has died, or its machine is gone")
+            }
+            Disconnect::TimedOut => format!(
+                "stage {peer} has sent no heartbeat for {}{space}{activity}: its process is stopped or hung, or the \
+                 network is down",
+                format_seconds(heartbeat_timeout)
             ),
-            Disconnect::TimedOut => (
-                GroupFailureKind::HeartbeatTimeout,
-                format!(
-                    "stage {peer} has sent no heartbeat for {}{space}{activity}: its process is stopped or hung, or the \
-                     network is down",
-                    format_seconds(heartbeat_timeout)
-                ),
-            ),
-            Disconnect::Malformed(what) => (GroupFailureKind::Protocol, format!("stage {peer} sent {what}")),
+            Disconnect::Malformed(what) => format!("stage {peer} sent {what}"),
         };
-        GroupFailure { kind, root_cause_rank: Some(peer), rank: 0, message }
+        GroupFailure { root_cause_rank: Some(peer), rank: 0, message }
     }
 }

@@ -7,37 +7,12 @@ use serde::{Deserialize, Serialize};
 /// Why the group ended, as reported to one member. The order of fields is the wire format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupFailure {
-    /// The kind of failure.
-    pub kind: GroupFailureKind,
     /// The rank whose failure ended the group, if known.
     pub root_cause_rank: Option<usize>,
     /// The rank that receives this report.
     pub rank: usize,
     /// One sentence: who, what, while doing what.
     pub message: String,
-}
-
-/// Kinds of failures. Their order is the wire format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum GroupFailureKind {
-    /// A control connection closed, usually because the process died.
-    ConnectionClosed,
-    /// A stage is connected and sends nothing: its process is stopped or hung, or the network is down.
-    HeartbeatTimeout,
-    /// All stages are alive, but none makes progress.
-    Hang,
-    /// The group was not complete, or not formed, in time.
-    StartupTimedOut,
-    /// Two pods claim the same rank of the same attempt.
-    DuplicateRank,
-    /// A newer attempt has begun.
-    Superseded,
-    /// A stage left before the others had finished.
-    LeftEarly,
-    /// Stage 0 could not prepare the attempt.
-    PreparationFailed,
-    /// A stage violated the protocol.
-    Protocol,
 }
 
 impl GroupFailure {

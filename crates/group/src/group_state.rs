@@ -12,8 +12,8 @@ use crate::activity::Heartbeat;
 use crate::admission::{Admission, admit};
 use crate::disconnect::Disconnect;
 use crate::exchange::Exchange;
-use crate::frame::{CoordinatorMessage, MemberMessage};
-use crate::{GroupFailure, GroupFailureKind, GroupTimeouts, Hello, Refusal, Roster, StepRules};
+use crate::messages::{CoordinatorMessage, MemberMessage};
+use crate::{GroupFailure, GroupTimeouts, Hello, Refusal, Roster, StepRules};
 
 /// Identifies a control connection; never reused.
 pub(crate) type ConnectionId = u64;
@@ -47,7 +47,7 @@ pub(crate) enum Effect {
 
 /// The members of the group and its phase.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub(crate) struct GroupState {
     expected: Hello,
     pub(crate) timeouts: GroupTimeouts,
     pub(crate) phase: GroupPhase,
@@ -94,9 +94,9 @@ pub(crate) struct MemberSlot {
     pub(crate) leave_code: Option<i32>,
 }
 
-impl Group {
+impl GroupState {
     pub(crate) fn new(expected: Hello, timeouts: GroupTimeouts, now: Instant) -> Self {
-        Group {
+        GroupState {
             phase: GroupPhase::Joining,
             slots: (0..expected.world_size).map(|_| MemberSlot::default()).collect(),
             progress: "starting".to_owned(),
@@ -143,9 +143,7 @@ impl Group {
                 self.exchange = Exchange::new(self.slots.len(), rules);
                 self.release_if_complete(now);
             }
-            GroupEvent::Reject(reason) => {
-                self.fail(now, GroupFailureKind::PreparationFailed, Some(0), format!("stage 0 gave up: {reason}"))
-            }
+            GroupEvent::Reject(reason) => self.fail(now, Some(0), format!("stage 0 gave up: {reason}")),
             GroupEvent::Preparing(_) | GroupEvent::Release(..) => {}
             GroupEvent::Tick => self.on_tick(now),
         }
@@ -161,7 +159,7 @@ impl Group {
                 self.send_and_close(conn, CoordinatorMessage::RetryLater);
                 let message =
                     format!("attempt {} has begun, so attempt {} is over", hello.attempt, self.expected.attempt);
-                return self.fail(now, GroupFailureKind::Superseded, None, message);
+                return self.fail(now, None, message);
             }
         }
         if self.is_ending() {
@@ -178,7 +176,7 @@ impl Group {
                 self.expected.attempt, first.pod_uid, first.host, hello.pod_uid, hello.host
             );
             self.send_and_close(conn, CoordinatorMessage::Refused(Refusal::GroupEnded { reason: message.clone() }));
-            return self.fail(now, GroupFailureKind::DuplicateRank, Some(rank), message);
+            return self.fail(now, Some(rank), message);
         }
         if self.phase == GroupPhase::Running {
             return self.send_and_close(conn, CoordinatorMessage::Refused(Refusal::AlreadyFormed { rank }));
@@ -242,12 +240,7 @@ impl Group {
             }
         };
         if let Err(what) = result {
-            self.fail(
-                now,
-                GroupFailureKind::Protocol,
-                Some(rank),
-                format!("stage {rank} {what}: this is a bug of the trainer"),
-            );
+            self.fail(now, Some(rank), format!("stage {rank} {what}: this is a bug of the trainer"));
         }
     }
 

@@ -3,7 +3,8 @@
 use std::io::{self, Read, Write};
 
 use crate::Hello;
-use crate::frame::{self, MAGIC, MAX_HELLO_BYTES, MemberMessage, PROTOCOL_VERSION, invalid, preamble};
+use crate::frame::{invalid, read_frame};
+use crate::messages::{MAGIC, MAX_HELLO_BYTES, MemberMessage, PROTOCOL_VERSION, preamble};
 
 /// Sent to a client that speaks another protocol.
 const FOREIGN_CLIENT_NOTICE: &str = "This is the control port of a Stagecoach job, for its own stages only; \
@@ -25,7 +26,7 @@ pub(crate) fn server_handshake(stream: &mut (impl Read + Write)) -> io::Result<H
     if first != preamble() {
         return Err(invalid(format!("a stage that speaks {}", version_of(first))));
     }
-    match frame::read_frame::<MemberMessage>(stream, MAX_HELLO_BYTES)? {
+    match read_frame::<MemberMessage>(stream, MAX_HELLO_BYTES)? {
         MemberMessage::Hello(hello) => Ok(hello),
         _ => Err(invalid("a stage that did not begin with a hello".to_owned())),
     }
@@ -65,17 +66,18 @@ fn quoted(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::messages::encode_message;
 
     /// Reads from the first, writes to the second.
-    struct Pipe<'a>(&'a [u8], Vec<u8>);
+    struct TestStream<'a>(&'a [u8], Vec<u8>);
 
-    impl Read for Pipe<'_> {
+    impl Read for TestStream<'_> {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             self.0.read(buffer)
         }
     }
 
-    impl Write for Pipe<'_> {
+    impl Write for TestStream<'_> {
         fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
             self.1.write(buffer)
         }
@@ -89,14 +91,14 @@ mod tests {
     fn a_hello_that_is_too_large_is_not_read() {
         let length = u32::try_from(MAX_HELLO_BYTES + 1).unwrap().to_le_bytes();
         let bytes = [&preamble()[..], &length, &[0; 16]].concat();
-        let error = server_handshake(&mut Pipe(&bytes, Vec::new())).unwrap_err();
+        let error = server_handshake(&mut TestStream(&bytes, Vec::new())).unwrap_err();
         assert!(error.to_string().contains("of 262145 bytes, at most 262144"), "{error}");
     }
 
     #[test]
     fn a_first_frame_that_is_no_hello_is_refused() {
-        let frame = frame::encode_frame(&MemberMessage::Formed).unwrap();
-        let error = server_handshake(&mut Pipe(&[&preamble()[..], &frame].concat(), Vec::new())).unwrap_err();
+        let frame = encode_message(&MemberMessage::Formed).unwrap();
+        let error = server_handshake(&mut TestStream(&[&preamble()[..], &frame].concat(), Vec::new())).unwrap_err();
         assert!(error.to_string().contains("did not begin with a hello"), "{error}");
     }
 }

@@ -11,7 +11,7 @@ pub struct Hello {
     /// UID of the job; differs between two jobs of the same name.
     pub job_uid: String,
     /// The group's attempt, counted by the operator or the local launcher.
-    pub attempt: u32,
+    pub attempt: u64,
     /// The stage's number, `0..world_size`.
     pub rank: usize,
     /// How many stages the group has.

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use crate::frame::{CoordinatorMessage, MAX_FRAME_BYTES};
+use crate::messages::{CoordinatorMessage, MAX_FRAME_BYTES};
 use crate::sync::lock;
 use crate::{GroupError, GroupFailure, Verdict};
 

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::control_stream::{ControlStream, send_heartbeats};
-use crate::frame::{self, CoordinatorMessage, MemberMessage};
+use crate::messages::{CoordinatorMessage, MemberMessage, encode_message};
 use crate::{Activity, GroupError, GroupTimeouts, Hello, Roster, connection, coordinator, handshake};
 
 /// Delay between attempts: doubles from the minimum to the maximum.
@@ -43,7 +43,7 @@ pub(crate) fn join(
     activity: &Activity,
     mut on_preparing: impl FnMut(&str),
 ) -> Result<Joined, GroupError> {
-    let frame = frame::encode_frame(&MemberMessage::Hello(hello.clone()))?;
+    let frame = encode_message(&MemberMessage::Hello(hello.clone()))?;
     let mut progress = JoinProgress { last_progress_at: Instant::now(), last_report: None };
     let mut delay = RETRY_DELAY_MIN;
     loop {

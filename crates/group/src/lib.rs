@@ -12,7 +12,7 @@ mod disconnect;
 mod error;
 mod exchange;
 mod failure;
-mod frame;
+pub mod frame;
 #[cfg(test)]
 mod golden_tests;
 mod group_state;
@@ -22,6 +22,7 @@ mod hello;
 mod inbox;
 mod join;
 mod member;
+mod messages;
 #[cfg(test)]
 mod property_tests;
 mod shutdown;
@@ -32,7 +33,7 @@ pub use activity::{Activity, name_thread};
 pub use admission::{FieldMismatch, Refusal};
 pub use coordinator::Coordinator;
 pub use error::GroupError;
-pub use failure::{GroupFailure, GroupFailureKind};
+pub use failure::GroupFailure;
 pub use hang::{Hang, StageActivity, find_hang};
 pub use hello::{GroupTimeouts, Hello, Roster};
 pub use member::Member;

@@ -7,10 +7,10 @@ use std::sync::mpsc::Sender;
 use crate::control_stream::{ControlStream, SendError};
 use crate::coordinator::spawn;
 use crate::disconnect::Disconnect;
-use crate::frame::{CoordinatorMessage, MemberMessage};
 use crate::inbox::Inbox;
 use crate::join::{Joined, join};
-use crate::{Activity, GroupError, GroupFailure, GroupFailureKind, GroupTimeouts, Hello, Roster, StepVote, Verdict};
+use crate::messages::{CoordinatorMessage, MemberMessage};
+use crate::{Activity, GroupError, GroupFailure, GroupTimeouts, Hello, Roster, StepVote, Verdict};
 
 /// One stage's membership: every rank has one, rank 0 too. All calls may come from any thread.
 ///
@@ -149,12 +149,7 @@ fn receive_messages(
     timeouts: GroupTimeouts,
     on_failure: impl Fn(GroupFailure),
 ) {
-    let protocol = |what| GroupFailure {
-        kind: GroupFailureKind::Protocol,
-        root_cause_rank: Some(rank),
-        rank,
-        message: format!("stage {rank} {what}"),
-    };
+    let protocol = |what| GroupFailure { root_cause_rank: Some(rank), rank, message: format!("stage {rank} {what}") };
     let failure = loop {
         match stream.receive() {
             Ok(CoordinatorMessage::GroupEnded(failure)) => break failure,

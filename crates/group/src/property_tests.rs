@@ -7,13 +7,13 @@ use proptest::prelude::*;
 
 use crate::activity::Heartbeat;
 use crate::disconnect::Disconnect;
-use crate::frame::{CoordinatorMessage, MemberMessage};
-use crate::group_state::{ConnectionId, Effect, Group, GroupEvent};
+use crate::group_state::{ConnectionId, Effect, GroupEvent, GroupState};
+use crate::messages::{CoordinatorMessage, MemberMessage};
 use crate::{GroupTimeouts, Hello, StepRules, StepVote};
 
 const WORLD_SIZE: usize = 3;
 
-fn hello(rank: usize, attempt: u32, pod: u8) -> Hello {
+fn hello(rank: usize, attempt: u64, pod: u8) -> Hello {
     Hello {
         job_uid: String::new(),
         attempt,
@@ -52,7 +52,7 @@ fn events() -> impl Strategy<Value = GroupEvent> {
     ];
     prop_oneof![
         // A connection's number gives its rank, so that all slots are soon taken.
-        8 => (conn(), 2..5u32, 0..12u8).prop_map(|(conn, attempt, pod)| {
+        8 => (conn(), 2..5u64, 0..12u8).prop_map(|(conn, attempt, pod)| {
             let attempt = if attempt == 4 { 3 } else { attempt };
             GroupEvent::Hello(conn, hello(conn as usize % WORLD_SIZE, attempt, u8::from(pod == 0)))
         }),
@@ -80,7 +80,7 @@ proptest! {
     fn every_connection_gets_one_final_message(script in prop::collection::vec((events(), 0..2000u64), 1..80)) {
         let timeouts = GroupTimeouts { startup_timeout: Duration::from_secs(9), stall_timeout: Duration::from_secs(9), ..GroupTimeouts::default() };
         let mut now = Instant::now();
-        let mut group = Group::new(hello(0, 3, 0), timeouts, now);
+        let mut group = GroupState::new(hello(0, 3, 0), timeouts, now);
         let mut used: BTreeSet<ConnectionId> = BTreeSet::new();
         let mut open: BTreeSet<ConnectionId> = BTreeSet::new();
         let mut closing: BTreeSet<ConnectionId> = BTreeSet::new();
@@ -137,8 +137,8 @@ proptest! {
 }
 
 /// A formed group whose stage `n` uses connection `n`.
-fn running(now: Instant) -> Group {
-    let mut group = Group::new(hello(0, 3, 0), GroupTimeouts::default(), now);
+fn running(now: Instant) -> GroupState {
+    let mut group = GroupState::new(hello(0, 3, 0), GroupTimeouts::default(), now);
     group.handle(now, GroupEvent::Release(vec![], StepRules::default()));
     for rank in 0..WORLD_SIZE {
         group.handle(now, GroupEvent::Hello(rank as ConnectionId, hello(rank, 3, 0)));

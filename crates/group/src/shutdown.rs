@@ -6,16 +6,16 @@ use std::time::Instant;
 
 use stagecoach_api::contract::ExitCode;
 
+use crate::GroupFailure;
 use crate::disconnect::Disconnect;
-use crate::frame::CoordinatorMessage;
-use crate::group_state::{ConnectionId, Effect, Group, GroupPhase, stages};
+use crate::group_state::{ConnectionId, Effect, GroupPhase, GroupState, stages};
 use crate::hang::{StageActivity, find_hang, format_seconds};
-use crate::{GroupFailure, GroupFailureKind};
+use crate::messages::CoordinatorMessage;
 
 /// Exit codes of a process that has finished: done, or drained with a checkpoint.
 const GRACEFUL: [i32; 2] = [ExitCode::Done.code(), ExitCode::Drained.code()];
 
-impl Group {
+impl GroupState {
     pub(crate) fn on_disconnect(&mut self, now: Instant, conn: ConnectionId, disconnect: Disconnect) {
         if let GroupPhase::ShuttingDown { waiting_for, .. } = &mut self.phase {
             waiting_for.remove(&conn);
@@ -45,7 +45,7 @@ impl Group {
 
     fn fail_disconnected(&mut self, now: Instant, rank: usize, disconnect: Disconnect) {
         let failure = disconnect.failure(rank, &self.describe(rank), self.timeouts.heartbeat_timeout);
-        self.fail(now, failure.kind, failure.root_cause_rank, failure.message);
+        self.fail(now, failure.root_cause_rank, failure.message);
     }
 
     /// Sends heartbeats and checks timeouts.
@@ -81,23 +81,23 @@ impl Group {
                     format_seconds(idle_time),
                     self.progress
                 );
-                self.fail(now, GroupFailureKind::StartupTimedOut, Some(0), message);
+                self.fail(now, Some(0), message);
             }
             GroupPhase::Joining if startup_expired => {
                 let missing = self.ranks(|slot| slot.conn.is_none());
                 let root_cause_rank = Some(missing[0]).filter(|_| missing.len() == 1);
                 let message = format!("{} did not join within {}", stages(&missing), format_seconds(idle_time));
-                self.fail(now, GroupFailureKind::StartupTimedOut, root_cause_rank, message);
+                self.fail(now, root_cause_rank, message);
             }
             GroupPhase::Forming if startup_expired => {
                 let found = find_hang(&self.activities(now));
                 let message = format!("the group did not form for {}: {}", format_seconds(idle_time), found.report);
-                self.fail(now, GroupFailureKind::StartupTimedOut, found.root_cause_rank, message);
+                self.fail(now, found.root_cause_rank, message);
             }
             GroupPhase::Running if idle_time >= self.timeouts.stall_timeout => {
                 let found = find_hang(&self.activities(now));
                 let message = format!("nothing has moved for {}: {}", format_seconds(idle_time), found.report);
-                self.fail(now, GroupFailureKind::Hang, found.root_cause_rank, message);
+                self.fail(now, found.root_cause_rank, message);
             }
             _ => {}
         }
@@ -144,14 +144,14 @@ impl Group {
         if !GRACEFUL.contains(&code) {
             let root_cause_rank = Some(rank).filter(|_| code != ExitCode::PeerLost.code());
             let message = format!("stage {rank} left with exit code {code} {}", self.describe(rank));
-            return self.fail(now, GroupFailureKind::LeftEarly, root_cause_rank, message);
+            return self.fail(now, root_cause_rank, message);
         }
         let waiting = (0..self.slots.len()).find_map(|other| Some((other, self.exchange.waiting_for(other)?.0)));
         let formed = self.slots.iter().position(|slot| self.phase == GroupPhase::Forming && slot.formed);
         let waiter = waiting.or(formed.map(|other| (other, "the group to form".to_owned())));
         if let Some((other, what)) = waiter {
             let message = format!("stage {rank} left with exit code {code} while stage {other} waits for {what}");
-            return self.fail(now, GroupFailureKind::LeftEarly, Some(rank), message);
+            return self.fail(now, Some(rank), message);
         }
         if self.slots.iter().all(|slot| slot.leave_code.is_some()) {
             let others = self.conns(|rank| rank != 0);
@@ -165,7 +165,7 @@ impl Group {
     pub(crate) fn fail_early_leave(&mut self, now: Instant, rank: usize) {
         let Some((leaver, code)) = self.first_leaver() else { return };
         let message = format!("stage {leaver} left with exit code {code}, but stage {rank} goes on");
-        self.fail(now, GroupFailureKind::LeftEarly, Some(leaver), message);
+        self.fail(now, Some(leaver), message);
     }
 
     /// The lowest rank that has left, with its exit code.
@@ -175,17 +175,11 @@ impl Group {
 
     /// Ends the group; later reasons are ignored. Rank 0 is notified last, because the coordinator ends with its
     /// process.
-    pub(crate) fn fail(
-        &mut self,
-        now: Instant,
-        kind: GroupFailureKind,
-        root_cause_rank: Option<usize>,
-        message: String,
-    ) {
+    pub(crate) fn fail(&mut self, now: Instant, root_cause_rank: Option<usize>, message: String) {
         if self.is_ending() {
             return;
         }
-        let failure = GroupFailure { kind, root_cause_rank, rank: 0, message };
+        let failure = GroupFailure { root_cause_rank, rank: 0, message };
         self.failure = Some(failure.clone());
         let mut waiting_for = BTreeSet::new();
         for rank in 1..self.slots.len() {

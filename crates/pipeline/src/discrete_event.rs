@@ -38,7 +38,7 @@ impl MessageQueue {
     }
 }
 
-struct Simulation<'a> {
+struct DiscreteEventSimulation<'a> {
     programs: &'a Programs,
     costs: &'a Costs,
     clock: Vec<f64>,
@@ -50,7 +50,7 @@ struct Simulation<'a> {
 
 /// Simulates the programs until every rank has finished or none can proceed.
 pub(crate) fn run(programs: &Programs, costs: &Costs) -> SimulationResult {
-    let mut simulation = Simulation {
+    let mut simulation = DiscreteEventSimulation {
         programs,
         costs,
         clock: vec![0.0; programs.ranks.len()],
@@ -72,7 +72,7 @@ pub(crate) fn run(programs: &Programs, costs: &Costs) -> SimulationResult {
     }
 }
 
-impl Simulation<'_> {
+impl DiscreteEventSimulation<'_> {
     /// The number of executed actions, over all ranks.
     fn executed(&self) -> usize {
         self.spans.iter().map(Vec::len).sum()

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stagecoach_checkpoint::paths;
+use stagecoach_test_volumes::VolumeFault;
 use stagecoach_tests::corpus::Draws;
-use stagecoach_tests::faulty::{Call, Fault, How};
+use stagecoach_tests::faulty::{StageCall, StageFault};
 use stagecoach_tests::scene::{COMMITTED, Case, Scene, each, seed};
 
 const SYNC: &str = "{everySteps: 2, keepLast: 1, mode: Sync}";
@@ -18,21 +19,21 @@ const SAMPLE: usize = 10;
 
 struct Death {
     from_mess: bool,
-    call: Call,
-    how: How,
+    call: StageCall,
+    fault: VolumeFault,
 }
 
 /// Every way to die at each of `calls`.
-fn ways(from_mess: bool, calls: &[Call]) -> impl Iterator<Item = Death> {
-    let ways = |call: &Call| match call.operation.as_str() {
-        "write" => vec![How::DieWithin, How::DieAfter],
+fn ways(from_mess: bool, calls: &[StageCall]) -> impl Iterator<Item = Death> {
+    let ways = |call: &StageCall| match call.operation.as_str() {
+        "write" => vec![VolumeFault::CrashDuring, VolumeFault::CrashAfter],
         // these follow another call on the same file or folder, with nothing between: before is after that one
-        "size" | "read_at" | "sync" | "remove_file" | "remove_dir" => vec![How::DieAfter],
-        _ => vec![How::DieBefore, How::DieAfter],
+        "size" | "read_at" | "sync" | "remove_file" | "remove_dir" => vec![VolumeFault::CrashAfter],
+        _ => vec![VolumeFault::CrashBefore, VolumeFault::CrashAfter],
     };
     calls
         .iter()
-        .flat_map(move |call| ways(call).into_iter().map(move |how| Death { from_mess, call: call.clone(), how }))
+        .flat_map(move |call| ways(call).into_iter().map(move |fault| Death { from_mess, call: call.clone(), fault }))
 }
 
 /// Every rename both ways; every mkdir and sync one way or the other; some of the rest.
@@ -41,12 +42,12 @@ fn sample(deaths: Vec<Death>) -> Vec<Death> {
     let (mut chosen, mut rest) = (Vec::new(), Vec::new());
     let mut before = false;
     for death in deaths {
-        if death.how == How::DieBefore {
+        if death.fault == VolumeFault::CrashBefore {
             before = draws.below(2) == 0;
         }
         match death.call.operation.as_str() {
             "rename" | "sync" => chosen.push(death),
-            "make_dir" | "sync_dir" if before == (death.how == How::DieBefore) => chosen.push(death),
+            "make_dir" | "sync_dir" if before == (death.fault == VolumeFault::CrashBefore) => chosen.push(death),
             "make_dir" | "sync_dir" => {}
             _ => rest.push(death),
         }
@@ -57,8 +58,8 @@ fn sample(deaths: Vec<Death>) -> Vec<Death> {
 
 /// Dies, and starts over. The step that the last attempt went on after; none if the call was never reached.
 fn run(scene: &Scene, checkpoint: &str, at: usize, death: &Death) -> Option<u64> {
-    let Death { from_mess, call, how } = death;
-    let fault = Fault { rank: call.rank, call: call.number, how: *how }.to_string();
+    let Death { from_mess, call, fault } = death;
+    let fault = StageFault { rank: call.rank, call: call.number, fault: *fault }.to_string();
     println!("{fault}: {} {}", call.operation, call.path);
     let name = &format!("case-{at}");
     if *from_mess {
@@ -74,16 +75,16 @@ fn run(scene: &Scene, checkpoint: &str, at: usize, death: &Death) -> Option<u64>
 }
 
 /// The step after which the next attempt must go on: the last one that was committed before the death.
-fn survives(traced: &[Call], Death { from_mess, call, how }: &Death) -> u64 {
+fn survives(traced: &[StageCall], Death { from_mess, call, fault }: &Death) -> u64 {
     let at = traced.iter().position(|c| (c.rank, c.number) == (call.rank, call.number)).unwrap();
-    let done = &traced[..at + usize::from(*how == How::DieAfter)];
-    let committed = |call: &Call| paths::parse_step_dir_name(call.path.strip_prefix("checkpoints/")?);
+    let done = &traced[..at + usize::from(*fault == VolumeFault::CrashAfter)];
+    let committed = |call: &StageCall| paths::parse_step_dir_name(call.path.strip_prefix("checkpoints/")?);
     let newest = done.iter().filter(|call| call.operation == "rename").filter_map(committed).max();
     newest.unwrap_or(if *from_mess { COMMITTED[1] } else { 0 })
 }
 
 /// The calls of a run that goes on from the mess undisturbed.
-fn trace(scene: &Scene, checkpoint: &str) -> Vec<Call> {
+fn trace(scene: &Scene, checkpoint: &str) -> Vec<StageCall> {
     scene.mess("traced");
     let ran = scene.run(&Case { name: "traced", checkpoint, fault: "trace", restarts: 0 });
     ran.ended_well(scene);
@@ -103,7 +104,7 @@ fn every_operation_may_be_the_last() {
     let scene = Scene::new(env!("CARGO_BIN_EXE_faulty"));
     let calls = trace(&scene, SYNC);
     // where nothing is there yet, only the way to the first save differs
-    let afresh: Vec<Call> = scene.afresh.iter().take_while(|call| call.operation != "create").cloned().collect();
+    let afresh: Vec<StageCall> = scene.afresh.iter().take_while(|call| call.operation != "create").cloned().collect();
     let mut deaths: Vec<Death> = ways(false, &afresh).chain(ways(true, &calls)).collect();
     let of = deaths.len();
     if std::env::var("STAGECOACH_CRASHES").as_deref() != Ok("all") {

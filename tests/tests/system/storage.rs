@@ -1,27 +1,26 @@
 //! A full disk and a failing one: the checkpoint fails and says so, training goes on without a restart, the older
 //! checkpoint stays, the next save succeeds.
 
+use stagecoach_test_volumes::{EIO, ENOSPC, VolumeFault};
 use stagecoach_tests::corpus::Draws;
-use stagecoach_tests::faulty::{Call, Fault, How};
+use stagecoach_tests::faulty::{StageCall, StageFault};
 use stagecoach_tests::scene::{COMMITTED, Case, STEPS, Scene, each, seed};
 
 /// From step 3 on: the saves of step 4 and of the end.
 const CHECKPOINT: &str = "{everySteps: 2, keepLast: 3, mode: Sync}";
 const PERIODIC: u64 = 4;
-const ENOSPC: i32 = 28;
-const EIO: i32 = 5;
 /// Writes that are drawn, unless all are tried.
 const SAMPLE: usize = 10;
 
 struct Failure {
-    call: Call,
+    call: StageCall,
     errno: i32,
     /// In the last save: there is no next one.
     last: bool,
 }
 
 /// The writes and syncs of both saves.
-fn calls(scene: &Scene) -> Vec<(Call, bool)> {
+fn calls(scene: &Scene) -> Vec<(StageCall, bool)> {
     scene.stopped("traced");
     let ran = scene.run(&Case { name: "traced", checkpoint: CHECKPOINT, fault: "trace", restarts: 0 });
     ran.ended_well(scene);
@@ -43,7 +42,7 @@ fn calls(scene: &Scene) -> Vec<(Call, bool)> {
 }
 
 /// All of `calls` with both errors; or every sync with one of them, and some of the writes.
-fn failures(calls: Vec<(Call, bool)>) -> Vec<Failure> {
+fn failures(calls: Vec<(StageCall, bool)>) -> Vec<Failure> {
     let all = calls
         .into_iter()
         .flat_map(|(call, last)| [ENOSPC, EIO].map(|errno| Failure { call: call.clone(), errno, last }));
@@ -62,7 +61,7 @@ fn failures(calls: Vec<(Call, bool)>) -> Vec<Failure> {
 }
 
 fn run(scene: &Scene, at: usize, Failure { call, errno, last }: &Failure) {
-    let fault = Fault { rank: call.rank, call: call.number, how: How::Errno(*errno) }.to_string();
+    let fault = StageFault { rank: call.rank, call: call.number, fault: VolumeFault::Fail(*errno) }.to_string();
     println!("{fault}: {} {}", call.operation, call.path);
     let name = &format!("case-{at}");
     let case = Case { name, checkpoint: CHECKPOINT, fault: &fault, restarts: 3 };

@@ -8,7 +8,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use stagecoach_checkpoint::{FileSystemVolume, is_used, write_atomically};
+use stagecoach_checkpoint::{FileSystemVolume, is_used};
+use stagecoach_files::write_atomically;
 
 use crate::observe::Summary;
 

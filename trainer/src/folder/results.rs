@@ -4,7 +4,8 @@ use std::fmt;
 use std::fs;
 use std::io::ErrorKind;
 
-use stagecoach_checkpoint::{VolumeContents, partial_file_target};
+use stagecoach_checkpoint::VolumeContents;
+use stagecoach_files::temporary_target;
 
 use super::{CURVE, FolderError, JOB, JobFolder, LOCK, LOGS, METRICS, PLOTS, RECORD, RESULT, TERMINATION};
 
@@ -83,7 +84,7 @@ impl JobFolder {
 
 /// Whether a job makes a file of this name in one of its folders.
 pub(super) fn is_own(folder: &str, name: &str) -> bool {
-    let name = partial_file_target(name).unwrap_or(name);
+    let name = temporary_target(name).unwrap_or(name);
     let is_a_stages = |extension: &str| {
         let stage = name.strip_prefix("stage-").and_then(|rest| rest.strip_suffix(extension));
         stage.is_some_and(|stage| stage.parse::<u32>().is_ok_and(|number| number.to_string() == stage))

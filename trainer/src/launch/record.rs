@@ -1,6 +1,5 @@
 //! What outlives the launcher: `state.json` in the job's folder.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
@@ -68,9 +67,7 @@ fn resumed(state: JobState) -> JobState {
 
 /// 128 random bits in hexadecimal.
 pub(super) fn fresh_uid() -> String {
-    // The standard library's hashers have random keys: two of them are a random number without another dependency.
-    let random = || RandomState::new().build_hasher().finish();
-    format!("{:016x}{:016x}", random(), random())
+    stagecoach_files::random_hex() + &stagecoach_files::random_hex()
 }
 
 #[cfg(test)]

@@ -4,13 +4,15 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::TcpListener;
-use std::os::fd::AsRawFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use super::carrier::Incoming;
-use super::greeting::{Greeting, Guest};
+use super::greeting::{Greeting, PendingConnection};
 use super::open::ring_bytes;
-use super::shm::{Found, Ring, RingReader};
+use super::shm::{RingIdentity, RingLookup, RingReader};
 use super::{LinkError, LinkId, Opening, Receiver, Transport};
 
 /// What the receiver answers: the payloads come in the stream, or in the ring.
@@ -29,21 +31,21 @@ pub(super) fn accept(
     let mut receivers = BTreeMap::new();
     let failed = |e: io::Error| LinkError::Broken(format!("stage {} could not accept a link: {e}", opening.rank));
     opening.listener.set_nonblocking(true).map_err(failed)?;
-    let mut guests: Vec<Guest> = Vec::new();
+    let mut guests: Vec<PendingConnection> = Vec::new();
     while receivers.len() < expected {
         if Instant::now() >= deadline {
             return Err(late(opening, &receivers));
         }
         wait_readable(&opening.listener, &guests, deadline).map_err(failed)?;
-        if let Ok(guest) = opening.listener.accept().and_then(|(stream, _)| Guest::new(stream)) {
+        if let Ok(guest) = opening.listener.accept().and_then(|(stream, _)| PendingConnection::new(stream)) {
             if guests.len() == MOST_GUESTS {
                 guests.remove(0);
             }
             guests.push(guest);
         }
         for mut guest in std::mem::take(&mut guests) {
-            match guest.hear() {
-                Ok(None) if Instant::now() < guest.until => guests.push(guest),
+            match guest.read_greeting() {
+                Ok(None) if Instant::now() < guest.deadline => guests.push(guest),
                 Ok(Some(greeting)) => match admit(opening, &greeting, &receivers) {
                     Ok(carrier) => {
                         if let Some(receiver) = start(greeting.link, guest, carrier)? {
@@ -86,15 +88,15 @@ fn admit(opening: &Opening, greeting: &Greeting, receivers: &BTreeMap<LinkId, Re
     if announced.bytes != bytes {
         return Err(format!("it brings {} bytes of shared memory for {link}, which takes {bytes}", announced.bytes));
     }
-    match RingReader::open(&Ring { group, link: *link, nonce: &announced.nonce, bytes }) {
-        Found::Ring(ring) => Ok(Incoming::Ring(ring)),
-        Found::Nothing => Ok(Incoming::Stream),
-        Found::Foreign(why) => Err(format!("its shared memory for {link} is not the sender's: {why}")),
+    match RingReader::open(&RingIdentity { group, link: *link, nonce: &announced.nonce, bytes }) {
+        RingLookup::Ring(ring) => Ok(Incoming::Ring(ring)),
+        RingLookup::None => Ok(Incoming::Stream),
+        RingLookup::Other(why) => Err(format!("its shared memory for {link} is not the sender's: {why}")),
     }
 }
 
 /// Answers, and receives from then on; none if the sender is gone.
-fn start(link: LinkId, guest: Guest, carrier: Incoming) -> Result<Option<Receiver>, LinkError> {
+fn start(link: LinkId, guest: PendingConnection, carrier: Incoming) -> Result<Option<Receiver>, LinkError> {
     let mut stream = guest.stream;
     let answer = if matches!(carrier, Incoming::Ring(_)) { SHARED } else { INLINE };
     match stream.set_nonblocking(false).and_then(|()| stream.write_all(&[answer])) {
@@ -110,21 +112,14 @@ fn late(opening: &Opening, receivers: &BTreeMap<LinkId, Receiver>) -> LinkError 
 }
 
 /// Blocks until a connection waits, a guest has said something or must go, or the deadline is there.
-fn wait_readable(listener: &TcpListener, guests: &[Guest], deadline: Instant) -> io::Result<()> {
-    let until = guests.iter().map(|guest| guest.until).fold(deadline, Instant::min);
-    // rounded up: poll counts whole milliseconds
-    let left = until.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-    let streams = guests.iter().map(|guest| guest.stream.as_raw_fd());
-    let mut polled: Vec<libc::pollfd> = std::iter::once(listener.as_raw_fd())
-        .chain(streams)
-        .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
-        .collect();
-    let milliseconds = left.as_millis().min(i32::MAX as u128) as i32;
-    // SAFETY: as many valid pollfds as are told.
-    let polled = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, milliseconds) };
-    match io::Error::last_os_error() {
-        error if polled < 0 && error.kind() != io::ErrorKind::Interrupted => Err(error),
-        _ => Ok(()),
+fn wait_readable(listener: &TcpListener, guests: &[PendingConnection], deadline: Instant) -> io::Result<()> {
+    let until = guests.iter().map(|guest| guest.deadline).fold(deadline, Instant::min);
+    let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).map_err(io::Error::other)?;
+    let streams = guests.iter().map(|guest| PollFd::new(&guest.stream, PollFlags::IN));
+    let mut polled: Vec<PollFd> = std::iter::once(PollFd::new(listener, PollFlags::IN)).chain(streams).collect();
+    match poll(&mut polled, Some(&left)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -135,11 +130,12 @@ mod tests {
     use std::net::TcpStream;
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
     use std::path::Path;
+    use std::time::Duration;
 
     use stagecoach_pipeline::Placement;
 
-    use super::super::greeting::Announced;
-    use super::super::shm::Named;
+    use super::super::greeting::AnnouncedRing;
+    use super::super::shm::NamedRing;
     use super::super::{LinkPayload, link_ids, open};
     use super::*;
 
@@ -151,15 +147,15 @@ mod tests {
         format!("{name}/{}", std::process::id())
     }
 
-    fn ring<'a>(group: &'a str, nonce: &'a str) -> Ring<'a> {
-        Ring { group, link: LINK, nonce, bytes: BYTES }
+    fn ring<'a>(group: &'a str, nonce: &'a str) -> RingIdentity<'a> {
+        RingIdentity { group, link: LINK, nonce, bytes: BYTES }
     }
 
     /// What comes back for a greeting, until the connection is closed or has answered.
     fn greet(address: &str, group: &str, ring: Option<(&str, usize)>) -> Vec<u8> {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        let ring = ring.map(|(nonce, bytes)| Announced { nonce: nonce.into(), bytes });
+        let ring = ring.map(|(nonce, bytes)| AnnouncedRing { nonce: nonce.into(), bytes });
         Greeting { group: group.into(), link: LINK, ring }.send(&mut stream).unwrap();
         let mut answer = [0];
         match stream.read(&mut answer) {
@@ -212,7 +208,7 @@ mod tests {
         ("another group's", |path| {
             let name = unique("other");
             let other = ring(&name, "a");
-            std::mem::forget(Named::create(&other).unwrap());
+            std::mem::forget(NamedRing::create(&other).unwrap());
             fs::rename(other.path(), path).unwrap();
         }),
         ("all zeros", |path| {
@@ -229,7 +225,7 @@ mod tests {
             for (index, (how, tamper)) in TAMPERINGS.into_iter().enumerate() {
                 let nonce = index.to_string();
                 let ring = ring(group, &nonce);
-                let named = Named::create(&ring).unwrap();
+                let named = NamedRing::create(&ring).unwrap();
                 tamper(&ring.path());
                 let before = fs::read(ring.path()).ok();
                 assert_eq!(greet(address, group, Some((&nonce, BYTES))), [0; 0], "{how}");
@@ -239,7 +235,7 @@ mod tests {
                 drop(named);
             }
             // as it should be, but for what is said of it
-            let _named = Named::create(&ring(group, "whole")).unwrap();
+            let _named = NamedRing::create(&ring(group, "whole")).unwrap();
             for (group, bytes) in [(group, BYTES * 2), (group, 0), ("other/1", BYTES)] {
                 assert_eq!(greet(address, group, Some(("whole", bytes))), [0; 0], "{group} {bytes}");
             }
@@ -265,7 +261,7 @@ mod tests {
                 timeout: Duration::from_secs(20),
             };
             let address = opening.listener.local_addr().unwrap().to_string();
-            let _named = there.then(|| Named::create(&ring(group, "n")).unwrap());
+            let _named = there.then(|| NamedRing::create(&ring(group, "n")).unwrap());
             let deadline = Instant::now() + opening.timeout;
             std::thread::scope(|scope| {
                 let accepting = scope.spawn(|| accept(&opening, 1, deadline));
@@ -279,7 +275,7 @@ mod tests {
     fn the_transport_decides_whether_shared_memory_is_brought() {
         let group = &*unique("transport");
         listening(Transport::Tcp, group, |address| {
-            let _named = Named::create(&ring(group, "n")).unwrap();
+            let _named = NamedRing::create(&ring(group, "n")).unwrap();
             assert_eq!(greet(address, group, Some(("n", BYTES))), [0; 0]);
         });
         listening(Transport::Shm, group, |address| assert_eq!(greet(address, group, None), [0; 0]));
@@ -289,7 +285,7 @@ mod tests {
     fn a_name_is_gone_with_its_ring() {
         let group = unique("gone");
         let ring = ring(&group, "n");
-        let named = Named::create(&ring).unwrap();
+        let named = NamedRing::create(&ring).unwrap();
         assert!(ring.path().exists());
         drop(named);
         assert!(!ring.path().exists());

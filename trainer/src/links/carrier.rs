@@ -1,4 +1,4 @@
-//! How a payload crosses: in the stream, or through shared memory with the stream as the bell.
+//! How a payload crosses: in the stream, or through shared memory announced on the stream.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ pub(super) enum Outgoing {
 }
 
 impl Outgoing {
-    /// Sends a frame; returns once the payload's memory may be reused.
+    /// Sends a header and its payload; returns once the payload's memory may be reused.
     pub(super) fn put(&mut self, stream: &mut TcpStream, header: &[u8], payload: &[u8]) -> io::Result<()> {
         match self {
             Outgoing::Stream => {

@@ -4,8 +4,8 @@
 
 mod accept;
 mod carrier;
-mod frame;
 mod greeting;
+mod header;
 mod link_id;
 mod open;
 mod receiver;

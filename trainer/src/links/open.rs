@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::accept::{SHARED, accept};
 use super::carrier::Outgoing;
-use super::greeting::{Announced, Greeting};
-use super::shm::{Named, Ring};
+use super::greeting::{AnnouncedRing, Greeting};
+use super::shm::{NamedRing, RingIdentity};
 use super::{LinkError, LinkId, LinkPayload, Receiver, Sender};
 
 /// How payloads travel.
@@ -108,7 +108,7 @@ fn dial(opening: &Opening, link: LinkId, deadline: Instant) -> Result<Sender, Li
     let ring = match opening.transport {
         Transport::Tcp => None,
         Transport::Shm | Transport::Auto => {
-            match Named::create(&Ring { group: &opening.group, link, nonce: &nonce, bytes }) {
+            match NamedRing::create(&RingIdentity { group: &opening.group, link, nonce: &nonce, bytes }) {
                 Ok(ring) => Some(ring),
                 Err(e) if opening.transport == Transport::Shm => {
                     return Err(failed("could not make shared memory for", &e));
@@ -117,7 +117,7 @@ fn dial(opening: &Opening, link: LinkId, deadline: Instant) -> Result<Sender, Li
             }
         }
     };
-    let announced = ring.is_some().then_some(Announced { nonce, bytes });
+    let announced = ring.is_some().then_some(AnnouncedRing { nonce, bytes });
     let greeting = Greeting { group: opening.group.clone(), link, ring: announced };
     greeting.send(&mut stream).map_err(|e| failed("could not greet", &e))?;
     let mut answer = [0];
@@ -127,7 +127,7 @@ fn dial(opening: &Opening, link: LinkId, deadline: Instant) -> Result<Sender, Li
         ErrorKind::WouldBlock => failed("no answer from", &format!("waited {:?}", opening.timeout)),
         _ => failed("no answer from", &e),
     })?;
-    let writer = ring.map(Named::into_writer);
+    let writer = ring.map(NamedRing::into_writer);
     let carrier = match (answer[0], writer) {
         (SHARED, Some(writer)) => Outgoing::Ring(writer),
         (_, _) if opening.transport == Transport::Shm => {

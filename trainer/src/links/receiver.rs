@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use tch::{Device, Kind, Tensor};
 
 use super::carrier::Incoming;
-use super::frame::{HEADER, Header, payload_mut};
+use super::header::{HEADER, Header, payload_mut};
 use super::{LinkError, LinkId};
 
 /// Receives tensors over one link, in the order in which they were posted.

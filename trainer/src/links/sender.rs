@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use tch::Tensor;
 
 use super::carrier::Outgoing;
-use super::frame::{Header, payload};
+use super::header::{Header, payload};
 use super::{LinkError, LinkId};
 
 /// Sends tensors over one link, in order.

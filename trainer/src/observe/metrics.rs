@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use stagecoach_files::AtomicFile;
+
 use super::StepRecord;
 
 /// Why the metrics could not be written or read.
@@ -43,7 +45,7 @@ impl MetricsError {
 #[derive(Debug)]
 pub struct Metrics {
     path: PathBuf,
-    /// Where it is made.
+    /// The folder that it is made in.
     aside: PathBuf,
     /// None until the volume has taken its first lines.
     file: Option<File>,
@@ -55,8 +57,8 @@ pub struct Metrics {
 
 impl Metrics {
     /// A new file, with the lines of the old one up to `from_step`: 0 starts afresh, a resume keeps what it resumes from.
-    /// The first [`Metrics::write`] makes it as `aside` and renames it to `path`: a crash leaves the old file or the new
-    /// one, and a group whose `aside` is taken away can't replace what a newer group writes.
+    /// The first [`Metrics::write`] makes it in the folder `aside` and renames it to `path`: a crash leaves the old file or
+    /// the new one, and a group whose `aside` is taken away can't replace what a newer group writes.
     ///
     /// # Errors
     /// The old file can't be read, or a line within it isn't a record.
@@ -100,18 +102,11 @@ impl Metrics {
     }
 }
 
+/// The file that is renamed stays open: what a newer group puts in its place is never written to.
 fn start(path: &Path, aside: &Path, lines: &str) -> io::Result<File> {
-    let start = || {
-        let mut file = File::options().create(true).append(true).open(aside)?;
-        file.set_len(0)?;
-        file.write_all(lines.as_bytes())?;
-        // this very file stays open: what a newer group puts in its place is never written to
-        fs::rename(aside, path)?;
-        Ok(file)
-    };
-    start().inspect_err(|_| {
-        let _ = fs::remove_file(aside);
-    })
+    let mut file = AtomicFile::create_in(aside, path)?;
+    file.write_all(lines.as_bytes())?;
+    file.commit()
 }
 
 fn append(file: &mut File, whole: u64, lines: &str) -> io::Result<()> {
@@ -158,6 +153,7 @@ mod tests {
     fn a_resume_keeps_what_it_resumes_from() {
         let folder = tempfile::tempdir().unwrap();
         let (path, aside) = (folder.path().join("metrics.jsonl"), folder.path().join("aside"));
+        fs::create_dir(&aside).unwrap();
         assert_eq!(read_metrics(&path).unwrap(), []);
         let open = |from_step| {
             let mut metrics = Metrics::new(&path, &aside, from_step).unwrap();
@@ -196,7 +192,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, fence) = (folder.path().join("metrics.jsonl"), folder.path().join("fence"));
         fs::write(&path, line(&record(1)) + &line(&record(2))).unwrap();
-        let mut metrics = Metrics::new(&path, &fence.join("aside"), 1).unwrap();
+        let mut metrics = Metrics::new(&path, &fence, 1).unwrap();
         metrics.append(&record(2)).unwrap_err();
         assert!(metrics.is_behind());
         metrics.append(&record(3)).unwrap_err();

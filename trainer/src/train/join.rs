@@ -123,7 +123,7 @@ fn listen(host: &str, port: u16) -> Result<TcpListener, Fatal> {
 fn hello(env: &StageEnv, settings: &Settings, device: tch::Device, data_address: String) -> Hello {
     Hello {
         job_uid: env.job_uid.clone(),
-        attempt: env.attempt as u32,
+        attempt: env.attempt,
         rank: env.rank as usize,
         world_size: env.world_size as usize,
         replica: 0,

@@ -34,8 +34,7 @@ pub(super) fn train(running: &mut RunningStage, architecture: &dyn Architecture)
 /// Started inside the fence: a group that has lost it since must not touch what a newer one writes.
 fn open_metrics(running: &RunningStage) -> Result<Metrics, Fatal> {
     let (folder, fence) = (running.context.settings.folder(), &running.plan.fence);
-    let aside = folder.join(fence.work_dir()).join(METRICS);
-    let mut metrics = Metrics::new(&folder.join(METRICS), &aside, running.plan.progress.step)?;
+    let mut metrics = Metrics::new(&folder.join(METRICS), &folder.join(fence.work_dir()), running.plan.progress.step)?;
     if let Err(error) = metrics.write() {
         fence.check(running.context.volume)?;
         if !error.is_full() {

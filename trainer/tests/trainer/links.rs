@@ -241,11 +241,11 @@ fn a_link_that_is_connected_is_not_connected_again() {
         });
         let mut links = middle.join().unwrap();
         drop(outgoing);
-        // what the first says is what arrives: bytes that are no frame
+        // what the first says is what arrives: bytes that are no header
         mine.write_all(&[1; 64]).unwrap();
         let receiver = links.receivers.get_mut(&FORWARD).unwrap();
         receiver.post(0, &[1, 1, 8], Kind::Float);
-        assert!(receiver.wait(0).unwrap_err().to_string().contains("no frame"));
+        assert!(receiver.wait(0).unwrap_err().to_string().contains("no tensor header"));
     });
 }
 

@@ -4,24 +4,24 @@
 use std::sync::Arc;
 
 use crate::common::*;
-use stagecoach_checkpoint::testing::*;
 use stagecoach_checkpoint::*;
+use stagecoach_test_volumes::*;
 
 /// State of the volume before the attempt with faults, so that starting, loading, setting aside, removing stale fences,
 /// saving and pruning are all enumerated.
 #[derive(Clone, Copy)]
-struct Scenario {
+struct CrashScenario {
     saved: u64,
     /// Whether the newest checkpoint is damaged.
     damaged: bool,
     until: u64,
 }
 
-const FIRST: Scenario = Scenario { saved: 0, damaged: false, until: 2 };
-const RESUMED: Scenario = Scenario { saved: 3, damaged: false, until: 5 };
-const DAMAGED: Scenario = Scenario { saved: 3, damaged: true, until: 4 };
+const FIRST: CrashScenario = CrashScenario { saved: 0, damaged: false, until: 2 };
+const RESUMED: CrashScenario = CrashScenario { saved: 3, damaged: false, until: 5 };
+const DAMAGED: CrashScenario = CrashScenario { saved: 3, damaged: true, until: 4 };
 
-impl Scenario {
+impl CrashScenario {
     fn volume(self) -> MemoryVolume {
         let volume = MemoryVolume::new();
         if self.saved > 0 {
@@ -40,7 +40,7 @@ impl Scenario {
     }
 
     /// A group on `volume` in which `rank` uses `faulty`.
-    fn group(self, volume: &MemoryVolume, rank: usize, faulty: &FaultyVolume) -> TestGroup {
+    fn group(self, volume: &MemoryVolume, rank: usize, faulty: &FaultyVolume<OneFault>) -> TestGroup {
         let mut group = TestGroup::new(volume);
         group.volumes[rank] = Arc::new(faulty.clone());
         group.acknowledged = self.intact();
@@ -48,7 +48,7 @@ impl Scenario {
     }
 
     /// The calls of `rank` without faults.
-    fn calls(self, rank: usize) -> Vec<Call> {
+    fn calls(self, rank: usize) -> Vec<VolumeCall> {
         let volume = self.volume();
         let counting = FaultyVolume::counting(Arc::new(volume.clone()));
         assert!(self.group(&volume, rank, &counting).run(self.until).unwrap() == state_at(self.until));
@@ -76,13 +76,13 @@ impl Scenario {
         let prepared = self.volume();
         for rank in [0, 1] {
             for (at, call) in self.calls(rank).iter().enumerate() {
-                for fault in [|| Fault::CrashBefore, || Fault::CrashAfter, || Fault::CrashDuring] {
+                for fault in [VolumeFault::CrashBefore, VolumeFault::CrashAfter, VolumeFault::CrashDuring] {
                     crashes += 1;
                     let mixed = PowerLoss::Mixed(crashes);
                     for loss in [None, Some(PowerLoss::Lost), Some(PowerLoss::Kept), Some(mixed)] {
                         let context = format!("stage {rank}, call {at} {call:?}, crash {crashes}, {loss:?}");
                         let volume = prepared.deep_copy();
-                        let faulty = FaultyVolume::failing(Arc::new(volume.clone()), at, fault());
+                        let faulty = FaultyVolume::failing(Arc::new(volume.clone()), at, fault);
                         let mut group = self.group(&volume, rank, &faulty);
                         let ended = group.run(self.until);
                         assert!(faulty.has_fired(), "{context}");
@@ -139,7 +139,7 @@ fn a_failing_call_costs_at_most_one_save() {
         for (at, call) in RESUMED.calls(rank).into_iter().enumerate() {
             let context = format!("stage {rank}, error {error}, call {at} {call:?}");
             let volume = RESUMED.volume();
-            let faulty = FaultyVolume::failing(Arc::new(volume.clone()), at, Fault::Fail(error));
+            let faulty = FaultyVolume::failing(Arc::new(volume.clone()), at, VolumeFault::Fail(error));
             let mut group = RESUMED.group(&volume, rank, &faulty);
             group.tolerant = true;
             let ended = group.run(RESUMED.until);
@@ -175,7 +175,7 @@ fn a_call_that_nfs_retried_is_not_a_failure() {
         for &answer in answers {
             let context = format!("call {at} {call:?} answers {answer}");
             let volume = DAMAGED.volume();
-            let faulty = FaultyVolume::failing(Arc::new(volume.clone()), at, Fault::ErrorAfterSuccess(answer));
+            let faulty = FaultyVolume::failing(Arc::new(volume.clone()), at, VolumeFault::ErrorAfterSuccess(answer));
             let ended = DAMAGED.group(&volume, 0, &faulty).run(DAMAGED.until);
             assert!(ended.unwrap_or_else(|e| panic!("{context}: {e}")) == state_at(DAMAGED.until), "{context}");
             DAMAGED.assert_resumes(&volume, DAMAGED.until, &context);

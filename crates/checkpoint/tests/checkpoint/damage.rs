@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::common::*;
 use proptest::prelude::*;
-use stagecoach_checkpoint::testing::*;
 use stagecoach_checkpoint::*;
+use stagecoach_test_volumes::*;
 
 const NEWEST: &str = "checkpoints/step-00000003";
 
@@ -150,7 +150,7 @@ fn a_reader_finds_a_checkpoint_during_commits_and_prunes() {
         let volume = prepared();
         let training = volume.clone();
         let meanwhile = move || drop(TestGroup::new(&training).run(6).unwrap());
-        let handle = FaultyVolume::failing(Arc::new(volume), at, Fault::RunFirst(Box::new(meanwhile)));
+        let handle = FaultyVolume::interrupted(Arc::new(volume), at, meanwhile);
         let found = open_newest(&handle, VerifyLevel::Contents, &[]).unwrap();
         let step = found.checkpoint.unwrap().manifest().step;
         assert!([3, 6].contains(&step) && found.damage.is_empty(), "call {at}: {step}, {:?}", found.damage);

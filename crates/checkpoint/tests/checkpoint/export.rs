@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::common::*;
-use stagecoach_checkpoint::testing::*;
 use stagecoach_checkpoint::*;
+use stagecoach_test_volumes::*;
 
 const STEP: u64 = 3;
 const FORMATS: [ExportFormat; 2] = [ExportFormat::HuggingFace, ExportFormat::SingleFile];
@@ -15,7 +15,7 @@ fn checkpoint() -> MemoryVolume {
     volume
 }
 
-fn weights() -> State {
+fn weights() -> TrainerState {
     state_at(STEP).into_iter().filter(|(name, _)| !name.starts_with("exp_avg")).collect()
 }
 
@@ -23,7 +23,7 @@ fn export_as(from: &dyn Volume, format: ExportFormat, out: &dyn Volume) -> Resul
     export(&open(from, STEP).unwrap(), format, out, "model.safetensors", &|_| ())
 }
 
-fn read(folder: &std::path::Path) -> State {
+fn read(folder: &std::path::Path) -> TrainerState {
     let files = ModelFiles::open(folder).unwrap();
     files.names().map(|name| (name.to_owned(), files.read(name).unwrap())).collect()
 }
@@ -77,13 +77,12 @@ fn export_never_overwrites_a_concurrent_file() {
     let written = counting.trace().iter().position(|call| call.operation == "sync").unwrap();
     let out = MemoryVolume::new();
     let other = out.clone();
-    let create_first =
-        Fault::RunFirst(Box::new(move || other.create("model.safetensors").unwrap().write(b"other").unwrap()));
-    let late = FaultyVolume::failing(Arc::new(out.clone()), written, create_first);
+    let create_first = move || other.create("model.safetensors").unwrap().write(b"other").unwrap();
+    let late = FaultyVolume::interrupted(Arc::new(out.clone()), written, create_first);
     assert!(
         export_as(&checkpoint(), ExportFormat::SingleFile, &late).unwrap_err().to_string().contains("is there already")
     );
-    assert!(snapshot(&out, "") == State::from([("model.safetensors".into(), b"other".to_vec())]));
+    assert!(snapshot(&out, "") == TrainerState::from([("model.safetensors".into(), b"other".to_vec())]));
 }
 
 #[test]
@@ -106,8 +105,10 @@ fn after_any_fault_the_output_is_complete_or_absent() {
         let counting = FaultyVolume::counting(Arc::new(whole.clone()));
         export_as(&checkpoint(), format, &counting).unwrap();
         for at in 0..counting.trace().len() {
-            for fault in [Fault::CrashBefore, Fault::CrashAfter, Fault::CrashDuring, Fault::Fail(ENOSPC)] {
-                let failed_once = matches!(fault, Fault::Fail(_));
+            for fault in
+                [VolumeFault::CrashBefore, VolumeFault::CrashAfter, VolumeFault::CrashDuring, VolumeFault::Fail(ENOSPC)]
+            {
+                let failed_once = matches!(fault, VolumeFault::Fail(_));
                 let out = MemoryVolume::new();
                 export_as(&checkpoint(), format, &FaultyVolume::failing(Arc::new(out.clone()), at, fault)).unwrap_err();
                 let there: Vec<String> = out.list("").unwrap().into_iter().map(|entry| entry.name).collect();

@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex};
 
 use crate::common::*;
-use stagecoach_checkpoint::testing::*;
 use stagecoach_checkpoint::*;
+use stagecoach_test_volumes::*;
 
 const BEFORE: u64 = 3;
 const UNTIL: u64 = 6;
@@ -20,21 +20,17 @@ fn prepared() -> MemoryVolume {
     volume
 }
 
-/// A group in which `rank`'s volume records its calls, or has the fault `stop`.
-fn group(volume: &MemoryVolume, rank: usize, stop: Option<(usize, Fault)>) -> (TestGroup, FaultyVolume) {
-    let inner = Arc::new(volume.clone());
-    let handle = match stop {
-        Some((at, fault)) => FaultyVolume::failing(inner, at, fault),
-        None => FaultyVolume::counting(inner),
-    };
+/// A group in which `rank`'s volume is `handle`, on that volume.
+fn group(volume: &MemoryVolume, rank: usize, handle: &FaultyVolume<OneFault>) -> TestGroup {
     let mut group = TestGroup::new(volume);
     group.volumes[rank] = Arc::new(handle.clone());
-    (group, handle)
+    group
 }
 
 fn calls(rank: usize) -> usize {
     let volume = prepared();
-    let (mut group, handle) = group(&volume, rank, None);
+    let handle = FaultyVolume::counting(Arc::new(volume.clone()));
+    let mut group = group(&volume, rank, &handle);
     group.run(UNTIL).unwrap();
     assert_eq!(group.warnings.len(), 1);
     handle.trace().len()
@@ -69,7 +65,8 @@ fn suspend_at_every_call(rank: usize, newer: u64) {
                 }
             }
         };
-        let (mut older, handle) = group(&volume, rank, Some((at, Fault::RunFirst(Box::new(meanwhile)))));
+        let handle = FaultyVolume::interrupted(Arc::new(volume.clone()), at, meanwhile);
+        let mut older = group(&volume, rank, &handle);
         let ended = older.run(UNTIL);
         assert!(handle.has_fired(), "{context}");
         let (before, fence) = seen.lock().unwrap().take().unwrap();
@@ -128,7 +125,7 @@ fn exactly_one_racing_coordinator_holds_the_fence() {
                 let (volume, held) = (volume.clone(), held.clone());
                 move || held.lock().unwrap().extend((0..others).map(|_| Fence::acquire(&volume)))
             };
-            let handle = FaultyVolume::failing(Arc::new(volume.clone()), at, Fault::RunFirst(Box::new(meanwhile)));
+            let handle = FaultyVolume::interrupted(Arc::new(volume.clone()), at, meanwhile);
             let ours = Fence::acquire(&handle);
             let mut taken: Vec<Fence> = held.lock().unwrap().drain(..).map(Result::unwrap).collect();
             taken.extend(ours);
@@ -159,10 +156,11 @@ fn exactly_one_racing_thread_holds_the_fence_on_a_file_system() {
 /// A group is suspended between choosing a number and claiming it; meanwhile two others claim it and the next one; then
 /// it claims the old number late, and crashes `calls` calls later.
 fn late_claim(volume: &MemoryVolume, older: impl FnOnce() + Send + 'static, calls: usize) {
-    let dying = Arc::new(FaultyVolume::failing(Arc::new(volume.clone()), CLAIM + calls, Fault::CrashBefore));
-    let late = FaultyVolume::failing(dying, CLAIM, Fault::RunFirst(Box::new(older)));
+    let dying = Arc::new(FaultyVolume::failing(Arc::new(volume.clone()), CLAIM + calls, VolumeFault::CrashBefore));
+    let late = FaultyVolume::interrupted(dying, CLAIM, older);
     assert!(Fence::acquire(&late).is_err());
-    assert_eq!(late.trace()[CLAIM], Call { operation: "make_dir", path: "fences/0001".into() });
+    let claim = &late.trace()[CLAIM];
+    assert_eq!((claim.operation, claim.path.as_str()), ("make_dir", "fences/0001"));
 }
 
 /// The call by which [`Fence::acquire`] claims its number.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::common::*;
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
-use stagecoach_checkpoint::testing::MemoryVolume;
 use stagecoach_checkpoint::*;
+use stagecoach_test_volumes::MemoryVolume;
 
 const NONE: [(String, TensorView<'static>); 0] = [];
 
@@ -20,8 +20,8 @@ fn a_checkpoint_is_a_hugging_face_directory() {
     let at = folder.path().join("a/job/checkpoints/step-00000004");
 
     let files = ModelFiles::open(&at).unwrap();
-    let weights: State = files.names().map(|name| (name.to_owned(), files.read(name).unwrap())).collect();
-    let expected: State = state_at(4).into_iter().filter(|(name, _)| !name.starts_with("exp_avg")).collect();
+    let weights: TrainerState = files.names().map(|name| (name.to_owned(), files.read(name).unwrap())).collect();
+    let expected: TrainerState = state_at(4).into_iter().filter(|(name, _)| !name.starts_with("exp_avg")).collect();
     assert!(weights == expected);
 
     let index: Value =

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use super::atomic_file::{UNFINISHED_SUFFIX, write_atomically, write_bytes_atomically};
+use super::atomic_file::{write_atomically, write_bytes_atomically};
 use super::parts::{PartHeader, PartReader, PartStart, PartWriter};
 use crate::config::PrepareProgress;
 use crate::corpus::{Content, Corpus};
@@ -72,7 +72,7 @@ impl CacheBuilder<'_> {
     pub(super) fn clean_up(&self) {
         fs::remove_dir_all(self.folder.join(PARTS_DIR)).ok();
         for file in fs::read_dir(self.folder).into_iter().flatten().flatten() {
-            if file.file_name().to_string_lossy().ends_with(UNFINISHED_SUFFIX) {
+            if stagecoach_files::temporary_target(&file.file_name().to_string_lossy()).is_some() {
                 fs::remove_file(file.path()).ok();
             }
         }

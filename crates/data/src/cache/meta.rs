@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::atomic_file::{sync_dir, write_bytes_atomically};
+use super::atomic_file::write_bytes_atomically;
 use crate::config::PrepareProgress;
 use crate::corpus::{Corpus, CorpusFile, FileFormat};
 use crate::error::DataError;
@@ -49,8 +49,7 @@ impl Meta {
     pub(super) fn write(&self, folder: &Path) -> Result<(), DataError> {
         let path = folder.join(META_FILE);
         let json = serde_json::to_vec_pretty(self).map_err(|error| DataError::io("write", &path)(error.into()))?;
-        write_bytes_atomically(&path, &json)?;
-        sync_dir(folder)
+        write_bytes_atomically(&path, &json)
     }
 
     /// Records the new paths and times of the same contents, so that the next start doesn't read the files again.

@@ -154,7 +154,7 @@ fn incomplete_files_are_replaced() {
     let folder = remove_final_files(&config, &prepared);
     fs::write(folder.join("ids.bin"), b"from another time").unwrap();
     fs::write(folder.join("ids.bin.0123456789abcdef.unfinished"), b"half").unwrap();
-    fs::write(folder.join("parts/000000.0123456789abcdef.unfinished"), b"half").unwrap();
+    fs::write(folder.join("parts/000000.0123456789abcdef.partial"), b"half").unwrap();
     fs::write(folder.join("parts/000000"), b"{\"tokenizer\":").unwrap();
     fs::write(folder.join("parts/000001"), b"").unwrap();
     assert_eq!(run(&config), prepared);

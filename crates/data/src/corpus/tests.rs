@@ -11,9 +11,9 @@ use super::*;
 use crate::config::{DataConfig, TokenizerSource};
 
 /// Contents, whether the document ends, where reading can resume, bytes read.
-type Read = (String, bool, Option<Cursor>, u64);
+type ReadPiece = (String, bool, Option<Cursor>, u64);
 
-fn read(corpus: &Corpus, from: Cursor, may_split: bool) -> Vec<Read> {
+fn read(corpus: &Corpus, from: Cursor, may_split: bool) -> Vec<ReadPiece> {
     let mut pieces = Vec::new();
     let on_piece = &mut |piece: Piece| {
         pieces.push((format!("{:?}", piece.content), piece.is_last, piece.resume_at, piece.bytes_read));

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use stagecoach_checkpoint::testing::MemoryVolume;
 use stagecoach_checkpoint::*;
+use stagecoach_test_volumes::MemoryVolume;
 
 pub const STAGES: usize = 3;
 pub const RETENTION: RetentionPolicy = RetentionPolicy { keep_last: 2, keep_every: 0 };
 
 /// Tensors by name, of all stages together.
-pub type State = BTreeMap<String, Vec<u8>>;
+pub type TrainerState = BTreeMap<String, Vec<u8>>;
 
 pub fn identity() -> Value {
     json!({"model": {"hiddenSize": 8}, "seed": 42})
@@ -23,7 +23,7 @@ pub fn metadata() -> CheckpointMetadata {
 }
 
 /// The state of a run without faults.
-pub fn state_at(step: u64) -> State {
+pub fn state_at(step: u64) -> TrainerState {
     let weights = (0..STAGES).flat_map(|rank| [(format!("layers.{rank}.w"), 64), (format!("layers.{rank}.norm"), 8)]);
     let all = weights.flat_map(|(name, size)| [(format!("exp_avg.{name}"), size), (name, size)]);
     let mut state = all.map(|(name, size)| (name, vec![7; size])).collect();
@@ -33,7 +33,7 @@ pub fn state_at(step: u64) -> State {
     state
 }
 
-fn advance(state: &mut State) {
+fn advance(state: &mut TrainerState) {
     for (name, bytes) in state.iter_mut() {
         let mut hasher = blake3::Hasher::new();
         hasher.update(name.as_bytes()).update(bytes).finalize_xof().fill(bytes);
@@ -46,7 +46,7 @@ pub fn belongs_to(name: &str, rank: usize) -> bool {
 
 /// A stage's tensors: weights and moments.
 #[allow(clippy::type_complexity)]
-pub fn views(state: &State, rank: usize) -> (Vec<(String, TensorView<'_>)>, Vec<(String, TensorView<'_>)>) {
+pub fn views(state: &TrainerState, rank: usize) -> (Vec<(String, TensorView<'_>)>, Vec<(String, TensorView<'_>)>) {
     let view = |bytes| TensorView::new(Dtype::F32, vec![2, (<[u8]>::len(bytes)) / 8], bytes).unwrap();
     let of = |optimizer: bool| {
         let mine = state.iter().filter(move |(n, _)| belongs_to(n, rank) && n.starts_with("exp_avg") == optimizer);
@@ -87,7 +87,7 @@ impl TestGroup {
     }
 
     /// Starts, resumes, trains to `until` saving each step, and returns the final state.
-    pub fn run(&mut self, until: u64) -> Result<State, CheckpointError> {
+    pub fn run(&mut self, until: u64) -> Result<TrainerState, CheckpointError> {
         let volume = self.volumes[0].clone();
         let fence = Fence::acquire(&*volume)?;
         self.fence = Some(fence.clone());
@@ -108,13 +108,14 @@ impl TestGroup {
     }
 
     /// Each stage reads its own tensors; checkpoints that are damaged are skipped, and set aside once all have loaded.
-    pub fn resume(&mut self, fence: &Fence) -> Result<State, CheckpointError> {
+    pub fn resume(&mut self, fence: &Fence) -> Result<TrainerState, CheckpointError> {
         let mut known = Vec::new();
         loop {
             let found = open_newest(&*self.volumes[0], VerifyLevel::Sizes, &known)?;
             let Some(loaded) = found.checkpoint else { return Ok(state_at(0)) };
             let step = loaded.manifest().step;
-            let read: Result<Vec<State>, _> = (0..STAGES).map(|rank| read(&*self.volumes[rank], step, rank)).collect();
+            let read: Result<Vec<TrainerState>, _> =
+                (0..STAGES).map(|rank| read(&*self.volumes[rank], step, rank)).collect();
             match read {
                 Err(CheckpointError::Damaged(damage)) => known.push(damage),
                 read => {
@@ -127,7 +128,7 @@ impl TestGroup {
         }
     }
 
-    pub fn save(&self, fence: &Fence, step: u64, state: &State) -> Result<(), CheckpointError> {
+    pub fn save(&self, fence: &Fence, step: u64, state: &TrainerState) -> Result<(), CheckpointError> {
         let save = fence.pending_checkpoint(step);
         if !save.begin(&*self.volumes[0], &identity())? {
             return Ok(());
@@ -144,7 +145,7 @@ impl TestGroup {
     }
 }
 
-fn read(volume: &dyn Volume, step: u64, rank: usize) -> Result<State, CheckpointError> {
+fn read(volume: &dyn Volume, step: u64, rank: usize) -> Result<TrainerState, CheckpointError> {
     let loaded = open(volume, step)?;
     let names = state_at(0).into_keys().filter(|name| belongs_to(name, rank));
     names.map(|name| Ok((name.clone(), loaded.read(loaded.tensor(&name).unwrap())?))).collect()

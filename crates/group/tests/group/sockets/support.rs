@@ -44,14 +44,14 @@ pub(crate) fn hello(rank: usize, world_size: usize) -> Hello {
 
 /// A stage that has joined.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct TestStage {
     pub(crate) member: Member,
     pub(crate) roster: Roster,
     pub(crate) plan: Vec<u8>,
     pub(crate) failures: Receiver<GroupFailure>,
 }
 
-impl Stage {
+impl TestStage {
     /// The one failure this stage gets: waits for it, drops the member, and checks that there was no other.
     pub(crate) fn only_failure(self) -> GroupFailure {
         let failure = self.failures.recv_timeout(TEST_TIMEOUT).expect("no failure was reported");
@@ -70,15 +70,15 @@ pub(crate) fn coordinator(world_size: usize, timeouts: GroupTimeouts) -> (Coordi
 }
 
 /// Joins and collects the failures.
-pub(crate) fn join(address: &str, hello: Hello, timeouts: GroupTimeouts) -> Result<Stage, GroupError> {
+pub(crate) fn join(address: &str, hello: Hello, timeouts: GroupTimeouts) -> Result<TestStage, GroupError> {
     let (sender, failures) = channel();
     let on_failure = move |failure| drop(sender.send(failure));
     let (member, roster, plan) = Member::join(address, hello, timeouts, |_| {}, on_failure)?;
-    Ok(Stage { member, roster, plan, failures })
+    Ok(TestStage { member, roster, plan, failures })
 }
 
 /// Joins every stage at its address, on a thread each; by rank.
-pub(crate) fn join_at(addresses: &[String], timeouts: GroupTimeouts) -> Vec<Stage> {
+pub(crate) fn join_at(addresses: &[String], timeouts: GroupTimeouts) -> Vec<TestStage> {
     let world_size = addresses.len();
     thread::scope(|scope| {
         let joining: Vec<_> = (addresses.iter().enumerate())
@@ -89,7 +89,11 @@ pub(crate) fn join_at(addresses: &[String], timeouts: GroupTimeouts) -> Vec<Stag
 }
 
 /// A formed group.
-pub(crate) fn formed_group(world_size: usize, timeouts: GroupTimeouts, rules: StepRules) -> (Coordinator, Vec<Stage>) {
+pub(crate) fn formed_group(
+    world_size: usize,
+    timeouts: GroupTimeouts,
+    rules: StepRules,
+) -> (Coordinator, Vec<TestStage>) {
     let (coordinator, address) = coordinator(world_size, timeouts);
     coordinator.release(b"the plan".to_vec(), rules);
     let stages = join_at(&vec![address; world_size], timeouts);
@@ -102,9 +106,9 @@ pub(crate) fn formed_group_through_proxy(
     world_size: usize,
     through: usize,
     timeouts: GroupTimeouts,
-) -> (Coordinator, Vec<Stage>, Proxy) {
+) -> (Coordinator, Vec<TestStage>, ControlProxy) {
     let (coordinator, address) = coordinator(world_size, timeouts);
-    let proxy = Proxy::start(&address);
+    let proxy = ControlProxy::start(&address);
     coordinator.release(Vec::new(), StepRules::default());
     let mut addresses = vec![address; world_size];
     addresses[through] = proxy.address.clone();
@@ -113,12 +117,12 @@ pub(crate) fn formed_group_through_proxy(
     (coordinator, stages, proxy)
 }
 
-pub(crate) fn form(stages: &[Stage]) {
+pub(crate) fn form(stages: &[TestStage]) {
     on_all(stages, |_, member| member.form().unwrap());
 }
 
 /// The same on every stage at once; by rank.
-pub(crate) fn on_all<T: Send>(stages: &[Stage], work: impl Fn(usize, &Member) -> T + Sync) -> Vec<T> {
+pub(crate) fn on_all<T: Send>(stages: &[TestStage], work: impl Fn(usize, &Member) -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let work = &work;
         let members = stages.iter().map(|stage| &stage.member).enumerate();
@@ -128,14 +132,14 @@ pub(crate) fn on_all<T: Send>(stages: &[Stage], work: impl Fn(usize, &Member) ->
 }
 
 /// All stages leave with `code`; the result of each.
-pub(crate) fn leave(stages: Vec<Stage>, code: i32) -> Vec<Result<(), GroupError>> {
+pub(crate) fn leave(stages: Vec<TestStage>, code: i32) -> Vec<Result<(), GroupError>> {
     let leaving: Vec<_> = stages.into_iter().map(|stage| thread::spawn(move || stage.member.leave(code))).collect();
     leaving.into_iter().map(|leaving| leaving.join().unwrap()).collect()
 }
 
 /// A TCP proxy between members and their coordinator.
 #[derive(Debug)]
-pub(crate) struct Proxy {
+pub(crate) struct ControlProxy {
     pub(crate) address: String,
     state: Arc<ProxyState>,
 }
@@ -149,8 +153,8 @@ struct ProxyState {
     ended: (Mutex<bool>, Condvar),
 }
 
-impl Proxy {
-    pub(crate) fn start(to: &str) -> Proxy {
+impl ControlProxy {
+    pub(crate) fn start(to: &str) -> ControlProxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let to: SocketAddr = to.parse().unwrap();
@@ -171,7 +175,7 @@ impl Proxy {
                 }
             }
         });
-        Proxy { address, state }
+        ControlProxy { address, state }
     }
 
     /// Closes all connections, as the death of a process does.
@@ -193,7 +197,7 @@ impl Proxy {
     }
 }
 
-impl Drop for Proxy {
+impl Drop for ControlProxy {
     fn drop(&mut self) {
         *self.state.ended.0.lock().unwrap() = true;
         self.state.ended.1.notify_all();

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use ::safetensors::View;
+use ::safetensors::tensor::{Metadata, TensorInfo};
 use blake3::{Hash, Hasher};
-use safetensors::View;
-use safetensors::tensor::{Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{CheckpointError, volume_io};

@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind, Write};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-use crate::volume::FileWriter;
+use super::FileWriter;
 
 /// Alignment that devices require of addresses, offsets and lengths.
 const ALIGNMENT_BYTES: usize = 4096;
@@ -17,7 +17,7 @@ const ALIGNMENT_BYTES: usize = 4096;
 const BUFFER_BYTES: usize = 4 << 20;
 
 /// Writes whole buffers with `O_DIRECT` where the file system supports it, and the remainder without.
-pub(crate) struct DirectWriter {
+pub(super) struct DirectWriter {
     file: File,
     /// Holds the aligned buffer of [`BUFFER_BYTES`], from `start`.
     memory: Vec<u8>,
@@ -26,7 +26,7 @@ pub(crate) struct DirectWriter {
 }
 
 impl DirectWriter {
-    pub(crate) fn new(file: File) -> DirectWriter {
+    pub(super) fn new(file: File) -> DirectWriter {
         DirectWriter { file, memory: Vec::new(), start: 0, filled: 0 }
     }
 

@@ -1,6 +1,6 @@
 //! Conversion of floating-point values to fp32.
 
-use safetensors::Dtype;
+use ::safetensors::Dtype;
 
 /// Whether [`to_f32`] supports `dtype`.
 pub fn is_float(dtype: Dtype) -> bool {

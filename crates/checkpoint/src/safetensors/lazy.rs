@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::cell::RefCell;
 
-use safetensors::{Dtype, View};
+use ::safetensors::{Dtype, View};
 
 use crate::error::CheckpointError;
 

@@ -1,8 +1,18 @@
 //! The shared folder, as the few operations that a checkpoint needs. Each is atomic with respect to failures and
 //! crashes, so that tests can enumerate them. Paths are relative to the job's folder, with `/` between names.
 
+mod direct_io;
+mod file_system;
+mod operations;
+
 use std::io;
 use std::path::PathBuf;
+
+pub use file_system::FileSystemVolume;
+pub(crate) use operations::{
+    ensure_dir, ignore_not_found, make_dir_idempotent, read_file, remove_tree, rename_idempotent, sync_dir,
+    target_exists,
+};
 
 /// One entry of a folder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,56 +95,4 @@ pub trait FileReader: Send + Sync {
     /// # Errors
     /// `UnexpectedEof` if the file ends before the buffer does, or the device's.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
-}
-
-/// Removes a folder and its entries, one by one; a missing folder is not an error.
-pub(crate) fn remove_tree(volume: &dyn Volume, path: &str) -> io::Result<()> {
-    let entries = match volume.list(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        listed => listed?,
-    };
-    for entry in entries {
-        let inner = format!("{path}/{}", entry.name);
-        match entry.is_dir {
-            true => remove_tree(volume, &inner)?,
-            false => ignore_not_found(volume.remove_file(&inner))?,
-        }
-    }
-    ignore_not_found(volume.remove_dir(path))
-}
-
-/// Creates a folder that no other process creates: `AlreadyExists` means that NFS retried the call.
-pub(crate) fn make_dir_idempotent(volume: &dyn Volume, path: &str) -> io::Result<()> {
-    match volume.make_dir(path) {
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        made => made,
-    }
-}
-
-/// Renames a folder to a path that does not exist: if `from` is missing and `to` exists, NFS retried the call.
-pub(crate) fn rename_idempotent(volume: &dyn Volume, from: &str, to: &str) -> io::Result<()> {
-    match volume.rename(from, to) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound && volume.list(to).is_ok() => Ok(()),
-        moved => moved,
-    }
-}
-
-/// Creates a folder if it does not exist, and syncs its parent.
-pub(crate) fn ensure_dir(volume: &dyn Volume, path: &str) -> io::Result<()> {
-    make_dir_idempotent(volume, path)?;
-    // also if it existed: its creator may have crashed before the sync
-    volume.sync_dir(parent(path))
-}
-
-/// Parent folder of `path`; the job's folder is `""`.
-pub(crate) fn parent(path: &str) -> &str {
-    path.rsplit_once('/').map_or("", |(parent, _)| parent)
-}
-
-/// Treats `NotFound` as removed: two groups may remove the same folder.
-pub(crate) fn ignore_not_found(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }

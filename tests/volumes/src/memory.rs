@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::volume::{DirEntry, FileReader, FileWriter, Volume, parent};
+use stagecoach_checkpoint::{DirEntry, FileReader, FileWriter, Volume};
 
 /// A volume in memory; clones share it. Open files survive renames and removals, as on Unix.
 #[derive(Clone, Debug)]
@@ -157,6 +157,10 @@ impl InodeTable {
             _ => Err(ErrorKind::IsADirectory.into()),
         }
     }
+}
+
+fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
 fn name(path: &str) -> &str {

@@ -6,13 +6,13 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use safetensors::Dtype;
+use ::safetensors::Dtype;
+use ::safetensors::tensor::TensorInfo;
 use serde::Deserialize;
 
 use crate::error::{CheckpointError, io};
-use crate::float::to_f32;
-use crate::header::{TensorLocation, read_header};
 use crate::paths::{self, SINGLE_WEIGHTS_FILE, WEIGHTS_INDEX_FILE};
+use crate::safetensors::{read_header, to_f32};
 use crate::volume::FileReader;
 
 /// The weights of a model directory, open.
@@ -62,10 +62,9 @@ impl ModelFiles {
         match read_index(folder)? {
             Some(index) => files.open_indexed(index)?,
             None => {
-                let header = files
+                files.tensors = files
                     .add_shard(SINGLE_WEIGHTS_FILE)
                     .map_err(|e| if e.is_not_found() { no_weights(folder) } else { e })?;
-                files.tensors.extend(header.into_iter().map(|(name, entry)| (name, StoredTensor::new(0, entry))));
             }
         }
         Ok(files)
@@ -83,27 +82,31 @@ impl ModelFiles {
                     format!("names the shard {file:?}, which is no file of this folder"),
                 ));
             }
-            let mut header = self.add_shard(&file)?;
+            let mut stored = self.add_shard(&file)?;
             for name in tensors {
-                let entry = header.remove(&name);
-                let entry = entry.ok_or_else(|| {
+                let tensor = stored.remove(&name).ok_or_else(|| {
                     self.content_error(&file, format!("lacks {name}, which {WEIGHTS_INDEX_FILE} puts there"))
                 })?;
-                self.tensors.insert(name, StoredTensor::new(self.shards.len() - 1, entry));
+                self.tensors.insert(name, tensor);
             }
         }
         Ok(())
     }
 
-    fn add_shard(&mut self, name: &str) -> Result<BTreeMap<String, TensorLocation>, CheckpointError> {
+    /// Opens a shard; returns its tensors.
+    fn add_shard(&mut self, name: &str) -> Result<BTreeMap<String, StoredTensor>, CheckpointError> {
         let path = self.folder.join(name);
         let file = File::open(&path).map_err(io("open", &path))?;
         if file.metadata().map_err(io("read", &path))?.is_dir() {
             return Err(self.content_error(name, "is a folder, expected a safetensors file".into()));
         }
         let header = read_header(&file, &path)?;
+        let shard = self.shards.len();
         self.shards.push(OpenShard { path, file });
-        Ok(header)
+        let stored = |(name, TensorInfo { dtype, shape, data_offsets: (from, to) }, offset)| {
+            (name, StoredTensor { shard, kind: TensorType { dtype, shape }, offset, bytes: to - from })
+        };
+        Ok(header.into_iter().map(stored).collect())
     }
 
     pub(crate) fn missing_tensor_error(&self, name: &str) -> CheckpointError {
@@ -152,13 +155,6 @@ impl ModelFiles {
             let problem = format!("has {name} in a type other than F32, F16, BF16 and F64");
             CheckpointError::Content { path: self.folder.clone(), problem }
         })
-    }
-}
-
-impl StoredTensor {
-    fn new(shard: usize, entry: TensorLocation) -> StoredTensor {
-        let TensorLocation { dtype, shape, offset, bytes } = entry;
-        StoredTensor { shard, kind: TensorType { dtype, shape }, offset, bytes }
     }
 }
 

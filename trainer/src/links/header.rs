@@ -1,4 +1,4 @@
-//! A frame's fixed header: which microbatch, which dtype and shape. The payload's bytes follow, in the stream or in
+//! The fixed header of a payload: its microbatch, element type and shape. The bytes follow, in the stream or in
 //! shared memory.
 
 use tch::{Kind, Tensor};
@@ -10,14 +10,14 @@ pub(super) const HEADER: usize = 64;
 const MAGIC: u32 = u32::from_le_bytes(*b"SCF1");
 const MAX_DIMS: usize = 5;
 
-/// What travels; a frame names a kind by its place here, from 1.
+/// The element types that links carry; a header identifies one by its position here, from 1.
 const KINDS: [Kind; 3] = [Kind::Float, Kind::BFloat16, Kind::Int64];
 
 fn code(kind: Kind) -> u8 {
     KINDS.iter().position(|&known| known == kind).map_or(0, |at| at as u8 + 1)
 }
 
-/// What a frame says about its payload.
+/// Describes a payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     /// Microbatch, or 0 where the link carries none.
@@ -54,7 +54,7 @@ impl Header {
         let kind = KINDS.into_iter().find(|&kind| code(kind) == bytes[8]);
         let (MAGIC, Some(kind), 0..=MAX_DIMS) = (word(0), kind, dims) else {
             return Err(LinkError::Mismatch(format!(
-                "got bytes that are no frame (they start with {:02x?}): both stages must run the same version",
+                "got bytes that are no tensor header (they start with {:02x?}): both stages must run the same version",
                 &bytes[..12]
             )));
         };
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_round_trip_and_rubbish_is_refused() {
+    fn headers_round_trip_and_other_bytes_are_refused() {
         let header = Header { microbatch: 7, kind: Kind::Float, shape: vec![4, 512, 768] };
         assert_eq!(Header::decode(&header.encode()).unwrap(), header);
         assert_eq!(header.bytes(), 4 * 512 * 768 * 4);
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(Header::decode(&scalar.encode()).unwrap(), scalar);
         let mut broken = header.encode();
         broken[0] ^= 1;
-        assert!(Header::decode(&broken).unwrap_err().to_string().contains("no frame"));
+        assert!(Header::decode(&broken).unwrap_err().to_string().contains("no tensor header"));
         let mut dims = header.encode();
         dims[9] = 200;
         assert!(Header::decode(&dims).is_err());

@@ -1,15 +1,15 @@
 //! Import of a model directory's weights as a checkpoint: step 0, without optimizer state.
 
-use safetensors::Dtype;
+use ::safetensors::Dtype;
 use serde_json::Value;
 
+use super::ModelFiles;
 use crate::error::CheckpointError;
 use crate::fence::Fence;
-use crate::hugging_face::ModelFiles;
-use crate::lazy::{LazyTensor, TensorReader};
 use crate::load::list;
 use crate::manifest::{CheckpointMetadata, Manifest};
 use crate::paths::CHECKPOINTS_DIR;
+use crate::safetensors::{LazyTensor, TensorReader};
 use crate::save::PendingCheckpoint;
 use crate::volume::Volume;
 

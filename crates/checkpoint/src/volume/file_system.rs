@@ -5,9 +5,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::direct_io::DirectWriter;
+use super::direct_io::DirectWriter;
+use super::{DirEntry, FileReader, FileWriter, Volume};
 use crate::error::{CheckpointError, io};
-use crate::volume::{DirEntry, FileReader, FileWriter, Volume};
 
 /// A job's folder on a mounted file system.
 #[derive(Clone, Debug)]
@@ -78,11 +78,7 @@ impl Volume for FileSystemVolume {
     }
 
     fn sync_dir(&self, path: &str) -> io::Result<()> {
-        match File::open(self.absolute(path))?.sync_all() {
-            // some network file systems sync folders by themselves and do not support the call
-            Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
-            synced => synced,
-        }
+        stagecoach_files::sync_dir(&self.absolute(path))
     }
 }
 

@@ -1,14 +1,12 @@
 //! Export of a checkpoint's weights: a plain model directory, or one file. Every tensor is verified.
 
 use crate::error::{CheckpointError, volume_io};
-use crate::fence::sync_dir;
-use crate::lazy::TensorReader;
 use crate::load::CheckpointReader;
 use crate::manifest::TensorEntry;
 use crate::paths::{SINGLE_WEIGHTS_FILE, WEIGHTS_INDEX_FILE, is_weights_file};
+use crate::safetensors::{TensorReader, WrittenShard, write_file, write_shard};
 use crate::save::{StageFiles, weights_index_json};
-use crate::shard::{WrittenShard, write_file, write_shard};
-use crate::volume::{Volume, make_dir_idempotent, remove_tree, rename_idempotent};
+use crate::volume::{Volume, make_dir_idempotent, remove_tree, rename_idempotent, sync_dir};
 
 /// Format of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +42,7 @@ pub fn export(
     on_read: &dyn Fn(u64),
 ) -> Result<ExportSummary, CheckpointError> {
     ensure_absent(out, name)?;
-    let partial = format!(".{name}.{}.partial", std::process::id());
+    let partial = format!(".{}", stagecoach_files::temporary_name(name));
     let write = || {
         let summary = match format {
             ExportFormat::HuggingFace => write_directory(checkpoint, out, &partial, on_read)?,

@@ -1,0 +1,75 @@
+//! Operations that take several calls on a [`Volume`], or that a retry by NFS must not fail.
+
+use std::io::{self, ErrorKind};
+
+use super::Volume;
+use crate::error::{CheckpointError, volume_io};
+
+/// Removes a folder and its entries, one by one; a missing folder is not an error.
+pub(crate) fn remove_tree(volume: &dyn Volume, path: &str) -> io::Result<()> {
+    let entries = match volume.list(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+        listed => listed?,
+    };
+    for entry in entries {
+        let inner = format!("{path}/{}", entry.name);
+        match entry.is_dir {
+            true => remove_tree(volume, &inner)?,
+            false => ignore_not_found(volume.remove_file(&inner))?,
+        }
+    }
+    ignore_not_found(volume.remove_dir(path))
+}
+
+/// Creates a folder that no other process creates: `AlreadyExists` means that NFS retried the call.
+pub(crate) fn make_dir_idempotent(volume: &dyn Volume, path: &str) -> io::Result<()> {
+    match volume.make_dir(path) {
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
+/// Renames a folder to a path that does not exist: if `from` is missing and `to` exists, NFS retried the call.
+pub(crate) fn rename_idempotent(volume: &dyn Volume, from: &str, to: &str) -> io::Result<()> {
+    match volume.rename(from, to) {
+        Err(e) if e.kind() == ErrorKind::NotFound && volume.list(to).is_ok() => Ok(()),
+        moved => moved,
+    }
+}
+
+/// Creates a folder if it does not exist, and syncs its parent.
+pub(crate) fn ensure_dir(volume: &dyn Volume, path: &str) -> io::Result<()> {
+    make_dir_idempotent(volume, path)?;
+    // also if it existed: its creator may have crashed before the sync
+    volume.sync_dir(parent(path))
+}
+
+/// Parent folder of `path`; the job's folder is `""`.
+fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+/// Treats `NotFound` as removed: two groups may remove the same folder.
+pub(crate) fn ignore_not_found(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Reads a small file.
+pub(crate) fn read_file(volume: &dyn Volume, path: &str) -> io::Result<Vec<u8>> {
+    let reader = volume.open(path)?;
+    let mut bytes = vec![0; reader.size()? as usize];
+    reader.read_at(0, &mut bytes).map(|()| bytes)
+}
+
+/// Syncs a folder's entries.
+pub(crate) fn sync_dir(volume: &dyn Volume, folder: &str) -> Result<(), CheckpointError> {
+    volume.sync_dir(folder).map_err(volume_io(volume, "sync", folder))
+}
+
+/// Whether a rename failed because its target exists.
+pub(crate) fn target_exists(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty)
+}

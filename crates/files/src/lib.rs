@@ -1,0 +1,157 @@
+//! Replacing a file: its readers see the old content or the new, also after a crash or a power failure.
+#![forbid(unsafe_code)]
+
+mod name;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+pub use name::{random_hex, temporary_name, temporary_target};
+
+/// A file under a temporary name, until [`AtomicFile::commit`] renames it. Dropped before that, it is removed.
+#[derive(Debug)]
+pub struct AtomicFile {
+    /// `None` once committed.
+    file: Option<File>,
+    temporary: PathBuf,
+    target: PathBuf,
+}
+
+impl AtomicFile {
+    /// Creates the temporary file beside `target`.
+    ///
+    /// # Errors
+    /// If the folder can't be written.
+    pub fn create(target: &Path) -> io::Result<AtomicFile> {
+        AtomicFile::create_in(target.parent().unwrap_or(Path::new("")), target)
+    }
+
+    /// Creates the temporary file in `folder`, which is on the file system of `target`.
+    ///
+    /// # Errors
+    /// If `folder` can't be written.
+    pub fn create_in(folder: &Path, target: &Path) -> io::Result<AtomicFile> {
+        let temporary = folder.join(temporary_name(&target.file_name().unwrap_or_default().to_string_lossy()));
+        let file = OpenOptions::new().append(true).create_new(true).open(&temporary)?;
+        Ok(AtomicFile { file: Some(file), temporary, target: target.to_owned() })
+    }
+
+    /// Syncs the file, renames it to its target, replacing what is there, and syncs the target's folder. The file is
+    /// returned open for appending.
+    ///
+    /// # Errors
+    /// If the file or the folder can't be written. Unless the last sync failed, the old content is unchanged.
+    pub fn commit(mut self) -> io::Result<File> {
+        let file = self.open_file()?;
+        file.sync_all()?;
+        fs::rename(&self.temporary, &self.target)?;
+        let file = self.file.take().ok_or(ErrorKind::NotFound)?;
+        sync_dir(self.target.parent().unwrap_or(Path::new("")))?;
+        Ok(file)
+    }
+
+    fn open_file(&self) -> io::Result<&File> {
+        self.file.as_ref().ok_or_else(|| ErrorKind::NotFound.into())
+    }
+}
+
+impl Write for AtomicFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.open_file()?.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.open_file()?.flush()
+    }
+}
+
+impl Drop for AtomicFile {
+    fn drop(&mut self) {
+        if self.file.is_some() {
+            let _ = fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+/// Replaces the content of `path`, or creates it.
+///
+/// # Errors
+/// As [`AtomicFile::commit`].
+pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = AtomicFile::create(path)?;
+    file.write_all(bytes)?;
+    file.commit().map(drop)
+}
+
+/// Makes the entries of a folder durable, but not their content. `""` is the current folder.
+///
+/// # Errors
+/// The device's: it is then unknown which entries are durable.
+pub fn sync_dir(folder: &Path) -> io::Result<()> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    match File::open(folder)?.sync_all() {
+        // some network file systems sync folders by themselves and do not support the call
+        Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
+        synced => synced,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = entries.collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn the_old_content_stays_until_the_commit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        write_atomically(&path, b"old").unwrap();
+        let mut file = AtomicFile::create(&path).unwrap();
+        file.write_all(b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        // what a process that is killed now would leave
+        let left: Vec<_> = names(folder.path()).into_iter().filter(|name| name != "state.json").collect();
+        assert_eq!(left.iter().filter_map(|name| temporary_target(name)).collect::<Vec<_>>(), ["state.json"]);
+        let mut committed = file.commit().unwrap();
+        assert_eq!((fs::read(&path).unwrap(), names(folder.path())), (b"new".to_vec(), vec!["state.json".to_owned()]));
+        committed.write_all(b"er").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"newer");
+    }
+
+    #[test]
+    fn a_file_that_is_not_committed_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        AtomicFile::create(&path).unwrap().write_all(b"half").unwrap();
+        assert_eq!(names(folder.path()), [""; 0]);
+        // a folder in its place: the rename fails
+        fs::create_dir(&path).unwrap();
+        write_atomically(&path, b"new").unwrap_err();
+        assert_eq!(names(folder.path()), ["state.json"]);
+        assert_eq!(write_atomically(&folder.path().join("none/x"), b"").unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn writers_of_one_file_do_not_share_a_temporary_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, aside) = (folder.path().join("x"), folder.path().join("aside"));
+        fs::create_dir(&aside).unwrap();
+        let mut files: Vec<AtomicFile> = (0..9).map(|_| AtomicFile::create_in(&aside, &path).unwrap()).collect();
+        for (number, file) in files.iter_mut().enumerate() {
+            write!(file, "{number}").unwrap();
+        }
+        assert_eq!((names(&aside).len(), path.exists()), (9, false));
+        // the folder is taken away: its writers can't replace the file any more
+        files.remove(4).commit().unwrap();
+        fs::rename(&aside, folder.path().join("fenced")).unwrap();
+        assert_eq!(files.pop().unwrap().commit().unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(fs::read(&path).unwrap(), b"4");
+    }
+}

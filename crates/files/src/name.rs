@@ -1,0 +1,58 @@
+//! Temporary names.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+const SUFFIX: &str = ".partial";
+
+/// What earlier versions appended to a file of the token cache.
+const OLDER_SUFFIX: &str = ".unfinished";
+
+/// Hexadecimal digits in a temporary name.
+const RANDOM_DIGITS: usize = 16;
+
+/// 64 random bits, as 16 hexadecimal digits.
+pub fn random_hex() -> String {
+    // the standard library's hashers have random keys: no dependency on a random number generator
+    format!("{:0RANDOM_DIGITS$x}", RandomState::new().build_hasher().finish())
+}
+
+/// A unique temporary name for the file `target`. Random, not the process id: processes in different pods share a
+/// volume, and each is number 1 in its own.
+pub fn temporary_name(target: &str) -> String {
+    format!("{target}.{}{SUFFIX}", random_hex())
+}
+
+/// The target of a temporary file, which a process that was killed while writing leaves; `None` if `name` is not one.
+/// Names of earlier versions, some with a process id, are recognised.
+pub fn temporary_target(name: &str) -> Option<&str> {
+    let is_random = |unique: &str| unique.len() == RANDOM_DIGITS && unique.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_process_id = |unique: &str| !unique.is_empty() && unique.bytes().all(|byte| byte.is_ascii_digit());
+    let stem = name.strip_suffix(SUFFIX).or_else(|| name.strip_suffix(OLDER_SUFFIX))?;
+    let (target, unique) = stem.rsplit_once('.')?;
+    (is_random(unique) || is_process_id(unique)).then_some(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn temporary_names_are_unique_and_recognised() {
+        let [one, other] = [(); 2].map(|()| temporary_name("state.json"));
+        assert_ne!(one, other);
+        for name in [&*one, "state.json.17.partial", "state.json.0123456789abcdef.unfinished"] {
+            assert_eq!(temporary_target(name), Some("state.json"), "{name}");
+        }
+        for other in [
+            "state.json",
+            "state.json.partial",
+            "state.json.x.partial",
+            "state.json..partial",
+            "state.json.0123456789abcdeg.partial",
+            "state.json.0123456789abcdef0.partial",
+            ".partial",
+        ] {
+            assert_eq!(temporary_target(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! A volume whose calls fail or crash as an injector decides.
+
+use std::cell::RefCell;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use stagecoach_checkpoint::{DirEntry, FileReader, FileWriter, Volume};
+
+/// One call on a volume or on one of its open files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeCall {
+    /// The operation's name in [`Volume`], [`FileWriter`] or [`FileReader`].
+    pub operation: &'static str,
+    /// The path; for a rename, the source.
+    pub path: String,
+    /// The target of a rename.
+    pub target: Option<String>,
+}
+
+/// What happens to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum VolumeFault {
+    /// The process crashes before it.
+    CrashBefore,
+    /// The process crashes after it: it takes effect, but the caller never gets the result.
+    CrashAfter,
+    /// The process crashes during it: half of a write takes effect. For other calls, as `CrashBefore`.
+    CrashDuring,
+    /// It fails with this `errno`; the first half of a write takes effect.
+    Fail(i32),
+    /// It takes effect and returns this `errno`: NFS retried it, and the retry found it done.
+    ErrorAfterSuccess(i32),
+}
+
+/// Decides which calls have faults.
+pub trait FaultInjector: Send + Sync {
+    /// The fault of the call that comes next, if it has one.
+    ///
+    /// # Errors
+    /// The result of the call, which then has no effect.
+    fn next(&self, call: VolumeCall) -> io::Result<Option<VolumeFault>>;
+
+    /// Crashes the process. If it returns, the error is the call's result.
+    fn crash(&self) -> io::Error;
+}
+
+/// One process's handle on a volume.
+pub struct FaultyVolume<I> {
+    inner: Arc<dyn Volume>,
+    injector: Arc<I>,
+}
+
+impl<I> Clone for FaultyVolume<I> {
+    fn clone(&self) -> Self {
+        FaultyVolume { inner: self.inner.clone(), injector: self.injector.clone() }
+    }
+}
+
+impl<I: FaultInjector> FaultyVolume<I> {
+    /// The volume `inner` with the faults of `injector`.
+    pub fn new(inner: Arc<dyn Volume>, injector: I) -> Self {
+        FaultyVolume { inner, injector: Arc::new(injector) }
+    }
+
+    pub(crate) fn injector(&self) -> &I {
+        &self.injector
+    }
+
+    fn call<T>(&self, operation: &'static str, path: &str, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        self.call_with_partial(VolumeCall { operation, path: path.to_owned(), target: None }, act, || ())
+    }
+
+    /// `partial` is the effect of a call that fails part-way.
+    fn call_with_partial<T>(
+        &self,
+        call: VolumeCall,
+        act: impl FnOnce() -> io::Result<T>,
+        partial: impl FnOnce(),
+    ) -> io::Result<T> {
+        match self.injector.next(call)? {
+            None => act(),
+            Some(VolumeFault::CrashBefore) => Err(self.injector.crash()),
+            Some(VolumeFault::CrashAfter) => {
+                let _ = act();
+                Err(self.injector.crash())
+            }
+            Some(VolumeFault::CrashDuring) => {
+                partial();
+                Err(self.injector.crash())
+            }
+            Some(VolumeFault::Fail(number)) => {
+                partial();
+                Err(io::Error::from_raw_os_error(number))
+            }
+            Some(VolumeFault::ErrorAfterSuccess(number)) => {
+                act().and_then(|_| Err(io::Error::from_raw_os_error(number)))
+            }
+        }
+    }
+
+    fn open_file<F>(&self, inner: F, path: &str) -> FaultyFile<F, I> {
+        FaultyFile { inner, volume: self.clone(), path: path.to_owned() }
+    }
+}
+
+impl<I: FaultInjector + 'static> Volume for FaultyVolume<I> {
+    fn display(&self, path: &str) -> PathBuf {
+        self.inner.display(path)
+    }
+
+    fn make_dir(&self, path: &str) -> io::Result<()> {
+        self.call("make_dir", path, || self.inner.make_dir(path))
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<DirEntry>> {
+        self.call("list", path, || self.inner.list(path))
+    }
+
+    fn create(&self, path: &str) -> io::Result<Box<dyn FileWriter>> {
+        let inner = self.call("create", path, || self.inner.create(path))?;
+        Ok(Box::new(self.open_file(inner, path)))
+    }
+
+    fn open(&self, path: &str) -> io::Result<Box<dyn FileReader>> {
+        let inner = self.call("open", path, || self.inner.open(path))?;
+        Ok(Box::new(self.open_file(inner, path)))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let call = VolumeCall { operation: "rename", path: from.to_owned(), target: Some(to.to_owned()) };
+        self.call_with_partial(call, || self.inner.rename(from, to), || ())
+    }
+
+    fn remove_file(&self, path: &str) -> io::Result<()> {
+        self.call("remove_file", path, || self.inner.remove_file(path))
+    }
+
+    fn remove_dir(&self, path: &str) -> io::Result<()> {
+        self.call("remove_dir", path, || self.inner.remove_dir(path))
+    }
+
+    fn sync_dir(&self, path: &str) -> io::Result<()> {
+        self.call("sync_dir", path, || self.inner.sync_dir(path))
+    }
+}
+
+/// An open file of a [`FaultyVolume`].
+struct FaultyFile<F, I> {
+    inner: F,
+    volume: FaultyVolume<I>,
+    path: String,
+}
+
+impl<I: FaultInjector> FileWriter for FaultyFile<Box<dyn FileWriter>, I> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let inner = RefCell::new(&mut self.inner);
+        let partial = || drop(inner.borrow_mut().write(&bytes[..bytes.len() / 2]));
+        let call = VolumeCall { operation: "write", path: self.path.clone(), target: None };
+        self.volume.call_with_partial(call, || inner.borrow_mut().write(bytes), partial)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.volume.call("sync", &self.path, || self.inner.sync())
+    }
+}
+
+impl<I: FaultInjector> FileReader for FaultyFile<Box<dyn FileReader>, I> {
+    fn size(&self) -> io::Result<u64> {
+        self.volume.call("size", &self.path, || self.inner.size())
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.volume.call("read_at", &self.path, || self.inner.read_at(offset, buffer))
+    }
+}

@@ -1,0 +1,21 @@
+//! Volumes for tests: one in memory that can lose power, and one that fails or crashes at a chosen call.
+#![forbid(unsafe_code)]
+
+mod faulty;
+mod memory;
+mod one_fault;
+
+pub use faulty::{FaultInjector, FaultyVolume, VolumeCall, VolumeFault};
+pub use memory::{MemoryVolume, PowerLoss};
+pub use one_fault::{Crashed, OneFault};
+
+/// No such file or directory.
+pub const ENOENT: i32 = 2;
+/// Input/output error.
+pub const EIO: i32 = 5;
+/// File exists.
+pub const EEXIST: i32 = 17;
+/// No space left on device.
+pub const ENOSPC: i32 = 28;
+/// Directory not empty.
+pub const ENOTEMPTY: i32 = 39;

@@ -13,6 +13,6 @@ pub mod model;
 pub mod observe;
 pub mod optimize;
 pub mod plan;
-pub mod state;
+pub mod state_dict;
 pub mod sys;
 pub mod train;

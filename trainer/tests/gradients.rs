@@ -9,14 +9,13 @@ use std::collections::BTreeSet;
 
 use pipeline::{Microbatch, Setup, Step, Weights, build, train};
 use stagecoach::execute::{ChunkOutput, LossInputs, Stage};
-use stagecoach::links::Transport;
-use stagecoach::model::{Architecture, Llama, LlamaConfig, Pass, names};
-use stagecoach::optimize::Hyper;
+use stagecoach::model::{Architecture, ForwardContext, Llama, LlamaConfig, names};
+use stagecoach_api::job::{AdamWSpec, Transport};
 use stagecoach_data::{IGNORE_INDEX, MicrobatchLayout};
 use stagecoach_pipeline::{Action, Schedule, WorkItem, gpipe, one_f_one_b};
 use tch::{Device, Tensor};
 
-const VOCABULARY: i64 = 50;
+const VOCAB_SIZE: i64 = 50;
 
 fn config(tied: bool) -> LlamaConfig {
     LlamaConfig {
@@ -26,7 +25,7 @@ fn config(tied: bool) -> LlamaConfig {
         num_key_value_heads: 2,
         head_dim: 6,
         intermediate_size: 32,
-        vocab_size: VOCABULARY as usize,
+        vocab_size: VOCAB_SIZE as usize,
         max_position_embeddings: 16,
         rope_theta: 10_000.0,
         rms_norm_eps: 1e-5,
@@ -42,7 +41,7 @@ fn setup(tied: bool, layers: &[usize]) -> Setup {
         schedule: one_f_one_b,
         transport: Transport::Tcp,
         recompute: false,
-        hyper: Hyper { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.1, decay_all: false },
+        optimizer: AdamWSpec { beta2: 0.99, weight_decay: 0.1, ..AdamWSpec::default() },
         clip: Some(1.0),
         weights: None,
     }
@@ -51,7 +50,7 @@ fn setup(tied: bool, layers: &[usize]) -> Setup {
 /// Four microbatches of unequal length: the second has two documents in its first row, the third only padding.
 fn step(offset: i64) -> Step {
     let id =
-        |microbatch: usize, at: usize| (offset + 31 * microbatch as i64 + 7 * (at * at) as i64) % (VOCABULARY - 10);
+        |microbatch: usize, at: usize| (offset + 31 * microbatch as i64 + 7 * (at * at) as i64) % (VOCAB_SIZE - 10);
     let microbatch = |index: usize, length: usize| {
         let ids: Vec<i64> = (0..=2 * length).map(|at| id(index, at)).collect();
         let mut targets = ids[1..].to_vec();
@@ -83,7 +82,7 @@ fn every_parameter_has_a_finite_gradient_that_is_not_zero() {
     for tied in [false, true] {
         let steps = [step(0)];
         let gradients = train(&setup(tied, &[1, 0, 1]), &steps).gradients;
-        let expected = Llama::new(config(tied), Device::Cpu).names();
+        let expected = Llama::new(config(tied), Device::Cpu).parameter_names();
         assert!(gradients.keys().eq(&expected), "{:?}", gradients.keys());
         for (name, gradient) in &gradients {
             assert!(gradient.iter().all(|g| g.is_finite()), "{name}");
@@ -108,7 +107,7 @@ fn rows_with_a_gradient(embedding: &[f32]) -> BTreeSet<i64> {
 /// On one stage and over a link: the same two accumulators, added once.
 #[test]
 fn a_tied_gradient_is_the_embeddings_plus_the_heads() {
-    let names = Llama::new(config(true), Device::Cpu).names();
+    let names = Llama::new(config(true), Device::Cpu).parameter_names();
     let mut weights: Weights = fresh_weights(true);
     assert!(weights.keys().eq(&names));
     weights.insert(names::HEAD.into(), weights[names::EMBEDDING].clone());
@@ -195,21 +194,21 @@ fn walk(stage: &mut Stage, microbatch: &Microbatch, index: usize, scale: f64) {
     let input = Tensor::from_slice(&microbatch.inputs).view([rows as i64, length as i64]);
     let targets = Tensor::from_slice(&microbatch.targets);
     let item = WorkItem { chunk: 0, microbatch: index };
-    let Stage { chunks, parameters, tape, weight_queue: queue, .. } = stage;
+    let Stage { chunks, parameters, gradient_sink, weight_grad_store, .. } = stage;
     let head = chunks[&0].head.as_ref().unwrap();
     let goal = LossInputs { targets: &targets, scale, weight_accumulator: &parameters[head.parameter].gradient };
-    let (_, saved) = chunks[&0].forward(input, None, Some(goal), parameters, tape);
-    chunks[&0].backward(saved, None, item, parameters, tape, queue);
-    queue.run(item, |parameter| &parameters[parameter].gradient);
+    let (_, saved) = chunks[&0].forward(input, None, Some(goal), parameters, gradient_sink);
+    chunks[&0].backward(saved, None, item, parameters, gradient_sink, weight_grad_store);
+    weight_grad_store.accumulate(item, |parameter| &parameters[parameter].gradient);
 }
 
 /// Boundary tensors are detached: a chunk's graph ends where the chunk does, also where the next one is on the same rank.
 #[test]
 fn what_goes_downstream_carries_no_graph() {
     let setup = setup(false, &[2, 0]);
-    let Stage { chunks, parameters, tape, .. } = one_stage(&setup);
+    let Stage { chunks, parameters, gradient_sink, .. } = one_stage(&setup);
     let ids = Tensor::from_slice(&[1i64, 2, 3, 4, 5, 6]).view([2, 3]);
-    match chunks[&0].forward(ids, None, None, &parameters, &tape).0 {
+    match chunks[&0].forward(ids, None, None, &parameters, &gradient_sink).0 {
         ChunkOutput::Activations(y) => assert!(!y.requires_grad() && y.is_contiguous()),
         ChunkOutput::Loss(_) => panic!("only the last chunk computes the loss"),
     }
@@ -221,7 +220,7 @@ fn what_goes_upstream_is_the_derivative_of_the_loss() {
     let setup = setup(false, &[0, 2]);
     tch::set_num_threads(1);
     let mut stage = build(&setup, &Llama::new(setup.config.clone(), Device::Cpu), 1);
-    let Stage { chunks, parameters, tape, weight_queue: queue, .. } = &mut stage;
+    let Stage { chunks, parameters, gradient_sink, weight_grad_store, .. } = &mut stage;
     let chunk = &chunks[&1];
     let wave = |f: fn(f64) -> f64| {
         let values: Vec<f32> = (0..2 * 5 * 24).map(|at| f(f64::from(at) * 1.7) as f32).collect();
@@ -229,7 +228,7 @@ fn what_goes_upstream_is_the_derivative_of_the_loss() {
     };
     let (x, direction) = (wave(f64::sin), wave(|at| (at * at).cos()));
     let targets = Tensor::from_slice(&[3i64, 1, 4, 1, 5, 9, 2, 6, -100, 5]);
-    let loss = |x: Tensor| match chunk.evaluate(x, None, Some(&targets), parameters, tape) {
+    let loss = |x: Tensor| match chunk.evaluate(x, None, Some(&targets), parameters, gradient_sink) {
         ChunkOutput::Loss(loss) => loss,
         ChunkOutput::Activations(_) => panic!("the last chunk computes the loss"),
     };
@@ -238,8 +237,10 @@ fn what_goes_upstream_is_the_derivative_of_the_loss() {
 
     let accumulator = &parameters[chunk.head.as_ref().unwrap().parameter].gradient;
     let goal = LossInputs { targets: &targets, scale: 1.0, weight_accumulator: accumulator };
-    let (_, saved) = chunk.forward(x.shallow_clone(), None, Some(goal), parameters, tape);
-    let dx = chunk.backward(saved, None, WorkItem { chunk: 1, microbatch: 0 }, parameters, tape, queue).unwrap();
+    let (_, saved) = chunk.forward(x.shallow_clone(), None, Some(goal), parameters, gradient_sink);
+    let dx = chunk
+        .backward(saved, None, WorkItem { chunk: 1, microbatch: 0 }, parameters, gradient_sink, weight_grad_store)
+        .unwrap();
     assert_eq!(dx.size(), x.size());
     let derivative = (dx * direction).sum(tch::Kind::Double).double_value(&[]);
     assert!(derivative.abs() > 0.1, "{derivative}: a direction that tells nothing");
@@ -284,8 +285,9 @@ fn rotary_tables_are_those_of_the_formula() {
             },
         ));
         let stage = one_stage(&setup);
-        let pass = Pass { parameters: &stage.parameters, tape: &stage.tape, mask: None };
-        let weights = (stage.chunks[&0].layers[0].forward(&x, &pass) - &x).squeeze().narrow(1, 1, length as i64);
+        let ctx =
+            ForwardContext { parameters: &stage.parameters, gradient_sink: &stage.gradient_sink, attention_mask: None };
+        let weights = (stage.chunks[&0].layers[0].forward(&x, &ctx) - &x).squeeze().narrow(1, 1, length as i64);
         let frequency = theta.powf(-2.0 * pair as f64 / dim as f64);
         let formula =
             |distance: f64| if half_turn { (distance * frequency).sin() } else { (distance * frequency).cos() };

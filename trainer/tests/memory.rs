@@ -5,7 +5,7 @@ use std::process::Command;
 
 use stagecoach::execute::{LossInputs, Stage, StageConfig};
 use stagecoach::model::{Llama, LlamaConfig};
-use stagecoach::optimize::Hyper;
+use stagecoach_api::job::AdamWSpec;
 use stagecoach_pipeline::{Partition, Placement, WorkItem};
 use tch::{Device, Kind, Tensor};
 
@@ -77,21 +77,21 @@ fn measure(vocabulary: usize, tokens: i64) {
         placement: &Placement::linear(2),
         partition: &Partition { layers: vec![0, 0] },
         seed: 1,
-        optimizer: Hyper { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.0, decay_all: false },
+        optimizer: AdamWSpec::default(),
         recompute: false,
         device: Device::Cpu,
     };
     let mut stage = Stage::build(1, &shape);
-    let Stage { chunks, parameters, tape, weight_queue: queue, .. } = &mut stage;
+    let Stage { chunks, parameters, gradient_sink, weight_grad_store, .. } = &mut stage;
     let chunk = &chunks[&1];
     let hidden = Tensor::ones([tokens / LENGTH, LENGTH, HIDDEN as i64], (Kind::Float, Device::Cpu));
     let targets = Tensor::arange(tokens, (Kind::Int64, Device::Cpu)).remainder(vocabulary as i64);
     let accumulator = &parameters[chunk.head.as_ref().unwrap().parameter].gradient;
     let goal = LossInputs { targets: &targets, scale: 1.0 / tokens as f64, weight_accumulator: accumulator };
-    let (_, saved) = chunk.forward(hidden, None, Some(goal), parameters, tape);
+    let (_, saved) = chunk.forward(hidden, None, Some(goal), parameters, gradient_sink);
     let item = WorkItem { chunk: 1, microbatch: 0 };
-    let gradient = chunk.backward(saved, None, item, parameters, tape, queue).unwrap();
-    queue.run(item, |parameter| &parameters[parameter].gradient);
+    let gradient = chunk.backward(saved, None, item, parameters, gradient_sink, weight_grad_store).unwrap();
+    weight_grad_store.accumulate(item, |parameter| &parameters[parameter].gradient);
     assert_eq!(gradient.numel(), tokens as usize * HIDDEN);
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     // after the test harness's own unfinished line

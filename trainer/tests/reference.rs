@@ -9,7 +9,7 @@ mod pipeline;
 
 use dump::{Dump, tensors};
 use pipeline::{Setup, Trained, Weights, train};
-use stagecoach::links::Transport;
+use stagecoach_api::job::Transport;
 use stagecoach_pipeline::{Schedule, gpipe, one_f_one_b};
 
 /// Largest |a - b| / largest |b|. PyTorch's own float32 strays from float64 by up to 5e-6 here (`reference.json`).
@@ -28,7 +28,7 @@ fn reproduce(name: &str, layers: &[usize], schedule: Scheduler, microbatches: us
         schedule,
         transport,
         recompute: false,
-        hyper: dump.hyper(),
+        optimizer: dump.adamw(),
         clip: Some(case.clip),
         weights: Some(initial),
     };

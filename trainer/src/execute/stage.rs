@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use stagecoach_api::job::AdamWSpec;
 use stagecoach_pipeline::{Partition, Placement};
 use tch::{Device, Tensor};
 
 use super::Chunk;
-use crate::autograd::{Tape, WeightQueue};
-use crate::model::{Architecture, Embedding, Head, Parameters, Part, names};
-use crate::optimize::{AdamW, Hyper};
+use crate::autograd::{GradientSink, WeightGradStore};
+use crate::model::{Architecture, Embedding, Head, ModelPart, Parameters, names};
+use crate::optimize::AdamW;
 
 /// Configuration from which every rank builds its stage.
 #[derive(Debug)]
@@ -22,7 +23,7 @@ pub struct StageConfig<'a> {
     /// Seed of the weight initialisation.
     pub seed: u64,
     /// AdamW hyperparameters.
-    pub optimizer: Hyper,
+    pub optimizer: AdamWSpec,
     /// Activation checkpointing: recompute layers in backward.
     pub recompute: bool,
     /// Device of parameters and activations.
@@ -57,13 +58,13 @@ pub struct Stage {
     /// For each parameter, its index among all the model's parameter names, sorted.
     pub global_index: Vec<u32>,
     /// AdamW with its moments.
-    pub optimizer: AdamW,
+    pub(crate) optimizer: AdamW,
     /// Set if embeddings are tied and this rank holds the embedding or the head.
     pub tied_embedding: Option<TiedEmbedding>,
-    /// Receives weight gradients during backward.
-    pub tape: Tape,
+    /// Receives the inputs of weight gradients in backward.
+    pub gradient_sink: GradientSink,
     /// Weight gradients not yet accumulated, until their W action.
-    pub weight_queue: WeightQueue,
+    pub weight_grad_store: WeightGradStore,
     /// Hidden size: last dimension of the tensors passed between stages.
     pub hidden_size: i64,
     /// Device of parameters and activations.
@@ -74,27 +75,30 @@ impl Stage {
     /// Builds the stage of `rank` with initial weights.
     pub fn build(rank: usize, config: &StageConfig) -> Stage {
         let StageConfig { architecture, placement, partition, device, .. } = *config;
-        let parts: Vec<(usize, Part)> = placement
+        let parts: Vec<(usize, ModelPart)> = placement
             .chunks_of(rank)
             .map(|chunk| {
                 let layers = partition.range(chunk);
-                (chunk, Part { layers, first: placement.is_first(chunk), last: placement.is_last(chunk) })
+                (
+                    chunk,
+                    ModelPart { layers, has_embedding: placement.is_first(chunk), has_head: placement.is_last(chunk) },
+                )
             })
             .collect();
-        let specs = parts.iter().flat_map(|(_, part)| architecture.parameters(part)).collect();
+        let specs = parts.iter().flat_map(|(_, part)| architecture.parameter_specs(part)).collect();
         let parameters = Parameters::new(specs, config.seed, device);
-        let all = architecture.all_parameters();
+        let all = architecture.all_parameter_specs();
         let index = |name: &str| all.binary_search_by(|spec| spec.name.as_str().cmp(name)).ok();
         let global_index = parameters.iter().filter_map(|p| index(&p.spec.name)).map(|i| i as u32);
-        let chunk = |part: &Part| Chunk {
-            embedding: part.first.then(|| Embedding::new(&parameters)),
-            layers: architecture.build(part, &parameters),
-            head: part.last.then(|| Head::new(architecture.tied(), &parameters)),
+        let chunk = |part: &ModelPart| Chunk {
+            embedding: part.has_embedding.then(|| Embedding::new(&parameters)),
+            layers: architecture.build_layers(part, &parameters),
+            head: part.has_head.then(|| Head::new(architecture.tie_word_embeddings(), &parameters)),
             recompute: config.recompute,
         };
         let chunks = parts.iter().map(|(index, part)| (*index, chunk(part))).collect();
         let (first, last) = (placement.first_rank(), placement.last_rank());
-        let tied_embedding = (architecture.tied() && (rank == first || rank == last)).then(|| {
+        let tied_embedding = (architecture.tie_word_embeddings() && (rank == first || rank == last)).then(|| {
             let parameter = parameters.index(names::EMBEDDING);
             let other_gradient = parameters[parameter].gradient.zeros_like();
             let peer_rank = (first != last).then_some(if rank == first { last } else { first });
@@ -106,9 +110,9 @@ impl Stage {
             global_index: global_index.collect(),
             optimizer: AdamW::new(config.optimizer, &parameters),
             tied_embedding,
-            tape: Tape::new(),
-            weight_queue: WeightQueue::default(),
-            hidden_size: architecture.hidden() as i64,
+            gradient_sink: GradientSink::new(),
+            weight_grad_store: WeightGradStore::default(),
+            hidden_size: architecture.hidden_size() as i64,
             device,
             parameters,
         }
@@ -129,8 +133,8 @@ impl Stage {
     }
 
     /// Zeroes every gradient accumulator; called at the start of a step.
-    pub fn zero_gradients(&self) {
-        self.parameters.zero_gradients();
+    pub fn zero_grad(&self) {
+        self.parameters.zero_grad();
         if let Some(tied) = &self.tied_embedding {
             let _ = tied.other_gradient.shallow_clone().zero_();
         }

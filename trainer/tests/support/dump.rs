@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use safetensors::SafeTensors;
 use serde::Deserialize;
 use stagecoach::model::LlamaConfig;
-use stagecoach::optimize::{Decay, Hyper, LearningRate};
+use stagecoach::optimize::LearningRate;
+use stagecoach_api::job::{AdamWSpec, LearningRateSchedule, LearningRateSpec};
 use stagecoach_data::{IGNORE_INDEX, MicrobatchLayout};
 
 use crate::pipeline::{Microbatch, Step, Trained, Weights};
@@ -68,14 +69,17 @@ impl Dump {
         &self.cases[name]
     }
 
-    pub(crate) fn hyper(&self) -> Hyper {
+    pub(crate) fn adamw(&self) -> AdamWSpec {
         let Optimizer { beta1, beta2, epsilon, weight_decay } = self.optimizer;
-        Hyper { beta1, beta2, epsilon, weight_decay, decay_all: false }
+        AdamWSpec { beta1, beta2, epsilon, weight_decay, decay_norms_and_embeddings: false }
     }
 
     pub(crate) fn learning_rate(&self) -> LearningRate {
         let Rate { peak, floor, warmup_steps, warmup_start, decay_steps } = self.learning_rate;
-        LearningRate { peak, floor, warmup_steps, warmup_start, decay_steps, decay: Decay::Cosine }
+        let (schedule, decay_fraction) = (LearningRateSchedule::Cosine, 1.0);
+        let spec =
+            LearningRateSpec { peak, floor, warmup_steps, warmup_start, schedule, decay_fraction, decay_steps: None };
+        LearningRate { spec, decay_steps }
     }
 
     /// The data of `case`, its rows dealt to `microbatches` in order.

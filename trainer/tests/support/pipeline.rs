@@ -6,9 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use stagecoach::execute::{Executor, Stage, StageConfig, StepInputs, StepOutput};
-use stagecoach::links::{Links, Opening, Transport, link_ids, open};
+use stagecoach::links::{Links, Opening, link_ids, open};
 use stagecoach::model::{Architecture, Llama, LlamaConfig};
-use stagecoach::optimize::Hyper;
+use stagecoach_api::job::{AdamWSpec, Transport};
 use stagecoach_data::MicrobatchLayout;
 use stagecoach_group::{Coordinator, GroupTimeouts, Hello, Member, StepRules, StepVote, Verdict};
 use stagecoach_pipeline::{Action, Partition, Placement, Programs, Schedule, lower};
@@ -23,7 +23,7 @@ pub(crate) struct Setup {
     pub(crate) schedule: fn(usize, usize) -> Schedule,
     pub(crate) transport: Transport,
     pub(crate) recompute: bool,
-    pub(crate) hyper: Hyper,
+    pub(crate) optimizer: AdamWSpec,
     pub(crate) clip: Option<f64>,
     /// Instead of fresh weights.
     pub(crate) weights: Option<Weights>,
@@ -113,7 +113,7 @@ fn stage(
         group: "test".into(),
         listener: data,
         addresses,
-        link_ids: &link_ids(&placement, architecture.tied()),
+        link_ids: &link_ids(&placement, architecture.tie_word_embeddings()),
         transport: setup.transport,
         boundary_bytes: 1 << 16,
         tied_bytes: 4 * setup.config.vocab_size * setup.config.hidden_size,
@@ -125,7 +125,7 @@ fn stage(
     let mut trained = Trained { losses: vec![], norms: vec![], gradients: Weights::new(), weights: Weights::new() };
     for (index, step) in steps.iter().enumerate() {
         let schedule = (setup.schedule)(ranks, step.microbatches.len());
-        let programs = lower(&schedule, architecture.tied()).unwrap();
+        let programs = lower(&schedule, architecture.tie_word_embeddings()).unwrap();
         if index == 0 {
             // UPDATE clips in place: once through without it leaves the gradients to look at
             let seen = without_update(&programs);
@@ -151,7 +151,7 @@ pub(crate) fn build(setup: &Setup, architecture: &dyn Architecture, rank: usize)
             placement: &Placement::linear(setup.layers.len()),
             partition: &Partition { layers: setup.layers.clone() },
             seed: 7,
-            optimizer: setup.hyper,
+            optimizer: setup.optimizer,
             recompute: setup.recompute,
             device: Device::Cpu,
         },

@@ -1,45 +1,45 @@
-//! The job as the trainer's rooms want it. Fields are taken apart by name, so that a new one has to be placed here.
+//! The job as the trainer uses it. Structs are destructured by field, so that a new field cannot be forgotten here.
 
 use std::path::{Path, PathBuf};
 
 use stagecoach_api::PipelineJob;
 use stagecoach_api::job::{
-    AdamWSpec, BuiltIn, DataSpec, Device, EvaluationSpec, LearningRateSchedule, LlamaSpec, ModelSpec, OptimizerSpec,
-    Precision, PretrainedSpec, TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec, Transport,
+    AdamWSpec, BuiltIn, DataSpec, Device, EvaluationSpec, ModelSpec, OptimizerSpec, Precision, PretrainedSpec,
+    TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec, Transport,
 };
 use stagecoach_data::{DataConfig, PreparedCorpus, TokenizerSource};
 
-use super::Progress;
+use super::trainer_state::TrainerState;
 use crate::fatal::Fatal;
-use crate::links;
-use crate::model::{Architecture, LlamaConfig};
-use crate::optimize::{Decay, Hyper, LearningRate};
+use crate::model::{Architecture, Llama, LlamaConfig};
+use crate::optimize::LearningRate;
+use crate::state_dict::find_model;
 
-/// A job that this trainer can run.
+/// Configuration of a job that this trainer can run.
 #[derive(Clone, Debug)]
-pub struct Settings {
-    /// As it was read.
+pub struct JobConfig {
+    /// The job as it was read.
     pub job: PipelineJob,
-    /// The volume.
+    /// Root of the volume.
     pub workspace: PathBuf,
-    /// The model; its words are the tokenizer's where `vocab_size` is none.
+    /// The model; its `vocab_size` is a placeholder until [`JobConfig::vocab_size`] is known.
     pub model: LlamaConfig,
-    /// Words of the model, if the job or the directory says how many.
-    pub vocab_size: Option<usize>,
-    /// Where its weights come from before the first step, below the volume's root; fresh ones if none.
-    pub initial: Option<PathBuf>,
-    /// The corpus.
+    /// Vocabulary size, if the job or the pretrained model specifies one.
+    pub model_vocab_size: Option<usize>,
+    /// The model directory with the weights of step 0, relative to the volume's root; randomly initialised if `None`.
+    pub initial_weights: Option<PathBuf>,
+    /// Corpus and tokenizer.
     pub data: DataSpec,
     /// Batch, optimizer and learning rate.
     pub training: TrainingSpec,
 }
 
-impl Settings {
-    /// Checks that this trainer has what the job asks for.
+impl JobConfig {
+    /// Checks that this trainer supports what the job specifies.
     ///
     /// # Errors
-    /// The first thing that the job gets wrong, or that this version can't do.
-    pub fn new(job: PipelineJob, workspace: &Path) -> Result<Settings, Fatal> {
+    /// All validation errors; else the first field with a value that this version does not support.
+    pub fn new(job: PipelineJob, workspace: &Path) -> Result<JobConfig, Fatal> {
         let problems: Vec<String> = job.validate().iter().map(ToString::to_string).collect();
         if !problems.is_empty() {
             return Err(Fatal::invalid(problems.join("; ")));
@@ -50,8 +50,10 @@ impl Settings {
             ));
         };
         let from = job.spec.checkpoint.init_from.as_ref().map(|from| PathBuf::from(&from.path));
-        let (config, vocab_size, initial) = match model {
-            ModelSpec::Llama(llama) => (llama_config(llama), llama.vocab_size.map(|size| size as usize), from),
+        let (model, model_vocab_size, initial_weights) = match model {
+            ModelSpec::Llama(llama) => {
+                (LlamaConfig::from_spec(llama), llama.vocab_size.map(|size| size as usize), from)
+            }
             ModelSpec::Pretrained(_) if from.is_some() => {
                 return Err(Fatal::invalid(
                     "spec.checkpoint.initFrom: a model of type Pretrained brings its weights along, set one of both",
@@ -59,10 +61,10 @@ impl Settings {
             }
             ModelSpec::Pretrained(pretrained) => pretrained_config(workspace, pretrained)?,
         };
-        if data.sequence_length as usize > config.max_position_embeddings {
+        if data.sequence_length as usize > model.max_position_embeddings {
             return Err(Fatal::invalid(format!(
                 "spec.data.sequenceLength is {}, and the model is made for {} at most",
-                data.sequence_length, config.max_position_embeddings
+                data.sequence_length, model.max_position_embeddings
             )));
         }
         if training.precision != Precision::Float32 {
@@ -72,10 +74,11 @@ impl Settings {
             return Err(Fatal::invalid("spec.pipeline.transport: this version has Tcp, Shm and Auto, not Nccl"));
         }
         let (data, training) = (data.clone(), training.clone());
-        Ok(Settings { workspace: workspace.to_owned(), model: config, vocab_size, initial, data, training, job })
+        let workspace = workspace.to_owned();
+        Ok(JobConfig { job, workspace, model, model_vocab_size, initial_weights, data, training })
     }
 
-    /// The job's own folder.
+    /// The job's folder.
     pub fn folder(&self) -> PathBuf {
         self.workspace.join(self.job.folder())
     }
@@ -98,12 +101,12 @@ impl Settings {
         }
     }
 
-    /// Steps between two evaluations; 0 if nothing is held out.
-    pub fn evaluate_every(&self) -> u64 {
+    /// Steps between two evaluations; 0 if no sequences are held out.
+    pub fn evaluation_interval(&self) -> u64 {
         self.data.evaluation.as_ref().map_or(0, |e| u64::from(e.every_steps))
     }
 
-    /// Steps in all, for so many training sequences an epoch.
+    /// The job's number of steps; an epoch has `training_sequences` sequences.
     pub fn steps(&self, training_sequences: u64) -> u64 {
         match self.training.length() {
             Some(TrainingLength::Steps(steps)) => steps,
@@ -115,79 +118,58 @@ impl Settings {
     }
 
     /// Rows of a microbatch.
-    pub fn rows(&self) -> usize {
+    pub fn microbatch_size(&self) -> usize {
         self.training.microbatch_size() as usize
     }
 
-    /// The model over `vocabulary` words.
-    pub fn architecture(&self, vocabulary: usize, device: tch::Device) -> Box<dyn Architecture> {
-        Box::new(crate::model::Llama::new(LlamaConfig { vocab_size: vocabulary, ..self.model.clone() }, device))
+    /// The model with `vocab_size` rows in embedding and head.
+    pub fn architecture(&self, vocab_size: usize, device: tch::Device) -> Box<dyn Architecture> {
+        Box::new(Llama::new(LlamaConfig { vocab_size, ..self.model.clone() }, device))
     }
 
-    /// The model's words: `llama.vocabSize`, or the tokenizer's.
+    /// The model's vocabulary size: the specified one, or the tokenizer's.
     ///
     /// # Errors
-    /// If the model has fewer words than the tokenizer.
-    pub fn vocabulary(&self, tokenizer: usize) -> Result<usize, Fatal> {
-        match (self.vocab_size, &self.job.spec.model) {
+    /// If the specified vocabulary is smaller than the tokenizer's.
+    pub fn vocab_size(&self, tokenizer: usize) -> Result<usize, Fatal> {
+        match (self.model_vocab_size, &self.job.spec.model) {
             (Some(size), Some(ModelSpec::Pretrained(from))) if size < tokenizer => Err(Fatal::invalid(format!(
-                "the model in {} has {size} words and the tokenizer {tokenizer}: set spec.data.tokenizer to the model's own",
+                "the vocabulary of the model in {} has {size} tokens and the tokenizer's {tokenizer}: set \
+                 spec.data.tokenizer to the model's own",
                 from.path
             ))),
             (Some(size), _) if size < tokenizer => Err(Fatal::invalid(format!(
-                "spec.model.llama.vocabSize is {size}, the tokenizer has {tokenizer} words: raise it or leave it out"
+                "spec.model.llama.vocabSize is {size}, and the tokenizer's vocabulary has {tokenizer} tokens: raise it or \
+                 leave it out"
             ))),
             (size, _) => Ok(size.unwrap_or(tokenizer)),
         }
     }
 
-    /// AdamW's numbers.
-    pub fn hyper(&self) -> Hyper {
-        let OptimizerSpec::AdamW(AdamWSpec { beta1, beta2, epsilon, weight_decay, decay_norms_and_embeddings }) =
-            self.training.optimizer.clone();
-        Hyper { beta1, beta2, epsilon, weight_decay, decay_all: decay_norms_and_embeddings }
+    /// AdamW's hyperparameters.
+    pub fn adamw(&self) -> AdamWSpec {
+        let OptimizerSpec::AdamW(adamw) = self.training.optimizer;
+        adamw
     }
 
-    /// The rate of every step, given where its decay ends.
+    /// The learning rate of every step, whose decay ends at step `decay_steps`.
     pub fn learning_rate(&self, decay_steps: u64) -> LearningRate {
-        let rate = &self.training.learning_rate;
-        LearningRate {
-            peak: rate.peak,
-            floor: rate.floor,
-            warmup_steps: rate.warmup_steps,
-            warmup_start: rate.warmup_start,
-            decay_steps,
-            decay: match rate.schedule {
-                LearningRateSchedule::Cosine => Decay::Cosine,
-                LearningRateSchedule::Linear => Decay::Linear,
-                LearningRateSchedule::Constant => Decay::Constant,
-                LearningRateSchedule::Wsd => Decay::Wsd { fraction: rate.decay_fraction },
-            },
-        }
+        LearningRate { spec: self.training.learning_rate, decay_steps }
     }
 
-    /// [`Progress::fix_decay`], as this job says.
+    /// [`TrainerState::fix_decay`], as this job says.
     ///
     /// # Errors
     /// If the learning rate can't go on as it says.
-    pub fn fix_decay(&self, progress: &mut Progress, steps: u64) -> Result<Option<String>, Fatal> {
+    pub fn fix_decay(&self, progress: &mut TrainerState, steps: u64) -> Result<Option<String>, Fatal> {
         let asked = self.training.learning_rate.decay_steps;
         progress.fix_decay(steps, asked, self.learning_rate(steps)).map_err(Fatal::invalid)
     }
 
-    /// How boundary tensors travel.
-    pub fn transport(&self) -> links::Transport {
-        match self.job.spec.pipeline.transport {
-            Transport::Tcp => links::Transport::Tcp,
-            Transport::Shm => links::Transport::Shm,
-            Transport::Auto | Transport::Nccl => links::Transport::Auto,
-        }
-    }
-
-    /// Where this rank computes.
+    /// The device of `rank`.
     ///
     /// # Errors
-    /// If a GPU is asked for and none is usable.
+    /// If the job requires a GPU and none is usable.
     pub fn device(&self, rank: usize) -> Result<tch::Device, Fatal> {
         let gpus = match self.training.device {
             Device::Cpu => 0,
@@ -260,36 +242,21 @@ fn flatten(path: &str, value: &serde_json::Value, into: &mut std::collections::B
     }
 }
 
-fn llama_config(l: &LlamaSpec) -> LlamaConfig {
-    LlamaConfig {
-        hidden_size: l.hidden_size as usize,
-        num_hidden_layers: l.num_hidden_layers as usize,
-        num_attention_heads: l.num_attention_heads as usize,
-        num_key_value_heads: l.key_value_heads() as usize,
-        head_dim: l.head_dim() as usize,
-        intermediate_size: l.intermediate_size as usize,
-        vocab_size: l.vocab_size.unwrap_or_default() as usize,
-        max_position_embeddings: l.max_position_embeddings as usize,
-        rope_theta: l.rope_theta,
-        rms_norm_eps: l.rms_norm_eps,
-        tie_word_embeddings: l.tie_word_embeddings,
-        initializer_range: l.initializer_range,
-    }
-}
-
-/// What the directory says.
+/// The configuration of a pretrained model, its vocabulary size, and its path relative to the volume's root.
 fn pretrained_config(
     workspace: &Path,
     from: &PretrainedSpec,
 ) -> Result<(LlamaConfig, Option<usize>, Option<PathBuf>), Fatal> {
-    let wrong = |e: &dyn std::fmt::Display| Fatal::invalid(format!("spec.model.pretrained.path: {e}"));
-    let path = crate::state::find_model(workspace, Path::new(&from.path)).map_err(|e| wrong(&e))?;
-    let config = LlamaConfig::from_hugging_face(&workspace.join(&path)).map_err(|e| wrong(&e))?;
-    Ok((config.clone(), Some(config.vocab_size), Some(from.path.clone().into())))
+    let invalid = |e: &dyn std::fmt::Display| Fatal::invalid(format!("spec.model.pretrained.path: {e}"));
+    let path = find_model(workspace, Path::new(&from.path)).map_err(|e| invalid(&e))?;
+    let model = LlamaConfig::from_hugging_face(&workspace.join(&path)).map_err(|e| invalid(&e))?;
+    let vocab_size = model.vocab_size;
+    Ok((model, Some(vocab_size), Some(from.path.clone().into())))
 }
 
-/// The vocabulary a job will have, before its data has been read: for planning without a corpus.
-pub fn tokenizer_vocabulary(data: &DataSpec) -> Option<usize> {
+/// Vocabulary size of the tokenizer that `data` trains, known before the corpus has been read; `None` if the tokenizer
+/// is a file.
+pub fn trained_vocab_size(data: &DataSpec) -> Option<usize> {
     match &data.tokenizer {
         TokenizerSpec::Train(train) => Some(train.vocab_size as usize),
         TokenizerSpec::File(_) => None,

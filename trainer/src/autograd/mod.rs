@@ -5,7 +5,7 @@
 mod ops;
 mod weight_grad_store;
 
-pub use ops::GradientSink;
+pub(crate) use ops::GradientSink;
 pub(crate) use ops::{accumulate_linear, adamw, cpu_capability, grad, linear, rms_norm, rotary};
-pub use weight_grad_store::WeightGradStore;
+pub(crate) use weight_grad_store::WeightGradStore;
 pub(crate) use weight_grad_store::accumulate;

@@ -12,13 +12,13 @@ use stagecoach_pipeline::WorkItem;
 #[derive(Debug)]
 pub struct Chunk {
     /// The token embedding; only on the first chunk.
-    pub embedding: Option<Embedding>,
+    pub(crate) embedding: Option<Embedding>,
     /// Decoder layers, each its own autograd segment; on the last chunk the final norm is the last entry.
     pub layers: Vec<Box<dyn Layer>>,
     /// The LM head; only on the last chunk.
     pub head: Option<Head>,
     /// Activation checkpointing: keep only each layer's input and recompute its forward in backward.
-    pub recompute: bool,
+    pub(crate) recompute: bool,
 }
 
 /// Activations kept from a chunk's forward for its backward.
@@ -111,7 +111,7 @@ impl Chunk {
     }
 
     /// The chunk's output hidden states, computed without an autograd graph.
-    pub fn hidden_states(
+    pub(crate) fn hidden_states(
         &self,
         input: Tensor,
         attention_mask: Option<&Tensor>,

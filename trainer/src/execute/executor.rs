@@ -61,9 +61,7 @@ pub struct StepOutput {
     /// The group's decision; `None` in evaluation.
     pub verdict: Option<Verdict>,
     /// Sum of this rank's cross-entropies, in nats; 0 except on the last stage.
-    pub loss: f64,
-    /// Timing.
-    pub timer: StepTimer,
+    pub(crate) loss: f64,
 }
 
 /// Executes programs on a stage.
@@ -115,7 +113,7 @@ impl Executor<'_> {
         for &action in program {
             self.execute(action, inputs, &mut state)?;
         }
-        Ok(StepOutput { verdict: state.verdict, loss: state.loss, timer: state.timer })
+        Ok(StepOutput { verdict: state.verdict, loss: state.loss })
     }
 
     fn execute(&mut self, action: Action, inputs: &StepInputs, state: &mut StepState) -> Result<(), StepError> {

@@ -33,17 +33,17 @@ pub struct StageConfig<'a> {
 /// A tied embedding weight on this rank. Embedding and head accumulate into separate gradients, even when both are on
 /// one stage.
 #[derive(Debug)]
-pub struct TiedEmbedding {
+pub(crate) struct TiedEmbedding {
     /// Index of the weight in this stage's parameters. Its accumulator takes the embedding's gradient if this rank
     /// holds the embedding, otherwise the head's.
-    pub parameter: usize,
+    pub(crate) parameter: usize,
     /// The other gradient: the head's local accumulator if both ends are on this rank, otherwise the one received from
     /// the peer.
-    pub other_gradient: Tensor,
+    pub(crate) other_gradient: Tensor,
     /// Rank of the other end; `None` if both ends are on this rank.
-    pub peer_rank: Option<usize>,
+    pub(crate) peer_rank: Option<usize>,
     /// Whether this rank holds the head. Only that rank reports the weight's norm and saves it.
-    pub has_head: bool,
+    pub(crate) has_head: bool,
 }
 
 /// Model chunks, parameters and optimizer of one rank.
@@ -56,19 +56,19 @@ pub struct Stage {
     /// Parameters of all chunks.
     pub parameters: Parameters,
     /// For each parameter, its index among all the model's parameter names, sorted.
-    pub global_index: Vec<u32>,
+    pub(crate) global_index: Vec<u32>,
     /// AdamW with its moments.
     pub(crate) optimizer: AdamW,
     /// Set if embeddings are tied and this rank holds the embedding or the head.
-    pub tied_embedding: Option<TiedEmbedding>,
+    pub(crate) tied_embedding: Option<TiedEmbedding>,
     /// Receives the inputs of weight gradients in backward.
     pub gradient_sink: GradientSink,
     /// Weight gradients not yet accumulated, until their W action.
     pub weight_grad_store: WeightGradStore,
     /// Hidden size: last dimension of the tensors passed between stages.
-    pub hidden_size: i64,
+    pub(crate) hidden_size: i64,
     /// Device of parameters and activations.
-    pub device: Device,
+    pub(crate) device: Device,
 }
 
 impl Stage {
@@ -120,12 +120,12 @@ impl Stage {
 
     /// Whether this rank reports `parameter` in norms, hashes and checkpoints. A tied weight is reported by the rank
     /// with the head.
-    pub fn is_responsible_for(&self, parameter: usize) -> bool {
+    pub(crate) fn is_responsible_for(&self, parameter: usize) -> bool {
         !self.tied_embedding.as_ref().is_some_and(|tied| tied.parameter == parameter && !tied.has_head)
     }
 
     /// Gradient accumulator of the head's weight.
-    pub fn head_accumulator(&self, head: &Head) -> &Tensor {
+    pub(crate) fn head_accumulator(&self, head: &Head) -> &Tensor {
         match &self.tied_embedding {
             Some(TiedEmbedding { other_gradient, peer_rank: None, .. }) => other_gradient,
             _ => &self.parameters[head.parameter].gradient,
@@ -133,7 +133,7 @@ impl Stage {
     }
 
     /// Zeroes every gradient accumulator; called at the start of a step.
-    pub fn zero_grad(&self) {
+    pub(crate) fn zero_grad(&self) {
         self.parameters.zero_grad();
         if let Some(tied) = &self.tied_embedding {
             let _ = tied.other_gradient.shallow_clone().zero_();
@@ -141,7 +141,7 @@ impl Stage {
     }
 
     /// `(global index, squared L2 norm in f64)` of each gradient that this rank reports.
-    pub fn squared_norms(&self) -> Vec<(u32, f64)> {
+    pub(crate) fn squared_norms(&self) -> Vec<(u32, f64)> {
         let norm = |gradient: &Tensor| gradient.norm_scalaropt_dtype(2.0, tch::Kind::Double).double_value(&[]);
         (0..self.parameters.len())
             .filter(|&p| self.is_responsible_for(p))

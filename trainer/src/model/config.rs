@@ -41,9 +41,9 @@ pub struct LlamaConfig {
 #[error("{}: {problem}", .path.display())]
 pub(crate) struct ConfigError {
     /// The file.
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     /// The value found and the expected one.
-    pub problem: String,
+    pub(crate) problem: String,
 }
 
 impl LlamaConfig {

@@ -20,7 +20,7 @@ pub use head::Head;
 #[cfg(test)]
 pub(crate) use initializer::Initializer;
 pub use llama::Llama;
-pub use parameters::{ParameterSpec, Parameters};
+pub use parameters::{Parameter, ParameterSpec, Parameters};
 
 use crate::autograd::GradientSink;
 

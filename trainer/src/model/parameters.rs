@@ -66,13 +66,8 @@ impl Parameters {
     }
 
     /// Number of parameters.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
-    }
-
-    /// Whether this stage holds no parameters.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// Zeroes every gradient accumulator.

@@ -16,7 +16,12 @@ impl TrainerState {
     ///
     /// # Errors
     /// Another decay without more steps; and an extension that ends at a rate of 0 which the job does not ask for.
-    pub fn fix_decay(&mut self, steps: u64, asked: Option<u64>, rate: LearningRate) -> Result<Option<String>, String> {
+    pub(crate) fn fix_decay(
+        &mut self,
+        steps: u64,
+        asked: Option<u64>,
+        rate: LearningRate,
+    ) -> Result<Option<String>, String> {
         if self.step == 0 {
             (self.decay_steps, self.length) = (asked.unwrap_or(steps), steps);
             return Ok(None);

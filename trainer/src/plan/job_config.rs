@@ -17,21 +17,21 @@ use crate::state_dict::find_model;
 
 /// Configuration of a job that this trainer can run.
 #[derive(Clone, Debug)]
-pub struct JobConfig {
+pub(crate) struct JobConfig {
     /// The job as it was read.
-    pub job: PipelineJob,
+    pub(crate) job: PipelineJob,
     /// Root of the volume.
-    pub workspace: PathBuf,
+    pub(crate) workspace: PathBuf,
     /// The model; its `vocab_size` is a placeholder until [`JobConfig::vocab_size`] is known.
-    pub model: LlamaConfig,
+    pub(crate) model: LlamaConfig,
     /// Vocabulary size, if the job or the pretrained model specifies one.
-    pub model_vocab_size: Option<usize>,
+    pub(crate) model_vocab_size: Option<usize>,
     /// The model directory with the weights of step 0, relative to the volume's root; randomly initialised if `None`.
-    pub initial_weights: Option<PathBuf>,
+    pub(crate) initial_weights: Option<PathBuf>,
     /// Corpus and tokenizer.
-    pub data: DataSpec,
+    pub(crate) data: DataSpec,
     /// Batch, optimizer and learning rate.
-    pub training: TrainingSpec,
+    pub(crate) training: TrainingSpec,
 }
 
 impl JobConfig {
@@ -39,7 +39,7 @@ impl JobConfig {
     ///
     /// # Errors
     /// All validation errors; else the first field with a value that this version does not support.
-    pub fn new(job: PipelineJob, workspace: &Path) -> Result<JobConfig, Fatal> {
+    pub(crate) fn new(job: PipelineJob, workspace: &Path) -> Result<JobConfig, Fatal> {
         let problems: Vec<String> = job.validate().iter().map(ToString::to_string).collect();
         if !problems.is_empty() {
             return Err(Fatal::invalid(problems.join("; ")));
@@ -79,12 +79,12 @@ impl JobConfig {
     }
 
     /// The job's folder.
-    pub fn folder(&self) -> PathBuf {
+    pub(crate) fn folder(&self) -> PathBuf {
         self.workspace.join(self.job.folder())
     }
 
     /// Configuration of the data pipeline.
-    pub fn data_config(&self) -> DataConfig {
+    pub(crate) fn data_config(&self) -> DataConfig {
         let DataSpec { paths, text_field, sequence_length, packing, evaluation, tokenizer } = self.data.clone();
         DataConfig {
             volume_root: self.workspace.clone(),
@@ -102,12 +102,12 @@ impl JobConfig {
     }
 
     /// Steps between two evaluations; 0 if no sequences are held out.
-    pub fn evaluation_interval(&self) -> u64 {
+    pub(crate) fn evaluation_interval(&self) -> u64 {
         self.data.evaluation.as_ref().map_or(0, |e| u64::from(e.every_steps))
     }
 
     /// The job's number of steps; an epoch has `training_sequences` sequences.
-    pub fn steps(&self, training_sequences: u64) -> u64 {
+    pub(crate) fn steps(&self, training_sequences: u64) -> u64 {
         match self.training.length() {
             Some(TrainingLength::Steps(steps)) => steps,
             Some(TrainingLength::Epochs(epochs)) => {
@@ -118,12 +118,12 @@ impl JobConfig {
     }
 
     /// Rows of a microbatch.
-    pub fn microbatch_size(&self) -> usize {
+    pub(crate) fn microbatch_size(&self) -> usize {
         self.training.microbatch_size() as usize
     }
 
     /// The model with `vocab_size` rows in embedding and head.
-    pub fn architecture(&self, vocab_size: usize, device: tch::Device) -> Box<dyn Architecture> {
+    pub(crate) fn architecture(&self, vocab_size: usize, device: tch::Device) -> Box<dyn Architecture> {
         Box::new(Llama::new(LlamaConfig { vocab_size, ..self.model.clone() }, device))
     }
 
@@ -131,7 +131,7 @@ impl JobConfig {
     ///
     /// # Errors
     /// If the specified vocabulary is smaller than the tokenizer's.
-    pub fn vocab_size(&self, tokenizer: usize) -> Result<usize, Fatal> {
+    pub(crate) fn vocab_size(&self, tokenizer: usize) -> Result<usize, Fatal> {
         match (self.model_vocab_size, &self.job.spec.model) {
             (Some(size), Some(ModelSpec::Pretrained(from))) if size < tokenizer => Err(Fatal::invalid(format!(
                 "the vocabulary of the model in {} has {size} tokens and the tokenizer's {tokenizer}: set \
@@ -147,13 +147,13 @@ impl JobConfig {
     }
 
     /// AdamW's hyperparameters.
-    pub fn adamw(&self) -> AdamWSpec {
+    pub(crate) fn adamw(&self) -> AdamWSpec {
         let OptimizerSpec::AdamW(adamw) = self.training.optimizer;
         adamw
     }
 
     /// The learning rate of every step, whose decay ends at step `decay_steps`.
-    pub fn learning_rate(&self, decay_steps: u64) -> LearningRate {
+    pub(crate) fn learning_rate(&self, decay_steps: u64) -> LearningRate {
         LearningRate { spec: self.training.learning_rate, decay_steps }
     }
 
@@ -161,7 +161,7 @@ impl JobConfig {
     ///
     /// # Errors
     /// If the learning rate can't go on as it says.
-    pub fn fix_decay(&self, progress: &mut TrainerState, steps: u64) -> Result<Option<String>, Fatal> {
+    pub(crate) fn fix_decay(&self, progress: &mut TrainerState, steps: u64) -> Result<Option<String>, Fatal> {
         let asked = self.training.learning_rate.decay_steps;
         progress.fix_decay(steps, asked, self.learning_rate(steps)).map_err(Fatal::invalid)
     }
@@ -170,7 +170,7 @@ impl JobConfig {
     ///
     /// # Errors
     /// If the job requires a GPU and none is usable.
-    pub fn device(&self, rank: usize) -> Result<tch::Device, Fatal> {
+    pub(crate) fn device(&self, rank: usize) -> Result<tch::Device, Fatal> {
         let gpus = match self.training.device {
             Device::Cpu => 0,
             Device::Auto | Device::Cuda => crate::sys::cuda_devices(),
@@ -188,7 +188,7 @@ impl JobConfig {
     }
 
     /// What decides the numbers: model, data and training, without what only says how long, where, or how often to look.
-    pub fn identity(&self, prepared: &PreparedCorpus, training_sequences: u64) -> serde_json::Value {
+    pub(crate) fn identity(&self, prepared: &PreparedCorpus, training_sequences: u64) -> serde_json::Value {
         let training = &self.training;
         let mut identity = serde_json::json!({
             "model": self.job.spec.model,
@@ -216,7 +216,7 @@ impl JobConfig {
     }
 
     /// The fields that all stages must agree on, by path: a mismatch is refused with their names.
-    pub fn agreement(&self) -> std::collections::BTreeMap<String, String> {
+    pub(crate) fn agreement(&self) -> std::collections::BTreeMap<String, String> {
         let mut fields = std::collections::BTreeMap::new();
         let spec = &self.job.spec;
         // what only operator and launcher use may differ
@@ -256,7 +256,7 @@ fn pretrained_config(
 
 /// Vocabulary size of the tokenizer that `data` trains, known before the corpus has been read; `None` if the tokenizer
 /// is a file.
-pub fn trained_vocab_size(data: &DataSpec) -> Option<usize> {
+pub(crate) fn trained_vocab_size(data: &DataSpec) -> Option<usize> {
     match &data.tokenizer {
         TokenizerSpec::Train(train) => Some(train.vocab_size as usize),
         TokenizerSpec::File(_) => None,

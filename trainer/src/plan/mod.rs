@@ -14,60 +14,60 @@ use stagecoach_checkpoint::Fence;
 use stagecoach_data::{MicrobatchLayout, PreparedCorpus};
 use stagecoach_pipeline::{Limits, Partition, Programs, verify, verify_evaluation};
 
-pub use job_config::{JobConfig, trained_vocab_size};
-pub use pipeline_layout::{MAX_SENDS_IN_FLIGHT, PipelineLayout, plan_pipeline};
-pub use trainer_state::TrainerState;
+pub(crate) use job_config::{JobConfig, trained_vocab_size};
+pub(crate) use pipeline_layout::{MAX_SENDS_IN_FLIGHT, PipelineLayout, plan_pipeline};
+pub(crate) use trainer_state::TrainerState;
 
 use crate::fatal::Fatal;
 
 /// Created by stage 0 and sent to every stage. Everything else that a stage needs is in the job, which it reads itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Plan {
+pub(crate) struct Plan {
     /// The tokenized corpus.
-    pub prepared: PreparedCorpus,
+    pub(crate) prepared: PreparedCorpus,
     /// Rows of embedding and head.
     pub vocab_size: usize,
     /// Number of steps, including those already trained.
-    pub steps: u64,
+    pub(crate) steps: u64,
     /// Everything that decides the numerical results: checkpoints contain it, and a resume must match it.
-    pub identity: serde_json::Value,
+    pub(crate) identity: serde_json::Value,
     /// The right to commit checkpoints, until a newer group acquires the next one.
-    pub fence: Fence,
+    pub(crate) fence: Fence,
     /// The state to resume from: the checkpoint of its step, or initial weights at step 0.
     #[serde(rename = "progress")]
-    pub trainer_state: TrainerState,
+    pub(crate) trainer_state: TrainerState,
     /// The Hugging Face model directory, relative to the volume's root, with the weights of step 0; randomly initialised
     /// if `None`.
     #[serde(rename = "initial")]
-    pub initial_weights: Option<PathBuf>,
+    pub(crate) initial_weights: Option<PathBuf>,
     /// The schedule's name.
-    pub schedule: String,
+    pub(crate) schedule: String,
     /// Layers of each chunk.
-    pub partition: Vec<usize>,
+    pub(crate) partition: Vec<usize>,
     /// The programs of a training step, in the text form of [`Programs`].
-    pub programs: String,
+    pub(crate) programs: String,
     /// The programs of an evaluation on the held-out sequences, if there are any.
-    pub evaluation: Option<String>,
+    pub(crate) evaluation: Option<String>,
     /// The microbatches of an evaluation.
-    pub evaluation_layouts: Vec<MicrobatchLayout>,
+    pub(crate) evaluation_layouts: Vec<MicrobatchLayout>,
     /// The simulated bubble, 0 to 1, averaged over stages.
-    pub expected_bubble: f64,
+    pub(crate) expected_bubble: f64,
     /// Number of tokens in the training sequences, to be displayed.
-    pub training_tokens: u64,
+    pub(crate) training_tokens: u64,
     /// Unigram entropy of the held-out tokens, in nats.
-    pub unigram_entropy: Option<f64>,
+    pub(crate) unigram_entropy: Option<f64>,
 }
 
 /// A plan's programs, parsed and verified.
 #[derive(Clone, Debug)]
-pub struct VerifiedPlan {
+pub(crate) struct VerifiedPlan {
     /// Programs of a training step.
-    pub training: Programs,
+    pub(crate) training: Programs,
     /// Programs of an evaluation.
-    pub evaluation: Option<Programs>,
+    pub(crate) evaluation: Option<Programs>,
     /// Layers of each chunk.
-    pub partition: Partition,
+    pub(crate) partition: Partition,
 }
 
 impl Plan {
@@ -75,7 +75,7 @@ impl Plan {
     ///
     /// # Errors
     /// None in practice: the plan contains no map keys or numbers that JSON cannot represent.
-    pub fn to_bytes(&self) -> Result<Vec<u8>, Fatal> {
+    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>, Fatal> {
         serde_json::to_vec(self).map_err(|e| Fatal::invalid(format!("the plan can't be written: {e}")))
     }
 
@@ -83,7 +83,7 @@ impl Plan {
     ///
     /// # Errors
     /// If it is not a plan of this version, or its programs are incorrect.
-    pub fn from_bytes(bytes: &[u8]) -> Result<(Plan, VerifiedPlan), Fatal> {
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<(Plan, VerifiedPlan), Fatal> {
         let plan: Plan = serde_json::from_slice(bytes).map_err(|e| {
             Fatal::invalid(format!("stage 0's plan can't be read ({e}): all stages must run one version"))
         })?;
@@ -95,7 +95,7 @@ impl Plan {
     ///
     /// # Errors
     /// The first violation, with the action.
-    pub fn verify(&self) -> Result<VerifiedPlan, Fatal> {
+    pub(crate) fn verify(&self) -> Result<VerifiedPlan, Fatal> {
         let read = |text: &str| Programs::from_text(text).map_err(|e| Fatal::invalid(format!("stage 0's plan: {e}")));
         let limits = Limits { sends_in_flight: MAX_SENDS_IN_FLIGHT, max_in_flight: None };
         let wrong = |e| Fatal::invalid(format!("stage 0's plan is wrong: {e}"));

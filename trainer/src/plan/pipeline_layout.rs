@@ -11,7 +11,7 @@ use crate::fatal::Fatal;
 use crate::model::Architecture;
 
 /// Sends of one edge that may be pending at once: the limit that the verifier assumes.
-pub const MAX_SENDS_IN_FLIGHT: usize = 2;
+pub(crate) const MAX_SENDS_IN_FLIGHT: usize = 2;
 
 /// Assumed throughput of the simulated hardware: fp32 FLOP/s of a CPU core, and bytes/s of a local link.
 const FLOPS_PER_SECOND: f64 = 5e10;
@@ -19,26 +19,26 @@ const LINK_BYTES_PER_SECOND: f64 = 2e9;
 
 /// A planned pipeline.
 #[derive(Clone, Debug)]
-pub struct PipelineLayout {
+pub(crate) struct PipelineLayout {
     /// The order of computations on each rank, without communication.
-    pub schedule: Schedule,
+    pub(crate) schedule: Schedule,
     /// Layers of each chunk.
-    pub partition: Partition,
+    pub(crate) partition: Partition,
     /// The programs of a training step: the schedule with its communication.
-    pub programs: Programs,
+    pub(crate) programs: Programs,
     /// The model's costs per microbatch.
-    pub cost: ModelCost,
+    pub(crate) cost: ModelCost,
     /// The simulated step.
-    pub timeline: Timeline,
+    pub(crate) timeline: Timeline,
     /// Messages for the user.
-    pub notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 /// Plans the pipeline of a job over `stages` stages: of the candidate schedules, the one with the shortest simulated step.
 ///
 /// # Errors
 /// If the schedule is not implemented, its CSV is invalid, or the partition does not match the model or its memory limit.
-pub fn plan_pipeline(
+pub(crate) fn plan_pipeline(
     config: &JobConfig,
     architecture: &dyn Architecture,
     stages: usize,
@@ -118,12 +118,12 @@ fn read_csv(config: &JobConfig, path: &str, stages: usize, microbatches: usize) 
 
 impl PipelineLayout {
     /// The forward-only programs of an evaluation on `microbatches` microbatches.
-    pub fn evaluation_programs(&self, microbatches: usize) -> Programs {
+    pub(crate) fn evaluation_programs(&self, microbatches: usize) -> Programs {
         forward_only_programs(&self.programs.placement, microbatches)
     }
 
     /// Mean over stages of the simulated bubble, 0 to 1.
-    pub fn bubble(&self) -> f64 {
+    pub(crate) fn bubble(&self) -> f64 {
         let bubbles = &self.timeline.bubble;
         bubbles.iter().sum::<f64>() / bubbles.len().max(1) as f64
     }

@@ -6,50 +6,50 @@ use stagecoach_group::{StepOutcome, Verdict};
 /// State of training after a step. Serialised as `progress` in a checkpoint's manifest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct TrainerState {
+pub(crate) struct TrainerState {
     /// Completed steps, including skipped ones. The data position is this times the global batch size.
-    pub step: u64,
+    pub(crate) step: u64,
     /// Applied optimizer updates.
-    pub updates: u64,
+    pub(crate) updates: u64,
     /// Steps whose update was skipped.
-    pub skipped: u64,
+    pub(crate) skipped: u64,
     /// Length of the current run of skipped steps.
-    pub skips_in_a_row: u32,
+    pub(crate) skips_in_a_row: u32,
     /// Chained BLAKE3 hash of the losses' f32 bits by step, in hex; empty before the first step.
-    pub losses: String,
+    pub(crate) losses: String,
     /// Loss of the last step, in nats per token.
-    pub loss: Option<f32>,
+    pub(crate) loss: Option<f32>,
     /// Most recent held-out loss, in nats per token.
-    pub evaluation_loss: Option<f64>,
+    pub(crate) evaluation_loss: Option<f64>,
     /// The step at which the learning rate's decay ends, as fixed by the first attempt.
-    pub decay_steps: u64,
+    pub(crate) decay_steps: u64,
     /// The job's number of steps when its last decay was fixed; 0 in checkpoints that did not record it.
     #[serde(default)]
-    pub length: u64,
+    pub(crate) length: u64,
     /// The decays of added steps, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub extensions: Vec<DecayExtension>,
+    pub(crate) extensions: Vec<DecayExtension>,
 }
 
 /// The learning rate's decay for steps that were added to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct DecayExtension {
+pub(crate) struct DecayExtension {
     /// The first step to which it applies, counted from 0.
-    pub from: u64,
+    pub(crate) from: u64,
     /// The step at which it ends.
-    pub decay_steps: u64,
+    pub(crate) decay_steps: u64,
 }
 
 impl TrainerState {
     /// The step at which the decay that applies to `step`, counted from 0, ends.
-    pub fn decay_steps_at(&self, step: u64) -> u64 {
+    pub(crate) fn decay_steps_at(&self, step: u64) -> u64 {
         let extension = self.extensions.iter().rev().find(|extension| extension.from <= step);
         extension.map_or(self.decay_steps, |extension| extension.decay_steps)
     }
 
     /// Updates the state after a step.
-    pub fn record_step(&mut self, verdict: &Verdict) {
+    pub(crate) fn record_step(&mut self, verdict: &Verdict) {
         self.step = verdict.step;
         match verdict.outcome {
             StepOutcome::Apply { .. } => self.updates += 1,

@@ -4,8 +4,8 @@ use stagecoach_api::contract::StageEnv;
 use stagecoach_checkpoint::Volume;
 use stagecoach_group::Member;
 
-use super::StageMonitor;
 use super::data_loader::DataLoader;
+use super::monitor::StageMonitor;
 use crate::execute::Stage;
 use crate::links::Links;
 use crate::observe::{Event, Sink};

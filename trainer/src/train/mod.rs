@@ -11,8 +11,8 @@ mod prepare;
 mod resume;
 mod steps;
 
-pub use monitor::{StageMonitor, write_termination_message};
-pub use resume::check_extension;
+pub(crate) use monitor::{StageMonitor, write_termination_message};
+pub(crate) use resume::check_extension;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ use join::{Assignment, JoinedGroup};
 
 /// Successful end of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StageOutcome {
+pub(crate) enum StageOutcome {
     /// Trained to the end, and the model is saved.
     Done,
     /// Asked to stop, and all stages stopped after the same step.
@@ -59,7 +59,7 @@ fn train_and_finish(running: &mut RunningStage, architecture: &dyn Architecture)
 ///
 /// # Errors
 /// What ends the stage, ready for the termination message.
-pub fn run_stage(
+pub(crate) fn run_stage(
     env: &StageEnv,
     config: &JobConfig,
     mount: fn(&Path) -> Arc<dyn Volume>,

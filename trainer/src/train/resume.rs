@@ -97,7 +97,7 @@ fn read_trainer_state(loaded: &CheckpointReader) -> Result<TrainerState, Fatal> 
 ///
 /// # Errors
 /// If the learning rate can't go on as the job says.
-pub fn check_extension(config: &JobConfig, volume: &dyn Volume) -> Result<(), Fatal> {
+pub(crate) fn check_extension(config: &JobConfig, volume: &dyn Volume) -> Result<(), Fatal> {
     let Ok(NewestCheckpoint { checkpoint: Some(checkpoint), .. }) = open_newest(volume, VerifyLevel::Sizes, &[]) else {
         return Ok(());
     };

@@ -16,7 +16,7 @@ use crate::fatal::Fatal;
 use crate::observe::{Event, SaveRecord};
 use crate::plan::{JobConfig, TrainerState};
 use crate::state_dict::Snapshot;
-use crate::train::StageMonitor;
+use crate::train::monitor::StageMonitor;
 
 /// The fraction of the termination grace period that the save may take; the rest is for shutdown.
 const SAVE_FRACTION_OF_GRACE: f64 = 0.8;

@@ -15,7 +15,7 @@ use crate::fatal::Fatal;
 use crate::observe::SaveRecord;
 use crate::plan::TrainerState;
 use crate::state_dict::Snapshot;
-use crate::train::StageMonitor;
+use crate::train::monitor::StageMonitor;
 
 /// The thread that writes checkpoints in the background, seen from the main thread.
 pub(in crate::train) struct CheckpointThread {

@@ -16,7 +16,7 @@ use crate::observe::{Event, SaveRecord};
 use crate::plan::{Plan, TrainerState};
 use crate::state_dict::{NamedTensor, Snapshot};
 use crate::train::collective::{all_gather, topic};
-use crate::train::{RunningStage, StageContext, emit};
+use crate::train::context::{RunningStage, StageContext, emit};
 
 /// Longest delay between retries of the final save.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);

@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
+use stagecoach_api::job::AdamWSpec;
 use stagecoach_data::Tokenizer;
 use stagecoach_pipeline::{Partition, Placement};
 use tch::{Device, Kind, Tensor};
 
 use crate::execute::{Stage, StageConfig};
 use crate::model::{Architecture, Llama, LlamaConfig};
-use crate::optimize::Hyper;
-use crate::state;
+use crate::state_dict::{InitialWeights, find_model};
 
 /// How the next token is drawn.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ impl Default for Sampling {
 /// # Errors
 /// If there is no model there, it is damaged, or it is none that this trainer computes.
 pub fn sample(path: &Path, prompt: &str, sampling: Sampling) -> Result<String> {
-    let folder = state::find_model(Path::new(""), path)?;
+    let folder = find_model(Path::new(""), path)?;
     let config = LlamaConfig::from_hugging_face(&folder)?;
     let longest = config.max_position_embeddings;
     let tokenizer = folder.join("tokenizer.json");
@@ -51,14 +51,14 @@ pub fn sample(path: &Path, prompt: &str, sampling: Sampling) -> Result<String> {
         &StageConfig {
             architecture: &architecture,
             placement: &Placement::linear(1),
-            partition: &Partition { layers: vec![architecture.layers()] },
+            partition: &Partition { layers: vec![architecture.num_layers()] },
             seed: 0,
-            optimizer: Hyper { beta1: 0.0, beta2: 0.0, epsilon: 1.0, weight_decay: 0.0, decay_all: false },
+            optimizer: AdamWSpec::default(),
             recompute: false,
             device: Device::Cpu,
         },
     );
-    state::Source::open(&folder)?.load(&architecture, &stage)?;
+    InitialWeights::open(&folder)?.load(&architecture, &stage)?;
     let mut ids: Vec<i64> = tokenizer.bos_token_id().into_iter().map(i64::from).collect();
     ids.extend(tokenizer.encode(prompt)?.into_iter().map(i64::from));
     ensure!(!ids.is_empty(), "this tokenizer has no token that begins a text: give a --prompt");
@@ -85,7 +85,7 @@ fn next_token(stage: &Stage, context: &[i64], sampling: Sampling, draw: f64) -> 
     let Some((chunk, head)) = stage.chunks.get(&0).and_then(|chunk| Some((chunk, chunk.head.as_ref()?))) else {
         return 0;
     };
-    let hidden = chunk.hidden_states(input, None, &stage.parameters, &stage.tape);
+    let hidden = chunk.hidden_states(input, None, &stage.parameters, &stage.gradient_sink);
     let logits = head.logits(&hidden.select(1, -1), &stage.parameters).squeeze().to_kind(Kind::Double);
     if sampling.temperature <= 0.0 {
         return logits.argmax(0, false).int64_value(&[]);

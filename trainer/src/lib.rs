@@ -1,7 +1,7 @@
 //! The trainer: trains a language model through a pipeline of stages. One binary, `stagecoach`, is the launcher on a
 //! laptop, the entry point of a pod, and the tool that plans, tokenises and generates. See `docs/ARCHITECTURE.md`.
 
-pub mod autograd;
+mod autograd;
 pub mod cli;
 pub mod execute;
 pub mod fatal;
@@ -12,7 +12,7 @@ pub mod links;
 pub mod model;
 pub mod observe;
 pub mod optimize;
-pub mod plan;
-pub mod state;
+mod plan;
+mod state_dict;
 pub mod sys;
-pub mod train;
+mod train;

@@ -1,9 +1,11 @@
-//! The seam to libtorch: the shim's operations as safe functions, and the queue of weight gradients.
-//! Weights never require grad: what a backward pass owes them is left on a [`Tape`], and
-//! [`WeightQueue`] adds it to the accumulators in the order that the schedule asks for.
+//! What `tch` lacks of libtorch's autograd: operations of the C++ shim as safe functions, and deferred weight gradients.
+//! Weights never require grad: a backward pass puts the inputs of each weight's gradient into a [`GradientSink`], and
+//! [`WeightGradStore`] adds the gradients to the accumulators when the schedule says so.
 
 mod ops;
-mod queue;
+mod weight_grad_store;
 
-pub use ops::{Tape, accumulate, adamw, cpu_capability, gradient, linear, rms_norm, rotary};
-pub use queue::{WeightQueue, accumulate_into};
+pub(crate) use ops::GradientSink;
+pub(crate) use ops::{accumulate_linear, adamw, cpu_capability, grad, linear, rms_norm, rotary};
+pub(crate) use weight_grad_store::WeightGradStore;
+pub(crate) use weight_grad_store::accumulate;

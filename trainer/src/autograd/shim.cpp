@@ -1,6 +1,6 @@
-// What libtorch can do and tch does not expose: gradients of one segment with a given output gradient, layers whose
-// weight gradient is left to the caller, and the fused AdamW kernel. Every function returns 0, or -1 with a message
-// in sc_last_error(). Tensors that come back are new references owned by the caller.
+// What libtorch offers and tch does not expose: gradients of one segment with a given output gradient, layers whose
+// weight gradient is computed later by the caller, and the fused AdamW kernel. Functions that can fail return 0, or -1
+// with a message in sc_last_error(). Returned tensors are new references owned by the caller.
 
 #include <ATen/ATen.h>
 #include <ATen/Version.h>
@@ -32,53 +32,56 @@ int guarded(F&& body) {
 
 Tensor rows(const Tensor& t) { return t.reshape({-1, t.size(-1)}); }
 
-// One weight gradient still to be computed: product(dy, x) when x is defined, else dy itself.
-struct Pending {
+// The inputs of a weight gradient: dy^T x if x is defined, else dy itself.
+struct DeferredGradient {
   int64_t parameter;
   Tensor dy, x;
 };
 
 // Filled by backward passes, drained by the caller. The lock is for CUDA, whose backward runs on autograd's threads.
-struct Tape {
-  std::mutex lock;
-  std::deque<Pending> pending;
+struct GradientSink {
+  std::mutex mutex;
+  std::deque<DeferredGradient> gradients;
   void push(int64_t parameter, Tensor dy, Tensor x) {
-    std::lock_guard<std::mutex> held(lock);
-    pending.push_back({parameter, std::move(dy), std::move(x)});
+    std::lock_guard<std::mutex> lock(mutex);
+    gradients.push_back({parameter, std::move(dy), std::move(x)});
   }
 };
 
-Tape* tape_of(AutogradContext* ctx) { return reinterpret_cast<Tape*>(ctx->saved_data["tape"].toInt()); }
-
-void remember(AutogradContext* ctx, int64_t tape, int64_t parameter) {
-  ctx->saved_data["tape"] = tape;
+void save_sink(AutogradContext* ctx, int64_t sink, int64_t parameter) {
+  ctx->saved_data["sink"] = sink;
   ctx->saved_data["parameter"] = parameter;
 }
 
-// y = x w^T. Backward gives dx and leaves (dy, x) on the tape.
+void push_gradient(AutogradContext* ctx, Tensor dy, Tensor x) {
+  auto* sink = reinterpret_cast<GradientSink*>(ctx->saved_data["sink"].toInt());
+  sink->push(ctx->saved_data["parameter"].toInt(), std::move(dy), std::move(x));
+}
+
+// y = x w^T. Backward returns dx and pushes (dy, x) to the sink.
 struct Linear : torch::autograd::Function<Linear> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& w, int64_t tape, int64_t parameter) {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& w, int64_t sink, int64_t parameter) {
     ctx->save_for_backward({x, w});
-    remember(ctx, tape, parameter);
+    save_sink(ctx, sink, parameter);
     return at::linear(x, w);
   }
   static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
     auto saved = ctx->get_saved_variables();
     Tensor dy = grads[0].contiguous();
     Tensor dx = at::mm(rows(dy), saved[1]).view_as(saved[0]);
-    tape_of(ctx)->push(ctx->saved_data["parameter"].toInt(), rows(dy), rows(saved[0]));
+    push_gradient(ctx, rows(dy), rows(saved[0]));
     return {dx, Tensor(), Tensor(), Tensor()};
   }
 };
 
 // y = x * rsqrt(mean(x^2) + eps) * w (Zhang and Sennrich 2019), in fp32 whatever x is.
 struct RmsNorm : torch::autograd::Function<RmsNorm> {
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& w, double eps, int64_t tape,
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& w, double eps, int64_t sink,
                         int64_t parameter) {
     Tensor xf = x.to(at::kFloat);
     Tensor rstd = xf.square().mean(-1, true).add_(eps).rsqrt_();
     ctx->save_for_backward({x, w, rstd});
-    remember(ctx, tape, parameter);
+    save_sink(ctx, sink, parameter);
     return (xf * rstd).mul_(w).to(x.scalar_type());
   }
   static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
@@ -88,7 +91,7 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
     Tensor dw = rows(dy * xhat).sum(0);
     Tensor g = dy * saved[1];
     Tensor dx = (g - xhat * (g * xhat).mean(-1, true)).mul_(rstd).to(saved[0].scalar_type());
-    tape_of(ctx)->push(ctx->saved_data["parameter"].toInt(), dw, Tensor());
+    push_gradient(ctx, dw, Tensor());
     return {dx, Tensor(), Tensor(), Tensor(), Tensor()};
   }
 };
@@ -122,42 +125,41 @@ extern "C" {
 
 const char* sc_last_error() { return last_error.c_str(); }
 
-// The instruction set that libtorch's CPU kernels were chosen for, such as AVX512. `bytes` includes the final zero.
-void sc_cpu_capability(char* into, size_t bytes) {
-  std::string name = at::get_cpu_capability();
-  into[name.copy(into, bytes - 1)] = 0;
+// The instruction set that libtorch's CPU kernels were chosen for, such as AVX512.
+const char* sc_cpu_capability() {
+  static const std::string name = at::get_cpu_capability();
+  return name.c_str();
 }
 
-Tape* sc_tape_new() { return new Tape(); }
-void sc_tape_free(Tape* tape) { delete tape; }
+GradientSink* sc_gradient_sink_new() { return new GradientSink(); }
+void sc_gradient_sink_free(GradientSink* sink) { delete sink; }
 
-// Takes the oldest pending gradient; *found is 0 when there is none. *x stays null for a plain gradient.
-int sc_tape_pop(Tape* tape, int* found, int64_t* parameter, Tensor** dy, Tensor** x) {
+// Removes the oldest gradient. *dy stays null if there is none, *x if the gradient is dy itself.
+int sc_gradient_sink_pop(GradientSink* sink, int64_t* parameter, Tensor** dy, Tensor** x) {
   return guarded([&] {
-    std::lock_guard<std::mutex> held(tape->lock);
-    *found = !tape->pending.empty();
-    if (!*found) return;
-    Pending& p = tape->pending.front();
-    *parameter = p.parameter;
-    *dy = new Tensor(std::move(p.dy));
-    *x = p.x.defined() ? new Tensor(std::move(p.x)) : nullptr;
-    tape->pending.pop_front();
+    std::lock_guard<std::mutex> lock(sink->mutex);
+    if (sink->gradients.empty()) return;
+    DeferredGradient& oldest = sink->gradients.front();
+    *parameter = oldest.parameter;
+    *dy = new Tensor(std::move(oldest.dy));
+    *x = oldest.x.defined() ? new Tensor(std::move(oldest.x)) : nullptr;
+    sink->gradients.pop_front();
   });
 }
 
-int sc_linear(Tensor* x, Tensor* w, Tape* tape, int64_t parameter, Tensor** out) {
-  return guarded([&] { *out = new Tensor(Linear::apply(*x, *w, (int64_t)tape, parameter)); });
+int sc_linear(Tensor* x, Tensor* w, GradientSink* sink, int64_t parameter, Tensor** out) {
+  return guarded([&] { *out = new Tensor(Linear::apply(*x, *w, (int64_t)sink, parameter)); });
 }
 
-int sc_rms_norm(Tensor* x, Tensor* w, double eps, Tape* tape, int64_t parameter, Tensor** out) {
-  return guarded([&] { *out = new Tensor(RmsNorm::apply(*x, *w, eps, (int64_t)tape, parameter)); });
+int sc_rms_norm(Tensor* x, Tensor* w, double eps, GradientSink* sink, int64_t parameter, Tensor** out) {
+  return guarded([&] { *out = new Tensor(RmsNorm::apply(*x, *w, eps, (int64_t)sink, parameter)); });
 }
 
 int sc_rotary(Tensor* x, Tensor* cos, Tensor* sin, Tensor** out) {
   return guarded([&] { *out = new Tensor(Rotary::apply(*x, *cos, *sin)); });
 }
 
-// d(output)/d(input) with `grad_output` as the seed; frees the segment's graph.
+// torch.autograd.grad: d(output)/d(input) given `grad_output`; frees the segment's graph.
 int sc_grad(Tensor* output, Tensor* grad_output, Tensor* input, Tensor** grad_input) {
   return guarded([&] {
     *grad_input = new Tensor(torch::autograd::grad({*output}, {*input}, {*grad_output}, false, false, false)[0]);
@@ -165,7 +167,7 @@ int sc_grad(Tensor* output, Tensor* grad_output, Tensor* input, Tensor** grad_in
 }
 
 // accumulator[out, in] += dy[n, out]^T x[n, in], in fp32.
-int sc_accumulate(Tensor* accumulator, Tensor* dy, Tensor* x) {
+int sc_accumulate_linear(Tensor* accumulator, Tensor* dy, Tensor* x) {
   return guarded([&] {
     at::NoGradGuard no_grad;
     if (dy->scalar_type() == at::kFloat) {

@@ -9,7 +9,7 @@ use stagecoach_pipeline::{Limits, balance_ratio, timeline_svg, timeline_text, ti
 use super::read::JobArgs;
 use super::say;
 use crate::fatal::Fatal;
-use crate::plan::{Layout, SENDS_IN_FLIGHT, Settings, layout, tokenizer_vocabulary};
+use crate::plan::{JobConfig, MAX_SENDS_IN_FLIGHT, PipelineLayout, plan_pipeline, trained_vocab_size};
 
 /// Show how a job would run: partition, timeline, bubble, memory.
 #[derive(Debug, Args)]
@@ -29,22 +29,22 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn main(self) -> anyhow::Result<()> {
-        let settings = Settings::new(self.job.read()?, &self.job.workspace)?;
-        let stages = settings.job.spec.stages as usize;
-        let tokenizer = tokenizer_vocabulary(&settings.data).or(settings.vocab_size);
-        let vocabulary = settings.vocabulary(tokenizer.ok_or_else(|| {
+        let config = JobConfig::new(self.job.read()?, &self.job.workspace)?;
+        let stages = config.job.spec.stages as usize;
+        let tokenizer = trained_vocab_size(&config.data).or(config.model_vocab_size);
+        let vocab_size = config.vocab_size(tokenizer.ok_or_else(|| {
             Fatal::invalid("spec.model.llama.vocabSize: planning with a tokenizer file needs it written down")
         })?)?;
-        let architecture = settings.architecture(vocabulary, tch::Device::Cpu);
-        let layout = layout(&settings, architecture.as_ref(), stages)?;
-        let limits = Limits { sends_in_flight: SENDS_IN_FLIGHT, max_in_flight: None };
+        let architecture = config.architecture(vocab_size, tch::Device::Cpu);
+        let layout = plan_pipeline(&config, architecture.as_ref(), stages)?;
+        let limits = Limits { sends_in_flight: MAX_SENDS_IN_FLIGHT, max_in_flight: None };
         let proof = verify(&layout.programs, &limits).map_err(|e| Fatal::invalid(e.to_string()))?;
         for note in &layout.notes {
             say(format!("note: {note}"));
         }
         say(table(&layout, &proof.peak_in_flight));
         say(timeline_text(&layout.timeline, 100));
-        let title = format!("{}: {} over {stages} stages", settings.job.metadata.name, layout.schedule.name);
+        let title = format!("{}: {} over {stages} stages", config.job.metadata.name, layout.schedule.name);
         write(self.svg.as_deref(), || timeline_svg(&layout.timeline, &title))?;
         write(self.trace.as_deref(), || timeline_trace(&layout.timeline))?;
         write(self.csv.as_deref(), || to_csv(&layout.schedule))
@@ -59,8 +59,8 @@ fn write(path: Option<&Path>, content: impl FnOnce() -> String) -> anyhow::Resul
 }
 
 /// One line a stage.
-fn table(layout: &Layout, in_flight: &[usize]) -> String {
-    let Layout { partition, programs, cost, timeline, schedule, .. } = layout;
+fn table(layout: &PipelineLayout, in_flight: &[usize]) -> String {
+    let PipelineLayout { partition, programs, cost, timeline, schedule, .. } = layout;
     let mut text = format!(
         "{}, {} microbatches, balance {:.3}, bubble {:.1} %\n\n{:>5}  {:>6}  {:>7}  {:>9}  {:>9}  {:>6}\n",
         schedule.name,

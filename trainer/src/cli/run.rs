@@ -15,7 +15,7 @@ use crate::folder::{FolderError, JobFolder, write};
 use crate::generate::{self, Sampling};
 use crate::launch::{Before, End, Launch, LaunchError, Lock, Program, Record, supervise, wanted_port};
 use crate::observe::{self, Closing, Progress, StepRecord, Summary, curve, read_metrics};
-use crate::plan::Settings;
+use crate::plan::JobConfig;
 use crate::train::check_extension;
 
 /// Train a job on this machine, a process per stage.
@@ -63,8 +63,8 @@ impl Run {
     }
 
     fn run(self) -> Result<i32, Refusal> {
-        let settings = self.settings()?;
-        let job = &settings.job;
+        let config = self.config()?;
+        let job = &config.job;
         if job.spec.suspend {
             say(format!("{} is suspended (spec.suspend: true), so nothing is started", job.metadata.name));
             return Ok(ExitCode::Done.code());
@@ -81,7 +81,7 @@ impl Run {
         }
         match Before::look(&folder, job) {
             Before::Nothing => {}
-            Before::Unfinished => check_extension(&settings, &FileSystemVolume::new(folder.root()))?,
+            Before::Unfinished => check_extension(&config, &FileSystemVolume::new(folder.root()))?,
             Before::Finished(summary) => {
                 say(format!("{} is trained already; this is its result (--fresh trains it anew)\n", job.metadata.name));
                 let restarts = Record::open(&folder)?.state.budget.total;
@@ -89,7 +89,7 @@ impl Run {
                 return Ok(ExitCode::Done.code());
             }
             Before::OtherLength(summary) => {
-                check_extension(&settings, &FileSystemVolume::new(folder.root()))?;
+                check_extension(&config, &FileSystemVolume::new(folder.root()))?;
                 say(format!(
                     "{} was trained for {} steps; going on from its newest checkpoint",
                     job.metadata.name, summary.steps
@@ -107,13 +107,13 @@ impl Run {
     }
 
     /// The job with the command line's changes, all of its problems told at once.
-    fn settings(&self) -> Result<Settings, Fatal> {
+    fn config(&self) -> Result<JobConfig, Fatal> {
         let job = self.job.read()?;
         let problems: Vec<String> = job.validate().iter().map(ToString::to_string).collect();
         if !problems.is_empty() {
             return Err(Fatal::invalid(problems.join("\n")));
         }
-        Settings::new(job, &self.job.workspace)
+        JobConfig::new(job, &self.job.workspace)
     }
 }
 

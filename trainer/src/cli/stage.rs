@@ -7,7 +7,7 @@ use stagecoach_api::contract::{ContractError, FailureKind, HTTP_PORT, StageEnv, 
 use super::{Mount, complain};
 use crate::fatal::Fatal;
 use crate::observe::{Sink, serve};
-use crate::plan::Settings;
+use crate::plan::JobConfig;
 use crate::train::{self, StageMonitor, StageOutcome, write_termination_message};
 
 pub(super) fn main(mount: Mount) -> i32 {
@@ -27,7 +27,7 @@ pub(super) fn main(mount: Mount) -> i32 {
         monitor.exit(FailureKind::Error, &error);
     }
     let sink = Sink::from_env();
-    match read(&env).and_then(|settings| train::run_stage(&env, &settings, mount, &monitor, &sink)) {
+    match read(&env).and_then(|config| train::run_stage(&env, &config, mount, &monitor, &sink)) {
         Ok(StageOutcome::Done) => monitor.exit(FailureKind::Done, "trained to the end"),
         Ok(StageOutcome::Drained) => monitor.exit(FailureKind::Drained, "stopped as asked, with a checkpoint"),
         Err(fatal) => monitor.exit(fatal.kind, &fatal.message),
@@ -51,7 +51,7 @@ fn serve_status(env: &StageEnv, monitor: &StageMonitor) -> Result<(), String> {
     }
 }
 
-fn read(env: &StageEnv) -> Result<Settings, Fatal> {
+fn read(env: &StageEnv) -> Result<JobConfig, Fatal> {
     let job = super::read::job(Path::new(&env.config), &[])?;
     if job.spec.stages != env.world_size {
         return Err(Fatal::invalid(format!(
@@ -59,7 +59,7 @@ fn read(env: &StageEnv) -> Result<Settings, Fatal> {
             env.world_size, env.config, job.spec.stages
         )));
     }
-    Settings::new(job, Path::new(&env.workspace))
+    JobConfig::new(job, Path::new(&env.workspace))
 }
 
 fn refuse(error: &ContractError) -> i32 {

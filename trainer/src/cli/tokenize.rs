@@ -4,7 +4,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::read::JobArgs;
-use crate::plan::Settings;
+use crate::plan::JobConfig;
 
 /// Fill the token cache for a job.
 #[derive(Debug, Args)]
@@ -15,12 +15,12 @@ pub(super) struct Tokenize {
 
 impl Tokenize {
     pub(super) fn main(self) -> anyhow::Result<()> {
-        let settings = Settings::new(self.job.read()?, &self.job.workspace)?;
+        let config = JobConfig::new(self.job.read()?, &self.job.workspace)?;
         let bar = ProgressBar::new(0).with_style(
             ProgressStyle::with_template("{msg:28} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}")
                 .unwrap_or_else(|_| ProgressStyle::default_bar()),
         );
-        let prepared = stagecoach_data::prepare(&settings.data_config(), &mut |progress| {
+        let prepared = stagecoach_data::prepare(&config.data_config(), &mut |progress| {
             bar.set_message(progress.phase);
             bar.set_length(progress.bytes_total);
             bar.set_position(progress.bytes_done);
@@ -32,7 +32,7 @@ impl Tokenize {
             prepared.tokens,
             prepared.documents,
             prepared.vocab_size,
-            settings.data_config().cache_root.join(&prepared.folder).display()
+            config.data_config().cache_root.join(&prepared.folder).display()
         ));
         Ok(())
     }

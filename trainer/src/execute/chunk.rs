@@ -4,21 +4,21 @@
 
 use tch::Tensor;
 
-use crate::autograd::{Tape, WeightQueue, gradient};
-use crate::model::{Embedding, Head, Layer, Parameters, Pass};
+use crate::autograd::{GradientSink, WeightGradStore, grad};
+use crate::model::{Embedding, ForwardContext, Head, Layer, Parameters};
 use stagecoach_pipeline::WorkItem;
 
 /// The layers of one pipeline chunk (torch: a virtual stage), with embedding and head where it has them.
 #[derive(Debug)]
 pub struct Chunk {
     /// The token embedding; only on the first chunk.
-    pub embedding: Option<Embedding>,
+    pub(crate) embedding: Option<Embedding>,
     /// Decoder layers, each its own autograd segment; on the last chunk the final norm is the last entry.
     pub layers: Vec<Box<dyn Layer>>,
     /// The LM head; only on the last chunk.
     pub head: Option<Head>,
     /// Activation checkpointing: keep only each layer's input and recompute its forward in backward.
-    pub recompute: bool,
+    pub(crate) recompute: bool,
 }
 
 /// Activations kept from a chunk's forward for its backward.
@@ -30,7 +30,7 @@ pub struct SavedActivations {
     token_ids: Option<Tensor>,
     /// Gradient of the loss with respect to the last hidden states; only on the last chunk.
     head_gradient: Option<Tensor>,
-    mask: Option<Tensor>,
+    attention_mask: Option<Tensor>,
 }
 
 /// Inputs of the loss.
@@ -58,13 +58,13 @@ impl Chunk {
     pub fn forward(
         &self,
         input: Tensor,
-        mask: Option<Tensor>,
+        attention_mask: Option<Tensor>,
         loss_inputs: Option<LossInputs>,
         parameters: &Parameters,
-        tape: &Tape,
+        gradient_sink: &GradientSink,
     ) -> (ChunkOutput, SavedActivations) {
         let segments = Vec::with_capacity(self.layers.len());
-        let mut saved = SavedActivations { segments, token_ids: None, head_gradient: None, mask };
+        let mut saved = SavedActivations { segments, token_ids: None, head_gradient: None, attention_mask };
         let mut x = match &self.embedding {
             Some(embedding) => {
                 let x = embedding.forward(&input, parameters);
@@ -74,11 +74,11 @@ impl Chunk {
             None => input,
         };
         for layer in &self.layers {
-            let pass = Pass { parameters, tape, mask: saved.mask.as_ref() };
+            let ctx = ForwardContext { parameters, gradient_sink, attention_mask: saved.attention_mask.as_ref() };
             let leaf = autograd_leaf(&x);
             let y = match self.recompute {
-                false => layer.forward(&leaf, &pass),
-                true => tch::no_grad(|| layer.forward(&leaf, &pass)),
+                false => layer.forward(&leaf, &ctx),
+                true => tch::no_grad(|| layer.forward(&leaf, &ctx)),
             };
             x = y.detach();
             saved.segments.push((leaf, (!self.recompute).then_some(y)));
@@ -86,8 +86,8 @@ impl Chunk {
         let x = x.contiguous();
         match (&self.head, loss_inputs) {
             (Some(head), Some(LossInputs { targets, scale, weight_accumulator })) => {
-                let out = head.train(&x, targets, scale, parameters, weight_accumulator);
-                saved.head_gradient = Some(out.gradient);
+                let out = head.forward_backward(&x, targets, scale, parameters, weight_accumulator);
+                saved.head_gradient = Some(out.hidden_gradient);
                 (ChunkOutput::Loss(out.loss), saved)
             }
             _ => (ChunkOutput::Activations(x), saved),
@@ -98,33 +98,39 @@ impl Chunk {
     pub fn evaluate(
         &self,
         input: Tensor,
-        mask: Option<&Tensor>,
+        attention_mask: Option<&Tensor>,
         targets: Option<&Tensor>,
         parameters: &Parameters,
-        tape: &Tape,
+        gradient_sink: &GradientSink,
     ) -> ChunkOutput {
-        let x = self.hidden_states(input, mask, parameters, tape);
+        let x = self.hidden_states(input, attention_mask, parameters, gradient_sink);
         match (&self.head, targets) {
-            (Some(head), Some(targets)) => ChunkOutput::Loss(head.evaluate(&x, targets, parameters)),
+            (Some(head), Some(targets)) => ChunkOutput::Loss(head.loss(&x, targets, parameters)),
             _ => ChunkOutput::Activations(x),
         }
     }
 
     /// The chunk's output hidden states, computed without an autograd graph.
-    pub fn hidden_states(&self, input: Tensor, mask: Option<&Tensor>, parameters: &Parameters, tape: &Tape) -> Tensor {
+    pub(crate) fn hidden_states(
+        &self,
+        input: Tensor,
+        attention_mask: Option<&Tensor>,
+        parameters: &Parameters,
+        gradient_sink: &GradientSink,
+    ) -> Tensor {
         let _no_grad = tch::no_grad_guard();
         let mut x = match &self.embedding {
             Some(embedding) => embedding.forward(&input, parameters),
             None => input,
         };
         for layer in &self.layers {
-            x = layer.forward(&x, &Pass { parameters, tape, mask });
+            x = layer.forward(&x, &ForwardContext { parameters, gradient_sink, attention_mask });
         }
         x.contiguous()
     }
 
     /// Runs backward through `saved`. `dy` is the gradient of the chunk's output (unused on the last chunk, whose
-    /// gradient comes from the loss). Weight gradients are queued under `item`; returns the gradient of the chunk's
+    /// gradient comes from the loss). Weight gradients are stored under `item`; returns the gradient of the chunk's
     /// input, or `None` on the first chunk.
     pub fn backward(
         &self,
@@ -132,22 +138,23 @@ impl Chunk {
         dy: Option<Tensor>,
         item: WorkItem,
         parameters: &Parameters,
-        tape: &Tape,
-        queue: &mut WeightQueue,
+        gradient_sink: &GradientSink,
+        weight_grad_store: &mut WeightGradStore,
     ) -> Option<Tensor> {
-        let SavedActivations { mut segments, token_ids, head_gradient, mask } = saved;
+        let SavedActivations { mut segments, token_ids, head_gradient, attention_mask } = saved;
         let mut dy = head_gradient.or(dy)?;
         for layer in self.layers.iter().rev() {
             let (leaf, output) = segments.pop()?;
-            let y = output.unwrap_or_else(|| layer.forward(&leaf, &Pass { parameters, tape, mask: mask.as_ref() }));
-            dy = gradient(&y, &dy, &leaf);
-            queue.collect(item, tape);
+            let ctx = ForwardContext { parameters, gradient_sink, attention_mask: attention_mask.as_ref() };
+            let y = output.unwrap_or_else(|| layer.forward(&leaf, &ctx));
+            dy = grad(&y, &dy, &leaf);
+            weight_grad_store.collect(item, gradient_sink);
         }
         let dy = dy.contiguous();
         match (&self.embedding, token_ids) {
             (Some(embedding), Some(token_ids)) => {
                 let hidden_size = dy.size().last().copied().unwrap_or(1);
-                queue.push_rows(item, embedding.parameter, token_ids, dy.view([-1, hidden_size]));
+                weight_grad_store.push_embedding(item, embedding.parameter, token_ids, dy.view([-1, hidden_size]));
                 None
             }
             _ => Some(dy),

@@ -9,7 +9,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::mask::document_mask;
 use super::{ChunkOutput, LossInputs, SavedActivations, Stage, StepMeasurements, StepTimer};
-use crate::autograd::accumulate_into;
+use crate::autograd::accumulate;
 use crate::links::{LinkError, LinkId, Links};
 
 /// Error of a step.
@@ -61,9 +61,7 @@ pub struct StepOutput {
     /// The group's decision; `None` in evaluation.
     pub verdict: Option<Verdict>,
     /// Sum of this rank's cross-entropies, in nats; 0 except on the last stage.
-    pub loss: f64,
-    /// Timing.
-    pub timer: StepTimer,
+    pub(crate) loss: f64,
 }
 
 /// Executes programs on a stage.
@@ -110,12 +108,12 @@ impl Executor<'_> {
             timer: StepTimer::start(),
         };
         if inputs.step.is_some() {
-            self.stage.zero_gradients();
+            self.stage.zero_grad();
         }
         for &action in program {
             self.execute(action, inputs, &mut state)?;
         }
-        Ok(StepOutput { verdict: state.verdict, loss: state.loss, timer: state.timer })
+        Ok(StepOutput { verdict: state.verdict, loss: state.loss })
     }
 
     fn execute(&mut self, action: Action, inputs: &StepInputs, state: &mut StepState) -> Result<(), StepError> {
@@ -138,7 +136,7 @@ impl Executor<'_> {
             Action::Update => match state.verdict.as_ref().map(|verdict| &verdict.outcome) {
                 Some(StepOutcome::Apply { clip }) => {
                     self.activity.set("UPDATE", None);
-                    self.stage.optimizer.update(&self.stage.parameters, inputs.learning_rate, *clip);
+                    self.stage.optimizer.step(&self.stage.parameters, inputs.learning_rate, *clip);
                 }
                 Some(StepOutcome::Skip) => {}
                 Some(StepOutcome::Abort { reason }) => return Err(StepError::Aborted(reason.clone())),
@@ -217,7 +215,7 @@ impl Executor<'_> {
         };
         self.set_activity("F", item);
         let stage = &*self.stage;
-        let mask = document_mask(&inputs.layouts[item.microbatch]).map(|mask| mask.to_device(stage.device));
+        let attention_mask = document_mask(&inputs.layouts[item.microbatch]).map(|mask| mask.to_device(stage.device));
         let chunk = &stage.chunks[&item.chunk];
         let output = if inputs.step.is_some() {
             let loss_inputs = chunk.head.as_ref().map(|head| LossInputs {
@@ -225,12 +223,13 @@ impl Executor<'_> {
                 scale: 1.0 / inputs.target_count as f64,
                 weight_accumulator: stage.head_accumulator(head),
             });
-            let (output, saved) = chunk.forward(input, mask, loss_inputs, &stage.parameters, &stage.tape);
+            let (output, saved) =
+                chunk.forward(input, attention_mask, loss_inputs, &stage.parameters, &stage.gradient_sink);
             state.saved.insert(item, saved);
             output
         } else {
             let targets = inputs.targets.get(item.microbatch);
-            chunk.evaluate(input, mask.as_ref(), targets, &stage.parameters, &stage.tape)
+            chunk.evaluate(input, attention_mask.as_ref(), targets, &stage.parameters, &stage.gradient_sink)
         };
         match (output, action.consumer(self.placement)) {
             (ChunkOutput::Loss(loss), _) => state.loss += loss,
@@ -251,7 +250,7 @@ impl Executor<'_> {
         let saved = state.saved.remove(&item).ok_or_else(|| self.invalid(action, "its F has not run"))?;
         let stage = &mut *self.stage;
         let chunk = &stage.chunks[&item.chunk];
-        let dx = chunk.backward(saved, dy, item, &stage.parameters, &stage.tape, &mut stage.weight_queue);
+        let dx = chunk.backward(saved, dy, item, &stage.parameters, &stage.gradient_sink, &mut stage.weight_grad_store);
         if let (Some(dx), Some(consumer)) = (dx, action.consumer(self.placement)) {
             state.gradients.insert(consumer, dx);
         }
@@ -259,8 +258,8 @@ impl Executor<'_> {
     }
 
     fn accumulate_weight_gradients(&mut self, item: WorkItem) {
-        let Stage { weight_queue, parameters, .. } = &mut *self.stage;
-        weight_queue.run(item, |parameter| &parameters[parameter].gradient);
+        let Stage { weight_grad_store, parameters, .. } = &mut *self.stage;
+        weight_grad_store.accumulate(item, |parameter| &parameters[parameter].gradient);
     }
 
     /// Sums the embedding's and the head's gradient of a tied weight on both ranks.
@@ -278,7 +277,7 @@ impl Executor<'_> {
             sender.send(0, own_gradient.to_device(Device::Cpu).copy())?;
             tied.other_gradient = timer.time_wait(|| receiver.wait(0))?.to_device(self.stage.device);
         }
-        accumulate_into(own_gradient, &tied.other_gradient);
+        accumulate(own_gradient, &tied.other_gradient);
         Ok(())
     }
 

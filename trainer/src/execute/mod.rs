@@ -10,6 +10,6 @@ mod timer;
 
 pub use chunk::{Chunk, ChunkOutput, LossInputs, SavedActivations};
 pub use executor::{Executor, StepError, StepInputs, StepOutput};
-pub use measurements::StepMeasurements;
-pub use stage::{Stage, StageConfig, TiedEmbedding};
-pub use timer::StepTimer;
+pub(crate) use measurements::StepMeasurements;
+pub use stage::{Stage, StageConfig};
+pub(crate) use timer::StepTimer;

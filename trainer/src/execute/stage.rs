@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use stagecoach_api::job::AdamWSpec;
 use stagecoach_pipeline::{Partition, Placement};
 use tch::{Device, Tensor};
 
 use super::Chunk;
-use crate::autograd::{Tape, WeightQueue};
-use crate::model::{Architecture, Embedding, Head, Parameters, Part, names};
-use crate::optimize::{AdamW, Hyper};
+use crate::autograd::{GradientSink, WeightGradStore};
+use crate::model::{Architecture, Embedding, Head, ModelPart, Parameters, names};
+use crate::optimize::AdamW;
 
 /// Configuration from which every rank builds its stage.
 #[derive(Debug)]
@@ -22,7 +23,7 @@ pub struct StageConfig<'a> {
     /// Seed of the weight initialisation.
     pub seed: u64,
     /// AdamW hyperparameters.
-    pub optimizer: Hyper,
+    pub optimizer: AdamWSpec,
     /// Activation checkpointing: recompute layers in backward.
     pub recompute: bool,
     /// Device of parameters and activations.
@@ -32,17 +33,17 @@ pub struct StageConfig<'a> {
 /// A tied embedding weight on this rank. Embedding and head accumulate into separate gradients, even when both are on
 /// one stage.
 #[derive(Debug)]
-pub struct TiedEmbedding {
+pub(crate) struct TiedEmbedding {
     /// Index of the weight in this stage's parameters. Its accumulator takes the embedding's gradient if this rank
     /// holds the embedding, otherwise the head's.
-    pub parameter: usize,
+    pub(crate) parameter: usize,
     /// The other gradient: the head's local accumulator if both ends are on this rank, otherwise the one received from
     /// the peer.
-    pub other_gradient: Tensor,
+    pub(crate) other_gradient: Tensor,
     /// Rank of the other end; `None` if both ends are on this rank.
-    pub peer_rank: Option<usize>,
+    pub(crate) peer_rank: Option<usize>,
     /// Whether this rank holds the head. Only that rank reports the weight's norm and saves it.
-    pub has_head: bool,
+    pub(crate) has_head: bool,
 }
 
 /// Model chunks, parameters and optimizer of one rank.
@@ -55,46 +56,49 @@ pub struct Stage {
     /// Parameters of all chunks.
     pub parameters: Parameters,
     /// For each parameter, its index among all the model's parameter names, sorted.
-    pub global_index: Vec<u32>,
+    pub(crate) global_index: Vec<u32>,
     /// AdamW with its moments.
-    pub optimizer: AdamW,
+    pub(crate) optimizer: AdamW,
     /// Set if embeddings are tied and this rank holds the embedding or the head.
-    pub tied_embedding: Option<TiedEmbedding>,
-    /// Receives weight gradients during backward.
-    pub tape: Tape,
+    pub(crate) tied_embedding: Option<TiedEmbedding>,
+    /// Receives the inputs of weight gradients in backward.
+    pub gradient_sink: GradientSink,
     /// Weight gradients not yet accumulated, until their W action.
-    pub weight_queue: WeightQueue,
+    pub weight_grad_store: WeightGradStore,
     /// Hidden size: last dimension of the tensors passed between stages.
-    pub hidden_size: i64,
+    pub(crate) hidden_size: i64,
     /// Device of parameters and activations.
-    pub device: Device,
+    pub(crate) device: Device,
 }
 
 impl Stage {
     /// Builds the stage of `rank` with initial weights.
     pub fn build(rank: usize, config: &StageConfig) -> Stage {
         let StageConfig { architecture, placement, partition, device, .. } = *config;
-        let parts: Vec<(usize, Part)> = placement
+        let parts: Vec<(usize, ModelPart)> = placement
             .chunks_of(rank)
             .map(|chunk| {
                 let layers = partition.range(chunk);
-                (chunk, Part { layers, first: placement.is_first(chunk), last: placement.is_last(chunk) })
+                (
+                    chunk,
+                    ModelPart { layers, has_embedding: placement.is_first(chunk), has_head: placement.is_last(chunk) },
+                )
             })
             .collect();
-        let specs = parts.iter().flat_map(|(_, part)| architecture.parameters(part)).collect();
+        let specs = parts.iter().flat_map(|(_, part)| architecture.parameter_specs(part)).collect();
         let parameters = Parameters::new(specs, config.seed, device);
-        let all = architecture.all_parameters();
+        let all = architecture.all_parameter_specs();
         let index = |name: &str| all.binary_search_by(|spec| spec.name.as_str().cmp(name)).ok();
         let global_index = parameters.iter().filter_map(|p| index(&p.spec.name)).map(|i| i as u32);
-        let chunk = |part: &Part| Chunk {
-            embedding: part.first.then(|| Embedding::new(&parameters)),
-            layers: architecture.build(part, &parameters),
-            head: part.last.then(|| Head::new(architecture.tied(), &parameters)),
+        let chunk = |part: &ModelPart| Chunk {
+            embedding: part.has_embedding.then(|| Embedding::new(&parameters)),
+            layers: architecture.build_layers(part, &parameters),
+            head: part.has_head.then(|| Head::new(architecture.tie_word_embeddings(), &parameters)),
             recompute: config.recompute,
         };
         let chunks = parts.iter().map(|(index, part)| (*index, chunk(part))).collect();
         let (first, last) = (placement.first_rank(), placement.last_rank());
-        let tied_embedding = (architecture.tied() && (rank == first || rank == last)).then(|| {
+        let tied_embedding = (architecture.tie_word_embeddings() && (rank == first || rank == last)).then(|| {
             let parameter = parameters.index(names::EMBEDDING);
             let other_gradient = parameters[parameter].gradient.zeros_like();
             let peer_rank = (first != last).then_some(if rank == first { last } else { first });
@@ -106,9 +110,9 @@ impl Stage {
             global_index: global_index.collect(),
             optimizer: AdamW::new(config.optimizer, &parameters),
             tied_embedding,
-            tape: Tape::new(),
-            weight_queue: WeightQueue::default(),
-            hidden_size: architecture.hidden() as i64,
+            gradient_sink: GradientSink::new(),
+            weight_grad_store: WeightGradStore::default(),
+            hidden_size: architecture.hidden_size() as i64,
             device,
             parameters,
         }
@@ -116,12 +120,12 @@ impl Stage {
 
     /// Whether this rank reports `parameter` in norms, hashes and checkpoints. A tied weight is reported by the rank
     /// with the head.
-    pub fn is_responsible_for(&self, parameter: usize) -> bool {
+    pub(crate) fn is_responsible_for(&self, parameter: usize) -> bool {
         !self.tied_embedding.as_ref().is_some_and(|tied| tied.parameter == parameter && !tied.has_head)
     }
 
     /// Gradient accumulator of the head's weight.
-    pub fn head_accumulator(&self, head: &Head) -> &Tensor {
+    pub(crate) fn head_accumulator(&self, head: &Head) -> &Tensor {
         match &self.tied_embedding {
             Some(TiedEmbedding { other_gradient, peer_rank: None, .. }) => other_gradient,
             _ => &self.parameters[head.parameter].gradient,
@@ -129,15 +133,15 @@ impl Stage {
     }
 
     /// Zeroes every gradient accumulator; called at the start of a step.
-    pub fn zero_gradients(&self) {
-        self.parameters.zero_gradients();
+    pub(crate) fn zero_grad(&self) {
+        self.parameters.zero_grad();
         if let Some(tied) = &self.tied_embedding {
             let _ = tied.other_gradient.shallow_clone().zero_();
         }
     }
 
     /// `(global index, squared L2 norm in f64)` of each gradient that this rank reports.
-    pub fn squared_norms(&self) -> Vec<(u32, f64)> {
+    pub(crate) fn squared_norms(&self) -> Vec<(u32, f64)> {
         let norm = |gradient: &Tensor| gradient.norm_scalaropt_dtype(2.0, tch::Kind::Double).double_value(&[]);
         (0..self.parameters.len())
             .filter(|&p| self.is_responsible_for(p))

@@ -4,19 +4,19 @@ use std::time::Instant;
 
 /// Measures the wall-clock time of one step on one stage, and how much of it was spent waiting for other stages.
 #[derive(Clone, Copy, Debug)]
-pub struct StepTimer {
+pub(crate) struct StepTimer {
     started: Instant,
     waited_seconds: f64,
 }
 
 impl StepTimer {
     /// Starts timing a step.
-    pub fn start() -> StepTimer {
+    pub(crate) fn start() -> StepTimer {
         StepTimer { started: Instant::now(), waited_seconds: 0.0 }
     }
 
     /// Runs `wait` and adds its duration to the waiting time.
-    pub fn time_wait<T>(&mut self, wait: impl FnOnce() -> T) -> T {
+    pub(crate) fn time_wait<T>(&mut self, wait: impl FnOnce() -> T) -> T {
         let since = Instant::now();
         let result = wait();
         self.waited_seconds += since.elapsed().as_secs_f64();
@@ -24,12 +24,12 @@ impl StepTimer {
     }
 
     /// Seconds since the start.
-    pub fn elapsed_seconds(&self) -> f64 {
+    pub(crate) fn elapsed_seconds(&self) -> f64 {
         self.started.elapsed().as_secs_f64()
     }
 
     /// Seconds spent waiting for other stages.
-    pub fn waited_seconds(&self) -> f64 {
+    pub(crate) fn waited_seconds(&self) -> f64 {
         self.waited_seconds
     }
 }

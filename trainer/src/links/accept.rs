@@ -1,6 +1,7 @@
 //! The receiving side of opening. Connections are heard side by side, so that one that says nothing holds nobody up; who
 //! is not the sender of an link that is still missing is a stranger, and its connection is closed without a word.
 
+use stagecoach_api::job::Transport;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::TcpListener;
@@ -13,7 +14,7 @@ use super::carrier::Incoming;
 use super::greeting::{Greeting, PendingConnection};
 use super::open::ring_bytes;
 use super::shm::{RingIdentity, RingLookup, RingReader};
-use super::{LinkError, LinkId, Opening, Receiver, Transport};
+use super::{LinkError, LinkId, Opening, Receiver};
 
 /// What the receiver answers: the payloads come in the stream, or in the ring.
 pub(super) const INLINE: u8 = 0;

@@ -13,7 +13,7 @@ mod sender;
 mod shm;
 
 pub use link_id::{LinkId, LinkPayload, link_ids};
-pub use open::{Links, Opening, Transport, open};
+pub use open::{Links, Opening, open};
 pub use receiver::Receiver;
 pub use sender::Sender;
 

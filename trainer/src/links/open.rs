@@ -7,24 +7,13 @@ use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use stagecoach_api::job::Transport;
 
 use super::accept::{SHARED, accept};
 use super::carrier::Outgoing;
 use super::greeting::{AnnouncedRing, Greeting};
 use super::shm::{NamedRing, RingIdentity};
 use super::{LinkError, LinkId, LinkPayload, Receiver, Sender};
-
-/// How payloads travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Transport {
-    /// In a TCP stream.
-    Tcp,
-    /// In shared memory; refused when the two ends do not share any.
-    Shm,
-    /// Shared memory where the two ends share it, else TCP.
-    Auto,
-}
 
 /// What a stage needs to open its links.
 #[derive(Debug)]
@@ -106,7 +95,7 @@ fn dial(opening: &Opening, link: LinkId, deadline: Instant) -> Result<Sender, Li
     let nonce = format!("{}-{}-{}", std::process::id(), RINGS.fetch_add(1, Ordering::Relaxed), unique.trim());
     let bytes = ring_bytes(opening, link);
     let ring = match opening.transport {
-        Transport::Tcp => None,
+        Transport::Tcp | Transport::Nccl => None,
         Transport::Shm | Transport::Auto => {
             match NamedRing::create(&RingIdentity { group: &opening.group, link, nonce: &nonce, bytes }) {
                 Ok(ring) => Some(ring),

@@ -1,25 +1,26 @@
-//! Hugging Face's `config.json` of a Llama: what it may leave out, and what this trainer can't do.
+//! Hugging Face's `config.json` of a Llama: its defaults, and what this trainer does not support.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use stagecoach_api::job::LlamaSpec;
 
-/// Every number that shapes a Llama, nothing left to a default: the fields of Hugging Face's `config.json`.
+/// Configuration of a Llama without defaults: the fields of Hugging Face's `config.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LlamaConfig {
     /// Width of the residual stream.
     pub hidden_size: usize,
-    /// Layers.
+    /// Number of decoder layers.
     pub num_hidden_layers: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub num_attention_heads: usize,
-    /// Key and value heads; divides the query heads.
+    /// Number of key and value heads; divides the number of query heads.
     pub num_key_value_heads: usize,
-    /// Width of one head; even, for the rotation.
+    /// Width of one head; even, for the rotary embedding.
     pub head_dim: usize,
-    /// Width inside the feed-forward block.
+    /// Width of the feed-forward block.
     pub intermediate_size: usize,
     /// Rows of embedding and head.
     pub vocab_size: usize,
@@ -29,40 +30,58 @@ pub struct LlamaConfig {
     pub rope_theta: f64,
     /// Added to the mean square under the root.
     pub rms_norm_eps: f64,
-    /// Head and embedding are one weight.
+    /// Whether head and embedding share one weight.
     pub tie_word_embeddings: bool,
     /// Standard deviation of the initial matrices.
     pub initializer_range: f64,
 }
 
-/// Why a model directory's configuration can't be used.
+/// Why a model directory's configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {problem}", .path.display())]
-pub struct ConfigError {
+pub(crate) struct ConfigError {
     /// The file.
-    pub path: PathBuf,
-    /// What was found and what was expected.
-    pub problem: String,
+    pub(crate) path: PathBuf,
+    /// The value found and the expected one.
+    pub(crate) problem: String,
 }
 
 impl LlamaConfig {
-    /// Reads the `config.json` of a Hugging Face model directory. What it leaves out has Hugging Face's defaults.
+    /// The configuration that a job specifies; `vocab_size` is 0 if the job leaves it to the tokenizer.
+    pub(crate) fn from_spec(spec: &LlamaSpec) -> LlamaConfig {
+        LlamaConfig {
+            hidden_size: spec.hidden_size as usize,
+            num_hidden_layers: spec.num_hidden_layers as usize,
+            num_attention_heads: spec.num_attention_heads as usize,
+            num_key_value_heads: spec.key_value_heads() as usize,
+            head_dim: spec.head_dim() as usize,
+            intermediate_size: spec.intermediate_size as usize,
+            vocab_size: spec.vocab_size.unwrap_or_default() as usize,
+            max_position_embeddings: spec.max_position_embeddings as usize,
+            rope_theta: spec.rope_theta,
+            rms_norm_eps: spec.rms_norm_eps,
+            tie_word_embeddings: spec.tie_word_embeddings,
+            initializer_range: spec.initializer_range,
+        }
+    }
+
+    /// Reads the `config.json` of a Hugging Face model directory. Absent fields have Hugging Face's defaults.
     ///
     /// # Errors
-    /// If there is none, or it asks for what this trainer can't do, by field and value.
-    pub fn from_hugging_face(folder: &Path) -> Result<LlamaConfig, ConfigError> {
+    /// If it can't be read, or a field has a value that this trainer does not support.
+    pub(crate) fn from_hugging_face(folder: &Path) -> Result<LlamaConfig, ConfigError> {
         let path = folder.join("config.json");
         let read = || {
             let text = std::fs::read(&path).map_err(|e| format!("could not be read ({e})"))?;
             let fields = serde_json::from_slice(&text).map_err(|e| format!("is no JSON object: {e}"))?;
-            Fields(fields).read()
+            ConfigJson(fields).parse()
         };
         read().map_err(|problem| ConfigError { path: path.clone(), problem })
     }
 
-    /// Where the same weights would compute something else under `theirs`, or could not be the same: by field, as a job
-    /// spells it, with both values.
-    pub fn differences(&self, theirs: &LlamaConfig) -> Vec<String> {
+    /// The fields in which `theirs` differs such that weights of one model would have other shapes, or compute another
+    /// function, in the other: by their names in a job, with both values.
+    pub(crate) fn differences(&self, theirs: &LlamaConfig) -> Vec<String> {
         fn field<T: PartialEq + Display>(name: &str, ours: &T, theirs: &T) -> Option<String> {
             (ours != theirs).then(|| format!("{name} is {ours} here and {theirs} there"))
         }
@@ -74,11 +93,11 @@ impl LlamaConfig {
             head_dim,
             intermediate_size,
             vocab_size,
-            max_position_embeddings: _, // a bound: the rotation of a position doesn't depend on it
+            max_position_embeddings: _, // an upper bound, on which the rotation of a position does not depend
             rope_theta,
             rms_norm_eps,
             tie_word_embeddings,
-            initializer_range: _, // of fresh weights
+            initializer_range: _, // only of new weights
         } = self;
         let fields = [
             field("hiddenSize", hidden_size, &theirs.hidden_size),
@@ -96,26 +115,27 @@ impl LlamaConfig {
     }
 }
 
-/// A `config.json`. A field that is null is as one left out.
-struct Fields(Map<String, Value>);
+/// The content of a `config.json`. A null field is treated as absent.
+struct ConfigJson(Map<String, Value>);
 
-impl Fields {
-    fn read(&self) -> Result<LlamaConfig, String> {
-        self.refuse_others()?;
-        let (hidden_size, num_attention_heads) = (self.size("hidden_size")?, self.size("num_attention_heads")?);
+impl ConfigJson {
+    fn parse(&self) -> Result<LlamaConfig, String> {
+        self.check_supported()?;
+        let (hidden_size, num_attention_heads) =
+            (self.positive_integer("hidden_size")?, self.positive_integer("num_attention_heads")?);
         let config = LlamaConfig {
             hidden_size,
-            num_hidden_layers: self.size("num_hidden_layers")?,
+            num_hidden_layers: self.positive_integer("num_hidden_layers")?,
             num_attention_heads,
-            num_key_value_heads: self.optional("num_key_value_heads", Self::size, num_attention_heads)?,
-            head_dim: self.optional("head_dim", Self::size, hidden_size / num_attention_heads)?,
-            intermediate_size: self.size("intermediate_size")?,
-            vocab_size: self.size("vocab_size")?,
-            max_position_embeddings: self.optional("max_position_embeddings", Self::size, 2048)?,
+            num_key_value_heads: self.optional("num_key_value_heads", Self::positive_integer, num_attention_heads)?,
+            head_dim: self.optional("head_dim", Self::positive_integer, hidden_size / num_attention_heads)?,
+            intermediate_size: self.positive_integer("intermediate_size")?,
+            vocab_size: self.positive_integer("vocab_size")?,
+            max_position_embeddings: self.optional("max_position_embeddings", Self::positive_integer, 2048)?,
             rope_theta: self.rope_theta()?,
-            rms_norm_eps: self.optional("rms_norm_eps", Self::positive, 1e-6)?,
-            tie_word_embeddings: self.optional("tie_word_embeddings", Self::flag, false)?,
-            initializer_range: self.optional("initializer_range", Self::positive, 0.02)?,
+            rms_norm_eps: self.optional("rms_norm_eps", Self::positive_number, 1e-6)?,
+            tie_word_embeddings: self.optional("tie_word_embeddings", Self::boolean, false)?,
+            initializer_range: self.optional("initializer_range", Self::positive_number, 0.02)?,
         };
         let LlamaConfig { num_attention_heads: heads, num_key_value_heads: kv, head_dim, .. } = config;
         if heads % kv != 0 {
@@ -127,8 +147,8 @@ impl Fields {
         Ok(config)
     }
 
-    /// What would make it another model than the one that is computed here.
-    fn refuse_others(&self) -> Result<(), String> {
+    /// Refuses every field whose value selects a variant that this trainer does not implement.
+    fn check_supported(&self) -> Result<(), String> {
         let only = |field: &str, value: Option<&Value>, expected: Value, needed: bool| match value {
             Some(found) if *found == expected => Ok(()),
             None if !needed => Ok(()),
@@ -145,17 +165,17 @@ impl Fields {
         if let Some(found) = self.get("quantization_config") {
             return Err(format!("quantization_config is {found}, and this trainer reads plain weights only"));
         }
-        let whole = |field: &str, value: Option<&Value>| match value.map(Value::as_f64) {
+        let only_one = |field: &str, value: Option<&Value>| match value.map(Value::as_f64) {
             None | Some(Some(1.0)) => Ok(()),
             _ => only(field, value, 1.0.into(), false),
         };
-        whole("partial_rotary_factor", self.get("partial_rotary_factor"))?;
+        only_one("partial_rotary_factor", self.get("partial_rotary_factor"))?;
         for rope in ["rope_scaling", "rope_parameters"] {
             let Some(value) = self.get(rope) else { continue };
             for kind in ["rope_type", "type"] {
                 only(&format!("{rope}.{kind}"), value.get(kind), "default".into(), false)?;
             }
-            whole(&format!("{rope}.partial_rotary_factor"), value.get("partial_rotary_factor"))?;
+            only_one(&format!("{rope}.partial_rotary_factor"), value.get("partial_rotary_factor"))?;
             let known = ["rope_type", "type", "rope_theta", "partial_rotary_factor"];
             match value.as_object().map(|fields| fields.keys().find(|key| !known.contains(&key.as_str()))) {
                 Some(None) => {}
@@ -165,14 +185,13 @@ impl Fields {
         Ok(())
     }
 
-    /// Newer versions keep it among the rotation's parameters.
+    /// Newer versions of `config.json` have it in `rope_parameters`.
     fn rope_theta(&self) -> Result<f64, String> {
-        let within = self.get("rope_parameters").and_then(|rope| rope.get("rope_theta"));
-        match within {
-            Some(value) => {
-                Fields([("rope_theta".to_owned(), value.clone())].into_iter().collect()).positive("rope_theta")
-            }
-            None => self.optional("rope_theta", Self::positive, 10_000.0),
+        let nested = self.get("rope_parameters").and_then(|rope| rope.get("rope_theta"));
+        match nested {
+            Some(value) => ConfigJson([("rope_theta".to_owned(), value.clone())].into_iter().collect())
+                .positive_number("rope_theta"),
+            None => self.optional("rope_theta", Self::positive_number, 10_000.0),
         }
     }
 
@@ -184,18 +203,18 @@ impl Fields {
         if self.get(field).is_some() { read(self, field) } else { Ok(default) }
     }
 
-    fn size(&self, field: &str) -> Result<usize, String> {
+    fn positive_integer(&self, field: &str) -> Result<usize, String> {
         let value = self.get(field).ok_or_else(|| format!("lacks {field}"))?;
         let size = value.as_u64().filter(|&size| size > 0 && size <= 1 << 32);
         size.map(|size| size as usize).ok_or_else(|| format!("{field} is {value}, expected a positive whole number"))
     }
 
-    fn positive(&self, field: &str) -> Result<f64, String> {
+    fn positive_number(&self, field: &str) -> Result<f64, String> {
         let value = self.get(field).ok_or_else(|| format!("lacks {field}"))?;
         value.as_f64().filter(|&v| v > 0.0).ok_or_else(|| format!("{field} is {value}, expected a positive number"))
     }
 
-    fn flag(&self, field: &str) -> Result<bool, String> {
+    fn boolean(&self, field: &str) -> Result<bool, String> {
         let value = self.get(field).ok_or_else(|| format!("lacks {field}"))?;
         value.as_bool().ok_or_else(|| format!("{field} is {value}, expected true or false"))
     }
@@ -208,8 +227,8 @@ mod tests {
     use super::*;
     use crate::model::{Architecture, Llama};
 
-    /// With `changes` to the least that a Llama says.
-    fn read(changes: Value) -> Result<LlamaConfig, String> {
+    /// Parses the smallest `config.json` of a Llama with `changes`.
+    fn parse(changes: Value) -> Result<LlamaConfig, String> {
         let Value::Object(mut fields) = json!({
             "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
             "intermediate_size": 48, "vocab_size": 64,
@@ -217,11 +236,11 @@ mod tests {
             unreachable!()
         };
         fields.extend(changes.as_object().unwrap().clone());
-        Fields(fields).read()
+        ConfigJson(fields).parse()
     }
 
     #[test]
-    fn what_is_left_out_has_hugging_faces_defaults() {
+    fn absent_fields_have_hugging_faces_defaults() {
         let defaults = LlamaConfig {
             hidden_size: 32,
             num_hidden_layers: 2,
@@ -236,21 +255,21 @@ mod tests {
             tie_word_embeddings: false,
             initializer_range: 0.02,
         };
-        assert_eq!(read(json!({})).unwrap(), defaults);
-        // as others write them
+        assert_eq!(parse(json!({})).unwrap(), defaults);
+        // as other versions write them
         let same = json!({
             "head_dim": null, "rope_scaling": null, "hidden_act": "silu", "attention_bias": false, "pretraining_tp": 1,
             "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "torch_dtype": "bfloat16",
         });
-        assert_eq!(read(same).unwrap(), defaults);
+        assert_eq!(parse(same).unwrap(), defaults);
         let theta = json!({"rope_theta": 1.0, "rope_parameters": {"rope_type": "default", "rope_theta": 500000}});
-        assert_eq!(read(theta).unwrap().rope_theta, 500_000.0);
-        assert_eq!(read(json!({"num_key_value_heads": 2})).unwrap().num_key_value_heads, 2);
+        assert_eq!(parse(theta).unwrap().rope_theta, 500_000.0);
+        assert_eq!(parse(json!({"num_key_value_heads": 2})).unwrap().num_key_value_heads, 2);
     }
 
     #[test]
-    fn what_cannot_be_done_is_refused_by_field_and_value() {
-        for (changes, words) in [
+    fn unsupported_values_are_refused_with_their_field() {
+        for (changes, expected) in [
             (json!({"model_type": "mistral"}), "model_type is \"mistral\""),
             (json!({"model_type": null}), "model_type is absent"),
             (json!({"hidden_act": "gelu"}), "hidden_act is \"gelu\""),
@@ -270,16 +289,16 @@ mod tests {
             (json!({"rms_norm_eps": "small"}), "rms_norm_eps is \"small\""),
             (json!({"tie_word_embeddings": 1}), "tie_word_embeddings is 1"),
         ] {
-            let said = read(changes).unwrap_err();
-            assert!(said.contains(words), "{said}");
+            let error = parse(changes).unwrap_err();
+            assert!(error.contains(expected), "{error}");
         }
     }
 
     #[test]
-    fn another_model_is_known_by_every_field_that_decides_what_is_computed() {
-        let ours = read(json!({})).unwrap();
+    fn every_field_that_changes_the_computation_is_a_difference() {
+        let ours = parse(json!({})).unwrap();
         assert_eq!(ours.differences(&ours), Vec::<String>::new());
-        for (changes, told) in [
+        for (changes, expected) in [
             (json!({"hidden_size": 64, "head_dim": 8}), &["hiddenSize is 32 here and 64 there"][..]),
             (json!({"num_hidden_layers": 3}), &["numHiddenLayers is 2 here and 3 there"]),
             (json!({"num_key_value_heads": 2}), &["numKeyValueHeads is 4 here and 2 there"]),
@@ -300,14 +319,14 @@ mod tests {
                 ],
             ),
         ] {
-            assert_eq!(ours.differences(&read(changes).unwrap()), told);
+            assert_eq!(ours.differences(&parse(changes).unwrap()), expected);
         }
     }
 
     #[test]
-    fn what_is_written_reads_back() {
-        let config = LlamaConfig { tie_word_embeddings: true, rope_theta: 5e5, ..read(json!({})).unwrap() };
-        let Value::Object(written) = Llama::new(config.clone(), tch::Device::Cpu).config() else { unreachable!() };
-        assert_eq!(Fields(written).read().unwrap(), config);
+    fn a_written_config_is_parsed_back() {
+        let config = LlamaConfig { tie_word_embeddings: true, rope_theta: 5e5, ..parse(json!({})).unwrap() };
+        let Value::Object(written) = Llama::new(config.clone(), tch::Device::Cpu).config_json() else { unreachable!() };
+        assert_eq!(ConfigJson(written).parse().unwrap(), config);
     }
 }

@@ -1,4 +1,4 @@
-//! The token embedding: the first chunk's way in.
+//! The token embedding: the input of the first chunk.
 
 use tch::Tensor;
 
@@ -8,17 +8,17 @@ use super::{Parameters, names};
 #[derive(Debug)]
 pub struct Embedding {
     /// Index of the weight in the stage's parameters.
-    pub parameter: usize,
+    pub(crate) parameter: usize,
 }
 
 impl Embedding {
-    /// Over a stage's parameters.
-    pub fn new(parameters: &Parameters) -> Embedding {
+    /// The embedding of a stage with these parameters.
+    pub(crate) fn new(parameters: &Parameters) -> Embedding {
         Embedding { parameter: parameters.index(names::EMBEDDING) }
     }
 
-    /// `ids[rows, length]` -> `[rows, length, hidden]`.
-    pub fn forward(&self, ids: &Tensor, parameters: &Parameters) -> Tensor {
-        Tensor::embedding(&parameters[self.parameter].value, ids, -1, false, false)
+    /// `token_ids[rows, length]` -> `[rows, length, hidden]`.
+    pub(crate) fn forward(&self, token_ids: &Tensor, parameters: &Parameters) -> Tensor {
+        Tensor::embedding(&parameters[self.parameter].value, token_ids, -1, false, false)
     }
 }

@@ -1,40 +1,40 @@
-//! The head: logits, cross-entropy and their gradients, a slice of tokens at a time.
-//! Full logits are never held: a microbatch of 16 x 512 tokens over 50,000 words would be 1.6 GB a copy.
+//! The LM head: logits, cross-entropy and their gradients, one block of tokens at a time. The logits of a whole microbatch
+//! never exist: with 16 x 512 tokens and a vocabulary of 50,000 they would take 1.6 GB per copy.
 
 use tch::{Kind, Tensor};
 
 use super::{Parameters, names};
-use crate::autograd::accumulate;
+use crate::autograd::accumulate_linear;
 
-/// Tokens whose logits exist at once. Fewer would read and write the weight's accumulator too often: 64 rows cost 63 %
-/// more at 50,000 words, 1,024 rows 4 %.
-const SLICE: i64 = 1024;
+/// Tokens whose logits exist at the same time. Each block reads and writes the weight's accumulator once: with a
+/// vocabulary of 50,000, blocks of 64 tokens cost 63 % more time than a single one, blocks of 1,024 tokens 4 %.
+const BLOCK_TOKENS: i64 = 1024;
 
-/// Projects onto the vocabulary with [`names::HEAD`], or with [`names::EMBEDDING`] when the two are tied.
+/// Projects hidden states onto the vocabulary with [`names::HEAD`], or with [`names::EMBEDDING`] if the two are tied.
 #[derive(Debug)]
 pub struct Head {
     /// Index of the weight in the stage's parameters.
     pub parameter: usize,
 }
 
-/// What the head makes of one microbatch in training.
+/// Output of the head for one microbatch in training.
 #[derive(Debug)]
-pub struct HeadOutput {
-    /// Sum of the cross-entropies of the targets that count, in nats.
-    pub loss: f64,
-    /// d(loss x scale) / d(hidden), of hidden's shape.
-    pub gradient: Tensor,
+pub(crate) struct HeadOutput {
+    /// Sum of the cross-entropies of all targets but those with the ignore index, in nats.
+    pub(crate) loss: f64,
+    /// d(loss x scale) / d(hidden), of the shape of hidden.
+    pub(crate) hidden_gradient: Tensor,
 }
 
 impl Head {
-    /// Over a stage's parameters.
-    pub fn new(tied: bool, parameters: &Parameters) -> Head {
+    /// The head of a stage with these parameters.
+    pub(crate) fn new(tied: bool, parameters: &Parameters) -> Head {
         Head { parameter: parameters.index(if tied { names::EMBEDDING } else { names::HEAD }) }
     }
 
-    /// Loss and gradients of `hidden[rows, length, width]` against `targets[rows * length]` (-100 does not count).
-    /// `scale` is 1 / N for the N targets of the whole global batch; the weight's gradient is added to `accumulator`.
-    pub fn train(
+    /// Loss and gradients of `hidden[rows, length, hidden_size]` and `targets[rows * length]` (-100 is the ignore index).
+    /// `scale` is 1 / (number of targets in the global batch); the weight's gradient is added to `accumulator`.
+    pub(crate) fn forward_backward(
         &self,
         hidden: &Tensor,
         targets: &Tensor,
@@ -43,31 +43,32 @@ impl Head {
         accumulator: &Tensor,
     ) -> HeadOutput {
         let weight = &parameters[self.parameter].value;
-        let gradient = Tensor::empty_like(hidden);
-        let (flat, into) = (flatten(hidden), flatten(&gradient));
+        let hidden_gradient = Tensor::empty_like(hidden);
+        let (x, dx) = (flatten(hidden), flatten(&hidden_gradient));
         let mut loss = 0.0;
-        for (start, length) in slices(flat.size()[0]) {
-            let (x, target) = (flat.narrow(0, start, length), targets.narrow(0, start, length));
-            let mut slice = Slice::new(&x, &target, weight);
-            loss += slice.loss();
-            let d_logits = slice.gradient(scale);
-            into.narrow(0, start, length).copy_(&d_logits.matmul(weight));
-            accumulate(accumulator, &d_logits, &x);
+        for (start, length) in blocks(x.size()[0]) {
+            let x = x.narrow(0, start, length);
+            let block = LogitsBlock::new(&x, &targets.narrow(0, start, length), weight);
+            loss += block.loss();
+            let d_logits = block.into_gradient(scale);
+            dx.narrow(0, start, length).copy_(&d_logits.matmul(weight));
+            accumulate_linear(accumulator, &d_logits, &x);
         }
-        HeadOutput { loss, gradient }
+        HeadOutput { loss, hidden_gradient }
     }
 
-    /// The loss alone, in nats, summed over the targets that count.
-    pub fn evaluate(&self, hidden: &Tensor, targets: &Tensor, parameters: &Parameters) -> f64 {
+    /// The loss alone: the sum of the cross-entropies, in nats.
+    pub(crate) fn loss(&self, hidden: &Tensor, targets: &Tensor, parameters: &Parameters) -> f64 {
         let weight = &parameters[self.parameter].value;
-        let flat = flatten(hidden);
-        let slice =
-            |(start, length)| Slice::new(&flat.narrow(0, start, length), &targets.narrow(0, start, length), weight);
-        slices(flat.size()[0]).map(|at| slice(at).loss()).sum()
+        let x = flatten(hidden);
+        let block_loss = |(start, length)| {
+            LogitsBlock::new(&x.narrow(0, start, length), &targets.narrow(0, start, length), weight).loss()
+        };
+        blocks(x.size()[0]).map(block_loss).sum()
     }
 
-    /// Logits of `hidden[.., width]`: generation needs a row at a time.
-    pub fn logits(&self, hidden: &Tensor, parameters: &Parameters) -> Tensor {
+    /// The logits of `hidden[.., hidden_size]`, for generation.
+    pub(crate) fn logits(&self, hidden: &Tensor, parameters: &Parameters) -> Tensor {
         hidden.linear(&parameters[self.parameter].value, None::<Tensor>)
     }
 }
@@ -77,37 +78,41 @@ fn flatten(x: &Tensor) -> Tensor {
     x.view([-1, width])
 }
 
-/// `(start, length)` of each slice of `n` tokens.
-fn slices(n: i64) -> impl Iterator<Item = (i64, i64)> {
-    (0..n).step_by(SLICE as usize).map(move |start| (start, SLICE.min(n - start)))
+/// `(start, length)` of each block of `tokens` tokens.
+fn blocks(tokens: i64) -> impl Iterator<Item = (i64, i64)> {
+    (0..tokens).step_by(BLOCK_TOKENS as usize).map(move |start| (start, BLOCK_TOKENS.min(tokens - start)))
 }
 
-/// The logits of a few tokens on their way from loss to gradient.
-struct Slice {
+/// The logits of one block of tokens.
+struct LogitsBlock {
+    /// `f32[tokens, vocab]`.
     logits: Tensor,
-    log_sum: Tensor,
-    counts: Tensor,
-    index: Tensor,
+    /// `f32[tokens, 1]`.
+    log_sum_exp: Tensor,
+    /// `f32[tokens, 1]`: 0 where the target is the ignore index, else 1.
+    target_mask: Tensor,
+    /// `i64[tokens, 1]`: the targets, 0 where masked.
+    target_ids: Tensor,
 }
 
-impl Slice {
-    fn new(x: &Tensor, targets: &Tensor, weight: &Tensor) -> Slice {
+impl LogitsBlock {
+    fn new(x: &Tensor, targets: &Tensor, weight: &Tensor) -> LogitsBlock {
         let logits = x.matmul(&weight.tr()).to_kind(Kind::Float);
-        let log_sum = logits.logsumexp([-1], true);
-        let counts = targets.ge(0).to_kind(Kind::Float).unsqueeze(1);
-        Slice { logits, log_sum, counts, index: targets.clamp_min(0).unsqueeze(1) }
+        let log_sum_exp = logits.logsumexp([-1], true);
+        let target_mask = targets.ge(0).to_kind(Kind::Float).unsqueeze(1);
+        LogitsBlock { logits, log_sum_exp, target_mask, target_ids: targets.clamp_min(0).unsqueeze(1) }
     }
 
     fn loss(&self) -> f64 {
-        let picked = self.logits.gather(1, &self.index, false);
-        ((&self.log_sum - picked) * &self.counts).sum(Kind::Double).double_value(&[])
+        let target_logits = self.logits.gather(1, &self.target_ids, false);
+        ((&self.log_sum_exp - target_logits) * &self.target_mask).sum(Kind::Double).double_value(&[])
     }
 
-    /// (softmax - one hot) x scale where the target counts, 0 elsewhere; reuses the logits' memory.
-    fn gradient(&mut self, scale: f64) -> Tensor {
-        let mut probabilities = self.logits.subtract_(&self.log_sum).exp_();
-        let minus_one = Tensor::full_like(&self.log_sum, -1.0);
-        let _ = probabilities.scatter_add_(1, &self.index, &minus_one);
-        probabilities.g_mul_(&(&self.counts * scale))
+    /// The gradient of `loss x scale` with respect to the logits, (softmax - one hot) x scale x mask, in their memory.
+    fn into_gradient(mut self, scale: f64) -> Tensor {
+        let mut probabilities = self.logits.subtract_(&self.log_sum_exp).exp_();
+        let minus_one = Tensor::full_like(&self.log_sum_exp, -1.0);
+        let _ = probabilities.scatter_add_(1, &self.target_ids, &minus_one);
+        probabilities.g_mul_(&(&self.target_mask * scale))
     }
 }

@@ -1,94 +1,95 @@
-//! What is trained: architectures behind one trait, and the parts they share (parameters, embedding, head).
-//! An architecture lists its parameters and costs and builds the layers of any range; how a stage walks its
-//! layers, and every gradient, is `execute`'s.
+//! Models: architectures behind one trait, and what they share (parameters, embedding, head). An architecture lists its
+//! parameters and costs and builds the layers of any range; `execute` runs forward and backward through the layers.
 
 mod config;
 mod embedding;
 mod head;
-mod initialize;
+mod initializer;
 mod llama;
 mod parameters;
-mod rope;
+mod rotary;
 
 use std::ops::Range;
 
 use stagecoach_pipeline::ModelCost;
 use tch::Tensor;
 
-pub use config::{ConfigError, LlamaConfig};
+pub use config::LlamaConfig;
 pub use embedding::Embedding;
 pub use head::Head;
+#[cfg(test)]
+pub(crate) use initializer::Initializer;
 pub use llama::Llama;
-pub use parameters::{Initial, Parameter, ParameterSpec, Parameters};
+pub use parameters::{Parameter, ParameterSpec, Parameters};
 
-use crate::autograd::Tape;
+use crate::autograd::GradientSink;
 
-/// What a layer may see besides its input: one microbatch's forward pass.
+/// Inputs of a layer's forward besides its activations: the same for all layers of a microbatch.
 #[derive(Debug)]
-pub struct Pass<'a> {
+pub struct ForwardContext<'a> {
     /// The stage's parameters.
     pub parameters: &'a Parameters,
-    /// Where backward will leave weight gradients.
-    pub tape: &'a Tape,
-    /// Where attention may look, `bool[rows, 1, length, length]`; `None` is plain causal attention.
-    pub mask: Option<&'a Tensor>,
+    /// Receives the weight gradients in backward.
+    pub gradient_sink: &'a GradientSink,
+    /// `bool[rows, 1, length, length]`, true where a query may attend to a key; `None` is plain causal attention.
+    pub attention_mask: Option<&'a Tensor>,
 }
 
-/// One autograd segment: `[rows, length, hidden]` in and out. Its weights never require grad; see [`crate::autograd`].
+/// One autograd segment. Its weights never require grad; see [`crate::autograd`].
 pub trait Layer: std::fmt::Debug {
-    /// The layer's output.
-    fn forward(&self, x: &Tensor, pass: &Pass) -> Tensor;
+    /// `x[rows, length, hidden]` -> `[rows, length, hidden]`.
+    fn forward(&self, x: &Tensor, ctx: &ForwardContext) -> Tensor;
 }
 
 /// The contiguous part of a model that one chunk holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// Layers by index; may be empty.
+pub struct ModelPart {
+    /// Decoder layers by index; may be empty.
     pub layers: Range<usize>,
-    /// Holds the token embedding.
-    pub first: bool,
-    /// Holds the final norm and the head.
-    pub last: bool,
+    /// Whether it contains the token embedding.
+    pub has_embedding: bool,
+    /// Whether it contains the final norm and the head.
+    pub has_head: bool,
 }
 
-/// The names that every decoder here shares with Hugging Face.
+/// Hugging Face's parameter names that all decoders share.
 pub mod names {
-    /// The token embedding; also the head's weight when the two are tied.
+    /// The token embedding; also the head's weight if the two are tied.
     pub const EMBEDDING: &str = "model.embed_tokens.weight";
-    /// The head's weight when it is its own.
+    /// The head's weight unless tied to the embedding.
     pub const HEAD: &str = "lm_head.weight";
 }
 
-/// A family of models. A second one is a file beside `llama.rs` and a line where the job's `model.type` is read.
+/// A model architecture. To add one, implement this trait and construct it in `JobConfig`.
 pub trait Architecture: std::fmt::Debug {
-    /// Layers between embedding and final norm.
-    fn layers(&self) -> usize;
+    /// Number of decoder layers.
+    fn num_layers(&self) -> usize;
     /// Width of the residual stream.
-    fn hidden(&self) -> usize;
+    fn hidden_size(&self) -> usize;
     /// Rows of embedding and head.
-    fn vocabulary(&self) -> usize;
-    /// The head shares the embedding's weight.
-    fn tied(&self) -> bool;
+    fn vocab_size(&self) -> usize;
+    /// Whether the head shares the embedding's weight.
+    fn tie_word_embeddings(&self) -> bool;
     /// The parameters of `part`, in the order in which it uses them.
-    fn parameters(&self, part: &Part) -> Vec<ParameterSpec>;
-    /// The layers of `part`, the final norm included when it is the last: each one an autograd segment.
-    fn build(&self, part: &Part, parameters: &Parameters) -> Vec<Box<dyn Layer>>;
+    fn parameter_specs(&self, part: &ModelPart) -> Vec<ParameterSpec>;
+    /// Builds the layers of `part`, including the final norm if it has the head: each is one autograd segment.
+    fn build_layers(&self, part: &ModelPart, parameters: &Parameters) -> Vec<Box<dyn Layer>>;
     /// FLOPs and bytes of a microbatch of `tokens` tokens in sequences of `length`.
     fn cost(&self, tokens: usize, length: usize) -> ModelCost;
-    /// Hugging Face's `config.json`.
-    fn config(&self) -> serde_json::Value;
+    /// The content of Hugging Face's `config.json`.
+    fn config_json(&self) -> serde_json::Value;
 
-    /// Every parameter once, sorted by name: the order of norms and hashes, whatever the partition.
-    fn all_parameters(&self) -> Vec<ParameterSpec> {
-        let whole = Part { layers: 0..self.layers(), first: true, last: true };
-        let mut specs = self.parameters(&whole);
+    /// Every parameter once, sorted by name: the order of norms and hashes under every partition.
+    fn all_parameter_specs(&self) -> Vec<ParameterSpec> {
+        let whole = ModelPart { layers: 0..self.num_layers(), has_embedding: true, has_head: true };
+        let mut specs = self.parameter_specs(&whole);
         specs.sort_by(|a, b| a.name.cmp(&b.name));
         specs.dedup_by(|a, b| a.name == b.name);
         specs
     }
 
-    /// Their names.
-    fn names(&self) -> Vec<String> {
-        self.all_parameters().into_iter().map(|spec| spec.name).collect()
+    /// The names of all parameters, sorted.
+    fn parameter_names(&self) -> Vec<String> {
+        self.all_parameter_specs().into_iter().map(|spec| spec.name).collect()
     }
 }

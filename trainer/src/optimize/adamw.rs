@@ -1,74 +1,60 @@
-//! AdamW, a parameter at a time: nothing about a parameter's update depends on which others share its stage.
+//! AdamW. Each parameter is updated by itself: the result does not depend on which other parameters share its stage.
 
+use stagecoach_api::job::AdamWSpec;
 use tch::{Kind, Tensor};
 
 use crate::autograd;
 use crate::model::Parameters;
 
-/// AdamW's numbers.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Hyper {
-    /// Decay of the first moment.
-    pub beta1: f64,
-    /// Decay of the second moment.
-    pub beta2: f64,
-    /// Added to the denominator.
-    pub epsilon: f64,
-    /// Decoupled weight decay of the parameters that decay.
-    pub weight_decay: f64,
-    /// Norms and embeddings decay as well.
-    pub decay_all: bool,
-}
-
-/// One parameter's running averages, fp32, of the parameter's shape.
+/// The moments of one parameter: fp32, of the parameter's shape.
 #[derive(Debug)]
-pub struct Moments {
-    /// Of the gradient.
-    pub exp_avg: Tensor,
-    /// Of its square.
-    pub exp_avg_sq: Tensor,
+pub(crate) struct Moments {
+    /// Running average of the gradient.
+    pub(crate) exp_avg: Tensor,
+    /// Running average of the gradient's square.
+    pub(crate) exp_avg_sq: Tensor,
 }
 
 /// The optimizer of one stage.
 #[derive(Debug)]
-pub struct AdamW {
-    hyper: Hyper,
+pub(crate) struct AdamW {
+    hyperparameters: AdamWSpec,
     moments: Vec<Moments>,
-    /// Updates so far: steps less the skipped ones, the same number on every stage.
+    /// Number of updates so far, which is the number of steps without the skipped ones; the same on every stage.
     updates: u64,
 }
 
 impl AdamW {
-    /// Zero moments for `parameters`, in their order.
-    pub fn new(hyper: Hyper, parameters: &Parameters) -> AdamW {
+    /// Creates an optimizer with zero moments for `parameters`, in their order.
+    pub(crate) fn new(hyperparameters: AdamWSpec, parameters: &Parameters) -> AdamW {
         let moments = parameters
             .iter()
             .map(|p| Moments { exp_avg: p.gradient.zeros_like(), exp_avg_sq: p.gradient.zeros_like() })
             .collect();
-        AdamW { hyper, moments, updates: 0 }
+        AdamW { hyperparameters, moments, updates: 0 }
     }
 
     /// The moments of the parameter at `index`.
-    pub fn moments(&self, index: usize) -> &Moments {
+    pub(crate) fn moments(&self, index: usize) -> &Moments {
         &self.moments[index]
     }
 
-    /// As a checkpoint says.
-    pub fn set_updates(&mut self, updates: u64) {
+    /// Sets the number of updates so far, when a checkpoint is loaded.
+    pub(crate) fn set_updates(&mut self, updates: u64) {
         self.updates = updates;
     }
 
-    /// One update with learning rate `lr`, after scaling the gradients by `clip` (at most 1).
-    pub fn update(&mut self, parameters: &Parameters, lr: f64, clip: f64) {
+    /// Updates every parameter with learning rate `lr`. Gradients are first multiplied by `clip`, which is at most 1.
+    pub(crate) fn step(&mut self, parameters: &Parameters, lr: f64, clip: f64) {
         self.updates += 1;
         let step = Tensor::full([1], self.updates as f64, (Kind::Float, tch::Device::Cpu)).squeeze();
-        let Hyper { beta1, beta2, epsilon, weight_decay, decay_all } = self.hyper;
+        let AdamWSpec { beta1, beta2, epsilon, weight_decay, decay_norms_and_embeddings } = self.hyperparameters;
         for (parameter, moments) in parameters.iter().zip(&self.moments) {
             let step = step.to_device(parameter.value.device());
             if clip < 1.0 {
                 let _ = parameter.gradient.shallow_clone().g_mul_scalar_(clip);
             }
-            let decay = if parameter.spec.decay || decay_all { weight_decay } else { 0.0 };
+            let decays = parameter.spec.has_weight_decay || decay_norms_and_embeddings;
             autograd::adamw(
                 &parameter.value,
                 &parameter.gradient,
@@ -77,7 +63,7 @@ impl AdamW {
                 &step,
                 lr,
                 (beta1, beta2),
-                decay,
+                if decays { weight_decay } else { 0.0 },
                 epsilon,
             );
         }

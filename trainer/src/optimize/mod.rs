@@ -1,8 +1,8 @@
-//! The update: learning rate by step, and AdamW over tensors that we own (tch's optimizer hides its state, and a
-//! checkpoint needs every bit of it).
+//! The optimizer step: the learning rate by step, and AdamW over tensors that we own, because tch's optimizer hides its
+//! state, which a checkpoint must contain exactly.
 
 mod adamw;
-mod schedule;
+mod learning_rate;
 
-pub use adamw::{AdamW, Hyper, Moments};
-pub use schedule::{Decay, LearningRate};
+pub(crate) use adamw::AdamW;
+pub use learning_rate::LearningRate;

@@ -7,12 +7,12 @@ use serde_json::Value;
 use stagecoach_api::job::ChangeEffect;
 use stagecoach_data::PreparedCorpus;
 
-use super::Settings;
+use super::JobConfig;
 
-impl Settings {
+impl JobConfig {
     /// What decides the numbers: the fields that a change may not touch once training began. The corpus and its split are in
     /// it by what they contain, so that a file may get another name.
-    pub fn identity(&self, prepared: &PreparedCorpus, training_sequences: u64) -> Value {
+    pub(crate) fn identity(&self, prepared: &PreparedCorpus, training_sequences: u64) -> Value {
         let mut identity = self.job.spec.select(&[ChangeEffect::Identity, ChangeEffect::Extension]);
         if let Some(data) = identity["data"].as_object_mut() {
             data.retain(|field, _| !["paths", "textField", "evaluation", "tokenizer"].contains(&field.as_str()));
@@ -31,7 +31,7 @@ impl Settings {
 
     /// The fields that all stages must agree on, by path: a mismatch is refused with their names. What only operator and
     /// launcher use may differ.
-    pub fn agreement(&self) -> BTreeMap<String, String> {
+    pub(crate) fn agreement(&self) -> BTreeMap<String, String> {
         let mut fields = BTreeMap::new();
         let read_by_stages = [ChangeEffect::Identity, ChangeEffect::Extension, ChangeEffect::Attempt];
         flatten("spec", &self.job.spec.select(&read_by_stages), &mut fields);
@@ -60,10 +60,10 @@ mod tests {
 
     use super::*;
 
-    fn settings(set: &[(&str, &str)]) -> Settings {
+    fn config(set: &[(&str, &str)]) -> JobConfig {
         let set: Vec<_> = set.iter().map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
         let sample = include_str!("../../../manifests/samples/shakespeare.yaml");
-        Settings::new(stagecoach_api::parse_with(sample, "shakespeare.yaml", &set).unwrap(), Path::new("/tmp")).unwrap()
+        JobConfig::new(stagecoach_api::parse_with(sample, "shakespeare.yaml", &set).unwrap(), Path::new("/tmp")).unwrap()
     }
 
     fn prepared() -> PreparedCorpus {
@@ -103,11 +103,11 @@ mod tests {
                 },
             },
         });
-        assert_eq!(settings(&[]).identity(&prepared(), 12648), identity);
+        assert_eq!(config(&[]).identity(&prepared(), 12648), identity);
         identity["training"]["gradientClipNorm"] = Value::Null;
         identity["training"]["learningRate"]["decaySteps"] = 500.into();
         identity["initFrom"] = "older".into();
-        let other = settings(&[
+        let other = config(&[
             ("training.gradientClipNorm", "null"),
             ("training.learningRate.decaySteps", "500"),
             ("checkpoint.initFrom.path", "older"),
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn stages_agree_on_what_they_read() {
-        let fields = settings(&[("restart.maxRestarts", "3"), ("networkPolicy.mode", "None")]).agreement();
+        let fields = config(&[("restart.maxRestarts", "3"), ("networkPolicy.mode", "None")]).agreement();
         for path in ["spec.stages", "spec.training.threads", "spec.training.steps", "spec.data.evaluation.everySteps"] {
             assert!(fields.contains_key(path), "{path} is missing from {:?}", fields.keys());
         }

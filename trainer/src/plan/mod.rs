@@ -1,11 +1,12 @@
-//! What stage 0 decides before the first step and all stages follow: numbers the job leaves open (steps, vocabulary),
-//! the partition, and the programs. `settings` reads the job, `layout` plans the pipeline, `Plan` is what travels.
+//! What stage 0 decides before the first step and all stages follow: numbers the job leaves open (steps, vocabulary size),
+//! the partition, and the programs. [`JobConfig`] is the job as the trainer uses it, [`plan_pipeline`] chooses schedule and
+//! partition, and stage 0 sends the [`Plan`] to the other stages.
 
-mod extension;
+mod decay_extension;
 mod identity;
-mod layout;
-mod progress;
-mod settings;
+mod job_config;
+mod pipeline_layout;
+mod trainer_state;
 
 use std::path::PathBuf;
 
@@ -14,74 +15,76 @@ use stagecoach_checkpoint::Fence;
 use stagecoach_data::{MicrobatchLayout, PreparedCorpus};
 use stagecoach_pipeline::{Limits, Partition, Programs, verify, verify_evaluation};
 
-pub use extension::Extension;
-pub use layout::{Layout, SENDS_IN_FLIGHT, layout};
-pub use progress::Progress;
-pub use settings::{Settings, tokenizer_vocabulary};
+pub(crate) use job_config::{JobConfig, trained_vocab_size};
+pub(crate) use pipeline_layout::{MAX_SENDS_IN_FLIGHT, PipelineLayout, plan_pipeline};
+pub(crate) use trainer_state::TrainerState;
 
 use crate::fatal::Fatal;
 
-/// Made by stage 0, sent to all, the same for all. What is not here is in the job, which every stage has read itself.
+/// Created by stage 0 and sent to every stage. Everything else that a stage needs is in the job, which it reads itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Plan {
-    /// The tokens to train on.
-    pub prepared: PreparedCorpus,
-    /// Words of embedding and head.
+pub(crate) struct Plan {
+    /// The tokenized corpus.
+    pub(crate) prepared: PreparedCorpus,
+    /// Rows of embedding and head.
     pub vocab_size: usize,
-    /// Steps in all.
-    pub steps: u64,
-    /// What decides the numbers: checkpoints carry it, and a resume must match it.
-    pub identity: serde_json::Value,
-    /// The right to commit checkpoints, until a newer group takes the next.
-    pub fence: Fence,
-    /// Where training goes on: from the checkpoint of `progress.step`, or from fresh weights at step 0.
-    pub progress: Progress,
-    /// Where fresh weights come from instead, below the volume's root: a Hugging Face model directory.
-    pub initial: Option<PathBuf>,
+    /// Number of steps, including those already trained.
+    pub(crate) steps: u64,
+    /// Everything that decides the numerical results: checkpoints contain it, and a resume must match it.
+    pub(crate) identity: serde_json::Value,
+    /// The right to commit checkpoints, until a newer group acquires the next one.
+    pub(crate) fence: Fence,
+    /// The state to resume from: the checkpoint of its step, or initial weights at step 0.
+    #[serde(rename = "progress")]
+    pub(crate) trainer_state: TrainerState,
+    /// The Hugging Face model directory, relative to the volume's root, with the weights of step 0; randomly initialised
+    /// if `None`.
+    #[serde(rename = "initial")]
+    pub(crate) initial_weights: Option<PathBuf>,
     /// The schedule's name.
-    pub schedule: String,
+    pub(crate) schedule: String,
     /// Layers of each chunk.
-    pub partition: Vec<usize>,
-    /// A training step, in the text form of [`Programs`].
-    pub programs: String,
-    /// A pass over the held-out part, if there is one.
-    pub evaluation: Option<String>,
-    /// The held-out part's microbatches.
-    pub evaluation_layouts: Vec<MicrobatchLayout>,
-    /// Bubble that the simulator expects, 0 to 1, averaged over stages.
-    pub expected_bubble: f64,
-    /// Training sequences and their tokens, for people.
-    pub training_tokens: u64,
-    /// Entropy of the held-out part's words, in nats.
-    pub unigram_entropy: Option<f64>,
+    pub(crate) partition: Vec<usize>,
+    /// The programs of a training step, in the text form of [`Programs`].
+    pub(crate) programs: String,
+    /// The programs of an evaluation on the held-out sequences, if there are any.
+    pub(crate) evaluation: Option<String>,
+    /// The microbatches of an evaluation.
+    pub(crate) evaluation_layouts: Vec<MicrobatchLayout>,
+    /// The simulated bubble, 0 to 1, averaged over stages.
+    pub(crate) expected_bubble: f64,
+    /// Number of tokens in the training sequences, to be displayed.
+    pub(crate) training_tokens: u64,
+    /// Unigram entropy of the held-out tokens, in nats.
+    pub(crate) unigram_entropy: Option<f64>,
 }
 
-/// A plan's programs, read and verified.
+/// A plan's programs, parsed and verified.
 #[derive(Clone, Debug)]
-pub struct Verified {
-    /// A training step.
-    pub training: Programs,
-    /// A pass over the held-out part.
-    pub evaluation: Option<Programs>,
+pub(crate) struct VerifiedPlan {
+    /// Programs of a training step.
+    pub(crate) training: Programs,
+    /// Programs of an evaluation.
+    pub(crate) evaluation: Option<Programs>,
     /// Layers of each chunk.
-    pub partition: Partition,
+    pub(crate) partition: Partition,
 }
 
 impl Plan {
-    /// As it travels.
+    /// Serialises the plan, to be sent to the other stages.
     ///
     /// # Errors
-    /// None in practice: the plan has no map keys or numbers that JSON can't hold.
-    pub fn to_bytes(&self) -> Result<Vec<u8>, Fatal> {
+    /// None in practice: the plan contains no map keys or numbers that JSON cannot represent.
+    pub(crate) fn to_bytes(&self) -> Result<Vec<u8>, Fatal> {
         serde_json::to_vec(self).map_err(|e| Fatal::invalid(format!("the plan can't be written: {e}")))
     }
 
-    /// Reads and verifies what stage 0 sent.
+    /// Deserialises and verifies the plan that stage 0 sent.
     ///
     /// # Errors
-    /// If it is no plan of this version, or its programs are not correct.
-    pub fn from_bytes(bytes: &[u8]) -> Result<(Plan, Verified), Fatal> {
+    /// If it is not a plan of this version, or its programs are incorrect.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<(Plan, VerifiedPlan), Fatal> {
         let plan: Plan = serde_json::from_slice(bytes).map_err(|e| {
             Fatal::invalid(format!("stage 0's plan can't be read ({e}): all stages must run one version"))
         })?;
@@ -89,13 +92,13 @@ impl Plan {
         Ok((plan, verified))
     }
 
-    /// Reads the programs and proves them correct: every stage does so before its first step.
+    /// Parses and verifies the programs; every stage does so before its first step.
     ///
     /// # Errors
     /// The first violation, with the action.
-    pub fn verify(&self) -> Result<Verified, Fatal> {
+    pub(crate) fn verify(&self) -> Result<VerifiedPlan, Fatal> {
         let read = |text: &str| Programs::from_text(text).map_err(|e| Fatal::invalid(format!("stage 0's plan: {e}")));
-        let limits = Limits { sends_in_flight: SENDS_IN_FLIGHT, max_in_flight: None };
+        let limits = Limits { sends_in_flight: MAX_SENDS_IN_FLIGHT, max_in_flight: None };
         let wrong = |e| Fatal::invalid(format!("stage 0's plan is wrong: {e}"));
         let training = read(&self.programs)?;
         verify(&training, &limits).map_err(wrong)?;
@@ -103,6 +106,6 @@ impl Plan {
         if let Some(evaluation) = &evaluation {
             verify_evaluation(evaluation, &limits).map_err(wrong)?;
         }
-        Ok(Verified { training, evaluation, partition: Partition { layers: self.partition.clone() } })
+        Ok(VerifiedPlan { training, evaluation, partition: Partition { layers: self.partition.clone() } })
     }
 }

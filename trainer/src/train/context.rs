@@ -4,18 +4,18 @@ use stagecoach_api::contract::StageEnv;
 use stagecoach_checkpoint::Volume;
 use stagecoach_group::Member;
 
-use super::StageMonitor;
 use super::data_loader::DataLoader;
+use super::monitor::StageMonitor;
 use crate::execute::Stage;
 use crate::links::Links;
 use crate::observe::{Event, Sink};
-use crate::plan::{Plan, Settings, Verified};
+use crate::plan::{JobConfig, Plan, VerifiedPlan};
 
 /// Context of a stage: its environment and configuration, and where it reports to.
 #[derive(Clone, Copy)]
 pub(super) struct StageContext<'a> {
     pub(super) env: &'a StageEnv,
-    pub(super) settings: &'a Settings,
+    pub(super) config: &'a JobConfig,
     pub(super) device: tch::Device,
     pub(super) volume: &'a dyn Volume,
     pub(super) monitor: &'a StageMonitor,
@@ -26,7 +26,7 @@ pub(super) struct StageContext<'a> {
 pub(super) struct RunningStage<'a> {
     pub(super) context: StageContext<'a>,
     pub(super) plan: &'a Plan,
-    pub(super) verified: &'a Verified,
+    pub(super) verified: &'a VerifiedPlan,
     pub(super) member: &'a Member,
     pub(super) stage: Stage,
     pub(super) links: Links,

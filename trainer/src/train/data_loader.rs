@@ -5,7 +5,7 @@ use stagecoach_pipeline::Placement;
 use tch::{Device, Tensor};
 
 use crate::fatal::Fatal;
-use crate::plan::{Plan, Settings};
+use crate::plan::{JobConfig, Plan};
 
 /// Data loader of this rank.
 pub(super) struct DataLoader {
@@ -29,7 +29,7 @@ pub(super) struct BatchTensors {
 impl DataLoader {
     /// Opens the token cache if `rank` holds the first or the last chunk.
     pub(super) fn open(
-        settings: &Settings,
+        config: &JobConfig,
         plan: &Plan,
         rank: usize,
         placement: &Placement,
@@ -41,13 +41,13 @@ impl DataLoader {
             return Ok(None);
         }
         Ok(Some(DataLoader {
-            dataset: Dataset::open(&settings.data_config(), &plan.prepared)?,
+            dataset: Dataset::open(&config.data_config(), &plan.prepared)?,
             has_embedding,
             has_head,
-            rows: settings.rows(),
-            seed: settings.training.seed,
-            global_batch_size: settings.training.global_batch_size as usize,
-            microbatches: settings.training.microbatches as usize,
+            rows: config.microbatch_size(),
+            seed: config.training.seed,
+            global_batch_size: config.training.global_batch_size as usize,
+            microbatches: config.training.microbatches as usize,
             device,
         }))
     }

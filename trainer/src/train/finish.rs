@@ -8,23 +8,23 @@ use super::context::RunningStage;
 use crate::fatal::Fatal;
 use crate::folder::RESULT;
 use crate::observe::{Event, Summary};
-use crate::plan::Progress;
-use crate::state::{self, TensorHash};
+use crate::plan::TrainerState;
+use crate::state_dict::{self, TensorHash};
 
-pub(super) fn finish(running: &mut RunningStage, progress: &Progress) -> Result<(), Fatal> {
+pub(super) fn finish(running: &mut RunningStage, state: &TrainerState) -> Result<(), Fatal> {
     running.context.monitor.set_activity("hashing the weights");
-    let hashes: Vec<TensorHash> = state::weights(&running.stage).iter().map(TensorHash::of).collect();
-    let parts: Vec<Vec<TensorHash>> = all_gather(running.member, topic::FINISH, &hashes)?;
+    let hashes: Vec<TensorHash> = state_dict::weights(&running.stage).iter().map(TensorHash::of).collect();
+    let by_rank: Vec<Vec<TensorHash>> = all_gather(running.member, topic::FINISH, &hashes)?;
     if running.context.env.rank == 0 {
         let summary = Summary {
-            steps: progress.step,
-            loss: progress.loss,
-            evaluation_loss: progress.evaluation_loss,
+            steps: state.step,
+            loss: state.loss,
+            evaluation_loss: state.evaluation_loss,
             unigram_entropy: running.plan.unigram_entropy,
-            losses_hash: progress.losses.clone(),
-            weights_hash: TensorHash::combine(parts.concat()),
-            skipped: progress.skipped,
-            model: format!("{}/{}", running.context.settings.job.folder(), paths::checkpoint_path(progress.step)),
+            losses_hash: state.losses.clone(),
+            weights_hash: TensorHash::combine(by_rank.concat()),
+            skipped: state.skipped,
+            model: format!("{}/{}", running.context.config.job.folder(), paths::checkpoint_path(state.step)),
         };
         let text = serde_json::to_vec_pretty(&summary).map_err(|e| Fatal::invalid(e.to_string()))?;
         running.plan.fence.write_job_file(running.context.volume, RESULT, &text)?;

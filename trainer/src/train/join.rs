@@ -10,7 +10,7 @@ use stagecoach_group::{Coordinator, GroupFailure, GroupTimeouts, Hello, Member, 
 use super::context::StageContext;
 use super::prepare;
 use crate::fatal::Fatal;
-use crate::plan::{Plan, Settings, Verified};
+use crate::plan::{JobConfig, Plan, VerifiedPlan};
 
 /// A stage that has its plan.
 pub(super) struct JoinedGroup {
@@ -26,7 +26,7 @@ pub(super) struct JoinedGroup {
 pub(super) struct Assignment {
     pub(super) roster: Roster,
     pub(super) plan: Plan,
-    pub(super) verified: Verified,
+    pub(super) verified: VerifiedPlan,
     /// The listener for the links of other stages.
     pub(super) listener: TcpListener,
     /// Damaged checkpoints; only on stage 0.
@@ -34,8 +34,8 @@ pub(super) struct Assignment {
 }
 
 /// The group's timeouts, from the job.
-pub(super) fn group_timeouts(settings: &Settings) -> GroupTimeouts {
-    let restart = &settings.job.spec.restart;
+pub(super) fn group_timeouts(config: &JobConfig) -> GroupTimeouts {
+    let restart = &config.job.spec.restart;
     GroupTimeouts {
         startup_timeout: Duration::from_secs(restart.startup_timeout_seconds.into()),
         stall_timeout: Duration::from_secs(restart.stall_timeout_seconds.into()),
@@ -44,12 +44,12 @@ pub(super) fn group_timeouts(settings: &Settings) -> GroupTimeouts {
 }
 
 pub(super) fn join_group(context: &StageContext) -> Result<JoinedGroup, Fatal> {
-    let StageContext { env, settings, device, monitor, .. } = *context;
+    let StageContext { env, config, device, monitor, .. } = *context;
     let listener = listen(&env.pod_ip, 0)?;
     let data_port =
         listener.local_addr().map_err(|e| Fatal::new(FailureKind::Error, format!("no data port: {e}")))?.port();
-    let hello = hello(env, settings, device, format!("{}:{data_port}", env.pod_ip));
-    let timeouts = group_timeouts(settings);
+    let hello = hello(env, config, device, format!("{}:{data_port}", env.pod_ip));
+    let timeouts = group_timeouts(config);
     let mut address = format!("{}:{}", env.master_addr, env.master_port);
     let (mut damage, mut notes) = (Vec::new(), Vec::new());
     let coordinator = match env.rank {
@@ -60,7 +60,7 @@ pub(super) fn join_group(context: &StageContext) -> Result<JoinedGroup, Fatal> {
             let planned = prepare::prepare_and_plan(context, env.world_size as usize, &coordinator);
             match planned.and_then(|planned| Ok((planned.plan.to_bytes()?, planned))) {
                 Ok((bytes, planned)) => {
-                    coordinator.release(bytes, prepare::decision_rules(settings));
+                    coordinator.release(bytes, prepare::decision_rules(config));
                     (damage, notes) = (planned.damage, planned.notes);
                 }
                 Err(fatal) => {
@@ -120,7 +120,7 @@ fn listen(host: &str, port: u16) -> Result<TcpListener, Fatal> {
     })
 }
 
-fn hello(env: &StageEnv, settings: &Settings, device: tch::Device, data_address: String) -> Hello {
+fn hello(env: &StageEnv, config: &JobConfig, device: tch::Device, data_address: String) -> Hello {
     Hello {
         job_uid: env.job_uid.clone(),
         attempt: env.attempt,
@@ -129,7 +129,7 @@ fn hello(env: &StageEnv, settings: &Settings, device: tch::Device, data_address:
         replica: 0,
         pod_uid: env.pod_uid.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        config: settings.agreement(),
+        config: config.agreement(),
         data_address,
         host: std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned(),
         device: format!("{device:?}"),

@@ -11,8 +11,8 @@ mod prepare;
 mod resume;
 mod steps;
 
-pub use monitor::{StageMonitor, write_termination_message};
-pub use resume::check_extension;
+pub(crate) use monitor::{StageMonitor, write_termination_message};
+pub(crate) use resume::check_extension;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::folder::JobFolder;
 use crate::links::{self, Opening};
 use crate::model::Architecture;
 use crate::observe::{Event, Sink, Started};
-use crate::plan::{Plan, Settings};
+use crate::plan::{JobConfig, Plan};
 
 use context::{RunningStage, StageContext, emit};
 use data_loader::DataLoader;
@@ -36,7 +36,7 @@ use join::{Assignment, JoinedGroup};
 
 /// Successful end of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StageOutcome {
+pub(crate) enum StageOutcome {
     /// Trained to the end, and the model is saved.
     Done,
     /// Asked to stop, and all stages stopped after the same step.
@@ -47,11 +47,11 @@ pub enum StageOutcome {
 const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_secs(4);
 
 fn train_and_finish(running: &mut RunningStage, architecture: &dyn Architecture) -> Result<StageOutcome, Fatal> {
-    let progress = steps::train(running, architecture)?;
-    if progress.step < running.plan.steps {
+    let state = steps::train(running, architecture)?;
+    if state.step < running.plan.steps {
         return Ok(StageOutcome::Drained);
     }
-    finish::finish(running, &progress)?;
+    finish::finish(running, &state)?;
     Ok(StageOutcome::Done)
 }
 
@@ -59,22 +59,22 @@ fn train_and_finish(running: &mut RunningStage, architecture: &dyn Architecture)
 ///
 /// # Errors
 /// What ends the stage, ready for the termination message.
-pub fn run_stage(
+pub(crate) fn run_stage(
     env: &StageEnv,
-    settings: &Settings,
+    config: &JobConfig,
     mount: fn(&Path) -> Arc<dyn Volume>,
     monitor: &StageMonitor,
     sink: &Sink,
 ) -> Result<StageOutcome, Fatal> {
     let rank = env.rank as usize;
-    tch::set_num_threads(settings.training.threads as i32);
+    tch::set_num_threads(config.training.threads as i32);
     tch::set_num_interop_threads(1);
-    let device = settings.device(rank)?;
+    let device = config.device(rank)?;
     if rank == 0 {
-        JobFolder::open(&settings.folder(), None)?;
+        JobFolder::open(&config.folder(), None)?;
     }
-    let volume = &*mount(&settings.folder());
-    let context = StageContext { env, settings, device, volume, monitor, sink };
+    let volume = &*mount(&config.folder());
+    let context = StageContext { env, config, device, volume, monitor, sink };
     let JoinedGroup { member, coordinator, assignment, notes } = join::join_group(&context)?;
     notes.into_iter().for_each(|message| emit(&context, &Event::Note { message }));
     let outcome = load_and_train(&context, &member, assignment);
@@ -99,11 +99,11 @@ pub fn run_stage(
 
 /// From the plan to the end of training; the caller reports every failure to the group.
 fn load_and_train(context: &StageContext, member: &Member, assignment: Assignment) -> Result<StageOutcome, Fatal> {
-    let StageContext { env, settings, device, volume, monitor, .. } = *context;
+    let StageContext { env, config, device, volume, monitor, .. } = *context;
     let Assignment { roster, mut plan, verified, listener, damage } = assignment;
     let rank = env.rank as usize;
     let note = |message| emit(context, &Event::Note { message });
-    let architecture = settings.architecture(plan.vocab_size, device);
+    let architecture = config.architecture(plan.vocab_size, device);
     let placement = &verified.training.placement;
     monitor.telemetry().phase(StagePhase::Forming);
     monitor.set_activity("building the stage");
@@ -113,16 +113,16 @@ fn load_and_train(context: &StageContext, member: &Member, assignment: Assignmen
             architecture: architecture.as_ref(),
             placement,
             partition: &verified.partition,
-            seed: settings.training.seed,
-            optimizer: settings.hyper(),
-            recompute: settings.job.spec.pipeline.recompute == stagecoach_api::job::Recompute::Full,
+            seed: config.training.seed,
+            optimizer: config.adamw(),
+            recompute: config.job.spec.pipeline.recompute == stagecoach_api::job::Recompute::Full,
             device,
         },
     );
     monitor.set_activity("loading");
-    let notes = resume::load_weights(volume, member, &mut plan, settings, architecture.as_ref(), &mut stage, damage)?;
+    let notes = resume::load_weights(volume, member, &mut plan, config, architecture.as_ref(), &mut stage, damage)?;
     notes.into_iter().for_each(note);
-    let data_loader = DataLoader::open(settings, &plan, rank, placement, device)?;
+    let data_loader = DataLoader::open(config, &plan, rank, placement, device)?;
     monitor.set_activity("opening links");
     let addresses: Vec<String> = roster.members.iter().map(|hello| hello.data_address.clone()).collect();
     let links = links::open(Opening {
@@ -130,30 +130,33 @@ fn load_and_train(context: &StageContext, member: &Member, assignment: Assignmen
         group: format!("{}/{}", env.job_uid, env.attempt),
         listener,
         addresses: &addresses,
-        link_ids: &links::link_ids(placement, architecture.tied()),
-        transport: settings.transport(),
-        boundary_bytes: 4 * settings.rows() * settings.data.sequence_length as usize * architecture.hidden(),
-        tied_bytes: 4 * architecture.vocabulary() * architecture.hidden(),
-        timeout: join::group_timeouts(settings).startup_timeout,
+        link_ids: &links::link_ids(placement, architecture.tie_word_embeddings()),
+        transport: config.job.spec.pipeline.transport,
+        boundary_bytes: 4
+            * config.microbatch_size()
+            * config.data.sequence_length as usize
+            * architecture.hidden_size(),
+        tied_bytes: 4 * architecture.vocab_size() * architecture.hidden_size(),
+        timeout: join::group_timeouts(config).startup_timeout,
     })?;
     member.form()?;
     monitor.set_formed();
     if rank == 0 {
-        emit(context, &Event::Started(start_record(env, settings, &plan, architecture.as_ref())));
+        emit(context, &Event::Started(start_record(env, config, &plan, architecture.as_ref())));
     }
     let mut running =
         RunningStage { context: *context, plan: &plan, verified: &verified, member, stage, links, data_loader };
     train_and_finish(&mut running, architecture.as_ref())
 }
 
-fn start_record(env: &StageEnv, settings: &Settings, plan: &Plan, architecture: &dyn Architecture) -> Started {
-    let specs = architecture.all_parameters();
+fn start_record(env: &StageEnv, config: &JobConfig, plan: &Plan, architecture: &dyn Architecture) -> Started {
+    let specs = architecture.all_parameter_specs();
     Started {
         stages: env.world_size as usize,
         schedule: plan.schedule.clone(),
         partition: plan.partition.clone(),
-        microbatches: settings.training.microbatches as usize,
-        first_step: plan.progress.step + 1,
+        microbatches: config.training.microbatches as usize,
+        first_step: plan.trainer_state.step + 1,
         steps: plan.steps,
         parameters: specs.iter().map(|s| s.shape.iter().product::<i64>() as u64).sum(),
         tokens: plan.training_tokens,

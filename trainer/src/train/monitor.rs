@@ -12,10 +12,10 @@ use crate::observe::Board;
 
 /// A stage's state, shared by its threads.
 #[derive(Clone, Debug)]
-pub struct StageMonitor(Arc<Inner>);
+pub(crate) struct StageMonitor(Arc<SharedMonitor>);
 
 #[derive(Debug)]
-struct Inner {
+struct SharedMonitor {
     stop: AtomicBool,
     formed: AtomicBool,
     leaving: AtomicBool,
@@ -34,25 +34,32 @@ struct MonitorState {
 
 impl StageMonitor {
     /// Creates the monitor of the stage that `env` describes.
-    pub fn new(env: &StageEnv) -> StageMonitor {
+    pub(crate) fn new(env: &StageEnv) -> StageMonitor {
         let state = Mutex::default();
         let off = || AtomicBool::new(false);
         let telemetry = Board::new(env);
-        StageMonitor(Arc::new(Inner { stop: off(), formed: off(), leaving: off(), stage: env.rank, telemetry, state }))
+        StageMonitor(Arc::new(SharedMonitor {
+            stop: off(),
+            formed: off(),
+            leaving: off(),
+            stage: env.rank,
+            telemetry,
+            state,
+        }))
     }
 
     /// The state behind `/status` and `/metrics`.
-    pub fn telemetry(&self) -> &Board {
+    pub(crate) fn telemetry(&self) -> &Board {
         &self.0.telemetry
     }
 
     /// Whether the stage was asked to stop after the current step.
-    pub fn stop_requested(&self) -> bool {
+    pub(crate) fn stop_requested(&self) -> bool {
         self.0.stop.load(Ordering::Relaxed)
     }
 
     /// SIGTERM: stop after the current step; before the first step it exits at once.
-    pub fn request_stop(&self) {
+    pub(crate) fn request_stop(&self) {
         self.0.stop.store(true, Ordering::Relaxed);
         self.0.telemetry.phase(StagePhase::Draining);
         if !self.0.formed.load(Ordering::Relaxed) {
@@ -61,7 +68,7 @@ impl StageMonitor {
     }
 
     /// Records that the group has formed; exits if a stop was requested before.
-    pub fn set_formed(&self) {
+    pub(crate) fn set_formed(&self) {
         self.0.formed.store(true, Ordering::Relaxed);
         self.0.telemetry.phase(StagePhase::Training);
         if self.stop_requested() {
@@ -70,22 +77,22 @@ impl StageMonitor {
     }
 
     /// Training is complete: a peer that disconnects is no failure any more.
-    pub fn set_leaving(&self) {
+    pub(crate) fn set_leaving(&self) {
         self.0.leaving.store(true, Ordering::Relaxed);
     }
 
     /// Whether [`StageMonitor::set_leaving`] was called.
-    pub fn is_leaving(&self) -> bool {
+    pub(crate) fn is_leaving(&self) -> bool {
         self.0.leaving.load(Ordering::Relaxed)
     }
 
     /// Sets the activity that heartbeats report.
-    pub fn attach_activity(&self, activity: Activity) {
+    pub(crate) fn attach_activity(&self, activity: Activity) {
         self.state().activity = Some(activity);
     }
 
     /// Sets the current activity outside the step's program.
-    pub fn set_activity(&self, what: &str) {
+    pub(crate) fn set_activity(&self, what: &str) {
         let mut state = self.state();
         state.phase = what.to_owned();
         if let Some(activity) = &state.activity {
@@ -94,12 +101,12 @@ impl StageMonitor {
     }
 
     /// Sets the current step.
-    pub fn set_step(&self, step: u64) {
+    pub(crate) fn set_step(&self, step: u64) {
         self.state().step = Some(step);
     }
 
     /// Exits the process with `kind`'s exit code and a termination message; the first caller wins, others wait for it.
-    pub fn exit(&self, kind: FailureKind, message: &str) -> ! {
+    pub(crate) fn exit(&self, kind: FailureKind, message: &str) -> ! {
         let mut state = self.state();
         if !state.ended {
             state.ended = true;
@@ -130,7 +137,7 @@ impl StageMonitor {
 }
 
 /// Writes a termination message to the path that the kubelet or the launcher reads.
-pub fn write_termination_message(message: &TerminationMessage) {
+pub(crate) fn write_termination_message(message: &TerminationMessage) {
     let path =
         std::env::var_os("STAGECOACH_TERMINATION_LOG").map_or_else(|| "/dev/termination-log".into(), PathBuf::from);
     if let Err(error) = std::fs::write(&path, message.to_json()) {

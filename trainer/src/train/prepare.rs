@@ -13,8 +13,8 @@ use super::resume::{acquire_fence, choose_checkpoint};
 use crate::fatal::Fatal;
 use crate::model::{Architecture, LlamaConfig};
 use crate::observe::Event;
-use crate::plan::{Plan, Settings, layout};
-use crate::state::{self, Source};
+use crate::plan::{JobConfig, Plan, plan_pipeline};
+use crate::state_dict::{InitialWeights, find_model};
 
 /// Minimum interval between progress reports.
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);
@@ -28,8 +28,8 @@ pub(super) struct PlannedRun {
 }
 
 /// Rules of the group's step decisions.
-pub(super) fn decision_rules(settings: &Settings) -> StepRules {
-    StepRules { clip_norm: settings.training.gradient_clip_norm, ..StepRules::default() }
+pub(super) fn decision_rules(config: &JobConfig) -> StepRules {
+    StepRules { clip_norm: config.training.gradient_clip_norm, ..StepRules::default() }
 }
 
 pub(super) fn prepare_and_plan(
@@ -37,9 +37,9 @@ pub(super) fn prepare_and_plan(
     stages: usize,
     coordinator: &Coordinator,
 ) -> Result<PlannedRun, Fatal> {
-    let StageContext { settings, volume, monitor, .. } = *context;
+    let StageContext { config, volume, monitor, .. } = *context;
     monitor.set_activity("preparing the corpus");
-    let data_config = settings.data_config();
+    let data_config = config.data_config();
     let mut shown: Option<(&str, Instant)> = None;
     let prepared = stagecoach_data::prepare(&data_config, &mut |progress| {
         // `prepare` reports every piece of text; limited to a few reports per second
@@ -56,36 +56,36 @@ pub(super) fn prepare_and_plan(
         emit(context, &Event::Preparing { what: phase.to_owned(), done: bytes_done, total: bytes_total });
     })?;
     monitor.set_activity("planning");
-    let vocab_size = settings.vocabulary(prepared.vocab_size)?;
-    let architecture = settings.architecture(vocab_size, tch::Device::Cpu);
-    let layout = layout(settings, architecture.as_ref(), stages)?;
+    let vocab_size = config.vocab_size(prepared.vocab_size)?;
+    let architecture = config.architecture(vocab_size, tch::Device::Cpu);
+    let layout = plan_pipeline(config, architecture.as_ref(), stages)?;
     let dataset = Dataset::open(&data_config, &prepared)?;
-    let held_out = dataset.evaluation_plan(settings.rows());
+    let held_out = dataset.evaluation_plan(config.microbatch_size());
     let has_held_out = !held_out.layouts.is_empty();
-    let steps = settings.steps(dataset.training_sequences());
-    let identity = settings.identity(&prepared, dataset.training_sequences());
+    let steps = config.steps(dataset.training_sequences());
+    let identity = config.identity(&prepared, dataset.training_sequences());
     monitor.set_activity("choosing the checkpoint");
     let mut notes = layout.notes.clone();
     let fence = acquire_fence(volume, &mut notes)?;
-    let chosen = choose_checkpoint(volume, settings, &identity, steps, architecture.as_ref(), &[])?;
+    let chosen = choose_checkpoint(volume, config, &identity, steps, architecture.as_ref(), &[])?;
     notes.extend(chosen.notes);
-    let progress = chosen.progress;
-    let mut initial = None;
-    if progress.step == 0 {
-        initial = resolve_initial_weights(settings, architecture.as_ref(), &dataset)?;
-        notes.extend(initial.as_ref().map(|path| format!("starting from the weights in {}", path.display())));
+    let trainer_state = chosen.trainer_state;
+    let mut initial_weights = None;
+    if trainer_state.step == 0 {
+        initial_weights = resolve_initial_weights(config, architecture.as_ref(), &dataset)?;
+        notes.extend(initial_weights.as_ref().map(|path| format!("starting from the weights in {}", path.display())));
     }
     let plan = Plan {
         vocab_size,
         steps,
         identity,
         fence,
-        progress,
-        initial,
+        trainer_state,
+        initial_weights,
         schedule: layout.schedule.name.clone(),
         partition: layout.partition.layers.clone(),
         programs: layout.programs.to_text(),
-        evaluation: has_held_out.then(|| layout.evaluation(held_out.layouts.len()).to_text()),
+        evaluation: has_held_out.then(|| layout.evaluation_programs(held_out.layouts.len()).to_text()),
         evaluation_layouts: held_out.layouts,
         expected_bubble: layout.bubble(),
         training_tokens: prepared.tokens.saturating_sub(held_out.target_count),
@@ -97,12 +97,12 @@ pub(super) fn prepare_and_plan(
 
 /// The model directory to start from, if the job names one, checked before any stage loads it.
 fn resolve_initial_weights(
-    settings: &Settings,
+    config: &JobConfig,
     architecture: &dyn Architecture,
     dataset: &Dataset,
 ) -> Result<Option<PathBuf>, Fatal> {
-    let Some(path) = &settings.initial else { return Ok(None) };
-    let field = match settings.job.spec.checkpoint.init_from {
+    let Some(path) = &config.initial_weights else { return Ok(None) };
+    let field = match config.job.spec.checkpoint.init_from {
         Some(_) => "spec.checkpoint.initFrom.path",
         None => "spec.model.pretrained.path",
     };
@@ -110,9 +110,9 @@ fn resolve_initial_weights(
         CheckpointError::Io { .. } => Fatal::from(error),
         other => Fatal::invalid(format!("{field}: could not start from {}: {other}", path.display())),
     };
-    let path = state::find_model(&settings.workspace, path).map_err(unusable)?;
-    let folder = settings.workspace.join(&path);
-    let source = Source::open(&folder).map_err(unusable)?;
+    let path = find_model(&config.workspace, path).map_err(unusable)?;
+    let folder = config.workspace.join(&path);
+    let weights = InitialWeights::open(&folder).map_err(unusable)?;
     let theirs = folder.join("tokenizer.json");
     let read = |path: &Path| -> Option<serde_json::Value> { serde_json::from_slice(&std::fs::read(path).ok()?).ok() };
     let (ours, _) = dataset.tokenizer_files();
@@ -127,7 +127,7 @@ fn resolve_initial_weights(
         )));
     }
     let theirs = LlamaConfig::from_hugging_face(&folder).map_err(|e| Fatal::invalid(format!("{field}: {e}")))?;
-    let ours = LlamaConfig { vocab_size: architecture.vocabulary(), ..settings.model.clone() };
+    let ours = LlamaConfig { vocab_size: architecture.vocab_size(), ..config.model.clone() };
     let different = ours.differences(&theirs);
     if !different.is_empty() {
         return Err(Fatal::invalid(format!(
@@ -136,6 +136,6 @@ fn resolve_initial_weights(
             different.join(", ")
         )));
     }
-    source.check(architecture).map_err(unusable)?;
+    weights.check(architecture).map_err(unusable)?;
     Ok(Some(path))
 }

@@ -16,13 +16,13 @@ use super::collective::{all_gather, topic};
 use crate::execute::Stage;
 use crate::fatal::Fatal;
 use crate::model::Architecture;
-use crate::plan::{Plan, Progress, Settings};
-use crate::state::{self, Source};
+use crate::plan::{JobConfig, Plan, TrainerState};
+use crate::state_dict::{InitialWeights, first_difference, load_checkpoint};
 
 /// The checkpoint that stage 0 chose.
 #[derive(Debug)]
 pub(super) struct ResumePoint {
-    pub(super) progress: Progress,
+    pub(super) trainer_state: TrainerState,
     /// Newer checkpoints that can't be used: set aside once another one has been loaded.
     pub(super) damage: Vec<Damage>,
     /// Messages for the user.
@@ -49,7 +49,7 @@ pub(super) fn acquire_fence(volume: &dyn Volume, notes: &mut Vec<String>) -> Res
 /// rate can't go on as the job says; or if the volume refuses.
 pub(super) fn choose_checkpoint(
     volume: &dyn Volume,
-    settings: &Settings,
+    config: &JobConfig,
     identity: &Value,
     steps: u64,
     architecture: &dyn Architecture,
@@ -57,13 +57,13 @@ pub(super) fn choose_checkpoint(
 ) -> Result<ResumePoint, Fatal> {
     let NewestCheckpoint { checkpoint, damage, foreign } = open_newest(volume, VerifyLevel::Sizes, known)?;
     let mut notes: Vec<String> = foreign.iter().map(ToString::to_string).collect();
-    let mut progress = Progress::default();
+    let mut trainer_state = TrainerState::default();
     if let Some(checkpoint) = checkpoint {
         same_job(volume, &checkpoint, identity, architecture)?;
-        progress = progress_of(&checkpoint)?;
+        trainer_state = read_trainer_state(&checkpoint)?;
     }
-    notes.extend(settings.fix_decay(&mut progress, steps)?);
-    Ok(ResumePoint { progress, damage, notes })
+    notes.extend(config.fix_decay(&mut trainer_state, steps)?);
+    Ok(ResumePoint { trainer_state, damage, notes })
 }
 
 /// Refuses a checkpoint of another job, by the fields that differ.
@@ -78,7 +78,7 @@ fn same_job(
     let different =
         different.iter().filter(|difference| change_effect(&difference.path) != Some(ChangeEffect::Extension));
     let mut different: Vec<String> = different.map(ToString::to_string).collect();
-    different.extend(state::first_difference(&architecture.all_parameters(), loaded.manifest()));
+    different.extend(first_difference(&architecture.all_parameter_specs(), loaded.manifest()));
     if !different.is_empty() {
         return Err(Fatal::invalid(format!(
             "the checkpoints in {} are another job's: {}; set spec.storage.path to another folder, or start over with --fresh",
@@ -89,7 +89,7 @@ fn same_job(
     Ok(())
 }
 
-fn progress_of(loaded: &CheckpointReader) -> Result<Progress, Fatal> {
+fn read_trainer_state(loaded: &CheckpointReader) -> Result<TrainerState, Fatal> {
     serde_json::from_value(loaded.manifest().metadata.progress.clone())
         .map_err(|e| Fatal::storage("understand the progress in", loaded.folder().as_ref(), e))
 }
@@ -99,20 +99,22 @@ fn progress_of(loaded: &CheckpointReader) -> Result<Progress, Fatal> {
 ///
 /// # Errors
 /// If the learning rate can't go on as the job says.
-pub fn check_extension(settings: &Settings, volume: &dyn Volume) -> Result<(), Fatal> {
+pub(crate) fn check_extension(config: &JobConfig, volume: &dyn Volume) -> Result<(), Fatal> {
     let Ok(NewestCheckpoint { checkpoint: Some(checkpoint), .. }) = open_newest(volume, VerifyLevel::Sizes, &[]) else {
         return Ok(());
     };
     let sequences = checkpoint.manifest().metadata.identity["data"]["trainingSequences"].as_u64();
-    match (progress_of(&checkpoint), sequences) {
-        (Ok(mut progress), Some(sequences)) => settings.fix_decay(&mut progress, settings.steps(sequences)).map(drop),
+    match (read_trainer_state(&checkpoint), sequences) {
+        (Ok(mut trainer_state), Some(sequences)) => {
+            config.fix_decay(&mut trainer_state, config.steps(sequences)).map(drop)
+        }
         _ => Ok(()),
     }
 }
 
-/// Fills `stage`'s weights from a model directory. Damage in a model directory is an error.
+/// Loads the weights of `stage` from a model directory. Damage in a model directory is an error.
 fn load_initial_weights(folder: &Path, architecture: &dyn Architecture, stage: &Stage) -> Result<(), CheckpointError> {
-    let loaded = Source::open(folder).and_then(|source| source.load(architecture, stage));
+    let loaded = InitialWeights::open(folder).and_then(|weights| weights.load(architecture, stage));
     loaded.map_err(|error| match error {
         CheckpointError::Damaged(damage) => {
             CheckpointError::Content { path: folder.to_owned(), problem: format!("is damaged: {damage}") }
@@ -121,8 +123,8 @@ fn load_initial_weights(folder: &Path, architecture: &dyn Architecture, stage: &
     })
 }
 
-/// Fills `stage` from the checkpoint that stage 0 has chosen, or from an older one if any stage finds that one damaged:
-/// then `plan.progress` changes, on all stages alike. Returns messages for the user.
+/// Loads `stage` from the checkpoint that stage 0 has chosen, or from an older one if any stage finds that one damaged:
+/// then `plan.trainer_state` changes, on all stages alike. Returns messages for the user.
 ///
 /// # Errors
 /// If no intact checkpoint is left, the group fails, or the volume fails.
@@ -130,7 +132,7 @@ pub(super) fn load_weights(
     volume: &dyn Volume,
     member: &Member,
     plan: &mut Plan,
-    settings: &Settings,
+    config: &JobConfig,
     architecture: &dyn Architecture,
     stage: &mut Stage,
     mut damage: Vec<Damage>,
@@ -138,12 +140,13 @@ pub(super) fn load_weights(
     let mut notes = Vec::new();
     let started = Instant::now();
     loop {
-        let own = match plan.progress.step {
+        let own = match plan.trainer_state.step {
             0 => plan
-                .initial
+                .initial_weights
                 .as_ref()
-                .map_or(Ok(()), |path| load_initial_weights(&settings.workspace.join(path), architecture, stage)),
-            step => open(volume, step).and_then(|loaded| state::load_checkpoint(&loaded, stage, plan.progress.updates)),
+                .map_or(Ok(()), |path| load_initial_weights(&config.workspace.join(path), architecture, stage)),
+            step => open(volume, step)
+                .and_then(|checkpoint| load_checkpoint(&checkpoint, stage, plan.trainer_state.updates)),
         };
         let own: Option<Damage> = match own {
             Err(CheckpointError::Damaged(damage)) => Some(damage),
@@ -155,17 +158,17 @@ pub(super) fn load_weights(
         }
         if stage.rank == 0 {
             damage.extend(found);
-            let again = choose_checkpoint(volume, settings, &plan.identity, plan.steps, architecture, &damage)?;
+            let again = choose_checkpoint(volume, config, &plan.identity, plan.steps, architecture, &damage)?;
             (damage, notes) = (again.damage, again.notes);
-            let progress = serde_json::to_vec(&again.progress).map_err(|e| Fatal::invalid(e.to_string()))?;
-            member.broadcast(topic::LOAD, progress)?;
+            let trainer_state = serde_json::to_vec(&again.trainer_state).map_err(|e| Fatal::invalid(e.to_string()))?;
+            member.broadcast(topic::LOAD, trainer_state)?;
         }
-        plan.progress = serde_json::from_slice(&member.receive_broadcast(topic::LOAD)?).map_err(|e| {
+        plan.trainer_state = serde_json::from_slice(&member.receive_broadcast(topic::LOAD)?).map_err(|e| {
             Fatal::invalid(format!("stage 0's choice can't be read ({e}): all stages must run one version"))
         })?;
     }
     if stage.rank == 0 {
-        let (step, seconds) = (plan.progress.step, started.elapsed().as_secs_f64());
+        let (step, seconds) = (plan.trainer_state.step, started.elapsed().as_secs_f64());
         notes.extend(
             (step > 0).then(|| format!("going on after step {step}, whose checkpoint was loaded in {seconds:.2}s")),
         );

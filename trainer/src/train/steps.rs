@@ -15,10 +15,10 @@ use crate::fatal::Fatal;
 use crate::folder::METRICS;
 use crate::model::Architecture;
 use crate::observe::{Event, Metrics, MetricsError, StepRecord};
-use crate::plan::Progress;
+use crate::plan::TrainerState;
 
-/// Trains to the end, or until the step after which the group drains: then `progress.step` is less than the plan's.
-pub(super) fn train(running: &mut RunningStage, architecture: &dyn Architecture) -> Result<Progress, Fatal> {
+/// Trains to the end, or until the step after which the group drains: then `state.step` is less than the plan's.
+pub(super) fn train(running: &mut RunningStage, architecture: &dyn Architecture) -> Result<TrainerState, Fatal> {
     let metrics = match running.context.env.rank {
         0 => Some(open_metrics(running)?),
         _ => None,
@@ -26,15 +26,16 @@ pub(super) fn train(running: &mut RunningStage, architecture: &dyn Architecture)
     let writer = CheckpointWriter::new(running, architecture)?;
     std::thread::scope(|scope| {
         let save_schedule =
-            SaveSchedule::start(scope, &writer, running.context.monitor, running.context.settings, &running.stage)?;
+            SaveSchedule::start(scope, &writer, running.context.monitor, running.context.config, &running.stage)?;
         step_loop(running, save_schedule, metrics)
     })
 }
 
 /// Started inside the fence: a group that has lost it since must not touch what a newer one writes.
 fn open_metrics(running: &RunningStage) -> Result<Metrics, Fatal> {
-    let (folder, fence) = (running.context.settings.folder(), &running.plan.fence);
-    let mut metrics = Metrics::new(&folder.join(METRICS), &folder.join(fence.work_dir()), running.plan.progress.step)?;
+    let (folder, fence) = (running.context.config.folder(), &running.plan.fence);
+    let step = running.plan.trainer_state.step;
+    let mut metrics = Metrics::new(&folder.join(METRICS), &folder.join(fence.work_dir()), step)?;
     if let Err(error) = metrics.write() {
         fence.check(running.context.volume)?;
         if !error.is_full() {
@@ -55,15 +56,15 @@ fn step_loop(
     running: &mut RunningStage,
     mut save_schedule: SaveSchedule,
     mut metrics: Option<Metrics>,
-) -> Result<Progress, Fatal> {
-    let mut progress = running.plan.progress.clone();
-    let every = running.context.settings.evaluate_every();
+) -> Result<TrainerState, Fatal> {
+    let mut state = running.plan.trainer_state.clone();
+    let every = running.context.config.evaluation_interval();
     let mut sent_before = 0;
-    broadcast_layouts(running, progress.step)?;
-    for index in progress.step..running.plan.steps {
+    broadcast_layouts(running, state.step)?;
+    for index in state.step..running.plan.steps {
         let started = Instant::now();
         let step = index + 1;
-        let learning_rate = running.context.settings.learning_rate(progress.decay_steps_at(index)).at(index);
+        let learning_rate = running.context.config.learning_rate(state.decay_steps_at(index)).at(index);
         running.context.monitor.set_step(step);
         running.context.monitor.set_activity("DATA");
         broadcast_layouts(running, step)?;
@@ -79,7 +80,7 @@ fn step_loop(
             stop_requested: running.context.monitor.stop_requested(),
             save_due: save.due,
             save_in_progress: save.in_progress,
-            consecutive_skips: progress.skips_in_a_row,
+            consecutive_skips: state.skips_in_a_row,
             ..StepVote::default()
         };
         let inputs = StepInputs {
@@ -93,12 +94,12 @@ fn step_loop(
         };
         let output = run_programs(running, &running.verified.training, &inputs)?;
         let Some(verdict) = output.verdict else { continue };
-        progress.after(&verdict);
+        state.record_step(&verdict);
         let seconds = started.elapsed().as_secs_f64();
         let evaluate =
             running.verified.evaluation.is_some() && (step == running.plan.steps || (every > 0 && step % every == 0));
         let evaluation_loss = if evaluate { Some(evaluate_held_out(running)?) } else { None };
-        progress.evaluation_loss = evaluation_loss.or(progress.evaluation_loss);
+        state.evaluation_loss = evaluation_loss.or(state.evaluation_loss);
         if let Some(metrics) = &mut metrics {
             let sent = bytes_sent(&verdict);
             let record = StepRecord {
@@ -123,12 +124,12 @@ fn step_loop(
             }
         }
         if verdict.stop || step == running.plan.steps {
-            save_schedule.save_final(&running.stage, &progress, step < running.plan.steps)?;
+            save_schedule.save_final(&running.stage, &state, step < running.plan.steps)?;
             break;
         }
-        save_schedule.on_step_boundary(&verdict, &running.stage, &progress)?;
+        save_schedule.on_step_boundary(&verdict, &running.stage, &state)?;
     }
-    Ok(progress)
+    Ok(state)
 }
 
 /// Executes this rank's program on `inputs`.

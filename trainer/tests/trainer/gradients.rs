@@ -1,18 +1,17 @@
 //! Gradients: every parameter gets one, through stages with and without layers; they add up in the order of the
-//! microbatches; and the tables of rotary positions hold what the paper says.
+//! microbatches; and the rotary tables are those of the paper.
 
 use std::collections::BTreeSet;
 
-use crate::support::pipeline::{Microbatch, Setup, Step, Weights, build, train};
+use crate::support::pipeline::{MicrobatchData, Setup, StepData, Weights, build, train};
 use stagecoach::execute::{ChunkOutput, LossInputs, Stage};
-use stagecoach::links::Transport;
-use stagecoach::model::{Architecture, Llama, LlamaConfig, Pass, names};
-use stagecoach::optimize::Hyper;
+use stagecoach::model::{Architecture, ForwardContext, Llama, LlamaConfig, names};
+use stagecoach_api::job::{AdamWSpec, Transport};
 use stagecoach_data::{IGNORE_INDEX, MicrobatchLayout};
 use stagecoach_pipeline::{Action, Schedule, WorkItem, gpipe, one_f_one_b};
 use tch::{Device, Tensor};
 
-const VOCABULARY: i64 = 50;
+const VOCAB_SIZE: i64 = 50;
 
 fn config(tied: bool) -> LlamaConfig {
     LlamaConfig {
@@ -22,7 +21,7 @@ fn config(tied: bool) -> LlamaConfig {
         num_key_value_heads: 2,
         head_dim: 6,
         intermediate_size: 32,
-        vocab_size: VOCABULARY as usize,
+        vocab_size: VOCAB_SIZE as usize,
         max_position_embeddings: 16,
         rope_theta: 10_000.0,
         rms_norm_eps: 1e-5,
@@ -38,16 +37,16 @@ fn setup(tied: bool, layers: &[usize]) -> Setup {
         schedule: one_f_one_b,
         transport: Transport::Tcp,
         recompute: false,
-        hyper: Hyper { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.1, decay_all: false },
+        optimizer: AdamWSpec { beta2: 0.99, weight_decay: 0.1, ..AdamWSpec::default() },
         clip: Some(1.0),
         weights: None,
     }
 }
 
 /// Four microbatches of unequal length: the second has two documents in its first row, the third only padding.
-fn step(offset: i64) -> Step {
+fn step(offset: i64) -> StepData {
     let id =
-        |microbatch: usize, at: usize| (offset + 31 * microbatch as i64 + 7 * (at * at) as i64) % (VOCABULARY - 10);
+        |microbatch: usize, at: usize| (offset + 31 * microbatch as i64 + 7 * (at * at) as i64) % (VOCAB_SIZE - 10);
     let microbatch = |index: usize, length: usize| {
         let ids: Vec<i64> = (0..=2 * length).map(|at| id(index, at)).collect();
         let mut targets = ids[1..].to_vec();
@@ -58,16 +57,16 @@ fn step(offset: i64) -> Step {
             _ => {}
         }
         let layout = MicrobatchLayout { rows: 2, length, document_starts };
-        Microbatch { layout, inputs: ids[..2 * length].to_vec(), targets }
+        MicrobatchData { layout, inputs: ids[..2 * length].to_vec(), targets }
     };
     let lengths = [6, 9, 3, 5];
-    Step {
+    StepData {
         microbatches: lengths.iter().enumerate().map(|(m, &length)| microbatch(m, length)).collect(),
         learning_rate: 1e-2,
     }
 }
 
-fn steps() -> Vec<Step> {
+fn steps() -> Vec<StepData> {
     vec![step(0), step(11), step(23)]
 }
 
@@ -79,7 +78,7 @@ fn every_parameter_has_a_finite_gradient_that_is_not_zero() {
     for tied in [false, true] {
         let steps = [step(0)];
         let gradients = train(&setup(tied, &[1, 0, 1]), &steps).gradients;
-        let expected = Llama::new(config(tied), Device::Cpu).names();
+        let expected = Llama::new(config(tied), Device::Cpu).parameter_names();
         assert!(gradients.keys().eq(&expected), "{:?}", gradients.keys());
         for (name, gradient) in &gradients {
             assert!(gradient.iter().all(|g| g.is_finite()), "{name}");
@@ -101,10 +100,10 @@ fn rows_with_a_gradient(embedding: &[f32]) -> BTreeSet<i64> {
     rows.filter(|(_, row)| row.iter().any(|&g| g != 0.0)).map(|(id, _)| id as i64).collect()
 }
 
-/// On one stage and over a link: the same two accumulators, added once.
+/// Both on one stage and over a link.
 #[test]
-fn a_tied_gradient_is_the_embeddings_plus_the_heads() {
-    let names = Llama::new(config(true), Device::Cpu).names();
+fn the_gradient_of_a_tied_embedding_is_the_sum_of_embedding_and_head() {
+    let names = Llama::new(config(true), Device::Cpu).parameter_names();
     let mut weights: Weights = fresh_weights(true);
     assert!(weights.keys().eq(&names));
     weights.insert(names::HEAD.into(), weights[names::EMBEDDING].clone());
@@ -128,7 +127,7 @@ fn one_stage(setup: &Setup) -> Stage {
 }
 
 #[test]
-fn how_the_work_is_cut_and_ordered_changes_no_bit() {
+fn partition_schedule_recompute_and_transport_change_no_bit() {
     for tied in [false, true] {
         let one = train(&setup(tied, &[2]), &steps());
         assert!(one.losses.iter().all(|loss| loss.is_finite()));
@@ -138,8 +137,8 @@ fn how_the_work_is_cut_and_ordered_changes_no_bit() {
                 (gpipe, false, Transport::Shm),
                 (weights_last, false, Transport::Tcp),
             ] {
-                let cut = Setup { schedule, recompute, transport, ..setup(tied, &layers) };
-                assert!(one == train(&cut, &steps()), "{layers:?} layers, recompute {recompute}, {transport:?}");
+                let setup = Setup { schedule, recompute, transport, ..setup(tied, &layers) };
+                assert!(one == train(&setup, &steps()), "{layers:?} layers, recompute {recompute}, {transport:?}");
             }
         }
     }
@@ -160,64 +159,64 @@ fn weights_last(stages: usize, microbatches: usize) -> Schedule {
 }
 
 #[test]
-fn recomputed_layers_have_the_bits_of_kept_ones() {
+fn recomputed_layers_give_the_same_bits() {
     let kept = train(&setup(true, &[1, 1]), &steps());
     assert!(kept == train(&Setup { recompute: true, ..setup(true, &[1, 1]) }, &steps()));
 }
 
-/// A pipeline's sums against microbatches walked by hand, one after the other; any other order shows in the bits.
+/// A pipeline's sums are those of one microbatch after the other, bit by bit; any other order gives other bits.
 #[test]
 fn gradients_add_up_in_the_order_of_the_microbatches() {
-    let by_hand = |order: [usize; 4]| {
+    let sequential = |order: [usize; 4]| {
         let mut stage = one_stage(&setup(false, &[2]));
         let step = step(0);
         let count = step.microbatches.iter().flat_map(|m| &m.targets).filter(|&&t| t >= 0).count();
-        order.iter().for_each(|&m| walk(&mut stage, &step.microbatches[m], m, 1.0 / count as f64));
+        order.iter().for_each(|&m| forward_backward(&mut stage, &step.microbatches[m], m, 1.0 / count as f64));
         let flat = |g: &Tensor| Vec::<f32>::try_from(g.reshape([-1])).unwrap();
         stage.parameters.iter().map(|p| (p.spec.name.clone(), flat(&p.gradient))).collect::<Weights>()
     };
-    // without the packed microbatch's mask, which `walk` doesn't make
+    // without the packed microbatch's mask, which `forward_backward` does not build
     let mut step = step(0);
     step.microbatches[1].layout.document_starts = vec![vec![], vec![]];
     for schedule in [one_f_one_b, gpipe, weights_last] {
         let trained = train(&Setup { schedule, ..setup(false, &[1, 0, 1]) }, std::slice::from_ref(&step));
-        assert!(trained.gradients == by_hand([0, 1, 2, 3]));
-        assert!(trained.gradients != by_hand([3, 1, 2, 0]));
+        assert!(trained.gradients == sequential([0, 1, 2, 3]));
+        assert!(trained.gradients != sequential([3, 1, 2, 0]));
     }
 }
 
-fn walk(stage: &mut Stage, microbatch: &Microbatch, index: usize, scale: f64) {
+fn forward_backward(stage: &mut Stage, microbatch: &MicrobatchData, index: usize, scale: f64) {
     let MicrobatchLayout { rows, length, .. } = microbatch.layout;
     let input = Tensor::from_slice(&microbatch.inputs).view([rows as i64, length as i64]);
     let targets = Tensor::from_slice(&microbatch.targets);
     let item = WorkItem { chunk: 0, microbatch: index };
-    let Stage { chunks, parameters, tape, weight_queue: queue, .. } = stage;
+    let Stage { chunks, parameters, gradient_sink, weight_grad_store, .. } = stage;
     let head = chunks[&0].head.as_ref().unwrap();
-    let goal = LossInputs { targets: &targets, scale, weight_accumulator: &parameters[head.parameter].gradient };
-    let (_, saved) = chunks[&0].forward(input, None, Some(goal), parameters, tape);
-    chunks[&0].backward(saved, None, item, parameters, tape, queue);
-    queue.run(item, |parameter| &parameters[parameter].gradient);
+    let loss_inputs = LossInputs { targets: &targets, scale, weight_accumulator: &parameters[head.parameter].gradient };
+    let (_, saved) = chunks[&0].forward(input, None, Some(loss_inputs), parameters, gradient_sink);
+    chunks[&0].backward(saved, None, item, parameters, gradient_sink, weight_grad_store);
+    weight_grad_store.accumulate(item, |parameter| &parameters[parameter].gradient);
 }
 
 /// Boundary tensors are detached: a chunk's graph ends where the chunk does, also where the next one is on the same rank.
 #[test]
-fn what_goes_downstream_carries_no_graph() {
+fn activations_sent_to_the_next_chunk_are_detached() {
     let setup = setup(false, &[2, 0]);
-    let Stage { chunks, parameters, tape, .. } = one_stage(&setup);
+    let Stage { chunks, parameters, gradient_sink, .. } = one_stage(&setup);
     let ids = Tensor::from_slice(&[1i64, 2, 3, 4, 5, 6]).view([2, 3]);
-    match chunks[&0].forward(ids, None, None, &parameters, &tape).0 {
+    match chunks[&0].forward(ids, None, None, &parameters, &gradient_sink).0 {
         ChunkOutput::Activations(y) => assert!(!y.requires_grad() && y.is_contiguous()),
         ChunkOutput::Loss(_) => panic!("only the last chunk computes the loss"),
     }
 }
 
-/// The gradient that a stage hands upstream is the loss's derivative: against a difference quotient along a direction.
+/// Compares the input gradient of the last chunk with a difference quotient along a direction.
 #[test]
-fn what_goes_upstream_is_the_derivative_of_the_loss() {
+fn the_gradient_sent_to_the_previous_chunk_is_the_derivative_of_the_loss() {
     let setup = setup(false, &[0, 2]);
     tch::set_num_threads(1);
     let mut stage = build(&setup, &Llama::new(setup.config.clone(), Device::Cpu), 1);
-    let Stage { chunks, parameters, tape, weight_queue: queue, .. } = &mut stage;
+    let Stage { chunks, parameters, gradient_sink, weight_grad_store, .. } = &mut stage;
     let chunk = &chunks[&1];
     let wave = |f: fn(f64) -> f64| {
         let values: Vec<f32> = (0..2 * 5 * 24).map(|at| f(f64::from(at) * 1.7) as f32).collect();
@@ -225,7 +224,7 @@ fn what_goes_upstream_is_the_derivative_of_the_loss() {
     };
     let (x, direction) = (wave(f64::sin), wave(|at| (at * at).cos()));
     let targets = Tensor::from_slice(&[3i64, 1, 4, 1, 5, 9, 2, 6, -100, 5]);
-    let loss = |x: Tensor| match chunk.evaluate(x, None, Some(&targets), parameters, tape) {
+    let loss = |x: Tensor| match chunk.evaluate(x, None, Some(&targets), parameters, gradient_sink) {
         ChunkOutput::Loss(loss) => loss,
         ChunkOutput::Activations(_) => panic!("the last chunk computes the loss"),
     };
@@ -233,12 +232,14 @@ fn what_goes_upstream_is_the_derivative_of_the_loss() {
     let quotient = (loss(&x + &direction * h) - loss(&x - &direction * h)) / (2.0 * h);
 
     let accumulator = &parameters[chunk.head.as_ref().unwrap().parameter].gradient;
-    let goal = LossInputs { targets: &targets, scale: 1.0, weight_accumulator: accumulator };
-    let (_, saved) = chunk.forward(x.shallow_clone(), None, Some(goal), parameters, tape);
-    let dx = chunk.backward(saved, None, WorkItem { chunk: 1, microbatch: 0 }, parameters, tape, queue).unwrap();
+    let loss_inputs = LossInputs { targets: &targets, scale: 1.0, weight_accumulator: accumulator };
+    let (_, saved) = chunk.forward(x.shallow_clone(), None, Some(loss_inputs), parameters, gradient_sink);
+    let dx = chunk
+        .backward(saved, None, WorkItem { chunk: 1, microbatch: 0 }, parameters, gradient_sink, weight_grad_store)
+        .unwrap();
     assert_eq!(dx.size(), x.size());
     let derivative = (dx * direction).sum(tch::Kind::Double).double_value(&[]);
-    assert!(derivative.abs() > 0.1, "{derivative}: a direction that tells nothing");
+    assert!(derivative.abs() > 0.1, "{derivative}: the direction is nearly orthogonal to the gradient");
     assert!((derivative - quotient).abs() < 5e-3 * derivative.abs(), "{derivative}, by difference {quotient}");
 }
 
@@ -280,8 +281,9 @@ fn rotary_tables_are_those_of_the_formula() {
             },
         ));
         let stage = one_stage(&setup);
-        let pass = Pass { parameters: &stage.parameters, tape: &stage.tape, mask: None };
-        let weights = (stage.chunks[&0].layers[0].forward(&x, &pass) - &x).squeeze().narrow(1, 1, length as i64);
+        let ctx =
+            ForwardContext { parameters: &stage.parameters, gradient_sink: &stage.gradient_sink, attention_mask: None };
+        let weights = (stage.chunks[&0].layers[0].forward(&x, &ctx) - &x).squeeze().narrow(1, 1, length as i64);
         let frequency = theta.powf(-2.0 * pair as f64 / dim as f64);
         let formula =
             |distance: f64| if half_turn { (distance * frequency).sin() } else { (distance * frequency).cos() };

@@ -6,7 +6,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
-use stagecoach::links::{LinkId, LinkPayload, Links, Opening, Transport, link_ids, open};
+use stagecoach::links::{LinkId, LinkPayload, Links, Opening, link_ids, open};
+use stagecoach_api::job::Transport;
 use stagecoach_pipeline::Placement;
 use tch::{Device, Kind, Tensor};
 

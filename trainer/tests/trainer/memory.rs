@@ -4,46 +4,46 @@ use std::process::Command;
 
 use stagecoach::execute::{LossInputs, Stage, StageConfig};
 use stagecoach::model::{Llama, LlamaConfig};
-use stagecoach::optimize::Hyper;
+use stagecoach_api::job::AdamWSpec;
 use stagecoach_pipeline::{Partition, Placement, WorkItem};
 use tch::{Device, Kind, Tensor};
 
 const HIDDEN: usize = 32;
 const LENGTH: i64 = 128;
-/// Set in the child: `vocabulary x tokens`.
+/// Set in the child process: `<vocab_size>x<tokens>`.
 const MEASURE: &str = "STAGECOACH_TEST_MEASURE";
 
 #[test]
 fn the_last_stages_peak_does_not_grow_with_vocabulary_times_tokens() {
     if let Ok(what) = std::env::var(MEASURE) {
-        let (vocabulary, tokens) = what.split_once('x').unwrap();
-        return measure(vocabulary.parse().unwrap(), tokens.parse().unwrap());
+        let (vocab_size, tokens) = what.split_once('x').unwrap();
+        return measure(vocab_size.parse().unwrap(), tokens.parse().unwrap());
     }
-    let (vocabulary, tokens) = (8_000, [1_024, 4_096, 16_384]);
-    let peaks = tokens.map(|tokens| peak(vocabulary, tokens));
-    let twice = [tokens[0], tokens[2]].map(|tokens| peak(2 * vocabulary, tokens));
+    let (vocab_size, tokens) = (8_000, [1_024, 4_096, 16_384]);
+    let peaks = tokens.map(|tokens| peak(vocab_size, tokens));
+    let twice = [tokens[0], tokens[2]].map(|tokens| peak(2 * vocab_size, tokens));
     let per_token = |few: u64, many: u64| many.saturating_sub(few) as f64 / (tokens[2] - tokens[0]) as f64;
     let (growth, growth_twice) = (per_token(peaks[0], peaks[2]), per_token(twice[0], twice[1]));
-    let logits = (vocabulary * 4) as f64;
+    let logits = (vocab_size * 4) as f64;
     println!("last stage, hidden {HIDDEN}, peak in MiB by tokens of the microbatch:");
-    println!("  vocabulary {vocabulary}: {tokens:?} {:?}, {growth:.0} bytes a token", peaks.map(|b| b >> 20));
-    println!("  vocabulary {}: {:?}, {growth_twice:.0} bytes a token", 2 * vocabulary, twice.map(|b| b >> 20));
+    println!("  vocabulary {vocab_size}: {tokens:?} {:?}, {growth:.0} bytes a token", peaks.map(|b| b >> 20));
+    println!("  vocabulary {}: {:?}, {growth_twice:.0} bytes a token", 2 * vocab_size, twice.map(|b| b >> 20));
     println!("  one copy of the logits would take {logits:.0} bytes a token");
 
     // What a token costs at the peak, in the norm's backward: its input, output, their gradients and a few temporaries,
-    // each as wide as the model and fp32; and its target. The logits' slice has the same size however many tokens.
+    // each as wide as the model and fp32; and its target. A block of logits has the same size for any number of tokens.
     let hidden_states = (8 * HIDDEN * 4 + 16) as f64;
-    assert!(hidden_states < logits / 8.0, "the bound would not tell");
+    assert!(hidden_states < logits / 8.0, "the bound would not detect full logits");
     assert!(growth < hidden_states, "{growth} bytes a token, at most {hidden_states} expected");
     assert!(growth_twice < hidden_states, "{growth_twice} bytes a token at twice the vocabulary");
 }
 
 /// Peak resident bytes of a process that runs the last stage over one microbatch.
-fn peak(vocabulary: usize, tokens: usize) -> u64 {
+fn peak(vocab_size: usize, tokens: usize) -> u64 {
     let test = "memory::the_last_stages_peak_does_not_grow_with_vocabulary_times_tokens";
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
-        .env(MEASURE, format!("{vocabulary}x{tokens}"))
+        .env(MEASURE, format!("{vocab_size}x{tokens}"))
         // glibc: give what is freed back at once, so that the peak is of tensors and not of holes in the heap
         .env("MALLOC_MMAP_THRESHOLD_", "65536")
         .output()
@@ -55,7 +55,7 @@ fn peak(vocabulary: usize, tokens: usize) -> u64 {
 }
 
 /// The child's part: forward, loss and backward of the last stage, then what the kernel says of the peak.
-fn measure(vocabulary: usize, tokens: i64) {
+fn measure(vocab_size: usize, tokens: i64) {
     tch::set_num_threads(1);
     let config = LlamaConfig {
         hidden_size: HIDDEN,
@@ -64,33 +64,33 @@ fn measure(vocabulary: usize, tokens: i64) {
         num_key_value_heads: 1,
         head_dim: HIDDEN,
         intermediate_size: HIDDEN,
-        vocab_size: vocabulary,
+        vocab_size,
         max_position_embeddings: LENGTH as usize,
         rope_theta: 10_000.0,
         rms_norm_eps: 1e-5,
         tie_word_embeddings: false,
         initializer_range: 0.02,
     };
-    let shape = StageConfig {
+    let stage_config = StageConfig {
         architecture: &Llama::new(config, Device::Cpu),
         placement: &Placement::linear(2),
         partition: &Partition { layers: vec![0, 0] },
         seed: 1,
-        optimizer: Hyper { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.0, decay_all: false },
+        optimizer: AdamWSpec::default(),
         recompute: false,
         device: Device::Cpu,
     };
-    let mut stage = Stage::build(1, &shape);
-    let Stage { chunks, parameters, tape, weight_queue: queue, .. } = &mut stage;
+    let mut stage = Stage::build(1, &stage_config);
+    let Stage { chunks, parameters, gradient_sink, weight_grad_store, .. } = &mut stage;
     let chunk = &chunks[&1];
     let hidden = Tensor::ones([tokens / LENGTH, LENGTH, HIDDEN as i64], (Kind::Float, Device::Cpu));
-    let targets = Tensor::arange(tokens, (Kind::Int64, Device::Cpu)).remainder(vocabulary as i64);
+    let targets = Tensor::arange(tokens, (Kind::Int64, Device::Cpu)).remainder(vocab_size as i64);
     let accumulator = &parameters[chunk.head.as_ref().unwrap().parameter].gradient;
-    let goal = LossInputs { targets: &targets, scale: 1.0 / tokens as f64, weight_accumulator: accumulator };
-    let (_, saved) = chunk.forward(hidden, None, Some(goal), parameters, tape);
+    let loss_inputs = LossInputs { targets: &targets, scale: 1.0 / tokens as f64, weight_accumulator: accumulator };
+    let (_, saved) = chunk.forward(hidden, None, Some(loss_inputs), parameters, gradient_sink);
     let item = WorkItem { chunk: 1, microbatch: 0 };
-    let gradient = chunk.backward(saved, None, item, parameters, tape, queue).unwrap();
-    queue.run(item, |parameter| &parameters[parameter].gradient);
+    let gradient = chunk.backward(saved, None, item, parameters, gradient_sink, weight_grad_store).unwrap();
+    weight_grad_store.accumulate(item, |parameter| &parameters[parameter].gradient);
     assert_eq!(gradient.numel(), tokens as usize * HIDDEN);
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     // after the test harness's own unfinished line

@@ -1,9 +1,9 @@
 //! Against an independent reference: five steps that plain PyTorch computed in one pass over the whole batch
 //! (`tests/reference/reference.py`), reproduced in any number of microbatches and stages.
 
-use crate::support::dump::{Dump, tensors};
 use crate::support::pipeline::{Setup, Trained, Weights, train};
-use stagecoach::links::Transport;
+use crate::support::reference_data::{Reference, tensors};
+use stagecoach_api::job::Transport;
 use stagecoach_pipeline::{Schedule, gpipe, one_f_one_b};
 
 /// Largest |a - b| / largest |b|. PyTorch's own float32 strays from float64 by up to 5e-6 here (`reference.json`).
@@ -13,8 +13,8 @@ type Scheduler = fn(usize, usize) -> Schedule;
 
 /// Trains case `name` and compares; returns what was trained.
 fn reproduce(name: &str, layers: &[usize], schedule: Scheduler, microbatches: usize, transport: Transport) -> Trained {
-    let dump = Dump::read();
-    let case = dump.case(name);
+    let reference = Reference::read();
+    let case = reference.case(name);
     let (initial, expected) = tensors(name, case);
     let setup = Setup {
         config: case.config.clone(),
@@ -22,11 +22,11 @@ fn reproduce(name: &str, layers: &[usize], schedule: Scheduler, microbatches: us
         schedule,
         transport,
         recompute: false,
-        hyper: dump.hyper(),
+        optimizer: reference.adamw(),
         clip: Some(case.clip),
         weights: Some(initial),
     };
-    let trained = train(&setup, &dump.steps(case, microbatches));
+    let trained = train(&setup, &reference.steps(case, microbatches));
     let what = format!("{name}, {layers:?} layers, {microbatches} microbatches");
     compare(&what, &trained, &expected);
     trained
@@ -96,10 +96,10 @@ fn several_stages_and_both_schedules() {
 
 #[test]
 fn learning_rates_are_those_of_torch() {
-    let dump = Dump::read();
+    let reference = Reference::read();
     for name in ["padded", "tied", "packed"] {
-        for (step, &expected) in dump.case(name).learning_rates.iter().enumerate() {
-            let ours = dump.learning_rate().at(step as u64);
+        for (step, &expected) in reference.case(name).learning_rates.iter().enumerate() {
+            let ours = reference.learning_rate().at(step as u64);
             assert!((ours - expected).abs() <= 1e-12 * expected, "step {step}: {ours}, torch has {expected}");
         }
     }
@@ -108,13 +108,13 @@ fn learning_rates_are_those_of_torch() {
 /// What the comparison rests on: without it a defect could hide.
 #[test]
 fn the_reference_has_what_it_is_meant_to_have() {
-    let dump = Dump::read();
+    let reference = Reference::read();
     for (name, tied) in [("padded", false), ("tied", true), ("packed", false)] {
-        let case = dump.case(name);
+        let case = reference.case(name);
         let clipped = case.norms.iter().filter(|&&norm| norm > case.clip).count();
         assert!((1..case.norms.len()).contains(&clipped), "{name}: {clipped} steps are clipped");
         assert_eq!(case.config.tie_word_embeddings, tied);
-        let steps = dump.steps(case, 4);
+        let steps = reference.steps(case, 4);
         let counts: Vec<_> =
             steps[0].microbatches.iter().map(|m| m.targets.iter().filter(|&&t| t >= 0).count()).collect();
         let documents = steps[0].microbatches.iter().flat_map(|m| &m.layout.document_starts).flatten().count();
@@ -123,6 +123,6 @@ fn the_reference_has_what_it_is_meant_to_have() {
             _ => assert!(counts.contains(&0) && counts.iter().max() > Some(&18), "{name}: {counts:?}"),
         }
     }
-    let explicit = &dump.case("tied").config;
+    let explicit = &reference.case("tied").config;
     assert_ne!(explicit.head_dim, explicit.hidden_size / explicit.num_attention_heads);
 }

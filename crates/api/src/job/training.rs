@@ -115,7 +115,7 @@ impl Default for OptimizerSpec {
 }
 
 /// AdamW's constants; the defaults are torch's.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct AdamWSpec {
     /// Decay of the first moment.
@@ -147,7 +147,7 @@ impl Payload for AdamWSpec {
 }
 
 /// The learning rate: a linear warm-up to the peak, then a fall to the floor.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LearningRateSpec {
     /// The highest rate.

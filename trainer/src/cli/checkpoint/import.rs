@@ -13,8 +13,8 @@ use crate::folder::JobFolder;
 use crate::launch::Lock;
 use crate::model::{Architecture, Llama, LlamaConfig};
 use crate::observe::bytes;
-use crate::plan::Progress;
-use crate::state;
+use crate::plan::TrainerState;
+use crate::state_dict::check_model;
 
 /// Beside the weights, where they are there.
 const SMALL_FILES: [&str; 4] =
@@ -35,13 +35,13 @@ impl Import {
         let config = LlamaConfig::from_hugging_face(&self.from)?;
         let architecture = Llama::new(config, tch::Device::Cpu);
         let model = ModelFiles::open(&self.from)?;
-        state::check_model(&model, &architecture)?;
+        check_model(&model, &architecture)?;
         let small_files = small_files(&self.from)?;
         let folder = JobFolder::open(&self.folder, None)?;
         let _lock = Lock::take(&folder)?;
         let volume = FileSystemVolume::new(&self.folder);
-        let names = architecture.names();
-        let mut progress = json!(Progress::default());
+        let names = architecture.parameter_names();
+        let mut progress = json!(TrainerState::default());
         progress["sequences"] = 0.into();
         let metadata = CheckpointMetadata {
             progress,

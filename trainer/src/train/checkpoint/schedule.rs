@@ -1,4 +1,4 @@
-//! When to save: asynchronously at a step boundary, or synchronously. At most one save is in progress; a save due
+//! When to save: asynchronously at a step boundary, or synchronously. At most one save is in state; a save due
 //! meanwhile is deferred to the first boundary at which no stage is writing.
 
 use std::thread::Scope;
@@ -14,9 +14,9 @@ use super::writer::CheckpointWriter;
 use crate::execute::Stage;
 use crate::fatal::Fatal;
 use crate::observe::{Event, SaveRecord};
-use crate::plan::{Progress, Settings};
-use crate::state::Snapshot;
-use crate::train::StageMonitor;
+use crate::plan::{JobConfig, TrainerState};
+use crate::state_dict::Snapshot;
+use crate::train::monitor::StageMonitor;
 
 /// The fraction of the termination grace period that the save may take; the rest is for shutdown.
 const SAVE_FRACTION_OF_GRACE: f64 = 0.8;
@@ -53,10 +53,10 @@ impl<'s> SaveSchedule<'s> {
         scope: &'scope Scope<'scope, 's>,
         writer: &'s CheckpointWriter<'s>,
         monitor: &'s StageMonitor,
-        settings: &Settings,
+        config: &JobConfig,
         stage: &Stage,
     ) -> Result<SaveSchedule<'s>, Fatal> {
-        let spec = &settings.job.spec;
+        let spec = &config.job.spec;
         let every = spec.checkpoint.every_steps;
         let thread = match spec.checkpoint.mode {
             CheckpointMode::Async if every > 0 => Some(CheckpointThread::start(scope, writer, stage)?),
@@ -98,7 +98,7 @@ impl<'s> SaveSchedule<'s> {
         self.record.take()
     }
 
-    /// Saves after step `progress.step`, or starts a background save, if the group has decided to.
+    /// Saves after step `state.step`, or starts a background save, if the group has decided to.
     ///
     /// # Errors
     /// If the group has failed, or a newer group has acquired the fence.
@@ -106,9 +106,9 @@ impl<'s> SaveSchedule<'s> {
         &mut self,
         verdict: &Verdict,
         stage: &Stage,
-        progress: &Progress,
+        state: &TrainerState,
     ) -> Result<(), Fatal> {
-        let Some(due) = self.due_step(progress.step) else { return Ok(()) };
+        let Some(due) = self.due_step(state.step) else { return Ok(()) };
         if !verdict.save {
             if self.deferred_step.replace(due).is_none() {
                 let message =
@@ -118,16 +118,16 @@ impl<'s> SaveSchedule<'s> {
             return Ok(());
         }
         self.deferred_step = None;
-        let record = SaveRecord { step: progress.step, due, ..SaveRecord::default() };
+        let record = SaveRecord { step: state.step, due, ..SaveRecord::default() };
         let started = Instant::now();
         match &mut self.thread {
             Some(thread) => {
                 self.monitor.set_activity("SNAPSHOT");
-                thread.write(stage, progress, record, started)?;
+                thread.write(stage, state, record, started)?;
             }
             None => {
                 let on_activity = |what: &str| self.monitor.set_activity(what);
-                let mut record = self.writer.save(&Snapshot::of(stage), progress, &on_activity, record, started)?;
+                let mut record = self.writer.save(&Snapshot::of(stage), state, &on_activity, record, started)?;
                 record.stall_seconds = record.seconds;
                 self.record = Some(record);
             }
@@ -142,7 +142,7 @@ impl<'s> SaveSchedule<'s> {
     pub(in crate::train) fn save_final(
         &mut self,
         stage: &Stage,
-        progress: &Progress,
+        state: &TrainerState,
         drained: bool,
     ) -> Result<(), Fatal> {
         let started = Instant::now();
@@ -151,13 +151,13 @@ impl<'s> SaveSchedule<'s> {
             thread.wait(self.monitor)?;
         }
         let on_activity = |what: &str| self.monitor.set_activity(what);
-        let saved = self.writer.save_until(&Snapshot::of(stage), progress, &on_activity, deadline)?;
+        let saved = self.writer.save_until(&Snapshot::of(stage), state, &on_activity, deadline)?;
         if let Err(why) = saved {
-            let message = format!("the checkpoint of step {} could not be saved: {why}", progress.step);
+            let message = format!("the checkpoint of step {} could not be saved: {why}", state.step);
             return Err(Fatal::new(FailureKind::Storage, message));
         }
         let stall_seconds = started.elapsed().as_secs_f64();
-        let record = SaveRecord { step: progress.step, due: progress.step, stall_seconds, ..SaveRecord::default() };
+        let record = SaveRecord { step: state.step, due: state.step, stall_seconds, ..SaveRecord::default() };
         self.writer.report_result(record, started, saved);
         Ok(())
     }

@@ -13,16 +13,16 @@ use super::writer::CheckpointWriter;
 use crate::execute::Stage;
 use crate::fatal::Fatal;
 use crate::observe::SaveRecord;
-use crate::plan::Progress;
-use crate::state::Snapshot;
-use crate::train::StageMonitor;
+use crate::plan::TrainerState;
+use crate::state_dict::Snapshot;
+use crate::train::monitor::StageMonitor;
 
 /// The thread that writes checkpoints in the background, seen from the main thread.
 pub(in crate::train) struct CheckpointThread {
     requests: Sender<SaveRequest>,
     done: Receiver<SaveDone>,
-    /// Progress counter of the thread, incremented with each of its activities.
-    progress_counter: Arc<AtomicU64>,
+    /// Incremented with each activity of the thread.
+    activity_count: Arc<AtomicU64>,
     /// The staging buffer to copy into; `None` while the thread writes from it.
     staging: Option<Snapshot>,
 }
@@ -30,7 +30,7 @@ pub(in crate::train) struct CheckpointThread {
 /// A staged copy to be written.
 struct SaveRequest {
     snapshot: Snapshot,
-    progress: Progress,
+    state: TrainerState,
     record: SaveRecord,
     started: Instant,
 }
@@ -50,15 +50,15 @@ impl CheckpointThread {
     ) -> Result<CheckpointThread, Fatal> {
         let (requests, inbox) = channel::<SaveRequest>();
         let (outbox, done) = channel();
-        let progress_counter = Arc::new(AtomicU64::new(0));
-        let counter = Arc::clone(&progress_counter);
+        let activity_count = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&activity_count);
         let work = move || {
             let activity = |what: &str| {
                 name_thread(what);
                 counter.fetch_add(1, Ordering::Relaxed);
             };
-            for SaveRequest { snapshot, progress, record, started } in inbox {
-                let result = writer.save(&snapshot, &progress, &activity, record, started);
+            for SaveRequest { snapshot, state, record, started } in inbox {
+                let result = writer.save(&snapshot, &state, &activity, record, started);
                 activity("saver");
                 if outbox.send(SaveDone { staging: snapshot, result }).is_err() {
                     break; // the stage is ending
@@ -67,7 +67,7 @@ impl CheckpointThread {
         };
         let spawned = Builder::new().name("saver".into()).spawn_scoped(scope, work);
         spawned.map_err(|e| Fatal::new(FailureKind::Error, format!("could not start the checkpoint thread: {e}")))?;
-        Ok(CheckpointThread { requests, done, progress_counter, staging: Some(Snapshot::room_for(stage)) })
+        Ok(CheckpointThread { requests, done, activity_count, staging: Some(Snapshot::empty_buffer(stage)) })
     }
 
     /// Whether the last copy is still being written, as far as [`CheckpointThread::poll`] knows.
@@ -79,7 +79,7 @@ impl CheckpointThread {
     pub(in crate::train) fn write(
         &mut self,
         stage: &Stage,
-        progress: &Progress,
+        state: &TrainerState,
         mut record: SaveRecord,
         started: Instant,
     ) -> Result<(), Fatal> {
@@ -88,7 +88,7 @@ impl CheckpointThread {
         snapshot.copy_from(stage);
         record.stall_seconds = started.elapsed().as_secs_f64();
         self.requests
-            .send(SaveRequest { snapshot, progress: progress.clone(), record, started })
+            .send(SaveRequest { snapshot, state: state.clone(), record, started })
             .map_err(|_| thread_ended_error())
     }
 
@@ -115,7 +115,7 @@ impl CheckpointThread {
             match self.done.recv_timeout(Duration::from_secs(1)) {
                 Ok(done) => drop(self.receive_done(done)?),
                 Err(RecvTimeoutError::Timeout) => {
-                    let count = self.progress_counter.load(Ordering::Relaxed);
+                    let count = self.activity_count.load(Ordering::Relaxed);
                     if last_seen.replace(count) != Some(count) {
                         monitor.set_activity("waiting for the checkpoint in flight");
                     }

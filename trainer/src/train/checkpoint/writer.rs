@@ -13,10 +13,10 @@ use stagecoach_group::Member;
 use crate::fatal::Fatal;
 use crate::model::Architecture;
 use crate::observe::{Event, SaveRecord};
-use crate::plan::{Plan, Progress};
-use crate::state::{Named, Snapshot};
+use crate::plan::{Plan, TrainerState};
+use crate::state_dict::{NamedTensor, Snapshot};
 use crate::train::collective::{all_gather, topic};
-use crate::train::{RunningStage, StageContext, emit};
+use crate::train::context::{RunningStage, StageContext, emit};
 
 /// Longest delay between retries of the final save.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
@@ -71,12 +71,12 @@ impl<'a> CheckpointWriter<'a> {
     pub(in crate::train) fn save(
         &self,
         snapshot: &Snapshot,
-        progress: &Progress,
+        state: &TrainerState,
         on_activity: &dyn Fn(&str),
         record: SaveRecord,
         started: Instant,
     ) -> Result<SaveRecord, Fatal> {
-        let saved = self.try_save(snapshot, progress, on_activity)?;
+        let saved = self.try_save(snapshot, state, on_activity)?;
         Ok(self.report_result(record, started, saved))
     }
 
@@ -101,7 +101,7 @@ impl<'a> CheckpointWriter<'a> {
         record
     }
 
-    /// Saves `snapshot` as the checkpoint of `progress`; `on_activity` receives the current operation. `Ok(Err(why))`
+    /// Saves `snapshot` as the checkpoint of `state`; `on_activity` receives the current operation. `Ok(Err(why))`
     /// is a save that failed; earlier checkpoints are unaffected.
     ///
     /// # Errors
@@ -109,12 +109,12 @@ impl<'a> CheckpointWriter<'a> {
     fn try_save(
         &self,
         snapshot: &Snapshot,
-        progress: &Progress,
+        state: &TrainerState,
         on_activity: &dyn Fn(&str),
     ) -> Result<StageResult<SaveCost>, Fatal> {
         let before = cpu_seconds();
         let (volume, coordinator) = (self.context.volume, self.context.env.rank == 0);
-        let save = self.plan.fence.pending_checkpoint(progress.step);
+        let save = self.plan.fence.pending_checkpoint(state.step);
         on_activity("save");
         let started_save = if coordinator { save.begin(volume, &self.plan.identity) } else { Ok(true) };
         match coordinator_result(self.gather_results(started_save)?) {
@@ -122,8 +122,7 @@ impl<'a> CheckpointWriter<'a> {
             Ok(false) => return Ok(Ok(SaveCost::default())),
             Err(why) => return Ok(Err(why)),
         }
-        let (weights, moments) =
-            (with_progress(&snapshot.weights, on_activity), with_progress(&snapshot.moments, on_activity));
+        let (weights, moments) = (tracked(&snapshot.weights, on_activity), tracked(&snapshot.moments, on_activity));
         let written = save.write_stage(volume, self.context.env.rank as usize, &weights, &moments);
         on_activity("save: others");
         let parts: Vec<StageResult<StageFiles>> = self.gather_results(written)?;
@@ -131,7 +130,7 @@ impl<'a> CheckpointWriter<'a> {
         let committed = match (&files, coordinator) {
             (Ok(files), true) => {
                 on_activity("commit");
-                save.commit(volume, self.checkpoint_metadata(progress), files, &self.small_files)
+                save.commit(volume, self.checkpoint_metadata(state), files, &self.small_files)
                     .map(|manifest| manifest.bytes())
             }
             _ => Ok(0),
@@ -142,7 +141,7 @@ impl<'a> CheckpointWriter<'a> {
         let saved = files.and_then(|_| each.into_iter().sum());
         if coordinator {
             on_activity("prune");
-            self.remove_obsolete(progress.step, saved.is_ok())?;
+            self.remove_obsolete(state.step, saved.is_ok())?;
         }
         Ok(saved)
     }
@@ -154,13 +153,13 @@ impl<'a> CheckpointWriter<'a> {
     pub(in crate::train) fn save_until(
         &self,
         snapshot: &Snapshot,
-        progress: &Progress,
+        state: &TrainerState,
         on_activity: &dyn Fn(&str),
         deadline: Instant,
     ) -> Result<StageResult<SaveCost>, Fatal> {
         let mut delay = Duration::from_millis(100);
         loop {
-            let why = match self.try_save(snapshot, progress, on_activity)? {
+            let why = match self.try_save(snapshot, state, on_activity)? {
                 Err(why) => why,
                 saved => return Ok(saved),
             };
@@ -168,7 +167,7 @@ impl<'a> CheckpointWriter<'a> {
                 return Ok(Err(why));
             }
             if self.context.env.rank == 0 {
-                let message = format!("the checkpoint of step {} failed and is tried again: {why}", progress.step);
+                let message = format!("the checkpoint of step {} failed and is tried again: {why}", state.step);
                 self.emit(&Event::Note { message });
                 std::thread::sleep(delay); // the others wait for stage 0
             }
@@ -187,7 +186,7 @@ impl<'a> CheckpointWriter<'a> {
     /// space for the next save. A failure here is reported and otherwise ignored, but a lost fence ends the stage.
     fn remove_obsolete(&self, step: u64, saved: bool) -> Result<(), Fatal> {
         let fence = &self.plan.fence;
-        let spec = &self.context.settings.job.spec.checkpoint;
+        let spec = &self.context.config.job.spec.checkpoint;
         let policy = RetentionPolicy { keep_last: spec.keep_last as usize, keep_every: spec.keep_every };
         let removed = if saved {
             prune(self.context.volume, fence, policy, step).map(|_| ())
@@ -217,10 +216,10 @@ impl<'a> CheckpointWriter<'a> {
         all_gather(self.member, topic::SAVE, &own)
     }
 
-    fn checkpoint_metadata(&self, progress: &Progress) -> CheckpointMetadata {
-        let batch = u64::from(self.context.settings.training.global_batch_size);
-        let mut state = serde_json::json!(progress);
-        state["sequences"] = (progress.step * batch).into();
+    fn checkpoint_metadata(&self, state: &TrainerState) -> CheckpointMetadata {
+        let batch = u64::from(self.context.config.training.global_batch_size);
+        let mut progress = serde_json::json!(state);
+        progress["sequences"] = (state.step * batch).into();
         CheckpointMetadata {
             attempt: self.context.env.attempt,
             identity: self.plan.identity.clone(),
@@ -229,10 +228,10 @@ impl<'a> CheckpointWriter<'a> {
                 "version": env!("CARGO_PKG_VERSION"),
                 "isa": crate::autograd::cpu_capability(),
                 "device": self.device,
-                "threads": self.context.settings.training.threads,
+                "threads": self.context.config.training.threads,
             }),
-            progress: state,
-            job: serde_json::json!(self.context.settings.job.spec),
+            progress,
+            job: serde_json::json!(self.context.config.job.spec),
         }
     }
 }
@@ -250,7 +249,7 @@ fn coordinator_result<T>(parts: Vec<StageResult<T>>) -> StageResult<T> {
 
 /// Hugging Face's files beside the weights.
 fn small_files(running: &RunningStage, architecture: &dyn Architecture) -> Result<Vec<(String, Vec<u8>)>, Fatal> {
-    let mut config = architecture.config();
+    let mut config = architecture.config_json();
     let mut files = Vec::new();
     if let Some(data_loader) = &running.data_loader {
         let (tokenizer, tokenizer_config) = data_loader.tokenizer_files();
@@ -267,13 +266,13 @@ fn small_files(running: &RunningStage, architecture: &dyn Architecture) -> Resul
 
 /// A tensor that reports its index when it is written.
 struct TrackedTensor<'a> {
-    tensor: &'a Named,
+    tensor: &'a NamedTensor,
     activity: String,
     on_activity: &'a dyn Fn(&str),
 }
 
 /// The tensors by name, as `stagecoach_checkpoint` takes them.
-fn with_progress<'a>(tensors: &'a [Named], on_activity: &'a dyn Fn(&str)) -> Vec<(String, TrackedTensor<'a>)> {
+fn tracked<'a>(tensors: &'a [NamedTensor], on_activity: &'a dyn Fn(&str)) -> Vec<(String, TrackedTensor<'a>)> {
     let all = tensors.len();
     let activity = |at: usize| format!("write {} of {all}", at + 1);
     tensors

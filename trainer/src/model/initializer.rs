@@ -5,20 +5,29 @@ use std::f64::consts::TAU;
 
 use tch::{Kind, Tensor};
 
-use super::{Initial, ParameterSpec};
+/// The distribution of a parameter's initial values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Initializer {
+    /// Independent normal values with mean 0 and this standard deviation.
+    Normal(f64),
+    /// All ones.
+    Ones,
+}
 
-/// The parameter's initial value, fp32 on the CPU.
-pub(super) fn values(spec: &ParameterSpec, seed: u64) -> Tensor {
-    match spec.initial {
-        Initial::Ones => Tensor::ones(&spec.shape, (Kind::Float, tch::Device::Cpu)),
-        Initial::Normal(deviation) => {
-            let count = spec.shape.iter().product::<i64>() as usize;
-            Tensor::from_slice(&normal(&spec.name, seed, deviation, count)).reshape(&spec.shape)
+impl Initializer {
+    /// The initial value of the parameter `name`, fp32 on the CPU.
+    pub(super) fn value(self, name: &str, shape: &[i64], seed: u64) -> Tensor {
+        match self {
+            Initializer::Ones => Tensor::ones(shape, (Kind::Float, tch::Device::Cpu)),
+            Initializer::Normal(deviation) => {
+                let count = shape.iter().product::<i64>() as usize;
+                Tensor::from_slice(&normal(name, seed, deviation, count)).reshape(shape)
+            }
         }
     }
 }
 
-/// `count` normal values by Box and Muller's method (1958) over BLAKE3's output stream.
+/// `count` normal values by the Box-Muller transform (1958) of BLAKE3's output stream.
 fn normal(name: &str, seed: u64, deviation: f64, count: usize) -> Vec<f32> {
     let mut hasher = blake3::Hasher::new_derive_key("stagecoach initial weights v1");
     hasher.update(&seed.to_le_bytes()).update(name.as_bytes());

@@ -1,25 +1,30 @@
-//! `tests/reference/`: what plain PyTorch computed.
+//! The results that plain PyTorch computed, in `tests/reference/`.
 
 use std::path::PathBuf;
 
 use safetensors::SafeTensors;
 use serde::Deserialize;
 use stagecoach::model::LlamaConfig;
-use stagecoach::optimize::{Decay, Hyper, LearningRate};
+use stagecoach::optimize::LearningRate;
+use stagecoach_api::job::{AdamWSpec, LearningRateSchedule, LearningRateSpec};
 use stagecoach_data::{IGNORE_INDEX, MicrobatchLayout};
 
+<<<<<<<< HEAD:trainer/tests/trainer/support/dump.rs
 use super::pipeline::{Microbatch, Step, Trained, Weights};
+========
+use crate::pipeline::{MicrobatchData, StepData, Trained, Weights};
+>>>>>>>> t2:trainer/tests/trainer/support/reference_data.rs
 
-/// All of `reference.json`.
+/// The content of `reference.json`.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Dump {
-    optimizer: Optimizer,
-    learning_rate: Rate,
-    cases: std::collections::BTreeMap<String, Case>,
+pub(crate) struct Reference {
+    optimizer: ReferenceOptimizer,
+    learning_rate: ReferenceLearningRate,
+    cases: std::collections::BTreeMap<String, ReferenceCase>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Optimizer {
+struct ReferenceOptimizer {
     beta1: f64,
     beta2: f64,
     epsilon: f64,
@@ -27,7 +32,7 @@ struct Optimizer {
 }
 
 #[derive(Debug, Deserialize)]
-struct Rate {
+struct ReferenceLearningRate {
     peak: f64,
     floor: f64,
     warmup_steps: u64,
@@ -37,19 +42,19 @@ struct Rate {
 
 /// One model on one stream of data.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Case {
+pub(crate) struct ReferenceCase {
     pub(crate) config: LlamaConfig,
     /// The largest gradient norm.
     pub(crate) clip: f64,
     pub(crate) learning_rates: Vec<f64>,
     pub(crate) losses: Vec<f32>,
     pub(crate) norms: Vec<f64>,
-    batches: Vec<Vec<Row>>,
+    batches: Vec<Vec<ReferenceRow>>,
 }
 
 /// One row without its padding.
 #[derive(Debug, Deserialize)]
-struct Row {
+struct ReferenceRow {
     inputs: Vec<i64>,
     targets: Vec<i64>,
     documents: Vec<u32>,
@@ -59,41 +64,46 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/reference")
 }
 
-impl Dump {
-    pub(crate) fn read() -> Dump {
+impl Reference {
+    pub(crate) fn read() -> Reference {
         serde_json::from_slice(&std::fs::read(folder().join("reference.json")).unwrap()).unwrap()
     }
 
-    pub(crate) fn case(&self, name: &str) -> &Case {
+    pub(crate) fn case(&self, name: &str) -> &ReferenceCase {
         &self.cases[name]
     }
 
-    pub(crate) fn hyper(&self) -> Hyper {
-        let Optimizer { beta1, beta2, epsilon, weight_decay } = self.optimizer;
-        Hyper { beta1, beta2, epsilon, weight_decay, decay_all: false }
+    pub(crate) fn adamw(&self) -> AdamWSpec {
+        let ReferenceOptimizer { beta1, beta2, epsilon, weight_decay } = self.optimizer;
+        AdamWSpec { beta1, beta2, epsilon, weight_decay, decay_norms_and_embeddings: false }
     }
 
     pub(crate) fn learning_rate(&self) -> LearningRate {
-        let Rate { peak, floor, warmup_steps, warmup_start, decay_steps } = self.learning_rate;
-        LearningRate { peak, floor, warmup_steps, warmup_start, decay_steps, decay: Decay::Cosine }
+        let ReferenceLearningRate { peak, floor, warmup_steps, warmup_start, decay_steps } = self.learning_rate;
+        let (schedule, decay_fraction) = (LearningRateSchedule::Cosine, 1.0);
+        let spec =
+            LearningRateSpec { peak, floor, warmup_steps, warmup_start, schedule, decay_fraction, decay_steps: None };
+        LearningRate { spec, decay_steps }
     }
 
-    /// The data of `case`, its rows dealt to `microbatches` in order.
-    pub(crate) fn steps(&self, case: &Case, microbatches: usize) -> Vec<Step> {
+    /// The data of `case`, its rows distributed over `microbatches` in order.
+    pub(crate) fn steps(&self, case: &ReferenceCase, microbatches: usize) -> Vec<StepData> {
         let rate = self.learning_rate();
-        let deal = |rows: &[Row]| rows.chunks(rows.len() / microbatches).map(microbatch).collect();
-        let step =
-            |(index, rows): (usize, &Vec<Row>)| Step { microbatches: deal(rows), learning_rate: rate.at(index as u64) };
+        let split = |rows: &[ReferenceRow]| rows.chunks(rows.len() / microbatches).map(microbatch).collect();
+        let step = |(index, rows): (usize, &Vec<ReferenceRow>)| StepData {
+            microbatches: split(rows),
+            learning_rate: rate.at(index as u64),
+        };
         case.batches.iter().enumerate().map(step).collect()
     }
 }
 
-/// Padded to its own longest row, as `Dataset` does: lengths differ between microbatches.
-fn microbatch(rows: &[Row]) -> Microbatch {
+/// Pads to the longest row of the microbatch, as `Dataset` does: lengths differ between microbatches.
+fn microbatch(rows: &[ReferenceRow]) -> MicrobatchData {
     let length = rows.iter().map(|row| row.inputs.len()).max().unwrap_or(0).max(1);
     let pad =
         |ids: &[i64], with: i64| ids.iter().copied().chain(std::iter::repeat(with)).take(length).collect::<Vec<_>>();
-    Microbatch {
+    MicrobatchData {
         layout: MicrobatchLayout {
             rows: rows.len(),
             length,
@@ -104,8 +114,8 @@ fn microbatch(rows: &[Row]) -> Microbatch {
     }
 }
 
-/// The initial weights of case `name`, and what training must come to.
-pub(crate) fn tensors(name: &str, case: &Case) -> (Weights, Trained) {
+/// The initial weights of case `name`, and the expected result.
+pub(crate) fn tensors(name: &str, case: &ReferenceCase) -> (Weights, Trained) {
     let bytes = std::fs::read(folder().join(format!("{name}.safetensors"))).unwrap();
     let all = SafeTensors::deserialize(&bytes).unwrap();
     let under = |prefix: &str| {

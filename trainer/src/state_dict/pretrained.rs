@@ -1,56 +1,61 @@
-//! Weights of a Hugging Face model directory into a stage. The whole directory is checked on every stage, so that all say
-//! the same thing about it; each reads only its own tensors.
+//! Loads the weights of a Hugging Face model directory into a stage. Every stage checks the whole directory, so that all
+//! report the same error; each reads only its own tensors.
 
 use std::collections::BTreeMap;
 
 use stagecoach_checkpoint::{CheckpointError, ModelFiles, is_float};
 
-use super::load::fill;
+use super::load::copy_from_bytes;
 use crate::execute::Stage;
 use crate::model::{Architecture, names};
 
-/// Buffers that old versions of Hugging Face's Llama wrote beside its weights: computed here, never read.
-const COMPUTED: &str = ".rotary_emb.inv_freq";
+/// Suffix of buffers that old versions of Hugging Face's Llama saved; this trainer computes them.
+const ROTARY_BUFFER: &str = ".rotary_emb.inv_freq";
 
-/// Whether `files` holds the weights of `architecture`, and no others.
+/// Checks that `files` contains exactly the weights of `architecture`.
 ///
 /// # Errors
-/// The first parameter, in the order of names, that is missing, has another shape or no floating-point type; else the
-/// first tensor that the architecture has no use for, since without it the model would not be the same.
-pub fn check_model(files: &ModelFiles, architecture: &dyn Architecture) -> Result<(), CheckpointError> {
-    let wrong = |problem: String| CheckpointError::Content { path: files.folder().to_owned(), problem };
-    let ours: BTreeMap<String, Vec<i64>> =
-        architecture.all_parameters().into_iter().map(|spec| (spec.name, spec.shape)).collect();
-    for (name, shape) in &ours {
+/// The first parameter by name that is missing, or has another shape or no floating-point dtype; else the first tensor
+/// that the architecture does not use, because without it the model would compute something else.
+pub(crate) fn check_model(files: &ModelFiles, architecture: &dyn Architecture) -> Result<(), CheckpointError> {
+    let content_error = |problem: String| CheckpointError::Content { path: files.folder().to_owned(), problem };
+    let expected: BTreeMap<String, Vec<i64>> =
+        architecture.all_parameter_specs().into_iter().map(|spec| (spec.name, spec.shape)).collect();
+    for (name, shape) in &expected {
         let Some(found) = files.tensor(name) else {
-            return Err(wrong(format!(
+            return Err(content_error(format!(
                 "has no tensor {name}, which this model has as {shape:?}: it is another model's"
             )));
         };
-        let same = found.shape.iter().map(|&dim| dim as i64).eq(shape.iter().copied());
-        if !same || !is_float(found.dtype) {
-            return Err(wrong(format!(
+        let same_shape = found.shape.iter().map(|&dim| dim as i64).eq(shape.iter().copied());
+        if !same_shape || !is_float(found.dtype) {
+            return Err(content_error(format!(
                 "has {name} as {found}, and this model has it as F32{shape:?}: it is another model's"
             )));
         }
     }
-    let ignored = |name: &str| name.ends_with(COMPUTED) || (architecture.tied() && name == names::HEAD);
-    match files.names().find(|name| !ours.contains_key(*name) && !ignored(name)) {
-        Some(extra) => Err(wrong(format!(
-            "has a tensor {extra}, which this architecture has no place for: without it the model would not be the same"
+    let ignored =
+        |name: &str| name.ends_with(ROTARY_BUFFER) || (architecture.tie_word_embeddings() && name == names::HEAD);
+    match files.names().find(|name| !expected.contains_key(*name) && !ignored(name)) {
+        Some(unused) => Err(content_error(format!(
+            "has a tensor {unused}, which this architecture has no place for: without it the model would not be the same"
         ))),
         None => Ok(()),
     }
 }
 
-/// Fills `stage`'s weights from `files`, converted to fp32.
+/// Loads the weights of `stage` from `files`, converted to fp32.
 ///
 /// # Errors
 /// As [`check_model`]; or if a tensor can't be read.
-pub fn load_model(files: &ModelFiles, architecture: &dyn Architecture, stage: &Stage) -> Result<(), CheckpointError> {
+pub(super) fn load_model(
+    files: &ModelFiles,
+    architecture: &dyn Architecture,
+    stage: &Stage,
+) -> Result<(), CheckpointError> {
     check_model(files, architecture)?;
     for parameter in stage.parameters.iter() {
-        fill(&parameter.value, &files.read_f32(&parameter.spec.name)?);
+        copy_from_bytes(&parameter.value, &files.read_f32(&parameter.spec.name)?);
     }
     Ok(())
 }
@@ -59,14 +64,14 @@ pub fn load_model(files: &ModelFiles, architecture: &dyn Architecture, stage: &S
 mod tests {
     use std::collections::BTreeMap;
 
+    use stagecoach_api::job::AdamWSpec;
     use stagecoach_checkpoint::{Dtype, TensorView};
     use stagecoach_pipeline::{Partition, Placement};
     use tch::{Device, Kind, Tensor};
 
     use super::*;
     use crate::execute::StageConfig;
-    use crate::model::{Llama, LlamaConfig, Part};
-    use crate::optimize::Hyper;
+    use crate::model::{Llama, LlamaConfig, ModelPart};
 
     type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>;
 
@@ -88,11 +93,11 @@ mod tests {
         Llama::new(config, Device::Cpu)
     }
 
-    /// The model's tensors; each value is one of the four types' own, so that all four convert exactly.
+    /// The model's tensors in four dtypes, with values that all four represent exactly.
     fn tensors(model: &Llama) -> Tensors {
-        let whole = Part { layers: 0..model.layers(), first: true, last: true };
+        let whole = ModelPart { layers: 0..model.num_layers(), has_embedding: true, has_head: true };
         let kinds = [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::F64];
-        let make = |(at, spec): (usize, crate::model::ParameterSpec)| {
+        let tensor = |(at, spec): (usize, crate::model::ParameterSpec)| {
             let count = spec.shape.iter().product::<i64>() as usize;
             let values = (0..count).map(|i| (i % 200) as f32 / 64.0 - at as f32);
             let dtype = kinds[at % 4];
@@ -105,10 +110,10 @@ mod tests {
             let shape = spec.shape.iter().map(|&dim| dim as usize).collect();
             (spec.name, (dtype, shape, bytes.collect()))
         };
-        model.parameters(&whole).into_iter().enumerate().map(make).collect()
+        model.parameter_specs(&whole).into_iter().enumerate().map(tensor).collect()
     }
 
-    /// A whole number as binary16.
+    /// An integer as binary16.
     fn half(value: f32) -> u16 {
         let bits = value.to_bits();
         let exponent = (bits >> 23 & 0xff) as i32 - 127 + 15;
@@ -127,16 +132,16 @@ mod tests {
     }
 
     fn stage(model: &Llama, rank: usize, layers: &[usize]) -> Stage {
-        let shape = StageConfig {
+        let config = StageConfig {
             architecture: model,
             placement: &Placement::linear(layers.len()),
             partition: &Partition { layers: layers.to_vec() },
             seed: 1,
-            optimizer: Hyper { beta1: 0.0, beta2: 0.0, epsilon: 1.0, weight_decay: 0.0, decay_all: false },
+            optimizer: AdamWSpec::default(),
             recompute: false,
             device: Device::Cpu,
         };
-        Stage::build(rank, &shape)
+        Stage::build(rank, &config)
     }
 
     fn refusal(model: &Llama, change: impl FnOnce(&mut Tensors)) -> String {
@@ -146,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn every_stage_gets_its_own_weights_as_fp32() {
+    fn every_stage_loads_its_own_weights_as_fp32() {
         for tied in [false, true] {
             let model = llama(tied);
             let tensors = tensors(&model);
@@ -171,23 +176,23 @@ mod tests {
     }
 
     #[test]
-    fn another_models_weights_are_refused_by_name() {
+    fn weights_of_another_model_are_refused_with_the_tensors_name() {
         let (untied, tied) = (llama(false), llama(true));
         let first = "lm_head.weight";
         let second = "model.embed_tokens.weight";
-        let said = refusal(&untied, |t| drop((t.remove(second), t.remove(first))));
-        assert!(said.contains("has no tensor lm_head.weight, which this model has as [10, 8]"), "{said}");
-        let said = refusal(&untied, |t| t.get_mut(second).unwrap().1 = vec![8, 10]);
-        assert!(said.contains(second) && said.contains("[8, 10]") && said.contains("F32[10, 8]"), "{said}");
-        let said = refusal(&tied, |t| drop(t.insert(second.into(), (Dtype::U8, vec![10, 8], vec![0; 80]))));
-        assert!(said.contains("U8[10, 8]"), "{said}");
+        let error = refusal(&untied, |t| drop((t.remove(second), t.remove(first))));
+        assert!(error.contains("has no tensor lm_head.weight, which this model has as [10, 8]"), "{error}");
+        let error = refusal(&untied, |t| t.get_mut(second).unwrap().1 = vec![8, 10]);
+        assert!(error.contains(second) && error.contains("[8, 10]") && error.contains("F32[10, 8]"), "{error}");
+        let error = refusal(&tied, |t| drop(t.insert(second.into(), (Dtype::U8, vec![10, 8], vec![0; 80]))));
+        assert!(error.contains("U8[10, 8]"), "{error}");
         let bias = "model.layers.1.self_attn.q_proj.bias";
-        let said = refusal(&tied, |t| drop(t.insert(bias.into(), (Dtype::F32, vec![1], vec![0; 4]))));
-        assert!(said.contains(&format!("has a tensor {bias}, which this architecture has no place for")), "{said}");
+        let error = refusal(&tied, |t| drop(t.insert(bias.into(), (Dtype::F32, vec![1], vec![0; 4]))));
+        assert!(error.contains(&format!("has a tensor {bias}, which this architecture has no place for")), "{error}");
     }
 
     #[test]
-    fn what_never_is_a_weight_of_ours_is_ignored() {
+    fn known_extra_tensors_are_ignored() {
         let model = llama(true);
         let mut tensors = tensors(&model);
         tensors.insert(names::HEAD.into(), (Dtype::F32, vec![1], vec![0; 4]));

@@ -1,20 +1,20 @@
-//! The hash of a model's weights: independent of who holds which tensor.
+//! The hash of a model's weights, independent of how they are distributed over stages.
 
 use serde::{Deserialize, Serialize};
 
-use super::Named;
+use super::tensors::NamedTensor;
 
-/// BLAKE3 of one tensor's shape and bytes, under its name.
+/// BLAKE3 of one tensor's shape and bytes, with its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct TensorHash {
+pub(crate) struct TensorHash {
     /// Hugging Face's name.
-    pub name: String,
+    name: String,
     hash: String,
 }
 
 impl TensorHash {
-    /// Of a tensor.
-    pub fn of(tensor: &Named) -> TensorHash {
+    /// The hash of one tensor.
+    pub(crate) fn of(tensor: &NamedTensor) -> TensorHash {
         let mut hasher = blake3::Hasher::new();
         for dim in tensor.shape() {
             hasher.update(&(*dim as u64).to_le_bytes());
@@ -23,8 +23,8 @@ impl TensorHash {
         TensorHash { name: tensor.name.clone(), hash }
     }
 
-    /// Of a whole model: its tensors sorted by name.
-    pub fn combine(mut tensors: Vec<TensorHash>) -> String {
+    /// The hash of a model from the hashes of all its tensors, in hex.
+    pub(crate) fn combine(mut tensors: Vec<TensorHash>) -> String {
         tensors.sort();
         let mut hasher = blake3::Hasher::new();
         for TensorHash { name, hash } in &tensors {

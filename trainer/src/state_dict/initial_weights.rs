@@ -1,4 +1,4 @@
-//! Weights to start from: another job's checkpoint, verified by its hashes, or a Hugging Face model directory.
+//! The weights of step 0 from files: another job's checkpoint, verified by its hashes, or a Hugging Face model directory.
 
 use std::path::{Path, PathBuf};
 
@@ -7,17 +7,17 @@ use stagecoach_checkpoint::{
     open, open_newest, paths,
 };
 
-use super::load::{find, read};
+use super::load::{find_tensor, read_into};
 use super::pretrained::{check_model, load_model};
 use crate::execute::Stage;
 use crate::model::Architecture;
 
-/// The model directory that `path`, below `root`, means: itself, or if it is a job's folder its newest checkpoint. Comes
-/// back below `root` too, for processes that know it by another name.
+/// The model directory at `path`, relative to `root`: `path` itself, or the newest checkpoint if it is a job's folder. The
+/// result is relative to `root` too, which may be mounted at another path in other processes.
 ///
 /// # Errors
 /// If there is no model.
-pub fn find_model(root: &Path, path: &Path) -> Result<PathBuf, CheckpointError> {
+pub(crate) fn find_model(root: &Path, path: &Path) -> Result<PathBuf, CheckpointError> {
     let folder = root.join(path);
     let location = CheckpointLocation::resolve(&folder)?;
     if location.step.is_some() || folder.join("config.json").exists() {
@@ -34,42 +34,42 @@ pub fn find_model(root: &Path, path: &Path) -> Result<PathBuf, CheckpointError> 
     Ok(path.join(paths::checkpoint_path(checkpoint.manifest().step)))
 }
 
-/// A model directory, open.
+/// An open model directory.
 #[derive(Debug)]
-pub struct Source {
+pub(crate) struct InitialWeights {
     files: ModelFiles,
-    /// If it is a checkpoint.
+    /// Set if the directory is a checkpoint.
     checkpoint: Option<CheckpointReader>,
 }
 
-impl Source {
-    /// Opens what [`find_model`] has found.
+impl InitialWeights {
+    /// Opens a directory that [`find_model`] returned.
     ///
     /// # Errors
-    /// If it is no model directory, or damaged.
-    pub fn open(folder: &Path) -> Result<Source, CheckpointError> {
+    /// If it is not a model directory, or damaged.
+    pub(crate) fn open(folder: &Path) -> Result<InitialWeights, CheckpointError> {
         let CheckpointLocation { job_folder, step } = CheckpointLocation::resolve(folder)?;
         let checkpoint = step.map(|step| open(&FileSystemVolume::new(&job_folder), step)).transpose()?;
-        Ok(Source { files: ModelFiles::open(folder)?, checkpoint })
+        Ok(InitialWeights { files: ModelFiles::open(folder)?, checkpoint })
     }
 
-    /// Whether it holds the weights of `architecture`, and no others.
+    /// Checks that the directory contains exactly the weights of `architecture`.
     ///
     /// # Errors
     /// The first parameter that differs, with both shapes.
-    pub fn check(&self, architecture: &dyn Architecture) -> Result<(), CheckpointError> {
+    pub(crate) fn check(&self, architecture: &dyn Architecture) -> Result<(), CheckpointError> {
         check_model(&self.files, architecture)
     }
 
-    /// Fills `stage`'s weights.
+    /// Loads the weights of `stage`.
     ///
     /// # Errors
-    /// As [`Source::check`]; if what is read is not what was written; or if it can't be read.
-    pub fn load(&self, architecture: &dyn Architecture, stage: &Stage) -> Result<(), CheckpointError> {
+    /// As [`InitialWeights::check`]; if a tensor is damaged or cannot be read.
+    pub(crate) fn load(&self, architecture: &dyn Architecture, stage: &Stage) -> Result<(), CheckpointError> {
         let Some(checkpoint) = &self.checkpoint else { return load_model(&self.files, architecture, stage) };
         self.check(architecture)?;
         for parameter in stage.parameters.iter() {
-            read(checkpoint, find(checkpoint, &parameter.spec.name, &parameter.spec)?, &parameter.value)?;
+            read_into(checkpoint, find_tensor(checkpoint, &parameter.spec.name, &parameter.spec)?, &parameter.value)?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The pipeline's layout: schedule and partition, and what the simulator makes of them.
+//! Planning the pipeline: choosing schedule and partition by simulation.
 
 use stagecoach_api::job::ScheduleSpec;
 use stagecoach_pipeline::{
@@ -6,48 +6,52 @@ use stagecoach_pipeline::{
     explicit_partition, forward_only_programs, from_csv, gpipe, lower, one_f_one_b, simulate,
 };
 
-use super::Settings;
+use super::job_config::JobConfig;
 use crate::fatal::Fatal;
 use crate::model::Architecture;
 
-/// Sends of one edge that may wait for their receiver: the limit that the verifier assumes.
-pub const SENDS_IN_FLIGHT: usize = 2;
+/// Sends of one edge that may be pending at once: the limit that the verifier assumes.
+pub(crate) const MAX_SENDS_IN_FLIGHT: usize = 2;
 
-/// For estimates before anything was measured: what a CPU core does with fp32, and a local link.
-const WORK_PER_SECOND: f64 = 5e10;
+/// Assumed throughput of the simulated hardware: fp32 FLOP/s of a CPU core, and bytes/s of a local link.
+const FLOPS_PER_SECOND: f64 = 5e10;
 const LINK_BYTES_PER_SECOND: f64 = 2e9;
 
 /// A planned pipeline.
 #[derive(Clone, Debug)]
-pub struct Layout {
-    /// Compute alone, as it was planned.
-    pub schedule: Schedule,
+pub(crate) struct PipelineLayout {
+    /// The order of computations on each rank, without communication.
+    pub(crate) schedule: Schedule,
     /// Layers of each chunk.
-    pub partition: Partition,
-    /// A training step: the schedule with its communication.
-    pub programs: Programs,
+    pub(crate) partition: Partition,
+    /// The programs of a training step: the schedule with its communication.
+    pub(crate) programs: Programs,
     /// The model's costs per microbatch.
-    pub cost: ModelCost,
+    pub(crate) cost: ModelCost,
     /// The simulated step.
-    pub timeline: Timeline,
-    /// What a person should know, in sentences.
-    pub notes: Vec<String>,
+    pub(crate) timeline: Timeline,
+    /// Messages for the user.
+    pub(crate) notes: Vec<String>,
 }
 
-/// Plans `settings`' pipeline over `stages` stages.
+/// Plans the pipeline of a job over `stages` stages: of the candidate schedules, the one with the shortest simulated step.
 ///
 /// # Errors
-/// A schedule that does not exist here, a bad CSV, a partition that doesn't add up or doesn't fit.
-pub fn layout(settings: &Settings, architecture: &dyn Architecture, stages: usize) -> Result<Layout, Fatal> {
-    let pipeline = &settings.job.spec.pipeline;
-    let microbatches = settings.training.microbatches as usize;
-    let tokens = settings.rows() * settings.data.sequence_length as usize;
-    let cost = architecture.cost(tokens, settings.data.sequence_length as usize);
+/// If the schedule is not implemented, its CSV is invalid, or the partition does not match the model or its memory limit.
+pub(crate) fn plan_pipeline(
+    config: &JobConfig,
+    architecture: &dyn Architecture,
+    stages: usize,
+) -> Result<PipelineLayout, Fatal> {
+    let pipeline = &config.job.spec.pipeline;
+    let microbatches = config.training.microbatches as usize;
+    let tokens = config.microbatch_size() * config.data.sequence_length as usize;
+    let cost = architecture.cost(tokens, config.data.sequence_length as usize);
     let candidates = match &pipeline.schedule {
         ScheduleSpec::GPipe => vec![gpipe(stages, microbatches)],
         ScheduleSpec::OneFOneB => vec![one_f_one_b(stages, microbatches)],
         ScheduleSpec::Auto => vec![one_f_one_b(stages, microbatches), gpipe(stages, microbatches)],
-        ScheduleSpec::Csv(file) => vec![read_csv(settings, &file.path, stages, microbatches)?],
+        ScheduleSpec::Csv(file) => vec![read_csv(config, &file.path, stages, microbatches)?],
         other => {
             return Err(Fatal::invalid(format!(
                 "spec.pipeline.schedule.type: this version has GPipe, 1F1B, Csv and Auto, not {}",
@@ -55,11 +59,13 @@ pub fn layout(settings: &Settings, architecture: &dyn Architecture, stages: usiz
             )));
         }
     };
-    let mut best: Option<Layout> = None;
+    let mut best: Option<PipelineLayout> = None;
     let mut refused = None;
     for schedule in candidates {
-        match plan(settings, &cost, architecture.tied(), stages, schedule) {
-            Ok(plan) if best.as_ref().is_none_or(|b| plan.timeline.makespan < b.timeline.makespan) => best = Some(plan),
+        match plan_schedule(config, &cost, architecture.tie_word_embeddings(), stages, schedule) {
+            Ok(layout) if best.as_ref().is_none_or(|b| layout.timeline.makespan < b.timeline.makespan) => {
+                best = Some(layout);
+            }
             Ok(_) => {}
             Err(error) => refused = Some(error),
         }
@@ -71,8 +77,15 @@ pub fn layout(settings: &Settings, architecture: &dyn Architecture, stages: usiz
     }
 }
 
-fn plan(settings: &Settings, cost: &ModelCost, tied: bool, stages: usize, schedule: Schedule) -> Result<Layout, Fatal> {
-    let pipeline = &settings.job.spec.pipeline;
+/// Partitions the model for `schedule` and simulates a step.
+fn plan_schedule(
+    config: &JobConfig,
+    cost: &ModelCost,
+    tied: bool,
+    stages: usize,
+    schedule: Schedule,
+) -> Result<PipelineLayout, Fatal> {
+    let pipeline = &config.job.spec.pipeline;
     let mut notes = Vec::new();
     let given = pipeline.partition.layers.as_ref();
     let partition = match (pipeline.explicit_layers(stages as u32), given) {
@@ -90,12 +103,12 @@ fn plan(settings: &Settings, cost: &ModelCost, tied: bool, stages: usize, schedu
     }
     .map_err(|e| Fatal::invalid(format!("spec.pipeline.partition: {e}")))?;
     let programs = lower(&schedule, tied).map_err(|e| Fatal::invalid(e.to_string()))?;
-    let timeline = simulate(&programs, &Costs::estimate(cost, &partition, WORK_PER_SECOND, LINK_BYTES_PER_SECOND));
-    Ok(Layout { schedule, partition, programs, cost: cost.clone(), timeline, notes })
+    let timeline = simulate(&programs, &Costs::estimate(cost, &partition, FLOPS_PER_SECOND, LINK_BYTES_PER_SECOND));
+    Ok(PipelineLayout { schedule, partition, programs, cost: cost.clone(), timeline, notes })
 }
 
-fn read_csv(settings: &Settings, path: &str, stages: usize, microbatches: usize) -> Result<Schedule, Fatal> {
-    let file = settings.workspace.join(path);
+fn read_csv(config: &JobConfig, path: &str, stages: usize, microbatches: usize) -> Result<Schedule, Fatal> {
+    let file = config.workspace.join(path);
     let text = std::fs::read_to_string(&file).map_err(|e| {
         Fatal::invalid(format!("spec.pipeline.schedule.csv.path: could not read {}: {e}", file.display()))
     })?;
@@ -103,14 +116,14 @@ fn read_csv(settings: &Settings, path: &str, stages: usize, microbatches: usize)
         .map_err(|e| Fatal::invalid(format!("{}: {e}", file.display())))
 }
 
-impl Layout {
-    /// The forward-only program over `microbatches` held-out microbatches.
-    pub fn evaluation(&self, microbatches: usize) -> Programs {
+impl PipelineLayout {
+    /// The forward-only programs of an evaluation on `microbatches` microbatches.
+    pub(crate) fn evaluation_programs(&self, microbatches: usize) -> Programs {
         forward_only_programs(&self.programs.placement, microbatches)
     }
 
     /// Mean over stages of the simulated bubble, 0 to 1.
-    pub fn bubble(&self) -> f64 {
+    pub(crate) fn bubble(&self) -> f64 {
         let bubbles = &self.timeline.bubble;
         bubbles.iter().sum::<f64>() / bubbles.len().max(1) as f64
     }

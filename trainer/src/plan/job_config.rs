@@ -1,0 +1,210 @@
+//! The job as the trainer uses it. Structs are destructured by field, so that a new field cannot be forgotten here.
+
+use std::path::{Path, PathBuf};
+
+use stagecoach_api::PipelineJob;
+use stagecoach_api::job::{
+    AdamWSpec, BuiltIn, DataSpec, Device, EvaluationSpec, ModelSpec, OptimizerSpec, Precision, PretrainedSpec,
+    TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec, Transport,
+};
+use stagecoach_data::{DataConfig, TokenizerSource};
+
+use super::trainer_state::TrainerState;
+use crate::fatal::Fatal;
+use crate::model::{Architecture, Llama, LlamaConfig};
+use crate::optimize::LearningRate;
+use crate::state_dict::find_model;
+
+/// Configuration of a job that this trainer can run.
+#[derive(Clone, Debug)]
+pub(crate) struct JobConfig {
+    /// The job as it was read.
+    pub(crate) job: PipelineJob,
+    /// Root of the volume.
+    pub(crate) workspace: PathBuf,
+    /// The model; its `vocab_size` is a placeholder until [`JobConfig::vocab_size`] is known.
+    pub(crate) model: LlamaConfig,
+    /// Vocabulary size, if the job or the pretrained model specifies one.
+    pub(crate) model_vocab_size: Option<usize>,
+    /// The model directory with the weights of step 0, relative to the volume's root; randomly initialised if `None`.
+    pub(crate) initial_weights: Option<PathBuf>,
+    /// Corpus and tokenizer.
+    pub(crate) data: DataSpec,
+    /// Batch, optimizer and learning rate.
+    pub(crate) training: TrainingSpec,
+}
+
+impl JobConfig {
+    /// Checks that this trainer supports what the job specifies.
+    ///
+    /// # Errors
+    /// All validation errors; else the first field with a value that this version does not support.
+    pub(crate) fn new(job: PipelineJob, workspace: &Path) -> Result<JobConfig, Fatal> {
+        let problems: Vec<String> = job.validate().iter().map(ToString::to_string).collect();
+        if !problems.is_empty() {
+            return Err(Fatal::invalid(problems.join("; ")));
+        }
+        let Some(BuiltIn { model, data, training }) = job.spec.built_in() else {
+            return Err(Fatal::invalid(
+                "spec.trainer.type is Custom: this is the built-in trainer, run your own command",
+            ));
+        };
+        let from = job.spec.checkpoint.init_from.as_ref().map(|from| PathBuf::from(&from.path));
+        let (model, model_vocab_size, initial_weights) = match model {
+            ModelSpec::Llama(llama) => {
+                (LlamaConfig::from_spec(llama), llama.vocab_size.map(|size| size as usize), from)
+            }
+            ModelSpec::Pretrained(_) if from.is_some() => {
+                return Err(Fatal::invalid(
+                    "spec.checkpoint.initFrom: a model of type Pretrained brings its weights along, set one of both",
+                ));
+            }
+            ModelSpec::Pretrained(pretrained) => pretrained_config(workspace, pretrained)?,
+        };
+        if data.sequence_length as usize > model.max_position_embeddings {
+            return Err(Fatal::invalid(format!(
+                "spec.data.sequenceLength is {}, and the model is made for {} at most",
+                data.sequence_length, model.max_position_embeddings
+            )));
+        }
+        if training.precision != Precision::Float32 {
+            return Err(Fatal::invalid("spec.training.precision: this version computes in Float32 only"));
+        }
+        if job.spec.pipeline.transport == Transport::Nccl {
+            return Err(Fatal::invalid("spec.pipeline.transport: this version has Tcp, Shm and Auto, not Nccl"));
+        }
+        let (data, training) = (data.clone(), training.clone());
+        let workspace = workspace.to_owned();
+        Ok(JobConfig { job, workspace, model, model_vocab_size, initial_weights, data, training })
+    }
+
+    /// The job's folder.
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.workspace.join(self.job.folder())
+    }
+
+    /// Configuration of the data pipeline.
+    pub(crate) fn data_config(&self) -> DataConfig {
+        let DataSpec { paths, text_field, sequence_length, packing, evaluation, tokenizer } = self.data.clone();
+        DataConfig {
+            volume_root: self.workspace.clone(),
+            cache_root: self.workspace.join(TOKEN_CACHE),
+            paths,
+            text_field,
+            sequence_length: sequence_length as usize,
+            packing,
+            evaluation_fraction: evaluation.map_or(0.0, |EvaluationSpec { fraction, .. }| fraction),
+            tokenizer: match tokenizer {
+                TokenizerSpec::Train(train) => TokenizerSource::Train { vocab_size: train.vocab_size as usize },
+                TokenizerSpec::File(file) => TokenizerSource::File { path: file.path.into() },
+            },
+        }
+    }
+
+    /// Steps between two evaluations; 0 if no sequences are held out.
+    pub(crate) fn evaluation_interval(&self) -> u64 {
+        self.data.evaluation.as_ref().map_or(0, |e| u64::from(e.every_steps))
+    }
+
+    /// The job's number of steps; an epoch has `training_sequences` sequences.
+    pub(crate) fn steps(&self, training_sequences: u64) -> u64 {
+        match self.training.length() {
+            Some(TrainingLength::Steps(steps)) => steps,
+            Some(TrainingLength::Epochs(epochs)) => {
+                (u64::from(epochs) * training_sequences).div_ceil(u64::from(self.training.global_batch_size))
+            }
+            None => 0, // refused by validation
+        }
+    }
+
+    /// Rows of a microbatch.
+    pub(crate) fn microbatch_size(&self) -> usize {
+        self.training.microbatch_size() as usize
+    }
+
+    /// The model with `vocab_size` rows in embedding and head.
+    pub(crate) fn architecture(&self, vocab_size: usize, device: tch::Device) -> Box<dyn Architecture> {
+        Box::new(Llama::new(LlamaConfig { vocab_size, ..self.model.clone() }, device))
+    }
+
+    /// The model's vocabulary size: the specified one, or the tokenizer's.
+    ///
+    /// # Errors
+    /// If the specified vocabulary is smaller than the tokenizer's.
+    pub(crate) fn vocab_size(&self, tokenizer: usize) -> Result<usize, Fatal> {
+        match (self.model_vocab_size, &self.job.spec.model) {
+            (Some(size), Some(ModelSpec::Pretrained(from))) if size < tokenizer => Err(Fatal::invalid(format!(
+                "the vocabulary of the model in {} has {size} tokens and the tokenizer's {tokenizer}: set \
+                 spec.data.tokenizer to the model's own",
+                from.path
+            ))),
+            (Some(size), _) if size < tokenizer => Err(Fatal::invalid(format!(
+                "spec.model.llama.vocabSize is {size}, and the tokenizer's vocabulary has {tokenizer} tokens: raise it or \
+                 leave it out"
+            ))),
+            (size, _) => Ok(size.unwrap_or(tokenizer)),
+        }
+    }
+
+    /// AdamW's hyperparameters.
+    pub(crate) fn adamw(&self) -> AdamWSpec {
+        let OptimizerSpec::AdamW(adamw) = self.training.optimizer;
+        adamw
+    }
+
+    /// The learning rate of every step, whose decay ends at step `decay_steps`.
+    pub(crate) fn learning_rate(&self, decay_steps: u64) -> LearningRate {
+        LearningRate { spec: self.training.learning_rate, decay_steps }
+    }
+
+    /// [`TrainerState::fix_decay`], as this job says.
+    ///
+    /// # Errors
+    /// If the learning rate can't go on as it says.
+    pub(crate) fn fix_decay(&self, progress: &mut TrainerState, steps: u64) -> Result<Option<String>, Fatal> {
+        let asked = self.training.learning_rate.decay_steps;
+        progress.fix_decay(steps, asked, self.learning_rate(steps)).map_err(Fatal::invalid)
+    }
+
+    /// The device of `rank`.
+    ///
+    /// # Errors
+    /// If the job requires a GPU and none is usable.
+    pub(crate) fn device(&self, rank: usize) -> Result<tch::Device, Fatal> {
+        let gpus = match self.training.device {
+            Device::Cpu => 0,
+            Device::Auto | Device::Cuda => crate::sys::cuda_devices(),
+        };
+        match (self.training.device, gpus) {
+            (Device::Cuda, 0) => Err(Fatal::new(
+                stagecoach_api::contract::FailureKind::Error,
+                format!(
+                    "spec.training.device is Cuda and stage {rank} finds no usable GPU: give it one, or set device to Auto"
+                ),
+            )),
+            (_, 0) => Ok(tch::Device::Cpu),
+            (_, gpus) => Ok(tch::Device::Cuda(rank % gpus)),
+        }
+    }
+}
+
+/// The configuration of a pretrained model, its vocabulary size, and its path relative to the volume's root.
+fn pretrained_config(
+    workspace: &Path,
+    from: &PretrainedSpec,
+) -> Result<(LlamaConfig, Option<usize>, Option<PathBuf>), Fatal> {
+    let invalid = |e: &dyn std::fmt::Display| Fatal::invalid(format!("spec.model.pretrained.path: {e}"));
+    let path = find_model(workspace, Path::new(&from.path)).map_err(|e| invalid(&e))?;
+    let model = LlamaConfig::from_hugging_face(&workspace.join(&path)).map_err(|e| invalid(&e))?;
+    let vocab_size = model.vocab_size;
+    Ok((model, Some(vocab_size), Some(from.path.clone().into())))
+}
+
+/// Vocabulary size of the tokenizer that `data` trains, known before the corpus has been read; `None` if the tokenizer
+/// is a file.
+pub(crate) fn trained_vocab_size(data: &DataSpec) -> Option<usize> {
+    match &data.tokenizer {
+        TokenizerSpec::Train(train) => Some(train.vocab_size as usize),
+        TokenizerSpec::File(_) => None,
+    }
+}

@@ -1,0 +1,66 @@
+//! Loads weights and moments from files into a stage. Tensors are found by their global names, so that each stage loads
+//! those it holds, whichever stage wrote them.
+
+use stagecoach_checkpoint::{CheckpointError, CheckpointReader, Dtype, TensorEntry};
+use tch::{Device, Kind, Tensor};
+
+use super::tensors::{FIRST_MOMENT, SECOND_MOMENT, raw_bytes};
+use crate::execute::Stage;
+use crate::model::ParameterSpec;
+
+/// Loads the weights and moments of `stage` from a checkpoint; every byte is verified by its hash.
+///
+/// # Errors
+/// Damage, and a tensor that is missing or has another shape or dtype.
+pub(crate) fn load_checkpoint(
+    checkpoint: &CheckpointReader,
+    stage: &mut Stage,
+    updates: u64,
+) -> Result<(), CheckpointError> {
+    for (index, parameter) in stage.parameters.iter().enumerate() {
+        let moments = stage.optimizer.moments(index);
+        let tensors = [("", &parameter.value), (FIRST_MOMENT, &moments.exp_avg), (SECOND_MOMENT, &moments.exp_avg_sq)];
+        for (suffix, tensor) in tensors {
+            let name = format!("{}{suffix}", parameter.spec.name);
+            read_into(checkpoint, find_tensor(checkpoint, &name, &parameter.spec)?, tensor)?;
+        }
+    }
+    stage.optimizer.set_updates(updates);
+    Ok(())
+}
+
+/// Reads a tensor, directly into its memory if that is on the CPU.
+pub(super) fn read_into(
+    checkpoint: &CheckpointReader,
+    entry: &TensorEntry,
+    tensor: &Tensor,
+) -> Result<(), CheckpointError> {
+    if tensor.device() != Device::Cpu || !tensor.is_contiguous() {
+        copy_from_bytes(tensor, &checkpoint.read(entry)?);
+        return Ok(());
+    }
+    // SAFETY: a contiguous fp32 tensor on the CPU; no other thread uses it before everything is loaded.
+    checkpoint.read_into(entry, unsafe { &mut *raw_bytes(tensor) })
+}
+
+/// The tensor `name`, which must have the shape of the parameter `spec`.
+pub(super) fn find_tensor<'l>(
+    checkpoint: &'l CheckpointReader,
+    name: &str,
+    spec: &ParameterSpec,
+) -> Result<&'l TensorEntry, CheckpointError> {
+    let content_error = |problem: String| CheckpointError::Content { path: checkpoint.folder().into(), problem };
+    let entry = checkpoint.tensor(name);
+    let entry = entry
+        .ok_or_else(|| content_error(format!("has no tensor {name}, which this model has: it is another model's")))?;
+    if entry.dtype == Dtype::F32 && entry.shape.iter().map(|&dim| dim as i64).eq(spec.shape.iter().copied()) {
+        return Ok(entry);
+    }
+    Err(content_error(format!("has {name} as {:?}{:?}, the model as F32{:?}", entry.dtype, entry.shape, spec.shape)))
+}
+
+/// Copies little-endian fp32 values into a tensor with as many elements.
+pub(super) fn copy_from_bytes(tensor: &Tensor, bytes: &[u8]) {
+    let values = Tensor::from_data_size(bytes, &tensor.size(), Kind::Float);
+    tch::no_grad(|| tensor.shallow_clone().copy_(&values));
+}

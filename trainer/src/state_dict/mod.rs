@@ -1,0 +1,17 @@
+//! A stage's tensors by name, as PyTorch's state dict: hashed, saved and loaded.
+
+mod compare;
+mod hash;
+mod initial_weights;
+mod load;
+mod pretrained;
+mod snapshot;
+mod tensors;
+
+pub(crate) use compare::first_difference;
+pub(crate) use hash::TensorHash;
+pub(crate) use initial_weights::{InitialWeights, find_model};
+pub(crate) use load::load_checkpoint;
+pub(crate) use pretrained::check_model;
+pub(crate) use snapshot::Snapshot;
+pub(crate) use tensors::{NamedTensor, weights};

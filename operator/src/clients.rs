@@ -2,9 +2,10 @@
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use kube::api::{Api, ApiResource, DynamicObject};
-use kube::{Client, Resource};
+use kube::Client;
+use kube::api::Api;
 
+use crate::build::{PodGroup, PodGroupApi};
 use crate::job::RawPipelineJob;
 use crate::json_api::JsonApi;
 use crate::observe::PartialPod;
@@ -34,24 +35,21 @@ pub(crate) struct Clients {
 impl Clients {
     /// The clients of `namespace`.
     pub(crate) fn new(client: &Client, namespace: &str) -> Clients {
-        fn json_api<K: Resource<DynamicType = ()>>(client: &Client, namespace: &str) -> JsonApi {
-            JsonApi::new(client, K::url_path(&(), Some(namespace)))
-        }
         Clients {
             jobs: Api::namespaced(client.clone(), namespace),
-            pods: json_api::<Pod>(client, namespace),
+            pods: JsonApi::new::<Pod>(client, namespace, &()),
             pod_reader: Api::namespaced(client.clone(), namespace),
-            services: json_api::<Service>(client, namespace),
-            config_maps: json_api::<ConfigMap>(client, namespace),
-            network_policies: json_api::<NetworkPolicy>(client, namespace),
+            services: JsonApi::new::<Service>(client, namespace, &()),
+            config_maps: JsonApi::new::<ConfigMap>(client, namespace, &()),
+            network_policies: JsonApi::new::<NetworkPolicy>(client, namespace, &()),
             pod_logs: Api::namespaced(client.clone(), namespace),
             client: client.clone(),
             namespace: namespace.to_owned(),
         }
     }
 
-    /// The client of a kind that not every cluster has.
-    pub(crate) fn dynamic(&self, resource: &ApiResource) -> JsonApi {
-        JsonApi::new(&self.client, DynamicObject::url_path(resource, Some(&self.namespace)))
+    /// PodGroups of an API that the cluster serves.
+    pub(crate) fn pod_groups(&self, api: PodGroupApi) -> JsonApi {
+        JsonApi::new::<PodGroup>(&self.client, &self.namespace, &api.resource())
     }
 }

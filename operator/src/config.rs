@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use k8s_openapi::api::networking::v1::NetworkPolicyPeer;
 use serde_json::Value;
 
 use crate::build::StatusReaders;
@@ -72,10 +73,14 @@ impl OperatorConfig {
 }
 
 fn parse_peers(text: &str) -> Result<StatusReaders, String> {
-    match serde_json::from_str(text) {
-        Ok(Value::Array(peers)) if peers.iter().all(Value::is_object) => Ok(StatusReaders(peers)),
-        _ => Err("must be a JSON list of a NetworkPolicy's peers, such as [{\"podSelector\": {}}]".into()),
+    let expected = || "must be a JSON list of a NetworkPolicy's peers, such as [{\"podSelector\": {}}]".to_owned();
+    let peers: Value = serde_json::from_str(text).map_err(|_| expected())?;
+    let typed: Vec<NetworkPolicyPeer> = serde_json::from_value(peers.clone()).map_err(|_| expected())?;
+    // a field that is misspelled, or newer than k8s-openapi, would be lost: the policy would allow other peers
+    if serde_json::to_value(&typed).ok() != Some(peers) {
+        return Err(expected());
     }
+    Ok(StatusReaders(typed))
 }
 
 fn parse_poll_seconds(text: &str) -> Result<f64, String> {

@@ -1,11 +1,11 @@
-//! API client of one kind in one namespace for plain JSON objects. Like `kube::Api` without the type: objects are sent as they
-//! were built, and responses are parsed only as far as needed.
+//! API client of one kind in one namespace. Like `kube::Api`, but objects may be of several types, and responses are parsed
+//! only as far as needed: the specs of created pods are not, and a replaced object keeps fields that k8s-openapi does not know.
 
-use kube::Client;
 use kube::api::{DeleteParams, GetParams, ListParams, PostParams};
 use kube::core::Request;
-use serde::Deserialize;
+use kube::{Client, Resource};
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// API client of one kind in one namespace.
@@ -13,17 +13,28 @@ use serde_json::Value;
 pub(crate) struct JsonApi {
     client: Client,
     request: Request,
+    kind: String,
 }
 
 impl JsonApi {
-    /// For the resource at this path of the API.
-    pub(crate) fn new(client: &Client, path: String) -> JsonApi {
-        JsonApi { client: client.clone(), request: Request::new(path) }
+    /// For objects of `K` in `namespace`.
+    pub(crate) fn new<K: Resource>(client: &Client, namespace: &str, resource: &K::DynamicType) -> JsonApi {
+        JsonApi {
+            client: client.clone(),
+            request: Request::new(K::url_path(resource, Some(namespace))),
+            kind: K::kind(resource).into_owned(),
+        }
+    }
+
+    /// The kind of the objects.
+    pub(crate) fn kind(&self) -> &str {
+        &self.kind
     }
 
     /// Creates `object`. Returns the stored object.
-    pub(crate) async fn create<T: DeserializeOwned>(&self, object: &Value) -> kube::Result<T> {
-        let request = self.request.create(&PostParams::default(), object.to_string().into_bytes());
+    pub(crate) async fn create<T: DeserializeOwned>(&self, object: &impl Serialize) -> kube::Result<T> {
+        let body = serde_json::to_vec(object).map_err(kube::Error::SerdeError)?;
+        let request = self.request.create(&PostParams::default(), body);
         self.client.request(request.map_err(kube::Error::BuildRequest)?).await
     }
 
@@ -43,13 +54,13 @@ impl JsonApi {
     }
 
     /// The objects with these labels.
-    pub(crate) async fn list(&self, selector: &str) -> kube::Result<Vec<Value>> {
+    pub(crate) async fn list<T: DeserializeOwned>(&self, selector: &str) -> kube::Result<Vec<T>> {
         #[derive(Deserialize)]
-        struct List {
-            items: Vec<Value>,
+        struct ObjectItems<T> {
+            items: Vec<T>,
         }
         let request = self.request.list(&ListParams::default().labels(selector)).map_err(kube::Error::BuildRequest)?;
-        Ok(self.client.request::<List>(request).await?.items)
+        Ok(self.client.request::<ObjectItems<T>>(request).await?.items)
     }
 
     /// Deletes the object of this name; succeeds if it does not exist.

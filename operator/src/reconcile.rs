@@ -70,7 +70,7 @@ async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Act
             Some(failure) => fetch_log_tail(&clients, &snapshot, failure).await,
             None => None,
         },
-        since_last_write: context.write_cache.age(&job.owner.uid),
+        since_last_write: context.write_cache.age(&job.reference.uid),
         now,
     };
     let StatusUpdate { status, requeue_after } = report::next_status(&inputs);
@@ -108,7 +108,7 @@ async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Act
 /// Adds to `job` what is cached but not in its status yet. Returns why the last action was rejected, if it was.
 fn restore_cached_state(job: &mut ObservedJob, context: &Context) -> Option<BlockingReason> {
     let has_record = job.status.record.is_some();
-    let cache = context.with_cache(&job.owner.uid, |cache| {
+    let cache = context.with_cache(&job.reference.uid, |cache| {
         // a removed `status.record` restarts the attempt numbers at 1, so the cached attempt is obsolete
         cache.all_created_attempt = cache.all_created_attempt.filter(|_| has_record);
         cache.clone()
@@ -123,13 +123,13 @@ fn restore_cached_state(job: &mut ObservedJob, context: &Context) -> Option<Bloc
 fn cache_all_created(job: &ObservedJob, decision: &Decision, context: &Context) {
     if let AttemptPhase::Running { all_created: true, .. } = decision.state.attempt_phase {
         let attempt = decision.state.attempt.number;
-        context.with_cache(&job.owner.uid, |cache| cache.all_created_attempt = Some(attempt));
+        context.with_cache(&job.reference.uid, |cache| cache.all_created_attempt = Some(attempt));
     }
 }
 
 /// Caches why an action was rejected, if it was. Returns whether the reason is not the one before.
 fn cache_rejection(job: &ObservedJob, rejection: Option<BlockingReason>, context: &Context) -> bool {
-    context.with_cache(&job.owner.uid, |cache| {
+    context.with_cache(&job.reference.uid, |cache| {
         let is_new = cache.rejection != rejection;
         cache.rejection = rejection;
         is_new
@@ -182,10 +182,10 @@ fn has_actions(decision: &Decision) -> bool {
 
 /// Whether the record that was read is still the stored one: the watch may be stale, and an old record must not be acted on.
 async fn record_is_current(job: &ObservedJob, clients: &Clients) -> Result<bool, ReconcileError> {
-    let stored = clients.jobs.get_opt(&job.owner.name).await?;
+    let stored = clients.jobs.get_opt(&job.reference.name).await?;
     Ok(stored.is_some_and(|stored| {
         let same_record = job::status(&stored).is_ok_and(|status| status.record == job.status.record);
-        same_record && stored.uid().as_deref() == Some(job.owner.uid.as_str())
+        same_record && stored.uid().as_deref() == Some(job.reference.uid.as_str())
     }))
 }
 

@@ -79,9 +79,9 @@ pub(crate) async fn fetch_log_tail(
 /// Publishes the events of a status that was written.
 pub(crate) async fn publish_events(context: &Context, inputs: &StatusInputs<'_>, status: &PipelineJobStatus) {
     for event in report::events(inputs, status) {
-        let owner = &inputs.job.owner;
-        tracing::info!(job = owner.name, namespace = owner.namespace, reason = event.reason, "{}", event.note);
-        if let Err(error) = context.recorder.publish(&event.to_api(), &report::reference(owner)).await {
+        let job = &inputs.job.reference;
+        tracing::info!(job = job.name, namespace = job.namespace, reason = event.reason, "{}", event.note);
+        if let Err(error) = context.recorder.publish(&event.to_api(), &report::object_reference(job)).await {
             tracing::debug!("an event was not published: {error}");
         }
     }

@@ -124,7 +124,7 @@ impl Telemetry {
         {
             // each attempt's recovery is counted once: losing readiness for a moment is no second recovery
             let mut counted = self.recovered.lock();
-            let before = counted.insert(inputs.job.owner.uid.clone(), state.attempt.number);
+            let before = counted.insert(inputs.job.reference.uid.clone(), state.attempt.number);
             if before == Some(state.attempt.number) {
                 return;
             }

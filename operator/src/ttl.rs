@@ -23,8 +23,8 @@ pub(crate) fn remaining_ttl(job: &ObservedJob, status: &PipelineJobStatus, now: 
 /// The API server's, unless the job is already deleted.
 pub(crate) async fn delete_job(job: &ObservedJob, clients: &Clients) -> kube::Result<()> {
     let mut params = DeleteParams::background();
-    params.preconditions = Some(Preconditions { uid: Some(job.owner.uid.clone()), ..Preconditions::default() });
-    match clients.jobs.delete(&job.owner.name, &params).await {
+    params.preconditions = Some(Preconditions { uid: Some(job.reference.uid.clone()), ..Preconditions::default() });
+    match clients.jobs.delete(&job.reference.name, &params).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         other => other.map(drop),
     }

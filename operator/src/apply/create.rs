@@ -1,12 +1,13 @@
 //! Creates the objects of a job. An existing object of the same name that the job does not own is never modified.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::Deserialize;
+use kube::ResourceExt;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::ApplyError;
-use crate::build::{self, Owner};
+use crate::build::{self, JobReference};
 use crate::json_api::JsonApi;
 use crate::observe::BlockingReason;
 
@@ -16,13 +17,13 @@ use crate::observe::BlockingReason;
 /// `Rejected` if the API server rejects it, or an object that the job does not own has its name.
 pub(super) async fn create_owned<T: DeserializeOwned>(
     api: &JsonApi,
-    owner: &Owner,
-    object: &Value,
+    job: &JobReference,
+    object: &(impl Serialize + ResourceExt),
 ) -> Result<T, ApplyError> {
     match api.create(object).await {
         Ok(created) => Ok(created),
         Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
-            match get_owned(api, owner, object).await? {
+            match get_owned(api, job, &object.name_any()).await? {
                 Some(existing) => Ok(serde_json::from_value(existing).map_err(kube::Error::SerdeError)?),
                 // deleted between the two calls
                 None => Err(kube::Error::Api(status).into()),
@@ -44,15 +45,13 @@ pub(super) async fn create_owned<T: DeserializeOwned>(
 ///
 /// # Errors
 /// `Rejected` if the job does not own it.
-pub(super) async fn get_owned(api: &JsonApi, owner: &Owner, object: &Value) -> Result<Option<Value>, ApplyError> {
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+async fn get_owned(api: &JsonApi, job: &JobReference, name: &str) -> Result<Option<Value>, ApplyError> {
     let Some(existing) = api.get(name).await? else { return Ok(None) };
     let metadata: ObjectMeta = ObjectMeta::deserialize(&existing["metadata"]).map_err(kube::Error::SerdeError)?;
-    if build::is_controlled_by(&metadata, &owner.uid) {
+    if build::is_controlled_by(&metadata, &job.uid) {
         return Ok(Some(existing));
     }
-    let kind = object["kind"].as_str().unwrap_or_default();
-    let mut message = format!("the {kind} {name} exists and does not belong to this job");
+    let mut message = format!("the {} {name} exists and does not belong to this job", api.kind());
     message += match metadata.deletion_timestamp.is_none() {
         true => ": delete it, or give the job another name",
         false => "; it is being deleted and is waited for",
@@ -64,28 +63,29 @@ pub(super) async fn get_owned(api: &JsonApi, owner: &Owner, object: &Value) -> R
 ///
 /// # Errors
 /// As [`create_owned`].
-pub(super) async fn ensure(
+pub(super) async fn create_or_update(
     api: &JsonApi,
-    owner: &Owner,
-    object: &Value,
+    job: &JobReference,
+    object: &(impl Serialize + ResourceExt),
     field: &str,
     create_first: bool,
 ) -> Result<(), ApplyError> {
+    let name = object.name_any();
     let existing: Value = match create_first {
-        true => create_owned(api, owner, object).await?,
-        false => match get_owned(api, owner, object).await? {
+        true => create_owned(api, job, object).await?,
+        false => match get_owned(api, job, &name).await? {
             Some(existing) => existing,
-            None => create_owned(api, owner, object).await?,
+            None => create_owned(api, job, object).await?,
         },
     };
-    let wanted = &object["spec"][field];
-    if existing["spec"][field] == *wanted {
+    let mut desired = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
+    let desired = desired["spec"][field].take();
+    if existing["spec"][field] == desired {
         return Ok(());
     }
     // with the resourceVersion that was read: if it changed meanwhile, the write fails and is repeated
     let mut updated = existing;
-    updated["spec"][field] = wanted.clone();
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    api.replace(name, &updated).await?;
+    updated["spec"][field] = desired;
+    api.replace(&name, &updated).await?;
     Ok(())
 }

@@ -1,23 +1,20 @@
 //! Starts an attempt: first the objects that its pods need, then the pods.
 
 use futures::future::try_join_all;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{ApiResource, DeleteParams, GroupVersionKind};
-use serde::Deserialize;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::ResourceExt;
+use kube::api::DeleteParams;
 use serde::de::IgnoredAny;
-use serde_json::Value;
 use stagecoach_api::job::NetworkPolicyMode;
 
-use super::create::{create_owned, ensure};
+use super::create::{create_or_update, create_owned};
 use super::{ApplyContext, ApplyError};
-use crate::build::{self, Blueprint, PodGroupApi};
+use crate::build::{self, AttemptObjects, AttemptTemplate, build};
 use crate::clients::Clients;
 use crate::job::ObservedJob;
-use crate::json_api::JsonApi;
 use crate::observe::JobSnapshot;
 
-/// Creates the missing objects of attempt `number`. Its pods are made from its ConfigMap, which is immutable: no attempt
-/// mixes two versions of a spec, or two default images.
+/// Creates the missing objects of attempt `number`.
 pub(super) async fn start(
     context: &ApplyContext<'_>,
     job: &ObservedJob,
@@ -26,59 +23,57 @@ pub(super) async fn start(
     stages: u32,
 ) -> Result<(), ApplyError> {
     let ApplyContext { clients, pod_group_discovery, readers, image } = *context;
-    let owner = &job.owner;
+    let spec = &job.manifest.spec;
     let first = number == 1;
-    let mut blueprint = Blueprint::new(&job.manifest, number, stages, image)?;
-    blueprint.pod_group_api = pod_group_discovery.choose(&clients.client, job.manifest.spec.scheduling.gang).await?;
+    let readers = (spec.network_policy.mode != NetworkPolicyMode::None).then_some(readers);
+    let pod_group_api = pod_group_discovery.choose(&clients.client, spec.scheduling.gang).await?;
+    let template = AttemptTemplate::new(&job.manifest, number, stages, image, pod_group_api)?;
+
+    // Both destructure without `..`: each kind of object is created by the one or the other.
+    let AttemptObjects { service, network_policy, config_map, pod_group: _, pods: _ } =
+        build(&job.reference, &template, readers);
     let policy = async {
-        if job.manifest.spec.network_policy.mode == NetworkPolicyMode::None {
-            return Ok(());
-        }
-        let policy = build::network_policy(owner, readers);
-        ensure(&clients.network_policies, owner, &policy, "ingress", first).await
+        let Some(policy) = network_policy else { return Ok(()) };
+        create_or_update(&clients.network_policies, &job.reference, &policy, "ingress", first).await
     };
-    let service = build::service(owner, number);
-    let service = ensure(&clients.services, owner, &service, "selector", first);
-    let config_map = build::config_map(owner, &blueprint);
-    let stored = create_owned::<Value>(&clients.config_maps, owner, &config_map);
+    let service = create_or_update(&clients.services, &job.reference, &service, "selector", first);
+    let stored = create_owned::<ConfigMap>(&clients.config_maps, &job.reference, &config_map);
     let ((), (), stored) = tokio::try_join!(policy, service, stored)?;
-    let blueprint = build::read_config_map(&stored)?;
-    if let Some(api) = blueprint.pod_group_api {
-        let group = build::pod_group(owner, api, number, stages);
-        create_owned::<IgnoredAny>(&pod_groups(clients, api), owner, &group).await?;
+
+    // The attempt may have been started before, from an older spec or by another version of the operator.
+    let template = AttemptTemplate::from_config_map(&stored)?;
+    let AttemptObjects { service: _, network_policy: _, config_map: _, pod_group, pods } =
+        build(&job.reference, &template, readers);
+    if let (Some(api), Some(group)) = (template.pod_group_api, pod_group) {
+        create_owned::<IgnoredAny>(&clients.pod_groups(api), &job.reference, &group).await?;
     }
     // before the pods: once all pods exist, StartAttempt is not decided again
     if !first {
-        delete_old_attempts(clients, job, &blueprint).await?;
+        delete_old_attempts(clients, job, number).await?;
     }
-    let missing = (0..stages).filter(|stage| snapshot.pods_of_attempt(number).all(|pod| pod.instance.stage != *stage));
-    let pods: Vec<_> = missing.map(|stage| build::pod(owner, &blueprint, stage)).collect();
-    try_join_all(pods.iter().map(|pod| create_owned::<IgnoredAny>(&clients.pods, owner, pod))).await?;
+    let is_missing = |stage: u32| snapshot.pods_of_attempt(number).all(|pod| pod.instance.stage != stage);
+    let missing = (0..).zip(&pods).filter(|(stage, _)| is_missing(*stage)).map(|(_, pod)| pod);
+    try_join_all(missing.map(|pod| create_owned::<IgnoredAny>(&clients.pods, &job.reference, pod))).await?;
     Ok(())
 }
 
-/// Deletes the ConfigMaps and PodGroups of older attempts.
-async fn delete_old_attempts(clients: &Clients, job: &ObservedJob, current: &Blueprint) -> Result<(), ApplyError> {
-    let selector = format!("{},{}!={}", build::pod_label_selector(&job.owner), build::ATTEMPT_LABEL, current.attempt);
-    for old in clients.config_maps.list(&selector).await? {
-        let metadata = ObjectMeta::deserialize(&old["metadata"]).map_err(kube::Error::SerdeError)?;
-        if !build::is_controlled_by(&metadata, &job.owner.uid) {
+/// Deletes the objects of older attempts.
+async fn delete_old_attempts(clients: &Clients, job: &ObservedJob, current: u64) -> Result<(), ApplyError> {
+    let selector = format!("{},{}!={current}", build::pod_label_selector(&job.reference), build::ATTEMPT_LABEL);
+    for old in clients.config_maps.list::<ConfigMap>(&selector).await? {
+        if !build::is_controlled_by(&old.metadata, &job.reference.uid) {
             continue;
         }
-        let old_blueprint = build::read_config_map(&old).ok();
-        if let Some((api, attempt)) = old_blueprint.and_then(|old| Some((old.pod_group_api?, old.attempt))) {
-            pod_groups(clients, api)
-                .delete(&build::attempt_name(&job.owner, attempt), &DeleteParams::default())
-                .await?;
+        if let Ok(template) = AttemptTemplate::from_config_map(&old) {
+            // the Service and the NetworkPolicy are the job's, and pods are deleted by `DeleteInstances`
+            let AttemptObjects { service: _, network_policy: _, config_map: _, pod_group, pods: _ } =
+                build(&job.reference, &template, None);
+            if let (Some(api), Some(group)) = (template.pod_group_api, pod_group) {
+                clients.pod_groups(api).delete(&group.name_any(), &DeleteParams::default()).await?;
+            }
         }
-        // last: the ConfigMap names the attempt's PodGroup
-        let name = metadata.name.unwrap_or_default();
-        clients.config_maps.delete(&name, &DeleteParams::default()).await?;
+        // last: it says which other objects the attempt has
+        clients.config_maps.delete(&old.name_any(), &DeleteParams::default()).await?;
     }
     Ok(())
-}
-
-fn pod_groups(clients: &Clients, api: PodGroupApi) -> JsonApi {
-    let (group, version) = api.api_version().split_once('/').unwrap_or_default();
-    clients.dynamic(&ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, "PodGroup")))
 }

@@ -1,10 +1,9 @@
-//! Names and labels of the objects of a job.
+//! Names, labels and owner references of the objects of a job.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use stagecoach_api::job::{API_VERSION, KIND};
-
-use super::Owner;
 
 /// Label with the job's UID: selects its objects, also if another job had the same name.
 pub(crate) const JOB_UID_LABEL: &str = "stagecoach.dev/job-uid";
@@ -15,80 +14,88 @@ pub(crate) const ATTEMPT_LABEL: &str = "stagecoach.dev/attempt";
 /// Label with the stage.
 pub(crate) const STAGE_LABEL: &str = "stagecoach.dev/stage";
 
+/// What identifies a PipelineJob: it is the controller in the owner references of all its objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobReference {
+    /// `metadata.name`
+    pub name: String,
+    /// `metadata.namespace`
+    pub namespace: String,
+    /// `metadata.uid`
+    pub uid: String,
+}
+
 /// Name of a pod.
-pub(crate) fn pod_name(owner: &Owner, stage: u32, attempt: u64) -> String {
-    format!("{}-{stage}-{attempt}", owner.name)
+pub(crate) fn pod_name(job: &JobReference, stage: u32, attempt: u64) -> String {
+    format!("{}-{stage}-{attempt}", job.name)
 }
 
 /// Name of the Service of stage 0: the MASTER_ADDR of all attempts.
-pub(crate) fn service_name(owner: &Owner) -> String {
-    owner.name.clone()
+pub(super) fn service_name(job: &JobReference) -> String {
+    job.name.clone()
 }
 
 /// Name of an attempt's ConfigMap and PodGroup.
-pub(crate) fn attempt_name(owner: &Owner, attempt: u64) -> String {
-    format!("{}-{attempt}", owner.name)
+pub(crate) fn attempt_name(job: &JobReference, attempt: u64) -> String {
+    format!("{}-{attempt}", job.name)
 }
 
 /// The labels of an object of the job; of one attempt, and of one stage, where it belongs to one.
-pub fn labels(owner: &Owner, attempt: Option<u64>, stage: Option<u32>) -> Map<String, Value> {
-    let mut labels = Map::new();
-    let mut put = |key: &str, value: String| drop(labels.insert(key.to_owned(), value.into()));
-    put("app.kubernetes.io/name", "stagecoach".into());
-    put("app.kubernetes.io/component", "trainer".into());
-    put("app.kubernetes.io/managed-by", "stagecoach-operator".into());
-    put(JOB_LABEL, owner.name.clone());
-    put(JOB_UID_LABEL, owner.uid.clone());
-    if let Some(attempt) = attempt {
-        put(ATTEMPT_LABEL, attempt.to_string());
-    }
-    if let Some(stage) = stage {
-        put(STAGE_LABEL, stage.to_string());
-    }
+pub fn labels(job: &JobReference, attempt: Option<u64>, stage: Option<u32>) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::from([
+        ("app.kubernetes.io/name".to_owned(), "stagecoach".to_owned()),
+        ("app.kubernetes.io/component".to_owned(), "trainer".to_owned()),
+        ("app.kubernetes.io/managed-by".to_owned(), "stagecoach-operator".to_owned()),
+        (JOB_LABEL.to_owned(), job.name.clone()),
+        (JOB_UID_LABEL.to_owned(), job.uid.clone()),
+    ]);
+    labels.extend(attempt.map(|attempt| (ATTEMPT_LABEL.to_owned(), attempt.to_string())));
+    labels.extend(stage.map(|stage| (STAGE_LABEL.to_owned(), stage.to_string())));
     labels
 }
 
 /// Selects all pods of the job.
-pub(crate) fn pod_match_labels(owner: &Owner) -> Map<String, Value> {
-    Map::from_iter([(JOB_UID_LABEL.to_owned(), owner.uid.clone().into())])
+pub(super) fn pod_match_labels(job: &JobReference) -> BTreeMap<String, String> {
+    BTreeMap::from([(JOB_UID_LABEL.to_owned(), job.uid.clone())])
 }
 
 /// The same as a label selector of a list or `kubectl --selector`.
-pub(crate) fn pod_label_selector(owner: &Owner) -> String {
-    format!("{JOB_UID_LABEL}={}", owner.uid)
+pub(crate) fn pod_label_selector(job: &JobReference) -> String {
+    format!("{JOB_UID_LABEL}={}", job.uid)
 }
 
 /// Selects the pod of stage 0 of one attempt.
-pub(crate) fn stage_0_match_labels(owner: &Owner, attempt: u64) -> Map<String, Value> {
-    let mut selector = pod_match_labels(owner);
-    selector.insert(ATTEMPT_LABEL.to_owned(), attempt.to_string().into());
-    selector.insert(STAGE_LABEL.to_owned(), "0".into());
+pub(super) fn stage_0_match_labels(job: &JobReference, attempt: u64) -> BTreeMap<String, String> {
+    let mut selector = pod_match_labels(job);
+    selector.insert(ATTEMPT_LABEL.to_owned(), attempt.to_string());
+    selector.insert(STAGE_LABEL.to_owned(), "0".to_owned());
     selector
 }
 
 /// The metadata of an object that the job owns: it is garbage-collected with the job.
-pub(super) fn metadata(owner: &Owner, name: &str, attempt: Option<u64>) -> Value {
-    json!({
-        "name": name,
-        "namespace": owner.namespace,
-        "labels": labels(owner, attempt, None),
-        "ownerReferences": [owner_reference(owner)],
-    })
+pub(super) fn metadata(job: &JobReference, name: String, attempt: Option<u64>) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name),
+        namespace: Some(job.namespace.clone()),
+        labels: Some(labels(job, attempt, None)),
+        owner_references: Some(vec![owner_reference(job)]),
+        ..ObjectMeta::default()
+    }
 }
 
-/// Whether the job with the UID `job` is the object's controller.
-pub(crate) fn is_controlled_by(metadata: &ObjectMeta, job: &str) -> bool {
+/// Whether the job with this UID is the object's controller.
+pub(crate) fn is_controlled_by(metadata: &ObjectMeta, job_uid: &str) -> bool {
     let references = metadata.owner_references.iter().flatten();
-    references.into_iter().any(|reference| reference.controller == Some(true) && reference.uid == job)
+    references.into_iter().any(|reference| reference.controller == Some(true) && reference.uid == job_uid)
 }
 
-pub(super) fn owner_reference(owner: &Owner) -> Value {
-    json!({
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "name": owner.name,
-        "uid": owner.uid,
-        "controller": true,
-        "blockOwnerDeletion": true,
-    })
+fn owner_reference(job: &JobReference) -> OwnerReference {
+    OwnerReference {
+        api_version: API_VERSION.to_owned(),
+        kind: KIND.to_owned(),
+        name: job.name.clone(),
+        uid: job.uid.clone(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
 }

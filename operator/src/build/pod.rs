@@ -1,88 +1,122 @@
 //! A stage's pod: the user's template and what the contract adds to it.
 
-use serde_json::{Map, Value, json};
-use stagecoach_api::contract::{
-    CONFIG_PATH, CONTAINER_ARGS, CONTAINER_NAME, HTTP_PORT, MASTER_PORT, StageEnv, WORKSPACE_PATH, env,
+use k8s_openapi::api::core::v1::{
+    ConfigMapVolumeSource, KeyToPath, PersistentVolumeClaimVolumeSource, Pod, PodSecurityContext, SeccompProfile,
+    Volume,
 };
-use stagecoach_api::job::PipelineJobSpec;
+use kube::api::{ApiResource, NotUsed, Object};
+use serde_json::{Map, Value};
+use stagecoach_api::contract::{CONTAINER_NAME, WORKSPACE_PATH};
+use stagecoach_api::job::{PipelineJobSpec, TrainerType};
 use stagecoach_lifecycle::DEFAULT_TERMINATION_GRACE_SECONDS;
 
-use super::{Blueprint, JOB_FILE_KEY, Owner, attempt_name, labels, names, pod_name, service_name};
+use super::attempt_template::JOB_FILE_KEY;
+use super::container::trainer_container;
+use super::json::{add_named, array, object, set_default, string_map, with_defaults};
+use super::{AttemptTemplate, JobReference, attempt_name, labels, names, pod_name};
 
 /// The user and group of the trainer's image.
-const TRAINER_UID: u64 = 65532;
+const TRAINER_UID: i64 = 65532;
 /// The volumes that the operator adds, unless the template has its own of that name.
-const CONFIG_VOLUME: &str = "stagecoach-config";
-const WORKSPACE_VOLUME: &str = "workspace";
+pub(super) const CONFIG_VOLUME: &str = "stagecoach-config";
+pub(super) const WORKSPACE_VOLUME: &str = "workspace";
+
+/// A stage's pod. Its spec stays the JSON that the user wrote, and what is added to it is typed: read as a `PodSpec` it would
+/// lose each field that is newer than k8s-openapi, and the CRD may be of a newer Kubernetes than the operator.
+pub(crate) type StagePod = Object<Map<String, Value>, NotUsed>;
 
 /// The pod of `stage`.
-pub(crate) fn pod(owner: &Owner, blueprint: &Blueprint, stage: u32) -> Value {
-    let Blueprint { attempt, template, .. } = blueprint;
+pub(super) fn pod(job: &JobReference, attempt: &AttemptTemplate, stage: u32) -> StagePod {
+    let template = &attempt.pod_template;
     let mut spec = object(template.get("spec"));
     let containers = containers(&spec).into_iter().map(|container| match is_trainer(&container) {
-        true => trainer(owner, blueprint, stage, container),
+        true => trainer_container(job, attempt, stage, container),
         false => Value::Object(container),
     });
     spec["containers"] = containers.collect();
     // the kubelet must not restart a stage alone: the operator restarts the whole group
     spec.insert("restartPolicy".into(), "Never".into());
-    set_default(&mut spec, "automountServiceAccountToken", json!(false));
-    set_default(&mut spec, "enableServiceLinks", json!(false));
-    set_default(&mut spec, "terminationGracePeriodSeconds", json!(DEFAULT_TERMINATION_GRACE_SECONDS));
-    let mut security = object(spec.get("securityContext"));
-    set_default(&mut security, "runAsNonRoot", json!(true));
-    set_default(&mut security, "runAsUser", json!(TRAINER_UID));
-    set_default(&mut security, "runAsGroup", json!(TRAINER_UID));
-    set_default(&mut security, "fsGroup", json!(TRAINER_UID));
-    set_default(&mut security, "fsGroupChangePolicy", json!("OnRootMismatch"));
-    set_default(&mut security, "seccompProfile", json!({ "type": "RuntimeDefault" }));
-    spec.insert("securityContext".into(), security.into());
-    let mut volumes = array(spec.get("volumes"));
-    if blueprint.built_in {
-        let config = json!({
-            "name": attempt_name(owner, *attempt),
-            "items": [{ "key": JOB_FILE_KEY, "path": JOB_FILE_KEY }],
-        });
-        add_named(&mut volumes, json!({ "name": CONFIG_VOLUME, "configMap": config }));
-    }
-    if let Some(claim) = &blueprint.claim {
-        add_named(&mut volumes, json!({ "name": WORKSPACE_VOLUME, "persistentVolumeClaim": { "claimName": claim } }));
-    }
-    spec.insert("volumes".into(), volumes.into());
+    set_default(&mut spec, "automountServiceAccountToken", false);
+    set_default(&mut spec, "enableServiceLinks", false);
+    set_default(&mut spec, "terminationGracePeriodSeconds", DEFAULT_TERMINATION_GRACE_SECONDS);
+    spec.insert("securityContext".into(), with_defaults(spec.get("securityContext"), &security_context()));
+    let mut all_volumes = array(spec.get("volumes"));
+    add_named(&mut all_volumes, &volumes(job, attempt));
+    spec.insert("volumes".into(), all_volumes.into());
 
     let template_metadata = object(template.get("metadata"));
-    let mut all_labels = object(template_metadata.get("labels"));
-    all_labels.extend(labels(owner, Some(*attempt), Some(stage)));
-    let mut annotations = object(template_metadata.get("annotations"));
-    if let Some(api) = blueprint.pod_group_api {
-        let group = attempt_name(owner, *attempt);
-        api.add_pod(&group, &mut all_labels, &mut annotations, &mut spec);
+    let mut all_labels = string_map(template_metadata.get("labels"));
+    all_labels.extend(labels(job, Some(attempt.number), Some(stage)));
+    let mut annotations = string_map(template_metadata.get("annotations"));
+    if let Some(api) = attempt.pod_group_api {
+        api.add_pod(attempt_name(job, attempt.number), &mut all_labels, &mut annotations, &mut spec);
     }
-    json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": pod_name(owner, stage, *attempt),
-            "namespace": owner.namespace,
-            "labels": all_labels,
-            "annotations": annotations,
-            "ownerReferences": [names::owner_reference(owner)],
-        },
-        "spec": spec,
-    })
+    let name = pod_name(job, stage, attempt.number);
+    let mut pod = StagePod::new(&name, &ApiResource::erase::<Pod>(&()), spec);
+    pod.metadata = names::metadata(job, name, None);
+    pod.metadata.labels = Some(all_labels);
+    pod.metadata.annotations = Some(annotations);
+    pod
+}
+
+/// The pod's security context, except for what the template sets.
+fn security_context() -> PodSecurityContext {
+    PodSecurityContext {
+        run_as_non_root: Some(true),
+        run_as_user: Some(TRAINER_UID),
+        run_as_group: Some(TRAINER_UID),
+        fs_group: Some(TRAINER_UID),
+        fs_group_change_policy: Some("OnRootMismatch".to_owned()),
+        seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
+        ..PodSecurityContext::default()
+    }
+}
+
+/// The volumes that the attempt adds to the template's.
+fn volumes(job: &JobReference, attempt: &AttemptTemplate) -> Vec<Volume> {
+    let mut volumes = Vec::new();
+    if attempt.built_in {
+        let job_file = KeyToPath { key: JOB_FILE_KEY.to_owned(), path: JOB_FILE_KEY.to_owned(), mode: None };
+        let config_map = ConfigMapVolumeSource {
+            name: attempt_name(job, attempt.number),
+            items: Some(vec![job_file]),
+            ..ConfigMapVolumeSource::default()
+        };
+        volumes.push(Volume { name: CONFIG_VOLUME.to_owned(), config_map: Some(config_map), ..Volume::default() });
+    }
+    if let Some(claim_name) = attempt.claim.clone() {
+        let claim = PersistentVolumeClaimVolumeSource { claim_name, read_only: None };
+        volumes.push(Volume {
+            name: WORKSPACE_VOLUME.to_owned(),
+            persistent_volume_claim: Some(claim),
+            ..Volume::default()
+        });
+    }
+    volumes
 }
 
 /// Sets the trainer's image in the template to `image`, unless it names one.
 pub(super) fn resolve_image(template: &mut Map<String, Value>, image: &str) {
     let mut spec = object(template.get("spec"));
     let mut all = containers(&spec);
-    all.iter_mut().filter(|container| is_trainer(container)).for_each(|c| set_default(c, "image", json!(image)));
+    all.iter_mut().filter(|container| is_trainer(container)).for_each(|c| set_default(c, "image", image));
     spec.insert("containers".into(), all.into());
     template.insert("spec".into(), spec.into());
 }
 
+/// What a valid job lacks to run in a cluster: on one machine a folder suffices, pods need a shared volume.
+pub(crate) fn missing_volume(spec: &PipelineJobSpec) -> Option<String> {
+    let is_missing = spec.trainer.kind == TrainerType::BuiltIn && !has_workspace(spec);
+    is_missing.then(|| {
+        format!(
+            "spec.storage.persistentVolumeClaim is missing: the stages' pods share a volume; name a ReadWriteMany claim of \
+             this namespace, or mount a volume of spec.template at {WORKSPACE_PATH}"
+        )
+    })
+}
+
 /// Whether the trainer's container mounts the workspace: from a claim, or a volume of the template.
-pub(super) fn has_workspace(spec: &PipelineJobSpec) -> bool {
+fn has_workspace(spec: &PipelineJobSpec) -> bool {
     let template = spec.template.as_ref().map(|template| object(template.0.get("spec"))).unwrap_or_default();
     let mounts = containers(&template).into_iter().filter(is_trainer).flat_map(|c| array(c.get("volumeMounts")));
     spec.storage.persistent_volume_claim.is_some() || mounts.into_iter().any(|m| m["mountPath"] == WORKSPACE_PATH)
@@ -99,82 +133,4 @@ fn containers(spec: &Map<String, Value>) -> Vec<Map<String, Value>> {
 
 fn is_trainer(container: &Map<String, Value>) -> bool {
     container.get("name").is_some_and(|name| name == CONTAINER_NAME)
-}
-
-/// The trainer's container: environment and paths of the contract, and restricted security by default.
-fn trainer(owner: &Owner, blueprint: &Blueprint, stage: u32, mut container: Map<String, Value>) -> Value {
-    let mut variables = array(container.get("env"));
-    variables.extend(environment(owner, blueprint, stage));
-    container.insert("env".into(), variables.into());
-    let mut mounts = array(container.get("volumeMounts"));
-    let mut ports = array(container.get("ports"));
-    if blueprint.built_in {
-        if !container.contains_key("args") && !container.contains_key("command") {
-            container.insert("args".into(), json!(CONTAINER_ARGS));
-        }
-        let folder = CONFIG_PATH.rsplit_once('/').map_or(CONFIG_PATH, |(folder, _)| folder);
-        add_named(&mut mounts, json!({ "name": CONFIG_VOLUME, "mountPath": folder, "readOnly": true }));
-        add_named(&mut ports, json!({ "name": "http", "containerPort": HTTP_PORT }));
-        add_named(&mut ports, json!({ "name": "rendezvous", "containerPort": MASTER_PORT }));
-        set_default(
-            &mut container,
-            "readinessProbe",
-            json!({ "httpGet": { "path": "/readyz", "port": HTTP_PORT }, "periodSeconds": 2, "timeoutSeconds": 2 }),
-        );
-    }
-    if blueprint.claim.is_some() {
-        add_named(&mut mounts, json!({ "name": WORKSPACE_VOLUME, "mountPath": WORKSPACE_PATH }));
-    }
-    container.insert("volumeMounts".into(), mounts.into());
-    container.insert("ports".into(), ports.into());
-    let mut security = object(container.get("securityContext"));
-    set_default(&mut security, "allowPrivilegeEscalation", json!(false));
-    set_default(&mut security, "readOnlyRootFilesystem", json!(true));
-    set_default(&mut security, "capabilities", json!({ "drop": ["ALL"] }));
-    container.insert("securityContext".into(), security.into());
-    container.into()
-}
-
-/// The contract's variables. The kubelet fills in the pod's IP address and UID.
-fn environment(owner: &Owner, blueprint: &Blueprint, stage: u32) -> Vec<Value> {
-    let contract = StageEnv {
-        rank: stage,
-        world_size: blueprint.stages,
-        job: owner.name.clone(),
-        job_uid: owner.uid.clone(),
-        attempt: blueprint.attempt,
-        config: CONFIG_PATH.into(),
-        workspace: WORKSPACE_PATH.into(),
-        master_addr: service_name(owner),
-        master_port: MASTER_PORT,
-        pod_ip: String::new(),
-        pod_uid: String::new(),
-    };
-    let field = |path: &str| json!({ "fieldRef": { "fieldPath": path } });
-    let variable = |(name, value): (&str, String)| match name {
-        env::POD_IP => json!({ "name": name, "valueFrom": field("status.podIP") }),
-        env::POD_UID => json!({ "name": name, "valueFrom": field("metadata.uid") }),
-        _ => json!({ "name": name, "value": value }),
-    };
-    contract.to_vars().into_iter().map(variable).collect()
-}
-
-fn object(value: Option<&Value>) -> Map<String, Value> {
-    value.and_then(Value::as_object).cloned().unwrap_or_default()
-}
-
-fn array(value: Option<&Value>) -> Vec<Value> {
-    value.and_then(Value::as_array).cloned().unwrap_or_default()
-}
-
-/// Sets a field that is not there.
-fn set_default(object: &mut Map<String, Value>, field: &str, value: Value) {
-    object.entry(field).or_insert(value);
-}
-
-/// Adds an item unless there is one of its name.
-fn add_named(items: &mut Vec<Value>, item: Value) {
-    if !items.iter().any(|other| other["name"] == item["name"]) {
-        items.push(item);
-    }
 }

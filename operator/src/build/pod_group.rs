@@ -1,8 +1,17 @@
 //! The PodGroup for gang scheduling, in the APIs of several schedulers.
 
-use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 
-use super::{Owner, names};
+use k8s_openapi::api::core::v1::PodSchedulingGroup;
+use k8s_openapi::api::scheduling::v1alpha2::{
+    GangSchedulingPolicy, PodGroupSchedulingPolicy, PodGroupSpec as NativePodGroupSpec,
+};
+use kube::api::{ApiResource, GroupVersionKind, NotUsed, Object};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::json::to_json;
+use super::{JobReference, attempt_name, names};
 
 /// The API of a PodGroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +24,23 @@ pub(crate) enum PodGroupApi {
     Coscheduling,
 }
 
+/// A PodGroup of any of these APIs.
+pub(crate) type PodGroup = Object<PodGroupSpec, NotUsed>;
+
+/// The spec of a PodGroup.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum PodGroupSpec {
+    /// Of Kubernetes' own API; the fields that are used are the same in all its versions.
+    Native(NativePodGroupSpec),
+    /// Of Volcano's and the scheduler-plugins' API.
+    #[serde(rename_all = "camelCase")]
+    MinMember {
+        /// How many pods are scheduled together.
+        min_member: u32,
+    },
+}
+
 impl PodGroupApi {
     /// All, the newest first.
     pub(crate) const ALL: [PodGroupApi; 4] = [
@@ -24,7 +50,7 @@ impl PodGroupApi {
         PodGroupApi::Coscheduling,
     ];
 
-    /// Group and version; also stored in the blueprint.
+    /// Group and version; also stored in the attempt template.
     pub(crate) const fn api_version(self) -> &'static str {
         match self {
             PodGroupApi::Native(version) => version,
@@ -38,35 +64,45 @@ impl PodGroupApi {
         PodGroupApi::ALL.into_iter().find(|api| api.api_version() == version)
     }
 
+    /// Its resource.
+    pub(crate) fn resource(self) -> ApiResource {
+        let (group, version) = self.api_version().split_once('/').unwrap_or_default();
+        ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, "PodGroup"))
+    }
+
     /// Adds a pod to the group.
     pub(super) fn add_pod(
         self,
-        name: &str,
-        labels: &mut Map<String, Value>,
-        annotations: &mut Map<String, Value>,
+        name: String,
+        labels: &mut BTreeMap<String, String>,
+        annotations: &mut BTreeMap<String, String>,
         spec: &mut Map<String, Value>,
     ) {
         match self {
-            PodGroupApi::Native(_) => drop(spec.insert("schedulingGroup".into(), json!({ "podGroupName": name }))),
+            PodGroupApi::Native(_) => {
+                let group = PodSchedulingGroup { pod_group_name: Some(name) };
+                spec.insert("schedulingGroup".into(), to_json(&group));
+            }
             PodGroupApi::Volcano => {
-                annotations.insert("scheduling.k8s.io/group-name".into(), name.into());
+                annotations.insert("scheduling.k8s.io/group-name".into(), name);
                 spec.entry("schedulerName").or_insert_with(|| "volcano".into());
             }
-            PodGroupApi::Coscheduling => drop(labels.insert("scheduling.x-k8s.io/pod-group".into(), name.into())),
+            PodGroupApi::Coscheduling => drop(labels.insert("scheduling.x-k8s.io/pod-group".into(), name)),
         }
     }
 }
 
 /// The PodGroup of an attempt.
-pub(crate) fn pod_group(owner: &Owner, api: PodGroupApi, attempt: u64, stages: u32) -> Value {
+pub(super) fn pod_group(job: &JobReference, api: PodGroupApi, attempt: u64, stages: u32) -> PodGroup {
     let spec = match api {
-        PodGroupApi::Native(_) => json!({ "schedulingPolicy": { "gang": { "minCount": stages } } }),
-        PodGroupApi::Volcano | PodGroupApi::Coscheduling => json!({ "minMember": stages }),
+        PodGroupApi::Native(_) => {
+            let gang = GangSchedulingPolicy { min_count: i32::try_from(stages).unwrap_or(i32::MAX) };
+            let scheduling_policy = PodGroupSchedulingPolicy { gang: Some(gang), basic: None };
+            PodGroupSpec::Native(NativePodGroupSpec { scheduling_policy, ..NativePodGroupSpec::default() })
+        }
+        PodGroupApi::Volcano | PodGroupApi::Coscheduling => PodGroupSpec::MinMember { min_member: stages },
     };
-    json!({
-        "apiVersion": api.api_version(),
-        "kind": "PodGroup",
-        "metadata": names::metadata(owner, &names::attempt_name(owner, attempt), Some(attempt)),
-        "spec": spec,
-    })
+    let mut group = PodGroup::new(&attempt_name(job, attempt), &api.resource(), spec);
+    group.metadata = names::metadata(job, attempt_name(job, attempt), Some(attempt));
+    group
 }

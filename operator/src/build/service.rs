@@ -1,25 +1,34 @@
 //! The Service of stage 0.
 
-use serde_json::{Value, json};
+use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use stagecoach_api::contract::{HTTP_PORT, MASTER_PORT};
 
-use super::{Owner, names, service_name, stage_0_match_labels};
+use super::JobReference;
+use super::names::{metadata, service_name, stage_0_match_labels};
 
 /// The Service of stage 0 of `attempt`. Created before the pods, so that no resolver caches a negative DNS answer;
 /// `publishNotReadyAddresses`, because stages become ready only after they have reached stage 0 through it.
-pub(crate) fn service(owner: &Owner, attempt: u64) -> Value {
-    json!({
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": names::metadata(owner, &service_name(owner), None),
-        "spec": {
-            "type": "ClusterIP",
-            "publishNotReadyAddresses": true,
-            "selector": stage_0_match_labels(owner, attempt),
-            "ports": [
-                { "name": "rendezvous", "port": MASTER_PORT, "targetPort": MASTER_PORT, "protocol": "TCP" },
-                { "name": "http", "port": HTTP_PORT, "targetPort": HTTP_PORT, "protocol": "TCP" },
-            ],
-        },
-    })
+pub(super) fn service(job: &JobReference, attempt: u64) -> Service {
+    Service {
+        metadata: metadata(job, service_name(job), None),
+        spec: Some(ServiceSpec {
+            type_: Some("ClusterIP".to_owned()),
+            publish_not_ready_addresses: Some(true),
+            selector: Some(stage_0_match_labels(job, attempt)),
+            ports: Some(vec![port("rendezvous", MASTER_PORT), port("http", HTTP_PORT)]),
+            ..ServiceSpec::default()
+        }),
+        status: None,
+    }
+}
+
+fn port(name: &str, number: u16) -> ServicePort {
+    ServicePort {
+        name: Some(name.to_owned()),
+        port: number.into(),
+        target_port: Some(IntOrString::Int(number.into())),
+        protocol: Some("TCP".to_owned()),
+        ..ServicePort::default()
+    }
 }

@@ -1,28 +1,46 @@
 //! Tests of the constructed objects.
 
+use serde::Serialize;
 use serde_json::{Value, json};
 use stagecoach_api::contract::StageEnv;
+use stagecoach_api::job::{PersistentVolumeClaim, PodTemplate, TrainerType};
 use stagecoach_api::{PipelineJob, parse_with};
 
 use super::*;
 
 const SAMPLE_JOB: &str = include_str!("../../../manifests/samples/shakespeare.yaml");
 
-fn owner() -> Owner {
-    Owner { name: "shakespeare".into(), namespace: "ml".into(), uid: "u-1".into() }
+fn reference() -> JobReference {
+    JobReference { name: "shakespeare".into(), namespace: "ml".into(), uid: "u-1".into() }
 }
 
 fn job(template: Value) -> PipelineJob {
     let mut job = parse_with(SAMPLE_JOB, "shakespeare.yaml", &[]).unwrap();
     let fields = template.as_object().cloned().unwrap();
-    job.spec.template = Some(stagecoach_api::job::PodTemplate(fields));
-    let claim = stagecoach_api::job::PersistentVolumeClaim { claim_name: "training".into() };
+    job.spec.template = Some(PodTemplate(fields));
+    let claim = PersistentVolumeClaim { claim_name: "training".into() };
     job.spec.storage.persistent_volume_claim = Some(claim);
     job
 }
 
-fn blueprint(template: Value) -> Blueprint {
-    Blueprint::new(&job(template), 3, 3, "example.com/trainer@sha256:00").unwrap()
+fn attempt(template: Value) -> AttemptTemplate {
+    AttemptTemplate::new(&job(template), 3, 3, "example.com/trainer@sha256:00", None).unwrap()
+}
+
+fn to_value(object: &impl Serialize) -> Value {
+    serde_json::to_value(object).unwrap()
+}
+
+fn pod(attempt: &AttemptTemplate, stage: usize) -> Value {
+    to_value(&build(&reference(), attempt, None).pods[stage])
+}
+
+fn config_map(attempt: &AttemptTemplate) -> Value {
+    to_value(&build(&reference(), attempt, None).config_map)
+}
+
+fn read(config_map: &Value) -> Result<AttemptTemplate, BuildError> {
+    AttemptTemplate::from_config_map(&serde_json::from_value(config_map.clone()).unwrap())
 }
 
 fn trainer(pod: &Value) -> &Value {
@@ -31,7 +49,7 @@ fn trainer(pod: &Value) -> &Value {
 
 #[test]
 fn a_pod_gets_the_contract_and_restricted_security() {
-    let pod = pod(&owner(), &blueprint(json!({})), 1);
+    let pod = pod(&attempt(json!({})), 1);
     assert_eq!(pod["metadata"]["name"], "shakespeare-1-3");
     let reference = &pod["metadata"]["ownerReferences"][0];
     assert_eq!((&reference["uid"], &reference["controller"]), (&json!("u-1"), &json!(true)));
@@ -67,6 +85,7 @@ fn fields_of_the_pod_template_are_kept() {
         "spec": {
             "terminationGracePeriodSeconds": 7,
             "nodeSelector": {"gpu": "h100"},
+            "fieldOfANewerKubernetes": {"maxUnits": 1},
             "securityContext": {"runAsUser": 1000},
             "volumes": [{"name": "scratch", "emptyDir": {}}],
             "containers": [
@@ -76,8 +95,9 @@ fn fields_of_the_pod_template_are_kept() {
             ],
         },
     });
-    let pod = pod(&owner(), &blueprint(template), 0);
+    let pod = pod(&attempt(template), 0);
     let (spec, trainer) = (&pod["spec"], trainer(&pod));
+    assert_eq!(spec["fieldOfANewerKubernetes"], json!({"maxUnits": 1}));
     assert_eq!((&spec["terminationGracePeriodSeconds"], &spec["nodeSelector"]["gpu"]), (&json!(7), &json!("h100")));
     assert_eq!(
         (&spec["securityContext"]["runAsUser"], &spec["securityContext"]["runAsGroup"]),
@@ -101,20 +121,23 @@ fn fields_of_the_pod_template_are_kept() {
 }
 
 #[test]
-fn the_config_map_stores_the_blueprint() {
+fn the_config_map_stores_the_attempt_template() {
     let containers = json!([{"name": "trainer", "image": "mine:2"}]);
-    let blueprint = blueprint(json!({"spec": {"terminationGracePeriodSeconds": 7, "containers": containers}}));
-    let map = config_map(&owner(), &blueprint);
+    let attempt = attempt(json!({"spec": {"terminationGracePeriodSeconds": 7, "containers": containers}}));
+    let map = config_map(&attempt);
     assert_eq!((&map["immutable"], &map["metadata"]["name"]), (&json!(true), &json!("shakespeare-3")));
-    assert_eq!(read_config_map(&map).unwrap(), blueprint);
+    assert_eq!(read(&map).unwrap(), attempt);
     // the stage gets its attempt's job with the grace period, and nothing that only the operator uses
-    let read = parse_with(map["data"]["job.yaml"].as_str().unwrap(), "job.yaml", &[]).unwrap();
-    assert_eq!((read.spec.stages, read.status), (3, None));
-    let template = read.spec.template.map(|template| Value::Object(template.0));
+    let stage = parse_with(map["data"]["job.yaml"].as_str().unwrap(), "job.yaml", &[]).unwrap();
+    assert_eq!((stage.spec.stages, stage.status), (3, None));
+    let template = stage.spec.template.map(|template| Value::Object(template.0));
     assert_eq!(template, Some(json!({"spec": {"terminationGracePeriodSeconds": 7}})));
     let mut broken = map.clone();
     broken["data"]["blueprint.json"] = "{}".into();
-    assert!(read_config_map(&broken).unwrap_err().to_string().contains("shakespeare-3 holds no template"));
+    assert!(read(&broken).unwrap_err().to_string().contains("shakespeare-3 holds no template"));
+    let text = map["data"]["blueprint.json"].as_str().unwrap();
+    broken["data"]["blueprint.json"] = text.replace("\"stages\":3", "\"stages\":4000000000").into();
+    assert!(read(&broken).unwrap_err().to_string().contains("shakespeare-3 names no stages"));
 }
 
 /// An operator of another version reads this ConfigMap: its keys never change.
@@ -125,18 +148,18 @@ fn the_config_map_of_an_attempt_never_changes_its_form() {
                       "gang": "scheduling.volcano.sh/v1beta1", "template": template})
     .to_string();
     let data = json!({"job.yaml": "the job", "blueprint.json": text});
-    let blueprint = read_config_map(&json!({"metadata": {"name": "shakespeare-3"}, "data": data})).unwrap();
-    let expected = Blueprint {
-        attempt: 3,
+    let attempt = read(&json!({"metadata": {"name": "shakespeare-3"}, "data": data})).unwrap();
+    let expected = AttemptTemplate {
+        number: 3,
         stages: 2,
         built_in: true,
         job_file: "the job".into(),
         claim: Some("training".into()),
         pod_group_api: Some(PodGroupApi::Volcano),
-        template: template.as_object().cloned().unwrap(),
+        pod_template: template.as_object().cloned().unwrap(),
     };
-    assert_eq!(blueprint, expected);
-    assert_eq!(config_map(&owner(), &blueprint)["data"], data);
+    assert_eq!(attempt, expected);
+    assert_eq!(config_map(&attempt)["data"], data);
     let versions: Vec<_> = PodGroupApi::ALL.into_iter().map(PodGroupApi::api_version).collect();
     assert_eq!(
         versions,
@@ -147,9 +170,9 @@ fn the_config_map_of_an_attempt_never_changes_its_form() {
             "scheduling.x-k8s.io/v1alpha1"
         ]
     );
-    let labels = Value::Object(labels(&owner(), Some(3), Some(1)));
+    let labels = labels(&reference(), Some(3), Some(1));
     for (label, value) in [("job", "shakespeare"), ("job-uid", "u-1"), ("attempt", "3"), ("stage", "1")] {
-        assert_eq!(labels[format!("stagecoach.dev/{label}")], value);
+        assert_eq!(labels[&format!("stagecoach.dev/{label}")], value);
     }
 }
 
@@ -168,16 +191,21 @@ fn a_job_without_a_volume_is_invalid_in_a_cluster() {
     assert_eq!(missing_volume(&job.spec), None, "a trainer of one's own may need none");
 }
 
-#[test]
-fn a_custom_trainer_gets_only_the_environment() {
+fn custom_job() -> PipelineJob {
     let mut job = job(
         json!({"spec": {"containers": [{"name": "trainer", "image": "torch:2", "command": ["python", "train.py"]}]}}),
     );
     job.spec.trainer.kind = TrainerType::Custom;
     (job.spec.model, job.spec.data, job.spec.training) = (None, None, None);
+    job
+}
+
+#[test]
+fn a_custom_trainer_gets_only_the_environment() {
+    let mut job = custom_job();
     job.spec.storage.persistent_volume_claim = None;
-    let blueprint = Blueprint::new(&job, 1, 2, "unused").unwrap();
-    let pod = pod(&owner(), &blueprint, 1);
+    let attempt = AttemptTemplate::new(&job, 1, 2, "unused", None).unwrap();
+    let pod = pod(&attempt, 1);
     let trainer = trainer(&pod);
     assert_eq!((&trainer["command"], trainer.get("args")), (&json!(["python", "train.py"]), None));
     assert_eq!(
@@ -189,13 +217,13 @@ fn a_custom_trainer_gets_only_the_environment() {
 
 #[test]
 fn the_service_selects_stage_0_of_one_attempt_before_it_is_ready() {
-    let service = service(&owner(), 4);
+    let of_attempt = |number| AttemptTemplate { number, ..attempt(json!({})) };
+    let service = to_value(&build(&reference(), &of_attempt(4), None).service);
     assert_eq!(service["spec"]["publishNotReadyAddresses"], true);
     let selector = service["spec"]["selector"].as_object().unwrap();
     let picks = |pod: &Value| selector.iter().all(|(key, value)| pod["metadata"]["labels"][key] == *value);
-    let of_attempt = |attempt, stage| pod(&owner(), &Blueprint { attempt, ..blueprint(json!({})) }, stage);
-    assert!(picks(&of_attempt(4, 0)));
-    assert!(!picks(&of_attempt(4, 1)) && !picks(&of_attempt(3, 0)));
+    assert!(picks(&pod(&of_attempt(4), 0)));
+    assert!(!picks(&pod(&of_attempt(4), 1)) && !picks(&pod(&of_attempt(3), 0)));
 }
 
 /// Whether a policy lets traffic in from a pod with these labels, to this port: what a node's plugin would decide.
@@ -214,9 +242,10 @@ fn lets_in(policy: &Value, from: &Value, port: u64) -> bool {
 #[test]
 fn the_network_policy_allows_exactly_what_is_needed() {
     let operator = json!({"podSelector": {"matchLabels": {"app.kubernetes.io/name": "stagecoach-operator"}}});
-    let policy = network_policy(&owner(), &StatusReaders(vec![operator]));
-    let own = Value::Object(labels(&owner(), Some(1), Some(2)));
-    let others = Value::Object(labels(&Owner { uid: "u-2".into(), ..owner() }, Some(1), Some(2)));
+    let readers = StatusReaders(vec![serde_json::from_value(operator).unwrap()]);
+    let policy = to_value(&build(&reference(), &attempt(json!({})), Some(&readers)).network_policy);
+    let own = to_value(&labels(&reference(), Some(1), Some(2)));
+    let others = to_value(&labels(&JobReference { uid: "u-2".into(), ..reference() }, Some(1), Some(2)));
     let reader = json!({"app.kubernetes.io/name": "stagecoach-operator"});
     for (from, port, allowed) in [
         (&own, 29500, true),
@@ -229,4 +258,29 @@ fn the_network_policy_allows_exactly_what_is_needed() {
         assert_eq!(lets_in(&policy, from, port), allowed, "{from} to {port}");
     }
     assert_eq!(policy["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
+}
+
+/// Each field that the API server gets.
+#[test]
+fn the_objects_of_an_attempt_equal_the_golden_ones() {
+    let readers = StatusReaders(vec![serde_json::from_value(json!({"podSelector": {}})).unwrap()]);
+    let objects = |job: &PipelineJob, api: Option<PodGroupApi>, readers: Option<&StatusReaders>| {
+        let attempt = AttemptTemplate::new(job, 3, 2, "example.com/trainer@sha256:00", api).unwrap();
+        let AttemptObjects { service, network_policy, config_map, pod_group, pods } =
+            build(&reference(), &attempt, readers);
+        json!({"service": service, "networkPolicy": network_policy, "configMap": config_map,
+               "podGroup": pod_group, "pods": pods})
+    };
+    let found = json!({
+        "built-in": objects(&job(json!({})), Some(PodGroupApi::ALL[0]), Some(&readers)),
+        "custom": objects(&custom_job(), Some(PodGroupApi::Volcano), None),
+        "coscheduling": objects(&custom_job(), Some(PodGroupApi::Coscheduling), None)["pods"][0]["metadata"],
+    });
+    let golden: Value = serde_json::from_str(include_str!("golden.json")).unwrap();
+    for (case, objects) in golden.as_object().unwrap() {
+        for (kind, object) in objects.as_object().unwrap() {
+            assert_eq!(found[case][kind], *object, "{kind} of {case}");
+        }
+    }
+    assert_eq!(found, golden);
 }

@@ -11,7 +11,7 @@ use stagecoach_lifecycle::{AttemptPhase, Desired, JobState};
 
 pub(crate) use object::RawPipelineJob;
 
-use crate::build::{self, Owner};
+use crate::build::{self, JobReference};
 
 /// The default of `spec.managedBy`.
 pub(crate) const MANAGER: &str = "stagecoach.dev/operator";
@@ -19,8 +19,8 @@ pub(crate) const MANAGER: &str = "stagecoach.dev/operator";
 /// A job: its spec, status and stored state.
 #[derive(Clone, Debug)]
 pub(crate) struct ObservedJob {
-    /// The owner of the objects that are created for it.
-    pub owner: Owner,
+    /// Its name, namespace and UID.
+    pub reference: JobReference,
     /// The job as a typed manifest, without status.
     pub manifest: PipelineJob,
     /// `metadata.generation`
@@ -114,7 +114,7 @@ pub(crate) fn read(object: &RawPipelineJob) -> Result<ObservedJob, InvalidJob> {
             ))
         })?,
     };
-    let owner = Owner {
+    let reference = JobReference {
         name: object.name_any(),
         namespace: meta.namespace.clone().unwrap_or_default(),
         uid: meta.uid.clone().unwrap_or_default(),
@@ -123,7 +123,7 @@ pub(crate) fn read(object: &RawPipelineJob) -> Result<ObservedJob, InvalidJob> {
     let same = status.attempt.as_ref().is_some_and(|attempt| attempt.generation == Some(generation));
     // same generation: keep the revision, so that new defaults of a newer operator do not restart the attempt
     let revision = if same { state.attempt.revision } else { revision(object.spec()) };
-    Ok(ObservedJob { owner, manifest, generation, status, state, revision })
+    Ok(ObservedJob { reference, manifest, generation, status, state, revision })
 }
 
 impl ObservedJob {

@@ -42,12 +42,14 @@ impl JobSnapshot {
 
     /// From the pod cache; None if the cache may be stale.
     pub(crate) fn from_cache(job: &ObservedJob, pod_cache: &PodCache) -> Option<JobSnapshot> {
-        pod_cache.get(&job.owner.uid, job.state.attempt.number).map(|pods| JobSnapshot { pods, stage_0_status: None })
+        pod_cache
+            .get(&job.reference.uid, job.state.attempt.number)
+            .map(|pods| JobSnapshot { pods, stage_0_status: None })
     }
 
     /// Of a job without a record, which has no pods; None if that is not certain.
     pub(crate) fn of_new_job(job: &ObservedJob, pod_cache: &PodCache) -> Option<JobSnapshot> {
-        let new = job.status.record.is_none() && pod_cache.start_empty(&job.owner.uid, &job.owner.namespace);
+        let new = job.status.record.is_none() && pod_cache.start_empty(&job.reference.uid, &job.reference.namespace);
         new.then(JobSnapshot::default)
     }
 
@@ -61,17 +63,17 @@ impl JobSnapshot {
         pod_cache: &PodCache,
     ) -> kube::Result<JobSnapshot> {
         // no resourceVersion: a consistent read from etcd, not from the API server's cache
-        let listed = pods.list(&ListParams::default().labels(&build::pod_label_selector(&job.owner))).await?;
+        let listed = pods.list(&ListParams::default().labels(&build::pod_label_selector(&job.reference))).await?;
         let version = parse_resource_version(listed.metadata.resource_version.as_deref().unwrap_or_default());
-        let listed = listed.items.iter().filter_map(|pod| ObservedPod::from_partial(pod, &job.owner.uid)).collect();
-        let pods = pod_cache.replace_with_list(&job.owner.uid, job.state.attempt.number, version, listed);
+        let listed = listed.items.iter().filter_map(|pod| ObservedPod::from_partial(pod, &job.reference.uid)).collect();
+        let pods = pod_cache.replace_with_list(&job.reference.uid, job.state.attempt.number, version, listed);
         Ok(JobSnapshot { pods, stage_0_status: None })
     }
 
     /// Polls `/status` of stage 0, if that is due.
     pub(crate) async fn poll_stage_0(&mut self, job: &ObservedJob, status_poller: &StatusPoller) {
         if let Some(stage_0) = self.stage_0(job) {
-            self.stage_0_status = status_poller.poll(&job.owner.uid, stage_0).await;
+            self.stage_0_status = status_poller.poll(&job.reference.uid, stage_0).await;
         }
     }
 

@@ -7,7 +7,7 @@ use stagecoach_api::job::{API_VERSION, Condition, JobPhase, KIND};
 
 use super::StatusInputs;
 use super::conditions::{SAVING_FAILS, is_normal_startup};
-use crate::build::Owner;
+use crate::build::JobReference;
 
 /// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,13 +89,13 @@ impl JobEvent {
 }
 
 /// The reference to the job in its events.
-pub(crate) fn reference(owner: &Owner) -> ObjectReference {
+pub(crate) fn object_reference(job: &JobReference) -> ObjectReference {
     ObjectReference {
         api_version: Some(API_VERSION.into()),
         kind: Some(KIND.into()),
-        name: Some(owner.name.clone()),
-        namespace: Some(owner.namespace.clone()),
-        uid: Some(owner.uid.clone()),
+        name: Some(job.name.clone()),
+        namespace: Some(job.namespace.clone()),
+        uid: Some(job.uid.clone()),
         ..ObjectReference::default()
     }
 }

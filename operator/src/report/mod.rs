@@ -12,7 +12,7 @@ use stagecoach_api::job::{AttemptStatus, CheckpointStatus, LastFailureStatus, Pr
 use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, Decision, InstanceState, JobState, UnixMillis};
 
 pub(crate) use conditions::rejected;
-pub(crate) use events::{events, reference};
+pub(crate) use events::{events, object_reference};
 pub(crate) use throttle::StatusUpdate;
 
 use crate::build;
@@ -55,7 +55,7 @@ pub(crate) fn next_status(inputs: &StatusInputs) -> StatusUpdate {
         phase: Some(decision.job_phase),
         stages: Some(existing),
         ready_stages: Some(count(|state| *state == InstanceState::Ready)),
-        selector: Some(build::pod_label_selector(&job.owner)),
+        selector: Some(build::pod_label_selector(&job.reference)),
         attempt: attempt_status(inputs),
         progress: progress(old.progress.as_ref(), polled, snapshot, attempt),
         checkpoint: old.checkpoint.clone(),
@@ -152,7 +152,7 @@ fn last_failure(inputs: &StatusInputs) -> Option<LastFailureStatus> {
     }
     Some(LastFailureStatus {
         stage: failure.stage,
-        pod: failure.stage.map(|stage| build::pod_name(&inputs.job.owner, stage, failure.attempt)),
+        pod: failure.stage.map(|stage| build::pod_name(&inputs.job.reference, stage, failure.attempt)),
         reason: failure.label(),
         exit_code: failure.exit_code,
         action: failure.action.clone(),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use stagecoach_api::contract::{HTTP_PORT, MASTER_PORT};
 use stagecoach_cluster::chart;
 use stagecoach_cluster::flows::{End, Labels, Network, Pod};
-use stagecoach_operator::build::{Owner, StatusReaders, labels, network_policy};
+use stagecoach_operator::build::{JobReference, StatusReaders, labels, network_policy};
 
 mod evaluator;
 
@@ -27,8 +27,8 @@ const ETCD: (&str, u16) = ("TCP", 2379);
 /// Who there is, by name.
 type Ends = BTreeMap<&'static str, End>;
 
-fn owner(name: &str, namespace: &str) -> Owner {
-    Owner { name: name.into(), namespace: namespace.into(), uid: format!("uid-of-{name}-in-{namespace}") }
+fn job(name: &str, namespace: &str) -> JobReference {
+    JobReference { name: name.into(), namespace: namespace.into(), uid: format!("uid-of-{name}-in-{namespace}") }
 }
 
 fn text(labels: &Value) -> Labels {
@@ -51,17 +51,16 @@ fn cluster(values: &Value) -> (Network, Ends) {
     for namespace in ["stagecoach-system", "team", "other", "monitoring", "kube-system"] {
         network = network.namespace(namespace, Labels::new());
     }
-    let (a, b, namesake) = (owner("a", "team"), owner("b", "team"), owner("a", "other"));
+    let (a, b, namesake) = (job("a", "team"), job("b", "team"), job("a", "other"));
     // one that keeps no policy: what is closed to it is closed by others
-    let open = owner("open", "team");
+    let open = job("open", "team");
     for job in [&a, &b, &namesake] {
-        network = network.policy(network_policy(job, &readers));
+        network = network.policy(serde_json::to_value(network_policy(job, &readers)).unwrap());
     }
     network = network.policy(chart::find(&objects, "NetworkPolicy", "stagecoach-operator").clone());
 
-    let stage = |job: &Owner, stage: u32, attempt: u64, number: u8| {
-        let labels = Value::Object(labels(job, Some(attempt), Some(stage)));
-        pod(&job.namespace, number, text(&labels))
+    let stage = |job: &JobReference, stage: u32, attempt: u64, number: u8| {
+        pod(&job.namespace, number, labels(job, Some(attempt), Some(stage)))
     };
     let prometheus = text(&json!({"app.kubernetes.io/name": "prometheus"}));
     let ends = Ends::from([

@@ -1,0 +1,131 @@
+//! What the pods of an attempt are built from, and the ConfigMap that stores it.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::ResourceExt;
+use serde_json::{Map, Value, json};
+use stagecoach_api::PipelineJob;
+use stagecoach_api::contract::MAX_STAGES;
+use stagecoach_api::job::{PodTemplate, TrainerType};
+
+use super::{JobReference, PodGroupApi, attempt_name, names, pod};
+
+/// The keys of the attempt's ConfigMap.
+pub(super) const JOB_FILE_KEY: &str = "job.yaml";
+const TEMPLATE_KEY: &str = "blueprint.json";
+
+/// Everything that the pods of one attempt are built from. Fixed when the attempt starts and stored in its ConfigMap, so
+/// that a pod created later equals the others although the spec or the operator has changed meanwhile.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct AttemptTemplate {
+    /// The attempt's number.
+    pub(crate) number: u64,
+    /// Its number of stages.
+    pub(crate) stages: u32,
+    /// Whether the trainer is the built-in one.
+    pub(crate) built_in: bool,
+    /// The trainer's part of the job, as YAML: what a stage reads.
+    pub(crate) job_file: String,
+    /// The PersistentVolumeClaim of the workspace; None if the pod template mounts its own volume.
+    pub(crate) claim: Option<String>,
+    /// The API of its PodGroup; None if pods are scheduled one by one.
+    pub(crate) pod_group_api: Option<PodGroupApi>,
+    /// The pod template, with the trainer's image resolved.
+    pub(crate) pod_template: Map<String, Value>,
+}
+
+/// Why the objects of an attempt can't be constructed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct BuildError(String);
+
+impl AttemptTemplate {
+    /// The template of attempt `number` of `job`; `image` is the trainer's if the pod template names none.
+    ///
+    /// # Errors
+    /// A spec that can't be written as YAML.
+    pub(crate) fn new(
+        job: &PipelineJob,
+        number: u64,
+        stages: u32,
+        image: &str,
+        pod_group_api: Option<PodGroupApi>,
+    ) -> Result<AttemptTemplate, BuildError> {
+        let mut own = job.clone();
+        // without the pod template except its grace period: the rest of it is used by the operator alone
+        own.status = None;
+        own.spec.template = job.spec.template.as_ref().and_then(grace_period_only);
+        own.spec.stages = stages;
+        own.spec.suspend = false;
+        let job_file = own.to_yaml().map_err(|e| BuildError(format!("the job can't be written as YAML: {e}")))?;
+        let mut pod_template = job.spec.template.as_ref().map(|template| template.0.clone()).unwrap_or_default();
+        pod::resolve_image(&mut pod_template, image);
+        Ok(AttemptTemplate {
+            number,
+            stages,
+            built_in: job.spec.trainer.kind == TrainerType::BuiltIn,
+            job_file,
+            claim: job.spec.storage.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.clone()),
+            pod_group_api,
+            pod_template,
+        })
+    }
+
+    /// The attempt's ConfigMap, which stores this template.
+    pub(super) fn to_config_map(&self, job: &JobReference) -> ConfigMap {
+        let template = json!({
+            "attempt": self.number,
+            "stages": self.stages,
+            "builtIn": self.built_in,
+            "claim": self.claim,
+            "gang": self.pod_group_api.map(PodGroupApi::api_version),
+            "template": self.pod_template,
+        });
+        ConfigMap {
+            metadata: names::metadata(job, attempt_name(job, self.number), Some(self.number)),
+            immutable: Some(true),
+            data: Some(BTreeMap::from([
+                (JOB_FILE_KEY.to_owned(), self.job_file.clone()),
+                (TEMPLATE_KEY.to_owned(), template.to_string()),
+            ])),
+            binary_data: None,
+        }
+    }
+
+    /// The template that a ConfigMap stores.
+    ///
+    /// # Errors
+    /// If it is not an attempt's ConfigMap.
+    pub(crate) fn from_config_map(config_map: &ConfigMap) -> Result<AttemptTemplate, BuildError> {
+        let name = config_map.name_any();
+        let wrong = |what: &str| {
+            BuildError(format!("the ConfigMap {name} {what}: it was changed by another client, delete it"))
+        };
+        let text = |key: &str| {
+            let text = config_map.data.as_ref().and_then(|data| data.get(key));
+            text.ok_or_else(|| wrong(&format!("has no {key}")))
+        };
+        let stored: Value = serde_json::from_str(text(TEMPLATE_KEY)?).map_err(|_| wrong("holds no blueprint"))?;
+        let pod_template = stored["template"].as_object().cloned().ok_or_else(|| wrong("holds no template"))?;
+        // a user can write a ConfigMap, which must not make the operator build any number of pods
+        let stages = stored["stages"].as_u64().and_then(|stages| u32::try_from(stages).ok());
+        let stages = stages.filter(|stages| (1..=MAX_STAGES).contains(stages));
+        Ok(AttemptTemplate {
+            number: stored["attempt"].as_u64().ok_or_else(|| wrong("names no attempt"))?,
+            stages: stages.ok_or_else(|| wrong("names no stages"))?,
+            built_in: stored["builtIn"].as_bool().ok_or_else(|| wrong("names no trainer"))?,
+            job_file: text(JOB_FILE_KEY)?.clone(),
+            claim: stored["claim"].as_str().map(str::to_owned),
+            pod_group_api: stored["gang"].as_str().and_then(PodGroupApi::from_api_version),
+            pod_template,
+        })
+    }
+}
+
+/// The pod template with nothing but the termination grace period, which is all that a stage reads of it.
+fn grace_period_only(template: &PodTemplate) -> Option<PodTemplate> {
+    let grace = template.0.get("spec")?.get("terminationGracePeriodSeconds")?;
+    let spec = json!({ "terminationGracePeriodSeconds": grace });
+    Some(PodTemplate(Map::from_iter([("spec".to_owned(), spec)])))
+}

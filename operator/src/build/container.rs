@@ -1,0 +1,102 @@
+//! The trainer's container: environment and paths of the contract, and restricted security by default.
+
+use k8s_openapi::api::core::v1::{
+    Capabilities, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, ObjectFieldSelector, Probe, SecurityContext,
+    VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde_json::{Map, Value};
+use stagecoach_api::contract::{CONFIG_PATH, CONTAINER_ARGS, HTTP_PORT, MASTER_PORT, StageEnv, WORKSPACE_PATH, env};
+
+use super::json::{add_named, array, set_default, to_json, with_defaults};
+use super::names::service_name;
+use super::pod::{CONFIG_VOLUME, WORKSPACE_VOLUME};
+use super::{AttemptTemplate, JobReference};
+
+/// The template's container `container` as the trainer of `stage`.
+pub(super) fn trainer_container(
+    job: &JobReference,
+    attempt: &AttemptTemplate,
+    stage: u32,
+    mut container: Map<String, Value>,
+) -> Value {
+    let mut variables = array(container.get("env"));
+    variables.extend(environment(job, attempt, stage).iter().map(to_json));
+    container.insert("env".into(), variables.into());
+    let mut mounts = array(container.get("volumeMounts"));
+    let mut ports = array(container.get("ports"));
+    if attempt.built_in {
+        if !container.contains_key("args") && !container.contains_key("command") {
+            set_default(&mut container, "args", CONTAINER_ARGS);
+        }
+        let folder = CONFIG_PATH.rsplit_once('/').map_or(CONFIG_PATH, |(folder, _)| folder);
+        add_named(&mut mounts, &[VolumeMount { read_only: Some(true), ..mount(CONFIG_VOLUME, folder) }]);
+        add_named(&mut ports, &[port("http", HTTP_PORT), port("rendezvous", MASTER_PORT)]);
+        set_default(&mut container, "readinessProbe", readiness_probe());
+    }
+    if attempt.claim.is_some() {
+        add_named(&mut mounts, &[mount(WORKSPACE_VOLUME, WORKSPACE_PATH)]);
+    }
+    container.insert("volumeMounts".into(), mounts.into());
+    container.insert("ports".into(), ports.into());
+    let security = with_defaults(container.get("securityContext"), &security_context());
+    container.insert("securityContext".into(), security);
+    container.into()
+}
+
+fn mount(volume: &str, path: &str) -> VolumeMount {
+    VolumeMount { name: volume.to_owned(), mount_path: path.to_owned(), ..VolumeMount::default() }
+}
+
+fn port(name: &str, number: u16) -> ContainerPort {
+    ContainerPort { name: Some(name.to_owned()), container_port: number.into(), ..ContainerPort::default() }
+}
+
+fn readiness_probe() -> Probe {
+    let port = IntOrString::Int(HTTP_PORT.into());
+    Probe {
+        http_get: Some(HTTPGetAction { path: Some("/readyz".to_owned()), port, ..HTTPGetAction::default() }),
+        period_seconds: Some(2),
+        timeout_seconds: Some(2),
+        ..Probe::default()
+    }
+}
+
+fn security_context() -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        read_only_root_filesystem: Some(true),
+        capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), add: None }),
+        ..SecurityContext::default()
+    }
+}
+
+/// The contract's variables. The kubelet sets the pod's IP address and UID.
+fn environment(job: &JobReference, attempt: &AttemptTemplate, stage: u32) -> Vec<EnvVar> {
+    let contract = StageEnv {
+        rank: stage,
+        world_size: attempt.stages,
+        job: job.name.clone(),
+        job_uid: job.uid.clone(),
+        attempt: attempt.number,
+        config: CONFIG_PATH.into(),
+        workspace: WORKSPACE_PATH.into(),
+        master_addr: service_name(job),
+        master_port: MASTER_PORT,
+        pod_ip: String::new(),
+        pod_uid: String::new(),
+    };
+    let field = |path: &str| EnvVarSource {
+        field_ref: Some(ObjectFieldSelector { field_path: path.to_owned(), api_version: None }),
+        ..EnvVarSource::default()
+    };
+    let variable = |(name, value): (&str, String)| {
+        let (value, value_from) = match name {
+            env::POD_IP => (None, Some(field("status.podIP"))),
+            env::POD_UID => (None, Some(field("metadata.uid"))),
+            _ => (Some(value), None),
+        };
+        EnvVar { name: name.to_owned(), value, value_from }
+    };
+    contract.to_vars().into_iter().map(variable).collect()
+}

@@ -1,0 +1,51 @@
+//! Additions to JSON objects of the user.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+pub(super) fn object(value: Option<&Value>) -> Map<String, Value> {
+    value.and_then(Value::as_object).cloned().unwrap_or_default()
+}
+
+pub(super) fn array(value: Option<&Value>) -> Vec<Value> {
+    value.and_then(Value::as_array).cloned().unwrap_or_default()
+}
+
+/// A map of strings, as labels and annotations are according to the CRD's schema; another value is kept as its JSON text.
+pub(super) fn string_map(value: Option<&Value>) -> BTreeMap<String, String> {
+    let text = |value: Value| match value {
+        Value::String(text) => text,
+        other => other.to_string(),
+    };
+    object(value).into_iter().map(|(key, value)| (key, text(value))).collect()
+}
+
+/// A typed part of an object as JSON. Types of k8s-openapi have nothing that JSON can't represent.
+pub(super) fn to_json(part: &impl Serialize) -> Value {
+    serde_json::to_value(part).unwrap_or_default()
+}
+
+/// Sets a field that is missing.
+pub(super) fn set_default(object: &mut Map<String, Value>, field: &str, value: impl Serialize) {
+    object.entry(field).or_insert_with(|| to_json(&value));
+}
+
+/// The object `value` with the fields of `defaults` that it lacks.
+pub(super) fn with_defaults(value: Option<&Value>, defaults: &impl Serialize) -> Value {
+    let mut all = object(value);
+    for (field, default) in object(Some(&to_json(defaults))) {
+        all.entry(field).or_insert(default);
+    }
+    all.into()
+}
+
+/// Adds each item unless there is one of its name.
+pub(super) fn add_named(items: &mut Vec<Value>, added: &[impl Serialize]) {
+    for item in added.iter().map(to_json) {
+        if !items.iter().any(|other| other["name"] == item["name"]) {
+            items.push(item);
+        }
+    }
+}

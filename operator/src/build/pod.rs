@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value, json};
 use stagecoach_api::contract::{
-    CONFIG_PATH, CONTAINER_ARGS, CONTAINER_NAME, HTTP_PORT, MASTER_PORT, StageEnv, WORKSPACE_PATH, env,
+    CONFIG_PATH, CONTAINER_ARGS, CONTAINER_NAME, DEFAULT_TERMINATION_GRACE_SECONDS, HTTP_PORT, MASTER_PORT, StageEnv,
+    WORKSPACE_PATH, env,
 };
 use stagecoach_api::job::PipelineJobSpec;
-use stagecoach_lifecycle::DEFAULT_TERMINATION_GRACE_SECONDS;
 
 use super::{Blueprint, JOB_FILE_KEY, Owner, attempt_name, labels, names, pod_name, service_name};
 

@@ -105,25 +105,25 @@ fn only_what_a_job_has_made_is_removed() {
         "fences/0001/0123456789abcdef/x",
     ];
     put(root, &mine);
-    assert!(folder.results().unwrap().is_empty());
+    assert!(folder.artifacts().unwrap().is_empty());
     put(root, &own);
     fs::create_dir(root.join("logs/stage-1.log")).unwrap();
 
-    folder.begin().unwrap();
-    let begun = ["logs/stage-0.log", "logs/stage-12.log", "termination/stage-1.json", "result.json"];
-    let mut left: Vec<&str> = mine.iter().chain(&own).copied().filter(|name| !begun.contains(name)).collect();
+    folder.start_run().unwrap();
+    let removed = ["logs/stage-0.log", "logs/stage-12.log", "termination/stage-1.json", "result.json"];
+    let mut left: Vec<&str> = mine.iter().chain(&own).copied().filter(|name| !removed.contains(name)).collect();
     left.sort_unstable();
     assert_eq!(files(root), left);
 
-    put(root, &begun);
-    let results = folder.results().unwrap();
-    let told = "2 checkpoints (up to step 200), 1 damaged checkpoint, state.json.17.partial, result.json, metrics.jsonl, \
+    put(root, &removed);
+    let artifacts = folder.artifacts().unwrap();
+    let expected = "2 checkpoints (up to step 200), 1 damaged checkpoint, state.json.17.partial, result.json, metrics.jsonl, \
                 state.json, resolved-job.yaml, logs, plots, termination, fences";
-    assert_eq!(results.to_string(), told);
-    folder.remove(&results).unwrap();
+    assert_eq!(artifacts.to_string(), expected);
+    folder.remove(&artifacts).unwrap();
     assert_eq!(files(root), mine);
     assert!(root.join("logs/stage-1.log").is_dir());
-    assert!(folder.results().unwrap().is_empty());
+    assert!(folder.artifacts().unwrap().is_empty());
 }
 
 #[test]
@@ -131,14 +131,14 @@ fn folders_that_are_empty_then_go_too() {
     let workspace = tempfile::tempdir().unwrap();
     let (root, elsewhere) = (workspace.path().join("mine"), workspace.path().join("large-disk"));
     let folder = JobFolder::open(&root, None).unwrap();
-    folder.begin().unwrap();
+    folder.start_run().unwrap();
     put(&root, &["logs/stage-0.log", "damaged/step-00000001/x", "fences/0001/x"]);
     put(&elsewhere, &["step-00000002/manifest.json", "other.txt"]);
     std::os::unix::fs::symlink(&elsewhere, root.join("checkpoints")).unwrap();
-    folder.remove(&folder.results().unwrap()).unwrap();
+    folder.remove(&folder.artifacts().unwrap()).unwrap();
     assert_eq!(files(&elsewhere), ["other.txt"]);
     let left: Vec<_> = fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["checkpoints"], "a link is not the project's");
+    assert_eq!(left, ["checkpoints"], "links are not removed");
 }
 
 #[test]

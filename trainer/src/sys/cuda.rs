@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
 
 /// Usable GPUs; 0 where the library, the driver or the device is missing.
-pub fn cuda_devices() -> usize {
+pub(crate) fn cuda_devices() -> usize {
     static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
         if !std::path::Path::new("/dev/nvidiactl").exists() {

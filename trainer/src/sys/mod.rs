@@ -3,5 +3,5 @@
 mod cuda;
 mod signals;
 
-pub use cuda::cuda_devices;
-pub use signals::on_terminate;
+pub(crate) use cuda::cuda_devices;
+pub(crate) use signals::on_terminate;

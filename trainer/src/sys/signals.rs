@@ -8,7 +8,7 @@ use signal_hook::iterator::Signals;
 ///
 /// # Errors
 /// If the handlers can't be installed.
-pub fn on_terminate(stop: impl Fn() + Send + 'static) -> std::io::Result<()> {
+pub(crate) fn on_terminate(stop: impl Fn() + Send + 'static) -> std::io::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {

@@ -27,7 +27,7 @@ use crate::fatal::Fatal;
 use crate::folder::JobFolder;
 use crate::links::{self, Opening};
 use crate::model::Architecture;
-use crate::observe::{Event, Sink, Started};
+use crate::observe::{EventWriter, StartRecord, TrainingEvent};
 use crate::plan::{Plan, Settings};
 
 use context::{RunningStage, StageContext, emit};
@@ -64,7 +64,7 @@ pub fn run_stage(
     settings: &Settings,
     mount: fn(&Path) -> Arc<dyn Volume>,
     monitor: &StageMonitor,
-    sink: &Sink,
+    event_writer: &EventWriter,
 ) -> Result<StageOutcome, Fatal> {
     let rank = env.rank as usize;
     tch::set_num_threads(settings.training.threads as i32);
@@ -74,9 +74,9 @@ pub fn run_stage(
         JobFolder::open(&settings.folder(), None)?;
     }
     let volume = &*mount(&settings.folder());
-    let context = StageContext { env, settings, device, volume, monitor, sink };
+    let context = StageContext { env, settings, device, volume, monitor, event_writer };
     let JoinedGroup { member, coordinator, assignment, notes } = join::join_group(&context)?;
-    notes.into_iter().for_each(|message| emit(&context, &Event::Note { message }));
+    notes.into_iter().for_each(|message| emit(&context, &TrainingEvent::Note { message }));
     let outcome = load_and_train(&context, &member, assignment);
     let code = match &outcome {
         Ok(StageOutcome::Done) => FailureKind::Done.exit_code().code(),
@@ -102,10 +102,10 @@ fn load_and_train(context: &StageContext, member: &Member, assignment: Assignmen
     let StageContext { env, settings, device, volume, monitor, .. } = *context;
     let Assignment { roster, mut plan, verified, listener, damage } = assignment;
     let rank = env.rank as usize;
-    let note = |message| emit(context, &Event::Note { message });
+    let note = |message| emit(context, &TrainingEvent::Note { message });
     let architecture = settings.architecture(plan.vocab_size, device);
     let placement = &verified.training.placement;
-    monitor.telemetry().phase(StagePhase::Forming);
+    monitor.telemetry().set_phase(StagePhase::Forming);
     monitor.set_activity("building the stage");
     let mut stage = Stage::build(
         rank,
@@ -139,16 +139,16 @@ fn load_and_train(context: &StageContext, member: &Member, assignment: Assignmen
     member.form()?;
     monitor.set_formed();
     if rank == 0 {
-        emit(context, &Event::Started(start_record(env, settings, &plan, architecture.as_ref())));
+        emit(context, &TrainingEvent::Started(start_record(env, settings, &plan, architecture.as_ref())));
     }
     let mut running =
         RunningStage { context: *context, plan: &plan, verified: &verified, member, stage, links, data_loader };
     train_and_finish(&mut running, architecture.as_ref())
 }
 
-fn start_record(env: &StageEnv, settings: &Settings, plan: &Plan, architecture: &dyn Architecture) -> Started {
+fn start_record(env: &StageEnv, settings: &Settings, plan: &Plan, architecture: &dyn Architecture) -> StartRecord {
     let specs = architecture.all_parameters();
-    Started {
+    StartRecord {
         stages: env.world_size as usize,
         schedule: plan.schedule.clone(),
         partition: plan.partition.clone(),

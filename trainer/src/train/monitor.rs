@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use stagecoach_api::contract::{FailureKind, StageEnv, StagePhase, TerminationMessage};
+use stagecoach_api::contract::{FailureKind, StageEnv, StagePhase, TerminationMessage, env};
 use stagecoach_group::Activity;
 
-use crate::observe::Board;
+use crate::observe::StageTelemetry;
 
 /// A stage's state, shared by its threads.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ struct Inner {
     formed: AtomicBool,
     leaving: AtomicBool,
     stage: u32,
-    telemetry: Board,
+    telemetry: StageTelemetry,
     state: Mutex<MonitorState>,
 }
 
@@ -37,12 +37,12 @@ impl StageMonitor {
     pub fn new(env: &StageEnv) -> StageMonitor {
         let state = Mutex::default();
         let off = || AtomicBool::new(false);
-        let telemetry = Board::new(env);
+        let telemetry = StageTelemetry::new(env);
         StageMonitor(Arc::new(Inner { stop: off(), formed: off(), leaving: off(), stage: env.rank, telemetry, state }))
     }
 
     /// The state behind `/status` and `/metrics`.
-    pub fn telemetry(&self) -> &Board {
+    pub fn telemetry(&self) -> &StageTelemetry {
         &self.0.telemetry
     }
 
@@ -54,7 +54,7 @@ impl StageMonitor {
     /// SIGTERM: stop after the current step; before the first step it exits at once.
     pub fn request_stop(&self) {
         self.0.stop.store(true, Ordering::Relaxed);
-        self.0.telemetry.phase(StagePhase::Draining);
+        self.0.telemetry.set_phase(StagePhase::Draining);
         if !self.0.formed.load(Ordering::Relaxed) {
             self.exit(FailureKind::Drained, "asked to stop before training began");
         }
@@ -63,7 +63,7 @@ impl StageMonitor {
     /// Records that the group has formed; exits if a stop was requested before.
     pub fn set_formed(&self) {
         self.0.formed.store(true, Ordering::Relaxed);
-        self.0.telemetry.phase(StagePhase::Training);
+        self.0.telemetry.set_phase(StagePhase::Training);
         if self.stop_requested() {
             self.exit(FailureKind::Drained, "asked to stop before training began");
         }
@@ -131,8 +131,7 @@ impl StageMonitor {
 
 /// Writes a termination message to the path that the kubelet or the launcher reads.
 pub fn write_termination_message(message: &TerminationMessage) {
-    let path =
-        std::env::var_os("STAGECOACH_TERMINATION_LOG").map_or_else(|| "/dev/termination-log".into(), PathBuf::from);
+    let path = std::env::var_os(env::TERMINATION_LOG).map_or_else(|| "/dev/termination-log".into(), PathBuf::from);
     if let Err(error) = std::fs::write(&path, message.to_json()) {
         tracing::debug!("no termination message at {}: {error}", path.display());
     }

@@ -5,5 +5,5 @@ mod svg;
 mod terminal;
 mod ticks;
 
-pub use svg::svg;
-pub use terminal::terminal;
+pub(crate) use svg::svg;
+pub(crate) use terminal::terminal;

@@ -5,7 +5,6 @@ use std::fmt::Write;
 use super::series::{Point, Series, thin};
 use super::ticks::{labels, step_label, ticks, whole_ticks};
 use crate::observe::StepRecord;
-use crate::observe::human::thousands;
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 540.0;
@@ -29,7 +28,7 @@ text{font:13px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-seri
 .heldoutline{stroke:#ff9f5a}.entropy{stroke:#8b949e}.note{fill:#9da7b3}}";
 
 /// Draws the records under a title, the job's name. `entropy` is the held-out part's unigram entropy in nats.
-pub fn svg(title: &str, records: &[StepRecord], entropy: Option<f64>) -> String {
+pub(crate) fn svg(title: &str, records: &[StepRecord], entropy: Option<f64>) -> String {
     let series = Series::new(records, entropy);
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
@@ -130,7 +129,11 @@ impl Plot<'_> {
         let y = 62.0;
         if let Some(last) = series.training.last().and_then(|run| run.last()) {
             segment(self.out, "smoothed", (x, y - 4.5), (x + 24.0, y - 4.5));
-            let words = format!("training loss {:.3} at step {} (bold: smoothed)", last.1, thousands(last.0));
+            let words = format!(
+                "training loss {:.3} at step {} (bold: smoothed)",
+                last.1,
+                indicatif::HumanCount(last.0 as u64)
+            );
             text(self.out, "label", x + 32.0, y, "start", &words);
             x += 60.0 + 6.6 * words.len() as f64;
         }

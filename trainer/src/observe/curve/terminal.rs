@@ -15,7 +15,7 @@ const WIDTH: usize = COLUMNS - MARGIN - 1;
 
 /// Draws the smoothed training loss (dots), held-out losses (`o`) and the unigram entropy (dashes), in lines of at most
 /// 72 columns, each ended.
-pub fn terminal(records: &[StepRecord], entropy: Option<f64>) -> String {
+pub(crate) fn terminal(records: &[StepRecord], entropy: Option<f64>) -> String {
     let series = Series::new(records, entropy);
     let (Some(steps), Some(losses)) = (series.steps(), series.losses()) else {
         return "no step has been trained yet\n".into();

@@ -13,7 +13,7 @@ use super::thread::CheckpointThread;
 use super::writer::CheckpointWriter;
 use crate::execute::Stage;
 use crate::fatal::Fatal;
-use crate::observe::{Event, SaveRecord};
+use crate::observe::{SaveRecord, TrainingEvent};
 use crate::plan::{Progress, Settings};
 use crate::state::Snapshot;
 use crate::train::StageMonitor;
@@ -113,7 +113,7 @@ impl<'s> SaveSchedule<'s> {
             if self.deferred_step.replace(due).is_none() {
                 let message =
                     format!("the checkpoint due at step {due} is deferred: the previous one is still being written");
-                self.writer.emit(&Event::Note { message });
+                self.writer.emit(&TrainingEvent::Note { message });
             }
             return Ok(());
         }

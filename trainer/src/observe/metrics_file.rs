@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn a_resume_keeps_the_steps_before_it() {
         let folder = tempfile::tempdir().unwrap();
-        let (path, temporary_path) = (folder.path().join("metrics.jsonl"), folder.path().join("aside"));
+        let (path, temporary_path) = (folder.path().join("metrics.jsonl"), folder.path().join("temporary"));
         assert_eq!(read_metrics(&path).unwrap(), []);
         let open = |from_step| {
             let mut metrics = MetricsFile::new(&path, &temporary_path, from_step).unwrap();
@@ -198,11 +198,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, fence) = (folder.path().join("metrics.jsonl"), folder.path().join("fence"));
         fs::write(&path, to_line(&record(1)) + &to_line(&record(2))).unwrap();
-        let mut metrics = MetricsFile::new(&path, &fence.join("aside"), 1).unwrap();
+        let mut metrics = MetricsFile::new(&path, &fence.join("temporary"), 1).unwrap();
         metrics.append(&record(2)).unwrap_err();
         assert!(metrics.has_pending_lines());
         metrics.append(&record(3)).unwrap_err();
-        assert_eq!(read_metrics(&path).unwrap().len(), 2, "the old file stays");
+        assert_eq!(read_metrics(&path).unwrap().len(), 2, "the old file is kept");
         fs::create_dir(&fence).unwrap();
         metrics.append(&record(4)).unwrap();
         let steps: Vec<u64> = read_metrics(&path).unwrap().iter().map(|record| record.step).collect();
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn a_missing_folder_is_named_in_the_error() {
         let mut metrics =
-            MetricsFile::new(Path::new("/nowhere/metrics.jsonl"), Path::new("/nowhere/aside"), 0).unwrap();
+            MetricsFile::new(Path::new("/nowhere/metrics.jsonl"), Path::new("/nowhere/temporary"), 0).unwrap();
         let error = metrics.flush().unwrap_err();
         assert!(
             error.to_string().starts_with("/nowhere/metrics.jsonl: cannot start the metrics: No such file"),

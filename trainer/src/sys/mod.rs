@@ -1,4 +1,4 @@
-//! The operating system and the GPU driver: what needs `unsafe`, kept small.
+//! The operating system and the GPU driver.
 
 mod cuda;
 mod signals;

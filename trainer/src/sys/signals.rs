@@ -1,10 +1,10 @@
-//! Signals that a stage cares about.
+//! Signal handling of a stage.
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Calls `stop` at every SIGTERM. SIGINT is swallowed: at a terminal it goes to the whole foreground group, and it is
-/// the launcher that asks its stages to stop.
+/// Calls `stop` on every SIGTERM. SIGINT is ignored: Ctrl-C at a terminal reaches the launcher, which terminates the
+/// stages.
 ///
 /// # Errors
 /// If the handlers can't be installed.

@@ -37,7 +37,7 @@ impl Write for OutputListener {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
         self.output.lock().unwrap().push_str(&text);
-        for _ in self.stop_at.iter().filter(|word| text.contains(**word)) {
+        for _ in self.stop_at.iter().filter(|trigger| text.contains(**trigger)) {
             self.sender.send(SupervisorMessage::StopRequested).unwrap();
         }
         Ok(bytes.len())

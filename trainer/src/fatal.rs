@@ -1,4 +1,4 @@
-//! Why a stage gives up: one word for the policy that reads it, one sentence for people.
+//! The error that ends a stage: a kind for the restart policy, a message for the user.
 
 use stagecoach_api::contract::FailureKind;
 use stagecoach_checkpoint::CheckpointError;
@@ -10,30 +10,30 @@ use crate::folder::FolderError;
 use crate::links::LinkError;
 use crate::observe::MetricsError;
 
-/// The end of a stage, other than being done.
+/// An error that ends a stage.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Fatal {
-    /// Decides the exit code and what the restart policy makes of it.
+    /// Determines the exit code, and what the restart policy does.
     pub kind: FailureKind,
     /// What was found, where, what was expected, what to do.
     pub message: String,
 }
 
 impl Fatal {
-    /// Of any kind.
+    /// An error of any kind.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Fatal {
         Fatal { kind, message: message.into() }
     }
 
-    /// A job or plan that can't work.
+    /// An invalid job or plan.
     pub fn invalid(message: impl Into<String>) -> Fatal {
         Fatal::new(FailureKind::InvalidConfig, message)
     }
 
-    /// The volume failed: what was being done, where, and what came back.
-    pub fn storage(doing: &str, path: &std::path::Path, error: impl std::fmt::Display) -> Fatal {
-        Fatal::new(FailureKind::Storage, format!("could not {doing} {}: {error}", path.display()))
+    /// A failed operation on the volume.
+    pub fn storage(operation: &str, path: &std::path::Path, error: impl std::fmt::Display) -> Fatal {
+        Fatal::new(FailureKind::Storage, format!("could not {operation} {}: {error}", path.display()))
     }
 }
 
@@ -84,7 +84,7 @@ impl From<MetricsError> for Fatal {
 impl From<CheckpointError> for Fatal {
     fn from(error: CheckpointError) -> Fatal {
         let kind = match error {
-            CheckpointError::FencedOff { .. } => FailureKind::PeerLost, // a newer group has taken the job over
+            CheckpointError::FencedOff { .. } => FailureKind::PeerLost, // by a newer group of the job
             _ => FailureKind::Storage,
         };
         Fatal::new(kind, error.to_string())

@@ -30,6 +30,6 @@ pub use decide::{Decision, decide};
 pub use observed::{
     Desired, Exit, ExternalCause, InstanceState, Observed, ObservedProgress, StageInstance, TerminationReport,
 };
-pub use policy::{DEFAULT_TERMINATION_GRACE_SECONDS, Policy};
+pub use policy::Policy;
 pub use state::{Attempt, AttemptPhase, JobFailureReason, JobOutcome, JobState};
 pub use time::UnixMillis;

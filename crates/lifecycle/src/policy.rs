@@ -1,12 +1,9 @@
 //! The restart policy: limits of the spec, and whether a failure ends the job or leads to a restart.
 
-use stagecoach_api::contract::ExitCode;
+use stagecoach_api::contract::{DEFAULT_TERMINATION_GRACE_SECONDS, ExitCode};
 use stagecoach_api::job::{ExitAction, PipelineJobSpec, RestartSpec};
 
 use crate::{AttemptFailure, FailureReason, JobFailureReason, JobState};
-
-/// Termination grace period of a stage, in seconds, unless the pod template sets it.
-pub const DEFAULT_TERMINATION_GRACE_SECONDS: u64 = 120;
 
 /// The limits that the spec sets; durations in seconds.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -96,6 +96,19 @@ pub enum JobFailureReason {
     DeadlineExceeded,
 }
 
+impl JobFailureReason {
+    /// The reason in words, for the user.
+    pub const fn explanation(self) -> &'static str {
+        match self {
+            Self::InvalidConfig => "a stage found the job invalid",
+            Self::ExitCodeRule => "a rule of restart.exitCodes says so",
+            Self::Deterministic => "the same failure came again at the same step",
+            Self::BudgetExhausted => "restart.maxRestarts is used up",
+            Self::DeadlineExceeded => "activeDeadlineSeconds have passed",
+        }
+    }
+}
+
 impl JobState {
     /// How the job ended, if it has.
     pub const fn outcome(&self) -> Option<&JobOutcome> {

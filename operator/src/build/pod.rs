@@ -6,9 +6,8 @@ use k8s_openapi::api::core::v1::{
 };
 use kube::api::{ApiResource, NotUsed, Object};
 use serde_json::{Map, Value};
-use stagecoach_api::contract::{CONTAINER_NAME, WORKSPACE_PATH};
+use stagecoach_api::contract::{CONTAINER_NAME, DEFAULT_TERMINATION_GRACE_SECONDS, WORKSPACE_PATH};
 use stagecoach_api::job::{PipelineJobSpec, TrainerType};
-use stagecoach_lifecycle::DEFAULT_TERMINATION_GRACE_SECONDS;
 
 use super::attempt_template::JOB_FILE_KEY;
 use super::container::trainer_container;

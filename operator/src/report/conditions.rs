@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::{Condition, JobPhase};
-use stagecoach_lifecycle::{AttemptPhase, InstanceState, JobFailureReason, JobOutcome, UnixMillis};
+use stagecoach_lifecycle::{AttemptPhase, InstanceState, JobOutcome, UnixMillis};
 
 use super::{StatusInputs, first_blocked_pod, to_rfc3339};
 use crate::observe::BlockingReason;
@@ -175,13 +175,7 @@ fn failed(inputs: &StatusInputs) -> ConditionValue {
         return value("False", "NotFailed", "the job has not failed");
     };
     let cause = state.last_failure.as_ref().map(|failure| failure.message.clone()).unwrap_or_default();
-    let why = match reason {
-        JobFailureReason::InvalidConfig => "a stage found the job invalid",
-        JobFailureReason::ExitCodeRule => "a rule of restart.exitCodes says so",
-        JobFailureReason::Deterministic => "the same failure came again at the same step",
-        JobFailureReason::BudgetExhausted => "restart.maxRestarts is used up",
-        JobFailureReason::DeadlineExceeded => "activeDeadlineSeconds have passed",
-    };
+    let why = reason.explanation();
     let message = if cause.is_empty() { why.to_owned() } else { format!("{why}: {cause}") };
     value("True", format!("{reason:?}"), message)
 }

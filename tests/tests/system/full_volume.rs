@@ -33,7 +33,11 @@ fn the_job_goes_on_and_its_record_is_written_when_there_is_room() {
         let status = run.finish();
         let said = run.said();
         assert!(status.success(), "{said}");
-        let told = ["; the job goes on, and its record", "state.json is written again", "metrics.jsonl: cannot start"];
+        let told = [
+            "; the job continues, and the launcher's state",
+            "state.json is written again",
+            "metrics.jsonl: cannot start",
+        ];
         for told in told {
             assert_eq!(said.matches(told).count(), 1, "{told:?} in\n{said}");
         }

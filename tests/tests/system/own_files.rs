@@ -103,7 +103,7 @@ fn a_job_file_in_the_jobs_own_folder_stays_as_it_was_written() {
     let mine = || content(&folder).into_iter().filter(|(name, _)| MINE.contains(&name.as_str())).collect::<Vec<_>>();
     let before = mine();
     let again = run(&["--fresh"]);
-    says(&again, "removing of an earlier run, in ");
+    says(&again, "removing the files of earlier runs in ");
     says(
         &again,
         ": 1 checkpoint (of step 20), result.json, metrics.jsonl, state.json, resolved-job.yaml, logs, plots, ",

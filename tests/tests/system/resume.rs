@@ -51,7 +51,7 @@ fn killed_stages_go_on_from_the_last_checkpoint() {
         until("the group's end", 30, || stages.iter().all(|&pid| is_gone(pid)).then_some(()));
         let outcome = launched.finish(workspace.path());
         assert_eq!(outcome.hashes(), expected, "after the death of stage {rank}");
-        says(&outcome, "training goes on after step");
+        says(&outcome, "training resumes from the checkpoint of step");
         // a line a step, each once: what was trained twice is recorded once
         let metrics = std::fs::read_to_string(workspace.path().join("kept/metrics.jsonl")).unwrap();
         let steps: Vec<u64> = metrics

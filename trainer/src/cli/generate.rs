@@ -1,37 +1,38 @@
-//! `stagecoach generate`: continue a prompt.
+//! `stagecoach generate`
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::generate::{Sampling, sample};
+use super::output::print_line;
+use crate::generate::{GenerationConfig, generate_text};
 
 /// Continue a prompt with a trained model.
 #[derive(Debug, Args)]
-pub(super) struct Generate {
-    /// A Hugging Face model directory, a checkpoint's folder, or a job's (then its newest checkpoint).
+pub(super) struct GenerateCommand {
+    /// A Hugging Face model directory, a checkpoint's folder, or a job's folder (its newest checkpoint).
     model: PathBuf,
-    /// What the text starts with.
+    /// The text to continue.
     #[arg(long, default_value = "")]
     prompt: String,
-    /// Tokens to add at most.
-    #[arg(long, default_value_t = Sampling::default().max_tokens)]
+    /// The maximum number of tokens to generate.
+    #[arg(long, default_value_t = GenerationConfig::default().max_new_tokens)]
     max_tokens: usize,
-    /// Below 1 the likely becomes likelier; 0 always takes the likeliest.
-    #[arg(long, default_value_t = Sampling::default().temperature)]
+    /// Divides the logits; 0 always takes the most likely token.
+    #[arg(long, default_value_t = GenerationConfig::default().temperature)]
     temperature: f64,
-    /// Draw from so many of the likeliest tokens.
-    #[arg(long, default_value_t = Sampling::default().top_k)]
+    /// Sample from this many of the most likely tokens.
+    #[arg(long, default_value_t = GenerationConfig::default().top_k)]
     top_k: usize,
-    /// Another seed, another text.
+    /// Seed of the random number generator.
     #[arg(long, default_value_t = 0)]
     seed: u64,
 }
 
-impl Generate {
+impl GenerateCommand {
     pub(super) fn main(self) -> anyhow::Result<()> {
-        let Generate { model, prompt, max_tokens, temperature, top_k, seed } = self;
-        super::say(sample(&model, &prompt, Sampling { max_tokens, temperature, top_k, seed })?);
+        let GenerateCommand { model, prompt, max_tokens: max_new_tokens, temperature, top_k, seed } = self;
+        print_line(generate_text(&model, &prompt, GenerationConfig { max_new_tokens, temperature, top_k, seed })?);
         Ok(())
     }
 }

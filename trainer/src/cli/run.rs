@@ -1,4 +1,4 @@
-//! `stagecoach run`: train a job on this machine.
+//! `stagecoach run`
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -8,95 +8,102 @@ use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::ExitCode;
 use stagecoach_checkpoint::FileSystemVolume;
 
-use super::read::JobArgs;
-use super::{complain, say};
+use super::job_args::JobArgs;
+use super::output::{print_error, print_line};
 use crate::fatal::Fatal;
-use crate::folder::{FolderError, JobFolder, write};
-use crate::generate::{self, Sampling};
-use crate::launch::{Before, End, Launch, LaunchError, Lock, Program, Record, supervise, wanted_port};
-use crate::observe::{self, Closing, Progress, StepRecord, Summary, curve, read_metrics};
+use crate::folder::{FolderError, JobFolder, write_file};
+use crate::generate::{GenerationConfig, generate_text};
+use crate::launch::{
+    JobLock, LaunchConfig, LaunchError, LauncherState, PreviousRun, RunOutcome, StageExecutable, requested_port,
+    supervise,
+};
+use crate::observe::{ProgressDisplay, RunReport, RunSummary, StepRecord, curve, format_sample, read_metrics};
 use crate::plan::JobConfig;
 use crate::train::check_extension;
 
-/// Train a job on this machine, a process per stage.
+/// Train a job on this machine, one process per stage.
 #[derive(Debug, Args)]
-pub(super) struct Run {
+pub(super) struct RunCommand {
     #[command(flatten)]
     job: JobArgs,
-    /// Remove what earlier runs of the job have made first, after naming it; nothing else in its folder, nor the token
-    /// cache, is touched.
+    /// First remove everything that earlier runs of the job created, and list it. Other files in its folder and the token
+    /// cache are not touched.
     #[arg(long)]
     fresh: bool,
 }
 
-/// Why there is nothing to show.
+/// Why a job could not be run.
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
-    /// The job can't be run.
+enum RunError {
+    /// The job is invalid.
     #[error(transparent)]
     Job(#[from] Fatal),
-    /// The launcher can't work.
+    /// The launcher failed.
     #[error(transparent)]
     Launch(#[from] LaunchError),
 }
 
-impl From<FolderError> for Refusal {
+impl From<FolderError> for RunError {
     fn from(error: FolderError) -> Self {
         LaunchError::from(error).into()
     }
 }
 
-impl Run {
-    /// Runs the job, or says that it is done already; the exit code.
+impl RunCommand {
+    /// Runs the job unless it is trained already; returns the exit code.
     pub(super) fn main(self) -> i32 {
         match self.run() {
             Ok(code) => code,
-            Err(refusal) => {
-                // A sentence a line: a job may have several problems.
-                refusal.to_string().lines().for_each(complain);
-                match refusal {
-                    Refusal::Job(fatal) => fatal.kind.exit_code().code(),
-                    Refusal::Launch(error) => error.exit_code().code(),
+            Err(error) => {
+                // an invalid job may have several problems, one per line
+                error.to_string().lines().for_each(print_error);
+                match error {
+                    RunError::Job(fatal) => fatal.kind.exit_code().code(),
+                    RunError::Launch(error) => error.exit_code().code(),
                 }
             }
         }
     }
 
-    fn run(self) -> Result<i32, Refusal> {
+    fn run(self) -> Result<i32, RunError> {
         let config = self.config()?;
         let job = &config.job;
         if job.spec.suspend {
-            say(format!("{} is suspended (spec.suspend: true), so nothing is started", job.metadata.name));
+            print_line(format!("{} is suspended (spec.suspend: true), so nothing is started", job.metadata.name));
             return Ok(ExitCode::Done.code());
         }
         let workspace = absolute(&self.job.workspace)?;
         let folder = JobFolder::open(&workspace.join(job.folder()), Some(&self.job.job))?;
-        let _lock = Lock::take(&folder)?;
+        let _lock = JobLock::acquire(&folder)?;
         if self.fresh {
-            let results = folder.results()?;
-            if !results.is_empty() {
-                say(format!("removing of an earlier run, in {}: {results}", near(folder.root()).display()));
+            let artifacts = folder.artifacts()?;
+            if !artifacts.is_empty() {
+                let root = relative_to_working_directory(folder.root());
+                print_line(format!("removing the files of earlier runs in {}: {artifacts}", root.display()));
             }
-            folder.remove(&results)?;
+            folder.remove(&artifacts)?;
         }
-        match Before::look(&folder, job) {
-            Before::Nothing => {}
-            Before::Unfinished => check_extension(&config, &FileSystemVolume::new(folder.root()))?,
-            Before::Finished(summary) => {
-                say(format!("{} is trained already; this is its result (--fresh trains it anew)\n", job.metadata.name));
-                let restarts = Record::open(&folder)?.state.budget.total;
-                show(job, &folder, &workspace, &summary, restarts, None);
+        match PreviousRun::inspect(&folder, job) {
+            PreviousRun::Nothing => {}
+            PreviousRun::Unfinished => check_extension(&config, &FileSystemVolume::new(folder.root()))?,
+            PreviousRun::Finished(summary) => {
+                print_line(format!(
+                    "{} is trained already; this is its result (--fresh trains it again)\n",
+                    job.metadata.name
+                ));
+                let restarts = LauncherState::load(&folder)?.state.budget.total;
+                print_results(job, &folder, &workspace, &summary, restarts, None);
                 return Ok(ExitCode::Done.code());
             }
-            Before::OtherLength(summary) => {
+            PreviousRun::OtherLength(summary) => {
                 check_extension(&config, &FileSystemVolume::new(folder.root()))?;
-                say(format!(
-                    "{} was trained for {} steps; going on from its newest checkpoint",
+                print_line(format!(
+                    "{} was trained for {} steps; training continues from its newest checkpoint",
                     job.metadata.name, summary.steps
                 ));
             }
-            Before::OtherJob(difference) => {
-                return Err(Refusal::Job(Fatal::invalid(format!(
+            PreviousRun::OtherJob(difference) => {
+                return Err(RunError::Job(Fatal::invalid(format!(
                     "{} holds the result of a job with other settings ({difference}): set spec.storage.path to another \
                      folder, or discard that result with --fresh",
                     folder.root().display()
@@ -106,7 +113,7 @@ impl Run {
         train(job, &folder, &workspace)
     }
 
-    /// The job with the command line's changes, all of its problems told at once.
+    /// The job with its overrides. All problems are reported at once.
     fn config(&self) -> Result<JobConfig, Fatal> {
         let job = self.job.read()?;
         let problems: Vec<String> = job.validate().iter().map(ToString::to_string).collect();
@@ -117,82 +124,91 @@ impl Run {
     }
 }
 
-fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path) -> Result<i32, Refusal> {
-    let master_port = wanted_port()?;
-    let program = Program::own();
-    let mut record = Record::open(folder)?;
-    // Logs are this run's; a result is no longer one once training starts again.
-    folder.begin()?;
+fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path) -> Result<i32, RunError> {
+    let master_port = requested_port()?;
+    let executable = StageExecutable::current();
+    let mut state = LauncherState::load(folder)?;
+    folder.start_run()?;
     let yaml = job.to_yaml().map_err(|error| Fatal::invalid(format!("the job can't be written as YAML: {error}")))?;
-    write(&folder.job(), &yaml)?;
+    write_file(&folder.resolved_job(), &yaml)?;
     let started = Instant::now();
-    let mut progress = Progress::on_stdout();
-    let launch = Launch { job, workspace, folder, program: &program, master_port };
-    let end = supervise(launch, &mut record, &mut progress)?;
-    drop(progress);
-    match end {
-        End::Complete(Some(summary)) => {
-            say("");
-            show(job, folder, workspace, &summary, record.state.budget.total, Some(started.elapsed().as_secs_f64()));
+    let mut display = ProgressDisplay::stdout();
+    let config = LaunchConfig { job, workspace, folder, executable: &executable, master_port };
+    let outcome = supervise(config, &mut state, &mut display)?;
+    drop(display);
+    match outcome {
+        RunOutcome::Complete(Some(summary)) => {
+            print_line("");
+            print_results(
+                job,
+                folder,
+                workspace,
+                &summary,
+                state.state.budget.total,
+                Some(started.elapsed().as_secs_f64()),
+            );
             Ok(ExitCode::Done.code())
         }
-        End::Complete(None) => {
-            complain(format!("all stages ended well, but stage 0 told no result: see {}", folder.log(0).display()));
+        RunOutcome::Complete(None) => {
+            print_error(format!(
+                "all stages succeeded, but stage 0 reported no result: see {}",
+                folder.log(0).display()
+            ));
             Ok(ExitCode::Failure.code())
         }
-        End::Stopped => Ok(ExitCode::Drained.code()),
-        End::Killed => Ok(ExitCode::Killed.code()),
-        End::Failed(code) => {
-            let logs = folder.log(0).with_file_name("");
+        RunOutcome::Stopped => Ok(ExitCode::Drained.code()),
+        RunOutcome::Killed => Ok(ExitCode::Killed.code()),
+        RunOutcome::Failed(code) => {
+            let logs = folder.logs();
             let name = &job.metadata.name;
-            complain(format!("{name} failed, exit code {code}; the stages' logs are in {}", logs.display()));
+            print_error(format!("{name} failed, exit code {code}; the stages' logs are in {}", logs.display()));
             Ok(code)
         }
     }
 }
 
-/// The curve, the closing lines, and a sample of what the model writes.
-fn show(
+/// Prints the loss curve, the report and a sample of generated text.
+fn print_results(
     job: &PipelineJob,
     folder: &JobFolder,
     workspace: &Path,
-    summary: &Summary,
+    summary: &RunSummary,
     restarts: u32,
     seconds: Option<f64>,
 ) {
     let records: Vec<StepRecord> = read_metrics(&folder.metrics()).unwrap_or_else(|error| {
-        complain(format!("no loss curve: {error}"));
+        print_error(format!("no loss curve: {error}"));
         Vec::new()
     });
-    say(curve::terminal(&records, summary.unigram_entropy));
+    print_line(curve::terminal(&records, summary.unigram_entropy));
     let picture = curve::svg(&job.metadata.name, &records, summary.unigram_entropy);
-    if let Err(error) = write(&folder.curve(), &picture) {
-        complain(error);
+    if let Err(error) = write_file(&folder.loss_curve(), &picture) {
+        print_error(error);
     }
     let model = workspace.join(&summary.model);
-    let closing = Closing {
+    let report = RunReport {
         job: &job.metadata.name,
         summary,
         restarts,
         seconds,
-        model: &near(&model),
-        curve: &near(&folder.curve()),
-        metrics: &near(&folder.metrics()),
+        model: &relative_to_working_directory(&model),
+        loss_curve: &relative_to_working_directory(&folder.loss_curve()),
+        metrics: &relative_to_working_directory(&folder.metrics()),
     };
-    say(closing.text());
-    match generate::sample(&model, "", Sampling::default()) {
-        Ok(text) => say(observe::sample(&text).trim_end()),
-        Err(error) => complain(format!("no sample: {error:#}")),
+    print_line(report);
+    match generate_text(&model, "", GenerationConfig::default()) {
+        Ok(text) => print_line(format_sample(&text).trim_end()),
+        Err(error) => print_error(format!("no sample: {error:#}")),
     }
 }
 
-/// The workspace as the stages get it: they may not start where the launcher did.
+/// The workspace's absolute path.
 fn absolute(path: &Path) -> Result<PathBuf, Fatal> {
-    std::path::absolute(path).map_err(|error| Fatal::storage("find", path, error))
+    std::path::absolute(path).map_err(|error| Fatal::storage("resolve", path, error))
 }
 
-/// A path as seen from the working directory, where it is below it.
-fn near(path: &Path) -> PathBuf {
-    let here = std::env::current_dir().ok();
-    here.and_then(|here| path.strip_prefix(here).ok().map(Path::to_owned)).unwrap_or_else(|| path.to_owned())
+/// The path relative to the working directory if it is below it.
+fn relative_to_working_directory(path: &Path) -> PathBuf {
+    let current = std::env::current_dir().ok();
+    current.and_then(|current| path.strip_prefix(current).ok().map(Path::to_owned)).unwrap_or_else(|| path.to_owned())
 }

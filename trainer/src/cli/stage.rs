@@ -1,22 +1,24 @@
-//! `stagecoach stage`: the container's entry point.
+//! `stagecoach stage`, the container's entry point.
 
 use std::path::Path;
 
-use stagecoach_api::contract::{ContractError, FailureKind, HTTP_PORT, StageEnv, TerminationMessage};
+use stagecoach_api::contract::{ContractError, FailureKind, HTTP_PORT, StageEnv, TerminationMessage, env};
 
-use super::{Mount, complain};
+use super::VolumeOpener;
+use super::job_args::read_job;
+use super::output::print_error;
 use crate::fatal::Fatal;
-use crate::observe::{Sink, serve};
+use crate::observe::{EventWriter, serve};
 use crate::plan::JobConfig;
 use crate::train::{self, StageMonitor, StageOutcome, write_termination_message};
 
-pub(super) fn main(mount: Mount) -> i32 {
+pub(super) fn main(open_volume: VolumeOpener) -> i32 {
     let env = match StageEnv::from_vars(std::env::vars()) {
         Ok(env) => env,
-        Err(error) => return refuse(&error),
+        Err(error) => return report_contract_error(&error),
     };
     let monitor = StageMonitor::new(&env);
-    report_panics(&monitor);
+    exit_on_panic(&monitor);
     if let Err(error) = crate::sys::on_terminate({
         let monitor = monitor.clone();
         move || monitor.request_stop()
@@ -26,33 +28,37 @@ pub(super) fn main(mount: Mount) -> i32 {
     if let Err(error) = serve_status(&env, &monitor) {
         monitor.exit(FailureKind::Error, &error);
     }
-    let sink = Sink::from_env();
-    match read(&env).and_then(|config| train::run_stage(&env, &config, mount, &monitor, &sink)) {
+    let event_writer = EventWriter::from_env();
+    match read_config(&env)
+        .and_then(|config| train::run_stage(&env, &config, open_volume, &monitor, &event_writer))
+    {
         Ok(StageOutcome::Done) => monitor.exit(FailureKind::Done, "trained to the end"),
         Ok(StageOutcome::Drained) => monitor.exit(FailureKind::Drained, "stopped as asked, with a checkpoint"),
         Err(fatal) => monitor.exit(fatal.kind, &fatal.message),
     }
 }
 
-/// The pod's HTTP port, or the one that STAGECOACH_HTTP_PORT says; 0 is none, as under the local launcher.
-fn serve_status(env: &StageEnv, monitor: &StageMonitor) -> Result<(), String> {
-    let port = match std::env::var("STAGECOACH_HTTP_PORT") {
-        Ok(text) => text.parse().map_err(|_| format!("STAGECOACH_HTTP_PORT is {text:?}, expected a port or 0"))?,
+/// Serves `/status` and `/metrics` on `HTTP_PORT`, unless the environment sets another port; not at all if that is 0, as
+/// under the local launcher.
+fn serve_status(stage_env: &StageEnv, monitor: &StageMonitor) -> Result<(), String> {
+    let variable = env::HTTP_PORT;
+    let port = match std::env::var(variable) {
+        Ok(text) => text.parse().map_err(|_| format!("{variable} is {text:?}, expected a port or 0"))?,
         Err(_) => HTTP_PORT,
     };
     match port {
         0 => Ok(()),
-        port => serve(&env.pod_ip, port, monitor.telemetry().clone()).map_err(|e| {
+        port => serve(&stage_env.pod_ip, port, monitor.telemetry().clone()).map_err(|e| {
             format!(
-                "could not serve /status at {}:{port} ({e}): set STAGECOACH_HTTP_PORT to a free port, or to 0",
-                env.pod_ip
+                "could not serve /status at {}:{port} ({e}): set {variable} to a free port, or to 0",
+                stage_env.pod_ip
             )
         }),
     }
 }
 
-fn read(env: &StageEnv) -> Result<JobConfig, Fatal> {
-    let job = super::read::job(Path::new(&env.config), &[])?;
+fn read_config(env: &StageEnv) -> Result<JobConfig, Fatal> {
+    let job = read_job(Path::new(&env.config), &[])?;
     if job.spec.stages != env.world_size {
         return Err(Fatal::invalid(format!(
             "WORLD_SIZE is {}, the job {} has spec.stages {}: they must be the same",
@@ -62,15 +68,15 @@ fn read(env: &StageEnv) -> Result<JobConfig, Fatal> {
     JobConfig::new(job, Path::new(&env.workspace))
 }
 
-fn refuse(error: &ContractError) -> i32 {
+fn report_contract_error(error: &ContractError) -> i32 {
     let kind = FailureKind::InvalidConfig;
-    complain(error);
+    print_error(error);
     write_termination_message(&TerminationMessage::new(kind, 0, error.to_string()));
     kind.exit_code().code()
 }
 
-/// A panic anywhere is the end of the stage: its group must not wait for a thread that is gone.
-fn report_panics(monitor: &StageMonitor) {
+/// Exits the process when any thread panics: the group must not wait for a stage that lacks a thread.
+fn exit_on_panic(monitor: &StageMonitor) {
     let default = std::panic::take_hook();
     let monitor = monitor.clone();
     std::panic::set_hook(Box::new(move |info| {

@@ -1,25 +1,23 @@
-//! `stagecoach tokenize`: fill the token cache, ahead of a job or to look at a corpus.
+//! `stagecoach tokenize`
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::HumanCount;
 
-use super::read::JobArgs;
+use super::job_args::JobArgs;
+use super::output::{byte_progress_bar, print_line};
 use crate::plan::JobConfig;
 
 /// Fill the token cache for a job.
 #[derive(Debug, Args)]
-pub(super) struct Tokenize {
+pub(super) struct TokenizeCommand {
     #[command(flatten)]
     job: JobArgs,
 }
 
-impl Tokenize {
+impl TokenizeCommand {
     pub(super) fn main(self) -> anyhow::Result<()> {
         let config = JobConfig::new(self.job.read()?, &self.job.workspace)?;
-        let bar = ProgressBar::new(0).with_style(
-            ProgressStyle::with_template("{msg:28} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}")
-                .unwrap_or_else(|_| ProgressStyle::default_bar()),
-        );
+        let bar = byte_progress_bar(0);
         let prepared = stagecoach_data::prepare(&config.data_config(), &mut |progress| {
             bar.set_message(progress.phase);
             bar.set_length(progress.bytes_total);
@@ -27,11 +25,11 @@ impl Tokenize {
         })
         .map_err(crate::fatal::Fatal::from)?;
         bar.finish_and_clear();
-        super::say(format!(
-            "{} tokens in {} documents, {} words, at {}",
-            prepared.tokens,
-            prepared.documents,
-            prepared.vocab_size,
+        print_line(format!(
+            "{} tokens in {} documents, vocabulary of {} tokens, in {}",
+            HumanCount(prepared.tokens),
+            HumanCount(prepared.documents),
+            HumanCount(prepared.vocab_size as u64),
             config.data_config().cache_root.join(&prepared.folder).display()
         ));
         Ok(())

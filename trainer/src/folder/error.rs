@@ -1,4 +1,4 @@
-//! Why a folder can't be a job's, or could not be used.
+//! Errors of a job's folder.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,41 +6,41 @@ use std::path::{Path, PathBuf};
 use stagecoach_api::contract::FailureKind;
 use stagecoach_checkpoint::CheckpointError;
 
-/// Names that are told.
-const TOLD: usize = 3;
+/// How many names an error message lists.
+const MAX_LISTED_NAMES: usize = 3;
 
-/// What is wrong with a job's folder.
+/// A folder that can't be used for a job.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// It is somebody's, and no job's.
-    #[error("{} is not a job's folder: it holds {}, which no job has made; take another folder (spec.storage.path, or metadata.name), or move that away", folder.display(), some(.found))]
+    /// The folder has files and was not created by a job.
+    #[error("{} is not a job's folder: it holds {}, which no job created: use another folder (spec.storage.path, or metadata.name), or move them away", folder.display(), list_names(.found))]
     Foreign {
         /// The folder.
         folder: PathBuf,
-        /// What is in it, by name.
+        /// The names of its entries.
         found: Vec<String>,
     },
     /// The volume failed.
-    #[error("could not {what} {}: {source}", path.display())]
+    #[error("could not {operation} {}: {source}", path.display())]
     Storage {
-        /// What was tried.
-        what: &'static str,
-        /// With which file or folder.
+        /// The operation.
+        operation: &'static str,
+        /// The file or folder.
         path: PathBuf,
-        /// What came back.
+        /// The error.
         source: io::Error,
     },
-    /// The volume failed, with what groups have made.
+    /// The volume failed in the folders of checkpoints and fences.
     #[error(transparent)]
     Checkpoints(#[from] CheckpointError),
 }
 
 impl FolderError {
-    pub(crate) fn storage(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::Storage { what, path: path.to_owned(), source }
+    pub(crate) fn storage(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Storage { operation, path: path.to_owned(), source }
     }
 
-    /// What it means to a stage, or to the launcher.
+    /// The failure kind, which determines the exit code.
     pub const fn kind(&self) -> FailureKind {
         match self {
             Self::Foreign { .. } => FailureKind::InvalidConfig,
@@ -50,11 +50,11 @@ impl FolderError {
 }
 
 /// The first names, and how many more there are.
-fn some(names: &[String]) -> String {
-    let (told, more) = names.split_at(names.len().min(TOLD));
-    match (told, more.len()) {
+fn list_names(names: &[String]) -> String {
+    let (listed, more) = names.split_at(names.len().min(MAX_LISTED_NAMES));
+    match (listed, more.len()) {
         ([first @ .., last], 0) if !first.is_empty() => format!("{} and {last}", first.join(", ")),
-        (told, 0) => told.join(", "),
-        (told, more) => format!("{} and {more} more", told.join(", ")),
+        (listed, 0) => listed.join(", "),
+        (listed, more) => format!("{} and {more} more", listed.join(", ")),
     }
 }

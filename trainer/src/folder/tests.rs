@@ -51,7 +51,7 @@ fn a_new_folder_may_hold_the_job_file_and_nothing_else() {
 }
 
 #[test]
-fn a_jobs_folder_is_known_whoever_made_it() {
+fn a_jobs_folder_is_recognised_whoever_created_it() {
     let made: [&[(&str, &str)]; 5] = [
         &[("lock", "17\n"), ("logs/stage-0.log", "")],
         // a launcher that died early
@@ -72,11 +72,11 @@ fn a_jobs_folder_is_known_whoever_made_it() {
 }
 
 #[test]
-fn only_what_a_job_has_made_is_removed() {
+fn only_files_that_jobs_create_are_removed() {
     let workspace = tempfile::tempdir().unwrap();
     let folder = JobFolder::open(&workspace.path().join("mine"), None).unwrap();
     let root = folder.root();
-    let mine = [
+    let foreign = [
         "checkpoints/best/weights.bin",
         "corpus.txt",
         "damaged/car.jpg",
@@ -104,41 +104,41 @@ fn only_what_a_job_has_made_is_removed() {
         "damaged/step-00000300/reason.txt",
         "fences/0001/0123456789abcdef/x",
     ];
-    put(root, &mine);
-    assert!(folder.results().unwrap().is_empty());
+    put(root, &foreign);
+    assert!(folder.artifacts().unwrap().is_empty());
     put(root, &own);
     fs::create_dir(root.join("logs/stage-1.log")).unwrap();
 
-    folder.begin().unwrap();
-    let begun = ["logs/stage-0.log", "logs/stage-12.log", "termination/stage-1.json", "result.json"];
-    let mut left: Vec<&str> = mine.iter().chain(&own).copied().filter(|name| !begun.contains(name)).collect();
-    left.sort_unstable();
-    assert_eq!(files(root), left);
+    folder.start_run().unwrap();
+    let removed = ["logs/stage-0.log", "logs/stage-12.log", "termination/stage-1.json", "result.json"];
+    let mut remaining: Vec<&str> = foreign.iter().chain(&own).copied().filter(|name| !removed.contains(name)).collect();
+    remaining.sort_unstable();
+    assert_eq!(files(root), remaining);
 
-    put(root, &begun);
-    let results = folder.results().unwrap();
-    let told = "2 checkpoints (up to step 200), 1 damaged checkpoint, state.json.17.partial, result.json, metrics.jsonl, \
+    put(root, &removed);
+    let artifacts = folder.artifacts().unwrap();
+    let expected = "2 checkpoints (up to step 200), 1 damaged checkpoint, state.json.17.partial, result.json, metrics.jsonl, \
                 state.json, resolved-job.yaml, logs, plots, termination, fences";
-    assert_eq!(results.to_string(), told);
-    folder.remove(&results).unwrap();
-    assert_eq!(files(root), mine);
+    assert_eq!(artifacts.to_string(), expected);
+    folder.remove(&artifacts).unwrap();
+    assert_eq!(files(root), foreign);
     assert!(root.join("logs/stage-1.log").is_dir());
-    assert!(folder.results().unwrap().is_empty());
+    assert!(folder.artifacts().unwrap().is_empty());
 }
 
 #[test]
-fn folders_that_are_empty_then_go_too() {
+fn empty_folders_are_removed_too() {
     let workspace = tempfile::tempdir().unwrap();
     let (root, elsewhere) = (workspace.path().join("mine"), workspace.path().join("large-disk"));
     let folder = JobFolder::open(&root, None).unwrap();
-    folder.begin().unwrap();
+    folder.start_run().unwrap();
     put(&root, &["logs/stage-0.log", "damaged/step-00000001/x", "fences/0001/x"]);
     put(&elsewhere, &["step-00000002/manifest.json", "other.txt"]);
     std::os::unix::fs::symlink(&elsewhere, root.join("checkpoints")).unwrap();
-    folder.remove(&folder.results().unwrap()).unwrap();
+    folder.remove(&folder.artifacts().unwrap()).unwrap();
     assert_eq!(files(&elsewhere), ["other.txt"]);
     let left: Vec<_> = fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["checkpoints"], "a link is not the project's");
+    assert_eq!(left, ["checkpoints"], "links are not removed");
 }
 
 #[test]

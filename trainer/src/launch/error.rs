@@ -1,4 +1,4 @@
-//! Why the launcher itself could not do its work; a stage's failure is not among it.
+//! Failures of the launcher itself, as opposed to a stage's.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,57 +7,53 @@ use stagecoach_api::contract::ExitCode;
 
 use crate::folder::FolderError;
 
-/// The launcher's own failures.
+/// A failure of the launcher.
 #[derive(Debug, thiserror::Error)]
-pub enum LaunchError {
-    /// Another run holds the job's folder.
-    #[error("{} is held by another run{}: wait for it, stop it, or give this job another spec.storage.path or --workspace", folder.display(), holder(.pid))]
-    Held {
+pub(crate) enum LaunchError {
+    /// Another run holds the lock of the job's folder.
+    #[error("{} is held by another run{}: wait for it, stop it, or give this job another spec.storage.path or --workspace", folder.display(), .pid.map_or_else(String::new, |pid| format!(" (process {pid})")))]
+    Locked {
         /// The job's folder.
         folder: PathBuf,
         /// The other launcher's process, if it could be read.
         pid: Option<u32>,
     },
-    /// The job's folder is none, or failed.
+    /// The job's folder can't be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// What is kept between runs can't be read.
+    /// The launcher's state can't be read or serialised.
     #[error("{} can't be read ({problem}): --fresh removes it together with the job's results", path.display())]
-    Record {
+    State {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         problem: String,
     },
-    /// The operating system refused a process, a thread, a port or a signal handler.
-    #[error("could not {what}: {source}")]
+    /// A system call for a process, thread, port or signal handler failed.
+    #[error("could not {operation}: {source}")]
     System {
-        /// What was tried.
-        what: String,
-        /// What came back.
+        /// The operation.
+        operation: String,
+        /// The error.
         source: io::Error,
     },
 }
 
 impl LaunchError {
-    pub(super) fn storage(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| FolderError::storage(what, path)(source).into()
+    pub(super) fn storage(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| FolderError::storage(operation, path)(source).into()
     }
 
-    pub(super) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::System { what: what.into(), source }
+    pub(super) fn system<E: Into<io::Error>>(operation: impl Into<String>) -> impl FnOnce(E) -> Self {
+        move |source| Self::System { operation: operation.into(), source: source.into() }
     }
 
-    /// The contract's code for it.
-    pub const fn exit_code(&self) -> ExitCode {
+    /// The exit code for it.
+    pub(crate) const fn exit_code(&self) -> ExitCode {
         match self {
             Self::Folder(error) => error.kind().exit_code(),
-            Self::Record { .. } => ExitCode::Storage,
-            Self::Held { .. } | Self::System { .. } => ExitCode::Failure,
+            Self::State { .. } => ExitCode::Storage,
+            Self::Locked { .. } | Self::System { .. } => ExitCode::Failure,
         }
     }
-}
-
-fn holder(pid: &Option<u32>) -> String {
-    pid.map_or_else(String::new, |pid| format!(" (process {pid})"))
 }

@@ -1,20 +1,20 @@
-//! The local launcher: a job's stages as processes of this machine, under the restart policy that pods have.
-//! `lock` holds the job's folder, `process` is one stage, `supervise` the loop around `lifecycle::decide`, `report` its
-//! sentences, `record` what outlives the launcher, `before` what was there already.
+//! The local launcher: a job's stages as processes of this machine, under the same restart policy as pods.
+//! `job_lock` locks the job's folder, `stage_process` is one stage, `supervisor` the loop around `lifecycle::decide`,
+//! `report` its messages, `launcher_state` what is stored between runs, `previous_run` what an earlier run left.
 
-mod before;
 mod error;
-mod lock;
+mod job_lock;
+mod launcher_state;
 mod port;
-mod process;
-mod record;
+mod previous_run;
 mod report;
-mod supervise;
+mod stage_process;
+mod supervisor;
 
-pub use before::Before;
-pub use error::LaunchError;
-pub use lock::Lock;
-pub use port::wanted as wanted_port;
-pub use process::Program;
-pub use record::Record;
-pub use supervise::{End, Launch, supervise};
+pub(crate) use error::LaunchError;
+pub(crate) use job_lock::JobLock;
+pub(crate) use launcher_state::LauncherState;
+pub(crate) use port::requested_port;
+pub(crate) use previous_run::PreviousRun;
+pub(crate) use stage_process::StageExecutable;
+pub(crate) use supervisor::{LaunchConfig, RunOutcome, supervise};

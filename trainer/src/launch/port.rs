@@ -7,25 +7,25 @@ use stagecoach_api::contract::env::MASTER_PORT;
 
 use super::LaunchError;
 
-/// A port that nobody listens on at the moment. Should someone take it before stage 0 does, the attempt fails and the next
-/// has another.
-pub(super) fn free() -> Result<u16, LaunchError> {
-    let found = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
-    Ok(found.map_err(LaunchError::system("find a free port"))?.port())
+/// A port that is free now. If another process takes it before stage 0 does, the attempt fails, and the next one gets
+/// another port.
+pub(super) fn free_port() -> Result<u16, LaunchError> {
+    let address = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+    Ok(address.map_err(LaunchError::system("find a free port"))?.port())
 }
 
-/// The port that `MASTER_PORT` in the environment asks for, checked to be free; none if it isn't set.
+/// The port that `MASTER_PORT` in the environment sets; None if it isn't set.
 ///
 /// # Errors
-/// Not a port, or somebody listens there.
-pub fn wanted() -> Result<Option<u16>, LaunchError> {
+/// If it isn't a port, or is in use.
+pub(crate) fn requested_port() -> Result<Option<u16>, LaunchError> {
     match std::env::var(MASTER_PORT) {
-        Ok(text) => check(&text).map(Some),
+        Ok(text) => parse_and_check(&text).map(Some),
         Err(_) => Ok(None),
     }
 }
 
-fn check(text: &str) -> Result<u16, LaunchError> {
+fn parse_and_check(text: &str) -> Result<u16, LaunchError> {
     let Some(port) = text.parse().ok().filter(|port| *port > 0) else {
         let expected = Error::new(ErrorKind::InvalidInput, "expected a port from 1 to 65535, or the variable unset");
         return Err(LaunchError::system(format!("use {MASTER_PORT}={text:?} from the environment"))(expected));
@@ -40,15 +40,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wanted_port_must_be_one_and_free() {
+    fn a_requested_port_must_be_valid_and_free() {
         let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = taken.local_addr().unwrap().port().to_string();
-        let error = check(&port).unwrap_err().to_string();
+        let error = parse_and_check(&port).unwrap_err().to_string();
         assert!(error.contains(&port) && error.contains("MASTER_PORT"), "{error}");
         drop(taken);
-        assert_eq!(check(&port).unwrap().to_string(), port);
+        assert_eq!(parse_and_check(&port).unwrap().to_string(), port);
         for wrong in ["", "0", "65536", "http"] {
-            assert!(check(wrong).unwrap_err().to_string().contains("1 to 65535"));
+            assert!(parse_and_check(wrong).unwrap_err().to_string().contains("1 to 65535"));
         }
     }
 }

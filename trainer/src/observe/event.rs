@@ -1,62 +1,62 @@
-//! What stage 0 tells of a run. In a pod it becomes log lines; under the launcher it travels as JSON lines.
+//! The events that stage 0 emits during a run: log lines in a pod, JSON lines on stdout under the launcher.
 
 use serde::{Deserialize, Serialize};
 
-/// Something happened.
+/// An event of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum Event {
-    /// Work before the first step: `done` of `total` bytes of the corpus (both 0 where that is not how it is measured).
+pub enum TrainingEvent {
+    /// Work before the first step: `done` of `total` bytes of the corpus (both 0 if it isn't measured in bytes).
     Preparing {
-        /// A phrase such as "tokenising".
+        /// The activity, such as "tokenising".
         what: String,
-        /// So far.
+        /// Bytes processed.
         done: u64,
-        /// In all.
+        /// Bytes to process.
         total: u64,
     },
     /// The group has formed and training starts.
-    Started(Started),
+    Started(StartRecord),
     /// A step is complete.
     Step(StepRecord),
-    /// A checkpoint is committed.
+    /// A checkpoint was committed.
     Saved(SaveRecord),
-    /// A checkpoint was not committed; the older ones stay, and the next one is tried as planned.
+    /// A checkpoint could not be committed; older ones are kept, and the next one is saved on schedule.
     SaveFailed(SaveRecord),
-    /// Something a person should know.
+    /// A message for the user.
     Note {
-        /// A sentence.
+        /// One sentence or more.
         message: String,
     },
     /// Training is over and the model is saved.
-    Finished(Summary),
+    Finished(RunSummary),
 }
 
-/// What will run.
+/// The configuration of a run that starts, or resumes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Started {
-    /// Stages.
+pub struct StartRecord {
+    /// The number of stages.
     pub stages: usize,
     /// The schedule's name.
     pub schedule: String,
-    /// Layers of each chunk.
+    /// The number of layers of each chunk.
     pub partition: Vec<usize>,
-    /// Microbatches of a step.
+    /// Microbatches per step.
     pub microbatches: usize,
     /// The first step to run, counted from 1.
     pub first_step: u64,
-    /// Steps in all.
+    /// The last step.
     pub steps: u64,
-    /// Weights, a tied one once.
+    /// The number of parameters; tied ones count once.
     pub parameters: u64,
-    /// Tokens of the training part.
+    /// The number of tokens in the training split.
     pub tokens: u64,
-    /// Words of the vocabulary.
+    /// The number of tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Bubble that the simulator expects, 0 to 1, averaged over stages.
+    /// The simulated bubble, 0 to 1, averaged over stages.
     pub expected_bubble: f64,
-    /// Entropy of the held-out part's words, in nats: what a model that knows only their frequencies would lose.
+    /// Unigram entropy of the held-out tokens, in nats per token: the loss of a model that knows only token frequencies.
     pub unigram_entropy: Option<f64>,
 }
 
@@ -64,16 +64,16 @@ pub struct Started {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StepRecord {
-    /// Steps complete, from 1.
+    /// The step, from 1.
     pub step: u64,
     /// Mean cross-entropy of the step's targets, in nats per token.
     pub loss: Option<f32>,
-    /// Loss on the held-out part after this step, in nats per token, where it was measured.
+    /// Held-out loss after this step, in nats per token, if it was evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluation_loss: Option<f64>,
-    /// Norm of the whole gradient before clipping.
+    /// Global gradient norm before clipping.
     pub gradient_norm: Option<f64>,
-    /// The step's learning rate.
+    /// Learning rate.
     pub learning_rate: f64,
     /// Target tokens of the step.
     pub tokens: u64,
@@ -81,54 +81,54 @@ pub struct StepRecord {
     pub tokens_per_second: f64,
     /// Wall seconds of the step.
     pub seconds: f64,
-    /// Share of the step in which each stage waited, 0 to 1, by stage.
+    /// Fraction of the step that each stage was idle, 0 to 1, by stage.
     pub bubble: Vec<f64>,
-    /// Payload bytes that all links carried in the step.
+    /// Payload bytes sent over all links.
     pub bytes_sent: u64,
-    /// The update was skipped because loss or gradient was not finite.
+    /// Whether the update was skipped because the loss or the gradient was not finite.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skipped: bool,
-    /// The save that was over before this step ended and after the one before.
+    /// The save that finished during this step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<SaveRecord>,
 }
 
-/// What came of a save.
+/// The result of a save.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SaveRecord {
-    /// Steps that the checkpoint has behind it.
+    /// The checkpoint's step.
     pub step: u64,
-    /// The step at which it fell due: earlier if it had to wait for the one before.
+    /// The step at which the save was due: earlier than `step` if the previous save was still running.
     pub due: u64,
-    /// Wall seconds from the boundary to the commit.
+    /// Wall seconds from the snapshot to the commit.
     pub seconds: f64,
-    /// Of these, the ones that training waited for.
+    /// Wall seconds of these that training was stalled.
     pub stall_seconds: f64,
-    /// Processor seconds of all stages' threads that saved; what passes the bytes on to the device hardly takes any.
+    /// CPU seconds of all stages' checkpoint threads.
     pub cpu_seconds: f64,
-    /// Bytes of the whole checkpoint.
+    /// Size of the checkpoint, in bytes.
     pub bytes: u64,
-    /// Why it failed, if it did.
+    /// The error, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// The end of a run; also kept as `result.json` in the job's folder.
+/// The result of a run; also `result.json` in the job's folder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Summary {
+pub struct RunSummary {
     /// Steps trained.
     pub steps: u64,
     /// Loss of the last step, in nats per token.
     pub loss: Option<f32>,
     /// Held-out loss at the end, in nats per token.
     pub evaluation_loss: Option<f64>,
-    /// Entropy of the held-out part's words, in nats.
+    /// Unigram entropy of the held-out tokens, in nats per token.
     pub unigram_entropy: Option<f64>,
-    /// BLAKE3 of the losses' f32 bits by step.
+    /// BLAKE3 of the losses' f32 bits, in step order.
     pub losses_hash: String,
-    /// BLAKE3 of the tensors sorted by name.
+    /// BLAKE3 of the weights, sorted by name.
     pub weights_hash: String,
     /// Steps whose update was skipped.
     pub skipped: u64,

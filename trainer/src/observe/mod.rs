@@ -1,25 +1,26 @@
-//! What happened, told to people: events, metrics, progress, the loss curve, the closing words. It decides nothing.
-//! `event` says what stage 0 tells; `sink` writes it; `lines` and `progress` show it; `metrics` keeps it; `curve` and
-//! `summary` draw the end.
+//! What users see of a run: events, metrics, progress, the loss curve, the final report. It decides nothing.
+//! `event` defines what stage 0 emits; `event_writer` writes it; `event_formatter` and `progress_display` show it;
+//! `metrics_file` stores it; `telemetry` and `server` answer `/status` and `/metrics`; `curve` and `run_report` are shown
+//! at the end.
 
-mod board;
-pub mod curve;
+pub(crate) mod curve;
+mod eta;
 mod event;
-mod human;
-mod lines;
-mod metrics;
-mod pace;
-mod progress;
-mod serve;
-mod sink;
-mod summary;
+mod event_formatter;
+mod event_writer;
+mod format;
+mod metrics_file;
+mod progress_display;
+mod run_report;
+mod server;
+mod telemetry;
 
-pub use board::Board;
-pub use event::{Event, SaveRecord, Started, StepRecord, Summary};
-pub use human::{bytes, count, duration, thousands};
-pub use lines::Lines;
-pub use metrics::{Metrics, MetricsError, read_metrics};
-pub use progress::Progress;
-pub use serve::serve;
-pub use sink::{EVENTS_VARIABLE, Sink};
-pub use summary::{Closing, sample};
+pub(crate) use event::{RunSummary, SaveRecord, StartRecord, StepRecord, TrainingEvent};
+pub(crate) use event_writer::{EVENTS_ENV, EventWriter};
+pub(crate) use metrics_file::{MetricsError, MetricsFile, read_metrics};
+pub(crate) use telemetry::StageTelemetry;
+
+pub(crate) use format::duration;
+pub(crate) use progress_display::ProgressDisplay;
+pub(crate) use run_report::{RunReport, format_sample};
+pub(crate) use server::serve;

@@ -1,22 +1,22 @@
-//! One binary for CPU and GPU: libtorch finds CUDA only if its CUDA half is opened before the first query.
+//! One binary for CPU and GPU: libtorch finds CUDA only if its CUDA library is opened before the first query.
 
 use std::sync::OnceLock;
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
 
-/// Usable GPUs; 0 where the library, the driver or the device is missing.
-pub fn cuda_devices() -> usize {
+/// The number of usable GPUs; 0 if the library, the driver or a device is missing.
+pub(crate) fn cuda_devices() -> usize {
     static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
         if !std::path::Path::new("/dev/nvidiactl").exists() {
-            return None; // half a gigabyte of CUDA kernels need not be mapped to learn that there is no driver
+            return None; // avoids mapping half a gigabyte of CUDA kernels on machines without a driver
         }
         // SAFETY: libtorch's own library; its initialisers register kernels and nothing else. It is never unloaded.
         unsafe { Library::open(Some("libtorch_cuda.so"), RTLD_LAZY | RTLD_GLOBAL) }
             .inspect_err(|error| {
-                // what the loader said: the error itself only names the call
+                // the source has the loader's message; the error itself only names the call
                 let why = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
-                tracing::warn!("there is an NVIDIA driver, but libtorch's CUDA half can't be loaded: {why}");
+                tracing::warn!("there is an NVIDIA driver, but libtorch's CUDA library can't be loaded: {why}");
             })
             .ok()
     });

@@ -1,7 +1,7 @@
-//! The operating system and the GPU driver: what needs `unsafe`, kept small.
+//! The operating system and the GPU driver.
 
 mod cuda;
 mod signals;
 
-pub use cuda::cuda_devices;
-pub use signals::on_terminate;
+pub(crate) use cuda::cuda_devices;
+pub(crate) use signals::on_terminate;

@@ -1,14 +1,14 @@
-//! Signals that a stage cares about.
+//! Signal handling of a stage.
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Calls `stop` at every SIGTERM. SIGINT is swallowed: at a terminal it goes to the whole foreground group, and it is
-/// the launcher that asks its stages to stop.
+/// Calls `stop` on every SIGTERM. SIGINT is ignored: Ctrl-C at a terminal reaches the launcher, which terminates the
+/// stages.
 ///
 /// # Errors
 /// If the handlers can't be installed.
-pub fn on_terminate(stop: impl Fn() + Send + 'static) -> std::io::Result<()> {
+pub(crate) fn on_terminate(stop: impl Fn() + Send + 'static) -> std::io::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {

@@ -8,8 +8,8 @@ use super::data_loader::DataLoader;
 use super::monitor::StageMonitor;
 use crate::execute::Stage;
 use crate::links::Links;
-use crate::observe::{Event, Sink};
-use crate::plan::{JobConfig, Plan, VerifiedPlan};
+use crate::observe::{EventWriter, TrainingEvent};
+use crate::plan::{Plan, JobConfig, VerifiedPlan};
 
 /// Context of a stage: its environment and configuration, and where it reports to.
 #[derive(Clone, Copy)]
@@ -19,7 +19,7 @@ pub(super) struct StageContext<'a> {
     pub(super) device: tch::Device,
     pub(super) volume: &'a dyn Volume,
     pub(super) monitor: &'a StageMonitor,
-    pub(super) sink: &'a Sink,
+    pub(super) event_writer: &'a EventWriter,
 }
 
 /// A stage ready to train.
@@ -35,13 +35,13 @@ pub(super) struct RunningStage<'a> {
 }
 
 impl RunningStage<'_> {
-    pub(super) fn emit(&self, event: &Event) {
+    pub(super) fn emit(&self, event: &TrainingEvent) {
         emit(&self.context, event);
     }
 }
 
 /// Emits an event to the log and to `/status`.
-pub(super) fn emit(context: &StageContext, event: &Event) {
-    context.monitor.telemetry().saw(event);
-    context.sink.emit(event);
+pub(super) fn emit(context: &StageContext, event: &TrainingEvent) {
+    context.monitor.telemetry().record(event);
+    context.event_writer.emit(event);
 }

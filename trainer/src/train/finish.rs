@@ -7,7 +7,7 @@ use super::collective::{all_gather, topic};
 use super::context::RunningStage;
 use crate::fatal::Fatal;
 use crate::folder::RESULT;
-use crate::observe::{Event, Summary};
+use crate::observe::{RunSummary, TrainingEvent};
 use crate::plan::TrainerState;
 use crate::state_dict::{self, TensorHash};
 
@@ -16,7 +16,7 @@ pub(super) fn finish(running: &mut RunningStage, state: &TrainerState) -> Result
     let hashes: Vec<TensorHash> = state_dict::weights(&running.stage).iter().map(TensorHash::of).collect();
     let by_rank: Vec<Vec<TensorHash>> = all_gather(running.member, topic::FINISH, &hashes)?;
     if running.context.env.rank == 0 {
-        let summary = Summary {
+        let summary = RunSummary {
             steps: state.step,
             loss: state.loss,
             evaluation_loss: state.evaluation_loss,
@@ -28,7 +28,7 @@ pub(super) fn finish(running: &mut RunningStage, state: &TrainerState) -> Result
         };
         let text = serde_json::to_vec_pretty(&summary).map_err(|e| Fatal::invalid(e.to_string()))?;
         running.plan.fence.write_job_file(running.context.volume, RESULT, &text)?;
-        running.emit(&Event::Finished(summary));
+        running.emit(&TrainingEvent::Finished(summary));
     }
     all_gather(running.member, topic::FINISH, &())?; // no stage leaves before the result has been written
     Ok(())

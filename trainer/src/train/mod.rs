@@ -27,8 +27,8 @@ use crate::fatal::Fatal;
 use crate::folder::JobFolder;
 use crate::links::{self, Opening};
 use crate::model::Architecture;
-use crate::observe::{Event, Sink, Started};
-use crate::plan::{JobConfig, Plan};
+use crate::observe::{EventWriter, StartRecord, TrainingEvent};
+use crate::plan::{Plan, JobConfig};
 
 use context::{RunningStage, StageContext, emit};
 use data_loader::DataLoader;
@@ -64,7 +64,7 @@ pub(crate) fn run_stage(
     config: &JobConfig,
     mount: fn(&Path) -> Arc<dyn Volume>,
     monitor: &StageMonitor,
-    sink: &Sink,
+    event_writer: &EventWriter,
 ) -> Result<StageOutcome, Fatal> {
     let rank = env.rank as usize;
     tch::set_num_threads(config.training.threads as i32);
@@ -74,9 +74,9 @@ pub(crate) fn run_stage(
         JobFolder::open(&config.folder(), None)?;
     }
     let volume = &*mount(&config.folder());
-    let context = StageContext { env, config, device, volume, monitor, sink };
+    let context = StageContext { env, config, device, volume, monitor, event_writer };
     let JoinedGroup { member, coordinator, assignment, notes } = join::join_group(&context)?;
-    notes.into_iter().for_each(|message| emit(&context, &Event::Note { message }));
+    notes.into_iter().for_each(|message| emit(&context, &TrainingEvent::Note { message }));
     let outcome = load_and_train(&context, &member, assignment);
     let code = match &outcome {
         Ok(StageOutcome::Done) => FailureKind::Done.exit_code().code(),
@@ -102,10 +102,10 @@ fn load_and_train(context: &StageContext, member: &Member, assignment: Assignmen
     let StageContext { env, config, device, volume, monitor, .. } = *context;
     let Assignment { roster, mut plan, verified, listener, damage } = assignment;
     let rank = env.rank as usize;
-    let note = |message| emit(context, &Event::Note { message });
+    let note = |message| emit(context, &TrainingEvent::Note { message });
     let architecture = config.architecture(plan.vocab_size, device);
     let placement = &verified.training.placement;
-    monitor.telemetry().phase(StagePhase::Forming);
+    monitor.telemetry().set_phase(StagePhase::Forming);
     monitor.set_activity("building the stage");
     let mut stage = Stage::build(
         rank,
@@ -142,16 +142,16 @@ fn load_and_train(context: &StageContext, member: &Member, assignment: Assignmen
     member.form()?;
     monitor.set_formed();
     if rank == 0 {
-        emit(context, &Event::Started(start_record(env, config, &plan, architecture.as_ref())));
+        emit(context, &TrainingEvent::Started(start_record(env, config, &plan, architecture.as_ref())));
     }
     let mut running =
         RunningStage { context: *context, plan: &plan, verified: &verified, member, stage, links, data_loader };
     train_and_finish(&mut running, architecture.as_ref())
 }
 
-fn start_record(env: &StageEnv, config: &JobConfig, plan: &Plan, architecture: &dyn Architecture) -> Started {
+fn start_record(env: &StageEnv, config: &JobConfig, plan: &Plan, architecture: &dyn Architecture) -> StartRecord {
     let specs = architecture.all_parameter_specs();
-    Started {
+    StartRecord {
         stages: env.world_size as usize,
         schedule: plan.schedule.clone(),
         partition: plan.partition.clone(),

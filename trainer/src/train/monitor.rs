@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use stagecoach_api::contract::{FailureKind, StageEnv, StagePhase, TerminationMessage};
+use stagecoach_api::contract::{FailureKind, StageEnv, StagePhase, TerminationMessage, env};
 use stagecoach_group::Activity;
 
-use crate::observe::Board;
+use crate::observe::StageTelemetry;
 
 /// A stage's state, shared by its threads.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ struct SharedMonitor {
     formed: AtomicBool,
     leaving: AtomicBool,
     stage: u32,
-    telemetry: Board,
+    telemetry: StageTelemetry,
     state: Mutex<MonitorState>,
 }
 
@@ -37,7 +37,7 @@ impl StageMonitor {
     pub(crate) fn new(env: &StageEnv) -> StageMonitor {
         let state = Mutex::default();
         let off = || AtomicBool::new(false);
-        let telemetry = Board::new(env);
+        let telemetry = StageTelemetry::new(env);
         StageMonitor(Arc::new(SharedMonitor {
             stop: off(),
             formed: off(),
@@ -49,7 +49,7 @@ impl StageMonitor {
     }
 
     /// The state behind `/status` and `/metrics`.
-    pub(crate) fn telemetry(&self) -> &Board {
+    pub(crate) fn telemetry(&self) -> &StageTelemetry {
         &self.0.telemetry
     }
 
@@ -61,7 +61,7 @@ impl StageMonitor {
     /// SIGTERM: stop after the current step; before the first step it exits at once.
     pub(crate) fn request_stop(&self) {
         self.0.stop.store(true, Ordering::Relaxed);
-        self.0.telemetry.phase(StagePhase::Draining);
+        self.0.telemetry.set_phase(StagePhase::Draining);
         if !self.0.formed.load(Ordering::Relaxed) {
             self.exit(FailureKind::Drained, "asked to stop before training began");
         }
@@ -70,7 +70,7 @@ impl StageMonitor {
     /// Records that the group has formed; exits if a stop was requested before.
     pub(crate) fn set_formed(&self) {
         self.0.formed.store(true, Ordering::Relaxed);
-        self.0.telemetry.phase(StagePhase::Training);
+        self.0.telemetry.set_phase(StagePhase::Training);
         if self.stop_requested() {
             self.exit(FailureKind::Drained, "asked to stop before training began");
         }
@@ -138,8 +138,7 @@ impl StageMonitor {
 
 /// Writes a termination message to the path that the kubelet or the launcher reads.
 pub(crate) fn write_termination_message(message: &TerminationMessage) {
-    let path =
-        std::env::var_os("STAGECOACH_TERMINATION_LOG").map_or_else(|| "/dev/termination-log".into(), PathBuf::from);
+    let path = std::env::var_os(env::TERMINATION_LOG).map_or_else(|| "/dev/termination-log".into(), PathBuf::from);
     if let Err(error) = std::fs::write(&path, message.to_json()) {
         tracing::debug!("no termination message at {}: {error}", path.display());
     }

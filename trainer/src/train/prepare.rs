@@ -12,8 +12,8 @@ use super::context::{StageContext, emit};
 use super::resume::{acquire_fence, choose_checkpoint};
 use crate::fatal::Fatal;
 use crate::model::{Architecture, LlamaConfig};
-use crate::observe::Event;
-use crate::plan::{JobConfig, Plan, plan_pipeline};
+use crate::observe::TrainingEvent;
+use crate::plan::{Plan, JobConfig, plan_pipeline};
 use crate::state_dict::{InitialWeights, find_model};
 
 /// Minimum interval between progress reports.
@@ -53,7 +53,7 @@ pub(super) fn prepare_and_plan(
         }
         let PrepareProgress { phase, bytes_done, bytes_total } = progress;
         coordinator.report_progress(&format!("{phase}, {bytes_done} of {bytes_total} bytes"));
-        emit(context, &Event::Preparing { what: phase.to_owned(), done: bytes_done, total: bytes_total });
+        emit(context, &TrainingEvent::Preparing { what: phase.to_owned(), done: bytes_done, total: bytes_total });
     })?;
     monitor.set_activity("planning");
     let vocab_size = config.vocab_size(prepared.vocab_size)?;

@@ -14,7 +14,7 @@ use crate::execute::{Executor, StepInputs, StepMeasurements, StepOutput};
 use crate::fatal::Fatal;
 use crate::folder::METRICS;
 use crate::model::Architecture;
-use crate::observe::{Event, Metrics, MetricsError, StepRecord};
+use crate::observe::{MetricsError, MetricsFile, StepRecord, TrainingEvent};
 use crate::plan::TrainerState;
 
 /// Trains to the end, or until the step after which the group drains: then `state.step` is less than the plan's.
@@ -32,13 +32,13 @@ pub(super) fn train(running: &mut RunningStage, architecture: &dyn Architecture)
 }
 
 /// Started inside the fence: a group that has lost it since must not touch what a newer one writes.
-fn open_metrics(running: &RunningStage) -> Result<Metrics, Fatal> {
+fn open_metrics(running: &RunningStage) -> Result<MetricsFile, Fatal> {
     let (folder, fence) = (running.context.config.folder(), &running.plan.fence);
     let step = running.plan.trainer_state.step;
-    let mut metrics = Metrics::new(&folder.join(METRICS), &folder.join(fence.work_dir()), step)?;
-    if let Err(error) = metrics.write() {
+    let mut metrics = MetricsFile::new(&folder.join(METRICS), &folder.join(fence.work_dir()), step)?;
+    if let Err(error) = metrics.flush() {
         fence.check(running.context.volume)?;
-        if !error.is_full() {
+        if !error.is_volume_full() {
             return Err(error.into());
         }
         report_metrics_error(running, &error);
@@ -49,13 +49,13 @@ fn open_metrics(running: &RunningStage) -> Result<Metrics, Fatal> {
 /// Reports that metrics could not be written. A full volume does not stop training: lines are buffered and one message
 /// is printed.
 fn report_metrics_error(running: &RunningStage, error: &MetricsError) {
-    running.emit(&Event::Note { message: format!("{error}; training goes on") });
+    running.emit(&TrainingEvent::Note { message: format!("{error}; training goes on") });
 }
 
 fn step_loop(
     running: &mut RunningStage,
     mut save_schedule: SaveSchedule,
-    mut metrics: Option<Metrics>,
+    mut metrics: Option<MetricsFile>,
 ) -> Result<TrainerState, Fatal> {
     let mut state = running.plan.trainer_state.clone();
     let every = running.context.config.evaluation_interval();
@@ -113,14 +113,14 @@ fn step_loop(
                 ..step_record(&verdict)
             };
             sent_before = sent;
-            let was_behind = metrics.is_behind();
-            if let (Err(error), false) = (metrics.append(&record), was_behind) {
+            let had_pending_lines = metrics.has_pending_lines();
+            if let (Err(error), false) = (metrics.append(&record), had_pending_lines) {
                 report_metrics_error(running, &error);
             }
-            running.emit(&Event::Step(record));
+            running.emit(&TrainingEvent::Step(record));
             if matches!(verdict.outcome, StepOutcome::Skip) {
                 let message = format!("step {step} was skipped: its loss or gradient is not finite");
-                running.emit(&Event::Note { message });
+                running.emit(&TrainingEvent::Note { message });
             }
         }
         if verdict.stop || step == running.plan.steps {

@@ -37,7 +37,12 @@ pub mod env {
     /// The pod's UID.
     pub const POD_UID: &str = "POD_UID";
 
-    /// All of them: a template may set none.
+    /// Where the stage writes its termination message; `/dev/termination-log` if unset.
+    pub const TERMINATION_LOG: &str = "STAGECOACH_TERMINATION_LOG";
+    /// Port of the stage's HTTP server; `HTTP_PORT` if unset, none if 0.
+    pub const HTTP_PORT: &str = "STAGECOACH_HTTP_PORT";
+
+    /// The variables that every stage gets, which a pod template must not set.
     pub const ALL: [&str; 14] = [
         MASTER_ADDR,
         MASTER_PORT,

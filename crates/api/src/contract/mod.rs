@@ -23,5 +23,7 @@ pub const WORKSPACE_PATH: &str = "/workspace";
 pub const CONTAINER_NAME: &str = "trainer";
 /// The trainer's arguments in a pod.
 pub const CONTAINER_ARGS: [&str; 1] = ["stage"];
+/// Termination grace period of a stage in seconds, unless the pod template sets another.
+pub const DEFAULT_TERMINATION_GRACE_SECONDS: u64 = 120;
 /// Most stages of a job.
 pub const MAX_STAGES: u32 = 256;

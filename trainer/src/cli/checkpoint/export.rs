@@ -4,63 +4,60 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::HumanBytes;
 use serde_json::json;
 use stagecoach_checkpoint::paths::is_weights_file;
 use stagecoach_checkpoint::{ExportFormat, ExportSummary, FileSystemVolume, export, open};
 
-use super::target::One;
-use super::{say, say_json};
-use crate::observe::bytes;
+use super::super::output::{byte_progress_bar, print_json, print_line};
+use super::target::CheckpointArgs;
 
-/// Write a checkpoint's weights for other tools, every byte proven.
+/// Export a checkpoint's weights for other tools, verified by their hashes.
 #[derive(Debug, Args)]
-pub(super) struct Export {
+pub(super) struct ExportCommand {
     #[command(flatten)]
-    one: One,
-    /// The form.
+    checkpoint: CheckpointArgs,
+    /// The format.
     #[arg(long)]
-    to: To,
-    /// Where; there must be nothing yet.
+    to: ExportFormatArg,
+    /// The file or folder to create; it must not exist.
     #[arg(long, value_name = "PATH")]
     output: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum To {
+enum ExportFormatArg {
     /// A Hugging Face model directory: configuration, tokenizer, weights.
     Hf,
     /// One safetensors file with all weights.
     SingleFile,
 }
 
-impl Export {
+impl ExportCommand {
     pub(super) fn main(self, json: bool) -> anyhow::Result<()> {
-        let (job, step) = self.one.find()?;
+        let (checkpoints, step) = self.checkpoint.open()?;
         let output = std::path::absolute(&self.output)?;
         let name = output.file_name().and_then(|name| name.to_str());
-        let name = name.with_context(|| format!("--output {} names no file or folder", self.output.display()))?;
-        let above = output.parent().unwrap_or(Path::new("/"));
-        ensure!(above.is_dir(), "--output {}: there is no folder {}", self.output.display(), above.display());
-        let loaded = open(&job.volume, step)?;
-        let weights = loaded.manifest().tensors.iter().filter(|tensor| is_weights_file(&tensor.file));
-        let bar = ProgressBar::new(weights.map(|tensor| tensor.bytes).sum()).with_style(
-            ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes} {bytes_per_sec}")
-                .unwrap_or_else(|_| ProgressStyle::default_bar()),
-        );
+        let name =
+            name.with_context(|| format!("--output {} does not name a file or folder", self.output.display()))?;
+        let parent = output.parent().unwrap_or(Path::new("/"));
+        ensure!(parent.is_dir(), "--output {}: there is no folder {}", self.output.display(), parent.display());
+        let reader = open(&checkpoints.volume, step)?;
+        let weights = reader.manifest().tensors.iter().filter(|tensor| is_weights_file(&tensor.file));
+        let bar = byte_progress_bar(weights.map(|tensor| tensor.bytes).sum());
         let format = match self.to {
-            To::Hf => ExportFormat::HuggingFace,
-            To::SingleFile => ExportFormat::SingleFile,
+            ExportFormatArg::Hf => ExportFormat::HuggingFace,
+            ExportFormatArg::SingleFile => ExportFormat::SingleFile,
         };
-        let exported = export(&loaded, format, &FileSystemVolume::new(above), name, &|bytes| bar.inc(bytes));
+        let result = export(&reader, format, &FileSystemVolume::new(parent), name, &|bytes| bar.inc(bytes));
         bar.finish_and_clear();
-        let ExportSummary { files, tensors, bytes: size } = exported?;
+        let ExportSummary { files, tensors, bytes } = result?;
         if json {
-            return say_json(&json!({
-                "step": step, "output": output, "files": files, "tensors": tensors, "bytes": size,
+            return print_json(&json!({
+                "step": step, "output": output, "files": files, "tensors": tensors, "bytes": bytes,
             }));
         }
-        say(format!("step {step}: {tensors} tensors, {}, as {}", bytes(size), self.output.display()));
+        print_line(format!("step {step}: {tensors} tensors, {}, as {}", HumanBytes(bytes), self.output.display()));
         Ok(())
     }
 }

@@ -5,40 +5,40 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
+use indicatif::HumanBytes;
 use serde_json::{Map, Value, json};
 use stagecoach_checkpoint::{CheckpointMetadata, FileSystemVolume, ModelFiles, import, paths};
 
-use super::{say, say_json};
+use super::super::output::{print_json, print_line};
 use crate::folder::JobFolder;
-use crate::launch::Lock;
+use crate::launch::JobLock;
 use crate::model::{Architecture, Llama, LlamaConfig};
-use crate::observe::bytes;
 use crate::plan::TrainerState;
-use crate::state_dict::check_model;
+use crate::state_dict;
 
-/// Beside the weights, where they are there.
-const SMALL_FILES: [&str; 4] =
+/// Optional files of a model directory that are copied as they are.
+const OPTIONAL_FILES: [&str; 4] =
     ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"];
 
-/// Make the first checkpoint of a new folder from a Hugging Face model directory.
+/// Import a Hugging Face model directory as the first checkpoint of a new folder.
 #[derive(Debug, Args)]
-pub(super) struct Import {
+pub(super) struct ImportCommand {
     /// The Hugging Face model directory.
     #[arg(long, value_name = "DIR")]
     from: PathBuf,
-    /// The folder to make; one without checkpoints will do.
+    /// The folder to create, or an existing one without checkpoints.
     folder: PathBuf,
 }
 
-impl Import {
+impl ImportCommand {
     pub(super) fn main(self, json: bool) -> anyhow::Result<()> {
         let config = LlamaConfig::from_hugging_face(&self.from)?;
         let architecture = Llama::new(config, tch::Device::Cpu);
         let model = ModelFiles::open(&self.from)?;
         check_model(&model, &architecture)?;
-        let small_files = small_files(&self.from)?;
+        let other_files = config_and_optional_files(&self.from)?;
         let folder = JobFolder::open(&self.folder, None)?;
-        let _lock = Lock::take(&folder)?;
+        let _lock = JobLock::acquire(&folder)?;
         let volume = FileSystemVolume::new(&self.folder);
         let names = architecture.parameter_names();
         let mut progress = json!(TrainerState::default());
@@ -49,21 +49,21 @@ impl Import {
             environment: json!({"version": env!("CARGO_PKG_VERSION"), "importedFrom": self.from}),
             ..CheckpointMetadata::default()
         };
-        let manifest = import(&volume, &model, &names, metadata, &small_files)?;
+        let manifest = import(&volume, &model, &names, metadata, &other_files)?;
         let path = self.folder.join(paths::checkpoint_path(manifest.step));
         let size: u64 = manifest.tensors.iter().map(|tensor| tensor.bytes).sum();
         if json {
-            return say_json(&json!({
+            return print_json(&json!({
                 "step": manifest.step, "path": path, "tensors": manifest.tensors.len(), "bytes": size,
             }));
         }
-        say(format!("{} tensors, {} as F32, in {}", manifest.tensors.len(), bytes(size), path.display()));
+        print_line(format!("{} tensors, {} as F32, in {}", manifest.tensors.len(), HumanBytes(size), path.display()));
         Ok(())
     }
 }
 
-/// The configuration, with the type that the weights now have, and the tokenizer's files as they are.
-fn small_files(from: &Path) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
+/// `config.json` with the dtype of the imported weights, and the optional files.
+fn config_and_optional_files(from: &Path) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     let path = from.join("config.json");
     let text = std::fs::read(&path).with_context(|| format!("could not read {}", path.display()))?;
     let mut config: Map<String, Value> = serde_json::from_slice(&text)?;
@@ -73,7 +73,7 @@ fn small_files(from: &Path) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
         }
     }
     let mut files = vec![("config.json".to_owned(), format!("{:#}\n", Value::Object(config)).into_bytes())];
-    for name in SMALL_FILES {
+    for name in OPTIONAL_FILES {
         let path = from.join(name);
         match std::fs::read(&path) {
             Ok(bytes) => files.push((name.to_owned(), bytes)),

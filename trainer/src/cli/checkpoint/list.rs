@@ -1,93 +1,95 @@
 //! `stagecoach checkpoint list`
 
 use clap::Args;
+use indicatif::HumanBytes;
 use serde::Serialize;
 use serde_json::Value;
 use stagecoach_checkpoint::{CheckpointError, Volume, open, paths, read_manifest};
 
-use super::target::{Checkpoints, Job};
-use super::{say, say_json, table::table};
-use crate::observe::bytes;
+use super::super::output::{print_json, print_line, table};
+use super::target::{JobCheckpoints, JobFolderArg};
 
-/// List a job's checkpoints, and what lies beside them.
+/// List a job's checkpoints, damaged ones, and other entries beside them.
 #[derive(Debug, Args)]
-pub(super) struct List {
+pub(super) struct ListCommand {
     #[command(flatten)]
-    job: Job,
+    job: JobFolderArg,
 }
 
 /// An entry of `checkpoints/` or `damaged/`.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Row {
-    /// `checkpoint`, `damaged` (set aside) or `foreign`.
+struct CheckpointListEntry {
+    /// `checkpoint`, `damaged` (set aside) or `foreign` (of no job).
     kind: &'static str,
-    /// From the job's folder.
+    /// Relative to the job's folder.
     path: String,
     step: Option<u64>,
     bytes: Option<u64>,
     committed_at: Option<String>,
     attempt: Option<u64>,
     schedule: Option<String>,
-    /// Layers of each chunk.
+    /// The number of layers of each chunk.
     partition: Option<Value>,
-    /// What is wrong; none if all files are there in their sizes.
+    /// None if all files exist and have the right size.
     problem: Option<String>,
 }
 
-impl List {
+impl ListCommand {
     pub(super) fn main(self, json: bool) -> anyhow::Result<()> {
-        let job = self.job.find()?;
-        let rows = rows(&job)?;
+        let checkpoints = self.job.open()?;
+        let entries = entries(&checkpoints)?;
         if json {
-            return say_json(&rows);
+            return print_json(&entries);
         }
-        if rows.is_empty() {
-            say(format!("{} has no checkpoints", job.root.display()));
+        if entries.is_empty() {
+            print_line(format!("{} has no checkpoints", checkpoints.folder.display()));
             return Ok(());
         }
-        let cells: Vec<Vec<String>> = rows.iter().map(Row::cells).collect();
-        say(table(&["STEP", "SIZE", "COMMITTED", "ATTEMPT", "PLAN", "STATE"], &[0, 1, 3], &cells));
+        let header = ["STEP", "SIZE", "COMMITTED", "ATTEMPT", "PLAN", "STATE"];
+        let rows = entries.iter().map(CheckpointListEntry::cells).collect();
+        print_line(table(Some(&header), &[0, 1, 3], rows));
         Ok(())
     }
 }
 
-fn rows(job: &Checkpoints) -> Result<Vec<Row>, CheckpointError> {
-    let mut rows = job.listing.steps.iter().map(|&step| checkpoint(job, step)).collect::<Result<Vec<_>, _>>()?;
-    rows.extend(job.listing.foreign.iter().map(|foreign| Row {
+fn entries(job: &JobCheckpoints) -> Result<Vec<CheckpointListEntry>, CheckpointError> {
+    let mut entries =
+        job.listing.steps.iter().map(|&step| checkpoint_entry(job, step)).collect::<Result<Vec<_>, _>>()?;
+    entries.extend(job.listing.foreign.iter().map(|foreign| CheckpointListEntry {
         kind: "foreign",
         path: foreign.path.clone(),
-        problem: Some("is no checkpoint of this job".into()),
-        ..Row::default()
+        problem: Some("is not a checkpoint of this job".into()),
+        ..CheckpointListEntry::default()
     }));
     for entry in job.volume.list(paths::DAMAGED_DIR).unwrap_or_default() {
         let path = format!("{}/{}", paths::DAMAGED_DIR, entry.name);
         let reason = std::fs::read_to_string(job.volume.display(&path).join(paths::REASON_FILE)).ok();
-        rows.push(Row {
+        entries.push(CheckpointListEntry {
             kind: "damaged",
             step: entry.name.split('.').next().and_then(paths::parse_step_dir_name),
-            problem: Some(reason.map_or("set aside, the reason is not known".into(), |r| r.trim().replace('\n', "; "))),
+            problem: Some(reason.map_or("set aside for an unknown reason".into(), |r| r.trim().replace('\n', "; "))),
             path,
-            ..Row::default()
+            ..CheckpointListEntry::default()
         });
     }
-    Ok(rows)
+    Ok(entries)
 }
 
-fn checkpoint(job: &Checkpoints, step: u64) -> Result<Row, CheckpointError> {
+fn checkpoint_entry(job: &JobCheckpoints, step: u64) -> Result<CheckpointListEntry, CheckpointError> {
     let problem = match open(&job.volume, step) {
         Ok(_) => None,
         Err(CheckpointError::Damaged(damage)) => Some(damage.to_string()),
         Err(error) => return Err(error),
     };
-    // a shard may be missing, and the description still tell where it came from
+    // a manifest can be read although a shard is missing
     let metadata = read_manifest(&job.volume, step).ok().map(|manifest| manifest.metadata);
     let plan = metadata.as_ref().map(|metadata| &metadata.plan);
-    Ok(Row {
+    Ok(CheckpointListEntry {
         kind: "checkpoint",
         path: paths::checkpoint_path(step),
         step: Some(step),
-        bytes: Some(job.bytes(step)),
+        bytes: Some(job.size(step)),
         committed_at: job.committed_at(step),
         attempt: metadata.as_ref().map(|metadata| metadata.attempt),
         schedule: plan.and_then(|plan| plan["schedule"].as_str()).map(str::to_owned),
@@ -96,7 +98,7 @@ fn checkpoint(job: &Checkpoints, step: u64) -> Result<Row, CheckpointError> {
     })
 }
 
-impl Row {
+impl CheckpointListEntry {
     fn cells(&self) -> Vec<String> {
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
         let plan = self.schedule.as_ref().map(|schedule| {
@@ -111,7 +113,7 @@ impl Row {
         };
         vec![
             or_dash(self.step.map(|step| step.to_string())),
-            or_dash(self.bytes.map(bytes)),
+            or_dash(self.bytes.map(|bytes| HumanBytes(bytes).to_string())),
             or_dash(self.committed_at.clone()),
             or_dash(self.attempt.map(|attempt| attempt.to_string())),
             or_dash(plan),

@@ -1,70 +1,59 @@
-//! `stagecoach checkpoint`: looking at a job's checkpoints, and taking models in and out. A file a subcommand; `target`
-//! finds what a person pointed to, `table` and `time` write it down.
+//! `stagecoach checkpoint`: one file per subcommand; `target` resolves the folder argument.
 
 mod export;
 mod import;
 mod list;
 mod prune;
 mod show;
-mod table;
 mod target;
-mod time;
 mod verify;
 
 use clap::{Args, Subcommand};
-use serde::Serialize;
 
-use super::{complain, say};
-
-/// Look at a job's checkpoints, prove them, prune them; take models in and out.
+/// List, verify and prune a job's checkpoints; export and import models.
 #[derive(Debug, Args)]
-pub(super) struct Checkpoint {
+pub(super) struct CheckpointCommand {
     #[command(subcommand)]
-    command: Command,
+    subcommand: CheckpointSubcommand,
     /// Print JSON instead of text.
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
-    /// List a job's checkpoints, and what lies beside them.
-    List(list::List),
-    /// Show what one checkpoint holds, and what it was written under.
-    Show(show::Show),
-    /// Read every byte and compare it with what was written: exit code 74 if one differs.
-    Verify(verify::Verify),
+enum CheckpointSubcommand {
+    /// List a job's checkpoints, damaged ones, and other entries beside them.
+    List(list::ListCommand),
+    /// Show a checkpoint's contents and metadata.
+    Show(show::ShowCommand),
+    /// Verify the hash of every file; exit code 74 if one differs.
+    Verify(verify::VerifyCommand),
     /// Remove old checkpoints, never the newest intact one.
     ///
-    /// Takes the folder as a new group of the job would. While the job runs on this machine, this is refused. A group
-    /// that runs elsewhere, such as in a cluster, is fenced off: it can commit nothing more and ends, and the group that
-    /// is started in its place goes on from the newest checkpoint. Steps since that one are trained again; nothing else
-    /// is lost.
-    Prune(prune::Prune),
-    /// Write a checkpoint's weights for other tools, every byte proven.
-    Export(export::Export),
-    /// Make the first checkpoint of a new folder from a Hugging Face model directory.
+    /// Acquires the folder as a new group of the job would. Refused while the job runs on this machine. A group that
+    /// runs elsewhere, such as in a cluster, is fenced off: it can't commit checkpoints any more and exits, and the group
+    /// that replaces it resumes from the newest checkpoint. The steps after that one are trained again; nothing else is
+    /// lost.
+    Prune(prune::PruneCommand),
+    /// Export a checkpoint's weights for other tools, verified by their hashes.
+    Export(export::ExportCommand),
+    /// Import a Hugging Face model directory as the first checkpoint of a new folder.
     ///
-    /// Its weights, as fp32, become step 0, without optimizer state. A job starts from it by `checkpoint.initFrom`; none
-    /// takes it for a checkpoint of its own.
-    Import(import::Import),
+    /// Its weights are stored as fp32 at step 0, without optimizer state. A job starts from it with
+    /// `checkpoint.initFrom`; no job resumes from it.
+    Import(import::ImportCommand),
 }
 
-impl Checkpoint {
+impl CheckpointCommand {
     pub(super) fn main(self) -> anyhow::Result<()> {
         let json = self.json;
-        match self.command {
-            Command::List(list) => list.main(json),
-            Command::Show(show) => show.main(json),
-            Command::Verify(verify) => verify.main(json),
-            Command::Prune(prune) => prune.main(json),
-            Command::Export(export) => export.main(json),
-            Command::Import(import) => import.main(json),
+        match self.subcommand {
+            CheckpointSubcommand::List(command) => command.main(json),
+            CheckpointSubcommand::Show(command) => command.main(json),
+            CheckpointSubcommand::Verify(command) => command.main(json),
+            CheckpointSubcommand::Prune(command) => command.main(json),
+            CheckpointSubcommand::Export(command) => command.main(json),
+            CheckpointSubcommand::Import(command) => command.main(json),
         }
     }
-}
-
-fn say_json(value: &impl Serialize) -> anyhow::Result<()> {
-    say(serde_json::to_string_pretty(value)?);
-    Ok(())
 }

@@ -2,97 +2,102 @@
 
 use anyhow::{Context, ensure};
 use clap::Args;
+use indicatif::HumanBytes;
 use serde::Serialize;
 use stagecoach_checkpoint::{Fence, RetentionPolicy, VerifyLevel, open_newest, prune, remove_stale_fences, to_prune};
 
-use super::target::{Checkpoints, Job};
-use super::{complain, say, say_json};
+use super::super::output::{print_error, print_json, print_line};
+use super::target::{JobCheckpoints, JobFolderArg};
 use crate::folder::JobFolder;
-use crate::launch::Lock;
-use crate::observe::bytes;
+use crate::launch::JobLock;
 
 /// Remove old checkpoints, never the newest intact one.
 #[derive(Debug, Args)]
-pub(super) struct Prune {
+pub(super) struct PruneCommand {
     #[command(flatten)]
-    job: Job,
-    /// Keep so many of the newest.
+    job: JobFolderArg,
+    /// Keep this many of the newest checkpoints.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     keep_last: u32,
-    /// Keep the first checkpoint at or after every multiple of so many steps too; 0 for none.
+    /// Also keep the first checkpoint at or after every multiple of this many steps; 0 for none.
     #[arg(long, value_name = "N", default_value_t = 0)]
     keep_every: u64,
-    /// Only tell what would be removed.
+    /// Only report what would be removed.
     #[arg(long)]
     dry_run: bool,
 }
 
 #[derive(Debug, Serialize)]
-struct Removed {
+struct PrunedCheckpoint {
     step: u64,
     bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Pruned {
+struct PruneReport {
     dry_run: bool,
-    /// The newest checkpoint of which every byte is as it was written.
+    /// The step of the newest checkpoint whose hashes match.
     intact: u64,
-    removed: Vec<Removed>,
-    /// Newest first.
+    removed: Vec<PrunedCheckpoint>,
+    /// Steps, newest first.
     kept: Vec<u64>,
 }
 
-impl Prune {
+impl PruneCommand {
     pub(super) fn main(self, json: bool) -> anyhow::Result<()> {
-        let job = self.job.find()?;
-        ensure!(!job.listing.steps.is_empty(), "{} has no checkpoints: there is nothing to prune", job.root.display());
+        let job = self.job.open()?;
+        ensure!(
+            !job.listing.steps.is_empty(),
+            "{} has no checkpoints: there is nothing to prune",
+            job.folder.display()
+        );
         let policy = RetentionPolicy { keep_last: self.keep_last as usize, keep_every: self.keep_every };
-        let pruned = if self.dry_run { plan(&job, policy)? } else { prune_now(&job, policy)? };
+        let report = if self.dry_run { select(&job, policy)? } else { remove(&job, policy)? };
         if json {
-            return say_json(&pruned);
+            return print_json(&report);
         }
-        let word = if self.dry_run { "would remove" } else { "removed" };
-        for Removed { step, bytes: size } in &pruned.removed {
-            say(format!("{word} step {step}, {}", bytes(*size)));
+        let verb = if self.dry_run { "would remove" } else { "removed" };
+        for PrunedCheckpoint { step, bytes } in &report.removed {
+            print_line(format!("{verb} step {step}, {}", HumanBytes(*bytes)));
         }
-        let total = pruned.removed.iter().map(|removed| removed.bytes).sum();
-        say(format!(
-            "{word} {} of {} checkpoints, {} in all; the newest intact one is step {}",
-            pruned.removed.len(),
-            pruned.removed.len() + pruned.kept.len(),
-            bytes(total),
-            pruned.intact
+        let total = report.removed.iter().map(|removed| removed.bytes).sum();
+        print_line(format!(
+            "{verb} {} of {} checkpoints, {} in all; the newest intact one is step {}",
+            report.removed.len(),
+            report.removed.len() + report.kept.len(),
+            HumanBytes(total),
+            report.intact
         ));
         Ok(())
     }
 }
 
-fn prune_now(job: &Checkpoints, policy: RetentionPolicy) -> anyhow::Result<Pruned> {
-    let _lock = Lock::take(&JobFolder::open(&job.root, None)?)?;
+fn remove(job: &JobCheckpoints, policy: RetentionPolicy) -> anyhow::Result<PruneReport> {
+    let _lock = JobLock::acquire(&JobFolder::open(&job.folder, None)?)?;
     let fence = Fence::acquire(&job.volume)?;
-    // what that group left may be many gigabytes; a failure leaves them to the next start
+    // frees the unfinished checkpoints of older groups; if that fails, the next group tries again
     let _ = remove_stale_fences(&job.volume);
-    let planned = plan(job, policy)?;
-    let removed = prune(&job.volume, &fence, policy, planned.intact)?;
+    let selection = select(job, policy)?;
+    let removed = prune(&job.volume, &fence, policy, selection.intact)?;
     let kept = job.listing.steps.iter().copied().filter(|step| !removed.contains(step)).collect();
-    let removed = planned.removed.into_iter().filter(|one| removed.contains(&one.step)).collect();
-    Ok(Pruned { dry_run: false, removed, kept, ..planned })
+    let removed = selection.removed.into_iter().filter(|one| removed.contains(&one.step)).collect();
+    Ok(PruneReport { dry_run: false, removed, kept, ..selection })
 }
 
-fn plan(job: &Checkpoints, policy: RetentionPolicy) -> anyhow::Result<Pruned> {
+/// Selects the checkpoints to remove.
+fn select(job: &JobCheckpoints, policy: RetentionPolicy) -> anyhow::Result<PruneReport> {
     let found = open_newest(&job.volume, VerifyLevel::Contents, &[])?;
     for damage in &found.damage {
-        complain(format!("{damage}: left alone, and not counted"));
+        print_error(format!("{damage}: kept, and not counted"));
     }
-    let intact = found.checkpoint.context("the checkpoints have gone meanwhile")?.manifest().step;
-    let countable: Vec<u64> = job.listing.steps.iter().copied().filter(|&step| step <= intact).collect();
-    let removed = to_prune(&countable, policy);
-    Ok(Pruned {
+    let intact = found.checkpoint.context("the checkpoints were removed concurrently")?.manifest().step;
+    let candidates: Vec<u64> = job.listing.steps.iter().copied().filter(|&step| step <= intact).collect();
+    let removed = to_prune(&candidates, policy);
+    Ok(PruneReport {
         dry_run: true,
         intact,
         kept: job.listing.steps.iter().copied().filter(|step| !removed.contains(step)).collect(),
-        removed: removed.iter().map(|&step| Removed { step, bytes: job.bytes(step) }).collect(),
+        removed: removed.iter().map(|&step| PrunedCheckpoint { step, bytes: job.size(step) }).collect(),
     })
 }

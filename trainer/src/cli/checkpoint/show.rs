@@ -1,54 +1,54 @@
 //! `stagecoach checkpoint show`
 
 use clap::Args;
+use indicatif::{HumanBytes, HumanCount};
 use serde_json::{Value, json};
 use stagecoach_checkpoint::paths::is_weights_file;
-use stagecoach_checkpoint::{Manifest, TensorEntry, read_manifest};
+use stagecoach_checkpoint::{FileEntry, Manifest, TensorEntry, read_manifest};
 
-use super::target::{Checkpoints, One};
-use super::{say, say_json, table::table};
-use crate::observe::{bytes, thousands};
+use super::super::output::{print_json, print_line, table};
+use super::target::{CheckpointArgs, JobCheckpoints};
 
-/// Show what one checkpoint holds, and what it was written under.
+/// Show a checkpoint's contents and metadata.
 #[derive(Debug, Args)]
-pub(super) struct Show {
+pub(super) struct ShowCommand {
     #[command(flatten)]
-    one: One,
+    checkpoint: CheckpointArgs,
     /// List every tensor.
     #[arg(long)]
     tensors: bool,
 }
 
-impl Show {
+impl ShowCommand {
     pub(super) fn main(self, json: bool) -> anyhow::Result<()> {
-        let (job, step) = self.one.find()?;
+        let (job, step) = self.checkpoint.open()?;
         let manifest = read_manifest(&job.volume, step)?;
         if json {
-            return say_json(&as_json(&job, &manifest, self.tensors));
+            return print_json(&to_json(&job, &manifest, self.tensors));
         }
-        say(text(&job, &manifest));
+        print_line(to_text(&job, &manifest));
         if self.tensors {
-            say(format!("\n{}", tensors(&manifest)));
+            print_line(format!("\n{}", tensor_table(&manifest)));
         }
         Ok(())
     }
 }
 
-/// How many tensors, and of how many numbers.
-fn sum<'a>(tensors: impl Iterator<Item = &'a TensorEntry>) -> (usize, usize) {
-    tensors.fold((0, 0), |(count, numbers), tensor| (count + 1, numbers + tensor.shape.iter().product::<usize>()))
+/// The number of tensors and of their elements.
+fn count<'a>(tensors: impl Iterator<Item = &'a TensorEntry>) -> (usize, usize) {
+    tensors.fold((0, 0), |(tensors, elements), tensor| (tensors + 1, elements + tensor.shape.iter().product::<usize>()))
 }
 
 fn weights(manifest: &Manifest) -> (usize, usize) {
-    sum(manifest.tensors.iter().filter(|tensor| is_weights_file(&tensor.file)))
+    count(manifest.tensors.iter().filter(|tensor| is_weights_file(&tensor.file)))
 }
 
 fn optimizer(manifest: &Manifest) -> (usize, usize) {
-    sum(manifest.tensors.iter().filter(|tensor| !is_weights_file(&tensor.file)))
+    count(manifest.tensors.iter().filter(|tensor| !is_weights_file(&tensor.file)))
 }
 
-fn as_json(job: &Checkpoints, manifest: &Manifest, tensors: bool) -> Value {
-    let count = |(tensors, numbers)| json!({"tensors": tensors, "parameters": numbers});
+fn to_json(job: &JobCheckpoints, manifest: &Manifest, tensors: bool) -> Value {
+    let as_object = |(tensors, elements)| json!({"tensors": tensors, "parameters": elements});
     let metadata = &manifest.metadata;
     let mut shown = json!({
         "path": job.path(manifest.step),
@@ -61,8 +61,8 @@ fn as_json(job: &Checkpoints, manifest: &Manifest, tensors: bool) -> Value {
         "plan": metadata.plan,
         "environment": metadata.environment,
         "identity": metadata.identity,
-        "weights": count(weights(manifest)),
-        "optimizer": count(optimizer(manifest)),
+        "weights": as_object(weights(manifest)),
+        "optimizer": as_object(optimizer(manifest)),
         "bytes": manifest.bytes(),
         "files": manifest.files,
     });
@@ -72,17 +72,17 @@ fn as_json(job: &Checkpoints, manifest: &Manifest, tensors: bool) -> Value {
     shown
 }
 
-fn text(job: &Checkpoints, manifest: &Manifest) -> String {
+fn to_text(job: &JobCheckpoints, manifest: &Manifest) -> String {
     let metadata = &manifest.metadata;
     let (weights, moments) = (weights(manifest), optimizer(manifest));
-    let number = |n: usize| thousands(n as f64);
+    let count = |elements: usize| HumanCount(elements as u64);
     let mut rows = vec![
         vec!["step".to_owned(), manifest.step.to_string()],
         vec!["committed".into(), job.committed_at(manifest.step).unwrap_or_else(|| "-".into())],
         vec!["attempt".into(), metadata.attempt.to_string()],
         vec!["fence".into(), manifest.fence.to_string()],
-        vec!["weights".into(), format!("{} parameters in {} tensors", number(weights.1), weights.0)],
-        vec!["optimizer".into(), format!("{} numbers in {} tensors", number(moments.1), moments.0)],
+        vec!["weights".into(), format!("{} parameters in {} tensors", count(weights.1), weights.0)],
+        vec!["optimizer".into(), format!("{} elements in {} tensors", count(moments.1), moments.0)],
     ];
     for (name, value) in [
         ("progress", &metadata.progress),
@@ -90,27 +90,27 @@ fn text(job: &Checkpoints, manifest: &Manifest) -> String {
         ("environment", &metadata.environment),
         ("identity", &metadata.identity),
     ] {
-        fields(name, value, &mut rows);
+        flatten(name, value, &mut rows);
     }
-    let files: Vec<Vec<String>> =
-        manifest.files.iter().map(|file| vec![file.name.clone(), bytes(file.bytes), file.blake3.clone()]).collect();
-    format!("{}\n\n{}", table(&["", ""], &[], &rows), table(&["FILE", "SIZE", "BLAKE3"], &[1], &files))
+    let file_row = |file: &FileEntry| vec![file.name.clone(), HumanBytes(file.bytes).to_string(), file.blake3.clone()];
+    let files = manifest.files.iter().map(file_row).collect();
+    format!("{}\n\n{}", table(None, &[], rows), table(Some(&["FILE", "SIZE", "BLAKE3"]), &[1], files))
 }
 
-/// One row a value, by its path.
-fn fields(path: &str, value: &Value, rows: &mut Vec<Vec<String>>) {
+/// Appends a row of path and value for every leaf.
+fn flatten(path: &str, value: &Value, rows: &mut Vec<Vec<String>>) {
     match value {
-        Value::Object(map) => map.iter().for_each(|(key, value)| fields(&format!("{path}.{key}"), value, rows)),
+        Value::Object(map) => map.iter().for_each(|(key, value)| flatten(&format!("{path}.{key}"), value, rows)),
         Value::String(text) => rows.push(vec![path.to_owned(), text.clone()]),
         other => rows.push(vec![path.to_owned(), other.to_string()]),
     }
 }
 
-fn tensors(manifest: &Manifest) -> String {
+fn tensor_table(manifest: &Manifest) -> String {
     let row = |tensor: &TensorEntry| {
         let TensorEntry { name, file, dtype, shape, bytes: size, .. } = tensor;
         vec![name.clone(), format!("{dtype:?}"), format!("{shape:?}"), size.to_string(), file.clone()]
     };
-    let rows: Vec<Vec<String>> = manifest.tensors.iter().map(row).collect();
-    table(&["TENSOR", "DTYPE", "SHAPE", "BYTES", "FILE"], &[3], &rows)
+    let header = ["TENSOR", "DTYPE", "SHAPE", "BYTES", "FILE"];
+    table(Some(&header), &[3], manifest.tensors.iter().map(row).collect())
 }

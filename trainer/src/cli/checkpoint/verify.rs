@@ -2,65 +2,65 @@
 
 use anyhow::bail;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanBytes, ProgressBar};
 use serde::Serialize;
 use stagecoach_api::contract::FailureKind;
 use stagecoach_checkpoint::{CheckpointError, VerifyEvent, read_manifest, verify};
 
-use super::target::{Checkpoints, One};
-use super::{say, say_json};
+use super::super::output::{byte_progress_bar, print_json, print_line};
+use super::target::{CheckpointArgs, JobCheckpoints};
 use crate::fatal::Fatal;
-use crate::observe::bytes;
 
-/// Read every byte and compare it with what was written.
+/// Verify the hash of every file; exit code 74 if one differs.
 #[derive(Debug, Args)]
-pub(super) struct Verify {
+pub(super) struct VerifyCommand {
     #[command(flatten)]
-    one: One,
-    /// All of the job's checkpoints.
+    checkpoint: CheckpointArgs,
+    /// Verify all of the job's checkpoints.
     #[arg(long, conflicts_with = "step")]
     all: bool,
 }
 
-/// What came of one file.
+/// The result for one file.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Verdict {
+struct FileVerification {
     step: u64,
-    /// From the job's folder.
+    /// Relative to the job's folder.
     file: String,
-    /// As it was written; none if that is not known.
+    /// The size in the manifest; None if that can't be read.
     bytes: Option<u64>,
     intact: bool,
     reason: Option<String>,
 }
 
-impl Verify {
+impl VerifyCommand {
     pub(super) fn main(self, json: bool) -> anyhow::Result<()> {
-        let (job, step) = self.one.find()?;
+        let (job, step) = self.checkpoint.open()?;
         let steps = if self.all { job.listing.steps.clone() } else { vec![step] };
-        let bar = progress(&job, &steps);
-        let mut verdicts = Vec::new();
+        let manifests = steps.iter().filter_map(|&step| read_manifest(&job.volume, step).ok());
+        let bar = byte_progress_bar(manifests.map(|manifest| manifest.bytes()).sum());
+        let mut results = Vec::new();
         for &step in &steps {
-            one(&job, step, &bar, &mut |verdict| {
+            verify_checkpoint(&job, step, &bar, &mut |result| {
                 if !json {
-                    bar.suspend(|| say(&verdict));
+                    bar.suspend(|| print_line(&result));
                 }
-                verdicts.push(verdict);
+                results.push(result);
             })?;
         }
         bar.finish_and_clear();
         if json {
-            say_json(&verdicts)?;
+            print_json(&results)?;
         }
-        let damaged: Vec<&Verdict> = verdicts.iter().filter(|verdict| !verdict.intact).collect();
+        let damaged: Vec<&FileVerification> = results.iter().filter(|result| !result.intact).collect();
         let Some(first) = damaged.first() else { return Ok(()) };
         bail!(Fatal::new(
             FailureKind::Storage,
             format!(
-                "{} of {} files are not as they were written; the first: {} {}",
+                "{} of {} files differ from the manifest; the first: {} {}",
                 damaged.len(),
-                verdicts.len(),
+                results.len(),
                 first.file,
                 first.reason.as_deref().unwrap_or_default()
             )
@@ -68,11 +68,17 @@ impl Verify {
     }
 }
 
-fn one(job: &Checkpoints, step: u64, bar: &ProgressBar, tell: &mut dyn FnMut(Verdict)) -> Result<(), CheckpointError> {
+/// Verifies one checkpoint and passes each file's result to `report`; a manifest that can't be read is a result too.
+fn verify_checkpoint(
+    job: &JobCheckpoints,
+    step: u64,
+    bar: &ProgressBar,
+    report: &mut dyn FnMut(FileVerification),
+) -> Result<(), CheckpointError> {
     let folder = stagecoach_checkpoint::paths::checkpoint_path(step);
     let verified = verify(&job.volume, step, &mut |event| match event {
         VerifyEvent::BytesRead(bytes) => bar.inc(bytes),
-        VerifyEvent::FileChecked(file, reason) => tell(Verdict {
+        VerifyEvent::FileChecked(file, reason) => report(FileVerification {
             step,
             file: format!("{folder}/{}", file.name),
             bytes: Some(file.bytes),
@@ -83,27 +89,23 @@ fn one(job: &Checkpoints, step: u64, bar: &ProgressBar, tell: &mut dyn FnMut(Ver
     match verified {
         Ok(_) => Ok(()),
         Err(CheckpointError::Damaged(damage)) => {
-            tell(Verdict { step, file: damage.file, bytes: None, intact: false, reason: Some(damage.reason) });
+            report(FileVerification {
+                step,
+                file: damage.file,
+                bytes: None,
+                intact: false,
+                reason: Some(damage.reason),
+            });
             Ok(())
         }
         Err(error) => Err(error),
     }
 }
 
-/// On stderr, and only if that is a terminal.
-fn progress(job: &Checkpoints, steps: &[u64]) -> ProgressBar {
-    let total =
-        steps.iter().filter_map(|&step| read_manifest(&job.volume, step).ok()).map(|manifest| manifest.bytes()).sum();
-    ProgressBar::new(total).with_style(
-        ProgressStyle::with_template("{wide_bar} {bytes}/{total_bytes} {bytes_per_sec}")
-            .unwrap_or_else(|_| ProgressStyle::default_bar()),
-    )
-}
-
-impl std::fmt::Display for Verdict {
+impl std::fmt::Display for FileVerification {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.reason {
-            None => write!(f, "intact   {}, {}", self.file, bytes(self.bytes.unwrap_or_default())),
+            None => write!(f, "intact   {}, {}", self.file, HumanBytes(self.bytes.unwrap_or_default())),
             Some(reason) => write!(f, "DAMAGED  {} {reason}", self.file),
         }
     }

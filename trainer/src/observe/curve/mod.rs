@@ -1,9 +1,10 @@
-//! The loss over the steps as a picture: `svg` for a browser, `terminal` for a terminal. Both draw the same `series`.
+//! The loss curve: `svg` for browsers, `terminal` for terminals. Both draw the same `series`. Drawn here rather than by a
+//! plotting library for what those lack: the dark colour scheme in SVG, labelled ticks and a legend in a terminal.
 
 mod series;
 mod svg;
 mod terminal;
 mod ticks;
 
-pub use svg::svg;
-pub use terminal::terminal;
+pub(crate) use svg::svg;
+pub(crate) use terminal::terminal;

@@ -1,24 +1,24 @@
-//! What both pictures draw: points, a smoothed line, and the ranges of the axes.
+//! The data of the loss curve: points, a smoothed line, and the ranges of the axes.
 
 use crate::observe::StepRecord;
 
-/// A step and a loss in nats.
-pub(super) type Point = (f64, f64);
+/// A step, and a loss in nats per token.
+pub(super) type CurvePoint = (f64, f64);
 
-/// The points of a run. Losses that aren't finite are gaps.
+/// A run's losses. Those that are not finite are gaps.
 #[derive(Debug, Default)]
-pub(super) struct Series {
-    /// Training losses, cut at the gaps.
-    pub(super) training: Vec<Vec<Point>>,
-    /// The same, smoothed; it runs over the gaps.
-    pub(super) smoothed: Vec<Point>,
+pub(super) struct LossSeries {
+    /// Training losses, split at gaps.
+    pub(super) training: Vec<Vec<CurvePoint>>,
+    /// Smoothed training losses, joined across gaps.
+    pub(super) smoothed: Vec<CurvePoint>,
     /// Held-out losses.
-    pub(super) held_out: Vec<Point>,
-    /// Unigram entropy of the held-out part, in nats.
+    pub(super) held_out: Vec<CurvePoint>,
+    /// Unigram entropy of the held-out tokens, in nats per token.
     pub(super) entropy: Option<f64>,
 }
 
-impl Series {
+impl LossSeries {
     pub(super) fn new(records: &[StepRecord], entropy: Option<f64>) -> Self {
         let entropy = entropy.filter(|entropy| entropy.is_finite());
         let mut series = Self { training: vec![Vec::new()], entropy, ..Self::default() };
@@ -37,13 +37,13 @@ impl Series {
         series
     }
 
-    /// The first and last step drawn; none without points. The axis starts at 0.
+    /// The range of the x axis, from 0 to the last step; None without points.
     pub(super) fn steps(&self) -> Option<(f64, f64)> {
         let last = self.points().map(|point| point.0).reduce(f64::max)?;
         Some((0.0, last.max(1.0)))
     }
 
-    /// The lowest and highest loss drawn, the entropy's line included, and a little more on both sides.
+    /// The range of the y axis: all losses and the entropy, with a margin; None without points.
     pub(super) fn losses(&self) -> Option<(f64, f64)> {
         let low = self.points().map(|point| point.1).reduce(f64::min)?;
         let high = self.points().map(|point| point.1).reduce(f64::max)?;
@@ -52,41 +52,42 @@ impl Series {
         Some(((low - margin).max(0.0_f64.min(low)), high + margin))
     }
 
-    fn points(&self) -> impl Iterator<Item = Point> {
+    fn points(&self) -> impl Iterator<Item = CurvePoint> {
         self.training.iter().flatten().chain(&self.held_out).copied()
     }
 }
 
-/// The mean over a sixtieth of the points on either side, as far as there are any: it doesn't lag behind a fall.
-fn smooth(points: &[Point]) -> Vec<Point> {
+/// A centred moving average over a sixtieth of the points on either side. Being centred, it doesn't lag behind.
+fn smooth(points: &[CurvePoint]) -> Vec<CurvePoint> {
     let sums: Vec<f64> = std::iter::once(0.0)
         .chain(points.iter().scan(0.0, |sum, point| {
             *sum += point.1;
             Some(*sum)
         }))
         .collect();
-    let mean_around = |(index, point): (usize, &Point)| {
-        let reach = points.len() / 60;
-        let (from, to) = (index.saturating_sub(reach), (index + reach + 1).min(points.len()));
+    let mean_around = |(index, point): (usize, &CurvePoint)| {
+        let half_window = points.len() / 60;
+        let (from, to) = (index.saturating_sub(half_window), (index + half_window + 1).min(points.len()));
         (point.0, (sums[to] - sums[from]) / (to - from) as f64)
     };
     points.iter().enumerate().map(mean_around).collect()
 }
 
-/// At most about `most` points: of each stretch of steps its lowest and its highest loss, so that no spike is lost.
-pub(super) fn thin(points: &[Point], most: usize) -> Vec<Point> {
-    if points.len() <= most.max(2) {
+/// Reduces the points to about `max_points`: the lowest and the highest loss of every interval of steps, so that spikes
+/// stay visible.
+pub(super) fn downsample(points: &[CurvePoint], max_points: usize) -> Vec<CurvePoint> {
+    if points.len() <= max_points.max(2) {
         return points.to_vec();
     }
-    let stretch = (points.len() * 2).div_ceil(most.max(2));
-    let mut kept = Vec::with_capacity(most + 2);
-    for part in points.chunks(stretch) {
-        let by_loss = |a: &&Point, b: &&Point| a.1.total_cmp(&b.1);
-        let mut ends: Vec<Point> =
+    let interval = (points.len() * 2).div_ceil(max_points.max(2));
+    let mut kept = Vec::with_capacity(max_points + 2);
+    for part in points.chunks(interval) {
+        let by_loss = |a: &&CurvePoint, b: &&CurvePoint| a.1.total_cmp(&b.1);
+        let mut extremes: Vec<CurvePoint> =
             part.iter().min_by(by_loss).into_iter().chain(part.iter().max_by(by_loss)).copied().collect();
-        ends.sort_by(|a, b| a.0.total_cmp(&b.0));
-        ends.dedup();
-        kept.extend(ends);
+        extremes.sort_by(|a, b| a.0.total_cmp(&b.0));
+        extremes.dedup();
+        kept.extend(extremes);
     }
     kept
 }
@@ -105,25 +106,25 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_a_gap() {
-        let series = Series::new(&records(&[3.0, f32::NAN, 2.0, 1.0, f32::INFINITY]), Some(f64::NAN));
+    fn losses_that_are_not_finite_are_gaps() {
+        let series = LossSeries::new(&records(&[3.0, f32::NAN, 2.0, 1.0, f32::INFINITY]), Some(f64::NAN));
         assert_eq!(series.training, [vec![(1.0, 3.0)], vec![(3.0, 2.0), (4.0, 1.0)]]);
         assert_eq!((series.smoothed.len(), series.entropy, series.steps()), (3, None, Some((0.0, 4.0))));
         assert_eq!(series.losses(), Some((0.9, 3.1)));
     }
 
     #[test]
-    fn nothing_and_one_point_have_ranges_or_none() {
-        let none = Series::new(&records(&[f32::NAN]), Some(6.0));
+    fn no_points_have_no_range_and_one_point_has_one() {
+        let none = LossSeries::new(&records(&[f32::NAN]), Some(6.0));
         assert_eq!((none.steps(), none.losses()), (None, None));
-        let one = Series::new(&records(&[2.0]), None);
+        let one = LossSeries::new(&records(&[2.0]), None);
         assert_eq!((one.steps(), one.losses()), (Some((0.0, 1.0)), Some((1.5, 2.5))));
-        assert_eq!(Series::new(&records(&[2.0]), Some(8.0)).losses().map(|range| range.1), Some(8.3));
+        assert_eq!(LossSeries::new(&records(&[2.0]), Some(8.0)).losses().map(|range| range.1), Some(8.3));
     }
 
     #[test]
-    fn smoothing_does_not_lag_and_thinning_keeps_spikes() {
-        let straight: Vec<Point> = (0..300).map(|step| (f64::from(step), 9.0 - 0.02 * f64::from(step))).collect();
+    fn smoothing_does_not_lag_and_downsampling_keeps_spikes() {
+        let straight: Vec<CurvePoint> = (0..300).map(|step| (f64::from(step), 9.0 - 0.02 * f64::from(step))).collect();
         assert!(
             smooth(&straight)[5..295]
                 .iter()
@@ -131,9 +132,9 @@ pub(super) mod tests {
                 .all(|(mean, point)| (mean.1 - point.1).abs() < 1e-9)
         );
         assert_eq!(smooth(&[]), []);
-        let mut points: Vec<Point> = (0..10_000).map(|step| (f64::from(step), 1.0)).collect();
+        let mut points: Vec<CurvePoint> = (0..10_000).map(|step| (f64::from(step), 1.0)).collect();
         points[7_777].1 = 9.0;
-        let thinned = thin(&points, 1000);
-        assert!(thinned.len() <= 1002 && thinned.contains(&(7_777.0, 9.0)));
+        let reduced = downsample(&points, 1000);
+        assert!(reduced.len() <= 1002 && reduced.contains(&(7_777.0, 9.0)));
     }
 }

@@ -1,11 +1,10 @@
-//! The loss curve as one SVG file that needs nothing else, in light and dark.
+//! The loss curve as a self-contained SVG with a light and a dark colour scheme.
 
 use std::fmt::Write;
 
-use super::series::{Point, Series, thin};
+use super::series::{CurvePoint, LossSeries, downsample};
 use super::ticks::{labels, step_label, ticks, whole_ticks};
 use crate::observe::StepRecord;
-use crate::observe::human::thousands;
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 540.0;
@@ -14,8 +13,8 @@ const RIGHT: f64 = 928.0;
 const TOP: f64 = 88.0;
 const BOTTOM: f64 = 470.0;
 
-/// Most points of a line: about two for every pixel of its width.
-const POINTS: usize = 1800;
+/// The maximum number of points of a line: about two per pixel of the width.
+const MAX_POINTS: usize = 1800;
 
 const STYLE: &str = "\
 text{font:13px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:#57606a}
@@ -28,9 +27,9 @@ text{font:13px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-seri
 .axis{stroke:#57606a}.training,.smoothed{stroke:#6ea8fe}.dot{fill:#6ea8fe}.heldout{fill:#ff9f5a;stroke:#0d1117}
 .heldoutline{stroke:#ff9f5a}.entropy{stroke:#8b949e}.note{fill:#9da7b3}}";
 
-/// Draws the records under a title, the job's name. `entropy` is the held-out part's unigram entropy in nats.
-pub fn svg(title: &str, records: &[StepRecord], entropy: Option<f64>) -> String {
-    let series = Series::new(records, entropy);
+/// Draws the losses. `entropy` is the unigram entropy of the held-out tokens, in nats per token.
+pub(crate) fn svg(title: &str, records: &[StepRecord], entropy: Option<f64>) -> String {
+    let series = LossSeries::new(records, entropy);
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
          role=\"img\">\n<title>{title}: loss by step</title>\n<style>\n{STYLE}\n</style>\n\
@@ -39,22 +38,22 @@ pub fn svg(title: &str, records: &[StepRecord], entropy: Option<f64>) -> String 
         title = escape(title)
     );
     match (series.steps(), series.losses()) {
-        (Some(steps), Some(losses)) => Plot { out: &mut out, steps, losses }.draw(&series),
+        (Some(steps), Some(losses)) => SvgPlot { out: &mut out, steps, losses }.draw(&series),
         _ => text(&mut out, "note", WIDTH / 2.0, HEIGHT / 2.0, "middle", "no step has been trained yet"),
     }
     out + "</svg>\n"
 }
 
-struct Plot<'a> {
+struct SvgPlot<'a> {
     out: &'a mut String,
     /// The range of the x axis.
     steps: (f64, f64),
-    /// The range of the y axis, in nats.
+    /// The range of the y axis, in nats per token.
     losses: (f64, f64),
 }
 
-impl Plot<'_> {
-    fn draw(mut self, series: &Series) {
+impl SvgPlot<'_> {
+    fn draw(mut self, series: &LossSeries) {
         self.axes();
         if let Some(entropy) = series.entropy {
             self.entropy(entropy);
@@ -86,16 +85,16 @@ impl Plot<'_> {
     }
 
     fn axes(&mut self) {
-        let marks = ticks(self.losses.0, self.losses.1, 8);
-        for (mark, label) in marks.iter().zip(labels(&marks)) {
-            let y = self.y(*mark);
+        let loss_ticks = ticks(self.losses.0, self.losses.1, 8);
+        for (tick, label) in loss_ticks.iter().zip(labels(&loss_ticks)) {
+            let y = self.y(*tick);
             segment(self.out, "grid", (LEFT, y), (RIGHT, y));
             text(self.out, "label", LEFT - 10.0, y + 4.5, "end", &label);
         }
-        for mark in whole_ticks(self.steps.0, self.steps.1, 10) {
-            let x = self.x(mark);
+        for tick in whole_ticks(self.steps.0, self.steps.1, 10) {
+            let x = self.x(tick);
             segment(self.out, "axis", (x, BOTTOM), (x, BOTTOM + 5.0));
-            text(self.out, "label", x, BOTTOM + 22.0, "middle", &step_label(mark));
+            text(self.out, "label", x, BOTTOM + 22.0, "middle", &step_label(tick));
         }
         segment(self.out, "axis", (LEFT, BOTTOM), (RIGHT, BOTTOM));
         text(self.out, "label", (LEFT + RIGHT) / 2.0, BOTTOM + 46.0, "middle", "step");
@@ -105,34 +104,38 @@ impl Plot<'_> {
     fn entropy(&mut self, entropy: f64) {
         let y = self.y(entropy);
         segment(self.out, "entropy", (LEFT, y), (RIGHT, y));
-        // Above the line, unless that would leave the plot.
-        let beside = if y - TOP < 20.0 { y + 17.0 } else { y - 7.0 };
-        text(self.out, "note", RIGHT, beside, "end", &format!("unigram entropy {entropy:.3}"));
+        // above the line, unless that is outside the plot
+        let label_y = if y - TOP < 20.0 { y + 17.0 } else { y - 7.0 };
+        text(self.out, "note", RIGHT, label_y, "end", &format!("unigram entropy {entropy:.3}"));
     }
 
-    fn line(&mut self, class: &str, points: &[Point]) {
+    fn line(&mut self, class: &str, points: &[CurvePoint]) {
         let _ = write!(self.out, "<path class=\"{class}\" d=\"");
-        for (index, point) in thin(points, POINTS).into_iter().enumerate() {
+        for (index, point) in downsample(points, MAX_POINTS).into_iter().enumerate() {
             let letter = if index == 0 { 'M' } else { 'L' };
             let _ = write!(self.out, "{letter}{:.1} {:.1}", self.x(point.0), self.y(point.1));
         }
         self.out.push_str("\"/>\n");
     }
 
-    fn circle(&mut self, class: &str, point: Point, radius: f64) {
+    fn circle(&mut self, class: &str, point: CurvePoint, radius: f64) {
         let (x, y) = (self.x(point.0), self.y(point.1));
         let _ = writeln!(self.out, "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\"/>");
     }
 
-    /// Each line's name with its last value, from left to right above the plot.
-    fn legend(&mut self, series: &Series) {
+    /// The lines' names and last values, from left to right above the plot.
+    fn legend(&mut self, series: &LossSeries) {
         let mut x = LEFT;
         let y = 62.0;
         if let Some(last) = series.training.last().and_then(|run| run.last()) {
             segment(self.out, "smoothed", (x, y - 4.5), (x + 24.0, y - 4.5));
-            let words = format!("training loss {:.3} at step {} (bold: smoothed)", last.1, thousands(last.0));
-            text(self.out, "label", x + 32.0, y, "start", &words);
-            x += 60.0 + 6.6 * words.len() as f64;
+            let label = format!(
+                "training loss {:.3} at step {} (bold: smoothed)",
+                last.1,
+                indicatif::HumanCount(last.0 as u64)
+            );
+            text(self.out, "label", x + 32.0, y, "start", &label);
+            x += 60.0 + 6.6 * label.len() as f64;
         }
         if let Some(last) = series.held_out.last() {
             let _ =
@@ -142,7 +145,7 @@ impl Plot<'_> {
     }
 }
 
-fn segment(out: &mut String, class: &str, from: Point, to: Point) {
+fn segment(out: &mut String, class: &str, from: CurvePoint, to: CurvePoint) {
     let _ = writeln!(
         out,
         "<line class=\"{class}\" x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\"/>",
@@ -150,9 +153,10 @@ fn segment(out: &mut String, class: &str, from: Point, to: Point) {
     );
 }
 
-fn text(out: &mut String, class: &str, x: f64, y: f64, anchor: &str, words: &str) {
-    let words = escape(words);
-    let _ = writeln!(out, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{words}</text>");
+fn text(out: &mut String, class: &str, x: f64, y: f64, anchor: &str, content: &str) {
+    let content = escape(content);
+    let _ =
+        writeln!(out, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{content}</text>");
 }
 
 fn escape(text: &str) -> String {
@@ -165,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_part_is_there() {
+    fn the_plot_has_lines_points_and_labels() {
         let mut run = records(&[6.0, 5.0, f32::NAN, 4.0, 3.5, f32::NAN, 3.0]);
         run[1].evaluation_loss = Some(5.2);
         run[6].evaluation_loss = Some(3.4);

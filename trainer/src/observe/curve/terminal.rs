@@ -1,6 +1,6 @@
-//! The loss curve in a terminal: 72 columns and 16 rows of braille, whose cells hold 2 by 4 dots each.
+//! The loss curve as text: 72 columns and 16 rows of braille characters, of 2 by 4 dots each.
 
-use super::series::{Point, Series};
+use super::series::{CurvePoint, LossSeries};
 use super::ticks::{labels, step_label, ticks, whole_ticks};
 use crate::observe::StepRecord;
 
@@ -13,28 +13,28 @@ const MARGIN: usize = 8;
 /// Columns of the plot.
 const WIDTH: usize = COLUMNS - MARGIN - 1;
 
-/// Draws the smoothed training loss (dots), held-out losses (`o`) and the unigram entropy (dashes), in lines of at most
-/// 72 columns, each ended.
-pub fn terminal(records: &[StepRecord], entropy: Option<f64>) -> String {
-    let series = Series::new(records, entropy);
+/// Draws the smoothed training loss (dots), held-out losses (`o`) and the unigram entropy (dashes) in lines of at most 72
+/// columns, each with its line feed.
+pub(crate) fn terminal(records: &[StepRecord], entropy: Option<f64>) -> String {
+    let series = LossSeries::new(records, entropy);
     let (Some(steps), Some(losses)) = (series.steps(), series.losses()) else {
         return "no step has been trained yet\n".into();
     };
-    let mut grid = Grid { steps, losses, cells: vec![[Cell::Empty; WIDTH]; ROWS] };
+    let mut grid = BrailleGrid { steps, losses, cells: vec![[GridCell::Empty; WIDTH]; ROWS] };
     if let Some(entropy) = series.entropy {
         let row = grid.row(entropy);
-        grid.cells[row].fill(Cell::Dash);
+        grid.cells[row].fill(GridCell::Dash);
     }
     grid.line(&series.smoothed);
     for point in &series.held_out {
         let (column, row) = (grid.column(point.0), grid.row(point.1));
-        grid.cells[row][column] = Cell::HeldOut;
+        grid.cells[row][column] = GridCell::HeldOut;
     }
     grid.text(&series)
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Cell {
+enum GridCell {
     Empty,
     Dash,
     HeldOut,
@@ -42,59 +42,60 @@ enum Cell {
     Dots(u8),
 }
 
-struct Grid {
+struct BrailleGrid {
     steps: (f64, f64),
     losses: (f64, f64),
     /// From the top.
-    cells: Vec<[Cell; WIDTH]>,
+    cells: Vec<[GridCell; WIDTH]>,
 }
 
-impl Grid {
-    /// A value's place among `count` from the range's low end to its high end.
-    fn place(value: f64, range: (f64, f64), count: usize) -> usize {
+impl BrailleGrid {
+    /// The index of a value if its range is divided into `count` cells.
+    fn cell_index(value: f64, range: (f64, f64), count: usize) -> usize {
         let share = (value - range.0) / (range.1 - range.0);
         ((share * count as f64) as usize).min(count - 1)
     }
 
     fn column(&self, step: f64) -> usize {
-        Self::place(step, self.steps, WIDTH)
+        Self::cell_index(step, self.steps, WIDTH)
     }
 
     fn row(&self, loss: f64) -> usize {
-        ROWS - 1 - Self::place(loss, self.losses, ROWS)
+        ROWS - 1 - Self::cell_index(loss, self.losses, ROWS)
     }
 
-    /// Draws through the points: a dot a dot-column, and dots down or up to the last one.
-    fn line(&mut self, points: &[Point]) {
-        let mut before: Option<(usize, usize)> = None;
+    /// Draws a line through the points: one dot per dot column, and vertical dots where it is steep.
+    fn line(&mut self, points: &[CurvePoint]) {
+        let mut previous: Option<(usize, usize)> = None;
         for (step, loss) in points {
-            let x = Self::place(*step, self.steps, WIDTH * 2);
-            let y = ROWS * 4 - 1 - Self::place(*loss, self.losses, ROWS * 4);
-            let (from_x, from_y) = before.unwrap_or((x, y));
+            let x = Self::cell_index(*step, self.steps, WIDTH * 2);
+            let y = ROWS * 4 - 1 - Self::cell_index(*loss, self.losses, ROWS * 4);
+            let (from_x, from_y) = previous.unwrap_or((x, y));
             for column in from_x..=x {
                 let share = if x > from_x { (column - from_x) as f64 / (x - from_x) as f64 } else { 1.0 };
                 self.dot(column, (from_y as f64 + share * (y as f64 - from_y as f64)).round() as usize);
             }
-            // Steep stretches would leave gaps.
+            // without these, steep segments would have gaps
             (from_y.min(y)..=from_y.max(y)).filter(|_| x <= from_x + 1).for_each(|row| self.dot(x, row));
-            before = Some((x, y));
+            previous = Some((x, y));
         }
     }
 
     fn dot(&mut self, x: usize, y: usize) {
-        // Unicode numbers a cell's dots down the left column, then the right, and the bottom row last.
+        // Unicode numbers the dots down the left column, then the right one, with the bottom row last
         const BITS: [[u8; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
         let cell = &mut self.cells[y / 4][x / 2];
-        let dots = if let Cell::Dots(dots) = cell { *dots } else { 0 };
-        *cell = Cell::Dots(dots | BITS[y % 4][x % 2]);
+        let dots = if let GridCell::Dots(dots) = cell { *dots } else { 0 };
+        *cell = GridCell::Dots(dots | BITS[y % 4][x % 2]);
     }
 
-    fn text(&self, series: &Series) -> String {
-        let marks = ticks(self.losses.0, self.losses.1, 6);
-        let named: Vec<(usize, String)> = marks.iter().map(|mark| self.row(*mark)).zip(labels(&marks)).collect();
+    fn text(&self, series: &LossSeries) -> String {
+        let loss_ticks = ticks(self.losses.0, self.losses.1, 6);
+        let labelled: Vec<(usize, String)> =
+            loss_ticks.iter().map(|tick| self.row(*tick)).zip(labels(&loss_ticks)).collect();
         let mut text = String::new();
         for (row, cells) in self.cells.iter().enumerate() {
-            let label = named.iter().find(|(at, _)| *at == row).map(|(_, label)| label.as_str());
+            let label = labelled.iter().find(|(at, _)| *at == row).map(|(_, label)| label.as_str());
             text += &format!("{:>MARGIN$}", label.map_or(String::new(), |label| format!("{label} ")));
             text.push(if label.is_some() { '┤' } else { '│' });
             let line: String = cells.iter().map(character).collect();
@@ -104,13 +105,13 @@ impl Grid {
         text + &self.axis() + &legend(series)
     }
 
-    /// The axis of steps and its labels.
+    /// The x axis and its labels.
     fn axis(&self) -> String {
         let mut line = vec!['─'; WIDTH];
         let mut names = vec![' '; COLUMNS];
         let mut free_from = 0;
-        for mark in whole_ticks(self.steps.0, self.steps.1, 6) {
-            let (column, name) = (self.column(mark), step_label(mark));
+        for tick in whole_ticks(self.steps.0, self.steps.1, 6) {
+            let (column, name) = (self.column(tick), step_label(tick));
             line[column] = '┬';
             let at = (MARGIN + 1 + column).saturating_sub(name.len() / 2).min(COLUMNS - name.len());
             if at >= free_from {
@@ -123,16 +124,16 @@ impl Grid {
     }
 }
 
-fn character(cell: &Cell) -> char {
+fn character(cell: &GridCell) -> char {
     match cell {
-        Cell::Empty => ' ',
-        Cell::Dash => '╌',
-        Cell::HeldOut => 'o',
-        Cell::Dots(dots) => char::from_u32(0x2800 + u32::from(*dots)).unwrap_or('*'),
+        GridCell::Empty => ' ',
+        GridCell::Dash => '╌',
+        GridCell::HeldOut => 'o',
+        GridCell::Dots(dots) => char::from_u32(0x2800 + u32::from(*dots)).unwrap_or('*'),
     }
 }
 
-fn legend(series: &Series) -> String {
+fn legend(series: &LossSeries) -> String {
     let mut names = vec!["⠒⠒ training loss, smoothed"];
     if !series.held_out.is_empty() {
         names.push("o held-out loss");

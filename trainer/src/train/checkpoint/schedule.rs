@@ -13,10 +13,10 @@ use super::thread::CheckpointThread;
 use super::writer::CheckpointWriter;
 use crate::execute::Stage;
 use crate::fatal::Fatal;
-use crate::observe::{Event, SaveRecord};
-use crate::plan::{JobConfig, TrainerState};
+use crate::observe::{SaveRecord, TrainingEvent};
+use crate::plan::{TrainerState, JobConfig};
 use crate::state_dict::Snapshot;
-use crate::train::monitor::StageMonitor;
+use crate::train::StageMonitor;
 
 /// The fraction of the termination grace period that the save may take; the rest is for shutdown.
 const SAVE_FRACTION_OF_GRACE: f64 = 0.8;
@@ -113,7 +113,7 @@ impl<'s> SaveSchedule<'s> {
             if self.deferred_step.replace(due).is_none() {
                 let message =
                     format!("the checkpoint due at step {due} is deferred: the previous one is still being written");
-                self.writer.emit(&Event::Note { message });
+                self.writer.emit(&TrainingEvent::Note { message });
             }
             return Ok(());
         }

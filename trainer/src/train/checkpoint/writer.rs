@@ -12,7 +12,7 @@ use stagecoach_group::Member;
 
 use crate::fatal::Fatal;
 use crate::model::Architecture;
-use crate::observe::{Event, SaveRecord};
+use crate::observe::{SaveRecord, TrainingEvent};
 use crate::plan::{Plan, TrainerState};
 use crate::state_dict::{NamedTensor, Snapshot};
 use crate::train::collective::{all_gather, topic};
@@ -91,11 +91,11 @@ impl<'a> CheckpointWriter<'a> {
         match saved {
             Ok(SaveCost { bytes, cpu_seconds }) => {
                 (record.bytes, record.cpu_seconds) = (bytes, cpu_seconds);
-                self.emit(&Event::Saved(record.clone()));
+                self.emit(&TrainingEvent::Saved(record.clone()));
             }
             Err(why) => {
                 record.error = Some(why);
-                self.emit(&Event::SaveFailed(record.clone()));
+                self.emit(&TrainingEvent::SaveFailed(record.clone()));
             }
         }
         record
@@ -168,7 +168,7 @@ impl<'a> CheckpointWriter<'a> {
             }
             if self.context.env.rank == 0 {
                 let message = format!("the checkpoint of step {} failed and is tried again: {why}", state.step);
-                self.emit(&Event::Note { message });
+                self.emit(&TrainingEvent::Note { message });
                 std::thread::sleep(delay); // the others wait for stage 0
             }
             delay = (2 * delay).min(MAX_RETRY_DELAY);
@@ -176,7 +176,7 @@ impl<'a> CheckpointWriter<'a> {
     }
 
     /// Emits an event, on stage 0 only.
-    pub(in crate::train) fn emit(&self, event: &Event) {
+    pub(in crate::train) fn emit(&self, event: &TrainingEvent) {
         if self.context.env.rank == 0 {
             emit(&self.context, event);
         }
@@ -197,7 +197,7 @@ impl<'a> CheckpointWriter<'a> {
             Err(fenced @ CheckpointError::FencedOff { .. }) => return Err(fenced.into()),
             Err(error) => {
                 let message = format!("could not remove obsolete files after the save of step {step}: {error}");
-                self.emit(&Event::Note { message });
+                self.emit(&TrainingEvent::Note { message });
             }
             Ok(()) => {}
         }

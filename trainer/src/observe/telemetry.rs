@@ -1,4 +1,4 @@
-//! What `/status` and `/metrics` show: the newest state of this stage, written by training and read by anybody.
+//! The state of this stage behind `/status` and `/metrics`.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,38 +9,38 @@ use prometheus_client::registry::{Registry, Unit};
 use stagecoach_api::contract::{StageEnv, StagePhase, StageStatus};
 use stagecoach_api::job::{CheckpointStatus, FloatString};
 
-use super::Event;
-use super::lines::save_failed;
+use super::TrainingEvent;
+use super::event_formatter::{format_save_failure, mean_bubble};
 
-type Float = Gauge<f64, AtomicU64>;
+type FloatGauge = Gauge<f64, AtomicU64>;
 
-/// Cheap to clone; all clones are one.
+/// Status and metrics of a stage. Clones share their state.
 #[derive(Clone, Debug)]
-pub struct Board(Arc<Inner>);
+pub struct StageTelemetry(Arc<TelemetryState>);
 
 #[derive(Debug)]
-struct Inner {
+struct TelemetryState {
     status: Mutex<StageStatus>,
     registry: Registry,
     step: Gauge,
-    loss: Float,
-    evaluation_loss: Float,
-    gradient_norm: Float,
-    tokens_per_second: Float,
-    bubble: Float,
+    loss: FloatGauge,
+    evaluation_loss: FloatGauge,
+    gradient_norm: FloatGauge,
+    tokens_per_second: FloatGauge,
+    bubble: FloatGauge,
     tokens: Counter,
     skipped: Counter,
     checkpoint_step: Gauge,
     checkpoint_bytes: Gauge,
-    checkpoint_seconds: Float,
-    checkpoint_stall: Float,
+    checkpoint_seconds: FloatGauge,
+    checkpoint_stall: FloatGauge,
     checkpoints: Counter,
     checkpoint_failures: Counter,
 }
 
-impl Board {
-    /// Of the stage that `env` describes, which is preparing.
-    pub fn new(env: &StageEnv) -> Board {
+impl StageTelemetry {
+    /// Telemetry of the stage that `env` describes.
+    pub fn new(env: &StageEnv) -> StageTelemetry {
         let status = StageStatus {
             job_uid: env.job_uid.clone(),
             attempt: env.attempt,
@@ -48,88 +48,88 @@ impl Board {
             stage: env.rank,
             ..StageStatus::default()
         };
-        let mut inner = Inner {
+        let mut state = TelemetryState {
             status: Mutex::new(status),
             registry: Registry::with_prefix("stagecoach"),
             step: Gauge::default(),
-            loss: Float::default(),
-            evaluation_loss: Float::default(),
-            gradient_norm: Float::default(),
-            tokens_per_second: Float::default(),
-            bubble: Float::default(),
+            loss: FloatGauge::default(),
+            evaluation_loss: FloatGauge::default(),
+            gradient_norm: FloatGauge::default(),
+            tokens_per_second: FloatGauge::default(),
+            bubble: FloatGauge::default(),
             tokens: Counter::default(),
             skipped: Counter::default(),
             checkpoint_step: Gauge::default(),
             checkpoint_bytes: Gauge::default(),
-            checkpoint_seconds: Float::default(),
-            checkpoint_stall: Float::default(),
+            checkpoint_seconds: FloatGauge::default(),
+            checkpoint_stall: FloatGauge::default(),
             checkpoints: Counter::default(),
             checkpoint_failures: Counter::default(),
         };
-        let registry = &mut inner.registry;
-        registry.register("step", "Steps complete", inner.step.clone());
-        registry.register("loss", "Training loss of the last step, in nats per token", inner.loss.clone());
-        registry.register("evaluation_loss", "Held-out loss, in nats per token", inner.evaluation_loss.clone());
+        let registry = &mut state.registry;
+        registry.register("step", "Steps complete", state.step.clone());
+        registry.register("loss", "Training loss of the last step, in nats per token", state.loss.clone());
+        registry.register("evaluation_loss", "Held-out loss, in nats per token", state.evaluation_loss.clone());
         registry.register(
             "gradient_norm",
             "Gradient norm of the last step, before clipping",
-            inner.gradient_norm.clone(),
+            state.gradient_norm.clone(),
         );
-        registry.register("tokens_per_second", "Target tokens per second", inner.tokens_per_second.clone());
+        registry.register("tokens_per_second", "Target tokens per second", state.tokens_per_second.clone());
         registry.register_with_unit(
             "bubble",
             "Share of the last step spent waiting, mean of all stages",
             Unit::Ratios,
-            inner.bubble.clone(),
+            state.bubble.clone(),
         );
-        registry.register("tokens", "Target tokens trained on by this process", inner.tokens.clone());
-        registry.register("skipped_steps", "Steps whose update was skipped", inner.skipped.clone());
-        registry.register("checkpoint_step", "Step of the newest checkpoint", inner.checkpoint_step.clone());
-        registry.register_with_unit("checkpoint", "Its size", Unit::Bytes, inner.checkpoint_bytes.clone());
-        let took = "Wall time of the last save, from the boundary to the commit";
-        registry.register_with_unit("checkpoint_save", took, Unit::Seconds, inner.checkpoint_seconds.clone());
-        let waited = "Time of it that training waited for";
-        registry.register_with_unit("checkpoint_stall", waited, Unit::Seconds, inner.checkpoint_stall.clone());
-        registry.register("checkpoints", "Checkpoints committed by this process", inner.checkpoints.clone());
-        registry.register("checkpoint_failures", "Saves that failed", inner.checkpoint_failures.clone());
-        Board(Arc::new(inner))
+        registry.register("tokens", "Target tokens trained on by this process", state.tokens.clone());
+        registry.register("skipped_steps", "Steps whose update was skipped", state.skipped.clone());
+        registry.register("checkpoint_step", "Step of the newest checkpoint", state.checkpoint_step.clone());
+        registry.register_with_unit("checkpoint", "Its size", Unit::Bytes, state.checkpoint_bytes.clone());
+        let seconds_help = "Wall time of the last save, from the boundary to the commit";
+        registry.register_with_unit("checkpoint_save", seconds_help, Unit::Seconds, state.checkpoint_seconds.clone());
+        let stall_help = "Time of it that training waited for";
+        registry.register_with_unit("checkpoint_stall", stall_help, Unit::Seconds, state.checkpoint_stall.clone());
+        registry.register("checkpoints", "Checkpoints committed by this process", state.checkpoints.clone());
+        registry.register("checkpoint_failures", "Saves that failed", state.checkpoint_failures.clone());
+        StageTelemetry(Arc::new(state))
     }
 
-    /// The stage's phase.
-    pub fn phase(&self, phase: StagePhase) {
+    /// Sets the stage's phase.
+    pub(crate) fn set_phase(&self, phase: StagePhase) {
         self.status().phase = phase;
     }
 
-    /// Whether the group has formed and weights are loaded.
-    pub fn is_ready(&self) -> bool {
+    /// Whether the weights are loaded and the group has formed.
+    pub(super) fn is_ready(&self) -> bool {
         matches!(self.status().phase, StagePhase::Training | StagePhase::Draining | StagePhase::Done)
     }
 
-    /// The answer of `/status`.
-    pub fn snapshot(&self) -> StageStatus {
+    /// The response of `/status`.
+    pub(crate) fn snapshot(&self) -> StageStatus {
         self.status().clone()
     }
 
-    /// The answer of `/metrics`, in OpenMetrics' text form.
-    pub fn metrics(&self) -> String {
+    /// The response of `/metrics`, in the OpenMetrics text format.
+    pub(super) fn openmetrics(&self) -> String {
         let mut text = String::new();
         // writing to a String does not fail
         let _ = prometheus_client::encoding::text::encode(&mut text, &self.0.registry);
         text
     }
 
-    /// Takes note of what stage 0 tells.
-    pub fn saw(&self, event: &Event) {
+    /// Updates status and metrics.
+    pub(crate) fn record(&self, event: &TrainingEvent) {
         let mut status = self.status();
         match event {
-            Event::Preparing { what, done, total } => status.message = format!("{what}, {done} of {total}"),
-            Event::Started(started) => {
+            TrainingEvent::Preparing { what, done, total } => status.message = format!("{what}, {done} of {total}"),
+            TrainingEvent::Started(started) => {
                 status.message.clear();
                 status.progress.steps = Some(started.steps);
                 status.progress.step = started.first_step.saturating_sub(1);
             }
-            Event::Step(record) => {
-                let bubble = record.bubble.iter().sum::<f64>() / record.bubble.len().max(1) as f64;
+            TrainingEvent::Step(record) => {
+                let bubble = mean_bubble(record).unwrap_or(0.0);
                 let progress = &mut status.progress;
                 progress.step = record.step;
                 progress.loss = Some(FloatString(record.loss.map_or(f64::NAN, f64::from)).rounded(4));
@@ -151,7 +151,7 @@ impl Board {
                     self.0.evaluation_loss.set(loss);
                 }
             }
-            Event::Saved(save) => {
+            TrainingEvent::Saved(save) => {
                 let attempt = Some(status.attempt);
                 status.checkpoint = Some(CheckpointStatus { step: save.step, attempt, ..CheckpointStatus::default() });
                 status.save_failure = None;
@@ -161,12 +161,12 @@ impl Board {
                 self.0.checkpoint_stall.set(save.stall_seconds);
                 self.0.checkpoints.inc();
             }
-            Event::SaveFailed(save) => {
-                status.save_failure = Some(save_failed(save));
+            TrainingEvent::SaveFailed(save) => {
+                status.save_failure = Some(format_save_failure(save));
                 self.0.checkpoint_failures.inc();
             }
-            Event::Note { message } => status.message.clone_from(message),
-            Event::Finished(_) => status.phase = StagePhase::Done,
+            TrainingEvent::Note { message } => status.message.clone_from(message),
+            TrainingEvent::Finished(_) => status.phase = StagePhase::Done,
         }
     }
 

@@ -1,4 +1,4 @@
-//! `/healthz /readyz /metrics /status` on one port. A pull: no token, no write from a pod to anywhere.
+//! Serves `/healthz`, `/readyz`, `/metrics` and `/status`. The operator pulls, so a pod needs no credentials.
 
 use std::net::TcpListener;
 
@@ -7,19 +7,19 @@ use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
 use axum::{Json, Router};
 
-use super::Board;
+use super::StageTelemetry;
 
-/// Serves `board` on a thread of its own, for the life of the process.
+/// Serves the telemetry from a new thread until the process exits.
 ///
 /// # Errors
-/// If the port can't be had, or the thread can't be started.
-pub fn serve(host: &str, port: u16, board: Board) -> std::io::Result<()> {
+/// If the port can't be bound or the thread can't be started.
+pub(crate) fn serve(host: &str, port: u16, telemetry: StageTelemetry) -> std::io::Result<()> {
     let listener = TcpListener::bind((host, port))?;
     listener.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     std::thread::Builder::new().name("http".into()).spawn(move || {
         runtime.block_on(async move {
-            let served = async { axum::serve(tokio::net::TcpListener::from_std(listener)?, router(board)).await };
+            let served = async { axum::serve(tokio::net::TcpListener::from_std(listener)?, router(telemetry)).await };
             if let Err(error) = served.await {
                 tracing::warn!("the status server stopped: {error}");
             }
@@ -28,8 +28,8 @@ pub fn serve(host: &str, port: u16, board: Board) -> std::io::Result<()> {
     Ok(())
 }
 
-fn router(board: Board) -> Router {
-    let (ready, metrics, status) = (board.clone(), board.clone(), board);
+fn router(telemetry: StageTelemetry) -> Router {
+    let (ready, metrics, status) = (telemetry.clone(), telemetry.clone(), telemetry);
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route(
@@ -44,7 +44,7 @@ fn router(board: Board) -> Router {
         .route(
             "/metrics",
             get(move || async move {
-                ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], metrics.metrics())
+                ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], metrics.openmetrics())
             }),
         )
         .route("/status", get(move || async move { Json(status.snapshot()) }))
@@ -56,38 +56,38 @@ mod tests {
 
     use stagecoach_api::contract::{StageEnv, StagePhase, StageStatus, env};
 
+    use super::super::TrainingEvent;
     use super::super::event::SaveRecord;
-    use super::super::lines::tests::{record, started};
-    use super::super::{Board, Event};
+    use super::super::event_formatter::tests::{record, started};
     use super::*;
 
-    fn ask(port: u16, path: &str) -> (String, String) {
+    fn http_get(port: u16, path: &str) -> (String, String) {
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        let (head, body) = response.split_once("\r\n\r\n").unwrap();
         (head.lines().next().unwrap().to_owned(), body.to_owned())
     }
 
     #[test]
-    fn the_endpoints_say_who_how_far_and_whether_ready() {
+    fn the_endpoints_report_identity_progress_and_readiness() {
         let vars =
             [(env::RANK, "0"), (env::WORLD_SIZE, "1"), (env::JOB, "j"), (env::JOB_UID, "u"), (env::ATTEMPT, "3")];
         let more = [(env::MASTER_ADDR, "127.0.0.1"), (env::POD_IP, "127.0.0.1"), (env::POD_UID, "p")];
-        let board = Board::new(&StageEnv::from_vars(vars.into_iter().chain(more)).unwrap());
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        serve("127.0.0.1", free, board.clone()).unwrap();
-        assert!(ask(free, "/healthz").0.contains("200"));
-        assert!(ask(free, "/readyz").0.contains("503"));
-        board.phase(StagePhase::Training);
-        board.saw(&Event::Started(started()));
-        board.saw(&Event::Step(record(7)));
-        assert!(ask(free, "/readyz").0.contains("200"));
-        let status: StageStatus = serde_json::from_str(&ask(free, "/status").1).unwrap();
+        let telemetry = StageTelemetry::new(&StageEnv::from_vars(vars.into_iter().chain(more)).unwrap());
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        serve("127.0.0.1", port, telemetry.clone()).unwrap();
+        assert!(http_get(port, "/healthz").0.contains("200"));
+        assert!(http_get(port, "/readyz").0.contains("503"));
+        telemetry.set_phase(StagePhase::Training);
+        telemetry.record(&TrainingEvent::Started(started()));
+        telemetry.record(&TrainingEvent::Step(record(7)));
+        assert!(http_get(port, "/readyz").0.contains("200"));
+        let status: StageStatus = serde_json::from_str(&http_get(port, "/status").1).unwrap();
         assert_eq!((status.job_uid.as_str(), status.attempt, status.pod_uid.as_str()), ("u", 3, "p"));
         assert_eq!(status.progress.step, 7);
-        // a failed save is told until one succeeds
+        // a failed save is reported until one succeeds
         let save = |error: Option<&str>| SaveRecord {
             step: 6,
             due: 6,
@@ -97,14 +97,14 @@ mod tests {
             bytes: 10,
             error: error.map(str::to_owned),
         };
-        let failure = || serde_json::from_str::<StageStatus>(&ask(free, "/status").1).unwrap().save_failure;
-        board.saw(&Event::SaveFailed(save(Some("no space left"))));
+        let failure = || serde_json::from_str::<StageStatus>(&http_get(port, "/status").1).unwrap().save_failure;
+        telemetry.record(&TrainingEvent::SaveFailed(save(Some("no space left"))));
         assert!(failure().unwrap().contains("no space left"));
-        board.saw(&Event::Step(record(8)));
+        telemetry.record(&TrainingEvent::Step(record(8)));
         assert!(failure().is_some());
-        board.saw(&Event::Saved(save(None)));
+        telemetry.record(&TrainingEvent::Saved(save(None)));
         assert_eq!(failure(), None);
-        let metrics = ask(free, "/metrics").1;
+        let metrics = http_get(port, "/metrics").1;
         assert!(metrics.contains("stagecoach_step 8") && metrics.trim_end().ends_with("# EOF"), "{metrics}");
     }
 }

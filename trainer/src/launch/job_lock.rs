@@ -1,4 +1,5 @@
-//! One run holds a job's folder: a lock of the operating system, which goes with its process however that ends.
+//! Excludes a second run of a job on this machine with a lock of the operating system, which is released when its process
+//! ends, however it ends.
 
 use std::fs::{File, TryLockError};
 use std::io::Write;
@@ -6,30 +7,30 @@ use std::io::Write;
 use super::LaunchError;
 use crate::folder::JobFolder;
 
-/// Held as long as it lives.
+/// Locks a job's folder until it is dropped.
 #[derive(Debug)]
-pub struct Lock {
+pub(crate) struct JobLock {
     _file: File,
 }
 
-impl Lock {
-    /// Takes the folder.
+impl JobLock {
+    /// Locks the folder.
     ///
     /// # Errors
-    /// `Held` by another run; or the volume's.
-    pub fn take(folder: &JobFolder) -> Result<Self, LaunchError> {
+    /// `Locked` by another run; or if the volume fails.
+    pub(crate) fn acquire(folder: &JobFolder) -> Result<Self, LaunchError> {
         let path = folder.lock();
         let open = File::options().create(true).truncate(false).read(true).write(true).open(&path);
         let mut file = open.map_err(LaunchError::storage("open the lock", &path))?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                return Err(LaunchError::Held { folder: folder.root().to_owned(), pid: folder.holder() });
+                return Err(LaunchError::Locked { folder: folder.root().to_owned(), pid: folder.lock_holder() });
             }
             Err(TryLockError::Error(source)) => return Err(LaunchError::storage("lock", &path)(source)),
         }
-        // For the sentence that a second run gets, and it marks the folder as a job's: so it is never empty in between.
-        // The lock itself is the operating system's.
+        // The process id is for the error message above, and marks the folder as a job's. Written before the old content is
+        // truncated, so that the file is never empty in between.
         let pid = format!("{}\n", std::process::id());
         let written = file.write_all(pid.as_bytes()).and_then(|()| file.set_len(pid.len() as u64));
         written.map_err(LaunchError::storage("write", &path))?;
@@ -42,16 +43,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_run_is_told_who_holds_the_folder() {
+    fn a_second_run_is_refused_with_the_first_ones_process_id() {
         let workspace = tempfile::tempdir().unwrap();
         let folder = JobFolder::open(workspace.path(), None).unwrap();
-        let first = Lock::take(&folder).unwrap();
-        let refused = Lock::take(&folder).unwrap_err();
+        let first = JobLock::acquire(&folder).unwrap();
+        let refused = JobLock::acquire(&folder).unwrap_err();
         assert!(refused.to_string().contains(&format!("(process {})", std::process::id())), "{refused}");
         assert_eq!(refused.exit_code().code(), 1);
         drop(first);
         std::fs::write(folder.lock(), "4294967295\n").unwrap();
-        Lock::take(&folder).unwrap();
+        JobLock::acquire(&folder).unwrap();
         assert_eq!(std::fs::read_to_string(folder.lock()).unwrap(), format!("{}\n", std::process::id()));
     }
 }

@@ -5,35 +5,35 @@ use stagecoach_api::job::ChangeEffect;
 use stagecoach_checkpoint::{Difference, differences};
 
 use crate::folder::JobFolder;
-use crate::observe::Summary;
+use crate::observe::RunSummary;
 
 /// What was there already.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Before {
+pub(crate) enum PreviousRun {
     /// Nothing of this job.
     Nothing,
     /// No result, but this job, of this or another length, was begun.
     Unfinished,
     /// The result of this very job.
-    Finished(Summary),
+    Finished(RunSummary),
     /// The result of this job after another number of steps.
-    OtherLength(Summary),
+    OtherLength(RunSummary),
     /// The result of a job with other settings; the field that differs.
     OtherJob(String),
 }
 
-impl Before {
+impl PreviousRun {
     /// Looks into the folder.
-    pub fn look(folder: &JobFolder, job: &PipelineJob) -> Self {
+    pub(crate) fn inspect(folder: &JobFolder, job: &PipelineJob) -> Self {
         // where an earlier version wrote it, or a person their own
-        let older = folder.job().with_file_name("job.yaml");
-        let text = std::fs::read_to_string(folder.job()).or_else(|_| std::fs::read_to_string(older)).ok();
+        let older = folder.resolved_job().with_file_name("job.yaml");
+        let text = std::fs::read_to_string(folder.resolved_job()).or_else(|_| std::fs::read_to_string(older)).ok();
         let old = text.and_then(|text| stagecoach_api::parse(&text, "job").ok());
         let length = |job: &PipelineJob| job.spec.training.as_ref().and_then(|training| training.length());
         let same_length = old.as_ref().is_some_and(|old| length(old) == length(job));
         let difference = match &old {
             Some(old) => difference(old, job, same_length),
-            None => Some(format!("{} can't be read", folder.job().display())),
+            None => Some(format!("{} can't be read", folder.resolved_job().display())),
         };
         match (folder.summary(), difference) {
             (None, Some(_)) => Self::Nothing, // stage 0 compares with the checkpoints, if there are any
@@ -58,17 +58,17 @@ fn difference(old: &PipelineJob, new: &PipelineJob, same_length: bool) -> Option
 
 #[cfg(test)]
 mod tests {
-    use super::super::supervise::tests::job;
+    use super::super::supervisor::tests::job;
     use super::*;
-    use crate::folder::write;
+    use crate::folder::write_file;
 
     #[test]
     fn a_result_is_known_by_the_settings_that_decide_it() {
         let workspace = tempfile::tempdir().unwrap();
         let folder = JobFolder::open(workspace.path(), None).unwrap();
         let job = |set: &[(&str, &str)]| job(set);
-        assert_eq!(Before::look(&folder, &job(&[])), Before::Nothing);
-        let summary = Summary {
+        assert_eq!(PreviousRun::inspect(&folder, &job(&[])), PreviousRun::Nothing);
+        let summary = RunSummary {
             steps: 20,
             loss: Some(1.5),
             evaluation_loss: None,
@@ -78,9 +78,9 @@ mod tests {
             skipped: 0,
             model: "mine/model".into(),
         };
-        write(&folder.result(), &serde_json::to_string(&summary).unwrap()).unwrap();
-        assert!(matches!(Before::look(&folder, &job(&[])), Before::OtherJob(_)));
-        write(&folder.job(), &job(&[]).to_yaml().unwrap()).unwrap();
+        write_file(&folder.result(), &serde_json::to_string(&summary).unwrap()).unwrap();
+        assert!(matches!(PreviousRun::inspect(&folder, &job(&[])), PreviousRun::OtherJob(_)));
+        write_file(&folder.resolved_job(), &job(&[]).to_yaml().unwrap()).unwrap();
         let decay = ("training.learningRate.decaySteps", "40");
         let free = [
             ("stages", "1"),
@@ -89,23 +89,26 @@ mod tests {
             ("checkpoint.everySteps", "7"),
         ];
         for same in free {
-            assert_eq!(Before::look(&folder, &job(&[same])), Before::Finished(summary.clone()), "{same:?}");
+            assert_eq!(PreviousRun::inspect(&folder, &job(&[same])), PreviousRun::Finished(summary.clone()), "{same:?}");
         }
         for longer in [&[("training.steps", "21")][..], &[("training.steps", "40"), decay]] {
-            assert_eq!(Before::look(&folder, &job(longer)), Before::OtherLength(summary.clone()));
+            assert_eq!(PreviousRun::inspect(&folder, &job(longer)), PreviousRun::OtherLength(summary.clone()));
         }
-        let other = Before::look(&folder, &job(&[decay]));
-        assert_eq!(other, Before::OtherJob("spec.training.learningRate.decaySteps was null, now 40".into()));
+        let other = PreviousRun::inspect(&folder, &job(&[decay]));
+        assert_eq!(other, PreviousRun::OtherJob("spec.training.learningRate.decaySteps was null, now 40".into()));
         for (path, value) in [("data.evaluation.fraction", "0.25"), ("checkpoint.initFrom.path", "other")] {
-            let other = Before::look(&folder, &job(&[(path, value)]));
-            assert!(matches!(&other, Before::OtherJob(field) if field.starts_with("spec.")), "{path}: {other:?}");
+            let other = PreviousRun::inspect(&folder, &job(&[(path, value)]));
+            assert!(matches!(&other, PreviousRun::OtherJob(field) if field.starts_with("spec.")), "{path}: {other:?}");
         }
-        std::fs::rename(folder.job(), folder.root().join("job.yaml")).unwrap();
-        let other = Before::look(&folder, &job(&[("training.learningRate.peak", "2e-3")]));
-        assert_eq!(other, Before::OtherJob("spec.training.learningRate.peak was 0.001, now 0.002".into()));
+        std::fs::rename(folder.resolved_job(), folder.root().join("job.yaml")).unwrap();
+        let other = PreviousRun::inspect(&folder, &job(&[("training.learningRate.peak", "2e-3")]));
+        assert_eq!(other, PreviousRun::OtherJob("spec.training.learningRate.peak was 0.001, now 0.002".into()));
 
         std::fs::remove_file(folder.result()).unwrap();
-        assert_eq!(Before::look(&folder, &job(&[("training.steps", "21")])), Before::Unfinished);
-        assert_eq!(Before::look(&folder, &job(&[("training.learningRate.peak", "2e-3")])), Before::Nothing);
+        assert_eq!(PreviousRun::inspect(&folder, &job(&[("training.steps", "21")])), PreviousRun::Unfinished);
+        assert_eq!(
+            PreviousRun::inspect(&folder, &job(&[("training.learningRate.peak", "2e-3")])),
+            PreviousRun::Nothing
+        );
     }
 }

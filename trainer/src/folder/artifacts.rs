@@ -1,4 +1,4 @@
-//! What earlier runs have made in a job's folder, file by file: what lies beside it is somebody else's.
+//! The files that earlier runs created in a job's folder. They are removed by name, so that other files beside them stay.
 
 use std::fmt;
 use std::fs;
@@ -7,51 +7,53 @@ use std::io::ErrorKind;
 use stagecoach_checkpoint::VolumeContents;
 use stagecoach_files::temporary_target;
 
-use super::{CURVE, FolderError, JOB, JobFolder, LOCK, LOGS, METRICS, PLOTS, RECORD, RESULT, TERMINATION};
+use super::{
+    FolderError, JobFolder, LAUNCHER_STATE, LOCK, LOGS, LOSS_CURVE, METRICS, PLOTS, RESOLVED_JOB, RESULT, TERMINATION,
+};
 
-/// Files of the folder itself, in the order in which they are removed: without its result, a job is not done.
-const FILES: [&str; 4] = [RESULT, METRICS, RECORD, JOB];
+/// Files of the folder itself in the order in which they are removed. The result is first: without it the job is not
+/// finished, should the removal be interrupted.
+const FILES: [&str; 4] = [RESULT, METRICS, LAUNCHER_STATE, RESOLVED_JOB];
 
-/// All that a job makes itself, but for the lock, which is held meanwhile.
+/// Everything that runs of a job created, except the lock file, which is held.
 #[derive(Debug)]
-pub struct Results {
-    /// By the name of their folder, that of the job's own is empty: their names.
+pub(crate) struct RunArtifacts {
+    /// The file names by folder; the job's folder itself is "".
     files: Vec<(&'static str, Vec<String>)>,
     contents: VolumeContents,
 }
 
 impl JobFolder {
-    /// What there is.
+    /// Finds the artifacts of earlier runs.
     ///
     /// # Errors
-    /// The volume's.
-    pub fn results(&self) -> Result<Results, FolderError> {
-        let files = ["", LOGS, PLOTS, TERMINATION].map(|folder| Ok((folder, self.own_files(folder)?)));
+    /// If the volume fails.
+    pub(crate) fn artifacts(&self) -> Result<RunArtifacts, FolderError> {
+        let files = ["", LOGS, PLOTS, TERMINATION].map(|folder| Ok((folder, self.job_files(folder)?)));
         let files = files.into_iter().collect::<Result<_, FolderError>>()?;
-        Ok(Results { files, contents: VolumeContents::find(&self.volume())? })
+        Ok(RunArtifacts { files, contents: VolumeContents::find(&self.volume())? })
     }
 
-    /// Removes it, and the folders that are empty then.
+    /// Removes the artifacts, and folders that are empty afterwards.
     ///
     /// # Errors
-    /// The volume's.
-    pub fn remove(&self, results: &Results) -> Result<(), FolderError> {
-        for (folder, names) in &results.files {
+    /// If the volume fails.
+    pub(crate) fn remove(&self, artifacts: &RunArtifacts) -> Result<(), FolderError> {
+        for (folder, names) in &artifacts.files {
             self.remove_files(folder, names)?;
             if !folder.is_empty() {
-                // it stays if it holds anything else, or is a link
+                // fails if other files are left in it, or if it is a link
                 let _ = fs::remove_dir(self.root.join(folder));
             }
         }
-        Ok(results.contents.remove(&self.volume())?)
+        Ok(artifacts.contents.remove(&self.volume())?)
     }
 
-    /// Removes what a run that starts training makes anew.
-    pub(super) fn remove_last_run(&self) -> Result<(), FolderError> {
-        let mut own = self.own_files("")?;
-        own.retain(|name| name == RESULT);
-        self.remove_files("", &own)?;
-        [LOGS, TERMINATION].into_iter().try_for_each(|folder| self.remove_files(folder, &self.own_files(folder)?))
+    pub(super) fn remove_logs_and_result(&self) -> Result<(), FolderError> {
+        let mut result = self.job_files("")?;
+        result.retain(|name| name == RESULT);
+        self.remove_files("", &result)?;
+        [LOGS, TERMINATION].into_iter().try_for_each(|folder| self.remove_files(folder, &self.job_files(folder)?))
     }
 
     fn remove_files(&self, folder: &str, names: &[String]) -> Result<(), FolderError> {
@@ -61,8 +63,8 @@ impl JobFolder {
         Ok(())
     }
 
-    /// The names of the job's own files in one of its folders; none if there is no such folder.
-    fn own_files(&self, folder: &str) -> Result<Vec<String>, FolderError> {
+    /// The names of the files that jobs create in a folder; empty if the folder doesn't exist.
+    fn job_files(&self, folder: &str) -> Result<Vec<String>, FolderError> {
         let path = self.root.join(folder);
         let entries = match fs::read_dir(&path) {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
@@ -74,39 +76,39 @@ impl JobFolder {
         for entry in entries {
             let entry = entry.map_err(FolderError::storage("list", &path))?;
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            let own = entry.file_name().into_string().ok().filter(|name| !is_folder && is_own(folder, name));
-            names.extend(own.filter(|name| name != LOCK));
+            let name = entry.file_name().into_string().ok().filter(|name| !is_folder && is_job_file(folder, name));
+            names.extend(name.filter(|name| name != LOCK));
         }
         names.sort_by_key(|name| (FILES.iter().position(|file| file == name), name.clone()));
         Ok(names)
     }
 }
 
-/// Whether a job makes a file of this name in one of its folders.
-pub(super) fn is_own(folder: &str, name: &str) -> bool {
+/// Whether jobs create a file of this name in this folder.
+pub(super) fn is_job_file(folder: &str, name: &str) -> bool {
     let name = temporary_target(name).unwrap_or(name);
-    let is_a_stages = |extension: &str| {
+    let is_of_a_stage = |extension: &str| {
         let stage = name.strip_prefix("stage-").and_then(|rest| rest.strip_suffix(extension));
         stage.is_some_and(|stage| stage.parse::<u32>().is_ok_and(|number| number.to_string() == stage))
     };
     match folder {
         "" => name == LOCK || FILES.contains(&name),
-        LOGS => is_a_stages(".log"),
-        TERMINATION => is_a_stages(".json"),
-        PLOTS => name == CURVE,
+        LOGS => is_of_a_stage(".log"),
+        TERMINATION => is_of_a_stage(".json"),
+        PLOTS => name == LOSS_CURVE,
         _ => false,
     }
 }
 
-impl Results {
-    /// Whether there is nothing.
-    pub fn is_empty(&self) -> bool {
+impl RunArtifacts {
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
         self.contents == VolumeContents::default() && self.files.iter().all(|(_, names)| names.is_empty())
     }
 }
 
-/// In a list, for people.
-impl fmt::Display for Results {
+/// A list for the user.
+impl fmt::Display for RunArtifacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let VolumeContents { checkpoints, damaged, fences } = &self.contents;
         let mut parts = Vec::new();

@@ -1,0 +1,109 @@
+//! `state.json` in the job's folder: the state that is stored between runs.
+
+use std::{fs, io};
+
+use serde::{Deserialize, Serialize};
+use stagecoach_lifecycle::{AttemptPhase, JobState};
+
+use super::LaunchError;
+use crate::folder::{JobFolder, write_file};
+
+/// The job's UID and the state of `lifecycle`: attempt, budget, last failure.
+///
+/// If the volume can't be written, a launcher that dies leaves an older state, or none: the next run may then use an
+/// attempt's number twice, or give the job another UID. That is harmless: the stages died with their launcher, and the
+/// fence alone decides who may write checkpoints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct LauncherState {
+    /// Chosen by the first run.
+    pub(crate) job_uid: String,
+    /// The last state that `lifecycle::decide` returned.
+    pub(crate) state: JobState,
+}
+
+impl LauncherState {
+    /// Loads the state for a new run, or creates it for the first one.
+    ///
+    /// # Errors
+    /// If the volume fails, or the file has other content.
+    pub(crate) fn load(folder: &JobFolder) -> Result<Self, LaunchError> {
+        let path = folder.launcher_state();
+        let bytes = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Self { job_uid: random_uid()?, state: JobState::default() });
+            }
+            read => read.map_err(LaunchError::storage("read", &path))?,
+        };
+        let stored: Self =
+            serde_json::from_slice(&bytes).map_err(|error| LaunchError::State { path, problem: error.to_string() })?;
+        Ok(Self { state: prepare_for_new_run(stored.state), ..stored })
+    }
+
+    /// Stores the state.
+    ///
+    /// # Errors
+    /// If the volume fails.
+    pub(crate) fn save(&self, folder: &JobFolder) -> Result<(), LaunchError> {
+        let json = serde_json::to_string_pretty(self)
+            .map_err(|error| LaunchError::State { path: folder.launcher_state(), problem: error.to_string() })?;
+        Ok(write_file(&folder.launcher_state(), &json)?)
+    }
+}
+
+/// The stored state, changed for a new run. No stage of the stored attempt runs any more, since stages die with their
+/// launcher and this launcher holds the lock. A finished job gets a new restart budget; attempts are numbered on.
+fn prepare_for_new_run(state: JobState) -> JobState {
+    if state.outcome().is_some() {
+        return JobState {
+            attempt: state.attempt,
+            checkpoint_step: state.checkpoint_step,
+            last_failure: state.last_failure,
+            ..JobState::default()
+        };
+    }
+    JobState { attempt_phase: AttemptPhase::Idle, started_at: None, ..state }
+}
+
+/// 128 random bits in hexadecimal.
+///
+/// # Errors
+/// If the operating system has no random numbers.
+pub(super) fn random_uid() -> Result<String, LaunchError> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(LaunchError::system("get random numbers"))?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use stagecoach_lifecycle::{Attempt, JobFailureReason, JobOutcome, UnixMillis};
+
+    use super::*;
+
+    #[test]
+    fn attempts_are_numbered_on_and_a_finished_job_gets_a_new_budget() {
+        let workspace = tempfile::tempdir().unwrap();
+        let folder = JobFolder::open(workspace.path(), None).unwrap();
+        let mut stored = LauncherState::load(&folder).unwrap();
+        stored.state.attempt = Attempt { number: 4, stages: 3, revision: 0 };
+        stored.state.budget.counted_since_checkpoint = 2;
+        stored.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(9), all_created: true };
+        stored.save(&folder).unwrap();
+        let loaded = LauncherState::load(&folder).unwrap();
+        assert_eq!((&loaded.job_uid, loaded.state.attempt.number), (&stored.job_uid, 4));
+        assert_eq!((loaded.state.attempt_phase, loaded.state.budget.counted_since_checkpoint), (AttemptPhase::Idle, 2));
+
+        stored.state.attempt_phase = AttemptPhase::Finished(JobOutcome::Failed(JobFailureReason::BudgetExhausted));
+        stored.save(&folder).unwrap();
+        let loaded = LauncherState::load(&folder).unwrap();
+        assert_eq!(
+            (loaded.state.attempt_phase, loaded.state.budget.counted_since_checkpoint, loaded.state.attempt.number),
+            (AttemptPhase::Idle, 0, 4)
+        );
+
+        fs::write(folder.launcher_state(), "{").unwrap();
+        assert!(LauncherState::load(&folder).unwrap_err().to_string().contains("--fresh"));
+        assert_ne!(random_uid().unwrap(), random_uid().unwrap());
+    }
+}

@@ -1,0 +1,229 @@
+//! One stage as a process: started, watched and terminated.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::Sender;
+use std::thread;
+
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, kill_process, kill_process_group,
+    set_parent_process_death_signal, waitid,
+};
+use stagecoach_api::contract::{CONTAINER_ARGS, StageEnv, TerminationMessage, env};
+use stagecoach_lifecycle::{Exit, InstanceState, UnixMillis};
+
+use super::LaunchError;
+use super::supervisor::SupervisorMessage;
+use crate::folder::JobFolder;
+use crate::observe::{EVENTS_ENV, TrainingEvent};
+
+/// How many bytes of a log's end are read.
+const LOG_TAIL_BYTES: u64 = 16 * 1024;
+
+/// The program that stages run.
+#[derive(Clone, Debug)]
+pub(crate) struct StageExecutable {
+    pub(crate) path: PathBuf,
+    pub(crate) arguments: Vec<OsString>,
+}
+
+impl StageExecutable {
+    /// This program, with the arguments of a pod's container. The path is the kernel's link to the running executable, so
+    /// that all attempts run the same version even if the file is replaced meanwhile.
+    pub(crate) fn current() -> Self {
+        Self { path: "/proc/self/exe".into(), arguments: CONTAINER_ARGS.map(Into::into).into() }
+    }
+}
+
+/// A stage's process. Dropping it kills the process.
+#[derive(Debug)]
+pub(super) struct StageProcess {
+    pub(super) stage: u32,
+    pub(super) attempt: u64,
+    pub(super) state: InstanceState,
+    /// When it entered `state`.
+    pub(super) since: UnixMillis,
+    child: Child,
+    folder: JobFolder,
+    /// The offset of this attempt in the stage's log.
+    log_start: u64,
+}
+
+impl StageProcess {
+    /// Starts a stage. Its events and its exit are sent to `sender`.
+    ///
+    /// To be called from a thread that lives as long as the launcher: the kernel kills the stage when the **thread** that
+    /// started it ends (PR_SET_PDEATHSIG).
+    pub(super) fn start(
+        executable: &StageExecutable,
+        stage_env: &StageEnv,
+        folder: &JobFolder,
+        sender: Sender<SupervisorMessage>,
+        now: UnixMillis,
+    ) -> Result<Self, LaunchError> {
+        let (stage, attempt) = (stage_env.rank, stage_env.attempt);
+        let (log, log_start) = open_log(folder, stage, attempt)?;
+        let termination_message = folder.termination_message(stage);
+        match std::fs::remove_file(&termination_message) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(LaunchError::storage("remove", &termination_message)(error));
+            }
+            _ => {}
+        }
+        let clone_log = || log.try_clone().map_err(LaunchError::storage("open the log", &folder.log(stage)));
+        let mut command = Command::new(&executable.path);
+        command
+            .arg0(env!("CARGO_PKG_NAME"))
+            .args(&executable.arguments)
+            .envs(stage_env.to_vars())
+            .env(EVENTS_ENV, "json")
+            .env(env::TERMINATION_LOG, &termination_message)
+            // no HTTP server: stages of this machine would compete for the port, and the launcher reads their events
+            .env(env::HTTP_PORT, "0")
+            .stdin(Stdio::null())
+            .stdout(if stage == 0 { Stdio::piped() } else { clone_log()?.into() })
+            .stderr(clone_log()?)
+            // not in the terminal's foreground group: Ctrl-C reaches the launcher only, which terminates the stages
+            .process_group(0);
+        kill_when_launcher_dies(&mut command);
+        let operation = format!("start stage {stage} ({})", executable.path.display());
+        let mut child = command.spawn().map_err(LaunchError::system(operation))?;
+        let (pid, stdout) = (Pid::from_child(&child), child.stdout.take());
+        let process = Self {
+            stage,
+            attempt,
+            state: InstanceState::Starting,
+            since: now,
+            child,
+            folder: folder.clone(),
+            log_start,
+        };
+        let watch = move || {
+            if let Some(stdout) = stdout {
+                forward_events(stdout, log, attempt, &sender);
+            }
+            wait_for_exit(pid);
+            // fails if the run has ended
+            let _ = sender.send(SupervisorMessage::Exited { attempt, stage });
+        };
+        let spawned = thread::Builder::new().name(format!("stage {stage}")).spawn(watch);
+        spawned.map_err(LaunchError::system("start a thread"))?;
+        Ok(process)
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        !matches!(self.state, InstanceState::Exited(_))
+    }
+
+    pub(super) fn set_state(&mut self, state: InstanceState, now: UnixMillis) {
+        (self.state, self.since) = (state, now);
+    }
+
+    /// Sends SIGTERM to the stage. False if that was done before, or the stage has exited.
+    pub(super) fn terminate(&mut self, now: UnixMillis) -> bool {
+        let terminates = self.is_alive() && self.state != InstanceState::Terminating;
+        if terminates {
+            // to the stage alone, as Kubernetes does; it can't fail while the process has not been reaped
+            let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+            self.set_state(InstanceState::Terminating, now);
+        }
+        terminates
+    }
+
+    /// Sends SIGKILL to the stage and all processes that it has started.
+    pub(super) fn kill(&self) {
+        if self.is_alive() {
+            let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        }
+    }
+
+    /// Reaps the exited process and reads its termination message.
+    pub(super) fn reap(&mut self, now: UnixMillis) {
+        let status = self.child.wait().ok();
+        let message = std::fs::read_to_string(self.folder.termination_message(self.stage)).ok();
+        let message = message.and_then(|text| TerminationMessage::from_json(&text));
+        let exit = Exit {
+            code: status.and_then(|status| status.code()),
+            signal: status.and_then(|status| status.signal()),
+            external_cause: None,
+            termination: message.as_ref().map(Into::into),
+        };
+        self.set_state(InstanceState::Exited(exit), now);
+    }
+
+    /// The end of this attempt's log.
+    pub(super) fn log_tail(&self) -> String {
+        let read = || -> io::Result<String> {
+            let mut file = File::open(self.folder.log(self.stage))?;
+            let end = file.metadata()?.len();
+            file.seek(SeekFrom::Start(self.log_start.max(end.saturating_sub(LOG_TAIL_BYTES))))?;
+            let mut bytes = Vec::new();
+            file.take(LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        read().unwrap_or_default()
+    }
+}
+
+impl Drop for StageProcess {
+    fn drop(&mut self) {
+        if self.is_alive() {
+            self.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Opens a stage's log for appending, writes a line that separates the attempts, and returns the offset after it. On a full
+/// volume the line may be missing, which must not prevent the start.
+fn open_log(folder: &JobFolder, stage: u32, attempt: u64) -> Result<(File, u64), LaunchError> {
+    let path = folder.log(stage);
+    let open = || -> io::Result<(File, u64)> {
+        let mut file = File::options().create(true).append(true).open(&path)?;
+        let _ = writeln!(file, "--- attempt {attempt} ---");
+        let start = file.metadata()?.len();
+        Ok((file, start))
+    };
+    open().map_err(LaunchError::storage("open the log", &path))
+}
+
+/// Sends the events on until stdout is closed. Other lines are written to the log.
+fn forward_events(stdout: ChildStdout, mut log: File, attempt: u64, sender: &Sender<SupervisorMessage>) {
+    for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
+        match serde_json::from_slice::<TrainingEvent>(&line) {
+            Ok(event) => {
+                let _ = sender.send(SupervisorMessage::Event { attempt, event: Box::new(event) });
+            }
+            Err(_) => {
+                let _ = log.write_all(&[line.as_slice(), b"\n"].concat());
+            }
+        }
+    }
+}
+
+/// Makes the kernel kill the stage when the launcher dies, so that no stage is orphaned.
+fn kill_when_launcher_dies(command: &mut Command) {
+    let launcher = getpid();
+    let set_death_signal = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        if getppid() != Some(launcher) {
+            // the launcher died between fork and prctl: the signal will not come
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        Ok(())
+    };
+    // SAFETY: only async-signal-safe calls are allowed between fork and exec. prctl and getppid are, and neither the closure
+    // nor its errors allocate.
+    unsafe { command.pre_exec(set_death_signal) };
+}
+
+/// Waits until the process has exited without reaping it, so that its pid is not reused before [`StageProcess::reap`].
+fn wait_for_exit(pid: Pid) {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    while waitid(WaitId::Pid(pid), options).is_err_and(|error| error == Errno::INTR) {}
+}

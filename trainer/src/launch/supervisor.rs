@@ -1,0 +1,363 @@
+//! The launcher's loop: builds `lifecycle`'s `Observed` from the stages' processes and carries out its decisions. It waits
+//! on one channel, which a thread per stage and one for signals send to, until `lifecycle` wants to decide again.
+
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
+use stagecoach_api::PipelineJob;
+use stagecoach_api::contract::{ExitCode, StageEnv};
+use stagecoach_lifecycle::{
+    AttemptAction, AttemptPhase, Desired, InstanceState, JobFailureReason, JobOutcome, Observed, ObservedProgress,
+    Policy, StageInstance, UnixMillis, decide,
+};
+
+use super::launcher_state::random_uid;
+use super::stage_process::StageProcess;
+use super::{LaunchError, LauncherState, StageExecutable, port, report};
+use crate::folder::JobFolder;
+use crate::observe::{ProgressDisplay, RunSummary, TrainingEvent};
+
+/// A run's job, folders and executable.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LaunchConfig<'a> {
+    /// The validated job; the folder has the same as its resolved job.
+    pub(crate) job: &'a PipelineJob,
+    /// The workspace, an absolute path.
+    pub(crate) workspace: &'a Path,
+    /// The job's folder, locked and prepared by `start_run`.
+    pub(crate) folder: &'a JobFolder,
+    /// The program that stages run.
+    pub(crate) executable: &'a StageExecutable,
+    /// Stage 0's port; None for a free one per attempt.
+    pub(crate) master_port: Option<u16>,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum RunOutcome {
+    /// All stages trained to the end; stage 0's result, if it reported one.
+    Complete(Option<RunSummary>),
+    /// Stopped by a signal; all stages have exited.
+    Stopped,
+    /// Stopped by a second signal; all stages were killed.
+    Killed,
+    /// The job failed; the root cause's exit code.
+    Failed(i32),
+}
+
+/// A message to the loop.
+#[derive(Debug)]
+pub(super) enum SupervisorMessage {
+    /// Stage 0 emitted an event.
+    Event { attempt: u64, event: Box<TrainingEvent> },
+    /// A stage's process has exited.
+    Exited { attempt: u64, stage: u32 },
+    /// The launcher received a signal to stop.
+    StopRequested,
+}
+
+/// Runs a job until it completes, fails, or is stopped by SIGINT, SIGTERM or SIGHUP; a second signal kills the stages. To be
+/// called from a thread that lives as long as the process, since the stages die with it. `state` is updated, and saved
+/// unless the volume fails.
+///
+/// # Errors
+/// Failures of the launcher itself; the stages are killed.
+pub(crate) fn supervise(
+    config: LaunchConfig<'_>,
+    state: &mut LauncherState,
+    display: &mut ProgressDisplay,
+) -> Result<RunOutcome, LaunchError> {
+    let (sender, receiver) = channel();
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(LaunchError::system("handle signals"))?;
+    let signal_sender = sender.clone();
+    let forward_signals = move || {
+        for signal in signals.forever() {
+            if signal_sender.send(SupervisorMessage::StopRequested).is_err() {
+                // the run is over: the signal has its default effect
+                let _ = emulate_default_handler(signal);
+            }
+        }
+    };
+    thread::Builder::new()
+        .name("signals".into())
+        .spawn(forward_signals)
+        .map_err(LaunchError::system("start a thread"))?;
+    Supervisor::new(config, state, display, sender).run(&receiver)
+}
+
+struct Supervisor<'a> {
+    config: LaunchConfig<'a>,
+    stored: &'a mut LauncherState,
+    display: &'a mut ProgressDisplay,
+    sender: Sender<SupervisorMessage>,
+    policy: Policy,
+    clock: Clock,
+    processes: Vec<StageProcess>,
+    observed_progress: ObservedProgress,
+    stop_requested: bool,
+    summary: Option<RunSummary>,
+    /// The last save of the state failed, and that was reported.
+    state_unsaved: bool,
+}
+
+impl<'a> Supervisor<'a> {
+    fn new(
+        config: LaunchConfig<'a>,
+        stored: &'a mut LauncherState,
+        display: &'a mut ProgressDisplay,
+        sender: Sender<SupervisorMessage>,
+    ) -> Self {
+        Self {
+            policy: Policy::for_processes(&config.job.spec),
+            config,
+            stored,
+            display,
+            sender,
+            clock: Clock::new(),
+            processes: Vec::new(),
+            observed_progress: ObservedProgress::default(),
+            stop_requested: false,
+            summary: None,
+            state_unsaved: false,
+        }
+    }
+
+    fn run(mut self, receiver: &Receiver<SupervisorMessage>) -> Result<RunOutcome, LaunchError> {
+        let outcome = self.run_loop(receiver);
+        if self.state_unsaved {
+            self.save_state();
+        }
+        outcome
+    }
+
+    fn run_loop(&mut self, receiver: &Receiver<SupervisorMessage>) -> Result<RunOutcome, LaunchError> {
+        loop {
+            let now = self.clock.now();
+            let decision = decide(&self.observe(), now);
+            let changed = decision.state != self.stored.state;
+            if changed {
+                self.report_transition(&decision.state, now);
+                self.stored.state = decision.state;
+            }
+            if changed || self.state_unsaved {
+                self.save_state();
+            }
+            let mut acted = false;
+            for action in decision.actions {
+                acted |= self.apply_action(action)?;
+            }
+            if changed || acted {
+                continue;
+            }
+            if let Some(outcome) = self.outcome() {
+                return Ok(outcome);
+            }
+            let message = match decision.wake_at {
+                Some(wake_at) => receiver.recv_timeout(Duration::from_millis(wake_at.0.saturating_sub(now.0).max(1))),
+                None => receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match message {
+                Ok(SupervisorMessage::StopRequested) if self.stop_requested => return Ok(self.kill_all()),
+                Ok(message) => self.handle_message(message),
+                // it is time to decide again; the channel can't be disconnected, since `self` has a sender
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+        }
+    }
+
+    /// Saves the state. A failure does not end the job: it is reported once, and the save is tried again at the next message,
+    /// which comes at the next step at the latest.
+    fn save_state(&mut self) {
+        let saved = self.stored.save(self.config.folder);
+        match (&saved, self.state_unsaved) {
+            (Err(error), false) => self.display.print_line(&report::state_not_saved(error)),
+            (Ok(()), true) => self.display.print_line(&report::state_saved(&self.config.folder.launcher_state())),
+            _ => {}
+        }
+        self.state_unsaved = saved.is_err();
+    }
+
+    fn observe(&self) -> Observed {
+        let current = self.stored.state.attempt.number;
+        let listed = |process: &&StageProcess| process.is_alive() || process.attempt == current;
+        let instance = |process: &StageProcess| StageInstance {
+            stage: process.stage,
+            attempt: process.attempt,
+            state: process.state.clone(),
+            since: process.since,
+        };
+        Observed {
+            desired: Desired { stages: self.config.job.spec.stages, revision: 0, suspend: self.stop_requested },
+            policy: self.policy.clone(),
+            state: self.stored.state.clone(),
+            instances: self.processes.iter().filter(listed).map(instance).collect(),
+            progress: self.observed_progress,
+        }
+    }
+
+    /// Prints what a new state means for the user.
+    fn report_transition(&mut self, state: &stagecoach_lifecycle::JobState, now: UnixMillis) {
+        let old = &self.stored.state;
+        let new_failure = state.last_failure.as_ref().filter(|failure| old.last_failure.as_ref() != Some(*failure));
+        if let Some(failure) = new_failure {
+            let failed =
+                |process: &&StageProcess| process.attempt == failure.attempt && Some(process.stage) == failure.stage;
+            let log = self.processes.iter().find(failed).map(StageProcess::log_tail).unwrap_or_default();
+            self.display.print_line(&report::attempt_failed(failure, &log));
+        }
+        let gave_up =
+            matches!(state.attempt_phase, AttemptPhase::Finished(JobOutcome::Failed(_))) && old.outcome().is_none();
+        if new_failure.is_some() || gave_up {
+            self.display.print_line(&report::restarting_or_giving_up(state, &self.policy, now));
+            self.display.set_restarts(state.budget.total);
+        }
+    }
+
+    /// Carries out an action. True if `observe` returns something else afterwards.
+    fn apply_action(&mut self, action: AttemptAction) -> Result<bool, LaunchError> {
+        let now = self.clock.now();
+        match action {
+            AttemptAction::StartAttempt { number, stages } => self.start_attempt(number, stages),
+            AttemptAction::DeleteInstances { attempt, .. } => {
+                let instances = self.processes.iter_mut().filter(|process| process.attempt == attempt);
+                let terminated = instances.filter_map(|process| process.terminate(now).then_some(())).count();
+                let before = self.processes.len();
+                // while draining, the exits of stages show that they have saved; otherwise exited ones are not needed
+                if matches!(self.stored.state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Running { .. }) {
+                    self.processes.retain(|process| process.is_alive() || process.attempt != attempt);
+                }
+                Ok(terminated > 0 || self.processes.len() < before)
+            }
+            AttemptAction::KillInstances { attempt } => {
+                let terminating = |p: &&StageProcess| p.attempt == attempt && p.state == InstanceState::Terminating;
+                self.processes.iter().filter(terminating).for_each(StageProcess::kill);
+                // observed when the processes have exited
+                Ok(false)
+            }
+        }
+    }
+
+    fn start_attempt(&mut self, attempt: u64, stages: u32) -> Result<bool, LaunchError> {
+        self.processes.retain(StageProcess::is_alive);
+        self.observed_progress =
+            ObservedProgress { checkpoint_step: self.observed_progress.checkpoint_step, ..ObservedProgress::default() };
+        self.summary = None;
+        let port = match self.config.master_port {
+            Some(port) => port,
+            None => port::free_port()?,
+        };
+        for rank in 0..stages {
+            let stage_env = StageEnv {
+                rank,
+                world_size: stages,
+                job: self.config.job.metadata.name.clone(),
+                job_uid: self.stored.job_uid.clone(),
+                attempt,
+                config: self.config.folder.resolved_job().display().to_string(),
+                workspace: self.config.workspace.display().to_string(),
+                master_addr: "127.0.0.1".into(),
+                master_port: port,
+                pod_ip: "127.0.0.1".into(),
+                pod_uid: random_uid()?,
+            };
+            let LaunchConfig { executable, folder, .. } = self.config;
+            let process = StageProcess::start(executable, &stage_env, folder, self.sender.clone(), self.clock.now())?;
+            self.processes.push(process);
+        }
+        Ok(true)
+    }
+
+    fn handle_message(&mut self, message: SupervisorMessage) {
+        let now = self.clock.now();
+        match message {
+            SupervisorMessage::StopRequested => {
+                self.stop_requested = true;
+                self.display
+                    .print_line("stopping: the stages finish their step, save and exit; a second signal kills them");
+            }
+            SupervisorMessage::Exited { attempt, stage } => {
+                let exited = |process: &&mut StageProcess| process.attempt == attempt && process.stage == stage;
+                self.processes.iter_mut().filter(exited).for_each(|process| process.reap(now));
+            }
+            SupervisorMessage::Event { attempt, event } if attempt == self.stored.state.attempt.number => {
+                self.handle_event(*event, now)
+            }
+            // of an earlier attempt
+            SupervisorMessage::Event { .. } => {}
+        }
+    }
+
+    fn handle_event(&mut self, event: TrainingEvent, now: UnixMillis) {
+        self.display.update(&event);
+        match event {
+            TrainingEvent::Preparing { .. } => self.observed_progress.last_preparation_at = Some(now),
+            TrainingEvent::Started(_) => {
+                let current = self.stored.state.attempt.number;
+                for process in self.processes.iter_mut().filter(|process| process.attempt == current) {
+                    if process.state == InstanceState::Starting {
+                        process.set_state(InstanceState::Ready, now);
+                    }
+                }
+            }
+            // `ObservedProgress::progressed` stays None: the stages detect stalls themselves, and know which stage hangs
+            TrainingEvent::Step(record) => self.observed_progress.finished_steps = Some(record.step),
+            TrainingEvent::Saved(save) => self.observed_progress.checkpoint_step = Some(save.step),
+            TrainingEvent::SaveFailed(_) | TrainingEvent::Note { .. } => {}
+            TrainingEvent::Finished(summary) => self.summary = Some(summary),
+        }
+    }
+
+    /// The outcome, if the run is over and all stages have exited.
+    fn outcome(&mut self) -> Option<RunOutcome> {
+        if self.processes.iter().any(StageProcess::is_alive) {
+            return None;
+        }
+        let state = &self.stored.state;
+        match &state.attempt_phase {
+            AttemptPhase::Finished(JobOutcome::Complete) => Some(RunOutcome::Complete(self.summary.take())),
+            AttemptPhase::Finished(JobOutcome::Failed(JobFailureReason::DeadlineExceeded)) => {
+                Some(RunOutcome::Failed(ExitCode::Failure.code()))
+            }
+            AttemptPhase::Finished(JobOutcome::Failed(_)) => {
+                let code = state.last_failure.as_ref().and_then(|failure| failure.exit_code);
+                Some(RunOutcome::Failed(code.filter(|code| *code != 0).unwrap_or(ExitCode::Failure.code())))
+            }
+            AttemptPhase::Idle if self.stop_requested => {
+                self.display.print_line(&format!("stopped; in the next run {}", report::starting_point(state)));
+                Some(RunOutcome::Stopped)
+            }
+            _ => None,
+        }
+    }
+
+    fn kill_all(&mut self) -> RunOutcome {
+        self.display.print_line("killing the stages");
+        self.processes.iter().for_each(StageProcess::kill);
+        self.processes.clear();
+        RunOutcome::Killed
+    }
+}
+
+/// Unix time that is monotonic while the launcher lives, even if the system's clock is changed.
+struct Clock {
+    epoch: Duration,
+    started: Instant,
+}
+
+impl Clock {
+    fn new() -> Self {
+        Self { epoch: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(), started: Instant::now() }
+    }
+
+    fn now(&self) -> UnixMillis {
+        UnixMillis((self.epoch + self.started.elapsed()).as_millis() as u64)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,46 @@
+//! Quantities as text, beside `indicatif`'s `HumanBytes` and `HumanCount`.
+
+use jiff::SignedDuration;
+
+/// Seconds as `0.4s`, `41s`, `3m 12s` or `2h 5m 3s`.
+pub(crate) fn duration(seconds: f64) -> String {
+    match SignedDuration::try_from_secs_f64(seconds.round()) {
+        Ok(whole) if seconds >= 9.95 => format!("{whole:#}"),
+        Ok(_) if seconds >= 0.0 => format!("{seconds:.1}s"),
+        _ => "-".into(),
+    }
+}
+
+/// A share from 0 to 1 as whole percent.
+pub(super) fn percent(share: f64) -> String {
+    if share.is_finite() { format!("{:.0}%", share * 100.0) } else { "-".into() }
+}
+
+/// A loss in nats.
+pub(super) fn nats(loss: Option<f64>) -> String {
+    match loss {
+        Some(loss) if loss.is_finite() => format!("{loss:.4}"),
+        _ => "not finite".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_change_their_unit() {
+        let pairs = [
+            (0.42, "0.4s"),
+            (41.2, "41s"),
+            (59.6, "1m"),
+            (192.0, "3m 12s"),
+            (7503.0, "2h 5m 3s"),
+            (f64::NAN, "-"),
+            (-1.0, "-"),
+        ];
+        for (seconds, text) in pairs {
+            assert_eq!(duration(seconds), text);
+        }
+    }
+}

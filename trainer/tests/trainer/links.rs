@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use stagecoach::links::{LinkId, LinkPayload, Links, Opening, link_ids, open};
 use stagecoach_api::job::Transport;
+use stagecoach_group::frame::encode_frame;
 use stagecoach_pipeline::Placement;
 use tch::{Device, Kind, Tensor};
 
@@ -121,12 +122,10 @@ fn a_dead_neighbour_is_an_error_and_not_a_hang() {
     }
 }
 
-/// Connects and says that it brings `link`, with `ring` as its shared memory.
-fn greet(address: &str, link: LinkId, ring: serde_json::Value) -> TcpStream {
-    let greeting = serde_json::json!({"group": "test/1", "link": link, "ring": ring}).to_string();
+/// Connects and sends the greeting of `link`, with a ring of this nonce and size as its shared memory.
+fn greet(address: &str, link: LinkId, ring: Option<(&str, usize)>) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(&(greeting.len() as u32).to_le_bytes()).unwrap();
-    stream.write_all(greeting.as_bytes()).unwrap();
+    stream.write_all(&encode_frame(&("test/1", link, ring), 4096).unwrap()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     stream
 }
@@ -197,7 +196,12 @@ fn a_greeting_that_names_a_file_is_a_strangers() {
     }
     let mut links = among_strangers(Transport::Shm, 20, |address| {
         for path in &paths {
-            assert_eq!(answer(greet(address, FORWARD, path.to_str().into())), [0; 0], "{}", path.display());
+            assert_eq!(
+                answer(greet(address, FORWARD, Some((path.to_str().unwrap(), 8192)))),
+                [0; 0],
+                "{}",
+                path.display()
+            );
             assert_eq!(std::fs::read(path).unwrap(), [7; 8192]);
         }
     });
@@ -228,13 +232,13 @@ fn a_link_that_is_connected_is_not_connected_again() {
             open(Opening { rank, group, listener, addresses, link_ids, transport, boundary_bytes, tied_bytes, timeout })
                 .unwrap()
         });
-        let mut mine = greet(&addresses[1], FORWARD, serde_json::Value::Null);
+        let mut mine = greet(&addresses[1], FORWARD, None);
         let mut accepted = [9];
         mine.read_exact(&mut accepted).unwrap();
         assert_eq!(accepted, [0]);
-        assert_eq!(answer(greet(&addresses[1], FORWARD, serde_json::Value::Null)), [0; 0]);
+        assert_eq!(answer(greet(&addresses[1], FORWARD, None)), [0; 0]);
         // the rest of the group, so that it opens
-        let _last = greet(&addresses[1], back, serde_json::Value::Null);
+        let _last = greet(&addresses[1], back, None);
         let outgoing = [first, third].map(|listener| {
             let (mut stream, _) = listener.accept().unwrap();
             stream.write_all(&[0]).unwrap();

@@ -9,11 +9,7 @@ use stagecoach::optimize::LearningRate;
 use stagecoach_api::job::{AdamWSpec, LearningRateSchedule, LearningRateSpec};
 use stagecoach_data::{IGNORE_INDEX, MicrobatchLayout};
 
-<<<<<<<< HEAD:trainer/tests/trainer/support/dump.rs
-use super::pipeline::{Microbatch, Step, Trained, Weights};
-========
 use crate::pipeline::{MicrobatchData, StepData, Trained, Weights};
->>>>>>>> t2:trainer/tests/trainer/support/reference_data.rs
 
 /// The content of `reference.json`.
 #[derive(Debug, Deserialize)]

@@ -11,10 +11,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::carrier::Incoming;
+use super::config::{LinksConfig, ring_bytes};
 use super::greeting::{Greeting, PendingConnection};
-use super::open::ring_bytes;
-use super::shm::{RingIdentity, RingLookup, RingReader};
-use super::{LinkError, LinkId, Opening, Receiver};
+use super::shm::{RingLookup, RingIdentity, RingReader};
+use super::{LinkError, LinkId, Receiver};
 
 /// What the receiver answers: the payloads come in the stream, or in the ring.
 pub(super) const INLINE: u8 = 0;
@@ -25,7 +25,7 @@ const MOST_GUESTS: usize = 64;
 
 /// Waits until all links that end at this stage are connected.
 pub(super) fn accept(
-    opening: &Opening,
+    opening: &LinksConfig,
     expected: usize,
     deadline: Instant,
 ) -> Result<BTreeMap<LinkId, Receiver>, LinkError> {
@@ -66,7 +66,11 @@ pub(super) fn accept(
 ///
 /// # Errors
 /// Why it is a stranger's.
-fn admit(opening: &Opening, greeting: &Greeting, receivers: &BTreeMap<LinkId, Receiver>) -> Result<Incoming, String> {
+fn admit(
+    opening: &LinksConfig,
+    greeting: &Greeting,
+    receivers: &BTreeMap<LinkId, Receiver>,
+) -> Result<Incoming, String> {
     let Greeting { group, link, ring } = greeting;
     if *group != opening.group {
         return Err("it is another group's".into());
@@ -106,7 +110,7 @@ fn start(link: LinkId, guest: PendingConnection, carrier: Incoming) -> Result<Op
     }
 }
 
-fn late(opening: &Opening, receivers: &BTreeMap<LinkId, Receiver>) -> LinkError {
+fn late(opening: &LinksConfig, receivers: &BTreeMap<LinkId, Receiver>) -> LinkError {
     let missing = opening.link_ids.iter().filter(|e| e.to == opening.rank && !receivers.contains_key(*e));
     let names: Vec<String> = missing.map(ToString::to_string).collect();
     LinkError::Broken(format!("stage {} waited {:?} for {}", opening.rank, opening.timeout, names.join("; ")))
@@ -137,7 +141,7 @@ mod tests {
 
     use super::super::greeting::AnnouncedRing;
     use super::super::shm::NamedRing;
-    use super::super::{LinkPayload, link_ids, open};
+    use super::super::{LinkPayload, link_ids, open_links};
     use super::*;
 
     const LINK: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::Forward { boundary: 0 } };
@@ -175,7 +179,17 @@ mod tests {
         let stage = |rank, listener| {
             let (addresses, link_ids, timeout) = (&addresses[..], &link_ids[..], Duration::from_secs(20));
             let (boundary_bytes, tied_bytes, group) = (BYTES / 4, 0, group.to_owned());
-            open(Opening { rank, group, listener, addresses, link_ids, transport, boundary_bytes, tied_bytes, timeout })
+            open_links(LinksConfig {
+                rank,
+                group,
+                listener,
+                addresses,
+                link_ids,
+                transport,
+                boundary_bytes,
+                tied_bytes,
+                timeout,
+            })
         };
         std::thread::scope(|scope| {
             let second = scope.spawn(|| stage(1, second));
@@ -250,7 +264,7 @@ mod tests {
         let group = &*unique("met");
         for (there, answer) in [(true, SHARED), (false, INLINE)] {
             let link_ids = link_ids(&Placement::linear(2), false);
-            let opening = Opening {
+            let opening = LinksConfig {
                 rank: 1,
                 group: group.into(),
                 listener: TcpListener::bind("127.0.0.1:0").unwrap(),

@@ -4,6 +4,7 @@
 
 mod accept;
 mod carrier;
+mod config;
 mod greeting;
 mod header;
 mod link_id;
@@ -12,8 +13,9 @@ mod receiver;
 mod sender;
 mod shm;
 
+pub use config::LinksConfig;
 pub use link_id::{LinkId, LinkPayload, link_ids};
-pub use open::{Links, Opening, open};
+pub use open::{Links, open_links};
 pub use receiver::Receiver;
 pub use sender::Sender;
 

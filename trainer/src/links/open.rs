@@ -1,9 +1,9 @@
-//! Opening the links of a group: every stage listens, the sender of each link dials its receiver and says which link
-//! it is. Both ends agree on the carrier: shared memory if the receiver can map the sender's ring, else the stream.
+//! Opening the links of a group: every stage listens, the sender of each link connects to its receiver and identifies the
+//! link. Both ends agree on the carrier: shared memory if the receiver can map the sender's ring, else the stream.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read};
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,32 +11,10 @@ use stagecoach_api::job::Transport;
 
 use super::accept::{SHARED, accept};
 use super::carrier::Outgoing;
+use super::config::{LinksConfig, ring_bytes};
 use super::greeting::{AnnouncedRing, Greeting};
 use super::shm::{NamedRing, RingIdentity};
-use super::{LinkError, LinkId, LinkPayload, Receiver, Sender};
-
-/// What a stage needs to open its links.
-#[derive(Debug)]
-pub struct Opening<'a> {
-    /// This stage.
-    pub rank: usize,
-    /// Names the group: links of another job or attempt are refused.
-    pub group: String,
-    /// Bound before the address in `addresses[rank]` was told to others.
-    pub listener: TcpListener,
-    /// Where each rank listens, by rank.
-    pub addresses: &'a [String],
-    /// All links of the plan.
-    pub link_ids: &'a [LinkId],
-    /// How payloads travel.
-    pub transport: Transport,
-    /// The largest activation or gradient at a boundary, in bytes.
-    pub boundary_bytes: usize,
-    /// A tied weight's gradient, in bytes.
-    pub tied_bytes: usize,
-    /// Give up after this long.
-    pub timeout: Duration,
-}
+use super::{LinkError, LinkId, Receiver, Sender};
 
 /// This stage's open links, by their ids.
 #[derive(Debug, Default)]
@@ -57,35 +35,23 @@ impl Links {
 /// Rings made by this process so far: no two have one name.
 static RINGS: AtomicU64 = AtomicU64::new(0);
 
-/// A ring holds this many boundary tensors, so that a sender is rarely held up by its reader.
-const PAYLOADS_IN_RING: usize = 4;
-
-/// The size of an link's ring, in whole pages: both ends know it.
-pub(super) fn ring_bytes(opening: &Opening, link: LinkId) -> usize {
-    let bytes = match link.payload {
-        LinkPayload::Tied => opening.tied_bytes,
-        LinkPayload::Forward { .. } | LinkPayload::Backward { .. } => opening.boundary_bytes * PAYLOADS_IN_RING,
-    };
-    bytes.next_multiple_of(4096)
-}
-
 /// Opens all of this stage's links; returns when every link is connected at both ends.
-pub fn open(opening: Opening) -> Result<Links, LinkError> {
-    let deadline = Instant::now() + opening.timeout;
-    let expected = opening.link_ids.iter().filter(|e| e.to == opening.rank).count();
+pub fn open_links(config: LinksConfig) -> Result<Links, LinkError> {
+    let deadline = Instant::now() + config.timeout;
+    let expected = config.link_ids.iter().filter(|e| e.to == config.rank).count();
     std::thread::scope(|scope| {
-        let accepting = scope.spawn(|| accept(&opening, expected, deadline));
-        let outgoing = opening.link_ids.iter().filter(|e| e.from == opening.rank);
+        let accepting = scope.spawn(|| accept(&config, expected, deadline));
+        let outgoing = config.link_ids.iter().filter(|e| e.from == config.rank);
         let senders =
-            outgoing.map(|&link| Ok((link, dial(&opening, link, deadline)?))).collect::<Result<_, LinkError>>();
+            outgoing.map(|&link| Ok((link, dial(&config, link, deadline)?))).collect::<Result<_, LinkError>>();
         let receivers =
             accepting.join().unwrap_or_else(|_| Err(LinkError::Broken("the accepting thread failed".into())));
         Ok(Links { senders: senders?, receivers: receivers? })
     })
 }
 
-fn dial(opening: &Opening, link: LinkId, deadline: Instant) -> Result<Sender, LinkError> {
-    let address = &opening.addresses[link.to];
+fn dial(config: &LinksConfig, link: LinkId, deadline: Instant) -> Result<Sender, LinkError> {
+    let address = &config.addresses[link.to];
     let failed = |what: &str, e: &dyn std::fmt::Display| {
         LinkError::Broken(format!("{what} stage {} at {address} for {link}: {e}", link.to))
     };
@@ -93,13 +59,13 @@ fn dial(opening: &Opening, link: LinkId, deadline: Instant) -> Result<Sender, Li
     // containers may share this memory and not their process ids
     let unique = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
     let nonce = format!("{}-{}-{}", std::process::id(), RINGS.fetch_add(1, Ordering::Relaxed), unique.trim());
-    let bytes = ring_bytes(opening, link);
-    let ring = match opening.transport {
+    let bytes = ring_bytes(config, link);
+    let ring = match config.transport {
         Transport::Tcp | Transport::Nccl => None,
         Transport::Shm | Transport::Auto => {
-            match NamedRing::create(&RingIdentity { group: &opening.group, link, nonce: &nonce, bytes }) {
+            match NamedRing::create(&RingIdentity { group: &config.group, link, nonce: &nonce, bytes }) {
                 Ok(ring) => Some(ring),
-                Err(e) if opening.transport == Transport::Shm => {
+                Err(e) if config.transport == Transport::Shm => {
                     return Err(failed("could not make shared memory for", &e));
                 }
                 Err(_) => None,
@@ -107,19 +73,19 @@ fn dial(opening: &Opening, link: LinkId, deadline: Instant) -> Result<Sender, Li
         }
     };
     let announced = ring.is_some().then_some(AnnouncedRing { nonce, bytes });
-    let greeting = Greeting { group: opening.group.clone(), link, ring: announced };
+    let greeting = Greeting { group: config.group.clone(), link, ring: announced };
     greeting.send(&mut stream).map_err(|e| failed("could not greet", &e))?;
     let mut answer = [0];
     let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     let answered = stream.set_read_timeout(Some(left)).and_then(|()| stream.read_exact(&mut answer));
     answered.and_then(|()| stream.set_read_timeout(None)).map_err(|e| match e.kind() {
-        ErrorKind::WouldBlock => failed("no answer from", &format!("waited {:?}", opening.timeout)),
+        ErrorKind::WouldBlock => failed("no answer from", &format!("waited {:?}", config.timeout)),
         _ => failed("no answer from", &e),
     })?;
     let writer = ring.map(NamedRing::into_writer);
     let carrier = match (answer[0], writer) {
         (SHARED, Some(writer)) => Outgoing::Ring(writer),
-        (_, _) if opening.transport == Transport::Shm => {
+        (_, _) if config.transport == Transport::Shm => {
             return Err(failed("no shared memory with", &"use transport Auto or Tcp for stages on different hosts"));
         }
         _ => Outgoing::Stream,

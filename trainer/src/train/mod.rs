@@ -25,7 +25,7 @@ use stagecoach_group::Member;
 use crate::execute::{Stage, StageConfig};
 use crate::fatal::Fatal;
 use crate::folder::JobFolder;
-use crate::links::{self, Opening};
+use crate::links::{LinksConfig, link_ids, open_links};
 use crate::model::Architecture;
 use crate::observe::{EventWriter, StartRecord, TrainingEvent};
 use crate::plan::{Plan, JobConfig};
@@ -125,12 +125,12 @@ fn load_and_train(context: &StageContext, member: &Member, assignment: Assignmen
     let data_loader = DataLoader::open(config, &plan, rank, placement, device)?;
     monitor.set_activity("opening links");
     let addresses: Vec<String> = roster.members.iter().map(|hello| hello.data_address.clone()).collect();
-    let links = links::open(Opening {
+    let links = open_links(LinksConfig {
         rank,
         group: format!("{}/{}", env.job_uid, env.attempt),
         listener,
         addresses: &addresses,
-        link_ids: &links::link_ids(placement, architecture.tie_word_embeddings()),
+        link_ids: &link_ids(placement, architecture.tie_word_embeddings()),
         transport: config.job.spec.pipeline.transport,
         boundary_bytes: 4
             * config.microbatch_size()

@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
-use stagecoach::links::{LinkId, LinkPayload, Links, Opening, link_ids, open};
+use stagecoach::links::{LinkId, LinkPayload, Links, LinksConfig, link_ids, open_links};
 use stagecoach_api::job::Transport;
 use stagecoach_group::frame::encode_frame;
 use stagecoach_pipeline::Placement;
@@ -29,7 +29,7 @@ fn group_called(name: &str, ranks: usize, transport: Transport, boundary_bytes: 
         let opening = listeners.into_iter().enumerate().map(|(rank, listener)| {
             let (link_ids, addresses) = (&link_ids, &addresses);
             scope.spawn(move || {
-                open(Opening {
+                open_links(LinksConfig {
                     rank,
                     group: name.to_owned(),
                     listener,
@@ -150,7 +150,7 @@ fn among_strangers(transport: Transport, timeout: u64, strangers: impl FnOnce(&s
             let (link_ids, addresses, group) = (&link_ids, &addresses, "test/1".to_owned());
             let (boundary_bytes, tied_bytes, timeout) = (4096, 4096, Duration::from_secs(timeout));
             scope.spawn(move || {
-                open(Opening {
+                open_links(LinksConfig {
                     rank,
                     group,
                     listener,
@@ -229,8 +229,18 @@ fn a_link_that_is_connected_is_not_connected_again() {
             let (group, timeout) = ("test/1".to_owned(), Duration::from_secs(20));
             let (boundary_bytes, tied_bytes, transport) = (4096, 4096, Transport::Tcp);
             let (rank, listener, addresses, link_ids) = (1, second, &addresses, &link_ids);
-            open(Opening { rank, group, listener, addresses, link_ids, transport, boundary_bytes, tied_bytes, timeout })
-                .unwrap()
+            open_links(LinksConfig {
+                rank,
+                group,
+                listener,
+                addresses,
+                link_ids,
+                transport,
+                boundary_bytes,
+                tied_bytes,
+                timeout,
+            })
+            .unwrap()
         });
         let mut mine = greet(&addresses[1], FORWARD, None);
         let mut accepted = [9];

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use stagecoach::execute::{Executor, Stage, StageConfig, StepInputs, StepOutput};
-use stagecoach::links::{Links, Opening, link_ids, open};
+use stagecoach::links::{Links, LinksConfig, link_ids, open_links};
 use stagecoach::model::{Architecture, Llama, LlamaConfig, Parameter};
 use stagecoach_api::job::{AdamWSpec, Transport};
 use stagecoach_data::MicrobatchLayout;
@@ -107,7 +107,7 @@ fn stage(
     let placement = Placement::linear(ranks);
     let architecture = Llama::new(setup.config.clone(), Device::Cpu);
     let mut stage = build(setup, &architecture, rank);
-    let mut links = open(Opening {
+    let mut links = open_links(LinksConfig {
         rank,
         group: "test".into(),
         listener: data,

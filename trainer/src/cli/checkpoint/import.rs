@@ -14,7 +14,7 @@ use crate::folder::JobFolder;
 use crate::launch::JobLock;
 use crate::model::{Architecture, Llama, LlamaConfig};
 use crate::plan::TrainerState;
-use crate::state_dict;
+use crate::state_dict::check_model;
 
 /// Optional files of a model directory that are copied as they are.
 const OPTIONAL_FILES: [&str; 4] =

@@ -44,11 +44,11 @@ fn foreign_clients_get_a_notice_and_do_not_disturb_the_group() {
     assert!(String::from_utf8(http).unwrap().starts_with("This is the control port of a Stagecoach job"));
     answer(&address, &[0xff; 4096]);
     // A hello above the size limit, and one that can't be decoded, end the connection.
-    let preamble = [&b"stgcoach"[..], &1u32.to_le_bytes()].concat();
+    let preamble = [&b"stgcoach"[..], &2u32.to_le_bytes()].concat();
     assert_eq!(answer(&address, &[&preamble[..], &u32::MAX.to_le_bytes()].concat()), preamble);
     assert_eq!(answer(&address, &[&preamble[..], &3u32.to_le_bytes(), b"???"].concat()), preamble);
     // A client of another version gets this one's preamble.
-    let newer = [&b"stgcoach"[..], &2u32.to_le_bytes()].concat();
+    let newer = [&b"stgcoach"[..], &3u32.to_le_bytes()].concat();
     assert_eq!(answer(&address, &newer), preamble);
 
     // Silent clients are disconnected after the timeout.
@@ -85,7 +85,7 @@ fn a_member_detects_a_foreign_server() {
     assert!(matches!(error, GroupError::NotACoordinator { .. }), "{error}");
     assert!(error.to_string().contains("it began with \"HTTP/1.1 400\""), "{error}");
     let error = join_a_server_that_sends(b"stgcoach\x09\0\0\0");
-    assert!(error.to_string().contains("version 9 of the control protocol, this stage version 1"), "{error}");
+    assert!(error.to_string().contains("version 9 of the control protocol, this stage version 2"), "{error}");
 }
 
 #[test]

@@ -39,7 +39,7 @@ RUN python3 -m pip install --no-cache-dir --no-deps --require-hashes --only-bina
 FROM ${BASE} AS operator
 ARG VERSION=dev
 LABEL org.opencontainers.image.title="stagecoach-operator" \
-      org.opencontainers.image.description="Turns PipelineJobs into pods, and keeps them right" \
+      org.opencontainers.image.description="Runs PipelineJobs as pods" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --chmod=755 --from=operator-binary /out/bin/stagecoach-operator /usr/local/bin/

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
+use stagecoach_lifecycle::backoff_delay;
 
 use crate::context::Context;
 use crate::job::RawPipelineJob;
@@ -15,10 +16,10 @@ use crate::job::RawPipelineJob;
 pub(crate) const RECONCILE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Retry delay after a conflict: the watch delivers the newer version within milliseconds.
 const CONFLICT_RETRY_DELAY: Duration = Duration::from_millis(50);
-/// Retry delay after the first error of another kind is twice this long; it doubles with each further one.
-const BACKOFF_UNIT: Duration = Duration::from_millis(250);
-/// After this many doublings the delay stays the same.
-const MAX_BACKOFF_DOUBLINGS: u32 = 5;
+/// Retry delay after the first error of another kind; it doubles with each further one.
+const INITIAL_RETRY_DELAY: Duration = Duration::from_millis(500);
+/// The longest retry delay.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(8);
 
 /// Why a reconcile failed; it is retried.
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +82,7 @@ pub(crate) fn error_policy(object: Arc<RawPipelineJob>, error: &ReconcileError, 
         cache.api_failures = cache.api_failures.saturating_add(1);
         cache.api_failures
     });
-    let delay = BACKOFF_UNIT.saturating_mul(1 << failures.min(MAX_BACKOFF_DOUBLINGS));
+    let delay = backoff_delay(INITIAL_RETRY_DELAY, MAX_RETRY_DELAY, failures);
     tracing::warn!(job = object.name_any(), namespace = object.namespace(), ?delay, "reconcile failed: {error}");
     Action::requeue(delay)
 }

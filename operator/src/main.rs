@@ -1,10 +1,10 @@
-//! `stagecoach-operator`: turns PipelineJobs into pods, and keeps them right.
+//! `stagecoach-operator`: runs PipelineJobs as pods.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
 use stagecoach_operator::OperatorConfig;
 
-/// Turns PipelineJobs into pods, and keeps them right
+/// Runs PipelineJobs as pods
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {

@@ -1,7 +1,7 @@
 //! Reconciles one PipelineJob once: observe its pods, decide, write the status, publish events, apply.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kube::runtime::controller::Action;
 use kube::{Resource, ResourceExt};
@@ -42,18 +42,18 @@ pub(crate) async fn reconcile(object: Arc<RawPipelineJob>, context: Arc<Context>
     result
 }
 
-/// Observe, decide, write the status, publish events, apply. Returns when to reconcile again.
+/// Observes the pods, decides, writes the status, publishes events and applies the decided actions. Returns when to
+/// reconcile again.
 async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Action, ReconcileError> {
-    let resync = Action::requeue(RESYNC_INTERVAL);
     if !job::is_managed_here(object) || object.meta().deletion_timestamp.is_some() {
-        return Ok(resync);
+        return Ok(Action::requeue(RESYNC_INTERVAL));
     }
     let clients = Clients::new(&context.client, &object.namespace().unwrap_or_default());
     let mut job = match job::read(object) {
         Ok(job) => job,
         Err(invalid) => {
             report_invalid_job(object, &clients, context, &invalid).await?;
-            return Ok(resync);
+            return Ok(Action::requeue(RESYNC_INTERVAL));
         }
     };
     let old_rejection = restore_cached_state(&mut job, context);
@@ -66,43 +66,27 @@ async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Act
         snapshot: &snapshot,
         decision: &decision,
         rejection: old_rejection.as_ref(),
-        log_tail: match report::new_failure(&job, &decision) {
-            Some(failure) => fetch_log_tail(&clients, &snapshot, failure).await,
-            None => None,
-        },
+        log_tail: fetch_log_tail(&clients, &snapshot, report::new_failure(&job, &decision)).await,
         since_last_write: context.write_cache.age(&job.reference.uid),
         now,
     };
-    let StatusUpdate { status, requeue_after } = report::next_status(&inputs);
-    let status_changed = status != job.status;
-    if status_changed {
-        write_status(object, &clients, context, &status).await?;
-        context.telemetry.status_written(&inputs, &status);
-    } else if has_actions(&decision) && !record_is_current(&job, &clients).await? {
-        return Err(ReconcileError::Conflict);
-    }
+    let StatusUpdate { status, write_after } = report::next_status(&inputs);
+    persist_status(object, &inputs, &status, &clients, context).await?;
 
-    let publish = async {
-        if status_changed {
-            publish_events(context, &inputs, &status).await;
-        }
-    };
-    let (rejection, ()) = tokio::join!(apply_actions(&inputs, &status, &clients, context), publish);
-    let rejection = rejection?;
-    let is_new_rejection = cache_rejection(&job, rejection.clone(), context);
+    let (rejection, ()) = tokio::join!(
+        apply_actions(&job, &snapshot, &decision, &status, &clients, context),
+        publish_events(context, &inputs, &status),
+    );
+    let retry_after = cache_rejection(&job, rejection?, context);
 
-    let ttl = remaining_ttl(&job, &status, now);
-    if ttl.is_some_and(|ttl| ttl.is_zero()) {
+    let remaining_ttl = remaining_ttl(&job, &status, now);
+    if remaining_ttl == Some(Duration::ZERO) {
         delete_job(&job, &clients).await?;
-        return Ok(resync);
+        return Ok(Action::requeue(RESYNC_INTERVAL));
     }
-    let delay = match (rejection, ttl) {
-        (Some(_), _) if is_new_rejection => NEW_REJECTION_DELAY,
-        (Some(_), _) => REJECTED_RETRY_DELAY,
-        (None, Some(ttl)) => ttl,
-        (None, None) => requeue_delay(&decision, &snapshot, context.status_poller.interval(), now),
-    };
-    Ok(Action::requeue(requeue_after.map_or(delay, |requeue_after| requeue_after.min(delay))))
+    let next = || requeue_delay(&decision, &snapshot, context.status_poller.interval(), now);
+    let delay = retry_after.or(remaining_ttl).unwrap_or_else(next);
+    Ok(Action::requeue(write_after.map_or(delay, |write_after| write_after.min(delay))))
 }
 
 /// Adds to `job` what is cached but not in its status yet. Returns why the last action was rejected, if it was.
@@ -127,12 +111,13 @@ fn cache_all_created(job: &ObservedJob, decision: &Decision, context: &Context) 
     }
 }
 
-/// Caches why an action was rejected, if it was. Returns whether the reason is not the one before.
-fn cache_rejection(job: &ObservedJob, rejection: Option<BlockingReason>, context: &Context) -> bool {
+/// Caches why an action was rejected, if it was. Returns when to try again.
+fn cache_rejection(job: &ObservedJob, rejection: Option<BlockingReason>, context: &Context) -> Option<Duration> {
     context.with_cache(&job.reference.uid, |cache| {
         let is_new = cache.rejection != rejection;
         cache.rejection = rejection;
-        is_new
+        let retry_delay = if is_new { NEW_REJECTION_DELAY } else { REJECTED_RETRY_DELAY };
+        cache.rejection.is_some().then_some(retry_delay)
     })
 }
 
@@ -189,9 +174,28 @@ async fn record_is_current(job: &ObservedJob, clients: &Clients) -> Result<bool,
     }))
 }
 
+/// Writes the status if it has changed. Otherwise, before any action, verifies that the record that was read is current.
+async fn persist_status(
+    object: &RawPipelineJob,
+    inputs: &StatusInputs<'_>,
+    status: &PipelineJobStatus,
+    clients: &Clients,
+    context: &Context,
+) -> Result<(), ReconcileError> {
+    if *status != inputs.job.status {
+        write_status(object, clients, context, status).await?;
+        context.telemetry.status_written(inputs, status);
+    } else if has_actions(inputs.decision) && !record_is_current(inputs.job, clients).await? {
+        return Err(ReconcileError::Conflict);
+    }
+    Ok(())
+}
+
 /// Applies the decided actions. Returns why the API server rejected one, if it did.
 async fn apply_actions(
-    inputs: &StatusInputs<'_>,
+    job: &ObservedJob,
+    snapshot: &JobSnapshot,
+    decision: &Decision,
     status: &PipelineJobStatus,
     clients: &Clients,
     context: &Context,
@@ -203,7 +207,7 @@ async fn apply_actions(
         readers: context.config.readers(),
         image: recorded_image.unwrap_or(&context.config.trainer_image),
     };
-    match apply(&apply_context, inputs.job, inputs.snapshot, &inputs.decision.actions).await {
+    match apply(&apply_context, job, snapshot, &decision.actions).await {
         Ok(()) => Ok(None),
         Err(ApplyError::Rejected(reason)) => Ok(Some(reason)),
         Err(ApplyError::Api(error)) => Err(error.into()),

@@ -17,7 +17,7 @@ use crate::config::{LogFormat, OperatorConfig};
 use crate::context::Context;
 use crate::{controller, leader, serve};
 
-/// Who reports events.
+/// The reporting controller in events.
 const REPORTER: &str = "stagecoach-operator";
 
 /// Runs until SIGTERM or Ctrl-C: then reconciles in progress are finished and the Lease is released.

@@ -57,12 +57,13 @@ pub(crate) async fn report_invalid_job(
     write_status(object, clients, context, &status).await
 }
 
-/// The end of the failed stage's log, if it can be read.
+/// The end of the log of the stage that caused `failure`, if it can be read.
 pub(crate) async fn fetch_log_tail(
     clients: &Clients,
     snapshot: &JobSnapshot,
-    failure: &AttemptFailure,
+    failure: Option<&AttemptFailure>,
 ) -> Option<String> {
+    let failure = failure?;
     let pod = snapshot
         .pods_of_attempt(failure.attempt)
         .find(|pod| Some(pod.instance.stage) == failure.stage && !pod.deleted)?;
@@ -76,8 +77,11 @@ pub(crate) async fn fetch_log_tail(
     logs.ok()?.ok().filter(|log| !log.is_empty())
 }
 
-/// Publishes the events of a status that was written.
+/// Publishes the events of a status that was written; none if it has not changed.
 pub(crate) async fn publish_events(context: &Context, inputs: &StatusInputs<'_>, status: &PipelineJobStatus) {
+    if *status == inputs.job.status {
+        return;
+    }
     for event in report::events(inputs, status) {
         let job = &inputs.job.reference;
         tracing::info!(job = job.name, namespace = job.namespace, reason = event.reason, "{}", event.note);

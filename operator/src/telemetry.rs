@@ -11,7 +11,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::JobPhase;
 
@@ -29,15 +29,15 @@ struct PhaseLabel {
     phase: String,
 }
 
-/// The operator's metrics. Cheap to clone.
+/// The operator's metrics, each named like its field. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Telemetry {
     registry: Arc<Registry>,
     jobs: Family<PhaseLabel, Gauge>,
     restarts: Family<ReasonLabel, Counter>,
-    recovery: Histogram,
+    recovery_seconds: Histogram,
     steps_lost: Counter,
-    reconciles: Histogram,
+    reconcile_seconds: Histogram,
     reconcile_errors: Family<ReasonLabel, Counter>,
     leader: Gauge,
     stores: Arc<Mutex<Vec<Store<RawPipelineJob>>>>,
@@ -47,38 +47,53 @@ pub(crate) struct Telemetry {
 
 impl Default for Telemetry {
     fn default() -> Telemetry {
-        let mut registry = Registry::with_prefix("stagecoach");
-        let jobs = Family::default();
-        registry.register("jobs", "Jobs by phase", jobs.clone());
-        let restarts = Family::default();
-        registry.register("restarts", "Failed attempts that were followed by another, by root cause", restarts.clone());
-        let recovery = Histogram::new(exponential_buckets(0.25, 2.0, 14));
-        registry.register("recovery_seconds", "From a failure until all stages are ready again", recovery.clone());
-        let steps_lost = Counter::default();
-        registry.register(
-            "steps_lost",
-            "Finished steps that no checkpoint held when an attempt failed",
-            steps_lost.clone(),
-        );
-        let reconciles = Histogram::new(exponential_buckets(0.001, 2.0, 16));
-        registry.register("reconcile_seconds", "Seconds that one reconcile took", reconciles.clone());
-        let reconcile_errors = Family::default();
-        registry.register("reconcile_errors", "Reconciles that failed and were retried", reconcile_errors.clone());
-        let leader = Gauge::default();
-        registry.register("leader", "Whether this replica is the leader: 1 or 0", leader.clone());
+        let mut all = Registry::with_prefix("stagecoach");
+        let recovery_buckets = exponential_buckets(0.25, 2.0, 14);
+        let reconcile_buckets = exponential_buckets(0.001, 2.0, 16);
         Telemetry {
-            registry: Arc::new(registry),
-            jobs,
-            restarts,
-            recovery,
-            steps_lost,
-            reconciles,
-            reconcile_errors,
-            leader,
+            jobs: register(&mut all, "jobs", "Jobs by phase", Family::default()),
+            restarts: register(
+                &mut all,
+                "restarts",
+                "Failed attempts that were followed by another, by root cause",
+                Family::default(),
+            ),
+            recovery_seconds: register(
+                &mut all,
+                "recovery_seconds",
+                "From a failure until all stages are ready again",
+                Histogram::new(recovery_buckets),
+            ),
+            steps_lost: register(
+                &mut all,
+                "steps_lost",
+                "Finished steps that no checkpoint held when an attempt failed",
+                Counter::default(),
+            ),
+            reconcile_seconds: register(
+                &mut all,
+                "reconcile_seconds",
+                "Seconds that one reconcile took",
+                Histogram::new(reconcile_buckets),
+            ),
+            reconcile_errors: register(
+                &mut all,
+                "reconcile_errors",
+                "Reconciles that failed and were retried",
+                Family::default(),
+            ),
+            leader: register(&mut all, "leader", "Whether this replica is the leader: 1 or 0", Gauge::default()),
+            registry: Arc::new(all),
             stores: Arc::default(),
             recovered: Arc::default(),
         }
     }
+}
+
+/// Adds a metric to the registry. Returns it.
+fn register<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
 }
 
 impl Telemetry {
@@ -100,7 +115,7 @@ impl Telemetry {
 
     /// Counts a reconcile; `error` is the reason why it failed.
     pub(crate) fn reconciled(&self, took: Duration, error: Option<&str>) {
-        self.reconciles.observe(took.as_secs_f64());
+        self.reconcile_seconds.observe(took.as_secs_f64());
         if let Some(error) = error {
             self.reconcile_errors.get_or_create(&ReasonLabel { reason: error.into() }).inc();
         }
@@ -128,7 +143,7 @@ impl Telemetry {
             if before == Some(state.attempt.number) {
                 return;
             }
-            self.recovery.observe(inputs.now.0.saturating_sub(failure.failed_at.0) as f64 / 1000.0);
+            self.recovery_seconds.observe(inputs.now.0.saturating_sub(failure.failed_at.0) as f64 / 1000.0);
         }
     }
 
@@ -146,6 +161,10 @@ impl Telemetry {
                 self.jobs.get_or_create(&PhaseLabel { phase }).inc();
             }
         }
+        self.encode_registry()
+    }
+
+    fn encode_registry(&self) -> String {
         let mut text = String::new();
         // writing to a string does not fail
         let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
@@ -155,6 +174,8 @@ impl Telemetry {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     /// Dashboards and alerts are written against these names.
@@ -175,8 +196,37 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
         }
         telemetry.jobs.get_or_create(&PhaseLabel { phase: "Running".into() }).inc();
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &telemetry.registry).unwrap();
+        let text = telemetry.encode_registry();
         assert!(text.contains("stagecoach_jobs{phase=\"Running\"} 1"), "{text}");
+    }
+
+    /// The metrics of the registry as docs/OPERATIONS.md writes them: `name{label}`, counters with `_total`.
+    fn registered() -> BTreeSet<String> {
+        let telemetry = Telemetry::default();
+        telemetry.jobs.get_or_create(&PhaseLabel { phase: "Running".into() }).inc();
+        for family in [&telemetry.restarts, &telemetry.reconcile_errors] {
+            family.get_or_create(&ReasonLabel { reason: "Killed".into() }).inc();
+        }
+        let text = telemetry.encode_registry();
+        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+        let written = types.map(|(name, kind)| {
+            let name = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
+            let labels = text.lines().find_map(|line| line.strip_prefix(&name)?.strip_prefix('{'));
+            match labels.and_then(|labels| labels.split_once('=')) {
+                Some((label, _)) => format!("{name}{{{label}}}"),
+                None => name,
+            }
+        });
+        written.collect()
+    }
+
+    #[test]
+    fn every_metric_is_documented() {
+        let text = include_str!("../../docs/OPERATIONS.md");
+        let (_, section) = text.split_once("The operator's, at port 8080").unwrap();
+        let (section, _) = section.split_once("The trainers', at port 9090").unwrap();
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+        let documented: BTreeSet<String> = rows.map(|(metric, _)| metric.to_owned()).collect();
+        assert_eq!(documented, registered());
     }
 }

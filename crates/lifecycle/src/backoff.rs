@@ -1,11 +1,10 @@
-//! Exponential back-off before a restart.
+//! Exponential back-off: of restarts, and of the operator's failed reconciles.
 
-use stagecoach_api::job::BackoffSpec;
+use std::time::Duration;
 
-/// Delay in seconds after this many consecutive failures; 1 gives the initial delay.
-pub(crate) fn delay_seconds(backoff: &BackoffSpec, failures: u32) -> u64 {
-    let doublings = failures.saturating_sub(1).min(32);
-    (u64::from(backoff.initial_seconds) << doublings).min(backoff.max_seconds.into())
+/// Delay after this many consecutive failures: `initial` after the first, doubled by each further one up to `max`.
+pub fn backoff_delay(initial: Duration, max: Duration, failures: u32) -> Duration {
+    initial.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(max)
 }
 
 #[cfg(test)]
@@ -14,12 +13,14 @@ mod tests {
 
     #[test]
     fn doubles_up_to_the_maximum() {
-        let backoff = BackoffSpec { initial_seconds: 1, max_seconds: 300 };
-        let waits: Vec<_> = [0, 1, 2, 3, 9, 10, 11, u32::MAX].map(|failures| delay_seconds(&backoff, failures)).into();
-        assert_eq!(waits, [1, 1, 2, 4, 256, 300, 300, 300]);
-        let never = BackoffSpec { initial_seconds: 0, max_seconds: 300 };
-        assert_eq!(delay_seconds(&never, 20), 0);
-        let widest = BackoffSpec { initial_seconds: u32::MAX, max_seconds: u32::MAX };
-        assert_eq!(delay_seconds(&widest, u32::MAX), u64::from(u32::MAX));
+        let delay = |initial, max, failures| {
+            backoff_delay(Duration::from_secs(initial), Duration::from_secs(max), failures).as_secs()
+        };
+        let delays = [0, 1, 2, 3, 9, 10, 11, u32::MAX].map(|failures| delay(1, 300, failures));
+        assert_eq!(delays, [1, 1, 2, 4, 256, 300, 300, 300]);
+        assert_eq!(delay(0, 300, 20), 0);
+        let widest = u32::MAX.into();
+        assert_eq!([1, 33, u32::MAX].map(|failures| delay(widest, widest, failures)), [widest; 3]);
+        assert_eq!([31, 32, 33].map(|failures| delay(1, widest, failures)), [1 << 30, 1 << 31, widest]);
     }
 }

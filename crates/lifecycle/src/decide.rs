@@ -22,15 +22,17 @@
 //! `decide` makes at most one transition. Actions depend on the new state alone (`actions`), so a caller that crashes between
 //! storing and acting repeats them.
 
+use std::time::Duration;
+
 use stagecoach_api::contract::ExitCode;
-use stagecoach_api::job::JobPhase;
+use stagecoach_api::job::{BackoffSpec, JobPhase};
 
 use crate::actions::{self, AttemptAction};
 use crate::observed::{InstanceState, Observed};
 use crate::policy::RestartDecision;
 use crate::state::{Attempt, AttemptPhase, JobFailureReason, JobOutcome, JobState};
 use crate::time::{DeadlineClock, UnixMillis};
-use crate::{AttemptFailure, backoff, cause};
+use crate::{AttemptFailure, backoff_delay, cause};
 
 /// How far an instance's attempt may be ahead of the stored one, whose record may be lost or restored. A higher number is
 /// implausible, and incrementing it could overflow: such an instance is ignored.
@@ -163,8 +165,10 @@ fn after_failure(observed: &Observed, failure: AttemptFailure, now: UnixMillis) 
         return finished(state, JobOutcome::Failed(JobFailureReason::BudgetExhausted));
     }
     state.failures_without_progress = state.failures_without_progress.saturating_add(1);
-    let wait = backoff::delay_seconds(&observed.policy.restart.backoff, state.failures_without_progress);
-    with_next_attempt(&after, now.plus_seconds(wait), now)
+    let BackoffSpec { initial_seconds, max_seconds } = observed.policy.restart.backoff;
+    let [initial, max] = [initial_seconds, max_seconds].map(|seconds| Duration::from_secs(seconds.into()));
+    let delay = backoff_delay(initial, max, state.failures_without_progress);
+    with_next_attempt(&after, now.plus_seconds(delay.as_secs()), now)
 }
 
 /// The state with the next attempt of the desired stages and revision.

@@ -24,6 +24,7 @@ mod state;
 mod time;
 
 pub use actions::AttemptAction;
+pub use backoff::backoff_delay;
 pub use budget::RestartBudget;
 pub use cause::{AttemptFailure, FailureReason};
 pub use decide::{Decision, decide};

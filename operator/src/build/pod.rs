@@ -32,7 +32,7 @@ pub(super) fn pod(job: &JobReference, attempt: &AttemptTemplate, stage: u32) -> 
         true => trainer_container(job, attempt, stage, container),
         false => Value::Object(container),
     });
-    spec["containers"] = containers.collect();
+    spec.insert("containers".into(), containers.collect());
     // the kubelet must not restart a stage alone: the operator restarts the whole group
     spec.insert("restartPolicy".into(), "Never".into());
     set_default(&mut spec, "automountServiceAccountToken", false);

@@ -32,7 +32,7 @@ pub(crate) type PodGroup = Object<PodGroupSpec, NotUsed>;
 #[serde(untagged)]
 pub(crate) enum PodGroupSpec {
     /// Of Kubernetes' own API; the fields that are used are the same in all its versions.
-    Native(NativePodGroupSpec),
+    Native(Box<NativePodGroupSpec>),
     /// Of Volcano's and the scheduler-plugins' API.
     #[serde(rename_all = "camelCase")]
     MinMember {
@@ -98,7 +98,8 @@ pub(super) fn pod_group(job: &JobReference, api: PodGroupApi, attempt: u64, stag
         PodGroupApi::Native(_) => {
             let gang = GangSchedulingPolicy { min_count: i32::try_from(stages).unwrap_or(i32::MAX) };
             let scheduling_policy = PodGroupSchedulingPolicy { gang: Some(gang), basic: None };
-            PodGroupSpec::Native(NativePodGroupSpec { scheduling_policy, ..NativePodGroupSpec::default() })
+            let native = NativePodGroupSpec { scheduling_policy, ..NativePodGroupSpec::default() };
+            PodGroupSpec::Native(Box::new(native))
         }
         PodGroupApi::Volcano | PodGroupApi::Coscheduling => PodGroupSpec::MinMember { min_member: stages },
     };

@@ -48,10 +48,10 @@ pub(crate) enum InvalidJob {
 pub(crate) fn is_managed_here(object: &RawPipelineJob) -> bool {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
-    struct Spec {
+    struct ManagedBySpec {
         managed_by: Option<String>,
     }
-    let spec: Spec = serde_json::from_str(object.spec()).unwrap_or_default();
+    let spec: ManagedBySpec = serde_json::from_str(object.spec()).unwrap_or_default();
     spec.managed_by.is_none_or(|manager| manager == MANAGER)
 }
 
@@ -74,10 +74,10 @@ pub(crate) fn status(object: &RawPipelineJob) -> Result<PipelineJobStatus, Inval
 pub(crate) fn phase(object: &RawPipelineJob) -> Option<JobPhase> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
-    struct Status {
+    struct PhaseStatus {
         phase: JobPhase,
     }
-    serde_json::from_str::<Option<Status>>(object.status()).ok().map(|status| status.unwrap_or_default().phase)
+    serde_json::from_str::<Option<PhaseStatus>>(object.status()).ok().map(|status| status.unwrap_or_default().phase)
 }
 
 /// The error without line and column: they refer to JSON that the user has never seen.

@@ -38,7 +38,7 @@ pub(super) struct PartialContainer {
 fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Read {
+    struct PartialMetadata {
         name: Option<String>,
         namespace: Option<String>,
         uid: Option<String>,
@@ -49,7 +49,7 @@ fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D:
         deletion_timestamp: Option<Time>,
         deletion_grace_period_seconds: Option<i64>,
     }
-    let read = Read::deserialize(deserializer)?;
+    let read = PartialMetadata::deserialize(deserializer)?;
     Ok(ObjectMeta {
         name: read.name,
         namespace: read.namespace,

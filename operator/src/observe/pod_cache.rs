@@ -2,6 +2,9 @@
 //! recorded or done is decided from a list. Two facts are safe to take from the cache: that all pods were created, and that a
 //! job without a record has none.
 //!
+//! kube's `reflector::Store` is not used for pods: it drops a deleted pod with its exit, doesn't say whether it is older than
+//! a list, has no index by job, and holds whole objects. For PipelineJobs it is used (`controller`).
+//!
 //! The exit of a deleted pod is kept while its attempt is current: the kubelet writes the exit before the pod object is
 //! deleted, and a list has only existing pods. Exits that happen while the operator is down are lost; their reason is
 //! `Unknown`.

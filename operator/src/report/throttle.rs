@@ -20,8 +20,8 @@ const PROGRESS_INTERVAL_SECONDS: u64 = 15;
 pub(crate) struct StatusUpdate {
     /// The new status, or the old one if nothing changed or the write is delayed.
     pub status: PipelineJobStatus,
-    /// When to reconcile again to write what was held back.
-    pub requeue_after: Option<Duration>,
+    /// When to reconcile again to write a delayed change.
+    pub write_after: Option<Duration>,
 }
 
 /// Delays changes that are not urgent; `since_last_write` is the age of the `old` status, if this operator wrote it.
@@ -32,9 +32,9 @@ pub(super) fn throttle(
     now: UnixMillis,
 ) -> StatusUpdate {
     if new == *old || urgent_part(&new) != urgent_part(old) || recorded_state(&new) != recorded_state(old) {
-        return StatusUpdate { status: new, requeue_after: None };
+        return StatusUpdate { status: new, write_after: None };
     }
-    let requeue_after = if with_old_progress(&new, old) == *old {
+    let write_after = if with_old_progress(&new, old) == *old {
         // the next poll reconciles again anyway
         progress_updated_at(old)
             .filter(|updated_at| now < updated_at.plus_seconds(PROGRESS_INTERVAL_SECONDS))
@@ -42,9 +42,9 @@ pub(super) fn throttle(
     } else {
         since_last_write.and_then(|since_last_write| POD_COUNT_INTERVAL.checked_sub(since_last_write)).map(Some)
     };
-    match requeue_after {
-        Some(requeue_after) => StatusUpdate { status: old.clone(), requeue_after },
-        None => StatusUpdate { status: new, requeue_after: None },
+    match write_after {
+        Some(write_after) => StatusUpdate { status: old.clone(), write_after },
+        None => StatusUpdate { status: new, write_after: None },
     }
 }
 
@@ -135,7 +135,7 @@ mod tests {
         assert!(!is_written(&new, &old, 400));
         assert!(is_written(&new, &old, 1001));
         let update = throttle(new.clone(), &old, Some(Duration::from_millis(400)), NOW);
-        assert_eq!(update.requeue_after, Some(Duration::from_millis(600)), "what is held back is written later");
+        assert_eq!(update.write_after, Some(Duration::from_millis(600)), "what is held back is written later");
         assert_eq!(throttle(new.clone(), &old, None, NOW).status, new, "after a restart no write is known");
         let again = PipelineJobStatus { phase: Some(JobPhase::Restarting), ..starting(0) };
         assert!(!is_written(&new, &again, 400), "the same after a failure as at first");

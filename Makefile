@@ -13,6 +13,13 @@ CACHE ?= $(HOME)/.cache/stagecoach
 DENY_VERSION := 0.20.2
 DENY := $(CACHE)/cargo-deny-$(DENY_VERSION)/bin/cargo-deny
 STAGECOACH := target/debug/stagecoach
+# The binaries of integration tests, by name: each is a folder with a main.rs. `cargo test` always gets the whole workspace, so
+# that all share one build of every dependency, and one of these names.
+TESTS_OF_CLUSTER := cluster operator
+TESTS_OF_NODE := node product
+TESTS := $(filter-out $(TESTS_OF_CLUSTER) $(TESTS_OF_NODE), \
+	$(notdir $(patsubst %/main.rs,%,$(wildcard operator/tests/*/main.rs trainer/tests/*/main.rs crates/*/tests/*/main.rs \
+	tests/tests/*/main.rs tests/*/tests/*/main.rs))))
 
 .PHONY: help run trainer test test-all soak crashes model strace bench manifests e2e e2e-report cluster-up cluster-down lint deny build libtorch texts cluster-tools tools clean
 
@@ -24,8 +31,16 @@ help: ## this help
 run: trainer texts ## train the sample job on this machine, three stages as processes
 	$(STAGECOACH) run $(JOB) --workspace $(WORKSPACE) $(if $(FRESH),--fresh)
 
-test: build texts cluster-tools ## all tests that need no root
-	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) WORKSPACE=$(WORKSPACE) cargo test --workspace
+test: build texts ## all tests that need no root
+	@echo "building the tests (2 of 2 builds)"
+	cargo test --workspace --no-run
+	@echo "tests without Kubernetes (1 of 2)"
+	WORKSPACE=$(WORKSPACE) cargo test --workspace --lib --bins $(addprefix --test ,$(TESTS))
+	@tests/cluster/tools.sh $(CACHE) >/dev/null
+	@echo "tests before a Kubernetes API server (2 of 2)"
+	@# these wait more than they compute: more of them than cores
+	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) \
+		cargo test --workspace $(addprefix --test ,$(TESTS_OF_CLUSTER)) -- --test-threads=6
 
 test-all: build texts ## the parity tests' full product instead of the covering set
 	STAGECOACH_PARITY=all cargo test --workspace --test system parity:: -- --nocapture
@@ -85,11 +100,11 @@ $(DENY):
 	@cargo install --quiet --locked --version $(DENY_VERSION) --root $(dir $(@D)) cargo-deny
 
 trainer: libtorch tools ## the trainer alone, into target/debug/stagecoach
-	@echo "building the trainer: a few minutes the first time"
+	@echo "building the trainer: some 300 crates, minutes the first time"
 	cargo build --package stagecoach
 
 build: libtorch tools ## trainer, operator, and what the tests run
-	@echo "building everything: some minutes the first time"
+	@echo "building trainer, operator and what the tests run (1 of 2 builds with \`make test\`): minutes the first time"
 	cargo build --workspace
 
 libtorch: tools ## libtorch into .libtorch/, checked by hash

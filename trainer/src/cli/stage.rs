@@ -29,9 +29,7 @@ pub(super) fn main(open_volume: VolumeOpener) -> i32 {
         monitor.exit(FailureKind::Error, &error);
     }
     let event_writer = EventWriter::from_env();
-    match read_config(&env)
-        .and_then(|config| train::run_stage(&env, &config, open_volume, &monitor, &event_writer))
-    {
+    match read_config(&env).and_then(|config| train::run_stage(&env, &config, open_volume, &monitor, &event_writer)) {
         Ok(StageOutcome::Done) => monitor.exit(FailureKind::Done, "trained to the end"),
         Ok(StageOutcome::Drained) => monitor.exit(FailureKind::Drained, "stopped as asked, with a checkpoint"),
         Err(fatal) => monitor.exit(fatal.kind, &fatal.message),

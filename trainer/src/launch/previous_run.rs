@@ -89,7 +89,11 @@ mod tests {
             ("checkpoint.everySteps", "7"),
         ];
         for same in free {
-            assert_eq!(PreviousRun::inspect(&folder, &job(&[same])), PreviousRun::Finished(summary.clone()), "{same:?}");
+            assert_eq!(
+                PreviousRun::inspect(&folder, &job(&[same])),
+                PreviousRun::Finished(summary.clone()),
+                "{same:?}"
+            );
         }
         for longer in [&[("training.steps", "21")][..], &[("training.steps", "40"), decay]] {
             assert_eq!(PreviousRun::inspect(&folder, &job(longer)), PreviousRun::OtherLength(summary.clone()));

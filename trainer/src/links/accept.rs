@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::carrier::Incoming;
 use super::config::{LinksConfig, ring_bytes};
 use super::greeting::{Greeting, PendingConnection};
-use super::shm::{RingLookup, RingIdentity, RingReader};
+use super::shm::{RingIdentity, RingLookup, RingReader};
 use super::{LinkError, LinkId, Receiver};
 
 /// What the receiver answers: the payloads come in the stream, or in the ring.

@@ -69,7 +69,13 @@ impl MetricsFile {
                 pending += &to_line(record);
             }
         }
-        Ok(Self { path: path.to_owned(), temporary_folder: temporary_folder.to_owned(), file: None, written: 0, pending })
+        Ok(Self {
+            path: path.to_owned(),
+            temporary_folder: temporary_folder.to_owned(),
+            file: None,
+            written: 0,
+            pending,
+        })
     }
 
     /// Appends a step's line. If that fails, the line is written together with the next one.

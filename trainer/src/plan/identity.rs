@@ -63,7 +63,8 @@ mod tests {
     fn config(set: &[(&str, &str)]) -> JobConfig {
         let set: Vec<_> = set.iter().map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
         let sample = include_str!("../../../manifests/samples/shakespeare.yaml");
-        JobConfig::new(stagecoach_api::parse_with(sample, "shakespeare.yaml", &set).unwrap(), Path::new("/tmp")).unwrap()
+        JobConfig::new(stagecoach_api::parse_with(sample, "shakespeare.yaml", &set).unwrap(), Path::new("/tmp"))
+            .unwrap()
     }
 
     fn prepared() -> PreparedCorpus {

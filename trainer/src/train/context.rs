@@ -9,7 +9,7 @@ use super::monitor::StageMonitor;
 use crate::execute::Stage;
 use crate::links::Links;
 use crate::observe::{EventWriter, TrainingEvent};
-use crate::plan::{Plan, JobConfig, VerifiedPlan};
+use crate::plan::{JobConfig, Plan, VerifiedPlan};
 
 /// Context of a stage: its environment and configuration, and where it reports to.
 #[derive(Clone, Copy)]

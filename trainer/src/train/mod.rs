@@ -28,7 +28,7 @@ use crate::folder::JobFolder;
 use crate::links::{LinksConfig, link_ids, open_links};
 use crate::model::Architecture;
 use crate::observe::{EventWriter, StartRecord, TrainingEvent};
-use crate::plan::{Plan, JobConfig};
+use crate::plan::{JobConfig, Plan};
 
 use context::{RunningStage, StageContext, emit};
 use data_loader::DataLoader;

@@ -13,7 +13,7 @@ use super::resume::{acquire_fence, choose_checkpoint};
 use crate::fatal::Fatal;
 use crate::model::{Architecture, LlamaConfig};
 use crate::observe::TrainingEvent;
-use crate::plan::{Plan, JobConfig, plan_pipeline};
+use crate::plan::{JobConfig, Plan, plan_pipeline};
 use crate::state_dict::{InitialWeights, find_model};
 
 /// Minimum interval between progress reports.

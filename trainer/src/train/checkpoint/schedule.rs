@@ -14,7 +14,7 @@ use super::writer::CheckpointWriter;
 use crate::execute::Stage;
 use crate::fatal::Fatal;
 use crate::observe::{SaveRecord, TrainingEvent};
-use crate::plan::{TrainerState, JobConfig};
+use crate::plan::{JobConfig, TrainerState};
 use crate::state_dict::Snapshot;
 use crate::train::StageMonitor;
 

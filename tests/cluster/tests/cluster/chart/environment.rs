@@ -27,7 +27,8 @@ fn every_variable_is_a_flag() {
     assert_eq!((all.trainer_image.as_str(), all.lease.as_str()), ("registry.example/trainer:cuda", "trains"));
     assert_eq!((all.log_level.as_str(), all.workers), ("info,kube=debug", 32));
     assert!(all.listen.is_ipv6() && all.log_format == LogFormat::Text);
-    assert_eq!(all.readers().0[1], everything()["scrapers"][0]);
+    let scraper = serde_json::to_value(&all.readers().0[1]).unwrap();
+    assert_eq!(scraper, everything()["scrapers"][0]);
 }
 
 /// The configuration that the operator parses from the environment of its container.

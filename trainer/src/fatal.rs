@@ -13,7 +13,7 @@ use crate::observe::MetricsError;
 /// An error that ends a stage.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]
-pub struct Fatal {
+pub(crate) struct Fatal {
     /// Determines the exit code, and what the restart policy does.
     pub kind: FailureKind,
     /// What was found, where, what was expected, what to do.
@@ -22,17 +22,17 @@ pub struct Fatal {
 
 impl Fatal {
     /// An error of any kind.
-    pub fn new(kind: FailureKind, message: impl Into<String>) -> Fatal {
+    pub(crate) fn new(kind: FailureKind, message: impl Into<String>) -> Fatal {
         Fatal { kind, message: message.into() }
     }
 
     /// An invalid job or plan.
-    pub fn invalid(message: impl Into<String>) -> Fatal {
+    pub(crate) fn invalid(message: impl Into<String>) -> Fatal {
         Fatal::new(FailureKind::InvalidConfig, message)
     }
 
     /// A failed operation on the volume.
-    pub fn storage(operation: &str, path: &std::path::Path, error: impl std::fmt::Display) -> Fatal {
+    pub(crate) fn storage(operation: &str, path: &std::path::Path, error: impl std::fmt::Display) -> Fatal {
         Fatal::new(FailureKind::Storage, format!("could not {operation} {}: {error}", path.display()))
     }
 }

@@ -11,7 +11,7 @@ const MAX_LISTED_NAMES: usize = 3;
 
 /// A folder that can't be used for a job.
 #[derive(Debug, thiserror::Error)]
-pub enum FolderError {
+pub(crate) enum FolderError {
     /// The folder has files and was not created by a job.
     #[error("{} is not a job's folder: it holds {}, which no job created: use another folder (spec.storage.path, or metadata.name), or move them away", folder.display(), list_names(.found))]
     Foreign {
@@ -41,7 +41,7 @@ impl FolderError {
     }
 
     /// The failure kind, which determines the exit code.
-    pub const fn kind(&self) -> FailureKind {
+    pub(crate) const fn kind(&self) -> FailureKind {
         match self {
             Self::Foreign { .. } => FailureKind::InvalidConfig,
             Self::Storage { .. } | Self::Checkpoints(_) => FailureKind::Storage,

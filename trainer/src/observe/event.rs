@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// An event of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum TrainingEvent {
+pub(crate) enum TrainingEvent {
     /// Work before the first step: `done` of `total` bytes of the corpus (both 0 if it isn't measured in bytes).
     Preparing {
         /// The activity, such as "tokenising".
@@ -35,7 +35,7 @@ pub enum TrainingEvent {
 /// The configuration of a run that starts, or resumes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct StartRecord {
+pub(crate) struct StartRecord {
     /// The number of stages.
     pub stages: usize,
     /// The schedule's name.
@@ -63,7 +63,7 @@ pub struct StartRecord {
 /// One line of `metrics.jsonl`. Numbers that are not finite are null.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct StepRecord {
+pub(crate) struct StepRecord {
     /// The step, from 1.
     pub step: u64,
     /// Mean cross-entropy of the step's targets, in nats per token.
@@ -96,7 +96,7 @@ pub struct StepRecord {
 /// The result of a save.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct SaveRecord {
+pub(crate) struct SaveRecord {
     /// The checkpoint's step.
     pub step: u64,
     /// The step at which the save was due: earlier than `step` if the previous save was still running.
@@ -117,7 +117,7 @@ pub struct SaveRecord {
 /// The result of a run; also `result.json` in the job's folder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct RunSummary {
+pub(crate) struct RunSummary {
     /// Steps trained.
     pub steps: u64,
     /// Loss of the last step, in nats per token.

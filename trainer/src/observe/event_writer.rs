@@ -10,7 +10,7 @@ use super::event_formatter::EventFormatter;
 pub(crate) const EVENTS_ENV: &str = "STAGECOACH_EVENTS";
 
 /// Writes events. It never fails: training must not end because its reader has closed the pipe.
-pub struct EventWriter(Mutex<EventOutput>);
+pub(crate) struct EventWriter(Mutex<EventOutput>);
 
 struct EventOutput {
     /// None once the reader has closed the pipe.
@@ -29,7 +29,7 @@ impl EventWriter {
     }
 
     /// Writes to stdout, in the format that `EVENTS_ENV` names.
-    pub fn from_env() -> Self {
+    pub(crate) fn from_env() -> Self {
         if std::env::var_os(EVENTS_ENV).is_some_and(|value| value == "json") { Self::json() } else { Self::text() }
     }
 
@@ -38,7 +38,7 @@ impl EventWriter {
     }
 
     /// Writes one event and flushes.
-    pub fn emit(&self, event: &TrainingEvent) {
+    pub(crate) fn emit(&self, event: &TrainingEvent) {
         let mut output = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let text = match &mut output.formatter {
             Some(formatter) => formatter.format(event),

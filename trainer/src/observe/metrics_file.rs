@@ -10,7 +10,7 @@ use super::StepRecord;
 
 /// A failure to write or read the metrics.
 #[derive(Debug, thiserror::Error)]
-pub enum MetricsError {
+pub(crate) enum MetricsError {
     /// The volume failed.
     #[error("{}: cannot {what} the metrics: {source}", path.display())]
     Io {

@@ -16,7 +16,7 @@ type FloatGauge = Gauge<f64, AtomicU64>;
 
 /// Status and metrics of a stage. Clones share their state.
 #[derive(Clone, Debug)]
-pub struct StageTelemetry(Arc<TelemetryState>);
+pub(crate) struct StageTelemetry(Arc<TelemetryState>);
 
 #[derive(Debug)]
 struct TelemetryState {
@@ -40,7 +40,7 @@ struct TelemetryState {
 
 impl StageTelemetry {
     /// Telemetry of the stage that `env` describes.
-    pub fn new(env: &StageEnv) -> StageTelemetry {
+    pub(crate) fn new(env: &StageEnv) -> StageTelemetry {
         let status = StageStatus {
             job_uid: env.job_uid.clone(),
             attempt: env.attempt,

@@ -21,6 +21,9 @@ pub struct Job {
     pub tied: bool,
     /// Steps.
     pub steps: u64,
+    /// The step at which the learning rate's decay ends, if not the last: then jobs that differ in `steps` alone go on from
+    /// each other's checkpoints.
+    pub decay_steps: Option<u64>,
     /// Lines to add below `spec:`, indented by two.
     pub extra: String,
 }
@@ -37,6 +40,7 @@ impl Default for Job {
             packing: true,
             tied: false,
             steps: 20,
+            decay_steps: None,
             extra: String::new(),
         }
     }
@@ -45,7 +49,9 @@ impl Default for Job {
 impl Job {
     /// The job file.
     pub fn yaml(&self) -> String {
-        let Job { name, stages, layers, schedule, partition, transport, packing, tied, steps, extra } = self;
+        let Job { name, stages, layers, schedule, partition, transport, packing, tied, steps, decay_steps, extra } =
+            self;
+        let decay_steps = decay_steps.map(|step| format!(", decaySteps: {step}")).unwrap_or_default();
         let partition = match partition {
             Some(layers) => format!("{{strategy: Explicit, layers: {layers:?}}}"),
             None => "{strategy: Auto}".into(),
@@ -71,7 +77,7 @@ spec:
     globalBatchSize: 12
     microbatches: 4
     gradientClipNorm: 0.7
-    learningRate: {{peak: 1e-2, warmupSteps: 5, warmupStart: 0.1, floor: 1e-3}}
+    learningRate: {{peak: 1e-2, warmupSteps: 5, warmupStart: 0.1, floor: 1e-3{decay_steps}}}
     optimizer: {{type: AdamW, adamW: {{weightDecay: 0.1}}}}
   pipeline:
     schedule: {{type: {schedule}}}

@@ -1,7 +1,7 @@
 //! The operator crashes after its first, second, third ... write to the API and is restarted: the result is always the same.
 
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::{Operator, TestCluster, path, shared};
 use serde_json::{Value, json};
@@ -9,6 +9,9 @@ use stagecoach_cluster::{Fate, Proxy, until};
 
 /// Runs in parallel: each has its own namespace and its own operator, which mostly wait.
 const PARALLEL_RUNS: usize = 4;
+
+/// How long an undisturbed operator must have written nothing to be done.
+const QUIET: Duration = Duration::from_secs(4);
 
 /// What happens to a job: a setup, an action during which the operator crashes, and the end to wait for.
 struct Scenario {
@@ -71,16 +74,16 @@ impl ScenarioRun<'_> {
         })
     }
 
-    /// Waits until nothing changes any more. Returns the end.
+    /// Waits until nothing has changed for a time that is long beside an operator's pace. Returns the end.
     fn settled(&self) -> Value {
         let mut last = self.end();
-        let mut since = std::time::Instant::now();
+        let mut since = Instant::now();
         until("the end to settle", 60, || {
             let now = self.end();
             if now != last {
-                (last, since) = (now, std::time::Instant::now());
+                (last, since) = (now, Instant::now());
             }
-            (since.elapsed() > Duration::from_millis(700)).then(|| last.clone())
+            (since.elapsed() > QUIET).then(|| last.clone())
         })
     }
 }
@@ -121,7 +124,18 @@ fn run(
         run.start_operator();
     }
     (scenario.wait_for_end)(&run);
-    let end = run.settled();
+    let end = match crash {
+        None => run.settled(),
+        Some((_, expected)) => {
+            let deadline = Instant::now() + Duration::from_secs(60);
+            let mut end = run.end();
+            while end != *expected && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(20));
+                end = run.end();
+            }
+            end
+        }
+    };
     let mut started: Vec<String> =
         cluster.kubelet.pods().into_iter().filter(|pod| pod.namespace == run.namespace).map(|pod| pod.name).collect();
     let all = started.len();
@@ -190,8 +204,11 @@ fn scenarios() -> Vec<Scenario> {
 fn a_crash_between_any_two_writes_changes_nothing() {
     let cluster = shared();
     let scenarios = scenarios();
-    let undisturbed: Vec<(Value, usize)> =
-        scenarios.iter().map(|scenario| run(cluster, scenario, format!("{}-0", scenario.name), None)).collect();
+    let undisturbed: Vec<(Value, usize)> = std::thread::scope(|scope| {
+        let run = |scenario| scope.spawn(move || run(cluster, scenario, format!("{}-0", scenario.name), None));
+        let running: Vec<_> = scenarios.iter().map(run).collect();
+        running.into_iter().map(|run| run.join().unwrap()).collect()
+    });
     for (scenario, (_, writes)) in scenarios.iter().zip(&undisturbed) {
         println!("{}: {writes} writes", scenario.name);
         assert!(*writes > 0);

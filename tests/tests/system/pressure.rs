@@ -8,7 +8,7 @@ fn a_save_that_falls_due_while_one_is_written_waits() {
     let scene = Scene::new(env!("CARGO_BIN_EXE_faulty"));
     scene.stopped("slow");
     let ran =
-        scene.run(&Case { name: "slow", checkpoint: "{everySteps: 1, keepLast: 9}", fault: "slow=200", restarts: 0 });
+        scene.run(&Case { name: "slow", checkpoint: "{everySteps: 1, keepLast: 9}", fault: "slow=500", restarts: 0 });
     ran.ended_well(&scene);
     // the one of step 4 takes seconds, a step milliseconds; the last one waits for it, and is never left out
     says(&ran.outcome, "the checkpoint due at step 5 is deferred: the previous one is still being written");

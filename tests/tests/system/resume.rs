@@ -5,25 +5,44 @@ use std::path::{Path, PathBuf};
 
 use stagecoach_tests::{Job, Launched, Outcome, corpus, is_gone, says, signal, undisturbed, until};
 
-/// Saves every 4 steps; long enough to be disturbed.
+/// The step at which the decay of the learning rate ends.
+const DECAY: u64 = 60;
+
+/// Saves every 4 steps.
 fn job() -> Job {
     let extra = "  checkpoint: {everySteps: 4, keepLast: 3}\n  restart: {backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n";
-    Job { name: "kept".into(), steps: 60, extra: extra.into(), ..Job::default() }
+    Job { name: "kept".into(), steps: 60, decay_steps: Some(DECAY), extra: extra.into(), ..Job::default() }
+}
+
+/// The same, which never ends before it is disturbed: how far it comes until then is up to the machine.
+fn endless(job: &Job) -> Job {
+    Job { steps: 1_000_000, ..job.clone() }
+}
+
+/// The same, which ends soon after what is saved.
+fn to_its_end(workspace: &Path, job: &Job) -> Job {
+    Job { steps: saved(workspace) + 10, ..job.clone() }
 }
 
 fn run(workspace: &Path, job: &Job) -> Outcome {
     Launched::start(workspace, job, &[]).finish(workspace)
 }
 
-/// Runs to `step`, then stops by Ctrl-C, which leaves a checkpoint.
-fn run_until(workspace: &Path, job: &Job, step: u64) {
-    let mut launched = Launched::start(workspace, job, &[]);
-    // the steps may be those of an earlier run: a launcher that has no stages yet would not stop by the signal, but die
-    until("stages", 60, || (!launched.stages().is_empty()).then_some(()));
+/// Runs some steps more, then stops by Ctrl-C, which leaves a checkpoint.
+fn run_on(workspace: &Path, job: &Job, steps: u64) {
+    let step = saved(workspace) + steps;
+    let mut launched = Launched::start(workspace, &endless(job), &[]);
     launched.wait_for_step(step);
+    interrupt(workspace, launched);
+    assert!(saved(workspace) >= step);
+}
+
+/// Stops by Ctrl-C; what was said.
+fn interrupt(workspace: &Path, launched: Launched) -> Outcome {
     signal(launched.child.id(), libc::SIGINT);
     let outcome = launched.finish(workspace);
     assert_eq!(outcome.status.code(), Some(143), "{}\n{}", outcome.stdout, outcome.stderr);
+    outcome
 }
 
 /// Saves run behind training: the one of step 4 may be committed any number of steps later.
@@ -38,27 +57,34 @@ fn checkpoints(workspace: &Path) -> Vec<PathBuf> {
     steps
 }
 
+/// The step of the newest checkpoint; 0 if there is none.
+fn saved(workspace: &Path) -> u64 {
+    let newest = checkpoints(workspace).pop();
+    newest.map_or(0, |path| path.file_name().unwrap().to_str().unwrap().strip_prefix("step-").unwrap().parse().unwrap())
+}
+
 #[test]
 fn killed_stages_go_on_from_the_last_checkpoint() {
-    let expected = undisturbed(&job());
     for rank in 0..3 {
         let workspace = corpus::workspace();
-        let mut launched = Launched::start(workspace.path(), &job(), &[]);
+        let mut launched = Launched::start(workspace.path(), &endless(&job()), &[]);
         launched.wait_for_step(10);
         wait_for_a_checkpoint(workspace.path());
         let stages = launched.stages();
         signal(stages[rank], libc::SIGKILL);
         until("the group's end", 30, || stages.iter().all(|&pid| is_gone(pid)).then_some(()));
-        let outcome = launched.finish(workspace.path());
-        assert_eq!(outcome.hashes(), expected, "after the death of stage {rank}");
-        says(&outcome, "training resumes from the checkpoint of step");
+        let before = saved(workspace.path());
+        until("a checkpoint of the next group", 60, || (saved(workspace.path()) > before).then_some(()));
+        says(&interrupt(workspace.path(), launched), "training resumes from the checkpoint of step");
+        let rest = to_its_end(workspace.path(), &job());
+        assert_eq!(run(workspace.path(), &rest).hashes(), undisturbed(&rest), "after the death of stage {rank}");
         // a line a step, each once: what was trained twice is recorded once
         let metrics = std::fs::read_to_string(workspace.path().join("kept/metrics.jsonl")).unwrap();
         let steps: Vec<u64> = metrics
             .lines()
             .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap())
             .collect();
-        assert_eq!(steps, (1..=60).collect::<Vec<_>>());
+        assert_eq!(steps, (1..=rest.steps).collect::<Vec<_>>());
         assert_eq!(checkpoints(workspace.path()).len(), 3, "keepLast is 3");
     }
 }
@@ -69,35 +95,37 @@ fn the_number_of_stages_may_change_half_way() {
     for tied in [false, true] {
         let job = Job { tied, layers: 3, ..job() };
         let workspace = corpus::workspace();
-        for (stages, step) in [(3, 8), (2, 20), (4, 35)] {
-            run_until(workspace.path(), &Job { stages, ..job.clone() }, step);
+        for stages in [3, 2, 4] {
+            run_on(workspace.path(), &Job { stages, ..job.clone() }, 10);
         }
-        let last = run(workspace.path(), &Job { stages: 1, schedule: "GPipe", ..job.clone() });
-        assert_eq!(last.hashes(), undisturbed(&job), "tied: {tied}");
+        let rest = to_its_end(workspace.path(), &job);
+        let last = run(workspace.path(), &Job { stages: 1, schedule: "GPipe", ..rest.clone() });
+        assert_eq!(last.hashes(), undisturbed(&rest), "tied: {tied}");
     }
 }
 
 #[test]
 fn a_launcher_that_is_killed_loses_nothing_that_was_saved() {
     let workspace = corpus::workspace();
-    let mut launched = Launched::start(workspace.path(), &job(), &[]);
+    let mut launched = Launched::start(workspace.path(), &endless(&job()), &[]);
     launched.wait_for_step(10);
     wait_for_a_checkpoint(workspace.path());
     let stages = launched.stages();
     launched.child.kill().unwrap();
     launched.child.wait().unwrap();
     until("the stages' end", 30, || stages.iter().all(|&pid| is_gone(pid)).then_some(()));
-    let outcome = run(workspace.path(), &job());
-    assert_eq!(outcome.hashes(), undisturbed(&job()));
+    let rest = to_its_end(workspace.path(), &job());
+    let outcome = run(workspace.path(), &rest);
+    assert_eq!(outcome.hashes(), undisturbed(&rest));
     says(&outcome, "going on after step");
 }
 
 #[test]
 fn a_checkpoint_of_another_job_is_refused_by_the_field_that_differs() {
     let workspace = corpus::workspace();
-    run_until(workspace.path(), &job(), 6);
+    run_on(workspace.path(), &job(), 6);
     let file = workspace.path().join("other.yaml");
-    std::fs::write(&file, job().yaml().replace("peak: 1e-2", "peak: 2e-2")).unwrap();
+    std::fs::write(&file, endless(&job()).yaml().replace("peak: 1e-2", "peak: 2e-2")).unwrap();
     let folder = workspace.path().join("kept");
     let outcome = Launched::start_file(workspace.path(), &file, folder, &[]).finish(workspace.path());
     assert_eq!(outcome.status.code(), Some(78), "{}\n{}", outcome.stdout, outcome.stderr);
@@ -191,14 +219,15 @@ fn an_extension_gives_the_same_bits_whenever_it_is_asked_for() {
 #[test]
 fn the_learning_rate_is_a_function_of_the_step() {
     let workspace = corpus::workspace();
-    run_until(workspace.path(), &job(), 7);
-    run(workspace.path(), &job()).hashes();
+    run_on(workspace.path(), &job(), 7);
+    let rest = to_its_end(workspace.path(), &job());
+    run(workspace.path(), &Job { steps: rest.steps.max(DECAY), ..rest }).hashes();
     for (step, rate) in rates(workspace.path()).iter().enumerate() {
         let step = step as f64;
         // the job's: five steps of warm-up from a tenth, then half a cosine to the floor at step 60
         let expected = match step < 5.0 {
             true => 1e-2 * (0.1 + 0.9 * step / 5.0),
-            false => 1e-3 + 9e-3 * 0.5 * (1.0 + (std::f64::consts::PI * (step - 5.0) / 55.0).cos()),
+            false => 1e-3 + 9e-3 * 0.5 * (1.0 + (std::f64::consts::PI * (step.min(DECAY as f64) - 5.0) / 55.0).cos()),
         };
         assert!((rate - expected).abs() < 1e-12, "step {step}: {rate} instead of {expected}");
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use stagecoach_group::{GroupError, GroupTimeouts, StepRules};
 
-use super::support::{TEST_TIMEOUT, coordinator, form, hello, join, join_at, timeouts};
+use super::support::{SHORT_TIMEOUT, TEST_TIMEOUT, coordinator, form, hello, join, join_at, timeouts};
 
 /// The answer of the port to `bytes`, until it closes the connection.
 fn answer(address: &str, bytes: &[u8]) -> Vec<u8> {
@@ -31,7 +31,7 @@ fn answer(address: &str, bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn foreign_clients_get_a_notice_and_do_not_disturb_the_group() {
-    let timeouts = GroupTimeouts { heartbeat_timeout: Duration::from_millis(1500), ..timeouts() };
+    let timeouts = GroupTimeouts { heartbeat_timeout: SHORT_TIMEOUT, ..timeouts() };
     let (coordinator, address) = coordinator(3, timeouts);
     let half_open: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&address).unwrap()).collect();
     let mut slow = TcpStream::connect(&address).unwrap();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use stagecoach_group::{GroupError, GroupTimeouts, Member, Refusal, StepRules};
 
 use super::support::{
-    ControlProxy, TEST_TIMEOUT, coordinator, form, formed_group, hello, join, join_at, leave, timeouts,
+    ControlProxy, SHORT_TIMEOUT, TEST_TIMEOUT, coordinator, form, formed_group, hello, join, join_at, leave, timeouts,
 };
 
 #[test]
@@ -41,11 +41,7 @@ fn members_may_start_before_their_coordinator() {
 
 #[test]
 fn progress_reports_extend_the_start_up_timeout() {
-    let timeouts = GroupTimeouts {
-        startup_timeout: Duration::from_millis(600),
-        heartbeat_timeout: Duration::from_millis(600),
-        ..timeouts()
-    };
+    let timeouts = GroupTimeouts { startup_timeout: SHORT_TIMEOUT, heartbeat_timeout: SHORT_TIMEOUT, ..timeouts() };
     let (coordinator, address) = coordinator(2, timeouts);
     let (progress_sender, progress_receiver) = channel();
     let waiting = {
@@ -56,7 +52,7 @@ fn progress_reports_extend_the_start_up_timeout() {
     assert_eq!(progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap(), "starting");
     let start = Instant::now();
     let mut part = 0;
-    while start.elapsed() < timeouts.startup_timeout * 4 {
+    while start.elapsed() < timeouts.startup_timeout * 2 {
         part += 1;
         let progress = format!("tokenising, part {part}");
         coordinator.report_progress(&progress);
@@ -70,7 +66,7 @@ fn progress_reports_extend_the_start_up_timeout() {
 
 #[test]
 fn start_up_times_out_without_progress() {
-    let timeouts = GroupTimeouts { startup_timeout: Duration::from_millis(300), ..timeouts() };
+    let timeouts = GroupTimeouts { startup_timeout: SHORT_TIMEOUT, ..timeouts() };
     let (coordinator, address) = coordinator(2, timeouts);
     coordinator.report_progress("counting the plays");
     let Err(GroupError::GroupFailed(failure)) = join(&address, hello(1, 2), timeouts) else {
@@ -85,7 +81,7 @@ fn start_up_times_out_without_progress() {
 
 #[test]
 fn a_stage_that_never_joins_is_named() {
-    let timeouts = GroupTimeouts { startup_timeout: Duration::from_millis(500), ..timeouts() };
+    let timeouts = GroupTimeouts { startup_timeout: SHORT_TIMEOUT, ..timeouts() };
     let (coordinator, address) = coordinator(3, timeouts);
     coordinator.release(Vec::new(), StepRules::default());
     let one = thread::spawn({
@@ -99,7 +95,7 @@ fn a_stage_that_never_joins_is_named() {
 
 #[test]
 fn a_stage_that_never_loads_is_named() {
-    let timeouts = GroupTimeouts { startup_timeout: Duration::from_millis(700), ..timeouts() };
+    let timeouts = GroupTimeouts { startup_timeout: SHORT_TIMEOUT, ..timeouts() };
     let (coordinator, address) = coordinator(3, timeouts);
     coordinator.release(Vec::new(), StepRules::default());
     let stages = join_at(&vec![address; 3], timeouts);
@@ -145,13 +141,13 @@ fn the_same_pod_may_reconnect_before_formation() {
 
 #[test]
 fn a_stage_that_dies_while_others_wait_ends_the_group() {
-    let timeouts = || GroupTimeouts { heartbeat_timeout: Duration::from_millis(1500), ..timeouts() };
+    let timeouts = || GroupTimeouts { heartbeat_timeout: SHORT_TIMEOUT, ..timeouts() };
     let (coordinator, address) = coordinator(3, timeouts());
     let proxy = ControlProxy::start(&address);
     let (progress_sender, progress_receiver) = channel();
     let dying = {
         let (address, progress_sender) = (proxy.address.clone(), progress_sender.clone());
-        let short = GroupTimeouts { startup_timeout: Duration::from_millis(100), ..timeouts() };
+        let short = GroupTimeouts { startup_timeout: SHORT_TIMEOUT, ..timeouts() };
         let on_preparing = move |progress: &str| drop(progress_sender.send(progress.to_owned()));
         thread::spawn(move || drop(Member::join(&address, hello(2, 3), short, on_preparing, |_| {})))
     };

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use stagecoach_group::{GroupTimeouts, StepRules, StepVote};
 
-use super::support::{formed_group, timeouts};
+use super::support::{SHORT_TIMEOUT, formed_group, timeouts};
 
 fn short_stall_timeout() -> GroupTimeouts {
-    GroupTimeouts { stall_timeout: Duration::from_millis(600), ..timeouts() }
+    GroupTimeouts { stall_timeout: SHORT_TIMEOUT, ..timeouts() }
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn new_activities_count_as_progress() {
     let activity = stages[1].member.activity();
     let start = std::time::Instant::now();
     let mut microbatch = 0u64;
-    while start.elapsed() < short_stall_timeout().stall_timeout * 3 {
+    while start.elapsed() < short_stall_timeout().stall_timeout * 2 {
         activity.set(format!("F {microbatch}"), None);
         microbatch += 1;
         assert!(stages[0].failures.recv_timeout(Duration::from_millis(20)).is_err());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use stagecoach_group::{GroupError, GroupTimeouts, Hello, Member, Refusal, StepRules};
 
-use super::support::{TEST_TIMEOUT, coordinator, form, hello, join, timeouts};
+use super::support::{SHORT_TIMEOUT, TEST_TIMEOUT, coordinator, form, hello, join, timeouts};
 
 fn refused(change: impl FnOnce(&mut Hello)) -> String {
     let (coordinator, address) = coordinator(2, timeouts());
@@ -71,7 +71,7 @@ fn another_world_size_and_a_rank_outside_of_it_are_refused() {
 fn a_newer_attempt_supersedes_this_one_and_retries() {
     let (coordinator, address) = coordinator(2, timeouts());
     let newer = Hello { attempt: 4, ..hello(1, 2) };
-    let short = GroupTimeouts { startup_timeout: Duration::from_millis(200), ..timeouts() };
+    let short = GroupTimeouts { startup_timeout: SHORT_TIMEOUT, ..timeouts() };
     let error = join(&address, newer, short).unwrap_err();
     let GroupError::Unreachable { reason, .. } = &error else { panic!("{error}") };
     assert!(reason.contains("an older attempt still listens there"), "{reason}");

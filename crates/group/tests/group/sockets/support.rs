@@ -14,6 +14,9 @@ use stagecoach_group::{Coordinator, GroupError, GroupFailure, GroupTimeouts, Hel
 /// A wait longer than this has failed; far above what anything here takes.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// A timeout that is to run out. Long beside what a busy machine takes to run a thread: what comes before it has come.
+pub(crate) const SHORT_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Timeouts that only a dead peer exceeds, even on a busy machine.
 pub(crate) fn timeouts() -> GroupTimeouts {
     GroupTimeouts {

@@ -9,7 +9,7 @@ use stagecoach::optimize::LearningRate;
 use stagecoach_api::job::{AdamWSpec, LearningRateSchedule, LearningRateSpec};
 use stagecoach_data::{IGNORE_INDEX, MicrobatchLayout};
 
-use crate::pipeline::{MicrobatchData, StepData, Trained, Weights};
+use crate::support::pipeline::{MicrobatchData, StepData, Trained, Weights};
 
 /// The content of `reference.json`.
 #[derive(Debug, Deserialize)]

@@ -15,9 +15,9 @@ DENY := $(CACHE)/cargo-deny-$(DENY_VERSION)/bin/cargo-deny
 STAGECOACH := target/debug/stagecoach
 # The binaries of integration tests, by name: each is a folder with a main.rs. `cargo test` always gets the whole workspace, so
 # that all share one build of every dependency, and one of these names.
-TESTS_OF_CLUSTER := cluster operator
-TESTS_OF_NODE := node product
-TESTS := $(filter-out $(TESTS_OF_CLUSTER) $(TESTS_OF_NODE), \
+CLUSTER_TEST_BINARIES := cluster operator
+NODE_TEST_BINARIES := node product
+TEST_BINARIES := $(filter-out $(CLUSTER_TEST_BINARIES) $(NODE_TEST_BINARIES), \
 	$(notdir $(patsubst %/main.rs,%,$(wildcard operator/tests/*/main.rs trainer/tests/*/main.rs crates/*/tests/*/main.rs \
 	tests/tests/*/main.rs tests/*/tests/*/main.rs))))
 
@@ -35,12 +35,12 @@ test: build texts ## all tests that need no root
 	@echo "building the tests (2 of 2 builds)"
 	cargo test --workspace --no-run
 	@echo "tests without Kubernetes (1 of 2)"
-	WORKSPACE=$(WORKSPACE) cargo test --workspace --lib --bins $(addprefix --test ,$(TESTS))
+	WORKSPACE=$(WORKSPACE) cargo test --workspace --lib --bins $(addprefix --test ,$(TEST_BINARIES))
 	@tests/cluster/tools.sh $(CACHE) >/dev/null
 	@echo "tests before a Kubernetes API server (2 of 2)"
 	@# these wait more than they compute: more of them than cores
 	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) \
-		cargo test --workspace $(addprefix --test ,$(TESTS_OF_CLUSTER)) -- --test-threads=6
+		cargo test --workspace $(addprefix --test ,$(CLUSTER_TEST_BINARIES)) -- --test-threads=6
 
 test-all: build texts ## the parity tests' full product instead of the covering set
 	STAGECOACH_PARITY=all cargo test --workspace --test system parity:: -- --nocapture

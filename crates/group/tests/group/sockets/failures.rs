@@ -1,7 +1,5 @@
 //! Any stage's death ends the whole group, and each survivor gets one report.
 
-use std::time::Duration;
-
 use stagecoach_group::{GroupTimeouts, StepRules};
 
 use super::support::{

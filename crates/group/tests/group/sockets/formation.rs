@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use stagecoach_group::{GroupError, GroupTimeouts, Member, Refusal, StepRules};
 

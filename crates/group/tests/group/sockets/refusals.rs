@@ -2,7 +2,6 @@
 
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
 
 use stagecoach_group::{GroupError, GroupTimeouts, Hello, Member, Refusal, StepRules};
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 use stagecoach_tests::{Launched, until};
 
 /// A Llama of 33 million parameters, 400 MB of weights and moments, or one of a few thousand.
-pub(crate) struct Job {
+pub(crate) struct BenchJob {
     pub(crate) name: &'static str,
     pub(crate) stages: usize,
     pub(crate) large: bool,
@@ -15,9 +15,9 @@ pub(crate) struct Job {
     pub(crate) checkpoint: &'static str,
 }
 
-impl Job {
+impl BenchJob {
     fn yaml(&self) -> String {
-        let Job { name, stages, large, steps, checkpoint } = self;
+        let BenchJob { name, stages, large, steps, checkpoint } = self;
         let llama = match large {
             true => {
                 "{hiddenSize: 512, numHiddenLayers: 8, numAttentionHeads: 8, intermediateSize: 1376, vocabSize: 8000}"

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
-use stagecoach_e2e::{Job, NAMESPACE, Product};
+use stagecoach_e2e::{E2eJob, NAMESPACE, Product};
 use stagecoach_node::images;
 
 use crate::machine::{describe, memory};
@@ -31,7 +31,7 @@ pub(crate) fn measure() -> Value {
     line("apply -> first step", seconds(median(&applied)), &format!("worst {}", seconds(worst(&applied))));
 
     println!("one of its pods killed {TIMES} times");
-    let job = Job::apply(&product, "killed", json!({"training": {"steps": 1_000_000}}));
+    let job = E2eJob::apply(&product, "killed", json!({"training": {"steps": 1_000_000}}));
     let mut restarts = Vec::new();
     for attempt in 1..=TIMES {
         // one checkpoint of its own, and some steps that the next attempt must do again
@@ -79,7 +79,7 @@ fn seconds(value: f64) -> String {
 /// Seconds from `kubectl apply` to the first step.
 fn apply(product: &Product, n: u64) -> f64 {
     let started = SystemTime::now();
-    let job = Job::apply(product, &format!("applied-{n}"), json!({}));
+    let job = E2eJob::apply(product, &format!("applied-{n}"), json!({}));
     wait("its first step", || (job.step() > 0).then_some(()));
     since(started, SystemTime::now())
 }
@@ -91,7 +91,7 @@ struct Restart {
 }
 
 /// Kills a stage and watches what follows.
-fn restart(product: &Product, job: &Job, attempt: u64, stage: u32) -> Restart {
+fn restart(product: &Product, job: &E2eJob, attempt: u64, stage: u32) -> Restart {
     let (trainer, next) = (job.trainer(stage), attempt + 1);
     let killed_pod = format!("/api/v1/namespaces/{NAMESPACE}/pods/{}", job.pod(stage));
     let killed = SystemTime::now();

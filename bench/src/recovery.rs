@@ -6,15 +6,20 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use stagecoach_tests::{signal, until};
 
-use crate::job::Job;
+use crate::job::BenchJob;
 use crate::stats::{line, median, worst};
 
 const KILLS: usize = 20;
 
 pub(crate) fn measure(folder: &Path) -> Value {
     println!("killing one of three stages {KILLS} times");
-    let job =
-        Job { name: "killed", stages: 3, large: false, steps: 1_000_000, checkpoint: "{everySteps: 20, keepLast: 1}" };
+    let job = BenchJob {
+        name: "killed",
+        stages: 3,
+        large: false,
+        steps: 1_000_000,
+        checkpoint: "{everySteps: 20, keepLast: 1}",
+    };
     let mut launched = job.start(folder);
     let stdout = folder.join("stdout");
     let lines = |marker: &str| {

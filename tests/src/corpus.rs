@@ -38,7 +38,7 @@ pub fn jsonl(documents: usize, longest: u64, seed: u64) -> String {
     text
 }
 
-/// Writes the corpus that [`crate::Job`] reads by default.
+/// Writes the corpus that [`crate::TestJob`] reads by default.
 pub fn write(workspace: &Path) {
     std::fs::create_dir_all(workspace.join("corpus")).unwrap();
     std::fs::write(workspace.join("corpus/small.jsonl"), jsonl(400, 40, 7)).unwrap();

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
-use crate::{Job, corpus, stagecoach, stages, until};
+use crate::{TestJob, corpus, stagecoach, stages, until};
 
 /// Bytes of the tmpfs.
 const SIZE: usize = 16 << 20;
@@ -56,7 +56,7 @@ pub struct Filling {
 
 impl Filling {
     /// Starts `job`. Its output comes through pipes, to which a limit on files does not apply.
-    pub fn start(full: Full, job: &Job) -> Filling {
+    pub fn start(full: Full, job: &TestJob) -> Filling {
         let folder = tempfile::tempdir().unwrap();
         let (seed, mount) = (folder.path().join("seed"), folder.path().join("workspace"));
         [&seed, &mount].into_iter().for_each(|path| fs::create_dir(path).unwrap());

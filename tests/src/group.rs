@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::phases::{send, stop};
-use crate::{Job, stagecoach, until};
+use crate::{TestJob, stagecoach, until};
 
 /// Stages that run. Killed when dropped.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub struct Ended {
 impl Group {
     /// Starts `job` in `workspace` as the attempt `attempt` of the job with this UID. Its job file, logs and termination
     /// messages lie in a folder of their own.
-    pub fn start(workspace: &Path, job: &Job, uid: &str, attempt: u64) -> Group {
+    pub fn start(workspace: &Path, job: &TestJob, uid: &str, attempt: u64) -> Group {
         let folder = workspace.join(format!("{uid}-{attempt}"));
         std::fs::create_dir(&folder).unwrap();
         let config = folder.join("job.yaml");

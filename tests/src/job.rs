@@ -2,7 +2,7 @@
 
 /// Fields of a small job; `yaml` writes it out.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct TestJob {
     /// `metadata.name`, and so the job's folder.
     pub name: String,
     /// Stages.
@@ -28,9 +28,9 @@ pub struct Job {
     pub extra: String,
 }
 
-impl Default for Job {
-    fn default() -> Job {
-        Job {
+impl Default for TestJob {
+    fn default() -> TestJob {
+        TestJob {
             name: "small".into(),
             stages: 3,
             layers: 4,
@@ -46,10 +46,10 @@ impl Default for Job {
     }
 }
 
-impl Job {
+impl TestJob {
     /// The job file.
     pub fn yaml(&self) -> String {
-        let Job { name, stages, layers, schedule, partition, transport, packing, tied, steps, decay_steps, extra } =
+        let TestJob { name, stages, layers, schedule, partition, transport, packing, tied, steps, decay_steps, extra } =
             self;
         let decay_steps = decay_steps.map(|step| format!(", decaySteps: {step}")).unwrap_or_default();
         let partition = match partition {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::Job;
+use crate::TestJob;
 
 /// The binary under test, beside this one or, for a test, a folder above.
 pub fn stagecoach() -> PathBuf {
@@ -53,7 +53,7 @@ pub struct Outcome {
 
 impl Launched {
     /// Starts `job` in `workspace`.
-    pub fn start(workspace: &Path, job: &Job, arguments: &[&str]) -> Launched {
+    pub fn start(workspace: &Path, job: &TestJob, arguments: &[&str]) -> Launched {
         let file = workspace.join(format!("{}.yaml", job.name));
         std::fs::write(&file, job.yaml()).unwrap();
         let folder = workspace.join(&job.name);

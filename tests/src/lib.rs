@@ -14,7 +14,7 @@ pub mod soak;
 mod undisturbed;
 
 pub use group::{Ended, Group};
-pub use job::Job;
+pub use job::TestJob;
 pub use launched::{Launched, Outcome, is_gone, says, signal, stagecoach, stages, until};
 pub use undisturbed::undisturbed;
 

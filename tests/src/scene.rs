@@ -10,7 +10,7 @@ use stagecoach_checkpoint::{FileSystemVolume, list, open, paths};
 use stagecoach_test_volumes::VolumeFault;
 
 use crate::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE, StageCall, StageFault, fired, traced};
-use crate::{Job, Outcome, corpus, until};
+use crate::{Outcome, TestJob, corpus, until};
 
 /// Steps of the job.
 pub const STEPS: u64 = 6;
@@ -108,7 +108,7 @@ impl Scene {
         let extra = format!(
             "  checkpoint: {checkpoint}\n  restart: {{maxRestarts: {restarts}, backoff: {{initialSeconds: 0}}, terminationTimeoutSeconds: 2}}\n"
         );
-        let job = Job { name: (*name).into(), stages: 2, layers: 1, steps: STEPS, extra, ..Job::default() };
+        let job = TestJob { name: (*name).into(), stages: 2, layers: 1, steps: STEPS, extra, ..TestJob::default() };
         let file = self.path(&format!("{name}.yaml"));
         fs::write(&file, job.yaml()).unwrap();
         file

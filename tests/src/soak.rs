@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::corpus::Draws;
 use crate::phases::{Phase, send, stop_in};
-use crate::{Job, Launched, Outcome, is_gone, until};
+use crate::{Launched, Outcome, TestJob, is_gone, until};
 
 /// How many kills a phase needs before phases are drawn at random.
 pub const ENOUGH: usize = 3;
@@ -24,7 +24,7 @@ const NO_PROGRESS: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Soak<'a> {
     workspace: &'a Path,
-    job: &'a Job,
+    job: &'a TestJob,
     launched: Option<Launched>,
     stages: usize,
     draws: Draws,
@@ -42,7 +42,7 @@ pub struct Soak<'a> {
 
 impl<'a> Soak<'a> {
     /// Starts `job`, with its own number of stages.
-    pub fn start(workspace: &'a Path, job: &'a Job, seed: u64) -> Soak<'a> {
+    pub fn start(workspace: &'a Path, job: &'a TestJob, seed: u64) -> Soak<'a> {
         let kills = Phase::RECURRING.map(|phase| (phase, 0)).into();
         let mut soak = Soak {
             workspace,

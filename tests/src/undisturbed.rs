@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use crate::{Job, Launched, corpus};
+use crate::{Launched, TestJob, corpus};
 
 /// Hashes of losses and weights.
 type Hashes = (String, String);
@@ -12,7 +12,7 @@ type Hashes = (String, String);
 ///
 /// # Panics
 /// If it does not finish.
-pub fn undisturbed(job: &Job) -> Hashes {
+pub fn undisturbed(job: &TestJob) -> Hashes {
     static KNOWN: OnceLock<Mutex<HashMap<String, Arc<OnceLock<Hashes>>>>> = OnceLock::new();
     let known = KNOWN.get_or_init(Mutex::default);
     // the lock is not held while the job is trained: other jobs can be

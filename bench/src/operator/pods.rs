@@ -16,14 +16,14 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What is read of a pod.
 #[derive(Clone, Debug, Deserialize)]
-struct Pod {
-    metadata: Metadata,
+struct PodEvent {
+    metadata: PodMetadata,
     #[serde(default)]
     status: Status,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-struct Metadata {
+struct PodMetadata {
     name: String,
     #[serde(default)]
     labels: HashMap<String, String>,
@@ -32,16 +32,16 @@ struct Metadata {
 #[derive(Clone, Debug, Default, Deserialize)]
 struct Status {
     #[serde(default)]
-    conditions: Vec<Condition>,
+    conditions: Vec<PodCondition>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-struct Condition {
+struct PodCondition {
     r#type: String,
     status: String,
 }
 
-impl Pod {
+impl PodEvent {
     fn is_ready(&self) -> bool {
         self.status.conditions.iter().any(|condition| condition.r#type == "Ready" && condition.status == "True")
     }
@@ -67,7 +67,7 @@ impl Pods {
     pub(super) fn follow(client: &Client, labels: Labels) -> Pods {
         let all: Arc<(Mutex<Seen>, Condvar)> = Arc::default();
         let shared = Arc::clone(&all);
-        client.watch(PODS, move |pod: Pod| {
+        client.watch(PODS, move |pod: PodEvent| {
             let label = |name: &str| pod.metadata.labels.get(name);
             let Some(attempt) = label(labels.attempt).and_then(|number| number.parse().ok()) else { return };
             let Some(job) = label(labels.job).cloned() else { return };

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::support::{Operator, TestCluster, path, shared};
+use crate::support::{OperatorProcess, TestCluster, path, shared};
 use serde_json::{Value, json};
 use stagecoach_cluster::{Fate, Proxy, until};
 
@@ -27,7 +27,7 @@ struct ScenarioRun<'s> {
     cluster: &'s TestCluster,
     proxy: &'s Proxy,
     namespace: String,
-    operator: Mutex<Option<Operator>>,
+    operator: Mutex<Option<OperatorProcess>>,
 }
 
 impl ScenarioRun<'_> {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::support::{Operator, condition_of, exclusive, has_condition, path, shared};
+use crate::support::{OperatorProcess, condition_of, exclusive, has_condition, path, shared};
 use serde_json::{Value, json};
 use stagecoach_api::contract::{StagePhase, StageStatus};
 use stagecoach_api::job::ProgressStatus;
@@ -22,7 +22,7 @@ impl ProxiedOperator {
         ProxiedOperator { namespace, proxy: Proxy::start(shared().kubeconfig(), shared().plane.folder()) }
     }
 
-    fn operator(&self, env: &[(&str, &str)]) -> Operator {
+    fn operator(&self, env: &[(&str, &str)]) -> OperatorProcess {
         let env = [&[("STAGECOACH_NAMESPACES", self.namespace)], env].concat();
         shared().operator(self.proxy.kubeconfig(), &env)
     }

@@ -19,7 +19,7 @@ pub struct Client {
 
 /// Why the API server refused, or could not be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct ApiRefusal {
     /// The HTTP status; 0 if there was no answer.
     pub code: u16,
     /// The reason in one word, such as `NotFound`.
@@ -28,17 +28,19 @@ pub struct Refusal {
     pub message: String,
 }
 
-impl std::fmt::Display for Refusal {
+impl std::fmt::Display for ApiRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}: {}", self.code, self.reason, self.message)
     }
 }
 
-impl From<kube::Error> for Refusal {
-    fn from(error: kube::Error) -> Refusal {
+impl From<kube::Error> for ApiRefusal {
+    fn from(error: kube::Error) -> ApiRefusal {
         match error {
-            kube::Error::Api(status) => Refusal { code: status.code, reason: status.reason, message: status.message },
-            other => Refusal { code: 0, reason: "NoAnswer".into(), message: other.to_string() },
+            kube::Error::Api(status) => {
+                ApiRefusal { code: status.code, reason: status.reason, message: status.message }
+            }
+            other => ApiRefusal { code: 0, reason: "NoAnswer".into(), message: other.to_string() },
         }
     }
 }
@@ -61,7 +63,7 @@ impl Client {
     ///
     /// # Errors
     /// What the API server refuses, and a server that does not answer.
-    pub fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Refusal> {
+    pub fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, ApiRefusal> {
         let kind = match (&method, body) {
             (&Method::PATCH, Some(Value::Array(_))) => "application/json-patch+json",
             (&Method::PATCH, _) => "application/merge-patch+json",
@@ -97,7 +99,7 @@ impl Client {
     ///
     /// # Errors
     /// The refusal.
-    pub fn create(&self, path: &str, object: &Value) -> Result<Value, Refusal> {
+    pub fn create(&self, path: &str, object: &Value) -> Result<Value, ApiRefusal> {
         self.request(Method::POST, &strict(path), Some(object))
     }
 
@@ -105,7 +107,7 @@ impl Client {
     ///
     /// # Errors
     /// The refusal.
-    pub fn replace(&self, path: &str, object: &Value) -> Result<Value, Refusal> {
+    pub fn replace(&self, path: &str, object: &Value) -> Result<Value, ApiRefusal> {
         self.request(Method::PUT, &strict(path), Some(object))
     }
 
@@ -113,7 +115,7 @@ impl Client {
     ///
     /// # Errors
     /// The refusal.
-    pub fn patch(&self, path: &str, patch: &Value) -> Result<Value, Refusal> {
+    pub fn patch(&self, path: &str, patch: &Value) -> Result<Value, ApiRefusal> {
         self.request(Method::PATCH, &strict(path), Some(patch))
     }
 
@@ -121,7 +123,7 @@ impl Client {
     ///
     /// # Errors
     /// The refusal.
-    pub fn server_side_apply(&self, path: &str, manager: &str, object: &Value) -> Result<Value, Refusal> {
+    pub fn server_side_apply(&self, path: &str, manager: &str, object: &Value) -> Result<Value, ApiRefusal> {
         let path = format!("{path}?fieldManager={manager}&force=true&fieldValidation=Strict");
         self.send(Method::PATCH, &path, "application/apply-patch+yaml", Some(object))
     }
@@ -157,7 +159,7 @@ impl Client {
         });
     }
 
-    fn send(&self, method: Method, path: &str, kind: &str, body: Option<&Value>) -> Result<Value, Refusal> {
+    fn send(&self, method: Method, path: &str, kind: &str, body: Option<&Value>) -> Result<Value, ApiRefusal> {
         let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
         let request =
             http::Request::builder().method(method).uri(path).header("Content-Type", kind).body(body).unwrap();
@@ -167,7 +169,7 @@ impl Client {
                 Ok(answer) => Ok(answer.map(|text| serde_json::from_str(&text).unwrap_or(Value::String(text)))?),
                 Err(_) => {
                     let message = "the API server did not answer within 10 s".into();
-                    Err(Refusal { code: 0, reason: "NoAnswer".into(), message })
+                    Err(ApiRefusal { code: 0, reason: "NoAnswer".into(), message })
                 }
             }
         })

@@ -19,7 +19,7 @@ pub mod tools;
 mod wait;
 
 pub use certificates::{Authority, control_plane};
-pub use client::{Client, Refusal, connect};
+pub use client::{ApiRefusal, Client, connect};
 pub use components::{Component, SERVICES, Settings, Site, command};
 pub use kubectl::Kubectl;
 pub use kubelet::{Behaviour, PodHandle, PodView, TestKubelet};

@@ -50,12 +50,12 @@ type Rule = Box<dyn FnMut(&Seen) -> Fate + Send>;
 
 /// A proxy in front of the API server, with the rights of one kubeconfig. Ends when dropped.
 pub struct Proxy {
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     kubeconfig: PathBuf,
     runtime: Option<Runtime>,
 }
 
-struct Shared {
+struct ProxyState {
     client: kube::Client,
     rule: Mutex<Rule>,
     writes: Mutex<Vec<String>>,
@@ -67,7 +67,7 @@ impl Proxy {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let client = runtime.block_on(connect(kubeconfig));
         let pass: Rule = Box::new(|_| Fate::Pass);
-        let shared = Arc::new(Shared { client, rule: Mutex::new(pass), writes: Mutex::default() });
+        let shared = Arc::new(ProxyState { client, rule: Mutex::new(pass), writes: Mutex::default() });
         let router = Router::new().fallback(forward).with_state(shared.clone());
         let address: SocketAddr = runtime.block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -111,7 +111,7 @@ impl Drop for Proxy {
     }
 }
 
-async fn forward(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+async fn forward(State(shared): State<Arc<ProxyState>>, request: Request) -> Response {
     let (mut parts, body) = request.into_parts();
     let watch = parts.uri.query().is_some_and(|query| query.contains("watch=true"));
     let seen = Seen { method: parts.method.clone(), path: parts.uri.path().to_owned(), watch };

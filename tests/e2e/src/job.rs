@@ -46,7 +46,7 @@ pub fn spec(name: &str, namespace: &str) -> Value {
 }
 
 /// A job that was applied. Deleted when dropped, with its pods.
-pub struct Job<'p> {
+pub struct E2eJob<'p> {
     product: &'p Product,
     /// `metadata.name`
     pub name: String,
@@ -54,15 +54,15 @@ pub struct Job<'p> {
     pub folder: PathBuf,
 }
 
-impl<'p> Job<'p> {
+impl<'p> E2eJob<'p> {
     /// Applies the usual manifest as `name`, with `changes` merged into its spec.
     #[track_caller]
-    pub fn apply(product: &'p Product, name: &str, changes: Value) -> Job<'p> {
+    pub fn apply(product: &'p Product, name: &str, changes: Value) -> E2eJob<'p> {
         let mut manifest = spec(name, NAMESPACE);
         merge(&mut manifest["spec"], changes);
         product.node.apply(&manifest.to_string());
         println!("-- {name}");
-        Job { product, name: name.into(), folder: product.volume.join(name) }
+        E2eJob { product, name: name.into(), folder: product.volume.join(name) }
     }
 
     /// The object.
@@ -189,7 +189,7 @@ impl<'p> Job<'p> {
     }
 }
 
-impl Drop for Job<'_> {
+impl Drop for E2eJob<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let logs = format!("-l=stagecoach.dev/job={}", self.name);

@@ -5,6 +5,6 @@ mod job;
 mod laptop;
 mod product;
 
-pub use job::{Job, spec};
+pub use job::{E2eJob, spec};
 pub use laptop::{Hashes, on_this_machine};
 pub use product::{NAMESPACE, Product, SYSTEM, texts};

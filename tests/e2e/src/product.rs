@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 use serde_json::{Value, json};
 use stagecoach_cluster::{chart, until};
 use stagecoach_node::Container;
-use stagecoach_node::Node;
+use stagecoach_node::TestNode;
 
 /// Where jobs run: it enforces the restricted Pod Security Standard.
 pub const NAMESPACE: &str = "e2e";
@@ -22,7 +22,7 @@ const PATIENCE: u64 = 180;
 /// The installed product.
 pub struct Product {
     /// The node it is installed on.
-    pub node: Node,
+    pub node: TestNode,
     /// The shared volume, as the machine has it.
     pub volume: PathBuf,
 }
@@ -42,7 +42,7 @@ impl Product {
     }
 
     fn install() -> Product {
-        let node = Node::from_environment();
+        let node = TestNode::from_environment();
         node.create_restricted_namespace(SYSTEM);
         node.create_restricted_namespace(NAMESPACE);
         let volume = node.shared_folder(NAMESPACE);

@@ -1,5 +1,5 @@
 //! A real one-node Kubernetes on this machine, as root: [`up`] starts it, [`down`] ends it, and a test that is attached to
-//! it disturbs it as a [`Node`]. Its processes outlive who started them; its folder is how they are found again.
+//! it disturbs it as a [`TestNode`]. Its processes outlive who started them; its folder is how they are found again.
 
 mod agents;
 mod cgroups;
@@ -43,23 +43,23 @@ const READY_SECONDS: u64 = 90;
 
 /// A running node. Nothing ends when this is dropped.
 #[derive(Debug)]
-pub struct Node {
+pub struct TestNode {
     place: Place,
     kubectl: Kubectl,
     client: Client,
 }
 
-impl Node {
+impl TestNode {
     /// The node that [`up`] started in `folder`.
     ///
     /// # Panics
     /// If there is none.
     #[track_caller]
-    pub fn attach(folder: &Path) -> Node {
+    pub fn attach(folder: &Path) -> TestNode {
         let place = Place::new(folder).unwrap_or_else(|error| panic!("no node: {error:#}"));
         assert!(place.marker().exists(), "no node is in {}: run `make cluster-up`", folder.display());
         let kubectl = Kubectl::admin(place.path());
-        Node { client: Client::new(&kubectl.kubeconfig), kubectl, place }
+        TestNode { client: Client::new(&kubectl.kubeconfig), kubectl, place }
     }
 
     /// The node in the folder that the environment names (`STAGECOACH_NODE`).
@@ -67,9 +67,9 @@ impl Node {
     /// # Panics
     /// If it names none.
     #[track_caller]
-    pub fn from_environment() -> Node {
+    pub fn from_environment() -> TestNode {
         let folder = std::env::var_os(FOLDER);
-        Node::attach(&PathBuf::from(folder.unwrap_or_else(|| panic!("{FOLDER} names no folder: run `make e2e`"))))
+        TestNode::attach(&PathBuf::from(folder.unwrap_or_else(|| panic!("{FOLDER} names no folder: run `make e2e`"))))
     }
 
     /// The administrator's kubeconfig.

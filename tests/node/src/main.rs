@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use stagecoach_node::Node;
+use stagecoach_node::TestNode;
 
 /// A real one-node Kubernetes on this machine, for tests. Needs root and Linux.
 #[derive(Parser)]
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
 
 fn up(folder: &Path, pause: &Path, images: &[PathBuf], interrupted: &AtomicBool) -> anyhow::Result<()> {
     stagecoach_node::up(folder, pause, images, interrupted)?;
-    let node = Node::attach(folder);
+    let node = TestNode::attach(folder);
     node.volume("shared", &node.shared_folder("shared"), None);
     println!("export KUBECONFIG={}", node.kubeconfig().display());
     Ok(())

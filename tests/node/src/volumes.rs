@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::Node;
+use super::TestNode;
 use super::place::{NAME, USER};
 use super::{machine, mounts};
 use stagecoach_cluster::until;
@@ -35,7 +35,7 @@ impl Drop for SmallDisk {
     }
 }
 
-impl Node {
+impl TestNode {
     /// An empty folder on the machine that containers may write to.
     ///
     /// # Panics

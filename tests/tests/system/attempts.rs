@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use stagecoach_tests::phases::{Phase, stop_in};
-use stagecoach_tests::{Ended, Group, Job, corpus, undisturbed, until};
+use stagecoach_tests::{Ended, Group, TestJob, corpus, undisturbed, until};
 
 /// When the older group is continued.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,7 +21,7 @@ enum When {
 
 /// The older group is stopped when stage `rank` is in `phase`.
 #[derive(Clone, Copy, Debug)]
-struct Case {
+struct AttemptCase {
     phase: Phase,
     rank: usize,
     when: When,
@@ -32,9 +32,9 @@ struct Case {
 const STEPS: u64 = 100;
 
 /// `keep` differs between the groups: what the newer one would remove itself can't be seen missing.
-fn job(keep: u64) -> Job {
+fn job(keep: u64) -> TestJob {
     let extra = format!("  checkpoint: {{everySteps: 4, keepLast: {keep}}}\n");
-    Job { name: "twice".into(), stages: 2, layers: 3, steps: STEPS, extra, ..Job::default() }
+    TestJob { name: "twice".into(), stages: 2, layers: 3, steps: STEPS, extra, ..TestJob::default() }
 }
 
 /// Every file below `folder`, by its path, with the hash of its content.
@@ -86,7 +86,7 @@ const NEWER: u64 = 3;
 
 /// An older group that stands still in the case's phase. A phase that comes once in a group's life may be missed: then
 /// another group is tried.
-fn caught(case: Case) -> (tempfile::TempDir, Group) {
+fn caught(case: AttemptCase) -> (tempfile::TempDir, Group) {
     for _ in 0..20 {
         let workspace = corpus::workspace();
         let folder = workspace.path().join("twice");
@@ -110,7 +110,7 @@ fn caught(case: Case) -> (tempfile::TempDir, Group) {
 }
 
 /// The two groups meet. Whether it was the fence that ended the older one.
-fn met(case: Case, expected: &(String, String)) -> bool {
+fn met(case: AttemptCase, expected: &(String, String)) -> bool {
     let (workspace, mut older) = caught(case);
     let folder = workspace.path().join("twice");
     let held = fences(&folder);
@@ -152,7 +152,7 @@ fn met(case: Case, expected: &(String, String)) -> bool {
     ended.iter().any(|ended| ended.words["message"].as_str().is_some_and(|why| why.contains("held no more")))
 }
 
-fn all_done(case: Case, newer: &[Ended]) {
+fn all_done(case: AttemptCase, newer: &[Ended]) {
     for Ended { code, log, .. } in newer {
         assert_eq!(*code, Some(0), "{case:?}: {log}");
     }
@@ -166,7 +166,7 @@ fn steps_in(metrics: &Path) -> Vec<u64> {
 }
 
 /// Says what ended the older group.
-fn report(case: Case, ended: &[Ended]) {
+fn report(case: AttemptCase, ended: &[Ended]) {
     for (stage, Ended { code, words, .. }) in ended.iter().enumerate() {
         println!("{case:?}: stage {stage} left with {code:?}: {}", words["message"].as_str().unwrap_or("no message"));
     }
@@ -175,9 +175,9 @@ fn report(case: Case, ended: &[Ended]) {
 /// Each case in turn. A group that is continued at once must be ended by the fence: if a machine is so slow that a
 /// missed heartbeat was quicker, the case is tried again.
 fn all(cases: &[(Phase, usize, When)]) {
-    let expected = undisturbed(&Job { stages: 1, ..job(2) });
+    let expected = undisturbed(&TestJob { stages: 1, ..job(2) });
     for (at, &(phase, rank, when)) in cases.iter().enumerate() {
-        let case = Case { phase, rank, when, anew: at % 2 == 1 };
+        let case = AttemptCase { phase, rank, when, anew: at % 2 == 1 };
         let fenced = (0..5).any(|_| met(case, &expected) || when != When::Fenced);
         assert!(fenced, "{case:?}: it was never the fence that ended the older group");
     }
@@ -222,11 +222,11 @@ fn stopped_in_its_last_save() {
 
 #[test]
 fn a_result_told_late_changes_nothing() {
-    let case = Case { phase: Phase::Finish, rank: 0, when: When::Done, anew: true };
+    let case = AttemptCase { phase: Phase::Finish, rank: 0, when: When::Done, anew: true };
     let (workspace, mut older) = caught(case);
     let folder = workspace.path().join("twice");
     // made anew with more steps to train: all of the older group's are committed
-    let longer = Job { steps: STEPS + 40, ..job(1000) };
+    let longer = TestJob { steps: STEPS + 40, ..job(1000) };
     all_done(case, &Group::start(workspace.path(), &longer, "b", NEWER).finish(120));
     let everything = relied_on(&folder);
     older.go_on();

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use stagecoach_tests::{Job, corpus, stagecoach};
+use stagecoach_tests::{TestJob, corpus, stagecoach};
 
 /// Runs `yaml` in `workspace`; the exit code and all that was said.
 fn run(workspace: &Path, yaml: &str, arguments: &[&str], env: &[(&str, &str)]) -> (i32, String) {
@@ -36,7 +36,7 @@ fn refused(name: &str, workspace: &Path, (code, said): (i32, String), expected: 
 
 #[test]
 fn a_job_that_makes_no_sense_names_the_field_and_the_remedy() {
-    let yaml = Job::default().yaml();
+    let yaml = TestJob::default().yaml();
     let cases: &[(&str, String, &[&str])] = &[
         (
             "a batch that does not divide",
@@ -50,14 +50,14 @@ fn a_job_that_makes_no_sense_names_the_field_and_the_remedy() {
         ),
         (
             "a partition that does not add up",
-            Job { partition: Some(vec![1, 1, 1]), ..Job::default() }.yaml(),
+            TestJob { partition: Some(vec![1, 1, 1]), ..TestJob::default() }.yaml(),
             &["partition", "3", "4"],
         ),
         ("a schedule that does not exist", yaml.replace("1F1B", "1F2B"), &["1F2B", "1F1B"]),
         ("a misspelt field", yaml.replace("warmupSteps", "warmupStep"), &["job.yaml:21:", "warmupStep", "warmupSteps"]),
         (
             "weights from nowhere",
-            Job { extra: "  checkpoint: {initFrom: {path: elsewhere}}\n".into(), ..Job::default() }.yaml(),
+            TestJob { extra: "  checkpoint: {initFrom: {path: elsewhere}}\n".into(), ..TestJob::default() }.yaml(),
             &["spec.checkpoint.initFrom.path", "elsewhere", "no such folder"],
         ),
         ("no YAML", "spec: [".into(), &["job.yaml:1:"]),
@@ -70,7 +70,7 @@ fn a_job_that_makes_no_sense_names_the_field_and_the_remedy() {
 
 #[test]
 fn a_corpus_that_cannot_be_used_names_the_file() {
-    let yaml = Job::default().yaml();
+    let yaml = TestJob::default().yaml();
     let text = |path: &str| yaml.replace("corpus/small.jsonl", path);
     type Make = fn(&Path);
     let cases: &[(&str, String, Make, i32, &[&str])] = &[
@@ -111,7 +111,7 @@ fn a_port_in_use_is_named() {
     let workspace = corpus::workspace();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
-    let no_restart = Job { extra: "  restart: {maxRestarts: 0}\n".into(), ..Job::default() }.yaml();
+    let no_restart = TestJob { extra: "  restart: {maxRestarts: 0}\n".into(), ..TestJob::default() }.yaml();
     let got = run(workspace.path(), &no_restart, &[], &[("MASTER_PORT", &port)]);
     refused("a port in use", workspace.path(), got, 1, &[&port, "MASTER_PORT"]);
 }
@@ -120,7 +120,7 @@ fn a_port_in_use_is_named() {
 fn a_workspace_that_cannot_be_written_is_named() {
     let workspace = corpus::workspace();
     let file = workspace.path().join("job.yaml");
-    std::fs::write(&file, Job::default().yaml()).unwrap();
+    std::fs::write(&file, TestJob::default().yaml()).unwrap();
     // under a file nothing can be created, not even by root
     let output =
         Command::new(stagecoach()).arg("run").arg(&file).arg("--workspace").arg(file.join("w")).output().unwrap();
@@ -132,7 +132,7 @@ fn a_workspace_that_cannot_be_written_is_named() {
 fn a_world_size_that_disagrees_with_the_job_is_refused() {
     let workspace = corpus::workspace();
     let file = workspace.path().join("job.yaml");
-    std::fs::write(&file, Job::default().yaml()).unwrap();
+    std::fs::write(&file, TestJob::default().yaml()).unwrap();
     let path = |p: &Path| p.to_str().unwrap().to_owned();
     let output = Command::new(stagecoach())
         .arg("stage")

@@ -7,13 +7,13 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 use stagecoach_checkpoint::ModelFiles;
-use stagecoach_tests::{Job, Launched, corpus, hugging_face, says, signal, stagecoach};
+use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, says, signal, stagecoach};
 use tempfile::TempDir;
 
 /// Saves at 3, 6, 9 and 12.
-fn job() -> Job {
+fn job() -> TestJob {
     let extra = "  checkpoint: {everySteps: 3, keepLast: 10, mode: Sync}\n";
-    Job { steps: 12, extra: extra.into(), ..Job::default() }
+    TestJob { steps: 12, extra: extra.into(), ..TestJob::default() }
 }
 
 /// A workspace in which the job is trained; all tests copy from one.
@@ -202,7 +202,7 @@ fn pruning_keeps_the_newest_intact_one_and_the_job_goes_on() {
     flip(&step(&workspace, 12).join("stage-0.model.safetensors"));
     let said = checkpoint("prune", &folder, &["--keep-last", "1"]);
     assert!(said.contains("removed 0 of 2") && said.contains("the newest intact one is step 6"), "{said}");
-    let longer = Job { steps: 15, ..job() };
+    let longer = TestJob { steps: 15, ..job() };
     let outcome = Launched::start(workspace.path(), &longer, &[]).finish(workspace.path());
     outcome.hashes();
     says(&outcome, "going on after step 6");
@@ -211,7 +211,7 @@ fn pruning_keeps_the_newest_intact_one_and_the_job_goes_on() {
 #[test]
 fn a_run_is_not_pruned_under() {
     let workspace = corpus::workspace();
-    let long = Job { steps: 100_000, ..job() };
+    let long = TestJob { steps: 100_000, ..job() };
     let mut launched = Launched::start(workspace.path(), &long, &[]);
     launched.wait_for_step(4);
     let folder = workspace.path().join("small");

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use stagecoach_tests::{Job, Launched, corpus, stagecoach};
+use stagecoach_tests::{Launched, TestJob, corpus, stagecoach};
 
 fn succeeds(arguments: &[&str]) -> String {
     let output = Command::new(stagecoach()).args(arguments).output().unwrap();
@@ -59,7 +59,7 @@ fn a_corpus_is_tokenised_ahead_and_a_model_writes() {
     let workspace = tempfile::tempdir().unwrap();
     let workspace = workspace.path();
     corpus::write(workspace);
-    let job = Job { steps: 3, ..Job::default() };
+    let job = TestJob { steps: 3, ..TestJob::default() };
     let file = workspace.join("job.yaml");
     std::fs::write(&file, job.yaml()).unwrap();
     let said = succeeds(&["tokenize", text(&file), "--workspace", text(workspace)]);

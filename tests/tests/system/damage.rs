@@ -13,7 +13,7 @@ use stagecoach_tests::{says, stagecoach};
 const CHECKPOINT: &str = "{everySteps: 2, keepLast: 9, mode: Sync}";
 
 /// What is done to the folder of the newest checkpoint, and what should be said about it.
-struct Damage {
+struct DamageKind {
     name: &'static str,
     act: fn(&Path),
     says: &'static [&'static str],
@@ -50,7 +50,7 @@ fn rewrite(newest: &Path, change: fn(&mut Manifest)) {
 }
 
 /// A bit of every kind of file; then worse.
-const DAMAGES: &[Damage] = &[
+const DAMAGES: &[DamageKind] = &[
     hit("weights of stage 0", |c| flip(&c.join("stage-0.model.safetensors")), &["stage-0.model.safetensors"]),
     hit("weights of stage 1", |c| flip(&c.join("stage-1.model.safetensors")), &["stage-1.model.safetensors"]),
     hit("moments of stage 0", |c| flip(&c.join("stage-0.optimizer.safetensors")), &["stage-0.optimizer.safetensors"]),
@@ -77,7 +77,7 @@ const DAMAGES: &[Damage] = &[
     ),
     hit("a newer format", |c| rewrite(c, |m| m.format_version += 1), &["manifest.json", "format version 2", "newer"]),
     hit("another step's manifest", |c| rewrite(c, |m| m.step -= 1), &["manifest.json", "step 2"]),
-    Damage {
+    DamageKind {
         name: "the newest two",
         act: |c| {
             empty(c);
@@ -86,7 +86,7 @@ const DAMAGES: &[Damage] = &[
         says: &["step-00000003", "step-00000002"],
         from: Some(1),
     },
-    Damage {
+    DamageKind {
         name: "foreign files",
         act: |c| {
             fs::write(c.with_file_name("notes.txt"), "mine").unwrap();
@@ -96,12 +96,12 @@ const DAMAGES: &[Damage] = &[
         says: &["checkpoints/notes.txt is no checkpoint of this job and was left alone", "checkpoints/step-3 "],
         from: Some(3),
     },
-    Damage { name: "no checkpoint at all", act: |c| empty(c.parent().unwrap()), says: &[], from: None },
-    Damage { name: "nothing at all", act: |c| empty(c.parent().unwrap().parent().unwrap()), says: &[], from: None },
+    DamageKind { name: "no checkpoint at all", act: |c| empty(c.parent().unwrap()), says: &[], from: None },
+    DamageKind { name: "nothing at all", act: |c| empty(c.parent().unwrap().parent().unwrap()), says: &[], from: None },
 ];
 
-const fn hit(name: &'static str, act: fn(&Path), says: &'static [&'static str]) -> Damage {
-    Damage { name, act, says, from: Some(2) }
+const fn hit(name: &'static str, act: fn(&Path), says: &'static [&'static str]) -> DamageKind {
+    DamageKind { name, act, says, from: Some(2) }
 }
 
 fn cut(file: &Path) {

@@ -4,14 +4,14 @@ use std::path::Path;
 use std::time::Instant;
 
 use stagecoach_tests::phases::stop;
-use stagecoach_tests::{Ended, Group, Job, Launched, corpus, is_gone, says, signal, undisturbed, until};
+use stagecoach_tests::{Ended, Group, Launched, TestJob, corpus, is_gone, says, signal, undisturbed, until};
 
 /// A job that is still running when a fault strikes, and saves nothing on its way: what restarts begins at step 0.
-fn job() -> Job {
+fn job() -> TestJob {
     let extra =
         "  checkpoint: {everySteps: 0}\n  restart: {backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n"
             .into();
-    Job { name: "faulty".into(), steps: 150, extra, ..Job::default() }
+    TestJob { name: "faulty".into(), steps: 150, extra, ..TestJob::default() }
 }
 
 /// Waits until all of `pids` are gone, and reports how long that took: 5 s at most on a machine that is not overloaded.
@@ -24,7 +24,7 @@ fn running(workspace: &Path, step: u64) -> (Launched, Vec<u32>) {
     running_job(workspace, &job(), step)
 }
 
-fn running_job(workspace: &Path, job: &Job, step: u64) -> (Launched, Vec<u32>) {
+fn running_job(workspace: &Path, job: &TestJob, step: u64) -> (Launched, Vec<u32>) {
     let mut launched = Launched::start(workspace, job, &[]);
     launched.wait_for_step(step);
     let stages = launched.stages();
@@ -71,7 +71,7 @@ fn a_terminated_stage_takes_the_group_out_at_a_boundary() {
 fn stages_die_with_their_launcher() {
     let workspace = corpus::workspace();
     // long enough that orphans would still be there when the test gives up
-    let endless = Job { steps: 1_000_000, ..job() };
+    let endless = TestJob { steps: 1_000_000, ..job() };
     let (mut launched, stages) = running_job(workspace.path(), &endless, 5);
     launched.child.kill().unwrap();
     launched.child.wait().unwrap();

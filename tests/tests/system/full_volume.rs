@@ -5,14 +5,14 @@ use std::fs::File;
 use std::process::{Command, Stdio};
 
 use stagecoach_tests::filling::{Filling, Full};
-use stagecoach_tests::{Job, corpus, is_gone, signal, stagecoach, undisturbed, until};
+use stagecoach_tests::{TestJob, corpus, is_gone, signal, stagecoach, undisturbed, until};
 
 /// Saves once on its way, and again at the end.
-fn job() -> Job {
+fn job() -> TestJob {
     let extra =
         "  checkpoint: {everySteps: 100}\n  restart: {backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n";
     // links over shared memory are files too, as far as a limit on files goes
-    Job { name: "filled".into(), steps: 150, transport: "Tcp", extra: extra.into(), ..Job::default() }
+    TestJob { name: "filled".into(), steps: 150, transport: "Tcp", extra: extra.into(), ..TestJob::default() }
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_stderr_that_takes_nothing_changes_no_exit_code() {
     let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
     let workspace = corpus::workspace();
     let file = workspace.path().join("job.yaml");
-    std::fs::write(&file, Job::default().yaml()).unwrap();
+    std::fs::write(&file, TestJob::default().yaml()).unwrap();
     let words = workspace.path().join("words");
     let mut stage = Command::new(stagecoach());
     stage

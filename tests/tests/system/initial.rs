@@ -4,12 +4,12 @@
 use std::path::Path;
 use std::process::Command;
 
-use stagecoach_tests::{Job, Launched, Outcome, corpus, hugging_face, says, signal, stagecoach, until};
+use stagecoach_tests::{Launched, Outcome, TestJob, corpus, hugging_face, says, signal, stagecoach, until};
 
 /// A job of the tiny model's shape, saved every 4 steps.
-fn job(name: &str) -> Job {
+fn job(name: &str) -> TestJob {
     let extra = "  checkpoint: {everySteps: 4}\n  restart: {backoff: {initialSeconds: 0}}\n";
-    Job { name: name.into(), stages: 2, layers: 2, extra: extra.into(), ..Job::default() }
+    TestJob { name: name.into(), stages: 2, layers: 2, extra: extra.into(), ..TestJob::default() }
 }
 
 /// The corpus, and the tiny model's directory as `tiny`.
@@ -24,7 +24,7 @@ fn workspace() -> tempfile::TempDir {
 }
 
 /// `job` with the tiny model's tokenizer, and its `model` replaced.
-fn yaml(job: &Job, model: &str) -> String {
+fn yaml(job: &TestJob, model: &str) -> String {
     let yaml = job.yaml();
     let (from, to) = (yaml.find("  model:").unwrap(), yaml.find("  data:").unwrap());
     let tokenizer = "{type: File, file: {path: tiny/tokenizer.json}}";
@@ -56,13 +56,13 @@ fn fresh() -> String {
     )
 }
 
-fn start(workspace: &Path, job: &Job, yaml: &str) -> Launched {
+fn start(workspace: &Path, job: &TestJob, yaml: &str) -> Launched {
     let file = workspace.join(format!("{}.yaml", job.name));
     std::fs::write(&file, yaml).unwrap();
     Launched::start_file(workspace, &file, workspace.join(&job.name), &[])
 }
 
-fn run(workspace: &Path, job: &Job, yaml: &str) -> Outcome {
+fn run(workspace: &Path, job: &TestJob, yaml: &str) -> Outcome {
     start(workspace, job, yaml).finish(workspace)
 }
 
@@ -77,7 +77,7 @@ fn a_model_directory_trains_alike_on_any_number_of_stages_and_over_a_kill() {
     let path = workspace.path();
     let expected = run(path, &job("two"), &yaml(&job("two"), &pretrained("tiny"))).hashes();
     for stages in [1, 3] {
-        let job = Job { stages, ..job(&format!("on-{stages}")) };
+        let job = TestJob { stages, ..job(&format!("on-{stages}")) };
         assert_eq!(run(path, &job, &yaml(&job, &pretrained("tiny"))).hashes(), expected, "{stages} stages");
     }
     let mut launched = start(path, &job("killed"), &yaml(&job("killed"), &pretrained("tiny")));
@@ -92,7 +92,10 @@ fn the_same_weights_give_the_same_run_whatever_they_come_in() {
     let path = workspace.path();
     let job_from = |name: &str, from: &str| {
         let job = job(name);
-        Job { extra: job.extra.replace("everySteps: 4", &format!("everySteps: 4, initFrom: {{path: {from}}}")), ..job }
+        TestJob {
+            extra: job.extra.replace("everySteps: 4", &format!("everySteps: 4, initFrom: {{path: {from}}}")),
+            ..job
+        }
     };
     let expected = run(path, &job("one"), &yaml(&job("one"), &pretrained("tiny"))).hashes();
     let fresh_hashes = run(path, &job("fresh"), &yaml(&job("fresh"), &fresh())).hashes();

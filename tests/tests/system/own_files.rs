@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use stagecoach_tests::scene::files;
-use stagecoach_tests::{Group, Job, Launched, Outcome, corpus, hugging_face, says, signal, stagecoach};
+use stagecoach_tests::{Group, Launched, Outcome, TestJob, corpus, hugging_face, says, signal, stagecoach};
 
 /// Every file below a folder, with its content.
 fn content(folder: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -20,7 +20,7 @@ fn write(folder: &Path, name: &str) {
     fs::write(path, format!("my own {name}")).unwrap();
 }
 
-fn run(workspace: &Path, job: &Job, arguments: &[&str]) -> Outcome {
+fn run(workspace: &Path, job: &TestJob, arguments: &[&str]) -> Outcome {
     Launched::start(workspace, job, arguments).finish(workspace)
 }
 
@@ -41,7 +41,7 @@ fn a_folder_that_is_not_a_jobs_is_refused_and_left_as_it_is() {
     let also = ["metrics.jsonl", "result.json", "state.json", "job.yaml", "lock"];
     MINE.iter().chain(&also).for_each(|name| write(&folder, name));
     let before = content(&folder);
-    let job = Job { name: "notes".into(), ..Job::default() };
+    let job = TestJob { name: "notes".into(), ..TestJob::default() };
     for arguments in [&[][..], &["--fresh"]] {
         let outcome = run(workspace.path(), &job, arguments);
         assert_eq!(outcome.status.code(), Some(78), "{}\n{}", outcome.stdout, outcome.stderr);
@@ -51,7 +51,7 @@ fn a_folder_that_is_not_a_jobs_is_refused_and_left_as_it_is() {
         assert_eq!(content(&folder), before, "{arguments:?}");
     }
     // nor does a pod's stage take it
-    let mut group = Group::start(workspace.path(), &Job { stages: 1, ..job }, "a", 1);
+    let mut group = Group::start(workspace.path(), &TestJob { stages: 1, ..job }, "a", 1);
     let ended = &group.finish(60)[0];
     assert_eq!((ended.code, &ended.words["kind"]), (Some(78), &"InvalidConfig".into()), "{}", ended.log);
     assert!(ended.words["message"].as_str().unwrap().contains("is not a job's folder"), "{}", ended.words);
@@ -69,12 +69,15 @@ fn a_job_does_not_live_in_its_corpus_in_the_cache_or_in_the_volumes_root() {
     let workspace = corpus::workspace();
     fs::write(workspace.path().join("corpus/logs"), "text").unwrap();
     let before = content(&workspace.path().join("corpus"));
-    let storage = |path: &str| Job { extra: format!("  storage: {{path: {path}}}\n"), ..Job::default() };
+    let storage = |path: &str| TestJob { extra: format!("  storage: {{path: {path}}}\n"), ..TestJob::default() };
     for (job, words) in [
-        (Job { name: "corpus".into(), ..Job::default() }, "metadata.name: \"corpus\" is where spec.data.paths[0]"),
+        (
+            TestJob { name: "corpus".into(), ..TestJob::default() },
+            "metadata.name: \"corpus\" is where spec.data.paths[0]",
+        ),
         (storage("corpus"), "spec.storage.path: \"corpus\" is where spec.data.paths[0]"),
         (storage("./"), "is the volume's root"),
-        (Job { name: "cache".into(), ..Job::default() }, "the token cache"),
+        (TestJob { name: "cache".into(), ..TestJob::default() }, "the token cache"),
     ] {
         let outcome = run(workspace.path(), &job, &["--fresh"]);
         assert_eq!(outcome.status.code(), Some(78), "{}\n{}", outcome.stdout, outcome.stderr);
@@ -88,7 +91,7 @@ fn a_job_file_in_the_jobs_own_folder_stays_as_it_was_written() {
     let workspace = corpus::workspace();
     let folder = workspace.path().join("small");
     fs::create_dir(&folder).unwrap();
-    let (file, text) = (folder.join("job.yaml"), format!("# my notes on this job\n{}", Job::default().yaml()));
+    let (file, text) = (folder.join("job.yaml"), format!("# my notes on this job\n{}", TestJob::default().yaml()));
     fs::write(&file, &text).unwrap();
     let run = |arguments: &[&str]| {
         Launched::start_file(workspace.path(), &file, folder.clone(), arguments).finish(workspace.path())
@@ -117,7 +120,7 @@ fn a_job_file_in_the_jobs_own_folder_stays_as_it_was_written() {
 #[test]
 fn what_pods_have_made_is_a_jobs_folder_and_removed_afresh() {
     let workspace = corpus::workspace();
-    let job = Job { steps: 100_000, extra: "  checkpoint: {everySteps: 3}\n".into(), ..Job::default() };
+    let job = TestJob { steps: 100_000, extra: "  checkpoint: {everySteps: 3}\n".into(), ..TestJob::default() };
     let mut group = Group::start(workspace.path(), &job, "a", 1);
     let folder = workspace.path().join("small");
     stagecoach_tests::until("a checkpoint", 60, || {
@@ -125,7 +128,7 @@ fn what_pods_have_made_is_a_jobs_folder_and_removed_afresh() {
     });
     group.pids().into_iter().for_each(|pid| signal(pid, libc::SIGKILL));
     drop(group);
-    let short = Job { steps: 20, ..job };
+    let short = TestJob { steps: 20, ..job };
     let fresh = run(workspace.path(), &short, &["--fresh"]);
     says(&fresh, "metrics.jsonl, fences\n");
     says(&fresh, "start  steps 1 to 20");

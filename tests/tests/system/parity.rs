@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use stagecoach_tests::{Job, Launched, corpus, cover};
+use stagecoach_tests::{Launched, TestJob, corpus, cover};
 
 const LAYERS: usize = 4;
 const STAGES: [usize; 5] = [1, 2, 3, 4, 6];
@@ -19,7 +19,7 @@ fn partition(kind: usize, stages: usize) -> Option<Vec<usize>> {
     }
 }
 
-fn hashes(workspace: &Path, job: &Job) -> (String, String) {
+fn hashes(workspace: &Path, job: &TestJob) -> (String, String) {
     Launched::start(workspace, job, &["--fresh"]).finish(workspace).hashes()
 }
 
@@ -35,18 +35,21 @@ fn no_layout_changes_a_bit() {
     let mut runs = 0;
     for row in rows {
         let stages = STAGES[row[0]];
-        let job = Job {
+        let job = TestJob {
             stages,
             schedule: ["1F1B", "GPipe"][row[1]],
             partition: partition(row[2], stages),
             transport: ["Tcp", "Shm"][row[3]],
             packing: row[4] == 0,
             tied: row[5] == 0,
-            ..Job::default()
+            ..TestJob::default()
         };
         let reference = expected.entry((job.packing, job.tied)).or_insert_with(|| {
             runs += 1;
-            hashes(workspace, &Job { stages: 1, schedule: "1F1B", partition: None, transport: "Auto", ..job.clone() })
+            hashes(
+                workspace,
+                &TestJob { stages: 1, schedule: "1F1B", partition: None, transport: "Auto", ..job.clone() },
+            )
         });
         runs += 1;
         assert_eq!(&hashes(workspace, &job), reference, "{job:?} differs from one stage");

@@ -3,33 +3,33 @@
 
 use std::path::{Path, PathBuf};
 
-use stagecoach_tests::{Job, Launched, Outcome, corpus, is_gone, says, signal, undisturbed, until};
+use stagecoach_tests::{Launched, Outcome, TestJob, corpus, is_gone, says, signal, undisturbed, until};
 
 /// The step at which the decay of the learning rate ends.
 const DECAY: u64 = 60;
 
 /// Saves every 4 steps.
-fn job() -> Job {
+fn job() -> TestJob {
     let extra = "  checkpoint: {everySteps: 4, keepLast: 3}\n  restart: {backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n";
-    Job { name: "kept".into(), steps: 60, decay_steps: Some(DECAY), extra: extra.into(), ..Job::default() }
+    TestJob { name: "kept".into(), steps: 60, decay_steps: Some(DECAY), extra: extra.into(), ..TestJob::default() }
 }
 
 /// The same, which never ends before it is disturbed: how far it comes until then is up to the machine.
-fn endless(job: &Job) -> Job {
-    Job { steps: 1_000_000, ..job.clone() }
+fn endless(job: &TestJob) -> TestJob {
+    TestJob { steps: 1_000_000, ..job.clone() }
 }
 
 /// The same, which ends soon after what is saved.
-fn to_its_end(workspace: &Path, job: &Job) -> Job {
-    Job { steps: saved(workspace) + 10, ..job.clone() }
+fn to_its_end(workspace: &Path, job: &TestJob) -> TestJob {
+    TestJob { steps: saved(workspace) + 10, ..job.clone() }
 }
 
-fn run(workspace: &Path, job: &Job) -> Outcome {
+fn run(workspace: &Path, job: &TestJob) -> Outcome {
     Launched::start(workspace, job, &[]).finish(workspace)
 }
 
 /// Runs some steps more, then stops by Ctrl-C, which leaves a checkpoint.
-fn run_on(workspace: &Path, job: &Job, steps: u64) {
+fn run_on(workspace: &Path, job: &TestJob, steps: u64) {
     let step = saved(workspace) + steps;
     let mut launched = Launched::start(workspace, &endless(job), &[]);
     launched.wait_for_step(step);
@@ -93,13 +93,13 @@ fn killed_stages_go_on_from_the_last_checkpoint() {
 fn the_number_of_stages_may_change_half_way() {
     // tied and untied; 4 stages of a 3-layer model leave one with the head alone
     for tied in [false, true] {
-        let job = Job { tied, layers: 3, ..job() };
+        let job = TestJob { tied, layers: 3, ..job() };
         let workspace = corpus::workspace();
         for stages in [3, 2, 4] {
-            run_on(workspace.path(), &Job { stages, ..job.clone() }, 10);
+            run_on(workspace.path(), &TestJob { stages, ..job.clone() }, 10);
         }
         let rest = to_its_end(workspace.path(), &job);
-        let last = run(workspace.path(), &Job { stages: 1, schedule: "GPipe", ..rest.clone() });
+        let last = run(workspace.path(), &TestJob { stages: 1, schedule: "GPipe", ..rest.clone() });
         assert_eq!(last.hashes(), undisturbed(&rest), "tied: {tied}");
     }
 }
@@ -135,7 +135,7 @@ fn a_checkpoint_of_another_job_is_refused_by_the_field_that_differs() {
 /// Trains to the end, over `steps` steps at `rate`.
 fn train(workspace: &Path, steps: u64, rate: &str) -> Outcome {
     let file = workspace.join("job.yaml");
-    let yaml = Job { steps, ..job() }.yaml();
+    let yaml = TestJob { steps, ..job() }.yaml();
     let (before, rest) = yaml.split_once("learningRate: {").unwrap();
     let (_, after) = rest.split_once('}').unwrap();
     std::fs::write(&file, format!("{before}learningRate: {{{rate}}}{after}")).unwrap();
@@ -221,7 +221,7 @@ fn the_learning_rate_is_a_function_of_the_step() {
     let workspace = corpus::workspace();
     run_on(workspace.path(), &job(), 7);
     let rest = to_its_end(workspace.path(), &job());
-    run(workspace.path(), &Job { steps: rest.steps.max(DECAY), ..rest }).hashes();
+    run(workspace.path(), &TestJob { steps: rest.steps.max(DECAY), ..rest }).hashes();
     for (step, rate) in rates(workspace.path()).iter().enumerate() {
         let step = step as f64;
         // the job's: five steps of warm-up from a tenth, then half a cosine to the floor at step 60

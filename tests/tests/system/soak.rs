@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use stagecoach_tests::soak::{ENOUGH, STAGES, Soak};
-use stagecoach_tests::{Job, corpus};
+use stagecoach_tests::{TestJob, corpus};
 
 /// Steps per kill: more than are trained, on average, between two of them.
 const STEPS_A_KILL: u64 = 32;
@@ -19,14 +19,20 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 }
 
 /// Saves often; long enough that the kills happen in its first three quarters.
-fn job(kills: u64) -> Job {
+fn job(kills: u64) -> TestJob {
     let extra = "  checkpoint: {everySteps: 4, keepLast: 2}\n  restart: {maxRestarts: 1000, backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n";
-    Job { name: "soaked".into(), steps: STEPS_A_KILL * kills + 40, tied: true, extra: extra.into(), ..Job::default() }
+    TestJob {
+        name: "soaked".into(),
+        steps: STEPS_A_KILL * kills + 40,
+        tied: true,
+        extra: extra.into(),
+        ..TestJob::default()
+    }
 }
 
-fn undisturbed(job: &Job) -> (String, String) {
+fn undisturbed(job: &TestJob) -> (String, String) {
     let workspace = corpus::workspace();
-    Soak::start(workspace.path(), &Job { stages: 1, ..job.clone() }, 0).finish().hashes()
+    Soak::start(workspace.path(), &TestJob { stages: 1, ..job.clone() }, 0).finish().hashes()
 }
 
 fn steps_in(metrics: &Path) -> Vec<u64> {

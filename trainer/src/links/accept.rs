@@ -1,7 +1,6 @@
-//! The receiving side of opening. Connections are heard side by side, so that one that says nothing holds nobody up; who
-//! is not the sender of an link that is still missing is a stranger, and its connection is closed without a word.
+//! Accepts the links that end at this stage. Connections are read concurrently, so that a silent one delays no other; one
+//! whose peer is not the sender of a link that is still missing is closed without an answer.
 
-use stagecoach_api::job::Transport;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::TcpListener;
@@ -9,6 +8,7 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use stagecoach_api::job::Transport;
 
 use super::carrier::Incoming;
 use super::config::{LinksConfig, ring_bytes};
@@ -16,12 +16,12 @@ use super::greeting::{Greeting, PendingConnection};
 use super::shm::{RingIdentity, RingLookup, RingReader};
 use super::{LinkError, LinkId, Receiver};
 
-/// What the receiver answers: the payloads come in the stream, or in the ring.
+/// The receiver's answer: payloads are carried by the stream, or by the ring in shared memory.
 pub(super) const INLINE: u8 = 0;
 pub(super) const SHARED: u8 = 1;
 
-/// Connections heard at a time; of more the oldest is closed. A sender greets at once, a stranger may never.
-const MOST_GUESTS: usize = 64;
+/// Connections whose greeting is awaited at a time; beyond it the oldest is closed. A sender greets at once, others may never.
+const MAX_PENDING_CONNECTIONS: usize = 64;
 
 /// Waits until all links that end at this stage are connected.
 pub(super) fn accept(
@@ -32,24 +32,24 @@ pub(super) fn accept(
     let mut receivers = BTreeMap::new();
     let failed = |e: io::Error| LinkError::Broken(format!("stage {} could not accept a link: {e}", opening.rank));
     opening.listener.set_nonblocking(true).map_err(failed)?;
-    let mut guests: Vec<PendingConnection> = Vec::new();
+    let mut pending: Vec<PendingConnection> = Vec::new();
     while receivers.len() < expected {
         if Instant::now() >= deadline {
             return Err(late(opening, &receivers));
         }
-        wait_readable(&opening.listener, &guests, deadline).map_err(failed)?;
-        if let Ok(guest) = opening.listener.accept().and_then(|(stream, _)| PendingConnection::new(stream)) {
-            if guests.len() == MOST_GUESTS {
-                guests.remove(0);
+        wait_readable(&opening.listener, &pending, deadline).map_err(failed)?;
+        if let Ok(connection) = opening.listener.accept().and_then(|(stream, _)| PendingConnection::new(stream)) {
+            if pending.len() == MAX_PENDING_CONNECTIONS {
+                pending.remove(0);
             }
-            guests.push(guest);
+            pending.push(connection);
         }
-        for mut guest in std::mem::take(&mut guests) {
-            match guest.read_greeting() {
-                Ok(None) if Instant::now() < guest.deadline => guests.push(guest),
+        for mut connection in std::mem::take(&mut pending) {
+            match connection.read_greeting() {
+                Ok(None) if Instant::now() < connection.deadline => pending.push(connection),
                 Ok(Some(greeting)) => match admit(opening, &greeting, &receivers) {
                     Ok(carrier) => {
-                        if let Some(receiver) = start(greeting.link, guest, carrier)? {
+                        if let Some(receiver) = start(greeting.link, connection, carrier)? {
                             receivers.insert(greeting.link, receiver);
                         }
                     }
@@ -62,10 +62,10 @@ pub(super) fn accept(
     Ok(receivers)
 }
 
-/// How the payloads of a greeting's link will come.
+/// Checks a greeting, and opens what carries the payloads of its link.
 ///
 /// # Errors
-/// Why it is a stranger's.
+/// The reason why the peer is not the sender of a missing link.
 fn admit(
     opening: &LinksConfig,
     greeting: &Greeting,
@@ -100,9 +100,9 @@ fn admit(
     }
 }
 
-/// Answers, and receives from then on; none if the sender is gone.
-fn start(link: LinkId, guest: PendingConnection, carrier: Incoming) -> Result<Option<Receiver>, LinkError> {
-    let mut stream = guest.stream;
+/// Answers the greeting and starts receiving; none if the sender has disconnected.
+fn start(link: LinkId, connection: PendingConnection, carrier: Incoming) -> Result<Option<Receiver>, LinkError> {
+    let mut stream = connection.stream;
     let answer = if matches!(carrier, Incoming::Ring(_)) { SHARED } else { INLINE };
     match stream.set_nonblocking(false).and_then(|()| stream.write_all(&[answer])) {
         Ok(()) => Receiver::start(link, stream, carrier).map(Some),
@@ -116,11 +116,11 @@ fn late(opening: &LinksConfig, receivers: &BTreeMap<LinkId, Receiver>) -> LinkEr
     LinkError::Broken(format!("stage {} waited {:?} for {}", opening.rank, opening.timeout, names.join("; ")))
 }
 
-/// Blocks until a connection waits, a guest has said something or must go, or the deadline is there.
-fn wait_readable(listener: &TcpListener, guests: &[PendingConnection], deadline: Instant) -> io::Result<()> {
-    let until = guests.iter().map(|guest| guest.deadline).fold(deadline, Instant::min);
+/// Blocks until a connection can be accepted or read, a greeting is overdue, or the deadline has passed.
+fn wait_readable(listener: &TcpListener, pending: &[PendingConnection], deadline: Instant) -> io::Result<()> {
+    let until = pending.iter().map(|connection| connection.deadline).fold(deadline, Instant::min);
     let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).map_err(io::Error::other)?;
-    let streams = guests.iter().map(|guest| PollFd::new(&guest.stream, PollFlags::IN));
+    let streams = pending.iter().map(|connection| PollFd::new(&connection.stream, PollFlags::IN));
     let mut polled: Vec<PollFd> = std::iter::once(PollFd::new(listener, PollFlags::IN)).chain(streams).collect();
     match poll(&mut polled, Some(&left)) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -170,8 +170,8 @@ mod tests {
         }
     }
 
-    /// Runs `strangers` while stage 1 of two waits for stage 0, which then connects.
-    fn listening(transport: Transport, group: &str, strangers: impl FnOnce(&str)) {
+    /// Runs `others` (other connections) while stage 1 of two waits for stage 0, which then connects.
+    fn listening(transport: Transport, group: &str, others: impl FnOnce(&str)) {
         let link_ids = link_ids(&Placement::linear(2), false);
         let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let addresses = listeners.each_ref().map(|listener| listener.local_addr().unwrap().to_string());
@@ -193,7 +193,7 @@ mod tests {
         };
         std::thread::scope(|scope| {
             let second = scope.spawn(|| stage(1, second));
-            strangers(&addresses[1]);
+            others(&addresses[1]);
             assert!(stage(0, first).unwrap().senders.contains_key(&LINK));
             assert!(second.join().unwrap().unwrap().receivers.contains_key(&LINK));
         });
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_is_there_is_taken_and_one_that_is_not_is_no_stranger() {
+    fn a_ring_that_is_there_is_used_and_one_that_is_not_leaves_the_stream() {
         let group = &*unique("met");
         for (there, answer) in [(true, SHARED), (false, INLINE)] {
             let link_ids = link_ids(&Placement::linear(2), false);

@@ -5,21 +5,21 @@ use serde::de::value::{MapDeserializer, SeqDeserializer};
 use serde::de::{Deserialize, IntoDeserializer, Visitor};
 use serde_path_to_error::{Path, Segment};
 
-use super::error::{DecodeError, Problem};
-use super::tree::{Node, Position, Value};
+use super::error::{DecodeError, LocatedError};
+use super::tree::{Position, Value, YamlNode};
 
 /// Reads a `T` from the tree.
-pub(super) fn decode<'de, T: Deserialize<'de>>(root: &'de Node) -> Result<T, Problem> {
+pub(super) fn decode<'de, T: Deserialize<'de>>(root: &'de YamlNode) -> Result<T, LocatedError> {
     serde_path_to_error::deserialize(root).map_err(|error| {
         let (path, value, key) = locate(root, error.path());
         let error = error.into_inner();
         let position = if matches!(error, DecodeError::Field { .. }) { key } else { value };
-        Problem { error, path, position: Some(position) }
+        LocatedError { error, path, position: Some(position) }
     })
 }
 
 /// The path as names and `[index]`es, the position of the innermost value on it, and of that value's key.
-fn locate(root: &Node, path: &Path) -> (Vec<String>, Position, Position) {
+fn locate(root: &YamlNode, path: &Path) -> (Vec<String>, Position, Position) {
     let (mut node, mut value, mut key) = (Some(root), root.position, root.position);
     let mut names = Vec::new();
     for segment in path {
@@ -57,7 +57,7 @@ macro_rules! whole_numbers {
     };
 }
 
-impl<'de> Deserializer<'de> for &'de Node {
+impl<'de> Deserializer<'de> for &'de YamlNode {
     type Error = DecodeError;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
@@ -109,7 +109,7 @@ impl<'de> Deserializer<'de> for &'de Node {
     }
 }
 
-impl<'de> IntoDeserializer<'de, DecodeError> for &'de Node {
+impl<'de> IntoDeserializer<'de, DecodeError> for &'de YamlNode {
     type Deserializer = Self;
 
     fn into_deserializer(self) -> Self {

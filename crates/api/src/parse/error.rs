@@ -59,7 +59,7 @@ impl fmt::Display for Prefix<'_> {
 
 /// An error with its path and position.
 #[derive(Debug)]
-pub(super) struct Problem {
+pub(super) struct LocatedError {
     pub(super) error: DecodeError,
     /// Names of fields and `[index]`es of items, outermost first.
     pub(super) path: Vec<String>,
@@ -83,7 +83,7 @@ pub(super) enum DecodeError {
     Other(String),
 }
 
-impl Problem {
+impl LocatedError {
     pub(super) fn at(position: Position, error: DecodeError) -> Self {
         Self { error, path: Vec::new(), position: Some(position) }
     }

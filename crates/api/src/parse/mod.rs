@@ -9,8 +9,8 @@ mod tree;
 pub use error::{Location, ParseError};
 
 use crate::job::PipelineJob;
-use error::{DecodeError, Problem};
-use tree::{Node, Value};
+use error::{DecodeError, LocatedError};
+use tree::{Value, YamlNode};
 
 /// Reads a job file. `origin` names it in errors: a file name, or `<stdin>`.
 ///
@@ -26,27 +26,27 @@ pub fn parse(text: &str, origin: &str) -> Result<PipelineJob, ParseError> {
 /// # Errors
 /// As `parse`; what is wrong with a value that was set names the `--set`.
 pub fn parse_with(text: &str, origin: &str, overrides: &[(String, String)]) -> Result<PipelineJob, ParseError> {
-    let locate = |problem: Problem| problem.locate(origin, overrides);
-    let mut root = Node::from_yaml(text).map_err(locate)?;
+    let locate = |error: LocatedError| error.locate(origin, overrides);
+    let mut root = YamlNode::from_yaml(text).map_err(locate)?;
     check_kind(&root).map_err(locate)?;
     overrides::apply(&mut root, overrides).map_err(locate)?;
     decode::decode(&root).map_err(locate)
 }
 
 /// Says at once that a file is something else, before a field of that something is called unknown.
-fn check_kind(root: &Node) -> Result<(), Problem> {
+fn check_kind(root: &YamlNode) -> Result<(), LocatedError> {
     if !matches!(root.value, Value::Map(_)) {
         let expected = "a PipelineJob (apiVersion, kind, metadata, spec)".into();
-        return Err(Problem::at(root.position, DecodeError::Type { found: root.value.describe(), expected }));
+        return Err(LocatedError::at(root.position, DecodeError::Type { found: root.value.describe(), expected }));
     }
     for (field, expected) in [("apiVersion", crate::job::API_VERSION), ("kind", crate::job::KIND)] {
         let Some((_, node)) = root.entry(field) else {
             let hint = Some(format!("`{field}: {expected}`"));
-            return Err(Problem::at(root.position, DecodeError::Missing { field, hint }));
+            return Err(LocatedError::at(root.position, DecodeError::Missing { field, hint }));
         };
         if !matches!(&node.value, Value::String(text) if text == expected) {
             let error = DecodeError::Value { found: node.value.describe(), allowed: vec![expected] };
-            return Err(Problem::at(node.position, error).under(field));
+            return Err(LocatedError::at(node.position, error).under(field));
         }
     }
     Ok(())

@@ -1,22 +1,23 @@
 //! `--set path=value`: a value put into the tree before it is decoded, so that the types themselves refuse a bad one.
 
-use super::error::{DecodeError, Problem};
-use super::tree::{Key, Node, Position, Value};
+use super::error::{DecodeError, LocatedError};
+use super::tree::{Key, Position, Value, YamlNode};
 
 /// The fields at the root; any other first segment is one of the spec.
 const ROOTS: [&str; 3] = ["spec", "metadata", "status"];
 
-pub(super) fn apply(root: &mut Node, overrides: &[(String, String)]) -> Result<(), Problem> {
+pub(super) fn apply(root: &mut YamlNode, overrides: &[(String, String)]) -> Result<(), LocatedError> {
     for (index, (path, value)) in overrides.iter().enumerate() {
         let position = Position::Override(index);
         let mut segments = segments(path).ok_or_else(|| {
             let what = "a path is made of names and list positions: `training.steps` or `data.paths[0]`";
-            Problem::at(position, DecodeError::Other(what.into()))
+            LocatedError::at(position, DecodeError::Other(what.into()))
         })?;
         if !ROOTS.contains(&segments[0].as_str()) {
             segments.insert(0, "spec".into());
         }
-        let mut node = Node::from_yaml(value).map_err(|problem| Problem { position: Some(position), ..problem })?;
+        let mut node =
+            YamlNode::from_yaml(value).map_err(|error| LocatedError { position: Some(position), ..error })?;
         node.move_to(position);
         put(root, &segments, node, position)?;
     }
@@ -29,7 +30,7 @@ fn segments(path: &str) -> Option<Vec<String>> {
     segments.iter().all(|segment| !segment.is_empty()).then_some(segments)
 }
 
-fn put(node: &mut Node, segments: &[String], value: Node, position: Position) -> Result<(), Problem> {
+fn put(node: &mut YamlNode, segments: &[String], value: YamlNode, position: Position) -> Result<(), LocatedError> {
     let Some((first, rest)) = segments.split_first() else {
         *node = value;
         return Ok(());
@@ -43,27 +44,27 @@ fn put(node: &mut Node, segments: &[String], value: Node, position: Position) ->
             let index = first.parse::<usize>().ok().filter(|index| *index <= length);
             let Some(index) = index else {
                 let what = format!("there is no item `{first}`: the list has {length}; 0 to {length} can be set");
-                return Err(Problem::at(position, DecodeError::Other(what)));
+                return Err(LocatedError::at(position, DecodeError::Other(what)));
             };
             if index == length {
-                items.push(Node { value: Value::Null, position });
+                items.push(YamlNode { value: Value::Null, position });
             }
-            put(&mut items[index], rest, value, position).map_err(|problem| problem.under(format!("[{index}]")))
+            put(&mut items[index], rest, value, position).map_err(|error| error.under(format!("[{index}]")))
         }
         Value::Map(entries) => {
             let index = entries.iter().position(|(key, _)| key.name == *first).unwrap_or_else(|| {
-                entries.push((Key { name: first.clone(), position }, Node { value: Value::Null, position }));
+                entries.push((Key { name: first.clone(), position }, YamlNode { value: Value::Null, position }));
                 entries.len() - 1
             });
             let (key, node) = &mut entries[index];
             if rest.is_empty() {
                 key.position = position;
             }
-            put(node, rest, value, position).map_err(|problem| problem.under(first))
+            put(node, rest, value, position).map_err(|error| error.under(first))
         }
         other => {
             let what = format!("found {}, which has no field `{first}`", other.describe());
-            Err(Problem::at(position, DecodeError::Other(what)))
+            Err(LocatedError::at(position, DecodeError::Other(what)))
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
-use super::error::Problem;
+use super::error::LocatedError;
 
 /// Where a value was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(super) enum Position {
 
 /// A value and its position.
 #[derive(Clone, Debug)]
-pub(super) struct Node {
+pub(super) struct YamlNode {
     pub(super) value: Value,
     pub(super) position: Position,
 }
@@ -39,12 +39,12 @@ pub(super) enum Value {
     Negative(i64),
     Float(f64),
     String(String),
-    List(Vec<Node>),
-    Map(Vec<(Key, Node)>),
+    List(Vec<YamlNode>),
+    Map(Vec<(Key, YamlNode)>),
 }
 
-impl Node {
-    pub(super) fn from_yaml(text: &str) -> Result<Self, Problem> {
+impl YamlNode {
+    pub(super) fn from_yaml(text: &str) -> Result<Self, LocatedError> {
         let options = serde_saphyr::options! {
             strict_booleans: true,
             with_snippet: false,
@@ -52,7 +52,7 @@ impl Node {
         };
         match serde_saphyr::from_str_with_options::<Spanned<Value>>(text, options) {
             Ok(spanned) => Ok(Self::from(spanned)),
-            Err(error) => Err(Problem::syntax(error.without_snippet())),
+            Err(error) => Err(LocatedError::syntax(error.without_snippet())),
         }
     }
 
@@ -113,7 +113,7 @@ impl From<Location> for Position {
     }
 }
 
-impl From<Spanned<Value>> for Node {
+impl From<Spanned<Value>> for YamlNode {
     fn from(spanned: Spanned<Value>) -> Self {
         Self { value: spanned.value, position: spanned.referenced.into() }
     }

@@ -12,7 +12,7 @@ const TERMINATION_TIMEOUT_SECONDS: u64 = 60;
 const FINAL_CHECKPOINT_STEP: u64 = 50;
 
 #[derive(Clone, Debug)]
-struct Process {
+struct SimulatedProcess {
     instance: StageInstance,
     /// Hangs; exits only when it is killed.
     hung: bool,
@@ -27,7 +27,7 @@ struct Simulation {
     recorded: JobState,
     /// Incremented with every write, as a resourceVersion is.
     version: u64,
-    processes: Vec<Process>,
+    processes: Vec<SimulatedProcess>,
     /// The attempt that holds the volume's fence.
     fence: u64,
     checkpoint: Option<u64>,
@@ -150,7 +150,7 @@ impl Simulation {
     }
 
     fn create(&mut self, attempt: u64, stage: u32) {
-        for Process { instance, .. } in &self.processes {
+        for SimulatedProcess { instance, .. } in &self.processes {
             let waited = self.now >= instance.since.plus_seconds(TERMINATION_TIMEOUT_SECONDS);
             let exited_or_timed_out = match instance.state {
                 InstanceState::Exited(_) => true,
@@ -164,11 +164,11 @@ impl Simulation {
         }
         if self.of(attempt).all(|process| process.instance.stage != stage) {
             let instance = StageInstance { stage, attempt, state: InstanceState::Pending, since: self.now };
-            self.processes.push(Process { instance, hung: false, unreachable: false });
+            self.processes.push(SimulatedProcess { instance, hung: false, unreachable: false });
         }
     }
 
-    fn of(&mut self, attempt: u64) -> impl Iterator<Item = &mut Process> {
+    fn of(&mut self, attempt: u64) -> impl Iterator<Item = &mut SimulatedProcess> {
         self.processes.iter_mut().filter(move |process| process.instance.attempt == attempt)
     }
 
@@ -251,7 +251,7 @@ impl Simulation {
     }
 }
 
-impl Process {
+impl SimulatedProcess {
     fn is_alive(&self) -> bool {
         !matches!(self.instance.state, InstanceState::Exited(_))
     }

@@ -17,7 +17,7 @@ const TIMEOUT_SECONDS: u64 = 60;
 /// A cluster with the operator in it.
 pub struct TestCluster {
     // dropped in this order
-    operators: Mutex<Vec<Operator>>,
+    operators: Mutex<Vec<OperatorProcess>>,
     pub kubelet: TestKubelet,
     pub plane: ControlPlane,
     kubeconfig: PathBuf,
@@ -26,12 +26,12 @@ pub struct TestCluster {
 }
 
 /// An operator, and the file that it logs to. Killed when dropped.
-pub struct Operator {
+pub struct OperatorProcess {
     process: Process,
     log: PathBuf,
 }
 
-impl Operator {
+impl OperatorProcess {
     /// What it wrote.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
@@ -118,7 +118,7 @@ impl TestCluster {
     }
 
     /// An operator of the caller's, with a kubeconfig and additional environment variables.
-    pub fn operator(&self, kubeconfig: &Path, env: &[(&str, &str)]) -> Operator {
+    pub fn operator(&self, kubeconfig: &Path, env: &[(&str, &str)]) -> OperatorProcess {
         let mut command = Command::new(env!("CARGO_BIN_EXE_stagecoach-operator"));
         command
             .env("KUBECONFIG", kubeconfig)
@@ -129,7 +129,7 @@ impl TestCluster {
             .env("POD_NAMESPACE", OPERATOR_NAMESPACE)
             .envs(env.iter().copied());
         let log = self.log_file(self.started.fetch_add(1, Ordering::Relaxed));
-        Operator { process: Process::start(command, &log).unwrap(), log }
+        OperatorProcess { process: Process::start(command, &log).unwrap(), log }
     }
 
     /// The kubeconfig of the operator's service account, with the permissions that the chart grants.

@@ -9,18 +9,18 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Behaviour;
-use super::handle::Exit;
+use super::handle::ContainerExit;
 use crate::process::Process;
 
 /// A container that runs, or has ended.
-pub(super) enum Container {
+pub(super) enum FakeContainer {
     /// When and how it ends, and how long it takes to leave on SIGTERM, if it does.
-    Script { end: Option<(Instant, Exit)>, drain: Option<Duration> },
+    Script { end: Option<(Instant, ContainerExit)>, drain: Option<Duration> },
     /// A real process, and where it leaves its termination message.
     Process(Process, PathBuf),
 }
 
-impl Container {
+impl FakeContainer {
     /// Starts what `behaviour` says. A process gets `env`, the test's PATH and nothing else; its output goes to `log`, and
     /// what it leaves in `last_words` is its termination message.
     ///
@@ -31,13 +31,13 @@ impl Container {
         env: BTreeMap<String, String>,
         log: &Path,
         last_words: PathBuf,
-    ) -> Result<Container, Exit> {
-        let script = |end, drain| Ok(Container::Script { end, drain });
+    ) -> Result<FakeContainer, ContainerExit> {
+        let script = |end, drain| Ok(FakeContainer::Script { end, drain });
         match behaviour {
             Behaviour::Run { drain } => script(None, Some(*drain)),
             Behaviour::NeverReady => script(None, Some(Duration::ZERO)),
             Behaviour::Exit { code, after, message } => {
-                script(Some((Instant::now() + *after, Exit::new(*code, message))), Some(Duration::ZERO))
+                script(Some((Instant::now() + *after, ContainerExit::new(*code, message))), Some(Duration::ZERO))
             }
             Behaviour::IgnoreSigterm | Behaviour::Hang | Behaviour::ImagePullError => script(None, None),
             Behaviour::Command(words) => {
@@ -45,29 +45,32 @@ impl Container {
                 let mut command = Command::new(program);
                 command.args(arguments).env_clear().envs(env).envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
                 command.env("STAGECOACH_TERMINATION_LOG", &last_words);
-                let failed = |e| Exit { reason: "StartError".into(), ..Exit::new(128, &format!("{program}: {e}")) };
-                Process::start(command, log).map(|process| Container::Process(process, last_words)).map_err(failed)
+                let failed = |e| ContainerExit {
+                    reason: "StartError".into(),
+                    ..ContainerExit::new(128, &format!("{program}: {e}"))
+                };
+                Process::start(command, log).map(|process| FakeContainer::Process(process, last_words)).map_err(failed)
             }
         }
     }
 
     /// A sidecar: runs until it is told to stop.
-    pub(super) fn sidecar() -> Container {
-        Container::Script { end: None, drain: Some(Duration::ZERO) }
+    pub(super) fn sidecar() -> FakeContainer {
+        FakeContainer::Script { end: None, drain: Some(Duration::ZERO) }
     }
 
     /// Waits for its end.
-    pub(super) async fn ended(&mut self) -> Exit {
+    pub(super) async fn ended(&mut self) -> ContainerExit {
         match self {
-            Container::Script { end: Some((at, exit)), .. } => {
+            FakeContainer::Script { end: Some((at, exit)), .. } => {
                 sleep_until(*at).await;
                 exit.clone()
             }
-            Container::Script { end: None, .. } => std::future::pending().await,
-            Container::Process(process, last_words) => loop {
+            FakeContainer::Script { end: None, .. } => std::future::pending().await,
+            FakeContainer::Process(process, last_words) => loop {
                 if let Some(status) = process.ended() {
                     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default());
-                    return Exit::new(code, &std::fs::read_to_string(last_words).unwrap_or_default());
+                    return ContainerExit::new(code, &std::fs::read_to_string(last_words).unwrap_or_default());
                 }
                 sleep(Duration::from_millis(20)).await;
             },
@@ -75,30 +78,30 @@ impl Container {
     }
 
     /// Makes it end as a test wants it to.
-    pub(super) fn end(&mut self, exit: Exit) {
-        *self = Container::Script { end: Some((Instant::now(), exit)), drain: None };
+    pub(super) fn end(&mut self, exit: ContainerExit) {
+        *self = FakeContainer::Script { end: Some((Instant::now(), exit)), drain: None };
     }
 
     /// SIGTERM.
     pub(super) fn terminate(&mut self) {
         match self {
-            Container::Script { end, drain: Some(drain) } => {
+            FakeContainer::Script { end, drain: Some(drain) } => {
                 let at = Instant::now() + *drain;
                 // one that would have left sooner still does
                 if end.as_ref().is_none_or(|(sooner, _)| *sooner > at) {
-                    *end = Some((at, Exit::new(143, "")));
+                    *end = Some((at, ContainerExit::new(143, "")));
                 }
             }
-            Container::Script { .. } => {}
-            Container::Process(process, _) => process.signal(libc::SIGTERM),
+            FakeContainer::Script { .. } => {}
+            FakeContainer::Process(process, _) => process.signal(libc::SIGTERM),
         }
     }
 
     /// SIGKILL.
     pub(super) fn kill(&mut self) {
         match self {
-            Container::Script { .. } => self.end(Exit::new(137, "")),
-            Container::Process(process, _) => process.signal(libc::SIGKILL),
+            FakeContainer::Script { .. } => self.end(ContainerExit::new(137, "")),
+            FakeContainer::Process(process, _) => process.signal(libc::SIGKILL),
         }
     }
 }

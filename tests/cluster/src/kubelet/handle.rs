@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 use stagecoach_api::contract::{StagePhase, StageStatus, env};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{PodView, Shared};
+use super::{KubeletState, PodView};
 use crate::until;
 
 /// How a container ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Exit {
+pub(super) struct ContainerExit {
     pub(super) code: i32,
     /// `Completed`, `Error` or `OOMKilled`.
     pub(super) reason: String,
@@ -21,10 +21,10 @@ pub(super) struct Exit {
     pub(super) evicted: bool,
 }
 
-impl Exit {
-    pub(super) fn new(code: i32, message: &str) -> Exit {
+impl ContainerExit {
+    pub(super) fn new(code: i32, message: &str) -> ContainerExit {
         let reason = if code == 0 { "Completed" } else { "Error" };
-        Exit { code, reason: reason.into(), message: message.into(), evicted: false }
+        ContainerExit { code, reason: reason.into(), message: message.into(), evicted: false }
     }
 }
 
@@ -42,20 +42,20 @@ pub(super) struct Face {
 pub(super) struct Started {
     pub(super) view: PodView,
     pub(super) face: Mutex<Face>,
-    pub(super) exits: UnboundedSender<Exit>,
+    pub(super) exits: UnboundedSender<ContainerExit>,
     /// The file of the container's output.
     pub(super) log: PathBuf,
 }
 
 /// A pod, by name. Each method waits until a pod of this name was started, and acts on the newest.
 pub struct PodHandle {
-    shared: Arc<Shared>,
+    shared: Arc<KubeletState>,
     namespace: String,
     name: String,
 }
 
 impl PodHandle {
-    pub(super) fn new(shared: Arc<Shared>, namespace: &str, name: &str) -> PodHandle {
+    pub(super) fn new(shared: Arc<KubeletState>, namespace: &str, name: &str) -> PodHandle {
         PodHandle { shared, namespace: namespace.into(), name: name.into() }
     }
 
@@ -71,19 +71,19 @@ impl PodHandle {
     /// Its container exits.
     #[track_caller]
     pub fn exit(&self, code: i32, message: &str) {
-        self.end(Exit::new(code, message));
+        self.end(ContainerExit::new(code, message));
     }
 
     /// Its container is killed for memory: 137, `OOMKilled`.
     #[track_caller]
     pub fn oom(&self) {
-        self.end(Exit { reason: "OOMKilled".into(), ..Exit::new(137, "") });
+        self.end(ContainerExit { reason: "OOMKilled".into(), ..ContainerExit::new(137, "") });
     }
 
     /// The kubelet evicts it under pressure: `Failed`, reason `Evicted`, condition `DisruptionTarget`.
     #[track_caller]
     pub fn evict(&self) {
-        self.end(Exit { evicted: true, ..Exit::new(137, "") });
+        self.end(ContainerExit { evicted: true, ..ContainerExit::new(137, "") });
     }
 
     /// What `/readyz` says from now on; a real command says it itself.
@@ -117,7 +117,7 @@ impl PodHandle {
     }
 
     #[track_caller]
-    fn end(&self, exit: Exit) {
+    fn end(&self, exit: ContainerExit) {
         let _ = self.started().exits.send(exit);
     }
 

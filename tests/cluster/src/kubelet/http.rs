@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::Shared;
+use super::KubeletState;
 use super::handle::Started;
 
 /// Answers as a stage does, until dropped.
-pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, pod: Arc<Started>) {
+pub(super) async fn serve(listener: TcpListener, shared: Arc<KubeletState>, pod: Arc<Started>) {
     let mut requests = tokio::task::JoinSet::new();
     loop {
         tokio::select! {
@@ -23,7 +23,7 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, pod: Arc<S
     }
 }
 
-async fn answer(stream: TcpStream, shared: Arc<Shared>, pod: Arc<Started>) -> std::io::Result<()> {
+async fn answer(stream: TcpStream, shared: Arc<KubeletState>, pod: Arc<Started>) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
     let path = request(&mut stream).await?;
     shared.reachable(&pod.view.node).await;

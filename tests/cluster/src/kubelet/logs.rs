@@ -10,7 +10,7 @@ use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
-use super::Shared;
+use super::KubeletState;
 use super::http::{request, respond};
 
 /// A certificate of its own: the API server was given no authority for kubelets and takes any.
@@ -23,7 +23,7 @@ pub(super) fn acceptor() -> TlsAcceptor {
 }
 
 /// Answers `/containerLogs/NAMESPACE/POD/CONTAINER[?tailLines=N]` for all nodes, for ever.
-pub(super) async fn serve(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared>) {
+pub(super) async fn serve(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<KubeletState>) {
     loop {
         if let Ok((stream, _)) = listener.accept().await {
             tokio::spawn(answer(stream, acceptor.clone(), shared.clone()));
@@ -31,7 +31,7 @@ pub(super) async fn serve(listener: TcpListener, acceptor: TlsAcceptor, shared: 
     }
 }
 
-async fn answer(stream: TcpStream, acceptor: TlsAcceptor, shared: Arc<Shared>) -> std::io::Result<()> {
+async fn answer(stream: TcpStream, acceptor: TlsAcceptor, shared: Arc<KubeletState>) -> std::io::Result<()> {
     let mut stream = BufReader::new(acceptor.accept(stream).await?);
     let request = request(&mut stream).await?;
     let (path, query) = request.split_once('?').unwrap_or((&request, ""));

@@ -33,12 +33,12 @@ type Rule = Box<dyn Fn(&PodView) -> Option<Behaviour> + Send>;
 /// What it does not do: images, restarts (every pod is treated as `restartPolicy: Never`), probes other than `httpGet`
 /// readiness, native sidecars, events.
 pub struct TestKubelet {
-    shared: Arc<Shared>,
+    shared: Arc<KubeletState>,
     runtime: Option<Runtime>,
 }
 
 /// What the tasks of a kubelet share.
-struct Shared {
+struct KubeletState {
     client: kube::Client,
     /// Pods' files.
     folder: PathBuf,
@@ -61,7 +61,7 @@ impl TestKubelet {
             let nodes = names.iter().map(silent).collect();
             let folder = plane.folder().join("pods");
             std::fs::create_dir_all(&folder).unwrap();
-            Arc::new(Shared { client, folder, nodes, rules: Mutex::default(), pods: Mutex::default() })
+            Arc::new(KubeletState { client, folder, nodes, rules: Mutex::default(), pods: Mutex::default() })
         });
         let port = runtime.block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -125,7 +125,7 @@ impl Drop for TestKubelet {
     }
 }
 
-impl Shared {
+impl KubeletState {
     /// Waits until `node` is not silent.
     async fn reachable(&self, node: &str) {
         if let Some(silent) = self.nodes.get(node) {

@@ -8,11 +8,11 @@ use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use super::Shared;
+use super::KubeletState;
 use super::status::now;
 
 /// Creates the nodes, each with room for many pods and `gpus` GPUs; their kubelet answers at `port`.
-pub(super) async fn register(shared: &Shared, gpus: u32, port: u16) {
+pub(super) async fn register(shared: &KubeletState, gpus: u32, port: u16) {
     let api: Api<Node> = Api::all(shared.client.clone());
     for name in shared.nodes.keys() {
         let node = node(name, gpus, port);
@@ -22,7 +22,7 @@ pub(super) async fn register(shared: &Shared, gpus: u32, port: u16) {
 }
 
 /// Reports every node that is not silent as ready, for ever, well within the controller manager's patience of 50 s.
-pub(super) async fn heartbeats(shared: Arc<Shared>) {
+pub(super) async fn heartbeats(shared: Arc<KubeletState>) {
     let api: Api<Node> = Api::all(shared.client.clone());
     let mut clock = tokio::time::interval(Duration::from_secs(1));
     loop {

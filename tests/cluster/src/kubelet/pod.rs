@@ -16,14 +16,14 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::address::Address;
-use super::container::Container;
-use super::handle::{Exit, Face, Started, identity};
+use super::container::FakeContainer;
+use super::handle::{ContainerExit, Face, Started, identity};
 use super::http::{get_succeeds, serve};
 use super::status::{State, now, patch};
-use super::{Behaviour, PodView, Shared, environment};
+use super::{Behaviour, KubeletState, PodView, environment};
 
 /// Lives as long as the pod's object; dropped when that goes, whatever it is doing.
-pub(super) async fn live(shared: Arc<Shared>, object: watch::Receiver<Pod>) {
+pub(super) async fn live(shared: Arc<KubeletState>, object: watch::Receiver<Pod>) {
     let name = object.borrow().metadata.name.clone().unwrap_or_default();
     let namespace = object.borrow().metadata.namespace.clone().unwrap_or_default();
     let node = object.borrow().spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
@@ -35,7 +35,7 @@ pub(super) async fn live(shared: Arc<Shared>, object: watch::Receiver<Pod>) {
 }
 
 struct Life {
-    shared: Arc<Shared>,
+    shared: Arc<KubeletState>,
     api: Api<Pod>,
     object: watch::Receiver<Pod>,
     namespace: String,
@@ -90,8 +90,8 @@ impl Life {
                 bound.unwrap_or_else(|e| panic!("port {HTTP_PORT} of {}, as on all addresses: {e}", address.ip));
             tasks.spawn(serve(listener, self.shared.clone(), started.clone()));
         }
-        let mut containers: Vec<Container> = (0..count).map(|_| Container::sidecar()).collect();
-        match Container::start(&behaviour, variables, &log, last_words) {
+        let mut containers: Vec<FakeContainer> = (0..count).map(|_| FakeContainer::sidecar()).collect();
+        match FakeContainer::start(&behaviour, variables, &log, last_words) {
             Ok(container) => containers[main] = container,
             Err(exit) => containers[main].end(exit),
         }
@@ -105,8 +105,8 @@ impl Life {
         pod: &Pod,
         main: usize,
         address: &str,
-        containers: &mut [Container],
-        ordered: &mut mpsc::UnboundedReceiver<Exit>,
+        containers: &mut [FakeContainer],
+        ordered: &mut mpsc::UnboundedReceiver<ContainerExit>,
     ) {
         let since = now();
         let mut probe = Probe::of(pod, main);
@@ -135,13 +135,13 @@ impl Life {
                 deadline = self.deadline(killing) => {
                     changed = false;
                     if killing.is_none() {
-                        containers.iter_mut().for_each(Container::terminate);
+                        containers.iter_mut().for_each(FakeContainer::terminate);
                     }
                     killing = Some(deadline);
                 }
                 () = sleep_until(killing.unwrap_or_else(Instant::now)), if killing.is_some() => {
                     changed = false;
-                    containers.iter_mut().for_each(Container::kill);
+                    containers.iter_mut().for_each(FakeContainer::kill);
                     killing = Some(Instant::now() + Duration::from_secs(1));
                 }
             }
@@ -229,7 +229,7 @@ impl Life {
 
 /// A real process shares this machine's files and names: paths of mounts become their folders, the master's Service the
 /// address behind it.
-async fn localise(shared: &Shared, pod: &Pod, main: usize, view: &mut PodView) {
+async fn localise(shared: &KubeletState, pod: &Pod, main: usize, view: &mut PodView) {
     let container = &pod.spec.as_ref().unwrap().containers[main];
     let local = |value: &mut String| *value = environment::local(&shared.folder, pod, container, value);
     view.env.values_mut().for_each(local);
@@ -240,7 +240,7 @@ async fn localise(shared: &Shared, pod: &Pod, main: usize, view: &mut PodView) {
 }
 
 /// The first of several containers that ends.
-async fn first<'a>(containers: impl Iterator<Item = (usize, &'a mut Container)>) -> (usize, Exit) {
+async fn first<'a>(containers: impl Iterator<Item = (usize, &'a mut FakeContainer)>) -> (usize, ContainerExit) {
     let ends = containers.map(|(n, container)| Box::pin(async move { (n, container.ended().await) }));
     select_all(ends).await.0
 }

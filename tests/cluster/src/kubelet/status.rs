@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
-use super::handle::Exit;
+use super::handle::ContainerExit;
 
 /// Where a container is.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,7 +14,7 @@ pub(super) enum State {
     /// Since when, and whether it is ready.
     Running { since: Value, ready: bool },
     /// Since when, until when and how.
-    Terminated { since: Value, at: Value, exit: Exit },
+    Terminated { since: Value, at: Value, exit: ContainerExit },
 }
 
 /// The time, RFC 3339.
@@ -70,7 +70,7 @@ pub(super) fn patch(pod: &Pod, address: Option<&str>, started: &Value, states: &
 }
 
 fn phase(states: &[State]) -> &'static str {
-    let ended: Vec<&Exit> = states
+    let ended: Vec<&ContainerExit> = states
         .iter()
         .filter_map(|state| match state {
             State::Terminated { exit, .. } => Some(exit),
@@ -130,13 +130,13 @@ mod tests {
     use super::*;
 
     fn ended(code: i32) -> State {
-        State::Terminated { since: now(), at: now(), exit: Exit::new(code, "") }
+        State::Terminated { since: now(), at: now(), exit: ContainerExit::new(code, "") }
     }
 
     #[test]
     fn the_phase_follows_from_the_containers() {
         let running = || State::Running { since: now(), ready: true };
-        let evicted = State::Terminated { since: now(), at: now(), exit: Exit { evicted: true, ..Exit::new(137, "") } };
+        let evicted = State::Terminated { since: now(), at: now(), exit: ContainerExit { evicted: true, ..ContainerExit::new(137, "") } };
         for (states, expected) in [
             (vec![State::Waiting("ContainerCreating")], "Pending"),
             (vec![running()], "Running"),

@@ -11,7 +11,7 @@ use kube::runtime::watcher::{Config, Event, watcher};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::{Shared, pod};
+use super::{KubeletState, pod};
 
 /// A pod's task, and what tells it how its object changes.
 struct Task {
@@ -20,7 +20,7 @@ struct Task {
 }
 
 /// Watches for ever. A pod whose object has gone is ended at once, with its processes.
-pub(super) async fn pods(shared: Arc<Shared>) {
+pub(super) async fn pods(shared: Arc<KubeletState>) {
     let api: Api<Pod> = Api::all(shared.client.clone());
     let mut events = Box::pin(watcher(api, Config::default().fields("spec.nodeName!=")));
     let mut tasks: HashMap<String, Task> = HashMap::new();
@@ -51,7 +51,7 @@ fn uid(pod: &Pod) -> String {
 }
 
 /// The pods of a namespace are also those of another kubelet's nodes.
-fn seen(shared: &Arc<Shared>, join: &mut JoinSet<()>, tasks: &mut HashMap<String, Task>, object: Pod) {
+fn seen(shared: &Arc<KubeletState>, join: &mut JoinSet<()>, tasks: &mut HashMap<String, Task>, object: Pod) {
     let node = object.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
     if !shared.nodes.contains_key(node) {
         return;

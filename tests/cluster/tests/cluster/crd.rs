@@ -3,7 +3,7 @@
 
 use http::Method;
 use serde_json::{Value, json};
-use stagecoach_cluster::{Client, ControlPlane, Refusal, until};
+use stagecoach_cluster::{ApiRefusal, Client, ControlPlane, until};
 
 #[allow(dead_code)]
 #[path = "../../../../crates/api/tests/api/crd/generated.rs"]
@@ -88,7 +88,7 @@ fn assert_all(wrong: Vec<String>) {
 }
 
 /// Whether a refusal, or none, is what a table announces; what is wrong otherwise.
-fn judge(row: &str, expected: Option<&String>, answer: &Result<Value, Refusal>) -> Option<String> {
+fn judge(row: &str, expected: Option<&String>, answer: &Result<Value, ApiRefusal>) -> Option<String> {
     match (expected, answer) {
         (None, Ok(_)) => None,
         (Some(words), Err(refusal)) if rows::says(&refusal.message, words) => None,

@@ -1,7 +1,7 @@
 //! Bring your own trainer: a program that knows torchrun's variables and nothing of us.
 
 use serde_json::json;
-use stagecoach_e2e::{Job, Product};
+use stagecoach_e2e::{E2eJob, Product};
 
 #[test]
 #[ignore = "needs a node: make e2e"]
@@ -9,7 +9,7 @@ fn a_custom_trainer_fails_once_and_completes() {
     let product = Product::take();
     let env = json!([{"name": "FAIL_ONCE", "value": "1"}]);
     let container = json!([{"name": "trainer", "image": "localhost/stagecoach-probe:e2e", "env": env}]);
-    let job = Job::apply(
+    let job = E2eJob::apply(
         &product,
         "custom",
         json!({

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use stagecoach_cluster::until;
-use stagecoach_e2e::{Job, Product, on_this_machine};
+use stagecoach_e2e::{E2eJob, Product, on_this_machine};
 
 #[test]
 #[ignore = "needs a node: make e2e"]
 fn a_drained_node_loses_no_step() {
     let product = Product::take();
-    let job = Job::apply(&product, "drained", json!({}));
+    let job = E2eJob::apply(&product, "drained", json!({}));
     job.wait_running(1);
     job.wait_step(job.step() + 10);
     let cordoned = Cordoned(&product);

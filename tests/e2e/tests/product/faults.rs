@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
-use stagecoach_e2e::{Job, Product, on_this_machine};
+use stagecoach_e2e::{E2eJob, Product, on_this_machine};
 
 /// Bytes that are left to a trainer before it has none.
 const SPARE: u64 = 1 << 20;
@@ -26,8 +26,8 @@ fn also_when_the_operator_dies_with_them() {
 }
 
 fn lose_stages(product: &Product, name: &str, with_operator: bool) {
-    let mut draws = Draws::new();
-    let job = Job::apply(product, name, json!({}));
+    let mut draws = RandomFaults::new();
+    let job = E2eJob::apply(product, name, json!({}));
     for (n, fault) in FAULTS.into_iter().enumerate() {
         let attempt = n as u64 + 1;
         job.wait_running(attempt);
@@ -55,7 +55,7 @@ fn lose_stages(product: &Product, name: &str, with_operator: bool) {
     assert_eq!(job.attempt(), FAULTS.len() as u64 + 1);
 }
 
-fn lose(product: &Product, job: &Job, fault: &str, stage: u32) {
+fn lose(product: &Product, job: &E2eJob, fault: &str, stage: u32) {
     let pod = job.pod(stage);
     match fault {
         "delete" => drop(product.kubectl(&["delete", "pod", &pod, "--wait=false"])),
@@ -72,14 +72,14 @@ fn lose(product: &Product, job: &Job, fault: &str, stage: u32) {
 }
 
 /// Draws from a seed that is printed: STAGECOACH_SEED repeats them.
-struct Draws(u64);
+struct RandomFaults(u64);
 
-impl Draws {
-    fn new() -> Draws {
+impl RandomFaults {
+    fn new() -> RandomFaults {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
         let seed = std::env::var("STAGECOACH_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(now);
         println!("STAGECOACH_SEED={seed}");
-        Draws(seed)
+        RandomFaults(seed)
     }
 
     /// A number below `n`.

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 use stagecoach_cluster::condition_of;
-use stagecoach_e2e::{Job, NAMESPACE, Product};
+use stagecoach_e2e::{E2eJob, NAMESPACE, Product};
 
 #[test]
 #[ignore = "needs a node: make e2e"]
@@ -19,7 +19,7 @@ fn a_full_volume_stops_no_training_and_heals_by_itself() {
         disk.path().join("corpus/shakespeare/hamlet.txt"),
     )
     .unwrap();
-    let mut job = Job::apply(
+    let mut job = E2eJob::apply(
         &product,
         "full",
         json!({"training": {"steps": 4000}, "storage": {"persistentVolumeClaim": {"claimName": "small"}}}),

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use serde_json::json;
-use stagecoach_e2e::{Job, Product, on_this_machine};
+use stagecoach_e2e::{E2eJob, Product, on_this_machine};
 
 #[test]
 #[ignore = "needs a node: make e2e"]
 fn a_job_trains_as_it_does_on_a_laptop() {
     let product = Product::take();
     // one that lasts, for the table to move
-    let job = Job::apply(&product, "hamlet", json!({"training": {"steps": 900}}));
+    let job = E2eJob::apply(&product, "hamlet", json!({"training": {"steps": 900}}));
     job.wait_running(1);
     let mut rows: BTreeSet<Vec<String>> = BTreeSet::new();
     job.wait("seen with several steps and checkpoints", |_| {
@@ -31,7 +31,7 @@ fn a_job_trains_as_it_does_on_a_laptop() {
     assert!(product.kubectl(&["describe", "pj", "hamlet"]).contains("AttemptStarted"));
     drop(job);
 
-    let job = Job::apply(&product, "undisturbed", json!({}));
+    let job = E2eJob::apply(&product, "undisturbed", json!({}));
     assert_eq!(job.complete(), *on_this_machine(product.node.folder()));
     assert_eq!(job.get()["status"]["restarts"]["total"], 0);
 }
@@ -40,7 +40,7 @@ fn a_job_trains_as_it_does_on_a_laptop() {
 #[ignore = "needs a node: make e2e"]
 fn a_suspended_job_goes_on_where_it_was() {
     let product = Product::take();
-    let job = Job::apply(&product, "suspended", json!({}));
+    let job = E2eJob::apply(&product, "suspended", json!({}));
     job.wait_step(30);
     job.edit(json!({"suspend": true}));
     job.wait_phase("Suspended");

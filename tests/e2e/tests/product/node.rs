@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use stagecoach_e2e::{Job, Product, on_this_machine};
+use stagecoach_e2e::{E2eJob, Product, on_this_machine};
 
 /// For how long the kubelet is away: longer than the node is believed to be well without it.
 const AWAY: Duration = Duration::from_secs(60);
@@ -12,8 +12,11 @@ const AWAY: Duration = Duration::from_secs(60);
 #[ignore = "needs a node: make e2e"]
 fn training_goes_on_without_kubelet_containerd_and_api_server() {
     let product = Product::take();
-    let job =
-        Job::apply(&product, "unattended", json!({"training": {"steps": 4000, "learningRate": {"decaySteps": 300}}}));
+    let job = E2eJob::apply(
+        &product,
+        "unattended",
+        json!({"training": {"steps": 4000, "learningRate": {"decaySteps": 300}}}),
+    );
     job.wait_running(1);
     let pods = job.pod_uids();
     let goes_on = |what: &str| {
@@ -38,6 +41,6 @@ fn training_goes_on_without_kubelet_containerd_and_api_server() {
     drop(job);
 
     // what was disturbed works together again
-    let job = Job::apply(&product, "afterwards", json!({}));
+    let job = E2eJob::apply(&product, "afterwards", json!({}));
     assert_eq!(job.complete(), *on_this_machine(product.node.folder()));
 }

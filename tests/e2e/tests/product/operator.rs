@@ -1,14 +1,14 @@
 //! The operator goes, comes back, and is another version: jobs don't notice.
 
 use serde_json::{Value, json};
-use stagecoach_e2e::{Job, Product};
+use stagecoach_e2e::{E2eJob, Product};
 
 #[test]
 #[ignore = "needs a node: make e2e"]
 fn an_upgrade_changes_no_job_that_runs() {
     let product = Product::take();
     let endless = json!({"training": {"steps": 4000, "learningRate": {"decaySteps": 300}}});
-    let job = Job::apply(&product, "upgraded", endless);
+    let job = E2eJob::apply(&product, "upgraded", endless);
     job.wait_running(1);
     job.wait("heard", |job| !job["status"]["progress"]["step"].is_null());
     let (pods, image) = (job.pod_uids(), images(&job));
@@ -30,7 +30,7 @@ fn an_upgrade_changes_no_job_that_runs() {
 #[ignore = "needs a node: make e2e"]
 fn jobs_outlive_the_release_and_the_next_one_adopts_them() {
     let product = Product::take();
-    let job = Job::apply(&product, "orphaned", json!({"training": {"steps": 600}}));
+    let job = E2eJob::apply(&product, "orphaned", json!({"training": {"steps": 600}}));
     job.wait_running(1);
     let pods = job.pod_uids();
     product.helm_uninstall();
@@ -45,7 +45,7 @@ fn jobs_outlive_the_release_and_the_next_one_adopts_them() {
 }
 
 /// What its trainers run.
-fn images(job: &Job) -> Vec<Value> {
+fn images(job: &E2eJob) -> Vec<Value> {
     let mut images: Vec<Value> = job.pods().iter().map(|pod| pod["spec"]["containers"][0]["image"].clone()).collect();
     images.dedup();
     images

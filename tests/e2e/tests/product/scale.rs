@@ -1,7 +1,7 @@
 //! More stages, and fewer, while a job runs.
 
 use serde_json::json;
-use stagecoach_e2e::{Job, Product, on_this_machine};
+use stagecoach_e2e::{E2eJob, Product, on_this_machine};
 
 #[test]
 #[ignore = "needs a node: make e2e"]
@@ -18,7 +18,7 @@ fn also_when_the_operator_dies_meanwhile() {
 }
 
 fn scaled(product: &Product, name: &str, with_operator: bool) {
-    let job = Job::apply(product, name, json!({}));
+    let job = E2eJob::apply(product, name, json!({}));
     for (attempt, stages) in [(1, 2), (2, 4)] {
         job.wait_running(attempt);
         let before = job.step();

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Write};
 
 use serde_json::{Value, json};
 use stagecoach_cluster::{condition_of, until};
-use stagecoach_node::{Node, images};
+use stagecoach_node::{TestNode, images};
 
 const NAMESPACE: &str = "smoke";
 const PROBE: &str = "localhost/stagecoach-probe:e2e";
@@ -13,7 +13,7 @@ const MIB: u64 = 1 << 20;
 #[test]
 #[ignore = "needs root and a node; `make e2e` starts one and runs this"]
 fn a_node_runs_containers_and_can_be_disturbed() {
-    let node = Node::from_environment();
+    let node = TestNode::from_environment();
     node.import(&images().join("probe.tar"));
     node.create_restricted_namespace(NAMESPACE);
     let smoke = Smoke { node };
@@ -29,7 +29,7 @@ fn a_node_runs_containers_and_can_be_disturbed() {
 }
 
 struct Smoke {
-    node: Node,
+    node: TestNode,
 }
 
 /// A pod that keeps to the restricted standard.

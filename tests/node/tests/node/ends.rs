@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use stagecoach_cluster::until;
-use stagecoach_node::{Node, images};
+use stagecoach_node::{TestNode, images};
 
 /// What a node adds to a machine, in lines: none of them may be left.
 fn traces() -> BTreeSet<String> {
@@ -121,7 +121,7 @@ fn nothing_is_left_however_a_node_ends() {
     // a whole life, ended after its most important processes have died
     let output = machine.up(&folder).wait_with_output().unwrap();
     assert!(output.status.success(), "{}", complaint(&output));
-    let node = Node::attach(&folder);
+    let node = TestNode::attach(&folder);
     node.import(&machine.images.join("probe.tar"));
     let run = ["run", "a", "--image=localhost/stagecoach-probe:e2e", "--", "sleep"];
     assert!(node.kubectl(&run, "").status.success());

@@ -24,20 +24,20 @@ fn every_demand_of_the_schema_has_a_row() {
 }
 
 /// A rule: the field that its refusal names, its sentence, and whether it is about a change.
-struct Rule {
+struct CrdRule {
     field: String,
     message: String,
     is_transition: bool,
 }
 
-fn rules() -> Vec<Rule> {
+fn rules() -> Vec<CrdRule> {
     let mut rules = Vec::new();
     walk(&root(), "", &mut |path, schema| {
         for rule in schema.get("x-kubernetes-validations").and_then(|rules| rules.as_array()).into_iter().flatten() {
             let text = |key: &str| rule[key].as_str().unwrap_or_default().to_owned();
             let field = format!("{path}{}", text("fieldPath")).trim_start_matches('.').to_owned();
             for message in messages(&text("message"), &text("messageExpression")) {
-                rules.push(Rule { field: field.clone(), message, is_transition: text("rule").contains("oldSelf") });
+                rules.push(CrdRule { field: field.clone(), message, is_transition: text("rule").contains("oldSelf") });
             }
         }
     });
@@ -56,7 +56,7 @@ fn messages(message: &str, expression: &str) -> Vec<String> {
 }
 
 /// Whether words such as `spec.data: Invalid value: … is missing` are those of the rule.
-fn is_of(words: &str, rule: &Rule) -> bool {
+fn is_of(words: &str, rule: &CrdRule) -> bool {
     let Some((field, message)) = words.split_once(": Invalid value: … ") else { return false };
     // positions become brackets
     let field: String = field.chars().filter(|letter| !letter.is_ascii_digit()).collect();

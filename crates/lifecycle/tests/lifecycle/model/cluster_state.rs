@@ -16,9 +16,9 @@ pub(crate) const HORIZON_SECONDS: u64 = 40;
 pub(crate) struct ClusterState {
     pub(crate) job: JobObject,
     /// By attempt and stage: one a name, as the API server has it.
-    pub(crate) pods: Vec<Pod>,
-    pub(crate) volume: Volume,
-    pub(crate) operator: Operator,
+    pub(crate) pods: Vec<ModelPod>,
+    pub(crate) volume: ModelVolume,
+    pub(crate) operator: ModelOperator,
     /// What one more read from a stale cache returns.
     pub(crate) stale_cache: Option<StaleCache>,
     /// Faults that may still happen.
@@ -26,7 +26,7 @@ pub(crate) struct ClusterState {
     pub(crate) history: History,
 }
 
-/// The job object. Its resourceVersion is `Operator::job_is_current`: all that matters is whether another client wrote since.
+/// The job object. Its resourceVersion is `ModelOperator::job_is_current`: all that matters is whether another client wrote since.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct JobObject {
     pub(crate) desired: Desired,
@@ -42,11 +42,11 @@ pub(crate) struct Name {
 
 /// A pod: the object and its process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Pod {
+pub(crate) struct ModelPod {
     pub(crate) name: Name,
     /// Stages of its attempt.
     pub(crate) stages: u32,
-    pub(crate) process: Process,
+    pub(crate) process: ModelProcess,
     /// Since when the API shows that.
     pub(crate) at: UnixMillis,
     /// Whether this stage 0 took a fence.
@@ -54,12 +54,12 @@ pub(crate) struct Pod {
     /// When deletion was requested; the node terminates the process, unless it is partitioned.
     pub(crate) deleted_at: Option<UnixMillis>,
     /// Its node is partitioned: the API shows this state for ever, and the process runs on.
-    pub(crate) partitioned: Option<Process>,
+    pub(crate) partitioned: Option<ModelProcess>,
 }
 
 /// The state of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Process {
+pub(crate) enum ModelProcess {
     Pending,
     Starting,
     Ready,
@@ -68,7 +68,7 @@ pub(crate) enum Process {
 
 /// The shared volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Volume {
+pub(crate) struct ModelVolume {
     /// The attempt whose stage 0 took the newest fence.
     pub(crate) holder: u64,
     /// Steps in the newest checkpoint.
@@ -77,7 +77,7 @@ pub(crate) struct Volume {
 
 /// The operator's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Operator {
+pub(crate) struct ModelOperator {
     /// Something changed that it has not observed.
     pub(crate) has_unobserved_change: bool,
     /// When to reconcile again anyway.
@@ -113,7 +113,7 @@ pub(crate) struct Record {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum StaleCache {
     Job(Box<JobObject>),
-    Pods(Vec<Pod>),
+    Pods(Vec<ModelPod>),
 }
 
 /// How often each fault may happen.
@@ -149,12 +149,12 @@ pub(crate) struct History {
 }
 
 impl ClusterState {
-    pub(crate) fn pod(&self, name: Name) -> Option<&Pod> {
+    pub(crate) fn pod(&self, name: Name) -> Option<&ModelPod> {
         self.pods.iter().find(|pod| pod.name == name)
     }
 
     /// For a change to a pod that exists.
-    pub(crate) fn change(&mut self, name: Name, change: impl FnOnce(&mut Pod)) {
+    pub(crate) fn change(&mut self, name: Name, change: impl FnOnce(&mut ModelPod)) {
         let pod = self.pods.iter_mut().find(|pod| pod.name == name).unwrap();
         let before = pod.instance();
         change(pod);
@@ -162,7 +162,7 @@ impl ClusterState {
         self.operator.has_unobserved_change |= seen;
     }
 
-    pub(crate) fn of(&self, attempt: u64) -> impl Iterator<Item = &Pod> + Clone {
+    pub(crate) fn of(&self, attempt: u64) -> impl Iterator<Item = &ModelPod> + Clone {
         self.pods.iter().filter(move |pod| pod.name.attempt == attempt)
     }
 
@@ -180,7 +180,7 @@ impl ClusterState {
                 pod.deleted_at = pod.deleted_at.map(|_| oldest);
             }
         }
-        if !self.of(self.volume.holder).any(Pod::is_alive) {
+        if !self.of(self.volume.holder).any(ModelPod::is_alive) {
             self.volume.holder = 0;
         }
         if self.history.created < number {
@@ -192,7 +192,7 @@ impl ClusterState {
             let dead: Vec<_> = (1..number).filter(|attempt| dead(*attempt)).collect();
             self.pods.retain(|pod| !dead.contains(&pod.name.attempt) || pod.deleted_at.is_none());
             for pod in self.pods.iter_mut().filter(|pod| dead.contains(&pod.name.attempt)) {
-                pod.process = Process::Ended(1);
+                pod.process = ModelProcess::Ended(1);
                 pod.at = oldest;
             }
         }
@@ -207,7 +207,7 @@ impl ClusterState {
         let age = |at: &mut UnixMillis| {
             *at = UnixMillis(at.0.saturating_sub(time.0)).max(UnixMillis(NOW.0 - HORIZON_SECONDS * 1000))
         };
-        let age_pods = |pods: &mut Vec<Pod>| {
+        let age_pods = |pods: &mut Vec<ModelPod>| {
             for pod in pods {
                 age(&mut pod.at);
                 pod.deleted_at.as_mut().into_iter().for_each(age);
@@ -229,28 +229,28 @@ impl ClusterState {
     }
 }
 
-impl Pod {
+impl ModelPod {
     /// The instance as the API shows it.
     pub(crate) fn instance(&self) -> StageInstance {
         let (state, since) = match (self.partitioned.unwrap_or(self.process), self.deleted_at) {
-            (Process::Ended(code), _) => (InstanceState::Exited(Exit::with_code(code)), self.at),
+            (ModelProcess::Ended(code), _) => (InstanceState::Exited(Exit::with_code(code)), self.at),
             (_, Some(since)) => (InstanceState::Terminating, since),
-            (Process::Pending, None) => (InstanceState::Pending, self.at),
-            (Process::Starting, None) => (InstanceState::Starting, self.at),
-            (Process::Ready, None) => (InstanceState::Ready, self.at),
+            (ModelProcess::Pending, None) => (InstanceState::Pending, self.at),
+            (ModelProcess::Starting, None) => (InstanceState::Starting, self.at),
+            (ModelProcess::Ready, None) => (InstanceState::Ready, self.at),
         };
         StageInstance { stage: self.name.stage, attempt: self.name.attempt, state, since }
     }
 
     pub(crate) fn is_alive(&self) -> bool {
-        !matches!(self.process, Process::Ended(_))
+        !matches!(self.process, ModelProcess::Ended(_))
     }
 
     pub(crate) fn is_reachable(&self) -> bool {
         self.partitioned.is_none()
     }
 
-    pub(crate) fn enter(&mut self, process: Process) {
+    pub(crate) fn enter(&mut self, process: ModelProcess) {
         self.process = process;
         if self.is_reachable() {
             self.at = NOW;

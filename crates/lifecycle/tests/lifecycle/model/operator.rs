@@ -4,7 +4,7 @@ use stagecoach_api::job::{BackoffSpec, RestartSpec};
 use stagecoach_lifecycle::*;
 
 use super::cluster_state::{
-    ClusterState, JobObject, NOW, Name, Operator, Pod, Process, Record, StaleCache, Write, canonical,
+    ClusterState, JobObject, ModelOperator, ModelPod, ModelProcess, NOW, Name, Record, StaleCache, Write, canonical,
 };
 use super::properties::BrokenInvariant;
 
@@ -68,7 +68,7 @@ pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_gu
         desired: job.desired,
         policy: policy(disabled_guard),
         state: job.recorded.clone(),
-        instances: pods.iter().map(Pod::instance).collect(),
+        instances: pods.iter().map(ModelPod::instance).collect(),
         progress: ObservedProgress {
             checkpoint_step: Some(cluster.volume.checkpoint),
             last_step_at: Some(UnixMillis(0)),
@@ -89,7 +89,7 @@ pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_gu
     }
     plan.reverse();
     // After a stale read the newer version is still to be observed.
-    cluster.operator = Operator {
+    cluster.operator = ModelOperator {
         has_unobserved_change: stale_cache,
         wake_at: decision.wake_at,
         job_is_current: job_is_current || plan.is_empty(),
@@ -134,7 +134,7 @@ fn record(job: &JobObject, decision: &Decision) -> Record {
 }
 
 /// The actions as writes, for the observed pods.
-fn writes(decision: &Decision, pods: &[Pod]) -> Vec<Write> {
+fn writes(decision: &Decision, pods: &[ModelPod]) -> Vec<Write> {
     let mut writes = Vec::new();
     for action in &decision.actions {
         match *action {
@@ -221,8 +221,15 @@ fn create(cluster: &mut ClusterState, name: Name, stages: u32) {
     if name.attempt == cluster.history.created || name.attempt < cluster.history.highest {
         cluster.report_violation(BrokenInvariant::PodsAreCreatedOnce);
     }
-    let pod =
-        Pod { name, stages, process: Process::Pending, at: NOW, fenced: false, deleted_at: None, partitioned: None };
+    let pod = ModelPod {
+        name,
+        stages,
+        process: ModelProcess::Pending,
+        at: NOW,
+        fenced: false,
+        deleted_at: None,
+        partitioned: None,
+    };
     cluster.pods.push(pod);
     cluster.pods.sort_unstable_by_key(|pod| pod.name);
     cluster.operator.has_unobserved_change = true;

@@ -1,6 +1,6 @@
 //! Transitions of pods, their nodes and the volume.
 
-use super::cluster_state::{ClusterState, Name, Pod, Process, Write};
+use super::cluster_state::{ClusterState, ModelPod, ModelProcess, Name, Write};
 use super::operator::Guard;
 use super::properties::BrokenInvariant;
 
@@ -31,11 +31,11 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
     attempts.dedup();
     for attempt in attempts {
         let is_immediate = cluster.of(attempt).all(|pod| pod.is_reachable() && pod.deleted_at.is_none());
-        if all(cluster, attempt, Process::Starting) && cluster.of(attempt).any(|pod| pod.fenced) {
+        if all(cluster, attempt, ModelProcess::Starting) && cluster.of(attempt).any(|pod| pod.fenced) {
             enabled_transitions.push((PodTransition::Form(attempt), is_immediate));
         }
         let holds = cluster.volume.holder == attempt || disabled_guard == Some(Guard::Fence);
-        if all(cluster, attempt, Process::Ready) && holds && cluster.volume.checkpoint < FINAL_CHECKPOINT_STEP {
+        if all(cluster, attempt, ModelProcess::Ready) && holds && cluster.volume.checkpoint < FINAL_CHECKPOINT_STEP {
             enabled_transitions.push((PodTransition::Commit(attempt), is_immediate));
         }
     }
@@ -43,16 +43,16 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
         let name = pod.name;
         // A terminating process has its grace period.
         let is_immediate = pod.is_reachable() && pod.deleted_at.is_none();
-        if pod.process == Process::Pending && pod.is_reachable() && pod.deleted_at.is_none() {
+        if pod.process == ModelProcess::Pending && pod.is_reachable() && pod.deleted_at.is_none() {
             enabled_transitions.push((PodTransition::Start(name), true));
         }
-        if pod.process == Process::Starting && name.stage == 0 && !pod.fenced {
+        if pod.process == ModelProcess::Starting && name.stage == 0 && !pod.fenced {
             enabled_transitions.push((PodTransition::TakeFence(name), is_immediate));
         }
         if let Some(code) = end(cluster, pod, disabled_guard) {
             enabled_transitions.push((PodTransition::End(name, code), is_immediate));
         }
-        let stopped = matches!(pod.process, Process::Pending | Process::Ended(_));
+        let stopped = matches!(pod.process, ModelProcess::Pending | ModelProcess::Ended(_));
         if pod.is_reachable() && pod.deleted_at.is_some() && stopped {
             enabled_transitions.push((PodTransition::Remove(name), false));
         }
@@ -61,22 +61,22 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
 }
 
 /// Whether all stages of an attempt exist and are in the same state.
-fn all(cluster: &ClusterState, attempt: u64, process: Process) -> bool {
+fn all(cluster: &ClusterState, attempt: u64, process: ModelProcess) -> bool {
     let alike = cluster.of(attempt).filter(|pod| pod.process == process);
     alike.clone().count() > 0 && alike.clone().all(|pod| alike.clone().count() == pod.stages as usize)
 }
 
 /// The code with which a process is about to exit, if it is.
-fn end(cluster: &ClusterState, pod: &Pod, disabled_guard: Option<Guard>) -> Option<i32> {
+fn end(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>) -> Option<i32> {
     let formed = match pod.process {
-        Process::Starting => false,
-        Process::Ready => true,
-        Process::Pending | Process::Ended(_) => return None,
+        ModelProcess::Starting => false,
+        ModelProcess::Ready => true,
+        ModelProcess::Pending | ModelProcess::Ended(_) => return None,
     };
     let attempt = pod.name.attempt;
     let peers = cluster.of(attempt).filter(|peer| peer.name != pod.name);
     let mut ends = peers.clone().filter_map(|peer| match peer.process {
-        Process::Ended(code) => Some(code),
+        ModelProcess::Ended(code) => Some(code),
         _ => None,
     });
     let holds = cluster.volume.holder == attempt || disabled_guard == Some(Guard::Fence);
@@ -99,7 +99,7 @@ fn end(cluster: &ClusterState, pod: &Pod, disabled_guard: Option<Guard>) -> Opti
 /// Applies a transition.
 pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition) {
     match transition {
-        PodTransition::Start(name) => cluster.change(name, |pod| pod.enter(Process::Starting)),
+        PodTransition::Start(name) => cluster.change(name, |pod| pod.enter(ModelProcess::Starting)),
         PodTransition::TakeFence(name) => {
             cluster.volume.holder = name.attempt;
             cluster.change(name, |pod| pod.fenced = true);
@@ -107,7 +107,7 @@ pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition) {
         PodTransition::Form(attempt) => {
             let names: Vec<_> = cluster.of(attempt).map(|pod| pod.name).collect();
             for name in names {
-                cluster.change(name, |pod| pod.enter(Process::Ready));
+                cluster.change(name, |pod| pod.enter(ModelProcess::Ready));
             }
         }
         PodTransition::Commit(attempt) => {
@@ -117,7 +117,7 @@ pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition) {
             cluster.volume.checkpoint += 1;
             cluster.operator.has_unobserved_change = true;
         }
-        PodTransition::End(name, code) => cluster.change(name, |pod| pod.enter(Process::Ended(code))),
+        PodTransition::End(name, code) => cluster.change(name, |pod| pod.enter(ModelProcess::Ended(code))),
         PodTransition::Remove(name) => {
             cluster.pods.retain(|pod| pod.name != name);
             // Deletions carry the UID.

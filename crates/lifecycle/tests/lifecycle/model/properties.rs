@@ -3,7 +3,7 @@
 use stagecoach_lifecycle::*;
 use stateright::Property;
 
-use super::cluster_state::{ClusterState, NOW, Pod};
+use super::cluster_state::{ClusterState, ModelPod, NOW};
 use super::operator::TERMINATION_TIMEOUT_SECONDS;
 use super::steps::{ClusterModel, ModelTransition};
 
@@ -86,7 +86,7 @@ fn one_attempt_lives(cluster: &ClusterState) -> bool {
 }
 
 /// Whether a pod is on a lost node and its termination timeout has passed.
-fn timed_out_on_lost_node(pod: &Pod) -> bool {
+fn timed_out_on_lost_node(pod: &ModelPod) -> bool {
     let waited = pod.deleted_at.is_some_and(|since| NOW >= since.plus_seconds(TERMINATION_TIMEOUT_SECONDS));
     !pod.is_reachable() && waited
 }

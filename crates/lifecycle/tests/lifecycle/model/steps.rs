@@ -4,8 +4,8 @@ use stagecoach_lifecycle::*;
 use stateright::{Model, Property};
 
 use super::cluster_state::{
-    ClusterState, Faults, HORIZON_SECONDS, History, JobObject, NOW, Name, Operator, Process, StaleCache, Volume, Write,
-    canonical,
+    ClusterState, Faults, HORIZON_SECONDS, History, JobObject, ModelOperator, ModelProcess, ModelVolume, NOW, Name,
+    StaleCache, Write, canonical,
 };
 use super::operator::{self, Guard, TERMINATION_TIMEOUT_SECONDS};
 use super::pods::{self, PodTransition};
@@ -83,7 +83,7 @@ impl ClusterModel {
     }
 
     fn faults_of_the_operator(&self, cluster: &ClusterState, steps: &mut Vec<ModelTransition>) {
-        let Operator { plan, .. } = &cluster.operator;
+        let ModelOperator { plan, .. } = &cluster.operator;
         if !plan.is_empty() && cluster.remaining_faults.crashes > 0 {
             steps.push(ModelTransition::Crash);
         }
@@ -105,7 +105,7 @@ impl ClusterModel {
             return;
         }
         for pod in cluster.pods.iter().filter(|pod| pod.is_alive()) {
-            let runs = pod.process != Process::Pending;
+            let runs = pod.process != ModelProcess::Pending;
             if pod.is_reachable() {
                 if failures > 0 && runs {
                     steps.extend([1, 75, 137].map(|code| ModelTransition::Fail(pod.name, code)));
@@ -158,8 +158,8 @@ impl Model for ClusterModel {
                 recorded: JobState::default(),
             },
             pods: vec![],
-            volume: Volume { holder: 0, checkpoint: 0 },
-            operator: Operator { has_unobserved_change: true, wake_at: None, plan: vec![], job_is_current: true },
+            volume: ModelVolume { holder: 0, checkpoint: 0 },
+            operator: ModelOperator { has_unobserved_change: true, wake_at: None, plan: vec![], job_is_current: true },
             stale_cache: None,
             remaining_faults: self.faults.clone(),
             history: History::default(),
@@ -195,11 +195,11 @@ impl Model for ClusterModel {
             ModelTransition::Crash => {
                 faults.crashes -= 1;
                 next.operator =
-                    Operator { has_unobserved_change: true, wake_at: None, plan: vec![], job_is_current: true };
+                    ModelOperator { has_unobserved_change: true, wake_at: None, plan: vec![], job_is_current: true };
             }
             ModelTransition::Fail(name, code) => {
                 faults.failures -= 1;
-                next.change(name, |pod| pod.enter(Process::Ended(code)));
+                next.change(name, |pod| pod.enter(ModelProcess::Ended(code)));
             }
             ModelTransition::Evict(name) => {
                 faults.failures -= 1;
@@ -209,7 +209,7 @@ impl Model for ClusterModel {
                 faults.partitions -= 1;
                 next.change(name, |pod| pod.partitioned = Some(pod.process));
             }
-            ModelTransition::ExitUnobserved(name) => next.change(name, |pod| pod.enter(Process::Ended(137))),
+            ModelTransition::ExitUnobserved(name) => next.change(name, |pod| pod.enter(ModelProcess::Ended(137))),
             ModelTransition::Change(desired) => {
                 faults.spec_changes -= 1;
                 next.job.desired = desired;

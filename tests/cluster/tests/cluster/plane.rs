@@ -48,7 +48,7 @@ fn restarts_and_leaves_nothing_behind() {
 
 #[test]
 fn a_killed_test_leaves_nothing_behind() {
-    let test = ["--exact", "holds_a_plane_until_killed", "--ignored", "--nocapture"];
+    let test = ["--exact", "plane::holds_a_plane_until_killed", "--ignored", "--nocapture"];
     let mut child = Command::new(std::env::current_exe().unwrap()).args(test).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let line = lines.find_map(|line| Some(line.unwrap().strip_prefix("HELD ")?.to_owned())).unwrap();

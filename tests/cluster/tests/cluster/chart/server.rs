@@ -85,7 +85,7 @@ fn an_installation_comes_is_upgraded_and_goes_without_the_jobs() {
     run(&["install", "stagecoach", &copy, "--create-namespace"]);
     let phase = "/spec/versions/0/additionalPrinterColumns/0/description";
     let described = || plane.get(CRD).unwrap().pointer(phase).cloned();
-    assert_eq!(described(), Some(json!("One word for the state of the job.")));
+    assert_eq!(described(), Some(json!("A summary of the job's state.")));
     until("the CRD to be served", 30, || plane.get(JOBS));
     let deployment = "/apis/apps/v1/namespaces/stagecoach-system/deployments/stagecoach-operator";
     assert_eq!(plane.get(deployment).unwrap()["spec"]["replicas"], 2);
@@ -110,7 +110,7 @@ fn an_installation_comes_is_upgraded_and_goes_without_the_jobs() {
 
     // and can be installed again over what stayed
     run(&["install", "stagecoach", &chart::folder().display().to_string()]);
-    assert_eq!(described(), Some(json!("One word for the state of the job.")));
+    assert_eq!(described(), Some(json!("A summary of the job's state.")));
 }
 
 fn copy_folder(from: &std::path::Path, to: &std::path::Path) {

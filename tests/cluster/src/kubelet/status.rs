@@ -136,7 +136,11 @@ mod tests {
     #[test]
     fn the_phase_follows_from_the_containers() {
         let running = || State::Running { since: now(), ready: true };
-        let evicted = State::Terminated { since: now(), at: now(), exit: ContainerExit { evicted: true, ..ContainerExit::new(137, "") } };
+        let evicted = State::Terminated {
+            since: now(),
+            at: now(),
+            exit: ContainerExit { evicted: true, ..ContainerExit::new(137, "") },
+        };
         for (states, expected) in [
             (vec![State::Waiting("ContainerCreating")], "Pending"),
             (vec![running()], "Running"),

@@ -96,11 +96,12 @@ fn an_installation_comes_is_upgraded_and_goes_without_the_jobs() {
 
     // the next version of the chart has another CRD
     let file = format!("{copy}/files/pipelinejobs.yaml");
-    let newer =
-        std::fs::read_to_string(&file).unwrap().replace("One word for the state", "One word, newer, for the state");
+    let newer = std::fs::read_to_string(&file)
+        .unwrap()
+        .replace("A summary of the job's state", "A newer summary of the job's state");
     std::fs::write(&file, newer).unwrap();
     run(&["upgrade", "stagecoach", &copy, "--set", "replicas=3"]);
-    assert_eq!(described(), Some(json!("One word, newer, for the state of the job.")));
+    assert_eq!(described(), Some(json!("A newer summary of the job's state.")));
     assert_eq!(plane.get(deployment).unwrap()["spec"]["replicas"], 3);
 
     run(&["uninstall", "stagecoach", "--wait"]);

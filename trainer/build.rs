@@ -1,25 +1,45 @@
-//! Compiles the C++ shim against the libtorch that torch-sys links, and lets our binaries find it at run time.
+//! Compiles the C++ kernels against the libtorch that torch-sys links, and lets our binaries find it at run time.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// Instruction sets for which the CPU kernels are compiled, as libtorch names them, and the flags that it uses for each.
+const INSTRUCTION_SETS: [(&str, &[&str]); 3] = [
+    ("DEFAULT", &[]),
+    ("AVX2", &["-mavx2", "-mfma", "-mf16c"]),
+    ("AVX512", &["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx2", "-mfma", "-mf16c"]),
+];
 
 fn main() {
-    println!("cargo:rerun-if-changed=src/autograd/shim.cpp");
+    println!("cargo:rerun-if-changed=src/kernels");
     // torch-sys has `links = "tch"`: cargo passes what it found as DEP_TCH_*.
     let Some(lib) = std::env::var_os("DEP_TCH_LIBTORCH_LIB").map(PathBuf::from) else {
         println!("cargo:error=torch-sys did not say where libtorch is: run `make libtorch` first");
         return;
     };
     let include = lib.with_file_name("include");
-    cc::Build::new()
-        .cpp(true)
-        .warnings(false)
-        .opt_level(2)
-        .flag("-std=c++17")
-        .include(&include)
-        .include(include.join("torch/csrc/api/include"))
-        .file("src/autograd/shim.cpp")
-        .compile("stagecoach_shim");
+    // First the functions that need no particular instruction set: of inline functions that several objects contain, the
+    // linker keeps the first.
+    compiler(&include).file("src/kernels/shim.cpp").compile("stagecoach_shim");
+    let x86 = std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64");
+    for (name, flags) in INSTRUCTION_SETS.iter().take(if x86 { 3 } else { 1 }) {
+        let table = format!("kernels_{}", name.to_lowercase());
+        let mut compiler = compiler(&include);
+        compiler.define("CPU_CAPABILITY", *name).define(&format!("CPU_CAPABILITY_{name}"), None);
+        compiler.define("KERNELS", table.as_str()).opt_level(3).flag("-fno-math-errno");
+        for flag in *flags {
+            compiler.flag(flag);
+        }
+        compiler.file("src/kernels/cpu/isa.cpp").compile(&format!("stagecoach_{table}"));
+    }
     println!("cargo:rustc-link-lib=torch_cpu");
+    println!("cargo:rustc-link-lib=gomp");
     // Two places: beside the binary, as the images lay it out, and where this build found it.
     println!("cargo:rustc-link-arg=-Wl,-rpath,$ORIGIN/../lib:{}", lib.display());
+}
+
+fn compiler(include: &Path) -> cc::Build {
+    let mut build = cc::Build::new();
+    build.cpp(true).warnings(false).opt_level(2).flag("-std=c++17").flag("-fopenmp").flag("-Wno-psabi");
+    build.include(include).include(include.join("torch/csrc/api/include"));
+    build
 }

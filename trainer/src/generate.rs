@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use stagecoach_api::job::AdamWSpec;
+use stagecoach_api::job::{AdamWSpec, Precision, Recompute};
 use stagecoach_data::Tokenizer;
 use stagecoach_pipeline::{Partition, Placement};
 use tch::{Device, Kind, Tensor};
 
 use crate::execute::{Stage, StageConfig};
-use crate::model::{Architecture, Llama, LlamaConfig};
+use crate::model::{Architecture, ForwardContext, Llama, LlamaConfig};
 use crate::state_dict::{InitialWeights, find_model};
 
 /// How text is generated.
@@ -54,7 +54,8 @@ pub(crate) fn generate_text(path: &Path, prompt: &str, generation: GenerationCon
             partition: &Partition { layers: vec![architecture.num_layers()] },
             seed: 0,
             optimizer: AdamWSpec::default(),
-            recompute: false,
+            recompute: Recompute::None,
+            precision: Precision::Float32,
             device: Device::Cpu,
         },
     );
@@ -82,12 +83,14 @@ pub(crate) fn generate_text(path: &Path, prompt: &str, generation: GenerationCon
 
 /// Samples the token after `context` by inverting the cumulative distribution at `uniform`, in [0, 1).
 fn next_token(stage: &Stage, context: &[i64], generation: GenerationConfig, uniform: f64) -> i64 {
-    let input = Tensor::from_slice(context).unsqueeze(0);
+    let input = Tensor::from_slice(context);
+    let length = context.len() as i64;
+    let ctx = ForwardContext { length, cu_seqlens: Tensor::from_slice(&[0, length]), recompute: Recompute::None };
     let Some((chunk, head)) = stage.chunks.get(&0).and_then(|chunk| Some((chunk, chunk.head.as_ref()?))) else {
         return 0;
     };
-    let hidden = chunk.hidden_states(input, None, &stage.parameters, &stage.gradient_sink);
-    let logits = head.logits(&hidden.select(1, -1), &stage.parameters).squeeze().to_kind(Kind::Double);
+    let hidden = chunk.hidden_states(&input, &ctx);
+    let logits = head.logits(&hidden.narrow(0, length - 1, 1)).squeeze().to_kind(Kind::Double);
     if generation.temperature <= 0.0 {
         return logits.argmax(0, false).int64_value(&[]);
     }

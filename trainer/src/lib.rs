@@ -1,12 +1,12 @@
 //! The trainer: trains a language model through a pipeline of stages. One binary, `stagecoach`, is the launcher on a
 //! laptop, the entry point of a pod, and the tool that plans, tokenises and generates. See `docs/ARCHITECTURE.md`.
 
-mod autograd;
 pub mod cli;
 pub mod execute;
 mod fatal;
 mod folder;
 mod generate;
+mod kernels;
 mod launch;
 pub mod links;
 pub mod model;

@@ -1,92 +1,83 @@
-//! Forward and backward of one chunk for one microbatch. Every layer is its own autograd segment under every
-//! partition: its input is a contiguous leaf, and that leaf's gradient is what goes to the layer before it.
-//! Results are therefore bit-identical for every partition.
+//! Forward and backward of one chunk for one microbatch. Every layer does the same under every partition: its input and
+//! its output's gradient come as they are from the layers beside it, on this stage or on another. Results are therefore
+//! bit-identical for every partition.
 
+use std::rc::Rc;
+
+use stagecoach_api::job::Recompute;
 use tch::Tensor;
 
-use crate::autograd::{GradientSink, WeightGradStore, grad};
-use crate::model::{Embedding, ForwardContext, Head, Layer, Parameters};
-use stagecoach_pipeline::WorkItem;
+use crate::model::{Backward, Embedding, ForwardContext, Head, Layer, WeightGradient};
 
 /// The layers of one pipeline chunk (torch: a virtual stage), with embedding and head where it has them.
 #[derive(Debug)]
 pub struct Chunk {
     /// The token embedding; only on the first chunk.
     pub(crate) embedding: Option<Embedding>,
-    /// Decoder layers, each its own autograd segment; on the last chunk the final norm is the last entry.
-    pub layers: Vec<Box<dyn Layer>>,
+    /// Decoder layers; on the last chunk the final norm is the last entry.
+    pub layers: Vec<Rc<dyn Layer>>,
     /// The LM head; only on the last chunk.
     pub head: Option<Head>,
-    /// Activation checkpointing: keep only each layer's input and recompute its forward in backward.
-    pub(crate) recompute: bool,
 }
 
 /// Activations kept from a chunk's forward for its backward.
 #[derive(Debug)]
 pub struct SavedActivations {
-    /// Each layer's input (an autograd leaf) and output; the output is `None` when it is recomputed.
-    segments: Vec<(Tensor, Option<Tensor>)>,
-    /// Token ids; only on the first chunk.
+    ctx: ForwardContext,
+    layers: Vec<SavedLayer>,
+    /// `i64[tokens]`; only on the first chunk.
     token_ids: Option<Tensor>,
     /// Gradient of the loss with respect to the last hidden states; only on the last chunk.
     head_gradient: Option<Tensor>,
-    attention_mask: Option<Tensor>,
+}
+
+#[derive(Debug)]
+enum SavedLayer {
+    Activations(Box<dyn Backward>),
+    /// The layer's input, from which everything is computed again.
+    Input(Tensor),
 }
 
 /// Inputs of the loss.
 #[derive(Debug)]
 pub struct LossInputs<'a> {
-    /// `[rows * length]`, -100 (torch's `ignore_index`) where a position is excluded from the loss.
+    /// `[tokens]`, -100 (torch's `ignore_index`) where a position is excluded from the loss.
     pub targets: &'a Tensor,
     /// 1 / (number of targets in the global batch).
     pub scale: f64,
-    /// fp32 gradient accumulator of the head's weight.
-    pub weight_accumulator: &'a Tensor,
 }
 
 /// Result of a chunk's forward.
 #[derive(Debug)]
 pub enum ChunkOutput {
-    /// `[rows, length, hidden]` for the next chunk.
+    /// `[tokens, hidden]` for the next chunk.
     Activations(Tensor),
     /// The sum of the cross-entropies, in nats.
     Loss(f64),
 }
 
 impl Chunk {
-    /// Training forward. `input` holds token ids on the first chunk and activations on the others.
+    /// Training forward. `input` holds token ids `[tokens]` on the first chunk and hidden states `[tokens, hidden]` on the
+    /// others.
     pub fn forward(
         &self,
         input: Tensor,
-        attention_mask: Option<Tensor>,
+        ctx: ForwardContext,
         loss_inputs: Option<LossInputs>,
-        parameters: &Parameters,
-        gradient_sink: &GradientSink,
     ) -> (ChunkOutput, SavedActivations) {
-        let segments = Vec::with_capacity(self.layers.len());
-        let mut saved = SavedActivations { segments, token_ids: None, head_gradient: None, attention_mask };
-        let mut x = match &self.embedding {
-            Some(embedding) => {
-                let x = embedding.forward(&input, parameters);
-                saved.token_ids = Some(input.view([-1]));
-                x
-            }
-            None => input,
-        };
+        let mut x = self.embed(&input);
+        let mut layers = Vec::with_capacity(self.layers.len());
         for layer in &self.layers {
-            let ctx = ForwardContext { parameters, gradient_sink, attention_mask: saved.attention_mask.as_ref() };
-            let leaf = autograd_leaf(&x);
-            let y = match self.recompute {
-                false => layer.forward(&leaf, &ctx),
-                true => tch::no_grad(|| layer.forward(&leaf, &ctx)),
-            };
-            x = y.detach();
-            saved.segments.push((leaf, (!self.recompute).then_some(y)));
+            let input = (ctx.recompute == Recompute::Full).then(|| x.shallow_clone());
+            let (y, activations) = layer.clone().forward(x, &ctx);
+            x = y;
+            layers.push(input.map_or(SavedLayer::Activations(activations), SavedLayer::Input));
         }
-        let x = x.contiguous();
+        let token_ids = self.embedding.is_some().then_some(input);
+        let mut saved = SavedActivations { ctx, layers, token_ids, head_gradient: None };
         match (&self.head, loss_inputs) {
-            (Some(head), Some(LossInputs { targets, scale, weight_accumulator })) => {
-                let out = head.forward_backward(&x, targets, scale, parameters, weight_accumulator);
+            (Some(head), Some(LossInputs { targets, scale })) => {
+                let out = head.forward_backward(&x, targets, scale);
                 saved.head_gradient = Some(out.hidden_gradient);
                 (ChunkOutput::Loss(out.loss), saved)
             }
@@ -94,76 +85,48 @@ impl Chunk {
         }
     }
 
-    /// Forward without gradients; `targets` is required on the last chunk only.
-    pub fn evaluate(
-        &self,
-        input: Tensor,
-        attention_mask: Option<&Tensor>,
-        targets: Option<&Tensor>,
-        parameters: &Parameters,
-        gradient_sink: &GradientSink,
-    ) -> ChunkOutput {
-        let x = self.hidden_states(input, attention_mask, parameters, gradient_sink);
+    /// Forward alone; `targets` is required on the last chunk only.
+    pub fn evaluate(&self, input: &Tensor, ctx: &ForwardContext, targets: Option<&Tensor>) -> ChunkOutput {
+        let x = self.hidden_states(input, ctx);
         match (&self.head, targets) {
-            (Some(head), Some(targets)) => ChunkOutput::Loss(head.loss(&x, targets, parameters)),
+            (Some(head), Some(targets)) => ChunkOutput::Loss(head.loss(&x, targets)),
             _ => ChunkOutput::Activations(x),
         }
     }
 
-    /// The chunk's output hidden states, computed without an autograd graph.
-    pub(crate) fn hidden_states(
-        &self,
-        input: Tensor,
-        attention_mask: Option<&Tensor>,
-        parameters: &Parameters,
-        gradient_sink: &GradientSink,
-    ) -> Tensor {
-        let _no_grad = tch::no_grad_guard();
-        let mut x = match &self.embedding {
-            Some(embedding) => embedding.forward(&input, parameters),
-            None => input,
-        };
-        for layer in &self.layers {
-            x = layer.forward(&x, &ForwardContext { parameters, gradient_sink, attention_mask });
-        }
-        x.contiguous()
+    /// The chunk's output hidden states, `[tokens, hidden]`.
+    pub(crate) fn hidden_states(&self, input: &Tensor, ctx: &ForwardContext) -> Tensor {
+        self.layers.iter().fold(self.embed(input), |x, layer| layer.clone().forward(x, ctx).0)
+    }
+
+    fn embed(&self, input: &Tensor) -> Tensor {
+        self.embedding.as_ref().map_or_else(|| input.shallow_clone(), |embedding| embedding.forward(input))
     }
 
     /// Runs backward through `saved`. `dy` is the gradient of the chunk's output (unused on the last chunk, whose
-    /// gradient comes from the loss). Weight gradients are stored under `item`; returns the gradient of the chunk's
-    /// input, or `None` on the first chunk.
+    /// gradient comes from the loss). Hands over one gradient of each weight but the head's; returns the gradient of the
+    /// chunk's input, or `None` on the first chunk.
     pub fn backward(
         &self,
         saved: SavedActivations,
         dy: Option<Tensor>,
-        item: WorkItem,
-        parameters: &Parameters,
-        gradient_sink: &GradientSink,
-        weight_grad_store: &mut WeightGradStore,
+        weight_gradients: &mut dyn FnMut(WeightGradient),
     ) -> Option<Tensor> {
-        let SavedActivations { mut segments, token_ids, head_gradient, attention_mask } = saved;
+        let SavedActivations { ctx, layers, token_ids, head_gradient } = saved;
         let mut dy = head_gradient.or(dy)?;
-        for layer in self.layers.iter().rev() {
-            let (leaf, output) = segments.pop()?;
-            let ctx = ForwardContext { parameters, gradient_sink, attention_mask: attention_mask.as_ref() };
-            let y = output.unwrap_or_else(|| layer.forward(&leaf, &ctx));
-            dy = grad(&y, &dy, &leaf);
-            weight_grad_store.collect(item, gradient_sink);
+        for (layer, saved) in self.layers.iter().zip(layers).rev() {
+            let activations = match saved {
+                SavedLayer::Activations(activations) => activations,
+                SavedLayer::Input(x) => layer.clone().forward(x, &ctx.keeping_all()).1,
+            };
+            dy = activations.backward(dy, &ctx, weight_gradients);
         }
-        let dy = dy.contiguous();
         match (&self.embedding, token_ids) {
             (Some(embedding), Some(token_ids)) => {
-                let hidden_size = dy.size().last().copied().unwrap_or(1);
-                weight_grad_store.push_embedding(item, embedding.parameter, token_ids, dy.view([-1, hidden_size]));
+                weight_gradients(embedding.weight_gradient(token_ids, dy));
                 None
             }
             _ => Some(dy),
         }
     }
-}
-
-/// A contiguous autograd leaf. `detach` cuts the graph here; `clone` would let gradients flow into the previous
-/// segment.
-fn autograd_leaf(x: &Tensor) -> Tensor {
-    x.detach().contiguous().set_requires_grad(true)
 }

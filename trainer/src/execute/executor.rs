@@ -7,10 +7,10 @@ use stagecoach_group::{Activity, GroupError, Member, StepOutcome, StepVote, Verd
 use stagecoach_pipeline::{Action, Placement, WorkItem};
 use tch::{Device, Kind, Tensor};
 
-use super::mask::document_mask;
+use super::sequences::cu_seqlens;
 use super::{ChunkOutput, LossInputs, SavedActivations, Stage, StepMeasurements, StepTimer};
-use crate::autograd::accumulate;
 use crate::links::{LinkError, LinkId, Links};
+use crate::model::{ForwardContext, WeightGradient};
 
 /// Error of a step.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,7 @@ pub enum StepError {
 pub struct StepInputs<'a> {
     /// Shape and document boundaries of each microbatch; present on every rank.
     pub layouts: &'a [MicrobatchLayout],
-    /// Token ids of each microbatch, `i64[rows, length]`; empty except on the first stage.
+    /// Token ids of each microbatch, `i64[rows * length]`; empty except on the first stage.
     pub token_ids: Vec<Tensor>,
     /// Targets of each microbatch, `i64[rows * length]`; empty except on the last stage.
     pub targets: Vec<Tensor>,
@@ -122,14 +122,10 @@ impl Executor<'_> {
             Action::SendForward(item) => self.send(action, item, &mut state.activations)?,
             Action::SendBackward(item) => self.send(action, item, &mut state.gradients)?,
             Action::Forward(item) => self.forward(action, item, inputs, state)?,
-            Action::FullBackward(item) => {
-                self.backward(action, item, state)?;
-                self.accumulate_weight_gradients(item);
-            }
-            Action::BackwardInput(item) => self.backward(action, item, state)?,
+            Action::FullBackward(item) | Action::BackwardInput(item) => self.backward(action, item, state)?,
             Action::BackwardWeight(item) => {
                 self.set_activity("W", item);
-                self.accumulate_weight_gradients(item);
+                self.stage.weight_grad_store.accumulate(item);
             }
             Action::ReduceTied => self.reduce_tied(&mut state.timer)?,
             Action::Exchange => state.verdict = Some(self.exchange(inputs, state.loss, &mut state.timer)?),
@@ -164,9 +160,9 @@ impl Executor<'_> {
 
     fn post_receive(&self, receive: Action, item: WorkItem, inputs: &StepInputs) -> Result<(), StepError> {
         let layout = &inputs.layouts[item.microbatch];
-        let shape = [layout.rows as i64, layout.length as i64, self.stage.hidden_size];
+        let shape = [(layout.rows * layout.length) as i64, self.stage.hidden_size];
         if let Some(receiver) = self.links.receivers.get(&self.link(receive)?) {
-            receiver.post(item.microbatch, &shape, Kind::Float);
+            receiver.post(item.microbatch, &shape, self.stage.kind);
         }
         Ok(())
     }
@@ -215,21 +211,22 @@ impl Executor<'_> {
         };
         self.set_activity("F", item);
         let stage = &*self.stage;
-        let attention_mask = document_mask(&inputs.layouts[item.microbatch]).map(|mask| mask.to_device(stage.device));
+        let layout = &inputs.layouts[item.microbatch];
+        let ctx = ForwardContext {
+            length: layout.length as i64,
+            cu_seqlens: cu_seqlens(layout).to_device(stage.device),
+            recompute: stage.recompute,
+        };
         let chunk = &stage.chunks[&item.chunk];
+        let targets = inputs.targets.get(item.microbatch);
         let output = if inputs.step.is_some() {
-            let loss_inputs = chunk.head.as_ref().map(|head| LossInputs {
-                targets: &inputs.targets[item.microbatch],
-                scale: 1.0 / inputs.target_count as f64,
-                weight_accumulator: stage.head_accumulator(head),
-            });
-            let (output, saved) =
-                chunk.forward(input, attention_mask, loss_inputs, &stage.parameters, &stage.gradient_sink);
+            let scale = 1.0 / inputs.target_count as f64;
+            let loss_inputs = targets.filter(|_| chunk.head.is_some()).map(|targets| LossInputs { targets, scale });
+            let (output, saved) = chunk.forward(input, ctx, loss_inputs);
             state.saved.insert(item, saved);
             output
         } else {
-            let targets = inputs.targets.get(item.microbatch);
-            chunk.evaluate(input, attention_mask.as_ref(), targets, &stage.parameters, &stage.gradient_sink)
+            chunk.evaluate(&input, &ctx, targets)
         };
         match (output, action.consumer(self.placement)) {
             (ChunkOutput::Loss(loss), _) => state.loss += loss,
@@ -248,18 +245,19 @@ impl Executor<'_> {
         };
         self.set_activity("B", item);
         let saved = state.saved.remove(&item).ok_or_else(|| self.invalid(action, "its F has not run"))?;
-        let stage = &mut *self.stage;
-        let chunk = &stage.chunks[&item.chunk];
-        let dx = chunk.backward(saved, dy, item, &stage.parameters, &stage.gradient_sink, &mut stage.weight_grad_store);
+        let Stage { chunks, weight_grad_store, .. } = &mut *self.stage;
+        let chunk = &chunks[&item.chunk];
+        let dx = match action {
+            // the schedule accumulates them later
+            Action::BackwardInput(_) => {
+                chunk.backward(saved, dy, &mut |gradient| weight_grad_store.push(item, gradient))
+            }
+            _ => chunk.backward(saved, dy, &mut WeightGradient::accumulate),
+        };
         if let (Some(dx), Some(consumer)) = (dx, action.consumer(self.placement)) {
             state.gradients.insert(consumer, dx);
         }
         Ok(())
-    }
-
-    fn accumulate_weight_gradients(&mut self, item: WorkItem) {
-        let Stage { weight_grad_store, parameters, .. } = &mut *self.stage;
-        weight_grad_store.accumulate(item, |parameter| &parameters[parameter].gradient);
     }
 
     /// Sums the embedding's and the head's gradient of a tied weight on both ranks.
@@ -277,7 +275,7 @@ impl Executor<'_> {
             sender.send(0, own_gradient.to_device(Device::Cpu).copy())?;
             tied.other_gradient = timer.time_wait(|| receiver.wait(0))?.to_device(self.stage.device);
         }
-        accumulate(own_gradient, &tied.other_gradient);
+        let _ = own_gradient.shallow_clone().g_add_(&tied.other_gradient);
         Ok(())
     }
 

@@ -3,13 +3,15 @@
 
 mod chunk;
 mod executor;
-mod mask;
 mod measurements;
+mod sequences;
 mod stage;
 mod timer;
+mod weight_grad_store;
 
 pub use chunk::{Chunk, ChunkOutput, LossInputs, SavedActivations};
 pub use executor::{Executor, StepError, StepInputs, StepOutput};
 pub(crate) use measurements::StepMeasurements;
+pub(crate) use stage::kind;
 pub use stage::{Stage, StageConfig};
 pub(crate) use timer::StepTimer;

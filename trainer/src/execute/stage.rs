@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use stagecoach_api::job::AdamWSpec;
+use stagecoach_api::job::{AdamWSpec, Precision, Recompute};
 use stagecoach_pipeline::{Partition, Placement};
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::Chunk;
-use crate::autograd::{GradientSink, WeightGradStore};
+use super::weight_grad_store::WeightGradStore;
+use crate::kernels;
 use crate::model::{Architecture, Embedding, Head, ModelPart, Parameters, names};
 use crate::optimize::AdamW;
 
@@ -24,8 +25,10 @@ pub struct StageConfig<'a> {
     pub seed: u64,
     /// AdamW hyperparameters.
     pub optimizer: AdamWSpec,
-    /// Activation checkpointing: recompute layers in backward.
-    pub recompute: bool,
+    /// Which activations are computed again in backward.
+    pub recompute: Recompute,
+    /// Type of activations and of the weights that layers read.
+    pub precision: Precision,
     /// Device of parameters and activations.
     pub device: Device,
 }
@@ -61,10 +64,12 @@ pub struct Stage {
     pub(crate) optimizer: AdamW,
     /// Set if embeddings are tied and this rank holds the embedding or the head.
     pub(crate) tied_embedding: Option<TiedEmbedding>,
-    /// Receives the inputs of weight gradients in backward.
-    pub gradient_sink: GradientSink,
     /// Weight gradients not yet accumulated, until their W action.
-    pub weight_grad_store: WeightGradStore,
+    pub(super) weight_grad_store: WeightGradStore,
+    /// Which activations are computed again in backward.
+    pub(super) recompute: Recompute,
+    /// Type of activations.
+    pub(super) kind: Kind,
     /// Hidden size: last dimension of the tensors passed between stages.
     pub(crate) hidden_size: i64,
     /// Device of parameters and activations.
@@ -86,17 +91,11 @@ impl Stage {
             })
             .collect();
         let specs = parts.iter().flat_map(|(_, part)| architecture.parameter_specs(part)).collect();
-        let parameters = Parameters::new(specs, config.seed, device);
+        let kind = kind(config.precision);
+        let parameters = Parameters::new(specs, config.seed, kind, device);
         let all = architecture.all_parameter_specs();
         let index = |name: &str| all.binary_search_by(|spec| spec.name.as_str().cmp(name)).ok();
         let global_index = parameters.iter().filter_map(|p| index(&p.spec.name)).map(|i| i as u32);
-        let chunk = |part: &ModelPart| Chunk {
-            embedding: part.has_embedding.then(|| Embedding::new(&parameters)),
-            layers: architecture.build_layers(part, &parameters),
-            head: part.has_head.then(|| Head::new(architecture.tie_word_embeddings(), &parameters)),
-            recompute: config.recompute,
-        };
-        let chunks = parts.iter().map(|(index, part)| (*index, chunk(part))).collect();
         let (first, last) = (placement.first_rank(), placement.last_rank());
         let tied_embedding = (architecture.tie_word_embeddings() && (rank == first || rank == last)).then(|| {
             let parameter = parameters.index(names::EMBEDDING);
@@ -104,14 +103,24 @@ impl Stage {
             let peer_rank = (first != last).then_some(if rank == first { last } else { first });
             TiedEmbedding { parameter, other_gradient, peer_rank, has_head: rank == last }
         });
+        let both_ends_here = tied_embedding.as_ref().filter(|tied| tied.peer_rank.is_none());
+        let head_accumulator = both_ends_here.map(|tied| &tied.other_gradient);
+        let tie = architecture.tie_word_embeddings();
+        let chunk = |part: &ModelPart| Chunk {
+            embedding: part.has_embedding.then(|| Embedding::new(&parameters)),
+            layers: architecture.build_layers(part, &parameters),
+            head: part.has_head.then(|| Head::new(tie, &parameters, head_accumulator)),
+        };
+        let chunks = parts.iter().map(|(index, part)| (*index, chunk(part))).collect();
         Stage {
             rank,
             chunks,
             global_index: global_index.collect(),
             optimizer: AdamW::new(config.optimizer, &parameters),
             tied_embedding,
-            gradient_sink: GradientSink::new(),
             weight_grad_store: WeightGradStore::default(),
+            recompute: config.recompute,
+            kind,
             hidden_size: architecture.hidden_size() as i64,
             device,
             parameters,
@@ -124,14 +133,6 @@ impl Stage {
         !self.tied_embedding.as_ref().is_some_and(|tied| tied.parameter == parameter && !tied.has_head)
     }
 
-    /// Gradient accumulator of the head's weight.
-    pub(crate) fn head_accumulator(&self, head: &Head) -> &Tensor {
-        match &self.tied_embedding {
-            Some(TiedEmbedding { other_gradient, peer_rank: None, .. }) => other_gradient,
-            _ => &self.parameters[head.parameter].gradient,
-        }
-    }
-
     /// Zeroes every gradient accumulator; called at the start of a step.
     pub(crate) fn zero_grad(&self) {
         self.parameters.zero_grad();
@@ -142,10 +143,17 @@ impl Stage {
 
     /// `(global index, squared L2 norm in f64)` of each gradient that this rank reports.
     pub(crate) fn squared_norms(&self) -> Vec<(u32, f64)> {
-        let norm = |gradient: &Tensor| gradient.norm_scalaropt_dtype(2.0, tch::Kind::Double).double_value(&[]);
         (0..self.parameters.len())
             .filter(|&p| self.is_responsible_for(p))
-            .map(|p| (self.global_index[p], norm(&self.parameters[p].gradient).powi(2)))
+            .map(|p| (self.global_index[p], kernels::squared_norm(&self.parameters[p].gradient)))
             .collect()
+    }
+}
+
+/// The type of activations.
+pub(crate) fn kind(precision: Precision) -> Kind {
+    match precision {
+        Precision::Float32 => Kind::Float,
+        Precision::BFloat16 => Kind::BFloat16,
     }
 }

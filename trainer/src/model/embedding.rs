@@ -2,23 +2,29 @@
 
 use tch::Tensor;
 
-use super::{Parameters, names};
+use super::{Parameters, WeightGradient, names};
 
 /// Looks up rows of [`names::EMBEDDING`].
 #[derive(Debug)]
 pub struct Embedding {
-    /// Index of the weight in the stage's parameters.
-    pub(crate) parameter: usize,
+    weight: Tensor,
+    gradient: Tensor,
 }
 
 impl Embedding {
     /// The embedding of a stage with these parameters.
     pub(crate) fn new(parameters: &Parameters) -> Embedding {
-        Embedding { parameter: parameters.index(names::EMBEDDING) }
+        let parameter = parameters.get(names::EMBEDDING);
+        Embedding { weight: parameter.compute.shallow_clone(), gradient: parameter.gradient.shallow_clone() }
     }
 
-    /// `token_ids[rows, length]` -> `[rows, length, hidden]`.
-    pub(crate) fn forward(&self, token_ids: &Tensor, parameters: &Parameters) -> Tensor {
-        Tensor::embedding(&parameters[self.parameter].value, token_ids, -1, false, false)
+    /// `token_ids[tokens]` -> `[tokens, hidden]`.
+    pub(crate) fn forward(&self, token_ids: &Tensor) -> Tensor {
+        Tensor::embedding(&self.weight, token_ids, -1, false, false)
+    }
+
+    /// The gradient of the weight.
+    pub(crate) fn weight_gradient(&self, token_ids: Tensor, dy: Tensor) -> WeightGradient {
+        WeightGradient::Embedding { accumulator: self.gradient.shallow_clone(), token_ids, dy }
     }
 }

@@ -2,15 +2,21 @@
 //! parameters and costs and builds the layers of any range; `execute` runs forward and backward through the layers.
 
 mod config;
+mod decoder_layer;
 mod embedding;
 mod head;
 mod initializer;
+mod linear;
 mod llama;
 mod parameters;
+mod rms_norm;
 mod rotary;
+mod weight_gradient;
 
 use std::ops::Range;
+use std::rc::Rc;
 
+use stagecoach_api::job::{Precision, Recompute};
 use stagecoach_pipeline::ModelCost;
 use tch::Tensor;
 
@@ -21,24 +27,42 @@ pub use head::Head;
 pub(crate) use initializer::Initializer;
 pub use llama::Llama;
 pub use parameters::{Parameter, ParameterSpec, Parameters};
+pub use weight_gradient::WeightGradient;
 
-use crate::autograd::GradientSink;
-
-/// Inputs of a layer's forward besides its activations: the same for all layers of a microbatch.
+/// What the layers of a microbatch need besides its activations.
 #[derive(Debug)]
-pub struct ForwardContext<'a> {
-    /// The stage's parameters.
-    pub parameters: &'a Parameters,
-    /// Receives the weight gradients in backward.
-    pub gradient_sink: &'a GradientSink,
-    /// `bool[rows, 1, length, length]`, true where a query may attend to a key; `None` is plain causal attention.
-    pub attention_mask: Option<&'a Tensor>,
+pub struct ForwardContext {
+    /// Tokens of a row, padding included: a token's position is its index modulo this.
+    pub length: i64,
+    /// `i64[sequences + 1]`: tokens attend to those before them in the same sequence, from `cu_seqlens[i]` to
+    /// `cu_seqlens[i + 1]`.
+    pub cu_seqlens: Tensor,
+    /// Which activations are kept.
+    pub recompute: Recompute,
 }
 
-/// One autograd segment. Its weights never require grad; see [`crate::autograd`].
+impl ForwardContext {
+    /// The same for a forward pass that a backward pass follows at once.
+    pub(crate) fn keeping_all(&self) -> ForwardContext {
+        ForwardContext { length: self.length, cu_seqlens: self.cu_seqlens.shallow_clone(), recompute: Recompute::None }
+    }
+}
+
+/// A layer: a function of hidden states with weights.
 pub trait Layer: std::fmt::Debug {
-    /// `x[rows, length, hidden]` -> `[rows, length, hidden]`.
-    fn forward(&self, x: &Tensor, ctx: &ForwardContext) -> Tensor;
+    /// `x[tokens, hidden]` -> `[tokens, hidden]`, and what the backward pass needs.
+    fn forward(self: Rc<Self>, x: Tensor, ctx: &ForwardContext) -> (Tensor, Box<dyn Backward>);
+}
+
+/// The activations that a layer kept of its forward pass.
+pub trait Backward: std::fmt::Debug {
+    /// The gradient of the layer's input, from `dy`, that of its output. Hands over one gradient of each weight.
+    fn backward(
+        self: Box<Self>,
+        dy: Tensor,
+        ctx: &ForwardContext,
+        weight_gradients: &mut dyn FnMut(WeightGradient),
+    ) -> Tensor;
 }
 
 /// The contiguous part of a model that one chunk holds.
@@ -60,6 +84,19 @@ pub mod names {
     pub const HEAD: &str = "lm_head.weight";
 }
 
+/// What the cost of a microbatch depends on, besides the model.
+#[derive(Clone, Copy, Debug)]
+pub struct MicrobatchCost {
+    /// Tokens of the microbatch, padding included.
+    pub tokens: usize,
+    /// Tokens of a row.
+    pub length: usize,
+    /// Type of activations.
+    pub precision: Precision,
+    /// Which activations are computed again.
+    pub recompute: Recompute,
+}
+
 /// A model architecture. To add one, implement this trait and construct it in `JobConfig`.
 pub trait Architecture: std::fmt::Debug {
     /// Number of decoder layers.
@@ -72,10 +109,10 @@ pub trait Architecture: std::fmt::Debug {
     fn tie_word_embeddings(&self) -> bool;
     /// The parameters of `part`, in the order in which it uses them.
     fn parameter_specs(&self, part: &ModelPart) -> Vec<ParameterSpec>;
-    /// Builds the layers of `part`, including the final norm if it has the head: each is one autograd segment.
-    fn build_layers(&self, part: &ModelPart, parameters: &Parameters) -> Vec<Box<dyn Layer>>;
-    /// FLOPs and bytes of a microbatch of `tokens` tokens in sequences of `length`.
-    fn cost(&self, tokens: usize, length: usize) -> ModelCost;
+    /// Builds the layers of `part`, including the final norm if it has the head.
+    fn build_layers(&self, part: &ModelPart, parameters: &Parameters) -> Vec<Rc<dyn Layer>>;
+    /// FLOPs and bytes of a microbatch.
+    fn cost(&self, microbatch: MicrobatchCost) -> ModelCost;
     /// The content of Hugging Face's `config.json`.
     fn config_json(&self) -> serde_json::Value;
 

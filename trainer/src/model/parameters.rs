@@ -3,6 +3,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::initializer::Initializer;
+use super::linear::Linear;
 
 /// Specification of a parameter.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,6 +16,8 @@ pub struct ParameterSpec {
     pub(crate) initializer: Initializer,
     /// Whether weight decay applies by default: to the matrices of layers and head, not to norms and embeddings.
     pub(crate) has_weight_decay: bool,
+    /// Whether its rows lie directly behind those of the parameter before it, so that one product uses both.
+    pub(crate) adjacent_to_previous: bool,
 }
 
 /// A parameter in memory.
@@ -22,8 +25,10 @@ pub struct ParameterSpec {
 pub struct Parameter {
     /// Name, shape and initial value.
     pub spec: ParameterSpec,
-    /// The weights. Never requires grad.
+    /// The weights, fp32.
     pub value: Tensor,
+    /// The weights as forward and backward read them: `value` itself, or a copy in bf16 that every update renews.
+    pub(crate) compute: Tensor,
     /// The gradient accumulator: fp32, allocated once, zeroed at the start of each step, then only added to.
     pub gradient: Tensor,
 }
@@ -33,31 +38,55 @@ pub struct Parameter {
 pub struct Parameters(Vec<Parameter>);
 
 impl Parameters {
-    /// Allocates and initialises parameters; of a name that occurs twice (a tied weight on one stage) there is one.
-    pub(crate) fn new(specs: Vec<ParameterSpec>, seed: u64, device: Device) -> Parameters {
+    /// Allocates and initialises parameters, with `kind` as the type of activations; of a name that occurs twice (a tied
+    /// weight on one stage) there is one.
+    pub(crate) fn new(specs: Vec<ParameterSpec>, seed: u64, kind: Kind, device: Device) -> Parameters {
         let mut parameters: Vec<Parameter> = Vec::with_capacity(specs.len());
-        for spec in specs {
-            if parameters.iter().all(|p| p.spec.name != spec.name) {
-                let value = spec.initializer.value(&spec.name, &spec.shape, seed).to_device(device);
-                let gradient = Tensor::zeros(&spec.shape, (Kind::Float, device));
-                parameters.push(Parameter { spec, value, gradient });
+        for group in specs.chunk_by(|_, next| next.adjacent_to_previous) {
+            if parameters.iter().all(|p| p.spec.name != group[0].name) {
+                parameters.extend(allocate(group, seed, kind, device));
             }
         }
         Parameters(parameters)
     }
 
-    /// Index of the parameter `name`, if this stage holds it.
-    fn find(&self, name: &str) -> Option<usize> {
-        self.0.iter().position(|p| p.spec.name == name)
+    /// The parameter `name`.
+    ///
+    /// # Panics
+    /// If this stage does not hold it: the architecture's specs and its layers disagree.
+    pub(crate) fn get(&self, name: &str) -> &Parameter {
+        &self.0[self.index(name)]
     }
 
     /// Index of the parameter `name`.
     ///
     /// # Panics
-    /// If this stage does not hold it: the architecture's specs and its layers disagree.
+    /// As [`Parameters::get`].
     #[allow(clippy::expect_used, reason = "an architecture that disagrees with itself is a bug, not input")]
     pub(crate) fn index(&self, name: &str) -> usize {
-        self.find(name).expect("the architecture lists every parameter that its layers use")
+        let index = self.0.iter().position(|p| p.spec.name == name);
+        index.expect("the architecture lists every parameter that its layers use")
+    }
+
+    /// A linear layer over the adjacent parameters `names`, in their order.
+    ///
+    /// # Panics
+    /// As [`Parameters::get`], and if they are not adjacent.
+    pub(super) fn linear(&self, names: &[String]) -> Linear {
+        let first = self.index(&names[0]);
+        let parts = &self.0[first..first + names.len()];
+        assert!(parts.iter().map(|p| &p.spec.name).eq(names), "{names:?} are not stored in this order");
+        assert!(parts[1..].iter().all(|p| p.spec.adjacent_to_previous), "{names:?} are not stored side by side");
+        let (rows, columns) = (parts.iter().map(|p| p.spec.shape[0]).sum(), parts[0].spec.shape[1]);
+        let all = |tensor: &Tensor| tensor.as_strided([rows, columns], [columns, 1], None);
+        Linear { weight: all(&parts[0].compute), gradient: all(&parts[0].gradient) }
+    }
+
+    /// Renews the copies in bf16, after the weights have been loaded.
+    pub(crate) fn update_compute(&self) {
+        for Parameter { value, compute, .. } in self.0.iter().filter(|p| p.compute.kind() != p.value.kind()) {
+            compute.shallow_clone().copy_(value);
+        }
     }
 
     /// All parameters.
@@ -76,6 +105,26 @@ impl Parameters {
             let _ = parameter.gradient.shallow_clone().zero_();
         }
     }
+}
+
+/// Parameters whose rows lie one behind the other.
+fn allocate(group: &[ParameterSpec], seed: u64, kind: Kind, device: Device) -> Vec<Parameter> {
+    let mut shape = group[0].shape.clone();
+    shape[0] = group.iter().map(|spec| spec.shape[0]).sum();
+    let zeros = |kind| Tensor::zeros(&shape, (kind, device));
+    let (value, gradient) = (zeros(Kind::Float), zeros(Kind::Float));
+    let compute = if kind == Kind::Float { value.shallow_clone() } else { zeros(kind) };
+    let mut row = 0;
+    let mut part = |spec: &ParameterSpec| {
+        let rows = |tensor: &Tensor| tensor.narrow(0, row, spec.shape[0]);
+        let (value, gradient, compute) = (rows(&value), rows(&gradient), rows(&compute));
+        let initial = spec.initializer.value(&spec.name, &spec.shape, seed);
+        value.shallow_clone().copy_(&initial);
+        compute.shallow_clone().copy_(&initial);
+        row += spec.shape[0];
+        Parameter { spec: spec.clone(), value, compute, gradient }
+    };
+    group.iter().map(&mut part).collect()
 }
 
 impl std::ops::Index<usize> for Parameters {

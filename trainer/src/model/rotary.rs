@@ -2,6 +2,8 @@
 
 use tch::{Device, Kind, Tensor};
 
+use crate::kernels::{self, Heads};
+
 /// Tables for positions `0..positions`, each `f32[positions, dim / 2]`. Computed, never read from a checkpoint.
 #[derive(Debug)]
 pub(super) struct RotaryEmbedding {
@@ -23,10 +25,14 @@ impl RotaryEmbedding {
         RotaryEmbedding { cos: table(f64::cos), sin: table(f64::sin) }
     }
 
-    /// Rotates `x[rows, heads, length, dim]` by position; position 0 is unchanged.
-    pub(super) fn apply(&self, x: &Tensor) -> Tensor {
-        let length = x.size()[2];
-        crate::autograd::rotary(x, &self.cos.narrow(0, 0, length), &self.sin.narrow(0, 0, length))
+    /// Rotates the queries and keys of `qkv` in place by position; position 0 is unchanged.
+    pub(super) fn rotate(&self, qkv: &Tensor, length: i64, heads: Heads) {
+        kernels::rotary(qkv, &self.cos, &self.sin, length, heads, false);
+    }
+
+    /// The inverse of [`rotate`](Self::rotate), and its transpose: what it does to a gradient.
+    pub(super) fn rotate_back(&self, dqkv: &Tensor, length: i64, heads: Heads) {
+        kernels::rotary(dqkv, &self.cos, &self.sin, length, heads, true);
     }
 }
 
@@ -37,13 +43,19 @@ mod tests {
     #[test]
     fn position_0_is_unchanged_and_position_1_rotates_by_the_formulas_angle() {
         let rope = RotaryEmbedding::new(4, 1e4, 3, Device::Cpu);
-        let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.0]).view([1, 1, 2, 4]);
-        let y: Vec<f32> = Vec::<f32>::try_from(rope.apply(&x).view([-1])).unwrap();
-        assert_eq!(y[..4], [1.0, 2.0, 3.0, 4.0]);
+        // two positions of one head of queries, one of keys, and one of values, which are not rotated
+        let row = [1.0f32, 2.0, 3.0, 4.0].repeat(3);
+        let qkv = Tensor::from_slice(&[row.clone(), row].concat()).view([2, 12]);
+        let heads = Heads { heads: 1, kv_heads: 1, head_dim: 4 };
+        rope.rotate(&qkv, 2, heads);
+        let y: Vec<f32> = Vec::<f32>::try_from(qkv.view([-1])).unwrap();
+        assert_eq!(y[..12], [1.0, 2.0, 3.0, 4.0].repeat(3));
+        assert_eq!(y[20..], [1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(y[12..16], y[16..20]);
         let rotated =
             |a: f32, b: f32, angle: f32| (a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin());
         let ((a, c), (b, d)) = (rotated(1.0, 3.0, 1.0), rotated(2.0, 4.0, 0.01));
-        for (actual, expected) in y[4..].iter().zip([a, b, c, d]) {
+        for (actual, expected) in y[12..].iter().zip([a, b, c, d]) {
             assert!((actual - expected).abs() < 1e-6, "{y:?}");
         }
     }

@@ -1,9 +1,9 @@
 //! AdamW. Each parameter is updated by itself: the result does not depend on which other parameters share its stage.
 
 use stagecoach_api::job::AdamWSpec;
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
-use crate::autograd;
+use crate::kernels::{self, AdamWOptions};
 use crate::model::Parameters;
 
 /// The moments of one parameter: fp32, of the parameter's shape.
@@ -47,25 +47,13 @@ impl AdamW {
     /// Updates every parameter with learning rate `lr`. Gradients are first multiplied by `clip`, which is at most 1.
     pub(crate) fn step(&mut self, parameters: &Parameters, lr: f64, clip: f64) {
         self.updates += 1;
-        let step = Tensor::full([1], self.updates as f64, (Kind::Float, tch::Device::Cpu)).squeeze();
-        let AdamWSpec { beta1, beta2, epsilon, weight_decay, decay_norms_and_embeddings } = self.hyperparameters;
-        for (parameter, moments) in parameters.iter().zip(&self.moments) {
-            let step = step.to_device(parameter.value.device());
-            if clip < 1.0 {
-                let _ = parameter.gradient.shallow_clone().g_mul_scalar_(clip);
-            }
+        let AdamWSpec { beta1, beta2, epsilon: eps, weight_decay, decay_norms_and_embeddings } = self.hyperparameters;
+        for (parameter, Moments { exp_avg, exp_avg_sq }) in parameters.iter().zip(&self.moments) {
             let decays = parameter.spec.has_weight_decay || decay_norms_and_embeddings;
-            autograd::adamw(
-                &parameter.value,
-                &parameter.gradient,
-                &moments.exp_avg,
-                &moments.exp_avg_sq,
-                &step,
-                lr,
-                (beta1, beta2),
-                if decays { weight_decay } else { 0.0 },
-                epsilon,
-            );
+            let weight_decay = if decays { weight_decay } else { 0.0 };
+            let options = AdamWOptions { lr, beta1, beta2, weight_decay, eps, step: self.updates as f64, clip };
+            let compute = Some(&parameter.compute).filter(|compute| compute.kind() != parameter.value.kind());
+            kernels::adamw(&parameter.value, &parameter.gradient, (exp_avg, exp_avg_sq), compute, options);
         }
     }
 }

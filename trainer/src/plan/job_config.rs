@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use stagecoach_api::PipelineJob;
 use stagecoach_api::job::{
-    AdamWSpec, BuiltIn, DataSpec, Device, EvaluationSpec, ModelSpec, OptimizerSpec, Precision, PretrainedSpec,
-    TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec, Transport,
+    AdamWSpec, BuiltIn, DataSpec, Device, EvaluationSpec, ModelSpec, OptimizerSpec, PretrainedSpec, TOKEN_CACHE,
+    TokenizerSpec, TrainingLength, TrainingSpec, Transport,
 };
 use stagecoach_data::{DataConfig, TokenizerSource};
 
@@ -66,9 +66,6 @@ impl JobConfig {
                 "spec.data.sequenceLength is {}, and the model is made for {} at most",
                 data.sequence_length, model.max_position_embeddings
             )));
-        }
-        if training.precision != Precision::Float32 {
-            return Err(Fatal::invalid("spec.training.precision: this version computes in Float32 only"));
         }
         if job.spec.pipeline.transport == Transport::Nccl {
             return Err(Fatal::invalid("spec.pipeline.transport: this version has Tcp, Shm and Auto, not Nccl"));

@@ -8,7 +8,7 @@ use stagecoach_pipeline::{
 
 use super::job_config::JobConfig;
 use crate::fatal::Fatal;
-use crate::model::Architecture;
+use crate::model::{Architecture, MicrobatchCost};
 
 /// Sends of one edge that may be pending at once: the limit that the verifier assumes.
 pub(crate) const MAX_SENDS_IN_FLIGHT: usize = 2;
@@ -45,8 +45,13 @@ pub(crate) fn plan_pipeline(
 ) -> Result<PipelineLayout, Fatal> {
     let pipeline = &config.job.spec.pipeline;
     let microbatches = config.training.microbatches as usize;
-    let tokens = config.microbatch_size() * config.data.sequence_length as usize;
-    let cost = architecture.cost(tokens, config.data.sequence_length as usize);
+    let length = config.data.sequence_length as usize;
+    let cost = architecture.cost(MicrobatchCost {
+        tokens: config.microbatch_size() * length,
+        length,
+        precision: config.training.precision,
+        recompute: pipeline.recompute,
+    });
     let candidates = match &pipeline.schedule {
         ScheduleSpec::GPipe => vec![gpipe(stages, microbatches)],
         ScheduleSpec::OneFOneB => vec![one_f_one_b(stages, microbatches)],

@@ -60,7 +60,8 @@ mod tests {
     #[test]
     fn the_first_difference_by_name_is_described_on_both_sides() {
         let (initializer, has_weight_decay) = (Initializer::Ones, true);
-        let model = [ParameterSpec { name: "b.weight".into(), shape: vec![4, 8], initializer, has_weight_decay }];
+        let (name, shape) = ("b.weight".into(), vec![4, 8]);
+        let model = [ParameterSpec { name, shape, initializer, has_weight_decay, adjacent_to_previous: false }];
         let whole = |dtype, shape| {
             [("b.weight", dtype, shape), ("b.weight.exp_avg", dtype, shape), ("b.weight.exp_avg_sq", dtype, shape)]
         };

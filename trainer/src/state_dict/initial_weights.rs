@@ -71,6 +71,7 @@ impl InitialWeights {
         for parameter in stage.parameters.iter() {
             read_into(checkpoint, find_tensor(checkpoint, &parameter.spec.name, &parameter.spec)?, &parameter.value)?;
         }
+        stage.parameters.update_compute();
         Ok(())
     }
 }

@@ -25,6 +25,7 @@ pub(crate) fn load_checkpoint(
             read_into(checkpoint, find_tensor(checkpoint, &name, &parameter.spec)?, tensor)?;
         }
     }
+    stage.parameters.update_compute();
     stage.optimizer.set_updates(updates);
     Ok(())
 }

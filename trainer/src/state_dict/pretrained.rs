@@ -57,6 +57,7 @@ pub(super) fn load_model(
     for parameter in stage.parameters.iter() {
         copy_from_bytes(&parameter.value, &files.read_f32(&parameter.spec.name)?);
     }
+    stage.parameters.update_compute();
     Ok(())
 }
 
@@ -64,7 +65,7 @@ pub(super) fn load_model(
 mod tests {
     use std::collections::BTreeMap;
 
-    use stagecoach_api::job::AdamWSpec;
+    use stagecoach_api::job::{AdamWSpec, Precision, Recompute};
     use stagecoach_checkpoint::{Dtype, TensorView};
     use stagecoach_pipeline::{Partition, Placement};
     use tch::{Device, Kind, Tensor};
@@ -138,7 +139,8 @@ mod tests {
             partition: &Partition { layers: layers.to_vec() },
             seed: 1,
             optimizer: AdamWSpec::default(),
-            recompute: false,
+            recompute: Recompute::None,
+            precision: Precision::Float32,
             device: Device::Cpu,
         };
         Stage::build(rank, &config)

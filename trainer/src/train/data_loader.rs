@@ -68,10 +68,8 @@ impl DataLoader {
         let mut tensors = BatchTensors::default();
         for index in 0..plan.layouts.len() {
             let microbatch = self.dataset.microbatch(plan, index);
-            let (rows, length) = (microbatch.layout.rows as i64, microbatch.layout.length as i64);
             if self.has_embedding {
-                let ids = Tensor::from_slice(&microbatch.inputs).view([rows, length]);
-                tensors.token_ids.push(ids.to_device(self.device));
+                tensors.token_ids.push(Tensor::from_slice(&microbatch.inputs).to_device(self.device));
             }
             if self.has_head {
                 tensors.targets.push(Tensor::from_slice(&microbatch.targets).to_device(self.device));

@@ -133,6 +133,6 @@ fn hello(env: &StageEnv, config: &JobConfig, device: tch::Device, data_address: 
         data_address,
         host: std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned(),
         device: format!("{device:?}"),
-        isa: crate::autograd::cpu_capability(),
+        isa: crate::kernels::cpu_capability(),
     }
 }

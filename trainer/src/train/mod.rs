@@ -4,6 +4,7 @@ mod checkpoint;
 mod collective;
 mod context;
 mod data_loader;
+mod environment;
 mod finish;
 mod join;
 mod monitor;
@@ -22,7 +23,7 @@ use stagecoach_api::contract::{FailureKind, StageEnv, StagePhase};
 use stagecoach_checkpoint::Volume;
 use stagecoach_group::Member;
 
-use crate::execute::{Stage, StageConfig};
+use crate::execute::{Stage, StageConfig, kind};
 use crate::fatal::Fatal;
 use crate::folder::JobFolder;
 use crate::links::{LinksConfig, link_ids, open_links};
@@ -115,7 +116,8 @@ fn load_and_train(context: &StageContext, member: &Member, assignment: Assignmen
             partition: &verified.partition,
             seed: config.training.seed,
             optimizer: config.adamw(),
-            recompute: config.job.spec.pipeline.recompute == stagecoach_api::job::Recompute::Full,
+            recompute: config.job.spec.pipeline.recompute,
+            precision: config.training.precision,
             device,
         },
     );
@@ -132,7 +134,7 @@ fn load_and_train(context: &StageContext, member: &Member, assignment: Assignmen
         addresses: &addresses,
         link_ids: &link_ids(placement, architecture.tie_word_embeddings()),
         transport: config.job.spec.pipeline.transport,
-        boundary_bytes: 4
+        boundary_bytes: kind(config.training.precision).elt_size_in_bytes()
             * config.microbatch_size()
             * config.data.sequence_length as usize
             * architecture.hidden_size(),

@@ -37,7 +37,7 @@ pub(super) fn prepare_and_plan(
     stages: usize,
     coordinator: &Coordinator,
 ) -> Result<PlannedRun, Fatal> {
-    let StageContext { config, volume, monitor, .. } = *context;
+    let StageContext { config, volume, monitor, device, .. } = *context;
     monitor.set_activity("preparing the corpus");
     let data_config = config.data_config();
     let mut shown: Option<(&str, Instant)> = None;
@@ -67,7 +67,7 @@ pub(super) fn prepare_and_plan(
     monitor.set_activity("choosing the checkpoint");
     let mut notes = layout.notes.clone();
     let fence = acquire_fence(volume, &mut notes)?;
-    let chosen = choose_checkpoint(volume, config, &identity, steps, architecture.as_ref(), &[])?;
+    let chosen = choose_checkpoint(volume, config, &identity, steps, architecture.as_ref(), device, &[])?;
     notes.extend(chosen.notes);
     let trainer_state = chosen.trainer_state;
     let mut initial_weights = None;

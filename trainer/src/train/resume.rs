@@ -13,6 +13,7 @@ use stagecoach_checkpoint::{
 use stagecoach_group::Member;
 
 use super::collective::{all_gather, topic};
+use super::environment::{environment, environment_warning};
 use crate::execute::Stage;
 use crate::fatal::Fatal;
 use crate::model::Architecture;
@@ -53,6 +54,7 @@ pub(super) fn choose_checkpoint(
     identity: &Value,
     steps: u64,
     architecture: &dyn Architecture,
+    device: tch::Device,
     known: &[Damage],
 ) -> Result<ResumePoint, Fatal> {
     let NewestCheckpoint { checkpoint, damage, foreign } = open_newest(volume, VerifyLevel::Sizes, known)?;
@@ -61,6 +63,7 @@ pub(super) fn choose_checkpoint(
     if let Some(checkpoint) = checkpoint {
         same_job(volume, &checkpoint, identity, architecture)?;
         trainer_state = read_trainer_state(&checkpoint)?;
+        notes.extend(environment_warning(&checkpoint.manifest().metadata.environment, &environment(config, device)));
     }
     notes.extend(config.fix_decay(&mut trainer_state, steps)?);
     Ok(ResumePoint { trainer_state, damage, notes })
@@ -158,7 +161,8 @@ pub(super) fn load_weights(
         }
         if stage.rank == 0 {
             damage.extend(found);
-            let again = choose_checkpoint(volume, config, &plan.identity, plan.steps, architecture, &damage)?;
+            let again =
+                choose_checkpoint(volume, config, &plan.identity, plan.steps, architecture, stage.device, &damage)?;
             (damage, notes) = (again.damage, again.notes);
             let trainer_state = serde_json::to_vec(&again.trainer_state).map_err(|e| Fatal::invalid(e.to_string()))?;
             member.broadcast(topic::LOAD, trainer_state)?;

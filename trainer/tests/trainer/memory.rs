@@ -3,9 +3,9 @@
 use std::process::Command;
 
 use stagecoach::execute::{LossInputs, Stage, StageConfig};
-use stagecoach::model::{Llama, LlamaConfig};
-use stagecoach_api::job::AdamWSpec;
-use stagecoach_pipeline::{Partition, Placement, WorkItem};
+use stagecoach::model::{ForwardContext, Llama, LlamaConfig, WeightGradient};
+use stagecoach_api::job::{AdamWSpec, Precision, Recompute};
+use stagecoach_pipeline::{Partition, Placement};
 use tch::{Device, Kind, Tensor};
 
 const HIDDEN: usize = 32;
@@ -77,20 +77,19 @@ fn measure(vocab_size: usize, tokens: i64) {
         partition: &Partition { layers: vec![0, 0] },
         seed: 1,
         optimizer: AdamWSpec::default(),
-        recompute: false,
+        recompute: Recompute::None,
+        precision: Precision::Float32,
         device: Device::Cpu,
     };
-    let mut stage = Stage::build(1, &stage_config);
-    let Stage { chunks, parameters, gradient_sink, weight_grad_store, .. } = &mut stage;
-    let chunk = &chunks[&1];
-    let hidden = Tensor::ones([tokens / LENGTH, LENGTH, HIDDEN as i64], (Kind::Float, Device::Cpu));
+    let stage = Stage::build(1, &stage_config);
+    let chunk = &stage.chunks[&1];
+    let hidden = Tensor::ones([tokens, HIDDEN as i64], (Kind::Float, Device::Cpu));
     let targets = Tensor::arange(tokens, (Kind::Int64, Device::Cpu)).remainder(vocab_size as i64);
-    let accumulator = &parameters[chunk.head.as_ref().unwrap().parameter].gradient;
-    let loss_inputs = LossInputs { targets: &targets, scale: 1.0 / tokens as f64, weight_accumulator: accumulator };
-    let (_, saved) = chunk.forward(hidden, None, Some(loss_inputs), parameters, gradient_sink);
-    let item = WorkItem { chunk: 1, microbatch: 0 };
-    let gradient = chunk.backward(saved, None, item, parameters, gradient_sink, weight_grad_store).unwrap();
-    weight_grad_store.accumulate(item, |parameter| &parameters[parameter].gradient);
+    let ctx =
+        ForwardContext { length: LENGTH, cu_seqlens: Tensor::from_slice(&[0, tokens]), recompute: Recompute::None };
+    let loss_inputs = LossInputs { targets: &targets, scale: 1.0 / tokens as f64 };
+    let (_, saved) = chunk.forward(hidden, ctx, Some(loss_inputs));
+    let gradient = chunk.backward(saved, None, &mut WeightGradient::accumulate).unwrap();
     assert_eq!(gradient.numel(), tokens as usize * HIDDEN);
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     // after the test harness's own unfinished line

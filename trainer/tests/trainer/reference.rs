@@ -3,7 +3,7 @@
 
 use crate::support::pipeline::{Setup, Trained, Weights, train};
 use crate::support::reference_data::{Reference, tensors};
-use stagecoach_api::job::Transport;
+use stagecoach_api::job::{Precision, Recompute, Transport};
 use stagecoach_pipeline::{Schedule, gpipe, one_f_one_b};
 
 /// Largest |a - b| / largest |b|. PyTorch's own float32 strays from float64 by up to 5e-6 here (`reference.json`).
@@ -21,7 +21,8 @@ fn reproduce(name: &str, layers: &[usize], schedule: Scheduler, microbatches: us
         layers: layers.to_vec(),
         schedule,
         transport,
-        recompute: false,
+        recompute: Recompute::None,
+        precision: Precision::Float32,
         optimizer: reference.adamw(),
         clip: Some(case.clip),
         weights: Some(initial),

@@ -127,6 +127,8 @@ string_enum! {
         /// All are kept.
         #[default]
         None = "None",
+        /// All but the inputs of attention and SwiGLU are kept: the largest, at the price of one product each.
+        Selective = "Selective",
         /// Only each layer's input is kept.
         Full = "Full",
     }

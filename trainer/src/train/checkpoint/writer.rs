@@ -17,6 +17,7 @@ use crate::plan::{Plan, TrainerState};
 use crate::state_dict::{NamedTensor, Snapshot};
 use crate::train::collective::{all_gather, topic};
 use crate::train::context::{RunningStage, StageContext, emit};
+use crate::train::environment::environment;
 
 /// Longest delay between retries of the final save.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
@@ -49,7 +50,6 @@ pub(in crate::train) struct CheckpointWriter<'a> {
     member: &'a Member,
     /// Name and content of the small files beside the weights; only on stage 0.
     small_files: Vec<(String, Vec<u8>)>,
-    device: String,
 }
 
 impl<'a> CheckpointWriter<'a> {
@@ -60,8 +60,7 @@ impl<'a> CheckpointWriter<'a> {
     ) -> Result<CheckpointWriter<'a>, Fatal> {
         let RunningStage { context, plan, member, .. } = *running;
         let small_files = if context.env.rank == 0 { small_files(running, architecture)? } else { Vec::new() };
-        let device = format!("{:?}", running.stage.device);
-        Ok(CheckpointWriter { context, plan, member, small_files, device })
+        Ok(CheckpointWriter { context, plan, member, small_files })
     }
 
     /// Saves once and reports the result.
@@ -224,12 +223,7 @@ impl<'a> CheckpointWriter<'a> {
             attempt: self.context.env.attempt,
             identity: self.plan.identity.clone(),
             plan: serde_json::json!({ "schedule": self.plan.schedule, "partition": self.plan.partition }),
-            environment: serde_json::json!({
-                "version": env!("CARGO_PKG_VERSION"),
-                "isa": crate::autograd::cpu_capability(),
-                "device": self.device,
-                "threads": self.context.config.training.threads,
-            }),
+            environment: environment(self.context.config, self.context.device),
             progress,
             job: serde_json::json!(self.context.config.job.spec),
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use stagecoach::execute::{Executor, Stage, StageConfig, StepInputs, StepOutput};
 use stagecoach::links::{Links, LinksConfig, link_ids, open_links};
 use stagecoach::model::{Architecture, Llama, LlamaConfig, Parameter};
-use stagecoach_api::job::{AdamWSpec, Transport};
+use stagecoach_api::job::{AdamWSpec, Precision, Recompute, Transport};
 use stagecoach_data::MicrobatchLayout;
 use stagecoach_group::{Coordinator, GroupTimeouts, Hello, Member, StepRules, StepVote, Verdict};
 use stagecoach_pipeline::{Action, Partition, Placement, Programs, Schedule, lower};
@@ -22,7 +22,8 @@ pub(crate) struct Setup {
     pub(crate) layers: Vec<usize>,
     pub(crate) schedule: fn(usize, usize) -> Schedule,
     pub(crate) transport: Transport,
-    pub(crate) recompute: bool,
+    pub(crate) recompute: Recompute,
+    pub(crate) precision: Precision,
     pub(crate) optimizer: AdamWSpec,
     pub(crate) clip: Option<f64>,
     /// Initial weights; randomly initialised if `None`.
@@ -152,6 +153,7 @@ pub(crate) fn build(setup: &Setup, architecture: &dyn Architecture, rank: usize)
             seed: 7,
             optimizer: setup.optimizer,
             recompute: setup.recompute,
+            precision: setup.precision,
             device: Device::Cpu,
         },
     );
@@ -177,10 +179,9 @@ fn run(
     index: usize,
 ) -> StepOutput {
     let layouts: Vec<MicrobatchLayout> = step.microbatches.iter().map(|m| m.layout.clone()).collect();
-    let shape = |m: &MicrobatchData| [m.layout.rows as i64, m.layout.length as i64];
     let inputs = StepInputs {
         layouts: &layouts,
-        token_ids: step.microbatches.iter().map(|m| Tensor::from_slice(&m.inputs).view(shape(m))).collect(),
+        token_ids: step.microbatches.iter().map(|m| Tensor::from_slice(&m.inputs)).collect(),
         targets: step.microbatches.iter().map(|m| Tensor::from_slice(&m.targets)).collect(),
         target_count: step.microbatches.iter().flat_map(|m| &m.targets).filter(|&&target| target >= 0).count() as u64,
         step: Some(index as u64 + 1),

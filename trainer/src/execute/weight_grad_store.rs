@@ -1,0 +1,23 @@
+//! Weight gradients of backward passes that the schedule has split (zero bubble), until their W action.
+
+use std::collections::BTreeMap;
+
+use stagecoach_pipeline::WorkItem;
+
+use crate::model::WeightGradient;
+
+/// Weight gradients by chunk and microbatch. Those of different microbatches are never merged: that would change the order
+/// of summation.
+#[derive(Debug, Default)]
+pub(super) struct WeightGradStore(BTreeMap<WorkItem, Vec<WeightGradient>>);
+
+impl WeightGradStore {
+    pub(super) fn push(&mut self, item: WorkItem, gradient: WeightGradient) {
+        self.0.entry(item).or_default().push(gradient);
+    }
+
+    /// Adds all gradients of `item` to their accumulators, in the order in which the backward pass handed them over.
+    pub(super) fn accumulate(&mut self, item: WorkItem) {
+        self.0.remove(&item).unwrap_or_default().into_iter().for_each(WeightGradient::accumulate);
+    }
+}

@@ -1,0 +1,30 @@
+// All CPU kernels for one instruction set: the build compiles this file for each, with KERNELS as the table's name.
+
+#include "adamw.h"
+#include "attention.h"
+#include "cross_entropy.h"
+#include "kernels.h"
+#include "rms_norm.h"
+#include "rotary.h"
+#include "squared_norm.h"
+#include "swiglu.h"
+
+namespace stagecoach {
+
+namespace CPU_CAPABILITY {
+
+template <typename T>
+constexpr Kernels<T> kernels = {
+    rms_norm<T>,  rms_norm_backward<T>,  swiglu<T>,        swiglu_backward<T>, rotary<T>,
+    attention<T>, attention_backward<T>, cross_entropy<T>, adamw<T>,
+};
+
+}  // namespace CPU_CAPABILITY
+
+const KernelTable& KERNELS() {
+  using namespace CPU_CAPABILITY;
+  static const KernelTable table = {kernels<float>, kernels<at::BFloat16>, squared_norm};
+  return table;
+}
+
+}  // namespace stagecoach

@@ -1,0 +1,212 @@
+//! The functions of `shim.cpp`, for tensors on the CPU. A failing operation panics with libtorch's message, as tch's own
+//! operations do: it can only fail by a defect of this program, and the process's panic hook writes the termination message.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::marker::PhantomData;
+use std::ptr::null_mut;
+
+use tch::Tensor;
+use torch_sys::C_tensor;
+
+use super::{AdamWOptions, Heads, RmsNormGradients};
+
+/// A live tensor, as the shim takes it.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+struct TensorRef<'a>(*mut C_tensor, PhantomData<&'a Tensor>);
+
+impl<'a> From<&'a Tensor> for TensorRef<'a> {
+    fn from(tensor: &'a Tensor) -> Self {
+        TensorRef(tensor.as_ptr().cast_mut(), PhantomData)
+    }
+}
+
+/// A live tensor, or null, where the shim allows that.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+struct OptionalTensorRef<'a>(*mut C_tensor, PhantomData<&'a Tensor>);
+
+impl<'a> From<Option<&'a Tensor>> for OptionalTensorRef<'a> {
+    fn from(tensor: Option<&'a Tensor>) -> Self {
+        OptionalTensorRef(tensor.map_or(null_mut(), |tensor| TensorRef::from(tensor).0), PhantomData)
+    }
+}
+
+/// A tensor that the shim returns: null, or a new reference that [`TensorOut::take`] takes over.
+#[repr(transparent)]
+struct TensorOut(*mut C_tensor);
+
+impl TensorOut {
+    const fn null() -> TensorOut {
+        TensorOut(null_mut())
+    }
+
+    #[track_caller]
+    #[allow(clippy::expect_used, reason = "an operation that succeeds returns its tensors")]
+    fn take(self) -> Tensor {
+        // SAFETY: only the shim writes to it, and what it writes is a new reference.
+        (!self.0.is_null()).then(|| unsafe { Tensor::from_ptr(self.0) }).expect("the shim returned no tensor")
+    }
+}
+
+// SAFETY: the signatures are those of shim.cpp. The functions need only what their types guarantee: tensors that are
+// alive, and places to write results to. They check types, shapes and layouts themselves.
+unsafe extern "C" {
+    safe fn sc_last_error() -> *const c_char;
+    safe fn sc_cpu_capability() -> *const c_char;
+    safe fn sc_rms_norm(x: TensorRef, weight: TensorRef, eps: f64, y: &mut TensorOut, rstd: &mut TensorOut) -> c_int;
+    safe fn sc_rms_norm_backward(
+        dy: TensorRef,
+        x: TensorRef,
+        weight: TensorRef,
+        rstd: TensorRef,
+        residual_gradient: OptionalTensorRef,
+        dx: &mut TensorOut,
+        dweight: &mut TensorOut,
+        y: &mut TensorOut,
+    ) -> c_int;
+    safe fn sc_swiglu(gate_up: TensorRef, out: &mut TensorOut) -> c_int;
+    safe fn sc_swiglu_backward(dout: TensorRef, gate_up: TensorRef, out: &mut TensorOut) -> c_int;
+    safe fn sc_rotary(
+        qkv: TensorRef,
+        cos: TensorRef,
+        sin: TensorRef,
+        length: i64,
+        heads: Heads,
+        inverse: bool,
+    ) -> c_int;
+    safe fn sc_attention(
+        qkv: TensorRef,
+        cu_seqlens: TensorRef,
+        heads: Heads,
+        out: &mut TensorOut,
+        lse: &mut TensorOut,
+    ) -> c_int;
+    safe fn sc_attention_backward(
+        dout: TensorRef,
+        qkv: TensorRef,
+        out: TensorRef,
+        lse: TensorRef,
+        cu_seqlens: TensorRef,
+        heads: Heads,
+        dqkv: &mut TensorOut,
+    ) -> c_int;
+    safe fn sc_cross_entropy(
+        logits: TensorRef,
+        targets: TensorRef,
+        dlogits: OptionalTensorRef,
+        scale: f64,
+        loss: &mut f64,
+    ) -> c_int;
+    safe fn sc_squared_norm(values: TensorRef, sum: &mut f64) -> c_int;
+    safe fn sc_adamw(
+        value: TensorRef,
+        gradient: TensorRef,
+        exp_avg: TensorRef,
+        exp_avg_sq: TensorRef,
+        compute: OptionalTensorRef,
+        options: AdamWOptions,
+    ) -> c_int;
+    safe fn sc_accumulate_linear(accumulator: TensorRef, dy: TensorRef, x: TensorRef) -> c_int;
+}
+
+/// Copies a string of the shim.
+fn text(string: *const c_char) -> String {
+    // SAFETY: a string of the shim ends with a null byte and is valid until the next call on this thread.
+    unsafe { CStr::from_ptr(string) }.to_string_lossy().into_owned()
+}
+
+#[track_caller]
+#[allow(clippy::panic, reason = "libtorch's failures panic everywhere, as in tch")]
+fn check(rc: c_int) {
+    if rc != 0 {
+        panic!("libtorch: {}", text(sc_last_error()));
+    }
+}
+
+/// What products and kernels were chosen for, such as `AVX512 Intel AMX`: results on another processor may differ in their
+/// last bits.
+pub(crate) fn cpu_capability() -> String {
+    text(sc_cpu_capability())
+}
+
+pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> (Tensor, Tensor) {
+    let (mut y, mut rstd) = (TensorOut::null(), TensorOut::null());
+    check(sc_rms_norm(x.into(), weight.into(), eps, &mut y, &mut rstd));
+    (y.take(), rstd.take())
+}
+
+pub(super) fn rms_norm_backward(
+    dy: &Tensor,
+    x: &Tensor,
+    weight: &Tensor,
+    rstd: &Tensor,
+    residual_gradient: Option<&Tensor>,
+) -> RmsNormGradients {
+    let (mut dx, mut dweight, mut y) = (TensorOut::null(), TensorOut::null(), TensorOut::null());
+    let (dy, x, weight, rstd) = (dy.into(), x.into(), weight.into(), rstd.into());
+    check(sc_rms_norm_backward(dy, x, weight, rstd, residual_gradient.into(), &mut dx, &mut dweight, &mut y));
+    RmsNormGradients { dx: dx.take(), dweight: dweight.take(), y: y.take() }
+}
+
+pub(super) fn swiglu(gate_up: &Tensor) -> Tensor {
+    let mut out = TensorOut::null();
+    check(sc_swiglu(gate_up.into(), &mut out));
+    out.take()
+}
+
+pub(super) fn swiglu_backward(dout: &Tensor, gate_up: &Tensor) -> Tensor {
+    let mut out = TensorOut::null();
+    check(sc_swiglu_backward(dout.into(), gate_up.into(), &mut out));
+    out.take()
+}
+
+pub(super) fn rotary(qkv: &Tensor, cos: &Tensor, sin: &Tensor, length: i64, heads: Heads, inverse: bool) {
+    check(sc_rotary(qkv.into(), cos.into(), sin.into(), length, heads, inverse));
+}
+
+pub(super) fn attention(qkv: &Tensor, cu_seqlens: &Tensor, heads: Heads) -> (Tensor, Tensor) {
+    let (mut out, mut lse) = (TensorOut::null(), TensorOut::null());
+    check(sc_attention(qkv.into(), cu_seqlens.into(), heads, &mut out, &mut lse));
+    (out.take(), lse.take())
+}
+
+pub(super) fn attention_backward(
+    dout: &Tensor,
+    qkv: &Tensor,
+    (out, lse): (&Tensor, &Tensor),
+    cu_seqlens: &Tensor,
+    heads: Heads,
+) -> Tensor {
+    let mut dqkv = TensorOut::null();
+    let (out, lse) = (out.into(), lse.into());
+    check(sc_attention_backward(dout.into(), qkv.into(), out, lse, cu_seqlens.into(), heads, &mut dqkv));
+    dqkv.take()
+}
+
+pub(super) fn cross_entropy(logits: &Tensor, targets: &Tensor, dlogits: Option<&Tensor>, scale: f64) -> f64 {
+    let mut loss = 0.0;
+    check(sc_cross_entropy(logits.into(), targets.into(), dlogits.into(), scale, &mut loss));
+    loss
+}
+
+pub(super) fn squared_norm(values: &Tensor) -> f64 {
+    let mut sum = 0.0;
+    check(sc_squared_norm(values.into(), &mut sum));
+    sum
+}
+
+pub(super) fn adamw(
+    value: &Tensor,
+    gradient: &Tensor,
+    (exp_avg, exp_avg_sq): (&Tensor, &Tensor),
+    compute: Option<&Tensor>,
+    options: AdamWOptions,
+) {
+    let (exp_avg, exp_avg_sq) = (exp_avg.into(), exp_avg_sq.into());
+    check(sc_adamw(value.into(), gradient.into(), exp_avg, exp_avg_sq, compute.into(), options));
+}
+
+pub(super) fn accumulate_linear(accumulator: &Tensor, dy: &Tensor, x: &Tensor) {
+    check(sc_accumulate_linear(accumulator.into(), dy.into(), x.into()));
+}

@@ -1,0 +1,255 @@
+// The kernels on tensors, and what libtorch offers and tch does not expose. Functions return 0, or -1 with a message in
+// sc_last_error(). Returned tensors are new references owned by the caller.
+
+#include <ATen/ATen.h>
+#include <ATen/Version.h>
+#include <c10/core/GradMode.h>
+#include <ATen/cpu/Utils.h>
+
+#include <string>
+
+#include "cpu/blas.h"
+#include "cpu/kernels.h"
+
+using at::Tensor;
+using stagecoach::Heads;
+using stagecoach::KernelTable;
+
+namespace {
+
+thread_local std::string last_error;
+
+template <typename F>
+int guarded(F&& body) {
+  try {
+    c10::NoGradGuard no_grad;
+    body();
+    return 0;
+  } catch (const std::exception& e) {
+    last_error = e.what();
+    return -1;
+  }
+}
+
+// The instruction set that libtorch chose for its own kernels; ATEN_CPU_CAPABILITY in the environment can lower it.
+const KernelTable& table() {
+  static const KernelTable& chosen = [&]() -> const KernelTable& {
+    std::string capability = at::get_cpu_capability();
+#ifdef __x86_64__
+    if (capability == "AVX512") return stagecoach::kernels_avx512();
+    if (capability == "AVX2") return stagecoach::kernels_avx2();
+#endif
+    return stagecoach::kernels_default();
+  }();
+  return chosen;
+}
+
+void check(const Tensor& tensor, at::ScalarType type) {
+  TORCH_CHECK(tensor.device().is_cpu() && tensor.is_contiguous() && tensor.scalar_type() == type,
+              "a kernel takes contiguous ", type, " tensors on the CPU, got ", tensor.toString(), tensor.sizes());
+}
+
+template <typename T>
+T* data(const Tensor& tensor) {
+  check(tensor, c10::CppTypeToScalarType<T>::value);
+  return tensor.mutable_data_ptr<T>();
+}
+
+// Null if the tensor is null.
+template <typename T>
+T* data_or_null(const Tensor* tensor) {
+  return tensor ? data<T>(*tensor) : nullptr;
+}
+
+// Calls body(kernels, T()) for the type of activations, which is that of `tensor`.
+template <typename Body>
+void dispatch(const Tensor& tensor, const Body& body) {
+  if (tensor.scalar_type() == at::kBFloat16) {
+    body(table().bf16, at::BFloat16());
+  } else {
+    body(table().f32, float());
+  }
+}
+
+int64_t width(const Tensor& matrix) { return matrix.size(-1); }
+int64_t rows(const Tensor& matrix) { return matrix.numel() / std::max<int64_t>(width(matrix), 1); }
+
+void check_attention(const Tensor& qkv, const Tensor& cu_seqlens, Heads heads) {
+  TORCH_CHECK(width(qkv) == heads.width() && heads.kv_heads > 0 && heads.heads % heads.kv_heads == 0,
+              "heads do not fit ", qkv.sizes());
+  const int64_t *first = data<int64_t>(cu_seqlens), *last = first + cu_seqlens.numel() - 1;
+  TORCH_CHECK(cu_seqlens.numel() > 0 && *first == 0 && *last == rows(qkv) && std::is_sorted(first, last + 1),
+              "cu_seqlens must rise from 0 to ", rows(qkv));
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* sc_last_error() { return last_error.c_str(); }
+
+// What products and kernels were chosen for: the instruction set, the maker, for whose processors BLAS has kernels of its
+// own, and whether there is AMX. Such as "AVX512 Intel AMX".
+const char* sc_cpu_capability() {
+  static const std::string name = [] {
+    std::string capability = at::get_cpu_capability();
+#ifdef __x86_64__
+    capability += __builtin_cpu_is("intel") ? " Intel" : __builtin_cpu_is("amd") ? " AMD" : "";
+    if (at::cpu::init_amx()) capability += " AMX";
+#endif
+    return capability;
+  }();
+  return name.c_str();
+}
+
+int sc_rms_norm(Tensor* x, Tensor* weight, double eps, Tensor** y, Tensor** rstd) {
+  return guarded([&] {
+    TORCH_CHECK(weight->numel() == width(*x), "a weight of ", weight->sizes(), " for rows of ", x->sizes());
+    Tensor out = at::empty_like(*x), scale = at::empty({rows(*x)}, weight->options());
+    dispatch(*x, [&](const auto& kernels, auto type) {
+      using T = decltype(type);
+      kernels.rms_norm(data<T>(*x), data<float>(*weight), data<T>(out), data<float>(scale), rows(*x), width(*x), eps);
+    });
+    *y = new Tensor(std::move(out));
+    *rstd = new Tensor(std::move(scale));
+  });
+}
+
+int sc_rms_norm_backward(Tensor* dy, Tensor* x, Tensor* weight, Tensor* rstd, Tensor* residual_gradient, Tensor** dx,
+                         Tensor** dweight, Tensor** y) {
+  return guarded([&] {
+    TORCH_CHECK(dy->sizes() == x->sizes() && weight->numel() == width(*x) && rstd->numel() == rows(*x) &&
+                    (!residual_gradient || residual_gradient->sizes() == x->sizes()),
+                "shapes do not fit ", x->sizes());
+    Tensor din = at::empty_like(*x), out = at::empty_like(*x), dw = at::empty_like(*weight);
+    dispatch(*x, [&](const auto& kernels, auto type) {
+      using T = decltype(type);
+      kernels.rms_norm_backward(data<T>(*dy), data<T>(*x), data<float>(*weight), data<float>(*rstd),
+                                data_or_null<T>(residual_gradient), data<T>(din), data<float>(dw), data<T>(out), rows(*x),
+                                width(*x));
+    });
+    *dx = new Tensor(std::move(din));
+    *dweight = new Tensor(std::move(dw));
+    *y = new Tensor(std::move(out));
+  });
+}
+
+int sc_swiglu(Tensor* gate_up, Tensor** out) {
+  return guarded([&] {
+    int64_t half = width(*gate_up) / 2;
+    Tensor result = at::empty({rows(*gate_up), half}, gate_up->options());
+    dispatch(*gate_up, [&](const auto& kernels, auto type) {
+      using T = decltype(type);
+      kernels.swiglu(data<T>(*gate_up), data<T>(result), rows(*gate_up), half);
+    });
+    *out = new Tensor(std::move(result));
+  });
+}
+
+// Overwrites gate_up with its gradient.
+int sc_swiglu_backward(Tensor* dout, Tensor* gate_up, Tensor** out) {
+  return guarded([&] {
+    TORCH_CHECK(dout->numel() * 2 == gate_up->numel(), "shapes do not fit ", gate_up->sizes());
+    Tensor result = at::empty_like(*dout);
+    dispatch(*gate_up, [&](const auto& kernels, auto type) {
+      using T = decltype(type);
+      kernels.swiglu_backward(data<T>(*dout), data<T>(*gate_up), data<T>(*gate_up), data<T>(result), rows(*gate_up),
+                              width(*gate_up) / 2);
+    });
+    *out = new Tensor(std::move(result));
+  });
+}
+
+int sc_rotary(Tensor* qkv, Tensor* cos, Tensor* sin, int64_t length, Heads heads, bool inverse) {
+  return guarded([&] {
+    TORCH_CHECK(width(*qkv) == heads.width() && heads.head_dim % 2 == 0 && cos->sizes() == sin->sizes() &&
+                    width(*cos) * 2 == heads.head_dim && rows(*cos) >= length && length > 0,
+                "heads or tables do not fit ", qkv->sizes());
+    dispatch(*qkv, [&](const auto& kernels, auto type) {
+      using T = decltype(type);
+      kernels.rotary(data<T>(*qkv), data<float>(*cos), data<float>(*sin), rows(*qkv), length, heads, inverse);
+    });
+  });
+}
+
+int sc_attention(Tensor* qkv, Tensor* cu_seqlens, Heads heads, Tensor** out, Tensor** lse) {
+  return guarded([&] {
+    check_attention(*qkv, *cu_seqlens, heads);
+    Tensor result = at::empty({rows(*qkv), heads.heads * heads.head_dim}, qkv->options());
+    Tensor denominators = at::empty({rows(*qkv), heads.heads}, qkv->options().dtype(at::kFloat));
+    dispatch(*qkv, [&](const auto& kernels, auto type) {
+      using T = decltype(type);
+      kernels.attention(data<T>(*qkv), data<int64_t>(*cu_seqlens), cu_seqlens->numel() - 1, data<T>(result),
+                        data<float>(denominators), heads);
+    });
+    *out = new Tensor(std::move(result));
+    *lse = new Tensor(std::move(denominators));
+  });
+}
+
+int sc_attention_backward(Tensor* dout, Tensor* qkv, Tensor* out, Tensor* lse, Tensor* cu_seqlens, Heads heads,
+                          Tensor** dqkv) {
+  return guarded([&] {
+    check_attention(*qkv, *cu_seqlens, heads);
+    TORCH_CHECK(dout->sizes() == out->sizes() && out->numel() == rows(*qkv) * heads.heads * heads.head_dim &&
+                    lse->numel() == rows(*qkv) * heads.heads,
+                "shapes do not fit ", qkv->sizes());
+    Tensor result = at::empty_like(*qkv);
+    dispatch(*qkv, [&](const auto& kernels, auto type) {
+      using T = decltype(type);
+      kernels.attention_backward(data<T>(*dout), data<T>(*qkv), data<T>(*out), data<float>(*lse), data<int64_t>(*cu_seqlens),
+                                 cu_seqlens->numel() - 1, data<T>(result), heads);
+    });
+    *dqkv = new Tensor(std::move(result));
+  });
+}
+
+// dlogits may be null, the logits themselves, or a BFloat16 tensor of their shape.
+int sc_cross_entropy(Tensor* logits, Tensor* targets, Tensor* dlogits, double scale, double* loss) {
+  return guarded([&] {
+    TORCH_CHECK(targets->numel() == rows(*logits) && (!dlogits || dlogits->sizes() == logits->sizes()),
+                "shapes do not fit ", logits->sizes());
+    dispatch(dlogits ? *dlogits : *logits, [&](const auto& kernels, auto type) {
+      using T = decltype(type);
+      *loss = kernels.cross_entropy(data<float>(*logits), data<int64_t>(*targets), data_or_null<T>(dlogits), rows(*logits),
+                                    width(*logits), scale);
+    });
+  });
+}
+
+int sc_squared_norm(Tensor* values, double* sum) {
+  return guarded([&] { *sum = table().squared_norm(data<float>(*values), values->numel()); });
+}
+
+// `compute` is null or a copy of `value` as BFloat16, which is kept up to date.
+int sc_adamw(Tensor* value, Tensor* gradient, Tensor* exp_avg, Tensor* exp_avg_sq, Tensor* compute,
+             stagecoach::AdamWOptions options) {
+  return guarded([&] {
+    for (const Tensor* tensor : {gradient, exp_avg, exp_avg_sq, compute}) {
+      TORCH_CHECK(!tensor || tensor->numel() == value->numel(), "shapes do not fit ", value->sizes());
+    }
+    dispatch(compute ? *compute : *value, [&](const auto& kernels, auto type) {
+      using T = decltype(type);
+      kernels.adamw(data<float>(*value), data<float>(*gradient), data<float>(*exp_avg), data<float>(*exp_avg_sq),
+                    data_or_null<T>(compute), value->numel(), options);
+    });
+  });
+}
+
+// accumulator[out, in] += dy[n, out]^T x[n, in], summed in float whatever dy and x are.
+int sc_accumulate_linear(Tensor* accumulator, Tensor* dy, Tensor* x) {
+  return guarded([&] {
+    if (dy->scalar_type() != at::kBFloat16) {
+      accumulator->addmm_(dy->t(), *x);
+    } else if (at::cpu::init_amx()) {
+      int64_t outputs = width(*dy), inputs = width(*x);
+      TORCH_CHECK(rows(*dy) == rows(*x) && accumulator->numel() == outputs * inputs, "shapes do not fit ", x->sizes());
+      stagecoach::gemm<at::BFloat16>(true, false, outputs, inputs, rows(*x), 1.f, {data<at::BFloat16>(*dy), outputs},
+                                     {data<at::BFloat16>(*x), inputs}, 1.f, {data<float>(*accumulator), inputs});
+    } else {
+      // Products of BFloat16 are exact in float. Without AMX this is as fast as MKL's mixed GEMM.
+      accumulator->addmm_(dy->to(at::kFloat).t(), x->to(at::kFloat));
+    }
+  });
+}
+}

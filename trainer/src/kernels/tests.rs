@@ -1,0 +1,215 @@
+//! Each kernel against its plain form, over odd shapes and in both types, with values that are not finite too; the plain
+//! forms against difference quotients of the formulas in f64.
+
+use proptest::prelude::*;
+use tch::{Device, Kind, Tensor};
+
+use super::*;
+
+/// Normal values by a fixed generator: `[shape]` of `kind`.
+fn values(shape: &[i64], kind: Kind, seed: u64) -> Tensor {
+    let count = shape.iter().product::<i64>() as usize;
+    let mut stream = blake3::Hasher::new_derive_key("kernel tests").update(&seed.to_le_bytes()).finalize_xof();
+    let mut bytes = vec![0; 8 * count];
+    stream.fill(&mut bytes);
+    let uniform = |bytes: &[u8]| (u32::from_le_bytes(bytes.try_into().unwrap()) as f64 + 1.0) / 4_294_967_297.0;
+    let normal = |b: &[u8]| (-2.0 * uniform(&b[..4]).ln()).sqrt() * (std::f64::consts::TAU * uniform(&b[4..])).cos();
+    let values: Vec<f64> = bytes.chunks_exact(8).map(normal).collect();
+    Tensor::from_slice(&values).reshape(shape).to_kind(kind)
+}
+
+fn list(tensor: &Tensor) -> Vec<f64> {
+    Vec::try_from(tensor.to_kind(Kind::Double).reshape([-1])).unwrap()
+}
+
+/// Half a unit in the last place, for values near 1, and a few more for sums in another order.
+fn tolerance(kind: Kind) -> f64 {
+    match kind {
+        Kind::BFloat16 => 1.0 / 128.0,
+        _ => 2e-6,
+    }
+}
+
+/// Equal up to rounding, relative to the largest value; not finite in the same places.
+#[track_caller]
+fn assert_close(what: &str, actual: &Tensor, expected: &Tensor, tolerance: f64) {
+    assert_close_to_scale(what, actual, expected, tolerance, 1e-3);
+}
+
+/// The same relative to `scale`, if that is larger: the size of terms that may cancel.
+#[track_caller]
+fn assert_close_to_scale(what: &str, actual: &Tensor, expected: &Tensor, tolerance: f64, scale: f64) {
+    assert_eq!((actual.size(), actual.kind()), (expected.size(), expected.kind()), "{what}");
+    let (actual, expected) = (list(actual), list(expected));
+    let scale = expected.iter().filter(|x| x.is_finite()).fold(scale, |max: f64, x| max.max(x.abs()));
+    for (at, (a, e)) in actual.iter().zip(&expected).enumerate() {
+        let same = if e.is_finite() { (a - e).abs() <= tolerance * scale } else { !a.is_finite() };
+        assert!(same, "{what}: {a} instead of {e} at {at}, the scale is {scale}");
+    }
+}
+
+fn kinds() -> impl Strategy<Value = Kind> {
+    prop_oneof![Just(Kind::Float), Just(Kind::BFloat16)]
+}
+
+/// Widths around those of vectors, and none.
+fn widths() -> impl Strategy<Value = i64> {
+    prop_oneof![1i64..70, Just(256), Just(1000)]
+}
+
+/// Puts what is not finite into `x` at some places.
+fn poison(x: &Tensor, seed: u64) {
+    let flat = x.view([-1]);
+    for (number, value) in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY].into_iter().enumerate() {
+        let at = (seed as i64 + 7 * number as i64) % flat.size()[0].max(1);
+        let _ = flat.narrow(0, at, 1).fill_(value);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn rms_norm_is_the_plain_one(rows in 0i64..150, width in widths(), kind in kinds(), poisoned: bool, seed: u64) {
+        let (x, weight) = (values(&[rows, width], kind, seed), values(&[width], Kind::Float, seed ^ 1));
+        if poisoned && rows > 0 {
+            poison(&x, seed % 1000);
+        }
+        let (y, rstd) = ffi::rms_norm(&x, &weight, 1e-5);
+        let (plain_y, plain_rstd) = plain::rms_norm(&x, &weight, 1e-5);
+        assert_close("y", &y, &plain_y, tolerance(kind));
+        assert_close("rstd", &rstd, &plain_rstd, tolerance(Kind::Float));
+        let (dy, residual) = (values(&[rows, width], kind, seed ^ 2), values(&[rows, width], kind, seed ^ 3));
+        for residual in [None, Some(&residual)] {
+            let kernel = ffi::rms_norm_backward(&dy, &x, &weight, &plain_rstd, residual);
+            let plain = plain::rms_norm_backward(&dy, &x, &weight, &plain_rstd, residual);
+            let largest = |tensor: &Tensor| list(tensor).into_iter().filter(|x| x.is_finite()).fold(0.0, |a: f64, b| a.max(b.abs()));
+            let terms = largest(&dy) * largest(&weight) * largest(&plain_rstd);
+            assert_close_to_scale("dx", &kernel.dx, &plain.dx, tolerance(kind), terms);
+            assert_close("dweight", &kernel.dweight, &plain.dweight, 1e-5);
+            assert_close("y again", &kernel.y, &plain.y, tolerance(kind));
+        }
+    }
+
+    #[test]
+    fn swiglu_is_the_plain_one(rows in 0i64..40, width in widths(), kind in kinds(), poisoned: bool, seed: u64) {
+        let gate_up = values(&[rows, 2 * width], kind, seed) * 3.0;
+        if poisoned && rows > 0 {
+            poison(&gate_up, seed % 1000);
+        }
+        assert_close("out", &ffi::swiglu(&gate_up), &plain::swiglu(&gate_up), tolerance(kind));
+        let dout = values(&[rows, width], kind, seed ^ 1);
+        let (kernel, reference) = (gate_up.copy(), gate_up.copy());
+        let (out, plain_out) = (ffi::swiglu_backward(&dout, &kernel), plain::swiglu_backward(&dout, &reference));
+        assert_close("out again", &out, &plain_out, tolerance(kind));
+        assert_close("dgate_up", &kernel, &reference, tolerance(kind));
+    }
+
+    #[test]
+    fn rotary_is_the_plain_one(
+        rows in 0i64..4, length in 1i64..9, heads in 1i64..4, kv_heads in 1i64..3, half in 1i64..40, kind in kinds(),
+        inverse: bool, seed: u64,
+    ) {
+        let heads = Heads { heads: heads * kv_heads, kv_heads, head_dim: 2 * half };
+        let qkv = values(&[rows * length, (heads.heads + 2 * kv_heads) * heads.head_dim], kind, seed);
+        let (cos, sin) = (values(&[length + 3, half], Kind::Float, seed ^ 1), values(&[length + 3, half], Kind::Float, seed ^ 2));
+        let (kernel, reference) = (qkv.copy(), qkv.copy());
+        ffi::rotary(&kernel, &cos, &sin, length, heads, inverse);
+        plain::rotary(&reference, &cos, &sin, length, heads, inverse);
+        assert_close("qkv", &kernel, &reference, tolerance(kind));
+    }
+
+    #[test]
+    fn attention_is_the_plain_one(
+        lengths in prop::collection::vec(prop_oneof![0i64..20, 60i64..70, Just(150)], 1..5), group in 1i64..4,
+        kv_heads in 1i64..3, half in 1i64..20, kind in kinds(), poisoned: bool, seed: u64,
+    ) {
+        let heads = Heads { heads: group * kv_heads, kv_heads, head_dim: 2 * half };
+        let mut bounds = vec![0];
+        lengths.iter().for_each(|length| bounds.push(bounds[bounds.len() - 1] + length));
+        let (rows, cu_seqlens) = (bounds[bounds.len() - 1], Tensor::from_slice(&bounds));
+        let qkv = values(&[rows, (heads.heads + 2 * kv_heads) * heads.head_dim], kind, seed);
+        if poisoned && rows > 0 {
+            let bad = seed as i64 & 0xff % rows;
+            let _ = qkv.narrow(0, bad, 1).fill_(f64::NAN);
+            let (out, lse) = ffi::attention(&qkv, &cu_seqlens, heads);
+            let dqkv = ffi::attention_backward(&out, &qkv, (&out, &lse), &cu_seqlens, heads);
+            for tensor in [&out, &lse, &dqkv] {
+                assert!(list(&tensor.narrow(0, bad, 1)).iter().all(|x| x.is_nan()));
+            }
+            return Ok(());
+        }
+        let (out, lse) = ffi::attention(&qkv, &cu_seqlens, heads);
+        let (plain_out, plain_lse) = plain::attention(&qkv, &cu_seqlens, heads);
+        // bf16 rounds the weights before they are multiplied by the values
+        assert_close("out", &out, &plain_out, 3.0 * tolerance(kind));
+        assert_close("lse", &lse, &plain_lse, tolerance(Kind::Float));
+        let dout = values(&[rows, heads.heads * heads.head_dim], kind, seed ^ 1);
+        let saved = (&plain_out, &plain_lse);
+        let dqkv = ffi::attention_backward(&dout, &qkv, saved, &cu_seqlens, heads);
+        let plain_dqkv = plain::attention_backward(&dout, &qkv, saved, &cu_seqlens, heads);
+        assert_close("dqkv", &dqkv, &plain_dqkv, 3.0 * tolerance(kind));
+    }
+
+    #[test]
+    fn cross_entropy_is_the_plain_one(rows in 0i64..40, vocab in widths(), kind in kinds(), poisoned: bool, seed: u64) {
+        let logits = values(&[rows, vocab], Kind::Float, seed) * 4.0;
+        if poisoned && rows > 0 {
+            poison(&logits, seed % 1000);
+        }
+        let target = |row: i64| if (row + seed as i64 % 3) % 3 == 0 { -100 } else { (row * 7919 + (seed % 97) as i64) % vocab };
+        let targets = Tensor::from_slice(&(0..rows).map(target).collect::<Vec<_>>());
+        let gradients = [(); 2].map(|()| Tensor::zeros([rows, vocab], (kind, Device::Cpu)));
+        let loss = ffi::cross_entropy(&logits, &targets, Some(&gradients[0]), 0.25);
+        let plain_loss = plain::cross_entropy(&logits, &targets, Some(&gradients[1]), 0.25);
+        let scalar = |x: f64| Tensor::from_slice(&[x]);
+        assert_close("loss", &scalar(loss), &scalar(plain_loss), tolerance(Kind::Float));
+        assert_close("loss alone", &scalar(ffi::cross_entropy(&logits, &targets, None, 1.0)), &scalar(loss), 0.0);
+        for row in 0..rows {
+            let [kernel, plain] = [0, 1].map(|at| gradients[at].narrow(0, row, 1));
+            match list(&logits.narrow(0, row, 1)).iter().all(|x| x.is_finite() || *x == f64::NEG_INFINITY) {
+                true => assert_close_to_scale("dlogits", &kernel, &plain, tolerance(kind), 0.25),
+                // where is another matter, but the step must be seen to have no finite gradient
+                false => assert_eq!(list(&kernel).iter().all(|x| x.is_finite()), targets.int64_value(&[row]) < 0),
+            }
+        }
+        if kind == Kind::Float {
+            let (_, in_place) = cross_entropy_with_gradient(logits, &targets, 0.25, kind);
+            assert_eq!(format!("{:?}", list(&in_place)), format!("{:?}", list(&gradients[0])));
+        }
+    }
+
+    #[test]
+    fn squared_norm_and_adamw_are_the_plain_ones(size in prop_oneof![0i64..70, Just(70_000)], step in 1u32..2000, bf16: bool, seed: u64) {
+        let gradient = values(&[size], Kind::Float, seed);
+        let (norm, plain_norm) = (ffi::squared_norm(&gradient), plain::squared_norm(&gradient));
+        assert!((norm - plain_norm).abs() <= 1e-12 * plain_norm, "{norm}, plain {plain_norm}");
+        let compute = bf16.then(|| Tensor::zeros([size], (Kind::BFloat16, Device::Cpu)));
+        let tensors = || (
+            values(&[size], Kind::Float, seed ^ 1), values(&[size], Kind::Float, seed ^ 2) * 0.1,
+            values(&[size], Kind::Float, seed ^ 3).square() * 0.1, compute.as_ref().map(Tensor::copy),
+        );
+        let (kernel, reference) = (tensors(), tensors());
+        let step = f64::from(step);
+        let options =
+            AdamWOptions { lr: 1e-2, beta1: 0.9, beta2: 0.999, weight_decay: 0.1, eps: 1e-8, step, clip: 0.7 };
+        ffi::adamw(&kernel.0, &gradient, (&kernel.1, &kernel.2), kernel.3.as_ref(), options);
+        plain::adamw(&reference.0, &gradient, (&reference.1, &reference.2), reference.3.as_ref(), options);
+        assert_close("value", &kernel.0, &reference.0, tolerance(Kind::Float));
+        assert_close("exp_avg", &kernel.1, &reference.1, tolerance(Kind::Float));
+        assert_close("exp_avg_sq", &kernel.2, &reference.2, tolerance(Kind::Float));
+        if let Some(compute) = kernel.3 {
+            assert_eq!(list(&compute), list(&kernel.0.to_kind(Kind::BFloat16)));
+        }
+    }
+
+    #[test]
+    fn weight_gradients_are_summed_in_fp32(rows in 1i64..300, inputs in 1i64..70, outputs in 1i64..70, kind in kinds(), seed: u64) {
+        let (dy, x) = (values(&[rows, outputs], kind, seed), values(&[rows, inputs], kind, seed ^ 1));
+        let start = values(&[outputs, inputs], Kind::Float, seed ^ 2);
+        let exact = start.to_kind(Kind::Double) + dy.to_kind(Kind::Double).tr().matmul(&x.to_kind(Kind::Double));
+        let accumulator = start.copy();
+        accumulate_linear(&accumulator, &dy, &x);
+        assert_close("accumulator", &accumulator.to_kind(Kind::Double), &exact, 2e-6);
+    }
+}

@@ -1,0 +1,101 @@
+//! One decoder layer of Llama, forward and backward: x -> h = x + attention(norm(x)) -> h + mlp(norm(h)).
+
+use std::rc::Rc;
+
+use tch::Tensor;
+
+use super::linear::Linear;
+use super::rms_norm::RmsNorm;
+use super::rotary::RotaryEmbedding;
+use super::{Backward, ForwardContext, Layer, WeightGradient};
+use crate::kernels::{self, Heads};
+use stagecoach_api::job::Recompute;
+
+/// Weights of one layer. Tensors are `[tokens, columns]`.
+#[derive(Debug)]
+pub(super) struct DecoderLayer {
+    pub(super) input_layernorm: RmsNorm,
+    /// Queries, keys and values in one product.
+    pub(super) qkv_proj: Linear,
+    pub(super) rotary: Rc<RotaryEmbedding>,
+    pub(super) heads: Heads,
+    pub(super) o_proj: Linear,
+    pub(super) post_attention_layernorm: RmsNorm,
+    /// Gate and up in one product.
+    pub(super) gate_up_proj: Linear,
+    pub(super) down_proj: Linear,
+}
+
+/// What one layer keeps of its forward for its backward.
+#[derive(Debug)]
+struct DecoderActivations {
+    layer: Rc<DecoderLayer>,
+    x: Tensor,
+    input_rstd: Tensor,
+    /// Rotated queries and keys, and values; `None` is computed again.
+    qkv: Option<Tensor>,
+    attention: Tensor,
+    lse: Tensor,
+    h: Tensor,
+    post_attention_rstd: Tensor,
+    /// `None` is computed again.
+    gate_up: Option<Tensor>,
+}
+
+impl DecoderLayer {
+    /// Rotated queries and keys, and values, of the layer's normed input.
+    fn qkv(&self, normed: &Tensor, ctx: &ForwardContext) -> Tensor {
+        let qkv = self.qkv_proj.forward(normed);
+        self.rotary.rotate(&qkv, ctx.length, self.heads);
+        qkv
+    }
+}
+
+impl Layer for DecoderLayer {
+    fn forward(self: Rc<Self>, x: Tensor, ctx: &ForwardContext) -> (Tensor, Box<dyn Backward>) {
+        let (normed, input_rstd) = self.input_layernorm.apply(&x);
+        let qkv = self.qkv(&normed, ctx);
+        let (attention, lse) = kernels::attention(&qkv, &ctx.cu_seqlens, self.heads);
+        let h = self.o_proj.forward_add(&attention, &x);
+
+        let (normed, post_attention_rstd) = self.post_attention_layernorm.apply(&h);
+        let gate_up = self.gate_up_proj.forward(&normed);
+        let y = self.down_proj.forward_add(&kernels::swiglu(&gate_up), &h);
+
+        let keep = |tensor: Tensor| (ctx.recompute == Recompute::None).then_some(tensor);
+        let (qkv, gate_up) = (keep(qkv), keep(gate_up));
+        let saved =
+            DecoderActivations { layer: self, x, input_rstd, qkv, attention, lse, h, post_attention_rstd, gate_up };
+        (y, Box::new(saved))
+    }
+}
+
+impl Backward for DecoderActivations {
+    fn backward(
+        self: Box<Self>,
+        dy: Tensor,
+        ctx: &ForwardContext,
+        weight_gradients: &mut dyn FnMut(WeightGradient),
+    ) -> Tensor {
+        let DecoderActivations { layer, x, input_rstd, qkv, attention, lse, h, post_attention_rstd, gate_up } = *self;
+
+        let gate_up =
+            gate_up.unwrap_or_else(|| layer.gate_up_proj.forward(&layer.post_attention_layernorm.apply(&h).0));
+        let (dgate_up, activated) = kernels::swiglu_backward(&layer.down_proj.backward(&dy), gate_up);
+        weight_gradients(layer.down_proj.weight_gradient(dy.shallow_clone(), activated));
+        let dnormed = layer.gate_up_proj.backward(&dgate_up);
+        let (dh, normed) =
+            layer.post_attention_layernorm.gradients(&dnormed, (&h, &post_attention_rstd), Some(&dy), weight_gradients);
+        weight_gradients(layer.gate_up_proj.weight_gradient(dgate_up, normed));
+
+        let qkv = qkv.unwrap_or_else(|| layer.qkv(&layer.input_layernorm.apply(&x).0, ctx));
+        let dattention = layer.o_proj.backward(&dh);
+        let dqkv = kernels::attention_backward(&dattention, &qkv, (&attention, &lse), &ctx.cu_seqlens, layer.heads);
+        weight_gradients(layer.o_proj.weight_gradient(dh.shallow_clone(), attention));
+        layer.rotary.rotate_back(&dqkv, ctx.length, layer.heads);
+        let dnormed = layer.qkv_proj.backward(&dqkv);
+        let (dx, normed) = layer.input_layernorm.gradients(&dnormed, (&x, &input_rstd), Some(&dh), weight_gradients);
+        weight_gradients(layer.qkv_proj.weight_gradient(dqkv, normed));
+        dx
+    }
+}

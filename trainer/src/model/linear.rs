@@ -1,0 +1,37 @@
+//! A linear layer without bias, over one weight or several that lie side by side.
+
+use tch::Tensor;
+
+use super::WeightGradient;
+use crate::kernels;
+
+/// `y = x weight^T`. With the weights of several layers of the same input, their outputs lie side by side.
+#[derive(Debug)]
+pub(crate) struct Linear {
+    /// `[out, in]`, in the type of activations.
+    pub(super) weight: Tensor,
+    /// `f32[out, in]`: the accumulator of the weight's gradient.
+    pub(super) gradient: Tensor,
+}
+
+impl Linear {
+    /// `x[rows, in]` -> `[rows, out]`.
+    pub(super) fn forward(&self, x: &Tensor) -> Tensor {
+        kernels::linear(x, &self.weight)
+    }
+
+    /// `residual[rows, out] + forward(x)`.
+    pub(super) fn forward_add(&self, x: &Tensor, residual: &Tensor) -> Tensor {
+        kernels::linear_add(x, &self.weight, residual)
+    }
+
+    /// The gradient of the input, from that of the output.
+    pub(super) fn backward(&self, dy: &Tensor) -> Tensor {
+        kernels::linear_backward(dy, &self.weight)
+    }
+
+    /// The gradient of the weight, to be accumulated now or later.
+    pub(super) fn weight_gradient(&self, dy: Tensor, x: Tensor) -> WeightGradient {
+        WeightGradient::Linear { accumulator: self.gradient.shallow_clone(), dy, x }
+    }
+}

@@ -8,14 +8,15 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
 use stagecoach_checkpoint::{FileSystemVolume, Volume};
 use stagecoach_test_volumes::{ENOSPC, FaultInjector, FaultyVolume, VolumeCall, VolumeFault};
 
-/// The variable that holds a [`StageFault`] as text, or what applies to all calls: `trace` records them, `slow=MS` makes
-/// the sync of every file take that much longer, `full` fails every write to a checkpoint.
+use crate::hold::{HOLD, Hold};
+
+/// The variable that holds a [`StageFault`] or a [`Hold`] as text, or what applies to all calls: `trace` records them,
+/// `full` fails every write to a checkpoint.
 pub const FAULT_VARIABLE: &str = "STAGECOACH_FAULT";
 /// The variable that names the folder of the trace, and of the record that the fault has happened.
 pub const RECORDS_VARIABLE: &str = "STAGECOACH_FAULT_RECORDS";
@@ -64,7 +65,7 @@ impl FromStr for StageFault {
         };
         parse().ok_or_else(|| {
             format!(
-                "{FAULT_VARIABLE} is {text:?}, expected trace, slow=MS, full or \
+                "{FAULT_VARIABLE} is {text:?}, expected trace, full or \
                  rank=R,call=N,fault=crash-before|crash-after|crash-during|errno=E|late-errno=E"
             )
         })
@@ -121,10 +122,10 @@ pub fn mount(folder: &Path) -> Arc<dyn Volume> {
     else {
         return volume;
     };
-    let mode = match (fault.as_str(), fault.strip_prefix("slow=")) {
-        ("trace", _) => Mode::Trace,
-        ("full", _) => Mode::Full,
-        (_, Some(millis)) => Mode::Slow(Duration::from_millis(millis.parse().unwrap())),
+    let mode = match fault.as_str() {
+        "trace" => Mode::Trace,
+        "full" => Mode::Full,
+        _ if fault.starts_with(HOLD) => Mode::Hold(fault.parse().unwrap()),
         _ => Mode::Once(fault.parse().unwrap()),
     };
     let faults = StageFaults { rank: rank.parse().unwrap(), mode, records: records.into(), calls: AtomicUsize::new(0) };
@@ -133,9 +134,9 @@ pub fn mount(folder: &Path) -> Arc<dyn Volume> {
 
 enum Mode {
     Trace,
-    Slow(Duration),
     Full,
     Once(StageFault),
+    Hold(Hold),
 }
 
 /// The faults of this process, which is a stage.
@@ -149,20 +150,21 @@ struct StageFaults {
 impl FaultInjector for StageFaults {
     fn next(&self, call: VolumeCall) -> io::Result<Option<VolumeFault>> {
         let number = self.calls.fetch_add(1, Ordering::SeqCst);
-        let VolumeCall { operation, path, target } = call;
-        let call = StageCall { rank: self.rank, number, operation: operation.into(), path: target.unwrap_or(path) };
+        let VolumeCall { operation, path: source, target } = call;
+        let path = target.unwrap_or_else(|| source.clone());
+        let call = StageCall { rank: self.rank, number, operation: operation.into(), path };
         Ok(match self.mode {
             Mode::Trace => {
                 self.record(&call);
                 None
             }
-            Mode::Slow(by) => {
-                if operation == "sync" {
-                    std::thread::sleep(by);
+            Mode::Full => (operation == "write" && call.path.contains("/step-")).then_some(VolumeFault::Fail(ENOSPC)),
+            Mode::Hold(hold) => {
+                if hold.rank == self.rank && hold.is_at(operation, &source, &call.path) {
+                    hold.wait(&self.records);
                 }
                 None
             }
-            Mode::Full => (operation == "write" && call.path.contains("/step-")).then_some(VolumeFault::Fail(ENOSPC)),
             Mode::Once(StageFault { rank, call: at, fault }) => {
                 ((rank, at) == (self.rank, number) && self.is_first(&call)).then_some(fault)
             }

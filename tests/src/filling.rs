@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
-use crate::{TestJob, corpus, stagecoach, stages, until};
+use crate::{TestJob, signal, stagecoach, stages, until};
 
 /// Bytes of the tmpfs.
 const SIZE: usize = 16 << 20;
@@ -55,12 +55,12 @@ pub struct Filling {
 }
 
 impl Filling {
-    /// Starts `job`. Its output comes through pipes, to which a limit on files does not apply.
-    pub fn start(full: Full, job: &TestJob) -> Filling {
+    /// Starts `job` over such a volume, which begins as a copy of `seed`. Its output comes through pipes, to which a limit
+    /// on files does not apply.
+    pub fn start(full: Full, seed: &Path, job: &TestJob) -> Filling {
         let folder = tempfile::tempdir().unwrap();
-        let (seed, mount) = (folder.path().join("seed"), folder.path().join("workspace"));
-        [&seed, &mount].into_iter().for_each(|path| fs::create_dir(path).unwrap());
-        corpus::write(&seed);
+        let mount = folder.path().join("workspace");
+        fs::create_dir(&mount).unwrap();
         fs::write(seed.join("job.yaml"), job.yaml()).unwrap();
         let mut command = match full {
             Full::Limit => Command::new("sh"),
@@ -76,7 +76,7 @@ impl Filling {
         };
         // a write beyond the limit is to fail, not to kill
         let script = format!("trap '' XFSZ; {mounted}cp -r \"$1\"/. \"$2\" && cd \"$2\" && shift 2 && exec \"$@\"");
-        command.args(["-c", &script, "sh"]).args([&seed, &mount]).arg(stagecoach());
+        command.args(["-c", &script, "sh"]).args([seed, &mount]).arg(stagecoach());
         command.args(["run", "job.yaml", "--workspace", "."]).env("RUST_LOG", "info").env_remove("MASTER_PORT");
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let output = Arc::default();
@@ -149,8 +149,9 @@ impl Filling {
         Path::new("/proc/self/fd").join(self.workspace.as_raw_fd().to_string()).join(name)
     }
 
-    /// Waits for its end.
-    pub fn finish(&mut self) -> ExitStatus {
+    /// Stops it by Ctrl-C, and waits for its end.
+    pub fn interrupt(&mut self) -> ExitStatus {
+        signal(self.child.id(), libc::SIGINT);
         until("the launcher's end", 120, || self.child.try_wait().unwrap())
     }
 }

@@ -29,6 +29,18 @@ impl Group {
     /// Starts `job` in `workspace` as the attempt `attempt` of the job with this UID. Its job file, logs and termination
     /// messages lie in a folder of their own.
     pub fn start(workspace: &Path, job: &TestJob, uid: &str, attempt: u64) -> Group {
+        Group::start_program(&stagecoach(), &[], workspace, job, uid, attempt)
+    }
+
+    /// The same, with a program of the test's, and additional environment variables.
+    pub fn start_program(
+        program: &Path,
+        env: &[(&str, &str)],
+        workspace: &Path,
+        job: &TestJob,
+        uid: &str,
+        attempt: u64,
+    ) -> Group {
         let folder = workspace.join(format!("{uid}-{attempt}"));
         std::fs::create_dir(&folder).unwrap();
         let config = folder.join("job.yaml");
@@ -36,8 +48,9 @@ impl Group {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let start = |rank: usize| {
             let log = std::fs::File::create(log(&folder, rank)).unwrap();
-            Command::new(stagecoach())
+            Command::new(program)
                 .arg("stage")
+                .envs(env.iter().copied())
                 .envs([("MASTER_ADDR", "127.0.0.1"), ("POD_IP", "127.0.0.1"), ("LOCAL_RANK", "0")])
                 .env("MASTER_PORT", port.to_string())
                 .env("RANK", rank.to_string())

@@ -46,7 +46,29 @@ impl Default for TestJob {
     }
 }
 
+/// More steps than any machine trains while a test waits.
+const ENDLESS: u64 = 1_000_000;
+/// Jobs end at multiples of it, so that few undisturbed runs serve many tests.
+const END: u64 = 100;
+
 impl TestJob {
+    /// The same, which does not end before it is disturbed, however fast the machine is.
+    ///
+    /// # Panics
+    /// If its learning rate depends on the number of steps: then nothing else could go on from its checkpoints.
+    pub fn endless(&self) -> TestJob {
+        assert!(self.decay_steps.is_some(), "decay_steps is None");
+        TestJob { steps: ENDLESS, ..self.clone() }
+    }
+
+    /// The same, which ends soon after step `saved`, and 10 steps later at the earliest.
+    ///
+    /// # Panics
+    /// As [`TestJob::endless`].
+    pub fn ending_after(&self, saved: u64) -> TestJob {
+        TestJob { steps: (saved + 10).next_multiple_of(END), ..self.endless() }
+    }
+
     /// The job file.
     pub fn yaml(&self) -> String {
         let TestJob { name, stages, layers, schedule, partition, transport, packing, tied, steps, decay_steps, extra } =

@@ -80,8 +80,16 @@ impl Launched {
     }
 
     /// Waits for its end.
-    pub fn finish(mut self, workspace: &Path) -> Outcome {
-        let status = until("the launcher's end", 120, || self.child.try_wait().unwrap());
+    pub fn finish(self, workspace: &Path) -> Outcome {
+        self.finish_within(120, workspace)
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// After `seconds`.
+    pub fn finish_within(mut self, seconds: u64, workspace: &Path) -> Outcome {
+        let status = until("the launcher's end", seconds, || self.child.try_wait().unwrap());
         let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
         let result = serde_json::from_str(&read(self.folder.join("result.json"))).ok();
         Outcome { status, stdout: read(workspace.join("stdout")), stderr: read(workspace.join("stderr")), result }
@@ -95,6 +103,27 @@ impl Launched {
             let text = std::fs::read_to_string(&metrics).ok()?;
             (text.lines().count() as u64 >= step).then_some(())
         });
+    }
+
+    /// Waits until an attempt that is not the first has trained a step.
+    pub fn wait_for_restart(&mut self, workspace: &Path) {
+        until("the next attempt to train", 60, || {
+            assert!(self.child.try_wait().unwrap().is_none(), "the launcher ended before the next attempt trained");
+            let said = std::fs::read_to_string(workspace.join("stdout")).unwrap();
+            let (_, restarted) = said.rsplit_once("restarting in ")?;
+            restarted.contains("\nstep ").then_some(())
+        });
+    }
+
+    /// Stops it by Ctrl-C, which saves.
+    ///
+    /// # Panics
+    /// If it does not leave as one who was stopped.
+    pub fn interrupt(self, workspace: &Path) -> Outcome {
+        signal(self.child.id(), libc::SIGINT);
+        let outcome = self.finish(workspace);
+        assert_eq!(outcome.status.code(), Some(143), "{}\n{}", outcome.stdout, outcome.stderr);
+        outcome
     }
 
     /// Process ids of the stages, by rank.
@@ -140,6 +169,20 @@ pub fn stages(launcher: u32) -> Vec<u32> {
     }
     stages.sort_unstable();
     stages.into_iter().map(|(_, pid)| pid).collect()
+}
+
+/// The steps of the checkpoints that a job's folder holds, ascending.
+pub fn checkpoints(folder: &Path) -> Vec<u64> {
+    let entries = std::fs::read_dir(folder.join("checkpoints")).into_iter().flatten().flatten();
+    let step = |name: &str| name.strip_prefix("step-")?.parse().ok();
+    let mut steps: Vec<u64> = entries.filter_map(|entry| step(&entry.file_name().to_string_lossy())).collect();
+    steps.sort_unstable();
+    steps
+}
+
+/// The step of the newest checkpoint in a job's folder; 0 if there is none.
+pub fn saved(folder: &Path) -> u64 {
+    checkpoints(folder).last().copied().unwrap_or(0)
 }
 
 /// Sends a signal to a process that the test started.

@@ -6,6 +6,7 @@ pub mod cover;
 pub mod faulty;
 pub mod filling;
 mod group;
+pub mod hold;
 mod job;
 mod launched;
 pub mod phases;
@@ -15,7 +16,7 @@ mod undisturbed;
 
 pub use group::{Ended, Group};
 pub use job::TestJob;
-pub use launched::{Launched, Outcome, is_gone, says, signal, stagecoach, stages, until};
+pub use launched::{Launched, Outcome, checkpoints, is_gone, saved, says, signal, stagecoach, stages, until};
 pub use undisturbed::undisturbed;
 
 /// A tiny Llama of two layers as Hugging Face's tools write it, with a tokenizer for the corpus of [`corpus`].

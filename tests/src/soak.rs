@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::corpus::Draws;
 use crate::phases::{Phase, send, stop_in};
-use crate::{Launched, Outcome, TestJob, is_gone, until};
+use crate::{Launched, Outcome, TestJob, is_gone, saved, until};
 
 /// How many kills a phase needs before phases are drawn at random.
 pub const ENOUGH: usize = 3;
@@ -41,7 +41,7 @@ pub struct Soak<'a> {
 }
 
 impl<'a> Soak<'a> {
-    /// Starts `job`, with its own number of stages.
+    /// Starts `job`, which must have no end, with its own number of stages.
     pub fn start(workspace: &'a Path, job: &'a TestJob, seed: u64) -> Soak<'a> {
         let kills = Phase::RECURRING.map(|phase| (phase, 0)).into();
         let mut soak = Soak {
@@ -79,8 +79,7 @@ impl<'a> Soak<'a> {
     /// Waits until `step` is reached and there is a checkpoint.
     pub fn wait_for(&mut self, step: u64) {
         let mut best = (self.step(), Instant::now());
-        let checkpoints = self.folder().join("checkpoints");
-        while best.0 < step || std::fs::read_dir(&checkpoints).map_or(0, Iterator::count) == 0 {
+        while best.0 < step || saved(&self.folder()) == 0 {
             self.check();
             std::thread::sleep(Duration::from_millis(5));
             let now = self.step();
@@ -121,11 +120,12 @@ impl<'a> Soak<'a> {
         }
     }
 
-    /// The result of what is left to do.
-    pub fn finish(mut self) -> Outcome {
-        let steps = self.job.steps;
-        self.wait_for(steps);
-        self.launched.take().unwrap().finish(self.workspace)
+    /// Stops the job, and trains what is left to do to an end that comes soon. That job, and its result.
+    pub fn finish(mut self) -> (TestJob, Outcome) {
+        self.launched.take().unwrap().interrupt(self.workspace);
+        let rest = self.job.ending_after(saved(&self.folder()));
+        let outcome = Launched::start(self.workspace, &rest, &[]).finish(self.workspace);
+        (rest, outcome)
     }
 
     /// Stops a stage in a phase.
@@ -162,7 +162,6 @@ impl<'a> Soak<'a> {
         let started = Instant::now();
         loop {
             self.check();
-            assert!(self.step() < self.job.steps, "the job was done before the kills were: make it longer");
             let stages = self.launched.as_ref().unwrap().stages();
             if stages.len() == self.stages && !stages.iter().any(|pid| self.dead.contains(pid) || is_gone(*pid)) {
                 return stages;
@@ -182,19 +181,16 @@ impl<'a> Soak<'a> {
         until("the whole group's end", 60, || self.dead.iter().all(|&pid| is_gone(pid)).then_some(()));
     }
 
-    /// The launcher must not end by itself before the job does.
+    /// The launcher must not end by itself.
     fn check(&mut self) {
-        let ended = self.launched.as_mut().unwrap().child.try_wait().unwrap();
-        if let Some(status) = ended.filter(|_| self.step() < self.job.steps) {
+        if let Some(status) = self.launched.as_mut().unwrap().child.try_wait().unwrap() {
             panic!("the launcher ended with {status} after step {}: {}", self.step(), self.said());
         }
     }
 
     /// What was committed stays until something newer is.
     fn check_checkpoints(&mut self) {
-        let entries = std::fs::read_dir(self.folder().join("checkpoints")).into_iter().flatten().flatten();
-        let step = |name: &str| name.strip_prefix("step-")?.parse().ok();
-        let newest = entries.filter_map(|entry| step(&entry.file_name().to_string_lossy())).max().unwrap_or(0);
+        let newest = saved(&self.folder());
         assert!(newest >= self.newest, "checkpoint {} is gone, the newest is {newest}", self.newest);
         self.newest = newest;
     }

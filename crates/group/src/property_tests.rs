@@ -193,3 +193,25 @@ fn a_timed_out_stage_is_notified_but_not_waited_for() {
     let closed = Disconnect::Closed("closed".to_owned());
     assert_eq!(ended_connections(&group.handle(now, GroupEvent::Disconnected(2, closed))), [0]);
 }
+
+#[test]
+fn new_activities_count_as_progress() {
+    let heartbeat = |sequence| {
+        let activity = Heartbeat { text: format!("F {sequence}"), waits_for: None, sequence, age: Duration::ZERO };
+        GroupEvent::Message(1, MemberMessage::Heartbeat(activity))
+    };
+    let mut now = Instant::now();
+    let mut group = running(now);
+    let almost = GroupTimeouts::default().stall_timeout - Duration::from_secs(1);
+    for sequence in 1..5 {
+        group.handle(now, heartbeat(sequence));
+        now += almost;
+        group.handle(now, GroupEvent::Tick);
+        assert_eq!(group.failure(), None);
+    }
+    // the same activity once more is none
+    group.handle(now, heartbeat(4));
+    group.handle(now + Duration::from_secs(2), GroupEvent::Tick);
+    let failure = group.failure().unwrap();
+    assert!(failure.message.starts_with("nothing has moved for 600 s"), "{failure}");
+}

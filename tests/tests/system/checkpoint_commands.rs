@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 use stagecoach_checkpoint::ModelFiles;
-use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, says, signal, stagecoach};
+use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, says, stagecoach};
 use tempfile::TempDir;
 
 /// Saves at 3, 6, 9 and 12.
@@ -221,8 +221,7 @@ fn a_run_is_not_pruned_under() {
     // looking is free
     checkpoint("list", &folder, &[]);
     checkpoint("prune", &folder, &["--keep-last", "1", "--dry-run"]);
-    signal(launched.child.id(), libc::SIGINT);
-    assert_eq!(launched.finish(workspace.path()).status.code(), Some(143));
+    launched.interrupt(workspace.path());
 }
 
 #[test]

@@ -4,14 +4,14 @@ use std::path::Path;
 use std::time::Instant;
 
 use stagecoach_tests::phases::stop;
-use stagecoach_tests::{Ended, Group, Launched, TestJob, corpus, is_gone, says, signal, undisturbed, until};
+use stagecoach_tests::{Ended, Group, Launched, Outcome, TestJob, corpus, is_gone, saved, says, signal, undisturbed, until};
 
-/// A job that is still running when a fault strikes, and saves nothing on its way: what restarts begins at step 0.
+/// A job that saves nothing on its way: what restarts begins at step 0.
 fn job() -> TestJob {
     let extra =
         "  checkpoint: {everySteps: 0}\n  restart: {backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n"
             .into();
-    TestJob { name: "faulty".into(), steps: 150, extra, ..TestJob::default() }
+    TestJob { name: "faulty".into(), decay_steps: Some(60), extra, ..TestJob::default() }
 }
 
 /// Waits until all of `pids` are gone, and reports how long that took: 5 s at most on a machine that is not overloaded.
@@ -20,29 +20,44 @@ fn gone_soon(pids: &[u32], since: Instant) {
     println!("the group was gone {:?} after the fault", since.elapsed());
 }
 
+/// The job without an end: it is still running when a fault strikes, on any machine.
 fn running(workspace: &Path, step: u64) -> (Launched, Vec<u32>) {
     running_job(workspace, &job(), step)
 }
 
 fn running_job(workspace: &Path, job: &TestJob, step: u64) -> (Launched, Vec<u32>) {
-    let mut launched = Launched::start(workspace, job, &[]);
+    let mut launched = Launched::start(workspace, &job.endless(), &[]);
     launched.wait_for_step(step);
     let stages = launched.stages();
     assert_eq!(stages.len(), 3);
     (launched, stages)
 }
 
+/// Trains what is left to do to an end that comes soon.
+fn to_its_end(workspace: &Path) -> Outcome {
+    let rest = job().ending_after(saved(&workspace.join("faulty")));
+    let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
+    assert_eq!(outcome.hashes(), undisturbed(&rest));
+    outcome
+}
+
+/// After a fault: the group trains again by itself, and it ends with the undisturbed run's bits. What the launcher said.
+fn recovers(workspace: &Path, mut launched: Launched) -> Outcome {
+    launched.wait_for_restart(workspace);
+    let outcome = launched.interrupt(workspace);
+    says(&to_its_end(workspace), "going on after step");
+    outcome
+}
+
 #[test]
 fn a_killed_stage_costs_time_and_nothing_else() {
-    let expected = undisturbed(&job());
     for rank in 0..3 {
         let workspace = corpus::workspace();
         let (launched, stages) = running(workspace.path(), 5);
         let struck = Instant::now();
         signal(stages[rank], libc::SIGKILL);
         gone_soon(&stages, struck);
-        let outcome = launched.finish(workspace.path());
-        assert_eq!(outcome.hashes(), expected, "after the death of stage {rank}");
+        let outcome = recovers(workspace.path(), launched);
         says(&outcome, &format!("stage {rank}"));
         says(&outcome, "step 0");
     }
@@ -55,7 +70,7 @@ fn a_stopped_stage_is_noticed_by_its_silence() {
     signal(stages[1], libc::SIGSTOP);
     let struck = Instant::now();
     gone_soon(&[stages[0], stages[2]], struck);
-    assert_eq!(launched.finish(workspace.path()).hashes(), undisturbed(&job()));
+    recovers(workspace.path(), launched);
 }
 
 #[test]
@@ -64,15 +79,13 @@ fn a_terminated_stage_takes_the_group_out_at_a_boundary() {
     let (launched, stages) = running(workspace.path(), 5);
     signal(stages[2], libc::SIGTERM);
     until("the whole group's end", 30, || stages.iter().all(|&pid| is_gone(pid)).then_some(()));
-    assert_eq!(launched.finish(workspace.path()).hashes(), undisturbed(&job()));
+    recovers(workspace.path(), launched);
 }
 
 #[test]
 fn stages_die_with_their_launcher() {
     let workspace = corpus::workspace();
-    // long enough that orphans would still be there when the test gives up
-    let endless = TestJob { steps: 1_000_000, ..job() };
-    let (mut launched, stages) = running_job(workspace.path(), &endless, 5);
+    let (mut launched, stages) = running(workspace.path(), 5);
     launched.child.kill().unwrap();
     launched.child.wait().unwrap();
     gone_soon(&stages, Instant::now());
@@ -82,20 +95,18 @@ fn stages_die_with_their_launcher() {
 fn ctrl_c_leaves_with_143_and_the_next_run_goes_on() {
     let workspace = corpus::workspace();
     let (launched, stages) = running(workspace.path(), 5);
-    signal(launched.child.id(), libc::SIGINT);
-    let outcome = launched.finish(workspace.path());
-    assert_eq!(outcome.status.code(), Some(143), "{}\n{}", outcome.stdout, outcome.stderr);
+    launched.interrupt(workspace.path());
     assert!(stages.iter().all(|&pid| is_gone(pid)));
-    let again = Launched::start(workspace.path(), &job(), &[]).finish(workspace.path());
-    assert_eq!(again.hashes(), undisturbed(&job()));
-    says(&again, "going on after step");
+    says(&to_its_end(workspace.path()), "going on after step");
 }
 
 #[test]
 fn a_second_ctrl_c_leaves_at_once() {
     let workspace = corpus::workspace();
-    let (mut launched, stages) = running(workspace.path(), 5);
-    // with a stage that stands still nobody can leave gracefully
+    // a stage that stands still keeps the launcher waiting for as long as it may
+    let patient = job().extra.replace("terminationTimeoutSeconds: 2", "terminationTimeoutSeconds: 120");
+    let (mut launched, stages) = running_job(workspace.path(), &TestJob { extra: patient, ..job() }, 5);
+    // with it nobody can leave gracefully
     stop(stages[1]);
     signal(launched.child.id(), libc::SIGINT);
     let stdout = workspace.path().join("stdout");
@@ -106,18 +117,19 @@ fn a_second_ctrl_c_leaves_at_once() {
     assert_eq!(outcome.status.code(), Some(137), "{}\n{}", outcome.stdout, outcome.stderr);
     says(&outcome, "killing the stages");
     until("the stages' end", 10, || stages.iter().all(|&pid| is_gone(pid)).then_some(()));
-    let again = Launched::start(workspace.path(), &job(), &[]).finish(workspace.path());
-    assert_eq!(again.hashes(), undisturbed(&job()));
+    to_its_end(workspace.path());
 }
 
 #[test]
 fn a_terminated_stage_of_a_group_ends_all_in_one_checkpoint() {
     let workspace = corpus::workspace();
     for (attempt, stage) in (1..).zip([1, 0, 2]) {
-        let mut group = Group::start(workspace.path(), &job(), "a", attempt);
+        let mut group = Group::start(workspace.path(), &job().endless(), "a", attempt);
         let metrics = workspace.path().join("faulty/metrics.jsonl");
         let step = || std::fs::read_to_string(&metrics).map_or(0, |text| text.lines().count() as u64);
-        until("some steps", 60, || (group.is_whole() && step() > 20 * attempt).then_some(()));
+        // more than the attempt before has trained
+        let before = step();
+        until("some steps", 60, || (group.is_whole() && step() > before + 20).then_some(()));
         signal(group.pids()[stage], libc::SIGTERM);
         let ended = group.finish(60);
         let newest =
@@ -131,8 +143,7 @@ fn a_terminated_stage_of_a_group_ends_all_in_one_checkpoint() {
             assert_eq!((&words["kind"], &words["step"]), (&"Drained".into(), &manifest["step"]), "{words}");
         }
     }
-    let again = Launched::start(workspace.path(), &job(), &[]).finish(workspace.path());
-    assert_eq!(again.hashes(), undisturbed(&job()));
+    to_its_end(workspace.path());
 }
 
 #[test]
@@ -142,7 +153,7 @@ fn one_run_holds_a_job_and_a_finished_one_says_so() {
     let second = {
         let elsewhere = tempfile::tempdir().unwrap();
         let file = elsewhere.path().join("job.yaml");
-        std::fs::write(&file, job().yaml()).unwrap();
+        std::fs::write(&file, job().endless().yaml()).unwrap();
         std::process::Command::new(stagecoach_tests::stagecoach())
             .args(["run", file.to_str().unwrap(), "--workspace", workspace.path().to_str().unwrap()])
             .output()
@@ -151,8 +162,10 @@ fn one_run_holds_a_job_and_a_finished_one_says_so() {
     assert_eq!(second.status.code(), Some(1));
     let complaint = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(complaint.contains(&launched.child.id().to_string()), "{complaint}");
-    let first = launched.finish(workspace.path());
-    let again = Launched::start(workspace.path(), &job(), &[]).finish(workspace.path());
+    launched.interrupt(workspace.path());
+    let first = to_its_end(workspace.path());
+    let done = TestJob { steps: saved(&workspace.path().join("faulty")), ..job().endless() };
+    let again = Launched::start(workspace.path(), &done, &[]).finish(workspace.path());
     assert_eq!(again.hashes(), first.hashes());
     says(&again, "already");
 }

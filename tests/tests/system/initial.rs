@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use stagecoach_tests::{Launched, Outcome, TestJob, corpus, hugging_face, says, signal, stagecoach, until};
+use stagecoach_tests::{Launched, Outcome, TestJob, corpus, hugging_face, saved, says, signal, stagecoach, until};
 
 /// A job of the tiny model's shape, saved every 4 steps.
 fn job(name: &str) -> TestJob {
@@ -75,15 +75,19 @@ fn checkpoint_command(arguments: &[&str]) {
 fn a_model_directory_trains_alike_on_any_number_of_stages_and_over_a_kill() {
     let workspace = workspace();
     let path = workspace.path();
-    let expected = run(path, &job("two"), &yaml(&job("two"), &pretrained("tiny"))).hashes();
-    for stages in [1, 3] {
-        let job = TestJob { stages, ..job(&format!("on-{stages}")) };
-        assert_eq!(run(path, &job, &yaml(&job, &pretrained("tiny"))).hashes(), expected, "{stages} stages");
-    }
-    let mut launched = start(path, &job("killed"), &yaml(&job("killed"), &pretrained("tiny")));
+    // without an end until it has been killed
+    let killed = TestJob { decay_steps: Some(20), ..job("killed") };
+    let mut launched = start(path, &killed, &yaml(&killed.endless(), &pretrained("tiny")));
     launched.wait_for_step(2);
     signal(until("two stages", 30, || launched.stages().get(1).copied()), libc::SIGKILL);
-    assert_eq!(launched.finish(path).hashes(), expected, "after a kill");
+    launched.wait_for_restart(path);
+    launched.interrupt(path);
+    let rest = killed.ending_after(saved(&path.join("killed")));
+    let expected = run(path, &rest, &yaml(&rest, &pretrained("tiny"))).hashes();
+    for stages in [1, 2, 3] {
+        let job = TestJob { name: format!("on-{stages}"), stages, ..rest.clone() };
+        assert_eq!(run(path, &job, &yaml(&job, &pretrained("tiny"))).hashes(), expected, "{stages} stages");
+    }
 }
 
 #[test]

@@ -1,17 +1,31 @@
 //! A volume that is slow, and one that stays full: what waits, what is told, and when it is given up.
 
-use stagecoach_tests::says;
+use stagecoach_tests::hold::{self, Hold};
+use stagecoach_tests::phases::Phase;
 use stagecoach_tests::scene::{COMMITTED, Case, Scene};
+use stagecoach_tests::{says, until};
 
 #[test]
 fn a_save_that_falls_due_while_one_is_written_waits() {
     let scene = Scene::new(env!("CARGO_BIN_EXE_faulty"));
     scene.stopped("slow");
-    let ran =
-        scene.run(&Case { name: "slow", checkpoint: "{everySteps: 1, keepLast: 9}", fault: "slow=500", restarts: 0 });
+    let fault = Hold::new(0, Phase::Write).unwrap().to_string();
+    let notes = scene.path("slow.notes");
+    std::fs::create_dir(&notes).unwrap();
+    hold::arm(&notes);
+    let case = Case { name: "slow", checkpoint: "{everySteps: 1, keepLast: 9}", fault: &fault, restarts: 0 };
+    let deferred = "the checkpoint due at step 5 is deferred: the previous one is still being written";
+    let ran = std::thread::scope(|scope| {
+        let running = scope.spawn(|| scene.run(&case));
+        // the one of step 4 is not done before that of step 5 is due
+        let said = || std::fs::read_to_string(notes.join("stdout")).unwrap_or_default();
+        until("the save to be deferred", 60, || (running.is_finished() || said().contains(deferred)).then_some(()));
+        hold::release(&notes);
+        running.join().unwrap()
+    });
     ran.ended_well(&scene);
-    // the one of step 4 takes seconds, a step milliseconds; the last one waits for it, and is never left out
-    says(&ran.outcome, "the checkpoint due at step 5 is deferred: the previous one is still being written");
+    // the last one waits for it, and is never left out
+    says(&ran.outcome, deferred);
     assert_eq!(ran.checkpoints(), [6, 4, 3, 2, 1]);
 }
 

@@ -1,9 +1,9 @@
 //! The promise: kill any stage, change the number of stages half-way; the losses and the weights are bit for bit those
 //! of the run that was never disturbed.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use stagecoach_tests::{Launched, Outcome, TestJob, corpus, is_gone, says, signal, undisturbed, until};
+use stagecoach_tests::{Launched, Outcome, TestJob, checkpoints, corpus, is_gone, says, signal, undisturbed, until};
 
 /// The step at which the decay of the learning rate ends.
 const DECAY: u64 = 60;
@@ -14,14 +14,9 @@ fn job() -> TestJob {
     TestJob { name: "kept".into(), steps: 60, decay_steps: Some(DECAY), extra: extra.into(), ..TestJob::default() }
 }
 
-/// The same, which never ends before it is disturbed: how far it comes until then is up to the machine.
-fn endless(job: &TestJob) -> TestJob {
-    TestJob { steps: 1_000_000, ..job.clone() }
-}
-
 /// The same, which ends soon after what is saved.
 fn to_its_end(workspace: &Path, job: &TestJob) -> TestJob {
-    TestJob { steps: saved(workspace) + 10, ..job.clone() }
+    job.ending_after(saved(workspace))
 }
 
 fn run(workspace: &Path, job: &TestJob) -> Outcome {
@@ -31,43 +26,27 @@ fn run(workspace: &Path, job: &TestJob) -> Outcome {
 /// Runs some steps more, then stops by Ctrl-C, which leaves a checkpoint.
 fn run_on(workspace: &Path, job: &TestJob, steps: u64) {
     let step = saved(workspace) + steps;
-    let mut launched = Launched::start(workspace, &endless(job), &[]);
+    let mut launched = Launched::start(workspace, &job.endless(), &[]);
     launched.wait_for_step(step);
-    interrupt(workspace, launched);
+    launched.interrupt(workspace);
     assert!(saved(workspace) >= step);
-}
-
-/// Stops by Ctrl-C; what was said.
-fn interrupt(workspace: &Path, launched: Launched) -> Outcome {
-    signal(launched.child.id(), libc::SIGINT);
-    let outcome = launched.finish(workspace);
-    assert_eq!(outcome.status.code(), Some(143), "{}\n{}", outcome.stdout, outcome.stderr);
-    outcome
 }
 
 /// Saves run behind training: the one of step 4 may be committed any number of steps later.
 fn wait_for_a_checkpoint(workspace: &Path) {
-    until("a checkpoint", 60, || (!checkpoints(workspace).is_empty()).then_some(()));
-}
-
-fn checkpoints(workspace: &Path) -> Vec<PathBuf> {
-    let folder = std::fs::read_dir(workspace.join("kept/checkpoints"));
-    let mut steps: Vec<PathBuf> = folder.map(|f| f.flatten().map(|e| e.path()).collect()).unwrap_or_default();
-    steps.sort();
-    steps
+    until("a checkpoint", 60, || (saved(workspace) > 0).then_some(()));
 }
 
 /// The step of the newest checkpoint; 0 if there is none.
 fn saved(workspace: &Path) -> u64 {
-    let newest = checkpoints(workspace).pop();
-    newest.map_or(0, |path| path.file_name().unwrap().to_str().unwrap().strip_prefix("step-").unwrap().parse().unwrap())
+    stagecoach_tests::saved(&workspace.join("kept"))
 }
 
 #[test]
 fn killed_stages_go_on_from_the_last_checkpoint() {
     for rank in 0..3 {
         let workspace = corpus::workspace();
-        let mut launched = Launched::start(workspace.path(), &endless(&job()), &[]);
+        let mut launched = Launched::start(workspace.path(), &job().endless(), &[]);
         launched.wait_for_step(10);
         wait_for_a_checkpoint(workspace.path());
         let stages = launched.stages();
@@ -75,7 +54,7 @@ fn killed_stages_go_on_from_the_last_checkpoint() {
         until("the group's end", 30, || stages.iter().all(|&pid| is_gone(pid)).then_some(()));
         let before = saved(workspace.path());
         until("a checkpoint of the next group", 60, || (saved(workspace.path()) > before).then_some(()));
-        says(&interrupt(workspace.path(), launched), "training resumes from the checkpoint of step");
+        says(&launched.interrupt(workspace.path()), "training resumes from the checkpoint of step");
         let rest = to_its_end(workspace.path(), &job());
         assert_eq!(run(workspace.path(), &rest).hashes(), undisturbed(&rest), "after the death of stage {rank}");
         // a line a step, each once: what was trained twice is recorded once
@@ -85,7 +64,7 @@ fn killed_stages_go_on_from_the_last_checkpoint() {
             .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap())
             .collect();
         assert_eq!(steps, (1..=rest.steps).collect::<Vec<_>>());
-        assert_eq!(checkpoints(workspace.path()).len(), 3, "keepLast is 3");
+        assert_eq!(checkpoints(&workspace.path().join("kept")).len(), 3, "keepLast is 3");
     }
 }
 
@@ -107,7 +86,7 @@ fn the_number_of_stages_may_change_half_way() {
 #[test]
 fn a_launcher_that_is_killed_loses_nothing_that_was_saved() {
     let workspace = corpus::workspace();
-    let mut launched = Launched::start(workspace.path(), &endless(&job()), &[]);
+    let mut launched = Launched::start(workspace.path(), &job().endless(), &[]);
     launched.wait_for_step(10);
     wait_for_a_checkpoint(workspace.path());
     let stages = launched.stages();
@@ -125,7 +104,7 @@ fn a_checkpoint_of_another_job_is_refused_by_the_field_that_differs() {
     let workspace = corpus::workspace();
     run_on(workspace.path(), &job(), 6);
     let file = workspace.path().join("other.yaml");
-    std::fs::write(&file, endless(&job()).yaml().replace("peak: 1e-2", "peak: 2e-2")).unwrap();
+    std::fs::write(&file, job().endless().yaml().replace("peak: 1e-2", "peak: 2e-2")).unwrap();
     let folder = workspace.path().join("kept");
     let outcome = Launched::start_file(workspace.path(), &file, folder, &[]).finish(workspace.path());
     assert_eq!(outcome.status.code(), Some(78), "{}\n{}", outcome.stdout, outcome.stderr);
@@ -221,7 +200,8 @@ fn the_learning_rate_is_a_function_of_the_step() {
     let workspace = corpus::workspace();
     run_on(workspace.path(), &job(), 7);
     let rest = to_its_end(workspace.path(), &job());
-    run(workspace.path(), &TestJob { steps: rest.steps.max(DECAY), ..rest }).hashes();
+    assert!(rest.steps > DECAY);
+    run(workspace.path(), &rest).hashes();
     for (step, rate) in rates(workspace.path()).iter().enumerate() {
         let step = step as f64;
         // the job's: five steps of warm-up from a tenth, then half a cosine to the floor at step 60

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use stagecoach_tests::soak::{ENOUGH, STAGES, Soak};
-use stagecoach_tests::{TestJob, corpus};
+use stagecoach_tests::{TestJob, corpus, undisturbed};
 
-/// Steps per kill: more than are trained, on average, between two of them.
-const STEPS_A_KILL: u64 = 32;
+/// Steps between two kills, at least.
+const STEPS_A_KILL: u64 = 24;
 
 fn number(variable: &str, otherwise: u64) -> u64 {
     match std::env::var(variable) {
@@ -18,21 +18,17 @@ fn number(variable: &str, otherwise: u64) -> u64 {
     }
 }
 
-/// Saves often; long enough that the kills happen in its first three quarters.
-fn job(kills: u64) -> TestJob {
+/// Saves often, and has no end before it is stopped.
+fn job() -> TestJob {
     let extra = "  checkpoint: {everySteps: 4, keepLast: 2}\n  restart: {maxRestarts: 1000, backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n";
-    TestJob {
+    let job = TestJob {
         name: "soaked".into(),
-        steps: STEPS_A_KILL * kills + 40,
+        decay_steps: Some(100),
         tied: true,
         extra: extra.into(),
         ..TestJob::default()
-    }
-}
-
-fn undisturbed(job: &TestJob) -> (String, String) {
-    let workspace = corpus::workspace();
-    Soak::start(workspace.path(), &TestJob { stages: 1, ..job.clone() }, 0).finish().hashes()
+    };
+    job.endless()
 }
 
 fn steps_in(metrics: &Path) -> Vec<u64> {
@@ -47,14 +43,14 @@ fn a_job_killed_over_and_over_ends_with_the_undisturbed_bits() {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
     let (kills, seed) = (number("STAGECOACH_KILLS", 12), number("STAGECOACH_SEED", clock % 1_000_000));
     println!("seed {seed}, {kills} kills");
-    let job = job(kills);
+    let job = job();
     let workspace = corpus::workspace();
     let mut soak = Soak::start(workspace.path(), &job, seed);
     for kill in 1..=kills {
         // a group that is ahead of its time, and every fifth, is struck as soon as it can be
-        soak.strike(if kill % 5 == 0 { 0 } else { kill * job.steps * 3 / 4 / kills });
+        soak.strike(if kill % 5 == 0 { 0 } else { kill * STEPS_A_KILL });
         if kill % 10 == 0 {
-            println!("{kill} of {kills} kills, step {} of {}", soak.step(), job.steps);
+            println!("{kill} of {kills} kills, step {}", soak.step());
         }
     }
     println!("kills by phase: {:?}; {} of the launcher", soak.kills, soak.launcher_kills);
@@ -65,7 +61,7 @@ fn a_job_killed_over_and_over_ends_with_the_undisturbed_bits() {
         assert_eq!(soak.counts.len() as u64, STAGES, "{:?}", soak.counts);
     }
     let metrics = soak.folder().join("metrics.jsonl");
-    let outcome = soak.finish();
-    assert_eq!(outcome.hashes(), undisturbed(&job), "seed {seed}");
-    assert_eq!(steps_in(&metrics), (1..=job.steps).collect::<Vec<_>>(), "seed {seed}");
+    let (ended, outcome) = soak.finish();
+    assert_eq!(outcome.hashes(), undisturbed(&ended), "seed {seed}");
+    assert_eq!(steps_in(&metrics), (1..=ended.steps).collect::<Vec<_>>(), "seed {seed}");
 }

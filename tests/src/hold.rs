@@ -1,0 +1,122 @@
+//! A stage that is held up in one of its calls on the volume until the test lets it go. Unlike a process that is stopped,
+//! its other threads go on, and its heartbeats with them.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use rustix::process::getpid;
+use rustix::thread::gettid;
+
+use crate::faulty::FAULT_VARIABLE;
+use crate::phases::Phase;
+use crate::until;
+
+/// How the text of a hold begins.
+pub(crate) const HOLD: &str = "hold=";
+/// The phases in which a stage uses the volume.
+const PHASES: [Phase; 6] = [Phase::Load, Phase::Write, Phase::Commit, Phase::Prune, Phase::LastSave, Phase::Finish];
+
+// files in the folder of the records
+const ARMED: &str = "armed";
+const HELD: &str = "held";
+const RELEASED: &str = "released";
+
+/// Where a stage is held up, from the moment on that [`arm`] is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// The stage.
+    pub rank: u32,
+    /// The phase.
+    pub phase: Phase,
+}
+
+impl Hold {
+    /// One, if the stage uses the volume in that phase.
+    pub fn new(rank: u32, phase: Phase) -> Option<Hold> {
+        PHASES.contains(&phase).then_some(Hold { rank, phase })
+    }
+
+    /// Whether a call is of the phase.
+    pub(crate) fn is_at(&self, operation: &str, path: &str, target: &str) -> bool {
+        let writes_shard = || operation == "sync" && path.contains("/step-");
+        let is_main = || gettid() == getpid();
+        match self.phase {
+            Phase::Load => operation == "open" && path.starts_with("checkpoints/"),
+            Phase::Write => writes_shard() && !is_main(),
+            Phase::LastSave => writes_shard() && is_main(),
+            Phase::Commit => operation == "rename" && target.starts_with("checkpoints/"),
+            Phase::Prune => operation == "rename" && path.starts_with("checkpoints/"),
+            Phase::Finish => operation == "rename" && target == "result.json",
+            _ => false,
+        }
+    }
+
+    /// Holds the calling thread up.
+    pub(crate) fn wait(&self, records: &Path) {
+        let is_there = |file: &str| records.join(file).exists();
+        if is_there(ARMED) && !is_there(RELEASED) {
+            fs::write(records.join(HELD), "").unwrap();
+            while !is_there(RELEASED) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+impl fmt::Display for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{HOLD}{}:{:?}", self.rank, self.phase)
+    }
+}
+
+impl FromStr for Hold {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Hold, String> {
+        let parse = || {
+            let (rank, phase) = text.strip_prefix(HOLD)?.split_once(':')?;
+            let phase = PHASES.into_iter().find(|known| format!("{known:?}") == phase)?;
+            Some(Hold { rank: rank.parse().ok()?, phase })
+        };
+        parse().ok_or_else(|| format!("{FAULT_VARIABLE} is {text:?}, expected {HOLD}RANK:PHASE, a phase of {PHASES:?}"))
+    }
+}
+
+/// From now on the stage is held up where its [`Hold`] says.
+pub fn arm(records: &Path) {
+    fs::write(records.join(ARMED), "").unwrap();
+}
+
+/// Waits until it is held up.
+///
+/// # Panics
+/// If it is not within a minute, or `is_there` no longer holds.
+pub fn held(records: &Path, mut is_there: impl FnMut() -> bool) {
+    until("the stage to be held up", 60, || {
+        assert!(is_there(), "the group ended before a stage was held up");
+        records.join(HELD).exists().then_some(())
+    });
+}
+
+/// Lets it go.
+pub fn release(records: &Path) {
+    fs::write(records.join(RELEASED), "").unwrap();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hold_reads_back() {
+        for phase in PHASES {
+            let hold = Hold::new(1, phase).unwrap();
+            assert_eq!(hold.to_string().parse(), Ok(hold));
+        }
+        assert_eq!(Hold::new(0, Phase::Forward), None);
+        assert!("hold=0:Forward".parse::<Hold>().unwrap_err().contains("LastSave"));
+    }
+}

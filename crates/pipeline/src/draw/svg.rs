@@ -66,7 +66,7 @@ pub fn timeline_svg(timeline: &Timeline, title: &str) -> String {
             bar(&mut svg, span, y, scale, chunks);
         }
         let bubble = timeline.bubble.get(rank).copied().unwrap_or(0.0) * 100.0;
-        text(&mut svg, width - 14.0, y + 20.0, "end", &format!("{bubble:.1} %"));
+        text(&mut svg, width - 14.0, y + 20.0, "end", &format!("{bubble:.1}%"));
     }
     svg + "</svg>\n"
 }

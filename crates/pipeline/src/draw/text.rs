@@ -10,14 +10,14 @@ use crate::timeline::{Span, Timeline};
 /// shown. `T` is the tied reduction, `X` the exchange, `U` the update and `S` the snapshot.
 pub fn timeline_text(timeline: &Timeline, width: usize) -> String {
     let name = format!("stage {}", timeline.spans.len().saturating_sub(1)).len();
-    let columns = width.saturating_sub(name + " || bubble 100.0 %".len()).max(10);
+    let columns = width.saturating_sub(name + " || bubble 100.0%".len()).max(10);
     let canvas = Canvas { columns, makespan: timeline.makespan, chunks: several_chunks(timeline) };
     let named = timeline.spans.iter().all(|spans| canvas.names_fit(spans));
     let mut text = String::new();
     for (rank, spans) in timeline.spans.iter().enumerate() {
         let row = canvas.row(spans, named);
         let bubble = timeline.bubble.get(rank).copied().unwrap_or(0.0) * 100.0;
-        text += &format!("{:<name$} |{row}| bubble {bubble:.1} %\n", format!("stage {rank}"));
+        text += &format!("{:<name$} |{row}| bubble {bubble:.1}%\n", format!("stage {rank}"));
     }
     let end = seconds(timeline.makespan);
     text += &format!("{:name$}  0{end:>rest$}\n", "", rest = columns.saturating_sub(1));

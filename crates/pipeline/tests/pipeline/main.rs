@@ -5,6 +5,7 @@ mod csv;
 mod mutations;
 mod partition;
 mod pictures;
+mod reference_executor;
 mod schedules;
 mod simulation;
 mod violations;

@@ -14,13 +14,13 @@ fn example() -> Timeline {
 fn wide_text_names_every_action() {
     let timeline = simulate(&lower(&gpipe(2, 2), false).unwrap(), &Costs::uniform(2));
     let expected = "\
-stage 0 |F0--F1--........B0--B1--| bubble 33.3 %
-stage 1 |....F0--F1--B0--B1--....| bubble 33.3 %
+stage 0 |F0--F1--........B0--B1--| bubble 33.3%
+stage 1 |....F0--F1--B0--B1--....| bubble 33.3%
          0                    6 s
 ";
-    assert_eq!(timeline_text(&timeline, 49), expected);
+    assert_eq!(timeline_text(&timeline, 48), expected);
     let v = simulate(&forward_only_programs(&Placement::v_shaped(2), 1), &Costs::uniform(4));
-    let text = timeline_text(&v, 49);
+    let text = timeline_text(&v, 48);
     assert!(text.contains("|0F0---............3F0---|") && text.contains("|......1F0---2F0---......|"), "{text}");
 }
 
@@ -29,12 +29,12 @@ fn narrow_text_shows_microbatch_digits_with_a_legend() {
     let timeline =
         simulate(&lower(&one_f_one_b(2, 12), true).unwrap(), &Costs { update_seconds: 2.0, ..Costs::uniform(2) });
     let expected = "\
-stage 0 |01.a2b3c4d5e6f7g8h9i0j1a.bUU| bubble 7.1 %
-stage 1 |.0a1b2c3d4e5f6g7h8i9j0a1b.UU| bubble 7.1 %
+stage 0 |01.a2b3c4d5e6f7g8h9i0j1a.bUU| bubble 7.1%
+stage 1 |.0a1b2c3d4e5f6g7h8i9j0a1b.UU| bubble 7.1%
          0                       28 s
          0-9 forward, a-j backward, A-J weight gradients: the last digit of the microbatch
 ";
-    assert_eq!(timeline_text(&timeline, 53), expected);
+    assert_eq!(timeline_text(&timeline, 52), expected);
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn the_svg_shows_every_action_bubble_and_kind() {
     }
     assert!(!svg.contains(">snapshot</text>") && !svg.contains(">backward, weights</text>"));
     for bubble in &timeline.bubble {
-        assert!(svg.contains(&format!("{:.1} %", bubble * 100.0)));
+        assert!(svg.contains(&format!("{:.1}%", bubble * 100.0)));
     }
     for microbatch in 0..12 {
         assert_eq!(svg.matches(&format!(">{microbatch}</text>")).count(), if microbatch == 0 { 5 } else { 4 });

@@ -3,6 +3,7 @@
 use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
+use stagecoach_files::random_hex;
 use stagecoach_lifecycle::{AttemptPhase, JobState};
 
 use super::LaunchError;
@@ -31,7 +32,7 @@ impl LauncherState {
         let path = folder.launcher_state();
         let bytes = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Self { job_uid: random_uid()?, state: JobState::default() });
+                return Ok(Self { job_uid: random_hex(), state: JobState::default() });
             }
             read => read.map_err(LaunchError::storage("read", &path))?,
         };
@@ -65,16 +66,6 @@ fn prepare_for_new_run(state: JobState) -> JobState {
     JobState { attempt_phase: AttemptPhase::Idle, started_at: None, ..state }
 }
 
-/// 128 random bits in hexadecimal.
-///
-/// # Errors
-/// If the operating system has no random numbers.
-pub(super) fn random_uid() -> Result<String, LaunchError> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(LaunchError::system("get random numbers"))?;
-    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
-}
-
 #[cfg(test)]
 mod tests {
     use stagecoach_lifecycle::{Attempt, JobFailureReason, JobOutcome, UnixMillis};
@@ -86,6 +77,7 @@ mod tests {
         let workspace = tempfile::tempdir().unwrap();
         let folder = JobFolder::open(workspace.path(), None).unwrap();
         let mut stored = LauncherState::load(&folder).unwrap();
+        assert_ne!(LauncherState::load(&folder).unwrap().job_uid, stored.job_uid, "it is not stored yet");
         stored.state.attempt = Attempt { number: 4, stages: 3, revision: 0 };
         stored.state.budget.counted_since_checkpoint = 2;
         stored.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(9), all_created: true };
@@ -104,6 +96,5 @@ mod tests {
 
         fs::write(folder.launcher_state(), "{").unwrap();
         assert!(LauncherState::load(&folder).unwrap_err().to_string().contains("--fresh"));
-        assert_ne!(random_uid().unwrap(), random_uid().unwrap());
     }
 }

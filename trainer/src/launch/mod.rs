@@ -1,6 +1,7 @@
 //! The local launcher: a job's stages as processes of this machine, under the same restart policy as pods.
-//! `job_lock` locks the job's folder, `stage_process` is one stage, `supervisor` the loop around `lifecycle::decide`,
-//! `report` its messages, `launcher_state` what is stored between runs, `previous_run` what an earlier run left.
+//! `job_lock` locks the job's folder, `stage_process` is one stage, `stage_processes` are all of them, `supervisor` is the
+//! loop around `lifecycle::decide`, `report` its messages, `launcher_state` what is stored between runs, `previous_run`
+//! what an earlier run left.
 
 mod error;
 mod job_lock;
@@ -9,6 +10,7 @@ mod port;
 mod previous_run;
 mod report;
 mod stage_process;
+mod stage_processes;
 mod supervisor;
 
 pub(crate) use error::LaunchError;

@@ -11,13 +11,14 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::{ExitCode, StageEnv};
+use stagecoach_files::random_hex;
 use stagecoach_lifecycle::{
-    AttemptAction, AttemptPhase, Desired, InstanceState, JobFailureReason, JobOutcome, Observed, ObservedProgress,
-    Policy, StageInstance, UnixMillis, decide,
+    AttemptAction, AttemptPhase, Desired, JobFailureReason, JobOutcome, Observed, ObservedProgress, Policy, UnixMillis,
+    decide,
 };
 
-use super::launcher_state::random_uid;
 use super::stage_process::StageProcess;
+use super::stage_processes::StageProcesses;
 use super::{LaunchError, LauncherState, StageExecutable, port, report};
 use crate::folder::JobFolder;
 use crate::observe::{ProgressDisplay, RunSummary, TrainingEvent};
@@ -97,7 +98,7 @@ struct Supervisor<'a> {
     sender: Sender<SupervisorMessage>,
     policy: Policy,
     clock: Clock,
-    processes: Vec<StageProcess>,
+    processes: StageProcesses,
     observed_progress: ObservedProgress,
     stop_requested: bool,
     summary: Option<RunSummary>,
@@ -119,7 +120,7 @@ impl<'a> Supervisor<'a> {
             display,
             sender,
             clock: Clock::new(),
-            processes: Vec::new(),
+            processes: StageProcesses::default(),
             observed_progress: ObservedProgress::default(),
             stop_requested: false,
             summary: None,
@@ -183,19 +184,11 @@ impl<'a> Supervisor<'a> {
     }
 
     fn observe(&self) -> Observed {
-        let current = self.stored.state.attempt.number;
-        let listed = |process: &&StageProcess| process.is_alive() || process.attempt == current;
-        let instance = |process: &StageProcess| StageInstance {
-            stage: process.stage,
-            attempt: process.attempt,
-            state: process.state.clone(),
-            since: process.since,
-        };
         Observed {
             desired: Desired { stages: self.config.job.spec.stages, revision: 0, suspend: self.stop_requested },
             policy: self.policy.clone(),
             state: self.stored.state.clone(),
-            instances: self.processes.iter().filter(listed).map(instance).collect(),
+            instances: self.processes.instances(self.stored.state.attempt.number),
             progress: self.observed_progress,
         }
     }
@@ -205,9 +198,7 @@ impl<'a> Supervisor<'a> {
         let old = &self.stored.state;
         let new_failure = state.last_failure.as_ref().filter(|failure| old.last_failure.as_ref() != Some(*failure));
         if let Some(failure) = new_failure {
-            let failed =
-                |process: &&StageProcess| process.attempt == failure.attempt && Some(process.stage) == failure.stage;
-            let log = self.processes.iter().find(failed).map(StageProcess::log_tail).unwrap_or_default();
+            let log = self.processes.log_tail(failure.attempt, failure.stage);
             self.display.print_line(&report::attempt_failed(failure, &log));
         }
         let gave_up =
@@ -224,18 +215,14 @@ impl<'a> Supervisor<'a> {
         match action {
             AttemptAction::StartAttempt { number, stages } => self.start_attempt(number, stages),
             AttemptAction::DeleteInstances { attempt, .. } => {
-                let instances = self.processes.iter_mut().filter(|process| process.attempt == attempt);
-                let terminated = instances.filter_map(|process| process.terminate(now).then_some(())).count();
-                let before = self.processes.len();
+                let terminated = self.processes.terminate(attempt, now);
                 // while draining, the exits of stages show that they have saved; otherwise exited ones are not needed
-                if matches!(self.stored.state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Running { .. }) {
-                    self.processes.retain(|process| process.is_alive() || process.attempt != attempt);
-                }
-                Ok(terminated > 0 || self.processes.len() < before)
+                let needless = matches!(self.stored.state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Running { .. });
+                let forgotten = needless && self.processes.forget_exited(attempt);
+                Ok(terminated || forgotten)
             }
             AttemptAction::KillInstances { attempt } => {
-                let terminating = |p: &&StageProcess| p.attempt == attempt && p.state == InstanceState::Terminating;
-                self.processes.iter().filter(terminating).for_each(StageProcess::kill);
+                self.processes.kill_terminating(attempt);
                 // observed when the processes have exited
                 Ok(false)
             }
@@ -243,7 +230,7 @@ impl<'a> Supervisor<'a> {
     }
 
     fn start_attempt(&mut self, attempt: u64, stages: u32) -> Result<bool, LaunchError> {
-        self.processes.retain(StageProcess::is_alive);
+        self.processes.forget_all_exited();
         self.observed_progress =
             ObservedProgress { checkpoint_step: self.observed_progress.checkpoint_step, ..ObservedProgress::default() };
         self.summary = None;
@@ -263,7 +250,7 @@ impl<'a> Supervisor<'a> {
                 master_addr: "127.0.0.1".into(),
                 master_port: port,
                 pod_ip: "127.0.0.1".into(),
-                pod_uid: random_uid()?,
+                pod_uid: random_hex(),
             };
             let LaunchConfig { executable, folder, .. } = self.config;
             let process = StageProcess::start(executable, &stage_env, folder, self.sender.clone(), self.clock.now())?;
@@ -280,10 +267,7 @@ impl<'a> Supervisor<'a> {
                 self.display
                     .print_line("stopping: the stages finish their step, save and exit; a second signal kills them");
             }
-            SupervisorMessage::Exited { attempt, stage } => {
-                let exited = |process: &&mut StageProcess| process.attempt == attempt && process.stage == stage;
-                self.processes.iter_mut().filter(exited).for_each(|process| process.reap(now));
-            }
+            SupervisorMessage::Exited { attempt, stage } => self.processes.reap(attempt, stage, now),
             SupervisorMessage::Event { attempt, event } if attempt == self.stored.state.attempt.number => {
                 self.handle_event(*event, now)
             }
@@ -296,14 +280,7 @@ impl<'a> Supervisor<'a> {
         self.display.update(&event);
         match event {
             TrainingEvent::Preparing { .. } => self.observed_progress.last_preparation_at = Some(now),
-            TrainingEvent::Started(_) => {
-                let current = self.stored.state.attempt.number;
-                for process in self.processes.iter_mut().filter(|process| process.attempt == current) {
-                    if process.state == InstanceState::Starting {
-                        process.set_state(InstanceState::Ready, now);
-                    }
-                }
-            }
+            TrainingEvent::Started(_) => self.processes.set_ready(self.stored.state.attempt.number, now),
             // `ObservedProgress::progressed` stays None: the stages detect stalls themselves, and know which stage hangs
             TrainingEvent::Step(record) => self.observed_progress.finished_steps = Some(record.step),
             TrainingEvent::Saved(save) => self.observed_progress.checkpoint_step = Some(save.step),
@@ -314,7 +291,7 @@ impl<'a> Supervisor<'a> {
 
     /// The outcome, if the run is over and all stages have exited.
     fn outcome(&mut self) -> Option<RunOutcome> {
-        if self.processes.iter().any(StageProcess::is_alive) {
+        if self.processes.any_alive() {
             return None;
         }
         let state = &self.stored.state;
@@ -337,8 +314,7 @@ impl<'a> Supervisor<'a> {
 
     fn kill_all(&mut self) -> RunOutcome {
         self.display.print_line("killing the stages");
-        self.processes.iter().for_each(StageProcess::kill);
-        self.processes.clear();
+        self.processes.kill_all();
         RunOutcome::Killed
     }
 }

@@ -142,10 +142,12 @@ fn a_job_created_suspended_waits_and_its_template_may_be_edited() {
 #[test]
 fn a_finished_job_is_deleted_after_its_ttl() {
     let cluster = shared();
-    cluster.create("brief", json!({"ttlSecondsAfterFinished": 2}));
+    cluster.create("brief", json!({"ttlSecondsAfterFinished": 3600}));
     cluster.wait_running("brief", 1);
     finish("brief", 1, 2);
     cluster.wait_phase("brief", "Complete");
+    // it stays until it has been seen; then it has finished long enough ago
+    cluster.edit("brief", json!({"ttlSecondsAfterFinished": 0}));
     until("the job to go", 60, || cluster.job("brief").is_none().then_some(()));
     until("its pods to go", 60, || cluster.pods("brief").is_empty().then_some(()));
 }

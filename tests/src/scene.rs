@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use stagecoach_checkpoint::{FileSystemVolume, list, open, paths};
@@ -56,8 +57,25 @@ pub struct Ran {
 }
 
 impl Scene {
-    /// Trains undisturbed by `faulty`, that binary, then anew up to the commit of step 4, where a stage is killed.
-    pub fn new(faulty: &str) -> Scene {
+    /// A workspace with the job in it that `faulty`, that binary, was stopped in. It is trained once in a process, in a
+    /// folder of `scratch`; every scene has a copy.
+    pub fn new(faulty: &str, scratch: &str) -> Scene {
+        type Seed = (PathBuf, (String, String), Vec<StageCall>);
+        static SEED: OnceLock<Seed> = OnceLock::new();
+        let (seed, expected, afresh) = SEED.get_or_init(|| {
+            let scene = Scene::trained(faulty);
+            let seed = Path::new(scratch).join("scene");
+            let _ = fs::remove_dir_all(&seed);
+            copy(scene.workspace.path(), &seed);
+            (seed, scene.expected, scene.afresh)
+        });
+        let workspace = tempfile::tempdir().unwrap();
+        copy(seed, workspace.path());
+        Scene { program: faulty.into(), workspace, expected: expected.clone(), afresh: afresh.clone() }
+    }
+
+    /// Trains undisturbed, then anew up to the commit of step 4, where a stage is killed.
+    fn trained(faulty: &str) -> Scene {
         let workspace = corpus::workspace();
         let mut scene = Scene { program: faulty.into(), workspace, expected: Default::default(), afresh: Vec::new() };
         let case =
@@ -269,9 +287,9 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Copies a folder with all that is in it; `to` is made.
+/// Copies a folder with all that is in it; `to` is made if it is not there.
 pub fn copy(from: &Path, to: &Path) {
-    fs::create_dir(to).unwrap();
+    fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().flatten() {
         let target = to.join(entry.file_name());
         match entry.file_type().unwrap().is_dir() {

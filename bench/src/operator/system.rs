@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use stagecoach_cluster::{ControlPlane, Process, until};
+use stagecoach_cluster::{ControlPlane, Process, pipeline_job, until};
 
 use super::pods::PODS;
 
@@ -41,14 +41,14 @@ pub(super) const STAGECOACH: System = System {
     name: "Stagecoach",
     start: Some(stagecoach),
     jobs: "/apis/stagecoach.dev/v1alpha1/namespaces/default/pipelinejobs",
-    job: |name| pipeline_job(name, "None"),
+    job: |name| gang_job(name, "None"),
     labels: Labels { job: "stagecoach.dev/job", attempt: "stagecoach.dev/attempt" },
     first_attempt: 1,
 };
 
 /// Pods placed all or none, by the scheduler's own gangs.
 pub(super) const STAGECOACH_GANG: System =
-    System { name: "Stagecoach, gang scheduling", job: |name| pipeline_job(name, "Native"), ..STAGECOACH };
+    System { name: "Stagecoach, gang scheduling", job: |name| gang_job(name, "Native"), ..STAGECOACH };
 
 /// No operator: single pods, made by the client. What the cluster itself takes, whoever makes its pods.
 pub(super) const PODS_ALONE: System = System {
@@ -103,18 +103,7 @@ pub(super) fn wait_served(plane: &ControlPlane, system: &System) {
     });
 }
 
-fn pipeline_job(name: &str, gang: &str) -> Value {
-    json!({
-        "apiVersion": "stagecoach.dev/v1alpha1", "kind": "PipelineJob", "metadata": {"name": name},
-        "spec": {
-            "stages": STAGES,
-            "model": {"type": "Llama", "llama": {
-                "hiddenSize": 64, "numHiddenLayers": 4, "numAttentionHeads": 4, "intermediateSize": 128}},
-            "data": {"paths": ["corpus/a.txt"], "sequenceLength": 64, "tokenizer": {"type": "Train", "train": {"vocabSize": 300}}},
-            "training": {"steps": 100, "globalBatchSize": 8, "microbatches": 2, "learningRate": {"peak": 1e-3}},
-            "storage": {"persistentVolumeClaim": {"claimName": "training"}},
-            "restart": {"backoff": {"initialSeconds": 0}},
-            "scheduling": {"gang": gang},
-        },
-    })
+fn gang_job(name: &str, gang: &str) -> Value {
+    let spec = json!({"stages": STAGES, "restart": {"backoff": {"initialSeconds": 0}}, "scheduling": {"gang": gang}});
+    pipeline_job(name, spec)
 }

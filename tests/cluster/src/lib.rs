@@ -23,7 +23,7 @@ pub use client::{ApiRefusal, Client, connect};
 pub use components::{Component, SERVICES, Settings, Site, command};
 pub use kubectl::Kubectl;
 pub use kubelet::{Behaviour, PodHandle, PodView, TestKubelet};
-pub use object::{condition_of, merge};
+pub use object::{condition_of, merge, pipeline_job};
 pub use plane::ControlPlane;
 pub use process::{Process, run};
 pub use proxy::{Fate, Proxy, Seen};

@@ -1,6 +1,23 @@
 //! Objects as plain JSON: changed, and looked into.
 
-use serde_json::Value;
+use serde_json::{Value, json};
+
+/// A PipelineJob that is valid in a cluster: a small Llama over two stages, on the claim `training`.
+pub fn pipeline_job(name: &str, spec: Value) -> Value {
+    let mut object = json!({
+        "apiVersion": "stagecoach.dev/v1alpha1", "kind": "PipelineJob", "metadata": {"name": name},
+        "spec": {
+            "stages": 2,
+            "model": {"type": "Llama", "llama": {
+                "hiddenSize": 64, "numHiddenLayers": 4, "numAttentionHeads": 4, "intermediateSize": 128}},
+            "data": {"paths": ["corpus/a.txt"], "sequenceLength": 64, "tokenizer": {"type": "Train", "train": {"vocabSize": 300}}},
+            "training": {"steps": 100, "globalBatchSize": 8, "microbatches": 2, "learningRate": {"peak": 1e-3}},
+            "storage": {"persistentVolumeClaim": {"claimName": "training"}},
+        },
+    });
+    merge(&mut object["spec"], spec);
+    object
+}
 
 /// Merges changes into an object as a merge patch does: null removes a field, lists are replaced.
 pub fn merge(into: &mut Value, changes: Value) {

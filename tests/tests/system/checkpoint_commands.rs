@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 use stagecoach_checkpoint::ModelFiles;
+use stagecoach_tests::scene::copy;
 use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, says, stagecoach};
 use tempfile::TempDir;
 
@@ -27,19 +28,8 @@ fn trained() -> TempDir {
         workspace
     });
     let copy = tempfile::tempdir().unwrap();
-    copy_all(workspace, copy.path());
+    copy(workspace, copy.path());
     copy
-}
-
-fn copy_all(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap().flatten() {
-        let to = to.join(entry.file_name());
-        match entry.path().is_dir() {
-            true => copy_all(&entry.path(), &to),
-            false => drop(fs::copy(entry.path(), to).unwrap()),
-        }
-    }
 }
 
 /// Exit code, stdout, stderr.
@@ -302,7 +292,7 @@ fn a_request_that_cannot_be_met_is_one_sentence() {
     import(&missing, &at("new"), "config.json: could not be read");
     import(&model, &job, "has checkpoints already, up to step 12");
     assert_eq!(steps(&job), [12, 9, 6, 3]);
-    copy_all(&model, &at("model"));
+    copy(&model, &at("model"));
     let config = fs::read_to_string(model.join("config.json")).unwrap();
     let broken = |from: &str, to: &str| fs::write(at("model/config.json"), config.replace(from, to)).unwrap();
     let import = |words| import(&at("model"), &at("new"), words);

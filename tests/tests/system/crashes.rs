@@ -100,7 +100,7 @@ fn told(deaths: &[Death], of: usize) {
 
 #[test]
 fn every_operation_may_be_the_last() {
-    let scene = Scene::new(env!("CARGO_BIN_EXE_faulty"));
+    let scene = crate::scene();
     let calls = trace(&scene, SYNC);
     // where nothing is there yet, only the way to the first save differs
     let afresh: Vec<StageCall> = scene.afresh.iter().take_while(|call| call.operation != "create").cloned().collect();
@@ -118,7 +118,7 @@ fn every_operation_may_be_the_last() {
 
 #[test]
 fn so_may_any_behind_training() {
-    let scene = Scene::new(env!("CARGO_BIN_EXE_faulty"));
+    let scene = crate::scene();
     let mut calls = trace(&scene, ASYNC);
     calls.retain(|call| !["open", "size", "read_at"].contains(&call.operation.as_str())); // that is loading
     let mut all: Vec<Death> = ways(true, &calls).collect();

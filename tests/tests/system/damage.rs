@@ -22,7 +22,7 @@ struct DamageKind {
 }
 
 fn scene() -> Scene {
-    let mut scene = Scene::new(env!("CARGO_BIN_EXE_faulty"));
+    let mut scene = crate::scene();
     scene.program = stagecoach();
     scene
 }

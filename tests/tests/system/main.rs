@@ -16,3 +16,10 @@ mod resume;
 mod soak;
 mod storage;
 mod strace;
+
+use stagecoach_tests::scene::Scene;
+
+/// A job that was stopped half-way, to be gone on with.
+fn scene() -> Scene {
+    Scene::new(env!("CARGO_BIN_EXE_faulty"), env!("CARGO_TARGET_TMPDIR"))
+}

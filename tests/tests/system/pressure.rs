@@ -2,12 +2,12 @@
 
 use stagecoach_tests::hold::{self, Hold};
 use stagecoach_tests::phases::Phase;
-use stagecoach_tests::scene::{COMMITTED, Case, Scene};
+use stagecoach_tests::scene::{COMMITTED, Case};
 use stagecoach_tests::{says, until};
 
 #[test]
 fn a_save_that_falls_due_while_one_is_written_waits() {
-    let scene = Scene::new(env!("CARGO_BIN_EXE_faulty"));
+    let scene = crate::scene();
     scene.stopped("slow");
     let fault = Hold::new(0, Phase::Write).unwrap().to_string();
     let notes = scene.path("slow.notes");
@@ -31,7 +31,7 @@ fn a_save_that_falls_due_while_one_is_written_waits() {
 
 #[test]
 fn a_volume_that_stays_full_ends_the_job_after_all_tries_and_loses_no_checkpoint() {
-    let scene = Scene::new(env!("CARGO_BIN_EXE_faulty"));
+    let scene = crate::scene();
     scene.stopped("full");
     let case =
         Case { name: "full", checkpoint: "{everySteps: 2, keepLast: 9, mode: Sync}", fault: "full", restarts: 0 };

@@ -85,7 +85,7 @@ fn run(scene: &Scene, at: usize, Failure { call, errno, last }: &Failure) {
 
 #[test]
 fn a_save_that_fails_costs_a_checkpoint_and_nothing_else() {
-    let scene = Scene::new(env!("CARGO_BIN_EXE_faulty"));
+    let scene = crate::scene();
     let failures = failures(calls(&scene));
     println!("{} failures, seed {}", failures.len(), seed());
     each("failures", 3, &failures, |at, failure| run(&scene, at, failure));

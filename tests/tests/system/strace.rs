@@ -154,7 +154,7 @@ fn count(scene: &Scene) -> HashMap<Who, Vec<Point>> {
 #[test]
 #[ignore = "needs strace, and the right to trace: `make strace`"]
 fn killed_at_a_system_call() {
-    let mut scene = Scene::new(env!("CARGO_BIN_EXE_faulty"));
+    let mut scene = crate::scene();
     scene.program = stagecoach();
     let mut points = count(&scene);
     let mut draws = Draws(seed());

@@ -3,5 +3,6 @@
 
 mod contract;
 mod crd;
+mod jobs;
 mod reading;
 mod validation;

@@ -4,9 +4,7 @@ use proptest::prelude::*;
 use stagecoach_api::job::*;
 use stagecoach_api::{PipelineJob, parse, parse_with};
 
-const MINIMAL: &str = include_str!("../jobs/minimal.yaml");
-const FULL: &str = include_str!("../jobs/full.yaml");
-const CUSTOM: &str = include_str!("../jobs/custom.yaml");
+use crate::jobs::{CUSTOM, FULL, MINIMAL, with};
 
 #[test]
 fn the_examples_parse_and_validate() {
@@ -158,7 +156,7 @@ fn what_is_no_job_at_all_is_refused() {
 }
 
 fn set(path: &str, value: &str) -> Result<PipelineJob, String> {
-    parse_with(MINIMAL, "job.yaml", &[(path.into(), value.into())]).map_err(|error| error.to_string())
+    with(MINIMAL, &[(path, value)]).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -172,8 +170,7 @@ fn overrides_change_the_job() {
     for path in ["data.paths[1]", "data.paths.1"] {
         assert_eq!(set(path, "b.txt").unwrap().spec.data.unwrap().paths, ["a.txt", "b.txt"]);
     }
-    let twice = [("stages".to_owned(), "3".to_owned()), ("stages".to_owned(), "4".to_owned())];
-    assert_eq!(parse_with(MINIMAL, "job.yaml", &twice).unwrap().spec.stages, 4);
+    assert_eq!(with(MINIMAL, &[("stages", "3"), ("stages", "4")]).unwrap().spec.stages, 4);
 }
 
 #[test]

@@ -1,13 +1,11 @@
 //! Each rule of `validate` has a job that breaks it, and the sentence that it gets.
 
-use stagecoach_api::{Problem, parse_with};
+use stagecoach_api::Problem;
 
-const MINIMAL: &str = include_str!("../jobs/minimal.yaml");
-const CUSTOM: &str = include_str!("../jobs/custom.yaml");
+use crate::jobs::{CUSTOM, MINIMAL, with};
 
 fn problems(job: &str, overrides: &[(&str, &str)]) -> Vec<String> {
-    let overrides: Vec<_> = overrides.iter().map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
-    parse_with(job, "job.yaml", &overrides).unwrap().validate().iter().map(Problem::to_string).collect()
+    with(job, overrides).unwrap().validate().iter().map(Problem::to_string).collect()
 }
 
 #[test]
@@ -293,8 +291,8 @@ fn what_fits_is_not_refused() {
 
 #[test]
 fn an_explicit_partition_counts_only_for_its_number_of_chunks() {
-    let overrides = [("pipeline.partition".to_owned(), "{strategy: Explicit, layers: [1, 3]}".to_owned())];
-    let pipeline = parse_with(MINIMAL, "job.yaml", &overrides).unwrap().spec.pipeline;
+    let explicit = [("pipeline.partition", "{strategy: Explicit, layers: [1, 3]}")];
+    let pipeline = with(MINIMAL, &explicit).unwrap().spec.pipeline;
     assert_eq!(pipeline.explicit_layers(2), Some([1, 3].as_slice()));
     assert_eq!(pipeline.explicit_layers(3), None);
 }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use serde_json::{Value, json};
 pub use stagecoach_cluster::condition_of;
-use stagecoach_cluster::{ControlPlane, Process, TestKubelet, chart, merge, until};
+use stagecoach_cluster::{ControlPlane, Process, TestKubelet, chart, merge, pipeline_job, until};
 
 /// The operator's namespace.
 const OPERATOR_NAMESPACE: &str = "stagecoach-system";
@@ -275,20 +275,13 @@ pub fn path(name: &str) -> String {
 
 /// A small job of two stages.
 pub fn job(name: &str, changes: Value) -> Value {
-    let mut object = json!({
-        "apiVersion": "stagecoach.dev/v1alpha1", "kind": "PipelineJob",
-        "metadata": {"name": split(name).1, "namespace": split(name).0},
-        "spec": {
-            "stages": 2,
-            "model": {"type": "Llama", "llama": {
-                "hiddenSize": 64, "numHiddenLayers": 4, "numAttentionHeads": 4, "intermediateSize": 128}},
-            "data": {"paths": ["corpus/a.txt"], "sequenceLength": 64, "tokenizer": {"type": "Train", "train": {"vocabSize": 300}}},
-            "training": {"steps": 100, "globalBatchSize": 8, "microbatches": 2, "learningRate": {"peak": 1e-3}},
-            "storage": {"persistentVolumeClaim": {"claimName": "training"}},
-            "restart": {"maxRestarts": 3, "backoff": {"initialSeconds": 0, "maxSeconds": 1}, "terminationTimeoutSeconds": 60},
-            "template": {"spec": {"terminationGracePeriodSeconds": 5}},
-        },
+    let (namespace, name) = split(name);
+    let quick = json!({
+        "restart": {"maxRestarts": 3, "backoff": {"initialSeconds": 0, "maxSeconds": 1}, "terminationTimeoutSeconds": 60},
+        "template": {"spec": {"terminationGracePeriodSeconds": 5}},
     });
+    let mut object = pipeline_job(name, quick);
+    object["metadata"]["namespace"] = namespace.into();
     merge(&mut object["spec"], changes);
     object
 }

@@ -8,21 +8,12 @@ use stagecoach_api::contract::env;
 
 use super::*;
 
-/// A small valid job, with fields set.
+/// The smallest valid job, with no wait before restarts and with fields set.
 pub(in crate::launch) fn job(set: &[(&str, &str)]) -> PipelineJob {
-    const TEXT: &str = "
-apiVersion: stagecoach.dev/v1alpha1
-kind: PipelineJob
-metadata: {name: small}
-spec:
-  stages: 2
-  model: {type: Llama, llama: {hiddenSize: 64, numHiddenLayers: 4, numAttentionHeads: 4, intermediateSize: 128}}
-  data: {paths: [a.txt], sequenceLength: 64, tokenizer: {type: Train, train: {vocabSize: 512}}}
-  training: {steps: 20, globalBatchSize: 8, microbatches: 4, learningRate: {peak: 1e-3}}
-  restart: {backoff: {initialSeconds: 0}}
-";
+    const TEXT: &str = include_str!("../../../../crates/api/tests/jobs/minimal.yaml");
+    let set = [&[("restart.backoff.initialSeconds", "0")][..], set].concat();
     let set: Vec<_> = set.iter().map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
-    stagecoach_api::parse_with(TEXT, "small.yaml", &set).unwrap()
+    stagecoach_api::parse_with(TEXT, "minimal.yaml", &set).unwrap()
 }
 
 /// Records the output, and requests a stop when it contains one of the `stop_at` texts.
@@ -70,7 +61,7 @@ started() {
   event '{"event":"started","stages":2,"schedule":"1F1B","partition":[2,2],"microbatches":4,"firstStep":1,"steps":20,"parameters":1,"tokens":1,"vocabSize":1,"expectedBubble":0.2,"unigramEntropy":null}'
 }
 step() { event '{"event":"step","step":'$1',"loss":2.5,"gradientNorm":1.0,"learningRate":1e-3,"tokens":8,"tokensPerSecond":8.0,"seconds":1.0,"bubble":[0.1],"bytesSent":1}'; }
-finished() { event '{"event":"finished","steps":20,"loss":2.5,"evaluationLoss":null,"unigramEntropy":null,"lossesHash":"aa","weightsHash":"bb","skipped":0,"model":"small/model"}'; }
+finished() { event '{"event":"finished","steps":20,"loss":2.5,"evaluationLoss":null,"unigramEntropy":null,"lossesHash":"aa","weightsHash":"bb","skipped":0,"model":"tiny/model"}'; }
 "#;
 
 fn run_script(script: &str, set: &[(&str, &str)], stop_at: &[&'static str]) -> SupervisorRun {
@@ -129,7 +120,7 @@ fn a_job_that_works_completes_and_its_stages_get_the_contract() {
         let read = StageEnv::from_vars(vars()).unwrap();
         assert_eq!((read.rank, read.world_size, read.attempt), (stage, 2, 1));
         assert_eq!((read.master_addr.as_str(), read.pod_ip.as_str()), ("127.0.0.1", "127.0.0.1"));
-        assert!(read.job == "small" && read.job_uid == run.stored.job_uid && read.master_port > 0);
+        assert!(read.job == "tiny" && read.job_uid == run.stored.job_uid && read.master_port > 0);
         for name in env::ALL {
             assert!(vars().any(|(known, _)| known == name), "{name} is not set");
         }
@@ -238,7 +229,7 @@ fn a_stage_that_does_not_exit_is_killed_after_its_grace_period() {
 fn a_state_that_cannot_be_saved_is_saved_later() {
     // a file can't be renamed to an existing folder
     let block = "
-        state=$STAGECOACH_WORKSPACE/small/state.json
+        state=$STAGECOACH_WORKSPACE/tiny/state.json
         if [ $attempt = 1 ] && [ $stage = 0 ]; then until mkdir $state 2>/dev/null; do rm -f $state; done; fi
         if [ $attempt = 1 ]; then until [ -d $state ]; do sleep 0.01; done; fi";
     let script = "

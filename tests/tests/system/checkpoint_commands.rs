@@ -27,9 +27,9 @@ fn trained() -> TempDir {
         Launched::start(&workspace, &job(), &[]).finish(&workspace).hashes();
         workspace
     });
-    let copy = tempfile::tempdir().unwrap();
-    copy(workspace, copy.path());
-    copy
+    let own = tempfile::tempdir().unwrap();
+    copy(workspace, own.path());
+    own
 }
 
 /// Exit code, stdout, stderr.

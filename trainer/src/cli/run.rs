@@ -196,6 +196,10 @@ fn print_results(
         metrics: &relative_to_working_directory(&folder.metrics()),
     };
     print_line(report);
+    // as many as a stage has: with a thread a core, each would spin at every barrier while other processes compute
+    if let Some(built_in) = job.spec.built_in() {
+        tch::set_num_threads(built_in.training.threads as i32);
+    }
     match generate_text(&model, "", GenerationConfig::default()) {
         Ok(text) => print_line(format_sample(&text).trim_end()),
         Err(error) => print_error(format!("no sample: {error:#}")),

@@ -17,7 +17,7 @@ STAGECOACH := target/debug/stagecoach
 # that all share one build of every dependency, and one of these names.
 CLUSTER_TEST_BINARIES := cluster operator
 NODE_TEST_BINARIES := node product
-TEST_BINARIES := $(filter-out $(CLUSTER_TEST_BINARIES) $(NODE_TEST_BINARIES), \
+TEST_BINARIES := $(filter-out system $(CLUSTER_TEST_BINARIES) $(NODE_TEST_BINARIES), \
 	$(notdir $(patsubst %/main.rs,%,$(wildcard operator/tests/*/main.rs trainer/tests/*/main.rs crates/*/tests/*/main.rs \
 	tests/tests/*/main.rs tests/*/tests/*/main.rs))))
 
@@ -34,10 +34,13 @@ run: trainer texts ## train the sample job on this machine, three stages as proc
 test: build texts ## all tests that need no root
 	@echo "building the tests (2 of 2 builds)"
 	cargo test --workspace --no-run
-	@echo "tests without Kubernetes (1 of 2)"
+	@echo "tests without Kubernetes (1 of 3)"
 	WORKSPACE=$(WORKSPACE) cargo test --workspace --lib --bins $(addprefix --test ,$(TEST_BINARIES))
+	@echo "tests of whole jobs that are disturbed (2 of 3)"
+	@# these wait for timeouts as long as they compute: more of them than cores
+	cargo test --workspace --test system -- --test-threads=$$((2 * $$(nproc)))
 	@tests/cluster/tools.sh $(CACHE) >/dev/null
-	@echo "tests before a Kubernetes API server (2 of 2)"
+	@echo "tests before a Kubernetes API server (3 of 3)"
 	@# these wait more than they compute: more of them than cores
 	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) \
 		cargo test --workspace $(addprefix --test ,$(CLUSTER_TEST_BINARIES)) -- --test-threads=6

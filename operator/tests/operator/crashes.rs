@@ -185,11 +185,7 @@ fn scenarios() -> Vec<Scenario> {
             spec: json!({}),
             setup: first,
             action: |run| (0..2).for_each(|stage| run.exit(stage, 1, 0)),
-            end: training(
-                1,
-                2,
-                json!({"phase": "Complete", "conditions": ["Accepted", "Complete"], "stages": [0, 0]}),
-            ),
+            end: training(1, 2, json!({"phase": "Complete", "conditions": ["Accepted", "Complete"], "stages": [0, 0]})),
         },
         Scenario {
             name: "expire",
@@ -218,11 +214,8 @@ fn a_crash_between_any_two_writes_changes_nothing() {
         println!("{}: {writes} writes", scenario.name);
         assert!(*writes > 0);
     }
-    let mut cases: Vec<(usize, usize)> = undisturbed
-        .iter()
-        .enumerate()
-        .flat_map(|(at, writes)| (1..=*writes).map(move |crash| (at, crash)))
-        .collect();
+    let mut cases: Vec<(usize, usize)> =
+        undisturbed.iter().enumerate().flat_map(|(at, writes)| (1..=*writes).map(move |crash| (at, crash))).collect();
     cases.reverse();
     let all = cases.len();
     let cases = Mutex::new(cases);

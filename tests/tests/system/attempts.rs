@@ -204,7 +204,11 @@ fn met(case: AttemptCase) {
         assert!(attempt == NEWER || committed.contains_key(&name), "{case:?}: {name} is of attempt {attempt}");
     }
     assert!(files(&folder.join("damaged")).is_empty(), "{case:?}");
-    assert_eq!(steps_in(&folder.join("metrics.jsonl")), (1..=newer_job.steps).collect::<Vec<_>>(), "{case:?}: metrics.jsonl");
+    assert_eq!(
+        steps_in(&folder.join("metrics.jsonl")),
+        (1..=newer_job.steps).collect::<Vec<_>>(),
+        "{case:?}: metrics.jsonl"
+    );
     for Ended { code, words, .. } in &ended {
         assert!(code.is_some_and(|code| code != 0), "{case:?}: the older group left with {code:?}: {words}");
     }

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use stagecoach_tests::phases::stop;
-use stagecoach_tests::{Ended, Group, Launched, Outcome, TestJob, corpus, is_gone, saved, says, signal, undisturbed, until};
+use stagecoach_tests::{
+    Ended, Group, Launched, Outcome, TestJob, corpus, is_gone, saved, says, signal, undisturbed, until,
+};
 
 /// A job that saves nothing on its way: what restarts begins at step 0.
 fn job() -> TestJob {

@@ -43,9 +43,8 @@ impl StageProcesses {
 
     /// Kills those of an attempt that have been told to terminate.
     pub(super) fn kill_terminating(&self, attempt: u64) {
-        let terminating = |process: &&StageProcess| {
-            process.attempt == attempt && process.state == InstanceState::Terminating
-        };
+        let terminating =
+            |process: &&StageProcess| process.attempt == attempt && process.state == InstanceState::Terminating;
         self.0.iter().filter(terminating).for_each(StageProcess::kill);
     }
 
@@ -75,9 +74,8 @@ impl StageProcesses {
 
     /// Those of an attempt that were starting are ready.
     pub(super) fn set_ready(&mut self, attempt: u64, now: UnixMillis) {
-        let starting = |process: &&mut StageProcess| {
-            process.attempt == attempt && process.state == InstanceState::Starting
-        };
+        let starting =
+            |process: &&mut StageProcess| process.attempt == attempt && process.state == InstanceState::Starting;
         self.0.iter_mut().filter(starting).for_each(|process| process.set_state(InstanceState::Ready, now));
     }
 }

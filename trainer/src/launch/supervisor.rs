@@ -217,7 +217,8 @@ impl<'a> Supervisor<'a> {
             AttemptAction::DeleteInstances { attempt, .. } => {
                 let terminated = self.processes.terminate(attempt, now);
                 // while draining, the exits of stages show that they have saved; otherwise exited ones are not needed
-                let needless = matches!(self.stored.state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Running { .. });
+                let needless =
+                    matches!(self.stored.state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Running { .. });
                 let forgotten = needless && self.processes.forget_exited(attempt);
                 Ok(terminated || forgotten)
             }

@@ -122,6 +122,7 @@ impl<'a> Soak<'a> {
 
     /// Stops the job, and trains what is left to do to an end that comes soon. That job, and its result.
     pub fn finish(mut self) -> (TestJob, Outcome) {
+        self.group(); // a launcher that has stages takes signals
         self.launched.take().unwrap().interrupt(self.workspace);
         let rest = self.job.ending_after(saved(&self.folder()));
         let outcome = Launched::start(self.workspace, &rest, &[]).finish(self.workspace);

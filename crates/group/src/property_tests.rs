@@ -213,5 +213,5 @@ fn new_activities_count_as_progress() {
     group.handle(now, heartbeat(4));
     group.handle(now + Duration::from_secs(2), GroupEvent::Tick);
     let failure = group.failure().unwrap();
-    assert!(failure.message.starts_with("nothing has moved for 600 s"), "{failure}");
+    assert!(failure.message.starts_with("nothing has moved for 601 s: stage 0 "), "{failure}");
 }

@@ -15,6 +15,10 @@ pub struct TestJob {
     pub partition: Option<Vec<usize>>,
     /// `Tcp`, `Shm` or `Auto`.
     pub transport: &'static str,
+    /// `None`, `Selective` or `Full`.
+    pub recompute: &'static str,
+    /// `Float32` or `BFloat16`.
+    pub precision: &'static str,
     /// Packed sequences, or one padded document a row.
     pub packing: bool,
     /// Head and embedding are one weight.
@@ -37,6 +41,8 @@ impl Default for TestJob {
             schedule: "1F1B",
             partition: None,
             transport: "Auto",
+            recompute: "None",
+            precision: "Float32",
             packing: true,
             tied: false,
             steps: 20,
@@ -71,8 +77,8 @@ impl TestJob {
 
     /// The job file.
     pub fn yaml(&self) -> String {
-        let TestJob { name, stages, layers, schedule, partition, transport, packing, tied, steps, decay_steps, extra } =
-            self;
+        let TestJob { name, stages, layers, schedule, partition, transport, recompute, precision, .. } = self;
+        let TestJob { packing, tied, steps, decay_steps, extra, .. } = self;
         let decay_steps = decay_steps.map(|step| format!(", decaySteps: {step}")).unwrap_or_default();
         let partition = match partition {
             Some(layers) => format!("{{strategy: Explicit, layers: {layers:?}}}"),
@@ -96,6 +102,7 @@ spec:
     tokenizer: {{type: Train, train: {{vocabSize: 300}}}}
   training:
     steps: {steps}
+    precision: {precision}
     globalBatchSize: 12
     microbatches: 4
     gradientClipNorm: 0.7
@@ -105,6 +112,7 @@ spec:
     schedule: {{type: {schedule}}}
     partition: {partition}
     transport: {transport}
+    recompute: {recompute}
 {extra}"
         )
     }

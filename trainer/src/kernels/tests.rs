@@ -130,7 +130,7 @@ proptest! {
         let (rows, cu_seqlens) = (bounds[bounds.len() - 1], Tensor::from_slice(&bounds));
         let qkv = values(&[rows, (heads.heads + 2 * kv_heads) * heads.head_dim], kind, seed);
         if poisoned && rows > 0 {
-            let bad = seed as i64 & 0xff % rows;
+            let bad = (seed % rows as u64) as i64;
             let _ = qkv.narrow(0, bad, 1).fill_(f64::NAN);
             let (out, lse) = ffi::attention(&qkv, &cu_seqlens, heads);
             let dqkv = ffi::attention_backward(&out, &qkv, (&out, &lse), &cu_seqlens, heads);

@@ -29,7 +29,7 @@ fn every_sample_can_be_planned() {
         assert!(said.contains("balance") && said.contains("stage 0 |"), "{said}");
         seen += 1;
     }
-    assert_eq!(seen, 4);
+    assert_eq!(seen, 5);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
 use std::ptr::null_mut;
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 use torch_sys::C_tensor;
 
 use super::{AdamWOptions, Heads, RmsNormGradients};
@@ -54,6 +54,7 @@ impl TensorOut {
 unsafe extern "C" {
     safe fn sc_last_error() -> *const c_char;
     safe fn sc_cpu_capability() -> *const c_char;
+    safe fn sc_has_products(bf16: bool) -> bool;
     safe fn sc_rms_norm(x: TensorRef, weight: TensorRef, eps: f64, y: &mut TensorOut, rstd: &mut TensorOut) -> c_int;
     safe fn sc_rms_norm_backward(
         dy: TensorRef,
@@ -107,6 +108,14 @@ unsafe extern "C" {
         compute: OptionalTensorRef,
         options: AdamWOptions,
     ) -> c_int;
+    safe fn sc_linear(
+        x: TensorRef,
+        weight: TensorRef,
+        residual: OptionalTensorRef,
+        to_float: bool,
+        y: &mut TensorOut,
+    ) -> c_int;
+    safe fn sc_linear_backward(dy: TensorRef, weight: TensorRef, dx: &mut TensorOut) -> c_int;
     safe fn sc_accumulate_linear(accumulator: TensorRef, dy: TensorRef, x: TensorRef) -> c_int;
 }
 
@@ -128,6 +137,12 @@ fn check(rc: c_int) {
 /// last bits.
 pub(crate) fn cpu_capability() -> String {
     text(sc_cpu_capability())
+}
+
+/// Whether this processor multiplies matrices of `kind` by kernels of its own: then quickly, and with the same bits for any
+/// number of threads and either maker of processors.
+pub(crate) fn has_products(kind: Kind) -> bool {
+    sc_has_products(kind == Kind::BFloat16)
 }
 
 pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> (Tensor, Tensor) {
@@ -205,6 +220,24 @@ pub(super) fn adamw(
 ) {
     let (exp_avg, exp_avg_sq) = (exp_avg.into(), exp_avg_sq.into());
     check(sc_adamw(value.into(), gradient.into(), exp_avg, exp_avg_sq, compute.into(), options));
+}
+
+pub(super) fn linear(x: &Tensor, weight: &Tensor, residual: Option<&Tensor>) -> Tensor {
+    let mut y = TensorOut::null();
+    check(sc_linear(x.into(), weight.into(), residual.into(), false, &mut y));
+    y.take()
+}
+
+pub(super) fn linear_to_float(x: &Tensor, weight: &Tensor) -> Tensor {
+    let mut y = TensorOut::null();
+    check(sc_linear(x.into(), weight.into(), None.into(), true, &mut y));
+    y.take()
+}
+
+pub(super) fn linear_backward(dy: &Tensor, weight: &Tensor) -> Tensor {
+    let mut dx = TensorOut::null();
+    check(sc_linear_backward(dy.into(), weight.into(), &mut dx));
+    dx.take()
 }
 
 pub(super) fn accumulate_linear(accumulator: &Tensor, dy: &Tensor, x: &Tensor) {

@@ -10,7 +10,7 @@ mod tests;
 
 use tch::{Device, Kind, Tensor};
 
-pub(crate) use ffi::cpu_capability;
+pub(crate) use ffi::{cpu_capability, has_products};
 
 /// Version of the kernels' numbers: raised with every change that changes bits, so that a resume can say that it crosses
 /// one.
@@ -155,19 +155,19 @@ pub(crate) fn adamw(
     by_device!(adamw(value, gradient, moments, compute, options));
 }
 
-/// `x[rows, in] weight[out, in]^T`.
-pub(crate) fn linear(x: &Tensor, weight: &Tensor) -> Tensor {
-    x.mm(&weight.tr())
+/// `x[rows, in] weight[out, in]^T + residual[rows, out]`.
+pub(crate) fn linear(x: &Tensor, weight: &Tensor, residual: Option<&Tensor>) -> Tensor {
+    by_device!(linear(x, weight, residual))
 }
 
-/// `residual + x weight^T`.
-pub(crate) fn linear_add(x: &Tensor, weight: &Tensor, residual: &Tensor) -> Tensor {
-    residual.addmm(x, &weight.tr())
+/// `x weight^T` as fp32, whatever the type of both.
+pub(crate) fn linear_to_float(x: &Tensor, weight: &Tensor) -> Tensor {
+    by_device!(linear_to_float(x, weight))
 }
 
 /// Gradient of a linear layer's input: `dy[rows, out] weight[out, in]`.
 pub(crate) fn linear_backward(dy: &Tensor, weight: &Tensor) -> Tensor {
-    dy.mm(weight)
+    by_device!(linear_backward(dy, weight))
 }
 
 /// `accumulator[out, in] += dy[rows, out]^T x[rows, in]`, summed in fp32 whatever the type of `dy` and `x`: every gradient

@@ -183,6 +183,18 @@ pub(super) fn adamw(
     }
 }
 
+pub(super) fn linear(x: &Tensor, weight: &Tensor, residual: Option<&Tensor>) -> Tensor {
+    residual.map_or_else(|| x.mm(&weight.tr()), |residual| residual.addmm(x, &weight.tr()))
+}
+
+pub(super) fn linear_to_float(x: &Tensor, weight: &Tensor) -> Tensor {
+    float(x).mm(&float(weight).tr())
+}
+
+pub(super) fn linear_backward(dy: &Tensor, weight: &Tensor) -> Tensor {
+    dy.mm(weight)
+}
+
 pub(super) fn accumulate_linear(accumulator: &Tensor, dy: &Tensor, x: &Tensor) {
     let _ = accumulator.shallow_clone().addmm_(&float(dy).tr(), &float(x));
 }

@@ -5,15 +5,16 @@
 #include <ATen/Version.h>
 #include <c10/core/GradMode.h>
 #include <ATen/cpu/Utils.h>
+#include <ATen/native/CPUBlas.h>
 
 #include <string>
 
-#include "cpu/blas.h"
 #include "cpu/kernels.h"
 
 using at::Tensor;
 using stagecoach::Heads;
 using stagecoach::KernelTable;
+using stagecoach::of;
 
 namespace {
 
@@ -31,17 +32,37 @@ int guarded(F&& body) {
   }
 }
 
+template <typename T>
+bool small_products_work() {
+  try {
+    T values[4] = {T(1.f), T(1.f), T(1.f), T(1.f)};
+    float product[4];
+    at::native::cpublas::brgemm(2, 2, 2, 2, 2, 2, false, values, values, product, !std::is_same_v<T, float>);
+    at::native::cpublas::brgemm_release(true);
+    return product[0] == 2.f;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 // The instruction set that libtorch chose for its own kernels; ATEN_CPU_CAPABILITY in the environment can lower it.
 const KernelTable& table() {
   static const KernelTable& chosen = [&]() -> const KernelTable& {
     std::string capability = at::get_cpu_capability();
 #ifdef __x86_64__
-    if (capability == "AVX512") return stagecoach::kernels_avx512();
-    if (capability == "AVX2") return stagecoach::kernels_avx2();
+    if (capability == "AVX512" && small_products_work<float>()) return stagecoach::kernels_avx512();
+    if (capability == "AVX512" || capability == "AVX2") return stagecoach::kernels_avx2();
 #endif
     return stagecoach::kernels_default();
   }();
   return chosen;
+}
+
+// Whether the chosen kernels have products of this type.
+bool has_products(at::ScalarType type) {
+  if (type == at::kFloat) return table().f32.linear;
+  static const bool in_bf16 = table().bf16.linear && small_products_work<at::BFloat16>();
+  return in_bf16;
 }
 
 void check(const Tensor& tensor, at::ScalarType type) {
@@ -74,6 +95,14 @@ void dispatch(const Tensor& tensor, const Body& body) {
 int64_t width(const Tensor& matrix) { return matrix.size(-1); }
 int64_t rows(const Tensor& matrix) { return matrix.numel() / std::max<int64_t>(width(matrix), 1); }
 
+bool has_products(const Tensor& x, int64_t inputs, int64_t outputs) {
+  bool even = inputs % 2 == 0 && outputs % 2 == 0;
+  return has_products(x.scalar_type()) && (even || x.scalar_type() == at::kFloat) && rows(x) > 0;
+}
+
+// A type in which there is attention.
+at::ScalarType attention_type(const Tensor& qkv) { return has_products(qkv.scalar_type()) ? qkv.scalar_type() : at::kFloat; }
+
 void check_attention(const Tensor& qkv, const Tensor& cu_seqlens, Heads heads) {
   TORCH_CHECK(width(qkv) == heads.width() && heads.kv_heads > 0 && heads.heads % heads.kv_heads == 0,
               "heads do not fit ", qkv.sizes());
@@ -101,6 +130,9 @@ const char* sc_cpu_capability() {
   }();
   return name.c_str();
 }
+
+// Whether products of this type are those of the kernels, or else libtorch's.
+bool sc_has_products(bool bf16) { return has_products(bf16 ? at::kBFloat16 : at::kFloat); }
 
 int sc_rms_norm(Tensor* x, Tensor* weight, double eps, Tensor** y, Tensor** rstd) {
   return guarded([&] {
@@ -175,14 +207,15 @@ int sc_rotary(Tensor* qkv, Tensor* cos, Tensor* sin, int64_t length, Heads heads
 int sc_attention(Tensor* qkv, Tensor* cu_seqlens, Heads heads, Tensor** out, Tensor** lse) {
   return guarded([&] {
     check_attention(*qkv, *cu_seqlens, heads);
-    Tensor result = at::empty({rows(*qkv), heads.heads * heads.head_dim}, qkv->options());
+    Tensor input = qkv->to(attention_type(*qkv));
+    Tensor result = at::empty({rows(*qkv), heads.heads * heads.head_dim}, input.options());
     Tensor denominators = at::empty({rows(*qkv), heads.heads}, qkv->options().dtype(at::kFloat));
-    dispatch(*qkv, [&](const auto& kernels, auto type) {
+    dispatch(input, [&](const auto& kernels, auto type) {
       using T = decltype(type);
-      kernels.attention(data<T>(*qkv), data<int64_t>(*cu_seqlens), cu_seqlens->numel() - 1, data<T>(result),
+      kernels.attention(data<T>(input), data<int64_t>(*cu_seqlens), cu_seqlens->numel() - 1, data<T>(result),
                         data<float>(denominators), heads);
     });
-    *out = new Tensor(std::move(result));
+    *out = new Tensor(result.to(qkv->scalar_type()));
     *lse = new Tensor(std::move(denominators));
   });
 }
@@ -194,13 +227,15 @@ int sc_attention_backward(Tensor* dout, Tensor* qkv, Tensor* out, Tensor* lse, T
     TORCH_CHECK(dout->sizes() == out->sizes() && out->numel() == rows(*qkv) * heads.heads * heads.head_dim &&
                     lse->numel() == rows(*qkv) * heads.heads,
                 "shapes do not fit ", qkv->sizes());
-    Tensor result = at::empty_like(*qkv);
-    dispatch(*qkv, [&](const auto& kernels, auto type) {
+    at::ScalarType computed = attention_type(*qkv);
+    Tensor input = qkv->to(computed), doutput = dout->to(computed), output = out->to(computed);
+    Tensor result = at::empty_like(input);
+    dispatch(input, [&](const auto& kernels, auto type) {
       using T = decltype(type);
-      kernels.attention_backward(data<T>(*dout), data<T>(*qkv), data<T>(*out), data<float>(*lse), data<int64_t>(*cu_seqlens),
-                                 cu_seqlens->numel() - 1, data<T>(result), heads);
+      kernels.attention_backward(data<T>(doutput), data<T>(input), data<T>(output), data<float>(*lse),
+                                 data<int64_t>(*cu_seqlens), cu_seqlens->numel() - 1, data<T>(result), heads);
     });
-    *dqkv = new Tensor(std::move(result));
+    *dqkv = new Tensor(result.to(qkv->scalar_type()));
   });
 }
 
@@ -236,20 +271,68 @@ int sc_adamw(Tensor* value, Tensor* gradient, Tensor* exp_avg, Tensor* exp_avg_s
   });
 }
 
+// y = x weight^T + residual, which may be null; in float if `to_float`.
+int sc_linear(Tensor* x, Tensor* weight, Tensor* residual, bool to_float, Tensor** y) {
+  return guarded([&] {
+    int64_t inputs = width(*weight), outputs = rows(*weight);
+    TORCH_CHECK(width(*x) == inputs && x->scalar_type() == weight->scalar_type() &&
+                    (!residual || (rows(*residual) == rows(*x) && width(*residual) == outputs && !to_float)),
+                "a weight of ", weight->sizes(), " for rows of ", x->sizes());
+    if (!has_products(*x, inputs, outputs)) {
+      Tensor w = weight->t();
+      *y = new Tensor(to_float   ? at::mm(x->to(at::kFloat), w.to(at::kFloat))
+                      : residual ? at::addmm(*residual, *x, w)
+                                 : at::mm(*x, w));
+      return;
+    }
+    Tensor out = at::empty({rows(*x), outputs}, to_float ? x->options().dtype(at::kFloat) : x->options());
+    dispatch(*x, [&](const auto& kernels, auto type) {
+      using T = decltype(type);
+      if (to_float) {
+        kernels.linear_to_float(data<T>(*x), data<T>(*weight), nullptr, data<float>(out), rows(*x), inputs, outputs);
+      } else {
+        kernels.linear(data<T>(*x), data<T>(*weight), data_or_null<T>(residual), data<T>(out), rows(*x), inputs, outputs);
+      }
+    });
+    *y = new Tensor(std::move(out));
+  });
+}
+
+// dx = dy weight.
+int sc_linear_backward(Tensor* dy, Tensor* weight, Tensor** dx) {
+  return guarded([&] {
+    int64_t inputs = width(*weight), outputs = rows(*weight);
+    TORCH_CHECK(width(*dy) == outputs && dy->scalar_type() == weight->scalar_type(), "a weight of ", weight->sizes(),
+                " for rows of ", dy->sizes());
+    if (!has_products(*dy, inputs, outputs)) {
+      *dx = new Tensor(at::mm(*dy, *weight));
+      return;
+    }
+    Tensor out = at::empty({rows(*dy), inputs}, dy->options());
+    dispatch(*dy, [&](const auto& kernels, auto type) {
+      using T = decltype(type);
+      kernels.linear_backward(data<T>(*dy), data<T>(*weight), data<T>(out), rows(*dy), inputs, outputs);
+    });
+    *dx = new Tensor(std::move(out));
+  });
+}
+
 // accumulator[out, in] += dy[n, out]^T x[n, in], summed in float whatever dy and x are.
 int sc_accumulate_linear(Tensor* accumulator, Tensor* dy, Tensor* x) {
   return guarded([&] {
-    if (dy->scalar_type() != at::kBFloat16) {
-      accumulator->addmm_(dy->t(), *x);
-    } else if (at::cpu::init_amx()) {
-      int64_t outputs = width(*dy), inputs = width(*x);
-      TORCH_CHECK(rows(*dy) == rows(*x) && accumulator->numel() == outputs * inputs, "shapes do not fit ", x->sizes());
-      stagecoach::gemm<at::BFloat16>(true, false, outputs, inputs, rows(*x), 1.f, {data<at::BFloat16>(*dy), outputs},
-                                     {data<at::BFloat16>(*x), inputs}, 1.f, {data<float>(*accumulator), inputs});
-    } else {
-      // Products of BFloat16 are exact in float. Without AMX this is as fast as MKL's mixed GEMM.
+    int64_t inputs = width(*x), outputs = width(*dy);
+    TORCH_CHECK(rows(*dy) == rows(*x) && dy->scalar_type() == x->scalar_type() &&
+                    accumulator->numel() == inputs * outputs,
+                "shapes do not fit ", x->sizes());
+    if (!has_products(*x, inputs, outputs)) {
+      // products of bf16 are exact in float
       accumulator->addmm_(dy->to(at::kFloat).t(), x->to(at::kFloat));
+      return;
     }
+    dispatch(*x, [&](const auto& kernels, auto type) {
+      using T = decltype(type);
+      kernels.accumulate_linear(data<T>(*dy), data<T>(*x), data<float>(*accumulator), rows(*x), inputs, outputs);
+    });
   });
 }
 }

@@ -204,6 +204,47 @@ proptest! {
     }
 
     #[test]
+    fn linear_layers_are_the_plain_ones(
+        rows in prop_oneof![0i64..150, Just(600)], inputs in 1i64..150, outputs in 1i64..150, kind in kinds(), seed: u64,
+    ) {
+        let (x, weight) = (values(&[rows, inputs], kind, seed), values(&[outputs, inputs], kind, seed ^ 1));
+        let (dy, residual) = (values(&[rows, outputs], kind, seed ^ 2), values(&[rows, outputs], kind, seed ^ 3));
+        let (y, dx) = (ffi::linear(&x, &weight, None), ffi::linear_backward(&dy, &weight));
+        assert_close("y", &y, &plain::linear(&x, &weight, None), tolerance(kind));
+        assert_close("dx", &dx, &plain::linear_backward(&dy, &weight), tolerance(kind));
+        let plain = plain::linear(&x, &weight, Some(&residual));
+        assert_close("y + residual", &ffi::linear(&x, &weight, Some(&residual)), &plain, 2.0 * tolerance(kind));
+        let exact = plain::linear_to_float(&x.to_kind(Kind::Float), &weight.to_kind(Kind::Float));
+        assert_close("y in fp32", &ffi::linear_to_float(&x, &weight), &exact, tolerance(Kind::Float));
+    }
+
+    #[test]
+    fn the_number_of_threads_changes_no_bit(
+        rows in 1i64..1100, inputs in 1i64..100, outputs in 1i64..150, kind in kinds(), seed: u64,
+    ) {
+        let (inputs, outputs) = (2 * inputs, 2 * outputs);
+        let (x, weight) = (values(&[rows, inputs], kind, seed), values(&[outputs, inputs], kind, seed ^ 1));
+        let (dy, norm) = (values(&[rows, outputs], kind, seed ^ 2), values(&[inputs], Kind::Float, seed ^ 3));
+        let all = || {
+            let accumulator = Tensor::zeros([outputs, inputs], (Kind::Float, Device::Cpu));
+            accumulate_linear(&accumulator, &dy, &x);
+            let (normed, rstd) = rms_norm(&x, &norm, 1e-5);
+            let RmsNormGradients { dx, dweight, .. } = rms_norm_backward(&x, &x, &norm, &rstd, None);
+            let products = [linear(&x, &weight, None), linear_backward(&dy, &weight), accumulator];
+            // libtorch's own products depend on the number of threads
+            let products = has_products(kind).then(|| products.map(|tensor| list(&tensor)));
+            (products, [normed, dx, dweight].map(|tensor| list(&tensor)), squared_norm(&x.to_kind(Kind::Float)))
+        };
+        let threads = |threads| {
+            tch::set_num_threads(threads);
+            all()
+        };
+        let [one, two, three] = [1, 2, 3].map(threads);
+        tch::set_num_threads(1);
+        assert!(one == two && one == three);
+    }
+
+    #[test]
     fn weight_gradients_are_summed_in_fp32(rows in 1i64..300, inputs in 1i64..70, outputs in 1i64..70, kind in kinds(), seed: u64) {
         let (dy, x) = (values(&[rows, outputs], kind, seed), values(&[rows, inputs], kind, seed ^ 1));
         let start = values(&[outputs, inputs], Kind::Float, seed ^ 2);

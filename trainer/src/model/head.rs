@@ -1,7 +1,7 @@
 //! The LM head: logits, cross-entropy and their gradients, one block of tokens at a time. The logits of a whole microbatch
 //! never exist: with 16 x 512 tokens and a vocabulary of 50,000 they would take 1.6 GB per copy.
 
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 use super::linear::Linear;
 use super::{Parameters, names};
@@ -65,7 +65,7 @@ impl Head {
 
     /// `f32[tokens, vocab]`.
     pub(crate) fn logits(&self, hidden: &Tensor) -> Tensor {
-        self.linear.forward(hidden).to_kind(Kind::Float)
+        self.linear.forward_to_float(hidden)
     }
 }
 

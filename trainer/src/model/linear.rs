@@ -17,12 +17,17 @@ pub(crate) struct Linear {
 impl Linear {
     /// `x[rows, in]` -> `[rows, out]`.
     pub(super) fn forward(&self, x: &Tensor) -> Tensor {
-        kernels::linear(x, &self.weight)
+        kernels::linear(x, &self.weight, None)
     }
 
     /// `residual[rows, out] + forward(x)`.
     pub(super) fn forward_add(&self, x: &Tensor, residual: &Tensor) -> Tensor {
-        kernels::linear_add(x, &self.weight, residual)
+        kernels::linear(x, &self.weight, Some(residual))
+    }
+
+    /// [`forward`](Self::forward) with a result in fp32.
+    pub(super) fn forward_to_float(&self, x: &Tensor) -> Tensor {
+        kernels::linear_to_float(x, &self.weight)
     }
 
     /// The gradient of the input, from that of the output.

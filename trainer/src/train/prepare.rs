@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use stagecoach_api::contract::FailureKind;
+use stagecoach_api::job::Precision;
 use stagecoach_checkpoint::{CheckpointError, Damage};
 use stagecoach_data::{Dataset, PrepareProgress};
 use stagecoach_group::{Coordinator, StepRules};
@@ -11,6 +12,7 @@ use stagecoach_group::{Coordinator, StepRules};
 use super::context::{StageContext, emit};
 use super::resume::{acquire_fence, choose_checkpoint};
 use crate::fatal::Fatal;
+use crate::kernels;
 use crate::model::{Architecture, LlamaConfig};
 use crate::observe::TrainingEvent;
 use crate::plan::{JobConfig, Plan, plan_pipeline};
@@ -30,6 +32,19 @@ pub(super) struct PlannedRun {
 /// Rules of the group's step decisions.
 pub(super) fn decision_rules(config: &JobConfig) -> StepRules {
     StepRules { clip_norm: config.training.gradient_clip_norm, ..StepRules::default() }
+}
+
+/// A warning if bf16 saves memory and no time here.
+fn bf16_warning(config: &JobConfig, device: tch::Device) -> Option<String> {
+    let slow = config.training.precision == Precision::BFloat16
+        && device == tch::Device::Cpu
+        && !kernels::has_products(tch::Kind::BFloat16);
+    slow.then(|| {
+        format!(
+            "this processor ({}) has neither AMX nor AVX512-BF16: BFloat16 is slower on it than Float32",
+            kernels::cpu_capability()
+        )
+    })
 }
 
 pub(super) fn prepare_and_plan(
@@ -66,6 +81,7 @@ pub(super) fn prepare_and_plan(
     let identity = config.identity(&prepared, dataset.training_sequences());
     monitor.set_activity("choosing the checkpoint");
     let mut notes = layout.notes.clone();
+    notes.extend(bf16_warning(config, device));
     let fence = acquire_fence(volume, &mut notes)?;
     let chosen = choose_checkpoint(volume, config, &identity, steps, architecture.as_ref(), device, &[])?;
     notes.extend(chosen.notes);

@@ -3,24 +3,21 @@
 #include <cmath>
 #include <vector>
 
-#include "blas.h"
 #include "kernels.h"
+#include "product.h"
 #include "vec.h"
 
 namespace stagecoach::CPU_CAPABILITY {
 
-// Queries whose scores exist at the same time. Causal attention skips keys after the last of them.
+// Queries whose scores exist at the same time. Causal attention skips keys behind the last of them.
 constexpr int64_t QUERY_BLOCK = 64;
 
-// Copies a matrix of floats into one of T.
+// A row-major matrix, or a part of one: `stride` is the distance between rows.
 template <typename T>
-void convert(int64_t rows, int64_t columns, Matrix<const float> from, Matrix<T> to) {
-  for (int64_t row = 0; row < rows; ++row) {
-    for_each_vec(columns, [&](int64_t i, int64_t n) {
-      store(load(from.data + row * from.stride + i, n), to.data + row * to.stride + i, n);
-    });
-  }
-}
+struct Matrix {
+  T* data;
+  int64_t stride;
+};
 
 // One sequence and one head of keys and values, with the heads of queries that it serves: the unit of parallel work. No
 // two units write to the same memory.
@@ -63,88 +60,140 @@ void for_each_unit(const int64_t* cu_seqlens, int64_t sequences, Heads heads, co
   });
 }
 
-// scores[queries, keys] of a block that begins at `row`: the product with keys [0, keys), scaled, not yet masked.
-template <typename T>
-void scores_of(const Unit<T>& unit, const T* qkv, int64_t head, int64_t row, int64_t queries, int64_t keys, float* scores) {
-  float scale = 1.f / std::sqrt((float)unit.heads.head_dim);
-  gemm<T>(false, true, queries, keys, unit.heads.head_dim, scale, unit.query(qkv, head, row), unit.key(qkv), 0.f,
-          {scores, keys});
+// The softmax of a block of scores, in place, whose first query sees the keys [0, first_visible); hidden weights become 0.
+inline void softmax(float* scores, int64_t queries, int64_t stride, int64_t first_visible, float scale, float* lse,
+                    int64_t lse_stride) {
+  for (int64_t i = 0; i < queries; ++i) {
+    float* weights = scores + i * stride;
+    int64_t visible = first_visible + i;
+    Vec largest(weights[0]);
+    for_each_vec(visible, [&](int64_t j, int64_t n) {
+      largest = Vec::set(largest, at::vec::maximum(largest, load(weights + j, n)), n);
+    });
+    float shift = max(largest) * scale;
+    Vec total(0.f);
+    for_each_vec(visible, [&](int64_t j, int64_t n) {
+      Vec e = (load(weights + j, n) * Vec(scale) - Vec(shift)).exp();
+      total = Vec::set(total, total + e, n);
+      store(e, weights + j, n);
+    });
+    float denominator = sum(total);
+    for_each_vec(visible, [&](int64_t j, int64_t n) {
+      store(load(weights + j, n) * Vec(1.f / denominator), weights + j, n);
+    });
+    std::fill(weights + visible, weights + stride, 0.f);
+    lse[i * lse_stride] = shift + std::log(denominator);
+  }
 }
 
-// Temporary memory of one unit. For float, products are written where they belong; for BFloat16 they pass through these.
+// Keys and values of a unit as operands of products: padded with zeros to whole blocks, so that products are compiled for
+// few sizes and what is hidden is finite.
 template <typename T>
-struct Buffers {
-  static constexpr bool rounds = !std::is_same_v<T, float>;
-  std::vector<float> scores, gradients, block;
-  std::vector<T> rounded;
+struct Keys {
+  int64_t length, dim, padded;
+  std::vector<T> key_transposed, value, key, value_transposed;
 
-  explicit Buffers(const Unit<T>& unit, bool backward) {
-    int64_t block_size = std::min(QUERY_BLOCK, unit.length);
-    scores.resize(block_size * unit.length);
-    if (backward) gradients.resize(block_size * unit.length);
-    if (rounds) {
-      block.resize(block_size * unit.heads.head_dim);
-      rounded.resize(block_size * unit.length);
+  Keys(const Unit<T>& unit, const T* qkv, bool backward)
+      : length(unit.length), dim(unit.heads.head_dim), padded(round_up(unit.length, QUERY_BLOCK)) {
+    pack_rows(unit.key(qkv), key_transposed, true);
+    pack_rows(unit.value(qkv), value, false);
+    if (backward) {
+      pack_rows(unit.key(qkv), key, false);
+      pack_rows(unit.value(qkv), value_transposed, true);
     }
   }
 
-  // `matrix` as T, valid until the next call.
-  Matrix<const T> as_input(const std::vector<float>& matrix, int64_t rows, int64_t columns) {
-    if constexpr (rounds) {
-      convert<T>(rows, columns, {matrix.data(), columns}, {rounded.data(), columns});
-      return {rounded.data(), columns};
-    } else {
-      return {matrix.data(), columns};
-    }
-  }
+  // Keys that a block of queries from `row` sees, in whole blocks.
+  int64_t seen(int64_t row) const { return row + QUERY_BLOCK; }
 
-  // out[m, n] = a[m, k] b[k, n], rounded once.
-  void product(int64_t m, int64_t n, int64_t k, Matrix<const T> a, Matrix<const T> b, Matrix<T> out) {
-    if constexpr (rounds) {
-      gemm<T>(false, false, m, n, k, 1.f, a, b, 0.f, {block.data(), n});
-      convert<T>(m, n, {block.data(), n}, out);
+ private:
+  void pack_rows(Matrix<const T> from, std::vector<T>& to, bool transposed) {
+    to.assign(padded * dim, T(0.f));
+    if (transposed) {
+      pack_transposed(from.data, from.stride, to.data(), padded, dim, length);
     } else {
-      gemm<T>(false, false, m, n, k, 1.f, a, b, 0.f, out);
+      pack(from.data, from.stride, to.data(), length, dim);
     }
   }
 };
 
+// A block of rows as T, padded with zero rows to a whole block.
+template <typename T>
+const T* whole_block(Matrix<const T> from, int64_t rows, int64_t columns, std::vector<T>& to) {
+  to.assign(QUERY_BLOCK * columns, T(0.f));
+  for (int64_t row = 0; row < rows; ++row) std::copy_n(from.data + row * from.stride, columns, to.data() + row * columns);
+  return to.data();
+}
+
+// Floats as T, which may be the floats themselves.
+template <typename T>
+const T* as_type(const std::vector<float>& from, int64_t size, std::vector<T>& to) {
+  if constexpr (std::is_same_v<T, float>) {
+    return from.data();
+  } else {
+    to.resize(from.size());
+    for_each_vec(size, [&](int64_t i, int64_t n) { store(load(from.data() + i, n), to.data() + i, n); });
+    return to.data();
+  }
+}
+
+template <typename T>
+void copy_rows(const float* from, int64_t rows, int64_t columns, Matrix<T> to) {
+  for (int64_t row = 0; row < rows; ++row) {
+    for_each_vec(columns, [&](int64_t i, int64_t n) {
+      store(load(from + row * columns + i, n), to.data + row * to.stride + i, n);
+    });
+  }
+}
+
 template <typename T>
 void attention(const T* qkv, const int64_t* cu_seqlens, int64_t sequences, T* out, float* lse, Heads heads) {
+  int64_t dim = heads.head_dim;
+  float scale = 1.f / std::sqrt((float)dim);
   for_each_unit<T>(cu_seqlens, sequences, heads, [&](const Unit<T>& unit) {
-    Buffers<T> buffers(unit, false);
+    Keys<T> keys(unit, qkv, false);
+    std::vector<float> weights(QUERY_BLOCK * keys.padded), result(QUERY_BLOCK * dim);
+    std::vector<T> query, rounded;
     for (int64_t member = 0; member < unit.group(); ++member) {
       int64_t head = unit.query_head(member);
       for (int64_t row = 0; row < unit.length; row += QUERY_BLOCK) {
-        int64_t queries = std::min(QUERY_BLOCK, unit.length - row), keys = row + queries;
-        float* scores = buffers.scores.data();
-        scores_of(unit, qkv, head, row, queries, keys, scores);
-        for (int64_t i = 0; i < queries; ++i) {
-          float* weights = scores + i * keys;
-          int64_t visible = row + i + 1;
-          Vec largest(weights[0]);
-          for_each_vec(visible, [&](int64_t j, int64_t n) {
-            largest = Vec::set(largest, at::vec::maximum(largest, load(weights + j, n)), n);
-          });
-          float shift = max(largest);
-          Vec total(0.f);
-          for_each_vec(visible, [&](int64_t j, int64_t n) {
-            Vec e = (load(weights + j, n) - Vec(shift)).exp();
-            total = Vec::set(total, total + e, n);
-            store(e, weights + j, n);
-          });
-          float denominator = sum(total);
-          for_each_vec(visible, [&](int64_t j, int64_t n) {
-            store(load(weights + j, n) * Vec(1.f / denominator), weights + j, n);
-          });
-          std::fill(weights + visible, weights + keys, 0.f);
-          *unit.lse(lse, head, row + i) = shift + std::log(denominator);
-        }
-        buffers.product(queries, heads.head_dim, keys, buffers.as_input(buffers.scores, queries, keys), unit.value(qkv),
-                        unit.output(out, head, row));
+        int64_t queries = std::min(QUERY_BLOCK, unit.length - row), seen = keys.seen(row);
+        const T* q = whole_block(unit.query(qkv, head, row), queries, dim, query);
+        product(QUERY_BLOCK, seen, dim, false, q, dim, keys.key_transposed.data(), keys.padded, weights.data(), seen);
+        softmax(weights.data(), queries, seen, row + 1, scale, unit.lse(lse, head, row), heads.heads);
+        const T* p = as_type(weights, QUERY_BLOCK * seen, rounded);
+        product(QUERY_BLOCK, dim, seen, false, p, seen, keys.value.data(), dim, result.data(), dim);
+        copy_rows(result.data(), queries, dim, unit.output(out, head, row));
       }
     }
+    end_products();
   });
+}
+
+// weights, which are scores when it is called, become the softmax again, and gradients, those of the weights, become those
+// of the scores.
+template <typename T>
+void softmax_backward(float* weights, float* gradients, int64_t queries, int64_t stride, int64_t first_visible, float scale,
+                      const float* lse, int64_t lse_stride, Matrix<const T> dout, Matrix<const T> out, int64_t dim) {
+  for (int64_t i = 0; i < queries; ++i) {
+    Vec products(0.f);
+    for_each_vec(dim, [&](int64_t j, int64_t n) {
+      products = at::vec::fmadd(load(dout.data + i * dout.stride + j, n), load(out.data + i * out.stride + j, n), products);
+    });
+    Vec delta(sum(products)), shift(lse[i * lse_stride]);
+    float *w = weights + i * stride, *g = gradients + i * stride;
+    int64_t visible = first_visible + i;
+    for_each_vec(visible, [&](int64_t j, int64_t n) {
+      Vec weight = (load(w + j, n) * Vec(scale) - shift).exp();
+      store(weight, w + j, n);
+      store((load(g + j, n) - delta) * weight * Vec(scale), g + j, n);
+    });
+    std::fill(w + visible, w + stride, 0.f);
+    std::fill(g + visible, g + stride, 0.f);
+  }
+  // rows behind the last query
+  std::fill(weights + queries * stride, weights + QUERY_BLOCK * stride, 0.f);
+  std::fill(gradients + queries * stride, gradients + QUERY_BLOCK * stride, 0.f);
 }
 
 template <typename T>
@@ -153,44 +202,37 @@ void attention_backward(const T* dout, const T* qkv, const T* out, const float* 
   int64_t dim = heads.head_dim;
   float scale = 1.f / std::sqrt((float)dim);
   for_each_unit<T>(cu_seqlens, sequences, heads, [&](const Unit<T>& unit) {
-    Buffers<T> buffers(unit, true);
+    Keys<T> keys(unit, qkv, true);
+    std::vector<float> weights(QUERY_BLOCK * keys.padded), gradients(QUERY_BLOCK * keys.padded), dquery(QUERY_BLOCK * dim);
     // sums over the queries of all heads
-    std::vector<float> dkey(unit.length * dim, 0.f), dvalue(unit.length * dim, 0.f);
+    std::vector<float> dkey(keys.padded * dim, 0.f), dvalue(keys.padded * dim, 0.f);
+    std::vector<T> query, dblock, rounded, transposed(keys.padded * QUERY_BLOCK), packed(QUERY_BLOCK * dim);
+    // sums[keys, dim] += matrix[queries, keys]^T block[queries, dim]
+    auto add_transposed = [&](const T* matrix, int64_t seen, const T* block, std::vector<float>& sums) {
+      transpose(matrix, seen, transposed.data(), QUERY_BLOCK, QUERY_BLOCK, seen);
+      pack(block, dim, packed.data(), QUERY_BLOCK, dim);
+      product(seen, dim, QUERY_BLOCK, true, transposed.data(), QUERY_BLOCK, packed.data(), dim, sums.data(), dim);
+    };
     for (int64_t member = 0; member < unit.group(); ++member) {
       int64_t head = unit.query_head(member);
       for (int64_t row = 0; row < unit.length; row += QUERY_BLOCK) {
-        int64_t queries = std::min(QUERY_BLOCK, unit.length - row), keys = row + queries;
-        float *weights = buffers.scores.data(), *gradients = buffers.gradients.data();
-        scores_of(unit, qkv, head, row, queries, keys, weights);
-        Matrix<const T> dblock = unit.output(dout, head, row), block = unit.output(out, head, row);
-        // the gradient of the weights, then of the scores
-        gemm<T>(false, true, queries, keys, dim, 1.f, dblock, unit.value(qkv), 0.f, {gradients, keys});
-        for (int64_t i = 0; i < queries; ++i) {
-          Vec products(0.f);
-          for_each_vec(dim, [&](int64_t j, int64_t n) {
-            products = at::vec::fmadd(load(dblock.data + i * dblock.stride + j, n),
-                                      load(block.data + i * block.stride + j, n), products);
-          });
-          Vec delta(sum(products)), shift(*unit.lse(lse, head, row + i));
-          float *w = weights + i * keys, *g = gradients + i * keys;
-          int64_t visible = row + i + 1;
-          for_each_vec(visible, [&](int64_t j, int64_t n) {
-            Vec weight = (load(w + j, n) - shift).exp();
-            store(weight, w + j, n);
-            store((load(g + j, n) - delta) * weight * Vec(scale), g + j, n);
-          });
-          std::fill(w + visible, w + keys, 0.f);
-          std::fill(g + visible, g + keys, 0.f);
-        }
-        gemm<T>(true, false, keys, dim, queries, 1.f, buffers.as_input(buffers.scores, queries, keys), dblock, 1.f,
-                {dvalue.data(), dim});
-        Matrix<const T> dscores = buffers.as_input(buffers.gradients, queries, keys);
-        gemm<T>(true, false, keys, dim, queries, 1.f, dscores, unit.query(qkv, head, row), 1.f, {dkey.data(), dim});
-        buffers.product(queries, dim, keys, dscores, unit.key(qkv), unit.query(dqkv, head, row));
+        int64_t queries = std::min(QUERY_BLOCK, unit.length - row), seen = keys.seen(row);
+        const T* q = whole_block(unit.query(qkv, head, row), queries, dim, query);
+        const T* d = whole_block(unit.output(dout, head, row), queries, dim, dblock);
+        product(QUERY_BLOCK, seen, dim, false, q, dim, keys.key_transposed.data(), keys.padded, weights.data(), seen);
+        product(QUERY_BLOCK, seen, dim, false, d, dim, keys.value_transposed.data(), keys.padded, gradients.data(), seen);
+        softmax_backward<T>(weights.data(), gradients.data(), queries, seen, row + 1, scale, unit.lse(lse, head, row),
+                            heads.heads, unit.output(dout, head, row), unit.output(out, head, row), dim);
+        add_transposed(as_type(weights, QUERY_BLOCK * seen, rounded), seen, d, dvalue);
+        const T* dscores = as_type(gradients, QUERY_BLOCK * seen, rounded);
+        add_transposed(dscores, seen, q, dkey);
+        product(QUERY_BLOCK, dim, seen, false, dscores, seen, keys.key.data(), dim, dquery.data(), dim);
+        copy_rows(dquery.data(), queries, dim, unit.query(dqkv, head, row));
       }
     }
-    convert<T>(unit.length, dim, {dkey.data(), dim}, unit.key(dqkv));
-    convert<T>(unit.length, dim, {dvalue.data(), dim}, unit.value(dqkv));
+    copy_rows(dkey.data(), unit.length, dim, unit.key(dqkv));
+    copy_rows(dvalue.data(), unit.length, dim, unit.value(dqkv));
+    end_products();
   });
 }
 

@@ -3,6 +3,7 @@
 #include "adamw.h"
 #include "attention.h"
 #include "cross_entropy.h"
+#include "gemm.h"
 #include "kernels.h"
 #include "rms_norm.h"
 #include "rotary.h"
@@ -15,15 +16,24 @@ namespace CPU_CAPABILITY {
 
 template <typename T>
 constexpr Kernels<T> kernels = {
-    rms_norm<T>,  rms_norm_backward<T>,  swiglu<T>,        swiglu_backward<T>, rotary<T>,
-    attention<T>, attention_backward<T>, cross_entropy<T>, adamw<T>,
+#ifdef CPU_CAPABILITY_AVX512
+    linear<T, T>, linear<T, float>, linear_backward<T>, accumulate_linear<T>, attention<T>, attention_backward<T>,
+#else
+    nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
+#endif
+    rms_norm<T>, rms_norm_backward<T>, swiglu<T>, swiglu_backward<T>, rotary<T>, cross_entropy<T>, adamw<T>,
 };
 
 }  // namespace CPU_CAPABILITY
 
 const KernelTable& KERNELS() {
   using namespace CPU_CAPABILITY;
-  static const KernelTable table = {kernels<float>, kernels<at::BFloat16>, squared_norm};
+  static const KernelTable table = [] {
+    KernelTable table = {kernels<float>, kernels<at::BFloat16>, squared_norm};
+    table.f32.attention = attention<float>;
+    table.f32.attention_backward = attention_backward<float>;
+    return table;
+  }();
   return table;
 }
 

@@ -27,6 +27,21 @@ struct AdamWOptions {
 
 template <typename T>
 struct Kernels {
+  // Products of a linear layer with weight[outputs, inputs]; null without AVX512. In bf16, inputs and outputs are even.
+  // y = x weight^T + residual, which may be null.
+  void (*linear)(const T* x, const T* weight, const T* residual, T* y, int64_t rows, int64_t inputs, int64_t outputs);
+  // The same in float; residual may be null.
+  void (*linear_to_float)(const T* x, const T* weight, const float* residual, float* y, int64_t rows, int64_t inputs,
+                          int64_t outputs);
+  // dx = dy weight.
+  void (*linear_backward)(const T* dy, const T* weight, T* dx, int64_t rows, int64_t inputs, int64_t outputs);
+  // accumulator += dy^T x.
+  void (*accumulate_linear)(const T* dy, const T* x, float* accumulator, int64_t rows, int64_t inputs, int64_t outputs);
+  // Causal attention of each sequence, from row cu_seqlens[i] to cu_seqlens[i + 1], to itself; lse[rows, heads] is the
+  // logarithm of the softmax's denominator. In bf16 null without AVX512.
+  void (*attention)(const T* qkv, const int64_t* cu_seqlens, int64_t sequences, T* out, float* lse, Heads heads);
+  void (*attention_backward)(const T* dout, const T* qkv, const T* out, const float* lse, const int64_t* cu_seqlens,
+                             int64_t sequences, T* dqkv, Heads heads);
   // y = x * rstd * weight with rstd = 1 / sqrt(mean(x^2) + eps) of each row (Zhang and Sennrich 2019).
   void (*rms_norm)(const T* x, const float* weight, T* y, float* rstd, int64_t rows, int64_t width, float eps);
   // From the gradient dy of y: dx (plus residual_gradient unless null), the weight's gradient dweight[width], and y again.
@@ -39,11 +54,6 @@ struct Kernels {
   // Rotates queries and keys in place by position, which is the row's index modulo `length` (Su et al. 2021); by the
   // opposite angle if `inverse`. cos and sin are [length, head_dim / 2].
   void (*rotary)(T* qkv, const float* cos, const float* sin, int64_t rows, int64_t length, Heads heads, bool inverse);
-  // Causal attention of each sequence, from row cu_seqlens[i] to cu_seqlens[i + 1], to itself; lse[rows, heads] is the
-  // logarithm of the softmax's denominator.
-  void (*attention)(const T* qkv, const int64_t* cu_seqlens, int64_t sequences, T* out, float* lse, Heads heads);
-  void (*attention_backward)(const T* dout, const T* qkv, const T* out, const float* lse, const int64_t* cu_seqlens,
-                             int64_t sequences, T* dqkv, Heads heads);
   // The sum of the cross-entropies of rows whose target is not negative. dlogits, unless null, becomes the gradient of
   // that sum times `scale`; it may be logits itself.
   double (*cross_entropy)(const float* logits, const int64_t* targets, T* dlogits, int64_t rows, int64_t vocab,

@@ -103,7 +103,7 @@ fn every_word_is_spelled_as_in_the_types() {
         ("spec.training.learningRate.schedule", &["Cosine", "Linear", "Constant", "WSD"]),
         ("spec.pipeline.schedule.type", schedules),
         ("spec.pipeline.partition.strategy", &["Auto", "Explicit"]),
-        ("spec.pipeline.recompute", &["None", "Full"]),
+        ("spec.pipeline.recompute", &["None", "Selective", "Full"]),
         ("spec.pipeline.transport", &["Auto", "Tcp", "Shm", "Nccl"]),
         ("spec.checkpoint.mode", &["Async", "Sync"]),
         ("spec.restart.exitCodes[].action", &["Fail", "Restart", "RestartUncounted"]),

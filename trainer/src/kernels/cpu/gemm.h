@@ -22,89 +22,128 @@ void grow(std::vector<T>& buffer, int64_t size) {
   if ((int64_t)buffer.size() < size) buffer.resize(size);
 }
 
-// Calls body(column, columns, first_row, last_row) for columns of tiles of a result, on all threads.
-template <typename Body>
-void for_each_tile_column(int64_t rows, int64_t columns, const Body& body) {
+// Asks for a part of a matrix that is read after the next products, while they are computed.
+template <typename T>
+void prefetch(const T* from, int64_t stride, int64_t rows, int64_t columns) {
+  constexpr int64_t line = 64 / sizeof(T);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t column = 0; column < columns; column += line) __builtin_prefetch(from + row * stride + column, 0, 2);
+  }
+}
+
+// out[rows, columns] = a[rows, inner] b + residual, which may be null. b.pack(column, columns, buffer) packs some columns of
+// b, and b.prefetch(column, columns) asks for them.
+template <typename T, typename Out, typename Right>
+void tiled_product(const T* a, const Out* residual, Out* out, int64_t rows, int64_t columns, int64_t inner, const Right& b) {
   int64_t tiles = (columns + TILE - 1) / TILE, parts = (rows + ROWS_PER_TASK - 1) / ROWS_PER_TASK;
   at::parallel_for(0, tiles * parts, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      int64_t column = i / parts * TILE, row = i % parts * ROWS_PER_TASK;
-      body(column, std::min(TILE, columns - column), row, std::min(row + ROWS_PER_TASK, rows));
+    static thread_local std::vector<T> packed;
+    for (int64_t task = begin; task < end; ++task) {
+      int64_t column = task / parts * TILE, width = std::min(TILE, columns - column);
+      int64_t row = task % parts * ROWS_PER_TASK, last_row = std::min(row + ROWS_PER_TASK, rows);
+      if (task == begin || row == 0) {
+        grow(packed, inner * width);
+        b.pack(column, width, packed.data());
+        if (int64_t next = column + TILE; next < columns) b.prefetch(next, std::min(TILE, columns - next));
+      }
+      for (; row < last_row; row += TILE) {
+        int64_t height = std::min(TILE, last_row - row), at = row * columns + column;
+        const T* block = a + row * inner;
+        if constexpr (std::is_same_v<Out, float>) {
+          for (int64_t i = 0; residual && i < height; ++i) {
+            std::memcpy(out + at + i * columns, residual + at + i * columns, width * sizeof(float));
+          }
+          product(height, width, inner, residual != nullptr, block, inner, packed.data(), width, out + at, columns);
+        } else {
+          alignas(64) float tile[TILE * TILE];
+          product(height, width, inner, false, block, inner, packed.data(), width, tile, width);
+          for (int64_t i = 0; i < height; ++i) {
+            for_each_vec(width, [&](int64_t j, int64_t n) {
+              Vec value = load(tile + i * width + j, n);
+              if (residual) value = value + load(residual + at + i * columns + j, n);
+              store(value, out + at + i * columns + j, n);
+            });
+          }
+        }
+      }
     }
     end_products();
   });
 }
 
-// out[rows, columns] = a[rows, inner] b + residual, where pack_part(column, columns, buffer) packs some columns of b.
-// residual may be null.
-template <typename T, typename Out, typename PackPart>
-void tiled_product(const T* a, const Out* residual, Out* out, int64_t rows, int64_t columns, int64_t inner,
-             const PackPart& pack_part) {
-  for_each_tile_column(rows, columns, [&](int64_t column, int64_t width, int64_t row, int64_t last_row) {
-    static thread_local std::vector<T> packed;
-    grow(packed, inner * width);
-    pack_part(column, width, packed.data());
-    for (; row < last_row; row += TILE) {
-      int64_t height = std::min(TILE, last_row - row), at = row * columns + column;
-      const T* block = a + row * inner;
-      if constexpr (std::is_same_v<Out, float>) {
-        for (int64_t i = 0; residual && i < height; ++i) {
-          std::memcpy(out + at + i * columns, residual + at + i * columns, width * sizeof(float));
-        }
-        product(height, width, inner, residual != nullptr, block, inner, packed.data(), width, out + at, columns);
-      } else {
-        alignas(64) float tile[TILE * TILE];
-        product(height, width, inner, false, block, inner, packed.data(), width, tile, width);
-        for (int64_t i = 0; i < height; ++i) {
-          for_each_vec(width, [&](int64_t j, int64_t n) {
-            Vec value = load(tile + i * width + j, n);
-            if (residual) value = value + load(residual + at + i * columns + j, n);
-            store(value, out + at + i * columns + j, n);
-          });
-        }
-      }
-    }
-  });
-}
+// weight[outputs, inputs]^T as the right operand.
+template <typename T>
+struct TransposedWeight {
+  const T* weight;
+  int64_t inputs;
+  void pack(int64_t column, int64_t width, T* to) const {
+    pack_transposed(weight + column * inputs, inputs, to, width, inputs, width);
+  }
+  void prefetch(int64_t column, int64_t width) const {
+    CPU_CAPABILITY::prefetch(weight + column * inputs, inputs, width, inputs);
+  }
+};
+
+// weight[outputs, inputs] as the right operand.
+template <typename T>
+struct Weight {
+  const T* weight;
+  int64_t inputs, outputs;
+  void pack(int64_t column, int64_t width, T* to) const {
+    CPU_CAPABILITY::pack(weight + column, inputs, to, outputs, width);
+  }
+  void prefetch(int64_t column, int64_t width) const {
+    CPU_CAPABILITY::prefetch(weight + column, inputs, outputs, width);
+  }
+};
 
 template <typename T, typename Out>
 void linear(const T* x, const T* weight, const Out* residual, Out* y, int64_t rows, int64_t inputs, int64_t outputs) {
-  tiled_product(x, residual, y, rows, outputs, inputs, [&](int64_t column, int64_t width, T* packed) {
-    pack_transposed(weight + column * inputs, inputs, packed, width, inputs, width);
-  });
+  tiled_product(x, residual, y, rows, outputs, inputs, TransposedWeight<T>{weight, inputs});
 }
 
 template <typename T>
 void linear_backward(const T* dy, const T* weight, T* dx, int64_t rows, int64_t inputs, int64_t outputs) {
-  tiled_product<T, T>(dy, nullptr, dx, rows, inputs, outputs, [&](int64_t column, int64_t width, T* packed) {
-    pack(weight + column, inputs, packed, outputs, width);
-  });
+  tiled_product<T, T>(dy, nullptr, dx, rows, inputs, outputs, Weight<T>{weight, inputs, outputs});
 }
 
 template <typename T>
 void accumulate_linear(const T* dy, const T* x, float* accumulator, int64_t rows, int64_t inputs, int64_t outputs) {
-  static thread_local std::vector<T> dy_transposed;
+  static thread_local std::vector<T> packed;
   for (int64_t first = 0; first < rows; first += TOKENS_PER_SUM) {
     int64_t tokens = std::min(TOKENS_PER_SUM, rows - first);
     // Zeros behind the tokens: products are compiled for few sizes, and bf16 is multiplied in pairs.
     int64_t inner = round_up(tokens, 16);
-    grow(dy_transposed, outputs * inner);
-    T* transposed = dy_transposed.data();
-    at::parallel_for(0, (outputs + TILE - 1) / TILE, 1, [&](int64_t begin, int64_t end) {
-      int64_t output = begin * TILE, last = std::min(end * TILE, outputs);
-      transpose(dy + first * outputs + output, outputs, transposed + output * inner, inner, tokens, last - output);
-      for (; output < last; ++output) std::fill_n(transposed + output * inner + tokens, inner - tokens, T(0.f));
-    });
-    for_each_tile_column(outputs, inputs, [&](int64_t column, int64_t width, int64_t row, int64_t last_row) {
-      static thread_local std::vector<T> packed;
-      grow(packed, inner * width);
-      pack(x + first * inputs + column, inputs, packed.data(), tokens, width);
-      int64_t packed_tokens = std::is_same_v<T, float> ? tokens : round_up(tokens, 2);
-      std::fill_n(packed.data() + packed_tokens * width, (inner - packed_tokens) * width, T(0.f));
-      for (; row < last_row; row += TILE) {
-        product(std::min(TILE, last_row - row), width, inner, true, transposed + row * inner, inner, packed.data(), width,
-                accumulator + row * inputs + column, inputs);
+    grow(packed, inner * inputs);
+    // x, tile by tile
+    T* right = packed.data();
+    at::parallel_for(0, (inputs + TILE - 1) / TILE, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t column = begin * TILE; column < std::min(end * TILE, inputs); column += TILE) {
+        int64_t width = std::min(TILE, inputs - column);
+        T* tile = right + column * inner;
+        pack(x + first * inputs + column, inputs, tile, tokens, width);
+        int64_t packed_tokens = std::is_same_v<T, float> ? tokens : round_up(tokens, 2);
+        std::fill_n(tile + packed_tokens * width, (inner - packed_tokens) * width, T(0.f));
       }
+    });
+    const T* left = dy + first * outputs;
+    at::parallel_for(0, (outputs + TILE - 1) / TILE, 1, [&](int64_t begin, int64_t end) {
+      static thread_local std::vector<T> transposed;
+      grow(transposed, TILE * inner);
+      for (int64_t output = begin * TILE; output < std::min(end * TILE, outputs); output += TILE) {
+        int64_t height = std::min(TILE, outputs - output);
+        transpose(left + output, outputs, transposed.data(), inner, tokens, height);
+        for (int64_t i = 0; i < height; ++i) std::fill_n(&transposed[i * inner + tokens], inner - tokens, T(0.f));
+        if (int64_t next = output + TILE; next < outputs) {
+          prefetch(left + next, outputs, tokens, std::min(TILE, outputs - next));
+        }
+        for (int64_t column = 0; column < inputs; column += TILE) {
+          int64_t width = std::min(TILE, inputs - column);
+          product(height, width, inner, true, transposed.data(), inner, right + column * inner, width,
+                  accumulator + output * inputs + column, inputs);
+        }
+      }
+      end_products();
     });
   }
 }

@@ -54,7 +54,7 @@ fn a_job_that_makes_no_sense_names_the_field_and_the_remedy() {
             &["partition", "3", "4"],
         ),
         ("a schedule that does not exist", yaml.replace("1F1B", "1F2B"), &["1F2B", "1F1B"]),
-        ("a misspelt field", yaml.replace("warmupSteps", "warmupStep"), &["job.yaml:21:", "warmupStep", "warmupSteps"]),
+        ("a misspelt field", yaml.replace("warmupSteps", "warmupStep"), &["job.yaml:22:", "warmupStep", "warmupSteps"]),
         (
             "weights from nowhere",
             TestJob { extra: "  checkpoint: {initFrom: {path: elsewhere}}\n".into(), ..TestJob::default() }.yaml(),

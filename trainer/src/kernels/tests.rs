@@ -330,3 +330,25 @@ fn gradients_are_the_derivatives_of_the_formulas() {
     let (_, gradient) = cross_entropy_with_gradient(logits.copy(), &targets, 1.0, Kind::Float);
     assert_derivative("cross-entropy", formula, &logits, &Tensor::ones([6], (Kind::Float, Device::Cpu)), &gradient);
 }
+
+/// Kernels use buffers again: of a step with a NaN nothing may be left in them.
+#[test]
+fn nothing_is_left_of_values_that_are_not_finite() {
+    for kind in [Kind::Float, Kind::BFloat16] {
+        let products = |tokens: i64, fill: f64| {
+            let (dy, x) = (Tensor::full([tokens, 70], fill, (kind, Device::Cpu)), values(&[tokens, 66], kind, 1));
+            let accumulator = Tensor::zeros([70, 66], (Kind::Float, Device::Cpu));
+            accumulate_linear(&accumulator, &dy, &x);
+            let heads = Heads { heads: 2, kv_heads: 1, head_dim: 4 };
+            let (qkv, cu_seqlens) = (Tensor::full([tokens, 16], fill, (kind, Device::Cpu)), [0, tokens]);
+            let cu_seqlens = Tensor::from_slice(&cu_seqlens);
+            let (out, lse) = attention(&qkv, &cu_seqlens, heads);
+            let dqkv = attention_backward(&out, &qkv, (&out, &lse), &cu_seqlens, heads);
+            [accumulator, out, lse, dqkv, linear(&dy, &values(&[34, 70], kind, 2), None)]
+        };
+        assert!(products(48, f64::NAN).iter().all(|tensor| list(tensor).iter().any(|x| x.is_nan())));
+        for tokens in [1, 15, 31, 47] {
+            assert!(products(tokens, 1.0).iter().all(|tensor| list(tensor).iter().all(|x| x.is_finite())), "{tokens}");
+        }
+    }
+}

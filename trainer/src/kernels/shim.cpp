@@ -14,7 +14,6 @@
 using at::Tensor;
 using stagecoach::Heads;
 using stagecoach::KernelTable;
-using stagecoach::of;
 
 namespace {
 

@@ -33,6 +33,13 @@ pub struct Parameter {
     pub gradient: Tensor,
 }
 
+impl Parameter {
+    /// The copy that layers read, if they do not read `value` itself.
+    pub(crate) fn bf16_copy(&self) -> Option<&Tensor> {
+        (self.compute.kind() != self.value.kind()).then_some(&self.compute)
+    }
+}
+
 /// A stage's parameters, in the order in which the stage uses them.
 #[derive(Debug)]
 pub struct Parameters(Vec<Parameter>);
@@ -47,7 +54,9 @@ impl Parameters {
                 parameters.extend(allocate(group, seed, kind, device));
             }
         }
-        Parameters(parameters)
+        let parameters = Parameters(parameters);
+        parameters.update_compute();
+        parameters
     }
 
     /// The parameter `name`.
@@ -82,10 +91,12 @@ impl Parameters {
         Linear { weight: all(&parts[0].compute), gradient: all(&parts[0].gradient) }
     }
 
-    /// Renews the copies in bf16, after the weights have been loaded.
+    /// Renews the copies in bf16, after the weights have been initialised or loaded.
     pub(crate) fn update_compute(&self) {
-        for Parameter { value, compute, .. } in self.0.iter().filter(|p| p.compute.kind() != p.value.kind()) {
-            compute.shallow_clone().copy_(value);
+        for parameter in &self.0 {
+            if let Some(copy) = parameter.bf16_copy() {
+                copy.shallow_clone().copy_(&parameter.value);
+            }
         }
     }
 
@@ -120,7 +131,6 @@ fn allocate(group: &[ParameterSpec], seed: u64, kind: Kind, device: Device) -> V
         let (value, gradient, compute) = (rows(&value), rows(&gradient), rows(&compute));
         let initial = spec.initializer.value(&spec.name, &spec.shape, seed);
         value.shallow_clone().copy_(&initial);
-        compute.shallow_clone().copy_(&initial);
         row += spec.shape[0];
         Parameter { spec: spec.clone(), value, compute, gradient }
     };

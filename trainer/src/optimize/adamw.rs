@@ -52,8 +52,8 @@ impl AdamW {
             let decays = parameter.spec.has_weight_decay || decay_norms_and_embeddings;
             let weight_decay = if decays { weight_decay } else { 0.0 };
             let options = AdamWOptions { lr, beta1, beta2, weight_decay, eps, step: self.updates as f64, clip };
-            let compute = Some(&parameter.compute).filter(|compute| compute.kind() != parameter.value.kind());
-            kernels::adamw(&parameter.value, &parameter.gradient, (exp_avg, exp_avg_sq), compute, options);
+            let moments = (exp_avg, exp_avg_sq);
+            kernels::adamw(&parameter.value, &parameter.gradient, moments, parameter.bf16_copy(), options);
         }
     }
 }

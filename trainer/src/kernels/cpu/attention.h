@@ -86,6 +86,9 @@ inline void softmax(float* scores, int64_t queries, int64_t stride, int64_t firs
   }
 }
 
+// Keys that a block of queries from `row` sees, in whole blocks.
+inline int64_t keys_seen(int64_t row) { return row + QUERY_BLOCK; }
+
 // Keys and values of a unit as operands of products: padded with zeros to whole blocks, so that products are compiled for
 // few sizes and what is hidden is finite.
 template <typename T>
@@ -103,9 +106,6 @@ struct Keys {
     }
   }
 
-  // Keys that a block of queries from `row` sees, in whole blocks.
-  int64_t seen(int64_t row) const { return row + QUERY_BLOCK; }
-
  private:
   void pack_rows(Matrix<const T> from, std::vector<T>& to, bool transposed) {
     to.assign(padded * dim, T(0.f));
@@ -120,8 +120,9 @@ struct Keys {
 // A block of rows as T, padded with zero rows to a whole block.
 template <typename T>
 const T* whole_block(Matrix<const T> from, int64_t rows, int64_t columns, std::vector<T>& to) {
-  to.assign(QUERY_BLOCK * columns, T(0.f));
+  to.resize(QUERY_BLOCK * columns);
   for (int64_t row = 0; row < rows; ++row) std::copy_n(from.data + row * from.stride, columns, to.data() + row * columns);
+  std::fill(to.begin() + rows * columns, to.end(), T(0.f));
   return to.data();
 }
 
@@ -157,7 +158,7 @@ void attention(const T* qkv, const int64_t* cu_seqlens, int64_t sequences, T* ou
     for (int64_t member = 0; member < unit.group(); ++member) {
       int64_t head = unit.query_head(member);
       for (int64_t row = 0; row < unit.length; row += QUERY_BLOCK) {
-        int64_t queries = std::min(QUERY_BLOCK, unit.length - row), seen = keys.seen(row);
+        int64_t queries = std::min(QUERY_BLOCK, unit.length - row), seen = keys_seen(row);
         const T* q = whole_block(unit.query(qkv, head, row), queries, dim, query);
         product(QUERY_BLOCK, seen, dim, false, q, dim, keys.key_transposed.data(), keys.padded, weights.data(), seen);
         softmax(weights.data(), queries, seen, row + 1, scale, unit.lse(lse, head, row), heads.heads);
@@ -216,7 +217,7 @@ void attention_backward(const T* dout, const T* qkv, const T* out, const float* 
     for (int64_t member = 0; member < unit.group(); ++member) {
       int64_t head = unit.query_head(member);
       for (int64_t row = 0; row < unit.length; row += QUERY_BLOCK) {
-        int64_t queries = std::min(QUERY_BLOCK, unit.length - row), seen = keys.seen(row);
+        int64_t queries = std::min(QUERY_BLOCK, unit.length - row), seen = keys_seen(row);
         const T* q = whole_block(unit.query(qkv, head, row), queries, dim, query);
         const T* d = whole_block(unit.output(dout, head, row), queries, dim, dblock);
         product(QUERY_BLOCK, seen, dim, false, q, dim, keys.key_transposed.data(), keys.padded, weights.data(), seen);

@@ -11,7 +11,8 @@ namespace stagecoach::CPU_CAPABILITY {
 
 // Rows and columns of a tile.
 constexpr int64_t TILE = 64;
-// Rows that share one packed part of a weight, at least; more threads than columns' tiles divide the rows further.
+// Rows of a task. A thread packs a part of a weight once for all its tasks of the same columns; where there are more
+// threads than tiles of columns, the rows are divided between them.
 constexpr int64_t ROWS_PER_TASK = 512;
 // Tokens whose products are added to an accumulator at a time.
 constexpr int64_t TOKENS_PER_SUM = 1024;

@@ -73,15 +73,4 @@ const KernelTable& kernels_default();
 const KernelTable& kernels_avx2();
 const KernelTable& kernels_avx512();
 
-template <typename T>
-const Kernels<T>& of(const KernelTable& table);
-template <>
-inline const Kernels<float>& of<float>(const KernelTable& table) {
-  return table.f32;
-}
-template <>
-inline const Kernels<c10::BFloat16>& of<c10::BFloat16>(const KernelTable& table) {
-  return table.bf16;
-}
-
 }  // namespace stagecoach

@@ -10,6 +10,8 @@ JOB ?= manifests/samples/shakespeare.yaml
 NODE ?= /var/tmp/stagecoach-node
 # Tools that are built once and shared by checkouts.
 CACHE ?= $(HOME)/.cache/stagecoach
+TORCH_VERSION := 2.11.0
+TORCH := $(CACHE)/torch-$(TORCH_VERSION)
 DENY_VERSION := 0.20.2
 DENY := $(CACHE)/cargo-deny-$(DENY_VERSION)/bin/cargo-deny
 STAGECOACH := target/debug/stagecoach
@@ -21,7 +23,7 @@ TEST_BINARIES := $(filter-out system $(CLUSTER_TEST_BINARIES) $(NODE_TEST_BINARI
 	$(notdir $(patsubst %/main.rs,%,$(wildcard operator/tests/*/main.rs trainer/tests/*/main.rs crates/*/tests/*/main.rs \
 	tests/tests/*/main.rs tests/*/tests/*/main.rs))))
 
-.PHONY: help run trainer test test-all soak crashes model strace bench manifests e2e e2e-report cluster-up cluster-down lint deny build libtorch texts cluster-tools tools clean
+.PHONY: help run trainer test test-all soak crashes model strace bench manifests e2e e2e-report cluster-up cluster-down lint deny build libtorch torch texts cluster-tools tools clean
 
 help: ## this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -69,7 +71,8 @@ cluster-down: ## ends it and takes back all it did to the machine
 soak: build ## one job, killed N times in every phase while its number of stages changes (make soak N=1000)
 	STAGECOACH_KILLS=$(or $(N),50) cargo test --workspace --test system --quiet soak:: -- --nocapture
 
-bench: build ## what checkpoints cost as ratios to what this machine can do, and what 500 jobs cost the operator; figures in bench/results/
+bench: build torch ## training beside PyTorch, what checkpoints cost, what 500 jobs cost the operator; figures in bench/results/
+	PYTHONPATH=$(TORCH) target/debug/stagecoach-bench training $(WORKSPACE) bench/results
 	target/debug/stagecoach-bench checkpoint $(WORKSPACE) bench/results
 	tests/cluster/tools.sh $(CACHE) kwok jobset >/dev/null
 	cargo build --release --quiet --package stagecoach-operator
@@ -115,6 +118,13 @@ libtorch: tools ## libtorch into .libtorch/, checked by hash
 
 texts: tools ## the Shakespeare plays into the workspace, checked by hash
 	@python3 scripts/fetch.py texts $(WORKSPACE)/corpus/shakespeare
+
+torch: tools $(TORCH) ## PyTorch, which `make bench` measures beside us, once into a cache folder: 3 GB
+
+$(TORCH):
+	@echo "installing PyTorch $(TORCH_VERSION) for the benchmark (once, into $@)"
+	@python3 -m pip install --quiet --target $@.new torch==$(TORCH_VERSION) numpy safetensors
+	@mv $@.new $@
 
 cluster-tools: ## Kubernetes and etcd for the tests, built once into a cache folder; needs Go 1.26
 	@tests/cluster/tools.sh $(CACHE) >/dev/null

@@ -19,6 +19,12 @@ pub(crate) fn describe() -> Value {
     json!({ "processor": model, "cores": cores(), "kernel": read("/proc/sys/kernel/osrelease").trim() })
 }
 
+/// The commit that is measured, and whether files differ from it.
+pub(crate) fn commit() -> String {
+    let git = Command::new("git").args(["describe", "--always", "--abbrev=40", "--dirty"]).output().unwrap();
+    String::from_utf8_lossy(&git.stdout).trim().to_owned()
+}
+
 /// Cores that this process may use.
 pub(crate) fn cores() -> f64 {
     std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64)

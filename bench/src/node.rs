@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use stagecoach_e2e::{E2eJob, NAMESPACE, Product};
 use stagecoach_node::images;
 
-use crate::machine::{describe, memory};
+use crate::machine::memory;
 use crate::stats::{line, median, worst};
 
 const TIMES: u64 = 20;
@@ -59,7 +59,6 @@ pub(crate) fn measure() -> Value {
     let most = memory.iter().max().copied().unwrap_or_default();
     line("operator's memory", format!("{:.0} MiB", most as f64 / 1024.0), "the larger of two replicas");
     json!({
-        "machine": describe(),
         "applyToFirstStepSeconds": applied,
         "killedToFirstStepSeconds": whole,
         "parts": MOMENTS.iter().enumerate()

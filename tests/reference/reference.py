@@ -12,7 +12,8 @@ of a packed row is simply a row of its own.
 
 Everything is computed in float32, and again in float64 from the same weights: `float64` in the JSON holds those
 losses and norms, and how far float32 strays from float64 (largest |a - b| / largest |b|, over tensors). That is the
-noise that a comparison with float32 has to allow.
+noise that a comparison with float32 has to allow. `bfloat16` holds how far the same training strays whose activations
+and weights, but not whose master weights, are bfloat16, in two orders of summation: relatively, against float64.
 """
 
 import copy
@@ -37,7 +38,14 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x):
-        return x / torch.sqrt((x * x).mean(-1, keepdim=True) + self.eps) * self.weight
+        wide = at_least_float(x)
+        normed = wide / torch.sqrt((wide * wide).mean(-1, keepdim=True) + self.eps)
+        return (normed * at_least_float(self.weight)).to(x.dtype)
+
+
+def at_least_float(x):
+    """What is computed in float32 in a model whose activations are bfloat16."""
+    return x.float() if x.dtype == torch.bfloat16 else x
 
 
 def rope(x, theta):
@@ -47,8 +55,9 @@ def rope(x, theta):
     angle = torch.arange(length, dtype=torch.float64)[:, None] * frequency
     angle = torch.cat([angle, angle], dim=-1)
     first, second = x[..., : dim // 2], x[..., dim // 2 :]
-    half_turned = torch.cat([-second, first], dim=-1)
-    return x * angle.cos().to(x.dtype) + half_turned * angle.sin().to(x.dtype)
+    half_turned = at_least_float(torch.cat([-second, first], dim=-1))
+    wide = at_least_float(x)
+    return (wide * angle.cos().to(wide.dtype) + half_turned * angle.sin().to(wide.dtype)).to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -68,9 +77,9 @@ class Attention(nn.Module):
         q, k, v = (p(x).view(rows, length, -1, dim).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
         q, k = rope(q, theta), rope(k, theta)
         k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
-        scores = q @ k.transpose(-1, -2) / math.sqrt(dim)
+        scores = at_least_float(q @ k.transpose(-1, -2)) / math.sqrt(dim)
         future = torch.ones(length, length, dtype=torch.bool).triu(1)
-        weights = scores.masked_fill(future, float("-inf")).softmax(-1)
+        weights = scores.masked_fill(future, float("-inf")).softmax(-1).to(x.dtype)
         return self.o_proj((weights @ v).transpose(1, 2).reshape(rows, length, -1))
 
 
@@ -154,6 +163,8 @@ CASES = {
         "clip": 1.6,
     },
 }
+# In bfloat16 the sums over a batch have an order that counts: all at once, and by rows.
+BFLOAT16_PARTS = [1, 8]
 OPTIMIZER = {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-5, "weight_decay": 0.1}
 RATE = {"peak": 5e-3, "floor": 1e-3, "warmup_steps": 2, "warmup_start": 0.1, "decay_steps": 5}
 
@@ -186,8 +197,15 @@ def one_row_a_document(rows):
     return torch.tensor(ids), torch.tensor(targets)
 
 
-def train(model, batches, clip):
-    """Rates, losses and norms by step, and the first step's gradients."""
+def logits_in_bfloat16(model, ids):
+    """The model with its weights rounded to bfloat16, in which all activations are then; gradients are those of the weights
+    in float32, rounded to bfloat16 on their way."""
+    rounded = {name: p.bfloat16() for name, p in model.named_parameters()}
+    return torch.func.functional_call(model, rounded, ids).float()
+
+
+def train(model, batches, clip, logits=nn.Module.__call__, parts=1):
+    """Rates, losses and norms by step, and the first step's gradients. Each batch is computed in so many parts."""
     named = dict(model.named_parameters())
     undecayed = [p for name, p in named.items() if "norm" in name or "embed" in name]
     decayed = [p for name, p in named.items() if not ("norm" in name or "embed" in name)]
@@ -204,9 +222,12 @@ def train(model, batches, clip):
     for rows in batches:
         ids, targets = one_row_a_document(rows)
         optimizer.zero_grad()
-        total = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
-        loss = total / (targets != IGNORED).sum()
-        loss.backward()
+        loss, count = 0.0, (targets != IGNORED).sum()
+        for part_ids, part_targets in zip(ids.chunk(parts), targets.chunk(parts)):
+            out = logits(model, part_ids).flatten(0, 1)
+            part = F.cross_entropy(out, part_targets.flatten(), ignore_index=IGNORED, reduction="sum") / count
+            part.backward()
+            loss += part.detach()
         first = first or {name: p.grad.clone() for name, p in named.items()}
         norms.append(nn.utils.clip_grad_norm_(model.parameters(), clip).item())
         rates.append(optimizer.param_groups[0]["lr"])
@@ -225,6 +246,12 @@ def distance(ours, exact):
     return max(((ours[n].double() - exact[n]).abs().max() / exact[n].abs().max()).item() for n in exact)
 
 
+def relative_error(ours, exact):
+    """|a - b| / |b|, all tensors as one vector."""
+    difference = sum((ours[n].double() - exact[n]).square().sum() for n in exact)
+    return (difference / sum(exact[n].square().sum() for n in exact)).sqrt().item()
+
+
 def compute(name, seed):
     case = CASES[name]
     generator = torch.Generator().manual_seed(seed)
@@ -236,6 +263,7 @@ def compute(name, seed):
     batches = [draw_rows(case["rows"], case["config"]["vocab_size"], generator) for _ in range(STEPS)]
 
     initial, double = values(model), copy.deepcopy(model).double()
+    rounded = {parts: copy.deepcopy(model) for parts in BFLOAT16_PARTS}
     record, gradients = train(model, batches, case["clip"])
     exact, exact_gradients = train(double, batches, case["clip"])
     tensors = {f"initial.{n}": t for n, t in initial.items()}
@@ -248,7 +276,26 @@ def compute(name, seed):
         "gradient_distance": distance(gradients, exact_gradients),
         "final_distance": distance(values(model), values(double)),
     }
-    return {"config": case["config"], "clip": case["clip"], **record, "float64": float64, "batches": batches}
+    bfloat16 = []
+    for parts, model in rounded.items():
+        trained, gradients = train(model, batches, case["clip"], logits_in_bfloat16, parts)
+        loss_errors = [abs(a / b - 1) for a, b in zip(trained["losses"], exact["losses"])]
+        bfloat16.append(
+            {
+                "parts": parts,
+                "loss_error": max(loss_errors),
+                "gradient_error": relative_error(gradients, exact_gradients),
+                "final_error": relative_error(values(model), values(double)),
+            }
+        )
+    return {
+        "config": case["config"],
+        "clip": case["clip"],
+        **record,
+        "float64": float64,
+        "bfloat16": bfloat16,
+        "batches": batches,
+    }
 
 
 def main():
@@ -258,7 +305,7 @@ def main():
     document = {"torch": torch.__version__.split("+")[0], "optimizer": OPTIMIZER, "learning_rate": RATE, "cases": cases}
     (HERE / "reference.json").write_text(json.dumps(document) + "\n")
     for name, case in cases.items():
-        print(name, *(f"{key} {case[key]}" for key in ("losses", "norms", "learning_rates")), case["float64"], sep="\n  ")
+        print(name, *(f"{key} {case[key]}" for key in ("losses", "norms", "learning_rates")), case["float64"], *case["bfloat16"], sep="\n  ")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use self::cluster::Cluster;
 use self::jobset::JOBSET;
 use self::system::{PODS_ALONE, STAGECOACH, STAGECOACH_GANG, STAGES, System};
-use crate::machine::describe;
 use crate::stats::{line, median, percentile};
 
 const JOBS: usize = 500;
@@ -26,7 +25,6 @@ const SETTLE: Duration = Duration::from_secs(3);
 
 pub(crate) fn measure() -> Value {
     json!({
-        "machine": describe(),
         "stagecoach": all(STAGECOACH),
         "jobSet": all(JOBSET),
         "stagecoachGang": singles(&Cluster::start(STAGECOACH_GANG)),

@@ -92,7 +92,7 @@ impl Parameters {
     }
 
     /// Renews the copies in bf16, after the weights have been initialised or loaded.
-    pub(crate) fn update_compute(&self) {
+    pub fn update_compute(&self) {
         for parameter in &self.0 {
             if let Some(copy) = parameter.bf16_copy() {
                 copy.shallow_clone().copy_(&parameter.value);

@@ -2,7 +2,7 @@
 //! (`tests/reference/reference.py`), reproduced in any number of microbatches and stages.
 
 use crate::support::pipeline::{Setup, Trained, Weights, train};
-use crate::support::reference_data::{Reference, tensors};
+use crate::support::reference_data::{BFloat16Errors, Reference, tensors};
 use stagecoach_api::job::{Precision, Recompute, Transport};
 use stagecoach_pipeline::{Schedule, gpipe, one_f_one_b};
 
@@ -11,23 +11,29 @@ const TOLERANCE: f64 = 1e-5;
 
 type Scheduler = fn(usize, usize) -> Schedule;
 
-/// Trains case `name` and compares; returns what was trained.
-fn reproduce(name: &str, layers: &[usize], schedule: Scheduler, microbatches: usize, transport: Transport) -> Trained {
-    let reference = Reference::read();
+/// The training of case `name`, and what PyTorch has.
+fn setup(reference: &Reference, name: &str, layers: &[usize], schedule: Scheduler) -> (Setup, Trained) {
     let case = reference.case(name);
     let (initial, expected) = tensors(name, case);
     let setup = Setup {
         config: case.config.clone(),
         layers: layers.to_vec(),
         schedule,
-        transport,
+        transport: Transport::Tcp,
         recompute: Recompute::None,
         precision: Precision::Float32,
         optimizer: reference.adamw(),
         clip: Some(case.clip),
         weights: Some(initial),
     };
-    let trained = train(&setup, &reference.steps(case, microbatches));
+    (setup, expected)
+}
+
+/// Trains case `name` and compares; returns what was trained.
+fn reproduce(name: &str, layers: &[usize], schedule: Scheduler, microbatches: usize, transport: Transport) -> Trained {
+    let reference = Reference::read();
+    let (setup, expected) = setup(&reference, name, layers, schedule);
+    let trained = train(&Setup { transport, ..setup }, &reference.steps(reference.case(name), microbatches));
     let what = format!("{name}, {layers:?} layers, {microbatches} microbatches");
     compare(&what, &trained, &expected);
     trained
@@ -93,6 +99,43 @@ fn several_stages_and_both_schedules() {
     assert!(one == reproduce("tied", &[1, 1], gpipe, 8, Transport::Shm));
     let one = reproduce("packed", &[3], one_f_one_b, 8, Transport::Tcp);
     assert!(one == reproduce("packed", &[1, 1, 1], one_f_one_b, 8, Transport::Tcp));
+}
+
+/// |a - b| / |b|, all tensors as one vector.
+fn relative_error(ours: &Weights, reference: &Weights) -> f64 {
+    let pairs = reference.iter().flat_map(|(name, b)| ours[name].iter().zip(b));
+    let (mut difference, mut square) = (0.0, 0.0);
+    for (&a, &b) in pairs {
+        difference += (f64::from(a) - f64::from(b)).powi(2);
+        square += f64::from(b).powi(2);
+    }
+    (difference / square).sqrt()
+}
+
+/// Bfloat16 has three digits: what a trainer's results are off by, is mostly where it rounds. PyTorch's own training in bf16
+/// is the measure, with its sums over the batch in two orders.
+#[test]
+fn bf16_strays_no_further_than_pytorch_does() {
+    let reference = Reference::read();
+    for (name, layers) in [("padded", 2), ("tied", 2), ("packed", 3)] {
+        let (setup, expected) = setup(&reference, name, &[layers], one_f_one_b);
+        let case = reference.case(name);
+        let worst = |error: fn(&BFloat16Errors) -> f64| case.bfloat16.iter().map(error).fold(0.0, f64::max);
+        for microbatches in [1, 8] {
+            let setup = Setup { precision: Precision::BFloat16, ..setup.clone() };
+            let trained = train(&setup, &reference.steps(case, microbatches));
+            let losses = trained.losses.iter().zip(&expected.losses);
+            let loss_error = losses.map(|(a, b)| (f64::from(*a) / f64::from(*b) - 1.0).abs()).fold(0.0, f64::max);
+            let gradient_error = relative_error(&trained.gradients, &expected.gradients);
+            let final_error = relative_error(&trained.weights, &expected.weights);
+            let ours = [loss_error, gradient_error, final_error];
+            // a loss is a single number: by how much it is off is chance
+            let theirs = [2.0 * worst(|e| e.loss_error), worst(|e| e.gradient_error), worst(|e| e.final_error)];
+            println!("{name}, {microbatches} microbatches: {ours:?}, PyTorch {theirs:?}");
+            assert!(gradient_error > 1e-3, "{name}: nothing was rounded");
+            assert!(ours.iter().zip(theirs).all(|(&a, b)| a <= b), "{name}, {microbatches}: {ours:?}, PyTorch {theirs:?}");
+        }
+    }
 }
 
 #[test]

@@ -161,6 +161,7 @@ pub(crate) fn build(setup: &Setup, architecture: &dyn Architecture, rank: usize)
         let initial = Tensor::from_slice(&weights[&parameter.spec.name]).view(parameter.spec.shape.as_slice());
         parameter.value.shallow_clone().copy_(&initial);
     }
+    stage.parameters.update_compute();
     stage
 }
 

@@ -45,7 +45,17 @@ pub(crate) struct ReferenceCase {
     pub(crate) learning_rates: Vec<f64>,
     pub(crate) losses: Vec<f32>,
     pub(crate) norms: Vec<f64>,
+    /// How far PyTorch strays in bfloat16, for each order of summation.
+    pub(crate) bfloat16: Vec<BFloat16Errors>,
     batches: Vec<Vec<ReferenceRow>>,
+}
+
+/// Relative errors: of the worst loss, and of all gradients and final weights as one vector.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct BFloat16Errors {
+    pub(crate) loss_error: f64,
+    pub(crate) gradient_error: f64,
+    pub(crate) final_error: f64,
 }
 
 /// One row without its padding.

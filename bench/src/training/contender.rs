@@ -1,0 +1,185 @@
+//! A trainer with its settings, as processes.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use stagecoach_tests::Launched;
+
+use super::run::Run;
+use super::workload::{LENGTH, SEQUENCES, Workload};
+
+const LEARNING_RATE: f64 = 1e-3;
+const WEIGHT_DECAY: f64 = 0.1;
+const CLIP_NORM: f64 = 1.0;
+
+/// A trainer with its settings.
+#[derive(Clone, Debug)]
+pub(super) struct Contender {
+    pub(super) name: String,
+    pub(super) workload: &'static Workload,
+    pub(super) trainer: Trainer,
+    pub(super) threads: usize,
+    pub(super) bf16: bool,
+    pub(super) pipeline: Pipeline,
+    /// Whether its first losses are compared before anything is timed.
+    pub(super) is_checked: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Trainer {
+    Stagecoach,
+    Torch {
+        /// By torch.compile.
+        compiled: bool,
+        /// AdamW in one kernel.
+        fused: bool,
+    },
+}
+
+/// Ranks, and how they share the work.
+#[derive(Clone, Debug)]
+pub(super) struct Pipeline {
+    /// torch's name, which is ours.
+    pub(super) schedule: &'static str,
+    pub(super) ranks: usize,
+    /// Layers of each chunk. Stagecoach finds them itself.
+    pub(super) split: Vec<usize>,
+}
+
+impl Contender {
+    /// Trains so many steps.
+    pub(super) fn run(&self, folder: &Path, steps: usize) -> Run {
+        let folder = folder.join(self.workload.name);
+        match self.trainer {
+            Trainer::Stagecoach => self.run_stagecoach(&folder, steps),
+            Trainer::Torch { compiled, fused } => self.run_torch(&folder, steps, compiled, fused),
+        }
+    }
+
+    fn precision(&self) -> &'static str {
+        if self.bf16 { "BFloat16" } else { "Float32" }
+    }
+
+    fn run_stagecoach(&self, folder: &Path, steps: usize) -> Run {
+        let Contender { workload, threads, pipeline, .. } = self;
+        let file = folder.join("job.yaml");
+        let job = json!({
+            "apiVersion": "stagecoach.dev/v1alpha1",
+            "kind": "PipelineJob",
+            "metadata": { "name": "stagecoach" },
+            "spec": {
+                "stages": pipeline.ranks,
+                "model": { "type": "Pretrained", "pretrained": { "path": "model" } },
+                "data": {
+                    "paths": ["corpus/ids.u16"],
+                    "sequenceLength": LENGTH,
+                    "tokenizer": { "type": "File", "file": { "path": "model/tokenizer.json" } },
+                },
+                "training": {
+                    // it is ended from outside: nothing is saved while a step is timed
+                    "steps": steps + 1000,
+                    "globalBatchSize": SEQUENCES,
+                    "microbatches": workload.microbatches,
+                    "threads": threads,
+                    "device": "Cpu",
+                    "precision": self.precision(),
+                    "gradientClipNorm": CLIP_NORM,
+                    "learningRate": { "peak": LEARNING_RATE, "schedule": "Constant" },
+                    "optimizer": { "type": "AdamW", "adamW": { "weightDecay": WEIGHT_DECAY } },
+                },
+                "pipeline": {
+                    "schedule": { "type": pipeline.schedule },
+                    "virtualStages": (pipeline.split.len() / pipeline.ranks).max(1),
+                },
+                "checkpoint": { "everySteps": 0 },
+            },
+        });
+        std::fs::write(&file, job.to_string()).unwrap();
+        let job_folder = folder.join("stagecoach");
+        let _ = std::fs::remove_dir_all(&job_folder);
+        let metrics = job_folder.join("metrics.jsonl");
+        let started = Instant::now();
+        let mut launched = Launched::start_file(folder, &file, job_folder, &[]);
+        let mut stages = Vec::new();
+        Run::watch(started, &metrics, steps, || {
+            assert!(launched.child.try_wait().unwrap().is_none(), "{} ended: see {}", self.name, folder.display());
+            // looked for until all are there: that reads every process of the machine
+            if stages.len() < pipeline.ranks {
+                stages = launched.stages();
+            }
+            stages.clone()
+        })
+    }
+
+    fn run_torch(&self, folder: &Path, steps: usize, compiled: bool, fused: bool) -> Run {
+        let Contender { workload, threads, pipeline, .. } = self;
+        let metrics = folder.join("torch.jsonl");
+        let _ = std::fs::remove_file(&metrics);
+        let settings = json!({
+            "folder": folder,
+            "sequences": SEQUENCES,
+            "length": LENGTH,
+            "microbatches": workload.microbatches,
+            "steps": steps + 1000,
+            "threads": threads,
+            "precision": self.precision(),
+            "compile": compiled,
+            "fused": fused,
+            "learningRate": LEARNING_RATE,
+            "weightDecay": WEIGHT_DECAY,
+            "clipNorm": CLIP_NORM,
+            "schedule": pipeline.schedule,
+            "split": pipeline.split,
+            "metrics": metrics,
+        });
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let started = Instant::now();
+        let rank = |rank: usize| {
+            let log = File::create(folder.join(format!("torch-{rank}.log"))).unwrap();
+            let mut command = python(&settings);
+            command.env("RANK", rank.to_string()).env("WORLD_SIZE", pipeline.ranks.to_string());
+            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
+            command.env("TORCHINDUCTOR_CACHE_DIR", folder.join("inductor"));
+            Process(command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap())
+        };
+        let mut ranks: Vec<Process> = (0..pipeline.ranks).map(rank).collect();
+        Run::watch(started, &metrics, steps, || {
+            for rank in &mut ranks {
+                assert!(rank.0.try_wait().unwrap().is_none(), "{} ended: see {}", self.name, folder.display());
+            }
+            ranks.iter().map(|rank| rank.0.id()).collect()
+        })
+    }
+}
+
+/// Killed when dropped.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn torch_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("torch")
+}
+
+/// PyTorch's trainer with these settings.
+pub(super) fn python(settings: &Value) -> Command {
+    let mut command = Command::new("python3");
+    command.arg(torch_folder().join("train.py")).arg(settings.to_string()).stdin(Stdio::null());
+    // gloo looks for the address of the host's name, which a machine may not have
+    command.env("GLOO_SOCKET_IFNAME", "lo").env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+}
+
+/// The version of PyTorch.
+pub(super) fn torch_version() -> String {
+    let output = Command::new("python3").args(["-c", "import torch; print(torch.__version__)"]).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}

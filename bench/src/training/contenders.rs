@@ -1,0 +1,163 @@
+//! Who is measured, and what is compared with what.
+
+use super::contender::{Contender, Pipeline, Trainer};
+use super::run::Run;
+use super::workload::{EIGHT_LAYERS, TWELVE_LAYERS, Workload};
+
+const EAGER: Trainer = Trainer::Torch { compiled: false, fused: true };
+const COMPILED: Trainer = Trainer::Torch { compiled: true, fused: true };
+/// The recipe of an article on the model of twelve layers: AdamW as it is by default.
+const RECIPE: Trainer = Trainer::Torch { compiled: false, fused: false };
+
+/// A number of a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Figure {
+    StepSeconds,
+    CpuSeconds,
+    PeakBytes,
+    StartSeconds,
+}
+
+impl Figure {
+    pub(super) fn of(self, run: &Run) -> f64 {
+        match self {
+            Figure::StepSeconds => run.step_seconds(),
+            Figure::CpuSeconds => run.cpu_seconds,
+            Figure::PeakBytes => run.peak_bytes(),
+            Figure::StartSeconds => run.start_seconds,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Figure::StepSeconds => "stepSeconds",
+            Figure::CpuSeconds => "cpuSecondsPerStep",
+            Figure::PeakBytes => "peakBytes",
+            Figure::StartSeconds => "startSeconds",
+        }
+    }
+}
+
+/// One ratio, of ours to theirs.
+#[derive(Debug)]
+pub(super) struct Comparison {
+    pub(super) what: String,
+    pub(super) ours: String,
+    pub(super) theirs: String,
+    pub(super) figure: Figure,
+    pub(super) goal: f64,
+}
+
+/// Layers in equal parts, the first ones larger.
+fn equal_split(layers: usize, chunks: usize) -> Vec<usize> {
+    (0..chunks).map(|chunk| layers / chunks + usize::from(chunk < layers % chunks)).collect()
+}
+
+fn single(trainer: Trainer, threads: usize, bf16: bool) -> Contender {
+    let pipeline = Pipeline { schedule: "1F1B", ranks: 1, split: vec![EIGHT_LAYERS.layers] };
+    contender(&EIGHT_LAYERS, trainer, threads, bf16, pipeline)
+}
+
+/// A pipeline with one thread a rank.
+fn pipelined(workload: &'static Workload, trainer: Trainer, schedule: &'static str, ranks: usize, chunks: usize) -> Contender {
+    let split = equal_split(workload.layers, ranks * chunks);
+    contender(workload, trainer, 1, false, Pipeline { schedule, ranks, split })
+}
+
+fn contender(workload: &'static Workload, trainer: Trainer, threads: usize, bf16: bool, pipeline: Pipeline) -> Contender {
+    let who = match trainer {
+        Trainer::Stagecoach => "stagecoach",
+        Trainer::Torch { compiled: false, .. } => "torch",
+        Trainer::Torch { compiled: true, .. } => "torch.compile",
+    };
+    let how = match &pipeline {
+        Pipeline { ranks: 1, .. } => format!("{threads} thread{}", if threads == 1 { "" } else { "s" }),
+        Pipeline { schedule, ranks, .. } => format!("{schedule} p={ranks}"),
+    };
+    let twelve = if *workload == TWELVE_LAYERS { " 12 layers" } else { "" };
+    let name = format!("{who} {how}{}{twelve}", if bf16 { " bf16" } else { "" });
+    Contender { name, workload, trainer, threads, bf16, pipeline, is_checked: false }
+}
+
+/// The schedules of several chunks a rank or with a split backward: ranks, and chunks a rank.
+const OTHER_SCHEDULES: [(&str, usize, usize); 4] = [
+    ("Interleaved1F1B", 2, 2),
+    ("InterleavedZeroBubble", 2, 1),
+    ("InterleavedZeroBubble", 4, 1),
+    ("ZBVZeroBubble", 2, 2),
+];
+
+/// All that are measured, in the order of a round.
+pub(super) fn contenders() -> Vec<Contender> {
+    let mut all = Vec::new();
+    for bf16 in [false, true] {
+        for trainer in [EAGER, Trainer::Stagecoach, COMPILED] {
+            all.push(single(trainer, 1, bf16));
+        }
+    }
+    for trainer in [EAGER, Trainer::Stagecoach] {
+        all.push(single(trainer, 2, false));
+    }
+    for ranks in [2, 3, 4] {
+        for schedule in ["1F1B", "GPipe"] {
+            for trainer in [EAGER, Trainer::Stagecoach] {
+                all.push(pipelined(&EIGHT_LAYERS, trainer, schedule, ranks, 1));
+            }
+        }
+    }
+    for (schedule, ranks, chunks) in OTHER_SCHEDULES {
+        all.push(pipelined(&EIGHT_LAYERS, EAGER, schedule, ranks, chunks));
+    }
+    all.push(pipelined(&TWELVE_LAYERS, RECIPE, "GPipe", 3, 1));
+    all.push(pipelined(&TWELVE_LAYERS, Trainer::Stagecoach, "GPipe", 3, 1));
+    for contender in &mut all {
+        let plain = contender.pipeline.ranks == 1 && contender.threads == 1 && !contender.bf16;
+        contender.is_checked = plain || contender.workload == &TWELVE_LAYERS;
+    }
+    all
+}
+
+/// The ratios that are reported, with their goals.
+pub(super) fn comparisons() -> Vec<Comparison> {
+    let compare = |what: &str, ours: &Contender, theirs: &Contender, figure, goal| Comparison {
+        what: what.to_owned(),
+        ours: ours.name.clone(),
+        theirs: theirs.name.clone(),
+        figure,
+        goal,
+    };
+    let ours = |threads, bf16| single(Trainer::Stagecoach, threads, bf16);
+    let (own, own_bf16, eager) = (ours(1, false), ours(1, true), single(EAGER, 1, false));
+    let cpu = Figure::CpuSeconds;
+    let mut all = vec![
+        compare("CPU-seconds, fp32, eager", &own, &eager, cpu, 0.72),
+        compare("CPU-seconds, bf16, autocast", &own_bf16, &single(EAGER, 1, true), cpu, 0.45),
+        compare("CPU-seconds, fp32, torch.compile", &own, &single(COMPILED, 1, false), cpu, 0.85),
+        compare("CPU-seconds, bf16, torch.compile", &own_bf16, &single(COMPILED, 1, true), cpu, 0.6),
+        compare("bf16 to our own fp32", &own_bf16, &own, Figure::StepSeconds, 0.5),
+        compare("two threads", &ours(2, false), &single(EAGER, 2, false), Figure::StepSeconds, 1.0),
+    ];
+    let two_stages = pipelined(&EIGHT_LAYERS, Trainer::Stagecoach, "1F1B", 2, 1);
+    all.push(compare("p=2 to our two threads", &two_stages, &ours(2, false), Figure::StepSeconds, 1.0));
+    for ranks in [2, 3, 4] {
+        for schedule in ["1F1B", "GPipe"] {
+            let pair = [Trainer::Stagecoach, EAGER].map(|trainer| pipelined(&EIGHT_LAYERS, trainer, schedule, ranks, 1));
+            let what = format!("{schedule}, p={ranks}");
+            all.push(compare(&what, &pair[0], &pair[1], Figure::StepSeconds, 1.0 / 1.3));
+            if schedule == "1F1B" {
+                let memory = format!("peak memory, {what}");
+                all.push(compare(&memory, &pair[0], &pair[1], Figure::PeakBytes, 0.7));
+                all.push(compare(&format!("start, {what}"), &pair[0], &pair[1], Figure::StartSeconds, 0.5));
+            }
+        }
+    }
+    for (schedule, ranks, chunks) in OTHER_SCHEDULES {
+        let own = pipelined(&EIGHT_LAYERS, Trainer::Stagecoach, "1F1B", ranks, 1);
+        let theirs = pipelined(&EIGHT_LAYERS, EAGER, schedule, ranks, chunks);
+        let what = format!("1F1B to {schedule}, p={ranks}");
+        all.push(compare(&what, &own, &theirs, Figure::StepSeconds, 1.0 / 1.3));
+    }
+    let recipe = [Trainer::Stagecoach, RECIPE].map(|trainer| pipelined(&TWELVE_LAYERS, trainer, "GPipe", 3, 1));
+    all.push(compare("the recipe of 12 layers", &recipe[0], &recipe[1], Figure::StepSeconds, 1.0 / 1.5));
+    all
+}

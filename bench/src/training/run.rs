@@ -1,0 +1,83 @@
+//! One run of a trainer, watched from outside.
+
+use std::path::Path;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use stagecoach_tests::until;
+
+use super::WARM_UP;
+use crate::machine::{memory, processor_seconds};
+use crate::stats::median;
+
+/// What was measured.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    /// From the start of the first process to the begin of the first step.
+    pub(super) start_seconds: f64,
+    /// Of each step after the warm-up.
+    pub(super) seconds: Vec<f64>,
+    /// Of all processes that compute, a step.
+    pub(super) cpu_seconds: f64,
+    /// The largest resident memory of each process that computes.
+    pub(super) peak_bytes: Vec<f64>,
+    /// Of each step, the warm-up too.
+    pub(super) losses: Vec<f64>,
+}
+
+impl Run {
+    /// Watches processes that began at `started` and write a line to `metrics` after each step, until step `steps`.
+    /// `processes` are those that compute, in the order of their ranks.
+    pub(super) fn watch(
+        started: Instant,
+        metrics: &Path,
+        steps: usize,
+        mut processes: impl FnMut() -> Vec<u32>,
+    ) -> Run {
+        let mut wait = |count: usize| {
+            until(&format!("step {count} in {}", metrics.display()), 900, || {
+                let _ = processes(); // which panics if one has ended
+                (lines(metrics).len() >= count).then_some(())
+            });
+            (started.elapsed().as_secs_f64(), processes())
+        };
+        let (first_step_end, _) = wait(1);
+        let cpu = |processes: &[u32]| processes.iter().map(|&process| processor_seconds(process)).sum::<f64>();
+        let before = cpu(&wait(WARM_UP).1);
+        let (_, processes) = wait(steps);
+        let cpu_seconds = (cpu(&processes) - before) / (steps - WARM_UP) as f64;
+        let peak_bytes = processes.iter().map(|process| memory(process, "VmHWM:") as f64 * 1024.0).collect();
+        let lines = lines(metrics);
+        let field = |name: &str| lines.iter().take(steps).map(|line| line[name].as_f64().unwrap()).collect::<Vec<f64>>();
+        let seconds = field("seconds");
+        Run {
+            start_seconds: first_step_end - seconds[0],
+            seconds: seconds[WARM_UP..].to_vec(),
+            cpu_seconds,
+            peak_bytes,
+            losses: field("loss"),
+        }
+    }
+
+    /// Seconds of a step: the median.
+    pub(super) fn step_seconds(&self) -> f64 {
+        median(&self.seconds)
+    }
+
+    /// The largest peak of a process.
+    pub(super) fn peak_bytes(&self) -> f64 {
+        self.peak_bytes.iter().copied().fold(0.0, f64::max)
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        json!({ "startSeconds": self.start_seconds, "stepSeconds": self.seconds, "cpuSecondsPerStep": self.cpu_seconds,
+                "peakBytes": self.peak_bytes, "losses": self.losses })
+    }
+}
+
+/// The whole lines of a file of JSON lines.
+fn lines(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}

@@ -59,12 +59,24 @@ fn single(trainer: Trainer, threads: usize, bf16: bool) -> Contender {
 }
 
 /// A pipeline with one thread a rank.
-fn pipelined(workload: &'static Workload, trainer: Trainer, schedule: &'static str, ranks: usize, chunks: usize) -> Contender {
+fn pipelined(
+    workload: &'static Workload,
+    trainer: Trainer,
+    schedule: &'static str,
+    ranks: usize,
+    chunks: usize,
+) -> Contender {
     let split = equal_split(workload.layers, ranks * chunks);
     contender(workload, trainer, 1, false, Pipeline { schedule, ranks, split })
 }
 
-fn contender(workload: &'static Workload, trainer: Trainer, threads: usize, bf16: bool, pipeline: Pipeline) -> Contender {
+fn contender(
+    workload: &'static Workload,
+    trainer: Trainer,
+    threads: usize,
+    bf16: bool,
+    pipeline: Pipeline,
+) -> Contender {
     let who = match trainer {
         Trainer::Stagecoach => "stagecoach",
         Trainer::Torch { compiled: false, .. } => "torch",
@@ -141,7 +153,8 @@ pub(super) fn comparisons() -> Vec<Comparison> {
     all.push(compare("p=2 to our two threads", &two_stages, &ours(2, false), Figure::StepSeconds, 1.0));
     for ranks in [2, 3, 4] {
         for schedule in ["1F1B", "GPipe"] {
-            let pair = [Trainer::Stagecoach, EAGER].map(|trainer| pipelined(&EIGHT_LAYERS, trainer, schedule, ranks, 1));
+            let pair =
+                [Trainer::Stagecoach, EAGER].map(|trainer| pipelined(&EIGHT_LAYERS, trainer, schedule, ranks, 1));
             let what = format!("{schedule}, p={ranks}");
             all.push(compare(&what, &pair[0], &pair[1], Figure::StepSeconds, 1.0 / 1.3));
             if schedule == "1F1B" {

@@ -48,7 +48,8 @@ impl Run {
         let cpu_seconds = (cpu(&processes) - before) / (steps - WARM_UP) as f64;
         let peak_bytes = processes.iter().map(|process| memory(process, "VmHWM:") as f64 * 1024.0).collect();
         let lines = lines(metrics);
-        let field = |name: &str| lines.iter().take(steps).map(|line| line[name].as_f64().unwrap()).collect::<Vec<f64>>();
+        let field =
+            |name: &str| lines.iter().take(steps).map(|line| line[name].as_f64().unwrap()).collect::<Vec<f64>>();
         let seconds = field("seconds");
         Run {
             start_seconds: first_step_end - seconds[0],

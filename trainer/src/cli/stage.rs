@@ -13,6 +13,7 @@ use crate::plan::JobConfig;
 use crate::train::{self, StageMonitor, StageOutcome, write_termination_message};
 
 pub(super) fn main(open_volume: VolumeOpener) -> i32 {
+    crate::sys::keep_freed_memory();
     let env = match StageEnv::from_vars(std::env::vars()) {
         Ok(env) => env,
         Err(error) => return report_contract_error(&error),

@@ -70,6 +70,25 @@ macro_rules! by_device {
     };
 }
 
+/// The same for a product with `weight[out, in]`: its plain form also where the processor has no products of this type, or
+/// none of these sizes.
+macro_rules! by_product {
+    ($operation:ident($($argument:expr),*), $rows:expr, $weight:expr) => {
+        match multiplies($rows, $weight) {
+            true => ffi::$operation($($argument),*),
+            false => plain::$operation($($argument),*),
+        }
+    };
+}
+
+/// Whether there is a kernel that multiplies `rows` with `weight`, or with a matrix of its shape. Bf16 is multiplied in
+/// pairs.
+fn multiplies(rows: &Tensor, weight: &Tensor) -> bool {
+    let kind = rows.kind();
+    let sizes_fit = kind == Kind::Float || weight.size().iter().all(|size| size % 2 == 0);
+    rows.device() == Device::Cpu && sizes_fit && rows.numel() > 0 && has_products(kind)
+}
+
 /// Root-mean-square norm of each row, times `weight`, `f32[width]` (Zhang and Sennrich 2019). Returns the result and, for
 /// the backward pass, the factor of each row, `f32[rows]`.
 pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> (Tensor, Tensor) {
@@ -157,21 +176,21 @@ pub(crate) fn adamw(
 
 /// `x[rows, in] weight[out, in]^T + residual[rows, out]`.
 pub(crate) fn linear(x: &Tensor, weight: &Tensor, residual: Option<&Tensor>) -> Tensor {
-    by_device!(linear(x, weight, residual))
+    by_product!(linear(x, weight, residual), x, weight)
 }
 
 /// `x weight^T` as fp32, whatever the type of both.
 pub(crate) fn linear_to_float(x: &Tensor, weight: &Tensor) -> Tensor {
-    by_device!(linear_to_float(x, weight))
+    by_product!(linear_to_float(x, weight), x, weight)
 }
 
 /// Gradient of a linear layer's input: `dy[rows, out] weight[out, in]`.
 pub(crate) fn linear_backward(dy: &Tensor, weight: &Tensor) -> Tensor {
-    by_device!(linear_backward(dy, weight))
+    by_product!(linear_backward(dy, weight), dy, weight)
 }
 
 /// `accumulator[out, in] += dy[rows, out]^T x[rows, in]`, summed in fp32 whatever the type of `dy` and `x`: every gradient
 /// of a linear layer's weight is summed by this function.
 pub(crate) fn accumulate_linear(accumulator: &Tensor, dy: &Tensor, x: &Tensor) {
-    by_device!(accumulate_linear(accumulator, dy, x));
+    by_product!(accumulate_linear(accumulator, dy, x), x, accumulator)
 }

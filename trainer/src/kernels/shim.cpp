@@ -94,9 +94,10 @@ void dispatch(const Tensor& tensor, const Body& body) {
 int64_t width(const Tensor& matrix) { return matrix.size(-1); }
 int64_t rows(const Tensor& matrix) { return matrix.numel() / std::max<int64_t>(width(matrix), 1); }
 
-bool has_products(const Tensor& x, int64_t inputs, int64_t outputs) {
+void check_product(const Tensor& matrix, int64_t inputs, int64_t outputs) {
   bool even = inputs % 2 == 0 && outputs % 2 == 0;
-  return has_products(x.scalar_type()) && (even || x.scalar_type() == at::kFloat) && rows(x) > 0;
+  TORCH_CHECK(has_products(matrix.scalar_type()) && (even || matrix.scalar_type() == at::kFloat),
+              "there is no product of ", matrix.scalar_type(), " with a weight of ", outputs, " x ", inputs);
 }
 
 // A type in which there is attention.
@@ -277,13 +278,7 @@ int sc_linear(Tensor* x, Tensor* weight, Tensor* residual, bool to_float, Tensor
     TORCH_CHECK(width(*x) == inputs && x->scalar_type() == weight->scalar_type() &&
                     (!residual || (rows(*residual) == rows(*x) && width(*residual) == outputs && !to_float)),
                 "a weight of ", weight->sizes(), " for rows of ", x->sizes());
-    if (!has_products(*x, inputs, outputs)) {
-      Tensor w = weight->t();
-      *y = new Tensor(to_float   ? at::mm(x->to(at::kFloat), w.to(at::kFloat))
-                      : residual ? at::addmm(*residual, *x, w)
-                                 : at::mm(*x, w));
-      return;
-    }
+    check_product(*x, inputs, outputs);
     Tensor out = at::empty({rows(*x), outputs}, to_float ? x->options().dtype(at::kFloat) : x->options());
     dispatch(*x, [&](const auto& kernels, auto type) {
       using T = decltype(type);
@@ -303,10 +298,7 @@ int sc_linear_backward(Tensor* dy, Tensor* weight, Tensor** dx) {
     int64_t inputs = width(*weight), outputs = rows(*weight);
     TORCH_CHECK(width(*dy) == outputs && dy->scalar_type() == weight->scalar_type(), "a weight of ", weight->sizes(),
                 " for rows of ", dy->sizes());
-    if (!has_products(*dy, inputs, outputs)) {
-      *dx = new Tensor(at::mm(*dy, *weight));
-      return;
-    }
+    check_product(*dy, inputs, outputs);
     Tensor out = at::empty({rows(*dy), inputs}, dy->options());
     dispatch(*dy, [&](const auto& kernels, auto type) {
       using T = decltype(type);
@@ -323,11 +315,7 @@ int sc_accumulate_linear(Tensor* accumulator, Tensor* dy, Tensor* x) {
     TORCH_CHECK(rows(*dy) == rows(*x) && dy->scalar_type() == x->scalar_type() &&
                     accumulator->numel() == inputs * outputs,
                 "shapes do not fit ", x->sizes());
-    if (!has_products(*x, inputs, outputs)) {
-      // products of bf16 are exact in float
-      accumulator->addmm_(dy->to(at::kFloat).t(), x->to(at::kFloat));
-      return;
-    }
+    check_product(*x, inputs, outputs);
     dispatch(*x, [&](const auto& kernels, auto type) {
       using T = decltype(type);
       kernels.accumulate_linear(data<T>(*dy), data<T>(*x), data<float>(*accumulator), rows(*x), inputs, outputs);

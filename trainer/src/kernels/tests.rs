@@ -210,13 +210,13 @@ proptest! {
     ) {
         let (x, weight) = (values(&[rows, inputs], kind, seed), values(&[outputs, inputs], kind, seed ^ 1));
         let (dy, residual) = (values(&[rows, outputs], kind, seed ^ 2), values(&[rows, outputs], kind, seed ^ 3));
-        let (y, dx) = (ffi::linear(&x, &weight, None), ffi::linear_backward(&dy, &weight));
+        let (y, dx) = (super::linear(&x, &weight, None), super::linear_backward(&dy, &weight));
         assert_close("y", &y, &plain::linear(&x, &weight, None), tolerance(kind));
         assert_close("dx", &dx, &plain::linear_backward(&dy, &weight), tolerance(kind));
         let plain = plain::linear(&x, &weight, Some(&residual));
-        assert_close("y + residual", &ffi::linear(&x, &weight, Some(&residual)), &plain, 2.0 * tolerance(kind));
+        assert_close("y + residual", &super::linear(&x, &weight, Some(&residual)), &plain, 2.0 * tolerance(kind));
         let exact = plain::linear_to_float(&x.to_kind(Kind::Float), &weight.to_kind(Kind::Float));
-        assert_close("y in fp32", &ffi::linear_to_float(&x, &weight), &exact, tolerance(Kind::Float));
+        assert_close("y in fp32", &super::linear_to_float(&x, &weight), &exact, tolerance(Kind::Float));
     }
 
     #[test]

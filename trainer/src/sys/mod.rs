@@ -1,7 +1,9 @@
 //! The operating system and the GPU driver.
 
+mod allocator;
 mod cuda;
 mod signals;
 
+pub(crate) use allocator::keep_freed_memory;
 pub(crate) use cuda::cuda_devices;
 pub(crate) use signals::on_terminate;

@@ -133,7 +133,10 @@ fn bf16_strays_no_further_than_pytorch_does() {
             let theirs = [2.0 * worst(|e| e.loss_error), worst(|e| e.gradient_error), worst(|e| e.final_error)];
             println!("{name}, {microbatches} microbatches: {ours:?}, PyTorch {theirs:?}");
             assert!(gradient_error > 1e-3, "{name}: nothing was rounded");
-            assert!(ours.iter().zip(theirs).all(|(&a, b)| a <= b), "{name}, {microbatches}: {ours:?}, PyTorch {theirs:?}");
+            assert!(
+                ours.iter().zip(theirs).all(|(&a, b)| a <= b),
+                "{name}, {microbatches}: {ours:?}, PyTorch {theirs:?}"
+            );
         }
     }
 }

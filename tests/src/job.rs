@@ -9,8 +9,10 @@ pub struct TestJob {
     pub stages: usize,
     /// Decoder layers.
     pub layers: usize,
-    /// `GPipe` or `1F1B`.
+    /// torch's name.
     pub schedule: &'static str,
+    /// Chunks of a stage.
+    pub virtual_stages: usize,
     /// Explicit partition, or Auto.
     pub partition: Option<Vec<usize>>,
     /// `Tcp`, `Shm` or `Auto`.
@@ -39,6 +41,7 @@ impl Default for TestJob {
             stages: 3,
             layers: 4,
             schedule: "1F1B",
+            virtual_stages: 1,
             partition: None,
             transport: "Auto",
             recompute: "None",
@@ -78,7 +81,7 @@ impl TestJob {
     /// The job file.
     pub fn yaml(&self) -> String {
         let TestJob { name, stages, layers, schedule, partition, transport, recompute, precision, .. } = self;
-        let TestJob { packing, tied, steps, decay_steps, extra, .. } = self;
+        let TestJob { virtual_stages, packing, tied, steps, decay_steps, extra, .. } = self;
         let decay_steps = decay_steps.map(|step| format!(", decaySteps: {step}")).unwrap_or_default();
         let partition = match partition {
             Some(layers) => format!("{{strategy: Explicit, layers: {layers:?}}}"),
@@ -110,6 +113,7 @@ spec:
     optimizer: {{type: AdamW, adamW: {{weightDecay: 0.1}}}}
   pipeline:
     schedule: {{type: {schedule}}}
+    virtualStages: {virtual_stages}
     partition: {partition}
     transport: {transport}
     recompute: {recompute}

@@ -8,7 +8,7 @@ use crate::{Launched, TestJob, corpus};
 /// Hashes of losses and weights.
 type Hashes = (String, String);
 
-/// The hashes of `job`, run by itself over its corpus, on one stage and without saving: neither matters to a bit.
+/// The hashes of `job`, run by itself over its corpus, on one stage under 1F1B and without saving: none of that matters to a bit.
 ///
 /// # Panics
 /// If it does not finish.
@@ -18,6 +18,8 @@ pub fn undisturbed(job: &TestJob) -> Hashes {
     let job = &TestJob {
         name: "undisturbed".into(),
         stages: 1,
+        schedule: "1F1B",
+        virtual_stages: 1,
         partition: None,
         extra: "  checkpoint: {everySteps: 0}\n".into(),
         ..job.clone()

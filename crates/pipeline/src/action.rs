@@ -27,8 +27,8 @@ pub enum Action {
     BackwardInput(WorkItem),
     /// `0W1`: the gradients of the weights, after an `I`.
     BackwardWeight(WorkItem),
-    /// `0SEND_F1`: sends the output to the next chunk without blocking. The verifier assumes at most
-    /// [`Limits::sends_in_flight`](crate::Limits::sends_in_flight) queued messages per edge.
+    /// `0SEND_F1`: hands the output over for the next chunk. It blocks only while
+    /// [`SENDS_IN_FLIGHT`](crate::SENDS_IN_FLIGHT) earlier messages of its edge have not left.
     SendForward(WorkItem),
     /// `1RECV_F1`: posts the receive of the previous chunk's output; non-blocking, the forward that needs it waits.
     RecvForward(WorkItem),

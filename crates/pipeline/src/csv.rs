@@ -1,11 +1,12 @@
-//! Schedules as torchtitan's compute-only CSV: one line per rank, one action per cell, an empty cell where a rank
-//! idles.
+//! Schedules as the compute-only CSV of torch and torchtitan: one line per rank, one action per cell, an empty cell where
+//! a rank idles. Which rank a chunk is on follows from the line that its actions are on.
 
 use crate::action::{Action, ActionError};
 use crate::lower::lower;
 use crate::placement::Placement;
 use crate::schedule::Schedule;
 use crate::verify::Violation;
+use std::collections::BTreeMap;
 
 /// Error of parsing a schedule. Lines and columns count from 1; a missing action is reported after the line's last
 /// cell.
@@ -32,6 +33,20 @@ pub enum CsvError {
     /// All cells are empty.
     #[error("the CSV holds no action: write at least one microbatch's F and B for every chunk, like 0F0,0B0")]
     Empty,
+    /// A rank without a chunk.
+    #[error("line {line} has no chunk of its own: give every rank F and B of at least one chunk")]
+    NoChunk {
+        /// The line.
+        line: usize,
+    },
+    /// A chunk between 0 and the highest has no action.
+    #[error("the CSV has actions of chunk {highest} but none of chunk {chunk}: number the chunks from 0 without gaps")]
+    ChunkGap {
+        /// The chunk without actions.
+        chunk: usize,
+        /// The highest chunk.
+        highest: usize,
+    },
     /// The actions don't form a step.
     #[error("line {line}, column {column}, action {action}: {violation}")]
     Schedule {
@@ -44,7 +59,7 @@ pub enum CsvError {
         /// The violation; its rank and position count from 0, without empty cells.
         violation: Violation,
     },
-    /// A placement unsupported by CSV schedules.
+    /// A violation that has no place in the file.
     #[error("the pipeline itself is impossible: {0}")]
     Pipeline(Violation),
 }
@@ -55,12 +70,12 @@ pub fn to_csv(schedule: &Schedule) -> String {
     schedule.ranks.iter().map(line).collect()
 }
 
-/// Reads a schedule and checks all that can be checked without costs. `microbatches` None takes the number from the
-/// CSV.
+/// Reads a schedule for `ranks` ranks and checks all that can be checked without costs. torch's `OVERLAP_F_B`, whose
+/// actions run at the same time there, is read as one after the other.
 ///
 /// # Errors
 /// Names line, column and action.
-pub fn from_csv(text: &str, placement: &Placement, microbatches: Option<usize>) -> Result<Schedule, CsvError> {
+pub fn from_csv(text: &str, ranks: usize) -> Result<Schedule, CsvError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text).trim_end();
     let rows =
         text.lines().enumerate().map(|(index, line)| parse_line(index + 1, line)).collect::<Result<Vec<_>, _>>()?;
@@ -68,20 +83,40 @@ pub fn from_csv(text: &str, placement: &Placement, microbatches: Option<usize>) 
     if actions().next().is_none() {
         return Err(CsvError::Empty);
     }
-    if rows.len() != placement.ranks() {
-        return Err(CsvError::Lines { found: rows.len(), ranks: placement.ranks() });
+    if rows.len() != ranks {
+        return Err(CsvError::Lines { found: rows.len(), ranks });
     }
     let highest = actions().filter_map(|action| action.item()).map(|item| item.microbatch).max().unwrap_or(0);
     let schedule = Schedule {
         name: "CSV".to_owned(),
-        placement: placement.clone(),
-        microbatches: microbatches.unwrap_or(highest.saturating_add(1)),
+        placement: placement(&rows)?,
+        microbatches: highest.saturating_add(1),
         ranks: rows.iter().map(|row| row.actions.clone()).collect(),
     };
     // Lowering checks the schedule; its result is discarded, because the plan lowers again, with the tied embedding.
     match lower(&schedule, false) {
         Ok(_) => Ok(schedule),
         Err(error) => Err(locate(&rows, error.violation)),
+    }
+}
+
+/// Puts each chunk on the rank that has most of its actions: those on other lines are mistakes, which lowering reports.
+fn placement(rows: &[CsvRow]) -> Result<Placement, CsvError> {
+    let mut actions: BTreeMap<usize, BTreeMap<usize, usize>> = BTreeMap::new();
+    for (rank, row) in rows.iter().enumerate() {
+        for item in row.actions.iter().filter_map(|action| action.item()) {
+            *actions.entry(item.chunk).or_default().entry(rank).or_default() += 1;
+        }
+    }
+    let highest = actions.last_key_value().map_or(0, |(chunk, _)| *chunk);
+    if let Some((chunk, _)) = actions.keys().enumerate().find(|(expected, chunk)| expected != *chunk) {
+        return Err(CsvError::ChunkGap { chunk, highest });
+    }
+    let most = |counts: BTreeMap<usize, usize>| counts.into_iter().rev().max_by_key(|(_, count)| *count);
+    let rank_of: Vec<usize> = actions.into_values().filter_map(most).map(|(rank, _)| rank).collect();
+    match (0..rows.len()).find(|rank| !rank_of.contains(rank)) {
+        Some(rank) => Err(CsvError::NoChunk { line: rank + 1 }),
+        None => Placement::new(rank_of).map_err(|_| CsvError::Empty),
     }
 }
 
@@ -99,11 +134,19 @@ fn parse_line(line: usize, text: &str) -> Result<CsvRow, CsvError> {
         let cell = cell.trim();
         let cell = cell.strip_prefix('"').and_then(|cell| cell.strip_suffix('"')).unwrap_or(cell);
         if !cell.is_empty() {
-            row.actions.push(cell.parse().map_err(|error| CsvError::Cell { line, column: index + 1, error })?);
-            row.columns.push(index + 1);
+            let actions = parse_cell(cell).map_err(|error| CsvError::Cell { line, column: index + 1, error })?;
+            row.columns.extend(actions.iter().map(|_| index + 1));
+            row.actions.extend(actions);
         }
     }
     Ok(row)
+}
+
+fn parse_cell(cell: &str) -> Result<Vec<Action>, ActionError> {
+    match cell.strip_prefix('(').and_then(|cell| cell.strip_suffix(")OVERLAP_F_B")) {
+        Some(actions) => actions.split(';').map(|action| action.trim().parse()).collect(),
+        None => Ok(vec![cell.parse()?]),
+    }
 }
 
 fn locate(rows: &[CsvRow], violation: Violation) -> CsvError {

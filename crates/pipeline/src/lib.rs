@@ -22,12 +22,13 @@ pub use csv::{CsvError, from_csv, to_csv};
 pub use draw::{timeline_svg, timeline_text, timeline_trace};
 pub use lower::{LowerError, forward_only_programs, lower};
 pub use partition::{
-    MemoryBudget, ModelCost, ModuleCost, Partition, PartitionError, balance_ratio, balanced_partition,
-    explicit_partition,
+    ModelCost, ModuleCost, Partition, PartitionError, balance_ratio, balanced_partition, explicit_partition,
 };
 pub use placement::{Placement, PlacementError};
 pub use program::{ProgramTextError, Programs};
-pub use schedule::{Schedule, gpipe, one_f_one_b};
+pub use schedule::{Schedule, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, one_f_one_b, zbv_zero_bubble};
 pub use simulate::{ChunkCosts, Costs, simulate};
 pub use timeline::{Span, Timeline};
-pub use verify::{ActionLocation, BlockedActions, Limits, VerifyReport, Violation, verify, verify_evaluation};
+pub use verify::{
+    ActionLocation, BlockedActions, Limits, SENDS_IN_FLIGHT, VerifyReport, Violation, verify, verify_evaluation,
+};

@@ -5,6 +5,7 @@ use crate::discrete_event;
 use crate::partition::{ModelCost, ModuleCost, Partition};
 use crate::program::Programs;
 use crate::timeline::Timeline;
+use crate::verify::SENDS_IN_FLIGHT;
 
 /// Costs of one chunk per microbatch.
 #[derive(Copy, Clone, Debug, Default, PartialEq)]
@@ -15,8 +16,10 @@ pub struct ChunkCosts {
     pub backward_input_seconds: f64,
     /// Seconds of W.
     pub backward_weight_seconds: f64,
-    /// Bytes kept from F until B or W.
+    /// Bytes kept from F until B or I.
     pub activation_bytes: u64,
+    /// Bytes kept from I until W.
+    pub weight_gradient_bytes: u64,
     /// Bytes of weights, gradient accumulators and optimizer moments.
     pub static_bytes: u64,
 }
@@ -39,13 +42,14 @@ pub struct Costs {
 
 impl Costs {
     /// Forward and backward take a second each in every chunk (the backward half a second for the input and half for
-    /// the weights), everything else nothing; activations are one byte, so that peak bytes count work items.
+    /// the weights), everything else nothing; activations are one byte, and so is what W needs of them, so that peak bytes count work items.
     pub fn uniform(chunks: usize) -> Self {
         let chunk = ChunkCosts {
             forward_seconds: 1.0,
             backward_input_seconds: 0.5,
             backward_weight_seconds: 0.5,
             activation_bytes: 1,
+            weight_gradient_bytes: 1,
             static_bytes: 0,
         };
         Costs {
@@ -53,7 +57,7 @@ impl Costs {
             link_seconds: 0.0,
             exchange_seconds: 0.0,
             update_seconds: 0.0,
-            sends_in_flight: 2,
+            sends_in_flight: SENDS_IN_FLIGHT,
         }
     }
 
@@ -76,6 +80,7 @@ impl Costs {
                 backward_input_seconds: seconds(|module| module.backward_input),
                 backward_weight_seconds: seconds(|module| module.backward_weight),
                 activation_bytes: bytes(|module| module.activation_bytes) + received,
+                weight_gradient_bytes: bytes(|module| module.weight_gradient_bytes),
                 static_bytes: bytes(|module| module.parameter_bytes),
             }
         };
@@ -94,12 +99,6 @@ impl Costs {
 /// Discrete-event simulation of the programs. Expects programs that [`verify`](crate::verify()) accepts; others are
 /// simulated until no rank can proceed.
 pub fn simulate(programs: &Programs, costs: &Costs) -> Timeline {
-    let peak = |(rank, actions): (usize, &Vec<_>)| {
-        let resident = |chunk| costs.chunk(chunk).static_bytes;
-        let resident: u64 = programs.placement.chunks_of(rank).map(resident).sum();
-        resident
-            .saturating_add(activation_memory::peak_activations(actions, |chunk| costs.chunk(chunk).activation_bytes))
-    };
-    let peak_bytes = programs.ranks.iter().enumerate().map(peak).collect();
+    let peak_bytes = activation_memory::peak_bytes(&programs.placement, &programs.ranks, &costs.chunks);
     Timeline::new(discrete_event::run(programs, costs).spans, peak_bytes)
 }

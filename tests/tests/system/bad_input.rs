@@ -60,11 +60,51 @@ fn a_job_that_makes_no_sense_names_the_field_and_the_remedy() {
             TestJob { extra: "  checkpoint: {initFrom: {path: elsewhere}}\n".into(), ..TestJob::default() }.yaml(),
             &["spec.checkpoint.initFrom.path", "elsewhere", "no such folder"],
         ),
+        (
+            "another number of chunks than the schedule has",
+            TestJob { schedule: "ZBVZeroBubble", ..TestJob::default() }.yaml(),
+            &["spec.pipeline.virtualStages", "is 1, but ZBVZeroBubble has two chunks a stage: set it to 2"],
+        ),
+        (
+            "less memory than the model needs",
+            TestJob { schedule: "Interleaved1F1B", virtual_stages: 2, ..TestJob::default() }
+                .yaml()
+                .replace("    virtualStages", "    memoryLimit: 100k\n    virtualStages"),
+            &["spec.pipeline.partition: stage", "more than the limit of 100000", "raise the limit to"],
+        ),
         ("no YAML", "spec: [".into(), &["job.yaml:1:"]),
     ];
     for (name, yaml, words) in cases {
         let workspace = corpus::workspace();
         refused(name, workspace.path(), run(workspace.path(), yaml, &[], &[]), 78, words);
+    }
+}
+
+/// A schedule in a file brings its own number of chunks and microbatches.
+#[test]
+fn a_schedule_in_a_file_for_another_job_is_refused_with_the_job_that_it_is_for() {
+    let v = "0F0,0F1,3F0,3B0,3F1,3B1,0B0,0B1\n1F0,2F0,1F1,2F1,2B0,1B0,2B1,1B1\n";
+    let cases: &[(&str, &str, usize, &[&str])] = &[
+        (v, "4", 2, &["it is for 2 microbatches, and spec.training.microbatches is 4: set that to 2"]),
+        (v, "2", 1, &["it has 4 chunks, and 2 stages with spec.pipeline.virtualStages 1 have 2: set that to 2"]),
+        ("0F0,2F0,2B0,0B0\n1F0,1B0\n", "1", 1, &["it has 3 chunks", "the same number of chunks for every stage"]),
+        ("0F0,0B0\n", "1", 1, &["the CSV has 1 lines but the pipeline has 2 ranks: write one line per rank"]),
+        ("0F0,0B0\n1F0,1X0\n", "1", 1, &["line 2, column 2: `1X0` is not an action"]),
+    ];
+    for (csv, microbatches, virtual_stages, words) in cases {
+        let workspace = corpus::workspace();
+        std::fs::write(workspace.path().join("schedule.csv"), csv).unwrap();
+        let job = TestJob { stages: 2, schedule: "Csv, csv: {path: schedule.csv}", ..TestJob::default() };
+        let yaml = TestJob { virtual_stages: *virtual_stages, ..job }.yaml();
+        let yaml = yaml.replace("microbatches: 4", &format!("microbatches: {microbatches}"));
+        let said = run(workspace.path(), &yaml, &[], &[]);
+        refused(
+            csv,
+            workspace.path(),
+            said,
+            78,
+            &[words, &["spec.pipeline.schedule.csv.path", "schedule.csv"][..]].concat(),
+        );
     }
 }
 

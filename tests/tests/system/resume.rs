@@ -44,9 +44,11 @@ fn saved(workspace: &Path) -> u64 {
 
 #[test]
 fn killed_stages_go_on_from_the_last_checkpoint() {
-    for (rank, precision) in [(0, "Float32"), (1, "BFloat16"), (2, "Float32")] {
+    for (rank, precision, schedule, virtual_stages) in
+        [(0, "Float32", "1F1B", 1), (1, "BFloat16", "ZBVZeroBubble", 2), (2, "Float32", "Interleaved1F1B", 2)]
+    {
         let workspace = corpus::workspace();
-        let job = || TestJob { precision, ..job() };
+        let job = || TestJob { precision, schedule, virtual_stages, ..job() };
         let mut launched = Launched::start(workspace.path(), &job().endless(), &[]);
         launched.wait_for_step(10);
         wait_for_a_checkpoint(workspace.path());
@@ -70,13 +72,15 @@ fn killed_stages_go_on_from_the_last_checkpoint() {
 }
 
 #[test]
-fn the_number_of_stages_may_change_half_way() {
+fn the_number_of_stages_and_the_schedule_may_change_half_way() {
     // tied and untied; 4 stages of a 3-layer model leave one with the head alone
     for (tied, precision) in [(false, "Float32"), (true, "Float32"), (true, "BFloat16")] {
         let job = TestJob { tied, precision, layers: 3, ..job() };
         let workspace = corpus::workspace();
-        for stages in [3, 2, 4] {
-            run_on(workspace.path(), &TestJob { stages, ..job.clone() }, 10);
+        for (stages, schedule, virtual_stages) in
+            [(3, "1F1B", 1), (2, "ZBVZeroBubble", 2), (4, "InterleavedZeroBubble", 1), (2, "Interleaved1F1B", 3)]
+        {
+            run_on(workspace.path(), &TestJob { stages, schedule, virtual_stages, ..job.clone() }, 10);
         }
         let rest = to_its_end(workspace.path(), &job);
         let last = run(workspace.path(), &TestJob { stages: 1, schedule: "GPipe", ..rest.clone() });

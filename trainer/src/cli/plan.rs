@@ -10,7 +10,7 @@ use stagecoach_pipeline::{Limits, balance_ratio, timeline_svg, timeline_text, ti
 use super::job_args::JobArgs;
 use super::output::{print_line, table};
 use crate::fatal::Fatal;
-use crate::plan::{JobConfig, MAX_SENDS_IN_FLIGHT, PipelineLayout, plan_pipeline, trained_vocab_size};
+use crate::plan::{JobConfig, PipelineLayout, plan_pipeline, trained_vocab_size};
 
 /// Show how a job would run: partition, timeline, bubble, memory.
 #[derive(Debug, Args)]
@@ -38,8 +38,7 @@ impl PlanCommand {
         })?)?;
         let architecture = config.architecture(vocab_size, tch::Device::Cpu);
         let layout = plan_pipeline(&config, architecture.as_ref(), stages)?;
-        let limits = Limits { sends_in_flight: MAX_SENDS_IN_FLIGHT, max_in_flight: None };
-        let report = verify(&layout.programs, &limits).map_err(|e| Fatal::invalid(e.to_string()))?;
+        let report = verify(&layout.programs, &Limits::default()).map_err(|e| Fatal::invalid(e.to_string()))?;
         for note in &layout.notes {
             print_line(format!("note: {note}"));
         }
@@ -59,16 +58,16 @@ fn write(path: Option<&Path>, content: impl FnOnce() -> String) -> anyhow::Resul
     Ok(())
 }
 
-/// The partition's balance and bubble, and a line per stage.
+/// The partition's balance and bubble, and a line per stage, with the layers of each of its chunks.
 fn stage_table(layout: &PipelineLayout, peak_in_flight: &[usize]) -> String {
     let PipelineLayout { partition, programs, cost, timeline, schedule, .. } = layout;
     let row = |(rank, bubble): (usize, &f64)| {
         let chunks: Vec<usize> = programs.placement.chunks_of(rank).collect();
-        let layers: usize = chunks.iter().map(|&chunk| partition.range(chunk).len()).sum();
+        let layers: Vec<String> = chunks.iter().map(|&chunk| partition.range(chunk).len().to_string()).collect();
         let work: f64 = chunks.iter().map(|&chunk| partition.work(cost, chunk)).sum();
         vec![
             rank.to_string(),
-            layers.to_string(),
+            layers.join("+"),
             format!("{:.1}%", 100.0 * work / cost.work()),
             peak_in_flight.get(rank).copied().unwrap_or(0).to_string(),
             HumanBytes(timeline.peak_bytes.get(rank).copied().unwrap_or(0)).to_string(),

@@ -119,8 +119,8 @@ impl Executor<'_> {
     fn execute(&mut self, action: Action, inputs: &StepInputs, state: &mut StepState) -> Result<(), StepError> {
         match action {
             Action::RecvForward(item) | Action::RecvBackward(item) => self.post_receive(action, item, inputs)?,
-            Action::SendForward(item) => self.send(action, item, &mut state.activations)?,
-            Action::SendBackward(item) => self.send(action, item, &mut state.gradients)?,
+            Action::SendForward(item) => self.send(action, item, &mut state.activations, &mut state.timer)?,
+            Action::SendBackward(item) => self.send(action, item, &mut state.gradients, &mut state.timer)?,
             Action::Forward(item) => self.forward(action, item, inputs, state)?,
             Action::FullBackward(item) | Action::BackwardInput(item) => self.backward(action, item, state)?,
             Action::BackwardWeight(item) => {
@@ -168,13 +168,20 @@ impl Executor<'_> {
     }
 
     /// Sends the tensor that `results` holds for the consumer of `send`.
-    fn send(&self, send: Action, item: WorkItem, results: &mut HashMap<WorkItem, Tensor>) -> Result<(), StepError> {
+    fn send(
+        &self,
+        send: Action,
+        item: WorkItem,
+        results: &mut HashMap<WorkItem, Tensor>,
+        timer: &mut StepTimer,
+    ) -> Result<(), StepError> {
         let tensor = send.consumer(self.placement).and_then(|consumer| results.remove(&consumer));
         let tensor = tensor.ok_or_else(|| self.invalid(send, "its computation has not run"))?;
         let link = self.link(send)?;
         let sender = self.links.senders.get(&link).ok_or_else(|| no_link(link))?;
-        // links transfer CPU tensors
-        Ok(sender.send(item.microbatch, tensor.to_device(Device::Cpu))?)
+        let tensor = tensor.to_device(Device::Cpu); // what links transfer
+        self.activity.set(format!("room for {}", message(send, item)), Some(link.to));
+        Ok(timer.time_wait(|| sender.send(item.microbatch, tensor))?)
     }
 
     /// Returns the input of `computation`: from this rank if its producer ran here, otherwise received.
@@ -190,8 +197,7 @@ impl Executor<'_> {
         }
         let receive = computation.input_receive().ok_or_else(|| self.invalid(computation, "it has no input"))?;
         let link = self.link(receive)?;
-        let activity = format!("{} of microbatch {}", receive.computation_type(), item.microbatch);
-        self.activity.set(activity, Some(link.from));
+        self.activity.set(message(receive, item), Some(link.from));
         let receiver = self.links.receivers.get_mut(&link).ok_or_else(|| no_link(link))?;
         Ok(timer.time_wait(|| receiver.wait(item.microbatch))?.to_device(self.stage.device))
     }
@@ -243,7 +249,7 @@ impl Executor<'_> {
             let local = state.gradients.remove(&item);
             Some(self.receive_input(action, item, local, &mut state.timer)?)
         };
-        self.set_activity("B", item);
+        self.set_activity(action.computation_type(), item);
         let saved = state.saved.remove(&item).ok_or_else(|| self.invalid(action, "its F has not run"))?;
         let Stage { chunks, weight_grad_store, .. } = &mut *self.stage;
         let chunk = &chunks[&item.chunk];
@@ -296,6 +302,11 @@ impl Executor<'_> {
         self.activity.set("EXCHANGE", None);
         Ok(timer.time_wait(|| self.member.vote(vote))?)
     }
+}
+
+/// What heartbeats say of a send or receive.
+fn message(action: Action, item: WorkItem) -> String {
+    format!("{} of microbatch {}", action.computation_type(), item.microbatch)
 }
 
 fn no_link(link: LinkId) -> LinkError {

@@ -1,5 +1,6 @@
-//! Tensors between stages: one link per direction between two neighbouring stages. Sends never block compute (a thread
-//! per link writes), receives are posted ahead (a thread per link reads into memory that is already allocated). `tcp`
+//! Tensors between stages: one link per direction between two neighbouring chunks on different stages. A thread per
+//! link writes, so that sends block compute only while the last few have not left; receives are posted ahead, and a thread
+//! per link reads into memory that is already allocated. `tcp`
 //! carries payloads in the stream; `shm` carries them in memory that both processes map.
 
 mod accept;

@@ -1,10 +1,11 @@
-//! The sending end of a link: a queue and the thread that empties it.
+//! The sending end of a link: a short queue and the thread that empties it.
 
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
+use stagecoach_pipeline::SENDS_IN_FLIGHT;
 use tch::Tensor;
 
 use super::carrier::Outgoing;
@@ -15,7 +16,7 @@ use super::{LinkError, LinkId};
 #[derive(Debug)]
 pub struct Sender {
     link: LinkId,
-    queue: Option<mpsc::Sender<(u32, Tensor)>>,
+    queue: Option<mpsc::SyncSender<(u32, Tensor)>>,
     thread: Option<JoinHandle<()>>,
     failure: Arc<Mutex<Option<LinkError>>>,
     bytes: Arc<AtomicU64>,
@@ -23,7 +24,8 @@ pub struct Sender {
 
 impl Sender {
     pub(super) fn start(link: LinkId, mut stream: TcpStream, mut carrier: Outgoing) -> Sender {
-        let (queue, jobs) = mpsc::channel::<(u32, Tensor)>();
+        // one more is in the hands of the thread
+        let (queue, jobs) = mpsc::sync_channel::<(u32, Tensor)>(SENDS_IN_FLIGHT - 1);
         let failure: Arc<Mutex<Option<LinkError>>> = Arc::default();
         let bytes = Arc::new(AtomicU64::new(0));
         let (failed, sent) = (failure.clone(), bytes.clone());
@@ -44,8 +46,9 @@ impl Sender {
         Sender { link, queue: Some(queue), thread: Some(std::thread::spawn(work)), failure, bytes }
     }
 
-    /// Hands over a contiguous CPU tensor and returns at once; the link keeps it alive until it is sent.
-    /// Fails if an earlier send did.
+    /// Hands over a contiguous CPU tensor, which the link keeps alive until it is sent. Blocks while
+    /// [`SENDS_IN_FLIGHT`] earlier ones have not left this stage: TCP's buffers or shared memory are full, and the receiver
+    /// has not posted their receives. Fails if an earlier send did.
     pub fn send(&self, microbatch: usize, tensor: Tensor) -> Result<(), LinkError> {
         let sent = self.queue.as_ref().map(|queue| queue.send((microbatch as u32, tensor)));
         match sent {

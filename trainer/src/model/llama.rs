@@ -160,6 +160,8 @@ impl Architecture for Llama {
             backward_weight: 2.0 * t * matrices,
             parameter_bytes: bytes(&self.layer_specs(layer)),
             activation_bytes: (tokens * (element * kept + statistics)) as u64,
+            // input and output's gradient of each product
+            weight_gradient_bytes: (tokens * element * (4 * h + 3 * intermediate + 2 * q + 2 * kv)) as u64,
         });
         ModelCost {
             embedding: ModuleCost {
@@ -169,6 +171,7 @@ impl Architecture for Llama {
                 backward_weight: 0.0,
                 parameter_bytes: bytes(&self.parameter_specs(&part(true, false))),
                 activation_bytes: (8 * tokens) as u64,
+                weight_gradient_bytes: (tokens * (8 + element * h)) as u64,
             },
             layers: layers.collect(),
             // the head computes its backward in its forward
@@ -179,6 +182,7 @@ impl Architecture for Llama {
                 backward_weight: 0.0,
                 parameter_bytes: bytes(&self.parameter_specs(&part(false, true))),
                 activation_bytes: (element * tokens * 2 * h) as u64,
+                weight_gradient_bytes: 0,
             },
             boundary_bytes: (element * tokens * h) as u64,
         }

@@ -16,7 +16,7 @@ use stagecoach_data::{MicrobatchLayout, PreparedCorpus};
 use stagecoach_pipeline::{Limits, Partition, Programs, verify, verify_evaluation};
 
 pub(crate) use job_config::{JobConfig, trained_vocab_size};
-pub(crate) use pipeline_layout::{MAX_SENDS_IN_FLIGHT, PipelineLayout, plan_pipeline};
+pub(crate) use pipeline_layout::{PipelineLayout, plan_pipeline};
 pub(crate) use trainer_state::TrainerState;
 
 use crate::fatal::Fatal;
@@ -98,7 +98,7 @@ impl Plan {
     /// The first violation, with the action.
     pub(crate) fn verify(&self) -> Result<VerifiedPlan, Fatal> {
         let read = |text: &str| Programs::from_text(text).map_err(|e| Fatal::invalid(format!("stage 0's plan: {e}")));
-        let limits = Limits { sends_in_flight: MAX_SENDS_IN_FLIGHT, max_in_flight: None };
+        let limits = Limits::default();
         let wrong = |e| Fatal::invalid(format!("stage 0's plan is wrong: {e}"));
         let training = read(&self.programs)?;
         verify(&training, &limits).map_err(wrong)?;

@@ -2,16 +2,14 @@
 
 use stagecoach_api::job::ScheduleSpec;
 use stagecoach_pipeline::{
-    Costs, MemoryBudget, ModelCost, Partition, Placement, Programs, Schedule, Timeline, balanced_partition,
-    explicit_partition, forward_only_programs, from_csv, gpipe, lower, one_f_one_b, simulate,
+    Costs, ModelCost, Partition, Programs, Schedule, Timeline, balanced_partition, explicit_partition,
+    forward_only_programs, from_csv, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, lower, one_f_one_b,
+    simulate, zbv_zero_bubble,
 };
 
 use super::job_config::JobConfig;
 use crate::fatal::Fatal;
 use crate::model::{Architecture, MicrobatchCost};
-
-/// Sends of one edge that may be pending at once: the limit that the verifier assumes.
-pub(crate) const MAX_SENDS_IN_FLIGHT: usize = 2;
 
 /// Assumed throughput of the simulated hardware: fp32 FLOP/s of a CPU core, and bytes/s of a local link.
 const FLOPS_PER_SECOND: f64 = 5e10;
@@ -37,7 +35,7 @@ pub(crate) struct PipelineLayout {
 /// Plans the pipeline of a job over `stages` stages: of the candidate schedules, the one with the shortest simulated step.
 ///
 /// # Errors
-/// If the schedule is not implemented, its CSV is invalid, or the partition does not match the model or its memory limit.
+/// If the schedule's CSV is invalid or another job's, or the partition does not match the model or its memory limit.
 pub(crate) fn plan_pipeline(
     config: &JobConfig,
     architecture: &dyn Architecture,
@@ -45,6 +43,7 @@ pub(crate) fn plan_pipeline(
 ) -> Result<PipelineLayout, Fatal> {
     let pipeline = &config.job.spec.pipeline;
     let microbatches = config.training.microbatches as usize;
+    let virtual_stages = pipeline.virtual_stages as usize;
     let length = config.data.sequence_length as usize;
     let cost = architecture.cost(MicrobatchCost {
         tokens: config.microbatch_size() * length,
@@ -56,18 +55,15 @@ pub(crate) fn plan_pipeline(
         ScheduleSpec::GPipe => vec![gpipe(stages, microbatches)],
         ScheduleSpec::OneFOneB => vec![one_f_one_b(stages, microbatches)],
         ScheduleSpec::Auto => vec![one_f_one_b(stages, microbatches), gpipe(stages, microbatches)],
-        ScheduleSpec::Csv(file) => vec![read_csv(config, &file.path, stages, microbatches)?],
-        other => {
-            return Err(Fatal::invalid(format!(
-                "spec.pipeline.schedule.type: this version has GPipe, 1F1B, Csv and Auto, not {}",
-                other.tag()
-            )));
-        }
+        ScheduleSpec::InterleavedOneFOneB => vec![interleaved_one_f_one_b(stages, virtual_stages, microbatches)],
+        ScheduleSpec::InterleavedZeroBubble => vec![interleaved_zero_bubble(stages, virtual_stages, microbatches)],
+        ScheduleSpec::ZbvZeroBubble => vec![zbv_zero_bubble(stages, microbatches)],
+        ScheduleSpec::Csv(file) => vec![read_csv(config, &file.path, stages)?],
     };
     let mut best: Option<PipelineLayout> = None;
     let mut refused = None;
     for schedule in candidates {
-        match plan_schedule(config, &cost, architecture.tie_word_embeddings(), stages, schedule) {
+        match plan_schedule(config, &cost, architecture.tie_word_embeddings(), schedule) {
             Ok(layout) if best.as_ref().is_none_or(|b| layout.timeline.makespan < b.timeline.makespan) => {
                 best = Some(layout);
             }
@@ -87,23 +83,23 @@ fn plan_schedule(
     config: &JobConfig,
     cost: &ModelCost,
     tied: bool,
-    stages: usize,
     schedule: Schedule,
 ) -> Result<PipelineLayout, Fatal> {
     let pipeline = &config.job.spec.pipeline;
     let mut notes = Vec::new();
     let given = pipeline.partition.layers.as_ref();
-    let partition = match (pipeline.explicit_layers(stages as u32), given) {
-        (Some(layers), _) => explicit_partition(cost, &layers.iter().map(|&n| n as usize).collect::<Vec<_>>(), stages),
+    let chunks = schedule.placement.chunks();
+    let partition = match (pipeline.explicit_layers(chunks), given) {
+        (Some(layers), _) => explicit_partition(cost, &layers.iter().map(|&n| n as usize).collect::<Vec<_>>(), chunks),
         (None, given) => {
             if let Some(given) = given {
                 notes.push(format!(
-                    "spec.pipeline.partition.layers has {} entries and the pipeline {stages} stages: the partition is computed",
+                    "spec.pipeline.partition.layers has {} entries and the pipeline {chunks} chunks: the partition is computed",
                     given.len()
                 ));
             }
             let cap = pipeline.memory_limit.as_ref().and_then(|limit| limit.bytes());
-            balanced_partition(cost, stages, &MemoryBudget { bytes_per_stage: cap, in_flight: schedule.in_flight() })
+            balanced_partition(cost, &schedule, cap)
         }
     }
     .map_err(|e| Fatal::invalid(format!("spec.pipeline.partition: {e}")))?;
@@ -112,13 +108,31 @@ fn plan_schedule(
     Ok(PipelineLayout { schedule, partition, programs, cost: cost.clone(), timeline, notes })
 }
 
-fn read_csv(config: &JobConfig, path: &str, stages: usize, microbatches: usize) -> Result<Schedule, Fatal> {
+/// Reads the schedule of a job with `stages` stages.
+fn read_csv(config: &JobConfig, path: &str, stages: usize) -> Result<Schedule, Fatal> {
     let file = config.workspace.join(path);
-    let text = std::fs::read_to_string(&file).map_err(|e| {
-        Fatal::invalid(format!("spec.pipeline.schedule.csv.path: could not read {}: {e}", file.display()))
-    })?;
-    from_csv(&text, &Placement::linear(stages), Some(microbatches))
-        .map_err(|e| Fatal::invalid(format!("{}: {e}", file.display())))
+    let invalid = |what: String| Fatal::invalid(format!("spec.pipeline.schedule.csv.path: {}: {what}", file.display()));
+    let text = std::fs::read_to_string(&file).map_err(|e| invalid(format!("could not be read: {e}")))?;
+    let schedule = from_csv(&text, stages).map_err(|e| invalid(e.to_string()))?;
+    let (microbatches, chunks) = (config.training.microbatches as usize, schedule.placement.chunks());
+    let virtual_stages = config.job.spec.pipeline.virtual_stages as usize;
+    if schedule.microbatches != microbatches {
+        return Err(invalid(format!(
+            "it is for {} microbatches, and spec.training.microbatches is {microbatches}: set that to {0}",
+            schedule.microbatches
+        )));
+    }
+    if chunks != stages * virtual_stages {
+        let remedy = match chunks % stages {
+            0 => format!("set that to {}", chunks / stages),
+            _ => "write it with the same number of chunks for every stage".to_owned(),
+        };
+        return Err(invalid(format!(
+            "it has {chunks} chunks, and {stages} stages with spec.pipeline.virtualStages {virtual_stages} have {}: {remedy}",
+            stages * virtual_stages
+        )));
+    }
+    Ok(schedule)
 }
 
 impl PipelineLayout {

@@ -8,7 +8,10 @@ use stagecoach::execute::{ChunkOutput, LossInputs, Stage};
 use stagecoach::model::{Architecture, ForwardContext, Llama, LlamaConfig, WeightGradient, names};
 use stagecoach_api::job::{AdamWSpec, Precision, Recompute, Transport};
 use stagecoach_data::{IGNORE_INDEX, MicrobatchLayout};
-use stagecoach_pipeline::{Action, Schedule, WorkItem, gpipe, one_f_one_b};
+use stagecoach_pipeline::{
+    Action, Schedule, WorkItem, from_csv, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, one_f_one_b,
+    zbv_zero_bubble,
+};
 use tch::{Device, Tensor};
 
 const VOCAB_SIZE: i64 = 50;
@@ -149,6 +152,75 @@ fn partition_schedule_recompute_and_transport_change_no_bit() {
                 assert!(same, "{layers:?} layers, recompute {recompute:?}, {transport:?}, {precision:?}");
             }
         }
+    }
+}
+
+/// Half as many stages as chunks.
+fn interleaved(chunks: usize, microbatches: usize) -> Schedule {
+    interleaved_one_f_one_b(chunks / 2, 2, microbatches)
+}
+
+fn zero_bubble_in_two(chunks: usize, microbatches: usize) -> Schedule {
+    interleaved_zero_bubble(chunks / 2, 2, microbatches)
+}
+
+fn zbv(chunks: usize, microbatches: usize) -> Schedule {
+    zbv_zero_bubble(chunks / 2, microbatches)
+}
+
+fn zb_h1(chunks: usize, microbatches: usize) -> Schedule {
+    interleaved_zero_bubble(chunks, 1, microbatches)
+}
+
+/// All chunks on one stage.
+fn on_one_stage(chunks: usize, microbatches: usize) -> Schedule {
+    interleaved_one_f_one_b(1, chunks, microbatches)
+}
+
+/// With empty chunks, and embedding and head on one stage (ZB-V) or on two.
+#[test]
+fn schedules_with_several_chunks_a_stage_change_no_bit() {
+    for (tied, precision) in [(false, Precision::Float32), (true, Precision::Float32), (true, Precision::BFloat16)] {
+        let setup = |layers: &[usize]| Setup { precision, ..setup(tied, layers) };
+        let one = train(&setup(&[2]), &steps());
+        for (schedule, recompute, transport) in [
+            (interleaved as fn(_, _) -> _, Recompute::Full, Transport::Tcp),
+            (zero_bubble_in_two, Recompute::None, Transport::Shm),
+            (zbv, Recompute::Selective, Transport::Tcp),
+            (zb_h1, Recompute::Full, Transport::Shm),
+            (on_one_stage, Recompute::None, Transport::Tcp),
+        ] {
+            for layers in [vec![1, 0, 1, 0], vec![0, 1, 0, 0, 1, 0]] {
+                let setup = Setup { schedule, recompute, transport, ..setup(&layers) };
+                let name = schedule(layers.len(), 4).name;
+                assert!(one == train(&setup, &steps()), "{name}, {layers:?}, tied {tied}, {precision:?}");
+            }
+        }
+    }
+}
+
+/// Files that torch and torchtitan wrote: DualPipeV's overlapped forward and backward among them.
+#[test]
+fn schedules_that_others_wrote_change_no_bit() {
+    macro_rules! csv {
+        ($name:literal, $ranks:literal) => {{
+            const TEXT: &str = include_str!(concat!("../../../crates/pipeline/tests/data/", $name, ".csv"));
+            (|_, _| from_csv(TEXT, $ranks).unwrap()) as fn(usize, usize) -> Schedule
+        }};
+    }
+    for (schedule, microbatches, chunks) in [
+        (csv!("torch-DualPipeV-4-ranks-10-microbatches", 4), 10, 8),
+        (csv!("torchtitan-2-ranks", 2), 8, 4),
+        (csv!("torchtitan-4-ranks", 4), 6, 8),
+        (csv!("torchtitan-8-ranks", 8), 10, 8),
+    ] {
+        let mut step = step(0);
+        step.microbatches = step.microbatches.iter().cycle().take(microbatches).cloned().collect();
+        let steps = [step];
+        let mut layers = vec![0; chunks];
+        (layers[1], layers[chunks - 1]) = (1, 1);
+        let one = train(&setup(true, &[2]), &steps);
+        assert!(one == train(&Setup { schedule, ..setup(true, &layers) }, &steps), "{microbatches} microbatches");
     }
 }
 

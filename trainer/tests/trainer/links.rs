@@ -9,7 +9,7 @@ use std::time::Duration;
 use stagecoach::links::{LinkId, LinkPayload, Links, LinksConfig, link_ids, open_links};
 use stagecoach_api::job::Transport;
 use stagecoach_group::frame::encode_frame;
-use stagecoach_pipeline::Placement;
+use stagecoach_pipeline::{Placement, SENDS_IN_FLIGHT};
 use tch::{Device, Kind, Tensor};
 
 const FORWARD: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::Forward { boundary: 0 } };
@@ -55,16 +55,20 @@ fn tensor(seed: i64, rows: i64, length: i64) -> Tensor {
 #[test]
 fn tensors_of_changing_shape_arrive_as_they_were_sent() {
     for transport in [Transport::Tcp, Transport::Shm, Transport::Auto] {
-        // 4 x 2,048 bytes of ring for tensors of up to 2,048 bytes: it wraps many times, and writers wait for room
-        let mut links = group(2, transport, 2048, false);
+        // a ring of 4,096 bytes for tensors of up to 2,048: it wraps many times, and writers that are two tensors ahead wait
+        let mut links = group(2, transport, 512, false);
         let (mut second, mut first) = (links.pop().unwrap(), links.pop().unwrap());
         let shape = |m: usize| (1 + m as i64 % 4, 5 + m as i64 % 12);
-        for m in 0..100 {
+        let send = |m: usize| {
             let (rows, length) = shape(m);
             first.senders[&FORWARD].send(m, tensor(m as i64, rows, length)).unwrap();
             first.receivers[&BACKWARD].post(m, &[rows, length, 8], Kind::Float);
-        }
+        };
+        (0..2).for_each(send);
         for m in 0..100 {
+            if m + 2 < 100 {
+                send(m + 2);
+            }
             let (rows, length) = shape(m);
             let receiver = second.receivers.get_mut(&FORWARD).unwrap();
             receiver.post(m, &[rows, length, 8], Kind::Float);
@@ -83,6 +87,54 @@ fn tensors_of_changing_shape_arrive_as_they_were_sent() {
     }
 }
 
+/// Tensors of 32 MiB, far more than TCP's buffers hold: none leaves before its receive is posted.
+#[test]
+fn a_send_blocks_while_as_many_as_the_verifier_reckons_with_have_not_left() {
+    const LENGTH: i64 = 1 << 20;
+    let mut links = group(2, Transport::Tcp, 4096, false);
+    let mut second = links.pop().unwrap();
+    let sender = links[0].senders.remove(&FORWARD).unwrap();
+    let (sent, returned) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let big = tensor(0, 1, LENGTH);
+        (0..8).try_for_each(|m| sender.send(m, big.shallow_clone()).map(|()| sent.send(m).unwrap()))
+    });
+    let receiver = second.receivers.get_mut(&FORWARD).unwrap();
+    (0..SENDS_IN_FLIGHT).for_each(|m| assert_eq!(returned.recv(), Ok(m)));
+    for posted in 0..8 {
+        // as many as are allowed have returned; another one only if the bound is too high
+        assert!(returned.try_recv().is_err(), "too many sends returned after {posted} receives");
+        receiver.post(posted, &[1, LENGTH, 8], Kind::Float);
+        assert_eq!(receiver.wait(posted).unwrap().size(), [1, LENGTH, 8]);
+        if posted + SENDS_IN_FLIGHT < 8 {
+            assert_eq!(returned.recv(), Ok(posted + SENDS_IN_FLIGHT));
+        }
+    }
+}
+
+/// The sender is in a send that blocks, and its peer goes.
+#[test]
+fn a_send_that_blocks_ends_with_its_peer() {
+    // more than TCP's buffers hold; as many as a ring holds
+    for (transport, length) in [(Transport::Tcp, 1 << 20), (Transport::Shm, 128)] {
+        let mut links = group(2, transport, 4096, false);
+        let second = links.pop().unwrap();
+        let sender = links[0].senders.remove(&FORWARD).unwrap();
+        let (sent, returned) = std::sync::mpsc::channel();
+        let sending = std::thread::spawn(move || {
+            let mut sends = (0..100).map(|m| sender.send(m, tensor(0, 1, length)));
+            sends.find_map(|result| {
+                sent.send(()).ok();
+                result.err()
+            })
+        });
+        (0..SENDS_IN_FLIGHT).for_each(|_| returned.recv().unwrap());
+        drop(second);
+        let error = sending.join().unwrap().expect("nobody receives").to_string();
+        assert!(error.contains("activations of chunk 0 from stage 0 to stage 1"), "{error}");
+    }
+}
+
 #[test]
 fn a_tied_embedding_has_links_between_the_ends() {
     let mut links = group(3, Transport::Auto, 4096, true);
@@ -95,6 +147,37 @@ fn a_tied_embedding_has_links_between_the_ends() {
         receiver.post(0, &[2, 3, 8], Kind::Float);
         assert_eq!(receiver.wait(0).unwrap(), tensor(seed, 2, 3));
     }
+}
+
+#[test]
+fn every_edge_between_stages_has_a_link_of_its_own() {
+    let names = |placement: &Placement, tied| -> Vec<String> {
+        link_ids(placement, tied).iter().map(LinkId::to_string).collect()
+    };
+    // two stages pass three boundaries to each other
+    assert_eq!(
+        names(&Placement::looped(2, 2), true),
+        [
+            "activations of chunk 0 from stage 0 to stage 1",
+            "gradients for chunk 0 from stage 1 to stage 0",
+            "activations of chunk 1 from stage 1 to stage 0",
+            "gradients for chunk 1 from stage 0 to stage 1",
+            "activations of chunk 2 from stage 0 to stage 1",
+            "gradients for chunk 2 from stage 1 to stage 0",
+            "the tied embedding's gradient from stage 0 to stage 1",
+            "the tied embedding's gradient from stage 1 to stage 0",
+        ]
+    );
+    // the turn of a V is on one stage, and so are its ends
+    assert_eq!(
+        names(&Placement::v_shaped(2), true),
+        [
+            "activations of chunk 0 from stage 0 to stage 1",
+            "gradients for chunk 0 from stage 1 to stage 0",
+            "activations of chunk 2 from stage 1 to stage 0",
+            "gradients for chunk 2 from stage 0 to stage 1",
+        ]
+    );
 }
 
 #[test]

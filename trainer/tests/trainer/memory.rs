@@ -1,16 +1,17 @@
-//! The last stage's peak memory does not grow with vocabulary x microbatch: full logits are never held.
+//! The last stage's peak memory does not grow with vocabulary x microbatch: full logits are never held. And between F, I
+//! and W a layer holds what the cost model says.
 
 use std::process::Command;
 
 use stagecoach::execute::{LossInputs, Stage, StageConfig};
-use stagecoach::model::{ForwardContext, Llama, LlamaConfig, WeightGradient};
+use stagecoach::model::{Architecture, ForwardContext, Llama, LlamaConfig, MicrobatchCost, WeightGradient};
 use stagecoach_api::job::{AdamWSpec, Precision, Recompute};
 use stagecoach_pipeline::{Partition, Placement};
 use tch::{Device, Kind, Tensor};
 
 const HIDDEN: usize = 32;
 const LENGTH: i64 = 128;
-/// Set in the child process: `<vocab_size>x<tokens>`.
+/// Set in the child process, to what it measures.
 const MEASURE: &str = "STAGECOACH_TEST_MEASURE";
 
 #[test]
@@ -41,16 +42,27 @@ fn the_last_stages_peak_does_not_grow_with_vocabulary_times_tokens() {
 /// Peak resident bytes of a process that runs the last stage over one microbatch.
 fn peak(vocab_size: usize, tokens: usize) -> u64 {
     let test = "memory::the_last_stages_peak_does_not_grow_with_vocabulary_times_tokens";
+    let text = measured_by_child(test, &format!("{vocab_size}x{tokens}"));
+    resident_bytes(&text, "VmHWM:")
+}
+
+/// What a process says that runs `test` alone, to measure `what`.
+fn measured_by_child(test: &str, what: &str) -> String {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
-        .env(MEASURE, format!("{vocab_size}x{tokens}"))
+        .env(MEASURE, what)
         // glibc: give what is freed back at once, so that the peak is of tensors and not of holes in the heap
         .env("MALLOC_MMAP_THRESHOLD_", "65536")
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&child.stdout);
     assert!(child.status.success(), "{text}{}", String::from_utf8_lossy(&child.stderr));
-    let kib = text.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix("kB"));
+    text.into_owned()
+}
+
+/// A line of `/proc/self/status`, such as `VmRSS:   1024 kB`.
+fn resident_bytes(status: &str, name: &str) -> u64 {
+    let kib = status.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix("kB"));
     kib.unwrap().trim().parse::<u64>().unwrap() << 10
 }
 
@@ -94,4 +106,94 @@ fn measure(vocab_size: usize, tokens: i64) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     // after the test harness's own unfinished line
     println!("\n{}", status.lines().find(|line| line.starts_with("VmHWM:")).unwrap());
+}
+
+/// Tokens of a microbatch, and microbatches that are held at once.
+const TOKENS: usize = 4096;
+const HELD: usize = 6;
+
+fn layer_config() -> LlamaConfig {
+    LlamaConfig {
+        hidden_size: 64,
+        num_hidden_layers: 1,
+        num_attention_heads: 4,
+        num_key_value_heads: 2,
+        head_dim: 16,
+        intermediate_size: 160,
+        vocab_size: 100,
+        max_position_embeddings: LENGTH as usize,
+        rope_theta: 10_000.0,
+        rms_norm_eps: 1e-5,
+        tie_word_embeddings: false,
+        initializer_range: 0.02,
+    }
+}
+
+/// From F to I a layer holds its activations; from I to W the inputs of its weight gradients, and nothing else.
+#[test]
+fn a_layer_holds_what_the_cost_model_says_between_f_and_i_and_between_i_and_w() {
+    const TEST: &str = "memory::a_layer_holds_what_the_cost_model_says_between_f_and_i_and_between_i_and_w";
+    if std::env::var(MEASURE).is_ok() {
+        return measure_layer();
+    }
+    let text = measured_by_child(TEST, "layer");
+    let [before, after_f, after_i] = ["before:", "F:", "I:"].map(|name| resident_bytes(&text, name));
+    let each = |bytes: u64| (bytes - before) as f64 / HELD as f64;
+    let microbatch = MicrobatchCost {
+        tokens: TOKENS,
+        length: LENGTH as usize,
+        precision: Precision::Float32,
+        recompute: Recompute::None,
+    };
+    let model = Llama::new(layer_config(), Device::Cpu).cost(microbatch);
+    let layer = &model.layers[0];
+    let (activations, inputs) = (layer.activation_bytes as f64, layer.weight_gradient_bytes as f64);
+    println!(
+        "bytes a microbatch: {} after F, expected {activations}; {} after I, expected {inputs}",
+        each(after_f),
+        each(after_i)
+    );
+    assert!((each(after_f) / activations - 1.0).abs() < 0.05);
+    assert!((each(after_i) / inputs - 1.0).abs() < 0.05);
+}
+
+/// The child's part: a chunk with one layer and nothing else.
+fn measure_layer() {
+    tch::set_num_threads(1);
+    let stage_config = StageConfig {
+        architecture: &Llama::new(layer_config(), Device::Cpu),
+        placement: &Placement::linear(3),
+        partition: &Partition { layers: vec![0, 1, 0] },
+        seed: 1,
+        optimizer: AdamWSpec::default(),
+        recompute: Recompute::None,
+        precision: Precision::Float32,
+        device: Device::Cpu,
+    };
+    let stage = Stage::build(1, &stage_config);
+    let chunk = &stage.chunks[&1];
+    let bounds: Vec<i64> = (0..=TOKENS as i64 / LENGTH).map(|row| row * LENGTH).collect();
+    let hidden = || Tensor::ones([TOKENS as i64, 64], (Kind::Float, Device::Cpu));
+    let forward = || {
+        let ctx =
+            ForwardContext { length: LENGTH, cu_seqlens: Tensor::from_slice(&bounds), recompute: Recompute::None };
+        chunk.forward(hidden(), ctx, None).1
+    };
+    let backward = |saved| {
+        let mut gradients = Vec::new();
+        let _ = chunk.backward(saved, Some(hidden()), &mut |gradient| gradients.push(gradient));
+        gradients
+    };
+    let report = |name: &str| {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        println!("\n{name}: {} kB", resident_bytes(&status, "VmRSS:") >> 10);
+    };
+    // what the kernels keep for themselves
+    backward(forward()).into_iter().for_each(WeightGradient::accumulate);
+    report("before");
+    let saved: Vec<_> = (0..HELD).map(|_| forward()).collect();
+    report("F");
+    let gradients: Vec<_> = saved.into_iter().map(backward).collect();
+    report("I");
+    gradients.into_iter().flatten().for_each(WeightGradient::accumulate);
 }

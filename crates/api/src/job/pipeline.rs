@@ -17,9 +17,9 @@ pub struct PipelineSpec {
     /// Which layers each chunk holds.
     #[serde(default)]
     pub partition: PartitionSpec,
-    /// Chunks a stage holds; more than 1 only for the interleaved schedules.
+    /// Chunks a stage holds: 1 for GPipe and 1F1B, 2 for ZBVZeroBubble, as many as the table has for Csv.
     #[serde(default = "default_number::<1>")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = 64))]
     pub virtual_stages: u32,
     /// Which activations are computed again in the backward pass instead of kept.
     #[serde(default)]
@@ -33,14 +33,13 @@ pub struct PipelineSpec {
 }
 
 impl PipelineSpec {
-    /// The layers of each chunk, if they are given and there is one for every chunk of so many stages. A list that no
-    /// longer fits, because the job was scaled, gives way to Auto; whoever plans says so.
-    pub fn explicit_layers(&self, stages: u32) -> Option<&[u32]> {
-        let chunks = u64::from(stages) * u64::from(self.virtual_stages);
+    /// The layers of each chunk, if they are given and there are so many of them. A list that no longer fits, because the
+    /// job was scaled, gives way to Auto; whoever plans says so.
+    pub fn explicit_layers(&self, chunks: usize) -> Option<&[u32]> {
         self.partition
             .layers
             .as_deref()
-            .filter(|layers| self.partition.strategy == PartitionStrategy::Explicit && layers.len() as u64 == chunks)
+            .filter(|layers| self.partition.strategy == PartitionStrategy::Explicit && layers.len() == chunks)
     }
 }
 

@@ -4,6 +4,9 @@ use crate::job::{ModelSpec, PartitionStrategy, PipelineJobSpec, ScheduleSpec, Sc
 
 use super::{Problems, names::volume_path};
 
+/// Chunks of a stage: with the most stages, as many as `partition.layers` has room for.
+const MAX_VIRTUAL_STAGES: u32 = 64;
+
 pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     check_virtual_stages(spec, problems);
     check_partition(spec, problems);
@@ -25,7 +28,12 @@ fn check_virtual_stages(spec: &PipelineJobSpec, problems: &mut Problems) {
         ScheduleTag::InterleavedOneFOneB
         | ScheduleTag::InterleavedZeroBubble
         | ScheduleTag::Csv
-        | ScheduleTag::Auto => problems.require(chunks >= 1, FIELD, || "is 0; it must be at least 1".into()),
+        | ScheduleTag::Auto => {
+            problems.require(chunks >= 1, FIELD, || "is 0; it must be at least 1".into());
+            problems.require(chunks <= MAX_VIRTUAL_STAGES, FIELD, || {
+                format!("is {chunks}; a stage has {MAX_VIRTUAL_STAGES} chunks at most")
+            });
+        }
     }
 }
 

@@ -1,42 +1,48 @@
-//! The partition with the fastest slowest stage, found exactly.
+//! The partition with the fastest slowest chunk, within the memory of each rank.
 
 use super::interval::min_total_split;
-use super::{MemoryBudget, ModelCost, ModuleCost, Partition, PartitionError};
+use super::{ModelCost, ModuleCost, Partition, PartitionError};
+use crate::activation_memory::microbatches_held;
+use crate::schedule::Schedule;
 use std::ops::Range;
 
-/// Divides the layers so that the slowest stage (F, I and W together) is as fast as possible within the memory limit.
-/// Of several such partitions, the one with the smallest sum of squared stage times; of those, the lexicographically
-/// smallest.
+/// Divides the layers so that the slowest chunk (F, I and W together) is as fast as possible, and every rank holds at most
+/// `bytes_per_rank` under `schedule`. Of several such partitions, the one with the smallest sum of squared chunk times; of
+/// those, the lexicographically smallest.
+///
+/// With one chunk a rank, or without a limit, the result is exact. With several, what they share of a rank's memory is
+/// found by making the largest chunk of an overfull rank smaller until all fit: a slower partition than the fastest may
+/// come of it.
 ///
 /// # Errors
-/// If there is no stage, a cost is negative or not finite, or no partition fits: then the stage that exceeds the limit,
-/// and by how much, in the partition that exceeds it least.
+/// If there is no chunk, a cost is negative or not finite, or no partition fits: then the rank that exceeds the limit, and
+/// by how much, in the partition whose largest chunk is smallest.
 pub fn balanced_partition(
     model: &ModelCost,
-    stages: usize,
-    memory: &MemoryBudget,
+    schedule: &Schedule,
+    bytes_per_rank: Option<u64>,
 ) -> Result<Partition, PartitionError> {
-    if stages == 0 {
-        return Err(PartitionError::NoStages);
+    let chunks = schedule.placement.chunks();
+    if chunks == 0 {
+        return Err(PartitionError::NoChunks);
     }
-    if memory.bytes_per_stage.is_some() && memory.in_flight.len() != stages {
-        return Err(PartitionError::InFlight { given: memory.in_flight.len(), stages });
+    let table = CostTable::new(model, schedule)?;
+    let mut limits = vec![bytes_per_rank.map(u128::from); chunks];
+    while let Some(partition) = table.fastest(&limits) {
+        let Some(limit) = bytes_per_rank else { return Ok(partition) };
+        let peaks = partition.peak_bytes(model, schedule);
+        let overfull = || (0..peaks.len()).filter(|&rank| peaks[rank] > limit);
+        if overfull().next().is_none() {
+            return Ok(partition);
+        }
+        for rank in overfull() {
+            let bytes = |chunk: &usize| table.bytes(*chunk, partition.range(*chunk));
+            if let Some(largest) = schedule.placement.chunks_of(rank).max_by_key(bytes) {
+                limits[largest] = bytes(&largest).checked_sub(1);
+            }
+        }
     }
-    let table = CostTable::new(model, stages, memory)?;
-    let layers = model.layers.len();
-    let fits = |stage, range: Range<usize>| {
-        memory.bytes_per_stage.is_none_or(|limit| table.bytes(stage, range) <= u128::from(limit))
-    };
-    let work = |stage, range: Range<usize>| fits(stage, range.clone()).then(|| table.work(stage, range));
-    let Some((slowest, _)) = min_total_split(stages, layers, work, u128::max) else {
-        return Err(memory_error(&table, layers, memory));
-    };
-    let square = |stage, range| work(stage, range).filter(|work| *work <= slowest).map(|work| work * work);
-    match min_total_split(stages, layers, square, |a, b| a + b) {
-        Some((_, layers)) => Ok(Partition { layers }),
-        // Unreachable: the partition that gave `slowest` passes the filter.
-        None => Err(memory_error(&table, layers, memory)),
-    }
+    table.smallest(model, schedule, bytes_per_rank.unwrap_or(u64::MAX))
 }
 
 /// Sums over intervals of layers, as differences of prefix sums.
@@ -48,14 +54,16 @@ struct CostTable<'a> {
     work: Vec<u128>,
     parameters: Vec<u128>,
     activations: Vec<u128>,
+    weight_gradients: Vec<u128>,
     pinned_costs: [(u128, &'a ModuleCost); 2],
     boundary: u64,
-    stages: usize,
-    in_flight: &'a [usize],
+    layers: usize,
+    /// For each chunk, what [`microbatches_held`] says.
+    held: Vec<Vec<(u64, u64)>>,
 }
 
 impl<'a> CostTable<'a> {
-    fn new(model: &'a ModelCost, stages: usize, memory: &'a MemoryBudget) -> Result<Self, PartitionError> {
+    fn new(model: &'a ModelCost, schedule: &Schedule) -> Result<Self, PartitionError> {
         let mut largest = 0.0f64;
         for module in model.modules() {
             for work in [module.forward, module.backward_input, module.backward_weight, module.work()] {
@@ -70,42 +78,90 @@ impl<'a> CostTable<'a> {
             61 - largest.log2().ceil().max(-1022.0) as i32 - (model.layers.len() as f64 + 2.0).log2().ceil() as i32;
         let (half, rest) = (bits / 2, bits - bits / 2);
         let fixed = |module: &ModuleCost| (module.work() * 2f64.powi(half) * 2f64.powi(rest)).round() as u128;
+        let placement = &schedule.placement;
+        let held = |chunk| {
+            let actions = placement.get_rank(chunk).and_then(|rank| schedule.ranks.get(rank));
+            actions.map_or(Vec::new(), |actions| microbatches_held(actions, chunk))
+        };
         let layers = &model.layers;
         Ok(CostTable {
             work: prefix_sums(layers, fixed),
             parameters: prefix_sums(layers, |layer| u128::from(layer.parameter_bytes)),
             activations: prefix_sums(layers, |layer| u128::from(layer.activation_bytes)),
+            weight_gradients: prefix_sums(layers, |layer| u128::from(layer.weight_gradient_bytes)),
             pinned_costs: [&model.embedding, &model.head].map(|module| (fixed(module), module)),
             boundary: model.boundary_bytes,
-            stages,
-            in_flight: &memory.in_flight,
+            layers: layers.len(),
+            held: (0..placement.chunks()).map(held).collect(),
         })
     }
 
-    /// The modules pinned to a stage.
-    fn pinned_modules(&self, stage: usize) -> impl Iterator<Item = &(u128, &'a ModuleCost)> {
-        let here = [stage == 0, stage + 1 == self.stages];
+    fn chunks(&self) -> usize {
+        self.held.len()
+    }
+
+    /// The fastest partition whose chunks are each within their limit; none if there is none.
+    fn fastest(&self, limits: &[Option<u128>]) -> Option<Partition> {
+        let fits =
+            |chunk: usize, range: Range<usize>| limits[chunk].is_none_or(|limit| self.bytes(chunk, range) <= limit);
+        let work = |chunk, range: Range<usize>| fits(chunk, range.clone()).then(|| self.work(chunk, range));
+        let (slowest, _) = min_total_split(self.chunks(), self.layers, work, u128::max)?;
+        let square = |chunk, range| work(chunk, range).filter(|work| *work <= slowest).map(|work| work * work);
+        let (_, layers) = min_total_split(self.chunks(), self.layers, square, |a, b| a + b)?;
+        Some(Partition { layers })
+    }
+
+    /// The partition whose largest chunk is smallest, if every rank fits the limit.
+    fn smallest(&self, model: &ModelCost, schedule: &Schedule, limit: u64) -> Result<Partition, PartitionError> {
+        let bytes = |chunk, range| Some(self.bytes(chunk, range));
+        let split = min_total_split(self.chunks(), self.layers, bytes, u128::max);
+        let partition = Partition { layers: split.map(|(_, layers)| layers).unwrap_or_default() };
+        let peaks = partition.peak_bytes(model, schedule);
+        let fullest = (0..peaks.len()).max_by_key(|&rank| (peaks[rank], std::cmp::Reverse(rank))).unwrap_or(0);
+        let needed_bytes = peaks.get(fullest).copied().unwrap_or(0);
+        if needed_bytes <= limit {
+            return Ok(partition);
+        }
+        Err(PartitionError::Memory {
+            stage: fullest,
+            layers: schedule.placement.chunks_of(fullest).map(|chunk| partition.range(chunk).len()).sum(),
+            in_flight: schedule.in_flight().get(fullest).copied().unwrap_or(0),
+            needed_bytes,
+            excess_bytes: needed_bytes - limit,
+            limit_bytes: limit,
+        })
+    }
+
+    /// The modules pinned to a chunk.
+    fn pinned_modules(&self, chunk: usize) -> impl Iterator<Item = &(u128, &'a ModuleCost)> {
+        let here = [chunk == 0, chunk + 1 == self.chunks()];
         self.pinned_costs.iter().zip(here).filter(|(_, here)| *here).map(|(end, _)| end)
     }
 
-    fn work(&self, stage: usize, range: Range<usize>) -> u128 {
-        let pinned: u128 = self.pinned_modules(stage).map(|(work, _)| work).sum();
+    fn work(&self, chunk: usize, range: Range<usize>) -> u128 {
+        let pinned: u128 = self.pinned_modules(chunk).map(|(work, _)| work).sum();
         self.work[range.end] - self.work[range.start] + pinned
     }
 
-    /// As [`Partition::bytes`], in constant time.
-    fn bytes(&self, stage: usize, range: Range<usize>) -> u128 {
-        let mut parameters = self.parameters[range.end] - self.parameters[range.start];
-        let mut activations = self.activations[range.end] - self.activations[range.start];
-        if stage > 0 {
+    /// The most bytes that the chunk holds, whatever the others on its rank hold then.
+    fn bytes(&self, chunk: usize, range: Range<usize>) -> u128 {
+        let sum = |sums: &[u128]| sums[range.end] - sums[range.start];
+        let mut parameters = sum(&self.parameters);
+        let mut activations = sum(&self.activations);
+        let mut weight_gradients = sum(&self.weight_gradients);
+        if chunk > 0 {
             activations += u128::from(self.boundary);
         }
-        for (_, module) in self.pinned_modules(stage) {
+        for (_, module) in self.pinned_modules(chunk) {
             parameters += u128::from(module.parameter_bytes);
             activations += u128::from(module.activation_bytes);
+            weight_gradients += u128::from(module.weight_gradient_bytes);
         }
-        let in_flight = self.in_flight.get(stage).copied().unwrap_or(0);
-        parameters.saturating_add(activations.saturating_mul(in_flight as u128))
+        let moment = |&(whole, split): &(u64, u64)| {
+            let of = |bytes: u128, count: u64| bytes.saturating_mul(u128::from(count));
+            of(activations, whole).saturating_add(of(weight_gradients, split))
+        };
+        parameters.saturating_add(self.held[chunk].iter().map(moment).max().unwrap_or(0))
     }
 }
 
@@ -115,24 +171,4 @@ fn prefix_sums(layers: &[ModuleCost], of: impl Fn(&ModuleCost) -> u128) -> Vec<u
         Some(*sum)
     });
     std::iter::once(0).chain(sums).collect()
-}
-
-/// Names the stage with the most memory, in the partition that minimises it.
-fn memory_error(table: &CostTable<'_>, layers: usize, memory: &MemoryBudget) -> PartitionError {
-    let bytes = |stage, range| Some(table.bytes(stage, range));
-    let lengths =
-        min_total_split(table.stages, layers, bytes, u128::max).map(|(_, lengths)| lengths).unwrap_or_default();
-    let partition = Partition { layers: lengths };
-    let needed = |stage: &usize| table.bytes(*stage, partition.range(*stage));
-    let stage = (0..table.stages).max_by_key(|stage| (needed(stage), std::cmp::Reverse(*stage))).unwrap_or(0);
-    let saturate = |bytes: u128| u64::try_from(bytes).unwrap_or(u64::MAX);
-    let limit_bytes = memory.bytes_per_stage.unwrap_or(u64::MAX);
-    PartitionError::Memory {
-        stage,
-        layers: partition.range(stage).len(),
-        in_flight: memory.in_flight.get(stage).copied().unwrap_or(0),
-        needed_bytes: saturate(needed(&stage)),
-        excess_bytes: saturate(needed(&stage).saturating_sub(u128::from(limit_bytes))),
-        limit_bytes,
-    }
 }

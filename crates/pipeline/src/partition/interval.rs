@@ -1,43 +1,43 @@
-//! Dividing a sequence into consecutive intervals, one per stage, with the minimal total: dynamic programming over
-//! (stage, items used), O(stages x items^2).
+//! Dividing a sequence into consecutive intervals, one per chunk, with the minimal total: dynamic programming over
+//! (chunk, items used), O(chunks x items^2).
 
 use std::ops::Range;
 
 /// The least total and the lengths that reach it; of several, the lexicographically smallest. None if nothing is
 /// allowed.
 ///
-/// `value(stage, range)` is the stage's own value, None where that range is not allowed; `combine` makes a total of a
-/// stage's value and the total of the stages after it, and must not fall when either of them rises.
+/// `value(chunk, range)` is the chunk's own value, None where that range is not allowed; `combine` makes a total of a
+/// chunk's value and the total of the chunks after it, and must not fall when either of them rises.
 pub(super) fn min_total_split(
-    stages: usize,
+    chunks: usize,
     items: usize,
     value: impl Fn(usize, Range<usize>) -> Option<u128>,
     combine: fn(u128, u128) -> u128,
 ) -> Option<(u128, Vec<usize>)> {
-    // totals[stage][start]: the least total of stages `stage..` over items `start..`, and the first one's length.
-    let mut totals: Vec<Vec<Option<(u128, usize)>>> = vec![vec![None; items + 1]; stages];
-    for stage in (0..stages).rev() {
+    // totals[chunk][start]: the least total of chunks `chunk..` over items `start..`, and the first one's length.
+    let mut totals: Vec<Vec<Option<(u128, usize)>>> = vec![vec![None; items + 1]; chunks];
+    for chunk in (0..chunks).rev() {
         for start in 0..=items {
             let mut best: Option<(u128, usize)> = None;
             for end in start..=items {
-                let rest = match totals.get(stage + 1) {
+                let rest = match totals.get(chunk + 1) {
                     Some(after) => after[end].map(|(total, _)| Some(total)),
                     None => (end == items).then_some(None),
                 };
-                let (Some(rest), Some(own)) = (rest, value(stage, start..end)) else { continue };
+                let (Some(rest), Some(own)) = (rest, value(chunk, start..end)) else { continue };
                 let total = rest.map_or(own, |rest| combine(own, rest));
                 if best.is_none_or(|(least, _)| total < least) {
                     best = Some((total, end - start));
                 }
             }
-            totals[stage][start] = best;
+            totals[chunk][start] = best;
         }
     }
     let (total, _) = (*totals.first()?.first()?)?;
     let mut start = 0;
-    let mut lengths = Vec::with_capacity(stages);
-    for stage in &totals {
-        let (_, length) = stage[start]?;
+    let mut lengths = Vec::with_capacity(chunks);
+    for chunk in &totals {
+        let (_, length) = chunk[start]?;
         lengths.push(length);
         start += length;
     }

@@ -1,4 +1,4 @@
-//! Which layers go to which chunk: the exact partition of minimal time under a memory limit, or one that the user
+//! Which layers go to which chunk: the partition of minimal time within the ranks' memory, or one that the user
 //! gives. The embedding is pinned to the first chunk, the final norm and head to the last; chunks without layers are
 //! normal.
 
@@ -7,6 +7,9 @@ mod interval;
 
 pub use balanced::balanced_partition;
 
+use crate::activation_memory;
+use crate::schedule::Schedule;
+use crate::simulate::Costs;
 use std::ops::Range;
 
 /// Costs of one module of the model: embedding, layer or head. Work is in FLOPs or in measured seconds, the same
@@ -23,8 +26,10 @@ pub struct ModuleCost {
     pub backward_weight: f64,
     /// Bytes of weights, accumulators and moments.
     pub parameter_bytes: u64,
-    /// Bytes kept from F to B for each microbatch in flight: its output counts, its input is another module's output.
+    /// Bytes kept from F to B or I for each microbatch in flight: its output counts, its input is another module's output.
     pub activation_bytes: u64,
+    /// Bytes kept from I to W for each microbatch: the inputs of its weight gradients.
+    pub weight_gradient_bytes: u64,
 }
 
 impl ModuleCost {
@@ -85,39 +90,26 @@ impl Partition {
         self.modules_of(model, chunk).map(ModuleCost::work).sum()
     }
 
-    /// Bytes that `chunk` holds with the activations of `in_flight` microbatches.
-    pub fn bytes(&self, model: &ModelCost, chunk: usize, in_flight: usize) -> u64 {
-        let received = if chunk > 0 { model.boundary_bytes } else { 0 };
-        let (parameters, activations) = self.modules_of(model, chunk).fold((0u64, received), |(p, a), module| {
-            (p.saturating_add(module.parameter_bytes), a.saturating_add(module.activation_bytes))
-        });
-        parameters.saturating_add(activations.saturating_mul(in_flight as u64))
+    /// The most bytes that each rank holds under `schedule`: weights with their state, and activations.
+    pub fn peak_bytes(&self, model: &ModelCost, schedule: &Schedule) -> Vec<u64> {
+        let chunks = Costs::estimate(model, self, 1.0, 1.0).chunks;
+        activation_memory::peak_bytes(&schedule.placement, &schedule.ranks, &chunks)
     }
-}
-
-/// Memory limit of each stage.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MemoryBudget {
-    /// Bytes per stage; `None` for no limit.
-    pub bytes_per_stage: Option<u64>,
-    /// For each stage, the number of microbatches whose activations it holds at once (see
-    /// [`Schedule::in_flight`](crate::Schedule::in_flight)). Not read without a limit.
-    pub in_flight: Vec<usize>,
 }
 
 /// Error of partitioning.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PartitionError {
-    /// Zero stages.
-    #[error("a partition needs at least one stage, got 0")]
-    NoStages,
-    /// The explicit list has the wrong number of stages.
-    #[error("the partition {layers:?} lists {} stages but the pipeline has {stages}: give one number of layers per stage", .layers.len())]
-    Stages {
+    /// Zero chunks.
+    #[error("a partition needs at least one chunk, got 0")]
+    NoChunks,
+    /// The explicit list has the wrong number of chunks.
+    #[error("the partition {layers:?} lists {} chunks but the pipeline has {chunks}: give one number of layers per chunk", .layers.len())]
+    Chunks {
         /// The list given.
         layers: Vec<usize>,
-        /// Stages of the pipeline.
-        stages: usize,
+        /// Chunks of the pipeline.
+        chunks: usize,
     },
     /// The explicit list has the wrong number of layers.
     #[error(
@@ -131,16 +123,6 @@ pub enum PartitionError {
         /// Layers of the model.
         model: usize,
     },
-    /// The memory limit has the wrong number of stages.
-    #[error(
-        "the memory limit lists in-flight microbatches for {given} stages but the pipeline has {stages}: give one number per stage"
-    )]
-    InFlight {
-        /// Stages in the limit.
-        given: usize,
-        /// Stages of the pipeline.
-        stages: usize,
-    },
     /// A cost that is negative or not finite.
     #[error("the cost of {module} is {work}: it has to be a finite number, zero or more")]
     Cost {
@@ -151,16 +133,16 @@ pub enum PartitionError {
     },
     /// The model does not fit.
     #[error(
-        "stage {stage} doesn't fit: with {layers} layers and the activations of {in_flight} microbatches it holds \
-         {needed_bytes} bytes, {excess_bytes} more than the limit of {limit_bytes}, and every other partition exceeds it by as much or more: \
-         raise the limit, use more stages, or smaller microbatches"
+        "stage {stage} doesn't fit: with {layers} layers and {in_flight} microbatches in flight it holds {needed_bytes} bytes, \
+         {excess_bytes} more than the limit of {limit_bytes}, and no other partition is known that needs less: raise the limit to \
+         {needed_bytes}, use more stages, or smaller microbatches"
     )]
     Memory {
-        /// The stage that exceeds the limit, in the partition that exceeds it least.
+        /// The rank that exceeds the limit most, in the partition whose largest chunk is smallest.
         stage: usize,
-        /// Its number of layers there.
+        /// Its number of layers there, in all its chunks.
         layers: usize,
-        /// Its microbatches in flight.
+        /// Its work items in flight.
         in_flight: usize,
         /// Its memory, in bytes.
         needed_bytes: u64,
@@ -174,11 +156,11 @@ pub enum PartitionError {
 /// The partition that the user gives, if it fits model and pipeline.
 ///
 /// # Errors
-/// If the list's length is not the number of stages, or its sum not the number of layers.
-pub fn explicit_partition(model: &ModelCost, layers: &[usize], stages: usize) -> Result<Partition, PartitionError> {
+/// If the list's length is not the number of chunks, or its sum not the number of layers.
+pub fn explicit_partition(model: &ModelCost, layers: &[usize], chunks: usize) -> Result<Partition, PartitionError> {
     let list = || layers.to_vec();
-    if layers.len() != stages {
-        return Err(PartitionError::Stages { layers: list(), stages });
+    if layers.len() != chunks {
+        return Err(PartitionError::Chunks { layers: list(), chunks });
     }
     let sum = layers.iter().fold(0usize, |sum, count| sum.saturating_add(*count));
     if sum != model.layers.len() {
@@ -187,9 +169,9 @@ pub fn explicit_partition(model: &ModelCost, layers: &[usize], stages: usize) ->
     Ok(Partition { layers: list() })
 }
 
-/// How evenly the work is spread: work / (stages x slowest stage's work), 1 at best.
+/// How evenly the work is spread: work / (chunks x slowest chunk's work), 1 at best.
 pub fn balance_ratio(model: &ModelCost, partition: &Partition) -> f64 {
-    let stages = partition.layers.len();
-    let slowest = (0..stages).map(|chunk| partition.work(model, chunk)).fold(0.0, f64::max);
-    if slowest > 0.0 { model.work() / (stages as f64 * slowest) } else { 1.0 }
+    let chunks = partition.layers.len();
+    let slowest = (0..chunks).map(|chunk| partition.work(model, chunk)).fold(0.0, f64::max);
+    if slowest > 0.0 { model.work() / (chunks as f64 * slowest) } else { 1.0 }
 }

@@ -2,13 +2,20 @@
 //! A new schedule is a new file here with one function.
 
 mod gpipe;
+mod interleaved_one_f_one_b;
+mod interleaved_zero_bubble;
 mod one_f_one_b;
+mod rounds;
+mod zbv_zero_bubble;
 
 pub use gpipe::gpipe;
+pub use interleaved_one_f_one_b::interleaved_one_f_one_b;
+pub use interleaved_zero_bubble::interleaved_zero_bubble;
 pub use one_f_one_b::one_f_one_b;
+pub use zbv_zero_bubble::zbv_zero_bubble;
 
 use crate::action::Action;
-use crate::activation_memory;
+use crate::activation_memory::{self, Held};
 use crate::placement::Placement;
 
 /// The order in which each rank computes. Holds only F, B, I and W.
@@ -25,16 +32,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// For each chunk, the peak number of microbatches whose activations it holds; the partition's memory limit uses
-    /// it.
+    /// For each rank, the peak number of work items between their F and their B or W.
     pub fn in_flight(&self) -> Vec<usize> {
-        let peak = |chunk| {
-            let one = |of: usize| u64::from(of == chunk);
-            self.placement
-                .get_rank(chunk)
-                .and_then(|rank| self.ranks.get(rank))
-                .map_or(0, |a| activation_memory::peak_activations(a, one))
-        };
-        (0..self.placement.chunks()).map(|chunk| peak(chunk) as usize).collect()
+        self.ranks.iter().map(|actions| activation_memory::peak(actions, |_| Held::ONE) as usize).collect()
     }
 }

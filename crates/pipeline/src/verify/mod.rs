@@ -1,8 +1,8 @@
 //! Verifies programs before a step runs: order within each rank, pairing of messages, absence of deadlock, memory.
 //!
 //! Model of the executor: a RECV posts without blocking, and the action that needs the message waits; a SEND waits only
-//! while `sends_in_flight` earlier messages of its edge have no posted receive; EXCHANGE waits for all ranks and
-//! REDUCE_TIED for the other rank. The result does not depend on the order in which ranks run, so one simulated
+//! while `sends_in_flight` earlier messages of its edge have not left, which they do at the latest when their receive is
+//! posted; EXCHANGE waits for all ranks and REDUCE_TIED for the other rank. The result does not depend on the order in which ranks run, so one simulated
 //! execution that completes shows that all do.
 
 mod order;
@@ -13,30 +13,33 @@ pub use violation::{ActionLocation, BlockedActions, Violation};
 
 pub(crate) use order::{ProgramKind, check_ranks};
 
-use crate::activation_memory;
+use crate::activation_memory::{self, Held};
 use crate::discrete_event;
 use crate::program::Programs;
 use crate::simulate::Costs;
 
+/// Messages that may wait on a link before a further SEND blocks: links enforce it, and the verifier reckons with it.
+pub const SENDS_IN_FLIGHT: usize = 2;
+
 /// Limits of the executor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Messages that may wait on one directed edge before its SEND blocks; at least 1.
+    /// Messages that may wait on one directed edge before its SEND blocks, at least 1; [`SENDS_IN_FLIGHT`] by default.
     pub sends_in_flight: usize,
-    /// For each rank, the number of work items whose activations it may hold; `None` for no limit.
+    /// For each rank, the number of work items that may be between their F and their B or W; `None` for no limit.
     pub max_in_flight: Option<Vec<usize>>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { sends_in_flight: 2, max_in_flight: None }
+        Limits { sends_in_flight: SENDS_IN_FLIGHT, max_in_flight: None }
     }
 }
 
 /// Result of verification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifyReport {
-    /// For each rank, the peak number of work items whose activations it holds.
+    /// For each rank, the peak number of work items between their F and their B or W.
     pub peak_in_flight: Vec<usize>,
 }
 
@@ -68,7 +71,7 @@ fn verify_programs(programs: &Programs, limits: &Limits, kind: ProgramKind) -> R
         return Err(Violation::Deadlock { blocked: BlockedActions(blocked) });
     }
     check_in_flight(ranks, limits)?;
-    let peak = |actions: &Vec<_>| activation_memory::peak_activations(actions, |_| 1) as usize;
+    let peak = |actions: &Vec<_>| activation_memory::peak(actions, |_| Held::ONE) as usize;
     Ok(VerifyReport { peak_in_flight: ranks.iter().map(peak).collect() })
 }
 
@@ -79,7 +82,7 @@ fn check_in_flight(ranks: &[Vec<crate::Action>], limits: &Limits) -> Result<(), 
     }
     for (rank, (actions, &limit)) in ranks.iter().zip(limits).enumerate() {
         let over = |(_, held): &(usize, u64)| *held > limit as u64;
-        if let Some((position, held)) = activation_memory::activations_held(actions, |_| 1).enumerate().find(over) {
+        if let Some((position, held)) = activation_memory::held(actions, |_| Held::ONE).enumerate().find(over) {
             let location = ActionLocation { rank, position, action: actions[position] };
             return Err(Violation::TooManyInFlight { location, held: held as usize, limit });
         }

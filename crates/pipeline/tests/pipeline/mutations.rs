@@ -2,21 +2,12 @@
 //! execute.
 
 use proptest::prelude::*;
-use stagecoach_pipeline::{Action, Limits, Placement, Programs, Schedule, WorkItem, gpipe, lower, one_f_one_b, verify};
+use stagecoach_pipeline::{
+    Action, Limits, Programs, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, lower, one_f_one_b, verify,
+    zbv_zero_bubble,
+};
 
 use crate::reference_executor::ReferenceExecutor;
-
-/// All forwards, chunk by chunk, then all backwards in the opposite order.
-fn chunk_by_chunk(placement: Placement, microbatches: usize) -> Schedule {
-    let items = |chunk| (0..microbatches).map(move |microbatch| WorkItem { chunk, microbatch });
-    let rank = |rank| {
-        let chunks: Vec<usize> = placement.chunks_of(rank).collect();
-        let forward = chunks.iter().flat_map(|&chunk| items(chunk)).map(Action::Forward);
-        forward.chain(chunks.iter().rev().flat_map(|&chunk| items(chunk)).map(Action::FullBackward)).collect()
-    };
-    let ranks = (0..placement.ranks()).map(rank).collect();
-    Schedule { name: "test".to_owned(), placement, microbatches, ranks }
-}
 
 #[derive(Clone, Debug)]
 struct Mutation {
@@ -77,12 +68,13 @@ fn mutate(programs: &mut Programs, mutation: &Mutation) {
 }
 
 fn base() -> impl Strategy<Value = Programs> {
-    (0..4usize, 1..5usize, 1..6usize, any::<bool>()).prop_map(|(kind, ranks, microbatches, tied)| {
+    (0..5usize, 1..5usize, 1..6usize, any::<bool>()).prop_map(|(kind, ranks, microbatches, tied)| {
         let schedule = match kind {
             0 => gpipe(ranks, microbatches),
             1 => one_f_one_b(ranks, microbatches),
-            2 => chunk_by_chunk(Placement::v_shaped(ranks), microbatches),
-            _ => chunk_by_chunk(Placement::looped(ranks, 2), microbatches),
+            2 => zbv_zero_bubble(ranks, microbatches),
+            3 => interleaved_one_f_one_b(ranks, 2, microbatches),
+            _ => interleaved_zero_bubble(ranks, 1 + microbatches % 2, microbatches),
         };
         lower(&schedule, tied).unwrap()
     })
@@ -116,7 +108,7 @@ proptest! {
 
     #[test]
     fn arbitrary_text_is_parsed_or_rejected(text in "[0-2FBIWSENDRCV_,: \n]{0,60}") {
-        let _ = stagecoach_pipeline::from_csv(&text, &Placement::linear(2), None);
+        let _ = stagecoach_pipeline::from_csv(&text, 2);
         let _ = Programs::from_text(&text);
     }
 }

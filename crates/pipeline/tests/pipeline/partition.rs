@@ -2,8 +2,9 @@
 
 use proptest::prelude::*;
 use stagecoach_pipeline::{
-    MemoryBudget, ModelCost, ModuleCost, Partition, PartitionError, balance_ratio, balanced_partition,
-    explicit_partition,
+    Action, ModelCost, ModuleCost, Partition, PartitionError, Placement, Schedule, WorkItem, balance_ratio,
+    balanced_partition, explicit_partition, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, one_f_one_b,
+    zbv_zero_bubble,
 };
 
 fn module(name: &str, work: f64, parameter_bytes: u64, activation_bytes: u64) -> ModuleCost {
@@ -14,6 +15,7 @@ fn module(name: &str, work: f64, parameter_bytes: u64, activation_bytes: u64) ->
         backward_weight: work,
         parameter_bytes,
         activation_bytes,
+        weight_gradient_bytes: 0,
     }
 }
 
@@ -44,7 +46,7 @@ fn the_reference_models_balances() {
         assert!((ratio - expected).abs() < 5e-4, "{layers:?}: {ratio}");
     }
     for best in [vec![12], vec![8, 4], vec![5, 6, 1], vec![4, 4, 4, 0]] {
-        assert_eq!(balanced_partition(&model, best.len(), &MemoryBudget::default()).unwrap().layers, best);
+        assert_eq!(balanced_partition(&model, &gpipe(best.len(), 1), None).unwrap().layers, best);
     }
 }
 
@@ -52,16 +54,16 @@ fn the_reference_models_balances() {
 fn more_stages_than_layers() {
     let mut model = reference();
     model.layers.truncate(2);
-    let partition = balanced_partition(&model, 6, &MemoryBudget::default()).unwrap();
+    let partition = balanced_partition(&model, &gpipe(6, 1), None).unwrap();
     assert_eq!(partition.layers, [0, 0, 0, 1, 1, 0]);
     assert_eq!(
         (partition.range(3), partition.range(4), partition.range(5), partition.range(9)),
         (0..1, 1..2, 2..2, 2..2)
     );
     model.layers.clear();
-    assert_eq!(balanced_partition(&model, 3, &MemoryBudget::default()).unwrap().layers, [0, 0, 0]);
+    assert_eq!(balanced_partition(&model, &gpipe(3, 1), None).unwrap().layers, [0, 0, 0]);
     let free = ModelCost { head: module("head", 0.0, 0, 0), ..model };
-    assert_eq!(balance_ratio(&free, &balanced_partition(&free, 3, &MemoryBudget::default()).unwrap()), 1.0);
+    assert_eq!(balance_ratio(&free, &balanced_partition(&free, &gpipe(3, 1), None).unwrap()), 1.0);
 }
 
 #[test]
@@ -75,11 +77,7 @@ fn equal_layers_tie_whatever_their_binary_form() {
                 head: module("head", 0.0, 0, 0),
                 boundary_bytes: 0,
             };
-            assert_eq!(
-                balanced_partition(&model, stages, &MemoryBudget::default()).unwrap().layers,
-                expected,
-                "{work}"
-            );
+            assert_eq!(balanced_partition(&model, &gpipe(stages, 1), None).unwrap().layers, expected, "{work}");
         }
     }
 }
@@ -90,7 +88,7 @@ fn a_difference_of_one_flop_in_1e15_decides() {
     let layers = [most - 1.0, 1.0, most].map(|work| module("layer", work, 0, 0)).to_vec();
     let free = module("end", 0.0, 0, 0);
     let model = ModelCost { embedding: free.clone(), layers, head: free, boundary_bytes: 0 };
-    assert_eq!(balanced_partition(&model, 2, &MemoryBudget::default()).unwrap().layers, [2, 1]);
+    assert_eq!(balanced_partition(&model, &gpipe(2, 1), None).unwrap().layers, [2, 1]);
 }
 
 #[test]
@@ -99,7 +97,7 @@ fn explicit_partition_is_validated() {
     let error = |layers: &[usize], stages| explicit_partition(&model, layers, stages).unwrap_err().to_string();
     assert_eq!(
         error(&[5, 6], 3),
-        "the partition [5, 6] lists 2 stages but the pipeline has 3: give one number of layers per stage"
+        "the partition [5, 6] lists 2 chunks but the pipeline has 3: give one number of layers per chunk"
     );
     assert_eq!(
         error(&[5, 6, 2], 3),
@@ -112,12 +110,10 @@ fn explicit_partition_is_validated() {
 #[test]
 fn impossible_requests_are_refused() {
     let mut model = reference();
-    assert_eq!(balanced_partition(&model, 0, &MemoryBudget::default()), Err(PartitionError::NoStages));
-    let short = MemoryBudget { bytes_per_stage: Some(1), in_flight: vec![1] };
-    assert_eq!(balanced_partition(&model, 2, &short), Err(PartitionError::InFlight { given: 1, stages: 2 }));
+    assert_eq!(balanced_partition(&model, &gpipe(0, 1), None), Err(PartitionError::NoChunks));
     for work in [f64::NAN, f64::INFINITY, -1.0] {
         model.layers[3] = module("layer 3", work, 0, 0);
-        let error = balanced_partition(&model, 2, &MemoryBudget::default()).unwrap_err().to_string();
+        let error = balanced_partition(&model, &gpipe(2, 1), None).unwrap_err().to_string();
         assert!(error.starts_with(&format!("the cost of layer 3 is {work}")), "{error}");
     }
 }
@@ -130,11 +126,9 @@ fn a_model_that_does_not_fit_is_reported_with_stage_and_bytes() {
         head: module("head", 1.0, 200, 0),
         boundary_bytes: 1,
     };
-    let fit =
-        |limit| balanced_partition(&model, 2, &MemoryBudget { bytes_per_stage: Some(limit), in_flight: vec![2, 1] });
+    let fit = |limit| balanced_partition(&model, &one_f_one_b(2, 2), Some(limit));
     // Without a limit [2, 2] and [3, 1] would be tried first: 740 bytes on stage 0.
     assert_eq!(fit(740).unwrap().layers, [2, 2]);
-    assert_eq!(fit(620).unwrap().layers, [1, 3]);
     // [0, 4] holds 641 bytes on stage 1, [1, 3] 620 on stage 0.
     let error = fit(600).unwrap_err();
     assert_eq!(
@@ -150,6 +144,8 @@ fn a_model_that_does_not_fit_is_reported_with_stage_and_bytes() {
     );
     assert!(error.to_string().contains("stage 0 doesn't fit: with 1 layers"), "{error}");
     assert!(error.to_string().contains("620 bytes, 20 more than the limit of 600"), "{error}");
+    assert!(error.to_string().contains("raise the limit to 620,"), "{error}");
+    assert_eq!(fit(620).unwrap().layers, [1, 3]);
 }
 
 fn compositions(stages: usize, layers: usize) -> Vec<Vec<usize>> {
@@ -164,17 +160,44 @@ fn compositions(stages: usize, layers: usize) -> Vec<Vec<usize>> {
 /// Small whole numbers, so that floating-point sums are exact and ties are frequent.
 fn models() -> impl Strategy<Value = ModelCost> {
     let module = |name: &'static str| {
-        (0..6u32, 0..6u32, 0..6u32, 0..20u64, 0..5u64).prop_map(move |(f, i, w, parameters, activations)| ModuleCost {
+        let bytes = (0..20u64, 0..5u64, 0..5u64);
+        (0..6u32, 0..6u32, 0..6u32, bytes).prop_map(move |(f, i, w, (parameters, activations, inputs))| ModuleCost {
             name: name.to_owned(),
             forward: f64::from(f),
             backward_input: f64::from(i),
             backward_weight: f64::from(w),
             parameter_bytes: parameters,
             activation_bytes: activations,
+            weight_gradient_bytes: inputs,
         })
     };
     (module("embedding"), prop::collection::vec(module("layer"), 0..8), module("head"), 0..4u64)
         .prop_map(|(embedding, layers, head, boundary_bytes)| ModelCost { embedding, layers, head, boundary_bytes })
+}
+
+/// Every rank holds the activations of so many microbatches at once, then what W needs of so many.
+fn holding(placement: Placement, held: &[(usize, usize)]) -> Schedule {
+    let rank = |rank| {
+        let items = |microbatches: usize| {
+            let of = move |chunk| (0..microbatches).map(move |microbatch| WorkItem { chunk, microbatch });
+            placement.chunks_of(rank).flat_map(of)
+        };
+        let (whole, split): (usize, usize) = held[rank];
+        let first = items(whole).map(Action::Forward).chain(items(whole).map(Action::FullBackward));
+        let later = |item: WorkItem| WorkItem { microbatch: item.microbatch + whole, ..item };
+        let second = items(split).map(later).flat_map(|item| [Action::Forward(item), Action::BackwardInput(item)]);
+        let last = items(split).map(later).map(Action::BackwardWeight);
+        first.chain(second).chain(last).collect()
+    };
+    let ranks = (0..placement.ranks()).map(rank).collect();
+    Schedule { name: "test".to_owned(), placement: placement.clone(), microbatches: 1, ranks }
+}
+
+/// Slowest chunk, sum of squares, layers: less is better.
+fn rank(model: &ModelCost, partition: &Partition) -> (u64, u64, Vec<usize>) {
+    let work: Vec<f64> = (0..partition.layers.len()).map(|chunk| partition.work(model, chunk)).collect();
+    let slowest = work.iter().copied().fold(0.0, f64::max) as u64;
+    (slowest, work.iter().map(|work| work * work).sum::<f64>() as u64, partition.layers.clone())
 }
 
 proptest! {
@@ -185,28 +208,69 @@ proptest! {
         model in models(),
         stages in 1..6usize,
         limit in prop::option::of(0..160u64),
-        in_flight in prop::collection::vec(0..6usize, 5),
+        held in prop::collection::vec((0..6usize, 0..4usize), 5),
     ) {
-        let memory = MemoryBudget { bytes_per_stage: limit, in_flight: in_flight[..stages].to_vec() };
+        let schedule = holding(Placement::linear(stages), &held);
         let all = compositions(stages, model.layers.len()).into_iter().map(|layers| Partition { layers });
-        let bytes = |p: &Partition, stage: usize| p.bytes(&model, stage, memory.in_flight[stage]);
-        let (fitting, over): (Vec<_>, Vec<_>) =
-            all.partition(|p| limit.is_none_or(|limit| (0..stages).all(|stage| bytes(p, stage) <= limit)));
-        let rank = |p: &Partition| {
-            let work: Vec<f64> = (0..stages).map(|stage| p.work(&model, stage)).collect();
-            let slowest = work.iter().copied().fold(0.0, f64::max) as u64;
-            (slowest, work.iter().map(|work| work * work).sum::<f64>() as u64, p.layers.clone())
-        };
-        match balanced_partition(&model, stages, &memory) {
-            Ok(found) => prop_assert_eq!(Some(rank(&found)), fitting.iter().map(rank).min()),
+        let fullest = |p: &Partition| p.peak_bytes(&model, &schedule).into_iter().max().unwrap();
+        let (fitting, over): (Vec<_>, Vec<_>) = all.partition(|p| limit.is_none_or(|limit| fullest(p) <= limit));
+        match balanced_partition(&model, &schedule, limit) {
+            Ok(found) => prop_assert_eq!(Some(rank(&model, &found)), fitting.iter().map(|p| rank(&model, p)).min()),
             Err(PartitionError::Memory { stage, layers, needed_bytes, excess_bytes, .. }) => {
                 prop_assert!(fitting.is_empty());
-                let fullest = |p: &Partition| (0..stages).map(|stage| bytes(p, stage)).max().unwrap();
                 let least = over.iter().map(fullest).min().unwrap();
                 prop_assert_eq!((needed_bytes, excess_bytes), (least, least - limit.unwrap()));
-                prop_assert!(over.iter().any(|p| fullest(p) == least && p.layers[stage] == layers && bytes(p, stage) == least));
+                let is_it = |p: &Partition| p.peak_bytes(&model, &schedule)[stage] == least && p.layers[stage] == layers;
+                prop_assert!(over.iter().any(|p| fullest(p) == least && is_it(p)));
             }
             Err(error) => prop_assert!(false, "{}", error),
         }
     }
+
+    #[test]
+    fn several_chunks_are_within_the_memory_of_their_rank(
+        model in models(),
+        ranks in 1..4usize,
+        v_shaped in any::<bool>(),
+        limit in 0..300u64,
+        held in prop::collection::vec((0..6usize, 0..4usize), 3),
+    ) {
+        let placement = if v_shaped { Placement::v_shaped(ranks) } else { Placement::looped(ranks, 2) };
+        let schedule = holding(placement, &held);
+        let fastest = balanced_partition(&model, &schedule, None).unwrap();
+        let fullest = |p: &Partition| p.peak_bytes(&model, &schedule).into_iter().max().unwrap();
+        match balanced_partition(&model, &schedule, Some(limit)) {
+            Ok(found) => {
+                prop_assert!(fullest(&found) <= limit);
+                prop_assert!(fullest(&fastest) > limit || found == fastest);
+            }
+            Err(PartitionError::Memory { needed_bytes, excess_bytes, .. }) => {
+                prop_assert!(fullest(&fastest) > limit);
+                prop_assert_eq!(needed_bytes - excess_bytes, limit);
+                // what the message advises works
+                let raised = balanced_partition(&model, &schedule, Some(needed_bytes)).unwrap();
+                prop_assert!(fullest(&raised) <= needed_bytes);
+            }
+            Err(error) => prop_assert!(false, "{}", error),
+        }
+    }
+}
+
+/// By hand: layers of 10 s and 8 bytes of activations, 20 of what W needs; 100 bytes of weights.
+#[test]
+fn a_rank_holds_all_its_chunks_and_what_w_waits_for() {
+    let layer = ModuleCost { weight_gradient_bytes: 20, ..module("layer", 10.0, 100, 8) };
+    let free = module("end", 0.0, 0, 0);
+    let model = ModelCost { embedding: free.clone(), layers: vec![layer; 4], head: free, boundary_bytes: 1 };
+    let even = Partition { layers: vec![1; 4] };
+    // 1F1B over 2 ranks of two chunks: 5 and 3 work items, of 9 bytes but those of chunk 0
+    let interleaved = interleaved_one_f_one_b(2, 2, 4);
+    assert_eq!(interleaved.in_flight(), [5, 3]);
+    let [first, second] = even.peak_bytes(&model, &interleaved)[..] else { panic!() };
+    assert!((200 + 5 * 8..=200 + 5 * 9).contains(&first) && second == 200 + 3 * 9, "{first} {second}");
+    // one chunk a rank: W at once on rank 0, which holds another microbatch whole; one later on rank 1, so that two wait
+    let two = Partition { layers: vec![2, 2] };
+    assert_eq!(two.peak_bytes(&model, &interleaved_zero_bubble(2, 1, 4)), [200 + 16 + 40, 200 + 2 * 40]);
+    let zbv = even.peak_bytes(&model, &zbv_zero_bubble(2, 4));
+    assert!(zbv.iter().all(|&bytes| bytes > 200 + 3 * 8 && bytes <= 200 + 4 * 20), "{zbv:?}");
 }

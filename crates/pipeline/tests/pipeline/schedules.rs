@@ -1,8 +1,9 @@
-//! Both schedules over many sizes: they lower, verify, match the papers' formulas, and round-trip through text.
+//! Every schedule over many sizes: they lower, verify, match the papers' formulas, and round-trip through text.
 
 use stagecoach_pipeline::{
-    Action, Costs, Limits, Placement, Programs, Schedule, WorkItem, forward_only_programs, from_csv, gpipe, lower,
-    one_f_one_b, simulate, to_csv, verify, verify_evaluation,
+    Action, Costs, Limits, Placement, Programs, Schedule, WorkItem, forward_only_programs, from_csv, gpipe,
+    interleaved_one_f_one_b, interleaved_zero_bubble, lower, one_f_one_b, simulate, to_csv, verify, verify_evaluation,
+    zbv_zero_bubble,
 };
 
 fn every_size(check: impl Fn(usize, usize)) {
@@ -15,6 +16,30 @@ fn every_size(check: impl Fn(usize, usize)) {
 
 fn both(stages: usize, microbatches: usize) -> [Schedule; 2] {
     [gpipe(stages, microbatches), one_f_one_b(stages, microbatches)]
+}
+
+/// Every schedule that has so many chunks a rank.
+fn every_schedule(ranks: usize, chunks_per_rank: usize, microbatches: usize) -> Vec<Schedule> {
+    let mut schedules = vec![
+        interleaved_one_f_one_b(ranks, chunks_per_rank, microbatches),
+        interleaved_zero_bubble(ranks, chunks_per_rank, microbatches),
+    ];
+    match chunks_per_rank {
+        1 => schedules.extend(both(ranks, microbatches)),
+        2 => schedules.push(zbv_zero_bubble(ranks, microbatches)),
+        _ => {}
+    }
+    schedules
+}
+
+/// 1 to 16 ranks, 1 to 4 chunks, and 1 to 64 microbatches: those around multiples of the ranks, where schedules change, or
+/// all with `STAGECOACH_SCHEDULES=all`.
+fn every_layout(check: impl Fn(usize, usize, usize)) {
+    let all = std::env::var("STAGECOACH_SCHEDULES").is_ok_and(|v| v == "all");
+    for (ranks, chunks) in (1..=16).flat_map(|ranks| (1..=4).map(move |chunks| (ranks, chunks))) {
+        let near = |m: usize| [1, 2, 3, ranks, 2 * ranks, 3 * ranks].iter().any(|&k| m.abs_diff(k) < 2) || m == 64;
+        (1..=64).filter(|&m| all || near(m)).for_each(|microbatches| check(ranks, chunks, microbatches));
+    }
 }
 
 /// All forwards, chunk by chunk, then all backwards in the opposite order: valid for any placement.
@@ -42,6 +67,90 @@ fn every_schedule_verifies_with_one_message_in_flight() {
             }
         }
     });
+}
+
+/// With one message in flight on every edge, which is less than links allow.
+#[test]
+fn every_layout_verifies_and_simulates_without_deadlock() {
+    let limits = Limits { sends_in_flight: 1, max_in_flight: None };
+    every_layout(|ranks, chunks, microbatches| {
+        for schedule in every_schedule(ranks, chunks, microbatches) {
+            let what = || format!("{} {ranks} ranks of {chunks}, {microbatches} microbatches", schedule.name);
+            let programs = lower(&schedule, true).unwrap_or_else(|e| panic!("{}: {e}", what()));
+            let report = verify(&programs, &limits).unwrap_or_else(|e| panic!("{}: {e}", what()));
+            assert_eq!(report.peak_in_flight, schedule.in_flight());
+            let timeline = simulate(&programs, &Costs::uniform(ranks * chunks));
+            assert!(timeline.spans.iter().zip(&programs.ranks).all(|(spans, actions)| spans.len() == actions.len()));
+            assert_eq!(timeline.peak_bytes, report.peak_in_flight.iter().map(|&n| n as u64).collect::<Vec<_>>());
+            let evaluation = forward_only_programs(&schedule.placement, microbatches);
+            verify_evaluation(&evaluation, &limits).unwrap_or_else(|e| panic!("{}: {e}", what()));
+        }
+    });
+}
+
+/// Work items between F and B or W: of interleaved 1F1B those that it runs ahead and one, of ZB-H1 as many as ranks, of
+/// ZB-V twice that, of half the layers each, on all ranks.
+#[test]
+fn what_schedules_with_chunks_have_in_flight_is_what_the_papers_say() {
+    every_layout(|ranks, chunks, microbatches| {
+        let all = chunks * microbatches;
+        let round = microbatches.div_ceil((microbatches / ranks).max(1));
+        let ahead = (chunks - 1) * round;
+        let exactly = |schedule: Schedule, expected: Vec<usize>| {
+            let programs = lower(&schedule, false).unwrap();
+            let report =
+                verify(&programs, &Limits { max_in_flight: Some(expected.clone()), ..Limits::default() }).unwrap();
+            assert_eq!(report.peak_in_flight, expected, "{} {ranks}x{chunks}, {microbatches}", schedule.name);
+        };
+        let one_f_one_b = (0..ranks).map(|rank| (ahead + 2 * (ranks - 1 - rank) + 1).min(all));
+        exactly(interleaved_one_f_one_b(ranks, chunks, microbatches), one_f_one_b.collect());
+        exactly(interleaved_zero_bubble(ranks, chunks, microbatches), vec![(ahead + ranks).min(all); ranks]);
+        if microbatches >= 2 * ranks - 1 {
+            exactly(zbv_zero_bubble(ranks, microbatches), vec![2 * ranks; ranks]);
+        }
+    });
+}
+
+/// Idle seconds of a rank where F, I and W take a second each. A chunk of interleaved 1F1B has a part of the rank's work, so
+/// the same number of seconds is as much less of the step; with W split off, a third of it is left.
+#[test]
+fn idle_time_of_schedules_with_chunks_matches_the_formulas() {
+    every_layout(|ranks, chunks, microbatches| {
+        if microbatches < ranks {
+            return;
+        }
+        let mut costs = Costs::uniform(ranks * chunks);
+        for chunk in &mut costs.chunks {
+            (chunk.backward_input_seconds, chunk.backward_weight_seconds) = (1.0, 1.0);
+        }
+        let idle = |schedule: Schedule| {
+            simulate(&lower(&schedule, false).unwrap(), &costs).makespan - (3 * chunks * microbatches) as f64
+        };
+        assert_eq!(idle(interleaved_one_f_one_b(ranks, chunks, microbatches)), (3 * (ranks - 1)) as f64);
+        assert_eq!(idle(interleaved_zero_bubble(ranks, chunks, microbatches)), (ranks - 1) as f64);
+        if chunks == 2 && microbatches >= 2 * ranks - 1 {
+            assert_eq!(idle(zbv_zero_bubble(ranks, microbatches)), (ranks - 1) as f64);
+        }
+    });
+}
+
+/// torch's own lists.
+#[test]
+fn orders_are_those_of_torch() {
+    for (schedule, expected) in [
+        (interleaved_one_f_one_b(2, 2, 2), "0F0,0F1,2F0,2F1,2B0,2B1,0B0,0B1\n1F0,1F1,3F0,3B0,3F1,3B1,1B0,1B1\n"),
+        (
+            interleaved_zero_bubble(2, 1, 3),
+            "0F0,0F1,0I0,0W0,0F2,0I1,0W1,0I2,0W2\n1F0,1I0,1F1,1I1,1W0,1F2,1I2,1W1,1W2\n",
+        ),
+        (
+            zbv_zero_bubble(2, 3),
+            "0F0,0F1,0F2,3F0,3I0,3W0,3F1,3I1,3W1,0I0,0W0,3F2,3I2,3W2,0I1,0W1,0I2,0W2\n\
+             1F0,2F0,1F1,2F1,2I0,2W0,1F2,1I0,1W0,2F2,2I1,2W1,1I1,2I2,1I2,1W1,2W2,1W2\n",
+        ),
+    ] {
+        assert_eq!(to_csv(&schedule), expected, "{}", schedule.name);
+    }
 }
 
 #[test]
@@ -87,17 +196,16 @@ fn the_bubble_matches_the_formula() {
 
 #[test]
 fn text_and_csv_round_trip() {
-    every_size(|stages, microbatches| {
-        for schedule in both(stages, microbatches) {
+    for (ranks, chunks, microbatches) in
+        (1..=5).flat_map(|ranks| (1..=3).flat_map(move |chunks| (1..=9).map(move |m| (ranks, chunks, m))))
+    {
+        for schedule in every_schedule(ranks, chunks, microbatches) {
             let programs = lower(&schedule, true).unwrap();
             assert_eq!(Programs::from_text(&programs.to_text()).unwrap(), programs);
-            for count in [None, Some(microbatches)] {
-                let back = from_csv(&to_csv(&schedule), &schedule.placement, count).unwrap();
-                assert_eq!(back.ranks, schedule.ranks);
-                assert_eq!(lower(&back, true).unwrap(), programs);
-            }
+            let back = from_csv(&to_csv(&schedule), ranks).unwrap();
+            assert_eq!(back, Schedule { name: "CSV".into(), ..schedule });
         }
-    });
+    }
 }
 
 #[test]

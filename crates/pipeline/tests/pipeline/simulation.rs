@@ -1,7 +1,8 @@
 //! The simulator's times against sums done by hand.
 
 use stagecoach_pipeline::{
-    ChunkCosts, Costs, ModelCost, ModuleCost, Partition, Placement, Programs, Span, gpipe, lower, one_f_one_b, simulate,
+    ChunkCosts, Costs, ModelCost, ModuleCost, Partition, Placement, Programs, Span, gpipe, interleaved_zero_bubble,
+    lower, one_f_one_b, simulate,
 };
 
 fn programs(placement: Placement, microbatches: usize, ranks: &[&str]) -> Programs {
@@ -110,6 +111,7 @@ fn costs_of_a_partitioned_model() {
         backward_weight: work / 2.0,
         parameter_bytes: 100 * bytes,
         activation_bytes: bytes,
+        weight_gradient_bytes: 2 * bytes,
     };
     let model = ModelCost {
         embedding: module("embedding", 0.0, 1),
@@ -118,15 +120,19 @@ fn costs_of_a_partitioned_model() {
         boundary_bytes: 50,
     };
     let costs = Costs::estimate(&model, &Partition { layers: vec![2, 1, 0] }, 10.0, 100.0);
-    let chunk = |forward_seconds, activation_bytes, static_bytes| ChunkCosts {
+    let chunk = |forward_seconds, activation_bytes, weight_gradient_bytes, static_bytes| ChunkCosts {
         forward_seconds,
         backward_input_seconds: forward_seconds,
         backward_weight_seconds: forward_seconds / 2.0,
         activation_bytes,
+        weight_gradient_bytes,
         static_bytes,
     };
-    assert_eq!(costs.chunks, [chunk(2.0, 5, 500), chunk(1.0, 52, 200), chunk(4.0, 53, 300)]);
+    assert_eq!(costs.chunks, [chunk(2.0, 5, 10, 500), chunk(1.0, 52, 4, 200), chunk(4.0, 53, 6, 300)]);
     assert_eq!(costs.link_seconds, 0.5);
     let timeline = simulate(&lower(&one_f_one_b(3, 8), false).unwrap(), &costs);
     assert_eq!(timeline.peak_bytes, [500 + 3 * 5, 200 + 2 * 52, 300 + 53]);
+    // I gives the activations up; W waits for its inputs only, on the last rank those of three microbatches
+    let timeline = simulate(&lower(&interleaved_zero_bubble(3, 1, 8), false).unwrap(), &costs);
+    assert_eq!(timeline.peak_bytes[2], 300 + 53 + 2 * 6);
 }

@@ -18,8 +18,9 @@ use tch::{Device, Tensor};
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) config: LlamaConfig,
-    /// Layers of each stage.
+    /// Layers of each chunk.
     pub(crate) layers: Vec<usize>,
+    /// Of so many chunks and microbatches.
     pub(crate) schedule: fn(usize, usize) -> Schedule,
     pub(crate) transport: Transport,
     pub(crate) recompute: Recompute,
@@ -28,6 +29,12 @@ pub(crate) struct Setup {
     pub(crate) clip: Option<f64>,
     /// Initial weights; randomly initialised if `None`.
     pub(crate) weights: Option<Weights>,
+}
+
+impl Setup {
+    fn placement(&self) -> Placement {
+        (self.schedule)(self.layers.len(), 1).placement
+    }
 }
 
 /// The data of one step.
@@ -62,7 +69,7 @@ pub(crate) struct Trained {
 /// Trains for `steps` and merges the results of all stages, which must agree on losses and norms, and on both copies of a
 /// tied embedding.
 pub(crate) fn train(setup: &Setup, steps: &[StepData]) -> Trained {
-    let ranks = setup.layers.len();
+    let ranks = setup.placement().ranks();
     let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
     let control = listen();
     let address = control.local_addr().unwrap().to_string();
@@ -103,9 +110,9 @@ fn stage(
     addresses: &[String],
 ) -> Trained {
     tch::set_num_threads(1);
-    let ranks = setup.layers.len();
+    let placement = setup.placement();
+    let ranks = placement.ranks();
     let (member, ..) = Member::join(address, hello(rank, ranks), timeouts(), |_| {}, |_| {}).unwrap();
-    let placement = Placement::linear(ranks);
     let architecture = Llama::new(setup.config.clone(), Device::Cpu);
     let mut stage = build(setup, &architecture, rank);
     let mut links = open_links(LinksConfig {
@@ -124,7 +131,7 @@ fn stage(
 
     let mut trained = Trained { losses: vec![], norms: vec![], gradients: Weights::new(), weights: Weights::new() };
     for (index, step) in steps.iter().enumerate() {
-        let schedule = (setup.schedule)(ranks, step.microbatches.len());
+        let schedule = (setup.schedule)(setup.layers.len(), step.microbatches.len());
         let programs = lower(&schedule, architecture.tie_word_embeddings()).unwrap();
         if index == 0 {
             // UPDATE clips in place: the first step is also run without it, to read the gradients
@@ -148,7 +155,7 @@ pub(crate) fn build(setup: &Setup, architecture: &dyn Architecture, rank: usize)
         rank,
         &StageConfig {
             architecture,
-            placement: &Placement::linear(setup.layers.len()),
+            placement: &setup.placement(),
             partition: &Partition { layers: setup.layers.clone() },
             seed: 7,
             optimizer: setup.optimizer,

@@ -1,0 +1,28 @@
+use super::Schedule;
+use super::rounds::Rounds;
+use crate::action::Action;
+use crate::placement::Placement;
+
+/// 1F1B with several chunks a rank (Narayanan et al. 2021, arXiv:2104.04473, section 2.2; torch's
+/// `ScheduleInterleaved1F1B`): with `v` chunks a rank the bubble is that of 1F1B over `v`. Rank `r` of `p` runs
+/// `(v - 1) * p + 2 * (p - 1 - r)` forwards ahead, and so holds the activations of one work item more, each of which has
+/// a `v`-th of its layers.
+///
+/// Any number of microbatches is possible; with at least `p` of them the bubble is as said.
+pub fn interleaved_one_f_one_b(ranks: usize, chunks_per_rank: usize, microbatches: usize) -> Schedule {
+    let rank = |rank| {
+        let Rounds { forward, backward, warm_up } = Rounds::new(rank, ranks, chunks_per_rank, microbatches);
+        let warm_up = (warm_up + 2 * (ranks - 1 - rank)).min(forward.len());
+        let (ahead, steady) = forward.split_at(warm_up);
+        let (paired, rest) = backward.split_at(steady.len());
+        let pairs = steady.iter().zip(paired).flat_map(|(f, b)| [Action::Forward(*f), Action::FullBackward(*b)]);
+        let ahead = ahead.iter().map(|item| Action::Forward(*item));
+        ahead.chain(pairs).chain(rest.iter().map(|item| Action::FullBackward(*item))).collect()
+    };
+    Schedule {
+        name: "Interleaved1F1B".to_owned(),
+        placement: Placement::looped(ranks, chunks_per_rank),
+        microbatches,
+        ranks: (0..ranks).map(rank).collect(),
+    }
+}

@@ -1,0 +1,33 @@
+use super::Schedule;
+use super::rounds::Rounds;
+use crate::action::Action;
+use crate::placement::Placement;
+
+/// Interleaved 1F1B whose backward is split, so that W fills the wait for gradients; with one chunk a rank it is ZB-H1 (Qi
+/// et al. 2024, arXiv:2401.10241; torch's `ScheduleInterleavedZeroBubble`). Rank `r` runs fewer forwards ahead than in
+/// interleaved 1F1B, `p - 1 - r` instead of twice that, and its W `r` backwards later. So with one chunk a rank every rank
+/// holds the activations, or what W needs of them, of `min(p, m)` microbatches.
+///
+/// Any number of microbatches is possible.
+pub fn interleaved_zero_bubble(ranks: usize, chunks_per_rank: usize, microbatches: usize) -> Schedule {
+    let rank = |rank| {
+        let Rounds { forward, backward, warm_up } = Rounds::new(rank, ranks, chunks_per_rank, microbatches);
+        let warm_up = (warm_up + ranks - 1 - rank).min(forward.len());
+        let (ahead, steady) = forward.split_at(warm_up);
+        let mut actions: Vec<Action> = ahead.iter().map(|item| Action::Forward(*item)).collect();
+        for (index, item) in backward.iter().enumerate() {
+            actions.extend(steady.get(index).map(|item| Action::Forward(*item)));
+            actions.push(Action::BackwardInput(*item));
+            actions.extend(index.checked_sub(rank).map(|late| Action::BackwardWeight(backward[late])));
+        }
+        let late = backward.len().saturating_sub(rank);
+        actions.extend(backward[late..].iter().map(|item| Action::BackwardWeight(*item)));
+        actions
+    };
+    Schedule {
+        name: "InterleavedZeroBubble".to_owned(),
+        placement: Placement::looped(ranks, chunks_per_rank),
+        microbatches,
+        ranks: (0..ranks).map(rank).collect(),
+    }
+}

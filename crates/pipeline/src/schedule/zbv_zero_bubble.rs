@@ -1,0 +1,90 @@
+use super::Schedule;
+use crate::action::{Action, WorkItem};
+use crate::placement::Placement;
+
+/// Two chunks a rank, laid out as a V: a microbatch comes back down the ranks that it went up, and its backward begins
+/// where its forward ends (ZB-V: Qi et al. 2024, arXiv:2401.10241, section 6; torch's `ScheduleZBVZeroBubble`). Where F, I
+/// and W take the same time there is no bubble but for filling and draining. Every rank holds the activations of at most
+/// `2p` work items, of half its layers each: as much as the first stage of 1F1B, and the same on all ranks.
+///
+/// Any number of microbatches is possible; with fewer than `2p - 1` it is the part that concerns them of the schedule for
+/// `2p - 1`.
+pub fn zbv_zero_bubble(ranks: usize, microbatches: usize) -> Schedule {
+    let rank = |rank| {
+        let mut actions = zbv_rank(rank, ranks, microbatches.max(2 * ranks - 1));
+        actions.retain(|action| action.item().is_some_and(|item| item.microbatch < microbatches));
+        actions
+    };
+    Schedule {
+        name: "ZBVZeroBubble".to_owned(),
+        placement: Placement::v_shaped(ranks),
+        microbatches,
+        ranks: (0..ranks).map(rank).collect(),
+    }
+}
+
+/// The actions of `rank` for at least `2 * ranks - 1` microbatches.
+fn zbv_rank(rank: usize, ranks: usize, microbatches: usize) -> Vec<Action> {
+    let (mut up, mut down) = (ChunkActions::new(rank), ChunkActions::new(2 * ranks - 1 - rank));
+    let mut actions = Vec::new();
+    // warm-up: forwards upwards until the first one comes back down, then both in turn
+    actions.extend((0..2 * (ranks - rank) - 1).map(|_| up.forward()));
+    for _ in 0..rank {
+        actions.extend([down.forward(), up.forward()]);
+    }
+    for _ in rank..ranks {
+        actions.extend([down.forward(), down.input(), down.weight()]);
+    }
+    // steady
+    while down.forwards < microbatches {
+        if up.forwards < microbatches {
+            actions.push(up.forward());
+        }
+        actions.extend([up.input(), up.weight(), down.forward(), down.input(), down.weight()]);
+    }
+    // cool-down: W waits, to fill the time until the last gradients come
+    for _ in 0..rank {
+        actions.extend([up.input(), down.input()]);
+    }
+    for _ in rank..ranks {
+        actions.extend([up.input(), up.weight()]);
+    }
+    while down.weights < microbatches {
+        actions.push(down.weight());
+    }
+    while up.weights < microbatches {
+        actions.push(up.weight());
+    }
+    actions
+}
+
+/// The next microbatch of each of a chunk's actions.
+struct ChunkActions {
+    chunk: usize,
+    forwards: usize,
+    inputs: usize,
+    weights: usize,
+}
+
+impl ChunkActions {
+    fn new(chunk: usize) -> ChunkActions {
+        ChunkActions { chunk, forwards: 0, inputs: 0, weights: 0 }
+    }
+
+    fn forward(&mut self) -> Action {
+        Action::Forward(next(self.chunk, &mut self.forwards))
+    }
+
+    fn input(&mut self) -> Action {
+        Action::BackwardInput(next(self.chunk, &mut self.inputs))
+    }
+
+    fn weight(&mut self) -> Action {
+        Action::BackwardWeight(next(self.chunk, &mut self.weights))
+    }
+}
+
+fn next(chunk: usize, count: &mut usize) -> WorkItem {
+    *count += 1;
+    WorkItem { chunk, microbatch: *count - 1 }
+}

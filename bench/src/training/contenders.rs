@@ -91,6 +91,17 @@ fn contender(
     Contender { name, workload, trainer, threads, bf16, pipeline, is_checked: false }
 }
 
+/// PyTorch with the layers where Stagecoach puts them, which knows what the head costs.
+fn recipe_with_our_partition() -> Contender {
+    let mut contender = pipelined(&TWELVE_LAYERS, RECIPE, "GPipe", 3, 1);
+    contender.pipeline.split = OUR_PARTITION.to_vec();
+    contender.name += " our partition";
+    contender
+}
+
+/// What `stagecoach plan` finds for [`TWELVE_LAYERS`] over three stages.
+const OUR_PARTITION: [usize; 3] = [5, 6, 1];
+
 /// The schedules of several chunks a rank or with a split backward: ranks, and chunks a rank.
 const OTHER_SCHEDULES: [(&str, usize, usize); 4] = [
     ("Interleaved1F1B", 2, 2),
@@ -118,9 +129,11 @@ pub(super) fn contenders() -> Vec<Contender> {
         }
     }
     for (schedule, ranks, chunks) in OTHER_SCHEDULES {
-        all.push(pipelined(&EIGHT_LAYERS, EAGER, schedule, ranks, chunks));
+        for trainer in [EAGER, Trainer::Stagecoach] {
+            all.push(pipelined(&EIGHT_LAYERS, trainer, schedule, ranks, chunks));
+        }
     }
-    all.push(pipelined(&TWELVE_LAYERS, RECIPE, "GPipe", 3, 1));
+    all.extend([pipelined(&TWELVE_LAYERS, RECIPE, "GPipe", 3, 1), recipe_with_our_partition()]);
     all.push(pipelined(&TWELVE_LAYERS, Trainer::Stagecoach, "GPipe", 3, 1));
     for contender in &mut all {
         let plain = contender.pipeline.ranks == 1 && contender.threads == 1 && !contender.bf16;
@@ -165,12 +178,13 @@ pub(super) fn comparisons() -> Vec<Comparison> {
         }
     }
     for (schedule, ranks, chunks) in OTHER_SCHEDULES {
-        let own = pipelined(&EIGHT_LAYERS, Trainer::Stagecoach, "1F1B", ranks, 1);
-        let theirs = pipelined(&EIGHT_LAYERS, EAGER, schedule, ranks, chunks);
-        let what = format!("1F1B to {schedule}, p={ranks}");
-        all.push(compare(&what, &own, &theirs, Figure::StepSeconds, 1.0 / 1.3));
+        let [own, theirs] =
+            [Trainer::Stagecoach, EAGER].map(|trainer| pipelined(&EIGHT_LAYERS, trainer, schedule, ranks, chunks));
+        all.push(compare(&format!("{schedule}, p={ranks}"), &own, &theirs, Figure::StepSeconds, 1.0 / 1.3));
     }
     let recipe = [Trainer::Stagecoach, RECIPE].map(|trainer| pipelined(&TWELVE_LAYERS, trainer, "GPipe", 3, 1));
     all.push(compare("the recipe of 12 layers", &recipe[0], &recipe[1], Figure::StepSeconds, 1.0 / 1.5));
+    let balanced = recipe_with_our_partition();
+    all.push(compare("the same, our partition in both", &recipe[0], &balanced, Figure::StepSeconds, 1.0 / 1.3));
     all
 }

@@ -28,6 +28,7 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [what, workspace, results] = &arguments[..] else { usage() };
     let folder = scratch(Path::new(workspace));
+    let (commit, date) = (machine::commit(), jiff::Timestamp::now().to_string());
     let mut report = match what.as_str() {
         "checkpoint" => checkpoint(&folder),
         "operator" => operator::measure(),
@@ -37,8 +38,8 @@ fn main() {
     };
     let _ = std::fs::remove_dir_all(folder);
     report["machine"] = machine::describe();
-    report["commit"] = machine::commit().into();
-    report["date"] = jiff::Timestamp::now().to_string().into();
+    report["commit"] = commit.into();
+    report["date"] = date.into();
     let path = Path::new(results).join(format!("{what}.json"));
     std::fs::write(&path, format!("{report:#}\n")).unwrap();
     println!("\nraw figures: {}", path.display());

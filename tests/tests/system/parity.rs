@@ -90,3 +90,23 @@ fn a_schedule_in_a_file_changes_no_bit() {
         assert_eq!(hashes(workspace, &dual_pipe_v), hashes(workspace, &one), "tied: {tied}");
     }
 }
+
+/// In the least memory that suffices, `Auto` takes another schedule than without a limit, and computes more again.
+#[test]
+fn what_auto_takes_changes_no_bit() {
+    let workspace = corpus::workspace();
+    let workspace = workspace.path();
+    let job = TestJob { schedule: "Auto", stages: 2, ..TestJob::default() };
+    let run = |limit: &str| {
+        let limit = format!("pipeline.memoryLimit=\"{limit}\"");
+        Launched::start(workspace, &job, &["--fresh", "--set", &limit]).finish(workspace)
+    };
+    let refused = run("1k");
+    let said = format!("{}{}", refused.stdout, refused.stderr);
+    let (_, needed) = said.split_once("raise the limit to ").expect(&said);
+    let (tight, ample) = (run(needed.split(',').next().unwrap()), run("1Gi"));
+    assert!(tight.stdout.contains("recompute Full"), "{}", tight.stdout);
+    assert!(ample.stdout.contains("recompute None"), "{}", ample.stdout);
+    let one = hashes(workspace, &TestJob { stages: 1, ..TestJob::default() });
+    assert_eq!([tight.hashes(), ample.hashes()], [one.clone(), one]);
+}

@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 use indicatif::HumanBytes;
-use stagecoach_pipeline::{Limits, balance_ratio, timeline_svg, timeline_text, timeline_trace, to_csv, verify};
+use stagecoach_pipeline::{
+    Limits, PartitionError, balance_ratio, timeline_svg, timeline_text, timeline_trace, to_csv, verify,
+};
 
 use super::job_args::JobArgs;
 use super::output::{print_line, table};
 use crate::fatal::Fatal;
-use crate::plan::{JobConfig, PipelineLayout, plan_pipeline, trained_vocab_size};
+use crate::plan::{Alternative, JobConfig, PipelineLayout, plan_pipeline, trained_vocab_size};
 
 /// Show how a job would run: partition, timeline, bubble, memory.
 #[derive(Debug, Args)]
@@ -42,6 +44,9 @@ impl PlanCommand {
         for note in &layout.notes {
             print_line(format!("note: {note}"));
         }
+        if !layout.alternatives.is_empty() {
+            print_line(alternatives_table(&layout));
+        }
         print_line(stage_table(&layout, &report.peak_in_flight));
         print_line(timeline_text(&layout.timeline, 100));
         let title = format!("{}: {} over {stages} stages", config.job.metadata.name, layout.schedule.name);
@@ -56,6 +61,29 @@ fn write(path: Option<&Path>, content: impl FnOnce() -> String) -> anyhow::Resul
     std::fs::write(path, content()).with_context(|| format!("could not write {}", path.display()))?;
     print_line(format!("wrote {}", path.display()));
     Ok(())
+}
+
+/// What `Auto` chose from: a line for each, the fastest first, and those that do not fit last.
+fn alternatives_table(layout: &PipelineLayout) -> String {
+    let mut alternatives: Vec<&Alternative> = layout.alternatives.iter().collect();
+    let seconds = |alternative: &Alternative| alternative.step.as_ref().map_or(f64::INFINITY, |step| step.0);
+    alternatives.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
+    let row = |alternative: &&Alternative| {
+        let Alternative { schedule, chunks_per_stage, recompute, step } = alternative;
+        let (step, memory) = match step {
+            Ok((seconds, bytes)) => {
+                let longer = 100.0 * (seconds / layout.timeline.makespan - 1.0);
+                (format!("+{longer:.1}%"), HumanBytes(*bytes).to_string())
+            }
+            Err(PartitionError::Memory { needed_bytes, .. }) => {
+                ("does not fit".to_owned(), HumanBytes(*needed_bytes).to_string())
+            }
+            Err(_) => ("impossible".to_owned(), String::new()),
+        };
+        vec![schedule.clone(), chunks_per_stage.to_string(), recompute.to_string(), step, memory]
+    };
+    let header = ["schedule", "chunks a stage", "recompute", "step", "memory"];
+    format!("{}\n", table(Some(&header), &[1, 3, 4], alternatives.iter().map(row).collect()))
 }
 
 /// The partition's balance and bubble, and a line per stage, with the layers of each of its chunks.

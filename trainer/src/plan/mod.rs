@@ -2,6 +2,7 @@
 //! the partition, and the programs. [`JobConfig`] is the job as the trainer uses it, [`plan_pipeline`] chooses schedule and
 //! partition, and stage 0 sends the [`Plan`] to the other stages.
 
+mod candidates;
 mod decay_extension;
 mod identity;
 mod job_config;
@@ -11,12 +12,13 @@ mod trainer_state;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use stagecoach_api::job::Recompute;
 use stagecoach_checkpoint::Fence;
 use stagecoach_data::{MicrobatchLayout, PreparedCorpus};
 use stagecoach_pipeline::{Limits, Partition, Programs, verify, verify_evaluation};
 
 pub(crate) use job_config::{JobConfig, trained_vocab_size};
-pub(crate) use pipeline_layout::{PipelineLayout, plan_pipeline};
+pub(crate) use pipeline_layout::{Alternative, PipelineLayout, plan_pipeline};
 pub(crate) use trainer_state::TrainerState;
 
 use crate::fatal::Fatal;
@@ -46,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) schedule: String,
     /// Layers of each chunk.
     pub(crate) partition: Vec<usize>,
+    /// Which activations are computed again.
+    pub(crate) recompute: Recompute,
     /// The programs of a training step, in the text form of [`Programs`].
     pub(crate) programs: String,
     /// The programs of an evaluation on the held-out sequences, if there are any.

@@ -1,12 +1,12 @@
-//! Planning the pipeline: choosing schedule and partition by simulation.
+//! Planning the pipeline: choosing schedule, recomputation and partition by simulation.
 
-use stagecoach_api::job::ScheduleSpec;
+use stagecoach_api::job::{Recompute, ScheduleSpec};
 use stagecoach_pipeline::{
-    Costs, ModelCost, Partition, Programs, Schedule, Timeline, balanced_partition, explicit_partition,
-    forward_only_programs, from_csv, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, lower, one_f_one_b,
-    simulate, zbv_zero_bubble,
+    Costs, ModelCost, Partition, PartitionError, Programs, Schedule, Timeline, balanced_partition, explicit_partition,
+    forward_only_programs, simulate,
 };
 
+use super::candidates::{Candidate, candidates};
 use super::job_config::JobConfig;
 use crate::fatal::Fatal;
 use crate::model::{Architecture, MicrobatchCost};
@@ -24,15 +24,32 @@ pub(crate) struct PipelineLayout {
     pub(crate) partition: Partition,
     /// The programs of a training step: the schedule with its communication.
     pub(crate) programs: Programs,
+    /// Which activations are computed again.
+    pub(crate) recompute: Recompute,
     /// The model's costs per microbatch.
     pub(crate) cost: ModelCost,
     /// The simulated step.
     pub(crate) timeline: Timeline,
+    /// All that `Auto` chose from, this layout too; otherwise empty.
+    pub(crate) alternatives: Vec<Alternative>,
     /// Messages for the user.
     pub(crate) notes: Vec<String>,
 }
 
-/// Plans the pipeline of a job over `stages` stages: of the candidate schedules, the one with the shortest simulated step.
+/// Something that `Auto` chose from.
+#[derive(Clone, Debug)]
+pub(crate) struct Alternative {
+    /// The schedule's name.
+    pub(crate) schedule: String,
+    /// Chunks a stage.
+    pub(crate) chunks_per_stage: usize,
+    /// Which activations are computed again.
+    pub(crate) recompute: Recompute,
+    /// Seconds of a simulated step, and the most bytes that a stage holds; or why it is impossible.
+    pub(crate) step: Result<(f64, u64), PartitionError>,
+}
+
+/// Plans the pipeline of a job over `stages` stages: of the candidates, the one with the shortest simulated step.
 ///
 /// # Errors
 /// If the schedule's CSV is invalid or another job's, or the partition does not match the model or its memory limit.
@@ -41,56 +58,74 @@ pub(crate) fn plan_pipeline(
     architecture: &dyn Architecture,
     stages: usize,
 ) -> Result<PipelineLayout, Fatal> {
+    let mut alternatives = Vec::new();
+    let mut best: Option<PipelineLayout> = None;
+    let mut refused: Option<PartitionError> = None;
+    for candidate in candidates(config, architecture, stages)? {
+        let mut alternative = Alternative {
+            schedule: candidate.schedule.name.clone(),
+            chunks_per_stage: candidate.schedule.placement.chunks() / stages.max(1),
+            recompute: candidate.recompute,
+            step: Ok((0.0, 0)),
+        };
+        match lay_out(config, architecture, candidate) {
+            Ok(layout) => {
+                let Timeline { makespan, peak_bytes, .. } = &layout.timeline;
+                alternative.step = Ok((*makespan, peak_bytes.iter().copied().max().unwrap_or(0)));
+                if best.as_ref().is_none_or(|best| *makespan < best.timeline.makespan) {
+                    best = Some(layout);
+                }
+            }
+            Err(error) => {
+                alternative.step = Err(error.clone());
+                if refused.as_ref().is_none_or(|other| needed_bytes(&error) < needed_bytes(other)) {
+                    refused = Some(error);
+                }
+            }
+        }
+        alternatives.push(alternative);
+    }
+    let is_auto = matches!(config.job.spec.pipeline.schedule, ScheduleSpec::Auto);
+    match (best, refused) {
+        (Some(layout), _) if is_auto => Ok(PipelineLayout { alternatives, ..layout }.with_choice_noted()),
+        (Some(layout), _) => Ok(layout),
+        (None, Some(error)) => Err(Fatal::invalid(format!("spec.pipeline.partition: {error}"))),
+        (None, None) => Err(Fatal::invalid("spec.pipeline.schedule: no schedule to choose from")),
+    }
+}
+
+/// The memory without which a candidate is impossible: of several such, the message is about the one that needs least.
+fn needed_bytes(error: &PartitionError) -> u64 {
+    match error {
+        PartitionError::Memory { needed_bytes, .. } => *needed_bytes,
+        _ => u64::MAX,
+    }
+}
+
+/// Partitions the model for a candidate and simulates a step.
+fn lay_out(
+    config: &JobConfig,
+    architecture: &dyn Architecture,
+    candidate: Candidate,
+) -> Result<PipelineLayout, PartitionError> {
     let pipeline = &config.job.spec.pipeline;
-    let microbatches = config.training.microbatches as usize;
-    let virtual_stages = pipeline.virtual_stages as usize;
+    let Candidate { schedule, programs, recompute } = candidate;
     let length = config.data.sequence_length as usize;
     let cost = architecture.cost(MicrobatchCost {
         tokens: config.microbatch_size() * length,
         length,
         precision: config.training.precision,
-        recompute: pipeline.recompute,
+        recompute,
     });
-    let candidates = match &pipeline.schedule {
-        ScheduleSpec::GPipe => vec![gpipe(stages, microbatches)],
-        ScheduleSpec::OneFOneB => vec![one_f_one_b(stages, microbatches)],
-        ScheduleSpec::Auto => vec![one_f_one_b(stages, microbatches), gpipe(stages, microbatches)],
-        ScheduleSpec::InterleavedOneFOneB => vec![interleaved_one_f_one_b(stages, virtual_stages, microbatches)],
-        ScheduleSpec::InterleavedZeroBubble => vec![interleaved_zero_bubble(stages, virtual_stages, microbatches)],
-        ScheduleSpec::ZbvZeroBubble => vec![zbv_zero_bubble(stages, microbatches)],
-        ScheduleSpec::Csv(file) => vec![read_csv(config, &file.path, stages)?],
-    };
-    let mut best: Option<PipelineLayout> = None;
-    let mut refused = None;
-    for schedule in candidates {
-        match plan_schedule(config, &cost, architecture.tie_word_embeddings(), schedule) {
-            Ok(layout) if best.as_ref().is_none_or(|b| layout.timeline.makespan < b.timeline.makespan) => {
-                best = Some(layout);
-            }
-            Ok(_) => {}
-            Err(error) => refused = Some(error),
-        }
-    }
-    match (best, refused) {
-        (Some(layout), _) => Ok(layout),
-        (None, Some(error)) => Err(error),
-        (None, None) => Err(Fatal::invalid("spec.pipeline.schedule: no schedule to choose from")),
-    }
-}
-
-/// Partitions the model for `schedule` and simulates a step.
-fn plan_schedule(
-    config: &JobConfig,
-    cost: &ModelCost,
-    tied: bool,
-    schedule: Schedule,
-) -> Result<PipelineLayout, Fatal> {
-    let pipeline = &config.job.spec.pipeline;
     let mut notes = Vec::new();
     let given = pipeline.partition.layers.as_ref();
     let chunks = schedule.placement.chunks();
+    let limit = pipeline.memory_limit.as_ref().and_then(|limit| limit.bytes());
     let partition = match (pipeline.explicit_layers(chunks), given) {
-        (Some(layers), _) => explicit_partition(cost, &layers.iter().map(|&n| n as usize).collect::<Vec<_>>(), chunks),
+        (Some(layers), _) => {
+            let layers: Vec<usize> = layers.iter().map(|&count| count as usize).collect();
+            explicit_partition(&cost, &layers, &schedule, limit)?
+        }
         (None, given) => {
             if let Some(given) = given {
                 notes.push(format!(
@@ -98,41 +133,11 @@ fn plan_schedule(
                     given.len()
                 ));
             }
-            let cap = pipeline.memory_limit.as_ref().and_then(|limit| limit.bytes());
-            balanced_partition(cost, &schedule, cap)
+            balanced_partition(&cost, &schedule, limit)?
         }
-    }
-    .map_err(|e| Fatal::invalid(format!("spec.pipeline.partition: {e}")))?;
-    let programs = lower(&schedule, tied).map_err(|e| Fatal::invalid(e.to_string()))?;
-    let timeline = simulate(&programs, &Costs::estimate(cost, &partition, FLOPS_PER_SECOND, LINK_BYTES_PER_SECOND));
-    Ok(PipelineLayout { schedule, partition, programs, cost: cost.clone(), timeline, notes })
-}
-
-/// Reads the schedule of a job with `stages` stages.
-fn read_csv(config: &JobConfig, path: &str, stages: usize) -> Result<Schedule, Fatal> {
-    let file = config.workspace.join(path);
-    let invalid = |what: String| Fatal::invalid(format!("spec.pipeline.schedule.csv.path: {}: {what}", file.display()));
-    let text = std::fs::read_to_string(&file).map_err(|e| invalid(format!("could not be read: {e}")))?;
-    let schedule = from_csv(&text, stages).map_err(|e| invalid(e.to_string()))?;
-    let (microbatches, chunks) = (config.training.microbatches as usize, schedule.placement.chunks());
-    let virtual_stages = config.job.spec.pipeline.virtual_stages as usize;
-    if schedule.microbatches != microbatches {
-        return Err(invalid(format!(
-            "it is for {} microbatches, and spec.training.microbatches is {microbatches}: set that to {0}",
-            schedule.microbatches
-        )));
-    }
-    if chunks != stages * virtual_stages {
-        let remedy = match chunks % stages {
-            0 => format!("set that to {}", chunks / stages),
-            _ => "write it with the same number of chunks for every stage".to_owned(),
-        };
-        return Err(invalid(format!(
-            "it has {chunks} chunks, and {stages} stages with spec.pipeline.virtualStages {virtual_stages} have {}: {remedy}",
-            stages * virtual_stages
-        )));
-    }
-    Ok(schedule)
+    };
+    let timeline = simulate(&programs, &Costs::estimate(&cost, &partition, FLOPS_PER_SECOND, LINK_BYTES_PER_SECOND));
+    Ok(PipelineLayout { schedule, partition, programs, recompute, cost, timeline, alternatives: Vec::new(), notes })
 }
 
 impl PipelineLayout {
@@ -141,9 +146,41 @@ impl PipelineLayout {
         forward_only_programs(&self.programs.placement, microbatches)
     }
 
+    /// Says what `Auto` took, and of every other schedule how much longer its best form would take.
+    fn with_choice_noted(mut self) -> PipelineLayout {
+        let mut best: Vec<(&str, f64)> = Vec::new();
+        for Alternative { schedule, step, .. } in &self.alternatives {
+            let Ok((seconds, _)) = *step else { continue };
+            match best.iter_mut().find(|(name, _)| name == schedule) {
+                Some((_, shortest)) => *shortest = shortest.min(seconds),
+                None => best.push((schedule, seconds)),
+            }
+        }
+        let taken = self.schedule.name.as_str();
+        best.retain(|(name, _)| *name != taken);
+        best.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let longer =
+            |(name, seconds): &(&str, f64)| format!("{name} {:.1}%", 100.0 * (seconds / self.timeline.makespan - 1.0));
+        let others = match best.iter().map(longer).collect::<Vec<String>>().join(", ") {
+            others if others.is_empty() => "no other fits".to_owned(),
+            others => format!("others take longer, by simulation: {others}"),
+        };
+        let chunks = self.schedule.placement.chunks() / self.schedule.placement.ranks();
+        let note = format!(
+            "schedule Auto took {taken} with {chunks} chunk{} a stage, recompute {}; {others}",
+            if chunks == 1 { "" } else { "s" },
+            self.recompute
+        );
+        self.notes.push(note);
+        self
+    }
+
     /// Mean over stages of the simulated bubble, 0 to 1.
     pub(crate) fn bubble(&self) -> f64 {
         let bubbles = &self.timeline.bubble;
         bubbles.iter().sum::<f64>() / bubbles.len().max(1) as f64
     }
 }
+
+#[cfg(test)]
+mod tests;

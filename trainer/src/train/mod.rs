@@ -116,7 +116,7 @@ fn load_and_train(context: &StageContext, member: &Member, assignment: Assignmen
             partition: &verified.partition,
             seed: config.training.seed,
             optimizer: config.adamw(),
-            recompute: config.job.spec.pipeline.recompute,
+            recompute: plan.recompute,
             precision: config.training.precision,
             device,
         },

@@ -100,6 +100,7 @@ pub(super) fn prepare_and_plan(
         initial_weights,
         schedule: layout.schedule.name.clone(),
         partition: layout.partition.layers.clone(),
+        recompute: layout.recompute,
         programs: layout.programs.to_text(),
         evaluation: has_held_out.then(|| layout.evaluation_programs(held_out.layouts.len()).to_text()),
         evaluation_layouts: held_out.layouts,

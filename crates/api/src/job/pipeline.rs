@@ -17,11 +17,13 @@ pub struct PipelineSpec {
     /// Which layers each chunk holds.
     #[serde(default)]
     pub partition: PartitionSpec,
-    /// Chunks a stage holds: 1 for GPipe and 1F1B, 2 for ZBVZeroBubble, as many as the table has for Csv.
+    /// Chunks a stage holds: 1 for GPipe and 1F1B, 2 for ZBVZeroBubble, as many as the table has for Csv. With Auto it is
+    /// chosen.
     #[serde(default = "default_number::<1>")]
     #[schemars(range(min = 1, max = 64))]
     pub virtual_stages: u32,
-    /// Which activations are computed again in the backward pass instead of kept.
+    /// Which activations are computed again in the backward pass instead of kept. With the schedule Auto, more of them where
+    /// only that fits `memoryLimit`.
     #[serde(default)]
     pub recompute: Recompute,
     /// Memory that one stage may use, as a Kubernetes quantity; unlimited if absent.
@@ -71,7 +73,7 @@ union! {
         ZbvZeroBubble = "ZBVZeroBubble" {}
         /// A table of your own, in torch's text form.
         Csv = "Csv" { csv as "csv": CsvFile }
-        /// The fastest of them by simulation, within the memory.
+        /// The fastest of them by simulation, with up to four chunks a stage, within the memory.
         Auto = "Auto" {}
     }
 }

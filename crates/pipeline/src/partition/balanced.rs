@@ -1,7 +1,7 @@
 //! The partition with the fastest slowest chunk, within the memory of each rank.
 
 use super::interval::min_total_split;
-use super::{ModelCost, ModuleCost, Partition, PartitionError};
+use super::{ModelCost, ModuleCost, Partition, PartitionError, excess};
 use crate::activation_memory::microbatches_held;
 use crate::schedule::Schedule;
 use std::ops::Range;
@@ -116,20 +116,7 @@ impl<'a> CostTable<'a> {
         let bytes = |chunk, range| Some(self.bytes(chunk, range));
         let split = min_total_split(self.chunks(), self.layers, bytes, u128::max);
         let partition = Partition { layers: split.map(|(_, layers)| layers).unwrap_or_default() };
-        let peaks = partition.peak_bytes(model, schedule);
-        let fullest = (0..peaks.len()).max_by_key(|&rank| (peaks[rank], std::cmp::Reverse(rank))).unwrap_or(0);
-        let needed_bytes = peaks.get(fullest).copied().unwrap_or(0);
-        if needed_bytes <= limit {
-            return Ok(partition);
-        }
-        Err(PartitionError::Memory {
-            stage: fullest,
-            layers: schedule.placement.chunks_of(fullest).map(|chunk| partition.range(chunk).len()).sum(),
-            in_flight: schedule.in_flight().get(fullest).copied().unwrap_or(0),
-            needed_bytes,
-            excess_bytes: needed_bytes - limit,
-            limit_bytes: limit,
-        })
+        excess(&partition, model, schedule, limit, false).map_or(Ok(partition), Err)
     }
 
     /// The modules pinned to a chunk.

@@ -134,11 +134,15 @@ pub enum PartitionError {
     /// The model does not fit.
     #[error(
         "stage {stage} doesn't fit: with {layers} layers and {in_flight} microbatches in flight it holds {needed_bytes} bytes, \
-         {excess_bytes} more than the limit of {limit_bytes}, and no other partition is known that needs less: raise the limit to \
-         {needed_bytes}, use more stages, or smaller microbatches"
+         {excess_bytes} more than the limit of {limit_bytes}{}: raise the limit to {needed_bytes}, {}use more stages, or smaller \
+         microbatches",
+        if *.is_given { "" } else { ", and no other partition is known that needs less" },
+        if *.is_given { "give the stage fewer layers, " } else { "" }
     )]
     Memory {
-        /// The rank that exceeds the limit most, in the partition whose largest chunk is smallest.
+        /// Whether the job gives the partition.
+        is_given: bool,
+        /// The rank that exceeds the limit most; in the partition whose largest chunk is smallest, unless one is given.
         stage: usize,
         /// Its number of layers there, in all its chunks.
         layers: usize,
@@ -153,12 +157,19 @@ pub enum PartitionError {
     },
 }
 
-/// The partition that the user gives, if it fits model and pipeline.
+/// The partition that the user gives, if it fits model, pipeline and, under `schedule`, every rank's memory.
 ///
 /// # Errors
-/// If the list's length is not the number of chunks, or its sum not the number of layers.
-pub fn explicit_partition(model: &ModelCost, layers: &[usize], chunks: usize) -> Result<Partition, PartitionError> {
+/// If the list's length is not the number of chunks, its sum not the number of layers, or a rank holds more than
+/// `bytes_per_rank`.
+pub fn explicit_partition(
+    model: &ModelCost,
+    layers: &[usize],
+    schedule: &Schedule,
+    bytes_per_rank: Option<u64>,
+) -> Result<Partition, PartitionError> {
     let list = || layers.to_vec();
+    let chunks = schedule.placement.chunks();
     if layers.len() != chunks {
         return Err(PartitionError::Chunks { layers: list(), chunks });
     }
@@ -166,7 +177,33 @@ pub fn explicit_partition(model: &ModelCost, layers: &[usize], chunks: usize) ->
     if sum != model.layers.len() {
         return Err(PartitionError::Sum { layers: list(), sum, model: model.layers.len() });
     }
-    Ok(Partition { layers: list() })
+    let partition = Partition { layers: list() };
+    match bytes_per_rank.and_then(|limit| excess(&partition, model, schedule, limit, true)) {
+        Some(error) => Err(error),
+        None => Ok(partition),
+    }
+}
+
+/// The error of a partition of which some rank holds more than `limit`; `is_given` if it is the user's.
+fn excess(
+    partition: &Partition,
+    model: &ModelCost,
+    schedule: &Schedule,
+    limit_bytes: u64,
+    is_given: bool,
+) -> Option<PartitionError> {
+    let peaks = partition.peak_bytes(model, schedule);
+    let stage = (0..peaks.len()).max_by_key(|&rank| (peaks[rank], std::cmp::Reverse(rank)))?;
+    let needed_bytes = peaks[stage];
+    (needed_bytes > limit_bytes).then(|| PartitionError::Memory {
+        is_given,
+        stage,
+        layers: schedule.placement.chunks_of(stage).map(|chunk| partition.range(chunk).len()).sum(),
+        in_flight: schedule.in_flight().get(stage).copied().unwrap_or(0),
+        needed_bytes,
+        excess_bytes: needed_bytes - limit_bytes,
+        limit_bytes,
+    })
 }
 
 /// How evenly the work is spread: work / (chunks x slowest chunk's work), 1 at best.

@@ -41,7 +41,7 @@ fn the_reference_models_balances() {
         (vec![6, 6], 0.791),
         (vec![8, 4], 0.982),
     ] {
-        let partition = explicit_partition(&model, &layers, layers.len()).unwrap();
+        let partition = explicit_partition(&model, &layers, &gpipe(layers.len(), 1), None).unwrap();
         let ratio = balance_ratio(&model, &partition);
         assert!((ratio - expected).abs() < 5e-4, "{layers:?}: {ratio}");
     }
@@ -94,7 +94,8 @@ fn a_difference_of_one_flop_in_1e15_decides() {
 #[test]
 fn explicit_partition_is_validated() {
     let model = reference();
-    let error = |layers: &[usize], stages| explicit_partition(&model, layers, stages).unwrap_err().to_string();
+    let error =
+        |layers: &[usize], stages| explicit_partition(&model, layers, &gpipe(stages, 1), None).unwrap_err().to_string();
     assert_eq!(
         error(&[5, 6], 3),
         "the partition [5, 6] lists 2 chunks but the pipeline has 3: give one number of layers per chunk"
@@ -104,7 +105,7 @@ fn explicit_partition_is_validated() {
         "the partition [5, 6, 2] adds up to 13 layers but the model has 12: change the numbers so that they do"
     );
     assert!(error(&[usize::MAX, 13, 0], 3).contains("adds up to"));
-    assert_eq!(explicit_partition(&model, &[0, 12, 0], 3).unwrap().layers, [0, 12, 0]);
+    assert_eq!(explicit_partition(&model, &[0, 12, 0], &gpipe(3, 1), None).unwrap().layers, [0, 12, 0]);
 }
 
 #[test]
@@ -134,6 +135,7 @@ fn a_model_that_does_not_fit_is_reported_with_stage_and_bytes() {
     assert_eq!(
         error,
         PartitionError::Memory {
+            is_given: false,
             stage: 0,
             layers: 1,
             in_flight: 2,
@@ -146,6 +148,13 @@ fn a_model_that_does_not_fit_is_reported_with_stage_and_bytes() {
     assert!(error.to_string().contains("620 bytes, 20 more than the limit of 600"), "{error}");
     assert!(error.to_string().contains("raise the limit to 620,"), "{error}");
     assert_eq!(fit(620).unwrap().layers, [1, 3]);
+
+    let given = |limit| explicit_partition(&model, &[3, 1], &one_f_one_b(2, 2), Some(limit));
+    assert_eq!(given(860).unwrap().layers, [3, 1]);
+    let error = given(859).unwrap_err().to_string();
+    let expected = "stage 0 doesn't fit: with 3 layers and 2 microbatches in flight it holds 860 bytes, 1 more than the limit of \
+                    859: raise the limit to 860, give the stage fewer layers, use more stages, or smaller microbatches";
+    assert_eq!(error, expected);
 }
 
 fn compositions(stages: usize, layers: usize) -> Vec<Vec<usize>> {

@@ -1,0 +1,124 @@
+//! The ways to lay out a pipeline among which a plan chooses: the one that the job names or, for `Auto`, every schedule,
+//! number of chunks and recomputation.
+
+use stagecoach_api::job::{Recompute, ScheduleSpec};
+use stagecoach_pipeline::{
+    Programs, Schedule, from_csv, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, lower, one_f_one_b,
+    zbv_zero_bubble,
+};
+
+use super::job_config::JobConfig;
+use crate::fatal::Fatal;
+use crate::model::Architecture;
+
+/// Chunks a stage that `Auto` tries. More make a step shorter only where links cost nothing.
+const MAX_CHUNKS_PER_STAGE: usize = 4;
+
+/// A way to lay out the pipeline, without its partition.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    pub(super) schedule: Schedule,
+    /// The schedule with its communication.
+    pub(super) programs: Programs,
+    pub(super) recompute: Recompute,
+}
+
+/// The candidates of a job over `stages` stages, at least one; of two that take the same time the first is to be taken.
+///
+/// # Errors
+/// If the schedule's CSV is invalid or another job's.
+pub(super) fn candidates(
+    config: &JobConfig,
+    architecture: &dyn Architecture,
+    stages: usize,
+) -> Result<Vec<Candidate>, Fatal> {
+    let mut all = Vec::new();
+    for recompute in recomputations(config) {
+        for schedule in schedules(config, architecture, stages)? {
+            let lowered = lower(&schedule, architecture.tie_word_embeddings());
+            let programs = lowered.map_err(|e| Fatal::invalid(e.to_string()))?;
+            all.push(Candidate { schedule, programs, recompute });
+        }
+    }
+    Ok(all)
+}
+
+/// What the job says; for `Auto` within a memory limit also what keeps less.
+fn recomputations(config: &JobConfig) -> Vec<Recompute> {
+    let pipeline = &config.job.spec.pipeline;
+    let given = pipeline.recompute;
+    match (&pipeline.schedule, &pipeline.memory_limit) {
+        (ScheduleSpec::Auto, Some(_)) => {
+            let by_memory = [Recompute::None, Recompute::Selective, Recompute::Full];
+            by_memory.into_iter().skip_while(|mode| *mode != given).collect()
+        }
+        _ => vec![given],
+    }
+}
+
+fn schedules(config: &JobConfig, architecture: &dyn Architecture, stages: usize) -> Result<Vec<Schedule>, Fatal> {
+    let pipeline = &config.job.spec.pipeline;
+    let microbatches = config.training.microbatches as usize;
+    let chunks = pipeline.virtual_stages as usize;
+    Ok(match &pipeline.schedule {
+        ScheduleSpec::GPipe => vec![gpipe(stages, microbatches)],
+        ScheduleSpec::OneFOneB => vec![one_f_one_b(stages, microbatches)],
+        ScheduleSpec::InterleavedOneFOneB => vec![interleaved_one_f_one_b(stages, chunks, microbatches)],
+        ScheduleSpec::InterleavedZeroBubble => vec![interleaved_zero_bubble(stages, chunks, microbatches)],
+        ScheduleSpec::ZbvZeroBubble => vec![zbv_zero_bubble(stages, microbatches)],
+        ScheduleSpec::Csv(file) => vec![read_csv(config, &file.path, stages)?],
+        ScheduleSpec::Auto => {
+            let mut all = every_schedule(stages, architecture.num_layers(), microbatches);
+            let fits = |schedule: &Schedule| pipeline.explicit_layers(schedule.placement.chunks()).is_some();
+            if all.iter().any(fits) {
+                all.retain(fits);
+            }
+            all
+        }
+    })
+}
+
+/// Every schedule whose chunks can have a layer each, the simplest first.
+fn every_schedule(stages: usize, layers: usize, microbatches: usize) -> Vec<Schedule> {
+    let mut all = vec![one_f_one_b(stages, microbatches), gpipe(stages, microbatches)];
+    if stages == 1 {
+        return all; // without neighbours there is nothing to wait for
+    }
+    for chunks in 1..=(layers / stages).min(MAX_CHUNKS_PER_STAGE) {
+        all.push(interleaved_zero_bubble(stages, chunks, microbatches));
+        if chunks > 1 {
+            all.push(interleaved_one_f_one_b(stages, chunks, microbatches));
+        }
+        if chunks == 2 {
+            all.push(zbv_zero_bubble(stages, microbatches));
+        }
+    }
+    all
+}
+
+/// Reads the schedule of a job with `stages` stages.
+fn read_csv(config: &JobConfig, path: &str, stages: usize) -> Result<Schedule, Fatal> {
+    let file = config.workspace.join(path);
+    let invalid = |what: String| Fatal::invalid(format!("spec.pipeline.schedule.csv.path: {}: {what}", file.display()));
+    let text = std::fs::read_to_string(&file).map_err(|e| invalid(format!("could not be read: {e}")))?;
+    let schedule = from_csv(&text, stages).map_err(|e| invalid(e.to_string()))?;
+    let (microbatches, chunks) = (config.training.microbatches as usize, schedule.placement.chunks());
+    let virtual_stages = config.job.spec.pipeline.virtual_stages as usize;
+    if schedule.microbatches != microbatches {
+        return Err(invalid(format!(
+            "it is for {} microbatches, and spec.training.microbatches is {microbatches}: set that to {0}",
+            schedule.microbatches
+        )));
+    }
+    if chunks != stages * virtual_stages {
+        let remedy = match chunks % stages {
+            0 => format!("set that to {}", chunks / stages),
+            _ => "write it with the same number of chunks for every stage".to_owned(),
+        };
+        return Err(invalid(format!(
+            "it has {chunks} chunks, and {stages} stages with spec.pipeline.virtualStages {virtual_stages} have {}: {remedy}",
+            stages * virtual_stages
+        )));
+    }
+    Ok(schedule)
+}

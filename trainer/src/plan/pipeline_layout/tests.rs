@@ -1,0 +1,61 @@
+//! What `Auto` takes.
+
+use std::path::Path;
+
+use super::*;
+
+/// The plan of the sample job over three stages, with twelve layers and what `set` changes.
+fn plan(set: &[(&str, &str)]) -> Result<PipelineLayout, Fatal> {
+    let set = [("model.llama.numHiddenLayers", "12")].iter().chain(set);
+    let set: Vec<_> = set.map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
+    let sample = include_str!("../../../../manifests/samples/shakespeare.yaml");
+    let job = stagecoach_api::parse_with(sample, "shakespeare.yaml", &set).unwrap();
+    let config = JobConfig::new(job, Path::new("/tmp")).unwrap();
+    plan_pipeline(&config, config.architecture(4096, tch::Device::Cpu).as_ref(), 3)
+}
+
+const AUTO: (&str, &str) = ("pipeline.schedule.type", "Auto");
+
+#[test]
+fn auto_takes_the_fastest_and_says_what_the_others_would_take() {
+    let auto = plan(&[AUTO]).unwrap();
+    let chunks = ["1", "1", "2", "3", "1", "4", "2"];
+    let named = ["GPipe", "1F1B", "Interleaved1F1B", "Interleaved1F1B", "InterleavedZeroBubble"];
+    let named = named.into_iter().chain(["InterleavedZeroBubble", "ZBVZeroBubble"]);
+    for (schedule, chunks) in named.zip(chunks) {
+        let named = plan(&[("pipeline.schedule.type", schedule), ("pipeline.virtualStages", chunks)]).unwrap();
+        let seconds = named.timeline.makespan;
+        assert!(auto.timeline.makespan <= seconds, "{schedule} with {chunks} chunks takes {seconds}");
+        let is_it = |a: &&Alternative| a.schedule == schedule && a.chunks_per_stage.to_string() == chunks;
+        let alternative = auto.alternatives.iter().find(is_it).unwrap();
+        assert_eq!(alternative.step.as_ref().unwrap().0, seconds);
+        assert!(named.alternatives.is_empty() && named.notes.is_empty());
+        assert!(auto.notes[0].contains(&format!("{schedule} ")), "{:?}", auto.notes);
+    }
+    assert!(auto.timeline.makespan < 0.9 * plan(&[]).unwrap().timeline.makespan, "1F1B has a bubble");
+}
+
+#[test]
+fn auto_computes_more_again_where_only_that_fits() {
+    let limit = |bytes: u64| plan(&[AUTO, ("pipeline.memoryLimit", &format!("\"{bytes}\""))]);
+    let ample = limit(1 << 40).unwrap();
+    assert_eq!(ample.recompute, Recompute::None);
+    let error = limit(1000).unwrap_err().message;
+    let (_, needed) = error.split_once("raise the limit to ").unwrap();
+    let needed: u64 = needed.split(',').next().unwrap().parse().unwrap();
+    let tight = limit(needed).unwrap();
+    assert_eq!(tight.recompute, Recompute::Full);
+    assert!(tight.timeline.peak_bytes.iter().all(|&bytes| bytes <= needed));
+    assert!(tight.timeline.makespan > ample.timeline.makespan);
+    // no less is computed again than the job says
+    let full = plan(&[AUTO, ("pipeline.recompute", "Full"), ("pipeline.memoryLimit", "1Ti")]).unwrap();
+    assert_eq!(full.recompute, Recompute::Full);
+}
+
+#[test]
+fn auto_follows_a_partition_that_is_given() {
+    let layers = ("pipeline.partition", "{strategy: Explicit, layers: [1, 2, 3, 3, 2, 1]}");
+    let given = plan(&[AUTO, layers]).unwrap();
+    assert_eq!(given.partition.layers, [1, 2, 3, 3, 2, 1]);
+    assert!(given.alternatives.iter().all(|alternative| alternative.chunks_per_stage == 2));
+}

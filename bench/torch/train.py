@@ -4,8 +4,8 @@
     python3 train.py '{"config": {...}, ...}'   writes the model and the corpus that both trainers start from
     python3 train.py '{...}'                    trains; with RANK and WORLD_SIZE one rank of a pipeline
 
-The argument is a JSON object, `Settings` of bench/src/training/torch.rs. Rank 0 appends a line to `metrics` after each
-step: {"step": 1, "loss": 7.6, "seconds": 1.2}."""
+The argument is the JSON object that bench/src/training/contender.rs makes. Rank 0 appends a line to `metrics` after each
+step: {"step": 1, "loss": 7.6, "gradientNorm": 0.9, "seconds": 1.2}."""
 
 import json
 import os

@@ -2,7 +2,8 @@
 //! peak memory, and the time until the first step.
 //!
 //! All trainers run in turns, forwards and backwards (A B C, C B A, ...): a machine whose speed drifts favours none. A ratio
-//! is taken within a round. In fp32 nothing is timed unless every trainer's first losses agree.
+//! is taken within a round. Nothing is timed before the losses of each trainer's plain runs in fp32 agree, and a later run in
+//! fp32 whose losses are others ends the measurement.
 
 mod contender;
 mod contenders;
@@ -63,7 +64,7 @@ pub(crate) fn measure(folder: &Path) -> Value {
     })
 }
 
-/// The losses of PyTorch's plain run of each workload, after all that compute in fp32 in one process were found to agree.
+/// The losses of PyTorch's plain run of each workload, after those of its other trainers were found to be the same.
 fn check_losses(contenders: &[Contender], folder: &Path) -> BTreeMap<&'static str, Vec<f64>> {
     println!("the first {CHECKED_STEPS} losses");
     let mut reference = BTreeMap::new();

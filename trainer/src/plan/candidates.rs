@@ -11,19 +11,22 @@ use super::job_config::JobConfig;
 use crate::fatal::Fatal;
 use crate::model::Architecture;
 
-/// Chunks a stage that `Auto` tries. More make a step shorter only where links cost nothing.
+/// Chunks a stage that `Auto` tries, at most: each more is one more passage of every microbatch over every link.
 const MAX_CHUNKS_PER_STAGE: usize = 4;
 
-/// A way to lay out the pipeline, without its partition.
+/// Chunks times microbatches up to which `Auto` tries several chunks a stage: a step of more is long enough to hide its
+/// bubble, and its plan long to make and to send.
+const MAX_WORK_ITEMS: usize = 1 << 16;
+
+/// A schedule to choose from.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub(super) schedule: Schedule,
     /// The schedule with its communication.
     pub(super) programs: Programs,
-    pub(super) recompute: Recompute,
 }
 
-/// The candidates of a job over `stages` stages, at least one; of two that take the same time the first is to be taken.
+/// The schedules of a job over `stages` stages, at least one; of two that take the same time the first is to be taken.
 ///
 /// # Errors
 /// If the schedule's CSV is invalid or another job's.
@@ -32,19 +35,15 @@ pub(super) fn candidates(
     architecture: &dyn Architecture,
     stages: usize,
 ) -> Result<Vec<Candidate>, Fatal> {
-    let mut all = Vec::new();
-    for recompute in recomputations(config) {
-        for schedule in schedules(config, architecture, stages)? {
-            let lowered = lower(&schedule, architecture.tie_word_embeddings());
-            let programs = lowered.map_err(|e| Fatal::invalid(e.to_string()))?;
-            all.push(Candidate { schedule, programs, recompute });
-        }
-    }
-    Ok(all)
+    let lowered = |schedule: Schedule| {
+        let programs = lower(&schedule, architecture.tie_word_embeddings());
+        Ok(Candidate { programs: programs.map_err(|e| Fatal::invalid(e.to_string()))?, schedule })
+    };
+    schedules(config, architecture, stages)?.into_iter().map(lowered).collect()
 }
 
-/// What the job says; for `Auto` within a memory limit also what keeps less.
-fn recomputations(config: &JobConfig) -> Vec<Recompute> {
+/// What of the activations may be computed again: what the job says; for `Auto` within a memory limit also what keeps less.
+pub(super) fn recomputations(config: &JobConfig) -> Vec<Recompute> {
     let pipeline = &config.job.spec.pipeline;
     let given = pipeline.recompute;
     match (&pipeline.schedule, &pipeline.memory_limit) {
@@ -78,13 +77,14 @@ fn schedules(config: &JobConfig, architecture: &dyn Architecture, stages: usize)
     })
 }
 
-/// Every schedule whose chunks can have a layer each, the simplest first.
+/// Every schedule, with several chunks a stage if each can have a layer; the simplest first.
 fn every_schedule(stages: usize, layers: usize, microbatches: usize) -> Vec<Schedule> {
     let mut all = vec![one_f_one_b(stages, microbatches), gpipe(stages, microbatches)];
     if stages == 1 {
         return all; // without neighbours there is nothing to wait for
     }
-    for chunks in 1..=(layers / stages).min(MAX_CHUNKS_PER_STAGE) {
+    let most = (MAX_WORK_ITEMS / (stages * microbatches).max(1)).min(layers / stages);
+    for chunks in 1..=most.clamp(1, MAX_CHUNKS_PER_STAGE) {
         all.push(interleaved_zero_bubble(stages, chunks, microbatches));
         if chunks > 1 {
             all.push(interleaved_one_f_one_b(stages, chunks, microbatches));

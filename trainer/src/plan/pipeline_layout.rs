@@ -6,7 +6,7 @@ use stagecoach_pipeline::{
     forward_only_programs, simulate,
 };
 
-use super::candidates::{Candidate, candidates};
+use super::candidates::{Candidate, candidates, recomputations};
 use super::job_config::JobConfig;
 use crate::fatal::Fatal;
 use crate::model::{Architecture, MicrobatchCost};
@@ -61,29 +61,30 @@ pub(crate) fn plan_pipeline(
     let mut alternatives = Vec::new();
     let mut best: Option<PipelineLayout> = None;
     let mut refused: Option<PartitionError> = None;
-    for candidate in candidates(config, architecture, stages)? {
-        let mut alternative = Alternative {
-            schedule: candidate.schedule.name.clone(),
-            chunks_per_stage: candidate.schedule.placement.chunks() / stages.max(1),
-            recompute: candidate.recompute,
-            step: Ok((0.0, 0)),
-        };
-        match lay_out(config, architecture, candidate) {
+    let candidates = candidates(config, architecture, stages)?;
+    let recomputations = recomputations(config);
+    let all =
+        recomputations.iter().flat_map(|&recompute| candidates.iter().map(move |candidate| (candidate, recompute)));
+    for (candidate, recompute) in all {
+        let step = match lay_out(config, architecture, candidate, recompute) {
             Ok(layout) => {
                 let Timeline { makespan, peak_bytes, .. } = &layout.timeline;
-                alternative.step = Ok((*makespan, peak_bytes.iter().copied().max().unwrap_or(0)));
+                let step = (*makespan, peak_bytes.iter().copied().max().unwrap_or(0));
                 if best.as_ref().is_none_or(|best| *makespan < best.timeline.makespan) {
                     best = Some(layout);
                 }
+                Ok(step)
             }
             Err(error) => {
-                alternative.step = Err(error.clone());
                 if refused.as_ref().is_none_or(|other| needed_bytes(&error) < needed_bytes(other)) {
-                    refused = Some(error);
+                    refused = Some(error.clone());
                 }
+                Err(error)
             }
-        }
-        alternatives.push(alternative);
+        };
+        let Schedule { name, placement, .. } = &candidate.schedule;
+        let (schedule, chunks_per_stage) = (name.clone(), placement.chunks() / placement.ranks());
+        alternatives.push(Alternative { schedule, chunks_per_stage, recompute, step });
     }
     let is_auto = matches!(config.job.spec.pipeline.schedule, ScheduleSpec::Auto);
     match (best, refused) {
@@ -106,10 +107,11 @@ fn needed_bytes(error: &PartitionError) -> u64 {
 fn lay_out(
     config: &JobConfig,
     architecture: &dyn Architecture,
-    candidate: Candidate,
+    candidate: &Candidate,
+    recompute: Recompute,
 ) -> Result<PipelineLayout, PartitionError> {
     let pipeline = &config.job.spec.pipeline;
-    let Candidate { schedule, programs, recompute } = candidate;
+    let Candidate { schedule, programs } = candidate;
     let length = config.data.sequence_length as usize;
     let cost = architecture.cost(MicrobatchCost {
         tokens: config.microbatch_size() * length,
@@ -124,7 +126,7 @@ fn lay_out(
     let partition = match (pipeline.explicit_layers(chunks), given) {
         (Some(layers), _) => {
             let layers: Vec<usize> = layers.iter().map(|&count| count as usize).collect();
-            explicit_partition(&cost, &layers, &schedule, limit)?
+            explicit_partition(&cost, &layers, schedule, limit)?
         }
         (None, given) => {
             if let Some(given) = given {
@@ -133,11 +135,12 @@ fn lay_out(
                     given.len()
                 ));
             }
-            balanced_partition(&cost, &schedule, limit)?
+            balanced_partition(&cost, schedule, limit)?
         }
     };
-    let timeline = simulate(&programs, &Costs::estimate(&cost, &partition, FLOPS_PER_SECOND, LINK_BYTES_PER_SECOND));
-    Ok(PipelineLayout { schedule, partition, programs, recompute, cost, timeline, alternatives: Vec::new(), notes })
+    let timeline = simulate(programs, &Costs::estimate(&cost, &partition, FLOPS_PER_SECOND, LINK_BYTES_PER_SECOND));
+    let (schedule, programs, alternatives) = (schedule.clone(), programs.clone(), Vec::new());
+    Ok(PipelineLayout { schedule, partition, programs, recompute, cost, timeline, alternatives, notes })
 }
 
 impl PipelineLayout {
@@ -160,10 +163,10 @@ impl PipelineLayout {
         best.retain(|(name, _)| *name != taken);
         best.sort_by(|a, b| a.1.total_cmp(&b.1));
         let longer =
-            |(name, seconds): &(&str, f64)| format!("{name} {:.1}%", 100.0 * (seconds / self.timeline.makespan - 1.0));
+            |(name, seconds): &(&str, f64)| format!("{name} +{:.1}%", 100.0 * (seconds / self.timeline.makespan - 1.0));
         let others = match best.iter().map(longer).collect::<Vec<String>>().join(", ") {
             others if others.is_empty() => "no other fits".to_owned(),
-            others => format!("others take longer, by simulation: {others}"),
+            others => format!("others, by simulation: {others}"),
         };
         let chunks = self.schedule.placement.chunks() / self.schedule.placement.ranks();
         let note = format!(

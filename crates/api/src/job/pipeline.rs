@@ -22,8 +22,8 @@ pub struct PipelineSpec {
     #[serde(default = "default_number::<1>")]
     #[schemars(range(min = 1, max = 64))]
     pub virtual_stages: u32,
-    /// Which activations are computed again in the backward pass instead of kept. With the schedule Auto, more of them where
-    /// only that fits `memoryLimit`.
+    /// Which activations are computed again in the backward pass instead of kept. With the schedule Auto and a `memoryLimit`,
+    /// more of them where what fits by that is fastest.
     #[serde(default)]
     pub recompute: Recompute,
     /// Memory that one stage may use, as a Kubernetes quantity; unlimited if absent.

@@ -11,12 +11,12 @@ use std::ops::Range;
 /// those, the lexicographically smallest.
 ///
 /// With one chunk a rank, or without a limit, the result is exact. With several, what they share of a rank's memory is
-/// found by making the largest chunk of an overfull rank smaller until all fit: a slower partition than the fastest may
-/// come of it.
+/// found by making the chunk of an overfull rank whose layers hold most smaller, until all fit: a slower partition than the
+/// fastest may come of it, and one that fits may be missed.
 ///
 /// # Errors
-/// If there is no chunk, a cost is negative or not finite, or no partition fits: then the rank that exceeds the limit, and
-/// by how much, in the partition whose largest chunk is smallest.
+/// If there is no chunk, a cost is negative or not finite, or no partition was found that fits: then the rank that exceeds
+/// the limit, and by how much, in the partition whose largest chunk is smallest.
 pub fn balanced_partition(
     model: &ModelCost,
     schedule: &Schedule,
@@ -31,18 +31,20 @@ pub fn balanced_partition(
     while let Some(partition) = table.fastest(&limits) {
         let Some(limit) = bytes_per_rank else { return Ok(partition) };
         let peaks = partition.peak_bytes(model, schedule);
-        let overfull = || (0..peaks.len()).filter(|&rank| peaks[rank] > limit);
-        if overfull().next().is_none() {
+        let overfull: Vec<usize> = (0..peaks.len()).filter(|&rank| peaks[rank] > limit).collect();
+        if overfull.is_empty() {
             return Ok(partition);
         }
-        for rank in overfull() {
-            let bytes = |chunk: &usize| table.bytes(*chunk, partition.range(*chunk));
-            if let Some(largest) = schedule.placement.chunks_of(rank).max_by_key(bytes) {
-                limits[largest] = bytes(&largest).checked_sub(1);
-            }
+        let largest = |rank: usize| table.largest(schedule.placement.chunks_of(rank), &partition);
+        // a rank that is overfull without layers stays so
+        let Some(largest) = overfull.into_iter().map(largest).collect::<Option<Vec<usize>>>() else { break };
+        for chunk in largest {
+            limits[chunk] = table.bytes(chunk, partition.range(chunk)).checked_sub(1);
         }
     }
-    table.smallest(model, schedule, bytes_per_rank.unwrap_or(u64::MAX))
+    // with the limit that this error names, this partition is found
+    let smallest = table.smallest().ok_or(PartitionError::NoChunks)?;
+    excess(&smallest, model, schedule, bytes_per_rank.unwrap_or(u64::MAX), false).map_or(Ok(smallest), Err)
 }
 
 /// Sums over intervals of layers, as differences of prefix sums.
@@ -111,12 +113,17 @@ impl<'a> CostTable<'a> {
         Some(Partition { layers })
     }
 
-    /// The partition whose largest chunk is smallest, if every rank fits the limit.
-    fn smallest(&self, model: &ModelCost, schedule: &Schedule, limit: u64) -> Result<Partition, PartitionError> {
+    /// Of some chunks the one whose layers hold most; none if no layer holds anything.
+    fn largest(&self, chunks: impl Iterator<Item = usize>, partition: &Partition) -> Option<usize> {
+        let of_layers = |chunk: &usize| self.bytes(*chunk, partition.range(*chunk)) - self.bytes(*chunk, 0..0);
+        chunks.max_by_key(of_layers).filter(|chunk| of_layers(chunk) > 0)
+    }
+
+    /// The partition whose largest chunk is smallest.
+    fn smallest(&self) -> Option<Partition> {
         let bytes = |chunk, range| Some(self.bytes(chunk, range));
-        let split = min_total_split(self.chunks(), self.layers, bytes, u128::max);
-        let partition = Partition { layers: split.map(|(_, layers)| layers).unwrap_or_default() };
-        excess(&partition, model, schedule, limit, false).map_or(Ok(partition), Err)
+        let (_, layers) = min_total_split(self.chunks(), self.layers, bytes, u128::max)?;
+        Some(Partition { layers })
     }
 
     /// The modules pinned to a chunk.

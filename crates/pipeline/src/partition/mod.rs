@@ -134,9 +134,8 @@ pub enum PartitionError {
     /// The model does not fit.
     #[error(
         "stage {stage} doesn't fit: with {layers} layers and {in_flight} microbatches in flight it holds {needed_bytes} bytes, \
-         {excess_bytes} more than the limit of {limit_bytes}{}: raise the limit to {needed_bytes}, {}use more stages, or smaller \
+         {excess_bytes} more than the limit of {limit_bytes}: raise the limit to {needed_bytes}, {}use more stages, or smaller \
          microbatches",
-        if *.is_given { "" } else { ", and no other partition is known that needs less" },
         if *.is_given { "give the stage fewer layers, " } else { "" }
     )]
     Memory {

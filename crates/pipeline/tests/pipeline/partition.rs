@@ -265,6 +265,22 @@ proptest! {
     }
 }
 
+/// An embedding, or a head, is the largest of its rank and has no layer to give away.
+#[test]
+fn layers_make_room_for_what_cannot_move() {
+    let (layer, free) = (module("layer", 1.0, 1, 0), module("free", 0.0, 0, 0));
+    let layers = vec![layer; 8];
+    let embedding = ModelCost { embedding: module("embedding", 0.0, 6, 0), layers, head: free, boundary_bytes: 0 };
+    let head = ModelCost { embedding: embedding.head.clone(), head: embedding.embedding.clone(), ..embedding.clone() };
+    let looped = interleaved_one_f_one_b(2, 2, 1);
+    for (model, schedule, limit) in [(&embedding, &looped, 7), (&head, &looped, 7), (&head, &zbv_zero_bubble(2, 1), 7)]
+    {
+        let partition = balanced_partition(model, schedule, Some(limit)).unwrap();
+        assert_eq!(partition.peak_bytes(model, schedule), [7, 7], "{partition:?}");
+        assert!(balanced_partition(model, schedule, Some(limit - 1)).is_err());
+    }
+}
+
 /// By hand: layers of 10 s and 8 bytes of activations, 20 of what W needs; 100 bytes of weights.
 #[test]
 fn a_rank_holds_all_its_chunks_and_what_w_waits_for() {

@@ -1,6 +1,6 @@
 //! `make bench`: training beside PyTorch, what checkpoints cost, as ratios to what this machine can do in the same minutes,
-//! and what the operator takes for many jobs. `make e2e-report`: how long a job is away when a pod dies on a real node. Nothing is asserted:
-//! machines are shared. The raw figures go to `bench/results/`.
+//! and what the operator takes for many jobs. `make e2e-report`: how long a job is away when a pod dies on a real node.
+//! Nothing is asserted: machines are shared. The raw figures go to `bench/results/`.
 
 mod job;
 mod load;
@@ -12,31 +12,31 @@ mod save;
 mod stats;
 mod training;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// A fresh folder for everything that is written, on the file system whose speed counts.
-fn scratch(workspace: &Path) -> PathBuf {
+/// Measures in a fresh folder for everything that is written, on the file system whose speed counts.
+fn in_scratch(workspace: &str, measure: fn(&Path) -> Value) -> Value {
     let folder = std::path::absolute(workspace).unwrap().join("bench");
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();
-    folder
+    let report = measure(&folder);
+    let _ = std::fs::remove_dir_all(folder);
+    report
 }
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [what, workspace, results] = &arguments[..] else { usage() };
-    let folder = scratch(Path::new(workspace));
     let (commit, date) = (machine::commit(), jiff::Timestamp::now().to_string());
     let mut report = match what.as_str() {
-        "checkpoint" => checkpoint(&folder),
+        "checkpoint" => in_scratch(workspace, checkpoint),
         "operator" => operator::measure(),
         "node" => node::measure(),
-        "training" => training::measure(&folder),
+        "training" => in_scratch(workspace, training::measure),
         _ => usage(),
     };
-    let _ = std::fs::remove_dir_all(folder);
     report["machine"] = machine::describe();
     report["commit"] = commit.into();
     report["date"] = date.into();

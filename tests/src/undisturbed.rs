@@ -8,7 +8,8 @@ use crate::{Launched, TestJob, corpus};
 /// Hashes of losses and weights.
 type Hashes = (String, String);
 
-/// The hashes of `job`, run by itself over its corpus, on one stage under 1F1B and without saving: none of that matters to a bit.
+/// The hashes of `job`, run by itself over its corpus, on one stage under 1F1B and without saving: none of that matters to
+/// a bit.
 ///
 /// # Panics
 /// If it does not finish.

@@ -1,7 +1,7 @@
 //! A trainer with its settings, as processes.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
@@ -165,14 +165,11 @@ impl Drop for Process {
     }
 }
 
-fn torch_folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("torch")
-}
-
 /// PyTorch's trainer with these settings.
 pub(super) fn python(settings: &Value) -> Command {
     let mut command = Command::new("python3");
-    command.arg(torch_folder().join("train.py")).arg(settings.to_string()).stdin(Stdio::null());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/torch/train.py");
+    command.arg(script).arg(settings.to_string()).stdin(Stdio::null());
     // gloo looks for the address of the host's name, which a machine may not have
     command.env("GLOO_SOCKET_IFNAME", "lo").env("PYTHONDONTWRITEBYTECODE", "1");
     command

@@ -42,7 +42,8 @@ pub struct Costs {
 
 impl Costs {
     /// Forward and backward take a second each in every chunk (the backward half a second for the input and half for
-    /// the weights), everything else nothing; activations are one byte, and so is what W needs of them, so that peak bytes count work items.
+    /// the weights), everything else nothing; activations are one byte, and so is what W needs of them, so that peak bytes
+    /// count work items.
     pub fn uniform(chunks: usize) -> Self {
         let chunk = ChunkCosts {
             forward_seconds: 1.0,

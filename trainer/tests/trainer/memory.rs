@@ -83,17 +83,7 @@ fn measure(vocab_size: usize, tokens: i64) {
         tie_word_embeddings: false,
         initializer_range: 0.02,
     };
-    let stage_config = StageConfig {
-        architecture: &Llama::new(config, Device::Cpu),
-        placement: &Placement::linear(2),
-        partition: &Partition { layers: vec![0, 0] },
-        seed: 1,
-        optimizer: AdamWSpec::default(),
-        recompute: Recompute::None,
-        precision: Precision::Float32,
-        device: Device::Cpu,
-    };
-    let stage = Stage::build(1, &stage_config);
+    let stage = second_stage(config, vec![0, 0]);
     let chunk = &stage.chunks[&1];
     let hidden = Tensor::ones([tokens, HIDDEN as i64], (Kind::Float, Device::Cpu));
     let targets = Tensor::arange(tokens, (Kind::Int64, Device::Cpu)).remainder(vocab_size as i64);
@@ -106,6 +96,21 @@ fn measure(vocab_size: usize, tokens: i64) {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     // after the test harness's own unfinished line
     println!("\n{}", status.lines().find(|line| line.starts_with("VmHWM:")).unwrap());
+}
+
+/// The second stage of a model with so many layers on each.
+fn second_stage(config: LlamaConfig, layers: Vec<usize>) -> Stage {
+    let stage_config = StageConfig {
+        architecture: &Llama::new(config, Device::Cpu),
+        placement: &Placement::linear(layers.len()),
+        partition: &Partition { layers },
+        seed: 1,
+        optimizer: AdamWSpec::default(),
+        recompute: Recompute::None,
+        precision: Precision::Float32,
+        device: Device::Cpu,
+    };
+    Stage::build(1, &stage_config)
 }
 
 /// Tokens of a microbatch, and microbatches that are held at once.
@@ -160,17 +165,7 @@ fn a_layer_holds_what_the_cost_model_says_between_f_and_i_and_between_i_and_w() 
 /// The child's part: a chunk with one layer and nothing else.
 fn measure_layer() {
     tch::set_num_threads(1);
-    let stage_config = StageConfig {
-        architecture: &Llama::new(layer_config(), Device::Cpu),
-        placement: &Placement::linear(3),
-        partition: &Partition { layers: vec![0, 1, 0] },
-        seed: 1,
-        optimizer: AdamWSpec::default(),
-        recompute: Recompute::None,
-        precision: Precision::Float32,
-        device: Device::Cpu,
-    };
-    let stage = Stage::build(1, &stage_config);
+    let stage = second_stage(layer_config(), vec![0, 1, 0]);
     let chunk = &stage.chunks[&1];
     let bounds: Vec<i64> = (0..=TOKENS as i64 / LENGTH).map(|row| row * LENGTH).collect();
     let hidden = || Tensor::ones([TOKENS as i64, 64], (Kind::Float, Device::Cpu));

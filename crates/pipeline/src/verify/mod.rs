@@ -2,8 +2,8 @@
 //!
 //! Model of the executor: a RECV posts without blocking, and the action that needs the message waits; a SEND waits only
 //! while `sends_in_flight` earlier messages of its edge have not left, which they do at the latest when their receive is
-//! posted; EXCHANGE waits for all ranks and REDUCE_TIED for the other rank. The result does not depend on the order in which ranks run, so one simulated
-//! execution that completes shows that all do.
+//! posted; EXCHANGE waits for all ranks and REDUCE_TIED for the other rank. The result does not depend on the order in
+//! which ranks run, so one simulated execution that completes shows that all do.
 
 mod order;
 mod pairing;

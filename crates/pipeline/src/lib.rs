@@ -5,10 +5,12 @@
 
 mod action;
 mod activation_memory;
+mod advice;
 mod csv;
 mod discrete_event;
 mod draw;
 mod lower;
+mod measured;
 mod partition;
 mod placement;
 mod program;
@@ -18,9 +20,11 @@ mod timeline;
 mod verify;
 
 pub use action::{Action, ActionError, Edge, WorkItem};
+pub use advice::{Advice, advise};
 pub use csv::{CsvError, from_csv, to_csv};
-pub use draw::{timeline_svg, timeline_text, timeline_trace};
+pub use draw::{Panel, timeline_svg, timeline_text, timeline_trace};
 pub use lower::{LowerError, forward_only_programs, lower};
+pub use measured::{RankBreakdown, breakdown};
 pub use partition::{
     ModelCost, ModuleCost, Partition, PartitionError, balance_ratio, balanced_partition, explicit_partition,
 };

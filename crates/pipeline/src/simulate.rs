@@ -24,6 +24,13 @@ pub struct ChunkCosts {
     pub static_bytes: u64,
 }
 
+impl ChunkCosts {
+    /// Seconds of F, I and W.
+    pub(crate) fn compute_seconds(&self) -> f64 {
+        self.forward_seconds + self.backward_input_seconds + self.backward_weight_seconds
+    }
+}
+
 /// Costs of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Costs {

@@ -7,6 +7,7 @@ mod output;
 mod plan;
 mod run;
 mod stage;
+mod timeline;
 mod tokenize;
 
 use std::path::Path;
@@ -37,6 +38,8 @@ enum CliCommand {
     Stage,
     /// Show how a job would run: partition, timeline, bubble, memory.
     Plan(plan::PlanCommand),
+    /// Show what every stage did in a step that was trained, above a simulation of it.
+    Timeline(timeline::TimelineCommand),
     /// Fill the token cache for a job.
     Tokenize(tokenize::TokenizeCommand),
     /// Continue a prompt with a trained model.
@@ -66,6 +69,7 @@ pub fn main(open_volume: VolumeOpener) -> i32 {
         CliCommand::Run(command) => command.main(),
         CliCommand::Stage => stage::main(open_volume),
         CliCommand::Plan(command) => to_exit_code(command.main()),
+        CliCommand::Timeline(command) => to_exit_code(command.main()),
         CliCommand::Tokenize(command) => to_exit_code(command.main()),
         CliCommand::Generate(command) => to_exit_code(command.main()),
         CliCommand::Checkpoint(command) => to_exit_code(command.main()),

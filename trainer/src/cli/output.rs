@@ -3,7 +3,9 @@
 
 use std::fmt::Display;
 use std::io::Write;
+use std::path::Path;
 
+use anyhow::Context;
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -21,6 +23,14 @@ pub(super) fn print_error(text: impl Display) {
 /// Prints indented JSON to stdout.
 pub(super) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print_line(serde_json::to_string_pretty(value)?);
+    Ok(())
+}
+
+/// Writes a file that the user asked for, and says so.
+pub(super) fn write_file(path: Option<&Path>, content: impl FnOnce() -> String) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    std::fs::write(path, content()).with_context(|| format!("could not write {}", path.display()))?;
+    print_line(format!("wrote {}", path.display()));
     Ok(())
 }
 

@@ -1,8 +1,7 @@
 //! `stagecoach plan`. It reads no corpus: the vocabulary size is the one that the job gives its tokenizer or model.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::Context;
 use clap::Args;
 use indicatif::HumanBytes;
 use stagecoach_pipeline::{
@@ -10,7 +9,7 @@ use stagecoach_pipeline::{
 };
 
 use super::job_args::JobArgs;
-use super::output::{print_line, table};
+use super::output::{print_line, table, write_file};
 use crate::fatal::Fatal;
 use crate::plan::{Alternative, JobConfig, PipelineLayout, plan_pipeline, trained_vocab_size};
 
@@ -48,19 +47,13 @@ impl PlanCommand {
             print_line(alternatives_table(&layout));
         }
         print_line(stage_table(&layout, &report.peak_in_flight));
-        print_line(timeline_text(&layout.timeline, 100));
+        let panels = [(&layout.timeline).into()];
+        print_line(timeline_text(&panels, 100));
         let title = format!("{}: {} over {stages} stages", config.job.metadata.name, layout.schedule.name);
-        write(self.svg.as_deref(), || timeline_svg(&layout.timeline, &title))?;
-        write(self.trace.as_deref(), || timeline_trace(&layout.timeline))?;
-        write(self.csv.as_deref(), || to_csv(&layout.schedule))
+        write_file(self.svg.as_deref(), || timeline_svg(&panels, &title))?;
+        write_file(self.trace.as_deref(), || timeline_trace(&panels))?;
+        write_file(self.csv.as_deref(), || to_csv(&layout.schedule))
     }
-}
-
-fn write(path: Option<&Path>, content: impl FnOnce() -> String) -> anyhow::Result<()> {
-    let Some(path) = path else { return Ok(()) };
-    std::fs::write(path, content()).with_context(|| format!("could not write {}", path.display()))?;
-    print_line(format!("wrote {}", path.display()));
-    Ok(())
 }
 
 /// What `Auto` chose from: a line for each, the fastest first, and those that do not fit last.

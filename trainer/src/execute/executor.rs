@@ -1,6 +1,7 @@
 //! Executes a rank's list of pipeline actions: the same list that `stagecoach_pipeline` verifies, simulates and draws.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use stagecoach_data::MicrobatchLayout;
 use stagecoach_group::{Activity, GroupError, Member, StepOutcome, StepVote, Verdict};
@@ -8,7 +9,7 @@ use stagecoach_pipeline::{Action, Placement, WorkItem};
 use tch::{Device, Kind, Tensor};
 
 use super::sequences::cu_seqlens;
-use super::{ChunkOutput, LossInputs, SavedActivations, Stage, StepMeasurements, StepTimer};
+use super::{ChunkOutput, LossInputs, SavedActivations, Stage, StepMeasurements, StepTimer, is_timed};
 use crate::links::{LinkError, LinkId, Links};
 use crate::model::{ForwardContext, WeightGradient};
 
@@ -51,6 +52,9 @@ pub struct StepInputs<'a> {
     pub step: Option<u64>,
     /// The learning rate of the step.
     pub learning_rate: f64,
+    /// When the whole group was last at the same point, such as the last step's verdict: the times that stages measure count
+    /// from it.
+    pub origin: Instant,
     /// The fields of this rank's vote that do not come from the step itself, such as a stop request.
     pub vote: StepVote,
 }
@@ -60,6 +64,8 @@ pub struct StepInputs<'a> {
 pub struct StepOutput {
     /// The group's decision; `None` in evaluation.
     pub verdict: Option<Verdict>,
+    /// When the decision arrived.
+    pub(crate) decided_at: Option<Instant>,
     /// Sum of this rank's cross-entropies, in nats; 0 except on the last stage.
     pub(crate) loss: f64,
 }
@@ -90,6 +96,7 @@ struct StepState {
     gradients: HashMap<WorkItem, Tensor>,
     loss: f64,
     verdict: Option<Verdict>,
+    decided_at: Option<Instant>,
     timer: StepTimer,
 }
 
@@ -105,7 +112,8 @@ impl Executor<'_> {
             gradients: HashMap::new(),
             loss: 0.0,
             verdict: None,
-            timer: StepTimer::start(),
+            decided_at: None,
+            timer: StepTimer::new(inputs.origin),
         };
         if inputs.step.is_some() {
             self.stage.zero_grad();
@@ -113,22 +121,30 @@ impl Executor<'_> {
         for &action in program {
             self.execute(action, inputs, &mut state)?;
         }
-        Ok(StepOutput { verdict: state.verdict, loss: state.loss })
+        let StepState { verdict, decided_at, loss, .. } = state;
+        Ok(StepOutput { verdict, decided_at, loss })
     }
 
     fn execute(&mut self, action: Action, inputs: &StepInputs, state: &mut StepState) -> Result<(), StepError> {
         match action {
             Action::RecvForward(item) | Action::RecvBackward(item) => self.post_receive(action, item, inputs)?,
-            Action::SendForward(item) => self.send(action, item, &mut state.activations, &mut state.timer)?,
-            Action::SendBackward(item) => self.send(action, item, &mut state.gradients, &mut state.timer)?,
+            Action::SendForward(item) => self.send(action, item, &mut state.activations)?,
+            Action::SendBackward(item) => self.send(action, item, &mut state.gradients)?,
             Action::Forward(item) => self.forward(action, item, inputs, state)?,
             Action::FullBackward(item) | Action::BackwardInput(item) => self.backward(action, item, state)?,
             Action::BackwardWeight(item) => {
-                self.set_activity("W", item);
+                self.begin(action, item, &mut state.timer);
                 self.stage.weight_grad_store.accumulate(item);
             }
-            Action::ReduceTied => self.reduce_tied(&mut state.timer)?,
-            Action::Exchange => state.verdict = Some(self.exchange(inputs, state.loss, &mut state.timer)?),
+            Action::ReduceTied => {
+                state.timer.begin();
+                self.reduce_tied()?;
+            }
+            Action::Exchange => {
+                state.timer.begin();
+                state.verdict = Some(self.exchange(inputs, state.loss, &mut state.timer)?);
+                state.decided_at = Some(Instant::now());
+            }
             Action::Update => match state.verdict.as_ref().map(|verdict| &verdict.outcome) {
                 Some(StepOutcome::Apply { clip }) => {
                     self.activity.set("UPDATE", None);
@@ -141,11 +157,17 @@ impl Executor<'_> {
             // Nothing to execute: after it, the caller may copy the weights for a checkpoint.
             Action::Snapshot => {}
         }
+        // EXCHANGE has ended its span itself: the vote carries it
+        if is_timed(action) && action != Action::Exchange {
+            state.timer.end();
+        }
         Ok(())
     }
 
-    fn set_activity(&self, computation: &str, item: WorkItem) {
-        self.activity.set(format!("{computation} {}", item.microbatch), None);
+    /// A computation begins: its input is there.
+    fn begin(&self, computation: Action, item: WorkItem, timer: &mut StepTimer) {
+        self.activity.set(format!("{} {}", computation.computation_type(), item.microbatch), None);
+        timer.begin();
     }
 
     fn invalid(&self, action: Action, why: &str) -> StepError {
@@ -168,20 +190,14 @@ impl Executor<'_> {
     }
 
     /// Sends the tensor that `results` holds for the consumer of `send`.
-    fn send(
-        &self,
-        send: Action,
-        item: WorkItem,
-        results: &mut HashMap<WorkItem, Tensor>,
-        timer: &mut StepTimer,
-    ) -> Result<(), StepError> {
+    fn send(&self, send: Action, item: WorkItem, results: &mut HashMap<WorkItem, Tensor>) -> Result<(), StepError> {
         let tensor = send.consumer(self.placement).and_then(|consumer| results.remove(&consumer));
         let tensor = tensor.ok_or_else(|| self.invalid(send, "its computation has not run"))?;
         let link = self.link(send)?;
         let sender = self.links.senders.get(&link).ok_or_else(|| no_link(link))?;
         let tensor = tensor.to_device(Device::Cpu); // what links transfer
         self.activity.set(format!("room for {}", message(send, item)), Some(link.to));
-        Ok(timer.time_wait(|| sender.send(item.microbatch, tensor))?)
+        Ok(sender.send(item.microbatch, tensor)?)
     }
 
     /// Returns the input of `computation`: from this rank if its producer ran here, otherwise received.
@@ -190,7 +206,6 @@ impl Executor<'_> {
         computation: Action,
         item: WorkItem,
         local: Option<Tensor>,
-        timer: &mut StepTimer,
     ) -> Result<Tensor, StepError> {
         if let Some(tensor) = local {
             return Ok(tensor);
@@ -199,7 +214,7 @@ impl Executor<'_> {
         let link = self.link(receive)?;
         self.activity.set(message(receive, item), Some(link.from));
         let receiver = self.links.receivers.get_mut(&link).ok_or_else(|| no_link(link))?;
-        Ok(timer.time_wait(|| receiver.wait(item.microbatch))?.to_device(self.stage.device))
+        Ok(receiver.wait(item.microbatch)?.to_device(self.stage.device))
     }
 
     fn forward(
@@ -213,9 +228,9 @@ impl Executor<'_> {
             inputs.token_ids[item.microbatch].shallow_clone()
         } else {
             let local = state.activations.remove(&item);
-            self.receive_input(action, item, local, &mut state.timer)?
+            self.receive_input(action, item, local)?
         };
-        self.set_activity("F", item);
+        self.begin(action, item, &mut state.timer);
         let stage = &*self.stage;
         let layout = &inputs.layouts[item.microbatch];
         let ctx = ForwardContext {
@@ -247,9 +262,9 @@ impl Executor<'_> {
             None
         } else {
             let local = state.gradients.remove(&item);
-            Some(self.receive_input(action, item, local, &mut state.timer)?)
+            Some(self.receive_input(action, item, local)?)
         };
-        self.set_activity(action.computation_type(), item);
+        self.begin(action, item, &mut state.timer);
         let saved = state.saved.remove(&item).ok_or_else(|| self.invalid(action, "its F has not run"))?;
         let Stage { chunks, weight_grad_store, .. } = &mut *self.stage;
         let chunk = &chunks[&item.chunk];
@@ -267,7 +282,7 @@ impl Executor<'_> {
     }
 
     /// Sums the embedding's and the head's gradient of a tied weight on both ranks.
-    fn reduce_tied(&mut self, timer: &mut StepTimer) -> Result<(), StepError> {
+    fn reduce_tied(&mut self) -> Result<(), StepError> {
         let rank = self.stage.rank;
         let Some(tied) = &mut self.stage.tied_embedding else { return Ok(()) };
         let own_gradient = &self.stage.parameters[tied.parameter].gradient;
@@ -279,7 +294,7 @@ impl Executor<'_> {
             let sender = self.links.senders.get(&to_peer).ok_or_else(|| no_link(to_peer))?;
             // copied, because the link may still be reading it when the sum is written in place
             sender.send(0, own_gradient.to_device(Device::Cpu).copy())?;
-            tied.other_gradient = timer.time_wait(|| receiver.wait(0))?.to_device(self.stage.device);
+            tied.other_gradient = receiver.wait(0)?.to_device(self.stage.device);
         }
         let _ = own_gradient.shallow_clone().g_add_(&tied.other_gradient);
         Ok(())
@@ -291,16 +306,13 @@ impl Executor<'_> {
         let has_head = self.stage.chunks.values().any(|chunk| chunk.head.is_some());
         let loss = has_head.then(|| (loss / inputs.target_count as f64) as f32);
         let all_finite = squared_norms.iter().all(|(_, square)| square.is_finite());
-        let measurements = StepMeasurements {
-            elapsed_seconds: timer.elapsed_seconds(),
-            waited_seconds: timer.waited_seconds(),
-            bytes_sent: self.links.bytes_sent() as f64,
-        };
+        timer.end();
+        let (bytes_sent, spans) = (self.links.bytes_sent() as f64, timer.spans().to_vec());
+        let measurements = StepMeasurements { bytes_sent, spans }.to_vec();
         let step = inputs.step.unwrap_or_default();
-        let measurements = measurements.to_vec();
         let vote = StepVote { step, loss, squared_norms, all_finite, measurements, ..inputs.vote.clone() };
         self.activity.set("EXCHANGE", None);
-        Ok(timer.time_wait(|| self.member.vote(vote))?)
+        Ok(self.member.vote(vote)?)
     }
 }
 

@@ -14,4 +14,5 @@ pub use executor::{Executor, StepError, StepInputs, StepOutput};
 pub(crate) use measurements::StepMeasurements;
 pub(crate) use stage::kind;
 pub use stage::{Stage, StageConfig};
-pub(crate) use timer::StepTimer;
+use timer::StepTimer;
+pub(crate) use timer::is_timed;

@@ -1,35 +1,41 @@
-//! Wall-clock time of a step, split into waiting and the rest.
+//! When the actions of a step began and ended on this stage.
 
 use std::time::Instant;
 
-/// Measures the wall-clock time of one step on one stage, and how much of it was spent waiting for other stages.
-#[derive(Clone, Copy, Debug)]
+use stagecoach_pipeline::Action;
+
+/// Whether the time of an action is recorded: computations, and what ends the step. Messages are sent and received by other
+/// threads; UPDATE comes after the vote that carries the times.
+pub(crate) fn is_timed(action: Action) -> bool {
+    action.is_compute() || matches!(action, Action::ReduceTied | Action::Exchange)
+}
+
+/// Records the timed actions of one step, in the order of the program.
+#[derive(Clone, Debug)]
 pub(crate) struct StepTimer {
-    started: Instant,
-    waited_seconds: f64,
+    origin: Instant,
+    begin_seconds: f64,
+    spans: Vec<(f64, f64)>,
 }
 
 impl StepTimer {
-    /// Starts timing a step.
-    pub(crate) fn start() -> StepTimer {
-        StepTimer { started: Instant::now(), waited_seconds: 0.0 }
+    /// Times count from `origin`.
+    pub(crate) fn new(origin: Instant) -> StepTimer {
+        StepTimer { origin, begin_seconds: 0.0, spans: Vec::new() }
     }
 
-    /// Runs `wait` and adds its duration to the waiting time.
-    pub(crate) fn time_wait<T>(&mut self, wait: impl FnOnce() -> T) -> T {
-        let since = Instant::now();
-        let result = wait();
-        self.waited_seconds += since.elapsed().as_secs_f64();
-        result
+    /// An action begins: its input is there.
+    pub(crate) fn begin(&mut self) {
+        self.begin_seconds = self.origin.elapsed().as_secs_f64();
     }
 
-    /// Seconds since the start.
-    pub(crate) fn elapsed_seconds(&self) -> f64 {
-        self.started.elapsed().as_secs_f64()
+    /// The action that began last ends.
+    pub(crate) fn end(&mut self) {
+        self.spans.push((self.begin_seconds, self.origin.elapsed().as_secs_f64()));
     }
 
-    /// Seconds spent waiting for other stages.
-    pub(crate) fn waited_seconds(&self) -> f64 {
-        self.waited_seconds
+    /// Begin and end of each timed action so far, in seconds.
+    pub(crate) fn spans(&self) -> &[(f64, f64)] {
+        &self.spans
     }
 }

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::TimelineRecord;
+
 /// An event of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
@@ -81,8 +83,14 @@ pub(crate) struct StepRecord {
     pub tokens_per_second: f64,
     /// Wall seconds of the step.
     pub seconds: f64,
-    /// Fraction of the step that each stage was idle, 0 to 1, by stage.
+    /// Share of the step in which each stage did not compute, 0 to 1, by stage.
     pub bubble: Vec<f64>,
+    /// The part of `bubble` in which a stage's next input had been computed elsewhere and had not arrived.
+    #[serde(default)]
+    pub exposed_communication: Vec<f64>,
+    /// Each stage's time of computation over the mean of all stages.
+    #[serde(default)]
+    pub imbalance: Vec<f64>,
     /// Payload bytes sent over all links.
     pub bytes_sent: u64,
     /// Whether the update was skipped because the loss or the gradient was not finite.
@@ -91,6 +99,30 @@ pub(crate) struct StepRecord {
     /// The save that finished during this step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<SaveRecord>,
+    /// What every stage did when, of some steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<TimelineRecord>,
+}
+
+impl StepRecord {
+    /// The bubble averaged over stages; None if it was not measured.
+    pub(crate) fn mean_bubble(&self) -> Option<f64> {
+        mean(&self.bubble)
+    }
+
+    /// The exposed communication averaged over stages; None if it was not measured.
+    pub(crate) fn mean_exposed_communication(&self) -> Option<f64> {
+        mean(&self.exposed_communication)
+    }
+
+    /// The imbalance of the slowest stage; None if it was not measured.
+    pub(crate) fn largest_imbalance(&self) -> Option<f64> {
+        self.imbalance.iter().copied().reduce(f64::max)
+    }
+}
+
+fn mean(shares: &[f64]) -> Option<f64> {
+    (!shares.is_empty()).then(|| shares.iter().sum::<f64>() / shares.len() as f64)
 }
 
 /// The result of a save.

@@ -82,13 +82,8 @@ fn format_measurements(record: &StepRecord) -> String {
         nats(record.loss.map(f64::from)),
         record.learning_rate,
         HumanCount(record.tokens_per_second.round() as u64),
-        mean_bubble(record).map_or("-".into(), percent),
+        record.mean_bubble().map_or("-".into(), percent),
     )
-}
-
-/// The bubble averaged over stages.
-pub(super) fn mean_bubble(record: &StepRecord) -> Option<f64> {
-    (!record.bubble.is_empty()).then(|| record.bubble.iter().sum::<f64>() / record.bubble.len() as f64)
 }
 
 /// A run's configuration in one line.

@@ -14,11 +14,13 @@ mod progress_display;
 mod run_report;
 mod server;
 mod telemetry;
+mod timeline_record;
 
 pub(crate) use event::{RunSummary, SaveRecord, StartRecord, StepRecord, TrainingEvent};
 pub(crate) use event_writer::{EVENTS_ENV, EventWriter};
 pub(crate) use metrics_file::{MetricsError, MetricsFile, read_metrics};
 pub(crate) use telemetry::StageTelemetry;
+pub(crate) use timeline_record::{TimelineRecord, advice};
 
 pub(crate) use format::duration;
 pub(crate) use progress_display::ProgressDisplay;

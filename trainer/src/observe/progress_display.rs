@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::event_formatter::{EventFormatter, format_save_failure, format_start, mean_bubble};
+use super::event_formatter::{EventFormatter, format_save_failure, format_start};
 use super::format::{duration, nats, percent};
 use super::{StepRecord, TrainingEvent};
 
@@ -136,7 +136,7 @@ impl ProgressDisplay {
             text += &format!("  eta {}", duration(eta));
         }
         text += &format!("  {} tok/s", HumanCount(record.tokens_per_second.round() as u64));
-        if let Some(bubble) = mean_bubble(record) {
+        if let Some(bubble) = record.mean_bubble() {
             text += &format!("  bubble {}", percent(bubble));
         }
         match self.restarts {

@@ -4,15 +4,18 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 use stagecoach_api::contract::{StageEnv, StagePhase, StageStatus};
 use stagecoach_api::job::{CheckpointStatus, FloatString};
 
-use super::TrainingEvent;
-use super::event_formatter::{format_save_failure, mean_bubble};
+use super::event_formatter::format_save_failure;
+use super::{StepRecord, TrainingEvent};
 
 type FloatGauge = Gauge<f64, AtomicU64>;
+/// By stage: `stage="0"` and so on.
+type StageGauges = Family<[(&'static str, usize); 1], FloatGauge>;
 
 /// Status and metrics of a stage. Clones share their state.
 #[derive(Clone, Debug)]
@@ -28,6 +31,9 @@ struct TelemetryState {
     gradient_norm: FloatGauge,
     tokens_per_second: FloatGauge,
     bubble: FloatGauge,
+    stage_bubble: StageGauges,
+    stage_exposed_communication: StageGauges,
+    stage_imbalance: StageGauges,
     tokens: Counter,
     skipped: Counter,
     checkpoint_step: Gauge,
@@ -57,6 +63,9 @@ impl StageTelemetry {
             gradient_norm: FloatGauge::default(),
             tokens_per_second: FloatGauge::default(),
             bubble: FloatGauge::default(),
+            stage_bubble: StageGauges::default(),
+            stage_exposed_communication: StageGauges::default(),
+            stage_imbalance: StageGauges::default(),
             tokens: Counter::default(),
             skipped: Counter::default(),
             checkpoint_step: Gauge::default(),
@@ -78,10 +87,25 @@ impl StageTelemetry {
         registry.register("tokens_per_second", "Target tokens per second", state.tokens_per_second.clone());
         registry.register_with_unit(
             "bubble",
-            "Share of the last step spent waiting, mean of all stages",
+            "Share of the last step without computation, mean of all stages",
             Unit::Ratios,
             state.bubble.clone(),
         );
+        for (name, help, gauges) in [
+            ("stage_bubble", "Share of the last step without computation", &state.stage_bubble),
+            (
+                "stage_exposed_communication",
+                "The part of the bubble that waited for an input under way",
+                &state.stage_exposed_communication,
+            ),
+            (
+                "stage_imbalance",
+                "Time of computation in the last step over the mean of all stages",
+                &state.stage_imbalance,
+            ),
+        ] {
+            registry.register_with_unit(name, help, Unit::Ratios, gauges.clone());
+        }
         registry.register("tokens", "Target tokens trained on by this process", state.tokens.clone());
         registry.register("skipped_steps", "Steps whose update was skipped", state.skipped.clone());
         registry.register("checkpoint_step", "Step of the newest checkpoint", state.checkpoint_step.clone());
@@ -129,7 +153,7 @@ impl StageTelemetry {
                 status.progress.step = started.first_step.saturating_sub(1);
             }
             TrainingEvent::Step(record) => {
-                let bubble = mean_bubble(record).unwrap_or(0.0);
+                let bubble = record.mean_bubble().unwrap_or(0.0);
                 let progress = &mut status.progress;
                 progress.step = record.step;
                 progress.loss = Some(FloatString(record.loss.map_or(f64::NAN, f64::from)).rounded(4));
@@ -138,6 +162,9 @@ impl StageTelemetry {
                 progress.tokens_per_second = Some(FloatString(record.tokens_per_second).rounded(1));
                 progress.seconds_per_step = Some(FloatString(record.seconds).rounded(4));
                 progress.bubble = Some(FloatString(bubble).rounded(3));
+                progress.exposed_communication =
+                    record.mean_exposed_communication().map(|share| FloatString(share).rounded(3));
+                progress.imbalance = record.largest_imbalance().map(|ratio| FloatString(ratio).rounded(3));
                 let left = progress.steps.unwrap_or(record.step).saturating_sub(record.step);
                 progress.eta = Some(FloatString(record.seconds * left as f64).rounded(1));
                 self.0.step.set(record.step as i64);
@@ -145,6 +172,7 @@ impl StageTelemetry {
                 self.0.gradient_norm.set(record.gradient_norm.unwrap_or(f64::NAN));
                 self.0.tokens_per_second.set(record.tokens_per_second);
                 self.0.bubble.set(bubble);
+                self.0.record_stages(record);
                 self.0.tokens.inc_by(record.tokens);
                 self.0.skipped.inc_by(u64::from(record.skipped));
                 if let Some(loss) = record.evaluation_loss {
@@ -172,5 +200,19 @@ impl StageTelemetry {
 
     fn status(&self) -> MutexGuard<'_, StageStatus> {
         self.0.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TelemetryState {
+    fn record_stages(&self, record: &StepRecord) {
+        for (gauges, values) in [
+            (&self.stage_bubble, &record.bubble),
+            (&self.stage_exposed_communication, &record.exposed_communication),
+            (&self.stage_imbalance, &record.imbalance),
+        ] {
+            for (stage, value) in values.iter().enumerate() {
+                gauges.get_or_create(&[("stage", stage)]).set(*value);
+            }
+        }
     }
 }

@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 use stagecoach_api::PipelineJob;
 use stagecoach_api::job::{
-    AdamWSpec, BuiltIn, DataSpec, Device, EvaluationSpec, ModelSpec, OptimizerSpec, PretrainedSpec, TOKEN_CACHE,
-    TokenizerSpec, TrainingLength, TrainingSpec, Transport,
+    AdamWSpec, BuiltIn, DataSpec, Device, EvaluationSpec, ModelSpec, OptimizerSpec, PretrainedSpec, Recompute,
+    TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec, Transport,
 };
 use stagecoach_data::{DataConfig, TokenizerSource};
 
 use super::trainer_state::TrainerState;
 use crate::fatal::Fatal;
-use crate::model::{Architecture, Llama, LlamaConfig};
+use crate::model::{Architecture, Llama, LlamaConfig, MicrobatchCost};
 use crate::optimize::LearningRate;
 use crate::state_dict::find_model;
 
@@ -152,6 +152,13 @@ impl JobConfig {
     /// The learning rate of every step, whose decay ends at step `decay_steps`.
     pub(crate) fn learning_rate(&self, decay_steps: u64) -> LearningRate {
         LearningRate { spec: self.training.learning_rate, decay_steps }
+    }
+
+    /// The microbatch whose costs plan the pipeline.
+    pub(crate) fn microbatch_cost(&self, recompute: Recompute) -> MicrobatchCost {
+        let length = self.data.sequence_length as usize;
+        let tokens = self.microbatch_size() * length;
+        MicrobatchCost { tokens, length, precision: self.training.precision, recompute }
     }
 
     /// [`TrainerState::fix_decay`], as this job says.

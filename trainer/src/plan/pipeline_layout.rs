@@ -9,7 +9,7 @@ use stagecoach_pipeline::{
 use super::candidates::{Candidate, candidates, recomputations};
 use super::job_config::JobConfig;
 use crate::fatal::Fatal;
-use crate::model::{Architecture, MicrobatchCost};
+use crate::model::Architecture;
 
 /// Assumed throughput of the simulated hardware: fp32 FLOP/s of a CPU core, and bytes/s of a local link.
 const FLOPS_PER_SECOND: f64 = 5e10;
@@ -112,13 +112,7 @@ fn lay_out(
 ) -> Result<PipelineLayout, PartitionError> {
     let pipeline = &config.job.spec.pipeline;
     let Candidate { schedule, programs } = candidate;
-    let length = config.data.sequence_length as usize;
-    let cost = architecture.cost(MicrobatchCost {
-        tokens: config.microbatch_size() * length,
-        length,
-        precision: config.training.precision,
-        recompute,
-    });
+    let cost = architecture.cost(config.microbatch_cost(recompute));
     let mut notes = Vec::new();
     let given = pipeline.partition.layers.as_ref();
     let chunks = schedule.placement.chunks();

@@ -7,9 +7,11 @@ mod data_loader;
 mod environment;
 mod finish;
 mod join;
+mod measured_step;
 mod monitor;
 mod prepare;
 mod resume;
+mod step_recorder;
 mod steps;
 
 pub(crate) use monitor::{StageMonitor, write_termination_message};

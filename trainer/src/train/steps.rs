@@ -3,63 +3,42 @@
 use std::time::Instant;
 
 use stagecoach_data::MicrobatchLayout;
-use stagecoach_group::{StepOutcome, StepVote, Verdict};
+use stagecoach_group::StepVote;
 use stagecoach_pipeline::Programs;
 
 use super::checkpoint::{CheckpointWriter, SaveSchedule};
 use super::collective::topic;
 use super::context::RunningStage;
 use super::data_loader::BatchTensors;
-use crate::execute::{Executor, StepInputs, StepMeasurements, StepOutput};
+use super::step_recorder::StepRecorder;
+use crate::execute::{Executor, StepInputs, StepOutput};
 use crate::fatal::Fatal;
-use crate::folder::METRICS;
 use crate::model::Architecture;
-use crate::observe::{MetricsError, MetricsFile, StepRecord, TrainingEvent};
+use crate::observe::StepRecord;
 use crate::plan::TrainerState;
 
 /// Trains to the end, or until the step after which the group drains: then `state.step` is less than the plan's.
 pub(super) fn train(running: &mut RunningStage, architecture: &dyn Architecture) -> Result<TrainerState, Fatal> {
-    let metrics = match running.context.env.rank {
-        0 => Some(open_metrics(running)?),
+    let recorder = match running.context.env.rank {
+        0 => Some(StepRecorder::open(running, architecture)?),
         _ => None,
     };
     let writer = CheckpointWriter::new(running, architecture)?;
     std::thread::scope(|scope| {
         let save_schedule =
             SaveSchedule::start(scope, &writer, running.context.monitor, running.context.config, &running.stage)?;
-        step_loop(running, save_schedule, metrics)
+        step_loop(running, save_schedule, recorder)
     })
-}
-
-/// Started inside the fence: a group that has lost it since must not touch what a newer one writes.
-fn open_metrics(running: &RunningStage) -> Result<MetricsFile, Fatal> {
-    let (folder, fence) = (running.context.config.folder(), &running.plan.fence);
-    let step = running.plan.trainer_state.step;
-    let mut metrics = MetricsFile::new(&folder.join(METRICS), &folder.join(fence.work_dir()), step)?;
-    if let Err(error) = metrics.flush() {
-        fence.check(running.context.volume)?;
-        if !error.is_volume_full() {
-            return Err(error.into());
-        }
-        report_metrics_error(running, &error);
-    }
-    Ok(metrics)
-}
-
-/// Reports that metrics could not be written. A full volume does not stop training: lines are buffered and one message
-/// is printed.
-fn report_metrics_error(running: &RunningStage, error: &MetricsError) {
-    running.emit(&TrainingEvent::Note { message: format!("{error}; training goes on") });
 }
 
 fn step_loop(
     running: &mut RunningStage,
     mut save_schedule: SaveSchedule,
-    mut metrics: Option<MetricsFile>,
+    mut recorder: Option<StepRecorder>,
 ) -> Result<TrainerState, Fatal> {
     let mut state = running.plan.trainer_state.clone();
     let every = running.context.config.evaluation_interval();
-    let mut sent_before = 0;
+    let mut origin = Instant::now();
     broadcast_layouts(running, state.step)?;
     for index in state.step..running.plan.steps {
         let started = Instant::now();
@@ -90,6 +69,7 @@ fn step_loop(
             target_count: count,
             step: Some(step),
             learning_rate,
+            origin,
             vote,
         };
         let output = run_programs(running, &running.verified.training, &inputs)?;
@@ -98,30 +78,24 @@ fn step_loop(
         let seconds = started.elapsed().as_secs_f64();
         let evaluate =
             running.verified.evaluation.is_some() && (step == running.plan.steps || (every > 0 && step % every == 0));
+        origin = output.decided_at.unwrap_or(started);
         let evaluation_loss = if evaluate { Some(evaluate_held_out(running)?) } else { None };
+        if evaluate {
+            origin = Instant::now();
+        }
         state.evaluation_loss = evaluation_loss.or(state.evaluation_loss);
-        if let Some(metrics) = &mut metrics {
-            let sent = bytes_sent(&verdict);
+        if let Some(recorder) = &mut recorder {
             let record = StepRecord {
+                step,
                 evaluation_loss,
                 learning_rate,
                 tokens: count,
                 tokens_per_second: count as f64 / seconds,
                 seconds,
-                bytes_sent: sent - sent_before,
                 checkpoint: save_schedule.take_record(),
-                ..step_record(&verdict)
+                ..StepRecord::default()
             };
-            sent_before = sent;
-            let had_pending_lines = metrics.has_pending_lines();
-            if let (Err(error), false) = (metrics.append(&record), had_pending_lines) {
-                report_metrics_error(running, &error);
-            }
-            running.emit(&TrainingEvent::Step(record));
-            if matches!(verdict.outcome, StepOutcome::Skip) {
-                let message = format!("step {step} was skipped: its loss or gradient is not finite");
-                running.emit(&TrainingEvent::Note { message });
-            }
+            recorder.record(running, &verdict, record);
         }
         if verdict.stop || step == running.plan.steps {
             save_schedule.save_final(&running.stage, &state, step < running.plan.steps)?;
@@ -159,35 +133,6 @@ fn receive_layouts(running: &RunningStage) -> Result<Vec<MicrobatchLayout>, Fata
         .map_err(|e| Fatal::invalid(format!("stage 0's layouts can't be read ({e}): all stages must run one version")))
 }
 
-/// Metrics record of a step.
-fn step_record(verdict: &Verdict) -> StepRecord {
-    StepRecord {
-        step: verdict.step,
-        loss: verdict.loss.is_finite().then_some(verdict.loss),
-        gradient_norm: verdict.norm.is_finite().then_some(verdict.norm),
-        bubble: stage_bubbles(verdict),
-        skipped: matches!(verdict.outcome, StepOutcome::Skip),
-        ..StepRecord::default()
-    }
-}
-
-/// The measurements of each stage.
-fn measurements(verdict: &Verdict) -> impl Iterator<Item = StepMeasurements> + '_ {
-    verdict.measurements.iter().map(|numbers| StepMeasurements::from_slice(numbers))
-}
-
-/// Payload bytes sent by all stages so far.
-fn bytes_sent(verdict: &Verdict) -> u64 {
-    measurements(verdict).map(|stage| stage.bytes_sent as u64).sum()
-}
-
-/// Fraction of the step in which each stage did not compute, by stage. All start together, and the slowest ends the
-/// step.
-fn stage_bubbles(verdict: &Verdict) -> Vec<f64> {
-    let step_seconds = measurements(verdict).map(|stage| stage.elapsed_seconds).fold(f64::MIN_POSITIVE, f64::max);
-    measurements(verdict).map(|stage| 1.0 - (stage.elapsed_seconds - stage.waited_seconds) / step_seconds).collect()
-}
-
 /// The held-out loss, in nats per token, known to every rank.
 fn evaluate_held_out(running: &mut RunningStage) -> Result<f64, Fatal> {
     let Some(programs) = &running.verified.evaluation else { return Ok(f64::NAN) };
@@ -205,6 +150,7 @@ fn evaluate_held_out(running: &mut RunningStage) -> Result<f64, Fatal> {
         target_count: count,
         step: None,
         learning_rate: 0.0,
+        origin: Instant::now(),
         vote: StepVote::default(),
     };
     let output = run_programs(running, programs, &inputs)?;

@@ -129,9 +129,15 @@ pub struct ProgressStatus {
     /// Seconds of one step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_per_step: Option<FloatString>,
-    /// Share of the stages' time in which they waited, 0 to 1.
+    /// Share of the stages' time in which they did not compute, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bubble: Option<FloatString>,
+    /// The part of the bubble in which a stage's next input had been computed elsewhere and had not arrived, 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exposed_communication: Option<FloatString>,
+    /// Time of computation of the slowest stage over the mean of all stages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub imbalance: Option<FloatString>,
     /// Seconds to the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eta: Option<FloatString>,

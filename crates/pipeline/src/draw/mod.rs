@@ -11,9 +11,29 @@ pub use trace::timeline_trace;
 use crate::action::Action;
 use crate::timeline::Timeline;
 
+/// A timeline and its heading, which may be empty. Several are drawn above one another, on one scale.
+#[derive(Copy, Clone, Debug)]
+pub struct Panel<'a> {
+    /// What the timeline is, such as `measured`.
+    pub heading: &'a str,
+    /// The timeline.
+    pub timeline: &'a Timeline,
+}
+
+impl<'a> From<&'a Timeline> for Panel<'a> {
+    fn from(timeline: &'a Timeline) -> Self {
+        Panel { heading: "", timeline }
+    }
+}
+
+/// Seconds until the last panel's last rank is done.
+fn makespan(panels: &[Panel]) -> f64 {
+    panels.iter().map(|panel| panel.timeline.makespan).fold(0.0, f64::max)
+}
+
 /// Whether any rank holds more than one chunk, so that the chunk has to be shown.
-fn several_chunks(timeline: &Timeline) -> bool {
-    timeline.spans.iter().any(|spans| {
+fn several_chunks(panels: &[Panel]) -> bool {
+    panels.iter().flat_map(|panel| &panel.timeline.spans).any(|spans| {
         let mut chunks = spans.iter().filter_map(|span| span.action.item()).map(|item| item.chunk);
         chunks.next().is_some_and(|first| chunks.any(|chunk| chunk != first))
     })

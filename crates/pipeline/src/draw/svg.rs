@@ -1,5 +1,5 @@
-use super::{label, seconds, several_chunks};
-use crate::timeline::{Span, Timeline};
+use super::{Panel, label, makespan, seconds, several_chunks};
+use crate::timeline::Span;
 use std::fmt::Write;
 
 /// Pixels. The lanes' width is fixed, so a step of any length fits a page.
@@ -10,6 +10,7 @@ const TOP_PX: f64 = 72.0;
 const LANE_HEIGHT_PX: f64 = 30.0;
 const MESSAGE_HEIGHT_PX: f64 = 5.0;
 const LANE_PITCH_PX: f64 = 48.0;
+const HEADING_PX: f64 = 26.0;
 /// CSS class, width of a digit and margin of the labels inside the bars, the larger first.
 const LABEL_SIZES: [(&str, f64, f64); 2] = [("number", 6.4, 5.0), ("number small", 4.9, 2.0)];
 
@@ -30,16 +31,17 @@ const ACTION_STYLES: [(&str, &str, &str); 10] = [
 
 const CSS: &str = "text{font:12px ui-sans-serif,system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;fill:#24292f}\
 .paper{fill:#fff}.idle{fill:#eef1f4}.tick{stroke:#d5dae0;stroke-width:1}.faint{fill:#5b6570}\
-.title{font-size:16px;font-weight:600}.number{font-size:11px;fill:#fff;text-anchor:middle}.small{font-size:8.5px}.end{text-anchor:end}\
+.title{font-size:16px;font-weight:600}.heading{font-weight:600}.number{font-size:11px;fill:#fff;text-anchor:middle}.small{font-size:8.5px}.end{text-anchor:end}\
 .middle{text-anchor:middle}@media(prefers-color-scheme:dark){text{fill:#e6e9ed}.paper{fill:#14181d}.idle{fill:#232a32}\
 .tick{stroke:#39424c}.faint{fill:#a3adb8}.number{fill:#fff}}";
 
-/// The timeline as a self-contained SVG: a lane per rank with microbatch numbers in its bars, messages as a strip
+/// The timelines as a self-contained SVG: a lane per rank with microbatch numbers in its bars, messages as a strip
 /// below, the bubble at the right, and a time axis. Follows the reader's light or dark colours. Tooltips show times.
-pub fn timeline_svg(timeline: &Timeline, title: &str) -> String {
-    let bottom = TOP_PX + LANE_PITCH_PX * timeline.spans.len() as f64;
+pub fn timeline_svg(panels: &[Panel], title: &str) -> String {
+    let bottom = TOP_PX + panels.iter().map(panel_height).sum::<f64>();
     let (width, height) = (LEFT_PX + LANES_WIDTH_PX + RIGHT_PX, bottom + 34.0);
-    let scale = if timeline.makespan > 0.0 { LANES_WIDTH_PX / timeline.makespan } else { 0.0 };
+    let makespan = makespan(panels);
+    let scale = if makespan > 0.0 { LANES_WIDTH_PX / makespan } else { 0.0 };
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
          role=\"img\">\n<title>{0}</title>\n<style>{CSS}",
@@ -51,24 +53,45 @@ pub fn timeline_svg(timeline: &Timeline, title: &str) -> String {
     }
     let _ = writeln!(svg, "</style>\n<rect class=\"paper\" width=\"{width}\" height=\"{height}\"/>");
     text(&mut svg, LEFT_PX, 28.0, "title", &escape(title));
-    legend(&mut svg, timeline);
-    axis(&mut svg, timeline.makespan, scale, bottom);
+    legend(&mut svg, panels);
+    axis(&mut svg, makespan, scale, bottom);
     text(&mut svg, width - 14.0, TOP_PX - 10.0, "faint end", "bubble");
-    let chunks = several_chunks(timeline);
+    let chunks = several_chunks(panels);
+    let mut top = TOP_PX;
+    for panel in panels {
+        lanes(&mut svg, panel, top, scale, chunks);
+        top += panel_height(panel);
+    }
+    svg + "</svg>\n"
+}
+
+fn panel_height(panel: &Panel) -> f64 {
+    let heading = if panel.heading.is_empty() { 0.0 } else { HEADING_PX };
+    heading + LANE_PITCH_PX * panel.timeline.spans.len() as f64
+}
+
+/// A panel's heading and the lanes of its ranks.
+fn lanes(svg: &mut String, panel: &Panel, mut top: f64, scale: f64, chunks: bool) {
+    let timeline = panel.timeline;
+    if !panel.heading.is_empty() {
+        let heading = format!("{}, {}", escape(panel.heading), seconds(timeline.makespan));
+        text(svg, LEFT_PX, top + 14.0, "heading", &heading);
+        top += HEADING_PX;
+    }
+    let right = LEFT_PX + LANES_WIDTH_PX + RIGHT_PX - 14.0;
     for (rank, spans) in timeline.spans.iter().enumerate() {
-        let y = TOP_PX + LANE_PITCH_PX * rank as f64;
-        text(&mut svg, LEFT_PX - 12.0, y + 20.0, "end", &format!("stage {rank}"));
+        let y = top + LANE_PITCH_PX * rank as f64;
+        text(svg, LEFT_PX - 12.0, y + 20.0, "end", &format!("stage {rank}"));
         let _ = writeln!(
             svg,
             "<rect class=\"idle\" x=\"{LEFT_PX}\" y=\"{y}\" width=\"{LANES_WIDTH_PX}\" height=\"{LANE_HEIGHT_PX}\" rx=\"2\"/>"
         );
         for span in spans {
-            bar(&mut svg, span, y, scale, chunks);
+            bar(svg, span, y, scale, chunks);
         }
         let bubble = timeline.bubble.get(rank).copied().unwrap_or(0.0) * 100.0;
-        text(&mut svg, width - 14.0, y + 20.0, "end", &format!("{bubble:.1}%"));
+        text(svg, right, y + 20.0, "end", &format!("{bubble:.1}%"));
     }
-    svg + "</svg>\n"
 }
 
 fn bar(svg: &mut String, span: &Span, y: f64, scale: f64, chunks: bool) {
@@ -104,10 +127,10 @@ fn bar(svg: &mut String, span: &Span, y: f64, scale: f64, chunks: bool) {
 }
 
 /// The visible kinds of actions.
-fn legend(svg: &mut String, timeline: &Timeline) {
+fn legend(svg: &mut String, panels: &[Panel]) {
     let visible = |kind: &str| {
         let seen = |span: &&Span| span.action.computation_type() == kind && span.end > span.start;
-        timeline.spans.iter().flatten().find(seen).is_some()
+        panels.iter().flat_map(|panel| panel.timeline.spans.iter().flatten()).find(seen).is_some()
     };
     let mut x = LEFT_PX;
     for (kind, label, _) in ACTION_STYLES.into_iter().filter(|(kind, ..)| visible(kind)) {

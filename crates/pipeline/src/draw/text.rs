@@ -1,25 +1,31 @@
-use super::{label, seconds, several_chunks};
+use super::{Panel, label, makespan, seconds, several_chunks};
 use crate::action::Action;
-use crate::timeline::{Span, Timeline};
+use crate::timeline::Span;
 
-/// The timeline for a terminal `width` columns wide: one row per rank, time from left to right, with each rank's
+/// The timelines for a terminal `width` columns wide: one row per rank, time from left to right, with each rank's
 /// bubble.
 ///
 /// `F3` begins the forward of microbatch 3, dashes are the rest of it, and dots are idle time. Where the names don't
 /// fit, each action is drawn by the last digit of its microbatch alone, and a line below says how. Messages are not
 /// shown. `T` is the tied reduction, `X` the exchange, `U` the update and `S` the snapshot.
-pub fn timeline_text(timeline: &Timeline, width: usize) -> String {
-    let name = format!("stage {}", timeline.spans.len().saturating_sub(1)).len();
+pub fn timeline_text(panels: &[Panel], width: usize) -> String {
+    let ranks = panels.iter().map(|panel| panel.timeline.spans.len()).max().unwrap_or(0);
+    let name = format!("stage {}", ranks.saturating_sub(1)).len();
     let columns = width.saturating_sub(name + " || bubble 100.0%".len()).max(10);
-    let canvas = Canvas { columns, makespan: timeline.makespan, chunks: several_chunks(timeline) };
-    let named = timeline.spans.iter().all(|spans| canvas.names_fit(spans));
+    let canvas = Canvas { columns, makespan: makespan(panels), chunks: several_chunks(panels) };
+    let named = panels.iter().flat_map(|panel| &panel.timeline.spans).all(|spans| canvas.names_fit(spans));
     let mut text = String::new();
-    for (rank, spans) in timeline.spans.iter().enumerate() {
-        let row = canvas.row(spans, named);
-        let bubble = timeline.bubble.get(rank).copied().unwrap_or(0.0) * 100.0;
-        text += &format!("{:<name$} |{row}| bubble {bubble:.1}%\n", format!("stage {rank}"));
+    for Panel { heading, timeline } in panels {
+        if !heading.is_empty() {
+            text += &format!("{heading}, {}\n", seconds(timeline.makespan));
+        }
+        for (rank, spans) in timeline.spans.iter().enumerate() {
+            let row = canvas.row(spans, named);
+            let bubble = timeline.bubble.get(rank).copied().unwrap_or(0.0) * 100.0;
+            text += &format!("{:<name$} |{row}| bubble {bubble:.1}%\n", format!("stage {rank}"));
+        }
     }
-    let end = seconds(timeline.makespan);
+    let end = seconds(canvas.makespan);
     text += &format!("{:name$}  0{end:>rest$}\n", "", rest = columns.saturating_sub(1));
     if !named {
         let key = "0-9 forward, a-j backward, A-J weight gradients: the last digit of the microbatch";

@@ -1,27 +1,31 @@
+use super::Panel;
 use crate::action::Action;
-use crate::timeline::Timeline;
+
 use std::collections::BTreeMap;
 
-/// The timeline as trace-event JSON, for ui.perfetto.dev and chrome://tracing: a process per stage, a thread for its
+/// The timelines as trace-event JSON, for ui.perfetto.dev and chrome://tracing: a process per stage, a thread for its
 /// computation and one for each kind of message of each chunk. Times are in microseconds, as the format wants.
-pub fn timeline_trace(timeline: &Timeline) -> String {
+pub fn timeline_trace(panels: &[Panel]) -> String {
     let mut events = Vec::new();
-    for (rank, spans) in timeline.spans.iter().enumerate() {
-        events.push(name("process_name", rank, 0, &format!("stage {rank}")));
+    let ranks =
+        panels.iter().flat_map(|panel| panel.timeline.spans.iter().enumerate().map(|ranks| (panel.heading, ranks)));
+    for (process, (heading, (rank, spans))) in ranks.enumerate() {
+        let title = format!("{heading} stage {rank}");
+        events.push(name("process_name", process, 0, title.trim_start()));
         let mut threads: BTreeMap<String, usize> = BTreeMap::from([("compute".to_owned(), 0)]);
         for span in spans {
             let count = threads.len();
             let thread = *threads.entry(thread(span.action)).or_insert(count);
             let (start, length) = (span.start * 1e6, (span.end - span.start) * 1e6);
             events.push(format!(
-                r#"{{"name":"{}","cat":"{}","ph":"X","ts":{start},"dur":{length},"pid":{rank},"tid":{thread}}}"#,
+                r#"{{"name":"{}","cat":"{}","ph":"X","ts":{start},"dur":{length},"pid":{process},"tid":{thread}}}"#,
                 span.action,
                 span.action.computation_type(),
             ));
         }
-        events.extend(threads.iter().map(|(thread, id)| name("thread_name", rank, *id, thread)));
+        events.extend(threads.iter().map(|(thread, id)| name("thread_name", process, *id, thread)));
     }
-    // Every name is made of an action or a number: nothing in it needs escaping.
+    // Every name is made of an action, a number or a plain heading: nothing in it needs escaping.
     format!("{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{}\n]}}\n", events.join(",\n"))
 }
 
@@ -32,6 +36,6 @@ fn thread(action: Action) -> String {
     }
 }
 
-fn name(event: &str, rank: usize, thread: usize, name: &str) -> String {
-    format!(r#"{{"name":"{event}","ph":"M","pid":{rank},"tid":{thread},"args":{{"name":"{name}"}}}}"#)
+fn name(event: &str, process: usize, thread: usize, name: &str) -> String {
+    format!(r#"{{"name":"{event}","ph":"M","pid":{process},"tid":{thread},"args":{{"name":"{name}"}}}}"#)
 }

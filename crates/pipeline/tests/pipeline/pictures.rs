@@ -18,9 +18,9 @@ stage 0 |F0--F1--........B0--B1--| bubble 33.3%
 stage 1 |....F0--F1--B0--B1--....| bubble 33.3%
          0                    6 s
 ";
-    assert_eq!(timeline_text(&timeline, 48), expected);
+    assert_eq!(timeline_text(&[(&timeline).into()], 48), expected);
     let v = simulate(&forward_only_programs(&Placement::v_shaped(2), 1), &Costs::uniform(4));
-    let text = timeline_text(&v, 48);
+    let text = timeline_text(&[(&v).into()], 48);
     assert!(text.contains("|0F0---............3F0---|") && text.contains("|......1F0---2F0---......|"), "{text}");
 }
 
@@ -34,7 +34,7 @@ stage 1 |.0a1b2c3d4e5f6g7h8i9j0a1b.UU| bubble 7.1%
          0                       28 s
          0-9 forward, a-j backward, A-J weight gradients: the last digit of the microbatch
 ";
-    assert_eq!(timeline_text(&timeline, 52), expected);
+    assert_eq!(timeline_text(&[(&timeline).into()], 52), expected);
 }
 
 #[test]
@@ -43,17 +43,17 @@ fn degenerate_timelines_are_drawn() {
     let instant = simulate(&lower(&gpipe(2, 2), false).unwrap(), &free);
     for timeline in [instant, Timeline::new(Vec::new(), Vec::new()), Timeline::new(vec![Vec::new()], vec![0])] {
         for width in [0, 5, 200] {
-            assert!(timeline_text(&timeline, width).ends_with('\n'));
+            assert!(timeline_text(&[(&timeline).into()], width).ends_with('\n'));
         }
-        assert!(timeline_svg(&timeline, "").ends_with("</svg>\n"));
-        serde_json::from_str::<serde_json::Value>(&timeline_trace(&timeline)).unwrap();
+        assert!(timeline_svg(&[(&timeline).into()], "").ends_with("</svg>\n"));
+        serde_json::from_str::<serde_json::Value>(&timeline_trace(&[(&timeline).into()])).unwrap();
     }
 }
 
 #[test]
 fn the_svg_shows_every_action_bubble_and_kind() {
     let timeline = example();
-    let svg = timeline_svg(&timeline, "1F1B <2 & \"12\">");
+    let svg = timeline_svg(&[(&timeline).into()], "1F1B <2 & \"12\">");
     assert_eq!(svg.matches("1F1B &lt;2 &amp; &quot;12&quot;&gt;").count(), 2);
     assert_eq!(svg.matches('<').count(), svg.matches('>').count());
     for span in timeline.spans.iter().flatten() {
@@ -75,7 +75,7 @@ fn the_svg_shows_every_action_bubble_and_kind() {
 #[test]
 fn the_trace_holds_every_span() {
     let timeline = example();
-    let trace: serde_json::Value = serde_json::from_str(&timeline_trace(&timeline)).unwrap();
+    let trace: serde_json::Value = serde_json::from_str(&timeline_trace(&[(&timeline).into()])).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let spans: Vec<_> = events.iter().filter(|event| event["ph"] == "X").collect();
     assert_eq!(spans.len(), timeline.spans.iter().map(Vec::len).sum::<usize>());

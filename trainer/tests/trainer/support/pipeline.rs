@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stagecoach::execute::{Executor, Stage, StageConfig, StepInputs, StepOutput};
 use stagecoach::links::{Links, LinksConfig, link_ids, open_links};
@@ -194,6 +194,7 @@ fn run(
         target_count: step.microbatches.iter().flat_map(|m| &m.targets).filter(|&&target| target >= 0).count() as u64,
         step: Some(index as u64 + 1),
         learning_rate: step.learning_rate,
+        origin: Instant::now(),
         vote: StepVote::default(),
     };
     let (activity, placement, rank) = (&member.activity(), &programs.placement, stage.rank);

@@ -1,0 +1,132 @@
+//! What would make a measured step shorter: a better balance of the ranks.
+
+use std::fmt;
+
+use crate::measured::breakdown;
+use crate::partition::{ModelCost, Partition};
+use crate::program::Programs;
+use crate::simulate::{Costs, simulate};
+use crate::timeline::Timeline;
+
+/// The rank that takes most time, and what could be done about it. Its `Display` is one sentence.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Advice {
+    /// The rank.
+    pub rank: usize,
+    /// Its computation over the mean of all ranks.
+    pub imbalance: f64,
+    /// How much shorter the step would be if the rank took the mean: 0 to 1.
+    pub saving: f64,
+    /// The partition that was measured.
+    pub partition: Partition,
+    /// A partition with a shorter step, and how much shorter: 0 to 1.
+    pub better: Option<(Partition, f64)>,
+}
+
+/// Less is within the noise of a measurement, and not worth a change.
+const LEAST_SAVING: f64 = 0.01;
+
+/// Simulates steps with the measured times: one in which the slowest rank takes no more than the mean, and one of the best
+/// partition. None without measured steps or computations.
+///
+/// `model` gives the modules' work in any unit; a rank's speed is its measured time over the work of its modules, so that
+/// ranks on unequal machines have unequal speeds.
+pub fn advise(programs: &Programs, measured: &[Timeline], model: &ModelCost, partition: &Partition) -> Option<Advice> {
+    let placement = &programs.placement;
+    let costs = Costs::measured(measured, placement);
+    let ranks = breakdown(measured.last()?, placement);
+    let (rank, slowest) =
+        ranks.iter().enumerate().max_by(|(_, a), (_, b)| a.compute_seconds.total_cmp(&b.compute_seconds))?;
+    if slowest.compute_seconds <= 0.0 {
+        return None;
+    }
+    let makespan = simulate(programs, &costs).makespan;
+    let mut balanced = costs.clone();
+    for chunk in placement.chunks_of(rank) {
+        scale(&mut balanced, chunk, 1.0 / slowest.imbalance);
+    }
+    let saving = 1.0 - simulate(programs, &balanced).makespan / makespan;
+    let better = better_partition(programs, &costs, model, partition);
+    Some(Advice { rank, imbalance: slowest.imbalance, saving, partition: partition.clone(), better })
+}
+
+/// Moves single layers over the boundaries between chunks, each time the one that shortens the step most, while that does.
+fn better_partition(
+    programs: &Programs,
+    costs: &Costs,
+    model: &ModelCost,
+    partition: &Partition,
+) -> Option<(Partition, f64)> {
+    let placement = &programs.placement;
+    // Seconds of a rank over the work of its modules.
+    let speed = |rank: usize| {
+        let seconds: f64 = placement.chunks_of(rank).map(|chunk| costs.chunk(chunk).compute_seconds()).sum();
+        let work: f64 = placement.chunks_of(rank).map(|chunk| partition.work(model, chunk)).sum();
+        (work > 0.0).then_some(seconds / work)
+    };
+    let speeds: Vec<f64> = (0..placement.ranks()).map(speed).collect::<Option<_>>()?;
+    let makespan = |partition: &Partition| {
+        let mut estimate = Costs {
+            link_seconds: costs.link_seconds,
+            exchange_seconds: costs.exchange_seconds,
+            ..Costs::estimate(model, partition, 1.0, f64::INFINITY)
+        };
+        for (chunk, &rank) in placement.as_slice().iter().enumerate() {
+            scale(&mut estimate, chunk, speeds[rank]);
+        }
+        simulate(programs, &estimate).makespan
+    };
+    let before = makespan(partition);
+    let mut best = (partition.clone(), before);
+    loop {
+        let moved = |from: usize, to: usize| {
+            let mut layers = best.0.layers.clone();
+            layers[from] = layers[from].checked_sub(1)?;
+            layers[to] += 1;
+            let candidate = Partition { layers };
+            let seconds = makespan(&candidate);
+            Some((candidate, seconds))
+        };
+        let boundaries = 1..partition.layers.len();
+        let candidates = boundaries.flat_map(|right| [(right - 1, right), (right, right - 1)]);
+        let next = candidates.filter_map(|(from, to)| moved(from, to)).min_by(|a, b| a.1.total_cmp(&b.1));
+        match next {
+            Some(next) if next.1 < best.1 => best = next,
+            _ => break,
+        }
+    }
+    let saving = 1.0 - best.1 / before;
+    (saving >= LEAST_SAVING).then_some((best.0, saving))
+}
+
+fn scale(costs: &mut Costs, chunk: usize, factor: f64) {
+    if let Some(chunk) = costs.chunks.get_mut(chunk) {
+        chunk.forward_seconds *= factor;
+        chunk.backward_input_seconds *= factor;
+        chunk.backward_weight_seconds *= factor;
+    }
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Advice { rank, imbalance, saving, partition, better } = self;
+        if *saving < LEAST_SAVING && better.is_none() {
+            return write!(f, "the stages are balanced: the slowest, stage {rank}, takes {imbalance:.2}x its share");
+        }
+        write!(
+            f,
+            "stage {rank} takes {imbalance:.2}x its share: the step would be {:.0} % shorter if it took 1.0x",
+            100.0 * saving
+        )?;
+        match better {
+            Some((better, saving)) => {
+                write!(f, "; {} -> {} would bring {:.0} %", layers(partition), layers(better), 100.0 * saving)
+            }
+            None => write!(f, "; no other partition brings 1 %"),
+        }
+    }
+}
+
+fn layers(partition: &Partition) -> String {
+    partition.layers.iter().map(usize::to_string).collect::<Vec<_>>().join("/")
+}

@@ -1,0 +1,128 @@
+//! What a timeline says about a step, above all one that was measured: where each rank's time went, and what each chunk
+//! and link took.
+
+use std::collections::HashMap;
+
+use crate::action::{Action, WorkItem};
+use crate::placement::Placement;
+use crate::simulate::{ChunkCosts, Costs};
+use crate::timeline::{Span, Timeline};
+
+/// Where a rank's time went in a step: `compute_seconds` and `bubble_seconds` add up to the timeline's makespan.
+#[derive(Copy, Clone, Debug, Default, PartialEq)]
+pub struct RankBreakdown {
+    /// Seconds of computation.
+    pub compute_seconds: f64,
+    /// Seconds without computation.
+    pub bubble_seconds: f64,
+    /// Seconds of the bubble in which the next computation's input was ready on another rank and had not arrived:
+    /// communication that no computation hid.
+    pub exposed_communication_seconds: f64,
+    /// The computation over the mean of all ranks; 1 on every rank if they are balanced.
+    pub imbalance: f64,
+}
+
+/// Whether the result goes to the next chunk (a forward) or the previous one, and the work item that it is the input of.
+type Input = (bool, WorkItem);
+
+/// When the results that other computations need were ready.
+fn ready_times(timeline: &Timeline, placement: &Placement) -> HashMap<Input, f64> {
+    let result = |span: &Span| {
+        let consumer = span.action.consumer(placement).filter(|_| span.action.is_compute())?;
+        Some(((matches!(span.action, Action::Forward(_)), consumer), span.end))
+    };
+    timeline.spans.iter().flatten().filter_map(result).collect()
+}
+
+/// For each computation of a rank: when it could have started (its rank was free, its input ready) and when it did.
+fn computations<'a>(
+    spans: &'a [Span],
+    ready: &'a HashMap<Input, f64>,
+) -> impl Iterator<Item = (f64, Option<f64>, &'a Span)> + 'a {
+    let mut free_at = 0.0;
+    spans.iter().filter(|span| span.action.is_compute()).map(move |span| {
+        let input = match span.action {
+            Action::Forward(item) => Some((true, item)),
+            Action::FullBackward(item) | Action::BackwardInput(item) => Some((false, item)),
+            _ => None,
+        };
+        let free = std::mem::replace(&mut free_at, span.end);
+        (free, input.and_then(|input| ready.get(&input).copied()), span)
+    })
+}
+
+/// Where each rank's time went. Spans of messages, which only simulated timelines have, count for nothing.
+pub fn breakdown(timeline: &Timeline, placement: &Placement) -> Vec<RankBreakdown> {
+    let ready = ready_times(timeline, placement);
+    let rank = |spans: &Vec<Span>| {
+        let exposed = |(free, ready, span): (f64, Option<f64>, &Span)| match ready {
+            Some(ready) => (span.start - free.max(ready)).clamp(0.0, span.start),
+            None => 0.0,
+        };
+        let compute_seconds = compute_seconds(spans);
+        RankBreakdown {
+            compute_seconds,
+            bubble_seconds: (timeline.makespan - compute_seconds).max(0.0),
+            exposed_communication_seconds: computations(spans, &ready).map(exposed).sum(),
+            imbalance: 1.0,
+        }
+    };
+    let mut ranks: Vec<RankBreakdown> = timeline.spans.iter().map(rank).collect();
+    let mean = ranks.iter().map(|rank| rank.compute_seconds).sum::<f64>() / ranks.len().max(1) as f64;
+    if mean > 0.0 {
+        ranks.iter_mut().for_each(|rank| rank.imbalance = rank.compute_seconds / mean);
+    }
+    ranks
+}
+
+/// Seconds of F, B, I and W.
+fn compute_seconds(spans: &[Span]) -> f64 {
+    spans.iter().filter(|span| span.action.is_compute()).map(|span| span.end - span.start).sum()
+}
+
+impl Costs {
+    /// The costs that measured steps had: of each chunk the mean of every kind of action, of a link the median time from the
+    /// end of a computation to the start of one that waited for it. Bytes are 0, and so is UPDATE.
+    ///
+    /// A chunk that ran B rather than I and W has half of its time in each: their sum is what a simulation of the same
+    /// schedule uses.
+    pub fn measured(timelines: &[Timeline], placement: &Placement) -> Costs {
+        let spans = || timelines.iter().flat_map(|timeline| timeline.spans.iter().flatten());
+        let mean = |is_kind: &dyn Fn(Action) -> bool| {
+            let seconds: Vec<f64> =
+                spans().filter(|span| is_kind(span.action)).map(|span| span.end - span.start).collect();
+            if seconds.is_empty() { 0.0 } else { seconds.iter().sum::<f64>() / seconds.len() as f64 }
+        };
+        let chunk = |chunk: usize| {
+            let of = |kind: &'static str| {
+                mean(&|action: Action| {
+                    action.computation_type() == kind && action.item().is_some_and(|item| item.chunk == chunk)
+                })
+            };
+            let full_backward = of("B");
+            ChunkCosts {
+                forward_seconds: of("F"),
+                backward_input_seconds: of("I") + full_backward / 2.0,
+                backward_weight_seconds: of("W") + full_backward / 2.0,
+                ..ChunkCosts::default()
+            }
+        };
+        let mut latencies: Vec<f64> = Vec::new();
+        for timeline in timelines {
+            let ready = ready_times(timeline, placement);
+            for spans in &timeline.spans {
+                let waited = |(free, ready, span): (f64, Option<f64>, &Span)| {
+                    ready.filter(|ready| *ready > free).map(|ready| (span.start - ready).max(0.0))
+                };
+                latencies.extend(computations(spans, &ready).filter_map(waited));
+            }
+        }
+        latencies.sort_by(f64::total_cmp);
+        Costs {
+            chunks: (0..placement.chunks()).map(chunk).collect(),
+            link_seconds: latencies.get(latencies.len() / 2).copied().unwrap_or(0.0),
+            exchange_seconds: mean(&|action| action == Action::Exchange),
+            ..Costs::uniform(0)
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! `stagecoach timeline`. It needs nothing but the metrics of a job's folder.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, bail};
+use clap::Args;
+use stagecoach_pipeline::{
+    Costs, Panel, Placement, RankBreakdown, Timeline, breakdown, simulate, timeline_svg, timeline_text, timeline_trace,
+};
+
+use super::output::{print_line, table, write_file};
+use crate::folder::METRICS;
+use crate::observe::{TimelineRecord, advice, read_metrics};
+
+/// Show what every stage did in a step that was trained, above a simulation of it.
+///
+/// The simulation runs the same actions with the measured time of each kind of action, so that the two differ by what is not
+/// regular: microbatches that took longer than others, messages that were late. Every tenth step is recorded, and of large
+/// pipelines fewer.
+#[derive(Debug, Args)]
+pub(super) struct TimelineCommand {
+    /// A job's folder, such as `workspace/NAME`.
+    folder: PathBuf,
+    /// The step; the newest recorded one by default.
+    #[arg(long, value_name = "N")]
+    step: Option<u64>,
+    /// Write the timelines as SVG.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Write the timelines for Perfetto or chrome://tracing.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+}
+
+impl TimelineCommand {
+    pub(super) fn main(self) -> anyhow::Result<()> {
+        let metrics = self.folder.join(METRICS);
+        let records: Vec<(u64, TimelineRecord)> = read_metrics(&metrics)?
+            .into_iter()
+            .filter_map(|record| record.timeline.map(|timeline| (record.step, timeline)))
+            .collect();
+        let index = select(&records, self.step, &metrics)?;
+        let (step, record) = &records[index];
+        let invalid = |error| anyhow!("{}: the timeline of step {step}: {error}", metrics.display());
+        let (programs, measured) = (record.programs().map_err(invalid)?, record.timeline().map_err(invalid)?);
+        let costs = Costs::measured(std::slice::from_ref(&measured), &programs.placement);
+        let simulated = simulate(&programs, &costs);
+        let panels = [
+            Panel { heading: "measured", timeline: &measured },
+            Panel { heading: "simulated with the measured costs", timeline: &simulated },
+        ];
+        let job = self.folder.canonicalize().unwrap_or(self.folder);
+        let title = format!("{}, step {step}", job.file_name().unwrap_or_default().display());
+        print_line(format!("{title}\n\n{}", timeline_text(&panels, 100)));
+        print_line(stage_table(&measured, &programs.placement, &record.partition));
+        if let Some(advice) = advice(records[..=index].iter().map(|(_, record)| record)) {
+            print_line(format!("\n{advice}"));
+        }
+        write_file(self.svg.as_deref(), || timeline_svg(&panels, &title))?;
+        write_file(self.trace.as_deref(), || timeline_trace(&panels))
+    }
+}
+
+/// The index of the record of `step`, or of the newest.
+fn select(records: &[(u64, TimelineRecord)], step: Option<u64>, metrics: &Path) -> anyhow::Result<usize> {
+    if !metrics.exists() {
+        bail!("{} does not exist: expected a job's folder, such as workspace/NAME", metrics.display());
+    }
+    let newest = records.len().checked_sub(1).with_context(|| {
+        format!("{} has no timeline yet: every tenth step and the last one are recorded", metrics.display())
+    })?;
+    let Some(step) = step else { return Ok(newest) };
+    match records.binary_search_by_key(&step, |(step, _)| *step) {
+        Ok(index) => Ok(index),
+        Err(after) => {
+            let near: Vec<String> = records[after.saturating_sub(1)..(after + 1).min(records.len())]
+                .iter()
+                .map(|r| r.0.to_string())
+                .collect();
+            bail!("{} has no timeline of step {step}: the nearest is of step {}", metrics.display(), near.join(" or "))
+        }
+    }
+}
+
+/// Where each stage's time went.
+fn stage_table(timeline: &Timeline, placement: &Placement, partition: &[usize]) -> String {
+    let row = |(rank, times): (usize, RankBreakdown)| {
+        let layers: Vec<String> = placement.chunks_of(rank).map(|chunk| partition[chunk].to_string()).collect();
+        let percent = |seconds: f64| format!("{:.1}%", 100.0 * seconds / timeline.makespan);
+        vec![
+            rank.to_string(),
+            layers.join("+"),
+            percent(times.compute_seconds),
+            percent(times.bubble_seconds),
+            percent(times.exposed_communication_seconds),
+            format!("{:.2}x", times.imbalance),
+        ]
+    };
+    let rows = breakdown(timeline, placement).into_iter().enumerate().map(row).collect();
+    let header = ["stage", "layers", "computation", "bubble", "of it messages", "of its share"];
+    table(Some(&header), &[0, 1, 2, 3, 4, 5], rows)
+}

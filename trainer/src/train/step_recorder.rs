@@ -1,0 +1,88 @@
+//! Writes each step's record, on stage 0: a line of `metrics.jsonl`, and an event.
+
+use stagecoach_group::{StepOutcome, Verdict};
+use stagecoach_pipeline::{ModelCost, Programs};
+
+use super::context::RunningStage;
+use super::measured_step::MeasuredStep;
+use crate::fatal::Fatal;
+use crate::folder::METRICS;
+use crate::model::Architecture;
+use crate::observe::{MetricsError, MetricsFile, StepRecord, TimelineRecord, TrainingEvent};
+
+/// The metrics file, and what a record takes from earlier steps.
+pub(super) struct StepRecorder {
+    metrics: MetricsFile,
+    model_cost: ModelCost,
+    timeline_interval: u64,
+    /// Payload bytes that all stages have sent until the last record.
+    bytes_sent: u64,
+}
+
+impl StepRecorder {
+    /// Started inside the fence: a group that has lost it since must not touch what a newer one writes.
+    ///
+    /// # Errors
+    /// If the metrics of earlier steps can't be read or kept. A full volume is no error: lines wait until there is space.
+    pub(super) fn open(running: &RunningStage, architecture: &dyn Architecture) -> Result<StepRecorder, Fatal> {
+        let config = running.context.config;
+        let (folder, fence) = (config.folder(), &running.plan.fence);
+        let step = running.plan.trainer_state.step;
+        let mut metrics = MetricsFile::new(&folder.join(METRICS), &folder.join(fence.work_dir()), step)?;
+        if let Err(error) = metrics.flush() {
+            fence.check(running.context.volume)?;
+            if !error.is_volume_full() {
+                return Err(error.into());
+            }
+            report_metrics_error(running, &error);
+        }
+        Ok(StepRecorder {
+            metrics,
+            model_cost: architecture.cost(config.microbatch_cost(running.plan.recompute)),
+            timeline_interval: timeline_interval(&running.verified.training),
+            bytes_sent: 0,
+        })
+    }
+
+    /// Completes the record with what the group decided and measured, writes it, and emits it.
+    pub(super) fn record(&mut self, running: &RunningStage, verdict: &Verdict, record: StepRecord) {
+        let measured = MeasuredStep::new(verdict, &running.verified.training);
+        let is_sampled = record.step.is_multiple_of(self.timeline_interval) || record.step == running.plan.steps;
+        let timeline = || TimelineRecord::new(&measured.timeline, &running.verified.partition, &self.model_cost);
+        let record = StepRecord {
+            loss: verdict.loss.is_finite().then_some(verdict.loss),
+            gradient_norm: verdict.norm.is_finite().then_some(verdict.norm),
+            skipped: matches!(verdict.outcome, StepOutcome::Skip),
+            bubble: measured.shares(|stage| stage.bubble_seconds),
+            exposed_communication: measured.shares(|stage| stage.exposed_communication_seconds),
+            imbalance: measured.imbalance(),
+            bytes_sent: measured.bytes_sent - self.bytes_sent,
+            timeline: is_sampled.then(timeline),
+            ..record
+        };
+        self.bytes_sent = measured.bytes_sent;
+        let had_pending_lines = self.metrics.has_pending_lines();
+        if let (Err(error), false) = (self.metrics.append(&record), had_pending_lines) {
+            report_metrics_error(running, &error);
+        }
+        let (step, is_skipped) = (record.step, record.skipped);
+        running.emit(&TrainingEvent::Step(record));
+        if is_skipped {
+            let message = format!("step {step} was skipped: its loss or gradient is not finite");
+            running.emit(&TrainingEvent::Note { message });
+        }
+    }
+}
+
+/// Every how many steps the whole timeline is recorded: every tenth, and of large pipelines so rarely that no more than a
+/// hundred actions are written a step.
+fn timeline_interval(programs: &Programs) -> u64 {
+    let actions: usize = programs.ranks.iter().map(Vec::len).sum();
+    (actions as u64 / 100).max(10)
+}
+
+/// Reports that metrics could not be written. A full volume does not stop training: lines are buffered and one message
+/// is printed.
+fn report_metrics_error(running: &RunningStage, error: &MetricsError) {
+    running.emit(&TrainingEvent::Note { message: format!("{error}; training goes on") });
+}

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::Value;
 use stagecoach_tests::{Launched, TestJob, corpus, stagecoach};
 
 fn succeeds(arguments: &[&str]) -> String {
@@ -74,4 +75,43 @@ fn a_corpus_is_tokenised_ahead_and_a_model_writes() {
     for name in ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors.index.json"] {
         assert!(model.join(name).exists(), "{name}");
     }
+}
+
+#[test]
+fn what_every_stage_did_is_recorded_and_drawn() {
+    let workspace = tempfile::tempdir().unwrap();
+    let workspace = workspace.path();
+    corpus::write(workspace);
+    let job = TestJob { steps: 11, stages: 2, schedule: "Interleaved1F1B", virtual_stages: 2, ..TestJob::default() };
+    Launched::start(workspace, &job, &[]).finish(workspace).hashes();
+    let folder = workspace.join("small");
+    let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
+    let records: Vec<Value> = metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let recorded: Vec<_> = records.iter().filter(|record| record.get("timeline").is_some()).collect();
+    assert_eq!(recorded.iter().map(|record| &record["step"]).collect::<Vec<_>>(), [10, 11]);
+    for record in &records {
+        for stages in ["bubble", "exposedCommunication", "imbalance"] {
+            assert_eq!(record[stages].as_array().map(Vec::len), Some(2), "{stages} of {record}");
+        }
+    }
+    for stage in recorded[0]["timeline"]["stages"].as_array().unwrap() {
+        let times: Vec<(f64, f64)> = serde_json::from_value(stage["seconds"].clone()).unwrap();
+        assert!(times.iter().all(|(begin, end)| begin <= end), "{times:?}");
+        assert!(
+            times.windows(2).all(|pair| pair[0].1 <= pair[1].0),
+            "an action begins before the last has ended: {times:?}"
+        );
+        assert_eq!(stage["actions"].as_array().map(Vec::len), Some(times.len()));
+    }
+    let (svg, trace) = (workspace.join("t.svg"), workspace.join("t.json"));
+    let said = succeeds(&["timeline", text(&folder), "--step", "10", "--svg", text(&svg), "--trace", text(&trace)]);
+    for part in ["small, step 10", "measured, ", "simulated with the measured costs, ", "its share"] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    let svg = std::fs::read_to_string(svg).unwrap();
+    let (heads, last) = (svg.matches(">stage 1</text>").count(), svg.matches("<title>3B").count());
+    assert_eq!((heads, last), (2, 2 * 4), "a lane and four backwards of the last chunk, measured and simulated");
+    let trace: Value = serde_json::from_str(&std::fs::read_to_string(trace).unwrap()).unwrap();
+    let named = |name: &str| trace["traceEvents"].as_array().unwrap().iter().any(|event| event["args"]["name"] == name);
+    assert!(named("measured stage 1") && named("simulated with the measured costs stage 0"));
 }

@@ -17,7 +17,7 @@ use crate::launch::{
     JobLock, LaunchConfig, LaunchError, LauncherState, PreviousRun, RunOutcome, StageExecutable, requested_port,
     supervise,
 };
-use crate::observe::{ProgressDisplay, RunReport, RunSummary, StepRecord, curve, format_sample, read_metrics};
+use crate::observe::{ProgressDisplay, RunReport, RunSummary, StepRecord, advice, curve, format_sample, read_metrics};
 use crate::plan::JobConfig;
 use crate::train::check_extension;
 
@@ -186,11 +186,13 @@ fn print_results(
         print_error(error);
     }
     let model = workspace.join(&summary.model);
+    let advice = advice(records.iter().filter_map(|record| record.timeline.as_ref()));
     let report = RunReport {
         job: &job.metadata.name,
         summary,
         restarts,
         seconds,
+        advice: advice.as_ref(),
         model: &relative_to_working_directory(&model),
         loss_curve: &relative_to_working_directory(&folder.loss_curve()),
         metrics: &relative_to_working_directory(&folder.metrics()),

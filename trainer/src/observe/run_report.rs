@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::Path;
 
+use stagecoach_pipeline::Advice;
+
 use super::RunSummary;
 use super::format::{duration, nats};
 
@@ -17,6 +19,8 @@ pub(crate) struct RunReport<'a> {
     pub(crate) restarts: u32,
     /// Wall seconds of the run; None for the result of an earlier run.
     pub(crate) seconds: Option<f64>,
+    /// What would make a step shorter.
+    pub(crate) advice: Option<&'a Advice>,
     /// The folder of the trained model.
     pub(crate) model: &'a Path,
     /// The SVG.
@@ -52,6 +56,9 @@ impl fmt::Display for RunReport<'_> {
         if let Some(entropy) = summary.unigram_entropy {
             row("unigram entropy", &format!("{entropy:.4} nats per token (of the held-out tokens)"))?;
         }
+        if let Some(advice) = self.advice {
+            row("balance", advice)?;
+        }
         row("losses hash", &summary.losses_hash)?;
         row("weights hash", &summary.weights_hash)?;
         row("model", &self.model.display())?;
@@ -81,6 +88,8 @@ pub(crate) fn format_sample(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use stagecoach_pipeline::Partition;
+
     use super::*;
 
     fn summary() -> RunSummary {
@@ -98,7 +107,15 @@ mod tests {
 
     fn report(summary: &RunSummary, restarts: u32, seconds: Option<f64>) -> String {
         let [model, loss_curve, metrics] = ["w/model", "w/plots/loss.svg", "w/metrics.jsonl"].map(Path::new);
-        RunReport { job: "shakespeare", summary, restarts, seconds, model, loss_curve, metrics }.to_string()
+        let advice = Advice {
+            rank: 2,
+            imbalance: 1.31,
+            saving: 0.11,
+            partition: Partition { layers: vec![5, 6, 1] },
+            better: Some((Partition { layers: vec![5, 5, 2] }, 0.07)),
+        };
+        let advice = Some(&advice).filter(|_| restarts > 0);
+        RunReport { job: "shakespeare", summary, restarts, seconds, advice, model, loss_curve, metrics }.to_string()
     }
 
     #[test]
@@ -108,6 +125,7 @@ shakespeare: 600 steps in 3m 12s, 1 restart
   training loss    4.3217 nats per token (last step)
   held-out loss    4.5102 nats per token, 1.5219 below the unigram entropy
   unigram entropy  6.0321 nats per token (of the held-out tokens)
+  balance          stage 2 takes 1.31x its share: the step would be 11 % shorter if it took 1.0x; 5/6/1 -> 5/5/2 would bring 7 %
   losses hash      aa
   weights hash     bb
   model            w/model

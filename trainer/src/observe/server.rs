@@ -57,7 +57,7 @@ mod tests {
     use stagecoach_api::contract::{StageEnv, StagePhase, StageStatus, env};
 
     use super::super::TrainingEvent;
-    use super::super::event::SaveRecord;
+    use super::super::event::{SaveRecord, StepRecord};
     use super::super::event_formatter::tests::{record, started};
     use super::*;
 
@@ -82,11 +82,19 @@ mod tests {
         assert!(http_get(port, "/readyz").0.contains("503"));
         telemetry.set_phase(StagePhase::Training);
         telemetry.record(&TrainingEvent::Started(started()));
-        telemetry.record(&TrainingEvent::Step(record(7)));
+        let measured = StepRecord {
+            bubble: vec![0.1, 0.2, 0.24],
+            exposed_communication: vec![0.0, 0.03, 0.0],
+            imbalance: vec![0.75, 1.25, 1.0],
+            ..record(7)
+        };
+        telemetry.record(&TrainingEvent::Step(measured));
         assert!(http_get(port, "/readyz").0.contains("200"));
         let status: StageStatus = serde_json::from_str(&http_get(port, "/status").1).unwrap();
         assert_eq!((status.job_uid.as_str(), status.attempt, status.pod_uid.as_str()), ("u", 3, "p"));
         assert_eq!(status.progress.step, 7);
+        let reported = [status.progress.bubble, status.progress.exposed_communication, status.progress.imbalance];
+        assert_eq!(reported.map(|value| value.map(|value| value.0)), [Some(0.18), Some(0.01), Some(1.25)]);
         // a failed save is reported until one succeeds
         let save = |error: Option<&str>| SaveRecord {
             step: 6,
@@ -105,6 +113,14 @@ mod tests {
         telemetry.record(&TrainingEvent::Saved(save(None)));
         assert_eq!(failure(), None);
         let metrics = http_get(port, "/metrics").1;
-        assert!(metrics.contains("stagecoach_step 8") && metrics.trim_end().ends_with("# EOF"), "{metrics}");
+        assert!(metrics.trim_end().ends_with("# EOF"), "{metrics}");
+        for line in [
+            "step 8",
+            "bubble_ratios 0.18",
+            "stage_bubble_ratios{stage=\"2\"} 0.24",
+            "stage_imbalance_ratios{stage=\"1\"} 1.25",
+        ] {
+            assert!(metrics.contains(&format!("stagecoach_{line}")), "{line} in {metrics}");
+        }
     }
 }

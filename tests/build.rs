@@ -1,4 +1,4 @@
-//! Lets `faulty`, which is the whole trainer, find libtorch at run time where `.cargo/config.toml` says it is.
+//! Lets binaries that contain the trainer find libtorch at run time where `.cargo/config.toml` says it is.
 
 fn main() {
     println!("cargo:rerun-if-env-changed=LIBTORCH");

@@ -1,4 +1,4 @@
-//! `make bench`: training beside PyTorch, what checkpoints cost, as ratios to what this machine can do in the same minutes,
+//! `make bench`: training beside PyTorch, the runtime's own bubble, what checkpoints cost, as ratios to what this machine can do in the same minutes,
 //! and what the operator takes for many jobs. `make e2e-report`: how long a job is away when a pod dies on a real node.
 //! Nothing is asserted: machines are shared. The raw figures go to `bench/results/`.
 
@@ -9,6 +9,7 @@ mod node;
 mod operator;
 mod recovery;
 mod save;
+mod sleep;
 mod stats;
 mod training;
 
@@ -34,6 +35,7 @@ fn main() {
         "checkpoint" => in_scratch(workspace, checkpoint),
         "operator" => operator::measure(),
         "node" => node::measure(),
+        "sleep" => in_scratch(workspace, sleep::measure),
         "training" => in_scratch(workspace, training::measure),
         _ => usage(),
     };
@@ -46,7 +48,7 @@ fn main() {
 }
 
 fn usage() -> ! {
-    eprintln!("usage: stagecoach-bench checkpoint|operator|node|training WORKSPACE RESULTS");
+    eprintln!("usage: stagecoach-bench checkpoint|operator|node|sleep|training WORKSPACE RESULTS");
     std::process::exit(2);
 }
 

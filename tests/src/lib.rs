@@ -7,6 +7,7 @@ pub mod faulty;
 pub mod filling;
 mod group;
 pub mod hold;
+mod in_process;
 mod job;
 mod launched;
 pub mod phases;
@@ -15,6 +16,7 @@ pub mod soak;
 mod undisturbed;
 
 pub use group::{Ended, Group};
+pub use in_process::{InProcessStage, TIMEOUT, in_process_group};
 pub use job::TestJob;
 pub use launched::{Launched, Outcome, checkpoints, is_gone, saved, says, signal, stagecoach, stages, until};
 pub use undisturbed::undisturbed;

@@ -27,7 +27,7 @@ pub use head::Head;
 pub(crate) use initializer::Initializer;
 pub use llama::Llama;
 pub use parameters::{Parameter, ParameterSpec, Parameters};
-pub use weight_gradient::WeightGradient;
+pub use weight_gradient::{Accumulate, WeightGradient};
 
 /// What the layers of a microbatch need besides its activations.
 #[derive(Debug)]

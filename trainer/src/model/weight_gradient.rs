@@ -34,6 +34,14 @@ pub enum WeightGradient {
         /// `[rows, hidden]`.
         dy: Tensor,
     },
+    /// Of an architecture's own kind.
+    Other(Box<dyn Accumulate>),
+}
+
+/// A weight gradient that knows its accumulator.
+pub trait Accumulate: std::fmt::Debug {
+    /// Adds it.
+    fn accumulate(self: Box<Self>);
 }
 
 impl WeightGradient {
@@ -45,6 +53,7 @@ impl WeightGradient {
             WeightGradient::Embedding { mut accumulator, token_ids, dy } => {
                 let _ = accumulator.index_add_(0, &token_ids, &dy.to_kind(tch::Kind::Float));
             }
+            WeightGradient::Other(gradient) => gradient.accumulate(),
         }
     }
 }

@@ -71,7 +71,7 @@ proptest! {
 
     #[test]
     fn computation_and_bubble_add_up_to_the_step(link in 0.0..2.0f64, microbatches in 1..9usize) {
-        for schedule in [one_f_one_b(4, microbatches), interleaved_one_f_one_b(2, microbatches, 3)] {
+        for schedule in [one_f_one_b(4, microbatches), interleaved_one_f_one_b(2, 3, microbatches)] {
             let programs = lower(&schedule, false).unwrap();
             let costs = Costs { link_seconds: link, ..Costs::uniform(programs.placement.chunks()) };
             let step = measured(&programs, &costs);

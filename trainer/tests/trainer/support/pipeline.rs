@@ -1,17 +1,16 @@
 //! Trains a small Llama in this process, one thread per stage, with the real control plane, links and programs.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use stagecoach::execute::{Executor, Stage, StageConfig, StepInputs, StepOutput};
 use stagecoach::links::{Links, LinksConfig, link_ids, open_links};
 use stagecoach::model::{Architecture, Llama, LlamaConfig, Parameter};
 use stagecoach_api::job::{AdamWSpec, Precision, Recompute, Transport};
 use stagecoach_data::MicrobatchLayout;
-use stagecoach_group::{Coordinator, GroupTimeouts, Hello, Member, StepRules, StepVote, Verdict};
+use stagecoach_group::{Member, StepRules, StepVote, Verdict};
 use stagecoach_pipeline::{Action, Partition, Placement, Programs, Schedule, lower};
+use stagecoach_tests::{InProcessStage, TIMEOUT, in_process_group};
 use tch::{Device, Tensor};
 
 /// The model, and how it is trained and partitioned.
@@ -69,23 +68,8 @@ pub(crate) struct Trained {
 /// Trains for `steps` and merges the results of all stages, which must agree on losses and norms, and on both copies of a
 /// tied embedding.
 pub(crate) fn train(setup: &Setup, steps: &[StepData]) -> Trained {
-    let ranks = setup.placement().ranks();
-    let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
-    let control = listen();
-    let address = control.local_addr().unwrap().to_string();
-    let coordinator = Coordinator::start(control, hello(0, ranks), timeouts()).unwrap();
-    coordinator.release(Vec::new(), StepRules { clip_norm: setup.clip, ..StepRules::default() });
-    let data: Vec<TcpListener> = (0..ranks).map(|_| listen()).collect();
-    let addresses: Vec<String> = data.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
-    let results: Vec<Trained> = thread::scope(|scope| {
-        let (address, addresses) = (&address, &addresses);
-        let stages: Vec<_> = data
-            .into_iter()
-            .enumerate()
-            .map(|(rank, data)| scope.spawn(move || stage(setup, steps, rank, address, data, addresses)))
-            .collect();
-        stages.into_iter().map(|stage| stage.join().unwrap()).collect()
-    });
+    let rules = StepRules { clip_norm: setup.clip, ..StepRules::default() };
+    let results = in_process_group(setup.placement().ranks(), rules, |joined| stage(setup, steps, joined));
     results.into_iter().reduce(merge).unwrap()
 }
 
@@ -101,25 +85,16 @@ fn merge(mut all: Trained, other: Trained) -> Trained {
     all
 }
 
-fn stage(
-    setup: &Setup,
-    steps: &[StepData],
-    rank: usize,
-    address: &str,
-    data: TcpListener,
-    addresses: &[String],
-) -> Trained {
-    tch::set_num_threads(1);
+fn stage(setup: &Setup, steps: &[StepData], joined: &mut InProcessStage) -> Trained {
     let placement = setup.placement();
-    let ranks = placement.ranks();
-    let (member, ..) = Member::join(address, hello(rank, ranks), timeouts(), |_| {}, |_| {}).unwrap();
+    let (rank, member) = (joined.rank, &joined.member);
     let architecture = Llama::new(setup.config.clone(), Device::Cpu);
     let mut stage = build(setup, &architecture, rank);
     let mut links = open_links(LinksConfig {
         rank,
         group: "test".into(),
-        listener: data,
-        addresses,
+        listener: joined.listener.try_clone().unwrap(),
+        addresses: joined.addresses,
         link_ids: &link_ids(&placement, architecture.tie_word_embeddings()),
         transport: setup.transport,
         boundary_bytes: 1 << 16,
@@ -136,16 +111,15 @@ fn stage(
         if index == 0 {
             // UPDATE clips in place: the first step is also run without it, to read the gradients
             let no_update = without_update(&programs);
-            run(&mut stage, &mut links, &member, &no_update, step, index);
+            run(&mut stage, &mut links, member, &no_update, step, index);
             trained.gradients = values(&stage, |p| &p.gradient);
         }
-        let verdict = run(&mut stage, &mut links, &member, &programs, step, index).verdict.unwrap();
+        let verdict = run(&mut stage, &mut links, member, &programs, step, index).verdict.unwrap();
         let Verdict { loss, norm, .. } = verdict;
         trained.losses.push(loss);
         trained.norms.push(norm);
     }
     trained.weights = values(&stage, |p| &p.value);
-    member.leave(0).unwrap();
     trained
 }
 
@@ -204,29 +178,4 @@ fn run(
 fn values(stage: &Stage, tensor: impl Fn(&Parameter) -> &Tensor) -> Weights {
     let flat = |p| Vec::<f32>::try_from(tensor(p).reshape([-1])).unwrap();
     stage.parameters.iter().map(|p| (p.spec.name.clone(), flat(p))).collect()
-}
-
-/// Far above what any test here takes.
-const TIMEOUT: Duration = Duration::from_secs(60);
-
-fn timeouts() -> GroupTimeouts {
-    let heartbeat_timeout = TIMEOUT; // stages on a busy machine may be silent for long
-    GroupTimeouts { startup_timeout: TIMEOUT, heartbeat_timeout, stall_timeout: TIMEOUT, ..GroupTimeouts::default() }
-}
-
-fn hello(rank: usize, world_size: usize) -> Hello {
-    Hello {
-        job_uid: "job".into(),
-        attempt: 1,
-        rank,
-        world_size,
-        replica: 0,
-        pod_uid: format!("pod-{rank}"),
-        version: "test".into(),
-        config: BTreeMap::new(),
-        data_address: String::new(),
-        host: String::new(),
-        device: "cpu".into(),
-        isa: String::new(),
-    }
 }

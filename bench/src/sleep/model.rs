@@ -1,0 +1,146 @@
+//! A model that sleeps instead of computing: what is left of a step is the runtime's.
+
+use std::cell::Cell;
+use std::fmt;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use stagecoach::model::{
+    Accumulate, Architecture, Backward, ForwardContext, Layer, Llama, LlamaConfig, MicrobatchCost, ModelPart,
+    ParameterSpec, Parameters, WeightGradient,
+};
+use stagecoach_pipeline::ModelCost;
+use tch::{Device, Tensor};
+
+/// Sleeps, and adds up for how long it did.
+#[derive(Clone, Debug)]
+pub(super) struct Sleeper {
+    duration: Duration,
+    slept: Rc<Cell<f64>>,
+}
+
+impl Sleeper {
+    fn sleep(&self) {
+        let since = Instant::now();
+        std::thread::sleep(self.duration);
+        self.slept.set(self.slept.get() + since.elapsed().as_secs_f64());
+    }
+
+    /// Seconds slept since the last call.
+    pub(super) fn take_seconds(&self) -> f64 {
+        self.slept.take()
+    }
+}
+
+/// A Llama so small that its computations take no time to speak of. Each of its layers also sleeps once in F, in I and in W.
+pub(super) struct SleepingModel {
+    llama: Llama,
+    sleeper: Sleeper,
+}
+
+impl SleepingModel {
+    pub(super) fn new(layers: usize, duration: Duration) -> SleepingModel {
+        let config: LlamaConfig = serde_json::from_value(json!({
+            "hidden_size": 8, "num_hidden_layers": layers, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 8,
+            "intermediate_size": 8, "vocab_size": 16, "max_position_embeddings": 8, "rope_theta": 1e4, "rms_norm_eps": 1e-5,
+            "tie_word_embeddings": false, "initializer_range": 0.02,
+        }))
+        .unwrap();
+        let sleeper = Sleeper { duration, slept: Rc::default() };
+        SleepingModel { llama: Llama::new(config, Device::Cpu), sleeper }
+    }
+
+    pub(super) fn sleeper(&self) -> &Sleeper {
+        &self.sleeper
+    }
+}
+
+impl fmt::Debug for SleepingModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SleepingModel({:?})", self.sleeper.duration)
+    }
+}
+
+impl Architecture for SleepingModel {
+    fn num_layers(&self) -> usize {
+        self.llama.num_layers()
+    }
+
+    fn hidden_size(&self) -> usize {
+        self.llama.hidden_size()
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.llama.vocab_size()
+    }
+
+    fn tie_word_embeddings(&self) -> bool {
+        self.llama.tie_word_embeddings()
+    }
+
+    fn parameter_specs(&self, part: &ModelPart) -> Vec<ParameterSpec> {
+        self.llama.parameter_specs(part)
+    }
+
+    fn build_layers(&self, part: &ModelPart, parameters: &Parameters) -> Vec<Rc<dyn Layer>> {
+        let sleeping = |(index, layer): (usize, Rc<dyn Layer>)| -> Rc<dyn Layer> {
+            // the last entry of the chunk with the head is the final norm
+            match index < part.layers.len() {
+                true => Rc::new(SleepingLayer { layer, sleeper: self.sleeper.clone() }),
+                false => layer,
+            }
+        };
+        self.llama.build_layers(part, parameters).into_iter().enumerate().map(sleeping).collect()
+    }
+
+    fn cost(&self, microbatch: MicrobatchCost) -> ModelCost {
+        self.llama.cost(microbatch)
+    }
+
+    fn config_json(&self) -> serde_json::Value {
+        self.llama.config_json()
+    }
+}
+
+#[derive(Debug)]
+struct SleepingLayer {
+    layer: Rc<dyn Layer>,
+    sleeper: Sleeper,
+}
+
+impl Layer for SleepingLayer {
+    fn forward(self: Rc<Self>, x: Tensor, ctx: &ForwardContext) -> (Tensor, Box<dyn Backward>) {
+        self.sleeper.sleep();
+        let (y, backward) = self.layer.clone().forward(x, ctx);
+        (y, Box::new(SleepingBackward { backward, sleeper: self.sleeper.clone() }))
+    }
+}
+
+#[derive(Debug)]
+struct SleepingBackward {
+    backward: Box<dyn Backward>,
+    sleeper: Sleeper,
+}
+
+impl Backward for SleepingBackward {
+    fn backward(
+        self: Box<Self>,
+        dy: Tensor,
+        ctx: &ForwardContext,
+        weight_gradients: &mut dyn FnMut(WeightGradient),
+    ) -> Tensor {
+        self.sleeper.sleep();
+        weight_gradients(WeightGradient::Other(Box::new(SleepingGradient(self.sleeper))));
+        self.backward.backward(dy, ctx, weight_gradients)
+    }
+}
+
+#[derive(Debug)]
+struct SleepingGradient(Sleeper);
+
+impl Accumulate for SleepingGradient {
+    fn accumulate(self: Box<Self>) {
+        self.0.sleep();
+    }
+}

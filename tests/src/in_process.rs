@@ -1,0 +1,78 @@
+//! A group whose stages are threads of this process, with the real control plane.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::thread;
+use std::time::Duration;
+
+use stagecoach_group::{Coordinator, GroupTimeouts, Hello, Member, StepRules};
+
+/// Far above what any test takes.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a stage has after it joined.
+#[derive(Debug)]
+pub struct InProcessStage<'a> {
+    /// Its rank.
+    pub rank: usize,
+    /// Its membership; the stage calls [`Member::form`] when its links are open.
+    pub member: Member,
+    /// Where the others reach it.
+    pub listener: TcpListener,
+    /// Where it reaches the others, by rank.
+    pub addresses: &'a [String],
+}
+
+/// Runs `stage` on a thread for each of `ranks` ranks, and returns their results by rank. Members leave when `stage` returns.
+///
+/// # Panics
+/// If the group does not form, or a stage panics.
+pub fn in_process_group<T: Send>(
+    ranks: usize,
+    rules: StepRules,
+    stage: impl Fn(&mut InProcessStage) -> T + Sync,
+) -> Vec<T> {
+    let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
+    let control = listen();
+    let address = &control.local_addr().unwrap().to_string();
+    let coordinator = Coordinator::start(control, hello(0, ranks), timeouts()).unwrap();
+    coordinator.release(Vec::new(), rules);
+    let listeners: Vec<TcpListener> = (0..ranks).map(|_| listen()).collect();
+    let addresses: &Vec<String> = &listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
+    let run = |rank: usize, listener: TcpListener| {
+        tch::set_num_threads(1);
+        let (member, ..) = Member::join(address, hello(rank, ranks), timeouts(), |_| {}, |_| {}).unwrap();
+        let mut joined = InProcessStage { rank, member, listener, addresses };
+        let result = stage(&mut joined);
+        joined.member.leave(0).unwrap();
+        result
+    };
+    thread::scope(|scope| {
+        let run = &run;
+        let stages = listeners.into_iter().enumerate().map(|(rank, listener)| scope.spawn(move || run(rank, listener)));
+        let stages: Vec<_> = stages.collect();
+        stages.into_iter().map(|stage| stage.join().unwrap()).collect()
+    })
+}
+
+fn timeouts() -> GroupTimeouts {
+    let heartbeat_timeout = TIMEOUT; // stages on a busy machine may be silent for long
+    GroupTimeouts { startup_timeout: TIMEOUT, heartbeat_timeout, stall_timeout: TIMEOUT, ..GroupTimeouts::default() }
+}
+
+fn hello(rank: usize, world_size: usize) -> Hello {
+    Hello {
+        job_uid: "job".into(),
+        attempt: 1,
+        rank,
+        world_size,
+        replica: 0,
+        pod_uid: format!("pod-{rank}"),
+        version: "test".into(),
+        config: BTreeMap::new(),
+        data_address: String::new(),
+        host: String::new(),
+        device: "cpu".into(),
+        isa: String::new(),
+    }
+}

@@ -13,6 +13,7 @@ pub mod model;
 mod observe;
 pub mod optimize;
 mod plan;
+mod profile;
 mod state_dict;
 mod sys;
 mod train;

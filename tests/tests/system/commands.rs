@@ -115,3 +115,23 @@ fn what_every_stage_did_is_recorded_and_drawn() {
     let named = |name: &str| trace["traceEvents"].as_array().unwrap().iter().any(|event| event["args"]["name"] == name);
     assert!(named("measured stage 1") && named("simulated with the measured costs stage 0"));
 }
+
+#[test]
+fn a_plan_uses_what_was_measured_on_this_machine() {
+    let workspace = tempfile::tempdir().unwrap();
+    let workspace = workspace.path();
+    let file = workspace.join("job.yaml");
+    std::fs::write(&file, TestJob::default().yaml()).unwrap();
+    let plan = |more: &[&str]| succeeds(&[&["plan", text(&file), "--workspace", text(workspace)], more].concat());
+    const NOTE: &str = "note: the plan uses the times that";
+    assert!(!plan(&[]).contains(NOTE));
+    let said = plan(&["--profile"]);
+    for row in ["embedding", "layer, recompute None", "layer, recompute Full", "head and loss", "message", NOTE] {
+        assert!(said.contains(row), "{row} in {said}");
+    }
+    assert!(plan(&[]).contains(NOTE), "kept for later plans");
+    assert!(!plan(&["--set", "training.threads=2"]).contains(NOTE), "of two threads nothing is known");
+    let profiles: Vec<_> = std::fs::read_dir(workspace.join("cache/profiles")).unwrap().flatten().collect();
+    std::fs::write(profiles[0].path(), "{").unwrap();
+    assert!(!plan(&[]).contains(NOTE), "a damaged profile is none");
+}

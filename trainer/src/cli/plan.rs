@@ -11,13 +11,19 @@ use stagecoach_pipeline::{
 use super::job_args::JobArgs;
 use super::output::{print_line, table, write_file};
 use crate::fatal::Fatal;
-use crate::plan::{Alternative, JobConfig, PipelineLayout, plan_pipeline, trained_vocab_size};
+use crate::plan::{Alternative, JobConfig, ModuleSeconds, PipelineLayout, Profile, plan_pipeline, trained_vocab_size};
+use crate::profile::measure_profile;
 
 /// Show how a job would run: partition, timeline, bubble, memory.
 #[derive(Debug, Args)]
 pub(super) struct PlanCommand {
     #[command(flatten)]
     job: JobArgs,
+    /// First measure how long the model's layers and a message take on this machine, for this plan and later ones.
+    ///
+    /// They are kept in the workspace's token cache. Without them, plans and runs assume a speed.
+    #[arg(long)]
+    profile: bool,
     /// Write the timeline as SVG.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -38,6 +44,11 @@ impl PlanCommand {
             Fatal::invalid("spec.model.llama.vocabSize: planning with a tokenizer file needs it written down")
         })?)?;
         let architecture = config.architecture(vocab_size, tch::Device::Cpu);
+        if self.profile {
+            let profile = measure_profile(&config, architecture.as_ref())?;
+            let file = profile.save(&config, architecture.as_ref())?;
+            print_line(format!("{}\nwrote {}\n", profile_table(&profile), file.display()));
+        }
         let layout = plan_pipeline(&config, architecture.as_ref(), stages)?;
         let report = verify(&layout.programs, &Limits::default()).map_err(|e| Fatal::invalid(e.to_string()))?;
         for note in &layout.notes {
@@ -54,6 +65,21 @@ impl PlanCommand {
         write_file(self.trace.as_deref(), || timeline_trace(&panels))?;
         write_file(self.csv.as_deref(), || to_csv(&layout.schedule))
     }
+}
+
+/// The measured times, in milliseconds.
+fn profile_table(profile: &Profile) -> String {
+    let milliseconds = |seconds: f64| format!("{:.3} ms", 1e3 * seconds);
+    let row = |name: &str, seconds: &ModuleSeconds| {
+        let ModuleSeconds { forward, backward_input, backward_weight } = *seconds;
+        let times = [forward, backward_input, backward_weight].map(milliseconds);
+        std::iter::once(name.to_owned()).chain(times).collect::<Vec<String>>()
+    };
+    let mut rows = vec![row("embedding", &profile.embedding)];
+    rows.extend(profile.layer.iter().map(|(mode, seconds)| row(&format!("layer, recompute {mode}"), seconds)));
+    rows.push(row("head and loss", &profile.head));
+    rows.push(vec!["message".into(), milliseconds(profile.link_seconds)]);
+    table(Some(&["a microbatch", "F", "I", "W"]), &[1, 2, 3], rows)
 }
 
 /// What `Auto` chose from: a line for each, the fastest first, and those that do not fit last.

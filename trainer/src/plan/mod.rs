@@ -7,6 +7,7 @@ mod decay_extension;
 mod identity;
 mod job_config;
 mod pipeline_layout;
+mod profile;
 mod trainer_state;
 
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use stagecoach_pipeline::{Limits, Partition, Programs, verify, verify_evaluation
 
 pub(crate) use job_config::{JobConfig, trained_vocab_size};
 pub(crate) use pipeline_layout::{Alternative, PipelineLayout, plan_pipeline};
+pub(crate) use profile::{ModuleSeconds, Profile};
 pub(crate) use trainer_state::TrainerState;
 
 use crate::fatal::Fatal;

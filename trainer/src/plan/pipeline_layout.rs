@@ -8,10 +8,12 @@ use stagecoach_pipeline::{
 
 use super::candidates::{Candidate, candidates, recomputations};
 use super::job_config::JobConfig;
+use super::profile::Profile;
 use crate::fatal::Fatal;
 use crate::model::Architecture;
 
-/// Assumed throughput of the simulated hardware: fp32 FLOP/s of a CPU core, and bytes/s of a local link.
+/// Throughput that is assumed of hardware of which nothing was measured: fp32 FLOP/s of a CPU core, and bytes/s of a local
+/// link.
 const FLOPS_PER_SECOND: f64 = 5e10;
 const LINK_BYTES_PER_SECOND: f64 = 2e9;
 
@@ -63,10 +65,11 @@ pub(crate) fn plan_pipeline(
     let mut refused: Option<PartitionError> = None;
     let candidates = candidates(config, architecture, stages)?;
     let recomputations = recomputations(config);
+    let profile = Profile::find(config, architecture);
     let all =
         recomputations.iter().flat_map(|&recompute| candidates.iter().map(move |candidate| (candidate, recompute)));
     for (candidate, recompute) in all {
-        let step = match lay_out(config, architecture, candidate, recompute) {
+        let step = match lay_out(config, architecture, candidate, recompute, profile.as_ref()) {
             Ok(layout) => {
                 let Timeline { makespan, peak_bytes, .. } = &layout.timeline;
                 let step = (*makespan, peak_bytes.iter().copied().max().unwrap_or(0));
@@ -109,11 +112,22 @@ fn lay_out(
     architecture: &dyn Architecture,
     candidate: &Candidate,
     recompute: Recompute,
+    profile: Option<&Profile>,
 ) -> Result<PipelineLayout, PartitionError> {
     let pipeline = &config.job.spec.pipeline;
     let Candidate { schedule, programs } = candidate;
-    let cost = architecture.cost(config.microbatch_cost(recompute));
+    let mut cost = architecture.cost(config.microbatch_cost(recompute));
     let mut notes = Vec::new();
+    let (work_per_second, link_bytes_per_second) = match profile {
+        Some(profile) => {
+            profile.apply(&mut cost, recompute);
+            notes.push(
+                "the plan uses the times that `stagecoach plan --profile` measured on this kind of machine".into(),
+            );
+            (1.0, cost.boundary_bytes as f64 / profile.link_seconds.max(f64::MIN_POSITIVE))
+        }
+        None => (FLOPS_PER_SECOND, LINK_BYTES_PER_SECOND),
+    };
     let given = pipeline.partition.layers.as_ref();
     let chunks = schedule.placement.chunks();
     let limit = pipeline.memory_limit.as_ref().and_then(|limit| limit.bytes());
@@ -132,7 +146,7 @@ fn lay_out(
             balanced_partition(&cost, schedule, limit)?
         }
     };
-    let timeline = simulate(programs, &Costs::estimate(&cost, &partition, FLOPS_PER_SECOND, LINK_BYTES_PER_SECOND));
+    let timeline = simulate(programs, &Costs::estimate(&cost, &partition, work_per_second, link_bytes_per_second));
     let (schedule, programs, alternatives) = (schedule.clone(), programs.clone(), Vec::new());
     Ok(PipelineLayout { schedule, partition, programs, recompute, cost, timeline, alternatives, notes })
 }

@@ -40,7 +40,6 @@ pub fn in_process_group<T: Send>(
     let listeners: Vec<TcpListener> = (0..ranks).map(|_| listen()).collect();
     let addresses: &Vec<String> = &listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
     let run = |rank: usize, listener: TcpListener| {
-        tch::set_num_threads(1);
         let (member, ..) = Member::join(address, hello(rank, ranks), timeouts(), |_| {}, |_| {}).unwrap();
         let mut joined = InProcessStage { rank, member, listener, addresses };
         let result = stage(&mut joined);

@@ -109,6 +109,7 @@ fn run_ours(programs: &Programs, chunks_per_rank: usize) -> Measured {
 
 /// Runs all steps of one rank: the seconds of each, and those that it slept.
 fn stage(programs: &Programs, sleep: Duration, joined: &mut InProcessStage) -> Vec<(f64, f64)> {
+    tch::set_num_threads(1);
     let (rank, member, placement) = (joined.rank, &joined.member, &programs.placement);
     let model = SleepingModel::new(placement.chunks(), sleep);
     let config = StageConfig {

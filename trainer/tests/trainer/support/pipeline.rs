@@ -86,6 +86,7 @@ fn merge(mut all: Trained, other: Trained) -> Trained {
 }
 
 fn stage(setup: &Setup, steps: &[StepData], joined: &mut InProcessStage) -> Trained {
+    tch::set_num_threads(1);
     let placement = setup.placement();
     let (rank, member) = (joined.rank, &joined.member);
     let architecture = Llama::new(setup.config.clone(), Device::Cpu);

@@ -11,6 +11,7 @@ mod discrete_event;
 mod draw;
 mod lower;
 mod measured;
+mod optimal;
 mod partition;
 mod placement;
 mod program;
@@ -25,6 +26,7 @@ pub use csv::{CsvError, from_csv, to_csv};
 pub use draw::{Panel, timeline_svg, timeline_text, timeline_trace};
 pub use lower::{LowerError, forward_only_programs, lower};
 pub use measured::{RankBreakdown, breakdown};
+pub use optimal::{OptimalSchedule, optimal_schedule};
 pub use partition::{
     ModelCost, ModuleCost, Partition, PartitionError, balance_ratio, balanced_partition, explicit_partition,
 };

@@ -4,6 +4,7 @@
 mod csv;
 mod measured;
 mod mutations;
+mod optimal;
 mod partition;
 mod pictures;
 mod reference_executor;

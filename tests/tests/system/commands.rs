@@ -135,3 +135,25 @@ fn a_plan_uses_what_was_measured_on_this_machine() {
     std::fs::write(profiles[0].path(), "{").unwrap();
     assert!(!plan(&[]).contains(NOTE), "a damaged profile is none");
 }
+
+#[test]
+fn the_best_schedule_of_a_job_is_found_and_can_be_taken_along() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("job.yaml");
+    std::fs::write(&file, TestJob::default().yaml()).unwrap();
+    let csv = folder.path().join("optimal.csv");
+    let said = succeeds(&["plan", text(&file), "--optimal", "--csv", text(&csv)]);
+    assert!(said.contains("longer than the schedule below; no schedule of this partition is shorter"), "{said}");
+    let own = ["--set", "pipeline.schedule={type: Csv, csv: {path: optimal.csv}}", "--workspace", text(folder.path())];
+    let again = succeeds(&[&["plan", text(&file)], own.as_slice()].concat());
+    let stages =
+        |said: &str| said.lines().filter(|line| line.starts_with("stage ")).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(stages(&said), stages(&again));
+    let refused = Command::new(stagecoach())
+        .args(["plan", text(&file), "--optimal", "--set", "pipeline.schedule={type: ZBVZeroBubble}"])
+        .args(["--set", "pipeline.virtualStages=2", "--set", "model.llama.numHiddenLayers=6"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("--optimal searches among schedules with one chunk a stage"), "{said}");
+}

@@ -24,6 +24,9 @@ pub(super) struct PlanCommand {
     /// They are kept in the workspace's token cache. Without them, plans and runs assume a speed.
     #[arg(long)]
     profile: bool,
+    /// Search for the shortest schedule of the job's partition, with the same memory, and show that. It may take a minute.
+    #[arg(long)]
+    optimal: bool,
     /// Write the timeline as SVG.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -49,7 +52,10 @@ impl PlanCommand {
             let file = profile.save(&config, architecture.as_ref())?;
             print_line(format!("{}\nwrote {}\n", profile_table(&profile), file.display()));
         }
-        let layout = plan_pipeline(&config, architecture.as_ref(), stages)?;
+        let mut layout = plan_pipeline(&config, architecture.as_ref(), stages)?;
+        if self.optimal {
+            layout = layout.into_optimal(&config)?;
+        }
         let report = verify(&layout.programs, &Limits::default()).map_err(|e| Fatal::invalid(e.to_string()))?;
         for note in &layout.notes {
             print_line(format!("note: {note}"));

@@ -6,6 +6,7 @@ mod candidates;
 mod decay_extension;
 mod identity;
 mod job_config;
+mod optimal;
 mod pipeline_layout;
 mod profile;
 mod trainer_state;

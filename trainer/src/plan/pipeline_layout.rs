@@ -30,6 +30,8 @@ pub(crate) struct PipelineLayout {
     pub(crate) recompute: Recompute,
     /// The model's costs per microbatch.
     pub(crate) cost: ModelCost,
+    /// What the simulation is told.
+    pub(crate) costs: Costs,
     /// The simulated step.
     pub(crate) timeline: Timeline,
     /// All that `Auto` chose from, this layout too; otherwise empty.
@@ -146,9 +148,10 @@ fn lay_out(
             balanced_partition(&cost, schedule, limit)?
         }
     };
-    let timeline = simulate(programs, &Costs::estimate(&cost, &partition, work_per_second, link_bytes_per_second));
+    let costs = Costs::estimate(&cost, &partition, work_per_second, link_bytes_per_second);
+    let timeline = simulate(programs, &costs);
     let (schedule, programs, alternatives) = (schedule.clone(), programs.clone(), Vec::new());
-    Ok(PipelineLayout { schedule, partition, programs, recompute, cost, timeline, alternatives, notes })
+    Ok(PipelineLayout { schedule, partition, programs, recompute, cost, costs, timeline, alternatives, notes })
 }
 
 impl PipelineLayout {

@@ -1,0 +1,64 @@
+//! `stagecoach plan --optimal`: how far a layout's schedule is from the best one.
+
+use stagecoach_pipeline::{OptimalSchedule, lower, optimal_schedule, simulate};
+
+use super::{JobConfig, PipelineLayout};
+use crate::fatal::Fatal;
+
+/// More are hopeless to search completely.
+const MAX_WORK_ITEMS: usize = 64;
+/// About a minute.
+const MAX_STATES: u64 = 20_000_000;
+
+impl PipelineLayout {
+    /// The same layout with the shortest schedule for it: within the job's memory limit, else in the memory that its own
+    /// schedule takes. A note compares the two.
+    ///
+    /// # Errors
+    /// If stages have several chunks, or there are too many stages and microbatches.
+    pub(crate) fn into_optimal(mut self, config: &JobConfig) -> Result<PipelineLayout, Fatal> {
+        let (ranks, microbatches) = (self.programs.placement.ranks(), self.programs.microbatches);
+        if self.programs.placement.chunks() != ranks {
+            return Err(Fatal::invalid(format!(
+                "--optimal searches among schedules with one chunk a stage, and {} has {} chunks on {ranks} stages: set \
+                 spec.pipeline.schedule to 1F1B and virtualStages to 1",
+                self.schedule.name,
+                self.programs.placement.chunks()
+            )));
+        }
+        if ranks * microbatches > MAX_WORK_ITEMS {
+            return Err(Fatal::invalid(format!(
+                "--optimal searches up to {MAX_WORK_ITEMS} microbatches in all stages together, and {ranks} stages with \
+                 {microbatches} each have {}: plan it with fewer, as in --set training.microbatches={}",
+                ranks * microbatches,
+                (MAX_WORK_ITEMS / ranks).max(1)
+            )));
+        }
+        let limit = config.job.spec.pipeline.memory_limit.as_ref().and_then(|limit| limit.bytes());
+        let activations = |(peak, chunk): (&u64, &stagecoach_pipeline::ChunkCosts)| {
+            limit.unwrap_or(*peak).saturating_sub(chunk.static_bytes)
+        };
+        let limits: Vec<u64> = self.timeline.peak_bytes.iter().zip(&self.costs.chunks).map(activations).collect();
+        let found = optimal_schedule(&self.costs, microbatches, &limits, MAX_STATES)
+            .ok_or_else(|| Fatal::invalid("--optimal found no schedule within spec.pipeline.memoryLimit"))?;
+        let programs = lower(&found.schedule, self.programs.tied()).map_err(|e| Fatal::invalid(e.to_string()))?;
+        let timeline = simulate(&programs, &self.costs);
+        self.notes.push(note(&self, timeline.makespan, &found));
+        Ok(PipelineLayout { programs, timeline, schedule: found.schedule, ..self })
+    }
+}
+
+fn note(own: &PipelineLayout, seconds: f64, found: &OptimalSchedule) -> String {
+    let longer = |seconds: f64, than: f64| 100.0 * (seconds / than - 1.0);
+    let proof = if found.is_proven() {
+        format!("no schedule of this partition is shorter in this memory (proven after {} states)", found.states)
+    } else {
+        let gap = longer(found.seconds, found.lower_bound);
+        format!("after {} states it is proven that none is shorter by more than {gap:.1} %", found.states)
+    };
+    format!(
+        "{} takes {:.1} % longer than the schedule below; {proof}",
+        own.schedule.name,
+        longer(own.timeline.makespan, seconds)
+    )
+}

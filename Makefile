@@ -47,9 +47,10 @@ test: build texts ## all tests that need no root
 	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) \
 		cargo test --workspace $(addprefix --test ,$(CLUSTER_TEST_BINARIES)) -- --test-threads=6
 
-test-all: build texts ## schedules of every size, and the parity tests' full product instead of the covering set
+test-all: build texts ## schedules of every size, the parity tests' full product instead of the covering set, memory of ten jobs
 	STAGECOACH_SCHEDULES=all cargo test --workspace --test pipeline --quiet schedules::
 	STAGECOACH_PARITY=all cargo test --workspace --test system parity:: -- --nocapture
+	STAGECOACH_MEMORY=all cargo test --workspace --test system memory:: -- --nocapture
 
 e2e: build texts ## the product on a real node: images, chart, jobs, faults; needs root and Linux
 	tests/e2e/run.sh $(CACHE) tests/e2e/all.sh $(TESTS)

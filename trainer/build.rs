@@ -19,7 +19,7 @@ fn main() {
     let include = lib.with_file_name("include");
     // First the functions that need no particular instruction set: of inline functions that several objects contain, the
     // linker keeps the first.
-    compiler(&include).file("src/kernels/shim.cpp").compile("stagecoach_shim");
+    compiler(&include).files(["src/kernels/shim.cpp", "src/kernels/allocator.cpp"]).compile("stagecoach_shim");
     let x86 = std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64");
     for (name, flags) in INSTRUCTION_SETS.iter().take(if x86 { 3 } else { 1 }) {
         let table = format!("kernels_{}", name.to_lowercase());

@@ -145,6 +145,7 @@ fn stage(programs: &Programs, sleep: Duration, joined: &mut InProcessStage) -> V
             token_ids: tokens(),
             targets: tokens(),
             target_count: (programs.microbatches * TOKENS) as u64,
+            loss_so_far: 0.0,
             step: Some(step),
             learning_rate: 1e-3,
             origin: Instant::now(),

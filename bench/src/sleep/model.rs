@@ -98,6 +98,10 @@ impl Architecture for SleepingModel {
         self.llama.cost(microbatch)
     }
 
+    fn chunk_bytes(&self) -> u64 {
+        self.llama.chunk_bytes()
+    }
+
     fn config_json(&self) -> serde_json::Value {
         self.llama.config_json()
     }

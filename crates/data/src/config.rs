@@ -20,6 +20,8 @@ pub struct DataConfig {
     pub packing: bool,
     /// The share of the sequences, taken from the end, that is held out for evaluation: from 0 (none) to below 1.
     pub evaluation_fraction: f64,
+    /// Of these, the sequences that an evaluation reads at most, the first ones; `None` for all.
+    pub evaluation_max_sequences: Option<u64>,
     /// Where the tokenizer comes from.
     pub tokenizer: TokenizerSource,
 }

@@ -21,6 +21,8 @@ pub struct Dataset {
     token_ids: TokenIds,
     documents: DocumentOffsets,
     sequences: Sequences,
+    /// Held-out sequences that an evaluation reads.
+    evaluated: u64,
     pad_token_id: i64,
 }
 
@@ -66,9 +68,11 @@ impl Dataset {
     pub fn open(config: &DataConfig, prepared: &PreparedCorpus) -> Result<Dataset, DataError> {
         let folder = config.cache_root.join(&prepared.folder);
         let documents = DocumentOffsets::open(&folder.join(DOCUMENTS_FILE), prepared.documents)?;
+        let sequences = Sequences::new(config, &documents)?;
         Ok(Dataset {
             token_ids: TokenIds::open(&folder.join(TOKEN_IDS_FILE), prepared.tokens, prepared.id_bytes)?,
-            sequences: Sequences::new(config, &documents)?,
+            evaluated: sequences.held_out.min(config.evaluation_max_sequences.unwrap_or(u64::MAX)),
+            sequences,
             documents,
             pad_token_id: i64::from(prepared.padding),
             folder,
@@ -78,6 +82,14 @@ impl Dataset {
     /// Sequences per epoch.
     pub fn training_sequences(&self) -> u64 {
         self.sequences.training
+    }
+
+    /// Tokens before the held-out sequences.
+    pub fn training_tokens(&self) -> u64 {
+        match self.sequences.held_out {
+            0 => self.documents.start(self.documents.count()),
+            _ => self.token_range(self.sequences.training).start,
+        }
     }
 
     /// Sequences held out for evaluation: the last ones of the corpus, never trained on.
@@ -98,11 +110,12 @@ impl Dataset {
         self.plan((0..microbatches).map(|m| (first_row(m)..first_row(m + 1)).map(at).collect()).collect())
     }
 
-    /// The plan of an evaluation: the held-out sequences in the corpus's order, `rows` to a microbatch, the last with
-    /// the remainder. No microbatches if nothing is held out.
+    /// The plan of an evaluation: the held-out sequences in the corpus's order, as many as it reads, `rows` to a
+    /// microbatch, the last with the remainder. No microbatches if nothing is held out.
     pub fn evaluation_plan(&self, rows: usize) -> BatchPlan {
-        let held_out: Vec<u64> = self.held_out().collect();
-        self.plan(held_out.chunks(rows.max(1)).map(<[u64]>::to_vec).collect())
+        let first = self.sequences.training;
+        let evaluated: Vec<u64> = (first..first + self.evaluated).collect();
+        self.plan(evaluated.chunks(rows.max(1)).map(<[u64]>::to_vec).collect())
     }
 
     /// Microbatch `index` of `plan`.
@@ -123,7 +136,7 @@ impl Dataset {
         Microbatch { layout, inputs, targets }
     }
 
-    /// The entropy, in nats, of the held-out targets' own distribution: the smallest loss of a prediction that uses no
+    /// The entropy, in nats, of the distribution of the targets that an evaluation reads: the smallest loss of a prediction that uses no
     /// input. 0 if nothing is held out.
     pub fn evaluation_unigram_entropy(&self) -> f64 {
         let mut counts: Vec<u64> = Vec::new();
@@ -137,10 +150,6 @@ impl Dataset {
         }
         let share = |&count: &u64| count as f64 / plan.target_count as f64;
         counts.iter().filter(|&&count| count > 0).map(share).map(|share| -share * share.ln()).sum()
-    }
-
-    fn held_out(&self) -> std::ops::Range<u64> {
-        self.sequences.training..self.sequences.training + self.sequences.held_out
     }
 
     fn token_range(&self, sequence: u64) -> TokenRange {

@@ -3,11 +3,11 @@
 
 use crate::action::{Action, WorkItem};
 use crate::placement::Placement;
-use crate::simulate::ChunkCosts;
+use crate::simulate::{ChunkCosts, Costs};
 use std::collections::{BTreeSet, HashSet};
 
-/// What a work item holds, as counts or bytes.
-#[derive(Copy, Clone, Debug)]
+/// What a work item, or a rank, holds, as counts or bytes.
+#[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Held {
     /// From F to B or I.
     pub(crate) activations: u64,
@@ -18,41 +18,60 @@ pub(crate) struct Held {
 impl Held {
     /// Counts work items.
     pub(crate) const ONE: Held = Held { activations: 1, weight_gradient_inputs: 1 };
+
+    pub(crate) fn total(self) -> u64 {
+        self.activations.saturating_add(self.weight_gradient_inputs)
+    }
 }
 
 /// What is held after each action, where a work item of a chunk holds `size(chunk)`. A work item that has no backward in
 /// the program (an evaluation) holds nothing.
-pub(crate) fn held<'a>(actions: &'a [Action], size: impl Fn(usize) -> Held + 'a) -> impl Iterator<Item = u64> + 'a {
+pub(crate) fn held<'a>(actions: &'a [Action], size: impl Fn(usize) -> Held + 'a) -> impl Iterator<Item = Held> + 'a {
     let completed = |action: &Action| action.completes_weight_gradient().then(|| action.item()).flatten();
     let with_backward: HashSet<WorkItem> = actions.iter().filter_map(completed).collect();
-    actions.iter().scan(0u64, move |held, action| {
-        let (more, less) = match *action {
-            Action::Forward(item) if with_backward.contains(&item) => (size(item.chunk).activations, 0),
-            Action::FullBackward(item) => (0, size(item.chunk).activations),
-            Action::BackwardInput(item) => (size(item.chunk).weight_gradient_inputs, size(item.chunk).activations),
-            Action::BackwardWeight(item) => (0, size(item.chunk).weight_gradient_inputs),
-            _ => (0, 0),
-        };
-        *held = held.saturating_add(more).saturating_sub(less);
+    actions.iter().scan(Held::default(), move |held, action| {
+        let Held { activations, weight_gradient_inputs } = held;
+        match *action {
+            Action::Forward(item) if with_backward.contains(&item) => {
+                *activations = activations.saturating_add(size(item.chunk).activations);
+            }
+            Action::FullBackward(item) => *activations = activations.saturating_sub(size(item.chunk).activations),
+            Action::BackwardInput(item) => {
+                *activations = activations.saturating_sub(size(item.chunk).activations);
+                *weight_gradient_inputs =
+                    weight_gradient_inputs.saturating_add(size(item.chunk).weight_gradient_inputs);
+            }
+            Action::BackwardWeight(item) => {
+                *weight_gradient_inputs =
+                    weight_gradient_inputs.saturating_sub(size(item.chunk).weight_gradient_inputs);
+            }
+            _ => {}
+        }
         Some(*held)
     })
 }
 
-/// The maximum of [`held`].
-pub(crate) fn peak(actions: &[Action], size: impl Fn(usize) -> Held) -> u64 {
-    held(actions, size).max().unwrap_or(0)
+/// The [`held`] of the largest sum.
+pub(crate) fn peak(actions: &[Action], size: impl Fn(usize) -> Held) -> Held {
+    held(actions, size).max_by_key(|held| held.total()).unwrap_or_default()
 }
 
-/// For each rank, the most bytes it holds: those of its chunks' weights, and of activations.
-pub(crate) fn peak_bytes(placement: &Placement, ranks: &[Vec<Action>], chunks: &[ChunkCosts]) -> Vec<u64> {
-    let cost = |chunk: usize| chunks.get(chunk).copied().unwrap_or_default();
+/// What `rank` holds in bytes between actions, where that is most, and the most that an action holds besides.
+pub(crate) fn peak_of_rank(placement: &Placement, rank: usize, actions: &[Action], costs: &Costs) -> (Held, u64) {
     let size = |chunk| {
-        let ChunkCosts { activation_bytes, weight_gradient_bytes, .. } = cost(chunk);
+        let ChunkCosts { activation_bytes, weight_gradient_bytes, .. } = costs.chunk(chunk);
         Held { activations: activation_bytes, weight_gradient_inputs: weight_gradient_bytes }
     };
+    let temporaries = placement.chunks_of(rank).map(|chunk| costs.chunk(chunk).temporary_bytes).max();
+    (peak(actions, size), temporaries.unwrap_or(0))
+}
+
+/// For each rank, the most bytes that its chunks hold: their weights, activations, and what an action holds.
+pub(crate) fn peak_bytes(placement: &Placement, ranks: &[Vec<Action>], costs: &Costs) -> Vec<u64> {
     let rank = |(rank, actions): (usize, &Vec<Action>)| {
-        let resident: u64 = placement.chunks_of(rank).map(|chunk| cost(chunk).static_bytes).sum();
-        resident.saturating_add(peak(actions, size))
+        let resident: u64 = placement.chunks_of(rank).map(|chunk| costs.chunk(chunk).static_bytes).sum();
+        let (held, temporaries) = peak_of_rank(placement, rank, actions, costs);
+        resident.saturating_add(held.total()).saturating_add(temporaries)
     };
     ranks.iter().enumerate().map(rank).collect()
 }
@@ -65,7 +84,7 @@ pub(crate) fn microbatches_held(actions: &[Action], chunk: usize) -> Vec<(u64, u
     };
     let activations = held(actions, only(Held { activations: 1, weight_gradient_inputs: 0 }));
     let inputs = held(actions, only(Held { activations: 0, weight_gradient_inputs: 1 }));
-    let moments: BTreeSet<(u64, u64)> = activations.zip(inputs).collect();
+    let moments: BTreeSet<(u64, u64)> = activations.zip(inputs).map(|(a, b)| (a.total(), b.total())).collect();
     let mut most = Vec::new();
     for (activations, inputs) in moments.into_iter().rev() {
         if most.last().is_none_or(|&(_, more)| inputs > more) {

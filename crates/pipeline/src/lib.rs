@@ -28,7 +28,8 @@ pub use lower::{LowerError, forward_only_programs, lower};
 pub use measured::{RankBreakdown, breakdown};
 pub use optimal::{OptimalSchedule, optimal_schedule};
 pub use partition::{
-    ModelCost, ModuleCost, Partition, PartitionError, balance_ratio, balanced_partition, explicit_partition,
+    ModelCost, ModuleCost, Partition, PartitionError, RankCost, StageMemory, balance_ratio, balanced_partition,
+    explicit_partition,
 };
 pub use placement::{Placement, PlacementError};
 pub use program::{ProgramTextError, Programs};

@@ -71,17 +71,18 @@ pub fn optimal_schedule(
 /// The best of the schedules that are known by name, with its seconds.
 fn best_known(costs: &Costs, microbatches: usize, limits: &[u64]) -> Option<(f64, Vec<Vec<Action>>)> {
     let ranks = costs.chunks.len();
-    let without_weights: Vec<ChunkCosts> =
-        costs.chunks.iter().map(|chunk| ChunkCosts { static_bytes: 0, ..*chunk }).collect();
+    let varying = |chunk: &ChunkCosts| ChunkCosts { static_bytes: 0, temporary_bytes: 0, ..*chunk };
+    let computations = Costs {
+        chunks: costs.chunks.iter().map(varying).collect(),
+        link_seconds: costs.link_seconds,
+        sends_in_flight: microbatches.max(1),
+        ..Costs::uniform(0)
+    };
     let fits = |schedule: &Schedule| {
-        let peaks = activation_memory::peak_bytes(&schedule.placement, &schedule.ranks, &without_weights);
+        let peaks = activation_memory::peak_bytes(&schedule.placement, &schedule.ranks, &computations);
         peaks.iter().zip(limits).all(|(peak, limit)| peak <= limit)
     };
-    let seconds = |schedule: &Schedule| {
-        let Costs { chunks, link_seconds, .. } = costs.clone();
-        let computations = Costs { chunks, link_seconds, sends_in_flight: microbatches.max(1), ..Costs::uniform(0) };
-        Some(simulate(&lower(schedule, false).ok()?, &computations).makespan)
-    };
+    let seconds = |schedule: &Schedule| Some(simulate(&lower(schedule, false).ok()?, &computations).makespan);
     [one_f_one_b(ranks, microbatches), gpipe(ranks, microbatches), interleaved_zero_bubble(ranks, 1, microbatches)]
         .into_iter()
         .filter(fits)

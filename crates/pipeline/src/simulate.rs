@@ -20,8 +20,10 @@ pub struct ChunkCosts {
     pub activation_bytes: u64,
     /// Bytes kept from I until W.
     pub weight_gradient_bytes: u64,
-    /// Bytes of weights, gradient accumulators and optimizer moments.
+    /// Bytes of weights, gradient accumulators and optimizer moments, with every copy of them.
     pub static_bytes: u64,
+    /// The most bytes besides that one action holds while it runs.
+    pub temporary_bytes: u64,
 }
 
 impl ChunkCosts {
@@ -59,6 +61,7 @@ impl Costs {
             activation_bytes: 1,
             weight_gradient_bytes: 1,
             static_bytes: 0,
+            temporary_bytes: 0,
         };
         Costs {
             chunks: vec![chunk; chunks],
@@ -82,14 +85,14 @@ impl Costs {
             let seconds =
                 |work: fn(&ModuleCost) -> f64| modules.iter().map(|module| work(module)).sum::<f64>() / work_per_second;
             let bytes = |bytes: fn(&ModuleCost) -> u64| modules.iter().map(|module| bytes(module)).sum::<u64>();
-            let received = if index > 0 { model.boundary_bytes } else { 0 };
             ChunkCosts {
                 forward_seconds: seconds(|module| module.forward),
                 backward_input_seconds: seconds(|module| module.backward_input),
                 backward_weight_seconds: seconds(|module| module.backward_weight),
-                activation_bytes: bytes(|module| module.activation_bytes) + received,
+                activation_bytes: bytes(|module| module.activation_bytes),
                 weight_gradient_bytes: bytes(|module| module.weight_gradient_bytes),
                 static_bytes: bytes(|module| module.parameter_bytes),
+                temporary_bytes: partition.temporary_bytes(model, index),
             }
         };
         Costs {
@@ -107,6 +110,6 @@ impl Costs {
 /// Discrete-event simulation of the programs. Expects programs that [`verify`](crate::verify()) accepts; others are
 /// simulated until no rank can proceed.
 pub fn simulate(programs: &Programs, costs: &Costs) -> Timeline {
-    let peak_bytes = activation_memory::peak_bytes(&programs.placement, &programs.ranks, &costs.chunks);
+    let peak_bytes = activation_memory::peak_bytes(&programs.placement, &programs.ranks, costs);
     Timeline::new(discrete_event::run(programs, costs).spans, peak_bytes)
 }

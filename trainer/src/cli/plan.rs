@@ -5,13 +5,16 @@ use std::path::PathBuf;
 use clap::Args;
 use indicatif::HumanBytes;
 use stagecoach_pipeline::{
-    Limits, PartitionError, balance_ratio, timeline_svg, timeline_text, timeline_trace, to_csv, verify,
+    Limits, PartitionError, StageMemory, balance_ratio, timeline_svg, timeline_text, timeline_trace, to_csv, verify,
 };
 
 use super::job_args::JobArgs;
 use super::output::{print_line, table, write_file};
 use crate::fatal::Fatal;
-use crate::plan::{Alternative, JobConfig, ModuleSeconds, PipelineLayout, Profile, plan_pipeline, trained_vocab_size};
+use crate::model::ParameterBytes;
+use crate::plan::{
+    Alternative, JobConfig, ModuleSeconds, PipelineLayout, Profile, StageBytes, plan_pipeline, trained_vocab_size,
+};
 use crate::profile::measure_profile;
 
 /// Show how a job would run: partition, timeline, bubble, memory.
@@ -54,7 +57,7 @@ impl PlanCommand {
         }
         let mut layout = plan_pipeline(&config, architecture.as_ref(), stages)?;
         if self.optimal {
-            layout = layout.into_optimal(&config)?;
+            layout = layout.into_optimal(&config, architecture.as_ref())?;
         }
         let report = verify(&layout.programs, &Limits::default()).map_err(|e| Fatal::invalid(e.to_string()))?;
         for note in &layout.notes {
@@ -64,6 +67,7 @@ impl PlanCommand {
             print_line(alternatives_table(&layout));
         }
         print_line(stage_table(&layout, &report.peak_in_flight));
+        print_line(memory_table(&layout.memory));
         let panels = [(&layout.timeline).into()];
         print_line(timeline_text(&panels, 100));
         let title = format!("{}: {} over {stages} stages", config.job.metadata.name, layout.schedule.name);
@@ -113,7 +117,7 @@ fn alternatives_table(layout: &PipelineLayout) -> String {
 
 /// The partition's balance and bubble, and a line per stage, with the layers of each of its chunks.
 fn stage_table(layout: &PipelineLayout, peak_in_flight: &[usize]) -> String {
-    let PipelineLayout { partition, programs, cost, timeline, schedule, .. } = layout;
+    let PipelineLayout { partition, programs, cost, timeline, memory, schedule, .. } = layout;
     let row = |(rank, bubble): (usize, &f64)| {
         let chunks: Vec<usize> = programs.placement.chunks_of(rank).collect();
         let layers: Vec<String> = chunks.iter().map(|&chunk| partition.range(chunk).len().to_string()).collect();
@@ -123,7 +127,7 @@ fn stage_table(layout: &PipelineLayout, peak_in_flight: &[usize]) -> String {
             layers.join("+"),
             format!("{:.1}%", 100.0 * work / cost.work()),
             peak_in_flight.get(rank).copied().unwrap_or(0).to_string(),
-            HumanBytes(timeline.peak_bytes.get(rank).copied().unwrap_or(0)).to_string(),
+            HumanBytes(memory.get(rank).map_or(0, |stage| stage.parts.total())).to_string(),
             format!("{:.1}%", 100.0 * bubble),
         ]
     };
@@ -136,4 +140,31 @@ fn stage_table(layout: &PipelineLayout, peak_in_flight: &[usize]) -> String {
         100.0 * layout.bubble(),
         table(Some(&header), &[0, 1, 2, 3, 4, 5], timeline.bubble.iter().enumerate().map(row).collect())
     )
+}
+
+/// What each stage holds at its peak: a line per stage, in MiB.
+fn memory_table(stages: &[StageBytes]) -> String {
+    let row = |(rank, stage): (usize, &StageBytes)| {
+        let ParameterBytes { weights, gradients, optimizer, snapshot } = stage.parameters;
+        let StageMemory { parameters: _, activations, weight_gradient_inputs, temporaries, links, process } =
+            stage.parts;
+        let parts = [weights, gradients, optimizer, snapshot, activations, weight_gradient_inputs];
+        let parts = parts.into_iter().chain([temporaries, links, process, stage.parts.total()]);
+        std::iter::once(rank.to_string()).chain(parts.map(|bytes| (bytes >> 20).to_string())).collect()
+    };
+    let header = [
+        "stage",
+        "weights",
+        "gradients",
+        "moments",
+        "snapshot",
+        "activations",
+        "for W",
+        "temporary",
+        "links",
+        "process",
+        "MiB",
+    ];
+    let right: Vec<usize> = (0..header.len()).collect();
+    format!("{}\n", table(Some(&header), &right, stages.iter().enumerate().map(row).collect()))
 }

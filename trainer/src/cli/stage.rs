@@ -14,6 +14,7 @@ use crate::train::{self, StageMonitor, StageOutcome, write_termination_message};
 
 pub(super) fn main(open_volume: VolumeOpener) -> i32 {
     crate::sys::keep_freed_memory();
+    crate::kernels::use_malloc();
     let env = match StageEnv::from_vars(std::env::vars()) {
         Ok(env) => env,
         Err(error) => return report_contract_error(&error),

@@ -48,7 +48,9 @@ pub struct StepInputs<'a> {
     pub targets: Vec<Tensor>,
     /// Number of targets in the global batch that count towards the loss; used on the last stage.
     pub target_count: u64,
-    /// Number of the step, counted from 1; `None` runs an evaluation.
+    /// Sum of the cross-entropies to go on from: of the windows of an evaluation that are done, otherwise 0.
+    pub loss_so_far: f64,
+    /// Number of the step, counted from 1; `None` runs a window of an evaluation.
     pub step: Option<u64>,
     /// The learning rate of the step.
     pub learning_rate: f64,
@@ -66,7 +68,7 @@ pub struct StepOutput {
     pub verdict: Option<Verdict>,
     /// When the decision arrived.
     pub(crate) decided_at: Option<Instant>,
-    /// Sum of this rank's cross-entropies, in nats; 0 except on the last stage.
+    /// Sum of this rank's cross-entropies and [`StepInputs::loss_so_far`], in nats; 0 except on the last stage.
     pub(crate) loss: f64,
 }
 
@@ -110,7 +112,7 @@ impl Executor<'_> {
             saved: HashMap::new(),
             activations: HashMap::new(),
             gradients: HashMap::new(),
-            loss: 0.0,
+            loss: inputs.loss_so_far,
             verdict: None,
             decided_at: None,
             timer: StepTimer::new(inputs.origin),

@@ -49,9 +49,10 @@ impl TensorOut {
     }
 }
 
-// SAFETY: the signatures are those of shim.cpp. The functions need only what their types guarantee: tensors that are
+// SAFETY: the signatures are those of shim.cpp and allocator.cpp. The functions need only what their types guarantee: tensors that are
 // alive, and places to write results to. They check types, shapes and layouts themselves.
 unsafe extern "C" {
+    safe fn sc_use_malloc();
     safe fn sc_last_error() -> *const c_char;
     safe fn sc_cpu_capability() -> *const c_char;
     safe fn sc_has_products(bf16: bool) -> bool;
@@ -108,15 +109,16 @@ unsafe extern "C" {
         compute: OptionalTensorRef,
         options: AdamWOptions,
     ) -> c_int;
-    safe fn sc_linear(
-        x: TensorRef,
-        weight: TensorRef,
-        residual: OptionalTensorRef,
-        to_float: bool,
-        y: &mut TensorOut,
-    ) -> c_int;
+    safe fn sc_linear(x: TensorRef, weight: TensorRef, residual: OptionalTensorRef, y: &mut TensorOut) -> c_int;
+    safe fn sc_linear_to_float(x: TensorRef, weight: TensorRef, y: TensorRef) -> c_int;
     safe fn sc_linear_backward(dy: TensorRef, weight: TensorRef, dx: &mut TensorOut) -> c_int;
     safe fn sc_accumulate_linear(accumulator: TensorRef, dy: TensorRef, x: TensorRef) -> c_int;
+}
+
+/// Makes `malloc` the allocator of all tensors on the CPU that are created from now on: a tensor that is freed makes room
+/// for another of its size, which it does not with libtorch's own (`allocator.cpp`).
+pub(crate) fn use_malloc() {
+    sc_use_malloc();
 }
 
 /// Copies a string of the shim.
@@ -224,14 +226,12 @@ pub(super) fn adamw(
 
 pub(super) fn linear(x: &Tensor, weight: &Tensor, residual: Option<&Tensor>) -> Tensor {
     let mut y = TensorOut::null();
-    check(sc_linear(x.into(), weight.into(), residual.into(), false, &mut y));
+    check(sc_linear(x.into(), weight.into(), residual.into(), &mut y));
     y.take()
 }
 
-pub(super) fn linear_to_float(x: &Tensor, weight: &Tensor) -> Tensor {
-    let mut y = TensorOut::null();
-    check(sc_linear(x.into(), weight.into(), None.into(), true, &mut y));
-    y.take()
+pub(super) fn linear_to_float(x: &Tensor, weight: &Tensor, y: &Tensor) {
+    check(sc_linear_to_float(x.into(), weight.into(), y.into()));
 }
 
 pub(super) fn linear_backward(dy: &Tensor, weight: &Tensor) -> Tensor {

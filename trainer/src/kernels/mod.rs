@@ -10,7 +10,7 @@ mod tests;
 
 use tch::{Device, Kind, Tensor};
 
-pub(crate) use ffi::{cpu_capability, has_products};
+pub(crate) use ffi::{cpu_capability, has_products, use_malloc};
 
 /// Version of the kernels' numbers: raised with every change that changes bits, so that a resume can say that it crosses
 /// one.
@@ -174,14 +174,20 @@ pub(crate) fn adamw(
     by_device!(adamw(value, gradient, moments, compute, options));
 }
 
+/// Bytes that a thread keeps for the operands of products with a weight `[outputs, inputs]` and its gradient: tiles of 64
+/// columns of the weight, and 1,024 tokens of the input (`cpu/gemm.h`).
+pub(crate) fn packed_bytes(inputs: usize, outputs: usize, element: usize) -> usize {
+    (64 * inputs.max(outputs) + 1024 * (inputs + 64)) * element
+}
+
 /// `x[rows, in] weight[out, in]^T + residual[rows, out]`.
 pub(crate) fn linear(x: &Tensor, weight: &Tensor, residual: Option<&Tensor>) -> Tensor {
     by_product!(linear(x, weight, residual), x, weight)
 }
 
-/// `x weight^T` as fp32, whatever the type of both.
-pub(crate) fn linear_to_float(x: &Tensor, weight: &Tensor) -> Tensor {
-    by_product!(linear_to_float(x, weight), x, weight)
+/// Writes `x weight^T` to `y`, `f32[rows, out]`, whatever the type of both.
+pub(crate) fn linear_to_float(x: &Tensor, weight: &Tensor, y: &Tensor) {
+    by_product!(linear_to_float(x, weight, y), x, weight);
 }
 
 /// Gradient of a linear layer's input: `dy[rows, out] weight[out, in]`.

@@ -187,8 +187,8 @@ pub(super) fn linear(x: &Tensor, weight: &Tensor, residual: Option<&Tensor>) -> 
     residual.map_or_else(|| x.mm(&weight.tr()), |residual| residual.addmm(x, &weight.tr()))
 }
 
-pub(super) fn linear_to_float(x: &Tensor, weight: &Tensor) -> Tensor {
-    float(x).mm(&float(weight).tr())
+pub(super) fn linear_to_float(x: &Tensor, weight: &Tensor, y: &Tensor) {
+    let _ = float(x).mm_out(y, &float(weight).tr());
 }
 
 pub(super) fn linear_backward(dy: &Tensor, weight: &Tensor) -> Tensor {

@@ -271,24 +271,35 @@ int sc_adamw(Tensor* value, Tensor* gradient, Tensor* exp_avg, Tensor* exp_avg_s
   });
 }
 
-// y = x weight^T + residual, which may be null; in float if `to_float`.
-int sc_linear(Tensor* x, Tensor* weight, Tensor* residual, bool to_float, Tensor** y) {
+// y = x weight^T + residual, which may be null.
+int sc_linear(Tensor* x, Tensor* weight, Tensor* residual, Tensor** y) {
   return guarded([&] {
     int64_t inputs = width(*weight), outputs = rows(*weight);
     TORCH_CHECK(width(*x) == inputs && x->scalar_type() == weight->scalar_type() &&
-                    (!residual || (rows(*residual) == rows(*x) && width(*residual) == outputs && !to_float)),
+                    (!residual || (rows(*residual) == rows(*x) && width(*residual) == outputs)),
                 "a weight of ", weight->sizes(), " for rows of ", x->sizes());
     check_product(*x, inputs, outputs);
-    Tensor out = at::empty({rows(*x), outputs}, to_float ? x->options().dtype(at::kFloat) : x->options());
+    Tensor out = at::empty({rows(*x), outputs}, x->options());
     dispatch(*x, [&](const auto& kernels, auto type) {
       using T = decltype(type);
-      if (to_float) {
-        kernels.linear_to_float(data<T>(*x), data<T>(*weight), nullptr, data<float>(out), rows(*x), inputs, outputs);
-      } else {
-        kernels.linear(data<T>(*x), data<T>(*weight), data_or_null<T>(residual), data<T>(out), rows(*x), inputs, outputs);
-      }
+      kernels.linear(data<T>(*x), data<T>(*weight), data_or_null<T>(residual), data<T>(out), rows(*x), inputs, outputs);
     });
     *y = new Tensor(std::move(out));
+  });
+}
+
+// y = x weight^T in float, whatever x and weight are.
+int sc_linear_to_float(Tensor* x, Tensor* weight, Tensor* y) {
+  return guarded([&] {
+    int64_t inputs = width(*weight), outputs = rows(*weight);
+    TORCH_CHECK(width(*x) == inputs && x->scalar_type() == weight->scalar_type() && rows(*y) == rows(*x) &&
+                    width(*y) == outputs,
+                "a weight of ", weight->sizes(), " for rows of ", x->sizes(), " and results of ", y->sizes());
+    check_product(*x, inputs, outputs);
+    dispatch(*x, [&](const auto& kernels, auto type) {
+      using T = decltype(type);
+      kernels.linear_to_float(data<T>(*x), data<T>(*weight), nullptr, data<float>(*y), rows(*x), inputs, outputs);
+    });
   });
 }
 

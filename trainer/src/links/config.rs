@@ -35,9 +35,26 @@ const PAYLOADS_IN_RING: usize = 4;
 
 /// The size of a link's ring in bytes, a multiple of the page size. Both ends compute it.
 pub(super) fn ring_bytes(config: &LinksConfig, link: LinkId) -> usize {
+    ring_size(link, config.boundary_bytes, config.tied_bytes)
+}
+
+fn ring_size(link: LinkId, boundary_bytes: usize, tied_bytes: usize) -> usize {
     let bytes = match link.payload {
-        LinkPayload::Tied => config.tied_bytes,
-        LinkPayload::Forward { .. } | LinkPayload::Backward { .. } => config.boundary_bytes * PAYLOADS_IN_RING,
+        LinkPayload::Tied => tied_bytes,
+        LinkPayload::Forward { .. } | LinkPayload::Backward { .. } => boundary_bytes * PAYLOADS_IN_RING,
     };
     bytes.next_multiple_of(4096)
+}
+
+/// Bytes that either end of a link holds: the ring, unless the transport is TCP, and a tensor that waits to be sent or has
+/// been received. The gradient of a tied weight is there at the end of a step only, and not counted.
+pub(crate) fn held_bytes(link: LinkId, transport: Transport, boundary_bytes: u64, tied_bytes: u64) -> u64 {
+    let ring = match transport {
+        Transport::Tcp | Transport::Nccl => 0,
+        Transport::Shm | Transport::Auto => ring_size(link, boundary_bytes as usize, tied_bytes as usize) as u64,
+    };
+    match link.payload {
+        LinkPayload::Tied => ring,
+        LinkPayload::Forward { .. } | LinkPayload::Backward { .. } => ring + boundary_bytes,
+    }
 }

@@ -15,6 +15,7 @@ mod sender;
 mod shm;
 
 pub use config::LinksConfig;
+pub(crate) use config::held_bytes;
 pub use link_id::{LinkId, LinkPayload, link_ids};
 pub use open::{Links, open_links};
 pub use receiver::Receiver;

@@ -1,7 +1,9 @@
 //! The LM head: logits, cross-entropy and their gradients, one block of tokens at a time. The logits of a whole microbatch
 //! never exist: with 16 x 512 tokens and a vocabulary of 50,000 they would take 1.6 GB per copy.
 
-use tch::Tensor;
+use std::cell::RefCell;
+
+use tch::{Kind, Tensor};
 
 use super::linear::Linear;
 use super::{Parameters, names};
@@ -15,6 +17,17 @@ const BLOCK_TOKENS: i64 = 1024;
 #[derive(Debug)]
 pub struct Head {
     linear: Linear,
+    /// The memory of a block's logits, `f32[tokens, vocab]`, once there was one: the largest tensor of many a stage, for which
+    /// the allocator would not always find a place between others.
+    block: RefCell<Option<Tensor>>,
+}
+
+/// The most bytes that [`Head::forward_backward`] holds besides its input and results, with elements of `element` bytes: a
+/// block's logits and, unless they take the logits' memory, their gradients; the block's gradient; and what products pack.
+pub(super) fn temporary_bytes(tokens: usize, hidden: usize, vocab: usize, element: usize) -> usize {
+    let block = tokens.min(BLOCK_TOKENS as usize);
+    let dlogits = if element == 4 { 0 } else { element };
+    block * vocab * (4 + dlogits) + block * hidden * element + kernels::packed_bytes(hidden, vocab, element)
 }
 
 /// Output of the head for one microbatch in training.
@@ -32,7 +45,7 @@ impl Head {
     pub(crate) fn new(tied: bool, parameters: &Parameters, accumulator: Option<&Tensor>) -> Head {
         let linear = parameters.linear(&[if tied { names::EMBEDDING } else { names::HEAD }.to_owned()]);
         let gradient = accumulator.map_or(linear.gradient.shallow_clone(), Tensor::shallow_clone);
-        Head { linear: Linear { gradient, ..linear } }
+        Head { linear: Linear { gradient, ..linear }, block: RefCell::default() }
     }
 
     /// Loss and gradients of `hidden[tokens, hidden_size]` and `targets[tokens]` (-100 is the ignore index). `scale` is
@@ -43,7 +56,7 @@ impl Head {
         for (start, length) in blocks(hidden) {
             let x = hidden.narrow(0, start, length);
             let (block_loss, dlogits) = kernels::cross_entropy_with_gradient(
-                self.logits(&x),
+                self.block_logits(&x),
                 &targets.narrow(0, start, length),
                 scale,
                 hidden.kind(),
@@ -58,14 +71,31 @@ impl Head {
     /// The loss alone: the sum of the cross-entropies, in nats.
     pub(crate) fn loss(&self, hidden: &Tensor, targets: &Tensor) -> f64 {
         let block_loss = |(start, length)| {
-            kernels::cross_entropy(&self.logits(&hidden.narrow(0, start, length)), &targets.narrow(0, start, length))
+            let logits = self.block_logits(&hidden.narrow(0, start, length));
+            kernels::cross_entropy(&logits, &targets.narrow(0, start, length))
         };
         blocks(hidden).map(block_loss).sum()
     }
 
+    /// `f32[tokens, vocab]`, in the memory of all blocks: valid until the next call.
+    fn block_logits(&self, hidden: &Tensor) -> Tensor {
+        let tokens = hidden.size()[0];
+        let mut block = self.block.borrow_mut();
+        drop(block.take_if(|memory| memory.size()[0] < tokens)); // before there is a larger one
+        let logits = block.get_or_insert_with(|| self.empty_logits(tokens)).narrow(0, 0, tokens);
+        self.linear.forward_to_float(hidden, &logits);
+        logits
+    }
+
     /// `f32[tokens, vocab]`.
     pub(crate) fn logits(&self, hidden: &Tensor) -> Tensor {
-        self.linear.forward_to_float(hidden)
+        let logits = self.empty_logits(hidden.size()[0]);
+        self.linear.forward_to_float(hidden, &logits);
+        logits
+    }
+
+    fn empty_logits(&self, tokens: i64) -> Tensor {
+        Tensor::empty([tokens, self.linear.weight.size()[0]], (Kind::Float, self.linear.weight.device()))
     }
 }
 

@@ -25,9 +25,9 @@ impl Linear {
         kernels::linear(x, &self.weight, Some(residual))
     }
 
-    /// [`forward`](Self::forward) with a result in fp32.
-    pub(super) fn forward_to_float(&self, x: &Tensor) -> Tensor {
-        kernels::linear_to_float(x, &self.weight)
+    /// [`forward`](Self::forward) with a result in fp32, written to `y`.
+    pub(super) fn forward_to_float(&self, x: &Tensor, y: &Tensor) {
+        kernels::linear_to_float(x, &self.weight, y);
     }
 
     /// The gradient of the input, from that of the output.

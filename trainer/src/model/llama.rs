@@ -11,8 +11,8 @@ use super::decoder_layer::DecoderLayer;
 use super::initializer::Initializer;
 use super::rms_norm::RmsNorm;
 use super::rotary::RotaryEmbedding;
-use super::{Architecture, Layer, MicrobatchCost, ModelPart, ParameterSpec, Parameters, names};
-use crate::kernels::Heads;
+use super::{Architecture, Layer, MicrobatchCost, ModelPart, ParameterBytes, ParameterSpec, Parameters, head, names};
+use crate::kernels::{Heads, packed_bytes};
 
 /// The Llama architecture on a device.
 #[derive(Debug)]
@@ -58,6 +58,47 @@ impl Llama {
 }
 
 const FINAL_NORM: &str = "model.norm.weight";
+
+/// Elements of a token, of the type of activations.
+struct LayerElements {
+    /// Kept from forward to backward.
+    kept: usize,
+    /// The most that forward or backward holds besides.
+    temporaries: usize,
+}
+
+impl Llama {
+    /// What `DecoderLayer` holds: the one place beside it that knows its tensors.
+    fn layer_elements(&self, recompute: Recompute) -> LayerElements {
+        let c = &self.config;
+        let (h, intermediate) = (c.hidden_size, c.intermediate_size);
+        let (q, kv) = (c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim);
+        let (qkv, gate_up) = (q + 2 * kv, 2 * intermediate);
+        // x, qkv, attention, h and gate_up; besides them forward has both norms' outputs, SwiGLU's and the layer's
+        let all = 2 * h + qkv + q + gate_up;
+        let forward = 3 * h + intermediate;
+        // Backward, besides what is kept: at SwiGLU dy and the gradient of its output with that output again; at the norm
+        // behind it dy, dnormed, dh and normed; at the end these without normed, dattention, dqkv, and dnormed, dx and normed of the
+        // input's norm, when gate_up and attention are gone.
+        let at_swiglu = h + 2 * intermediate;
+        let at_norm = 4 * h;
+        let at_end = 6 * h + q + qkv;
+        let (kept, temporaries) = match recompute {
+            Recompute::None => (all, forward.max(at_swiglu).max(at_norm).max((at_end - q).saturating_sub(gate_up))),
+            // once more what forward frees between tensors that stay: of that, little is used again
+            Recompute::Selective => (
+                2 * h + q,
+                (forward + qkv + gate_up).max(at_swiglu + gate_up).max(at_norm + gate_up).max(at_end - q + qkv)
+                    + (qkv + gate_up),
+            ),
+            // dy waits while forward runs again
+            Recompute::Full => {
+                (h, (all - h) + (h + forward).max(at_swiglu).max(at_norm).max((at_end - q).saturating_sub(gate_up)))
+            }
+        };
+        LayerElements { kept, temporaries }
+    }
+}
 
 impl Architecture for Llama {
     fn num_layers(&self) -> usize {
@@ -128,30 +169,32 @@ impl Architecture for Llama {
     }
 
     fn cost(&self, microbatch: MicrobatchCost) -> ModelCost {
-        let MicrobatchCost { tokens, length, precision, recompute } = microbatch;
+        let MicrobatchCost { tokens, length, precision, recompute, has_snapshot } = microbatch;
         let c = &self.config;
         let (h, intermediate, t) = (c.hidden_size, c.intermediate_size, tokens as f64);
         let (q, kv) = (c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim);
-        let (element, copy) = match precision {
-            Precision::Float32 => (4, 0),
-            Precision::BFloat16 => (2, 2),
+        let element = match precision {
+            Precision::Float32 => 4,
+            Precision::BFloat16 => 2,
         };
-        let numel = |specs: &[ParameterSpec]| specs.iter().map(|s| s.shape.iter().product::<i64>()).sum::<i64>();
-        // value, accumulator and two moments in fp32, and the copy that layers read
-        let bytes = |specs: &[ParameterSpec]| (16 + copy) * numel(specs) as u64;
+        let numel = |specs: &[ParameterSpec]| {
+            let is_shared = |spec: &ParameterSpec| c.tie_word_embeddings && spec.name == names::EMBEDDING;
+            specs.iter().filter(|spec| !is_shared(spec)).map(ParameterSpec::numel).sum()
+        };
+        let bytes = |specs: &[ParameterSpec]| ParameterBytes::of(numel(specs), precision, has_snapshot).total();
         let (qkv, gate_up) = (h * (q + 2 * kv), 2 * h * intermediate);
         let matrices = (qkv + h * q + gate_up + h * intermediate) as f64;
         // causal: a query attends to half of the keys on average; scores and values, a multiply-add is 2 FLOPs
         let attention = (length * q) as f64;
         let forward = 2.0 * t * (matrices + attention);
-        let all = 2 * h + 2 * q + 2 * kv + 2 * intermediate;
-        // elements that a layer keeps of a token, and FLOPs that it computes again in backward
-        let (kept, again) = match recompute {
-            Recompute::None => (all, 0.0),
-            Recompute::Selective => (2 * h + q, 2.0 * t * (qkv + gate_up) as f64),
-            Recompute::Full => (h, forward),
-        };
         let statistics = 4 * (c.num_attention_heads + 2);
+        let LayerElements { kept, temporaries } = self.layer_elements(recompute);
+        // FLOPs that a layer computes again in backward
+        let again = match recompute {
+            Recompute::None => 0.0,
+            Recompute::Selective => 2.0 * t * (qkv + gate_up) as f64,
+            Recompute::Full => forward,
+        };
         let part = |has_embedding, has_head| ModelPart { layers: 0..0, has_embedding, has_head };
         let layers = (0..c.num_hidden_layers).map(|layer| ModuleCost {
             name: format!("model.layers.{layer}"),
@@ -162,6 +205,8 @@ impl Architecture for Llama {
             activation_bytes: (tokens * (element * kept + statistics)) as u64,
             // input and output's gradient of each product
             weight_gradient_bytes: (tokens * element * (4 * h + 3 * intermediate + 2 * q + 2 * kv)) as u64,
+            temporary_bytes: (tokens * element * temporaries
+                + packed_bytes(h.max(intermediate), 2 * intermediate, element)) as u64,
         });
         ModelCost {
             embedding: ModuleCost {
@@ -172,20 +217,29 @@ impl Architecture for Llama {
                 parameter_bytes: bytes(&self.parameter_specs(&part(true, false))),
                 activation_bytes: (8 * tokens) as u64,
                 weight_gradient_bytes: (tokens * (8 + element * h)) as u64,
+                // the output's gradient, and the same in fp32
+                temporary_bytes: (tokens * h * (element + if element == 4 { 0 } else { 4 })) as u64,
             },
             layers: layers.collect(),
-            // the head computes its backward in its forward
+            // The head computes its backward in its forward. Kept are the norm's input, and its output's gradient.
             head: ModuleCost {
                 name: "lm_head".into(),
                 forward: 6.0 * t * (h * c.vocab_size) as f64,
                 backward_input: 0.0,
                 backward_weight: 0.0,
                 parameter_bytes: bytes(&self.parameter_specs(&part(false, true))),
-                activation_bytes: (element * tokens * 2 * h) as u64,
+                activation_bytes: (tokens * (element * 2 * h + 4)) as u64,
                 weight_gradient_bytes: 0,
+                temporary_bytes: (tokens * h * element + head::temporary_bytes(tokens, h, c.vocab_size, element))
+                    as u64,
             },
             boundary_bytes: (element * tokens * h) as u64,
+            ranks: Vec::new(),
         }
+    }
+
+    fn chunk_bytes(&self) -> u64 {
+        RotaryEmbedding::bytes(self.config.head_dim, self.config.max_position_embeddings) as u64
     }
 
     fn config_json(&self) -> serde_json::Value {

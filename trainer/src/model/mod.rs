@@ -26,7 +26,7 @@ pub use head::Head;
 #[cfg(test)]
 pub(crate) use initializer::Initializer;
 pub use llama::Llama;
-pub use parameters::{Parameter, ParameterSpec, Parameters};
+pub use parameters::{Parameter, ParameterBytes, ParameterSpec, Parameters};
 pub use weight_gradient::{Accumulate, WeightGradient};
 
 /// What the layers of a microbatch need besides its activations.
@@ -95,6 +95,8 @@ pub struct MicrobatchCost {
     pub precision: Precision,
     /// Which activations are computed again.
     pub recompute: Recompute,
+    /// Whether checkpoints are written from a copy of weights and moments.
+    pub has_snapshot: bool,
 }
 
 /// A model architecture. To add one, implement this trait and construct it in `JobConfig`.
@@ -111,8 +113,10 @@ pub trait Architecture: std::fmt::Debug {
     fn parameter_specs(&self, part: &ModelPart) -> Vec<ParameterSpec>;
     /// Builds the layers of `part`, including the final norm if it has the head.
     fn build_layers(&self, part: &ModelPart, parameters: &Parameters) -> Vec<Rc<dyn Layer>>;
-    /// FLOPs and bytes of a microbatch.
+    /// FLOPs and bytes of a microbatch. A weight that embedding and head share is in neither's bytes.
     fn cost(&self, microbatch: MicrobatchCost) -> ModelCost;
+    /// Bytes of a chunk that no layer's cost contains, such as tables of positions.
+    fn chunk_bytes(&self) -> u64;
     /// The content of Hugging Face's `config.json`.
     fn config_json(&self) -> serde_json::Value;
 

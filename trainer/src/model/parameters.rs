@@ -1,5 +1,6 @@
 //! A stage's parameters: their values and fp32 gradient accumulators.
 
+use stagecoach_api::job::Precision;
 use tch::{Device, Kind, Tensor};
 
 use super::initializer::Initializer;
@@ -18,6 +19,44 @@ pub struct ParameterSpec {
     pub(crate) has_weight_decay: bool,
     /// Whether its rows lie directly behind those of the parameter before it, so that one product uses both.
     pub(crate) adjacent_to_previous: bool,
+}
+
+impl ParameterSpec {
+    /// Number of values.
+    pub(crate) fn numel(&self) -> u64 {
+        self.shape.iter().product::<i64>() as u64
+    }
+}
+
+/// Bytes of parameters with their state, by what they are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ParameterBytes {
+    /// The weights, fp32, and the copy in bf16 that layers read.
+    pub weights: u64,
+    /// The gradient accumulators.
+    pub gradients: u64,
+    /// AdamW's moments.
+    pub optimizer: u64,
+    /// The copy of weights and moments that a checkpoint is written from.
+    pub snapshot: u64,
+}
+
+impl ParameterBytes {
+    /// Of `numel` values; `has_snapshot` where this stage saves them, and from a copy.
+    pub(crate) fn of(numel: u64, precision: Precision, has_snapshot: bool) -> ParameterBytes {
+        let copy = match precision {
+            Precision::Float32 => 0,
+            Precision::BFloat16 => 2,
+        };
+        let snapshot = if has_snapshot { 12 * numel } else { 0 };
+        ParameterBytes { weights: (4 + copy) * numel, gradients: 4 * numel, optimizer: 8 * numel, snapshot }
+    }
+
+    /// The sum.
+    pub fn total(&self) -> u64 {
+        let ParameterBytes { weights, gradients, optimizer, snapshot } = self;
+        weights + gradients + optimizer + snapshot
+    }
 }
 
 /// A parameter in memory.

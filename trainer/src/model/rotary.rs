@@ -25,6 +25,11 @@ impl RotaryEmbedding {
         RotaryEmbedding { cos: table(f64::cos), sin: table(f64::sin) }
     }
 
+    /// Bytes of the tables.
+    pub(super) fn bytes(dim: usize, positions: usize) -> usize {
+        2 * 4 * positions * (dim / 2)
+    }
+
     /// Rotates the queries and keys of `qkv` in place by position; position 0 is unchanged.
     pub(super) fn rotate(&self, qkv: &Tensor, length: i64, heads: Heads) {
         kernels::rotary(qkv, &self.cos, &self.sin, length, heads, false);

@@ -164,6 +164,9 @@ pub(crate) struct RunSummary {
     pub weights_hash: String,
     /// Steps whose update was skipped.
     pub skipped: u64,
+    /// The most bytes that the process of each stage had resident since it started, by stage.
+    #[serde(default)]
+    pub peak_bytes: Vec<u64>,
     /// The model's folder, the last step's checkpoint, relative to the volume.
     pub model: String,
 }

@@ -104,6 +104,7 @@ impl TimelineRecord {
             parameter_bytes: 0,
             activation_bytes: 0,
             weight_gradient_bytes: 0,
+            temporary_bytes: 0,
         };
         match &self.work[..] {
             [embedding, layers @ .., head] if layers.len() == self.partition.iter().sum::<usize>() => Ok(ModelCost {
@@ -111,6 +112,7 @@ impl TimelineRecord {
                 layers: layers.iter().map(module).collect(),
                 head: module(head),
                 boundary_bytes: 0,
+                ranks: Vec::new(),
             }),
             work => Err(format!("the work of {} modules with the partition {:?}", work.len(), self.partition)),
         }
@@ -151,6 +153,7 @@ mod tests {
             parameter_bytes: 0,
             activation_bytes: 0,
             weight_gradient_bytes: 0,
+            temporary_bytes: 0,
         }
     }
 
@@ -169,6 +172,7 @@ mod tests {
             layers: vec![module(1.0); 2 * chunks],
             head: module(3.0),
             boundary_bytes: 0,
+            ranks: Vec::new(),
         };
         (TimelineRecord::new(&timeline, &partition, &model), timeline, model)
     }

@@ -17,6 +17,9 @@ impl JobConfig {
         if let Some(data) = identity["data"].as_object_mut() {
             data.retain(|field, _| !["paths", "textField", "evaluation", "tokenizer"].contains(&field.as_str()));
         }
+        if let Some(max) = self.data.evaluation.as_ref().and_then(|evaluation| evaluation.max_sequences) {
+            identity["data"]["evaluation"] = serde_json::json!({ "maxSequences": max });
+        }
         identity["data"]["corpus"] = prepared.corpus_hash.clone().into();
         identity["data"]["tokenizer"] = prepared.tokenizer_hash.clone().into();
         identity["data"]["trainingSequences"] = training_sequences.into();
@@ -107,8 +110,10 @@ mod tests {
         assert_eq!(config(&[]).identity(&prepared(), 12648), identity);
         identity["training"]["gradientClipNorm"] = Value::Null;
         identity["training"]["learningRate"]["decaySteps"] = 500.into();
+        identity["data"]["evaluation"] = json!({"maxSequences": 7});
         identity["initFrom"] = "older".into();
         let other = config(&[
+            ("data.evaluation.maxSequences", "7"),
             ("training.gradientClipNorm", "null"),
             ("training.learningRate.decaySteps", "500"),
             ("checkpoint.initFrom.path", "older"),

@@ -9,6 +9,7 @@ use stagecoach_api::job::{
 };
 use stagecoach_data::{DataConfig, TokenizerSource};
 
+use super::memory::has_snapshot;
 use super::trainer_state::TrainerState;
 use crate::fatal::Fatal;
 use crate::model::{Architecture, Llama, LlamaConfig, MicrobatchCost};
@@ -90,7 +91,8 @@ impl JobConfig {
             text_field,
             sequence_length: sequence_length as usize,
             packing,
-            evaluation_fraction: evaluation.map_or(0.0, |EvaluationSpec { fraction, .. }| fraction),
+            evaluation_fraction: evaluation.as_ref().map_or(0.0, |EvaluationSpec { fraction, .. }| *fraction),
+            evaluation_max_sequences: evaluation.and_then(|evaluation| evaluation.max_sequences).map(u64::from),
             tokenizer: match tokenizer {
                 TokenizerSpec::Train(train) => TokenizerSource::Train { vocab_size: train.vocab_size as usize },
                 TokenizerSpec::File(file) => TokenizerSource::File { path: file.path.into() },
@@ -158,7 +160,13 @@ impl JobConfig {
     pub(crate) fn microbatch_cost(&self, recompute: Recompute) -> MicrobatchCost {
         let length = self.data.sequence_length as usize;
         let tokens = self.microbatch_size() * length;
-        MicrobatchCost { tokens, length, precision: self.training.precision, recompute }
+        MicrobatchCost {
+            tokens,
+            length,
+            precision: self.training.precision,
+            recompute,
+            has_snapshot: has_snapshot(self),
+        }
     }
 
     /// [`TrainerState::fix_decay`], as this job says.

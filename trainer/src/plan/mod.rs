@@ -6,6 +6,7 @@ mod candidates;
 mod decay_extension;
 mod identity;
 mod job_config;
+mod memory;
 mod optimal;
 mod pipeline_layout;
 mod profile;
@@ -20,6 +21,7 @@ use stagecoach_data::{MicrobatchLayout, PreparedCorpus};
 use stagecoach_pipeline::{Limits, Partition, Programs, verify, verify_evaluation};
 
 pub(crate) use job_config::{JobConfig, trained_vocab_size};
+pub(crate) use memory::StageBytes;
 pub(crate) use pipeline_layout::{Alternative, PipelineLayout, plan_pipeline};
 pub(crate) use profile::{ModuleSeconds, Profile};
 pub(crate) use trainer_state::TrainerState;
@@ -53,11 +55,14 @@ pub(crate) struct Plan {
     pub(crate) partition: Vec<usize>,
     /// Which activations are computed again.
     pub(crate) recompute: Recompute,
+    /// For each stage, the work items in flight for which its memory was planned: its program may have no more.
+    pub(crate) in_flight: Vec<usize>,
     /// The programs of a training step, in the text form of [`Programs`].
     pub(crate) programs: String,
-    /// The programs of an evaluation on the held-out sequences, if there are any.
-    pub(crate) evaluation: Option<String>,
-    /// The microbatches of an evaluation.
+    /// The programs of an evaluation's windows: of a whole one and, if the last is shorter, of that; empty if nothing is
+    /// held out.
+    pub(crate) evaluation: Vec<String>,
+    /// The microbatches of an evaluation, those of all windows.
     pub(crate) evaluation_layouts: Vec<MicrobatchLayout>,
     /// The simulated bubble, 0 to 1, averaged over stages.
     pub(crate) expected_bubble: f64,
@@ -72,8 +77,8 @@ pub(crate) struct Plan {
 pub(crate) struct VerifiedPlan {
     /// Programs of a training step.
     pub(crate) training: Programs,
-    /// Programs of an evaluation.
-    pub(crate) evaluation: Option<Programs>,
+    /// Programs of an evaluation's windows, one for each size, a whole window's first.
+    pub(crate) evaluation: Vec<Programs>,
     /// Layers of each chunk.
     pub(crate) partition: Partition,
 }
@@ -105,13 +110,13 @@ impl Plan {
     /// The first violation, with the action.
     pub(crate) fn verify(&self) -> Result<VerifiedPlan, Fatal> {
         let read = |text: &str| Programs::from_text(text).map_err(|e| Fatal::invalid(format!("stage 0's plan: {e}")));
-        let limits = Limits::default();
+        let limits = Limits { max_in_flight: Some(self.in_flight.clone()), ..Limits::default() };
         let wrong = |e| Fatal::invalid(format!("stage 0's plan is wrong: {e}"));
         let training = read(&self.programs)?;
         verify(&training, &limits).map_err(wrong)?;
-        let evaluation = self.evaluation.as_deref().map(read).transpose()?;
-        if let Some(evaluation) = &evaluation {
-            verify_evaluation(evaluation, &limits).map_err(wrong)?;
+        let evaluation = self.evaluation.iter().map(|text| read(text)).collect::<Result<Vec<Programs>, Fatal>>()?;
+        for window in &evaluation {
+            verify_evaluation(window, &limits).map_err(wrong)?;
         }
         Ok(VerifiedPlan { training, evaluation, partition: Partition { layers: self.partition.clone() } })
     }

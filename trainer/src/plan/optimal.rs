@@ -2,8 +2,10 @@
 
 use stagecoach_pipeline::{OptimalSchedule, lower, optimal_schedule, simulate};
 
-use super::{JobConfig, PipelineLayout};
+use super::memory::stage_bytes;
+use super::{JobConfig, PipelineLayout, StageBytes};
 use crate::fatal::Fatal;
+use crate::model::Architecture;
 
 /// More are hopeless to search completely.
 const MAX_WORK_ITEMS: usize = 64;
@@ -16,7 +18,11 @@ impl PipelineLayout {
     ///
     /// # Errors
     /// If stages have several chunks, or there are too many stages and microbatches.
-    pub(crate) fn into_optimal(mut self, config: &JobConfig) -> Result<PipelineLayout, Fatal> {
+    pub(crate) fn into_optimal(
+        mut self,
+        config: &JobConfig,
+        architecture: &dyn Architecture,
+    ) -> Result<PipelineLayout, Fatal> {
         let (ranks, microbatches) = (self.programs.placement.ranks(), self.programs.microbatches);
         if self.programs.placement.chunks() != ranks {
             return Err(Fatal::invalid(format!(
@@ -35,16 +41,18 @@ impl PipelineLayout {
             )));
         }
         let limit = config.job.spec.pipeline.memory_limit.as_ref().and_then(|limit| limit.bytes());
-        let activations = |(peak, chunk): (&u64, &stagecoach_pipeline::ChunkCosts)| {
-            limit.unwrap_or(*peak).saturating_sub(chunk.static_bytes)
+        let varying = |stage: &StageBytes| {
+            let held = stage.parts.activations + stage.parts.weight_gradient_inputs;
+            limit.map_or(held, |limit| limit.saturating_sub(stage.parts.total() - held))
         };
-        let limits: Vec<u64> = self.timeline.peak_bytes.iter().zip(&self.costs.chunks).map(activations).collect();
+        let limits: Vec<u64> = self.memory.iter().map(varying).collect();
         let found = optimal_schedule(&self.costs, microbatches, &limits, MAX_STATES)
             .ok_or_else(|| Fatal::invalid("--optimal found no schedule within spec.pipeline.memoryLimit"))?;
         let programs = lower(&found.schedule, self.programs.tied()).map_err(|e| Fatal::invalid(e.to_string()))?;
         let timeline = simulate(&programs, &self.costs);
         self.notes.push(note(&self, timeline.makespan, &found));
-        Ok(PipelineLayout { programs, timeline, schedule: found.schedule, ..self })
+        let memory = stage_bytes(config, architecture, &found.schedule, &self.partition, &self.cost);
+        Ok(PipelineLayout { programs, timeline, memory, schedule: found.schedule, ..self })
     }
 }
 

@@ -8,6 +8,7 @@ use stagecoach_pipeline::{
 
 use super::candidates::{Candidate, candidates, recomputations};
 use super::job_config::JobConfig;
+use super::memory::{StageBytes, rank_costs, stage_bytes};
 use super::profile::Profile;
 use crate::fatal::Fatal;
 use crate::model::Architecture;
@@ -16,6 +17,10 @@ use crate::model::Architecture;
 /// link.
 const FLOPS_PER_SECOND: f64 = 5e10;
 const LINK_BYTES_PER_SECOND: f64 = 2e9;
+
+/// Microbatches of an evaluation's window, by the number of stages. A stage with several chunks takes one chunk after the
+/// other, and holds what the next one needs of a whole window; with fewer microbatches than stages it would wait.
+const EVALUATION_WINDOW_PER_STAGE: usize = 4;
 
 /// A planned pipeline.
 #[derive(Clone, Debug)]
@@ -34,6 +39,8 @@ pub(crate) struct PipelineLayout {
     pub(crate) costs: Costs,
     /// The simulated step.
     pub(crate) timeline: Timeline,
+    /// What each stage holds at its peak.
+    pub(crate) memory: Vec<StageBytes>,
     /// All that `Auto` chose from, this layout too; otherwise empty.
     pub(crate) alternatives: Vec<Alternative>,
     /// Messages for the user.
@@ -73,9 +80,10 @@ pub(crate) fn plan_pipeline(
     for (candidate, recompute) in all {
         let step = match lay_out(config, architecture, candidate, recompute, profile.as_ref()) {
             Ok(layout) => {
-                let Timeline { makespan, peak_bytes, .. } = &layout.timeline;
-                let step = (*makespan, peak_bytes.iter().copied().max().unwrap_or(0));
-                if best.as_ref().is_none_or(|best| *makespan < best.timeline.makespan) {
+                let makespan = layout.timeline.makespan;
+                let most = layout.memory.iter().map(|stage| stage.parts.total()).max();
+                let step = (makespan, most.unwrap_or(0));
+                if best.as_ref().is_none_or(|best| makespan < best.timeline.makespan) {
                     best = Some(layout);
                 }
                 Ok(step)
@@ -119,6 +127,7 @@ fn lay_out(
     let pipeline = &config.job.spec.pipeline;
     let Candidate { schedule, programs } = candidate;
     let mut cost = architecture.cost(config.microbatch_cost(recompute));
+    cost.ranks = rank_costs(config, architecture, &schedule.placement, cost.boundary_bytes);
     let mut notes = Vec::new();
     let (work_per_second, link_bytes_per_second) = match profile {
         Some(profile) => {
@@ -150,14 +159,19 @@ fn lay_out(
     };
     let costs = Costs::estimate(&cost, &partition, work_per_second, link_bytes_per_second);
     let timeline = simulate(programs, &costs);
+    let memory = stage_bytes(config, architecture, schedule, &partition, &cost);
     let (schedule, programs, alternatives) = (schedule.clone(), programs.clone(), Vec::new());
-    Ok(PipelineLayout { schedule, partition, programs, recompute, cost, costs, timeline, alternatives, notes })
+    Ok(PipelineLayout { schedule, partition, programs, recompute, cost, costs, timeline, memory, alternatives, notes })
 }
 
 impl PipelineLayout {
-    /// The forward-only programs of an evaluation on `microbatches` microbatches.
-    pub(crate) fn evaluation_programs(&self, microbatches: usize) -> Programs {
-        forward_only_programs(&self.programs.placement, microbatches)
+    /// The forward-only programs of an evaluation on `microbatches` microbatches, by the size of its windows: of a whole
+    /// window and, if there is a remainder, of the last one.
+    pub(crate) fn evaluation_programs(&self, microbatches: usize) -> Vec<Programs> {
+        let placement = &self.programs.placement;
+        let window = (EVALUATION_WINDOW_PER_STAGE * placement.ranks()).min(microbatches);
+        let sizes = [window, microbatches.checked_rem(window).unwrap_or(0)].into_iter().filter(|&size| size > 0);
+        sizes.map(|size| forward_only_programs(placement, size)).collect()
     }
 
     /// Says what `Auto` took, and of every other schedule how much longer its best form would take.

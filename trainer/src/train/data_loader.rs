@@ -1,5 +1,7 @@
 //! Builds input and target tensors: token ids on the first stage, targets on the last, none elsewhere.
 
+use std::ops::Range;
+
 use stagecoach_data::{BatchPlan, Dataset};
 use stagecoach_pipeline::Placement;
 use tch::{Device, Tensor};
@@ -19,7 +21,7 @@ pub(super) struct DataLoader {
     device: Device,
 }
 
-/// Tensors of one step or evaluation.
+/// Tensors of one step, or of one window of an evaluation.
 #[derive(Debug, Default)]
 pub(super) struct BatchTensors {
     pub(super) token_ids: Vec<Tensor>,
@@ -63,10 +65,10 @@ impl DataLoader {
         self.dataset.evaluation_plan(self.rows)
     }
 
-    /// The tensors of `plan` that this rank needs.
-    pub(super) fn tensors(&self, plan: &BatchPlan) -> BatchTensors {
+    /// The tensors of these microbatches of `plan` that this rank needs.
+    pub(super) fn tensors(&self, plan: &BatchPlan, microbatches: Range<usize>) -> BatchTensors {
         let mut tensors = BatchTensors::default();
-        for index in 0..plan.layouts.len() {
+        for index in microbatches {
             let microbatch = self.dataset.microbatch(plan, index);
             if self.has_embedding {
                 tensors.token_ids.push(Tensor::from_slice(&microbatch.inputs).to_device(self.device));

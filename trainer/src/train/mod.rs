@@ -5,6 +5,7 @@ mod collective;
 mod context;
 mod data_loader;
 mod environment;
+mod evaluate;
 mod finish;
 mod join;
 mod measured_step;

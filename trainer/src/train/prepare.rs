@@ -8,6 +8,7 @@ use stagecoach_api::job::Precision;
 use stagecoach_checkpoint::{CheckpointError, Damage};
 use stagecoach_data::{Dataset, PrepareProgress};
 use stagecoach_group::{Coordinator, StepRules};
+use stagecoach_pipeline::Programs;
 
 use super::context::{StageContext, emit};
 use super::resume::{acquire_fence, choose_checkpoint};
@@ -101,11 +102,12 @@ pub(super) fn prepare_and_plan(
         schedule: layout.schedule.name.clone(),
         partition: layout.partition.layers.clone(),
         recompute: layout.recompute,
+        in_flight: layout.schedule.in_flight(),
         programs: layout.programs.to_text(),
-        evaluation: has_held_out.then(|| layout.evaluation_programs(held_out.layouts.len()).to_text()),
+        evaluation: layout.evaluation_programs(held_out.layouts.len()).iter().map(Programs::to_text).collect(),
         evaluation_layouts: held_out.layouts,
         expected_bubble: layout.bubble(),
-        training_tokens: prepared.tokens.saturating_sub(held_out.target_count),
+        training_tokens: dataset.training_tokens(),
         unigram_entropy: has_held_out.then(|| dataset.evaluation_unigram_entropy()),
         prepared,
     };

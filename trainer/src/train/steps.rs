@@ -10,6 +10,7 @@ use super::checkpoint::{CheckpointWriter, SaveSchedule};
 use super::collective::topic;
 use super::context::RunningStage;
 use super::data_loader::BatchTensors;
+use super::evaluate::evaluate_held_out;
 use super::step_recorder::StepRecorder;
 use crate::execute::{Executor, StepInputs, StepOutput};
 use crate::fatal::Fatal;
@@ -50,7 +51,7 @@ fn step_loop(
         let layouts: Vec<MicrobatchLayout> = receive_layouts(running)?;
         let plan = running.data_loader.as_ref().map(|data_loader| data_loader.step_plan(index));
         let BatchTensors { token_ids, targets } = match (&running.data_loader, &plan) {
-            (Some(data_loader), Some(plan)) => data_loader.tensors(plan),
+            (Some(data_loader), Some(plan)) => data_loader.tensors(plan, 0..plan.layouts.len()),
             _ => BatchTensors::default(),
         };
         let count = plan.map_or(0, |plan| plan.target_count);
@@ -67,6 +68,7 @@ fn step_loop(
             token_ids,
             targets,
             target_count: count,
+            loss_so_far: 0.0,
             step: Some(step),
             learning_rate,
             origin,
@@ -76,8 +78,8 @@ fn step_loop(
         let Some(verdict) = output.verdict else { continue };
         state.record_step(&verdict);
         let seconds = started.elapsed().as_secs_f64();
-        let evaluate =
-            running.verified.evaluation.is_some() && (step == running.plan.steps || (every > 0 && step % every == 0));
+        let has_held_out = !running.verified.evaluation.is_empty();
+        let evaluate = has_held_out && (step == running.plan.steps || (every > 0 && step % every == 0));
         origin = output.decided_at.unwrap_or(started);
         let evaluation_loss = if evaluate { Some(evaluate_held_out(running)?) } else { None };
         if evaluate {
@@ -107,7 +109,11 @@ fn step_loop(
 }
 
 /// Executes this rank's program on `inputs`.
-fn run_programs(running: &mut RunningStage, programs: &Programs, inputs: &StepInputs) -> Result<StepOutput, Fatal> {
+pub(super) fn run_programs(
+    running: &mut RunningStage,
+    programs: &Programs,
+    inputs: &StepInputs,
+) -> Result<StepOutput, Fatal> {
     let program = &programs.ranks[running.stage.rank];
     let activity = &running.member.activity();
     let (stage, links, placement) = (&mut running.stage, &mut running.links, &programs.placement);
@@ -131,34 +137,4 @@ fn receive_layouts(running: &RunningStage) -> Result<Vec<MicrobatchLayout>, Fata
     let bytes = running.member.receive_broadcast(topic::LAYOUTS)?;
     serde_json::from_slice(&bytes)
         .map_err(|e| Fatal::invalid(format!("stage 0's layouts can't be read ({e}): all stages must run one version")))
-}
-
-/// The held-out loss, in nats per token, known to every rank.
-fn evaluate_held_out(running: &mut RunningStage) -> Result<f64, Fatal> {
-    let Some(programs) = &running.verified.evaluation else { return Ok(f64::NAN) };
-    let plan = running.data_loader.as_ref().map(|data_loader| data_loader.evaluation_plan());
-    let BatchTensors { token_ids, targets } = match (&running.data_loader, &plan) {
-        (Some(data_loader), Some(plan)) => data_loader.tensors(plan),
-        _ => BatchTensors::default(),
-    };
-    let count = plan.map_or(0, |plan| plan.target_count);
-    let layouts = &running.plan.evaluation_layouts;
-    let inputs = StepInputs {
-        layouts,
-        token_ids,
-        targets,
-        target_count: count,
-        step: None,
-        learning_rate: 0.0,
-        origin: Instant::now(),
-        vote: StepVote::default(),
-    };
-    let output = run_programs(running, programs, &inputs)?;
-    running.context.monitor.set_activity("gathering the held-out loss");
-    let own: f64 = output.loss / count.max(1) as f64;
-    let all = running.member.all_gather(topic::EVALUATION, own.to_le_bytes().to_vec())?;
-    let head_rank = programs.placement.last_rank();
-    let bytes: [u8; 8] =
-        all.get(head_rank).and_then(|b| b.as_slice().try_into().ok()).unwrap_or(f64::NAN.to_le_bytes());
-    Ok(f64::from_le_bytes(bytes))
 }

@@ -149,6 +149,7 @@ fn a_layer_holds_what_the_cost_model_says_between_f_and_i_and_between_i_and_w() 
         length: LENGTH as usize,
         precision: Precision::Float32,
         recompute: Recompute::None,
+        has_snapshot: false,
     };
     let model = Llama::new(layer_config(), Device::Cpu).cost(microbatch);
     let layer = &model.layers[0];

@@ -49,6 +49,8 @@ pub const CHANGES: &[(&str, ChangeEffect)] = &[
     // decides which sequences are left for training
     ("data.evaluation.fraction", Identity),
     ("data.evaluation.everySteps", Attempt),
+    // decides the held-out loss
+    ("data.evaluation.maxSequences", Identity),
     ("data.tokenizer.type", Identity),
     ("data.tokenizer.train.vocabSize", Identity),
     ("data.tokenizer.file.path", Identity),

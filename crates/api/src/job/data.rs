@@ -43,6 +43,10 @@ pub struct EvaluationSpec {
     #[serde(default = "default_number::<100>")]
     #[schemars(range(min = 1))]
     pub every_steps: u32,
+    /// Sequences of it that an evaluation reads at most, the first ones; absent: all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_sequences: Option<u32>,
 }
 
 union! {

@@ -116,6 +116,7 @@ fn check_data(data: &DataSpec, model: Option<&ModelSpec>, problems: &mut Problem
             )
         });
         positive(Some(evaluation.every_steps.into()), "spec.data.evaluation.everySteps", problems);
+        positive(evaluation.max_sequences.map(u64::from), "spec.data.evaluation.maxSequences", problems);
     }
     match &data.tokenizer {
         TokenizerSpec::File(file) => volume_path(&file.path, "spec.data.tokenizer.file.path", problems),

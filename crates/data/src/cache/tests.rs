@@ -36,6 +36,7 @@ fn data_config(root: PathBuf) -> DataConfig {
         sequence_length: 64,
         packing: true,
         evaluation_fraction: 0.1,
+        evaluation_max_sequences: None,
         tokenizer: TokenizerSource::Train { vocab_size: 320 },
         volume_root: root,
     }

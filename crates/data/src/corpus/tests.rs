@@ -46,6 +46,7 @@ fn reading_resumes_at_every_cursor() {
         sequence_length: 8,
         packing: true,
         evaluation_fraction: 0.0,
+        evaluation_max_sequences: None,
         tokenizer: TokenizerSource::Train { vocab_size: 300 },
     };
     let corpus = Corpus::find(&config).unwrap();

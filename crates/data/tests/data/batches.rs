@@ -123,6 +123,13 @@ fn the_last_sequences_are_held_out() {
     let batches = all(&dataset, &plan);
     assert_eq!((&batches[0].inputs, &batches[0].targets), (&vec![7, 4, 5, 6], &vec![4, 5, 6, 7]));
     assert_eq!((&batches[1].inputs, &batches[1].targets), (&vec![7, 7], &vec![7, 1]));
+    assert_eq!(dataset.training_tokens(), 8);
+    // An evaluation may read the first of them only; they stay held out.
+    volume.config.evaluation_max_sequences = Some(1);
+    let limited = volume.open();
+    assert_eq!((limited.training_sequences(), limited.evaluation_sequences()), (4, 3));
+    let plan = limited.evaluation_plan(2);
+    assert_eq!((plan.target_count, &all(&limited, &plan)[0].inputs), (2, &vec![7, 4]));
     // However long training runs, it never sees the held-out sequences, which have the only end of text.
     assert_eq!(
         rows(&dataset).into_iter().map(|(inputs, ..)| inputs).collect::<Vec<_>>(),

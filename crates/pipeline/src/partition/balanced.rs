@@ -1,7 +1,7 @@
 //! The partition with the fastest slowest chunk, within the memory of each rank.
 
 use super::interval::min_total_split;
-use super::{ModelCost, ModuleCost, Partition, PartitionError, excess};
+use super::{ModelCost, ModuleCost, Partition, PartitionError, RankCost, excess};
 use crate::activation_memory::microbatches_held;
 use crate::schedule::Schedule;
 use std::ops::Range;
@@ -58,7 +58,10 @@ struct CostTable<'a> {
     activations: Vec<u128>,
     weight_gradients: Vec<u128>,
     pinned_costs: [(u128, &'a ModuleCost); 2],
-    boundary: u64,
+    /// Of any layer.
+    layer_temporaries: u64,
+    /// For each chunk, what its rank holds whatever its layers are.
+    ranks: Vec<RankCost>,
     layers: usize,
     /// For each chunk, what [`microbatches_held`] says.
     held: Vec<Vec<(u64, u64)>>,
@@ -86,13 +89,16 @@ impl<'a> CostTable<'a> {
             actions.map_or(Vec::new(), |actions| microbatches_held(actions, chunk))
         };
         let layers = &model.layers;
+        let of_rank =
+            |chunk| placement.get_rank(chunk).and_then(|rank| model.ranks.get(rank)).copied().unwrap_or_default();
         Ok(CostTable {
             work: prefix_sums(layers, fixed),
             parameters: prefix_sums(layers, |layer| u128::from(layer.parameter_bytes)),
             activations: prefix_sums(layers, |layer| u128::from(layer.activation_bytes)),
             weight_gradients: prefix_sums(layers, |layer| u128::from(layer.weight_gradient_bytes)),
             pinned_costs: [&model.embedding, &model.head].map(|module| (fixed(module), module)),
-            boundary: model.boundary_bytes,
+            layer_temporaries: layers.iter().map(|layer| layer.temporary_bytes).max().unwrap_or(0),
+            ranks: (0..placement.chunks()).map(of_rank).collect(),
             layers: layers.len(),
             held: (0..placement.chunks()).map(held).collect(),
         })
@@ -143,19 +149,21 @@ impl<'a> CostTable<'a> {
         let mut parameters = sum(&self.parameters);
         let mut activations = sum(&self.activations);
         let mut weight_gradients = sum(&self.weight_gradients);
-        if chunk > 0 {
-            activations += u128::from(self.boundary);
-        }
+        let mut temporaries = if range.is_empty() { 0 } else { self.layer_temporaries };
         for (_, module) in self.pinned_modules(chunk) {
             parameters += u128::from(module.parameter_bytes);
             activations += u128::from(module.activation_bytes);
             weight_gradients += u128::from(module.weight_gradient_bytes);
+            temporaries = temporaries.saturating_add(module.temporary_bytes);
         }
         let moment = |&(whole, split): &(u64, u64)| {
             let of = |bytes: u128, count: u64| bytes.saturating_mul(u128::from(count));
             of(activations, whole).saturating_add(of(weight_gradients, split))
         };
-        parameters.saturating_add(self.held[chunk].iter().map(moment).max().unwrap_or(0))
+        let RankCost { parameter_bytes, link_bytes, process_bytes, step_end_bytes } = self.ranks[chunk];
+        let step = self.held[chunk].iter().map(moment).max().unwrap_or(0).saturating_add(u128::from(temporaries));
+        let rank = [parameter_bytes, link_bytes, process_bytes].map(u128::from).into_iter().sum::<u128>();
+        parameters.saturating_add(rank).saturating_add(step.max(u128::from(step_end_bytes)))
     }
 }
 

@@ -4,12 +4,12 @@
 
 mod balanced;
 mod interval;
+mod memory;
 
 pub use balanced::balanced_partition;
+pub use memory::{RankCost, StageMemory};
 
-use crate::activation_memory;
 use crate::schedule::Schedule;
-use crate::simulate::Costs;
 use std::ops::Range;
 
 /// Costs of one module of the model: embedding, layer or head. Work is in FLOPs or in measured seconds, the same
@@ -24,12 +24,15 @@ pub struct ModuleCost {
     pub backward_input: f64,
     /// Work of W, per microbatch.
     pub backward_weight: f64,
-    /// Bytes of weights, accumulators and moments.
+    /// Bytes of weights, accumulators and moments, with every copy of them.
     pub parameter_bytes: u64,
-    /// Bytes kept from F to B or I for each microbatch in flight: its output counts, its input is another module's output.
+    /// Bytes kept from F to B or I for each microbatch in flight: its input counts, its output is another module's input.
     pub activation_bytes: u64,
     /// Bytes kept from I to W for each microbatch: the inputs of its weight gradients.
     pub weight_gradient_bytes: u64,
+    /// The most bytes besides that its F, B, I or W holds while it runs. One layer uses what another leaves; embedding and
+    /// head, whose tensors have other sizes, do not. [`balanced_partition`] takes the largest of all layers for each of them.
+    pub temporary_bytes: u64,
 }
 
 impl ModuleCost {
@@ -48,8 +51,10 @@ pub struct ModelCost {
     pub layers: Vec<ModuleCost>,
     /// The final norm, the head and the loss, on the last chunk.
     pub head: ModuleCost,
-    /// Bytes of the activations sent from one chunk to the next, per microbatch; the receiving chunk keeps them.
+    /// Bytes of the activations sent from one chunk to the next, per microbatch.
     pub boundary_bytes: u64,
+    /// What each rank holds whatever its layers are; ranks beyond the list hold nothing more.
+    pub ranks: Vec<RankCost>,
 }
 
 impl ModelCost {
@@ -85,15 +90,24 @@ impl Partition {
         first.into_iter().chain(model.layers.get(self.range(chunk)).unwrap_or_default()).chain(last)
     }
 
+    /// The most bytes that an action of `chunk` holds besides what is kept: of the largest layer, of the embedding and of the
+    /// head.
+    pub(crate) fn temporary_bytes(&self, model: &ModelCost, chunk: usize) -> u64 {
+        let layers = model.layers.get(self.range(chunk)).unwrap_or_default();
+        let layer = layers.iter().map(|layer| layer.temporary_bytes).max().unwrap_or(0);
+        let pinned = self.modules_of(model, chunk).map(|module| module.temporary_bytes).sum::<u64>()
+            - layers.iter().map(|layer| layer.temporary_bytes).sum::<u64>();
+        layer + pinned
+    }
+
     /// The work of one microbatch in `chunk`.
     pub fn work(&self, model: &ModelCost, chunk: usize) -> f64 {
         self.modules_of(model, chunk).map(ModuleCost::work).sum()
     }
 
-    /// The most bytes that each rank holds under `schedule`: weights with their state, and activations.
+    /// The most bytes that each rank holds under `schedule`.
     pub fn peak_bytes(&self, model: &ModelCost, schedule: &Schedule) -> Vec<u64> {
-        let chunks = Costs::estimate(model, self, 1.0, 1.0).chunks;
-        activation_memory::peak_bytes(&schedule.placement, &schedule.ranks, &chunks)
+        self.memory(model, schedule).iter().map(StageMemory::total).collect()
     }
 }
 
@@ -133,10 +147,10 @@ pub enum PartitionError {
     },
     /// The model does not fit.
     #[error(
-        "stage {stage} doesn't fit: with {layers} layers and {in_flight} microbatches in flight it holds {needed_bytes} bytes, \
-         {excess_bytes} more than the limit of {limit_bytes}: raise the limit to {needed_bytes}, {}use more stages, or smaller \
-         microbatches",
-        if *.is_given { "give the stage fewer layers, " } else { "" }
+        "stage {stage} doesn't fit: with {layers} layers and {in_flight} microbatches in flight it holds {needed_bytes} bytes \
+         ({memory}), {excess_bytes} more than the limit of {limit_bytes}: raise the limit to {needed_bytes}, {}{}",
+        if *.is_given { "give the stage fewer layers, " } else { "" },
+        .memory.remedies()
     )]
     Memory {
         /// Whether the job gives the partition.
@@ -147,7 +161,9 @@ pub enum PartitionError {
         layers: usize,
         /// Its work items in flight.
         in_flight: usize,
-        /// Its memory, in bytes.
+        /// What it holds.
+        memory: StageMemory,
+        /// The sum of that, in bytes.
         needed_bytes: u64,
         /// Excess, in bytes.
         excess_bytes: u64,
@@ -191,14 +207,15 @@ fn excess(
     limit_bytes: u64,
     is_given: bool,
 ) -> Option<PartitionError> {
-    let peaks = partition.peak_bytes(model, schedule);
-    let stage = (0..peaks.len()).max_by_key(|&rank| (peaks[rank], std::cmp::Reverse(rank)))?;
-    let needed_bytes = peaks[stage];
+    let memory = partition.memory(model, schedule);
+    let stage = (0..memory.len()).max_by_key(|&rank| (memory[rank].total(), std::cmp::Reverse(rank)))?;
+    let needed_bytes = memory[stage].total();
     (needed_bytes > limit_bytes).then(|| PartitionError::Memory {
         is_given,
         stage,
         layers: schedule.placement.chunks_of(stage).map(|chunk| partition.range(chunk).len()).sum(),
         in_flight: schedule.in_flight().get(stage).copied().unwrap_or(0),
+        memory: memory[stage],
         needed_bytes,
         excess_bytes: needed_bytes - limit_bytes,
         limit_bytes,

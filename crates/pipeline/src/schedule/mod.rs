@@ -34,6 +34,6 @@ pub struct Schedule {
 impl Schedule {
     /// For each rank, the peak number of work items between their F and their B or W.
     pub fn in_flight(&self) -> Vec<usize> {
-        self.ranks.iter().map(|actions| activation_memory::peak(actions, |_| Held::ONE) as usize).collect()
+        self.ranks.iter().map(|actions| activation_memory::peak(actions, |_| Held::ONE).total() as usize).collect()
     }
 }

@@ -71,7 +71,7 @@ fn verify_programs(programs: &Programs, limits: &Limits, kind: ProgramKind) -> R
         return Err(Violation::Deadlock { blocked: BlockedActions(blocked) });
     }
     check_in_flight(ranks, limits)?;
-    let peak = |actions: &Vec<_>| activation_memory::peak(actions, |_| Held::ONE) as usize;
+    let peak = |actions: &Vec<_>| activation_memory::peak(actions, |_| Held::ONE).total() as usize;
     Ok(VerifyReport { peak_in_flight: ranks.iter().map(peak).collect() })
 }
 
@@ -81,8 +81,8 @@ fn check_in_flight(ranks: &[Vec<crate::Action>], limits: &Limits) -> Result<(), 
         return Err(Violation::LimitCountMismatch { given: limits.len(), ranks: ranks.len() });
     }
     for (rank, (actions, &limit)) in ranks.iter().zip(limits).enumerate() {
-        let over = |(_, held): &(usize, u64)| *held > limit as u64;
-        if let Some((position, held)) = activation_memory::held(actions, |_| Held::ONE).enumerate().find(over) {
+        let mut held = activation_memory::held(actions, |_| Held::ONE).map(Held::total).enumerate();
+        if let Some((position, held)) = held.find(|(_, held)| *held > limit as u64) {
             let location = ActionLocation { rank, position, action: actions[position] };
             return Err(Violation::TooManyInFlight { location, held: held as usize, limit });
         }

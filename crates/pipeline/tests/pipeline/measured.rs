@@ -96,8 +96,15 @@ fn model() -> ModelCost {
         parameter_bytes: 0,
         activation_bytes: 0,
         weight_gradient_bytes: 0,
+        temporary_bytes: 0,
     };
-    ModelCost { embedding: module(0.0), layers: vec![module(1.0); 12], head: module(3.0), boundary_bytes: 0 }
+    ModelCost {
+        embedding: module(0.0),
+        layers: vec![module(1.0); 12],
+        head: module(3.0),
+        boundary_bytes: 0,
+        ranks: Vec::new(),
+    }
 }
 
 fn advice(programs: &Programs, layers: &[usize], speeds: &[f64]) -> Advice {

@@ -78,6 +78,7 @@ fn cost() -> impl Strategy<Value = ChunkCosts> {
         activation_bytes: activations,
         weight_gradient_bytes: inputs,
         static_bytes: 0,
+        temporary_bytes: 0,
     })
 }
 

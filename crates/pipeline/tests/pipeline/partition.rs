@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 use stagecoach_pipeline::{
-    Action, ModelCost, ModuleCost, Partition, PartitionError, Placement, Schedule, WorkItem, balance_ratio,
-    balanced_partition, explicit_partition, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, one_f_one_b,
-    zbv_zero_bubble,
+    Action, ModelCost, ModuleCost, Partition, PartitionError, Placement, RankCost, Schedule, StageMemory, WorkItem,
+    balance_ratio, balanced_partition, explicit_partition, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble,
+    one_f_one_b, zbv_zero_bubble,
 };
 
 fn module(name: &str, work: f64, parameter_bytes: u64, activation_bytes: u64) -> ModuleCost {
@@ -16,6 +16,7 @@ fn module(name: &str, work: f64, parameter_bytes: u64, activation_bytes: u64) ->
         parameter_bytes,
         activation_bytes,
         weight_gradient_bytes: 0,
+        temporary_bytes: 0,
     }
 }
 
@@ -27,6 +28,7 @@ fn reference() -> ModelCost {
         layers: vec![module("layer", 8_945_664.0, 0, 0); 12],
         head: module("head", 38_400_000.0, 0, 0),
         boundary_bytes: 0,
+        ranks: Vec::new(),
     }
 }
 
@@ -76,6 +78,7 @@ fn equal_layers_tie_whatever_their_binary_form() {
                 layers: vec![module("layer", work, 0, 0); layers],
                 head: module("head", 0.0, 0, 0),
                 boundary_bytes: 0,
+                ranks: Vec::new(),
             };
             assert_eq!(balanced_partition(&model, &gpipe(stages, 1), None).unwrap().layers, expected, "{work}");
         }
@@ -87,7 +90,7 @@ fn a_difference_of_one_flop_in_1e15_decides() {
     let most = 2f64.powi(50);
     let layers = [most - 1.0, 1.0, most].map(|work| module("layer", work, 0, 0)).to_vec();
     let free = module("end", 0.0, 0, 0);
-    let model = ModelCost { embedding: free.clone(), layers, head: free, boundary_bytes: 0 };
+    let model = ModelCost { embedding: free.clone(), layers, head: free, boundary_bytes: 0, ranks: Vec::new() };
     assert_eq!(balanced_partition(&model, &gpipe(2, 1), None).unwrap().layers, [2, 1]);
 }
 
@@ -126,11 +129,12 @@ fn a_model_that_does_not_fit_is_reported_with_stage_and_bytes() {
         layers: vec![module("layer", 1.0, 100, 10); 4],
         head: module("head", 1.0, 200, 0),
         boundary_bytes: 1,
+        ranks: Vec::new(),
     };
     let fit = |limit| balanced_partition(&model, &one_f_one_b(2, 2), Some(limit));
     // Without a limit [2, 2] and [3, 1] would be tried first: 740 bytes on stage 0.
     assert_eq!(fit(740).unwrap().layers, [2, 2]);
-    // [0, 4] holds 641 bytes on stage 1, [1, 3] 620 on stage 0.
+    // [0, 4] holds 640 bytes on stage 1, [1, 3] 620 on stage 0.
     let error = fit(600).unwrap_err();
     assert_eq!(
         error,
@@ -139,21 +143,23 @@ fn a_model_that_does_not_fit_is_reported_with_stage_and_bytes() {
             stage: 0,
             layers: 1,
             in_flight: 2,
+            memory: StageMemory { parameters: 600, activations: 20, ..StageMemory::default() },
             needed_bytes: 620,
             excess_bytes: 20,
             limit_bytes: 600
         }
     );
     assert!(error.to_string().contains("stage 0 doesn't fit: with 1 layers"), "{error}");
-    assert!(error.to_string().contains("620 bytes, 20 more than the limit of 600"), "{error}");
+    assert!(error.to_string().contains("620 bytes (600 bytes for parameters with their state, 20 bytes for activations), 20 more than the limit of 600"), "{error}");
     assert!(error.to_string().contains("raise the limit to 620,"), "{error}");
     assert_eq!(fit(620).unwrap().layers, [1, 3]);
 
     let given = |limit| explicit_partition(&model, &[3, 1], &one_f_one_b(2, 2), Some(limit));
     assert_eq!(given(860).unwrap().layers, [3, 1]);
     let error = given(859).unwrap_err().to_string();
-    let expected = "stage 0 doesn't fit: with 3 layers and 2 microbatches in flight it holds 860 bytes, 1 more than the limit of \
-                    859: raise the limit to 860, give the stage fewer layers, use more stages, or smaller microbatches";
+    let expected = "stage 0 doesn't fit: with 3 layers and 2 microbatches in flight it holds 860 bytes (800 bytes for parameters \
+                    with their state, 60 bytes for activations), 1 more than the limit of 859: raise the limit to 860, give \
+                    the stage fewer layers, or use more stages";
     assert_eq!(error, expected);
 }
 
@@ -178,10 +184,30 @@ fn models() -> impl Strategy<Value = ModelCost> {
             parameter_bytes: parameters,
             activation_bytes: activations,
             weight_gradient_bytes: inputs,
+            temporary_bytes: 0,
         })
     };
-    (module("embedding"), prop::collection::vec(module("layer"), 0..8), module("head"), 0..4u64)
-        .prop_map(|(embedding, layers, head, boundary_bytes)| ModelCost { embedding, layers, head, boundary_bytes })
+    let rank = (0..9u64, 0..9u64, 0..9u64, 0..40u64).prop_map(
+        |(parameter_bytes, link_bytes, process_bytes, step_end_bytes)| RankCost {
+            parameter_bytes,
+            link_bytes,
+            process_bytes,
+            step_end_bytes,
+        },
+    );
+    let modules = (module("embedding"), prop::collection::vec(module("layer"), 0..8), module("head"));
+    // what one action holds is the same for all layers
+    (modules, [0..9u64, 0..9, 0..9], prop::collection::vec(rank, 0..6)).prop_map(|(modules, temporaries, ranks)| {
+        let [embedding, layer, head] = temporaries;
+        let with = |module, temporary_bytes| ModuleCost { temporary_bytes, ..module };
+        ModelCost {
+            embedding: with(modules.0, embedding),
+            layers: modules.1.into_iter().map(|module| with(module, layer)).collect(),
+            head: with(modules.2, head),
+            boundary_bytes: 0,
+            ranks,
+        }
+    })
 }
 
 /// Every rank holds the activations of so many microbatches at once, then what W needs of so many.
@@ -270,7 +296,13 @@ proptest! {
 fn layers_make_room_for_what_cannot_move() {
     let (layer, free) = (module("layer", 1.0, 1, 0), module("free", 0.0, 0, 0));
     let layers = vec![layer; 8];
-    let embedding = ModelCost { embedding: module("embedding", 0.0, 6, 0), layers, head: free, boundary_bytes: 0 };
+    let embedding = ModelCost {
+        embedding: module("embedding", 0.0, 6, 0),
+        layers,
+        head: free,
+        boundary_bytes: 0,
+        ranks: Vec::new(),
+    };
     let head = ModelCost { embedding: embedding.head.clone(), head: embedding.embedding.clone(), ..embedding.clone() };
     let looped = interleaved_one_f_one_b(2, 2, 1);
     for (model, schedule, limit) in [(&embedding, &looped, 7), (&head, &looped, 7), (&head, &zbv_zero_bubble(2, 1), 7)]
@@ -286,13 +318,13 @@ fn layers_make_room_for_what_cannot_move() {
 fn a_rank_holds_all_its_chunks_and_what_w_waits_for() {
     let layer = ModuleCost { weight_gradient_bytes: 20, ..module("layer", 10.0, 100, 8) };
     let free = module("end", 0.0, 0, 0);
-    let model = ModelCost { embedding: free.clone(), layers: vec![layer; 4], head: free, boundary_bytes: 1 };
+    let model =
+        ModelCost { embedding: free.clone(), layers: vec![layer; 4], head: free, boundary_bytes: 1, ranks: Vec::new() };
     let even = Partition { layers: vec![1; 4] };
-    // 1F1B over 2 ranks of two chunks: 5 and 3 work items, of 9 bytes but those of chunk 0
+    // 1F1B over 2 ranks of two chunks: 5 and 3 work items
     let interleaved = interleaved_one_f_one_b(2, 2, 4);
     assert_eq!(interleaved.in_flight(), [5, 3]);
-    let [first, second] = even.peak_bytes(&model, &interleaved)[..] else { panic!() };
-    assert!((200 + 5 * 8..=200 + 5 * 9).contains(&first) && second == 200 + 3 * 9, "{first} {second}");
+    assert_eq!(even.peak_bytes(&model, &interleaved), [200 + 5 * 8, 200 + 3 * 8]);
     // one chunk a rank: W at once on rank 0, which holds another microbatch whole; one later on rank 1, so that two wait
     let two = Partition { layers: vec![2, 2] };
     assert_eq!(two.peak_bytes(&model, &interleaved_zero_bubble(2, 1, 4)), [200 + 16 + 40, 200 + 2 * 40]);

@@ -112,27 +112,30 @@ fn costs_of_a_partitioned_model() {
         parameter_bytes: 100 * bytes,
         activation_bytes: bytes,
         weight_gradient_bytes: 2 * bytes,
+        temporary_bytes: 7 * bytes,
     };
     let model = ModelCost {
         embedding: module("embedding", 0.0, 1),
         layers: (0..3).map(|_| module("layer", 10.0, 2)).collect(),
         head: module("head", 40.0, 3),
         boundary_bytes: 50,
+        ranks: Vec::new(),
     };
     let costs = Costs::estimate(&model, &Partition { layers: vec![2, 1, 0] }, 10.0, 100.0);
-    let chunk = |forward_seconds, activation_bytes, weight_gradient_bytes, static_bytes| ChunkCosts {
+    let chunk = |forward_seconds, activation_bytes, weight_gradient_bytes, static_bytes, temporary_bytes| ChunkCosts {
         forward_seconds,
         backward_input_seconds: forward_seconds,
         backward_weight_seconds: forward_seconds / 2.0,
         activation_bytes,
         weight_gradient_bytes,
         static_bytes,
+        temporary_bytes,
     };
-    assert_eq!(costs.chunks, [chunk(2.0, 5, 10, 500), chunk(1.0, 52, 4, 200), chunk(4.0, 53, 6, 300)]);
+    assert_eq!(costs.chunks, [chunk(2.0, 5, 10, 500, 7 + 14), chunk(1.0, 2, 4, 200, 14), chunk(4.0, 3, 6, 300, 21)]);
     assert_eq!(costs.link_seconds, 0.5);
     let timeline = simulate(&lower(&one_f_one_b(3, 8), false).unwrap(), &costs);
-    assert_eq!(timeline.peak_bytes, [500 + 3 * 5, 200 + 2 * 52, 300 + 53]);
+    assert_eq!(timeline.peak_bytes, [500 + 3 * 5 + 21, 200 + 2 * 2 + 14, 300 + 3 + 21]);
     // I gives the activations up; W waits for its inputs only, on the last rank those of three microbatches
     let timeline = simulate(&lower(&interleaved_zero_bubble(3, 1, 8), false).unwrap(), &costs);
-    assert_eq!(timeline.peak_bytes[2], 300 + 53 + 2 * 6);
+    assert_eq!(timeline.peak_bytes[2], 300 + 3 * 6 + 21);
 }

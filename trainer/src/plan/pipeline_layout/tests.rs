@@ -45,7 +45,7 @@ fn auto_computes_more_again_where_only_that_fits() {
     let needed: u64 = needed.split(',').next().unwrap().parse().unwrap();
     let tight = limit(needed).unwrap();
     assert_eq!(tight.recompute, Recompute::Full);
-    assert!(tight.timeline.peak_bytes.iter().all(|&bytes| bytes <= needed));
+    assert!(tight.memory.iter().all(|stage| stage.parts.total() <= needed));
     assert!(tight.timeline.makespan > ample.timeline.makespan);
     // no less is computed again than the job says
     let full = plan(&[AUTO, ("pipeline.recompute", "Full"), ("pipeline.memoryLimit", "1Ti")]).unwrap();

@@ -167,6 +167,7 @@ fn run(
         token_ids: step.microbatches.iter().map(|m| Tensor::from_slice(&m.inputs)).collect(),
         targets: step.microbatches.iter().map(|m| Tensor::from_slice(&m.targets)).collect(),
         target_count: step.microbatches.iter().flat_map(|m| &m.targets).filter(|&&target| target >= 0).count() as u64,
+        loss_so_far: 0.0,
         step: Some(index as u64 + 1),
         learning_rate: step.learning_rate,
         origin: Instant::now(),

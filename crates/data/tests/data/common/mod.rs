@@ -36,6 +36,7 @@ impl TestVolume {
             sequence_length: 4,
             packing: true,
             evaluation_fraction: 0.0,
+            evaluation_max_sequences: None,
             tokenizer: TokenizerSource::File { path: "letters/tokenizer.json".into() },
             volume_root: root,
         };

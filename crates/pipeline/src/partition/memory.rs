@@ -1,0 +1,105 @@
+//! What a rank holds at its peak, by what it is for.
+
+use std::fmt;
+
+use super::{ModelCost, Partition};
+use crate::action::Action;
+use crate::activation_memory;
+use crate::schedule::Schedule;
+use crate::simulate::Costs;
+
+/// Bytes that a rank holds whatever its layers are.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct RankCost {
+    /// Of parameters that no module's cost contains, such as a weight that two modules share.
+    pub parameter_bytes: u64,
+    /// Of the buffers of its links, and of the tensors in them.
+    pub link_bytes: u64,
+    /// Of the process itself.
+    pub process_bytes: u64,
+    /// Held at the end of a step, when no activations are.
+    pub step_end_bytes: u64,
+}
+
+/// The bytes that a rank holds at its peak.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct StageMemory {
+    /// Weights, accumulators and moments, with every copy of them.
+    pub parameters: u64,
+    /// Kept from F to B or I.
+    pub activations: u64,
+    /// Kept from I to W.
+    pub weight_gradient_inputs: u64,
+    /// Held while one action runs.
+    pub temporaries: u64,
+    /// Buffers of links and tensors in them.
+    pub links: u64,
+    /// The process itself.
+    pub process: u64,
+}
+
+impl StageMemory {
+    /// The sum.
+    pub fn total(&self) -> u64 {
+        self.parts().iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    }
+
+    fn parts(&self) -> [(&'static str, u64); 6] {
+        let StageMemory { parameters, activations, weight_gradient_inputs, temporaries, links, process } = *self;
+        [
+            ("parameters with their state", parameters),
+            ("activations", activations),
+            ("inputs of weight gradients", weight_gradient_inputs),
+            ("temporaries", temporaries),
+            ("links", links),
+            ("the process", process),
+        ]
+    }
+
+    /// What makes it less, the most effective first.
+    pub(super) fn remedies(&self) -> &'static str {
+        if self.parameters > self.activations + self.weight_gradient_inputs + self.temporaries {
+            "or use more stages"
+        } else {
+            "use smaller microbatches (more of them, or a smaller batch), recompute more, or use more stages"
+        }
+    }
+}
+
+impl fmt::Display for StageMemory {
+    /// The parts that there are, the largest first.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = self.parts();
+        parts.sort_by_key(|&(_, bytes)| std::cmp::Reverse(bytes));
+        for (index, (name, bytes)) in parts.iter().filter(|(_, bytes)| *bytes > 0).enumerate() {
+            write!(f, "{}{} for {name}", if index > 0 { ", " } else { "" }, size(*bytes))?;
+        }
+        Ok(())
+    }
+}
+
+fn size(bytes: u64) -> String {
+    if bytes < 1 << 20 { format!("{bytes} bytes") } else { format!("{} MiB", bytes >> 20) }
+}
+
+impl Partition {
+    /// What each rank holds under `schedule` at its peak.
+    pub fn memory(&self, model: &ModelCost, schedule: &Schedule) -> Vec<StageMemory> {
+        let costs = Costs::estimate(model, self, 1.0, 1.0);
+        let stage = |(rank, actions): (usize, &Vec<Action>)| {
+            let RankCost { parameter_bytes, link_bytes, process_bytes, step_end_bytes } =
+                model.ranks.get(rank).copied().unwrap_or_default();
+            let chunks = || schedule.placement.chunks_of(rank).map(|chunk| costs.chunk(chunk));
+            let (held, temporaries) = activation_memory::peak_of_rank(&schedule.placement, rank, actions, &costs);
+            StageMemory {
+                parameters: chunks().map(|chunk| chunk.static_bytes).sum::<u64>().saturating_add(parameter_bytes),
+                activations: held.activations,
+                weight_gradient_inputs: held.weight_gradient_inputs,
+                temporaries: temporaries.max(step_end_bytes.saturating_sub(held.total())),
+                links: link_bytes,
+                process: process_bytes,
+            }
+        };
+        schedule.ranks.iter().enumerate().map(stage).collect()
+    }
+}

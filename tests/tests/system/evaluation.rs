@@ -1,0 +1,83 @@
+//! Held-out evaluation: its windows change no bit of the loss, and however much is held out, no stage holds more than a
+//! window of it.
+
+use std::path::Path;
+
+use stagecoach_tests::{Launched, Outcome, TestJob, corpus};
+
+/// Runs `job` with changes in its YAML.
+fn run(workspace: &Path, job: &TestJob, changes: &[(&str, &str)]) -> Outcome {
+    let file = workspace.join("changed.yaml");
+    let change = |yaml: String, (from, to): &(&str, &str)| {
+        assert!(yaml.contains(from), "no {from:?} in\n{yaml}");
+        yaml.replace(from, to)
+    };
+    std::fs::write(&file, changes.iter().fold(job.yaml(), change)).unwrap();
+    let outcome = Launched::start_file(workspace, &file, workspace.join(&job.name), &["--fresh"]).finish(workspace);
+    assert!(outcome.status.success(), "{}\n{}", outcome.stdout, outcome.stderr);
+    outcome
+}
+
+fn evaluation_loss(outcome: &Outcome) -> f64 {
+    outcome.result.as_ref().unwrap()["evaluationLoss"].as_f64().unwrap()
+}
+
+/// The most bytes that each stage had resident.
+fn peak_bytes(outcome: &Outcome) -> Vec<i64> {
+    let peaks = outcome.result.as_ref().unwrap()["peakBytes"].as_array().unwrap();
+    peaks.iter().map(|bytes| bytes.as_i64().unwrap()).collect()
+}
+
+const EVALUATION: &str = "{fraction: 0.1, everySteps: 10}";
+
+#[test]
+fn a_limit_on_held_out_sequences_takes_the_first_ones_under_every_layout() {
+    let workspace = corpus::workspace();
+    let workspace = workspace.path();
+    let loss = |stages, schedule, virtual_stages, evaluation| {
+        let job = TestJob { stages, schedule, virtual_stages, steps: 5, ..TestJob::default() };
+        evaluation_loss(&run(workspace, &job, &[(EVALUATION, evaluation)]))
+    };
+    // three to a microbatch: windows of 4, 8 and 12, of which the last is shorter
+    let limited = "{fraction: 0.1, everySteps: 10, maxSequences: 50}";
+    let losses = [(1, "1F1B", 1), (2, "ZBVZeroBubble", 2), (3, "Interleaved1F1B", 2)]
+        .map(|(stages, schedule, chunks)| loss(stages, schedule, chunks, limited));
+    assert_eq!(losses, [losses[0]; 3]);
+    assert_ne!(losses[0], loss(1, "1F1B", 1, EVALUATION));
+    let more_than_there_are = "{fraction: 0.1, everySteps: 10, maxSequences: 1000000}";
+    assert_eq!(loss(2, "1F1B", 1, more_than_there_are), loss(1, "1F1B", 1, EVALUATION));
+}
+
+#[test]
+fn no_stage_holds_more_than_a_window_of_what_is_held_out() {
+    let workspace = tempfile::tempdir().unwrap();
+    let workspace = workspace.path();
+    std::fs::create_dir_all(workspace.join("corpus")).unwrap();
+    std::fs::write(workspace.join("corpus/small.jsonl"), corpus::jsonl(8_000, 40, 7)).unwrap();
+    let (hidden, rows, length) = (256, 48, 64);
+    let (width, batch) = (format!("hiddenSize: {hidden}"), format!("globalBatchSize: {}", 4 * rows));
+    let peaks = |job: &TestJob, max_sequences: &str| {
+        let evaluation = format!("{{fraction: 0.5, everySteps: 10{max_sequences}}}");
+        let changes = [("hiddenSize: 32", &*width), ("globalBatchSize: 12", &*batch), ("th: 24", "th: 64")];
+        let changes: Vec<_> = changes.into_iter().chain([(EVALUATION, &*evaluation)]).collect();
+        peak_bytes(&run(workspace, job, &changes))
+    };
+    let one_microbatch = format!(", maxSequences: {rows}");
+    // Two chunks a stage: the inputs of the second one wait while the first one computes. Training keeps little, so that
+    // they would show.
+    let (schedule, recompute) = ("Interleaved1F1B", "Full");
+    let job = TestJob { stages: 1, schedule, virtual_stages: 2, recompute, steps: 2, ..TestJob::default() };
+    peaks(&job, &one_microbatch); // tokenises, which is another peak
+    for stages in [1, 2] {
+        let job = TestJob { stages, ..job.clone() };
+        let (few, many) = (peaks(&job, &one_microbatch), peaks(&job, ""));
+        let boundary = (rows * length * hidden * 4) as i64;
+        // how many tensors are on the way to and from a stage at a time, and what the allocator can't use between others, is
+        // a matter of chance: the 16
+        let bound = (4 * stages as i64 + 16) * boundary;
+        println!(
+            "{stages} stages: {few:?} bytes with one microbatch held out, {many:?} with many windows; bound {bound}"
+        );
+        assert!(few.iter().zip(&many).all(|(few, many)| many - few < bound));
+    }
+}

@@ -1,0 +1,123 @@
+//! Memory that is planned is memory that is used: the peak of each stage's process beside what `stagecoach plan` says.
+//! By default some jobs; `STAGECOACH_MEMORY=all` runs all of them (`make test-all`).
+
+use std::path::Path;
+use std::process::Command;
+
+use stagecoach_tests::{Launched, corpus, stagecoach};
+
+/// The planned peak is at most so many per cent above the measured one, and so many below.
+const ABOVE: f64 = 10.0;
+const BELOW: f64 = 5.0;
+
+/// A job, by what decides its memory.
+struct Shape {
+    stages: usize,
+    pipeline: &'static str,
+    /// Layers, hidden size, heads, heads of keys and values, intermediate size, vocabulary.
+    model: [usize; 6],
+    tied: bool,
+    precision: &'static str,
+    /// Microbatches, their rows and the length of these.
+    batch: [usize; 3],
+}
+
+const FLOAT: &str = "Float32";
+const BFLOAT: &str = "BFloat16";
+
+#[rustfmt::skip]
+const SHAPES: [Shape; 10] = [
+    Shape { stages: 3, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 4, 4, 704, 4096], tied: true, precision: BFLOAT, batch: [6, 8, 128] },
+    Shape { stages: 2, pipeline: "schedule: {type: InterleavedZeroBubble}, virtualStages: 2", model: [8, 256, 4, 2, 704, 4096], tied: false, precision: FLOAT, batch: [4, 8, 128] },
+    Shape { stages: 3, pipeline: "schedule: {type: InterleavedZeroBubble}, transport: Shm", model: [6, 128, 4, 2, 352, 16384], tied: false, precision: FLOAT, batch: [6, 16, 128] },
+    Shape { stages: 4, pipeline: "schedule: {type: GPipe}, recompute: Selective, transport: Tcp", model: [8, 192, 6, 2, 512, 4096], tied: false, precision: FLOAT, batch: [8, 16, 128] },
+    Shape { stages: 2, pipeline: "schedule: {type: 1F1B}", model: [12, 512, 8, 4, 1376, 4096], tied: false, precision: FLOAT, batch: [4, 4, 128] },
+    Shape { stages: 1, pipeline: "schedule: {type: 1F1B}", model: [4, 256, 4, 2, 704, 8192], tied: true, precision: FLOAT, batch: [2, 16, 128] },
+    Shape { stages: 2, pipeline: "schedule: {type: Interleaved1F1B}, virtualStages: 2, recompute: Full", model: [8, 256, 4, 2, 704, 4096], tied: false, precision: FLOAT, batch: [4, 16, 128] },
+    Shape { stages: 2, pipeline: "schedule: {type: ZBVZeroBubble}, virtualStages: 2", model: [8, 256, 4, 2, 704, 4096], tied: true, precision: BFLOAT, batch: [4, 8, 128] },
+    Shape { stages: 1, pipeline: "schedule: {type: GPipe}, recompute: Full", model: [6, 384, 6, 2, 1024, 4096], tied: false, precision: BFLOAT, batch: [4, 16, 128] },
+    Shape { stages: 4, pipeline: "schedule: {type: 1F1B}", model: [4, 512, 8, 8, 1376, 2048], tied: true, precision: FLOAT, batch: [8, 2, 256] },
+];
+
+/// Four steps, each with a checkpoint behind it, and two evaluations.
+fn yaml(shape: &Shape) -> String {
+    let Shape { stages, pipeline, model, tied, precision, batch } = shape;
+    let [layers, hidden, heads, kv_heads, intermediate, vocabulary] = model;
+    let [microbatches, rows, length] = batch;
+    format!(
+        "apiVersion: stagecoach.dev/v1alpha1
+kind: PipelineJob
+metadata: {{name: memory}}
+spec:
+  stages: {stages}
+  model:
+    type: Llama
+    llama: {{hiddenSize: {hidden}, numHiddenLayers: {layers}, numAttentionHeads: {heads}, numKeyValueHeads: {kv_heads},
+            intermediateSize: {intermediate}, vocabSize: {vocabulary}, maxPositionEmbeddings: {length},
+            tieWordEmbeddings: {tied}}}
+  data:
+    paths: [corpus/small.jsonl]
+    sequenceLength: {length}
+    evaluation: {{fraction: 0.05, everySteps: 2, maxSequences: 64}}
+    tokenizer: {{type: Train, train: {{vocabSize: 300}}}}
+  training:
+    steps: 4
+    precision: {precision}
+    globalBatchSize: {}
+    microbatches: {microbatches}
+    gradientClipNorm: 1.0
+    learningRate: {{peak: 1e-3, warmupSteps: 1}}
+  pipeline: {{{pipeline}}}
+  checkpoint: {{everySteps: 1, keepLast: 1}}
+",
+        microbatches * rows
+    )
+}
+
+/// The last column of the plan's table of memory: MiB by stage.
+fn planned(workspace: &Path, file: &Path, stages: usize) -> Vec<f64> {
+    let plan = Command::new(stagecoach()).arg("plan").arg(file).arg("--workspace").arg(workspace).output().unwrap();
+    let text = String::from_utf8(plan.stdout).unwrap();
+    let (_, table) = text.split_once("stage  weights").expect(&text);
+    let rows = table.lines().skip(1).take(stages);
+    rows.map(|row| row.split_whitespace().last().unwrap().parse().unwrap()).collect()
+}
+
+#[test]
+fn the_plan_says_what_each_stage_holds() {
+    let workspace = tempfile::tempdir().unwrap();
+    let workspace = workspace.path();
+    std::fs::create_dir_all(workspace.join("corpus")).unwrap();
+    std::fs::write(workspace.join("corpus/small.jsonl"), corpus::jsonl(6_000, 40, 7)).unwrap();
+    let all = std::env::var("STAGECOACH_MEMORY").is_ok_and(|v| v == "all");
+    let mut wrong = Vec::new();
+    for shape in &SHAPES[..if all { SHAPES.len() } else { 3 }] {
+        let Shape { stages, pipeline, model: [layers, hidden, .., vocabulary], tied, precision, batch } = shape;
+        let file = workspace.join("memory.yaml");
+        std::fs::write(&file, yaml(shape)).unwrap();
+        let planned = planned(workspace, &file, *stages);
+        // tokenising is stage 0's work before the step, and another peak
+        let tokenized =
+            Command::new(stagecoach()).arg("tokenize").arg(&file).arg("--workspace").arg(workspace).output();
+        assert!(tokenized.unwrap().status.success());
+        let launched = Launched::start_file(workspace, &file, workspace.join("memory"), &["--fresh"]);
+        let outcome = launched.finish_within(300, workspace);
+        assert!(outcome.status.success(), "{}\n{}", outcome.stdout, outcome.stderr);
+        let peaks = outcome.result.unwrap()["peakBytes"].as_array().unwrap().clone();
+        let measured: Vec<f64> = peaks.iter().map(|bytes| bytes.as_f64().unwrap() / f64::from(1 << 20)).collect();
+        let off: Vec<f64> = planned.iter().zip(&measured).map(|(plan, peak)| 100.0 * (plan / peak - 1.0)).collect();
+        let round = |values: &[f64]| values.iter().map(|v| format!("{v:.0}")).collect::<Vec<_>>().join(" / ");
+        let tied = if *tied { ", tied" } else { "" };
+        let line = format!(
+            "| {stages} | {pipeline} | {layers} x {hidden}, {vocabulary}{tied} | {precision} | {batch:?} | {} | {} | {} |",
+            round(&planned),
+            round(&measured),
+            off.iter().map(|v| format!("{v:+.1}")).collect::<Vec<_>>().join(" / "),
+        );
+        println!("{line}");
+        if !off.iter().all(|off| (-BELOW..=ABOVE).contains(off)) {
+            wrong.push(line);
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

@@ -1,0 +1,47 @@
+// The memory of libtorch's tensors on the CPU.
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+// libtorch's own alignment, which its kernels and ours see.
+constexpr size_t ALIGNMENT = 64;
+
+// Memory of malloc, aligned here. libtorch's own allocator asks for aligned memory, for which glibc needs a free stretch that
+// is larger than what it gives: what a tensor leaves is then too small for the next tensor of its size, and the heap grows.
+class MallocAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t size) override {
+    if (size == 0) return {nullptr, c10::Device(c10::DeviceType::CPU)};
+    void* start = std::malloc(size + ALIGNMENT);
+    TORCH_CHECK(start, "out of memory: no ", size, " bytes for a tensor");
+    // at least the size of a pointer lies before it
+    auto address = (reinterpret_cast<uintptr_t>(start) / ALIGNMENT + 1) * ALIGNMENT;
+    void* data = reinterpret_cast<void*>(address);
+    static_cast<void**>(data)[-1] = start;
+    return {data, data, &release, c10::Device(c10::DeviceType::CPU)};
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+
+  void copy_data(void* to, const void* from, size_t size) const override { std::memcpy(to, from, size); }
+
+ private:
+  static void release(void* data) {
+    if (data) std::free(static_cast<void**>(data)[-1]);
+  }
+};
+
+}  // namespace
+
+extern "C" void sc_use_malloc() {
+  static MallocAllocator allocator;
+  // above the priority of libtorch's own, so that nothing sets that again
+  c10::SetCPUAllocator(&allocator, 1);
+}

@@ -1,0 +1,175 @@
+//! What the process of a stage holds beside what its layers cost, and all of it by what it is for.
+
+use std::iter::Sum;
+
+use stagecoach_api::job::{CheckpointMode, Device};
+use stagecoach_pipeline::{ModelCost, Partition, Placement, RankCost, Schedule, StageMemory};
+
+use super::job_config::JobConfig;
+use crate::links::{held_bytes, link_ids};
+use crate::model::{Architecture, ModelPart, ParameterBytes, names};
+
+/// Resident bytes of a stage with next to no model and data, as measured: half of it pages of the files of libtorch and of
+/// this program, the rest their data, compiled products, stacks and buffers of checkpoints.
+const PROCESS_BYTES: u64 = 140 << 20;
+
+/// Whether the job computes on GPUs for sure: then its memory is the GPU's, which holds no copy for checkpoints, no buffers
+/// of links and not the process.
+fn is_on_gpu(config: &JobConfig) -> bool {
+    config.training.device == Device::Cuda
+}
+
+/// Whether stages write checkpoints from a copy that is in the memory that is planned.
+pub(super) fn has_snapshot(config: &JobConfig) -> bool {
+    let checkpoint = &config.job.spec.checkpoint;
+    checkpoint.mode == CheckpointMode::Async && checkpoint.every_steps > 0 && !is_on_gpu(config)
+}
+
+/// What each rank holds whatever its layers are, with boundary tensors of `boundary_bytes`.
+pub(super) fn rank_costs(
+    config: &JobConfig,
+    architecture: &dyn Architecture,
+    placement: &Placement,
+    boundary_bytes: u64,
+) -> Vec<RankCost> {
+    let tied_bytes = if architecture.tie_word_embeddings() { 4 * embedding_numel(architecture) } else { 0 };
+    let links = link_ids(placement, architecture.tie_word_embeddings());
+    let rank = |rank| {
+        let own_links = links.iter().filter(|link| link.from == rank || link.to == rank);
+        let transport = config.job.spec.pipeline.transport;
+        let is_end = placement.first_and_last_ranks().contains(&rank);
+        let has_peer = tied_bytes > 0 && is_end && placement.first_rank() != placement.last_rank();
+        let links = own_links.map(|&link| held_bytes(link, transport, boundary_bytes, tied_bytes)).sum();
+        let (link_bytes, process_bytes) = if is_on_gpu(config) { (0, 0) } else { (links, PROCESS_BYTES) };
+        RankCost {
+            parameter_bytes: tied_parameters(config, architecture, placement, rank).total(),
+            link_bytes,
+            process_bytes: process_bytes
+                + placement.chunks_of(rank).count() as u64 * architecture.chunk_bytes()
+                + batch_bytes(config, placement, rank),
+            // the tied weight's gradient as it is sent, and as it is received
+            step_end_bytes: if has_peer { 2 * tied_bytes } else { 0 },
+        }
+    };
+    (0..placement.ranks()).map(rank).collect()
+}
+
+fn embedding_numel(architecture: &dyn Architecture) -> u64 {
+    (architecture.vocab_size() * architecture.hidden_size()) as u64
+}
+
+/// The weight that embedding and head share, where `rank` holds one of them: once, with both gradients.
+fn tied_parameters(
+    config: &JobConfig,
+    architecture: &dyn Architecture,
+    placement: &Placement,
+    rank: usize,
+) -> ParameterBytes {
+    if !architecture.tie_word_embeddings() || !placement.first_and_last_ranks().contains(&rank) {
+        return ParameterBytes::default();
+    }
+    // the rank with the head saves it
+    let is_saved = has_snapshot(config) && placement.last_rank() == rank;
+    let numel = embedding_numel(architecture);
+    let once = ParameterBytes::of(numel, config.training.precision, is_saved);
+    ParameterBytes { gradients: once.gradients + 4 * numel, ..once }
+}
+
+/// A step's token ids on the first stage, and targets on the last.
+fn batch_bytes(config: &JobConfig, placement: &Placement, rank: usize) -> u64 {
+    let tokens = u64::from(config.training.global_batch_size) * u64::from(config.data.sequence_length);
+    let holds = [placement.first_rank() == rank, placement.last_rank() == rank];
+    8 * tokens * holds.into_iter().filter(|holds| *holds).count() as u64
+}
+
+/// The bytes of a stage at its peak.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StageBytes {
+    /// Of its parameters.
+    pub(crate) parameters: ParameterBytes,
+    /// All parts; its `parameters` are the sum of the above.
+    pub(crate) parts: StageMemory,
+}
+
+/// The bytes of every stage at its peak.
+pub(super) fn stage_bytes(
+    config: &JobConfig,
+    architecture: &dyn Architecture,
+    schedule: &Schedule,
+    partition: &Partition,
+    cost: &ModelCost,
+) -> Vec<StageBytes> {
+    let placement = &schedule.placement;
+    let of_chunk = |chunk| {
+        let layers = partition.range(chunk);
+        let part = ModelPart { layers, has_embedding: placement.is_first(chunk), has_head: placement.is_last(chunk) };
+        let is_tied = |name: &str| architecture.tie_word_embeddings() && name == names::EMBEDDING;
+        let specs = architecture.parameter_specs(&part);
+        let numel = specs.iter().filter(|spec| !is_tied(&spec.name)).map(|spec| spec.numel()).sum();
+        ParameterBytes::of(numel, config.training.precision, has_snapshot(config))
+    };
+    let of_rank = |rank| {
+        let tied = tied_parameters(config, architecture, placement, rank);
+        placement.chunks_of(rank).map(of_chunk).chain([tied]).sum()
+    };
+    let memory = partition.memory(cost, schedule).into_iter().enumerate();
+    memory.map(|(rank, parts)| StageBytes { parameters: of_rank(rank), parts }).collect()
+}
+
+impl Sum for ParameterBytes {
+    fn sum<I: Iterator<Item = ParameterBytes>>(parts: I) -> ParameterBytes {
+        parts.fold(ParameterBytes::default(), |all, part| ParameterBytes {
+            weights: all.weights + part.weights,
+            gradients: all.gradients + part.gradients,
+            optimizer: all.optimizer + part.optimizer,
+            snapshot: all.snapshot + part.snapshot,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::execute::{Stage, StageConfig};
+    use crate::plan::plan_pipeline;
+
+    /// The two sums are made of other things: one of modules and what ranks add, the other of the parameters by name, which
+    /// a stage allocates.
+    #[test]
+    fn parameters_are_those_that_stages_hold() {
+        let sample = include_str!("../../../manifests/samples/shakespeare.yaml");
+        for (stages, tied, precision) in
+            [(1, true, "Float32"), (1, false, "BFloat16"), (3, true, "BFloat16"), (3, false, "Float32")]
+        {
+            let set =
+                [("model.llama.tieWordEmbeddings", tied.to_string()), ("training.precision", precision.to_owned())];
+            let set: Vec<_> = set.into_iter().map(|(path, value)| (path.to_owned(), value)).collect();
+            let job = stagecoach_api::parse_with(sample, "shakespeare.yaml", &set).unwrap();
+            let config = JobConfig::new(job, Path::new("/tmp")).unwrap();
+            let architecture = config.architecture(300, tch::Device::Cpu);
+            let layout = plan_pipeline(&config, architecture.as_ref(), stages).unwrap();
+            for (rank, StageBytes { parameters, parts }) in layout.memory.iter().enumerate() {
+                assert_eq!(parameters.total(), parts.parameters);
+                let stage = Stage::build(
+                    rank,
+                    &StageConfig {
+                        architecture: architecture.as_ref(),
+                        placement: &layout.schedule.placement,
+                        partition: &layout.partition,
+                        seed: 1,
+                        optimizer: config.adamw(),
+                        recompute: layout.recompute,
+                        precision: config.training.precision,
+                        device: tch::Device::Cpu,
+                    },
+                );
+                let numel: usize = stage.parameters.iter().map(|parameter| parameter.value.numel()).sum();
+                let saved: usize =
+                    crate::state_dict::weights(&stage).iter().map(|tensor| tensor.bytes().len() / 4).sum();
+                assert_eq!((parameters.optimizer, parameters.snapshot), (8 * numel as u64, 12 * saved as u64));
+            }
+        }
+    }
+}

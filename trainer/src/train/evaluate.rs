@@ -1,0 +1,66 @@
+//! The held-out loss, window by window: neither the tensors of all held-out sequences nor the activations between chunks
+//! of more than one window exist at a time.
+
+use std::time::Instant;
+
+use stagecoach_data::{BatchPlan, MicrobatchLayout};
+use stagecoach_group::StepVote;
+use stagecoach_pipeline::Programs;
+
+use super::collective::topic;
+use super::context::RunningStage;
+use super::data_loader::BatchTensors;
+use super::steps::run_programs;
+use crate::execute::StepInputs;
+use crate::fatal::Fatal;
+
+/// The held-out loss, in nats per token, known to every rank; NaN if nothing is held out. The microbatches' losses are
+/// added in their order, so that the size of a window changes no bit.
+pub(super) fn evaluate_held_out(running: &mut RunningStage) -> Result<f64, Fatal> {
+    let (verified, plan) = (running.verified, running.plan);
+    let Some(whole) = verified.evaluation.first() else { return Ok(f64::NAN) };
+    let batch = running.data_loader.as_ref().map(|data_loader| data_loader.evaluation_plan());
+    let mut loss = 0.0;
+    for (index, layouts) in plan.evaluation_layouts.chunks(whole.microbatches).enumerate() {
+        let of_size = verified.evaluation.iter().find(|programs| programs.microbatches == layouts.len());
+        let programs = of_size.ok_or_else(|| {
+            Fatal::invalid(format!("stage 0's plan is wrong: it has no evaluation of {} microbatches", layouts.len()))
+        })?;
+        loss = evaluate_window(running, programs, layouts, batch.as_ref(), index * whole.microbatches, loss)?;
+    }
+    running.context.monitor.set_activity("gathering the held-out loss");
+    let own: f64 = loss / batch.map_or(0, |batch| batch.target_count).max(1) as f64;
+    let all = running.member.all_gather(topic::EVALUATION, own.to_le_bytes().to_vec())?;
+    let bytes: [u8; 8] = all
+        .get(whole.placement.last_rank())
+        .and_then(|b| b.as_slice().try_into().ok())
+        .unwrap_or(f64::NAN.to_le_bytes());
+    Ok(f64::from_le_bytes(bytes))
+}
+
+/// The sum of the cross-entropies up to and including a window that starts with microbatch `first` of `batch`.
+fn evaluate_window(
+    running: &mut RunningStage,
+    programs: &Programs,
+    layouts: &[MicrobatchLayout],
+    batch: Option<&BatchPlan>,
+    first: usize,
+    loss_so_far: f64,
+) -> Result<f64, Fatal> {
+    let BatchTensors { token_ids, targets } = match (&running.data_loader, batch) {
+        (Some(data_loader), Some(batch)) => data_loader.tensors(batch, first..first + layouts.len()),
+        _ => BatchTensors::default(),
+    };
+    let inputs = StepInputs {
+        layouts,
+        token_ids,
+        targets,
+        target_count: batch.map_or(0, |batch| batch.target_count),
+        loss_so_far,
+        step: None,
+        learning_rate: 0.0,
+        origin: Instant::now(),
+        vote: StepVote::default(),
+    };
+    Ok(run_programs(running, programs, &inputs)?.loss)
+}

@@ -28,7 +28,7 @@ pub struct OperatorConfig {
     #[arg(long, env = "STAGECOACH_NAMESPACES", value_delimiter = ',')]
     pub namespaces: Vec<String>,
     /// Where /healthz, /readyz, /metrics and /log-level are served
-    #[arg(long, env = "STAGECOACH_LISTEN", default_value = "0.0.0.0:8080")]
+    #[arg(long, env = "STAGECOACH_LISTEN", default_value = "[::]:8080")]
     pub listen: SocketAddr,
     /// How logs are written
     #[arg(long, env = "STAGECOACH_LOG_FORMAT", value_enum, default_value = "text")]

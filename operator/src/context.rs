@@ -1,13 +1,17 @@
 //! Shared by all reconciles.
 
+use std::sync::Arc;
+
 use kube::Client;
-use kube::runtime::events::Recorder;
+use kube::runtime::events::{Recorder, Reporter};
 
 use crate::apply::PodGroupDiscovery;
 use crate::config::OperatorConfig;
-use crate::observe::{BlockingReason, PodCache, StatusPoller};
+use crate::observe::{LogTails, PodCache, StatusPoller};
+use crate::rejection::Rejection;
 use crate::sync::PerJob;
 use crate::telemetry::Telemetry;
+use crate::triggers::Triggers;
 use crate::write_cache::WriteCache;
 
 /// Shared by all reconciles.
@@ -24,18 +28,22 @@ pub(crate) struct Context {
     pub pod_group_discovery: PodGroupDiscovery,
     /// The last `/status` of each job's stage 0.
     pub status_poller: StatusPoller,
+    /// The log tails of the jobs' last failures.
+    pub log_tails: LogTails,
+    /// Triggers reconciles.
+    pub triggers: Arc<Triggers>,
     /// Metrics.
     pub telemetry: Telemetry,
-    /// Publishes Kubernetes events.
-    pub recorder: Recorder,
+    /// Who publishes Kubernetes events.
+    reporter: Reporter,
     caches: PerJob<ReconcileCache>,
 }
 
 /// In-memory state of a job. It is an optimisation only: after a restart of the operator it is empty.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReconcileCache {
-    /// Why the API server rejected the last action, if it did.
-    pub rejection: Option<BlockingReason>,
+    /// Why the API server rejected the last try to start an attempt, if it did.
+    pub rejection: Option<Rejection>,
     /// Consecutive failed reconciles.
     pub api_failures: u32,
     /// The attempt all of whose pods were observed. A pod missing afterwards was deleted, even if the status does not have
@@ -45,8 +53,10 @@ pub(crate) struct ReconcileCache {
 
 impl Context {
     /// With empty caches.
-    pub(crate) fn new(client: Client, config: OperatorConfig, recorder: Recorder) -> Context {
-        let status_poller = StatusPoller::new(config.poll_interval());
+    pub(crate) fn new(client: Client, config: OperatorConfig, reporter: Reporter) -> Context {
+        let triggers = Arc::<Triggers>::default();
+        let status_poller = StatusPoller::new(config.poll_interval(), Arc::clone(&triggers));
+        let log_tails = LogTails::new(Arc::clone(&triggers));
         Context {
             client,
             config,
@@ -54,10 +64,18 @@ impl Context {
             write_cache: WriteCache::default(),
             pod_group_discovery: PodGroupDiscovery::default(),
             status_poller,
+            log_tails,
+            triggers,
             telemetry: Telemetry::default(),
-            recorder,
+            reporter,
             caches: PerJob::default(),
         }
+    }
+
+    /// Publishes one event. A recorder would count a later one of the same reason as a repetition, with the words of the
+    /// first: each has its own.
+    pub(crate) fn recorder(&self) -> Recorder {
+        Recorder::new(self.client.clone(), self.reporter.clone())
     }
 
     /// Reads or updates the in-memory state of the job with this UID.
@@ -70,6 +88,7 @@ impl Context {
         self.pod_cache.retain(is_live);
         self.write_cache.retain(is_live);
         self.status_poller.retain(is_live);
+        self.log_tails.retain(is_live);
         self.telemetry.retain(is_live);
         self.caches.retain(is_live);
     }

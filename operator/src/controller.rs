@@ -59,9 +59,11 @@ async fn watch(context: Arc<Context>, namespace: &str, mut stop: tokio::sync::wa
     let touched = watcher(all_pods, owned).default_backoff().filter_map(move |event| {
         std::future::ready(event.ok().and_then(|event| job_of_pod_event(&pod_context, &pod_namespace, event)))
     });
+    let triggered = context.triggers.receive(namespace);
     let streams = Controller::for_stream(changed, store)
         .with_config(config)
         .reconcile_on(touched)
+        .reconcile_on(triggered)
         .graceful_shutdown_on(async move { drop(stop.wait_for(|stop| *stop).await) })
         .run(reconcile, error_policy, Arc::clone(&context));
     streams

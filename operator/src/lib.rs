@@ -15,6 +15,7 @@ mod json_api;
 mod leader;
 mod observe;
 mod reconcile;
+mod rejection;
 mod report;
 mod requeue;
 pub mod run;
@@ -22,6 +23,7 @@ mod serve;
 mod status_writer;
 mod sync;
 mod telemetry;
+mod triggers;
 mod ttl;
 mod write_cache;
 

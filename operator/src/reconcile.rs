@@ -8,15 +8,16 @@ use kube::{Resource, ResourceExt};
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_lifecycle::{AttemptAction, AttemptPhase, Decision, UnixMillis, decide};
 
-use crate::apply::{ApplyContext, ApplyError, apply};
+use crate::apply::{ApplyContext, ApplyError, apply, delete_lingering_pods};
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::errors::{RECONCILE_TIMEOUT, ReconcileError, catch_panic};
 use crate::job::{self, ObservedJob, RawPipelineJob};
 use crate::observe::{self, BlockingReason, JobSnapshot};
+use crate::rejection::Rejection;
 use crate::report::{self, StatusInputs, StatusUpdate};
-use crate::requeue::{NEW_REJECTION_DELAY, REJECTED_RETRY_DELAY, RESYNC_INTERVAL, requeue_delay};
-use crate::status_writer::{fetch_log_tail, publish_events, report_invalid_job, write_status};
+use crate::requeue::{NEW_REJECTION_DELAY, RESYNC_INTERVAL, requeue_delay};
+use crate::status_writer::{publish_events, report_invalid_job, write_status};
 use crate::ttl::{delete_job, remaining_ttl};
 
 /// An observation of a job and the decision that was made from it.
@@ -56,28 +57,33 @@ async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Act
             return Ok(Action::requeue(RESYNC_INTERVAL));
         }
     };
-    let old_rejection = restore_cached_state(&mut job, context);
+    let rejection = restore_cached_state(&mut job, context);
+    let rejection = rejection.as_ref();
 
-    let Observation { snapshot, decision, now } = observe_and_decide(&job, &clients, context).await?;
+    let Observation { snapshot, decision, now } = observe_and_decide(&job, rejection, &clients, context).await?;
     cache_all_created(&job, &decision, context);
 
+    if let Some(failure) = report::new_failure(&job, &decision) {
+        context.log_tails.read(&job.reference, clients.pod_logs.clone(), &snapshot, failure);
+    }
+    let last_failure = decision.state.last_failure.as_ref();
     let inputs = StatusInputs {
         job: &job,
         snapshot: &snapshot,
         decision: &decision,
-        rejection: old_rejection.as_ref(),
-        log_tail: fetch_log_tail(&clients, &snapshot, report::new_failure(&job, &decision)).await,
+        rejection: rejection.map(|rejection| &rejection.reason),
+        log_tail: last_failure.and_then(|failure| context.log_tails.get(&job.reference.uid, failure.attempt)),
         since_last_write: context.write_cache.age(&job.reference.uid),
         now,
     };
     let StatusUpdate { status, write_after } = report::next_status(&inputs);
     persist_status(object, &inputs, &status, &clients, context).await?;
 
-    let (rejection, ()) = tokio::join!(
+    let (rejected, ()) = tokio::join!(
         apply_actions(&job, &snapshot, &decision, &status, &clients, context),
         publish_events(context, &inputs, &status),
     );
-    let retry_after = cache_rejection(&job, rejection?, context);
+    let retry_after = cache_rejection(&job, &decision, rejection, rejected?, context);
 
     let remaining_ttl = remaining_ttl(&job, &status, now);
     if remaining_ttl == Some(Duration::ZERO) {
@@ -85,12 +91,12 @@ async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Act
         return Ok(Action::requeue(RESYNC_INTERVAL));
     }
     let next = || requeue_delay(&decision, &snapshot, context.status_poller.interval(), now);
-    let delay = retry_after.or(remaining_ttl).unwrap_or_else(next);
-    Ok(Action::requeue(write_after.map_or(delay, |write_after| write_after.min(delay))))
+    let delay = remaining_ttl.unwrap_or_else(next);
+    Ok(Action::requeue([retry_after, write_after].into_iter().flatten().fold(delay, Duration::min)))
 }
 
-/// Adds to `job` what is cached but not in its status yet. Returns why the last action was rejected, if it was.
-fn restore_cached_state(job: &mut ObservedJob, context: &Context) -> Option<BlockingReason> {
+/// Adds to `job` what is cached but not in its status yet. Returns why the last start was rejected, if it was.
+fn restore_cached_state(job: &mut ObservedJob, context: &Context) -> Option<Rejection> {
     let has_record = job.status.record.is_some();
     let cache = context.with_cache(&job.reference.uid, |cache| {
         // a removed `status.record` restarts the attempt numbers at 1, so the cached attempt is obsolete
@@ -111,41 +117,61 @@ fn cache_all_created(job: &ObservedJob, decision: &Decision, context: &Context) 
     }
 }
 
-/// Caches why an action was rejected, if it was. Returns when to try again.
-fn cache_rejection(job: &ObservedJob, rejection: Option<BlockingReason>, context: &Context) -> Option<Duration> {
-    context.with_cache(&job.reference.uid, |cache| {
-        let is_new = cache.rejection != rejection;
-        cache.rejection = rejection;
-        let retry_delay = if is_new { NEW_REJECTION_DELAY } else { REJECTED_RETRY_DELAY };
-        cache.rejection.is_some().then_some(retry_delay)
-    })
+/// Caches why a start was rejected, if it was. Returns when to reconcile again for it.
+fn cache_rejection(
+    job: &ObservedJob,
+    decision: &Decision,
+    before: Option<&Rejection>,
+    rejected: Option<BlockingReason>,
+    context: &Context,
+) -> Option<Duration> {
+    let (now, attempt) = (observe::now(), decision.state.attempt);
+    let is_new = rejected.is_some() && before.map(|before| &before.reason) != rejected.as_ref();
+    let after = match rejected {
+        Some(reason) => Some(Rejection::new(before, attempt.number, reason, now)),
+        None if decision.actions.iter().any(is_start) => None,
+        None => before.cloned(),
+    };
+    let after = after.filter(|rejection| rejection.concerns(&decision.state));
+    let wait = after.as_ref().and_then(|rejection| rejection.wait(attempt, now));
+    context.with_cache(&job.reference.uid, |cache| cache.rejection = after);
+    if is_new { Some(NEW_REJECTION_DELAY) } else { wait }
 }
 
 /// Observes the job and decides. The cached pods may be stale; they are used only if nothing has to be recorded or done.
 async fn observe_and_decide(
     job: &ObservedJob,
+    rejection: Option<&Rejection>,
     clients: &Clients,
     context: &Context,
 ) -> Result<Observation, ReconcileError> {
     if let Some(snapshot) = JobSnapshot::of_new_job(job, &context.pod_cache) {
-        return Ok(decide_from(snapshot, job));
+        return Ok(decide_from(snapshot, job, rejection));
     }
     if let Some(mut snapshot) = JobSnapshot::from_cache(job, &context.pod_cache) {
-        snapshot.poll_stage_0(job, &context.status_poller).await;
-        let observation = decide_from(snapshot, job);
+        snapshot.poll_stage_0(job, &context.status_poller);
+        let observation = decide_from(snapshot, job, rejection);
         if !has_actions(&observation.decision) && !changes_state(job, &observation.decision) {
             return Ok(observation);
         }
     }
     let mut snapshot = JobSnapshot::from_list(job, &clients.pod_reader, &context.pod_cache).await?;
-    snapshot.poll_stage_0(job, &context.status_poller).await;
-    Ok(decide_from(snapshot, job))
+    snapshot.poll_stage_0(job, &context.status_poller);
+    Ok(decide_from(snapshot, job, rejection))
 }
 
-fn decide_from(snapshot: JobSnapshot, job: &ObservedJob) -> Observation {
+fn decide_from(snapshot: JobSnapshot, job: &ObservedJob, rejection: Option<&Rejection>) -> Observation {
     let now = observe::now();
-    let decision = decide(&snapshot.observed(job), now);
+    let refusal = rejection.and_then(|rejection| rejection.refusal(job.state.attempt));
+    let mut decision = decide(&snapshot.observed(job, refusal), now);
+    if rejection.is_some_and(|rejection| rejection.wait(decision.state.attempt, now).is_some()) {
+        decision.actions.retain(|action| !is_start(action));
+    }
     Observation { snapshot, decision, now }
+}
+
+fn is_start(action: &AttemptAction) -> bool {
+    matches!(action, AttemptAction::StartAttempt { .. })
 }
 
 /// Whether the decision changes the attempt or its phase. `all_created` is ignored: it never becomes false again, so
@@ -200,14 +226,19 @@ async fn apply_actions(
     clients: &Clients,
     context: &Context,
 ) -> Result<Option<BlockingReason>, ReconcileError> {
-    let recorded_image = status.attempt.as_ref().and_then(|attempt| attempt.image.as_deref());
     let apply_context = ApplyContext {
         clients,
         pod_group_discovery: &context.pod_group_discovery,
+        log_tails: &context.log_tails,
         readers: context.config.readers(),
-        image: recorded_image.unwrap_or(&context.config.trainer_image),
+        default_image: &context.config.trainer_image,
+        kept_image: status.attempt.as_ref().and_then(|attempt| attempt.image.as_deref()),
     };
     match apply(&apply_context, job, snapshot, &decision.actions).await {
+        Ok(()) if decision.state.outcome().is_some() => {
+            delete_lingering_pods(&apply_context, job, snapshot).await?;
+            Ok(None)
+        }
         Ok(()) => Ok(None),
         Err(ApplyError::Rejected(reason)) => Ok(Some(reason)),
         Err(ApplyError::Api(error)) => Err(error.into()),

@@ -9,8 +9,6 @@ use crate::observe::JobSnapshot;
 
 /// How often a job is reconciled although nothing changed.
 pub(crate) const RESYNC_INTERVAL: Duration = Duration::from_secs(300);
-/// Retry delay after the API server rejected an object, for example because of a quota.
-pub(crate) const REJECTED_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Delay of the reconcile that writes a new rejection to the status.
 pub(crate) const NEW_REJECTION_DELAY: Duration = Duration::from_millis(50);
 /// Retry delay while the watch has not yet delivered the exit of a pod that is absent from a list.

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use kube::Client;
-use kube::runtime::events::{Recorder, Reporter};
-use tokio::net::TcpListener;
+use kube::runtime::events::Reporter;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing_subscriber::layer::SubscriberExt;
@@ -30,10 +29,8 @@ pub async fn run(config: OperatorConfig) -> anyhow::Result<()> {
         .await
         .context("no connection to the API server: found neither a kubeconfig nor a pod's service account")?;
     let reporter = Reporter { controller: REPORTER.into(), instance: Some(config.identity.clone()) };
-    let recorder = Recorder::new(client.clone(), reporter);
-    let context = Arc::new(Context::new(client.clone(), config.clone(), recorder));
-    let listener =
-        TcpListener::bind(config.listen).await.with_context(|| format!("can't listen at {}", config.listen))?;
+    let context = Arc::new(Context::new(client.clone(), config.clone(), reporter));
+    let listener = serve::listen(config.listen).await.with_context(|| format!("can't listen at {}", config.listen))?;
     tracing::info!(address = %listener.local_addr()?, "serving");
     let server = tokio::spawn(serve::serve(listener, context.telemetry.clone(), log_filter));
 

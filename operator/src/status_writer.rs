@@ -1,26 +1,16 @@
-//! Writes the status and publishes events; reads the log tail of a failed stage.
-
-use std::time::Duration;
+//! Writes the status and publishes events.
 
 use kube::ResourceExt;
-use kube::api::{LogParams, PostParams};
+use kube::api::PostParams;
 use serde::Serialize;
 use serde_json::Value;
 use stagecoach_api::PipelineJobStatus;
-use stagecoach_api::contract::CONTAINER_NAME;
-use stagecoach_lifecycle::AttemptFailure;
 
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::job::{InvalidJob, RawPipelineJob};
-use crate::observe::{JobSnapshot, now};
+use crate::observe::now;
 use crate::report::{self, StatusInputs};
-
-/// Limits of the log tail in the status.
-const LOG_TAIL_LINES: i64 = 20;
-const LOG_TAIL_BYTES: i64 = 2048;
-/// Time limit of the request for a log.
-const LOG_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Writes the status, conditional on the resourceVersion that was read.
 pub(crate) async fn write_status(
@@ -57,26 +47,6 @@ pub(crate) async fn report_invalid_job(
     write_status(object, clients, context, &status).await
 }
 
-/// The end of the log of the stage that caused `failure`, if it can be read.
-pub(crate) async fn fetch_log_tail(
-    clients: &Clients,
-    snapshot: &JobSnapshot,
-    failure: Option<&AttemptFailure>,
-) -> Option<String> {
-    let failure = failure?;
-    let pod = snapshot
-        .pods_of_attempt(failure.attempt)
-        .find(|pod| Some(pod.instance.stage) == failure.stage && !pod.deleted)?;
-    let params = LogParams {
-        container: Some(CONTAINER_NAME.into()),
-        tail_lines: Some(LOG_TAIL_LINES),
-        limit_bytes: Some(LOG_TAIL_BYTES),
-        ..LogParams::default()
-    };
-    let logs = tokio::time::timeout(LOG_TIMEOUT, clients.pod_logs.logs(&pod.name, &params)).await;
-    logs.ok()?.ok().filter(|log| !log.is_empty())
-}
-
 /// Publishes the events of a status that was written; none if it has not changed.
 pub(crate) async fn publish_events(context: &Context, inputs: &StatusInputs<'_>, status: &PipelineJobStatus) {
     if *status == inputs.job.status {
@@ -85,7 +55,7 @@ pub(crate) async fn publish_events(context: &Context, inputs: &StatusInputs<'_>,
     for event in report::events(inputs, status) {
         let job = &inputs.job.reference;
         tracing::info!(job = job.name, namespace = job.namespace, reason = event.reason, "{}", event.note);
-        if let Err(error) = context.recorder.publish(&event.to_api(), &report::object_reference(job)).await {
+        if let Err(error) = context.recorder().publish(&event.to_api(), &report::object_reference(job)).await {
             tracing::debug!("an event was not published: {error}");
         }
     }

@@ -36,8 +36,8 @@
 - apiGroups: [scheduling.k8s.io, scheduling.volcano.sh, scheduling.x-k8s.io]
   resources: [podgroups]
   verbs: [get, create, delete]
-# what `kubectl describe` shows; repeated ones are counted by a patch
+# what `kubectl describe` shows
 - apiGroups: [events.k8s.io]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 {{- end -}}

@@ -11,7 +11,9 @@ pub mod crd;
 pub mod job;
 mod parse;
 mod validate;
+mod versions;
 
 pub use job::{PipelineJob, PipelineJobSpec, PipelineJobStatus};
 pub use parse::{Location, ParseError, parse, parse_with};
 pub use validate::Problem;
+pub use versions::StoredSpec;

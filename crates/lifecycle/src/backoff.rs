@@ -7,6 +7,15 @@ pub fn backoff_delay(initial: Duration, max: Duration, failures: u32) -> Duratio
     initial.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(max)
 }
 
+/// `delay` and up to `percent` of it more, chosen by `seed`: what failed together must not try again together.
+pub fn jittered(delay: Duration, percent: u32, seed: u64) -> Duration {
+    // the finaliser of SplitMix64: seeds that follow each other give unrelated numbers
+    let mixed = (seed ^ (seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let share = ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64;
+    delay.saturating_add(delay.mul_f64(share * f64::from(percent) / 100.0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -22,5 +31,17 @@ mod tests {
         let widest = u32::MAX.into();
         assert_eq!([1, 33, u32::MAX].map(|failures| delay(widest, widest, failures)), [widest; 3]);
         assert_eq!([31, 32, 33].map(|failures| delay(1, widest, failures)), [1 << 30, 1 << 31, widest]);
+    }
+
+    #[test]
+    fn jitter_spreads_over_its_share() {
+        let delay = Duration::from_secs(100);
+        let mut all: Vec<u64> =
+            (1_767_225_600_000..).take(1000).map(|seed| jittered(delay, 25, seed).as_secs()).collect();
+        all.sort_unstable();
+        assert!(all[0] == 100 && all[999] == 124, "{} to {}", all[0], all[999]);
+        assert!((109..=116).contains(&all[500]), "{}", all[500]);
+        assert_eq!(jittered(delay, 0, 7), delay);
+        assert_eq!(jittered(Duration::ZERO, 25, 7), Duration::ZERO);
     }
 }

@@ -10,6 +10,10 @@ use crate::{JobState, UnixMillis};
 /// How long, in seconds, to wait after the first secondary exit for the root cause's own exit to be observed.
 const ROOT_CAUSE_SETTLE_SECONDS: u64 = 10;
 
+/// How long, in seconds, the instances of an attempt are held while the creation of another is refused. A quota that is full
+/// of what is just being deleted has room again sooner.
+const HELD_WHILE_REFUSED_SECONDS: u64 = 10;
+
 /// The root cause of a failure.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -49,13 +53,13 @@ pub enum FailureReason {
     Killed,
     /// All stages lost a peer and none failed by itself.
     PeerLost,
-    /// The stage was deleted and its exit was not observed.
+    /// The stage was deleted and its exit was not observed: somebody deleted it.
     Unknown,
     /// No step was finished within the stall timeout.
     Stalled,
     /// Rendezvous was not complete within the start-up timeout.
     StartupTimeout,
-    /// Terminated by another client, after saving.
+    /// Terminated by another client, after saving; or all stages were deleted unobserved, as by the drain of a cluster.
     Drained,
     /// Preempted by a pod of higher priority.
     Preempted,
@@ -63,7 +67,7 @@ pub enum FailureReason {
     Evicted,
     /// The node was lost.
     NodeLost,
-    /// Not scheduled within the scheduling timeout.
+    /// Not scheduled within the scheduling timeout, not created, or not before the other stages gave up waiting.
     Unschedulable,
 }
 
@@ -119,6 +123,7 @@ impl AttemptFailure {
             message: report
                 .map(|report| report.message.clone())
                 .filter(|text| !text.is_empty())
+                .or_else(|| exit.message.clone())
                 .unwrap_or(default_message),
             failed_at: instance.since,
         }
@@ -130,6 +135,7 @@ fn reason(exit: &Exit) -> FailureReason {
         (Some(ExternalCause::Preempted), ..) => FailureReason::Preempted,
         (Some(ExternalCause::Evicted), ..) => FailureReason::Evicted,
         (Some(ExternalCause::NodeLost), ..) => FailureReason::NodeLost,
+        (Some(ExternalCause::NotAdmitted), ..) => FailureReason::Unschedulable,
         (None, Some(ExitCode::InvalidConfig), _) => FailureReason::InvalidConfig,
         (None, Some(ExitCode::Storage), _) => FailureReason::Storage,
         (None, Some(ExitCode::PeerLost), _) => FailureReason::PeerLost,
@@ -151,10 +157,12 @@ enum CauseRank {
     Secondary,
 }
 
-fn cause_rank(exit: &Exit) -> CauseRank {
+/// `is_waiting`: whether the cluster has not started a stage yet. Then the others can't form a group.
+fn cause_rank(exit: &Exit, is_waiting: bool) -> CauseRank {
     let reported_kind = exit.termination.as_ref().map(|report| report.kind);
     match exit.exit_code() {
         _ if exit.external_cause.is_some() => CauseRank::RootCause,
+        _ if is_waiting && reported_kind == Some(FailureKind::StartupTimeout) => CauseRank::Secondary,
         Some(ExitCode::PeerLost) => CauseRank::Secondary,
         Some(ExitCode::Drained) => CauseRank::Drained,
         _ if reported_kind == Some(FailureKind::PeerLost) => CauseRank::Secondary,
@@ -164,12 +172,16 @@ fn cause_rank(exit: &Exit) -> CauseRank {
 
 /// The root cause, if the attempt has failed and enough exits were observed to determine it.
 pub(crate) fn root_cause(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
-    cause_of_exits(observed, all_created, clock).or_else(|| cause_of_timeout(observed, all_created, clock))
+    cause_of_exits(observed, all_created, clock)
+        .or_else(|| cause_of_refusal(observed, all_created, clock))
+        .or_else(|| cause_of_timeout(observed, all_created, clock))
 }
 
 /// The cause according to the instances that exited or terminate.
 fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
     let (state, policy) = (&observed.state, &observed.policy);
+    let unstarted = observed.unstarted_stage(all_created);
+    let cause_rank = |exit: &Exit| cause_rank(exit, unstarted.is_some());
     let failed = || {
         let ended = observed.current_instances().filter_map(|instance| Some((instance, instance.exit()?)));
         ended.filter(|(_, exit)| exit.exit_code() != Some(ExitCode::Done))
@@ -188,10 +200,7 @@ fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineCl
     let saving = terminating.chain(drained).map(|instance| instance.since).min();
     let missing_stage = observed.missing_stages().next().filter(|_| all_created);
     let alive = observed.current_instances().find(|instance| instance.is_alive());
-    let save_timeout_seconds = policy
-        .grace_seconds
-        .saturating_add(ROOT_CAUSE_SETTLE_SECONDS)
-        .min(policy.restart.termination_timeout_seconds.into());
+    let save_timeout_seconds = policy.grace_seconds.saturating_add(ROOT_CAUSE_SETTLE_SECONDS);
     let deadline = match (saving, first) {
         _ if alive.is_none() => None,
         (Some(since), _) => Some(since.plus_seconds(save_timeout_seconds)),
@@ -204,6 +213,15 @@ fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineCl
         return None;
     }
 
+    if let (Some(_), Some(first), None) = (unstarted, first, saving) {
+        let (instance, _) = first;
+        let message = format!("was not started before stage {} gave up waiting for it", instance.stage);
+        return Some(AttemptFailure::without_exit(state, FailureReason::Unschedulable, unstarted, message, clock.now));
+    }
+    if missing_stage.is_some() && observed.current_instances().next().is_none() {
+        let message = "all pods or processes are gone and their exits were not observed: they were deleted";
+        return Some(AttemptFailure::without_exit(state, FailureReason::Drained, None, message, clock.now));
+    }
     if missing_stage.is_some() {
         return Some(AttemptFailure::without_exit(
             state,
@@ -228,6 +246,17 @@ fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineCl
     Some(AttemptFailure::without_exit(state, reason, Some(alive.stage), message, clock.now))
 }
 
+/// The cause of a refusal while other instances of the attempt exist: they must not hold their resources until it ends.
+fn cause_of_refusal(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
+    let refusal = observed.refusal.as_ref().filter(|_| !all_created)?;
+    observed.current_instances().find(|instance| instance.is_alive())?;
+    let message = format!("was not created: {}", refusal.message);
+    clock.has_passed(refusal.since.plus_seconds(HELD_WHILE_REFUSED_SECONDS)).then(|| {
+        let stage = observed.missing_stages().next();
+        AttemptFailure::without_exit(&observed.state, FailureReason::Unschedulable, stage, message, clock.now)
+    })
+}
+
 /// The cause of a timeout: nothing exited, but scheduling, start-up or a step took too long.
 fn cause_of_timeout(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
     let (state, restart) = (&observed.state, &observed.policy.restart);
@@ -244,6 +273,9 @@ fn cause_of_timeout(observed: &Observed, all_created: bool, clock: &mut Deadline
         });
     }
     if let Some(instance) = latest(|instance| instance.state == InstanceState::Starting) {
+        if observed.progress.is_unreachable {
+            return None;
+        }
         let timeout = restart.startup_timeout_seconds;
         let since = observed
             .progress

@@ -32,7 +32,7 @@ use crate::observed::{InstanceState, Observed};
 use crate::policy::RestartDecision;
 use crate::state::{Attempt, AttemptPhase, JobFailureReason, JobOutcome, JobState};
 use crate::time::{DeadlineClock, UnixMillis};
-use crate::{AttemptFailure, backoff_delay, cause};
+use crate::{AttemptFailure, FailureReason, Policy, backoff_delay, cause, jittered};
 
 /// How far an instance's attempt may be ahead of the stored one, whose record may be lost or restored. A higher number is
 /// implausible, and incrementing it could overflow: such an instance is ignored.
@@ -165,10 +165,19 @@ fn after_failure(observed: &Observed, failure: AttemptFailure, now: UnixMillis) 
         return finished(state, JobOutcome::Failed(JobFailureReason::BudgetExhausted));
     }
     state.failures_without_progress = state.failures_without_progress.saturating_add(1);
-    let BackoffSpec { initial_seconds, max_seconds } = observed.policy.restart.backoff;
+    let delay = restart_delay(&observed.policy, state, now);
+    with_next_attempt(&after, now.plus(delay), now)
+}
+
+/// The back-off after the last failure. The first restart is immediate, unless the cluster has no room for the attempt.
+fn restart_delay(policy: &Policy, state: &JobState, now: UnixMillis) -> Duration {
+    let BackoffSpec { initial_seconds, max_seconds } = policy.restart.backoff;
     let [initial, max] = [initial_seconds, max_seconds].map(|seconds| Duration::from_secs(seconds.into()));
-    let delay = backoff_delay(initial, max, state.failures_without_progress);
-    with_next_attempt(&after, now.plus_seconds(delay.as_secs()), now)
+    let has_room = state.last_failure.as_ref().is_none_or(|failure| failure.reason != FailureReason::Unschedulable);
+    match state.failures_without_progress.saturating_sub(u32::from(has_room)) {
+        0 => Duration::ZERO,
+        failures => jittered(backoff_delay(initial, max, failures), policy.backoff_jitter_percent, now.0),
+    }
 }
 
 /// The state with the next attempt of the desired stages and revision.

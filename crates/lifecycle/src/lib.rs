@@ -24,12 +24,12 @@ mod state;
 mod time;
 
 pub use actions::AttemptAction;
-pub use backoff::backoff_delay;
+pub use backoff::{backoff_delay, jittered};
 pub use budget::RestartBudget;
 pub use cause::{AttemptFailure, FailureReason};
 pub use decide::{Decision, decide};
 pub use observed::{
-    Desired, Exit, ExternalCause, InstanceState, Observed, ObservedProgress, StageInstance, TerminationReport,
+    Desired, Exit, ExternalCause, InstanceState, Observed, ObservedProgress, Refusal, StageInstance, TerminationReport,
 };
 pub use policy::Policy;
 pub use state::{Attempt, AttemptPhase, JobFailureReason, JobOutcome, JobState};

@@ -16,8 +16,19 @@ pub struct Observed {
     /// Existing instances of this attempt and of older ones. One that is not listed does not exist any more. The launcher
     /// lists exited processes of this attempt only.
     pub instances: Vec<StageInstance>,
+    /// Why an instance of the current attempt can't be created, if it can't.
+    pub refusal: Option<Refusal>,
     /// Training progress as far as it is known.
     pub progress: ObservedProgress,
+}
+
+/// A refusal to create an instance of the current attempt: a quota, or admission.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Refusal {
+    /// When the attempt's creation was first refused.
+    pub since: UnixMillis,
+    /// The refusal, for the user.
+    pub message: String,
 }
 
 /// What the spec asks for.
@@ -40,6 +51,8 @@ pub struct ObservedProgress {
     pub finished_steps: Option<u64>,
     /// When this attempt last finished a piece of preparation; it extends the start-up deadline.
     pub last_preparation_at: Option<UnixMillis>,
+    /// Whether stage 0 should report its preparation and can't be asked: then how long start-up takes is not judged.
+    pub is_unreachable: bool,
     /// When this attempt last finished a step; None disables stall detection.
     pub last_step_at: Option<UnixMillis>,
 }
@@ -81,6 +94,8 @@ pub struct Exit {
     pub signal: Option<i32>,
     /// A cause outside the job.
     pub external_cause: Option<ExternalCause>,
+    /// What the cluster says of it.
+    pub message: Option<String>,
     /// Its termination message.
     pub termination: Option<TerminationReport>,
 }
@@ -94,6 +109,8 @@ pub enum ExternalCause {
     Evicted,
     /// The node was lost.
     NodeLost,
+    /// The node did not admit it: what it was scheduled for was taken meanwhile.
+    NotAdmitted,
 }
 
 /// The part of a termination message that decisions depend on.
@@ -171,6 +188,13 @@ impl Observed {
     /// Instances of the current attempt.
     pub(crate) fn current_instances(&self) -> impl Iterator<Item = &StageInstance> + Clone {
         self.instances.iter().filter(|instance| instance.attempt == self.state.attempt.number)
+    }
+
+    /// A stage of the current attempt that the cluster has not started: it is not created yet, or is pending.
+    pub(crate) fn unstarted_stage(&self, all_created: bool) -> Option<u32> {
+        let pending = self.current_instances().find(|instance| instance.state == InstanceState::Pending);
+        let missing = self.missing_stages().next().filter(|_| !all_created);
+        missing.or(pending.map(|instance| instance.stage))
     }
 
     /// Stages of the current attempt without an instance. After all were created, these were deleted.

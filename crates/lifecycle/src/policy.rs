@@ -10,12 +10,14 @@ use crate::{AttemptFailure, FailureReason, JobFailureReason, JobState};
 pub struct Policy {
     /// `spec.restart`
     pub restart: RestartSpec,
-    /// Termination grace period, in seconds.
+    /// Termination grace period of the current attempt's instances, in seconds.
     pub grace_seconds: u64,
     /// Scheduling timeout, in seconds.
     pub scheduling_timeout_seconds: u64,
     /// Longest duration of the job, in seconds.
     pub active_deadline_seconds: Option<u64>,
+    /// How much longer a back-off may be, in percent: jobs that failed together must not start together.
+    pub backoff_jitter_percent: u32,
     /// Whether a node can be lost without its pods' exits being observed. Then an instance that still seems to run although
     /// its peers lost it is `NodeLost`, otherwise `Stalled`.
     pub nodes_can_be_lost: bool,
@@ -24,7 +26,7 @@ pub struct Policy {
 impl Policy {
     /// The limits of a job in a cluster.
     pub fn for_pods(spec: &PipelineJobSpec) -> Self {
-        Self { nodes_can_be_lost: true, ..Self::for_processes(spec) }
+        Self { backoff_jitter_percent: 25, nodes_can_be_lost: true, ..Self::for_processes(spec) }
     }
 
     /// The limits of a job whose stages are processes of this machine.
@@ -38,6 +40,7 @@ impl Policy {
             grace_seconds: grace.unwrap_or(DEFAULT_TERMINATION_GRACE_SECONDS),
             scheduling_timeout_seconds: spec.scheduling.timeout_seconds.into(),
             active_deadline_seconds: spec.active_deadline_seconds,
+            backoff_jitter_percent: 0,
             nodes_can_be_lost: false,
         }
     }
@@ -68,9 +71,9 @@ impl Policy {
 }
 
 impl FailureReason {
-    /// Whether a restart for this reason counts against the budget; external causes do not.
+    /// Whether a restart for this reason counts against the budget; external causes do not, nor what was deleted.
     pub const fn counts_against_budget(self) -> bool {
-        !matches!(self, Self::Drained) && !self.is_external()
+        !matches!(self, Self::Drained | Self::Unknown) && !self.is_external()
     }
 
     const fn is_external(self) -> bool {

@@ -1,5 +1,7 @@
 //! Time in milliseconds, and a clock that collects the next deadline while deadlines are checked.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 /// Milliseconds since the Unix epoch.
@@ -11,6 +13,11 @@ impl UnixMillis {
     /// A whole number of seconds after the epoch.
     pub const fn from_seconds(seconds: u64) -> Self {
         Self(seconds.saturating_mul(1000))
+    }
+
+    /// This time plus a duration.
+    pub fn plus(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)))
     }
 
     /// This time plus a number of seconds.

@@ -13,7 +13,7 @@ pub(crate) use pod_group_discovery::PodGroupDiscovery;
 use crate::build::{BuildError, StatusReaders};
 use crate::clients::Clients;
 use crate::job::ObservedJob;
-use crate::observe::{BlockingReason, JobSnapshot};
+use crate::observe::{BlockingReason, JobSnapshot, LogTails, ObservedPod};
 
 /// Why an action failed.
 #[derive(Debug, thiserror::Error)]
@@ -38,10 +38,14 @@ pub(crate) struct ApplyContext<'a> {
     pub clients: &'a Clients,
     /// Which PodGroup APIs the cluster serves.
     pub pod_group_discovery: &'a PodGroupDiscovery,
+    /// The logs that are being read.
+    pub log_tails: &'a LogTails,
     /// Who may read the trainers' status.
     pub readers: &'a StatusReaders,
-    /// The trainer's image if the pod template names none.
-    pub image: &'a str,
+    /// The trainer's image if neither the pod template names one nor the job keeps one.
+    pub default_image: &'a str,
+    /// The image that the job keeps: it has trained with it.
+    pub kept_image: Option<&'a str>,
 }
 
 /// Applies `actions`, in their order.
@@ -60,7 +64,7 @@ pub(crate) async fn apply(
                 start::start(context, job, snapshot, number, stages).await?
             }
             AttemptAction::DeleteInstances { attempt, grace_seconds } => {
-                delete(context.clients, snapshot, attempt, grace_seconds).await?
+                delete(context, job, snapshot, attempt, grace_seconds).await?
             }
             // the kubelet sends SIGKILL after the grace period
             AttemptAction::KillInstances { .. } => {}
@@ -69,11 +73,41 @@ pub(crate) async fn apply(
     Ok(())
 }
 
-/// Deletes the pods of an attempt with this grace period, exited ones included.
-async fn delete(clients: &Clients, snapshot: &JobSnapshot, attempt: u64, grace_seconds: u64) -> kube::Result<()> {
-    let existing = snapshot.pods_of_attempt(attempt).filter(|pod| !pod.deleted && !pod.terminating);
+/// Deletes the pods of an attempt with this grace period, exited ones included unless their log is being read.
+async fn delete(
+    context: &ApplyContext<'_>,
+    job: &ObservedJob,
+    snapshot: &JobSnapshot,
+    attempt: u64,
+    grace_seconds: u64,
+) -> kube::Result<()> {
+    let params = DeleteParams::default().grace_period(u32::try_from(grace_seconds).unwrap_or(u32::MAX));
+    delete_pods(context, job, snapshot.pods_of_attempt(attempt), &params).await
+}
+
+/// Deletes the pods of a finished job that run on although their trainer has ended: a sidecar must not keep what they hold.
+/// Those whose containers have all ended stay for their logs.
+pub(crate) async fn delete_lingering_pods(
+    context: &ApplyContext<'_>,
+    job: &ObservedJob,
+    snapshot: &JobSnapshot,
+) -> kube::Result<()> {
+    let lingering = snapshot.pods.iter().filter(|pod| pod.has_exited() && !pod.is_over);
+    delete_pods(context, job, lingering, &DeleteParams::default()).await
+}
+
+/// Deletes those of the pods that exist, unless their log is being read.
+async fn delete_pods(
+    context: &ApplyContext<'_>,
+    job: &ObservedJob,
+    pods: impl Iterator<Item = &ObservedPod>,
+    params: &DeleteParams,
+) -> kube::Result<()> {
+    let clients = context.clients;
+    let is_read = |pod: &ObservedPod| pod.has_exited() && context.log_tails.is_reading(&job.reference.uid, &pod.uid);
+    let existing = pods.filter(|pod| !pod.deleted && !pod.terminating && !is_read(pod));
     let deletions = existing.map(async |pod| {
-        let mut params = DeleteParams::default().grace_period(u32::try_from(grace_seconds).unwrap_or(u32::MAX));
+        let mut params = params.clone();
         // only this pod, not a later one of the same name
         params.preconditions = Some(Preconditions { uid: Some(pod.uid.clone()), ..Preconditions::default() });
         match clients.pods.delete(&pod.name, &params).await {

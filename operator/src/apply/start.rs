@@ -6,6 +6,7 @@ use kube::ResourceExt;
 use kube::api::DeleteParams;
 use serde::de::IgnoredAny;
 use stagecoach_api::job::NetworkPolicyMode;
+use stagecoach_lifecycle::Attempt;
 
 use super::create::{create_or_update, create_owned};
 use super::{ApplyContext, ApplyError};
@@ -22,12 +23,19 @@ pub(super) async fn start(
     number: u64,
     stages: u32,
 ) -> Result<(), ApplyError> {
-    let ApplyContext { clients, pod_group_discovery, readers, image } = *context;
+    let ApplyContext { clients, pod_group_discovery, readers, default_image, kept_image, .. } = *context;
     let spec = &job.manifest.spec;
     let first = number == 1;
     let readers = (spec.network_policy.mode != NetworkPolicyMode::None).then_some(readers);
     let pod_group_api = pod_group_discovery.choose(&clients.client, spec.scheduling.gang).await?;
-    let template = AttemptTemplate::new(&job.manifest, number, stages, image, pod_group_api)?;
+    let older = if first { Vec::new() } else { older_attempts(clients, job, number).await? };
+    let attempt = Attempt { number, stages, revision: job.desired().revision };
+    let mut template =
+        AttemptTemplate::new(&job.manifest, attempt, kept_image.unwrap_or(default_image), pod_group_api)?;
+    let before = older.iter().filter_map(|(_, template)| template.as_ref()).max_by_key(|template| template.number);
+    if let Some(before) = before.filter(|_| kept_image.is_some()) {
+        template = template.with_job_file_of(before);
+    }
 
     // Both destructure without `..`: each kind of object is created by the one or the other.
     let AttemptObjects { service, network_policy, config_map, pod_group: _, pods: _ } =
@@ -48,23 +56,32 @@ pub(super) async fn start(
         create_owned::<IgnoredAny>(&clients.pod_groups(api), &job.reference, &group).await?;
     }
     // before the pods: once all pods exist, StartAttempt is not decided again
-    if !first {
-        delete_old_attempts(clients, job, number).await?;
-    }
+    delete_attempts(clients, job, older).await?;
     let is_missing = |stage: u32| snapshot.pods_of_attempt(number).all(|pod| pod.instance.stage != stage);
     let missing = (0..).zip(&pods).filter(|(stage, _)| is_missing(*stage)).map(|(_, pod)| pod);
     try_join_all(missing.map(|pod| create_owned::<IgnoredAny>(&clients.pods, &job.reference, pod))).await?;
     Ok(())
 }
 
-/// Deletes the objects of older attempts.
-async fn delete_old_attempts(clients: &Clients, job: &ObservedJob, current: u64) -> Result<(), ApplyError> {
+/// An attempt's ConfigMap, and the template that it stores unless another client changed it.
+type StoredAttempt = (ConfigMap, Option<AttemptTemplate>);
+
+/// What is stored of the attempts before `current`.
+async fn older_attempts(clients: &Clients, job: &ObservedJob, current: u64) -> kube::Result<Vec<StoredAttempt>> {
     let selector = format!("{},{}!={current}", build::pod_label_selector(&job.reference), build::ATTEMPT_LABEL);
-    for old in clients.config_maps.list::<ConfigMap>(&selector).await? {
-        if !build::is_controlled_by(&old.metadata, &job.reference.uid) {
-            continue;
-        }
-        if let Ok(template) = AttemptTemplate::from_config_map(&old) {
+    let listed = clients.config_maps.list::<ConfigMap>(&selector).await?.into_iter();
+    let own = listed.filter(|stored| build::is_controlled_by(&stored.metadata, &job.reference.uid));
+    let with_template = |stored| {
+        let template = AttemptTemplate::from_config_map(&stored).ok();
+        (stored, template)
+    };
+    Ok(own.map(with_template).collect())
+}
+
+/// Deletes the objects of attempts that are over.
+async fn delete_attempts(clients: &Clients, job: &ObservedJob, attempts: Vec<StoredAttempt>) -> Result<(), ApplyError> {
+    for (config_map, template) in attempts {
+        if let Some(template) = template {
             // the Service and the NetworkPolicy are the job's, and pods are deleted by `DeleteInstances`
             let AttemptObjects { service: _, network_policy: _, config_map: _, pod_group, pods: _ } =
                 build(&job.reference, &template, None);
@@ -73,7 +90,7 @@ async fn delete_old_attempts(clients: &Clients, job: &ObservedJob, current: u64)
             }
         }
         // last: it says which other objects the attempt has
-        clients.config_maps.delete(&old.name_any(), &DeleteParams::default()).await?;
+        clients.config_maps.delete(&config_map.name_any(), &DeleteParams::default()).await?;
     }
     Ok(())
 }

@@ -7,9 +7,10 @@ use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::MAX_STAGES;
-use stagecoach_api::job::{PodTemplate, TrainerType};
+use stagecoach_api::job::TrainerType;
+use stagecoach_lifecycle::Attempt;
 
-use super::{JobReference, PodGroupApi, attempt_name, names, pod};
+use super::{JobReference, PodGroupApi, attempt_name, job_file, names, pod};
 
 /// The keys of the attempt's ConfigMap.
 pub(super) const JOB_FILE_KEY: &str = "job.yaml";
@@ -23,9 +24,11 @@ pub(crate) struct AttemptTemplate {
     pub(crate) number: u64,
     /// Its number of stages.
     pub(crate) stages: u32,
+    /// The revision of the spec that it runs; None if an older operator stored it.
+    pub(crate) revision: Option<u64>,
     /// Whether the trainer is the built-in one.
     pub(crate) built_in: bool,
-    /// The trainer's part of the job, as YAML: what a stage reads.
+    /// The trainer's part of the job: what a stage reads.
     pub(crate) job_file: String,
     /// The PersistentVolumeClaim of the workspace; None if the pod template mounts its own volume.
     pub(crate) claim: Option<String>,
@@ -41,35 +44,37 @@ pub(crate) struct AttemptTemplate {
 pub(crate) struct BuildError(String);
 
 impl AttemptTemplate {
-    /// The template of attempt `number` of `job`; `image` is the trainer's if the pod template names none.
+    /// The template of `attempt` of `job`; `image` is the trainer's if the pod template names none.
     ///
     /// # Errors
-    /// A spec that can't be written as YAML.
+    /// A spec that can't be written as JSON.
     pub(crate) fn new(
         job: &PipelineJob,
-        number: u64,
-        stages: u32,
+        attempt: Attempt,
         image: &str,
         pod_group_api: Option<PodGroupApi>,
     ) -> Result<AttemptTemplate, BuildError> {
-        let mut own = job.clone();
-        // without the pod template except its grace period: the rest of it is used by the operator alone
-        own.status = None;
-        own.spec.template = job.spec.template.as_ref().and_then(grace_period_only);
-        own.spec.stages = stages;
-        own.spec.suspend = false;
-        let job_file = own.to_yaml().map_err(|e| BuildError(format!("the job can't be written as YAML: {e}")))?;
         let mut pod_template = job.spec.template.as_ref().map(|template| template.0.clone()).unwrap_or_default();
         pod::resolve_image(&mut pod_template, image);
         Ok(AttemptTemplate {
-            number,
-            stages,
+            number: attempt.number,
+            stages: attempt.stages,
+            revision: Some(attempt.revision),
             built_in: job.spec.trainer.kind == TrainerType::BuiltIn,
-            job_file,
+            job_file: job_file::new(job, attempt.stages)
+                .map_err(|e| BuildError(format!("the job can't be written as JSON: {e}")))?,
             claim: job.spec.storage.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.clone()),
             pod_group_api,
             pod_template,
         })
+    }
+
+    /// The same with the job file of an earlier attempt, which was written in the form that its image understands. Only
+    /// if both are of one revision.
+    pub(crate) fn with_job_file_of(self, earlier: &AttemptTemplate) -> AttemptTemplate {
+        let same = self.revision.is_some() && self.revision == earlier.revision;
+        let kept = same.then(|| job_file::carried_over(&earlier.job_file, &self.job_file)).flatten();
+        AttemptTemplate { job_file: kept.unwrap_or(self.job_file), ..self }
     }
 
     /// The attempt's ConfigMap, which stores this template.
@@ -77,6 +82,7 @@ impl AttemptTemplate {
         let template = json!({
             "attempt": self.number,
             "stages": self.stages,
+            "revision": self.revision,
             "builtIn": self.built_in,
             "claim": self.claim,
             "gang": self.pod_group_api.map(PodGroupApi::api_version),
@@ -114,6 +120,7 @@ impl AttemptTemplate {
         Ok(AttemptTemplate {
             number: stored["attempt"].as_u64().ok_or_else(|| wrong("names no attempt"))?,
             stages: stages.ok_or_else(|| wrong("names no stages"))?,
+            revision: stored["revision"].as_u64(),
             built_in: stored["builtIn"].as_bool().ok_or_else(|| wrong("names no trainer"))?,
             job_file: text(JOB_FILE_KEY)?.clone(),
             claim: stored["claim"].as_str().map(str::to_owned),
@@ -121,11 +128,4 @@ impl AttemptTemplate {
             pod_template,
         })
     }
-}
-
-/// The pod template with nothing but the termination grace period, which is all that a stage reads of it.
-fn grace_period_only(template: &PodTemplate) -> Option<PodTemplate> {
-    let grace = template.0.get("spec")?.get("terminationGracePeriodSeconds")?;
-    let spec = json!({ "terminationGracePeriodSeconds": grace });
-    Some(PodTemplate(Map::from_iter([("spec".to_owned(), spec)])))
 }

@@ -2,6 +2,7 @@
 
 mod attempt_template;
 mod container;
+mod job_file;
 mod json;
 mod names;
 mod network_policy;

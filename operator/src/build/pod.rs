@@ -1,5 +1,7 @@
 //! A stage's pod: the user's template and what the contract adds to it.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, KeyToPath, PersistentVolumeClaimVolumeSource, Pod, PodSecurityContext, SeccompProfile,
     Volume,
@@ -16,6 +18,9 @@ use super::{AttemptTemplate, JobReference, attempt_name, labels, names, pod_name
 
 /// The user and group of the trainer's image.
 const TRAINER_UID: i64 = 65532;
+/// Annotations, unless the template sets them: an autoscaler must not move a stage, since that restarts all.
+const STAYS: [(&str, &str); 2] =
+    [("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"), ("karpenter.sh/do-not-disrupt", "true")];
 /// The volumes that the operator adds, unless the template has its own of that name.
 pub(super) const CONFIG_VOLUME: &str = "stagecoach-config";
 pub(super) const WORKSPACE_VOLUME: &str = "workspace";
@@ -46,7 +51,8 @@ pub(super) fn pod(job: &JobReference, attempt: &AttemptTemplate, stage: u32) -> 
     let template_metadata = object(template.get("metadata"));
     let mut all_labels = string_map(template_metadata.get("labels"));
     all_labels.extend(labels(job, Some(attempt.number), Some(stage)));
-    let mut annotations = string_map(template_metadata.get("annotations"));
+    let mut annotations: BTreeMap<_, _> = STAYS.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    annotations.extend(string_map(template_metadata.get("annotations")));
     if let Some(api) = attempt.pod_group_api {
         api.add_pod(attempt_name(job, attempt.number), &mut all_labels, &mut annotations, &mut spec);
     }

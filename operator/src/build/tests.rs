@@ -3,12 +3,15 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 use stagecoach_api::contract::StageEnv;
-use stagecoach_api::job::{PersistentVolumeClaim, PodTemplate, TrainerType};
+use stagecoach_api::job::{PersistentVolumeClaim, PodTemplate, RestartSpec, TrainerType};
 use stagecoach_api::{PipelineJob, parse_with};
+use stagecoach_lifecycle::Attempt;
 
 use super::*;
 
 const SAMPLE_JOB: &str = include_str!("../../../manifests/samples/shakespeare.yaml");
+
+const NUMBER_3: Attempt = Attempt { number: 3, stages: 3, revision: 7 };
 
 fn reference() -> JobReference {
     JobReference { name: "shakespeare".into(), namespace: "ml".into(), uid: "u-1".into() }
@@ -24,7 +27,7 @@ fn job(template: Value) -> PipelineJob {
 }
 
 fn attempt(template: Value) -> AttemptTemplate {
-    AttemptTemplate::new(&job(template), 3, 3, "example.com/trainer@sha256:00", None).unwrap()
+    AttemptTemplate::new(&job(template), NUMBER_3, "example.com/trainer@sha256:00", None).unwrap()
 }
 
 fn to_value(object: &impl Serialize) -> Value {
@@ -118,6 +121,11 @@ fn fields_of_the_pod_template_are_kept() {
         (&json!("3"), &json!("speech"))
     );
     assert_eq!(pod["metadata"]["annotations"]["a"], "b");
+    // autoscalers leave it where it is, unless the template says otherwise
+    let safe = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+    assert_eq!(pod["metadata"]["annotations"][safe], "false");
+    let evictable = attempt(json!({"metadata": {"annotations": {safe: "true"}}}));
+    assert_eq!(super::pod::pod(&reference(), &evictable, 0).metadata.annotations.unwrap()[safe], "true");
 }
 
 #[test]
@@ -140,11 +148,49 @@ fn the_config_map_stores_the_attempt_template() {
     assert!(read(&broken).unwrap_err().to_string().contains("shakespeare-3 names no stages"));
 }
 
+/// A trainer of an older version refuses fields that it does not know.
+#[test]
+fn the_job_file_has_what_the_trainer_needs_and_nothing_at_its_default() {
+    let mut job = job(json!({"spec": {"nodeSelector": {"gpu": "h100"}}}));
+    job.spec.restart = RestartSpec { max_restarts: 3, stall_timeout_seconds: 60, ..RestartSpec::default() };
+    (job.spec.active_deadline_seconds, job.spec.scheduling.timeout_seconds) = (Some(9), 7);
+    let file: Value = serde_json::from_str(&AttemptTemplate::new(&job, NUMBER_3, "a", None).unwrap().job_file).unwrap();
+    let mut fields: Vec<&String> = file["spec"].as_object().unwrap().keys().collect();
+    fields.sort();
+    assert_eq!(fields, ["data", "model", "restart", "stages", "storage", "training"], "{file:#}");
+    assert_eq!(file["spec"]["restart"], json!({"stallTimeoutSeconds": 60}));
+    let read = parse_with(&file.to_string(), "job.yaml", &[]).unwrap();
+    assert_eq!((&read.spec.model, &read.spec.training), (&job.spec.model, &job.spec.training));
+}
+
+#[test]
+fn an_attempt_of_the_same_revision_keeps_the_job_file_but_for_its_own_stages_and_timeouts() {
+    let job = job(json!({}));
+    let new = |attempt, job| AttemptTemplate::new(job, attempt, "a", None).unwrap();
+    let mut before = new(NUMBER_3, &job);
+    // as another version writes it
+    let mut file: Value = serde_json::from_str(&before.job_file).unwrap();
+    file["spec"]["pipeline"]["ofAnotherVersion"] = 1.into();
+    file["spec"]["restart"]["stallTimeoutSeconds"] = 5.into();
+    before.job_file = file.to_string();
+    let read = |attempt: &AttemptTemplate| serde_json::from_str::<Value>(&attempt.job_file).unwrap();
+    let after = new(Attempt { number: 4, stages: 2, ..NUMBER_3 }, &job);
+    let kept = after.clone().with_job_file_of(&before);
+    assert_eq!((&read(&kept)["spec"]["stages"], &read(&kept)["spec"]["restart"]), (&json!(2), &Value::Null));
+    assert_eq!(read(&kept)["spec"]["pipeline"]["ofAnotherVersion"], 1);
+    for other in [Some(8), None] {
+        let other = AttemptTemplate { revision: other, ..before.clone() };
+        assert_eq!(after.clone().with_job_file_of(&other), after);
+    }
+    let unreadable = AttemptTemplate { job_file: "a: b".into(), ..before };
+    assert_eq!(after.clone().with_job_file_of(&unreadable), after);
+}
+
 /// An operator of another version reads this ConfigMap: its keys never change.
 #[test]
 fn the_config_map_of_an_attempt_never_changes_its_form() {
     let template = json!({"spec": {"containers": [{"name": "trainer", "image": "mine:2"}]}});
-    let text = json!({"attempt": 3, "stages": 2, "builtIn": true, "claim": "training",
+    let text = json!({"attempt": 3, "stages": 2, "revision": 7, "builtIn": true, "claim": "training",
                       "gang": "scheduling.volcano.sh/v1beta1", "template": template})
     .to_string();
     let data = json!({"job.yaml": "the job", "blueprint.json": text});
@@ -152,6 +198,7 @@ fn the_config_map_of_an_attempt_never_changes_its_form() {
     let expected = AttemptTemplate {
         number: 3,
         stages: 2,
+        revision: Some(7),
         built_in: true,
         job_file: "the job".into(),
         claim: Some("training".into()),
@@ -204,7 +251,7 @@ fn custom_job() -> PipelineJob {
 fn a_custom_trainer_gets_only_the_environment() {
     let mut job = custom_job();
     job.spec.storage.persistent_volume_claim = None;
-    let attempt = AttemptTemplate::new(&job, 1, 2, "unused", None).unwrap();
+    let attempt = AttemptTemplate::new(&job, Attempt { number: 1, stages: 2, revision: 7 }, "unused", None).unwrap();
     let pod = pod(&attempt, 1);
     let trainer = trainer(&pod);
     assert_eq!((&trainer["command"], trainer.get("args")), (&json!(["python", "train.py"]), None));
@@ -265,7 +312,8 @@ fn the_network_policy_allows_exactly_what_is_needed() {
 fn the_objects_of_an_attempt_equal_the_golden_ones() {
     let readers = StatusReaders(vec![serde_json::from_value(json!({"podSelector": {}})).unwrap()]);
     let objects = |job: &PipelineJob, api: Option<PodGroupApi>, readers: Option<&StatusReaders>| {
-        let attempt = AttemptTemplate::new(job, 3, 2, "example.com/trainer@sha256:00", api).unwrap();
+        let attempt =
+            AttemptTemplate::new(job, Attempt { stages: 2, ..NUMBER_3 }, "example.com/trainer@sha256:00", api).unwrap();
         let AttemptObjects { service, network_policy, config_map, pod_group, pods } =
             build(&reference(), &attempt, readers);
         json!({"service": service, "networkPolicy": network_policy, "configMap": config_map,

@@ -4,9 +4,8 @@ mod object;
 
 use kube::{Resource, ResourceExt};
 use serde::Deserialize;
-use serde_json::Value;
 use stagecoach_api::job::{JobPhase, attempt_fields};
-use stagecoach_api::{PipelineJob, PipelineJobSpec, PipelineJobStatus};
+use stagecoach_api::{PipelineJob, PipelineJobSpec, PipelineJobStatus, StoredSpec};
 use stagecoach_lifecycle::{AttemptPhase, Desired, JobState};
 
 pub(crate) use object::RawPipelineJob;
@@ -29,6 +28,8 @@ pub(crate) struct ObservedJob {
     pub status: PipelineJobStatus,
     /// `status.record`: the stored state of the state machine.
     pub state: JobState,
+    /// The paths of the spec's fields that this version of the operator does not know; they have no effect.
+    pub unknown_fields: Vec<String>,
     /// Hash of the fields of the spec whose change starts a new attempt.
     revision: u64,
 }
@@ -93,19 +94,14 @@ fn without_position(error: &serde_json::Error) -> String {
 pub(crate) fn read(object: &RawPipelineJob) -> Result<ObservedJob, InvalidJob> {
     let meta = object.meta();
     let status = status(object)?;
-    let read: PipelineJobSpec = serde_json::from_str(object.spec()).map_err(|error| {
+    let StoredSpec { spec, unknown_fields } = StoredSpec::from_json(object.spec()).map_err(|error| {
         let why = without_position(&error);
         InvalidJob::Spec(format!("spec can't be read: {why}; change it, or use the CRD of this operator's version"))
     })?;
-    let mut manifest = PipelineJob::new(object.name_any(), read);
+    let mut manifest = PipelineJob::new(object.name_any(), spec);
     manifest.metadata.namespace = meta.namespace.clone();
     manifest.metadata.uid = meta.uid.clone();
     manifest.metadata.generation = meta.generation;
-    let problems: Vec<String> =
-        manifest.validate().iter().map(ToString::to_string).chain(build::missing_volume(&manifest.spec)).collect();
-    if !problems.is_empty() {
-        return Err(InvalidJob::Spec(problems.join("; ")));
-    }
     let state = match &status.record {
         None => JobState::default(),
         Some(record) => serde_json::from_value(record.clone()).map_err(|e| {
@@ -121,9 +117,21 @@ pub(crate) fn read(object: &RawPipelineJob) -> Result<ObservedJob, InvalidJob> {
     };
     let generation = meta.generation.unwrap_or_default();
     let same = status.attempt.as_ref().is_some_and(|attempt| attempt.generation == Some(generation));
-    // same generation: keep the revision, so that new defaults of a newer operator do not restart the attempt
-    let revision = if same { state.attempt.revision } else { revision(object.spec()) };
-    Ok(ObservedJob { reference, manifest, generation, status, state, revision })
+    // same generation: keep the revision, so that a new version's way to reckon it does not restart the attempt
+    let revision = if same { state.attempt.revision } else { revision(&manifest.spec) };
+    // what runs was accepted before, maybe by a version that had other rules: its handling goes on
+    let runs =
+        state.attempt.number > 0 && (state.attempt.revision, state.attempt.stages) == (revision, manifest.spec.stages);
+    let problems = match runs {
+        true => Vec::new(),
+        false => {
+            manifest.validate().iter().map(ToString::to_string).chain(build::missing_volume(&manifest.spec)).collect()
+        }
+    };
+    if !problems.is_empty() {
+        return Err(InvalidJob::Spec(problems.join("; ")));
+    }
+    Ok(ObservedJob { reference, manifest, generation, status, state, unknown_fields, revision })
 }
 
 impl ObservedJob {
@@ -142,9 +150,10 @@ impl ObservedJob {
     }
 }
 
-/// Hash of the fields that an attempt is made of, below 2^53 so that JSON represents it exactly.
-fn revision(spec: &str) -> u64 {
-    let spec: Value = serde_json::from_str(spec).unwrap_or_default();
+/// Hash of the fields that an attempt is made of, below 2^53 so that JSON represents it exactly. Fields at their default
+/// are left out: a version that has more of them gives the same hash.
+fn revision(spec: &PipelineJobSpec) -> u64 {
+    let spec = spec.without_defaults();
     let mut hasher = blake3::Hasher::new();
     for part in attempt_fields() {
         hasher.update(spec[part].to_string().as_bytes());

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1;
-use stagecoach_api::contract::{CONTAINER_NAME, FailureKind, TerminationMessage};
+use stagecoach_api::contract::{CONTAINER_NAME, ExitCode, FailureKind, TerminationMessage};
 use stagecoach_lifecycle::{Exit, ExternalCause, InstanceState, StageInstance, TerminationReport, UnixMillis};
 
 use super::PartialPod;
@@ -59,9 +59,10 @@ fn state(pod: &PartialPod) -> (InstanceState, UnixMillis) {
         return (InstanceState::Exited(exit(pod, Some(ended))), time(ended.finished_at.as_ref()).unwrap_or(created));
     }
     if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
-        // the pod failed without a container status: evicted, or its node was lost
+        // the trainer never ran, or there is no container status: evicted, or its node was lost
         let at = condition(pod, "DisruptionTarget").and_then(since);
-        return (InstanceState::Exited(exit(pod, None)), at.unwrap_or(created));
+        let exit = failed_init_container(pod).unwrap_or_else(|| exit(pod, None));
+        return (InstanceState::Exited(exit), at.unwrap_or(created));
     }
     if let Some(deadline) = time(metadata.deletion_timestamp.as_ref()) {
         // deletionTimestamp = time of the delete request + grace period
@@ -95,22 +96,49 @@ fn exit(pod: &PartialPod, ended: Option<&ContainerStateTerminated>) -> Exit {
         });
         (report.kind, report.message) = (FailureKind::OutOfMemory, message.into());
     }
+    let exceeded_limit = is_over_its_own_limit(pod).then(|| ExitCode::Killed.code());
     Exit {
-        code: ended.map(|ended| ended.exit_code),
+        code: ended.map(|ended| ended.exit_code).or(exceeded_limit),
         signal: None,
         external_cause: external_cause(pod),
+        message: pod.status.message.clone(),
         termination: report,
     }
 }
 
+/// Whether the kubelet evicted it for what it stored: an eviction by the node's lack of something is a disruption.
+fn is_over_its_own_limit(pod: &PartialPod) -> bool {
+    pod.status.reason.as_deref() == Some("Evicted") && disruption(pod).is_none()
+}
+
+fn disruption(pod: &PartialPod) -> Option<&PodCondition> {
+    condition(pod, "DisruptionTarget").filter(|condition| condition.status == "True")
+}
+
+/// The exit of a pod whose init container failed, unless the pod was disrupted. The container's own code has no meaning in the
+/// contract of stages.
+fn failed_init_container(pod: &PartialPod) -> Option<Exit> {
+    let containers = pod.status.init_container_statuses.iter().flatten();
+    let mut ended =
+        containers.filter_map(|container| Some((container, container.state.as_ref()?.terminated.as_ref()?)));
+    let (container, ended) = ended.find(|(_, ended)| ended.exit_code != 0).filter(|_| external_cause(pod).is_none())?;
+    let why = ended.message.as_deref().or(ended.reason.as_deref()).unwrap_or_default();
+    let message = format!("init container {} exited with code {}: {why}", container.name, ended.exit_code);
+    Some(Exit { message: Some(message), ..Exit::with_code(ExitCode::Failure.code()) })
+}
+
 /// The cause outside the job, if there is one.
 fn external_cause(pod: &PartialPod) -> Option<ExternalCause> {
-    let disrupted = condition(pod, "DisruptionTarget").filter(|condition| condition.status == "True");
-    match disrupted.and_then(|condition| condition.reason.as_deref()).or(pod.status.reason.as_deref())? {
+    if is_over_its_own_limit(pod) {
+        return None;
+    }
+    match disruption(pod).and_then(|condition| condition.reason.as_deref()).or(pod.status.reason.as_deref())? {
         "PreemptionByScheduler" | "Preempting" => Some(ExternalCause::Preempted),
         "EvictionByEvictionAPI" | "TerminationByKubelet" | "Evicted" | "Terminated" | "NodeShutdown" => {
             Some(ExternalCause::Evicted)
         }
+        "UnexpectedAdmissionError" => Some(ExternalCause::NotAdmitted),
+        reason if reason.starts_with("OutOf") => Some(ExternalCause::NotAdmitted),
         "DeletionByTaintManager" | "DeletionByPodGC" | "NodeLost" => Some(ExternalCause::NodeLost),
         _ => None,
     }
@@ -206,8 +234,37 @@ mod tests {
         assert_eq!(external(disrupted("PreemptionByScheduler")), (None, Some(ExternalCause::Preempted)));
         assert_eq!(external(disrupted("EvictionByEvictionAPI")), (None, Some(ExternalCause::Evicted)));
         assert_eq!(external(disrupted("DeletionByTaintManager")), (None, Some(ExternalCause::NodeLost)));
-        assert_eq!(external(json!({"phase": "Failed", "reason": "Evicted"})), (None, Some(ExternalCause::Evicted)));
+        assert_eq!(external(disrupted("TerminationByKubelet")), (None, Some(ExternalCause::Evicted)));
+        for reason in ["UnexpectedAdmissionError", "OutOfcpu", "OutOfnvidia.com/gpu"] {
+            let refused = external(json!({"phase": "Failed", "reason": reason}));
+            assert_eq!(refused, (None, Some(ExternalCause::NotAdmitted)), "{reason}");
+        }
         assert_eq!(external(json!({"phase": "Failed"})), (None, None));
+    }
+
+    /// As the kubelet writes it: without the condition of a disruption.
+    #[test]
+    fn an_eviction_for_the_pods_own_limit_is_its_own_failure() {
+        let message = "Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. ";
+        let evicted = pod(json!({"phase": "Failed", "reason": "Evicted", "message": message}));
+        let InstanceState::Exited(exit) = instance(&evicted).unwrap().state else { panic!() };
+        assert_eq!((exit.code, exit.external_cause, exit.message.as_deref()), (Some(137), None, Some(message)));
+    }
+
+    #[test]
+    fn a_failed_init_container_is_named() {
+        let fetch = json!({"name": "fetch", "state": {"terminated": {"exitCode": 78, "reason": "Error"}}});
+        let mut failed = pod(json!({"phase": "Failed", "initContainerStatuses": [fetch]}));
+        let InstanceState::Exited(exit) = instance(&failed).unwrap().state else { panic!() };
+        assert_eq!(
+            (exit.code, exit.message.as_deref()),
+            (Some(1), Some("init container fetch exited with code 78: Error"))
+        );
+        failed["status"]["reason"] = "Evicted".into();
+        failed["status"]["conditions"] =
+            json!([{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]);
+        let InstanceState::Exited(exit) = instance(&failed).unwrap().state else { panic!() };
+        assert_eq!((exit.code, exit.external_cause), (None, Some(ExternalCause::Evicted)));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The observed state of a job: its pods, from the cache or a list, and the `/status` of stage 0.
 
 mod instance;
+mod log_tails;
 mod object;
 mod pod;
 mod pod_cache;
@@ -9,9 +10,10 @@ mod status_poller;
 use kube::api::{Api, ListParams};
 use stagecoach_api::contract::StageStatus;
 use stagecoach_api::job::TrainerType;
-use stagecoach_lifecycle::{InstanceState, Observed, ObservedProgress, Policy, UnixMillis};
+use stagecoach_lifecycle::{InstanceState, Observed, ObservedProgress, Policy, Refusal, UnixMillis};
 
 pub(crate) use instance::BlockingReason;
+pub(crate) use log_tails::LogTails;
 pub(crate) use object::PartialPod;
 pub(crate) use pod::ObservedPod;
 pub(crate) use pod_cache::PodCache;
@@ -27,6 +29,8 @@ pub(crate) struct JobSnapshot {
     pub pods: Vec<ObservedPod>,
     /// The last `/status` of the current attempt's stage 0; None before the first response.
     pub stage_0_status: Option<PolledStatus>,
+    /// Whether stage 0 runs, should answer, and does not.
+    pub stage_0_is_silent: bool,
 }
 
 impl JobSnapshot {
@@ -44,7 +48,7 @@ impl JobSnapshot {
     pub(crate) fn from_cache(job: &ObservedJob, pod_cache: &PodCache) -> Option<JobSnapshot> {
         pod_cache
             .get(&job.reference.uid, job.state.attempt.number)
-            .map(|pods| JobSnapshot { pods, stage_0_status: None })
+            .map(|pods| JobSnapshot { pods, ..JobSnapshot::default() })
     }
 
     /// Of a job without a record, which has no pods; None if that is not certain.
@@ -67,13 +71,14 @@ impl JobSnapshot {
         let version = parse_resource_version(listed.metadata.resource_version.as_deref().unwrap_or_default());
         let listed = listed.items.iter().filter_map(|pod| ObservedPod::from_partial(pod, &job.reference.uid)).collect();
         let pods = pod_cache.replace_with_list(&job.reference.uid, job.state.attempt.number, version, listed);
-        Ok(JobSnapshot { pods, stage_0_status: None })
+        Ok(JobSnapshot { pods, ..JobSnapshot::default() })
     }
 
-    /// Polls `/status` of stage 0, if that is due.
-    pub(crate) async fn poll_stage_0(&mut self, job: &ObservedJob, status_poller: &StatusPoller) {
+    /// Adds the last `/status` of stage 0, and polls it if that is due.
+    pub(crate) fn poll_stage_0(&mut self, job: &ObservedJob, status_poller: &StatusPoller) {
         if let Some(stage_0) = self.stage_0(job) {
-            self.stage_0_status = status_poller.poll(&job.reference.uid, stage_0).await;
+            self.stage_0_status = status_poller.poll(&job.reference, stage_0);
+            self.stage_0_is_silent = self.stage_0_status.as_ref().is_none_or(|polled| !polled.is_reachable);
         }
     }
 
@@ -88,25 +93,27 @@ impl JobSnapshot {
         self.pods_of_attempt(job.state.attempt.number).find(running).filter(|_| built_in)
     }
 
-    /// The input of `lifecycle::decide`.
-    pub(crate) fn observed(&self, job: &ObservedJob) -> Observed {
+    /// The input of `lifecycle::decide`; `refusal` is why the attempt can't be created, if it can't.
+    pub(crate) fn observed(&self, job: &ObservedJob, refusal: Option<Refusal>) -> Observed {
         let instances = self.pods.iter().map(|pod| pod.instance.clone()).collect();
         let state = job.state.clone();
-        Observed {
-            desired: job.desired(),
-            policy: Policy::for_pods(&job.manifest.spec),
-            state,
-            instances,
-            progress: self.observed_progress(),
-        }
+        let mut policy = Policy::for_pods(&job.manifest.spec);
+        // the spec may have another one by now
+        let grace_seconds = self.pods_of_attempt(state.attempt.number).filter_map(|pod| pod.grace_seconds).max();
+        policy.grace_seconds = grace_seconds.unwrap_or(policy.grace_seconds);
+        Observed { desired: job.desired(), policy, state, instances, refusal, progress: self.observed_progress() }
     }
 
     fn observed_progress(&self) -> ObservedProgress {
-        let Some(polled) = &self.stage_0_status else { return ObservedProgress::default() };
+        let is_unreachable = self.stage_0_is_silent;
+        let Some(polled) = &self.stage_0_status else {
+            return ObservedProgress { is_unreachable, ..ObservedProgress::default() };
+        };
         let StageStatus { checkpoint, progress, .. } = &polled.status;
         ObservedProgress {
             checkpoint_step: checkpoint.as_ref().map(|checkpoint| checkpoint.step),
             finished_steps: Some(progress.step).filter(|step| *step > 0),
+            is_unreachable,
             last_preparation_at: Some(polled.changed_at).filter(|_| polled.is_preparing()),
             // an unreachable stage 0 may be reachable for its peers; the group detects a hang itself
             last_step_at: Some(polled.changed_at).filter(|_| polled.is_training() && polled.is_reachable),

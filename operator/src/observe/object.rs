@@ -22,7 +22,9 @@ pub(crate) struct PartialPod {
 
 /// The fields of a pod's spec that are read.
 #[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct PartialPodSpec {
+    pub(super) termination_grace_period_seconds: Option<u64>,
     #[serde(default)]
     pub(super) containers: Vec<PartialContainer>,
 }

@@ -20,10 +20,14 @@ pub(crate) struct ObservedPod {
     pub name: String,
     /// `metadata.uid`
     pub uid: String,
+    /// Its termination grace period, in seconds.
+    pub grace_seconds: Option<u64>,
     /// Its IP address, once it has one.
     pub address: Option<IpAddr>,
     /// The image of its trainer container.
     pub image: Option<String>,
+    /// Whether all its containers have ended, sidecars included.
+    pub is_over: bool,
     /// Why it can't start, if its status has a reason.
     pub blocking_reason: Option<BlockingReason>,
     /// Whether it has a deletionTimestamp.
@@ -49,8 +53,10 @@ impl ObservedPod {
             instance: instance(object)?,
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
+            grace_seconds: spec.termination_grace_period_seconds,
             address: status.pod_ip.as_deref().and_then(|address| address.parse().ok()),
             image: trainer.and_then(|trainer| trainer.image.clone()),
+            is_over: matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")),
             blocking_reason: blocking_reason(object),
             terminating: metadata.deletion_timestamp.is_some(),
             deleted: false,
@@ -60,7 +66,7 @@ impl ObservedPod {
     }
 
     /// Whether its trainer has exited.
-    pub(super) fn has_exited(&self) -> bool {
+    pub(crate) fn has_exited(&self) -> bool {
         matches!(self.instance.state, InstanceState::Exited(_))
     }
 

@@ -1,6 +1,8 @@
-//! Polls `/status` of each job's stage 0. The operator pulls, so that pods need no API permissions.
+//! Polls `/status` of each job's stage 0, in the background: a pod that does not answer delays no reconcile. The operator
+//! pulls, so that pods need no API permissions.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Empty, Limited};
@@ -11,7 +13,9 @@ use stagecoach_lifecycle::UnixMillis;
 use tokio::net::TcpStream;
 
 use super::{ObservedPod, now};
+use crate::build::JobReference;
 use crate::sync::PerJob;
+use crate::triggers::Triggers;
 
 /// Limits of one request: time, and bytes of the body.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -30,12 +34,14 @@ pub(crate) struct PolledStatus {
     pub is_reachable: bool,
 }
 
-/// The last request to a job's stage 0.
-#[derive(Clone, Debug)]
-struct LastPoll {
+/// The polls of a job's stage 0.
+#[derive(Debug)]
+struct Polls {
     /// UID of the polled pod.
     pod: String,
-    at: Instant,
+    /// When the last request was sent.
+    asked_at: Option<Instant>,
+    is_in_flight: bool,
     polled: Option<PolledStatus>,
 }
 
@@ -51,17 +57,18 @@ impl PolledStatus {
     }
 }
 
-/// The last requests, by job UID.
+/// The polls, by job UID.
 #[derive(Debug)]
 pub(crate) struct StatusPoller {
     interval: Duration,
-    last_polls: PerJob<LastPoll>,
+    jobs: Arc<PerJob<Polls>>,
+    triggers: Arc<Triggers>,
 }
 
 impl StatusPoller {
     /// Polls each job's stage 0 at most once per `interval`.
-    pub(crate) fn new(interval: Duration) -> StatusPoller {
-        StatusPoller { interval, last_polls: PerJob::default() }
+    pub(crate) fn new(interval: Duration, triggers: Arc<Triggers>) -> StatusPoller {
+        StatusPoller { interval, jobs: Arc::default(), triggers }
     }
 
     /// The poll interval.
@@ -69,33 +76,61 @@ impl StatusPoller {
         self.interval
     }
 
-    /// The last response of `pod`, which is stage 0 of `job`'s attempt; polls it if that is due.
-    pub(crate) async fn poll(&self, job: &str, pod: &ObservedPod) -> Option<PolledStatus> {
-        let last = self.last_polls.lock().get(job).filter(|last| last.pod == pod.uid).cloned();
-        let before = match last {
-            Some(last) if last.at.elapsed() < self.interval => return last.polled,
-            last => last.and_then(|last| last.polled),
+    /// The last response of `pod`, which is stage 0 of `job`'s attempt. If a poll is due, it is sent, and what it changes
+    /// triggers a reconcile.
+    pub(crate) fn poll(&self, job: &JobReference, pod: &ObservedPod) -> Option<PolledStatus> {
+        let mut jobs = self.jobs.lock();
+        let polls = jobs.entry(job.uid.clone()).or_insert_with(|| Polls::of(pod));
+        if polls.pod != pod.uid {
+            *polls = Polls::of(pod);
+        }
+        let is_due = polls.asked_at.is_none_or(|at| at.elapsed() >= self.interval) && !polls.is_in_flight;
+        if let (Some(address), true) = (pod.address, is_due) {
+            (polls.asked_at, polls.is_in_flight) = (Some(Instant::now()), true);
+            let (jobs, triggers, job, pod) =
+                (Arc::clone(&self.jobs), Arc::clone(&self.triggers), job.clone(), pod.clone());
+            tokio::spawn(async move {
+                let response = fetch(address).await.filter(|status| is_from_pod(status, &job.uid, &pod));
+                let mut jobs = jobs.lock();
+                let polls = jobs.get_mut(&job.uid).filter(|polls| polls.pod == pod.uid);
+                if polls.is_some_and(|polls| polls.receive(response)) {
+                    triggers.trigger(&job);
+                }
+            });
+        }
+        polls.polled.clone()
+    }
+
+    /// Removes the entries of jobs that no longer exist.
+    pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
+        self.jobs.retain(is_live);
+    }
+}
+
+impl Polls {
+    fn of(pod: &ObservedPod) -> Polls {
+        Polls { pod: pod.uid.clone(), asked_at: None, is_in_flight: false, polled: None }
+    }
+
+    /// Stores a response; None if there was none. Returns whether it changes more than the progress, which the next reconcile
+    /// is early enough for.
+    fn receive(&mut self, response: Option<StageStatus>) -> bool {
+        self.is_in_flight = false;
+        let before = self.polled.take();
+        let urgent = |polled: &PolledStatus| {
+            let StageStatus { phase, checkpoint, save_failure, .. } = polled.status.clone();
+            (polled.is_reachable, phase, checkpoint, save_failure)
         };
-        let response = match pod.address {
-            Some(address) => fetch(address).await.filter(|status| is_from_pod(status, job, pod)),
-            None => None,
-        };
-        let polled = match (response, before) {
-            (None, before) => before.map(|before| PolledStatus { is_reachable: false, ..before }),
-            (Some(status), before) => {
+        let urgent_before = before.as_ref().map(urgent);
+        self.polled = match response {
+            None => before.map(|before| PolledStatus { is_reachable: false, ..before }),
+            Some(status) => {
                 let same = before.filter(|before| before.status == status);
                 let changed_at = same.map_or_else(now, |before| before.changed_at);
                 Some(PolledStatus { status, changed_at, polled_at: now(), is_reachable: true })
             }
         };
-        let poll = LastPoll { pod: pod.uid.clone(), at: Instant::now(), polled: polled.clone() };
-        self.last_polls.lock().insert(job.to_owned(), poll);
-        polled
-    }
-
-    /// Removes the entries of jobs that no longer exist.
-    pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
-        self.last_polls.retain(is_live);
+        self.polled.as_ref().map(urgent) != urgent_before
     }
 }
 

@@ -12,6 +12,9 @@ use crate::observe::BlockingReason;
 /// The reason of `CheckpointsHealthy` while no checkpoint can be saved.
 pub(super) const SAVING_FAILS: &str = "SavingFails";
 
+/// The reason of `Progressing` before stage 0 answers.
+const NOT_HEARD: &str = "NotHeard";
+
 /// Reasons of `Scheduled` during a normal start-up.
 const NORMAL_STARTUP_REASONS: [&str; 3] = ["Creating", "Waiting", "AllScheduled"];
 
@@ -21,7 +24,7 @@ pub(super) fn is_normal_startup(condition: &Condition) -> bool {
     match condition.kind.as_str() {
         "Scheduled" => NORMAL_STARTUP_REASONS.contains(&reason),
         "Running" => condition.status == "False",
-        "Progressing" => ["Starting", "Restarting"].contains(&reason),
+        "Progressing" => ["Starting", "Restarting", NOT_HEARD].contains(&reason),
         _ => false,
     }
 }
@@ -41,7 +44,7 @@ fn value(status: &'static str, reason: impl Into<String>, message: impl Into<Str
 pub(super) fn conditions(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<Condition> {
     let phase = inputs.decision.job_phase;
     let values = [
-        ("Accepted", value("True", "Valid", "the job is valid")),
+        ("Accepted", accepted(inputs)),
         ("Scheduled", scheduled(inputs)),
         ("Running", running(inputs, new)),
         ("Progressing", progressing(inputs)),
@@ -92,6 +95,17 @@ fn condition(kind: &str, value: ConditionValue, old: &[Condition], generation: i
     }
 }
 
+fn accepted(inputs: &StatusInputs) -> ConditionValue {
+    match inputs.job.unknown_fields.as_slice() {
+        [] => value("True", "Valid", "the job is valid"),
+        unknown => value(
+            "True",
+            "UnknownFields",
+            format!("the job runs without what this version of the operator does not know: {}", unknown.join(", ")),
+        ),
+    }
+}
+
 fn scheduled(inputs: &StatusInputs) -> ConditionValue {
     let attempt = inputs.decision.state.attempt;
     let AttemptPhase::Running { all_created, .. } = inputs.decision.state.attempt_phase else {
@@ -131,7 +145,10 @@ fn progressing(inputs: &StatusInputs) -> ConditionValue {
     let alive = matches!(inputs.decision.job_phase, JobPhase::Running | JobPhase::Starting | JobPhase::Draining);
     let Some(polled) = inputs.snapshot.stage_0_status.as_ref().filter(|_| alive) else {
         return match inputs.decision.job_phase {
-            JobPhase::Running => value("Unknown", "NotHeard", "stage 0 has not answered yet"),
+            JobPhase::Running => value("Unknown", NOT_HEARD, "stage 0 has not answered yet"),
+            _ if alive && inputs.snapshot.stage_0_is_silent => {
+                value("Unknown", NOT_HEARD, "stage 0 runs and has not answered yet")
+            }
             phase => value("False", phase.to_string(), "nothing is being trained"),
         };
     };

@@ -27,9 +27,9 @@ pub(crate) struct StatusInputs<'a> {
     pub snapshot: &'a JobSnapshot,
     /// The decision.
     pub decision: &'a Decision,
-    /// Why the API server rejected the last action, if it did.
+    /// Why the API server rejected the last try to start an attempt, if it did.
     pub rejection: Option<&'a BlockingReason>,
-    /// The end of the failed stage's log, if the failure is new.
+    /// The end of the log of the stage that failed last, once it was read.
     pub log_tail: Option<String>,
     /// Time since this operator wrote the job's status, if it has.
     pub since_last_write: Option<Duration>,
@@ -148,7 +148,8 @@ fn restarts(job: &ObservedJob, state: &JobState) -> RestartsStatus {
 fn last_failure(inputs: &StatusInputs) -> Option<LastFailureStatus> {
     let failure = inputs.decision.state.last_failure.as_ref()?;
     if inputs.job.state.last_failure.as_ref() == Some(failure) && inputs.job.status.last_failure.is_some() {
-        return inputs.job.status.last_failure.clone();
+        let known = inputs.job.status.last_failure.clone();
+        return known.map(|known| LastFailureStatus { log_tail: known.log_tail.or(inputs.log_tail.clone()), ..known });
     }
     Some(LastFailureStatus {
         stage: failure.stage,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use stagecoach_api::PipelineJobStatus;
-use stagecoach_api::job::{AttemptStatus, Condition, JobPhase};
+use stagecoach_api::job::{AttemptStatus, Condition, JobPhase, LastFailureStatus};
 use stagecoach_lifecycle::{AttemptPhase, JobState, UnixMillis};
 
 use super::conditions::is_normal_startup;
@@ -60,6 +60,7 @@ fn urgent_part(status: &PipelineJobStatus) -> PipelineJobStatus {
         ready_stages: None,
         attempt: status.attempt.clone().map(|attempt| AttemptStatus { pods_created: false, image: None, ..attempt }),
         conditions: status.conditions.iter().map(condition).collect(),
+        last_failure: status.last_failure.clone().map(|failure| LastFailureStatus { log_tail: None, ..failure }),
         progress: None,
         record: None,
         ..status.clone()

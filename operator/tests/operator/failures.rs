@@ -20,6 +20,7 @@ fn the_root_cause_is_reported_and_no_secondary_failure() {
     cluster.create("culprit", json!({"stages": 3}));
     cluster.wait_running("culprit", 1);
     let pod = |stage: u32| cluster.kubelet.pod(&format!("culprit-{stage}-1"));
+    pod(1).log(&"many words ".repeat(500));
     pod(1).log("the last words of stage 1");
     pod(0).exit(75, &message(FailureKind::PeerLost, 0, "lost stage 1"));
     pod(2).exit(75, &message(FailureKind::PeerLost, 2, "lost stage 1"));
@@ -31,10 +32,20 @@ fn the_root_cause_is_reported_and_no_secondary_failure() {
         (&json!(1), &json!("culprit-1-1"), &json!(1))
     );
     assert_eq!(failure["message"], "ran into a wall");
-    assert!(failure["logTail"].as_str().unwrap_or_default().contains("the last words of stage 1"), "{failure:#}");
     assert_eq!(job["status"]["restarts"]["counted"], 1);
     assert!(cluster.pods("culprit").iter().all(|pod| pod["metadata"]["labels"]["stagecoach.dev/attempt"] == "2"));
-    assert!(cluster.events("culprit").contains(&"AttemptFailed".to_owned()));
+    // it is read in the background
+    let read = cluster.wait("culprit", "read", |job| job["status"]["lastFailure"]["logTail"].is_string());
+    let tail = read["status"]["lastFailure"]["logTail"].as_str().unwrap();
+    assert!(tail.ends_with("the last words of stage 1\n") && tail.len() <= 2048, "{tail}");
+    // each has its own words
+    until("the events of both attempts", 30, || {
+        let events = cluster.plane.client().list("/apis/events.k8s.io/v1/namespaces/default/events");
+        let told =
+            |note: &str| events.iter().any(|event| event["regarding"]["name"] == "culprit" && event["note"] == note);
+        let failed = "attempt 1: stage 1: Error: ran into a wall";
+        ["attempt 1 with 3 stages", failed, "attempt 2 with 3 stages"].into_iter().all(told).then_some(())
+    });
 }
 
 #[test]
@@ -109,6 +120,19 @@ fn the_restart_budget_is_respected() {
     // the last attempt's pods are kept for their logs or deleted, and no new ones are created
     let newest = |pod: &Value| pod["metadata"]["labels"]["stagecoach.dev/attempt"] == "3";
     assert!(cluster.pods("spent").iter().all(newest));
+}
+
+#[test]
+fn the_first_restart_is_immediate_and_the_second_is_not() {
+    let cluster = shared();
+    cluster.create("prompt", json!({"restart": {"backoff": {"initialSeconds": 3600, "maxSeconds": 3600}}}));
+    cluster.wait_running("prompt", 1);
+    cluster.kubelet.pod("prompt-1-1").exit(1, "");
+    cluster.wait_running("prompt", 2);
+    cluster.kubelet.pod("prompt-1-2").exit(1, "");
+    cluster.wait_phase("prompt", "Restarting");
+    until("its pods to go", 60, || cluster.pods("prompt").is_empty().then_some(()));
+    assert_eq!(cluster.job("prompt").unwrap()["status"]["attempt"]["number"], 3);
 }
 
 #[test]
@@ -220,6 +244,29 @@ fn an_unreachable_stage_0_is_no_failure() {
     stage_0.set_status(StageStatus { pod_uid: "another".into(), ..training });
     cluster.wait("silent", "unreachable", |job| has_condition(job, "Progressing", "Unknown", "StatusUnreachable"));
     assert_eq!(cluster.job("silent").unwrap()["status"]["attempt"]["number"], 1);
+}
+
+#[test]
+fn a_long_preparation_that_nobody_can_ask_about_is_no_failure() {
+    let cluster = shared();
+    let never_ready = json!({"metadata": {"annotations": {"stagecoach.test/behaviour": "never-ready"}}});
+    cluster.create("mute", json!({"template": never_ready, "restart": {"startupTimeoutSeconds": 8}}));
+    let stage_0 = cluster.kubelet.pod("mute-0-1");
+    let preparing = StageStatus { phase: StagePhase::Preparing, ..StageStatus::default() };
+    stage_0.set_status(StageStatus { pod_uid: "another".into(), ..preparing.clone() });
+    let told =
+        |job: &Value| condition_of(job, "Progressing").is_some_and(|progressing| progressing["status"] == "Unknown");
+    cluster.wait("mute", "not heard", told);
+    // another job with the same time-out, which can be asked, is over it meanwhile
+    cluster
+        .create("asked", json!({"template": never_ready, "restart": {"startupTimeoutSeconds": 8, "maxRestarts": 0}}));
+    cluster.wait_phase("asked", "Failed");
+    let mute = cluster.job("mute").unwrap();
+    assert_eq!((&mute["status"]["attempt"]["number"], &mute["status"]["phase"]), (&json!(1), &json!("Starting")));
+    // heard again, it is judged again
+    stage_0.set_status(preparing);
+    let job = cluster.wait("mute", "at attempt 2", |job| job["status"]["attempt"]["number"] == 2);
+    assert_eq!(failure(&job)["reason"], "StartupTimeout");
 }
 
 #[test]

@@ -120,6 +120,27 @@ fn scaling_drains_the_job_and_starts_an_attempt_with_the_new_stages() {
 }
 
 #[test]
+fn a_drain_has_the_grace_period_that_its_attempt_was_started_with() {
+    let cluster = shared();
+    let slow = json!({"metadata": {"annotations": {"stagecoach.test/behaviour": "run 3600000"}}});
+    cluster.create("graceful", json!({"template": slow, "stages": 1}));
+    cluster.edit("graceful", json!({"template": {"spec": {"terminationGracePeriodSeconds": 777}}}));
+    let grace = |pod: &Value| pod["spec"]["terminationGracePeriodSeconds"] == 777;
+    cluster.wait("graceful", "running with its grace", |job| {
+        job["status"]["phase"] == "Running" && cluster.pods("graceful").iter().all(grace)
+    });
+    cluster.edit("graceful", json!({"template": {"spec": {"terminationGracePeriodSeconds": 1}}}));
+    cluster.wait_phase("graceful", "Draining");
+    let pod = until("its pod to terminate", 30, || {
+        cluster.pods("graceful").into_iter().find(|pod| pod["metadata"]["deletionTimestamp"].is_string())
+    });
+    assert_eq!(pod["metadata"]["deletionGracePeriodSeconds"], 777);
+    cluster.kubelet.pod(pod["metadata"]["name"].as_str().unwrap()).exit(143, "");
+    let pods = |job: &Value| job["status"]["phase"] == "Running" && !cluster.pods("graceful").iter().any(grace);
+    cluster.wait("graceful", "running with the new grace", pods);
+}
+
+#[test]
 fn a_job_created_suspended_waits_and_its_template_may_be_edited() {
     let cluster = shared();
     cluster.create("queued", json!({"suspend": true}));
@@ -207,6 +228,27 @@ fn a_custom_trainer_gets_the_environment_and_no_config() {
     assert!(!pod["spec"]["volumes"].to_string().contains("stagecoach-config"));
     finish("own", 1, 2);
     cluster.wait_phase("own", "Complete");
+}
+
+#[test]
+fn a_sidecar_keeps_no_pod_of_a_finished_job() {
+    let cluster = shared();
+    let sidecar = json!({"containers": [{"name": "trainer"}, {"name": "mesh", "image": "mesh:1"}]});
+    cluster.create("meshed", json!({"template": {"spec": sidecar}}));
+    cluster.wait_running("meshed", 1);
+    finish("meshed", 1, 2);
+    cluster.wait_phase("meshed", "Complete");
+    until("the pods to go", 60, || cluster.pods("meshed").is_empty().then_some(()));
+    assert_eq!(cluster.job("meshed").unwrap()["status"]["phase"], "Complete");
+    // the same after a failure that is final
+    cluster.create("broken", json!({"template": {"spec": sidecar}, "restart": {"maxRestarts": 0}}));
+    cluster.wait_running("broken", 1);
+    cluster.kubelet.pod("broken-0-1").log("the last words");
+    cluster.kubelet.pod("broken-0-1").exit(1, "");
+    cluster.wait_phase("broken", "Failed");
+    let read = |job: &Value| job["status"]["lastFailure"]["logTail"] == "the last words\n";
+    cluster.wait("broken", "read", read);
+    until("the pods to go", 60, || cluster.pods("broken").is_empty().then_some(()));
 }
 
 #[test]

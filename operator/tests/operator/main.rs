@@ -9,5 +9,8 @@ mod lifecycle;
 mod manifests;
 mod namespaces;
 mod outage;
+mod refusals;
+mod responsiveness;
 mod serving;
 mod support;
+mod versions;

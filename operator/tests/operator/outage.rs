@@ -1,7 +1,8 @@
 //! The API server restarts, and jobs change while the operator is down.
 
-use crate::support::exclusive;
+use crate::support::{exclusive, shared};
 use serde_json::json;
+use stagecoach_cluster::until;
 
 #[test]
 fn changes_during_an_outage_are_reconciled() {
@@ -27,4 +28,30 @@ fn changes_during_an_outage_are_reconciled() {
     let kept = cluster.wait_running("kept", 1);
     assert_eq!(kept["status"]["restarts"]["total"], 0);
     assert!(cluster.operators_are_running());
+}
+
+#[test]
+fn a_drain_that_takes_the_operator_too_is_a_drain() {
+    let (cluster, job) = (shared(), "drained/job");
+    cluster.create_namespace("drained");
+    let operator = || cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "drained")]);
+    let first = operator();
+    cluster.create(job, json!({}));
+    cluster.wait_running(job, 1);
+    drop(first);
+    for pod in ["job-0-1", "job-1-1"] {
+        cluster.plane.client().delete(&format!("/api/v1/namespaces/drained/pods/{pod}"));
+    }
+    until("the pods to go", 60, || cluster.pods(job).is_empty().then_some(()));
+    let second = operator();
+    let drained = cluster.wait_running(job, 2);
+    assert_eq!(drained["status"]["lastFailure"]["reason"], "Drained");
+    // one of them, by force
+    drop(second);
+    cluster.plane.client().delete("/api/v1/namespaces/drained/pods/job-1-2?gracePeriodSeconds=0");
+    until("the pod to go", 60, || (cluster.pods(job).len() == 1).then_some(()));
+    let _third = operator();
+    let deleted = cluster.wait_running(job, 3);
+    assert_eq!(deleted["status"]["lastFailure"]["reason"], "Unknown");
+    assert_eq!(deleted["status"]["restarts"], json!({"total": 2, "counted": 0, "budgetLeft": 3}));
 }

@@ -151,6 +151,7 @@ impl StageProcess {
             code: status.and_then(|status| status.code()),
             signal: status.and_then(|status| status.signal()),
             external_cause: None,
+            message: None,
             termination: message.as_ref().map(Into::into),
         };
         self.set_state(InstanceState::Exited(exit), now);

@@ -189,6 +189,7 @@ impl<'a> Supervisor<'a> {
             policy: self.policy.clone(),
             state: self.stored.state.clone(),
             instances: self.processes.instances(self.stored.state.attempt.number),
+            refusal: None,
             progress: self.observed_progress,
         }
     }

@@ -4,6 +4,8 @@
 mod rules;
 mod structural;
 
+pub(crate) use structural::schema_of;
+
 use serde_json::{Value, json};
 
 use crate::job::{API_VERSION, KIND};

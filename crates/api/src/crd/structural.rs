@@ -1,9 +1,9 @@
 //! The schema of a PipelineJob in the form that Kubernetes calls structural: every value has one type, nothing is referred
 //! to, and a choice of strings is an `enum`.
 
-use schemars::Schema;
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
+use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value, json};
 
 use crate::PipelineJob;
@@ -11,14 +11,15 @@ use crate::PipelineJob;
 /// What a pod's template holds; `scripts/pod_template.py` writes it.
 const POD_TEMPLATE: &str = include_str!("pod_template.json");
 
+/// The structural schema of `T`.
+pub(crate) fn schema_of<T: JsonSchema>() -> Value {
+    let settings = SchemaSettings::openapi3().with(|settings| settings.inline_subschemas = true);
+    settings.with_transform(RecursiveTransform(make_structural)).into_generator().into_root_schema_for::<T>().to_value()
+}
+
 /// The structural schema of a PipelineJob, without the rules that `super::rules` adds.
 pub(super) fn schema() -> Value {
-    let settings = SchemaSettings::openapi3().with(|settings| settings.inline_subschemas = true);
-    let generated = settings
-        .with_transform(RecursiveTransform(make_structural))
-        .into_generator()
-        .into_root_schema_for::<PipelineJob>();
-    let mut schema = generated.to_value();
+    let mut schema = schema_of::<PipelineJob>();
     // The API server knows what metadata is; the name is here for the rules that speak of it.
     schema["properties"]["metadata"] = json!({"type": "object", "properties": {"name": {"type": "string"}}});
     schema["required"] = json!(["spec"]);

@@ -38,11 +38,11 @@ impl Default for RestartSpec {
     }
 }
 
-/// The wait before a restart: doubled by each failure without progress.
+/// The wait before a restart: none before the first, then doubled by each failure without progress.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BackoffSpec {
-    /// Seconds before the first restart.
+    /// Seconds before the second restart.
     pub initial_seconds: u32,
     /// Seconds that it never exceeds.
     pub max_seconds: u32,

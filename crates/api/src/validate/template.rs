@@ -12,7 +12,11 @@ pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     for list in ["containers", "initContainers"] {
         let containers = pod.and_then(|pod| pod.get(list)).and_then(Value::as_array);
         for (index, container) in containers.into_iter().flatten().enumerate() {
-            check_environment(container, &format!("spec.template.spec.{list}[{index}]"), problems);
+            let at = format!("spec.template.spec.{list}[{index}]");
+            check_environment(container, &at, problems);
+            problems.require(container.get("restartPolicyRules").is_none(), format!("{at}.restartPolicyRules"), || {
+                "would restart a container alone: remove it; all stages are restarted together, by spec.restart".into()
+            });
         }
     }
     if spec.trainer.kind == TrainerType::Custom {

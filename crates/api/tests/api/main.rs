@@ -6,3 +6,4 @@ mod crd;
 mod jobs;
 mod reading;
 mod validation;
+mod versions;

@@ -50,6 +50,7 @@ fn policy() -> Policy {
         grace_seconds: 30,
         scheduling_timeout_seconds: 500,
         active_deadline_seconds: None,
+        backoff_jitter_percent: 0,
         nodes_can_be_lost: true,
     }
 }
@@ -76,6 +77,7 @@ impl Simulation {
             policy: policy(),
             state: self.recorded.clone(),
             instances: self.processes.iter().map(|process| process.instance.clone()).collect(),
+            refusal: None,
             progress: ObservedProgress {
                 checkpoint_step: self.checkpoint,
                 last_step_at: Some(UnixMillis(0)),

@@ -169,11 +169,11 @@ fn a_stage_killed_by_a_signal_ends_the_attempt() {
 
 #[test]
 fn a_back_off_is_waited_for() {
-    let script = "if [ $attempt = 2 ]; then exit 0; fi; exit 1";
+    let script = "if [ $attempt = 3 ]; then exit 0; fi; exit 1";
     let started = Instant::now();
     let run = run_script(script, &[("restart.backoff.initialSeconds", "1")], &[]);
     assert_eq!(run.outcome, RunOutcome::Complete(None), "{}", run.output);
-    run.assert_printed("restarting in 1.0s");
+    run.assert_printed("restarting in 1.0s: attempt 3");
     assert!(started.elapsed() >= Duration::from_secs(1));
 }
 
@@ -206,8 +206,8 @@ fn a_stop_request_lets_the_stages_exit() {
 
 #[test]
 fn a_stop_request_during_a_back_off_prevents_the_restart() {
-    let run = run_script("exit 1", &[("restart.backoff.initialSeconds", "300")], &["restarting in"]);
-    assert_eq!((run.outcome, run.stored.state.attempt.number), (RunOutcome::Stopped, 2));
+    let run = run_script("exit 1", &[("restart.backoff.initialSeconds", "300")], &["attempt 3, "]);
+    assert_eq!((run.outcome, run.stored.state.attempt.number), (RunOutcome::Stopped, 3));
 }
 
 #[test]

@@ -60,6 +60,8 @@ fn filling_in_changes_no_job() {
         let read = |job: &Value| parse(&job.to_string(), "row").unwrap();
         assert_eq!(read(&filled).spec.pipeline, read(&row.manifest).spec.pipeline, "{:?}", row.changed);
         assert_eq!(read(&filled).spec.training, read(&row.manifest).spec.training, "{:?}", row.changed);
+        let without = read(&row.manifest).without_defaults();
+        assert_eq!(read(&without), read(&row.manifest), "{:?}", row.changed);
     }
 }
 

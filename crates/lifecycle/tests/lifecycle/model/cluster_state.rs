@@ -270,7 +270,8 @@ pub(crate) fn canonical(mut state: JobState) -> JobState {
             counted_since_checkpoint: state.budget.counted_since_checkpoint,
             ..RestartBudget::default()
         },
-        failures_without_progress: 0,
+        // the first restart is immediate, and the back-off is the same after each other one
+        failures_without_progress: state.failures_without_progress.min(2),
         best_step: None,
         last_failure: None,
         started_at: state.started_at.map(|_| UnixMillis(0)),

@@ -52,6 +52,7 @@ fn policy(disabled_guard: Option<Guard>) -> Policy {
         grace_seconds: 10,
         scheduling_timeout_seconds: 30,
         active_deadline_seconds: None,
+        backoff_jitter_percent: 0,
         nodes_can_be_lost: true,
     }
 }
@@ -69,6 +70,7 @@ pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_gu
         policy: policy(disabled_guard),
         state: job.recorded.clone(),
         instances: pods.iter().map(ModelPod::instance).collect(),
+        refusal: None,
         progress: ObservedProgress {
             checkpoint_step: Some(cluster.volume.checkpoint),
             last_step_at: Some(UnixMillis(0)),

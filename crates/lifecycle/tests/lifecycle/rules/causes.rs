@@ -50,7 +50,7 @@ fn the_root_cause_is_found_among_many_exits() {
             ],
             Some((1, "OutOfMemory", true)),
         ),
-        ("deleted, its exit not observed", vec![ready(0), exited(2, 75, 995)], Some((1, "Unknown", true))),
+        ("deleted, its exit not observed", vec![ready(0), exited(2, 75, 995)], Some((1, "Unknown", false))),
         ("a known exit comes before a missing one", vec![ready(0), exited(2, 1, 995)], Some((2, "Error", true))),
         (
             "preempted",
@@ -61,6 +61,11 @@ fn the_root_cause_is_found_among_many_exits() {
             "evicted",
             vec![exited_by_external_cause(0, ExternalCause::Evicted), exited(1, 75, 996), exited(2, 75, 996)],
             Some((0, "Evicted", false)),
+        ),
+        (
+            "not admitted by its node",
+            vec![exited_by_external_cause(0, ExternalCause::NotAdmitted), exited(1, 75, 996), exited(2, 75, 996)],
+            Some((0, "Unschedulable", false)),
         ),
         (
             "one was deleted by another client: the others save",
@@ -103,12 +108,88 @@ fn the_scheduling_timeout_is_not_the_start_up_timeout() {
 }
 
 #[test]
+fn a_long_grace_period_is_honoured_to_its_end() {
+    let mut observed = running(vec![instance(0, InstanceState::Terminating, 900), ready(1), ready(2)]);
+    observed.policy.grace_seconds = 3600;
+    let at = |seconds| decide(&observed, UnixMillis::from_seconds(seconds)).state.last_failure;
+    assert_eq!(at(4509), None);
+    assert_eq!(at(4510).unwrap().reason, FailureReason::NodeLost);
+}
+
+/// Attempt 1, of which a stage could not be created yet.
+fn incomplete(instances: Vec<StageInstance>) -> Observed {
+    let mut observed = running(instances);
+    observed.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(0), all_created: false };
+    observed
+}
+
+#[test]
+fn giving_up_on_a_stage_that_the_cluster_has_not_started_does_not_count() {
+    let gave_up = || exited_with_report(0, FailureKind::StartupTimeout, None);
+    let pending = || instance(2, InstanceState::Pending, 900);
+    let rows = [
+        ("not created, and the others lost each other", incomplete(vec![exited(0, 75, 980), exited(1, 75, 981)])),
+        ("not created, and another still starts", incomplete(vec![exited(0, 75, 980), ready(1)])),
+        ("not created, and another gave up", incomplete(vec![gave_up(), exited(1, 75, 980)])),
+        ("pending", running(vec![exited(0, 75, 980), exited(1, 75, 980), pending()])),
+        ("pending, and another gave up", running(vec![gave_up(), exited(1, 75, 980), pending()])),
+    ];
+    for (name, observed) in rows {
+        let state = decide(&observed, NOW).state;
+        let failure = state.last_failure.unwrap_or_else(|| panic!("{name}: no failure"));
+        assert_eq!((failure.reason, failure.stage), (FailureReason::Unschedulable, Some(2)), "{name}");
+        assert_eq!((state.budget.total, state.budget.counted), (1, 0), "{name}");
+    }
+    // what a stage did by itself is its failure, also then; and the root cause's own exit may be still to come
+    let state = decide(&incomplete(vec![exited(0, 1, 980), ready(1)]), NOW).state;
+    assert_eq!((state.last_failure.unwrap().reason, state.budget.counted), (FailureReason::Error, 1));
+    assert_eq!(decide(&incomplete(vec![exited(0, 75, 995), ready(1)]), NOW).state.last_failure, None);
+    // with all stages started it is their own
+    let state = decide(&running(vec![gave_up(), exited(1, 75, 980), exited(2, 75, 980)]), NOW).state;
+    assert_eq!((state.last_failure.unwrap().label(), state.budget.counted), ("StartupTimeout".into(), 1));
+}
+
+#[test]
+fn an_attempt_that_can_not_be_completed_makes_room_and_waits() {
+    let mut observed = incomplete(vec![instance(0, InstanceState::Starting, 990)]);
+    observed.refusal = Some(Refusal { since: UnixMillis::from_seconds(990), message: "exceeded quota: small".into() });
+    let before = decide(&observed, UnixMillis::from_seconds(999));
+    assert_eq!((before.state, before.wake_at), (observed.state.clone(), Some(NOW)));
+    let decision = decide(&observed, NOW);
+    let failure = decision.state.last_failure.clone().unwrap();
+    assert_eq!((failure.reason, failure.stage), (FailureReason::Unschedulable, Some(1)));
+    assert!(failure.message.contains("exceeded quota: small"), "{}", failure.message);
+    assert_eq!((decision.state.budget.total, decision.state.budget.counted), (1, 0));
+    assert_eq!(decision.actions, [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 10 }]);
+    assert_eq!(
+        decision.state.attempt_phase,
+        AttemptPhase::Running { not_before: NOW.plus_seconds(2), all_created: false },
+        "it waits before it tries again"
+    );
+    // nothing is held
+    observed.instances.clear();
+    assert_eq!(decide(&observed, NOW).state, observed.state);
+}
+
+/// The operator was drained with all of them: no exit was observed.
+#[test]
+fn a_drain_that_takes_the_operator_too_is_a_drain() {
+    let state = decide(&running(vec![]), NOW).state;
+    let failure = state.last_failure.unwrap();
+    assert_eq!((failure.reason, failure.stage, state.budget.counted), (FailureReason::Drained, None, 0));
+    assert_eq!(state.attempt_phase, AttemptPhase::Running { not_before: NOW, all_created: false });
+}
+
+#[test]
 fn preparation_extends_the_start_up_timeout() {
     let mut observed = running((0..3).map(|stage| instance(stage, InstanceState::Starting, 0)).collect());
     observed.progress.last_preparation_at = Some(UnixMillis::from_seconds(900));
     let decision = decide(&observed, NOW);
     assert_eq!((decision.job_phase, decision.wake_at), (JobPhase::Starting, Some(UnixMillis::from_seconds(1500))));
     assert_eq!(decide(&observed, UnixMillis::from_seconds(1500)).state.attempt.number, 2);
+    // nobody knows whether it still goes on
+    observed.progress.is_unreachable = true;
+    assert_eq!(decide(&observed, UnixMillis::from_seconds(9999)).state, observed.state);
 }
 
 #[test]

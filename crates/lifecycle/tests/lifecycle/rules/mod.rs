@@ -15,6 +15,7 @@ fn policy() -> Policy {
         grace_seconds: 120,
         scheduling_timeout_seconds: 3600,
         active_deadline_seconds: None,
+        backoff_jitter_percent: 0,
         nodes_can_be_lost: true,
     }
 }
@@ -31,6 +32,7 @@ fn running(instances: Vec<StageInstance>) -> Observed {
             ..JobState::default()
         },
         instances,
+        refusal: None,
         progress: ObservedProgress::default(),
     }
 }

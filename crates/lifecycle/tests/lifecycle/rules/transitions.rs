@@ -85,20 +85,39 @@ fn the_back_off_doubles_until_training_progresses() {
         Some((not_before.0 - NOW.0) / 1000)
     };
     observed.progress.finished_steps = Some(5);
-    assert_eq!([(); 4].map(|()| fail(&mut observed)), [Some(2), Some(4), Some(8), Some(10)]);
+    assert_eq!([(); 5].map(|()| fail(&mut observed)), [0, 2, 4, 8, 10].map(Some));
     observed.progress.finished_steps = Some(6);
-    assert_eq!(fail(&mut observed), Some(2));
-    // Five of ten restarts were consumed; a checkpoint resets the budget, then ten more are allowed and no eleventh.
-    assert_eq!(observed.state.budget, RestartBudget { total: 5, counted: 5, counted_since_checkpoint: 5 });
+    assert_eq!(fail(&mut observed), Some(0));
+    // Six of ten restarts were consumed; a checkpoint resets the budget, then ten more are allowed and no eleventh.
+    assert_eq!(observed.state.budget, RestartBudget { total: 6, counted: 6, counted_since_checkpoint: 6 });
     observed.progress.checkpoint_step = Some(6);
     assert_eq!((0..11).filter_map(|_| fail(&mut observed)).count(), 10);
     assert_eq!(observed.state.outcome(), Some(&JobOutcome::Failed(JobFailureReason::BudgetExhausted)));
-    assert_eq!(observed.state.budget, RestartBudget { total: 15, counted: 15, counted_since_checkpoint: 10 });
+    assert_eq!(observed.state.budget, RestartBudget { total: 16, counted: 16, counted_since_checkpoint: 10 });
+}
+
+#[test]
+fn restarts_that_are_due_together_are_spread() {
+    let mut observed = running(vec![exited(0, 1, 995), exited(1, 75, 996), exited(2, 75, 996)]);
+    observed.state.failures_without_progress = 1;
+    observed.policy.backoff_jitter_percent = 25;
+    let delays: Vec<u64> = (0..50)
+        .map(|later| {
+            let now = UnixMillis(NOW.0 + later);
+            match decide(&observed, now).state.attempt_phase {
+                AttemptPhase::Running { not_before, .. } => not_before.0 - now.0,
+                other => panic!("{other:?}"),
+            }
+        })
+        .collect();
+    assert!(delays.iter().all(|delay| (2000..=2500).contains(delay)), "{delays:?}");
+    assert!(delays.iter().max().unwrap() - delays.iter().min().unwrap() > 300, "{delays:?}");
 }
 
 #[test]
 fn a_failed_attempt_is_removed_before_the_next_starts() {
-    let observed = running(vec![ready(0), exited(1, 1, 999), ready(2)]);
+    let mut observed = running(vec![ready(0), exited(1, 1, 999), ready(2)]);
+    observed.state.failures_without_progress = 1;
     let decision = decide(&observed, NOW);
     assert_eq!(decision.actions, [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 10 }]);
     assert_eq!((decision.state.attempt.number, decision.wake_at), (2, None));

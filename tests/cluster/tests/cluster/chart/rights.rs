@@ -23,7 +23,7 @@ const JOBS: [(&str, &str, &[&str]); 12] = [
     ("scheduling.k8s.io", "podgroups", &["get", "create", "delete"]),
     ("scheduling.volcano.sh", "podgroups", &["get", "create", "delete"]),
     ("scheduling.x-k8s.io", "podgroups", &["get", "create", "delete"]),
-    ("events.k8s.io", "events", &["create", "patch"]),
+    ("events.k8s.io", "events", &["create"]),
 ];
 
 /// In the operator's own namespace.

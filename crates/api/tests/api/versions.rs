@@ -1,0 +1,45 @@
+//! Specs of other versions.
+
+use serde_json::{Value, json};
+use stagecoach_api::{StoredSpec, parse};
+
+use crate::jobs::{CUSTOM, FULL, MINIMAL};
+
+#[test]
+fn fields_at_their_default_are_left_out_and_read_back() {
+    for text in [MINIMAL, FULL, CUSTOM] {
+        let job = parse(text, "job.yaml").unwrap();
+        let written = job.without_defaults();
+        assert_eq!(parse(&written.to_string(), "job.yaml").unwrap(), job, "{written:#}");
+        assert_eq!(written["spec"], job.spec.without_defaults());
+    }
+    let written = parse(MINIMAL, "job.yaml").unwrap().spec.without_defaults();
+    let mut fields: Vec<&String> = written.as_object().unwrap().keys().collect();
+    fields.sort();
+    assert_eq!(fields, ["data", "model", "stages", "training"], "{written:#}");
+    assert!(written["training"].get("optimizer").is_none(), "{written:#}");
+}
+
+#[test]
+fn unknown_fields_are_dropped_and_named_and_unknown_words_are_refused() {
+    let mut stored = serde_json::to_value(parse(FULL, "job.yaml").unwrap().spec).unwrap();
+    let known = StoredSpec::from_json(&stored.to_string()).unwrap();
+    assert_eq!(known.unknown_fields, [""; 0]);
+    stored["newTop"] = json!({"a": 1});
+    stored["pipeline"]["newField"] = json!(7);
+    stored["restart"]["exitCodes"] = json!([{"codes": [3], "action": "Fail", "newKey": true}]);
+    stored["template"] = json!({"spec": {"newerKubernetes": 1}});
+    let read = StoredSpec::from_json(&stored.to_string()).unwrap();
+    let mut unknown = read.unknown_fields.clone();
+    unknown.sort();
+    assert_eq!(unknown, ["spec.newTop", "spec.pipeline.newField", "spec.restart.exitCodes[0].newKey"]);
+    assert_eq!(read.spec.pipeline, known.spec.pipeline);
+    assert_eq!(read.spec.restart.exit_codes.len(), 1);
+    assert_eq!(
+        Value::Object(read.spec.template.unwrap().0),
+        stored["template"],
+        "the template is kept as it was written"
+    );
+    stored["networkPolicy"] = json!({"mode": "Newest"});
+    assert!(StoredSpec::from_json(&stored.to_string()).unwrap_err().to_string().contains("Newest"));
+}

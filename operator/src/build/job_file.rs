@@ -1,0 +1,53 @@
+//! The job file of an attempt: what its stages read of the job. The trainer may be older than the operator and refuse fields
+//! that it does not know, so nothing is written that it does not need: no field at its default, and nothing that the
+//! operator alone reads. An attempt that keeps the image of the one before it keeps its file too.
+
+use serde_json::{Map, Value, json};
+use stagecoach_api::PipelineJob;
+use stagecoach_api::job::{NetworkPolicySpec, PipelineJobSpec, PodTemplate, RestartSpec, SchedulingSpec};
+
+/// The fields of the spec that may differ between two attempts of one revision.
+const OF_EACH_ATTEMPT: [&str; 2] = ["stages", "restart"];
+
+/// The file of an attempt of `stages` stages; JSON, which is YAML.
+///
+/// # Errors
+/// A number that JSON can't represent.
+pub(super) fn new(job: &PipelineJob, stages: u32) -> serde_json::Result<String> {
+    let RestartSpec { startup_timeout_seconds, stall_timeout_seconds, .. } = job.spec.restart;
+    let spec = PipelineJobSpec {
+        stages,
+        suspend: false,
+        restart: RestartSpec { startup_timeout_seconds, stall_timeout_seconds, ..RestartSpec::default() },
+        scheduling: SchedulingSpec::default(),
+        network_policy: NetworkPolicySpec::default(),
+        active_deadline_seconds: None,
+        ttl_seconds_after_finished: None,
+        template: job.spec.template.as_ref().and_then(grace_period_only),
+        ..job.spec.clone()
+    };
+    serde_json::to_string_pretty(&PipelineJob { spec, status: None, ..job.clone() }.without_defaults())
+}
+
+/// The file of an earlier attempt of the same revision, with what `own`, the new attempt's file, has of its own. None if
+/// it can't be read.
+pub(super) fn carried_over(earlier: &str, own: &str) -> Option<String> {
+    let [earlier, mut own] = [earlier, own].map(|file| serde_json::from_str::<Value>(file).ok());
+    let mut spec = earlier?.get_mut("spec")?.as_object_mut().map(std::mem::take)?;
+    let own_spec = own.as_mut()?.get_mut("spec")?;
+    for field in OF_EACH_ATTEMPT {
+        match own_spec.get_mut(field).map(Value::take) {
+            Some(value) => spec.insert(field.into(), value),
+            None => spec.shift_remove(field),
+        };
+    }
+    *own_spec = spec.into();
+    serde_json::to_string_pretty(&own?).ok()
+}
+
+/// The pod template with nothing but the termination grace period, which is all that a stage reads of it.
+fn grace_period_only(template: &PodTemplate) -> Option<PodTemplate> {
+    let grace = template.0.get("spec")?.get("terminationGracePeriodSeconds")?;
+    let spec = json!({ "terminationGracePeriodSeconds": grace });
+    Some(PodTemplate(Map::from_iter([("spec".to_owned(), spec)])))
+}

@@ -1,0 +1,105 @@
+//! Reads the end of the log of a failed stage, in the background: a node that does not answer delays no restart.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, LogParams};
+use stagecoach_api::contract::CONTAINER_NAME;
+use stagecoach_lifecycle::AttemptFailure;
+
+use super::JobSnapshot;
+use crate::build::JobReference;
+use crate::sync::PerJob;
+use crate::triggers::Triggers;
+
+/// Limits of the log tail in the status.
+const LOG_TAIL_LINES: i64 = 20;
+const LOG_TAIL_BYTES: usize = 2048;
+/// Limits of the request for it: what it reads, from the first of the last lines, and how long.
+const REQUEST_BYTES: i64 = 1 << 20;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The log tail of a job's last failure.
+#[derive(Clone, Debug)]
+struct LogTail {
+    attempt: u64,
+    /// UID of the pod.
+    pod: String,
+    is_read: bool,
+    text: Option<String>,
+}
+
+/// The log tails, by job UID.
+#[derive(Debug)]
+pub(crate) struct LogTails {
+    jobs: Arc<PerJob<LogTail>>,
+    triggers: Arc<Triggers>,
+}
+
+impl LogTails {
+    /// Triggers a reconcile when a log was read.
+    pub(crate) fn new(triggers: Arc<Triggers>) -> LogTails {
+        LogTails { jobs: Arc::default(), triggers }
+    }
+
+    /// Starts to read the log of the stage that caused `failure`, if its pod exists.
+    pub(crate) fn read(&self, job: &JobReference, logs: Api<Pod>, snapshot: &JobSnapshot, failure: &AttemptFailure) {
+        let of_stage = |pod: &&super::ObservedPod| Some(pod.instance.stage) == failure.stage && !pod.deleted;
+        let Some(pod) = snapshot.pods_of_attempt(failure.attempt).find(of_stage) else { return };
+        let tail = LogTail { attempt: failure.attempt, pod: pod.uid.clone(), is_read: false, text: None };
+        // decided before, and not recorded since
+        let is_same = |before: &LogTail| before.attempt == tail.attempt && before.pod == tail.pod;
+        if self.jobs.lock().get(&job.uid).is_some_and(is_same) {
+            return;
+        }
+        self.jobs.lock().insert(job.uid.clone(), tail.clone());
+        let (jobs, triggers, job, name) =
+            (Arc::clone(&self.jobs), Arc::clone(&self.triggers), job.clone(), pod.name.clone());
+        tokio::spawn(async move {
+            let params = LogParams {
+                container: Some(CONTAINER_NAME.into()),
+                tail_lines: Some(LOG_TAIL_LINES),
+                limit_bytes: Some(REQUEST_BYTES),
+                ..LogParams::default()
+            };
+            let log = tokio::time::timeout(REQUEST_TIMEOUT, logs.logs(&name, &params)).await;
+            let text = log.ok().and_then(Result::ok).filter(|log| !log.is_empty()).map(|log| end_of(&log).to_owned());
+            jobs.lock().insert(job.uid.clone(), LogTail { is_read: true, text, ..tail });
+            triggers.trigger(&job);
+        });
+    }
+
+    /// The log tail of an attempt's failure, once it was read.
+    pub(crate) fn get(&self, job: &str, attempt: u64) -> Option<String> {
+        self.jobs.lock().get(job).filter(|tail| tail.attempt == attempt)?.text.clone()
+    }
+
+    /// Whether the log of the pod with this UID is being read: it ends with the pod.
+    pub(crate) fn is_reading(&self, job: &str, pod: &str) -> bool {
+        self.jobs.lock().get(job).is_some_and(|tail| tail.pod == pod && !tail.is_read)
+    }
+
+    /// Removes the entries of jobs that no longer exist.
+    pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
+        self.jobs.retain(is_live);
+    }
+}
+
+/// The last bytes of `log`.
+fn end_of(log: &str) -> &str {
+    &log[log.ceil_char_boundary(log.len().saturating_sub(LOG_TAIL_BYTES))..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tail_is_the_end() {
+        assert_eq!(end_of("short"), "short");
+        let long = format!("{}the last words", "é".repeat(3000));
+        let end = end_of(&long);
+        assert!(end.ends_with("the last words") && end.len() <= LOG_TAIL_BYTES && end.len() > LOG_TAIL_BYTES - 2);
+    }
+}

@@ -1,0 +1,33 @@
+//! Reconciles that the operator triggers itself: what was fetched in the background has arrived.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
+use kube::runtime::reflector::ObjectRef;
+
+use crate::build::JobReference;
+use crate::job::RawPipelineJob;
+use crate::sync::lock;
+
+/// Where to send jobs that are to be reconciled: by the namespace that is watched, "" for all.
+#[derive(Debug, Default)]
+pub(crate) struct Triggers(Mutex<HashMap<String, UnboundedSender<ObjectRef<RawPipelineJob>>>>);
+
+impl Triggers {
+    /// The triggered jobs of a watched namespace.
+    pub(crate) fn receive(&self, namespace: &str) -> UnboundedReceiver<ObjectRef<RawPipelineJob>> {
+        let (sender, receiver) = unbounded();
+        lock(&self.0).insert(namespace.to_owned(), sender);
+        receiver
+    }
+
+    /// Has the job reconciled, if its namespace is watched.
+    pub(crate) fn trigger(&self, job: &JobReference) {
+        let senders = lock(&self.0);
+        if let Some(sender) = senders.get(&job.namespace).or_else(|| senders.get("")) {
+            // while the operator shuts down nobody receives it
+            let _ = sender.unbounded_send(ObjectRef::new(&job.name).within(&job.namespace));
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Pods that the cluster refuses: no failure of the job, and nothing is held meanwhile.
+
+use serde_json::{Value, json};
+use stagecoach_cluster::until;
+
+use crate::support::{has_condition, shared};
+
+#[test]
+fn a_quota_that_is_full_half_way_is_no_failure_and_holds_nothing_for_ever() {
+    let (cluster, job) = (shared(), "half/job");
+    cluster.create_namespace("half");
+    let quota = "/api/v1/namespaces/half/resourcequotas";
+    let one = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "one"}, "spec": {"hard": {"pods": "1"}}});
+    cluster.plane.client().create(quota, &one).unwrap();
+    until("the quota to be counted", 60, || {
+        cluster.plane.get(&format!("{quota}/one"))?["status"]["used"]["pods"].is_string().then_some(())
+    });
+    let _operator = cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "half")]);
+    cluster.create(job, json!({"scheduling": {"gang": "None"}}));
+    // one pod waits in vain for the other: it is told at once, and makes room after a while
+    cluster.wait(job, "refused", |job| has_condition(job, "Scheduled", "False", "QuotaExceeded"));
+    let waited = cluster.wait(job, "at attempt 2", |job| job["status"]["attempt"]["number"] == 2);
+    assert_eq!(waited["status"]["lastFailure"]["reason"], "Unschedulable", "{:#}", waited["status"]);
+    let message = waited["status"]["lastFailure"]["message"].to_string();
+    assert!(message.contains("exceeded quota: one"), "{message}");
+    // the same if the pod leaves first, since it finds no peer
+    let pod = until("a pod of attempt 2", 60, || {
+        cluster.pods(job).into_iter().find(|pod| pod["metadata"]["labels"]["stagecoach.dev/attempt"] == "2")
+    });
+    cluster.kubelet.pod(&format!("half/{}", pod["metadata"]["name"].as_str().unwrap())).exit(75, "");
+    let left = cluster.wait(job, "at attempt 3", |job| job["status"]["attempt"]["number"].as_u64() > Some(2));
+    assert_eq!(left["status"]["lastFailure"]["reason"], "Unschedulable", "{:#}", left["status"]);
+    let more = json!({"spec": {"hard": {"pods": "10"}}});
+    cluster.plane.client().patch(&format!("{quota}/one"), &more).unwrap();
+    let job = cluster.wait_phase(job, "Running");
+    assert_eq!(
+        (&job["status"]["restarts"]["counted"], &job["status"]["restarts"]["budgetLeft"]),
+        (&json!(0), &json!(3))
+    );
+    let events = cluster.plane.client().list("/apis/events.k8s.io/v1/namespaces/half/events");
+    let told: Vec<&Value> = events.iter().filter(|event| event["reason"] == "NotScheduled").collect();
+    assert!(matches!(told[..], [once] if once["series"].is_null()), "a refusal is news once: {told:#?}");
+}

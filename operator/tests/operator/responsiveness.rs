@@ -1,0 +1,58 @@
+//! What does not answer delays nobody else's recovery, nor its own.
+
+use std::time::Duration;
+
+use serde_json::json;
+use stagecoach_cluster::{Fate, Proxy};
+
+use crate::support::shared;
+
+/// Each poll of one takes the poll's whole time limit: one after the other they would take a minute.
+const SILENT_JOBS: usize = 30;
+
+#[test]
+fn pods_that_do_not_answer_hold_up_no_restart() {
+    let cluster = shared();
+    cluster.create_namespace("silence");
+    let env = [("STAGECOACH_NAMESPACES", "silence"), ("STAGECOACH_WORKERS", "1")];
+    let _operator = cluster.operator(cluster.kubeconfig(), &env);
+    let hangs = json!({"metadata": {"annotations": {"stagecoach.test/behaviour": "hang"}},
+        "spec": {"terminationGracePeriodSeconds": 0}});
+    for number in 0..SILENT_JOBS {
+        cluster.create(&format!("silence/silent-{number}"), json!({"stages": 1, "template": hangs}));
+    }
+    for number in 0..SILENT_JOBS {
+        cluster.kubelet.pod(&format!("silence/silent-{number}-0-1")).view();
+    }
+    cluster.create("silence/job", json!({}));
+    for attempt in 1..=3 {
+        cluster.wait_running("silence/job", attempt);
+        cluster.kubelet.pod(&format!("silence/job-1-{attempt}")).exit(1, "");
+    }
+    cluster.wait_running("silence/job", 4);
+}
+
+#[test]
+fn a_log_that_comes_late_holds_up_no_restart_and_is_in_the_status_all_the_same() {
+    let cluster = shared();
+    cluster.create_namespace("logs");
+    let proxy = Proxy::start(cluster.kubeconfig(), cluster.plane.folder());
+    proxy.rule(|seen| match seen.path.ends_with("/log") {
+        true => Fate::Delay(Duration::from_secs(2)),
+        false => Fate::Pass,
+    });
+    let _operator = cluster.operator(proxy.kubeconfig(), &[("STAGECOACH_NAMESPACES", "logs")]);
+    cluster.create("logs/job", json!({}));
+    cluster.wait_running("logs/job", 1);
+    cluster.kubelet.pod("logs/job-1-1").log("the last words");
+    cluster.kubelet.pod("logs/job-1-1").exit(1, "");
+    let job = cluster.wait("logs/job", "at attempt 2", |job| job["status"]["attempt"]["number"] == 2);
+    assert!(job["status"]["lastFailure"]["logTail"].is_null(), "the failure is recorded before its log is read");
+    // the pod is kept until then
+    let job = cluster.wait("logs/job", "read", |job| job["status"]["lastFailure"]["logTail"].is_string());
+    assert_eq!(job["status"]["lastFailure"]["logTail"], "the last words\n");
+    assert_eq!(job["status"]["attempt"]["number"], 2);
+    cluster.wait("logs/job", "without the failed pod", |_| {
+        cluster.pods("logs/job").iter().all(|pod| pod["metadata"]["labels"]["stagecoach.dev/attempt"] == "2")
+    });
+}

@@ -1,0 +1,111 @@
+//! Operators, CRDs and trainers of other versions: what runs is handled on, in the form that its trainer understands.
+
+use serde_json::{Value, json};
+use stagecoach_api::contract::{StagePhase, StageStatus};
+use stagecoach_api::job::ProgressStatus;
+use stagecoach_cluster::until;
+
+use crate::support::{TestCluster, condition_of, exclusive, has_condition, path, shared};
+
+fn config_map_path(job: &str, attempt: u64) -> String {
+    let (namespace, name) = job.split_once('/').unwrap_or(("default", job));
+    format!("/api/v1/namespaces/{namespace}/configmaps/{name}-{attempt}")
+}
+
+/// The job file that the stages of an attempt read.
+fn job_file(cluster: &TestCluster, job: &str, attempt: u64) -> Value {
+    let config_map = cluster.plane.get(&config_map_path(job, attempt)).unwrap();
+    serde_json::from_str(config_map["data"]["job.yaml"].as_str().unwrap()).unwrap()
+}
+
+#[test]
+fn a_newer_crd_stops_no_older_operator() {
+    let cluster = exclusive();
+    let client = cluster.plane.client();
+    cluster.create("before", json!({}));
+    cluster.wait_running("before", 1);
+
+    let crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pipelinejobs.stagecoach.dev";
+    let at = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/pipeline/properties/ofANewerVersion";
+    let newer = json!({"type": "integer", "default": 7});
+    client.patch(crd, &json!([{"op": "add", "path": at, "value": newer}])).unwrap();
+    let is_newer = |job: &Value| job["spec"]["pipeline"]["ofANewerVersion"] == 7;
+    until("the newer CRD to be served", 60, || cluster.job("before").filter(is_newer));
+    // a job that ran before: a failure is handled, and a change that needs no new attempt starts none
+    cluster.kubelet.pod("before-1-1").exit(1, "");
+    cluster.wait_running("before", 2);
+    cluster.edit("before", json!({"restart": {"maxRestarts": 7}}));
+    let job = cluster.wait("before", "left running", |job| job["status"]["restarts"]["budgetLeft"] == 6);
+    assert_eq!((&job["status"]["attempt"]["number"], &job["status"]["phase"]), (&json!(2), &json!("Running")));
+    // a new one runs, and is told what has no effect
+    cluster.create("after", json!({}));
+    cluster.wait_running("after", 1);
+    let job = cluster.wait("after", "told", |job| has_condition(job, "Accepted", "True", "UnknownFields"));
+    let message = condition_of(&job, "Accepted").unwrap()["message"].to_string();
+    assert!(message.contains("spec.pipeline.ofANewerVersion"), "{message}");
+    assert_eq!(job_file(&cluster, "after", 1)["spec"]["pipeline"], Value::Null);
+
+    client.patch(crd, &json!([{"op": "remove", "path": at}])).unwrap();
+    until("the CRD of before to be served", 60, || cluster.job("before").filter(|job| !is_newer(job)));
+    cluster.kubelet.pod("before-1-2").exit(1, "");
+    cluster.wait_running("before", 3);
+    for job in ["before", "after"] {
+        client.delete(&path(job));
+    }
+}
+
+#[test]
+fn a_job_that_trains_keeps_its_config_in_the_form_of_its_image() {
+    let (cluster, job) = (shared(), "forms/job");
+    cluster.create_namespace("forms");
+    let _operator = cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "forms")]);
+    cluster.create(job, json!({}));
+    cluster.wait_running(job, 1);
+    let progress = ProgressStatus { step: 1, ..ProgressStatus::default() };
+    let trained = StageStatus { phase: StagePhase::Training, progress, ..StageStatus::default() };
+    cluster.kubelet.pod(&format!("{job}-0-1")).set_status(trained);
+    cluster.wait(job, "heard", |job| job["status"]["progress"]["step"] == 1);
+    // as another version of the operator wrote it, for its own trainer
+    let written = config_map_path(job, 1);
+    let mut config_map = cluster.plane.get(&written).unwrap();
+    let mut file = job_file(cluster, job, 1);
+    file["spec"]["pipeline"]["ofAnotherVersion"] = json!(7);
+    config_map["data"]["job.yaml"] = file.to_string().into();
+    config_map["metadata"].as_object_mut().unwrap().retain(|name, _| name != "resourceVersion" && name != "uid");
+    cluster.plane.client().delete(&written);
+    cluster.plane.client().create("/api/v1/namespaces/forms/configmaps", &config_map).unwrap();
+
+    cluster.kubelet.pod(&format!("{job}-1-1")).exit(1, "");
+    cluster.wait_running(job, 2);
+    assert_eq!(job_file(cluster, job, 2)["spec"]["pipeline"]["ofAnotherVersion"], 7);
+    cluster.edit(job, json!({"stages": 3, "restart": {"stallTimeoutSeconds": 77}}));
+    cluster.wait_running(job, 3);
+    let file = job_file(cluster, job, 3);
+    assert_eq!((&file["spec"]["stages"], &file["spec"]["pipeline"]["ofAnotherVersion"]), (&json!(3), &json!(7)));
+    assert_eq!(file["spec"]["restart"]["stallTimeoutSeconds"], 77);
+    // another spec has another image, and a file of this version
+    cluster.edit(job, json!({"checkpoint": {"everySteps": 7}}));
+    cluster.wait_running(job, 4);
+    let file = job_file(cluster, job, 4);
+    assert_eq!((&file["spec"]["pipeline"], &file["spec"]["checkpoint"]["everySteps"]), (&Value::Null, &json!(7)));
+}
+
+#[test]
+fn what_another_version_accepted_is_handled_on() {
+    let (cluster, job) = (shared(), "accepted/job");
+    cluster.create_namespace("accepted");
+    let operator = || cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "accepted")]);
+    let first = operator();
+    cluster.create("accepted/other", json!({}));
+    let status = cluster.wait_running("accepted/other", 1)["status"].clone();
+    drop(first);
+    // the volume's root as a job's folder was valid once
+    cluster.create(job, json!({"storage": {"path": "."}}));
+    cluster.create("accepted/new", json!({"storage": {"path": "."}}));
+    cluster.plane.client().patch(&format!("{}/status", path(job)), &json!({ "status": status })).unwrap();
+    let _second = operator();
+    // its pods are gone
+    let job = cluster.wait_running(job, 2);
+    assert!(has_condition(&job, "Accepted", "True", "Valid"), "{:#}", job["status"]);
+    cluster.wait("accepted/new", "refused", |job| has_condition(job, "Accepted", "False", "InvalidSpec"));
+}

@@ -37,12 +37,14 @@ impl Tokenizer {
 
     /// The tokenizer, and the bytes of its file.
     pub(crate) fn read(path: &Path) -> Result<(Tokenizer, Vec<u8>), DataError> {
+        let bad = |problem: &str| DataError::Tokenizer { path: path.into(), problem: problem.into() };
         let bytes = fs::read(path).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => DataError::Tokenizer {
-                path: path.into(),
-                problem: "there is no such file: check data.tokenizer.file.path, which starts at the volume's root"
-                    .into(),
-            },
+            ErrorKind::NotFound => {
+                bad("there is no such file: check data.tokenizer.file.path, which starts at the volume's root")
+            }
+            ErrorKind::IsADirectory => {
+                bad("this is a folder: name the tokenizer.json in it as data.tokenizer.file.path")
+            }
             _ => DataError::io("read", path)(error),
         })?;
         Ok((Tokenizer::from_bytes(path, &bytes)?, bytes))

@@ -73,10 +73,26 @@ fn a_job_that_makes_no_sense_names_the_field_and_the_remedy() {
             &["spec.pipeline.partition: stage", "more than the limit of 100000", "raise the limit to"],
         ),
         ("no YAML", "spec: [".into(), &["job.yaml:1:"]),
+        (
+            "far too large",
+            format!("{yaml}#{}", " ".repeat(2 << 20)),
+            &["a job file at most 1572864: is it another file"],
+        ),
+        (
+            "a GPU where there is none",
+            yaml.replace("  training:\n", "  training:\n    device: Cuda\n"),
+            &["spec.training.device is Cuda", "finds no usable GPU"],
+        ),
+        (
+            "a folder as tokenizer",
+            yaml.replace("{type: Train, train: {vocabSize: 300}}", "{type: File, file: {path: corpus}}"),
+            &["the tokenizer", "corpus: this is a folder: name the tokenizer.json in it"],
+        ),
     ];
     for (name, yaml, words) in cases {
         let workspace = corpus::workspace();
-        refused(name, workspace.path(), run(workspace.path(), yaml, &[], &[]), 78, words);
+        let got = run(workspace.path(), yaml, &[], &[("CUDA_VISIBLE_DEVICES", "")]);
+        refused(name, workspace.path(), got, 78, words);
     }
 }
 
@@ -157,15 +173,18 @@ fn a_port_in_use_is_named() {
 }
 
 #[test]
-fn a_workspace_that_cannot_be_written_is_named() {
+fn a_workspace_that_is_no_folder_is_named_and_not_created() {
     let workspace = corpus::workspace();
     let file = workspace.path().join("job.yaml");
     std::fs::write(&file, TestJob::default().yaml()).unwrap();
-    // under a file nothing can be created, not even by root
-    let output =
-        Command::new(stagecoach()).arg("run").arg(&file).arg("--workspace").arg(file.join("w")).output().unwrap();
-    assert_eq!(output.status.code(), Some(74));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("job.yaml/w"));
+    let misspelt = workspace.path().join("workspcae");
+    for folder in [&file, &file.join("w"), &misspelt] {
+        let output = Command::new(stagecoach()).arg("run").arg(&file).arg("--workspace").arg(folder).output().unwrap();
+        assert_eq!(output.status.code(), Some(78));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(&format!("{} is no folder", folder.display())), "{said}");
+    }
+    assert!(!misspelt.exists());
 }
 
 #[test]

@@ -275,6 +275,7 @@ fn a_request_that_cannot_be_met_is_one_sentence() {
     assert!(checkpoint("list", &empty, &[]).contains("has no checkpoints"));
     assert_eq!(json("list", &empty, &[]), serde_json::json!([]));
     refused(&["checkpoint", "show", text(&empty)], 1, "has no checkpoints: expected a job's folder");
+    refused(&["checkpoint", "verify", text(&empty)], 74, "has no checkpoints: expected a job's folder");
     refused(&["checkpoint", "prune", text(&empty), "--keep-last", "1"], 1, "nothing to prune");
     assert!(!empty.join("fences").exists() && !empty.join("lock").exists());
     refused(&["checkpoint", "show", text(&job), "--step", "7"], 1, "no checkpoint of step 7; it has 3, 6, 9, 12");

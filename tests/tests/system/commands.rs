@@ -72,6 +72,11 @@ fn a_corpus_is_tokenised_ahead_and_a_model_writes() {
     assert!(generate("1").starts_with("ka"));
     assert_eq!(generate("1"), generate("1"));
     assert_ne!(generate("1"), generate("2"));
+    for (option, value) in [("--temperature", "NaN"), ("--temperature", "-1"), ("--top-k", "0")] {
+        let option = format!("{option}={value}");
+        let refused = Command::new(stagecoach()).args(["generate", text(&model), &option]).output().unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{option}");
+    }
     for name in ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors.index.json"] {
         assert!(model.join(name).exists(), "{name}");
     }

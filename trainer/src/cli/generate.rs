@@ -19,10 +19,10 @@ pub(super) struct GenerateCommand {
     #[arg(long, default_value_t = GenerationConfig::default().max_new_tokens)]
     max_tokens: usize,
     /// Divides the logits; 0 always takes the most likely token.
-    #[arg(long, default_value_t = GenerationConfig::default().temperature)]
+    #[arg(long, default_value_t = GenerationConfig::default().temperature, value_parser = parse_temperature)]
     temperature: f64,
     /// Sample from this many of the most likely tokens.
-    #[arg(long, default_value_t = GenerationConfig::default().top_k)]
+    #[arg(long, default_value_t = GenerationConfig::default().top_k, value_parser = parse_top_k)]
     top_k: usize,
     /// Seed of the random number generator.
     #[arg(long, default_value_t = 0)]
@@ -34,5 +34,19 @@ impl GenerateCommand {
         let GenerateCommand { model, prompt, max_tokens: max_new_tokens, temperature, top_k, seed } = self;
         print_line(generate_text(&model, &prompt, GenerationConfig { max_new_tokens, temperature, top_k, seed })?);
         Ok(())
+    }
+}
+
+fn parse_temperature(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(temperature) if (0.0..=f64::MAX).contains(&temperature) => Ok(temperature),
+        _ => Err("expected a number, 0 or more".to_owned()),
+    }
+}
+
+fn parse_top_k(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(top_k) if top_k > 0 => Ok(top_k),
+        _ => Err("expected a whole number, 1 or more".to_owned()),
     }
 }

@@ -35,10 +35,20 @@ impl JobArgs {
     }
 }
 
+/// What etcd takes of one object, so that no job in a cluster is larger.
+const MAX_JOB_BYTES: u64 = 3 << 19;
+
 /// Reads a job file.
 pub(super) fn read_job(path: &Path, overrides: &[(String, String)]) -> Result<PipelineJob, Fatal> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|e| Fatal::invalid(format!("could not read the job file {}: {e}", path.display())))?;
+    let unreadable = |e| Fatal::invalid(format!("could not read the job file {}: {e}", path.display()));
+    let bytes = std::fs::metadata(path).map_err(unreadable)?.len();
+    if bytes > MAX_JOB_BYTES {
+        return Err(Fatal::invalid(format!(
+            "{} has {bytes} bytes, and a job file at most {MAX_JOB_BYTES}: is it another file?",
+            path.display()
+        )));
+    }
+    let text = std::fs::read_to_string(path).map_err(unreadable)?;
     stagecoach_api::parse_with(&text, &path.display().to_string(), overrides).map_err(|e| Fatal::invalid(e.to_string()))
 }
 

@@ -73,6 +73,13 @@ impl RunCommand {
             return Ok(ExitCode::Done.code());
         }
         let workspace = absolute(&self.job.workspace)?;
+        if !workspace.is_dir() {
+            return Err(Fatal::invalid(format!(
+                "the workspace {} is no folder: --workspace names the one below which the job's paths start",
+                workspace.display()
+            ))
+            .into());
+        }
         let folder = JobFolder::open(&workspace.join(job.folder()), Some(&self.job.job))?;
         let _lock = JobLock::acquire(&folder)?;
         if self.fresh {

@@ -188,12 +188,9 @@ impl JobConfig {
             Device::Auto | Device::Cuda => crate::sys::cuda_devices(),
         };
         match (self.training.device, gpus) {
-            (Device::Cuda, 0) => Err(Fatal::new(
-                stagecoach_api::contract::FailureKind::Error,
-                format!(
-                    "spec.training.device is Cuda and stage {rank} finds no usable GPU: give it one, or set device to Auto"
-                ),
-            )),
+            (Device::Cuda, 0) => Err(Fatal::invalid(format!(
+                "spec.training.device is Cuda and stage {rank} finds no usable GPU: give it one, or set device to Auto"
+            ))),
             (_, 0) => Ok(tch::Device::Cpu),
             (_, gpus) => Ok(tch::Device::Cuda(rank % gpus)),
         }

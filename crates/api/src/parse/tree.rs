@@ -48,6 +48,8 @@ impl YamlNode {
         let options = serde_saphyr::options! {
             strict_booleans: true,
             with_snippet: false,
+            // as kubectl reads them: 010 is 8
+            legacy_octal_numbers: true,
             non_finite_float_policy: serde_saphyr::NonFiniteFloatPolicy::PassThrough,
         };
         match serde_saphyr::from_str_with_options::<Spanned<Value>>(text, options) {

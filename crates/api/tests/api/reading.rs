@@ -202,7 +202,8 @@ fn a_bad_override_names_itself() {
 }
 
 #[test]
-fn whole_floats_and_nulls_are_read_as_kubectl_reads_them() {
+fn numbers_and_nulls_are_read_as_kubectl_reads_them() {
+    assert_eq!(set("training.steps", "010").unwrap().spec.training.unwrap().steps, Some(8));
     assert_eq!(set("training.steps", "1e3").unwrap().spec.training.unwrap().steps, Some(1000));
     assert_eq!(set("checkpoint", "{initFrom: null}").unwrap().spec.checkpoint, CheckpointSpec::default());
 }

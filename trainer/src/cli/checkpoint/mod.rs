@@ -26,7 +26,7 @@ enum CheckpointSubcommand {
     List(list::ListCommand),
     /// Show a checkpoint's contents and metadata.
     Show(show::ShowCommand),
-    /// Verify the hash of every file; exit code 74 if one differs.
+    /// Verify the hash of every file; exit code 74 if one differs, or there is no checkpoint.
     Verify(verify::VerifyCommand),
     /// Remove old checkpoints, never the newest intact one.
     ///

@@ -23,6 +23,13 @@ pub(super) struct CheckpointArgs {
     step: Option<u64>,
 }
 
+/// A folder without a checkpoint to select.
+#[derive(Debug, thiserror::Error)]
+#[error("{} has no checkpoints: expected a job's folder, such as workspace/NAME, or a checkpoint's", folder.display())]
+pub(super) struct NoCheckpoints {
+    folder: PathBuf,
+}
+
 /// The checkpoints of a job.
 pub(super) struct JobCheckpoints {
     pub(super) folder: PathBuf,
@@ -54,10 +61,7 @@ impl CheckpointArgs {
         let checkpoints = JobCheckpoints::list(location.job_folder)?;
         let steps = &checkpoints.listing.steps;
         match location.step.or(self.step).or(steps.first().copied()) {
-            None => bail!(
-                "{} has no checkpoints: expected a job's folder, such as workspace/NAME, or a checkpoint's",
-                checkpoints.folder.display()
-            ),
+            None => bail!(NoCheckpoints { folder: checkpoints.folder }),
             Some(step) if steps.contains(&step) => Ok((checkpoints, step)),
             Some(step) => {
                 let found: Vec<String> = steps.iter().rev().map(u64::to_string).collect();

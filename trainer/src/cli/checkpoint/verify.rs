@@ -8,10 +8,10 @@ use stagecoach_api::contract::FailureKind;
 use stagecoach_checkpoint::{CheckpointError, VerifyEvent, read_manifest, verify};
 
 use super::super::output::{byte_progress_bar, print_json, print_line};
-use super::target::{CheckpointArgs, JobCheckpoints};
+use super::target::{CheckpointArgs, JobCheckpoints, NoCheckpoints};
 use crate::fatal::Fatal;
 
-/// Verify the hash of every file; exit code 74 if one differs.
+/// Verify the hash of every file; exit code 74 if one differs, or there is no checkpoint.
 #[derive(Debug, Args)]
 pub(super) struct VerifyCommand {
     #[command(flatten)]
@@ -36,7 +36,11 @@ struct FileVerification {
 
 impl VerifyCommand {
     pub(super) fn main(self, json: bool) -> anyhow::Result<()> {
-        let (job, step) = self.checkpoint.open()?;
+        // nothing that is there is intact
+        let (job, step) = self.checkpoint.open().map_err(|error| match error.is::<NoCheckpoints>() {
+            true => Fatal::new(FailureKind::Storage, error.to_string()).into(),
+            false => error,
+        })?;
         let steps = if self.all { job.listing.steps.clone() } else { vec![step] };
         let manifests = steps.iter().filter_map(|&step| read_manifest(&job.volume, step).ok());
         let bar = byte_progress_bar(manifests.map(|manifest| manifest.bytes()).sum());

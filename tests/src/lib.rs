@@ -25,3 +25,10 @@ pub use undisturbed::undisturbed;
 pub fn hugging_face() -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("hugging_face/tiny-llama")
 }
+
+/// The most bytes that each stage of the job in `folder` had resident until its last step's vote.
+pub fn peak_bytes(folder: &std::path::Path) -> Vec<u64> {
+    let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
+    let last: serde_json::Value = serde_json::from_str(metrics.lines().last().unwrap()).unwrap();
+    last["peakBytes"].as_array().unwrap().iter().map(|bytes| bytes.as_u64().unwrap()).collect()
+}

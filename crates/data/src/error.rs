@@ -37,6 +37,24 @@ pub enum DataError {
         /// The file.
         path: PathBuf,
     },
+    /// A matched link leads out of the volume.
+    #[error(
+        "{} is a link to {}, which is not on the volume: copy the file there, or narrow data.paths",
+        path.display(),
+        target.display()
+    )]
+    LeavesVolume {
+        /// The link, or a path through it.
+        path: PathBuf,
+        /// Where it leads.
+        target: PathBuf,
+    },
+    /// A matched link leads nowhere.
+    #[error("{} is a link to a file that does not exist: remove it, or narrow data.paths", path.display())]
+    DanglingLink {
+        /// The link.
+        path: PathBuf,
+    },
     /// All documents are empty.
     #[error("the corpus is empty: {files} files match data.paths, and none holds any text")]
     Empty {

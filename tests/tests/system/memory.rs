@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use stagecoach_tests::{Launched, corpus, stagecoach};
+use stagecoach_tests::{Launched, corpus, peak_bytes, stagecoach};
 
 /// The planned peak is at most so many per cent above the measured one, and so many below.
 const ABOVE: f64 = 10.0;
@@ -103,8 +103,8 @@ fn the_plan_says_what_each_stage_holds() {
         let launched = Launched::start_file(workspace, &file, workspace.join("memory"), &["--fresh"]);
         let outcome = launched.finish_within(300, workspace);
         assert!(outcome.status.success(), "{}\n{}", outcome.stdout, outcome.stderr);
-        let peaks = outcome.result.unwrap()["peakBytes"].as_array().unwrap().clone();
-        let measured: Vec<f64> = peaks.iter().map(|bytes| bytes.as_f64().unwrap() / f64::from(1 << 20)).collect();
+        let peaks = peak_bytes(&workspace.join("memory"));
+        let measured: Vec<f64> = peaks.iter().map(|&bytes| bytes as f64 / f64::from(1 << 20)).collect();
         let off: Vec<f64> = planned.iter().zip(&measured).map(|(plan, peak)| 100.0 * (plan / peak - 1.0)).collect();
         let round = |values: &[f64]| values.iter().map(|v| format!("{v:.0}")).collect::<Vec<_>>().join(" / ");
         let tied = if *tied { ", tied" } else { "" };

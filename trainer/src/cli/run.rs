@@ -193,7 +193,7 @@ fn print_results(
         print_error(error);
     }
     let model = workspace.join(&summary.model);
-    let advice = advice(records.iter().filter_map(|record| record.timeline.as_ref()));
+    let advice = advice(records.iter().filter_map(|record| record.timeline.as_deref()));
     let report = RunReport {
         job: &job.metadata.name,
         summary,

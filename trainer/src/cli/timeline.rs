@@ -37,7 +37,7 @@ impl TimelineCommand {
         let metrics = self.folder.join(METRICS);
         let records: Vec<(u64, TimelineRecord)> = read_metrics(&metrics)?
             .into_iter()
-            .filter_map(|record| record.timeline.map(|timeline| (record.step, timeline)))
+            .filter_map(|record| record.timeline.map(|timeline| (record.step, *timeline)))
             .collect();
         let index = select(&records, self.step, &metrics)?;
         let (step, record) = &records[index];

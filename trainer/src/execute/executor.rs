@@ -12,6 +12,7 @@ use super::sequences::cu_seqlens;
 use super::{ChunkOutput, LossInputs, SavedActivations, Stage, StepMeasurements, StepTimer, is_timed};
 use crate::links::{LinkError, LinkId, Links};
 use crate::model::{ForwardContext, WeightGradient};
+use crate::sys::peak_resident_bytes;
 
 /// Error of a step.
 #[derive(Debug, thiserror::Error)]
@@ -309,8 +310,12 @@ impl Executor<'_> {
         let loss = has_head.then(|| (loss / inputs.target_count as f64) as f32);
         let all_finite = squared_norms.iter().all(|(_, square)| square.is_finite());
         timer.end();
-        let (bytes_sent, spans) = (self.links.bytes_sent() as f64, timer.spans().to_vec());
-        let measurements = StepMeasurements { bytes_sent, spans }.to_vec();
+        let measurements = StepMeasurements {
+            bytes_sent: self.links.bytes_sent() as f64,
+            peak_bytes: peak_resident_bytes() as f64,
+            spans: timer.spans().to_vec(),
+        };
+        let measurements = measurements.to_vec();
         let step = inputs.step.unwrap_or_default();
         let vote = StepVote { step, loss, squared_norms, all_finite, measurements, ..inputs.vote.clone() };
         self.activity.set("EXCHANGE", None);

@@ -5,6 +5,8 @@
 pub(crate) struct StepMeasurements {
     /// Bytes sent over the links since they were opened.
     pub(crate) bytes_sent: f64,
+    /// The most bytes that this process has had resident.
+    pub(crate) peak_bytes: f64,
     /// Begin and end of each timed action, in seconds since the origin that all stages share.
     pub(crate) spans: Vec<(f64, f64)>,
 }
@@ -13,12 +15,13 @@ impl StepMeasurements {
     /// The form in [`StepVote::measurements`](stagecoach_group::StepVote::measurements).
     pub(crate) fn to_vec(&self) -> Vec<f64> {
         let spans = self.spans.iter().flat_map(|&(begin, end)| [begin, end]);
-        std::iter::once(self.bytes_sent).chain(spans).collect()
+        [self.bytes_sent, self.peak_bytes].into_iter().chain(spans).collect()
     }
 
     /// The inverse of [`to_vec`](Self::to_vec); a missing number is 0.
     pub(crate) fn from_slice(numbers: &[f64]) -> StepMeasurements {
-        let (bytes_sent, spans) = numbers.split_first().map_or((0.0, &[][..]), |(bytes, spans)| (*bytes, spans));
-        StepMeasurements { bytes_sent, spans: spans.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect() }
+        let number = |index: usize| numbers.get(index).copied().unwrap_or(0.0);
+        let spans = numbers.get(2..).unwrap_or_default().chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+        StepMeasurements { bytes_sent: number(0), peak_bytes: number(1), spans }
     }
 }

@@ -164,7 +164,8 @@ proptest! {
         let loss = ffi::cross_entropy(&logits, &targets, Some(&gradients[0]), 0.25);
         let plain_loss = plain::cross_entropy(&logits, &targets, Some(&gradients[1]), 0.25);
         let scalar = |x: f64| Tensor::from_slice(&[x]);
-        assert_close("loss", &scalar(loss), &scalar(plain_loss), tolerance(Kind::Float));
+        // a loss is a difference of logits, which are of this size
+        assert_close_to_scale("loss", &scalar(loss), &scalar(plain_loss), tolerance(Kind::Float), 10.0);
         assert_close("loss alone", &scalar(ffi::cross_entropy(&logits, &targets, None, 1.0)), &scalar(loss), 0.0);
         for row in 0..rows {
             let [kernel, plain] = [0, 1].map(|at| gradients[at].narrow(0, row, 1));

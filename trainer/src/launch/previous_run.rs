@@ -76,7 +76,6 @@ mod tests {
             losses_hash: "aa".into(),
             weights_hash: "bb".into(),
             skipped: 0,
-            peak_bytes: Vec::new(),
             model: "mine/model".into(),
         };
         write_file(&folder.result(), &serde_json::to_string(&summary).unwrap()).unwrap();

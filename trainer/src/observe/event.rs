@@ -93,6 +93,9 @@ pub(crate) struct StepRecord {
     pub imbalance: Vec<f64>,
     /// Payload bytes sent over all links.
     pub bytes_sent: u64,
+    /// The most bytes that the process of each stage had resident until then, by stage.
+    #[serde(default)]
+    pub peak_bytes: Vec<u64>,
     /// Whether the update was skipped because the loss or the gradient was not finite.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skipped: bool,
@@ -101,7 +104,7 @@ pub(crate) struct StepRecord {
     pub checkpoint: Option<SaveRecord>,
     /// What every stage did when, of some steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub timeline: Option<TimelineRecord>,
+    pub timeline: Option<Box<TimelineRecord>>,
 }
 
 impl StepRecord {
@@ -164,9 +167,6 @@ pub(crate) struct RunSummary {
     pub weights_hash: String,
     /// Steps whose update was skipped.
     pub skipped: u64,
-    /// The most bytes that the process of each stage had resident since it started, by stage.
-    #[serde(default)]
-    pub peak_bytes: Vec<u64>,
     /// The model's folder, the last step's checkpoint, relative to the volume.
     pub model: String,
 }

@@ -101,7 +101,6 @@ mod tests {
             losses_hash: "aa".into(),
             weights_hash: "bb".into(),
             skipped: 0,
-            peak_bytes: Vec::new(),
             model: "shakespeare/model".into(),
         }
     }

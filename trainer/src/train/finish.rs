@@ -10,24 +10,20 @@ use crate::folder::RESULT;
 use crate::observe::{RunSummary, TrainingEvent};
 use crate::plan::TrainerState;
 use crate::state_dict::{self, TensorHash};
-use crate::sys::peak_resident_bytes;
 
 pub(super) fn finish(running: &mut RunningStage, state: &TrainerState) -> Result<(), Fatal> {
     running.context.monitor.set_activity("hashing the weights");
     let hashes: Vec<TensorHash> = state_dict::weights(&running.stage).iter().map(TensorHash::of).collect();
-    let by_rank: Vec<(Vec<TensorHash>, u64)> =
-        all_gather(running.member, topic::FINISH, &(hashes, peak_resident_bytes()))?;
+    let by_rank = all_gather(running.member, topic::FINISH, &hashes)?;
     if running.context.env.rank == 0 {
-        let (hashes, peak_bytes): (Vec<Vec<TensorHash>>, Vec<u64>) = by_rank.into_iter().unzip();
         let summary = RunSummary {
             steps: state.step,
             loss: state.loss,
             evaluation_loss: state.evaluation_loss,
             unigram_entropy: running.plan.unigram_entropy,
             losses_hash: state.losses.clone(),
-            weights_hash: TensorHash::combine(hashes.concat()),
+            weights_hash: TensorHash::combine(by_rank.concat()),
             skipped: state.skipped,
-            peak_bytes,
             model: format!("{}/{}", running.context.config.job.folder(), paths::checkpoint_path(state.step)),
         };
         let text = serde_json::to_vec_pretty(&summary).map_err(|e| Fatal::invalid(e.to_string()))?;

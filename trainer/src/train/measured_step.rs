@@ -13,6 +13,8 @@ pub(super) struct MeasuredStep {
     pub(super) breakdown: Vec<RankBreakdown>,
     /// Payload bytes sent by all stages since their links were opened.
     pub(super) bytes_sent: u64,
+    /// The most bytes that each stage has had resident.
+    pub(super) peak_bytes: Vec<u64>,
 }
 
 impl MeasuredStep {
@@ -36,6 +38,7 @@ impl MeasuredStep {
             breakdown: breakdown(&timeline, &programs.placement),
             timeline,
             bytes_sent: stages.iter().map(|stage| stage.bytes_sent as u64).sum(),
+            peak_bytes: stages.iter().map(|stage| stage.peak_bytes as u64).collect(),
         }
     }
 
@@ -71,7 +74,7 @@ mod tests {
         let vote = |(rank, (bytes_sent, spans)): (usize, (f64, Vec<(f64, f64)>))| StepVote {
             step: 1,
             loss: (rank == 1).then_some(1.0),
-            measurements: StepMeasurements { bytes_sent, spans }.to_vec(),
+            measurements: StepMeasurements { bytes_sent, peak_bytes: 7.0, spans }.to_vec(),
             ..StepVote::default()
         };
         let votes: Vec<StepVote> = measured.into_iter().enumerate().map(vote).collect();
@@ -89,6 +92,7 @@ mod tests {
         assert_eq!(times[0], expected(&[("0F0", 0.0, 1.0), ("0B0", 6.0, 8.0), ("EXCHANGE", 8.0, 8.5)]));
         assert_eq!(times[1], expected(&[("1F0", 1.5, 2.5), ("1B0", 2.5, 5.5), ("EXCHANGE", 5.5, 5.75)]));
         assert_eq!((step.timeline.makespan, step.bytes_sent), (8.5, 15));
+        assert_eq!(step.peak_bytes, [7, 7]);
         assert_eq!(step.shares(|rank| rank.bubble_seconds), [0.6471, 0.5294]);
         assert_eq!(step.shares(|rank| rank.exposed_communication_seconds), [0.0588, 0.0588]);
         assert_eq!(step.imbalance(), [0.8571, 1.1429]);
@@ -98,7 +102,7 @@ mod tests {
     fn measurements_of_other_programs_are_ignored() {
         let programs = lower(&gpipe(2, 1), false).unwrap();
         let verdict = |measurements| Verdict { measurements, ..decide_step(&[], &StepRules::default()) };
-        for numbers in [vec![], vec![vec![], vec![1.0]], vec![vec![1.0, 2.0, 3.0]; 2]] {
+        for numbers in [vec![], vec![vec![], vec![1.0]], vec![vec![1.0, 2.0, 3.0, 4.0]; 2]] {
             let step = MeasuredStep::new(&verdict(numbers), &programs);
             assert_eq!((step.timeline.makespan, step.timeline.spans.concat().len()), (0.0, 0));
         }

@@ -57,7 +57,8 @@ impl StepRecorder {
             exposed_communication: measured.shares(|stage| stage.exposed_communication_seconds),
             imbalance: measured.imbalance(),
             bytes_sent: measured.bytes_sent - self.bytes_sent,
-            timeline: is_sampled.then(timeline),
+            timeline: is_sampled.then(|| Box::new(timeline())),
+            peak_bytes: measured.peak_bytes,
             ..record
         };
         self.bytes_sent = measured.bytes_sent;

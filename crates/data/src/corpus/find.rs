@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -15,14 +16,16 @@ const OPTIONS: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
 
 impl Corpus {
-    /// The files that `config.paths` match, sorted by path, each once.
+    /// The files that `config.paths` match, sorted by their real paths, each once however many links lead to it.
     ///
     /// # Errors
-    /// A pattern that is invalid or matches nothing, and a file of an unknown format.
+    /// A pattern that is invalid or matches nothing, a file of an unknown format, and a link that leads nowhere or out of
+    /// the volume.
     pub(crate) fn find(config: &DataConfig) -> Result<Corpus, DataError> {
         if config.paths.is_empty() {
             return Err(DataError::NoPaths);
         }
+        let root = fs::canonicalize(&config.volume_root).map_err(DataError::io("open", &config.volume_root))?;
         let mut files = BTreeMap::new();
         for pattern in &config.paths {
             let paths = matching_paths(config, pattern)?;
@@ -30,7 +33,7 @@ impl Corpus {
                 return Err(DataError::NoMatch { pattern: pattern.clone(), root: config.volume_root.clone() });
             }
             for path in paths {
-                let file = CorpusFile::of(path, &config.volume_root)?;
+                let file = CorpusFile::of(real_path(path, &root)?, &root)?;
                 files.insert(file.path.clone(), file);
             }
         }
@@ -83,11 +86,22 @@ fn matching_paths(config: &DataConfig, pattern: &str) -> Result<Vec<PathBuf>, Da
             let path = error.path().to_owned();
             DataError::io("list", path)(error.into())
         })?;
-        if path.is_file() && !path.starts_with(&config.cache_root) {
+        let leads_nowhere = path.is_symlink() && !path.exists();
+        if (path.is_file() || leads_nowhere) && !path.starts_with(&config.cache_root) {
             paths.push(path);
         }
     }
     Ok(paths)
+}
+
+/// Where a path leads after all links: `path` itself if there are none.
+fn real_path(path: PathBuf, root: &Path) -> Result<PathBuf, DataError> {
+    match fs::canonicalize(&path) {
+        Ok(real) if real.starts_with(root) => Ok(real),
+        Ok(target) => Err(DataError::LeavesVolume { path, target }),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(DataError::DanglingLink { path }),
+        Err(error) => Err(DataError::io("read", path)(error)),
+    }
 }
 
 /// Size in bytes, and time of the last modification in nanoseconds since 1970.

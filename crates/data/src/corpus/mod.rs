@@ -26,7 +26,7 @@ pub(crate) struct Corpus {
 #[derive(Clone, Debug)]
 pub(crate) struct CorpusFile {
     pub(crate) path: PathBuf,
-    /// Relative to the volume's root, or absolute if the file lies elsewhere.
+    /// Relative to the volume's root.
     pub(crate) name: String,
     pub(crate) format: FileFormat,
     /// Bytes.

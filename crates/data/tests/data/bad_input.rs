@@ -1,6 +1,7 @@
 //! Invalid data, and its error message. No incomplete files are left.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use crate::common::parquet_file::parquet;
 use crate::common::*;
@@ -45,6 +46,23 @@ fn patterns() {
     refused(
         &[("x.md", b"a")],
         "VOLUME/corpus/x.md is not a .txt, .jsonl, .parquet, .tokens or .u16 file: narrow data.paths so that it matches corpus files only",
+    );
+}
+
+#[test]
+fn links_that_lead_out_of_the_volume_or_nowhere() {
+    let volume = TestVolume::new(&[("x.txt", b"a b c d")]);
+    let link = volume.config.volume_root.join("corpus/link.txt");
+    symlink("/etc/hostname", &link).unwrap();
+    refused_by(
+        &volume,
+        "VOLUME/corpus/link.txt is a link to /etc/hostname, which is not on the volume: copy the file there, or narrow data.paths",
+    );
+    fs::remove_file(&link).unwrap();
+    symlink("gone.txt", &link).unwrap();
+    refused_by(
+        &volume,
+        "VOLUME/corpus/link.txt is a link to a file that does not exist: remove it, or narrow data.paths",
     );
 }
 

@@ -1,6 +1,7 @@
 //! The token ids of each file format.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use crate::common::parquet_file::parquet;
 use crate::common::*;
@@ -59,6 +60,15 @@ fn overlapping_patterns_take_a_file_once() {
     volume.write("corpus/.hidden.txt", b"c");
     volume.write("cache/old/d.txt", b"d");
     volume.config.paths = vec!["corpus/b.txt".into(), "corpus/*.txt".into(), "**/*.txt".into()];
+    assert_eq!(volume.ids(), [BOS, A, EOS, BOS, B, EOS]);
+}
+
+#[test]
+fn a_file_counts_once_however_many_links_lead_to_it() {
+    let volume = TestVolume::new(&[("a.txt", b"a"), ("b.txt", b"b")]);
+    let root = &volume.config.volume_root;
+    symlink(root, root.join("corpus/loop")).unwrap();
+    symlink("b.txt", root.join("corpus/again.txt")).unwrap();
     assert_eq!(volume.ids(), [BOS, A, EOS, BOS, B, EOS]);
 }
 

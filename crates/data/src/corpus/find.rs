@@ -86,7 +86,9 @@ fn matching_paths(config: &DataConfig, pattern: &str) -> Result<Vec<PathBuf>, Da
             let path = error.path().to_owned();
             DataError::io("list", path)(error.into())
         })?;
-        let leads_nowhere = path.is_symlink() && !path.exists();
+        // what is behind more links than the system follows was found by a shorter path
+        let is_missing = || matches!(fs::metadata(&path), Err(error) if error.kind() == ErrorKind::NotFound);
+        let leads_nowhere = path.is_symlink() && is_missing();
         if (path.is_file() || leads_nowhere) && !path.starts_with(&config.cache_root) {
             paths.push(path);
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stagecoach_lifecycle::{Attempt, AttemptPhase, JobState, Refusal, UnixMillis, backoff_delay, jittered};
+use stagecoach_lifecycle::{Attempt, AttemptPhase, CreationRefusal, JobState, UnixMillis, backoff_delay, jittered};
 
 use crate::observe::BlockingReason;
 
@@ -40,9 +40,10 @@ impl Rejection {
     }
 
     /// The refusal of the current attempt.
-    pub(crate) fn refusal(&self, attempt: Attempt) -> Option<Refusal> {
+    pub(crate) fn refusal(&self, attempt: Attempt) -> Option<CreationRefusal> {
         let BlockingReason { reason, message } = &self.reason;
-        (self.attempt == attempt.number).then(|| Refusal { since: self.since, message: format!("{reason}: {message}") })
+        (self.attempt == attempt.number)
+            .then(|| CreationRefusal { since: self.since, message: format!("{reason}: {message}") })
     }
 
     /// How long the next try of the current attempt has to wait; None if it may start now.

@@ -29,7 +29,8 @@ pub use budget::RestartBudget;
 pub use cause::{AttemptFailure, FailureReason};
 pub use decide::{Decision, decide};
 pub use observed::{
-    Desired, Exit, ExternalCause, InstanceState, Observed, ObservedProgress, Refusal, StageInstance, TerminationReport,
+    CreationRefusal, Desired, Exit, ExternalCause, InstanceState, Observed, ObservedProgress, StageInstance,
+    TerminationReport,
 };
 pub use policy::Policy;
 pub use state::{Attempt, AttemptPhase, JobFailureReason, JobOutcome, JobState};

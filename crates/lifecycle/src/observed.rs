@@ -17,14 +17,14 @@ pub struct Observed {
     /// lists exited processes of this attempt only.
     pub instances: Vec<StageInstance>,
     /// Why an instance of the current attempt can't be created, if it can't.
-    pub refusal: Option<Refusal>,
+    pub refusal: Option<CreationRefusal>,
     /// Training progress as far as it is known.
     pub progress: ObservedProgress,
 }
 
 /// A refusal to create an instance of the current attempt: a quota, or admission.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Refusal {
+pub struct CreationRefusal {
     /// When the attempt's creation was first refused.
     pub since: UnixMillis,
     /// The refusal, for the user.

@@ -87,18 +87,18 @@ impl Costs {
     /// A chunk that ran B rather than I and W has half of its time in each: their sum is what a simulation of the same
     /// schedule uses.
     pub fn measured(timelines: &[Timeline], placement: &Placement) -> Costs {
-        let spans = || timelines.iter().flat_map(|timeline| timeline.spans.iter().flatten());
-        let mean = |is_kind: &dyn Fn(Action) -> bool| {
-            let seconds: Vec<f64> =
-                spans().filter(|span| is_kind(span.action)).map(|span| span.end - span.start).collect();
-            if seconds.is_empty() { 0.0 } else { seconds.iter().sum::<f64>() / seconds.len() as f64 }
+        let mut sums: HashMap<(Option<usize>, &str), (f64, usize)> = HashMap::new();
+        for span in timelines.iter().flat_map(|timeline| timeline.spans.iter().flatten()) {
+            let chunk = span.action.item().map(|item| item.chunk);
+            let (seconds, count) = sums.entry((chunk, span.action.computation_type())).or_default();
+            *seconds += span.end - span.start;
+            *count += 1;
+        }
+        let mean = |chunk: Option<usize>, kind: &'static str| {
+            sums.get(&(chunk, kind)).map_or(0.0, |(seconds, count)| seconds / *count as f64)
         };
         let chunk = |chunk: usize| {
-            let of = |kind: &'static str| {
-                mean(&|action: Action| {
-                    action.computation_type() == kind && action.item().is_some_and(|item| item.chunk == chunk)
-                })
-            };
+            let of = |kind| mean(Some(chunk), kind);
             let full_backward = of("B");
             ChunkCosts {
                 forward_seconds: of("F"),
@@ -121,7 +121,7 @@ impl Costs {
         Costs {
             chunks: (0..placement.chunks()).map(chunk).collect(),
             link_seconds: latencies.get(latencies.len() / 2).copied().unwrap_or(0.0),
-            exchange_seconds: mean(&|action| action == Action::Exchange),
+            exchange_seconds: mean(None, Action::Exchange.computation_type()),
             ..Costs::uniform(0)
         }
     }

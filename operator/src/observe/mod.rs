@@ -10,7 +10,7 @@ mod status_poller;
 use kube::api::{Api, ListParams};
 use stagecoach_api::contract::StageStatus;
 use stagecoach_api::job::TrainerType;
-use stagecoach_lifecycle::{InstanceState, Observed, ObservedProgress, Policy, Refusal, UnixMillis};
+use stagecoach_lifecycle::{CreationRefusal, InstanceState, Observed, ObservedProgress, Policy, UnixMillis};
 
 pub(crate) use instance::BlockingReason;
 pub(crate) use log_tails::LogTails;
@@ -94,7 +94,7 @@ impl JobSnapshot {
     }
 
     /// The input of `lifecycle::decide`; `refusal` is why the attempt can't be created, if it can't.
-    pub(crate) fn observed(&self, job: &ObservedJob, refusal: Option<Refusal>) -> Observed {
+    pub(crate) fn observed(&self, job: &ObservedJob, refusal: Option<CreationRefusal>) -> Observed {
         let instances = self.pods.iter().map(|pod| pod.instance.clone()).collect();
         let state = job.state.clone();
         let mut policy = Policy::for_pods(&job.manifest.spec);

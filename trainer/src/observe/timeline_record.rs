@@ -128,9 +128,9 @@ pub(crate) fn advice<'a>(records: impl DoubleEndedIterator<Item = &'a TimelineRe
     let mut records = records.rev();
     let newest = records.next()?;
     let programs = newest.programs().ok()?;
-    let is_same = |record: &&TimelineRecord| {
-        record.partition == newest.partition && record.programs().is_ok_and(|other| other == programs)
-    };
+    let actions = |record: &'a TimelineRecord| record.stages.iter().map(|times| &times.actions);
+    let is_same =
+        |record: &&'a TimelineRecord| record.partition == newest.partition && actions(record).eq(actions(newest));
     let same = std::iter::once(newest).chain(records.take_while(is_same)).take(ADVICE_RECORDS);
     let mut timelines: Vec<Timeline> = same.filter_map(|record| record.timeline().ok()).collect();
     timelines.reverse();

@@ -152,7 +152,8 @@ fn giving_up_on_a_stage_that_the_cluster_has_not_started_does_not_count() {
 #[test]
 fn an_attempt_that_can_not_be_completed_makes_room_and_waits() {
     let mut observed = incomplete(vec![instance(0, InstanceState::Starting, 990)]);
-    observed.refusal = Some(Refusal { since: UnixMillis::from_seconds(990), message: "exceeded quota: small".into() });
+    observed.refusal =
+        Some(CreationRefusal { since: UnixMillis::from_seconds(990), message: "exceeded quota: small".into() });
     let before = decide(&observed, UnixMillis::from_seconds(999));
     assert_eq!((before.state, before.wake_at), (observed.state.clone(), Some(NOW)));
     let decision = decide(&observed, NOW);

@@ -1,114 +1,13 @@
-//! The schedule with the shortest step for given costs and memory, by branch and bound.
-//!
-//! One chunk a rank. All microbatches cost the same, so some optimal schedule runs the forwards of each rank in microbatch
-//! order, and likewise its I and its W; what is searched is how each rank interleaves them. Branches are those of Giffler
-//! and Thompson (1960): of all actions that could come next, take the one that ends first; on its rank, only actions that
-//! can begin before that end need to be tried, because any other could wait for it. Where memory is short, an action that
-//! takes memory can't always be put before others: then not to run it next is a branch too.
-
-use std::collections::HashMap;
+//! What the ranks have done so far, what can come next, and a bound of how soon it can all be done.
 
 use crate::action::{Action, WorkItem};
-use crate::activation_memory;
-use crate::lower::lower;
-use crate::placement::Placement;
-use crate::schedule::{Schedule, gpipe, interleaved_zero_bubble, one_f_one_b};
-use crate::simulate::{ChunkCosts, Costs, simulate};
+use crate::simulate::ChunkCosts;
 
-/// The result of a search.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OptimalSchedule {
-    /// The best schedule found.
-    pub schedule: Schedule,
-    /// Its seconds until the last computation, if every message takes the link's time and no more.
-    pub seconds: f64,
-    /// No schedule takes fewer seconds: equal to `seconds` if the search was finished.
-    pub lower_bound: f64,
-    /// States that were looked at.
-    pub states: u64,
-}
-
-impl OptimalSchedule {
-    /// Whether no schedule within the memory is faster.
-    pub fn is_proven(&self) -> bool {
-        self.lower_bound >= self.seconds * (1.0 - TOLERANCE)
-    }
-}
-
-/// Times closer than this, relatively, are the same.
-const TOLERANCE: f64 = 1e-9;
-/// States kept of those with equally many actions done, in the search for a good schedule to begin with.
-const BEAM_WIDTH: usize = 500;
-/// Remembered states with the same actions done, and all of them: more would cost more time or memory than they save.
-const MAX_SAME_ACTIONS: usize = 8;
-const MAX_REMEMBERED: usize = 2_000_000;
-
-/// Searches for the shortest schedule of `microbatches` microbatches over `costs.chunks.len()` ranks with one chunk each, of
-/// which each holds at most `limits[rank]` bytes of activations and inputs of weight gradients. Gives up after
-/// `max_states` states, and has then proven less. None if nothing that fits was found.
-pub fn optimal_schedule(
-    costs: &Costs,
-    microbatches: usize,
-    limits: &[u64],
-    max_states: u64,
-) -> Option<OptimalSchedule> {
-    let problem = Problem { chunks: &costs.chunks, link_seconds: costs.link_seconds, microbatches, limits };
-    let best = best_known(costs, microbatches, limits);
-    let mut search = Search { problem: &problem, best, states: 0, max_states, remembered: HashMap::new(), kept: 0 };
-    let root = State::new(&problem);
-    search.beam(root.clone());
-    let open_bound = search.descend(root);
-    let (seconds, ranks) = search.best?;
-    let schedule = Schedule {
-        name: "Optimal".to_owned(),
-        placement: Placement::linear(costs.chunks.len()),
-        microbatches,
-        ranks: ranks.into_iter().map(merge_backwards).collect(),
-    };
-    Some(OptimalSchedule { schedule, seconds, lower_bound: open_bound.min(seconds), states: search.states })
-}
-
-/// The best of the schedules that are known by name, with its seconds.
-fn best_known(costs: &Costs, microbatches: usize, limits: &[u64]) -> Option<(f64, Vec<Vec<Action>>)> {
-    let ranks = costs.chunks.len();
-    let varying = |chunk: &ChunkCosts| ChunkCosts { static_bytes: 0, temporary_bytes: 0, ..*chunk };
-    let computations = Costs {
-        chunks: costs.chunks.iter().map(varying).collect(),
-        link_seconds: costs.link_seconds,
-        sends_in_flight: microbatches.max(1),
-        ..Costs::uniform(0)
-    };
-    let fits = |schedule: &Schedule| {
-        let peaks = activation_memory::peak_bytes(&schedule.placement, &schedule.ranks, &computations);
-        peaks.iter().zip(limits).all(|(peak, limit)| peak <= limit)
-    };
-    let seconds = |schedule: &Schedule| Some(simulate(&lower(schedule, false).ok()?, &computations).makespan);
-    [one_f_one_b(ranks, microbatches), gpipe(ranks, microbatches), interleaved_zero_bubble(ranks, 1, microbatches)]
-        .into_iter()
-        .filter(fits)
-        .filter_map(|schedule| Some((seconds(&schedule)?, schedule.ranks)))
-        .min_by(|a, b| a.0.total_cmp(&b.0))
-}
-
-/// I directly followed by the W of the same item is B on the first rank, where nobody waits for the result of I.
-fn merge_backwards(actions: Vec<Action>) -> Vec<Action> {
-    let mut merged: Vec<Action> = Vec::with_capacity(actions.len());
-    for action in actions {
-        match (action, merged.last_mut()) {
-            (Action::BackwardWeight(item), Some(last)) if item.chunk == 0 && *last == Action::BackwardInput(item) => {
-                *last = Action::FullBackward(item);
-            }
-            _ => merged.push(action),
-        }
-    }
-    merged
-}
-
-struct Problem<'a> {
-    chunks: &'a [ChunkCosts],
-    link_seconds: f64,
-    microbatches: usize,
-    limits: &'a [u64],
+pub(super) struct Problem<'a> {
+    pub(super) chunks: &'a [ChunkCosts],
+    pub(super) link_seconds: f64,
+    pub(super) microbatches: usize,
+    pub(super) limits: &'a [u64],
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -146,21 +45,21 @@ impl Problem<'_> {
 
 /// What one rank has done.
 #[derive(Clone, Debug)]
-struct Rank {
+pub(super) struct Rank {
     /// When its last action ended.
-    time: f64,
+    pub(super) time: f64,
     held_bytes: u64,
     forward_ends: Vec<f64>,
     backward_ends: Vec<f64>,
     weight_gradients: usize,
-    actions: Vec<Action>,
+    pub(super) actions: Vec<Action>,
     /// An action that takes memory and must not come next.
     is_postponed: [bool; 2],
 }
 
 #[derive(Clone, Debug)]
-struct State {
-    ranks: Vec<Rank>,
+pub(super) struct State {
+    pub(super) ranks: Vec<Rank>,
 }
 
 /// A possible next action.
@@ -173,7 +72,7 @@ struct Candidate {
 }
 
 impl State {
-    fn new(problem: &Problem) -> State {
+    pub(super) fn new(problem: &Problem) -> State {
         let rank = Rank {
             time: 0.0,
             held_bytes: 0,
@@ -207,7 +106,7 @@ impl State {
     }
 
     /// What the rank can do next.
-    fn candidates(&self, problem: &Problem, rank: usize) -> impl Iterator<Item = Candidate> {
+    fn candidates(&self, problem: &Problem, rank: usize) -> Vec<Candidate> {
         let state = &self.ranks[rank];
         let cost = &problem.chunks[rank];
         let free = problem.limits[rank].saturating_sub(state.held_bytes);
@@ -231,15 +130,15 @@ impl State {
             Some(index) => !state.is_postponed[index],
             None => true,
         };
-        [input, forward, full, weight].into_iter().flatten().filter(may_come).collect::<Vec<_>>().into_iter()
+        [input, forward, full, weight].into_iter().flatten().filter(may_come).collect()
     }
 
     /// The states of which one leads to the best continuation.
-    fn branches(&self, problem: &Problem) -> Vec<State> {
+    pub(super) fn branches(&self, problem: &Problem) -> Vec<State> {
         let all = (0..self.ranks.len()).flat_map(|rank| self.candidates(problem, rank));
         let Some(first) = all.min_by(|a, b| a.end.total_cmp(&b.end)) else { return Vec::new() };
         let mut branches = Vec::new();
-        for candidate in self.candidates(problem, first.rank).filter(|candidate| candidate.start < first.end) {
+        for candidate in self.candidates(problem, first.rank).into_iter().filter(|c| c.start < first.end) {
             let mut state = self.clone();
             state.apply(problem, candidate);
             branches.push(state);
@@ -285,16 +184,16 @@ impl State {
         }
     }
 
-    fn is_done(&self, problem: &Problem) -> bool {
+    pub(super) fn is_done(&self, problem: &Problem) -> bool {
         self.ranks.iter().all(|rank| rank.weight_gradients == problem.microbatches)
     }
 
-    fn seconds(&self) -> f64 {
+    pub(super) fn seconds(&self) -> f64 {
         self.ranks.iter().map(|rank| rank.time).fold(0.0, f64::max)
     }
 
     /// No continuation ends earlier.
-    fn lower_bound(&self, problem: &Problem) -> f64 {
+    pub(super) fn lower_bound(&self, problem: &Problem) -> f64 {
         let count = self.ranks.len();
         let left = |done: usize| (problem.microbatches - done) as f64;
         // when each rank can have run its last forward
@@ -359,7 +258,7 @@ impl State {
     }
 
     /// Actions done, by rank: states with the same ones have the same left to do and hold the same.
-    fn done(&self) -> Vec<[u8; 4]> {
+    pub(super) fn done(&self) -> Vec<[u8; 4]> {
         let counts = |rank: &Rank| {
             let postponed = usize::from(rank.is_postponed[0]) + 2 * usize::from(rank.is_postponed[1]);
             [rank.forward_ends.len(), rank.backward_ends.len(), rank.weight_gradients, postponed].map(|n| n as u8)
@@ -368,7 +267,7 @@ impl State {
     }
 
     /// All times on which the rest depends.
-    fn times(&self) -> Vec<f64> {
+    pub(super) fn times(&self) -> Vec<f64> {
         let mut times: Vec<f64> = self.ranks.iter().map(|rank| rank.time).collect();
         for pair in self.ranks.windows(2) {
             times.extend(&pair[0].forward_ends[pair[1].forward_ends.len()..]);
@@ -379,100 +278,5 @@ impl State {
             times.extend(&last.forward_ends[last.backward_ends.len()..]);
         }
         times
-    }
-}
-
-struct Search<'a> {
-    problem: &'a Problem<'a>,
-    best: Option<(f64, Vec<Vec<Action>>)>,
-    states: u64,
-    max_states: u64,
-    /// Times of states that were searched, by the actions done.
-    remembered: HashMap<Vec<[u8; 4]>, Vec<Vec<f64>>>,
-    kept: usize,
-}
-
-impl Search<'_> {
-    fn bound_to_beat(&self) -> f64 {
-        self.best.as_ref().map_or(f64::INFINITY, |(seconds, _)| seconds * (1.0 - TOLERANCE))
-    }
-
-    /// Notes a complete schedule if it is the best so far.
-    fn complete(&mut self, state: &State) {
-        if state.seconds() < self.bound_to_beat() {
-            self.best = Some((state.seconds(), state.ranks.iter().map(|rank| rank.actions.clone()).collect()));
-        }
-    }
-
-    /// The branches of a state, each with its lower bound, those that can beat the best schedule, the most promising first.
-    fn children(&self, state: &State) -> Vec<(f64, State)> {
-        let mut children: Vec<(f64, State)> = Vec::new();
-        for child in state.branches(self.problem) {
-            let bound = child.lower_bound(self.problem);
-            if bound < self.bound_to_beat() {
-                children.push((bound, child));
-            }
-        }
-        children.sort_by(|a, b| a.0.total_cmp(&b.0));
-        children
-    }
-
-    /// Keeps the best states after each action: finds a good schedule quickly.
-    fn beam(&mut self, root: State) {
-        let mut states = vec![(0.0, root)];
-        while !states.is_empty() {
-            let mut next = Vec::new();
-            for (_, state) in &states {
-                self.states += 1;
-                if state.is_done(self.problem) {
-                    self.complete(state);
-                } else {
-                    next.extend(self.children(state));
-                }
-            }
-            let total = |state: &State| state.ranks.iter().map(|rank| rank.time).sum::<f64>();
-            next.sort_by(|a, b| a.0.total_cmp(&b.0).then(total(&a.1).total_cmp(&total(&b.1))));
-            next.truncate(BEAM_WIDTH);
-            states = next;
-        }
-    }
-
-    /// Searches everything below a state, depth first; returns a lower bound of what was left out.
-    fn descend(&mut self, root: State) -> f64 {
-        let mut open = vec![(root.lower_bound(self.problem), root)];
-        while let Some((bound, state)) = open.pop() {
-            if bound >= self.bound_to_beat() {
-                continue;
-            }
-            if state.is_done(self.problem) {
-                self.complete(&state);
-                continue;
-            }
-            if self.states >= self.max_states {
-                return open.iter().map(|(bound, _)| *bound).fold(bound, f64::min);
-            }
-            self.states += 1;
-            if !self.is_dominated(&state) {
-                open.extend(self.children(&state).into_iter().rev());
-            }
-        }
-        f64::INFINITY
-    }
-
-    /// Whether a state with the same actions done was searched that is nowhere later; otherwise remembers this one.
-    fn is_dominated(&mut self, state: &State) -> bool {
-        let times = state.times();
-        let full = self.kept >= MAX_REMEMBERED;
-        let same = self.remembered.entry(state.done()).or_default();
-        if same.iter().any(|other| other.iter().zip(&times).all(|(other, own)| other <= own)) {
-            return true;
-        }
-        let before = same.len();
-        same.retain(|other| !times.iter().zip(other).all(|(own, other)| own <= other));
-        if same.len() < MAX_SAME_ACTIONS && !full {
-            same.push(times);
-        }
-        self.kept = self.kept + same.len() - before;
-        false
     }
 }

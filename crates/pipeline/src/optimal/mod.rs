@@ -1,0 +1,101 @@
+//! The schedule with the shortest step for given costs and memory, by branch and bound.
+//!
+//! One chunk a rank. All microbatches cost the same, so some optimal schedule runs the forwards of each rank in microbatch
+//! order, and likewise its I and its W; what is searched is how each rank interleaves them. Branches are those of Giffler
+//! and Thompson (1960): of all actions that could come next, take the one that ends first; on its rank, only actions that
+//! can begin before that end need to be tried, because any other could wait for it. Where memory is short, an action that
+//! takes memory can't always be put before others: then not to run it next is a branch too.
+
+mod search;
+mod state;
+
+use crate::action::Action;
+use crate::activation_memory;
+use crate::lower::lower;
+use crate::placement::Placement;
+use crate::schedule::{Schedule, gpipe, interleaved_zero_bubble, one_f_one_b};
+use crate::simulate::{ChunkCosts, Costs, simulate};
+use search::Search;
+use state::Problem;
+
+/// The result of a search.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OptimalSchedule {
+    /// The best schedule found.
+    pub schedule: Schedule,
+    /// Its seconds until the last computation, if every message takes the link's time and no more.
+    pub seconds: f64,
+    /// No schedule takes fewer seconds: equal to `seconds` if the search was finished.
+    pub lower_bound: f64,
+    /// States that were looked at.
+    pub states: u64,
+}
+
+impl OptimalSchedule {
+    /// Whether no schedule within the memory is faster.
+    pub fn is_proven(&self) -> bool {
+        self.lower_bound >= self.seconds * (1.0 - TOLERANCE)
+    }
+}
+
+/// Times closer than this, relatively, are the same.
+const TOLERANCE: f64 = 1e-9;
+/// Searches for the shortest schedule of `microbatches` microbatches over `costs.chunks.len()` ranks with one chunk each, of
+/// which each holds at most `limits[rank]` bytes of activations and inputs of weight gradients. Gives up after
+/// `max_states` states, and has then proven less. None if nothing that fits was found.
+pub fn optimal_schedule(
+    costs: &Costs,
+    microbatches: usize,
+    limits: &[u64],
+    max_states: u64,
+) -> Option<OptimalSchedule> {
+    let problem = Problem { chunks: &costs.chunks, link_seconds: costs.link_seconds, microbatches, limits };
+    let found = Search::new(&problem, best_known(costs, microbatches, limits), max_states).run();
+    let (seconds, ranks) = found.best?;
+    let schedule = Schedule {
+        name: "Optimal".to_owned(),
+        placement: Placement::linear(costs.chunks.len()),
+        microbatches,
+        ranks: ranks.into_iter().map(merge_backwards).collect(),
+    };
+    Some(OptimalSchedule { schedule, seconds, lower_bound: found.open_bound.min(seconds), states: found.states })
+}
+
+/// Seconds of a schedule, and each rank's actions.
+type Found = (f64, Vec<Vec<Action>>);
+
+/// The best of the schedules that are known by name, with its seconds.
+fn best_known(costs: &Costs, microbatches: usize, limits: &[u64]) -> Option<Found> {
+    let ranks = costs.chunks.len();
+    let varying = |chunk: &ChunkCosts| ChunkCosts { static_bytes: 0, temporary_bytes: 0, ..*chunk };
+    let computations = Costs {
+        chunks: costs.chunks.iter().map(varying).collect(),
+        link_seconds: costs.link_seconds,
+        sends_in_flight: microbatches.max(1),
+        ..Costs::uniform(0)
+    };
+    let fits = |schedule: &Schedule| {
+        let peaks = activation_memory::peak_bytes(&schedule.placement, &schedule.ranks, &computations);
+        peaks.iter().zip(limits).all(|(peak, limit)| peak <= limit)
+    };
+    let seconds = |schedule: &Schedule| Some(simulate(&lower(schedule, false).ok()?, &computations).makespan);
+    [one_f_one_b(ranks, microbatches), gpipe(ranks, microbatches), interleaved_zero_bubble(ranks, 1, microbatches)]
+        .into_iter()
+        .filter(fits)
+        .filter_map(|schedule| Some((seconds(&schedule)?, schedule.ranks)))
+        .min_by(|a, b| a.0.total_cmp(&b.0))
+}
+
+/// I directly followed by the W of the same item is B on the first rank, where nobody waits for the result of I.
+fn merge_backwards(actions: Vec<Action>) -> Vec<Action> {
+    let mut merged: Vec<Action> = Vec::with_capacity(actions.len());
+    for action in actions {
+        match (action, merged.last_mut()) {
+            (Action::BackwardWeight(item), Some(last)) if item.chunk == 0 && *last == Action::BackwardInput(item) => {
+                *last = Action::FullBackward(item);
+            }
+            _ => merged.push(action),
+        }
+    }
+    merged
+}

@@ -51,6 +51,7 @@ impl PlanCommand {
         })?)?;
         let architecture = config.architecture(vocab_size, tch::Device::Cpu);
         if self.profile {
+            crate::sys::keep_freed_memory(); // as in a stage
             let profile = measure_profile(&config, architecture.as_ref())?;
             let file = profile.save(&config, architecture.as_ref())?;
             print_line(format!("{}\nwrote {}\n", profile_table(&profile), file.display()));

@@ -5,7 +5,9 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::Duration;
 
-use stagecoach_group::{Coordinator, GroupTimeouts, Hello, Member, StepRules};
+use stagecoach_group::{
+    Coordinator, GroupSecret, GroupTimeouts, Hello, Member, PROTOCOL_VERSION, Rendezvous, StepRules,
+};
 
 /// Far above what any test takes.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
@@ -34,13 +36,15 @@ pub fn in_process_group<T: Send>(
 ) -> Vec<T> {
     let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
     let control = listen();
-    let address = &control.local_addr().unwrap().to_string();
-    let coordinator = Coordinator::start(control, hello(0, ranks), timeouts()).unwrap();
+    let address = control.local_addr().unwrap().to_string();
+    let secret = GroupSecret::generate(1).unwrap();
+    let coordinator = Coordinator::start(control, hello(0, ranks), timeouts(), secret.clone(), || {}).unwrap();
+    let at = &Rendezvous { address, protocol_version: PROTOCOL_VERSION, secret };
     coordinator.release(Vec::new(), rules);
     let listeners: Vec<TcpListener> = (0..ranks).map(|_| listen()).collect();
     let addresses: &Vec<String> = &listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
     let run = |rank: usize, listener: TcpListener| {
-        let (member, ..) = Member::join(address, hello(rank, ranks), timeouts(), |_| {}, |_| {}).unwrap();
+        let (member, ..) = Member::join(|| Ok(at.clone()), hello(rank, ranks), timeouts(), |_| {}, |_| {}).unwrap();
         let mut joined = InProcessStage { rank, member, listener, addresses };
         let result = stage(&mut joined);
         joined.member.leave(0).unwrap();

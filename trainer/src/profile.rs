@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use stagecoach_api::job::{Recompute, Transport};
+use stagecoach_group::GroupSecret;
 use stagecoach_pipeline::{Partition, Placement};
 use tch::{Device, Kind, Tensor};
 
@@ -121,11 +122,14 @@ fn measure_link(tensor: &Tensor, transport: Transport) -> Result<f64, Fatal> {
     let (addresses, listeners): (Vec<String>, Vec<TcpListener>) = listeners.into_iter().unzip();
     let ids = link_ids(&Placement::linear(2), false);
     let group = format!("profile-{}", std::process::id());
+    let secret = GroupSecret::generate(0).map_err(|e| Fatal::invalid(format!("no random numbers for a key: {e}")))?;
     let boundary_bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
     let open = |rank: usize, listener: TcpListener| {
         open_links(LinksConfig {
             rank,
             group: group.clone(),
+            secret: &secret,
+            on_rejected: &|| {},
             listener,
             addresses: &addresses,
             link_ids: &ids,

@@ -126,6 +126,8 @@ fn stage(programs: &Programs, sleep: Duration, joined: &mut InProcessStage) -> V
     let mut links = open_links(LinksConfig {
         rank,
         group: "sleep".into(),
+        secret: member.secret(),
+        on_rejected: &|| {},
         listener: joined.listener.try_clone().unwrap(),
         addresses: joined.addresses,
         link_ids: &link_ids(placement, false),

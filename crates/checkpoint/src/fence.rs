@@ -104,6 +104,23 @@ impl Fence {
         write().map_err(|e| self.or_fenced_off(volume, e))
     }
 
+    /// Publishes the small file `name`, which its owner alone can read, to who looks for the newest group
+    /// ([`newest_published`]): at once, and only while the fence is held. It is gone with the fence.
+    ///
+    /// # Errors
+    /// `FencedOff`, or if the volume fails.
+    pub fn publish(&self, volume: &dyn Volume, name: &str, bytes: &[u8]) -> Result<(), CheckpointError> {
+        let partial = format!("{}/{name}", self.work_dir());
+        let published = format!("{}/{name}", paths::fence_path(self.number));
+        let write = || {
+            let mut file = volume.create_private(&partial)?;
+            file.write(bytes)?;
+            file.sync()?;
+            volume.rename(&partial, &published)
+        };
+        write().map_err(|e| self.or_fenced_off(volume, volume_io(volume, "write", &published)(e)))
+    }
+
     pub(crate) fn holder(&self) -> &str {
         &self.holder
     }
@@ -120,6 +137,38 @@ impl Fence {
             false => error,
         }
     }
+}
+
+/// The number of the newest fence, and the file `name` that its group has published; `None` if there is none yet. Folders are
+/// listed anew at every call: network file systems then ask their server.
+///
+/// # Errors
+/// If the volume fails, or the file has more than `max_bytes`.
+pub fn newest_published(volume: &dyn Volume, name: &str, max_bytes: usize) -> std::io::Result<Option<(u64, Vec<u8>)>> {
+    let absent_is_none = |error: std::io::Error| match error.kind() {
+        ErrorKind::NotFound => Ok(None),
+        _ => Err(error),
+    };
+    let entries = match volume.list(FENCES_DIR) {
+        Ok(entries) => entries,
+        Err(error) => return absent_is_none(error),
+    };
+    let held = entries.iter().filter_map(|entry| paths::parse_fence_dir_name(&entry.name)).filter(|(_, held)| *held);
+    let Some((newest, _)) = held.max() else { return Ok(None) };
+    let file = match volume.open(&format!("{}/{name}", paths::fence_path(newest))) {
+        Ok(file) => file,
+        Err(error) => return absent_is_none(error),
+    };
+    let size = file.size()?;
+    if size > max_bytes as u64 {
+        return Err(std::io::Error::new(
+            ErrorKind::FileTooLarge,
+            format!("it has {size} bytes, at most {max_bytes} are expected"),
+        ));
+    }
+    let mut bytes = vec![0; size as usize];
+    file.read_at(0, &mut bytes)?;
+    Ok(Some((newest, bytes)))
 }
 
 /// Removes files of fenced-off groups. May take long: they can be many gigabytes.

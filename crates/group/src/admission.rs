@@ -17,10 +17,10 @@ pub enum Refusal {
         /// The stage's.
         found: String,
     },
-    /// It belongs to an earlier attempt and should exit.
-    OlderAttempt {
+    /// It belongs to another attempt and should exit.
+    OtherAttempt {
         /// Stage 0's.
-        current: u64,
+        expected: u64,
         /// The stage's.
         found: u64,
     },
@@ -72,8 +72,8 @@ impl fmt::Display for Refusal {
             Refusal::OtherJob { expected, found } => {
                 write!(f, "it belongs to job {found}, but the group at this address to job {expected}")
             }
-            Refusal::OlderAttempt { current, found } => {
-                write!(f, "it belongs to attempt {found}, and attempt {current} has begun: it should exit")
+            Refusal::OtherAttempt { expected, found } => {
+                write!(f, "it belongs to attempt {found}, and this group to attempt {expected}: it should exit")
             }
             Refusal::WorldSizeMismatch { expected, found } => {
                 write!(
@@ -111,40 +111,22 @@ impl fmt::Display for FieldMismatch {
     }
 }
 
-/// The answer to a hello.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
-    Accepted,
-    Refused(Refusal),
-    /// It belongs to a newer attempt: this group is superseded and ends.
-    NewerAttempt,
-}
-
 /// Compares a stage's hello with stage 0's own.
-pub(crate) fn admit(expected: &Hello, hello: &Hello) -> Admission {
+pub(crate) fn admit(expected: &Hello, hello: &Hello) -> Result<(), Refusal> {
     if hello.job_uid != expected.job_uid {
-        return Admission::Refused(Refusal::OtherJob {
-            expected: expected.job_uid.clone(),
-            found: hello.job_uid.clone(),
-        });
+        return Err(Refusal::OtherJob { expected: expected.job_uid.clone(), found: hello.job_uid.clone() });
     }
-    if hello.attempt < expected.attempt {
-        return Admission::Refused(Refusal::OlderAttempt { current: expected.attempt, found: hello.attempt });
-    }
-    if hello.attempt > expected.attempt {
-        return Admission::NewerAttempt;
+    if hello.attempt != expected.attempt {
+        return Err(Refusal::OtherAttempt { expected: expected.attempt, found: hello.attempt });
     }
     if hello.world_size != expected.world_size {
-        return Admission::Refused(Refusal::WorldSizeMismatch {
-            expected: expected.world_size,
-            found: hello.world_size,
-        });
+        return Err(Refusal::WorldSizeMismatch { expected: expected.world_size, found: hello.world_size });
     }
     if hello.rank >= expected.world_size {
-        return Admission::Refused(Refusal::RankOutOfRange { world_size: expected.world_size, found: hello.rank });
+        return Err(Refusal::RankOutOfRange { world_size: expected.world_size, found: hello.rank });
     }
     let fields = mismatches(expected, hello);
-    if fields.is_empty() { Admission::Accepted } else { Admission::Refused(Refusal::ConfigMismatch { fields }) }
+    if fields.is_empty() { Ok(()) } else { Err(Refusal::ConfigMismatch { fields }) }
 }
 
 fn mismatches(expected: &Hello, hello: &Hello) -> Vec<FieldMismatch> {

@@ -1,7 +1,7 @@
 //! The coordinator's side of one control connection: a reader thread, a writer thread and a bounded send queue, so that
 //! a slow peer does not block the others.
 
-use std::io;
+use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use crate::disconnect::Disconnect;
 use crate::frame::read_frame;
-use crate::messages::{MAX_FRAME_BYTES, MemberMessage, write_message};
+use crate::messages::{MAX_FRAME_BYTES, MemberMessage};
+use crate::{SecureReader, SecureWriter, Session};
 
 /// How many frames may wait for a peer to read them.
 const MAX_QUEUED_FRAMES: usize = 8192;
@@ -28,10 +29,11 @@ pub(crate) struct QueueFull;
 
 impl Connection {
     /// Starts the writer thread of an accepted connection.
-    pub(crate) fn open(stream: &Arc<TcpStream>) -> io::Result<Connection> {
+    pub(crate) fn open(stream: &Arc<TcpStream>, session: &Session) -> io::Result<Connection> {
         let (queue, frames) = sync_channel(MAX_QUEUED_FRAMES);
-        let writer = Arc::clone(stream);
-        thread::Builder::new().name("group-write".to_owned()).spawn(move || write_frames(&writer, &frames))?;
+        let writer = session.writer(stream.try_clone()?);
+        let socket = Arc::clone(stream);
+        thread::Builder::new().name("group-write".to_owned()).spawn(move || write_frames(&socket, writer, &frames))?;
         Ok(Connection { stream: Arc::clone(stream), queue: Some(queue) })
     }
 
@@ -58,9 +60,10 @@ impl Connection {
     }
 }
 
-fn write_frames(stream: &TcpStream, frames: &Receiver<Arc<[u8]>>) {
+fn write_frames(stream: &TcpStream, mut writer: SecureWriter<TcpStream>, frames: &Receiver<Arc<[u8]>>) {
     for bytes in frames {
-        if write_message(stream, &bytes).is_err() {
+        if writer.write_all(&bytes).is_err() {
+            let _ = stream.shutdown(Shutdown::Both);
             return;
         }
     }
@@ -68,10 +71,12 @@ fn write_frames(stream: &TcpStream, frames: &Receiver<Arc<[u8]>>) {
 }
 
 /// Reads until the connection ends and returns why. `on_message` returns false once the coordinator has stopped.
-pub(crate) fn read_frames(stream: &TcpStream, mut on_message: impl FnMut(MemberMessage) -> bool) -> Disconnect {
-    let mut input = stream;
+pub(crate) fn read_frames(
+    mut reader: SecureReader<TcpStream>,
+    mut on_message: impl FnMut(MemberMessage) -> bool,
+) -> Disconnect {
     loop {
-        match read_frame::<MemberMessage>(&mut input, MAX_FRAME_BYTES) {
+        match read_frame::<MemberMessage>(&mut reader, MAX_FRAME_BYTES) {
             Ok(message) => {
                 if !on_message(message) {
                     return Disconnect::Closed("was disconnected: the coordinator has stopped".to_owned());

@@ -1,22 +1,22 @@
 //! A member's side of the control connection.
 
-use std::io;
+use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::frame::read_frame;
-use crate::messages::{CoordinatorMessage, MAX_FRAME_BYTES, MemberMessage, encode_message, write_message};
+use crate::messages::{CoordinatorMessage, MAX_FRAME_BYTES, MemberMessage, encode_message};
 use crate::sync::lock;
-use crate::{Activity, GroupError};
+use crate::{Activity, GroupError, SecureReader, SecureWriter, Session};
 
 /// Shared by the threads of a member: one reads, any may write.
 #[derive(Debug)]
 pub(crate) struct ControlStream {
     stream: TcpStream,
-    /// Held while a frame is written.
-    write_lock: Mutex<()>,
+    reader: Mutex<SecureReader<TcpStream>>,
+    writer: Mutex<SecureWriter<TcpStream>>,
 }
 
 /// Why a frame was not sent.
@@ -29,18 +29,27 @@ pub(crate) enum SendError {
 }
 
 impl ControlStream {
-    pub(crate) fn new(stream: TcpStream) -> Self {
-        ControlStream { stream, write_lock: Mutex::new(()) }
+    pub(crate) fn new(stream: TcpStream, session: &Session) -> io::Result<Self> {
+        let reader = Mutex::new(session.reader(stream.try_clone()?));
+        let writer = Mutex::new(session.writer(stream.try_clone()?));
+        Ok(ControlStream { stream, reader, writer })
     }
 
     pub(crate) fn send(&self, message: &MemberMessage) -> Result<(), SendError> {
-        let bytes = encode_message(message).map_err(SendError::Encode)?;
-        let _guard = lock(&self.write_lock);
-        write_message(&self.stream, &bytes).map_err(|_| SendError::Disconnected)
+        self.write(&encode_message(message).map_err(SendError::Encode)?)
+    }
+
+    /// Sends an encoded message.
+    pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), SendError> {
+        lock(&self.writer).write_all(bytes).map_err(|_| {
+            // part of it may have been sent
+            self.shut_down();
+            SendError::Disconnected
+        })
     }
 
     pub(crate) fn receive(&self) -> io::Result<CoordinatorMessage> {
-        read_frame(&mut &self.stream, MAX_FRAME_BYTES)
+        read_frame(&mut *lock(&self.reader), MAX_FRAME_BYTES)
     }
 
     pub(crate) fn shut_down(&self) {

@@ -2,8 +2,9 @@
 //! `group_state` and applies its effects.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, JoinHandle};
@@ -14,12 +15,13 @@ use crate::disconnect::Disconnect;
 use crate::group_state::{ConnectionId, Effect, GroupEvent, GroupState};
 use crate::messages::encode_message;
 use crate::sync::lock;
-use crate::{GroupError, GroupFailure, GroupTimeouts, Hello, StepRules, handshake};
+use crate::{GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, SecureReader, StepRules, handshake};
 
 /// How many events may wait; readers then wait, and TCP slows their peers.
 const EVENT_QUEUE_LEN: usize = 1024;
-/// Limit of connections that have not completed the handshake.
-const MAX_PENDING_HANDSHAKES: usize = 512;
+/// Limit of connections that have not said hello; beyond it the oldest is closed. A stage says hello at once, others may
+/// never.
+const MAX_PENDING_CONNECTIONS: usize = 256;
 
 /// The rendezvous and failure detector of a group, in stage 0's process. Dropping it ends the group.
 #[derive(Debug)]
@@ -48,11 +50,18 @@ struct GroupEnd {
 }
 
 impl Coordinator {
-    /// Starts to accept members on `listener`. They are compared with `expected`, stage 0's own hello.
+    /// Starts to accept members that have `secret` on `listener`. They are compared with `expected`, stage 0's own hello.
+    /// `on_rejected` is called for every connection that was closed because its peer did not prove that it has the secret.
     ///
     /// # Errors
     /// If the listener has no address, or no thread can be started.
-    pub fn start(listener: TcpListener, expected: Hello, timeouts: GroupTimeouts) -> Result<Coordinator, GroupError> {
+    pub fn start(
+        listener: TcpListener,
+        expected: Hello,
+        timeouts: GroupTimeouts,
+        secret: GroupSecret,
+        on_rejected: impl Fn() + Send + Sync + 'static,
+    ) -> Result<Coordinator, GroupError> {
         let address = listener.local_addr().map_err(GroupError::io("the control port has no address"))?;
         let (inputs, waiting) = sync_channel(EVENT_QUEUE_LEN);
         let end = Arc::new(GroupEnd::default());
@@ -64,7 +73,9 @@ impl Coordinator {
         };
         let acceptor = {
             let (inputs, stop) = (inputs.clone(), Arc::clone(&stop));
-            spawn("group-accept", move || accept(&listener, &inputs, &stop, timeouts))?
+            let pending = Mutex::default();
+            let gate = Arc::new(Gate { inputs, timeouts, secret, pending, on_rejected: Box::new(on_rejected) });
+            spawn("group-accept", move || accept(&listener, &gate, &stop))?
         };
         Ok(Coordinator { inputs, end, address, timeouts, stop, threads: vec![state_thread, acceptor] })
     }
@@ -187,61 +198,83 @@ fn apply_effect(
     }
 }
 
-fn accept(listener: &TcpListener, inputs: &SyncSender<Input>, stop: &AtomicBool, timeouts: GroupTimeouts) {
-    let pending_handshakes = Arc::new(AtomicUsize::new(0));
+/// What lets connections in, or closes them.
+struct Gate {
+    inputs: SyncSender<Input>,
+    timeouts: GroupTimeouts,
+    secret: GroupSecret,
+    /// Connections that have not said hello, oldest first.
+    pending: Mutex<VecDeque<(ConnectionId, Arc<TcpStream>)>>,
+    on_rejected: Box<dyn Fn() + Send + Sync>,
+}
+
+fn accept(listener: &TcpListener, gate: &Arc<Gate>, stop: &AtomicBool) {
     for conn in 0.. {
         let accepted = listener.accept();
         if stop.load(Ordering::SeqCst) {
             return;
         }
         let (stream, from) = match accepted {
-            Ok(accepted) => accepted,
+            Ok((stream, from)) => (Arc::new(stream), from),
             Err(error) => {
                 tracing::warn!(%error, "a control connection could not be accepted");
                 // For example out of file descriptors: retrying at once would fail again.
-                thread::sleep(timeouts.heartbeat_interval);
+                thread::sleep(gate.timeouts.heartbeat_interval);
                 continue;
             }
         };
-        if pending_handshakes.load(Ordering::SeqCst) >= MAX_PENDING_HANDSHAKES {
-            tracing::warn!(%from, "too many unfinished handshakes on the control port: rejected a connection");
-            continue;
-        }
-        pending_handshakes.fetch_add(1, Ordering::SeqCst);
-        let (inputs, pending) = (inputs.clone(), Arc::clone(&pending_handshakes));
-        let serving = spawn("group-read", move || serve(conn, stream, from, &inputs, timeouts, &pending));
-        if let Err(error) = serving {
-            pending_handshakes.fetch_sub(1, Ordering::SeqCst);
+        gate.add(conn, &stream);
+        let shared = Arc::clone(gate);
+        if let Err(error) = spawn("group-read", move || shared.serve(conn, stream, from)) {
+            gate.remove(conn);
             tracing::warn!(%error, %from, "a control connection can't be served");
         }
     }
 }
 
-/// Serves one connection until it ends.
-fn serve(
-    conn: ConnectionId,
-    stream: TcpStream,
-    from: SocketAddr,
-    inputs: &SyncSender<Input>,
-    timeouts: GroupTimeouts,
-    pending_handshakes: &AtomicUsize,
-) {
-    let received_hello = connection::configure(&stream, timeouts.heartbeat_timeout)
-        .and_then(|()| handshake::server_handshake(&mut &stream));
-    pending_handshakes.fetch_sub(1, Ordering::SeqCst);
-    let stream = Arc::new(stream);
-    let opened = received_hello.and_then(|hello| Ok((hello, Connection::open(&stream)?)));
-    let (hello, connection) = match opened {
-        Ok(opened) => opened,
-        Err(error) => return tracing::debug!(%error, %from, "handshake failed on a control connection"),
-    };
-    if inputs.send(Input::Connected(conn, hello, connection)).is_err() {
-        return;
+impl Gate {
+    /// Adds a connection, which closes the oldest if there are too many.
+    fn add(&self, conn: ConnectionId, stream: &Arc<TcpStream>) {
+        let mut pending = lock(&self.pending);
+        if pending.len() == MAX_PENDING_CONNECTIONS
+            && let Some((_, oldest)) = pending.pop_front()
+        {
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
+        pending.push_back((conn, Arc::clone(stream)));
     }
-    let disconnect = connection::read_frames(&stream, |message| {
-        inputs.send(Input::Event(GroupEvent::Message(conn, message))).is_ok()
-    });
-    let _ = inputs.send(Input::Event(GroupEvent::Disconnected(conn, disconnect)));
+
+    fn remove(&self, conn: ConnectionId) {
+        lock(&self.pending).retain(|(pending, _)| *pending != conn);
+    }
+
+    /// Serves one connection until it ends.
+    fn serve(&self, conn: ConnectionId, stream: Arc<TcpStream>, from: SocketAddr) {
+        let admitted = self.admit(&stream);
+        self.remove(conn);
+        let (hello, connection, reader) = match admitted {
+            Ok(admitted) => admitted,
+            Err(error) => {
+                (self.on_rejected)();
+                return tracing::debug!(%error, %from, "rejected a control connection");
+            }
+        };
+        if self.inputs.send(Input::Connected(conn, hello, connection)).is_err() {
+            return;
+        }
+        let send = |event| self.inputs.send(Input::Event(event)).is_ok();
+        let disconnect = connection::read_frames(reader, |message| send(GroupEvent::Message(conn, message)));
+        send(GroupEvent::Disconnected(conn, disconnect));
+    }
+
+    /// The handshake, and the hello of a stage that has the secret.
+    fn admit(&self, stream: &Arc<TcpStream>) -> io::Result<(Hello, Connection, SecureReader<TcpStream>)> {
+        connection::configure(stream, self.timeouts.heartbeat_timeout)?;
+        let session = handshake::server_handshake(&mut &**stream, &self.secret)?;
+        let mut reader = session.reader(stream.try_clone()?);
+        let hello = handshake::read_hello(&mut reader)?;
+        Ok((hello, Connection::open(stream, &session)?, reader))
+    }
 }
 
 pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, GroupError> {

@@ -17,24 +17,25 @@ pub enum GroupError {
         source: io::Error,
     },
     /// Stage 0 was never reached.
-    #[error("stage {rank} could not reach stage 0 at {address} within {} s ({reason}): is stage 0 running, and does the name resolve to it?", .waited.as_secs_f32().round())]
+    #[error("stage {rank} could not reach stage 0 within {} s ({reason}): is stage 0 running, and can its address be reached from here?", .waited.as_secs_f32().round())]
     Unreachable {
         /// The stage that tried.
         rank: usize,
-        /// The address it tried.
-        address: String,
         /// How long.
         waited: Duration,
         /// Why the last attempt failed.
         reason: String,
     },
-    /// Another program listens there, or another version.
-    #[error("what listens at {address} is not stage 0 of this version: {reason}")]
-    NotACoordinator {
-        /// The address.
-        address: String,
-        /// How it differs.
-        reason: String,
+    /// Stage 0 runs another version.
+    #[error(
+        "stage {rank} speaks version {} of the control protocol and stage 0 version {found}: all stages must run one image",
+        crate::PROTOCOL_VERSION
+    )]
+    OtherVersion {
+        /// The stage that tried to join.
+        rank: usize,
+        /// Stage 0's version.
+        found: u32,
     },
     /// Stage 0 refused this stage.
     #[error("stage {rank} was refused by stage 0: {refusal}")]

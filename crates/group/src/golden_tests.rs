@@ -47,8 +47,8 @@ fn verdict(outcome: StepOutcome) -> CoordinatorMessage {
 
 #[test]
 fn the_preamble_is_the_magic_and_the_version() {
-    assert_eq!(PROTOCOL_VERSION, 2);
-    assert_eq!(preamble(), *b"stgcoach\x02\0\0\0");
+    assert_eq!(PROTOCOL_VERSION, 3);
+    assert_eq!(preamble(), *b"stgcoach\x03\0\0\0");
 }
 
 #[test]
@@ -82,41 +82,40 @@ fn messages_of_a_member() {
 fn messages_of_the_coordinator() {
     assert_eq!(hex(&CoordinatorMessage::Preparing("p".to_owned())), "03000000000170");
     assert_eq!(hex(&CoordinatorMessage::Heartbeat), "0100000001");
-    assert_eq!(hex(&CoordinatorMessage::RetryLater), "0100000002");
     assert_eq!(
         hex(&CoordinatorMessage::Released { roster: Roster { members: vec![hello()] }, plan: vec![1, 2] }),
-        "1d0000000401016aac020102030170017601016101620164016801630169020102"
+        "1d0000000301016aac020102030170017601016101620164016801630169020102"
     );
-    assert_eq!(hex(&CoordinatorMessage::Formed), "0100000005");
-    assert_eq!(hex(&CoordinatorMessage::Broadcast { topic: 7, bytes: vec![1, 2] }), "050000000607020102");
-    assert_eq!(hex(&CoordinatorMessage::Gathered { topic: 7, parts: vec![vec![1], vec![]] }), "06000000070702010100");
+    assert_eq!(hex(&CoordinatorMessage::Formed), "0100000004");
+    assert_eq!(hex(&CoordinatorMessage::Broadcast { topic: 7, bytes: vec![1, 2] }), "050000000507020102");
+    assert_eq!(hex(&CoordinatorMessage::Gathered { topic: 7, parts: vec![vec![1], vec![]] }), "06000000060702010100");
     assert_eq!(
         hex(&verdict(StepOutcome::Apply { clip: 0.5 })),
-        "25000000080900000000000000e03f00002040000000000000e03f0100040201000000000000f03f00"
+        "25000000070900000000000000e03f00002040000000000000e03f0100040201000000000000f03f00"
     );
-    assert_eq!(hex(&verdict(StepOutcome::Skip)), "1d00000008090100002040000000000000e03f0100040201000000000000f03f00");
+    assert_eq!(hex(&verdict(StepOutcome::Skip)), "1d00000007090100002040000000000000e03f0100040201000000000000f03f00");
     assert_eq!(
         hex(&verdict(StepOutcome::Abort { reason: "r".to_owned() })),
-        "1f000000080902017200002040000000000000e03f0100040201000000000000f03f00"
+        "1f000000070902017200002040000000000000e03f0100040201000000000000f03f00"
     );
-    assert_eq!(hex(&CoordinatorMessage::LeaveAcknowledged), "0100000009");
+    assert_eq!(hex(&CoordinatorMessage::LeaveAcknowledged), "0100000008");
 }
 
 #[test]
 fn refusals() {
     let refused = |refusal| hex(&CoordinatorMessage::Refused(refusal));
     let field = FieldMismatch { field: "f".to_owned(), expected: Some("e".to_owned()), found: None };
-    assert_eq!(refused(Refusal::OtherJob { expected: "e".to_owned(), found: "f".to_owned() }), "06000000030001650166");
-    assert_eq!(refused(Refusal::OlderAttempt { current: 2, found: 1 }), "0400000003010201");
-    assert_eq!(refused(Refusal::WorldSizeMismatch { expected: 2, found: 1 }), "0400000003020201");
-    assert_eq!(refused(Refusal::RankOutOfRange { world_size: 2, found: 1 }), "0400000003030201");
-    assert_eq!(refused(Refusal::ConfigMismatch { fields: vec![field] }), "09000000030401016601016500");
-    assert_eq!(refused(Refusal::AlreadyFormed { rank: 1 }), "03000000030501");
-    assert_eq!(refused(Refusal::GroupEnded { reason: "r".to_owned() }), "0400000003060172");
+    assert_eq!(refused(Refusal::OtherJob { expected: "e".to_owned(), found: "f".to_owned() }), "06000000020001650166");
+    assert_eq!(refused(Refusal::OtherAttempt { expected: 2, found: 1 }), "0400000002010201");
+    assert_eq!(refused(Refusal::WorldSizeMismatch { expected: 2, found: 1 }), "0400000002020201");
+    assert_eq!(refused(Refusal::RankOutOfRange { world_size: 2, found: 1 }), "0400000002030201");
+    assert_eq!(refused(Refusal::ConfigMismatch { fields: vec![field] }), "09000000020401016601016500");
+    assert_eq!(refused(Refusal::AlreadyFormed { rank: 1 }), "03000000020501");
+    assert_eq!(refused(Refusal::GroupEnded { reason: "r".to_owned() }), "0400000002060172");
 }
 
 #[test]
 fn failures() {
     let failure = GroupFailure { root_cause_rank: Some(1), rank: 2, message: "m".to_owned() };
-    assert_eq!(hex(&CoordinatorMessage::GroupEnded(failure)), "060000000a010102016d");
+    assert_eq!(hex(&CoordinatorMessage::GroupEnded(failure)), "0600000009010102016d");
 }

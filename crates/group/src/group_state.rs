@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use crate::activity::Heartbeat;
-use crate::admission::{Admission, admit};
+use crate::admission::admit;
 use crate::disconnect::Disconnect;
 use crate::exchange::Exchange;
 use crate::messages::{CoordinatorMessage, MemberMessage};
@@ -152,15 +152,8 @@ impl GroupState {
 
     fn on_hello(&mut self, now: Instant, conn: ConnectionId, hello: Hello) {
         let rank = hello.rank;
-        match admit(&self.expected, &hello) {
-            Admission::Accepted => {}
-            Admission::Refused(refusal) => return self.send_and_close(conn, CoordinatorMessage::Refused(refusal)),
-            Admission::NewerAttempt => {
-                self.send_and_close(conn, CoordinatorMessage::RetryLater);
-                let message =
-                    format!("attempt {} has begun, so attempt {} is over", hello.attempt, self.expected.attempt);
-                return self.fail(now, None, message);
-            }
+        if let Err(refusal) = admit(&self.expected, &hello) {
+            return self.send_and_close(conn, CoordinatorMessage::Refused(refusal));
         }
         if self.is_ending() {
             let reason = "all stages have left".to_owned();

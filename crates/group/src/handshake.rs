@@ -1,17 +1,20 @@
-//! The handshake of a control connection, on both sides.
+//! How a control connection begins, on both sides: the preamble, Noise's handshake, and the member's hello.
 
 use std::io::{self, Read, Write};
 
-use crate::Hello;
 use crate::frame::{invalid, read_frame};
 use crate::messages::{MAGIC, MAX_HELLO_BYTES, MemberMessage, PROTOCOL_VERSION, preamble};
+use crate::{GroupSecret, HANDSHAKE_BYTES, Handshake, Hello, Session};
+
+/// What distinguishes the handshakes of control connections from those of links.
+const PURPOSE: &str = "stagecoach control";
 
 /// Sent to a client that speaks another protocol.
 const FOREIGN_CLIENT_NOTICE: &str = "This is the control port of a Stagecoach job, for its own stages only; \
                         the status is served over HTTP on another port.\n";
 
 /// The coordinator's side. A client that speaks another protocol gets a notice in plain text.
-pub(crate) fn server_handshake(stream: &mut (impl Read + Write)) -> io::Result<Hello> {
+pub(crate) fn server_handshake(stream: &mut (impl Read + Write), secret: &GroupSecret) -> io::Result<Session> {
     let mut first = [0; 12];
     let read = stream.read_exact(&mut first);
     if read.is_err() || first[..8] != MAGIC {
@@ -26,32 +29,39 @@ pub(crate) fn server_handshake(stream: &mut (impl Read + Write)) -> io::Result<H
     if first != preamble() {
         return Err(invalid(format!("a stage that speaks {}", version_of(first))));
     }
+    let mut message = [0; HANDSHAKE_BYTES];
+    stream.read_exact(&mut message)?;
+    let (session, answer) = Handshake::respond(secret, PURPOSE, &message)?;
+    stream.write_all(&answer)?;
+    Ok(session)
+}
+
+/// Reads the first message of a member: only now is it known to have the key.
+pub(crate) fn read_hello(stream: &mut impl Read) -> io::Result<Hello> {
     match read_frame::<MemberMessage>(stream, MAX_HELLO_BYTES)? {
         MemberMessage::Hello(hello) => Ok(hello),
         _ => Err(invalid("a stage that did not begin with a hello".to_owned())),
     }
 }
 
-/// The member's side: sends `hello` and checks the preamble.
+/// The member's side.
 ///
 /// # Errors
-/// `InvalidData` if the other side is not a coordinator of this version.
-pub(crate) fn client_handshake(stream: &mut (impl Read + Write), hello: &[u8]) -> io::Result<()> {
-    let mut bytes = preamble().to_vec();
-    bytes.extend_from_slice(hello);
-    stream.write_all(&bytes)?;
+/// `InvalidData` if the other side is not a coordinator of this version with the group's key.
+pub(crate) fn client_handshake(stream: &mut (impl Read + Write), secret: &GroupSecret) -> io::Result<Session> {
+    let (handshake, message) = Handshake::begin(secret, PURPOSE)?;
+    stream.write_all(&[&preamble()[..], &message].concat())?;
     let mut first = [0; 12];
     stream.read_exact(&mut first)?;
     if first[..8] != MAGIC {
         return Err(invalid(format!("it began with {}", quoted(&first))));
     }
     if first != preamble() {
-        let theirs = version_of(first);
-        return Err(invalid(format!(
-            "it speaks {theirs}, this stage version {PROTOCOL_VERSION}: all must run one image"
-        )));
+        return Err(invalid(format!("it speaks {}, this stage version {PROTOCOL_VERSION}", version_of(first))));
     }
-    Ok(())
+    let mut answer = [0; HANDSHAKE_BYTES];
+    stream.read_exact(&mut answer)?;
+    handshake.finish(&answer)
 }
 
 fn version_of(preamble: [u8; 12]) -> String {
@@ -68,37 +78,17 @@ mod tests {
     use super::*;
     use crate::messages::encode_message;
 
-    /// Reads from the first, writes to the second.
-    struct TestStream<'a>(&'a [u8], Vec<u8>);
-
-    impl Read for TestStream<'_> {
-        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-            self.0.read(buffer)
-        }
-    }
-
-    impl Write for TestStream<'_> {
-        fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
-            self.1.write(buffer)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
     #[test]
     fn a_hello_that_is_too_large_is_not_read() {
         let length = u32::try_from(MAX_HELLO_BYTES + 1).unwrap().to_le_bytes();
-        let bytes = [&preamble()[..], &length, &[0; 16]].concat();
-        let error = server_handshake(&mut TestStream(&bytes, Vec::new())).unwrap_err();
+        let error = read_hello(&mut &[&length[..], &[0; 16]].concat()[..]).unwrap_err();
         assert!(error.to_string().contains("of 262145 bytes, at most 262144"), "{error}");
     }
 
     #[test]
     fn a_first_frame_that_is_no_hello_is_refused() {
         let frame = encode_message(&MemberMessage::Formed).unwrap();
-        let error = server_handshake(&mut TestStream(&[&preamble()[..], &frame].concat(), Vec::new())).unwrap_err();
+        let error = read_hello(&mut &frame[..]).unwrap_err();
         assert!(error.to_string().contains("did not begin with a hello"), "{error}");
     }
 }

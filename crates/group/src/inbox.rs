@@ -62,7 +62,7 @@ impl Inbox {
             CoordinatorMessage::Formed => state.formed = true,
             CoordinatorMessage::LeaveAcknowledged => state.leave_acknowledged = true,
             // Sent only while joining, or handled by the receiving thread itself.
-            CoordinatorMessage::Heartbeat | CoordinatorMessage::Preparing(_) | CoordinatorMessage::RetryLater => {}
+            CoordinatorMessage::Heartbeat | CoordinatorMessage::Preparing(_) => {}
             CoordinatorMessage::Refused(_)
             | CoordinatorMessage::Released { .. }
             | CoordinatorMessage::GroupEnded(_) => {}

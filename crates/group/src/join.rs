@@ -1,5 +1,6 @@
 //! Joining: retries until the start-up timeout, which every progress report of stage 0 extends.
 
+use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -7,18 +8,22 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::control_stream::{ControlStream, send_heartbeats};
-use crate::messages::{CoordinatorMessage, MemberMessage, encode_message};
-use crate::{Activity, GroupError, GroupTimeouts, Hello, Roster, connection, coordinator, handshake};
+use crate::messages::{CoordinatorMessage, MemberMessage, PROTOCOL_VERSION, encode_message};
+use crate::{
+    Activity, GroupError, GroupSecret, GroupTimeouts, Hello, Rendezvous, Roster, connection, coordinator, handshake,
+};
 
-/// Delay between attempts: doubles from the minimum to the maximum.
-const RETRY_DELAY_MIN: Duration = Duration::from_millis(25);
-const RETRY_DELAY_MAX: Duration = Duration::from_millis(500);
+/// Delay between attempts. Short: until stage 0 is found, nothing is trained.
+const RETRY_DELAY: Duration = Duration::from_millis(50);
+/// How long one attempt to connect may take: the address may be that of a stage 0 that is gone.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A member whose group has been released.
 pub(crate) struct Joined {
     pub(crate) stream: Arc<ControlStream>,
     pub(crate) roster: Roster,
     pub(crate) plan: Vec<u8>,
+    pub(crate) secret: GroupSecret,
     /// The heartbeats stop when this is dropped.
     pub(crate) stop_heartbeat: Sender<()>,
 }
@@ -30,6 +35,15 @@ enum JoinError {
     Fatal(GroupError),
 }
 
+impl JoinError {
+    fn at(self, address: &str) -> JoinError {
+        match self {
+            JoinError::Retry(reason) => JoinError::Retry(format!("at {address}: {reason}")),
+            fatal @ JoinError::Fatal(_) => fatal,
+        }
+    }
+}
+
 /// How long this stage has waited without progress of stage 0.
 struct JoinProgress {
     last_progress_at: Instant,
@@ -37,40 +51,41 @@ struct JoinProgress {
 }
 
 pub(crate) fn join(
-    address: &str,
+    mut find: impl FnMut() -> Result<Rendezvous, String>,
     hello: &Hello,
     timeouts: GroupTimeouts,
     activity: &Activity,
     mut on_preparing: impl FnMut(&str),
 ) -> Result<Joined, GroupError> {
+    let rank = hello.rank;
     let frame = encode_message(&MemberMessage::Hello(hello.clone()))?;
     let mut progress = JoinProgress { last_progress_at: Instant::now(), last_report: None };
-    let mut delay = RETRY_DELAY_MIN;
     loop {
-        let before = progress.last_progress_at;
-        let reason = match try_join(address, hello.rank, &frame, timeouts, activity, &mut progress, &mut on_preparing) {
+        let tried = match find() {
+            Ok(Rendezvous { protocol_version: found, .. }) if found != PROTOCOL_VERSION => {
+                return Err(GroupError::OtherVersion { rank, found });
+            }
+            Ok(at) => try_join(&at, rank, &frame, timeouts, activity, &mut progress, &mut on_preparing)
+                .map_err(|error| error.at(&at.address)),
+            Err(reason) => Err(JoinError::Retry(reason)),
+        };
+        let reason = match tried {
             Ok(joined) => return Ok(joined),
             Err(JoinError::Fatal(error)) => return Err(error),
             Err(JoinError::Retry(reason)) => reason,
         };
         let waited = progress.last_progress_at.elapsed();
         if waited >= timeouts.startup_timeout {
-            let address = address.to_owned();
-            return Err(GroupError::Unreachable { rank: hello.rank, address, waited, reason });
+            return Err(GroupError::Unreachable { rank, waited, reason });
         }
-        if progress.last_progress_at != before {
-            // Stage 0 was reachable: reconnect at once, while it keeps this rank's slot.
-            delay = RETRY_DELAY_MIN;
-        }
-        tracing::debug!(address, reason, "stage 0 is not there yet");
-        thread::sleep(delay.min(timeouts.startup_timeout - waited));
-        delay = (delay * 2).min(RETRY_DELAY_MAX);
+        tracing::debug!(reason, "stage 0 is not there yet");
+        thread::sleep(RETRY_DELAY.min(timeouts.startup_timeout - waited));
     }
 }
 
 /// One connection attempt: handshake, then wait for the release of the group.
 fn try_join(
-    address: &str,
+    at: &Rendezvous,
     rank: usize,
     hello: &[u8],
     timeouts: GroupTimeouts,
@@ -78,16 +93,13 @@ fn try_join(
     progress: &mut JoinProgress,
     on_preparing: &mut impl FnMut(&str),
 ) -> Result<Joined, JoinError> {
-    let retry = |error: std::io::Error| JoinError::Retry(error.to_string());
-    let stream = connect(address, timeouts.heartbeat_timeout).map_err(retry)?;
+    let retry = |error: io::Error| JoinError::Retry(error.to_string());
+    let stream = connect(&at.address).map_err(retry)?;
     connection::configure(&stream, timeouts.heartbeat_timeout).map_err(retry)?;
-    handshake::client_handshake(&mut &stream, hello).map_err(|error| match error.kind() {
-        std::io::ErrorKind::InvalidData => {
-            JoinError::Fatal(GroupError::NotACoordinator { address: address.to_owned(), reason: error.to_string() })
-        }
-        _ => retry(error),
-    })?;
-    let stream = Arc::new(ControlStream::new(stream));
+    let session = handshake::client_handshake(&mut &stream, &at.secret).map_err(retry)?;
+    let stream = ControlStream::new(stream, &session).map_err(retry)?;
+    stream.write(hello).map_err(|_| JoinError::Retry("it closed the connection".to_owned()))?;
+    let stream = Arc::new(stream);
     let (stop_heartbeat, stop) = channel();
     let (heartbeat_stream, activity) = (Arc::clone(&stream), activity.clone());
     let interval = timeouts.heartbeat_interval;
@@ -100,16 +112,13 @@ fn try_join(
                 *progress = JoinProgress { last_progress_at: Instant::now(), last_report: Some(report) };
             }
             Ok(CoordinatorMessage::Released { roster, plan }) => {
-                return Ok(Joined { stream, roster, plan, stop_heartbeat });
+                return Ok(Joined { stream, roster, plan, secret: at.secret.clone(), stop_heartbeat });
             }
             Ok(CoordinatorMessage::Refused(refusal)) => {
                 return Err(JoinError::Fatal(GroupError::Refused { rank, refusal }));
             }
             Ok(CoordinatorMessage::GroupEnded(failure)) => {
                 return Err(JoinError::Fatal(GroupError::GroupFailed(Box::new(failure))));
-            }
-            Ok(CoordinatorMessage::RetryLater) => {
-                return Err(JoinError::Retry("an older attempt still listens there".to_owned()));
             }
             Ok(_) => {}
             Err(error) => return Err(retry(error)),
@@ -123,11 +132,10 @@ fn try_join(
     }
 }
 
-/// Resolves the name at every attempt: its DNS record may not exist yet, or have changed.
-fn connect(address: &str, timeout: Duration) -> std::io::Result<TcpStream> {
-    let mut last = std::io::Error::other("the name has no address");
+fn connect(address: &str) -> io::Result<TcpStream> {
+    let mut last = io::Error::other("the name has no address");
     for address in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, timeout) {
+        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }

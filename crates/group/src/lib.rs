@@ -25,6 +25,8 @@ mod member;
 mod messages;
 #[cfg(test)]
 mod property_tests;
+mod rendezvous;
+mod secure;
 mod shutdown;
 mod sync;
 mod verdict;
@@ -37,4 +39,7 @@ pub use failure::GroupFailure;
 pub use hang::{Hang, StageActivity, find_hang};
 pub use hello::{GroupTimeouts, Hello, Roster};
 pub use member::Member;
+pub use messages::PROTOCOL_VERSION;
+pub use rendezvous::Rendezvous;
+pub use secure::{GroupSecret, HANDSHAKE_BYTES, Handshake, SecureReader, SecureWriter, Session};
 pub use verdict::{StepOutcome, StepRules, StepVote, Verdict, decide_step};

@@ -10,7 +10,9 @@ use crate::disconnect::Disconnect;
 use crate::inbox::Inbox;
 use crate::join::{Joined, join};
 use crate::messages::{CoordinatorMessage, MemberMessage};
-use crate::{Activity, GroupError, GroupFailure, GroupTimeouts, Hello, Roster, StepVote, Verdict};
+use crate::{
+    Activity, GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, Rendezvous, Roster, StepVote, Verdict,
+};
 
 /// One stage's membership: every rank has one, rank 0 too. All calls may come from any thread.
 ///
@@ -21,12 +23,13 @@ pub struct Member {
     stream: Arc<ControlStream>,
     inbox: Arc<Inbox>,
     activity: Activity,
+    secret: GroupSecret,
     _stop_heartbeat: Sender<()>,
 }
 
 impl Member {
-    /// Joins the group at `address` (`host:port`); returns when it is released: all stages have joined and stage 0 is
-    /// ready. The bytes are what stage 0 gave to `release`.
+    /// Joins the group that `find` finds; returns when it is released: all stages have joined and stage 0 is ready. The
+    /// bytes are what stage 0 gave to `release`. `find` is asked anew at every attempt, and says why there is no group yet.
     ///
     /// Meanwhile `on_preparing` receives the progress reports of stage 0. `on_failure` is called once, from a
     /// background thread, when the group fails after this call has returned; calls that wait return
@@ -36,7 +39,7 @@ impl Member {
     /// When stage 0 is not reached or reports no progress within `timeouts.startup_timeout`, refuses this stage, or gives
     /// up.
     pub fn join(
-        address: &str,
+        find: impl FnMut() -> Result<Rendezvous, String>,
         hello: Hello,
         timeouts: GroupTimeouts,
         on_preparing: impl FnMut(&str),
@@ -44,13 +47,15 @@ impl Member {
     ) -> Result<(Member, Roster, Vec<u8>), GroupError> {
         let rank = hello.rank;
         let activity = Activity::new("joining");
-        let Joined { stream, roster, plan, stop_heartbeat } = join(address, &hello, timeouts, &activity, on_preparing)?;
+        let Joined { stream, roster, plan, secret, stop_heartbeat } =
+            join(find, &hello, timeouts, &activity, on_preparing)?;
         let inbox = Arc::new(Inbox::default());
         let member = Member {
             rank,
             stream: Arc::clone(&stream),
             inbox: Arc::clone(&inbox),
             activity,
+            secret,
             _stop_heartbeat: stop_heartbeat,
         };
         spawn("group-receive", move || receive_messages(rank, &stream, &inbox, timeouts, on_failure))?;
@@ -64,6 +69,11 @@ impl Member {
     pub fn form(&self) -> Result<(), GroupError> {
         self.send(&MemberMessage::Formed)?;
         self.inbox.wait_for(|state| state.formed.then_some(()))
+    }
+
+    /// The group's, for the links between its stages.
+    pub fn secret(&self) -> &GroupSecret {
+        &self.secret
     }
 
     /// The handle to set what this stage is doing.

@@ -1,8 +1,6 @@
 //! The messages of a control connection. Each side starts with a preamble (magic and version), so that foreign clients
-//! are detected.
+//! are detected, and a handshake; all messages are encrypted.
 
-use std::io::{self, Write};
-use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -13,9 +11,9 @@ use crate::{GroupError, GroupFailure, Hello, Refusal, Roster, StepVote, Verdict}
 
 /// The first bytes of each side.
 pub(crate) const MAGIC: [u8; 8] = *b"stgcoach";
-/// Incremented with every change of the messages below.
-pub(crate) const PROTOCOL_VERSION: u32 = 2;
-/// Limit of a hello, whose sender has not been identified yet.
+/// Version of the control protocol: incremented with every change of its messages.
+pub const PROTOCOL_VERSION: u32 = 3;
+/// Limit of a hello.
 pub(crate) const MAX_HELLO_BYTES: usize = 256 << 10;
 /// Limit of any later frame.
 pub(crate) const MAX_FRAME_BYTES: usize = 64 << 20;
@@ -48,8 +46,6 @@ pub(crate) enum CoordinatorMessage {
     /// The hello was accepted; this is what stage 0 is doing until it releases the group.
     Preparing(String),
     Heartbeat,
-    /// This coordinator belongs to an older attempt and exits; a newer one will listen here.
-    RetryLater,
     Refused(Refusal),
     Released {
         roster: Roster,
@@ -84,11 +80,4 @@ pub(crate) fn preamble() -> [u8; 12] {
 /// [`GroupError::FrameTooLarge`].
 pub(crate) fn encode_message<T: Serialize>(message: &T) -> Result<Arc<[u8]>, GroupError> {
     encode_frame(message, MAX_FRAME_BYTES).map(Arc::from)
-}
-
-/// Writes an encoded message. On an error the connection is shut down: part of the message may have been sent.
-pub(crate) fn write_message(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<()> {
-    stream.write_all(bytes).inspect_err(|_| {
-        let _ = stream.shutdown(Shutdown::Both);
-    })
 }

@@ -67,10 +67,7 @@ fn events() -> impl Strategy<Value = GroupEvent> {
 fn is_final(message: &CoordinatorMessage) -> bool {
     matches!(
         message,
-        CoordinatorMessage::GroupEnded(_)
-            | CoordinatorMessage::Refused(_)
-            | CoordinatorMessage::RetryLater
-            | CoordinatorMessage::LeaveAcknowledged
+        CoordinatorMessage::GroupEnded(_) | CoordinatorMessage::Refused(_) | CoordinatorMessage::LeaveAcknowledged
     )
 }
 

@@ -122,6 +122,11 @@ impl<I: FaultInjector + 'static> Volume for FaultyVolume<I> {
         Ok(Box::new(self.open_file(inner, path)))
     }
 
+    fn create_private(&self, path: &str) -> io::Result<Box<dyn FileWriter>> {
+        let inner = self.call("create", path, || self.inner.create_private(path))?;
+        Ok(Box::new(self.open_file(inner, path)))
+    }
+
     fn open(&self, path: &str) -> io::Result<Box<dyn FileReader>> {
         let inner = self.call("open", path, || self.inner.open(path))?;
         Ok(Box::new(self.open_file(inner, path)))

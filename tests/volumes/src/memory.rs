@@ -188,6 +188,10 @@ impl Volume for MemoryVolume {
         Ok(Box::new(OpenFile { volume: self.clone(), number }))
     }
 
+    fn create_private(&self, path: &str) -> io::Result<Box<dyn FileWriter>> {
+        self.create(path)
+    }
+
     fn open(&self, path: &str) -> io::Result<Box<dyn FileReader>> {
         let mut table = self.lock();
         let number = table.find(path)?;

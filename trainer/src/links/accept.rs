@@ -2,7 +2,7 @@
 //! whose peer is not the sender of a link that is still missing is closed without an answer.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use std::net::TcpListener;
 use std::time::Instant;
 
@@ -41,11 +41,12 @@ pub(super) fn accept(
         if let Ok(connection) = opening.listener.accept().and_then(|(stream, _)| PendingConnection::new(stream)) {
             if pending.len() == MAX_PENDING_CONNECTIONS {
                 pending.remove(0);
+                (opening.on_rejected)();
             }
             pending.push(connection);
         }
         for mut connection in std::mem::take(&mut pending) {
-            match connection.read_greeting() {
+            match connection.read_greeting(opening.secret) {
                 Ok(None) if Instant::now() < connection.deadline => pending.push(connection),
                 Ok(Some(greeting)) => match admit(opening, &greeting, &receivers) {
                     Ok(carrier) => {
@@ -53,9 +54,12 @@ pub(super) fn accept(
                             receivers.insert(greeting.link, receiver);
                         }
                     }
-                    Err(why) => tracing::warn!("closed a connection that is no link of this group: {why}"),
+                    Err(why) => {
+                        (opening.on_rejected)();
+                        tracing::warn!("closed a connection that is no link of this group: {why}");
+                    }
                 },
-                _ => {}
+                _ => (opening.on_rejected)(),
             }
         }
     }
@@ -71,10 +75,7 @@ fn admit(
     greeting: &Greeting,
     receivers: &BTreeMap<LinkId, Receiver>,
 ) -> Result<Incoming, String> {
-    let Greeting { group, link, ring } = greeting;
-    if *group != opening.group {
-        return Err("it is another group's".into());
-    }
+    let Greeting { link, ring } = greeting;
     if !opening.link_ids.contains(link) || link.to != opening.rank {
         return Err(format!("it brings {link}, which does not end here"));
     }
@@ -93,7 +94,7 @@ fn admit(
     if announced.bytes != bytes {
         return Err(format!("it brings {} bytes of shared memory for {link}, which takes {bytes}", announced.bytes));
     }
-    match RingReader::open(&RingIdentity { group, link: *link, nonce: &announced.nonce, bytes }) {
+    match RingReader::open(&RingIdentity { group: &opening.group, link: *link, nonce: &announced.nonce, bytes }) {
         RingLookup::Ring(ring) => Ok(Incoming::Ring(ring)),
         RingLookup::None => Ok(Incoming::Stream),
         RingLookup::Other(why) => Err(format!("its shared memory for {link} is not the sender's: {why}")),
@@ -102,10 +103,9 @@ fn admit(
 
 /// Answers the greeting and starts receiving; none if the sender has disconnected.
 fn start(link: LinkId, connection: PendingConnection, carrier: Incoming) -> Result<Option<Receiver>, LinkError> {
-    let mut stream = connection.stream;
     let answer = if matches!(carrier, Incoming::Ring(_)) { SHARED } else { INLINE };
-    match stream.set_nonblocking(false).and_then(|()| stream.write_all(&[answer])) {
-        Ok(()) => Receiver::start(link, stream, carrier).map(Some),
+    match connection.answer(answer) {
+        Ok(stream) => Receiver::start(link, stream, carrier).map(Some),
         Err(_) => Ok(None),
     }
 }
@@ -131,12 +131,13 @@ fn wait_readable(listener: &TcpListener, pending: &[PendingConnection], deadline
 #[cfg(test)]
 mod tests {
     use std::fs::{self, File, Permissions};
-    use std::io::Read;
+    use std::io::ErrorKind;
     use std::net::TcpStream;
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
     use std::path::Path;
     use std::time::Duration;
 
+    use stagecoach_group::GroupSecret;
     use stagecoach_pipeline::Placement;
 
     use super::super::greeting::AnnouncedRing;
@@ -157,17 +158,19 @@ mod tests {
     }
 
     /// What comes back for a greeting, until the connection is closed or has answered.
-    fn greet(address: &str, group: &str, ring: Option<(&str, usize)>) -> Vec<u8> {
+    fn greet(address: &str, ring: Option<(&str, usize)>) -> Vec<u8> {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let ring = ring.map(|(nonce, bytes)| AnnouncedRing { nonce: nonce.into(), bytes });
-        Greeting { group: group.into(), link: LINK, ring }.send(&mut stream).unwrap();
-        let mut answer = [0];
-        match stream.read(&mut answer) {
-            Ok(read) => answer[..read].to_vec(),
-            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => Vec::new(),
+        match (Greeting { link: LINK, ring }).exchange(&mut stream, &secret()) {
+            Ok(answer) => vec![answer],
+            Err(e) if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof) => Vec::new(),
             Err(e) => panic!("neither answered nor closed: {e}"),
         }
+    }
+
+    fn secret() -> GroupSecret {
+        GroupSecret::from_key_hex(1, &"07".repeat(32)).unwrap()
     }
 
     /// Runs `others` (other connections) while stage 1 of two waits for stage 0, which then connects.
@@ -182,6 +185,8 @@ mod tests {
             open_links(LinksConfig {
                 rank,
                 group,
+                secret: &secret(),
+                on_rejected: &|| {},
                 listener,
                 addresses,
                 link_ids,
@@ -243,7 +248,7 @@ mod tests {
                 let named = NamedRing::create(&ring).unwrap();
                 tamper(&ring.path());
                 let before = fs::read(ring.path()).ok();
-                assert_eq!(greet(address, group, Some((&nonce, BYTES))), [0; 0], "{how}");
+                assert_eq!(greet(address, Some((&nonce, BYTES))), [0; 0], "{how}");
                 assert_eq!(fs::read(ring.path()).ok(), before, "{how}");
                 let _ = fs::remove_file(aside(&ring.path()));
                 let _ = fs::remove_dir(ring.path());
@@ -251,11 +256,11 @@ mod tests {
             }
             // as it should be, but for what is said of it
             let _named = NamedRing::create(&ring(group, "whole")).unwrap();
-            for (group, bytes) in [(group, BYTES * 2), (group, 0), ("other/1", BYTES)] {
-                assert_eq!(greet(address, group, Some(("whole", bytes))), [0; 0], "{group} {bytes}");
+            for bytes in [BYTES * 2, 0] {
+                assert_eq!(greet(address, Some(("whole", bytes))), [0; 0], "{bytes}");
             }
             // sent around: no path leads out of the folder
-            assert_eq!(greet(address, group, Some(("../../tmp/file", BYTES * 3))), [0; 0]);
+            assert_eq!(greet(address, Some(("../../tmp/file", BYTES * 3))), [0; 0]);
         });
     }
 
@@ -263,10 +268,12 @@ mod tests {
     fn a_ring_that_is_there_is_used_and_one_that_is_not_leaves_the_stream() {
         let group = &*unique("met");
         for (there, answer) in [(true, SHARED), (false, INLINE)] {
-            let link_ids = link_ids(&Placement::linear(2), false);
+            let (link_ids, secret) = (link_ids(&Placement::linear(2), false), secret());
             let opening = LinksConfig {
                 rank: 1,
                 group: group.into(),
+                secret: &secret,
+                on_rejected: &|| {},
                 listener: TcpListener::bind("127.0.0.1:0").unwrap(),
                 addresses: &[],
                 link_ids: &link_ids,
@@ -280,7 +287,7 @@ mod tests {
             let deadline = Instant::now() + opening.timeout;
             std::thread::scope(|scope| {
                 let accepting = scope.spawn(|| accept(&opening, 1, deadline));
-                assert_eq!(greet(&address, group, Some(("n", BYTES))), [answer]);
+                assert_eq!(greet(&address, Some(("n", BYTES))), [answer]);
                 assert_eq!(accepting.join().unwrap().unwrap().len(), 1);
             });
         }
@@ -291,9 +298,9 @@ mod tests {
         let group = &*unique("transport");
         listening(Transport::Tcp, group, |address| {
             let _named = NamedRing::create(&ring(group, "n")).unwrap();
-            assert_eq!(greet(address, group, Some(("n", BYTES))), [0; 0]);
+            assert_eq!(greet(address, Some(("n", BYTES))), [0; 0]);
         });
-        listening(Transport::Shm, group, |address| assert_eq!(greet(address, group, None), [0; 0]));
+        listening(Transport::Shm, group, |address| assert_eq!(greet(address, None), [0; 0]));
     }
 
     #[test]

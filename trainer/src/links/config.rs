@@ -4,16 +4,20 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use stagecoach_api::job::Transport;
+use stagecoach_group::GroupSecret;
 
 use super::{LinkId, LinkPayload};
 
 /// Configuration from which a stage opens its links.
-#[derive(Debug)]
 pub struct LinksConfig<'a> {
     /// Rank of this stage.
     pub rank: usize,
-    /// Identifies the group: links of another job or attempt are refused.
+    /// Identifies the group in the names of its shared memory.
     pub group: String,
+    /// The group's: links of peers that do not have it are refused.
+    pub secret: &'a GroupSecret,
+    /// Called for every connection that was closed because its peer is not the sender of a missing link.
+    pub on_rejected: &'a (dyn Fn() + Sync),
     /// Listens at `addresses[rank]`.
     pub listener: TcpListener,
     /// The address at which each rank listens, by rank.

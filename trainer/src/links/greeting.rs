@@ -1,13 +1,18 @@
-//! What the sender of a link sends first: one frame, as on the control connection.
+//! How a link begins: a handshake by which both ends prove that they belong to the group, then one encrypted frame that says
+//! which link it is, and an encrypted byte as the answer.
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use stagecoach_group::frame::{FrameReader, encode_frame};
+use stagecoach_group::{GroupSecret, HANDSHAKE_BYTES, Handshake, SecureReader, Session};
 
 use super::LinkId;
+
+/// What distinguishes the handshakes of links from those of control connections.
+const PURPOSE: &str = "stagecoach link";
 
 /// How long a connection may take to send its greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -15,10 +20,9 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 /// More bytes than any greeting has.
 const MAX_GREETING_BYTES: usize = 4096;
 
-/// Which link a connection is, and of which group.
+/// Which link a connection is.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Greeting {
-    pub(super) group: String,
     pub(super) link: LinkId,
     /// Shared memory that the sender has created, if any.
     pub(super) ring: Option<AnnouncedRing>,
@@ -34,9 +38,18 @@ pub(super) struct AnnouncedRing {
 }
 
 impl Greeting {
-    pub(super) fn send(&self, stream: &mut TcpStream) -> io::Result<()> {
+    /// Greets the receiver on a new connection; returns its answer. Reads wait as long as the stream's timeout says.
+    pub(super) fn exchange(&self, stream: &mut TcpStream, secret: &GroupSecret) -> io::Result<u8> {
+        let (handshake, message) = Handshake::begin(secret, PURPOSE)?;
+        stream.write_all(&message)?;
+        let mut answer = [0; HANDSHAKE_BYTES];
+        stream.read_exact(&mut answer)?;
+        let session = handshake.finish(&answer)?;
         let frame = encode_frame(self, MAX_GREETING_BYTES).map_err(io::Error::other)?;
-        stream.write_all(&frame)
+        session.writer(&mut *stream).write_all(&frame)?;
+        let mut answer = [0];
+        session.reader(&mut *stream).read_exact(&mut answer)?;
+        Ok(answer[0])
     }
 }
 
@@ -44,24 +57,64 @@ impl Greeting {
 #[derive(Debug)]
 pub(super) struct PendingConnection {
     pub(super) stream: TcpStream,
-    greeting: FrameReader,
+    state: GreetingState,
     /// When it is closed.
     pub(super) deadline: Instant,
+}
+
+#[derive(Debug)]
+enum GreetingState {
+    /// The first message of the handshake, and how many bytes of it have arrived.
+    Handshake([u8; HANDSHAKE_BYTES], usize),
+    Greeting(Session, SecureReader<TcpStream>, FrameReader),
 }
 
 impl PendingConnection {
     pub(super) fn new(stream: TcpStream) -> io::Result<PendingConnection> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        let greeting = FrameReader::new(MAX_GREETING_BYTES);
-        Ok(PendingConnection { stream, greeting, deadline: Instant::now() + GREETING_TIMEOUT })
+        let state = GreetingState::Handshake([0; HANDSHAKE_BYTES], 0);
+        Ok(PendingConnection { stream, state, deadline: Instant::now() + GREETING_TIMEOUT })
     }
 
     /// Reads what has arrived, and not a byte beyond the greeting; `None` if more is to come.
-    pub(super) fn read_greeting(&mut self) -> io::Result<Option<Greeting>> {
-        match self.greeting.read(&mut self.stream) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+    ///
+    /// # Errors
+    /// If the peer has disconnected or does not belong to the group.
+    pub(super) fn read_greeting(&mut self, secret: &GroupSecret) -> io::Result<Option<Greeting>> {
+        let read = loop {
+            match &mut self.state {
+                GreetingState::Handshake(message, received) if *received < HANDSHAKE_BYTES => {
+                    match self.stream.read(&mut message[*received..]) {
+                        Ok(0) => break Err(ErrorKind::UnexpectedEof.into()),
+                        Ok(bytes) => *received += bytes,
+                        Err(error) => break Err(error),
+                    }
+                }
+                GreetingState::Handshake(message, _) => {
+                    let (session, answer) = Handshake::respond(secret, PURPOSE, message)?;
+                    // the first bytes that go out: the socket's buffer takes them
+                    self.stream.write_all(&answer)?;
+                    let reader = session.reader(self.stream.try_clone()?);
+                    self.state = GreetingState::Greeting(session, reader, FrameReader::new(MAX_GREETING_BYTES));
+                }
+                GreetingState::Greeting(_, reader, frame) => break frame.read(reader),
+            }
+        };
+        match read {
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
             read => read.map(Some),
         }
+    }
+
+    /// Answers the greeting; returns the stream, on which payloads follow.
+    ///
+    /// # Errors
+    /// If the peer has disconnected.
+    pub(super) fn answer(self, answer: u8) -> io::Result<TcpStream> {
+        let GreetingState::Greeting(session, ..) = &self.state else { return Err(ErrorKind::NotConnected.into()) };
+        self.stream.set_nonblocking(false)?;
+        session.writer(&self.stream).write_all(&[answer])?;
+        Ok(self.stream)
     }
 }

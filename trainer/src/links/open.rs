@@ -2,7 +2,7 @@
 //! link. Both ends agree on the carrier: shared memory if the receiver can map the sender's ring, else the stream.
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -73,17 +73,16 @@ fn dial(config: &LinksConfig, link: LinkId, deadline: Instant) -> Result<Sender,
         }
     };
     let announced = ring.is_some().then_some(AnnouncedRing { nonce, bytes });
-    let greeting = Greeting { group: config.group.clone(), link, ring: announced };
-    greeting.send(&mut stream).map_err(|e| failed("could not greet", &e))?;
-    let mut answer = [0];
+    let greeting = Greeting { link, ring: announced };
     let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-    let answered = stream.set_read_timeout(Some(left)).and_then(|()| stream.read_exact(&mut answer));
-    answered.and_then(|()| stream.set_read_timeout(None)).map_err(|e| match e.kind() {
-        ErrorKind::WouldBlock => failed("no answer from", &format!("waited {:?}", config.timeout)),
-        _ => failed("no answer from", &e),
-    })?;
+    let answered = stream.set_read_timeout(Some(left)).and_then(|()| greeting.exchange(&mut stream, config.secret));
+    let answer =
+        answered.and_then(|answer| stream.set_read_timeout(None).map(|()| answer)).map_err(|e| match e.kind() {
+            ErrorKind::WouldBlock => failed("no answer from", &format!("waited {:?}", config.timeout)),
+            _ => failed("no answer from", &e),
+        })?;
     let writer = ring.map(NamedRing::into_writer);
-    let carrier = match (answer[0], writer) {
+    let carrier = match (answer, writer) {
         (SHARED, Some(writer)) => Outgoing::Ring(writer),
         (_, _) if config.transport == Transport::Shm => {
             return Err(failed("no shared memory with", &"use transport Auto or Tcp for stages on different hosts"));
@@ -93,10 +92,22 @@ fn dial(config: &LinksConfig, link: LinkId, deadline: Instant) -> Result<Sender,
     Ok(Sender::start(link, stream, carrier))
 }
 
+/// How long one attempt to connect may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// Delay between attempts.
+const RETRY_DELAY: Duration = Duration::from_millis(50);
+
+/// Connects to a stage, which listens already: what is in the way may be a route or a rule that is about to come.
 fn connect(address: &str, deadline: Instant) -> std::io::Result<TcpStream> {
-    let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-    let resolved = address.to_socket_addrs()?.next().ok_or_else(|| std::io::Error::other("the name has no address"))?;
-    let stream = TcpStream::connect_timeout(&resolved, left)?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
+    loop {
+        let connected = address.to_socket_addrs().and_then(|mut addresses| {
+            let first = addresses.next().ok_or_else(|| std::io::Error::other("the name has no address"))?;
+            TcpStream::connect_timeout(&first, CONNECT_TIMEOUT)
+        });
+        match connected {
+            Ok(stream) => return stream.set_nodelay(true).map(|()| stream),
+            Err(error) if Instant::now() + RETRY_DELAY >= deadline => return Err(error),
+            Err(_) => std::thread::sleep(RETRY_DELAY),
+        }
+    }
 }

@@ -42,6 +42,7 @@ struct TelemetryState {
     checkpoint_stall: FloatGauge,
     checkpoints: Counter,
     checkpoint_failures: Counter,
+    rejected_connections: Counter,
 }
 
 impl StageTelemetry {
@@ -74,6 +75,7 @@ impl StageTelemetry {
             checkpoint_stall: FloatGauge::default(),
             checkpoints: Counter::default(),
             checkpoint_failures: Counter::default(),
+            rejected_connections: Counter::default(),
         };
         let registry = &mut state.registry;
         registry.register("step", "Steps complete", state.step.clone());
@@ -116,6 +118,11 @@ impl StageTelemetry {
         registry.register_with_unit("checkpoint_stall", stall_help, Unit::Seconds, state.checkpoint_stall.clone());
         registry.register("checkpoints", "Checkpoints committed by this process", state.checkpoints.clone());
         registry.register("checkpoint_failures", "Saves that failed", state.checkpoint_failures.clone());
+        registry.register(
+            "rejected_connections",
+            "Connections of peers that did not prove that they belong to the group",
+            state.rejected_connections.clone(),
+        );
         StageTelemetry(Arc::new(state))
     }
 
@@ -140,6 +147,11 @@ impl StageTelemetry {
         // writing to a String does not fail
         let _ = prometheus_client::encoding::text::encode(&mut text, &self.0.registry);
         text
+    }
+
+    /// Counts a connection that was closed because its peer did not prove that it belongs to the group.
+    pub(crate) fn count_rejected_connection(&self) {
+        self.0.rejected_connections.inc();
     }
 
     /// Updates status and metrics.

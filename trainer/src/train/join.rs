@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use stagecoach_api::contract::{FailureKind, StageEnv};
 use stagecoach_checkpoint::Damage;
-use stagecoach_group::{Coordinator, GroupFailure, GroupTimeouts, Hello, Member, Roster};
+use stagecoach_group::{
+    Coordinator, GroupFailure, GroupSecret, GroupTimeouts, Hello, Member, PROTOCOL_VERSION, Rendezvous, Roster,
+};
 
 use super::context::StageContext;
-use super::prepare;
+use super::resume::acquire_fence;
+use super::{prepare, rendezvous};
 use crate::fatal::Fatal;
 use crate::plan::{JobConfig, Plan, VerifiedPlan};
 
@@ -44,24 +47,31 @@ pub(super) fn group_timeouts(config: &JobConfig) -> GroupTimeouts {
 }
 
 pub(super) fn join_group(context: &StageContext) -> Result<JoinedGroup, Fatal> {
-    let StageContext { env, config, device, monitor, .. } = *context;
+    let StageContext { env, config, device, volume, monitor, .. } = *context;
     let listener = listen(&env.pod_ip, 0)?;
     let data_port =
         listener.local_addr().map_err(|e| Fatal::new(FailureKind::Error, format!("no data port: {e}")))?.port();
     let hello = hello(env, config, device, format!("{}:{data_port}", env.pod_ip));
     let timeouts = group_timeouts(config);
-    let mut address = format!("{}:{}", env.master_addr, env.master_port);
     let (mut damage, mut notes) = (Vec::new(), Vec::new());
     let coordinator = match env.rank {
         0 => {
             let control = listen(&env.pod_ip, env.master_port)?;
-            address = format!("{}:{}", env.pod_ip, env.master_port);
-            let coordinator = Coordinator::start(control, hello.clone(), timeouts)?;
-            let planned = prepare::prepare_and_plan(context, env.world_size as usize, &coordinator);
+            let fence = acquire_fence(volume, &mut notes)?;
+            let secret = GroupSecret::generate(fence.number())
+                .map_err(|e| Fatal::new(FailureKind::Error, format!("no random numbers for the group's key: {e}")))?;
+            let telemetry = monitor.telemetry().clone();
+            let on_rejected = move || telemetry.count_rejected_connection();
+            let coordinator = Coordinator::start(control, hello.clone(), timeouts, secret.clone(), on_rejected)?;
+            let address = format!("{}:{}", env.pod_ip, env.master_port);
+            let at = Rendezvous { address, protocol_version: PROTOCOL_VERSION, secret };
+            rendezvous::publish(volume, &fence, env, &at)?;
+            let planned = prepare::prepare_and_plan(context, fence, &coordinator);
             match planned.and_then(|planned| Ok((planned.plan.to_bytes()?, planned))) {
                 Ok((bytes, planned)) => {
                     coordinator.release(bytes, prepare::decision_rules(config));
-                    (damage, notes) = (planned.damage, planned.notes);
+                    damage = planned.damage;
+                    notes.extend(planned.notes);
                 }
                 Err(fatal) => {
                     coordinator.reject(&fatal.message);
@@ -82,8 +92,9 @@ pub(super) fn join_group(context: &StageContext) -> Result<JoinedGroup, Fatal> {
             }
         }
     };
+    let find = || rendezvous::find(volume, env);
     let (member, roster, bytes) =
-        Member::join(&address, hello, timeouts, |what| tracing::info!("stage 0: {what}"), on_failure)?;
+        Member::join(find, hello, timeouts, |what| tracing::info!("stage 0: {what}"), on_failure)?;
     monitor.attach_activity(member.activity());
     let (plan, verified) = Plan::from_bytes(&bytes)?;
     tracing::info!(hash = %blake3::hash(&bytes), "plan");

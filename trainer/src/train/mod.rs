@@ -11,6 +11,7 @@ mod join;
 mod measured_step;
 mod monitor;
 mod prepare;
+mod rendezvous;
 mod resume;
 mod step_recorder;
 mod steps;
@@ -133,6 +134,8 @@ fn load_and_train(context: &StageContext, member: &Member, assignment: Assignmen
     let links = open_links(LinksConfig {
         rank,
         group: format!("{}/{}", env.job_uid, env.attempt),
+        secret: member.secret(),
+        on_rejected: &|| monitor.telemetry().count_rejected_connection(),
         listener,
         addresses: &addresses,
         link_ids: &link_ids(placement, architecture.tie_word_embeddings()),

@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use stagecoach_api::contract::FailureKind;
 use stagecoach_api::job::Precision;
-use stagecoach_checkpoint::{CheckpointError, Damage};
+use stagecoach_checkpoint::{CheckpointError, Damage, Fence};
 use stagecoach_data::{Dataset, PrepareProgress};
 use stagecoach_group::{Coordinator, StepRules};
 use stagecoach_pipeline::Programs;
 
 use super::context::{StageContext, emit};
-use super::resume::{acquire_fence, choose_checkpoint};
+use super::resume::choose_checkpoint;
 use crate::fatal::Fatal;
 use crate::kernels;
 use crate::model::{Architecture, LlamaConfig};
@@ -50,10 +50,10 @@ fn bf16_warning(config: &JobConfig, device: tch::Device) -> Option<String> {
 
 pub(super) fn prepare_and_plan(
     context: &StageContext,
-    stages: usize,
+    fence: Fence,
     coordinator: &Coordinator,
 ) -> Result<PlannedRun, Fatal> {
-    let StageContext { config, volume, monitor, device, .. } = *context;
+    let StageContext { env, config, volume, monitor, device, .. } = *context;
     monitor.set_activity("preparing the corpus");
     let data_config = config.data_config();
     let mut shown: Option<(&str, Instant)> = None;
@@ -74,7 +74,7 @@ pub(super) fn prepare_and_plan(
     monitor.set_activity("planning");
     let vocab_size = config.vocab_size(prepared.vocab_size)?;
     let architecture = config.architecture(vocab_size, tch::Device::Cpu);
-    let layout = plan_pipeline(config, architecture.as_ref(), stages)?;
+    let layout = plan_pipeline(config, architecture.as_ref(), env.world_size as usize)?;
     let dataset = Dataset::open(&data_config, &prepared)?;
     let held_out = dataset.evaluation_plan(config.microbatch_size());
     let has_held_out = !held_out.layouts.is_empty();
@@ -83,7 +83,6 @@ pub(super) fn prepare_and_plan(
     monitor.set_activity("choosing the checkpoint");
     let mut notes = layout.notes.clone();
     notes.extend(bf16_warning(config, device));
-    let fence = acquire_fence(volume, &mut notes)?;
     let chosen = choose_checkpoint(volume, config, &identity, steps, architecture.as_ref(), device, &[])?;
     notes.extend(chosen.notes);
     let trainer_state = chosen.trainer_state;

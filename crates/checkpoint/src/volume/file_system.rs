@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::direct_io::DirectWriter;
@@ -57,6 +57,11 @@ impl Volume for FileSystemVolume {
 
     fn create(&self, path: &str) -> io::Result<Box<dyn FileWriter>> {
         let file = OpenOptions::new().write(true).create_new(true).open(self.absolute(path))?;
+        Ok(Box::new(DirectWriter::new(file)))
+    }
+
+    fn create_private(&self, path: &str) -> io::Result<Box<dyn FileWriter>> {
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.absolute(path))?;
         Ok(Box::new(DirectWriter::new(file)))
     }
 

@@ -94,6 +94,8 @@ fn stage(setup: &Setup, steps: &[StepData], joined: &mut InProcessStage) -> Trai
     let mut links = open_links(LinksConfig {
         rank,
         group: "test".into(),
+        secret: member.secret(),
+        on_rejected: &|| {},
         listener: joined.listener.try_clone().unwrap(),
         addresses: joined.addresses,
         link_ids: &link_ids(&placement, architecture.tie_word_embeddings()),

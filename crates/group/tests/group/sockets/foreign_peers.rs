@@ -1,19 +1,64 @@
-//! Foreign programs on either end of the control port.
+//! Foreign programs on either end of the control port, and attackers: nothing happens to the group but a count.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use stagecoach_group::{GroupError, GroupTimeouts, StepRules};
+use stagecoach_group::{
+    Coordinator, GroupError, GroupSecret, GroupTimeouts, HANDSHAKE_BYTES, Handshake, Member, PROTOCOL_VERSION,
+    Rendezvous, StepRules,
+};
 
-use super::support::{SHORT_TIMEOUT, TEST_TIMEOUT, coordinator, form, hello, join, join_at, timeouts};
+use super::support::{SHORT_TIMEOUT, TEST_TIMEOUT, TestStage, find, form, hello, join_at, secret, timeouts};
 
-/// The answer of the port to `bytes`, until it closes the connection.
-fn answer(address: &str, bytes: &[u8]) -> Vec<u8> {
-    let mut stream = TcpStream::connect(address).unwrap();
+/// What the two sides' handshakes are bound to.
+const PURPOSE: &str = "stagecoach control";
+
+/// A formed group that counts the connections it rejects.
+struct CountingGroup {
+    coordinator: Coordinator,
+    address: String,
+    stages: Vec<TestStage>,
+    rejected: Arc<AtomicUsize>,
+}
+
+impl CountingGroup {
+    /// Its stages join while `others` (other connections to the address) go on.
+    fn form<T>(timeouts: GroupTimeouts, others: impl FnOnce(&str) -> T) -> (CountingGroup, T) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let rejected = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&rejected);
+        let count = move || {
+            counter.fetch_add(1, Ordering::SeqCst);
+        };
+        let coordinator = Coordinator::start(listener, hello(0, 3), timeouts, secret(), count).unwrap();
+        let others = others(&address);
+        coordinator.release(Vec::new(), StepRules::default());
+        let stages = join_at(&vec![address.clone(); 3], timeouts);
+        form(&stages);
+        (CountingGroup { coordinator, address, stages, rejected }, others)
+    }
+
+    /// Waits until `count` connections have been rejected, and checks that nothing else has happened.
+    fn assert_rejected(&self, count: usize) {
+        let deadline = Instant::now() + TEST_TIMEOUT;
+        while self.rejected.load(Ordering::SeqCst) < count {
+            assert!(Instant::now() < deadline, "{} of {count}", self.rejected.load(Ordering::SeqCst));
+            thread::yield_now();
+        }
+        assert_eq!(self.rejected.load(Ordering::SeqCst), count);
+        assert_eq!(self.coordinator.failure(), None);
+        assert!(self.stages.iter().all(|stage| stage.failures.try_recv().is_err()));
+    }
+}
+
+/// Everything that comes until the connection is closed.
+fn read_all(stream: &mut TcpStream) -> Vec<u8> {
     stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
-    stream.write_all(bytes).unwrap();
     let mut answer = Vec::new();
     let mut buffer = [0; 1024];
     loop {
@@ -29,43 +74,102 @@ fn answer(address: &str, bytes: &[u8]) -> Vec<u8> {
     }
 }
 
+/// The answer of the port to `bytes`, until it closes the connection.
+fn answer(address: &str, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(bytes).unwrap();
+    read_all(&mut stream)
+}
+
+fn preamble(version: u32) -> Vec<u8> {
+    [&b"stgcoach"[..], &version.to_le_bytes()].concat()
+}
+
 #[test]
 fn foreign_clients_get_a_notice_and_do_not_disturb_the_group() {
     let timeouts = GroupTimeouts { heartbeat_timeout: SHORT_TIMEOUT, ..timeouts() };
-    let (coordinator, address) = coordinator(3, timeouts);
-    let half_open: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&address).unwrap()).collect();
-    let mut slow = TcpStream::connect(&address).unwrap();
-    slow.write_all(b"stgc").unwrap();
-    coordinator.release(Vec::new(), StepRules::default());
-    let stages = join_at(&vec![address.clone(); 3], timeouts);
-    form(&stages);
-
-    let http = answer(&address, b"GET /status HTTP/1.1\r\nHost: here\r\n\r\n");
+    let (group, silent) = CountingGroup::form(timeouts, |address| {
+        let mut silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+        silent[0].write_all(b"stgc").unwrap();
+        silent
+    });
+    let http = answer(&group.address, b"GET /status HTTP/1.1\r\nHost: here\r\n\r\n");
     assert!(String::from_utf8(http).unwrap().starts_with("This is the control port of a Stagecoach job"));
-    answer(&address, &[0xff; 4096]);
-    // A hello above the size limit, and one that can't be decoded, end the connection.
-    let preamble = [&b"stgcoach"[..], &2u32.to_le_bytes()].concat();
-    assert_eq!(answer(&address, &[&preamble[..], &u32::MAX.to_le_bytes()].concat()), preamble);
-    assert_eq!(answer(&address, &[&preamble[..], &3u32.to_le_bytes(), b"???"].concat()), preamble);
+    answer(&group.address, &[0xff; 4096]);
     // A client of another version gets this one's preamble.
-    let newer = [&b"stgcoach"[..], &3u32.to_le_bytes()].concat();
-    assert_eq!(answer(&address, &newer), preamble);
-
+    assert_eq!(answer(&group.address, &preamble(PROTOCOL_VERSION + 1)), preamble(PROTOCOL_VERSION));
     // Silent clients are disconnected after the timeout.
-    for mut stream in half_open.into_iter().chain([slow]) {
-        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
-        let mut message = String::new();
-        stream.read_to_string(&mut message).unwrap();
+    for mut stream in silent {
+        let message = String::from_utf8(read_all(&mut stream)).unwrap();
         assert!(message.is_empty() || message.starts_with("This is the control port"), "{message}");
     }
-    assert_eq!(coordinator.failure(), None);
-    for stage in &stages {
-        assert!(stage.failures.try_recv().is_err());
+    group.assert_rejected(23);
+}
+
+#[test]
+fn who_does_not_have_the_key_learns_and_ends_nothing() {
+    let (group, ()) = CountingGroup::form(timeouts(), |_| {});
+    let begin = |secret: &GroupSecret| {
+        [preamble(PROTOCOL_VERSION), Handshake::begin(secret, PURPOSE).unwrap().1.into()].concat()
+    };
+    // no handshake, another key, and the key of an older group: no answer beyond the preamble
+    let other_key = GroupSecret::generate(secret().epoch).unwrap();
+    let older = GroupSecret::from_key_hex(secret().epoch - 1, &secret().key_hex()).unwrap();
+    for first in [[preamble(PROTOCOL_VERSION), vec![9; HANDSHAKE_BYTES]].concat(), begin(&other_key), begin(&older)] {
+        assert_eq!(answer(&group.address, &first), preamble(PROTOCOL_VERSION));
     }
+    group.assert_rejected(3);
+}
+
+#[test]
+fn a_recorded_connection_can_not_be_replayed() {
+    // what stage 1 sends to join, through a proxy that records it
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxy = listener.local_addr().unwrap().to_string();
+    let (group, recorded) = CountingGroup::form(timeouts(), |address| {
+        let address = address.to_owned();
+        let first_hello = thread::spawn(move || {
+            let (mut near, _) = listener.accept().unwrap();
+            let mut far = TcpStream::connect(address).unwrap();
+            let mut back = (far.try_clone().unwrap(), near.try_clone().unwrap());
+            let answers = thread::spawn(move || {
+                let mut answer = [0; 12 + HANDSHAKE_BYTES];
+                back.0.read_exact(&mut answer).unwrap();
+                back.1.write_all(&answer).unwrap();
+            });
+            let mut recorded = vec![0; 12 + HANDSHAKE_BYTES];
+            near.read_exact(&mut recorded).unwrap();
+            far.write_all(&recorded).unwrap();
+            answers.join().unwrap();
+            // its hello, which never arrives: the same stage joins again below
+            let mut hello = [0; 64];
+            near.read_exact(&mut hello).unwrap();
+            recorded.extend(hello);
+            drop(near);
+            recorded
+        });
+        let short = GroupTimeouts { startup_timeout: Duration::ZERO, ..timeouts() };
+        Member::join(find(&proxy), hello(1, 3), short, |_| {}, |_| {}).unwrap_err();
+        first_hello.join().unwrap()
+    });
+    group.assert_rejected(1);
+    let replayed = answer(&group.address, &recorded);
+    assert_eq!(replayed.len(), 12 + HANDSHAKE_BYTES);
+    group.assert_rejected(2);
+}
+
+#[test]
+fn a_flood_of_half_open_connections_keeps_no_stage_out() {
+    let (group, flood) = CountingGroup::form(timeouts(), |address| {
+        (0..600).map(|_| TcpStream::connect(address).unwrap()).collect::<Vec<_>>()
+    });
+    // those that made place were closed, the others when they end
+    drop(flood);
+    group.assert_rejected(600);
 }
 
 /// The error of joining a server that sends `bytes`.
-fn join_a_server_that_sends(bytes: &'static [u8]) -> GroupError {
+fn join_a_server_that_sends(bytes: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let server = thread::spawn(move || {
@@ -74,29 +178,44 @@ fn join_a_server_that_sends(bytes: &'static [u8]) -> GroupError {
         // Until the member has read it: a reset could overtake the bytes.
         let _ = stream.read_to_end(&mut Vec::new());
     });
-    let error = join(&address, hello(1, 2), timeouts()).unwrap_err();
+    let once = GroupTimeouts { startup_timeout: Duration::ZERO, ..timeouts() };
+    let error = Member::join(find(&address), hello(1, 2), once, |_| {}, |_| {}).unwrap_err();
+    assert!(matches!(error, GroupError::Unreachable { .. }), "{error}");
     server.join().unwrap();
-    error
+    error.to_string()
 }
 
 #[test]
-fn a_member_detects_a_foreign_server() {
+fn what_a_foreign_server_says_is_told_and_tried_again() {
     let error = join_a_server_that_sends(b"HTTP/1.1 400 Bad Request\r\n\r\n");
-    assert!(matches!(error, GroupError::NotACoordinator { .. }), "{error}");
-    assert!(error.to_string().contains("it began with \"HTTP/1.1 400\""), "{error}");
+    assert!(error.contains("it began with \"HTTP/1.1 400\""), "{error}");
     let error = join_a_server_that_sends(b"stgcoach\x09\0\0\0");
-    assert!(error.to_string().contains("version 9 of the control protocol, this stage version 2"), "{error}");
+    assert!(error.contains("version 9 of the control protocol, this stage version 3"), "{error}");
+    let error = join_a_server_that_sends(b"stgcoach\x03\0\0\0 48 bytes that only somebody with the key could know");
+    assert!(error.contains("it does not have this group's key"), "{error}");
 }
 
 #[test]
-fn an_unreachable_coordinator_is_reported_after_the_timeout() {
+fn another_version_is_told_before_anything_is_sent() {
+    let find = || Ok(Rendezvous { protocol_version: 9, ..find("127.0.0.1:9")().unwrap() });
+    let error = Member::join(find, hello(1, 2), timeouts(), |_| {}, |_| {}).unwrap_err();
+    let expected =
+        "stage 1 speaks version 3 of the control protocol and stage 0 version 9: all stages must run one image";
+    assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn a_coordinator_that_is_not_found_or_reached_is_reported_after_the_timeout() {
     let reserved = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = reserved.local_addr().unwrap().to_string();
     drop(reserved);
     let short = GroupTimeouts { startup_timeout: Duration::from_millis(200), ..timeouts() };
     for address in [address.as_str(), "no-such-host.invalid:29500"] {
-        let error = join(address, hello(1, 2), short).unwrap_err();
+        let error = Member::join(find(address), hello(1, 2), short, |_| {}, |_| {}).unwrap_err();
         assert!(matches!(error, GroupError::Unreachable { .. }), "{error}");
         assert!(error.to_string().contains(address), "{error}");
     }
+    let nowhere = || Err("no group has begun in /jobs/a".to_owned());
+    let error = Member::join(nowhere, hello(1, 2), short, |_| {}, |_| {}).unwrap_err();
+    assert!(error.to_string().contains("(no group has begun in /jobs/a)"), "{error}");
 }

@@ -8,7 +8,8 @@ use std::time::Instant;
 use stagecoach_group::{GroupError, GroupTimeouts, Member, Refusal, StepRules};
 
 use super::support::{
-    ControlProxy, SHORT_TIMEOUT, TEST_TIMEOUT, coordinator, form, formed_group, hello, join, join_at, leave, timeouts,
+    ControlProxy, SHORT_TIMEOUT, TEST_TIMEOUT, coordinator, find, form, formed_group, hello, join, join_at, leave,
+    secret, timeouts,
 };
 
 #[test]
@@ -33,7 +34,7 @@ fn members_may_start_before_their_coordinator() {
     drop(reserved);
     let early = thread::spawn(move || join(&format!("localhost:{}", address.port()), hello(1, 2), timeouts()));
     let listener = TcpListener::bind(address).unwrap();
-    let coordinator = stagecoach_group::Coordinator::start(listener, hello(0, 2), timeouts()).unwrap();
+    let coordinator = stagecoach_group::Coordinator::start(listener, hello(0, 2), timeouts(), secret(), || {}).unwrap();
     coordinator.release(Vec::new(), StepRules::default());
     let zero = join(&address.to_string(), hello(0, 2), timeouts()).unwrap();
     form(&[zero, early.join().unwrap().unwrap()]);
@@ -47,7 +48,7 @@ fn progress_reports_extend_the_start_up_timeout() {
     let waiting = {
         let address = address.clone();
         let on_preparing = move |progress: &str| drop(progress_sender.send(progress.to_owned()));
-        thread::spawn(move || Member::join(&address, hello(1, 2), timeouts, on_preparing, |_| {}))
+        thread::spawn(move || Member::join(find(&address), hello(1, 2), timeouts, on_preparing, |_| {}))
     };
     assert_eq!(progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap(), "starting");
     let start = Instant::now();
@@ -119,7 +120,7 @@ fn the_same_pod_may_reconnect_before_formation() {
     let joining = {
         let address = proxy.address.clone();
         let on_preparing = move |progress: &str| drop(progress_sender.send(progress.to_owned()));
-        thread::spawn(move || Member::join(&address, hello(1, 2), timeouts(), on_preparing, |_| {}))
+        thread::spawn(move || Member::join(find(&address), hello(1, 2), timeouts(), on_preparing, |_| {}))
     };
     for _ in 0..3 {
         progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap();
@@ -149,13 +150,13 @@ fn a_stage_that_dies_while_others_wait_ends_the_group() {
         let (address, progress_sender) = (proxy.address.clone(), progress_sender.clone());
         let short = GroupTimeouts { startup_timeout: SHORT_TIMEOUT, ..timeouts() };
         let on_preparing = move |progress: &str| drop(progress_sender.send(progress.to_owned()));
-        thread::spawn(move || drop(Member::join(&address, hello(2, 3), short, on_preparing, |_| {})))
+        thread::spawn(move || drop(Member::join(find(&address), hello(2, 3), short, on_preparing, |_| {})))
     };
     progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap();
     let waiting = {
         let address = address.clone();
         let on_preparing = move |progress: &str| drop(progress_sender.send(progress.to_owned()));
-        thread::spawn(move || Member::join(&address, hello(1, 3), timeouts(), on_preparing, |_| {}).unwrap_err())
+        thread::spawn(move || Member::join(find(&address), hello(1, 3), timeouts(), on_preparing, |_| {}).unwrap_err())
     };
     progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap();
     // Later connections are closed too: it can't reconnect.

@@ -3,9 +3,9 @@
 use std::sync::mpsc::channel;
 use std::thread;
 
-use stagecoach_group::{GroupError, GroupTimeouts, Hello, Member, Refusal, StepRules};
+use stagecoach_group::{GroupError, Hello, Member, Refusal, StepRules};
 
-use super::support::{SHORT_TIMEOUT, TEST_TIMEOUT, coordinator, form, hello, join, timeouts};
+use super::support::{TEST_TIMEOUT, coordinator, find, form, hello, join, timeouts};
 
 fn refused(change: impl FnOnce(&mut Hello)) -> String {
     let (coordinator, address) = coordinator(2, timeouts());
@@ -53,9 +53,12 @@ fn another_job_is_refused() {
 }
 
 #[test]
-fn an_older_attempt_is_refused() {
-    let message = refused(|hello| hello.attempt = 2);
-    assert!(message.contains("attempt 2, and attempt 3 has begun: it should exit"), "{message}");
+fn another_attempt_is_refused() {
+    for attempt in [2, 4] {
+        let message = refused(|hello| hello.attempt = attempt);
+        let expected = format!("it belongs to attempt {attempt}, and this group to attempt 3: it should exit");
+        assert!(message.contains(&expected), "{message}");
+    }
 }
 
 #[test]
@@ -67,26 +70,13 @@ fn another_world_size_and_a_rank_outside_of_it_are_refused() {
 }
 
 #[test]
-fn a_newer_attempt_supersedes_this_one_and_retries() {
-    let (coordinator, address) = coordinator(2, timeouts());
-    let newer = Hello { attempt: 4, ..hello(1, 2) };
-    let short = GroupTimeouts { startup_timeout: SHORT_TIMEOUT, ..timeouts() };
-    let error = join(&address, newer, short).unwrap_err();
-    let GroupError::Unreachable { reason, .. } = &error else { panic!("{error}") };
-    assert!(reason.contains("an older attempt still listens there"), "{reason}");
-    let failure = coordinator.failure().unwrap();
-    assert_eq!(failure.root_cause_rank, None);
-    assert_eq!(failure.to_string(), "attempt 4 has begun, so attempt 3 is over");
-}
-
-#[test]
 fn a_second_pod_for_a_rank_ends_the_group() {
     let (coordinator, address) = coordinator(2, timeouts());
     let (progress_sender, progress_receiver) = channel();
     let first = {
         let address = address.clone();
         let on_preparing = move |progress: &str| drop(progress_sender.send(progress.to_owned()));
-        thread::spawn(move || Member::join(&address, hello(1, 2), timeouts(), on_preparing, |_| {}).unwrap_err())
+        thread::spawn(move || Member::join(find(&address), hello(1, 2), timeouts(), on_preparing, |_| {}).unwrap_err())
     };
     progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap();
     let second = Hello { pod_uid: "pod-9".to_owned(), host: "host-9".to_owned(), ..hello(1, 2) };

@@ -9,7 +9,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use stagecoach_group::{Coordinator, GroupError, GroupFailure, GroupTimeouts, Hello, Member, Roster, StepRules};
+use stagecoach_group::{
+    Coordinator, GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, Member, PROTOCOL_VERSION, Rendezvous,
+    Roster, StepRules,
+};
 
 /// A wait longer than this has failed; far above what anything here takes.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -65,18 +68,29 @@ impl TestStage {
     }
 }
 
+/// The secret of all groups here.
+pub(crate) fn secret() -> GroupSecret {
+    GroupSecret::from_key_hex(5, &"07".repeat(32)).unwrap()
+}
+
+/// Finds the coordinator at `address`.
+pub(crate) fn find(address: &str) -> impl FnMut() -> Result<Rendezvous, String> + use<> {
+    let at = Rendezvous { address: address.to_owned(), protocol_version: PROTOCOL_VERSION, secret: secret() };
+    move || Ok(at.clone())
+}
+
 /// A coordinator on a free port, for `world_size` stages.
 pub(crate) fn coordinator(world_size: usize, timeouts: GroupTimeouts) -> (Coordinator, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    (Coordinator::start(listener, hello(0, world_size), timeouts).unwrap(), address)
+    (Coordinator::start(listener, hello(0, world_size), timeouts, secret(), || {}).unwrap(), address)
 }
 
 /// Joins and collects the failures.
 pub(crate) fn join(address: &str, hello: Hello, timeouts: GroupTimeouts) -> Result<TestStage, GroupError> {
     let (sender, failures) = channel();
     let on_failure = move |failure| drop(sender.send(failure));
-    let (member, roster, plan) = Member::join(address, hello, timeouts, |_| {}, on_failure)?;
+    let (member, roster, plan) = Member::join(find(address), hello, timeouts, |_| {}, on_failure)?;
     Ok(TestStage { member, roster, plan, failures })
 }
 

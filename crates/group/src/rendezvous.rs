@@ -1,0 +1,14 @@
+//! What a stage must know to join its group.
+
+use crate::GroupSecret;
+
+/// Where stage 0 is, and the secret of its group: stage 0 publishes it where only the job's stages can read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rendezvous {
+    /// The address of stage 0's coordinator, `host:port`.
+    pub address: String,
+    /// The [`PROTOCOL_VERSION`](crate::PROTOCOL_VERSION) that stage 0 speaks.
+    pub protocol_version: u32,
+    /// The group's.
+    pub secret: GroupSecret,
+}

@@ -152,7 +152,8 @@ impl FaultInjector for StageFaults {
         let VolumeCall { operation, path: source, target } = call;
         let path = target.unwrap_or_else(|| source.clone());
         // a stage looks for its group until it is there: how often is a matter of time
-        if self.rank > 0 && (path == paths::FENCES_DIR || path.ends_with("/rendezvous.json")) {
+        let is_fence = path.starts_with(paths::FENCES_DIR) && path.matches('/').count() < 2;
+        if self.rank > 0 && operation == "list" && is_fence {
             return Ok(None);
         }
         let number = self.calls.fetch_add(1, Ordering::SeqCst);

@@ -77,7 +77,7 @@ impl Filling {
         // a write beyond the limit is to fail, not to kill
         let script = format!("trap '' XFSZ; {mounted}cp -r \"$1\"/. \"$2\" && cd \"$2\" && shift 2 && exec \"$@\"");
         command.args(["-c", &script, "sh"]).args([seed, &mount]).arg(stagecoach());
-        command.args(["run", "job.yaml", "--workspace", "."]).env("RUST_LOG", "info").env_remove("MASTER_PORT");
+        command.args(["run", "job.yaml", "--workspace", "."]).env("RUST_LOG", "info");
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let output = Arc::default();
         collect_output(child.stdout.take().unwrap(), &output);

@@ -1,6 +1,5 @@
 //! A group of stages started as an operator would: one process each, told everything by its environment, no launcher.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -45,14 +44,12 @@ impl Group {
         std::fs::create_dir(&folder).unwrap();
         let config = folder.join("job.yaml");
         std::fs::write(&config, job.yaml()).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let start = |rank: usize| {
             let log = std::fs::File::create(log(&folder, rank)).unwrap();
             Command::new(program)
                 .arg("stage")
-                .envs(env.iter().copied())
                 .envs([("MASTER_ADDR", "127.0.0.1"), ("POD_IP", "127.0.0.1"), ("LOCAL_RANK", "0")])
-                .env("MASTER_PORT", port.to_string())
+                .envs(env.iter().copied())
                 .env("RANK", rank.to_string())
                 .env("WORLD_SIZE", job.stages.to_string())
                 .env("STAGECOACH_STAGE", rank.to_string())

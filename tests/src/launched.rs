@@ -70,7 +70,6 @@ impl Launched {
             .arg("--workspace")
             .arg(workspace)
             .args(arguments)
-            .env_remove("MASTER_PORT")
             .stdin(Stdio::null())
             .stdout(log("stdout"))
             .stderr(log("stderr"))

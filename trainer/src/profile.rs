@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use stagecoach_api::job::{Recompute, Transport};
+use stagecoach_api::job::{Encryption, Recompute, Transport};
 use stagecoach_group::GroupSecret;
 use stagecoach_pipeline::{Partition, Placement};
 use tch::{Device, Kind, Tensor};
@@ -61,7 +61,11 @@ pub(crate) fn measure_profile(config: &JobConfig, architecture: &dyn Architectur
         embedding: module(EMBEDDING, &token_ids, Recompute::None),
         layer: modes.into_iter().map(|mode| (mode.to_string(), module(LAYER, &x, mode))).collect::<BTreeMap<_, _>>(),
         head: module(HEAD, &x, Recompute::None),
-        link_seconds: measure_link(&x.to_device(Device::Cpu), config.job.spec.pipeline.transport)?,
+        link_seconds: measure_link(
+            &x.to_device(Device::Cpu),
+            config.job.spec.pipeline.transport,
+            config.job.spec.pipeline.encryption,
+        )?,
     })
 }
 
@@ -114,7 +118,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// Seconds of a boundary tensor between two stages: half of the way there and back.
-fn measure_link(tensor: &Tensor, transport: Transport) -> Result<f64, Fatal> {
+fn measure_link(tensor: &Tensor, transport: Transport, encryption: Encryption) -> Result<f64, Fatal> {
     let listen =
         || TcpListener::bind("127.0.0.1:0").and_then(|listener| Ok((listener.local_addr()?.to_string(), listener)));
     let listeners = [listen(), listen()].into_iter().collect::<Result<Vec<_>, _>>();
@@ -134,6 +138,7 @@ fn measure_link(tensor: &Tensor, transport: Transport) -> Result<f64, Fatal> {
             addresses: &addresses,
             link_ids: &ids,
             transport,
+            encryption,
             boundary_bytes,
             tied_bytes: 0,
             timeout: LINK_TIMEOUT,

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use stagecoach::execute::{Executor, Stage, StageConfig, StepInputs};
 use stagecoach::links::{LinksConfig, link_ids, open_links};
 use stagecoach::model::Architecture;
-use stagecoach_api::job::{AdamWSpec, Precision, Recompute, Transport};
+use stagecoach_api::job::{AdamWSpec, Encryption, Precision, Recompute, Transport};
 use stagecoach_data::MicrobatchLayout;
 use stagecoach_group::{StepRules, StepVote};
 use stagecoach_pipeline::{
@@ -132,6 +132,7 @@ fn stage(programs: &Programs, sleep: Duration, joined: &mut InProcessStage) -> V
         addresses: joined.addresses,
         link_ids: &link_ids(placement, false),
         transport: Transport::Tcp,
+        encryption: Encryption::None,
         boundary_bytes: 4 * TOKENS * model.hidden_size(),
         tied_bytes: 0,
         timeout: TIMEOUT,

@@ -104,21 +104,17 @@ impl Fence {
         write().map_err(|e| self.or_fenced_off(volume, e))
     }
 
-    /// Publishes the small file `name`, which its owner alone can read, to who looks for the newest group
-    /// ([`newest_published`]): at once, and only while the fence is held. It is gone with the fence.
+    /// Publishes `name` to who looks for the newest group ([`newest_published`]) and may read its folder, which is its
+    /// owner's alone: at once, and only while the fence is held; it goes with the fence. It is the name of an empty file, so that a
+    /// group can begin also on a volume that is full.
     ///
     /// # Errors
     /// `FencedOff`, or if the volume fails.
-    pub fn publish(&self, volume: &dyn Volume, name: &str, bytes: &[u8]) -> Result<(), CheckpointError> {
-        let partial = format!("{}/{name}", self.work_dir());
-        let published = format!("{}/{name}", paths::fence_path(self.number));
-        let write = || {
-            let mut file = volume.create_private(&partial)?;
-            file.write(bytes)?;
-            file.sync()?;
-            volume.rename(&partial, &published)
-        };
-        write().map_err(|e| self.or_fenced_off(volume, volume_io(volume, "write", &published)(e)))
+    pub fn publish(&self, volume: &dyn Volume, name: &str) -> Result<(), CheckpointError> {
+        let folder = paths::fence_path(self.number);
+        let created = volume.create(&format!("{folder}/{name}"));
+        // the name may be secret: the error is of the folder
+        created.map(drop).map_err(|e| self.or_fenced_off(volume, volume_io(volume, "publish a name in", &folder)(e)))
     }
 
     pub(crate) fn holder(&self) -> &str {
@@ -139,36 +135,21 @@ impl Fence {
     }
 }
 
-/// The number of the newest fence, and the file `name` that its group has published; `None` if there is none yet. Folders are
-/// listed anew at every call: network file systems then ask their server.
+/// The number of the newest fence, and the name with `prefix` that its group has published; `None` if there is none yet. The
+/// folders are listed anew at every call: network file systems then ask their server.
 ///
 /// # Errors
-/// If the volume fails, or the file has more than `max_bytes`.
-pub fn newest_published(volume: &dyn Volume, name: &str, max_bytes: usize) -> std::io::Result<Option<(u64, Vec<u8>)>> {
-    let absent_is_none = |error: std::io::Error| match error.kind() {
-        ErrorKind::NotFound => Ok(None),
-        _ => Err(error),
+/// If the volume fails.
+pub fn newest_published(volume: &dyn Volume, prefix: &str) -> std::io::Result<Option<(u64, String)>> {
+    let list = |folder: &str| match volume.list(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        listed => listed,
     };
-    let entries = match volume.list(FENCES_DIR) {
-        Ok(entries) => entries,
-        Err(error) => return absent_is_none(error),
-    };
-    let held = entries.iter().filter_map(|entry| paths::parse_fence_dir_name(&entry.name)).filter(|(_, held)| *held);
+    let fences = list(FENCES_DIR)?;
+    let held = fences.iter().filter_map(|entry| paths::parse_fence_dir_name(&entry.name)).filter(|(_, held)| *held);
     let Some((newest, _)) = held.max() else { return Ok(None) };
-    let file = match volume.open(&format!("{}/{name}", paths::fence_path(newest))) {
-        Ok(file) => file,
-        Err(error) => return absent_is_none(error),
-    };
-    let size = file.size()?;
-    if size > max_bytes as u64 {
-        return Err(std::io::Error::new(
-            ErrorKind::FileTooLarge,
-            format!("it has {size} bytes, at most {max_bytes} are expected"),
-        ));
-    }
-    let mut bytes = vec![0; size as usize];
-    file.read_at(0, &mut bytes)?;
-    Ok(Some((newest, bytes)))
+    let published = list(&paths::fence_path(newest))?.into_iter().map(|entry| entry.name);
+    Ok(published.into_iter().find(|name| name.starts_with(prefix)).map(|name| (newest, name)))
 }
 
 /// Removes files of fenced-off groups. May take long: they can be many gigabytes.
@@ -235,7 +216,7 @@ fn claim_next(volume: &dyn Volume) -> Result<u64, CheckpointError> {
     for _ in 0..MAX_CLAIM_ATTEMPTS {
         let number = fences(volume)?.into_iter().map(|(n, _)| n).max().unwrap_or(0).saturating_add(1);
         let path = paths::fence_path(number);
-        match volume.make_dir(&path) {
+        match volume.make_private_dir(&path) {
             Ok(()) => return Ok(number),
             Err(e) => {
                 let raced = e.kind() == ErrorKind::AlreadyExists;

@@ -37,6 +37,14 @@ pub enum GroupError {
         /// Stage 0's version.
         found: u32,
     },
+    /// A newer group has begun.
+    #[error("stage {rank} is of a group that is over: {newer} has begun")]
+    Superseded {
+        /// The stage that tried to join.
+        rank: usize,
+        /// The newer group.
+        newer: String,
+    },
     /// Stage 0 refused this stage.
     #[error("stage {rank} was refused by stage 0: {refusal}")]
     Refused {

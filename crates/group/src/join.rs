@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use crate::control_stream::{ControlStream, send_heartbeats};
 use crate::messages::{CoordinatorMessage, MemberMessage, PROTOCOL_VERSION, encode_message};
 use crate::{
-    Activity, GroupError, GroupSecret, GroupTimeouts, Hello, Rendezvous, Roster, connection, coordinator, handshake,
+    Activity, GroupError, GroupSecret, GroupTimeouts, Hello, NotFound, Rendezvous, Roster, connection, coordinator,
+    handshake,
 };
 
 /// Delay between attempts. Short: until stage 0 is found, nothing is trained.
@@ -51,7 +52,7 @@ struct JoinProgress {
 }
 
 pub(crate) fn join(
-    mut find: impl FnMut() -> Result<Rendezvous, String>,
+    mut find: impl FnMut() -> Result<Rendezvous, NotFound>,
     hello: &Hello,
     timeouts: GroupTimeouts,
     activity: &Activity,
@@ -67,7 +68,8 @@ pub(crate) fn join(
             }
             Ok(at) => try_join(&at, rank, &frame, timeouts, activity, &mut progress, &mut on_preparing)
                 .map_err(|error| error.at(&at.address)),
-            Err(reason) => Err(JoinError::Retry(reason)),
+            Err(NotFound::Superseded(newer)) => return Err(GroupError::Superseded { rank, newer }),
+            Err(NotFound::Yet(reason)) => Err(JoinError::Retry(reason)),
         };
         let reason = match tried {
             Ok(joined) => return Ok(joined),

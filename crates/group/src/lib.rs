@@ -40,6 +40,6 @@ pub use hang::{Hang, StageActivity, find_hang};
 pub use hello::{GroupTimeouts, Hello, Roster};
 pub use member::Member;
 pub use messages::PROTOCOL_VERSION;
-pub use rendezvous::Rendezvous;
+pub use rendezvous::{NotFound, Rendezvous};
 pub use secure::{GroupSecret, HANDSHAKE_BYTES, Handshake, SecureReader, SecureWriter, Session};
 pub use verdict::{StepOutcome, StepRules, StepVote, Verdict, decide_step};

@@ -11,7 +11,8 @@ use crate::inbox::Inbox;
 use crate::join::{Joined, join};
 use crate::messages::{CoordinatorMessage, MemberMessage};
 use crate::{
-    Activity, GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, Rendezvous, Roster, StepVote, Verdict,
+    Activity, GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, NotFound, Rendezvous, Roster, StepVote,
+    Verdict,
 };
 
 /// One stage's membership: every rank has one, rank 0 too. All calls may come from any thread.
@@ -29,7 +30,7 @@ pub struct Member {
 
 impl Member {
     /// Joins the group that `find` finds; returns when it is released: all stages have joined and stage 0 is ready. The
-    /// bytes are what stage 0 gave to `release`. `find` is asked anew at every attempt, and says why there is no group yet.
+    /// bytes are what stage 0 gave to `release`. `find` is asked anew at every attempt, and says why there is none.
     ///
     /// Meanwhile `on_preparing` receives the progress reports of stage 0. `on_failure` is called once, from a
     /// background thread, when the group fails after this call has returned; calls that wait return
@@ -39,7 +40,7 @@ impl Member {
     /// When stage 0 is not reached or reports no progress within `timeouts.startup_timeout`, refuses this stage, or gives
     /// up.
     pub fn join(
-        find: impl FnMut() -> Result<Rendezvous, String>,
+        find: impl FnMut() -> Result<Rendezvous, NotFound>,
         hello: Hello,
         timeouts: GroupTimeouts,
         on_preparing: impl FnMut(&str),

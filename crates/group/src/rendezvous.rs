@@ -12,3 +12,12 @@ pub struct Rendezvous {
     /// The group's.
     pub secret: GroupSecret,
 }
+
+/// Why a stage has not found its group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotFound {
+    /// It may appear: why it is not there.
+    Yet(String),
+    /// A newer group has begun: which.
+    Superseded(String),
+}

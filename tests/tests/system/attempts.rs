@@ -46,7 +46,9 @@ const STEPS: u64 = 100;
 
 /// `keep` differs between the groups: what the newer one would remove itself can't be seen missing.
 fn job(keep: u64) -> TestJob {
-    let extra = format!("  checkpoint: {{everySteps: 4, keepLast: {keep}}}\n");
+    // a stage that first looks for its group when another job has taken its place waits as long for it
+    let restart = "  restart: {startupTimeoutSeconds: 30}\n";
+    let extra = format!("  checkpoint: {{everySteps: 4, keepLast: {keep}}}\n{restart}");
     TestJob {
         name: "twice".into(),
         stages: 2,

@@ -163,16 +163,6 @@ fn a_missing_job_file_is_named() {
 }
 
 #[test]
-fn a_port_in_use_is_named() {
-    let workspace = corpus::workspace();
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = taken.local_addr().unwrap().port().to_string();
-    let no_restart = TestJob { extra: "  restart: {maxRestarts: 0}\n".into(), ..TestJob::default() }.yaml();
-    let got = run(workspace.path(), &no_restart, &[], &[("MASTER_PORT", &port)]);
-    refused("a port in use", workspace.path(), got, 1, &[&port, "MASTER_PORT"]);
-}
-
-#[test]
 fn a_workspace_that_is_no_folder_is_named_and_not_created() {
     let workspace = corpus::workspace();
     let file = workspace.path().join("job.yaml");

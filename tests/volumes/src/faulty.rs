@@ -113,17 +113,16 @@ impl<I: FaultInjector + 'static> Volume for FaultyVolume<I> {
         self.call("make_dir", path, || self.inner.make_dir(path))
     }
 
+    fn make_private_dir(&self, path: &str) -> io::Result<()> {
+        self.call("make_dir", path, || self.inner.make_private_dir(path))
+    }
+
     fn list(&self, path: &str) -> io::Result<Vec<DirEntry>> {
         self.call("list", path, || self.inner.list(path))
     }
 
     fn create(&self, path: &str) -> io::Result<Box<dyn FileWriter>> {
         let inner = self.call("create", path, || self.inner.create(path))?;
-        Ok(Box::new(self.open_file(inner, path)))
-    }
-
-    fn create_private(&self, path: &str) -> io::Result<Box<dyn FileWriter>> {
-        let inner = self.call("create", path, || self.inner.create_private(path))?;
         Ok(Box::new(self.open_file(inner, path)))
     }
 

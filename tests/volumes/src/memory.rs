@@ -176,6 +176,10 @@ impl Volume for MemoryVolume {
         self.lock().add(path, Inode::dir()).map(drop)
     }
 
+    fn make_private_dir(&self, path: &str) -> io::Result<()> {
+        self.make_dir(path)
+    }
+
     fn list(&self, path: &str) -> io::Result<Vec<DirEntry>> {
         let table = self.lock();
         let entries = table.entries(table.find(path)?)?;
@@ -186,10 +190,6 @@ impl Volume for MemoryVolume {
     fn create(&self, path: &str) -> io::Result<Box<dyn FileWriter>> {
         let number = self.lock().add(path, Inode::File { current: Vec::new(), durable: Vec::new() })?;
         Ok(Box::new(OpenFile { volume: self.clone(), number }))
-    }
-
-    fn create_private(&self, path: &str) -> io::Result<Box<dyn FileWriter>> {
-        self.create(path)
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn FileReader>> {

@@ -14,8 +14,7 @@ use crate::fatal::Fatal;
 use crate::folder::{FolderError, JobFolder, write_file};
 use crate::generate::{GenerationConfig, generate_text};
 use crate::launch::{
-    JobLock, LaunchConfig, LaunchError, LauncherState, PreviousRun, RunOutcome, StageExecutable, requested_port,
-    supervise,
+    JobLock, LaunchConfig, LaunchError, LauncherState, PreviousRun, RunOutcome, StageExecutable, supervise,
 };
 use crate::observe::{ProgressDisplay, RunReport, RunSummary, StepRecord, advice, curve, format_sample, read_metrics};
 use crate::plan::JobConfig;
@@ -132,7 +131,6 @@ impl RunCommand {
 }
 
 fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path) -> Result<i32, RunError> {
-    let master_port = requested_port()?;
     let executable = StageExecutable::current();
     let mut state = LauncherState::load(folder)?;
     folder.start_run()?;
@@ -140,7 +138,7 @@ fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path) -> Result<i32,
     write_file(&folder.resolved_job(), &yaml)?;
     let started = Instant::now();
     let mut display = ProgressDisplay::stdout();
-    let config = LaunchConfig { job, workspace, folder, executable: &executable, master_port };
+    let config = LaunchConfig { job, workspace, folder, executable: &executable };
     let outcome = supervise(config, &mut state, &mut display)?;
     drop(display);
     match outcome {

@@ -6,7 +6,6 @@
 mod error;
 mod job_lock;
 mod launcher_state;
-mod port;
 mod previous_run;
 mod report;
 mod stage_process;
@@ -16,7 +15,6 @@ mod supervisor;
 pub(crate) use error::LaunchError;
 pub(crate) use job_lock::JobLock;
 pub(crate) use launcher_state::LauncherState;
-pub(crate) use port::requested_port;
 pub(crate) use previous_run::PreviousRun;
 pub(crate) use stage_process::StageExecutable;
 pub(crate) use supervisor::{LaunchConfig, RunOutcome, supervise};

@@ -10,7 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use stagecoach_api::PipelineJob;
-use stagecoach_api::contract::{ExitCode, StageEnv};
+use stagecoach_api::contract::{ExitCode, MASTER_PORT, StageEnv};
 use stagecoach_files::random_hex;
 use stagecoach_lifecycle::{
     AttemptAction, AttemptPhase, Desired, JobFailureReason, JobOutcome, Observed, ObservedProgress, Policy, UnixMillis,
@@ -19,7 +19,7 @@ use stagecoach_lifecycle::{
 
 use super::stage_process::StageProcess;
 use super::stage_processes::StageProcesses;
-use super::{LaunchError, LauncherState, StageExecutable, port, report};
+use super::{LaunchError, LauncherState, StageExecutable, report};
 use crate::folder::JobFolder;
 use crate::observe::{ProgressDisplay, RunSummary, TrainingEvent};
 
@@ -34,8 +34,6 @@ pub(crate) struct LaunchConfig<'a> {
     pub(crate) folder: &'a JobFolder,
     /// The program that stages run.
     pub(crate) executable: &'a StageExecutable,
-    /// Stage 0's port; None for a free one per attempt.
-    pub(crate) master_port: Option<u16>,
 }
 
 /// How a run ended.
@@ -236,10 +234,6 @@ impl<'a> Supervisor<'a> {
         self.observed_progress =
             ObservedProgress { checkpoint_step: self.observed_progress.checkpoint_step, ..ObservedProgress::default() };
         self.summary = None;
-        let port = match self.config.master_port {
-            Some(port) => port,
-            None => port::free_port()?,
-        };
         for rank in 0..stages {
             let stage_env = StageEnv {
                 rank,
@@ -250,7 +244,7 @@ impl<'a> Supervisor<'a> {
                 config: self.config.folder.resolved_job().display().to_string(),
                 workspace: self.config.workspace.display().to_string(),
                 master_addr: "127.0.0.1".into(),
-                master_port: port,
+                master_port: MASTER_PORT,
                 pod_ip: "127.0.0.1".into(),
                 pod_uid: random_hex(),
             };

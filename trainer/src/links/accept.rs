@@ -46,11 +46,12 @@ pub(super) fn accept(
             pending.push(connection);
         }
         for mut connection in std::mem::take(&mut pending) {
-            match connection.read_greeting(opening.secret) {
+            match connection.read_greeting(opening.terms()) {
                 Ok(None) if Instant::now() < connection.deadline => pending.push(connection),
                 Ok(Some(greeting)) => match admit(opening, &greeting, &receivers) {
                     Ok(carrier) => {
-                        if let Some(receiver) = start(greeting.link, connection, carrier)? {
+                        // a sender that has disconnected is told by the control plane
+                        if let Some(receiver) = start(opening, greeting.link, connection, carrier) {
                             receivers.insert(greeting.link, receiver);
                         }
                     }
@@ -102,12 +103,10 @@ fn admit(
 }
 
 /// Answers the greeting and starts receiving; none if the sender has disconnected.
-fn start(link: LinkId, connection: PendingConnection, carrier: Incoming) -> Result<Option<Receiver>, LinkError> {
+fn start(opening: &LinksConfig, link: LinkId, connection: PendingConnection, carrier: Incoming) -> Option<Receiver> {
     let answer = if matches!(carrier, Incoming::Ring(_)) { SHARED } else { INLINE };
-    match connection.answer(answer) {
-        Ok(stream) => Receiver::start(link, stream, carrier).map(Some),
-        Err(_) => Ok(None),
-    }
+    let (socket, stream) = connection.answer(answer, opening.terms()).ok()?;
+    Some(Receiver::start(link, socket, stream, carrier))
 }
 
 fn late(opening: &LinksConfig, receivers: &BTreeMap<LinkId, Receiver>) -> LinkError {
@@ -137,10 +136,11 @@ mod tests {
     use std::path::Path;
     use std::time::Duration;
 
+    use stagecoach_api::job::Encryption;
     use stagecoach_group::GroupSecret;
     use stagecoach_pipeline::Placement;
 
-    use super::super::greeting::AnnouncedRing;
+    use super::super::greeting::{AnnouncedRing, Terms};
     use super::super::shm::NamedRing;
     use super::super::{LinkPayload, link_ids, open_links};
     use super::*;
@@ -159,11 +159,13 @@ mod tests {
 
     /// What comes back for a greeting, until the connection is closed or has answered.
     fn greet(address: &str, ring: Option<(&str, usize)>) -> Vec<u8> {
-        let mut stream = TcpStream::connect(address).unwrap();
+        let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let ring = ring.map(|(nonce, bytes)| AnnouncedRing { nonce: nonce.into(), bytes });
-        match (Greeting { link: LINK, ring }).exchange(&mut stream, &secret()) {
-            Ok(answer) => vec![answer],
+        match (Greeting { link: LINK, ring })
+            .exchange(&stream, Terms { secret: &secret(), encryption: Encryption::None })
+        {
+            Ok((answer, _)) => vec![answer],
             Err(e) if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof) => Vec::new(),
             Err(e) => panic!("neither answered nor closed: {e}"),
         }
@@ -191,6 +193,7 @@ mod tests {
                 addresses,
                 link_ids,
                 transport,
+                encryption: Encryption::None,
                 boundary_bytes,
                 tied_bytes,
                 timeout,
@@ -278,6 +281,7 @@ mod tests {
                 addresses: &[],
                 link_ids: &link_ids,
                 transport: Transport::Auto,
+                encryption: Encryption::None,
                 boundary_bytes: BYTES / 4,
                 tied_bytes: 0,
                 timeout: Duration::from_secs(20),

@@ -1,9 +1,9 @@
 //! How a payload crosses: in the stream, or through shared memory announced on the stream.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 
 use super::shm::{RingReader, RingWriter};
+use super::stream::LinkStream;
 
 /// The sending half.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(super) enum Outgoing {
 
 impl Outgoing {
     /// Sends a header and its payload; returns once the payload's memory may be reused.
-    pub(super) fn put(&mut self, stream: &mut TcpStream, header: &[u8], payload: &[u8]) -> io::Result<()> {
+    pub(super) fn put(&mut self, stream: &mut LinkStream, header: &[u8], payload: &[u8]) -> io::Result<()> {
         match self {
             Outgoing::Stream => {
                 stream.write_all(header)?;
@@ -37,7 +37,7 @@ pub(super) enum Incoming {
 
 impl Incoming {
     /// Fills `into` with the payload of the header just read.
-    pub(super) fn take(&mut self, stream: &mut TcpStream, into: &mut [u8]) -> io::Result<()> {
+    pub(super) fn take(&mut self, stream: &mut LinkStream, into: &mut [u8]) -> io::Result<()> {
         match self {
             Incoming::Stream => stream.read_exact(into),
             Incoming::Ring(ring) => ring.take(into, stream),

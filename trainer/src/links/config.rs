@@ -3,9 +3,10 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use stagecoach_api::job::Transport;
+use stagecoach_api::job::{Encryption, Transport};
 use stagecoach_group::GroupSecret;
 
+use super::greeting::Terms;
 use super::{LinkId, LinkPayload};
 
 /// Configuration from which a stage opens its links.
@@ -26,12 +27,20 @@ pub struct LinksConfig<'a> {
     pub link_ids: &'a [LinkId],
     /// The carrier of payloads.
     pub transport: Transport,
+    /// Whether payloads in a stream are encrypted.
+    pub encryption: Encryption,
     /// Size of the largest activation or gradient between two chunks, in bytes.
     pub boundary_bytes: usize,
     /// Size of a tied weight's gradient, in bytes.
     pub tied_bytes: usize,
     /// Time limit for opening all links.
     pub timeout: Duration,
+}
+
+impl LinksConfig<'_> {
+    pub(super) fn terms(&self) -> Terms<'_> {
+        Terms { secret: self.secret, encryption: self.encryption }
+    }
 }
 
 /// Boundary tensors that fit into a ring, so that a sender rarely waits for its receiver.

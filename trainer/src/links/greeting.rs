@@ -6,13 +6,12 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use stagecoach_api::job::Encryption;
 use stagecoach_group::frame::{FrameReader, encode_frame};
-use stagecoach_group::{GroupSecret, HANDSHAKE_BYTES, Handshake, SecureReader, Session};
+use stagecoach_group::{GroupSecret, HANDSHAKE_BYTES, Handshake, SecureReader, SecureWriter, Session};
 
 use super::LinkId;
-
-/// What distinguishes the handshakes of links from those of control connections.
-const PURPOSE: &str = "stagecoach link";
+use super::stream::LinkStream;
 
 /// How long a connection may take to send its greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,18 +37,48 @@ pub(super) struct AnnouncedRing {
 }
 
 impl Greeting {
-    /// Greets the receiver on a new connection; returns its answer. Reads wait as long as the stream's timeout says.
-    pub(super) fn exchange(&self, stream: &mut TcpStream, secret: &GroupSecret) -> io::Result<u8> {
-        let (handshake, message) = Handshake::begin(secret, PURPOSE)?;
-        stream.write_all(&message)?;
+    /// Greets the receiver on a new connection; returns its answer, and the connection's stream for payloads. Reads wait as
+    /// long as the socket's timeout says.
+    pub(super) fn exchange(&self, socket: &TcpStream, terms: Terms) -> io::Result<(u8, LinkStream)> {
+        let (handshake, message) = Handshake::begin(terms.secret, terms.purpose())?;
+        (&mut &*socket).write_all(&message)?;
         let mut answer = [0; HANDSHAKE_BYTES];
-        stream.read_exact(&mut answer)?;
+        (&mut &*socket).read_exact(&mut answer)?;
         let session = handshake.finish(&answer)?;
-        let frame = encode_frame(self, MAX_GREETING_BYTES).map_err(io::Error::other)?;
-        session.writer(&mut *stream).write_all(&frame)?;
+        let (mut reader, mut writer) = (session.reader(socket.try_clone()?), session.writer(socket.try_clone()?));
+        writer.write_all(&encode_frame(self, MAX_GREETING_BYTES).map_err(io::Error::other)?)?;
         let mut answer = [0];
-        session.reader(&mut *stream).read_exact(&mut answer)?;
-        Ok(answer[0])
+        reader.read_exact(&mut answer)?;
+        Ok((answer[0], terms.stream(socket, reader, writer)?))
+    }
+}
+
+/// What both ends of a link must agree on before one learns anything of the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms<'a> {
+    pub(super) secret: &'a GroupSecret,
+    pub(super) encryption: Encryption,
+}
+
+impl Terms<'_> {
+    /// What distinguishes these handshakes from those of control connections, and of links with the other encryption.
+    fn purpose(self) -> &'static str {
+        match self.encryption {
+            Encryption::None => "stagecoach link",
+            Encryption::Required => "stagecoach encrypted link",
+        }
+    }
+
+    fn stream(
+        self,
+        socket: &TcpStream,
+        reader: SecureReader<TcpStream>,
+        writer: SecureWriter<TcpStream>,
+    ) -> io::Result<LinkStream> {
+        Ok(match self.encryption {
+            Encryption::None => LinkStream::Clear(socket.try_clone()?),
+            Encryption::Required => LinkStream::Encrypted(reader, writer),
+        })
     }
 }
 
@@ -81,7 +110,7 @@ impl PendingConnection {
     ///
     /// # Errors
     /// If the peer has disconnected or does not belong to the group.
-    pub(super) fn read_greeting(&mut self, secret: &GroupSecret) -> io::Result<Option<Greeting>> {
+    pub(super) fn read_greeting(&mut self, terms: Terms) -> io::Result<Option<Greeting>> {
         let read = loop {
             match &mut self.state {
                 GreetingState::Handshake(message, received) if *received < HANDSHAKE_BYTES => {
@@ -92,7 +121,7 @@ impl PendingConnection {
                     }
                 }
                 GreetingState::Handshake(message, _) => {
-                    let (session, answer) = Handshake::respond(secret, PURPOSE, message)?;
+                    let (session, answer) = Handshake::respond(terms.secret, terms.purpose(), message)?;
                     // the first bytes that go out: the socket's buffer takes them
                     self.stream.write_all(&answer)?;
                     let reader = session.reader(self.stream.try_clone()?);
@@ -107,14 +136,17 @@ impl PendingConnection {
         }
     }
 
-    /// Answers the greeting; returns the stream, on which payloads follow.
+    /// Answers the greeting; returns the socket, and the stream on which payloads follow.
     ///
     /// # Errors
     /// If the peer has disconnected.
-    pub(super) fn answer(self, answer: u8) -> io::Result<TcpStream> {
-        let GreetingState::Greeting(session, ..) = &self.state else { return Err(ErrorKind::NotConnected.into()) };
-        self.stream.set_nonblocking(false)?;
-        session.writer(&self.stream).write_all(&[answer])?;
-        Ok(self.stream)
+    pub(super) fn answer(self, answer: u8, terms: Terms) -> io::Result<(TcpStream, LinkStream)> {
+        let PendingConnection { stream: socket, state, .. } = self;
+        let GreetingState::Greeting(session, reader, _) = state else { return Err(ErrorKind::NotConnected.into()) };
+        socket.set_nonblocking(false)?;
+        let mut writer = session.writer(socket.try_clone()?);
+        writer.write_all(&[answer])?;
+        let stream = terms.stream(&socket, reader, writer)?;
+        Ok((socket, stream))
     }
 }

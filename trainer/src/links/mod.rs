@@ -13,6 +13,7 @@ mod open;
 mod receiver;
 mod sender;
 mod shm;
+mod stream;
 
 pub use config::LinksConfig;
 pub(crate) use config::held_bytes;

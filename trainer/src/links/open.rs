@@ -55,7 +55,7 @@ fn dial(config: &LinksConfig, link: LinkId, deadline: Instant) -> Result<Sender,
     let failed = |what: &str, e: &dyn std::fmt::Display| {
         LinkError::Broken(format!("{what} stage {} at {address} for {link}: {e}", link.to))
     };
-    let mut stream = connect(address, deadline).map_err(|e| failed("could not reach", &e))?;
+    let socket = connect(address, deadline).map_err(|e| failed("could not reach", &e))?;
     // containers may share this memory and not their process ids
     let unique = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
     let nonce = format!("{}-{}-{}", std::process::id(), RINGS.fetch_add(1, Ordering::Relaxed), unique.trim());
@@ -75,12 +75,12 @@ fn dial(config: &LinksConfig, link: LinkId, deadline: Instant) -> Result<Sender,
     let announced = ring.is_some().then_some(AnnouncedRing { nonce, bytes });
     let greeting = Greeting { link, ring: announced };
     let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-    let answered = stream.set_read_timeout(Some(left)).and_then(|()| greeting.exchange(&mut stream, config.secret));
-    let answer =
-        answered.and_then(|answer| stream.set_read_timeout(None).map(|()| answer)).map_err(|e| match e.kind() {
-            ErrorKind::WouldBlock => failed("no answer from", &format!("waited {:?}", config.timeout)),
-            _ => failed("no answer from", &e),
-        })?;
+    let answered = socket.set_read_timeout(Some(left)).and_then(|()| greeting.exchange(&socket, config.terms()));
+    let answered = answered.and_then(|answered| socket.set_read_timeout(None).map(|()| answered));
+    let (answer, stream) = answered.map_err(|e| match e.kind() {
+        ErrorKind::WouldBlock => failed("no answer from", &format!("waited {:?}", config.timeout)),
+        _ => failed("no answer from", &e),
+    })?;
     let writer = ring.map(NamedRing::into_writer);
     let carrier = match (answer, writer) {
         (SHARED, Some(writer)) => Outgoing::Ring(writer),
@@ -89,7 +89,7 @@ fn dial(config: &LinksConfig, link: LinkId, deadline: Instant) -> Result<Sender,
         }
         _ => Outgoing::Stream,
     };
-    Ok(Sender::start(link, stream, carrier))
+    Ok(Sender::start(link, socket, stream, carrier))
 }
 
 /// How long one attempt to connect may take.

@@ -9,13 +9,14 @@ use tch::{Device, Kind, Tensor};
 
 use super::carrier::Incoming;
 use super::header::{HEADER, Header, payload_mut};
+use super::stream::LinkStream;
 use super::{LinkError, LinkId};
 
 /// Receives tensors over one link, in the order in which they were posted.
 #[derive(Debug)]
 pub struct Receiver {
     link: LinkId,
-    stream: TcpStream,
+    socket: TcpStream,
     posts: Option<mpsc::Sender<(Header, Tensor)>>,
     arrived: mpsc::Receiver<Result<(usize, Tensor), LinkError>>,
     /// Arrived before somebody asked for them.
@@ -24,14 +25,13 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn start(link: LinkId, stream: TcpStream, mut carrier: Incoming) -> Result<Receiver, LinkError> {
+    /// Starts to receive from `stream`, which is the connection `socket`.
+    pub(super) fn start(link: LinkId, socket: TcpStream, mut stream: LinkStream, mut carrier: Incoming) -> Receiver {
         let (posts, posted) = mpsc::channel::<(Header, Tensor)>();
         let (done, arrived) = mpsc::channel();
-        let mut reader =
-            stream.try_clone().map_err(|e| LinkError::Broken(format!("could not share the socket of {link}: {e}")))?;
         let work = move || {
             for (expected, tensor) in posted {
-                let result = receive(&mut reader, &mut carrier, &expected, &tensor, link);
+                let result = receive(&mut stream, &mut carrier, &expected, &tensor, link);
                 let stop = result.is_err();
                 if done.send(result.map(|()| (expected.microbatch as usize, tensor))).is_err() || stop {
                     return;
@@ -39,7 +39,7 @@ impl Receiver {
             }
         };
         let thread = Some(std::thread::spawn(work));
-        Ok(Receiver { link, stream, posts: Some(posts), arrived, early: Vec::new(), thread })
+        Receiver { link, socket, posts: Some(posts), arrived, early: Vec::new(), thread }
     }
 
     /// Posts a receive: allocates the tensor (by libtorch, so that its alignment is what kernels see elsewhere) and
@@ -70,7 +70,7 @@ impl Receiver {
 }
 
 fn receive(
-    stream: &mut TcpStream,
+    stream: &mut LinkStream,
     carrier: &mut Incoming,
     expected: &Header,
     tensor: &Tensor,
@@ -94,7 +94,7 @@ impl Drop for Receiver {
     fn drop(&mut self) {
         self.posts = None;
         // wakes the thread if it still waits for bytes
-        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -10,6 +10,7 @@ use tch::Tensor;
 
 use super::carrier::Outgoing;
 use super::header::{Header, payload};
+use super::stream::LinkStream;
 use super::{LinkError, LinkId};
 
 /// Sends tensors over one link, in order.
@@ -23,7 +24,8 @@ pub struct Sender {
 }
 
 impl Sender {
-    pub(super) fn start(link: LinkId, mut stream: TcpStream, mut carrier: Outgoing) -> Sender {
+    /// Starts to send on `stream`, which is the connection `socket`.
+    pub(super) fn start(link: LinkId, socket: TcpStream, mut stream: LinkStream, mut carrier: Outgoing) -> Sender {
         // one more is in the hands of the thread
         let (queue, jobs) = mpsc::sync_channel::<(u32, Tensor)>(SENDS_IN_FLIGHT - 1);
         let failure: Arc<Mutex<Option<LinkError>>> = Arc::default();
@@ -41,7 +43,7 @@ impl Sender {
                 }
                 sent.fetch_add(header.bytes() as u64, Ordering::Relaxed);
             }
-            let _ = stream.shutdown(std::net::Shutdown::Write);
+            let _ = socket.shutdown(std::net::Shutdown::Write);
         };
         Sender { link, queue: Some(queue), thread: Some(std::thread::spawn(work)), failure, bytes }
     }

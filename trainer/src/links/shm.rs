@@ -3,7 +3,6 @@
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -12,6 +11,7 @@ use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use rustix::process::geteuid;
 
 use super::LinkId;
+use super::stream::LinkStream;
 
 /// The folder of POSIX shared memory on Linux.
 const FOLDER: &str = "/dev/shm";
@@ -123,7 +123,7 @@ pub(super) struct RingWriter {
 
 impl RingWriter {
     /// Copies `payload` in, first waiting until the reader has returned enough space.
-    pub(super) fn put(&mut self, payload: &[u8], stream: &mut TcpStream) -> io::Result<()> {
+    pub(super) fn put(&mut self, payload: &[u8], stream: &mut LinkStream) -> io::Result<()> {
         if payload.len() > self.ring.bytes() {
             return Err(io::Error::other(format!(
                 "{} bytes do not fit a ring of {}",
@@ -190,7 +190,7 @@ impl RingReader {
     }
 
     /// Copies the next payload out and returns its space.
-    pub(super) fn take(&mut self, into: &mut [u8], stream: &mut TcpStream) -> io::Result<()> {
+    pub(super) fn take(&mut self, into: &mut [u8], stream: &mut LinkStream) -> io::Result<()> {
         let total = into.len();
         let mut rest = into;
         for (offset, length) in self.ring.stretches(self.read, total) {

@@ -92,6 +92,7 @@ fn key(config: &JobConfig, architecture: &dyn Architecture) -> Value {
         "precision": precision,
         "threads": config.training.threads,
         "transport": config.job.spec.pipeline.transport,
+        "encryption": config.job.spec.pipeline.encryption,
         "processor": processor(),
         "kernels": kernels::VERSION,
         "isa": kernels::cpu_capability(),

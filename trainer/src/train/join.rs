@@ -10,8 +10,9 @@ use stagecoach_group::{
 };
 
 use super::context::StageContext;
+use super::prepare;
+use super::rendezvous::{Finder, published_name};
 use super::resume::acquire_fence;
-use super::{prepare, rendezvous};
 use crate::fatal::Fatal;
 use crate::plan::{JobConfig, Plan, VerifiedPlan};
 
@@ -48,24 +49,22 @@ pub(super) fn group_timeouts(config: &JobConfig) -> GroupTimeouts {
 
 pub(super) fn join_group(context: &StageContext) -> Result<JoinedGroup, Fatal> {
     let StageContext { env, config, device, volume, monitor, .. } = *context;
-    let listener = listen(&env.pod_ip, 0)?;
-    let data_port =
-        listener.local_addr().map_err(|e| Fatal::new(FailureKind::Error, format!("no data port: {e}")))?.port();
-    let hello = hello(env, config, device, format!("{}:{data_port}", env.pod_ip));
+    let (listener, data_address) = listen(&env.pod_ip)?;
+    let hello = hello(env, config, device, data_address);
     let timeouts = group_timeouts(config);
-    let (mut damage, mut notes) = (Vec::new(), Vec::new());
+    let (mut damage, mut notes, mut own) = (Vec::new(), Vec::new(), None);
     let coordinator = match env.rank {
         0 => {
-            let control = listen(&env.pod_ip, env.master_port)?;
+            let (control, address) = listen(&env.pod_ip)?;
             let fence = acquire_fence(volume, &mut notes)?;
             let secret = GroupSecret::generate(fence.number())
                 .map_err(|e| Fatal::new(FailureKind::Error, format!("no random numbers for the group's key: {e}")))?;
             let telemetry = monitor.telemetry().clone();
             let on_rejected = move || telemetry.count_rejected_connection();
             let coordinator = Coordinator::start(control, hello.clone(), timeouts, secret.clone(), on_rejected)?;
-            let address = format!("{}:{}", env.pod_ip, env.master_port);
             let at = Rendezvous { address, protocol_version: PROTOCOL_VERSION, secret };
-            rendezvous::publish(volume, &fence, env, &at)?;
+            fence.publish(volume, &published_name(env, &at))?;
+            own = Some(at);
             let planned = prepare::prepare_and_plan(context, fence, &coordinator);
             match planned.and_then(|planned| Ok((planned.plan.to_bytes()?, planned))) {
                 Ok((bytes, planned)) => {
@@ -92,7 +91,9 @@ pub(super) fn join_group(context: &StageContext) -> Result<JoinedGroup, Fatal> {
             }
         }
     };
-    let find = || rendezvous::find(volume, env);
+    // stage 0 knows where it is, also when a newer group has begun
+    let mut finder = Finder::new(volume, env);
+    let find = || own.clone().map_or_else(|| finder.find(), Ok);
     let (member, roster, bytes) =
         Member::join(find, hello, timeouts, |what| tracing::info!("stage 0: {what}"), on_failure)?;
     monitor.attach_activity(member.activity());
@@ -119,16 +120,12 @@ fn mixed_hardware_warning(roster: &Roster) -> Option<String> {
     })
 }
 
-fn listen(host: &str, port: u16) -> Result<TcpListener, Fatal> {
-    TcpListener::bind((host, port)).map_err(|e| {
-        let remedy = match e.kind() {
-            std::io::ErrorKind::AddrInUse => {
-                ": another process listens there, stop it or set MASTER_PORT to a free port"
-            }
-            _ => "",
-        };
-        Fatal::new(FailureKind::Error, format!("could not listen at {host}:{port} ({e}){remedy}"))
-    })
+/// A listener on a free port of `host`, and its address.
+fn listen(host: &str) -> Result<(TcpListener, String), Fatal> {
+    let bound = TcpListener::bind((host, 0)).and_then(|listener| Ok((listener.local_addr()?.to_string(), listener)));
+    bound
+        .map(|(address, listener)| (listener, address))
+        .map_err(|e| Fatal::new(FailureKind::Error, format!("could not listen at POD_IP={host}: {e}")))
 }
 
 fn hello(env: &StageEnv, config: &JobConfig, device: tch::Device, data_address: String) -> Hello {

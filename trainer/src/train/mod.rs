@@ -140,6 +140,7 @@ fn load_and_train(context: &StageContext, member: &Member, assignment: Assignmen
         addresses: &addresses,
         link_ids: &link_ids(placement, architecture.tie_word_embeddings()),
         transport: config.job.spec.pipeline.transport,
+        encryption: config.job.spec.pipeline.encryption,
         boundary_bytes: kind(config.training.precision).elt_size_in_bytes()
             * config.microbatch_size()
             * config.data.sequence_length as usize

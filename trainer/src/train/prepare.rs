@@ -91,6 +91,8 @@ pub(super) fn prepare_and_plan(
         initial_weights = resolve_initial_weights(config, architecture.as_ref(), &dataset)?;
         notes.extend(initial_weights.as_ref().map(|path| format!("starting from the weights in {}", path.display())));
     }
+    // preparing may have taken long: nobody finds a group that is fenced off
+    fence.check(volume)?;
     let plan = Plan {
         vocab_size,
         steps,

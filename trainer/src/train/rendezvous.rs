@@ -1,69 +1,146 @@
-//! Where the stages of an attempt meet. Stage 0 publishes its address and the group's key in its fence: who may read the job's
-//! folder may join, and nobody else.
+//! Where the stages of an attempt meet. Stage 0 publishes its address and the group's key in its fence, whose folder is readable
+//! by its owner alone: who runs as that user and may read the job's folder may join, and nobody else.
 
-use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
+
 use stagecoach_api::contract::StageEnv;
-use stagecoach_checkpoint::{Fence, Volume, newest_published, paths};
-use stagecoach_group::{GroupSecret, Rendezvous};
+use stagecoach_checkpoint::{Volume, newest_published, paths};
+use stagecoach_group::{GroupSecret, NotFound, Rendezvous};
 
-use crate::fatal::Fatal;
+/// Begins the published name.
+const PREFIX: &str = "rendezvous,";
 
-/// Its name in the fence's folder.
-const FILE: &str = "rendezvous.json";
-
-/// More bytes than it ever has.
-const MAX_FILE_BYTES: usize = 16 << 10;
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RendezvousFile {
-    job_uid: String,
-    attempt: u64,
-    address: String,
-    protocol_version: u32,
-    key: String,
+/// The name that stage 0 publishes: comma-separated version of the control protocol, the job (a hash of its UID), attempt,
+/// address (`:` as `_`, which every file system takes) and key.
+pub(super) fn published_name(env: &StageEnv, at: &Rendezvous) -> String {
+    let Rendezvous { address, protocol_version, secret } = at;
+    let (job, address) = (job_hash(env), address.replace(':', "_"));
+    format!("{PREFIX}{protocol_version},{job},{},{address},{}", env.attempt, secret.key_hex())
 }
 
-/// Publishes where stage 0 of `env`'s attempt is.
-///
-/// # Errors
-/// If a newer group has begun, or the volume fails.
-pub(super) fn publish(volume: &dyn Volume, fence: &Fence, env: &StageEnv, at: &Rendezvous) -> Result<(), Fatal> {
-    let file = RendezvousFile {
-        job_uid: env.job_uid.clone(),
-        attempt: env.attempt,
-        address: at.address.clone(),
-        protocol_version: at.protocol_version,
-        key: at.secret.key_hex(),
-    };
-    let bytes = serde_json::to_vec(&file).map_err(|e| Fatal::invalid(format!("could not encode {FILE}: {e}")))?;
-    Ok(fence.publish(volume, FILE, &bytes)?)
+fn job_hash(env: &StageEnv) -> String {
+    blake3::hash(env.job_uid.as_bytes()).to_hex()[..16].to_owned()
 }
 
-/// Finds stage 0 of `env`'s attempt.
-///
-/// # Errors
-/// Why it is not there yet.
-pub(super) fn find(volume: &dyn Volume, env: &StageEnv) -> Result<Rendezvous, String> {
-    let folder = volume.display(paths::FENCES_DIR);
-    let folder = folder.display();
-    let (epoch, bytes) = newest_published(volume, FILE, MAX_FILE_BYTES)
-        .map_err(|e| format!("could not read {FILE} in {folder}: {e}"))?
-        .ok_or_else(|| format!("no group has begun in {folder}"))?;
-    let file: RendezvousFile = serde_json::from_slice(&bytes)
-        .map_err(|e| format!("{FILE} of group {epoch} in {folder} can't be read: {e}"))?;
-    let RendezvousFile { job_uid, attempt, address, protocol_version, key } = file;
-    if job_uid != env.job_uid {
-        return Err(format!("the newest group in {folder} belongs to job {job_uid}, this stage to {}", env.job_uid));
+/// Looks for stage 0 of a stage's attempt.
+pub(super) struct Finder<'a> {
+    volume: &'a dyn Volume,
+    env: &'a StageEnv,
+    /// The newest group that was there at the first look.
+    first_epoch: Option<u64>,
+}
+
+impl<'a> Finder<'a> {
+    pub(super) fn new(volume: &'a dyn Volume, env: &'a StageEnv) -> Finder<'a> {
+        Finder { volume, env, first_epoch: None }
     }
-    // a newer attempt says so itself
-    if attempt < env.attempt {
-        return Err(format!(
-            "attempt {attempt} is still the newest in {folder}, and this stage belongs to {}",
-            env.attempt
-        ));
+
+    /// Finds stage 0.
+    ///
+    /// # Errors
+    /// If it is not there, and whether it may yet come.
+    pub(super) fn find(&mut self) -> Result<Rendezvous, NotFound> {
+        let Finder { volume, env, .. } = *self;
+        let folder = volume.display(paths::FENCES_DIR);
+        let folder = folder.display();
+        let yet = |reason: String| NotFound::Yet(format!("{reason} in {folder}"));
+        let (epoch, name) = newest_published(volume, PREFIX)
+            .map_err(|e| yet(format!("{e} while looking for the group")))?
+            .ok_or_else(|| yet("no group has begun".to_owned()))?;
+        let fields: Vec<&str> = name[PREFIX.len()..].split(',').collect();
+        let parsed = match fields[..] {
+            [version, job, attempt, address, key] => (|| {
+                let secret = GroupSecret::from_key_hex(epoch, key)?;
+                let address = address.replace('_', ":");
+                Some((
+                    job,
+                    attempt.parse::<u64>().ok()?,
+                    Rendezvous { address, protocol_version: version.parse().ok()?, secret },
+                ))
+            })(),
+            _ => None,
+        };
+        let is_newer = epoch > *self.first_epoch.get_or_insert(epoch);
+        let (job, attempt, found) = parsed.ok_or_else(|| yet(format!("group {epoch} is of another version")))?;
+        match attempt.cmp(&env.attempt) {
+            // what was there before this stage may be what an older job of this name has left
+            _ if job != job_hash(env) && is_newer => Err(NotFound::Superseded("another job of this name".to_owned())),
+            _ if job != job_hash(env) => Err(yet("the newest group is of another job of this name".to_owned())),
+            Ordering::Less => {
+                Err(yet(format!("attempt {attempt} is still the newest, and this is attempt {}", env.attempt)))
+            }
+            Ordering::Greater => Err(NotFound::Superseded(format!("attempt {attempt}"))),
+            Ordering::Equal => Ok(found),
+        }
     }
-    let secret = GroupSecret::from_key_hex(epoch, &key)
-        .ok_or_else(|| format!("{FILE} of group {epoch} in {folder} has no key"))?;
-    Ok(Rendezvous { address, protocol_version, secret })
+}
+
+#[cfg(test)]
+mod tests {
+    use stagecoach_checkpoint::{Fence, FileSystemVolume};
+
+    use super::*;
+
+    fn env(job_uid: &str, attempt: u64) -> StageEnv {
+        let vars = [
+            ("RANK", "1"),
+            ("WORLD_SIZE", "2"),
+            ("STAGECOACH_JOB", "a"),
+            ("STAGECOACH_JOB_UID", job_uid),
+            ("STAGECOACH_ATTEMPT", &attempt.to_string()),
+            ("MASTER_ADDR", "a"),
+            ("POD_IP", "127.0.0.1"),
+            ("POD_UID", "p"),
+        ];
+        StageEnv::from_vars(vars).unwrap()
+    }
+
+    #[test]
+    fn what_is_published_is_found_by_this_attempt_until_a_newer_fence_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let volume = FileSystemVolume::new(folder.path());
+        let find = |uid, attempt| Finder::new(&volume, &env(uid, attempt)).find();
+        let not_yet = |uid, attempt, expected: &str| {
+            let found = find(uid, attempt);
+            assert!(matches!(&found, Err(NotFound::Yet(reason)) if reason.contains(expected)), "{found:?}");
+        };
+        not_yet("a", 3, "no group has begun in");
+        let mut published = Vec::new();
+        for (attempt, address) in [(3, "10.0.0.7:1234"), (4, "[fd00::7]:1234")] {
+            let fence = Fence::acquire(&volume).unwrap();
+            // the older group is found no more
+            not_yet("a", 3, "no group has begun in");
+            let secret = GroupSecret::generate(fence.number()).unwrap();
+            let at = Rendezvous { address: address.into(), protocol_version: 9, secret };
+            let name = published_name(&env("a", attempt), &at);
+            assert!(name.len() < 200, "{name}");
+            fence.publish(&volume, &name).unwrap();
+            assert_eq!(find("a", attempt), Ok(at));
+            published.push((fence, name));
+        }
+        assert_eq!(find("a", 3), Err(NotFound::Superseded("attempt 4".to_owned())));
+        not_yet("a", 5, "attempt 4 is still the newest, and this is attempt 5 in");
+        not_yet("b", 4, "is of another job");
+        let env = env("b", 4);
+        let mut other_job = Finder::new(&volume, &env);
+        assert!(matches!(other_job.find(), Err(NotFound::Yet(_))));
+        let (older, name) = &published[0];
+        let error = older.publish(&volume, name).unwrap_err().to_string();
+        assert!(error.contains("a newer group took fence 2") && !error.contains("rendezvous"), "{error}");
+        Fence::acquire(&volume).unwrap().publish(&volume, "rendezvous,4,of,another,version").unwrap();
+        not_yet("a", 4, "group 3 is of another version");
+        // a group that was not there at the first look has begun since
+        Fence::acquire(&volume).unwrap().publish(&volume, &published[1].1).unwrap();
+        assert_eq!(other_job.find(), Err(NotFound::Superseded("another job of this name".to_owned())));
+    }
+
+    #[test]
+    fn nobody_else_can_read_the_key() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let volume = FileSystemVolume::new(folder.path());
+        Fence::acquire(&volume).unwrap();
+        let mode = std::fs::metadata(folder.path().join("fences/0001")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+    }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::support::pipeline::{MicrobatchData, Setup, StepData, Weights, build, train};
 use stagecoach::execute::{ChunkOutput, LossInputs, Stage};
 use stagecoach::model::{Architecture, ForwardContext, Llama, LlamaConfig, WeightGradient, names};
-use stagecoach_api::job::{AdamWSpec, Precision, Recompute, Transport};
+use stagecoach_api::job::{AdamWSpec, Encryption, Precision, Recompute, Transport};
 use stagecoach_data::{IGNORE_INDEX, MicrobatchLayout};
 use stagecoach_pipeline::{
     Action, Schedule, WorkItem, from_csv, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, one_f_one_b,
@@ -39,6 +39,7 @@ fn setup(tied: bool, layers: &[usize]) -> Setup {
         layers: layers.to_vec(),
         schedule: one_f_one_b,
         transport: Transport::Tcp,
+        encryption: Encryption::None,
         recompute: Recompute::None,
         precision: Precision::Float32,
         optimizer: AdamWSpec { beta2: 0.99, weight_decay: 0.1, ..AdamWSpec::default() },
@@ -142,12 +143,12 @@ fn partition_schedule_recompute_and_transport_change_no_bit() {
         let one = train(&setup(&[2]), &steps());
         assert!(one.losses.iter().all(|loss| loss.is_finite()));
         for layers in [vec![1, 1], vec![2, 0], vec![0, 2], vec![1, 0, 1], vec![0, 1, 0, 1, 0]] {
-            for (schedule, recompute, transport) in [
-                (one_f_one_b as fn(_, _) -> _, Recompute::Full, Transport::Tcp),
-                (gpipe, Recompute::None, Transport::Shm),
-                (weights_last, Recompute::Selective, Transport::Tcp),
+            for (schedule, recompute, transport, encryption) in [
+                (one_f_one_b as fn(_, _) -> _, Recompute::Full, Transport::Tcp, Encryption::None),
+                (gpipe, Recompute::None, Transport::Shm, Encryption::None),
+                (weights_last, Recompute::Selective, Transport::Tcp, Encryption::Required),
             ] {
-                let setup = Setup { schedule, recompute, transport, ..setup(&layers) };
+                let setup = Setup { schedule, recompute, transport, encryption, ..setup(&layers) };
                 let same = one == train(&setup, &steps());
                 assert!(same, "{layers:?} layers, recompute {recompute:?}, {transport:?}, {precision:?}");
             }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use stagecoach::links::{LinkId, LinkPayload, Links, LinksConfig, link_ids, open_links};
-use stagecoach_api::job::Transport;
+use stagecoach_api::job::{Encryption, Transport};
 use stagecoach_group::frame::encode_frame;
 use stagecoach_group::{GroupSecret, HANDSHAKE_BYTES, Handshake, Session};
 use stagecoach_pipeline::{Placement, SENDS_IN_FLIGHT};
@@ -22,21 +22,21 @@ const BACKWARD: LinkId = LinkId { from: 1, to: 0, payload: LinkPayload::Backward
 
 /// Opens a group of `ranks`; `boundary_bytes` decides the size of the rings.
 fn group(ranks: usize, transport: Transport, boundary_bytes: usize, tied: bool) -> Vec<Links> {
-    group_called("test/1", ranks, transport, boundary_bytes, tied)
+    let tied_bytes = boundary_bytes;
+    group_of(ranks, tied, |config| LinksConfig { transport, boundary_bytes, tied_bytes, ..config })
 }
 
-fn group_called(name: &str, ranks: usize, transport: Transport, boundary_bytes: usize, tied: bool) -> Vec<Links> {
+/// Opens a group of `ranks` whose stages' configurations `change` has changed.
+fn group_of(ranks: usize, tied: bool, change: impl Fn(LinksConfig) -> LinksConfig + Sync) -> Vec<Links> {
     let placement = Placement::linear(ranks);
     let link_ids = link_ids(&placement, tied);
     let listeners: Vec<TcpListener> = (0..ranks).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     let addresses: Vec<String> = listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
     std::thread::scope(|scope| {
         let opening = listeners.into_iter().enumerate().map(|(rank, listener)| {
-            let (link_ids, addresses) = (&link_ids, &addresses);
+            let (link_ids, addresses, change) = (&link_ids, &addresses, &change);
             scope.spawn(move || {
-                let config = config(rank, listener, addresses, link_ids, transport);
-                let (group, tied_bytes) = (name.to_owned(), boundary_bytes);
-                open_links(LinksConfig { group, boundary_bytes, tied_bytes, ..config }).unwrap()
+                open_links(change(config(rank, listener, addresses, link_ids, Transport::Auto))).unwrap()
             })
         });
         let opening: Vec<_> = opening.collect();
@@ -63,6 +63,7 @@ fn config<'a>(
         addresses,
         link_ids,
         transport,
+        encryption: Encryption::None,
         boundary_bytes: 4096,
         tied_bytes: 4096,
         timeout: Duration::from_secs(20),
@@ -75,9 +76,11 @@ fn tensor(seed: i64, rows: i64, length: i64) -> Tensor {
 
 #[test]
 fn tensors_of_changing_shape_arrive_as_they_were_sent() {
-    for transport in [Transport::Tcp, Transport::Shm, Transport::Auto] {
+    let transports = [Transport::Tcp, Transport::Shm, Transport::Auto].map(|transport| (transport, Encryption::None));
+    for (transport, encryption) in transports.into_iter().chain([(Transport::Tcp, Encryption::Required)]) {
         // a ring of 4,096 bytes for tensors of up to 2,048: it wraps many times, and writers that are two tensors ahead wait
-        let mut links = group(2, transport, 512, false);
+        let mut links =
+            group_of(2, false, |config| LinksConfig { transport, encryption, boundary_bytes: 512, ..config });
         let (mut second, mut first) = (links.pop().unwrap(), links.pop().unwrap());
         let shape = |m: usize| (1 + m as i64 % 4, 5 + m as i64 % 12);
         let send = |m: usize| {
@@ -381,7 +384,7 @@ fn a_link_that_is_connected_is_not_connected_again() {
 #[test]
 fn no_name_is_left_in_shared_memory() {
     let name = format!("names/{}", std::process::id());
-    let _links = group_called(&name, 2, Transport::Shm, 4096, false);
+    let _links = group_of(2, false, |config| LinksConfig { group: name.clone(), transport: Transport::Shm, ..config });
     let mine = format!("stagecoach-{}-", &blake3::hash(name.as_bytes()).to_hex()[..16]);
     let mut names = std::fs::read_dir("/dev/shm").unwrap().flatten();
     assert!(!names.any(|entry| entry.file_name().to_string_lossy().starts_with(&mine)));

@@ -3,7 +3,7 @@
 
 use crate::support::pipeline::{Setup, Trained, Weights, train};
 use crate::support::reference_data::{BFloat16Errors, Reference, tensors};
-use stagecoach_api::job::{Precision, Recompute, Transport};
+use stagecoach_api::job::{Encryption, Precision, Recompute, Transport};
 use stagecoach_pipeline::{Schedule, gpipe, one_f_one_b};
 
 /// Largest |a - b| / largest |b|. PyTorch's own float32 strays from float64 by up to 5e-6 here (`reference.json`).
@@ -20,6 +20,7 @@ fn setup(reference: &Reference, name: &str, layers: &[usize], schedule: Schedule
         layers: layers.to_vec(),
         schedule,
         transport: Transport::Tcp,
+        encryption: Encryption::None,
         recompute: Recompute::None,
         precision: Precision::Float32,
         optimizer: reference.adamw(),

@@ -85,6 +85,7 @@ pub const CHANGES: &[(&str, ChangeEffect)] = &[
     ("pipeline.recompute", Attempt),
     ("pipeline.memoryLimit", Attempt),
     ("pipeline.transport", Attempt),
+    ("pipeline.encryption", Attempt),
     ("checkpoint.everySteps", Attempt),
     ("checkpoint.keepLast", Attempt),
     ("checkpoint.keepEvery", Attempt),

@@ -22,7 +22,8 @@ pub use data::{DataSpec, EvaluationSpec, TokenizerFile, TokenizerSpec, Tokenizer
 pub use model::{LlamaSpec, ModelSpec, ModelTag, PretrainedSpec};
 pub use number::{FloatString, Quantity};
 pub use pipeline::{
-    CsvFile, PartitionSpec, PartitionStrategy, PipelineSpec, Recompute, ScheduleSpec, ScheduleTag, Transport,
+    CsvFile, Encryption, PartitionSpec, PartitionStrategy, PipelineSpec, Recompute, ScheduleSpec, ScheduleTag,
+    Transport,
 };
 pub use restart::{BackoffSpec, ExitAction, ExitCodeRule, RestartSpec};
 pub use spec::{API_VERSION, KIND, TOKEN_CACHE};

@@ -32,6 +32,10 @@ pub struct PipelineSpec {
     /// How neighbours pass activations and gradients.
     #[serde(default)]
     pub transport: Transport,
+    /// Whether what neighbours pass over the network is encrypted. Stages authenticate each other in any case, and what stage 0
+    /// and the others tell each other is always encrypted. Shared memory does not leave the host and is not.
+    #[serde(default)]
+    pub encryption: Encryption,
 }
 
 impl PipelineSpec {
@@ -54,6 +58,7 @@ impl Default for PipelineSpec {
             recompute: Recompute::default(),
             memory_limit: None,
             transport: Transport::default(),
+            encryption: Encryption::default(),
         }
     }
 }
@@ -132,6 +137,18 @@ string_enum! {
         Selective = "Selective",
         /// Only each layer's input is kept.
         Full = "Full",
+    }
+}
+
+string_enum! {
+    /// Whether tensors are encrypted on their way over the network.
+    #[derive(Default)]
+    pub enum Encryption {
+        /// They are not: the network is trusted, or encrypts by itself.
+        #[default]
+        None = "None",
+        /// They are, by Noise (ChaCha20-Poly1305).
+        Required = "Required",
     }
 }
 

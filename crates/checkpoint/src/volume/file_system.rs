@@ -1,8 +1,8 @@
 //! A [`Volume`] on a mounted file system.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 
 use super::direct_io::DirectWriter;
@@ -44,6 +44,10 @@ impl Volume for FileSystemVolume {
         fs::create_dir(self.absolute(path))
     }
 
+    fn make_private_dir(&self, path: &str) -> io::Result<()> {
+        DirBuilder::new().mode(0o700).create(self.absolute(path))
+    }
+
     fn list(&self, path: &str) -> io::Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
         for entry in fs::read_dir(self.absolute(path))? {
@@ -57,11 +61,6 @@ impl Volume for FileSystemVolume {
 
     fn create(&self, path: &str) -> io::Result<Box<dyn FileWriter>> {
         let file = OpenOptions::new().write(true).create_new(true).open(self.absolute(path))?;
-        Ok(Box::new(DirectWriter::new(file)))
-    }
-
-    fn create_private(&self, path: &str) -> io::Result<Box<dyn FileWriter>> {
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.absolute(path))?;
         Ok(Box::new(DirectWriter::new(file)))
     }
 

@@ -32,6 +32,11 @@ pub trait Volume: Send + Sync {
     /// # Errors
     /// `AlreadyExists` if the name exists, `NotFound` if the parent is missing.
     fn make_dir(&self, path: &str) -> io::Result<()>;
+    /// The same, for a folder that its owner alone can list and enter.
+    ///
+    /// # Errors
+    /// As [`Volume::make_dir`].
+    fn make_private_dir(&self, path: &str) -> io::Result<()>;
     /// Lists the entries of a folder, sorted by name.
     ///
     /// # Errors
@@ -42,11 +47,6 @@ pub trait Volume: Send + Sync {
     /// # Errors
     /// `AlreadyExists` if the name exists, `NotFound` if the parent is missing.
     fn create(&self, path: &str) -> io::Result<Box<dyn FileWriter>>;
-    /// The same, for a file that its owner alone can read.
-    ///
-    /// # Errors
-    /// As [`Volume::create`].
-    fn create_private(&self, path: &str) -> io::Result<Box<dyn FileWriter>>;
     /// Opens a file for reading. It stays readable after a rename, and on local file systems after a removal.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::time::Instant;
 use stagecoach::execute::{Executor, Stage, StageConfig, StepInputs, StepOutput};
 use stagecoach::links::{Links, LinksConfig, link_ids, open_links};
 use stagecoach::model::{Architecture, Llama, LlamaConfig, Parameter};
-use stagecoach_api::job::{AdamWSpec, Precision, Recompute, Transport};
+use stagecoach_api::job::{AdamWSpec, Encryption, Precision, Recompute, Transport};
 use stagecoach_data::MicrobatchLayout;
 use stagecoach_group::{Member, StepRules, StepVote, Verdict};
 use stagecoach_pipeline::{Action, Partition, Placement, Programs, Schedule, lower};
@@ -22,6 +22,7 @@ pub(crate) struct Setup {
     /// Of so many chunks and microbatches.
     pub(crate) schedule: fn(usize, usize) -> Schedule,
     pub(crate) transport: Transport,
+    pub(crate) encryption: Encryption,
     pub(crate) recompute: Recompute,
     pub(crate) precision: Precision,
     pub(crate) optimizer: AdamWSpec,
@@ -100,6 +101,7 @@ fn stage(setup: &Setup, steps: &[StepData], joined: &mut InProcessStage) -> Trai
         addresses: joined.addresses,
         link_ids: &link_ids(&placement, architecture.tie_word_embeddings()),
         transport: setup.transport,
+        encryption: setup.encryption,
         boundary_bytes: 1 << 16,
         tied_bytes: 4 * setup.config.vocab_size * setup.config.hidden_size,
         timeout: TIMEOUT,

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use stagecoach_group::{
-    Coordinator, GroupError, GroupSecret, GroupTimeouts, HANDSHAKE_BYTES, Handshake, Member, PROTOCOL_VERSION,
-    Rendezvous, StepRules,
+    Coordinator, GroupError, GroupSecret, GroupTimeouts, HANDSHAKE_BYTES, Handshake, Member, NotFound,
+    PROTOCOL_VERSION, Rendezvous, StepRules,
 };
 
 use super::support::{SHORT_TIMEOUT, TEST_TIMEOUT, TestStage, find, form, hello, join_at, secret, timeouts};
@@ -215,7 +215,10 @@ fn a_coordinator_that_is_not_found_or_reached_is_reported_after_the_timeout() {
         assert!(matches!(error, GroupError::Unreachable { .. }), "{error}");
         assert!(error.to_string().contains(address), "{error}");
     }
-    let nowhere = || Err("no group has begun in /jobs/a".to_owned());
+    let nowhere = || Err(NotFound::Yet("no group has begun in /jobs/a".to_owned()));
     let error = Member::join(nowhere, hello(1, 2), short, |_| {}, |_| {}).unwrap_err();
     assert!(error.to_string().contains("(no group has begun in /jobs/a)"), "{error}");
+    let superseded = || Err(NotFound::Superseded("attempt 4".to_owned()));
+    let error = Member::join(superseded, hello(1, 2), timeouts(), |_| {}, |_| {}).unwrap_err();
+    assert_eq!(error.to_string(), "stage 1 is of a group that is over: attempt 4 has begun");
 }

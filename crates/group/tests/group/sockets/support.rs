@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use stagecoach_group::{
-    Coordinator, GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, Member, PROTOCOL_VERSION, Rendezvous,
-    Roster, StepRules,
+    Coordinator, GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, Member, NotFound, PROTOCOL_VERSION,
+    Rendezvous, Roster, StepRules,
 };
 
 /// A wait longer than this has failed; far above what anything here takes.
@@ -74,7 +74,7 @@ pub(crate) fn secret() -> GroupSecret {
 }
 
 /// Finds the coordinator at `address`.
-pub(crate) fn find(address: &str) -> impl FnMut() -> Result<Rendezvous, String> + use<> {
+pub(crate) fn find(address: &str) -> impl FnMut() -> Result<Rendezvous, NotFound> + use<> {
     let at = Rendezvous { address: address.to_owned(), protocol_version: PROTOCOL_VERSION, secret: secret() };
     move || Ok(at.clone())
 }

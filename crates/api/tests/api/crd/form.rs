@@ -105,6 +105,7 @@ fn every_word_is_spelled_as_in_the_types() {
         ("spec.pipeline.partition.strategy", &["Auto", "Explicit"]),
         ("spec.pipeline.recompute", &["None", "Selective", "Full"]),
         ("spec.pipeline.transport", &["Auto", "Tcp", "Shm", "Nccl"]),
+        ("spec.pipeline.encryption", &["None", "Required"]),
         ("spec.checkpoint.mode", &["Async", "Sync"]),
         ("spec.restart.exitCodes[].action", &["Fail", "Restart", "RestartUncounted"]),
         ("spec.scheduling.gang", &["Auto", "None", "Native", "Volcano", "Coscheduling"]),

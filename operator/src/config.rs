@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use k8s_openapi::api::networking::v1::NetworkPolicyPeer;
 use serde_json::Value;
 
-use crate::build::StatusReaders;
+use crate::build::PolicyPeers;
 
 /// How logs are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -17,6 +17,10 @@ pub enum LogFormat {
     /// A JSON object a line.
     Json,
 }
+
+/// Peers of a NetworkPolicy.
+#[derive(Clone, Debug)]
+struct Peers(Vec<NetworkPolicyPeer>);
 
 /// The operator's configuration.
 #[derive(Clone, Debug, Args)]
@@ -54,16 +58,19 @@ pub struct OperatorConfig {
     pub identity: String,
     /// Who may read the trainers' status, as a JSON list of a NetworkPolicy's peers
     #[arg(long, env = "STAGECOACH_READERS", default_value = "[]", value_parser = parse_peers)]
-    readers: StatusReaders,
+    readers: Peers,
+    /// Where the cluster's DNS is, as a JSON list of a NetworkPolicy's peers; jobs reach port 53 of these alone, or of anybody
+    #[arg(long, env = "STAGECOACH_DNS", default_value = "[]", value_parser = parse_peers)]
+    dns: Peers,
     /// Seconds between two polls of a job's stage 0
     #[arg(long, env = "STAGECOACH_POLL_SECONDS", default_value_t = 10.0, value_parser = parse_poll_seconds)]
     poll_seconds: f64,
 }
 
 impl OperatorConfig {
-    /// Who may read the trainers' status.
-    pub const fn readers(&self) -> &StatusReaders {
-        &self.readers
+    /// Whom the jobs' NetworkPolicies let through.
+    pub fn peers(&self) -> PolicyPeers<'_> {
+        PolicyPeers { readers: &self.readers.0, dns: &self.dns.0 }
     }
 
     /// The time between two polls of a job's stage 0.
@@ -72,7 +79,7 @@ impl OperatorConfig {
     }
 }
 
-fn parse_peers(text: &str) -> Result<StatusReaders, String> {
+fn parse_peers(text: &str) -> Result<Peers, String> {
     let expected = || "must be a JSON list of a NetworkPolicy's peers, such as [{\"podSelector\": {}}]".to_owned();
     let peers: Value = serde_json::from_str(text).map_err(|_| expected())?;
     let typed: Vec<NetworkPolicyPeer> = serde_json::from_value(peers.clone()).map_err(|_| expected())?;
@@ -80,7 +87,7 @@ fn parse_peers(text: &str) -> Result<StatusReaders, String> {
     if serde_json::to_value(&typed).ok() != Some(peers) {
         return Err(expected());
     }
-    Ok(StatusReaders(typed))
+    Ok(Peers(typed))
 }
 
 fn parse_poll_seconds(text: &str) -> Result<f64, String> {

@@ -7,7 +7,7 @@ use kube::runtime::events::{Recorder, Reporter};
 
 use crate::apply::PodGroupDiscovery;
 use crate::config::OperatorConfig;
-use crate::observe::{LogTails, PodCache, StatusPoller};
+use crate::observe::{LogTails, OwnedObjects, PodCache, StatusPoller};
 use crate::rejection::Rejection;
 use crate::sync::PerJob;
 use crate::telemetry::Telemetry;
@@ -22,6 +22,8 @@ pub(crate) struct Context {
     pub config: OperatorConfig,
     /// Pods, fed by the watch.
     pub pod_cache: PodCache,
+    /// The jobs' Services, NetworkPolicies and ConfigMaps, fed by watches.
+    pub owned_objects: OwnedObjects,
     /// Jobs as this operator wrote them last.
     pub write_cache: WriteCache,
     /// Which PodGroup APIs the cluster serves.
@@ -61,6 +63,7 @@ impl Context {
             client,
             config,
             pod_cache: PodCache::default(),
+            owned_objects: OwnedObjects::default(),
             write_cache: WriteCache::default(),
             pod_group_discovery: PodGroupDiscovery::default(),
             status_poller,
@@ -86,6 +89,7 @@ impl Context {
     /// Removes the entries of jobs that no longer exist.
     pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
         self.pod_cache.retain(is_live);
+        self.owned_objects.retain(is_live);
         self.write_cache.retain(is_live);
         self.status_poller.retain(is_live);
         self.log_tails.retain(is_live);

@@ -1,23 +1,30 @@
-//! What triggers a reconcile: a change of a PipelineJob or of one of its pods.
+//! What triggers a reconcile: a change of a PipelineJob, of one of its pods, or of another object that it owns.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use futures::{StreamExt, TryStreamExt};
-use kube::ResourceExt;
+use futures::stream::{BoxStream, select_all};
+use futures::{Stream, StreamExt, TryStreamExt};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::api::Api;
+use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::controller::{Config, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 
-use crate::build::{JOB_LABEL, JOB_UID_LABEL};
+use crate::build::{self, JOB_LABEL, JOB_UID_LABEL};
 use crate::context::Context;
 use crate::errors::error_policy;
 use crate::job::RawPipelineJob;
-use crate::observe::{ObservedPod, PartialPod};
+use crate::observe::{KnownObject, ObservedPod, OwnedObject, PartialPod};
 use crate::reconcile::reconcile;
 
 /// Events within this time trigger one reconcile.
@@ -40,29 +47,30 @@ pub(crate) async fn run(context: Arc<Context>, stop: tokio::sync::watch::Receive
 /// Watches one namespace, or all if the name is empty.
 async fn watch(context: Arc<Context>, namespace: &str, mut stop: tokio::sync::watch::Receiver<bool>) {
     let client = &context.client;
-    let (all_jobs, all_pods): (Api<RawPipelineJob>, Api<PartialPod>) = match namespace {
-        "" => (Api::all(client.clone()), Api::all(client.clone())),
-        name => (Api::namespaced(client.clone(), name), Api::namespaced(client.clone(), name)),
-    };
     let config = Config::default().concurrency(context.config.workers).debounce(DEBOUNCE);
     let writer = Writer::default();
     let store = writer.as_reader();
     context.telemetry.add_store(store.clone());
     let (pod_context, pod_namespace, job_context) = (Arc::clone(&context), namespace.to_owned(), Arc::clone(&context));
-    let changed = watcher(all_jobs, watcher::Config::default())
+    let changed = watcher(api::<RawPipelineJob>(client, namespace), watcher::Config::default())
         .default_backoff()
         .modify(|job| job.metadata.managed_fields = None)
         .reflect(writer)
         .touched_objects()
         .try_filter(move |job| std::future::ready(!job_context.write_cache.is_own_write(job)));
-    let owned = watcher::Config::default().labels(JOB_UID_LABEL);
-    let touched = watcher(all_pods, owned).default_backoff().filter_map(move |event| {
+    let touched = watch_owned(api::<PartialPod>(client, namespace)).filter_map(move |event| {
         std::future::ready(event.ok().and_then(|event| job_of_pod_event(&pod_context, &pod_namespace, event)))
     });
+    let others: [BoxStream<'_, _>; 3] = [
+        changed_owned::<Service>(&context, namespace).boxed(),
+        changed_owned::<NetworkPolicy>(&context, namespace).boxed(),
+        changed_owned::<PartialObjectMeta<ConfigMap>>(&context, namespace).boxed(),
+    ];
     let triggered = context.triggers.receive(namespace);
     let streams = Controller::for_stream(changed, store)
         .with_config(config)
         .reconcile_on(touched)
+        .reconcile_on(select_all(others))
         .reconcile_on(triggered)
         .graceful_shutdown_on(async move { drop(stop.wait_for(|stop| *stop).await) })
         .run(reconcile, error_policy, Arc::clone(&context));
@@ -73,6 +81,67 @@ async fn watch(context: Arc<Context>, namespace: &str, mut stop: tokio::sync::wa
             }
         })
         .await;
+}
+
+/// Objects of one namespace, or of all if the name is empty.
+fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(client: &Client, namespace: &str) -> Api<K> {
+    match namespace {
+        "" => Api::all(client.clone()),
+        name => Api::namespaced(client.clone(), name),
+    }
+}
+
+/// The events of the objects that jobs own.
+fn watch_owned<K>(objects: Api<K>) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    watcher(objects, watcher::Config::default().labels(JOB_UID_LABEL)).default_backoff()
+}
+
+/// The jobs whose objects another client changed, of one kind.
+fn changed_owned<K>(
+    context: &Arc<Context>,
+    namespace: &str,
+) -> impl Stream<Item = ObjectRef<RawPipelineJob>> + Send + use<K>
+where
+    K: OwnedObject + Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    K: Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let (context, watched) = (Arc::clone(context), namespace.to_owned());
+    watch_owned(api::<K>(&context.client, namespace)).filter_map(move |event| {
+        std::future::ready(event.ok().and_then(|event| job_of_owned_event(&context, &watched, event)))
+    })
+}
+
+/// The job to reconcile, if the event is news of an object that it owns.
+fn job_of_owned_event<K: OwnedObject>(
+    context: &Context,
+    watched: &str,
+    event: Event<K>,
+) -> Option<ObjectRef<RawPipelineJob>> {
+    let (object, deleted) = match event {
+        Event::Apply(object) | Event::InitApply(object) => (object, false),
+        Event::Delete(object) => (object, true),
+        Event::Init => {
+            context.owned_objects.begin_list(K::KIND, watched);
+            return None;
+        }
+        Event::InitDone => {
+            context.owned_objects.end_list(K::KIND, watched);
+            return None;
+        }
+    };
+    let (name, uid) = (object.labels().get(JOB_LABEL)?, object.labels().get(JOB_UID_LABEL)?);
+    let namespace = object.namespace()?;
+    // without its owner it is no longer the job's
+    let deleted = deleted || !build::is_controlled_by(object.meta(), uid);
+    let known = KnownObject::new(&object);
+    let is_news = match deleted {
+        true => context.owned_objects.remove(uid, &namespace, known),
+        false => context.owned_objects.insert(uid, &namespace, known),
+    };
+    is_news.then(|| ObjectRef::new(name).within(&namespace))
 }
 
 /// The job to reconcile, if the pod event changes what is cached.

@@ -33,6 +33,9 @@ pub(crate) enum ReconcileError {
     /// An error of the API server, or of the connection to it.
     #[error("{}", describe_api_error(.0))]
     Api(#[from] kube::Error),
+    /// An object that the job needs is another's.
+    #[error("{0}")]
+    Taken(String),
     /// A defect of the operator.
     #[error("the operator has a defect: {0}")]
     Panicked(String),
@@ -46,7 +49,7 @@ impl ReconcileError {
             ReconcileError::Panicked(_) => "Panicked",
             ReconcileError::Conflict => "Conflict",
             ReconcileError::Api(kube::Error::Api(status)) if status.code == 409 => "Conflict",
-            ReconcileError::Api(kube::Error::Api(_)) => "Refused",
+            ReconcileError::Api(kube::Error::Api(_)) | ReconcileError::Taken(_) => "Refused",
             ReconcileError::Api(_) => "Unreachable",
         }
     }

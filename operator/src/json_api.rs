@@ -38,10 +38,10 @@ impl JsonApi {
         self.client.request(request.map_err(kube::Error::BuildRequest)?).await
     }
 
-    /// Replaces the object of this name.
-    pub(crate) async fn replace(&self, name: &str, object: &Value) -> kube::Result<()> {
+    /// Replaces the object of this name. Returns the stored object.
+    pub(crate) async fn replace(&self, name: &str, object: &Value) -> kube::Result<Value> {
         let request = self.request.replace(name, &PostParams::default(), object.to_string().into_bytes());
-        self.client.request::<IgnoredAny>(request.map_err(kube::Error::BuildRequest)?).await.map(drop)
+        self.client.request(request.map_err(kube::Error::BuildRequest)?).await
     }
 
     /// The object of this name, if it exists.

@@ -8,7 +8,7 @@ use kube::{Resource, ResourceExt};
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_lifecycle::{AttemptAction, AttemptPhase, Decision, UnixMillis, decide};
 
-use crate::apply::{ApplyContext, ApplyError, apply, delete_lingering_pods};
+use crate::apply::{ApplyContext, ApplyError, Repair, apply, delete_lingering_pods, repair, repairs};
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::errors::{RECONCILE_TIMEOUT, ReconcileError, catch_panic};
@@ -77,10 +77,21 @@ async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Act
         now,
     };
     let StatusUpdate { status, write_after } = report::next_status(&inputs);
-    persist_status(object, &inputs, &status, &clients, context).await?;
+    let apply_context = ApplyContext {
+        clients: &clients,
+        pod_group_discovery: &context.pod_group_discovery,
+        owned_objects: &context.owned_objects,
+        log_tails: &context.log_tails,
+        peers: context.config.peers(),
+        default_image: &context.config.trainer_image,
+        kept_image: status.attempt.as_ref().and_then(|attempt| attempt.image.as_deref()),
+    };
+    let repairs = repairs(&apply_context, &job, &snapshot, &decision.state);
+    let writes_objects = has_actions(&decision) || !repairs.is_empty();
+    persist_status(object, &inputs, &status, writes_objects, &clients, context).await?;
 
     let (rejected, ()) = tokio::join!(
-        apply_actions(&job, &snapshot, &decision, &status, &clients, context),
+        apply_actions(&apply_context, &job, &snapshot, &decision, &repairs),
         publish_events(context, &inputs, &status),
     );
     let retry_after = cache_rejection(&job, &decision, rejection, rejected?, context);
@@ -200,47 +211,46 @@ async fn record_is_current(job: &ObservedJob, clients: &Clients) -> Result<bool,
     }))
 }
 
-/// Writes the status if it has changed. Otherwise, before any action, verifies that the record that was read is current.
+/// Writes the status if it has changed. Otherwise, before any other object is written, verifies that the record that was read is current.
 async fn persist_status(
     object: &RawPipelineJob,
     inputs: &StatusInputs<'_>,
     status: &PipelineJobStatus,
+    writes_objects: bool,
     clients: &Clients,
     context: &Context,
 ) -> Result<(), ReconcileError> {
     if *status != inputs.job.status {
         write_status(object, clients, context, status).await?;
         context.telemetry.status_written(inputs, status);
-    } else if has_actions(inputs.decision) && !record_is_current(inputs.job, clients).await? {
+    } else if writes_objects && !record_is_current(inputs.job, clients).await? {
         return Err(ReconcileError::Conflict);
     }
     Ok(())
 }
 
-/// Applies the decided actions. Returns why the API server rejected one, if it did.
+/// Applies the decided actions, then makes the repairs. Returns why the API server rejected an action, if it did.
 async fn apply_actions(
+    context: &ApplyContext<'_>,
     job: &ObservedJob,
     snapshot: &JobSnapshot,
     decision: &Decision,
-    status: &PipelineJobStatus,
-    clients: &Clients,
-    context: &Context,
+    repairs: &[Repair],
 ) -> Result<Option<BlockingReason>, ReconcileError> {
-    let apply_context = ApplyContext {
-        clients,
-        pod_group_discovery: &context.pod_group_discovery,
-        log_tails: &context.log_tails,
-        readers: context.config.readers(),
-        default_image: &context.config.trainer_image,
-        kept_image: status.attempt.as_ref().and_then(|attempt| attempt.image.as_deref()),
-    };
-    match apply(&apply_context, job, snapshot, &decision.actions).await {
-        Ok(()) if decision.state.outcome().is_some() => {
-            delete_lingering_pods(&apply_context, job, snapshot).await?;
-            Ok(None)
-        }
-        Ok(()) => Ok(None),
-        Err(ApplyError::Rejected(reason)) => Ok(Some(reason)),
-        Err(ApplyError::Api(error)) => Err(error.into()),
+    match apply(context, job, snapshot, &decision.actions).await {
+        Ok(()) => {}
+        Err(ApplyError::Rejected(reason)) => return Ok(Some(reason)),
+        Err(ApplyError::Api(error)) => return Err(error.into()),
     }
+    if decision.state.outcome().is_some() {
+        delete_lingering_pods(context, job, snapshot).await?;
+    }
+    for needed in repairs {
+        repair(context, job, decision.state.attempt, needed).await.map_err(|error| match error {
+            // the job runs on: a start would tell it in the status
+            ApplyError::Rejected(reason) => ReconcileError::Taken(reason.message),
+            ApplyError::Api(error) => error.into(),
+        })?;
+    }
+    Ok(None)
 }

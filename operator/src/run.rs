@@ -58,25 +58,19 @@ async fn run_as_leader(
         controller::run(Arc::clone(context), stopped).await;
         return Ok(());
     }
-    let (mut leads, lease_task) = leader::run(client, config).await.context("can't acquire the Lease")?;
     tracing::info!(lease = config.lease, "waiting for the Lease");
-    tokio::select! {
-        held = leads.wait_for(|leads| *leads) => drop(held.context("can't renew the Lease")?),
+    let mut lease = tokio::select! {
+        lease = leader::acquire(client, config) => lease,
         _ = stopped.wait_for(|stop| *stop) => return Ok(()),
-    }
+    };
     tracing::info!(identity = config.identity, "leading");
     context.telemetry.set_leader(true);
     tokio::select! {
         () = controller::run(Arc::clone(context), stopped) => {}
-        // abort without graceful shutdown: another replica may already hold the Lease
-        _ = leads.wait_for(|leads| !*leads) => anyhow::bail!("the Lease is lost"),
+        // abort without graceful shutdown: another replica may take the Lease
+        reason = lease.keep() => anyhow::bail!("the Lease is lost: {reason}"),
     }
-    drop(leads); // releases the Lease
-    match lease_task.await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(e)) => Err(e).context("the Lease was not released"),
-        Err(e) => Err(e).context("the Lease was not released"),
-    }
+    lease.release().await.context("the Lease was not released")
 }
 
 /// Waits for SIGTERM or Ctrl-C.

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Builds the tools of a test cluster from Go modules, each once, and prints the folder that holds them.
-#   tools.sh CACHE [TOOL...]      by default a control plane, kubectl and helm; `node` for what a real node takes besides
+#   tools.sh CACHE [TOOL...]      by default a control plane, kubectl, helm and the Lua that Argo CD has; `node` for what a real node takes besides
 set -euo pipefail
 cd "$(dirname "$0")"
 cache=$1; shift
-plane=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm)
+plane=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm glua)
 case "$*" in
     "") set -- "${plane[@]}" ;;
     node) set -- "${plane[@]}" kubelet kube-proxy containerd containerd-shim-runc-v2 ctr coredns ;;
@@ -22,6 +22,7 @@ package_of() {
     case $1 in
         etcd) echo go.etcd.io/etcd/server/v3 ;;
         helm) echo helm.sh/helm/v4/cmd/helm ;;
+        glua) echo github.com/yuin/gopher-lua/cmd/glua ;;
         kwok) echo sigs.k8s.io/kwok/cmd/kwok ;;
         jobset) echo sigs.k8s.io/jobset ;;
         coredns) echo github.com/coredns/coredns ;;

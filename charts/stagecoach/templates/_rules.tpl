@@ -20,18 +20,18 @@
 - apiGroups: [""]
   resources: [pods/log]
   verbs: [get]
-# the name in front of stage 0, turned to the next attempt's pod
+# the name in front of stage 0, turned to the next attempt's pod; deleted when the job is over or suspended
 - apiGroups: [""]
   resources: [services]
-  verbs: [get, create, update]
+  verbs: [get, list, watch, create, update, delete]
 # what an attempt is made from; immutable, and deleted with its attempt
 - apiGroups: [""]
   resources: [configmaps]
-  verbs: [get, list, create, delete]
-# who may talk to the job's pods
+  verbs: [get, list, watch, create, delete]
+# who may talk to the job's pods; deleted when networkPolicy.mode becomes None
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
-  verbs: [get, create, update]
+  verbs: [get, list, watch, create, update, delete]
 # all stages at once or none, one per attempt: Kubernetes' own, Volcano's, and the coscheduling plugin's
 - apiGroups: [scheduling.k8s.io, scheduling.volcano.sh, scheduling.x-k8s.io]
   resources: [podgroups]

@@ -6,10 +6,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::ApplyError;
+use super::{ApplyContext, ApplyError};
 use crate::build::{self, JobReference};
 use crate::json_api::JsonApi;
-use crate::observe::BlockingReason;
+use crate::observe::{BlockingReason, OwnedObject};
 
 /// Creates `object` unless it exists. Returns the stored object.
 ///
@@ -59,33 +59,38 @@ async fn get_owned(api: &JsonApi, job: &JobReference, name: &str) -> Result<Opti
     Err(ApplyError::Rejected(BlockingReason { reason: "NameTaken".into(), message }))
 }
 
-/// Creates `object`, or updates `spec.<field>` of the existing one if it differs. At most one write if it exists.
+/// Creates `object`, or updates the existing one if one of the labels and fields of the spec that `object` has differs. At
+/// most one write if it exists; with `create_first` it is not expected to.
 ///
 /// # Errors
 /// As [`create_owned`].
-pub(super) async fn create_or_update(
+pub(super) async fn create_or_update<K: OwnedObject + Serialize + DeserializeOwned>(
+    context: &ApplyContext<'_>,
     api: &JsonApi,
     job: &JobReference,
-    object: &(impl Serialize + ResourceExt),
-    field: &str,
+    object: &K,
     create_first: bool,
 ) -> Result<(), ApplyError> {
     let name = object.name_any();
-    let existing: Value = match create_first {
+    let mut stored: Value = match create_first {
         true => create_owned(api, job, object).await?,
         false => match get_owned(api, job, &name).await? {
             Some(existing) => existing,
             None => create_owned(api, job, object).await?,
         },
     };
-    let mut desired = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
-    let desired = desired["spec"][field].take();
-    if existing["spec"][field] == desired {
-        return Ok(());
+    let desired = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
+    let mut updated = stored.clone();
+    for (part, fields) in [("spec", &desired["spec"]), ("labels", &desired["metadata"]["labels"])] {
+        let of_stored = if part == "spec" { &mut updated["spec"] } else { &mut updated["metadata"]["labels"] };
+        for (field, value) in fields.as_object().into_iter().flatten() {
+            of_stored[field] = value.clone();
+        }
     }
-    // with the resourceVersion that was read: if it changed meanwhile, the write fails and is repeated
-    let mut updated = existing;
-    updated["spec"][field] = desired;
-    api.replace(&name, &updated).await?;
+    if updated != stored {
+        // with the resourceVersion that was read: if it changed meanwhile, the write fails and is repeated
+        stored = api.replace(&name, &updated).await?;
+    }
+    context.note(job, &serde_json::from_value::<K>(stored).map_err(kube::Error::SerdeError)?);
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 mod create;
 mod pod_group_discovery;
+mod repair;
 mod start;
 
 use futures::future::try_join_all;
@@ -9,11 +10,12 @@ use kube::api::{DeleteParams, Preconditions};
 use stagecoach_lifecycle::AttemptAction;
 
 pub(crate) use pod_group_discovery::PodGroupDiscovery;
+pub(crate) use repair::{Repair, repair, repairs};
 
-use crate::build::{BuildError, StatusReaders};
+use crate::build::{BuildError, JobReference, PolicyPeers};
 use crate::clients::Clients;
 use crate::job::ObservedJob;
-use crate::observe::{BlockingReason, JobSnapshot, LogTails, ObservedPod};
+use crate::observe::{BlockingReason, JobSnapshot, KnownObject, LogTails, ObservedPod, OwnedObject, OwnedObjects};
 
 /// Why an action failed.
 #[derive(Debug, thiserror::Error)]
@@ -38,14 +40,23 @@ pub(crate) struct ApplyContext<'a> {
     pub clients: &'a Clients,
     /// Which PodGroup APIs the cluster serves.
     pub pod_group_discovery: &'a PodGroupDiscovery,
+    /// The jobs' other objects.
+    pub owned_objects: &'a OwnedObjects,
     /// The logs that are being read.
     pub log_tails: &'a LogTails,
-    /// Who may read the trainers' status.
-    pub readers: &'a StatusReaders,
+    /// Whom the jobs' NetworkPolicies let through.
+    pub peers: PolicyPeers<'a>,
     /// The trainer's image if neither the pod template names one nor the job keeps one.
     pub default_image: &'a str,
     /// The image that the job keeps: it has trained with it.
     pub kept_image: Option<&'a str>,
+}
+
+impl ApplyContext<'_> {
+    /// Records an object as the API server answered it, before the watch delivers it.
+    fn note(&self, job: &JobReference, stored: &impl OwnedObject) {
+        self.owned_objects.insert(&job.uid, &job.namespace, KnownObject::new(stored));
+    }
 }
 
 /// Applies `actions`, in their order.

@@ -4,6 +4,7 @@ use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
 use kube::api::DeleteParams;
+use kube::core::PartialObjectMeta;
 use serde::de::IgnoredAny;
 use stagecoach_api::job::NetworkPolicyMode;
 use stagecoach_lifecycle::Attempt;
@@ -23,10 +24,10 @@ pub(super) async fn start(
     number: u64,
     stages: u32,
 ) -> Result<(), ApplyError> {
-    let ApplyContext { clients, pod_group_discovery, readers, default_image, kept_image, .. } = *context;
+    let ApplyContext { clients, pod_group_discovery, peers, default_image, kept_image, .. } = *context;
     let spec = &job.manifest.spec;
     let first = number == 1;
-    let readers = (spec.network_policy.mode != NetworkPolicyMode::None).then_some(readers);
+    let peers = (spec.network_policy.mode != NetworkPolicyMode::None).then_some(peers);
     let pod_group_api = pod_group_discovery.choose(&clients.client, spec.scheduling.gang).await?;
     let older = if first { Vec::new() } else { older_attempts(clients, job, number).await? };
     let attempt = Attempt { number, stages, revision: job.desired().revision };
@@ -39,19 +40,23 @@ pub(super) async fn start(
 
     // Both destructure without `..`: each kind of object is created by the one or the other.
     let AttemptObjects { service, network_policy, config_map, pod_group: _, pods: _ } =
-        build(&job.reference, &template, readers);
+        build(&job.reference, &template, peers);
     let policy = async {
         let Some(policy) = network_policy else { return Ok(()) };
-        create_or_update(&clients.network_policies, &job.reference, &policy, "ingress", first).await
+        create_or_update(context, &clients.network_policies, &job.reference, &policy, first).await
     };
-    let service = create_or_update(&clients.services, &job.reference, &service, "selector", first);
+    let service = create_or_update(context, &clients.services, &job.reference, &service, first);
     let stored = create_owned::<ConfigMap>(&clients.config_maps, &job.reference, &config_map);
     let ((), (), stored) = tokio::try_join!(policy, service, stored)?;
 
+    context.note(
+        &job.reference,
+        &PartialObjectMeta::<ConfigMap> { metadata: stored.metadata.clone(), ..Default::default() },
+    );
     // The attempt may have been started before, from an older spec or by another version of the operator.
     let template = AttemptTemplate::from_config_map(&stored)?;
     let AttemptObjects { service: _, network_policy: _, config_map: _, pod_group, pods } =
-        build(&job.reference, &template, readers);
+        build(&job.reference, &template, peers);
     if let (Some(api), Some(group)) = (template.pod_group_api, pod_group) {
         create_owned::<IgnoredAny>(&clients.pod_groups(api), &job.reference, &group).await?;
     }

@@ -78,7 +78,7 @@ impl AttemptTemplate {
     }
 
     /// The attempt's ConfigMap, which stores this template.
-    pub(super) fn to_config_map(&self, job: &JobReference) -> ConfigMap {
+    pub(crate) fn to_config_map(&self, job: &JobReference) -> ConfigMap {
         let template = json!({
             "attempt": self.number,
             "stages": self.stages,

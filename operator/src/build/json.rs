@@ -41,6 +41,48 @@ pub(super) fn with_defaults(value: Option<&Value>, defaults: &impl Serialize) ->
     all.into()
 }
 
+/// What identifies the items of a list of a pod's spec.
+const ITEM_KEYS: [&str; 3] = ["mountPath", "devicePath", "name"];
+
+/// `value` with the changes: objects are merged, lists by what identifies their items, and null removes. Anything else is
+/// replaced.
+pub(super) fn merged(value: &Value, change: &Value) -> Value {
+    match (value, change) {
+        (Value::Array(items), Value::Array(changes)) => {
+            let all = || items.iter().chain(changes);
+            match ITEM_KEYS.into_iter().find(|key| all().all(|item| item[key].is_string())) {
+                Some(key) => merged_items(items, changes, key).into(),
+                None => change.clone(),
+            }
+        }
+        (_, Value::Object(changes)) => {
+            let mut fields = object(Some(value));
+            for (field, change) in changes {
+                match change {
+                    Value::Null => drop(fields.shift_remove(field)),
+                    change => {
+                        let changed = merged(fields.get(field).unwrap_or(&Value::Null), change);
+                        fields.insert(field.clone(), changed);
+                    }
+                }
+            }
+            fields.into()
+        }
+        _ => change.clone(),
+    }
+}
+
+fn merged_items(items: &[Value], changes: &[Value], key: &str) -> Vec<Value> {
+    let mut all = items.to_vec();
+    for change in changes {
+        match all.iter_mut().find(|item| item[key] == change[key]) {
+            Some(item) => *item = merged(item, change),
+            None => all.push(merged(&Value::Null, change)),
+        }
+    }
+    all
+}
+
 /// Adds each item unless there is one of its name.
 pub(super) fn add_named(items: &mut Vec<Value>, added: &[impl Serialize]) {
     for item in added.iter().map(to_json) {

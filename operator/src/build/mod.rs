@@ -18,9 +18,10 @@ pub(crate) use names::{
     ATTEMPT_LABEL, JOB_LABEL, JOB_UID_LABEL, STAGE_LABEL, attempt_name, is_controlled_by, pod_label_selector, pod_name,
 };
 pub use names::{JobReference, labels};
-pub use network_policy::{StatusReaders, network_policy};
+pub use network_policy::{PolicyPeers, network_policy};
 pub(crate) use pod::{StagePod, missing_volume};
 pub(crate) use pod_group::{PodGroup, PodGroupApi};
+pub(crate) use service::service;
 
 /// All objects of one attempt.
 #[derive(Clone, Debug)]
@@ -37,15 +38,11 @@ pub(crate) struct AttemptObjects {
     pub(crate) pods: Vec<StagePod>,
 }
 
-/// The objects of the attempt that `attempt` describes; `status_readers` is None for a job without a NetworkPolicy.
-pub(crate) fn build(
-    job: &JobReference,
-    attempt: &AttemptTemplate,
-    status_readers: Option<&StatusReaders>,
-) -> AttemptObjects {
+/// The objects of the attempt that `attempt` describes; `peers` is None for a job without a NetworkPolicy.
+pub(crate) fn build(job: &JobReference, attempt: &AttemptTemplate, peers: Option<PolicyPeers<'_>>) -> AttemptObjects {
     AttemptObjects {
-        service: service::service(job, attempt.number),
-        network_policy: status_readers.map(|readers| network_policy(job, readers)),
+        service: service(job, attempt.number),
+        network_policy: peers.map(|peers| network_policy(job, peers)),
         config_map: attempt.to_config_map(job),
         pod_group: attempt.pod_group_api.map(|api| pod_group::pod_group(job, api, attempt.number, attempt.stages)),
         pods: (0..attempt.stages).map(|stage| pod::pod(job, attempt, stage)).collect(),

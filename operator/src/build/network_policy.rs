@@ -11,22 +11,30 @@ use stagecoach_api::contract::HTTP_PORT;
 use super::JobReference;
 use super::names::{metadata, pod_match_labels};
 
-/// The peers that may read the pods' status: the operator, and the scraper if there is one.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct StatusReaders(pub Vec<NetworkPolicyPeer>);
+/// Who is not of the job and may talk to its pods, or be talked to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PolicyPeers<'a> {
+    /// May read the pods' status: the operator, and the scraper if there is one.
+    pub readers: &'a [NetworkPolicyPeer],
+    /// The cluster's DNS; if empty, port 53 of anybody.
+    pub dns: &'a [NetworkPolicyPeer],
+}
 
-/// Allows only traffic among the job's pods, DNS, and `readers` to the status port.
-pub fn network_policy(job: &JobReference, readers: &StatusReaders) -> NetworkPolicy {
+/// Allows only traffic among the job's pods, to DNS, and from `peers.readers` to the status port.
+pub fn network_policy(job: &JobReference, peers: PolicyPeers<'_>) -> NetworkPolicy {
     let own_pods = LabelSelector { match_labels: Some(pod_match_labels(job)), ..LabelSelector::default() };
     let own = vec![NetworkPolicyPeer { pod_selector: Some(own_pods.clone()), ..NetworkPolicyPeer::default() }];
     let mut ingress = vec![NetworkPolicyIngressRule { from: Some(own.clone()), ports: None }];
-    if !readers.0.is_empty() {
+    if !peers.readers.is_empty() {
         let ports = Some(vec![port("TCP", HTTP_PORT)]);
-        ingress.push(NetworkPolicyIngressRule { from: Some(readers.0.clone()), ports });
+        ingress.push(NetworkPolicyIngressRule { from: Some(peers.readers.to_vec()), ports });
     }
     let egress = vec![
         NetworkPolicyEgressRule { to: Some(own), ports: None },
-        NetworkPolicyEgressRule { to: None, ports: Some(vec![port("UDP", 53), port("TCP", 53)]) },
+        NetworkPolicyEgressRule {
+            to: Some(peers.dns.to_vec()).filter(|dns| !dns.is_empty()),
+            ports: Some(vec![port("UDP", 53), port("TCP", 53)]),
+        },
     ];
     NetworkPolicy {
         metadata: metadata(job, job.name.clone(), None),

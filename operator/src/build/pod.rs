@@ -13,7 +13,7 @@ use stagecoach_api::job::{PipelineJobSpec, TrainerType};
 
 use super::attempt_template::JOB_FILE_KEY;
 use super::container::trainer_container;
-use super::json::{add_named, array, object, set_default, string_map, with_defaults};
+use super::json::{add_named, array, merged, object, set_default, string_map, with_defaults};
 use super::{AttemptTemplate, JobReference, attempt_name, labels, names, pod_name};
 
 /// The user and group of the trainer's image.
@@ -31,7 +31,7 @@ pub(crate) type StagePod = Object<Map<String, Value>, NotUsed>;
 
 /// The pod of `stage`.
 pub(super) fn pod(job: &JobReference, attempt: &AttemptTemplate, stage: u32) -> StagePod {
-    let template = &attempt.pod_template;
+    let template = &template_of(&attempt.pod_template, stage);
     let mut spec = object(template.get("spec"));
     let containers = containers(&spec).into_iter().map(|container| match is_trainer(&container) {
         true => trainer_container(job, attempt, stage, container),
@@ -62,6 +62,20 @@ pub(super) fn pod(job: &JobReference, attempt: &AttemptTemplate, stage: u32) -> 
     pod.metadata.labels = Some(all_labels);
     pod.metadata.annotations = Some(annotations);
     pod
+}
+
+/// The template of one stage: with its override, if `stages` has one.
+fn template_of(template: &Map<String, Value>, stage: u32) -> Map<String, Value> {
+    let mut all = template.clone();
+    let overrides = array(all.shift_remove("stages").as_ref());
+    let own = overrides.iter().find(|one| one["stage"].as_u64() == Some(stage.into()));
+    for part in ["metadata", "spec"] {
+        if let Some(change) = own.and_then(|own| own.get(part)) {
+            let changed = merged(all.get(part).unwrap_or(&Value::Null), change);
+            all.insert(part.to_owned(), changed);
+        }
+    }
+    all
 }
 
 /// The pod's security context, except for what the template sets.

@@ -9,7 +9,7 @@ use super::names::{metadata, service_name, stage_0_match_labels};
 
 /// The Service of stage 0 of `attempt`. Created before the pods, so that no resolver caches a negative DNS answer;
 /// `publishNotReadyAddresses`, because stages become ready only after they have reached stage 0 through it.
-pub(super) fn service(job: &JobReference, attempt: u64) -> Service {
+pub(crate) fn service(job: &JobReference, attempt: u64) -> Service {
     Service {
         metadata: metadata(job, service_name(job), None),
         spec: Some(ServiceSpec {

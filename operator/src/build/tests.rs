@@ -82,6 +82,57 @@ fn a_pod_gets_the_contract_and_restricted_security() {
 }
 
 #[test]
+fn a_stage_may_have_a_template_of_its_own() {
+    let template = json!({
+        "metadata": {"labels": {"team": "speech"}},
+        "spec": {
+            "nodeSelector": {"gpu": "h100", "zone": "a"},
+            "tolerations": [{"key": "gpu"}],
+            "containers": [
+                {"name": "proxy", "image": "proxy:1"},
+                {"name": "trainer", "env": [{"name": "A", "value": "1"}], "resources": {"limits": {"gpu": 1, "memory": "1Gi"}},
+                 "volumeMounts": [{"name": "v", "mountPath": "/a"}, {"name": "v", "mountPath": "/b"}]},
+            ],
+        },
+        "stages": [{
+            "stage": 1,
+            "metadata": {"labels": {"large": "yes"}, "annotations": {"a": "b"}},
+            "spec": {
+                "nodeSelector": {"gpu": "h200", "zone": null},
+                "tolerations": [{"key": "large"}],
+                "containers": [
+                    {"name": "trainer", "env": [{"name": "A", "value": "2"}, {"name": "B"}], "resources": {"limits": {"memory": "2Gi"}},
+                     "volumeMounts": [{"name": "v", "mountPath": "/b", "readOnly": true}]},
+                    {"name": "watcher", "image": "watcher:1"},
+                ],
+            },
+        }, {"stage": 7, "spec": {"nodeSelector": {"gpu": "none"}}}],
+    });
+    let attempt = attempt(template);
+    let [common, own] = [0, 1].map(|stage| pod(&attempt, stage));
+    assert_eq!(common["spec"]["nodeSelector"], json!({"gpu": "h100", "zone": "a"}));
+    assert_eq!((&common["metadata"]["labels"]["large"], &common["spec"]["stages"]), (&Value::Null, &Value::Null));
+    assert_eq!(own["spec"]["nodeSelector"], json!({"gpu": "h200"}));
+    assert_eq!(own["spec"]["tolerations"], json!([{"key": "large"}]), "items without names are replaced");
+    let names = |pod: &Value| -> Vec<Value> {
+        pod["spec"]["containers"].as_array().unwrap().iter().map(|container| container["name"].clone()).collect()
+    };
+    assert_eq!((names(&common).len(), names(&own)), (2, vec![json!("proxy"), json!("trainer"), json!("watcher")]));
+    let changed = trainer(&own);
+    assert_eq!(changed["resources"]["limits"], json!({"gpu": 1, "memory": "2Gi"}));
+    assert_eq!((&changed["env"][0]["value"], &changed["env"][1]["name"]), (&json!("2"), &json!("B")));
+    assert_eq!(changed["volumeMounts"][0], json!({"name": "v", "mountPath": "/a"}));
+    assert_eq!(changed["volumeMounts"][1], json!({"name": "v", "mountPath": "/b", "readOnly": true}));
+    assert_eq!(changed["image"], trainer(&common)["image"]);
+    let labels = &own["metadata"]["labels"];
+    assert_eq!(
+        (&labels["team"], &labels["large"], &labels["stagecoach.dev/stage"]),
+        (&json!("speech"), &json!("yes"), &json!("1"))
+    );
+    assert_eq!(own["metadata"]["annotations"]["a"], "b");
+}
+
+#[test]
 fn fields_of_the_pod_template_are_kept() {
     let template = json!({
         "metadata": {"labels": {"team": "speech", "stagecoach.dev/attempt": "99"}, "annotations": {"a": "b"}},
@@ -289,8 +340,9 @@ fn lets_in(policy: &Value, from: &Value, port: u64) -> bool {
 #[test]
 fn the_network_policy_allows_exactly_what_is_needed() {
     let operator = json!({"podSelector": {"matchLabels": {"app.kubernetes.io/name": "stagecoach-operator"}}});
-    let readers = StatusReaders(vec![serde_json::from_value(operator).unwrap()]);
-    let policy = to_value(&build(&reference(), &attempt(json!({})), Some(&readers)).network_policy);
+    let readers = [serde_json::from_value(operator).unwrap()];
+    let peers = PolicyPeers { readers: &readers, dns: &[] };
+    let policy = to_value(&build(&reference(), &attempt(json!({})), Some(peers)).network_policy);
     let own = to_value(&labels(&reference(), Some(1), Some(2)));
     let others = to_value(&labels(&JobReference { uid: "u-2".into(), ..reference() }, Some(1), Some(2)));
     let reader = json!({"app.kubernetes.io/name": "stagecoach-operator"});
@@ -310,17 +362,18 @@ fn the_network_policy_allows_exactly_what_is_needed() {
 /// Each field that the API server gets.
 #[test]
 fn the_objects_of_an_attempt_equal_the_golden_ones() {
-    let readers = StatusReaders(vec![serde_json::from_value(json!({"podSelector": {}})).unwrap()]);
-    let objects = |job: &PipelineJob, api: Option<PodGroupApi>, readers: Option<&StatusReaders>| {
+    let readers = [serde_json::from_value(json!({"podSelector": {}})).unwrap()];
+    let peers = PolicyPeers { readers: &readers, dns: &[] };
+    let objects = |job: &PipelineJob, api: Option<PodGroupApi>, peers: Option<PolicyPeers<'_>>| {
         let attempt =
             AttemptTemplate::new(job, Attempt { stages: 2, ..NUMBER_3 }, "example.com/trainer@sha256:00", api).unwrap();
         let AttemptObjects { service, network_policy, config_map, pod_group, pods } =
-            build(&reference(), &attempt, readers);
+            build(&reference(), &attempt, peers);
         json!({"service": service, "networkPolicy": network_policy, "configMap": config_map,
                "podGroup": pod_group, "pods": pods})
     };
     let found = json!({
-        "built-in": objects(&job(json!({})), Some(PodGroupApi::ALL[0]), Some(&readers)),
+        "built-in": objects(&job(json!({})), Some(PodGroupApi::ALL[0]), Some(peers)),
         "custom": objects(&custom_job(), Some(PodGroupApi::Volcano), None),
         "coscheduling": objects(&custom_job(), Some(PodGroupApi::Coscheduling), None)["pods"][0]["metadata"],
     });

@@ -3,6 +3,7 @@
 mod instance;
 mod log_tails;
 mod object;
+mod owned_objects;
 mod pod;
 mod pod_cache;
 mod status_poller;
@@ -15,6 +16,7 @@ use stagecoach_lifecycle::{CreationRefusal, InstanceState, Observed, ObservedPro
 pub(crate) use instance::BlockingReason;
 pub(crate) use log_tails::LogTails;
 pub(crate) use object::PartialPod;
+pub(crate) use owned_objects::{KnownObject, OwnedKind, OwnedObject, OwnedObjects};
 pub(crate) use pod::ObservedPod;
 pub(crate) use pod_cache::PodCache;
 pub(crate) use status_poller::{PolledStatus, StatusPoller};
@@ -42,6 +44,11 @@ impl JobSnapshot {
     /// The pods of an attempt.
     pub(crate) fn pods_of_attempt(&self, attempt: u64) -> impl Iterator<Item = &ObservedPod> {
         self.pods.iter().filter(move |pod| pod.instance.attempt == attempt)
+    }
+
+    /// Whether no pod's trainer may run.
+    pub(crate) fn all_exited(&self) -> bool {
+        self.pods.iter().all(ObservedPod::has_exited)
     }
 
     /// From the pod cache; None if the cache may be stale.

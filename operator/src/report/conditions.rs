@@ -64,6 +64,9 @@ pub(super) fn conditions(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<
             },
         ),
         ("Failed", failed(inputs)),
+        ("Ready", ready(inputs)),
+        ("Reconciling", reconciling(inputs)),
+        ("Stalled", stalled(inputs)),
     ];
     let old = &inputs.job.status.conditions;
     values.into_iter().map(|(kind, value)| condition(kind, value, old, inputs.job.generation, inputs.now)).collect()
@@ -72,13 +75,19 @@ pub(super) fn conditions(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<
 /// The status of a job that can't be acted on: `old`, which may not be readable, with `Accepted` as `False`.
 pub(crate) fn rejected(old: &Value, reason: &str, message: &str, generation: i64, now: UnixMillis) -> Value {
     let all = old["conditions"].as_array().map_or(&[][..], Vec::as_slice);
-    let (before, others): (Vec<&Value>, Vec<&Value>) = all.iter().partition(|other| other["type"] == "Accepted");
+    let of_rejection = [("Accepted", "False"), ("Ready", "False"), ("Reconciling", "False"), ("Stalled", "True")];
+    let is_replaced = |other: &Value| of_rejection.iter().any(|(kind, _)| other["type"] == *kind);
+    let (before, others): (Vec<&Value>, Vec<&Value>) = all.iter().partition(|other| is_replaced(other));
     let before: Vec<Condition> = before.into_iter().filter_map(|before| Condition::deserialize(before).ok()).collect();
-    let accepted = condition("Accepted", value("False", reason, message), &before, generation, now);
+    let rejected =
+        of_rejection.map(|(kind, status)| condition(kind, value(status, reason, message), &before, generation, now));
     let mut status = old.as_object().cloned().unwrap_or_default();
     status.entry("phase").or_insert_with(|| json!(JobPhase::default()));
     status.insert("observedGeneration".into(), json!(generation));
-    status.insert("conditions".into(), std::iter::once(json!(accepted)).chain(others.into_iter().cloned()).collect());
+    status.insert(
+        "conditions".into(),
+        rejected.into_iter().map(|condition| json!(condition)).chain(others.into_iter().cloned()).collect(),
+    );
     status.into()
 }
 
@@ -183,6 +192,35 @@ fn checkpoints(inputs: &StatusInputs, new: &PipelineJobStatus) -> ConditionValue
         Some(checkpoint) => value("True", "Committed", format!("step {} is committed", checkpoint.step)),
         None if off => value("Unknown", "Off", "checkpoint.everySteps is 0: only the end is saved"),
         None => value("Unknown", "NoneYet", "no checkpoint is committed yet"),
+    }
+}
+
+/// Whether the job is as the spec wants it; with the next two what kstatus, and so Flux, reads of any object. Reasons stay the
+/// same through a start: how far it is, the other conditions say.
+fn ready(inputs: &StatusInputs) -> ConditionValue {
+    match inputs.decision.job_phase {
+        JobPhase::Running => value("True", "Running", "all stages are ready"),
+        JobPhase::Suspended => value("True", "Suspended", "the job is suspended, as spec.suspend wants it"),
+        JobPhase::Complete => value("True", "Complete", "training is complete"),
+        JobPhase::Failed => ConditionValue { status: "False", ..failed(inputs) },
+        JobPhase::Pending | JobPhase::Starting | JobPhase::Restarting | JobPhase::Draining => {
+            value("False", "Progressing", "stages are being started or stopped")
+        }
+    }
+}
+
+fn reconciling(inputs: &StatusInputs) -> ConditionValue {
+    let ready = ready(inputs);
+    match ready.reason.as_str() {
+        "Progressing" => ConditionValue { status: "True", ..ready },
+        _ => ConditionValue { status: "False", ..ready },
+    }
+}
+
+fn stalled(inputs: &StatusInputs) -> ConditionValue {
+    match failed(inputs) {
+        failed if failed.status == "True" => failed,
+        _ => value("False", "NotStalled", "the operator can go on"),
     }
 }
 

@@ -135,7 +135,7 @@ fn run(cluster: &TestCluster, scenario: &Scenario, namespace: String, crash: Opt
 /// A job that trains in attempt `number`; `changes` are merged into it.
 fn training(number: u64, stages: usize, changes: Value) -> Value {
     let mut end = json!({
-        "phase": "Running", "isObserved": true, "conditions": ["Accepted", "Scheduled", "Running", "Progressing"],
+        "phase": "Running", "isObserved": true, "conditions": ["Accepted", "Scheduled", "Running", "Progressing", "Ready"],
         "stages": [stages, stages], "attempt": [number, stages, true], "restarts": 0, "lastFailure": [null, null],
         "pods": (0..stages).map(|stage| format!("job-{stage}-{number}")).collect::<Vec<_>>(),
         "configMaps": [format!("job-{number}")], "podGroups": [format!("job-{number}")],
@@ -177,7 +177,10 @@ fn scenarios() -> Vec<Scenario> {
             end: training(
                 1,
                 2,
-                json!({"phase": "Suspended", "conditions": ["Accepted", "Suspended"], "stages": [0, 0], "pods": []}),
+                json!({
+                    "phase": "Suspended", "conditions": ["Accepted", "Suspended", "Ready"], "stages": [0, 0], "pods": [],
+                    "services": [],
+                }),
             ),
         },
         Scenario {
@@ -185,7 +188,18 @@ fn scenarios() -> Vec<Scenario> {
             spec: json!({}),
             setup: first,
             action: |run| (0..2).for_each(|stage| run.exit(stage, 1, 0)),
-            end: training(1, 2, json!({"phase": "Complete", "conditions": ["Accepted", "Complete"], "stages": [0, 0]})),
+            end: training(
+                1,
+                2,
+                json!({"phase": "Complete", "conditions": ["Accepted", "Complete", "Ready"], "stages": [0, 0], "services": []}),
+            ),
+        },
+        Scenario {
+            name: "open",
+            spec: json!({}),
+            setup: first,
+            action: |run| run.cluster.edit(&run.job(), json!({"networkPolicy": {"mode": "None"}})),
+            end: training(1, 2, json!({"networkPolicies": []})),
         },
         Scenario {
             name: "expire",

@@ -165,6 +165,65 @@ fn the_second_replica_takes_over_the_lease() {
     assert_eq!(job["status"]["restarts"]["total"], 1, "the running attempt was kept");
 }
 
+#[test]
+fn the_lease_survives_clocks_that_differ_and_is_taken_once_it_is_released() {
+    let own = ProxiedOperator::new("clocks");
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/stagecoach-system/leases";
+    let renewed = |seconds: i64| {
+        let time = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
+        json!(format!("{time:.6}"))
+    };
+    let with = |lease: &str| {
+        own.operator(&[("STAGECOACH_LEADER_ELECTION", "true"), ("POD_NAME", "ours"), ("STAGECOACH_LEASE", lease)])
+    };
+    let held = |name: &str, seconds: i64, duration: u32| {
+        let spec = json!({"holderIdentity": "theirs", "leaseDurationSeconds": duration, "renewTime": renewed(seconds)});
+        let lease =
+            json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}, "spec": spec});
+        shared().plane.client().create(leases, &lease).unwrap();
+    };
+    let holder =
+        |name: &str| shared().plane.get(&format!("{leases}/{name}")).unwrap()["spec"]["holderIdentity"].clone();
+
+    // the holder's clock is a minute late: what it renews is not taken, though it looks as if it had run out
+    held("late", -60, 15);
+    let mut operator = with("late");
+    until("the operator to wait for it", 60, || operator.log().contains("waiting for the Lease").then_some(()));
+    for _ in 0..200 {
+        let renewal = json!({"spec": {"renewTime": renewed(-60)}});
+        shared().plane.client().patch(&format!("{leases}/late"), &renewal).unwrap();
+        assert_eq!(holder("late"), "theirs");
+    }
+    assert!(operator.ended().is_none());
+    // released, it is taken long before it would have run out
+    shared()
+        .plane
+        .client()
+        .patch(&format!("{leases}/late"), &json!({"spec": {"holderIdentity": null, "leaseDurationSeconds": 3600}}))
+        .unwrap();
+    until("it to be taken", 30, || (holder("late") == "ours").then_some(()));
+    shared().create(&own.job(), json!({}));
+    shared().wait_running(&own.job(), 1);
+    // somebody annotates it: it is renewed all the same
+    let renewal = || shared().plane.get(&format!("{leases}/late")).unwrap()["spec"]["renewTime"].clone();
+    shared()
+        .plane
+        .client()
+        .patch(&format!("{leases}/late"), &json!({"metadata": {"annotations": {"a": "b"}}}))
+        .unwrap();
+    let before = renewal();
+    until("it to be renewed", 60, || (renewal() != before).then_some(()));
+    // whoever takes it by force ends the operator
+    shared().plane.client().patch(&format!("{leases}/late"), &json!({"spec": {"holderIdentity": "theirs"}})).unwrap();
+    until("the operator to end", 60, || operator.ended());
+    assert!(operator.log().contains("the Lease is lost"), "{}", operator.log());
+
+    // the holder's clock is an hour early, and it is gone: what is valid for two seconds is taken after two seconds
+    held("early", 3600, 2);
+    let _operator = with("early");
+    until("it to be taken", 30, || (holder("early") == "ours").then_some(()));
+}
+
 /// A pod with the labels of stage 0 of `attempt` of this job, and with the changes.
 fn labelled_pod(job: &Value, name: &str, attempt: u64, changes: Value) -> Value {
     let labels = json!({

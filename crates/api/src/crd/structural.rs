@@ -26,6 +26,8 @@ pub(super) fn schema() -> Value {
     if let Value::Object(template) = &mut schema["properties"]["spec"]["properties"]["template"] {
         template.remove("x-kubernetes-preserve-unknown-fields");
         template.extend(pod_template());
+        let stages = stage_overrides(&template["properties"]["metadata"]["properties"]);
+        template["properties"]["stages"] = stages;
     }
     without_defaults(&mut schema["properties"]["status"]);
     schema
@@ -33,6 +35,31 @@ pub(super) fn schema() -> Value {
 
 fn pod_template() -> Map<String, Value> {
     serde_json::from_str(POD_TEMPLATE).unwrap_or_default()
+}
+
+/// The overrides of the template for single stages. What a pod's spec is, the API server says when the pod is made: a second
+/// schema of it would double the CRD.
+fn stage_overrides(metadata: &Value) -> Value {
+    let metadata = json!({"labels": metadata["labels"], "annotations": metadata["annotations"]});
+    json!({
+        "description": "What single stages have otherwise: objects are merged, lists by the names of their items, null removes.",
+        "type": "array",
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["stage"],
+        "items": {
+            "type": "object",
+            "required": ["stage"],
+            "properties": {
+                "stage": {"type": "integer", "format": "int64", "minimum": 0, "description": "The stage."},
+                "metadata": {"type": "object", "properties": metadata, "description": "Labels and annotations."},
+                "spec": {
+                    "type": "object",
+                    "x-kubernetes-preserve-unknown-fields": true,
+                    "description": "Fields of the pod's spec.",
+                },
+            },
+        },
+    })
 }
 
 /// Leaves out what a structural schema may not say, or says it in another way.

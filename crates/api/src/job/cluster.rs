@@ -57,7 +57,7 @@ string_enum! {
     }
 }
 
-/// A PodTemplateSpec, kept as it was written.
+/// A PodTemplateSpec, kept as it was written. Its field `stages` has what single stages have otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PodTemplate(pub serde_json::Map<String, serde_json::Value>);

@@ -9,15 +9,9 @@ use super::Problems;
 
 pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     let pod = spec.template.as_ref().and_then(|template| template.0.get("spec"));
-    for list in ["containers", "initContainers"] {
-        let containers = pod.and_then(|pod| pod.get(list)).and_then(Value::as_array);
-        for (index, container) in containers.into_iter().flatten().enumerate() {
-            let at = format!("spec.template.spec.{list}[{index}]");
-            check_environment(container, &at, problems);
-            problems.require(container.get("restartPolicyRules").is_none(), format!("{at}.restartPolicyRules"), || {
-                "would restart a container alone: remove it; all stages are restarted together, by spec.restart".into()
-            });
-        }
+    check_pod(pod, "spec.template.spec", problems);
+    if let Some(overrides) = spec.template.as_ref().and_then(|template| template.0.get("stages")) {
+        check_overrides(overrides, problems);
     }
     if spec.trainer.kind == TrainerType::Custom {
         let has_trainer =
@@ -29,6 +23,45 @@ pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
                 "has no container called `{CONTAINER_NAME}`: with spec.trainer.type Custom, its command is the trainer"
             )
         });
+    }
+}
+
+fn check_pod(pod: Option<&Value>, at: &str, problems: &mut Problems) {
+    for list in ["containers", "initContainers"] {
+        let containers = pod.and_then(|pod| pod.get(list)).and_then(Value::as_array);
+        for (index, container) in containers.into_iter().flatten().enumerate() {
+            let at = format!("{at}.{list}[{index}]");
+            check_environment(container, &at, problems);
+            problems.require(container.get("restartPolicyRules").is_none(), format!("{at}.restartPolicyRules"), || {
+                "would restart a container alone: remove it; all stages are restarted together, by spec.restart".into()
+            });
+        }
+    }
+}
+
+/// What single stages have otherwise. One of a stage that the job does not have now has no effect: it may be scaled.
+fn check_overrides(overrides: &Value, problems: &mut Problems) {
+    let Some(overrides) = overrides.as_array() else {
+        return problems
+            .require(false, "spec.template.stages", || "is no list: write `- {stage: 0, spec: {...}}`".into());
+    };
+    let mut seen = Vec::new();
+    for (index, one) in overrides.iter().enumerate() {
+        let at = format!("spec.template.stages[{index}]");
+        let stage = one.get("stage").and_then(Value::as_u64);
+        problems.require(stage.is_some(), format!("{at}.stage"), || {
+            "is missing, or no whole number: name the stage that this is for, counted from 0".into()
+        });
+        problems.require(stage.is_none() || !seen.contains(&stage), format!("{at}.stage"), || {
+            "is given twice: merge the two".into()
+        });
+        seen.push(stage);
+        for field in one.as_object().into_iter().flat_map(|fields| fields.keys()) {
+            problems.require(["stage", "metadata", "spec"].contains(&field.as_str()), format!("{at}.{field}"), || {
+                "is not known: there are stage, metadata and spec".into()
+            });
+        }
+        check_pod(one.get("spec"), &format!("{at}.spec"), problems);
     }
 }
 

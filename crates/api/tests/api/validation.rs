@@ -221,6 +221,27 @@ fn each_rule_has_its_sentence() {
             "spec.template.spec.containers[0].env[1].name: RANK is set by Stagecoach for every stage: remove it, or use another name",
         ),
         (
+            "template",
+            "{stages: [{stage: 0, spec: {containers: [{name: trainer, env: [{name: RANK}]}]}}]}",
+            "spec.template.stages[0].spec.containers[0].env[0].name: RANK is set by Stagecoach for every stage: remove it, or use another name",
+        ),
+        ("template", "{stages: {stage: 0}}", "spec.template.stages: is no list: write `- {stage: 0, spec: {...}}`"),
+        (
+            "template",
+            "{stages: [{spec: {}}]}",
+            "spec.template.stages[0].stage: is missing, or no whole number: name the stage that this is for, counted from 0",
+        ),
+        (
+            "template",
+            "{stages: [{stage: 1}, {stage: 1}]}",
+            "spec.template.stages[1].stage: is given twice: merge the two",
+        ),
+        (
+            "template",
+            "{stages: [{stage: 1, specs: {}}]}",
+            "spec.template.stages[0].specs: is not known: there are stage, metadata and spec",
+        ),
+        (
             "metadata.name",
             "Tiny",
             "metadata.name: \"Tiny\" is not a DNS-1035 label: use lower-case letters, digits and `-`, begin with a letter, end with a letter or digit",

@@ -135,7 +135,7 @@ fn check(schema: &Value, value: &Value, path: &str, found: &mut Vec<Demand>) {
         match (schema["properties"].get(name), schema.get("additionalProperties")) {
             (Some(schema), _) => check(schema, below, &under(path, name), found),
             (None, Some(schema)) => check(schema, below, &format!("{path}{{}}"), found),
-            (None, None) if is_listed(name) => {}
+            (None, None) if is_listed(name) || schema["x-kubernetes-preserve-unknown-fields"] == true => {}
             (None, None) => found.push((path.to_owned(), "typo".into())),
         }
     }

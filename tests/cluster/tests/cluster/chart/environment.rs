@@ -18,7 +18,7 @@ fn every_variable_is_a_flag() {
     assert!(defaults.leader_election && defaults.log_format == LogFormat::Json);
     assert_eq!((defaults.lease.as_str(), defaults.workers), ("stagecoach-operator", 16));
     assert_eq!((defaults.namespace.as_str(), defaults.identity.as_str()), ("of-the-pod", "of-the-pod"));
-    assert_eq!(defaults.readers().0.len(), 1);
+    assert_eq!((defaults.peers().readers.len(), defaults.peers().dns.len()), (1, 2));
 
     let two = config(&json!({"watchNamespaces": ["team-a", "team-b"]}), "stagecoach-operator");
     assert_eq!(two.namespaces, ["team-a", "team-b"]);
@@ -27,7 +27,7 @@ fn every_variable_is_a_flag() {
     assert_eq!((all.trainer_image.as_str(), all.lease.as_str()), ("registry.example/trainer:cuda", "trains"));
     assert_eq!((all.log_level.as_str(), all.workers), ("info,kube=debug", 32));
     assert!(all.listen.is_ipv6() && all.log_format == LogFormat::Text);
-    let scraper = serde_json::to_value(&all.readers().0[1]).unwrap();
+    let scraper = serde_json::to_value(&all.peers().readers[1]).unwrap();
     assert_eq!(scraper, everything()["scrapers"][0]);
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use stagecoach_cluster::chart::{self, find, helm, render, try_render};
 
+mod admission;
 mod environment;
 mod kustomize;
 mod rights;
@@ -67,6 +68,16 @@ fn everything() -> Value {
         "resources": {"requests": {"cpu": 1, "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
         "env": [{"name": "STAGECOACH_LISTEN", "value": "[::]:8080"}],
         "scrapers": [peer],
+        "dns": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "dns"}}}],
+        "admissionPolicy": {
+            "exceptNamespaces": ["sandbox"],
+            "allow": {
+                "hostNamespaces": true, "volumes": ["hostPath"], "privileged": true, "root": true,
+                "capabilities": ["IPC_LOCK"], "unconfined": true,
+            },
+            "serviceAccounts": ["default", "trainer"],
+            "images": ["registry.example/"],
+        },
         "networkPolicy": {"apiServer": {"ports": [6443], "to": [{"ipBlock": {"cidr": "10.0.0.1/32"}}]}},
         "monitoring": {
             "podMonitor": {"enabled": true, "interval": "15s", "labels": {"release": "prometheus"}},

@@ -17,9 +17,9 @@ const JOBS: [(&str, &str, &[&str]); 12] = [
     ("stagecoach.dev", "pipelinejobs/finalizers", &["update"]),
     ("", "pods", &["get", "list", "watch", "create", "delete"]),
     ("", "pods/log", &["get"]),
-    ("", "services", &["get", "create", "update"]),
-    ("", "configmaps", &["get", "list", "create", "delete"]),
-    ("networking.k8s.io", "networkpolicies", &["get", "create", "update"]),
+    ("", "services", &["get", "list", "watch", "create", "update", "delete"]),
+    ("", "configmaps", &["get", "list", "watch", "create", "delete"]),
+    ("networking.k8s.io", "networkpolicies", &["get", "list", "watch", "create", "update", "delete"]),
     ("scheduling.k8s.io", "podgroups", &["get", "create", "delete"]),
     ("scheduling.volcano.sh", "podgroups", &["get", "create", "delete"]),
     ("scheduling.x-k8s.io", "podgroups", &["get", "create", "delete"]),
@@ -27,8 +27,7 @@ const JOBS: [(&str, &str, &[&str]); 12] = [
 ];
 
 /// In the operator's own namespace.
-const LEADER: (&str, &str, &[&str]) =
-    ("coordination.k8s.io", "leases", &["get", "list", "watch", "create", "update", "patch"]);
+const LEADER: (&str, &str, &[&str]) = ("coordination.k8s.io", "leases", &["get", "list", "watch", "create", "update"]);
 
 /// `verb resource.group`
 type Rights = BTreeSet<String>;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use stagecoach_api::contract::{HTTP_PORT, MASTER_PORT};
 use stagecoach_cluster::chart;
 use stagecoach_cluster::flows::{End, Labels, Network, Pod};
-use stagecoach_operator::build::{JobReference, StatusReaders, labels, network_policy};
+use stagecoach_operator::build::{JobReference, PolicyPeers, labels, network_policy};
 
 mod evaluator;
 
@@ -45,7 +45,9 @@ fn cluster(values: &Value) -> (Network, Ends) {
     let objects = chart::render("stagecoach-system", values);
     let template = &chart::find(&objects, "Deployment", "stagecoach-operator")["spec"]["template"];
     let operator = text(&template["metadata"]["labels"]);
-    let readers = StatusReaders(serde_json::from_str(&readers(template, "stagecoach-system")).unwrap());
+    let [readers, dns] = ["STAGECOACH_READERS", "STAGECOACH_DNS"]
+        .map(|variable| serde_json::from_str::<Vec<_>>(&expanded(template, variable, "stagecoach-system")).unwrap());
+    let peers = PolicyPeers { readers: &readers, dns: &dns };
 
     let mut network = Network::default();
     for namespace in ["stagecoach-system", "team", "other", "monitoring", "kube-system"] {
@@ -55,7 +57,7 @@ fn cluster(values: &Value) -> (Network, Ends) {
     // one that keeps no policy: what is closed to it is closed by others
     let open = job("open", "team");
     for job in [&a, &b, &namesake] {
-        network = network.policy(serde_json::to_value(network_policy(job, &readers)).unwrap());
+        network = network.policy(serde_json::to_value(network_policy(job, peers)).unwrap());
     }
     network = network.policy(chart::find(&objects, "NetworkPolicy", "stagecoach-operator").clone());
 
@@ -79,6 +81,7 @@ fn cluster(values: &Value) -> (Network, Ends) {
         ("neighbour of prometheus", pod("monitoring", 12, Labels::new())),
         ("prometheus of a team", pod("other", 13, prometheus)),
         ("dns", pod("kube-system", 14, text(&json!({"k8s-app": "kube-dns"})))),
+        ("neighbour of dns", pod("kube-system", 19, Labels::new())),
         ("dns on the node", End::Outside([169, 254, 20, 10].into())),
         ("api server", End::Outside([10, 0, 0, 1].into())),
         ("internet", End::Outside([203, 0, 113, 7].into())),
@@ -87,11 +90,11 @@ fn cluster(values: &Value) -> (Network, Ends) {
 }
 
 /// What the Deployment tells the operator, as the kubelet expands it.
-fn readers(template: &Value, namespace: &str) -> String {
+fn expanded(template: &Value, variable: &str, namespace: &str) -> String {
     let env = template["spec"]["containers"][0]["env"].as_array().unwrap();
     let at = |name: &str| env.iter().position(|variable| variable["name"] == name).unwrap();
-    assert!(at("POD_NAMESPACE") < at("STAGECOACH_READERS"), "only what comes before is expanded");
-    env[at("STAGECOACH_READERS")]["value"].as_str().unwrap().replace("$(POD_NAMESPACE)", namespace)
+    assert!(at("POD_NAMESPACE") < at(variable), "only what comes before is expanded");
+    env[at(variable)]["value"].as_str().unwrap().replace("$(POD_NAMESPACE)", namespace)
 }
 
 fn assert_flows(values: &Value, rows: &[(&str, &str, (&str, u16), bool)]) {
@@ -130,10 +133,13 @@ fn a_job_talks_to_itself_and_is_read_by_few() {
             ("notebook", "a/0", RENDEZVOUS, CLOSED),
             ("notebook", "a/0", HTTP, CLOSED),
             ("a/0", "notebook", HTTPS, CLOSED),
-            // names, over UDP and TCP, wherever the server is; nothing else of it
+            // names, over UDP and TCP, of the cluster's servers alone; nothing else of them
             ("a/0", "dns", DNS, OPEN),
             ("a/0", "dns", DNS_TCP, OPEN),
             ("a/0", "dns on the node", DNS, OPEN),
+            ("a/0", "internet", DNS, CLOSED),
+            ("a/0", "notebook", DNS, CLOSED),
+            ("a/0", "neighbour of dns", DNS_TCP, CLOSED),
             ("a/0", "dns", METRICS, CLOSED),
             ("dns", "a/0", HTTP, CLOSED),
             // no way out
@@ -175,6 +181,7 @@ fn the_operator_talks_to_the_api_and_to_trainers() {
             ("operator", "internet", HTTPS, OPEN),
             ("operator", "dns", DNS, OPEN),
             ("operator", "dns on the node", DNS_TCP, OPEN),
+            ("operator", "internet", DNS, CLOSED),
             ("operator", "internet", ("TCP", 80), CLOSED),
             ("operator", "open/0", HTTP, OPEN),
             ("operator", "open/0", RENDEZVOUS, CLOSED),
@@ -223,6 +230,18 @@ fn a_narrowed_operator_reaches_its_namespaces_and_its_api_server() {
             ("operator", "dns", DNS, OPEN),
         ],
     );
+}
+
+#[test]
+fn dns_is_where_the_values_say() {
+    let elsewhere = json!([{"ipBlock": {"cidr": "203.0.113.7/32"}}]);
+    let rows = |internet: bool, dns: bool| {
+        ["a/0", "operator"].into_iter().flat_map(move |from| {
+            [(from, "internet", DNS, internet), (from, "dns", DNS, dns), (from, "api server", DNS, internet && dns)]
+        })
+    };
+    assert_flows(&json!({"dns": elsewhere}), &rows(OPEN, CLOSED).collect::<Vec<_>>());
+    assert_flows(&json!({"dns": []}), &rows(OPEN, OPEN).collect::<Vec<_>>());
 }
 
 #[test]

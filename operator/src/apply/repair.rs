@@ -1,0 +1,117 @@
+//! Repairs the objects of a job beside its pods: what another client deleted or changed is made again, and what the job no
+//! longer needs is removed.
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{DeleteParams, Preconditions};
+use kube::core::PartialObjectMeta;
+use stagecoach_api::job::NetworkPolicyMode;
+use stagecoach_lifecycle::{Attempt, AttemptPhase, JobState};
+
+use super::create::{create_or_update, create_owned};
+use super::{ApplyContext, ApplyError};
+use crate::build::{self, AttemptTemplate};
+use crate::job::ObservedJob;
+use crate::observe::{JobSnapshot, KnownObject, OwnedKind, OwnedObject};
+
+/// What is wrong with one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Repair {
+    /// It is missing, or not as the operator made it.
+    Restore(OwnedKind),
+    /// It is no longer needed.
+    Remove(KnownObject),
+}
+
+/// The repairs that a job needs in this state with these pods.
+pub(crate) fn repairs(
+    context: &ApplyContext<'_>,
+    job: &ObservedJob,
+    snapshot: &JobSnapshot,
+    state: &JobState,
+) -> Vec<Repair> {
+    let (reference, attempt, objects) = (&job.reference, state.attempt, context.owned_objects);
+    let known = |kind, name: &str| objects.get(&reference.uid, kind, name);
+    let restore = |kind, name: &str, fingerprint| {
+        let differs = match known(kind, name) {
+            Some(known) => known.fingerprint != fingerprint,
+            None => objects.is_synced(kind, &reference.namespace),
+        };
+        differs.then_some(Repair::Restore(kind))
+    };
+    let remove = |kind, name: &str| known(kind, name).map(Repair::Remove);
+    // an attempt that is being created gets its objects by `start`
+    let runs = matches!(state.attempt_phase, AttemptPhase::Running { all_created: true, .. });
+    let is_draining = state.attempt_phase == AttemptPhase::Draining;
+    let is_over = matches!(state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Finished(_));
+
+    let service = build::service(reference, attempt.number);
+    let service = match runs || is_draining {
+        true => restore(OwnedKind::Service, &reference.name, service.fingerprint()),
+        // a ClusterIP is scarce; stages that still save talk to each other through it
+        false if is_over && snapshot.all_exited() => remove(OwnedKind::Service, &reference.name),
+        false => None,
+    };
+    let policy = match job.manifest.spec.network_policy.mode {
+        NetworkPolicyMode::None => remove(OwnedKind::NetworkPolicy, &reference.name),
+        NetworkPolicyMode::Restricted if runs || is_draining => {
+            let policy = build::network_policy(reference, context.peers);
+            restore(OwnedKind::NetworkPolicy, &reference.name, policy.fingerprint())
+        }
+        NetworkPolicyMode::Restricted => None,
+    };
+    // a spec that was edited since starts an attempt with a ConfigMap of its own
+    let desired = job.desired();
+    let is_current = (desired.revision, desired.stages) == (attempt.revision, attempt.stages);
+    let name = build::attempt_name(reference, attempt.number);
+    let config_map = (runs && is_current).then(|| restore(OwnedKind::ConfigMap, &name, 0)).flatten();
+    [service, policy, config_map].into_iter().flatten().collect()
+}
+
+/// Makes one repair of this attempt's objects.
+///
+/// # Errors
+/// The API server's, and `Rejected` if an object that the job does not own has the name.
+pub(crate) async fn repair(
+    context: &ApplyContext<'_>,
+    job: &ObservedJob,
+    attempt: Attempt,
+    repair: &Repair,
+) -> Result<(), ApplyError> {
+    let ApplyContext { clients, pod_group_discovery, peers, default_image, kept_image, .. } = *context;
+    let reference = &job.reference;
+    tracing::info!(job = reference.name, namespace = reference.namespace, ?repair, "repairing an object of the job");
+    match repair {
+        Repair::Remove(known) => {
+            let api = match known.kind {
+                OwnedKind::Service => &clients.services,
+                OwnedKind::NetworkPolicy => &clients.network_policies,
+                OwnedKind::ConfigMap => &clients.config_maps,
+            };
+            // only this object, not a later one of the same name
+            let preconditions = Preconditions { uid: Some(known.uid.clone()), ..Preconditions::default() };
+            let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+            match api.delete(&known.name, &params).await {
+                Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+                other => Ok(other?),
+            }
+        }
+        Repair::Restore(OwnedKind::Service) => {
+            let service = build::service(reference, attempt.number);
+            create_or_update(context, &clients.services, reference, &service, false).await
+        }
+        Repair::Restore(OwnedKind::NetworkPolicy) => {
+            let policy = build::network_policy(reference, peers);
+            create_or_update(context, &clients.network_policies, reference, &policy, false).await
+        }
+        Repair::Restore(OwnedKind::ConfigMap) => {
+            let pod_group_api = pod_group_discovery.choose(&clients.client, job.manifest.spec.scheduling.gang).await?;
+            let image = kept_image.unwrap_or(default_image);
+            let template = AttemptTemplate::new(&job.manifest, attempt, image, pod_group_api)?;
+            let config_map = template.to_config_map(reference);
+            let stored: PartialObjectMeta<ConfigMap> =
+                create_owned(&clients.config_maps, reference, &config_map).await?;
+            context.note(reference, &stored);
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! The Services, NetworkPolicies and ConfigMaps of the jobs, as the watch delivers them and as this operator wrote them. What
+//! differs from what a job needs is repaired (`apply::repair`), and only then read.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Mutex;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::ResourceExt;
+use kube::core::PartialObjectMeta;
+use serde::Serialize;
+
+use super::parse_resource_version;
+use crate::sync::{PerJob, lock};
+
+/// The kinds of objects that a job has besides its pods and PodGroups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum OwnedKind {
+    /// The name in front of stage 0.
+    Service,
+    /// Who may talk to the job's pods.
+    NetworkPolicy,
+    /// What an attempt is made from.
+    ConfigMap,
+}
+
+/// An object of one of the kinds.
+pub(crate) trait OwnedObject: ResourceExt {
+    /// Its kind.
+    const KIND: OwnedKind;
+
+    /// A hash of the fields that the operator sets; equal if none was changed.
+    fn fingerprint(&self) -> u64;
+}
+
+impl OwnedObject for Service {
+    const KIND: OwnedKind = OwnedKind::Service;
+
+    fn fingerprint(&self) -> u64 {
+        let set = |spec: &k8s_openapi::api::core::v1::ServiceSpec| {
+            let ports = serde_json::to_value(&spec.ports).unwrap_or_default();
+            hash(&(&spec.type_, spec.publish_not_ready_addresses, &spec.selector, ports))
+        };
+        self.spec.as_ref().map_or(0, set)
+    }
+}
+
+impl OwnedObject for NetworkPolicy {
+    const KIND: OwnedKind = OwnedKind::NetworkPolicy;
+
+    fn fingerprint(&self) -> u64 {
+        hash(&self.spec)
+    }
+}
+
+/// Immutable: it is there or not.
+impl OwnedObject for PartialObjectMeta<ConfigMap> {
+    const KIND: OwnedKind = OwnedKind::ConfigMap;
+
+    fn fingerprint(&self) -> u64 {
+        0
+    }
+}
+
+/// Types of k8s-openapi have a fixed order of fields, so that equal ones have the same JSON.
+fn hash(fields: &impl Serialize) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    serde_json::to_string(fields).unwrap_or_default().hash(&mut hasher);
+    hasher.finish()
+}
+
+/// What is known of one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KnownObject {
+    /// Its kind.
+    pub kind: OwnedKind,
+    /// `metadata.name`
+    pub name: String,
+    /// `metadata.uid`
+    pub uid: String,
+    /// See [`OwnedObject::fingerprint`].
+    pub fingerprint: u64,
+    version: u64,
+    /// Whether it was deleted; kept so that an older version that arrives later does not bring it back.
+    deleted: bool,
+}
+
+impl KnownObject {
+    /// What is known from `object`.
+    pub(crate) fn new<K: OwnedObject>(object: &K) -> KnownObject {
+        KnownObject {
+            kind: K::KIND,
+            name: object.name_any(),
+            uid: object.uid().unwrap_or_default(),
+            fingerprint: object.fingerprint(),
+            version: parse_resource_version(&object.resource_version().unwrap_or_default()),
+            deleted: false,
+        }
+    }
+}
+
+/// The objects of all jobs.
+#[derive(Debug, Default)]
+pub(crate) struct OwnedObjects {
+    jobs: PerJob<JobObjects>,
+    /// Kinds and namespaces ("" for all) whose initial list is complete: of these, what is not known does not exist.
+    synced: Mutex<HashSet<(OwnedKind, String)>>,
+}
+
+#[derive(Debug, Default)]
+struct JobObjects {
+    namespace: String,
+    all: Vec<KnownObject>,
+}
+
+impl OwnedObjects {
+    /// Adds an object as it was written or watched. Returns whether that is news.
+    pub(crate) fn insert(&self, job: &str, namespace: &str, object: KnownObject) -> bool {
+        let mut jobs = self.jobs.lock();
+        let objects = jobs.entry(job.to_owned()).or_default();
+        namespace.clone_into(&mut objects.namespace);
+        let is_same = |known: &KnownObject| known.kind == object.kind && known.name == object.name;
+        let before = objects.all.iter().position(is_same);
+        if before.is_some_and(|at| objects.all[at].version >= object.version) {
+            return false;
+        }
+        let before = before.map(|at| objects.all.swap_remove(at));
+        let is_news = before.is_none_or(|before| {
+            (before.deleted, &before.uid, before.fingerprint) != (object.deleted, &object.uid, object.fingerprint)
+        });
+        // one deleted object a kind is enough
+        objects.all.retain(|known| !(object.deleted && known.deleted && known.kind == object.kind));
+        objects.all.push(object);
+        is_news
+    }
+
+    /// Records that an object was deleted. Returns whether that is news.
+    pub(crate) fn remove(&self, job: &str, namespace: &str, object: KnownObject) -> bool {
+        self.insert(job, namespace, KnownObject { deleted: true, ..object })
+    }
+
+    /// A watch (re)starts: what it knew may have been deleted meanwhile.
+    pub(crate) fn begin_list(&self, kind: OwnedKind, namespace: &str) {
+        lock(&self.synced).remove(&(kind, namespace.to_owned()));
+        for objects in self.jobs.lock().values_mut() {
+            if namespace.is_empty() || objects.namespace == namespace {
+                objects.all.retain(|known| known.kind != kind);
+            }
+        }
+    }
+
+    /// The initial list of a watch is complete.
+    pub(crate) fn end_list(&self, kind: OwnedKind, namespace: &str) {
+        lock(&self.synced).insert((kind, namespace.to_owned()));
+    }
+
+    /// The object of this kind and name, if it is known to exist.
+    pub(crate) fn get(&self, job: &str, kind: OwnedKind, name: &str) -> Option<KnownObject> {
+        let jobs = self.jobs.lock();
+        let known = jobs.get(job)?.all.iter().find(|known| known.kind == kind && known.name == name && !known.deleted);
+        known.cloned()
+    }
+
+    /// Whether an object that is not known does not exist.
+    pub(crate) fn is_synced(&self, kind: OwnedKind, namespace: &str) -> bool {
+        let synced = lock(&self.synced);
+        [namespace, ""].into_iter().any(|namespace| synced.contains(&(kind, namespace.to_owned())))
+    }
+
+    /// Removes the entries of jobs that no longer exist.
+    pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
+        self.jobs.retain(is_live);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn service(version: &str, stage: &str) -> KnownObject {
+        let metadata = json!({"name": "a", "uid": "u", "resourceVersion": version});
+        let object = json!({"metadata": metadata, "spec": {"selector": {"stage": stage}}});
+        KnownObject::new(&serde_json::from_value::<Service>(object).unwrap())
+    }
+
+    fn is_known(objects: &OwnedObjects) -> bool {
+        objects.get("job", OwnedKind::Service, "a").is_some()
+    }
+
+    #[test]
+    fn only_changes_of_what_the_operator_sets_are_news() {
+        let objects = OwnedObjects::default();
+        assert!(objects.insert("job", "ml", service("5", "0")));
+        assert!(!objects.insert("job", "ml", service("5", "0")), "the watch delivers what was written");
+        assert!(!objects.insert("job", "ml", service("6", "0")), "another client's annotation");
+        assert!(!objects.insert("job", "ml", service("4", "1")), "older");
+        assert!(objects.insert("job", "ml", service("7", "1")));
+        assert!(objects.remove("job", "ml", service("8", "1")));
+        assert!(!objects.insert("job", "ml", service("7", "1")) && !is_known(&objects), "it was deleted since");
+        assert!(objects.insert("job", "ml", service("9", "1")) && is_known(&objects));
+    }
+
+    #[test]
+    fn absence_is_known_only_after_a_complete_list() {
+        let objects = OwnedObjects::default();
+        objects.insert("job", "ml", service("5", "0"));
+        objects.begin_list(OwnedKind::ConfigMap, "");
+        objects.begin_list(OwnedKind::Service, "other");
+        assert!(is_known(&objects));
+        objects.begin_list(OwnedKind::Service, "ml");
+        assert!(!is_known(&objects) && !objects.is_synced(OwnedKind::Service, "ml"));
+        objects.end_list(OwnedKind::Service, "ml");
+        assert!(objects.is_synced(OwnedKind::Service, "ml") && !objects.is_synced(OwnedKind::Service, "other"));
+        objects.end_list(OwnedKind::Service, "");
+        assert!(objects.is_synced(OwnedKind::Service, "other"));
+    }
+}

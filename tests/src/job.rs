@@ -25,6 +25,10 @@ pub struct TestJob {
     pub packing: bool,
     /// Head and embedding are one weight.
     pub tied: bool,
+    /// Rows of a step.
+    pub global_batch_size: u32,
+    /// Microbatches of a step.
+    pub microbatches: u32,
     /// Steps.
     pub steps: u64,
     /// The step at which the learning rate's decay ends, if not the last: then jobs that differ in `steps` alone go on from
@@ -48,6 +52,8 @@ impl Default for TestJob {
             precision: "Float32",
             packing: true,
             tied: false,
+            global_batch_size: 12,
+            microbatches: 4,
             steps: 20,
             decay_steps: None,
             extra: String::new(),
@@ -82,6 +88,7 @@ impl TestJob {
     pub fn yaml(&self) -> String {
         let TestJob { name, stages, layers, schedule, partition, transport, recompute, precision, .. } = self;
         let TestJob { virtual_stages, packing, tied, steps, decay_steps, extra, .. } = self;
+        let TestJob { global_batch_size, microbatches, .. } = self;
         let decay_steps = decay_steps.map(|step| format!(", decaySteps: {step}")).unwrap_or_default();
         let partition = match partition {
             Some(layers) => format!("{{strategy: Explicit, layers: {layers:?}}}"),
@@ -106,8 +113,8 @@ spec:
   training:
     steps: {steps}
     precision: {precision}
-    globalBatchSize: 12
-    microbatches: 4
+    globalBatchSize: {global_batch_size}
+    microbatches: {microbatches}
     gradientClipNorm: 0.7
     learningRate: {{peak: 1e-2, warmupSteps: 5, warmupStart: 0.1, floor: 1e-3{decay_steps}}}
     optimizer: {{type: AdamW, adamW: {{weightDecay: 0.1}}}}

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::TestJob;
+use crate::{Hashes, TestJob};
 
 /// The binary under test, beside this one or, for a test, a folder above.
 pub fn stagecoach() -> PathBuf {
@@ -139,15 +139,13 @@ impl Drop for Launched {
 }
 
 impl Outcome {
-    /// The two hashes of the run.
+    /// The hashes of the run.
     ///
     /// # Panics
     /// If it did not finish.
-    pub fn hashes(&self) -> (String, String) {
+    pub fn hashes(&self) -> Hashes {
         assert!(self.status.success(), "{}\n{}", self.stdout, self.stderr);
-        let result = self.result.as_ref().expect("result.json of a finished job");
-        let field = |name: &str| result[name].as_str().unwrap().to_owned();
-        (field("lossesHash"), field("weightsHash"))
+        Hashes::of(self.result.as_ref().expect("result.json of a finished job"))
     }
 }
 

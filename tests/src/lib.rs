@@ -6,6 +6,7 @@ pub mod cover;
 pub mod faulty;
 pub mod filling;
 mod group;
+mod hashes;
 pub mod hold;
 mod in_process;
 mod job;
@@ -16,6 +17,7 @@ pub mod soak;
 mod undisturbed;
 
 pub use group::{Ended, Group};
+pub use hashes::Hashes;
 pub use in_process::{InProcessStage, TIMEOUT, in_process_group};
 pub use job::TestJob;
 pub use launched::{Launched, Outcome, checkpoints, is_gone, saved, says, signal, stagecoach, stages, until};

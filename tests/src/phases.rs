@@ -61,12 +61,12 @@ impl Phase {
     /// By the main thread's name, of which Linux keeps 15 bytes.
     fn of_main(name: &str) -> Option<Phase> {
         Some(match name {
-            "loading" => Phase::Load,
             "EXCHANGE" => Phase::Exchange,
             "UPDATE" => Phase::Update,
             "SNAPSHOT" => Phase::Snapshot,
             "hashing the wei" => Phase::Finish,
             "commit" => Phase::LastSave,
+            _ if name.starts_with("loading") => Phase::Load,
             _ if name.starts_with("write ") => Phase::LastSave,
             _ if name.starts_with("F ") => Phase::Forward,
             _ if name.starts_with("B ") || name.starts_with("W ") => Phase::Backward,

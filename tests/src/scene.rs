@@ -11,7 +11,7 @@ use stagecoach_checkpoint::{FileSystemVolume, list, open, paths};
 use stagecoach_test_volumes::VolumeFault;
 
 use crate::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE, StageCall, StageFault, fired, traced};
-use crate::{Outcome, TestJob, corpus, until};
+use crate::{Hashes, Outcome, TestJob, corpus, until};
 
 /// Steps of the job.
 pub const STEPS: u64 = 6;
@@ -27,8 +27,8 @@ pub struct Scene {
     /// What runs the job.
     pub program: PathBuf,
     workspace: tempfile::TempDir,
-    /// The hashes of losses and weights.
-    pub expected: (String, String),
+    /// Its hashes.
+    pub expected: Hashes,
     /// The undisturbed run's calls: it found nothing there.
     pub afresh: Vec<StageCall>,
 }
@@ -60,7 +60,7 @@ impl Scene {
     /// A workspace with the job in it that `faulty`, that binary, was stopped in. It is trained once in a process, in a
     /// folder of `scratch`; every scene has a copy.
     pub fn new(faulty: &str, scratch: &str) -> Scene {
-        type Seed = (PathBuf, (String, String), Vec<StageCall>);
+        type Seed = (PathBuf, Hashes, Vec<StageCall>);
         static SEED: OnceLock<Seed> = OnceLock::new();
         let (seed, expected, afresh) = SEED.get_or_init(|| {
             let scene = Scene::trained(faulty);
@@ -77,7 +77,7 @@ impl Scene {
     /// Trains undisturbed, then anew up to the commit of step 4, where a stage is killed.
     fn trained(faulty: &str) -> Scene {
         let workspace = corpus::workspace();
-        let mut scene = Scene { program: faulty.into(), workspace, expected: Default::default(), afresh: Vec::new() };
+        let mut scene = Scene { program: faulty.into(), workspace, expected: Hashes::default(), afresh: Vec::new() };
         let case =
             Case { name: "", checkpoint: "{everySteps: 1, keepLast: 9, mode: Sync}", fault: "trace", restarts: 0 };
         let undisturbed = scene.run(&Case { name: "undisturbed", ..case });

@@ -3,10 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use crate::{Launched, TestJob, corpus};
-
-/// Hashes of losses and weights.
-type Hashes = (String, String);
+use crate::{Hashes, Launched, TestJob, corpus};
 
 /// The hashes of `job`, run by itself over its corpus, on one stage under 1F1B and without saving: none of that matters to
 /// a bit.

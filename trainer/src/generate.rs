@@ -52,14 +52,14 @@ pub(crate) fn generate_text(path: &Path, prompt: &str, generation: GenerationCon
             architecture: &architecture,
             placement: &Placement::linear(1),
             partition: &Partition { layers: vec![architecture.num_layers()] },
-            seed: 0,
+            seed: None,
             optimizer: AdamWSpec::default(),
             recompute: Recompute::None,
             precision: Precision::Float32,
             device: Device::Cpu,
         },
     );
-    InitialWeights::open(&folder)?.load(&architecture, &stage)?;
+    InitialWeights::open(&folder)?.load(&architecture, &stage, &mut |_| {})?;
     let mut ids: Vec<i64> = tokenizer.bos_token_id().into_iter().map(i64::from).collect();
     ids.extend(tokenizer.encode(prompt)?.into_iter().map(i64::from));
     ensure!(!ids.is_empty(), "this tokenizer has no beginning-of-sequence token: give a --prompt");

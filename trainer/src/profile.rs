@@ -40,7 +40,7 @@ pub(crate) fn measure_profile(config: &JobConfig, architecture: &dyn Architectur
             architecture,
             placement: &Placement::new(vec![0; 3]).map_err(|e| Fatal::invalid(e.to_string()))?,
             partition: &Partition { layers: vec![0, 1, 0] },
-            seed: training.seed,
+            seed: Some(training.seed),
             optimizer: config.adamw(),
             recompute: Recompute::None,
             precision: training.precision,

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use stagecoach::execute::{Executor, Stage, StageConfig, StepInputs};
+use stagecoach::execute::{Executor, Stage, StageConfig, StepInputs, StopSignal};
 use stagecoach::links::{LinksConfig, link_ids, open_links};
 use stagecoach::model::Architecture;
 use stagecoach_api::job::{AdamWSpec, Encryption, Precision, Recompute, Transport};
@@ -116,7 +116,7 @@ fn stage(programs: &Programs, sleep: Duration, joined: &mut InProcessStage) -> V
         architecture: &model,
         placement,
         partition: &Partition { layers: vec![1; placement.chunks()] },
-        seed: 0,
+        seed: Some(0),
         optimizer: AdamWSpec::default(),
         recompute: Recompute::None,
         precision: Precision::Float32,
@@ -153,6 +153,7 @@ fn stage(programs: &Programs, sleep: Duration, joined: &mut InProcessStage) -> V
             learning_rate: 1e-3,
             origin: Instant::now(),
             vote: StepVote::default(),
+            stop: StopSignal::NEVER,
         };
         let began = Instant::now();
         let activity = &member.activity();

@@ -25,7 +25,9 @@ pub use error::{CheckpointError, Damage, Warning};
 pub use fence::{Fence, newest_published, remove_stale_fences};
 pub use hugging_face::{ExportFormat, ExportSummary, ModelFiles, TensorType, export, import};
 pub use identity::{Difference, differences};
-pub use load::{CheckpointReader, Listing, NewestCheckpoint, VerifyLevel, list, open, open_newest, read_manifest};
+pub use load::{
+    CheckpointReader, Listing, NewestCheckpoint, VerifyLevel, list, open, open_newest, open_tensors, read_manifest,
+};
 pub use location::CheckpointLocation;
 pub use manifest::{CheckpointMetadata, FORMAT_VERSION, FileEntry, Manifest, TensorEntry};
 pub use prune::{RetentionPolicy, prune, to_prune};

@@ -1,6 +1,6 @@
 //! Finding the newest intact checkpoint, and reading from it: every byte that is used is verified by its hash.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, ErrorKind};
 
 use crate::error::{CheckpointError, Damage, Warning, io, volume_io};
@@ -40,7 +40,7 @@ pub struct NewestCheckpoint {
     pub foreign: Vec<Warning>,
 }
 
-/// An open checkpoint. Its files are held open, so it stays readable while it is pruned.
+/// An open checkpoint, or a part of one. Its files are held open, so it stays readable while it is pruned.
 pub struct CheckpointReader {
     manifest: Manifest,
     folder: String,
@@ -157,9 +157,35 @@ fn missing_as_damage(volume: &dyn Volume, step: u64, path: &str, error: io::Erro
 /// # Errors
 /// `Damaged`, or if the volume fails.
 pub fn open(volume: &dyn Volume, step: u64) -> Result<CheckpointReader, CheckpointError> {
+    open_files(volume, step, None)
+}
+
+/// Opens of one checkpoint the files that hold the tensors `names`, whatever becomes of the others; their size is checked.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_tensors(
+    volume: &dyn Volume,
+    step: u64,
+    names: &HashSet<String>,
+) -> Result<CheckpointReader, CheckpointError> {
+    open_files(volume, step, Some(names))
+}
+
+/// Opens all files, or those of the tensors `names`.
+fn open_files(
+    volume: &dyn Volume,
+    step: u64,
+    names: Option<&HashSet<String>>,
+) -> Result<CheckpointReader, CheckpointError> {
     let manifest = read_manifest(volume, step)?;
+    let of_names = |names: &HashSet<String>| -> HashSet<&str> {
+        manifest.tensors.iter().filter(|tensor| names.contains(&tensor.name)).map(|tensor| &*tensor.file).collect()
+    };
+    let needed = names.map(of_names);
+    let is_needed = |file: &&FileEntry| needed.as_ref().is_none_or(|needed| needed.contains(&*file.name));
     let mut files = BTreeMap::new();
-    for file in &manifest.files {
+    for file in manifest.files.iter().filter(is_needed) {
         files.insert(file.name.clone(), open_file(volume, step, file)?);
     }
     let folder = volume.display(&paths::checkpoint_path(step));
@@ -243,10 +269,9 @@ impl CheckpointReader {
     }
 
     fn reader(&self, file: &str) -> Result<&dyn FileReader, CheckpointError> {
-        self.files
-            .get(file)
-            .map(|reader| &**reader)
-            .ok_or_else(|| self.damage_error(file, "is not in the manifest".into()))
+        self.files.get(file).map(|reader| &**reader).ok_or_else(|| {
+            self.damage_error(file, "is not open: it is not in the manifest, or was not asked for".into())
+        })
     }
 
     fn read_error(&self, file: &str, error: io::Error) -> CheckpointError {

@@ -72,6 +72,16 @@ pub enum DataError {
         /// Bytes from the start of the file.
         offset: u64,
     },
+    /// Text that must be held in one piece is too long.
+    #[error(
+        "{place} has more than {limit} bytes that can't be split (this tokenizer may need whole documents, or there is no white space): split it into several documents, such as lines of a .jsonl file"
+    )]
+    TooLong {
+        /// The file, and the document in it.
+        place: String,
+        /// Bytes.
+        limit: usize,
+    },
     /// A line of a `.jsonl` file holds no text.
     #[error("{}, line {line}: {problem}", path.display())]
     Line {

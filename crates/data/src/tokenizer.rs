@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use crate::corpus::Split;
 use crate::error::DataError;
 
 /// The special tokens of a tokenizer trained here, with ids 0, 1 and 2: begin of text, end of text, padding.
@@ -17,13 +18,19 @@ const BOS_TOKENS: [&str; 6] = [SPECIAL_TOKENS[0], "<s>", "<bos>", "[BOS]", "<|be
 const EOS_TOKENS: [&str; 6] = [SPECIAL_TOKENS[1], "</s>", "<eos>", "[EOS]", "<|end_of_text|>", "<|endoftext|>"];
 const PAD_TOKENS: [&str; 5] = [SPECIAL_TOKENS[2], "<pad>", "<|pad|>", "<|finetune_right_pad_id|>", "<|padding|>"];
 
+/// Pre-tokens of Llama 3: white space is at their start, but for line ends behind punctuation.
+pub(crate) const LLAMA_3_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// The same of Qwen 2 and 3, with single digits.
+const QWEN_2_PATTERN: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
 /// A `tokenizer.json`, loaded.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     path: PathBuf,
     hash: String,
     vocab_size: usize,
-    splits_at_whitespace: bool,
+    split: Split,
 }
 
 impl Tokenizer {
@@ -64,8 +71,8 @@ impl Tokenizer {
             return Err(bad("its vocabulary is empty: take another".into()));
         }
         let hash = blake3::hash(bytes).to_hex().to_string();
-        let splits_at_whitespace = pre_tokenizer_splits_at_whitespace(&definition);
-        Ok(Tokenizer { inner, path: path.into(), hash, vocab_size, splits_at_whitespace })
+        let split = split(&definition);
+        Ok(Tokenizer { inner, path: path.into(), hash, vocab_size, split })
     }
 
     /// The ids of `text`, without begin- or end-of-text tokens. Text that looks like a special token is encoded as text.
@@ -114,10 +121,9 @@ impl Tokenizer {
         self.eos_token_id().ok_or_else(|| DataError::NoEndOfText { path: self.path.clone(), known: known() })
     }
 
-    /// Whether text may be split before white space that follows something else, so that the pieces have the ids of the
-    /// whole. Tokenizers with a normalizer or a prefix get whole documents.
-    pub(crate) fn splits_at_whitespace(&self) -> bool {
-        self.splits_at_whitespace
+    /// Where text may be split so that the pieces have the ids of the whole.
+    pub(crate) fn split(&self) -> Split {
+        self.split
     }
 
     /// The `tokenizer_config.json` with which `AutoTokenizer.from_pretrained` opens this tokenizer.
@@ -150,11 +156,40 @@ impl Tokenizer {
     }
 }
 
-/// True for GPT-2 style pre-tokenizers: none of their pre-tokens has white space after something else.
-fn pre_tokenizer_splits_at_whitespace(definition: &Value) -> bool {
+/// Where text may be split, by the tokenizer's definition. Those that aren't known get whole documents, such as those with a
+/// prefix or with white space within an added token. NFC joins nothing to the white space that follows it.
+fn split(definition: &Value) -> Split {
+    let normalizes = !definition["normalizer"].is_null() && definition["normalizer"]["type"] != "NFC";
+    // special tokens are encoded as text
+    let is_plain = |token: &Value| token["special"] == true || !token["content"].as_str().is_some_and(has_white_space);
+    let added_tokens = definition["added_tokens"].as_array().map_or(&[][..], Vec::as_slice);
     let pre_tokenizer = &definition["pre_tokenizer"];
-    definition["normalizer"].is_null()
-        && pre_tokenizer["type"] == "ByteLevel"
-        && pre_tokenizer["add_prefix_space"] == false
-        && pre_tokenizer["use_regex"] != false
+    if normalizes || !added_tokens.iter().all(is_plain) {
+        return Split::Never;
+    }
+    if is_byte_level(pre_tokenizer) && pre_tokenizer["use_regex"] != false {
+        return Split::BeforeWhitespace;
+    }
+    match pre_tokenizer["pretokenizers"].as_array().map(Vec::as_slice) {
+        Some([first, last])
+            if pre_tokenizer["type"] == "Sequence"
+                && first["type"] == "Split"
+                && first["behavior"] == "Isolated"
+                && first["invert"] != true
+                && [LLAMA_3_PATTERN, QWEN_2_PATTERN].iter().any(|known| first["pattern"]["Regex"] == *known)
+                && is_byte_level(last)
+                && last["use_regex"] == false =>
+        {
+            Split::BeforeSpaces
+        }
+        _ => Split::Never,
+    }
+}
+
+fn is_byte_level(pre_tokenizer: &Value) -> bool {
+    pre_tokenizer["type"] == "ByteLevel" && pre_tokenizer["add_prefix_space"] == false
+}
+
+fn has_white_space(text: &str) -> bool {
+    text.contains(char::is_whitespace)
 }

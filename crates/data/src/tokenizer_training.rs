@@ -11,7 +11,7 @@ use tokenizers::{
     AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerBuilder,
 };
 
-use crate::corpus::{Content, Corpus, Cursor};
+use crate::corpus::{Content, Corpus, Cursor, Split};
 use crate::error::DataError;
 use crate::tokenizer::SPECIAL_TOKENS;
 
@@ -43,7 +43,7 @@ pub(crate) fn train(
     thread::scope(|scope| {
         let (sender, receiver) = mpsc::sync_channel::<String>(QUEUED_TEXTS);
         let counting = scope.spawn(move || train_bpe(vocab_size, receiver.into_iter()));
-        corpus.read(Cursor::default(), true, &mut |piece| {
+        corpus.read(Cursor::default(), Split::BeforeWhitespace, &mut |piece| {
             if let Content::Text(text) = piece.content {
                 // Fails only if the counting ended early; its own error is then returned below.
                 sender.send(text.to_owned()).ok();

@@ -65,6 +65,7 @@ fn messages_of_a_member() {
         consecutive_skips: 4,
         all_finite: false,
         measurements: vec![1.0],
+        unfinished: true,
     };
     assert_eq!(hex(&MemberMessage::Hello(hello())), "1900000000016aac020102030170017601016101620164016801630169");
     assert_eq!(hex(&MemberMessage::Heartbeat(heartbeat)), "0f00000001034620350102ac020180cab5ee01");
@@ -73,7 +74,7 @@ fn messages_of_a_member() {
     assert_eq!(hex(&MemberMessage::Gather { topic: 7, bytes: vec![1, 2] }), "050000000407020102");
     assert_eq!(
         hex(&MemberMessage::Vote(vote)),
-        "1f000000050901000020400101000000000000e03f010001040001000000000000f03f"
+        "20000000050901000020400101000000000000e03f010001040001000000000000f03f01"
     );
     assert_eq!(hex(&MemberMessage::Leave { code: 75 }), "03000000069601");
 }
@@ -94,6 +95,7 @@ fn messages_of_the_coordinator() {
         "25000000070900000000000000e03f00002040000000000000e03f0100040201000000000000f03f00"
     );
     assert_eq!(hex(&verdict(StepOutcome::Skip)), "1d00000007090100002040000000000000e03f0100040201000000000000f03f00");
+    assert_eq!(hex(&verdict(StepOutcome::Drop)), "1d00000007090300002040000000000000e03f0100040201000000000000f03f00");
     assert_eq!(
         hex(&verdict(StepOutcome::Abort { reason: "r".to_owned() })),
         "1f000000070902017200002040000000000000e03f0100040201000000000000f03f00"

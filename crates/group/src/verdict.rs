@@ -25,6 +25,9 @@ pub struct StepVote {
     pub all_finite: bool,
     /// Opaque measurements (seconds busy, bytes sent), handed to rank 0.
     pub measurements: Vec<f64>,
+    /// This rank gave the step up before its end: it was asked to stop and has no time for the rest, or it lost a link, as
+    /// one does to a rank that gave up. It has no loss and no norms.
+    pub unfinished: bool,
 }
 
 /// The parts of the job's configuration that the decision depends on.
@@ -78,6 +81,9 @@ pub enum StepOutcome {
         /// One sentence.
         reason: String,
     },
+    /// Some rank gave the step up: no rank updates, and the step does not count. If nobody was asked to stop, a link is
+    /// broken and the group can't go on.
+    Drop,
 }
 
 /// Decides a step from the votes of all ranks, `votes[rank]`.
@@ -96,6 +102,11 @@ pub fn decide_step(votes: &[StepVote], rules: &StepRules) -> Verdict {
         consecutive_skips: 0,
         measurements: votes.iter().map(|vote| vote.measurements.clone()).collect(),
     };
+    if votes.iter().any(|vote| vote.unfinished) {
+        decided.save = false;
+        decided.consecutive_skips = votes.iter().map(|vote| vote.consecutive_skips).max().unwrap_or(0);
+        return Verdict { outcome: StepOutcome::Drop, ..decided };
+    }
     let outcome = check(votes).and_then(|()| global_norm(votes)).and_then(|norm| {
         decided.norm = norm;
         let finite = norm.is_finite() && decided.loss.is_finite() && votes.iter().all(|vote| vote.all_finite);

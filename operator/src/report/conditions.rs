@@ -24,6 +24,7 @@ pub(super) fn is_normal_startup(condition: &Condition) -> bool {
     match condition.kind.as_str() {
         "Scheduled" => NORMAL_STARTUP_REASONS.contains(&reason),
         "Running" => condition.status == "False",
+        "Reproducible" => condition.status != "False",
         "Progressing" => ["Starting", "Restarting", NOT_HEARD].contains(&reason),
         _ => false,
     }
@@ -49,6 +50,7 @@ pub(super) fn conditions(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<
         ("Running", running(inputs, new)),
         ("Progressing", progressing(inputs)),
         ("CheckpointsHealthy", checkpoints(inputs, new)),
+        ("Reproducible", reproducible(inputs)),
         (
             "Suspended",
             match phase {
@@ -221,6 +223,24 @@ fn stalled(inputs: &StatusInputs) -> ConditionValue {
     match failed(inputs) {
         failed if failed.status == "True" => failed,
         _ => value("False", "NotStalled", "the operator can go on"),
+    }
+}
+
+fn reproducible(inputs: &StatusInputs) -> ConditionValue {
+    let polled = inputs.snapshot.stage_0_status.as_ref();
+    match polled.and_then(|polled| polled.status.environment_differences.as_deref()) {
+        Some([]) => value("True", "OneEnvironment", "all that changes bits was the same since the first step"),
+        Some(differences) => value(
+            "False",
+            "EnvironmentChanged",
+            format!("the numbers may differ from a run's in one environment: {}", differences.join(", ")),
+        ),
+        // what was known stays, also when the job is over
+        None => match inputs.job.status.conditions.iter().find(|old| old.kind == "Reproducible") {
+            Some(Condition { status, reason, message, .. }) if status == "True" => value("True", reason, message),
+            Some(Condition { status, reason, message, .. }) if status == "False" => value("False", reason, message),
+            _ => value("Unknown", NOT_HEARD, "stage 0 has not said in what environment it trains"),
+        },
     }
 }
 

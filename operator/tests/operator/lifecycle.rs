@@ -98,6 +98,29 @@ fn progress_and_checkpoints_are_in_the_status() {
 }
 
 #[test]
+fn another_environment_is_a_condition_that_stays() {
+    let cluster = shared();
+    cluster.create("mixed", json!({}));
+    cluster.wait_running("mixed", 1);
+    let status = |differences: &[&str]| StageStatus {
+        phase: stagecoach_api::contract::StagePhase::Training,
+        environment_differences: Some(differences.iter().map(|&text| text.to_owned()).collect()),
+        ..StageStatus::default()
+    };
+    let stage_0 = cluster.kubelet.pod("mixed-0-1");
+    stage_0.set_status(status(&[]));
+    cluster.wait("mixed", "reproducible", |job| has_condition(job, "Reproducible", "True", "OneEnvironment"));
+    stage_0.set_status(status(&["threads 2 instead of 1"]));
+    let is_told = |job: &Value| has_condition(job, "Reproducible", "False", "EnvironmentChanged");
+    let job = cluster.wait("mixed", "not reproducible", is_told);
+    let message = condition_of(&job, "Reproducible").unwrap()["message"].to_string();
+    assert!(message.contains("threads 2 instead of 1"), "{message}");
+    // the next stage 0 has not answered yet
+    cluster.kubelet.pod("mixed-1-1").exit(1, "");
+    assert!(is_told(&cluster.wait_running("mixed", 2)));
+}
+
+#[test]
 fn scaling_drains_the_job_and_starts_an_attempt_with_the_new_stages() {
     let cluster = shared();
     cluster.create("scaled", json!({}));

@@ -14,6 +14,8 @@ use crate::{NAMESPACE, spec};
 pub struct Hashes {
     /// Of the loss of every step.
     pub losses: String,
+    /// Of every held-out loss.
+    pub evaluation_losses: String,
     /// Of all weights.
     pub weights: String,
 }
@@ -23,7 +25,11 @@ impl Hashes {
     pub fn read(folder: &Path) -> Option<Hashes> {
         let result: Value = serde_json::from_slice(&std::fs::read(folder.join("result.json")).ok()?).ok()?;
         let text = |name: &str| result[name].as_str().map(str::to_owned);
-        Some(Hashes { losses: text("lossesHash")?, weights: text("weightsHash")? })
+        Some(Hashes {
+            losses: text("lossesHash")?,
+            evaluation_losses: text("evaluationLossesHash")?,
+            weights: text("weightsHash")?,
+        })
     }
 }
 

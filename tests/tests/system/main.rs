@@ -6,6 +6,7 @@ mod checkpoint_commands;
 mod commands;
 mod crashes;
 mod damage;
+mod drain;
 mod evaluation;
 mod faults;
 mod full_volume;

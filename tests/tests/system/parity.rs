@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use stagecoach_tests::{Launched, Outcome, TestJob, corpus, cover};
+use stagecoach_tests::{Hashes, Launched, TestJob, corpus, cover};
 
 const LAYERS: usize = 4;
 const STAGES: [usize; 5] = [1, 2, 3, 4, 6];
@@ -31,16 +31,8 @@ fn partition(kind: usize, chunks: usize) -> Option<Vec<usize>> {
     }
 }
 
-/// The hashes of losses and weights, and the held-out loss.
-type Numbers = (String, String, String);
-
-fn numbers_of(outcome: &Outcome) -> Numbers {
-    let (losses, weights) = outcome.hashes();
-    (losses, weights, outcome.result.as_ref().unwrap()["evaluationLoss"].to_string())
-}
-
-fn numbers(workspace: &Path, job: &TestJob) -> Numbers {
-    numbers_of(&Launched::start(workspace, job, &["--fresh"]).finish(workspace))
+fn hashes(workspace: &Path, job: &TestJob) -> Hashes {
+    Launched::start(workspace, job, &["--fresh"]).finish(workspace).hashes()
 }
 
 #[test]
@@ -51,7 +43,7 @@ fn no_layout_changes_a_bit() {
     let sizes = [STAGES.len(), SCHEDULES.len(), 3, 2, 2, 2, 3, 2];
     let all = std::env::var("STAGECOACH_PARITY").is_ok_and(|v| v == "all");
     let rows = if all { cover::product(&sizes) } else { cover::pairwise(&sizes) };
-    let mut expected: HashMap<(bool, bool, &str), Numbers> = HashMap::new();
+    let mut expected: HashMap<(bool, bool, &str), Hashes> = HashMap::new();
     let mut runs = 0;
     for row in rows {
         let (stages, (schedule, virtual_stages)) = (STAGES[row[0]], SCHEDULES[row[1]]);
@@ -70,10 +62,10 @@ fn no_layout_changes_a_bit() {
         let reference = expected.entry((job.packing, job.tied, job.precision)).or_insert_with(|| {
             runs += 1;
             let TestJob { packing, tied, precision, .. } = job;
-            numbers(workspace, &TestJob { stages: 1, packing, tied, precision, ..TestJob::default() })
+            hashes(workspace, &TestJob { stages: 1, packing, tied, precision, ..TestJob::default() })
         });
         runs += 1;
-        assert_eq!(&numbers(workspace, &job), reference, "{job:?} differs from one stage");
+        assert_eq!(&hashes(workspace, &job), reference, "{job:?} differs from one stage");
     }
     let jobs = expected.len();
     println!("{runs} runs, {jobs} different jobs");
@@ -95,7 +87,7 @@ fn a_schedule_in_a_file_changes_no_bit() {
         let job = TestJob { tied, stages: 2, virtual_stages: 2, ..TestJob::default() };
         let dual_pipe_v = TestJob { schedule: "Csv, csv: {path: schedule.csv}", ..job.clone() };
         let one = TestJob { stages: 1, virtual_stages: 1, ..job };
-        assert_eq!(numbers(workspace, &dual_pipe_v), numbers(workspace, &one), "tied: {tied}");
+        assert_eq!(hashes(workspace, &dual_pipe_v), hashes(workspace, &one), "tied: {tied}");
     }
 }
 
@@ -115,6 +107,6 @@ fn what_auto_takes_changes_no_bit() {
     let (tight, ample) = (run(needed.split(',').next().unwrap()), run("1Gi"));
     assert!(tight.stdout.contains("recompute Full"), "{}", tight.stdout);
     assert!(ample.stdout.contains("recompute None"), "{}", ample.stdout);
-    let one = numbers(workspace, &TestJob { stages: 1, ..TestJob::default() });
-    assert_eq!([numbers_of(&tight), numbers_of(&ample)], [one.clone(), one]);
+    let one = hashes(workspace, &TestJob { stages: 1, ..TestJob::default() });
+    assert_eq!([tight.hashes(), ample.hashes()], [one.clone(), one]);
 }

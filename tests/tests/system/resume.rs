@@ -3,7 +3,9 @@
 
 use std::path::Path;
 
-use stagecoach_tests::{Launched, Outcome, TestJob, checkpoints, corpus, is_gone, says, signal, undisturbed, until};
+use stagecoach_tests::{
+    Group, Launched, Outcome, TestJob, checkpoints, corpus, is_gone, says, signal, stagecoach, undisturbed, until,
+};
 
 /// The step at which the decay of the learning rate ends.
 const DECAY: u64 = 60;
@@ -101,6 +103,7 @@ fn a_launcher_that_is_killed_loses_nothing_that_was_saved() {
     let rest = to_its_end(workspace.path(), &job());
     let outcome = run(workspace.path(), &rest);
     assert_eq!(outcome.hashes(), undisturbed(&rest));
+    says(&outcome, "prep   loading  ");
     says(&outcome, "going on after step");
 }
 
@@ -216,4 +219,107 @@ fn the_learning_rate_is_a_function_of_the_step() {
         };
         assert!((rate - expected).abs() < 1e-12, "step {step}: {rate} instead of {expected}");
     }
+}
+
+/// What the lines of the metrics say of environments, by step.
+fn environment_differences(workspace: &Path) -> Vec<(u64, String)> {
+    let metrics = std::fs::read_to_string(workspace.join("kept/metrics.jsonl")).unwrap();
+    let lines = metrics.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let told = lines.filter(|line| !line["environmentDifferences"].is_null());
+    told.map(|line| (line["step"].as_u64().unwrap(), line["environmentDifferences"].to_string())).collect()
+}
+
+#[test]
+fn a_resume_in_another_environment_is_told_and_remembered() {
+    let workspace = corpus::workspace();
+    let path = workspace.path();
+    let run = |steps, set: &[&str]| Launched::start(path, &TestJob { steps, ..job() }, set).finish(path);
+    run(4, &[]).hashes();
+    assert_eq!(environment_differences(path), []);
+    let resumed = run(8, &["--set", "training.threads=2"]);
+    says(
+        &resumed,
+        "the checkpoint is of another environment (threads 2 instead of 1): from here on the numbers may differ",
+    );
+    let manifest = std::fs::read_to_string(path.join("kept/checkpoints/step-00000008/manifest.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+    for field in ["libtorch", "isa", "mkl", "oneDnn", "products", "processor", "device", "threads", "deterministic"] {
+        assert!(!manifest["environment"][field].is_null(), "{field} is missing from {}", manifest["environment"]);
+    }
+    // with the same threads as before there is nothing new to tell, but what was trained is trained
+    let again = run(12, &["--set", "training.threads=2"]);
+    assert!(!again.stdout.contains("another environment"), "{}", again.stdout);
+    let told = "[\"threads 2 instead of 1\"]".to_owned();
+    assert_eq!(environment_differences(path), [(5, told.clone()), (9, told)]);
+}
+
+#[test]
+fn stages_in_different_environments_are_told() {
+    let workspace = corpus::workspace();
+    let path = workspace.path();
+    let trainer = path.join("trainer");
+    let script = format!(
+        "#!/bin/sh\n[ \"$RANK\" = 1 ] && export ATEN_CPU_CAPABILITY=default\nexec {} \"$@\"\n",
+        stagecoach().display()
+    );
+    std::fs::write(&trainer, script).unwrap();
+    std::fs::set_permissions(&trainer, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let job = TestJob { steps: 2, stages: 2, ..job() };
+    let ended = Group::start_program(&trainer, &[], path, &job, "mixed", 1).finish(60);
+    assert!(ended.iter().all(|stage| stage.code == Some(0)), "{ended:?}");
+    assert!(ended[0].log.contains("stage 1 has CPU DEFAULT"), "{}", ended[0].log);
+    assert_eq!(environment_differences(path)[0].0, 1);
+}
+
+/// Everything in the job's folder that a run is known by, by name.
+fn known_by(workspace: &Path) -> Vec<Option<Vec<u8>>> {
+    let files = ["result.json", "resolved-job.yaml", "metrics.jsonl", "checkpoints/step-00000006/manifest.json"];
+    files.map(|file| std::fs::read(workspace.join("kept").join(file)).ok()).into()
+}
+
+#[test]
+fn a_refusal_by_the_stages_changes_nothing() {
+    let workspace = corpus::workspace();
+    let path = workspace.path();
+    let run = |steps, set: &str| Launched::start(path, &TestJob { steps, ..job() }, &["--set", set]).finish(path);
+    run(6, "stages=2").hashes();
+    let before = known_by(path);
+    assert!(before.iter().all(Option::is_some));
+    // the launcher can't know these: the text is another, or the vocabulary does not fit
+    let text = std::fs::read_to_string(path.join("corpus/small.jsonl")).unwrap();
+    std::fs::write(path.join("corpus/small.jsonl"), text.clone() + "{\"text\": \"one more\"}\n").unwrap();
+    let refused = run(12, "stages=2");
+    assert_eq!(refused.status.code(), Some(78), "{}\n{}", refused.stdout, refused.stderr);
+    says(&refused, "data.corpus is ");
+    assert_eq!(known_by(path), before);
+    std::fs::write(path.join("corpus/small.jsonl"), text).unwrap();
+    // what the launcher knows, it refuses itself, whatever the number of steps
+    for steps in [6, 12] {
+        for set in ["data.evaluation.fraction=0.25", "checkpoint.initFrom.path=elsewhere"] {
+            let refused = run(steps, set);
+            assert_eq!(refused.status.code(), Some(78), "{}\n{}", refused.stdout, refused.stderr);
+            assert_eq!(known_by(path), before, "{set}");
+        }
+    }
+    says(&run(6, "stages=2"), "is trained already");
+    says(&run(12, "stages=2"), "start  steps 7 to 12");
+}
+
+#[test]
+fn fewer_steps_than_are_trained_are_said_to_be_so() {
+    let workspace = corpus::workspace();
+    let path = workspace.path();
+    let run = |steps| Launched::start(path, &TestJob { steps, ..job() }, &[]).finish(path);
+    run(6).hashes();
+    let before = known_by(path);
+    let shorter = run(4);
+    assert_eq!(shorter.status.code(), Some(0), "{}\n{}", shorter.stdout, shorter.stderr);
+    says(&shorter, "kept was trained for 6 steps, and spec.training.steps is less: nothing is left to train");
+    assert_eq!(known_by(path), before);
+    // without its result only the stages know
+    std::fs::remove_file(path.join("kept/result.json")).unwrap();
+    let shorter = run(4);
+    says(&shorter, "step 6 is trained, and the job has 4 steps: nothing is left to train");
+    assert!(!shorter.stdout.contains("start  steps"), "{}", shorter.stdout);
+    says(&shorter, "done   6 steps");
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 use clap::Args;
 use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::ExitCode;
+use stagecoach_api::job::TrainingLength;
 use stagecoach_checkpoint::FileSystemVolume;
 
 use super::job_args::JobArgs;
@@ -101,6 +102,16 @@ impl RunCommand {
                 print_results(job, &folder, &workspace, &summary, restarts, None);
                 return Ok(ExitCode::Done.code());
             }
+            PreviousRun::OtherLength(summary) if is_shorter(job, &summary) => {
+                print_line(format!(
+                    "{} was trained for {} steps, and spec.training.steps is less: nothing is left to train, and this is its \
+                     result (--fresh trains it again)\n",
+                    job.metadata.name, summary.steps
+                ));
+                let restarts = LauncherState::load(&folder)?.state.budget.total;
+                print_results(job, &folder, &workspace, &summary, restarts, None);
+                return Ok(ExitCode::Done.code());
+            }
             PreviousRun::OtherLength(summary) => {
                 check_extension(&config, &FileSystemVolume::new(folder.root()))?;
                 print_line(format!(
@@ -133,15 +144,20 @@ impl RunCommand {
 fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path) -> Result<i32, RunError> {
     let executable = StageExecutable::current();
     let mut state = LauncherState::load(folder)?;
+    let (previous, trained) = (folder.previous_files()?, trained_steps(folder));
     folder.start_run()?;
     let yaml = job.to_yaml().map_err(|error| Fatal::invalid(format!("the job can't be written as YAML: {error}")))?;
     write_file(&folder.resolved_job(), &yaml)?;
     let started = Instant::now();
     let mut display = ProgressDisplay::stdout();
     let config = LaunchConfig { job, workspace, folder, executable: &executable };
-    let outcome = supervise(config, &mut state, &mut display)?;
+    let outcome = supervise(config, &mut state, &mut display);
     drop(display);
-    match outcome {
+    // the stages refused the job, or were stopped before they began
+    if !matches!(outcome, Ok(RunOutcome::Complete(_))) && trained_steps(folder) == trained {
+        previous.restore()?;
+    }
+    match outcome? {
         RunOutcome::Complete(Some(summary)) => {
             print_line("");
             print_results(
@@ -170,6 +186,17 @@ fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path) -> Result<i32,
             Ok(code)
         }
     }
+}
+
+/// Whether the job has fewer steps than were trained. Of epochs only the stages know.
+fn is_shorter(job: &PipelineJob, summary: &RunSummary) -> bool {
+    let length = job.spec.training.as_ref().and_then(|training| training.length());
+    matches!(length, Some(TrainingLength::Steps(steps)) if steps < summary.steps)
+}
+
+/// The steps in the metrics; none if they can't be read.
+fn trained_steps(folder: &JobFolder) -> Option<u64> {
+    Some(read_metrics(&folder.metrics()).ok()?.last()?.step)
 }
 
 /// Prints the loss curve, the report and a sample of generated text.

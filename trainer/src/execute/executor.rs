@@ -9,7 +9,9 @@ use stagecoach_pipeline::{Action, Placement, WorkItem};
 use tch::{Device, Kind, Tensor};
 
 use super::sequences::cu_seqlens;
-use super::{ChunkOutput, LossInputs, SavedActivations, Stage, StepMeasurements, StepTimer, is_timed};
+use super::{
+    ChunkOutput, LossInputs, SavedActivations, Stage, StepMeasurements, StepTimer, Stop, StopSignal, is_timed,
+};
 use crate::links::{LinkError, LinkId, Links};
 use crate::model::{ForwardContext, WeightGradient};
 use crate::sys::peak_resident_bytes;
@@ -58,8 +60,10 @@ pub struct StepInputs<'a> {
     /// When the whole group was last at the same point, such as the last step's verdict: the times that stages measure count
     /// from it.
     pub origin: Instant,
-    /// The fields of this rank's vote that do not come from the step itself, such as a stop request.
+    /// The fields of this rank's vote that do not come from the step itself, such as that a save is due.
     pub vote: StepVote,
+    /// What is asked of the step meanwhile.
+    pub stop: StopSignal<'a>,
 }
 
 /// Result of executing a program.
@@ -122,7 +126,23 @@ impl Executor<'_> {
             self.stage.zero_grad();
         }
         for &action in program {
-            self.execute(action, inputs, &mut state)?;
+            let is_over = state.verdict.is_some();
+            if inputs.step.is_some() && !is_over && (inputs.stop.0)() == Stop::Now {
+                state.verdict = Some(self.give_up(inputs)?);
+                break;
+            }
+            match self.execute(action, inputs, &mut state) {
+                // somebody gave the step up, or died: the group knows
+                Err(StepError::Link(LinkError::Broken(why))) if inputs.step.is_some() && !is_over => {
+                    let verdict = self.give_up(inputs)?;
+                    if !verdict.stop {
+                        return Err(LinkError::Broken(why).into());
+                    }
+                    state.verdict = Some(verdict);
+                    break;
+                }
+                executed => executed?,
+            }
         }
         let StepState { verdict, decided_at, loss, .. } = state;
         Ok(StepOutput { verdict, decided_at, loss })
@@ -153,7 +173,7 @@ impl Executor<'_> {
                     self.activity.set("UPDATE", None);
                     self.stage.optimizer.step(&self.stage.parameters, inputs.learning_rate, *clip);
                 }
-                Some(StepOutcome::Skip) => {}
+                Some(StepOutcome::Skip | StepOutcome::Drop) => {}
                 Some(StepOutcome::Abort { reason }) => return Err(StepError::Aborted(reason.clone())),
                 None => return Err(self.invalid(action, "no EXCHANGE before it")),
             },
@@ -318,8 +338,20 @@ impl Executor<'_> {
         let measurements = measurements.to_vec();
         let step = inputs.step.unwrap_or_default();
         let vote = StepVote { step, loss, squared_norms, all_finite, measurements, ..inputs.vote.clone() };
+        self.vote(vote, inputs)
+    }
+
+    /// Gives the step up. Whoever waits for this stage's tensors learns it from the links, which are closed.
+    fn give_up(&mut self, inputs: &StepInputs) -> Result<Verdict, StepError> {
+        self.links.close();
+        let vote = StepVote { step: inputs.step.unwrap_or_default(), unfinished: true, ..inputs.vote.clone() };
+        self.vote(vote, inputs)
+    }
+
+    /// Votes, with what is asked of the step by now, and waits for the group's decision.
+    fn vote(&self, vote: StepVote, inputs: &StepInputs) -> Result<Verdict, StepError> {
         self.activity.set("EXCHANGE", None);
-        Ok(self.member.vote(vote)?)
+        Ok(self.member.vote(StepVote { stop_requested: (inputs.stop.0)() != Stop::No, ..vote })?)
     }
 }
 

@@ -6,6 +6,7 @@ mod executor;
 mod measurements;
 mod sequences;
 mod stage;
+mod stop;
 mod timer;
 mod weight_grad_store;
 
@@ -14,5 +15,6 @@ pub use executor::{Executor, StepError, StepInputs, StepOutput};
 pub(crate) use measurements::StepMeasurements;
 pub(crate) use stage::kind;
 pub use stage::{Stage, StageConfig};
+pub use stop::{Stop, StopSignal};
 use timer::StepTimer;
 pub(crate) use timer::is_timed;

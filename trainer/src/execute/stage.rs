@@ -21,8 +21,8 @@ pub struct StageConfig<'a> {
     pub placement: &'a Placement,
     /// Mapping of layers to chunks.
     pub partition: &'a Partition,
-    /// Seed of the weight initialisation.
-    pub seed: u64,
+    /// Seed of the initial weights; none if weights are loaded, which are zero until then.
+    pub seed: Option<u64>,
     /// AdamW hyperparameters.
     pub optimizer: AdamWSpec,
     /// Which activations are computed again in backward.
@@ -77,7 +77,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Builds the stage of `rank` with initial weights.
+    /// Builds the stage of `rank`.
     pub fn build(rank: usize, config: &StageConfig) -> Stage {
         let StageConfig { architecture, placement, partition, device, .. } = *config;
         let parts: Vec<(usize, ModelPart)> = placement

@@ -100,6 +100,21 @@ impl JobFolder {
         Ok(())
     }
 
+    /// What [`JobFolder::start_run`] and a new resolved job replace, to be put back if nothing comes of the run.
+    ///
+    /// # Errors
+    /// If the volume fails.
+    pub(crate) fn previous_files(&self) -> Result<PreviousFiles, FolderError> {
+        let mut files = Vec::new();
+        for path in [self.resolved_job(), self.result()] {
+            match fs::read(&path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                read => files.push((path.clone(), read.map_err(FolderError::storage("read", &path))?)),
+            }
+        }
+        Ok(PreviousFiles(files))
+    }
+
     /// The folder itself.
     pub(crate) fn root(&self) -> &Path {
         &self.root
@@ -158,6 +173,22 @@ impl JobFolder {
     /// The summary of a finished run; None if it is missing or can't be read.
     pub(crate) fn summary(&self) -> Option<RunSummary> {
         serde_json::from_slice(&fs::read(self.result()).ok()?).ok()
+    }
+}
+
+/// Result and resolved job of an earlier run.
+#[derive(Debug)]
+pub(crate) struct PreviousFiles(Vec<(PathBuf, Vec<u8>)>);
+
+impl PreviousFiles {
+    /// Writes them again, as they were.
+    ///
+    /// # Errors
+    /// If the volume fails.
+    pub(crate) fn restore(&self) -> Result<(), FolderError> {
+        self.0
+            .iter()
+            .try_for_each(|(path, bytes)| write_atomically(path, bytes).map_err(FolderError::storage("write", path)))
     }
 }
 

@@ -55,6 +55,10 @@ unsafe extern "C" {
     safe fn sc_use_malloc();
     safe fn sc_last_error() -> *const c_char;
     safe fn sc_cpu_capability() -> *const c_char;
+    safe fn sc_torch_version() -> *const c_char;
+    safe fn sc_mkl() -> *const c_char;
+    safe fn sc_one_dnn() -> *const c_char;
+    safe fn sc_deterministic() -> bool;
     safe fn sc_has_products(bf16: bool) -> bool;
     safe fn sc_rms_norm(x: TensorRef, weight: TensorRef, eps: f64, y: &mut TensorOut, rstd: &mut TensorOut) -> c_int;
     safe fn sc_rms_norm_backward(
@@ -139,6 +143,26 @@ fn check(rc: c_int) {
 /// last bits.
 pub(crate) fn cpu_capability() -> String {
     text(sc_cpu_capability())
+}
+
+/// Version of libtorch.
+pub(crate) fn torch_version() -> String {
+    text(sc_torch_version())
+}
+
+/// Version of MKL, and the branch that it dispatches to.
+pub(crate) fn mkl() -> String {
+    text(sc_mkl())
+}
+
+/// Version of oneDNN.
+pub(crate) fn one_dnn() -> String {
+    text(sc_one_dnn())
+}
+
+/// Whether libtorch may only use deterministic algorithms.
+pub(crate) fn is_deterministic() -> bool {
+    sc_deterministic()
 }
 
 /// Whether this processor multiplies matrices of `kind` by kernels of its own: then quickly, and with the same bits for any

@@ -10,7 +10,7 @@ mod tests;
 
 use tch::{Device, Kind, Tensor};
 
-pub(crate) use ffi::{cpu_capability, has_products, use_malloc};
+pub(crate) use ffi::{cpu_capability, has_products, is_deterministic, mkl, one_dnn, torch_version, use_malloc};
 
 /// Version of the kernels' numbers: raised with every change that changes bits, so that a resume can say that it crosses
 /// one.

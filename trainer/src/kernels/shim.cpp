@@ -2,14 +2,19 @@
 // sc_last_error(). Returned tensors are new references owned by the caller.
 
 #include <ATen/ATen.h>
+#include <ATen/Context.h>
 #include <ATen/Version.h>
 #include <c10/core/GradMode.h>
 #include <ATen/cpu/Utils.h>
 #include <ATen/native/CPUBlas.h>
+#include <torch/headeronly/version.h>
 
 #include <string>
 
 #include "cpu/kernels.h"
+
+// The branch that MKL dispatches to (2 is AUTO, 3 COMPATIBLE, 10 AVX2, 12 AVX512); not in every build of libtorch.
+extern "C" __attribute__((weak)) int mkl_serv_cbwr_get_auto_branch();
 
 using at::Tensor;
 using stagecoach::Heads;
@@ -130,6 +135,26 @@ const char* sc_cpu_capability() {
   }();
   return name.c_str();
 }
+
+const char* sc_torch_version() { return TORCH_VERSION; }
+
+// Version of MKL, and what it dispatches to as far as it says.
+const char* sc_mkl() {
+  static const std::string mkl = [] {
+    std::string text = at::get_mkl_version();
+    if (mkl_serv_cbwr_get_auto_branch) text += ", branch " + std::to_string(mkl_serv_cbwr_get_auto_branch());
+    return text;
+  }();
+  return mkl.c_str();
+}
+
+// Version of oneDNN, which dispatches by the processor's features and does not say to what.
+const char* sc_one_dnn() {
+  static const std::string one_dnn = at::get_mkldnn_version();
+  return one_dnn.c_str();
+}
+
+bool sc_deterministic() { return at::globalContext().deterministicAlgorithms(); }
 
 // Whether products of this type are those of the kernels, or else libtorch's.
 bool sc_has_products(bool bf16) { return has_products(bf16 ? at::kBFloat16 : at::kFloat); }

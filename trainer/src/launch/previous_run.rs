@@ -74,6 +74,7 @@ mod tests {
             evaluation_loss: None,
             unigram_entropy: None,
             losses_hash: "aa".into(),
+            evaluation_losses_hash: String::new(),
             weights_hash: "bb".into(),
             skipped: 0,
             model: "mine/model".into(),

@@ -30,6 +30,16 @@ impl Links {
     pub fn bytes_sent(&self) -> u64 {
         self.senders.values().map(Sender::bytes).sum()
     }
+
+    /// Closes all links: whoever waits at their other ends is told by an error. What was handed over is sent first, by a
+    /// thread, as its receiver may not want it before it learns of the end itself.
+    pub(crate) fn close(&mut self) {
+        let (receivers, senders) = (std::mem::take(&mut self.receivers), std::mem::take(&mut self.senders));
+        std::thread::spawn(move || {
+            drop(receivers);
+            drop(senders);
+        });
+    }
 }
 
 /// Rings made by this process so far: no two have one name.

@@ -84,9 +84,9 @@ impl Parameter {
 pub struct Parameters(Vec<Parameter>);
 
 impl Parameters {
-    /// Allocates and initialises parameters, with `kind` as the type of activations; of a name that occurs twice (a tied
+    /// Allocates parameters and, with a seed, initialises them, with `kind` as the type of activations; of a name that occurs twice (a tied
     /// weight on one stage) there is one.
-    pub(crate) fn new(specs: Vec<ParameterSpec>, seed: u64, kind: Kind, device: Device) -> Parameters {
+    pub(crate) fn new(specs: Vec<ParameterSpec>, seed: Option<u64>, kind: Kind, device: Device) -> Parameters {
         let mut parameters: Vec<Parameter> = Vec::with_capacity(specs.len());
         for group in specs.chunk_by(|_, next| next.adjacent_to_previous) {
             if parameters.iter().all(|p| p.spec.name != group[0].name) {
@@ -158,7 +158,7 @@ impl Parameters {
 }
 
 /// Parameters whose rows lie one behind the other.
-fn allocate(group: &[ParameterSpec], seed: u64, kind: Kind, device: Device) -> Vec<Parameter> {
+fn allocate(group: &[ParameterSpec], seed: Option<u64>, kind: Kind, device: Device) -> Vec<Parameter> {
     let mut shape = group[0].shape.clone();
     shape[0] = group.iter().map(|spec| spec.shape[0]).sum();
     let zeros = |kind| Tensor::zeros(&shape, (kind, device));
@@ -168,8 +168,9 @@ fn allocate(group: &[ParameterSpec], seed: u64, kind: Kind, device: Device) -> V
     let mut part = |spec: &ParameterSpec| {
         let rows = |tensor: &Tensor| tensor.narrow(0, row, spec.shape[0]);
         let (value, gradient, compute) = (rows(&value), rows(&gradient), rows(&compute));
-        let initial = spec.initializer.value(&spec.name, &spec.shape, seed);
-        value.shallow_clone().copy_(&initial);
+        if let Some(seed) = seed {
+            value.shallow_clone().copy_(&spec.initializer.value(&spec.name, &spec.shape, seed));
+        }
         row += spec.shape[0];
         Parameter { spec: spec.clone(), value, compute, gradient }
     };

@@ -60,6 +60,9 @@ pub(crate) struct StartRecord {
     pub expected_bubble: f64,
     /// Unigram entropy of the held-out tokens, in nats per token: the loss of a model that knows only token frequencies.
     pub unigram_entropy: Option<f64>,
+    /// In what the environments differed in which the run was trained so far; empty if its numbers are those of one.
+    #[serde(default)]
+    pub environment_differences: Vec<String>,
 }
 
 /// One line of `metrics.jsonl`. Numbers that are not finite are null.
@@ -99,6 +102,9 @@ pub(crate) struct StepRecord {
     /// Whether the update was skipped because the loss or the gradient was not finite.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub skipped: bool,
+    /// Of the first step of a group: what [`StartRecord`] has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub environment_differences: Vec<String>,
     /// The save that finished during this step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<SaveRecord>,
@@ -163,6 +169,9 @@ pub(crate) struct RunSummary {
     pub unigram_entropy: Option<f64>,
     /// BLAKE3 of the losses' f32 bits, in step order.
     pub losses_hash: String,
+    /// BLAKE3 of the held-out losses' f64 bits, in step order; empty if nothing was evaluated.
+    #[serde(default)]
+    pub evaluation_losses_hash: String,
     /// BLAKE3 of the weights, sorted by name.
     pub weights_hash: String,
     /// Steps whose update was skipped.

@@ -129,6 +129,9 @@ fn format_summary(summary: &RunSummary) -> String {
     if summary.skipped > 0 {
         line += &format!("  skipped {}", summary.skipped);
     }
+    if !summary.evaluation_losses_hash.is_empty() {
+        line += &format!("  held-out losses {}", summary.evaluation_losses_hash);
+    }
     line + &format!("  losses {}  weights {}  model {}", summary.losses_hash, summary.weights_hash, summary.model)
 }
 
@@ -149,6 +152,7 @@ pub(super) mod tests {
             vocab_size: 4096,
             expected_bubble: 0.2,
             unigram_entropy: Some(6.03214),
+            environment_differences: Vec::new(),
         }
     }
 

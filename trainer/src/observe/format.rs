@@ -1,6 +1,7 @@
 //! Quantities as text, beside `indicatif`'s `HumanBytes` and `HumanCount`.
 
 use jiff::SignedDuration;
+use stagecoach_api::job::FloatString;
 
 /// Seconds as `0.4s`, `41s`, `3m 12s` or `2h 5m 3s`.
 pub(crate) fn duration(seconds: f64) -> String {
@@ -19,7 +20,7 @@ pub(super) fn percent(share: f64) -> String {
 /// A loss in nats.
 pub(super) fn nats(loss: Option<f64>) -> String {
     match loss {
-        Some(loss) if loss.is_finite() => format!("{loss:.4}"),
+        Some(loss) if loss.is_finite() => format!("{:.4}", FloatString(loss).rounded(4).0),
         _ => "not finite".into(),
     }
 }
@@ -27,6 +28,12 @@ pub(super) fn nats(loss: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_loss_of_nearly_nothing_has_no_sign() {
+        let texts = [-0.0, -0.00004, 0.00004, -0.00006, 2.5].map(|loss| nats(Some(loss)));
+        assert_eq!(texts, ["0.0000", "0.0000", "0.0000", "-0.0001", "2.5000"]);
+    }
 
     #[test]
     fn durations_change_their_unit() {

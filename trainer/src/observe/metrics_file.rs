@@ -56,17 +56,26 @@ pub(crate) struct MetricsFile {
 }
 
 impl MetricsFile {
-    /// A new file with the lines of the old one up to `from_step`, so that a resume keeps the steps before it. The first
+    /// A new file with the lines of the old one up to `from_step`, so that a resume keeps the steps before it; the
+    /// last one gets `evaluation_loss`, if there is one. The first
     /// [`MetricsFile::flush`] creates it in `temporary_folder` and renames it to `path`: a crash leaves the old file or the new
     /// one, and a group that is fenced off, whose folder no longer exists, can't replace the file of a newer group.
     ///
     /// # Errors
     /// If the old file can't be read, or a line before its last is not a record.
-    pub(crate) fn new(path: &Path, temporary_folder: &Path, from_step: u64) -> Result<Self, MetricsError> {
+    pub(crate) fn new(
+        path: &Path,
+        temporary_folder: &Path,
+        from_step: u64,
+        evaluation_loss: Option<f64>,
+    ) -> Result<Self, MetricsError> {
         let mut pending = String::new();
         if from_step > 0 {
-            for record in read_metrics(path)?.iter().filter(|record| record.step <= from_step) {
-                pending += &to_line(record);
+            for mut record in read_metrics(path)?.into_iter().filter(|record| record.step <= from_step) {
+                if record.step == from_step {
+                    record.evaluation_loss = evaluation_loss.or(record.evaluation_loss);
+                }
+                pending += &to_line(&record);
             }
         }
         Ok(Self {
@@ -164,7 +173,7 @@ mod tests {
         fs::create_dir(&temporary).unwrap();
         assert_eq!(read_metrics(&path).unwrap(), []);
         let open = |from_step| {
-            let mut metrics = MetricsFile::new(&path, &temporary, from_step).unwrap();
+            let mut metrics = MetricsFile::new(&path, &temporary, from_step, None).unwrap();
             metrics.flush().unwrap();
             metrics
         };
@@ -200,7 +209,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, fence) = (folder.path().join("metrics.jsonl"), folder.path().join("fence"));
         fs::write(&path, to_line(&record(1)) + &to_line(&record(2))).unwrap();
-        let mut metrics = MetricsFile::new(&path, &fence, 1).unwrap();
+        let mut metrics = MetricsFile::new(&path, &fence, 1, None).unwrap();
         metrics.append(&record(2)).unwrap_err();
         assert!(metrics.has_pending_lines());
         metrics.append(&record(3)).unwrap_err();
@@ -214,7 +223,7 @@ mod tests {
     #[test]
     fn a_missing_folder_is_named_in_the_error() {
         let mut metrics =
-            MetricsFile::new(Path::new("/nowhere/metrics.jsonl"), Path::new("/nowhere/temporary"), 0).unwrap();
+            MetricsFile::new(Path::new("/nowhere/metrics.jsonl"), Path::new("/nowhere/temporary"), 0, None).unwrap();
         let error = metrics.flush().unwrap_err();
         assert!(
             error.to_string().starts_with("/nowhere/metrics.jsonl: cannot start the metrics: No such file"),

@@ -60,6 +60,9 @@ impl fmt::Display for RunReport<'_> {
             row("balance", advice)?;
         }
         row("losses hash", &summary.losses_hash)?;
+        if !summary.evaluation_losses_hash.is_empty() {
+            row("held-out hash", &summary.evaluation_losses_hash)?;
+        }
         row("weights hash", &summary.weights_hash)?;
         row("model", &self.model.display())?;
         row("loss curve", &self.loss_curve.display())?;
@@ -99,6 +102,7 @@ mod tests {
             evaluation_loss: Some(4.5102),
             unigram_entropy: Some(6.0321),
             losses_hash: "aa".into(),
+            evaluation_losses_hash: "cc".into(),
             weights_hash: "bb".into(),
             skipped: 0,
             model: "shakespeare/model".into(),
@@ -127,6 +131,7 @@ shakespeare: 600 steps in 3m 12s, 1 restart
   unigram entropy  6.0321 nats per token (of the held-out tokens)
   balance          stage 2 takes 1.31x its share: the step would be 11 % shorter if it took 1.0x; 5/6/1 -> 5/5/2 would bring 7 %
   losses hash      aa
+  held-out hash    cc
   weights hash     bb
   model            w/model
   loss curve       w/plots/loss.svg
@@ -137,7 +142,14 @@ shakespeare: 600 steps in 3m 12s, 1 restart
 
     #[test]
     fn what_was_not_measured_is_left_out() {
-        let bare = RunSummary { loss: None, evaluation_loss: None, unigram_entropy: None, skipped: 3, ..summary() };
+        let bare = RunSummary {
+            loss: None,
+            evaluation_loss: None,
+            evaluation_losses_hash: String::new(),
+            unigram_entropy: None,
+            skipped: 3,
+            ..summary()
+        };
         let text = report(&bare, 0, None);
         assert!(text.starts_with("shakespeare: 600 steps, 3 updates skipped\n  training loss    not finite"), "{text}");
         assert!(!text.contains("held-out") && !text.contains("entropy"), "{text}");

@@ -43,6 +43,7 @@ struct TelemetryState {
     checkpoints: Counter,
     checkpoint_failures: Counter,
     rejected_connections: Counter,
+    reproducible: Gauge,
 }
 
 impl StageTelemetry {
@@ -76,6 +77,7 @@ impl StageTelemetry {
             checkpoints: Counter::default(),
             checkpoint_failures: Counter::default(),
             rejected_connections: Counter::default(),
+            reproducible: Gauge::default(),
         };
         let registry = &mut state.registry;
         registry.register("step", "Steps complete", state.step.clone());
@@ -123,6 +125,12 @@ impl StageTelemetry {
             "Connections of peers that did not prove that they belong to the group",
             state.rejected_connections.clone(),
         );
+        state.reproducible.set(1);
+        registry.register(
+            "reproducible",
+            "1 if the run was trained in one environment so far, 0 if its numbers may be others than those of such a run",
+            state.reproducible.clone(),
+        );
         StageTelemetry(Arc::new(state))
     }
 
@@ -163,6 +171,8 @@ impl StageTelemetry {
                 status.message.clear();
                 status.progress.steps = Some(started.steps);
                 status.progress.step = started.first_step.saturating_sub(1);
+                self.0.reproducible.set(started.environment_differences.is_empty().into());
+                status.environment_differences = Some(started.environment_differences.clone());
             }
             TrainingEvent::Step(record) => {
                 let bubble = record.mean_bubble().unwrap_or(0.0);

@@ -158,7 +158,7 @@ mod tests {
                         architecture: architecture.as_ref(),
                         placement: &layout.schedule.placement,
                         partition: &layout.partition,
-                        seed: 1,
+                        seed: Some(1),
                         optimizer: config.adamw(),
                         recompute: layout.recompute,
                         precision: config.training.precision,

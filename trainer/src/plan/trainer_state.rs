@@ -21,6 +21,13 @@ pub(crate) struct TrainerState {
     pub(crate) loss: Option<f32>,
     /// Most recent held-out loss, in nats per token.
     pub(crate) evaluation_loss: Option<f64>,
+    /// Chained BLAKE3 hash of the held-out losses' f64 bits by step, in hex; empty before the first evaluation, and in
+    /// checkpoints that did not record it.
+    #[serde(default)]
+    pub(crate) evaluation_losses: String,
+    /// The evaluation behind the last step is due: a stop did not wait for it, and whoever goes on makes up for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) evaluation_due: bool,
     /// The step at which the learning rate's decay ends, as fixed by the first attempt.
     pub(crate) decay_steps: u64,
     /// The job's number of steps when its last decay was fixed; 0 in checkpoints that did not record it.
@@ -29,6 +36,10 @@ pub(crate) struct TrainerState {
     /// The decays of added steps, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) extensions: Vec<DecayExtension>,
+    /// In what environments differed in which this run was trained, each difference once: since then its numbers may be
+    /// others than those of a run in one environment.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) environment_differences: Vec<String>,
 }
 
 /// The learning rate's decay for steps that were added to a job.
@@ -56,9 +67,52 @@ impl TrainerState {
             _ => self.skipped += 1,
         }
         self.skips_in_a_row = verdict.consecutive_skips;
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(self.losses.as_bytes()).update(&verdict.loss.to_le_bytes());
-        self.losses = hasher.finalize().to_hex().to_string();
+        self.losses = chained_hash(&self.losses, &verdict.loss.to_le_bytes());
         self.loss = verdict.loss.is_finite().then_some(verdict.loss);
+    }
+
+    /// Records a difference of environments.
+    pub(crate) fn add_environment_difference(&mut self, difference: String) {
+        if !self.environment_differences.contains(&difference) {
+            self.environment_differences.push(difference);
+        }
+    }
+
+    /// Updates the state after an evaluation behind the last step.
+    pub(crate) fn record_evaluation(&mut self, loss: f64) {
+        self.evaluation_due = false;
+        self.evaluation_losses = chained_hash(&self.evaluation_losses, &loss.to_le_bytes());
+        self.evaluation_loss = Some(loss);
+    }
+}
+
+/// The hash of a sequence, in hex, from that of all but its last element.
+fn chained_hash(before: &str, last: &[u8]) -> String {
+    blake3::Hasher::new().update(before.as_bytes()).update(last).finalize().to_hex().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checkpoints_without_a_hash_of_held_out_losses_are_read() {
+        let mut written =
+            serde_json::json!(TrainerState { step: 7, evaluation_loss: Some(2.5), ..TrainerState::default() });
+        written.as_object_mut().unwrap().remove("evaluationLosses").unwrap();
+        let read: TrainerState = serde_json::from_value(written).unwrap();
+        assert_eq!((read.step, read.evaluation_loss, read.evaluation_losses.as_str()), (7, Some(2.5), ""));
+    }
+
+    #[test]
+    fn every_held_out_loss_and_their_order_change_the_hash() {
+        let hash = |losses: &[f64]| {
+            let mut state = TrainerState::default();
+            losses.iter().for_each(|loss| state.record_evaluation(*loss));
+            state.evaluation_losses
+        };
+        let next = f64::from_bits(2.5f64.to_bits() + 1);
+        let hashes = [&[][..], &[2.5], &[next], &[2.5, 2.0], &[2.0, 2.5], &[next, 2.0]].map(hash);
+        assert_eq!(std::collections::BTreeSet::from(hashes.clone()).len(), hashes.len());
     }
 }

@@ -61,15 +61,22 @@ impl InitialWeights {
         check_model(&self.files, architecture)
     }
 
-    /// Loads the weights of `stage`.
+    /// Loads the weights of `stage`. `on_read` gets the bytes in memory of each one that was read.
     ///
     /// # Errors
     /// As [`InitialWeights::check`]; if a tensor is damaged or cannot be read.
-    pub(crate) fn load(&self, architecture: &dyn Architecture, stage: &Stage) -> Result<(), CheckpointError> {
-        let Some(checkpoint) = &self.checkpoint else { return load_model(&self.files, architecture, stage) };
+    pub(crate) fn load(
+        &self,
+        architecture: &dyn Architecture,
+        stage: &Stage,
+        on_read: &mut dyn FnMut(u64),
+    ) -> Result<(), CheckpointError> {
+        let Some(checkpoint) = &self.checkpoint else { return load_model(&self.files, architecture, stage, on_read) };
         self.check(architecture)?;
         for parameter in stage.parameters.iter() {
-            read_into(checkpoint, find_tensor(checkpoint, &parameter.spec.name, &parameter.spec)?, &parameter.value)?;
+            let entry = find_tensor(checkpoint, &parameter.spec.name, &parameter.spec)?;
+            read_into(checkpoint, entry, &parameter.value)?;
+            on_read(entry.bytes);
         }
         stage.parameters.update_compute();
         Ok(())

@@ -1,6 +1,8 @@
 //! Loads weights and moments from files into a stage. Tensors are found by their global names, so that each stage loads
 //! those it holds, whichever stage wrote them.
 
+use std::collections::HashSet;
+
 use stagecoach_checkpoint::{CheckpointError, CheckpointReader, Dtype, TensorEntry};
 use tch::{Device, Kind, Tensor};
 
@@ -8,7 +10,17 @@ use super::tensors::{FIRST_MOMENT, SECOND_MOMENT, raw_bytes};
 use crate::execute::Stage;
 use crate::model::ParameterSpec;
 
-/// Loads the weights and moments of `stage` from a checkpoint; every byte is verified by its hash.
+/// What follows a parameter's name in those of its tensors.
+const SUFFIXES: [&str; 3] = ["", FIRST_MOMENT, SECOND_MOMENT];
+
+/// The names of the tensors that [`load_checkpoint`] reads for `stage`.
+pub(crate) fn checkpoint_tensors(stage: &Stage) -> HashSet<String> {
+    let of_parameter = |name: &String| SUFFIXES.map(|suffix| format!("{name}{suffix}"));
+    stage.parameters.iter().flat_map(|parameter| of_parameter(&parameter.spec.name)).collect()
+}
+
+/// Loads the weights and moments of `stage` from a checkpoint; every byte is verified by its hash. `on_read` gets the bytes of
+/// each tensor that was read.
 ///
 /// # Errors
 /// Damage, and a tensor that is missing or has another shape or dtype.
@@ -16,13 +28,16 @@ pub(crate) fn load_checkpoint(
     checkpoint: &CheckpointReader,
     stage: &mut Stage,
     updates: u64,
+    on_read: &mut dyn FnMut(u64),
 ) -> Result<(), CheckpointError> {
     for (index, parameter) in stage.parameters.iter().enumerate() {
         let moments = stage.optimizer.moments(index);
-        let tensors = [("", &parameter.value), (FIRST_MOMENT, &moments.exp_avg), (SECOND_MOMENT, &moments.exp_avg_sq)];
-        for (suffix, tensor) in tensors {
+        let tensors = [&parameter.value, &moments.exp_avg, &moments.exp_avg_sq];
+        for (suffix, tensor) in SUFFIXES.into_iter().zip(tensors) {
             let name = format!("{}{suffix}", parameter.spec.name);
-            read_into(checkpoint, find_tensor(checkpoint, &name, &parameter.spec)?, tensor)?;
+            let entry = find_tensor(checkpoint, &name, &parameter.spec)?;
+            read_into(checkpoint, entry, tensor)?;
+            on_read(entry.bytes);
         }
     }
     stage.parameters.update_compute();

@@ -11,7 +11,7 @@ mod tensors;
 pub(crate) use compare::first_difference;
 pub(crate) use hash::TensorHash;
 pub(crate) use initial_weights::{InitialWeights, find_model};
-pub(crate) use load::load_checkpoint;
+pub(crate) use load::{checkpoint_tensors, load_checkpoint};
 pub(crate) use pretrained::check_model;
 pub(crate) use snapshot::Snapshot;
 pub(crate) use tensors::{NamedTensor, weights};

@@ -52,10 +52,13 @@ pub(super) fn load_model(
     files: &ModelFiles,
     architecture: &dyn Architecture,
     stage: &Stage,
+    on_read: &mut dyn FnMut(u64),
 ) -> Result<(), CheckpointError> {
     check_model(files, architecture)?;
     for parameter in stage.parameters.iter() {
-        copy_from_bytes(&parameter.value, &files.read_f32(&parameter.spec.name)?);
+        let bytes = files.read_f32(&parameter.spec.name)?;
+        copy_from_bytes(&parameter.value, &bytes);
+        on_read(bytes.len() as u64);
     }
     stage.parameters.update_compute();
     Ok(())
@@ -137,7 +140,7 @@ mod tests {
             architecture: model,
             placement: &Placement::linear(layers.len()),
             partition: &Partition { layers: layers.to_vec() },
-            seed: 1,
+            seed: None,
             optimizer: AdamWSpec::default(),
             recompute: Recompute::None,
             precision: Precision::Float32,
@@ -160,7 +163,7 @@ mod tests {
             let (_folder, files) = files(&tensors);
             for (rank, layers) in [(0, &[2][..]), (0, &[1, 1]), (1, &[1, 1]), (2, &[1, 1, 0])] {
                 let stage = stage(&model, rank, layers);
-                load_model(&files, &model, &stage).unwrap();
+                load_model(&files, &model, &stage, &mut |_| {}).unwrap();
                 for parameter in stage.parameters.iter() {
                     let (dtype, shape, bytes) = &tensors[&parameter.spec.name];
                     let kind = match dtype {

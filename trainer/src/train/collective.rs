@@ -18,6 +18,8 @@ pub(super) mod topic {
     pub(in crate::train) const LOAD: u32 = 4;
     /// The hashes of the final weights.
     pub(in crate::train) const FINISH: u32 = 5;
+    /// The environments of all stages.
+    pub(in crate::train) const ENVIRONMENT: u32 = 6;
 }
 
 /// Gathers a value from every rank, in rank order.

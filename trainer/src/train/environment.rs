@@ -1,36 +1,119 @@
-//! What decides the last bits of a run besides the job: recorded in checkpoints, and compared at a resume.
+//! What decides the last bits of a run besides the job: recorded in checkpoints, compared at a resume and among the stages of
+//! a group.
 
 use serde_json::{Value, json};
+use stagecoach_group::Member;
+use tch::Kind;
 
+use super::collective::{all_gather, topic};
+use crate::execute::kind;
+use crate::fatal::Fatal;
 use crate::kernels;
-use crate::plan::JobConfig;
+use crate::plan::{JobConfig, TrainerState};
+use crate::sys::{gpu_models, processor_model};
+
+/// What is compared, and how people call it. `version` is recorded too: it decides nothing that `kernels` does not.
+const COMPARED: [(&str, &str); 11] = [
+    ("kernels", "version of the kernels"),
+    ("libtorch", "libtorch"),
+    ("isa", "CPU"),
+    ("mkl", "MKL"),
+    ("oneDnn", "oneDNN"),
+    ("dispatch", "forced instruction sets"),
+    ("products", "matrix products"),
+    ("device", "device"),
+    ("gpu", "GPU"),
+    ("threads", "threads"),
+    ("deterministic", "deterministic algorithms"),
+];
+
+/// Environment variables that change what a library dispatches to. `ATEN_CPU_CAPABILITY` shows in `isa`.
+const DISPATCH_VARIABLES: [&str; 5] =
+    ["MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"];
 
 /// The environment of this stage, as checkpoints record it.
 pub(super) fn environment(config: &JobConfig, device: tch::Device) -> Value {
+    let forced = DISPATCH_VARIABLES.iter().filter_map(|name| Some(format!("{name}={}", std::env::var(name).ok()?)));
+    let processor = processor_model();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "kernels": kernels::VERSION,
+        "libtorch": kernels::torch_version(),
         "isa": kernels::cpu_capability(),
+        "mkl": kernels::mkl(),
+        "oneDnn": kernels::one_dnn(),
+        "dispatch": forced.collect::<Vec<_>>().join(" "),
+        "products": products(kind(config.training.precision), device, &processor),
+        "processor": processor,
         "device": if device.is_cuda() { "Cuda" } else { "Cpu" },
+        "gpu": if device.is_cuda() { gpu_models() } else { String::new() },
         "threads": config.training.threads,
+        "deterministic": kernels::is_deterministic(),
     })
 }
 
-/// A warning if bits may differ from here on, from those of a run that had not been interrupted: `before` is a checkpoint's
-/// environment, which may be of a version that recorded less.
-pub(super) fn environment_warning(before: &Value, now: &Value) -> Option<String> {
-    let fields = [("kernels", "version of the kernels"), ("isa", "CPU"), ("device", "device"), ("threads", "threads")];
-    let changed = fields.iter().filter(|(field, _)| before[*field] != now[*field]);
-    let changed: Vec<String> = changed
-        .map(|(field, name)| match &before[*field] {
-            Value::Null => format!("{name} {}", now[*field]),
-            before => format!("{name} {} instead of {before}", now[*field]),
-        })
-        .collect();
-    let changed = changed.join(", ");
-    (!changed.is_empty()).then(|| {
-        format!("the checkpoint is of another environment ({changed}): from here on the numbers may differ in their last bits")
-    })
+/// Whose matrix products are used. The bits of a library's depend also on the model of the processor, whose caches decide how
+/// they are blocked; those of the kernels do not.
+fn products(kind: Kind, device: tch::Device, processor: &str) -> String {
+    match device {
+        tch::Device::Cpu if kernels::has_products(kind) => "kernels".into(),
+        tch::Device::Cpu => format!("libtorch on {processor}"),
+        _ => "libtorch".into(),
+    }
+}
+
+/// In what `now` differs from `before`, such as "threads 2 instead of 1". What an earlier version did not record is taken for
+/// the same, but for the kernels, which it did not have.
+fn differences(before: &Value, now: &Value) -> Vec<String> {
+    let differs = |field: &str| before[field] != now[field] && (field == "kernels" || !before[field].is_null());
+    let changed = COMPARED.iter().filter(|(field, _)| differs(field));
+    let text = |value: &Value| match value {
+        Value::String(text) if text.is_empty() => "none".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Null => "none".to_owned(),
+        other => other.to_string(),
+    };
+    changed.map(|(field, name)| format!("{name} {} instead of {}", text(&now[*field]), text(&before[*field]))).collect()
+}
+
+/// Compares the environment of a checkpoint with this one; a difference is recorded in `state`, the checkpoint's. Returns a
+/// sentence for people.
+pub(super) fn compare_with_checkpoint(state: &mut TrainerState, before: &Value, now: &Value) -> Option<String> {
+    let changed = differences(before, now);
+    let sentence = (!changed.is_empty()).then(|| {
+        format!(
+            "the checkpoint is of another environment ({}): from here on the numbers may differ in their last bits",
+            changed.join(", ")
+        )
+    });
+    changed.into_iter().for_each(|change| state.add_environment_difference(change));
+    sentence
+}
+
+/// Compares the environments of all stages with that of stage 0; all stages record a difference in `state` alike. Returns a
+/// sentence for people.
+///
+/// # Errors
+/// If the group has failed.
+pub(super) fn compare_stages(member: &Member, state: &mut TrainerState, own: &Value) -> Result<Option<String>, Fatal> {
+    let stages: Vec<Value> = all_gather(member, topic::ENVIRONMENT, own)?;
+    Ok(record_stage_differences(state, &stages))
+}
+
+fn record_stage_differences(state: &mut TrainerState, stages: &[Value]) -> Option<String> {
+    let first = stages.first()?;
+    let of_stage =
+        |(rank, stage)| differences(first, stage).into_iter().map(move |other| format!("stage {rank} has {other}"));
+    let found: Vec<String> = stages.iter().enumerate().flat_map(of_stage).collect();
+    let sentence = (!found.is_empty()).then(|| {
+        format!(
+            "the stages run in different environments ({}; the other is stage 0's): the last bits depend on which layers a \
+             stage has",
+            found.join(", ")
+        )
+    });
+    found.into_iter().for_each(|difference| state.add_environment_difference(difference));
+    sentence
 }
 
 #[cfg(test)]
@@ -39,15 +122,48 @@ mod tests {
 
     #[test]
     fn what_changes_bits_is_told_by_name() {
-        let now = json!({ "version": "2", "kernels": 1, "isa": "AVX512 AMD", "device": "Cpu", "threads": 1 });
-        assert_eq!(environment_warning(&now, &now), None);
+        let now =
+            json!({ "version": "2", "kernels": 1, "isa": "AVX512 AMD", "device": "Cpu", "threads": 1, "gpu": "" });
+        let compare = |before: Value| {
+            let mut state = TrainerState::default();
+            let sentence = compare_with_checkpoint(&mut state, &before, &now);
+            (sentence, state.environment_differences)
+        };
+        assert_eq!(compare(now.clone()), (None, vec![]));
         let other_version = json!({ "version": "1", "kernels": 1, "isa": "AVX512 AMD", "device": "Cpu", "threads": 1 });
-        assert_eq!(environment_warning(&other_version, &now), None);
-        let before = json!({ "version": "1", "isa": "AVX2 Intel", "device": "Cpu", "threads": 2 });
+        assert_eq!(compare(other_version), (None, vec![]));
+        let before = json!({ "version": "1", "isa": "AVX2 Intel", "device": "Cpu", "threads": 2, "gpu": "H100" });
+        let (sentence, recorded) = compare(before);
         assert_eq!(
-            environment_warning(&before, &now).unwrap(),
-            "the checkpoint is of another environment (version of the kernels 1, CPU \"AVX512 AMD\" instead of \"AVX2 \
-             Intel\", threads 1 instead of 2): from here on the numbers may differ in their last bits"
+            sentence.unwrap(),
+            "the checkpoint is of another environment (version of the kernels 1 instead of none, CPU AVX512 AMD instead of \
+             AVX2 Intel, GPU none instead of H100, threads 1 instead of 2): from here on the numbers may differ in their last \
+             bits"
         );
+        assert_eq!(recorded.last().map(String::as_str), Some("threads 1 instead of 2"));
+    }
+
+    #[test]
+    fn every_compared_field_is_recorded() {
+        let job = stagecoach_api::parse_with(include_str!("../../../manifests/samples/shakespeare.yaml"), "job", &[]);
+        let config = JobConfig::new(job.unwrap(), std::path::Path::new("/tmp")).unwrap();
+        let now = environment(&config, tch::Device::Cpu);
+        for (field, _) in COMPARED {
+            assert!(!now[field].is_null(), "{field} is missing from {now}");
+            let mut before = now.clone();
+            before[field] = "another".into();
+            assert_eq!(differences(&before, &now).len(), 1, "{field}");
+        }
+    }
+
+    #[test]
+    fn stages_that_differ_are_named_and_remembered() {
+        let [one, two] = ["AVX512 AMD", "AVX2 AMD"].map(|isa| json!({ "kernels": 1, "isa": isa }));
+        let mut state = TrainerState::default();
+        assert_eq!(record_stage_differences(&mut state, &[one.clone(), one.clone()]), None);
+        let sentence = record_stage_differences(&mut state, &[one.clone(), one.clone(), two.clone()]).unwrap();
+        assert!(sentence.contains("stage 2 has CPU AVX2 AMD instead of AVX512 AMD"), "{sentence}");
+        record_stage_differences(&mut state, &[one.clone(), one, two]);
+        assert_eq!(state.environment_differences, ["stage 2 has CPU AVX2 AMD instead of AVX512 AMD"]);
     }
 }

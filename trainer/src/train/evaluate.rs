@@ -7,18 +7,19 @@ use stagecoach_data::{BatchPlan, MicrobatchLayout};
 use stagecoach_group::StepVote;
 use stagecoach_pipeline::Programs;
 
-use super::collective::topic;
+use super::collective::{all_gather, topic};
 use super::context::RunningStage;
 use super::data_loader::BatchTensors;
 use super::steps::run_programs;
-use crate::execute::StepInputs;
+use crate::execute::{StepInputs, StopSignal};
 use crate::fatal::Fatal;
 
 /// The held-out loss, in nats per token, known to every rank; NaN if nothing is held out. The microbatches' losses are
-/// added in their order, so that the size of a window changes no bit.
-pub(super) fn evaluate_held_out(running: &mut RunningStage) -> Result<f64, Fatal> {
+/// added in their order, so that the size of a window changes no bit. None if a stage was asked to stop: all leave it at the
+/// same window.
+pub(super) fn evaluate_held_out(running: &mut RunningStage) -> Result<Option<f64>, Fatal> {
     let (verified, plan) = (running.verified, running.plan);
-    let Some(whole) = verified.evaluation.first() else { return Ok(f64::NAN) };
+    let Some(whole) = verified.evaluation.first() else { return Ok(Some(f64::NAN)) };
     let batch = running.data_loader.as_ref().map(|data_loader| data_loader.evaluation_plan());
     let mut loss = 0.0;
     for (index, layouts) in plan.evaluation_layouts.chunks(whole.microbatches).enumerate() {
@@ -26,6 +27,10 @@ pub(super) fn evaluate_held_out(running: &mut RunningStage) -> Result<f64, Fatal
         let programs = of_size.ok_or_else(|| {
             Fatal::invalid(format!("stage 0's plan is wrong: it has no evaluation of {} microbatches", layouts.len()))
         })?;
+        let stop = running.context.monitor.stop_requested_at().is_some();
+        if all_gather(running.member, topic::EVALUATION, &stop)?.contains(&true) {
+            return Ok(None);
+        }
         loss = evaluate_window(running, programs, layouts, batch.as_ref(), index * whole.microbatches, loss)?;
     }
     running.context.monitor.set_activity("gathering the held-out loss");
@@ -35,7 +40,7 @@ pub(super) fn evaluate_held_out(running: &mut RunningStage) -> Result<f64, Fatal
         .get(whole.placement.last_rank())
         .and_then(|b| b.as_slice().try_into().ok())
         .unwrap_or(f64::NAN.to_le_bytes());
-    Ok(f64::from_le_bytes(bytes))
+    Ok(Some(f64::from_le_bytes(bytes)))
 }
 
 /// The sum of the cross-entropies up to and including a window that starts with microbatch `first` of `batch`.
@@ -61,6 +66,7 @@ fn evaluate_window(
         learning_rate: 0.0,
         origin: Instant::now(),
         vote: StepVote::default(),
+        stop: StopSignal::NEVER,
     };
     Ok(run_programs(running, programs, &inputs)?.loss)
 }

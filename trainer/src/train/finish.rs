@@ -22,6 +22,7 @@ pub(super) fn finish(running: &mut RunningStage, state: &TrainerState) -> Result
             evaluation_loss: state.evaluation_loss,
             unigram_entropy: running.plan.unigram_entropy,
             losses_hash: state.losses.clone(),
+            evaluation_losses_hash: state.evaluation_losses.clone(),
             weights_hash: TensorHash::combine(by_rank.concat()),
             skipped: state.skipped,
             model: format!("{}/{}", running.context.config.job.folder(), paths::checkpoint_path(state.step)),

@@ -99,25 +99,8 @@ pub(super) fn join_group(context: &StageContext) -> Result<JoinedGroup, Fatal> {
     monitor.attach_activity(member.activity());
     let (plan, verified) = Plan::from_bytes(&bytes)?;
     tracing::info!(hash = %blake3::hash(&bytes), "plan");
-    notes.extend(env.rank.eq(&0).then(|| mixed_hardware_warning(&roster)).flatten());
     let assignment = Assignment { roster, plan, verified, listener, damage };
     Ok(JoinedGroup { member, coordinator, assignment, notes })
-}
-
-/// A warning if the stages compute with different kernels: results then depend on the partition in the last bits.
-fn mixed_hardware_warning(roster: &Roster) -> Option<String> {
-    let kernels: std::collections::BTreeSet<String> = roster
-        .members
-        .iter()
-        .map(|hello| format!("{} {}", hello.device.split('(').next().unwrap_or_default(), hello.isa))
-        .collect();
-    (kernels.len() > 1).then(|| {
-        let kernels: Vec<_> = kernels.into_iter().collect();
-        format!(
-            "the stages run on different CPU or GPU types ({}): results are not bit-identical across partitions",
-            kernels.join(", ")
-        )
-    })
 }
 
 /// A listener on a free port of `host`, and its address.

@@ -4,6 +4,7 @@ mod checkpoint;
 mod collective;
 mod context;
 mod data_loader;
+mod drain;
 mod environment;
 mod evaluate;
 mod finish;
@@ -53,7 +54,7 @@ const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_secs(4);
 
 fn train_and_finish(running: &mut RunningStage, architecture: &dyn Architecture) -> Result<StageOutcome, Fatal> {
     let state = steps::train(running, architecture)?;
-    if state.step < running.plan.steps {
+    if state.step < running.plan.steps || state.evaluation_due {
         return Ok(StageOutcome::Drained);
     }
     finish::finish(running, &state)?;
@@ -104,7 +105,7 @@ pub(crate) fn run_stage(
 
 /// From the plan to the end of training; the caller reports every failure to the group.
 fn load_and_train(context: &StageContext, member: &Member, assignment: Assignment) -> Result<StageOutcome, Fatal> {
-    let StageContext { env, config, device, volume, monitor, .. } = *context;
+    let StageContext { env, config, device, monitor, .. } = *context;
     let Assignment { roster, mut plan, verified, listener, damage } = assignment;
     let rank = env.rank as usize;
     let note = |message| emit(context, &TrainingEvent::Note { message });
@@ -112,13 +113,15 @@ fn load_and_train(context: &StageContext, member: &Member, assignment: Assignmen
     let placement = &verified.training.placement;
     monitor.telemetry().set_phase(StagePhase::Forming);
     monitor.set_activity("building the stage");
+    // a fallback from a damaged checkpoint is an older one, never a fresh start
+    let is_fresh = plan.trainer_state.step == 0 && plan.initial_weights.is_none();
     let mut stage = Stage::build(
         rank,
         &StageConfig {
             architecture: architecture.as_ref(),
             placement,
             partition: &verified.partition,
-            seed: config.training.seed,
+            seed: is_fresh.then_some(config.training.seed),
             optimizer: config.adamw(),
             recompute: plan.recompute,
             precision: config.training.precision,
@@ -126,8 +129,11 @@ fn load_and_train(context: &StageContext, member: &Member, assignment: Assignmen
         },
     );
     monitor.set_activity("loading");
-    let notes = resume::load_weights(volume, member, &mut plan, config, architecture.as_ref(), &mut stage, damage)?;
+    let notes = resume::load_weights(context, member, &mut plan, architecture.as_ref(), &mut stage, damage)?;
     notes.into_iter().for_each(note);
+    let own = environment::environment(config, device);
+    let different = environment::compare_stages(member, &mut plan.trainer_state, &own)?;
+    different.filter(|_| rank == 0).into_iter().for_each(note);
     let data_loader = DataLoader::open(config, &plan, rank, placement, device)?;
     monitor.set_activity("opening links");
     let addresses: Vec<String> = roster.members.iter().map(|hello| hello.data_address.clone()).collect();
@@ -151,7 +157,15 @@ fn load_and_train(context: &StageContext, member: &Member, assignment: Assignmen
     member.form()?;
     monitor.set_formed();
     if rank == 0 {
-        emit(context, &TrainingEvent::Started(start_record(env, config, &plan, architecture.as_ref())));
+        let record = start_record(env, config, &plan, architecture.as_ref());
+        if record.first_step > record.steps {
+            note(format!(
+                "step {} is trained, and the job has {} steps: nothing is left to train",
+                plan.trainer_state.step, plan.steps
+            ));
+        } else {
+            emit(context, &TrainingEvent::Started(record));
+        }
     }
     let mut running =
         RunningStage { context: *context, plan: &plan, verified: &verified, member, stage, links, data_loader };
@@ -172,5 +186,6 @@ fn start_record(env: &StageEnv, config: &JobConfig, plan: &Plan, architecture: &
         vocab_size: plan.vocab_size,
         expected_bubble: plan.expected_bubble,
         unigram_entropy: plan.unigram_entropy,
+        environment_differences: plan.trainer_state.environment_differences.clone(),
     }
 }

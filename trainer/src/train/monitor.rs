@@ -3,7 +3,8 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use stagecoach_api::contract::{FailureKind, StageEnv, StagePhase, TerminationMessage, env};
 use stagecoach_group::Activity;
@@ -16,7 +17,7 @@ pub(crate) struct StageMonitor(Arc<SharedMonitor>);
 
 #[derive(Debug)]
 struct SharedMonitor {
-    stop: AtomicBool,
+    stop_requested_at: OnceLock<Instant>,
     formed: AtomicBool,
     leaving: AtomicBool,
     stage: u32,
@@ -39,7 +40,7 @@ impl StageMonitor {
         let off = || AtomicBool::new(false);
         let telemetry = StageTelemetry::new(env);
         StageMonitor(Arc::new(SharedMonitor {
-            stop: off(),
+            stop_requested_at: OnceLock::new(),
             formed: off(),
             leaving: off(),
             stage: env.rank,
@@ -53,14 +54,15 @@ impl StageMonitor {
         &self.0.telemetry
     }
 
-    /// Whether the stage was asked to stop after the current step.
-    pub(crate) fn stop_requested(&self) -> bool {
-        self.0.stop.load(Ordering::Relaxed)
+    /// When the stage was asked to stop, if it was.
+    pub(crate) fn stop_requested_at(&self) -> Option<Instant> {
+        self.0.stop_requested_at.get().copied()
     }
 
-    /// SIGTERM: stop after the current step; before the first step it exits at once.
+    /// SIGTERM: stop after the current step, or before its end if there is no time for it; before the first step it exits at
+    /// once.
     pub(crate) fn request_stop(&self) {
-        self.0.stop.store(true, Ordering::Relaxed);
+        self.0.stop_requested_at.get_or_init(Instant::now);
         self.0.telemetry.set_phase(StagePhase::Draining);
         if !self.0.formed.load(Ordering::Relaxed) {
             self.exit(FailureKind::Drained, "asked to stop before training began");
@@ -71,7 +73,7 @@ impl StageMonitor {
     pub(crate) fn set_formed(&self) {
         self.0.formed.store(true, Ordering::Relaxed);
         self.0.telemetry.set_phase(StagePhase::Training);
-        if self.stop_requested() {
+        if self.stop_requested_at().is_some() {
             self.exit(FailureKind::Drained, "asked to stop before training began");
         }
     }

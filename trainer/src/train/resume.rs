@@ -7,18 +7,20 @@ use std::time::Instant;
 use serde_json::Value;
 use stagecoach_api::job::{ChangeEffect, change_effect};
 use stagecoach_checkpoint::{
-    CheckpointError, CheckpointReader, Damage, Fence, NewestCheckpoint, VerifyLevel, Volume, differences, open,
-    open_newest, remove_stale_fences, set_aside,
+    CheckpointError, CheckpointReader, Damage, Fence, NewestCheckpoint, VerifyLevel, Volume, differences, open_newest,
+    open_tensors, remove_stale_fences, set_aside,
 };
 use stagecoach_group::Member;
 
 use super::collective::{all_gather, topic};
-use super::environment::{environment, environment_warning};
+use super::context::{StageContext, emit};
+use super::environment::{compare_with_checkpoint, environment};
 use crate::execute::Stage;
 use crate::fatal::Fatal;
 use crate::model::Architecture;
+use crate::observe::TrainingEvent;
 use crate::plan::{JobConfig, Plan, TrainerState};
-use crate::state_dict::{InitialWeights, first_difference, load_checkpoint};
+use crate::state_dict::{InitialWeights, checkpoint_tensors, first_difference, load_checkpoint};
 
 /// The checkpoint that stage 0 chose.
 #[derive(Debug)]
@@ -63,7 +65,8 @@ pub(super) fn choose_checkpoint(
     if let Some(checkpoint) = checkpoint {
         same_job(volume, &checkpoint, identity, architecture)?;
         trainer_state = read_trainer_state(&checkpoint)?;
-        notes.extend(environment_warning(&checkpoint.manifest().metadata.environment, &environment(config, device)));
+        let (before, now) = (&checkpoint.manifest().metadata.environment, environment(config, device));
+        notes.extend(compare_with_checkpoint(&mut trainer_state, before, &now));
     }
     notes.extend(config.fix_decay(&mut trainer_state, steps)?);
     Ok(ResumePoint { trainer_state, damage, notes })
@@ -116,8 +119,13 @@ pub(crate) fn check_extension(config: &JobConfig, volume: &dyn Volume) -> Result
 }
 
 /// Loads the weights of `stage` from a model directory. Damage in a model directory is an error.
-fn load_initial_weights(folder: &Path, architecture: &dyn Architecture, stage: &Stage) -> Result<(), CheckpointError> {
-    let loaded = InitialWeights::open(folder).and_then(|weights| weights.load(architecture, stage));
+fn load_initial_weights(
+    folder: &Path,
+    architecture: &dyn Architecture,
+    stage: &Stage,
+    on_read: &mut dyn FnMut(u64),
+) -> Result<(), CheckpointError> {
+    let loaded = InitialWeights::open(folder).and_then(|weights| weights.load(architecture, stage, on_read));
     loaded.map_err(|error| match error {
         CheckpointError::Damaged(damage) => {
             CheckpointError::Content { path: folder.to_owned(), problem: format!("is damaged: {damage}") }
@@ -126,30 +134,58 @@ fn load_initial_weights(folder: &Path, architecture: &dyn Architecture, stage: &
     })
 }
 
+/// How far loading is. Every tensor is an activity of its own, so that a large stage on a slow volume is not taken for a hang.
+struct LoadProgress<'a> {
+    context: &'a StageContext<'a>,
+    tensors: (usize, usize),
+    bytes: (u64, u64),
+}
+
+impl<'a> LoadProgress<'a> {
+    /// Of `stage`, with its moments or without.
+    fn new(context: &'a StageContext, stage: &Stage, with_moments: bool) -> LoadProgress<'a> {
+        let each = if with_moments { 3 } else { 1 };
+        let bytes: u64 = stage.parameters.iter().map(|parameter| 4 * parameter.spec.numel()).sum();
+        LoadProgress { context, tensors: (0, each * stage.parameters.len()), bytes: (0, each as u64 * bytes) }
+    }
+
+    /// One more tensor was read.
+    fn add(&mut self, bytes: u64) {
+        self.tensors.0 += 1;
+        self.bytes.0 += bytes;
+        let ((tensors, all), (done, total)) = (self.tensors, self.bytes);
+        self.context.monitor.set_activity(&format!("loading {tensors} of {all} tensors, {done} of {total} bytes"));
+        if self.context.env.rank == 0 {
+            emit(self.context, &TrainingEvent::Preparing { what: "loading".into(), done, total });
+        }
+    }
+}
+
 /// Loads `stage` from the checkpoint that stage 0 has chosen, or from an older one if any stage finds that one damaged:
 /// then `plan.trainer_state` changes, on all stages alike. Returns messages for the user.
 ///
 /// # Errors
 /// If no intact checkpoint is left, the group fails, or the volume fails.
 pub(super) fn load_weights(
-    volume: &dyn Volume,
+    context: &StageContext,
     member: &Member,
     plan: &mut Plan,
-    config: &JobConfig,
     architecture: &dyn Architecture,
     stage: &mut Stage,
     mut damage: Vec<Damage>,
 ) -> Result<Vec<String>, Fatal> {
+    let StageContext { config, volume, .. } = *context;
     let mut notes = Vec::new();
     let started = Instant::now();
     loop {
+        let mut progress = LoadProgress::new(context, stage, plan.trainer_state.step > 0);
+        let mut on_read = |bytes| progress.add(bytes);
         let own = match plan.trainer_state.step {
-            0 => plan
-                .initial_weights
-                .as_ref()
-                .map_or(Ok(()), |path| load_initial_weights(&config.workspace.join(path), architecture, stage)),
-            step => open(volume, step)
-                .and_then(|checkpoint| load_checkpoint(&checkpoint, stage, plan.trainer_state.updates)),
+            0 => plan.initial_weights.as_ref().map_or(Ok(()), |path| {
+                load_initial_weights(&config.workspace.join(path), architecture, stage, &mut on_read)
+            }),
+            step => open_tensors(volume, step, &checkpoint_tensors(stage))
+                .and_then(|checkpoint| load_checkpoint(&checkpoint, stage, plan.trainer_state.updates, &mut on_read)),
         };
         let own: Option<Damage> = match own {
             Err(CheckpointError::Damaged(damage)) => Some(damage),

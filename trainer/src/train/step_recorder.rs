@@ -20,15 +20,21 @@ pub(super) struct StepRecorder {
 }
 
 impl StepRecorder {
-    /// Started inside the fence: a group that has lost it since must not touch what a newer one writes.
+    /// Started inside the fence: a group that has lost it since must not touch what a newer one writes. `evaluation_loss` is
+    /// the held-out loss behind the last step, if the group that trained it had no time for it.
     ///
     /// # Errors
     /// If the metrics of earlier steps can't be read or kept. A full volume is no error: lines wait until there is space.
-    pub(super) fn open(running: &RunningStage, architecture: &dyn Architecture) -> Result<StepRecorder, Fatal> {
+    pub(super) fn open(
+        running: &RunningStage,
+        architecture: &dyn Architecture,
+        evaluation_loss: Option<f64>,
+    ) -> Result<StepRecorder, Fatal> {
         let config = running.context.config;
         let (folder, fence) = (config.folder(), &running.plan.fence);
         let step = running.plan.trainer_state.step;
-        let mut metrics = MetricsFile::new(&folder.join(METRICS), &folder.join(fence.work_dir()), step)?;
+        let mut metrics =
+            MetricsFile::new(&folder.join(METRICS), &folder.join(fence.work_dir()), step, evaluation_loss)?;
         if let Err(error) = metrics.flush() {
             fence.check(running.context.volume)?;
             if !error.is_volume_full() {

@@ -104,7 +104,7 @@ fn second_stage(config: LlamaConfig, layers: Vec<usize>) -> Stage {
         architecture: &Llama::new(config, Device::Cpu),
         placement: &Placement::linear(layers.len()),
         partition: &Partition { layers },
-        seed: 1,
+        seed: Some(1),
         optimizer: AdamWSpec::default(),
         recompute: Recompute::None,
         precision: Precision::Float32,

@@ -49,4 +49,8 @@ pub struct StageStatus {
     /// Why the last checkpoint could not be saved; none as soon as one is committed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub save_failure: Option<String>,
+    /// In what the environments differed in which the run was trained so far, so that its numbers may be others than those of
+    /// a run in one environment; empty if they did not, none if that isn't known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub environment_differences: Option<Vec<String>>,
 }

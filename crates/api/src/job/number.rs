@@ -18,9 +18,9 @@ impl PartialEq for FloatString {
 }
 
 impl FloatString {
-    /// The value with at most so many digits after the point, for people.
+    /// The value with at most so many digits after the point, for people: never a negative zero.
     pub fn rounded(self, digits: usize) -> Self {
-        Self(format!("{:.digits$}", self.0).parse().unwrap_or(self.0))
+        Self(format!("{:.digits$}", self.0).parse().unwrap_or(self.0) + 0.0)
     }
 }
 

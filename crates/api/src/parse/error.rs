@@ -105,6 +105,9 @@ impl LocatedError {
             serde_saphyr::Error::MultipleDocuments { .. } => {
                 DecodeError::Other("a second document begins here: a job file holds one PipelineJob".into())
             }
+            serde_saphyr::Error::Budget { .. } => DecodeError::Other(
+                "the file has more values, aliases or nesting than any job has: expected one PipelineJob".into(),
+            ),
             other => {
                 let text = other.to_string();
                 DecodeError::Yaml(text.split(" at line ").next().unwrap_or(&text).to_owned())

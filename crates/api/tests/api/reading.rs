@@ -208,6 +208,16 @@ fn numbers_and_nulls_are_read_as_kubectl_reads_them() {
     assert_eq!(set("checkpoint", "{initFrom: null}").unwrap().spec.checkpoint, CheckpointSpec::default());
 }
 
+#[test]
+fn yaml_beyond_any_job_is_refused_in_a_sentence() {
+    let wide = format!("spec: [{}]", "1,".repeat(300_000));
+    let error = parse(&wide, "job.yaml").unwrap_err().to_string();
+    assert!(error.contains("the file has more values, aliases or nesting than any job has"), "{error}");
+    let deep = format!("spec: {}{}", "[".repeat(5_000), "]".repeat(5_000));
+    let error = parse(&deep, "job.yaml").unwrap_err().to_string();
+    assert!(error.contains("this is not YAML: recursion limit exceeded"), "{error}");
+}
+
 proptest! {
     #[test]
     fn parsing_never_panics(text in any::<String>(), path in any::<String>(), value in any::<String>()) {

@@ -54,6 +54,24 @@ fn every_file_may_be_missing_or_a_folder() {
 }
 
 #[test]
+fn only_the_files_of_the_tensors_that_are_asked_for_are_opened() {
+    let volume = prepared();
+    let whole = open(&volume, 3).unwrap();
+    let first = whole.manifest().tensors[0].clone();
+    let others = whole.manifest().files.iter().filter(|file| file.name != first.file);
+    others.for_each(|file| volume.remove_file(&format!("{NEWEST}/{}", file.name)).unwrap());
+    assert!(matches!(open(&volume, 3), Err(CheckpointError::Damaged(_))));
+    let part = open_tensors(&volume, 3, &[first.name.clone()].into()).unwrap();
+    assert_eq!(part.read(&first).unwrap(), whole.read(&first).unwrap());
+    let other = whole.manifest().tensors.iter().find(|tensor| tensor.file != first.file).unwrap();
+    let error = part.read(other).unwrap_err().to_string();
+    assert!(error.contains("was not asked for"), "{error}");
+    // of those that are, each is checked as ever
+    volume.remove_file(&format!("{NEWEST}/{}", first.file)).unwrap();
+    assert!(matches!(open_tensors(&volume, 3, &[first.name].into()), Err(CheckpointError::Damaged(_))));
+}
+
+#[test]
 fn an_empty_folder_is_set_aside() {
     let volume = prepared();
     for file in volume.files(NEWEST) {

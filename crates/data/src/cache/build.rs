@@ -131,7 +131,7 @@ impl CacheBuilder<'_> {
         let bytes_total = self.corpus.size();
         let mut part = PartWriter::new(tokenizer, from)?;
         let mut batch = TextBatch::default();
-        self.corpus.read(from.cursor, tokenizer.splits_at_whitespace(), &mut |piece| {
+        self.corpus.read(from.cursor, tokenizer.split(), &mut |piece| {
             match piece.content {
                 Content::Text(text) => batch.add(text, piece.is_last),
                 Content::Ids { .. } => {

@@ -1,21 +1,25 @@
 //! `.jsonl`: every line is a JSON object, and one of its fields holds a document.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Seek, SeekFrom};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 
 use serde_json::Value;
 
+use super::pieces::Split;
 use super::{CorpusFile, Cursor, PieceHandler, pieces};
 use crate::error::DataError;
 
 /// Some editors write it at the start of a file; JSON forbids it and lets readers skip it (RFC 8259, section 8.1).
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
+/// The most bytes of a line, which is held in memory.
+const MAX_LINE_BYTES: usize = 64 << 20;
+
 pub(super) fn read(
     corpus_file: &CorpusFile,
     field: &str,
     from: Cursor,
-    may_split: bool,
+    split: Split,
     on_piece: &mut PieceHandler,
 ) -> Result<(), DataError> {
     let failed = || DataError::io("read", &corpus_file.path);
@@ -26,7 +30,12 @@ pub(super) fn read(
     loop {
         line.clear();
         let start = position.offset;
-        position.offset += file.read_until(b'\n', &mut line).map_err(failed())? as u64;
+        position.offset +=
+            file.by_ref().take(MAX_LINE_BYTES as u64 + 1).read_until(b'\n', &mut line).map_err(failed())? as u64;
+        if line.len() > MAX_LINE_BYTES {
+            let place = format!("{}, line {}", corpus_file.path.display(), position.record + 1);
+            return Err(DataError::TooLong { place, limit: MAX_LINE_BYTES });
+        }
         if line.is_empty() {
             return Ok(());
         }
@@ -44,7 +53,7 @@ pub(super) fn read(
                 line,
                 problem,
             })?;
-            pieces::emit_record(&text, may_split, position, position.offset, on_piece)?;
+            pieces::emit_record(corpus_file, &text, split, position, position.offset, on_piece)?;
         }
     }
 }

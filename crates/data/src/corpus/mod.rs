@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::error::DataError;
+pub(crate) use pieces::Split;
 
 /// The files of a job, in order.
 pub(crate) struct Corpus {
@@ -92,12 +93,12 @@ impl Corpus {
         self.files.iter().map(|file| file.size).sum()
     }
 
-    /// Calls `on_piece` with everything from `from` on, in order. `may_split`: long texts may come in several pieces, split
-    /// before white space.
+    /// Calls `on_piece` with everything from `from` on, in order. `split`: where long texts
+    /// may be split into several pieces.
     ///
     /// # Errors
     /// A file is invalid or can't be read, or `on_piece` fails.
-    pub(crate) fn read(&self, from: Cursor, may_split: bool, on_piece: &mut PieceHandler) -> Result<(), DataError> {
+    pub(crate) fn read(&self, from: Cursor, split: Split, on_piece: &mut PieceHandler) -> Result<(), DataError> {
         let mut bytes_before: u64 = self.files.iter().take(from.file).map(|file| file.size).sum();
         for (index, file) in self.files.iter().enumerate().skip(from.file) {
             let start = if index == from.file { from } else { Cursor { file: index, ..Cursor::default() } };
@@ -105,9 +106,9 @@ impl Corpus {
                 on_piece(Piece { bytes_read: bytes_before + piece.bytes_read.min(file.size), ..piece })
             };
             match file.format {
-                FileFormat::Text => text::read(file, start, may_split, on_piece),
-                FileFormat::JsonLines => json_lines::read(file, &self.text_field, start, may_split, on_piece),
-                FileFormat::Parquet => parquet_rows::read(file, &self.text_field, start, may_split, on_piece),
+                FileFormat::Text => text::read(file, start, split, on_piece),
+                FileFormat::JsonLines => json_lines::read(file, &self.text_field, start, split, on_piece),
+                FileFormat::Parquet => parquet_rows::read(file, &self.text_field, start, split, on_piece),
                 FileFormat::Ids32 => token_ids::read(file, 4, start, on_piece),
                 FileFormat::Ids16 => token_ids::read(file, 2, start, on_piece),
             }?;

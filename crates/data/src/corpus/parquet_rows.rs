@@ -6,6 +6,7 @@ use parquet::column::reader::ColumnReader;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
+use super::pieces::Split;
 use super::{CorpusFile, Cursor, PieceHandler, pieces};
 use crate::error::DataError;
 
@@ -16,7 +17,7 @@ pub(super) fn read(
     corpus_file: &CorpusFile,
     field: &str,
     from: Cursor,
-    may_split: bool,
+    split: Split,
     on_piece: &mut PieceHandler,
 ) -> Result<(), DataError> {
     let bad = |problem: String| DataError::Parquet { path: corpus_file.path.clone(), problem };
@@ -78,7 +79,7 @@ pub(super) fn read(
                 })?;
                 row += 1;
                 let bytes_read = (corpus_file.size as f64 * row as f64 / total_rows as f64) as u64;
-                pieces::emit_record(text, may_split, Cursor { record: row, ..from }, bytes_read, on_piece)?;
+                pieces::emit_record(corpus_file, text, split, Cursor { record: row, ..from }, bytes_read, on_piece)?;
             }
         }
     }

@@ -1,19 +1,40 @@
-//! Splits long texts at positions where tokenising the pieces equals tokenising the whole, for byte-level tokenizers.
+//! Splits long texts at positions where tokenising the pieces equals tokenising the whole, and bounds what must stay whole.
 
-use super::{Content, Cursor, Piece, PieceHandler};
+use super::{Content, CorpusFile, Cursor, Piece, PieceHandler};
 use crate::error::DataError;
+
+/// Where a text may be split, so that a tokenizer gives the pieces the ids of the whole: always where white space follows
+/// something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Split {
+    /// Nowhere: the tokenizer gets whole documents.
+    Never,
+    /// Before any white space.
+    BeforeWhitespace,
+    /// Before white space that is no line end, which may belong to what comes before it.
+    BeforeSpaces,
+}
+
+/// The most bytes of text that are tokenised in one piece, where it can't be split: a tokenizer's working memory is about a
+/// hundred times its text.
+pub(crate) const MAX_PIECE_BYTES: usize = 16 << 20;
 
 /// Approximate size of a piece: small enough to spread over processors, large enough for a negligible cost per piece.
 pub(super) const PIECE_BYTES: usize = 64 << 10;
 
-/// The last position in `text` where white space follows something else: no GPT-2 pre-token spans it, because a pre-token
-/// has white space only at its start.
-pub(super) fn last_split(text: &str) -> Option<usize> {
+/// The last position in `text` where it may be split.
+pub(super) fn last_split(text: &str, split: Split) -> Option<usize> {
+    if split == Split::Never {
+        return None;
+    }
     let mut after = None;
     for (at, character) in text.char_indices().rev() {
         match (character.is_whitespace(), after) {
             (false, Some(space)) => return Some(space),
-            (true, _) => after = Some(at),
+            (true, _) => {
+                let may = split == Split::BeforeWhitespace || !matches!(character, '\r' | '\n');
+                after = may.then_some(at);
+            }
             (false, None) => {}
         }
     }
@@ -22,21 +43,36 @@ pub(super) fn last_split(text: &str) -> Option<usize> {
 
 /// Passes on one record's text, a whole document, in pieces if it may be split. `resume_at` and `bytes_read` are those
 /// after the record.
+///
+/// # Errors
+/// `TooLong`, or what `on_piece` returns.
 pub(super) fn emit_record(
+    corpus_file: &CorpusFile,
     text: &str,
-    may_split: bool,
+    split: Split,
     resume_at: Cursor,
     bytes_read: u64,
     on_piece: &mut PieceHandler,
 ) -> Result<(), DataError> {
     let mut rest = text;
-    while may_split && rest.len() > 2 * PIECE_BYTES {
-        let end = (0..=PIECE_BYTES).rev().find(|&at| rest.is_char_boundary(at)).unwrap_or(0);
-        let Some(at) = last_split(&rest[..end]) else { break };
+    let mut wanted = PIECE_BYTES;
+    while split != Split::Never && rest.len() > 2 * wanted {
+        let end = (0..=wanted).rev().find(|&at| rest.is_char_boundary(at)).unwrap_or(0);
+        let Some(at) = last_split(&rest[..end], split) else {
+            wanted *= 2;
+            continue;
+        };
+        wanted = PIECE_BYTES;
         on_piece(Piece { content: Content::Text(&rest[..at]), is_last: false, resume_at: None, bytes_read })?;
         rest = &rest[at..];
     }
+    check_length(rest.len(), || format!("{}, document {}", corpus_file.path.display(), resume_at.record))?;
     on_piece(Piece { content: Content::Text(rest), is_last: true, resume_at: Some(resume_at), bytes_read })
+}
+
+/// Refuses text that would be tokenised in one piece and is too long for it.
+pub(super) fn check_length(bytes: usize, place: impl Fn() -> String) -> Result<(), DataError> {
+    if bytes <= MAX_PIECE_BYTES { Ok(()) } else { Err(DataError::TooLong { place: place(), limit: MAX_PIECE_BYTES }) }
 }
 
 #[cfg(test)]
@@ -48,29 +84,60 @@ mod tests {
     use std::path::Path;
     use std::sync::LazyLock;
 
-    static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
-        let text = "the cat's  the\n\nthe the 12 12 cat's cat's\r\n\r\n  the  12 é é\u{3000}\u{3000}é ".repeat(4);
-        let json = train_bpe(MIN_VOCAB_SIZE + 60, [text].into_iter()).unwrap();
-        Tokenizer::from_bytes(Path::new("test"), &json).unwrap()
+    static TOKENIZER: LazyLock<Tokenizer> =
+        LazyLock::new(|| Tokenizer::from_bytes(Path::new("test"), &trained()).unwrap());
+    /// With the normalizer and pre-tokenizers of Qwen 2, whose pattern is Llama 3's but for the digits.
+    static LLAMA_3: LazyLock<Tokenizer> = LazyLock::new(|| {
+        let mut json: serde_json::Value = serde_json::from_slice(&trained()).unwrap();
+        json["normalizer"] = serde_json::json!({"type": "NFC"});
+        json["pre_tokenizer"] = serde_json::json!({"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": crate::tokenizer::LLAMA_3_PATTERN}, "behavior": "Isolated", "invert": false},
+            {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
+        ]});
+        Tokenizer::from_bytes(Path::new("test"), json.to_string().as_bytes()).unwrap()
     });
+
+    fn trained() -> Vec<u8> {
+        let text = "the cat's  the.\n\nthe the 12 12 cat's!\n cat's\r\n\r\n  the  12 é é\u{3000}\u{3000}é ".repeat(4);
+        train_bpe(MIN_VOCAB_SIZE + 60, [text].into_iter()).unwrap()
+    }
 
     #[test]
     fn splits_before_the_last_white_space_that_follows_something() {
-        assert_eq!(last_split("one two  three"), Some(7));
-        assert_eq!(last_split("one two  "), Some(7));
-        assert_eq!(last_split("é\u{3000}x"), Some(2));
-        assert_eq!(last_split("  one"), None);
-        assert_eq!(last_split("one"), None);
-        assert_eq!(last_split(""), None);
+        let last = |text| last_split(text, Split::BeforeWhitespace);
+        assert_eq!(last("one two  three"), Some(7));
+        assert_eq!(last("one two  "), Some(7));
+        assert_eq!(last("é\u{3000}x"), Some(2));
+        assert_eq!(last("  one"), None);
+        assert_eq!(last("one"), None);
+        assert_eq!(last(""), None);
+        let last = |text| last_split(text, Split::BeforeSpaces);
+        assert_eq!(last("one two.\n three"), Some(3));
+        assert_eq!(last("one \ntwo"), Some(3));
+        assert_eq!(last("one\r\ntwo"), None);
+        assert_eq!(last_split("one two", Split::Never), None);
     }
 
     proptest! {
         #[test]
         fn pieces_have_the_ids_of_the_whole(text in "([a-z']|the|cat's|12|é|[ \n\r\t\u{3000}\u{a0}]){0,40}") {
             let ids = |text: &str| TOKENIZER.encode(text).unwrap();
-            prop_assert!(TOKENIZER.splits_at_whitespace());
+            prop_assert_eq!(TOKENIZER.split(), Split::BeforeWhitespace);
             for (end, _) in text.char_indices() {
-                if let Some(at) = last_split(&text[..end]) {
+                if let Some(at) = last_split(&text[..end], Split::BeforeWhitespace) {
+                    prop_assert_eq!([ids(&text[..at]), ids(&text[at..])].concat(), ids(&text));
+                }
+            }
+        }
+
+        #[test]
+        fn pieces_have_the_ids_of_the_whole_with_the_pattern_of_llama_3(
+            text in "([a-z']|the|cat's|12|é|e\u{301}|[.,!] |[ \n\r\t\u{3000}\u{a0}.!]){0,40}"
+        ) {
+            let ids = |text: &str| LLAMA_3.encode(text).unwrap();
+            prop_assert_eq!(LLAMA_3.split(), Split::BeforeSpaces);
+            for (end, _) in text.char_indices() {
+                if let Some(at) = last_split(&text[..end], Split::BeforeSpaces) {
                     prop_assert_eq!([ids(&text[..at]), ids(&text[at..])].concat(), ids(&text));
                 }
             }

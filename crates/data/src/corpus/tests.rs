@@ -13,13 +13,13 @@ use crate::config::{DataConfig, TokenizerSource};
 /// Contents, whether the document ends, where reading can resume, bytes read.
 type ReadPiece = (String, bool, Option<Cursor>, u64);
 
-fn read(corpus: &Corpus, from: Cursor, may_split: bool) -> Vec<ReadPiece> {
+fn read(corpus: &Corpus, from: Cursor, split: Split) -> Vec<ReadPiece> {
     let mut pieces = Vec::new();
     let on_piece = &mut |piece: Piece| {
         pieces.push((format!("{:?}", piece.content), piece.is_last, piece.resume_at, piece.bytes_read));
         Ok(())
     };
-    corpus.read(from, may_split, on_piece).unwrap();
+    corpus.read(from, split, on_piece).unwrap();
     pieces
 }
 
@@ -38,20 +38,9 @@ fn reading_resumes_at_every_cursor() {
     let rows: Vec<Option<&str>> = rows.iter().map(|row| Some(row.as_str())).collect();
     parquet_file::parquet(&folder.path().join("d.parquet"), "text", &rows);
 
-    let config = DataConfig {
-        volume_root: folder.path().to_owned(),
-        cache_root: folder.path().join("cache"),
-        paths: vec!["*".into()],
-        text_field: "text".into(),
-        sequence_length: 8,
-        packing: true,
-        evaluation_fraction: 0.0,
-        evaluation_max_sequences: None,
-        tokenizer: TokenizerSource::Train { vocab_size: 300 },
-    };
-    let corpus = Corpus::find(&config).unwrap();
-    for may_split in [true, false] {
-        let all = read(&corpus, Cursor::default(), may_split);
+    let corpus = corpus_of(&folder, "*");
+    for split in [Split::BeforeWhitespace, Split::BeforeSpaces, Split::Never] {
+        let all = read(&corpus, Cursor::default(), split);
         assert_eq!(all.iter().filter(|(_, is_last, ..)| *is_last).count(), 2 + 3 + 7 + 2 + 1);
         assert_eq!(all.last().unwrap().3, corpus.size());
         assert!(all.is_sorted_by_key(|(.., bytes_read)| *bytes_read));
@@ -59,11 +48,74 @@ fn reading_resumes_at_every_cursor() {
             assert!(resume_at.is_some() || !is_last, "reading can resume after every document");
             if let Some(cursor) = resume_at {
                 assert!(
-                    read(&corpus, *cursor, may_split) == all[index + 1..],
+                    read(&corpus, *cursor, split) == all[index + 1..],
                     "after piece {index} of {}, at {cursor:?}",
                     all.len()
                 );
             }
         }
     }
+}
+
+fn corpus_of(folder: &TempDir, name: &str) -> Corpus {
+    let config = DataConfig {
+        volume_root: folder.path().to_owned(),
+        cache_root: folder.path().join("cache"),
+        paths: vec![name.into()],
+        text_field: "text".into(),
+        sequence_length: 8,
+        packing: true,
+        evaluation_fraction: 0.0,
+        evaluation_max_sequences: None,
+        tokenizer: TokenizerSource::Train { vocab_size: 300 },
+    };
+    Corpus::find(&config).unwrap()
+}
+
+#[test]
+fn a_long_text_is_read_in_bounded_pieces() {
+    let folder = TempDir::new().unwrap();
+    let text = "one two,\n  three.\r\n\r\n".repeat(200_000);
+    fs::write(folder.path().join("long.txt"), &text).unwrap();
+    fs::write(folder.path().join("long.jsonl"), serde_json::json!({ "text": text }).to_string()).unwrap();
+    for name in ["long.txt", "long.jsonl"] {
+        for split in [Split::BeforeWhitespace, Split::BeforeSpaces] {
+            let (mut whole, mut longest) = (String::new(), 0);
+            let on_piece = &mut |piece: Piece| {
+                let Content::Text(text) = piece.content else { panic!("{name} is text") };
+                whole += text;
+                longest = longest.max(text.len());
+                Ok(())
+            };
+            corpus_of(&folder, name).read(Cursor::default(), split, on_piece).unwrap();
+            assert!(whole == text, "{name}");
+            assert!(longest <= 2 * pieces::PIECE_BYTES, "{name}, {split:?}: {longest}");
+        }
+    }
+}
+
+#[test]
+fn what_must_be_held_whole_and_is_too_long_is_refused() {
+    let folder = TempDir::new().unwrap();
+    let refusal = |name: &str, split| {
+        let read = corpus_of(&folder, name).read(Cursor::default(), split, &mut |_| Ok(()));
+        read.unwrap_err().to_string()
+    };
+    let long = "one two ".repeat(pieces::MAX_PIECE_BYTES / 8 + 1);
+    fs::write(folder.path().join("spaces.txt"), &long).unwrap();
+    fs::write(folder.path().join("spaces.jsonl"), format!("{{\"text\": \"\"}}\n{{\"text\": \"{long}\"}}\n")).unwrap();
+    fs::write(folder.path().join("none.txt"), "x".repeat(pieces::MAX_PIECE_BYTES + 1)).unwrap();
+    for (name, split, place) in [
+        ("spaces.txt", Split::Never, "spaces.txt has more than 16777216 bytes"),
+        ("spaces.jsonl", Split::Never, "spaces.jsonl, document 2 has more than 16777216 bytes"),
+        ("none.txt", Split::BeforeSpaces, "none.txt has more than 16777216 bytes"),
+    ] {
+        let message = refusal(name, split);
+        assert!(message.contains(place) && message.contains("split it into several documents"), "{message}");
+    }
+    // a line is not even read further
+    let line = fs::File::create(folder.path().join("endless.jsonl")).unwrap();
+    line.set_len(1 << 33).unwrap();
+    let message = refusal("endless.jsonl", Split::BeforeSpaces);
+    assert!(message.contains("endless.jsonl, line 1 has more than 67108864 bytes"), "{message}");
 }

@@ -3,14 +3,14 @@
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 
-use super::pieces::{PIECE_BYTES, last_split};
+use super::pieces::{MAX_PIECE_BYTES, PIECE_BYTES, Split, check_length, last_split};
 use super::{Content, CorpusFile, Cursor, Piece, PieceHandler};
 use crate::error::DataError;
 
 pub(super) fn read(
     corpus_file: &CorpusFile,
     from: Cursor,
-    may_split: bool,
+    split: Split,
     on_piece: &mut PieceHandler,
 ) -> Result<(), DataError> {
     let failed = || DataError::io("read", &corpus_file.path);
@@ -21,10 +21,10 @@ pub(super) fn read(
     loop {
         // Filled up to one piece, so that the splits depend on the offset alone and not on where reading began; doubled
         // while there is no position to split at, so that a text is scanned a few times and not once per piece.
-        let wanted = match (may_split, PIECE_BYTES.saturating_sub(buffer.len())) {
-            (false, _) => u64::MAX,
-            (true, 0) => buffer.len() as u64,
-            (true, missing) => missing as u64,
+        let wanted = match (split, PIECE_BYTES.saturating_sub(buffer.len())) {
+            (Split::Never, _) => MAX_PIECE_BYTES as u64 + 1,
+            (_, 0) => buffer.len() as u64,
+            (_, missing) => missing as u64,
         };
         let more = file.by_ref().take(wanted).read_to_end(&mut buffer).map_err(failed())?;
         let is_last = more == 0;
@@ -39,10 +39,13 @@ pub(super) fn read(
                 return Err(DataError::NotUtf8 { path: corpus_file.path.clone(), offset });
             }
         };
-        let piece = match last_split(text) {
+        let piece = match last_split(text, split) {
             _ if is_last => text,
-            Some(at) if may_split => &text[..at],
-            _ => continue,
+            Some(at) => &text[..at],
+            None => {
+                check_length(buffer.len(), || corpus_file.path.display().to_string())?;
+                continue;
+            }
         };
         offset += piece.len() as u64;
         // After the last piece reading resumes with the next file, not with an empty remainder of this one.

@@ -155,3 +155,15 @@ fn without_clip_norm_nothing_is_clipped() {
     let free = StepRules { clip_norm: None, ..CLIP };
     assert_eq!(decide_step(&votes(&[1e30], &[0], 1, 1.0), &free).outcome, StepOutcome::Apply { clip: 1.0 });
 }
+
+#[test]
+fn a_step_that_any_rank_gave_up_is_dropped_by_all() {
+    let finished = StepVote { step: 5, loss: Some(1.0), save_due: true, consecutive_skips: 2, ..StepVote::default() };
+    let given_up = StepVote { step: 5, consecutive_skips: 2, unfinished: true, ..StepVote::default() };
+    for stop_requested in [true, false] {
+        let votes = [finished.clone(), StepVote { stop_requested, ..given_up.clone() }, given_up.clone()];
+        let verdict = decide_step(&votes, &StepRules::default());
+        assert_eq!(verdict.outcome, StepOutcome::Drop);
+        assert_eq!((verdict.stop, verdict.save, verdict.consecutive_skips), (stop_requested, false, 2));
+    }
+}

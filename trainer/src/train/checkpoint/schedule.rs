@@ -17,9 +17,7 @@ use crate::observe::{SaveRecord, TrainingEvent};
 use crate::plan::{JobConfig, TrainerState};
 use crate::state_dict::Snapshot;
 use crate::train::StageMonitor;
-
-/// The fraction of the termination grace period that the save may take; the rest is for shutdown.
-const SAVE_FRACTION_OF_GRACE: f64 = 0.8;
+use crate::train::drain::{DrainEstimate, drain_timeout};
 
 /// What a rank votes about saving after a step.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,7 +33,7 @@ pub(in crate::train) struct SaveSchedule<'s> {
     writer: &'s CheckpointWriter<'s>,
     monitor: &'s StageMonitor,
     every: u64,
-    /// Retry limit of the save on a graceful stop.
+    /// How long after a stop was requested its checkpoint must be saved.
     drain_timeout: Duration,
     /// Retry limit of the save at the end of training.
     final_save_timeout: Duration,
@@ -45,6 +43,8 @@ pub(in crate::train) struct SaveSchedule<'s> {
     deferred_step: Option<u64>,
     /// Result of the last save, until recorded in the metrics.
     record: Option<SaveRecord>,
+    /// What the last save took.
+    last_save: Option<Duration>,
 }
 
 impl<'s> SaveSchedule<'s> {
@@ -62,8 +62,7 @@ impl<'s> SaveSchedule<'s> {
             CheckpointMode::Async if every > 0 => Some(CheckpointThread::start(scope, writer, stage)?),
             _ => None,
         };
-        let drain_timeout =
-            Duration::from_secs(Policy::for_processes(spec).grace_seconds).mul_f64(SAVE_FRACTION_OF_GRACE);
+        let drain_timeout = drain_timeout(Duration::from_secs(Policy::for_processes(spec).grace_seconds));
         let final_save_timeout = Duration::from_secs(spec.restart.stall_timeout_seconds.into());
         Ok(SaveSchedule {
             writer,
@@ -74,6 +73,7 @@ impl<'s> SaveSchedule<'s> {
             thread,
             deferred_step: None,
             record: None,
+            last_save: None,
         })
     }
 
@@ -84,13 +84,22 @@ impl<'s> SaveSchedule<'s> {
     pub(in crate::train) fn save_vote(&mut self, step: u64) -> Result<SaveVote, Fatal> {
         let in_progress = match &mut self.thread {
             Some(thread) => {
-                let done = thread.poll()?;
-                self.record = done.or(self.record.take());
+                if let Some(done) = thread.poll()? {
+                    self.last_save = Duration::try_from_secs_f64(done.seconds).ok();
+                    self.record = Some(done);
+                }
                 thread.is_writing()
             }
             None => false,
         };
         Ok(SaveVote { due: self.due_step(step).is_some(), in_progress })
+    }
+
+    /// By what a step that began at `step_started` is finished or given up, if a stop is requested; the step before it
+    /// took `step`.
+    pub(in crate::train) fn drain_estimate(&self, step_started: Instant, step: Option<Duration>) -> DrainEstimate {
+        let is_saving = self.thread.as_ref().is_some_and(CheckpointThread::is_writing);
+        DrainEstimate { timeout: self.drain_timeout, step_started, step, save: self.last_save, is_saving }
     }
 
     /// Takes the result of the last save.
@@ -129,6 +138,7 @@ impl<'s> SaveSchedule<'s> {
                 let on_activity = |what: &str| self.monitor.set_activity(what);
                 let mut record = self.writer.save(&Snapshot::of(stage), state, &on_activity, record, started)?;
                 record.stall_seconds = record.seconds;
+                self.last_save = Duration::try_from_secs_f64(record.seconds).ok();
                 self.record = Some(record);
             }
         }
@@ -146,7 +156,10 @@ impl<'s> SaveSchedule<'s> {
         drained: bool,
     ) -> Result<(), Fatal> {
         let started = Instant::now();
-        let deadline = started + if drained { self.drain_timeout } else { self.final_save_timeout };
+        let deadline = match self.monitor.stop_requested_at().filter(|_| drained) {
+            Some(requested_at) => requested_at + self.drain_timeout,
+            None => started + if drained { self.drain_timeout } else { self.final_save_timeout },
+        };
         if let Some(thread) = &mut self.thread {
             thread.wait(self.monitor)?;
         }

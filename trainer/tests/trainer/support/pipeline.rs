@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use stagecoach::execute::{Executor, Stage, StageConfig, StepInputs, StepOutput};
+use stagecoach::execute::{Executor, Stage, StageConfig, StepInputs, StepOutput, StopSignal};
 use stagecoach::links::{Links, LinksConfig, link_ids, open_links};
 use stagecoach::model::{Architecture, Llama, LlamaConfig, Parameter};
 use stagecoach_api::job::{AdamWSpec, Encryption, Precision, Recompute, Transport};
@@ -136,7 +136,7 @@ pub(crate) fn build(setup: &Setup, architecture: &dyn Architecture, rank: usize)
             architecture,
             placement: &setup.placement(),
             partition: &Partition { layers: setup.layers.clone() },
-            seed: 7,
+            seed: Some(7),
             optimizer: setup.optimizer,
             recompute: setup.recompute,
             precision: setup.precision,
@@ -176,6 +176,7 @@ fn run(
         learning_rate: step.learning_rate,
         origin: Instant::now(),
         vote: StepVote::default(),
+        stop: StopSignal::NEVER,
     };
     let (activity, placement, rank) = (&member.activity(), &programs.placement, stage.rank);
     Executor { stage, links, member, activity, placement }.run(&programs.ranks[rank], &inputs).unwrap()

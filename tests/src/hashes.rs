@@ -1,0 +1,29 @@
+//! What must be the same, bit for bit, however a job was run.
+
+use serde_json::Value;
+
+/// The hashes in `result.json`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Hashes {
+    /// Of every step's loss.
+    pub losses: String,
+    /// Of every held-out loss.
+    pub evaluation_losses: String,
+    /// Of all weights.
+    pub weights: String,
+}
+
+impl Hashes {
+    /// Those of a result.
+    ///
+    /// # Panics
+    /// If one is missing.
+    pub fn of(result: &Value) -> Hashes {
+        let field = |name: &str| result[name].as_str().unwrap_or_else(|| panic!("no {name} in {result}")).to_owned();
+        Hashes {
+            losses: field("lossesHash"),
+            evaluation_losses: field("evaluationLossesHash"),
+            weights: field("weightsHash"),
+        }
+    }
+}

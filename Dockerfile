@@ -1,4 +1,6 @@
 # The images: docker build --target operator|trainer|trainer-cuda .
+# To pin what they are built from and on: --build-arg RUST=...@sha256:... --build-arg BASE=...@sha256:...
+# Each has a list of what it is made of in /usr/local/share/sbom (CycloneDX).
 # The three stages that compile or fetch (operator-binary, trainer-binary, cuda-libraries) give way to a folder with the same
 # /out, as `--build-context operator-binary=FOLDER`: images/build.sh builds that way where nothing can be pulled.
 ARG RUST=docker.io/library/rust:1.95-bookworm
@@ -12,7 +14,8 @@ COPY . .
 FROM source AS operator-binary
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target \
     cargo build --release --locked --package stagecoach-operator \
-    && mkdir -p /out/bin && strip -o /out/bin/stagecoach-operator target/release/stagecoach-operator
+    && mkdir -p /out/bin /out/sbom && strip -o /out/bin/stagecoach-operator target/release/stagecoach-operator \
+    && scripts/sbom.py stagecoach-operator /out/sbom/stagecoach-operator.cdx.json
 
 # Its wheels are large and change rarely: a stage of its own, ahead of the sources.
 FROM ${RUST} AS libtorch
@@ -26,7 +29,9 @@ FROM source AS trainer-binary
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target \
     --mount=type=bind,from=libtorch,source=/libtorch,target=/src/.libtorch \
     cargo build --release --locked --package stagecoach \
-    && mkdir -p /out/bin && strip -o /out/bin/stagecoach target/release/stagecoach
+    && mkdir -p /out/bin /out/sbom /out/sbom-cuda && strip -o /out/bin/stagecoach target/release/stagecoach \
+    && scripts/sbom.py stagecoach /out/sbom/stagecoach.cdx.json scripts/libtorch.txt \
+    && scripts/sbom.py stagecoach /out/sbom-cuda/stagecoach.cdx.json scripts/libtorch.txt images/cuda-wheels.txt
 COPY --from=libtorch /out/lib /out/lib
 RUN images/libraries.sh check /out/bin /out/lib
 
@@ -42,6 +47,7 @@ LABEL org.opencontainers.image.title="stagecoach-operator" \
       org.opencontainers.image.description="Runs PipelineJobs as pods" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=operator-binary /out/sbom/ /usr/local/share/sbom/
 COPY --chmod=755 --from=operator-binary /out/bin/stagecoach-operator /usr/local/bin/
 USER 65532:65532
 EXPOSE 8080
@@ -55,6 +61,7 @@ LABEL org.opencontainers.image.title="stagecoach-trainer" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.licenses="Apache-2.0 AND BSD-3-Clause"
 COPY --chmod=755 --from=trainer-binary /out/lib/ /usr/local/lib/
+COPY --from=trainer-binary /out/sbom/ /usr/local/share/sbom/
 COPY --chmod=755 --from=trainer-binary /out/bin/stagecoach /usr/local/bin/
 USER 65532:65532
 EXPOSE 9090 29500
@@ -66,4 +73,5 @@ LABEL org.opencontainers.image.title="stagecoach-trainer-cuda" \
       org.opencontainers.image.description="Trains a stage of a language model; libtorch with CUDA and NCCL, without Python" \
       org.opencontainers.image.licenses="Apache-2.0 AND BSD-3-Clause AND LicenseRef-NVIDIA"
 ENV LD_LIBRARY_PATH=/usr/local/nvidia/lib64:/usr/lib64 NVIDIA_DRIVER_CAPABILITIES=compute,utility
+COPY --from=trainer-binary /out/sbom-cuda/ /usr/local/share/sbom/
 COPY --chmod=755 --from=cuda-libraries /out/cuda/ /usr/local/lib/

@@ -12,6 +12,8 @@ NODE ?= /var/tmp/stagecoach-node
 CACHE ?= $(HOME)/.cache/stagecoach
 TORCH_VERSION := 2.11.0
 TORCH := $(CACHE)/torch-$(TORCH_VERSION)
+TRANSFORMERS_VERSION := 5.23.0
+TRANSFORMERS := $(CACHE)/transformers-$(TRANSFORMERS_VERSION)
 DENY_VERSION := 0.20.2
 DENY := $(CACHE)/cargo-deny-$(DENY_VERSION)/bin/cargo-deny
 STAGECOACH := target/debug/stagecoach
@@ -23,7 +25,7 @@ TEST_BINARIES := $(filter-out system $(CLUSTER_TEST_BINARIES) $(NODE_TEST_BINARI
 	$(notdir $(patsubst %/main.rs,%,$(wildcard operator/tests/*/main.rs trainer/tests/*/main.rs crates/*/tests/*/main.rs \
 	tests/tests/*/main.rs tests/*/tests/*/main.rs))))
 
-.PHONY: help run trainer test test-all soak crashes model strace bench manifests e2e e2e-report cluster-up cluster-down lint deny build libtorch torch texts cluster-tools tools clean
+.PHONY: help run trainer test test-all soak crashes model strace transformers bench manifests e2e e2e-report cluster-up cluster-down lint deny build release reproducible libtorch torch texts cluster-tools tools clean
 
 help: ## this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -47,10 +49,11 @@ test: build texts ## all tests that need no root
 	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) \
 		cargo test --workspace $(addprefix --test ,$(CLUSTER_TEST_BINARIES)) -- --test-threads=6
 
-test-all: build texts ## schedules of every size, the parity tests' full product instead of the covering set, memory of ten jobs
+test-all: build texts ## schedules of every size, the parity tests' full product instead of the covering set, memory of all jobs, transformers
 	STAGECOACH_SCHEDULES=all cargo test --workspace --test pipeline --quiet schedules::
 	STAGECOACH_PARITY=all cargo test --workspace --test system parity:: -- --nocapture
 	STAGECOACH_MEMORY=all cargo test --workspace --test system memory:: -- --nocapture
+	$(MAKE) transformers
 
 e2e: build texts ## the product on a real node: images, chart, jobs, faults; needs root and Linux
 	tests/e2e/run.sh $(CACHE) tests/e2e/all.sh $(TESTS)
@@ -92,6 +95,16 @@ strace: build ## stages and launcher killed at system calls drawn by STAGECOACH_
 	@command -v strace >/dev/null || { echo "strace is missing: install it (Debian: apt-get install strace)" >&2; exit 1; }
 	cargo test --workspace --test system --quiet strace:: -- --ignored --nocapture
 
+transformers: build torch $(TRANSFORMERS) ## Hugging Face's transformers and the trainer open each other's models
+	STAGECOACH_TRANSFORMERS=$(TRANSFORMERS)/bin/python PYTHONPATH=$(TORCH) \
+		cargo test --workspace --test system --quiet transformers:: -- --ignored --nocapture
+
+$(TRANSFORMERS):
+	@echo "installing transformers $(TRANSFORMERS_VERSION) into a virtual environment (once, into $@)"
+	@python3 -m venv $@.new
+	@$@.new/bin/python -m pip install --quiet transformers==$(TRANSFORMERS_VERSION)
+	@mv $@.new $@
+
 manifests: tools ## the CRD from the types of crates/api, for kubectl and for the chart
 	cargo run --quiet --package stagecoach-api --bin crdgen > manifests/crd/pipelinejobs.yaml.new
 	mv manifests/crd/pipelinejobs.yaml.new manifests/crd/pipelinejobs.yaml
@@ -115,6 +128,12 @@ trainer: libtorch tools ## the trainer alone, into target/debug/stagecoach
 build: libtorch tools ## trainer, operator, and what the tests run
 	@echo "building trainer, operator and what the tests run (1 of 2 builds with \`make test\`): minutes the first time"
 	cargo build --workspace
+
+release: libtorch tools ## images, chart, SBOMs and checksums into dist/; needs root on Debian
+	@scripts/release.sh $(CACHE) dist
+
+reproducible: tools ## two builds of the operator in two folders have the same bytes
+	@scripts/reproducible.sh
 
 libtorch: tools ## libtorch into .libtorch/, checked by hash
 	@python3 scripts/fetch.py libtorch .libtorch

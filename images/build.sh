@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the images without a Docker engine, as OCI archives OUT/{operator,trainer,pause,probe,busybox}.tar; needs root on Debian.
 #   build.sh OUT [TARGET...]   trainer-cuda is built only if it is named: it fetches 2 GB of wheels
-# The binaries are those of `make build`, stripped. An image whose inputs have not changed is left alone.
+# The binaries are those of `make build`, stripped, or those in the folder $BINARIES; $TAG is the images' tag, e2e by default. An
+# image whose inputs have not changed is left alone.
 set -euo pipefail
 export LC_ALL=C
 umask 022
@@ -12,6 +13,9 @@ out=$(cd "$1" && pwd)
 shift
 [ $# -gt 0 ] || set -- operator trainer pause probe busybox
 cd "$(dirname "$0")/.."
+
+binaries=${BINARIES:-target/debug}
+tag=${TAG:-e2e}
 
 exec 9>"$out/.lock"
 flock 9
@@ -41,7 +45,7 @@ name_of() {
         pause) echo localhost/pause:1 ;;
         # under the name that the documentation's commands pull
         busybox) echo docker.io/library/busybox:1.37 ;;
-        *) echo "localhost/stagecoach-$1:e2e" ;;
+        *) echo "localhost/stagecoach-$1:$tag" ;;
     esac
 }
 
@@ -56,8 +60,8 @@ bound_of() {
 inputs_of() {
     echo images/build.sh
     case $1 in
-        operator) echo Dockerfile images/base/Dockerfile target/debug/stagecoach-operator ;;
-        trainer) echo Dockerfile images/base/Dockerfile target/debug/stagecoach .libtorch/.fetched images/{libraries.sh,cpu-libraries.txt} ;;
+        operator) echo Dockerfile Cargo.lock scripts/sbom.py images/base/Dockerfile "$binaries/stagecoach-operator" ;;
+        trainer) echo Dockerfile Cargo.lock scripts/sbom.py images/base/Dockerfile "$binaries/stagecoach" .libtorch/.fetched images/{libraries.sh,cpu-libraries.txt} ;;
         trainer-cuda) inputs_of trainer; echo images/cuda-{libraries,wheels}.txt ;;
         pause | probe | busybox) echo "images/$1"/* ;;
         *) fail "there is no image $1: operator, trainer, trainer-cuda, pause, probe or busybox" ;;
@@ -67,11 +71,15 @@ inputs_of() {
 # What the Dockerfile's stages would compile or fetch.
 binary() {
     mkdir -p "$scratch/$1/out/bin"
-    strip -o "$scratch/$1/out/bin/$2" "target/debug/$2"
+    strip -o "$scratch/$1/out/bin/$2" "$binaries/$2"
+}
+sbom() {
+    mkdir -p "$scratch/$1/out/sbom"
+    quietly scripts/sbom.py "$2" "$scratch/$1/out/sbom/$2.cdx.json" "${@:3}"
 }
 libraries() {
     images/libraries.sh gather images/cpu-libraries.txt "$scratch/$1/out/lib" .libtorch
-    images/libraries.sh check "$scratch/$1/out"
+    images/libraries.sh check "$scratch/$1"/out/{bin,lib}
 }
 cuda() {
     local wheels=$out/cuda-wheels
@@ -82,7 +90,9 @@ cuda() {
         cp images/cuda-wheels.txt "$wheels/fetched.txt"
     fi
     images/libraries.sh gather images/cuda-libraries.txt "$scratch/$1/out/cuda" .libtorch "$wheels" /
-    images/libraries.sh check "$scratch/$1/out"
+    images/libraries.sh check "$scratch/$1"/out/{bin,lib,cuda}
+    mkdir "$scratch/$1/out/sbom-cuda"
+    quietly scripts/sbom.py stagecoach "$scratch/$1/out/sbom-cuda/stagecoach.cdx.json" scripts/libtorch.txt images/cuda-wheels.txt
 }
 pause() {
     mkdir "$scratch/pause"
@@ -164,9 +174,12 @@ build() {
         *) [ -e "$scratch/base" ] || step "base image" base ;;
     esac
     case $1 in
-        operator) step "stripping" binary "$1" stagecoach-operator ;;
+        operator)
+            step "stripping" binary "$1" stagecoach-operator
+            step "listing what it is made of" sbom "$1" stagecoach-operator ;;
         trainer*)
             step "stripping" binary "$1" stagecoach
+            step "listing what it is made of" sbom "$1" stagecoach scripts/libtorch.txt
             step "gathering libtorch" libraries "$1"
             [ "$1" = trainer ] || step "gathering CUDA" cuda "$1" ;;
     esac
@@ -188,7 +201,7 @@ for target in "$@"; do
     list=$(inputs_of "$target")
     read -ra inputs <<<"${list//$'\n'/ }"
     for file in "${inputs[@]}"; do [ -e "$file" ] || fail "$file is missing: run \`make build\` first"; done
-    fingerprint=$( (echo "$version" && sha256sum "${inputs[@]}") | sha256sum)
+    fingerprint=$( (echo "$version $tag" && sha256sum "${inputs[@]}") | sha256sum)
     state=unchanged
     if [ ! -e "$out/$target.tar" ] || [ "$(cat "$out/$target.inputs" 2>/dev/null)" != "$fingerprint" ]; then
         build "$target"

@@ -11,13 +11,15 @@ pub(crate) struct BenchJob {
     pub(crate) stages: usize,
     pub(crate) large: bool,
     pub(crate) steps: u64,
+    /// Rows of a step, 64 tokens each, in four microbatches.
+    pub(crate) batch: u32,
     /// `spec.checkpoint`, as YAML.
     pub(crate) checkpoint: &'static str,
 }
 
 impl BenchJob {
     fn yaml(&self) -> String {
-        let BenchJob { name, stages, large, steps, checkpoint } = self;
+        let BenchJob { name, stages, large, steps, batch, checkpoint } = self;
         let llama = match large {
             true => {
                 "{hiddenSize: 512, numHiddenLayers: 8, numAttentionHeads: 8, intermediateSize: 1376, vocabSize: 8000}"
@@ -39,7 +41,7 @@ spec:
     tokenizer: {{type: Train, train: {{vocabSize: 300}}}}
   training:
     steps: {steps}
-    globalBatchSize: 4
+    globalBatchSize: {batch}
     microbatches: 4
     learningRate: {{peak: 1e-3, warmupSteps: 5, decaySteps: 100000}}
   checkpoint: {checkpoint}

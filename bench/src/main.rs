@@ -5,6 +5,7 @@
 mod job;
 mod load;
 mod machine;
+mod memory;
 mod node;
 mod operator;
 mod recovery;
@@ -56,5 +57,5 @@ fn checkpoint(folder: &Path) -> Value {
     std::fs::create_dir(folder.join("corpus")).unwrap();
     let text = stagecoach_tests::corpus::jsonl(4000, 40, 7);
     std::fs::write(folder.join("corpus/bench.jsonl"), text).unwrap();
-    json!({ "save": save::measure(folder), "load": load::measure(folder), "recovery": recovery::measure(folder) })
+    json!({ "save": save::measure(folder), "load": load::measure(folder), "memory": memory::measure(folder), "recovery": recovery::measure(folder) })
 }

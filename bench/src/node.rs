@@ -1,8 +1,6 @@
 //! The product on a real node: how long a job is away after one of its pods was killed, and where the time goes.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -20,9 +18,9 @@ const EVERY: Duration = Duration::from_millis(5);
 /// For any one moment.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The moments of a restart in their order; each takes the time since the one before.
-const MOMENTS: [&str; 7] =
-    ["detection", "decision", "pods created", "containers started", "rendezvous", "checkpoint loaded", "first step"];
+/// The moments of a replacement in their order; each takes the time since the one before.
+const MOMENTS: [&str; 6] =
+    ["detection", "decision", "pod created", "container started", "joined and loaded", "first step"];
 
 pub(crate) fn measure() -> Value {
     let product = Product::take();
@@ -33,13 +31,14 @@ pub(crate) fn measure() -> Value {
     println!("one of its pods killed {TIMES} times");
     let job = E2eJob::apply(&product, "killed", json!({"training": {"steps": 1_000_000}}));
     let mut restarts = Vec::new();
-    for attempt in 1..=TIMES {
-        // one checkpoint of its own, and some steps that the next attempt must do again
-        let running = job.wait_running(attempt);
+    for kill in 1..=TIMES {
+        // one checkpoint of its own, and some steps that the next group must do again
+        let running = job.wait_phase("Running");
         let from = running["status"]["progress"]["step"].as_u64().unwrap_or_default();
-        job.wait_step(from + 25 + attempt * 7 % 20);
-        restarts.push(restart(&product, &job, attempt, (attempt % STAGES as u64) as u32));
+        job.wait_step(from + 25 + kill * 7 % 20);
+        restarts.push(restart(&product, &job, (kill % STAGES as u64) as u32));
     }
+    assert_eq!(job.attempt(), 1, "a stage was lost twice without a new step between");
     drop(job);
     let column = |of: &dyn Fn(&Restart) -> f64| restarts.iter().map(of).collect::<Vec<f64>>();
     let whole = column(&|restart| restart.seconds.iter().sum());
@@ -90,9 +89,9 @@ struct Restart {
 }
 
 /// Kills a stage and watches what follows.
-fn restart(product: &Product, job: &E2eJob, attempt: u64, stage: u32) -> Restart {
-    let (trainer, next) = (job.trainer(stage), attempt + 1);
-    let killed_pod = format!("/api/v1/namespaces/{NAMESPACE}/pods/{}", job.pod(stage));
+fn restart(product: &Product, job: &E2eJob, stage: u32) -> Restart {
+    let (trainer, killed_name, restarts) = (job.trainer(stage), job.pod(stage), job.restarts());
+    let killed_pod = format!("/api/v1/namespaces/{NAMESPACE}/pods/{killed_name}");
     let killed = SystemTime::now();
     trainer.kill();
     let done = job.step();
@@ -101,48 +100,27 @@ fn restart(product: &Product, job: &E2eJob, attempt: u64, stage: u32) -> Restart
         let pod = product.node.get(&killed_pod);
         pod.is_none_or(|pod| !pod["status"]["containerStatuses"][0]["state"]["terminated"].is_null()).then(now)
     });
-    let decided = wait("the next attempt", || (job.attempt() == next).then(now));
-    let of_next = || {
-        let (mut pods, label) = (job.pods(), next.to_string());
-        pods.retain(|pod| pod["metadata"]["labels"]["stagecoach.dev/attempt"] == label);
-        pods
-    };
-    let pods = wait("its pods", || Some(of_next()).filter(|pods| pods.len() == STAGES));
+    let decided = wait("the decision", || (job.restarts() > restarts).then_some(now()));
+    wait("the new pod", || (job.pod(stage) != killed_name).then_some(()));
     let created = now();
-    let logs: Vec<PathBuf> = pods.iter().map(|pod| log(product, pod)).collect();
-    let address = wait("the address of stage 0", || {
-        of_next().iter().find(|pod| pod["metadata"]["labels"]["stagecoach.dev/stage"] == "0").and_then(|pod| {
-            let address = pod["status"]["podIP"].as_str()?;
-            Some(format!("{address}:9090"))
-        })
-    });
-    let joined = wait("the group to know its members", || {
-        let phase = status(&address)?["phase"].as_str()?.to_owned();
-        ["Forming", "Training"].contains(&phase.as_str()).then(now)
-    });
-    // the rest is read off the log, which has the time of each line
-    let first = pods.iter().position(|pod| pod["metadata"]["labels"]["stagecoach.dev/stage"] == "0").unwrap();
+    let log_of = |name: String| {
+        let pod = product.node.get(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}")).unwrap();
+        log(product, &pod)
+    };
+    let (new_log, log_of_stage_0) = (log_of(job.pod(stage)), log_of(job.pod(0)));
+    // the rest is read off the log of stage 0, which may have stayed and has the time of each line
     let (start, stepped) = wait("the first step", || {
-        let text = std::fs::read_to_string(&logs[first]).ok()?;
-        let said = |word: &str| text.lines().find(|line| line.contains(&format!(" F {word} "))).map(str::to_owned);
-        Some((said("start ")?, said("step ")?))
+        let text = std::fs::read_to_string(&log_of_stage_0).ok()?;
+        let mut since_kill = text.lines().filter(|line| time(line) > killed);
+        let start = since_kill.find(|line| line.contains(" F start "))?.to_owned();
+        Some((start, since_kill.find(|line| line.contains(" F step "))?.to_owned()))
     });
-    let started = logs.iter().map(|log| log.metadata().unwrap().created().unwrap()).max().unwrap();
-    let moments = [detected, decided, created, started, joined, time(&start), time(&stepped)];
+    let started = new_log.metadata().unwrap().created().unwrap();
+    let moments = [detected, decided, created, started, time(&start), time(&stepped)];
     let mut before = killed;
     let seconds = moments.map(|moment| since(std::mem::replace(&mut before, moment), moment));
     let from: u64 = start.split_whitespace().skip_while(|word| *word != "steps").nth(1).unwrap().parse().unwrap();
     Restart { seconds, lost: done.saturating_sub(from - 1) }
-}
-
-/// What stage 0 says of itself; none if it does not answer yet.
-fn status(address: &str) -> Option<Value> {
-    let mut stream = TcpStream::connect_timeout(&address.parse().ok()?, Duration::from_millis(100)).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
-    stream.write_all(b"GET /status HTTP/1.1\r\nHost: stage\r\nConnection: close\r\n\r\n").ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
 }
 
 /// The file that containerd writes a trainer's log to, from the moment it starts the container.

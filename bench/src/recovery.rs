@@ -13,13 +13,15 @@ const KILLS: usize = 20;
 
 pub(crate) fn measure(folder: &Path) -> Value {
     println!("killing one of three stages {KILLS} times");
-    let job = BenchJob {
-        name: "killed",
-        stages: 3,
-        large: false,
-        steps: 1_000_000,
-        checkpoint: "{everySteps: 20, keepLast: 1}",
-    };
+    json!({
+        "volume": with(folder, "from the volume", "{everySteps: 20, keepLast: 1}"),
+        "memory": with(folder, "from memory", "{everySteps: 20, keepLast: 1, memory: {everySteps: 1}}"),
+    })
+}
+
+fn with(folder: &Path, source: &str, checkpoint: &'static str) -> Value {
+    let job = BenchJob { name: "killed", stages: 3, large: false, steps: 1_000_000, batch: 4, checkpoint };
+    let _ = std::fs::remove_dir_all(folder.join(job.name));
     let mut launched = job.start(folder);
     let stdout = folder.join("stdout");
     let lines = |marker: &str| {
@@ -41,7 +43,7 @@ pub(crate) fn measure(folder: &Path) -> Value {
     signal(launched.child.id(), libc::SIGINT);
     until("the launcher's end", 120, || launched.child.try_wait().unwrap());
     line(
-        "from the kill to the first new step",
+        &format!("kill to first new step, {source}"),
         format!("{:.2} s", median(&seconds)),
         &format!("worst {:.2} s", worst(&seconds)),
     );

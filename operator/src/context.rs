@@ -7,8 +7,10 @@ use kube::runtime::events::{Recorder, Reporter};
 
 use crate::apply::PodGroupDiscovery;
 use crate::config::OperatorConfig;
+use crate::job::WholeAttempt;
 use crate::observe::{LogTails, OwnedObjects, PodCache, StatusPoller};
 use crate::rejection::Rejection;
+use crate::report::Recovery;
 use crate::sync::PerJob;
 use crate::telemetry::Telemetry;
 use crate::triggers::Triggers;
@@ -46,11 +48,13 @@ pub(crate) struct Context {
 pub(crate) struct ReconcileCache {
     /// Why the API server rejected the last try to start an attempt, if it did.
     pub rejection: Option<Rejection>,
+    /// The recovery from the last failure, if it was followed from its beginning.
+    pub recovery: Option<Recovery>,
     /// Consecutive failed reconciles.
     pub api_failures: u32,
     /// The attempt all of whose pods were observed. A pod missing afterwards was deleted, even if the status does not have
     /// `podsCreated` yet.
-    pub all_created_attempt: Option<u64>,
+    pub all_created_attempt: Option<WholeAttempt>,
 }
 
 impl Context {

@@ -12,10 +12,10 @@ use crate::apply::{ApplyContext, ApplyError, Repair, apply, delete_lingering_pod
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::errors::{RECONCILE_TIMEOUT, ReconcileError, catch_panic};
-use crate::job::{self, ObservedJob, RawPipelineJob};
+use crate::job::{self, ObservedJob, RawPipelineJob, WholeAttempt};
 use crate::observe::{self, BlockingReason, JobSnapshot};
 use crate::rejection::Rejection;
-use crate::report::{self, StatusInputs, StatusUpdate};
+use crate::report::{self, Recovery, StatusInputs, StatusUpdate};
 use crate::requeue::{NEW_REJECTION_DELAY, RESYNC_INTERVAL, requeue_delay};
 use crate::status_writer::{publish_events, report_invalid_job, write_status};
 use crate::ttl::{delete_job, remaining_ttl};
@@ -66,6 +66,7 @@ async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Act
     if let Some(failure) = report::new_failure(&job, &decision) {
         context.log_tails.read(&job.reference, clients.pod_logs.clone(), &snapshot, failure);
     }
+    let recovery = follow_recovery(&job, &snapshot, &decision, now, context);
     let last_failure = decision.state.last_failure.as_ref();
     let inputs = StatusInputs {
         job: &job,
@@ -73,6 +74,7 @@ async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Act
         decision: &decision,
         rejection: rejection.map(|rejection| &rejection.reason),
         log_tail: last_failure.and_then(|failure| context.log_tails.get(&job.reference.uid, failure.attempt)),
+        recovery: recovery.as_ref(),
         since_last_write: context.write_cache.age(&job.reference.uid),
         now,
     };
@@ -111,11 +113,11 @@ fn restore_cached_state(job: &mut ObservedJob, context: &Context) -> Option<Reje
     let has_record = job.status.record.is_some();
     let cache = context.with_cache(&job.reference.uid, |cache| {
         // a removed `status.record` restarts the attempt numbers at 1, so the cached attempt is obsolete
-        cache.all_created_attempt = cache.all_created_attempt.filter(|_| has_record);
+        cache.all_created_attempt = cache.all_created_attempt.take().filter(|_| has_record);
         cache.clone()
     });
-    if let Some(attempt) = cache.all_created_attempt {
-        job.mark_all_created(attempt);
+    if let Some(whole) = &cache.all_created_attempt {
+        job.mark_all_created(whole);
     }
     cache.rejection
 }
@@ -123,9 +125,24 @@ fn restore_cached_state(job: &mut ObservedJob, context: &Context) -> Option<Reje
 /// Caches that all pods of the attempt were created: the status that records it may be written later.
 fn cache_all_created(job: &ObservedJob, decision: &Decision, context: &Context) {
     if let AttemptPhase::Running { all_created: true, .. } = decision.state.attempt_phase {
-        let attempt = decision.state.attempt.number;
-        context.with_cache(&job.reference.uid, |cache| cache.all_created_attempt = Some(attempt));
+        let whole = WholeAttempt::of(&decision.state);
+        context.with_cache(&job.reference.uid, |cache| cache.all_created_attempt = Some(whole));
     }
+}
+
+/// Follows the recovery from the last failure, if there is one.
+fn follow_recovery(
+    job: &ObservedJob,
+    snapshot: &JobSnapshot,
+    decision: &Decision,
+    now: UnixMillis,
+    context: &Context,
+) -> Option<Recovery> {
+    let is_new = report::new_failure(job, decision).is_some();
+    context.with_cache(&job.reference.uid, |cache| {
+        cache.recovery = Recovery::follow(cache.recovery.take(), is_new, &decision.state, snapshot, now);
+        cache.recovery.clone()
+    })
 }
 
 /// Caches why a start was rejected, if it was. Returns when to reconcile again for it.
@@ -182,11 +199,11 @@ fn decide_from(snapshot: JobSnapshot, job: &ObservedJob, rejection: Option<&Reje
 }
 
 fn is_start(action: &AttemptAction) -> bool {
-    matches!(action, AttemptAction::StartAttempt { .. })
+    matches!(action, AttemptAction::StartAttempt { .. } | AttemptAction::ReplaceStages { .. })
 }
 
-/// Whether the decision changes the attempt or its phase. `all_created` is ignored: it never becomes false again, so
-/// recording it late is harmless.
+/// Whether the decision changes the attempt or its phase. That `all_created` becomes true is ignored: recording it late is
+/// harmless.
 fn changes_state(job: &ObservedJob, decision: &Decision) -> bool {
     let (mut old, new) = (job.state.attempt_phase.clone(), &decision.state.attempt_phase);
     if let (AttemptPhase::Running { all_created, .. }, AttemptPhase::Running { all_created: true, .. }) =
@@ -194,7 +211,7 @@ fn changes_state(job: &ObservedJob, decision: &Decision) -> bool {
     {
         *all_created = true;
     }
-    old != *new || job.state.attempt != decision.state.attempt
+    old != *new || job.state.attempt != decision.state.attempt || job.state.incarnations != decision.state.incarnations
 }
 
 /// Whether there is anything to apply. `KillInstances` is not counted: the kubelet sends SIGKILL after the grace period.

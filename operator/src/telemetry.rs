@@ -14,6 +14,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Metric, Registry};
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::JobPhase;
+use stagecoach_lifecycle::{AttemptFailure, JobState, UnixMillis};
 
 use crate::job::{self, RawPipelineJob};
 use crate::report::{self, StatusInputs};
@@ -36,19 +37,21 @@ pub(crate) struct Telemetry {
     jobs: Family<PhaseLabel, Gauge>,
     restarts: Family<ReasonLabel, Counter>,
     recovery_seconds: Histogram,
+    recovery_phase_seconds: Family<PhaseLabel, Histogram, fn() -> Histogram>,
     steps_lost: Counter,
     reconcile_seconds: Histogram,
     reconcile_errors: Family<ReasonLabel, Counter>,
     leader: Gauge,
     stores: Arc<Mutex<Vec<Store<RawPipelineJob>>>>,
-    /// The attempt of each job whose recovery was counted last.
-    recovered: Arc<PerJob<u64>>,
+    /// When each job failed whose recovery was counted last.
+    recovered: Arc<PerJob<UnixMillis>>,
 }
 
 impl Default for Telemetry {
     fn default() -> Telemetry {
         let mut all = Registry::with_prefix("stagecoach");
         let recovery_buckets = exponential_buckets(0.25, 2.0, 14);
+        let phase_buckets: fn() -> Histogram = || Histogram::new(exponential_buckets(0.01, 2.0, 18));
         let reconcile_buckets = exponential_buckets(0.001, 2.0, 16);
         Telemetry {
             jobs: register(&mut all, "jobs", "Jobs by phase", Family::default()),
@@ -63,6 +66,12 @@ impl Default for Telemetry {
                 "recovery_seconds",
                 "From a failure until all stages are ready again",
                 Histogram::new(recovery_buckets),
+            ),
+            recovery_phase_seconds: register(
+                &mut all,
+                "recovery_phase_seconds",
+                "Phases of recoveries, from a failure to the first new step",
+                Family::new_with_constructor(phase_buckets),
             ),
             steps_lost: register(
                 &mut all,
@@ -88,6 +97,12 @@ impl Default for Telemetry {
             recovered: Arc::default(),
         }
     }
+}
+
+/// Whether `state` trains on after `failure`: as the next attempt, or with other incarnations of the stages that were lost.
+fn is_recovered(failure: &AttemptFailure, state: &JobState) -> bool {
+    let is_replaced = state.attempt.number == failure.attempt && !state.incarnations.is_empty();
+    is_replaced || state.attempt.number == failure.attempt.saturating_add(1)
 }
 
 /// Adds a metric to the registry. Returns it.
@@ -131,16 +146,19 @@ impl Telemetry {
             let saved = state.checkpoint_step.unwrap_or_default();
             self.steps_lost.inc_by(state.best_step.unwrap_or_default().saturating_sub(saved));
         }
-        let recovered = new.phase == Some(JobPhase::Running) && inputs.job.status.phase != Some(JobPhase::Running);
-        if let Some(failure) = state
-            .last_failure
-            .as_ref()
-            .filter(|failure| recovered && failure.attempt.saturating_add(1) == state.attempt.number)
+        if new.last_recovery != inputs.job.status.last_recovery
+            && let Some(seconds) = inputs.recovery.and_then(report::Recovery::seconds)
         {
-            // each attempt's recovery is counted once: losing readiness for a moment is no second recovery
+            for (phase, seconds) in report::PHASES.into_iter().zip(seconds) {
+                self.recovery_phase_seconds.get_or_create(&PhaseLabel { phase: phase.into() }).observe(seconds);
+            }
+        }
+        let recovered = new.phase == Some(JobPhase::Running) && inputs.job.status.phase != Some(JobPhase::Running);
+        if let Some(failure) = state.last_failure.as_ref().filter(|failure| recovered && is_recovered(failure, state)) {
+            // each failure's recovery is counted once: losing readiness for a moment is no second recovery
             let mut counted = self.recovered.lock();
-            let before = counted.insert(inputs.job.reference.uid.clone(), state.attempt.number);
-            if before == Some(state.attempt.number) {
+            let before = counted.insert(inputs.job.reference.uid.clone(), failure.failed_at);
+            if before == Some(failure.failed_at) {
                 return;
             }
             self.recovery_seconds.observe(inputs.now.0.saturating_sub(failure.failed_at.0) as f64 / 1000.0);
@@ -204,6 +222,7 @@ mod tests {
     fn registered() -> BTreeSet<String> {
         let telemetry = Telemetry::default();
         telemetry.jobs.get_or_create(&PhaseLabel { phase: "Running".into() }).inc();
+        drop(telemetry.recovery_phase_seconds.get_or_create(&PhaseLabel { phase: "joined".into() }));
         for family in [&telemetry.restarts, &telemetry.reconcile_errors] {
             family.get_or_create(&ReasonLabel { reason: "Killed".into() }).inc();
         }
@@ -211,7 +230,8 @@ mod tests {
         let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
         let written = types.map(|(name, kind)| {
             let name = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
-            let labels = text.lines().find_map(|line| line.strip_prefix(&name)?.strip_prefix('{'));
+            let sample = if kind == "histogram" { format!("{name}_count{{") } else { format!("{name}{{") };
+            let labels = text.lines().find_map(|line| line.strip_prefix(&sample));
             match labels.and_then(|labels| labels.split_once('=')) {
                 Some((label, _)) => format!("{name}{{{label}}}"),
                 None => name,

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Builds the tools of a test cluster from Go modules, each once, and prints the folder that holds them.
-#   tools.sh CACHE [TOOL...]      by default a control plane, kubectl, helm and the Lua that Argo CD has; `node` for what a real node takes besides
+#   tools.sh CACHE [TOOL...]      by default a control plane, kubectl, helm, the Lua that Argo CD has, and the CRDs of other schedulers;
+#                                 `node` for what a real node takes besides
 set -euo pipefail
 cd "$(dirname "$0")"
 cache=$1; shift
-plane=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm glua)
+plane=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm glua controller-gen)
 case "$*" in
     "") set -- "${plane[@]}" ;;
     node) set -- "${plane[@]}" kubelet kube-proxy containerd containerd-shim-runc-v2 ctr coredns ;;
@@ -15,6 +16,7 @@ module_of() {
     case $1 in
         kube*) echo kubernetes ;;
         containerd* | ctr) echo containerd ;;
+        controller-gen) echo podgroups ;;
         *) echo "$1" ;;
     esac
 }
@@ -25,6 +27,7 @@ package_of() {
         glua) echo github.com/yuin/gopher-lua/cmd/glua ;;
         kwok) echo sigs.k8s.io/kwok/cmd/kwok ;;
         jobset) echo sigs.k8s.io/jobset ;;
+        controller-gen) echo sigs.k8s.io/controller-tools/cmd/controller-gen ;;
         coredns) echo github.com/coredns/coredns ;;
         containerd* | ctr) echo "github.com/containerd/containerd/v2/cmd/$1" ;;
         *) echo "k8s.io/kubernetes/cmd/$1" ;;
@@ -60,6 +63,13 @@ for tool in "$@"; do
         # its CRD comes with its source
         [ "$tool" != jobset ] || install -m 644 "$(cd "$module" && go list -m -f '{{.Dir}}' sigs.k8s.io/jobset)"/config/components/crd/bases/*.yaml \
             "$cache/$built/jobset.crd.yaml"
+        # Volcano makes its CRDs from its types with this tool, scheduler-plugins ships them
+        if [ "$tool" = controller-gen ]; then
+            (cd podgroups && nice "$cache/$built/.building-$tool" crd output:crd:dir="$cache/$built" \
+                paths=volcano.sh/apis/pkg/apis/scheduling/v1beta1)
+            install -m 644 "$(cd podgroups && go list -m -f '{{.Dir}}' sigs.k8s.io/scheduler-plugins)"/config/crd/bases/scheduling.x-k8s.io_podgroups.yaml \
+                "$cache/$built"
+        fi
         mv "$cache/$built/.building-$tool" "$cache/$built/$tool"
     fi
     [ -e "$folder/$tool" ] || ln -sfn "../$built/$tool" "$folder/$tool"

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Trains tiny Llamas for five steps in plain PyTorch and writes down what a trainer must reproduce.
 
-    pip install torch==2.11.0 safetensors
+    pip install torch==2.11.0 safetensors transformers==5.23.0
     python3 tests/reference/reference.py
 
 writes, beside this file, for each case CASE.safetensors (`initial.NAME`, `gradient.NAME` of the first step before
 clipping, `final.NAME`) and, for all cases, reference.json (model, optimizer, data, and by step the learning rate, loss
 and gradient norm). It shares no code and no trick with the trainer: one pass over the whole batch, autograd's own
 gradients, torch's own AdamW, clipping and learning-rate schedulers; attention is a softmax that can be read; a document
-of a packed row is simply a row of its own.
+of a packed row is simply a row of its own. Mistral and Qwen are those of transformers.
 
 Everything is computed in float32, and again in float64 from the same weights: `float64` in the JSON holds those
 losses and norms, and how far float32 strays from float64 (largest |a - b| / largest |b|, over tensors). That is the
@@ -23,6 +23,7 @@ import pathlib
 
 import torch
 import torch.nn.functional as F
+import transformers
 from safetensors.torch import save_file
 from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
@@ -48,11 +49,23 @@ def at_least_float(x):
     return x.float() if x.dtype == torch.bfloat16 else x
 
 
-def rope(x, theta):
+def frequencies(dim, theta, scaling):
+    """By pair, in radians a position; `scaling` is Llama 3's, if any: pairs that turn less than `low_freq_factor` times within
+    the length that the model was made for turn `factor` times slower, those that turn more than `high_freq_factor` times as
+    before, and those between by linear interpolation."""
+    frequency = theta ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    if scaling is None:
+        return frequency
+    turns = scaling["original_max_position_embeddings"] * frequency / (2 * math.pi)
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return frequency * (kept + (1 - kept) / scaling["factor"])
+
+
+def rope(x, theta, scaling):
     """Rotates x[rows, heads, length, dim] by position, Hugging Face's layout: pair i is (x[i], x[i + dim/2])."""
     length, dim = x.shape[-2:]
-    frequency = theta ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
-    angle = torch.arange(length, dtype=torch.float64)[:, None] * frequency
+    angle = torch.arange(length, dtype=torch.float64)[:, None] * frequencies(dim, theta, scaling)
     angle = torch.cat([angle, angle], dim=-1)
     first, second = x[..., : dim // 2], x[..., dim // 2 :]
     half_turned = at_least_float(torch.cat([-second, first], dim=-1))
@@ -72,10 +85,10 @@ class Attention(nn.Module):
 
     def forward(self, x):
         rows, length, _ = x.shape
-        dim, theta = self.c["head_dim"], self.c["rope_theta"]
+        dim, theta, scaling = self.c["head_dim"], self.c["rope_theta"], self.c.get("rope_scaling")
         group = self.c["num_attention_heads"] // self.c["num_key_value_heads"]
         q, k, v = (p(x).view(rows, length, -1, dim).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
-        q, k = rope(q, theta), rope(k, theta)
+        q, k = rope(q, theta, scaling), rope(k, theta, scaling)
         k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
         scores = at_least_float(q @ k.transpose(-1, -2)) / math.sqrt(dim)
         future = torch.ones(length, length, dtype=torch.bool).triu(1)
@@ -127,6 +140,18 @@ class Llama(nn.Module):
         return self.lm_head(self.model.norm(x))
 
 
+def from_transformers(architecture, c):
+    """A model of transformers, called as `Llama` is."""
+    plain = getattr(transformers, f"{architecture}ForCausalLM")
+
+    class Model(plain):
+        def forward(self, ids):
+            return super().forward(input_ids=ids, use_cache=False).logits
+
+    fields = {"sliding_window": None, **{name: value for name, value in c.items() if name != "model_type"}}
+    return Model(getattr(transformers, f"{architecture}Config")(**fields, attn_implementation="eager"))
+
+
 def config(**changed):
     return {
         "hidden_size": 32,
@@ -162,7 +187,28 @@ CASES = {
         "rows": PACKED,
         "clip": 1.6,
     },
+    # with these the pairs turn as before, twice something between, and slower
+    "llama3": {
+        "config": config(
+            rope_scaling={
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            }
+        ),
+        "rows": [[n] if n else [] for n in PADDED],
+        "clip": 3.5,
+    },
 }
+# The models of transformers. A Mistral is a Llama to us.
+for architecture, changed in [
+    ("Qwen2", {"model_type": "qwen2", "tie_word_embeddings": True}),
+    ("Qwen3", {"model_type": "qwen3", "head_dim": 12}),
+    ("Mistral", {}),
+]:
+    CASES[architecture.lower()] = {**CASES["padded"], "config": config(**changed), "transformers": architecture}
 # In bfloat16 the sums over a batch have an order that counts: all at once, and by rows.
 BFLOAT16_PARTS = [1, 8]
 OPTIMIZER = {"beta1": 0.9, "beta2": 0.99, "epsilon": 1e-5, "weight_decay": 0.1}
@@ -207,8 +253,9 @@ def logits_in_bfloat16(model, ids):
 def train(model, batches, clip, logits=nn.Module.__call__, parts=1):
     """Rates, losses and norms by step, and the first step's gradients. Each batch is computed in so many parts."""
     named = dict(model.named_parameters())
-    undecayed = [p for name, p in named.items() if "norm" in name or "embed" in name]
-    decayed = [p for name, p in named.items() if not ("norm" in name or "embed" in name)]
+    is_undecayed = lambda name: any(part in name for part in ("norm", "embed", "bias"))
+    undecayed = [p for name, p in named.items() if is_undecayed(name)]
+    decayed = [p for name, p in named.items() if not is_undecayed(name)]
     groups = [{"params": decayed}, {"params": undecayed, "weight_decay": 0.0}]
     betas = (OPTIMIZER["beta1"], OPTIMIZER["beta2"])
     optimizer = torch.optim.AdamW(
@@ -255,7 +302,8 @@ def relative_error(ours, exact):
 def compute(name, seed):
     case = CASES[name]
     generator = torch.Generator().manual_seed(seed)
-    model = Llama(case["config"])
+    c = case["config"]
+    model = from_transformers(case["transformers"], c) if "transformers" in case else Llama(c)
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             drawn = torch.randn(parameter.shape, generator=generator)

@@ -11,6 +11,8 @@ pub struct Hashes {
     pub evaluation_losses: String,
     /// Of all weights.
     pub weights: String,
+    /// The chain over all steps; empty if there is none.
+    pub receipt: String,
 }
 
 impl Hashes {
@@ -24,6 +26,7 @@ impl Hashes {
             losses: field("lossesHash"),
             evaluation_losses: field("evaluationLossesHash"),
             weights: field("weightsHash"),
+            receipt: result["receipt"]["head"].as_str().unwrap_or_default().to_owned(),
         }
     }
 }

@@ -70,12 +70,11 @@ fn hello(rank: usize, world_size: usize) -> Hello {
         rank,
         world_size,
         replica: 0,
+        incarnation: 0,
         pod_uid: format!("pod-{rank}"),
         version: "test".into(),
         config: BTreeMap::new(),
         data_address: String::new(),
         host: String::new(),
-        device: "cpu".into(),
-        isa: String::new(),
     }
 }

@@ -62,6 +62,17 @@ impl Launched {
 
     /// Starts the job in `file`, whose folder will be `folder`.
     pub fn start_file(workspace: &Path, file: &Path, folder: PathBuf, arguments: &[&str]) -> Launched {
+        Launched::start_in(workspace, file, folder, arguments, &[])
+    }
+
+    /// The same with these variables in its environment.
+    pub fn start_in(
+        workspace: &Path,
+        file: &Path,
+        folder: PathBuf,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Launched {
         // output goes to files: a pipe that nobody reads would stop the launcher
         let log = |name: &str| std::fs::File::create(workspace.join(name)).unwrap();
         let child = Command::new(stagecoach())
@@ -70,6 +81,7 @@ impl Launched {
             .arg("--workspace")
             .arg(workspace)
             .args(arguments)
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(log("stdout"))
             .stderr(log("stderr"))
@@ -104,12 +116,12 @@ impl Launched {
         });
     }
 
-    /// Waits until an attempt that is not the first has trained a step.
+    /// Waits until a step is trained after a failure: by the group that was formed again, or by another attempt.
     pub fn wait_for_restart(&mut self, workspace: &Path) {
         until("the next attempt to train", 60, || {
             assert!(self.child.try_wait().unwrap().is_none(), "the launcher ended before the next attempt trained");
             let said = std::fs::read_to_string(workspace.join("stdout")).unwrap();
-            let (_, restarted) = said.rsplit_once("restarting in ")?;
+            let (_, restarted) = said.rsplit_once(" restarts left; ")?;
             restarted.contains("\nstep ").then_some(())
         });
     }
@@ -139,6 +151,14 @@ impl Drop for Launched {
 }
 
 impl Outcome {
+    /// The hashes of the run without its receipt, which names where the first weights came from.
+    ///
+    /// # Panics
+    /// If it did not finish.
+    pub fn numbers(&self) -> Hashes {
+        Hashes { receipt: String::new(), ..self.hashes() }
+    }
+
     /// The hashes of the run.
     ///
     /// # Panics

@@ -189,12 +189,13 @@ impl Ran {
         fired(&self.notes)
     }
 
-    /// How many times the group was started, by the launcher's own record, not counting those that found their port taken.
+    /// How many times the group was formed or started, by the launcher's own record, not counting those that found their port taken.
     pub fn attempts(&self) -> u64 {
         let record: serde_json::Value =
             serde_json::from_slice(&fs::read(self.folder.join("state.json")).unwrap()).unwrap();
         let taken = self.outcome.stdout.matches(PORT_TAKEN).count() as u64;
-        record["state"]["attempt"]["number"].as_u64().unwrap() - taken
+        let state = &record["state"];
+        state["attempt"]["number"].as_u64().unwrap() + state["budget"]["replaced"].as_u64().unwrap() - taken
     }
 
     /// The committed steps, newest first.

@@ -28,7 +28,7 @@ pub struct Soak<'a> {
     launched: Option<Launched>,
     stages: usize,
     draws: Draws,
-    /// The group that is dead: its stages are not taken for the next one's.
+    /// The stages that are dead: they are not taken for the living ones.
     dead: Vec<u32>,
     /// The newest checkpoint seen.
     newest: u64,
@@ -98,6 +98,8 @@ impl<'a> Soak<'a> {
         *self.kills.entry(phase).or_default() += 1;
         if self.draws.below(3) > 0 {
             send(stage, libc::SIGKILL);
+            // the others stay
+            self.dead = vec![stage];
             self.wait_for_the_dead();
             *self.counts.entry(self.stages).or_default() += 1;
         } else {
@@ -179,7 +181,7 @@ impl<'a> Soak<'a> {
     }
 
     fn wait_for_the_dead(&self) {
-        until("the whole group's end", 60, || self.dead.iter().all(|&pid| is_gone(pid)).then_some(()));
+        until("the end of what was killed", 60, || self.dead.iter().all(|&pid| is_gone(pid)).then_some(()));
     }
 
     /// The launcher must not end by itself.

@@ -18,12 +18,14 @@ pub(crate) struct Fatal {
     pub kind: FailureKind,
     /// What was found, where, what was expected, what to do.
     pub message: String,
+    /// The group has lost another stage, and this one may join the next group.
+    pub is_group_lost: bool,
 }
 
 impl Fatal {
     /// An error of any kind.
     pub(crate) fn new(kind: FailureKind, message: impl Into<String>) -> Fatal {
-        Fatal { kind, message: message.into() }
+        Fatal { kind, message: message.into(), is_group_lost: false }
     }
 
     /// An invalid job or plan.
@@ -46,7 +48,9 @@ impl From<StepError> for Fatal {
             StepError::Aborted(_) => FailureKind::NonFinite,
             StepError::InvalidProgram { .. } => FailureKind::Error,
         };
-        Fatal::new(kind, error.to_string())
+        let is_group_lost =
+            matches!(error, StepError::Link(LinkError::Broken(_)) | StepError::Group(GroupError::GroupFailed(_)));
+        Fatal { is_group_lost, ..Fatal::new(kind, error.to_string()) }
     }
 }
 
@@ -83,10 +87,13 @@ impl From<MetricsError> for Fatal {
 
 impl From<CheckpointError> for Fatal {
     fn from(error: CheckpointError) -> Fatal {
+        // by a newer group of the job
+        let is_group_lost = matches!(error, CheckpointError::FencedOff { .. });
         let kind = match error {
-            CheckpointError::FencedOff { .. } => FailureKind::PeerLost, // by a newer group of the job
+            CheckpointError::FencedOff { .. } => FailureKind::PeerLost,
+            CheckpointError::NoFolderRename { .. } => FailureKind::InvalidConfig,
             _ => FailureKind::Storage,
         };
-        Fatal::new(kind, error.to_string())
+        Fatal { is_group_lost, ..Fatal::new(kind, error.to_string()) }
     }
 }

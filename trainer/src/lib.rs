@@ -14,6 +14,7 @@ mod observe;
 pub mod optimize;
 mod plan;
 mod profile;
+mod replay;
 mod state_dict;
 mod sys;
 mod train;

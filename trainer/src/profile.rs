@@ -12,7 +12,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::execute::{Chunk, ChunkOutput, LossInputs, Stage, StageConfig, kind};
 use crate::fatal::Fatal;
-use crate::links::{LinkError, Links, LinksConfig, link_ids, open_links};
+use crate::links::{Interrupt, LinkError, Links, LinksConfig, link_ids, open_links};
 use crate::model::{Architecture, ForwardContext, MicrobatchCost, WeightGradient};
 use crate::plan::{JobConfig, ModuleSeconds, Profile};
 
@@ -141,6 +141,7 @@ fn measure_link(tensor: &Tensor, transport: Transport, encryption: Encryption) -
             encryption,
             boundary_bytes,
             tied_bytes: 0,
+            interrupt: Interrupt::default(),
             timeout: LINK_TIMEOUT,
         })
     };

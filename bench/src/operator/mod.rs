@@ -6,9 +6,11 @@ mod pods;
 mod system;
 
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use stagecoach_api::contract::HTTP_PORT;
 
 use self::cluster::Cluster;
 use self::jobset::JOBSET;
@@ -34,6 +36,8 @@ pub(crate) fn measure() -> Value {
 
 /// Everything, on a fresh cluster.
 fn all(system: System) -> Value {
+    // whoever asks a pod of these simulated nodes is connected and gets no answer
+    let _silence = TcpListener::bind((Ipv4Addr::UNSPECIFIED, HTTP_PORT)).unwrap();
     let cluster = Cluster::start(system);
     let mut report = singles(&cluster);
     let many = many(&cluster);
@@ -115,7 +119,22 @@ fn many(cluster: &Cluster) -> Value {
         format!("{:.0} MiB", peak as f64 / 1024.0),
         &format!("{:.0} MiB and {:.1} % of a core at rest", rest as f64 / 1024.0, idle * 100.0),
     );
+    let beside: Vec<f64> = names[AT_ONCE..AT_ONCE + SINGLES]
+        .iter()
+        .map(|name| {
+            let seconds = cluster.restarted(std::slice::from_ref(name), first)[0];
+            cluster.pods.wait_ready(name, first + 1, STAGES);
+            std::thread::sleep(SETTLE / 10);
+            seconds
+        })
+        .collect();
+    line(
+        &format!("a pod fails beside {JOBS} jobs that answer nobody"),
+        format!("{:.0} ms", median(&beside) * 1e3),
+        &format!("p99 {:.0} ms", percentile(&beside, 0.99) * 1e3),
+    );
     json!({
+        "restartBesideSilentSeconds": beside,
         "applySeconds": applied,
         "allPodsSeconds": all,
         "allReadySeconds": ready,

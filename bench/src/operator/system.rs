@@ -104,6 +104,6 @@ pub(super) fn wait_served(plane: &ControlPlane, system: &System) {
 }
 
 fn gang_job(name: &str, gang: &str) -> Value {
-    let spec = json!({"stages": STAGES, "restart": {"backoff": {"initialSeconds": 0}}, "scheduling": {"gang": gang}});
+    let spec = json!({"stages": STAGES, "restart": {"backoff": {"initialSeconds": 0}, "reformTimeoutSeconds": 0}, "scheduling": {"gang": gang}});
     pipeline_job(name, spec)
 }

@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use stagecoach::execute::{Executor, Stage, StageConfig, StepInputs, StopSignal};
-use stagecoach::links::{LinksConfig, link_ids, open_links};
+use stagecoach::execute::{Executor, Stage, StageConfig, StepControl, StepInputs};
+use stagecoach::links::{Interrupt, LinksConfig, link_ids, open_links};
 use stagecoach::model::Architecture;
 use stagecoach_api::job::{AdamWSpec, Encryption, Precision, Recompute, Transport};
 use stagecoach_data::MicrobatchLayout;
@@ -135,6 +135,7 @@ fn stage(programs: &Programs, sleep: Duration, joined: &mut InProcessStage) -> V
         encryption: Encryption::None,
         boundary_bytes: 4 * TOKENS * model.hidden_size(),
         tied_bytes: 0,
+        interrupt: Interrupt::default(),
         timeout: TIMEOUT,
     })
     .unwrap();
@@ -153,7 +154,7 @@ fn stage(programs: &Programs, sleep: Duration, joined: &mut InProcessStage) -> V
             learning_rate: 1e-3,
             origin: Instant::now(),
             vote: StepVote::default(),
-            stop: StopSignal::NEVER,
+            control: StepControl::NONE,
         };
         let began = Instant::now();
         let activity = &member.activity();

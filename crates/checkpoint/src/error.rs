@@ -37,6 +37,18 @@ pub enum CheckpointError {
         /// The newest fence; `None` if the volume has no newer one.
         newest: Option<u64>,
     },
+    /// The volume can't rename folders, or does it by copying.
+    #[error(
+        "{} can't rename a folder ({problem}), which is how a checkpoint is committed: use a volume of a file system that does \
+         it at once, such as NFS, CephFS or Lustre, and no object store behind a file system",
+        .path.display()
+    )]
+    NoFolderRename {
+        /// The job's folder.
+        path: PathBuf,
+        /// What came of the attempt.
+        problem: String,
+    },
     /// A checkpoint of another identity has this step's path.
     #[error("{} was written by a run of another identity ({}): give this job another storage.path", .path.display(), list(.differences))]
     IdentityConflict {
@@ -59,9 +71,10 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
-    /// Whether a file or folder was not found.
+    /// Whether a file or folder was not found, or was removed while it was open on NFS.
     pub(crate) fn is_not_found(&self) -> bool {
-        matches!(self, CheckpointError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
+        use std::io::ErrorKind::{NotFound, StaleNetworkFileHandle};
+        matches!(self, CheckpointError::Io { source, .. } if matches!(source.kind(), NotFound | StaleNetworkFileHandle))
     }
 }
 

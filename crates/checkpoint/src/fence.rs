@@ -1,10 +1,14 @@
 //! Fencing: which group may write to the volume.
 //!
 //! Everything unfinished is in `fences/<number>/<holder>/`, and whatever changes a checkpoint (commit, prune, set
-//! aside) is a rename out of or into that folder. A newer group renames the folder once, and from then on each of those
+//! aside) is a rename out of or into that folder. A newer group renames `fences/<number>` once, and from then on each of those
 //! renames fails with `NotFound`, wherever the older group was stopped. The holder's name is random, so that a late
 //! `mkdir` of an old number, by a group that was suspended between listing and creating, does not make the first
 //! holder's paths valid again.
+//!
+//! A client of NFS may remember for a minute which folder a path was, and a rename goes by the folders' handles, whatever they
+//! are called now. So the newer group also moves what is in the holder's folder to another one and removes it: its handle is
+//! worth nothing then, to whoever remembers it.
 
 use std::io::ErrorKind;
 
@@ -12,13 +16,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{CheckpointError, volume_io};
 use crate::paths::{self, CHECKPOINTS_DIR, DAMAGED_DIR, FENCES_DIR};
+use crate::probe::probe_folder_rename;
 use crate::safetensors::write_file;
 use crate::volume::{
-    Volume, ensure_dir, ignore_not_found, make_dir_idempotent, remove_tree, rename_idempotent, sync_dir, target_exists,
+    DirEntry, Volume, ensure_dir, ignore_not_found, make_dir_idempotent, remove_tree, rename_idempotent, sync_dir,
+    target_exists,
 };
 
-/// Maximum attempts to claim a fence number.
-const MAX_CLAIM_ATTEMPTS: u32 = 100;
+/// Maximum attempts to claim a fence number, and to remove the folder of a fence.
+const MAX_ATTEMPTS: u32 = 100;
 
 /// The right to change a job's checkpoints, until a newer group acquires the next fence. Stage 0 acquires it and sends
 /// it to all stages.
@@ -32,7 +38,8 @@ impl Fence {
     /// Acquires the next fence and fences off all older ones.
     ///
     /// # Errors
-    /// `FencedOff` if a newer group acquired one meanwhile; or if the volume fails.
+    /// `FencedOff` if a newer group acquired one meanwhile; `NoFolderRename` if the volume can't do what a commit needs; or if
+    /// the volume fails.
     pub fn acquire(volume: &dyn Volume) -> Result<Fence, CheckpointError> {
         for folder in [FENCES_DIR, CHECKPOINTS_DIR] {
             ensure_dir(volume, folder).map_err(volume_io(volume, "create", folder))?;
@@ -54,9 +61,11 @@ impl Fence {
         for (older, _) in seen.into_iter().filter(|(n, held)| *held && *n < number) {
             fence_off(volume, older)?;
         }
+        retire_holders(volume)?;
         for folder in [&paths::fence_path(number), FENCES_DIR] {
             sync_dir(volume, folder).map_err(|e| fence.or_fenced_off(volume, e))?;
         }
+        probe_folder_rename(volume, &fence)?;
         Ok(fence)
     }
 
@@ -65,16 +74,17 @@ impl Fence {
         self.number
     }
 
-    /// Checks that the fence is still held.
+    /// Checks that the fence is still held. `fences/` is listed anew, so that a client of NFS asks its server.
     ///
     /// # Errors
     /// `FencedOff` if not; or if the volume fails.
     pub fn check(&self, volume: &dyn Volume) -> Result<(), CheckpointError> {
+        let seen = fences(volume)?;
         let work = self.work_dir();
         match volume.list(&work) {
             Ok(_) => Ok(()),
             Err(e) if e.kind() == ErrorKind::NotFound => {
-                let newest = fences(volume)?.into_iter().map(|(n, _)| n).filter(|n| *n > self.number).max();
+                let newest = seen.into_iter().map(|(n, _)| n).filter(|n| *n > self.number).max();
                 Err(CheckpointError::FencedOff { fence: self.number, newest })
             }
             Err(e) => Err(volume_io(volume, "list", &work)(e)),
@@ -140,16 +150,16 @@ impl Fence {
 ///
 /// # Errors
 /// If the volume fails.
-pub fn newest_published(volume: &dyn Volume, prefix: &str) -> std::io::Result<Option<(u64, String)>> {
-    let list = |folder: &str| match volume.list(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-        listed => listed,
+pub fn newest_published(volume: &dyn Volume, prefix: &str) -> Result<Option<(u64, String)>, CheckpointError> {
+    let Some((newest, _)) = fences(volume)?.into_iter().filter(|(_, held)| *held).max() else { return Ok(None) };
+    let folder = paths::fence_path(newest);
+    let published = match volume.list(&folder) {
+        // fenced off since
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        listed => listed.map_err(volume_io(volume, "list", &folder))?,
     };
-    let fences = list(FENCES_DIR)?;
-    let held = fences.iter().filter_map(|entry| paths::parse_fence_dir_name(&entry.name)).filter(|(_, held)| *held);
-    let Some((newest, _)) = held.max() else { return Ok(None) };
-    let published = list(&paths::fence_path(newest))?.into_iter().map(|entry| entry.name);
-    Ok(published.into_iter().find(|name| name.starts_with(prefix)).map(|name| (newest, name)))
+    let name = published.into_iter().map(|entry| entry.name).find(|name| name.starts_with(prefix));
+    Ok(name.map(|name| (newest, name)))
 }
 
 /// Removes files of fenced-off groups. May take long: they can be many gigabytes.
@@ -213,7 +223,7 @@ fn empty_dir(volume: &dyn Volume, folder: &str) -> Result<(), CheckpointError> {
 /// Creates the folder `highest + 1`, which claims that number.
 fn claim_next(volume: &dyn Volume) -> Result<u64, CheckpointError> {
     let mut last = None;
-    for _ in 0..MAX_CLAIM_ATTEMPTS {
+    for _ in 0..MAX_ATTEMPTS {
         let number = fences(volume)?.into_iter().map(|(n, _)| n).max().unwrap_or(0).saturating_add(1);
         let path = paths::fence_path(number);
         match volume.make_private_dir(&path) {
@@ -248,11 +258,54 @@ fn fence_off(volume: &dyn Volume, number: u64) -> Result<(), CheckpointError> {
     Ok(())
 }
 
+/// Removes the folders of holders that are fenced off, also by a group that died before it came to that; what is in them is
+/// moved, as removing it may take long.
+fn retire_holders(volume: &dyn Volume) -> Result<(), CheckpointError> {
+    for entry in list_or_none(volume, FENCES_DIR)? {
+        if paths::parse_fence_dir_name(&entry.name).is_some_and(|(_, held)| !held) {
+            let fenced = format!("{FENCES_DIR}/{}", entry.name);
+            let holders = list_or_none(volume, &fenced)?.into_iter().filter(|entry| entry.is_dir);
+            for holder in holders.filter(|entry| !paths::is_retired(&entry.name)) {
+                retire(volume, &format!("{fenced}/{}", holder.name))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Moves what is in a holder's folder, in which a late group may still create something, and removes the folder.
+fn retire(volume: &dyn Volume, holder: &str) -> Result<(), CheckpointError> {
+    let mut last = None;
+    for again in 0..MAX_ATTEMPTS {
+        match volume.remove_dir(holder) {
+            Err(e) if target_exists(&e) => last = Some(e),
+            removed => return ignore_not_found(removed).map_err(volume_io(volume, "remove", holder)),
+        }
+        let retired = paths::retired_path(holder, again);
+        match make_dir_idempotent(volume, &retired) {
+            // another group removes the whole fence
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+            made => made.map_err(volume_io(volume, "create", &retired))?,
+        }
+        for entry in list_or_none(volume, holder)? {
+            let from = format!("{holder}/{}", entry.name);
+            let moved = ignore_not_found(volume.rename(&from, &format!("{retired}/{}", entry.name)));
+            moved.map_err(volume_io(volume, "move", &from))?;
+        }
+    }
+    let in_the_way = last.unwrap_or_else(|| ErrorKind::DirectoryNotEmpty.into());
+    Err(volume_io(volume, "remove", holder)(in_the_way))
+}
+
+/// The entries of a folder; none if it does not exist.
+fn list_or_none(volume: &dyn Volume, folder: &str) -> Result<Vec<DirEntry>, CheckpointError> {
+    match volume.list(folder) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        listed => listed.map_err(volume_io(volume, "list", folder)),
+    }
+}
+
 /// The numbers of all fences, and whether each is held.
 fn fences(volume: &dyn Volume) -> Result<Vec<(u64, bool)>, CheckpointError> {
-    let entries = match volume.list(FENCES_DIR) {
-        Err(e) if e.kind() == ErrorKind::NotFound => Vec::new(),
-        listed => listed.map_err(volume_io(volume, "list", FENCES_DIR))?,
-    };
-    Ok(entries.iter().filter_map(|entry| paths::parse_fence_dir_name(&entry.name)).collect())
+    Ok(list_or_none(volume, FENCES_DIR)?.iter().filter_map(|entry| paths::parse_fence_dir_name(&entry.name)).collect())
 }

@@ -11,6 +11,7 @@ mod load;
 mod location;
 mod manifest;
 pub mod paths;
+mod probe;
 mod prune;
 mod safetensors;
 mod save;

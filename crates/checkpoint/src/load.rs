@@ -142,10 +142,14 @@ pub(crate) fn open_file(
     Err(CheckpointError::Damaged(Damage { step, file: path, reason }))
 }
 
+/// On NFS; elsewhere an open file stays readable.
+const REMOVED_WHILE_OPEN: &str = "was removed while it was open";
+
 /// A missing file is damage; other errors come from the volume.
 fn missing_as_damage(volume: &dyn Volume, step: u64, path: &str, error: io::Error) -> CheckpointError {
     let reason = match error.kind() {
         ErrorKind::NotFound => "is missing",
+        ErrorKind::StaleNetworkFileHandle => REMOVED_WHILE_OPEN,
         ErrorKind::IsADirectory => "is a folder",
         _ => return volume_io(volume, "read", path)(error),
     };
@@ -277,6 +281,7 @@ impl CheckpointReader {
     fn read_error(&self, file: &str, error: io::Error) -> CheckpointError {
         match error.kind() {
             ErrorKind::UnexpectedEof => self.damage_error(file, "has become shorter".into()),
+            ErrorKind::StaleNetworkFileHandle => self.damage_error(file, REMOVED_WHILE_OPEN.into()),
             _ => io("read", self.path(file).as_ref())(error),
         }
     }

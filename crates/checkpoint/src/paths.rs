@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! fences/0007/<holder>/step-00000100/    unfinished work of the current group
-//! fences/0006.fenced/                    files of an older group
+//! fences/0006.fenced/<holder>.0.retired/ files of an older group
 //! checkpoints/step-00000100/             committed
 //! damaged/step-00000100/                 set aside, with reason.txt
 //! ```
@@ -21,6 +21,9 @@ pub const WEIGHTS_INDEX_FILE: &str = "model.safetensors.index.json";
 pub const SINGLE_WEIGHTS_FILE: &str = "model.safetensors";
 /// Why a checkpoint was set aside.
 pub const REASON_FILE: &str = "reason.txt";
+
+/// How the name ends of a folder that [`retired_path`] names.
+const RETIRED: &str = ".retired";
 
 /// Name of a checkpoint's folder.
 pub fn step_dir_name(step: u64) -> String {
@@ -71,6 +74,16 @@ pub(crate) fn fenced_path(number: u64, again: u32) -> String {
         0 => format!("{FENCES_DIR}/{number:04}.fenced"),
         again => format!("{FENCES_DIR}/{number:04}.{again}.fenced"),
     }
+}
+
+/// Path of a folder for what was in the folder of a holder that is fenced off; `again` counts up.
+pub(crate) fn retired_path(holder: &str, again: u32) -> String {
+    format!("{holder}.{again}{RETIRED}")
+}
+
+/// Whether a folder in a fence is one of [`retired_path`].
+pub(crate) fn is_retired(name: &str) -> bool {
+    name.ends_with(RETIRED)
 }
 
 /// The number in the name of a folder in `fences/`, and whether it is still held; `None` if it is not such a name.

@@ -51,6 +51,9 @@ pub fn prune(
         return Ok(Vec::new()); // then none is known to be intact
     }
     let steps = to_prune(&steps, policy);
+    if !steps.is_empty() {
+        fence.check(volume)?;
+    }
     let work = fence.work_dir();
     let mut moved = Vec::new();
     for &step in &steps {

@@ -142,6 +142,7 @@ impl PendingCheckpoint {
         write_file(volume, &path, &bytes)?;
         sync_dir(volume, &folder)?;
 
+        self.fence.check(volume)?;
         let target = paths::checkpoint_path(self.step);
         if let Err(error) = volume.rename(&folder, &target) {
             let taken = target_exists(&error);

@@ -6,6 +6,7 @@
 
 mod cache;
 mod config;
+mod contained;
 mod corpus;
 mod dataset;
 mod error;
@@ -18,6 +19,7 @@ mod tokenizer_training;
 
 pub use cache::prepare;
 pub use config::{DataConfig, PrepareProgress, TokenizerSource};
+pub use contained::hide_contained_panics;
 pub use dataset::{BatchPlan, Dataset, IGNORE_INDEX, Microbatch, MicrobatchLayout};
 pub use error::DataError;
 pub use prepared::PreparedCorpus;

@@ -84,6 +84,28 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.commit().map(drop)
 }
 
+/// Creates a folder and those above it that are missing, and makes its entry durable, also if it was there: who created it
+/// may have crashed before that.
+///
+/// # Errors
+/// If a folder can't be created, or the entry of a new one can't be made durable.
+pub fn create_durable_dir(folder: &Path) -> io::Result<()> {
+    let parent = folder.parent().unwrap_or(Path::new(""));
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound && !parent.as_os_str().is_empty() => {
+            create_durable_dir(parent)?;
+            fs::create_dir(folder)?;
+        }
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && folder.is_dir() => {
+            // a folder above may be closed to this user, and what was there yesterday is durable
+            let _ = sync_dir(parent);
+            return Ok(());
+        }
+        created => created?,
+    }
+    sync_dir(parent)
+}
+
 /// Makes the entries of a folder durable, but not their content. `""` is the current folder.
 ///
 /// # Errors
@@ -136,6 +158,18 @@ mod tests {
         write_atomically(&path, b"new").unwrap_err();
         assert_eq!(names(folder.path()), ["state.json"]);
         assert_eq!(write_atomically(&folder.path().join("none/x"), b"").unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_folder_is_created_with_those_above_it() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("a/b/c");
+        create_durable_dir(&folder).unwrap();
+        create_durable_dir(&folder).unwrap();
+        assert!(folder.is_dir());
+        fs::write(root.path().join("file"), "").unwrap();
+        create_durable_dir(&root.path().join("file")).unwrap_err();
+        create_durable_dir(&root.path().join("file/in it")).unwrap_err();
     }
 
     #[test]

@@ -53,6 +53,11 @@ pub enum Refusal {
         /// Why.
         reason: String,
     },
+    /// Another pod has taken its place, and it should exit.
+    Replaced {
+        /// The stage's rank.
+        rank: usize,
+    },
 }
 
 /// A field on which two stages differ.
@@ -96,9 +101,10 @@ impl fmt::Display for Refusal {
                 Ok(())
             }
             Refusal::AlreadyFormed { rank } => {
-                write!(f, "the group has formed and has a stage {rank}: a lost connection ends an attempt")
+                write!(f, "the group has formed and has a stage {rank}: a lost connection ends the group")
             }
             Refusal::GroupEnded { reason } => write!(f, "the group has ended: {reason}"),
+            Refusal::Replaced { rank } => write!(f, "stage {rank} was replaced: it should exit"),
         }
     }
 }

@@ -22,13 +22,12 @@ fn hello() -> Hello {
         rank: 1,
         world_size: 2,
         replica: 3,
+        incarnation: 4,
         pod_uid: "p".to_owned(),
         version: "v".to_owned(),
         config: BTreeMap::from([("a".to_owned(), "b".to_owned())]),
         data_address: "d".to_owned(),
         host: "h".to_owned(),
-        device: "c".to_owned(),
-        isa: "i".to_owned(),
     }
 }
 
@@ -47,8 +46,8 @@ fn verdict(outcome: StepOutcome) -> CoordinatorMessage {
 
 #[test]
 fn the_preamble_is_the_magic_and_the_version() {
-    assert_eq!(PROTOCOL_VERSION, 3);
-    assert_eq!(preamble(), *b"stgcoach\x03\0\0\0");
+    assert_eq!(PROTOCOL_VERSION, 4);
+    assert_eq!(preamble(), *b"stgcoach\x04\0\0\0");
 }
 
 #[test]
@@ -67,7 +66,7 @@ fn messages_of_a_member() {
         measurements: vec![1.0],
         unfinished: true,
     };
-    assert_eq!(hex(&MemberMessage::Hello(hello())), "1900000000016aac020102030170017601016101620164016801630169");
+    assert_eq!(hex(&MemberMessage::Hello(hello())), "1600000000016aac020102030401700176010161016201640168");
     assert_eq!(hex(&MemberMessage::Heartbeat(heartbeat)), "0f00000001034620350102ac020180cab5ee01");
     assert_eq!(hex(&MemberMessage::Formed), "0100000002");
     assert_eq!(hex(&MemberMessage::Broadcast { topic: 7, bytes: vec![1, 2] }), "050000000307020102");
@@ -85,7 +84,7 @@ fn messages_of_the_coordinator() {
     assert_eq!(hex(&CoordinatorMessage::Heartbeat), "0100000001");
     assert_eq!(
         hex(&CoordinatorMessage::Released { roster: Roster { members: vec![hello()] }, plan: vec![1, 2] }),
-        "1d0000000301016aac020102030170017601016101620164016801630169020102"
+        "1a0000000301016aac020102030401700176010161016201640168020102"
     );
     assert_eq!(hex(&CoordinatorMessage::Formed), "0100000004");
     assert_eq!(hex(&CoordinatorMessage::Broadcast { topic: 7, bytes: vec![1, 2] }), "050000000507020102");
@@ -114,6 +113,7 @@ fn refusals() {
     assert_eq!(refused(Refusal::ConfigMismatch { fields: vec![field] }), "09000000020401016601016500");
     assert_eq!(refused(Refusal::AlreadyFormed { rank: 1 }), "03000000020501");
     assert_eq!(refused(Refusal::GroupEnded { reason: "r".to_owned() }), "0400000002060172");
+    assert_eq!(refused(Refusal::Replaced { rank: 1 }), "03000000020701");
 }
 
 #[test]

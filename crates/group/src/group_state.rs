@@ -84,8 +84,6 @@ pub(crate) enum GroupPhase {
 pub(crate) struct MemberSlot {
     pub(crate) hello: Option<Hello>,
     pub(crate) conn: Option<ConnectionId>,
-    /// Before the group has formed, the same pod may reconnect within a third of the heartbeat timeout.
-    pub(crate) disconnected: Option<(Instant, Disconnect)>,
     pub(crate) activity: Heartbeat,
     /// When `activity` was received.
     pub(crate) last_heartbeat_at: Option<Instant>,
@@ -156,33 +154,65 @@ impl GroupState {
             return self.send_and_close(conn, CoordinatorMessage::Refused(refusal));
         }
         if self.is_ending() {
-            let reason = "all stages have left".to_owned();
+            let reason = self.failure.as_ref().map_or("all stages have left", |failure| &failure.message).to_owned();
             let last = match &self.failure {
-                Some(failure) => CoordinatorMessage::GroupEnded(failure.for_rank(rank)),
-                None => CoordinatorMessage::Refused(Refusal::GroupEnded { reason }),
+                // it is the one that gave up: there is no other group to wait for
+                Some(failure) if rank == 0 => CoordinatorMessage::GroupEnded(failure.for_rank(rank)),
+                _ => CoordinatorMessage::Refused(Refusal::GroupEnded { reason }),
             };
             return self.send_and_close(conn, last);
         }
-        if let Some(first) = self.slots[rank].hello.as_ref().filter(|first| first.pod_uid != hello.pod_uid) {
+        if let Some(first) = &self.slots[rank].hello
+            && !self.may_follow(now, conn, &first.clone(), &hello)
+        {
+            return;
+        }
+        self.slots[rank] =
+            MemberSlot { hello: Some(hello), conn: Some(conn), last_heartbeat_at: Some(now), ..MemberSlot::default() };
+        match self.plan {
+            Some(_) => self.release_if_complete(now),
+            None => self.send(vec![conn], CoordinatorMessage::Preparing(self.progress.clone())),
+        }
+    }
+
+    /// Whether `hello` takes the slot of `first`, an earlier one of its rank: the same process that reconnects or, until the
+    /// group is released, one that was started in its place. What follows in all other cases is done.
+    fn may_follow(&mut self, now: Instant, conn: ConnectionId, first: &Hello, hello: &Hello) -> bool {
+        let rank = hello.rank;
+        if hello.incarnation < first.incarnation {
+            self.send_and_close(conn, CoordinatorMessage::Refused(Refusal::Replaced { rank }));
+            return false;
+        }
+        if hello.incarnation == first.incarnation && hello.pod_uid != first.pod_uid {
             let message = format!(
                 "two pods claim to be stage {rank} of attempt {}: {} on {}, and now {} on {}",
                 self.expected.attempt, first.pod_uid, first.host, hello.pod_uid, hello.host
             );
-            self.send_and_close(conn, CoordinatorMessage::Refused(Refusal::GroupEnded { reason: message.clone() }));
-            return self.fail(now, Some(rank), message);
+            let failure = GroupFailure { root_cause_rank: Some(rank), rank, message: message.clone() };
+            self.send_and_close(conn, CoordinatorMessage::GroupEnded(failure));
+            self.fail(now, Some(rank), message);
+            return false;
         }
-        if self.phase == GroupPhase::Running {
-            return self.send_and_close(conn, CoordinatorMessage::Refused(Refusal::AlreadyFormed { rank }));
-        }
-        if let Some(replaced) = self.slots[rank].conn.take() {
-            self.effects.push(Effect::Close(replaced));
-        }
-        self.slots[rank] =
-            MemberSlot { hello: Some(hello), conn: Some(conn), last_heartbeat_at: Some(now), ..MemberSlot::default() };
         match self.phase {
-            GroupPhase::Forming => self.send(vec![conn], self.release_message()),
-            _ if self.plan.is_some() => self.release_if_complete(now),
-            _ => self.send(vec![conn], CoordinatorMessage::Preparing(self.progress.clone())),
+            GroupPhase::Joining => {
+                if let Some(older) = self.slots[rank].conn.take() {
+                    match first == hello {
+                        true => self.effects.push(Effect::Close(older)),
+                        false => self.send_and_close(older, CoordinatorMessage::Refused(Refusal::Replaced { rank })),
+                    }
+                }
+                true
+            }
+            _ if first == hello => {
+                self.send_and_close(conn, CoordinatorMessage::Refused(Refusal::AlreadyFormed { rank }));
+                false
+            }
+            _ => {
+                // the one before is the cause, and this one may join the next group
+                self.send_and_close(conn, CoordinatorMessage::Refused(Refusal::AlreadyFormed { rank }));
+                self.fail(now, Some(rank), format!("stage {rank} has started anew on {}", hello.host));
+                false
+            }
         }
     }
 

@@ -18,7 +18,9 @@ pub struct Hello {
     pub world_size: usize,
     /// Data-parallel replica of the pipeline; always 0 so far.
     pub replica: usize,
-    /// Distinguishes two pods (or processes) of the same rank and attempt.
+    /// How many pods or processes of this rank were replaced in this attempt before this one.
+    pub incarnation: u32,
+    /// The pod's UID, or what the launcher gives a process instead.
     pub pod_uid: String,
     /// The trainer's version: one group runs one version.
     pub version: String,
@@ -28,10 +30,6 @@ pub struct Hello {
     pub data_address: String,
     /// The machine's name, for people.
     pub host: String,
-    /// Device, for example `cpu` or `cuda:0`.
-    pub device: String,
-    /// The instruction set that libtorch's kernels use.
-    pub isa: String,
 }
 
 /// All members of a group, sent to each of them when the group is complete.

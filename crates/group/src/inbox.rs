@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::messages::{CoordinatorMessage, MAX_FRAME_BYTES};
 use crate::sync::lock;
@@ -83,6 +84,13 @@ impl Inbox {
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Waits until the group has ended, at most for `timeout`.
+    pub(crate) fn wait_for_failure(&self, timeout: Duration) -> Option<GroupFailure> {
+        let state = lock(&self.state);
+        let waited = self.changed.wait_timeout_while(state, timeout, |state| state.failure.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.failure.clone()
     }
 
     /// The group has ended: every call returns, now and later.

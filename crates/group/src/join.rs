@@ -1,23 +1,18 @@
 //! Joining: retries until the start-up timeout, which every progress report of stage 0 extends.
 
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use crate::connect::{RETRY_DELAY, connect};
 use crate::control_stream::{ControlStream, send_heartbeats};
 use crate::messages::{CoordinatorMessage, MemberMessage, PROTOCOL_VERSION, encode_message};
 use crate::{
-    Activity, GroupError, GroupSecret, GroupTimeouts, Hello, NotFound, Rendezvous, Roster, connection, coordinator,
-    handshake,
+    Activity, GroupError, GroupSecret, GroupTimeouts, Hello, NotFound, Refusal, Rendezvous, Roster, connection,
+    coordinator, handshake,
 };
-
-/// Delay between attempts. Short: until stage 0 is found, nothing is trained.
-const RETRY_DELAY: Duration = Duration::from_millis(50);
-/// How long one attempt to connect may take: the address may be that of a stage 0 that is gone.
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A member whose group has been released.
 pub(crate) struct Joined {
@@ -116,6 +111,10 @@ fn try_join(
             Ok(CoordinatorMessage::Released { roster, plan }) => {
                 return Ok(Joined { stream, roster, plan, secret: at.secret.clone(), stop_heartbeat });
             }
+            // another group is about to begin, or will be soon
+            Ok(CoordinatorMessage::Refused(refusal @ (Refusal::AlreadyFormed { .. } | Refusal::GroupEnded { .. }))) => {
+                return Err(JoinError::Retry(refusal.to_string()));
+            }
             Ok(CoordinatorMessage::Refused(refusal)) => {
                 return Err(JoinError::Fatal(GroupError::Refused { rank, refusal }));
             }
@@ -132,15 +131,4 @@ fn try_join(
             return Err(JoinError::Fatal(GroupError::StartupTimedOut { rank, waited, progress }));
         }
     }
-}
-
-fn connect(address: &str) -> io::Result<TcpStream> {
-    let mut last = io::Error::other("the name has no address");
-    for address in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
 }

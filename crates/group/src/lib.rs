@@ -5,6 +5,7 @@
 
 mod activity;
 mod admission;
+mod connect;
 mod connection;
 mod control_stream;
 mod coordinator;
@@ -33,6 +34,7 @@ mod verdict;
 
 pub use activity::{Activity, name_thread};
 pub use admission::{FieldMismatch, Refusal};
+pub use connect::{RETRY_DELAY, connect};
 pub use coordinator::Coordinator;
 pub use error::GroupError;
 pub use failure::GroupFailure;

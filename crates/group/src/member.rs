@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 use crate::control_stream::{ControlStream, SendError};
 use crate::coordinator::spawn;
@@ -120,6 +121,11 @@ impl Member {
     pub fn vote(&self, vote: StepVote) -> Result<Verdict, GroupError> {
         self.send(&MemberMessage::Vote(vote))?;
         self.inbox.wait_for(|state| state.verdicts.pop_front())
+    }
+
+    /// Waits until the group has failed, at most for `timeout`: why a link broke, the group knows a moment later.
+    pub fn wait_for_failure(&self, timeout: Duration) -> Option<GroupFailure> {
+        self.inbox.wait_for_failure(timeout)
     }
 
     /// Leaves the group, reporting the exit code, and waits until all members have left.

@@ -20,13 +20,12 @@ fn hello(rank: usize, attempt: u64, pod: u8) -> Hello {
         rank,
         world_size: WORLD_SIZE,
         replica: 0,
+        incarnation: u32::from(pod / 2),
         pod_uid: pod.to_string(),
         version: String::new(),
         config: BTreeMap::new(),
         data_address: String::new(),
         host: String::new(),
-        device: String::new(),
-        isa: String::new(),
     }
 }
 
@@ -54,7 +53,7 @@ fn events() -> impl Strategy<Value = GroupEvent> {
         // A connection's number gives its rank, so that all slots are soon taken.
         8 => (conn(), 2..5u64, 0..12u8).prop_map(|(conn, attempt, pod)| {
             let attempt = if attempt == 4 { 3 } else { attempt };
-            GroupEvent::Hello(conn, hello(conn as usize % WORLD_SIZE, attempt, u8::from(pod == 0)))
+            GroupEvent::Hello(conn, hello(conn as usize % WORLD_SIZE, attempt, [1, 2, 3].get(usize::from(pod)).copied().unwrap_or(0)))
         }),
         12 => (conn(), messages()).prop_map(|(conn, up)| GroupEvent::Message(conn, up)),
         1 => (conn(), disconnect).prop_map(|(conn, disconnect)| GroupEvent::Disconnected(conn, disconnect)),

@@ -25,7 +25,7 @@ impl GroupState {
             return;
         }
         let Some(rank) = self.rank_of(conn) else { return };
-        let forming = matches!(self.phase, GroupPhase::Joining | GroupPhase::Forming);
+        let joining = self.phase == GroupPhase::Joining;
         let slot = &mut self.slots[rank];
         match disconnect {
             Disconnect::Closed(_) => slot.conn = None,
@@ -35,15 +35,13 @@ impl GroupState {
         if slot.leave_code.is_some() {
             return;
         }
-        if forming && rank != 0 && matches!(disconnect, Disconnect::Closed(_)) {
-            slot.disconnected = Some((now, disconnect));
-            slot.formed = false;
+        // nothing is lost with a stage that has only joined: it reconnects, or another is started in its place
+        if joining && rank != 0 {
+            if let Some(silent) = slot.conn.take() {
+                self.effects.push(Effect::Close(silent));
+            }
             return;
         }
-        self.fail_disconnected(now, rank, disconnect);
-    }
-
-    fn fail_disconnected(&mut self, now: Instant, rank: usize, disconnect: Disconnect) {
         let failure = disconnect.failure(rank, &self.describe(rank), self.timeouts.heartbeat_timeout);
         self.fail(now, failure.root_cause_rank, failure.message);
     }
@@ -62,15 +60,6 @@ impl GroupState {
         match std::mem::take(&mut self.progress_is_unsent) && self.phase == GroupPhase::Joining {
             true => self.send_all(CoordinatorMessage::Preparing(self.progress.clone())),
             false => self.send_all(CoordinatorMessage::Heartbeat),
-        }
-        // Grace for a reconnect; short enough that a dead stage still ends the group within seconds.
-        let grace = self.timeouts.heartbeat_timeout / 3;
-        let expired = self.slots.iter().enumerate().find_map(|(rank, slot)| {
-            let (since, disconnect) = slot.disconnected.as_ref()?;
-            (now.saturating_duration_since(*since) >= grace).then(|| (rank, disconnect.clone()))
-        });
-        if let Some((rank, disconnect)) = expired {
-            return self.fail_disconnected(now, rank, disconnect);
         }
         let idle_time = now.saturating_duration_since(self.last_progress_at);
         let startup_expired = idle_time >= self.timeouts.startup_timeout;

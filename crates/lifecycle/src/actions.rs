@@ -1,5 +1,7 @@
 //! The actions of a state, recomputed from every observation, so that a crash of the caller loses none.
 
+use std::collections::BTreeMap;
+
 use crate::observed::{Observed, StageInstance};
 use crate::state::{AttemptPhase, JobOutcome};
 use crate::time::DeadlineClock;
@@ -16,6 +18,21 @@ pub enum AttemptAction {
         number: u64,
         /// Its number of stages.
         stages: u32,
+    },
+    /// Create the missing ones of these instances of an attempt.
+    ReplaceStages {
+        /// The attempt.
+        attempt: u64,
+        /// The stages and their incarnations.
+        incarnations: BTreeMap<u32, u32>,
+    },
+    /// Remove the instances of an attempt that were replaced. One that still exists, because its node or its process does not
+    /// answer, is killed. Afterwards they are observed as Terminating or not at all.
+    RemoveReplaced {
+        /// The attempt.
+        attempt: u64,
+        /// The incarnation of each stage that is kept; of other stages all are.
+        incarnations: BTreeMap<u32, u32>,
     },
     /// Terminate an attempt's instances (SIGTERM, or pod deletion) and remove exited ones. Afterwards they are observed as
     /// Terminating or not at all.
@@ -58,11 +75,21 @@ pub(crate) fn actions_for(observed: &Observed, clock: &mut DeadlineClock) -> Vec
             }
         }
     }
+    if matches!(state.attempt_phase, AttemptPhase::Running { .. })
+        && observed.replaced_instances().any(|instance| !instance.is_terminating())
+    {
+        actions.push(AttemptAction::RemoveReplaced { attempt: number, incarnations: state.incarnations.clone() });
+    }
     if let AttemptPhase::Running { not_before, all_created: false } = state.attempt_phase
         && !older_instances_remain(observed, clock)
         && clock.has_passed(not_before)
     {
-        actions.push(AttemptAction::StartAttempt { number, stages: state.attempt.stages });
+        let incarnations: BTreeMap<_, _> =
+            state.starting.iter().map(|stage| (*stage, state.incarnation(*stage))).collect();
+        actions.push(match incarnations.is_empty() {
+            true => AttemptAction::StartAttempt { number, stages: state.attempt.stages },
+            false => AttemptAction::ReplaceStages { attempt: number, incarnations },
+        });
     }
     actions
 }

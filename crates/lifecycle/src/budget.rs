@@ -10,6 +10,9 @@ pub struct RestartBudget {
     pub total: u32,
     /// Those that counted.
     pub counted: u32,
+    /// Those in which only the stages that were lost started again.
+    #[serde(default)]
+    pub replaced: u32,
     /// Those that counted since a checkpoint was last committed.
     #[serde(rename = "spent")]
     pub counted_since_checkpoint: u32,

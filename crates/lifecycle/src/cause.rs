@@ -10,6 +10,9 @@ use crate::{JobState, UnixMillis};
 /// How long, in seconds, to wait after the first secondary exit for the root cause's own exit to be observed.
 const ROOT_CAUSE_SETTLE_SECONDS: u64 = 10;
 
+/// How long, in seconds, a stage that the others have lost may take to exit, or to join their next group.
+const LOST_SETTLE_SECONDS: u64 = 2;
+
 /// How long, in seconds, the instances of an attempt are held while the creation of another is refused. A quota that is full
 /// of what is just being deleted has room again sooner.
 const HELD_WHILE_REFUSED_SECONDS: u64 = 10;
@@ -22,6 +25,9 @@ pub struct AttemptFailure {
     pub attempt: u64,
     /// The stage that failed first, if one did.
     pub stage: Option<u32>,
+    /// Which of the stage's instances in this attempt: how many were replaced before it.
+    #[serde(default)]
+    pub incarnation: u32,
     /// The reason.
     pub reason: FailureReason,
     /// The exit code, 128 + signal for a signal.
@@ -97,6 +103,7 @@ impl AttemptFailure {
         Self {
             attempt: state.attempt.number,
             stage,
+            incarnation: stage.map_or(0, |stage| state.incarnation(stage)),
             reason,
             exit_code: None,
             kind: None,
@@ -115,6 +122,7 @@ impl AttemptFailure {
         Self {
             attempt: instance.attempt,
             stage: Some(instance.stage),
+            incarnation: instance.incarnation,
             reason: reason(exit),
             exit_code,
             kind: report.map(|report| report.kind),
@@ -170,9 +178,15 @@ fn cause_rank(exit: &Exit, is_waiting: bool) -> CauseRank {
     }
 }
 
+/// Whether a stage exited for a reason of its own: it did not finish, was not asked to stop, and lost no peer.
+pub(crate) fn failed_by_itself(exit: &Exit) -> bool {
+    exit.exit_code() != Some(ExitCode::Done) && cause_rank(exit, false) == CauseRank::RootCause
+}
+
 /// The root cause, if the attempt has failed and enough exits were observed to determine it.
 pub(crate) fn root_cause(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
     cause_of_exits(observed, all_created, clock)
+        .or_else(|| cause_of_report(observed, clock))
         .or_else(|| cause_of_refusal(observed, all_created, clock))
         .or_else(|| cause_of_timeout(observed, all_created, clock))
 }
@@ -198,8 +212,15 @@ fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineCl
     let terminating = observed.current_instances().filter(|instance| instance.is_terminating());
     let drained = failed().filter(|(_, exit)| cause_rank(exit) == CauseRank::Drained).map(|(instance, _)| instance);
     let saving = terminating.chain(drained).map(|instance| instance.since).min();
-    let missing_stage = observed.missing_stages().next().filter(|_| all_created);
-    let alive = observed.current_instances().find(|instance| instance.is_alive());
+    let missing_stage = observed.deleted_stages(all_created).next();
+    // when a group has drained, one that was started for another stage of it and is in no group yet has nothing to save
+    let has_drained = first.is_some_and(|(_, exit)| cause_rank(exit) == CauseRank::Drained);
+    let is_new = |instance: &StageInstance| {
+        has_drained
+            && instance.incarnation > 0
+            && matches!(instance.state, InstanceState::Pending | InstanceState::Starting)
+    };
+    let alive = observed.current_instances().find(|instance| instance.is_alive() && !is_new(instance));
     let save_timeout_seconds = policy.grace_seconds.saturating_add(ROOT_CAUSE_SETTLE_SECONDS);
     let deadline = match (saving, first) {
         _ if alive.is_none() => None,
@@ -244,6 +265,18 @@ fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineCl
         (FailureReason::Stalled, "still runs, but its peers lost it or it does not terminate")
     };
     Some(AttemptFailure::without_exit(state, reason, Some(alive.stage), message, clock.now))
+}
+
+/// The cause according to the other stages: they have lost one that neither exits nor joins the next group.
+fn cause_of_report(observed: &Observed, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
+    let (instance, since) = observed.lost_instance()?;
+    let (reason, message) = match observed.policy.nodes_can_be_lost {
+        true => (FailureReason::NodeLost, "still exists, but its peers lost it: its node is probably lost"),
+        false => (FailureReason::Stalled, "still runs, but its peers lost it"),
+    };
+    clock
+        .has_passed(since.plus_seconds(LOST_SETTLE_SECONDS))
+        .then(|| AttemptFailure::without_exit(&observed.state, reason, Some(instance.stage), message, clock.now))
 }
 
 /// The cause of a refusal while other instances of the attempt exist: they must not hold their resources until it ends.

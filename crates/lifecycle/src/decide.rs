@@ -1,8 +1,8 @@
 //! The state machine. Every transition into Running increments the attempt number, which never decreases.
 //!
 //! ```text
-//!                 start                        failure, restart left
-//!   ┌──────┐   (attempt + 1)   ┌─────────┐  (attempt + 1, after a back-off)
+//!                 start                        failure, restart left (after a back-off:
+//!   ┌──────┐   (attempt + 1)   ┌─────────┐  attempt + 1, or a new incarnation of the lost stages)
 //!   │ Idle ├──────────────────►│ Running ├──────────┐
 //!   └──────┘                   │         │◄─────────┘
 //!       ▲                      └┬──┬───▲─┘
@@ -28,11 +28,11 @@ use stagecoach_api::contract::ExitCode;
 use stagecoach_api::job::{BackoffSpec, JobPhase};
 
 use crate::actions::{self, AttemptAction};
-use crate::observed::{InstanceState, Observed};
+use crate::observed::{InstanceState, Observed, StageInstance};
 use crate::policy::RestartDecision;
 use crate::state::{Attempt, AttemptPhase, JobFailureReason, JobOutcome, JobState};
 use crate::time::{DeadlineClock, UnixMillis};
-use crate::{AttemptFailure, FailureReason, Policy, backoff_delay, cause, jittered};
+use crate::{AttemptFailure, FailureReason, Policy, backoff_delay, cause, jittered, replacement};
 
 /// How far an instance's attempt may be ahead of the stored one, whose record may be lost or restored. A higher number is
 /// implausible, and incrementing it could overflow: such an instance is ignored.
@@ -84,6 +84,7 @@ fn record_progress(observed: &mut Observed) {
     if finished_steps > observed.state.best_step {
         observed.state.best_step = finished_steps;
         observed.state.failures_without_progress = 0;
+        observed.state.replaced_without_progress.clear();
     }
 }
 
@@ -111,7 +112,12 @@ fn next_from_running(
     clock: &mut DeadlineClock,
 ) -> JobState {
     let Observed { desired, policy, state, .. } = observed;
-    if observed.instances.iter().any(|instance| instance.attempt > state.attempt.number) {
+    let is_ahead = |instance: &StageInstance| {
+        let number = state.attempt.number;
+        instance.attempt > number
+            || instance.attempt == number && instance.incarnation > state.incarnation(instance.stage)
+    };
+    if observed.instances.iter().any(is_ahead) {
         // The stored state is older than the instances (it was lost or restored): never reuse a number.
         return with_next_attempt(observed, not_before, clock.now);
     }
@@ -129,11 +135,14 @@ fn next_from_running(
         return if desired.suspend { suspended(state) } else { with_next_attempt(observed, not_before, clock.now) };
     }
     if let Some(failure) = cause::root_cause(observed, all_created, clock) {
-        return after_failure(observed, failure, clock.now);
+        return after_failure(observed, failure, all_created, clock.now);
     }
     let mut state = state.clone();
     let all_created =
         all_created || (observed.current_instances().next().is_some() && observed.missing_stages().next().is_none());
+    if all_created {
+        state.starting.clear();
+    }
     state.attempt_phase = AttemptPhase::Running { not_before, all_created };
     state
 }
@@ -150,11 +159,14 @@ fn next_from_draining(observed: &Observed, clock: &mut DeadlineClock) -> JobStat
     }
 }
 
-/// A failure ends the job or leads to the next attempt after a back-off.
-fn after_failure(observed: &Observed, failure: AttemptFailure, now: UnixMillis) -> JobState {
+/// A failure ends the job, or leads after a back-off to the replacement of the stages that were lost or to the next attempt.
+fn after_failure(observed: &Observed, failure: AttemptFailure, all_created: bool, now: UnixMillis) -> JobState {
+    let lost = replacement::lost_stages(observed, &failure, all_created);
     let mut after = observed.clone();
     let state = &mut after.state;
-    let decision = observed.policy.restart_decision(&failure, state);
+    let is_it = |instance: &&StageInstance| Some(instance.stage) == failure.stage;
+    let pod_conditions = observed.current_instances().find(is_it).map(|instance| instance.pod_conditions.as_slice());
+    let decision = observed.policy.restart_decision(&failure, pod_conditions.unwrap_or_default(), state);
     state.last_deterministic_failure = failure.deterministic_signature().or(state.last_deterministic_failure.take());
     state.last_failure = Some(failure);
     let counted = match decision {
@@ -165,8 +177,11 @@ fn after_failure(observed: &Observed, failure: AttemptFailure, now: UnixMillis) 
         return finished(state, JobOutcome::Failed(JobFailureReason::BudgetExhausted));
     }
     state.failures_without_progress = state.failures_without_progress.saturating_add(1);
-    let delay = restart_delay(&observed.policy, state, now);
-    with_next_attempt(&after, now.plus(delay), now)
+    let not_before = now.plus(restart_delay(&observed.policy, state, now));
+    match lost.is_empty() {
+        true => with_next_attempt(&after, not_before, now),
+        false => replacement::replaced(after.state, lost, not_before),
+    }
 }
 
 /// The back-off after the last failure. The first restart is immediate, unless the cluster has no room for the attempt.
@@ -189,6 +204,9 @@ fn with_next_attempt(observed: &Observed, not_before: UnixMillis, now: UnixMilli
         stages: observed.desired.stages,
         revision: observed.desired.revision,
     };
+    state.incarnations.clear();
+    state.starting.clear();
+    state.replaced_without_progress.clear();
     state.attempt_phase = AttemptPhase::Running { not_before, all_created: false };
     state.started_at.get_or_insert(now);
     state

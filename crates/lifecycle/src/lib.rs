@@ -19,7 +19,9 @@ mod budget;
 mod cause;
 mod decide;
 mod observed;
+mod pod_failure_policy;
 mod policy;
+mod replacement;
 mod state;
 mod time;
 
@@ -29,8 +31,8 @@ pub use budget::RestartBudget;
 pub use cause::{AttemptFailure, FailureReason};
 pub use decide::{Decision, decide};
 pub use observed::{
-    CreationRefusal, Desired, Exit, ExternalCause, InstanceState, Observed, ObservedProgress, StageInstance,
-    TerminationReport,
+    CreationRefusal, Desired, Exit, ExternalCause, InstanceState, LostInstance, Observed, ObservedProgress,
+    StageInstance, TerminationReport,
 };
 pub use policy::Policy;
 pub use state::{Attempt, AttemptPhase, JobFailureReason, JobOutcome, JobState};

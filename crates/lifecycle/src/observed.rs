@@ -55,6 +55,19 @@ pub struct ObservedProgress {
     pub is_unreachable: bool,
     /// When this attempt last finished a step; None disables stall detection.
     pub last_step_at: Option<UnixMillis>,
+    /// The instance that the other stages have lost last, since the group formed.
+    pub lost: Option<LostInstance>,
+}
+
+/// An instance of the current attempt to which the other stages have lost their connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LostInstance {
+    /// The stage.
+    pub stage: u32,
+    /// Its incarnation.
+    pub incarnation: u32,
+    /// When that was first reported.
+    pub since: UnixMillis,
 }
 
 /// A stage of an attempt: a process or a pod.
@@ -64,10 +77,14 @@ pub struct StageInstance {
     pub stage: u32,
     /// The attempt.
     pub attempt: u64,
+    /// How many instances of this stage were replaced in this attempt before this one.
+    pub incarnation: u32,
     /// Its state.
     pub state: InstanceState,
     /// When it entered this state.
     pub since: UnixMillis,
+    /// Types and statuses of the pod's conditions; a process has none.
+    pub pod_conditions: Vec<(String, String)>,
 }
 
 /// The state of a stage instance, in Kubernetes' terms.
@@ -100,7 +117,7 @@ pub struct Exit {
     pub termination: Option<TerminationReport>,
 }
 
-/// Causes outside the job, which the caller reads from the pod's conditions. None counts against the budget.
+/// Causes outside the job, which the caller reads from the pod's conditions. None counts against the budget by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExternalCause {
     /// Preempted by a pod of higher priority.
@@ -185,9 +202,30 @@ impl StageInstance {
 }
 
 impl Observed {
-    /// Instances of the current attempt.
+    /// Instances of the current attempt, without those that were replaced.
     pub(crate) fn current_instances(&self) -> impl Iterator<Item = &StageInstance> + Clone {
-        self.instances.iter().filter(|instance| instance.attempt == self.state.attempt.number)
+        self.instances.iter().filter(|instance| {
+            instance.attempt == self.state.attempt.number
+                && instance.incarnation == self.state.incarnation(instance.stage)
+        })
+    }
+
+    /// Instances of the current attempt that were replaced.
+    pub(crate) fn replaced_instances(&self) -> impl Iterator<Item = &StageInstance> {
+        self.instances.iter().filter(|instance| {
+            instance.attempt == self.state.attempt.number
+                && instance.incarnation < self.state.incarnation(instance.stage)
+        })
+    }
+
+    /// The instance that the other stages have lost and that still exists, and since when.
+    pub(crate) fn lost_instance(&self) -> Option<(&StageInstance, UnixMillis)> {
+        let lost = self.progress.lost.filter(|_| self.policy.replaces_stages)?;
+        let is_it = |instance: &&StageInstance| {
+            (instance.stage, instance.incarnation) == (lost.stage, lost.incarnation)
+                && matches!(instance.state, InstanceState::Starting | InstanceState::Ready)
+        };
+        Some((self.current_instances().find(is_it)?, lost.since))
     }
 
     /// A stage of the current attempt that the cluster has not started: it is not created yet, or is pending.
@@ -197,7 +235,15 @@ impl Observed {
         missing.or(pending.map(|instance| instance.stage))
     }
 
-    /// Stages of the current attempt without an instance. After all were created, these were deleted.
+    /// Stages of the current attempt that were created and have no instance any more.
+    pub(crate) fn deleted_stages(&self, all_created: bool) -> impl Iterator<Item = u32> {
+        let starting = &self.state.starting;
+        // until all were created it is known of those alone that are not started again
+        let was_created = move |stage: &u32| all_created || !starting.is_empty() && !starting.contains(stage);
+        self.missing_stages().filter(was_created)
+    }
+
+    /// Stages of the current attempt without an instance.
     pub(crate) fn missing_stages(&self) -> impl Iterator<Item = u32> {
         (0..self.state.attempt.stages).filter(|stage| self.current_instances().all(|instance| instance.stage != *stage))
     }

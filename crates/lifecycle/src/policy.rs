@@ -1,9 +1,9 @@
 //! The restart policy: limits of the spec, and whether a failure ends the job or leads to a restart.
 
 use stagecoach_api::contract::{DEFAULT_TERMINATION_GRACE_SECONDS, ExitCode};
-use stagecoach_api::job::{ExitAction, PipelineJobSpec, RestartSpec};
+use stagecoach_api::job::{PipelineJobSpec, PodFailurePolicyAction, RestartSpec};
 
-use crate::{AttemptFailure, FailureReason, JobFailureReason, JobState};
+use crate::{AttemptFailure, FailureReason, JobFailureReason, JobState, pod_failure_policy};
 
 /// The limits that the spec sets; durations in seconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub struct Policy {
     pub active_deadline_seconds: Option<u64>,
     /// How much longer a back-off may be, in percent: jobs that failed together must not start together.
     pub backoff_jitter_percent: u32,
+    /// Whether the other stages go on once a lost one was replaced. Otherwise the whole group starts anew.
+    pub replaces_stages: bool,
     /// Whether a node can be lost without its pods' exits being observed. Then an instance that still seems to run although
     /// its peers lost it is `NodeLost`, otherwise `Stalled`.
     pub nodes_can_be_lost: bool,
@@ -41,22 +43,23 @@ impl Policy {
             scheduling_timeout_seconds: spec.scheduling.timeout_seconds.into(),
             active_deadline_seconds: spec.active_deadline_seconds,
             backoff_jitter_percent: 0,
+            replaces_stages: spec.restart.reform_timeout_seconds > 0 && spec.training.is_some(),
             nodes_can_be_lost: false,
         }
     }
 
-    /// What follows a failure, before the budget is checked. External causes are always restarted uncounted; then the user's
-    /// exit-code rules apply, then the contract's.
-    pub(crate) fn restart_decision(&self, failure: &AttemptFailure, state: &JobState) -> RestartDecision {
-        if failure.reason.is_external() {
-            return RestartDecision::Restart { counted: false };
-        }
-        let rule =
-            failure.exit_code.and_then(|code| self.restart.exit_codes.iter().find(|rule| rule.codes.contains(&code)));
-        match rule.map(|rule| rule.action) {
-            Some(ExitAction::Fail) => return RestartDecision::Fail(JobFailureReason::ExitCodeRule),
-            Some(ExitAction::Restart) => return RestartDecision::Restart { counted: true },
-            Some(ExitAction::RestartUncounted) => return RestartDecision::Restart { counted: false },
+    /// What follows a failure, before the budget is checked: the user's rules decide first, then the contract.
+    pub(crate) fn restart_decision(
+        &self,
+        failure: &AttemptFailure,
+        pod_conditions: &[(String, String)],
+        state: &JobState,
+    ) -> RestartDecision {
+        match pod_failure_policy::action_after(&self.restart, failure, pod_conditions) {
+            Some(PodFailurePolicyAction::FailJob) => return RestartDecision::Fail(JobFailureReason::PodFailurePolicy),
+            Some(PodFailurePolicyAction::Count) => return RestartDecision::Restart { counted: true },
+            Some(PodFailurePolicyAction::Ignore) => return RestartDecision::Restart { counted: false },
+            None if failure.reason.is_external() => return RestartDecision::Restart { counted: false },
             None => {}
         }
         if failure.exit_code == Some(ExitCode::InvalidConfig.code()) {
@@ -66,7 +69,9 @@ impl Policy {
         if signature.is_some() && signature == state.last_deterministic_failure {
             return RestartDecision::Fail(JobFailureReason::Deterministic);
         }
-        RestartDecision::Restart { counted: failure.reason.counts_against_budget() }
+        // the stages that wait for a replacement, and give up, end for the failure that was counted
+        let was_counted = failure.reason == FailureReason::PeerLost && !state.replaced_without_progress.is_empty();
+        RestartDecision::Restart { counted: failure.reason.counts_against_budget() && !was_counted }
     }
 }
 
@@ -76,7 +81,7 @@ impl FailureReason {
         !matches!(self, Self::Drained | Self::Unknown) && !self.is_external()
     }
 
-    const fn is_external(self) -> bool {
+    pub(crate) const fn is_external(self) -> bool {
         matches!(self, Self::Preempted | Self::Evicted | Self::NodeLost | Self::Unschedulable)
     }
 }

@@ -1,6 +1,8 @@
 //! The stored state of the state machine: `status.record` of the job, or the launcher's `state.json`. Its JSON never
 //! changes: fields that were renamed keep their keys.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::{Deserialize, Serialize};
 use stagecoach_api::contract::FailureKind;
 
@@ -15,6 +17,16 @@ pub struct JobState {
     pub attempt_phase: AttemptPhase,
     /// The current attempt, or the last one.
     pub attempt: Attempt,
+    /// How often stages of the current attempt were replaced, by stage; those that never were are left out.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub incarnations: BTreeMap<u32, u32>,
+    /// The stages whose last incarnation is to be created. Only while a replacement is under way.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub starting: BTreeSet<u32>,
+    /// The stages that were replaced since a step beyond all earlier ones was finished: one that fails again makes the whole
+    /// group anew.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub replaced_without_progress: BTreeSet<u32>,
     /// Restarts so far.
     #[serde(default)]
     pub budget: RestartBudget,
@@ -86,8 +98,9 @@ pub enum JobOutcome {
 pub enum JobFailureReason {
     /// A stage found the job or its plan invalid.
     InvalidConfig,
-    /// A rule in `restart.exitCodes` has the action Fail.
-    ExitCodeRule,
+    /// A rule of `restart.podFailurePolicy` has the action FailJob.
+    #[serde(rename = "ExitCodeRule")]
+    PodFailurePolicy,
     /// A deterministic failure occurred twice at the same step; restarting would not help.
     Deterministic,
     /// No restart is left.
@@ -101,7 +114,7 @@ impl JobFailureReason {
     pub const fn explanation(self) -> &'static str {
         match self {
             Self::InvalidConfig => "a stage found the job invalid",
-            Self::ExitCodeRule => "a rule of restart.exitCodes says so",
+            Self::PodFailurePolicy => "a rule of restart.podFailurePolicy says so",
             Self::Deterministic => "the same failure came again at the same step",
             Self::BudgetExhausted => "restart.maxRestarts is used up",
             Self::DeadlineExceeded => "activeDeadlineSeconds have passed",
@@ -110,6 +123,11 @@ impl JobFailureReason {
 }
 
 impl JobState {
+    /// How often `stage` was replaced in the current attempt.
+    pub fn incarnation(&self, stage: u32) -> u32 {
+        self.incarnations.get(&stage).copied().unwrap_or(0)
+    }
+
     /// How the job ended, if it has.
     pub const fn outcome(&self) -> Option<&JobOutcome> {
         match &self.attempt_phase {

@@ -43,7 +43,7 @@ pub fn advise(programs: &Programs, measured: &[Timeline], model: &ModelCost, par
     let makespan = simulate(programs, &costs).makespan;
     let mut balanced = costs.clone();
     for chunk in placement.chunks_of(rank) {
-        scale(&mut balanced, chunk, 1.0 / slowest.imbalance);
+        balanced.scale(chunk, 1.0 / slowest.imbalance);
     }
     let saving = 1.0 - simulate(programs, &balanced).makespan / makespan;
     let better = better_partition(programs, &costs, model, partition);
@@ -72,7 +72,7 @@ fn better_partition(
             ..Costs::estimate(model, partition, 1.0, f64::INFINITY)
         };
         for (chunk, &rank) in placement.as_slice().iter().enumerate() {
-            scale(&mut estimate, chunk, speeds[rank]);
+            estimate.scale(chunk, speeds[rank]);
         }
         simulate(programs, &estimate).makespan
     };
@@ -97,14 +97,6 @@ fn better_partition(
     }
     let saving = 1.0 - best.1 / before;
     (saving >= LEAST_SAVING).then_some((best.0, saving))
-}
-
-fn scale(costs: &mut Costs, chunk: usize, factor: f64) {
-    if let Some(chunk) = costs.chunks.get_mut(chunk) {
-        chunk.forward_seconds *= factor;
-        chunk.backward_input_seconds *= factor;
-        chunk.backward_weight_seconds *= factor;
-    }
 }
 
 impl fmt::Display for Advice {

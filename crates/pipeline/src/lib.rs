@@ -17,6 +17,7 @@ mod placement;
 mod program;
 mod schedule;
 mod simulate;
+mod speeds;
 mod timeline;
 mod verify;
 
@@ -35,6 +36,7 @@ pub use placement::{Placement, PlacementError};
 pub use program::{ProgramTextError, Programs};
 pub use schedule::{Schedule, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, one_f_one_b, zbv_zero_bubble};
 pub use simulate::{ChunkCosts, Costs, simulate};
+pub use speeds::{RankSpeeds, SpeedError};
 pub use timeline::{Span, Timeline};
 pub use verify::{
     ActionLocation, BlockedActions, Limits, SENDS_IN_FLIGHT, VerifyReport, Violation, verify, verify_evaluation,

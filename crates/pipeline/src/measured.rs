@@ -76,7 +76,7 @@ pub fn breakdown(timeline: &Timeline, placement: &Placement) -> Vec<RankBreakdow
 }
 
 /// Seconds of F, B, I and W.
-fn compute_seconds(spans: &[Span]) -> f64 {
+pub(crate) fn compute_seconds(spans: &[Span]) -> f64 {
     spans.iter().filter(|span| span.action.is_compute()).map(|span| span.end - span.start).sum()
 }
 

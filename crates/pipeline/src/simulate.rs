@@ -102,6 +102,15 @@ impl Costs {
         }
     }
 
+    /// Multiplies the time of every action of `chunk`.
+    pub(crate) fn scale(&mut self, chunk: usize, factor: f64) {
+        if let Some(chunk) = self.chunks.get_mut(chunk) {
+            chunk.forward_seconds *= factor;
+            chunk.backward_input_seconds *= factor;
+            chunk.backward_weight_seconds *= factor;
+        }
+    }
+
     pub(crate) fn chunk(&self, chunk: usize) -> ChunkCosts {
         self.chunks.get(chunk).copied().unwrap_or_default()
     }

@@ -41,6 +41,21 @@ pub(super) async fn create_owned<T: DeserializeOwned>(
     }
 }
 
+/// The stored object of this name; `object` is created if there is none. For an object that is expected to exist.
+///
+/// # Errors
+/// As [`create_owned`].
+pub(super) async fn get_or_create<T: DeserializeOwned>(
+    api: &JsonApi,
+    job: &JobReference,
+    object: &(impl Serialize + ResourceExt),
+) -> Result<T, ApplyError> {
+    match get_owned(api, job, &object.name_any()).await? {
+        Some(existing) => Ok(serde_json::from_value(existing).map_err(kube::Error::SerdeError)?),
+        None => create_owned(api, job, object).await,
+    }
+}
+
 /// The object of this name, if it exists.
 ///
 /// # Errors

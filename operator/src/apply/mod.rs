@@ -72,7 +72,18 @@ pub(crate) async fn apply(
     for action in actions {
         match *action {
             AttemptAction::StartAttempt { number, stages } => {
-                start::start(context, job, snapshot, number, stages).await?
+                let pods = (0..stages).map(|stage| (stage, 0)).collect();
+                start::start(context, job, snapshot, number, stages, &pods).await?
+            }
+            AttemptAction::ReplaceStages { attempt, ref incarnations } => {
+                start::start(context, job, snapshot, attempt, job.state.attempt.stages, incarnations).await?
+            }
+            AttemptAction::RemoveReplaced { attempt, ref incarnations } => {
+                let is_replaced = |pod: &&ObservedPod| {
+                    incarnations.get(&pod.instance.stage).is_some_and(|kept| pod.instance.incarnation < *kept)
+                };
+                let replaced = snapshot.pods_of_attempt(attempt).filter(is_replaced);
+                delete_pods(context, job, replaced, &DeleteParams::default()).await?
             }
             AttemptAction::DeleteInstances { attempt, grace_seconds } => {
                 delete(context, job, snapshot, attempt, grace_seconds).await?
@@ -97,13 +108,13 @@ async fn delete(
 }
 
 /// Deletes the pods of a finished job that run on although their trainer has ended: a sidecar must not keep what they hold.
-/// Those whose containers have all ended stay for their logs.
+/// Those that end by themselves stay for their logs.
 pub(crate) async fn delete_lingering_pods(
     context: &ApplyContext<'_>,
     job: &ObservedJob,
     snapshot: &JobSnapshot,
 ) -> kube::Result<()> {
-    let lingering = snapshot.pods.iter().filter(|pod| pod.has_exited() && !pod.is_over);
+    let lingering = snapshot.pods.iter().filter(|pod| pod.has_exited() && !pod.ends_by_itself);
     delete_pods(context, job, lingering, &DeleteParams::default()).await
 }
 

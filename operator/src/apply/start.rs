@@ -1,5 +1,7 @@
 //! Starts an attempt: first the objects that its pods need, then the pods.
 
+use std::collections::BTreeMap;
+
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
@@ -9,24 +11,27 @@ use serde::de::IgnoredAny;
 use stagecoach_api::job::NetworkPolicyMode;
 use stagecoach_lifecycle::Attempt;
 
-use super::create::{create_or_update, create_owned};
+use super::create::{create_or_update, create_owned, get_or_create};
 use super::{ApplyContext, ApplyError};
 use crate::build::{self, AttemptObjects, AttemptTemplate, build};
 use crate::clients::Clients;
 use crate::job::ObservedJob;
-use crate::observe::JobSnapshot;
+use crate::observe::{JobSnapshot, ObservedPod};
 
-/// Creates the missing objects of attempt `number`.
+/// Creates the missing objects of attempt `number`, which has `stages` stages, and of its pods those of `incarnations`, by stage.
 pub(super) async fn start(
     context: &ApplyContext<'_>,
     job: &ObservedJob,
     snapshot: &JobSnapshot,
     number: u64,
     stages: u32,
+    incarnations: &BTreeMap<u32, u32>,
 ) -> Result<(), ApplyError> {
     let ApplyContext { clients, pod_group_discovery, peers, default_image, kept_image, .. } = *context;
     let spec = &job.manifest.spec;
-    let first = number == 1;
+    // where stages are replaced, the attempt's objects are there already
+    let is_new = incarnations.values().all(|incarnation| *incarnation == 0);
+    let first = number == 1 && is_new;
     let peers = (spec.network_policy.mode != NetworkPolicyMode::None).then_some(peers);
     let pod_group_api = pod_group_discovery.choose(&clients.client, spec.scheduling.gang).await?;
     let older = if first { Vec::new() } else { older_attempts(clients, job, number).await? };
@@ -39,14 +44,18 @@ pub(super) async fn start(
     }
 
     // Both destructure without `..`: each kind of object is created by the one or the other.
-    let AttemptObjects { service, network_policy, config_map, pod_group: _, pods: _ } =
-        build(&job.reference, &template, peers);
+    let AttemptObjects { service, network_policy, config_map, pod_group: _ } = build(&job.reference, &template, peers);
     let policy = async {
         let Some(policy) = network_policy else { return Ok(()) };
         create_or_update(context, &clients.network_policies, &job.reference, &policy, first).await
     };
     let service = create_or_update(context, &clients.services, &job.reference, &service, first);
-    let stored = create_owned::<ConfigMap>(&clients.config_maps, &job.reference, &config_map);
+    let stored = async {
+        match is_new {
+            true => create_owned::<ConfigMap>(&clients.config_maps, &job.reference, &config_map).await,
+            false => get_or_create(&clients.config_maps, &job.reference, &config_map).await,
+        }
+    };
     let ((), (), stored) = tokio::try_join!(policy, service, stored)?;
 
     context.note(
@@ -55,16 +64,24 @@ pub(super) async fn start(
     );
     // The attempt may have been started before, from an older spec or by another version of the operator.
     let template = AttemptTemplate::from_config_map(&stored)?;
-    let AttemptObjects { service: _, network_policy: _, config_map: _, pod_group, pods } =
+    let AttemptObjects { service: _, network_policy: _, config_map: _, pod_group } =
         build(&job.reference, &template, peers);
     if let (Some(api), Some(group)) = (template.pod_group_api, pod_group) {
-        create_owned::<IgnoredAny>(&clients.pod_groups(api), &job.reference, &group).await?;
+        let pod_groups = clients.pod_groups(api);
+        match is_new {
+            true => create_owned::<IgnoredAny>(&pod_groups, &job.reference, &group).await?,
+            false => get_or_create(&pod_groups, &job.reference, &group).await?,
+        };
     }
     // before the pods: once all pods exist, StartAttempt is not decided again
     delete_attempts(clients, job, older).await?;
-    let is_missing = |stage: u32| snapshot.pods_of_attempt(number).all(|pod| pod.instance.stage != stage);
-    let missing = (0..).zip(&pods).filter(|(stage, _)| is_missing(*stage)).map(|(_, pod)| pod);
-    try_join_all(missing.map(|pod| create_owned::<IgnoredAny>(&clients.pods, &job.reference, pod))).await?;
+    let pods = incarnations.iter().filter_map(|(&stage, &incarnation)| {
+        let is_this = |pod: &ObservedPod| (pod.instance.stage, pod.instance.incarnation) == (stage, incarnation);
+        let exists = snapshot.pods_of_attempt(number).any(is_this);
+        (!exists).then(|| build::pod(&job.reference, &template, stage, incarnation))
+    });
+    let missing: Vec<_> = pods.collect();
+    try_join_all(missing.iter().map(|pod| create_owned::<IgnoredAny>(&clients.pods, &job.reference, pod))).await?;
     Ok(())
 }
 
@@ -88,7 +105,7 @@ async fn delete_attempts(clients: &Clients, job: &ObservedJob, attempts: Vec<Sto
     for (config_map, template) in attempts {
         if let Some(template) = template {
             // the Service and the NetworkPolicy are the job's, and pods are deleted by `DeleteInstances`
-            let AttemptObjects { service: _, network_policy: _, config_map: _, pod_group, pods: _ } =
+            let AttemptObjects { service: _, network_policy: _, config_map: _, pod_group } =
                 build(&job.reference, &template, None);
             if let (Some(api), Some(group)) = (template.pod_group_api, pod_group) {
                 clients.pod_groups(api).delete(&group.name_any(), &DeleteParams::default()).await?;

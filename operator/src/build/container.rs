@@ -18,10 +18,11 @@ pub(super) fn trainer_container(
     job: &JobReference,
     attempt: &AttemptTemplate,
     stage: u32,
+    incarnation: u32,
     mut container: Map<String, Value>,
 ) -> Value {
     let mut variables = array(container.get("env"));
-    variables.extend(environment(job, attempt, stage).iter().map(to_json));
+    variables.extend(environment(job, attempt, stage, incarnation).iter().map(to_json));
     container.insert("env".into(), variables.into());
     let mut mounts = array(container.get("volumeMounts"));
     let mut ports = array(container.get("ports"));
@@ -72,13 +73,14 @@ fn security_context() -> SecurityContext {
 }
 
 /// The contract's variables. The kubelet sets the pod's IP address and UID.
-fn environment(job: &JobReference, attempt: &AttemptTemplate, stage: u32) -> Vec<EnvVar> {
+fn environment(job: &JobReference, attempt: &AttemptTemplate, stage: u32, incarnation: u32) -> Vec<EnvVar> {
     let contract = StageEnv {
         rank: stage,
         world_size: attempt.stages,
         job: job.name.clone(),
         job_uid: job.uid.clone(),
         attempt: attempt.number,
+        incarnation,
         config: CONFIG_PATH.into(),
         workspace: WORKSPACE_PATH.into(),
         master_addr: service_name(job),

@@ -15,15 +15,16 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 
 pub(crate) use attempt_template::{AttemptTemplate, BuildError};
 pub(crate) use names::{
-    ATTEMPT_LABEL, JOB_LABEL, JOB_UID_LABEL, STAGE_LABEL, attempt_name, is_controlled_by, pod_label_selector, pod_name,
+    ATTEMPT_LABEL, INCARNATION_LABEL, JOB_LABEL, JOB_UID_LABEL, STAGE_LABEL, attempt_name, is_controlled_by,
+    pod_label_selector, pod_name,
 };
 pub use names::{JobReference, labels};
 pub use network_policy::{PolicyPeers, network_policy};
-pub(crate) use pod::{StagePod, missing_volume};
+pub(crate) use pod::{missing_volume, pod};
 pub(crate) use pod_group::{PodGroup, PodGroupApi};
 pub(crate) use service::service;
 
-/// All objects of one attempt.
+/// All objects of one attempt but its pods.
 #[derive(Clone, Debug)]
 pub(crate) struct AttemptObjects {
     /// Selects stage 0 of the attempt; one for all attempts of the job.
@@ -34,8 +35,6 @@ pub(crate) struct AttemptObjects {
     pub(crate) config_map: ConfigMap,
     /// None without gang scheduling.
     pub(crate) pod_group: Option<PodGroup>,
-    /// One per stage, in their order.
-    pub(crate) pods: Vec<StagePod>,
 }
 
 /// The objects of the attempt that `attempt` describes; `peers` is None for a job without a NetworkPolicy.
@@ -44,8 +43,7 @@ pub(crate) fn build(job: &JobReference, attempt: &AttemptTemplate, peers: Option
         service: service(job, attempt.number),
         network_policy: peers.map(|peers| network_policy(job, peers)),
         config_map: attempt.to_config_map(job),
-        pod_group: attempt.pod_group_api.map(|api| pod_group::pod_group(job, api, attempt.number, attempt.stages)),
-        pods: (0..attempt.stages).map(|stage| pod::pod(job, attempt, stage)).collect(),
+        pod_group: attempt.pod_group_api.map(|api| pod_group::pod_group(job, api, attempt)),
     }
 }
 

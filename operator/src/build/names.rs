@@ -11,6 +11,8 @@ pub(crate) const JOB_UID_LABEL: &str = "stagecoach.dev/job-uid";
 pub(crate) const JOB_LABEL: &str = "stagecoach.dev/job";
 /// Label with the attempt number.
 pub(crate) const ATTEMPT_LABEL: &str = "stagecoach.dev/attempt";
+/// Label with the number of pods of the stage that were replaced in the attempt before this one.
+pub(crate) const INCARNATION_LABEL: &str = "stagecoach.dev/incarnation";
 /// Label with the stage.
 pub(crate) const STAGE_LABEL: &str = "stagecoach.dev/stage";
 
@@ -26,8 +28,11 @@ pub struct JobReference {
 }
 
 /// Name of a pod.
-pub(crate) fn pod_name(job: &JobReference, stage: u32, attempt: u64) -> String {
-    format!("{}-{stage}-{attempt}", job.name)
+pub(crate) fn pod_name(job: &JobReference, stage: u32, attempt: u64, incarnation: u32) -> String {
+    match incarnation {
+        0 => format!("{}-{stage}-{attempt}", job.name),
+        replaced => format!("{}-{stage}-{attempt}-{replaced}", job.name),
+    }
 }
 
 /// Name of the Service of stage 0: the MASTER_ADDR of all attempts.

@@ -29,16 +29,16 @@ pub(super) const WORKSPACE_VOLUME: &str = "workspace";
 /// lose each field that is newer than k8s-openapi, and the CRD may be of a newer Kubernetes than the operator.
 pub(crate) type StagePod = Object<Map<String, Value>, NotUsed>;
 
-/// The pod of `stage`.
-pub(super) fn pod(job: &JobReference, attempt: &AttemptTemplate, stage: u32) -> StagePod {
+/// The pod of `stage`, in whose place `incarnation` others have been in this attempt.
+pub(crate) fn pod(job: &JobReference, attempt: &AttemptTemplate, stage: u32, incarnation: u32) -> StagePod {
     let template = &template_of(&attempt.pod_template, stage);
     let mut spec = object(template.get("spec"));
     let containers = containers(&spec).into_iter().map(|container| match is_trainer(&container) {
-        true => trainer_container(job, attempt, stage, container),
+        true => trainer_container(job, attempt, stage, incarnation, container),
         false => Value::Object(container),
     });
     spec.insert("containers".into(), containers.collect());
-    // the kubelet must not restart a stage alone: the operator restarts the whole group
+    // the operator decides whether and with which others a stage starts again
     spec.insert("restartPolicy".into(), "Never".into());
     set_default(&mut spec, "automountServiceAccountToken", false);
     set_default(&mut spec, "enableServiceLinks", false);
@@ -51,12 +51,13 @@ pub(super) fn pod(job: &JobReference, attempt: &AttemptTemplate, stage: u32) -> 
     let template_metadata = object(template.get("metadata"));
     let mut all_labels = string_map(template_metadata.get("labels"));
     all_labels.extend(labels(job, Some(attempt.number), Some(stage)));
+    all_labels.insert(names::INCARNATION_LABEL.to_owned(), incarnation.to_string());
     let mut annotations: BTreeMap<_, _> = STAYS.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
     annotations.extend(string_map(template_metadata.get("annotations")));
     if let Some(api) = attempt.pod_group_api {
         api.add_pod(attempt_name(job, attempt.number), &mut all_labels, &mut annotations, &mut spec);
     }
-    let name = pod_name(job, stage, attempt.number);
+    let name = pod_name(job, stage, attempt.number, incarnation);
     let mut pod = StagePod::new(&name, &ApiResource::erase::<Pod>(&()), spec);
     pod.metadata = names::metadata(job, name, None);
     pod.metadata.labels = Some(all_labels);

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::json::to_json;
-use super::{JobReference, attempt_name, names};
+use super::{AttemptTemplate, JobReference, attempt_name, names};
 
 /// The API of a PodGroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +38,17 @@ pub(crate) enum PodGroupSpec {
     MinMember {
         /// How many pods are scheduled together.
         min_member: u32,
+        /// The queue; Volcano's alone, which has a default.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        queue: Option<String>,
+        /// Its priority; Volcano's alone.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        priority_class_name: Option<String>,
     },
 }
+
+/// The annotation of a pod that Volcano reads as its queue where no PodGroup says it: in the template it names the group's.
+const VOLCANO_QUEUE: &str = "scheduling.volcano.sh/queue-name";
 
 impl PodGroupApi {
     /// All, the newest first.
@@ -92,18 +101,31 @@ impl PodGroupApi {
     }
 }
 
-/// The PodGroup of an attempt.
-pub(super) fn pod_group(job: &JobReference, api: PodGroupApi, attempt: u64, stages: u32) -> PodGroup {
+/// The PodGroup of an attempt, in `api`. Volcano's has the queue and the priority class of the pod template; elsewhere priority
+/// is the pods' own, and there are no queues.
+pub(super) fn pod_group(job: &JobReference, api: PodGroupApi, attempt: &AttemptTemplate) -> PodGroup {
+    let of_template = |part: &str, field: &[&str]| {
+        let value = field.iter().try_fold(attempt.pod_template.get(part)?, |value, name| value.get(name));
+        value?.as_str().map(str::to_owned)
+    };
     let spec = match api {
         PodGroupApi::Native(_) => {
-            let gang = GangSchedulingPolicy { min_count: i32::try_from(stages).unwrap_or(i32::MAX) };
+            let gang = GangSchedulingPolicy { min_count: i32::try_from(attempt.stages).unwrap_or(i32::MAX) };
             let scheduling_policy = PodGroupSchedulingPolicy { gang: Some(gang), basic: None };
             let native = NativePodGroupSpec { scheduling_policy, ..NativePodGroupSpec::default() };
             PodGroupSpec::Native(Box::new(native))
         }
-        PodGroupApi::Volcano | PodGroupApi::Coscheduling => PodGroupSpec::MinMember { min_member: stages },
+        PodGroupApi::Volcano => PodGroupSpec::MinMember {
+            min_member: attempt.stages,
+            queue: of_template("metadata", &["annotations", VOLCANO_QUEUE]),
+            priority_class_name: of_template("spec", &["priorityClassName"]),
+        },
+        PodGroupApi::Coscheduling => {
+            PodGroupSpec::MinMember { min_member: attempt.stages, queue: None, priority_class_name: None }
+        }
     };
-    let mut group = PodGroup::new(&attempt_name(job, attempt), &api.resource(), spec);
-    group.metadata = names::metadata(job, attempt_name(job, attempt), Some(attempt));
+    let name = attempt_name(job, attempt.number);
+    let mut group = PodGroup::new(&name, &api.resource(), spec);
+    group.metadata = names::metadata(job, name, Some(attempt.number));
     group
 }

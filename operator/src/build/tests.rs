@@ -34,8 +34,8 @@ fn to_value(object: &impl Serialize) -> Value {
     serde_json::to_value(object).unwrap()
 }
 
-fn pod(attempt: &AttemptTemplate, stage: usize) -> Value {
-    to_value(&build(&reference(), attempt, None).pods[stage])
+fn pod(attempt: &AttemptTemplate, stage: u32) -> Value {
+    to_value(&super::pod(&reference(), attempt, stage, 0))
 }
 
 fn config_map(attempt: &AttemptTemplate) -> Value {
@@ -176,7 +176,7 @@ fn fields_of_the_pod_template_are_kept() {
     let safe = "cluster-autoscaler.kubernetes.io/safe-to-evict";
     assert_eq!(pod["metadata"]["annotations"][safe], "false");
     let evictable = attempt(json!({"metadata": {"annotations": {safe: "true"}}}));
-    assert_eq!(super::pod::pod(&reference(), &evictable, 0).metadata.annotations.unwrap()[safe], "true");
+    assert_eq!(super::pod::pod(&reference(), &evictable, 0, 0).metadata.annotations.unwrap()[safe], "true");
 }
 
 #[test]
@@ -274,6 +274,20 @@ fn the_config_map_of_an_attempt_never_changes_its_form() {
     }
 }
 
+/// Whatever comes of them is seen before the real CRDs, in the tests with an API server.
+#[test]
+fn only_volcanos_pod_group_has_queue_and_priority() {
+    let template = json!({"metadata": {"annotations": {"scheduling.volcano.sh/queue-name": "research"}},
+        "spec": {"priorityClassName": "high"}});
+    let spec = |api| {
+        let attempt = AttemptTemplate { pod_group_api: Some(api), ..attempt(template.clone()) };
+        to_value(&build(&reference(), &attempt, None).pod_group)["spec"].clone()
+    };
+    let volcano = json!({"minMember": 3, "queue": "research", "priorityClassName": "high"});
+    assert_eq!(spec(PodGroupApi::Volcano), volcano);
+    assert_eq!(spec(PodGroupApi::Coscheduling), json!({"minMember": 3}));
+}
+
 #[test]
 fn a_job_without_a_volume_is_invalid_in_a_cluster() {
     let mut job = job(json!({}));
@@ -367,8 +381,8 @@ fn the_objects_of_an_attempt_equal_the_golden_ones() {
     let objects = |job: &PipelineJob, api: Option<PodGroupApi>, peers: Option<PolicyPeers<'_>>| {
         let attempt =
             AttemptTemplate::new(job, Attempt { stages: 2, ..NUMBER_3 }, "example.com/trainer@sha256:00", api).unwrap();
-        let AttemptObjects { service, network_policy, config_map, pod_group, pods } =
-            build(&reference(), &attempt, peers);
+        let AttemptObjects { service, network_policy, config_map, pod_group } = build(&reference(), &attempt, peers);
+        let pods: Vec<_> = (0..attempt.stages).map(|stage| super::pod(&reference(), &attempt, stage, 0)).collect();
         json!({"service": service, "networkPolicy": network_policy, "configMap": config_map,
                "podGroup": pod_group, "pods": pods})
     };

@@ -2,6 +2,8 @@
 
 mod object;
 
+use std::collections::BTreeMap;
+
 use kube::{Resource, ResourceExt};
 use serde::Deserialize;
 use stagecoach_api::job::{JobPhase, attempt_fields};
@@ -134,11 +136,26 @@ pub(crate) fn read(object: &RawPipelineJob) -> Result<ObservedJob, InvalidJob> {
     Ok(ObservedJob { reference, manifest, generation, status, state, unknown_fields, revision })
 }
 
+/// An attempt, and the incarnations of its stages, all of whose pods were observed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WholeAttempt {
+    attempt: u64,
+    incarnations: BTreeMap<u32, u32>,
+}
+
+impl WholeAttempt {
+    /// The attempt of `state`.
+    pub(crate) fn of(state: &JobState) -> WholeAttempt {
+        WholeAttempt { attempt: state.attempt.number, incarnations: state.incarnations.clone() }
+    }
+}
+
 impl ObservedJob {
     /// Marks all pods of an attempt as created, which may not be recorded yet.
-    pub(crate) fn mark_all_created(&mut self, attempt: u64) {
+    pub(crate) fn mark_all_created(&mut self, whole: &WholeAttempt) {
+        let is_it = *whole == WholeAttempt::of(&self.state);
         match &mut self.state.attempt_phase {
-            AttemptPhase::Running { all_created, .. } if self.state.attempt.number == attempt => *all_created = true,
+            AttemptPhase::Running { all_created, .. } if is_it => *all_created = true,
             _ => {}
         }
     }

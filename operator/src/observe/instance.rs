@@ -21,8 +21,12 @@ pub(crate) struct BlockingReason {
 pub(super) fn instance(pod: &PartialPod) -> Option<StageInstance> {
     let label = |name: &str| pod.metadata.labels.as_ref()?.get(name);
     let (stage, attempt) = (label(build::STAGE_LABEL)?.parse().ok()?, label(build::ATTEMPT_LABEL)?.parse().ok()?);
+    // pods of an older operator have none
+    let incarnation = label(build::INCARNATION_LABEL).and_then(|label| label.parse().ok()).unwrap_or(0);
     let (state, since) = state(pod);
-    Some(StageInstance { stage, attempt, state, since })
+    let conditions = pod.status.conditions.iter().flatten();
+    let pod_conditions = conditions.map(|condition| (condition.type_.clone(), condition.status.clone())).collect();
+    Some(StageInstance { stage, attempt, incarnation, state, since, pod_conditions })
 }
 
 /// Why a pod can't start, if its status has a reason.
@@ -61,7 +65,7 @@ fn state(pod: &PartialPod) -> (InstanceState, UnixMillis) {
     if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
         // the trainer never ran, or there is no container status: evicted, or its node was lost
         let at = condition(pod, "DisruptionTarget").and_then(since);
-        let exit = failed_init_container(pod).unwrap_or_else(|| exit(pod, None));
+        let exit = init_container_exit(pod).unwrap_or_else(|| exit(pod, None));
         return (InstanceState::Exited(exit), at.unwrap_or(created));
     }
     if let Some(deadline) = time(metadata.deletion_timestamp.as_ref()) {
@@ -117,14 +121,33 @@ fn disruption(pod: &PartialPod) -> Option<&PodCondition> {
 
 /// The exit of a pod whose init container failed, unless the pod was disrupted. The container's own code has no meaning in the
 /// contract of stages.
-fn failed_init_container(pod: &PartialPod) -> Option<Exit> {
-    let containers = pod.status.init_container_statuses.iter().flatten();
-    let mut ended =
-        containers.filter_map(|container| Some((container, container.state.as_ref()?.terminated.as_ref()?)));
-    let (container, ended) = ended.find(|(_, ended)| ended.exit_code != 0).filter(|_| external_cause(pod).is_none())?;
+fn init_container_exit(pod: &PartialPod) -> Option<Exit> {
+    let (container, ended) = failed_init_container(pod).filter(|_| external_cause(pod).is_none())?;
     let why = ended.message.as_deref().or(ended.reason.as_deref()).unwrap_or_default();
-    let message = format!("init container {} exited with code {}: {why}", container.name, ended.exit_code);
+    let message = format!("init container {container} exited with code {}: {why}", ended.exit_code);
     Some(Exit { message: Some(message), ..Exit::with_code(ExitCode::Failure.code()) })
+}
+
+/// The name and the end of the init container that failed, if one did. A sidecar is told to end when another fails, and its own
+/// exit ends no pod.
+pub(super) fn failed_init_container(pod: &PartialPod) -> Option<(&str, &ContainerStateTerminated)> {
+    let is_sidecar = |name: &str| {
+        let mut containers = pod.spec.init_containers.iter();
+        containers.any(|container| container.name == name && container.restart_policy.as_deref() == Some("Always"))
+    };
+    let containers = pod.status.init_container_statuses.iter().flatten();
+    let mut ended = containers
+        .filter_map(|container| Some((container.name.as_str(), container.state.as_ref()?.terminated.as_ref()?)));
+    ended.find(|(name, ended)| ended.exit_code != 0 && !is_sidecar(name))
+}
+
+/// Whether it ends by itself: its containers have ended, and sidecars among the init containers are ended after them.
+pub(super) fn ends_by_itself(pod: &PartialPod) -> bool {
+    let statuses = pod.status.container_statuses.as_deref().unwrap_or_default();
+    let has_ended =
+        |container: &ContainerStatus| container.state.as_ref().is_some_and(|state| state.terminated.is_some());
+    matches!(pod.status.phase.as_deref(), Some("Failed" | "Succeeded"))
+        || !statuses.is_empty() && statuses.iter().all(has_ended)
 }
 
 /// The cause outside the job, if there is one.
@@ -260,6 +283,12 @@ mod tests {
             (exit.code, exit.message.as_deref()),
             (Some(1), Some("init container fetch exited with code 78: Error"))
         );
+        // a sidecar that is ended for it is none
+        let logs = json!({"name": "logs", "state": {"terminated": {"exitCode": 143, "reason": "Error"}}});
+        failed["spec"] = json!({"initContainers": [{"name": "logs", "restartPolicy": "Always"}, {"name": "fetch"}]});
+        failed["status"]["initContainerStatuses"].as_array_mut().unwrap().insert(0, logs);
+        let InstanceState::Exited(exit) = instance(&failed).unwrap().state else { panic!() };
+        assert_eq!(exit.message.as_deref(), Some("init container fetch exited with code 78: Error"));
         failed["status"]["reason"] = "Evicted".into();
         failed["status"]["conditions"] =
             json!([{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]);

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, LogParams};
-use stagecoach_api::contract::CONTAINER_NAME;
-use stagecoach_lifecycle::AttemptFailure;
+use stagecoach_lifecycle::{AttemptFailure, StageInstance};
 
 use super::JobSnapshot;
 use crate::build::JobReference;
@@ -45,7 +44,10 @@ impl LogTails {
 
     /// Starts to read the log of the stage that caused `failure`, if its pod exists.
     pub(crate) fn read(&self, job: &JobReference, logs: Api<Pod>, snapshot: &JobSnapshot, failure: &AttemptFailure) {
-        let of_stage = |pod: &&super::ObservedPod| Some(pod.instance.stage) == failure.stage && !pod.deleted;
+        let of_stage = |pod: &&super::ObservedPod| {
+            let StageInstance { stage, incarnation, .. } = pod.instance;
+            (Some(stage), incarnation) == (failure.stage, failure.incarnation) && !pod.deleted
+        };
         let Some(pod) = snapshot.pods_of_attempt(failure.attempt).find(of_stage) else { return };
         let tail = LogTail { attempt: failure.attempt, pod: pod.uid.clone(), is_read: false, text: None };
         // decided before, and not recorded since
@@ -54,11 +56,11 @@ impl LogTails {
             return;
         }
         self.jobs.lock().insert(job.uid.clone(), tail.clone());
-        let (jobs, triggers, job, name) =
-            (Arc::clone(&self.jobs), Arc::clone(&self.triggers), job.clone(), pod.name.clone());
+        let (jobs, triggers, job) = (Arc::clone(&self.jobs), Arc::clone(&self.triggers), job.clone());
+        let (name, container) = (pod.name.clone(), pod.log_container.clone());
         tokio::spawn(async move {
             let params = LogParams {
-                container: Some(CONTAINER_NAME.into()),
+                container: Some(container),
                 tail_lines: Some(LOG_TAIL_LINES),
                 limit_bytes: Some(REQUEST_BYTES),
                 ..LogParams::default()

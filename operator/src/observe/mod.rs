@@ -11,7 +11,9 @@ mod status_poller;
 use kube::api::{Api, ListParams};
 use stagecoach_api::contract::StageStatus;
 use stagecoach_api::job::TrainerType;
-use stagecoach_lifecycle::{CreationRefusal, InstanceState, Observed, ObservedProgress, Policy, UnixMillis};
+use stagecoach_lifecycle::{
+    CreationRefusal, InstanceState, LostInstance, Observed, ObservedProgress, Policy, UnixMillis,
+};
 
 pub(crate) use instance::BlockingReason;
 pub(crate) use log_tails::LogTails;
@@ -116,7 +118,7 @@ impl JobSnapshot {
         let Some(polled) = &self.stage_0_status else {
             return ObservedProgress { is_unreachable, ..ObservedProgress::default() };
         };
-        let StageStatus { checkpoint, progress, .. } = &polled.status;
+        let StageStatus { checkpoint, progress, lost, .. } = &polled.status;
         ObservedProgress {
             checkpoint_step: checkpoint.as_ref().map(|checkpoint| checkpoint.step),
             finished_steps: Some(progress.step).filter(|step| *step > 0),
@@ -124,6 +126,11 @@ impl JobSnapshot {
             last_preparation_at: Some(polled.changed_at).filter(|_| polled.is_preparing()),
             // an unreachable stage 0 may be reachable for its peers; the group detects a hang itself
             last_step_at: Some(polled.changed_at).filter(|_| polled.is_training() && polled.is_reachable),
+            lost: lost.as_ref().map(|lost| LostInstance {
+                stage: lost.stage,
+                incarnation: lost.incarnation,
+                since: polled.changed_at,
+            }),
         }
     }
 }

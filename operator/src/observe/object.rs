@@ -27,13 +27,18 @@ pub(super) struct PartialPodSpec {
     pub(super) termination_grace_period_seconds: Option<u64>,
     #[serde(default)]
     pub(super) containers: Vec<PartialContainer>,
+    #[serde(default)]
+    pub(super) init_containers: Vec<PartialContainer>,
 }
 
 /// The fields of a container that are read.
 #[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct PartialContainer {
     pub(super) name: String,
     pub(super) image: Option<String>,
+    /// Of an init container `Always` if it is a sidecar.
+    pub(super) restart_policy: Option<String>,
 }
 
 /// Metadata without `managedFields`, which are most of it.

@@ -7,7 +7,7 @@ use stagecoach_api::contract::CONTAINER_NAME;
 use stagecoach_lifecycle::{InstanceState, StageInstance};
 
 use super::PartialPod;
-use super::instance::{BlockingReason, blocking_reason, instance};
+use super::instance::{BlockingReason, blocking_reason, ends_by_itself, failed_init_container, instance};
 use super::parse_resource_version;
 use crate::build;
 
@@ -26,8 +26,10 @@ pub(crate) struct ObservedPod {
     pub address: Option<IpAddr>,
     /// The image of its trainer container.
     pub image: Option<String>,
-    /// Whether all its containers have ended, sidecars included.
-    pub is_over: bool,
+    /// Whether its containers have ended; sidecars among the init containers are ended after them.
+    pub ends_by_itself: bool,
+    /// The container whose log says why it failed.
+    pub log_container: String,
     /// Why it can't start, if its status has a reason.
     pub blocking_reason: Option<BlockingReason>,
     /// Whether it has a deletionTimestamp.
@@ -56,7 +58,8 @@ impl ObservedPod {
             grace_seconds: spec.termination_grace_period_seconds,
             address: status.pod_ip.as_deref().and_then(|address| address.parse().ok()),
             image: trainer.and_then(|trainer| trainer.image.clone()),
-            is_over: matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")),
+            ends_by_itself: ends_by_itself(object),
+            log_container: failed_init_container(object).map_or(CONTAINER_NAME, |(name, _)| name).to_owned(),
             blocking_reason: blocking_reason(object),
             terminating: metadata.deletion_timestamp.is_some(),
             deleted: false,
@@ -70,8 +73,13 @@ impl ObservedPod {
         matches!(self.instance.state, InstanceState::Exited(_))
     }
 
-    /// Whether both are equal apart from the resourceVersion.
-    pub(super) fn equals_ignoring_version(&self, other: &ObservedPod) -> bool {
-        ObservedPod { version: 0, ..self.clone() } == ObservedPod { version: 0, ..other.clone() }
+    /// Whether both lead to the same decision: all but their resourceVersion is equal, and their conditions, which matter only
+    /// when something else has failed.
+    pub(super) fn is_no_news(&self, other: &ObservedPod) -> bool {
+        let compared = |pod: &ObservedPod| {
+            let instance = StageInstance { pod_conditions: Vec::new(), ..pod.instance.clone() };
+            ObservedPod { version: 0, instance, ..pod.clone() }
+        };
+        compared(self) == compared(other)
     }
 }

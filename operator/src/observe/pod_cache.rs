@@ -52,7 +52,7 @@ impl PodCache {
         if before.is_some_and(|at| pods[at].version > pod.version) {
             return false;
         }
-        let changed = before.is_none_or(|at| !pods[at].equals_ignoring_version(&pod));
+        let changed = before.is_none_or(|at| !pods[at].is_no_news(&pod));
         // exits of attempts before the previous one are no longer needed
         pods.retain(|other| {
             other.uid != pod.uid && (!other.deleted || other.instance.attempt.saturating_add(1) >= pod.instance.attempt)

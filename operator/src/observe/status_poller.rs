@@ -118,8 +118,9 @@ impl Polls {
         self.is_in_flight = false;
         let before = self.polled.take();
         let urgent = |polled: &PolledStatus| {
-            let StageStatus { phase, checkpoint, save_failure, environment_differences, .. } = polled.status.clone();
-            (polled.is_reachable, phase, checkpoint, save_failure, environment_differences.unwrap_or_default())
+            let StageStatus { phase, group, checkpoint, save_failure, environment_differences, .. } =
+                polled.status.clone();
+            (polled.is_reachable, phase, group, checkpoint, save_failure, environment_differences.unwrap_or_default())
         };
         let urgent_before = before.as_ref().map(urgent);
         self.polled = match response {

@@ -4,10 +4,11 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::EventType;
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::{API_VERSION, Condition, JobPhase, KIND};
+use stagecoach_lifecycle::JobState;
 
 use super::StatusInputs;
 use super::conditions::{SAVING_FAILS, is_normal_startup};
-use crate::build::JobReference;
+use crate::build::{self, JobReference};
 
 /// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,13 @@ pub(crate) fn events(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<JobE
     if state.attempt.number > inputs.job.state.attempt.number {
         let note = format!("attempt {} with {} stages", state.attempt.number, state.attempt.stages);
         push("AttemptStarted", note, false);
+    }
+    let incarnation = |state: &JobState, stage| state.incarnations.get(stage).copied().unwrap_or(0);
+    for (stage, now) in &state.incarnations {
+        if *now > incarnation(&inputs.job.state, stage) {
+            let pod = build::pod_name(&inputs.job.reference, *stage, state.attempt.number, *now);
+            push("StageReplaced", format!("stage {stage} starts again as {pod}; the others wait for it"), false);
+        }
     }
     if new.phase != old.phase {
         match inputs.decision.job_phase {

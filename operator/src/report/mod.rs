@@ -2,6 +2,7 @@
 
 mod conditions;
 mod events;
+mod recovery;
 mod throttle;
 
 use std::time::Duration;
@@ -13,11 +14,12 @@ use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, Decision, InstanceState
 
 pub(crate) use conditions::rejected;
 pub(crate) use events::{events, object_reference};
+pub(crate) use recovery::{PHASES, Recovery};
 pub(crate) use throttle::StatusUpdate;
 
 use crate::build;
 use crate::job::ObservedJob;
-use crate::observe::{BlockingReason, JobSnapshot, PolledStatus};
+use crate::observe::{BlockingReason, JobSnapshot, ObservedPod, PolledStatus};
 
 /// Inputs of the status and the events.
 pub(crate) struct StatusInputs<'a> {
@@ -31,6 +33,8 @@ pub(crate) struct StatusInputs<'a> {
     pub rejection: Option<&'a BlockingReason>,
     /// The end of the log of the stage that failed last, once it was read.
     pub log_tail: Option<String>,
+    /// The recovery from the last failure, if this operator followed it.
+    pub recovery: Option<&'a Recovery>,
     /// Time since this operator wrote the job's status, if it has.
     pub since_last_write: Option<Duration>,
     /// The current time.
@@ -43,7 +47,10 @@ pub(crate) fn next_status(inputs: &StatusInputs) -> StatusUpdate {
     let (old, state) = (&job.status, &decision.state);
     let attempt = state.attempt.number;
     let count = |wanted: fn(&InstanceState) -> bool| {
-        snapshot.pods_of_attempt(attempt).filter(|pod| wanted(&pod.instance.state)).count() as u32
+        // without those that were replaced
+        let is_current = |pod: &&ObservedPod| pod.instance.incarnation == state.incarnation(pod.instance.stage);
+        let current = snapshot.pods_of_attempt(attempt).filter(is_current);
+        current.filter(|pod| wanted(&pod.instance.state)).count() as u32
     };
     let existing = count(|state| !matches!(state, InstanceState::Exited(_)));
     let finished = state.outcome().is_some();
@@ -61,6 +68,7 @@ pub(crate) fn next_status(inputs: &StatusInputs) -> StatusUpdate {
         checkpoint: old.checkpoint.clone(),
         restarts: Some(restarts(job, state)),
         last_failure: last_failure(inputs),
+        last_recovery: inputs.recovery.and_then(Recovery::status).or_else(|| old.last_recovery.clone()),
         conditions: Vec::new(),
         record: serde_json::to_value(state).ok(),
     };
@@ -141,6 +149,7 @@ fn restarts(job: &ObservedJob, state: &JobState) -> RestartsStatus {
     RestartsStatus {
         total: state.budget.total,
         counted: state.budget.counted,
+        replaced: state.budget.replaced,
         budget_left: state.budget.remaining(max),
     }
 }
@@ -153,7 +162,9 @@ fn last_failure(inputs: &StatusInputs) -> Option<LastFailureStatus> {
     }
     Some(LastFailureStatus {
         stage: failure.stage,
-        pod: failure.stage.map(|stage| build::pod_name(&inputs.job.reference, stage, failure.attempt)),
+        pod: failure
+            .stage
+            .map(|stage| build::pod_name(&inputs.job.reference, stage, failure.attempt, failure.incarnation)),
         reason: failure.label(),
         exit_code: failure.exit_code,
         action: failure.action.clone(),

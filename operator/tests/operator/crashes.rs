@@ -163,6 +163,13 @@ fn scenarios() -> Vec<Scenario> {
             end: training(2, 2, json!({"restarts": 1, "lastFailure": [1, "Error"]})),
         },
         Scenario {
+            name: "replace",
+            spec: json!({"restart": {"reformTimeoutSeconds": 60}}),
+            setup: first,
+            action: |run| run.exit(1, 1, 1),
+            end: training(1, 2, json!({"restarts": 1, "lastFailure": [1, "Error"], "pods": ["job-0-1", "job-1-1-1"]})),
+        },
+        Scenario {
             name: "scale",
             spec: json!({}),
             setup: first,

@@ -1,7 +1,9 @@
 //! Pods that are preempted, or evicted by a taint: restarted uncounted, with the cause in the status.
 
-use crate::support::{exclusive, path};
 use serde_json::{Value, json};
+use stagecoach_cluster::until;
+
+use crate::support::{exclusive, path};
 
 /// The GPUs of a node of the cluster.
 const GPUS_PER_NODE: u32 = 64;
@@ -28,7 +30,12 @@ fn preemptions_and_evictions_are_not_counted() {
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
             "priorityClassName": "urgent", "terminationGracePeriodSeconds": 0,
             "containers": [{"name": "a", "image": "a", "resources": gpus()}]}});
-        client.create(pods, &pod).unwrap();
+        // admission has the class from a watch of its own
+        until("admission to know the class", 30, || match client.create(pods, &pod) {
+            Ok(_) => Some(()),
+            Err(refusal) if refusal.message.contains("no PriorityClass") => None,
+            Err(refusal) => panic!("{refusal:?}"),
+        });
     }
     let job = cluster.wait("preempted", "failed once", |job| job["status"]["lastFailure"]["reason"] == "Preempted");
     assert_eq!(job["status"]["restarts"]["counted"], 0, "{:#}", job["status"]);

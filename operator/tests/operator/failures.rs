@@ -61,7 +61,7 @@ fn an_oom_kill_counts_and_an_eviction_does_not() {
     cluster.kubelet.pod("memory-0-2").evict();
     let job = cluster.wait_running("memory", 3);
     assert_eq!(failure(&job)["reason"], "Evicted");
-    assert_eq!(job["status"]["restarts"], json!({"total": 2, "counted": 1, "budgetLeft": 2}));
+    assert_eq!(job["status"]["restarts"], json!({"total": 2, "counted": 1, "replaced": 0, "budgetLeft": 2}));
 }
 
 #[test]
@@ -94,16 +94,56 @@ fn an_invalid_job_fails_at_once() {
 }
 
 #[test]
+fn a_failed_init_container_is_told_and_not_the_sidecar_that_ends_for_it() {
+    let cluster = shared();
+    let init = json!([
+        {"name": "logs", "image": "logs:1", "restartPolicy": "Always"},
+        {"name": "fetch", "image": "fetch:1", "command": ["exit", "78", "0", "no such bucket"]},
+    ]);
+    let restart = json!({"maxRestarts": 1});
+    cluster.create("unfetched", json!({"restart": restart, "template": {"spec": {"initContainers": init}}}));
+    let job = cluster.wait_phase("unfetched", "Failed");
+    // its code has no meaning in the contract of stages
+    assert!(has_condition(&job, "Failed", "True", "BudgetExhausted"), "{:#}", job["status"]);
+    let failure = failure(&job);
+    assert_eq!((&failure["reason"], &failure["exitCode"]), (&json!("Error"), &json!(1)));
+    assert_eq!(failure["message"], "init container fetch exited with code 78: no such bucket");
+}
+
+#[test]
 fn exit_code_rules_apply() {
     let cluster = shared();
     cluster.create("ruled", json!({"restart": {"exitCodes": [{"codes": [3], "action": "Fail"}, {"codes": [4], "action": "RestartUncounted"}]}}));
     cluster.wait_running("ruled", 1);
     cluster.kubelet.pod("ruled-0-1").exit(4, "");
     let job = cluster.wait_running("ruled", 2);
-    assert_eq!(job["status"]["restarts"], json!({"total": 1, "counted": 0, "budgetLeft": 3}));
+    assert_eq!(job["status"]["restarts"], json!({"total": 1, "counted": 0, "replaced": 0, "budgetLeft": 3}));
     cluster.kubelet.pod("ruled-0-2").exit(3, "");
     let job = cluster.wait_phase("ruled", "Failed");
-    assert!(has_condition(&job, "Failed", "True", "ExitCodeRule"));
+    assert!(has_condition(&job, "Failed", "True", "PodFailurePolicy"));
+}
+
+#[test]
+fn a_pod_failure_policy_decides_by_exit_code_condition_and_reason() {
+    let cluster = shared();
+    let rules = json!([
+        {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [4]}},
+        {"action": "Count", "onPodConditions": [{"type": "DisruptionTarget"}]},
+        {"action": "FailJob", "onReasons": ["OutOfMemory"]},
+    ]);
+    cluster.create("policed", json!({"restart": {"podFailurePolicy": {"rules": rules}}}));
+    cluster.wait_running("policed", 1);
+    cluster.kubelet.pod("policed-0-1").exit(4, "");
+    let job = cluster.wait_running("policed", 2);
+    assert_eq!(job["status"]["restarts"], json!({"total": 1, "counted": 0, "replaced": 0, "budgetLeft": 3}));
+    cluster.kubelet.pod("policed-1-2").evict();
+    let job = cluster.wait_running("policed", 3);
+    assert_eq!(failure(&job)["reason"], "Evicted");
+    assert_eq!(job["status"]["restarts"], json!({"total": 2, "counted": 1, "replaced": 0, "budgetLeft": 2}));
+    cluster.kubelet.pod("policed-0-3").oom();
+    let job = cluster.wait_phase("policed", "Failed");
+    assert!(has_condition(&job, "Failed", "True", "PodFailurePolicy"));
+    assert_eq!(failure(&job)["reason"], "OutOfMemory");
 }
 
 #[test]
@@ -116,7 +156,7 @@ fn the_restart_budget_is_respected() {
     }
     let job = cluster.wait_phase("spent", "Failed");
     assert!(has_condition(&job, "Failed", "True", "BudgetExhausted"));
-    assert_eq!(job["status"]["restarts"], json!({"total": 2, "counted": 2, "budgetLeft": 0}));
+    assert_eq!(job["status"]["restarts"], json!({"total": 2, "counted": 2, "replaced": 0, "budgetLeft": 0}));
     // the last attempt's pods are kept for their logs or deleted, and no new ones are created
     let newest = |pod: &Value| pod["metadata"]["labels"]["stagecoach.dev/attempt"] == "3";
     assert!(cluster.pods("spent").iter().all(newest));

@@ -1,10 +1,12 @@
 //! The real operator before a real API server; the kubelet is simulated.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod address_families;
 mod crashes;
 mod evictions;
 mod failures;
 mod faults;
+mod gangs;
 mod gitops;
 mod lifecycle;
 mod manifests;
@@ -13,6 +15,7 @@ mod outage;
 mod owned;
 mod placement;
 mod refusals;
+mod replacement;
 mod responsiveness;
 mod serving;
 mod support;

@@ -53,5 +53,5 @@ fn a_drain_that_takes_the_operator_too_is_a_drain() {
     let _third = operator();
     let deleted = cluster.wait_running(job, 3);
     assert_eq!(deleted["status"]["lastFailure"]["reason"], "Unknown");
-    assert_eq!(deleted["status"]["restarts"], json!({"total": 2, "counted": 0, "budgetLeft": 3}));
+    assert_eq!(deleted["status"]["restarts"], json!({"total": 2, "counted": 0, "replaced": 0, "budgetLeft": 3}));
 }

@@ -3,9 +3,11 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use crate::support::shared;
 use serde_json::{Value, json};
+use stagecoach_api::contract::{GroupTimes, StagePhase, StageStatus};
 use stagecoach_cluster::until;
+
+use crate::support::shared;
 
 /// One request; status line, headers and body as they come.
 fn ask(address: &str, request: &str, body: &str) -> String {
@@ -53,6 +55,12 @@ fn it_serves_metrics_and_log_level_and_releases_the_lease_on_sigterm() {
     wait_for_metric("stagecoach_jobs{phase=\"Running\"} 1");
     wait_for_metric("stagecoach_restarts_total{reason=\"Error\"} 1");
     wait_for_metric("stagecoach_recovery_seconds_count 1");
+    cluster.kubelet.pod("serving/job-0-2").set_status(StageStatus {
+        phase: StagePhase::Training,
+        group: Some(GroupTimes { fence: 2, joined_at: 1, loaded_at: 2, first_step_at: 3 }),
+        ..StageStatus::default()
+    });
+    wait_for_metric("stagecoach_recovery_phase_seconds_count{phase=\"first_step\"} 1");
     wait_for_metric("stagecoach_leader 1");
     // the log level changes at run time
     let debug = |lines: &[Value]| lines.iter().filter(|line| line["level"] == "DEBUG").count();

@@ -47,7 +47,8 @@ pub fn spec(name: &str, namespace: &str) -> Value {
 
 /// A job that was applied. Deleted when dropped, with its pods.
 pub struct E2eJob<'p> {
-    product: &'p Product,
+    /// What it runs on.
+    pub product: &'p Product,
     /// `metadata.name`
     pub name: String,
     /// Its folder on the volume.
@@ -153,17 +154,33 @@ impl<'p> E2eJob<'p> {
         uids
     }
 
-    /// The pod of a stage of the current attempt.
+    /// The newest pod of a stage of the current attempt.
     #[track_caller]
-    pub fn pod(&self, stage: u32) -> String {
-        format!("{}-{stage}-{}", self.name, self.attempt())
+    fn newest_pod(&self, stage: u32) -> Value {
+        let attempt = self.attempt();
+        let label = |pod: &Value, name: &str| -> u64 {
+            pod["metadata"]["labels"][format!("stagecoach.dev/{name}")].as_str().unwrap().parse().unwrap()
+        };
+        let mut pods = self.all_pods();
+        pods.retain(|pod| (label(pod, "stage"), label(pod, "attempt")) == (stage.into(), attempt));
+        pods.into_iter().max_by_key(|pod| label(pod, "incarnation")).unwrap()
     }
 
-    /// The trainer's container of a stage of the current attempt.
+    /// The name of the newest pod of a stage of the current attempt.
+    #[track_caller]
+    pub fn pod(&self, stage: u32) -> String {
+        self.newest_pod(stage)["metadata"]["name"].as_str().unwrap().to_owned()
+    }
+
+    /// The trainer's container in that pod.
     #[track_caller]
     pub fn trainer(&self, stage: u32) -> Container {
-        let pod = self.product.node.get(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{}", self.pod(stage))).unwrap();
-        self.product.node.container(pod["metadata"]["uid"].as_str().unwrap(), "trainer")
+        self.product.node.container(self.newest_pod(stage)["metadata"]["uid"].as_str().unwrap(), "trainer")
+    }
+
+    /// Restarts so far.
+    pub fn restarts(&self) -> u64 {
+        self.get()["status"]["restarts"]["total"].as_u64().unwrap_or_default()
     }
 
     /// What it came to, once complete.

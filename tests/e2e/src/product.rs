@@ -14,6 +14,8 @@ use stagecoach_node::TestNode;
 pub const NAMESPACE: &str = "e2e";
 /// Where the operator is; it enforces the same.
 pub const SYSTEM: &str = "stagecoach-system";
+/// Selects the operator's pods.
+const OPERATOR_PODS: &str = "app.kubernetes.io/name=stagecoach,app.kubernetes.io/component=operator";
 /// The plays that are trained on.
 const PLAYS: [&str; 3] = ["hamlet.txt", "macbeth.txt", "othello.txt"];
 /// Seconds for what takes seconds on a quiet machine.
@@ -88,12 +90,14 @@ impl Product {
         assert!(output.status.success(), "helm {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Kills all replicas of the operator at once (SIGKILL), as a node does that runs out of memory; they are started again.
+    /// Kills all replicas of the operator at once (SIGKILL), as a node does that runs out of memory; new pods take their
+    /// place: the kubelet would hold a container back for longer after each death, until the job has ended without it.
     #[track_caller]
     pub fn kill_operators(&self) {
         let running = self.operators();
         assert!(!running.is_empty(), "no operator runs");
         running.iter().for_each(Container::kill);
+        self.kubectl_in(SYSTEM, &["delete", "pods", "--selector", OPERATOR_PODS, "--force", "--grace-period=0"]);
     }
 
     /// The operator's running containers.
@@ -105,8 +109,7 @@ impl Product {
     }
 
     fn operator_pods(&self) -> Vec<Value> {
-        let selector = "app.kubernetes.io/name=stagecoach,app.kubernetes.io/component=operator";
-        self.node.client().list(&format!("/api/v1/namespaces/{SYSTEM}/pods?labelSelector={selector}"))
+        self.node.client().list(&format!("/api/v1/namespaces/{SYSTEM}/pods?labelSelector={OPERATOR_PODS}"))
     }
 
     /// What kubectl says in the jobs' namespace.

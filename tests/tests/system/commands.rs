@@ -142,6 +142,52 @@ fn a_plan_uses_what_was_measured_on_this_machine() {
 }
 
 #[test]
+fn a_plan_knows_the_vocabulary_of_the_tokenizers_file() {
+    let workspace = corpus::workspace();
+    let workspace = workspace.path();
+    let (trained, file) = (workspace.join("trained.yaml"), workspace.join("file.yaml"));
+    std::fs::write(&trained, TestJob::default().yaml()).unwrap();
+    succeeds(&["tokenize", text(&trained), "--workspace", text(workspace)]);
+    let cache =
+        std::fs::read_dir(workspace.join("cache")).unwrap().map(|entry| entry.unwrap().path().join("tokenizer.json"));
+    let tokenizer = cache.into_iter().find(|path| path.exists()).unwrap();
+    std::fs::copy(tokenizer, workspace.join("tokenizer.json")).unwrap();
+    let other = "tokenizer: {type: File, file: {path: tokenizer.json}}";
+    let yaml = TestJob::default().yaml().replace("tokenizer: {type: Train, train: {vocabSize: 300}}", other);
+    std::fs::write(&file, yaml).unwrap();
+    let plan =
+        |file: &Path, more: &[&str]| succeeds(&[&["plan", text(file), "--workspace", text(workspace)], more].concat());
+    assert_eq!(plan(&file, &[]), plan(&trained, &[]));
+    assert_ne!(plan(&file, &[]), plan(&file, &["--set", "model.llama.vocabSize=40000"]));
+    std::fs::remove_file(workspace.join("tokenizer.json")).unwrap();
+    let refused =
+        Command::new(stagecoach()).args(["plan", text(&file), "--workspace", text(workspace)]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(78) && said.contains("there is no such file"), "{said}");
+}
+
+#[test]
+fn a_plan_over_unequal_stages_gives_the_slow_one_less() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("job.yaml");
+    std::fs::write(&file, TestJob { layers: 12, ..TestJob::default() }.yaml()).unwrap();
+    let said = succeeds(&["plan", text(&file), "--speeds", "2,2,0.5"]);
+    assert!(
+        said.contains("note: the stages are 1.00/1.00/0.25 times as fast as the fastest: their layers are"),
+        "{said}"
+    );
+    assert!(!succeeds(&["plan", text(&file), "--speeds", "3,3,3"]).contains("note"));
+    for (speeds, expected) in [
+        ("1,1", "--speeds has 2 numbers and the job 3 stages: give one number a stage, as in 1,1,1"),
+        ("1,0,1", "--speeds: the speed of stage 1 is 0: it has to be a finite number above zero"),
+    ] {
+        let refused = Command::new(stagecoach()).args(["plan", text(&file), "--speeds", speeds]).output().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(78) && said.contains(expected), "{said}");
+    }
+}
+
+#[test]
 fn the_best_schedule_of_a_job_is_found_and_can_be_taken_along() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("job.yaml");

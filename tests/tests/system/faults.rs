@@ -35,6 +35,12 @@ fn running_job(workspace: &Path, job: &TestJob, step: u64) -> (Launched, Vec<u32
     (launched, stages)
 }
 
+/// The launcher's record.
+fn state(workspace: &Path) -> serde_json::Value {
+    let record = std::fs::read(workspace.join("faulty/state.json")).unwrap();
+    serde_json::from_slice::<serde_json::Value>(&record).unwrap()["state"].take()
+}
+
 /// Trains what is left to do to an end that comes soon.
 fn to_its_end(workspace: &Path) -> Outcome {
     let rest = job().ending_after(saved(&workspace.join("faulty")));
@@ -51,28 +57,93 @@ fn recovers(workspace: &Path, mut launched: Launched) -> Outcome {
     outcome
 }
 
+/// The other stages than those of `ranks` are the same processes as before, and those of `ranks` are not.
+fn only_replaced(launched: &Launched, before: &[u32], ranks: &[usize]) {
+    let now = launched.stages();
+    assert_eq!(now.len(), before.len());
+    for rank in 0..before.len() {
+        assert_eq!(now[rank] != before[rank], ranks.contains(&rank), "stage {rank}: {before:?} became {now:?}");
+    }
+}
+
 #[test]
-fn a_killed_stage_costs_time_and_nothing_else() {
+fn a_killed_stage_is_replaced_and_the_others_stay() {
     for rank in 0..3 {
         let workspace = corpus::workspace();
-        let (launched, stages) = running(workspace.path(), 5);
+        let (mut launched, stages) = running(workspace.path(), 5);
+        signal(stages[rank], libc::SIGKILL);
+        launched.wait_for_restart(workspace.path());
+        only_replaced(&launched, &stages, &[rank]);
+        let outcome = launched.interrupt(workspace.path());
+        says(&outcome, &format!("starting stage {rank} again in 0.0s, for which the others wait"));
+        says(&outcome, "training starts at step 0");
+        says(&to_its_end(workspace.path()), "going on after step");
+        assert_eq!(state(workspace.path())["attempt"]["number"], 2, "the attempt survived the kill, and not Ctrl-C");
+    }
+}
+
+#[test]
+fn a_stage_may_be_lost_again_and_again_as_long_as_training_goes_on() {
+    let workspace = corpus::workspace();
+    let extra = job().extra.replace("everySteps: 0", "everySteps: 2");
+    let (mut launched, stages) = running_job(workspace.path(), &TestJob { extra, ..job() }, 5);
+    for kill in 1..=5 {
+        signal(launched.stages()[1], libc::SIGKILL);
+        // further than ever before
+        launched.wait_for_step(5 + 20 * kill);
+    }
+    only_replaced(&launched, &stages, &[1]);
+    assert_eq!(state(workspace.path())["budget"]["replaced"], 5);
+    launched.interrupt(workspace.path());
+    to_its_end(workspace.path());
+}
+
+#[test]
+fn two_killed_at_once_are_replaced_and_the_third_stays() {
+    let workspace = corpus::workspace();
+    let (mut launched, stages) = running(workspace.path(), 5);
+    signal(stages[0], libc::SIGKILL);
+    signal(stages[2], libc::SIGKILL);
+    // one of them may be seen to be dead before the other: they are replaced together, or one after the other
+    until("both replacements", 60, || {
+        let now = launched.stages();
+        (now.len() == 3 && now[0] != stages[0] && now[2] != stages[2]).then_some(())
+    });
+    launched.wait_for_restart(workspace.path());
+    only_replaced(&launched, &stages, &[0, 2]);
+    launched.interrupt(workspace.path());
+    to_its_end(workspace.path());
+}
+
+#[test]
+fn without_time_to_form_again_a_killed_stage_takes_the_group_with_it() {
+    for rank in 0..3 {
+        let workspace = corpus::workspace();
+        let extra = job().extra.replace("restart: {", "restart: {reformTimeoutSeconds: 0, ");
+        let (launched, stages) = running_job(workspace.path(), &TestJob { extra, ..job() }, 5);
         let struck = Instant::now();
         signal(stages[rank], libc::SIGKILL);
         gone_soon(&stages, struck);
         let outcome = recovers(workspace.path(), launched);
         says(&outcome, &format!("stage {rank}"));
+        says(&outcome, "restarting in 0.0s: attempt 2");
         says(&outcome, "step 0");
     }
 }
 
 #[test]
-fn a_stopped_stage_is_noticed_by_its_silence() {
-    let workspace = corpus::workspace();
-    let (launched, stages) = running(workspace.path(), 5);
-    signal(stages[1], libc::SIGSTOP);
-    let struck = Instant::now();
-    gone_soon(&[stages[0], stages[2]], struck);
-    recovers(workspace.path(), launched);
+fn a_stopped_stage_is_noticed_by_its_silence_killed_and_replaced() {
+    for rank in 0..2 {
+        let workspace = corpus::workspace();
+        let (mut launched, stages) = running(workspace.path(), 5);
+        signal(stages[rank], libc::SIGSTOP);
+        let struck = Instant::now();
+        gone_soon(&stages[rank..=rank], struck);
+        launched.wait_for_restart(workspace.path());
+        only_replaced(&launched, &stages, &[rank]);
+        launched.interrupt(workspace.path());
+        to_its_end(workspace.path());
+    }
 }
 
 #[test]

@@ -101,27 +101,60 @@ fn the_same_weights_give_the_same_run_whatever_they_come_in() {
             ..job
         }
     };
-    let expected = run(path, &job("one"), &yaml(&job("one"), &pretrained("tiny"))).hashes();
-    let fresh_hashes = run(path, &job("fresh"), &yaml(&job("fresh"), &fresh())).hashes();
+    let expected = run(path, &job("one"), &yaml(&job("one"), &pretrained("tiny"))).numbers();
+    let fresh_hashes = run(path, &job("fresh"), &yaml(&job("fresh"), &fresh())).numbers();
     assert_ne!(fresh_hashes, expected);
 
     // imported: BF16 has become F32, and every byte is verified as it is read
     let [tiny, imported] = ["tiny", "imported"].map(|name| path.join(name).display().to_string());
     checkpoint_command(&["import", "--from", &tiny, &imported]);
     let two = job_from("two", "imported");
-    assert_eq!(run(path, &two, &yaml(&two, &fresh())).hashes(), expected, "from an imported model");
+    assert_eq!(run(path, &two, &yaml(&two, &fresh())).numbers(), expected, "from an imported model");
 
     // what a job has trained, as its folder, as one checkpoint, as a Hugging Face directory, and as an exported one
     let onward = job_from("onward", "one");
-    let expected = run(path, &onward, &yaml(&onward, &fresh())).hashes();
+    let expected = run(path, &onward, &yaml(&onward, &fresh())).numbers();
     let last = "one/checkpoints/step-00000020";
     let exported = path.join("exported").display().to_string();
     checkpoint_command(&["export", "--to", "hf", "--output", &exported, &path.join("one").display().to_string()]);
     let step = job_from("step", last);
-    assert_eq!(run(path, &step, &yaml(&step, &fresh())).hashes(), expected, "from a checkpoint");
+    assert_eq!(run(path, &step, &yaml(&step, &fresh())).numbers(), expected, "from a checkpoint");
     for (name, from) in [("as-pretrained", last), ("as-exported", "exported")] {
         let job = job(name);
-        assert_eq!(run(path, &job, &yaml(&job, &pretrained(from))).hashes(), expected, "{name}");
+        assert_eq!(run(path, &job, &yaml(&job, &pretrained(from))).numbers(), expected, "{name}");
+    }
+}
+
+/// Qwens, whose queries, keys and values have biases, or queries and keys norms: fresh, and from what they have saved.
+#[test]
+fn relatives_of_llama_go_on_from_what_they_wrote() {
+    let workspace = workspace();
+    let path = workspace.path();
+    for (model_type, tensor) in [("Qwen2", "self_attn.k_proj.bias"), ("Qwen3", "self_attn.q_norm.weight")] {
+        let fresh =
+            fresh().replace("llama: {", &format!("llama: {{modelType: {model_type}, tieWordEmbeddings: true, "));
+        let first = job(&format!("first-{}", model_type.to_lowercase()));
+        run(path, &first, &yaml(&first, &fresh)).hashes();
+        let checkpoint = format!("{}/checkpoints/step-00000020", first.name);
+        let index = std::fs::read_to_string(path.join(&checkpoint).join("model.safetensors.index.json")).unwrap();
+        assert!(index.contains(tensor), "{index}");
+        let from = |name: &str, from: &str, stages: usize, model: &str| {
+            let job = TestJob { name: name.into(), stages, ..job("") };
+            let extra = job.extra.replace("everySteps: 4", &format!("everySteps: 4, initFrom: {{path: {from}}}"));
+            let job = TestJob { extra, ..job };
+            run(path, &job, &yaml(&job, model))
+        };
+        let name = |name: &str| format!("{name}-{}", model_type.to_lowercase());
+        let expected = from(&name("onward"), &first.name, 2, &fresh).numbers();
+        let [source, imported] = [checkpoint.clone(), name("imported")].map(|at| path.join(at).display().to_string());
+        checkpoint_command(&["import", "--from", &source, &imported]);
+        assert_eq!(from(&name("from-imported"), &name("imported"), 3, &fresh).numbers(), expected, "{model_type}");
+        let pretrained_job = job(&name("pretrained"));
+        let outcome = run(path, &pretrained_job, &yaml(&pretrained_job, &pretrained(&checkpoint)));
+        assert_eq!(outcome.numbers(), expected, "{model_type}");
+        let refused = from(&name("other"), &first.name, 2, &fresh.replace(model_type, "Llama"));
+        assert_eq!(refused.status.code(), Some(78), "{}", refused.stderr);
+        says(&refused, &format!("modelType is Llama here and {model_type} there"));
     }
 }
 

@@ -1,24 +1,32 @@
 //! What crosses crates: the real trainer as processes, disturbed in every way, and compared with its undisturbed self.
 
 mod attempts;
+mod audit;
 mod bad_input;
 mod checkpoint_commands;
 mod commands;
 mod crashes;
 mod damage;
+mod diff;
 mod drain;
 mod evaluation;
 mod faults;
 mod full_volume;
 mod initial;
 mod memory;
+mod memory_checkpoints;
 mod own_files;
 mod parity;
+mod portable;
 mod pressure;
+mod replay;
 mod resume;
+mod sbom;
 mod soak;
 mod storage;
 mod strace;
+mod transformers;
+mod unequal;
 
 use stagecoach_tests::scene::Scene;
 

@@ -12,6 +12,8 @@ const BELOW: f64 = 5.0;
 
 /// A job, by what decides its memory.
 struct Shape {
+    /// `modelType`, and what else this model has of its own.
+    model_type: &'static str,
     stages: usize,
     pipeline: &'static str,
     /// Layers, hidden size, heads, heads of keys and values, intermediate size, vocabulary.
@@ -20,28 +22,35 @@ struct Shape {
     precision: &'static str,
     /// Microbatches, their rows and the length of these.
     batch: [usize; 3],
+    /// Checkpoints in memory.
+    copies: bool,
 }
 
+const LLAMA: &str = "modelType: Llama";
 const FLOAT: &str = "Float32";
 const BFLOAT: &str = "BFloat16";
 
 #[rustfmt::skip]
-const SHAPES: [Shape; 10] = [
-    Shape { stages: 3, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 4, 4, 704, 4096], tied: true, precision: BFLOAT, batch: [6, 8, 128] },
-    Shape { stages: 2, pipeline: "schedule: {type: InterleavedZeroBubble}, virtualStages: 2", model: [8, 256, 4, 2, 704, 4096], tied: false, precision: FLOAT, batch: [4, 8, 128] },
-    Shape { stages: 3, pipeline: "schedule: {type: InterleavedZeroBubble}, transport: Shm", model: [6, 128, 4, 2, 352, 16384], tied: false, precision: FLOAT, batch: [6, 16, 128] },
-    Shape { stages: 4, pipeline: "schedule: {type: GPipe}, recompute: Selective, transport: Tcp", model: [8, 192, 6, 2, 512, 4096], tied: false, precision: FLOAT, batch: [8, 16, 128] },
-    Shape { stages: 2, pipeline: "schedule: {type: 1F1B}", model: [12, 512, 8, 4, 1376, 4096], tied: false, precision: FLOAT, batch: [4, 4, 128] },
-    Shape { stages: 1, pipeline: "schedule: {type: 1F1B}", model: [4, 256, 4, 2, 704, 8192], tied: true, precision: FLOAT, batch: [2, 16, 128] },
-    Shape { stages: 2, pipeline: "schedule: {type: Interleaved1F1B}, virtualStages: 2, recompute: Full", model: [8, 256, 4, 2, 704, 4096], tied: false, precision: FLOAT, batch: [4, 16, 128] },
-    Shape { stages: 2, pipeline: "schedule: {type: ZBVZeroBubble}, virtualStages: 2", model: [8, 256, 4, 2, 704, 4096], tied: true, precision: BFLOAT, batch: [4, 8, 128] },
-    Shape { stages: 1, pipeline: "schedule: {type: GPipe}, recompute: Full", model: [6, 384, 6, 2, 1024, 4096], tied: false, precision: BFLOAT, batch: [4, 16, 128] },
-    Shape { stages: 4, pipeline: "schedule: {type: 1F1B}", model: [4, 512, 8, 8, 1376, 2048], tied: true, precision: FLOAT, batch: [8, 2, 256] },
+const SHAPES: [Shape; 13] = [
+    Shape { model_type: LLAMA, stages: 3, pipeline: "schedule: {type: 1F1B}", model: [6, 384, 6, 2, 1024, 4096], tied: true, precision: FLOAT, batch: [4, 4, 128], copies: true },
+    Shape { model_type: LLAMA, stages: 3, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 4, 4, 704, 4096], tied: true, precision: BFLOAT, batch: [6, 8, 128], copies: false },
+    Shape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: InterleavedZeroBubble}, virtualStages: 2", model: [8, 256, 4, 2, 704, 4096], tied: false, precision: FLOAT, batch: [4, 8, 128], copies: false },
+    Shape { model_type: LLAMA, stages: 3, pipeline: "schedule: {type: InterleavedZeroBubble}, transport: Shm", model: [6, 128, 4, 2, 352, 16384], tied: false, precision: FLOAT, batch: [6, 16, 128], copies: false },
+    Shape { model_type: LLAMA, stages: 4, pipeline: "schedule: {type: GPipe}, recompute: Selective, transport: Tcp", model: [8, 192, 6, 2, 512, 4096], tied: false, precision: FLOAT, batch: [8, 16, 128], copies: false },
+    Shape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: 1F1B}", model: [12, 512, 8, 4, 1376, 4096], tied: false, precision: FLOAT, batch: [4, 4, 128], copies: false },
+    Shape { model_type: LLAMA, stages: 1, pipeline: "schedule: {type: 1F1B}", model: [4, 256, 4, 2, 704, 8192], tied: true, precision: FLOAT, batch: [2, 16, 128], copies: false },
+    Shape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: Interleaved1F1B}, virtualStages: 2, recompute: Full", model: [8, 256, 4, 2, 704, 4096], tied: false, precision: FLOAT, batch: [4, 16, 128], copies: false },
+    Shape { model_type: LLAMA, stages: 2, pipeline: "schedule: {type: ZBVZeroBubble}, virtualStages: 2", model: [8, 256, 4, 2, 704, 4096], tied: true, precision: BFLOAT, batch: [4, 8, 128], copies: false },
+    Shape { model_type: LLAMA, stages: 1, pipeline: "schedule: {type: GPipe}, recompute: Full", model: [6, 384, 6, 2, 1024, 4096], tied: false, precision: BFLOAT, batch: [4, 16, 128], copies: false },
+    Shape { model_type: LLAMA, stages: 4, pipeline: "schedule: {type: 1F1B}", model: [4, 512, 8, 8, 1376, 2048], tied: true, precision: FLOAT, batch: [8, 2, 256], copies: false },
+    Shape { model_type: "modelType: Qwen2", stages: 2, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 4, 2, 704, 4096], tied: true, precision: BFLOAT, batch: [4, 16, 128], copies: false },
+    Shape { model_type: "modelType: Qwen3, headDim: 64", stages: 2, pipeline: "schedule: {type: 1F1B}", model: [6, 256, 8, 4, 768, 4096], tied: false, precision: FLOAT, batch: [4, 16, 128], copies: false },
 ];
 
 /// Four steps, each with a checkpoint behind it, and two evaluations.
 fn yaml(shape: &Shape) -> String {
-    let Shape { stages, pipeline, model, tied, precision, batch } = shape;
+    let Shape { model_type, stages, pipeline, model, tied, precision, batch, copies } = shape;
+    let memory = if *copies { ", memory: {everySteps: 1}" } else { "" };
     let [layers, hidden, heads, kv_heads, intermediate, vocabulary] = model;
     let [microbatches, rows, length] = batch;
     format!(
@@ -54,7 +63,7 @@ spec:
     type: Llama
     llama: {{hiddenSize: {hidden}, numHiddenLayers: {layers}, numAttentionHeads: {heads}, numKeyValueHeads: {kv_heads},
             intermediateSize: {intermediate}, vocabSize: {vocabulary}, maxPositionEmbeddings: {length},
-            tieWordEmbeddings: {tied}}}
+            tieWordEmbeddings: {tied}, {model_type}}}
   data:
     paths: [corpus/small.jsonl]
     sequenceLength: {length}
@@ -68,7 +77,7 @@ spec:
     gradientClipNorm: 1.0
     learningRate: {{peak: 1e-3, warmupSteps: 1}}
   pipeline: {{{pipeline}}}
-  checkpoint: {{everySteps: 1, keepLast: 1}}
+  checkpoint: {{everySteps: 1, keepLast: 1{memory}}}
 ",
         microbatches * rows
     )
@@ -91,8 +100,17 @@ fn the_plan_says_what_each_stage_holds() {
     std::fs::write(workspace.join("corpus/small.jsonl"), corpus::jsonl(6_000, 40, 7)).unwrap();
     let all = std::env::var("STAGECOACH_MEMORY").is_ok_and(|v| v == "all");
     let mut wrong = Vec::new();
-    for shape in &SHAPES[..if all { SHAPES.len() } else { 3 }] {
-        let Shape { stages, pipeline, model: [layers, hidden, .., vocabulary], tied, precision, batch } = shape;
+    for shape in &SHAPES[..if all { SHAPES.len() } else { 4 }] {
+        let Shape {
+            model_type,
+            stages,
+            pipeline,
+            model: [layers, hidden, .., vocabulary],
+            tied,
+            precision,
+            batch,
+            copies,
+        } = shape;
         let file = workspace.join("memory.yaml");
         std::fs::write(&file, yaml(shape)).unwrap();
         let planned = planned(workspace, &file, *stages);
@@ -107,9 +125,11 @@ fn the_plan_says_what_each_stage_holds() {
         let measured: Vec<f64> = peaks.iter().map(|&bytes| bytes as f64 / f64::from(1 << 20)).collect();
         let off: Vec<f64> = planned.iter().zip(&measured).map(|(plan, peak)| 100.0 * (plan / peak - 1.0)).collect();
         let round = |values: &[f64]| values.iter().map(|v| format!("{v:.0}")).collect::<Vec<_>>().join(" / ");
+        let model = model_type.strip_prefix(LLAMA).map_or_else(|| format!(", {model_type}"), str::to_owned);
         let tied = if *tied { ", tied" } else { "" };
+        let copies = if *copies { ", copies" } else { "" };
         let line = format!(
-            "| {stages} | {pipeline} | {layers} x {hidden}, {vocabulary}{tied} | {precision} | {batch:?} | {} | {} | {} |",
+            "| {stages} | {pipeline}{model} | {layers} x {hidden}, {vocabulary}{tied}{copies} | {precision} | {batch:?} | {} | {} | {} |",
             round(&planned),
             round(&measured),
             off.iter().map(|v| format!("{v:+.1}")).collect::<Vec<_>>().join(" / "),

@@ -56,9 +56,11 @@ fn killed_stages_go_on_from_the_last_checkpoint() {
         wait_for_a_checkpoint(workspace.path());
         let stages = launched.stages();
         signal(stages[rank], libc::SIGKILL);
-        until("the group's end", 30, || stages.iter().all(|&pid| is_gone(pid)).then_some(()));
+        until("its end", 30, || is_gone(stages[rank]).then_some(()));
         let before = saved(workspace.path());
         until("a checkpoint of the next group", 60, || (saved(workspace.path()) > before).then_some(()));
+        let now = launched.stages();
+        assert!((0..3).all(|other| (now[other] == stages[other]) == (other != rank)), "{stages:?} became {now:?}");
         says(&launched.interrupt(workspace.path()), "training resumes from the checkpoint of step");
         let rest = to_its_end(workspace.path(), &job());
         assert_eq!(run(workspace.path(), &rest).hashes(), undisturbed(&rest), "after the death of stage {rank}");

@@ -90,3 +90,21 @@ fn a_save_that_fails_costs_a_checkpoint_and_nothing_else() {
     println!("{} failures, seed {}", failures.len(), seed());
     each("failures", 3, &failures, |at, failure| run(&scene, at, failure));
 }
+
+/// Before anything is trained, and for good: no restart.
+#[test]
+fn a_volume_that_can_not_rename_folders_is_refused() {
+    let scene = crate::scene();
+    scene.stopped("traced");
+    let ran = scene.run(&Case { name: "traced", checkpoint: CHECKPOINT, fault: "trace", restarts: 0 });
+    let call =
+        ran.trace().into_iter().find(|call| call.operation == "rename" && call.path.ends_with("/probed")).unwrap();
+    const ENOSYS: i32 = 38;
+    let fault = StageFault { rank: call.rank, call: call.number, fault: VolumeFault::Fail(ENOSYS) }.to_string();
+    scene.stopped("refused");
+    let ran = scene.run(&Case { name: "refused", checkpoint: CHECKPOINT, fault: &fault, restarts: 3 });
+    let said = ran.outcome.stdout.clone() + &ran.outcome.stderr;
+    assert_eq!((ran.outcome.status.code(), ran.attempts()), (Some(78), 1), "{said}");
+    assert!(said.contains("can't rename a folder") && said.contains("no object store behind a file system"), "{said}");
+    assert!(!said.contains("\nstep "), "{said}");
+}

@@ -71,6 +71,7 @@ fn attempt(scene: &Scene, case: &Case, traced: u32, log: &Path, point: Option<&P
     let job = scene.job(case);
     let start = |rank: u32| -> Child {
         let env = StageEnv {
+            incarnation: 0,
             rank,
             world_size: 2,
             job: case.name.into(),
@@ -149,6 +150,26 @@ fn count(scene: &Scene) -> HashMap<Who, Vec<Point>> {
         (who, points)
     };
     EVERYBODY.into_iter().map(points).collect()
+}
+
+#[test]
+#[ignore = "needs strace, and the right to trace: `make strace`"]
+fn the_job_folders_own_entry_is_durable_before_anything_is_in_it() {
+    let workspace = stagecoach_tests::corpus::workspace();
+    let log = workspace.path().join("strace.log");
+    let job = stagecoach_tests::TestJob { steps: 1, ..stagecoach_tests::TestJob::default() };
+    let file = workspace.path().join("job.yaml");
+    fs::write(&file, job.yaml()).unwrap();
+    let mut command = strace(&log, None);
+    command.arg(stagecoach()).arg("run").arg(&file).arg("--workspace").arg(workspace.path());
+    assert!(finish(&mut command, &workspace.path().join("notes")).status.success());
+    let lines: Vec<String> = seen(Who::Launcher, &log).into_iter().map(|point| point.line).collect();
+    let folder = workspace.path().join("small");
+    let made = lines.iter().position(|l| l.starts_with("mkdir(") && l.contains(&format!("{:?}", folder))).unwrap();
+    let is_sync = |l: &String| l.starts_with("fsync(") && l.contains(&format!("<{}>", workspace.path().display()));
+    let synced = lines.iter().position(is_sync).expect("a sync of the folder above");
+    let filled = lines.iter().position(|l| l.contains(&format!("{}/", folder.display()))).unwrap();
+    assert!(made < synced && synced < filled, "{made} {synced} {filled}\n{}", lines.join("\n"));
 }
 
 #[test]

@@ -1,8 +1,10 @@
-//! Volumes for tests: one in memory that can lose power, and one that fails or crashes at a chosen call.
+//! Volumes for tests: one in memory that can lose power, also as clients of NFS see it, and one that fails or crashes at a chosen call.
 #![forbid(unsafe_code)]
 
 mod faulty;
+mod inodes;
 mod memory;
+mod nfs_client;
 mod one_fault;
 
 pub use faulty::{FaultInjector, FaultyVolume, VolumeCall, VolumeFault};

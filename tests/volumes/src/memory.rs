@@ -1,16 +1,21 @@
-//! A volume in memory that tracks which contents and entries are durable.
+//! A volume in memory that tracks which contents and entries are durable, by itself or as clients of a network file system
+//! see it.
 
-use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stagecoach_checkpoint::{DirEntry, FileReader, FileWriter, Volume};
 
+use crate::inodes::{InodeTable, ROOT};
+use crate::nfs_client::LookupCache;
+
 /// A volume in memory; clones share it. Open files survive renames and removals, as on Unix.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct MemoryVolume {
     table: Arc<Mutex<InodeTable>>,
+    /// What the client of a network file system remembers.
+    cache: Option<Arc<Mutex<LookupCache>>>,
 }
 
 /// What survives a power cut of what was not synced.
@@ -24,26 +29,6 @@ pub enum PowerLoss {
     Mixed(u64),
 }
 
-/// Inodes by number; those without a name are kept, for open files.
-#[derive(Clone, Debug, Default)]
-struct InodeTable {
-    inodes: Vec<Inode>,
-}
-
-#[derive(Clone, Debug)]
-enum Inode {
-    File { current: Vec<u8>, durable: Vec<u8> },
-    Dir { current: BTreeMap<String, usize>, durable: BTreeMap<String, usize> },
-}
-
-const ROOT: usize = 0;
-
-impl Default for MemoryVolume {
-    fn default() -> MemoryVolume {
-        MemoryVolume { table: Arc::new(Mutex::new(InodeTable { inodes: vec![Inode::dir()] })) }
-    }
-}
-
 impl MemoryVolume {
     /// An empty volume.
     pub fn new() -> MemoryVolume {
@@ -52,32 +37,19 @@ impl MemoryVolume {
 
     /// An independent copy, with the same current and durable content.
     pub fn deep_copy(&self) -> MemoryVolume {
-        MemoryVolume { table: Arc::new(Mutex::new(self.lock().clone())) }
+        MemoryVolume { table: Arc::new(Mutex::new(self.lock().clone())), cache: None }
+    }
+
+    /// The same volume as a new client of a network file system sees it, with no more than close-to-open
+    /// consistency: it remembers every name that it has looked up until it lists the name's folder, operations go by the
+    /// handles of folders, whatever these are called now, and what it writes is seen by others once it is synced or closed.
+    pub fn nfs_client(&self) -> MemoryVolume {
+        MemoryVolume { table: self.table.clone(), cache: Some(Arc::default()) }
     }
 
     /// Cuts the power: what was not synced is lost, as `loss` says.
     pub fn cut_power(&self, loss: PowerLoss) {
-        for (number, node) in self.lock().inodes.iter_mut().enumerate() {
-            let kept = match loss {
-                PowerLoss::Lost => false,
-                PowerLoss::Kept => true,
-                PowerLoss::Mixed(seed) => (seed ^ number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 63 == 1,
-            };
-            match node {
-                Inode::File { current, durable } if current != durable => {
-                    if kept {
-                        let half = current.len() / 2;
-                        current[half..].fill(0);
-                    } else {
-                        current.clone_from(durable);
-                    }
-                    durable.clone_from(current);
-                }
-                Inode::File { .. } => {}
-                Inode::Dir { current, durable } if kept => durable.clone_from(current),
-                Inode::Dir { current, durable } => current.clone_from(durable),
-            }
-        }
+        self.lock().cut_power(loss);
     }
 
     /// Every file below `path`, sorted; empty if there is no such folder.
@@ -96,75 +68,50 @@ impl MemoryVolume {
     /// Changes a file directly, bypassing the volume; false if it does not exist.
     pub fn edit(&self, path: &str, change: impl FnOnce(&mut Vec<u8>)) -> bool {
         let mut table = self.lock();
-        let Ok(number) = table.find(path) else { return false };
-        match table.inodes.get_mut(number) {
-            Some(Inode::File { current, durable }) => {
-                change(current);
-                durable.clone_from(current);
-                true
-            }
-            _ => false,
-        }
+        let Ok(number) = self.find(&table, path) else { return false };
+        let Ok((current, durable)) = table.file(number) else { return false };
+        change(current);
+        durable.clone_from(current);
+        true
     }
 
     fn lock(&self) -> MutexGuard<'_, InodeTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl Inode {
-    fn dir() -> Inode {
-        Inode::Dir { current: BTreeMap::new(), durable: BTreeMap::new() }
-    }
-}
-
-impl InodeTable {
-    fn find(&self, path: &str) -> io::Result<usize> {
-        path.split('/')
-            .filter(|name| !name.is_empty())
-            .try_fold(ROOT, |at, name| self.entries(at)?.get(name).copied().ok_or_else(|| ErrorKind::NotFound.into()))
-    }
-
-    fn entries(&self, number: usize) -> io::Result<&BTreeMap<String, usize>> {
-        match self.inodes.get(number) {
-            Some(Inode::Dir { current, .. }) => Ok(current),
-            _ => Err(ErrorKind::NotADirectory.into()),
+    /// One call. If a client comes upon a handle that is no more, it looks every name up again, as Linux does.
+    fn act<T>(&self, call: impl Fn(&mut InodeTable) -> io::Result<T>) -> io::Result<T> {
+        let mut table = self.lock();
+        let answer = call(&mut table);
+        match (&answer, self.cache()) {
+            (Err(e), Some(mut cache)) if e.kind() == ErrorKind::StaleNetworkFileHandle => {
+                *cache = LookupCache::default()
+            }
+            _ => return answer,
         }
+        call(&mut table)
     }
 
-    fn parent_entries(&mut self, path: &str) -> io::Result<&mut BTreeMap<String, usize>> {
-        let number = self.find(parent(path))?;
-        match self.inodes.get_mut(number) {
-            Some(Inode::Dir { current, .. }) => Ok(current),
-            _ => Err(ErrorKind::NotADirectory.into()),
+    fn cache(&self) -> Option<MutexGuard<'_, LookupCache>> {
+        Some(self.cache.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn find(&self, table: &InodeTable, path: &str) -> io::Result<usize> {
+        path.split('/').filter(|name| !name.is_empty()).try_fold(ROOT, |at, name| match self.cache() {
+            Some(mut cache) => cache.lookup(table, at, name),
+            None => table.lookup(at, name),
+        })
+    }
+
+    /// The folder and the name in it, to be changed: a client forgets what it knows of the name.
+    fn find_parent<'a>(&self, table: &InodeTable, path: &'a str) -> io::Result<(usize, &'a str)> {
+        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let dir = self.find(table, parent)?;
+        if let Some(mut cache) = self.cache() {
+            cache.forget(dir, name);
         }
+        Ok((dir, name))
     }
-
-    fn add(&mut self, path: &str, node: Inode) -> io::Result<usize> {
-        let number = self.inodes.len();
-        let entries = self.parent_entries(path)?;
-        if entries.contains_key(name(path)) {
-            return Err(ErrorKind::AlreadyExists.into());
-        }
-        entries.insert(name(path).to_owned(), number);
-        self.inodes.push(node);
-        Ok(number)
-    }
-
-    fn file(&mut self, number: usize) -> io::Result<(&mut Vec<u8>, &mut Vec<u8>)> {
-        match self.inodes.get_mut(number) {
-            Some(Inode::File { current, durable }) => Ok((current, durable)),
-            _ => Err(ErrorKind::IsADirectory.into()),
-        }
-    }
-}
-
-fn parent(path: &str) -> &str {
-    path.rsplit_once('/').map_or("", |(parent, _)| parent)
-}
-
-fn name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
 }
 
 impl Volume for MemoryVolume {
@@ -173,7 +120,10 @@ impl Volume for MemoryVolume {
     }
 
     fn make_dir(&self, path: &str) -> io::Result<()> {
-        self.lock().add(path, Inode::dir()).map(drop)
+        self.act(|table| {
+            let (dir, name) = self.find_parent(table, path)?;
+            table.add_dir(dir, name).map(drop)
+        })
     }
 
     fn make_private_dir(&self, path: &str) -> io::Result<()> {
@@ -181,94 +131,114 @@ impl Volume for MemoryVolume {
     }
 
     fn list(&self, path: &str) -> io::Result<Vec<DirEntry>> {
-        let table = self.lock();
-        let entries = table.entries(table.find(path)?)?;
-        let is_dir = |number: &usize| matches!(table.inodes.get(*number), Some(Inode::Dir { .. }));
-        Ok(entries.iter().map(|(name, number)| DirEntry { name: name.clone(), is_dir: is_dir(number) }).collect())
+        self.act(|table| {
+            let dir = self.find(table, path)?;
+            if let Some(mut cache) = self.cache() {
+                cache.open_dir(table, dir);
+            }
+            let entry =
+                |(name, number): (&String, &usize)| DirEntry { name: name.clone(), is_dir: table.is_dir(*number) };
+            Ok(table.entries(dir)?.iter().map(entry).collect())
+        })
     }
 
     fn create(&self, path: &str) -> io::Result<Box<dyn FileWriter>> {
-        let number = self.lock().add(path, Inode::File { current: Vec::new(), durable: Vec::new() })?;
-        Ok(Box::new(OpenFile { volume: self.clone(), number }))
+        let number = self.act(|table| {
+            let (dir, name) = self.find_parent(table, path)?;
+            table.add_file(dir, name)
+        })?;
+        Ok(Box::new(OpenFile { volume: self.clone(), number, unsent: Vec::new() }))
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn FileReader>> {
-        let mut table = self.lock();
-        let number = table.find(path)?;
-        table.file(number)?;
-        Ok(Box::new(OpenFile { volume: self.clone(), number }))
+        let number = self.act(|table| {
+            // opening asks the server, by the folder's handle
+            let (dir, name) = self.find_parent(table, path)?;
+            let number = table.lookup(dir, name)?;
+            table.file(number).map(|_| number)
+        })?;
+        Ok(Box::new(OpenFile { volume: self.clone(), number, unsent: Vec::new() }))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let mut table = self.lock();
-        let number = table.find(from)?;
-        let is_dir = table.entries(number).is_ok();
-        if let Some(&there) = table.parent_entries(to)?.get(name(to)) {
-            match (is_dir, table.entries(there)) {
-                (true, Ok(entries)) if !entries.is_empty() => return Err(ErrorKind::DirectoryNotEmpty.into()),
-                (true, Err(e)) => return Err(e),
-                (false, Ok(_)) => return Err(ErrorKind::IsADirectory.into()),
-                _ => {}
-            }
-        }
-        table.parent_entries(from)?.remove(name(from));
-        table.parent_entries(to)?.insert(name(to).to_owned(), number);
-        Ok(())
+        self.act(|table| {
+            // a name that a client knows to be missing is not even sent
+            self.find(table, from)?;
+            let (from, to) = (self.find_parent(table, from)?, self.find_parent(table, to)?);
+            table.rename(from, to)
+        })
     }
 
     fn remove_file(&self, path: &str) -> io::Result<()> {
-        let mut table = self.lock();
-        let number = table.find(path)?;
-        table.file(number)?;
-        table.parent_entries(path)?.remove(name(path));
-        Ok(())
+        self.act(|table| {
+            let (dir, name) = self.find_parent(table, path)?;
+            table.remove_file(dir, name)
+        })
     }
 
     fn remove_dir(&self, path: &str) -> io::Result<()> {
-        let mut table = self.lock();
-        let number = table.find(path)?;
-        if !table.entries(number)?.is_empty() {
-            return Err(ErrorKind::DirectoryNotEmpty.into());
-        }
-        table.parent_entries(path)?.remove(name(path));
-        Ok(())
+        self.act(|table| {
+            let (dir, name) = self.find_parent(table, path)?;
+            table.remove_dir(dir, name)
+        })
     }
 
     fn sync_dir(&self, path: &str) -> io::Result<()> {
-        let mut table = self.lock();
-        let number = table.find(path)?;
-        match table.inodes.get_mut(number) {
-            Some(Inode::Dir { current, durable }) => {
-                durable.clone_from(current);
-                Ok(())
-            }
-            _ => Err(ErrorKind::NotADirectory.into()),
-        }
+        self.act(|table| {
+            let dir = self.find(table, path)?;
+            table.sync_dir(dir)
+        })
     }
 }
 
 struct OpenFile {
     volume: MemoryVolume,
     number: usize,
+    /// What a client has not sent to the server yet.
+    unsent: Vec<u8>,
+}
+
+impl OpenFile {
+    /// The table, unless this is the file of a client that somebody has removed.
+    fn table(&self) -> io::Result<MutexGuard<'_, InodeTable>> {
+        let table = self.volume.lock();
+        match self.volume.cache.is_some() && table.is_removed(self.number) {
+            true => Err(ErrorKind::StaleNetworkFileHandle.into()),
+            false => Ok(table),
+        }
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        let unsent = std::mem::take(&mut self.unsent);
+        self.table()?.file(self.number).map(|(current, _)| current.extend(unsent))
+    }
 }
 
 impl FileWriter for OpenFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.volume.lock().file(self.number).map(|(current, _)| current.extend_from_slice(bytes))
+        self.unsent.extend_from_slice(bytes);
+        if self.volume.cache.is_some() { Ok(()) } else { self.send() }
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.volume.lock().file(self.number).map(|(current, durable)| durable.clone_from(current))
+        self.send()?;
+        self.table()?.file(self.number).map(|(current, durable)| durable.clone_from(current))
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        let _ = self.send();
     }
 }
 
 impl FileReader for OpenFile {
     fn size(&self) -> io::Result<u64> {
-        self.volume.lock().file(self.number).map(|(current, _)| current.len() as u64)
+        self.table()?.file(self.number).map(|(current, _)| current.len() as u64)
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let mut table = self.volume.lock();
+        let mut table = self.table()?;
         let (current, _) = table.file(self.number)?;
         let bytes = current.get(offset as usize..).and_then(|rest| rest.get(..buffer.len()));
         buffer.copy_from_slice(bytes.ok_or(ErrorKind::UnexpectedEof)?);

@@ -1,10 +1,13 @@
 //! The command line: the launcher, a stage, and the tools, in one binary.
 
+mod audit;
 mod checkpoint;
+mod diff;
 mod generate;
 mod job_args;
 mod output;
 mod plan;
+mod replay;
 mod run;
 mod stage;
 mod timeline;
@@ -35,11 +38,17 @@ enum CliCommand {
     /// Train a job on this machine, one process per stage.
     Run(run::RunCommand),
     /// Run one stage: the entry point of a pod, configured by environment variables.
-    Stage,
+    Stage(stage::StageCommand),
     /// Show how a job would run: partition, timeline, bubble, memory.
     Plan(plan::PlanCommand),
     /// Show what every stage did in a step that was trained, above a simulation of it.
     Timeline(timeline::TimelineCommand),
+    /// Train steps of a run again, and compare them bit for bit with what is recorded.
+    Replay(replay::ReplayCommand),
+    /// Train parts of a run again, and say whether each checkpoint follows from the one before.
+    Audit(audit::AuditCommand),
+    /// Find the first step and the first tensor at which two runs part.
+    Diff(diff::DiffCommand),
     /// Fill the token cache for a job.
     Tokenize(tokenize::TokenizeCommand),
     /// Continue a prompt with a trained model.
@@ -67,9 +76,12 @@ pub fn main(open_volume: VolumeOpener) -> i32 {
     log.with_writer(std::io::stderr).init();
     match cli.command {
         CliCommand::Run(command) => command.main(),
-        CliCommand::Stage => stage::main(open_volume),
+        CliCommand::Stage(command) => stage::main(command, open_volume),
         CliCommand::Plan(command) => to_exit_code(command.main()),
         CliCommand::Timeline(command) => to_exit_code(command.main()),
+        CliCommand::Replay(command) => to_exit_code(command.main()),
+        CliCommand::Audit(command) => to_exit_code(command.main()),
+        CliCommand::Diff(command) => to_exit_code(command.main()),
         CliCommand::Tokenize(command) => to_exit_code(command.main()),
         CliCommand::Generate(command) => to_exit_code(command.main()),
         CliCommand::Checkpoint(command) => to_exit_code(command.main()),

@@ -1,11 +1,14 @@
-//! `stagecoach plan`. It reads no corpus: the vocabulary size is the one that the job gives its tokenizer or model.
+//! `stagecoach plan`. It reads no corpus: the vocabulary size is the one that the job gives its tokenizer or model, or that of
+//! the tokenizer's file.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use indicatif::HumanBytes;
+use stagecoach_api::job::Kernels;
 use stagecoach_pipeline::{
-    Limits, PartitionError, StageMemory, balance_ratio, timeline_svg, timeline_text, timeline_trace, to_csv, verify,
+    Limits, PartitionError, RankSpeeds, StageMemory, balance_ratio, timeline_svg, timeline_text, timeline_trace,
+    to_csv, verify,
 };
 
 use super::job_args::JobArgs;
@@ -13,7 +16,7 @@ use super::output::{print_line, table, write_file};
 use crate::fatal::Fatal;
 use crate::model::ParameterBytes;
 use crate::plan::{
-    Alternative, JobConfig, ModuleSeconds, PipelineLayout, Profile, StageBytes, plan_pipeline, trained_vocab_size,
+    Alternative, JobConfig, ModuleSeconds, PipelineLayout, Profile, StageBytes, measured_speeds, plan_pipeline,
 };
 use crate::profile::measure_profile;
 
@@ -30,6 +33,11 @@ pub(super) struct PlanCommand {
     /// Search for the shortest schedule of the job's partition, with the same memory, and show that. It may take a minute.
     #[arg(long)]
     optimal: bool,
+    /// How fast the stages are beside each other, one number a stage, as in 1,1,0.5.
+    ///
+    /// By default what the job's last steps have measured, if it has run with as many stages; else all are equal.
+    #[arg(long, value_name = "SPEEDS", value_delimiter = ',')]
+    speeds: Option<Vec<f64>>,
     /// Write the timeline as SVG.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -44,11 +52,11 @@ pub(super) struct PlanCommand {
 impl PlanCommand {
     pub(super) fn main(self) -> anyhow::Result<()> {
         let config = JobConfig::new(self.job.read()?, &self.job.workspace)?;
+        if config.training.kernels == Kernels::Portable {
+            crate::sys::pin_instruction_set()?; // what stages measure, and have measured, is of that
+        }
         let stages = config.job.spec.stages as usize;
-        let tokenizer = trained_vocab_size(&config.data).or(config.model_vocab_size);
-        let vocab_size = config.vocab_size(tokenizer.ok_or_else(|| {
-            Fatal::invalid("spec.model.llama.vocabSize: planning with a tokenizer file needs it written down")
-        })?)?;
+        let vocab_size = config.vocab_size(config.planned_vocab_size()?)?;
         let architecture = config.architecture(vocab_size, tch::Device::Cpu);
         if self.profile {
             crate::sys::keep_freed_memory(); // as in a stage
@@ -56,7 +64,11 @@ impl PlanCommand {
             let file = profile.save(&config, architecture.as_ref())?;
             print_line(format!("{}\nwrote {}\n", profile_table(&profile), file.display()));
         }
-        let mut layout = plan_pipeline(&config, architecture.as_ref(), stages)?;
+        let speeds = match &self.speeds {
+            Some(given) => given_speeds(given, stages)?,
+            None => measured_speeds(&config, stages),
+        };
+        let mut layout = plan_pipeline(&config, architecture.as_ref(), stages, &speeds)?;
         if self.optimal {
             layout = layout.into_optimal(&config, architecture.as_ref())?;
         }
@@ -67,7 +79,7 @@ impl PlanCommand {
         if !layout.alternatives.is_empty() {
             print_line(alternatives_table(&layout));
         }
-        print_line(stage_table(&layout, &report.peak_in_flight));
+        print_line(stage_table(&layout, &speeds, &report.peak_in_flight));
         print_line(memory_table(&layout.memory));
         let panels = [(&layout.timeline).into()];
         print_line(timeline_text(&panels, 100));
@@ -76,6 +88,17 @@ impl PlanCommand {
         write_file(self.trace.as_deref(), || timeline_trace(&panels))?;
         write_file(self.csv.as_deref(), || to_csv(&layout.schedule))
     }
+}
+
+fn given_speeds(given: &[f64], stages: usize) -> Result<RankSpeeds, Fatal> {
+    if given.len() != stages {
+        return Err(Fatal::invalid(format!(
+            "--speeds has {} numbers and the job {stages} stages: give one number a stage, as in {}",
+            given.len(),
+            vec!["1"; stages].join(",")
+        )));
+    }
+    RankSpeeds::new(given).map_err(|e| Fatal::invalid(format!("--speeds: {e}")))
 }
 
 /// The measured times, in milliseconds.
@@ -117,7 +140,7 @@ fn alternatives_table(layout: &PipelineLayout) -> String {
 }
 
 /// The partition's balance and bubble, and a line per stage, with the layers of each of its chunks.
-fn stage_table(layout: &PipelineLayout, peak_in_flight: &[usize]) -> String {
+fn stage_table(layout: &PipelineLayout, speeds: &RankSpeeds, peak_in_flight: &[usize]) -> String {
     let PipelineLayout { partition, programs, cost, timeline, memory, schedule, .. } = layout;
     let row = |(rank, bubble): (usize, &f64)| {
         let chunks: Vec<usize> = programs.placement.chunks_of(rank).collect();
@@ -137,7 +160,7 @@ fn stage_table(layout: &PipelineLayout, peak_in_flight: &[usize]) -> String {
         "{}, {} microbatches, balance {:.3}, bubble {:.1}%\n\n{}\n",
         schedule.name,
         programs.microbatches,
-        balance_ratio(cost, partition),
+        balance_ratio(cost, partition, &programs.placement, speeds),
         100.0 * layout.bubble(),
         table(Some(&header), &[0, 1, 2, 3, 4, 5], timeline.bubble.iter().enumerate().map(row).collect())
     )
@@ -146,11 +169,11 @@ fn stage_table(layout: &PipelineLayout, peak_in_flight: &[usize]) -> String {
 /// What each stage holds at its peak: a line per stage, in MiB.
 fn memory_table(stages: &[StageBytes]) -> String {
     let row = |(rank, stage): (usize, &StageBytes)| {
-        let ParameterBytes { weights, gradients, optimizer, snapshot } = stage.parameters;
-        let StageMemory { parameters: _, activations, weight_gradient_inputs, temporaries, links, process } =
+        let ParameterBytes { weights, gradients, optimizer, snapshot, memory_checkpoints } = stage.parameters;
+        let StageMemory { parameters: _, copies, activations, weight_gradient_inputs, temporaries, links, process } =
             stage.parts;
-        let parts = [weights, gradients, optimizer, snapshot, activations, weight_gradient_inputs];
-        let parts = parts.into_iter().chain([temporaries, links, process, stage.parts.total()]);
+        let held = [weights, gradients, optimizer, snapshot, memory_checkpoints + copies, activations];
+        let parts = held.into_iter().chain([weight_gradient_inputs, temporaries, links, process, stage.parts.total()]);
         std::iter::once(rank.to_string()).chain(parts.map(|bytes| (bytes >> 20).to_string())).collect()
     };
     let header = [
@@ -159,6 +182,7 @@ fn memory_table(stages: &[StageBytes]) -> String {
         "gradients",
         "moments",
         "snapshot",
+        "copies",
         "activations",
         "for W",
         "temporary",

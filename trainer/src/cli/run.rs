@@ -15,7 +15,8 @@ use crate::fatal::Fatal;
 use crate::folder::{FolderError, JobFolder, write_file};
 use crate::generate::{GenerationConfig, generate_text};
 use crate::launch::{
-    JobLock, LaunchConfig, LaunchError, LauncherState, PreviousRun, RunOutcome, StageExecutable, supervise,
+    JobLock, LaunchConfig, LaunchError, LauncherState, PreviousRun, RunOutcome, StageExecutable, rules_for_pods,
+    supervise,
 };
 use crate::observe::{ProgressDisplay, RunReport, RunSummary, StepRecord, advice, curve, format_sample, read_metrics};
 use crate::plan::JobConfig;
@@ -149,6 +150,9 @@ fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path) -> Result<i32,
     let yaml = job.to_yaml().map_err(|error| Fatal::invalid(format!("the job can't be written as YAML: {error}")))?;
     write_file(&folder.resolved_job(), &yaml)?;
     let started = Instant::now();
+    if let Some(note) = rules_for_pods(&job.spec.restart) {
+        print_line(note);
+    }
     let mut display = ProgressDisplay::stdout();
     let config = LaunchConfig { job, workspace, folder, executable: &executable };
     let outcome = supervise(config, &mut state, &mut display);

@@ -2,25 +2,48 @@
 
 use std::path::Path;
 
+use clap::Args;
 use stagecoach_api::contract::{ContractError, FailureKind, HTTP_PORT, StageEnv, TerminationMessage, env};
+use stagecoach_api::job::Kernels;
 
 use super::VolumeOpener;
 use super::job_args::read_job;
 use super::output::print_error;
+use crate::execute::DumpConfig;
 use crate::fatal::Fatal;
 use crate::observe::{EventWriter, serve};
 use crate::plan::JobConfig;
 use crate::train::{self, StageMonitor, StageOutcome, write_termination_message};
 
-pub(super) fn main(open_volume: VolumeOpener) -> i32 {
-    crate::sys::keep_freed_memory();
-    crate::kernels::use_malloc();
+/// What a replay asks of a stage besides a pod's contract.
+#[derive(Debug, Args)]
+pub(super) struct StageCommand {
+    /// Tensors of a step to write, a `DumpConfig` in JSON.
+    #[arg(long, hide = true, value_parser = parse_dump)]
+    dump: Option<DumpConfig>,
+}
+
+fn parse_dump(text: &str) -> Result<DumpConfig, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
+pub(super) fn main(command: StageCommand, open_volume: VolumeOpener) -> i32 {
     let env = match StageEnv::from_vars(std::env::vars()) {
         Ok(env) => env,
         Err(error) => return report_contract_error(&error),
     };
+    let config = read_config(&env).and_then(|config| {
+        // before anything is computed, and before there are threads: it may start this process anew
+        if config.training.kernels == Kernels::Portable {
+            crate::sys::pin_instruction_set()?;
+        }
+        Ok(config)
+    });
+    crate::sys::keep_freed_memory();
+    crate::kernels::use_malloc();
     let monitor = StageMonitor::new(&env);
     exit_on_panic(&monitor);
+    stagecoach_data::hide_contained_panics();
     if let Err(error) = crate::sys::on_terminate({
         let monitor = monitor.clone();
         move || monitor.request_stop()
@@ -31,7 +54,9 @@ pub(super) fn main(open_volume: VolumeOpener) -> i32 {
         monitor.exit(FailureKind::Error, &error);
     }
     let event_writer = EventWriter::from_env();
-    match read_config(&env).and_then(|config| train::run_stage(&env, &config, open_volume, &monitor, &event_writer)) {
+    match config
+        .and_then(|config| train::run_stage(&env, &config, open_volume, &monitor, &event_writer, command.dump.as_ref()))
+    {
         Ok(StageOutcome::Done) => monitor.exit(FailureKind::Done, "trained to the end"),
         Ok(StageOutcome::Drained) => monitor.exit(FailureKind::Drained, "stopped as asked, with a checkpoint"),
         Err(fatal) => monitor.exit(fatal.kind, &fatal.message),

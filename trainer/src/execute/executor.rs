@@ -3,79 +3,18 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use stagecoach_data::MicrobatchLayout;
-use stagecoach_group::{Activity, GroupError, Member, StepOutcome, StepVote, Verdict};
+use stagecoach_group::{Activity, Member, StepOutcome, StepVote, Verdict};
 use stagecoach_pipeline::{Action, Placement, WorkItem};
 use tch::{Device, Kind, Tensor};
 
 use super::sequences::cu_seqlens;
 use super::{
-    ChunkOutput, LossInputs, SavedActivations, Stage, StepMeasurements, StepTimer, Stop, StopSignal, is_timed,
+    ChunkOutput, LossInputs, SavedActivations, Stage, StepError, StepInputs, StepMeasurements, StepOutput, StepTimer,
+    Stop, is_timed,
 };
 use crate::links::{LinkError, LinkId, Links};
 use crate::model::{ForwardContext, WeightGradient};
 use crate::sys::peak_resident_bytes;
-
-/// Error of a step.
-#[derive(Debug, thiserror::Error)]
-pub enum StepError {
-    /// A link to another stage failed.
-    #[error(transparent)]
-    Link(#[from] LinkError),
-    /// The connection to the group was lost.
-    #[error(transparent)]
-    Group(#[from] GroupError),
-    /// The group decided to abort the job.
-    #[error("{0}")]
-    Aborted(String),
-    /// An action's input is missing; the verifier should have rejected this program.
-    #[error("stage {rank} cannot run {action}: {why}")]
-    InvalidProgram {
-        /// Rank of this stage.
-        rank: usize,
-        /// The action that could not run.
-        action: Action,
-        /// The missing input.
-        why: String,
-    },
-}
-
-/// Inputs of one step on this rank.
-#[derive(Debug)]
-pub struct StepInputs<'a> {
-    /// Shape and document boundaries of each microbatch; present on every rank.
-    pub layouts: &'a [MicrobatchLayout],
-    /// Token ids of each microbatch, `i64[rows * length]`; empty except on the first stage.
-    pub token_ids: Vec<Tensor>,
-    /// Targets of each microbatch, `i64[rows * length]`; empty except on the last stage.
-    pub targets: Vec<Tensor>,
-    /// Number of targets in the global batch that count towards the loss; used on the last stage.
-    pub target_count: u64,
-    /// Sum of the cross-entropies to go on from: of the windows of an evaluation that are done, otherwise 0.
-    pub loss_so_far: f64,
-    /// Number of the step, counted from 1; `None` runs a window of an evaluation.
-    pub step: Option<u64>,
-    /// The learning rate of the step.
-    pub learning_rate: f64,
-    /// When the whole group was last at the same point, such as the last step's verdict: the times that stages measure count
-    /// from it.
-    pub origin: Instant,
-    /// The fields of this rank's vote that do not come from the step itself, such as that a save is due.
-    pub vote: StepVote,
-    /// What is asked of the step meanwhile.
-    pub stop: StopSignal<'a>,
-}
-
-/// Result of executing a program.
-#[derive(Debug)]
-pub struct StepOutput {
-    /// The group's decision; `None` in evaluation.
-    pub verdict: Option<Verdict>,
-    /// When the decision arrived.
-    pub(crate) decided_at: Option<Instant>,
-    /// Sum of this rank's cross-entropies and [`StepInputs::loss_so_far`], in nats; 0 except on the last stage.
-    pub(crate) loss: f64,
-}
 
 /// Executes programs on a stage.
 #[derive(Debug)]
@@ -127,18 +66,15 @@ impl Executor<'_> {
         }
         for &action in program {
             let is_over = state.verdict.is_some();
-            if inputs.step.is_some() && !is_over && (inputs.stop.0)() == Stop::Now {
+            if inputs.step.is_some() && !is_over && (inputs.control.stop)() == Stop::Now {
                 state.verdict = Some(self.give_up(inputs)?);
                 break;
             }
             match self.execute(action, inputs, &mut state) {
                 // somebody gave the step up, or died: the group knows
                 Err(StepError::Link(LinkError::Broken(why))) if inputs.step.is_some() && !is_over => {
-                    let verdict = self.give_up(inputs)?;
-                    if !verdict.stop {
-                        return Err(LinkError::Broken(why).into());
-                    }
-                    state.verdict = Some(verdict);
+                    tracing::debug!(why, "gave the step up");
+                    state.verdict = Some(self.give_up(inputs)?);
                     break;
                 }
                 executed => executed?,
@@ -255,6 +191,7 @@ impl Executor<'_> {
         };
         self.begin(action, item, &mut state.timer);
         let stage = &*self.stage;
+        stage.set_dumped_microbatch(item.microbatch);
         let layout = &inputs.layouts[item.microbatch];
         let ctx = ForwardContext {
             length: layout.length as i64,
@@ -289,6 +226,7 @@ impl Executor<'_> {
         };
         self.begin(action, item, &mut state.timer);
         let saved = state.saved.remove(&item).ok_or_else(|| self.invalid(action, "its F has not run"))?;
+        self.stage.set_dumped_microbatch(item.microbatch);
         let Stage { chunks, weight_grad_store, .. } = &mut *self.stage;
         let chunk = &chunks[&item.chunk];
         let dx = match action {
@@ -336,6 +274,7 @@ impl Executor<'_> {
             spans: timer.spans().to_vec(),
         };
         let measurements = measurements.to_vec();
+        (inputs.control.before_vote)()?;
         let step = inputs.step.unwrap_or_default();
         let vote = StepVote { step, loss, squared_norms, all_finite, measurements, ..inputs.vote.clone() };
         self.vote(vote, inputs)
@@ -351,7 +290,7 @@ impl Executor<'_> {
     /// Votes, with what is asked of the step by now, and waits for the group's decision.
     fn vote(&self, vote: StepVote, inputs: &StepInputs) -> Result<Verdict, StepError> {
         self.activity.set("EXCHANGE", None);
-        Ok(self.member.vote(StepVote { stop_requested: (inputs.stop.0)() != Stop::No, ..vote })?)
+        Ok(self.member.vote(StepVote { stop_requested: (inputs.control.stop)() != Stop::No, ..vote })?)
     }
 }
 

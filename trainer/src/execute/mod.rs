@@ -2,19 +2,23 @@
 //! pipeline actions.
 
 mod chunk;
+mod control;
+mod dump;
 mod executor;
 mod measurements;
 mod sequences;
 mod stage;
-mod stop;
+mod step;
 mod timer;
 mod weight_grad_store;
 
 pub use chunk::{Chunk, ChunkOutput, LossInputs, SavedActivations};
-pub use executor::{Executor, StepError, StepInputs, StepOutput};
+pub use control::{StepControl, Stop};
+pub(crate) use dump::DumpConfig;
+pub use executor::Executor;
 pub(crate) use measurements::StepMeasurements;
 pub(crate) use stage::kind;
 pub use stage::{Stage, StageConfig};
-pub use stop::{Stop, StopSignal};
+pub use step::{StepError, StepInputs, StepOutput};
 use timer::StepTimer;
 pub(crate) use timer::is_timed;

@@ -1,12 +1,14 @@
 //! Everything a rank holds: its chunks, their parameters and the optimizer's state.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use stagecoach_api::job::{AdamWSpec, Precision, Recompute};
 use stagecoach_pipeline::{Partition, Placement};
 use tch::{Device, Kind, Tensor};
 
 use super::Chunk;
+use super::dump::TensorDump;
 use super::weight_grad_store::WeightGradStore;
 use crate::kernels;
 use crate::model::{Architecture, Embedding, Head, ModelPart, Parameters, names};
@@ -74,22 +76,16 @@ pub struct Stage {
     pub(crate) hidden_size: i64,
     /// Device of parameters and activations.
     pub(crate) device: Device,
+    /// Set if tensors of a step are dumped.
+    pub(super) dump: Option<Rc<TensorDump>>,
 }
 
 impl Stage {
     /// Builds the stage of `rank`.
     pub fn build(rank: usize, config: &StageConfig) -> Stage {
         let StageConfig { architecture, placement, partition, device, .. } = *config;
-        let parts: Vec<(usize, ModelPart)> = placement
-            .chunks_of(rank)
-            .map(|chunk| {
-                let layers = partition.range(chunk);
-                (
-                    chunk,
-                    ModelPart { layers, has_embedding: placement.is_first(chunk), has_head: placement.is_last(chunk) },
-                )
-            })
-            .collect();
+        let part = |chunk| (chunk, ModelPart::of_chunk(placement, partition, chunk));
+        let parts: Vec<(usize, ModelPart)> = placement.chunks_of(rank).map(part).collect();
         let specs = parts.iter().flat_map(|(_, part)| architecture.parameter_specs(part)).collect();
         let kind = kind(config.precision);
         let parameters = Parameters::new(specs, config.seed, kind, device);
@@ -123,6 +119,7 @@ impl Stage {
             kind,
             hidden_size: architecture.hidden_size() as i64,
             device,
+            dump: None,
             parameters,
         }
     }
@@ -131,6 +128,11 @@ impl Stage {
     /// with the head.
     pub(crate) fn is_responsible_for(&self, parameter: usize) -> bool {
         !self.tied_embedding.as_ref().is_some_and(|tied| tied.parameter == parameter && !tied.has_head)
+    }
+
+    /// Forgets what an unfinished step has left.
+    pub(crate) fn discard_step(&mut self) {
+        self.weight_grad_store = WeightGradStore::default();
     }
 
     /// Zeroes every gradient accumulator; called at the start of a step.

@@ -8,12 +8,13 @@ use stagecoach_checkpoint::VolumeContents;
 use stagecoach_files::temporary_target;
 
 use super::{
-    FolderError, JobFolder, LAUNCHER_STATE, LOCK, LOGS, LOSS_CURVE, METRICS, PLOTS, RESOLVED_JOB, RESULT, TERMINATION,
+    FolderError, JobFolder, LAUNCHER_STATE, LOCK, LOGS, LOSS_CURVE, METRICS, PLOTS, RESOLVED_JOB, RESULT, SPEEDS,
+    TERMINATION,
 };
 
 /// Files of the folder itself in the order in which they are removed. The result is first: without it the job is not
 /// finished, should the removal be interrupted.
-const FILES: [&str; 4] = [RESULT, METRICS, LAUNCHER_STATE, RESOLVED_JOB];
+const FILES: [&str; 5] = [RESULT, METRICS, LAUNCHER_STATE, RESOLVED_JOB, SPEEDS];
 
 /// Everything that runs of a job created, except the lock file, which is held.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use stagecoach_checkpoint::{FileSystemVolume, is_used};
-use stagecoach_files::write_atomically;
+use stagecoach_files::{create_durable_dir, write_atomically};
 
 use crate::observe::RunSummary;
 
@@ -19,6 +19,8 @@ pub(crate) use error::FolderError;
 pub(crate) const METRICS: &str = "metrics.jsonl";
 /// The [`RunSummary`] of a finished run.
 pub(crate) const RESULT: &str = "result.json";
+/// The speeds with which the last attempt was planned that has checkpoints in memory.
+pub(crate) const SPEEDS: &str = "speeds.json";
 const LOCK: &str = "lock";
 const LAUNCHER_STATE: &str = "state.json";
 /// Not `job.yaml`, which a user's own job file may be called.
@@ -44,13 +46,14 @@ impl JobFolder {
         let folder = Self { root: root.to_owned() };
         let foreign = match fs::read_dir(root) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                fs::create_dir_all(root).map_err(FolderError::storage("create the job's folder", root))?;
+                create_durable_dir(root).map_err(FolderError::storage("create the job's folder", root))?;
                 return Ok(folder);
             }
             listed => folder
                 .foreign_entries(listed.map_err(FolderError::storage("open the job's folder", root))?, job_file)?,
         };
         if foreign.is_empty() || folder.belongs_to_job()? {
+            create_durable_dir(root).map_err(FolderError::storage("create the job's folder", root))?;
             return Ok(folder);
         }
         Err(FolderError::Foreign { folder: folder.root, found: foreign })
@@ -132,7 +135,12 @@ impl JobFolder {
 
     /// The resolved job, which the stages read.
     pub(crate) fn resolved_job(&self) -> PathBuf {
-        self.root.join(RESOLVED_JOB)
+        Self::resolved_job_in(&self.root)
+    }
+
+    /// The resolved job in a folder that may be a job's.
+    pub(crate) fn resolved_job_in(folder: &Path) -> PathBuf {
+        folder.join(RESOLVED_JOB)
     }
 
     /// The [`LauncherState`](crate::launch::LauncherState).

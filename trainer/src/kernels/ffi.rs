@@ -60,6 +60,7 @@ unsafe extern "C" {
     safe fn sc_one_dnn() -> *const c_char;
     safe fn sc_deterministic() -> bool;
     safe fn sc_has_products(bf16: bool) -> bool;
+    safe fn sc_column_sums(x: TensorRef, sums: &mut TensorOut) -> c_int;
     safe fn sc_rms_norm(x: TensorRef, weight: TensorRef, eps: f64, y: &mut TensorOut, rstd: &mut TensorOut) -> c_int;
     safe fn sc_rms_norm_backward(
         dy: TensorRef,
@@ -169,6 +170,12 @@ pub(crate) fn is_deterministic() -> bool {
 /// number of threads and either maker of processors.
 pub(crate) fn has_products(kind: Kind) -> bool {
     sc_has_products(kind == Kind::BFloat16)
+}
+
+pub(super) fn column_sums(x: &Tensor) -> Tensor {
+    let mut sums = TensorOut::null();
+    check(sc_column_sums(x.into(), &mut sums));
+    sums.take()
 }
 
 pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> (Tensor, Tensor) {

@@ -89,6 +89,11 @@ fn multiplies(rows: &Tensor, weight: &Tensor) -> bool {
     rows.device() == Device::Cpu && sizes_fit && rows.numel() > 0 && has_products(kind)
 }
 
+/// The sum of all rows of `x[rows, width]`, `f32[width]`: the gradient of what is added to each.
+pub(crate) fn column_sums(x: &Tensor) -> Tensor {
+    by_device!(column_sums(x))
+}
+
 /// Root-mean-square norm of each row, times `weight`, `f32[width]` (Zhang and Sennrich 2019). Returns the result and, for
 /// the backward pass, the factor of each row, `f32[rows]`.
 pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> (Tensor, Tensor) {

@@ -9,6 +9,10 @@ fn float(tensor: &Tensor) -> Tensor {
     tensor.to_kind(Kind::Float)
 }
 
+pub(super) fn column_sums(x: &Tensor) -> Tensor {
+    float(x).sum_dim_intlist([0i64].as_slice(), false, Kind::Float)
+}
+
 pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> (Tensor, Tensor) {
     let xf = float(x);
     let rstd = (xf.square().mean_dim([-1i64].as_slice(), true, Kind::Float) + eps).rsqrt();

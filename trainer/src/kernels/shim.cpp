@@ -159,6 +159,16 @@ bool sc_deterministic() { return at::globalContext().deterministicAlgorithms(); 
 // Whether products of this type are those of the kernels, or else libtorch's.
 bool sc_has_products(bool bf16) { return has_products(bf16 ? at::kBFloat16 : at::kFloat); }
 
+int sc_column_sums(Tensor* x, Tensor** sums) {
+  return guarded([&] {
+    Tensor result = at::empty({width(*x)}, x->options().dtype(at::kFloat));
+    dispatch(*x, [&](const auto& kernels, auto type) {
+      kernels.column_sums(data<decltype(type)>(*x), data<float>(result), rows(*x), width(*x));
+    });
+    *sums = new Tensor(std::move(result));
+  });
+}
+
 int sc_rms_norm(Tensor* x, Tensor* weight, double eps, Tensor** y, Tensor** rstd) {
   return guarded([&] {
     TORCH_CHECK(weight->numel() == width(*x), "a weight of ", weight->sizes(), " for rows of ", x->sizes());

@@ -93,6 +93,12 @@ proptest! {
     }
 
     #[test]
+    fn column_sums_are_the_plain_ones(rows in 0i64..300, width in widths(), kind in kinds(), seed: u64) {
+        let x = values(&[rows, width], kind, seed);
+        assert_close_to_scale("sums", &ffi::column_sums(&x), &plain::column_sums(&x), 1e-6, rows as f64);
+    }
+
+    #[test]
     fn swiglu_is_the_plain_one(rows in 0i64..40, width in widths(), kind in kinds(), poisoned: bool, seed: u64) {
         let gate_up = values(&[rows, 2 * width], kind, seed) * 3.0;
         if poisoned && rows > 0 {
@@ -237,7 +243,7 @@ proptest! {
             let products = [linear(&x, &weight, None), linear_backward(&dy, &weight), accumulator];
             // libtorch's own products depend on the number of threads
             let products = has_products(kind).then(|| products.map(|tensor| list(&tensor)));
-            (products, [normed, dx, dweight].map(|tensor| list(&tensor)), squared_norm(&x.to_kind(Kind::Float)))
+            (products, [normed, dx, dweight, column_sums(&dy)].map(|tensor| list(&tensor)), squared_norm(&x.to_kind(Kind::Float)))
         };
         let threads = |threads| {
             tch::set_num_threads(threads);

@@ -16,5 +16,6 @@ pub(crate) use error::LaunchError;
 pub(crate) use job_lock::JobLock;
 pub(crate) use launcher_state::LauncherState;
 pub(crate) use previous_run::PreviousRun;
+pub(crate) use report::rules_for_pods;
 pub(crate) use stage_process::StageExecutable;
 pub(crate) use supervisor::{LaunchConfig, RunOutcome, supervise};

@@ -77,6 +77,7 @@ mod tests {
             evaluation_losses_hash: String::new(),
             weights_hash: "bb".into(),
             skipped: 0,
+            receipt: Default::default(),
             model: "mine/model".into(),
         };
         write_file(&folder.result(), &serde_json::to_string(&summary).unwrap()).unwrap();

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use stagecoach_api::job::RestartSpec;
 use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, JobOutcome, JobState, Policy, UnixMillis};
 
 use super::LaunchError;
@@ -31,10 +32,30 @@ fn log_tail<'a>(log: &'a str, message: &str) -> Vec<&'a str> {
     lines
 }
 
-/// What happens after a failure, given the state after it.
-pub(super) fn restarting_or_giving_up(state: &JobState, policy: &Policy, now: UnixMillis) -> String {
+/// What happens after a failure, given the state after it; `is_in_memory` if stages have checkpoints in memory.
+pub(super) fn restarting_or_giving_up(
+    state: &JobState,
+    policy: &Policy,
+    is_in_memory: bool,
+    now: UnixMillis,
+) -> String {
     match &state.attempt_phase {
         AttemptPhase::Finished(JobOutcome::Failed(reason)) => format!("giving up: {}", reason.explanation()),
+        AttemptPhase::Running { not_before, .. } if !state.incarnations.is_empty() => format!(
+            "starting {} again in {}, for which the others wait; {} of {} restarts left; {}",
+            state
+                .last_failure
+                .as_ref()
+                .and_then(|failure| failure.stage)
+                .map_or_else(|| "what was lost".into(), |stage| format!("stage {stage}")),
+            duration(not_before.0.saturating_sub(now.0) as f64 / 1000.0),
+            state.budget.remaining(policy.restart.max_restarts),
+            policy.restart.max_restarts,
+            match is_in_memory {
+                true => "training goes on from the newest checkpoint in memory that all can have".into(),
+                false => starting_point(state),
+            },
+        ),
         AttemptPhase::Running { not_before, .. } => format!(
             "restarting in {}: attempt {}, {} of {} restarts left; {}",
             duration(not_before.0.saturating_sub(now.0) as f64 / 1000.0),
@@ -45,6 +66,20 @@ pub(super) fn restarting_or_giving_up(state: &JobState, policy: &Policy, now: Un
         ),
         _ => String::new(),
     }
+}
+
+/// The rules that no failure of a process can match, if there are any.
+pub(crate) fn rules_for_pods(restart: &RestartSpec) -> Option<String> {
+    let rules = restart.pod_failure_policy.iter().flat_map(|policy| &policy.rules).enumerate();
+    let for_pods = rules.filter(|(_, rule)| !rule.on_pod_conditions.is_empty());
+    let named: Vec<String> = for_pods.map(|(index, _)| format!("rules[{index}]")).collect();
+    let verb = if named.len() == 1 { "matches" } else { "match" };
+    (!named.is_empty()).then(|| {
+        format!(
+            "spec.restart.podFailurePolicy: {} {verb} nothing here, since stages that are processes have no pod conditions",
+            named.join(", ")
+        )
+    })
 }
 
 /// The launcher's state could not be saved.
@@ -67,6 +102,8 @@ pub(super) fn starting_point(state: &JobState) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use stagecoach_api::contract::FailureKind;
     use stagecoach_api::job::PipelineJobSpec;
     use stagecoach_lifecycle::{Attempt, FailureReason, JobFailureReason, RestartBudget};
@@ -78,6 +115,7 @@ mod tests {
         AttemptFailure {
             attempt: 1,
             stage: Some(1),
+            incarnation: 0,
             reason: FailureReason::Killed,
             exit_code: Some(137),
             kind: None,
@@ -118,12 +156,27 @@ mod tests {
         let mut state = JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(2500), all_created: false },
             attempt: Attempt { number: 2, stages: 2, revision: 0 },
-            budget: RestartBudget { total: 1, counted: 1, counted_since_checkpoint: 1 },
+            budget: RestartBudget { total: 1, counted: 1, replaced: 0, counted_since_checkpoint: 1 },
             ..JobState::default()
         };
         let restart = "restarting in 2.0s: attempt 2, 9 of 10 restarts left; ";
         let sentence = restart_sentence(&state, &policy);
         assert_eq!(sentence, format!("{restart}training starts at step 0, since there is no checkpoint"));
+        let replaced = JobState {
+            incarnations: BTreeMap::from([(1, 1)]),
+            last_failure: Some(killed()),
+            attempt: Attempt { number: 1, ..state.attempt },
+            ..state.clone()
+        };
+        assert_eq!(
+            restart_sentence(&replaced, &policy),
+            "starting stage 1 again in 2.0s, for which the others wait; 9 of 10 restarts left; training starts at step 0, \
+             since there is no checkpoint"
+        );
+        assert!(
+            restarting_or_giving_up(&replaced, &policy, true, UnixMillis(500))
+                .ends_with("training goes on from the newest checkpoint in memory that all can have")
+        );
         state.checkpoint_step = Some(7);
         let sentence = restart_sentence(&state, &policy);
         assert_eq!(sentence, format!("{restart}training resumes from the checkpoint of step 7"));
@@ -131,7 +184,23 @@ mod tests {
         assert_eq!(restart_sentence(&state, &policy), "giving up: restart.maxRestarts is used up");
     }
 
+    #[test]
+    fn rules_for_pods_are_named() {
+        let rules = r#"{"rules": [{"action": "Count", "onPodConditions": [{"type": "DisruptionTarget"}]},
+            {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [3]}}]}"#;
+        let mut restart = RestartSpec::default();
+        assert_eq!(rules_for_pods(&restart), None);
+        restart.pod_failure_policy = serde_json::from_str(rules).ok();
+        assert_eq!(
+            rules_for_pods(&restart).as_deref(),
+            Some(
+                "spec.restart.podFailurePolicy: rules[0] matches nothing here, since stages that are processes have no pod \
+                 conditions"
+            )
+        );
+    }
+
     fn restart_sentence(state: &JobState, policy: &Policy) -> String {
-        restarting_or_giving_up(state, policy, UnixMillis(500))
+        restarting_or_giving_up(state, policy, false, UnixMillis(500))
     }
 }

@@ -45,6 +45,8 @@ impl StageExecutable {
 pub(super) struct StageProcess {
     pub(super) stage: u32,
     pub(super) attempt: u64,
+    /// How many processes of this stage were replaced in this attempt before this one.
+    pub(super) incarnation: u32,
     pub(super) state: InstanceState,
     /// When it entered `state`.
     pub(super) since: UnixMillis,
@@ -66,8 +68,8 @@ impl StageProcess {
         sender: Sender<SupervisorMessage>,
         now: UnixMillis,
     ) -> Result<Self, LaunchError> {
-        let (stage, attempt) = (stage_env.rank, stage_env.attempt);
-        let (log, log_start) = open_log(folder, stage, attempt)?;
+        let StageEnv { rank: stage, attempt, incarnation, .. } = *stage_env;
+        let (log, log_start) = open_log(folder, stage, attempt, incarnation)?;
         let termination_message = folder.termination_message(stage);
         match std::fs::remove_file(&termination_message) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -86,7 +88,7 @@ impl StageProcess {
             // no HTTP server: stages of this machine would compete for the port, and the launcher reads their events
             .env(env::HTTP_PORT, "0")
             .stdin(Stdio::null())
-            .stdout(if stage == 0 { Stdio::piped() } else { clone_log()?.into() })
+            .stdout(Stdio::piped())
             .stderr(clone_log()?)
             // not in the terminal's foreground group: Ctrl-C reaches the launcher only, which terminates the stages
             .process_group(0);
@@ -97,6 +99,7 @@ impl StageProcess {
         let process = Self {
             stage,
             attempt,
+            incarnation,
             state: InstanceState::Starting,
             since: now,
             child,
@@ -109,7 +112,7 @@ impl StageProcess {
             }
             wait_for_exit(pid);
             // fails if the run has ended
-            let _ = sender.send(SupervisorMessage::Exited { attempt, stage });
+            let _ = sender.send(SupervisorMessage::Exited { attempt, stage, incarnation });
         };
         let spawned = thread::Builder::new().name(format!("stage {stage}")).spawn(watch);
         spawned.map_err(LaunchError::system("start a thread"))?;
@@ -118,6 +121,10 @@ impl StageProcess {
 
     pub(super) fn is_alive(&self) -> bool {
         !matches!(self.state, InstanceState::Exited(_))
+    }
+
+    pub(super) fn is(&self, attempt: u64, stage: u32, incarnation: u32) -> bool {
+        (self.attempt, self.stage, self.incarnation) == (attempt, stage, incarnation)
     }
 
     pub(super) fn set_state(&mut self, state: InstanceState, now: UnixMillis) {
@@ -180,13 +187,14 @@ impl Drop for StageProcess {
     }
 }
 
-/// Opens a stage's log for appending, writes a line that separates the attempts, and returns the offset after it. On a full
+/// Opens a stage's log for appending, writes a line that separates its processes, and returns the offset after it. On a full
 /// volume the line may be missing, which must not prevent the start.
-fn open_log(folder: &JobFolder, stage: u32, attempt: u64) -> Result<(File, u64), LaunchError> {
+fn open_log(folder: &JobFolder, stage: u32, attempt: u64, incarnation: u32) -> Result<(File, u64), LaunchError> {
     let path = folder.log(stage);
     let open = || -> io::Result<(File, u64)> {
         let mut file = File::options().create(true).append(true).open(&path)?;
-        let _ = writeln!(file, "--- attempt {attempt} ---");
+        let replaced = if incarnation > 0 { format!(", replaced {incarnation} times") } else { String::new() };
+        let _ = writeln!(file, "--- attempt {attempt}{replaced} ---");
         let start = file.metadata()?.len();
         Ok((file, start))
     };

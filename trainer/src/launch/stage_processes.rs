@@ -1,5 +1,7 @@
 //! The stages' processes of all attempts that have not been forgotten.
 
+use std::collections::BTreeMap;
+
 use stagecoach_lifecycle::{InstanceState, StageInstance, UnixMillis};
 
 use super::stage_process::StageProcess;
@@ -23,16 +25,23 @@ impl StageProcesses {
         let instance = |process: &StageProcess| StageInstance {
             stage: process.stage,
             attempt: process.attempt,
+            incarnation: process.incarnation,
             state: process.state.clone(),
             since: process.since,
+            pod_conditions: Vec::new(),
         };
         self.0.iter().filter(listed).map(instance).collect()
     }
 
-    /// The end of a stage's log; empty if it is unknown.
+    /// The end of the log of a stage's last process; empty if it is unknown.
     pub(super) fn log_tail(&self, attempt: u64, stage: Option<u32>) -> String {
-        let process = self.0.iter().find(|process| process.attempt == attempt && Some(process.stage) == stage);
+        let process = self.0.iter().rfind(|process| process.attempt == attempt && Some(process.stage) == stage);
         process.map(StageProcess::log_tail).unwrap_or_default()
+    }
+
+    /// Whether there is one, exited or not.
+    pub(super) fn contains(&self, attempt: u64, stage: u32, incarnation: u32) -> bool {
+        self.0.iter().any(|process| process.is(attempt, stage, incarnation))
     }
 
     /// Terminates those of an attempt. Whether there were any that had not been told before.
@@ -61,14 +70,25 @@ impl StageProcesses {
         self.0.len() < before
     }
 
+    /// Forgets those of an attempt that were replaced: `kept` is the incarnation of each stage that is kept. One that still runs is
+    /// killed. Whether there were any.
+    pub(super) fn forget_replaced(&mut self, attempt: u64, kept: &BTreeMap<u32, u32>) -> bool {
+        let before = self.0.len();
+        let is_replaced = |process: &StageProcess| {
+            process.attempt == attempt && kept.get(&process.stage).is_some_and(|kept| process.incarnation < *kept)
+        };
+        self.0.retain(|process| !is_replaced(process));
+        self.0.len() < before
+    }
+
     /// Forgets all that have exited.
     pub(super) fn forget_all_exited(&mut self) {
         self.0.retain(StageProcess::is_alive);
     }
 
     /// Takes a stage's exit status.
-    pub(super) fn reap(&mut self, attempt: u64, stage: u32, now: UnixMillis) {
-        let exited = |process: &&mut StageProcess| process.attempt == attempt && process.stage == stage;
+    pub(super) fn reap(&mut self, attempt: u64, stage: u32, incarnation: u32, now: UnixMillis) {
+        let exited = |process: &&mut StageProcess| process.is(attempt, stage, incarnation);
         self.0.iter_mut().filter(exited).for_each(|process| process.reap(now));
     }
 

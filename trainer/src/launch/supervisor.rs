@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -13,8 +14,8 @@ use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::{ExitCode, MASTER_PORT, StageEnv};
 use stagecoach_files::random_hex;
 use stagecoach_lifecycle::{
-    AttemptAction, AttemptPhase, Desired, JobFailureReason, JobOutcome, Observed, ObservedProgress, Policy, UnixMillis,
-    decide,
+    AttemptAction, AttemptPhase, Desired, JobFailureReason, JobOutcome, LostInstance, Observed, ObservedProgress,
+    Policy, UnixMillis, decide,
 };
 
 use super::stage_process::StageProcess;
@@ -55,7 +56,7 @@ pub(super) enum SupervisorMessage {
     /// Stage 0 emitted an event.
     Event { attempt: u64, event: Box<TrainingEvent> },
     /// A stage's process has exited.
-    Exited { attempt: u64, stage: u32 },
+    Exited { attempt: u64, stage: u32, incarnation: u32 },
     /// The launcher received a signal to stop.
     StopRequested,
 }
@@ -72,21 +73,29 @@ pub(crate) fn supervise(
     display: &mut ProgressDisplay,
 ) -> Result<RunOutcome, LaunchError> {
     let (sender, receiver) = channel();
+    forward_signals(sender.clone())?;
+    Supervisor::new(config, state, display, sender).run(&receiver)
+}
+
+/// Sends SIGINT, SIGTERM and SIGHUP to the run that goes on. A process may have several runs, one after the other: all are
+/// served by one thread.
+fn forward_signals(sender: Sender<SupervisorMessage>) -> Result<(), LaunchError> {
+    static RUNNING: Mutex<Option<Sender<SupervisorMessage>>> = Mutex::new(None);
+    if RUNNING.lock().unwrap_or_else(PoisonError::into_inner).replace(sender).is_some() {
+        return Ok(());
+    }
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(LaunchError::system("handle signals"))?;
-    let signal_sender = sender.clone();
-    let forward_signals = move || {
+    let forward = move || {
         for signal in signals.forever() {
-            if signal_sender.send(SupervisorMessage::StopRequested).is_err() {
-                // the run is over: the signal has its default effect
+            let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+            if running.as_ref().is_none_or(|sender| sender.send(SupervisorMessage::StopRequested).is_err()) {
+                // no run goes on: the signal has its default effect
                 let _ = emulate_default_handler(signal);
             }
         }
     };
-    thread::Builder::new()
-        .name("signals".into())
-        .spawn(forward_signals)
-        .map_err(LaunchError::system("start a thread"))?;
-    Supervisor::new(config, state, display, sender).run(&receiver)
+    thread::Builder::new().name("signals".into()).spawn(forward).map_err(LaunchError::system("start a thread"))?;
+    Ok(())
 }
 
 struct Supervisor<'a> {
@@ -203,7 +212,9 @@ impl<'a> Supervisor<'a> {
         let gave_up =
             matches!(state.attempt_phase, AttemptPhase::Finished(JobOutcome::Failed(_))) && old.outcome().is_none();
         if new_failure.is_some() || gave_up {
-            self.display.print_line(&report::restarting_or_giving_up(state, &self.policy, now));
+            let stages = self.config.job.spec.stages as usize;
+            let is_in_memory = self.config.job.spec.memory_checkpoints(stages).is_some();
+            self.display.print_line(&report::restarting_or_giving_up(state, &self.policy, is_in_memory, now));
             self.display.set_restarts(state.budget.total);
         }
     }
@@ -212,7 +223,21 @@ impl<'a> Supervisor<'a> {
     fn apply_action(&mut self, action: AttemptAction) -> Result<bool, LaunchError> {
         let now = self.clock.now();
         match action {
-            AttemptAction::StartAttempt { number, stages } => self.start_attempt(number, stages),
+            AttemptAction::StartAttempt { number, stages } => {
+                self.processes.forget_all_exited();
+                self.observed_progress = ObservedProgress {
+                    checkpoint_step: self.observed_progress.checkpoint_step,
+                    ..ObservedProgress::default()
+                };
+                (0..stages).try_for_each(|stage| self.start(number, stage, 0)).map(|()| true)
+            }
+            AttemptAction::ReplaceStages { attempt, incarnations } => {
+                let mut replaced = incarnations.into_iter();
+                replaced.try_for_each(|(stage, incarnation)| self.start(attempt, stage, incarnation)).map(|()| true)
+            }
+            AttemptAction::RemoveReplaced { attempt, incarnations } => {
+                Ok(self.processes.forget_replaced(attempt, &incarnations))
+            }
             AttemptAction::DeleteInstances { attempt, .. } => {
                 let terminated = self.processes.terminate(attempt, now);
                 // while draining, the exits of stages show that they have saved; otherwise exited ones are not needed
@@ -229,30 +254,30 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    fn start_attempt(&mut self, attempt: u64, stages: u32) -> Result<bool, LaunchError> {
-        self.processes.forget_all_exited();
-        self.observed_progress =
-            ObservedProgress { checkpoint_step: self.observed_progress.checkpoint_step, ..ObservedProgress::default() };
+    /// Starts a stage, unless it has been.
+    fn start(&mut self, attempt: u64, rank: u32, incarnation: u32) -> Result<(), LaunchError> {
         self.summary = None;
-        for rank in 0..stages {
-            let stage_env = StageEnv {
-                rank,
-                world_size: stages,
-                job: self.config.job.metadata.name.clone(),
-                job_uid: self.stored.job_uid.clone(),
-                attempt,
-                config: self.config.folder.resolved_job().display().to_string(),
-                workspace: self.config.workspace.display().to_string(),
-                master_addr: "127.0.0.1".into(),
-                master_port: MASTER_PORT,
-                pod_ip: "127.0.0.1".into(),
-                pod_uid: random_hex(),
-            };
-            let LaunchConfig { executable, folder, .. } = self.config;
-            let process = StageProcess::start(executable, &stage_env, folder, self.sender.clone(), self.clock.now())?;
-            self.processes.push(process);
+        if self.processes.contains(attempt, rank, incarnation) {
+            return Ok(());
         }
-        Ok(true)
+        let stage_env = StageEnv {
+            rank,
+            world_size: self.stored.state.attempt.stages,
+            job: self.config.job.metadata.name.clone(),
+            job_uid: self.stored.job_uid.clone(),
+            attempt,
+            incarnation,
+            config: self.config.folder.resolved_job().display().to_string(),
+            workspace: self.config.workspace.display().to_string(),
+            master_addr: "127.0.0.1".into(),
+            master_port: MASTER_PORT,
+            pod_ip: "127.0.0.1".into(),
+            pod_uid: random_hex(),
+        };
+        let LaunchConfig { executable, folder, .. } = self.config;
+        let process = StageProcess::start(executable, &stage_env, folder, self.sender.clone(), self.clock.now())?;
+        self.processes.push(process);
+        Ok(())
     }
 
     fn handle_message(&mut self, message: SupervisorMessage) {
@@ -263,7 +288,9 @@ impl<'a> Supervisor<'a> {
                 self.display
                     .print_line("stopping: the stages finish their step, save and exit; a second signal kills them");
             }
-            SupervisorMessage::Exited { attempt, stage } => self.processes.reap(attempt, stage, now),
+            SupervisorMessage::Exited { attempt, stage, incarnation } => {
+                self.processes.reap(attempt, stage, incarnation, now);
+            }
             SupervisorMessage::Event { attempt, event } if attempt == self.stored.state.attempt.number => {
                 self.handle_event(*event, now)
             }
@@ -276,7 +303,13 @@ impl<'a> Supervisor<'a> {
         self.display.update(&event);
         match event {
             TrainingEvent::Preparing { .. } => self.observed_progress.last_preparation_at = Some(now),
-            TrainingEvent::Started(_) => self.processes.set_ready(self.stored.state.attempt.number, now),
+            TrainingEvent::Started(_) => {
+                self.observed_progress.lost = None;
+                self.processes.set_ready(self.stored.state.attempt.number, now);
+            }
+            TrainingEvent::StageLost { stage, incarnation, .. } => {
+                self.observed_progress.lost.get_or_insert(LostInstance { stage, incarnation, since: now });
+            }
             // `ObservedProgress::progressed` stays None: the stages detect stalls themselves, and know which stage hangs
             TrainingEvent::Step(record) => self.observed_progress.finished_steps = Some(record.step),
             TrainingEvent::Saved(save) => self.observed_progress.checkpoint_step = Some(save.step),

@@ -32,8 +32,12 @@ pub(super) fn accept(
     let mut receivers = BTreeMap::new();
     let failed = |e: io::Error| LinkError::Broken(format!("stage {} could not accept a link: {e}", opening.rank));
     opening.listener.set_nonblocking(true).map_err(failed)?;
+    opening.interrupt.add(&opening.listener).map_err(failed)?;
     let mut pending: Vec<PendingConnection> = Vec::new();
     while receivers.len() < expected {
+        if opening.interrupt.is_triggered() {
+            return Err(ended(opening));
+        }
         if Instant::now() >= deadline {
             return Err(late(opening, &receivers));
         }
@@ -106,7 +110,13 @@ fn admit(
 fn start(opening: &LinksConfig, link: LinkId, connection: PendingConnection, carrier: Incoming) -> Option<Receiver> {
     let answer = if matches!(carrier, Incoming::Ring(_)) { SHARED } else { INLINE };
     let (socket, stream) = connection.answer(answer, opening.terms()).ok()?;
+    opening.interrupt.add(&socket).ok()?;
     Some(Receiver::start(link, socket, stream, carrier))
+}
+
+/// The group failed while the links were opened.
+fn ended(opening: &LinksConfig) -> LinkError {
+    LinkError::Broken(format!("stage {} opens no links any more: the group has ended", opening.rank))
 }
 
 fn late(opening: &LinksConfig, receivers: &BTreeMap<LinkId, Receiver>) -> LinkError {
@@ -142,7 +152,7 @@ mod tests {
 
     use super::super::greeting::{AnnouncedRing, Terms};
     use super::super::shm::NamedRing;
-    use super::super::{LinkPayload, link_ids, open_links};
+    use super::super::{Interrupt, LinkPayload, link_ids, open_links};
     use super::*;
 
     const LINK: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::Forward { boundary: 0 } };
@@ -196,6 +206,7 @@ mod tests {
                 encryption: Encryption::None,
                 boundary_bytes,
                 tied_bytes,
+                interrupt: Interrupt::default(),
                 timeout,
             })
         };
@@ -284,6 +295,7 @@ mod tests {
                 encryption: Encryption::None,
                 boundary_bytes: BYTES / 4,
                 tied_bytes: 0,
+                interrupt: Interrupt::default(),
                 timeout: Duration::from_secs(20),
             };
             let address = opening.listener.local_addr().unwrap().to_string();

@@ -7,7 +7,8 @@ use stagecoach_api::job::{Encryption, Transport};
 use stagecoach_group::GroupSecret;
 
 use super::greeting::Terms;
-use super::{LinkId, LinkPayload};
+use super::link_id::STATE_PART_ELEMENTS;
+use super::{Interrupt, LinkId, LinkPayload};
 
 /// Configuration from which a stage opens its links.
 pub struct LinksConfig<'a> {
@@ -33,6 +34,8 @@ pub struct LinksConfig<'a> {
     pub boundary_bytes: usize,
     /// Size of a tied weight's gradient, in bytes.
     pub tied_bytes: usize,
+    /// Ends all waiting once the group has failed.
+    pub interrupt: Interrupt,
     /// Time limit for opening all links.
     pub timeout: Duration,
 }
@@ -43,7 +46,7 @@ impl LinksConfig<'_> {
     }
 }
 
-/// Boundary tensors that fit into a ring, so that a sender rarely waits for its receiver.
+/// Boundary tensors, or parts of a state, that fit into a ring, so that a sender rarely waits for its receiver.
 const PAYLOADS_IN_RING: usize = 4;
 
 /// The size of a link's ring in bytes, a multiple of the page size. Both ends compute it.
@@ -55,6 +58,9 @@ fn ring_size(link: LinkId, boundary_bytes: usize, tied_bytes: usize) -> usize {
     let bytes = match link.payload {
         LinkPayload::Tied => tied_bytes,
         LinkPayload::Forward { .. } | LinkPayload::Backward { .. } => boundary_bytes * PAYLOADS_IN_RING,
+        LinkPayload::StateCopy | LinkPayload::HeldCopy => {
+            STATE_PART_ELEMENTS as usize * size_of::<f32>() * PAYLOADS_IN_RING
+        }
     };
     bytes.next_multiple_of(4096)
 }
@@ -67,7 +73,7 @@ pub(crate) fn held_bytes(link: LinkId, transport: Transport, boundary_bytes: u64
         Transport::Shm | Transport::Auto => ring_size(link, boundary_bytes as usize, tied_bytes as usize) as u64,
     };
     match link.payload {
-        LinkPayload::Tied => ring,
+        LinkPayload::Tied | LinkPayload::StateCopy | LinkPayload::HeldCopy => ring,
         LinkPayload::Forward { .. } | LinkPayload::Backward { .. } => ring + boundary_bytes,
     }
 }

@@ -3,7 +3,7 @@
 
 use tch::{Kind, Tensor};
 
-use super::LinkError;
+use super::{LinkError, LinkPayload};
 
 /// Bytes of an encoded header.
 pub(super) const HEADER: usize = 64;
@@ -20,7 +20,7 @@ fn code(kind: Kind) -> u8 {
 /// Describes a payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    /// Microbatch, or 0 where the link carries none.
+    /// Microbatch; of a state, the step's low bits; 0 where the link carries neither.
     pub(super) microbatch: u32,
     pub(super) kind: Kind,
     pub(super) shape: Vec<i64>,
@@ -74,6 +74,14 @@ impl std::fmt::Display for Header {
         };
         let dims: Vec<_> = self.shape.iter().map(i64::to_string).collect();
         write!(f, "{kind}[{}] of microbatch {}", dims.join(","), self.microbatch)
+    }
+}
+
+/// What is sent of a tensor at a time: parts that fit into what carries them, or all of it.
+pub(super) fn parts(tensor: &Tensor, payload: LinkPayload) -> Vec<Tensor> {
+    match payload.part_elements() {
+        Some(elements) => tensor.split(elements, 0),
+        None => vec![tensor.shallow_clone()],
     }
 }
 

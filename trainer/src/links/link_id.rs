@@ -20,7 +20,24 @@ pub enum LinkPayload {
     },
     /// A tied weight's two gradients, between the ranks of the first and the last chunk.
     Tied,
+    /// Copies of the sender's state, for the next rank to hold.
+    StateCopy,
+    /// The copy that the sender holds of the receiver's state, back to it.
+    HeldCopy,
 }
+
+impl LinkPayload {
+    /// Into how many elements at a time a tensor is divided that is larger than what carries it.
+    pub(super) fn part_elements(self) -> Option<i64> {
+        match self {
+            LinkPayload::Forward { .. } | LinkPayload::Backward { .. } | LinkPayload::Tied => None,
+            LinkPayload::StateCopy | LinkPayload::HeldCopy => Some(STATE_PART_ELEMENTS),
+        }
+    }
+}
+
+/// Elements of a state that are sent at a time: 2 MiB.
+pub(super) const STATE_PART_ELEMENTS: i64 = 1 << 19;
 
 /// Identifies one directed link between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -45,6 +62,16 @@ impl LinkId {
         Some(LinkId { from, to, payload })
     }
 
+    /// The link on which each of `ranks` ranks sends copies of its state to the next one, the last to the first.
+    pub fn state_copy(rank: usize, ranks: usize) -> LinkId {
+        LinkId { from: rank, to: (rank + 1) % ranks, payload: LinkPayload::StateCopy }
+    }
+
+    /// The link on which the copy of the state of `rank` comes back to it.
+    pub fn held_copy(rank: usize, ranks: usize) -> LinkId {
+        LinkId { from: (rank + 1) % ranks, to: rank, payload: LinkPayload::HeldCopy }
+    }
+
     /// The link for the gradient of a tied embedding.
     pub fn tied(from: usize, to: usize) -> LinkId {
         LinkId { from, to, payload: LinkPayload::Tied }
@@ -62,6 +89,8 @@ impl fmt::Display for LinkId {
                 write!(f, "gradients for chunk {boundary} from stage {from} to stage {to}")
             }
             LinkPayload::Tied => write!(f, "the tied embedding's gradient from stage {from} to stage {to}"),
+            LinkPayload::StateCopy => write!(f, "copies of the state of stage {from} for stage {to}"),
+            LinkPayload::HeldCopy => write!(f, "the copy that stage {from} holds of the state of stage {to}"),
         }
     }
 }
@@ -78,4 +107,9 @@ pub fn link_ids(placement: &Placement, tied: bool) -> Vec<LinkId> {
     }
     links.retain(|link| link.from != link.to);
     links
+}
+
+/// The links of checkpoints in memory between `ranks` ranks, in a fixed order.
+pub fn state_copy_links(ranks: usize) -> Vec<LinkId> {
+    (0..ranks).flat_map(|rank| [LinkId::state_copy(rank, ranks), LinkId::held_copy(rank, ranks)]).collect()
 }

@@ -8,6 +8,7 @@ mod carrier;
 mod config;
 mod greeting;
 mod header;
+mod interrupt;
 mod link_id;
 mod open;
 mod receiver;
@@ -17,7 +18,8 @@ mod stream;
 
 pub use config::LinksConfig;
 pub(crate) use config::held_bytes;
-pub use link_id::{LinkId, LinkPayload, link_ids};
+pub use interrupt::Interrupt;
+pub use link_id::{LinkId, LinkPayload, link_ids, state_copy_links};
 pub use open::{Links, open_links};
 pub use receiver::Receiver;
 pub use sender::Sender;

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use stagecoach_api::job::Transport;
+use stagecoach_group::RETRY_DELAY;
 
 use super::accept::{SHARED, accept};
 use super::carrier::Outgoing;
@@ -65,7 +66,7 @@ fn dial(config: &LinksConfig, link: LinkId, deadline: Instant) -> Result<Sender,
     let failed = |what: &str, e: &dyn std::fmt::Display| {
         LinkError::Broken(format!("{what} stage {} at {address} for {link}: {e}", link.to))
     };
-    let socket = connect(address, deadline).map_err(|e| failed("could not reach", &e))?;
+    let socket = connect(config, address, deadline).map_err(|e| failed("could not reach", &e))?;
     // containers may share this memory and not their process ids
     let unique = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
     let nonce = format!("{}-{}-{}", std::process::id(), RINGS.fetch_add(1, Ordering::Relaxed), unique.trim());
@@ -102,21 +103,17 @@ fn dial(config: &LinksConfig, link: LinkId, deadline: Instant) -> Result<Sender,
     Ok(Sender::start(link, socket, stream, carrier))
 }
 
-/// How long one attempt to connect may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-/// Delay between attempts.
-const RETRY_DELAY: Duration = Duration::from_millis(50);
-
-/// Connects to a stage, which listens already: what is in the way may be a route or a rule that is about to come.
-fn connect(address: &str, deadline: Instant) -> std::io::Result<TcpStream> {
+/// Connects to a stage, which listens already.
+fn connect(config: &LinksConfig, address: &str, deadline: Instant) -> std::io::Result<TcpStream> {
     loop {
-        let connected = address.to_socket_addrs().and_then(|mut addresses| {
-            let first = addresses.next().ok_or_else(|| std::io::Error::other("the name has no address"))?;
-            TcpStream::connect_timeout(&first, CONNECT_TIMEOUT)
-        });
-        match connected {
-            Ok(stream) => return stream.set_nodelay(true).map(|()| stream),
-            Err(error) if Instant::now() + RETRY_DELAY >= deadline => return Err(error),
+        match stagecoach_group::connect(address) {
+            Ok(stream) => {
+                config.interrupt.add(&stream)?;
+                return stream.set_nodelay(true).map(|()| stream);
+            }
+            Err(error) if Instant::now() + RETRY_DELAY >= deadline || config.interrupt.is_triggered() => {
+                return Err(error);
+            }
             Err(_) => std::thread::sleep(RETRY_DELAY),
         }
     }

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use tch::{Device, Kind, Tensor};
 
 use super::carrier::Incoming;
-use super::header::{HEADER, Header, payload_mut};
+use super::header::{HEADER, Header, parts, payload_mut};
 use super::stream::LinkStream;
 use super::{LinkError, LinkId};
 
@@ -17,7 +17,7 @@ use super::{LinkError, LinkId};
 pub struct Receiver {
     link: LinkId,
     socket: TcpStream,
-    posts: Option<mpsc::Sender<(Header, Tensor)>>,
+    posts: Option<mpsc::Sender<(u32, Tensor)>>,
     arrived: mpsc::Receiver<Result<(usize, Tensor), LinkError>>,
     /// Arrived before somebody asked for them.
     early: Vec<(usize, Tensor)>,
@@ -27,13 +27,14 @@ pub struct Receiver {
 impl Receiver {
     /// Starts to receive from `stream`, which is the connection `socket`.
     pub(super) fn start(link: LinkId, socket: TcpStream, mut stream: LinkStream, mut carrier: Incoming) -> Receiver {
-        let (posts, posted) = mpsc::channel::<(Header, Tensor)>();
+        let (posts, posted) = mpsc::channel::<(u32, Tensor)>();
         let (done, arrived) = mpsc::channel();
         let work = move || {
-            for (expected, tensor) in posted {
-                let result = receive(&mut stream, &mut carrier, &expected, &tensor, link);
+            for (microbatch, tensor) in posted {
+                let mut parts = parts(&tensor, link.payload).into_iter();
+                let result = parts.try_for_each(|part| receive(&mut stream, &mut carrier, microbatch, &part, link));
                 let stop = result.is_err();
-                if done.send(result.map(|()| (expected.microbatch as usize, tensor))).is_err() || stop {
+                if done.send(result.map(|()| (microbatch as usize, tensor))).is_err() || stop {
                     return;
                 }
             }
@@ -45,11 +46,14 @@ impl Receiver {
     /// Posts a receive: allocates the tensor (by libtorch, so that its alignment is what kernels see elsewhere) and
     /// returns at once. `shape` and `kind` are what the sender must send.
     pub fn post(&self, microbatch: usize, shape: &[i64], kind: Kind) {
-        let tensor = Tensor::empty(shape, (kind, Device::Cpu));
-        let header = Header { microbatch: microbatch as u32, kind, shape: shape.to_vec() };
+        self.post_into(microbatch, Tensor::empty(shape, (kind, Device::Cpu)));
+    }
+
+    /// Posts a receive into a contiguous CPU tensor that nobody uses until it has arrived.
+    pub(crate) fn post_into(&self, microbatch: usize, tensor: Tensor) {
         if let Some(posts) = &self.posts {
             // a dead thread has left its error for `wait`
-            let _ = posts.send((header, tensor));
+            let _ = posts.send((microbatch as u32, tensor));
         }
     }
 
@@ -72,15 +76,16 @@ impl Receiver {
 fn receive(
     stream: &mut LinkStream,
     carrier: &mut Incoming,
-    expected: &Header,
+    microbatch: u32,
     tensor: &Tensor,
     link: LinkId,
 ) -> Result<(), LinkError> {
+    let expected = Header::of(microbatch, tensor);
     let broken = |error| LinkError::Broken(format!("could not receive {expected}, {link}: {error}"));
     let mut bytes = [0; HEADER];
     stream.read_exact(&mut bytes).map_err(broken)?;
     let found = Header::decode(&bytes)?;
-    if found != *expected {
+    if found != expected {
         let LinkId { from, to, .. } = link;
         return Err(LinkError::Mismatch(format!(
             "stage {to} expected {expected} from stage {from}, got {found}: both must run the same plan"

@@ -9,7 +9,7 @@ use stagecoach_pipeline::SENDS_IN_FLIGHT;
 use tch::Tensor;
 
 use super::carrier::Outgoing;
-use super::header::{Header, payload};
+use super::header::{Header, parts, payload};
 use super::stream::LinkStream;
 use super::{LinkError, LinkId};
 
@@ -33,15 +33,18 @@ impl Sender {
         let (failed, sent) = (failure.clone(), bytes.clone());
         let work = move || {
             for (microbatch, tensor) in jobs {
-                let header = Header::of(microbatch, &tensor);
-                // SAFETY: a boundary tensor is never written again once it has been handed over.
-                let result = carrier.put(&mut stream, &header.encode(), unsafe { payload(&tensor) });
-                if let Err(error) = result {
-                    let error = LinkError::Broken(format!("could not send {header}, {link}: {error}"));
-                    *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                    return;
+                for part in parts(&tensor, link.payload) {
+                    let header = Header::of(microbatch, &part);
+                    // SAFETY: a boundary tensor is never written again once it has been handed over, and a copy of a state
+                    // not before its receiver has it.
+                    let result = carrier.put(&mut stream, &header.encode(), unsafe { payload(&part) });
+                    if let Err(error) = result {
+                        let error = LinkError::Broken(format!("could not send {header}, {link}: {error}"));
+                        *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                        return;
+                    }
+                    sent.fetch_add(header.bytes() as u64, Ordering::Relaxed);
                 }
-                sent.fetch_add(header.bytes() as u64, Ordering::Relaxed);
             }
             let _ = socket.shutdown(std::net::Shutdown::Write);
         };

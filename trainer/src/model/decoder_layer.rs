@@ -1,10 +1,11 @@
-//! One decoder layer of Llama, forward and backward: x -> h = x + attention(norm(x)) -> h + mlp(norm(h)).
+//! One decoder layer of Llama and its relatives, forward and backward: x -> h = x + attention(norm(x)) -> h + mlp(norm(h)).
 
 use std::rc::Rc;
 
 use tch::Tensor;
 
-use super::linear::Linear;
+use super::head_norms::{HeadNormActivations, HeadNorms};
+use super::linear::{Bias, Linear};
 use super::rms_norm::RmsNorm;
 use super::rotary::RotaryEmbedding;
 use super::{Backward, ForwardContext, Layer, WeightGradient};
@@ -17,6 +18,9 @@ pub(super) struct DecoderLayer {
     pub(super) input_layernorm: RmsNorm,
     /// Queries, keys and values in one product.
     pub(super) qkv_proj: Linear,
+    /// Of queries, keys and values.
+    pub(super) qkv_bias: Option<Bias>,
+    pub(super) head_norms: Option<HeadNorms>,
     pub(super) rotary: Rc<RotaryEmbedding>,
     pub(super) heads: Heads,
     pub(super) o_proj: Linear,
@@ -32,7 +36,7 @@ struct DecoderActivations {
     layer: Rc<DecoderLayer>,
     x: Tensor,
     input_rstd: Tensor,
-    /// Rotated queries and keys, and values; `None` is computed again.
+    /// Queries, keys and values, rotated, or as they were before their norms; `None` is computed again.
     qkv: Option<Tensor>,
     attention: Tensor,
     lse: Tensor,
@@ -42,20 +46,59 @@ struct DecoderActivations {
     gate_up: Option<Tensor>,
 }
 
+/// Queries, keys and values as attention reads them.
+struct AttentionInput {
+    qkv: Tensor,
+    norms: Option<HeadNormActivations>,
+}
+
+impl AttentionInput {
+    /// What a backward pass needs of it: the rest follows.
+    fn kept(&self) -> Tensor {
+        self.norms.as_ref().map_or(&self.qkv, |norms| &norms.projected).shallow_clone()
+    }
+}
+
 impl DecoderLayer {
-    /// Rotated queries and keys, and values, of the layer's normed input.
-    fn qkv(&self, normed: &Tensor, ctx: &ForwardContext) -> Tensor {
+    /// Queries, keys and values of the layer's normed input.
+    fn project(&self, normed: &Tensor) -> Tensor {
         let qkv = self.qkv_proj.forward(normed);
-        self.rotary.rotate(&qkv, ctx.length, self.heads);
+        if let Some(bias) = &self.qkv_bias {
+            bias.add_to(&qkv);
+        }
         qkv
+    }
+
+    /// Norms heads, where the model does, and rotates: in the memory of `projected` if it has no norms.
+    fn attention_input(&self, projected: Tensor, ctx: &ForwardContext) -> AttentionInput {
+        let (qkv, norms) = match &self.head_norms {
+            Some(norms) => {
+                let (normed, activations) = norms.apply(projected, self.heads);
+                (normed, Some(activations))
+            }
+            None => (projected, None),
+        };
+        self.rotary.rotate(&qkv, ctx.length, self.heads);
+        AttentionInput { qkv, norms }
+    }
+
+    /// The same from what was kept of it, if anything was, and else from the layer's input.
+    fn attention_input_again(&self, kept: Option<Tensor>, x: &Tensor, ctx: &ForwardContext) -> AttentionInput {
+        match kept {
+            Some(qkv) if self.head_norms.is_none() => AttentionInput { qkv, norms: None },
+            Some(projected) => self.attention_input(projected, ctx),
+            None => self.attention_input(self.project(&self.input_layernorm.apply(x).0), ctx),
+        }
     }
 }
 
 impl Layer for DecoderLayer {
     fn forward(self: Rc<Self>, x: Tensor, ctx: &ForwardContext) -> (Tensor, Box<dyn Backward>) {
         let (normed, input_rstd) = self.input_layernorm.apply(&x);
-        let qkv = self.qkv(&normed, ctx);
-        let (attention, lse) = kernels::attention(&qkv, &ctx.cu_seqlens, self.heads);
+        let input = self.attention_input(self.project(&normed), ctx);
+        let (attention, lse) = kernels::attention(&input.qkv, &ctx.cu_seqlens, self.heads);
+        let qkv = input.kept();
+        drop(input);
         let h = self.o_proj.forward_add(&attention, &x);
 
         let (normed, post_attention_rstd) = self.post_attention_layernorm.apply(&h);
@@ -88,11 +131,18 @@ impl Backward for DecoderActivations {
             layer.post_attention_layernorm.gradients(&dnormed, (&h, &post_attention_rstd), Some(&dy), weight_gradients);
         weight_gradients(layer.gate_up_proj.weight_gradient(dgate_up, normed));
 
-        let qkv = qkv.unwrap_or_else(|| layer.qkv(&layer.input_layernorm.apply(&x).0, ctx));
+        let AttentionInput { qkv, norms } = layer.attention_input_again(qkv, &x, ctx);
         let dattention = layer.o_proj.backward(&dh);
         let dqkv = kernels::attention_backward(&dattention, &qkv, (&attention, &lse), &ctx.cu_seqlens, layer.heads);
         weight_gradients(layer.o_proj.weight_gradient(dh.shallow_clone(), attention));
+        drop(qkv);
         layer.rotary.rotate_back(&dqkv, ctx.length, layer.heads);
+        if let (Some(head_norms), Some(activations)) = (&layer.head_norms, norms) {
+            head_norms.gradients(&dqkv, activations, layer.heads, weight_gradients);
+        }
+        if let Some(bias) = &layer.qkv_bias {
+            weight_gradients(bias.gradient(&dqkv));
+        }
         let dnormed = layer.qkv_proj.backward(&dqkv);
         let (dx, normed) = layer.input_layernorm.gradients(&dnormed, (&x, &input_rstd), Some(&dh), weight_gradients);
         weight_gradients(layer.qkv_proj.weight_gradient(dqkv, normed));

@@ -12,6 +12,8 @@ pub(crate) enum Initializer {
     Normal(f64),
     /// All ones.
     Ones,
+    /// All zeros.
+    Zeros,
 }
 
 impl Initializer {
@@ -19,6 +21,7 @@ impl Initializer {
     pub(super) fn value(self, name: &str, shape: &[i64], seed: u64) -> Tensor {
         match self {
             Initializer::Ones => Tensor::ones(shape, (Kind::Float, tch::Device::Cpu)),
+            Initializer::Zeros => Tensor::zeros(shape, (Kind::Float, tch::Device::Cpu)),
             Initializer::Normal(deviation) => {
                 let count = shape.iter().product::<i64>() as usize;
                 Tensor::from_slice(&normal(name, seed, deviation, count)).reshape(shape)

@@ -1,4 +1,4 @@
-//! A linear layer without bias, over one weight or several that lie side by side.
+//! A linear layer over one weight or several that lie side by side, and its bias, if it has one.
 
 use tch::Tensor;
 
@@ -38,5 +38,26 @@ impl Linear {
     /// The gradient of the weight, to be accumulated now or later.
     pub(super) fn weight_gradient(&self, dy: Tensor, x: Tensor) -> WeightGradient {
         WeightGradient::Linear { accumulator: self.gradient.shallow_clone(), dy, x }
+    }
+}
+
+/// What is added to each row of a linear layer's output.
+#[derive(Debug)]
+pub(super) struct Bias {
+    /// `f32[out]`.
+    pub(super) value: Tensor,
+    /// `f32[out]`: the accumulator of its gradient.
+    pub(super) gradient: Tensor,
+}
+
+impl Bias {
+    /// Adds it to `y[rows, out]` in place.
+    pub(super) fn add_to(&self, y: &Tensor) {
+        let _ = y.shallow_clone().g_add_(&self.value);
+    }
+
+    /// Its gradient, from that of the output.
+    pub(super) fn gradient(&self, dy: &Tensor) -> WeightGradient {
+        WeightGradient::Sum { accumulator: self.gradient.shallow_clone(), gradient: kernels::column_sums(dy) }
     }
 }

@@ -2,9 +2,11 @@
 //! parameters and costs and builds the layers of any range; `execute` runs forward and backward through the layers.
 
 mod config;
+mod config_json;
 mod decoder_layer;
 mod embedding;
 mod head;
+mod head_norms;
 mod initializer;
 mod linear;
 mod llama;
@@ -17,7 +19,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use stagecoach_api::job::{Precision, Recompute};
-use stagecoach_pipeline::ModelCost;
+use stagecoach_pipeline::{ModelCost, Partition, Placement};
 use tch::Tensor;
 
 pub use config::LlamaConfig;
@@ -76,6 +78,17 @@ pub struct ModelPart {
     pub has_head: bool,
 }
 
+impl ModelPart {
+    /// The part of `chunk`.
+    pub(crate) fn of_chunk(placement: &Placement, partition: &Partition, chunk: usize) -> ModelPart {
+        ModelPart {
+            layers: partition.range(chunk),
+            has_embedding: placement.is_first(chunk),
+            has_head: placement.is_last(chunk),
+        }
+    }
+}
+
 /// Hugging Face's parameter names that all decoders share.
 pub mod names {
     /// The token embedding; also the head's weight if the two are tied.
@@ -95,8 +108,17 @@ pub struct MicrobatchCost {
     pub precision: Precision,
     /// Which activations are computed again.
     pub recompute: Recompute,
-    /// Whether checkpoints are written from a copy of weights and moments.
-    pub has_snapshot: bool,
+    /// Copies of weights and moments in the memory that is planned.
+    pub copies: ParameterCopies,
+}
+
+/// Which copies of weights and moments stages hold for checkpoints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ParameterCopies {
+    /// One that a checkpoint is written from.
+    pub snapshot: bool,
+    /// Those of checkpoints in memory: two of a stage's own state, and two of the state of the stage before it.
+    pub memory_checkpoints: bool,
 }
 
 /// A model architecture. To add one, implement this trait and construct it in `JobConfig`.

@@ -3,8 +3,9 @@
 use stagecoach_api::job::Precision;
 use tch::{Device, Kind, Tensor};
 
+use super::ParameterCopies;
 use super::initializer::Initializer;
-use super::linear::Linear;
+use super::linear::{Bias, Linear};
 
 /// Specification of a parameter.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,7 +16,7 @@ pub struct ParameterSpec {
     pub shape: Vec<i64>,
     /// The initial value.
     pub(crate) initializer: Initializer,
-    /// Whether weight decay applies by default: to the matrices of layers and head, not to norms and embeddings.
+    /// Whether weight decay applies by default: to the matrices of layers and head, not to norms, biases and embeddings.
     pub(crate) has_weight_decay: bool,
     /// Whether its rows lie directly behind those of the parameter before it, so that one product uses both.
     pub(crate) adjacent_to_previous: bool,
@@ -39,23 +40,27 @@ pub struct ParameterBytes {
     pub optimizer: u64,
     /// The copy of weights and moments that a checkpoint is written from.
     pub snapshot: u64,
+    /// The copies of both of checkpoints in memory that this stage holds of its own state; the next stage holds as much.
+    pub memory_checkpoints: u64,
 }
 
 impl ParameterBytes {
-    /// Of `numel` values; `has_snapshot` where this stage saves them, and from a copy.
-    pub(crate) fn of(numel: u64, precision: Precision, has_snapshot: bool) -> ParameterBytes {
+    /// Of `numel` values with these copies.
+    pub(crate) fn of(numel: u64, precision: Precision, copies: ParameterCopies) -> ParameterBytes {
         let copy = match precision {
             Precision::Float32 => 0,
             Precision::BFloat16 => 2,
         };
-        let snapshot = if has_snapshot { 12 * numel } else { 0 };
-        ParameterBytes { weights: (4 + copy) * numel, gradients: 4 * numel, optimizer: 8 * numel, snapshot }
+        let weights = (4 + copy) * numel;
+        let snapshot = if copies.snapshot { 12 * numel } else { 0 };
+        let memory_checkpoints = if copies.memory_checkpoints { 2 * 12 * numel } else { 0 };
+        ParameterBytes { weights, gradients: 4 * numel, optimizer: 8 * numel, snapshot, memory_checkpoints }
     }
 
     /// The sum.
     pub fn total(&self) -> u64 {
-        let ParameterBytes { weights, gradients, optimizer, snapshot } = self;
-        weights + gradients + optimizer + snapshot
+        let ParameterBytes { weights, gradients, optimizer, snapshot, memory_checkpoints } = self;
+        weights + gradients + optimizer + snapshot + memory_checkpoints
     }
 }
 
@@ -121,13 +126,29 @@ impl Parameters {
     /// # Panics
     /// As [`Parameters::get`], and if they are not adjacent.
     pub(super) fn linear(&self, names: &[String]) -> Linear {
+        let (first, rows) = self.adjacent(names);
+        let columns = first.spec.shape[1];
+        let all = |tensor: &Tensor| tensor.as_strided([rows, columns], [columns, 1], None);
+        Linear { weight: all(&first.compute), gradient: all(&first.gradient) }
+    }
+
+    /// The biases of such a layer.
+    ///
+    /// # Panics
+    /// As [`Parameters::linear`].
+    pub(super) fn bias(&self, names: &[String]) -> Bias {
+        let (first, values) = self.adjacent(names);
+        let all = |tensor: &Tensor| tensor.as_strided([values], [1], None);
+        Bias { value: all(&first.value), gradient: all(&first.gradient) }
+    }
+
+    /// The first of the adjacent parameters `names`, and their rows in all.
+    fn adjacent(&self, names: &[String]) -> (&Parameter, i64) {
         let first = self.index(&names[0]);
         let parts = &self.0[first..first + names.len()];
         assert!(parts.iter().map(|p| &p.spec.name).eq(names), "{names:?} are not stored in this order");
         assert!(parts[1..].iter().all(|p| p.spec.adjacent_to_previous), "{names:?} are not stored side by side");
-        let (rows, columns) = (parts.iter().map(|p| p.spec.shape[0]).sum(), parts[0].spec.shape[1]);
-        let all = |tensor: &Tensor| tensor.as_strided([rows, columns], [columns, 1], None);
-        Linear { weight: all(&parts[0].compute), gradient: all(&parts[0].gradient) }
+        (&parts[0], parts.iter().map(|p| p.spec.shape[0]).sum())
     }
 
     /// Renews the copies in bf16, after the weights have been initialised or loaded.

@@ -1,7 +1,10 @@
 //! Rotary position embedding (Su et al. 2021): tables of cosines and sines by position.
 
+use std::f64::consts::TAU;
+
 use tch::{Device, Kind, Tensor};
 
+use super::config::RopeScaling;
 use crate::kernels::{self, Heads};
 
 /// Tables for positions `0..positions`, each `f32[positions, dim / 2]`. Computed, never read from a checkpoint.
@@ -12,12 +15,20 @@ pub(super) struct RotaryEmbedding {
 }
 
 impl RotaryEmbedding {
-    /// Angles `position / theta^(2i / dim)`, computed in f64.
-    pub(super) fn new(dim: usize, theta: f64, positions: usize, device: Device) -> RotaryEmbedding {
+    /// Angles `position / theta^(2i / dim)`, or with the frequencies that `scaling` makes of these, computed in f64.
+    pub(super) fn new(
+        dim: usize,
+        theta: f64,
+        scaling: Option<RopeScaling>,
+        positions: usize,
+        device: Device,
+    ) -> RotaryEmbedding {
         let half = dim / 2;
-        let angles: Vec<f64> = (0..positions)
-            .flat_map(|p| (0..half).map(move |i| p as f64 * theta.powf(-2.0 * i as f64 / dim as f64)))
-            .collect();
+        let plain = |i: usize| theta.powf(-2.0 * i as f64 / dim as f64);
+        let frequency = |i| scaling.map_or(plain(i), |scaling| scaled(plain(i), scaling));
+        let frequencies: Vec<f64> = (0..half).map(frequency).collect();
+        let angles: Vec<f64> =
+            (0..positions).flat_map(|p| frequencies.iter().map(move |frequency| p as f64 * frequency)).collect();
         let table = |f: fn(f64) -> f64| {
             let values: Vec<f32> = angles.iter().map(|&a| f(a) as f32).collect();
             Tensor::from_slice(&values).reshape([positions as i64, half as i64]).to_kind(Kind::Float).to_device(device)
@@ -41,13 +52,23 @@ impl RotaryEmbedding {
     }
 }
 
+/// A pair that turns fewer than `low_freq_factor` times within the original length turns `factor` times slower, one that turns
+/// more than `high_freq_factor` times as before; between, the share that is kept rises with the number of turns.
+fn scaled(frequency: f64, scaling: RopeScaling) -> f64 {
+    let RopeScaling { factor, low_freq_factor: low, high_freq_factor: high, original_max_position_embeddings } =
+        scaling;
+    let turns = original_max_position_embeddings * frequency / TAU;
+    let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+    kept * frequency + (1.0 - kept) * frequency / factor
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn position_0_is_unchanged_and_position_1_rotates_by_the_formulas_angle() {
-        let rope = RotaryEmbedding::new(4, 1e4, 3, Device::Cpu);
+        let rope = RotaryEmbedding::new(4, 1e4, None, 3, Device::Cpu);
         // two positions of one head of queries, one of keys, and one of values, which are not rotated
         let row = [1.0f32, 2.0, 3.0, 4.0].repeat(3);
         let qkv = Tensor::from_slice(&[row.clone(), row].concat()).view([2, 12]);

@@ -1,8 +1,9 @@
-//! The events that stage 0 emits during a run: log lines in a pod, JSON lines on stdout under the launcher.
+//! The events that stages, mostly stage 0, emit during a run: log lines in a pod, JSON lines on stdout under the launcher.
 
 use serde::{Deserialize, Serialize};
 
 use super::TimelineRecord;
+use crate::plan::Receipt;
 
 /// An event of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,6 +29,16 @@ pub(crate) enum TrainingEvent {
     /// A message for the user.
     Note {
         /// One sentence or more.
+        message: String,
+    },
+    /// This stage has lost another one, and waits for the group to form again. The one event that every stage emits.
+    #[serde(rename = "stageLost")]
+    StageLost {
+        /// The other stage.
+        stage: u32,
+        /// Its incarnation.
+        incarnation: u32,
+        /// How it was lost.
         message: String,
     },
     /// Training is over and the model is saved.
@@ -63,6 +74,16 @@ pub(crate) struct StartRecord {
     /// In what the environments differed in which the run was trained so far; empty if its numbers are those of one.
     #[serde(default)]
     pub environment_differences: Vec<String>,
+}
+
+/// What checkpoints in memory cost a stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct MemoryCheckpointRecord {
+    /// Seconds for which training waited.
+    pub stall_seconds: f64,
+    /// Bytes that were sent to the next stage.
+    pub bytes_sent: u64,
 }
 
 /// One line of `metrics.jsonl`. Numbers that are not finite are null.
@@ -108,6 +129,9 @@ pub(crate) struct StepRecord {
     /// The save that finished during this step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<SaveRecord>,
+    /// What checkpoints in memory cost stage 0 since the last record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_checkpoint: Option<MemoryCheckpointRecord>,
     /// What every stage did when, of some steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Box<TimelineRecord>>,
@@ -176,6 +200,9 @@ pub(crate) struct RunSummary {
     pub weights_hash: String,
     /// Steps whose update was skipped.
     pub skipped: u64,
+    /// The chain over all steps: what they were given, and what came of them.
+    #[serde(default, skip_serializing_if = "Receipt::is_missing")]
+    pub receipt: Receipt,
     /// The model's folder, the last step's checkpoint, relative to the volume.
     pub model: String,
 }

@@ -37,6 +37,7 @@ impl EventFormatter {
             )),
             // a message may have several lines
             TrainingEvent::SaveFailed(save) => Some(format!("note   {}", format_save_failure(save).replace('\n', " "))),
+            TrainingEvent::StageLost { message, .. } => Some(format!("lost   {}", message.replace('\n', " "))),
             TrainingEvent::Note { message } => Some(format!("note   {}", message.replace('\n', " "))),
             TrainingEvent::Finished(summary) => Some(format_summary(summary)),
         }

@@ -1,7 +1,7 @@
-//! Writes stage 0's events to stdout: JSON lines for the launcher, text for a pod's log.
+//! Writes a stage's events to stdout: JSON lines for the launcher, text for a pod's log.
 
 use std::io::{self, Write};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::TrainingEvent;
 use super::event_formatter::EventFormatter;
@@ -10,7 +10,8 @@ use super::event_formatter::EventFormatter;
 pub(crate) const EVENTS_ENV: &str = "STAGECOACH_EVENTS";
 
 /// Writes events. It never fails: training must not end because its reader has closed the pipe.
-pub(crate) struct EventWriter(Mutex<EventOutput>);
+#[derive(Clone)]
+pub(crate) struct EventWriter(Arc<Mutex<EventOutput>>);
 
 struct EventOutput {
     /// None once the reader has closed the pipe.
@@ -34,7 +35,7 @@ impl EventWriter {
     }
 
     fn new(writer: Box<dyn Write + Send>, formatter: Option<EventFormatter>) -> Self {
-        Self(Mutex::new(EventOutput { writer: Some(writer), formatter }))
+        Self(Arc::new(Mutex::new(EventOutput { writer: Some(writer), formatter })))
     }
 
     /// Writes one event and flushes.
@@ -56,7 +57,6 @@ impl EventWriter {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
 
     use super::super::event_formatter::tests::{record, started};
     use super::*;

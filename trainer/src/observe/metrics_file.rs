@@ -53,6 +53,8 @@ pub(crate) struct MetricsFile {
     written: u64,
     /// Lines that could not be written yet.
     pending: String,
+    /// The step of the last line, also of one that could not be written yet.
+    last_step: Option<u64>,
 }
 
 impl MetricsFile {
@@ -69,13 +71,14 @@ impl MetricsFile {
         from_step: u64,
         evaluation_loss: Option<f64>,
     ) -> Result<Self, MetricsError> {
-        let mut pending = String::new();
+        let (mut pending, mut last_step) = (String::new(), None);
         if from_step > 0 {
             for mut record in read_metrics(path)?.into_iter().filter(|record| record.step <= from_step) {
                 if record.step == from_step {
                     record.evaluation_loss = evaluation_loss.or(record.evaluation_loss);
                 }
                 pending += &to_line(&record);
+                last_step = Some(record.step);
             }
         }
         Ok(Self {
@@ -84,6 +87,7 @@ impl MetricsFile {
             file: None,
             written: 0,
             pending,
+            last_step,
         })
     }
 
@@ -93,6 +97,7 @@ impl MetricsFile {
     /// If the volume fails.
     pub(crate) fn append(&mut self, record: &StepRecord) -> Result<(), MetricsError> {
         self.pending += &to_line(record);
+        self.last_step = Some(record.step);
         self.flush()
     }
 
@@ -111,6 +116,11 @@ impl MetricsFile {
         self.written += self.pending.len() as u64;
         self.pending.clear();
         Ok(())
+    }
+
+    /// The step of the last line.
+    pub(crate) fn last_step(&self) -> Option<u64> {
+        self.last_step
     }
 
     /// Whether the last write failed, so that lines are pending.

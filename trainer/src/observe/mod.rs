@@ -16,11 +16,11 @@ mod server;
 mod telemetry;
 mod timeline_record;
 
-pub(crate) use event::{RunSummary, SaveRecord, StartRecord, StepRecord, TrainingEvent};
+pub(crate) use event::{MemoryCheckpointRecord, RunSummary, SaveRecord, StartRecord, StepRecord, TrainingEvent};
 pub(crate) use event_writer::{EVENTS_ENV, EventWriter};
 pub(crate) use metrics_file::{MetricsError, MetricsFile, read_metrics};
 pub(crate) use telemetry::StageTelemetry;
-pub(crate) use timeline_record::{TimelineRecord, advice};
+pub(crate) use timeline_record::{TimelineRecord, advice, speeds};
 
 pub(crate) use format::duration;
 pub(crate) use progress_display::ProgressDisplay;

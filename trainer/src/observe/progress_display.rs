@@ -25,7 +25,12 @@ pub(crate) struct ProgressDisplay {
 
 enum DisplayMode {
     Lines(Box<dyn Write + Send>),
-    Bar { bar: ProgressBar, template: &'static str },
+    /// Messages alone, on stderr.
+    Notes,
+    Bar {
+        bar: ProgressBar,
+        template: &'static str,
+    },
 }
 
 impl ProgressDisplay {
@@ -36,6 +41,11 @@ impl ProgressDisplay {
         }
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stdout());
         Self::new(DisplayMode::Bar { bar, template: "" })
+    }
+
+    /// A bar if stdout is a terminal, otherwise messages alone.
+    pub(crate) fn notes() -> Self {
+        if io::stdout().is_terminal() { Self::stdout() } else { Self::new(DisplayMode::Notes) }
     }
 
     /// Lines; write errors are ignored.
@@ -56,6 +66,10 @@ impl ProgressDisplay {
             }
             return;
         }
+        let is_note = matches!(event, TrainingEvent::Note { .. } | TrainingEvent::SaveFailed(_));
+        if matches!(self.mode, DisplayMode::Notes) && !is_note {
+            return;
+        }
         match event {
             TrainingEvent::Preparing { what, total: 0, .. } => self.draw(UNMEASURED, 0, 0, what.clone()),
             TrainingEvent::Preparing { what, done, total } => self.draw(BYTES, *done, *total, what.clone()),
@@ -74,6 +88,8 @@ impl ProgressDisplay {
             TrainingEvent::Saved(_) => {}
             TrainingEvent::SaveFailed(save) => self.print_line(&format_save_failure(save)),
             TrainingEvent::Note { message } => self.print_line(message),
+            // the launcher says what it does about it
+            TrainingEvent::StageLost { .. } => {}
             TrainingEvent::Finished(_) => self.clear(),
         }
     }
@@ -83,6 +99,9 @@ impl ProgressDisplay {
         match &mut self.mode {
             DisplayMode::Lines(writer) => {
                 let _ = writeln!(writer, "{line}").and_then(|()| writer.flush());
+            }
+            DisplayMode::Notes => {
+                let _ = writeln!(io::stderr(), "{line}");
             }
             DisplayMode::Bar { bar, .. } => bar.suspend(|| {
                 let _ = writeln!(io::stdout(), "{line}");

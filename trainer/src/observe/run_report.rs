@@ -64,6 +64,9 @@ impl fmt::Display for RunReport<'_> {
             row("held-out hash", &summary.evaluation_losses_hash)?;
         }
         row("weights hash", &summary.weights_hash)?;
+        if !summary.receipt.is_missing() {
+            row("receipt", &summary.receipt.head)?;
+        }
         row("model", &self.model.display())?;
         row("loss curve", &self.loss_curve.display())?;
         row("metrics", &self.metrics.display())
@@ -93,6 +96,8 @@ pub(crate) fn format_sample(text: &str) -> String {
 mod tests {
     use stagecoach_pipeline::Partition;
 
+    use crate::plan::Receipt;
+
     use super::*;
 
     fn summary() -> RunSummary {
@@ -105,6 +110,7 @@ mod tests {
             evaluation_losses_hash: "cc".into(),
             weights_hash: "bb".into(),
             skipped: 0,
+            receipt: Receipt { after: 0, head: "dd".into() },
             model: "shakespeare/model".into(),
         }
     }
@@ -133,6 +139,7 @@ shakespeare: 600 steps in 3m 12s, 1 restart
   losses hash      aa
   held-out hash    cc
   weights hash     bb
+  receipt          dd
   model            w/model
   loss curve       w/plots/loss.svg
   metrics          w/metrics.jsonl

@@ -2,12 +2,13 @@
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
-use stagecoach_api::contract::{StageEnv, StagePhase, StageStatus};
+use stagecoach_api::contract::{GroupTimes, LostStage, StageEnv, StagePhase, StageStatus};
 use stagecoach_api::job::{CheckpointStatus, FloatString};
 
 use super::event_formatter::format_save_failure;
@@ -40,6 +41,8 @@ struct TelemetryState {
     checkpoint_bytes: Gauge,
     checkpoint_seconds: FloatGauge,
     checkpoint_stall: FloatGauge,
+    memory_checkpoint_stall: FloatGauge,
+    memory_checkpoint_bytes: Counter,
     checkpoints: Counter,
     checkpoint_failures: Counter,
     rejected_connections: Counter,
@@ -74,6 +77,8 @@ impl StageTelemetry {
             checkpoint_bytes: Gauge::default(),
             checkpoint_seconds: FloatGauge::default(),
             checkpoint_stall: FloatGauge::default(),
+            memory_checkpoint_stall: FloatGauge::default(),
+            memory_checkpoint_bytes: Counter::default(),
             checkpoints: Counter::default(),
             checkpoint_failures: Counter::default(),
             rejected_connections: Counter::default(),
@@ -118,6 +123,11 @@ impl StageTelemetry {
         registry.register_with_unit("checkpoint_save", seconds_help, Unit::Seconds, state.checkpoint_seconds.clone());
         let stall_help = "Time of it that training waited for";
         registry.register_with_unit("checkpoint_stall", stall_help, Unit::Seconds, state.checkpoint_stall.clone());
+        let copies_help = "Time of the last step that training waited for copies of checkpoints in memory";
+        let stall = state.memory_checkpoint_stall.clone();
+        registry.register_with_unit("memory_checkpoint_stall", copies_help, Unit::Seconds, stall);
+        let sent = state.memory_checkpoint_bytes.clone();
+        registry.register_with_unit("memory_checkpoint_sent", "Copies sent to the next stage", Unit::Bytes, sent);
         registry.register("checkpoints", "Checkpoints committed by this process", state.checkpoints.clone());
         registry.register("checkpoint_failures", "Saves that failed", state.checkpoint_failures.clone());
         registry.register(
@@ -136,7 +146,35 @@ impl StageTelemetry {
 
     /// Sets the stage's phase.
     pub(crate) fn set_phase(&self, phase: StagePhase) {
-        self.status().phase = phase;
+        let mut status = self.status();
+        status.phase = phase;
+        if phase == StagePhase::Training {
+            status.lost = None;
+        }
+    }
+
+    /// The group with this fence has joined.
+    pub(crate) fn group_joined(&self, fence: u64) {
+        self.status().group = Some(GroupTimes { fence, joined_at: unix_millis(), ..GroupTimes::default() });
+    }
+
+    /// The group has loaded.
+    pub(crate) fn group_loaded(&self) {
+        if let Some(group) = &mut self.status().group {
+            group.loaded_at = unix_millis();
+        }
+    }
+
+    /// The group has finished a step.
+    pub(crate) fn group_finished_step(&self) {
+        if let Some(group) = self.status().group.as_mut().filter(|group| group.first_step_at == 0) {
+            group.first_step_at = unix_millis();
+        }
+    }
+
+    /// The group is lost.
+    pub(crate) fn group_lost(&self) {
+        self.status().group = None;
     }
 
     /// Whether the weights are loaded and the group has formed.
@@ -197,6 +235,10 @@ impl StageTelemetry {
                 self.0.record_stages(record);
                 self.0.tokens.inc_by(record.tokens);
                 self.0.skipped.inc_by(u64::from(record.skipped));
+                if let Some(copies) = record.memory_checkpoint {
+                    self.0.memory_checkpoint_stall.set(copies.stall_seconds);
+                    self.0.memory_checkpoint_bytes.inc_by(copies.bytes_sent);
+                }
                 if let Some(loss) = record.evaluation_loss {
                     self.0.evaluation_loss.set(loss);
                 }
@@ -216,6 +258,10 @@ impl StageTelemetry {
                 self.0.checkpoint_failures.inc();
             }
             TrainingEvent::Note { message } => status.message.clone_from(message),
+            TrainingEvent::StageLost { stage, incarnation, message } => {
+                status.lost = Some(LostStage { stage: *stage, incarnation: *incarnation });
+                status.message.clone_from(message);
+            }
             TrainingEvent::Finished(_) => status.phase = StagePhase::Done,
         }
     }
@@ -223,6 +269,12 @@ impl StageTelemetry {
     fn status(&self) -> MutexGuard<'_, StageStatus> {
         self.0.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Milliseconds since 1970.
+fn unix_millis() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl TelemetryState {

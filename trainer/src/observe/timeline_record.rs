@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use stagecoach_pipeline::{
-    Action, Advice, ModelCost, ModuleCost, Partition, Programs, Span, Timeline, advise, from_csv, lower,
+    Action, Advice, ModelCost, ModuleCost, Partition, Programs, RankSpeeds, Span, Timeline, advise, from_csv, lower,
 };
 
 /// What every stage did in a step, and when.
@@ -102,6 +102,7 @@ impl TimelineRecord {
             backward_input,
             backward_weight,
             parameter_bytes: 0,
+            copied_bytes: 0,
             activation_bytes: 0,
             weight_gradient_bytes: 0,
             temporary_bytes: 0,
@@ -122,9 +123,37 @@ impl TimelineRecord {
 /// How many of the newest records an advice is based on: single steps are noisy.
 const ADVICE_RECORDS: usize = 10;
 
+/// From how many records the stages' speeds are taken, at least.
+const LEAST_SPEED_RECORDS: usize = 3;
+
 /// What would make a step shorter, by the newest of `records`, which are in the order of their steps. Records of an earlier
 /// partition or schedule are left out. None if there is no usable record.
 pub(crate) fn advice<'a>(records: impl DoubleEndedIterator<Item = &'a TimelineRecord>) -> Option<Advice> {
+    let Newest { programs, timelines, model, partition } = newest(records)?;
+    advise(&programs, &timelines, &model, &partition)
+}
+
+/// How fast the stages were beside each other, by the newest of `records`, which are in the order of their steps. None if those
+/// are of another number of stages, or too few.
+pub(crate) fn speeds<'a>(
+    records: impl DoubleEndedIterator<Item = &'a TimelineRecord>,
+    stages: usize,
+) -> Option<RankSpeeds> {
+    let Newest { programs, timelines, model, partition } = newest(records)?;
+    let is_usable = programs.placement.ranks() == stages && timelines.len() >= LEAST_SPEED_RECORDS;
+    is_usable.then(|| RankSpeeds::measured(&timelines, &programs.placement, &model, &partition))?
+}
+
+/// The newest measured steps of one partition and schedule.
+struct Newest {
+    programs: Programs,
+    /// In the order of their steps.
+    timelines: Vec<Timeline>,
+    model: ModelCost,
+    partition: Partition,
+}
+
+fn newest<'a>(records: impl DoubleEndedIterator<Item = &'a TimelineRecord>) -> Option<Newest> {
     let mut records = records.rev();
     let newest = records.next()?;
     let programs = newest.programs().ok()?;
@@ -135,7 +164,7 @@ pub(crate) fn advice<'a>(records: impl DoubleEndedIterator<Item = &'a TimelineRe
     let mut timelines: Vec<Timeline> = same.filter_map(|record| record.timeline().ok()).collect();
     timelines.reverse();
     let partition = Partition { layers: newest.partition.clone() };
-    advise(&programs, &timelines, &newest.model().ok()?, &partition)
+    Some(Newest { programs, timelines, model: newest.model().ok()?, partition })
 }
 
 #[cfg(test)]
@@ -151,6 +180,7 @@ mod tests {
             backward_input: work,
             backward_weight: 2.0 * work,
             parameter_bytes: 0,
+            copied_bytes: 0,
             activation_bytes: 0,
             weight_gradient_bytes: 0,
             temporary_bytes: 0,
@@ -193,6 +223,20 @@ mod tests {
             assert_eq!(read.programs().unwrap(), programs);
             assert_eq!(read.model().unwrap(), model);
         }
+    }
+
+    #[test]
+    fn speeds_are_those_of_several_steps_with_as_many_stages() {
+        let (record, ..) = record(&lower(&one_f_one_b(3, 8), true).unwrap());
+        // all stages took as long, and the last has the head's work too
+        let expected = RankSpeeds::new(&[2.0, 2.0, 5.0]).unwrap();
+        let records = |count| vec![record.clone(); count];
+        assert_eq!(speeds(records(LEAST_SPEED_RECORDS).iter(), 3), Some(expected));
+        assert_eq!(speeds(records(LEAST_SPEED_RECORDS - 1).iter(), 3), None);
+        assert_eq!(speeds(records(LEAST_SPEED_RECORDS).iter(), 2), None);
+        let mut other = records(LEAST_SPEED_RECORDS);
+        other[0].partition = vec![1, 3, 2];
+        assert_eq!(speeds(other.iter(), 3), None, "of another partition");
     }
 
     #[test]

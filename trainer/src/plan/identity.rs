@@ -23,6 +23,12 @@ impl JobConfig {
         identity["data"]["corpus"] = prepared.corpus_hash.clone().into();
         identity["data"]["tokenizer"] = prepared.tokenizer_hash.clone().into();
         identity["data"]["trainingSequences"] = training_sequences.into();
+        // left out at their defaults, as checkpoints of versions without them have it
+        for (pointer, field, default) in [("/model/llama", "modelType", "Llama"), ("/training", "kernels", "Fastest")] {
+            if let Some(Value::Object(fields)) = identity.pointer_mut(pointer) {
+                fields.retain(|name, value| name != field || value != default);
+            }
+        }
         // no clipping is recorded as null
         identity["training"]["gradientClipNorm"] = self.training.gradient_clip_norm.into();
         let init_from = identity.as_object_mut().and_then(|identity| identity.remove("checkpoint"));
@@ -42,11 +48,19 @@ impl JobConfig {
     }
 }
 
+/// The leaves of a value by their paths, as JSON.
+pub(super) fn by_path(value: &Value) -> BTreeMap<String, String> {
+    let mut leaves = BTreeMap::new();
+    flatten("", value, &mut leaves);
+    leaves
+}
+
 fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, String>) {
     match value {
         Value::Object(map) => {
             for (key, value) in map {
-                flatten(&format!("{path}.{key}"), value, into);
+                let inner = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                flatten(&inner, value, into);
             }
         }
         leaf => {

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use stagecoach_api::PipelineJob;
 use stagecoach_api::job::{
-    AdamWSpec, BuiltIn, DataSpec, Device, EvaluationSpec, ModelSpec, OptimizerSpec, PretrainedSpec, Recompute,
+    AdamWSpec, BuiltIn, DataSpec, Device, EvaluationSpec, Kernels, ModelSpec, OptimizerSpec, PretrainedSpec, Recompute,
     TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec, Transport,
 };
-use stagecoach_data::{DataConfig, TokenizerSource};
+use stagecoach_data::{DataConfig, Tokenizer, TokenizerSource};
 
-use super::memory::has_snapshot;
+use super::memory::parameter_copies;
 use super::trainer_state::TrainerState;
 use crate::fatal::Fatal;
 use crate::model::{Architecture, Llama, LlamaConfig, MicrobatchCost};
@@ -71,6 +71,12 @@ impl JobConfig {
         if job.spec.pipeline.transport == Transport::Nccl {
             return Err(Fatal::invalid("spec.pipeline.transport: this version has Tcp, Shm and Auto, not Nccl"));
         }
+        if training.kernels == Kernels::Portable && training.device == Device::Cuda {
+            return Err(Fatal::invalid(
+                "spec.training.kernels is Portable and spec.training.device is Cuda: only CPUs of all makers compute the same, set \
+                 kernels to Fastest or device to Cpu",
+            ));
+        }
         let (data, training) = (data.clone(), training.clone());
         let workspace = workspace.to_owned();
         Ok(JobConfig { job, workspace, model, model_vocab_size, initial_weights, data, training })
@@ -126,6 +132,21 @@ impl JobConfig {
         Box::new(Llama::new(LlamaConfig { vocab_size, ..self.model.clone() }, device))
     }
 
+    /// Vocabulary size of the tokenizer, as far as it is known before the corpus has been read: of one that is trained, the
+    /// most that it may get; of one in a file the model's, if that is known.
+    ///
+    /// # Errors
+    /// If the tokenizer is a file that can't be read.
+    pub(crate) fn planned_vocab_size(&self) -> Result<usize, Fatal> {
+        match &self.data.tokenizer {
+            TokenizerSpec::Train(train) => Ok(train.vocab_size as usize),
+            TokenizerSpec::File(file) => match self.model_vocab_size {
+                Some(size) => Ok(size),
+                None => Ok(Tokenizer::load(&self.workspace.join(&file.path))?.vocab_size()),
+            },
+        }
+    }
+
     /// The model's vocabulary size: the specified one, or the tokenizer's.
     ///
     /// # Errors
@@ -160,13 +181,7 @@ impl JobConfig {
     pub(crate) fn microbatch_cost(&self, recompute: Recompute) -> MicrobatchCost {
         let length = self.data.sequence_length as usize;
         let tokens = self.microbatch_size() * length;
-        MicrobatchCost {
-            tokens,
-            length,
-            precision: self.training.precision,
-            recompute,
-            has_snapshot: has_snapshot(self),
-        }
+        MicrobatchCost { tokens, length, precision: self.training.precision, recompute, copies: parameter_copies(self) }
     }
 
     /// [`TrainerState::fix_decay`], as this job says.
@@ -185,6 +200,7 @@ impl JobConfig {
     pub(crate) fn device(&self, rank: usize) -> Result<tch::Device, Fatal> {
         let gpus = match self.training.device {
             Device::Cpu => 0,
+            Device::Auto if self.training.kernels == Kernels::Portable => 0,
             Device::Auto | Device::Cuda => crate::sys::cuda_devices(),
         };
         match (self.training.device, gpus) {
@@ -207,13 +223,4 @@ fn pretrained_config(
     let model = LlamaConfig::from_hugging_face(&workspace.join(&path)).map_err(|e| invalid(&e))?;
     let vocab_size = model.vocab_size;
     Ok((model, Some(vocab_size), Some(from.path.clone().into())))
-}
-
-/// Vocabulary size of the tokenizer that `data` trains, known before the corpus has been read; `None` if the tokenizer
-/// is a file.
-pub(crate) fn trained_vocab_size(data: &DataSpec) -> Option<usize> {
-    match &data.tokenizer {
-        TokenizerSpec::Train(train) => Some(train.vocab_size as usize),
-        TokenizerSpec::File(_) => None,
-    }
 }

@@ -6,12 +6,12 @@ use stagecoach_api::job::{CheckpointMode, Device};
 use stagecoach_pipeline::{ModelCost, Partition, Placement, RankCost, Schedule, StageMemory};
 
 use super::job_config::JobConfig;
-use crate::links::{held_bytes, link_ids};
-use crate::model::{Architecture, ModelPart, ParameterBytes, names};
+use crate::links::{held_bytes, link_ids, state_copy_links};
+use crate::model::{Architecture, ModelPart, ParameterBytes, ParameterCopies, names};
 
 /// Resident bytes of a stage with next to no model and data, as measured: half of it pages of the files of libtorch and of
-/// this program, the rest their data, compiled products, stacks and buffers of checkpoints.
-const PROCESS_BYTES: u64 = 140 << 20;
+/// this program, the rest their data, compiled products, stacks and buffers of checkpoints (nine of 1 MiB).
+const PROCESS_BYTES: u64 = 149 << 20;
 
 /// Whether the job computes on GPUs for sure: then its memory is the GPU's, which holds no copy for checkpoints, no buffers
 /// of links and not the process.
@@ -19,10 +19,16 @@ fn is_on_gpu(config: &JobConfig) -> bool {
     config.training.device == Device::Cuda
 }
 
-/// Whether stages write checkpoints from a copy that is in the memory that is planned.
-pub(super) fn has_snapshot(config: &JobConfig) -> bool {
-    let checkpoint = &config.job.spec.checkpoint;
-    checkpoint.mode == CheckpointMode::Async && checkpoint.every_steps > 0 && !is_on_gpu(config)
+/// Which copies stages hold in the memory that is planned.
+pub(super) fn parameter_copies(config: &JobConfig) -> ParameterCopies {
+    let spec = &config.job.spec;
+    let checkpoint = &spec.checkpoint;
+    let snapshot = checkpoint.mode == CheckpointMode::Async && checkpoint.every_steps > 0;
+    let memory_checkpoints = spec.memory_checkpoints(spec.stages as usize).is_some();
+    match is_on_gpu(config) {
+        true => ParameterCopies::default(),
+        false => ParameterCopies { snapshot, memory_checkpoints },
+    }
 }
 
 /// What each rank holds whatever its layers are, with boundary tensors of `boundary_bytes`.
@@ -33,16 +39,21 @@ pub(super) fn rank_costs(
     boundary_bytes: u64,
 ) -> Vec<RankCost> {
     let tied_bytes = if architecture.tie_word_embeddings() { 4 * embedding_numel(architecture) } else { 0 };
-    let links = link_ids(placement, architecture.tie_word_embeddings());
+    let mut links = link_ids(placement, architecture.tie_word_embeddings());
+    if parameter_copies(config).memory_checkpoints {
+        links.extend(state_copy_links(placement.ranks()));
+    }
     let rank = |rank| {
         let own_links = links.iter().filter(|link| link.from == rank || link.to == rank);
         let transport = config.job.spec.pipeline.transport;
         let is_end = placement.first_and_last_ranks().contains(&rank);
         let has_peer = tied_bytes > 0 && is_end && placement.first_rank() != placement.last_rank();
         let links = own_links.map(|&link| held_bytes(link, transport, boundary_bytes, tied_bytes)).sum();
+        let tied = tied_parameters(config, architecture, placement, rank);
         let (link_bytes, process_bytes) = if is_on_gpu(config) { (0, 0) } else { (links, PROCESS_BYTES) };
         RankCost {
-            parameter_bytes: tied_parameters(config, architecture, placement, rank).total(),
+            parameter_bytes: tied.total(),
+            copied_bytes: tied.memory_checkpoints,
             link_bytes,
             process_bytes: process_bytes
                 + placement.chunks_of(rank).count() as u64 * architecture.chunk_bytes()
@@ -68,10 +79,11 @@ fn tied_parameters(
     if !architecture.tie_word_embeddings() || !placement.first_and_last_ranks().contains(&rank) {
         return ParameterBytes::default();
     }
+    let copies = parameter_copies(config);
     // the rank with the head saves it
-    let is_saved = has_snapshot(config) && placement.last_rank() == rank;
+    let copies = ParameterCopies { snapshot: copies.snapshot && placement.last_rank() == rank, ..copies };
     let numel = embedding_numel(architecture);
-    let once = ParameterBytes::of(numel, config.training.precision, is_saved);
+    let once = ParameterBytes::of(numel, config.training.precision, copies);
     ParameterBytes { gradients: once.gradients + 4 * numel, ..once }
 }
 
@@ -101,12 +113,11 @@ pub(super) fn stage_bytes(
 ) -> Vec<StageBytes> {
     let placement = &schedule.placement;
     let of_chunk = |chunk| {
-        let layers = partition.range(chunk);
-        let part = ModelPart { layers, has_embedding: placement.is_first(chunk), has_head: placement.is_last(chunk) };
+        let part = ModelPart::of_chunk(placement, partition, chunk);
         let is_tied = |name: &str| architecture.tie_word_embeddings() && name == names::EMBEDDING;
         let specs = architecture.parameter_specs(&part);
         let numel = specs.iter().filter(|spec| !is_tied(&spec.name)).map(|spec| spec.numel()).sum();
-        ParameterBytes::of(numel, config.training.precision, has_snapshot(config))
+        ParameterBytes::of(numel, config.training.precision, parameter_copies(config))
     };
     let of_rank = |rank| {
         let tied = tied_parameters(config, architecture, placement, rank);
@@ -123,6 +134,7 @@ impl Sum for ParameterBytes {
             gradients: all.gradients + part.gradients,
             optimizer: all.optimizer + part.optimizer,
             snapshot: all.snapshot + part.snapshot,
+            memory_checkpoints: all.memory_checkpoints + part.memory_checkpoints,
         })
     }
 }
@@ -149,7 +161,7 @@ mod tests {
             let job = stagecoach_api::parse_with(sample, "shakespeare.yaml", &set).unwrap();
             let config = JobConfig::new(job, Path::new("/tmp")).unwrap();
             let architecture = config.architecture(300, tch::Device::Cpu);
-            let layout = plan_pipeline(&config, architecture.as_ref(), stages).unwrap();
+            let layout = plan_pipeline(&config, architecture.as_ref(), stages, &Default::default()).unwrap();
             for (rank, StageBytes { parameters, parts }) in layout.memory.iter().enumerate() {
                 assert_eq!(parameters.total(), parts.parameters);
                 let stage = Stage::build(

@@ -3,6 +3,7 @@
 //! partition, and stage 0 sends the [`Plan`] to the other stages.
 
 mod candidates;
+mod checkpoint_link;
 mod decay_extension;
 mod identity;
 mod job_config;
@@ -10,6 +11,8 @@ mod memory;
 mod optimal;
 mod pipeline_layout;
 mod profile;
+mod receipt;
+mod speeds;
 mod trainer_state;
 
 use std::path::PathBuf;
@@ -20,10 +23,13 @@ use stagecoach_checkpoint::Fence;
 use stagecoach_data::{MicrobatchLayout, PreparedCorpus};
 use stagecoach_pipeline::{Limits, Partition, Programs, verify, verify_evaluation};
 
-pub(crate) use job_config::{JobConfig, trained_vocab_size};
+pub(crate) use checkpoint_link::CheckpointLink;
+pub(crate) use job_config::JobConfig;
 pub(crate) use memory::StageBytes;
 pub(crate) use pipeline_layout::{Alternative, PipelineLayout, plan_pipeline};
 pub(crate) use profile::{ModuleSeconds, Profile};
+pub(crate) use receipt::{Receipt, StepFacts};
+pub(crate) use speeds::{attempt_speeds, measured_speeds};
 pub(crate) use trainer_state::TrainerState;
 
 use crate::fatal::Fatal;

@@ -2,8 +2,8 @@
 
 use stagecoach_api::job::{Recompute, ScheduleSpec};
 use stagecoach_pipeline::{
-    Costs, ModelCost, Partition, PartitionError, Programs, Schedule, Timeline, balanced_partition, explicit_partition,
-    forward_only_programs, simulate,
+    Costs, ModelCost, Partition, PartitionError, Programs, RankSpeeds, Schedule, Timeline, balanced_partition,
+    explicit_partition, forward_only_programs, simulate,
 };
 
 use super::candidates::{Candidate, candidates, recomputations};
@@ -60,7 +60,8 @@ pub(crate) struct Alternative {
     pub(crate) step: Result<(f64, u64), PartitionError>,
 }
 
-/// Plans the pipeline of a job over `stages` stages: of the candidates, the one with the shortest simulated step.
+/// Plans the pipeline of a job over `stages` stages of these speeds: of the candidates, the one with the shortest simulated
+/// step.
 ///
 /// # Errors
 /// If the schedule's CSV is invalid or another job's, or the partition does not match the model or its memory limit.
@@ -68,6 +69,7 @@ pub(crate) fn plan_pipeline(
     config: &JobConfig,
     architecture: &dyn Architecture,
     stages: usize,
+    speeds: &RankSpeeds,
 ) -> Result<PipelineLayout, Fatal> {
     let mut alternatives = Vec::new();
     let mut best: Option<PipelineLayout> = None;
@@ -78,7 +80,7 @@ pub(crate) fn plan_pipeline(
     let all =
         recomputations.iter().flat_map(|&recompute| candidates.iter().map(move |candidate| (candidate, recompute)));
     for (candidate, recompute) in all {
-        let step = match lay_out(config, architecture, candidate, recompute, profile.as_ref()) {
+        let step = match lay_out(config, architecture, candidate, recompute, profile.as_ref(), speeds) {
             Ok(layout) => {
                 let makespan = layout.timeline.makespan;
                 let most = layout.memory.iter().map(|stage| stage.parts.total()).max();
@@ -123,6 +125,7 @@ fn lay_out(
     candidate: &Candidate,
     recompute: Recompute,
     profile: Option<&Profile>,
+    speeds: &RankSpeeds,
 ) -> Result<PipelineLayout, PartitionError> {
     let pipeline = &config.job.spec.pipeline;
     let Candidate { schedule, programs } = candidate;
@@ -154,10 +157,18 @@ fn lay_out(
                     given.len()
                 ));
             }
-            balanced_partition(&cost, schedule, limit)?
+            balanced_partition(&cost, schedule, limit, speeds)?
         }
     };
+    if !speeds.is_equal() {
+        let layers: Vec<String> = partition.layers.iter().map(usize::to_string).collect();
+        notes.push(format!(
+            "the stages are {speeds} times as fast as the fastest: their layers are {}",
+            layers.join("/")
+        ));
+    }
     let costs = Costs::estimate(&cost, &partition, work_per_second, link_bytes_per_second);
+    let costs = costs.at_speeds(&schedule.placement, speeds);
     let timeline = simulate(programs, &costs);
     let memory = stage_bytes(config, architecture, schedule, &partition, &cost);
     let (schedule, programs, alternatives) = (schedule.clone(), programs.clone(), Vec::new());

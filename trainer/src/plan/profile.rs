@@ -79,8 +79,7 @@ impl Profile {
 
 /// Everything that the times depend on.
 fn key(config: &JobConfig, architecture: &dyn Architecture) -> Value {
-    let MicrobatchCost { tokens, length, precision, recompute: _, has_snapshot: _ } =
-        config.microbatch_cost(Recompute::None);
+    let MicrobatchCost { tokens, length, precision, recompute: _, copies: _ } = config.microbatch_cost(Recompute::None);
     let mut model = architecture.config_json();
     if let Some(model) = model.as_object_mut() {
         // all layers take the same time

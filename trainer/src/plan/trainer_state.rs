@@ -3,6 +3,9 @@
 use serde::{Deserialize, Serialize};
 use stagecoach_group::{StepOutcome, Verdict};
 
+use super::receipt::{Receipt, StepFacts};
+use crate::observe::StepRecord;
+
 /// State of training after a step. Serialised as `progress` in a checkpoint's manifest.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -36,10 +39,17 @@ pub(crate) struct TrainerState {
     /// The decays of added steps, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) extensions: Vec<DecayExtension>,
+    /// The chain over all steps. Missing in checkpoints that did not record it: then it begins where one of them is loaded.
+    #[serde(default, skip_serializing_if = "Receipt::is_missing")]
+    pub(crate) receipt: Receipt,
     /// In what environments differed in which this run was trained, each difference once: since then its numbers may be
     /// others than those of a run in one environment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) environment_differences: Vec<String>,
+    /// The record of the last step, if it may not be in the metrics yet: with checkpoints in memory a step is recorded when
+    /// it can't be lost any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) unwritten_record: Option<Box<StepRecord>>,
 }
 
 /// The learning rate's decay for steps that were added to a job.
@@ -59,8 +69,15 @@ impl TrainerState {
         extension.map_or(self.decay_steps, |extension| extension.decay_steps)
     }
 
-    /// Updates the state after a step.
-    pub(crate) fn record_step(&mut self, verdict: &Verdict) {
+    /// Begins the receipt, unless the checkpoint has one.
+    pub(crate) fn begin_receipt(&mut self, identity: &serde_json::Value) {
+        if self.receipt.is_missing() {
+            self.receipt = Receipt::begin(identity, self.step);
+        }
+    }
+
+    /// Updates the state after a step of `sequences` sequences.
+    pub(crate) fn record_step(&mut self, verdict: &Verdict, learning_rate: f64, sequences: u64) {
         self.step = verdict.step;
         match verdict.outcome {
             StepOutcome::Apply { .. } => self.updates += 1,
@@ -69,6 +86,14 @@ impl TrainerState {
         self.skips_in_a_row = verdict.consecutive_skips;
         self.losses = chained_hash(&self.losses, &verdict.loss.to_le_bytes());
         self.loss = verdict.loss.is_finite().then_some(verdict.loss);
+        self.receipt.add(&StepFacts {
+            step: verdict.step,
+            sequences,
+            learning_rate,
+            loss: self.loss,
+            gradient_norm: verdict.norm.is_finite().then_some(verdict.norm),
+            skipped: !matches!(verdict.outcome, StepOutcome::Apply { .. }),
+        });
     }
 
     /// Records a difference of environments.

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use stagecoach_checkpoint::{CheckpointError, CheckpointReader, Dtype, TensorEntry};
 use tch::{Device, Kind, Tensor};
 
+use super::Snapshot;
 use super::tensors::{FIRST_MOMENT, SECOND_MOMENT, raw_bytes};
 use crate::execute::Stage;
 use crate::model::ParameterSpec;
@@ -13,19 +14,21 @@ use crate::model::ParameterSpec;
 /// What follows a parameter's name in those of its tensors.
 const SUFFIXES: [&str; 3] = ["", FIRST_MOMENT, SECOND_MOMENT];
 
-/// The names of the tensors that [`load_checkpoint`] reads for `stage`.
-pub(crate) fn checkpoint_tensors(stage: &Stage) -> HashSet<String> {
+/// The names of the tensors that [`load_checkpoint`] reads for `stage`: those that are not in `held`.
+pub(crate) fn checkpoint_tensors(stage: &Stage, held: Option<&Snapshot>) -> HashSet<String> {
     let of_parameter = |name: &String| SUFFIXES.map(|suffix| format!("{name}{suffix}"));
-    stage.parameters.iter().flat_map(|parameter| of_parameter(&parameter.spec.name)).collect()
+    let names = stage.parameters.iter().flat_map(|parameter| of_parameter(&parameter.spec.name));
+    names.filter(|name| held.is_none_or(|held| held.tensor(name).is_none())).collect()
 }
 
-/// Loads the weights and moments of `stage` from a checkpoint; every byte is verified by its hash. `on_read` gets the bytes of
-/// each tensor that was read.
+/// Loads the weights and moments of `stage`: those in `held`, a copy of the same step, from memory, and the others from a
+/// checkpoint, where every byte is verified by its hash. `on_read` gets the bytes of each tensor.
 ///
 /// # Errors
 /// Damage, and a tensor that is missing or has another shape or dtype.
 pub(crate) fn load_checkpoint(
-    checkpoint: &CheckpointReader,
+    checkpoint: Option<&CheckpointReader>,
+    held: Option<&Snapshot>,
     stage: &mut Stage,
     updates: u64,
     on_read: &mut dyn FnMut(u64),
@@ -35,9 +38,24 @@ pub(crate) fn load_checkpoint(
         let tensors = [&parameter.value, &moments.exp_avg, &moments.exp_avg_sq];
         for (suffix, tensor) in SUFFIXES.into_iter().zip(tensors) {
             let name = format!("{}{suffix}", parameter.spec.name);
-            let entry = find_tensor(checkpoint, &name, &parameter.spec)?;
-            read_into(checkpoint, entry, tensor)?;
-            on_read(entry.bytes);
+            let bytes = match (held.and_then(|held| held.tensor(&name)), checkpoint) {
+                (Some(copy), _) => {
+                    copy_from_bytes(tensor, copy.bytes());
+                    copy.bytes().len() as u64
+                }
+                (None, Some(checkpoint)) => {
+                    let entry = find_tensor(checkpoint, &name, &parameter.spec)?;
+                    read_into(checkpoint, entry, tensor)?;
+                    entry.bytes
+                }
+                (None, None) => {
+                    return Err(CheckpointError::Content {
+                        path: name.into(),
+                        problem: "is in no checkpoint that was opened: this is a bug".into(),
+                    });
+                }
+            };
+            on_read(bytes);
         }
     }
     stage.parameters.update_compute();

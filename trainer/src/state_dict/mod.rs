@@ -6,6 +6,7 @@ mod initial_weights;
 mod load;
 mod pretrained;
 mod snapshot;
+mod state_copy;
 mod tensors;
 
 pub(crate) use compare::first_difference;
@@ -14,4 +15,5 @@ pub(crate) use initial_weights::{InitialWeights, find_model};
 pub(crate) use load::{checkpoint_tensors, load_checkpoint};
 pub(crate) use pretrained::check_model;
 pub(crate) use snapshot::Snapshot;
+pub(crate) use state_copy::StateCopy;
 pub(crate) use tensors::{NamedTensor, weights};

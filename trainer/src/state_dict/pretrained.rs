@@ -68,7 +68,7 @@ pub(super) fn load_model(
 mod tests {
     use std::collections::BTreeMap;
 
-    use stagecoach_api::job::{AdamWSpec, Precision, Recompute};
+    use stagecoach_api::job::{AdamWSpec, ModelType, Precision, Recompute};
     use stagecoach_checkpoint::{Dtype, TensorView};
     use stagecoach_pipeline::{Partition, Placement};
     use tch::{Device, Kind, Tensor};
@@ -81,6 +81,7 @@ mod tests {
 
     fn llama(tied: bool) -> Llama {
         let config = LlamaConfig {
+            model_type: ModelType::Llama,
             hidden_size: 8,
             num_hidden_layers: 2,
             num_attention_heads: 2,
@@ -90,6 +91,7 @@ mod tests {
             vocab_size: 10,
             max_position_embeddings: 16,
             rope_theta: 10_000.0,
+            rope_scaling: None,
             rms_norm_eps: 1e-6,
             tie_word_embeddings: tied,
             initializer_range: 0.02,

@@ -29,29 +29,35 @@ impl Snapshot {
         Snapshot { weights: empty_buffers(weights(stage)), moments: empty_buffers(moments(stage)) }
     }
 
+    /// The tensor `name`, a weight's or a moment's.
+    pub(crate) fn tensor(&self, name: &str) -> Option<&NamedTensor> {
+        self.weights.iter().chain(&self.moments).find(|tensor| tensor.name == name)
+    }
+
     /// Copies the tensors of `stage` into this staging buffer, with as many threads as compute, because training waits for
     /// it.
     pub(crate) fn copy_from(&mut self, stage: &Stage) {
         let source = Snapshot::of(stage);
         let pairs = self.weights.iter_mut().zip(&source.weights).chain(self.moments.iter_mut().zip(&source.moments));
-        let pieces: Vec<_> = pairs
-            .flat_map(|(buffer, tensor)| {
-                buffer.bytes_mut().chunks_mut(COPY_BYTES).zip(tensor.bytes().chunks(COPY_BYTES))
-            })
-            .collect();
-        // threads take one piece at a time, so that none is left with the largest tensor alone
-        let pieces = Mutex::new(pieces.into_iter());
-        let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
-        let copy = || {
-            while let Some((buffer, values)) = next() {
-                buffer.copy_from_slice(values);
-            }
-        };
-        std::thread::scope(|scope| {
-            for _ in 1..tch::get_num_threads() {
-                scope.spawn(copy);
-            }
-            copy();
-        });
+        copy_all(pairs.map(|(buffer, tensor)| (buffer.bytes_mut(), tensor.bytes())));
     }
+}
+
+/// Copies pairs of buffers of one size, the second of each into the first, with as many threads as compute.
+pub(super) fn copy_all<'b>(pairs: impl Iterator<Item = (&'b mut [u8], &'b [u8])>) {
+    let pieces: Vec<_> = pairs.flat_map(|(to, from)| to.chunks_mut(COPY_BYTES).zip(from.chunks(COPY_BYTES))).collect();
+    // threads take one piece at a time, so that none is left with the largest tensor alone
+    let pieces = Mutex::new(pieces.into_iter());
+    let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let copy = || {
+        while let Some((to, from)) = next() {
+            to.copy_from_slice(from);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..tch::get_num_threads() {
+            scope.spawn(copy);
+        }
+        copy();
+    });
 }

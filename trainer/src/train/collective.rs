@@ -8,8 +8,8 @@ use crate::fatal::Fatal;
 
 /// Topics of collective messages; each is ordered separately.
 pub(super) mod topic {
-    /// Broadcasts of stage 0: the layouts of a step's microbatches, one step ahead.
-    pub(in crate::train) const LAYOUTS: u32 = 1;
+    /// Broadcasts of stage 0: what the others need of a step, one step ahead.
+    pub(in crate::train) const STEP: u32 = 1;
     /// The held-out loss.
     pub(in crate::train) const EVALUATION: u32 = 2;
     /// The results of a save, from the main or the checkpoint thread.
@@ -18,6 +18,8 @@ pub(super) mod topic {
     pub(in crate::train) const LOAD: u32 = 4;
     /// The hashes of the final weights.
     pub(in crate::train) const FINISH: u32 = 5;
+    /// What the stages have in memory of their state.
+    pub(in crate::train) const MEMORY: u32 = 7;
     /// The environments of all stages.
     pub(in crate::train) const ENVIRONMENT: u32 = 6;
 }

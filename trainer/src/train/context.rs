@@ -1,12 +1,16 @@
 //! What the modules of `train` share.
 
+use std::time::Duration;
+
+use serde_json::Value;
 use stagecoach_api::contract::StageEnv;
 use stagecoach_checkpoint::Volume;
 use stagecoach_group::Member;
 
 use super::data_loader::DataLoader;
+use super::kept::HeldSnapshot;
 use super::monitor::StageMonitor;
-use crate::execute::Stage;
+use crate::execute::{DumpConfig, Stage};
 use crate::links::Links;
 use crate::observe::{EventWriter, TrainingEvent};
 use crate::plan::{JobConfig, Plan, VerifiedPlan};
@@ -17,21 +21,37 @@ pub(super) struct StageContext<'a> {
     pub(super) env: &'a StageEnv,
     pub(super) config: &'a JobConfig,
     pub(super) device: tch::Device,
+    /// What decides the last bits besides the job, as checkpoints record it.
+    pub(super) environment: &'a Value,
     pub(super) volume: &'a dyn Volume,
     pub(super) monitor: &'a StageMonitor,
     pub(super) event_writer: &'a EventWriter,
+    /// What of a step is dumped, in a replay.
+    pub(super) dump: Option<&'a DumpConfig>,
 }
 
 /// A stage ready to train.
 pub(super) struct RunningStage<'a> {
     pub(super) context: StageContext<'a>,
     pub(super) plan: &'a Plan,
+    /// The step of the newest checkpoint on the volume when the group began; 0 if there was none.
+    pub(super) saved_step: u64,
     pub(super) verified: &'a VerifiedPlan,
     pub(super) member: &'a Member,
     pub(super) stage: Stage,
     pub(super) links: Links,
     /// On the first and the last stage.
     pub(super) data_loader: Option<DataLoader>,
+    /// What was last copied to be saved, while no thread writes from it.
+    pub(super) snapshot: Option<HeldSnapshot>,
+}
+
+impl StageContext<'_> {
+    /// How long this stage waits for one that was lost; none if the attempt ends with it.
+    pub(super) fn reform_timeout(&self) -> Option<Duration> {
+        let seconds = self.config.job.spec.restart.reform_timeout_seconds;
+        (seconds > 0 && self.env.world_size > 1).then(|| Duration::from_secs(seconds.into()))
+    }
 }
 
 impl RunningStage<'_> {

@@ -2,6 +2,7 @@
 //! a group.
 
 use serde_json::{Value, json};
+use stagecoach_api::job::Kernels;
 use stagecoach_group::Member;
 use tch::Kind;
 
@@ -39,11 +40,11 @@ pub(super) fn environment(config: &JobConfig, device: tch::Device) -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "kernels": kernels::VERSION,
         "libtorch": kernels::torch_version(),
-        "isa": kernels::cpu_capability(),
+        "isa": instruction_set(config.training.kernels),
         "mkl": kernels::mkl(),
         "oneDnn": kernels::one_dnn(),
         "dispatch": forced.collect::<Vec<_>>().join(" "),
-        "products": products(kind(config.training.precision), device, &processor),
+        "products": products(config.training.kernels, kind(config.training.precision), device, &processor),
         "processor": processor,
         "device": if device.is_cuda() { "Cuda" } else { "Cpu" },
         "gpu": if device.is_cuda() { gpu_models() } else { String::new() },
@@ -52,10 +53,20 @@ pub(super) fn environment(config: &JobConfig, device: tch::Device) -> Value {
     })
 }
 
+/// What kernels are chosen for: a portable job's are the same whoever has made the processor.
+fn instruction_set(of: Kernels) -> String {
+    let capability = kernels::cpu_capability();
+    match (of, capability.split_once(' ')) {
+        (Kernels::Portable, Some((instruction_set, _))) => instruction_set.to_owned(),
+        _ => capability,
+    }
+}
+
 /// Whose matrix products are used. The bits of a library's depend also on the model of the processor, whose caches decide how
 /// they are blocked; those of the kernels do not.
-fn products(kind: Kind, device: tch::Device, processor: &str) -> String {
+fn products(of: Kernels, kind: Kind, device: tch::Device, processor: &str) -> String {
     match device {
+        tch::Device::Cpu if of == Kernels::Portable => "libtorch, compatible".into(),
         tch::Device::Cpu if kernels::has_products(kind) => "kernels".into(),
         tch::Device::Cpu => format!("libtorch on {processor}"),
         _ => "libtorch".into(),
@@ -64,7 +75,7 @@ fn products(kind: Kind, device: tch::Device, processor: &str) -> String {
 
 /// In what `now` differs from `before`, such as "threads 2 instead of 1". What an earlier version did not record is taken for
 /// the same, but for the kernels, which it did not have.
-fn differences(before: &Value, now: &Value) -> Vec<String> {
+pub(crate) fn differences(before: &Value, now: &Value) -> Vec<String> {
     let differs = |field: &str| before[field] != now[field] && (field == "kernels" || !before[field].is_null());
     let changed = COMPARED.iter().filter(|(field, _)| differs(field));
     let text = |value: &Value| match value {
@@ -153,6 +164,20 @@ mod tests {
             let mut before = now.clone();
             before[field] = "another".into();
             assert_eq!(differences(&before, &now).len(), 1, "{field}");
+        }
+    }
+
+    #[test]
+    fn a_portable_jobs_environment_names_no_maker_of_processors() {
+        let sample = include_str!("../../../manifests/samples/shakespeare.yaml");
+        let set = [("training.kernels".to_owned(), "Portable".to_owned())];
+        let job = stagecoach_api::parse_with(sample, "job", &set).unwrap();
+        let now = environment(&JobConfig::new(job, std::path::Path::new("/tmp")).unwrap(), tch::Device::Cpu);
+        let processor = processor_model();
+        for field in ["isa", "products"] {
+            let value = now[field].to_string();
+            let named = ["Intel", "AMD", "AMX", processor.as_str()].into_iter().find(|name| value.contains(name));
+            assert!(named.is_none() || named == Some(""), "{field} is {value}");
         }
     }
 

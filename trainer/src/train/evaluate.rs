@@ -11,7 +11,7 @@ use super::collective::{all_gather, topic};
 use super::context::RunningStage;
 use super::data_loader::BatchTensors;
 use super::steps::run_programs;
-use crate::execute::{StepInputs, StopSignal};
+use crate::execute::{StepControl, StepInputs};
 use crate::fatal::Fatal;
 
 /// The held-out loss, in nats per token, known to every rank; NaN if nothing is held out. The microbatches' losses are
@@ -66,7 +66,7 @@ fn evaluate_window(
         learning_rate: 0.0,
         origin: Instant::now(),
         vote: StepVote::default(),
-        stop: StopSignal::NEVER,
+        control: StepControl::NONE,
     };
     Ok(run_programs(running, programs, &inputs)?.loss)
 }

@@ -25,6 +25,7 @@ pub(super) fn finish(running: &mut RunningStage, state: &TrainerState) -> Result
             evaluation_losses_hash: state.evaluation_losses.clone(),
             weights_hash: TensorHash::combine(by_rank.concat()),
             skipped: state.skipped,
+            receipt: state.receipt.clone(),
             model: format!("{}/{}", running.context.config.job.folder(), paths::checkpoint_path(state.step)),
         };
         let text = serde_json::to_vec_pretty(&summary).map_err(|e| Fatal::invalid(e.to_string()))?;

@@ -10,6 +10,7 @@ use stagecoach_group::{
 };
 
 use super::context::StageContext;
+use super::kept::Kept;
 use super::prepare;
 use super::rendezvous::{Finder, published_name};
 use super::resume::acquire_fence;
@@ -47,16 +48,28 @@ pub(super) fn group_timeouts(config: &JobConfig) -> GroupTimeouts {
     }
 }
 
-pub(super) fn join_group(context: &StageContext) -> Result<JoinedGroup, Fatal> {
-    let StageContext { env, config, device, volume, monitor, .. } = *context;
+/// Joins the next group: on stage 0, the one that it begins. `on_failure` is called once if that group fails later.
+///
+/// # Errors
+/// If none is released in time, or this stage may not be in it.
+pub(super) fn join_group(
+    context: &StageContext,
+    kept: &mut Kept,
+    on_failure: impl Fn(GroupFailure) + Send + Sync + 'static,
+) -> Result<JoinedGroup, Fatal> {
+    let StageContext { env, config, volume, monitor, .. } = *context;
     let (listener, data_address) = listen(&env.pod_ip)?;
-    let hello = hello(env, config, device, data_address);
-    let timeouts = group_timeouts(config);
+    let hello = hello(env, config, data_address);
+    let mut timeouts = group_timeouts(config);
+    if let (Some(_), Some(timeout)) = (kept.epoch, context.reform_timeout()) {
+        timeouts.startup_timeout = timeout;
+    }
     let (mut damage, mut notes, mut own) = (Vec::new(), Vec::new(), None);
     let coordinator = match env.rank {
         0 => {
             let (control, address) = listen(&env.pod_ip)?;
-            let fence = acquire_fence(volume, &mut notes)?;
+            let fence = acquire_fence(volume, kept.fence.as_ref(), &mut notes)?;
+            kept.fence = Some(fence.clone());
             let secret = GroupSecret::generate(fence.number())
                 .map_err(|e| Fatal::new(FailureKind::Error, format!("no random numbers for the group's key: {e}")))?;
             let telemetry = monitor.telemetry().clone();
@@ -82,22 +95,14 @@ pub(super) fn join_group(context: &StageContext) -> Result<JoinedGroup, Fatal> {
         _ => None,
     };
     monitor.set_activity("joining the group");
-    let on_failure = {
-        let monitor = monitor.clone();
-        move |failure: GroupFailure| {
-            if !monitor.is_leaving() {
-                let kind = if failure.is_root_cause() { FailureKind::Stalled } else { FailureKind::PeerLost };
-                monitor.exit(kind, &failure.message);
-            }
-        }
-    };
     // stage 0 knows where it is, also when a newer group has begun
-    let mut finder = Finder::new(volume, env);
+    let mut finder = Finder::new(volume, env, kept.epoch);
     let find = || own.clone().map_or_else(|| finder.find(), Ok);
     let (member, roster, bytes) =
         Member::join(find, hello, timeouts, |what| tracing::info!("stage 0: {what}"), on_failure)?;
     monitor.attach_activity(member.activity());
     let (plan, verified) = Plan::from_bytes(&bytes)?;
+    kept.epoch = Some(plan.fence.number());
     tracing::info!(hash = %blake3::hash(&bytes), "plan");
     let assignment = Assignment { roster, plan, verified, listener, damage };
     Ok(JoinedGroup { member, coordinator, assignment, notes })
@@ -105,25 +110,24 @@ pub(super) fn join_group(context: &StageContext) -> Result<JoinedGroup, Fatal> {
 
 /// A listener on a free port of `host`, and its address.
 fn listen(host: &str) -> Result<(TcpListener, String), Fatal> {
-    let bound = TcpListener::bind((host, 0)).and_then(|listener| Ok((listener.local_addr()?.to_string(), listener)));
-    bound
-        .map(|(address, listener)| (listener, address))
+    let with_address = |listener: TcpListener| listener.local_addr().map(|address| (listener, address.to_string()));
+    TcpListener::bind((host, 0))
+        .and_then(with_address)
         .map_err(|e| Fatal::new(FailureKind::Error, format!("could not listen at POD_IP={host}: {e}")))
 }
 
-fn hello(env: &StageEnv, config: &JobConfig, device: tch::Device, data_address: String) -> Hello {
+fn hello(env: &StageEnv, config: &JobConfig, data_address: String) -> Hello {
     Hello {
         job_uid: env.job_uid.clone(),
         attempt: env.attempt,
         rank: env.rank as usize,
         world_size: env.world_size as usize,
         replica: 0,
+        incarnation: env.incarnation,
         pod_uid: env.pod_uid.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         config: config.agreement(),
         data_address,
         host: std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned(),
-        device: format!("{device:?}"),
-        isa: crate::kernels::cpu_capability(),
     }
 }

@@ -19,7 +19,6 @@ pub(crate) struct StageMonitor(Arc<SharedMonitor>);
 struct SharedMonitor {
     stop_requested_at: OnceLock<Instant>,
     formed: AtomicBool,
-    leaving: AtomicBool,
     stage: u32,
     telemetry: StageTelemetry,
     state: Mutex<MonitorState>,
@@ -37,12 +36,10 @@ impl StageMonitor {
     /// Creates the monitor of the stage that `env` describes.
     pub(crate) fn new(env: &StageEnv) -> StageMonitor {
         let state = Mutex::default();
-        let off = || AtomicBool::new(false);
         let telemetry = StageTelemetry::new(env);
         StageMonitor(Arc::new(SharedMonitor {
             stop_requested_at: OnceLock::new(),
-            formed: off(),
-            leaving: off(),
+            formed: AtomicBool::new(false),
             stage: env.rank,
             telemetry,
             state,
@@ -72,20 +69,19 @@ impl StageMonitor {
     /// Records that the group has formed; exits if a stop was requested before.
     pub(crate) fn set_formed(&self) {
         self.0.formed.store(true, Ordering::Relaxed);
+        self.0.telemetry.group_loaded();
         self.0.telemetry.set_phase(StagePhase::Training);
         if self.stop_requested_at().is_some() {
             self.exit(FailureKind::Drained, "asked to stop before training began");
         }
     }
 
-    /// Training is complete: a peer that disconnects is no failure any more.
-    pub(crate) fn set_leaving(&self) {
-        self.0.leaving.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether [`StageMonitor::set_leaving`] was called.
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.0.leaving.load(Ordering::Relaxed)
+    /// Records that the stage is in no formed group: not yet, or not any more.
+    pub(crate) fn set_forming(&self) {
+        self.0.telemetry.group_lost();
+        if self.0.formed.swap(false, Ordering::Relaxed) {
+            self.0.telemetry.set_phase(StagePhase::Forming);
+        }
     }
 
     /// Sets the activity that heartbeats report.
@@ -105,6 +101,11 @@ impl StageMonitor {
     /// Sets the current step.
     pub(crate) fn set_step(&self, step: u64) {
         self.state().step = Some(step);
+    }
+
+    /// The step in progress, or the last one that was.
+    pub(crate) fn step(&self) -> Option<u64> {
+        self.state().step
     }
 
     /// Exits the process with `kind`'s exit code and a termination message; the first caller wins, others wait for it.

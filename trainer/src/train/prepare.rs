@@ -16,7 +16,7 @@ use crate::fatal::Fatal;
 use crate::kernels;
 use crate::model::{Architecture, LlamaConfig};
 use crate::observe::TrainingEvent;
-use crate::plan::{JobConfig, Plan, plan_pipeline};
+use crate::plan::{JobConfig, Plan, attempt_speeds, measured_speeds, plan_pipeline};
 use crate::state_dict::{InitialWeights, find_model};
 
 /// Minimum interval between progress reports.
@@ -74,7 +74,12 @@ pub(super) fn prepare_and_plan(
     monitor.set_activity("planning");
     let vocab_size = config.vocab_size(prepared.vocab_size)?;
     let architecture = config.architecture(vocab_size, tch::Device::Cpu);
-    let layout = plan_pipeline(config, architecture.as_ref(), env.world_size as usize)?;
+    let stages = env.world_size as usize;
+    let speeds = match config.job.spec.memory_checkpoints(stages) {
+        Some(_) => attempt_speeds(config, env, volume, &fence)?,
+        None => measured_speeds(config, stages),
+    };
+    let layout = plan_pipeline(config, architecture.as_ref(), stages, &speeds)?;
     let dataset = Dataset::open(&data_config, &prepared)?;
     let held_out = dataset.evaluation_plan(config.microbatch_size());
     let has_held_out = !held_out.layouts.is_empty();
@@ -83,7 +88,12 @@ pub(super) fn prepare_and_plan(
     monitor.set_activity("choosing the checkpoint");
     let mut notes = layout.notes.clone();
     notes.extend(bf16_warning(config, device));
-    let chosen = choose_checkpoint(volume, config, &identity, steps, architecture.as_ref(), device, &[])?;
+    if config.job.spec.checkpoint.memory.is_some() && config.job.spec.memory_checkpoints(stages).is_none() {
+        notes.push(
+            "no checkpoints in memory: they need a second stage, and restart.reformTimeoutSeconds above 0".into(),
+        );
+    }
+    let chosen = choose_checkpoint(context, &identity, steps, architecture.as_ref(), &[])?;
     notes.extend(chosen.notes);
     let trainer_state = chosen.trainer_state;
     let mut initial_weights = None;

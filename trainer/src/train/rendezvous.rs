@@ -26,13 +26,16 @@ fn job_hash(env: &StageEnv) -> String {
 pub(super) struct Finder<'a> {
     volume: &'a dyn Volume,
     env: &'a StageEnv,
-    /// The newest group that was there at the first look.
+    /// The last group that this stage was in, which is over.
+    over: Option<u64>,
+    /// The newest group that was there before this stage waited for one.
     first_epoch: Option<u64>,
 }
 
 impl<'a> Finder<'a> {
-    pub(super) fn new(volume: &'a dyn Volume, env: &'a StageEnv) -> Finder<'a> {
-        Finder { volume, env, first_epoch: None }
+    /// Looks for a newer group than `over`, the last one that this stage was in.
+    pub(super) fn new(volume: &'a dyn Volume, env: &'a StageEnv, over: Option<u64>) -> Finder<'a> {
+        Finder { volume, env, over, first_epoch: over }
     }
 
     /// Finds stage 0.
@@ -40,28 +43,19 @@ impl<'a> Finder<'a> {
     /// # Errors
     /// If it is not there, and whether it may yet come.
     pub(super) fn find(&mut self) -> Result<Rendezvous, NotFound> {
-        let Finder { volume, env, .. } = *self;
+        let Finder { volume, env, over, .. } = *self;
         let folder = volume.display(paths::FENCES_DIR);
-        let folder = folder.display();
-        let yet = |reason: String| NotFound::Yet(format!("{reason} in {folder}"));
+        let yet = |reason: String| NotFound::Yet(format!("{reason} in {}", folder.display()));
         let (epoch, name) = newest_published(volume, PREFIX)
-            .map_err(|e| yet(format!("{e} while looking for the group")))?
+            .map_err(|e| NotFound::Yet(e.to_string()))?
             .ok_or_else(|| yet("no group has begun".to_owned()))?;
-        let fields: Vec<&str> = name[PREFIX.len()..].split(',').collect();
-        let parsed = match fields[..] {
-            [version, job, attempt, address, key] => (|| {
-                let secret = GroupSecret::from_key_hex(epoch, key)?;
-                let address = address.replace('_', ":");
-                Some((
-                    job,
-                    attempt.parse::<u64>().ok()?,
-                    Rendezvous { address, protocol_version: version.parse().ok()?, secret },
-                ))
-            })(),
-            _ => None,
-        };
+        if over.is_some_and(|over| epoch <= over) {
+            return Err(yet(format!("group {epoch} is over, and no other has begun")));
+        }
         let is_newer = epoch > *self.first_epoch.get_or_insert(epoch);
-        let (job, attempt, found) = parsed.ok_or_else(|| yet(format!("group {epoch} is of another version")))?;
+        let published = Published::parse(epoch, &name);
+        let Published { job, attempt, at } =
+            published.ok_or_else(|| yet(format!("group {epoch} is of another version")))?;
         match attempt.cmp(&env.attempt) {
             // what was there before this stage may be what an older job of this name has left
             _ if job != job_hash(env) && is_newer => Err(NotFound::Superseded("another job of this name".to_owned())),
@@ -70,8 +64,27 @@ impl<'a> Finder<'a> {
                 Err(yet(format!("attempt {attempt} is still the newest, and this is attempt {}", env.attempt)))
             }
             Ordering::Greater => Err(NotFound::Superseded(format!("attempt {attempt}"))),
-            Ordering::Equal => Ok(found),
+            Ordering::Equal => Ok(at),
         }
+    }
+}
+
+/// What a group has published.
+struct Published {
+    /// See [`job_hash`].
+    job: String,
+    attempt: u64,
+    at: Rendezvous,
+}
+
+impl Published {
+    /// Reads what [`published_name`] wrote in fence `epoch`; `None` for anything else.
+    fn parse(epoch: u64, name: &str) -> Option<Published> {
+        let fields: Vec<&str> = name.strip_prefix(PREFIX)?.split(',').collect();
+        let [version, job, attempt, address, key] = fields[..] else { return None };
+        let (address, secret) = (address.replace('_', ":"), GroupSecret::from_key_hex(epoch, key)?);
+        let at = Rendezvous { address, protocol_version: version.parse().ok()?, secret };
+        Some(Published { job: job.to_owned(), attempt: attempt.parse().ok()?, at })
     }
 }
 
@@ -99,7 +112,7 @@ mod tests {
     fn what_is_published_is_found_by_this_attempt_until_a_newer_fence_is_taken() {
         let folder = tempfile::tempdir().unwrap();
         let volume = FileSystemVolume::new(folder.path());
-        let find = |uid, attempt| Finder::new(&volume, &env(uid, attempt)).find();
+        let find = |uid, attempt| Finder::new(&volume, &env(uid, attempt), None).find();
         let not_yet = |uid, attempt, expected: &str| {
             let found = find(uid, attempt);
             assert!(matches!(&found, Err(NotFound::Yet(reason)) if reason.contains(expected)), "{found:?}");
@@ -119,10 +132,15 @@ mod tests {
             published.push((fence, name));
         }
         assert_eq!(find("a", 3), Err(NotFound::Superseded("attempt 4".to_owned())));
+        let over = |epoch| Finder::new(&volume, &env("a", 4), Some(epoch)).find();
+        assert!(over(1).is_ok());
+        assert!(matches!(over(2), Err(NotFound::Yet(reason)) if reason.contains("group 2 is over")));
+        let of_other_job = Finder::new(&volume, &env("b", 4), Some(1)).find();
+        assert_eq!(of_other_job, Err(NotFound::Superseded("another job of this name".to_owned())));
         not_yet("a", 5, "attempt 4 is still the newest, and this is attempt 5 in");
         not_yet("b", 4, "is of another job");
         let env = env("b", 4);
-        let mut other_job = Finder::new(&volume, &env);
+        let mut other_job = Finder::new(&volume, &env, None);
         assert!(matches!(other_job.find(), Err(NotFound::Yet(_))));
         let (older, name) = &published[0];
         let error = older.publish(&volume, name).unwrap_err().to_string();

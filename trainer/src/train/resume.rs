@@ -14,7 +14,8 @@ use stagecoach_group::Member;
 
 use super::collective::{all_gather, topic};
 use super::context::{StageContext, emit};
-use super::environment::{compare_with_checkpoint, environment};
+use super::environment::compare_with_checkpoint;
+use super::kept::HeldSnapshot;
 use crate::execute::Stage;
 use crate::fatal::Fatal;
 use crate::model::Architecture;
@@ -32,11 +33,17 @@ pub(super) struct ResumePoint {
     pub(super) notes: Vec<String>,
 }
 
-/// Acquires the next fence of the job on `volume`, and removes files of older groups.
+/// Acquires the next fence of the job on `volume`, and removes files of older groups. `last` is the fence of the group that this
+/// stage 0 has lost: if another stage 0 has taken a newer one, this one was replaced.
 ///
 /// # Errors
-/// If a newer group is starting, or the volume fails.
-pub(super) fn acquire_fence(volume: &dyn Volume, notes: &mut Vec<String>) -> Result<Fence, Fatal> {
+/// If a newer group is starting or has begun, or the volume fails.
+pub(super) fn acquire_fence(
+    volume: &dyn Volume,
+    last: Option<&Fence>,
+    notes: &mut Vec<String>,
+) -> Result<Fence, Fatal> {
+    last.map_or(Ok(()), |last| last.check(volume))?;
     let fence = Fence::acquire(volume)?;
     if let Err(error) = remove_stale_fences(volume) {
         notes.push(format!("could not remove what older groups left: {error}"));
@@ -51,22 +58,21 @@ pub(super) fn acquire_fence(volume: &dyn Volume, notes: &mut Vec<String>) -> Res
 /// If there are checkpoints and none can be used, or the newest one is another job's or another model's, or its learning
 /// rate can't go on as the job says; or if the volume refuses.
 pub(super) fn choose_checkpoint(
-    volume: &dyn Volume,
-    config: &JobConfig,
+    context: &StageContext,
     identity: &Value,
     steps: u64,
     architecture: &dyn Architecture,
-    device: tch::Device,
     known: &[Damage],
 ) -> Result<ResumePoint, Fatal> {
+    let StageContext { config, volume, environment, .. } = *context;
     let NewestCheckpoint { checkpoint, damage, foreign } = open_newest(volume, VerifyLevel::Sizes, known)?;
     let mut notes: Vec<String> = foreign.iter().map(ToString::to_string).collect();
     let mut trainer_state = TrainerState::default();
     if let Some(checkpoint) = checkpoint {
         same_job(volume, &checkpoint, identity, architecture)?;
         trainer_state = read_trainer_state(&checkpoint)?;
-        let (before, now) = (&checkpoint.manifest().metadata.environment, environment(config, device));
-        notes.extend(compare_with_checkpoint(&mut trainer_state, before, &now));
+        let before = &checkpoint.manifest().metadata.environment;
+        notes.extend(compare_with_checkpoint(&mut trainer_state, before, environment));
     }
     notes.extend(config.fix_decay(&mut trainer_state, steps)?);
     Ok(ResumePoint { trainer_state, damage, notes })
@@ -161,8 +167,29 @@ impl<'a> LoadProgress<'a> {
     }
 }
 
+/// After a checkpoint in memory was loaded since `started`: sets damaged ones on the volume aside. Returns messages for the
+/// user.
+///
+/// # Errors
+/// If the volume fails.
+pub(super) fn finish_in_memory(
+    context: &StageContext,
+    plan: &Plan,
+    started: Instant,
+    damage: &[Damage],
+) -> Result<Vec<String>, Fatal> {
+    if context.env.rank != 0 {
+        return Ok(Vec::new());
+    }
+    let (step, seconds) = (plan.trainer_state.step, started.elapsed().as_secs_f64());
+    let loaded = format!("going on after step {step}, which was in memory and was loaded in {seconds:.2}s");
+    let set_aside = set_aside(context.volume, &plan.fence, damage)?;
+    Ok(std::iter::once(loaded).chain(set_aside.iter().map(ToString::to_string)).collect())
+}
+
 /// Loads `stage` from the checkpoint that stage 0 has chosen, or from an older one if any stage finds that one damaged:
-/// then `plan.trainer_state` changes, on all stages alike. Returns messages for the user.
+/// then `plan.trainer_state` changes, on all stages alike. What `held` has of that checkpoint is not read again. Returns messages
+/// for the user.
 ///
 /// # Errors
 /// If no intact checkpoint is left, the group fails, or the volume fails.
@@ -173,6 +200,7 @@ pub(super) fn load_weights(
     architecture: &dyn Architecture,
     stage: &mut Stage,
     mut damage: Vec<Damage>,
+    held: Option<&HeldSnapshot>,
 ) -> Result<Vec<String>, Fatal> {
     let StageContext { config, volume, .. } = *context;
     let mut notes = Vec::new();
@@ -184,8 +212,15 @@ pub(super) fn load_weights(
             0 => plan.initial_weights.as_ref().map_or(Ok(()), |path| {
                 load_initial_weights(&config.workspace.join(path), architecture, stage, &mut on_read)
             }),
-            step => open_tensors(volume, step, &checkpoint_tensors(stage))
-                .and_then(|checkpoint| load_checkpoint(&checkpoint, stage, plan.trainer_state.updates, &mut on_read)),
+            step => {
+                let held = held.filter(|held| held.step == step).map(|held| &held.snapshot);
+                let names = checkpoint_tensors(stage, held);
+                // a stage that holds all of them needs no file
+                let checkpoint = (!names.is_empty()).then(|| open_tensors(volume, step, &names)).transpose();
+                checkpoint.and_then(|checkpoint| {
+                    load_checkpoint(checkpoint.as_ref(), held, stage, plan.trainer_state.updates, &mut on_read)
+                })
+            }
         };
         let own: Option<Damage> = match own {
             Err(CheckpointError::Damaged(damage)) => Some(damage),
@@ -197,8 +232,7 @@ pub(super) fn load_weights(
         }
         if stage.rank == 0 {
             damage.extend(found);
-            let again =
-                choose_checkpoint(volume, config, &plan.identity, plan.steps, architecture, stage.device, &damage)?;
+            let again = choose_checkpoint(context, &plan.identity, plan.steps, architecture, &damage)?;
             (damage, notes) = (again.damage, again.notes);
             let trainer_state = serde_json::to_vec(&again.trainer_state).map_err(|e| Fatal::invalid(e.to_string()))?;
             member.broadcast(topic::LOAD, trainer_state)?;

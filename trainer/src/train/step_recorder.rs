@@ -1,6 +1,6 @@
 //! Writes each step's record, on stage 0: a line of `metrics.jsonl`, and an event.
 
-use stagecoach_group::{StepOutcome, Verdict};
+use stagecoach_group::Verdict;
 use stagecoach_pipeline::{ModelCost, Programs};
 
 use super::context::RunningStage;
@@ -35,12 +35,18 @@ impl StepRecorder {
         let step = running.plan.trainer_state.step;
         let mut metrics =
             MetricsFile::new(&folder.join(METRICS), &folder.join(fence.work_dir()), step, evaluation_loss)?;
-        if let Err(error) = metrics.flush() {
+        let unwritten = running.plan.trainer_state.unwritten_record.as_deref();
+        let unwritten = unwritten.filter(|record| metrics.last_step() < Some(record.step));
+        let kept = metrics.flush().and_then(|()| unwritten.map_or(Ok(()), |record| metrics.append(record)));
+        if let Err(error) = kept {
             fence.check(running.context.volume)?;
             if !error.is_volume_full() {
                 return Err(error.into());
             }
             report_metrics_error(running, &error);
+        }
+        if let Some(record) = unwritten {
+            running.emit(&TrainingEvent::Step(record.clone()));
         }
         Ok(StepRecorder {
             metrics,
@@ -50,24 +56,25 @@ impl StepRecorder {
         })
     }
 
-    /// Completes the record with what the group decided and measured, writes it, and emits it.
-    pub(super) fn record(&mut self, running: &RunningStage, verdict: &Verdict, record: StepRecord) {
+    /// Completes the record with what the group measured.
+    pub(super) fn complete(&mut self, running: &RunningStage, verdict: &Verdict, record: StepRecord) -> StepRecord {
         let measured = MeasuredStep::new(verdict, &running.verified.training);
         let is_sampled = record.step.is_multiple_of(self.timeline_interval) || record.step == running.plan.steps;
         let timeline = || TimelineRecord::new(&measured.timeline, &running.verified.partition, &self.model_cost);
-        let record = StepRecord {
-            loss: verdict.loss.is_finite().then_some(verdict.loss),
-            gradient_norm: verdict.norm.is_finite().then_some(verdict.norm),
-            skipped: matches!(verdict.outcome, StepOutcome::Skip),
+        let bytes_sent = measured.bytes_sent - std::mem::replace(&mut self.bytes_sent, measured.bytes_sent);
+        StepRecord {
             bubble: measured.shares(|stage| stage.bubble_seconds),
             exposed_communication: measured.shares(|stage| stage.exposed_communication_seconds),
             imbalance: measured.imbalance(),
-            bytes_sent: measured.bytes_sent - self.bytes_sent,
+            bytes_sent,
             timeline: is_sampled.then(|| Box::new(timeline())),
             peak_bytes: measured.peak_bytes,
             ..record
-        };
-        self.bytes_sent = measured.bytes_sent;
+        }
+    }
+
+    /// Writes a record, and emits it.
+    pub(super) fn write(&mut self, running: &RunningStage, record: StepRecord) {
         let had_pending_lines = self.metrics.has_pending_lines();
         if let (Err(error), false) = (self.metrics.append(&record), had_pending_lines) {
             report_metrics_error(running, &error);

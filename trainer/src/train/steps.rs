@@ -1,28 +1,38 @@
 //! The training loop: a step's data, its program, its record.
 
+use std::cell::RefCell;
 use std::mem::take;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use stagecoach_api::contract::FailureKind;
-use stagecoach_data::MicrobatchLayout;
-use stagecoach_group::{StepOutcome, StepVote};
+use stagecoach_group::{StepOutcome, StepVote, Verdict};
 use stagecoach_pipeline::Programs;
 
+use super::announcement::StepAnnouncement;
 use super::checkpoint::{CheckpointWriter, SaveSchedule};
-use super::collective::topic;
+use super::collective::{all_gather, topic};
 use super::context::RunningStage;
 use super::data_loader::BatchTensors;
+use super::dump::write_dump;
 use super::evaluate::evaluate_held_out;
+use super::group::link_failure;
+use super::memory::MemoryCheckpoints;
 use super::step_recorder::StepRecorder;
-use crate::execute::{Executor, StepInputs, StepOutput, StopSignal};
+use crate::execute::{Executor, StepControl, StepError, StepInputs, StepOutput};
 use crate::fatal::Fatal;
+use crate::links::LinkError;
 use crate::model::Architecture;
 use crate::observe::{StepRecord, TrainingEvent};
 use crate::plan::TrainerState;
 
 /// Trains to the end, or until the step after which the group drains: then `state.step` is less than the plan's.
-pub(super) fn train(running: &mut RunningStage, architecture: &dyn Architecture) -> Result<TrainerState, Fatal> {
+pub(super) fn train(
+    running: &mut RunningStage,
+    architecture: &dyn Architecture,
+    mut memory: Option<&mut MemoryCheckpoints>,
+) -> Result<TrainerState, Fatal> {
     let mut state = running.plan.trainer_state.clone();
+    state.unwritten_record = None;
+    state.begin_receipt(&running.plan.identity);
     let mut evaluation_loss = None;
     if state.evaluation_due {
         evaluation_loss = evaluate_held_out(running)?;
@@ -33,124 +43,256 @@ pub(super) fn train(running: &mut RunningStage, architecture: &dyn Architecture)
         0 => Some(StepRecorder::open(running, architecture, evaluation_loss)?),
         _ => None,
     };
+    if let Some(memory) = &mut memory {
+        memory.begin_training(&running.stage, &state).map_err(|error| link_failure(running.member, error))?;
+    }
     let writer = CheckpointWriter::new(running, architecture)?;
     std::thread::scope(|scope| {
-        let save_schedule =
-            SaveSchedule::start(scope, &writer, running.context.monitor, running.context.config, &running.stage)?;
-        step_loop(running, state, save_schedule, recorder)
+        let (monitor, config) = (running.context.monitor, running.context.config);
+        let held = running.snapshot.take();
+        let save_schedule = SaveSchedule::start(scope, &writer, monitor, config, &running.stage, held)?;
+        let environment_differences = state.environment_differences.clone();
+        let mut training = TrainingLoop {
+            running,
+            state,
+            save_schedule,
+            recorder,
+            memory: RefCell::new(memory),
+            origin: Instant::now(),
+            last_step: None,
+            is_copying: true,
+            environment_differences,
+        };
+        let trained = training.run();
+        let TrainingLoop { running, state, save_schedule, .. } = training;
+        running.snapshot = save_schedule.into_held();
+        trained.map(|()| state)
     })
 }
 
-fn step_loop(
-    running: &mut RunningStage,
-    mut state: TrainerState,
-    mut save_schedule: SaveSchedule,
-    mut recorder: Option<StepRecorder>,
-) -> Result<TrainerState, Fatal> {
-    let monitor = running.context.monitor;
-    let mut last_step = None;
-    let every = running.context.config.evaluation_interval();
-    let mut origin = Instant::now();
-    let mut environment_differences = state.environment_differences.clone();
-    broadcast_layouts(running, state.step)?;
-    for index in state.step..running.plan.steps {
-        let started = Instant::now();
-        let step = index + 1;
-        let learning_rate = running.context.config.learning_rate(state.decay_steps_at(index)).at(index);
-        monitor.set_step(step);
-        monitor.set_activity("DATA");
-        broadcast_layouts(running, step)?;
-        let layouts: Vec<MicrobatchLayout> = receive_layouts(running)?;
-        let plan = running.data_loader.as_ref().map(|data_loader| data_loader.step_plan(index));
+/// The training of one group.
+struct TrainingLoop<'t, 'g, 'm, 's> {
+    running: &'t mut RunningStage<'g>,
+    state: TrainerState,
+    save_schedule: SaveSchedule<'s>,
+    /// On stage 0.
+    recorder: Option<StepRecorder>,
+    /// Asked also while a step runs.
+    memory: RefCell<Option<&'t mut MemoryCheckpoints<'m>>>,
+    /// When the whole group was last at the same point.
+    origin: Instant,
+    /// What the last step took.
+    last_step: Option<Duration>,
+    /// Whether copies of the state are on their way during the step.
+    is_copying: bool,
+    /// For the first record.
+    environment_differences: Vec<String>,
+}
+
+/// A step as it begins.
+struct Begun {
+    step: u64,
+    at: Instant,
+    learning_rate: f64,
+    announced: StepAnnouncement,
+}
+
+impl TrainingLoop<'_, '_, '_, '_> {
+    /// Trains step by step to the end, or until the group drains.
+    fn run(&mut self) -> Result<(), Fatal> {
+        let steps = self.running.plan.steps;
+        if self.state.step == steps && self.state.step > self.running.saved_step {
+            // the last step was in memory alone
+            self.save_schedule.save_final(&self.running.stage, &self.state, false)?;
+        }
+        self.announce(self.state.step)?;
+        let mut is_over = false;
+        while self.state.step < steps && !is_over {
+            is_over = self.step()?;
+        }
+        Ok(())
+    }
+
+    /// Trains one step and does what follows it. True if it was the last one of this group.
+    fn step(&mut self) -> Result<bool, Fatal> {
+        let begun = self.begin()?;
+        let output = self.execute(&begun)?;
+        let Some(verdict) = output.verdict else {
+            return Err(Fatal::invalid("stage 0's plan is wrong: a step without EXCHANGE"));
+        };
+        if verdict.outcome == StepOutcome::Drop {
+            self.give_up(&begun, &verdict)?;
+            return Ok(true);
+        }
+        self.running.context.monitor.telemetry().group_finished_step();
+        // the verdict says that every stage has the copies of the step before
+        self.write_record();
+        let config = self.running.context.config;
+        self.state.record_step(&verdict, begun.learning_rate, u64::from(config.training.global_batch_size));
+        self.last_step = Some(begun.at.elapsed());
+        let mut record = self.record(&begun, &verdict, output.decided_at.unwrap_or(begun.at));
+        record.evaluation_loss = self.evaluate(&verdict)?;
+        if let Some(recorder) = &mut self.recorder {
+            record = recorder.complete(self.running, &verdict, record);
+        }
+        self.state.unwritten_record = Some(Box::new(record));
+        let is_last = verdict.stop || self.state.evaluation_due || begun.step == self.running.plan.steps;
+        self.copy_state(begun.announced.memory_checkpoint && !verdict.stop, is_last)?;
+        if is_last {
+            let drained = begun.step < self.running.plan.steps || self.state.evaluation_due;
+            self.save_schedule.save_final(&self.running.stage, &self.state, drained)?;
+        } else {
+            self.save_schedule.on_step_boundary(&verdict, &self.running.stage, &self.state)?;
+        }
+        Ok(is_last)
+    }
+
+    /// The next step's number and data.
+    fn begin(&mut self) -> Result<Begun, Fatal> {
+        let at = Instant::now();
+        let RunningStage { context, .. } = *self.running;
+        let index = self.state.step;
+        context.monitor.set_step(index + 1);
+        context.monitor.set_activity("DATA");
+        self.announce(index + 1)?;
+        let announced = StepAnnouncement::receive(self.running)?;
+        let learning_rate = context.config.learning_rate(self.state.decay_steps_at(index)).at(index);
+        Ok(Begun { step: index + 1, at, learning_rate, announced })
+    }
+
+    /// Announces step `index` (from 0), on stage 0: a step before the others need it.
+    fn announce(&self, index: u64) -> Result<(), Fatal> {
+        let is_due = |step| self.memory.borrow_mut().as_mut().is_some_and(|memory| memory.is_due(step));
+        StepAnnouncement::send(self.running, index, is_due)
+    }
+
+    /// Executes the step's program.
+    fn execute(&mut self, begun: &Begun) -> Result<StepOutput, Fatal> {
+        let Self { running, state, save_schedule, memory, .. } = self;
+        let monitor = running.context.monitor;
+        let plan = running.data_loader.as_ref().map(|data_loader| data_loader.step_plan(state.step));
         let BatchTensors { token_ids, targets } = match (&running.data_loader, &plan) {
             (Some(data_loader), Some(plan)) => data_loader.tensors(plan, 0..plan.layouts.len()),
             _ => BatchTensors::default(),
         };
-        let count = plan.map_or(0, |plan| plan.target_count);
-        let save = save_schedule.save_vote(step)?;
+        let save = save_schedule.save_vote(begun.step)?;
         let vote = StepVote {
             save_due: save.due,
             save_in_progress: save.in_progress,
             consecutive_skips: state.skips_in_a_row,
             ..StepVote::default()
         };
-        let drain = save_schedule.drain_estimate(started, last_step);
+        let drain = save_schedule.drain_estimate(begun.at, self.last_step);
         let stop = || drain.stop(monitor.stop_requested_at(), Instant::now());
+        let wait_for_copy = || memory.borrow_mut().as_mut().map_or(Ok(()), |memory| memory.wait());
         let inputs = StepInputs {
-            layouts: &layouts,
+            layouts: &begun.announced.layouts,
             token_ids,
             targets,
-            target_count: count,
+            target_count: begun.announced.tokens,
             loss_so_far: 0.0,
-            step: Some(step),
-            learning_rate,
-            origin,
+            step: Some(begun.step),
+            learning_rate: begun.learning_rate,
+            origin: self.origin,
             vote,
-            stop: StopSignal(&stop),
+            control: StepControl { stop: &stop, before_vote: &wait_for_copy },
         };
+        let dump = running.context.dump.filter(|dump| dump.step == begun.step);
+        running.stage.set_dumping(dump.is_some());
         let output = run_programs(running, &running.verified.training, &inputs)?;
-        let Some(verdict) = output.verdict else { continue };
-        if verdict.outcome == StepOutcome::Drop {
-            monitor.set_step(state.step);
-            if !verdict.stop {
-                return Err(Fatal::new(FailureKind::PeerLost, format!("a stage lost a link in step {step}")));
-            }
-            give_up_step(running, &mut save_schedule, &state)?;
-            break;
+        if let Some(dump) = dump {
+            write_dump(dump, &running.stage)?;
         }
-        state.record_step(&verdict);
-        last_step = Some(started.elapsed());
-        let seconds = started.elapsed().as_secs_f64();
-        let has_held_out = !running.verified.evaluation.is_empty();
-        let evaluate = has_held_out && (step == running.plan.steps || (every > 0 && step % every == 0));
-        origin = output.decided_at.unwrap_or(started);
-        let evaluation_loss = if evaluate && !verdict.stop { evaluate_held_out(running)? } else { None };
-        if evaluate {
-            origin = Instant::now();
-        }
-        state.evaluation_due = evaluate;
-        if let Some(loss) = evaluation_loss {
-            state.record_evaluation(loss);
-        }
-        if let Some(recorder) = &mut recorder {
-            let record = StepRecord {
-                step,
-                evaluation_loss,
-                learning_rate,
-                tokens: count,
-                tokens_per_second: count as f64 / seconds,
-                seconds,
-                environment_differences: take(&mut environment_differences),
-                checkpoint: save_schedule.take_record(),
-                ..StepRecord::default()
-            };
-            recorder.record(running, &verdict, record);
-        }
-        if verdict.stop || state.evaluation_due || step == running.plan.steps {
-            let drained = step < running.plan.steps || state.evaluation_due;
-            save_schedule.save_final(&running.stage, &state, drained)?;
-            break;
-        }
-        save_schedule.on_step_boundary(&verdict, &running.stage, &state)?;
+        Ok(output)
     }
-    Ok(state)
-}
 
-/// Saves the last boundary in the place of the step that was given up. What this group began with is saved, or was never
-/// trained.
-fn give_up_step(running: &RunningStage, save_schedule: &mut SaveSchedule, state: &TrainerState) -> Result<(), Fatal> {
-    if running.context.env.rank == 0 {
-        let message = format!(
-            "step {} is given up: the grace period is too short for it and the save; step {} is saved instead",
-            state.step + 1,
-            state.step
-        );
-        running.emit(&TrainingEvent::Note { message });
+    /// What this stage knows of a finished step.
+    fn record(&mut self, begun: &Begun, verdict: &Verdict, decided_at: Instant) -> StepRecord {
+        let memory_checkpoint = self.memory.borrow_mut().as_mut().map(|memory| {
+            memory.add_step(decided_at.saturating_duration_since(self.origin), self.is_copying);
+            memory.take_record()
+        });
+        self.origin = decided_at;
+        let (tokens, seconds) = (begun.announced.tokens, begun.at.elapsed().as_secs_f64());
+        StepRecord {
+            step: begun.step,
+            loss: self.state.loss,
+            gradient_norm: verdict.norm.is_finite().then_some(verdict.norm),
+            learning_rate: begun.learning_rate,
+            tokens,
+            tokens_per_second: tokens as f64 / seconds,
+            seconds,
+            skipped: matches!(verdict.outcome, StepOutcome::Skip),
+            environment_differences: take(&mut self.environment_differences),
+            checkpoint: self.save_schedule.take_record(),
+            memory_checkpoint,
+            ..StepRecord::default()
+        }
     }
-    if state.step == running.plan.trainer_state.step {
-        return Ok(());
+
+    /// The held-out loss, if it is due and nobody stops.
+    fn evaluate(&mut self, verdict: &Verdict) -> Result<Option<f64>, Fatal> {
+        let (step, every) = (self.state.step, self.running.context.config.evaluation_interval());
+        let has_held_out = !self.running.verified.evaluation.is_empty();
+        let is_due = has_held_out && (step == self.running.plan.steps || (every > 0 && step.is_multiple_of(every)));
+        self.state.evaluation_due = is_due;
+        if !is_due {
+            return Ok(None);
+        }
+        let loss = if verdict.stop { None } else { evaluate_held_out(self.running)? };
+        self.origin = Instant::now();
+        if let Some(loss) = loss {
+            self.state.record_evaluation(loss);
+        }
+        Ok(loss)
     }
-    save_schedule.save_final(&running.stage, state, true)
+
+    /// Copies the state if this step `has_checkpoint` in memory: then its record is written when every stage has the copies, of
+    /// the last step here and otherwise after the next one. Else it is written at once.
+    fn copy_state(&mut self, has_checkpoint: bool, is_last: bool) -> Result<(), Fatal> {
+        self.is_copying = has_checkpoint;
+        let running = &*self.running;
+        if let (Some(memory), true) = (&mut *self.memory.borrow_mut(), has_checkpoint) {
+            running.context.monitor.set_activity("SNAPSHOT");
+            let copied = memory.checkpoint(&running.stage, &self.state);
+            let copied = copied.and_then(|()| if is_last { memory.wait() } else { Ok(()) });
+            copied.map_err(|error| link_failure(running.member, error))?;
+            if !is_last {
+                return Ok(());
+            }
+            all_gather(running.member, topic::MEMORY, &())?;
+        }
+        self.write_record();
+        Ok(())
+    }
+
+    /// Writes the record that was not written yet, if there is one.
+    fn write_record(&mut self) {
+        let record = self.state.unwritten_record.take();
+        if let (Some(recorder), Some(record)) = (&mut self.recorder, record) {
+            recorder.write(self.running, *record);
+        }
+    }
+
+    /// The step that began is given up. If the group stops, the last boundary is saved in its place, unless it is saved already.
+    fn give_up(&mut self, begun: &Begun, verdict: &Verdict) -> Result<(), Fatal> {
+        let (running, state) = (&*self.running, &self.state);
+        running.context.monitor.set_step(state.step);
+        if !verdict.stop {
+            return Err(LinkError::Broken(format!("a stage lost a link in step {}", begun.step)).into());
+        }
+        if running.context.env.rank == 0 {
+            let message = format!(
+                "step {} is given up: the grace period is too short for it and the save; step {} is saved instead",
+                begun.step, state.step
+            );
+            running.emit(&TrainingEvent::Note { message });
+        }
+        if state.step == running.saved_step {
+            return Ok(());
+        }
+        self.save_schedule.save_final(&running.stage, state, true)
+    }
 }
 
 /// Executes this rank's program on `inputs`.
@@ -162,24 +304,9 @@ pub(super) fn run_programs(
     let program = &programs.ranks[running.stage.rank];
     let activity = &running.member.activity();
     let (stage, links, placement) = (&mut running.stage, &mut running.links, &programs.placement);
-    Ok(Executor { stage, links, member: running.member, activity, placement }.run(program, inputs)?)
-}
-
-/// Broadcasts, on stage 0, the layouts of step `index` (from 0), a step before they are needed.
-fn broadcast_layouts(running: &RunningStage, index: u64) -> Result<(), Fatal> {
-    match &running.data_loader {
-        Some(data_loader) if running.context.env.rank == 0 && index < running.plan.steps => {
-            let layouts = serde_json::to_vec(&data_loader.step_plan(index).layouts);
-            Ok(running
-                .member
-                .broadcast(topic::LAYOUTS, layouts.map_err(|e| Fatal::invalid(format!("layouts: {e}")))?)?)
-        }
-        _ => Ok(()),
-    }
-}
-
-fn receive_layouts(running: &RunningStage) -> Result<Vec<MicrobatchLayout>, Fatal> {
-    let bytes = running.member.receive_broadcast(topic::LAYOUTS)?;
-    serde_json::from_slice(&bytes)
-        .map_err(|e| Fatal::invalid(format!("stage 0's layouts can't be read ({e}): all stages must run one version")))
+    let ran = Executor { stage, links, member: running.member, activity, placement }.run(program, inputs);
+    ran.map_err(|error| match error {
+        StepError::Link(error) => link_failure(running.member, error),
+        other => other.into(),
+    })
 }

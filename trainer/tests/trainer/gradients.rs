@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::support::pipeline::{MicrobatchData, Setup, StepData, Weights, build, train};
 use stagecoach::execute::{ChunkOutput, LossInputs, Stage};
 use stagecoach::model::{Architecture, ForwardContext, Llama, LlamaConfig, WeightGradient, names};
-use stagecoach_api::job::{AdamWSpec, Encryption, Precision, Recompute, Transport};
+use stagecoach_api::job::{AdamWSpec, Encryption, ModelType, Precision, Recompute, Transport};
 use stagecoach_data::{IGNORE_INDEX, MicrobatchLayout};
 use stagecoach_pipeline::{
     Action, Schedule, WorkItem, from_csv, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, one_f_one_b,
@@ -18,6 +18,7 @@ const VOCAB_SIZE: i64 = 50;
 
 fn config(tied: bool) -> LlamaConfig {
     LlamaConfig {
+        model_type: ModelType::Llama,
         hidden_size: 24,
         num_hidden_layers: 2,
         num_attention_heads: 4,
@@ -27,6 +28,7 @@ fn config(tied: bool) -> LlamaConfig {
         vocab_size: VOCAB_SIZE as usize,
         max_position_embeddings: 16,
         rope_theta: 10_000.0,
+        rope_scaling: None,
         rms_norm_eps: 1e-5,
         tie_word_embeddings: tied,
         initializer_range: 0.2,
@@ -338,6 +340,7 @@ fn rotary_tables_are_those_of_the_formula() {
     let (length, theta) = (16usize, 50.0f64);
     let (dim, hidden) = (length, length + 1);
     let config = LlamaConfig {
+        model_type: ModelType::Llama,
         hidden_size: hidden,
         num_hidden_layers: 1,
         num_attention_heads: 1,
@@ -347,6 +350,7 @@ fn rotary_tables_are_those_of_the_formula() {
         vocab_size: 1,
         max_position_embeddings: length,
         rope_theta: theta,
+        rope_scaling: None,
         rms_norm_eps: 0.0,
         ..config(false)
     };

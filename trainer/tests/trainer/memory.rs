@@ -4,8 +4,10 @@
 use std::process::Command;
 
 use stagecoach::execute::{LossInputs, Stage, StageConfig};
-use stagecoach::model::{Architecture, ForwardContext, Llama, LlamaConfig, MicrobatchCost, WeightGradient};
-use stagecoach_api::job::{AdamWSpec, Precision, Recompute};
+use stagecoach::model::{
+    Architecture, ForwardContext, Llama, LlamaConfig, MicrobatchCost, ParameterCopies, WeightGradient,
+};
+use stagecoach_api::job::{AdamWSpec, ModelType, Precision, Recompute};
 use stagecoach_pipeline::{Partition, Placement};
 use tch::{Device, Kind, Tensor};
 
@@ -70,6 +72,7 @@ fn resident_bytes(status: &str, name: &str) -> u64 {
 fn measure(vocab_size: usize, tokens: i64) {
     tch::set_num_threads(1);
     let config = LlamaConfig {
+        model_type: ModelType::Llama,
         hidden_size: HIDDEN,
         num_hidden_layers: 0,
         num_attention_heads: 1,
@@ -79,6 +82,7 @@ fn measure(vocab_size: usize, tokens: i64) {
         vocab_size,
         max_position_embeddings: LENGTH as usize,
         rope_theta: 10_000.0,
+        rope_scaling: None,
         rms_norm_eps: 1e-5,
         tie_word_embeddings: false,
         initializer_range: 0.02,
@@ -119,6 +123,7 @@ const HELD: usize = 6;
 
 fn layer_config() -> LlamaConfig {
     LlamaConfig {
+        model_type: ModelType::Llama,
         hidden_size: 64,
         num_hidden_layers: 1,
         num_attention_heads: 4,
@@ -128,6 +133,7 @@ fn layer_config() -> LlamaConfig {
         vocab_size: 100,
         max_position_embeddings: LENGTH as usize,
         rope_theta: 10_000.0,
+        rope_scaling: None,
         rms_norm_eps: 1e-5,
         tie_word_embeddings: false,
         initializer_range: 0.02,
@@ -149,7 +155,7 @@ fn a_layer_holds_what_the_cost_model_says_between_f_and_i_and_between_i_and_w() 
         length: LENGTH as usize,
         precision: Precision::Float32,
         recompute: Recompute::None,
-        has_snapshot: false,
+        copies: ParameterCopies::default(),
     };
     let model = Llama::new(layer_config(), Device::Cpu).cost(microbatch);
     let layer = &model.layers[0];

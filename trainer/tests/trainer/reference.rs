@@ -9,6 +9,8 @@ use stagecoach_pipeline::{Schedule, gpipe, one_f_one_b};
 /// Largest |a - b| / largest |b|. PyTorch's own float32 strays from float64 by up to 5e-6 here (`reference.json`).
 const TOLERANCE: f64 = 1e-5;
 
+const CASES: [&str; 7] = ["padded", "tied", "packed", "llama3", "mistral", "qwen2", "qwen3"];
+
 type Scheduler = fn(usize, usize) -> Schedule;
 
 /// The training of case `name`, and what PyTorch has.
@@ -86,6 +88,34 @@ fn a_tied_embedding_and_a_head_dim_of_its_own() {
 }
 
 #[test]
+fn llama_3s_rotary_frequencies() {
+    on_one_stage("llama3", 2);
+    // and they are not the plain ones
+    let reference = Reference::read();
+    let (mut setup, expected) = setup(&reference, "llama3", &[2], one_f_one_b);
+    setup.config.rope_scaling = None;
+    let plain = train(&setup, &reference.steps(reference.case("llama3"), 4));
+    let off = distances(&plain.gradients, &expected.gradients).into_iter().map(|(off, _)| off).fold(0.0, f64::max);
+    assert!(off > 100.0 * TOLERANCE, "{off}");
+}
+
+/// These three were computed by the models of Hugging Face's transformers.
+#[test]
+fn a_mistral_is_the_llama_that_computes_the_same() {
+    on_one_stage("mistral", 2);
+}
+
+#[test]
+fn qwen_2s_biases_and_its_tied_embedding() {
+    on_one_stage("qwen2", 2);
+}
+
+#[test]
+fn qwen_3s_norms_of_queries_and_keys() {
+    on_one_stage("qwen3", 2);
+}
+
+#[test]
 fn packed_documents_that_do_not_see_each_other() {
     on_one_stage("packed", 3);
 }
@@ -98,6 +128,16 @@ fn several_stages_and_both_schedules() {
     assert!(one == reproduce("padded", &[2, 0], gpipe, 4, Transport::Shm));
     let one = reproduce("tied", &[2], one_f_one_b, 8, Transport::Tcp);
     assert!(one == reproduce("tied", &[1, 1], gpipe, 8, Transport::Shm));
+    for name in ["qwen2", "qwen3"] {
+        let one = reproduce(name, &[2], gpipe, 4, Transport::Tcp);
+        assert!(one == reproduce(name, &[1, 1], one_f_one_b, 4, Transport::Tcp));
+        let reference = Reference::read();
+        for recompute in [Recompute::Selective, Recompute::Full] {
+            let (setup, _) = setup(&reference, name, &[1, 1], one_f_one_b);
+            let again = train(&Setup { recompute, ..setup }, &reference.steps(reference.case(name), 4));
+            assert!(one == again, "{name} with {recompute} recomputation");
+        }
+    }
     let one = reproduce("packed", &[3], one_f_one_b, 8, Transport::Tcp);
     assert!(one == reproduce("packed", &[1, 1, 1], one_f_one_b, 8, Transport::Tcp));
 }
@@ -118,7 +158,7 @@ fn relative_error(ours: &Weights, reference: &Weights) -> f64 {
 #[test]
 fn bf16_strays_no_further_than_pytorch_does() {
     let reference = Reference::read();
-    for (name, layers) in [("padded", 2), ("tied", 2), ("packed", 3)] {
+    for (name, layers) in [("padded", 2), ("tied", 2), ("packed", 3), ("qwen2", 2), ("qwen3", 2)] {
         let (setup, expected) = setup(&reference, name, &[layers], one_f_one_b);
         let case = reference.case(name);
         let worst = |error: fn(&BFloat16Errors) -> f64| case.bfloat16.iter().map(error).fold(0.0, f64::max);
@@ -145,7 +185,7 @@ fn bf16_strays_no_further_than_pytorch_does() {
 #[test]
 fn learning_rates_are_those_of_torch() {
     let reference = Reference::read();
-    for name in ["padded", "tied", "packed"] {
+    for name in CASES {
         for (step, &expected) in reference.case(name).learning_rates.iter().enumerate() {
             let ours = reference.learning_rate().at(step as u64);
             assert!((ours - expected).abs() <= 1e-12 * expected, "step {step}: {ours}, torch has {expected}");
@@ -157,11 +197,11 @@ fn learning_rates_are_those_of_torch() {
 #[test]
 fn the_reference_has_what_it_is_meant_to_have() {
     let reference = Reference::read();
-    for (name, tied) in [("padded", false), ("tied", true), ("packed", false)] {
+    for name in CASES {
         let case = reference.case(name);
         let clipped = case.norms.iter().filter(|&&norm| norm > case.clip).count();
         assert!((1..case.norms.len()).contains(&clipped), "{name}: {clipped} steps are clipped");
-        assert_eq!(case.config.tie_word_embeddings, tied);
+        assert_eq!(case.config.tie_word_embeddings, ["tied", "qwen2"].contains(&name));
         let steps = reference.steps(case, 4);
         let counts: Vec<_> =
             steps[0].microbatches.iter().map(|m| m.targets.iter().filter(|&&t| t >= 0).count()).collect();

@@ -24,6 +24,8 @@ pub mod env {
     pub const JOB_UID: &str = "STAGECOACH_JOB_UID";
     /// The attempt, from 1.
     pub const ATTEMPT: &str = "STAGECOACH_ATTEMPT";
+    /// How many pods of this stage were replaced in this attempt before this one.
+    pub const INCARNATION: &str = "STAGECOACH_INCARNATION";
     /// The stage again, for scripts that give RANK another meaning.
     pub const STAGE: &str = "STAGECOACH_STAGE";
     /// The number of stages again.
@@ -43,7 +45,7 @@ pub mod env {
     pub const HTTP_PORT: &str = "STAGECOACH_HTTP_PORT";
 
     /// The variables that every stage gets, which a pod template must not set.
-    pub const ALL: [&str; 14] = [
+    pub const ALL: [&str; 15] = [
         MASTER_ADDR,
         MASTER_PORT,
         RANK,
@@ -52,6 +54,7 @@ pub mod env {
         JOB,
         JOB_UID,
         ATTEMPT,
+        INCARNATION,
         STAGE,
         STAGES,
         CONFIG,
@@ -84,6 +87,8 @@ pub struct StageEnv {
     pub job_uid: String,
     /// The attempt, from 1.
     pub attempt: u64,
+    /// How many pods or processes of this stage were replaced in this attempt before this one.
+    pub incarnation: u32,
     /// The attempt's job file.
     pub config: String,
     /// The volume that all stages share.
@@ -113,6 +118,7 @@ impl StageEnv {
             job: vars.text(env::JOB)?,
             job_uid: vars.text(env::JOB_UID)?,
             attempt: vars.number(env::ATTEMPT)?,
+            incarnation: if vars.has(env::INCARNATION) { vars.number(env::INCARNATION)? } else { 0 },
             config: vars.text(env::CONFIG).unwrap_or_else(|_| CONFIG_PATH.into()),
             workspace: vars.text(env::WORKSPACE).unwrap_or_else(|_| WORKSPACE_PATH.into()),
             master_addr: vars.text(env::MASTER_ADDR)?,
@@ -165,6 +171,7 @@ impl StageEnv {
             (env::JOB, self.job.clone()),
             (env::JOB_UID, self.job_uid.clone()),
             (env::ATTEMPT, self.attempt.to_string()),
+            (env::INCARNATION, self.incarnation.to_string()),
             (env::STAGE, self.rank.to_string()),
             (env::STAGES, self.world_size.to_string()),
             (env::CONFIG, self.config.clone()),

@@ -23,6 +23,33 @@ string_enum! {
     }
 }
 
+/// A stage to which another one has lost its connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LostStage {
+    /// The stage.
+    pub stage: u32,
+    /// How many of its pods were replaced in the attempt before that one.
+    pub incarnation: u32,
+}
+
+/// How far a group is, and since when. Times are milliseconds since 1970 by stage 0's clock; 0 is not yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GroupTimes {
+    /// The number of the group's fence: each group has a higher one than all before it.
+    pub fence: u64,
+    /// All stages have joined.
+    #[serde(deserialize_with = "count")]
+    pub joined_at: u64,
+    /// All stages have loaded.
+    #[serde(deserialize_with = "count")]
+    pub loaded_at: u64,
+    /// The first step is finished.
+    #[serde(deserialize_with = "count")]
+    pub first_step_at: u64,
+}
+
 /// The answer of `/status`. Unknown fields are tolerated: the reader may be older.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -41,6 +68,12 @@ pub struct StageStatus {
     /// What the stage is doing, for people; empty if the phase says it all.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// The stage that this one has lost, as long as the group has not formed again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lost: Option<LostStage>,
+    /// The group, once it has joined and until it is lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupTimes>,
     /// How far training is.
     pub progress: ProgressStatus,
     /// The newest committed checkpoint.

@@ -168,6 +168,12 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "is not 2, but ZBVZeroBubble has two chunks a stage: set it to 2",
     ),
     (
+        "spec.pipeline",
+        ".virtualStages",
+        "self.schedule.type != 'Auto' || self.virtualStages == 1",
+        "is more than 1, but Auto chooses how many chunks a stage has: leave it out, or name the schedule",
+    ),
+    (
         "spec.pipeline.partition",
         ".layers",
         "self.strategy != 'Explicit' || has(self.layers)",

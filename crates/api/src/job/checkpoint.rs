@@ -1,7 +1,7 @@
 //! `spec.checkpoint` and `spec.storage`: what is saved when, and where.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::path::VolumePath;
 
@@ -18,6 +18,9 @@ pub struct CheckpointSpec {
     pub keep_every: u64,
     /// Whether training goes on while a checkpoint is written.
     pub mode: CheckpointMode,
+    /// Checkpoints in the memory of the stages, for what a lost stage would cost otherwise; none if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryCheckpointSpec>,
     /// Another job's weights to start from, with a fresh optimizer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub init_from: Option<InitFromSpec>,
@@ -25,7 +28,95 @@ pub struct CheckpointSpec {
 
 impl Default for CheckpointSpec {
     fn default() -> Self {
-        Self { every_steps: 100, keep_last: 3, keep_every: 0, mode: CheckpointMode::Async, init_from: None }
+        Self {
+            every_steps: 100,
+            keep_last: 3,
+            keep_every: 0,
+            mode: CheckpointMode::Async,
+            memory: None,
+            init_from: None,
+        }
+    }
+}
+
+/// Checkpoints in memory: each stage keeps a copy of its state, and the next stage another one, until newer ones are complete.
+/// A stage that was lost gets its state from there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MemoryCheckpointSpec {
+    /// Steps between two of them; Auto chooses the fewest that cost less than 2 % of the time.
+    pub every_steps: StepInterval,
+}
+
+/// A number of steps, or `Auto`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepInterval {
+    /// As measured.
+    Auto,
+    /// At least 1.
+    Steps(u32),
+}
+
+impl Serialize for StepInterval {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            StepInterval::Auto => serializer.serialize_str("Auto"),
+            StepInterval::Steps(steps) => serializer.serialize_u32(*steps),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for StepInterval {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = StepInterval;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+                f.write_str("a number of steps from 1, or Auto")
+            }
+
+            fn visit_u64<E: de::Error>(self, steps: u64) -> Result<StepInterval, E> {
+                match u32::try_from(steps) {
+                    Ok(steps @ 1..) => Ok(StepInterval::Steps(steps)),
+                    _ => Err(E::invalid_value(de::Unexpected::Unsigned(steps), &self)),
+                }
+            }
+
+            fn visit_i64<E: de::Error>(self, steps: i64) -> Result<StepInterval, E> {
+                match u64::try_from(steps) {
+                    Ok(steps) => self.visit_u64(steps),
+                    Err(_) => Err(E::invalid_value(de::Unexpected::Signed(steps), &self)),
+                }
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<StepInterval, E> {
+                match text {
+                    "Auto" => Ok(StepInterval::Auto),
+                    _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+impl JsonSchema for StepInterval {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "StepInterval".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "x-kubernetes-int-or-string": true,
+            "minimum": 1,
+            "maximum": u32::MAX,
+            "pattern": "^Auto$",
+        })
     }
 }
 

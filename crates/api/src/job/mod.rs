@@ -9,6 +9,7 @@ mod model;
 pub(crate) mod number;
 mod path;
 mod pipeline;
+mod pod_failure_policy;
 mod restart;
 mod spec;
 mod status;
@@ -16,25 +17,32 @@ mod training;
 
 pub(crate) use change::paths_with;
 pub use change::{CHANGES, ChangeEffect, attempt_fields, change_effect};
-pub use checkpoint::{CheckpointMode, CheckpointSpec, InitFromSpec, PersistentVolumeClaim, StorageSpec};
+pub use checkpoint::{
+    CheckpointMode, CheckpointSpec, InitFromSpec, MemoryCheckpointSpec, PersistentVolumeClaim, StepInterval,
+    StorageSpec,
+};
 pub use cluster::{GangScheduling, NetworkPolicyMode, NetworkPolicySpec, PodTemplate, SchedulingSpec};
 pub use data::{DataSpec, EvaluationSpec, TokenizerFile, TokenizerSpec, TokenizerTag, TokenizerTrainingSpec};
-pub use model::{LlamaSpec, ModelSpec, ModelTag, PretrainedSpec};
+pub use model::{LlamaSpec, ModelSpec, ModelTag, ModelType, PretrainedSpec};
 pub use number::{FloatString, Quantity};
 pub use pipeline::{
     CsvFile, Encryption, PartitionSpec, PartitionStrategy, PipelineSpec, Recompute, ScheduleSpec, ScheduleTag,
     Transport,
+};
+pub use pod_failure_policy::{
+    ConditionStatus, ExitCodeOperator, FailureLabel, OnExitCodes, OnPodCondition, PodFailurePolicyAction,
+    PodFailurePolicyRule, PodFailurePolicySpec,
 };
 pub use restart::{BackoffSpec, ExitAction, ExitCodeRule, RestartSpec};
 pub use spec::{API_VERSION, KIND, TOKEN_CACHE};
 pub use spec::{BuiltIn, Metadata, PipelineJob, PipelineJobSpec, TrainerSpec, TrainerType};
 pub use status::{
     AttemptStatus, CheckpointStatus, Condition, JobPhase, LastFailureStatus, PipelineJobStatus, ProgressStatus,
-    RestartsStatus,
+    RecoveryPhasesStatus, RecoveryStatus, RestartsStatus,
 };
 pub use training::{
-    AdamWSpec, Device, LearningRateSchedule, LearningRateSpec, OptimizerSpec, OptimizerTag, Precision, TrainingLength,
-    TrainingSpec,
+    AdamWSpec, Device, Kernels, LearningRateSchedule, LearningRateSpec, OptimizerSpec, OptimizerTag, Precision,
+    TrainingLength, TrainingSpec,
 };
 
 /// A default for serde: true.

@@ -16,10 +16,27 @@ union! {
     }
 }
 
+string_enum! {
+    /// What Hugging Face calls `model_type`: a Llama, or one of those that differ from it in their attention alone.
+    #[derive(Default)]
+    pub enum ModelType {
+        /// The Llama itself; a Mistral on texts that fit into its window is one too.
+        #[default]
+        Llama = "Llama",
+        /// Queries, keys and values have biases.
+        Qwen2 = "Qwen2",
+        /// Each head of queries and keys has a norm.
+        Qwen3 = "Qwen3",
+    }
+}
+
 /// A Llama, by the names of Hugging Face's `config.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LlamaSpec {
+    /// The Llama itself, or a model that differs from it in its attention alone.
+    #[serde(default)]
+    pub model_type: ModelType,
     /// Width of the residual stream.
     #[schemars(range(min = 1))]
     pub hidden_size: u32,

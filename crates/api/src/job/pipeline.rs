@@ -17,8 +17,8 @@ pub struct PipelineSpec {
     /// Which layers each chunk holds.
     #[serde(default)]
     pub partition: PartitionSpec,
-    /// Chunks a stage holds: 1 for GPipe and 1F1B, 2 for ZBVZeroBubble, as many as the table has for Csv. With Auto it is
-    /// chosen.
+    /// Chunks a stage holds: 1 for GPipe and 1F1B, 2 for ZBVZeroBubble, as many as the table has for Csv. Auto chooses
+    /// how many, and leaves it at 1.
     #[serde(default = "default_number::<1>")]
     #[schemars(range(min = 1, max = 64))]
     pub virtual_stages: u32,

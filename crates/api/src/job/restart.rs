@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::{PodFailurePolicyAction, PodFailurePolicySpec};
+
 /// How often, how soon, and after which failures the group starts again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -14,13 +16,19 @@ pub struct RestartSpec {
     /// Seconds from the attempt's start until the group has formed. Reported progress of the preparation extends them.
     #[schemars(range(min = 1))]
     pub startup_timeout_seconds: u32,
+    /// Seconds that the other stages wait for one that was lost and is replaced; then the whole group starts anew. 0: it does so
+    /// at once. A custom trainer's group always does.
+    pub reform_timeout_seconds: u32,
     /// Seconds without a finished action after which a stage counts as hung.
     #[schemars(range(min = 1))]
     pub stall_timeout_seconds: u32,
     /// Seconds that a restart waits for a stage that was deleted and does not go.
     #[schemars(range(min = 1))]
     pub termination_timeout_seconds: u32,
-    /// Rules for exit codes; the first that lists the code decides.
+    /// What follows a failure, by exit code, pod condition or reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod_failure_policy: Option<PodFailurePolicySpec>,
+    /// An older form of `podFailurePolicy`, whose last rules these are.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub exit_codes: Vec<ExitCodeRule>,
 }
@@ -31,8 +39,10 @@ impl Default for RestartSpec {
             max_restarts: 10,
             backoff: BackoffSpec::default(),
             startup_timeout_seconds: 600,
+            reform_timeout_seconds: 120,
             stall_timeout_seconds: 600,
             termination_timeout_seconds: 180,
+            pod_failure_policy: None,
             exit_codes: Vec::new(),
         }
     }
@@ -54,7 +64,7 @@ impl Default for BackoffSpec {
     }
 }
 
-/// What to do after some exit codes.
+/// What to do after some exit codes, in the older form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ExitCodeRule {
@@ -68,11 +78,21 @@ pub struct ExitCodeRule {
 string_enum! {
     /// What happens after an exit.
     pub enum ExitAction {
-        /// The job fails at once.
+        /// `FailJob` of `podFailurePolicy`.
         Fail = "Fail",
-        /// A restart that counts against the budget.
+        /// `Count` of `podFailurePolicy`.
         Restart = "Restart",
-        /// A restart that does not count.
+        /// `Ignore` of `podFailurePolicy`.
         RestartUncounted = "RestartUncounted",
+    }
+}
+
+impl From<ExitAction> for PodFailurePolicyAction {
+    fn from(action: ExitAction) -> Self {
+        match action {
+            ExitAction::Fail => Self::FailJob,
+            ExitAction::Restart => Self::Count,
+            ExitAction::RestartUncounted => Self::Ignore,
+        }
     }
 }

@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CheckpointSpec, DataSpec, ModelSpec, NetworkPolicySpec, PipelineJobStatus, PipelineSpec, PodTemplate, RestartSpec,
-    SchedulingSpec, StorageSpec, TrainingSpec, default_number,
+    CheckpointSpec, DataSpec, MemoryCheckpointSpec, ModelSpec, NetworkPolicySpec, PipelineJobStatus, PipelineSpec,
+    PodTemplate, RestartSpec, SchedulingSpec, StorageSpec, TrainingSpec, default_number,
 };
 
 /// The API's group and version, as `apiVersion` has it.
@@ -147,6 +147,11 @@ pub struct BuiltIn<'a> {
 }
 
 impl PipelineJobSpec {
+    /// The checkpoints in memory of so many stages: none without a second stage, or if none outlives another.
+    pub fn memory_checkpoints(&self, stages: usize) -> Option<&MemoryCheckpointSpec> {
+        self.checkpoint.memory.as_ref().filter(|_| stages > 1 && self.restart.reform_timeout_seconds > 0)
+    }
+
     /// Model, data and training, if the trainer is the built-in one and none is missing (`validate` says which is).
     pub fn built_in(&self) -> Option<BuiltIn<'_>> {
         match self.trainer.kind {

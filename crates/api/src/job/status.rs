@@ -49,6 +49,9 @@ pub struct PipelineJobStatus {
     /// The root cause of the last failure, not the neighbours that it took down.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<LastFailureStatus>,
+    /// The last recovery from a failure that stage 0 has told of; none of a custom trainer that tells nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_recovery: Option<RecoveryStatus>,
     /// What the operator remembers from one decision to the next. Nobody else should read or write it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "record")]
@@ -172,6 +175,8 @@ pub struct RestartsStatus {
     pub total: u32,
     /// Those that count against the budget.
     pub counted: u32,
+    /// Those in which only the stages that were lost started again.
+    pub replaced: u32,
     /// Counted restarts still allowed until the next checkpoint.
     pub budget_left: u32,
 }
@@ -204,6 +209,42 @@ pub struct LastFailureStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub at: Option<String>,
+}
+
+/// What a recovery took.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RecoveryStatus {
+    /// The attempt that trained on.
+    #[serde(deserialize_with = "count")]
+    pub attempt: u64,
+    /// Whether only the stages that were lost started again.
+    pub replaced: bool,
+    /// From the failure to the first new step, in seconds.
+    pub seconds: Option<FloatString>,
+    /// The same by phases.
+    pub phases: RecoveryPhasesStatus,
+}
+
+/// The seconds of a recovery's phases, one after the other. Those up to `started` are by the operator's clock, and as exact as the
+/// kubelet's times, which are whole seconds; the others by stage 0's.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RecoveryPhasesStatus {
+    /// Until the operator saw the failure.
+    pub noticed: Option<FloatString>,
+    /// Until it wanted new pods: the back-off, and pods that had to go first.
+    pub decided: Option<FloatString>,
+    /// Until all pods were there.
+    pub created: Option<FloatString>,
+    /// Until all trainers ran.
+    pub started: Option<FloatString>,
+    /// Until all stages had joined.
+    pub joined: Option<FloatString>,
+    /// Until all stages had loaded.
+    pub loaded: Option<FloatString>,
+    /// Until the first step was finished.
+    pub first_step: Option<FloatString>,
 }
 
 /// One aspect of a job's state, in Kubernetes' usual form.

@@ -42,6 +42,9 @@ pub struct TrainingSpec {
     #[serde(default = "default_number::<1>")]
     #[schemars(range(min = 1))]
     pub threads: u32,
+    /// Which instructions the CPU computes with.
+    #[serde(default)]
+    pub kernels: Kernels,
     /// The update rule.
     #[serde(default)]
     pub optimizer: OptimizerSpec,
@@ -100,6 +103,18 @@ string_enum! {
     }
 }
 
+string_enum! {
+    /// Which instructions the CPU computes with.
+    #[derive(Default)]
+    pub enum Kernels {
+        /// The best that the processor has: another kind of processor has other bits.
+        #[default]
+        Fastest = "Fastest",
+        /// AVX2 on every x86-64 processor, so that all have the same bits; slower.
+        Portable = "Portable",
+    }
+}
+
 union! {
     /// The update rule.
     pub enum OptimizerSpec (OptimizerTag, OptimizerFields) {
@@ -130,7 +145,7 @@ pub struct AdamWSpec {
     /// Share of a weight taken off at each step, times the learning rate.
     #[schemars(extend("minimum" = 0))]
     pub weight_decay: f64,
-    /// Whether norms and embeddings decay too.
+    /// Whether norms, biases and embeddings decay too.
     pub decay_norms_and_embeddings: bool,
 }
 

@@ -25,10 +25,10 @@ fn check_virtual_stages(spec: &PipelineJobSpec, problems: &mut Problems) {
         }),
         ScheduleTag::ZbvZeroBubble => problems
             .require(chunks == 2, FIELD, || format!("is {chunks}, but {tag} has two chunks a stage: set it to 2")),
-        ScheduleTag::InterleavedOneFOneB
-        | ScheduleTag::InterleavedZeroBubble
-        | ScheduleTag::Csv
-        | ScheduleTag::Auto => {
+        ScheduleTag::Auto => problems.require(chunks == 1, FIELD, || {
+            format!("is {chunks}, but Auto chooses how many chunks a stage has: leave it out, or name the schedule")
+        }),
+        ScheduleTag::InterleavedOneFOneB | ScheduleTag::InterleavedZeroBubble | ScheduleTag::Csv => {
             problems.require(chunks >= 1, FIELD, || "is 0; it must be at least 1".into());
             problems.require(chunks <= MAX_VIRTUAL_STAGES, FIELD, || {
                 format!("is {chunks}; a stage has {MAX_VIRTUAL_STAGES} chunks at most")

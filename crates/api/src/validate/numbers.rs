@@ -217,14 +217,37 @@ fn check_restart(restart: &RestartSpec, problems: &mut Problems) {
     ] {
         positive(Some(seconds.into()), &format!("{AT}.{name}"), problems);
     }
-    for (index, rule) in restart.exit_codes.iter().enumerate() {
-        let field = format!("{AT}.exitCodes[{index}].codes");
-        problems.require(!rule.codes.is_empty(), &field, || "is empty: list at least one exit code".into());
-        for code in &rule.codes {
-            problems.require((1..=255).contains(code), &field, || {
-                format!("lists {code}; exit codes of a failure are 1 to 255")
-            });
+    let policy = restart.pod_failure_policy.as_ref();
+    problems.require(
+        policy.is_none_or(|policy| !policy.rules.is_empty()),
+        format!("{AT}.podFailurePolicy.rules"),
+        || "is empty: give at least one rule, or remove podFailurePolicy".into(),
+    );
+    for (index, rule) in policy.iter().flat_map(|policy| &policy.rules).enumerate() {
+        let field = format!("{AT}.podFailurePolicy.rules[{index}]");
+        let given = [rule.on_exit_codes.is_some(), !rule.on_pod_conditions.is_empty(), !rule.on_reasons.is_empty()];
+        problems.require(given.into_iter().filter(|given| *given).count() == 1, &field, || {
+            "a rule has exactly one of onExitCodes, onPodConditions and onReasons: split it, or add what is missing"
+                .into()
+        });
+        for (at, condition) in rule.on_pod_conditions.iter().enumerate() {
+            let field = format!("{field}.onPodConditions[{at}].type");
+            problems.require(!condition.condition_type.is_empty(), field, || "is empty: name a condition".into());
         }
+        if let Some(codes) = &rule.on_exit_codes {
+            check_exit_codes(&codes.values, &format!("{field}.onExitCodes.values"), problems);
+        }
+    }
+    for (index, rule) in restart.exit_codes.iter().enumerate() {
+        check_exit_codes(&rule.codes, &format!("{AT}.exitCodes[{index}].codes"), problems);
+    }
+}
+
+fn check_exit_codes(codes: &[i32], field: &str, problems: &mut Problems) {
+    problems.require(!codes.is_empty(), field, || "is empty: list at least one exit code".into());
+    for code in codes {
+        problems
+            .require((1..=255).contains(code), field, || format!("lists {code}; exit codes of a failure are 1 to 255"));
     }
 }
 

@@ -12,6 +12,7 @@ fn stage_env() -> StageEnv {
         job: "tiny".into(),
         job_uid: "0d9f".into(),
         attempt: 4,
+        incarnation: 2,
         config: CONFIG_PATH.into(),
         workspace: WORKSPACE_PATH.into(),
         master_addr: "tiny".into(),

@@ -175,6 +175,11 @@ fn each_rule_has_its_sentence() {
         ),
         (
             "pipeline",
+            "{schedule: {type: Auto}, virtualStages: 3}",
+            "spec.pipeline.virtualStages: is 3, but Auto chooses how many chunks a stage has: leave it out, or name the schedule",
+        ),
+        (
+            "pipeline",
             "{schedule: {type: ZBVZeroBubble}}",
             "spec.pipeline.virtualStages: is 1, but ZBVZeroBubble has two chunks a stage: set it to 2",
         ),

@@ -21,12 +21,12 @@ impl FileSystemVolume {
         FileSystemVolume { root: root.to_owned() }
     }
 
-    /// The volume in `root`, after creating missing folders.
+    /// The volume in `root`, after creating missing folders, durably.
     ///
     /// # Errors
     /// If the folder can't be created.
     pub fn create(root: &Path) -> Result<FileSystemVolume, CheckpointError> {
-        fs::create_dir_all(root).map_err(io("create", root))?;
+        stagecoach_files::create_durable_dir(root).map_err(io("create", root))?;
         Ok(FileSystemVolume::new(root))
     }
 

@@ -4,6 +4,7 @@
 mod direct_io;
 mod file_system;
 mod operations;
+mod write_queue;
 
 use std::io;
 use std::path::PathBuf;

@@ -15,11 +15,12 @@ struct CrashScenario {
     /// Whether the newest checkpoint is damaged.
     damaged: bool,
     until: u64,
+    mount: Mount,
 }
 
-const FIRST: CrashScenario = CrashScenario { saved: 0, damaged: false, until: 2 };
-const RESUMED: CrashScenario = CrashScenario { saved: 3, damaged: false, until: 5 };
-const DAMAGED: CrashScenario = CrashScenario { saved: 3, damaged: true, until: 4 };
+const FIRST: CrashScenario = CrashScenario { saved: 0, damaged: false, until: 2, mount: Mount::Local };
+const RESUMED: CrashScenario = CrashScenario { saved: 3, until: 5, ..FIRST };
+const DAMAGED: CrashScenario = CrashScenario { saved: 3, damaged: true, until: 4, ..FIRST };
 
 impl CrashScenario {
     fn volume(self) -> MemoryVolume {
@@ -41,7 +42,7 @@ impl CrashScenario {
 
     /// A group on `volume` in which `rank` uses `faulty`.
     fn group(self, volume: &MemoryVolume, rank: usize, faulty: &FaultyVolume<OneFault>) -> TestGroup {
-        let mut group = TestGroup::new(volume);
+        let mut group = self.mount.group(volume);
         group.volumes[rank] = Arc::new(faulty.clone());
         group.acknowledged = self.intact();
         group
@@ -50,14 +51,14 @@ impl CrashScenario {
     /// The calls of `rank` without faults.
     fn calls(self, rank: usize) -> Vec<VolumeCall> {
         let volume = self.volume();
-        let counting = FaultyVolume::counting(Arc::new(volume.clone()));
+        let counting = FaultyVolume::counting(self.mount.volume(&volume));
         assert!(self.group(&volume, rank, &counting).run(self.until).unwrap() == state_at(self.until));
         counting.trace()
     }
 
     /// A new attempt finds the committed checkpoints intact, and ends with the same bytes as a run without faults.
     fn assert_resumes(self, volume: &MemoryVolume, acknowledged: u64, context: &str) {
-        let mut next = TestGroup::new(volume);
+        let mut next = self.mount.group(volume);
         let until = self.until + 2;
         if !self.damaged {
             check(volume);
@@ -82,7 +83,7 @@ impl CrashScenario {
                     for loss in [None, Some(PowerLoss::Lost), Some(PowerLoss::Kept), Some(mixed)] {
                         let context = format!("stage {rank}, call {at} {call:?}, crash {crashes}, {loss:?}");
                         let volume = prepared.deep_copy();
-                        let faulty = FaultyVolume::failing(Arc::new(volume.clone()), at, fault);
+                        let faulty = FaultyVolume::failing(self.mount.volume(&volume), at, fault);
                         let mut group = self.group(&volume, rank, &faulty);
                         let ended = group.run(self.until);
                         assert!(faulty.has_fired(), "{context}");
@@ -118,6 +119,14 @@ fn a_crash_at_any_call_of_the_first_attempt() {
 #[test]
 fn a_crash_at_any_call_while_damage_is_set_aside() {
     DAMAGED.crash_everywhere();
+}
+
+/// With what every client remembers, of names that others have changed since.
+#[test]
+fn a_crash_at_any_call_of_a_client_of_nfs() {
+    for scenario in [FIRST, RESUMED, DAMAGED] {
+        CrashScenario { mount: Mount::Nfs, ..scenario }.crash_everywhere();
+    }
 }
 
 #[test]

@@ -21,16 +21,16 @@ fn prepared() -> MemoryVolume {
 }
 
 /// A group in which `rank`'s volume is `handle`, on that volume.
-fn group(volume: &MemoryVolume, rank: usize, handle: &FaultyVolume<OneFault>) -> TestGroup {
-    let mut group = TestGroup::new(volume);
+fn group(volume: &MemoryVolume, mount: Mount, rank: usize, handle: &FaultyVolume<OneFault>) -> TestGroup {
+    let mut group = mount.group(volume);
     group.volumes[rank] = Arc::new(handle.clone());
     group
 }
 
-fn calls(rank: usize) -> usize {
+fn calls(mount: Mount, rank: usize) -> usize {
     let volume = prepared();
-    let handle = FaultyVolume::counting(Arc::new(volume.clone()));
-    let mut group = group(&volume, rank, &handle);
+    let handle = FaultyVolume::counting(mount.volume(&volume));
+    let mut group = group(&volume, mount, rank, &handle);
     group.run(UNTIL).unwrap();
     assert_eq!(group.warnings.len(), 1);
     handle.trace().len()
@@ -44,17 +44,17 @@ fn needed_files(volume: &MemoryVolume, fence: &Fence) -> Vec<(String, Vec<u8>)> 
 
 /// The older group is suspended before each of its calls while `newer` groups run one after the other; the last of them
 /// is in the middle of a save when the older one continues.
-fn suspend_at_every_call(rank: usize, newer: u64) {
+fn suspend_at_every_call(mount: Mount, rank: usize, newer: u64) {
     let mut fenced_off = 0;
-    for at in 0..calls(rank) {
-        let context = format!("stage {rank}, call {at}, {newer} newer");
+    for at in 0..calls(mount, rank) {
+        let context = format!("{mount:?}, stage {rank}, call {at}, {newer} newer");
         let volume = prepared();
         let seen = Arc::new(Mutex::new(None));
         let meanwhile = {
             let (volume, seen) = (volume.clone(), seen.clone());
             move || {
                 for n in 1..=newer {
-                    let mut group = TestGroup::new(&volume);
+                    let mut group = mount.group(&volume);
                     let state = group.run(BEFORE + n).unwrap();
                     let fence = group.fence.unwrap();
                     let save = fence.pending_checkpoint(90);
@@ -65,8 +65,8 @@ fn suspend_at_every_call(rank: usize, newer: u64) {
                 }
             }
         };
-        let handle = FaultyVolume::interrupted(Arc::new(volume.clone()), at, meanwhile);
-        let mut older = group(&volume, rank, &handle);
+        let handle = FaultyVolume::interrupted(mount.volume(&volume), at, meanwhile);
+        let mut older = group(&volume, mount, rank, &handle);
         let ended = older.run(UNTIL);
         assert!(handle.has_fired(), "{context}");
         let (before, fence) = seen.lock().unwrap().take().unwrap();
@@ -101,13 +101,49 @@ fn suspend_at_every_call(rank: usize, newer: u64) {
 
 #[test]
 fn an_older_coordinator_can_neither_commit_nor_damage() {
-    suspend_at_every_call(0, 1);
-    suspend_at_every_call(0, 3);
+    suspend_at_every_call(Mount::Local, 0, 1);
+    suspend_at_every_call(Mount::Local, 0, 3);
 }
 
 #[test]
 fn an_older_stage_can_neither_commit_nor_damage() {
-    suspend_at_every_call(1, 2);
+    suspend_at_every_call(Mount::Local, 1, 2);
+}
+
+/// Its client still resolves the folder that the newer group has renamed.
+#[test]
+fn an_older_group_on_nfs_can_neither_commit_nor_damage() {
+    suspend_at_every_call(Mount::Nfs, 0, 1);
+    suspend_at_every_call(Mount::Nfs, 0, 3);
+    suspend_at_every_call(Mount::Nfs, 1, 2);
+}
+
+/// The newer group has chosen what to resume from, and removed nothing yet that the older one has left.
+#[test]
+fn nothing_changes_once_a_newer_group_holds_the_fence() {
+    for mount in [Mount::Local, Mount::Nfs] {
+        let mut fenced_off = 0;
+        for at in 0..calls(mount, 0) {
+            let volume = prepared();
+            let seen = Arc::new(Mutex::new(None));
+            let meanwhile = {
+                let (server, newer, seen) = (volume.clone(), mount.volume(&volume), seen.clone());
+                move || {
+                    let fence = Fence::acquire(&*newer).unwrap();
+                    *seen.lock().unwrap() = Some((needed_files(&server, &fence), fence));
+                }
+            };
+            let handle = FaultyVolume::interrupted(mount.volume(&volume), at, meanwhile);
+            let ended = group(&volume, mount, 0, &handle).run(UNTIL);
+            let (before, fence) = seen.lock().unwrap().take().unwrap();
+            if ended.is_ok() {
+                continue; // it claimed its number later, or was done
+            }
+            fenced_off += usize::from(matches!(ended, Err(CheckpointError::FencedOff { .. })));
+            assert!(needed_files(&volume, &fence) == before, "{mount:?}, call {at}: {:?}", handle.trace()[at]);
+        }
+        assert!(fenced_off > 10, "{fenced_off}");
+    }
 }
 
 #[test]
@@ -216,6 +252,54 @@ fn missing_fence_folder_is_reported() {
     volume.rename("fences", "gone").unwrap();
     let message = fence.pending_checkpoint(1).begin(&volume, &identity()).unwrap_err().to_string();
     assert_eq!(message, "fence 1 is held no more: this group's work ends here");
+}
+
+/// Where [`Fence::acquire`] makes a call whose path ends so.
+fn call_at(operation: &str, end: &str) -> usize {
+    let counting = FaultyVolume::counting(Arc::new(MemoryVolume::new()));
+    Fence::acquire(&counting).unwrap();
+    let is_it = |call: &VolumeCall| call.operation == operation && call.path.ends_with(end);
+    counting.trace().iter().position(is_it).unwrap()
+}
+
+#[test]
+fn a_volume_that_can_not_rename_folders_is_refused_in_one_sentence() {
+    let at = call_at("rename", "/probe");
+    // EPERM, EXDEV, EMFILE, ENOSYS, EOPNOTSUPP
+    for error in [1, 18, 24, 38, 95] {
+        let volume = FaultyVolume::failing(Arc::new(MemoryVolume::new()), at, VolumeFault::Fail(error));
+        let refused = Fence::acquire(&volume).unwrap_err();
+        assert!(matches!(refused, CheckpointError::NoFolderRename { .. }), "{refused}");
+        let expected = format!(
+            "can't rename a folder ({}), which is how a checkpoint is committed: use a volume of",
+            std::io::Error::from_raw_os_error(error)
+        );
+        assert!(refused.to_string().contains(&expected), "{refused}");
+    }
+    // of a volume that fails nothing is said
+    let volume = FaultyVolume::failing(Arc::new(MemoryVolume::new()), at, VolumeFault::Fail(EIO));
+    assert!(matches!(Fence::acquire(&volume).unwrap_err(), CheckpointError::Io { .. }));
+}
+
+#[test]
+fn a_volume_that_renames_by_copying_is_refused() {
+    let at = call_at("open", "/probe/file");
+    for (is_kept, expected) in [(true, "its file stayed where it was"), (false, "its file was lost")] {
+        let volume = MemoryVolume::new();
+        let other = volume.clone();
+        let meanwhile = move || {
+            let fence = other.list("fences/0001").unwrap().pop().unwrap().name;
+            let path = |name: &str| format!("fences/0001/{fence}/{name}");
+            if is_kept {
+                other.make_dir(&path("probe")).unwrap();
+                drop(other.create(&path("probe/file")).unwrap());
+            } else {
+                other.remove_file(&path("probed/file")).unwrap();
+            }
+        };
+        let refused = Fence::acquire(&FaultyVolume::interrupted(Arc::new(volume), at, meanwhile)).unwrap_err();
+        assert!(refused.to_string().contains(expected), "{refused}");
+    }
 }
 
 #[test]

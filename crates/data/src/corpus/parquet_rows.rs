@@ -4,10 +4,12 @@ use std::fs::File;
 
 use parquet::column::reader::ColumnReader;
 use parquet::errors::ParquetError;
+use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
 use super::pieces::Split;
 use super::{CorpusFile, Cursor, PieceHandler, pieces};
+use crate::contained::contained;
 use crate::error::DataError;
 
 /// Rows read at a time: bounds the memory.
@@ -21,11 +23,10 @@ pub(super) fn read(
     on_piece: &mut PieceHandler,
 ) -> Result<(), DataError> {
     let bad = |problem: String| DataError::Parquet { path: corpus_file.path.clone(), problem };
-    let unreadable = |error: ParquetError| bad(error.to_string());
     let bad_row = |row: u64, problem: String| DataError::Row { path: corpus_file.path.clone(), row, problem };
 
     let file = File::open(&corpus_file.path).map_err(DataError::io("read", &corpus_file.path))?;
-    let reader = SerializedFileReader::new(file).map_err(unreadable)?;
+    let reader = library(|| SerializedFileReader::new(file)).map_err(bad)?;
     let schema = reader.metadata().file_metadata().schema_descr();
     let columns: Vec<String> = schema.columns().iter().map(|column| column.path().string()).collect();
     let column = columns.iter().position(|name| name == field).ok_or_else(|| DataError::NoColumn {
@@ -39,31 +40,32 @@ pub(super) fn read(
             "the column \"{field}\" holds lists, not text: set data.textField to one that holds text"
         )));
     }
+    check_row_groups(reader.metadata(), column, corpus_file.size).map_err(bad)?;
     let total_rows = reader.metadata().file_metadata().num_rows().max(1) as u64;
 
-    let mut row = 0; // in the file, of the next record
+    let mut row = 0u64; // in the file, of the next record
     for group in 0..reader.num_row_groups() {
-        let group = reader.get_row_group(group).map_err(unreadable)?;
-        let end = row + group.metadata().num_rows() as u64;
+        let group = library(|| reader.get_row_group(group)).map_err(bad)?;
+        let end = row.saturating_add(group.metadata().num_rows() as u64);
         if end <= from.record {
             row = end;
             continue;
         }
-        let ColumnReader::ByteArrayColumnReader(mut column) = group.get_column_reader(column).map_err(unreadable)?
-        else {
+        let column = library(|| group.get_column_reader(column)).map_err(bad)?;
+        let ColumnReader::ByteArrayColumnReader(mut column) = column else {
             let found = description.physical_type();
             return Err(bad(format!(
                 "the column \"{field}\" is {found}, not text: set data.textField to one that holds text"
             )));
         };
         if row < from.record {
-            column.skip_records((from.record - row) as usize).map_err(unreadable)?;
+            library(|| column.skip_records((from.record - row) as usize)).map_err(bad)?;
             row = from.record;
         }
         while row < end {
             let (mut levels, mut values) = (Vec::new(), Vec::new());
             let (rows, ..) =
-                column.read_records(ROWS_PER_READ, Some(&mut levels), None, &mut values).map_err(unreadable)?;
+                library(|| column.read_records(ROWS_PER_READ, Some(&mut levels), None, &mut values)).map_err(bad)?;
             if rows == 0 {
                 return Err(bad(format!("it ends at row {row} of {end}: is it cut off?")));
             }
@@ -81,6 +83,28 @@ pub(super) fn read(
                 let bytes_read = (corpus_file.size as f64 * row as f64 / total_rows as f64) as u64;
                 pieces::emit_record(corpus_file, text, split, Cursor { record: row, ..from }, bytes_read, on_piece)?;
             }
+        }
+    }
+    Ok(())
+}
+
+/// What a call of the library returns, which panics at some damaged files.
+fn library<T>(call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
+    let damaged = || Err(ParquetError::General("it is damaged, write or copy it again".to_owned()));
+    contained(call).unwrap_or_else(damaged).map_err(|error| error.to_string())
+}
+
+/// Checks what the library takes for granted: that counts and places in the file's metadata can be true of it.
+fn check_row_groups(metadata: &ParquetMetaData, column: usize, file_bytes: u64) -> Result<(), String> {
+    for (at, group) in metadata.row_groups().iter().enumerate() {
+        let chunk = group.columns().get(column).ok_or_else(|| format!("its row group {at} lacks a column"))?;
+        let first_page = chunk.dictionary_page_offset().unwrap_or_else(|| chunk.data_page_offset());
+        let end = u64::try_from(first_page).ok().zip(u64::try_from(chunk.compressed_size()).ok());
+        let end = end.and_then(|(start, bytes)| start.checked_add(bytes));
+        if group.num_rows() < 0 || end.is_none_or(|end| end > file_bytes) {
+            return Err(format!(
+                "its metadata puts row group {at} outside of its {file_bytes} bytes: it is damaged, write or copy it again"
+            ));
         }
     }
     Ok(())

@@ -8,6 +8,7 @@ use stagecoach_lifecycle::*;
 
 const MAX_RESTARTS: u32 = 4;
 const TERMINATION_TIMEOUT_SECONDS: u64 = 60;
+const REFORM_TIMEOUT_SECONDS: u64 = 100;
 /// The checkpoint's step at which training is done.
 const FINAL_CHECKPOINT_STEP: u64 = 50;
 
@@ -18,18 +19,24 @@ struct SimulatedProcess {
     hung: bool,
     /// On a lost node: can't even be killed.
     unreachable: bool,
+    /// Since when its group has not been whole.
+    waits_since: Option<UnixMillis>,
 }
 
 #[derive(Clone, Debug)]
 struct Simulation {
     now: UnixMillis,
+    /// Whether lost stages are replaced, and the others survive.
+    replaces_stages: bool,
     desired: Desired,
     recorded: JobState,
     /// Incremented with every write, as a resourceVersion is.
     version: u64,
     processes: Vec<SimulatedProcess>,
-    /// The attempt that holds the volume's fence.
+    /// The newest fence that was taken on the volume.
     fence: u64,
+    /// The group that took it: attempt, stage and incarnation of its members.
+    group: Vec<(u64, u32, u32)>,
     checkpoint: Option<u64>,
     commits: Vec<u64>,
     invalid_config_happened: bool,
@@ -37,33 +44,38 @@ struct Simulation {
     used_numbers: Vec<u64>,
 }
 
-fn policy() -> Policy {
+fn policy(replaces_stages: bool) -> Policy {
     Policy {
         restart: RestartSpec {
             max_restarts: MAX_RESTARTS,
             backoff: BackoffSpec { initial_seconds: 1, max_seconds: 20 },
             startup_timeout_seconds: 100,
+            reform_timeout_seconds: REFORM_TIMEOUT_SECONDS as u32,
             stall_timeout_seconds: 100,
             termination_timeout_seconds: TERMINATION_TIMEOUT_SECONDS as u32,
+            pod_failure_policy: None,
             exit_codes: vec![],
         },
         grace_seconds: 30,
         scheduling_timeout_seconds: 500,
         active_deadline_seconds: None,
         backoff_jitter_percent: 0,
+        replaces_stages,
         nodes_can_be_lost: true,
     }
 }
 
 impl Simulation {
-    fn new(stages: u32) -> Self {
+    fn new(stages: u32, replaces_stages: bool) -> Self {
         Self {
+            replaces_stages,
             now: UnixMillis::from_seconds(1000),
             desired: Desired { stages, revision: 1, suspend: false },
             recorded: JobState::default(),
             version: 0,
             processes: vec![],
             fence: 0,
+            group: vec![],
             checkpoint: None,
             commits: vec![],
             invalid_config_happened: false,
@@ -74,7 +86,7 @@ impl Simulation {
     fn observe(&self) -> Observed {
         Observed {
             desired: self.desired,
-            policy: policy(),
+            policy: policy(self.replaces_stages),
             state: self.recorded.clone(),
             instances: self.processes.iter().map(|process| process.instance.clone()).collect(),
             refusal: None,
@@ -127,12 +139,16 @@ impl Simulation {
     fn apply(&mut self, action: &AttemptAction) {
         match *action {
             AttemptAction::StartAttempt { number, stages } => {
-                assert_eq!(number, self.recorded.attempt.number, "only the recorded attempt is started");
-                assert_eq!(self.recorded.outcome(), None, "nothing starts after the end");
-                for stage in 0..stages {
-                    self.create(number, stage);
-                }
+                (0..stages).for_each(|stage| self.create(number, stage, 0));
             }
+            AttemptAction::ReplaceStages { attempt, ref incarnations } => {
+                incarnations.iter().for_each(|(stage, incarnation)| self.create(attempt, *stage, *incarnation));
+            }
+            AttemptAction::RemoveReplaced { attempt, ref incarnations } => self.processes.retain(|process| {
+                let SimulatedProcess { instance, .. } = process;
+                let kept = incarnations.get(&instance.stage).copied().unwrap_or(0);
+                instance.attempt != attempt || instance.incarnation >= kept
+            }),
             AttemptAction::DeleteInstances { attempt, .. } => {
                 self.processes.retain(|process| process.instance.attempt != attempt || process.is_alive());
                 let now = self.now;
@@ -151,7 +167,9 @@ impl Simulation {
         }
     }
 
-    fn create(&mut self, attempt: u64, stage: u32) {
+    fn create(&mut self, attempt: u64, stage: u32, incarnation: u32) {
+        assert_eq!(attempt, self.recorded.attempt.number, "only the recorded attempt is started");
+        assert_eq!(self.recorded.outcome(), None, "nothing starts after the end");
         for SimulatedProcess { instance, .. } in &self.processes {
             let waited = self.now >= instance.since.plus_seconds(TERMINATION_TIMEOUT_SECONDS);
             let exited_or_timed_out = match instance.state {
@@ -164,9 +182,24 @@ impl Simulation {
                 "two attempts: {instance:?} lives when {attempt} starts"
             );
         }
-        if self.of(attempt).all(|process| process.instance.stage != stage) {
-            let instance = StageInstance { stage, attempt, state: InstanceState::Pending, since: self.now };
-            self.processes.push(SimulatedProcess { instance, hung: false, unreachable: false });
+        let of_stage = |process: &&mut SimulatedProcess| process.instance.stage == stage;
+        let (mut exists, mut lives) = (false, false);
+        for process in self.of(attempt).filter(of_stage) {
+            exists |= process.instance.incarnation == incarnation;
+            lives |= process.is_alive();
+        }
+        if !exists {
+            assert!(!lives, "stage {stage} of attempt {attempt} is started while it lives");
+            let instance = StageInstance {
+                stage,
+                attempt,
+                incarnation,
+                state: InstanceState::Pending,
+                since: self.now,
+                pod_conditions: vec![],
+            };
+            let process = SimulatedProcess { instance, hung: false, unreachable: false, waits_since: None };
+            self.processes.push(process);
         }
     }
 
@@ -174,12 +207,19 @@ impl Simulation {
         self.processes.iter_mut().filter(move |process| process.instance.attempt == attempt)
     }
 
-    /// Whether all of an attempt's instances exist and are in a state.
-    fn all(&self, attempt: u64, state: &InstanceState) -> bool {
-        let instances =
-            self.processes.iter().map(|process| &process.instance).filter(|instance| instance.attempt == attempt);
-        let stages = if attempt == self.recorded.attempt.number { self.recorded.attempt.stages } else { u32::MAX };
-        instances.clone().count() == stages as usize && instances.clone().all(|instance| instance.state == *state)
+    /// The members of the recorded attempt, if all its stages live and can form a group.
+    fn members(&self) -> Option<Vec<(u64, u32, u32)>> {
+        let Attempt { number, stages, .. } = self.recorded.attempt;
+        let member = |stage| {
+            let incarnation = self.recorded.incarnation(stage);
+            let is_member = |process: &&SimulatedProcess| {
+                let StageInstance { attempt, stage: of, incarnation: this, ref state, .. } = process.instance;
+                let runs = matches!(state, InstanceState::Starting | InstanceState::Ready);
+                (attempt, of, this) == (number, stage, incarnation) && runs && !process.hung
+            };
+            self.processes.iter().find(is_member).map(|_| (number, stage, incarnation))
+        };
+        (0..stages).map(member).collect()
     }
 
     /// What instances do by themselves. Returns whether anything changed.
@@ -191,27 +231,44 @@ impl Simulation {
                 process.enter(InstanceState::Starting, now);
             }
         }
-        let stuck = self.of(attempt).any(|process| process.hung);
-        if self.all(attempt, &InstanceState::Starting) && !stuck && attempt > self.fence {
-            self.fence = attempt;
-            self.of(attempt).for_each(|process| process.enter(InstanceState::Ready, now));
-        } else if self.all(attempt, &InstanceState::Ready) && !stuck {
-            assert_eq!(attempt, self.fence, "only the fence holder commits");
-            self.commits.push(attempt);
-            self.checkpoint = Some(self.checkpoint.unwrap_or(0) + 10);
-            if self.checkpoint >= Some(FINAL_CHECKPOINT_STEP) {
-                self.of(attempt).for_each(|process| process.end(Exit::with_code(0), now));
+        let members = self.members();
+        // without replacements a group forms once
+        let is_new = self.group.first().is_none_or(|member| member.0 < attempt);
+        match members {
+            Some(members) if members != self.group && (is_new || self.replaces_stages) => {
+                self.fence += 1;
+                self.group = members;
+                self.of(attempt).for_each(|process| process.waits_since = None);
+                for process in self.of(attempt).filter(|process| process.instance.state == InstanceState::Starting) {
+                    process.enter(InstanceState::Ready, now);
+                }
             }
-            return true;
+            Some(members) if members == self.group => {
+                self.commits.push(self.fence);
+                self.checkpoint = Some(self.checkpoint.unwrap_or(0) + 10);
+                if self.checkpoint >= Some(FINAL_CHECKPOINT_STEP) {
+                    let end = |process: &mut SimulatedProcess| process.end(Exit::with_code(0), now);
+                    self.of(attempt).filter(|process| process.is_alive()).for_each(end);
+                }
+                return true;
+            }
+            _ => {}
         }
-        // Terminating instances exit, and so do those that lost a peer.
+        // Terminating instances exit, and so do those that lost a peer: at once, or when they have waited for another long enough.
         for index in 0..self.processes.len() {
-            let process = &self.processes[index];
-            let attempt = process.instance.attempt;
-            let lost = self.processes.iter().any(|other| other.instance.attempt == attempt && !other.is_alive());
-            let asked = process.instance.state == InstanceState::Terminating;
-            if process.is_alive() && !process.hung && (lost || asked) {
-                self.processes[index].end(Exit::with_code(if lost { 75 } else { 143 }), now);
+            let StageInstance { attempt, stage, ref state, .. } = self.processes[index].instance;
+            let asked = *state == InstanceState::Terminating;
+            let of_attempt = || self.processes.iter().filter(|other| other.instance.attempt == attempt);
+            let lives = |of: u32| of_attempt().any(|other| other.instance.stage == of && other.is_alive());
+            let lost = of_attempt().any(|other| other.instance.stage != stage && !lives(other.instance.stage));
+            let process = &mut self.processes[index];
+            let waits_since = *process.waits_since.get_or_insert(now);
+            let gives_up = match self.replaces_stages {
+                true => now >= waits_since.plus_seconds(REFORM_TIMEOUT_SECONDS),
+                false => lost,
+            };
+            if process.is_alive() && !process.hung && (gives_up || asked) {
+                process.end(Exit::with_code(if gives_up { 75 } else { 143 }), now);
             }
         }
         before.iter().map(|process| &process.instance).ne(self.processes.iter().map(|process| &process.instance))
@@ -269,8 +326,8 @@ impl SimulatedProcess {
 }
 
 /// Runs with faults, then without, until the job has ended.
-fn run(stages: u32, faults: &[(u8, u8, u8)]) -> Simulation {
-    let mut simulation = Simulation::new(stages);
+fn run(stages: u32, replaces_stages: bool, faults: &[(u8, u8, u8)]) -> Simulation {
+    let mut simulation = Simulation::new(stages, replaces_stages);
     let mut stale_observation = (0, simulation.observe());
     for (kind, pick, caller) in faults {
         simulation.inject_fault(*kind, *pick);
@@ -326,24 +383,39 @@ proptest! {
     #[test]
     fn invariants_hold_and_the_job_ends_under_random_faults(
         stages in 1..4_u32,
+        replaces_stages: bool,
         faults in proptest::collection::vec(any::<(u8, u8, u8)>(), 0..60),
     ) {
-        let simulation = run(stages, &faults);
+        let simulation = run(stages, replaces_stages, &faults);
         prop_assert!(simulation.recorded.outcome().is_some(), "no end: {:#?}", simulation);
         if simulation.recorded.outcome() == Some(&JobOutcome::Complete) {
             prop_assert!(simulation.checkpoint >= Some(FINAL_CHECKPOINT_STEP));
         }
-        // Commits of an older attempt never follow those of a newer one.
+        // Commits of an older group never follow those of a newer one.
         prop_assert!(simulation.commits.is_sorted(), "{:?}", simulation.commits);
     }
 }
 
 #[test]
 fn an_undisturbed_job_takes_one_attempt() {
-    let simulation = run(3, &[]);
-    assert_eq!(simulation.recorded.outcome(), Some(&JobOutcome::Complete));
-    assert_eq!(
-        (simulation.used_numbers.as_slice(), simulation.recorded.budget),
-        ([1].as_slice(), RestartBudget::default())
-    );
+    for replaces_stages in [false, true] {
+        let simulation = run(3, replaces_stages, &[]);
+        assert_eq!(simulation.recorded.outcome(), Some(&JobOutcome::Complete));
+        assert_eq!(
+            (simulation.used_numbers.as_slice(), simulation.recorded.budget),
+            ([1].as_slice(), RestartBudget::default())
+        );
+    }
+}
+
+#[test]
+fn a_lost_stage_costs_an_attempt_only_where_it_is_not_replaced() {
+    // two rounds until the group is formed, a commit, then the death of the second of three, and the operator at work
+    let script = [(15, 0, 4), (15, 0, 4), (15, 0, 4), (15, 0, 4), (0, 1, 4)];
+    for (replaces_stages, attempts, replaced) in [(false, vec![1, 2], 0), (true, vec![1], 1)] {
+        let simulation = run(3, replaces_stages, &script);
+        assert_eq!(simulation.recorded.outcome(), Some(&JobOutcome::Complete));
+        assert_eq!((simulation.used_numbers, simulation.recorded.budget.replaced), (attempts, replaced));
+        assert_eq!(simulation.fence, 2, "either way another group is formed");
+    }
 }

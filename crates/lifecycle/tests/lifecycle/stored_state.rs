@@ -1,6 +1,8 @@
 //! The stored form of the state: `status.record` of a PipelineJob and the launcher's `state.json`. An operator or a
 //! launcher of another version reads it, so that keys and values never change.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::{Value, json};
 use stagecoach_api::contract::FailureKind;
 use stagecoach_lifecycle::*;
@@ -10,6 +12,7 @@ fn running() -> (JobState, Value) {
     let failure = AttemptFailure {
         attempt: 1,
         stage: Some(1),
+        incarnation: 2,
         reason: FailureReason::Error,
         exit_code: Some(1),
         kind: Some(FailureKind::Data),
@@ -21,7 +24,10 @@ fn running() -> (JobState, Value) {
     let state = JobState {
         attempt_phase: AttemptPhase::Running { not_before: UnixMillis(5), all_created: true },
         attempt: Attempt { number: 2, stages: 3, revision: 7 },
-        budget: RestartBudget { total: 4, counted: 3, counted_since_checkpoint: 1 },
+        incarnations: BTreeMap::from([(2, 1)]),
+        starting: BTreeSet::from([2]),
+        replaced_without_progress: BTreeSet::from([2]),
+        budget: RestartBudget { total: 4, counted: 3, replaced: 1, counted_since_checkpoint: 1 },
         failures_without_progress: 2,
         best_step: Some(40),
         checkpoint_step: Some(30),
@@ -32,11 +38,14 @@ fn running() -> (JobState, Value) {
     let stored = json!({
         "doing": {"running": {"not_before": 5, "created": true}},
         "attempt": {"number": 2, "stages": 3, "revision": 7},
-        "budget": {"total": 4, "counted": 3, "spent": 1},
+        "incarnations": {"2": 1},
+        "starting": [2],
+        "replacedWithoutProgress": [2],
+        "budget": {"total": 4, "counted": 3, "replaced": 1, "spent": 1},
         "failures": 2,
         "bestStep": 40,
         "checkpoint": 30,
-        "lastFailure": {"attempt": 1, "stage": 1, "reason": "Error", "code": 1, "kind": "Data", "step": 7,
+        "lastFailure": {"attempt": 1, "stage": 1, "incarnation": 2, "reason": "Error", "code": 1, "kind": "Data", "step": 7,
                         "action": "1F3", "message": "m", "at": 9},
         "deterministic": ["Data", 7],
         "started": 3,
@@ -98,11 +107,12 @@ fn reasons_are_stored_and_shown_by_the_same_word() {
     }
     let failures = [
         (JobFailureReason::InvalidConfig, "InvalidConfig"),
-        (JobFailureReason::ExitCodeRule, "ExitCodeRule"),
         (JobFailureReason::Deterministic, "Deterministic"),
         (JobFailureReason::BudgetExhausted, "BudgetExhausted"),
         (JobFailureReason::DeadlineExceeded, "DeadlineExceeded"),
     ];
+    // its word from before it was for more than exit codes
+    assert_eq!(serde_json::to_value(JobFailureReason::PodFailurePolicy).unwrap(), json!("ExitCodeRule"));
     for (reason, word) in failures {
         assert_eq!((serde_json::to_value(reason).unwrap(), format!("{reason:?}")), (json!(word), word.to_owned()));
     }

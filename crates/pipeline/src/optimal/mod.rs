@@ -16,7 +16,7 @@ use crate::placement::Placement;
 use crate::schedule::{Schedule, gpipe, interleaved_zero_bubble, one_f_one_b};
 use crate::simulate::{ChunkCosts, Costs, simulate};
 use search::Search;
-use state::Problem;
+use state::SearchProblem;
 
 /// The result of a search.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,7 +49,7 @@ pub fn optimal_schedule(
     limits: &[u64],
     max_states: u64,
 ) -> Option<OptimalSchedule> {
-    let problem = Problem { chunks: &costs.chunks, link_seconds: costs.link_seconds, microbatches, limits };
+    let problem = SearchProblem { chunks: &costs.chunks, link_seconds: costs.link_seconds, microbatches, limits };
     let found = Search::new(&problem, best_known(costs, microbatches, limits), max_states).run();
     let (seconds, ranks) = found.best?;
     let schedule = Schedule {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::state::{Problem, State};
+use super::state::{PartialSchedule, SearchProblem};
 use super::{Found, TOLERANCE};
 
 /// States kept of those with equally many actions done, in the search for a good schedule to begin with.
@@ -12,7 +12,7 @@ const MAX_SAME_ACTIONS: usize = 8;
 const MAX_REMEMBERED: usize = 2_000_000;
 
 pub(super) struct Search<'a> {
-    problem: &'a Problem<'a>,
+    problem: &'a SearchProblem<'a>,
     best: Option<Found>,
     states: u64,
     max_states: u64,
@@ -33,12 +33,12 @@ pub(super) struct SearchResult {
 
 impl<'a> Search<'a> {
     /// Searches for something better than `best`.
-    pub(super) fn new(problem: &'a Problem<'a>, best: Option<Found>, max_states: u64) -> Search<'a> {
+    pub(super) fn new(problem: &'a SearchProblem<'a>, best: Option<Found>, max_states: u64) -> Search<'a> {
         Search { problem, best, states: 0, max_states, remembered: HashMap::new(), kept: 0 }
     }
 
     pub(super) fn run(mut self) -> SearchResult {
-        let root = State::new(self.problem);
+        let root = PartialSchedule::new(self.problem);
         self.beam(root.clone());
         let open_bound = self.descend(root);
         SearchResult { best: self.best, open_bound, states: self.states }
@@ -49,15 +49,15 @@ impl<'a> Search<'a> {
     }
 
     /// Notes a complete schedule if it is the best so far.
-    fn complete(&mut self, state: &State) {
+    fn complete(&mut self, state: &PartialSchedule) {
         if state.seconds() < self.bound_to_beat() {
             self.best = Some((state.seconds(), state.ranks.iter().map(|rank| rank.actions.clone()).collect()));
         }
     }
 
     /// The branches of a state, each with its lower bound, those that can beat the best schedule, the most promising first.
-    fn children(&self, state: &State) -> Vec<(f64, State)> {
-        let mut children: Vec<(f64, State)> = Vec::new();
+    fn children(&self, state: &PartialSchedule) -> Vec<(f64, PartialSchedule)> {
+        let mut children: Vec<(f64, PartialSchedule)> = Vec::new();
         for child in state.branches(self.problem) {
             let bound = child.lower_bound(self.problem);
             if bound < self.bound_to_beat() {
@@ -69,7 +69,7 @@ impl<'a> Search<'a> {
     }
 
     /// Keeps the best states after each action: finds a good schedule quickly.
-    fn beam(&mut self, root: State) {
+    fn beam(&mut self, root: PartialSchedule) {
         let mut states = vec![(0.0, root)];
         while !states.is_empty() {
             let mut next = Vec::new();
@@ -81,7 +81,7 @@ impl<'a> Search<'a> {
                     next.extend(self.children(state));
                 }
             }
-            let total = |state: &State| state.ranks.iter().map(|rank| rank.time).sum::<f64>();
+            let total = |state: &PartialSchedule| state.ranks.iter().map(|rank| rank.time).sum::<f64>();
             next.sort_by(|a, b| a.0.total_cmp(&b.0).then(total(&a.1).total_cmp(&total(&b.1))));
             next.truncate(BEAM_WIDTH);
             states = next;
@@ -89,7 +89,7 @@ impl<'a> Search<'a> {
     }
 
     /// Searches everything below a state, depth first; returns a lower bound of what was left out.
-    fn descend(&mut self, root: State) -> f64 {
+    fn descend(&mut self, root: PartialSchedule) -> f64 {
         let mut open = vec![(root.lower_bound(self.problem), root)];
         while let Some((bound, state)) = open.pop() {
             if bound >= self.bound_to_beat() {
@@ -111,7 +111,7 @@ impl<'a> Search<'a> {
     }
 
     /// Whether a state with the same actions done was searched that is nowhere later; otherwise remembers this one.
-    fn is_dominated(&mut self, state: &State) -> bool {
+    fn is_dominated(&mut self, state: &PartialSchedule) -> bool {
         let times = state.times();
         let full = self.kept >= MAX_REMEMBERED;
         let same = self.remembered.entry(state.done()).or_default();

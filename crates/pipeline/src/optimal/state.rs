@@ -3,7 +3,8 @@
 use crate::action::{Action, WorkItem};
 use crate::simulate::ChunkCosts;
 
-pub(super) struct Problem<'a> {
+/// What a schedule is searched for.
+pub(super) struct SearchProblem<'a> {
     pub(super) chunks: &'a [ChunkCosts],
     pub(super) link_seconds: f64,
     pub(super) microbatches: usize,
@@ -30,7 +31,7 @@ impl Kind {
     }
 }
 
-impl Problem<'_> {
+impl SearchProblem<'_> {
     /// Whether the action takes memory, and its rank can't hold all microbatches at once.
     fn memory_matters(&self, candidate: Candidate) -> bool {
         let ChunkCosts { activation_bytes, weight_gradient_bytes, .. } = self.chunks[candidate.rank];
@@ -57,8 +58,9 @@ pub(super) struct Rank {
     is_postponed: [bool; 2],
 }
 
+/// What all ranks have done.
 #[derive(Clone, Debug)]
-pub(super) struct State {
+pub(super) struct PartialSchedule {
     pub(super) ranks: Vec<Rank>,
 }
 
@@ -71,8 +73,8 @@ struct Candidate {
     end: f64,
 }
 
-impl State {
-    pub(super) fn new(problem: &Problem) -> State {
+impl PartialSchedule {
+    pub(super) fn new(problem: &SearchProblem) -> PartialSchedule {
         let rank = Rank {
             time: 0.0,
             held_bytes: 0,
@@ -82,11 +84,11 @@ impl State {
             actions: Vec::new(),
             is_postponed: [false; 2],
         };
-        State { ranks: vec![rank; problem.chunks.len()] }
+        PartialSchedule { ranks: vec![rank; problem.chunks.len()] }
     }
 
     /// When the rank's next forward has its input; None if that is not computed yet.
-    fn forward_ready(&self, problem: &Problem, rank: usize) -> Option<f64> {
+    fn forward_ready(&self, problem: &SearchProblem, rank: usize) -> Option<f64> {
         let next = self.ranks[rank].forward_ends.len();
         match rank.checked_sub(1) {
             _ if next == problem.microbatches => None,
@@ -96,7 +98,7 @@ impl State {
     }
 
     /// The same of its next backward.
-    fn backward_ready(&self, problem: &Problem, rank: usize) -> Option<f64> {
+    fn backward_ready(&self, problem: &SearchProblem, rank: usize) -> Option<f64> {
         let next = self.ranks[rank].backward_ends.len();
         let own = *self.ranks[rank].forward_ends.get(next)?;
         match self.ranks.get(rank + 1) {
@@ -106,7 +108,7 @@ impl State {
     }
 
     /// What the rank can do next.
-    fn candidates(&self, problem: &Problem, rank: usize) -> Vec<Candidate> {
+    fn candidates(&self, problem: &SearchProblem, rank: usize) -> Vec<Candidate> {
         let state = &self.ranks[rank];
         let cost = &problem.chunks[rank];
         let free = problem.limits[rank].saturating_sub(state.held_bytes);
@@ -134,7 +136,7 @@ impl State {
     }
 
     /// The states of which one leads to the best continuation.
-    pub(super) fn branches(&self, problem: &Problem) -> Vec<State> {
+    pub(super) fn branches(&self, problem: &SearchProblem) -> Vec<PartialSchedule> {
         let all = (0..self.ranks.len()).flat_map(|rank| self.candidates(problem, rank));
         let Some(first) = all.min_by(|a, b| a.end.total_cmp(&b.end)) else { return Vec::new() };
         let mut branches = Vec::new();
@@ -151,7 +153,7 @@ impl State {
         branches
     }
 
-    fn apply(&mut self, problem: &Problem, candidate: Candidate) {
+    fn apply(&mut self, problem: &SearchProblem, candidate: Candidate) {
         let Candidate { rank: chunk, kind, end, .. } = candidate;
         let cost = &problem.chunks[chunk];
         let rank = &mut self.ranks[chunk];
@@ -184,7 +186,7 @@ impl State {
         }
     }
 
-    pub(super) fn is_done(&self, problem: &Problem) -> bool {
+    pub(super) fn is_done(&self, problem: &SearchProblem) -> bool {
         self.ranks.iter().all(|rank| rank.weight_gradients == problem.microbatches)
     }
 
@@ -193,7 +195,7 @@ impl State {
     }
 
     /// No continuation ends earlier.
-    pub(super) fn lower_bound(&self, problem: &Problem) -> f64 {
+    pub(super) fn lower_bound(&self, problem: &SearchProblem) -> f64 {
         let count = self.ranks.len();
         let left = |done: usize| (problem.microbatches - done) as f64;
         // when each rank can have run its last forward

@@ -4,14 +4,15 @@ use super::interval::min_total_split;
 use super::{ModelCost, ModuleCost, Partition, PartitionError, RankCost, excess};
 use crate::activation_memory::microbatches_held;
 use crate::schedule::Schedule;
+use crate::speeds::{FASTEST, RankSpeeds};
 use std::ops::Range;
 
 /// Divides the layers so that the slowest chunk (F, I and W together) is as fast as possible, and every rank holds at most
-/// `bytes_per_rank` under `schedule`. Of several such partitions, the one with the smallest sum of squared chunk times; of
+/// `bytes_per_rank` under `schedule`; a chunk takes its work over its rank's speed. Of several such partitions, the one with the smallest sum of squared chunk times; of
 /// those, the lexicographically smallest.
 ///
-/// With one chunk a rank, or without a limit, the result is exact. With several, what they share of a rank's memory is
-/// found by making the chunk of an overfull rank whose layers hold most smaller, until all fit: a slower partition than the
+/// With one chunk a rank and no copies of parameters, or without a limit, the result is exact. Otherwise, what several chunks
+/// share of a rank's memory, and what the copies take that it holds of the rank before it, is found by making the chunk of an overfull rank whose layers hold most smaller, until all fit: a slower partition than the
 /// fastest may come of it, and one that fits may be missed.
 ///
 /// # Errors
@@ -21,12 +22,13 @@ pub fn balanced_partition(
     model: &ModelCost,
     schedule: &Schedule,
     bytes_per_rank: Option<u64>,
+    speeds: &RankSpeeds,
 ) -> Result<Partition, PartitionError> {
     let chunks = schedule.placement.chunks();
     if chunks == 0 {
         return Err(PartitionError::NoChunks);
     }
-    let table = CostTable::new(model, schedule)?;
+    let table = CostTable::new(model, schedule, speeds)?;
     let mut limits = vec![bytes_per_rank.map(u128::from); chunks];
     while let Some(partition) = table.fastest(&limits) {
         let Some(limit) = bytes_per_rank else { return Ok(partition) };
@@ -50,8 +52,8 @@ pub fn balanced_partition(
 /// Sums over intervals of layers, as differences of prefix sums.
 ///
 /// Work is held in fixed point: floating-point sums of the same layers differ in their last bits with the order of
-/// adding, and ties must be ties. The unit is a power of two that makes the whole less than 2^61, so squares fit 128
-/// bits, and whole numbers stay exact (up to 2^53 per module with 254 layers).
+/// adding, and ties must be ties. The unit is a power of two that makes the time of the whole on the slowest rank less than
+/// 2^61, so squares fit 128 bits, and on equal ranks whole numbers stay exact (up to 2^53 per module with 254 layers).
 struct CostTable<'a> {
     work: Vec<u128>,
     parameters: Vec<u128>,
@@ -62,13 +64,15 @@ struct CostTable<'a> {
     layer_temporaries: u64,
     /// For each chunk, what its rank holds whatever its layers are.
     ranks: Vec<RankCost>,
+    /// For each chunk, its rank's speed.
+    thousandths: Vec<u16>,
     layers: usize,
     /// For each chunk, what [`microbatches_held`] says.
     held: Vec<Vec<(u64, u64)>>,
 }
 
 impl<'a> CostTable<'a> {
-    fn new(model: &'a ModelCost, schedule: &Schedule) -> Result<Self, PartitionError> {
+    fn new(model: &'a ModelCost, schedule: &Schedule, speeds: &RankSpeeds) -> Result<Self, PartitionError> {
         let mut largest = 0.0f64;
         for module in model.modules() {
             for work in [module.forward, module.backward_input, module.backward_weight, module.work()] {
@@ -78,19 +82,22 @@ impl<'a> CostTable<'a> {
             }
             largest = largest.max(module.work());
         }
-        // Both logarithms are rounded up. Scaling in two steps cannot overflow.
-        let bits =
-            61 - largest.log2().ceil().max(-1022.0) as i32 - (model.layers.len() as f64 + 2.0).log2().ceil() as i32;
+        let placement = &schedule.placement;
+        let rank_of = |chunk: usize| placement.get_rank(chunk);
+        let speed_of = |chunk| rank_of(chunk).map_or(FASTEST, |rank| speeds.thousandths_of(rank));
+        let thousandths: Vec<u16> = (0..placement.chunks()).map(speed_of).collect();
+        let slowest = f64::from(thousandths.iter().copied().min().unwrap_or(FASTEST)) / f64::from(FASTEST);
+        // All logarithms are rounded up. Scaling in two steps cannot overflow.
+        let bits = [largest, model.layers.len() as f64 + 2.0, 1.0 / slowest];
+        let bits = bits.iter().fold(61, |left, factor| left - factor.log2().ceil().max(-1022.0) as i32);
         let (half, rest) = (bits / 2, bits - bits / 2);
         let fixed = |module: &ModuleCost| (module.work() * 2f64.powi(half) * 2f64.powi(rest)).round() as u128;
-        let placement = &schedule.placement;
         let held = |chunk| {
-            let actions = placement.get_rank(chunk).and_then(|rank| schedule.ranks.get(rank));
+            let actions = rank_of(chunk).and_then(|rank| schedule.ranks.get(rank));
             actions.map_or(Vec::new(), |actions| microbatches_held(actions, chunk))
         };
         let layers = &model.layers;
-        let of_rank =
-            |chunk| placement.get_rank(chunk).and_then(|rank| model.ranks.get(rank)).copied().unwrap_or_default();
+        let of_rank = |chunk| rank_of(chunk).and_then(|rank| model.ranks.get(rank)).copied().unwrap_or_default();
         Ok(CostTable {
             work: prefix_sums(layers, fixed),
             parameters: prefix_sums(layers, |layer| u128::from(layer.parameter_bytes)),
@@ -99,6 +106,7 @@ impl<'a> CostTable<'a> {
             pinned_costs: [&model.embedding, &model.head].map(|module| (fixed(module), module)),
             layer_temporaries: layers.iter().map(|layer| layer.temporary_bytes).max().unwrap_or(0),
             ranks: (0..placement.chunks()).map(of_rank).collect(),
+            thousandths,
             layers: layers.len(),
             held: (0..placement.chunks()).map(held).collect(),
         })
@@ -112,9 +120,9 @@ impl<'a> CostTable<'a> {
     fn fastest(&self, limits: &[Option<u128>]) -> Option<Partition> {
         let fits =
             |chunk: usize, range: Range<usize>| limits[chunk].is_none_or(|limit| self.bytes(chunk, range) <= limit);
-        let work = |chunk, range: Range<usize>| fits(chunk, range.clone()).then(|| self.work(chunk, range));
-        let (slowest, _) = min_total_split(self.chunks(), self.layers, work, u128::max)?;
-        let square = |chunk, range| work(chunk, range).filter(|work| *work <= slowest).map(|work| work * work);
+        let time = |chunk, range: Range<usize>| fits(chunk, range.clone()).then(|| self.time(chunk, range));
+        let (slowest, _) = min_total_split(self.chunks(), self.layers, time, u128::max)?;
+        let square = |chunk, range| time(chunk, range).filter(|time| *time <= slowest).map(|time| time * time);
         let (_, layers) = min_total_split(self.chunks(), self.layers, square, |a, b| a + b)?;
         Some(Partition { layers })
     }
@@ -138,9 +146,11 @@ impl<'a> CostTable<'a> {
         self.pinned_costs.iter().zip(here).filter(|(_, here)| *here).map(|(end, _)| end)
     }
 
-    fn work(&self, chunk: usize, range: Range<usize>) -> u128 {
+    /// The chunk's work over its rank's speed.
+    fn time(&self, chunk: usize, range: Range<usize>) -> u128 {
         let pinned: u128 = self.pinned_modules(chunk).map(|(work, _)| work).sum();
-        self.work[range.end] - self.work[range.start] + pinned
+        let work = self.work[range.end] - self.work[range.start] + pinned;
+        work * u128::from(FASTEST) / u128::from(self.thousandths[chunk])
     }
 
     /// The most bytes that the chunk holds, whatever the others on its rank hold then.
@@ -160,7 +170,8 @@ impl<'a> CostTable<'a> {
             let of = |bytes: u128, count: u64| bytes.saturating_mul(u128::from(count));
             of(activations, whole).saturating_add(of(weight_gradients, split))
         };
-        let RankCost { parameter_bytes, link_bytes, process_bytes, step_end_bytes } = self.ranks[chunk];
+        let RankCost { parameter_bytes, copied_bytes: _, link_bytes, process_bytes, step_end_bytes } =
+            self.ranks[chunk];
         let step = self.held[chunk].iter().map(moment).max().unwrap_or(0).saturating_add(u128::from(temporaries));
         let rank = [parameter_bytes, link_bytes, process_bytes].map(u128::from).into_iter().sum::<u128>();
         parameters.saturating_add(rank).saturating_add(step.max(u128::from(step_end_bytes)))

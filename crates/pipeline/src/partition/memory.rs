@@ -13,6 +13,8 @@ use crate::simulate::Costs;
 pub struct RankCost {
     /// Of parameters that no module's cost contains, such as a weight that two modules share.
     pub parameter_bytes: u64,
+    /// Of the copies that the next rank holds of such parameters.
+    pub copied_bytes: u64,
     /// Of the buffers of its links, and of the tensors in them.
     pub link_bytes: u64,
     /// Of the process itself.
@@ -26,6 +28,8 @@ pub struct RankCost {
 pub struct StageMemory {
     /// Weights, accumulators and moments, with every copy of them.
     pub parameters: u64,
+    /// Copies of the parameters of the rank before it.
+    pub copies: u64,
     /// Kept from F to B or I.
     pub activations: u64,
     /// Kept from I to W.
@@ -44,10 +48,12 @@ impl StageMemory {
         self.parts().iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
-    fn parts(&self) -> [(&'static str, u64); 6] {
-        let StageMemory { parameters, activations, weight_gradient_inputs, temporaries, links, process } = *self;
+    fn parts(&self) -> [(&'static str, u64); 7] {
+        let StageMemory { parameters, copies, activations, weight_gradient_inputs, temporaries, links, process } =
+            *self;
         [
             ("parameters with their state", parameters),
+            ("copies of the previous stage's", copies),
             ("activations", activations),
             ("inputs of weight gradients", weight_gradient_inputs),
             ("temporaries", temporaries),
@@ -86,13 +92,20 @@ impl Partition {
     /// What each rank holds under `schedule` at its peak.
     pub fn memory(&self, model: &ModelCost, schedule: &Schedule) -> Vec<StageMemory> {
         let costs = Costs::estimate(model, self, 1.0, 1.0);
+        let ranks = schedule.ranks.len();
+        let copied = |rank: usize| {
+            let modules = schedule.placement.chunks_of(rank).flat_map(|chunk| self.modules_of(model, chunk));
+            let of_rank = model.ranks.get(rank).map_or(0, |rank| rank.copied_bytes);
+            modules.map(|module| module.copied_bytes).fold(of_rank, u64::saturating_add)
+        };
         let stage = |(rank, actions): (usize, &Vec<Action>)| {
-            let RankCost { parameter_bytes, link_bytes, process_bytes, step_end_bytes } =
+            let RankCost { parameter_bytes, copied_bytes: _, link_bytes, process_bytes, step_end_bytes } =
                 model.ranks.get(rank).copied().unwrap_or_default();
             let chunks = || schedule.placement.chunks_of(rank).map(|chunk| costs.chunk(chunk));
             let (held, temporaries) = activation_memory::peak_of_rank(&schedule.placement, rank, actions, &costs);
             StageMemory {
                 parameters: chunks().map(|chunk| chunk.static_bytes).sum::<u64>().saturating_add(parameter_bytes),
+                copies: copied((rank + ranks - 1) % ranks),
                 activations: held.activations,
                 weight_gradient_inputs: held.weight_gradient_inputs,
                 temporaries: temporaries.max(step_end_bytes.saturating_sub(held.total())),

@@ -9,7 +9,9 @@ mod memory;
 pub use balanced::balanced_partition;
 pub use memory::{RankCost, StageMemory};
 
+use crate::placement::Placement;
 use crate::schedule::Schedule;
+use crate::speeds::RankSpeeds;
 use std::ops::Range;
 
 /// Costs of one module of the model: embedding, layer or head. Work is in FLOPs or in measured seconds, the same
@@ -26,6 +28,8 @@ pub struct ModuleCost {
     pub backward_weight: f64,
     /// Bytes of weights, accumulators and moments, with every copy of them.
     pub parameter_bytes: u64,
+    /// Bytes of the copies that the next rank holds of its parameters.
+    pub copied_bytes: u64,
     /// Bytes kept from F to B or I for each microbatch in flight: its input counts, its output is another module's input.
     pub activation_bytes: u64,
     /// Bytes kept from I to W for each microbatch: the inputs of its weight gradients.
@@ -222,9 +226,10 @@ fn excess(
     })
 }
 
-/// How evenly the work is spread: work / (chunks x slowest chunk's work), 1 at best.
-pub fn balance_ratio(model: &ModelCost, partition: &Partition) -> f64 {
-    let chunks = partition.layers.len();
-    let slowest = (0..chunks).map(|chunk| partition.work(model, chunk)).fold(0.0, f64::max);
-    if slowest > 0.0 { model.work() / (chunks as f64 * slowest) } else { 1.0 }
+/// How evenly the time is spread: work / (sum of the chunks' speeds x slowest chunk's time), 1 at best.
+pub fn balance_ratio(model: &ModelCost, partition: &Partition, placement: &Placement, speeds: &RankSpeeds) -> f64 {
+    let speed = |chunk: usize| placement.get_rank(chunk).map_or(1.0, |rank| speeds.of(rank));
+    let chunks = 0..partition.layers.len();
+    let slowest = chunks.clone().map(|chunk| partition.work(model, chunk) / speed(chunk)).fold(0.0, f64::max);
+    if slowest > 0.0 { model.work() / (chunks.map(speed).sum::<f64>() * slowest) } else { 1.0 }
 }

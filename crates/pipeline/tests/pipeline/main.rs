@@ -10,4 +10,5 @@ mod pictures;
 mod reference_executor;
 mod schedules;
 mod simulation;
+mod speeds;
 mod violations;

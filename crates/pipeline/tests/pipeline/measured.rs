@@ -94,6 +94,7 @@ fn model() -> ModelCost {
         backward_input: work,
         backward_weight: work,
         parameter_bytes: 0,
+        copied_bytes: 0,
         activation_bytes: 0,
         weight_gradient_bytes: 0,
         temporary_bytes: 0,

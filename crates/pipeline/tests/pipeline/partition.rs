@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 use stagecoach_pipeline::{
-    Action, ModelCost, ModuleCost, Partition, PartitionError, Placement, RankCost, Schedule, StageMemory, WorkItem,
-    balance_ratio, balanced_partition, explicit_partition, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble,
-    one_f_one_b, zbv_zero_bubble,
+    Action, ModelCost, ModuleCost, Partition, PartitionError, Placement, RankCost, RankSpeeds, Schedule, StageMemory,
+    WorkItem, balance_ratio, balanced_partition, explicit_partition, gpipe, interleaved_one_f_one_b,
+    interleaved_zero_bubble, one_f_one_b, zbv_zero_bubble,
 };
 
 fn module(name: &str, work: f64, parameter_bytes: u64, activation_bytes: u64) -> ModuleCost {
@@ -14,10 +14,21 @@ fn module(name: &str, work: f64, parameter_bytes: u64, activation_bytes: u64) ->
         backward_input: work,
         backward_weight: work,
         parameter_bytes,
+        copied_bytes: 0,
         activation_bytes,
         weight_gradient_bytes: 0,
         temporary_bytes: 0,
     }
+}
+
+/// Over ranks of equal speed.
+fn balanced(model: &ModelCost, schedule: &Schedule, limit: Option<u64>) -> Result<Partition, PartitionError> {
+    balanced_partition(model, schedule, limit, &RankSpeeds::default())
+}
+
+/// Over ranks of equal speed, with a chunk each.
+fn balance(model: &ModelCost, partition: &Partition) -> f64 {
+    balance_ratio(model, partition, &Placement::linear(partition.layers.len()), &RankSpeeds::default())
 }
 
 /// Multiply-adds a token of the model with h=768, 12/3 heads, intermediate 3,072, a vocabulary of 50,000 and 512
@@ -44,11 +55,11 @@ fn the_reference_models_balances() {
         (vec![8, 4], 0.982),
     ] {
         let partition = explicit_partition(&model, &layers, &gpipe(layers.len(), 1), None).unwrap();
-        let ratio = balance_ratio(&model, &partition);
+        let ratio = balance(&model, &partition);
         assert!((ratio - expected).abs() < 5e-4, "{layers:?}: {ratio}");
     }
     for best in [vec![12], vec![8, 4], vec![5, 6, 1], vec![4, 4, 4, 0]] {
-        assert_eq!(balanced_partition(&model, &gpipe(best.len(), 1), None).unwrap().layers, best);
+        assert_eq!(balanced(&model, &gpipe(best.len(), 1), None).unwrap().layers, best);
     }
 }
 
@@ -56,16 +67,16 @@ fn the_reference_models_balances() {
 fn more_stages_than_layers() {
     let mut model = reference();
     model.layers.truncate(2);
-    let partition = balanced_partition(&model, &gpipe(6, 1), None).unwrap();
+    let partition = balanced(&model, &gpipe(6, 1), None).unwrap();
     assert_eq!(partition.layers, [0, 0, 0, 1, 1, 0]);
     assert_eq!(
         (partition.range(3), partition.range(4), partition.range(5), partition.range(9)),
         (0..1, 1..2, 2..2, 2..2)
     );
     model.layers.clear();
-    assert_eq!(balanced_partition(&model, &gpipe(3, 1), None).unwrap().layers, [0, 0, 0]);
+    assert_eq!(balanced(&model, &gpipe(3, 1), None).unwrap().layers, [0, 0, 0]);
     let free = ModelCost { head: module("head", 0.0, 0, 0), ..model };
-    assert_eq!(balance_ratio(&free, &balanced_partition(&free, &gpipe(3, 1), None).unwrap()), 1.0);
+    assert_eq!(balance(&free, &balanced(&free, &gpipe(3, 1), None).unwrap()), 1.0);
 }
 
 #[test]
@@ -80,7 +91,7 @@ fn equal_layers_tie_whatever_their_binary_form() {
                 boundary_bytes: 0,
                 ranks: Vec::new(),
             };
-            assert_eq!(balanced_partition(&model, &gpipe(stages, 1), None).unwrap().layers, expected, "{work}");
+            assert_eq!(balanced(&model, &gpipe(stages, 1), None).unwrap().layers, expected, "{work}");
         }
     }
 }
@@ -91,7 +102,7 @@ fn a_difference_of_one_flop_in_1e15_decides() {
     let layers = [most - 1.0, 1.0, most].map(|work| module("layer", work, 0, 0)).to_vec();
     let free = module("end", 0.0, 0, 0);
     let model = ModelCost { embedding: free.clone(), layers, head: free, boundary_bytes: 0, ranks: Vec::new() };
-    assert_eq!(balanced_partition(&model, &gpipe(2, 1), None).unwrap().layers, [2, 1]);
+    assert_eq!(balanced(&model, &gpipe(2, 1), None).unwrap().layers, [2, 1]);
 }
 
 #[test]
@@ -114,10 +125,10 @@ fn explicit_partition_is_validated() {
 #[test]
 fn impossible_requests_are_refused() {
     let mut model = reference();
-    assert_eq!(balanced_partition(&model, &gpipe(0, 1), None), Err(PartitionError::NoChunks));
+    assert_eq!(balanced(&model, &gpipe(0, 1), None), Err(PartitionError::NoChunks));
     for work in [f64::NAN, f64::INFINITY, -1.0] {
         model.layers[3] = module("layer 3", work, 0, 0);
-        let error = balanced_partition(&model, &gpipe(2, 1), None).unwrap_err().to_string();
+        let error = balanced(&model, &gpipe(2, 1), None).unwrap_err().to_string();
         assert!(error.starts_with(&format!("the cost of layer 3 is {work}")), "{error}");
     }
 }
@@ -131,7 +142,7 @@ fn a_model_that_does_not_fit_is_reported_with_stage_and_bytes() {
         boundary_bytes: 1,
         ranks: Vec::new(),
     };
-    let fit = |limit| balanced_partition(&model, &one_f_one_b(2, 2), Some(limit));
+    let fit = |limit| balanced(&model, &one_f_one_b(2, 2), Some(limit));
     // Without a limit [2, 2] and [3, 1] would be tried first: 740 bytes on stage 0.
     assert_eq!(fit(740).unwrap().layers, [2, 2]);
     // [0, 4] holds 640 bytes on stage 1, [1, 3] 620 on stage 0.
@@ -182,6 +193,7 @@ fn models() -> impl Strategy<Value = ModelCost> {
             backward_input: f64::from(i),
             backward_weight: f64::from(w),
             parameter_bytes: parameters,
+            copied_bytes: 0,
             activation_bytes: activations,
             weight_gradient_bytes: inputs,
             temporary_bytes: 0,
@@ -190,6 +202,7 @@ fn models() -> impl Strategy<Value = ModelCost> {
     let rank = (0..9u64, 0..9u64, 0..9u64, 0..40u64).prop_map(
         |(parameter_bytes, link_bytes, process_bytes, step_end_bytes)| RankCost {
             parameter_bytes,
+            copied_bytes: 0,
             link_bytes,
             process_bytes,
             step_end_bytes,
@@ -228,15 +241,35 @@ fn holding(placement: Placement, held: &[(usize, usize)]) -> Schedule {
     Schedule { name: "test".to_owned(), placement: placement.clone(), microbatches: 1, ranks }
 }
 
-/// Slowest chunk, sum of squares, layers: less is better.
-fn rank(model: &ModelCost, partition: &Partition) -> (u64, u64, Vec<usize>) {
-    let work: Vec<f64> = (0..partition.layers.len()).map(|chunk| partition.work(model, chunk)).collect();
-    let slowest = work.iter().copied().fold(0.0, f64::max) as u64;
-    (slowest, work.iter().map(|work| work * work).sum::<f64>() as u64, partition.layers.clone())
+/// Slowest chunk, sum of squares, layers: less is better. With a chunk a rank.
+fn rank(model: &ModelCost, partition: &Partition, speeds: &RankSpeeds) -> (u64, u64, Vec<usize>) {
+    let time = |chunk| partition.work(model, chunk) / speeds.of(chunk);
+    let times: Vec<f64> = (0..partition.layers.len()).map(time).collect();
+    let slowest = times.iter().copied().fold(0.0, f64::max) as u64;
+    (slowest, times.iter().map(|time| time * time).sum::<f64>() as u64, partition.layers.clone())
+}
+
+/// Powers of two, so that times are exact.
+fn speeds(ranks: usize) -> impl Strategy<Value = Vec<f64>> {
+    prop::collection::vec(prop::sample::select(vec![0.5, 1.0, 2.0, 4.0]), ranks)
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    #[test]
+    fn only_the_ratios_of_speeds_matter(
+        model in models(),
+        stages in 1..6usize,
+        held in prop::collection::vec((0..6usize, 0..4usize), 5),
+        given in speeds(5),
+        unit in 1e-3..1e3f64,
+    ) {
+        let schedule = holding(Placement::linear(stages), &held);
+        let partition = |speeds: Vec<f64>| balanced_partition(&model, &schedule, None, &RankSpeeds::new(&speeds).unwrap());
+        prop_assert_eq!(partition(given.clone()), partition(given.iter().map(|speed| speed * unit).collect()));
+        prop_assert_eq!(partition(vec![unit; stages]), balanced(&model, &schedule, None));
+    }
 
     #[test]
     fn exhaustive_search_finds_nothing_better(
@@ -244,13 +277,15 @@ proptest! {
         stages in 1..6usize,
         limit in prop::option::of(0..160u64),
         held in prop::collection::vec((0..6usize, 0..4usize), 5),
+        speeds in speeds(5),
     ) {
         let schedule = holding(Placement::linear(stages), &held);
+        let speeds = RankSpeeds::new(&speeds[..stages]).unwrap();
         let all = compositions(stages, model.layers.len()).into_iter().map(|layers| Partition { layers });
         let fullest = |p: &Partition| p.peak_bytes(&model, &schedule).into_iter().max().unwrap();
         let (fitting, over): (Vec<_>, Vec<_>) = all.partition(|p| limit.is_none_or(|limit| fullest(p) <= limit));
-        match balanced_partition(&model, &schedule, limit) {
-            Ok(found) => prop_assert_eq!(Some(rank(&model, &found)), fitting.iter().map(|p| rank(&model, p)).min()),
+        match balanced_partition(&model, &schedule, limit, &speeds) {
+            Ok(found) => prop_assert_eq!(Some(rank(&model, &found, &speeds)), fitting.iter().map(|p| rank(&model, p, &speeds)).min()),
             Err(PartitionError::Memory { stage, layers, needed_bytes, excess_bytes, .. }) => {
                 prop_assert!(fitting.is_empty());
                 let least = over.iter().map(fullest).min().unwrap();
@@ -272,9 +307,9 @@ proptest! {
     ) {
         let placement = if v_shaped { Placement::v_shaped(ranks) } else { Placement::looped(ranks, 2) };
         let schedule = holding(placement, &held);
-        let fastest = balanced_partition(&model, &schedule, None).unwrap();
+        let fastest = balanced(&model, &schedule, None).unwrap();
         let fullest = |p: &Partition| p.peak_bytes(&model, &schedule).into_iter().max().unwrap();
-        match balanced_partition(&model, &schedule, Some(limit)) {
+        match balanced(&model, &schedule, Some(limit)) {
             Ok(found) => {
                 prop_assert!(fullest(&found) <= limit);
                 prop_assert!(fullest(&fastest) > limit || found == fastest);
@@ -283,7 +318,7 @@ proptest! {
                 prop_assert!(fullest(&fastest) > limit);
                 prop_assert_eq!(needed_bytes - excess_bytes, limit);
                 // what the message advises works
-                let raised = balanced_partition(&model, &schedule, Some(needed_bytes)).unwrap();
+                let raised = balanced(&model, &schedule, Some(needed_bytes)).unwrap();
                 prop_assert!(fullest(&raised) <= needed_bytes);
             }
             Err(error) => prop_assert!(false, "{}", error),
@@ -307,9 +342,9 @@ fn layers_make_room_for_what_cannot_move() {
     let looped = interleaved_one_f_one_b(2, 2, 1);
     for (model, schedule, limit) in [(&embedding, &looped, 7), (&head, &looped, 7), (&head, &zbv_zero_bubble(2, 1), 7)]
     {
-        let partition = balanced_partition(model, schedule, Some(limit)).unwrap();
+        let partition = balanced(model, schedule, Some(limit)).unwrap();
         assert_eq!(partition.peak_bytes(model, schedule), [7, 7], "{partition:?}");
-        assert!(balanced_partition(model, schedule, Some(limit - 1)).is_err());
+        assert!(balanced(model, schedule, Some(limit - 1)).is_err());
     }
 }
 

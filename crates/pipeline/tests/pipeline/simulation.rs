@@ -110,6 +110,7 @@ fn costs_of_a_partitioned_model() {
         backward_input: work,
         backward_weight: work / 2.0,
         parameter_bytes: 100 * bytes,
+        copied_bytes: 0,
         activation_bytes: bytes,
         weight_gradient_bytes: 2 * bytes,
         temporary_bytes: 7 * bytes,

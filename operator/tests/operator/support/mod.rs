@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use serde_json::{Value, json};
 pub use stagecoach_cluster::condition_of;
-use stagecoach_cluster::{ControlPlane, Process, TestKubelet, chart, merge, pipeline_job, until};
+use stagecoach_cluster::{ControlPlane, Process, Settings, TestKubelet, chart, merge, pipeline_job, until};
 
 /// The operator's namespace.
 const OPERATOR_NAMESPACE: &str = "stagecoach-system";
@@ -91,7 +91,12 @@ pub fn exclusive() -> MutexGuard<'static, TestCluster> {
 
 impl TestCluster {
     fn without_operator() -> TestCluster {
-        let plane = ControlPlane::start();
+        TestCluster::with_settings(Settings::default())
+    }
+
+    /// A cluster of the caller's, without an operator, whose control plane has these settings.
+    pub fn with_settings(settings: Settings) -> TestCluster {
+        let plane = ControlPlane::start_with(settings);
         plane.create_namespace(OPERATOR_NAMESPACE);
         let needed =
             ["CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
@@ -277,7 +282,8 @@ pub fn path(name: &str) -> String {
 pub fn job(name: &str, changes: Value) -> Value {
     let (namespace, name) = split(name);
     let quick = json!({
-        "restart": {"maxRestarts": 3, "backoff": {"initialSeconds": 0, "maxSeconds": 1}, "terminationTimeoutSeconds": 60},
+        // the kubelet of these tests has no trainers that could form a group again: `replacement` has them do so
+        "restart": {"maxRestarts": 3, "reformTimeoutSeconds": 0, "backoff": {"initialSeconds": 0, "maxSeconds": 1}, "terminationTimeoutSeconds": 60},
         "template": {"spec": {"terminationGracePeriodSeconds": 5}},
     });
     let mut object = pipeline_job(name, quick);

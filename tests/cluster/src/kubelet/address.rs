@@ -2,12 +2,17 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+
+use k8s_openapi::api::core::v1::Pod;
+
+/// Gives a pod this address, of IPv6 for example. Whichever pod of this machine has it, the next one waits.
+const ANNOTATION: &str = "stagecoach.test/address";
 
 /// Whoever listens here has the address. No stage uses the port.
 const CLAIM_PORT: u16 = 65535;
 
-/// An address of 127.0.0.0/8, no other pod's on this machine while this lives, whichever test that belongs to.
+/// An address, no other pod's on this machine while this lives, whichever test that belongs to.
 #[derive(Debug)]
 pub(super) struct Address {
     pub(super) ip: String,
@@ -15,9 +20,28 @@ pub(super) struct Address {
 }
 
 impl Address {
+    /// The address that the pod's annotation asks for, else one of 127.0.0.0/8.
+    ///
+    /// # Panics
+    /// If it is none, or can't be had for a minute.
+    pub(super) async fn of(pod: &Pod) -> Address {
+        let annotations = pod.metadata.annotations.as_ref();
+        let Some(wanted) = annotations.and_then(|annotations| annotations.get(ANNOTATION)) else {
+            return Address::claim();
+        };
+        let ip: IpAddr = wanted.parse().unwrap_or_else(|e| panic!("{ANNOTATION}: {wanted}: {e}"));
+        for _ in 0..600 {
+            if let Ok(claim) = TcpListener::bind((ip, CLAIM_PORT)) {
+                return Address { ip: wanted.clone(), _claim: claim };
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+        panic!("{wanted} can't be claimed at port {CLAIM_PORT}")
+    }
+
     /// # Panics
     /// If many addresses in a row can't be taken.
-    pub(super) fn claim() -> Address {
+    fn claim() -> Address {
         for attempt in 0..100u8 {
             let [a, b, c, ..] = RandomState::new().hash_one(attempt).to_le_bytes();
             // 127.0.x.x is where people put services of their own

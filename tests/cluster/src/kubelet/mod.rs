@@ -31,7 +31,7 @@ type Rule = Box<dyn Fn(&PodView) -> Option<Behaviour> + Send>;
 /// The kubelet of all nodes of a test. Ends with all its pods when dropped; their objects stay.
 ///
 /// What it does not do: images, restarts (every pod is treated as `restartPolicy: Never`), probes other than `httpGet`
-/// readiness, native sidecars, events.
+/// readiness, events.
 pub struct TestKubelet {
     shared: Arc<KubeletState>,
     runtime: Option<Runtime>,

@@ -1,11 +1,12 @@
 //! The life of a pod: pending, running, ended, gone. The terminal state is written before the object goes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use futures::future::select_all;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
@@ -34,6 +35,19 @@ pub(super) async fn live(shared: Arc<KubeletState>, object: watch::Receiver<Pod>
     life.delete().await;
 }
 
+/// The containers of a pod that has started.
+struct Running {
+    /// The one that the behaviour is about.
+    main: usize,
+    /// How many are no init containers.
+    count: usize,
+    address: String,
+    /// The init containers last.
+    containers: Vec<FakeContainer>,
+    /// Where the init containers are.
+    init: Vec<State>,
+}
+
 struct Life {
     shared: Arc<KubeletState>,
     api: Api<Pod>,
@@ -52,7 +66,8 @@ impl Life {
         if matches!(phase, "Succeeded" | "Failed") {
             return;
         }
-        let count = pod.spec.as_ref().unwrap().containers.len();
+        let spec = pod.spec.as_ref().unwrap();
+        let count = spec.containers.len();
         self.publish(None, &vec![State::Waiting("ContainerCreating"); count]).await;
         let client = self.shared.client.clone();
         let maps = tokio::select! {
@@ -60,7 +75,7 @@ impl Life {
             () = self.deletion() => return,
         };
         environment::mount(&self.shared.folder, &pod, &maps);
-        let address = Address::claim();
+        let address = Address::of(&pod).await;
         let (main, mut view, behaviour) = self.view(&pod, &address.ip, &maps);
         if behaviour == Behaviour::ImagePullError {
             self.publish(Some(&address.ip), &vec![State::Waiting("ImagePullBackOff"); count]).await;
@@ -74,6 +89,8 @@ impl Life {
                 () = self.deletion() => return,
             }
         }
+        let init = spec.init_containers.as_deref().unwrap_or_default();
+        let Some((sidecars, sidecar_states)) = self.initialise(init, count, &address.ip).await else { return };
         let (exits, mut ordered) = mpsc::unbounded_channel();
         let face = Face {
             ready: behaviour != Behaviour::NeverReady,
@@ -96,22 +113,74 @@ impl Life {
             Err(exit) => containers[main].end(exit),
         }
         self.shared.pods.lock().unwrap().push(started);
-        self.attend(&pod, main, &address.ip, &mut containers, &mut ordered).await;
+        containers.extend(sidecars);
+        let mut running = Running { main, count, address: address.ip.clone(), containers, init: sidecar_states };
+        self.attend(&pod, &mut running, &mut ordered).await;
+    }
+
+    /// Runs the init containers, one after the other; those that are sidecars go on. None if the pod has ended before its
+    /// containers started. What an init container does, its command says in the form of [`Behaviour::parse`]; without one it
+    /// ends at once.
+    async fn initialise(
+        &mut self,
+        init: &[Container],
+        count: usize,
+        address: &str,
+    ) -> Option<(Vec<FakeContainer>, Vec<State>)> {
+        let (mut containers, mut states) = (Vec::new(), Vec::new());
+        let waiting = vec![State::Waiting("PodInitializing"); count];
+        for container in init {
+            let is_sidecar = container.restart_policy.as_deref() == Some("Always");
+            let command = container.command.clone().unwrap_or_default().join(" ");
+            let otherwise = if is_sidecar { "run" } else { "exit 0" };
+            let behaviour = Behaviour::parse(if command.is_empty() { otherwise } else { &command });
+            let log = self.shared.folder.join(&container.name);
+            let started = FakeContainer::start(&behaviour, BTreeMap::new(), &log, log.with_extension("termination"));
+            let mut started = started.unwrap_or_else(|_| FakeContainer::sidecar());
+            let since = now();
+            if is_sidecar {
+                states.push(State::Running { since, ready: true });
+                containers.push(started);
+                continue;
+            }
+            let exit = tokio::select! {
+                exit = started.ended() => exit,
+                () = self.deletion() => return None,
+            };
+            let failed = exit.code != 0;
+            states.push(State::Terminated { since, at: now(), exit });
+            containers.push(started);
+            if failed {
+                for (state, sidecar) in states.iter_mut().zip(&mut containers) {
+                    if let State::Running { since, .. } = state {
+                        sidecar.terminate();
+                        let exit = sidecar.ended().await;
+                        *state = State::Terminated { since: since.clone(), at: now(), exit };
+                    }
+                }
+                self.publish(Some(address), &[waiting, states].concat()).await;
+                return None;
+            }
+        }
+        Some((containers, states))
     }
 
     /// Follows the containers until all have ended; carries out what a test orders for the `main` one, and the deletion.
+    /// Sidecars among the init containers end after the others.
     async fn attend(
         &mut self,
         pod: &Pod,
-        main: usize,
-        address: &str,
-        containers: &mut [FakeContainer],
+        pod_runs: &mut Running,
         ordered: &mut mpsc::UnboundedReceiver<ContainerExit>,
     ) {
+        let Running { main, count, address, containers, init } = pod_runs;
+        let (main, count, address) = (*main, *count, address.as_str());
         let since = now();
         let mut probe = Probe::of(pod, main);
         let running = |ready| State::Running { since: since.clone(), ready };
-        let mut states: Vec<State> = (0..containers.len()).map(|n| running(n != main || probe.is_none())).collect();
+        let mut states: Vec<State> = (0..count).map(|n| running(n != main || probe.is_none())).collect();
+        states.append(init);
+        let mut sidecars_end = false;
         let mut killing: Option<Instant> = None;
         self.publish(Some(address), &states).await;
         while states.iter().any(|state| matches!(state, State::Running { .. })) {
@@ -120,6 +189,10 @@ impl Life {
             tokio::select! {
                 (n, exit) = first(live) => {
                     states[n] = State::Terminated { since: since.clone(), at: now(), exit };
+                    if !sidecars_end && states[..count].iter().all(|state| matches!(state, State::Terminated { .. })) {
+                        containers[count..].iter_mut().for_each(FakeContainer::terminate);
+                        sidecars_end = true;
+                    }
                 }
                 Some(exit) = ordered.recv() => {
                     changed = false;

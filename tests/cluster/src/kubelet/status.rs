@@ -22,13 +22,16 @@ pub(super) fn now() -> Value {
     serde_json::to_value(Time(k8s_openapi::jiff::Timestamp::now())).unwrap()
 }
 
-/// The strategic merge patch for `/status`: `states` are those of the pod's containers, in their order.
+/// The strategic merge patch for `/status`: `states` are those of the pod's containers, in their order, and then those of its
+/// init containers as far as they have started.
 pub(super) fn patch(pod: &Pod, address: Option<&str>, started: &Value, states: &[State]) -> Value {
     let spec = pod.spec.as_ref().unwrap();
-    let containers: Vec<Value> = spec.containers.iter().zip(states).map(|(of, state)| container(of, state)).collect();
+    let (main, init) = states.split_at(spec.containers.len());
+    let containers: Vec<Value> = spec.containers.iter().zip(main).map(|(of, state)| container(of, state)).collect();
+    let init_containers = spec.init_containers.iter().flatten().zip(init).map(|(of, state)| container(of, state));
     let evicted = states.iter().any(|state| matches!(state, State::Terminated { exit, .. } if exit.evicted));
-    let phase = phase(states);
-    let ready = states.iter().all(|state| matches!(state, State::Running { ready: true, .. }));
+    let phase = phase(main, init);
+    let ready = main.iter().all(|state| matches!(state, State::Running { ready: true, .. }));
     let why = match phase {
         "Succeeded" => "PodCompleted",
         "Failed" => "PodFailed",
@@ -54,6 +57,7 @@ pub(super) fn patch(pod: &Pod, address: Option<&str>, started: &Value, states: &
         "phase": phase,
         "conditions": conditions,
         "containerStatuses": containers,
+        "initContainerStatuses": init_containers.collect::<Vec<_>>(),
         "hostIP": "127.0.0.1",
         "hostIPs": [{"ip": "127.0.0.1"}],
         "startTime": started,
@@ -69,7 +73,9 @@ pub(super) fn patch(pod: &Pod, address: Option<&str>, started: &Value, states: &
     json!({"metadata": {"uid": pod.metadata.uid}, "status": status})
 }
 
-fn phase(states: &[State]) -> &'static str {
+fn phase(states: &[State], init: &[State]) -> &'static str {
+    let init_runs = init.iter().any(|state| matches!(state, State::Running { .. }));
+    let init_failed = init.iter().any(|state| matches!(state, State::Terminated { exit, .. } if exit.code != 0));
     let ended: Vec<&ContainerExit> = states
         .iter()
         .filter_map(|state| match state {
@@ -79,10 +85,10 @@ fn phase(states: &[State]) -> &'static str {
         .collect();
     if ended.iter().any(|exit| exit.evicted) {
         "Failed"
-    } else if ended.len() == states.len() {
+    } else if ended.len() == states.len() && !init_runs {
         if ended.iter().all(|exit| exit.code == 0) { "Succeeded" } else { "Failed" }
     } else if states.iter().any(|state| matches!(state, State::Waiting(_))) {
-        "Pending"
+        if init_failed { "Failed" } else { "Pending" }
     } else {
         "Running"
     }
@@ -149,7 +155,11 @@ mod tests {
             (vec![ended(0), ended(143)], "Failed"),
             (vec![evicted, running()], "Failed"),
         ] {
-            assert_eq!(phase(&states), expected, "{states:?}");
+            assert_eq!(phase(&states, &[]), expected, "{states:?}");
         }
+        let waiting = [State::Waiting("PodInitializing")];
+        assert_eq!(phase(&[ended(0)], &[running()]), "Running", "a sidecar ends after the others");
+        assert_eq!(phase(&[ended(0)], &[ended(143)]), "Succeeded", "how it ends means nothing");
+        assert_eq!((phase(&waiting, &[running()]), phase(&waiting, &[ended(1)])), ("Pending", "Failed"));
     }
 }

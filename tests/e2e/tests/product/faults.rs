@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use stagecoach_e2e::{E2eJob, Product, on_this_machine};
 
 /// Bytes that are left to a trainer before it has none.
@@ -15,30 +15,43 @@ const FAULTS: [&str; 4] = ["delete", "delete --force", "kill -9", "out of memory
 #[ignore = "needs a node: make e2e"]
 fn a_job_that_loses_stages_comes_to_the_same_end() {
     let product = Product::take();
-    lose_stages(&product, "faulted", false);
+    lose_stages(&product, "faulted", json!({}), false);
 }
 
 #[test]
 #[ignore = "needs a node: make e2e"]
 fn also_when_the_operator_dies_with_them() {
     let product = Product::take();
-    lose_stages(&product, "faulted-blind", true);
+    lose_stages(&product, "faulted-blind", json!({}), true);
 }
 
-fn lose_stages(product: &Product, name: &str, with_operator: bool) {
+#[test]
+#[ignore = "needs a node: make e2e"]
+fn also_with_checkpoints_in_memory() {
+    let product = Product::take();
+    lose_stages(&product, "faulted-remembered", json!({"checkpoint": {"memory": {"everySteps": 1}}}), false);
+}
+
+fn lose_stages(product: &Product, name: &str, changes: Value, with_operator: bool) {
     let mut draws = RandomFaults::new();
-    let job = E2eJob::apply(product, name, json!({}));
-    for (n, fault) in FAULTS.into_iter().enumerate() {
-        let attempt = n as u64 + 1;
-        job.wait_running(attempt);
+    let has_copies = changes["checkpoint"]["memory"].is_object();
+    let job = E2eJob::apply(product, name, changes);
+    let first = draws.below(3) as u32;
+    for (n, fault) in (0..).zip(FAULTS) {
+        job.wait_phase("Running");
         job.wait_step(job.step() + 1 + draws.below(40));
-        let stage = draws.below(3) as u32;
+        // never the same twice in a row: a stage that is lost twice without a new step between takes the group with it
+        let stage = (first + n) % 3;
+        let (attempt, restarts, pods) = (job.attempt(), job.restarts(), job.pod_uids());
         println!("{name}: {fault} of stage {stage} at step {}", job.step());
-        lose(product, &job, fault, stage);
-        if with_operator {
-            product.kill_operators();
-        }
-        let after = job.wait("at the next attempt", |job| job["status"]["attempt"]["number"] == attempt + 1);
+        lose(&job, fault, stage, || {
+            if with_operator {
+                product.kill_operators();
+            }
+        });
+        let after = job.wait("whole again", |job| {
+            job["status"]["restarts"]["total"].as_u64() > Some(restarts) && job["status"]["phase"] == "Running"
+        });
         let failure = &after["status"]["lastFailure"];
         println!("{name}: {} {}", failure["reason"], failure["message"]);
         match fault {
@@ -48,26 +61,43 @@ fn lose_stages(product: &Product, name: &str, with_operator: bool) {
             "out of memory" => {
                 assert_eq!((&failure["reason"], &failure["stage"]), (&json!("OutOfMemory"), &json!(stage)))
             }
+            // the kubelet asks it to leave all the same: if there is time, the others leave with it
+            "delete --force" => assert!(failure["stage"] == stage || failure["reason"] == "Drained", "{failure:#}"),
             _ => assert_eq!(failure["stage"], stage, "{failure:#}"),
         }
+        if has_copies && ["kill -9", "out of memory"].contains(&fault) {
+            let log = product.kubectl(&["logs", &job.pod(0)]);
+            let (_, since) = log.rsplit_once("going on after step").unwrap_or_else(|| panic!("{log}"));
+            assert!(since.contains("which was in memory"), "{log}");
+        }
+        let now = job.pod_uids();
+        let stayed = pods.iter().filter(|pod| now.contains(pod)).count();
+        let found = (after["status"]["attempt"]["number"].as_u64().unwrap(), stayed);
+        let (is_anew, is_replaced) = (found == (attempt + 1, 0), found == (attempt, 2));
+        let is_expected = match fault {
+            "delete" => is_anew,
+            "delete --force" => is_anew || is_replaced,
+            _ => is_replaced,
+        };
+        assert!(is_expected, "{fault}: {found:?}, {pods:?} became {now:?}\n{:#}", after["status"]);
     }
     assert_eq!(job.complete(), *on_this_machine(product.node.folder()));
-    assert_eq!(job.attempt(), FAULTS.len() as u64 + 1);
 }
 
-fn lose(product: &Product, job: &E2eJob, fault: &str, stage: u32) {
+/// Loses a stage; `then` follows at once.
+fn lose(job: &E2eJob, fault: &str, stage: u32, then: impl FnOnce()) {
     let pod = job.pod(stage);
+    let mut starved = None;
     match fault {
-        "delete" => drop(product.kubectl(&["delete", "pod", &pod, "--wait=false"])),
-        "delete --force" => drop(product.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0"])),
+        "delete" => drop(job.product.kubectl(&["delete", "pod", &pod, "--wait=false"])),
+        "delete --force" => drop(job.product.kubectl(&["delete", "pod", &pod, "--force", "--grace-period=0"])),
         "kill -9" => job.trainer(stage).kill(),
-        _ => {
-            let trainer = job.trainer(stage);
-            let attempt = job.attempt();
-            let starved = trainer.starve(SPARE);
-            job.wait("restarted for want of memory", |job| job["status"]["attempt"]["number"] != attempt);
-            drop(starved);
-        }
+        _ => starved = Some((job.restarts(), job.trainer(stage).starve(SPARE))),
+    }
+    then();
+    if let Some((restarts, starved)) = starved {
+        job.wait("restarted for want of memory", |job| job["status"]["restarts"]["total"] != restarts);
+        drop(starved);
     }
 }
 

@@ -18,6 +18,14 @@ fn an_upgrade_changes_no_job_that_runs() {
     assert_eq!((job.attempt(), job.pod_uids(), images(&job)), (1, pods, image.clone()));
     // the image that it trains with is there also for what comes after it
     job.trainer(1).kill();
+    job.wait("whole again", |job| job["status"]["restarts"]["replaced"] == 1 && job["status"]["phase"] == "Running");
+    assert_eq!(images(&job), image);
+    // with the next poll of stage 0
+    let told = job.wait("told how long that took", |job| job["status"]["lastRecovery"].is_object());
+    let recovery = &told["status"]["lastRecovery"];
+    println!("upgraded: {recovery}");
+    assert!(recovery["replaced"] == true && recovery["phases"]["firstStep"].is_string(), "{recovery}");
+    product.kubectl(&["delete", "pod", &job.pod(2), "--wait=false"]);
     job.wait_running(2);
     assert_eq!(images(&job), image);
     let step = job.step();

@@ -2,6 +2,7 @@
 
 #include "adamw.h"
 #include "attention.h"
+#include "column_sums.h"
 #include "cross_entropy.h"
 #include "gemm.h"
 #include "kernels.h"
@@ -21,7 +22,7 @@ constexpr Kernels<T> kernels = {
 #else
     nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
 #endif
-    rms_norm<T>, rms_norm_backward<T>, swiglu<T>, swiglu_backward<T>, rotary<T>, cross_entropy<T>, adamw<T>,
+    column_sums<T>, rms_norm<T>, rms_norm_backward<T>, swiglu<T>, swiglu_backward<T>, rotary<T>, cross_entropy<T>, adamw<T>,
 };
 
 }  // namespace CPU_CAPABILITY

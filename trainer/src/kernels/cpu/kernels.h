@@ -42,6 +42,8 @@ struct Kernels {
   void (*attention)(const T* qkv, const int64_t* cu_seqlens, int64_t sequences, T* out, float* lse, Heads heads);
   void (*attention_backward)(const T* dout, const T* qkv, const T* out, const float* lse, const int64_t* cu_seqlens,
                              int64_t sequences, T* dqkv, Heads heads);
+  // sums[width] = the sum of all rows of x.
+  void (*column_sums)(const T* x, float* sums, int64_t rows, int64_t width);
   // y = x * rstd * weight with rstd = 1 / sqrt(mean(x^2) + eps) of each row (Zhang and Sennrich 2019).
   void (*rms_norm)(const T* x, const float* weight, T* y, float* rstd, int64_t rows, int64_t width, float eps);
   // From the gradient dy of y: dx (plus residual_gradient unless null), the weight's gradient dweight[width], and y again.

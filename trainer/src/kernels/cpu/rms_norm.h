@@ -1,8 +1,6 @@
 #pragma once
 
-#include <vector>
-
-#include "vec.h"
+#include "column_sums.h"
 
 namespace stagecoach::CPU_CAPABILITY {
 
@@ -24,16 +22,11 @@ void rms_norm(const T* x, const float* weight, T* y, float* rstd, int64_t rows, 
   });
 }
 
-// Rows whose contributions to the weight's gradient are added up by one thread, in their order: the sum is then the same
-// for any number of threads.
-constexpr int64_t ROWS_PER_SUM = 64;
-
 template <typename T>
 void rms_norm_backward(const T* dy, const T* x, const float* weight, const float* rstd, const T* residual_gradient, T* dx,
                        float* dweight, T* y, int64_t rows, int64_t width) {
-  int64_t blocks = (rows + ROWS_PER_SUM - 1) / ROWS_PER_SUM;
-  std::vector<float> sums(blocks * width, 0.f);
-  at::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
+  std::vector<float> sums(row_blocks(rows) * width, 0.f);
+  at::parallel_for(0, row_blocks(rows), 1, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin * ROWS_PER_SUM; row < std::min(end * ROWS_PER_SUM, rows); ++row) {
       const T *grad = dy + row * width, *in = x + row * width;
       float* block_sum = sums.data() + row / ROWS_PER_SUM * width;
@@ -54,11 +47,7 @@ void rms_norm_backward(const T* dy, const T* x, const float* weight, const float
       });
     }
   });
-  for_each_vec(width, [&](int64_t i, int64_t n) {
-    Vec total(0.f);
-    for (int64_t block = 0; block < blocks; ++block) total = total + load(sums.data() + block * width + i, n);
-    store(total, dweight + i, n);
-  });
+  sum_blocks(sums, dweight, width);
 }
 
 }  // namespace stagecoach::CPU_CAPABILITY

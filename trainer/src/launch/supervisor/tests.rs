@@ -11,7 +11,8 @@ use super::*;
 /// The smallest valid job, with no wait before restarts and with fields set.
 pub(in crate::launch) fn job(set: &[(&str, &str)]) -> PipelineJob {
     const TEXT: &str = include_str!("../../../../crates/api/tests/jobs/minimal.yaml");
-    let set = [&[("restart.backoff.initialSeconds", "0")][..], set].concat();
+    // the stages are scripts that form no group again, unless a test says so
+    let set = [&[("restart.backoff.initialSeconds", "0"), ("restart.reformTimeoutSeconds", "0")][..], set].concat();
     let set: Vec<_> = set.iter().map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
     stagecoach_api::parse_with(TEXT, "minimal.yaml", &set).unwrap()
 }
@@ -159,6 +160,32 @@ fn a_stage_killed_by_a_signal_ends_the_attempt() {
     assert!(matches!(run.outcome, RunOutcome::Complete(Some(_))), "{:?}\n{}", run.outcome, run.output);
     run.assert_printed("stage 1 failed (Killed, exit code 137)");
     assert!(run.has_exited(1, 0) && run.has_exited(1, 1));
+}
+
+#[test]
+fn a_stage_that_died_or_does_not_answer_is_replaced_while_the_other_waits() {
+    let lost = r#"{"event":"stageLost","stage":1,"incarnation":0,"message":"stage 1 has sent no heartbeat for 3 s"}"#;
+    let dies = "both; echo why >&2; kill -KILL $$".to_owned();
+    for (happens, reason) in [(dies, "Killed, exit code 137"), ("both; exec sleep 1000".to_owned(), "Stalled")] {
+        // stage 0 waits for the replacement
+        let script = format!(
+            "
+            pids=$STAGECOACH_WORKSPACE/pids-$stage; echo $$ >> $pids
+            if [ $stage-$STAGECOACH_INCARNATION = 1-0 ]; then {happens}; fi
+            started
+            if [ $stage = 0 ]; then echo '{lost}'; while [ ! -s $STAGECOACH_WORKSPACE/replaced ]; do sleep 0.01; done; fi
+            echo $STAGECOACH_INCARNATION > $STAGECOACH_WORKSPACE/replaced
+            finished"
+        );
+        let run = run_script(&script, &[("restart.reformTimeoutSeconds", "60")], &[]);
+        assert!(matches!(run.outcome, RunOutcome::Complete(Some(_))), "{:?}\n{}", run.outcome, run.output);
+        run.assert_printed(&format!("stage 1 failed ({reason})"));
+        run.assert_printed("starting stage 1 again in 0.0s, for which the others wait; 9 of 10 restarts left");
+        let started = |stage: u32| run.read_file(&format!("pids-{stage}")).lines().count();
+        assert_eq!((started(0), started(1), run.stored.state.attempt.number), (1, 2, 1), "{}", run.output);
+        let log = std::fs::read_to_string(run.folder.log(1)).unwrap();
+        assert!(log.contains("--- attempt 1 ---") && log.contains("--- attempt 1, replaced 1 times ---"), "{log}");
+    }
 }
 
 #[test]

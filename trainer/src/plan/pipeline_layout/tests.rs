@@ -6,12 +6,17 @@ use super::*;
 
 /// The plan of the sample job over three stages, with twelve layers and what `set` changes.
 fn plan(set: &[(&str, &str)]) -> Result<PipelineLayout, Fatal> {
+    plan_at(&[1.0; 3], set)
+}
+
+/// The same over stages of these speeds.
+fn plan_at(speeds: &[f64], set: &[(&str, &str)]) -> Result<PipelineLayout, Fatal> {
     let set = [("model.llama.numHiddenLayers", "12")].iter().chain(set);
     let set: Vec<_> = set.map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
     let sample = include_str!("../../../../manifests/samples/shakespeare.yaml");
     let job = stagecoach_api::parse_with(sample, "shakespeare.yaml", &set).unwrap();
     let config = JobConfig::new(job, Path::new("/tmp")).unwrap();
-    plan_pipeline(&config, config.architecture(4096, tch::Device::Cpu).as_ref(), 3)
+    plan_pipeline(&config, config.architecture(4096, tch::Device::Cpu).as_ref(), 3, &RankSpeeds::new(speeds).unwrap())
 }
 
 const AUTO: (&str, &str) = ("pipeline.schedule.type", "Auto");
@@ -58,4 +63,22 @@ fn auto_follows_a_partition_that_is_given() {
     let given = plan(&[AUTO, layers]).unwrap();
     assert_eq!(given.partition.layers, [1, 2, 3, 3, 2, 1]);
     assert!(given.alternatives.iter().all(|alternative| alternative.chunks_per_stage == 2));
+}
+
+#[test]
+fn unequal_stages_get_unequal_layers() {
+    let equal = plan(&[]).unwrap();
+    let slow = plan_at(&[1.0, 1.0, 0.5], &[]).unwrap();
+    assert!(slow.partition.layers[2] < equal.partition.layers[2], "{:?}", slow.partition);
+    let said = format!("the stages are 1.00/1.00/0.50 times as fast as the fastest: their layers are {}", {
+        slow.partition.layers.iter().map(usize::to_string).collect::<Vec<String>>().join("/")
+    });
+    assert_eq!(slow.notes, [said]);
+    // a partition that is given stays, and the simulation knows what it costs
+    let given = ("pipeline.partition", "{strategy: Explicit, layers: [4, 4, 4]}");
+    let (even, slow_even) = (plan(&[given]).unwrap(), plan_at(&[1.0, 1.0, 0.5], &[given]).unwrap());
+    assert_eq!(slow_even.partition, even.partition);
+    assert!(slow_even.timeline.makespan > 1.5 * even.timeline.makespan);
+    assert!(slow.timeline.makespan < 0.8 * slow_even.timeline.makespan);
+    assert!(plan_at(&[1.0, 1.0, 0.5], &[AUTO]).unwrap().timeline.makespan <= slow.timeline.makespan);
 }

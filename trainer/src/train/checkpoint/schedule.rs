@@ -18,6 +18,7 @@ use crate::plan::{JobConfig, TrainerState};
 use crate::state_dict::Snapshot;
 use crate::train::StageMonitor;
 use crate::train::drain::{DrainEstimate, drain_timeout};
+use crate::train::kept::HeldSnapshot;
 
 /// What a rank votes about saving after a step.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,11 +56,12 @@ impl<'s> SaveSchedule<'s> {
         monitor: &'s StageMonitor,
         config: &JobConfig,
         stage: &Stage,
+        held: Option<HeldSnapshot>,
     ) -> Result<SaveSchedule<'s>, Fatal> {
         let spec = &config.job.spec;
         let every = spec.checkpoint.every_steps;
         let thread = match spec.checkpoint.mode {
-            CheckpointMode::Async if every > 0 => Some(CheckpointThread::start(scope, writer, stage)?),
+            CheckpointMode::Async if every > 0 => Some(CheckpointThread::start(scope, writer, stage, held)?),
             _ => None,
         };
         let drain_timeout = drain_timeout(Duration::from_secs(Policy::for_processes(spec).grace_seconds));
@@ -173,6 +175,11 @@ impl<'s> SaveSchedule<'s> {
         let record = SaveRecord { step: state.step, due: state.step, stall_seconds, ..SaveRecord::default() };
         self.writer.report_result(record, started, saved);
         Ok(())
+    }
+
+    /// Ends the background saves; returns what was copied last, if anything was.
+    pub(in crate::train) fn into_held(self) -> Option<HeldSnapshot> {
+        self.thread?.into_held()
     }
 
     /// The step at which the save after `step` became due, if one is.

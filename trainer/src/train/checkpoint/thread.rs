@@ -15,6 +15,7 @@ use crate::fatal::Fatal;
 use crate::observe::SaveRecord;
 use crate::plan::TrainerState;
 use crate::state_dict::Snapshot;
+use crate::train::kept::HeldSnapshot;
 use crate::train::monitor::StageMonitor;
 
 /// The thread that writes checkpoints in the background, seen from the main thread.
@@ -25,6 +26,8 @@ pub(in crate::train) struct CheckpointThread {
     activity_count: Arc<AtomicU64>,
     /// The staging buffer to copy into; `None` while the thread writes from it.
     staging: Option<Snapshot>,
+    /// The step after which the staging buffer was filled last.
+    held_step: Option<u64>,
 }
 
 /// A staged copy to be written.
@@ -42,11 +45,13 @@ struct SaveDone {
 }
 
 impl CheckpointThread {
-    /// Starts the thread in `scope`, with a staging buffer for the tensors of `stage`.
+    /// Starts the thread in `scope`, with a staging buffer for the tensors of `stage`: that of `held`, an older thread of this
+    /// stage, if there is one.
     pub(in crate::train) fn start<'scope, 's>(
         scope: &'scope Scope<'scope, 's>,
         writer: &'s CheckpointWriter<'s>,
         stage: &Stage,
+        held: Option<HeldSnapshot>,
     ) -> Result<CheckpointThread, Fatal> {
         let (requests, inbox) = channel::<SaveRequest>();
         let (outbox, done) = channel();
@@ -67,7 +72,9 @@ impl CheckpointThread {
         };
         let spawned = Builder::new().name("saver".into()).spawn_scoped(scope, work);
         spawned.map_err(|e| Fatal::new(FailureKind::Error, format!("could not start the checkpoint thread: {e}")))?;
-        Ok(CheckpointThread { requests, done, activity_count, staging: Some(Snapshot::empty_buffer(stage)) })
+        let held_step = held.as_ref().map(|held| held.step);
+        let staging = Some(held.map_or_else(|| Snapshot::empty_buffer(stage), |held| held.snapshot));
+        Ok(CheckpointThread { requests, done, activity_count, staging, held_step })
     }
 
     /// Whether the last copy is still being written, as far as [`CheckpointThread::poll`] knows.
@@ -86,6 +93,7 @@ impl CheckpointThread {
         // the group decides to save only if no stage is writing
         let Some(mut snapshot) = self.staging.take() else { return Err(thread_ended_error()) };
         snapshot.copy_from(stage);
+        self.held_step = Some(state.step);
         record.stall_seconds = started.elapsed().as_secs_f64();
         self.requests
             .send(SaveRequest { snapshot, state: state.clone(), record, started })
@@ -124,6 +132,14 @@ impl CheckpointThread {
             }
         }
         Ok(())
+    }
+
+    /// Ends the thread, which finishes or gives up what it writes; returns what was copied last, if anything was.
+    pub(in crate::train) fn into_held(self) -> Option<HeldSnapshot> {
+        drop(self.requests);
+        let staging = self.staging.or_else(|| Some(self.done.recv().ok()?.staging));
+        let (step, snapshot) = self.held_step.zip(staging)?;
+        Some(HeldSnapshot { step, snapshot })
     }
 
     fn receive_done(&mut self, SaveDone { staging, result }: SaveDone) -> Result<SaveRecord, Fatal> {

@@ -2,22 +2,24 @@
 //! thread or in the background; all stages learn the result.
 
 use std::iter::Sum;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use stagecoach_checkpoint::{CheckpointError, CheckpointMetadata, Dtype, RetentionPolicy, StageFiles, View, prune};
+use stagecoach_checkpoint::{
+    CheckpointError, CheckpointMetadata, Dtype, RetentionPolicy, StageFiles, View, prune, read_manifest,
+};
 use stagecoach_data::Tokenizer;
 use stagecoach_group::Member;
 
 use crate::fatal::Fatal;
 use crate::model::Architecture;
 use crate::observe::{SaveRecord, TrainingEvent};
-use crate::plan::{Plan, TrainerState};
+use crate::plan::{CheckpointLink, Plan, TrainerState};
 use crate::state_dict::{NamedTensor, Snapshot};
 use crate::train::collective::{all_gather, topic};
 use crate::train::context::{RunningStage, StageContext, emit};
-use crate::train::environment::environment;
 
 /// Longest delay between retries of the final save.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
@@ -50,6 +52,8 @@ pub(in crate::train) struct CheckpointWriter<'a> {
     member: &'a Member,
     /// Name and content of the small files beside the weights; only on stage 0.
     small_files: Vec<(String, Vec<u8>)>,
+    /// The checkpoint before the next one, of this attempt or an earlier one; only on stage 0.
+    previous: Mutex<Option<CheckpointLink>>,
 }
 
 impl<'a> CheckpointWriter<'a> {
@@ -58,9 +62,13 @@ impl<'a> CheckpointWriter<'a> {
         running: &RunningStage<'a>,
         architecture: &dyn Architecture,
     ) -> Result<CheckpointWriter<'a>, Fatal> {
-        let RunningStage { context, plan, member, .. } = *running;
-        let small_files = if context.env.rank == 0 { small_files(running, architecture)? } else { Vec::new() };
-        Ok(CheckpointWriter { context, plan, member, small_files })
+        let RunningStage { context, plan, member, saved_step, .. } = *running;
+        let is_coordinator = context.env.rank == 0;
+        let small_files = if is_coordinator { small_files(running, architecture)? } else { Vec::new() };
+        let saved = Some(saved_step).filter(|step| is_coordinator && *step > 0);
+        let previous = saved.map(|step| read_manifest(context.volume, step)).transpose()?;
+        let previous = Mutex::new(previous.as_ref().map(CheckpointLink::to).transpose()?);
+        Ok(CheckpointWriter { context, plan, member, small_files, previous })
     }
 
     /// Saves once and reports the result.
@@ -129,8 +137,10 @@ impl<'a> CheckpointWriter<'a> {
         let committed = match (&files, coordinator) {
             (Ok(files), true) => {
                 on_activity("commit");
-                save.commit(volume, self.checkpoint_metadata(state), files, &self.small_files)
-                    .map(|manifest| manifest.bytes())
+                save.commit(volume, self.checkpoint_metadata(state), files, &self.small_files).map(|manifest| {
+                    *self.previous.lock().unwrap_or_else(PoisonError::into_inner) = CheckpointLink::to(&manifest).ok();
+                    manifest.bytes()
+                })
             }
             _ => Ok(0),
         };
@@ -219,11 +229,14 @@ impl<'a> CheckpointWriter<'a> {
         let batch = u64::from(self.context.config.training.global_batch_size);
         let mut progress = serde_json::json!(state);
         progress["sequences"] = (state.step * batch).into();
+        if let Some(previous) = &*self.previous.lock().unwrap_or_else(PoisonError::into_inner) {
+            progress["previous"] = serde_json::json!(previous);
+        }
         CheckpointMetadata {
             attempt: self.context.env.attempt,
             identity: self.plan.identity.clone(),
             plan: serde_json::json!({ "schedule": self.plan.schedule, "partition": self.plan.partition }),
-            environment: environment(self.context.config, self.context.device),
+            environment: self.context.environment.clone(),
             progress,
             job: serde_json::json!(self.context.config.job.spec),
         }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use stagecoach::execute::{Executor, Stage, StageConfig, StepInputs, StepOutput, StopSignal};
-use stagecoach::links::{Links, LinksConfig, link_ids, open_links};
+use stagecoach::execute::{Executor, Stage, StageConfig, StepControl, StepInputs, StepOutput};
+use stagecoach::links::{Interrupt, Links, LinksConfig, link_ids, open_links};
 use stagecoach::model::{Architecture, Llama, LlamaConfig, Parameter};
 use stagecoach_api::job::{AdamWSpec, Encryption, Precision, Recompute, Transport};
 use stagecoach_data::MicrobatchLayout;
@@ -104,6 +104,7 @@ fn stage(setup: &Setup, steps: &[StepData], joined: &mut InProcessStage) -> Trai
         encryption: setup.encryption,
         boundary_bytes: 1 << 16,
         tied_bytes: 4 * setup.config.vocab_size * setup.config.hidden_size,
+        interrupt: Interrupt::default(),
         timeout: TIMEOUT,
     })
     .unwrap();
@@ -176,7 +177,7 @@ fn run(
         learning_rate: step.learning_rate,
         origin: Instant::now(),
         vote: StepVote::default(),
-        stop: StopSignal::NEVER,
+        control: StepControl::NONE,
     };
     let (activity, placement, rank) = (&member.activity(), &programs.placement, stage.rank);
     Executor { stage, links, member, activity, placement }.run(&programs.ranks[rank], &inputs).unwrap()

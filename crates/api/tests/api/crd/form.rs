@@ -60,10 +60,11 @@ fn explain_has_a_sentence_for_every_field_of_ours() {
             let own = path.strip_prefix("spec.template.stages").map(|below| !below.starts_with("[].metadata."));
             path.starts_with("spec.template.") && own != Some(true)
         };
+        let is_described_item = ["exitCodes[]", "rules[]", "onPodConditions[]", "onReasons[]", "conditions[]"];
         let is_ours = !is_kubernetes(path) && !path.starts_with("metadata") && !path.ends_with("[]");
         assert_eq!(
             schema.get("description").is_some(),
-            is_ours || path.ends_with("exitCodes[]") || path.ends_with("conditions[]"),
+            is_ours || is_described_item.iter().any(|item| path.ends_with(item)),
             "{path}"
         );
     });
@@ -97,12 +98,34 @@ fn every_word_is_spelled_as_in_the_types() {
         ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble", "Csv", "Auto"].as_slice();
     let phases =
         ["Pending", "Starting", "Running", "Draining", "Suspended", "Restarting", "Complete", "Failed"].as_slice();
+    let reasons = [
+        "Error",
+        "InvalidConfig",
+        "Data",
+        "Storage",
+        "NonFinite",
+        "Mismatch",
+        "OutOfMemory",
+        "Killed",
+        "Stalled",
+        "StartupTimeout",
+        "PeerLost",
+        "Unknown",
+        "Drained",
+        "Preempted",
+        "Evicted",
+        "NodeLost",
+        "Unschedulable",
+    ]
+    .as_slice();
     let expected = BTreeMap::from([
         ("spec.trainer.type", ["BuiltIn", "Custom"].as_slice()),
         ("spec.model.type", &["Llama", "Pretrained"]),
+        ("spec.model.llama.modelType", &["Llama", "Qwen2", "Qwen3"]),
         ("spec.data.tokenizer.type", &["Train", "File"]),
         ("spec.training.precision", &["Float32", "BFloat16"]),
         ("spec.training.device", &["Auto", "Cpu", "Cuda"]),
+        ("spec.training.kernels", &["Fastest", "Portable"]),
         ("spec.training.optimizer.type", &["AdamW"]),
         ("spec.training.learningRate.schedule", &["Cosine", "Linear", "Constant", "WSD"]),
         ("spec.pipeline.schedule.type", schedules),
@@ -111,6 +134,10 @@ fn every_word_is_spelled_as_in_the_types() {
         ("spec.pipeline.transport", &["Auto", "Tcp", "Shm", "Nccl"]),
         ("spec.pipeline.encryption", &["None", "Required"]),
         ("spec.checkpoint.mode", &["Async", "Sync"]),
+        ("spec.restart.podFailurePolicy.rules[].action", &["FailJob", "Ignore", "Count"]),
+        ("spec.restart.podFailurePolicy.rules[].onExitCodes.operator", &["In", "NotIn"]),
+        ("spec.restart.podFailurePolicy.rules[].onPodConditions[].status", &["True", "False", "Unknown"]),
+        ("spec.restart.podFailurePolicy.rules[].onReasons[]", reasons),
         ("spec.restart.exitCodes[].action", &["Fail", "Restart", "RestartUncounted"]),
         ("spec.scheduling.gang", &["Auto", "None", "Native", "Volcano", "Coscheduling"]),
         ("spec.networkPolicy.mode", &["Restricted", "None"]),
@@ -135,7 +162,11 @@ fn the_types_and_the_schema_have_the_same_fields() {
     let full = serde_json::to_value(&full).unwrap();
     let mut missing = Vec::new();
     lacking(&root(), &full, "", &mut missing);
-    let not_chosen = ["spec.model.pretrained", "spec.data.tokenizer.train", "spec.training.steps"];
+    // the first rule is one for exit codes
+    let rule = "spec.restart.podFailurePolicy.rules[]";
+    let (conditions, reasons) = (format!("{rule}.onPodConditions"), format!("{rule}.onReasons"));
+    let not_chosen =
+        ["spec.model.pretrained", "spec.data.tokenizer.train", "spec.training.steps", &conditions, &reasons];
     let not_given = ["status.completionTime", "status.conditions[].observedGeneration", "status.record"];
     missing.retain(|path| !not_chosen.contains(&path.as_str()) && !not_given.contains(&path.as_str()));
     assert_eq!(missing, Vec::<String>::new(), "not in full.yaml");

@@ -102,7 +102,8 @@ fn check(schema: &Value, value: &Value, path: &str, found: &mut Vec<Demand>) {
             ("maximum", Some(value)) => value <= number(key),
             ("minLength" | "minItems", _) => size >= number(key),
             ("maxLength" | "maxItems", _) => size <= number(key),
-            // the only pattern is that of a quantity, which begins with a sign, a digit or a point
+            ("pattern", _) if schema[key] == "^Auto$" => value.as_str().is_none_or(|text| text == "Auto"),
+            // the only other pattern is that of a quantity, which begins with a sign, a digit or a point
             ("pattern", _) => !value.as_str().is_some_and(|text| text.contains(' ')),
             _ => true,
         };

@@ -55,6 +55,30 @@ pub fn views(state: &TrainerState, rank: usize) -> (Vec<(String, TensorView<'_>)
     (of(false), of(true))
 }
 
+/// How the stages mount the volume.
+#[derive(Clone, Copy, Debug)]
+pub enum Mount {
+    Local,
+    /// Every one on a node of its own.
+    Nfs,
+}
+
+impl Mount {
+    pub fn volume(self, volume: &MemoryVolume) -> Arc<dyn Volume> {
+        match self {
+            Mount::Local => Arc::new(volume.clone()),
+            Mount::Nfs => Arc::new(volume.nfs_client()),
+        }
+    }
+
+    pub fn group(self, volume: &MemoryVolume) -> TestGroup {
+        match self {
+            Mount::Local => TestGroup::new(volume),
+            Mount::Nfs => TestGroup::with_volumes(std::array::from_fn(|_| self.volume(volume))),
+        }
+    }
+}
+
 /// One attempt of the group, each stage with its own handle on the volume.
 pub struct TestGroup {
     pub volumes: [Arc<dyn Volume>; STAGES],

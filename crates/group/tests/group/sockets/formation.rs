@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Instant;
 
-use stagecoach_group::{GroupError, GroupTimeouts, Member, Refusal, StepRules};
+use stagecoach_group::{GroupError, GroupTimeouts, Hello, Member, Refusal, StepRules};
 
 use super::support::{
     ControlProxy, SHORT_TIMEOUT, TEST_TIMEOUT, coordinator, find, form, formed_group, hello, join, join_at, leave,
@@ -135,34 +135,73 @@ fn the_same_pod_may_reconnect_before_formation() {
         zero.member.form().unwrap();
     });
     // Once the group has formed, even the same pod can't join again.
-    let again = join(&address, hello(1, 2), timeouts()).unwrap_err();
-    assert!(matches!(again, GroupError::Refused { refusal: Refusal::AlreadyFormed { rank: 1 }, .. }), "{again}");
+    let short = GroupTimeouts { startup_timeout: SHORT_TIMEOUT, ..timeouts() };
+    let again = join(&address, hello(1, 2), short).unwrap_err().to_string();
+    assert!(again.contains("the group has formed and has a stage 1"), "{again}");
     assert_eq!(coordinator.failure(), None);
 }
 
 #[test]
-fn a_stage_that_dies_while_others_wait_ends_the_group() {
+fn a_stage_that_dies_while_others_wait_can_be_replaced() {
     let timeouts = || GroupTimeouts { heartbeat_timeout: SHORT_TIMEOUT, ..timeouts() };
     let (coordinator, address) = coordinator(3, timeouts());
     let proxy = ControlProxy::start(&address);
     let (progress_sender, progress_receiver) = channel();
-    let dying = {
-        let (address, progress_sender) = (proxy.address.clone(), progress_sender.clone());
-        let short = GroupTimeouts { startup_timeout: SHORT_TIMEOUT, ..timeouts() };
-        let on_preparing = move |progress: &str| drop(progress_sender.send(progress.to_owned()));
-        thread::spawn(move || drop(Member::join(find(&address), hello(2, 3), short, on_preparing, |_| {})))
+    let joining = |address: &str, hello: Hello, timeouts: GroupTimeouts| {
+        let (find, progress) = (find(address), progress_sender.clone());
+        let on_preparing = move |report: &str| drop(progress.send(report.to_owned()));
+        thread::spawn(move || Member::join(find, hello, timeouts, on_preparing, |_| {}))
     };
+    let short = GroupTimeouts { startup_timeout: SHORT_TIMEOUT, ..timeouts() };
+    let dying = joining(&proxy.address, hello(2, 3), short);
     progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap();
-    let waiting = {
-        let address = address.clone();
-        let on_preparing = move |progress: &str| drop(progress_sender.send(progress.to_owned()));
-        thread::spawn(move || Member::join(find(&address), hello(1, 3), timeouts(), on_preparing, |_| {}).unwrap_err())
-    };
+    let waiting = joining(&address, hello(1, 3), timeouts());
     progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap();
     // Later connections are closed too: it can't reconnect.
     proxy.disconnect_for_good();
-    let error = waiting.join().unwrap();
-    assert!(error.to_string().starts_with("stage 2 closed its control connection"), "{error}");
-    assert_eq!(coordinator.failure().unwrap().root_cause_rank, Some(2));
-    dying.join().unwrap();
+    dying.join().unwrap().unwrap_err();
+    let replacement = Hello { pod_uid: "pod-9".to_owned(), incarnation: 1, ..hello(2, 3) };
+    let replacement = joining(&address, replacement, timeouts());
+    coordinator.release(Vec::new(), StepRules::default());
+    let zero = join(&address, hello(0, 3), timeouts()).unwrap();
+    let members = [zero.member, waiting.join().unwrap().unwrap().0, replacement.join().unwrap().unwrap().0];
+    thread::scope(|scope| {
+        let forming = members.each_ref().map(|member| scope.spawn(|| member.form()));
+        forming.into_iter().for_each(|forming| forming.join().unwrap().unwrap());
+    });
+    assert_eq!(coordinator.failure(), None);
+}
+
+#[test]
+fn one_that_was_replaced_is_kept_out() {
+    let (coordinator, address) = coordinator(2, timeouts());
+    let (progress_sender, progress_receiver) = channel();
+    let joining = |incarnation| {
+        let (find, progress) = (find(&address), progress_sender.clone());
+        let on_preparing = move |report: &str| drop(progress.send(report.to_owned()));
+        let hello = Hello { incarnation, pod_uid: format!("pod-1-{incarnation}"), ..hello(1, 2) };
+        let startup_timeout = if incarnation == 2 { SHORT_TIMEOUT } else { timeouts().startup_timeout };
+        let timeouts = GroupTimeouts { startup_timeout, ..timeouts() };
+        thread::spawn(move || Member::join(find, hello, timeouts, on_preparing, |_| {}))
+    };
+    let replaced = |error: GroupError| {
+        assert!(matches!(error, GroupError::Refused { refusal: Refusal::Replaced { rank: 1 }, .. }), "{error}");
+    };
+    let first = joining(0);
+    progress_receiver.recv_timeout(TEST_TIMEOUT).unwrap();
+    let second = joining(1);
+    replaced(first.join().unwrap().unwrap_err());
+    replaced(joining(0).join().unwrap().unwrap_err());
+    coordinator.release(Vec::new(), StepRules::default());
+    let zero = join(&address, hello(0, 2), timeouts()).unwrap();
+    let (second, ..) = second.join().unwrap().unwrap();
+    // the group is released: for a third one it has to form anew
+    let third = joining(2);
+    let failure = |member: &Member| member.wait_for_failure(TEST_TIMEOUT).unwrap();
+    assert!(failure(&second).is_root_cause());
+    let failure = failure(&zero.member);
+    assert_eq!((failure.root_cause_rank, failure.message.as_str()), (Some(1), "stage 1 has started anew on host-1"));
+    drop(coordinator);
+    let waited = third.join().unwrap().unwrap_err();
+    assert!(matches!(waited, GroupError::Unreachable { .. }), "{waited}");
 }

@@ -38,13 +38,12 @@ pub(crate) fn hello(rank: usize, world_size: usize) -> Hello {
         rank,
         world_size,
         replica: 0,
+        incarnation: 0,
         pod_uid: format!("pod-{rank}"),
         version: "0.1.0".to_owned(),
         config: BTreeMap::from([("seed".to_owned(), "42".to_owned()), ("model".to_owned(), "Llama".to_owned())]),
         data_address: format!("127.0.0.1:{}", 40_000 + rank),
         host: format!("host-{rank}"),
-        device: "cpu".to_owned(),
-        isa: "avx2".to_owned(),
     }
 }
 

@@ -21,6 +21,8 @@ pub(crate) struct ClusterState {
     pub(crate) operator: ModelOperator,
     /// What one more read from a stale cache returns.
     pub(crate) stale_cache: Option<StaleCache>,
+    /// Whether lost stages are replaced, and the others survive.
+    pub(crate) replaces_stages: bool,
     /// Faults that may still happen.
     pub(crate) remaining_faults: Faults,
     pub(crate) history: History,
@@ -38,6 +40,7 @@ pub(crate) struct JobObject {
 pub(crate) struct Name {
     pub(crate) attempt: u64,
     pub(crate) stage: u32,
+    pub(crate) incarnation: u32,
 }
 
 /// A pod: the object and its process.
@@ -49,8 +52,10 @@ pub(crate) struct ModelPod {
     pub(crate) process: ModelProcess,
     /// Since when the API shows that.
     pub(crate) at: UnixMillis,
-    /// Whether this stage 0 took a fence.
+    /// Whether this stage 0 took a fence for its next group.
     pub(crate) fenced: bool,
+    /// Whether it has lost a group and waits for the next.
+    pub(crate) is_survivor: bool,
     /// When deletion was requested; the node terminates the process, unless it is partitioned.
     pub(crate) deleted_at: Option<UnixMillis>,
     /// Its node is partitioned: the API shows this state for ever, and the process runs on.
@@ -69,8 +74,8 @@ pub(crate) enum ModelProcess {
 /// The shared volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ModelVolume {
-    /// The attempt whose stage 0 took the newest fence.
-    pub(crate) holder: u64,
+    /// The stage 0 that took the newest fence, while it lives.
+    pub(crate) holder: Option<Name>,
     /// Steps in the newest checkpoint.
     pub(crate) checkpoint: u64,
 }
@@ -140,8 +145,8 @@ pub(crate) struct History {
     pub(crate) highest: u64,
     /// The highest that was recorded before the status was lost.
     pub(crate) highest_before_loss: u64,
-    /// The attempt that was last recorded as created.
-    pub(crate) created: u64,
+    /// The pods that were last recorded as created.
+    pub(crate) created: Vec<Name>,
     /// Restarts that counted, since a checkpoint was committed.
     pub(crate) counted: u32,
     /// The invariant that was violated; exploration ends there.
@@ -175,17 +180,13 @@ impl ClusterState {
         let number = self.job.recorded.attempt.number;
         let oldest = UnixMillis(NOW.0 - HORIZON_SECONDS * 1000);
         for pod in self.pods.iter_mut().filter(|pod| !pod.is_alive()) {
-            pod.fenced = false;
+            (pod.fenced, pod.is_survivor) = (false, false);
             if pod.is_reachable() {
                 pod.deleted_at = pod.deleted_at.map(|_| oldest);
             }
         }
-        if !self.of(self.volume.holder).any(ModelPod::is_alive) {
-            self.volume.holder = 0;
-        }
-        if self.history.created < number {
-            self.history.created = 0;
-        }
+        self.volume.holder = self.volume.holder.filter(|name| self.pod(*name).is_some_and(ModelPod::is_alive));
+        self.history.created.retain(|name| name.attempt == number);
         // How an older attempt ended, and whether its objects exist, matters only if a stale read shows it as the newest.
         if self.stale_cache.is_none() && self.remaining_faults.status_losses == 0 {
             let dead = |attempt| self.of(attempt).all(|pod| !pod.is_alive() && pod.is_reachable());
@@ -239,7 +240,14 @@ impl ModelPod {
             (ModelProcess::Starting, None) => (InstanceState::Starting, self.at),
             (ModelProcess::Ready, None) => (InstanceState::Ready, self.at),
         };
-        StageInstance { stage: self.name.stage, attempt: self.name.attempt, state, since }
+        StageInstance {
+            stage: self.name.stage,
+            attempt: self.name.attempt,
+            incarnation: self.name.incarnation,
+            state,
+            since,
+            pod_conditions: Vec::new(),
+        }
     }
 
     pub(crate) fn is_alive(&self) -> bool {

@@ -12,7 +12,10 @@
 //! commits, by the volume: shown of the fence is that nothing else would do. An older attempt on partitioned nodes may take
 //! the fence from a newer one, which then fails and restarts: still no two of them commit at the same time.
 //!
-//! Not modelled: what a process computes, reports and publishes of its progress (a job needs one checkpoint); a second
+//! Where stages are replaced, one that has lost its group waits for the next one or gives up at any time; a group takes in the
+//! newest living process of each stage, and a stage 0 that has lost a group takes the next fence only if it holds the last.
+//!
+//! Not modelled: the reports of lost stages; what a process computes, reports and publishes of its progress (a job needs one checkpoint); a second
 //! operator beside the first; time that passes between two writes of one plan, or while an operator starts; gangs, quotas,
 //! and active deadlines; pods that are removed by force while they run. Times are multiples of ten seconds, with timeouts as
 //! close together as possible; exits within the same ten seconds are simultaneous.
@@ -39,7 +42,12 @@ const NONE: Faults =
     Faults { crashes: 0, stale_reads: 0, failures: 0, partitions: 0, spec_changes: 0, status_losses: 0 };
 
 const fn two_stages(faults: Faults) -> ClusterModel {
-    ClusterModel { stages: 2, faults, disabled_guard: None }
+    ClusterModel { stages: 2, replaces_stages: false, faults, disabled_guard: None }
+}
+
+/// The same where lost stages are replaced.
+const fn replacing(faults: Faults) -> ClusterModel {
+    ClusterModel { replaces_stages: true, ..two_stages(faults) }
 }
 
 /// Explores all states, or until `invariant` is violated. Returns the violated invariants and the examples found.
@@ -89,6 +97,17 @@ fn invariants_hold_in_every_state() {
     ] {
         assert_invariants(&two_stages(faults), &examples);
     }
+    for (faults, examples) in [
+        (NONE, vec![COMPLETES]),
+        (Faults { crashes: 1, failures: 2, ..NONE }, vec![COMPLETES, REPLACES, THREE_ATTEMPTS]),
+        (Faults { crashes: 1, stale_reads: 1, failures: 1, ..NONE }, vec![COMPLETES, REPLACES]),
+        (Faults { crashes: 1, partitions: 1, ..NONE }, vec![COMPLETES]),
+        (Faults { failures: 1, partitions: 1, ..NONE }, vec![COMPLETES, REPLACES]),
+        (Faults { crashes: 1, failures: 1, spec_changes: 1, ..NONE }, vec![COMPLETES, REPLACES]),
+        (Faults { failures: 1, status_losses: 1, ..NONE }, vec![COMPLETES, REPLACES]),
+    ] {
+        assert_invariants(&replacing(faults), &examples);
+    }
     let alone = ClusterModel { stages: 1, ..two_stages(Faults { crashes: 1, partitions: 2, ..NONE }) };
     assert_invariants(&alone, &[COMPLETES, THREE_ATTEMPTS]);
     if std::env::var("STAGECOACH_MODEL").is_ok_and(|which| which == "all") {
@@ -135,6 +154,8 @@ fn every_guard_is_needed() {
     assert_guard_is_needed(Guard::Fence, &lost_group, ONE_COMMITS);
     assert_guard_is_needed(Guard::TerminationTimeout, &lost_node, ENDS);
     assert_guard_is_needed(Guard::Budget, &failures, BUDGET);
+    let replaced = replacing(Faults { failures: 1, ..NONE });
+    assert_guard_is_needed(Guard::Incarnations, &replaced, CREATED_ONCE);
 }
 
 /// The recorded number suffices until the status is lost, which is all that `NumberAbovePods` is for.
@@ -150,13 +171,14 @@ fn numbers_need_the_pods_only_once_the_status_is_lost() {
 /// So every run is finite, and what holds in every final state holds eventually.
 #[test]
 fn the_state_graph_has_no_cycle() {
-    for faults in [
-        Faults { crashes: 1, stale_reads: 1, failures: 1, ..NONE },
-        Faults { partitions: 1, ..NONE },
-        Faults { crashes: 1, failures: 1, spec_changes: 1, ..NONE },
-        Faults { crashes: 1, stale_reads: 1, status_losses: 1, ..NONE },
+    for model in [
+        two_stages(Faults { crashes: 1, stale_reads: 1, failures: 1, ..NONE }),
+        two_stages(Faults { partitions: 1, ..NONE }),
+        two_stages(Faults { crashes: 1, failures: 1, spec_changes: 1, ..NONE }),
+        two_stages(Faults { crashes: 1, stale_reads: 1, status_losses: 1, ..NONE }),
+        replacing(Faults { crashes: 1, failures: 1, ..NONE }),
+        replacing(Faults { partitions: 1, ..NONE }),
     ] {
-        let model = two_stages(faults);
         let mut finished = HashMap::new();
         model.init_states().iter().for_each(|cluster| walk(&model, cluster, &mut finished));
         println!("{:?}: {} states, no cycle", model.faults, finished.len());

@@ -36,23 +36,28 @@ pub(crate) enum Guard {
     TerminationTimeout,
     /// A restart that counts is taken from the budget.
     Budget,
+    /// What is created in place of a lost stage is another incarnation.
+    Incarnations,
 }
 
-fn policy(disabled_guard: Option<Guard>) -> Policy {
+fn policy(disabled_guard: Option<Guard>, replaces_stages: bool) -> Policy {
     let never = disabled_guard == Some(Guard::TerminationTimeout);
     Policy {
         restart: RestartSpec {
             max_restarts: MAX_RESTARTS,
             backoff: BackoffSpec { initial_seconds: 10, max_seconds: 10 },
             startup_timeout_seconds: 30,
+            reform_timeout_seconds: u32::from(replaces_stages),
             stall_timeout_seconds: 30,
             termination_timeout_seconds: if never { u32::MAX } else { TERMINATION_TIMEOUT_SECONDS as u32 },
+            pod_failure_policy: None,
             exit_codes: vec![],
         },
         grace_seconds: 10,
         scheduling_timeout_seconds: 30,
         active_deadline_seconds: None,
         backoff_jitter_percent: 0,
+        replaces_stages,
         nodes_can_be_lost: true,
     }
 }
@@ -67,7 +72,7 @@ pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_gu
     };
     let observed = Observed {
         desired: job.desired,
-        policy: policy(disabled_guard),
+        policy: policy(disabled_guard, cluster.replaces_stages),
         state: job.recorded.clone(),
         instances: pods.iter().map(ModelPod::instance).collect(),
         refusal: None,
@@ -117,6 +122,14 @@ fn decide_without(observed: &Observed, disabled_guard: Option<Guard>) -> Decisio
             decision.actions.push(AttemptAction::StartAttempt { number, stages });
         }
         (Some(Guard::Budget), _) => decision.state.budget = observed.state.budget,
+        (Some(Guard::Incarnations), _) => {
+            let replaced = |action: &AttemptAction| matches!(action, AttemptAction::ReplaceStages { .. });
+            if let Some(at) = decision.actions.iter().position(replaced) {
+                let Attempt { number, stages, .. } = decision.state.attempt;
+                decision.actions[at] = AttemptAction::StartAttempt { number, stages };
+                decision.actions.retain(|action| !matches!(action, AttemptAction::RemoveReplaced { .. }));
+            }
+        }
         _ => {}
     }
     decision
@@ -126,11 +139,18 @@ fn decide_without(observed: &Observed, disabled_guard: Option<Guard>) -> Decisio
 fn record(job: &JobObject, decision: &Decision) -> Record {
     let state = canonical(decision.state.clone());
     let starts_attempt = state.attempt.number > job.recorded.attempt.number;
+    let replaces = !starts_attempt && state.incarnations != job.recorded.incarnations;
     let failure = decision.state.last_failure.as_ref();
     Record {
         starts_attempt,
         resets_budget: state.checkpoint_step > job.recorded.checkpoint_step,
-        counted: starts_attempt && failure.is_some_and(|failure| failure.reason.counts_against_budget()),
+        counted: (starts_attempt || replaces)
+            && failure.is_some_and(|failure| {
+                // what gave up waiting for a replacement ends for the failure that was counted
+                let was_counted =
+                    failure.reason == FailureReason::PeerLost && !job.recorded.replaced_without_progress.is_empty();
+                failure.reason.counts_against_budget() && !was_counted
+            }),
         state,
     }
 }
@@ -141,8 +161,21 @@ fn writes(decision: &Decision, pods: &[ModelPod]) -> Vec<Write> {
     for action in &decision.actions {
         match *action {
             AttemptAction::StartAttempt { number: attempt, stages } => {
-                let names = (0..stages).map(|stage| Name { attempt, stage });
+                let names = (0..stages).map(|stage| Name { attempt, stage, incarnation: 0 });
                 writes.extend(names.map(|name| Write::Create { name, stages }));
+            }
+            AttemptAction::ReplaceStages { attempt, ref incarnations } => {
+                let stages = decision.state.attempt.stages;
+                let names = incarnations.iter().map(|(&stage, &incarnation)| Name { attempt, stage, incarnation });
+                writes.extend(names.map(|name| Write::Create { name, stages }));
+            }
+            AttemptAction::RemoveReplaced { attempt, ref incarnations } => {
+                let is_replaced = |pod: &&ModelPod| {
+                    let kept = incarnations.get(&pod.name.stage);
+                    pod.name.attempt == attempt && kept.is_some_and(|kept| pod.name.incarnation < *kept)
+                };
+                let replaced = pods.iter().filter(is_replaced).filter(|pod| pod.deleted_at.is_none());
+                writes.extend(replaced.map(|pod| Write::Delete(pod.name)));
             }
             AttemptAction::DeleteInstances { attempt, .. } => {
                 let asked = pods.iter().filter(|pod| pod.name.attempt == attempt && pod.deleted_at.is_none());
@@ -193,7 +226,8 @@ fn write_record(cluster: &mut ClusterState, Record { state, starts_attempt, rese
     }
     history.highest = history.highest.max(number);
     if matches!(state.attempt_phase, AttemptPhase::Running { all_created: true, .. }) {
-        history.created = number;
+        let name = |stage| Name { attempt: number, stage, incarnation: state.incarnation(stage) };
+        history.created = (0..state.attempt.stages).map(name).collect();
     }
     if resets_budget {
         history.counted = 0;
@@ -220,7 +254,7 @@ fn create(cluster: &mut ClusterState, name: Name, stages: u32) {
     if name.attempt > cluster.history.highest.max(cluster.history.highest_before_loss) {
         cluster.report_violation(BrokenInvariant::OnlyRecordedAttemptsAreCreated);
     }
-    if name.attempt == cluster.history.created || name.attempt < cluster.history.highest {
+    if cluster.history.created.contains(&name) || name.attempt < cluster.history.highest {
         cluster.report_violation(BrokenInvariant::PodsAreCreatedOnce);
     }
     let pod = ModelPod {
@@ -229,6 +263,7 @@ fn create(cluster: &mut ClusterState, name: Name, stages: u32) {
         process: ModelProcess::Pending,
         at: NOW,
         fenced: false,
+        is_survivor: false,
         deleted_at: None,
         partitioned: None,
     };
@@ -238,8 +273,9 @@ fn create(cluster: &mut ClusterState, name: Name, stages: u32) {
 }
 
 fn delete(cluster: &mut ClusterState, name: Name) {
-    let JobState { attempt_phase, attempt, .. } = &cluster.job.recorded;
-    if matches!(attempt_phase, AttemptPhase::Running { .. }) && attempt.number == name.attempt {
+    let recorded = &cluster.job.recorded;
+    let is_current = recorded.attempt.number == name.attempt && recorded.incarnation(name.stage) == name.incarnation;
+    if matches!(recorded.attempt_phase, AttemptPhase::Running { .. }) && is_current {
         cluster.report_violation(BrokenInvariant::CurrentPodsAreKept);
     }
     if cluster.pod(name).is_some() {

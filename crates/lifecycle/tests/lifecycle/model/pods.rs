@@ -14,6 +14,8 @@ pub(crate) enum PodTransition {
     Start(Name),
     /// A stage 0 takes the next fence.
     TakeFence(Name),
+    /// A process has lost its group, and waits for the next.
+    Survive(Name),
     /// An attempt's group forms.
     Form(u64),
     /// A group commits its next checkpoint.
@@ -31,11 +33,16 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
     attempts.dedup();
     for attempt in attempts {
         let is_immediate = cluster.of(attempt).all(|pod| pod.is_reachable() && pod.deleted_at.is_none());
-        if all(cluster, attempt, ModelProcess::Starting) && cluster.of(attempt).any(|pod| pod.fenced) {
+        if let Some(members) = members(cluster, attempt, ModelProcess::Starting)
+            && members[0].fenced
+            && cluster.volume.holder == Some(members[0].name)
+        {
             enabled_transitions.push((PodTransition::Form(attempt), is_immediate));
         }
-        let holds = cluster.volume.holder == attempt || disabled_guard == Some(Guard::Fence);
-        if all(cluster, attempt, ModelProcess::Ready) && holds && cluster.volume.checkpoint < FINAL_CHECKPOINT_STEP {
+        if let Some(members) = members(cluster, attempt, ModelProcess::Ready)
+            && holds(cluster, members[0].name, disabled_guard)
+            && cluster.volume.checkpoint < FINAL_CHECKPOINT_STEP
+        {
             enabled_transitions.push((PodTransition::Commit(attempt), is_immediate));
         }
     }
@@ -46,11 +53,19 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
         if pod.process == ModelProcess::Pending && pod.is_reachable() && pod.deleted_at.is_none() {
             enabled_transitions.push((PodTransition::Start(name), true));
         }
-        if pod.process == ModelProcess::Starting && name.stage == 0 && !pod.fenced {
+        // one that has lost a group is replaced if another stage 0 has taken a fence since
+        let may_take = !pod.is_survivor || cluster.volume.holder == Some(name);
+        if pod.process == ModelProcess::Starting && name.stage == 0 && !pod.fenced && may_take {
             enabled_transitions.push((PodTransition::TakeFence(name), is_immediate));
         }
         if let Some(code) = end(cluster, pod, disabled_guard) {
             enabled_transitions.push((PodTransition::End(name, code), is_immediate));
+        }
+        if cluster.replaces_stages && has_lost_its_group(cluster, pod) {
+            enabled_transitions.push((PodTransition::Survive(name), is_immediate));
+        }
+        if gives_up(cluster, pod) {
+            enabled_transitions.push((PodTransition::End(name, 75), false));
         }
         let stopped = matches!(pod.process, ModelProcess::Pending | ModelProcess::Ended(_));
         if pod.is_reachable() && pod.deleted_at.is_some() && stopped {
@@ -60,10 +75,36 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
     enabled_transitions
 }
 
-/// Whether all stages of an attempt exist and are in the same state.
-fn all(cluster: &ClusterState, attempt: u64, process: ModelProcess) -> bool {
-    let alike = cluster.of(attempt).filter(|pod| pod.process == process);
-    alike.clone().count() > 0 && alike.clone().all(|pod| alike.clone().count() == pod.stages as usize)
+/// The living process of each stage of an attempt, if all are in the same state: of two of one stage the newer one, since a
+/// group takes no older one in.
+fn members(cluster: &ClusterState, attempt: u64, process: ModelProcess) -> Option<Vec<&ModelPod>> {
+    let stages = cluster.of(attempt).next()?.stages;
+    let member = |stage| newest(cluster, attempt, stage).filter(|pod| pod.process == process);
+    (0..stages).map(member).collect()
+}
+
+/// The living process of a stage with the highest incarnation.
+fn newest(cluster: &ClusterState, attempt: u64, stage: u32) -> Option<&ModelPod> {
+    let living = cluster.of(attempt).filter(|pod| pod.name.stage == stage && pod.is_alive());
+    living.max_by_key(|pod| pod.name.incarnation)
+}
+
+fn holds(cluster: &ClusterState, stage_0: Name, disabled_guard: Option<Guard>) -> bool {
+    cluster.volume.holder == Some(stage_0) || disabled_guard == Some(Guard::Fence)
+}
+
+/// Whether a process was in a group of which another stage is gone, or has started anew.
+fn has_lost_its_group(cluster: &ClusterState, pod: &ModelPod) -> bool {
+    let is_whole =
+        |stage| newest(cluster, pod.name.attempt, stage).is_some_and(|pod| pod.process == ModelProcess::Ready);
+    let done = cluster.volume.checkpoint >= FINAL_CHECKPOINT_STEP;
+    pod.process == ModelProcess::Ready && !done && !(0..pod.stages).all(is_whole)
+}
+
+/// Whether a process that waits for the next group may give up: another stage is not there.
+fn gives_up(cluster: &ClusterState, pod: &ModelPod) -> bool {
+    let is_missing = |stage| newest(cluster, pod.name.attempt, stage).is_none();
+    pod.process == ModelProcess::Starting && pod.is_survivor && (0..pod.stages).any(is_missing)
 }
 
 /// The code with which a process is about to exit, if it is.
@@ -73,22 +114,30 @@ fn end(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>) ->
         ModelProcess::Ready => true,
         ModelProcess::Pending | ModelProcess::Ended(_) => return None,
     };
-    let attempt = pod.name.attempt;
-    let peers = cluster.of(attempt).filter(|peer| peer.name != pod.name);
-    let mut ends = peers.clone().filter_map(|peer| match peer.process {
+    let Name { attempt, stage, .. } = pod.name;
+    let peers = cluster.of(attempt).filter(|peer| peer.name.stage != stage);
+    let ends = peers.clone().filter_map(|peer| match peer.process {
         ModelProcess::Ended(code) => Some(code),
         _ => None,
     });
-    let holds = cluster.volume.holder == attempt || disabled_guard == Some(Guard::Fence);
-    let fenced_off = formed && !holds && pod.name.stage == 0;
-    let done =
-        formed && cluster.volume.checkpoint >= FINAL_CHECKPOINT_STEP && (holds || ends.clone().any(|code| code == 0));
+    let stage_0 = newest(cluster, attempt, 0).map(|pod| pod.name);
+    let holds_fence = stage_0.is_some_and(|stage_0| holds(cluster, stage_0, disabled_guard));
+    let fenced_off = formed && !holds(cluster, pod.name, disabled_guard) && stage == 0;
+    let others_done = ends.clone().any(|code| code == 0);
+    let done = formed && cluster.volume.checkpoint >= FINAL_CHECKPOINT_STEP && (holds_fence || others_done);
     let drained_by_peer = formed && ends.clone().any(|code| code == 143);
-    let lost = ends.any(|code| code != 0) || formed && peers.count() + 1 < pod.stages as usize;
+    let was_replaced = newest(cluster, attempt, stage).is_some_and(|newer| newer.name != pod.name);
+    // of a newer attempt, or of another stage 0
+    let superseded = pod.is_survivor
+        && cluster.volume.holder.is_some_and(|holder| holder.attempt > attempt || stage == 0 && holder != pod.name);
+    let missing = (0..pod.stages).any(|of| of != stage && !peers.clone().any(|peer| peer.name.stage == of));
+    let lost = !cluster.replaces_stages && (ends.clone().any(|code| code != 0) || formed && missing);
     let terminating = pod.deleted_at.is_some() && pod.is_reachable();
     match () {
         () if done => Some(0),
-        () if fenced_off => Some(1),
+        () if was_replaced => Some(1),
+        () if fenced_off => Some(if cluster.replaces_stages { 75 } else { 1 }),
+        () if superseded => Some(75),
         () if drained_by_peer => Some(143),
         () if lost => Some(75),
         () if terminating => Some(143),
@@ -101,17 +150,26 @@ pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition) {
     match transition {
         PodTransition::Start(name) => cluster.change(name, |pod| pod.enter(ModelProcess::Starting)),
         PodTransition::TakeFence(name) => {
-            cluster.volume.holder = name.attempt;
+            cluster.volume.holder = Some(name);
             cluster.change(name, |pod| pod.fenced = true);
         }
+        PodTransition::Survive(name) => cluster.change(name, |pod| {
+            pod.enter(ModelProcess::Starting);
+            (pod.fenced, pod.is_survivor) = (false, true);
+        }),
         PodTransition::Form(attempt) => {
-            let names: Vec<_> = cluster.of(attempt).map(|pod| pod.name).collect();
+            let members = members(cluster, attempt, ModelProcess::Starting).unwrap_or_default();
+            let names: Vec<_> = members.iter().map(|pod| pod.name).collect();
             for name in names {
-                cluster.change(name, |pod| pod.enter(ModelProcess::Ready));
+                cluster.change(name, |pod| {
+                    pod.enter(ModelProcess::Ready);
+                    (pod.fenced, pod.is_survivor) = (false, false);
+                });
             }
         }
         PodTransition::Commit(attempt) => {
-            if attempt < cluster.volume.holder {
+            let stage_0 = newest(cluster, attempt, 0).map(|pod| pod.name);
+            if cluster.volume.holder.is_some() && cluster.volume.holder != stage_0 {
                 cluster.report_violation(BrokenInvariant::OnlyFenceHolderCommits);
             }
             cluster.volume.checkpoint += 1;

@@ -32,10 +32,11 @@ pub(crate) const EARLY: &str = "no job fails before its budget is used";
 pub(crate) const ENDS: &str = "a final state is terminal or suspended";
 
 pub(crate) const COMPLETES: &str = "a job completes";
+pub(crate) const REPLACES: &str = "a job completes in its first attempt with a stage replaced";
 pub(crate) const THREE_ATTEMPTS: &str = "a job takes three attempts";
 pub(crate) const GIVES_UP: &str = "a job fails with its budget exhausted";
 /// Must be reachable, so that no invariant holds vacuously.
-pub(crate) const REACHABLE: [&str; 3] = [COMPLETES, THREE_ATTEMPTS, GIVES_UP];
+pub(crate) const REACHABLE: [&str; 4] = [COMPLETES, REPLACES, THREE_ATTEMPTS, GIVES_UP];
 
 pub(crate) fn all() -> Vec<Property<ClusterModel>> {
     vec![
@@ -68,6 +69,11 @@ pub(crate) fn all() -> Vec<Property<ClusterModel>> {
         Property::sometimes(COMPLETES, |_, cluster: &ClusterState| {
             cluster.job.recorded.outcome() == Some(&JobOutcome::Complete)
         }),
+        Property::sometimes(REPLACES, |_, cluster: &ClusterState| {
+            let recorded = &cluster.job.recorded;
+            let is_first = recorded.attempt.number == 1 && !recorded.incarnations.is_empty();
+            is_first && recorded.outcome() == Some(&JobOutcome::Complete)
+        }),
         Property::sometimes(THREE_ATTEMPTS, |_, cluster: &ClusterState| cluster.job.recorded.attempt.number >= 3),
         Property::sometimes(GIVES_UP, |_, cluster: &ClusterState| {
             cluster.job.recorded.outcome() == Some(&JobOutcome::Failed(JobFailureReason::BudgetExhausted))
@@ -82,7 +88,14 @@ fn is_not_broken(cluster: &ClusterState, invariant: BrokenInvariant) -> bool {
 fn one_attempt_lives(cluster: &ClusterState) -> bool {
     let alive = || cluster.pods.iter().filter(|pod| pod.is_alive());
     let newest = alive().map(|pod| pod.name.attempt).max();
-    alive().all(|pod| Some(pod.name.attempt) == newest || timed_out_on_lost_node(pod))
+    let is_older = |pod: &ModelPod, other: &ModelPod| {
+        (pod.name.attempt, pod.name.stage) == (other.name.attempt, other.name.stage)
+            && pod.name.incarnation < other.name.incarnation
+    };
+    // of a stage that was replaced only one on a lost node lives on
+    let replaced = |pod: &ModelPod| alive().any(|other| is_older(pod, other));
+    alive().all(|pod| !replaced(pod) || !pod.is_reachable())
+        && alive().all(|pod| Some(pod.name.attempt) == newest || timed_out_on_lost_node(pod))
 }
 
 /// Whether a pod is on a lost node and its termination timeout has passed.

@@ -15,6 +15,8 @@ use super::properties;
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterModel {
     pub(crate) stages: u32,
+    /// Whether lost stages are replaced.
+    pub(crate) replaces_stages: bool,
     pub(crate) faults: Faults,
     pub(crate) disabled_guard: Option<Guard>,
 }
@@ -158,9 +160,10 @@ impl Model for ClusterModel {
                 recorded: JobState::default(),
             },
             pods: vec![],
-            volume: ModelVolume { holder: 0, checkpoint: 0 },
+            volume: ModelVolume { holder: None, checkpoint: 0 },
             operator: ModelOperator { has_unobserved_change: true, wake_at: None, plan: vec![], job_is_current: true },
             stale_cache: None,
+            replaces_stages: self.replaces_stages,
             remaining_faults: self.faults.clone(),
             history: History::default(),
         }]

@@ -4,7 +4,7 @@ use stagecoach_api::contract::FailureKind;
 use stagecoach_api::job::JobPhase;
 use stagecoach_lifecycle::*;
 
-use super::{NOW, exited, exited_by_external_cause, exited_with_report, instance, ready, running};
+use super::{NOW, exited, exited_by_external_cause, exited_with_report, instance, ready, running, start};
 
 /// The failure's stage, its label, and whether the restart counts. None while the attempt goes on.
 fn cause(instances: Vec<StageInstance>) -> Option<(Option<u32>, String, bool)> {
@@ -103,7 +103,7 @@ fn the_scheduling_timeout_is_not_the_start_up_timeout() {
     observed.instances.remove(0);
     observed.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(0), all_created: false };
     let decision = decide(&observed, UnixMillis::from_seconds(3599));
-    assert_eq!(decision.actions, [AttemptAction::StartAttempt { number: 1, stages: 3 }]);
+    assert_eq!(decision.actions, [start(1, 3)]);
     assert_eq!(decision.state, observed.state);
 }
 

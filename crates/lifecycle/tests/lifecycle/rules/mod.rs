@@ -5,6 +5,8 @@ use stagecoach_api::job::{BackoffSpec, RestartSpec};
 use stagecoach_lifecycle::*;
 
 mod causes;
+mod pod_failure_policy;
+mod replacement;
 mod transitions;
 
 const NOW: UnixMillis = UnixMillis::from_seconds(1000);
@@ -16,6 +18,7 @@ fn policy() -> Policy {
         scheduling_timeout_seconds: 3600,
         active_deadline_seconds: None,
         backoff_jitter_percent: 0,
+        replaces_stages: false,
         nodes_can_be_lost: true,
     }
 }
@@ -37,8 +40,13 @@ fn running(instances: Vec<StageInstance>) -> Observed {
     }
 }
 
+fn start(number: u64, stages: u32) -> AttemptAction {
+    AttemptAction::StartAttempt { number, stages }
+}
+
 fn instance(stage: u32, state: InstanceState, seconds: u64) -> StageInstance {
-    StageInstance { stage, attempt: 1, state, since: UnixMillis::from_seconds(seconds) }
+    let since = UnixMillis::from_seconds(seconds);
+    StageInstance { stage, attempt: 1, incarnation: 0, state, since, pod_conditions: Vec::new() }
 }
 
 fn ready(stage: u32) -> StageInstance {

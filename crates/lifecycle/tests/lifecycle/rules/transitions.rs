@@ -4,7 +4,7 @@ use stagecoach_api::contract::FailureKind;
 use stagecoach_api::job::{ExitAction, ExitCodeRule, JobPhase};
 use stagecoach_lifecycle::*;
 
-use super::{NOW, exited, exited_by_external_cause, exited_with_report, instance, ready, running};
+use super::{NOW, exited, exited_by_external_cause, exited_with_report, instance, ready, running, start};
 
 /// The state after stage 1 exited with a code.
 fn state_after_exit(code: i32, rules: Vec<ExitCodeRule>) -> JobState {
@@ -26,7 +26,10 @@ fn exit_codes_decide_what_follows() {
         rule(&[3, 4], ExitAction::RestartUncounted),
         rule(&[78, 137], ExitAction::Restart),
     ];
-    assert_eq!(state_after_exit(3, rules.clone()).outcome(), Some(&JobOutcome::Failed(JobFailureReason::ExitCodeRule)));
+    assert_eq!(
+        state_after_exit(3, rules.clone()).outcome(),
+        Some(&JobOutcome::Failed(JobFailureReason::PodFailurePolicy))
+    );
     assert_eq!(
         (state_after_exit(4, rules.clone()).budget.total, state_after_exit(4, rules.clone()).budget.counted),
         (1, 0)
@@ -89,11 +92,14 @@ fn the_back_off_doubles_until_training_progresses() {
     observed.progress.finished_steps = Some(6);
     assert_eq!(fail(&mut observed), Some(0));
     // Six of ten restarts were consumed; a checkpoint resets the budget, then ten more are allowed and no eleventh.
-    assert_eq!(observed.state.budget, RestartBudget { total: 6, counted: 6, counted_since_checkpoint: 6 });
+    assert_eq!(observed.state.budget, RestartBudget { total: 6, counted: 6, replaced: 0, counted_since_checkpoint: 6 });
     observed.progress.checkpoint_step = Some(6);
     assert_eq!((0..11).filter_map(|_| fail(&mut observed)).count(), 10);
     assert_eq!(observed.state.outcome(), Some(&JobOutcome::Failed(JobFailureReason::BudgetExhausted)));
-    assert_eq!(observed.state.budget, RestartBudget { total: 16, counted: 16, counted_since_checkpoint: 10 });
+    assert_eq!(
+        observed.state.budget,
+        RestartBudget { total: 16, counted: 16, replaced: 0, counted_since_checkpoint: 10 }
+    );
 }
 
 #[test]
@@ -129,7 +135,7 @@ fn a_failed_attempt_is_removed_before_the_next_starts() {
     assert_eq!((at(1003).actions, at(1003).wake_at), (vec![], Some(UnixMillis::from_seconds(1010))));
     assert_eq!(at(1010).actions, [AttemptAction::KillInstances { attempt: 1 }]);
     assert_eq!((at(1179).actions.len(), at(1179).wake_at), (1, Some(UnixMillis::from_seconds(1180))));
-    assert!(at(1180).actions.contains(&AttemptAction::StartAttempt { number: 2, stages: 3 }));
+    assert!(at(1180).actions.contains(&start(2, 3)));
 
     // All exited at once: only the back-off is waited for.
     observed.instances.clear();
@@ -138,7 +144,7 @@ fn a_failed_attempt_is_removed_before_the_next_starts() {
         (at(1001).actions, at(1001).wake_at, at(1001).job_phase),
         (vec![], Some(UnixMillis::from_seconds(1002)), JobPhase::Restarting)
     );
-    assert_eq!(at(1002).actions, [AttemptAction::StartAttempt { number: 2, stages: 3 }]);
+    assert_eq!(at(1002).actions, [start(2, 3)]);
 }
 
 #[test]
@@ -162,7 +168,7 @@ fn a_drain_waits_for_all_exits_before_the_next_attempt() {
         let decision = decide(&observed, UnixMillis::from_seconds(1003));
         assert_eq!((decision.state.attempt.number, decision.state.budget), (2, RestartBudget::default()));
         let stages = observed.desired.stages;
-        assert!(decision.actions.contains(&AttemptAction::StartAttempt { number: 2, stages }));
+        assert!(decision.actions.contains(&start(2, stages)));
     }
 }
 
@@ -182,7 +188,7 @@ fn a_suspended_job_stops_and_resumes() {
     observed.desired.suspend = false;
     let decision = decide(&observed, NOW);
     assert_eq!((decision.state.attempt.number, decision.state.started_at), (2, Some(NOW)));
-    assert_eq!(decision.actions, [AttemptAction::StartAttempt { number: 2, stages: 3 }]);
+    assert_eq!(decision.actions, [start(2, 3)]);
 }
 
 #[test]

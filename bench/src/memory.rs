@@ -1,0 +1,67 @@
+//! Checkpoints in memory: what they cost a step, at every one and as often as `Auto` chooses.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::job::BenchJob;
+use crate::stats::{line, median};
+
+/// What is compared runs in turns.
+const ROUNDS: u64 = 3;
+/// Steps of a round, and of each round those that are left out: links, caches and the interval settle.
+const STEPS: u64 = 60;
+const WARM_UP: usize = 30;
+
+pub(crate) fn measure(folder: &Path) -> Value {
+    println!("33 million parameters in two stages, with and without checkpoints in memory");
+    let sizes = [16, 64].map(|rows| of_batch(folder, rows));
+    json!(sizes)
+}
+
+fn of_batch(folder: &Path, batch: u32) -> Value {
+    const KINDS: [(&str, &str); 3] = [
+        ("none", "{everySteps: 0}"),
+        ("every step", "{everySteps: 0, memory: {everySteps: 1}}"),
+        ("Auto", "{everySteps: 0, memory: {everySteps: Auto}}"),
+    ];
+    let mut seconds = [const { Vec::new() }; KINDS.len()];
+    let (mut stalls, mut bytes) = ([const { Vec::new() }; KINDS.len()], [0.0; KINDS.len()]);
+    for _ in 0..ROUNDS {
+        for (index, (_, checkpoint)) in KINDS.into_iter().enumerate() {
+            let job = BenchJob { name: "held", stages: 2, large: true, steps: STEPS, batch, checkpoint };
+            let _ = std::fs::remove_dir_all(folder.join(job.name));
+            job.run(folder);
+            for line in job.metrics(folder).iter().skip(WARM_UP) {
+                seconds[index].push(line["seconds"].as_f64().unwrap());
+                stalls[index].extend(line["memoryCheckpoint"]["stallSeconds"].as_f64());
+                bytes[index] += line["memoryCheckpoint"]["bytesSent"].as_f64().unwrap_or(0.0);
+            }
+        }
+    }
+    // means: with Auto most steps carry no copy
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let throughput = |index: usize| mean(&seconds[0]) / mean(&seconds[index]);
+    for index in 1..KINDS.len() {
+        let a_step = bytes[index] / seconds[index].len() as f64;
+        line(
+            &format!("{batch} rows, {}", KINDS[index].0),
+            format!("{:.3} of it", throughput(index)),
+            &format!(
+                "steps of {:.3} s without; stage 0 sends {:.0} MB a step and waits {:.1} ms",
+                median(&seconds[0]),
+                a_step / 1e6,
+                1e3 * mean(&stalls[index])
+            ),
+        );
+    }
+    json!({
+        "rows": batch,
+        "kinds": KINDS.map(|(name, _)| name),
+        "stepSeconds": seconds,
+        "stallSeconds": stalls,
+        "bytesSent": bytes,
+        "throughputEveryStep": throughput(1),
+        "throughputAuto": throughput(2),
+    })
+}

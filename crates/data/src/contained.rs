@@ -1,0 +1,28 @@
+//! Panics of libraries that are given damaged files, as errors.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+
+thread_local! {
+    /// Whether this thread is in a call of [`contained`].
+    static CONTAINED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What a library's `call` returns; `None` if it panics. Whatever `call` has borrowed may only be dropped then.
+pub(crate) fn contained<T>(call: impl FnOnce() -> T) -> Option<T> {
+    CONTAINED.set(true);
+    let returned = catch_unwind(AssertUnwindSafe(call));
+    CONTAINED.set(false);
+    returned.ok()
+}
+
+/// Keeps panics that become a [`DataError`](crate::DataError) from the hook that is installed now, which may print them or end
+/// the process.
+pub fn hide_contained_panics() {
+    let hook = take_hook();
+    set_hook(Box::new(move |info| {
+        if !CONTAINED.get() {
+            hook(info);
+        }
+    }));
+}

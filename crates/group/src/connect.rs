@@ -1,0 +1,26 @@
+//! One attempt to connect to another stage. Whoever makes it tries again: an address may be that of a stage that is gone, and
+//! what is in the way may be a route or a rule that is about to come.
+
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+/// How long an attempt may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
+/// The wait before the next attempt. Short: until all stages are connected, nothing is trained.
+pub const RETRY_DELAY: Duration = Duration::from_millis(50);
+
+/// Connects to `address` (`host:port`).
+///
+/// # Errors
+/// If the name has no address, or none of its addresses answers in time.
+pub fn connect(address: &str) -> io::Result<TcpStream> {
+    let mut last = io::Error::other("the name has no address");
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}

@@ -1,0 +1,48 @@
+//! Replacement: the stages that were lost start again, and the others stay and form the group anew with them.
+
+use std::collections::BTreeSet;
+
+use crate::observed::{InstanceState, Observed};
+use crate::state::{AttemptPhase, JobState};
+use crate::time::UnixMillis;
+use crate::{AttemptFailure, cause};
+
+/// The stages whose replacement is enough after `failure`; none if the whole group has to start anew: nobody stays, a stage
+/// ends for another reason than its own failure, the failure would come again, or a stage was replaced already and no step
+/// was finished since.
+pub(crate) fn lost_stages(observed: &Observed, failure: &AttemptFailure, all_created: bool) -> BTreeSet<u32> {
+    let state = &observed.state;
+    let was_whole = all_created || !state.incarnations.is_empty();
+    if !observed.policy.replaces_stages || !was_whole || failure.deterministic_signature().is_some() {
+        return BTreeSet::new();
+    }
+    let mut lost: BTreeSet<u32> = observed.deleted_stages(all_created).collect();
+    let mut somebody_stays = false;
+    let reported = observed.lost_instance().map(|(instance, _)| instance);
+    for instance in observed.current_instances() {
+        match &instance.state {
+            _ if Some(instance) == reported && failure.stage == Some(instance.stage) => {
+                lost.insert(instance.stage);
+            }
+            InstanceState::Exited(exit) if cause::failed_by_itself(exit) => drop(lost.insert(instance.stage)),
+            InstanceState::Exited(_) | InstanceState::Terminating => return BTreeSet::new(),
+            InstanceState::Starting | InstanceState::Ready => somebody_stays = true,
+            InstanceState::Pending => {}
+        }
+    }
+    let is_lost = failure.stage.is_some_and(|stage| lost.contains(&stage));
+    let again = !lost.is_disjoint(&state.replaced_without_progress);
+    if is_lost && somebody_stays && !again { lost } else { BTreeSet::new() }
+}
+
+/// The state in which the `lost` stages start again.
+pub(crate) fn replaced(mut state: JobState, lost: BTreeSet<u32>, not_before: UnixMillis) -> JobState {
+    for &stage in &lost {
+        *state.incarnations.entry(stage).or_insert(0) += 1;
+    }
+    state.starting.extend(&lost);
+    state.replaced_without_progress.extend(lost);
+    state.budget.replaced = state.budget.replaced.saturating_add(1);
+    state.attempt_phase = AttemptPhase::Running { not_before, all_created: false };
+    state
+}

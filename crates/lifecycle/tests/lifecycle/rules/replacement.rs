@@ -1,0 +1,181 @@
+//! Which failures end in the replacement of the stages that were lost, and which in a new attempt.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stagecoach_api::contract::FailureKind;
+use stagecoach_api::job::JobPhase;
+use stagecoach_lifecycle::*;
+
+use super::{NOW, exited, exited_by_external_cause, exited_with_report, instance, ready, running};
+
+/// [`running`], under a policy that replaces stages.
+fn replacing(instances: Vec<StageInstance>) -> Observed {
+    let mut observed = running(instances);
+    observed.policy.replaces_stages = true;
+    observed
+}
+
+/// The stages that the decision replaces.
+fn replaced(observed: &Observed) -> Vec<u32> {
+    let after = decide(observed, NOW).state;
+    let same_attempt = after.attempt == observed.state.attempt;
+    let newer = |stage: &u32| after.incarnation(*stage) > observed.state.incarnation(*stage);
+    let stages: Vec<u32> = (0..after.attempt.stages).filter(newer).collect();
+    assert_eq!(after.budget.replaced > observed.state.budget.replaced, !stages.is_empty(), "{after:?}");
+    assert!(same_attempt || stages.is_empty() && after.incarnations.is_empty(), "{after:?}");
+    stages
+}
+
+#[test]
+fn a_lost_stage_is_replaced_while_others_stay() {
+    assert_eq!(replaced(&replacing(vec![ready(0), exited(1, 137, 995), ready(2)])), [1]);
+    assert_eq!(replaced(&replacing(vec![exited(0, 1, 995), exited(1, 137, 995), ready(2)])), [0, 1]);
+    let evicted = exited_by_external_cause(2, ExternalCause::Evicted);
+    assert_eq!(replaced(&replacing(vec![ready(0), ready(1), evicted])), [2]);
+    // deleted by force: its exit was not observed
+    let deleted = replacing(vec![ready(0), ready(2)]);
+    assert_eq!(replaced(&deleted), [1]);
+    assert_eq!(decide(&deleted, NOW).state.budget.counted, 0);
+    let starting = instance(0, InstanceState::Starting, 990);
+    assert_eq!(replaced(&replacing(vec![starting, exited(1, 137, 995), ready(2)])), [1], "also while it forms again");
+}
+
+#[test]
+fn the_whole_group_starts_anew_where_replacing_would_not_help() {
+    let lost = || exited(1, 137, 995);
+    let terminating = instance(2, InstanceState::Terminating, 990);
+    for (why, instances) in [
+        ("nobody stays", vec![exited(0, 75, 996), lost(), exited(2, 75, 996)]),
+        ("one gave up waiting", vec![exited(0, 75, 996), lost(), ready(2)]),
+        ("one was drained", vec![exited(0, 143, 996), lost(), ready(2)]),
+        ("one is being deleted", vec![ready(0), lost(), terminating]),
+        ("one is done", vec![exited(0, 0, 996), lost(), ready(2)]),
+        ("the others have not started", vec![instance(0, InstanceState::Pending, 990), lost()]),
+        ("it would fail again", vec![ready(0), exited_with_report(1, FailureKind::NonFinite, Some(3)), ready(2)]),
+    ] {
+        let mut observed = replacing(instances);
+        assert_eq!(replaced(&observed), [0; 0], "{why}");
+        observed.policy.replaces_stages = false;
+        assert_eq!(decide(&observed, NOW).state, decide(&replacing(observed.instances.clone()), NOW).state, "{why}");
+    }
+    let mut not_whole = replacing(vec![ready(0), lost(), ready(2)]);
+    not_whole.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(0), all_created: false };
+    assert_eq!(replaced(&not_whole), [0; 0], "the attempt was never whole");
+    let mut unwanted = replacing(vec![ready(0), lost(), ready(2)]);
+    unwanted.policy.replaces_stages = false;
+    assert_eq!(replaced(&unwanted), [0; 0], "by the policy");
+}
+
+#[test]
+fn the_replacement_is_created_and_what_it_replaces_removed() {
+    let mut observed = replacing(vec![ready(0), exited(1, 137, 995), ready(2)]);
+    let decision = decide(&observed, NOW);
+    let incarnations = BTreeMap::from([(1, 1)]);
+    let start = AttemptAction::ReplaceStages { attempt: 1, incarnations: incarnations.clone() };
+    assert_eq!(decision.actions, [AttemptAction::RemoveReplaced { attempt: 1, incarnations }, start.clone()]);
+    assert_eq!(decision.job_phase, JobPhase::Starting);
+    // a caller that crashed repeats it
+    observed.state = decision.state.clone();
+    let again = decide(&observed, NOW);
+    assert_eq!((&again.state, &again.actions), (&decision.state, &decision.actions));
+    observed.instances.remove(1);
+    assert_eq!(decide(&observed, NOW).actions, [start]);
+    observed.instances.push(StageInstance { incarnation: 1, ..instance(1, InstanceState::Starting, 1000) });
+    let created = decide(&observed, NOW);
+    assert_eq!(created.actions, []);
+    assert!(matches!(created.state.attempt_phase, AttemptPhase::Running { all_created: true, .. }));
+    // what is left of the replaced one does not count any more
+    observed.state = created.state;
+    observed.instances.push(exited(1, 137, 995));
+    assert_eq!(decide(&observed, NOW).state, observed.state);
+    assert_eq!(replaced(&observed), [0; 0]);
+}
+
+#[test]
+fn only_what_was_lost_is_created_again() {
+    let mut observed = replacing(vec![ready(0), exited(1, 137, 995), ready(2)]);
+    observed.state = decide(&observed, NOW).state;
+    // before the replacement exists, another pod is deleted by force: it gets a name of its own too
+    observed.instances = vec![ready(0)];
+    let decision = decide(&observed, NOW);
+    assert_eq!(decision.state.incarnations, BTreeMap::from([(1, 1), (2, 1)]));
+    observed.state = decision.state;
+    // the back-off of the second failure has passed
+    let actions = decide(&observed, NOW.plus_seconds(10)).actions;
+    let incarnations = BTreeMap::from([(1, 1), (2, 1)]);
+    assert_eq!(actions, [AttemptAction::ReplaceStages { attempt: 1, incarnations }]);
+}
+
+#[test]
+fn replacing_is_counted_and_a_stage_that_fails_again_without_progress_makes_the_group_anew() {
+    let mut observed = replacing(vec![ready(0), exited(1, 137, 995), ready(2)]);
+    observed.progress.finished_steps = Some(7);
+    let after = decide(&observed, NOW).state;
+    assert_eq!(
+        (after.budget.total, after.budget.counted, after.budget.replaced, after.failures_without_progress),
+        (1, 1, 1, 1)
+    );
+    assert_eq!(after.replaced_without_progress, BTreeSet::from([1]));
+    let replacement = |state: InstanceState| StageInstance { incarnation: 1, ..instance(1, state, 998) };
+    let died = || replacement(InstanceState::Exited(Exit::with_code(1)));
+    let whole = AttemptPhase::Running { not_before: UnixMillis(0), all_created: true };
+    observed.state = JobState { attempt_phase: whole, ..after };
+    // another stage may still be replaced
+    observed.instances = vec![ready(0), replacement(InstanceState::Starting), exited(2, 1, 999)];
+    assert_eq!(replaced(&observed), [2]);
+    observed.instances = vec![ready(0), died(), ready(2)];
+    let anew = decide(&observed, NOW).state;
+    assert_eq!((anew.attempt.number, anew.budget.total, anew.budget.replaced), (2, 2, 1));
+    assert!(anew.incarnations.is_empty() && anew.replaced_without_progress.is_empty(), "{anew:?}");
+    // once a step beyond all earlier ones is finished, it may
+    observed.progress.finished_steps = Some(8);
+    assert_eq!(replaced(&observed), [1]);
+    // that the others gave up waiting is no failure of its own
+    observed.progress.finished_steps = Some(7);
+    observed.instances = vec![exited(0, 75, 980), replacement(InstanceState::Pending), exited(2, 75, 980)];
+    let given_up = decide(&observed, NOW).state;
+    assert_eq!((given_up.attempt.number, given_up.budget.total, given_up.budget.counted), (2, 2, 1));
+}
+
+#[test]
+fn one_that_the_others_lost_is_replaced_if_it_neither_exits_nor_comes_back() {
+    let lost = |incarnation| Some(LostInstance { stage: 1, incarnation, since: UnixMillis::from_seconds(998) });
+    let mut observed = replacing(vec![ready(0), ready(1), ready(2)]);
+    observed.progress.lost = lost(0);
+    assert_eq!(replaced(&observed), [1]);
+    let failure = decide(&observed, NOW).state.last_failure.unwrap();
+    assert_eq!((failure.stage, failure.reason), (Some(1), FailureReason::NodeLost));
+    observed.progress.lost = lost(1);
+    assert_eq!(replaced(&observed), [0; 0], "another one was lost");
+    observed.progress.lost = lost(0).map(|lost| LostInstance { since: UnixMillis::from_seconds(999), ..lost });
+    assert_eq!(replaced(&observed), [0; 0], "it may still exit");
+    assert_eq!(decide(&observed, NOW).wake_at, Some(UnixMillis::from_seconds(1001)));
+    // its own exit says more
+    observed.instances[1] = exited(1, 3, 999);
+    assert_eq!(decide(&observed, NOW).state.last_failure.unwrap().exit_code, Some(3));
+}
+
+#[test]
+fn a_group_that_drains_while_a_stage_is_replaced_starts_anew_at_once() {
+    // deleted by force, the stage was asked to leave all the same, and the others left with it
+    let mut observed = replacing(vec![exited(0, 143, 999), exited(2, 143, 999)]);
+    observed.state.incarnations = BTreeMap::from([(1, 1)]);
+    observed.instances.push(StageInstance { incarnation: 1, ..instance(1, InstanceState::Starting, 999) });
+    let after = decide(&observed, NOW).state;
+    assert_eq!((after.attempt.number, after.budget.counted), (2, 0));
+    assert_eq!(after.last_failure.unwrap().reason, FailureReason::Drained);
+}
+
+#[test]
+fn the_budget_bounds_replacements_too() {
+    let mut observed = replacing(vec![ready(0), exited(1, 137, 995), ready(2)]);
+    observed.policy.restart.max_restarts = 0;
+    let outcome = decide(&observed, NOW).state.outcome().cloned();
+    assert_eq!(outcome, Some(JobOutcome::Failed(JobFailureReason::BudgetExhausted)));
+}
+
+#[test]
+fn an_incarnation_ahead_of_the_record_starts_a_new_attempt() {
+    let observed = replacing(vec![ready(0), StageInstance { incarnation: 1, ..ready(1) }, ready(2)]);
+    assert_eq!(decide(&observed, NOW).state.attempt.number, 2);
+}

@@ -1,0 +1,111 @@
+//! How fast the ranks are beside each other: pipelines over unequal machines.
+
+use std::fmt;
+
+use crate::measured::compute_seconds;
+use crate::partition::{ModelCost, Partition};
+use crate::placement::Placement;
+use crate::simulate::Costs;
+use crate::timeline::Timeline;
+
+/// Ranks of which the slowest is measured to be this fast, beside the fastest, count as equal: the modules' costs are
+/// estimates, and other programs take time on the same machines.
+const LEAST_DIFFERENT: f64 = 0.8;
+
+/// The speed of the fastest rank; of others it is in whole thousandths, so that only their ratios matter.
+pub(crate) const FASTEST: u16 = 1000;
+
+/// The speed of each rank, relative to the fastest; by default all are equal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RankSpeeds {
+    /// In thousandths of the fastest, 1 to 1000; empty if all are equal.
+    thousandths: Vec<u16>,
+}
+
+/// Numbers that can't be speeds.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("the speed of stage {rank} is {speed}: it has to be a finite number above zero")]
+pub struct SpeedError {
+    /// The rank.
+    pub rank: usize,
+    /// What was given.
+    pub speed: f64,
+}
+
+impl RankSpeeds {
+    /// Speeds in any unit, one a rank. Below a thousandth of the fastest they count as a thousandth.
+    ///
+    /// # Errors
+    /// If one is not finite, or not above zero.
+    pub fn new(speeds: &[f64]) -> Result<RankSpeeds, SpeedError> {
+        if let Some((rank, &speed)) = speeds.iter().enumerate().find(|(_, speed)| !(speed.is_finite() && **speed > 0.0))
+        {
+            return Err(SpeedError { rank, speed });
+        }
+        let fastest = speeds.iter().copied().fold(0.0, f64::max);
+        let thousandths = |speed: &f64| ((speed / fastest * f64::from(FASTEST)).round() as u16).max(1);
+        let thousandths: Vec<u16> = speeds.iter().map(thousandths).collect();
+        let is_equal = thousandths.iter().all(|&speed| speed == FASTEST);
+        Ok(RankSpeeds { thousandths: if is_equal { Vec::new() } else { thousandths } })
+    }
+
+    /// The speeds that `placement`'s ranks had in measured steps: of each rank the median of its modules' work in a second.
+    /// Those that differ from the fastest by no more than noise count as equal to it. None without measured steps, or if a rank
+    /// has no work.
+    pub fn measured(
+        timelines: &[Timeline],
+        placement: &Placement,
+        model: &ModelCost,
+        partition: &Partition,
+    ) -> Option<RankSpeeds> {
+        let median = |rank: usize| {
+            let work: f64 = placement.chunks_of(rank).map(|chunk| partition.work(model, chunk)).sum();
+            let speed = |timeline: &Timeline| timeline.spans.get(rank).map(|spans| work / compute_seconds(spans));
+            let mut speeds = timelines.iter().map(speed).collect::<Option<Vec<f64>>>()?;
+            speeds.sort_by(f64::total_cmp);
+            speeds.get(speeds.len() / 2).copied()
+        };
+        let speeds = (0..placement.ranks()).map(median).collect::<Option<Vec<f64>>>()?;
+        let mut measured = RankSpeeds::new(&speeds).ok()?;
+        let least = (LEAST_DIFFERENT * f64::from(FASTEST)) as u16;
+        measured.thousandths.iter_mut().filter(|speed| **speed >= least).for_each(|speed| *speed = FASTEST);
+        if measured.thousandths.iter().all(|&speed| speed == FASTEST) {
+            measured.thousandths.clear();
+        }
+        Some(measured)
+    }
+
+    /// Whether all ranks are equally fast.
+    pub fn is_equal(&self) -> bool {
+        self.thousandths.is_empty()
+    }
+
+    /// The rank's speed over the fastest one's; ranks beyond the list are as fast as that.
+    pub fn of(&self, rank: usize) -> f64 {
+        f64::from(self.thousandths_of(rank)) / f64::from(FASTEST)
+    }
+
+    pub(crate) fn thousandths_of(&self, rank: usize) -> u16 {
+        self.thousandths.get(rank).copied().unwrap_or(FASTEST)
+    }
+}
+
+impl fmt::Display for RankSpeeds {
+    /// `1.00/0.50`; empty if all are equal.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for rank in 0..self.thousandths.len() {
+            write!(f, "{}{:.2}", if rank > 0 { "/" } else { "" }, self.of(rank))?;
+        }
+        Ok(())
+    }
+}
+
+impl Costs {
+    /// The same on ranks of these speeds: what a chunk took on the fastest takes longer on another.
+    pub fn at_speeds(mut self, placement: &Placement, speeds: &RankSpeeds) -> Costs {
+        for (chunk, &rank) in placement.as_slice().iter().enumerate() {
+            self.scale(chunk, 1.0 / speeds.of(rank));
+        }
+        self
+    }
+}

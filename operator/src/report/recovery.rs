@@ -1,0 +1,196 @@
+//! How long a job was away after a failure, phase by phase. It is followed in memory: of a recovery in whose middle the
+//! operator started, nothing is told.
+
+use stagecoach_api::contract::GroupTimes;
+use stagecoach_api::job::{FloatString, RecoveryPhasesStatus, RecoveryStatus};
+use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, InstanceState, JobState, UnixMillis};
+
+use crate::observe::JobSnapshot;
+
+/// The phases in their order, as the metric names them.
+pub(crate) const PHASES: [&str; 7] = ["noticed", "decided", "created", "started", "joined", "loaded", "first_step"];
+
+/// A recovery, as far as it is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Recovery {
+    failure: AttemptFailure,
+    /// The attempt that trains on.
+    attempt: u64,
+    /// The fence of the group that was lost, if that is known.
+    lost_fence: Option<u64>,
+    /// When each phase ended, in their order.
+    ends: Vec<UnixMillis>,
+}
+
+/// What decides how far a recovery is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Progress {
+    now: UnixMillis,
+    is_decided: bool,
+    are_created: bool,
+    are_started: bool,
+    group: Option<GroupTimes>,
+}
+
+impl Progress {
+    fn of(state: &JobState, failure: &AttemptFailure, snapshot: &JobSnapshot, now: UnixMillis) -> Progress {
+        let attempt = state.attempt;
+        let is_next = attempt.number > failure.attempt || !state.incarnations.is_empty();
+        let is_due = matches!(state.attempt_phase, AttemptPhase::Running { not_before, .. } if not_before <= now);
+        let pods = || {
+            let is_current = |pod: &&crate::observe::ObservedPod| {
+                !pod.terminating && !pod.deleted && pod.instance.incarnation == state.incarnation(pod.instance.stage)
+            };
+            snapshot.pods_of_attempt(attempt.number).filter(is_current)
+        };
+        let runs = |state: &InstanceState| matches!(state, InstanceState::Starting | InstanceState::Ready);
+        let polled = snapshot.stage_0_status.as_ref().filter(|polled| polled.status.attempt == attempt.number);
+        Progress {
+            now,
+            is_decided: is_next && is_due,
+            are_created: pods().count() == attempt.stages as usize,
+            are_started: pods().filter(|pod| runs(&pod.instance.state)).count() == attempt.stages as usize,
+            group: polled.and_then(|polled| polled.status.group),
+        }
+    }
+}
+
+impl Recovery {
+    /// Follows the recovery from the last failure: the one that is `known`, or one that begins now, if the failure `is_new`.
+    pub(crate) fn follow(
+        known: Option<Recovery>,
+        is_new: bool,
+        state: &JobState,
+        snapshot: &JobSnapshot,
+        now: UnixMillis,
+    ) -> Option<Recovery> {
+        let failure = state.last_failure.as_ref()?;
+        let known = known.filter(|known| known.failure == *failure);
+        if known.as_ref().is_some_and(Recovery::is_over) || (known.is_none() && !is_new) {
+            return known;
+        }
+        let progress = Progress::of(state, failure, snapshot, now);
+        let mut recovery = known.unwrap_or_else(|| Recovery::new(failure, progress.group));
+        recovery.attempt = state.attempt.number;
+        recovery.advance(&progress);
+        Some(recovery)
+    }
+
+    fn is_over(&self) -> bool {
+        self.ends.len() == PHASES.len()
+    }
+
+    fn new(failure: &AttemptFailure, group: Option<GroupTimes>) -> Recovery {
+        let lost_fence = group.map(|group| group.fence);
+        Recovery { failure: failure.clone(), attempt: failure.attempt, lost_fence, ends: Vec::new() }
+    }
+
+    fn advance(&mut self, progress: &Progress) {
+        let Progress { now, is_decided, are_created, are_started, group } = *progress;
+        let group = group.filter(|group| self.lost_fence.is_none_or(|lost| group.fence > lost)).unwrap_or_default();
+        let told = |at: u64| (at > 0).then_some(UnixMillis(at));
+        let ends = [
+            Some(now),
+            is_decided.then_some(now),
+            are_created.then_some(now),
+            are_started.then_some(now),
+            told(group.joined_at),
+            told(group.loaded_at),
+            told(group.first_step_at),
+        ];
+        for end in ends.into_iter().skip(self.ends.len()) {
+            let Some(end) = end else { return };
+            // clocks differ, and nothing ends before what came before it
+            let before = self.ends.last().copied().unwrap_or(self.failure.failed_at);
+            self.ends.push(end.min(now).max(before));
+        }
+    }
+
+    /// The seconds of each phase, once all are over.
+    pub(crate) fn seconds(&self) -> Option<[f64; PHASES.len()]> {
+        let ends: [UnixMillis; PHASES.len()] = self.ends.clone().try_into().ok()?;
+        let mut before = self.failure.failed_at;
+        Some(ends.map(|end| {
+            let seconds = end.0.saturating_sub(before.0) as f64 / 1000.0;
+            before = end;
+            seconds
+        }))
+    }
+
+    /// What the status says of it, once it is over.
+    pub(crate) fn status(&self) -> Option<RecoveryStatus> {
+        let seconds = self.seconds()?;
+        let rounded = |seconds: f64| Some(FloatString(seconds).rounded(3));
+        let [noticed, decided, created, started, joined, loaded, first_step] = seconds.map(rounded);
+        Some(RecoveryStatus {
+            attempt: self.attempt,
+            replaced: self.attempt == self.failure.attempt,
+            seconds: rounded(seconds.iter().sum()),
+            phases: RecoveryPhasesStatus { noticed, decided, created, started, joined, loaded, first_step },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stagecoach_lifecycle::FailureReason;
+
+    use super::*;
+
+    fn failure() -> AttemptFailure {
+        AttemptFailure {
+            attempt: 3,
+            stage: Some(1),
+            incarnation: 0,
+            reason: FailureReason::Killed,
+            exit_code: Some(137),
+            kind: None,
+            step: None,
+            action: None,
+            message: "killed".into(),
+            failed_at: UnixMillis(1000),
+        }
+    }
+
+    fn group(fence: u64, [joined_at, loaded_at, first_step_at]: [u64; 3]) -> Option<GroupTimes> {
+        Some(GroupTimes { fence, joined_at, loaded_at, first_step_at })
+    }
+
+    #[test]
+    fn phases_end_in_their_order() {
+        let lost = group(7, [10, 20, 30]);
+        let mut recovery = Recovery::new(&failure(), lost);
+        let steps = [
+            Progress { now: UnixMillis(1800), group: lost, ..Progress::default() },
+            Progress { now: UnixMillis(1850), is_decided: true, group: lost, ..Progress::default() },
+            Progress { now: UnixMillis(1900), is_decided: true, are_created: true, group: lost, ..Progress::default() },
+            // told by the group that was lost: not yet
+            Progress { now: UnixMillis(2500), is_decided: true, are_created: true, are_started: true, group: lost },
+        ];
+        for (index, progress) in steps.iter().enumerate() {
+            recovery.advance(progress);
+            assert_eq!(recovery.ends.len(), index + 1);
+            assert_eq!(recovery.status(), None);
+        }
+        recovery.advance(&Progress { now: UnixMillis(3000), group: group(8, [2600, 2700, 0]), ..steps[3] });
+        assert_eq!(recovery.status(), None);
+        recovery.advance(&Progress { now: UnixMillis(4000), group: group(8, [2600, 2700, 2750]), ..steps[3] });
+        let status = recovery.status().unwrap();
+        assert!(status.replaced);
+        assert_eq!(status.seconds, Some(FloatString(1.75)));
+        let found = recovery.seconds().unwrap().map(|seconds| (1000.0 * seconds).round());
+        assert_eq!(found, [800.0, 50.0, 50.0, 600.0, 100.0, 100.0, 50.0]);
+    }
+
+    #[test]
+    fn clocks_that_differ_make_no_phase_negative() {
+        let mut recovery = Recovery::new(&failure(), None);
+        recovery.attempt = 4;
+        // the failure is in the operator's future, and stage 0's times before and after all
+        let all = Progress { is_decided: true, are_created: true, are_started: true, ..Progress::default() };
+        recovery.advance(&Progress { now: UnixMillis(900), group: group(1, [5, 1_000_000, 1_000_001]), ..all });
+        let seconds = recovery.seconds().unwrap();
+        assert!(seconds.iter().all(|seconds| *seconds == 0.0), "{seconds:?}");
+        assert!(!recovery.status().unwrap().replaced);
+    }
+}

@@ -1,0 +1,55 @@
+//! Control planes whose Services, and pods, have addresses of IPv6.
+
+use serde_json::{Value, json};
+use stagecoach_api::contract::{StagePhase, StageStatus};
+use stagecoach_api::job::ProgressStatus;
+use stagecoach_cluster::{Component, Settings};
+
+use crate::support::{TestCluster, has_condition};
+
+/// A cluster whose Services have addresses of these ranges, and an operator that listens as the chart has it.
+fn cluster(flags: &[&str]) -> TestCluster {
+    let flags = flags.iter().map(|flag| (Component::ApiServer, (*flag).to_owned())).collect();
+    let cluster = TestCluster::with_settings(Settings { flags });
+    cluster.run_operator(&[("STAGECOACH_LISTEN", "[::]:0")]);
+    cluster
+}
+
+fn service(cluster: &TestCluster, job: &str) -> Value {
+    cluster.plane.get(&format!("/api/v1/namespaces/default/services/{job}")).unwrap()["spec"].clone()
+}
+
+/// A job of one stage at ::1, the one address of IPv6 that every machine has: it runs, and its status is heard.
+fn stage_at_an_ipv6_address(cluster: &TestCluster) {
+    let at = json!({"metadata": {"annotations": {"stagecoach.test/address": "::1"}}});
+    cluster.create("six", json!({"stages": 1, "template": at}));
+    cluster.wait_running("six", 1);
+    assert_eq!(cluster.pods("six")[0]["status"]["podIP"], "::1");
+    let progress = ProgressStatus { step: 3, ..ProgressStatus::default() };
+    let training = StageStatus { phase: StagePhase::Training, progress, ..StageStatus::default() };
+    cluster.kubelet.pod("six-0-1").set_status(training);
+    let job = cluster.wait("six", "heard", |job| job["status"]["progress"]["step"] == 3);
+    assert!(has_condition(&job, "Progressing", "True", "Training"), "{:#}", job["status"]);
+    cluster.kubelet.pod("six-0-1").exit(0, "");
+    cluster.wait_phase("six", "Complete");
+}
+
+#[test]
+fn jobs_run_where_services_have_ipv6_alone() {
+    let cluster = cluster(&["--service-cluster-ip-range=fd00:10:96::/112", "--advertise-address=fd00::1"]);
+    cluster.create("many", json!({"stages": 2}));
+    cluster.wait_running("many", 1);
+    let service = service(&cluster, "many");
+    assert_eq!(service["ipFamilies"], json!(["IPv6"]));
+    assert!(service["clusterIP"].as_str().unwrap().starts_with("fd00:10:96::"), "{service}");
+    stage_at_an_ipv6_address(&cluster);
+}
+
+#[test]
+fn jobs_run_where_services_have_both_families() {
+    let cluster = cluster(&["--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/112"]);
+    cluster.create("many", json!({"stages": 2}));
+    cluster.wait_running("many", 1);
+    assert_eq!(service(&cluster, "many")["ipFamilies"], json!(["IPv4"]));
+    stage_at_an_ipv6_address(&cluster);
+}

@@ -1,0 +1,128 @@
+//! A stage that is lost is replaced by a new pod; the pods of the others stay.
+
+use serde_json::{Value, json};
+use stagecoach_api::contract::{GroupTimes, LostStage, StagePhase, StageStatus, env};
+use stagecoach_api::job::ProgressStatus;
+use stagecoach_cluster::until;
+
+use crate::support::{TestCluster, shared};
+
+/// A job of three stages that trains, and whose stages may be replaced; the UIDs of its pods.
+fn training(cluster: &TestCluster, name: &str) -> Vec<Value> {
+    cluster.create(name, json!({"stages": 3, "restart": {"reformTimeoutSeconds": 60}}));
+    cluster.wait_running(name, 1);
+    uids(cluster, name)
+}
+
+/// By stage.
+fn uids(cluster: &TestCluster, name: &str) -> Vec<Value> {
+    let mut pods = cluster.pods(name);
+    pods.sort_by_key(|pod| pod["metadata"]["labels"]["stagecoach.dev/stage"].to_string());
+    pods.iter().map(|pod| pod["metadata"]["uid"].clone()).collect()
+}
+
+/// Waits until `restarts` and all are ready again, and that is all there is.
+fn whole_again(cluster: &TestCluster, name: &str, restarts: u64) -> Value {
+    let is_whole = |job: &Value| {
+        let status = &job["status"];
+        status["restarts"]["total"] == restarts && status["phase"] == "Running" && status["readyStages"] == 3
+    };
+    let job = cluster.wait(name, "whole again", is_whole);
+    until("the removal of what was replaced", 30, || (cluster.pods(name).len() == 3).then_some(()));
+    job
+}
+
+#[test]
+fn a_pod_that_failed_or_was_deleted_by_force_is_replaced_and_the_others_stay() {
+    let cluster = shared();
+    let before = training(cluster, "replaced");
+    cluster.kubelet.pod("replaced-1-1").exit(1, "");
+    let job = whole_again(cluster, "replaced", 1);
+    assert_eq!(job["status"]["restarts"], json!({"total": 1, "counted": 1, "replaced": 1, "budgetLeft": 2}));
+    let failure = &job["status"]["lastFailure"];
+    assert_eq!((&failure["stage"], &failure["pod"]), (&json!(1), &json!("replaced-1-1")));
+    assert_eq!(job["status"]["attempt"]["number"], 1);
+    let after = uids(cluster, "replaced");
+    assert!(after[0] == before[0] && after[1] != before[1] && after[2] == before[2], "{before:?} became {after:?}");
+    let replaced =
+        cluster.pods("replaced").into_iter().find(|pod| pod["metadata"]["name"] == "replaced-1-1-1").unwrap();
+    assert_eq!(replaced["metadata"]["labels"]["stagecoach.dev/incarnation"], "1");
+    let variables = replaced["spec"]["containers"][0]["env"].as_array().unwrap();
+    assert!(variables.contains(&json!({"name": env::INCARNATION, "value": "1"})), "{variables:?}");
+    until("the event", 30, || {
+        cluster.events("replaced").iter().any(|event| event.contains("StageReplaced")).then_some(())
+    });
+
+    cluster.plane.client().delete("/api/v1/namespaces/default/pods/replaced-2-1?gracePeriodSeconds=0");
+    let job = whole_again(cluster, "replaced", 2);
+    assert_eq!((&job["status"]["restarts"]["counted"], &job["status"]["restarts"]["replaced"]), (&json!(1), &json!(2)));
+    assert_eq!(uids(cluster, "replaced")[..2], after[..2]);
+}
+
+#[test]
+fn what_a_recovery_took_is_told_by_phases() {
+    let cluster = shared();
+    cluster.create("timed", json!({"stages": 2, "restart": {"reformTimeoutSeconds": 60}}));
+    let stage_0 = cluster.kubelet.pod("timed-0-1");
+    let trains = |fence, at: u64| {
+        let group = GroupTimes { fence, joined_at: at, loaded_at: at + 20, first_step_at: at + 50 };
+        let progress = ProgressStatus { step: at % 1000, ..ProgressStatus::default() };
+        StageStatus { phase: StagePhase::Training, progress, group: Some(group), ..StageStatus::default() }
+    };
+    stage_0.set_status(trains(4, 1001));
+    cluster.wait("timed", "at step 1", |job| {
+        job["status"]["phase"] == "Running" && job["status"]["progress"]["step"] == 1
+    });
+    cluster.kubelet.pod("timed-1-1").exit(137, "");
+    cluster.wait("timed", "replaced", |job| {
+        job["status"]["restarts"]["replaced"] == 1 && job["status"]["readyStages"] == 2
+    });
+    // what the group that was lost tells is not the end of it
+    let job = cluster.wait("timed", "Running", |job| job["status"]["phase"] == "Running");
+    assert_eq!(job["status"]["lastRecovery"], Value::Null);
+    stage_0.set_status(trains(5, 1_000_000_002));
+    let job = cluster.wait("timed", "recovered", |job| job["status"]["lastRecovery"].is_object());
+    let recovery = &job["status"]["lastRecovery"];
+    assert_eq!((&recovery["attempt"], &recovery["replaced"]), (&json!(1), &json!(true)));
+    let seconds = |value: &Value| value.as_str().unwrap().parse::<f64>().unwrap();
+    let phases = recovery["phases"].as_object().unwrap();
+    assert_eq!(phases.len(), 7, "{phases:?}");
+    let sum: f64 = phases.values().map(seconds).sum();
+    assert!((sum - seconds(&recovery["seconds"])).abs() < 0.01, "{recovery}");
+}
+
+#[test]
+fn a_stage_that_fails_again_without_progress_makes_the_group_anew() {
+    let cluster = shared();
+    training(cluster, "again");
+    cluster.kubelet.pod("again-0-1").exit(1, "");
+    whole_again(cluster, "again", 1);
+    cluster.kubelet.pod("again-0-1-1").exit(1, "");
+    let job = cluster.wait_running("again", 2);
+    assert_eq!(job["status"]["restarts"], json!({"total": 2, "counted": 2, "replaced": 1, "budgetLeft": 1}));
+    // once it has trained on, it may be replaced again
+    let status = StageStatus {
+        phase: StagePhase::Training,
+        progress: ProgressStatus { step: 9, ..ProgressStatus::default() },
+        ..StageStatus::default()
+    };
+    cluster.kubelet.pod("again-0-2").set_status(status);
+    cluster.wait("again", "at step 9", |job| job["status"]["progress"]["step"] == 9);
+    cluster.kubelet.pod("again-1-2").exit(137, "");
+    let job = whole_again(cluster, "again", 3);
+    assert_eq!((&job["status"]["attempt"]["number"], &job["status"]["restarts"]["replaced"]), (&json!(2), &json!(2)));
+}
+
+#[test]
+fn a_stage_that_stage_0_has_lost_is_replaced_although_its_pod_seems_to_run() {
+    let cluster = shared();
+    let before = training(cluster, "silent-node");
+    let lost = Some(LostStage { stage: 2, incarnation: 0 });
+    let status = |lost| StageStatus { phase: StagePhase::Forming, lost, ..StageStatus::default() };
+    cluster.kubelet.pod("silent-node-0-1").set_status(status(lost));
+    let job = whole_again(cluster, "silent-node", 1);
+    assert_eq!(job["status"]["lastFailure"]["reason"], "NodeLost");
+    assert_eq!(job["status"]["restarts"]["counted"], 0);
+    let after = uids(cluster, "silent-node");
+    assert!(after[..2] == before[..2] && after[2] != before[2], "{before:?} became {after:?}");
+}

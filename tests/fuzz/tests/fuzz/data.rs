@@ -1,0 +1,110 @@
+//! Texts and tokenizers.
+
+use std::fs;
+use std::path::Path;
+
+use parquet::data_type::{ByteArray, ByteArrayType};
+use parquet::file::writer::SerializedFileWriter;
+use serde_json::json;
+use stagecoach_data::{DataConfig, Tokenizer, TokenizerSource, prepare};
+
+use crate::fuzz;
+
+/// A byte-level BPE with a few merges.
+fn tokenizer() -> Vec<u8> {
+    let tokens = ["[BOT]", "[EOT]", "[PAD]", "a", "b", "c", "ab", "abc"];
+    let vocab: serde_json::Map<String, serde_json::Value> =
+        tokens.iter().enumerate().map(|(id, token)| ((*token).to_owned(), id.into())).collect();
+    let special = |id: usize| {
+        json!({"id": id, "content": tokens[id], "single_word": false, "lstrip": false, "rstrip": false,
+               "normalized": false, "special": true})
+    };
+    json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null,
+        "added_tokens": [special(0), special(1), special(2)],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+        "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                  "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+                  "vocab": vocab, "merges": [["a", "b"], ["ab", "c"]]},
+    })
+    .to_string()
+    .into_bytes()
+}
+
+#[test]
+fn tokenizers() {
+    let path = Path::new("tokenizer.json");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join(path);
+    fuzz(1500, &[tokenizer()], 500, |bytes| {
+        fs::write(&file, bytes).unwrap();
+        let read = Tokenizer::load(&file);
+        if let Ok(tokenizer) = &read {
+            drop((tokenizer.encode("abc cab"), tokenizer.decode(&[0, 5, 7, 1 << 30]), tokenizer.special_tokens()));
+        }
+        read.is_ok()
+    });
+}
+
+fn parquet() -> Vec<u8> {
+    let schema = parquet::schema::parser::parse_message_type("message rows { optional binary text (utf8); }").unwrap();
+    let mut bytes = Vec::new();
+    let mut writer = SerializedFileWriter::new(&mut bytes, schema.into(), Default::default()).unwrap();
+    for _ in 0..2 {
+        let mut rows = writer.next_row_group().unwrap();
+        let mut column = rows.next_column().unwrap().unwrap();
+        let values: Vec<ByteArray> = ["abc cab", "a b c", ""].map(ByteArray::from).to_vec();
+        column.typed::<ByteArrayType>().write_batch(&values, Some(&[1, 1, 1]), None).unwrap();
+        column.close().unwrap();
+        rows.close().unwrap();
+    }
+    writer.close().unwrap();
+    bytes
+}
+
+/// Reads a corpus file of that name.
+fn corpus(name: &str, cases: u32, valid: &[u8]) {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    fs::write(root.join("tokenizer.json"), tokenizer()).unwrap();
+    let config = DataConfig {
+        cache_root: root.join("cache"),
+        paths: vec![name.to_owned()],
+        text_field: "text".into(),
+        sequence_length: 4,
+        packing: true,
+        evaluation_fraction: 0.0,
+        evaluation_max_sequences: None,
+        tokenizer: TokenizerSource::File { path: "tokenizer.json".into() },
+        volume_root: root.to_owned(),
+    };
+    fuzz(cases, &[valid.to_vec()], 200, |bytes| {
+        fs::write(root.join(name), bytes).unwrap();
+        let prepared = prepare(&config, &mut |_| {});
+        assert!(prepared.as_ref().err().is_none_or(|error| !error.to_string().is_empty()));
+        fs::remove_dir_all(root.join("cache")).unwrap_or_default();
+        prepared.is_ok()
+    });
+}
+
+#[test]
+fn parquet_files() {
+    stagecoach_data::hide_contained_panics();
+    corpus("text.parquet", 1000, &parquet());
+}
+
+#[test]
+fn json_lines() {
+    corpus(
+        "text.jsonl",
+        150,
+        b"{\"text\": \"abc cab\"}\n{\"text\": \"a b c\", \"n\": [1, {}]}\n\n{\"text\": \"\\u00e9\"}\n",
+    );
+}
+
+#[test]
+fn texts_and_token_ids() {
+    corpus("text.txt", 100, "abc cab a b c é\n\nabc".as_bytes());
+    corpus("text.tokens", 100, &[3, 0, 0, 0, 4, 0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0]);
+}

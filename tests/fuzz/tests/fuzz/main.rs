@@ -1,0 +1,32 @@
+//! Whatever reads bytes from outside, given bytes that somebody has changed: it answers, and takes no more memory than its
+//! bound, whatever lengths the bytes announce.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod data;
+mod files;
+mod wire;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use stagecoach_fuzz::{Mutation, mutate, mutations, peak_bytes};
+
+/// What any reader may take besides a multiple of what it reads.
+const FIXED_BYTES: u64 = 4 << 20;
+
+/// Reads each of `valid`, changed in `cases` ways. A reader says whether it accepts its input, and may take [`FIXED_BYTES`] and
+/// `times` that.
+fn fuzz(cases: u32, valid: &[Vec<u8>], times: u64, read: impl Fn(&[u8]) -> bool) {
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let strategy = (prop::sample::select(valid.to_vec()), mutations());
+    let test = |(valid, changes): (Vec<u8>, Vec<Mutation>)| {
+        let bytes = mutate(&valid, &changes);
+        let (_, peak) = peak_bytes(|| read(&bytes));
+        let bound = FIXED_BYTES + times * bytes.len() as u64;
+        prop_assert!(peak <= bound, "{peak} bytes for {} of input, at most {bound} are allowed", bytes.len());
+        Ok(())
+    };
+    for valid in valid {
+        assert!(read(valid), "what is valid is refused");
+    }
+    TestRunner::new(config).run(&strategy, test).unwrap_or_else(|error| panic!("{error}"));
+}

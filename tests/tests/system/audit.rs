@@ -1,0 +1,315 @@
+//! `stagecoach audit`: an honest run passes, whatever happened to it, and forged ones are refused with the place.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use stagecoach_checkpoint::{FileSystemVolume, Manifest, read_manifest};
+use stagecoach_tests::{Launched, TestJob, checkpoints, corpus};
+
+use crate::replay::{change_manifest, change_metrics, disturbed, job, run, text};
+
+/// Runs from which forgeries are made, all in the folder of one workspace.
+struct Forge {
+    workspace: tempfile::TempDir,
+}
+
+/// What a forger does.
+#[derive(Clone, Copy, Debug)]
+enum Forgery {
+    Loss,
+    GradientNorm,
+    LearningRateLine,
+    MissingLine,
+    ExchangedLines,
+    ExchangedCheckpoint,
+    Weight,
+    Moment,
+    LearningRate,
+    Corpus,
+    Counter,
+    Result,
+}
+
+use Forgery::*;
+
+const KINDS: [Forgery; 12] = [
+    Loss,
+    GradientNorm,
+    LearningRateLine,
+    MissingLine,
+    ExchangedLines,
+    ExchangedCheckpoint,
+    Weight,
+    Moment,
+    LearningRate,
+    Corpus,
+    Counter,
+    Result,
+];
+
+const STEPS: u64 = 40;
+
+fn small() -> TestJob {
+    TestJob { stages: 1, ..job(STEPS) }
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().flatten() {
+        let target = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &target),
+            false => drop(std::fs::copy(entry.path(), target).unwrap()),
+        }
+    }
+}
+
+fn manifest(job: &Path, step: u64) -> Manifest {
+    read_manifest(&FileSystemVolume::new(job), step).unwrap()
+}
+
+fn lines(job: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(job.join("metrics.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Takes receipts and links away: a record as an older version wrote it, so that only a replay can tell.
+fn strip(job: &Path) {
+    for step in checkpoints(job) {
+        change_manifest(job, step, |manifest| {
+            let progress = manifest.metadata.progress.as_object_mut().unwrap();
+            ["receipt", "previous"].into_iter().for_each(|field| drop(progress.remove(field)));
+        });
+    }
+    change_result(job, |result| drop(result.as_object_mut().unwrap().remove("receipt")));
+}
+
+fn change_result(job: &Path, change: impl FnOnce(&mut Value)) {
+    let path = job.join("result.json");
+    let mut result = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    change(&mut result);
+    std::fs::write(path, result.to_string()).unwrap();
+}
+
+/// Flips a bit of a tensor whose name ends with `suffix`, and makes all hashes those of the new bytes.
+pub fn flip(job: &Path, step: u64, suffix: &str, draws: &mut corpus::Draws) {
+    let of_kind = |name: &str| match suffix {
+        "" => !name.contains(".exp_avg"),
+        suffix => name.ends_with(suffix),
+    };
+    change_manifest(job, step, |manifest| {
+        let names: Vec<usize> = (0..manifest.tensors.len()).filter(|at| of_kind(&manifest.tensors[*at].name)).collect();
+        let tensor = &mut manifest.tensors[names[draws.below(names.len() as u64) as usize]];
+        let path = job.join(format!("checkpoints/step-{step:08}/{}", tensor.file));
+        let mut bytes = std::fs::read(&path).unwrap();
+        let range = tensor.offset as usize..(tensor.offset + tensor.bytes) as usize;
+        bytes[range.start + draws.below(tensor.bytes) as usize] ^= 1 << draws.below(8);
+        tensor.blake3 = blake3::hash(&bytes[range]).to_hex().to_string();
+        let file = manifest.files.iter_mut().find(|file| file.name == tensor.file).unwrap();
+        file.blake3 = blake3::hash(&bytes).to_hex().to_string();
+        std::fs::write(path, bytes).unwrap();
+    });
+}
+
+impl Forge {
+    fn new() -> Forge {
+        let workspace = corpus::workspace();
+        Launched::start(workspace.path(), &small(), &[]).finish(workspace.path()).hashes();
+        Forge { workspace }
+    }
+
+    fn honest(&self) -> PathBuf {
+        self.workspace.path().join("small")
+    }
+
+    /// A run of another seed, once.
+    fn other(&self) -> PathBuf {
+        let folder = self.workspace.path().join("other");
+        if !folder.exists() {
+            let other = TestJob { name: "other".into(), ..small() };
+            let seed = ["--set", "training.seed=7"];
+            Launched::start(self.workspace.path(), &other, &seed).finish(self.workspace.path()).hashes();
+        }
+        folder
+    }
+
+    /// A run with another learning rate in its second ten steps, and identities that deny it.
+    fn other_rate(&self) -> PathBuf {
+        let folder = self.workspace.path().join("rate");
+        if !folder.exists() {
+            let until = |steps, peak: &str| {
+                let job = TestJob { name: "rate".into(), ..TestJob { steps, ..small() } };
+                let _ = std::fs::remove_file(folder.join("result.json"));
+                let set = format!("training.learningRate.peak={peak}");
+                Launched::start(self.workspace.path(), &job, &["--set", &set]).finish(self.workspace.path()).hashes();
+            };
+            let claim = |peak: f64| {
+                for step in checkpoints(&folder) {
+                    change_manifest(&folder, step, |manifest| {
+                        manifest.metadata.identity["training"]["learningRate"]["peak"] = peak.into();
+                    });
+                }
+            };
+            until(10, "1e-2");
+            claim(2e-2);
+            until(20, "2e-2");
+            claim(1e-2);
+            until(STEPS, "1e-2");
+            let honest = lines(&self.honest());
+            change_metrics(&folder, |lines| {
+                lines
+                    .iter_mut()
+                    .zip(honest)
+                    .for_each(|(line, honest)| line["learningRate"] = honest["learningRate"].clone())
+            });
+        }
+        folder
+    }
+
+    /// A run over another corpus, with identities that deny it.
+    fn other_corpus(&self) -> PathBuf {
+        let folder = self.workspace.path().join("corpus-run");
+        if !folder.exists() {
+            let elsewhere = corpus::workspace();
+            std::fs::write(elsewhere.path().join("corpus/small.jsonl"), corpus::jsonl(400, 40, 8)).unwrap();
+            Launched::start(elsewhere.path(), &small(), &[]).finish(elsewhere.path()).hashes();
+            copy(&elsewhere.path().join("small"), &folder);
+            let claimed = manifest(&self.honest(), 10).metadata.identity;
+            for step in checkpoints(&folder) {
+                change_manifest(&folder, step, |manifest| manifest.metadata.identity = claimed.clone());
+            }
+        }
+        folder
+    }
+
+    /// A forged run, and what an audit says of it at least: the step or the steps.
+    fn forge(
+        &self,
+        name: &str,
+        kind: Forgery,
+        without_receipts: bool,
+        draws: &mut corpus::Draws,
+    ) -> (PathBuf, Vec<String>) {
+        let folder = self.workspace.path().join(name);
+        let from = match kind {
+            LearningRate => self.other_rate(),
+            Corpus => self.other_corpus(),
+            _ => self.honest(),
+        };
+        copy(&from, &folder);
+        let step = 1 + draws.below(STEPS);
+        let at = step as usize - 1;
+        let saved = 10 * (1 + draws.below(STEPS / 10));
+        let of_checkpoint = vec![format!("checkpoint of step {saved}")];
+        let of_step = vec![format!("step {step} has")];
+        let mut said = match kind {
+            Loss => {
+                change_metrics(&folder, |lines| {
+                    let loss = lines[at]["loss"].as_f64().unwrap() as f32;
+                    lines[at]["loss"] = f32::from_bits(loss.to_bits() ^ 1 << draws.below(20)).into();
+                });
+                of_step
+            }
+            GradientNorm => {
+                change_metrics(&folder, |lines| {
+                    let norm = lines[at]["gradientNorm"].as_f64().unwrap();
+                    lines[at]["gradientNorm"] = f64::from_bits(norm.to_bits() ^ 1 << draws.below(50)).into();
+                });
+                of_step
+            }
+            LearningRateLine => {
+                change_metrics(&folder, |lines| {
+                    lines[at]["learningRate"] = (lines[at]["learningRate"].as_f64().unwrap() * 1.01).into();
+                });
+                of_step
+            }
+            MissingLine => {
+                change_metrics(&folder, |lines| drop(lines.remove(at)));
+                of_step
+            }
+            ExchangedLines => {
+                let other = (at + 1 + draws.below(STEPS - 1) as usize) % STEPS as usize;
+                change_metrics(&folder, |lines| lines.swap(at, other));
+                vec![format!("metrics.jsonl is of step")]
+            }
+            ExchangedCheckpoint => {
+                let claimed = manifest(&folder, saved).metadata.identity;
+                copy(
+                    &self.other().join(format!("checkpoints/step-{saved:08}")),
+                    &folder.join(format!("checkpoints/step-{saved:08}")),
+                );
+                change_manifest(&folder, saved, |manifest| manifest.metadata.identity = claimed);
+                of_checkpoint
+            }
+            Weight => {
+                flip(&folder, saved, "", draws);
+                of_checkpoint
+            }
+            Moment => {
+                flip(&folder, saved, [".exp_avg", ".exp_avg_sq"][draws.below(2) as usize], draws);
+                of_checkpoint
+            }
+            LearningRate => vec!["step 1".into()],
+            Corpus => vec!["step 1 has the loss".into()],
+            Counter => {
+                change_manifest(&folder, saved, |manifest| manifest.metadata.progress["updates"] = 3.into());
+                of_checkpoint
+            }
+            Result => {
+                change_result(&folder, |result| result["weightsHash"] = "00".into());
+                vec!["result.json has the weights hash 00".into()]
+            }
+        };
+        // runs whose identities were changed have receipts that tell it; so a forger takes them away
+        if matches!(kind, LearningRate | Corpus) || without_receipts {
+            strip(&folder);
+        } else if matches!(kind, ExchangedCheckpoint | Weight | Moment | Counter) {
+            // the next one's link tells it before a replay does
+            said = vec![format!("step {saved}")];
+        }
+        (folder, said)
+    }
+}
+
+fn forgeries(count: usize, seed: u64) {
+    let forge = Forge::new();
+    let mut draws = corpus::Draws(seed);
+    for (index, kind) in KINDS.into_iter().cycle().take(count).enumerate() {
+        let without_receipts = (index / KINDS.len()).is_multiple_of(2);
+        let (folder, said) = forge.forge(&format!("forged-{index}"), kind, without_receipts, &mut draws);
+        let (code, words) = run(&["audit", text(&folder), "--all"]);
+        let place = said.iter().find(|place| !words.contains(*place));
+        assert!(code == Some(74) && place.is_none(), "{index}, {kind:?}: {code:?}, no {place:?} in\n{words}");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}
+
+#[test]
+fn forged_runs_are_refused_with_the_place() {
+    forgeries(2 * KINDS.len(), 5);
+}
+
+#[test]
+#[ignore = "a few minutes"]
+fn a_hundred_forged_runs_are_refused_with_the_place() {
+    forgeries(100, 17);
+}
+
+#[test]
+fn a_run_with_a_hard_life_passes() {
+    let workspace = corpus::workspace();
+    let folder = disturbed(workspace.path(), &job(STEPS));
+    let (code, said) = run(&["audit", text(&folder), "--all", "--stages", "1"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("the record agrees with its receipts") && said.contains("steps 1 to 10: equal"), "{said}");
+    assert_eq!(said.matches(": equal").count(), checkpoints(&folder).len(), "{said}");
+    // a sample is drawn at random, and again by its seed
+    let intervals = |said: &str| -> Vec<String> {
+        said.lines().filter(|line| line.ends_with(": equal")).map(str::to_owned).collect()
+    };
+    let (code, said) = run(&["audit", text(&folder), "--sample", "2"]);
+    assert_eq!((code, intervals(&said).len()), (Some(0), 2), "{said}");
+    let (_, seed) = said.split_once("--seed ").unwrap();
+    let again = run(&["audit", text(&folder), "--sample", "2", "--seed", seed.lines().next().unwrap()]).1;
+    assert_eq!(intervals(&again), intervals(&said));
+}

@@ -1,0 +1,118 @@
+//! `stagecoach diff`: the first step and the first tensor at which two runs part. And the tensors of a step, which it compares.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use stagecoach_tests::{Launched, TestJob, corpus};
+
+use crate::audit::flip;
+use crate::replay::{job, run, text};
+
+/// Trains `job` under another name.
+fn train(workspace: &Path, name: &str, job: TestJob, set: &[&str]) -> PathBuf {
+    let arguments: Vec<&str> = set.iter().flat_map(|set| ["--set", *set]).collect();
+    Launched::start(workspace, &TestJob { name: name.into(), ..job }, &arguments).finish(workspace).hashes();
+    workspace.join(name)
+}
+
+/// The tensors of a safetensors file: name, shape, values of 32 bits.
+fn tensors(path: &Path) -> Vec<(String, Vec<u64>, Vec<f32>)> {
+    let bytes = std::fs::read(path).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    let data = &bytes[8 + length..];
+    let read = |entry: &Value| {
+        let at = |index: usize| entry["data_offsets"][index].as_u64().unwrap() as usize;
+        assert_eq!(entry["dtype"], "F32");
+        let values = data[at(0)..at(1)].chunks(4).map(|four| f32::from_le_bytes(four.try_into().unwrap()));
+        (entry["shape"].as_array().unwrap().iter().map(|dim| dim.as_u64().unwrap()).collect(), values.collect())
+    };
+    let entries = header.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__");
+    let mut tensors: Vec<_> = entries.map(|(name, entry)| (name, read(entry))).collect();
+    tensors.sort_by_key(|(name, _)| *name);
+    tensors.into_iter().map(|(name, (shape, values))| (name.clone(), shape, values)).collect()
+}
+
+#[test]
+fn the_tensors_of_a_step_are_the_same_over_any_stages() {
+    let workspace = corpus::workspace();
+    for (name, tied) in [("untied", false), ("tied", true)] {
+        let job = TestJob { tied, ..job(20) };
+        let folder = train(workspace.path(), name, job.clone(), &[]);
+        let dump = |stages: &str, names: &[&str]| {
+            let file = workspace.path().join(format!("{name}-{stages}.safetensors"));
+            let names: Vec<&str> = names.iter().flat_map(|name| ["--dump", *name]).collect();
+            let always = ["replay", text(&folder), "--step", "14", "--stages", stages, "--dump-file", text(&file)];
+            let (code, said) = run(&[&always, names.as_slice()].concat());
+            assert_eq!(code, Some(0), "{said}");
+            assert!(said.contains("tensors into") && said.contains("equal"), "{said}");
+            file
+        };
+        let file = dump("1", &["*"]);
+        assert!(std::fs::read(&file).unwrap() == std::fs::read(dump("3", &["*"])).unwrap(), "{name}");
+        let all = tensors(&file);
+        // four layers and the norm, twice; what the checkpoint has of weights, twice
+        let weights = all.iter().filter(|(name, ..)| name.ends_with("weight.value")).count();
+        assert_eq!(all.len(), 2 * (job.layers + 1) + 2 * weights);
+        let outputs = all.iter().filter(|(name, ..)| name.starts_with("layer.") && name.ends_with("output"));
+        for (name, shape, _) in outputs {
+            assert_eq!(shape, &[12 * 24, 32], "{name}");
+        }
+        // the norm of the gradients is the step's
+        let gradients = all.iter().filter(|(name, ..)| name.ends_with("weight.gradient"));
+        let squares: f64 = gradients.flat_map(|(_, _, values)| values).map(|value| f64::from(*value).powi(2)).sum();
+        let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
+        let line: Value = serde_json::from_str(metrics.lines().nth(13).unwrap()).unwrap();
+        let norm = line["gradientNorm"].as_f64().unwrap();
+        assert!((squares.sqrt() / norm - 1.0).abs() < 1e-6, "{} {norm}", squares.sqrt());
+        let some: Vec<String> = tensors(&dump("2", &["layer.*.output"])).into_iter().map(|(name, ..)| name).collect();
+        assert_eq!(some, ["layer.0.output", "layer.1.output", "layer.2.output", "layer.3.output"]);
+    }
+    let (code, said) =
+        run(&["replay", text(&workspace.path().join("tied")), "--step", "1", "--dump", "layer.9.output"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("no tensor of the step is called so: there are layer.N.output"), "{said}");
+}
+
+#[test]
+fn runs_that_part_are_told_apart_by_step_and_tensor() {
+    let workspace = corpus::workspace();
+    let workspace = workspace.path();
+    let one = train(workspace, "one", job(30), &[]);
+    let diff = |other: &Path| run(&["diff", text(&one), text(other), "--stages", "1"]);
+    let same = TestJob { stages: 2, schedule: "ZBVZeroBubble", virtual_stages: 2, ..job(30) };
+    let (code, said) = diff(&train(workspace, "same", same, &[]));
+    assert_eq!((code, said.contains("equal: 30 steps and 3 checkpoints of both")), (Some(0), true), "{said}");
+    // what is compared first differs first
+    for (name, set, words) in [
+        (
+            "seed",
+            "training.seed=7",
+            &["training.seed is 42 and 7", "part at step 1: loss", "weight.value, ", "bits apart"][..],
+        ),
+        (
+            "precision",
+            "training.precision=BFloat16",
+            &["part at step 1", "layer.0.output, Float[288, 32] and BFloat16[288, 32]"],
+        ),
+        (
+            "peak",
+            "training.learningRate.warmupSteps=4",
+            &["part at step 2", "the update of step 2 is the first that differs"],
+        ),
+        ("clip", "training.gradientClipNorm=0.2", &["training.gradientClipNorm is 0.7 and 0.2", "step"]),
+    ] {
+        let (code, said) = diff(&train(workspace, name, job(30), &[set]));
+        assert_eq!(code, Some(74), "{name}\n{said}");
+        let missing = words.iter().find(|words| !said.contains(**words));
+        assert_eq!(missing, None, "{name}\n{said}");
+    }
+    // a bit that flipped in a checkpoint: no step's doing
+    let flipped = train(workspace, "flipped", job(20), &[]);
+    flip(&flipped, 20, "", &mut corpus::Draws(3));
+    train(workspace, "flipped", job(30), &[]);
+    let (code, said) = diff(&flipped);
+    assert_eq!(code, Some(74), "{said}");
+    assert!(said.contains("the runs part at the checkpoint of step 20, and their records do not"), "{said}");
+    assert!(said.contains("step 20 of both is equal when it is trained here"), "{said}");
+}

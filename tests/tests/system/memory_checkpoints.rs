@@ -1,0 +1,146 @@
+//! Checkpoints in memory: who loses one stage at a time loses no finished step, and ends with the undisturbed run's bits.
+
+use std::path::Path;
+
+use stagecoach_tests::{Launched, Outcome, TestJob, corpus, saved, says, signal, undisturbed, until};
+
+/// A job that saves nothing on the volume on its way.
+fn plain() -> TestJob {
+    let extra = "  checkpoint: {everySteps: 0}\n  restart: {backoff: {initialSeconds: 0}}\n".into();
+    TestJob { name: "remembered".into(), decay_steps: Some(60), extra, ..TestJob::default() }
+}
+
+/// The same with checkpoints in memory after every `interval` steps.
+fn with_memory(job: &TestJob, interval: &str) -> TestJob {
+    let memory = format!("everySteps: 0, memory: {{everySteps: {interval}}}");
+    TestJob { extra: job.extra.replace("everySteps: 0", &memory), ..job.clone() }
+}
+
+/// The steps that a run reported, in order.
+fn reported(outcome: &Outcome) -> Vec<u64> {
+    let step = |line: &str| line.strip_prefix("step ")?.trim_start().split('/').next()?.parse().ok();
+    outcome.stdout.lines().filter_map(step).collect()
+}
+
+/// The number of replacements so far.
+fn replaced(workspace: &Path) -> u64 {
+    let record = std::fs::read(workspace.join("remembered/state.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    record["state"]["budget"]["replaced"].as_u64().unwrap()
+}
+
+/// The number of steps in the metrics.
+fn recorded(workspace: &Path) -> u64 {
+    let metrics = std::fs::read_to_string(workspace.join("remembered/metrics.jsonl"));
+    metrics.map_or(0, |lines| lines.lines().count() as u64)
+}
+
+/// Kills the stages of each of `kills` together, one group after the other, with new steps in between. Stops the job then.
+fn killed(workspace: &Path, job: &TestJob, kills: &[&[usize]]) -> Outcome {
+    let mut launched = Launched::start(workspace, &job.endless(), &[]);
+    let mut step = 5;
+    for ranks in kills {
+        launched.wait_for_step(step);
+        kill(&launched, ranks);
+        step = recorded(workspace) + 7;
+    }
+    launched.wait_for_step(step);
+    launched.interrupt(workspace)
+}
+
+/// Kills these stages together; the others are the same processes when all are replaced.
+fn kill(launched: &Launched, ranks: &[usize]) {
+    let before = launched.stages();
+    ranks.iter().for_each(|&rank| signal(before[rank], libc::SIGKILL));
+    let now = until("their replacements", 60, || {
+        let now = launched.stages();
+        (now.len() == before.len() && ranks.iter().all(|&rank| now[rank] != before[rank])).then_some(now)
+    });
+    for rank in (0..before.len()).filter(|rank| !ranks.contains(rank)) {
+        assert_eq!(now[rank], before[rank], "stage {rank}");
+    }
+}
+
+/// Trains on to an end without checkpoints in memory: the bits are the undisturbed run's.
+fn ends_undisturbed(workspace: &Path, job: &TestJob) {
+    let rest = job.ending_after(saved(&workspace.join("remembered")));
+    let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
+    assert_eq!(outcome.hashes(), undisturbed(&rest));
+}
+
+/// Every step was reported once, in order.
+fn no_step_twice(outcome: &Outcome) {
+    let steps = reported(outcome);
+    assert!(steps.len() > 10, "{}", outcome.stdout);
+    assert_eq!(steps, (1..=steps.len() as u64).collect::<Vec<_>>(), "{}", outcome.stdout);
+}
+
+#[test]
+fn one_lost_stage_at_a_time_costs_no_finished_step() {
+    let jobs = [
+        plain(),
+        TestJob { stages: 2, tied: true, precision: "BFloat16", transport: "Tcp", ..plain() },
+        TestJob { stages: 2, schedule: "ZBVZeroBubble", virtual_stages: 2, tied: true, ..plain() },
+    ];
+    for job in jobs {
+        let workspace = corpus::workspace();
+        let kills: [&[usize]; 4] = [&[0], &[1], &[job.stages - 1], &[0]];
+        let outcome = killed(workspace.path(), &with_memory(&job, "1"), &kills);
+        no_step_twice(&outcome);
+        assert_eq!(outcome.stdout.matches("which was in memory").count(), kills.len(), "{}", outcome.stdout);
+        assert_eq!(replaced(workspace.path()), kills.len() as u64);
+        ends_undisturbed(workspace.path(), &job);
+    }
+}
+
+#[test]
+fn neighbours_lost_together_go_on_from_the_volume() {
+    let saving = |every: &str| TestJob { extra: plain().extra.replace("everySteps: 0", every), ..plain() };
+    let workspace = corpus::workspace();
+    let memory = saving("everySteps: 4, memory: {everySteps: 1}");
+    let mut launched = Launched::start(workspace.path(), &memory.endless(), &[]);
+    let saved = until("a checkpoint on the volume", 60, || {
+        Some(saved(&workspace.path().join("remembered"))).filter(|&s| s > 0)
+    });
+    kill(&launched, &[0, 1]);
+    launched.wait_for_restart(workspace.path());
+    launched.wait_for_step(saved + 10);
+    let outcome = launched.interrupt(workspace.path());
+    says(&outcome, "whose checkpoint was loaded");
+    ends_undisturbed(workspace.path(), &saving("everySteps: 4"));
+}
+
+#[test]
+fn a_stage_lost_while_another_is_replaced_costs_no_finished_step() {
+    let workspace = corpus::workspace();
+    let mut launched =
+        Launched::start(workspace.path(), &with_memory(&TestJob { stages: 4, ..plain() }, "1").endless(), &[]);
+    for first in 0..4 {
+        launched.wait_for_step(recorded(workspace.path()) + 5);
+        let before = launched.stages();
+        signal(before[first], libc::SIGKILL);
+        // the first one's place is taken, and the group has not formed again
+        until("a replacement", 60, || {
+            launched
+                .stages()
+                .get(first)
+                .is_some_and(|&pid| pid != before[first] && launched.stages().len() == 4)
+                .then_some(())
+        });
+        kill(&launched, &[(first + 2) % 4]);
+    }
+    launched.wait_for_restart(workspace.path());
+    let outcome = launched.interrupt(workspace.path());
+    no_step_twice(&outcome);
+    ends_undisturbed(workspace.path(), &TestJob { stages: 4, ..plain() });
+}
+
+#[test]
+fn longer_intervals_lose_the_steps_in_between() {
+    for interval in ["3", "Auto"] {
+        let workspace = corpus::workspace();
+        let outcome = killed(workspace.path(), &with_memory(&plain(), interval), &[&[1], &[2], &[0]]);
+        assert_eq!(outcome.stdout.matches("which was in memory").count(), 3, "{}", outcome.stdout);
+        ends_undisturbed(workspace.path(), &plain());
+    }
+}

@@ -1,0 +1,57 @@
+//! `training.kernels`: with Portable, no processor's own instructions decide a bit; with Fastest they do. Other processors are
+//! imitated by what makes libtorch's libraries take them for lesser ones.
+
+use std::path::Path;
+
+use stagecoach_tests::{Launched, Outcome, TestJob, corpus};
+
+/// What imitates other processors, where the one of this machine has all of these instruction sets.
+const PROCESSORS: [&[(&str, &str)]; 4] = [
+    &[],
+    &[("ATEN_CPU_CAPABILITY", "avx512"), ("MKL_CBWR", "AVX512"), ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")],
+    &[("ATEN_CPU_CAPABILITY", "avx2"), ("MKL_ENABLE_INSTRUCTIONS", "AVX2"), ("DNNL_MAX_CPU_ISA", "AVX2")],
+    &[("ATEN_CPU_CAPABILITY", "default"), ("MKL_ENABLE_INSTRUCTIONS", "SSE4_2"), ("DNNL_MAX_CPU_ISA", "SSE41")],
+];
+
+fn run(workspace: &Path, name: &str, training: &str, environment: &[(&str, &str)]) -> Outcome {
+    let job = TestJob { name: name.into(), stages: 2, layers: 2, ..TestJob::default() };
+    let file = workspace.join(format!("{name}.yaml"));
+    std::fs::write(&file, job.yaml().replace("  training:\n", &format!("  training:\n    {training}\n"))).unwrap();
+    Launched::start_in(workspace, &file, workspace.join(name), &[], environment).finish(workspace)
+}
+
+#[test]
+fn a_portable_jobs_numbers_are_those_of_every_processor() {
+    let workspace = corpus::workspace();
+    let path = workspace.path();
+    let all = |kernels: &str| {
+        let training = format!("kernels: {kernels}");
+        let on = |(at, environment): (usize, &&[(&str, &str)])| {
+            run(path, &format!("{}-{at}", kernels.to_lowercase()), &training, environment).numbers()
+        };
+        PROCESSORS.iter().enumerate().map(on).collect::<Vec<_>>()
+    };
+    let portable = all("Portable");
+    assert!(portable.iter().all(|numbers| *numbers == portable[0]), "{portable:#?}");
+    // what was imitated makes a difference to who lets it
+    let fastest = all("Fastest");
+    assert_ne!(fastest[2], fastest[3]);
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512bw") {
+        assert_ne!(fastest[1], fastest[2]);
+        assert_ne!(fastest[0], portable[0]);
+    }
+}
+
+#[test]
+fn a_change_of_kernels_is_refused_once_training_began() {
+    let workspace = corpus::workspace();
+    let path = workspace.path();
+    run(path, "job", "kernels: Portable", &[]).hashes();
+    let refused = run(path, "job", "kernels: Fastest", &[]);
+    assert_eq!(refused.status.code(), Some(78), "{}\n{}", refused.stdout, refused.stderr);
+    let text = format!("{}{}", refused.stdout, refused.stderr);
+    assert!(text.contains("training.kernels"), "{text}");
+    let gpu = run(path, "gpu", "kernels: Portable\n    device: Cuda", &[]);
+    assert_eq!(gpu.status.code(), Some(78), "{}\n{}", gpu.stdout, gpu.stderr);
+}

@@ -1,0 +1,262 @@
+//! `stagecoach replay`: steps of a run again, whatever happened to the run, compared with its record.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use stagecoach_checkpoint::{FileSystemVolume, Manifest, read_manifest};
+use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, signal, stagecoach, until};
+
+/// The exit code of a command, and all that it said.
+pub fn run(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(stagecoach()).args(arguments).output().unwrap();
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    (output.status.code(), said)
+}
+
+pub fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A job with a checkpoint every ten steps.
+pub fn job(steps: u64) -> TestJob {
+    let extra = "  checkpoint: {everySteps: 10, keepLast: 9, mode: Sync}\n".into();
+    TestJob { steps, decay_steps: Some(40), extra, ..TestJob::default() }
+}
+
+/// What becomes of `job` if it is killed, stopped, and gone on with over other stages and another schedule to its end.
+pub fn disturbed(workspace: &Path, job: &TestJob) -> PathBuf {
+    let folder = workspace.join(&job.name);
+    let mut first = Launched::start(workspace, &job.endless(), &[]);
+    first.wait_for_step(12);
+    signal(first.stages()[1], libc::SIGKILL);
+    first.wait_for_restart(workspace);
+    first.interrupt(workspace);
+    let last = checkpoints(&folder).last().copied().unwrap();
+    let steps = (last + 15).next_multiple_of(10);
+    let then = TestJob { stages: 2, schedule: "ZBVZeroBubble", virtual_stages: 2, steps, ..job.clone() };
+    Launched::start(workspace, &then, &[]).finish(workspace).hashes();
+    folder
+}
+
+/// Every file below `folder` with its content.
+fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        if entry.file_type().unwrap().is_dir() {
+            files.extend(contents(&entry.path()));
+        } else {
+            files.insert(entry.path(), std::fs::read(entry.path()).unwrap());
+        }
+    }
+    files
+}
+
+/// Changes the manifest of a checkpoint, which stays one that matches its own hash.
+pub fn change_manifest(job: &Path, step: u64, change: impl FnOnce(&mut Manifest)) {
+    let mut manifest = read_manifest(&FileSystemVolume::new(job), step).unwrap();
+    change(&mut manifest);
+    let path = job.join(format!("checkpoints/step-{step:08}/manifest.json"));
+    std::fs::write(path, manifest.to_bytes().unwrap()).unwrap();
+}
+
+/// Changes the lines of the metrics.
+pub fn change_metrics(job: &Path, change: impl FnOnce(&mut Vec<serde_json::Value>)) {
+    let path = job.join("metrics.jsonl");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    change(&mut lines);
+    std::fs::write(path, lines.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+}
+
+#[test]
+fn every_step_of_a_job_with_a_hard_life_replays_equal_over_any_stages() {
+    let workspace = corpus::workspace();
+    let folder = disturbed(workspace.path(), &job(40));
+    let before = contents(&folder);
+    let mut draws = corpus::Draws(11);
+    let last = checkpoints(&folder).last().copied().unwrap();
+    let drawn = (0..6).map(|_| (1 + draws.below(last), 1 + draws.below(4)));
+    for (step, stages) in [(1, 1), (11, 3), (last, 2)].into_iter().chain(drawn) {
+        let (step, stages) = (step.to_string(), stages.to_string());
+        let (code, said) = run(&["replay", text(&folder), "--step", &step, "--stages", &stages]);
+        assert_eq!(code, Some(0), "step {step} over {stages} stages\n{said}");
+        assert!(said.contains("bit for bit") && said.contains("equal"), "{said}");
+    }
+    // as the run is laid out itself, several steps, with the timeline
+    let trace = workspace.path().join("trace.json");
+    let (code, said) = run(&["replay", text(&folder), "--step", "13", "--until", "15", "--trace", text(&trace)]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("from the checkpoint of step 1") && said.contains("steps, bit for bit"), "{said}");
+    assert_eq!(said.lines().filter(|line| line.ends_with("  equal")).count(), 3, "{said}");
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(trace).unwrap()).unwrap();
+    assert!(trace["traceEvents"].as_array().unwrap().len() > 20);
+    assert!(contents(&folder) == before, "a replay changes nothing in the run's folder");
+    assert!(!workspace.path().join(".replay").exists(), "the scratch folder is removed");
+}
+
+#[test]
+#[ignore = "minutes"]
+fn a_hundred_steps_of_three_jobs_with_hard_lives_replay_equal() {
+    let workspace = corpus::workspace();
+    let named = |name: &str| TestJob { name: name.into(), ..job(40) };
+    let jobs = [
+        TestJob { precision: "BFloat16", schedule: "GPipe", recompute: "Selective", ..named("half") },
+        TestJob { tied: true, schedule: "InterleavedZeroBubble", ..named("tied") },
+        TestJob { packing: false, transport: "Shm", recompute: "Full", ..named("padded") },
+    ];
+    let folders = jobs.map(|job| disturbed(workspace.path(), &job));
+    let mut draws = corpus::Draws(23);
+    for index in 0..100 {
+        let folder = &folders[index % folders.len()];
+        let last = checkpoints(folder).last().copied().unwrap();
+        let (step, stages) = ((1 + draws.below(last)).to_string(), (1 + draws.below(4)).to_string());
+        let (code, said) = run(&["replay", text(folder), "--step", &step, "--stages", &stages]);
+        assert_eq!(code, Some(0), "{}, step {step} over {stages} stages\n{said}", folder.display());
+    }
+}
+
+/// The commands of the page, on a job of as many steps under the name that it uses.
+#[test]
+fn the_pages_commands_run() {
+    let workspace = corpus::workspace();
+    let extra = "  checkpoint: {everySteps: 100}\n".into();
+    let job = TestJob { name: "shakespeare".into(), stages: 2, steps: 400, extra, ..TestJob::default() };
+    Launched::start(workspace.path(), &job, &[]).finish_within(300, workspace.path()).hashes();
+    let again = TestJob { name: "again".into(), stages: 1, ..job.clone() };
+    Launched::start(workspace.path(), &again, &[]).finish_within(300, workspace.path()).hashes();
+    let page = include_str!("../../../docs/REPLAY.md");
+    let commands =
+        page.lines().filter(|line| line.starts_with("stagecoach ") && line.contains("workspace/shakespeare"));
+    let mut count = 0;
+    for command in commands {
+        let command = command.split(" #").next().unwrap().trim_end();
+        let line = command.replacen("stagecoach", text(&stagecoach()), 1).replace("workspace/", "");
+        let output = Command::new("sh").args(["-c", &line]).current_dir(workspace.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command}\n{said}");
+        count += 1;
+    }
+    assert!(count >= 9, "{count} commands");
+}
+
+#[test]
+fn a_difference_is_told_with_step_and_values() {
+    let workspace = corpus::workspace();
+    Launched::start(workspace.path(), &job(20), &[]).finish(workspace.path()).hashes();
+    let folder = workspace.path().join("small");
+    change_metrics(&folder, |lines| lines[13]["gradientNorm"] = 0.125.into());
+    let (code, said) = run(&["replay", text(&folder), "--step", "14"]);
+    assert_eq!(code, Some(74), "{said}");
+    assert!(said.contains("stagecoach: step 14 has the gradient norm 0.125 in the record and "), "{said}");
+    assert!(said.contains("DIFFERS"), "{said}");
+    // the steps before it that are trained on the way count too
+    assert_eq!(run(&["replay", text(&folder), "--step", "16"]).0, Some(74));
+    assert_eq!(run(&["replay", text(&folder), "--step", "13"]).0, Some(0));
+    for (arguments, words) in [
+        (&["--step", "21"][..], "the record in"),
+        (&["--step", "5", "--until", "4"], "--until is 4, before --step 5"),
+        (&["--step", "5", "--workspace", "/nowhere"], "is no folder"),
+    ] {
+        let (code, said) = run(&[&["replay", text(&folder)], arguments].concat());
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains(words), "{said}");
+    }
+    // another corpus
+    std::fs::write(workspace.path().join("corpus/small.jsonl"), corpus::jsonl(400, 40, 8)).unwrap();
+    for step in ["3", "13"] {
+        let (code, said) = run(&["replay", text(&folder), "--step", step]);
+        assert_eq!(code, Some(74), "{said}");
+        assert!(said.contains("the run is not what its job comes to here: data.corpus is"), "{said}");
+    }
+}
+
+#[test]
+fn a_copied_checkpoint_replays_beside_its_corpus() {
+    let workspace = corpus::workspace();
+    Launched::start(workspace.path(), &job(20), &[]).finish(workspace.path()).hashes();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let copy = elsewhere.path().join("copied/checkpoints/step-00000010");
+    std::fs::create_dir_all(&copy).unwrap();
+    for file in std::fs::read_dir(workspace.path().join("small/checkpoints/step-00000010")).unwrap().flatten() {
+        std::fs::copy(file.path(), copy.join(file.file_name())).unwrap();
+    }
+    let replay = |more: &[&str]| {
+        let always = ["replay", text(&copy), "--step", "12", "--stages", "1", "--workspace", text(workspace.path())];
+        run(&[&always, more].concat())
+    };
+    let (code, said) = replay(&[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("there is no record to compare with"), "{said}");
+    let metrics = elsewhere.path().join("copied/metrics.jsonl");
+    std::fs::copy(workspace.path().join("small/metrics.jsonl"), &metrics).unwrap();
+    let (code, said) = replay(&[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("equal: 2 steps, bit for bit"), "{said}");
+    // an environment that differs is told, and the replay goes on
+    let copied = elsewhere.path().join("copied");
+    change_manifest(&copied, 10, |manifest| manifest.metadata.environment["threads"] = 7.into());
+    let (code, said) = replay(&[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("this is another environment than the run's (threads 1 instead of 7)"), "{said}");
+    // damage is told
+    let shard = copy.join("stage-0.model.safetensors");
+    let mut bytes = std::fs::read(&shard).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&shard, bytes).unwrap();
+    let (code, said) = replay(&[]);
+    assert_eq!(code, Some(74), "{said}");
+    assert!(said.contains("stage-0.model.safetensors") && said.contains("other bytes"), "{said}");
+}
+
+#[test]
+fn steps_that_were_added_replay_with_their_own_decay() {
+    let workspace = corpus::workspace();
+    let of = |steps, decay_steps| TestJob { decay_steps, ..job(steps) };
+    Launched::start(workspace.path(), &of(20, None), &[]).finish(workspace.path()).hashes();
+    Launched::start(workspace.path(), &of(40, Some(40)), &[]).finish(workspace.path()).hashes();
+    let folder = workspace.path().join("small");
+    for step in ["7", "13", "24", "33"] {
+        let (code, said) = run(&["replay", text(&folder), "--step", step]);
+        assert_eq!(code, Some(0), "step {step}\n{said}");
+    }
+    // also from a checkpoint of before, where none of later is left
+    std::fs::remove_dir_all(folder.join("checkpoints/step-00000020")).unwrap();
+    let (code, said) = run(&["replay", text(&folder), "--step", "24"]);
+    assert_eq!((code, said.contains("from the checkpoint of step 10")), (Some(0), true), "{said}");
+    std::fs::remove_dir_all(folder.join("checkpoints/step-00000010")).unwrap();
+    assert_eq!(run(&["replay", text(&folder), "--step", "20"]).0, Some(0));
+    let (code, said) = run(&["replay", text(&folder), "--step", "24"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("the steps after step 20 were added with another decay"), "{said}");
+}
+
+#[test]
+fn ctrl_c_ends_a_replay_and_removes_what_it_made() {
+    let workspace = corpus::workspace();
+    let long = TestJob { extra: "  checkpoint: {everySteps: 0}\n".into(), ..job(400) };
+    Launched::start(workspace.path(), &long, &[]).finish_within(300, workspace.path()).hashes();
+    let folder = workspace.path().join("small");
+    let scratch = workspace.path().join(".replay");
+    let steps = || -> usize {
+        let metrics =
+            std::fs::read_dir(&scratch).into_iter().flatten().flatten().map(|e| e.path().join("metrics.jsonl"));
+        metrics.filter_map(|path| std::fs::read_to_string(path).ok()).map(|text| text.lines().count()).sum()
+    };
+    let mut command = Command::new(stagecoach());
+    command.args(["replay", text(&folder), "--step", "400"]).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    until("the replay to train", 60, || (steps() > 2).then_some(()));
+    signal(child.id(), libc::SIGINT);
+    let status = until("the replay to leave", 60, || child.try_wait().unwrap());
+    assert_eq!(status.code(), Some(143));
+    assert!(!scratch.exists());
+    // one that was killed leaves it, and the next replay removes it
+    let mut child = command.spawn().unwrap();
+    until("the replay to train", 60, || (steps() > 2).then_some(()));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(scratch.exists());
+    assert_eq!(run(&["replay", text(&folder), "--step", "2"]).0, Some(0));
+    assert!(!scratch.exists());
+}

@@ -1,0 +1,82 @@
+//! Hugging Face's transformers open what this trainer writes, and it opens what they write: both continue a prompt alike, with
+//! the models as transformers made them, and as they are after some steps of training here.
+//! `make transformers` has the Python that these need.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use stagecoach_tests::{Launched, TestJob, corpus, hugging_face, stagecoach};
+
+/// Several: the most likely token may be the one that ends a text.
+const PROMPTS: [&str; 5] = ["kalo miren", "talvo", "wenxi su", "yor be", "zu"];
+const TOKENS: &str = "24";
+
+fn text(command: &mut Command) -> String {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    assert!(status.success(), "{command:?}: {}", String::from_utf8_lossy(&stderr));
+    String::from_utf8(stdout).unwrap().trim().to_owned()
+}
+
+fn python(arguments: &[&str]) -> String {
+    let python =
+        std::env::var("STAGECOACH_TRANSFORMERS").expect("the Python with transformers: see `make transformers`");
+    text(Command::new(python).arg(hugging_face().with_file_name("transformers_models.py")).args(arguments))
+}
+
+/// Checks that both continue the prompts alike with the model in `folder`.
+fn continue_alike(folder: &Path) -> Vec<String> {
+    let model = folder.display().to_string();
+    let theirs = python(&[&["continue", &model, TOKENS], &PROMPTS[..]].concat());
+    let theirs: Vec<String> = serde_json::from_str(&theirs).unwrap();
+    let ours = PROMPTS.map(|prompt| {
+        let generate = ["generate", &model, "--prompt", prompt, "--max-tokens", TOKENS, "--temperature", "0"];
+        text(Command::new(stagecoach()).args(generate))
+    });
+    let theirs: Vec<&str> = theirs.iter().map(|text| text.trim()).collect();
+    assert_eq!(ours.to_vec(), theirs, "{model}");
+    let longest = ours.iter().zip(PROMPTS).map(|(text, prompt)| text.len() - prompt.len()).max();
+    assert!(longest > Some(10), "{ours:?}");
+    ours.to_vec()
+}
+
+#[test]
+#[ignore = "needs a Python with transformers: make transformers"]
+fn transformers_and_this_trainer_open_each_others_models() {
+    let workspace = corpus::workspace();
+    let path = workspace.path();
+    for model_type in ["llama", "mistral", "qwen2", "qwen3"] {
+        let written = path.join(model_type);
+        python(&["make", model_type, &hugging_face().display().to_string(), &written.display().to_string()]);
+        let before = continue_alike(&written);
+
+        let job = TestJob { name: format!("trained-{model_type}"), stages: 2, layers: 2, ..TestJob::default() };
+        let yaml = job.yaml();
+        let (model, data) = (yaml.find("  model:").unwrap(), yaml.find("  data:").unwrap());
+        let pretrained = format!("  model: {{type: Pretrained, pretrained: {{path: {model_type}}}}}\n");
+        let tokenizer = format!("{{type: File, file: {{path: {model_type}/tokenizer.json}}}}");
+        let yaml = format!("{}{pretrained}{}", &yaml[..model], &yaml[data..])
+            .replace("{type: Train, train: {vocabSize: 300}}", &tokenizer);
+        let file = path.join(format!("{model_type}.yaml"));
+        std::fs::write(&file, yaml).unwrap();
+        let folder = path.join(&job.name);
+        Launched::start_file(path, &file, folder.clone(), &[]).finish(path).hashes();
+
+        let checkpoint = folder.join("checkpoints/step-00000020");
+        let after = continue_alike(&checkpoint);
+        assert_ne!(after, before, "{model_type}: training changed nothing");
+        for to in ["hf", "single-file"] {
+            let exported = path.join(format!("{model_type}-{to}"));
+            let output = if to == "hf" { exported.clone() } else { exported.join("model.safetensors") };
+            if to == "single-file" {
+                std::fs::create_dir(&exported).unwrap();
+                for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+                    std::fs::copy(checkpoint.join(name), exported.join(name)).unwrap();
+                }
+            }
+            let output = output.display().to_string();
+            let export = ["checkpoint", "export", "--to", to, "--output", &output, &folder.display().to_string()];
+            text(Command::new(stagecoach()).args(export));
+            assert_eq!(continue_alike(&exported), after, "{model_type} as {to}");
+        }
+    }
+}

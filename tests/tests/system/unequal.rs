@@ -1,0 +1,65 @@
+//! Stages on unequal machines: what they took decides their layers when the job starts again, and no bit.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use stagecoach_tests::{Launched, TestJob, corpus, says, undisturbed};
+
+/// Three records of a timeline: a step in ten has one.
+const STEPS: u64 = 30;
+
+fn records(metrics: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(metrics).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Rewrites what the stages took: their work over these speeds.
+fn rewrite(metrics: &Path, speeds: [f64; 3]) {
+    let mut records = records(metrics);
+    for record in records.iter_mut().filter_map(|record| record.get_mut("timeline")) {
+        let work: Vec<[f64; 3]> = serde_json::from_value(record["work"].clone()).unwrap();
+        let layers: Vec<usize> = serde_json::from_value(record["partition"].clone()).unwrap();
+        let mut modules = work.iter().map(|module| module.iter().sum::<f64>());
+        for (rank, speed) in speeds.into_iter().enumerate() {
+            // embedding and head are at the ends
+            let count = layers[rank] + usize::from(rank != 1);
+            let seconds = modules.by_ref().take(count).sum::<f64>() / speed * 1e-9;
+            let stage = &mut record["stages"][rank];
+            let actions = stage["actions"].as_array().unwrap().len();
+            let times: Vec<[f64; 2]> = (0..actions).map(|at| [at as f64, at as f64 + seconds]).collect();
+            assert!(seconds < 1.0);
+            stage["seconds"] = json!(times);
+        }
+    }
+    let lines: Vec<String> = records.iter().map(Value::to_string).collect();
+    std::fs::write(metrics, lines.join("\n") + "\n").unwrap();
+}
+
+fn partition(metrics: &Path) -> Value {
+    records(metrics).pop().unwrap()["timeline"]["partition"].clone()
+}
+
+#[test]
+fn a_stage_that_was_slow_gets_fewer_layers_and_the_bits_stay() {
+    let workspace = corpus::workspace();
+    let workspace = workspace.path();
+    let job = TestJob { layers: 8, steps: STEPS, decay_steps: Some(STEPS), ..TestJob::default() };
+    let metrics = workspace.join("small/metrics.jsonl");
+    Launched::start(workspace, &job, &[]).finish(workspace).hashes();
+    let even = partition(&metrics);
+    for (steps, speeds, expected) in
+        [(STEPS + 10, [1.0, 0.9, 1.0], None), (2 * STEPS, [1.0, 0.25, 1.0], Some([4, 1, 3]))]
+    {
+        rewrite(&metrics, speeds);
+        let longer = TestJob { steps, ..job.clone() };
+        let outcome = Launched::start(workspace, &longer, &[]).finish(workspace);
+        assert_eq!(outcome.hashes(), undisturbed(&longer));
+        assert_eq!(partition(&metrics), expected.map_or(even.clone(), |layers| json!(layers)));
+        match expected {
+            Some(_) => {
+                says(&outcome, "the stages are 1.00/0.25/1.00 times as fast as the fastest: their layers are 4/1/3")
+            }
+            None => assert!(!outcome.stdout.contains("times as fast"), "{}", outcome.stdout),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! `stagecoach diff`
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::Args;
+use stagecoach_checkpoint::differences;
+
+use super::output::print_line;
+use super::replay::differs;
+use crate::observe::ProgressDisplay;
+use crate::replay::{
+    Difference, ReplayConfig, Replayed, RunRecord, compare_steps, compare_tensors, environment_differences,
+    first_parted, first_parted_tensor, replay, stage_of,
+};
+
+/// Find the first step and the first tensor at which two runs part.
+///
+/// The records tell the step; bisection over the checkpoints that both have tells of weights that parted without it. Then that
+/// step of both is trained again, and the first tensor that differs is told, in the order of computation. Exit code 74 if the
+/// runs part.
+#[derive(Debug, Args)]
+pub(super) struct DiffCommand {
+    /// A job's folder, or a copy of one.
+    run: PathBuf,
+    /// Another.
+    other: PathBuf,
+    /// The folder in which the corpora are; that of each job's folder by default.
+    #[arg(long, value_name = "DIR")]
+    workspace: Option<PathBuf>,
+    /// Train over so many stages; as many as each run has by default.
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    stages: Option<u32>,
+}
+
+impl DiffCommand {
+    pub(super) fn main(self) -> anyhow::Result<()> {
+        let [one, other] = [RunRecord::open(&self.run)?, RunRecord::open(&self.other)?];
+        for (name, record) in [(&self.run, &one), (&self.other, &other)] {
+            if record.steps.is_empty() {
+                bail!("{} has no metrics.jsonl, which says what each step came to", name.display());
+            }
+        }
+        jobs_that_differ(&one, &other);
+        let last = one.last_step().min(other.last_step());
+        let line = compare_steps(&one.steps, &until(&other, last));
+        let common: Vec<u64> = one.checkpoints.iter().map(|checkpoint| checkpoint.manifest.step).collect();
+        let common: Vec<u64> = common.into_iter().filter(|step| other.checkpoint(*step).is_some()).collect();
+        let tensors = |step| compare_tensors(&one.checkpoint(step)?.manifest, &other.checkpoint(step)?.manifest);
+        let checkpoint = first_parted(&common, |step| tensors(step).is_none());
+        let step = match (&line, checkpoint) {
+            (None, None) => {
+                print_line(format!("equal: {last} steps and {} checkpoints of both", common.len()));
+                return Ok(());
+            }
+            (Some(line), None) => line.step,
+            (None, Some(step)) => step,
+            (Some(line), Some(step)) => line.step.min(step),
+        };
+        if let Some(line) = line.filter(|line| line.step == step) {
+            print_line(format!("the runs part at step {step}: {}", in_words(&one, &other, line.step)));
+        } else {
+            print_line(format!("the runs part at the checkpoint of step {step}, and their records do not"));
+        }
+        let [ours, theirs] = [self.train(&one, step)?, self.train(&other, step)?];
+        let parted = first_parted_tensor(&ours.tensors, &theirs.tensors);
+        let what = match &parted {
+            Some(tensor) => {
+                let stage = one.checkpoints.iter().find_map(|checkpoint| stage_of(&checkpoint.manifest, &tensor.name));
+                let stage = stage.map_or_else(String::new, |stage| format!(" (stage {stage} of the first run)"));
+                format!("at step {step} the first tensor that differs is {tensor}{stage}")
+            }
+            None => match compare_tensors(&ours.manifest, &theirs.manifest) {
+                Some(_) => format!("the update of step {step} is the first that differs: gradients are equal"),
+                None => not_here(&one, &other, step),
+            },
+        };
+        bail!(differs(&Difference { step, what }))
+    }
+
+    /// The step of a run, with all its tensors.
+    fn train(&self, record: &RunRecord, step: u64) -> anyhow::Result<Replayed> {
+        let workspace = self.workspace.clone().unwrap_or_else(|| record.workspace());
+        let config = ReplayConfig { workspace, stages: self.stages, dump: vec!["*".into()] };
+        match replay(record, record.newest_before(step), step, &config, &mut ProgressDisplay::notes())? {
+            Ok(replayed) => Ok(replayed),
+            Err(difference) => bail!(differs(&difference)),
+        }
+    }
+}
+
+/// The lines up to a step.
+fn until(record: &RunRecord, last: u64) -> Vec<crate::observe::StepRecord> {
+    record.steps.iter().filter(|line| line.step <= last).cloned().collect()
+}
+
+/// Says in which fields two jobs differ.
+fn jobs_that_differ(one: &RunRecord, other: &RunRecord) {
+    let (Some(one), Some(other)) = (one.checkpoints.last(), other.checkpoints.last()) else { return };
+    for different in differences(&other.manifest.metadata.identity, &one.manifest.metadata.identity) {
+        let text = |value: Option<serde_json::Value>| value.map_or_else(|| "absent".into(), |value| value.to_string());
+        print_line(format!("{} is {} and {}", different.path, text(different.theirs), text(different.ours)));
+    }
+}
+
+/// The numbers of a step in both runs.
+fn in_words(one: &RunRecord, other: &RunRecord, step: u64) -> String {
+    let numbers = [one, other].map(|record| {
+        let line = record.steps.iter().find(|line| line.step == step);
+        line.map_or_else(
+            || "no line".into(),
+            |line| {
+                let number = |value: Option<String>| value.unwrap_or_else(|| "none".into());
+                format!(
+                    "loss {}, gradient norm {}, learning rate {}",
+                    number(line.loss.map(|loss| loss.to_string())),
+                    number(line.gradient_norm.map(|norm| norm.to_string())),
+                    line.learning_rate
+                )
+            },
+        )
+    });
+    numbers.join(" and ")
+}
+
+/// What is known of runs that part, and whose steps are equal when they are trained here.
+fn not_here(one: &RunRecord, other: &RunRecord, step: u64) -> String {
+    let manifest = |record: &RunRecord| {
+        let after = record.checkpoints.iter().find(|checkpoint| checkpoint.manifest.step >= step);
+        after.or(record.checkpoints.last()).map(|checkpoint| checkpoint.manifest.clone())
+    };
+    let changed = match (manifest(one), manifest(other)) {
+        (Some(one), Some(other)) => environment_differences(&one, &other),
+        _ => Vec::new(),
+    };
+    let why = match changed.is_empty() {
+        true => "`stagecoach audit` says which record is not what its job comes to".to_owned(),
+        false => format!("they were trained in different environments ({})", changed.join(", ")),
+    };
+    format!("step {step} of both is equal when it is trained here: {why}")
+}

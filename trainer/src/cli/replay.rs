@@ -1,0 +1,154 @@
+//! `stagecoach replay`
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use stagecoach_api::contract::FailureKind;
+use stagecoach_pipeline::{Panel, timeline_trace};
+use tch::Tensor;
+
+use super::output::{print_line, table, write_file};
+use crate::fatal::Fatal;
+use crate::observe::{ProgressDisplay, StepRecord};
+use crate::replay::{Difference, ReplayConfig, Replayed, RunRecord, compare_steps, environment_differences, replay};
+
+/// Train steps of a run again, and compare them bit for bit with what is recorded.
+///
+/// From the newest checkpoint before the step, or from the initial weights, over any number of stages on this machine.
+/// Nothing is written into the run's folder. Exit code 74 if a loss, a norm or a learning rate differs.
+#[derive(Debug, Args)]
+pub(super) struct ReplayCommand {
+    #[command(flatten)]
+    run: RunArgs,
+    /// The step, from 1.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    step: u64,
+    /// The last step; `--step` by default.
+    #[arg(long, value_name = "M")]
+    until: Option<u64>,
+    /// Write the timeline of the last step for Perfetto or chrome://tracing.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Write tensors of the last step: `layer.N.output`, `layer.N.output.gradient`, `WEIGHT.value` (before the step) and
+    /// `WEIGHT.gradient`, where `*` stands for any characters; may be repeated.
+    #[arg(long, value_name = "NAME")]
+    dump: Vec<String>,
+    /// The file of the tensors, in safetensors' format.
+    #[arg(long, value_name = "FILE", default_value = "dump.safetensors", requires = "dump")]
+    dump_file: PathBuf,
+}
+
+/// A run and how to replay it.
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    /// A job's folder, such as `workspace/NAME`, one checkpoint in it, or a copy of either.
+    run: PathBuf,
+    /// The folder in which the corpus is; the one that the job's folder is in by default.
+    #[arg(long, value_name = "DIR")]
+    workspace: Option<PathBuf>,
+    /// Train over so many stages; as many as the run has by default. No number changes a bit.
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    stages: Option<u32>,
+}
+
+impl RunArgs {
+    /// The run's record, and how to replay it.
+    pub(super) fn open(&self) -> anyhow::Result<(RunRecord, ReplayConfig)> {
+        let record = RunRecord::open(&self.run)?;
+        let workspace = self.workspace.clone().unwrap_or_else(|| record.workspace());
+        Ok((record, ReplayConfig { workspace, stages: self.stages, dump: Vec::new() }))
+    }
+}
+
+impl ReplayCommand {
+    pub(super) fn main(self) -> anyhow::Result<()> {
+        let (record, mut config) = self.run.open()?;
+        let until = self.until.unwrap_or(self.step);
+        ensure!(self.step <= until, "--until is {until}, before --step {}", self.step);
+        let last = record.steps.iter().map(|line| line.step).max();
+        if let Some(last) = last.filter(|last| *last < until) {
+            bail!("step {until} is not trained yet: the record in {} ends at step {last}", record.folder.display());
+        }
+        record.damage.iter().for_each(|damage| print_line(format!("not used: {damage}")));
+        let base = record.newest_before(self.step);
+        let from = base.map_or_else(
+            || "from the initial weights".to_owned(),
+            |checkpoint| format!("from the checkpoint of step {}", checkpoint.manifest.step),
+        );
+        config.dump.clone_from(&self.dump);
+        print_line(format!("replaying to step {until} {from}"));
+        let replayed = match replay(&record, base, until, &config, &mut ProgressDisplay::notes())? {
+            Ok(replayed) => replayed,
+            Err(difference) => bail!(differs(&difference)),
+        };
+        if !self.dump.is_empty() {
+            Tensor::write_safetensors(&replayed.tensors, &self.dump_file)
+                .with_context(|| format!("could not write {}", self.dump_file.display()))?;
+            print_line(format!("wrote {} tensors into {}", replayed.tensors.len(), self.dump_file.display()));
+        }
+        let asked: Vec<&StepRecord> = replayed.steps.iter().filter(|line| line.step >= self.step).collect();
+        print_line(step_table(&record, &asked));
+        if let Some(file) = &self.trace {
+            let trace = trace(&replayed)?;
+            write_file(Some(file), || trace)?;
+        }
+        let environments = note_environments(&record, &replayed, until);
+        if record.steps.is_empty() {
+            print_line("there is no record to compare with: metrics.jsonl is not beside the checkpoints");
+            return Ok(());
+        }
+        if let Some(difference) = compare_steps(&record.steps, &replayed.steps) {
+            bail!(differs(&Difference { what: format!("{difference}{environments}"), ..difference }));
+        }
+        let count = replayed.steps.len();
+        print_line(format!("equal: {count} step{}, bit for bit", if count == 1 { "" } else { "s" }));
+        Ok(())
+    }
+}
+
+/// The error of a record that a replay does not come to.
+pub(super) fn differs(difference: &Difference) -> Fatal {
+    Fatal::new(FailureKind::Storage, difference.to_string())
+}
+
+/// Tells of another environment than that in which `until` was trained; what a difference then means.
+pub(super) fn note_environments(record: &RunRecord, replayed: &Replayed, until: u64) -> &'static str {
+    let trained = record.checkpoints.iter().find(|checkpoint| checkpoint.manifest.step >= until);
+    let Some(trained) = trained.or(record.checkpoints.last()) else { return "" };
+    let changed = environment_differences(&trained.manifest, &replayed.manifest);
+    if changed.is_empty() {
+        return "";
+    }
+    print_line(format!(
+        "this is another environment than the run's ({}): the numbers may differ in their last bits",
+        changed.join(", ")
+    ));
+    ", in another environment"
+}
+
+/// What the steps came to.
+fn step_table(record: &RunRecord, steps: &[&StepRecord]) -> String {
+    let row = |here: &&StepRecord| {
+        let verdict = match record.steps.iter().any(|line| line.step == here.step) {
+            false => "not recorded",
+            true if compare_steps(&record.steps, std::slice::from_ref(*here)).is_none() => "equal",
+            true => "DIFFERS",
+        };
+        let number = |value: Option<String>| value.unwrap_or_else(|| "not finite".into());
+        vec![
+            here.step.to_string(),
+            number(here.loss.map(|loss| loss.to_string())),
+            number(here.gradient_norm.map(|norm| norm.to_string())),
+            verdict.into(),
+        ]
+    };
+    table(Some(&["step", "loss", "gradient norm", "record"]), &[0], steps.iter().map(row).collect())
+}
+
+/// The timeline of the last step, which every group records.
+fn trace(replayed: &Replayed) -> anyhow::Result<String> {
+    let record = replayed.steps.last().and_then(|line| line.timeline.as_ref());
+    let timeline = record.context("the stages did not record the last step's timeline")?.timeline();
+    Ok(timeline_trace(&[Panel { heading: "replayed", timeline: &timeline.map_err(anyhow::Error::msg)? }]))
+}

@@ -1,0 +1,36 @@
+//! What a step asks its caller while it runs.
+
+use std::fmt;
+
+use crate::links::LinkError;
+
+/// What is asked of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Nothing.
+    No,
+    /// To be the last one.
+    AfterStep,
+    /// To be given up: there is no time for the rest of it.
+    Now,
+}
+
+/// What a step asks its caller.
+#[derive(Clone, Copy)]
+pub struct StepControl<'a> {
+    /// What is asked of the step at this moment: looked at between two of its actions, and when it votes.
+    pub stop: &'a dyn Fn() -> Stop,
+    /// Called before it votes: waits for what the vote promises to the group.
+    pub before_vote: &'a dyn Fn() -> Result<(), LinkError>,
+}
+
+impl StepControl<'_> {
+    /// Nothing is ever asked, and nothing waited for.
+    pub const NONE: StepControl<'static> = StepControl { stop: &|| Stop::No, before_vote: &|| Ok(()) };
+}
+
+impl fmt::Debug for StepControl<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StepControl({:?})", (self.stop)())
+    }
+}

@@ -1,0 +1,167 @@
+//! Tensors of a step, taken while it is computed. Layers are wrapped for it: a stage that dumps nothing has none of this in
+//! its way.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use serde::{Deserialize, Serialize};
+use stagecoach_pipeline::Partition;
+use tch::{Device, Tensor};
+
+use super::Stage;
+use crate::model::{Backward, ForwardContext, Layer, Parameter, WeightGradient};
+
+/// What a stage dumps, and where to.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct DumpConfig {
+    /// Names, with `*` for any characters: `layer.*.output`.
+    pub(crate) patterns: Vec<String>,
+    /// The step.
+    pub(crate) step: u64,
+    /// Gets a file of each stage.
+    pub(crate) folder: PathBuf,
+}
+
+/// The tensors of one step.
+#[derive(Debug)]
+pub(crate) struct TensorDump {
+    patterns: Vec<String>,
+    is_active: Cell<bool>,
+    microbatch: Cell<usize>,
+    /// By name and microbatch.
+    tensors: RefCell<BTreeMap<String, BTreeMap<usize, Tensor>>>,
+}
+
+impl TensorDump {
+    /// Takes a copy, if one is wanted: layers may reuse the memory.
+    fn add(&self, name: &str, what: &str, tensor: &Tensor) {
+        if !self.is_active.get() {
+            return;
+        }
+        let name = format!("{name}.{what}");
+        if self.patterns.iter().any(|pattern| matches(pattern, &name)) {
+            let copy = tensor.to_device(Device::Cpu).copy();
+            self.tensors.borrow_mut().entry(name).or_default().insert(self.microbatch.get(), copy);
+        }
+    }
+}
+
+impl Stage {
+    /// Wraps the layers, so that tensors can be taken.
+    pub(crate) fn prepare_dump(&mut self, config: &DumpConfig, partition: &Partition) {
+        let dump = Rc::new(TensorDump {
+            patterns: config.patterns.clone(),
+            is_active: Cell::new(false),
+            microbatch: Cell::new(0),
+            tensors: RefCell::default(),
+        });
+        for (index, chunk) in &mut self.chunks {
+            let decoder_layers = partition.range(*index);
+            let names = decoder_layers.map(|layer| format!("layer.{layer}")).chain(std::iter::once("norm".to_owned()));
+            for (layer, name) in chunk.layers.iter_mut().zip(names) {
+                *layer = Rc::new(DumpedLayer { layer: layer.clone(), name, dump: dump.clone() });
+            }
+        }
+        self.dump = Some(dump);
+    }
+
+    /// Whether the next program's tensors are taken; if so, the weights are as they are before it.
+    pub(crate) fn set_dumping(&self, is_active: bool) {
+        let Some(dump) = &self.dump else { return };
+        dump.is_active.set(is_active);
+        self.dump_parameters(dump, "value", |parameter| &parameter.value);
+    }
+
+    fn dump_parameters(&self, dump: &TensorDump, what: &str, tensor: fn(&Parameter) -> &Tensor) {
+        dump.microbatch.set(0);
+        for (_, parameter) in self.parameters.iter().enumerate().filter(|(p, _)| self.is_responsible_for(*p)) {
+            dump.add(&parameter.spec.name, what, tensor(parameter));
+        }
+    }
+
+    /// Of which microbatch the next tensors are.
+    pub(super) fn set_dumped_microbatch(&self, microbatch: usize) {
+        if let Some(dump) = &self.dump {
+            dump.microbatch.set(microbatch);
+        }
+    }
+
+    /// What was taken: outputs of layers and their gradients, `[tokens, hidden]` over the microbatches in their order, weights
+    /// before the update, and their gradients, summed over microbatches, before clipping.
+    pub(crate) fn take_dump(&self) -> Vec<(String, Tensor)> {
+        let Some(dump) = &self.dump else { return Vec::new() };
+        self.dump_parameters(dump, "gradient", |parameter| &parameter.gradient);
+        dump.is_active.set(false);
+        let whole = |(name, microbatches): (String, BTreeMap<usize, Tensor>)| {
+            (name, Tensor::cat(&microbatches.into_values().collect::<Vec<_>>(), 0))
+        };
+        dump.tensors.take().into_iter().map(whole).collect()
+    }
+}
+
+/// A layer whose output, and its gradient, are taken.
+#[derive(Debug)]
+struct DumpedLayer {
+    layer: Rc<dyn Layer>,
+    name: String,
+    dump: Rc<TensorDump>,
+}
+
+#[derive(Debug)]
+struct DumpedBackward {
+    backward: Box<dyn Backward>,
+    layer: Rc<DumpedLayer>,
+}
+
+impl Layer for DumpedLayer {
+    fn forward(self: Rc<Self>, x: Tensor, ctx: &ForwardContext) -> (Tensor, Box<dyn Backward>) {
+        let (y, backward) = self.layer.clone().forward(x, ctx);
+        self.dump.add(&self.name, "output", &y);
+        (y, Box::new(DumpedBackward { backward, layer: self }))
+    }
+}
+
+impl Backward for DumpedBackward {
+    fn backward(
+        self: Box<Self>,
+        dy: Tensor,
+        ctx: &ForwardContext,
+        weight_gradients: &mut dyn FnMut(WeightGradient),
+    ) -> Tensor {
+        self.layer.dump.add(&self.layer.name, "output.gradient", &dy);
+        self.backward.backward(dy, ctx, weight_gradients)
+    }
+}
+
+/// Whether `name` is as `pattern` says, in which `*` stands for any characters.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((before, after)) => name.strip_prefix(before).is_some_and(|rest| {
+            rest.char_indices().map(|(at, _)| at).chain([rest.len()]).any(|at| matches(after, &rest[at..]))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_characters() {
+        for (pattern, name, expected) in [
+            ("layer.*.output", "layer.3.output", true),
+            ("layer.*.output", "layer.3.output.gradient", false),
+            ("layer.*.output*", "layer.3.output.gradient", true),
+            ("*", "norm.output", true),
+            ("norm.output", "norm.output", true),
+            ("norm.output", "norm", false),
+            ("*.gradient", "model.layers.0.mlp.up_proj.weight.gradient", true),
+            ("layer.1.*", "layer.11.output", false),
+        ] {
+            assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
+        }
+    }
+}

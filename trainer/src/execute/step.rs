@@ -1,0 +1,72 @@
+//! What a step is given and what comes of it.
+
+use std::time::Instant;
+
+use stagecoach_data::MicrobatchLayout;
+use stagecoach_group::{GroupError, StepVote, Verdict};
+use stagecoach_pipeline::Action;
+use tch::Tensor;
+
+use super::StepControl;
+use crate::links::LinkError;
+
+/// Error of a step.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    /// A link to another stage failed.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The connection to the group was lost.
+    #[error(transparent)]
+    Group(#[from] GroupError),
+    /// The group decided to abort the job.
+    #[error("{0}")]
+    Aborted(String),
+    /// An action's input is missing; the verifier should have rejected this program.
+    #[error("stage {rank} cannot run {action}: {why}")]
+    InvalidProgram {
+        /// Rank of this stage.
+        rank: usize,
+        /// The action that could not run.
+        action: Action,
+        /// The missing input.
+        why: String,
+    },
+}
+
+/// Inputs of one step on this rank.
+#[derive(Debug)]
+pub struct StepInputs<'a> {
+    /// Shape and document boundaries of each microbatch; present on every rank.
+    pub layouts: &'a [MicrobatchLayout],
+    /// Token ids of each microbatch, `i64[rows * length]`; empty except on the first stage.
+    pub token_ids: Vec<Tensor>,
+    /// Targets of each microbatch, `i64[rows * length]`; empty except on the last stage.
+    pub targets: Vec<Tensor>,
+    /// Number of targets in the global batch that count towards the loss; used on the last stage.
+    pub target_count: u64,
+    /// Sum of the cross-entropies to go on from: of the windows of an evaluation that are done, otherwise 0.
+    pub loss_so_far: f64,
+    /// Number of the step, counted from 1; `None` runs a window of an evaluation.
+    pub step: Option<u64>,
+    /// The learning rate of the step.
+    pub learning_rate: f64,
+    /// When the whole group was last at the same point, such as the last step's verdict: the times that stages measure count
+    /// from it.
+    pub origin: Instant,
+    /// The fields of this rank's vote that do not come from the step itself, such as that a save is due.
+    pub vote: StepVote,
+    /// What the step asks meanwhile.
+    pub control: StepControl<'a>,
+}
+
+/// Result of executing a program.
+#[derive(Debug)]
+pub struct StepOutput {
+    /// The group's decision; `None` in evaluation.
+    pub verdict: Option<Verdict>,
+    /// When the decision arrived.
+    pub(crate) decided_at: Option<Instant>,
+    /// Sum of this rank's cross-entropies and [`StepInputs::loss_so_far`], in nats; 0 except on the last stage.
+    pub(crate) loss: f64,
+}

@@ -1,0 +1,55 @@
+//! Ends whatever waits on the links of a group from another thread: the thread that learns that the group has failed must not
+//! wait for one that waits for a tensor of a stage that is gone.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::net::{Shutdown, shutdown};
+
+/// The sockets of a group's links. Clones are the same interrupt.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupt(Arc<Mutex<Sockets>>);
+
+#[derive(Debug, Default)]
+struct Sockets {
+    open: Vec<OwnedFd>,
+    is_triggered: bool,
+}
+
+impl Interrupt {
+    /// Includes a socket: a stream, or a listener that somebody waits for.
+    ///
+    /// # Errors
+    /// If no more files can be opened.
+    pub(super) fn add(&self, socket: &impl AsFd) -> io::Result<()> {
+        let socket = socket.as_fd().try_clone_to_owned()?;
+        let mut sockets = self.sockets();
+        if sockets.is_triggered {
+            shut_down(&socket);
+        }
+        sockets.open.push(socket);
+        Ok(())
+    }
+
+    /// Shuts all sockets down, those that are still to be added too: waiting for them fails from now on.
+    pub fn trigger(&self) {
+        let mut sockets = self.sockets();
+        sockets.is_triggered = true;
+        sockets.open.iter().for_each(shut_down);
+    }
+
+    /// Whether [`Interrupt::trigger`] was called.
+    pub(super) fn is_triggered(&self) -> bool {
+        self.sockets().is_triggered
+    }
+
+    fn sockets(&self) -> MutexGuard<'_, Sockets> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A socket that is not connected any more needs none.
+fn shut_down(socket: &OwnedFd) {
+    let _ = shutdown(socket, Shutdown::Both);
+}

@@ -1,0 +1,86 @@
+//! The norms of queries and keys, head by head, that Qwen 3 has before it rotates them.
+
+use tch::Tensor;
+
+use super::WeightGradient;
+use super::rms_norm::RmsNorm;
+use crate::kernels::Heads;
+
+/// A norm of each head of queries, and one of each head of keys.
+#[derive(Debug)]
+pub(super) struct HeadNorms {
+    pub(super) query: RmsNorm,
+    pub(super) key: RmsNorm,
+}
+
+/// What the backward pass needs.
+#[derive(Debug)]
+pub(super) struct HeadNormActivations {
+    /// Queries, keys and values before the norms, `[tokens, columns]`.
+    pub(super) projected: Tensor,
+    query_rstd: Tensor,
+    key_rstd: Tensor,
+}
+
+impl HeadNorms {
+    /// `projected[tokens, columns]` with queries and keys normed.
+    pub(super) fn apply(&self, projected: Tensor, heads: Heads) -> (Tensor, HeadNormActivations) {
+        let normed = projected.copy();
+        let norm = |norm: &RmsNorm, part: Part| {
+            let (y, rstd) = norm.apply(&part.of(&projected, heads));
+            part.set(&normed, heads, &y);
+            rstd
+        };
+        let (query_rstd, key_rstd) = (norm(&self.query, queries(heads)), norm(&self.key, keys(heads)));
+        (normed, HeadNormActivations { projected, query_rstd, key_rstd })
+    }
+
+    /// Makes the gradient of what [`apply`](Self::apply) returned that of what it was given, in place.
+    pub(super) fn gradients(
+        &self,
+        dqkv: &Tensor,
+        activations: HeadNormActivations,
+        heads: Heads,
+        weight_gradients: &mut dyn FnMut(WeightGradient),
+    ) {
+        let HeadNormActivations { projected, query_rstd, key_rstd } = activations;
+        let mut backward = |norm: &RmsNorm, rstd: &Tensor, part: Part| {
+            let (dy, x) = (part.of(dqkv, heads), part.of(&projected, heads));
+            let (dx, _) = norm.gradients(&dy, (&x, rstd), None, weight_gradients);
+            part.set(dqkv, heads, &dx);
+        };
+        backward(&self.query, &query_rstd, queries(heads));
+        backward(&self.key, &key_rstd, keys(heads));
+    }
+}
+
+/// Consecutive heads of a token.
+#[derive(Clone, Copy)]
+struct Part {
+    first: i64,
+    count: i64,
+}
+
+fn queries(heads: Heads) -> Part {
+    Part { first: 0, count: heads.heads }
+}
+
+fn keys(heads: Heads) -> Part {
+    Part { first: heads.heads, count: heads.kv_heads }
+}
+
+impl Part {
+    /// `[tokens, count, head_dim]` within `qkv[tokens, columns]`.
+    fn view(self, qkv: &Tensor, Heads { heads, kv_heads, head_dim }: Heads) -> Tensor {
+        qkv.view([-1, heads + 2 * kv_heads, head_dim]).narrow(1, self.first, self.count)
+    }
+
+    /// A copy that is contiguous.
+    fn of(self, qkv: &Tensor, heads: Heads) -> Tensor {
+        self.view(qkv, heads).contiguous()
+    }
+
+    fn set(self, qkv: &Tensor, heads: Heads, values: &Tensor) {
+        self.view(qkv, heads).copy_(values);
+    }
+}

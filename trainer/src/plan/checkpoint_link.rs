@@ -1,0 +1,34 @@
+//! What a checkpoint says of the one before it. Like a commit of a version control system it names its predecessor by hash,
+//! with the environment, the attempt and the tensors in it. When checkpoints are saved, and by how many stages, changes these
+//! links: so they are beside the receipt, not in it.
+
+use serde::{Deserialize, Serialize};
+use stagecoach_checkpoint::Manifest;
+
+use crate::fatal::Fatal;
+
+/// A checkpoint, named by its content.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct CheckpointLink {
+    /// Its step.
+    pub(crate) step: u64,
+    /// BLAKE3 of its manifest, in hex.
+    pub(crate) manifest: String,
+}
+
+impl CheckpointLink {
+    /// The link to a checkpoint.
+    ///
+    /// # Errors
+    /// None in practice: a manifest that was read or written has a JSON form.
+    pub(crate) fn to(manifest: &Manifest) -> Result<CheckpointLink, Fatal> {
+        let bytes = manifest.to_bytes().map_err(|e| Fatal::invalid(format!("a manifest can't be written: {e}")))?;
+        Ok(CheckpointLink { step: manifest.step, manifest: blake3::hash(&bytes).to_hex().to_string() })
+    }
+
+    /// The link in a checkpoint; None in the first, and in those of versions without links.
+    pub(crate) fn of(manifest: &Manifest) -> Option<CheckpointLink> {
+        serde_json::from_value(manifest.metadata.progress.get("previous")?.clone()).ok()
+    }
+}

@@ -1,0 +1,49 @@
+//! How fast the stages of a job are beside each other.
+
+use serde::{Deserialize, Serialize};
+use stagecoach_api::contract::StageEnv;
+use stagecoach_checkpoint::{CheckpointError, Fence, Volume};
+use stagecoach_pipeline::RankSpeeds;
+
+use super::JobConfig;
+use crate::folder::{METRICS, SPEEDS};
+use crate::observe::{read_metrics, speeds};
+
+/// The speeds that a job's stages had in the last steps that were measured, if it has run with as many stages; else all are
+/// equal. Metrics that can't be read count as none: whoever goes on writing them says what is wrong with them.
+pub(crate) fn measured_speeds(config: &JobConfig, stages: usize) -> RankSpeeds {
+    let records = read_metrics(&config.folder().join(METRICS)).unwrap_or_default();
+    speeds(records.iter().filter_map(|record| record.timeline.as_deref()), stages).unwrap_or_default()
+}
+
+/// The speeds with which an attempt was planned.
+#[derive(Debug, Serialize, Deserialize)]
+struct AttemptSpeeds {
+    attempt: u64,
+    /// By rank, relative to the fastest.
+    speeds: Vec<f64>,
+}
+
+/// The measured speeds, as the first group of this attempt knew them: what stages hold in memory is of use only as long as each
+/// has the same layers. Kept for the later groups on the volume, in the job's folder.
+///
+/// # Errors
+/// If `fence` is not held any more, or the volume fails.
+pub(crate) fn attempt_speeds(
+    config: &JobConfig,
+    env: &StageEnv,
+    volume: &dyn Volume,
+    fence: &Fence,
+) -> Result<RankSpeeds, CheckpointError> {
+    let stages = env.world_size as usize;
+    let of_attempt = |bytes: Vec<u8>| serde_json::from_slice::<AttemptSpeeds>(&bytes).ok();
+    let known = std::fs::read(config.folder().join(SPEEDS)).ok().and_then(of_attempt);
+    let known = known.filter(|known| known.attempt == env.attempt && known.speeds.len() == stages);
+    if let Some(speeds) = known.and_then(|known| RankSpeeds::new(&known.speeds).ok()) {
+        return Ok(speeds);
+    }
+    let measured = measured_speeds(config, stages);
+    let known = AttemptSpeeds { attempt: env.attempt, speeds: (0..stages).map(|rank| measured.of(rank)).collect() };
+    fence.write_job_file(volume, SPEEDS, serde_json::json!(known).to_string().as_bytes())?;
+    Ok(measured)
+}

@@ -1,0 +1,19 @@
+//! Steps of a run again, and whether they come to what is recorded. `record` reads what a run left, `scratch` is the folder
+//! of a replay, `replay` trains the steps in it; `compare`, `chain` and `intervals` are pure: the first difference of two
+//! records, a record against its receipts, and which intervals an audit replays.
+
+mod chain;
+mod compare;
+mod dump;
+mod intervals;
+mod parting;
+mod record;
+mod replayed;
+mod scratch;
+
+pub(crate) use chain::check_chain;
+pub(crate) use compare::{Difference, compare_checkpoints, compare_results, compare_steps, compare_tensors};
+pub(crate) use intervals::{Interval, intervals, sample};
+pub(crate) use parting::{first_parted, first_parted_tensor, stage_of};
+pub(crate) use record::RunRecord;
+pub(crate) use replayed::{ReplayConfig, Replayed, environment_differences, replay};

@@ -1,0 +1,208 @@
+//! Trains steps of a run again: the ordinary launcher and the ordinary stages, in a scratch folder.
+
+use std::path::PathBuf;
+
+use anyhow::{bail, ensure};
+use serde_json::{Value, json};
+use stagecoach_api::PipelineJob;
+use stagecoach_api::contract::FailureKind;
+use stagecoach_api::job::{ChangeEffect, PartitionSpec, RestartSpec, ScheduleSpec, change_effect};
+use stagecoach_checkpoint::{FileSystemVolume, Manifest, differences, read_manifest};
+use stagecoach_data::Dataset;
+use tch::Tensor;
+
+use super::compare::Difference;
+use super::dump::read_dump;
+use super::record::{RecordedCheckpoint, RunRecord};
+use super::scratch::Scratch;
+use crate::execute::DumpConfig;
+use crate::fatal::Fatal;
+use crate::folder::write_file;
+use crate::launch::{LaunchConfig, LauncherState, RunOutcome, StageExecutable, supervise};
+use crate::observe::{ProgressDisplay, RunSummary, StepRecord, TrainingEvent, read_metrics};
+use crate::plan::{JobConfig, TrainerState};
+use crate::train::environment_changes;
+
+/// How steps are replayed.
+#[derive(Clone, Debug)]
+pub(crate) struct ReplayConfig {
+    /// The folder in which corpus, token cache and other jobs are.
+    pub(crate) workspace: PathBuf,
+    /// The number of stages; the run's own if `None`.
+    pub(crate) stages: Option<u32>,
+    /// The names of the last step's tensors that are wanted.
+    pub(crate) dump: Vec<String>,
+}
+
+/// The folder of the stages' dumps in the scratch folder.
+const DUMP: &str = "dump";
+
+/// What came of the steps.
+#[derive(Debug)]
+pub(crate) struct Replayed {
+    /// The steps that were trained.
+    pub(crate) steps: Vec<StepRecord>,
+    /// The checkpoint behind the last one.
+    pub(crate) manifest: Manifest,
+    /// Its state of training.
+    pub(crate) state: TrainerState,
+    /// The tensors that were wanted, by name.
+    pub(crate) tensors: Vec<(String, Tensor)>,
+    /// The result.
+    pub(crate) result: RunSummary,
+}
+
+/// Trains the steps behind `base` (behind the initial weights if `None`) up to and including `until` again. `Err(difference)`
+/// inside if the corpus or the tokenizer here is not the run's.
+///
+/// # Errors
+/// If the steps can't be trained here, or a signal stopped them.
+pub(crate) fn replay(
+    record: &RunRecord,
+    base: Option<&RecordedCheckpoint>,
+    until: u64,
+    config: &ReplayConfig,
+    display: &mut ProgressDisplay,
+) -> anyhow::Result<Result<Replayed, Difference>> {
+    let workspace = std::path::absolute(&config.workspace)?;
+    ensure!(
+        workspace.is_dir(),
+        "the workspace {} is no folder: --workspace names the one below which the corpus is",
+        workspace.display()
+    );
+    let newest = record.checkpoints.last();
+    let scratch = Scratch::create(&workspace)?;
+    let job = replayed_job(record, base, until, config.stages, &scratch.path)?;
+    let job_config = JobConfig::new(job, &workspace)?;
+    if let Some(newest) = newest
+        && let Some(difference) = other_identity(&job_config, &newest.manifest, base, display)?
+    {
+        return Ok(Err(difference));
+    }
+    if let Some(base) = base {
+        scratch.link_checkpoint(base, &with_decays_of(base, newest.unwrap_or(base)))?;
+    }
+    let job = &job_config.job;
+    write_file(&scratch.folder.resolved_job(), &job.to_yaml()?)?;
+    let mut executable = StageExecutable::current();
+    let dump = scratch.folder.root().join(DUMP);
+    if !config.dump.is_empty() {
+        std::fs::create_dir(&dump)?;
+        let dump = DumpConfig { patterns: config.dump.clone(), step: until, folder: dump.clone() };
+        executable.arguments.extend(["--dump".into(), serde_json::to_string(&dump)?.into()]);
+    }
+    let mut state = LauncherState::load(&scratch.folder)?;
+    let launch = LaunchConfig { job, workspace: &workspace, folder: &scratch.folder, executable: &executable };
+    let result = match supervise(launch, &mut state, display)? {
+        RunOutcome::Complete(Some(result)) => result,
+        RunOutcome::Stopped | RunOutcome::Killed => {
+            bail!(Fatal::new(FailureKind::Drained, "stopped by a signal: nothing was compared"))
+        }
+        RunOutcome::Complete(None) | RunOutcome::Failed(_) => {
+            let failure = state.state.last_failure;
+            let kind = failure.as_ref().and_then(|failure| failure.kind).unwrap_or(FailureKind::Error);
+            let message = failure.map_or_else(|| "the stages reported no result".into(), |failure| failure.message);
+            bail!(Fatal::new(kind, format!("the steps could not be trained again: {message}")))
+        }
+    };
+    let manifest = read_manifest(&FileSystemVolume::new(scratch.folder.root()), until)?;
+    let state = serde_json::from_value(manifest.metadata.progress.clone())?;
+    let tensors = if config.dump.is_empty() { Vec::new() } else { read_dump(&dump)? };
+    Ok(Ok(Replayed { tensors, steps: read_metrics(&scratch.folder.metrics())?, manifest, state, result }))
+}
+
+/// The run's job, as it is replayed: it ends with step `until`, saves that alone, and is laid out over `stages`.
+fn replayed_job(
+    record: &RunRecord,
+    base: Option<&RecordedCheckpoint>,
+    until: u64,
+    stages: Option<u32>,
+    folder: &str,
+) -> anyhow::Result<PipelineJob> {
+    let mut spec = record.job.spec.clone();
+    spec.suspend = false;
+    spec.active_deadline_seconds = None;
+    // a step that fails fails again
+    spec.restart = RestartSpec { max_restarts: 0, ..spec.restart };
+    spec.storage = Default::default();
+    spec.storage.path = Some(folder.to_owned());
+    spec.checkpoint.every_steps = 0;
+    spec.checkpoint.memory = None;
+    spec.pipeline.memory_limit = None;
+    if let Some(stages) = stages.filter(|stages| *stages != spec.stages) {
+        spec.stages = stages;
+        spec.pipeline.schedule = ScheduleSpec::OneFOneB;
+        spec.pipeline.partition = PartitionSpec::default();
+        spec.pipeline.virtual_stages = 1;
+    }
+    if let Some(training) = &mut spec.training {
+        (training.steps, training.epochs) = (Some(until), None);
+        let rate = &mut training.learning_rate;
+        match (base, record.checkpoints.last()) {
+            // the checkpoint has it
+            (Some(_), _) => rate.decay_steps = None,
+            (None, Some(RecordedCheckpoint { state, .. })) => {
+                if let Some(extension) = state.extensions.iter().find(|extension| extension.from < until) {
+                    bail!(
+                        "the steps after step {} were added with another decay of the learning rate, so a replay of them \
+                         begins at a checkpoint of that step or a later one: there is none before step {until}",
+                        extension.from
+                    );
+                }
+                // a decay that ends within the warm-up ends with it
+                rate.decay_steps = Some(state.decay_steps.max(rate.warmup_steps));
+            }
+            (None, None) => {
+                let steps = record.job.spec.training.as_ref().and_then(|training| training.steps);
+                rate.decay_steps = rate.decay_steps.or(steps.map(|steps| steps.max(rate.warmup_steps)));
+            }
+        }
+    }
+    Ok(PipelineJob { spec, ..PipelineJob::new("replay", record.job.spec.clone()) })
+}
+
+/// The manifest of `base` with the learning rate's decays that the run had later: steps that were added after it are known.
+fn with_decays_of(base: &RecordedCheckpoint, newest: &RecordedCheckpoint) -> Manifest {
+    let state = TrainerState {
+        decay_steps: newest.state.decay_steps,
+        length: newest.state.length,
+        extensions: newest.state.extensions.clone(),
+        ..base.state.clone()
+    };
+    let mut manifest = base.manifest.clone();
+    manifest.metadata.progress = json!(state);
+    manifest
+}
+
+/// In what the job here is not the recorded one: its corpus or tokenizer.
+fn other_identity(
+    config: &JobConfig,
+    recorded: &Manifest,
+    base: Option<&RecordedCheckpoint>,
+    display: &mut ProgressDisplay,
+) -> anyhow::Result<Option<Difference>> {
+    let data_config = config.data_config();
+    let prepared = stagecoach_data::prepare(&data_config, &mut |progress| {
+        display.update(&TrainingEvent::Preparing {
+            what: progress.phase.to_owned(),
+            done: progress.bytes_done,
+            total: progress.bytes_total,
+        });
+    })
+    .map_err(Fatal::from)?;
+    let dataset = Dataset::open(&data_config, &prepared).map_err(Fatal::from)?;
+    let here: Value = config.identity(&prepared, dataset.training_sequences());
+    // the newest, whose job it is, and the one to begin with
+    let found = [Some(recorded), base.map(|base| &base.manifest)].into_iter().flatten().find_map(|manifest| {
+        let different = differences(&here, &manifest.metadata.identity);
+        let different = different.into_iter().find(|d| change_effect(&d.path) != Some(ChangeEffect::Extension))?;
+        let what = format!("the run is not what its job comes to here: {different} of step {}", manifest.step);
+        Some(Difference { step: manifest.step, what })
+    });
+    Ok(found)
+}
+
+/// In what the environment of the replay differs from that of `recorded`, for people; empty if in nothing that changes bits.
+pub(crate) fn environment_differences(recorded: &Manifest, replayed: &Manifest) -> Vec<String> {
+    environment_changes(&recorded.metadata.environment, &replayed.metadata.environment)
+}

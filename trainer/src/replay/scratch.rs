@@ -1,0 +1,84 @@
+//! The folder of a replay: a job's folder of its own, hidden in the workspace, because a job's files are found below it. The
+//! checkpoint to begin with is in it as links to the original's files, which are read and never written.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use stagecoach_checkpoint::{Manifest, paths};
+use stagecoach_files::random_hex;
+
+use super::record::RecordedCheckpoint;
+use crate::folder::JobFolder;
+use crate::launch::JobLock;
+
+/// Holds the scratch folders. Hidden, so that no pattern of a corpus finds it.
+const SCRATCH: &str = ".replay";
+
+/// A scratch folder, locked, and removed when it is dropped.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    pub(super) folder: JobFolder,
+    /// Relative to the workspace.
+    pub(super) path: String,
+    parent: PathBuf,
+    _lock: JobLock,
+}
+
+impl Scratch {
+    /// Creates one, after removing those of replays that were killed.
+    ///
+    /// # Errors
+    /// If the workspace can't be written.
+    pub(super) fn create(workspace: &Path) -> anyhow::Result<Scratch> {
+        let parent = workspace.join(SCRATCH);
+        remove_abandoned(&parent);
+        let path = format!("{SCRATCH}/{}", random_hex());
+        let create = || -> anyhow::Result<(JobFolder, JobLock)> {
+            let folder = JobFolder::open(&workspace.join(&path), None)?;
+            let lock = JobLock::acquire(&folder)?;
+            folder.start_run()?;
+            Ok((folder, lock))
+        };
+        let (folder, lock) = create().with_context(|| {
+            format!("a replay needs room below the workspace {}, beside its jobs", workspace.display())
+        })?;
+        Ok(Scratch { folder, path, parent, _lock: lock })
+    }
+
+    /// Makes `checkpoint` the one that training goes on from; `manifest` stands for its own.
+    ///
+    /// # Errors
+    /// If the workspace can't be written.
+    pub(super) fn link_checkpoint(&self, checkpoint: &RecordedCheckpoint, manifest: &Manifest) -> anyhow::Result<()> {
+        let folder = self.folder.root().join(paths::checkpoint_path(manifest.step));
+        let link = || -> anyhow::Result<()> {
+            fs::create_dir_all(&folder)?;
+            for file in &manifest.files {
+                symlink(checkpoint.folder.join(&file.name), folder.join(&file.name))?;
+            }
+            Ok(fs::write(folder.join(paths::MANIFEST_FILE), manifest.to_bytes()?)?)
+        };
+        link().with_context(|| format!("could not link {} into {}", checkpoint.folder.display(), folder.display()))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // links are removed, not what they lead to; what can't be removed, a later replay tries to
+        let _ = fs::remove_dir_all(self.folder.root());
+        // fails while others replay
+        let _ = fs::remove_dir(&self.parent);
+    }
+}
+
+/// Removes the folders whose replay was killed: nobody holds their locks.
+fn remove_abandoned(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let Ok(folder) = JobFolder::open(&entry.path(), None) else { continue };
+        // one without a process id was created just now, and is locked next
+        let Some(_lock) = folder.lock_holder().and_then(|_| JobLock::acquire(&folder).ok()) else { continue };
+        let _ = fs::remove_dir_all(folder.root());
+    }
+}

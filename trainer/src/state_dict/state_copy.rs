@@ -1,0 +1,90 @@
+//! A copy of all that a stage's updates change, in one buffer.
+
+use std::collections::BTreeMap;
+
+use stagecoach_pipeline::{Partition, Placement};
+use tch::{Device, Kind, Tensor, no_grad};
+
+use super::snapshot::copy_all;
+use super::tensors::raw_bytes;
+use crate::execute::Stage;
+use crate::model::{Architecture, ModelPart, Parameter};
+
+/// The values of all parameters of a stage and their moments, those of a tied weight on both of its stages: fp32 on the CPU, one
+/// parameter after the other in the stage's order.
+#[derive(Debug)]
+pub(crate) struct StateCopy(Tensor);
+
+impl StateCopy {
+    /// How many values a copy of the stage of `rank` has.
+    pub(crate) fn numel(
+        architecture: &dyn Architecture,
+        placement: &Placement,
+        partition: &Partition,
+        rank: usize,
+    ) -> usize {
+        let parts = placement.chunks_of(rank).map(|chunk| ModelPart::of_chunk(placement, partition, chunk));
+        let specs = parts.flat_map(|part| architecture.parameter_specs(&part));
+        // a tied weight whose ends are on one stage is there once
+        let sizes: BTreeMap<String, u64> = specs.map(|spec| (spec.name.clone(), spec.numel())).collect();
+        3 * sizes.values().sum::<u64>() as usize
+    }
+
+    /// A buffer for so many values. Its memory is written once, so that the first copy into it, for which training waits,
+    /// causes no page faults.
+    pub(crate) fn zeros(numel: usize) -> StateCopy {
+        StateCopy(Tensor::zeros([numel as i64], (Kind::Float, Device::Cpu)))
+    }
+
+    /// Its number of values.
+    pub(crate) fn len(&self) -> usize {
+        self.0.numel()
+    }
+
+    /// The same memory, to be sent or received.
+    pub(crate) fn tensor(&self) -> Tensor {
+        self.0.shallow_clone()
+    }
+
+    /// Copies the state of `stage` into this buffer, which has its size.
+    pub(crate) fn copy_from(&mut self, stage: &Stage) {
+        let of_stage = state(stage);
+        let pieces = self.pieces(&of_stage);
+        if stage.device == Device::Cpu {
+            // SAFETY: contiguous fp32 on the CPU; the pieces don't overlap, and nothing else uses either side at a step's
+            // boundary.
+            let bytes = |(to, from)| unsafe { (&mut *raw_bytes(to), &*raw_bytes(from)) };
+            copy_all(pieces.iter().zip(&of_stage).map(bytes));
+        } else {
+            no_grad(|| {
+                pieces.into_iter().zip(&of_stage).for_each(|(mut to, from)| to.copy_(&from.flatten(0, -1)));
+            });
+        }
+    }
+
+    /// Makes this the state of `stage`, after so many updates.
+    pub(crate) fn load_into(&self, stage: &mut Stage, updates: u64) {
+        let of_stage = state(stage);
+        let pieces = self.pieces(&of_stage);
+        no_grad(|| {
+            pieces.iter().zip(&of_stage).for_each(|(from, to)| to.shallow_clone().copy_(&from.view_as(to)));
+        });
+        stage.parameters.update_compute();
+        stage.optimizer.set_updates(updates);
+    }
+
+    /// The parts of this buffer for each of these tensors.
+    fn pieces(&self, tensors: &[Tensor]) -> Vec<Tensor> {
+        let sizes: Vec<i64> = tensors.iter().map(|tensor| tensor.numel() as i64).collect();
+        self.0.split_with_sizes(sizes, 0)
+    }
+}
+
+/// What updates change, in the order of the parameters: the value and both moments.
+fn state(stage: &Stage) -> Vec<Tensor> {
+    let of_parameter = |(index, parameter): (usize, &Parameter)| {
+        let moments = stage.optimizer.moments(index);
+        [&parameter.value, &moments.exp_avg, &moments.exp_avg_sq].map(Tensor::shallow_clone)
+    };
+    stage.parameters.iter().enumerate().flat_map(of_parameter).collect()
+}

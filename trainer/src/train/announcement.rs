@@ -1,0 +1,57 @@
+//! What stage 0 tells the others of a step, one step ahead.
+
+use serde::{Deserialize, Serialize};
+use stagecoach_data::MicrobatchLayout;
+
+use super::collective::topic;
+use super::context::RunningStage;
+use crate::fatal::Fatal;
+
+/// What every stage needs of a step.
+#[derive(Serialize, Deserialize)]
+pub(super) struct StepAnnouncement {
+    pub(super) layouts: Vec<MicrobatchLayout>,
+    /// Targets that count towards the loss.
+    pub(super) tokens: u64,
+    /// Whether there is a checkpoint in memory after it.
+    pub(super) memory_checkpoint: bool,
+}
+
+impl StepAnnouncement {
+    /// Broadcasts, on stage 0, what the others need of step `index` (from 0), if there is such a step.
+    ///
+    /// # Errors
+    /// If the group has failed.
+    pub(super) fn send(
+        running: &RunningStage,
+        index: u64,
+        is_checkpoint_due: impl FnOnce(u64) -> bool,
+    ) -> Result<(), Fatal> {
+        match &running.data_loader {
+            Some(data_loader) if running.context.env.rank == 0 && index < running.plan.steps => {
+                let plan = data_loader.step_plan(index);
+                let announcement = StepAnnouncement {
+                    layouts: plan.layouts,
+                    tokens: plan.target_count,
+                    memory_checkpoint: is_checkpoint_due(index + 1),
+                };
+                let bytes = serde_json::to_vec(&announcement);
+                let bytes = bytes.map_err(|e| Fatal::invalid(format!("the announcement of a step: {e}")))?;
+                Ok(running.member.broadcast(topic::STEP, bytes)?)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The announcement of the next step.
+    ///
+    /// # Errors
+    /// If the group has failed, or stage 0 runs another version.
+    pub(super) fn receive(running: &RunningStage) -> Result<StepAnnouncement, Fatal> {
+        let bytes = running.member.receive_broadcast(topic::STEP)?;
+        serde_json::from_slice(&bytes).map_err(|e| {
+            let problem = format!("stage 0's announcement of a step can't be read ({e})");
+            Fatal::invalid(format!("{problem}: all stages must run one version"))
+        })
+    }
+}

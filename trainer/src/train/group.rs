@@ -1,0 +1,271 @@
+//! A stage in one group, from joining to its end.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use stagecoach_api::contract::{FailureKind, StageEnv, StagePhase};
+use stagecoach_group::{GroupError, GroupFailure, Member};
+
+use super::context::{RunningStage, StageContext, emit};
+use super::data_loader::DataLoader;
+use super::join::{Assignment, JoinedGroup, group_timeouts, join_group};
+use super::kept::{Kept, Layout};
+use super::memory::{HeldByGroup, MemoryCheckpoints, previous_rank};
+use super::{StageMonitor, StageOutcome, environment, finish, resume, steps};
+use crate::execute::{Stage, StageConfig, kind};
+use crate::fatal::Fatal;
+use crate::links::{Interrupt, LinkError, LinksConfig, link_ids, open_links, state_copy_links};
+use crate::model::Architecture;
+use crate::observe::{StartRecord, TrainingEvent};
+use crate::plan::{JobConfig, Plan};
+use crate::state_dict::StateCopy;
+
+/// How long to wait, after a link breaks, for the group to report the root cause.
+const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// Runs the stage in the next group.
+///
+/// # Errors
+/// What ends the stage, or the group: then [`Fatal::is_group_lost`].
+pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<StageOutcome, Fatal> {
+    let monitor = context.monitor;
+    monitor.set_forming();
+    let interrupt = Interrupt::default();
+    let is_leaving = Arc::new(AtomicBool::new(false));
+    // of each rank, once they are known
+    let incarnations = Arc::new(OnceLock::<Vec<u32>>::new());
+    // dropped when this function returns
+    let (_unwound, unwound) = channel::<()>();
+    let on_failure = {
+        let (monitor, interrupt, is_leaving) = (monitor.clone(), interrupt.clone(), Arc::clone(&is_leaving));
+        let (incarnations, event_writer) = (Arc::clone(&incarnations), context.event_writer.clone());
+        let (reform_timeout, unwound) = (context.reform_timeout(), Mutex::new(Some(unwound)));
+        move |failure: GroupFailure| {
+            if is_leaving.load(Ordering::Relaxed) {
+                return;
+            }
+            if failure.is_root_cause() {
+                monitor.exit(FailureKind::Stalled, &failure.message);
+            }
+            let unwound = unwound.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let (Some(timeout), Some(unwound)) = (reform_timeout, unwound) else {
+                monitor.exit(FailureKind::PeerLost, &failure.message)
+            };
+            monitor.set_forming();
+            interrupt.trigger();
+            if let (Some(stage), Some(incarnations)) = (failure.root_cause_rank, incarnations.get()) {
+                let incarnation = incarnations.get(stage).copied().unwrap_or(0);
+                let event =
+                    TrainingEvent::StageLost { stage: stage as u32, incarnation, message: failure.message.clone() };
+                monitor.telemetry().record(&event);
+                event_writer.emit(&event);
+            }
+            exit_unless_unwound(&monitor, unwound, timeout, failure);
+        }
+    };
+    // what fails before the group is released does not get better by forming another
+    let joined = join_group(context, kept, on_failure).map_err(|fatal| Fatal { is_group_lost: false, ..fatal });
+    let JoinedGroup { member, coordinator, assignment, notes } = joined?;
+    let of_ranks = assignment.roster.members.iter().map(|hello| hello.incarnation).collect();
+    let _ = incarnations.set(of_ranks);
+    notes.into_iter().for_each(|message| emit(context, &TrainingEvent::Note { message }));
+    let mut outcome = load_and_train(context, &member, assignment, kept, &interrupt);
+    let code = match &outcome {
+        Ok(StageOutcome::Done) => FailureKind::Done.exit_code().code(),
+        Ok(StageOutcome::Drained) => FailureKind::Drained.exit_code().code(),
+        // the exit code tells the others the cause
+        Err(fatal) => fatal.kind.exit_code().code(),
+    };
+    is_leaving.store(true, Ordering::Relaxed);
+    let left = member.leave(code);
+    drop(coordinator);
+    if outcome.is_ok() {
+        outcome = left.map_err(Fatal::from).and(outcome);
+    }
+    outcome
+}
+
+/// From the plan to the end of training; the caller reports every failure to the group.
+fn load_and_train(
+    context: &StageContext,
+    member: &Member,
+    assignment: Assignment,
+    kept: &mut Kept,
+    interrupt: &Interrupt,
+) -> Result<StageOutcome, Fatal> {
+    let StageContext { env, config, device, monitor, .. } = *context;
+    let Assignment { roster, mut plan, verified, listener, damage } = assignment;
+    let rank = env.rank as usize;
+    let note = |message| emit(context, &TrainingEvent::Note { message });
+    let architecture = config.architecture(plan.vocab_size, device);
+    let placement = &verified.training.placement;
+    monitor.telemetry().group_joined(plan.fence.number());
+    monitor.telemetry().set_phase(StagePhase::Forming);
+    monitor.set_activity("building the stage");
+    let ranks = env.world_size as usize;
+    let memory_spec = config.job.spec.memory_checkpoints(ranks);
+    kept.set_layout(Layout::of(config, &plan, &verified));
+    let agree = |_| HeldByGroup::agree(member, &kept.copies, plan.trainer_state.step);
+    let held = memory_spec.map(agree).transpose()?;
+    let mut saved_step = plan.trainer_state.step;
+    let in_memory = held.as_ref().and_then(HeldByGroup::state);
+    if let Some(state) = in_memory {
+        plan.trainer_state = state.clone();
+    }
+    // a fallback from a damaged checkpoint is an older one, never a fresh start
+    let is_fresh = plan.trainer_state.step == 0 && plan.initial_weights.is_none();
+    let stage_config = StageConfig {
+        architecture: architecture.as_ref(),
+        placement,
+        partition: &verified.partition,
+        seed: is_fresh.then_some(config.training.seed),
+        optimizer: config.adamw(),
+        recompute: plan.recompute,
+        precision: config.training.precision,
+        device,
+    };
+    let is_reused = plan.trainer_state.step > 0 && context.dump.is_none();
+    let reused = if is_reused { kept.take_stage() } else { None };
+    let mut stage = reused.unwrap_or_else(|| Stage::build(rank, &stage_config));
+    if let Some(dump) = context.dump {
+        stage.prepare_dump(dump, &verified.partition);
+    }
+    monitor.set_activity("opening links");
+    let addresses: Vec<String> = roster.members.iter().map(|hello| hello.data_address.clone()).collect();
+    let mut link_ids = link_ids(placement, architecture.tie_word_embeddings());
+    if memory_spec.is_some() {
+        link_ids.extend(state_copy_links(ranks));
+    }
+    let opened = open_links(LinksConfig {
+        rank,
+        group: format!("{}/{}", env.job_uid, env.attempt),
+        secret: member.secret(),
+        on_rejected: &|| monitor.telemetry().count_rejected_connection(),
+        listener,
+        addresses: &addresses,
+        link_ids: &link_ids,
+        transport: config.job.spec.pipeline.transport,
+        encryption: config.job.spec.pipeline.encryption,
+        boundary_bytes: kind(config.training.precision).elt_size_in_bytes()
+            * config.microbatch_size()
+            * config.data.sequence_length as usize
+            * architecture.hidden_size(),
+        tied_bytes: 4 * architecture.vocab_size() * architecture.hidden_size(),
+        interrupt: interrupt.clone(),
+        timeout: group_timeouts(config).startup_timeout,
+    });
+    let mut links = opened.map_err(|error| link_failure(member, error))?;
+    monitor.set_activity("loading");
+    let started = Instant::now();
+    let is_in_memory = in_memory.is_some();
+    let mut memory = None;
+    if let (Some(spec), Some(held)) = (memory_spec, held) {
+        let numel = |rank| StateCopy::numel(architecture.as_ref(), placement, &verified.partition, rank);
+        let numels = [numel(rank), numel(previous_rank(rank, ranks))];
+        let begun = MemoryCheckpoints::begin(spec, held, numels, &mut links, &mut kept.copies, &mut stage);
+        memory = begun.map_err(|error| link_failure(member, error))?;
+    }
+    let notes = if is_in_memory {
+        resume::finish_in_memory(context, &plan, started, &damage)?
+    } else {
+        let held = kept.snapshot.as_ref();
+        let notes = resume::load_weights(context, member, &mut plan, architecture.as_ref(), &mut stage, damage, held)?;
+        // an older one may have taken its place
+        saved_step = plan.trainer_state.step;
+        notes
+    };
+    notes.into_iter().for_each(note);
+    let different = environment::compare_stages(member, &mut plan.trainer_state, context.environment)?;
+    different.filter(|_| rank == 0).into_iter().for_each(note);
+    let data_loader = DataLoader::open(config, &plan, rank, placement, device)?;
+    member.form()?;
+    monitor.set_formed();
+    if rank == 0 {
+        let record = start_record(env, config, &plan, architecture.as_ref());
+        if record.first_step > record.steps {
+            note(format!(
+                "step {} is trained, and the job has {} steps: nothing is left to train",
+                plan.trainer_state.step, plan.steps
+            ));
+        } else {
+            emit(context, &TrainingEvent::Started(record));
+        }
+    }
+    let snapshot = kept.snapshot.take();
+    let mut running = RunningStage {
+        context: *context,
+        plan: &plan,
+        saved_step,
+        verified: &verified,
+        member,
+        stage,
+        links,
+        data_loader,
+        snapshot,
+    };
+    let trained = train_and_finish(&mut running, architecture.as_ref(), memory.as_mut());
+    if let (Some(memory), Err(_)) = (&mut memory, &trained) {
+        // what has arrived whole counts, and nothing more arrives
+        interrupt.trigger();
+        let _ = memory.wait();
+    }
+    (kept.stage, kept.snapshot) = (Some(running.stage), running.snapshot);
+    trained
+}
+
+fn train_and_finish(
+    running: &mut RunningStage,
+    architecture: &dyn Architecture,
+    memory: Option<&mut MemoryCheckpoints>,
+) -> Result<StageOutcome, Fatal> {
+    let state = steps::train(running, architecture, memory)?;
+    if state.step < running.plan.steps || state.evaluation_due {
+        return Ok(StageOutcome::Drained);
+    }
+    finish::finish(running, &state)?;
+    Ok(StageOutcome::Done)
+}
+
+/// What a broken link means: the group knows the root cause a moment later.
+pub(super) fn link_failure(member: &Member, error: LinkError) -> Fatal {
+    match error {
+        LinkError::Broken(_) => match member.wait_for_failure(ROOT_CAUSE_TIMEOUT) {
+            Some(failure) => GroupError::GroupFailed(Box::new(failure)).into(),
+            None => error.into(),
+        },
+        LinkError::Mismatch(_) => error.into(),
+    }
+}
+
+/// Exits with the failure of the group if this stage is not back at the rendezvous in time: its thread hangs.
+fn exit_unless_unwound(monitor: &StageMonitor, unwound: Receiver<()>, timeout: Duration, failure: GroupFailure) {
+    let monitor = monitor.clone();
+    let watch = move || {
+        if unwound.recv_timeout(timeout) == Err(RecvTimeoutError::Timeout) {
+            monitor.exit(FailureKind::PeerLost, &failure.message);
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("reform-watch".into()).spawn(watch) {
+        tracing::warn!("no thread to watch the way back to the rendezvous: {error}");
+    }
+}
+
+fn start_record(env: &StageEnv, config: &JobConfig, plan: &Plan, architecture: &dyn Architecture) -> StartRecord {
+    let specs = architecture.all_parameter_specs();
+    StartRecord {
+        stages: env.world_size as usize,
+        schedule: plan.schedule.clone(),
+        partition: plan.partition.clone(),
+        microbatches: config.training.microbatches as usize,
+        first_step: plan.trainer_state.step + 1,
+        steps: plan.steps,
+        parameters: specs.iter().map(|s| s.shape.iter().product::<i64>() as u64).sum(),
+        tokens: plan.training_tokens,
+        vocab_size: plan.vocab_size,
+        expected_bubble: plan.expected_bubble,
+        unigram_entropy: plan.unigram_entropy,
+        environment_differences: plan.trainer_state.environment_differences.clone(),
+    }
+}

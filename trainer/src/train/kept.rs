@@ -1,0 +1,71 @@
+//! What a stage keeps from one group to the next, so that who survives reads and builds as little as possible again.
+
+use stagecoach_api::job::{Precision, Recompute};
+use stagecoach_checkpoint::Fence;
+use stagecoach_pipeline::{Partition, Placement};
+
+use super::memory::StateCopies;
+use crate::execute::Stage;
+use crate::plan::{JobConfig, Plan, VerifiedPlan};
+use crate::state_dict::Snapshot;
+
+/// What a stage keeps.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// The number of the fence of the last group that it was in.
+    pub(super) epoch: Option<u64>,
+    /// The last fence that it took; only on stage 0.
+    pub(super) fence: Option<Fence>,
+    /// That of the tensors below.
+    layout: Option<Layout>,
+    /// The last group's, with whatever values.
+    pub(super) stage: Option<Stage>,
+    pub(super) snapshot: Option<HeldSnapshot>,
+    pub(super) copies: StateCopies,
+}
+
+/// A copy of what this stage saved, or was about to save, after a step. A function of job and step alone: it equals what is in
+/// the checkpoint of that step, whoever wrote it.
+#[derive(Debug)]
+pub(super) struct HeldSnapshot {
+    /// Steps that were finished.
+    pub(super) step: u64,
+    pub(super) snapshot: Snapshot,
+}
+
+/// What decides which tensors a stage has.
+#[derive(Debug, PartialEq)]
+pub(super) struct Layout {
+    placement: Placement,
+    partition: Partition,
+    recompute: Recompute,
+    precision: Precision,
+}
+
+impl Layout {
+    pub(super) fn of(config: &JobConfig, plan: &Plan, verified: &VerifiedPlan) -> Layout {
+        Layout {
+            placement: verified.training.placement.clone(),
+            partition: verified.partition.clone(),
+            recompute: plan.recompute,
+            precision: config.training.precision,
+        }
+    }
+}
+
+impl Kept {
+    /// Begins with a group of this layout: what is kept of another one is dropped.
+    pub(super) fn set_layout(&mut self, layout: Layout) {
+        if self.layout.as_ref() != Some(&layout) {
+            (self.stage, self.snapshot, self.copies) = Default::default();
+            self.layout = Some(layout);
+        }
+    }
+
+    /// The last group's stage: its memory, with whatever values.
+    pub(super) fn take_stage(&mut self) -> Option<Stage> {
+        let mut stage = self.stage.take()?;
+        stage.discard_step();
+        Some(stage)
+    }
+}

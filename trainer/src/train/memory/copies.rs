@@ -1,0 +1,66 @@
+//! The copies that a stage holds in memory, of its own state and of that of the stage before it, also from one group to the
+//! next. There are two of each: the last, and one before it until every stage has the last.
+
+use super::choice::HeldCopies;
+use crate::plan::TrainerState;
+use crate::state_dict::StateCopy;
+
+/// How many copies of one stage are held.
+const GENERATIONS: usize = 2;
+
+/// What a stage holds.
+#[derive(Debug, Default)]
+pub(in crate::train) struct StateCopies {
+    /// Oldest first.
+    own: Vec<(TrainerState, StateCopy)>,
+    /// By their steps, oldest first; whole ones only.
+    previous: Vec<(u64, StateCopy)>,
+}
+
+impl StateCopies {
+    /// What the other stages are told.
+    pub(super) fn held(&self) -> HeldCopies {
+        HeldCopies {
+            own: self.own.iter().map(|(state, _)| state.clone()).collect(),
+            previous: self.previous.iter().map(|(step, _)| *step).collect(),
+        }
+    }
+
+    /// The copy of this stage after `step`.
+    pub(super) fn own(&self, step: u64) -> Option<&StateCopy> {
+        self.own.iter().find(|(state, _)| state.step == step).map(|(_, copy)| copy)
+    }
+
+    /// The copy of the previous stage after `step`.
+    pub(super) fn previous(&self, step: u64) -> Option<&StateCopy> {
+        self.previous.iter().find(|(of, _)| *of == step).map(|(_, copy)| copy)
+    }
+
+    /// A buffer for a copy of this stage, the oldest one's once there are enough.
+    pub(super) fn take_own_buffer(&mut self, numel: usize) -> StateCopy {
+        let oldest = (self.own.len() == GENERATIONS).then(|| self.own.remove(0).1);
+        oldest.unwrap_or_else(|| StateCopy::zeros(numel))
+    }
+
+    /// The same for the previous stage.
+    pub(super) fn take_previous_buffer(&mut self, numel: usize) -> StateCopy {
+        let oldest = (self.previous.len() == GENERATIONS).then(|| self.previous.remove(0).1);
+        oldest.filter(|copy| copy.len() == numel).unwrap_or_else(|| StateCopy::zeros(numel))
+    }
+
+    /// Holds a copy of this stage.
+    pub(super) fn hold_own(&mut self, state: TrainerState, copy: StateCopy) {
+        self.own.push((state, copy));
+    }
+
+    /// Holds a whole copy of the previous stage.
+    pub(super) fn hold_previous(&mut self, step: u64, copy: StateCopy) {
+        self.previous.push((step, copy));
+    }
+
+    /// Drops what is newer than `step`, from which all go on: what they train again need not be the same on other machines.
+    pub(super) fn drop_after(&mut self, step: u64) {
+        self.own.retain(|(state, _)| state.step <= step);
+        self.previous.retain(|(of, _)| *of <= step);
+    }
+}

@@ -1,0 +1,236 @@
+//! Checkpoints in memory: after a step every stage copies its state, and sends the copy to the next stage behind training.
+//! When stages were lost, the others still have the newest one that is complete, and who took a lost stage's place has its part
+//! from the next stage. A stage votes on a step only when it has the whole copy of the step before: so a verdict means that
+//! every stage has, that older copies may be overwritten, and that the last step can't be lost with one stage.
+
+mod choice;
+mod copies;
+mod interval;
+
+use std::time::{Duration, Instant};
+
+use stagecoach_api::job::MemoryCheckpointSpec;
+use stagecoach_group::Member;
+
+use super::collective::{all_gather, topic};
+use crate::execute::Stage;
+use crate::fatal::Fatal;
+use crate::links::{LinkError, LinkId, Links, Receiver, Sender};
+use crate::observe::MemoryCheckpointRecord;
+use crate::plan::TrainerState;
+use crate::state_dict::StateCopy;
+
+use choice::{HeldCopies, MemoryCheckpoint, Source, newest_complete};
+pub(super) use copies::StateCopies;
+use interval::CheckpointInterval;
+
+/// What the stages of a group hold when it begins, by rank, and the checkpoint that they go on from, if it is one in memory.
+#[derive(Debug)]
+pub(super) struct HeldByGroup {
+    held: Vec<HeldCopies>,
+    chosen: Option<MemoryCheckpoint>,
+}
+
+impl HeldByGroup {
+    /// Tells the other stages what this one holds, and chooses the newest checkpoint that all can have, if there is one after
+    /// step `saved` or later. All stages call this together, and all choose the same.
+    ///
+    /// # Errors
+    /// If the group fails meanwhile.
+    pub(super) fn agree(member: &Member, copies: &StateCopies, saved: u64) -> Result<HeldByGroup, Fatal> {
+        let held = all_gather(member, topic::MEMORY, &copies.held())?;
+        let chosen = newest_complete(&held).filter(|chosen| chosen.state.step >= saved);
+        Ok(HeldByGroup { held, chosen })
+    }
+
+    /// The state of training that all go on from, if it is in memory.
+    pub(super) fn state(&self) -> Option<&TrainerState> {
+        self.chosen.as_ref().map(|chosen| &chosen.state)
+    }
+}
+
+/// The checkpoints in memory of a stage in one group.
+pub(super) struct MemoryCheckpoints<'a> {
+    rank: usize,
+    copies: &'a mut StateCopies,
+    links: CopyLinks,
+    interval: CheckpointInterval,
+    /// What every rank held when the group began.
+    held: Vec<HeldCopies>,
+    /// How many values a copy of this stage has, and one of the previous stage.
+    own_numel: usize,
+    previous_numel: usize,
+    /// The step of the copy that is being received.
+    receiving: Option<(u64, StateCopy)>,
+    /// How long training waited for copies since the last record.
+    stall: Duration,
+    /// Bytes sent until the last record.
+    bytes_sent: u64,
+}
+
+/// The rank of whose state `rank` holds copies: the one before it, of the first the last.
+pub(super) fn previous_rank(rank: usize, ranks: usize) -> usize {
+    (rank + ranks - 1) % ranks
+}
+
+/// The links of one stage.
+struct CopyLinks {
+    to_next: Sender,
+    from_previous: Receiver,
+    /// Brings this stage's own state back.
+    from_next: Receiver,
+    /// Brings the previous stage's state back.
+    to_previous: Sender,
+}
+
+impl CopyLinks {
+    /// Takes them out of `links`; none if this group has none.
+    fn take(links: &mut Links, rank: usize, ranks: usize) -> Option<CopyLinks> {
+        let previous = previous_rank(rank, ranks);
+        Some(CopyLinks {
+            to_next: links.senders.remove(&LinkId::state_copy(rank, ranks))?,
+            from_previous: links.receivers.remove(&LinkId::state_copy(previous, ranks))?,
+            from_next: links.receivers.remove(&LinkId::held_copy(rank, ranks))?,
+            to_previous: links.senders.remove(&LinkId::held_copy(previous, ranks))?,
+        })
+    }
+}
+
+impl<'a> MemoryCheckpoints<'a> {
+    /// Those of a stage, with `links` that were opened with [`state_copy_links`](crate::links::state_copy_links) (without
+    /// them there are none), and the chosen checkpoint loaded into `stage`. A copy of this stage has so many values, and one of
+    /// the previous stage so many.
+    ///
+    /// # Errors
+    /// If the group fails meanwhile.
+    pub(super) fn begin(
+        spec: &MemoryCheckpointSpec,
+        group: HeldByGroup,
+        [own_numel, previous_numel]: [usize; 2],
+        links: &mut Links,
+        copies: &'a mut StateCopies,
+        stage: &mut Stage,
+    ) -> Result<Option<MemoryCheckpoints<'a>>, LinkError> {
+        let HeldByGroup { held, chosen } = group;
+        let Some(links) = CopyLinks::take(links, stage.rank, held.len()) else { return Ok(None) };
+        let mut memory = MemoryCheckpoints {
+            rank: stage.rank,
+            copies,
+            links,
+            interval: CheckpointInterval::new(spec.every_steps),
+            held,
+            own_numel,
+            previous_numel,
+            receiving: None,
+            stall: Duration::ZERO,
+            bytes_sent: 0,
+        };
+        if let Some(chosen) = chosen {
+            memory.load(chosen, stage)?;
+        }
+        Ok(Some(memory))
+    }
+
+    /// Loads `stage` from a checkpoint in memory, and sends the previous stage its part if it lacks it.
+    fn load(
+        &mut self,
+        MemoryCheckpoint { state, sources }: MemoryCheckpoint,
+        stage: &mut Stage,
+    ) -> Result<(), LinkError> {
+        let (step, updates, ranks) = (state.step, state.updates, sources.len());
+        let previous = previous_rank(self.rank, ranks);
+        if let (Source::Next, Some(copy)) = (sources[previous], self.copies.previous(step)) {
+            self.links.to_previous.send(step as usize, copy.tensor())?;
+        }
+        if sources[self.rank] == Source::Next {
+            let copy = self.copies.take_own_buffer(self.own_numel);
+            self.links.from_next.post_into(step as usize, copy.tensor());
+            drop(self.links.from_next.wait(step as usize)?);
+            self.copies.hold_own(state, copy);
+        }
+        if let Some(copy) = self.copies.own(step) {
+            copy.load_into(stage, updates);
+        }
+        Ok(())
+    }
+
+    /// Before the first step: every stage has a copy of the state that it begins with, and the next stage too. Copies of
+    /// later steps are dropped, whichever checkpoint it was in the end.
+    ///
+    /// # Errors
+    /// If the link fails.
+    pub(super) fn begin_training(&mut self, stage: &Stage, state: &TrainerState) -> Result<(), LinkError> {
+        let step = state.step;
+        self.copies.drop_after(step);
+        self.hold_own(stage, state);
+        // who has it from before the group began needs it not again
+        let has_previous = |rank: usize| self.held[rank].previous.contains(&step);
+        let next = (self.rank + 1) % self.held.len();
+        let (is_sent, is_received) = (!has_previous(next), !has_previous(self.rank));
+        if is_received {
+            self.receive(step);
+        }
+        if is_sent { self.send(step) } else { Ok(()) }
+    }
+
+    /// Whether there is a checkpoint after `step`: asked on stage 0, for each step in order.
+    pub(super) fn is_due(&mut self, step: u64) -> bool {
+        self.interval.is_due(step)
+    }
+
+    /// A step took so long; `is_copying` if it followed a checkpoint, whose copies travelled during it.
+    pub(super) fn add_step(&mut self, duration: Duration, is_copying: bool) {
+        self.interval.add(duration.as_secs_f64(), is_copying);
+    }
+
+    /// Copies the state of `stage`, and begins to send it. Every stage must have the copy of the one before.
+    ///
+    /// # Errors
+    /// If the link fails.
+    pub(super) fn checkpoint(&mut self, stage: &Stage, state: &TrainerState) -> Result<(), LinkError> {
+        let started = Instant::now();
+        self.hold_own(stage, state);
+        self.receive(state.step);
+        self.send(state.step)?;
+        self.stall += started.elapsed();
+        Ok(())
+    }
+
+    /// Waits until the copy that the previous stage sends has arrived whole, if there is one.
+    ///
+    /// # Errors
+    /// If the link fails.
+    pub(super) fn wait(&mut self) -> Result<(), LinkError> {
+        let Some((step, copy)) = self.receiving.take() else { return Ok(()) };
+        let started = Instant::now();
+        drop(self.links.from_previous.wait(step as usize)?);
+        self.copies.hold_previous(step, copy);
+        self.stall += started.elapsed();
+        Ok(())
+    }
+
+    /// What checkpoints cost this stage since the last record.
+    pub(super) fn take_record(&mut self) -> MemoryCheckpointRecord {
+        let bytes = self.links.to_next.bytes();
+        let bytes_sent = bytes - std::mem::replace(&mut self.bytes_sent, bytes);
+        MemoryCheckpointRecord { stall_seconds: std::mem::take(&mut self.stall).as_secs_f64(), bytes_sent }
+    }
+
+    fn hold_own(&mut self, stage: &Stage, state: &TrainerState) {
+        if self.copies.own(state.step).is_none() {
+            let mut copy = self.copies.take_own_buffer(self.own_numel);
+            copy.copy_from(stage);
+            self.copies.hold_own(state.clone(), copy);
+        }
+    }
+
+    fn receive(&mut self, step: u64) {
+        let copy = self.copies.take_previous_buffer(self.previous_numel);
+        self.links.from_previous.post_into(step as usize, copy.tensor());
+        self.receiving = Some((step, copy));
+    }
+
+    fn send(&self, step: u64) -> Result<(), LinkError> {
+        self.copies.own(step).map_or(Ok(()), |copy| self.links.to_next.send(step as usize, copy.tensor()))
+    }
+}

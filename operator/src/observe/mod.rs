@@ -83,12 +83,11 @@ impl JobSnapshot {
         Ok(JobSnapshot { pods, ..JobSnapshot::default() })
     }
 
-    /// Adds the last `/status` of stage 0, and polls it if that is due.
+    /// Adds the last `/status` of stage 0, which is polled as long as its process may run.
     pub(crate) fn poll_stage_0(&mut self, job: &ObservedJob, status_poller: &StatusPoller) {
-        if let Some(stage_0) = self.stage_0(job) {
-            self.stage_0_status = status_poller.poll(&job.reference, stage_0);
-            self.stage_0_is_silent = self.stage_0_status.as_ref().is_none_or(|polled| !polled.is_reachable);
-        }
+        let Some(stage_0) = self.stage_0(job) else { return status_poller.stop(&job.reference.uid) };
+        self.stage_0_status = status_poller.status(&job.reference, stage_0);
+        self.stage_0_is_silent = self.stage_0_status.as_ref().is_none_or(|polled| !polled.is_reachable);
     }
 
     /// The pod that serves `/status`, if its process may run.

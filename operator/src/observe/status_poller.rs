@@ -1,5 +1,5 @@
-//! Polls `/status` of each job's stage 0, in the background: a pod that does not answer delays no reconcile. The operator
-//! pulls, so that pods need no API permissions.
+//! Polls `/status` of each job's stage 0, in the background: a pod that does not answer delays no reconcile. Stage 0 holds an
+//! answer until it has news, and that triggers a reconcile. The operator pulls, so that pods need no API permissions.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,18 +8,23 @@ use std::time::{Duration, Instant};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
-use stagecoach_api::contract::{HTTP_PORT, StagePhase, StageStatus};
+use stagecoach_api::contract::{HTTP_PORT, StagePhase, StageStatus, StatusQuery};
 use stagecoach_lifecycle::UnixMillis;
 use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
 
 use super::{ObservedPod, now};
 use crate::build::JobReference;
 use crate::sync::PerJob;
 use crate::triggers::Triggers;
 
-/// Limits of one request: time, and bytes of the body.
+/// Limits of one request: the time beyond what stage 0 may wait for news, and the bytes of the body.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_BODY_BYTES: usize = 1 << 16;
+/// Pauses before the next request: after news, and after the first of several without an answer; each later one is twice as
+/// long, up to the poll interval.
+const PAUSE_AFTER_NEWS: Duration = Duration::from_millis(20);
+const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// The last response of a stage 0.
 #[derive(Clone, Debug)]
@@ -34,17 +39,6 @@ pub(crate) struct PolledStatus {
     pub is_reachable: bool,
 }
 
-/// The polls of a job's stage 0.
-#[derive(Debug)]
-struct Polls {
-    /// UID of the polled pod.
-    pod: String,
-    /// When the last request was sent.
-    asked_at: Option<Instant>,
-    is_in_flight: bool,
-    polled: Option<PolledStatus>,
-}
-
 impl PolledStatus {
     /// Whether it prepares data or waits for its peers.
     pub(crate) fn is_preparing(&self) -> bool {
@@ -57,8 +51,23 @@ impl PolledStatus {
     }
 }
 
-/// The polls, by job UID.
+/// The polls of a job's stage 0. They end when this is dropped.
 #[derive(Debug)]
+struct Polls {
+    /// UID of the polled pod.
+    pod: String,
+    polled: Option<PolledStatus>,
+    task: AbortHandle,
+}
+
+impl Drop for Polls {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// The polls, by job UID. Cheap to clone.
+#[derive(Clone, Debug)]
 pub(crate) struct StatusPoller {
     interval: Duration,
     jobs: Arc<PerJob<Polls>>,
@@ -66,7 +75,7 @@ pub(crate) struct StatusPoller {
 }
 
 impl StatusPoller {
-    /// Polls each job's stage 0 at most once per `interval`.
+    /// Stage 0 without news is polled once per `interval`.
     pub(crate) fn new(interval: Duration, triggers: Arc<Triggers>) -> StatusPoller {
         StatusPoller { interval, jobs: Arc::default(), triggers }
     }
@@ -76,53 +85,72 @@ impl StatusPoller {
         self.interval
     }
 
-    /// The last response of `pod`, which is stage 0 of `job`'s attempt. If a poll is due, it is sent, and what it changes
-    /// triggers a reconcile.
-    pub(crate) fn poll(&self, job: &JobReference, pod: &ObservedPod) -> Option<PolledStatus> {
+    /// The last response of `pod`, which is stage 0 of `job`'s attempt. From the first call on it is polled.
+    pub(crate) fn status(&self, job: &JobReference, pod: &ObservedPod) -> Option<PolledStatus> {
+        let address = pod.address?;
+        let start = || Polls {
+            pod: pod.uid.clone(),
+            polled: None,
+            task: tokio::spawn(self.clone().poll(job.clone(), pod.clone(), address)).abort_handle(),
+        };
         let mut jobs = self.jobs.lock();
-        let polls = jobs.entry(job.uid.clone()).or_insert_with(|| Polls::of(pod));
+        let polls = jobs.entry(job.uid.clone()).or_insert_with(start);
         if polls.pod != pod.uid {
-            *polls = Polls::of(pod);
-        }
-        let is_due = polls.asked_at.is_none_or(|at| at.elapsed() >= self.interval) && !polls.is_in_flight;
-        if let (Some(address), true) = (pod.address, is_due) {
-            (polls.asked_at, polls.is_in_flight) = (Some(Instant::now()), true);
-            let (jobs, triggers, job, pod) =
-                (Arc::clone(&self.jobs), Arc::clone(&self.triggers), job.clone(), pod.clone());
-            tokio::spawn(async move {
-                let response = fetch(address).await.filter(|status| is_from_pod(status, &job.uid, &pod));
-                let mut jobs = jobs.lock();
-                let polls = jobs.get_mut(&job.uid).filter(|polls| polls.pod == pod.uid);
-                if polls.is_some_and(|polls| polls.receive(response)) {
-                    triggers.trigger(&job);
-                }
-            });
+            *polls = start();
         }
         polls.polled.clone()
+    }
+
+    /// Ends the polls of the job with this UID: it has no stage 0 that may answer.
+    pub(crate) fn stop(&self, uid: &str) {
+        self.jobs.lock().remove(uid);
     }
 
     /// Removes the entries of jobs that no longer exist.
     pub(crate) fn retain(&self, is_live: &dyn Fn(&str) -> bool) {
         self.jobs.retain(is_live);
     }
+
+    /// Polls `pod` as long as its job has it as stage 0.
+    async fn poll(self, job: JobReference, pod: ObservedPod, address: IpAddr) {
+        let mut revision = None;
+        let mut retry_pause = FIRST_RETRY_PAUSE;
+        loop {
+            let asked_at = Instant::now();
+            let query = StatusQuery { revision, timeout_seconds: self.interval.as_secs_f64() };
+            let response = fetch(address, query).await.filter(|status| is_from_pod(status, &job.uid, &pod));
+            let is_answered = response.is_some();
+            revision = response.as_ref().map(|status| status.revision);
+            let is_news = {
+                let mut jobs = self.jobs.lock();
+                let polls = jobs.get_mut(&job.uid).filter(|polls| polls.pod == pod.uid);
+                let Some(polls) = polls else { return };
+                polls.receive(response)
+            };
+            if is_news {
+                self.triggers.trigger(&job);
+            }
+            let pause = match (is_answered, is_news) {
+                (true, true) => PAUSE_AFTER_NEWS,
+                // nothing is left of the interval if stage 0 has held its answer
+                (true, false) => self.interval.saturating_sub(asked_at.elapsed()),
+                (false, _) => retry_pause,
+            };
+            retry_pause = if is_answered { FIRST_RETRY_PAUSE } else { self.interval.min(2 * retry_pause) };
+            tokio::time::sleep(pause.min(self.interval)).await;
+        }
+    }
 }
 
 impl Polls {
-    fn of(pod: &ObservedPod) -> Polls {
-        Polls { pod: pod.uid.clone(), asked_at: None, is_in_flight: false, polled: None }
-    }
-
-    /// Stores a response; None if there was none. Returns whether it changes more than the progress, which the next reconcile
-    /// is early enough for.
+    /// Stores a response; None if there was none. Returns whether it is news.
     fn receive(&mut self, response: Option<StageStatus>) -> bool {
-        self.is_in_flight = false;
         let before = self.polled.take();
-        let urgent = |polled: &PolledStatus| {
-            let StageStatus { phase, group, checkpoint, save_failure, environment_differences, .. } =
-                polled.status.clone();
-            (polled.is_reachable, phase, group, checkpoint, save_failure, environment_differences.unwrap_or_default())
+        let is_news = match (&before, &response) {
+            (None, response) => response.is_some(),
+            (Some(before), None) => before.is_reachable,
+            (Some(before), Some(status)) => !before.is_reachable || status.is_news_after(&before.status),
         };
-        let urgent_before = before.as_ref().map(urgent);
         self.polled = match response {
             None => before.map(|before| PolledStatus { is_reachable: false, ..before }),
             Some(status) => {
@@ -131,7 +159,7 @@ impl Polls {
                 Some(PolledStatus { status, changed_at, polled_at: now(), is_reachable: true })
             }
         };
-        self.polled.as_ref().map(urgent) != urgent_before
+        is_news
     }
 }
 
@@ -140,16 +168,26 @@ fn is_from_pod(status: &StageStatus, job: &str, pod: &ObservedPod) -> bool {
     status.job_uid == job && status.attempt == pod.instance.attempt && status.pod_uid == pod.uid
 }
 
-async fn fetch(ip: IpAddr) -> Option<StageStatus> {
+async fn fetch(ip: IpAddr, query: StatusQuery) -> Option<StageStatus> {
+    let connect = tokio::time::timeout(REQUEST_TIMEOUT, TcpStream::connect((ip, HTTP_PORT)));
+    let stream = connect.await.ok()?.ok()?;
     let request = async {
-        let stream = TcpStream::connect((ip, HTTP_PORT)).await.ok()?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
-        let connection = tokio::spawn(connection);
-        let request = http::Request::get("/status").header("Host", "stage").body(Empty::<Bytes>::new()).ok()?;
+        let connection = AbortOnDrop(tokio::spawn(connection).abort_handle());
+        let request = http::Request::get(query.path()).header("Host", "stage").body(Empty::<Bytes>::new()).ok()?;
         let response = sender.send_request(request).await.ok()?;
         let body = Limited::new(response.into_body(), MAX_BODY_BYTES).collect().await.ok()?.to_bytes();
-        connection.abort();
+        drop(connection);
         serde_json::from_slice(&body).ok()
     };
-    tokio::time::timeout(REQUEST_TIMEOUT, request).await.ok().flatten()
+    tokio::time::timeout(query.timeout() + REQUEST_TIMEOUT, request).await.ok().flatten()
+}
+
+/// A task that ends with the scope that it belongs to.
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }

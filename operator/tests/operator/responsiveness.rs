@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use serde_json::json;
+use stagecoach_api::contract::{StagePhase, StageStatus};
+use stagecoach_api::job::CheckpointStatus;
 use stagecoach_cluster::{Fate, Proxy};
 
 use crate::support::shared;
@@ -30,6 +32,23 @@ fn pods_that_do_not_answer_hold_up_no_restart() {
         cluster.kubelet.pod(&format!("silence/job-1-{attempt}")).exit(1, "");
     }
     cluster.wait_running("silence/job", 4);
+}
+
+#[test]
+fn news_of_stage_0_does_not_wait_for_the_next_poll() {
+    let cluster = shared();
+    cluster.create_namespace("news");
+    // nothing is asked a second time within the test
+    let env = [("STAGECOACH_NAMESPACES", "news"), ("STAGECOACH_POLL_SECONDS", "3600")];
+    let _operator = cluster.operator(cluster.kubeconfig(), &env);
+    cluster.create("news/job", json!({}));
+    cluster.wait_running("news/job", 1);
+    for step in [4, 8] {
+        let checkpoint = Some(CheckpointStatus { step, ..CheckpointStatus::default() });
+        let training = StageStatus { phase: StagePhase::Training, checkpoint, ..StageStatus::default() };
+        cluster.kubelet.pod("news/job-0-1").set_status(training);
+        cluster.wait("news/job", "told of it", |job| job["status"]["checkpoint"]["step"] == step);
+    }
 }
 
 #[test]

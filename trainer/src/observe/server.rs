@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 
+use axum::extract::Query;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
@@ -16,7 +17,7 @@ use super::StageTelemetry;
 pub(crate) fn serve(host: &str, port: u16, telemetry: StageTelemetry) -> std::io::Result<()> {
     let listener = TcpListener::bind((host, port))?;
     listener.set_nonblocking(true)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("http".into()).spawn(move || {
         runtime.block_on(async move {
             let served = async { axum::serve(tokio::net::TcpListener::from_std(listener)?, router(telemetry)).await };
@@ -47,14 +48,14 @@ fn router(telemetry: StageTelemetry) -> Router {
                 ([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], metrics.openmetrics())
             }),
         )
-        .route("/status", get(move || async move { Json(status.snapshot()) }))
+        .route("/status", get(move |Query(query)| async move { Json(status.answer(query).await) }))
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
 
-    use stagecoach_api::contract::{StageEnv, StagePhase, StageStatus, env};
+    use stagecoach_api::contract::{StageEnv, StagePhase, StageStatus, StatusQuery, env};
 
     use super::super::TrainingEvent;
     use super::super::event::{SaveRecord, StepRecord};
@@ -112,10 +113,23 @@ mod tests {
         assert!(failure().is_some());
         telemetry.record(&TrainingEvent::Saved(save(None)));
         assert_eq!(failure(), None);
+        // who knows the newest waits for news: a step is none
+        let query = |seconds| {
+            let revision = Some(telemetry.snapshot().revision);
+            StatusQuery { revision, timeout_seconds: seconds }.path()
+        };
+        let (known, patient) = (query(0.0), query(600.0));
+        let waiting = std::thread::spawn(move || http_get(port, &patient).1);
+        telemetry.record(&TrainingEvent::Step(record(9)));
+        let at_once: StageStatus = serde_json::from_str(&http_get(port, &known).1).unwrap();
+        assert_eq!(at_once.progress.step, 9);
+        telemetry.group_joined(7);
+        let told: StageStatus = serde_json::from_str(&waiting.join().unwrap()).unwrap();
+        assert_eq!((told.group.unwrap().fence, told.revision), (7, at_once.revision + 1));
         let metrics = http_get(port, "/metrics").1;
         assert!(metrics.trim_end().ends_with("# EOF"), "{metrics}");
         for line in [
-            "step 8",
+            "step 9",
             "bubble_ratios 0.18",
             "stage_bubble_ratios{stage=\"2\"} 0.24",
             "stage_imbalance_ratios{stage=\"1\"} 1.25",

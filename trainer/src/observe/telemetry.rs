@@ -8,8 +8,9 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
-use stagecoach_api::contract::{GroupTimes, LostStage, StageEnv, StagePhase, StageStatus};
+use stagecoach_api::contract::{GroupTimes, LostStage, StageEnv, StagePhase, StageStatus, StatusQuery};
 use stagecoach_api::job::{CheckpointStatus, FloatString};
+use tokio::sync::watch;
 
 use super::event_formatter::format_save_failure;
 use super::{StepRecord, TrainingEvent};
@@ -25,6 +26,8 @@ pub(crate) struct StageTelemetry(Arc<TelemetryState>);
 #[derive(Debug)]
 struct TelemetryState {
     status: Mutex<StageStatus>,
+    /// The status's revision.
+    revision: watch::Sender<u64>,
     registry: Registry,
     step: Gauge,
     loss: FloatGauge,
@@ -61,6 +64,7 @@ impl StageTelemetry {
         };
         let mut state = TelemetryState {
             status: Mutex::new(status),
+            revision: watch::Sender::new(0),
             registry: Registry::with_prefix("stagecoach"),
             step: Gauge::default(),
             loss: FloatGauge::default(),
@@ -146,35 +150,41 @@ impl StageTelemetry {
 
     /// Sets the stage's phase.
     pub(crate) fn set_phase(&self, phase: StagePhase) {
-        let mut status = self.status();
-        status.phase = phase;
-        if phase == StagePhase::Training {
-            status.lost = None;
-        }
+        self.update(|status| {
+            status.phase = phase;
+            if phase == StagePhase::Training {
+                status.lost = None;
+            }
+        });
     }
 
     /// The group with this fence has joined.
     pub(crate) fn group_joined(&self, fence: u64) {
-        self.status().group = Some(GroupTimes { fence, joined_at: unix_millis(), ..GroupTimes::default() });
+        let joined = GroupTimes { fence, joined_at: unix_millis(), ..GroupTimes::default() };
+        self.update(|status| status.group = Some(joined));
     }
 
     /// The group has loaded.
     pub(crate) fn group_loaded(&self) {
-        if let Some(group) = &mut self.status().group {
-            group.loaded_at = unix_millis();
-        }
+        self.update(|status| {
+            if let Some(group) = &mut status.group {
+                group.loaded_at = unix_millis();
+            }
+        });
     }
 
     /// The group has finished a step.
     pub(crate) fn group_finished_step(&self) {
-        if let Some(group) = self.status().group.as_mut().filter(|group| group.first_step_at == 0) {
-            group.first_step_at = unix_millis();
-        }
+        self.update(|status| {
+            if let Some(group) = status.group.as_mut().filter(|group| group.first_step_at == 0) {
+                group.first_step_at = unix_millis();
+            }
+        });
     }
 
     /// The group is lost.
     pub(crate) fn group_lost(&self) {
-        self.status().group = None;
+        self.update(|status| status.group = None);
     }
 
     /// Whether the weights are loaded and the group has formed.
@@ -182,9 +192,19 @@ impl StageTelemetry {
         matches!(self.status().phase, StagePhase::Training | StagePhase::Draining | StagePhase::Done)
     }
 
-    /// The response of `/status`.
+    /// The status as it is now.
     pub(crate) fn snapshot(&self) -> StageStatus {
         self.status().clone()
+    }
+
+    /// The response of `/status` to `query`.
+    pub(super) async fn answer(&self, query: StatusQuery) -> StageStatus {
+        if let Some(known) = query.revision {
+            let mut revision = self.0.revision.subscribe();
+            // the sender lives as long as this
+            let _ = tokio::time::timeout(query.timeout(), revision.wait_for(|revision| *revision != known)).await;
+        }
+        self.snapshot()
     }
 
     /// The response of `/metrics`, in the OpenMetrics text format.
@@ -202,8 +222,7 @@ impl StageTelemetry {
 
     /// Updates status and metrics.
     pub(crate) fn record(&self, event: &TrainingEvent) {
-        let mut status = self.status();
-        match event {
+        self.update(|status| match event {
             TrainingEvent::Preparing { what, done, total } => status.message = format!("{what}, {done} of {total}"),
             TrainingEvent::Started(started) => {
                 status.message.clear();
@@ -263,6 +282,17 @@ impl StageTelemetry {
                 status.message.clone_from(message);
             }
             TrainingEvent::Finished(_) => status.phase = StagePhase::Done,
+        });
+    }
+
+    /// Changes the status. Those who wait for news are woken if it is news.
+    fn update(&self, change: impl FnOnce(&mut StageStatus)) {
+        let mut status = self.status();
+        let before = status.clone();
+        change(&mut status);
+        if status.is_news_after(&before) {
+            status.revision += 1;
+            self.0.revision.send_replace(status.revision);
         }
     }
 

@@ -1,5 +1,7 @@
 //! What stage 0 answers at `/status`. It echoes who it is, so that a poller can't take another attempt for its own.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::job::number::count;
@@ -86,4 +88,45 @@ pub struct StageStatus {
     /// a run in one environment; empty if they did not, none if that isn't known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub environment_differences: Option<Vec<String>>,
+    /// Counts the changes that are news, see [`StageStatus::is_news_after`]. 0 from a stage that does not count them.
+    #[serde(deserialize_with = "count")]
+    pub revision: u64,
+}
+
+impl StageStatus {
+    /// Whether it differs from `before` in more than progress, which a reader need not learn of at once.
+    pub fn is_news_after(&self, before: &StageStatus) -> bool {
+        let without_progress = |status: &StageStatus| StageStatus {
+            message: String::new(),
+            progress: ProgressStatus::default(),
+            revision: 0,
+            ..status.clone()
+        };
+        without_progress(self) != without_progress(before)
+    }
+}
+
+/// The query of `/status`: with a revision, the answer comes as soon as the status has another, or when the time is over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StatusQuery {
+    /// The revision that the reader knows.
+    pub revision: Option<u64>,
+    /// How long to wait for another: at most an hour.
+    pub timeout_seconds: f64,
+}
+
+impl StatusQuery {
+    /// Path and query of the request.
+    pub fn path(&self) -> String {
+        match self.revision {
+            Some(revision) => format!("/status?revision={revision}&timeoutSeconds={}", self.timeout_seconds),
+            None => "/status".to_owned(),
+        }
+    }
+
+    /// How long to wait; a time that can't be is none.
+    pub fn timeout(&self) -> Duration {
+        Duration::try_from_secs_f64(self.timeout_seconds.min(3600.0)).unwrap_or_default()
+    }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use stagecoach_api::contract::{StagePhase, StageStatus, env};
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
 
 use super::{KubeletState, PodView};
 use crate::until;
@@ -42,6 +43,8 @@ pub(super) struct Face {
 pub(super) struct Started {
     pub(super) view: PodView,
     pub(super) face: Mutex<Face>,
+    /// The revision of its status, for those who wait for another.
+    pub(super) revision: watch::Sender<u64>,
     pub(super) exits: UnboundedSender<ContainerExit>,
     /// The file of the container's output.
     pub(super) log: PathBuf,
@@ -100,13 +103,17 @@ impl PodHandle {
         let own = identity(&started.view);
         let text = |given: String, own: String| if given.is_empty() { own } else { given };
         let number = |given: u64, own: u64| if given == 0 { own } else { given };
-        started.face.lock().unwrap().status = StageStatus {
+        let mut face = started.face.lock().unwrap();
+        let mut new = StageStatus {
             job_uid: text(status.job_uid, own.job_uid),
             pod_uid: text(status.pod_uid, own.pod_uid),
             attempt: number(status.attempt, own.attempt),
             stage: number(status.stage.into(), own.stage.into()) as u32,
             ..status
         };
+        new.revision = face.status.revision + u64::from(new.is_news_after(&face.status));
+        started.revision.send_replace(new.revision);
+        face.status = new;
     }
 
     /// Adds a line to its log.

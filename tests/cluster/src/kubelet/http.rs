@@ -4,6 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::extract::Query;
+use axum::http::Uri;
+use stagecoach_api::contract::StatusQuery;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -27,6 +30,12 @@ async fn answer(stream: TcpStream, shared: Arc<KubeletState>, pod: Arc<Started>)
     let mut stream = BufReader::new(stream);
     let path = request(&mut stream).await?;
     shared.reachable(&pod.view.node).await;
+    let path: Uri = path.parse().unwrap_or_default();
+    let query = Query::<StatusQuery>::try_from_uri(&path).map_or_else(|_| StatusQuery::default(), |Query(query)| query);
+    if let Some(known) = query.revision {
+        let mut revision = pod.revision.subscribe();
+        let _ = tokio::time::timeout(query.timeout(), revision.wait_for(|revision| *revision != known)).await;
+    }
     let (hangs, ready, status) = {
         let face = pod.face.lock().unwrap();
         (face.hangs, face.ready, serde_json::to_string(&face.status)?)
@@ -34,7 +43,7 @@ async fn answer(stream: TcpStream, shared: Arc<KubeletState>, pod: Arc<Started>)
     if hangs {
         std::future::pending::<()>().await;
     }
-    match path.as_str() {
+    match path.path() {
         "/healthz" => respond(stream, "200 OK", "text/plain", "ok").await,
         "/readyz" if ready => respond(stream, "200 OK", "text/plain", "ok").await,
         "/readyz" => respond(stream, "503 Service Unavailable", "text/plain", "the group has not formed").await,

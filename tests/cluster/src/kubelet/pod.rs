@@ -99,7 +99,13 @@ impl Life {
         };
         let file = |suffix: &str| self.shared.folder.join(&view.uid).with_extension(suffix);
         let (log, last_words, variables) = (file("log"), file("termination"), view.env.clone());
-        let started = Arc::new(Started { view, face: Mutex::new(face), exits, log: log.clone() });
+        let started = Arc::new(Started {
+            view,
+            face: Mutex::new(face),
+            revision: watch::Sender::new(0),
+            exits,
+            log: log.clone(),
+        });
         let mut tasks = tokio::task::JoinSet::new();
         if !matches!(behaviour, Behaviour::Command(_)) {
             let bound = TcpListener::bind((address.ip.as_str(), HTTP_PORT)).await;

@@ -79,7 +79,7 @@ pub(crate) fn read_frames(
         match read_frame::<MemberMessage>(&mut reader, MAX_FRAME_BYTES) {
             Ok(message) => {
                 if !on_message(message) {
-                    return Disconnect::Closed("was disconnected: the coordinator has stopped".to_owned());
+                    return Disconnect::Lost("was disconnected: the coordinator has stopped".to_owned());
                 }
             }
             Err(error) => return Disconnect::of(&error),

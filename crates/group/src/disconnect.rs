@@ -10,8 +10,10 @@ use crate::hang::format_seconds;
 /// How a control connection ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Disconnect {
-    /// The peer, or the kernel of its machine, closed it.
-    Closed(String),
+    /// The kernel of the peer's machine closed it: the process has ended.
+    Closed,
+    /// It broke.
+    Lost(String),
     /// The peer sent nothing for `heartbeat_timeout`, or read nothing.
     TimedOut,
     /// The peer sent an invalid frame.
@@ -24,8 +26,8 @@ impl Disconnect {
         match error.kind() {
             _ if frame::is_timeout(error) => Disconnect::TimedOut,
             io::ErrorKind::InvalidData => Disconnect::Malformed(error.to_string()),
-            io::ErrorKind::UnexpectedEof => Disconnect::Closed("closed its control connection".to_owned()),
-            _ => Disconnect::Closed(format!("lost its control connection ({error})")),
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => Disconnect::Closed,
+            _ => Disconnect::Lost(format!("lost its control connection ({error})")),
         }
     }
 
@@ -33,8 +35,12 @@ impl Disconnect {
     /// for example `while in F 5`, or empty.
     pub(crate) fn failure(self, peer: usize, activity: &str, heartbeat_timeout: Duration) -> GroupFailure {
         let space = if activity.is_empty() { "" } else { " " };
+        let has_ended = self == Disconnect::Closed;
         let message = match self {
-            Disconnect::Closed(how) => {
+            Disconnect::Closed => {
+                format!("stage {peer} closed its control connection{space}{activity}: its process has died")
+            }
+            Disconnect::Lost(how) => {
                 format!("stage {peer} {how}{space}{activity}: its process has died, or its machine is gone")
             }
             Disconnect::TimedOut => format!(
@@ -44,6 +50,6 @@ impl Disconnect {
             ),
             Disconnect::Malformed(what) => format!("stage {peer} sent {what}"),
         };
-        GroupFailure { root_cause_rank: Some(peer), rank: 0, message }
+        GroupFailure { root_cause_rank: Some(peer), rank: 0, message, has_ended }
     }
 }

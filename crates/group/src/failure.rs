@@ -13,6 +13,8 @@ pub struct GroupFailure {
     pub rank: usize,
     /// One sentence: who, what, while doing what.
     pub message: String,
+    /// Whether that stage's process has ended for sure.
+    pub has_ended: bool,
 }
 
 impl GroupFailure {

@@ -46,7 +46,7 @@ fn verdict(outcome: StepOutcome) -> CoordinatorMessage {
 
 #[test]
 fn the_preamble_is_the_magic_and_the_version() {
-    assert_eq!(PROTOCOL_VERSION, 4);
+    assert_eq!(PROTOCOL_VERSION, 5);
     assert_eq!(preamble(), *b"stgcoach\x04\0\0\0");
 }
 
@@ -118,6 +118,6 @@ fn refusals() {
 
 #[test]
 fn failures() {
-    let failure = GroupFailure { root_cause_rank: Some(1), rank: 2, message: "m".to_owned() };
-    assert_eq!(hex(&CoordinatorMessage::GroupEnded(failure)), "0600000009010102016d");
+    let failure = GroupFailure { root_cause_rank: Some(1), rank: 2, message: "m".to_owned(), has_ended: true };
+    assert_eq!(hex(&CoordinatorMessage::GroupEnded(failure)), "0700000009010102016d01");
 }

@@ -188,7 +188,8 @@ impl GroupState {
                 "two pods claim to be stage {rank} of attempt {}: {} on {}, and now {} on {}",
                 self.expected.attempt, first.pod_uid, first.host, hello.pod_uid, hello.host
             );
-            let failure = GroupFailure { root_cause_rank: Some(rank), rank, message: message.clone() };
+            let failure =
+                GroupFailure { root_cause_rank: Some(rank), rank, message: message.clone(), has_ended: false };
             self.send_and_close(conn, CoordinatorMessage::GroupEnded(failure));
             self.fail(now, Some(rank), message);
             return false;

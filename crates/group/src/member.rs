@@ -166,7 +166,10 @@ fn receive_messages(
     timeouts: GroupTimeouts,
     on_failure: impl Fn(GroupFailure),
 ) {
-    let protocol = |what| GroupFailure { root_cause_rank: Some(rank), rank, message: format!("stage {rank} {what}") };
+    let protocol = |what| {
+        let message = format!("stage {rank} {what}");
+        GroupFailure { root_cause_rank: Some(rank), rank, message, has_ended: false }
+    };
     let failure = loop {
         match stream.receive() {
             Ok(CoordinatorMessage::GroupEnded(failure)) => break failure,

@@ -45,7 +45,7 @@ fn messages() -> impl Strategy<Value = MemberMessage> {
 fn events() -> impl Strategy<Value = GroupEvent> {
     let conn = || 0..6u64;
     let disconnect = prop_oneof![
-        Just(Disconnect::Closed("closed".to_owned())),
+        Just(Disconnect::Closed),
         Just(Disconnect::TimedOut),
         Just(Disconnect::Malformed("noise".to_owned()))
     ];
@@ -156,7 +156,7 @@ fn ended_connections(effects: &[Effect]) -> Vec<ConnectionId> {
 
 #[test]
 fn stage_zero_is_notified_after_the_others_have_disconnected() {
-    let closed = || Disconnect::Closed("closed".to_owned());
+    let closed = || Disconnect::Closed;
     let now = Instant::now();
     let mut group = running(now);
     assert_eq!(ended_connections(&group.handle(now, GroupEvent::Disconnected(1, closed()))), [2]);
@@ -186,7 +186,7 @@ fn a_timed_out_stage_is_notified_but_not_waited_for() {
     let now = Instant::now();
     let mut group = running(now);
     assert_eq!(ended_connections(&group.handle(now, GroupEvent::Disconnected(1, Disconnect::TimedOut))), [1, 2]);
-    let closed = Disconnect::Closed("closed".to_owned());
+    let closed = Disconnect::Closed;
     assert_eq!(ended_connections(&group.handle(now, GroupEvent::Disconnected(2, closed))), [0]);
 }
 

@@ -28,7 +28,7 @@ impl GroupState {
         let joining = self.phase == GroupPhase::Joining;
         let slot = &mut self.slots[rank];
         match disconnect {
-            Disconnect::Closed(_) => slot.conn = None,
+            Disconnect::Closed | Disconnect::Lost(_) => slot.conn = None,
             // Its final message may still reach it.
             Disconnect::TimedOut | Disconnect::Malformed(_) => {}
         }
@@ -43,7 +43,7 @@ impl GroupState {
             return;
         }
         let failure = disconnect.failure(rank, &self.describe(rank), self.timeouts.heartbeat_timeout);
-        self.fail(now, failure.root_cause_rank, failure.message);
+        self.end(now, failure);
     }
 
     /// Sends heartbeats and checks timeouts.
@@ -162,13 +162,18 @@ impl GroupState {
         self.slots.iter().enumerate().find_map(|(rank, slot)| Some((rank, slot.leave_code?)))
     }
 
+    /// Ends the group, see [`GroupState::end`].
+    pub(crate) fn fail(&mut self, now: Instant, root_cause_rank: Option<usize>, message: String) {
+        self.end(now, GroupFailure { root_cause_rank, rank: 0, message, has_ended: false });
+    }
+
     /// Ends the group; later reasons are ignored. Rank 0 is notified last, because the coordinator ends with its
     /// process.
-    pub(crate) fn fail(&mut self, now: Instant, root_cause_rank: Option<usize>, message: String) {
+    fn end(&mut self, now: Instant, failure: GroupFailure) {
         if self.is_ending() {
             return;
         }
-        let failure = GroupFailure { root_cause_rank, rank: 0, message };
+        let root_cause_rank = failure.root_cause_rank;
         self.failure = Some(failure.clone());
         let mut waiting_for = BTreeSet::new();
         for rank in 1..self.slots.len() {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::observed::{Observed, StageInstance};
+use crate::report;
 use crate::state::{AttemptPhase, JobOutcome};
 use crate::time::DeadlineClock;
 
@@ -75,8 +76,11 @@ pub(crate) fn actions_for(observed: &Observed, clock: &mut DeadlineClock) -> Vec
             }
         }
     }
+    let exit_is_awaited =
+        observed.replaced_instances().any(|instance| report::exit_is_awaited(observed, instance, clock));
     if matches!(state.attempt_phase, AttemptPhase::Running { .. })
         && observed.replaced_instances().any(|instance| !instance.is_terminating())
+        && !exit_is_awaited
     {
         actions.push(AttemptAction::RemoveReplaced { attempt: number, incarnations: state.incarnations.clone() });
     }

@@ -28,6 +28,12 @@ impl RestartBudget {
         self.counted_since_checkpoint = 0;
     }
 
+    /// The last restart that counted turned out not to count.
+    pub(crate) const fn give_back(&mut self) {
+        self.counted = self.counted.saturating_sub(1);
+        self.counted_since_checkpoint = self.counted_since_checkpoint.saturating_sub(1);
+    }
+
     /// Records one restart. Returns false if it counts against the budget and none remains.
     pub(crate) const fn try_consume(&mut self, counted: bool, max_restarts: u32) -> bool {
         if counted {

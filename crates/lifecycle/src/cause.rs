@@ -5,13 +5,10 @@ use stagecoach_api::contract::{ExitCode, FailureKind};
 
 use crate::observed::{Exit, ExternalCause, InstanceState, Observed, StageInstance};
 use crate::time::DeadlineClock;
-use crate::{JobState, UnixMillis};
+use crate::{JobState, UnixMillis, report};
 
 /// How long, in seconds, to wait after the first secondary exit for the root cause's own exit to be observed.
 const ROOT_CAUSE_SETTLE_SECONDS: u64 = 10;
-
-/// How long, in seconds, a stage that the others have lost may take to exit, or to join their next group.
-const LOST_SETTLE_SECONDS: u64 = 2;
 
 /// How long, in seconds, the instances of an attempt are held while the creation of another is refused. A quota that is full
 /// of what is just being deleted has room again sooner.
@@ -83,6 +80,18 @@ impl AttemptFailure {
         self.kind.filter(|kind| kind.is_deterministic()).map(|kind| (kind, self.step))
     }
 
+    /// Whether it is known from the other stages alone: how the process exited was not observed yet.
+    pub(crate) fn awaits_exit(&self) -> bool {
+        self.reason == FailureReason::Killed && self.exit_code.is_none()
+    }
+
+    /// Whether `other` is the same failure, of which more may be known.
+    pub fn is_same(&self, other: &AttemptFailure) -> bool {
+        let identity =
+            |failure: &AttemptFailure| (failure.attempt, failure.stage, failure.incarnation, failure.failed_at);
+        identity(self) == identity(other)
+    }
+
     /// The reason shown to the user: the kind from the termination message where that is more specific.
     pub fn label(&self) -> String {
         match (self.reason, self.kind) {
@@ -93,7 +102,7 @@ impl AttemptFailure {
         }
     }
 
-    fn without_exit(
+    pub(crate) fn without_exit(
         state: &JobState,
         reason: FailureReason,
         stage: Option<u32>,
@@ -114,7 +123,7 @@ impl AttemptFailure {
         }
     }
 
-    fn from_exit(instance: &StageInstance, exit: &Exit) -> Self {
+    pub(crate) fn from_exit(instance: &StageInstance, exit: &Exit) -> Self {
         let report = exit.termination.as_ref();
         let exit_code = exit.shell_code();
         let default_message =
@@ -186,7 +195,7 @@ pub(crate) fn failed_by_itself(exit: &Exit) -> bool {
 /// The root cause, if the attempt has failed and enough exits were observed to determine it.
 pub(crate) fn root_cause(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
     cause_of_exits(observed, all_created, clock)
-        .or_else(|| cause_of_report(observed, clock))
+        .or_else(|| report::cause(observed, all_created, clock))
         .or_else(|| cause_of_refusal(observed, all_created, clock))
         .or_else(|| cause_of_timeout(observed, all_created, clock))
 }
@@ -265,18 +274,6 @@ fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineCl
         (FailureReason::Stalled, "still runs, but its peers lost it or it does not terminate")
     };
     Some(AttemptFailure::without_exit(state, reason, Some(alive.stage), message, clock.now))
-}
-
-/// The cause according to the other stages: they have lost one that neither exits nor joins the next group.
-fn cause_of_report(observed: &Observed, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
-    let (instance, since) = observed.lost_instance()?;
-    let (reason, message) = match observed.policy.nodes_can_be_lost {
-        true => (FailureReason::NodeLost, "still exists, but its peers lost it: its node is probably lost"),
-        false => (FailureReason::Stalled, "still runs, but its peers lost it"),
-    };
-    clock
-        .has_passed(since.plus_seconds(LOST_SETTLE_SECONDS))
-        .then(|| AttemptFailure::without_exit(&observed.state, reason, Some(instance.stage), message, clock.now))
 }
 
 /// The cause of a refusal while other instances of the attempt exist: they must not hold their resources until it ends.

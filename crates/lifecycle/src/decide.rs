@@ -32,7 +32,7 @@ use crate::observed::{InstanceState, Observed, StageInstance};
 use crate::policy::RestartDecision;
 use crate::state::{Attempt, AttemptPhase, JobFailureReason, JobOutcome, JobState};
 use crate::time::{DeadlineClock, UnixMillis};
-use crate::{AttemptFailure, FailureReason, Policy, backoff_delay, cause, jittered, replacement};
+use crate::{AttemptFailure, FailureReason, Policy, backoff_delay, cause, jittered, replacement, report};
 
 /// How far an instance's attempt may be ahead of the stored one, whose record may be lost or restored. A higher number is
 /// implausible, and incrementing it could overflow: such an instance is ignored.
@@ -58,6 +58,7 @@ pub fn decide(observed: &Observed, now: UnixMillis) -> Decision {
     let highest = observed.state.attempt.number.saturating_add(MAX_ATTEMPTS_AHEAD);
     observed.instances.retain(|instance| instance.attempt <= highest);
     record_progress(&mut observed);
+    observed.state = report::with_observed_exit(&observed);
     observed.state = next_state(&observed, &mut clock);
     let actions = actions::actions_for(&observed, &mut clock);
     let job_phase = job_phase(&observed);

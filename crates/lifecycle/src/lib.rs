@@ -22,6 +22,7 @@ mod observed;
 mod pod_failure_policy;
 mod policy;
 mod replacement;
+mod report;
 mod state;
 mod time;
 

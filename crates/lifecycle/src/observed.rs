@@ -68,6 +68,8 @@ pub struct LostInstance {
     pub incarnation: u32,
     /// When that was first reported.
     pub since: UnixMillis,
+    /// Whether its process has ended for sure: the kernel of its machine closed its connections.
+    pub has_ended: bool,
 }
 
 /// A stage of an attempt: a process or a pod.
@@ -218,14 +220,14 @@ impl Observed {
         })
     }
 
-    /// The instance that the other stages have lost and that still exists, and since when.
-    pub(crate) fn lost_instance(&self) -> Option<(&StageInstance, UnixMillis)> {
+    /// The instance that the other stages have lost and that still seems to run, and what they report.
+    pub(crate) fn lost_instance(&self) -> Option<(&StageInstance, LostInstance)> {
         let lost = self.progress.lost.filter(|_| self.policy.replaces_stages)?;
         let is_it = |instance: &&StageInstance| {
             (instance.stage, instance.incarnation) == (lost.stage, lost.incarnation)
                 && matches!(instance.state, InstanceState::Starting | InstanceState::Ready)
         };
-        Some((self.current_instances().find(is_it)?, lost.since))
+        Some((self.current_instances().find(is_it)?, lost))
     }
 
     /// A stage of the current attempt that the cluster has not started: it is not created yet, or is pending.

@@ -26,7 +26,9 @@ pub(crate) fn events(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<JobE
     let (old, state) = (&inputs.job.status, &inputs.decision.state);
     let mut all = Vec::new();
     let mut push = |reason, note: String, warning| all.push(JobEvent { reason, note, warning });
-    if let Some(failure) = super::new_failure(inputs.job, inputs.decision) {
+    // also when more is known of the same failure
+    let failure = state.last_failure.as_ref().filter(|_| state.last_failure != inputs.job.state.last_failure);
+    if let Some(failure) = failure {
         let stage = failure.stage.map(|stage| format!("stage {stage}: ")).unwrap_or_default();
         push(
             "AttemptFailed",

@@ -176,8 +176,9 @@ fn last_failure(inputs: &StatusInputs) -> Option<LastFailureStatus> {
 
 /// The failure that `decision` is the first to record.
 pub(crate) fn new_failure<'d>(job: &ObservedJob, decision: &'d Decision) -> Option<&'d AttemptFailure> {
+    let before = job.state.last_failure.as_ref();
     let failure = decision.state.last_failure.as_ref();
-    failure.filter(|failure| job.state.last_failure.as_ref() != Some(failure))
+    failure.filter(|failure| before.is_none_or(|before| !before.is_same(failure)))
 }
 
 /// Name and reason of the attempt's first pod that can't start.

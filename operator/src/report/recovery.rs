@@ -65,7 +65,7 @@ impl Recovery {
         now: UnixMillis,
     ) -> Option<Recovery> {
         let failure = state.last_failure.as_ref()?;
-        let known = known.filter(|known| known.failure == *failure);
+        let known = known.filter(|known| known.failure.is_same(failure));
         if known.as_ref().is_some_and(Recovery::is_over) || (known.is_none() && !is_new) {
             return known;
         }

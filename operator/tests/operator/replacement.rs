@@ -5,7 +5,7 @@ use stagecoach_api::contract::{GroupTimes, LostStage, StagePhase, StageStatus, e
 use stagecoach_api::job::ProgressStatus;
 use stagecoach_cluster::until;
 
-use crate::support::{TestCluster, shared};
+use crate::support::{TestCluster, exclusive, shared};
 
 /// A job of three stages that trains, and whose stages may be replaced; the UIDs of its pods.
 fn training(cluster: &TestCluster, name: &str) -> Vec<Value> {
@@ -117,7 +117,7 @@ fn a_stage_that_fails_again_without_progress_makes_the_group_anew() {
 fn a_stage_that_stage_0_has_lost_is_replaced_although_its_pod_seems_to_run() {
     let cluster = shared();
     let before = training(cluster, "silent-node");
-    let lost = Some(LostStage { stage: 2, incarnation: 0 });
+    let lost = Some(LostStage { stage: 2, incarnation: 0, has_ended: false });
     let status = |lost| StageStatus { phase: StagePhase::Forming, lost, ..StageStatus::default() };
     cluster.kubelet.pod("silent-node-0-1").set_status(status(lost));
     let job = whole_again(cluster, "silent-node", 1);
@@ -125,4 +125,53 @@ fn a_stage_that_stage_0_has_lost_is_replaced_although_its_pod_seems_to_run() {
     assert_eq!(job["status"]["restarts"]["counted"], 0);
     let after = uids(cluster, "silent-node");
     assert!(after[..2] == before[..2] && after[2] != before[2], "{before:?} became {after:?}");
+}
+
+#[test]
+fn a_stage_that_has_ended_is_replaced_before_its_node_says_so() {
+    let cluster = shared();
+    let before = training(cluster, "ended");
+    let lost = Some(LostStage { stage: 1, incarnation: 0, has_ended: true });
+    cluster.kubelet.pod("ended-0-1").set_status(StageStatus {
+        phase: StagePhase::Forming,
+        lost,
+        ..StageStatus::default()
+    });
+    let job = cluster.wait("ended", "replaced", |job| job["status"]["restarts"]["replaced"] == 1);
+    let failure = &job["status"]["lastFailure"];
+    assert_eq!(
+        (&failure["stage"], &failure["reason"], &failure["exitCode"]),
+        (&json!(1), &json!("Killed"), &json!(null))
+    );
+    cluster.kubelet.pod("ended-1-1-1").view();
+    // how it ended is told when its node knows
+    cluster.kubelet.pod("ended-1-1").oom();
+    let job = cluster.wait("ended", "told", |job| job["status"]["lastFailure"]["exitCode"] == 137);
+    assert_eq!(job["status"]["lastFailure"]["reason"], "OutOfMemory");
+    let job = whole_again(cluster, "ended", 1);
+    assert_eq!(job["status"]["restarts"]["counted"], 1);
+    let after = uids(cluster, "ended");
+    assert!(after[0] == before[0] && after[1] != before[1] && after[2] == before[2], "{before:?} became {after:?}");
+}
+
+#[test]
+fn the_end_of_stage_0_is_seen_before_its_node_says_so() {
+    // no other job's pods must be on the node that is silent
+    let cluster = exclusive();
+    training(&cluster, "ended-first");
+    let stage_0 = cluster.kubelet.pod("ended-first-0-1");
+    let progress = ProgressStatus { step: 3, ..ProgressStatus::default() };
+    stage_0.set_status(StageStatus { phase: StagePhase::Training, progress, ..StageStatus::default() });
+    cluster.wait("ended-first", "at step 3", |job| job["status"]["progress"]["step"] == 3);
+    let node = stage_0.view().node;
+    cluster.kubelet.stop_node(&node);
+    stage_0.exit(137, "");
+    let job = cluster.wait("ended-first", "replaced", |job| job["status"]["restarts"]["replaced"] == 1);
+    let failure = &job["status"]["lastFailure"];
+    assert_eq!(
+        (&failure["stage"], &failure["reason"], &failure["exitCode"]),
+        (&json!(0), &json!("Killed"), &json!(null))
+    );
+    cluster.kubelet.resume_node(&node);
+    whole_again(&cluster, "ended-first", 1);
 }

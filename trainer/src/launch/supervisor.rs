@@ -308,7 +308,9 @@ impl<'a> Supervisor<'a> {
                 self.processes.set_ready(self.stored.state.attempt.number, now);
             }
             TrainingEvent::StageLost { stage, incarnation, .. } => {
-                self.observed_progress.lost.get_or_insert(LostInstance { stage, incarnation, since: now });
+                // how a process of this machine has ended is known as early
+                let lost = LostInstance { stage, incarnation, since: now, has_ended: false };
+                self.observed_progress.lost.get_or_insert(lost);
             }
             // `ObservedProgress::progressed` stays None: the stages detect stalls themselves, and know which stage hangs
             TrainingEvent::Step(record) => self.observed_progress.finished_steps = Some(record.step),

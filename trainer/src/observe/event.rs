@@ -38,6 +38,9 @@ pub(crate) enum TrainingEvent {
         stage: u32,
         /// Its incarnation.
         incarnation: u32,
+        /// Whether its process has ended for sure.
+        #[serde(default)]
+        has_ended: bool,
         /// How it was lost.
         message: String,
     },

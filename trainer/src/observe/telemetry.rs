@@ -277,8 +277,8 @@ impl StageTelemetry {
                 self.0.checkpoint_failures.inc();
             }
             TrainingEvent::Note { message } => status.message.clone_from(message),
-            TrainingEvent::StageLost { stage, incarnation, message } => {
-                status.lost = Some(LostStage { stage: *stage, incarnation: *incarnation });
+            TrainingEvent::StageLost { stage, incarnation, has_ended, message } => {
+                status.lost = Some(LostStage { stage: *stage, incarnation: *incarnation, has_ended: *has_ended });
                 status.message.clone_from(message);
             }
             TrainingEvent::Finished(_) => status.phase = StagePhase::Done,

@@ -57,8 +57,8 @@ pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Stage
             interrupt.trigger();
             if let (Some(stage), Some(incarnations)) = (failure.root_cause_rank, incarnations.get()) {
                 let incarnation = incarnations.get(stage).copied().unwrap_or(0);
-                let event =
-                    TrainingEvent::StageLost { stage: stage as u32, incarnation, message: failure.message.clone() };
+                let (stage, has_ended, message) = (stage as u32, failure.has_ended, failure.message.clone());
+                let event = TrainingEvent::StageLost { stage, incarnation, has_ended, message };
                 monitor.telemetry().record(&event);
                 event_writer.emit(&event);
             }

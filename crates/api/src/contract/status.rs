@@ -33,6 +33,9 @@ pub struct LostStage {
     pub stage: u32,
     /// How many of its pods were replaced in the attempt before that one.
     pub incarnation: u32,
+    /// Whether its process has ended for sure: its connections were closed.
+    #[serde(default)]
+    pub has_ended: bool,
 }
 
 /// How far a group is, and since when. Times are milliseconds since 1970 by stage 0's clock; 0 is not yet.

@@ -14,6 +14,7 @@ use serde_json::Value;
 use stagecoach_api::contract::{CONTAINER_NAME, HTTP_PORT, env};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::address::Address;
@@ -46,6 +47,8 @@ struct Running {
     containers: Vec<FakeContainer>,
     /// Where the init containers are.
     init: Vec<State>,
+    /// What the main container serves, which ends with it.
+    server: JoinSet<()>,
 }
 
 struct Life {
@@ -106,12 +109,12 @@ impl Life {
             exits,
             log: log.clone(),
         });
-        let mut tasks = tokio::task::JoinSet::new();
+        let mut server = JoinSet::new();
         if !matches!(behaviour, Behaviour::Command(_)) {
             let bound = TcpListener::bind((address.ip.as_str(), HTTP_PORT)).await;
             let listener =
                 bound.unwrap_or_else(|e| panic!("port {HTTP_PORT} of {}, as on all addresses: {e}", address.ip));
-            tasks.spawn(serve(listener, self.shared.clone(), started.clone()));
+            server.spawn(serve(listener, self.shared.clone(), started.clone()));
         }
         let mut containers: Vec<FakeContainer> = (0..count).map(|_| FakeContainer::sidecar()).collect();
         match FakeContainer::start(&behaviour, variables, &log, last_words) {
@@ -120,7 +123,8 @@ impl Life {
         }
         self.shared.pods.lock().unwrap().push(started);
         containers.extend(sidecars);
-        let mut running = Running { main, count, address: address.ip.clone(), containers, init: sidecar_states };
+        let mut running =
+            Running { main, count, address: address.ip.clone(), containers, init: sidecar_states, server };
         self.attend(&pod, &mut running, &mut ordered).await;
     }
 
@@ -179,7 +183,7 @@ impl Life {
         pod_runs: &mut Running,
         ordered: &mut mpsc::UnboundedReceiver<ContainerExit>,
     ) {
-        let Running { main, count, address, containers, init } = pod_runs;
+        let Running { main, count, address, containers, init, server } = pod_runs;
         let (main, count, address) = (*main, *count, address.as_str());
         let since = now();
         let mut probe = Probe::of(pod, main);
@@ -195,6 +199,9 @@ impl Life {
             tokio::select! {
                 (n, exit) = first(live) => {
                     states[n] = State::Terminated { since: since.clone(), at: now(), exit };
+                    if n == main {
+                        server.shutdown().await;
+                    }
                     if !sidecars_end && states[..count].iter().all(|state| matches!(state, State::Terminated { .. })) {
                         containers[count..].iter_mut().for_each(FakeContainer::terminate);
                         sidecars_end = true;

@@ -52,6 +52,13 @@ fn lose_stages(product: &Product, name: &str, changes: Value, with_operator: boo
         let after = job.wait("whole again", |job| {
             job["status"]["restarts"]["total"].as_u64() > Some(restarts) && job["status"]["phase"] == "Running"
         });
+        let after = match fault {
+            // the stage is replaced before the kubelet knows how it ended
+            "kill -9" | "out of memory" => {
+                job.wait("told how it ended", |job| job["status"]["lastFailure"]["exitCode"].is_number())
+            }
+            _ => after,
+        };
         let failure = &after["status"]["lastFailure"];
         println!("{name}: {} {}", failure["reason"], failure["message"]);
         match fault {

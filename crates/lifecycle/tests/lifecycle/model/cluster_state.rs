@@ -60,6 +60,8 @@ pub(crate) struct ModelPod {
     pub(crate) deleted_at: Option<UnixMillis>,
     /// Its node is partitioned: the API shows this state for ever, and the process runs on.
     pub(crate) partitioned: Option<ModelProcess>,
+    /// Its process has ended, as the other stages report, and its node has not noticed: the API shows this state.
+    pub(crate) unnoticed: Option<ModelProcess>,
 }
 
 /// The state of a process.
@@ -193,7 +195,7 @@ impl ClusterState {
             let dead: Vec<_> = (1..number).filter(|attempt| dead(*attempt)).collect();
             self.pods.retain(|pod| !dead.contains(&pod.name.attempt) || pod.deleted_at.is_none());
             for pod in self.pods.iter_mut().filter(|pod| dead.contains(&pod.name.attempt)) {
-                pod.process = ModelProcess::Ended(1);
+                (pod.process, pod.unnoticed) = (ModelProcess::Ended(1), None);
                 pod.at = oldest;
             }
         }
@@ -218,6 +220,7 @@ impl ClusterState {
             if let AttemptPhase::Running { not_before, .. } = &mut job.recorded.attempt_phase {
                 age(not_before);
             }
+            job.recorded.last_failure.iter_mut().for_each(|failure| age(&mut failure.failed_at));
             job.recorded = canonical(job.recorded.clone());
         };
         age_pods(&mut self.pods);
@@ -233,7 +236,7 @@ impl ClusterState {
 impl ModelPod {
     /// The instance as the API shows it.
     pub(crate) fn instance(&self) -> StageInstance {
-        let (state, since) = match (self.partitioned.unwrap_or(self.process), self.deleted_at) {
+        let (state, since) = match (self.partitioned.or(self.unnoticed).unwrap_or(self.process), self.deleted_at) {
             (ModelProcess::Ended(code), _) => (InstanceState::Exited(Exit::with_code(code)), self.at),
             (_, Some(since)) => (InstanceState::Terminating, since),
             (ModelProcess::Pending, None) => (InstanceState::Pending, self.at),
@@ -273,6 +276,10 @@ pub(crate) fn canonical(mut state: JobState) -> JobState {
     {
         *not_before = UnixMillis(0);
     }
+    // what is known from the other stages alone is told with the exit
+    let awaits_exit = |failure: &AttemptFailure| failure.reason == FailureReason::Killed && failure.exit_code.is_none();
+    let is_over = state.outcome().is_some();
+    let last_failure = state.last_failure.filter(|failure| awaits_exit(failure) && !is_over);
     JobState {
         budget: RestartBudget {
             counted_since_checkpoint: state.budget.counted_since_checkpoint,
@@ -281,7 +288,7 @@ pub(crate) fn canonical(mut state: JobState) -> JobState {
         // the first restart is immediate, and the back-off is the same after each other one
         failures_without_progress: state.failures_without_progress.min(2),
         best_step: None,
-        last_failure: None,
+        last_failure: last_failure.map(|failure| AttemptFailure { message: String::new(), ..failure }),
         started_at: state.started_at.map(|_| UnixMillis(0)),
         ..state
     }

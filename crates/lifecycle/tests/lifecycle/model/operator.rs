@@ -79,6 +79,7 @@ pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_gu
         progress: ObservedProgress {
             checkpoint_step: Some(cluster.volume.checkpoint),
             last_step_at: Some(UnixMillis(0)),
+            lost: reported_loss(cluster, job.recorded.attempt.number),
             ..ObservedProgress::default()
         },
     };
@@ -102,6 +103,13 @@ pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_gu
         job_is_current: job_is_current || plan.is_empty(),
         plan,
     };
+}
+
+/// The stage of an attempt whose end the other stages report.
+fn reported_loss(cluster: &ClusterState, attempt: u64) -> Option<LostInstance> {
+    let pod = cluster.of(attempt).find(|pod| pod.unnoticed.is_some())?;
+    let Name { stage, incarnation, .. } = pod.name;
+    Some(LostInstance { stage, incarnation, since: NOW, has_ended: true })
 }
 
 fn decide_without(observed: &Observed, disabled_guard: Option<Guard>) -> Decision {
@@ -266,6 +274,7 @@ fn create(cluster: &mut ClusterState, name: Name, stages: u32) {
         is_survivor: false,
         deleted_at: None,
         partitioned: None,
+        unnoticed: None,
     };
     cluster.pods.push(pod);
     cluster.pods.sort_unstable_by_key(|pod| pod.name);

@@ -1,6 +1,6 @@
 //! Transitions of pods, their nodes and the volume.
 
-use super::cluster_state::{ClusterState, ModelPod, ModelProcess, Name, Write};
+use super::cluster_state::{ClusterState, ModelPod, ModelProcess, NOW, Name, Write};
 use super::operator::Guard;
 use super::properties::BrokenInvariant;
 
@@ -22,6 +22,8 @@ pub(crate) enum PodTransition {
     Commit(u64),
     /// A process exits, because of the state of its group.
     End(Name, i32),
+    /// A node notices that a process has ended.
+    Notice(Name),
     /// A terminating pod that has exited is removed by its node.
     Remove(Name),
 }
@@ -66,6 +68,9 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
         }
         if gives_up(cluster, pod) {
             enabled_transitions.push((PodTransition::End(name, 75), false));
+        }
+        if pod.unnoticed.is_some() {
+            enabled_transitions.push((PodTransition::Notice(name), false));
         }
         let stopped = matches!(pod.process, ModelProcess::Pending | ModelProcess::Ended(_));
         if pod.is_reachable() && pod.deleted_at.is_some() && stopped {
@@ -176,6 +181,7 @@ pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition) {
             cluster.operator.has_unobserved_change = true;
         }
         PodTransition::End(name, code) => cluster.change(name, |pod| pod.enter(ModelProcess::Ended(code))),
+        PodTransition::Notice(name) => cluster.change(name, |pod| (pod.unnoticed, pod.at) = (None, NOW)),
         PodTransition::Remove(name) => {
             cluster.pods.retain(|pod| pod.name != name);
             // Deletions carry the UID.

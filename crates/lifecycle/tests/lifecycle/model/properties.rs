@@ -33,10 +33,11 @@ pub(crate) const ENDS: &str = "a final state is terminal or suspended";
 
 pub(crate) const COMPLETES: &str = "a job completes";
 pub(crate) const REPLACES: &str = "a job completes in its first attempt with a stage replaced";
+pub(crate) const PRECEDES: &str = "a stage is replaced before its node notices that it has ended";
 pub(crate) const THREE_ATTEMPTS: &str = "a job takes three attempts";
 pub(crate) const GIVES_UP: &str = "a job fails with its budget exhausted";
 /// Must be reachable, so that no invariant holds vacuously.
-pub(crate) const REACHABLE: [&str; 4] = [COMPLETES, REPLACES, THREE_ATTEMPTS, GIVES_UP];
+pub(crate) const REACHABLE: [&str; 5] = [COMPLETES, REPLACES, PRECEDES, THREE_ATTEMPTS, GIVES_UP];
 
 pub(crate) fn all() -> Vec<Property<ClusterModel>> {
     vec![
@@ -73,6 +74,11 @@ pub(crate) fn all() -> Vec<Property<ClusterModel>> {
             let recorded = &cluster.job.recorded;
             let is_first = recorded.attempt.number == 1 && !recorded.incarnations.is_empty();
             is_first && recorded.outcome() == Some(&JobOutcome::Complete)
+        }),
+        Property::sometimes(PRECEDES, |_, cluster: &ClusterState| {
+            let recorded = &cluster.job.recorded;
+            let is_replaced = |pod: &ModelPod| pod.name.incarnation < recorded.incarnation(pod.name.stage);
+            cluster.of(recorded.attempt.number).any(|pod| pod.unnoticed.is_some() && is_replaced(pod))
         }),
         Property::sometimes(THREE_ATTEMPTS, |_, cluster: &ClusterState| cluster.job.recorded.attempt.number >= 3),
         Property::sometimes(GIVES_UP, |_, cluster: &ClusterState| {

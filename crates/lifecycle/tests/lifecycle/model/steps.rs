@@ -44,6 +44,8 @@ pub(crate) enum ModelTransition {
     Crash,
     /// A process exits with a code.
     Fail(Name, i32),
+    /// The same, with 137: the other stages report it, and its node has not noticed yet.
+    FailUnnoticed(Name),
     /// Another client deletes a pod.
     Evict(Name),
     /// A pod's node is partitioned from the API server.
@@ -111,6 +113,9 @@ impl ClusterModel {
             if pod.is_reachable() {
                 if failures > 0 && runs {
                     steps.extend([1, 75, 137].map(|code| ModelTransition::Fail(pod.name, code)));
+                }
+                if failures > 0 && runs && cluster.replaces_stages {
+                    steps.push(ModelTransition::FailUnnoticed(pod.name));
                 }
                 if failures > 0 && pod.deleted_at.is_none() {
                     steps.push(ModelTransition::Evict(pod.name));
@@ -203,6 +208,14 @@ impl Model for ClusterModel {
             ModelTransition::Fail(name, code) => {
                 faults.failures -= 1;
                 next.change(name, |pod| pod.enter(ModelProcess::Ended(code)));
+            }
+            ModelTransition::FailUnnoticed(name) => {
+                faults.failures -= 1;
+                next.change(name, |pod| {
+                    pod.unnoticed = Some(pod.process);
+                    pod.process = ModelProcess::Ended(137);
+                });
+                next.operator.has_unobserved_change = true;
             }
             ModelTransition::Evict(name) => {
                 faults.failures -= 1;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stagecoach_api::contract::FailureKind;
-use stagecoach_api::job::JobPhase;
+use stagecoach_api::job::{ExitAction, ExitCodeRule, JobPhase, PodFailurePolicySpec};
 use stagecoach_lifecycle::*;
 
 use super::{NOW, exited, exited_by_external_cause, exited_with_report, instance, ready, running};
@@ -139,7 +139,8 @@ fn replacing_is_counted_and_a_stage_that_fails_again_without_progress_makes_the_
 
 #[test]
 fn one_that_the_others_lost_is_replaced_if_it_neither_exits_nor_comes_back() {
-    let lost = |incarnation| Some(LostInstance { stage: 1, incarnation, since: UnixMillis::from_seconds(998) });
+    let since = UnixMillis::from_seconds(998);
+    let lost = |incarnation| Some(LostInstance { stage: 1, incarnation, since, has_ended: false });
     let mut observed = replacing(vec![ready(0), ready(1), ready(2)]);
     observed.progress.lost = lost(0);
     assert_eq!(replaced(&observed), [1]);
@@ -153,6 +154,80 @@ fn one_that_the_others_lost_is_replaced_if_it_neither_exits_nor_comes_back() {
     // its own exit says more
     observed.instances[1] = exited(1, 3, 999);
     assert_eq!(decide(&observed, NOW).state.last_failure.unwrap().exit_code, Some(3));
+}
+
+/// Stage 1 of a whole group has ended, as the others report; its exit is not observed yet.
+fn ended() -> Observed {
+    let mut observed = replacing(vec![ready(0), ready(1), ready(2)]);
+    observed.progress.lost = Some(LostInstance { stage: 1, incarnation: 0, since: NOW, has_ended: true });
+    observed
+}
+
+#[test]
+fn one_that_has_ended_is_replaced_before_its_exit_is_observed() {
+    let mut observed = ended();
+    assert_eq!(replaced(&observed), [1]);
+    let decision = decide(&observed, NOW);
+    let failure = decision.state.last_failure.clone().unwrap();
+    assert_eq!((failure.stage, failure.reason, failure.exit_code), (Some(1), FailureReason::Killed, None));
+    assert_eq!(decision.state.budget.counted, 1);
+    // it is kept until it is known how it exited, or nobody says
+    let start = AttemptAction::ReplaceStages { attempt: 1, incarnations: BTreeMap::from([(1, 1)]) };
+    let remove = AttemptAction::RemoveReplaced { attempt: 1, incarnations: BTreeMap::from([(1, 1)]) };
+    assert_eq!(decision.actions, vec![start.clone()]);
+    assert_eq!(decision.wake_at, Some(NOW.plus_seconds(10)));
+    observed.state = decision.state;
+    let again = decide(&observed, NOW.plus_seconds(9));
+    assert_eq!((&again.state, &again.actions), (&observed.state, &vec![start.clone()]));
+    assert_eq!(decide(&observed, NOW.plus_seconds(10)).actions, [remove.clone(), start.clone()]);
+
+    let with_exit = |exited: StageInstance| {
+        let mut observed = observed.clone();
+        observed.instances[1] = exited;
+        let decision = decide(&observed, NOW.plus_seconds(1));
+        let failure = decision.state.last_failure.clone().unwrap();
+        assert!(failure.is_same(observed.state.last_failure.as_ref().unwrap()));
+        let repeated = Observed { state: decision.state.clone(), ..observed };
+        assert_eq!(decide(&repeated, NOW.plus_seconds(2)).state, decision.state, "it is told once");
+        (decision, failure)
+    };
+    let (decision, failure) = with_exit(exited(1, 137, 1001));
+    assert_eq!((failure.exit_code, decision.state.budget.counted), (Some(137), 1));
+    assert_eq!((decision.state.incarnation(1), decision.actions), (1, vec![remove.clone(), start.clone()]));
+    let (decision, failure) = with_exit(exited_by_external_cause(1, ExternalCause::Evicted));
+    assert_eq!((failure.reason, decision.state.budget.counted), (FailureReason::Evicted, 0));
+    assert_eq!((decision.state.budget.total, decision.state.incarnation(1)), (1, 1));
+    let (decision, _) = with_exit(exited(1, 78, 1001));
+    assert_eq!(decision.state.outcome(), Some(&JobOutcome::Failed(JobFailureReason::InvalidConfig)));
+    let (decision, _) = with_exit(exited_with_report(1, FailureKind::NonFinite, Some(3)));
+    assert_eq!(decision.state.last_deterministic_failure, Some((FailureKind::NonFinite, Some(3))));
+    // of a job that has ended nothing changes any more
+    let outcome = AttemptPhase::Finished(JobOutcome::Complete);
+    observed.state.attempt_phase = outcome;
+    observed.instances[1] = exited(1, 137, 1001);
+    assert_eq!(decide(&observed, NOW.plus_seconds(1)).state, observed.state);
+}
+
+#[test]
+fn how_it_ended_is_waited_for_where_that_decides() {
+    assert_eq!(replaced(&ended()), [1]);
+    let not_yet = |what: &str, change: &dyn Fn(&mut Observed)| {
+        let mut observed = ended();
+        change(&mut observed);
+        assert_eq!(decide(&observed, NOW).state, observed.state, "{what}");
+    };
+    not_yet("a rule asks for its exit code", &|observed| {
+        let rule = ExitCodeRule { codes: vec![3], action: ExitAction::Fail };
+        observed.policy.restart.exit_codes = vec![rule];
+    });
+    not_yet("a policy does", &|observed| {
+        observed.policy.restart.pod_failure_policy = Some(PodFailurePolicySpec { rules: Vec::new() });
+    });
+    not_yet("no restart is left", &|observed| observed.policy.restart.max_restarts = 0);
+    not_yet("it was replaced already", &|observed| {
+        observed.state.replaced_without_progress = BTreeSet::from([1]);
+    });
+    not_yet("nothing is replaced", &|observed| observed.policy.replaces_stages = false);
 }
 
 #[test]

@@ -1,0 +1,78 @@
+//! Losses that the other stages report. They know at once that a process has ended; the kubelet tells how, up to seconds later.
+
+use crate::observed::{Observed, StageInstance};
+use crate::policy::RestartDecision;
+use crate::state::{AttemptPhase, JobOutcome, JobState};
+use crate::time::DeadlineClock;
+use crate::{AttemptFailure, FailureReason, replacement};
+
+/// How long, in seconds, a stage that the others have lost may take to exit, or to join their next group.
+const LOST_SETTLE_SECONDS: u64 = 2;
+
+/// How long, in seconds, a stage that has ended and was replaced is kept, for its exit to be observed.
+const EXIT_TIMEOUT_SECONDS: u64 = 10;
+
+/// The cause according to the other stages: they have lost one that has ended, or that neither exits nor joins the next group.
+pub(crate) fn cause(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
+    let (instance, lost) = observed.lost_instance()?;
+    let now = clock.now;
+    let failure =
+        |reason, message| AttemptFailure::without_exit(&observed.state, reason, Some(instance.stage), message, now);
+    if lost.has_ended {
+        let ended = failure(FailureReason::Killed, "its process has ended: its connections were closed");
+        if may_precede_its_exit(observed) && !replacement::lost_stages(observed, &ended, all_created).is_empty() {
+            return Some(ended);
+        }
+    }
+    let (reason, message) = match observed.policy.nodes_can_be_lost {
+        true => (FailureReason::NodeLost, "still exists, but its peers lost it: its node is probably lost"),
+        false => (FailureReason::Stalled, "still runs, but its peers lost it"),
+    };
+    clock.has_passed(lost.since.plus_seconds(LOST_SETTLE_SECONDS)).then(|| failure(reason, message))
+}
+
+/// Whether what follows a loss does not depend on how the process ended: no rule asks for that, and a restart is left.
+fn may_precede_its_exit(observed: &Observed) -> bool {
+    let restart = &observed.policy.restart;
+    let has_rules = restart.pod_failure_policy.is_some() || !restart.exit_codes.is_empty();
+    !has_rules && observed.state.budget.remaining(restart.max_restarts) > 0
+}
+
+/// The state with how the last failed stage exited, if that was not known yet and is now.
+pub(crate) fn with_observed_exit(observed: &Observed) -> JobState {
+    let state = &observed.state;
+    let exited = observed.instances.iter().find_map(|instance| {
+        let known = reported_failure(state).filter(|failure| is_of(failure, instance))?;
+        let failed_at = known.failed_at;
+        Some((instance, AttemptFailure { failed_at, ..AttemptFailure::from_exit(instance, instance.exit()?) }))
+    });
+    let is_told = |failure: &AttemptFailure| !failure.awaits_exit();
+    let Some((instance, failure)) = exited.filter(|(_, failure)| is_told(failure)) else { return state.clone() };
+    let mut after = state.clone();
+    if !failure.reason.counts_against_budget() {
+        after.budget.give_back();
+    }
+    if let RestartDecision::Fail(reason) = observed.policy.restart_decision(&failure, &instance.pod_conditions, state) {
+        after.attempt_phase = AttemptPhase::Finished(JobOutcome::Failed(reason));
+    }
+    after.last_deterministic_failure = failure.deterministic_signature().or(after.last_deterministic_failure);
+    after.last_failure = Some(failure);
+    after
+}
+
+/// Whether a stage that was replaced is kept for a moment, because how it exited is not known yet.
+pub(crate) fn exit_is_awaited(observed: &Observed, instance: &StageInstance, clock: &mut DeadlineClock) -> bool {
+    reported_failure(&observed.state)
+        .filter(|failure| instance.is_alive() && is_of(failure, instance))
+        .is_some_and(|failure| !clock.has_passed(failure.failed_at.plus_seconds(EXIT_TIMEOUT_SECONDS)))
+}
+
+/// The last failure, if it is known from the other stages alone, and the job goes on.
+fn reported_failure(state: &JobState) -> Option<&AttemptFailure> {
+    state.last_failure.as_ref().filter(|failure| failure.awaits_exit() && state.outcome().is_none())
+}
+
+fn is_of(failure: &AttemptFailure, instance: &StageInstance) -> bool {
+    (failure.attempt, failure.stage, failure.incarnation)
+        == (instance.attempt, Some(instance.stage), instance.incarnation)
+}

@@ -34,6 +34,8 @@ package_of() {
     esac
 }
 hash() { cat "$@" | sha256sum | cut -c1-12; }
+# The source of a module that the module in folder $1 pins, and of which it may build nothing.
+source_of() { (cd "$1" && go mod download "$2" && go list -m -f '{{.Dir}}' "$2"); }
 
 # A changed pin is another folder: no build is ever mixed with an older one. A module's tools are built into the folder of its
 # own pins, so that the others' needn't be built anew; the folder of all pins links to what was asked for.
@@ -61,13 +63,13 @@ for tool in "$@"; do
         (cd "$module" && CGO_ENABLED=0 nice go build -p 2 -trimpath -ldflags="$flags" \
             -o "$cache/$built/.building-$tool" "$(package_of "$tool")")
         # its CRD comes with its source
-        [ "$tool" != jobset ] || install -m 644 "$(cd "$module" && go list -m -f '{{.Dir}}' sigs.k8s.io/jobset)"/config/components/crd/bases/*.yaml \
+        [ "$tool" != jobset ] || install -m 644 "$(source_of jobset sigs.k8s.io/jobset)"/config/components/crd/bases/*.yaml \
             "$cache/$built/jobset.crd.yaml"
         # Volcano makes its CRDs from its types with this tool, scheduler-plugins ships them
         if [ "$tool" = controller-gen ]; then
             (cd podgroups && nice "$cache/$built/.building-$tool" crd output:crd:dir="$cache/$built" \
                 paths=volcano.sh/apis/pkg/apis/scheduling/v1beta1)
-            install -m 644 "$(cd podgroups && go list -m -f '{{.Dir}}' sigs.k8s.io/scheduler-plugins)"/config/crd/bases/scheduling.x-k8s.io_podgroups.yaml \
+            install -m 644 "$(source_of podgroups sigs.k8s.io/scheduler-plugins)"/config/crd/bases/scheduling.x-k8s.io_podgroups.yaml \
                 "$cache/$built"
         fi
         mv "$cache/$built/.building-$tool" "$cache/$built/$tool"

@@ -32,7 +32,7 @@ pub use load::{
 pub use location::CheckpointLocation;
 pub use manifest::{CheckpointMetadata, FORMAT_VERSION, FileEntry, Manifest, TensorEntry};
 pub use prune::{RetentionPolicy, prune, to_prune};
-pub use safetensors::{WrittenShard, is_float, to_f32, write_shard};
+pub use safetensors::{GoOn, WrittenShard, is_float, to_f32, write_shard};
 pub use save::{PendingCheckpoint, StageFiles};
 pub use set_aside::set_aside;
 pub use verify::{VerifyEvent, verify};

@@ -17,7 +17,7 @@ use crate::fence::Fence;
 use crate::identity::differences;
 use crate::manifest::{CheckpointMetadata, FORMAT_VERSION, FileEntry, Manifest};
 use crate::paths::{self, CHECKPOINTS_DIR, MANIFEST_FILE, WEIGHTS_INDEX_FILE};
-use crate::safetensors::{WrittenShard, write_file, write_shard};
+use crate::safetensors::{GoOn, WrittenShard, write_file, write_shard_while};
 use crate::volume::{Volume, make_dir_idempotent, read_file, sync_dir, target_exists};
 
 /// A checkpoint being written; the same on every stage.
@@ -74,11 +74,26 @@ impl PendingCheckpoint {
         weights: &[(String, W)],
         optimizer: &[(String, O)],
     ) -> Result<StageFiles, CheckpointError> {
+        self.write_stage_while(volume, rank, weights, optimizer, &|| Ok(()))
+    }
+
+    /// The same, as long as it may `go_on`.
+    ///
+    /// # Errors
+    /// As [`PendingCheckpoint::write_stage`].
+    pub fn write_stage_while<W: View, O: View>(
+        &self,
+        volume: &dyn Volume,
+        rank: usize,
+        weights: &[(String, W)],
+        optimizer: &[(String, O)],
+        go_on: GoOn,
+    ) -> Result<StageFiles, CheckpointError> {
         let folder = self.folder();
         let write = || {
             let files = StageFiles {
-                weights: shard(volume, format!("{folder}/{}", paths::weights_file(rank)), weights)?,
-                optimizer: shard(volume, format!("{folder}/{}", paths::optimizer_file(rank)), optimizer)?,
+                weights: shard(volume, format!("{folder}/{}", paths::weights_file(rank)), weights, go_on)?,
+                optimizer: shard(volume, format!("{folder}/{}", paths::optimizer_file(rank)), optimizer, go_on)?,
             };
             if files.weights.is_some() || files.optimizer.is_some() {
                 sync_dir(volume, &folder)?;
@@ -206,8 +221,9 @@ fn shard<V: View>(
     volume: &dyn Volume,
     path: String,
     tensors: &[(String, V)],
+    go_on: GoOn,
 ) -> Result<Option<WrittenShard>, CheckpointError> {
-    if tensors.is_empty() { Ok(None) } else { write_shard(volume, &path, tensors).map(Some) }
+    if tensors.is_empty() { Ok(None) } else { write_shard_while(volume, &path, tensors, go_on).map(Some) }
 }
 
 /// Hugging Face's index of the stages' weights.

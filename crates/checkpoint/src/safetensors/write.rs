@@ -1,6 +1,7 @@
 //! Writing safetensors files, one tensor at a time, with hashes.
 
 use std::collections::{BTreeSet, HashMap};
+use std::io;
 
 use ::safetensors::View;
 use ::safetensors::tensor::{Metadata, TensorInfo};
@@ -23,6 +24,9 @@ pub struct WrittenShard {
     pub tensors: Vec<TensorEntry>,
 }
 
+/// Asked before each write; an error ends the file's.
+pub type GoOn<'a> = &'a (dyn Fn() -> io::Result<()> + Sync);
+
 /// Writes `tensors` (name and value) as the safetensors file `path`, and syncs it. [`View::data`] is called for one
 /// tensor at a time, so views that read on demand have one tensor in memory.
 ///
@@ -33,13 +37,23 @@ pub fn write_shard<V: View>(
     path: &str,
     tensors: &[(String, V)],
 ) -> Result<WrittenShard, CheckpointError> {
+    write_shard_while(volume, path, tensors, &|| Ok(()))
+}
+
+/// The same, as long as it may `go_on`.
+pub(crate) fn write_shard_while<V: View>(
+    volume: &dyn Volume,
+    path: &str,
+    tensors: &[(String, V)],
+    go_on: GoOn,
+) -> Result<WrittenShard, CheckpointError> {
     // as safetensors requires: the widest types first, for alignment
     let mut order: Vec<&(String, V)> = tensors.iter().collect();
     order.sort_by(|(a, x), (b, y)| y.dtype().cmp(&x.dtype()).then(a.cmp(b)));
     let header =
         encode_header(&order).map_err(|problem| CheckpointError::Content { path: volume.display(path), problem })?;
     let name = path.rsplit('/').next().unwrap_or(path).to_owned();
-    let mut file = HashingWriter::create(volume, path)?;
+    let mut file = HashingWriter::create(volume, path, go_on)?;
     file.write(&header)?;
     let mut entries = Vec::with_capacity(order.len());
     for (tensor, view) in order {
@@ -68,7 +82,7 @@ pub fn write_shard<V: View>(
 /// # Errors
 /// If the volume fails.
 pub(crate) fn write_file(volume: &dyn Volume, path: &str, bytes: &[u8]) -> Result<FileEntry, CheckpointError> {
-    let mut file = HashingWriter::create(volume, path)?;
+    let mut file = HashingWriter::create(volume, path, &|| Ok(()))?;
     file.write(bytes)?;
     file.finish(path.rsplit('/').next().unwrap_or(path).to_owned())
 }
@@ -104,12 +118,13 @@ struct HashingWriter<'v> {
     writer: Box<dyn FileWriter>,
     hasher: Hasher,
     bytes: u64,
+    go_on: GoOn<'v>,
 }
 
 impl<'v> HashingWriter<'v> {
-    fn create(volume: &'v dyn Volume, path: &'v str) -> Result<HashingWriter<'v>, CheckpointError> {
+    fn create(volume: &'v dyn Volume, path: &'v str, go_on: GoOn<'v>) -> Result<HashingWriter<'v>, CheckpointError> {
         let writer = volume.create(path).map_err(volume_io(volume, "create", path))?;
-        Ok(HashingWriter { volume, path, writer, hasher: Hasher::new(), bytes: 0 })
+        Ok(HashingWriter { volume, path, writer, hasher: Hasher::new(), bytes: 0, go_on })
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
@@ -144,7 +159,8 @@ impl<'v> HashingWriter<'v> {
 
     fn write_chunks(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
         for chunk in bytes.chunks(WRITE_CHUNK_BYTES) {
-            self.writer.write(chunk).map_err(volume_io(self.volume, "write", self.path))?;
+            let written = (self.go_on)().and_then(|()| self.writer.write(chunk));
+            written.map_err(volume_io(self.volume, "write", self.path))?;
         }
         self.bytes += bytes.len() as u64;
         Ok(())

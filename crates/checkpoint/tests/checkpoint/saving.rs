@@ -1,6 +1,7 @@
 //! The files of a save, and what it rejects.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::*;
 use safetensors::SafeTensors;
@@ -113,6 +114,25 @@ fn next_save_removes_a_failed_saves_files() {
     assert_eq!(volume.files("fences").len(), 2);
     assert!(fence.pending_checkpoint(2).begin(&volume, &identity()).unwrap());
     assert!(volume.files("fences").is_empty());
+}
+
+#[test]
+fn a_save_that_may_not_go_on_ends_at_its_next_write() {
+    let volume = MemoryVolume::new();
+    let fence = Fence::acquire(&volume).unwrap();
+    let bytes = vec![1; 4 << 20];
+    let weights = [("a".to_owned(), TensorView::new(Dtype::U8, vec![bytes.len()], &bytes).unwrap())];
+    let save = fence.pending_checkpoint(1);
+    assert!(save.begin(&volume, &identity()).unwrap());
+    let asked = AtomicUsize::new(0);
+    // the header is the first write
+    let go_on = || match asked.fetch_add(1, Ordering::Relaxed) {
+        0..3 => Ok(()),
+        _ => Err(std::io::Error::other("the group is over")),
+    };
+    let error = save.write_stage_while(&volume, 0, &weights, &NONE, &go_on).unwrap_err().to_string();
+    assert!(error.ends_with("the group is over"), "{error}");
+    assert_eq!(asked.into_inner(), 4);
 }
 
 #[test]

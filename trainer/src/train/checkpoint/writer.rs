@@ -1,6 +1,7 @@
 //! One save: every stage writes its shards, stage 0 commits by one rename. All stages run the same code, on the main
 //! thread or in the background; all stages learn the result.
 
+use std::io;
 use std::iter::Sum;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -130,7 +131,12 @@ impl<'a> CheckpointWriter<'a> {
             Err(why) => return Ok(Err(why)),
         }
         let (weights, moments) = (tracked(&snapshot.weights, on_activity), tracked(&snapshot.moments, on_activity));
-        let written = save.write_stage(volume, self.context.env.rank as usize, &weights, &moments);
+        // when the group is over, what it has not finished is given up: nobody waits for it before the next one
+        let go_on = || match self.member.wait_for_failure(Duration::ZERO) {
+            Some(_) => Err(io::Error::other("the group is over")),
+            None => Ok(()),
+        };
+        let written = save.write_stage_while(volume, self.context.env.rank as usize, &weights, &moments, &go_on);
         on_activity("save: others");
         let parts: Vec<StageResult<StageFiles>> = self.gather_results(written)?;
         let files: StageResult<Vec<StageFiles>> = parts.into_iter().collect();

@@ -1,4 +1,4 @@
-//! Medians and lines of a table.
+//! Medians, extremes and lines of a table.
 
 /// The middle value.
 pub(crate) fn median(values: &[f64]) -> f64 {
@@ -13,6 +13,11 @@ pub(crate) fn percentile(values: &[f64], share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let at = (share * values.len() as f64).ceil() as usize;
     values.get(at.clamp(1, values.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
+}
+
+/// The smallest value.
+pub(crate) fn fastest(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::NAN, f64::min)
 }
 
 /// The largest value.

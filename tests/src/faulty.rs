@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::process::{Signal, getpid, kill_process};
 use stagecoach_checkpoint::{FileSystemVolume, Volume, paths};
-use stagecoach_test_volumes::{ENOSPC, FaultInjector, FaultyVolume, VolumeCall, VolumeFault};
+use stagecoach_test_volumes::{ENOSPC, EROFS, FaultInjector, FaultyVolume, VolumeCall, VolumeFault};
 
 use crate::hold::{HOLD, Hold};
 
 /// The variable that holds a [`StageFault`] or a [`Hold`] as text, or what applies to all calls: `trace` records them,
-/// `full` fails every write to a checkpoint.
+/// `full` fails every write to a checkpoint, `read-only` every call that changes something.
 pub const FAULT_VARIABLE: &str = "STAGECOACH_FAULT";
 /// The variable that names the folder of the trace, and of the record that the fault has happened.
 pub const RECORDS_VARIABLE: &str = "STAGECOACH_FAULT_RECORDS";
@@ -65,7 +65,7 @@ impl FromStr for StageFault {
         };
         parse().ok_or_else(|| {
             format!(
-                "{FAULT_VARIABLE} is {text:?}, expected trace, full or \
+                "{FAULT_VARIABLE} is {text:?}, expected trace, full, read-only or \
                  rank=R,call=N,fault=crash-before|crash-after|crash-during|errno=E|late-errno=E"
             )
         })
@@ -82,22 +82,26 @@ pub struct StageCall {
     /// The operation's name in [`Volume`], [`FileWriter`](stagecoach_checkpoint::FileWriter) or
     /// [`FileReader`](stagecoach_checkpoint::FileReader).
     pub operation: String,
+    /// The bytes that a read asks for; 0 for other calls.
+    pub bytes_read: u64,
     /// The path; for a rename, the target.
     pub path: String,
 }
 
 impl StageCall {
     fn line(&self) -> String {
-        format!("{} {} {} {}\n", self.rank, self.number, self.operation, self.path)
+        let StageCall { rank, number, operation, bytes_read, path } = self;
+        format!("{rank} {number} {operation} {bytes_read} {path}\n")
     }
 
     fn parse(line: &str) -> StageCall {
-        let mut fields = line.splitn(4, ' ').map(str::to_owned);
+        let mut fields = line.splitn(5, ' ').map(str::to_owned);
         let mut field = || fields.next().unwrap();
         StageCall {
             rank: field().parse().unwrap(),
             number: field().parse().unwrap(),
             operation: field(),
+            bytes_read: field().parse().unwrap(),
             path: field(),
         }
     }
@@ -125,6 +129,7 @@ pub fn mount(folder: &Path) -> Arc<dyn Volume> {
     let mode = match fault.as_str() {
         "trace" => Mode::Trace,
         "full" => Mode::Full,
+        "read-only" => Mode::ReadOnly,
         _ if fault.starts_with(HOLD) => Mode::Hold(fault.parse().unwrap()),
         _ => Mode::Once(fault.parse().unwrap()),
     };
@@ -135,6 +140,7 @@ pub fn mount(folder: &Path) -> Arc<dyn Volume> {
 enum Mode {
     Trace,
     Full,
+    ReadOnly,
     Once(StageFault),
     Hold(Hold),
 }
@@ -149,7 +155,7 @@ struct StageFaults {
 
 impl FaultInjector for StageFaults {
     fn next(&self, call: VolumeCall) -> io::Result<Option<VolumeFault>> {
-        let VolumeCall { operation, path: source, target } = call;
+        let VolumeCall { operation, path: source, target, bytes_read } = call;
         let path = target.unwrap_or_else(|| source.clone());
         // a stage looks for its group until it is there: how often is a matter of time
         let is_fence = path.starts_with(paths::FENCES_DIR) && path.matches('/').count() < 2;
@@ -157,13 +163,18 @@ impl FaultInjector for StageFaults {
             return Ok(None);
         }
         let number = self.calls.fetch_add(1, Ordering::SeqCst);
-        let call = StageCall { rank: self.rank, number, operation: operation.into(), path };
+        let call = StageCall { rank: self.rank, number, operation: operation.into(), bytes_read, path };
         Ok(match self.mode {
             Mode::Trace => {
                 self.record(&call);
                 None
             }
             Mode::Full => (operation == "write" && call.path.contains("/step-")).then_some(VolumeFault::Fail(ENOSPC)),
+            Mode::ReadOnly => {
+                let changes =
+                    ["make_dir", "create", "write", "rename", "remove_file", "remove_dir"].contains(&operation);
+                changes.then_some(VolumeFault::Fail(EROFS))
+            }
             Mode::Hold(hold) => {
                 if hold.rank == self.rank && hold.is_at(operation, &source, &call.path) {
                     hold.wait(&self.records);

@@ -41,6 +41,14 @@ impl Full {
         }
         [Full::Limit].into_iter().chain(tmpfs).collect()
     }
+
+    /// What `unshare` needs to mount a tmpfs; none if this is no tmpfs.
+    pub fn unshare_options(self) -> Option<&'static [&'static str]> {
+        match self {
+            Full::Limit => None,
+            Full::Tmpfs(options) => Some(options),
+        }
+    }
 }
 
 /// A launcher over such a volume. Killed, with its stages, when dropped.

@@ -17,7 +17,8 @@ use crate::until;
 /// How the text of a hold begins.
 pub(crate) const HOLD: &str = "hold=";
 /// The phases in which a stage uses the volume.
-const PHASES: [Phase; 6] = [Phase::Load, Phase::Write, Phase::Commit, Phase::Prune, Phase::LastSave, Phase::Finish];
+const PHASES: [Phase; 7] =
+    [Phase::Load, Phase::Sweep, Phase::Write, Phase::Commit, Phase::Prune, Phase::LastSave, Phase::Finish];
 
 // files in the folder of the records
 const ARMED: &str = "armed";
@@ -49,6 +50,7 @@ impl Hold {
             Phase::LastSave => writes_shard() && is_main(),
             Phase::Commit => operation == "rename" && target.starts_with("checkpoints/"),
             Phase::Prune => operation == "rename" && path.starts_with("checkpoints/"),
+            Phase::Sweep => operation == "remove_file" && path.contains(".fenced/"),
             Phase::Finish => operation == "rename" && target == "result.json",
             _ => false,
         }

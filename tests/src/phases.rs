@@ -20,6 +20,8 @@ pub enum Phase {
     Exchange,
     /// The optimizer's step.
     Update,
+    /// Removes what fenced-off groups left.
+    Sweep,
     /// Copies what a save writes behind training.
     Snapshot,
     /// Writes its shards behind training.
@@ -50,7 +52,7 @@ impl Phase {
 
     /// Whether stage 0 alone goes through it.
     pub fn is_of_stage_0(self) -> bool {
-        matches!(self, Phase::Commit | Phase::Prune)
+        matches!(self, Phase::Sweep | Phase::Commit | Phase::Prune)
     }
 
     /// Whether it is over for good once another one has begun.

@@ -32,4 +32,7 @@ pub struct PreparedCorpus {
     pub id_bytes: usize,
     /// The id that pads rows: the tokenizer's padding token, or its end-of-text token where it has none.
     pub padding: u32,
+    /// What `data.paths` matches and adds no text, in sentences for people. Found anew by each [`prepare`](crate::prepare).
+    #[serde(skip)]
+    pub skipped: Vec<String>,
 }

@@ -59,7 +59,7 @@ impl Default for GroupTimeouts {
         GroupTimeouts {
             startup_timeout: Duration::from_secs(300),
             heartbeat_interval: Duration::from_millis(500),
-            heartbeat_timeout: Duration::from_secs(3),
+            heartbeat_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(600),
             shutdown_timeout: Duration::from_secs(1),
         }

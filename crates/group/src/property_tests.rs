@@ -190,6 +190,32 @@ fn a_timed_out_stage_is_notified_but_not_waited_for() {
     assert_eq!(ended_connections(&group.handle(now, GroupEvent::Disconnected(2, closed))), [0]);
 }
 
+/// By the group's own clock, from the moment at which the loss is noticed: whichever stage it is, and also if the others do
+/// not react any more.
+#[test]
+fn a_lost_stage_ends_the_group_within_five_seconds() {
+    let losses = [Disconnect::Closed, Disconnect::TimedOut, Disconnect::Malformed("nonsense".to_owned())];
+    for (loss, lost) in losses.iter().flat_map(|loss| (0..WORLD_SIZE as ConnectionId).map(move |lost| (loss, lost))) {
+        for others_react in [true, false] {
+            let noticed = Instant::now();
+            let (mut now, mut group) = (noticed, running(noticed));
+            let mut told = BTreeSet::from([lost]);
+            let mut effects = group.handle(now, GroupEvent::Disconnected(lost, loss.clone()));
+            while !group.is_closed() || told.len() < WORLD_SIZE {
+                let news: Vec<ConnectionId> =
+                    ended_connections(&effects).into_iter().filter(|conn| told.insert(*conn)).collect();
+                now += GroupTimeouts::default().heartbeat_interval;
+                assert!(now - noticed <= Duration::from_secs(5), "stage {lost} ({loss:?}): only {told:?} were told");
+                effects = group.handle(now, GroupEvent::Tick);
+                for conn in news.into_iter().filter(|_| others_react) {
+                    let closed = Disconnect::Closed;
+                    effects.extend(group.handle(now, GroupEvent::Disconnected(conn, closed)));
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn new_activities_count_as_progress() {
     let heartbeat = |sequence| {

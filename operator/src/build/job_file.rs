@@ -14,11 +14,18 @@ const OF_EACH_ATTEMPT: [&str; 2] = ["stages", "restart"];
 /// # Errors
 /// A number that JSON can't represent.
 pub(super) fn new(job: &PipelineJob, stages: u32) -> serde_json::Result<String> {
-    let RestartSpec { startup_timeout_seconds, stall_timeout_seconds, .. } = job.spec.restart;
+    let RestartSpec { startup_timeout_seconds, reform_timeout_seconds, .. } = job.spec.restart;
+    let RestartSpec { heartbeat_timeout_seconds, stall_timeout_seconds, .. } = job.spec.restart;
     let spec = PipelineJobSpec {
         stages,
         suspend: false,
-        restart: RestartSpec { startup_timeout_seconds, stall_timeout_seconds, ..RestartSpec::default() },
+        restart: RestartSpec {
+            startup_timeout_seconds,
+            reform_timeout_seconds,
+            heartbeat_timeout_seconds,
+            stall_timeout_seconds,
+            ..RestartSpec::default()
+        },
         scheduling: SchedulingSpec::default(),
         network_policy: NetworkPolicySpec::default(),
         active_deadline_seconds: None,

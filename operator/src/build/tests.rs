@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 use stagecoach_api::contract::StageEnv;
-use stagecoach_api::job::{PersistentVolumeClaim, PodTemplate, RestartSpec, TrainerType};
+use stagecoach_api::job::{PersistentVolumeClaim, PodTemplate, TrainerType};
 use stagecoach_api::{PipelineJob, parse_with};
 use stagecoach_lifecycle::Attempt;
 
@@ -203,13 +203,15 @@ fn the_config_map_stores_the_attempt_template() {
 #[test]
 fn the_job_file_has_what_the_trainer_needs_and_nothing_at_its_default() {
     let mut job = job(json!({"spec": {"nodeSelector": {"gpu": "h100"}}}));
-    job.spec.restart = RestartSpec { max_restarts: 3, stall_timeout_seconds: 60, ..RestartSpec::default() };
+    let timeouts = json!({"startupTimeoutSeconds": 6, "reformTimeoutSeconds": 7, "heartbeatTimeoutSeconds": 8, "stallTimeoutSeconds": 9});
+    job.spec.restart = serde_json::from_value(timeouts.clone()).unwrap();
+    job.spec.restart.max_restarts = 3;
     (job.spec.active_deadline_seconds, job.spec.scheduling.timeout_seconds) = (Some(9), 7);
     let file: Value = serde_json::from_str(&AttemptTemplate::new(&job, NUMBER_3, "a", None).unwrap().job_file).unwrap();
     let mut fields: Vec<&String> = file["spec"].as_object().unwrap().keys().collect();
     fields.sort();
     assert_eq!(fields, ["data", "model", "restart", "stages", "storage", "training"], "{file:#}");
-    assert_eq!(file["spec"]["restart"], json!({"stallTimeoutSeconds": 60}));
+    assert_eq!(file["spec"]["restart"], timeouts);
     let read = parse_with(&file.to_string(), "job.yaml", &[]).unwrap();
     assert_eq!((&read.spec.model, &read.spec.training), (&job.spec.model, &job.spec.training));
 }

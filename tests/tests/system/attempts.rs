@@ -245,6 +245,10 @@ fn stopped_while_it_trains() {
     all(&[
         (Phase::Forward, 1, When::Fenced),
         (Phase::Forward, 0, When::Done),
+        (Phase::Backward, 1, When::Fenced),
+        (Phase::Backward, 0, When::Done),
+        (Phase::Update, 0, When::Fenced),
+        (Phase::Update, 1, When::Committed),
         (Phase::Exchange, 0, When::Fenced),
         (Phase::Exchange, 1, When::Done),
         (Phase::Snapshot, 1, When::Fenced),
@@ -270,6 +274,29 @@ fn stopped_while_it_saves() {
 #[test]
 fn stopped_while_it_loads() {
     all(&[(Phase::Load, 1, When::Fenced), (Phase::Load, 0, When::Committed), (Phase::Load, 0, When::Done)]);
+}
+
+/// Whatever is in the way there: neither loading nor training waits for it, nor the end of training.
+#[test]
+fn what_older_groups_left_is_removed_behind_training() {
+    let workspace = corpus::workspace();
+    let folder = workspace.path().join("twice");
+    let left = folder.join("fences/0000.fenced/0123456789abcdef/step-00000009");
+    std::fs::create_dir_all(&left).unwrap();
+    std::fs::write(left.join("stage-0.model.safetensors"), "half").unwrap();
+    let (records, hold) = (workspace.path().join("records"), Hold::new(0, Phase::Sweep).unwrap().to_string());
+    std::fs::create_dir(&records).unwrap();
+    let env = [(FAULT_VARIABLE, hold.as_str()), (RECORDS_VARIABLE, records.to_str().unwrap())];
+    hold::arm(&records);
+    let faulty = Path::new(env!("CARGO_BIN_EXE_faulty"));
+    let mut group = Group::start_program(faulty, &env, workspace.path(), &job(2), "a", FIRST);
+    hold::held(&records, || group.is_whole());
+    until("the end of training", 60, || folder.join("result.json").exists().then_some(()));
+    assert!(files(&folder.join("fences")).keys().any(|path| path.ends_with("stage-0.model.safetensors")));
+    hold::release(&records);
+    // who has trained to the end leaves nothing for others
+    group.finish(60).iter().for_each(|ended| assert_eq!(ended.code, Some(0), "{}", ended.log));
+    assert!(!folder.join("fences/0000.fenced").exists());
 }
 
 #[test]

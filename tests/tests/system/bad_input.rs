@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use stagecoach_api::job::TOKEN_CACHE;
 use stagecoach_tests::{TestJob, corpus, stagecoach};
 
 /// Runs `yaml` in `workspace`; the exit code and all that was said.
@@ -31,6 +32,10 @@ fn refused(name: &str, workspace: &Path, (code, said): (i32, String), expected: 
     assert!(!said.contains("panicked"), "{name}:\n{said}");
     for left in ["small/result.json", "small/checkpoints/step-00000020"] {
         assert!(!workspace.join(left).exists(), "{name} left {left}");
+    }
+    // what a cache holds is complete once it has this file
+    for cache in std::fs::read_dir(workspace.join(TOKEN_CACHE)).into_iter().flatten().flatten() {
+        assert!(cache.path().join("meta.json").is_file(), "{name} left {}", cache.path().display());
     }
 }
 

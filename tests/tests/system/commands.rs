@@ -33,6 +33,26 @@ fn every_sample_can_be_planned() {
     assert_eq!(seen, 5);
 }
 
+/// As they are, on another corpus and for a few steps.
+#[test]
+fn samples_that_a_small_machine_can_train_are_trained() {
+    for (sample, steps) in [("two-stage-gpipe", 4), ("llama-12-layers-small", 3)] {
+        let workspace = corpus::workspace();
+        let file = samples().join(format!("{sample}.yaml"));
+        let steps_field = format!("training.steps={steps}");
+        let set = ["data.paths=[corpus/small.jsonl]", &steps_field, "data.evaluation.everySteps=2"];
+        let arguments: Vec<&str> = set.into_iter().flat_map(|field| ["--set", field]).collect();
+        let folder = workspace.path().join(sample);
+        let outcome =
+            Launched::start_file(workspace.path(), &file, folder.clone(), &arguments).finish(workspace.path());
+        outcome.hashes();
+        let result = outcome.result.unwrap();
+        assert_eq!(result["steps"], steps, "{sample}");
+        assert!(result["evaluationLoss"].as_f64().is_some_and(f64::is_finite), "{sample}: {result}");
+        assert!(folder.join("checkpoints").join(format!("step-{steps:08}")).join("config.json").exists(), "{sample}");
+    }
+}
+
 #[test]
 fn a_plan_gives_the_head_its_weight_and_can_be_taken_along() {
     let folder = tempfile::tempdir().unwrap();

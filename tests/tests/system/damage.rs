@@ -235,11 +235,17 @@ fn a_damaged_checkpoint_that_cannot_be_set_aside_stays() {
     assert!(folder.join("damaged/step-00000003").join(paths::MANIFEST_FILE).exists());
 }
 
+/// As a stage finds it, and on a machine where one may be mounted also as the launcher does.
 #[test]
 fn a_read_only_volume_is_named() {
-    let scene = scene();
+    let scene = crate::scene();
     let folder = scene.stopped("fixed");
     let before = content(&folder.join("checkpoints"));
+    let ran = scene.run(&Case { fault: "read-only", ..case("fixed") });
+    refused(&ran, 74, &["fixed/fences", "Read-only file system"]);
+    assert!(content(&folder.join("checkpoints")) == before);
+    drop(ran); // its folder goes with it
+    scene.stopped("fixed");
     let mut unshare = Command::new("unshare");
     let script =
         "mount --bind \"$1\" \"$1\" && mount -o remount,ro,bind \"$1\" && echo mounted && shift && exec \"$@\"";
@@ -247,10 +253,10 @@ fn a_read_only_volume_is_named() {
     unshare.arg("run").arg(scene.job(&case("fixed"))).arg("--workspace").arg(scene.path(""));
     let outcome = match Command::new("unshare").arg("--version").output() {
         Ok(_) => finish(&mut unshare, &scene.path("fixed.notes")),
-        Err(_) => return println!("skipped: there is no `unshare` to make a read-only mount with"),
+        Err(_) => return println!("without a real mount: there is no `unshare`"),
     };
     if !outcome.stdout.contains("mounted") {
-        return println!("skipped: only root may make a read-only mount ({})", outcome.stderr.trim());
+        return println!("without a real mount: only root may make one ({})", outcome.stderr.trim());
     }
     assert_eq!(outcome.status.code(), Some(74), "{}\n{}", outcome.stdout, outcome.stderr);
     says(&outcome, "fixed");

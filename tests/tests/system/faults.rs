@@ -135,13 +135,15 @@ fn without_time_to_form_again_a_killed_stage_takes_the_group_with_it() {
 fn a_stopped_stage_is_noticed_by_its_silence_killed_and_replaced() {
     for rank in 0..2 {
         let workspace = corpus::workspace();
-        let (mut launched, stages) = running(workspace.path(), 5);
+        let extra = job().extra.replace("restart: {", "restart: {heartbeatTimeoutSeconds: 2, ");
+        let (mut launched, stages) = running_job(workspace.path(), &TestJob { extra, ..job() }, 5);
         signal(stages[rank], libc::SIGSTOP);
         let struck = Instant::now();
         gone_soon(&stages[rank..=rank], struck);
         launched.wait_for_restart(workspace.path());
         only_replaced(&launched, &stages, &[rank]);
-        launched.interrupt(workspace.path());
+        let outcome = launched.interrupt(workspace.path());
+        says(&outcome, &format!("stage {rank} has sent no heartbeat for 2.0 s"));
         to_its_end(workspace.path());
     }
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use stagecoach_tests::filling::{Filling, Full};
 use stagecoach_tests::scene::copy;
-use stagecoach_tests::{Launched, TestJob, corpus, is_gone, saved, signal, stagecoach, undisturbed, until};
+use stagecoach_tests::{Launched, TestJob, corpus, is_gone, saved, signal, stagecoach, stages, undisturbed, until};
 
 /// Saves nothing but at its end, or when it is stopped: a save under way would free space again when it fails.
 fn job() -> TestJob {
@@ -71,6 +71,37 @@ fn the_job_goes_on_and_its_record_is_written_when_there_is_room() {
         let metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
         assert_eq!(metrics.lines().count() as u64, rest.steps);
     }
+}
+
+/// By a tmpfs over /dev/shm in a mount namespace of the launcher's own. Where none may be mounted, the trainer's tests of links
+/// are what there is.
+#[test]
+fn stages_without_room_for_shared_memory_say_so_once_and_train() {
+    let Some(options) = Full::available().into_iter().find_map(Full::unshare_options) else { return };
+    let workspace = corpus::workspace();
+    let file = workspace.path().join("job.yaml");
+    let job = TestJob { transport: "Auto", ..job() };
+    std::fs::write(&file, job.endless().yaml()).unwrap();
+    let stdout = workspace.path().join("stdout");
+    let script = "mount -t tmpfs -o size=4k none /dev/shm && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(options).args(["sh", "-c", script, "sh"]).arg(stagecoach()).arg("run").arg(&file);
+    command.arg("--workspace").arg(workspace.path()).stdin(Stdio::null());
+    let mut child = command.stdout(File::create(&stdout).unwrap()).stderr(Stdio::null()).spawn().unwrap();
+    let said = || std::fs::read_to_string(&stdout).unwrap();
+    let trained = std::panic::catch_unwind(|| {
+        until("training", 60, || said().contains("\nstep ").then_some(()));
+        // the group forms again, in the same attempt
+        signal(stages(child.id())[1], libc::SIGKILL);
+        let again = |said: String| said.split_once("starting stage 1 again")?.1.contains("\nstep ").then_some(());
+        until("the group to train again", 60, || again(said()));
+    });
+    signal(child.id(), if trained.is_ok() { libc::SIGINT } else { libc::SIGKILL });
+    let status = until("its end", 60, || child.try_wait().unwrap());
+    assert_eq!(status.code(), Some(143), "{}", said());
+    let told =
+        "stages send over TCP to others on their host (0, 1, 2), since no shared memory could be made in /dev/shm";
+    assert_eq!(said().matches(told).count(), 1, "{}", said());
 }
 
 /// A stage's stderr is its log, on the volume; the launcher's may be a file there too.

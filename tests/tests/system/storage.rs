@@ -1,6 +1,9 @@
 //! A full disk and a failing one: the checkpoint fails and says so, training goes on without a restart, the older
 //! checkpoint stays, the next save succeeds.
 
+use std::fs;
+
+use stagecoach_checkpoint::{Manifest, paths};
 use stagecoach_test_volumes::{EIO, ENOSPC, VolumeFault};
 use stagecoach_tests::corpus::Draws;
 use stagecoach_tests::faulty::{StageCall, StageFault};
@@ -89,6 +92,25 @@ fn a_save_that_fails_costs_a_checkpoint_and_nothing_else() {
     let failures = failures(calls(&scene));
     println!("{} failures, seed {}", failures.len(), seed());
     each("failures", 3, &failures, |at, failure| run(&scene, at, failure));
+}
+
+/// A checkpoint may be hundreds of times as large as what one stage holds of it.
+#[test]
+fn a_stage_reads_its_own_tensors_of_a_checkpoint_once_and_no_others() {
+    let scene = crate::scene();
+    let newest = paths::checkpoint_path(COMMITTED[2]);
+    let manifest = fs::read(scene.stopped("read").join(&newest).join(paths::MANIFEST_FILE)).unwrap();
+    let manifest = Manifest::parse(&manifest).unwrap();
+    let ran = scene.run(&Case { name: "read", checkpoint: CHECKPOINT, fault: "trace", restarts: 0 });
+    ran.ended_well(&scene);
+    let trace = ran.trace();
+    for rank in 0..2 {
+        let is_shard = |path: &str| path.starts_with(&newest) && path.ends_with(".safetensors");
+        let reads = trace.iter().filter(|call| call.rank == rank && is_shard(&call.path));
+        let own = manifest.tensors.iter().filter(|tensor| tensor.file.starts_with(&format!("stage-{rank}.")));
+        let (read, held): (u64, u64) = (reads.map(|call| call.bytes_read).sum(), own.map(|tensor| tensor.bytes).sum());
+        assert!(held > 0 && read == held, "stage {rank} holds {held} bytes and has read {read}");
+    }
 }
 
 /// Before anything is trained, and for good: no restart.

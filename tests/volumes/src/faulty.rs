@@ -16,6 +16,14 @@ pub struct VolumeCall {
     pub path: String,
     /// The target of a rename.
     pub target: Option<String>,
+    /// The bytes that a read asks for; 0 for other calls.
+    pub bytes_read: u64,
+}
+
+impl VolumeCall {
+    fn on(operation: &'static str, path: &str) -> VolumeCall {
+        VolumeCall { operation, path: path.to_owned(), target: None, bytes_read: 0 }
+    }
 }
 
 /// What happens to a call.
@@ -68,7 +76,7 @@ impl<I: FaultInjector> FaultyVolume<I> {
     }
 
     fn call<T>(&self, operation: &'static str, path: &str, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        self.call_with_partial(VolumeCall { operation, path: path.to_owned(), target: None }, act, || ())
+        self.call_with_partial(VolumeCall::on(operation, path), act, || ())
     }
 
     /// `partial` is the effect of a call that fails part-way.
@@ -132,7 +140,7 @@ impl<I: FaultInjector + 'static> Volume for FaultyVolume<I> {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let call = VolumeCall { operation: "rename", path: from.to_owned(), target: Some(to.to_owned()) };
+        let call = VolumeCall { target: Some(to.to_owned()), ..VolumeCall::on("rename", from) };
         self.call_with_partial(call, || self.inner.rename(from, to), || ())
     }
 
@@ -160,7 +168,7 @@ impl<I: FaultInjector> FileWriter for FaultyFile<Box<dyn FileWriter>, I> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let inner = RefCell::new(&mut self.inner);
         let partial = || drop(inner.borrow_mut().write(&bytes[..bytes.len() / 2]));
-        let call = VolumeCall { operation: "write", path: self.path.clone(), target: None };
+        let call = VolumeCall::on("write", &self.path);
         self.volume.call_with_partial(call, || inner.borrow_mut().write(bytes), partial)
     }
 
@@ -175,6 +183,7 @@ impl<I: FaultInjector> FileReader for FaultyFile<Box<dyn FileReader>, I> {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.volume.call("read_at", &self.path, || self.inner.read_at(offset, buffer))
+        let call = VolumeCall { bytes_read: buffer.len() as u64, ..VolumeCall::on("read_at", &self.path) };
+        self.volume.call_with_partial(call, || self.inner.read_at(offset, buffer), || ())
     }
 }

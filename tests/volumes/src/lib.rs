@@ -19,5 +19,7 @@ pub const EIO: i32 = 5;
 pub const EEXIST: i32 = 17;
 /// No space left on device.
 pub const ENOSPC: i32 = 28;
+/// Read-only file system.
+pub const EROFS: i32 = 30;
 /// Directory not empty.
 pub const ENOTEMPTY: i32 = 39;

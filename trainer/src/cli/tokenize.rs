@@ -26,6 +26,7 @@ impl TokenizeCommand {
         })
         .map_err(crate::fatal::Fatal::from)?;
         bar.finish_and_clear();
+        prepared.skipped.iter().for_each(|skipped| print_line(format!("note: {skipped}")));
         print_line(format!(
             "{} tokens in {} documents, vocabulary of {} tokens, in {}",
             HumanCount(prepared.tokens),

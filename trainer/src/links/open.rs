@@ -2,7 +2,7 @@
 //! link. Both ends agree on the carrier: shared memory if the receiver can map the sender's ring, else the stream.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,8 +14,8 @@ use super::accept::{SHARED, accept};
 use super::carrier::Outgoing;
 use super::config::{LinksConfig, ring_bytes};
 use super::greeting::{AnnouncedRing, Greeting};
-use super::shm::{NamedRing, RingIdentity};
-use super::{LinkError, LinkId, Receiver, Sender};
+use super::shm::{NamedRing, RingIdentity, remove_abandoned};
+use super::{Interrupt, LinkError, LinkId, Receiver, Sender};
 
 /// This stage's open links, by their ids.
 #[derive(Debug, Default)]
@@ -24,6 +24,8 @@ pub struct Links {
     pub senders: BTreeMap<LinkId, Sender>,
     /// Links that end at this stage.
     pub receivers: BTreeMap<LinkId, Receiver>,
+    /// Links that leave this stage as a stream because there was no shared memory to be had, and why.
+    pub without_ring: BTreeMap<LinkId, String>,
 }
 
 impl Links {
@@ -50,18 +52,29 @@ static RINGS: AtomicU64 = AtomicU64::new(0);
 pub fn open_links(config: LinksConfig) -> Result<Links, LinkError> {
     let deadline = Instant::now() + config.timeout;
     let expected = config.link_ids.iter().filter(|e| e.to == config.rank).count();
+    if matches!(config.transport, Transport::Shm | Transport::Auto)
+        && let Err(error) = remove_abandoned()
+    {
+        tracing::debug!("shared memory of killed stages could not be looked for: {error}");
+    }
     std::thread::scope(|scope| {
         let accepting = scope.spawn(|| accept(&config, expected, deadline));
+        let mut without_ring = BTreeMap::new();
         let outgoing = config.link_ids.iter().filter(|e| e.from == config.rank);
-        let senders =
-            outgoing.map(|&link| Ok((link, dial(&config, link, deadline)?))).collect::<Result<_, LinkError>>();
+        let mut open = |&link| Ok((link, dial(&config, link, deadline, &mut without_ring)?));
+        let senders = outgoing.map(&mut open).collect::<Result<_, LinkError>>();
         let receivers =
             accepting.join().unwrap_or_else(|_| Err(LinkError::Broken("the accepting thread failed".into())));
-        Ok(Links { senders: senders?, receivers: receivers? })
+        Ok(Links { senders: senders?, receivers: receivers?, without_ring })
     })
 }
 
-fn dial(config: &LinksConfig, link: LinkId, deadline: Instant) -> Result<Sender, LinkError> {
+fn dial(
+    config: &LinksConfig,
+    link: LinkId,
+    deadline: Instant,
+    without_ring: &mut BTreeMap<LinkId, String>,
+) -> Result<Sender, LinkError> {
     let address = &config.addresses[link.to];
     let failed = |what: &str, e: &dyn std::fmt::Display| {
         LinkError::Broken(format!("{what} stage {} at {address} for {link}: {e}", link.to))
@@ -79,7 +92,10 @@ fn dial(config: &LinksConfig, link: LinkId, deadline: Instant) -> Result<Sender,
                 Err(e) if config.transport == Transport::Shm => {
                     return Err(failed("could not make shared memory for", &e));
                 }
-                Err(_) => None,
+                Err(e) => {
+                    without_ring.insert(link, e.to_string());
+                    None
+                }
             }
         }
     };
@@ -104,17 +120,49 @@ fn dial(config: &LinksConfig, link: LinkId, deadline: Instant) -> Result<Sender,
 }
 
 /// Connects to a stage, which listens already.
-fn connect(config: &LinksConfig, address: &str, deadline: Instant) -> std::io::Result<TcpStream> {
+fn connect(config: &LinksConfig, address: &str, deadline: Instant) -> io::Result<TcpStream> {
+    let stream = retry(deadline, &config.interrupt, || stagecoach_group::connect(address))?;
+    config.interrupt.add(&stream)?;
+    stream.set_nodelay(true).map(|()| stream)
+}
+
+/// Calls `attempt` until it succeeds or the deadline is near, whatever the error is: a route that is about to come, or a node
+/// whose firewall does not know the pod yet, shows as an unreachable host, a refused connection or a timeout.
+fn retry<T>(deadline: Instant, interrupt: &Interrupt, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
-        match stagecoach_group::connect(address) {
-            Ok(stream) => {
-                config.interrupt.add(&stream)?;
-                return stream.set_nodelay(true).map(|()| stream);
-            }
-            Err(error) if Instant::now() + RETRY_DELAY >= deadline || config.interrupt.is_triggered() => {
-                return Err(error);
-            }
+        match attempt() {
+            Err(error) if Instant::now() + RETRY_DELAY >= deadline || interrupt.is_triggered() => return Err(error),
             Err(_) => std::thread::sleep(RETRY_DELAY),
+            done => return done,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_is_not_reached_is_tried_until_the_deadline() {
+        const UNREACHABLE: [i32; 5] =
+            [libc::EHOSTUNREACH, libc::ENETUNREACH, libc::ECONNREFUSED, libc::ETIMEDOUT, libc::EAGAIN];
+        let far = Instant::now() + Duration::from_secs(60);
+        let mut errors = UNREACHABLE.into_iter();
+        let connected = retry(far, &Interrupt::default(), || {
+            errors.next().map_or(Ok("connected"), |errno| Err(io::Error::from_raw_os_error(errno)))
+        });
+        assert_eq!((connected.unwrap(), errors.next()), ("connected", None));
+
+        // the deadline has passed, or the group has failed: the last error counts
+        let interrupted = Interrupt::default();
+        interrupted.trigger();
+        for (deadline, interrupt) in [(Instant::now(), Interrupt::default()), (far, interrupted)] {
+            let mut attempts = 0;
+            let refused = retry(deadline, &interrupt, || {
+                attempts += 1;
+                Err::<(), _>(io::Error::from_raw_os_error(libc::ECONNREFUSED))
+            });
+            assert_eq!((refused.unwrap_err().kind(), attempts), (ErrorKind::ConnectionRefused, 1));
         }
     }
 }

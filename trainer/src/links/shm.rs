@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use memmap2::{MmapOptions, MmapRaw};
-use rustix::fs::{FallocateFlags, OFlags, fallocate};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock};
 use rustix::process::geteuid;
 
 use super::LinkId;
@@ -15,6 +15,9 @@ use super::stream::LinkStream;
 
 /// The folder of POSIX shared memory on Linux.
 const FOLDER: &str = "/dev/shm";
+
+/// How the names of rings begin.
+const PREFIX: &str = "stagecoach-";
 
 /// The permissions of a ring's file: its owner's only.
 const MODE: u32 = 0o600;
@@ -68,7 +71,7 @@ impl RingIdentity<'_> {
     pub(super) fn path(&self) -> PathBuf {
         let group = blake3::hash(self.group.as_bytes()).to_hex();
         let ring = blake3::hash(&self.mark()).to_hex();
-        Path::new(FOLDER).join(format!("stagecoach-{}-{}", &group[..16], &ring[..32]))
+        Path::new(FOLDER).join(format!("{PREFIX}{}-{}", &group[..16], &ring[..32]))
     }
 
     fn file_bytes(&self) -> u64 {
@@ -86,24 +89,57 @@ impl Drop for RingName {
     }
 }
 
+/// Removes rings of processes of this user that were killed while theirs had a name: nobody holds their lock.
+pub(super) fn remove_abandoned() -> io::Result<()> {
+    for entry in std::fs::read_dir(FOLDER)? {
+        let path = entry?.path();
+        if path.file_name().is_none_or(|name| !name.to_string_lossy().starts_with(PREFIX)) {
+            continue;
+        }
+        // gone meanwhile, or another user's
+        let Ok(file) = open_existing(&path) else { continue };
+        if file.metadata()?.uid() == geteuid().as_raw()
+            && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+        {
+            drop(RingName(path));
+        }
+    }
+    Ok(())
+}
+
+/// Opens a ring by its name, whatever is there.
+fn open_existing(path: &Path) -> io::Result<File> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+    OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)
+}
+
 /// A ring that exists under a name until the other side has mapped it.
 #[derive(Debug)]
 pub(super) struct NamedRing {
     mapping: Mapping,
     name: RingName,
+    /// Locked, as a sign that the process lives.
+    _file: File,
 }
 
 impl NamedRing {
     /// Creates `ring`.
     pub(super) fn create(ring: &RingIdentity) -> io::Result<NamedRing> {
         let path = ring.path();
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(MODE).open(&path)?;
-        let name = RingName(path);
+        let (file, name) = loop {
+            let file = OpenOptions::new().read(true).write(true).create_new(true).mode(MODE).open(&path)?;
+            let name = RingName(path.clone());
+            flock(&file, FlockOperation::LockExclusive)?;
+            // whoever found it before it was locked took it for abandoned
+            if file.metadata()?.nlink() == 1 {
+                break (file, name);
+            }
+        };
         file.set_permissions(Permissions::from_mode(MODE))?; // whatever the umask is
         // allocated now: a full /dev/shm must be an error here, not a SIGBUS later
         fallocate(&file, FallocateFlags::empty(), 0, ring.file_bytes())?;
         file.write_all_at(&ring.mark(), ring.bytes as u64)?;
-        Ok(NamedRing { mapping: Mapping::new(&file, ring.bytes)?, name })
+        Ok(NamedRing { mapping: Mapping::new(&file, ring.bytes)?, name, _file: file })
     }
 
     /// Removes the name: from now on only the two mappings hold the memory, and a kill leaves nothing behind.
@@ -170,12 +206,7 @@ impl RingReader {
     /// Maps `ring`, if the file under its name is the one that its sender made. The checks are
     /// on the open file, which can't be replaced meanwhile.
     pub(super) fn open(ring: &RingIdentity) -> RingLookup {
-        let opened = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
-            .open(ring.path());
-        let file = match opened {
+        let file = match open_existing(&ring.path()) {
             Ok(file) => file,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return RingLookup::None,
             Err(e) => return RingLookup::Other(format!("it can't be opened: {e}")),

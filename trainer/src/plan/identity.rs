@@ -95,6 +95,7 @@ mod tests {
             vocab_size: 4096,
             id_bytes: 2,
             padding: 0,
+            skipped: Vec::new(),
         }
     }
 

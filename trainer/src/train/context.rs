@@ -10,6 +10,7 @@ use stagecoach_group::Member;
 use super::data_loader::DataLoader;
 use super::kept::HeldSnapshot;
 use super::monitor::StageMonitor;
+use super::sweep::Sweep;
 use crate::execute::{DumpConfig, Stage};
 use crate::links::Links;
 use crate::observe::{EventWriter, TrainingEvent};
@@ -24,6 +25,7 @@ pub(super) struct StageContext<'a> {
     /// What decides the last bits besides the job, as checkpoints record it.
     pub(super) environment: &'a Value,
     pub(super) volume: &'a dyn Volume,
+    pub(super) sweep: &'a Sweep,
     pub(super) monitor: &'a StageMonitor,
     pub(super) event_writer: &'a EventWriter,
     /// What of a step is dumped, in a replay.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use stagecoach_api::contract::{FailureKind, StageEnv, StagePhase};
+use stagecoach_api::job::Transport;
 use stagecoach_group::{GroupError, GroupFailure, Member};
 
 use super::context::{RunningStage, StageContext, emit};
@@ -13,7 +14,7 @@ use super::data_loader::DataLoader;
 use super::join::{Assignment, JoinedGroup, group_timeouts, join_group};
 use super::kept::{Kept, Layout};
 use super::memory::{HeldByGroup, MemoryCheckpoints, previous_rank};
-use super::{StageMonitor, StageOutcome, environment, finish, resume, steps};
+use super::{StageMonitor, StageOutcome, environment, finish, resume, shared_memory, steps};
 use crate::execute::{Stage, StageConfig, kind};
 use crate::fatal::Fatal;
 use crate::links::{Interrupt, LinkError, LinksConfig, link_ids, open_links, state_copy_links};
@@ -157,6 +158,11 @@ fn load_and_train(
         timeout: group_timeouts(config).startup_timeout,
     });
     let mut links = opened.map_err(|error| link_failure(member, error))?;
+    if config.job.spec.pipeline.transport == Transport::Auto {
+        let missing = shared_memory::missing(member, &roster, rank, &links)?;
+        let is_news = rank == 0 && !std::mem::replace(&mut kept.told_of_shared_memory, missing.is_some());
+        missing.filter(|_| is_news).into_iter().for_each(note);
+    }
     monitor.set_activity("loading");
     let started = Instant::now();
     let is_in_memory = in_memory.is_some();

@@ -43,6 +43,7 @@ pub(super) fn group_timeouts(config: &JobConfig) -> GroupTimeouts {
     let restart = &config.job.spec.restart;
     GroupTimeouts {
         startup_timeout: Duration::from_secs(restart.startup_timeout_seconds.into()),
+        heartbeat_timeout: Duration::from_secs(restart.heartbeat_timeout_seconds.into()),
         stall_timeout: Duration::from_secs(restart.stall_timeout_seconds.into()),
         ..GroupTimeouts::default()
     }
@@ -68,7 +69,7 @@ pub(super) fn join_group(
     let coordinator = match env.rank {
         0 => {
             let (control, address) = listen(&env.pod_ip)?;
-            let fence = acquire_fence(volume, kept.fence.as_ref(), &mut notes)?;
+            let fence = acquire_fence(volume, kept.fence.as_ref())?;
             kept.fence = Some(fence.clone());
             let secret = GroupSecret::generate(fence.number())
                 .map_err(|e| Fatal::new(FailureKind::Error, format!("no random numbers for the group's key: {e}")))?;

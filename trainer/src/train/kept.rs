@@ -16,6 +16,8 @@ pub(super) struct Kept {
     pub(super) epoch: Option<u64>,
     /// The last fence that it took; only on stage 0.
     pub(super) fence: Option<Fence>,
+    /// Whether it has told that there is no shared memory; only on stage 0.
+    pub(super) told_of_shared_memory: bool,
     /// That of the tensors below.
     layout: Option<Layout>,
     /// The last group's, with whatever values.

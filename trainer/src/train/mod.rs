@@ -19,8 +19,10 @@ mod monitor;
 mod prepare;
 mod rendezvous;
 mod resume;
+mod shared_memory;
 mod step_recorder;
 mod steps;
+mod sweep;
 
 pub(crate) use environment::differences as environment_changes;
 pub(crate) use monitor::{StageMonitor, write_termination_message};
@@ -40,6 +42,7 @@ use crate::plan::JobConfig;
 
 use context::StageContext;
 use kept::Kept;
+use sweep::Sweep;
 
 /// Successful end of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,16 +76,22 @@ pub(crate) fn run_stage(
     if rank == 0 {
         JobFolder::open(&config.folder(), None)?;
     }
-    let volume = &*mount(&config.folder());
+    let mounted = mount(&config.folder());
+    let (volume, sweep) = (&*mounted, &Sweep::of(&mounted));
     let environment = &environment::environment(config, device);
-    let context = StageContext { env, config, device, environment, volume, monitor, event_writer, dump };
+    let context = StageContext { env, config, device, environment, volume, sweep, monitor, event_writer, dump };
     let mut kept = Kept::default();
     let (mut losses, mut furthest) = (0, 0);
     loop {
         let ended = group::run_group(&context, &mut kept);
         let lost = match ended {
             Err(fatal) if fatal.is_group_lost && context.reform_timeout().is_some() => fatal,
-            ended => return ended,
+            ended => {
+                if let Ok(StageOutcome::Done) = ended {
+                    sweep.wait(); // nobody comes after
+                }
+                return ended;
+            }
         };
         let step = monitor.step().unwrap_or(0);
         losses = if step > furthest { 1 } else { losses + 1 };

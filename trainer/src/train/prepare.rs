@@ -86,7 +86,8 @@ pub(super) fn prepare_and_plan(
     let steps = config.steps(dataset.training_sequences());
     let identity = config.identity(&prepared, dataset.training_sequences());
     monitor.set_activity("choosing the checkpoint");
-    let mut notes = layout.notes.clone();
+    let mut notes = prepared.skipped.clone();
+    notes.extend(layout.notes.iter().cloned());
     notes.extend(bf16_warning(config, device));
     if config.job.spec.checkpoint.memory.is_some() && config.job.spec.memory_checkpoints(stages).is_none() {
         notes.push(

@@ -8,7 +8,7 @@ use serde_json::Value;
 use stagecoach_api::job::{ChangeEffect, change_effect};
 use stagecoach_checkpoint::{
     CheckpointError, CheckpointReader, Damage, Fence, NewestCheckpoint, VerifyLevel, Volume, differences, open_newest,
-    open_tensors, remove_stale_fences, set_aside,
+    open_tensors, set_aside,
 };
 use stagecoach_group::Member;
 
@@ -33,22 +33,14 @@ pub(super) struct ResumePoint {
     pub(super) notes: Vec<String>,
 }
 
-/// Acquires the next fence of the job on `volume`, and removes files of older groups. `last` is the fence of the group that this
-/// stage 0 has lost: if another stage 0 has taken a newer one, this one was replaced.
+/// Acquires the next fence of the job on `volume`. `last` is the fence of the group that this stage 0 has lost: if another
+/// stage 0 has taken a newer one, this one was replaced.
 ///
 /// # Errors
 /// If a newer group is starting or has begun, or the volume fails.
-pub(super) fn acquire_fence(
-    volume: &dyn Volume,
-    last: Option<&Fence>,
-    notes: &mut Vec<String>,
-) -> Result<Fence, Fatal> {
+pub(super) fn acquire_fence(volume: &dyn Volume, last: Option<&Fence>) -> Result<Fence, Fatal> {
     last.map_or(Ok(()), |last| last.check(volume))?;
-    let fence = Fence::acquire(volume)?;
-    if let Err(error) = remove_stale_fences(volume) {
-        notes.push(format!("could not remove what older groups left: {error}"));
-    }
-    Ok(fence)
+    Ok(Fence::acquire(volume)?)
 }
 
 /// Chooses the newest checkpoint without `known` damage, to train to step `steps`. Its content is verified when it is

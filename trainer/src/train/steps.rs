@@ -46,6 +46,9 @@ pub(super) fn train(
     if let Some(memory) = &mut memory {
         memory.begin_training(&running.stage, &state).map_err(|error| link_failure(running.member, error))?;
     }
+    if running.context.env.rank == 0 {
+        running.context.sweep.begin(&running.context);
+    }
     let writer = CheckpointWriter::new(running, architecture)?;
     std::thread::scope(|scope| {
         let (monitor, config) = (running.context.monitor, running.context.config);

@@ -188,7 +188,7 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
     (
         "spec.pipeline.memoryLimit",
         "",
-        "self.matches('^([0-9]+[.]?[0-9]*|[.][0-9]+)([KMGTPE]i|[kMGTPE])?$') && !quantity(self).isLessThan(quantity('1'))",
+        "type(self) == int || self.matches('^([0-9]+[.]?[0-9]*|[.][0-9]+)([KMGTPE]i|[kMGTPE])?$') && !quantity(self).isLessThan(quantity('1'))",
         "is not an amount of memory: write it as 40Gi, 500Mi or plain bytes",
     ),
     (

@@ -101,6 +101,7 @@ pub const CHANGES: &[(&str, ChangeEffect)] = &[
     ("restart.backoff.maxSeconds", Live),
     ("restart.startupTimeoutSeconds", Live),
     ("restart.reformTimeoutSeconds", Live),
+    ("restart.heartbeatTimeoutSeconds", Live),
     ("restart.stallTimeoutSeconds", Live),
     ("restart.terminationTimeoutSeconds", Live),
     ("restart.podFailurePolicy.rules", Live),

@@ -74,10 +74,50 @@ pub(crate) fn optional_count<'de, D: Deserializer<'de>>(deserializer: D) -> Resu
     Ok(Option::<Count>::deserialize(deserializer)?.map(|Count(count)| count))
 }
 
-/// An amount of memory as Kubernetes writes it: `40Gi`, `500M`, `1073741824`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// An amount of memory as Kubernetes writes it: `40Gi`, `500M`, `"1073741824"`. A number is read as text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub struct Quantity(#[schemars(length(max = 64))] pub String);
+pub struct Quantity(pub String);
+
+impl<'de> Deserialize<'de> for Quantity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Quantity;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("an amount of memory: 40Gi, 500Mi or plain bytes")
+            }
+
+            fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<Quantity, E> {
+                Ok(Quantity(bytes.to_string()))
+            }
+
+            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Quantity, E> {
+                Ok(Quantity(bytes.to_string()))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Quantity, E> {
+                Ok(Quantity(text.to_owned()))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+impl JsonSchema for Quantity {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Quantity".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "x-kubernetes-int-or-string": true, "minimum": 1, "maxLength": 64 })
+    }
+}
 
 impl Quantity {
     /// The bytes, rounded down; none if it isn't a quantity of bytes.

@@ -19,6 +19,10 @@ pub struct RestartSpec {
     /// Seconds that the other stages wait for one that was lost and is replaced; then the whole group starts anew. 0: it does so
     /// at once. A custom trainer's group always does.
     pub reform_timeout_seconds: u32,
+    /// Seconds of silence after which a stage counts as lost: its process is stopped or hung, its node is gone, or the network is
+    /// down. One whose process ends is noticed at once.
+    #[schemars(range(min = 1))]
+    pub heartbeat_timeout_seconds: u32,
     /// Seconds without a finished action after which a stage counts as hung.
     #[schemars(range(min = 1))]
     pub stall_timeout_seconds: u32,
@@ -40,6 +44,8 @@ impl Default for RestartSpec {
             backoff: BackoffSpec::default(),
             startup_timeout_seconds: 600,
             reform_timeout_seconds: 120,
+            // stages send one every half second; a node short of memory or processors may hold a process up for seconds
+            heartbeat_timeout_seconds: 10,
             stall_timeout_seconds: 600,
             termination_timeout_seconds: 180,
             pod_failure_policy: None,

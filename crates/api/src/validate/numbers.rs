@@ -212,6 +212,7 @@ fn check_restart(restart: &RestartSpec, problems: &mut Problems) {
     });
     for (name, seconds) in [
         ("startupTimeoutSeconds", restart.startup_timeout_seconds),
+        ("heartbeatTimeoutSeconds", restart.heartbeat_timeout_seconds),
         ("stallTimeoutSeconds", restart.stall_timeout_seconds),
         ("terminationTimeoutSeconds", restart.termination_timeout_seconds),
     ] {

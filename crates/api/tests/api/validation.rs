@@ -334,3 +334,20 @@ fn quantities_are_bytes() {
         assert_eq!(bytes(wrong), None, "{wrong}");
     }
 }
+
+#[test]
+fn a_memory_limit_may_be_a_number_of_bytes() {
+    for bytes in [1, 1 << 30] {
+        let limit = |written: String| {
+            let job = with(MINIMAL, &[("pipeline.memoryLimit", &written)]).unwrap();
+            assert!(job.validate().is_empty(), "{written}");
+            job.spec.pipeline.memory_limit.unwrap()
+        };
+        let (number, text) = (limit(bytes.to_string()), limit(format!("\"{bytes}\"")));
+        assert_eq!((&number, number.bytes()), (&text, Some(bytes)));
+    }
+    assert_eq!(
+        problems(MINIMAL, &[("pipeline.memoryLimit", "-1")]),
+        ["spec.pipeline.memoryLimit: \"-1\" is not an amount of memory: write it as 40Gi, 500Mi or plain bytes"]
+    );
+}

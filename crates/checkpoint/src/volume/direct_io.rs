@@ -35,22 +35,35 @@ impl FileWriter for DirectWriter {
     }
 }
 
-struct DirectFile {
-    file: File,
+struct DirectFile<F = File> {
+    file: F,
 }
 
-impl DirectFile {
+/// The system calls on an open file.
+trait Descriptor {
+    /// Sets or clears `O_DIRECT`.
+    fn set_direct(&self, direct: bool) -> io::Result<()>;
+
+    /// Writes as much of `bytes` as one call does; returns how much.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
+}
+
+impl Descriptor for File {
     fn set_direct(&self, direct: bool) -> io::Result<()> {
-        let flags = fcntl_getfl(&self.file)?;
+        let flags = fcntl_getfl(self)?;
         let wanted = if direct { flags | OFlags::DIRECT } else { flags - OFlags::DIRECT };
-        if wanted == flags { Ok(()) } else { Ok(fcntl_setfl(&self.file, wanted)?) }
+        if wanted == flags { Ok(()) } else { Ok(fcntl_setfl(self, wanted)?) }
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        FileExt::write_at(self, bytes, offset)
     }
 }
 
-impl Sink for DirectFile {
+impl<F: Descriptor + Send + Sync + 'static> Sink for DirectFile<F> {
     fn write_at(&self, mut bytes: &[u8], mut offset: u64, is_whole: bool) -> io::Result<()> {
         // without support for direct writes, this or the write fails
-        let mut direct = self.set_direct(is_whole).is_ok() && is_whole;
+        let mut direct = self.file.set_direct(is_whole).is_ok() && is_whole;
         while !bytes.is_empty() {
             match self.file.write_at(bytes, offset) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
@@ -61,7 +74,7 @@ impl Sink for DirectFile {
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 // also after a short write, as on a full disk: the buffered write then returns the real error
                 Err(e) if e.kind() == ErrorKind::InvalidInput && direct => {
-                    self.set_direct(false)?;
+                    self.file.set_direct(false)?;
                     direct = false;
                 }
                 Err(e) => return Err(e),
@@ -74,9 +87,90 @@ impl Sink for DirectFile {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::sync::Mutex;
     use std::time::{Duration, Instant};
 
     use super::*;
+
+    /// A device with sectors of 512 bytes: directly it takes whole ones only, at most `most` bytes a call, and `capacity` in all.
+    struct Device {
+        state: Mutex<DeviceState>,
+        supports_direct: bool,
+        most: usize,
+        capacity: usize,
+    }
+
+    #[derive(Default)]
+    struct DeviceState {
+        content: Vec<u8>,
+        direct: bool,
+        buffered_calls: usize,
+    }
+
+    const SECTOR: usize = 512;
+
+    impl Device {
+        fn new(supports_direct: bool, most: usize, capacity: usize) -> DirectFile<Device> {
+            DirectFile { file: Device { state: Mutex::default(), supports_direct, most, capacity } }
+        }
+    }
+
+    impl Descriptor for Device {
+        fn set_direct(&self, direct: bool) -> io::Result<()> {
+            if direct && !self.supports_direct {
+                return Err(ErrorKind::InvalidInput.into());
+            }
+            self.state.lock().unwrap().direct = direct;
+            Ok(())
+        }
+
+        fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+            let (mut state, offset) = (self.state.lock().unwrap(), offset as usize);
+            if state.direct && !(offset.is_multiple_of(SECTOR) && bytes.len().is_multiple_of(SECTOR)) {
+                return Err(ErrorKind::InvalidInput.into());
+            }
+            let taken = bytes.len().min(self.most).min(self.capacity - offset);
+            if taken == 0 {
+                return Err(ErrorKind::StorageFull.into());
+            }
+            state.buffered_calls += usize::from(!state.direct);
+            state.content.truncate(offset);
+            state.content.extend(&bytes[..taken]);
+            Ok(taken)
+        }
+    }
+
+    /// Bytes of a whole buffer here.
+    const WHOLE: usize = 8 * SECTOR;
+
+    fn content() -> Vec<u8> {
+        (0..WHOLE).map(|at| (at / 7 + at % 251) as u8).collect()
+    }
+
+    #[test]
+    fn what_a_short_direct_write_leaves_is_written_through_the_page_cache() {
+        // whole sectors at a time stay direct; where a call ends within one, the rest can't be
+        for (most, buffered) in [(WHOLE, false), (2 * SECTOR, false), (SECTOR + 100, true), (7, true)] {
+            let device = Device::new(true, most, WHOLE);
+            device.write_at(&content(), 0, true).unwrap();
+            let state = device.file.state.into_inner().unwrap();
+            assert!(state.content == content(), "{most} bytes a call");
+            assert_eq!(state.buffered_calls > 0, buffered, "{most} bytes a call");
+        }
+        let device = Device::new(false, WHOLE, WHOLE);
+        device.write_at(&content(), 0, true).unwrap();
+        assert_eq!(device.file.state.into_inner().unwrap().buffered_calls, 1);
+    }
+
+    #[test]
+    fn a_full_disk_is_told_as_such_wherever_it_ends() {
+        for capacity in [0, SECTOR, SECTOR + 100, WHOLE - 1] {
+            for supports_direct in [true, false] {
+                let error = Device::new(supports_direct, WHOLE, capacity).write_at(&content(), 0, true).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::StorageFull, "{capacity} bytes, direct: {supports_direct}");
+            }
+        }
+    }
 
     /// A device, or a server, that answers late.
     struct Late {

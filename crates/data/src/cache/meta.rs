@@ -138,7 +138,7 @@ mod tests {
         let formats =
             [FileFormat::Text, FileFormat::JsonLines, FileFormat::Parquet, FileFormat::Ids32, FileFormat::Ids16];
         let file = |format| CorpusFile { path: "/v/a".into(), name: "a".into(), format, size: 1, modified: 2 };
-        let corpus = Corpus { files: formats.map(file).to_vec(), text_field: "text".into() };
+        let corpus = Corpus { files: formats.map(file).to_vec(), text_field: "text".into(), folders: [].into() };
         let hash = |blake3: &str| FileHash { path: "a".into(), size: 1, modified: 2, blake3: blake3.into() };
         let hashed = "Text \"\" 0a\nJsonLines \"text\" 0b\nParquet \"text\" 0c\nIds32 \"\" 0d\nIds16 \"\" 0e\n";
         let expected = blake3::hash(hashed.as_bytes()).to_hex().to_string();

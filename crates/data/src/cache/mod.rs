@@ -71,6 +71,7 @@ fn prepare_in_parts(
                     vocab_size: contents.tokenizer.vocab_size(),
                     id_bytes: parts::id_bytes(&contents.tokenizer),
                     padding: contents.tokenizer.pad_token_id().unwrap_or(contents.eos_token_id),
+                    skipped: Vec::new(),
                 };
                 Meta { prepared: prepared.clone(), sources: hashes }.write(&path)?;
                 builder.clean_up();
@@ -93,7 +94,7 @@ fn prepare_in_parts(
         }
     };
     Dataset::open(config, &prepared)?; // reports a corpus that is too short before the stages start
-    Ok(prepared)
+    Ok(PreparedCorpus { skipped: corpus.skipped(), ..prepared })
 }
 
 /// The tokenizer to be used, its file read and checked against the corpus.

@@ -1,6 +1,6 @@
 //! Finds the files of a corpus.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -26,9 +26,10 @@ impl Corpus {
             return Err(DataError::NoPaths);
         }
         let root = fs::canonicalize(&config.volume_root).map_err(DataError::io("open", &config.volume_root))?;
-        let mut files = BTreeMap::new();
+        let (mut files, mut folders) = (BTreeMap::new(), BTreeSet::new());
         for pattern in &config.paths {
-            let paths = matching_paths(config, pattern)?;
+            let (of_folders, paths): (Vec<_>, Vec<_>) =
+                matching_paths(config, pattern)?.into_iter().partition(|path| path.is_dir());
             if paths.is_empty() {
                 return Err(DataError::NoMatch { pattern: pattern.clone(), root: config.volume_root.clone() });
             }
@@ -36,15 +37,18 @@ impl Corpus {
                 let file = CorpusFile::of(real_path(path, &root)?, &root)?;
                 files.insert(file.path.clone(), file);
             }
+            // `**` matches every folder: what counts is whether somebody may take it for a text
+            let of_folders = of_folders.into_iter().filter(|path| FileFormat::of(path).is_some());
+            folders.extend(of_folders.map(|path| name_below(&path, &config.volume_root)));
         }
-        Ok(Corpus { files: files.into_values().collect(), text_field: config.text_field.clone() })
+        Ok(Corpus { files: files.into_values().collect(), text_field: config.text_field.clone(), folders })
     }
 }
 
 impl CorpusFile {
     fn of(path: PathBuf, volume_root: &Path) -> Result<CorpusFile, DataError> {
         let format = FileFormat::of(&path).ok_or_else(|| DataError::UnknownFormat { path: path.clone() })?;
-        let name = path.strip_prefix(volume_root).unwrap_or(&path).to_string_lossy().into_owned();
+        let name = name_below(&path, volume_root);
         let (size, modified) = size_and_mtime(&path)?;
         Ok(CorpusFile { path, name, format, size, modified })
     }
@@ -74,7 +78,12 @@ impl FileFormat {
     }
 }
 
-/// The files, not folders, that `pattern` matches. Token caches are skipped.
+/// `path` relative to `folder`.
+fn name_below(path: &Path, folder: &Path) -> String {
+    path.strip_prefix(folder).unwrap_or(path).to_string_lossy().into_owned()
+}
+
+/// The files and folders that `pattern` matches. Token caches are skipped.
 fn matching_paths(config: &DataConfig, pattern: &str) -> Result<Vec<PathBuf>, DataError> {
     let bad = |reason: String| DataError::BadPattern { pattern: pattern.to_owned(), reason };
     let root = Pattern::escape(&config.volume_root.to_string_lossy());
@@ -89,7 +98,7 @@ fn matching_paths(config: &DataConfig, pattern: &str) -> Result<Vec<PathBuf>, Da
         // what is behind more links than the system follows was found by a shorter path
         let is_missing = || matches!(fs::metadata(&path), Err(error) if error.kind() == ErrorKind::NotFound);
         let leads_nowhere = path.is_symlink() && is_missing();
-        if (path.is_file() || leads_nowhere) && !path.starts_with(&config.cache_root) {
+        if (path.is_file() || path.is_dir() || leads_nowhere) && !path.starts_with(&config.cache_root) {
             paths.push(path);
         }
     }

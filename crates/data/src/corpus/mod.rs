@@ -10,6 +10,7 @@ mod tests;
 mod text;
 mod token_ids;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,8 @@ pub(crate) use pieces::Split;
 pub(crate) struct Corpus {
     pub(crate) files: Vec<CorpusFile>,
     pub(crate) text_field: String,
+    /// Folders that a pattern matches and whose names are those of files, relative to the volume's root.
+    pub(crate) folders: BTreeSet<String>,
 }
 
 /// A file of the corpus.
@@ -93,6 +96,18 @@ impl Corpus {
         self.files.iter().map(|file| file.size).sum()
     }
 
+    /// What the patterns match and adds no text, in sentences for people.
+    pub(crate) fn skipped(&self) -> Vec<String> {
+        let empty: Vec<&str> = self.files.iter().filter(|file| file.size == 0).map(|file| file.name.as_str()).collect();
+        let folders: Vec<&str> = self.folders.iter().map(String::as_str).collect();
+        let said =
+            |names: Vec<&str>, sentence: &str| (!names.is_empty()).then(|| format!("{sentence}: {}", few(&names)));
+        [said(empty, "data.paths matches empty files"), said(folders, "data.paths matches folders, which are no texts")]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
     /// Calls `on_piece` with everything from `from` on, in order. `split`: where long texts
     /// may be split into several pieces.
     ///
@@ -116,4 +131,12 @@ impl Corpus {
         }
         Ok(())
     }
+}
+
+/// The first of `names`, and how many more there are.
+fn few(names: &[&str]) -> String {
+    const SHOWN: usize = 3;
+    let more = names.len().saturating_sub(SHOWN);
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    names[..names.len() - more].join(", ") + &rest
 }

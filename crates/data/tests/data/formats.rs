@@ -34,6 +34,27 @@ fn a_row_of_parquet_is_a_document() {
 }
 
 #[test]
+fn empty_files_and_folders_that_a_pattern_matches_are_told() {
+    let volume = TestVolume::new(&[("a.txt", b"a b"), ("d/x.txt", b"c"), ("plain/y.txt", b"d")]);
+    assert_eq!(volume.prepare().unwrap().skipped, [""; 0]);
+    for name in ["b.txt", "d/c.jsonl", "e.tokens", "f.txt"] {
+        volume.write(&format!("corpus/{name}"), b"");
+    }
+    volume.write("corpus/novels.txt/z.txt", b"e");
+    // with a new token cache, and with the one that is there then
+    for _ in 0..2 {
+        assert_eq!(
+            volume.prepare().unwrap().skipped,
+            [
+                "data.paths matches empty files: corpus/b.txt, corpus/d/c.jsonl, corpus/e.tokens and 1 more",
+                "data.paths matches folders, which are no texts: corpus/novels.txt",
+            ]
+        );
+    }
+    assert_eq!(volume.prepare().unwrap().documents, 4);
+}
+
+#[test]
 fn token_files_are_split_where_documents_end_or_begin() {
     for (name, width) in [("x.tokens", 4), ("x.u16", 2)] {
         // Like the cache itself, with an end first (as GPT-2's corpora have it), no ends, no begins, and nothing at all.

@@ -51,6 +51,7 @@ fn policy(replaces_stages: bool) -> Policy {
             backoff: BackoffSpec { initial_seconds: 1, max_seconds: 20 },
             startup_timeout_seconds: 100,
             reform_timeout_seconds: REFORM_TIMEOUT_SECONDS as u32,
+            heartbeat_timeout_seconds: 10,
             stall_timeout_seconds: 100,
             termination_timeout_seconds: TERMINATION_TIMEOUT_SECONDS as u32,
             pod_failure_policy: None,

@@ -48,6 +48,7 @@ fn policy(disabled_guard: Option<Guard>, replaces_stages: bool) -> Policy {
             backoff: BackoffSpec { initial_seconds: 10, max_seconds: 10 },
             startup_timeout_seconds: 30,
             reform_timeout_seconds: u32::from(replaces_stages),
+            heartbeat_timeout_seconds: 10,
             stall_timeout_seconds: 30,
             termination_timeout_seconds: if never { u32::MAX } else { TERMINATION_TIMEOUT_SECONDS as u32 },
             pod_failure_policy: None,

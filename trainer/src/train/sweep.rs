@@ -1,0 +1,66 @@
+//! Removes what fenced-off groups left on the volume, behind training: it may be many gigabytes, and nothing depends on it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+
+use stagecoach_api::job::CheckpointMode;
+use stagecoach_checkpoint::{Volume, remove_stale_fences};
+
+use super::context::StageContext;
+use crate::observe::TrainingEvent;
+
+/// The removal, for all groups that a stage 0 is in. A process that has to leave does not wait for it: whoever comes next
+/// removes the rest.
+pub(super) struct Sweep {
+    volume: Arc<dyn Volume>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Sweep {
+    pub(super) fn of(volume: &Arc<dyn Volume>) -> Sweep {
+        Sweep { volume: Arc::clone(volume), thread: Mutex::default() }
+    }
+
+    /// Begins to remove what is there now, after what an earlier call is still removing. With `checkpoint.mode: Sync` training
+    /// waits for it, as for every other work on the volume.
+    pub(super) fn begin(&self, context: &StageContext) {
+        let (volume, monitor, events) =
+            (Arc::clone(&self.volume), context.monitor.clone(), context.event_writer.clone());
+        let tell = move |message: String| {
+            let event = TrainingEvent::Note { message };
+            monitor.telemetry().record(&event);
+            events.emit(&event);
+        };
+        let remove = {
+            let tell = tell.clone();
+            move || {
+                if let Err(error) = remove_stale_fences(&*volume) {
+                    tell(format!("could not remove what older groups left: {error}"));
+                }
+            }
+        };
+        if context.config.job.spec.checkpoint.mode == CheckpointMode::Sync {
+            return remove();
+        }
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let earlier = thread.take();
+        let work = move || {
+            if let Some(earlier) = earlier {
+                let _ = earlier.join();
+            }
+            remove();
+        };
+        match Builder::new().name("sweep".into()).spawn(work) {
+            Ok(spawned) => *thread = Some(spawned),
+            Err(error) => tell(format!("what older groups left stays for now: no thread to remove it ({error})")),
+        }
+    }
+
+    /// Waits until all is removed.
+    pub(super) fn wait(&self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}

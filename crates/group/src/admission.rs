@@ -135,6 +135,44 @@ pub(crate) fn admit(expected: &Hello, hello: &Hello) -> Result<(), Refusal> {
     if fields.is_empty() { Ok(()) } else { Err(Refusal::ConfigMismatch { fields }) }
 }
 
+/// What a hello is, given an earlier one of its rank.
+pub(crate) enum Succession {
+    /// There was none.
+    First,
+    /// It takes its place: the same process that reconnects or, while the group is joining, one that was started in its place.
+    Follows {
+        is_same: bool,
+    },
+    Refused(Refusal),
+    /// A newer process of a stage of the group that has formed, which therefore is over.
+    StartedAnew,
+    /// Two processes of which nobody knows which is right.
+    TwoPods {
+        message: String,
+    },
+}
+
+/// What `hello` is after `first`, the last one of its rank.
+pub(crate) fn succession(first: Option<&Hello>, hello: &Hello, is_joining: bool) -> Succession {
+    let Some(first) = first else { return Succession::First };
+    let rank = hello.rank;
+    if hello.incarnation < first.incarnation {
+        return Succession::Refused(Refusal::Replaced { rank });
+    }
+    if hello.incarnation == first.incarnation && hello.pod_uid != first.pod_uid {
+        let message = format!(
+            "two pods claim to be stage {rank} of attempt {}: {} on {}, and now {} on {}",
+            hello.attempt, first.pod_uid, first.host, hello.pod_uid, hello.host
+        );
+        return Succession::TwoPods { message };
+    }
+    match first == hello {
+        is_same if is_joining => Succession::Follows { is_same },
+        true => Succession::Refused(Refusal::AlreadyFormed { rank }),
+        false => Succession::StartedAnew,
+    }
+}
+
 fn mismatches(expected: &Hello, hello: &Hello) -> Vec<FieldMismatch> {
     let replica = |hello: &Hello| hello.replica.to_string();
     let mut fields = vec![

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use crate::activity::Heartbeat;
-use crate::admission::admit;
+use crate::admission::{Succession, admit, succession};
 use crate::disconnect::Disconnect;
 use crate::exchange::Exchange;
 use crate::messages::{CoordinatorMessage, MemberMessage};
@@ -162,58 +162,35 @@ impl GroupState {
             };
             return self.send_and_close(conn, last);
         }
-        if let Some(first) = &self.slots[rank].hello
-            && !self.may_follow(now, conn, &first.clone(), &hello)
-        {
-            return;
+        let is_joining = self.phase == GroupPhase::Joining;
+        match succession(self.slots[rank].hello.as_ref(), &hello, is_joining) {
+            Succession::First => {}
+            Succession::Follows { is_same } => {
+                if let Some(older) = self.slots[rank].conn.take() {
+                    match is_same {
+                        true => self.effects.push(Effect::Close(older)),
+                        false => self.send_and_close(older, CoordinatorMessage::Refused(Refusal::Replaced { rank })),
+                    }
+                }
+            }
+            Succession::Refused(refusal) => return self.send_and_close(conn, CoordinatorMessage::Refused(refusal)),
+            Succession::StartedAnew => {
+                // the one before is the cause, and this one may join the next group
+                self.send_and_close(conn, CoordinatorMessage::Refused(Refusal::AlreadyFormed { rank }));
+                return self.fail(now, Some(rank), format!("stage {rank} has started anew on {}", hello.host));
+            }
+            Succession::TwoPods { message } => {
+                let failure =
+                    GroupFailure { root_cause_rank: Some(rank), rank, message: message.clone(), has_ended: false };
+                self.send_and_close(conn, CoordinatorMessage::GroupEnded(failure));
+                return self.fail(now, Some(rank), message);
+            }
         }
         self.slots[rank] =
             MemberSlot { hello: Some(hello), conn: Some(conn), last_heartbeat_at: Some(now), ..MemberSlot::default() };
         match self.plan {
             Some(_) => self.release_if_complete(now),
             None => self.send(vec![conn], CoordinatorMessage::Preparing(self.progress.clone())),
-        }
-    }
-
-    /// Whether `hello` takes the slot of `first`, an earlier one of its rank: the same process that reconnects or, until the
-    /// group is released, one that was started in its place. What follows in all other cases is done.
-    fn may_follow(&mut self, now: Instant, conn: ConnectionId, first: &Hello, hello: &Hello) -> bool {
-        let rank = hello.rank;
-        if hello.incarnation < first.incarnation {
-            self.send_and_close(conn, CoordinatorMessage::Refused(Refusal::Replaced { rank }));
-            return false;
-        }
-        if hello.incarnation == first.incarnation && hello.pod_uid != first.pod_uid {
-            let message = format!(
-                "two pods claim to be stage {rank} of attempt {}: {} on {}, and now {} on {}",
-                self.expected.attempt, first.pod_uid, first.host, hello.pod_uid, hello.host
-            );
-            let failure =
-                GroupFailure { root_cause_rank: Some(rank), rank, message: message.clone(), has_ended: false };
-            self.send_and_close(conn, CoordinatorMessage::GroupEnded(failure));
-            self.fail(now, Some(rank), message);
-            return false;
-        }
-        match self.phase {
-            GroupPhase::Joining => {
-                if let Some(older) = self.slots[rank].conn.take() {
-                    match first == hello {
-                        true => self.effects.push(Effect::Close(older)),
-                        false => self.send_and_close(older, CoordinatorMessage::Refused(Refusal::Replaced { rank })),
-                    }
-                }
-                true
-            }
-            _ if first == hello => {
-                self.send_and_close(conn, CoordinatorMessage::Refused(Refusal::AlreadyFormed { rank }));
-                false
-            }
-            _ => {
-                // the one before is the cause, and this one may join the next group
-                self.send_and_close(conn, CoordinatorMessage::Refused(Refusal::AlreadyFormed { rank }));
-                self.fail(now, Some(rank), format!("stage {rank} has started anew on {}", hello.host));
-                false
-            }
         }
     }
 

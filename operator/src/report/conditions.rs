@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 use stagecoach_api::PipelineJobStatus;
-use stagecoach_api::job::{Condition, JobPhase};
+use stagecoach_api::job::{Condition, JobPhase, ScheduleSpec};
 use stagecoach_lifecycle::{AttemptPhase, InstanceState, JobOutcome, UnixMillis};
 
 use super::{StatusInputs, first_blocked_pod, to_rfc3339};
@@ -107,13 +107,19 @@ fn condition(kind: &str, value: ConditionValue, old: &[Condition], generation: i
 }
 
 fn accepted(inputs: &StatusInputs) -> ConditionValue {
-    match inputs.job.unknown_fields.as_slice() {
-        [] => value("True", "Valid", "the job is valid"),
-        unknown => value(
-            "True",
-            "UnknownFields",
-            format!("the job runs without what this version of the operator does not know: {}", unknown.join(", ")),
-        ),
+    let unknown = &inputs.job.unknown_fields;
+    if !unknown.is_empty() {
+        let message =
+            format!("the job runs without what this version of the operator does not know: {}", unknown.join(", "));
+        return value("True", "UnknownFields", message);
+    }
+    let spec = &inputs.job.manifest.spec;
+    // the schedule Auto may choose as many chunks as the partition is for
+    let chunks = (spec.stages * spec.pipeline.virtual_stages) as usize;
+    let has_choice = matches!(spec.pipeline.schedule, ScheduleSpec::Auto);
+    match spec.pipeline.unfitting_partition(chunks).filter(|_| !has_choice) {
+        Some(unfitting) => value("True", "PartitionComputed", unfitting),
+        None => value("True", "Valid", "the job is valid"),
     }
 }
 

@@ -59,6 +59,18 @@ fn the_objects_of_a_job_are_created_before_its_pods_and_owned_by_it() {
 }
 
 #[test]
+fn a_partition_that_no_longer_fits_is_told() {
+    let cluster = shared();
+    let partition = json!({"strategy": "Explicit", "layers": [1, 3]});
+    cluster.create("divided", json!({"pipeline": {"partition": partition}}));
+    cluster.wait("divided", "accepted", |job| has_condition(job, "Accepted", "True", "Valid"));
+    cluster.edit("divided", json!({"stages": 3}));
+    let job = cluster.wait("divided", "told", |job| has_condition(job, "Accepted", "True", "PartitionComputed"));
+    let message = condition_of(&job, "Accepted").unwrap()["message"].to_string();
+    assert!(message.contains("has 2 entries and the pipeline 3 chunks"), "{message}");
+}
+
+#[test]
 fn progress_and_checkpoints_are_in_the_status() {
     let cluster = shared();
     cluster.create("shown", json!({}));

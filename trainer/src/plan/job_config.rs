@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use stagecoach_api::PipelineJob;
 use stagecoach_api::job::{
     AdamWSpec, BuiltIn, DataSpec, Device, EvaluationSpec, Kernels, ModelSpec, OptimizerSpec, PretrainedSpec, Recompute,
-    TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec, Transport,
+    TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec,
 };
 use stagecoach_data::{DataConfig, Tokenizer, TokenizerSource};
 
@@ -36,10 +36,10 @@ pub(crate) struct JobConfig {
 }
 
 impl JobConfig {
-    /// Checks that this trainer supports what the job specifies.
+    /// The configuration of a valid job.
     ///
     /// # Errors
-    /// All validation errors; else the first field with a value that this version does not support.
+    /// All validation errors; else what does not fit the model that it reads.
     pub(crate) fn new(job: PipelineJob, workspace: &Path) -> Result<JobConfig, Fatal> {
         let problems: Vec<String> = job.validate().iter().map(ToString::to_string).collect();
         if !problems.is_empty() {
@@ -55,11 +55,6 @@ impl JobConfig {
             ModelSpec::Llama(llama) => {
                 (LlamaConfig::from_spec(llama), llama.vocab_size.map(|size| size as usize), from)
             }
-            ModelSpec::Pretrained(_) if from.is_some() => {
-                return Err(Fatal::invalid(
-                    "spec.checkpoint.initFrom: a model of type Pretrained brings its weights along, set one of both",
-                ));
-            }
             ModelSpec::Pretrained(pretrained) => pretrained_config(workspace, pretrained)?,
         };
         if data.sequence_length as usize > model.max_position_embeddings {
@@ -67,15 +62,6 @@ impl JobConfig {
                 "spec.data.sequenceLength is {}, and the model is made for {} at most",
                 data.sequence_length, model.max_position_embeddings
             )));
-        }
-        if job.spec.pipeline.transport == Transport::Nccl {
-            return Err(Fatal::invalid("spec.pipeline.transport: this version has Tcp, Shm and Auto, not Nccl"));
-        }
-        if training.kernels == Kernels::Portable && training.device == Device::Cuda {
-            return Err(Fatal::invalid(
-                "spec.training.kernels is Portable and spec.training.device is Cuda: only CPUs of all makers compute the same, set \
-                 kernels to Fastest or device to Cpu",
-            ));
         }
         let (data, training) = (data.clone(), training.clone());
         let workspace = workspace.to_owned();

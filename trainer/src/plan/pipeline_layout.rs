@@ -142,21 +142,15 @@ fn lay_out(
         }
         None => (FLOPS_PER_SECOND, LINK_BYTES_PER_SECOND),
     };
-    let given = pipeline.partition.layers.as_ref();
     let chunks = schedule.placement.chunks();
     let limit = pipeline.memory_limit.as_ref().and_then(|limit| limit.bytes());
-    let partition = match (pipeline.explicit_layers(chunks), given) {
-        (Some(layers), _) => {
+    let partition = match pipeline.explicit_layers(chunks) {
+        Some(layers) => {
             let layers: Vec<usize> = layers.iter().map(|&count| count as usize).collect();
             explicit_partition(&cost, &layers, schedule, limit)?
         }
-        (None, given) => {
-            if let Some(given) = given {
-                notes.push(format!(
-                    "spec.pipeline.partition.layers has {} entries and the pipeline {chunks} chunks: the partition is computed",
-                    given.len()
-                ));
-            }
+        None => {
+            notes.extend(pipeline.unfitting_partition(chunks));
             balanced_partition(&cost, schedule, limit, speeds)?
         }
     };

@@ -1,20 +1,19 @@
 //! A stage in one group, from joining to its end.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use stagecoach_api::contract::{FailureKind, StageEnv, StagePhase};
 use stagecoach_api::job::Transport;
-use stagecoach_group::{GroupError, GroupFailure, Member};
+use stagecoach_group::{GroupError, Member};
 
 use super::context::{RunningStage, StageContext, emit};
 use super::data_loader::DataLoader;
 use super::join::{Assignment, JoinedGroup, group_timeouts, join_group};
 use super::kept::{Kept, Layout};
 use super::memory::{HeldByGroup, MemoryCheckpoints, previous_rank};
-use super::{StageMonitor, StageOutcome, environment, finish, resume, shared_memory, steps};
+use super::on_failure::FailureHandler;
+use super::{StageOutcome, environment, finish, resume, shared_memory, steps};
 use crate::execute::{Stage, StageConfig, kind};
 use crate::fatal::Fatal;
 use crate::links::{Interrupt, LinkError, LinksConfig, link_ids, open_links, state_copy_links};
@@ -34,43 +33,17 @@ pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Stage
     let monitor = context.monitor;
     monitor.set_forming();
     let interrupt = Interrupt::default();
-    let is_leaving = Arc::new(AtomicBool::new(false));
-    // of each rank, once they are known
-    let incarnations = Arc::new(OnceLock::<Vec<u32>>::new());
     // dropped when this function returns
-    let (_unwound, unwound) = channel::<()>();
+    let (handler, _in_group) = FailureHandler::new(context, interrupt.clone());
+    let handler = Arc::new(handler);
     let on_failure = {
-        let (monitor, interrupt, is_leaving) = (monitor.clone(), interrupt.clone(), Arc::clone(&is_leaving));
-        let (incarnations, event_writer) = (Arc::clone(&incarnations), context.event_writer.clone());
-        let (reform_timeout, unwound) = (context.reform_timeout(), Mutex::new(Some(unwound)));
-        move |failure: GroupFailure| {
-            if is_leaving.load(Ordering::Relaxed) {
-                return;
-            }
-            if failure.is_root_cause() {
-                monitor.exit(FailureKind::Stalled, &failure.message);
-            }
-            let unwound = unwound.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let (Some(timeout), Some(unwound)) = (reform_timeout, unwound) else {
-                monitor.exit(FailureKind::PeerLost, &failure.message)
-            };
-            monitor.set_forming();
-            interrupt.trigger();
-            if let (Some(stage), Some(incarnations)) = (failure.root_cause_rank, incarnations.get()) {
-                let incarnation = incarnations.get(stage).copied().unwrap_or(0);
-                let (stage, has_ended, message) = (stage as u32, failure.has_ended, failure.message.clone());
-                let event = TrainingEvent::StageLost { stage, incarnation, has_ended, message };
-                monitor.telemetry().record(&event);
-                event_writer.emit(&event);
-            }
-            exit_unless_unwound(&monitor, unwound, timeout, failure);
-        }
+        let handler = Arc::clone(&handler);
+        move |failure| handler.handle(failure)
     };
     // what fails before the group is released does not get better by forming another
     let joined = join_group(context, kept, on_failure).map_err(|fatal| Fatal { is_group_lost: false, ..fatal });
     let JoinedGroup { member, coordinator, assignment, notes } = joined?;
-    let of_ranks = assignment.roster.members.iter().map(|hello| hello.incarnation).collect();
-    let _ = incarnations.set(of_ranks);
+    handler.set_roster(&assignment.roster);
     notes.into_iter().for_each(|message| emit(context, &TrainingEvent::Note { message }));
     let mut outcome = load_and_train(context, &member, assignment, kept, &interrupt);
     let code = match &outcome {
@@ -79,7 +52,7 @@ pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Stage
         // the exit code tells the others the cause
         Err(fatal) => fatal.kind.exit_code().code(),
     };
-    is_leaving.store(true, Ordering::Relaxed);
+    handler.leave();
     let left = member.leave(code);
     drop(coordinator);
     if outcome.is_ok() {
@@ -242,19 +215,6 @@ pub(super) fn link_failure(member: &Member, error: LinkError) -> Fatal {
             None => error.into(),
         },
         LinkError::Mismatch(_) => error.into(),
-    }
-}
-
-/// Exits with the failure of the group if this stage is not back at the rendezvous in time: its thread hangs.
-fn exit_unless_unwound(monitor: &StageMonitor, unwound: Receiver<()>, timeout: Duration, failure: GroupFailure) {
-    let monitor = monitor.clone();
-    let watch = move || {
-        if unwound.recv_timeout(timeout) == Err(RecvTimeoutError::Timeout) {
-            monitor.exit(FailureKind::PeerLost, &failure.message);
-        }
-    };
-    if let Err(error) = std::thread::Builder::new().name("reform-watch".into()).spawn(watch) {
-        tracing::warn!("no thread to watch the way back to the rendezvous: {error}");
     }
 }
 

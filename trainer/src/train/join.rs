@@ -58,9 +58,9 @@ pub(super) fn join_group(
     kept: &mut Kept,
     on_failure: impl Fn(GroupFailure) + Send + Sync + 'static,
 ) -> Result<JoinedGroup, Fatal> {
-    let StageContext { env, config, volume, monitor, .. } = *context;
+    let StageContext { env, config, device, volume, monitor, .. } = *context;
     let (listener, data_address) = listen(&env.pod_ip)?;
-    let hello = hello(env, config, data_address);
+    let hello = hello(env, config, device, data_address);
     let mut timeouts = group_timeouts(config);
     if let (Some(_), Some(timeout)) = (kept.epoch, context.reform_timeout()) {
         timeouts.startup_timeout = timeout;
@@ -117,7 +117,10 @@ fn listen(host: &str) -> Result<(TcpListener, String), Fatal> {
         .map_err(|e| Fatal::new(FailureKind::Error, format!("could not listen at POD_IP={host}: {e}")))
 }
 
-fn hello(env: &StageEnv, config: &JobConfig, data_address: String) -> Hello {
+fn hello(env: &StageEnv, config: &JobConfig, device: tch::Device, data_address: String) -> Hello {
+    let mut agreement = config.agreement();
+    // with the device Auto each stage takes what it finds, and all must find the same
+    agreement.insert("device".into(), if device.is_cuda() { "Cuda" } else { "Cpu" }.into());
     Hello {
         job_uid: env.job_uid.clone(),
         attempt: env.attempt,
@@ -127,8 +130,32 @@ fn hello(env: &StageEnv, config: &JobConfig, data_address: String) -> Hello {
         incarnation: env.incarnation,
         pod_uid: env.pod_uid.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        config: config.agreement(),
+        config: agreement,
         data_address,
         host: std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_stage_that_finds_another_device_is_refused() {
+        let sample = include_str!("../../../manifests/samples/shakespeare.yaml");
+        let job = stagecoach_api::parse_with(sample, "shakespeare.yaml", &[]).unwrap();
+        let config = JobConfig::new(job, Path::new("/tmp")).unwrap();
+        let vars = [("RANK", "0"), ("WORLD_SIZE", "3"), ("STAGECOACH_JOB", "a"), ("STAGECOACH_JOB_UID", "u")];
+        let more = [("STAGECOACH_ATTEMPT", "1"), ("MASTER_ADDR", "a"), ("POD_IP", "127.0.0.1"), ("POD_UID", "p")];
+        let env = StageEnv::from_vars(vars.into_iter().chain(more)).unwrap();
+        let [cpu, gpu] =
+            [tch::Device::Cpu, tch::Device::Cuda(1)].map(|device| hello(&env, &config, device, "a".into()));
+        let differing: Vec<&String> =
+            cpu.config.keys().filter(|field| cpu.config[*field] != gpu.config[*field]).collect();
+        // what differs here is refused by name: `Refusal::ConfigMismatch`
+        assert_eq!(differing, ["device"]);
+        assert_eq!(cpu.config, hello(&env, &config, tch::Device::Cpu, "b".into()).config);
     }
 }

@@ -16,6 +16,7 @@ mod kept;
 mod measured_step;
 mod memory;
 mod monitor;
+mod on_failure;
 mod prepare;
 mod rendezvous;
 mod resume;

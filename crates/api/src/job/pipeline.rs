@@ -47,6 +47,15 @@ impl PipelineSpec {
             .as_deref()
             .filter(|layers| self.partition.strategy == PartitionStrategy::Explicit && layers.len() == chunks)
     }
+
+    /// Says that the given partition does not fit so many chunks, and is computed instead; none if it does, or if none is given.
+    pub fn unfitting_partition(&self, chunks: usize) -> Option<String> {
+        let given = self.partition.layers.as_ref().filter(|_| self.explicit_layers(chunks).is_none())?;
+        Some(format!(
+            "spec.pipeline.partition.layers has {} entries and the pipeline {chunks} chunks: the partition is computed",
+            given.len()
+        ))
+    }
 }
 
 impl Default for PipelineSpec {

@@ -4,6 +4,7 @@ mod folder;
 mod layout;
 mod names;
 mod numbers;
+mod support;
 mod template;
 
 use std::fmt;
@@ -50,13 +51,14 @@ impl PipelineJob {
 }
 
 impl PipelineJobSpec {
-    /// All that is wrong with the spec; empty if it can be run. What a trainer can't do yet is the trainer's to refuse.
+    /// All that is wrong with the spec, or not in this version; empty if it can be run.
     pub fn validate(&self) -> Vec<Problem> {
         let mut problems = Problems::default();
         trainer_matches(self, &mut problems);
         numbers::check(self, &mut problems);
         layout::check(self, &mut problems);
         template::check(self, &mut problems);
+        support::check(self, &mut problems);
         problems.0
     }
 }

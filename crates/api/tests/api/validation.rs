@@ -18,6 +18,16 @@ fn each_rule_has_its_sentence() {
             "3",
             "spec.training.microbatches: is 3, which does not divide globalBatchSize 8: all microbatches have the same number of sequences",
         ),
+        (
+            "pipeline.transport",
+            "Nccl",
+            "spec.pipeline.transport: is Nccl, which this version lacks: set Auto, Tcp or Shm",
+        ),
+        (
+            "training",
+            "{steps: 4, globalBatchSize: 8, learningRate: {peak: 1e-3}, kernels: Portable, device: Cuda}",
+            "spec.training.kernels: is Portable, and spec.training.device is Cuda: only CPUs of all makers compute the same; set kernels to Fastest or device to Cpu",
+        ),
         ("training.microbatches", "0", "spec.training.microbatches: is 0; it must be at least 1"),
         ("training.globalBatchSize", "0", "spec.training.globalBatchSize: is 0; it must be at least 1"),
         ("training.steps", "0", "spec.training.steps: is 0; it must be at least 1"),
@@ -296,6 +306,17 @@ fn a_custom_trainer_needs_its_container() {
 }
 
 #[test]
+fn a_pretrained_model_brings_its_weights_along() {
+    let pretrained = ("model", "{type: Pretrained, pretrained: {path: models/a}}");
+    let from = ("checkpoint", "{initFrom: {path: models/b}}");
+    assert_eq!(problems(MINIMAL, &[pretrained]), [""; 0]);
+    assert_eq!(problems(MINIMAL, &[from]), [""; 0]);
+    let refused =
+        "spec.checkpoint.initFrom: is given, and a model of type Pretrained brings its weights along: set one of both";
+    assert_eq!(problems(MINIMAL, &[pretrained, from]), [refused]);
+}
+
+#[test]
 fn what_fits_is_not_refused() {
     let rows: [&[(&str, &str)]; 10] = [
         &[("data.paths", "[tiny.txt, books/tiny/a.txt]")],
@@ -321,6 +342,10 @@ fn an_explicit_partition_counts_only_for_its_number_of_chunks() {
     let pipeline = with(MINIMAL, &explicit).unwrap().spec.pipeline;
     assert_eq!(pipeline.explicit_layers(2), Some([1, 3].as_slice()));
     assert_eq!(pipeline.explicit_layers(3), None);
+    assert_eq!(pipeline.unfitting_partition(2), None);
+    let unfitting = pipeline.unfitting_partition(3).unwrap();
+    assert!(unfitting.contains("has 2 entries and the pipeline 3 chunks"), "{unfitting}");
+    assert_eq!(with(MINIMAL, &[]).unwrap().spec.pipeline.unfitting_partition(3), None);
 }
 
 #[test]

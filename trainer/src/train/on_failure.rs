@@ -1,0 +1,101 @@
+//! What a stage does when its group fails: it goes back to the rendezvous, or exits.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use stagecoach_api::contract::FailureKind;
+use stagecoach_group::{GroupFailure, Roster};
+
+use super::StageMonitor;
+use super::context::StageContext;
+use crate::links::Interrupt;
+use crate::observe::{EventWriter, TrainingEvent};
+
+/// Handles the failure of one group, on the thread that receives the group's messages.
+pub(super) struct FailureHandler {
+    monitor: StageMonitor,
+    event_writer: EventWriter,
+    /// Ends what the stage waits for on its links.
+    interrupt: Interrupt,
+    /// How long the stages wait for the next group; none if a lost stage ends all.
+    reform_timeout: Option<Duration>,
+    /// Of each rank, once they are known.
+    incarnations: OnceLock<Vec<u32>>,
+    /// Whether the stage leaves the group by itself.
+    is_leaving: AtomicBool,
+    /// Disconnected as soon as the stage is back at the rendezvous.
+    unwound: Mutex<Option<Receiver<()>>>,
+}
+
+impl FailureHandler {
+    /// The handler, and what is dropped when the stage is back at the rendezvous.
+    pub(super) fn new(context: &StageContext, interrupt: Interrupt) -> (FailureHandler, Sender<()>) {
+        let (in_group, unwound) = channel();
+        let handler = FailureHandler {
+            monitor: context.monitor.clone(),
+            event_writer: context.event_writer.clone(),
+            interrupt,
+            reform_timeout: context.reform_timeout(),
+            incarnations: OnceLock::new(),
+            is_leaving: AtomicBool::new(false),
+            unwound: Mutex::new(Some(unwound)),
+        };
+        (handler, in_group)
+    }
+
+    /// The group has joined.
+    pub(super) fn set_roster(&self, roster: &Roster) {
+        let _ = self.incarnations.set(roster.members.iter().map(|hello| hello.incarnation).collect());
+    }
+
+    /// The stage leaves: how the group ends does not concern it any more.
+    pub(super) fn leave(&self) {
+        self.is_leaving.store(true, Ordering::Relaxed);
+    }
+
+    /// Interrupts the stage, so that it goes back to the rendezvous; exits if it is the cause, or if nobody waits for a next
+    /// group.
+    pub(super) fn handle(&self, failure: GroupFailure) {
+        if self.is_leaving.load(Ordering::Relaxed) {
+            return;
+        }
+        if failure.is_root_cause() {
+            self.monitor.exit(FailureKind::Stalled, &failure.message);
+        }
+        let unwound = self.unwound.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (Some(timeout), Some(unwound)) = (self.reform_timeout, unwound) else {
+            self.monitor.exit(FailureKind::PeerLost, &failure.message)
+        };
+        self.monitor.set_forming();
+        self.interrupt.trigger();
+        self.report_loss(&failure);
+        self.exit_unless_unwound(unwound, timeout, failure);
+    }
+
+    fn report_loss(&self, failure: &GroupFailure) {
+        let (Some(stage), Some(incarnations)) = (failure.root_cause_rank, self.incarnations.get()) else { return };
+        let event = TrainingEvent::StageLost {
+            stage: stage as u32,
+            incarnation: incarnations.get(stage).copied().unwrap_or(0),
+            has_ended: failure.has_ended,
+            message: failure.message.clone(),
+        };
+        self.monitor.telemetry().record(&event);
+        self.event_writer.emit(&event);
+    }
+
+    /// Exits with the failure of the group if this stage is not back at the rendezvous in time: its thread hangs.
+    fn exit_unless_unwound(&self, unwound: Receiver<()>, timeout: Duration, failure: GroupFailure) {
+        let monitor = self.monitor.clone();
+        let watch = move || {
+            if unwound.recv_timeout(timeout) == Err(RecvTimeoutError::Timeout) {
+                monitor.exit(FailureKind::PeerLost, &failure.message);
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("reform-watch".into()).spawn(watch) {
+            tracing::warn!("no thread to watch the way back to the rendezvous: {error}");
+        }
+    }
+}

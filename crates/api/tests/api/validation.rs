@@ -25,7 +25,7 @@ fn each_rule_has_its_sentence() {
         ),
         (
             "training",
-            "{steps: 4, globalBatchSize: 8, learningRate: {peak: 1e-3}, kernels: Portable, device: Cuda}",
+            "{steps: 4, globalBatchSize: 8, microbatches: 4, learningRate: {peak: 1e-3}, kernels: Portable, device: Cuda}",
             "spec.training.kernels: is Portable, and spec.training.device is Cuda: only CPUs of all makers compute the same; set kernels to Fastest or device to Cpu",
         ),
         ("training.microbatches", "0", "spec.training.microbatches: is 0; it must be at least 1"),

@@ -14,6 +14,8 @@ TORCH_VERSION := 2.11.0
 TORCH := $(CACHE)/torch-$(TORCH_VERSION)
 TRANSFORMERS_VERSION := 5.23.0
 TRANSFORMERS := $(CACHE)/transformers-$(TRANSFORMERS_VERSION)
+TENSORBOARD_VERSION := 2.21.0
+TENSORBOARD := $(CACHE)/tensorboard-$(TENSORBOARD_VERSION)
 DENY_VERSION := 0.20.2
 DENY := $(CACHE)/cargo-deny-$(DENY_VERSION)/bin/cargo-deny
 STAGECOACH := target/debug/stagecoach
@@ -25,7 +27,7 @@ TEST_BINARIES := $(filter-out system $(CLUSTER_TEST_BINARIES) $(NODE_TEST_BINARI
 	$(notdir $(patsubst %/main.rs,%,$(wildcard operator/tests/*/main.rs trainer/tests/*/main.rs crates/*/tests/*/main.rs \
 	tests/tests/*/main.rs tests/*/tests/*/main.rs))))
 
-.PHONY: help run trainer test test-all soak crashes model strace transformers bench manifests e2e e2e-report cluster-up cluster-down lint deny build release reproducible libtorch torch texts cluster-tools tools clean
+.PHONY: help run trainer test test-all soak crashes model strace transformers tensorboard bench manifests e2e e2e-report cluster-up cluster-down lint deny build release reproducible libtorch torch texts cluster-tools tools clean
 
 help: ## this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -49,11 +51,11 @@ test: build texts ## all tests that need no root
 	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) \
 		cargo test --workspace $(addprefix --test ,$(CLUSTER_TEST_BINARIES)) -- --test-threads=6
 
-test-all: build texts ## schedules of every size, the parity tests' full product instead of the covering set, memory of all jobs, transformers
+test-all: build texts ## schedules of every size, the parity tests' full product instead of the covering set, memory of all jobs, transformers, TensorBoard
 	STAGECOACH_SCHEDULES=all cargo test --workspace --test pipeline --quiet schedules::
 	STAGECOACH_PARITY=all cargo test --workspace --test system parity:: -- --nocapture
 	STAGECOACH_MEMORY=all cargo test --workspace --test system memory:: -- --nocapture
-	$(MAKE) transformers
+	$(MAKE) transformers tensorboard
 
 e2e: build texts ## the product on a real node: images, chart, jobs, faults; needs root and Linux
 	tests/e2e/run.sh $(CACHE) tests/e2e/all.sh $(TESTS)
@@ -98,6 +100,16 @@ strace: build ## stages and launcher killed at system calls drawn by STAGECOACH_
 transformers: build torch $(TRANSFORMERS) ## Hugging Face's transformers and the trainer open each other's models
 	STAGECOACH_TRANSFORMERS=$(TRANSFORMERS)/bin/python PYTHONPATH=$(TORCH) \
 		cargo test --workspace --test system --quiet transformers:: -- --ignored --nocapture
+
+tensorboard: build $(TENSORBOARD) ## TensorBoard reads what `stagecoach tensorboard` writes
+	STAGECOACH_TENSORBOARD=$(TENSORBOARD)/bin/python \
+		cargo test --workspace --test system --quiet tensorboard:: -- --ignored --nocapture
+
+$(TENSORBOARD):
+	@echo "installing TensorBoard $(TENSORBOARD_VERSION) into a virtual environment (once, into $@)"
+	@python3 -m venv $@.new
+	@$@.new/bin/python -m pip install --quiet tensorboard==$(TENSORBOARD_VERSION)
+	@mv $@.new $@
 
 $(TRANSFORMERS):
 	@echo "installing transformers $(TRANSFORMERS_VERSION) into a virtual environment (once, into $@)"

@@ -25,6 +25,7 @@ mod sbom;
 mod soak;
 mod storage;
 mod strace;
+mod tensorboard;
 mod transformers;
 mod unequal;
 

@@ -10,6 +10,7 @@ mod plan;
 mod replay;
 mod run;
 mod stage;
+mod tensorboard;
 mod timeline;
 mod tokenize;
 
@@ -43,6 +44,8 @@ enum CliCommand {
     Plan(plan::PlanCommand),
     /// Show what every stage did in a step that was trained, above a simulation of it.
     Timeline(timeline::TimelineCommand),
+    /// Write runs as TensorBoard reads them.
+    Tensorboard(tensorboard::TensorboardCommand),
     /// Train steps of a run again, and compare them bit for bit with what is recorded.
     Replay(replay::ReplayCommand),
     /// Train parts of a run again, and say whether each checkpoint follows from the one before.
@@ -79,6 +82,7 @@ pub fn main(open_volume: VolumeOpener) -> i32 {
         CliCommand::Stage(command) => stage::main(command, open_volume),
         CliCommand::Plan(command) => to_exit_code(command.main()),
         CliCommand::Timeline(command) => to_exit_code(command.main()),
+        CliCommand::Tensorboard(command) => to_exit_code(command.main()),
         CliCommand::Replay(command) => to_exit_code(command.main()),
         CliCommand::Audit(command) => to_exit_code(command.main()),
         CliCommand::Diff(command) => to_exit_code(command.main()),

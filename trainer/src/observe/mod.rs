@@ -14,12 +14,14 @@ mod progress_display;
 mod run_report;
 mod server;
 mod telemetry;
+mod tensorboard;
 mod timeline_record;
 
 pub(crate) use event::{MemoryCheckpointRecord, RunSummary, SaveRecord, StartRecord, StepRecord, TrainingEvent};
 pub(crate) use event_writer::{EVENTS_ENV, EventWriter};
 pub(crate) use metrics_file::{MetricsError, MetricsFile, read_metrics};
 pub(crate) use telemetry::StageTelemetry;
+pub(crate) use tensorboard::EventFile;
 pub(crate) use timeline_record::{TimelineRecord, advice, speeds};
 
 pub(crate) use format::duration;

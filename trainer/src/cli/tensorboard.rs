@@ -1,0 +1,98 @@
+//! `stagecoach tensorboard`. It needs nothing but the metrics of jobs' folders.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+use super::output::print_line;
+use crate::folder::METRICS;
+use crate::observe::{EventFile, read_metrics};
+
+/// Write runs as TensorBoard reads them: `tensorboard --logdir DIR` then shows them side by side.
+#[derive(Debug, Args)]
+pub(super) struct TensorboardCommand {
+    /// Folders of jobs, such as `workspace/NAME`.
+    #[arg(required = true)]
+    folders: Vec<PathBuf>,
+    /// The folder to write to; each job gets one of its name in it.
+    #[arg(long, value_name = "DIR")]
+    to: PathBuf,
+    /// Go on as the jobs train, until Ctrl-C.
+    #[arg(long)]
+    follow: bool,
+}
+
+/// The pause between two looks at a job that is followed: at least this, and so long that reading takes no more than a tenth.
+const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A run that is written.
+struct Run {
+    metrics: PathBuf,
+    events: EventFile<BufWriter<File>>,
+}
+
+impl TensorboardCommand {
+    pub(super) fn main(self) -> anyhow::Result<()> {
+        let mut runs = Vec::new();
+        for folder in &self.folders {
+            let mut run = Run::create(folder, &self.to)?;
+            let steps = run.update()?;
+            print_line(format!("{}: {steps} steps", run.metrics.display()));
+            runs.push(run);
+        }
+        print_line(format!("tensorboard --logdir {}", self.to.display()));
+        if !self.follow {
+            return Ok(());
+        }
+        loop {
+            let started = Instant::now();
+            for run in &mut runs {
+                run.update()?;
+            }
+            std::thread::sleep(FOLLOW_INTERVAL.max(10 * started.elapsed()));
+        }
+    }
+}
+
+impl Run {
+    fn create(folder: &Path, to: &Path) -> anyhow::Result<Run> {
+        let metrics = folder.join(METRICS);
+        if !metrics.exists() {
+            bail!("{} does not exist: expected a job's folder, such as workspace/NAME", metrics.display());
+        }
+        let folder = folder.canonicalize().with_context(|| format!("could not open {}", folder.display()))?;
+        let name = folder.file_name().with_context(|| format!("{} has no name", folder.display()))?;
+        let folder = to.join(name);
+        std::fs::create_dir_all(&folder).with_context(|| format!("could not create {}", folder.display()))?;
+        // TensorBoard takes every file with `tfevents` in its name
+        let path = folder.join("events.out.tfevents.stagecoach");
+        let file = File::create(&path).with_context(|| format!("could not create {}", path.display()))?;
+        Ok(Run { metrics, events: EventFile::create(BufWriter::new(file), 0.0)? })
+    }
+
+    /// Writes the steps that came since; returns how many there are now.
+    fn update(&mut self) -> anyhow::Result<u64> {
+        let records = read_metrics(&self.metrics)?;
+        let trained_at = std::fs::metadata(&self.metrics).and_then(|metadata| metadata.modified())?;
+        let mut wall_time = trained_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        // a record has no time of day: the last one is as old as the file
+        wall_time -= records.iter().map(|record| record.seconds).sum::<f64>();
+        let last = records.last().map_or(0, |record| record.step);
+        if last < self.events.last_step() {
+            self.events.rewind(wall_time, last)?;
+        }
+        let written = self.events.last_step();
+        for record in &records {
+            wall_time += record.seconds;
+            if record.step > written {
+                self.events.write(wall_time, record)?;
+            }
+        }
+        self.events.flush()?;
+        Ok(records.len() as u64)
+    }
+}

@@ -125,13 +125,11 @@ impl JobSnapshot {
             last_preparation_at: Some(polled.changed_at).filter(|_| polled.is_preparing()),
             // an unreachable stage 0 may be reachable for its peers; the group detects a hang itself
             last_step_at: Some(polled.changed_at).filter(|_| polled.is_training() && polled.is_reachable),
-            lost: polled.ended.or_else(|| {
-                lost.as_ref().map(|lost| LostInstance {
-                    stage: lost.stage,
-                    incarnation: lost.incarnation,
-                    since: polled.changed_at,
-                    has_ended: lost.has_ended,
-                })
+            lost: lost.as_ref().map(|lost| LostInstance {
+                stage: lost.stage,
+                incarnation: lost.incarnation,
+                since: polled.changed_at,
+                has_ended: lost.has_ended,
             }),
         }
     }

@@ -5,7 +5,7 @@ use stagecoach_api::contract::{GroupTimes, LostStage, StagePhase, StageStatus, e
 use stagecoach_api::job::ProgressStatus;
 use stagecoach_cluster::until;
 
-use crate::support::{TestCluster, exclusive, shared};
+use crate::support::{TestCluster, shared};
 
 /// A job of three stages that trains, and whose stages may be replaced; the UIDs of its pods.
 fn training(cluster: &TestCluster, name: &str) -> Vec<Value> {
@@ -152,26 +152,4 @@ fn a_stage_that_has_ended_is_replaced_before_its_node_says_so() {
     assert_eq!(job["status"]["restarts"]["counted"], 1);
     let after = uids(cluster, "ended");
     assert!(after[0] == before[0] && after[1] != before[1] && after[2] == before[2], "{before:?} became {after:?}");
-}
-
-#[test]
-fn the_end_of_stage_0_is_seen_before_its_node_says_so() {
-    // no other job's pods must be on the node that is silent
-    let cluster = exclusive();
-    training(&cluster, "ended-first");
-    let stage_0 = cluster.kubelet.pod("ended-first-0-1");
-    let progress = ProgressStatus { step: 3, ..ProgressStatus::default() };
-    stage_0.set_status(StageStatus { phase: StagePhase::Training, progress, ..StageStatus::default() });
-    cluster.wait("ended-first", "at step 3", |job| job["status"]["progress"]["step"] == 3);
-    let node = stage_0.view().node;
-    cluster.kubelet.stop_node(&node);
-    stage_0.exit(137, "");
-    let job = cluster.wait("ended-first", "replaced", |job| job["status"]["restarts"]["replaced"] == 1);
-    let failure = &job["status"]["lastFailure"];
-    assert_eq!(
-        (&failure["stage"], &failure["reason"], &failure["exitCode"]),
-        (&json!(0), &json!("Killed"), &json!(null))
-    );
-    cluster.kubelet.resume_node(&node);
-    whole_again(&cluster, "ended-first", 1);
 }

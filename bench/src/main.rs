@@ -22,7 +22,9 @@ use serde_json::{Value, json};
 fn in_scratch(workspace: &str, measure: fn(&Path) -> Value) -> Value {
     let folder = std::path::absolute(workspace).unwrap().join("bench");
     let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::create_dir_all(folder.join("corpus")).unwrap();
+    let text = stagecoach_tests::corpus::jsonl(4000, 40, 7);
+    std::fs::write(folder.join("corpus/bench.jsonl"), text).unwrap();
     let report = measure(&folder);
     let _ = std::fs::remove_dir_all(folder);
     report
@@ -34,7 +36,9 @@ fn main() {
     let (commit, date) = (machine::commit(), jiff::Timestamp::now().to_string());
     let mut report = match what.as_str() {
         "checkpoint" => in_scratch(workspace, checkpoint),
+        "memory" => in_scratch(workspace, memory::measure),
         "operator" => operator::measure(),
+        "recovery" => in_scratch(workspace, recovery::measure),
         "node" => node::measure(),
         "sleep" => in_scratch(workspace, sleep::measure),
         "training" => in_scratch(workspace, training::measure),
@@ -49,13 +53,10 @@ fn main() {
 }
 
 fn usage() -> ! {
-    eprintln!("usage: stagecoach-bench checkpoint|operator|node|sleep|training WORKSPACE RESULTS");
+    eprintln!("usage: stagecoach-bench checkpoint|memory|node|operator|recovery|sleep|training WORKSPACE RESULTS");
     std::process::exit(2);
 }
 
 fn checkpoint(folder: &Path) -> Value {
-    std::fs::create_dir(folder.join("corpus")).unwrap();
-    let text = stagecoach_tests::corpus::jsonl(4000, 40, 7);
-    std::fs::write(folder.join("corpus/bench.jsonl"), text).unwrap();
-    json!({ "save": save::measure(folder), "load": load::measure(folder), "memory": memory::measure(folder), "recovery": recovery::measure(folder) })
+    json!({ "save": save::measure(folder), "load": load::measure(folder) })
 }

@@ -16,7 +16,7 @@ const WARM_UP: usize = 30;
 pub(crate) fn measure(folder: &Path) -> Value {
     println!("33 million parameters in two stages, with and without checkpoints in memory");
     let sizes = [16, 64].map(|rows| of_batch(folder, rows));
-    json!(sizes)
+    json!({ "sizes": sizes })
 }
 
 fn of_batch(folder: &Path, batch: u32) -> Value {

@@ -44,11 +44,11 @@ fn lose_stages(product: &Product, name: &str, changes: Value, with_operator: boo
         let stage = (first + n) % 3;
         let (attempt, restarts, pods) = (job.attempt(), job.restarts(), job.pod_uids());
         println!("{name}: {fault} of stage {stage} at step {}", job.step());
-        lose(&job, fault, stage, || {
-            if with_operator {
-                product.kill_operators();
-            }
-        });
+        if with_operator {
+            // first: it would replace the stage and then die, and the job might be complete before another one leads
+            product.kill_operators();
+        }
+        lose(&job, fault, stage);
         let after = job.wait("whole again", |job| {
             job["status"]["restarts"]["total"].as_u64() > Some(restarts) && job["status"]["phase"] == "Running"
         });
@@ -91,8 +91,8 @@ fn lose_stages(product: &Product, name: &str, changes: Value, with_operator: boo
     assert_eq!(job.complete(), *on_this_machine(product.node.folder()));
 }
 
-/// Loses a stage; `then` follows at once.
-fn lose(job: &E2eJob, fault: &str, stage: u32, then: impl FnOnce()) {
+/// Loses a stage.
+fn lose(job: &E2eJob, fault: &str, stage: u32) {
     let pod = job.pod(stage);
     let mut starved = None;
     match fault {
@@ -101,7 +101,6 @@ fn lose(job: &E2eJob, fault: &str, stage: u32, then: impl FnOnce()) {
         "kill -9" => job.trainer(stage).kill(),
         _ => starved = Some((job.restarts(), job.trainer(stage).starve(SPARE))),
     }
-    then();
     if let Some((restarts, starved)) = starved {
         job.wait("restarted for want of memory", |job| job["status"]["restarts"]["total"] != restarts);
         drop(starved);

@@ -91,13 +91,15 @@ impl Product {
     }
 
     /// Kills all replicas of the operator at once (SIGKILL), as a node does that runs out of memory; new pods take their
-    /// place: the kubelet would hold a container back for longer after each death, until the job has ended without it.
+    /// place: the kubelet would hold a container back for longer after each death, until the job has ended without it. So it
+    /// might if the dead leader's Lease were waited for, which other tests do.
     #[track_caller]
     pub fn kill_operators(&self) {
         let running = self.operators();
         assert!(!running.is_empty(), "no operator runs");
         running.iter().for_each(Container::kill);
         self.kubectl_in(SYSTEM, &["delete", "pods", "--selector", OPERATOR_PODS, "--force", "--grace-period=0"]);
+        self.kubectl_in(SYSTEM, &["delete", "lease", "stagecoach-operator", "--ignore-not-found"]);
     }
 
     /// The operator's running containers.

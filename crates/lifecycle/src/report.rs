@@ -41,13 +41,14 @@ fn may_precede_its_exit(observed: &Observed) -> bool {
 /// The state with how the last failed stage exited, if that was not known yet and is now.
 pub(crate) fn with_observed_exit(observed: &Observed) -> JobState {
     let state = &observed.state;
-    let exited = observed.instances.iter().find_map(|instance| {
-        let known = reported_failure(state).filter(|failure| is_of(failure, instance))?;
-        let failed_at = known.failed_at;
-        Some((instance, AttemptFailure { failed_at, ..AttemptFailure::from_exit(instance, instance.exit()?) }))
-    });
-    let is_told = |failure: &AttemptFailure| !failure.awaits_exit();
-    let Some((instance, failure)) = exited.filter(|(_, failure)| is_told(failure)) else { return state.clone() };
+    let observed_exit = || {
+        let known = reported_failure(state)?;
+        let instance = observed.instances.iter().find(|instance| is_of(known, instance))?;
+        let exited = AttemptFailure::from_exit(instance, instance.exit()?);
+        let failure = AttemptFailure { failed_at: known.failed_at, ..exited };
+        (!failure.awaits_exit()).then_some((instance, failure))
+    };
+    let Some((instance, failure)) = observed_exit() else { return state.clone() };
     let mut after = state.clone();
     if !failure.reason.counts_against_budget() {
         after.budget.give_back();

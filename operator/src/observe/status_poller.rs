@@ -57,13 +57,7 @@ struct Polls {
     /// UID of the polled pod.
     pod: String,
     polled: Option<PolledStatus>,
-    task: AbortHandle,
-}
-
-impl Drop for Polls {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    _task: AbortOnDrop,
 }
 
 /// The polls, by job UID. Cheap to clone.
@@ -91,7 +85,7 @@ impl StatusPoller {
         let start = || Polls {
             pod: pod.uid.clone(),
             polled: None,
-            task: tokio::spawn(self.clone().poll(job.clone(), pod.clone(), address)).abort_handle(),
+            _task: AbortOnDrop(tokio::spawn(self.clone().poll(job.clone(), pod.clone(), address)).abort_handle()),
         };
         let mut jobs = self.jobs.lock();
         let polls = jobs.entry(job.uid.clone()).or_insert_with(start);
@@ -182,7 +176,8 @@ async fn fetch(ip: IpAddr, query: StatusQuery) -> Option<StageStatus> {
     tokio::time::timeout(query.timeout() + REQUEST_TIMEOUT, request).await.ok().flatten()
 }
 
-/// A task that ends with the scope that it belongs to.
+/// A task that ends with its owner.
+#[derive(Debug)]
 struct AbortOnDrop(AbortHandle);
 
 impl Drop for AbortOnDrop {

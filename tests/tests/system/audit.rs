@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use stagecoach_checkpoint::{FileSystemVolume, Manifest, read_manifest};
+use stagecoach_tests::scene::copy;
 use stagecoach_tests::{Launched, TestJob, checkpoints, corpus};
 
 use crate::replay::{change_manifest, change_metrics, disturbed, job, run, text};
@@ -51,17 +52,6 @@ const STEPS: u64 = 40;
 
 fn small() -> TestJob {
     TestJob { stages: 1, ..job(STEPS) }
-}
-
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap().flatten() {
-        let target = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy(&entry.path(), &target),
-            false => drop(std::fs::copy(entry.path(), target).unwrap()),
-        }
-    }
 }
 
 fn manifest(job: &Path, step: u64) -> Manifest {

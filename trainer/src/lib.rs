@@ -17,4 +17,5 @@ mod profile;
 mod replay;
 mod state_dict;
 mod sys;
+mod tensor_bytes;
 mod train;

@@ -85,29 +85,6 @@ pub(super) fn parts(tensor: &Tensor, payload: LinkPayload) -> Vec<Tensor> {
     }
 }
 
-/// The bytes of a contiguous CPU tensor.
-///
-/// # Safety
-/// Nobody may write to the tensor while the slice lives.
-pub(super) unsafe fn payload(tensor: &Tensor) -> &[u8] {
-    debug_assert!(tensor.is_contiguous() && tensor.device() == tch::Device::Cpu);
-    // SAFETY: contiguous, so numel elements lie from data_ptr on; the tensor outlives the slice.
-    unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast(), tensor.numel() * tensor.kind().elt_size_in_bytes()) }
-}
-
-/// The same, to be written.
-///
-/// # Safety
-/// The caller must be the tensor's only user while the slice lives.
-#[allow(clippy::mut_from_ref, reason = "tensors are handles; the contract above is what counts")]
-pub(super) unsafe fn payload_mut(tensor: &Tensor) -> &mut [u8] {
-    debug_assert!(tensor.is_contiguous() && tensor.device() == tch::Device::Cpu);
-    // SAFETY: as above, and unaliased by contract.
-    unsafe {
-        std::slice::from_raw_parts_mut(tensor.data_ptr().cast(), tensor.numel() * tensor.kind().elt_size_in_bytes())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,9 +8,10 @@ use std::thread::JoinHandle;
 use tch::{Device, Kind, Tensor};
 
 use super::carrier::Incoming;
-use super::header::{HEADER, Header, parts, payload_mut};
+use super::header::{HEADER, Header, parts};
 use super::stream::LinkStream;
 use super::{LinkError, LinkId};
+use crate::tensor_bytes::bytes_of;
 
 /// Receives tensors over one link, in the order in which they were posted.
 #[derive(Debug)]
@@ -92,7 +93,7 @@ fn receive(
         )));
     }
     // SAFETY: the tensor was allocated for this receive and is handed on only after it is filled.
-    carrier.take(stream, unsafe { payload_mut(tensor) }).map_err(broken)
+    carrier.take(stream, unsafe { &mut *bytes_of(tensor) }).map_err(broken)
 }
 
 impl Drop for Receiver {

@@ -9,9 +9,10 @@ use stagecoach_pipeline::SENDS_IN_FLIGHT;
 use tch::Tensor;
 
 use super::carrier::Outgoing;
-use super::header::{Header, parts, payload};
+use super::header::{Header, parts};
 use super::stream::LinkStream;
 use super::{LinkError, LinkId};
+use crate::tensor_bytes::bytes_of;
 
 /// Sends tensors over one link, in order.
 #[derive(Debug)]
@@ -37,7 +38,7 @@ impl Sender {
                     let header = Header::of(microbatch, &part);
                     // SAFETY: a boundary tensor is never written again once it has been handed over, and a copy of a state
                     // not before its receiver has it.
-                    let result = carrier.put(&mut stream, &header.encode(), unsafe { payload(&part) });
+                    let result = carrier.put(&mut stream, &header.encode(), unsafe { &*bytes_of(&part) });
                     if let Err(error) = result {
                         let error = LinkError::Broken(format!("could not send {header}, {link}: {error}"));
                         *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);

@@ -7,9 +7,10 @@ use stagecoach_checkpoint::{CheckpointError, CheckpointReader, Dtype, TensorEntr
 use tch::{Device, Kind, Tensor};
 
 use super::Snapshot;
-use super::tensors::{FIRST_MOMENT, SECOND_MOMENT, raw_bytes};
+use super::tensors::{FIRST_MOMENT, SECOND_MOMENT};
 use crate::execute::Stage;
 use crate::model::ParameterSpec;
+use crate::tensor_bytes::bytes_of;
 
 /// What follows a parameter's name in those of its tensors.
 const SUFFIXES: [&str; 3] = ["", FIRST_MOMENT, SECOND_MOMENT];
@@ -74,7 +75,7 @@ pub(super) fn read_into(
         return Ok(());
     }
     // SAFETY: a contiguous fp32 tensor on the CPU; no other thread uses it before everything is loaded.
-    checkpoint.read_into(entry, unsafe { &mut *raw_bytes(tensor) })
+    checkpoint.read_into(entry, unsafe { &mut *bytes_of(tensor) })
 }
 
 /// The tensor `name`, which must have the shape of the parameter `spec`.

@@ -6,9 +6,9 @@ use stagecoach_pipeline::{Partition, Placement};
 use tch::{Device, Kind, Tensor, no_grad};
 
 use super::snapshot::copy_all;
-use super::tensors::raw_bytes;
 use crate::execute::Stage;
 use crate::model::{Architecture, ModelPart, Parameter};
+use crate::tensor_bytes::bytes_of;
 
 /// The values of all parameters of a stage and their moments, those of a tied weight on both of its stages: fp32 on the CPU, one
 /// parameter after the other in the stage's order.
@@ -53,7 +53,7 @@ impl StateCopy {
         if stage.device == Device::Cpu {
             // SAFETY: contiguous fp32 on the CPU; the pieces don't overlap, and nothing else uses either side at a step's
             // boundary.
-            let bytes = |(to, from)| unsafe { (&mut *raw_bytes(to), &*raw_bytes(from)) };
+            let bytes = |(to, from)| unsafe { (&mut *bytes_of(to), &*bytes_of(from)) };
             copy_all(pieces.iter().zip(&of_stage).map(bytes));
         } else {
             no_grad(|| {

@@ -3,6 +3,7 @@
 use tch::{Device, Tensor};
 
 use crate::execute::Stage;
+use crate::tensor_bytes::bytes_of;
 
 /// Suffix of a weight's name for the running average of its gradient.
 pub(crate) const FIRST_MOMENT: &str = ".exp_avg";
@@ -62,18 +63,13 @@ impl NamedTensor {
     /// The values, little-endian.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: contiguous and on the CPU by construction; no thread writes to weights while they are saved.
-        unsafe { &*raw_bytes(&self.tensor) }
+        unsafe { &*bytes_of(&self.tensor) }
     }
 
     /// The values of an [`empty_buffer`](Self::empty_buffer), to be overwritten. A plain copy of memory takes a third of the
     /// time of torch's `copy_`.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: contiguous and on the CPU by construction; nothing else refers to the tensor of a buffer.
-        unsafe { &mut *raw_bytes(&self.tensor) }
+        unsafe { &mut *bytes_of(&self.tensor) }
     }
-}
-
-/// The memory of a contiguous fp32 tensor on the CPU.
-pub(super) fn raw_bytes(tensor: &Tensor) -> *mut [u8] {
-    std::ptr::slice_from_raw_parts_mut(tensor.data_ptr().cast(), tensor.numel() * size_of::<f32>())
 }

@@ -111,6 +111,19 @@ fn tensors_of_changing_shape_arrive_as_they_were_sent() {
     }
 }
 
+/// The copy of a stage's state is sent even if the stage has no layers: an empty tensor has no memory.
+#[test]
+fn an_empty_tensor_arrives() {
+    for transport in [Transport::Tcp, Transport::Shm] {
+        let mut links = group(2, transport, 512, false);
+        let (mut second, first) = (links.pop().unwrap(), links.pop().unwrap());
+        first.senders[&FORWARD].send(0, tensor(0, 0, 4)).unwrap();
+        let receiver = second.receivers.get_mut(&FORWARD).unwrap();
+        receiver.post(0, &[0, 4, 8], Kind::Float);
+        assert_eq!(receiver.wait(0).unwrap().size(), [0, 4, 8]);
+    }
+}
+
 /// Tensors of 32 MiB, far more than TCP's buffers hold: none leaves before its receive is posted.
 #[test]
 fn a_send_blocks_while_as_many_as_the_verifier_reckons_with_have_not_left() {

@@ -15,11 +15,13 @@ pub(crate) struct BenchJob {
     pub(crate) batch: u32,
     /// `spec.checkpoint`, as YAML.
     pub(crate) checkpoint: &'static str,
+    /// Spares.
+    pub(crate) spares: u32,
 }
 
 impl BenchJob {
     fn yaml(&self) -> String {
-        let BenchJob { name, stages, large, steps, batch, checkpoint } = self;
+        let BenchJob { name, stages, large, steps, batch, checkpoint, spares } = self;
         let llama = match large {
             true => {
                 "{hiddenSize: 512, numHiddenLayers: 8, numAttentionHeads: 8, intermediateSize: 1376, vocabSize: 8000}"
@@ -34,6 +36,7 @@ kind: PipelineJob
 metadata: {{name: {name}}}
 spec:
   stages: {stages}
+  spares: {spares}
   model: {{type: Llama, llama: {llama}}}
   data:
     paths: [corpus/bench.jsonl]

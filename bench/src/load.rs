@@ -18,6 +18,7 @@ pub(crate) fn measure(folder: &Path) -> Value {
         steps: 92,
         batch: 4,
         checkpoint: "{everySteps: 10, keepLast: 1}",
+        spares: 0,
     };
     let checkpoint = folder.join("behind/checkpoints/step-00000090");
     let bytes: u64 =

@@ -18,9 +18,8 @@ const EVERY: Duration = Duration::from_millis(5);
 /// For any one moment.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The moments of a replacement in their order; each takes the time since the one before.
-const MOMENTS: [&str; 6] =
-    ["detection", "decision", "pod created", "container started", "joined and loaded", "first step"];
+/// The phases of `status.lastRecovery`, in their order.
+const PHASES: [&str; 7] = ["noticed", "decided", "created", "started", "joined", "loaded", "firstStep"];
 
 pub(crate) fn measure() -> Value {
     let product = Product::take();
@@ -28,27 +27,8 @@ pub(crate) fn measure() -> Value {
     let applied: Vec<f64> = (0..TIMES).map(|n| apply(&product, n)).collect();
     line("apply -> first step", seconds(median(&applied)), &format!("worst {}", seconds(worst(&applied))));
 
-    println!("one of its pods killed {TIMES} times");
-    let job = E2eJob::apply(&product, "killed", json!({"training": {"steps": 1_000_000}}));
-    let mut restarts = Vec::new();
-    for kill in 1..=TIMES {
-        // one checkpoint of its own, and some steps that the next group must do again
-        let running = job.wait_phase("Running");
-        let from = running["status"]["progress"]["step"].as_u64().unwrap_or_default();
-        job.wait_step(from + 25 + kill * 7 % 20);
-        restarts.push(restart(&product, &job, (kill % STAGES as u64) as u32));
-    }
-    assert_eq!(job.attempt(), 1, "a stage was lost twice without a new step between");
-    drop(job);
-    let column = |of: &dyn Fn(&Restart) -> f64| restarts.iter().map(of).collect::<Vec<f64>>();
-    let whole = column(&|restart| restart.seconds.iter().sum());
-    line("pod killed -> first new step", seconds(median(&whole)), &format!("worst {}", seconds(worst(&whole))));
-    for (index, moment) in MOMENTS.iter().enumerate() {
-        let part = column(&|restart| restart.seconds[index]);
-        line(&format!("  {moment}"), seconds(median(&part)), &format!("worst {}", seconds(worst(&part))));
-    }
-    let lost = column(&|restart| restart.lost as f64);
-    line("steps lost", format!("{}", median(&lost)), &format!("worst {}; saved every 20 steps", worst(&lost)));
+    let replaced = kill(&product, "killed", 0);
+    let taken = kill(&product, "killed-with-spare", 1);
 
     let sizes: BTreeMap<&str, u64> = ["operator", "trainer"].map(|image| (image, size(image))).into();
     for (image, bytes) in &sizes {
@@ -59,12 +39,8 @@ pub(crate) fn measure() -> Value {
     line("operator's memory", format!("{:.0} MiB", most as f64 / 1024.0), "the larger of two replicas");
     json!({
         "applyToFirstStepSeconds": applied,
-        "killedToFirstStepSeconds": whole,
-        "parts": MOMENTS.iter().enumerate()
-            .map(|(index, moment)| (moment.to_string(), json!(column(&|restart| restart.seconds[index]))))
-            .collect::<serde_json::Map<String, Value>>(),
-        "checkpointEverySteps": 20,
-        "stepsLost": restarts.iter().map(|restart| restart.lost).collect::<Vec<u64>>(),
+        "killed": replaced,
+        "killedWithSpare": taken,
         "imageBytes": sizes,
         "operatorKiB": memory,
     })
@@ -82,45 +58,80 @@ fn apply(product: &Product, n: u64) -> f64 {
     since(started, SystemTime::now())
 }
 
-/// One restart: seconds up to each of [`MOMENTS`] from the one before, and how many finished steps were done again.
-struct Restart {
-    seconds: [f64; MOMENTS.len()],
-    lost: u64,
+/// Kills pods of a job with so many spares, one after the other.
+fn kill(product: &Product, name: &str, spares: u32) -> Value {
+    println!("one of its pods killed {TIMES} times, {spares} spares");
+    let job = E2eJob::apply(product, name, json!({"spares": spares, "training": {"steps": 1_000_000}}));
+    let mut waiting = Vec::new();
+    let mut losses = Vec::new();
+    for kill in 1..=TIMES {
+        // one checkpoint of its own, and some steps that the next group must do again
+        let running = job.wait_phase("Running");
+        if spares > 0 {
+            waiting.push(job.wait_spare(&waiting));
+        }
+        let from = running["status"]["progress"]["step"].as_u64().unwrap_or_default();
+        job.wait_step(from + 25 + kill * 7 % 20);
+        let pods = job.pod_uids();
+        let stages: Vec<&String> = pods.iter().filter(|pod| waiting.last() != Some(pod)).collect();
+        losses.push(lose(product, &job, stages[(kill % STAGES as u64) as usize]));
+    }
+    assert_eq!(job.attempt(), 1, "a stage was lost twice without a new step between");
+    let column = |of: &dyn Fn(&Loss) -> f64| losses.iter().map(of).collect::<Vec<f64>>();
+    let whole = column(&|loss| loss.seconds);
+    line("pod killed -> first new step", seconds(median(&whole)), &format!("worst {}", seconds(worst(&whole))));
+    for (index, phase) in PHASES.iter().enumerate() {
+        let part = column(&|loss| loss.phases[index]);
+        line(&format!("  {phase}"), seconds(median(&part)), &format!("worst {}", seconds(worst(&part))));
+    }
+    let steps = column(&|loss| loss.steps as f64);
+    line("steps lost", format!("{}", median(&steps)), &format!("worst {}; saved every 20 steps", worst(&steps)));
+    json!({
+        "toFirstStepSeconds": whole,
+        "phases": PHASES.iter().enumerate()
+            .map(|(index, phase)| ((*phase).to_owned(), json!(column(&|loss| loss.phases[index]))))
+            .collect::<serde_json::Map<String, Value>>(),
+        "checkpointEverySteps": 20,
+        "stepsLost": losses.iter().map(|loss| loss.steps).collect::<Vec<u64>>(),
+    })
 }
 
-/// Kills a stage and watches what follows.
-fn restart(product: &Product, job: &E2eJob, stage: u32) -> Restart {
-    let (trainer, killed_name, restarts) = (job.trainer(stage), job.pod(stage), job.restarts());
-    let killed_pod = format!("/api/v1/namespaces/{NAMESPACE}/pods/{killed_name}");
+/// One loss: seconds from the kill to the first new step, those of its [`PHASES`] by the operator's record, and how many finished
+/// steps were done again.
+struct Loss {
+    seconds: f64,
+    phases: [f64; PHASES.len()],
+    steps: u64,
+}
+
+/// Kills the pod with this UID and watches what follows.
+fn lose(product: &Product, job: &E2eJob, uid: &str) -> Loss {
+    let recovery = || job.get()["status"]["lastRecovery"].clone();
+    let (trainer, before) = (product.node.container(uid, "trainer"), recovery());
     let killed = SystemTime::now();
     trainer.kill();
     let done = job.step();
-    let now = SystemTime::now;
-    let detected = wait("the pod's end", || {
-        let pod = product.node.get(&killed_pod);
-        pod.is_none_or(|pod| !pod["status"]["containerStatuses"][0]["state"]["terminated"].is_null()).then(now)
-    });
-    let decided = wait("the decision", || (job.restarts() > restarts).then_some(now()));
-    wait("the new pod", || (job.pod(stage) != killed_name).then_some(()));
-    let created = now();
-    let log_of = |name: String| {
-        let pod = product.node.get(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}")).unwrap();
-        log(product, &pod)
-    };
-    let (new_log, log_of_stage_0) = (log_of(job.pod(stage)), log_of(job.pod(0)));
-    // the rest is read off the log of stage 0, which may have stayed and has the time of each line
+    // read off the log of whichever pod is stage 0 then, which has the time of each line
     let (start, stepped) = wait("the first step", || {
-        let text = std::fs::read_to_string(&log_of_stage_0).ok()?;
-        let mut since_kill = text.lines().filter(|line| time(line) > killed);
-        let start = since_kill.find(|line| line.contains(" F start "))?.to_owned();
-        Some((start, since_kill.find(|line| line.contains(" F step "))?.to_owned()))
+        let logs = job.all_pods().iter().map(|pod| log(product, pod)).collect::<Vec<_>>();
+        let texts = logs.into_iter().filter_map(|log| std::fs::read_to_string(log).ok());
+        texts.into_iter().find_map(|text| {
+            let mut since_kill = text.lines().filter(|line| time(line) > killed);
+            let start = since_kill.find(|line| line.contains(" F start "))?.to_owned();
+            Some((start, since_kill.find(|line| line.contains(" F step "))?.to_owned()))
+        })
     });
-    let started = new_log.metadata().unwrap().created().unwrap();
-    let moments = [detected, decided, created, started, time(&start), time(&stepped)];
-    let mut before = killed;
-    let seconds = moments.map(|moment| since(std::mem::replace(&mut before, moment), moment));
+    let recovered = wait("its record", || {
+        let now = recovery();
+        (now != before && now["phases"]["firstStep"].is_string()).then_some(now)
+    });
+    let phase = |phase: &str| recovered["phases"][phase].as_str().and_then(|text| text.parse().ok());
     let from: u64 = start.split_whitespace().skip_while(|word| *word != "steps").nth(1).unwrap().parse().unwrap();
-    Restart { seconds, lost: done.saturating_sub(from - 1) }
+    Loss {
+        seconds: since(killed, time(&stepped)),
+        phases: PHASES.map(|name| phase(name).unwrap_or_default()),
+        steps: done.saturating_sub(from - 1),
+    }
 }
 
 /// The file that containerd writes a trainer's log to, from the moment it starts the container.

@@ -10,17 +10,21 @@ use crate::job::BenchJob;
 use crate::stats::{line, median, worst};
 
 const KILLS: usize = 20;
+const VOLUME: &str = "{everySteps: 20, keepLast: 1}";
+const MEMORY: &str = "{everySteps: 20, keepLast: 1, memory: {everySteps: 1}}";
 
 pub(crate) fn measure(folder: &Path) -> Value {
     println!("killing one of three stages {KILLS} times");
     json!({
-        "volume": with(folder, "from the volume", "{everySteps: 20, keepLast: 1}"),
-        "memory": with(folder, "from memory", "{everySteps: 20, keepLast: 1, memory: {everySteps: 1}}"),
+        "volume": with(folder, "from the volume", VOLUME, 0),
+        "memory": with(folder, "from memory", MEMORY, 0),
+        "volumeSpare": with(folder, "from the volume, with a spare", VOLUME, 1),
+        "memorySpare": with(folder, "from memory, with a spare", MEMORY, 1),
     })
 }
 
-fn with(folder: &Path, source: &str, checkpoint: &'static str) -> Value {
-    let job = BenchJob { name: "killed", stages: 3, large: false, steps: 1_000_000, batch: 4, checkpoint };
+fn with(folder: &Path, source: &str, checkpoint: &'static str, spares: u32) -> Value {
+    let job = BenchJob { name: "killed", stages: 3, large: false, steps: 1_000_000, batch: 4, checkpoint, spares };
     let _ = std::fs::remove_dir_all(folder.join(job.name));
     let mut launched = job.start(folder);
     let stdout = folder.join("stdout");
@@ -30,6 +34,10 @@ fn with(folder: &Path, source: &str, checkpoint: &'static str) -> Value {
     launched.wait_for_step(5);
     let mut seconds = Vec::new();
     for kill in 0..KILLS {
+        if spares > 0 {
+            let standing = || lines("spare ") > 2 * kill;
+            until("a spare that stands by", 120, || standing().then_some(()));
+        }
         let saved = lines("saved");
         until("a checkpoint", 120, || (lines("saved") > saved).then_some(()));
         let (stage, starts) = (launched.stages()[kill % 3], lines("start "));

@@ -9,7 +9,7 @@ use crate::apply::PodGroupDiscovery;
 use crate::config::OperatorConfig;
 use crate::job::WholeAttempt;
 use crate::observe::{LogTails, OwnedObjects, PodCache, StatusPoller};
-use crate::rejection::Rejection;
+use crate::rejection::Rejections;
 use crate::report::Recovery;
 use crate::sync::PerJob;
 use crate::telemetry::Telemetry;
@@ -46,8 +46,8 @@ pub(crate) struct Context {
 /// In-memory state of a job. It is an optimisation only: after a restart of the operator it is empty.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReconcileCache {
-    /// Why the API server rejected the last try to start an attempt, if it did.
-    pub rejection: Option<Rejection>,
+    /// What the API server rejected.
+    pub rejections: Rejections,
     /// The recovery from the last failure, if it was followed from its beginning.
     pub recovery: Option<Recovery>,
     /// Consecutive failed reconciles.

@@ -13,10 +13,10 @@ use crate::clients::Clients;
 use crate::context::Context;
 use crate::errors::{RECONCILE_TIMEOUT, ReconcileError, catch_panic};
 use crate::job::{self, ObservedJob, RawPipelineJob, WholeAttempt};
-use crate::observe::{self, BlockingReason, JobSnapshot};
-use crate::rejection::Rejection;
+use crate::observe::{self, JobSnapshot};
+use crate::rejection::{Rejected, Rejections};
 use crate::report::{self, Recovery, StatusInputs, StatusUpdate};
-use crate::requeue::{NEW_REJECTION_DELAY, RESYNC_INTERVAL, requeue_delay};
+use crate::requeue::{NEW_REJECTION_DELAY, RESYNC_INTERVAL, UNHEARD_SPARE_DELAY, requeue_delay};
 use crate::status_writer::{publish_events, report_invalid_job, write_status};
 use crate::ttl::{delete_job, remaining_ttl};
 
@@ -57,10 +57,13 @@ async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Act
             return Ok(Action::requeue(RESYNC_INTERVAL));
         }
     };
-    let rejection = restore_cached_state(&mut job, context);
-    let rejection = rejection.as_ref();
+    let rejections = restore_cached_state(&mut job, context);
 
-    let Observation { snapshot, decision, now } = observe_and_decide(&job, rejection, &clients, context).await?;
+    let Observation { snapshot, decision, now } = observe_and_decide(&job, &rejections, &clients, context).await?;
+    if snapshot.awaits_spare && replaces_stages(&job, &decision) {
+        // what seems to be missing may be what was a spare, which this operator has not heard since it started
+        return Ok(Action::requeue(UNHEARD_SPARE_DELAY));
+    }
     cache_all_created(&job, &decision, context);
 
     if let Some(failure) = report::new_failure(&job, &decision) {
@@ -72,7 +75,8 @@ async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Act
         job: &job,
         snapshot: &snapshot,
         decision: &decision,
-        rejection: rejection.map(|rejection| &rejection.reason),
+        rejection: rejections.start.as_ref().map(|rejection| &rejection.reason),
+        spare_rejection: rejections.spare.as_ref().map(|rejection| &rejection.reason),
         log_tail: last_failure.and_then(|failure| context.log_tails.get(&job.reference.uid, failure.attempt)),
         recovery: recovery.as_ref(),
         since_last_write: context.write_cache.age(&job.reference.uid),
@@ -96,7 +100,7 @@ async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Act
         apply_actions(&apply_context, &job, &snapshot, &decision, &repairs),
         publish_events(context, &inputs, &status),
     );
-    let retry_after = cache_rejection(&job, &decision, rejection, rejected?, context);
+    let retry_after = cache_rejections(&job, &decision, &rejections, &rejected?, context);
 
     let remaining_ttl = remaining_ttl(&job, &status, now);
     if remaining_ttl == Some(Duration::ZERO) {
@@ -108,8 +112,8 @@ async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Act
     Ok(Action::requeue([retry_after, write_after].into_iter().flatten().fold(delay, Duration::min)))
 }
 
-/// Adds to `job` what is cached but not in its status yet. Returns why the last start was rejected, if it was.
-fn restore_cached_state(job: &mut ObservedJob, context: &Context) -> Option<Rejection> {
+/// Adds to `job` what is cached but not in its status yet. Returns what was rejected when it was tried last.
+fn restore_cached_state(job: &mut ObservedJob, context: &Context) -> Rejections {
     let has_record = job.status.record.is_some();
     let cache = context.with_cache(&job.reference.uid, |cache| {
         // a removed `status.record` restarts the attempt numbers at 1, so the cached attempt is obsolete
@@ -119,7 +123,7 @@ fn restore_cached_state(job: &mut ObservedJob, context: &Context) -> Option<Reje
     if let Some(whole) = &cache.all_created_attempt {
         job.mark_all_created(whole);
     }
-    cache.rejection
+    cache.rejections
 }
 
 /// Caches that all pods of the attempt were created: the status that records it may be written later.
@@ -145,61 +149,60 @@ fn follow_recovery(
     })
 }
 
-/// Caches why a start was rejected, if it was. Returns when to reconcile again for it.
-fn cache_rejection(
+/// Caches what was rejected. Returns when to reconcile again for it.
+fn cache_rejections(
     job: &ObservedJob,
     decision: &Decision,
-    before: Option<&Rejection>,
-    rejected: Option<BlockingReason>,
+    before: &Rejections,
+    rejected: &Rejected,
     context: &Context,
 ) -> Option<Duration> {
-    let (now, attempt) = (observe::now(), decision.state.attempt);
-    let is_new = rejected.is_some() && before.map(|before| &before.reason) != rejected.as_ref();
-    let after = match rejected {
-        Some(reason) => Some(Rejection::new(before, attempt.number, reason, now)),
-        None if decision.actions.iter().any(is_start) => None,
-        None => before.cloned(),
-    };
-    let after = after.filter(|rejection| rejection.concerns(&decision.state));
-    let wait = after.as_ref().and_then(|rejection| rejection.wait(attempt, now));
-    context.with_cache(&job.reference.uid, |cache| cache.rejection = after);
-    if is_new { Some(NEW_REJECTION_DELAY) } else { wait }
+    let now = observe::now();
+    let wants_spares = job.manifest.spec.spares > 0;
+    let after = before.after(rejected, decision, wants_spares, now);
+    let wait = after.wait(decision.state.attempt, now);
+    context.with_cache(&job.reference.uid, |cache| cache.rejections = after);
+    if before.would_be_news(rejected) { Some(NEW_REJECTION_DELAY) } else { wait }
 }
 
 /// Observes the job and decides. The cached pods may be stale; they are used only if nothing has to be recorded or done.
 async fn observe_and_decide(
     job: &ObservedJob,
-    rejection: Option<&Rejection>,
+    rejections: &Rejections,
     clients: &Clients,
     context: &Context,
 ) -> Result<Observation, ReconcileError> {
     if let Some(snapshot) = JobSnapshot::of_new_job(job, &context.pod_cache) {
-        return Ok(decide_from(snapshot, job, rejection));
+        return Ok(decide_from(snapshot, job, rejections));
     }
     if let Some(mut snapshot) = JobSnapshot::from_cache(job, &context.pod_cache) {
-        snapshot.poll_stage_0(job, &context.status_poller);
-        let observation = decide_from(snapshot, job, rejection);
+        snapshot.poll(job, &context.status_poller);
+        let observation = decide_from(snapshot, job, rejections);
         if !has_actions(&observation.decision) && !changes_state(job, &observation.decision) {
             return Ok(observation);
         }
     }
     let mut snapshot = JobSnapshot::from_list(job, &clients.pod_reader, &context.pod_cache).await?;
-    snapshot.poll_stage_0(job, &context.status_poller);
-    Ok(decide_from(snapshot, job, rejection))
+    snapshot.poll(job, &context.status_poller);
+    Ok(decide_from(snapshot, job, rejections))
 }
 
-fn decide_from(snapshot: JobSnapshot, job: &ObservedJob, rejection: Option<&Rejection>) -> Observation {
+fn decide_from(snapshot: JobSnapshot, job: &ObservedJob, rejections: &Rejections) -> Observation {
     let now = observe::now();
-    let refusal = rejection.and_then(|rejection| rejection.refusal(job.state.attempt));
+    let refusal = rejections.start.as_ref().and_then(|rejection| rejection.refusal(job.state.attempt));
     let mut decision = decide(&snapshot.observed(job, refusal), now);
-    if rejection.is_some_and(|rejection| rejection.wait(decision.state.attempt, now).is_some()) {
-        decision.actions.retain(|action| !is_start(action));
+    rejections.hold_back(&mut decision, now);
+    // what seems to be a surplus spare may be a stage that it has not said it is
+    if snapshot.awaits_spare {
+        decision.actions.retain(|action| !matches!(action, AttemptAction::RemoveSpares { .. }));
     }
     Observation { snapshot, decision, now }
 }
 
-fn is_start(action: &AttemptAction) -> bool {
-    matches!(action, AttemptAction::StartAttempt { .. } | AttemptAction::ReplaceStages { .. })
+/// Whether the decision replaces a stage, or all with the next attempt.
+fn replaces_stages(job: &ObservedJob, decision: &Decision) -> bool {
+    let (before, after) = (&job.state, &decision.state);
+    (before.attempt.number, &before.incarnations) != (after.attempt.number, &after.incarnations)
 }
 
 /// Whether the decision changes the attempt or its phase. That `all_created` becomes true is ignored: recording it late is
@@ -246,19 +249,19 @@ async fn persist_status(
     Ok(())
 }
 
-/// Applies the decided actions, then makes the repairs. Returns why the API server rejected an action, if it did.
+/// Applies the decided actions, then makes the repairs. Returns what the API server rejected.
 async fn apply_actions(
     context: &ApplyContext<'_>,
     job: &ObservedJob,
     snapshot: &JobSnapshot,
     decision: &Decision,
     repairs: &[Repair],
-) -> Result<Option<BlockingReason>, ReconcileError> {
-    match apply(context, job, snapshot, &decision.actions).await {
-        Ok(()) => {}
-        Err(ApplyError::Rejected(reason)) => return Ok(Some(reason)),
+) -> Result<Rejected, ReconcileError> {
+    let spare = match apply(context, job, snapshot, &decision.actions).await {
+        Ok(rejected_spare) => rejected_spare,
+        Err(ApplyError::Rejected(reason)) => return Ok(Rejected { start: Some(reason), spare: None }),
         Err(ApplyError::Api(error)) => return Err(error.into()),
-    }
+    };
     if decision.state.outcome().is_some() {
         delete_lingering_pods(context, job, snapshot).await?;
     }
@@ -269,5 +272,5 @@ async fn apply_actions(
             ApplyError::Api(error) => error.into(),
         })?;
     }
-    Ok(None)
+    Ok(Rejected { start: None, spare })
 }

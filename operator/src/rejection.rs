@@ -1,8 +1,10 @@
-//! A start that the API server rejects: what is shown, how long the pods that exist are held, and when it is tried again.
+//! Pods that the API server rejects: what is shown, how long those that exist are held, and when it is tried again.
 
 use std::time::Duration;
 
-use stagecoach_lifecycle::{Attempt, AttemptPhase, CreationRefusal, JobState, UnixMillis, backoff_delay, jittered};
+use stagecoach_lifecycle::{
+    Attempt, AttemptAction, AttemptPhase, CreationRefusal, Decision, JobState, UnixMillis, backoff_delay, jittered,
+};
 
 use crate::observe::BlockingReason;
 
@@ -12,7 +14,81 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 /// How much longer a delay may be, in percent: jobs that were rejected together must not try together.
 const RETRY_JITTER_PERCENT: u32 = 25;
 
-/// Why the API server rejected the last try to start an attempt.
+/// What the API server rejected of a job when it was tried last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rejections {
+    /// The start of an attempt, or of a stage that replaces another.
+    pub start: Option<Rejection>,
+    /// A spare, without which the job goes on.
+    pub spare: Option<Rejection>,
+}
+
+/// What the API server has just rejected.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rejected {
+    /// As in [`Rejections`].
+    pub start: Option<BlockingReason>,
+    /// As in [`Rejections`].
+    pub spare: Option<BlockingReason>,
+}
+
+impl Rejections {
+    /// Leaves out of `decision` what is tried again later.
+    pub(crate) fn hold_back(&self, decision: &mut Decision, now: UnixMillis) {
+        let attempt = decision.state.attempt;
+        let waits = |it: &Option<Rejection>| it.as_ref().is_some_and(|it| it.wait(attempt, now).is_some());
+        let (start_waits, spare_waits) = (waits(&self.start), waits(&self.spare));
+        decision
+            .actions
+            .retain(|action| !(start_waits && is_start(action) || spare_waits && is_start_of_spares(action)));
+    }
+
+    /// After the actions of `decision`, of which this was rejected.
+    pub(crate) fn after(
+        &self,
+        rejected: &Rejected,
+        decision: &Decision,
+        wants_spares: bool,
+        now: UnixMillis,
+    ) -> Rejections {
+        let state = &decision.state;
+        let was_tried = |is_try: fn(&AttemptAction) -> bool| decision.actions.iter().any(is_try);
+        let after = |before: &Option<Rejection>, rejected: &Option<BlockingReason>, was_tried: bool| match rejected {
+            Some(reason) => Some(Rejection::new(before.as_ref(), state.attempt.number, reason.clone(), now)),
+            None if was_tried => None,
+            None => before.clone(),
+        };
+        let start = after(&self.start, &rejected.start, was_tried(is_start));
+        let spare = after(&self.spare, &rejected.spare, was_tried(is_start_of_spares));
+        Rejections {
+            start: start.filter(|rejection| rejection.concerns(state)),
+            spare: spare.filter(|rejection| wants_spares && rejection.concerns_spares(state)),
+        }
+    }
+
+    /// Whether this is rejected for another reason than before.
+    pub(crate) fn would_be_news(&self, rejected: &Rejected) -> bool {
+        let is_news = |before: &Option<Rejection>, now: &Option<BlockingReason>| {
+            now.is_some() && before.as_ref().map(|before| &before.reason) != now.as_ref()
+        };
+        is_news(&self.start, &rejected.start) || is_news(&self.spare, &rejected.spare)
+    }
+
+    /// How long the next try of the current attempt has to wait; None if nothing waits.
+    pub(crate) fn wait(&self, attempt: Attempt, now: UnixMillis) -> Option<Duration> {
+        [&self.start, &self.spare].into_iter().flatten().filter_map(|rejection| rejection.wait(attempt, now)).min()
+    }
+}
+
+fn is_start(action: &AttemptAction) -> bool {
+    matches!(action, AttemptAction::StartAttempt { .. } | AttemptAction::ReplaceStages { .. })
+}
+
+fn is_start_of_spares(action: &AttemptAction) -> bool {
+    matches!(action, AttemptAction::StartSpares { .. })
+}
+
+/// Why the API server rejected the last try to create pods of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rejection {
     /// Its reason, for the condition `Scheduled`.
@@ -37,6 +113,11 @@ impl Rejection {
     /// Whether it still says something of the job: until a start succeeds, also between two attempts.
     pub(crate) fn concerns(&self, state: &JobState) -> bool {
         matches!(state.attempt_phase, AttemptPhase::Running { all_created: false, .. })
+    }
+
+    /// Whether it still says something of the job's spares: as long as its attempt runs.
+    pub(crate) fn concerns_spares(&self, state: &JobState) -> bool {
+        matches!(state.attempt_phase, AttemptPhase::Running { .. }) && self.attempt == state.attempt.number
     }
 
     /// The refusal of the current attempt.

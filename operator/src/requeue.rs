@@ -11,6 +11,8 @@ use crate::observe::JobSnapshot;
 pub(crate) const RESYNC_INTERVAL: Duration = Duration::from_secs(300);
 /// Delay of the reconcile that writes a new rejection to the status.
 pub(crate) const NEW_REJECTION_DELAY: Duration = Duration::from_millis(50);
+/// Retry delay while a pod that was made as a spare has not said what it is.
+pub(crate) const UNHEARD_SPARE_DELAY: Duration = Duration::from_millis(200);
 /// Retry delay while the watch has not yet delivered the exit of a pod that is absent from a list.
 const MISSING_POD_RETRY_DELAY: Duration = Duration::from_millis(200);
 
@@ -25,5 +27,6 @@ pub(crate) fn requeue_delay(
     let alive = matches!(decision.job_phase, JobPhase::Starting | JobPhase::Running | JobPhase::Draining);
     let poll = (alive && !snapshot.pods.is_empty()).then_some(poll_interval);
     let missing_pod = snapshot.awaits_pod_exit().then_some(MISSING_POD_RETRY_DELAY);
-    [wake, poll, missing_pod].into_iter().flatten().min().unwrap_or(RESYNC_INTERVAL).min(RESYNC_INTERVAL)
+    let unheard_spare = snapshot.awaits_spare.then_some(UNHEARD_SPARE_DELAY);
+    [wake, poll, missing_pod, unheard_spare].into_iter().flatten().min().unwrap_or(RESYNC_INTERVAL).min(RESYNC_INTERVAL)
 }

@@ -1,5 +1,6 @@
 //! `stagecoach run` as a child process.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -137,9 +138,24 @@ impl Launched {
         outcome
     }
 
-    /// Process ids of the stages, by rank.
+    /// Process ids of the stages, by rank; see [`stages`].
     pub fn stages(&self) -> Vec<u32> {
         stages(self.child.id())
+    }
+
+    /// Process ids of the spares that wait.
+    pub fn waiting_spares(&self) -> Vec<u32> {
+        waiting_spares(self.child.id())
+    }
+
+    /// Waits until a spare stands by whose process is none of `others`; it.
+    pub fn wait_for_spare(&self, workspace: &Path, others: &[u32]) -> u32 {
+        until("a spare that stands by", 60, || {
+            let said = std::fs::read_to_string(workspace.join("stdout")).unwrap();
+            let standing = said.matches(" stands by").count();
+            let spare = self.waiting_spares().into_iter().find(|spare| !others.contains(spare))?;
+            (standing > others.len()).then_some(spare)
+        })
     }
 }
 
@@ -169,23 +185,63 @@ impl Outcome {
     }
 }
 
-/// Process ids of a launcher's stages, by rank, as the kernel knows them.
+/// Process ids of a launcher's stages, by rank, as the kernel knows them. Spares that have taken a place come last, unless it is that
+/// of stage 0.
 pub fn stages(launcher: u32) -> Vec<u32> {
-    let mut stages = Vec::new();
+    let rank_of = |pid, spare: bool, rank: Option<usize>| match has_thread(pid, "group-accept") {
+        true => Some(0),
+        // a spare that waits is no member of a group
+        false if spare => has_thread(pid, "group-receive").then_some(usize::MAX),
+        false => rank,
+    };
+    let processes = children(launcher);
+    let ranked = processes.into_iter().filter_map(|(pid, environment)| {
+        let rank = environment.get("RANK").and_then(|rank| rank.parse().ok());
+        Some((rank_of(pid, environment.contains_key("STAGECOACH_SPARE"), rank)?, pid))
+    });
+    let mut stages: Vec<(usize, u32)> = ranked.collect();
+    stages.sort_unstable();
+    stages.into_iter().map(|(_, pid)| pid).collect()
+}
+
+/// Process ids of a launcher's spares that wait, by number.
+pub fn waiting_spares(launcher: u32) -> Vec<u32> {
+    let waits = |pid: u32| !has_thread(pid, "group-receive") && !has_thread(pid, "group-accept");
+    let numbered = children(launcher).into_iter().filter_map(|(pid, environment)| {
+        let number: u32 = environment.get("STAGECOACH_SPARE")?.parse().ok()?;
+        waits(pid).then_some((number, pid))
+    });
+    let mut spares: Vec<(u32, u32)> = numbered.collect();
+    spares.sort_unstable();
+    spares.into_iter().map(|(_, pid)| pid).collect()
+}
+
+/// The children of a process, and the variables that they were started with.
+fn children(of: u32) -> Vec<(u32, BTreeMap<String, String>)> {
+    let mut children = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
         let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
         let parent: Option<u32> = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
-        let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
-        let rank = environment
-            .split(|&b| b == 0)
-            .find_map(|v| String::from_utf8_lossy(v).strip_prefix("RANK=")?.parse::<usize>().ok());
-        if let (true, Some(rank)) = (parent == Some(launcher), rank) {
-            stages.push((rank, pid));
+        if parent != Some(of) {
+            continue;
         }
+        let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+        let variables = environment.split(|&byte| byte == 0).filter_map(|variable| {
+            let (name, value) = std::str::from_utf8(variable).ok()?.split_once('=')?;
+            Some((name.to_owned(), value.to_owned()))
+        });
+        children.push((pid, variables.collect()));
     }
-    stages.sort_unstable();
-    stages.into_iter().map(|(_, pid)| pid).collect()
+    children
+}
+
+/// Whether a process has a thread of this name.
+fn has_thread(pid: u32, name: &str) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks
+        .into_iter()
+        .any(|task| std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim_end() == name))
 }
 
 /// The steps of the checkpoints that a job's folder holds, ascending.

@@ -36,6 +36,8 @@ pub struct Soak<'a> {
     pub kills: BTreeMap<Phase, usize>,
     /// Of those, the launcher's.
     pub launcher_kills: usize,
+    /// Spares that were killed together with a stage.
+    pub spare_kills: usize,
     /// Groups that started, by number of stages.
     pub counts: BTreeMap<usize, usize>,
 }
@@ -54,6 +56,7 @@ impl<'a> Soak<'a> {
             newest: 0,
             kills,
             launcher_kills: 0,
+            spare_kills: 0,
             counts: BTreeMap::new(),
         };
         soak.launch();
@@ -97,9 +100,14 @@ impl<'a> Soak<'a> {
         self.check_checkpoints();
         *self.kills.entry(phase).or_default() += 1;
         if self.draws.below(3) > 0 {
-            send(stage, libc::SIGKILL);
-            // the others stay
             self.dead = vec![stage];
+            if self.draws.below(3) == 0 {
+                let spares = self.launched.as_ref().unwrap().waiting_spares();
+                self.spare_kills += spares.len();
+                self.dead.extend(spares);
+            }
+            // the others stay
+            self.dead.iter().for_each(|&pid| send(pid, libc::SIGKILL));
             self.wait_for_the_dead();
             *self.counts.entry(self.stages).or_default() += 1;
         } else {

@@ -119,6 +119,15 @@ impl fmt::Display for FieldMismatch {
 
 /// Compares a stage's hello with stage 0's own.
 pub(crate) fn admit(expected: &Hello, hello: &Hello) -> Result<(), Refusal> {
+    admit_spare(expected, hello)?;
+    match hello.rank < expected.world_size {
+        true => Ok(()),
+        false => Err(Refusal::RankOutOfRange { world_size: expected.world_size, found: hello.rank }),
+    }
+}
+
+/// Compares a spare's hello with stage 0's own: it may become any stage.
+pub(crate) fn admit_spare(expected: &Hello, hello: &Hello) -> Result<(), Refusal> {
     if hello.job_uid != expected.job_uid {
         return Err(Refusal::OtherJob { expected: expected.job_uid.clone(), found: hello.job_uid.clone() });
     }
@@ -127,9 +136,6 @@ pub(crate) fn admit(expected: &Hello, hello: &Hello) -> Result<(), Refusal> {
     }
     if hello.world_size != expected.world_size {
         return Err(Refusal::WorldSizeMismatch { expected: expected.world_size, found: hello.world_size });
-    }
-    if hello.rank >= expected.world_size {
-        return Err(Refusal::RankOutOfRange { world_size: expected.world_size, found: hello.rank });
     }
     let fields = mismatches(expected, hello);
     if fields.is_empty() { Ok(()) } else { Err(Refusal::ConfigMismatch { fields }) }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use crate::connection::{self, Connection};
 use crate::disconnect::Disconnect;
 use crate::group_state::{ConnectionId, Effect, GroupEvent, GroupState};
+use crate::handshake::Arrival;
 use crate::messages::encode_message;
 use crate::sync::lock;
 use crate::{GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, SecureReader, StepRules, handshake};
@@ -37,7 +38,7 @@ pub struct Coordinator {
 /// Inputs of the state machine's thread.
 #[derive(Debug)]
 enum Input {
-    Connected(ConnectionId, Hello, Connection),
+    Connected(ConnectionId, Arrival, Connection),
     Event(GroupEvent),
     Stop,
 }
@@ -142,9 +143,12 @@ fn run_state_machine(mut group: GroupState, inputs: &Receiver<Input>, heartbeat:
     let mut tick = Instant::now() + heartbeat;
     loop {
         match inputs.recv_timeout(tick.saturating_duration_since(Instant::now())) {
-            Ok(Input::Connected(conn, hello, connection)) => {
+            Ok(Input::Connected(conn, arrival, connection)) => {
                 connections.insert(conn, connection);
-                events.push_back(GroupEvent::Hello(conn, hello));
+                events.push_back(match arrival {
+                    Arrival::Stage(hello) => GroupEvent::Hello(conn, hello),
+                    Arrival::Spare(hello) => GroupEvent::StandBy(conn, hello),
+                });
             }
             Ok(Input::Event(event)) => events.push_back(event),
             Err(RecvTimeoutError::Timeout) => {}
@@ -252,14 +256,14 @@ impl Gate {
     fn serve(&self, conn: ConnectionId, stream: Arc<TcpStream>, from: SocketAddr) {
         let admitted = self.admit(&stream);
         self.remove(conn);
-        let (hello, connection, reader) = match admitted {
+        let (arrival, connection, reader) = match admitted {
             Ok(admitted) => admitted,
             Err(error) => {
                 (self.on_rejected)();
                 return tracing::debug!(%error, %from, "rejected a control connection");
             }
         };
-        if self.inputs.send(Input::Connected(conn, hello, connection)).is_err() {
+        if self.inputs.send(Input::Connected(conn, arrival, connection)).is_err() {
             return;
         }
         let send = |event| self.inputs.send(Input::Event(event)).is_ok();
@@ -267,13 +271,13 @@ impl Gate {
         send(GroupEvent::Disconnected(conn, disconnect));
     }
 
-    /// The handshake, and the hello of a stage that has the secret.
-    fn admit(&self, stream: &Arc<TcpStream>) -> io::Result<(Hello, Connection, SecureReader<TcpStream>)> {
+    /// The handshake, and the hello of a stage or spare that has the secret.
+    fn admit(&self, stream: &Arc<TcpStream>) -> io::Result<(Arrival, Connection, SecureReader<TcpStream>)> {
         connection::configure(stream, self.timeouts.heartbeat_timeout)?;
         let session = handshake::server_handshake(&mut &**stream, &self.secret)?;
         let mut reader = session.reader(stream.try_clone()?);
-        let hello = handshake::read_hello(&mut reader)?;
-        Ok((hello, Connection::open(stream, &session)?, reader))
+        let arrival = handshake::read_arrival(&mut reader)?;
+        Ok((arrival, Connection::open(stream, &session)?, reader))
     }
 }
 

@@ -46,8 +46,8 @@ fn verdict(outcome: StepOutcome) -> CoordinatorMessage {
 
 #[test]
 fn the_preamble_is_the_magic_and_the_version() {
-    assert_eq!(PROTOCOL_VERSION, 5);
-    assert_eq!(preamble(), *b"stgcoach\x05\0\0\0");
+    assert_eq!(PROTOCOL_VERSION, 6);
+    assert_eq!(preamble(), *b"stgcoach\x06\0\0\0");
 }
 
 #[test]
@@ -76,6 +76,7 @@ fn messages_of_a_member() {
         "20000000050901000020400101000000000000e03f010001040001000000000000f03f01"
     );
     assert_eq!(hex(&MemberMessage::Leave { code: 75 }), "03000000069601");
+    assert_eq!(hex(&MemberMessage::StandBy(hello())), "1600000007016aac020102030401700176010161016201640168");
 }
 
 #[test]
@@ -100,6 +101,8 @@ fn messages_of_the_coordinator() {
         "1f000000070902017200002040000000000000e03f0100040201000000000000f03f00"
     );
     assert_eq!(hex(&CoordinatorMessage::LeaveAcknowledged), "0100000008");
+    assert_eq!(hex(&CoordinatorMessage::NextInLine { incarnation: 3 }), "020000000a03");
+    assert_eq!(hex(&CoordinatorMessage::TakePlace { rank: 1, incarnation: 3 }), "030000000b0103");
 }
 
 #[test]

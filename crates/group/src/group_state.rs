@@ -13,6 +13,7 @@ use crate::admission::{Succession, admit, succession};
 use crate::disconnect::Disconnect;
 use crate::exchange::Exchange;
 use crate::messages::{CoordinatorMessage, MemberMessage};
+use crate::spares::Spares;
 use crate::{GroupFailure, GroupTimeouts, Hello, Refusal, Roster, StepRules};
 
 /// Identifies a control connection; never reused.
@@ -23,6 +24,8 @@ pub(crate) type ConnectionId = u64;
 pub(crate) enum GroupEvent {
     /// A connection sent its hello.
     Hello(ConnectionId, Hello),
+    /// A spare has connected.
+    StandBy(ConnectionId, Hello),
     /// A member sent another message.
     Message(ConnectionId, MemberMessage),
     /// A connection ended.
@@ -48,10 +51,11 @@ pub(crate) enum Effect {
 /// The members of the group and its phase.
 #[derive(Debug)]
 pub(crate) struct GroupState {
-    expected: Hello,
+    pub(crate) expected: Hello,
     pub(crate) timeouts: GroupTimeouts,
     pub(crate) phase: GroupPhase,
     pub(crate) slots: Vec<MemberSlot>,
+    pub(crate) spares: Spares,
     /// The last progress report of stage 0.
     pub(crate) progress: String,
     /// Whether the newest progress has not been sent to the members yet.
@@ -97,6 +101,7 @@ impl GroupState {
         GroupState {
             phase: GroupPhase::Joining,
             slots: (0..expected.world_size).map(|_| MemberSlot::default()).collect(),
+            spares: Spares::default(),
             progress: "starting".to_owned(),
             progress_is_unsent: false,
             plan: None,
@@ -123,6 +128,7 @@ impl GroupState {
     pub(crate) fn handle(&mut self, now: Instant, event: GroupEvent) -> Vec<Effect> {
         match event {
             GroupEvent::Hello(conn, hello) => self.on_hello(now, conn, hello),
+            GroupEvent::StandBy(conn, hello) => self.on_stand_by(conn, hello),
             GroupEvent::Message(conn, message) => {
                 // Messages of a replaced connection, or after the final message, are ignored.
                 if let Some(rank) = self.rank_of(conn).filter(|_| !self.is_ending()) {
@@ -236,9 +242,10 @@ impl GroupState {
                 verdict.measurements.clear();
                 self.send(self.conns(|rank| rank != 0), CoordinatorMessage::Verdict(verdict));
             }),
-            MemberMessage::Hello(_) | MemberMessage::Broadcast { .. } | MemberMessage::Heartbeat(_) => {
-                Err("sent a message that this rank may not send".to_owned())
-            }
+            MemberMessage::Hello(_)
+            | MemberMessage::StandBy(_)
+            | MemberMessage::Broadcast { .. }
+            | MemberMessage::Heartbeat(_) => Err("sent a message that this rank may not send".to_owned()),
         };
         if let Err(what) = result {
             self.fail(now, Some(rank), format!("stage {rank} {what}: this is a bug of the trainer"));
@@ -254,6 +261,7 @@ impl GroupState {
         if missing.is_empty() {
             (self.phase, self.last_progress_at) = (GroupPhase::Forming, now);
             let message = self.release_message();
+            self.send(self.spares.conns(), message.clone());
             self.send_all(message);
         } else {
             self.progress = format!("stage 0 is ready and waits for {}", stages(&missing));
@@ -261,7 +269,7 @@ impl GroupState {
         }
     }
 
-    fn release_message(&self) -> CoordinatorMessage {
+    pub(crate) fn release_message(&self) -> CoordinatorMessage {
         let members = self.slots.iter().filter_map(|slot| slot.hello.clone()).collect();
         CoordinatorMessage::Released { roster: Roster { members }, plan: self.plan.clone().unwrap_or_default() }
     }
@@ -286,7 +294,7 @@ impl GroupState {
         self.effects.push(Effect::Send(conns, message));
     }
 
-    /// Sends a final message.
+    /// Sends a message after which the connection is closed.
     pub(crate) fn send_and_close(&mut self, conn: ConnectionId, message: CoordinatorMessage) {
         self.send(vec![conn], message);
         self.effects.push(Effect::Close(conn));

@@ -9,6 +9,13 @@ use crate::{GroupSecret, HANDSHAKE_BYTES, Handshake, Hello, Session};
 /// What distinguishes the handshakes of control connections from those of links.
 const PURPOSE: &str = "stagecoach control";
 
+/// Who has connected.
+#[derive(Debug, Clone)]
+pub(crate) enum Arrival {
+    Stage(Hello),
+    Spare(Hello),
+}
+
 /// Sent to a client that speaks another protocol.
 const FOREIGN_CLIENT_NOTICE: &str = "This is the control port of a Stagecoach job, for its own stages only; \
                         the status is served over HTTP on another port.\n";
@@ -36,10 +43,11 @@ pub(crate) fn server_handshake(stream: &mut (impl Read + Write), secret: &GroupS
     Ok(session)
 }
 
-/// Reads the first message of a member: only now is it known to have the key.
-pub(crate) fn read_hello(stream: &mut impl Read) -> io::Result<Hello> {
+/// Reads the first message of a member or a spare: only now is it known to have the key.
+pub(crate) fn read_arrival(stream: &mut impl Read) -> io::Result<Arrival> {
     match read_frame::<MemberMessage>(stream, MAX_HELLO_BYTES)? {
-        MemberMessage::Hello(hello) => Ok(hello),
+        MemberMessage::Hello(hello) => Ok(Arrival::Stage(hello)),
+        MemberMessage::StandBy(hello) => Ok(Arrival::Spare(hello)),
         _ => Err(invalid("a stage that did not begin with a hello".to_owned())),
     }
 }
@@ -81,14 +89,14 @@ mod tests {
     #[test]
     fn a_hello_that_is_too_large_is_not_read() {
         let length = u32::try_from(MAX_HELLO_BYTES + 1).unwrap().to_le_bytes();
-        let error = read_hello(&mut &[&length[..], &[0; 16]].concat()[..]).unwrap_err();
+        let error = read_arrival(&mut &[&length[..], &[0; 16]].concat()[..]).unwrap_err();
         assert!(error.to_string().contains("of 262145 bytes, at most 262144"), "{error}");
     }
 
     #[test]
     fn a_first_frame_that_is_no_hello_is_refused() {
         let frame = encode_message(&MemberMessage::Formed).unwrap();
-        let error = read_hello(&mut &frame[..]).unwrap_err();
+        let error = read_arrival(&mut &frame[..]).unwrap_err();
         assert!(error.to_string().contains("did not begin with a hello"), "{error}");
     }
 }

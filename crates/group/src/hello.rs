@@ -18,7 +18,7 @@ pub struct Hello {
     pub world_size: usize,
     /// Data-parallel replica of the pipeline; always 0 so far.
     pub replica: usize,
-    /// How many pods or processes of this rank were replaced in this attempt before this one.
+    /// Which pod or process of this rank in this attempt it is: each has a higher number than those before it.
     pub incarnation: u32,
     /// The pod's UID, or what the launcher gives a process instead.
     pub pod_uid: String,

@@ -64,6 +64,8 @@ impl Inbox {
             CoordinatorMessage::LeaveAcknowledged => state.leave_acknowledged = true,
             // Sent only while joining, or handled by the receiving thread itself.
             CoordinatorMessage::Heartbeat | CoordinatorMessage::Preparing(_) => {}
+            // A spare's.
+            CoordinatorMessage::NextInLine { .. } | CoordinatorMessage::TakePlace { .. } => {}
             CoordinatorMessage::Refused(_)
             | CoordinatorMessage::Released { .. }
             | CoordinatorMessage::GroupEnded(_) => {}

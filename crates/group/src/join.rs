@@ -25,7 +25,7 @@ pub(crate) struct Joined {
 }
 
 /// Why one attempt to join failed.
-enum JoinError {
+pub(crate) enum JoinError {
     /// Another attempt may succeed.
     Retry(String),
     Fatal(GroupError),
@@ -90,18 +90,7 @@ fn try_join(
     progress: &mut JoinProgress,
     on_preparing: &mut impl FnMut(&str),
 ) -> Result<Joined, JoinError> {
-    let retry = |error: io::Error| JoinError::Retry(error.to_string());
-    let stream = connect(&at.address).map_err(retry)?;
-    connection::configure(&stream, timeouts.heartbeat_timeout).map_err(retry)?;
-    let session = handshake::client_handshake(&mut &stream, &at.secret).map_err(retry)?;
-    let stream = ControlStream::new(stream, &session).map_err(retry)?;
-    stream.write(hello).map_err(|_| JoinError::Retry("it closed the connection".to_owned()))?;
-    let stream = Arc::new(stream);
-    let (stop_heartbeat, stop) = channel();
-    let (heartbeat_stream, activity) = (Arc::clone(&stream), activity.clone());
-    let interval = timeouts.heartbeat_interval;
-    coordinator::spawn("group-heartbeat", move || send_heartbeats(&heartbeat_stream, &activity, interval, &stop))
-        .map_err(JoinError::Fatal)?;
+    let (stream, stop_heartbeat) = connect_to_group(at, hello, timeouts, activity)?;
     loop {
         match stream.receive() {
             Ok(CoordinatorMessage::Preparing(report)) => {
@@ -122,7 +111,7 @@ fn try_join(
                 return Err(JoinError::Fatal(GroupError::GroupFailed(Box::new(failure))));
             }
             Ok(_) => {}
-            Err(error) => return Err(retry(error)),
+            Err(error) => return Err(JoinError::Retry(error.to_string())),
         }
         // The coordinator enforces this timeout with a better message; this is the fallback.
         let waited = progress.last_progress_at.elapsed();
@@ -131,4 +120,26 @@ fn try_join(
             return Err(JoinError::Fatal(GroupError::StartupTimedOut { rank, waited, progress }));
         }
     }
+}
+
+/// Connects, says `hello`, and sends heartbeats until the sender is dropped.
+pub(crate) fn connect_to_group(
+    at: &Rendezvous,
+    hello: &[u8],
+    timeouts: GroupTimeouts,
+    activity: &Activity,
+) -> Result<(Arc<ControlStream>, Sender<()>), JoinError> {
+    let retry = |error: io::Error| JoinError::Retry(error.to_string());
+    let stream = connect(&at.address).map_err(retry)?;
+    connection::configure(&stream, timeouts.heartbeat_timeout).map_err(retry)?;
+    let session = handshake::client_handshake(&mut &stream, &at.secret).map_err(retry)?;
+    let stream = ControlStream::new(stream, &session).map_err(retry)?;
+    stream.write(hello).map_err(|_| JoinError::Retry("it closed the connection".to_owned()))?;
+    let stream = Arc::new(stream);
+    let (stop_heartbeat, stop) = channel();
+    let (heartbeat_stream, activity) = (Arc::clone(&stream), activity.clone());
+    let interval = timeouts.heartbeat_interval;
+    coordinator::spawn("group-heartbeat", move || send_heartbeats(&heartbeat_stream, &activity, interval, &stop))
+        .map_err(JoinError::Fatal)?;
+    Ok((stream, stop_heartbeat))
 }

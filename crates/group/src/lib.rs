@@ -29,6 +29,8 @@ mod property_tests;
 mod rendezvous;
 mod secure;
 mod shutdown;
+mod spares;
+mod stand_by;
 mod sync;
 mod verdict;
 
@@ -44,4 +46,5 @@ pub use member::Member;
 pub use messages::PROTOCOL_VERSION;
 pub use rendezvous::{NotFound, Rendezvous};
 pub use secure::{GroupSecret, HANDSHAKE_BYTES, Handshake, SecureReader, SecureWriter, Session};
+pub use stand_by::{StandByEnd, stand_by};
 pub use verdict::{StepOutcome, StepRules, StepVote, Verdict, decide_step};

@@ -12,7 +12,7 @@ use crate::{GroupError, GroupFailure, Hello, Refusal, Roster, StepVote, Verdict}
 /// The first bytes of each side.
 pub(crate) const MAGIC: [u8; 8] = *b"stgcoach";
 /// Version of the control protocol: incremented with every change of its messages.
-pub const PROTOCOL_VERSION: u32 = 5;
+pub const PROTOCOL_VERSION: u32 = 6;
 /// Limit of a hello.
 pub(crate) const MAX_HELLO_BYTES: usize = 256 << 10;
 /// Limit of any later frame.
@@ -38,6 +38,8 @@ pub(crate) enum MemberMessage {
     Leave {
         code: i32,
     },
+    /// Instead of a hello: a spare waits to take the place of a stage. Its rank is its number among the spares.
+    StandBy(Hello),
 }
 
 /// Messages from the coordinator to a member. The order of variants and fields is the wire format.
@@ -64,6 +66,15 @@ pub(crate) enum CoordinatorMessage {
     /// All members have left.
     LeaveAcknowledged,
     GroupEnded(GroupFailure),
+    /// To the first spare: if stage 0's process ends, it takes its place with the incarnation after this one.
+    NextInLine {
+        incarnation: u32,
+    },
+    /// To a spare, as the last message: it takes the place of a stage whose process has ended.
+    TakePlace {
+        rank: usize,
+        incarnation: u32,
+    },
 }
 
 /// Magic and version.

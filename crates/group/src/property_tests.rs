@@ -55,8 +55,10 @@ fn events() -> impl Strategy<Value = GroupEvent> {
             let attempt = if attempt == 4 { 3 } else { attempt };
             GroupEvent::Hello(conn, hello(conn as usize % WORLD_SIZE, attempt, [1, 2, 3].get(usize::from(pod)).copied().unwrap_or(0)))
         }),
-        12 => (conn(), messages()).prop_map(|(conn, up)| GroupEvent::Message(conn, up)),
-        1 => (conn(), disconnect).prop_map(|(conn, disconnect)| GroupEvent::Disconnected(conn, disconnect)),
+        // Beyond the members' numbers.
+        3 => (6..10u64, 2..4u64).prop_map(|(conn, attempt)| GroupEvent::StandBy(conn, hello(conn as usize, attempt, 0))),
+        12 => (0..10u64, messages()).prop_map(|(conn, up)| GroupEvent::Message(conn, up)),
+        1 => (0..10u64, disconnect).prop_map(|(conn, disconnect)| GroupEvent::Disconnected(conn, disconnect)),
         1 => Just(GroupEvent::Preparing("p".to_owned())),
         3 => Just(GroupEvent::Release(vec![1], StepRules::default())),
         4 => Just(GroupEvent::Tick),
@@ -66,7 +68,10 @@ fn events() -> impl Strategy<Value = GroupEvent> {
 fn is_final(message: &CoordinatorMessage) -> bool {
     matches!(
         message,
-        CoordinatorMessage::GroupEnded(_) | CoordinatorMessage::Refused(_) | CoordinatorMessage::LeaveAcknowledged
+        CoordinatorMessage::GroupEnded(_)
+            | CoordinatorMessage::Refused(_)
+            | CoordinatorMessage::LeaveAcknowledged
+            | CoordinatorMessage::TakePlace { .. }
     )
 }
 
@@ -87,8 +92,8 @@ proptest! {
         for (event, millis) in script.into_iter().chain(quiet) {
             match &event {
                 // Connection numbers are never reused, and only open connections send.
-                GroupEvent::Hello(conn, _) if !used.insert(*conn) => continue,
-                GroupEvent::Hello(conn, _) => drop(open.insert(*conn)),
+                GroupEvent::Hello(conn, _) | GroupEvent::StandBy(conn, _) if !used.insert(*conn) => continue,
+                GroupEvent::Hello(conn, _) | GroupEvent::StandBy(conn, _) => drop(open.insert(*conn)),
                 GroupEvent::Message(conn, _) if !open.contains(conn) => continue,
                 GroupEvent::Disconnected(conn, _) if !open.remove(conn) => continue,
                 _ => {}
@@ -125,7 +130,9 @@ proptest! {
         }
         for (conn, message) in &final_messages {
             if let CoordinatorMessage::GroupEnded(failure) = message {
-                prop_assert_eq!(failure.rank, *conn as usize % WORLD_SIZE);
+                // to a spare it is addressed as to stage 0
+                let addressee = if *conn < 6 { *conn } else { 0 };
+                prop_assert_eq!(failure.rank, addressee as usize % WORLD_SIZE);
                 prop_assert_eq!(Some(&failure.message), ended.as_ref().map(|ended| &ended.message));
             }
         }

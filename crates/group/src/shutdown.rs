@@ -24,7 +24,7 @@ impl GroupState {
             }
             return;
         }
-        let Some(rank) = self.rank_of(conn) else { return };
+        let Some(rank) = self.rank_of(conn) else { return self.on_spare_disconnected(conn, &disconnect) };
         let joining = self.phase == GroupPhase::Joining;
         let slot = &mut self.slots[rank];
         match disconnect {
@@ -39,6 +39,9 @@ impl GroupState {
         if joining && rank != 0 {
             if let Some(silent) = slot.conn.take() {
                 self.effects.push(Effect::Close(silent));
+            }
+            if disconnect == Disconnect::Closed {
+                let _ = self.hand_over(rank);
             }
             return;
         }
@@ -61,6 +64,7 @@ impl GroupState {
             true => self.send_all(CoordinatorMessage::Preparing(self.progress.clone())),
             false => self.send_all(CoordinatorMessage::Heartbeat),
         }
+        self.send(self.spares.conns(), CoordinatorMessage::Heartbeat);
         let idle_time = now.saturating_duration_since(self.last_progress_at);
         let startup_expired = idle_time >= self.timeouts.startup_timeout;
         match self.phase {
@@ -143,7 +147,8 @@ impl GroupState {
             return self.fail(now, Some(rank), message);
         }
         if self.slots.iter().all(|slot| slot.leave_code.is_some()) {
-            let others = self.conns(|rank| rank != 0);
+            let mut others = self.conns(|rank| rank != 0);
+            others.extend(self.spares.take_all());
             self.send(others.clone(), CoordinatorMessage::LeaveAcknowledged);
             self.effects.extend(others.iter().copied().map(Effect::Close));
             self.begin_shutdown(now, CoordinatorMessage::LeaveAcknowledged, others.into_iter().collect());
@@ -175,7 +180,12 @@ impl GroupState {
         }
         let root_cause_rank = failure.root_cause_rank;
         self.failure = Some(failure.clone());
-        let mut waiting_for = BTreeSet::new();
+        let successor = root_cause_rank.filter(|rank| failure.has_ended && *rank != 0);
+        let mut waiting_for: BTreeSet<_> = successor.and_then(|rank| self.hand_over(rank)).into_iter().collect();
+        for conn in self.spares.take_all() {
+            self.send_and_close(conn, CoordinatorMessage::GroupEnded(failure.clone()));
+            waiting_for.insert(conn);
+        }
         for rank in 1..self.slots.len() {
             let Some(conn) = self.slots[rank].conn else { continue };
             self.send_and_close(conn, self.final_message_for(rank, &failure));

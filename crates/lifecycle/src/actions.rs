@@ -1,11 +1,11 @@
 //! The actions of a state, recomputed from every observation, so that a crash of the caller loses none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::observed::{Observed, StageInstance};
-use crate::report;
+use crate::observed::{Member, Observed, StageInstance};
 use crate::state::{AttemptPhase, JobOutcome};
 use crate::time::DeadlineClock;
+use crate::{report, spares};
 
 /// Grace period of a failed attempt's instances: there is nothing to save, and the group terminates by itself.
 const FAILED_ATTEMPT_GRACE_SECONDS: u64 = 10;
@@ -35,7 +35,22 @@ pub enum AttemptAction {
         /// The incarnation of each stage that is kept; of other stages all are.
         incarnations: BTreeMap<u32, u32>,
     },
-    /// Terminate an attempt's instances (SIGTERM, or pod deletion) and remove exited ones. Afterwards they are observed as
+    /// Create the missing ones of these spares of an attempt.
+    StartSpares {
+        /// The attempt.
+        attempt: u64,
+        /// Their numbers.
+        numbers: BTreeSet<u32>,
+    },
+    /// Remove these spares of an attempt; one that lives is killed, since it has nothing to save. Of a job that is complete they
+    /// include what has taken a stage's place. Afterwards they are observed as Terminating or not at all.
+    RemoveSpares {
+        /// The attempt.
+        attempt: u64,
+        /// Their numbers.
+        numbers: BTreeSet<u32>,
+    },
+    /// Terminate an attempt's instances and spares (SIGTERM, or pod deletion) and remove exited ones. Afterwards they are observed as
     /// Terminating or not at all.
     DeleteInstances {
         /// The attempt.
@@ -43,7 +58,7 @@ pub enum AttemptAction {
         /// Grace period, in seconds.
         grace_seconds: u64,
     },
-    /// Kill an attempt's instances whose grace period is over (SIGKILL; for pods the kubelet does it).
+    /// Kill an attempt's instances and spares whose grace period is over (SIGKILL; for pods the kubelet does it).
     KillInstances {
         /// The attempt.
         attempt: u64,
@@ -55,33 +70,28 @@ pub(crate) fn actions_for(observed: &Observed, clock: &mut DeadlineClock) -> Vec
     let mut actions = Vec::new();
     let state = &observed.state;
     let number = state.attempt.number;
-    let mut attempts: Vec<_> = observed.instances.iter().map(|instance| instance.attempt).collect();
+    let mut attempts: Vec<_> = observed.members().map(|member| member.attempt).collect();
     attempts.sort_unstable();
     attempts.dedup();
     for attempt in attempts {
         if must_be_deleted(observed, attempt) {
             let grace_seconds = grace_seconds(observed, attempt);
             let delete_exited = matches!(state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Running { .. });
-            let instances = || observed.instances.iter().filter(|instance| instance.attempt == attempt);
+            let members = || observed.members().filter(|member| member.attempt == attempt);
             // Exited instances are kept during a drain, for their exit codes, and after the job's end, for their logs.
-            if instances().any(|instance| !instance.is_terminating() && (instance.is_alive() || delete_exited)) {
+            if members().any(|Member { state, .. }| !state.is_terminating() && (state.is_alive() || delete_exited)) {
                 actions.push(AttemptAction::DeleteInstances { attempt, grace_seconds });
             }
-            let terminating = || instances().filter(|instance| instance.is_terminating());
-            if terminating().any(|instance| clock.now >= instance.since.plus_seconds(grace_seconds)) {
+            let terminating = || members().filter(|member| member.state.is_terminating());
+            if terminating().any(|member| clock.now >= member.since.plus_seconds(grace_seconds)) {
                 actions.push(AttemptAction::KillInstances { attempt });
             }
-            for instance in terminating() {
-                clock.has_passed(instance.since.plus_seconds(grace_seconds));
+            for member in terminating() {
+                clock.has_passed(member.since.plus_seconds(grace_seconds));
             }
         }
     }
-    let exit_is_awaited =
-        observed.replaced_instances().any(|instance| report::exit_is_awaited(observed, instance, clock));
-    if matches!(state.attempt_phase, AttemptPhase::Running { .. })
-        && observed.replaced_instances().any(|instance| !instance.is_terminating())
-        && !exit_is_awaited
-    {
+    if replaced_must_be_removed(observed, clock) {
         actions.push(AttemptAction::RemoveReplaced { attempt: number, incarnations: state.incarnations.clone() });
     }
     if let AttemptPhase::Running { not_before, all_created: false } = state.attempt_phase
@@ -95,7 +105,32 @@ pub(crate) fn actions_for(observed: &Observed, clock: &mut DeadlineClock) -> Vec
             false => AttemptAction::ReplaceStages { attempt: number, incarnations },
         });
     }
+    match state.attempt_phase {
+        AttemptPhase::Running { not_before, all_created } => {
+            let may_start = all_created
+                && observed.wanted_spares() > 0
+                && !older_instances_remain(observed, clock)
+                && clock.has_passed(not_before);
+            actions.extend(spares::actions_while_running(observed, may_start, clock));
+        }
+        AttemptPhase::Finished(JobOutcome::Complete) => actions.extend(spares::actions_when_complete(observed, clock)),
+        AttemptPhase::Idle | AttemptPhase::Draining | AttemptPhase::Finished(JobOutcome::Failed(_)) => {}
+    }
     actions
+}
+
+/// Whether what is left of stages that were replaced must be removed.
+fn replaced_must_be_removed(observed: &Observed, clock: &mut DeadlineClock) -> bool {
+    let mut left = observed.replaced_instances().filter(|instance| !instance.is_terminating());
+    match observed.state.attempt_phase {
+        AttemptPhase::Running { .. } => {
+            let mut replaced = observed.replaced_instances();
+            let exit_is_awaited = replaced.any(|instance| report::exit_is_awaited(observed, instance, clock));
+            left.next().is_some() && !exit_is_awaited
+        }
+        AttemptPhase::Finished(JobOutcome::Complete) => left.any(StageInstance::is_alive),
+        AttemptPhase::Idle | AttemptPhase::Draining | AttemptPhase::Finished(JobOutcome::Failed(_)) => false,
+    }
 }
 
 /// Whether an attempt's instances must be deleted.
@@ -114,29 +149,29 @@ fn grace_seconds(observed: &Observed, attempt: u64) -> u64 {
     if failed { FAILED_ATTEMPT_GRACE_SECONDS.min(observed.policy.grace_seconds) } else { observed.policy.grace_seconds }
 }
 
-/// Whether an instance of any attempt remains, while draining.
+/// Whether an instance or a spare of any attempt remains, while draining.
 pub(crate) fn instances_remain(observed: &Observed, clock: &mut DeadlineClock) -> bool {
     remain_within_timeout(observed, &|_| true, observed.policy.grace_seconds, clock)
 }
 
-/// Whether an instance of an older attempt remains that a new one must wait for.
+/// Whether an instance or a spare of an older attempt remains that a new one must wait for.
 fn older_instances_remain(observed: &Observed, clock: &mut DeadlineClock) -> bool {
     let number = observed.state.attempt.number;
-    remain_within_timeout(observed, &|instance| instance.attempt != number, 0, clock)
+    remain_within_timeout(observed, &|member| member.attempt != number, 0, clock)
 }
 
 /// A terminating instance is waited for during its grace period plus `terminationTimeoutSeconds`. After that its node is
 /// considered dead; if the process still runs, the volume's fence keeps it from committing.
 fn remain_within_timeout(
     observed: &Observed,
-    predicate: &dyn Fn(&StageInstance) -> bool,
+    predicate: &dyn Fn(&Member) -> bool,
     grace_seconds: u64,
     clock: &mut DeadlineClock,
 ) -> bool {
     let timeout = grace_seconds.saturating_add(observed.policy.restart.termination_timeout_seconds.into());
     let mut remain = false;
-    for instance in observed.instances.iter().filter(|instance| instance.is_alive() && predicate(instance)) {
-        remain |= !instance.is_terminating() || !clock.has_passed(instance.since.plus_seconds(timeout));
+    for member in observed.members().filter(|member| member.state.is_alive() && predicate(member)) {
+        remain |= !member.state.is_terminating() || !clock.has_passed(member.since.plus_seconds(timeout));
     }
     remain
 }

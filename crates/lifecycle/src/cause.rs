@@ -14,6 +14,9 @@ const ROOT_CAUSE_SETTLE_SECONDS: u64 = 10;
 /// of what is just being deleted has room again sooner.
 const HELD_WHILE_REFUSED_SECONDS: u64 = 10;
 
+/// The message of a failure whose pod or process was deleted.
+pub(crate) const GONE: &str = "the pod or process is gone and its exit was not observed";
+
 /// The root cause of a failure.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -22,7 +25,7 @@ pub struct AttemptFailure {
     pub attempt: u64,
     /// The stage that failed first, if one did.
     pub stage: Option<u32>,
-    /// Which of the stage's instances in this attempt: how many were replaced before it.
+    /// Which of the stage's instances in this attempt: its incarnation.
     #[serde(default)]
     pub incarnation: u32,
     /// The reason.
@@ -192,6 +195,11 @@ pub(crate) fn failed_by_itself(exit: &Exit) -> bool {
     exit.exit_code() != Some(ExitCode::Done) && cause_rank(exit, false) == CauseRank::RootCause
 }
 
+/// Whether a stage exited because it had finished or was asked to stop.
+pub(crate) fn left_in_order(exit: &Exit) -> bool {
+    exit.exit_code() == Some(ExitCode::Done) || cause_rank(exit, false) == CauseRank::Drained
+}
+
 /// The root cause, if the attempt has failed and enough exits were observed to determine it.
 pub(crate) fn root_cause(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
     cause_of_exits(observed, all_created, clock)
@@ -253,13 +261,7 @@ fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineCl
         return Some(AttemptFailure::without_exit(state, FailureReason::Drained, None, message, clock.now));
     }
     if missing_stage.is_some() {
-        return Some(AttemptFailure::without_exit(
-            state,
-            FailureReason::Unknown,
-            missing_stage,
-            "the pod or process is gone and its exit was not observed",
-            clock.now,
-        ));
+        return Some(AttemptFailure::without_exit(state, FailureReason::Unknown, missing_stage, GONE, clock.now));
     }
     let Some(alive) = alive else { return first.map(|(instance, exit)| AttemptFailure::from_exit(instance, exit)) };
     if first.is_none() && saving.is_none() {

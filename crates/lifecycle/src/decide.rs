@@ -22,6 +22,7 @@
 //! `decide` makes at most one transition. Actions depend on the new state alone (`actions`), so a caller that crashes between
 //! storing and acting repeats them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use stagecoach_api::contract::ExitCode;
@@ -32,7 +33,7 @@ use crate::observed::{InstanceState, Observed, StageInstance};
 use crate::policy::RestartDecision;
 use crate::state::{Attempt, AttemptPhase, JobFailureReason, JobOutcome, JobState};
 use crate::time::{DeadlineClock, UnixMillis};
-use crate::{AttemptFailure, FailureReason, Policy, backoff_delay, cause, jittered, replacement, report};
+use crate::{AttemptFailure, FailureReason, Policy, backoff_delay, cause, jittered, replacement, report, spares};
 
 /// How far an instance's attempt may be ahead of the stored one, whose record may be lost or restored. A higher number is
 /// implausible, and incrementing it could overflow: such an instance is ignored.
@@ -57,6 +58,7 @@ pub fn decide(observed: &Observed, now: UnixMillis) -> Decision {
     let mut observed = observed.clone();
     let highest = observed.state.attempt.number.saturating_add(MAX_ATTEMPTS_AHEAD);
     observed.instances.retain(|instance| instance.attempt <= highest);
+    observed.spares.retain(|spare| spare.attempt <= highest);
     record_progress(&mut observed);
     observed.state = report::with_observed_exit(&observed);
     observed.state = next_state(&observed, &mut clock);
@@ -97,7 +99,7 @@ fn next_state(observed: &Observed, clock: &mut DeadlineClock) -> JobState {
         AttemptPhase::Idle if observed.desired.suspend => state.clone(),
         AttemptPhase::Idle => with_next_attempt(observed, clock.now, clock.now),
         AttemptPhase::Running { .. } | AttemptPhase::Draining if all_completed(observed) => {
-            finished(state, JobOutcome::Complete)
+            finished(&spares::with_takers_that_are_done(observed), JobOutcome::Complete)
         }
         AttemptPhase::Draining => next_from_draining(observed, clock),
         AttemptPhase::Running { not_before, all_created } => {
@@ -113,12 +115,12 @@ fn next_from_running(
     clock: &mut DeadlineClock,
 ) -> JobState {
     let Observed { desired, policy, state, .. } = observed;
-    let is_ahead = |instance: &StageInstance| {
-        let number = state.attempt.number;
-        instance.attempt > number
-            || instance.attempt == number && instance.incarnation > state.incarnation(instance.stage)
+    let number = state.attempt.number;
+    let is_newer = |instance: &StageInstance| {
+        instance.attempt == number && instance.incarnation > state.incarnation(instance.stage)
     };
-    if observed.instances.iter().any(is_ahead) {
+    let is_ahead = |instance: &StageInstance| is_newer(instance) && !spares::is_unrecorded_takeover(state, instance);
+    if observed.members().any(|member| member.attempt > number) || observed.instances.iter().any(is_ahead) {
         // The stored state is older than the instances (it was lost or restored): never reuse a number.
         return with_next_attempt(observed, not_before, clock.now);
     }
@@ -129,14 +131,28 @@ fn next_from_running(
     }
     if desired.suspend || desired.stages != state.attempt.stages || desired.revision != state.attempt.revision {
         let mut state = state.clone();
-        if observed.current_instances().any(|instance| instance.is_alive()) {
+        let may_save = observed.current_instances().chain(observed.instances.iter().filter(|other| is_newer(other)));
+        if may_save.map(|instance| &instance.state).any(InstanceState::is_alive)
+            || observed.current_spares().any(|spare| spare.state.is_alive())
+        {
             state.attempt_phase = AttemptPhase::Draining;
             return state;
         }
         return if desired.suspend { suspended(state) } else { with_next_attempt(observed, not_before, clock.now) };
     }
+    // before the root cause: the loss that a takeover followed is not to be followed by a replacement too
+    if let Some(taker) = spares::unrecorded_takeover(observed) {
+        let Some(failure) = spares::failure_before(observed, taker, clock) else { return state.clone() };
+        let remedy = match spares::replaces(observed, taker, &failure) {
+            true => Remedy::Takeover(taker),
+            false => Remedy::NextAttempt,
+        };
+        return after_failure(observed, failure, remedy, clock);
+    }
     if let Some(failure) = cause::root_cause(observed, all_created, clock) {
-        return after_failure(observed, failure, all_created, clock.now);
+        let lost = replacement::lost_stages(observed, &failure, all_created);
+        let remedy = if lost.is_empty() { Remedy::NextAttempt } else { Remedy::Replacement(lost) };
+        return after_failure(observed, failure, remedy, clock);
     }
     let mut state = state.clone();
     let all_created =
@@ -160,9 +176,23 @@ fn next_from_draining(observed: &Observed, clock: &mut DeadlineClock) -> JobStat
     }
 }
 
-/// A failure ends the job, or leads after a back-off to the replacement of the stages that were lost or to the next attempt.
-fn after_failure(observed: &Observed, failure: AttemptFailure, all_created: bool, now: UnixMillis) -> JobState {
-    let lost = replacement::lost_stages(observed, &failure, all_created);
+/// How a job goes on after a failure.
+enum Remedy<'a> {
+    /// A spare has taken the place of the stage that was lost.
+    Takeover(&'a StageInstance),
+    /// These stages were lost and start again.
+    Replacement(BTreeSet<u32>),
+    /// The whole group starts anew.
+    NextAttempt,
+}
+
+/// A failure ends the job, or leads to its remedy: after a back-off, unless a spare was the remedy already.
+fn after_failure(observed: &Observed, failure: AttemptFailure, remedy: Remedy, clock: &mut DeadlineClock) -> JobState {
+    let now = clock.now;
+    let is_awaited = match &remedy {
+        Remedy::Replacement(lost) => spares::takeover_is_awaited(observed, &failure, lost, clock),
+        Remedy::Takeover(_) | Remedy::NextAttempt => false,
+    };
     let mut after = observed.clone();
     let state = &mut after.state;
     let is_it = |instance: &&StageInstance| Some(instance.stage) == failure.stage;
@@ -177,11 +207,17 @@ fn after_failure(observed: &Observed, failure: AttemptFailure, all_created: bool
     if !state.budget.try_consume(counted, observed.policy.restart.max_restarts) {
         return finished(state, JobOutcome::Failed(JobFailureReason::BudgetExhausted));
     }
+    if is_awaited {
+        return observed.state.clone();
+    }
     state.failures_without_progress = state.failures_without_progress.saturating_add(1);
     let not_before = now.plus(restart_delay(&observed.policy, state, now));
-    match lost.is_empty() {
-        true => with_next_attempt(&after, not_before, now),
-        false => replacement::replaced(after.state, lost, not_before),
+    match remedy {
+        Remedy::Takeover(taker) => spares::taken_over(after.state, taker.stage, taker.incarnation),
+        Remedy::Replacement(lost) => {
+            replacement::replaced(after.state, lost, spares::incarnation_step(observed), not_before)
+        }
+        Remedy::NextAttempt => with_next_attempt(&after, not_before, now),
     }
 }
 
@@ -199,7 +235,7 @@ fn restart_delay(policy: &Policy, state: &JobState, now: UnixMillis) -> Duration
 /// The state with the next attempt of the desired stages and revision.
 fn with_next_attempt(observed: &Observed, not_before: UnixMillis, now: UnixMillis) -> JobState {
     let mut state = observed.state.clone();
-    let highest_used = observed.instances.iter().map(|instance| instance.attempt).max().unwrap_or(0);
+    let highest_used = observed.members().map(|member| member.attempt).max().unwrap_or(0);
     state.attempt = Attempt {
         number: highest_used.max(state.attempt.number).saturating_add(1),
         stages: observed.desired.stages,
@@ -224,13 +260,16 @@ fn finished(state: &JobState, outcome: JobOutcome) -> JobState {
     JobState { attempt_phase: AttemptPhase::Finished(outcome), ..state.clone() }
 }
 
+/// Whether all stages are done. A spare that took a stage's place and finished has done so, recorded or not.
 fn all_completed(observed: &Observed) -> bool {
+    let state = &observed.state;
+    let taken = || observed.instances.iter().filter(|instance| spares::is_unrecorded_takeover(state, instance));
     let done = |stage| {
-        observed.current_instances().any(|instance| {
+        observed.current_instances().chain(taken()).any(|instance| {
             instance.stage == stage && instance.exit().is_some_and(|exit| exit.exit_code() == Some(ExitCode::Done))
         })
     };
-    let stages = observed.state.attempt.stages;
+    let stages = state.attempt.stages;
     stages > 0 && (0..stages).all(done)
 }
 

@@ -23,6 +23,7 @@ mod pod_failure_policy;
 mod policy;
 mod replacement;
 mod report;
+mod spares;
 mod state;
 mod time;
 
@@ -33,7 +34,7 @@ pub use cause::{AttemptFailure, FailureReason};
 pub use decide::{Decision, decide};
 pub use observed::{
     CreationRefusal, Desired, Exit, ExternalCause, InstanceState, LostInstance, Observed, ObservedProgress,
-    StageInstance, TerminationReport,
+    SpareInstance, StageInstance, TerminationReport,
 };
 pub use policy::Policy;
 pub use state::{Attempt, AttemptPhase, JobFailureReason, JobOutcome, JobState};

@@ -16,6 +16,9 @@ pub struct Observed {
     /// Existing instances of this attempt and of older ones. One that is not listed does not exist any more. The launcher
     /// lists exited processes of this attempt only.
     pub instances: Vec<StageInstance>,
+    /// Existing spares, of this attempt and of older ones, listed as instances are. One that has taken a stage's place is an
+    /// instance instead.
+    pub spares: Vec<SpareInstance>,
     /// Why an instance of the current attempt can't be created, if it can't.
     pub refusal: Option<CreationRefusal>,
     /// Training progress as far as it is known.
@@ -79,8 +82,10 @@ pub struct StageInstance {
     pub stage: u32,
     /// The attempt.
     pub attempt: u64,
-    /// How many instances of this stage were replaced in this attempt before this one.
+    /// An ordinal of this stage's instances in this attempt, which only grows: a newer instance has a higher one. Not a count.
     pub incarnation: u32,
+    /// The number of the spare that it was before it took this stage's place.
+    pub spare: Option<u32>,
     /// Its state.
     pub state: InstanceState,
     /// When it entered this state.
@@ -89,7 +94,20 @@ pub struct StageInstance {
     pub pod_conditions: Vec<(String, String)>,
 }
 
-/// The state of a stage instance, in Kubernetes' terms.
+/// A spare of an attempt: a process or a pod that has no stage.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SpareInstance {
+    /// Its number, of those of its attempt.
+    pub number: u32,
+    /// The attempt.
+    pub attempt: u64,
+    /// Its state; Ready if it stands by to take a stage's place.
+    pub state: InstanceState,
+    /// When it entered this state.
+    pub since: UnixMillis,
+}
+
+/// The state of a stage instance or of a spare, in Kubernetes' terms.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum InstanceState {
     /// Not scheduled yet, or without its image.
@@ -184,15 +202,35 @@ impl Exit {
     }
 }
 
-impl StageInstance {
+impl InstanceState {
     /// Whether its process may still run.
     pub(crate) const fn is_alive(&self) -> bool {
-        !matches!(self.state, InstanceState::Exited(_))
+        !matches!(self, Self::Exited(_))
     }
 
     /// Whether it still exists after its termination was requested.
     pub(crate) const fn is_terminating(&self) -> bool {
-        matches!(self.state, InstanceState::Terminating)
+        matches!(self, Self::Terminating)
+    }
+}
+
+/// What a stage's instance and a spare have in common.
+#[derive(Clone, Copy)]
+pub(crate) struct Member<'a> {
+    pub(crate) attempt: u64,
+    pub(crate) state: &'a InstanceState,
+    pub(crate) since: UnixMillis,
+}
+
+impl StageInstance {
+    /// Whether its process may still run.
+    pub(crate) const fn is_alive(&self) -> bool {
+        self.state.is_alive()
+    }
+
+    /// Whether it still exists after its termination was requested.
+    pub(crate) const fn is_terminating(&self) -> bool {
+        self.state.is_terminating()
     }
 
     pub(crate) const fn exit(&self) -> Option<&Exit> {
@@ -204,6 +242,13 @@ impl StageInstance {
 }
 
 impl Observed {
+    /// Instances and spares of all attempts.
+    pub(crate) fn members(&self) -> impl Iterator<Item = Member<'_>> + Clone {
+        let stages = self.instances.iter().map(|StageInstance { attempt, state, since, .. }| (*attempt, state, *since));
+        let spares = self.spares.iter().map(|SpareInstance { attempt, state, since, .. }| (*attempt, state, *since));
+        stages.chain(spares).map(|(attempt, state, since)| Member { attempt, state, since })
+    }
+
     /// Instances of the current attempt, without those that were replaced.
     pub(crate) fn current_instances(&self) -> impl Iterator<Item = &StageInstance> + Clone {
         self.instances.iter().filter(|instance| {

@@ -20,6 +20,8 @@ pub struct Policy {
     pub backoff_jitter_percent: u32,
     /// Whether the other stages go on once a lost one was replaced. Otherwise the whole group starts anew.
     pub replaces_stages: bool,
+    /// How many spares wait beside the stages of a running attempt. None do where lost stages are not replaced.
+    pub spares: u32,
     /// Whether a node can be lost without its pods' exits being observed. Then an instance that still seems to run although
     /// its peers lost it is `NodeLost`, otherwise `Stalled`.
     pub nodes_can_be_lost: bool,
@@ -43,6 +45,7 @@ impl Policy {
             scheduling_timeout_seconds: spec.scheduling.timeout_seconds.into(),
             active_deadline_seconds: spec.active_deadline_seconds,
             backoff_jitter_percent: 0,
+            spares: spec.spares,
             replaces_stages: spec.restart.reform_timeout_seconds > 0 && spec.training.is_some(),
             nodes_can_be_lost: false,
         }

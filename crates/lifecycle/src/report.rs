@@ -1,9 +1,9 @@
 //! Losses that the other stages report. They know at once that a process has ended; the kubelet tells how, up to seconds later.
 
-use crate::observed::{Observed, StageInstance};
+use crate::observed::{LostInstance, Observed, StageInstance};
 use crate::policy::RestartDecision;
 use crate::state::{AttemptPhase, JobOutcome, JobState};
-use crate::time::DeadlineClock;
+use crate::time::{DeadlineClock, UnixMillis};
 use crate::{AttemptFailure, FailureReason, replacement};
 
 /// How long, in seconds, a stage that the others have lost may take to exit, or to join their next group.
@@ -15,20 +15,47 @@ const EXIT_TIMEOUT_SECONDS: u64 = 10;
 /// The cause according to the other stages: they have lost one that has ended, or that neither exits nor joins the next group.
 pub(crate) fn cause(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
     let (instance, lost) = observed.lost_instance()?;
-    let now = clock.now;
-    let failure =
-        |reason, message| AttemptFailure::without_exit(&observed.state, reason, Some(instance.stage), message, now);
     if lost.has_ended {
-        let ended = failure(FailureReason::Killed, "its process has ended: its connections were closed");
+        let ended = ended(observed, instance.stage, clock.now);
         if may_precede_its_exit(observed) && !replacement::lost_stages(observed, &ended, all_created).is_empty() {
             return Some(ended);
         }
     }
+    let may_live = may_live(observed, instance.stage, clock.now);
+    clock.has_passed(lost.since.plus_seconds(LOST_SETTLE_SECONDS)).then_some(may_live)
+}
+
+/// The failure of a stage whose place was taken, at the latest at `taken_at`, before its exit is observed; none while the exit
+/// is waited for, because it decides what follows.
+pub(crate) fn failure_before_takeover(
+    observed: &Observed,
+    instance: &StageInstance,
+    taken_at: UnixMillis,
+    clock: &mut DeadlineClock,
+) -> Option<AttemptFailure> {
+    if !may_precede_its_exit(observed) && !clock.has_passed(taken_at.plus_seconds(EXIT_TIMEOUT_SECONDS)) {
+        return None;
+    }
+    let is_it = |(lost, report): (&StageInstance, LostInstance)| lost == instance && !report.has_ended;
+    Some(match observed.lost_instance().is_some_and(is_it) {
+        true => may_live(observed, instance.stage, clock.now),
+        false => ended(observed, instance.stage, clock.now),
+    })
+}
+
+/// The failure of a stage that has ended, before its exit is observed.
+fn ended(observed: &Observed, stage: u32, now: UnixMillis) -> AttemptFailure {
+    let message = "its process has ended: its connections were closed";
+    AttemptFailure::without_exit(&observed.state, FailureReason::Killed, Some(stage), message, now)
+}
+
+/// The failure of a stage that the others have lost and that may still run.
+fn may_live(observed: &Observed, stage: u32, now: UnixMillis) -> AttemptFailure {
     let (reason, message) = match observed.policy.nodes_can_be_lost {
         true => (FailureReason::NodeLost, "still exists, but its peers lost it: its node is probably lost"),
         false => (FailureReason::Stalled, "still runs, but its peers lost it"),
     };
-    clock.has_passed(lost.since.plus_seconds(LOST_SETTLE_SECONDS)).then(|| failure(reason, message))
+    AttemptFailure::without_exit(&observed.state, reason, Some(stage), message, now)
 }
 
 /// Whether what follows a loss does not depend on how the process ended: no rule asks for that, and a restart is left.

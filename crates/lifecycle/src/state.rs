@@ -17,7 +17,8 @@ pub struct JobState {
     pub attempt_phase: AttemptPhase,
     /// The current attempt, or the last one.
     pub attempt: Attempt,
-    /// How often stages of the current attempt were replaced, by stage; those that never were are left out.
+    /// The incarnations of the current attempt's stages, by stage; those that are still their first, 0, are left out. They only
+    /// grow, by one or more: they do not say how often a stage was replaced.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub incarnations: BTreeMap<u32, u32>,
     /// The stages whose last incarnation is to be created. Only while a replacement is under way.
@@ -123,7 +124,7 @@ impl JobFailureReason {
 }
 
 impl JobState {
-    /// How often `stage` was replaced in the current attempt.
+    /// The incarnation of `stage` in the current attempt: 0 unless it was replaced.
     pub fn incarnation(&self, stage: u32) -> u32 {
         self.incarnations.get(&stage).copied().unwrap_or(0)
     }

@@ -60,7 +60,7 @@ pub(super) async fn get_or_create<T: DeserializeOwned>(
 ///
 /// # Errors
 /// `Rejected` if the job does not own it.
-async fn get_owned(api: &JsonApi, job: &JobReference, name: &str) -> Result<Option<Value>, ApplyError> {
+pub(super) async fn get_owned(api: &JsonApi, job: &JobReference, name: &str) -> Result<Option<Value>, ApplyError> {
     let Some(existing) = api.get(name).await? else { return Ok(None) };
     let metadata: ObjectMeta = ObjectMeta::deserialize(&existing["metadata"]).map_err(kube::Error::SerdeError)?;
     if build::is_controlled_by(&metadata, &job.uid) {

@@ -12,7 +12,7 @@ use stagecoach_lifecycle::AttemptAction;
 pub(crate) use pod_group_discovery::PodGroupDiscovery;
 pub(crate) use repair::{Repair, repair, repairs};
 
-use crate::build::{BuildError, JobReference, PolicyPeers};
+use crate::build::{BuildError, JobReference, Place, PolicyPeers};
 use crate::clients::Clients;
 use crate::job::ObservedJob;
 use crate::observe::{BlockingReason, JobSnapshot, KnownObject, LogTails, ObservedPod, OwnedObject, OwnedObjects};
@@ -59,7 +59,10 @@ impl ApplyContext<'_> {
     }
 }
 
-/// Applies `actions`, in their order.
+/// Grace period of spares that are not wanted: they have nothing to save. Not 0, with which a pod's object goes before its process.
+const SPARE_GRACE_SECONDS: u32 = 1;
+
+/// Applies `actions`, in their order. Returns why the API server rejected a spare, if it did: the job goes on without.
 ///
 /// # Errors
 /// The first that fails; the remaining actions are decided again.
@@ -68,7 +71,8 @@ pub(crate) async fn apply(
     job: &ObservedJob,
     snapshot: &JobSnapshot,
     actions: &[AttemptAction],
-) -> Result<(), ApplyError> {
+) -> Result<Option<BlockingReason>, ApplyError> {
+    let mut rejected_spare = None;
     for action in actions {
         match *action {
             AttemptAction::StartAttempt { number, stages } => {
@@ -79,20 +83,32 @@ pub(crate) async fn apply(
                 start::start(context, job, snapshot, attempt, job.state.attempt.stages, incarnations).await?
             }
             AttemptAction::RemoveReplaced { attempt, ref incarnations } => {
-                let is_replaced = |pod: &&ObservedPod| {
-                    incarnations.get(&pod.instance.stage).is_some_and(|kept| pod.instance.incarnation < *kept)
+                let is_before = |Place { stage, incarnation }: Place| {
+                    incarnations.get(&stage).is_some_and(|kept| incarnation < *kept)
                 };
+                let is_replaced = |pod: &&ObservedPod| pod.place().is_some_and(is_before);
                 let replaced = snapshot.pods_of_attempt(attempt).filter(is_replaced);
                 delete_pods(context, job, replaced, &DeleteParams::default()).await?
             }
             AttemptAction::DeleteInstances { attempt, grace_seconds } => {
                 delete(context, job, snapshot, attempt, grace_seconds).await?
             }
+            AttemptAction::StartSpares { attempt, ref numbers } => {
+                match start::start_spares(context, job, snapshot, attempt, numbers).await {
+                    Err(ApplyError::Rejected(reason)) => rejected_spare = Some(reason),
+                    other => other?,
+                }
+            }
+            AttemptAction::RemoveSpares { attempt, ref numbers } => {
+                let is_one = |pod: &&ObservedPod| pod.spare().is_some_and(|number| numbers.contains(&number));
+                let params = DeleteParams::default().grace_period(SPARE_GRACE_SECONDS);
+                delete_pods(context, job, snapshot.pods_of_attempt(attempt).filter(is_one), &params).await?
+            }
             // the kubelet sends SIGKILL after the grace period
             AttemptAction::KillInstances { .. } => {}
         }
     }
-    Ok(())
+    Ok(rejected_spare)
 }
 
 /// Deletes the pods of an attempt with this grace period, exited ones included unless their log is being read.

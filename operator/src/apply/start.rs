@@ -1,6 +1,6 @@
 //! Starts an attempt: first the objects that its pods need, then the pods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -11,12 +11,12 @@ use serde::de::IgnoredAny;
 use stagecoach_api::job::NetworkPolicyMode;
 use stagecoach_lifecycle::Attempt;
 
-use super::create::{create_or_update, create_owned, get_or_create};
+use super::create::{create_or_update, create_owned, get_or_create, get_owned};
 use super::{ApplyContext, ApplyError};
-use crate::build::{self, AttemptObjects, AttemptTemplate, build};
+use crate::build::{self, AttemptObjects, AttemptTemplate, Place, PodRole, build};
 use crate::clients::Clients;
 use crate::job::ObservedJob;
-use crate::observe::{JobSnapshot, ObservedPod};
+use crate::observe::JobSnapshot;
 
 /// Creates the missing objects of attempt `number`, which has `stages` stages, and of its pods those of `incarnations`, by stage.
 pub(super) async fn start(
@@ -75,13 +75,40 @@ pub(super) async fn start(
     }
     // before the pods: once all pods exist, StartAttempt is not decided again
     delete_attempts(clients, job, older).await?;
-    let pods = incarnations.iter().filter_map(|(&stage, &incarnation)| {
-        let is_this = |pod: &ObservedPod| (pod.instance.stage, pod.instance.incarnation) == (stage, incarnation);
-        let exists = snapshot.pods_of_attempt(number).any(is_this);
-        (!exists).then(|| build::pod(&job.reference, &template, stage, incarnation))
-    });
-    let missing: Vec<_> = pods.collect();
-    try_join_all(missing.iter().map(|pod| create_owned::<IgnoredAny>(&clients.pods, &job.reference, pod))).await?;
+    let exists = |place| snapshot.pods_of_attempt(number).any(|pod| pod.place() == Some(place));
+    let places = incarnations.iter().map(|(&stage, &incarnation)| Place { stage, incarnation });
+    let missing: Vec<_> = places.filter(|place| !exists(*place)).map(PodRole::Stage).collect();
+    create_pods(context, job, &template, &missing).await
+}
+
+/// Creates the missing ones of these spares of an attempt, whose other objects exist.
+pub(super) async fn start_spares(
+    context: &ApplyContext<'_>,
+    job: &ObservedJob,
+    snapshot: &JobSnapshot,
+    attempt: u64,
+    numbers: &BTreeSet<u32>,
+) -> Result<(), ApplyError> {
+    let name = build::attempt_name(&job.reference, attempt);
+    // one that another client has deleted is made again by `repair`
+    let Some(stored) = get_owned(&context.clients.config_maps, &job.reference, &name).await? else { return Ok(()) };
+    let stored = serde_json::from_value(stored).map_err(kube::Error::SerdeError)?;
+    let template = AttemptTemplate::from_config_map(&stored)?;
+    let exists = |number: u32| snapshot.pods_of_attempt(attempt).any(|pod| !pod.deleted && pod.spare() == Some(number));
+    let missing: Vec<_> = numbers.iter().copied().filter(|number| !exists(*number)).map(PodRole::Spare).collect();
+    create_pods(context, job, &template, &missing).await
+}
+
+/// Creates these pods of an attempt.
+async fn create_pods(
+    context: &ApplyContext<'_>,
+    job: &ObservedJob,
+    attempt: &AttemptTemplate,
+    roles: &[PodRole],
+) -> Result<(), ApplyError> {
+    let pods: Vec<_> = roles.iter().map(|role| build::pod(&job.reference, attempt, *role)).collect();
+    let api = &context.clients.pods;
+    try_join_all(pods.iter().map(|pod| create_owned::<IgnoredAny>(api, &job.reference, pod))).await?;
     Ok(())
 }
 

@@ -9,20 +9,19 @@ use serde_json::{Map, Value};
 use stagecoach_api::contract::{CONFIG_PATH, CONTAINER_ARGS, HTTP_PORT, MASTER_PORT, StageEnv, WORKSPACE_PATH, env};
 
 use super::json::{add_named, array, set_default, to_json, with_defaults};
-use super::names::service_name;
+use super::names::{Place, service_name};
 use super::pod::{CONFIG_VOLUME, WORKSPACE_VOLUME};
-use super::{AttemptTemplate, JobReference};
+use super::{AttemptTemplate, JobReference, PodRole};
 
-/// The template's container `container` as the trainer of `stage`.
+/// The template's container `container` as the trainer of a pod of this role.
 pub(super) fn trainer_container(
     job: &JobReference,
     attempt: &AttemptTemplate,
-    stage: u32,
-    incarnation: u32,
+    role: PodRole,
     mut container: Map<String, Value>,
 ) -> Value {
     let mut variables = array(container.get("env"));
-    variables.extend(environment(job, attempt, stage, incarnation).iter().map(to_json));
+    variables.extend(environment(job, attempt, role).iter().map(to_json));
     container.insert("env".into(), variables.into());
     let mut mounts = array(container.get("volumeMounts"));
     let mut ports = array(container.get("ports"));
@@ -73,14 +72,19 @@ fn security_context() -> SecurityContext {
 }
 
 /// The contract's variables. The kubelet sets the pod's IP address and UID.
-fn environment(job: &JobReference, attempt: &AttemptTemplate, stage: u32, incarnation: u32) -> Vec<EnvVar> {
+fn environment(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) -> Vec<EnvVar> {
+    let (rank, incarnation, spare) = match role {
+        PodRole::Stage(Place { stage, incarnation }) => (stage, incarnation, None),
+        PodRole::Spare(number) => (0, 0, Some(number)),
+    };
     let contract = StageEnv {
-        rank: stage,
+        rank,
         world_size: attempt.stages,
         job: job.name.clone(),
         job_uid: job.uid.clone(),
         attempt: attempt.number,
         incarnation,
+        spare,
         config: CONFIG_PATH.into(),
         workspace: WORKSPACE_PATH.into(),
         master_addr: service_name(job),

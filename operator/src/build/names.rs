@@ -15,6 +15,9 @@ pub(crate) const ATTEMPT_LABEL: &str = "stagecoach.dev/attempt";
 pub(crate) const INCARNATION_LABEL: &str = "stagecoach.dev/incarnation";
 /// Label with the stage.
 pub(crate) const STAGE_LABEL: &str = "stagecoach.dev/stage";
+/// Label with the number of a spare, of those of its attempt. It has no label with a stage, also once it has taken the place of
+/// one: the operator may not change pods.
+pub(crate) const SPARE_LABEL: &str = "stagecoach.dev/spare";
 
 /// What identifies a PipelineJob: it is the controller in the owner references of all its objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,11 +30,53 @@ pub struct JobReference {
     pub uid: String,
 }
 
-/// Name of a pod.
-pub(crate) fn pod_name(job: &JobReference, stage: u32, attempt: u64, incarnation: u32) -> String {
-    match incarnation {
-        0 => format!("{}-{stage}-{attempt}", job.name),
-        replaced => format!("{}-{stage}-{attempt}-{replaced}", job.name),
+/// A stage, and which of its pods in an attempt it is: each has a higher incarnation than those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The stage.
+    pub stage: u32,
+    /// Its incarnation.
+    pub incarnation: u32,
+}
+
+/// What a pod of an attempt is made as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PodRole {
+    /// A stage.
+    Stage(Place),
+    /// The spare with this number. It may take the place of a stage, in the same pod.
+    Spare(u32),
+}
+
+impl PodRole {
+    /// Name of the pod.
+    pub(crate) fn pod_name(self, job: &JobReference, attempt: u64) -> String {
+        match self {
+            PodRole::Stage(Place { stage, incarnation: 0 }) => format!("{}-{stage}-{attempt}", job.name),
+            PodRole::Stage(Place { stage, incarnation }) => format!("{}-{stage}-{attempt}-{incarnation}", job.name),
+            PodRole::Spare(number) => format!("{}-spare-{number}-{attempt}", job.name),
+        }
+    }
+
+    /// The labels that tell it.
+    pub(super) fn labels(self) -> Vec<(String, String)> {
+        let label = |name: &str, value: u32| (name.to_owned(), value.to_string());
+        match self {
+            PodRole::Stage(Place { stage, incarnation }) => {
+                vec![label(STAGE_LABEL, stage), label(INCARNATION_LABEL, incarnation)]
+            }
+            PodRole::Spare(number) => vec![label(SPARE_LABEL, number)],
+        }
+    }
+
+    /// What a pod with these labels is.
+    pub(crate) fn from_labels(labels: &BTreeMap<String, String>) -> Option<PodRole> {
+        let number = |label: &str| labels.get(label).and_then(|value| value.parse().ok());
+        match number(STAGE_LABEL) {
+            // pods of an older operator have no incarnation
+            Some(stage) => Some(PodRole::Stage(Place { stage, incarnation: number(INCARNATION_LABEL).unwrap_or(0) })),
+            None => number(SPARE_LABEL).map(PodRole::Spare),
+        }
     }
 }
 
@@ -45,8 +90,8 @@ pub(crate) fn attempt_name(job: &JobReference, attempt: u64) -> String {
     format!("{}-{attempt}", job.name)
 }
 
-/// The labels of an object of the job; of one attempt, and of one stage, where it belongs to one.
-pub fn labels(job: &JobReference, attempt: Option<u64>, stage: Option<u32>) -> BTreeMap<String, String> {
+/// The labels of an object of the job, and of one attempt, where it belongs to one.
+pub fn labels(job: &JobReference, attempt: Option<u64>) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::from([
         ("app.kubernetes.io/name".to_owned(), "stagecoach".to_owned()),
         ("app.kubernetes.io/component".to_owned(), "trainer".to_owned()),
@@ -55,7 +100,6 @@ pub fn labels(job: &JobReference, attempt: Option<u64>, stage: Option<u32>) -> B
         (JOB_UID_LABEL.to_owned(), job.uid.clone()),
     ]);
     labels.extend(attempt.map(|attempt| (ATTEMPT_LABEL.to_owned(), attempt.to_string())));
-    labels.extend(stage.map(|stage| (STAGE_LABEL.to_owned(), stage.to_string())));
     labels
 }
 
@@ -69,7 +113,7 @@ pub(crate) fn pod_label_selector(job: &JobReference) -> String {
     format!("{JOB_UID_LABEL}={}", job.uid)
 }
 
-/// Selects the pod of stage 0 of one attempt.
+/// Selects the pod that was made as stage 0 of one attempt.
 pub(super) fn stage_0_match_labels(job: &JobReference, attempt: u64) -> BTreeMap<String, String> {
     let mut selector = pod_match_labels(job);
     selector.insert(ATTEMPT_LABEL.to_owned(), attempt.to_string());
@@ -82,7 +126,7 @@ pub(super) fn metadata(job: &JobReference, name: String, attempt: Option<u64>) -
     ObjectMeta {
         name: Some(name),
         namespace: Some(job.namespace.clone()),
-        labels: Some(labels(job, attempt, None)),
+        labels: Some(labels(job, attempt)),
         owner_references: Some(vec![owner_reference(job)]),
         ..ObjectMeta::default()
     }

@@ -1,4 +1,4 @@
-//! A stage's pod: the user's template and what the contract adds to it.
+//! The pod of a stage or of a spare: the user's template and what the contract adds to it.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use stagecoach_api::job::{PipelineJobSpec, TrainerType};
 use super::attempt_template::JOB_FILE_KEY;
 use super::container::trainer_container;
 use super::json::{add_named, array, merged, object, set_default, string_map, with_defaults};
-use super::{AttemptTemplate, JobReference, attempt_name, labels, names, pod_name};
+use super::{AttemptTemplate, JobReference, Place, PodRole, attempt_name, labels, names};
 
 /// The user and group of the trainer's image.
 const TRAINER_UID: i64 = 65532;
@@ -25,16 +25,16 @@ const STAYS: [(&str, &str); 2] =
 pub(super) const CONFIG_VOLUME: &str = "stagecoach-config";
 pub(super) const WORKSPACE_VOLUME: &str = "workspace";
 
-/// A stage's pod. Its spec stays the JSON that the user wrote, and what is added to it is typed: read as a `PodSpec` it would
+/// A pod of an attempt. Its spec stays the JSON that the user wrote, and what is added to it is typed: read as a `PodSpec` it would
 /// lose each field that is newer than k8s-openapi, and the CRD may be of a newer Kubernetes than the operator.
 pub(crate) type StagePod = Object<Map<String, Value>, NotUsed>;
 
-/// The pod of `stage`, in whose place `incarnation` others have been in this attempt.
-pub(crate) fn pod(job: &JobReference, attempt: &AttemptTemplate, stage: u32, incarnation: u32) -> StagePod {
-    let template = &template_of(&attempt.pod_template, stage);
+/// The pod of an attempt that is made as `role`.
+pub(crate) fn pod(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) -> StagePod {
+    let template = &template_of(&attempt.pod_template, role);
     let mut spec = object(template.get("spec"));
     let containers = containers(&spec).into_iter().map(|container| match is_trainer(&container) {
-        true => trainer_container(job, attempt, stage, incarnation, container),
+        true => trainer_container(job, attempt, role, container),
         false => Value::Object(container),
     });
     spec.insert("containers".into(), containers.collect());
@@ -50,14 +50,18 @@ pub(crate) fn pod(job: &JobReference, attempt: &AttemptTemplate, stage: u32, inc
 
     let template_metadata = object(template.get("metadata"));
     let mut all_labels = string_map(template_metadata.get("labels"));
-    all_labels.extend(labels(job, Some(attempt.number), Some(stage)));
-    all_labels.insert(names::INCARNATION_LABEL.to_owned(), incarnation.to_string());
+    all_labels.extend(labels(job, Some(attempt.number)));
+    all_labels.extend(role.labels());
     let mut annotations: BTreeMap<_, _> = STAYS.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
     annotations.extend(string_map(template_metadata.get("annotations")));
     if let Some(api) = attempt.pod_group_api {
-        api.add_pod(attempt_name(job, attempt.number), &mut all_labels, &mut annotations, &mut spec);
+        api.choose_scheduler(&mut spec);
+        // a cluster without room for a spare must not hold up the stages
+        if let PodRole::Stage(_) = role {
+            api.add_pod(attempt_name(job, attempt.number), &mut all_labels, &mut annotations, &mut spec);
+        }
     }
-    let name = pod_name(job, stage, attempt.number, incarnation);
+    let name = role.pod_name(job, attempt.number);
     let mut pod = StagePod::new(&name, &ApiResource::erase::<Pod>(&()), spec);
     pod.metadata = names::metadata(job, name, None);
     pod.metadata.labels = Some(all_labels);
@@ -65,11 +69,12 @@ pub(crate) fn pod(job: &JobReference, attempt: &AttemptTemplate, stage: u32, inc
     pod
 }
 
-/// The template of one stage: with its override, if `stages` has one.
-fn template_of(template: &Map<String, Value>, stage: u32) -> Map<String, Value> {
+/// The template of one pod: of a stage with its override, if `stages` has one. A spare may become any stage, and has none.
+fn template_of(template: &Map<String, Value>, role: PodRole) -> Map<String, Value> {
     let mut all = template.clone();
     let overrides = array(all.shift_remove("stages").as_ref());
-    let own = overrides.iter().find(|one| one["stage"].as_u64() == Some(stage.into()));
+    let is_own = |one: &&Value| matches!(role, PodRole::Stage(Place { stage, .. }) if one["stage"] == stage);
+    let own = overrides.iter().find(is_own);
     for part in ["metadata", "spec"] {
         if let Some(change) = own.and_then(|own| own.get(part)) {
             let changed = merged(all.get(part).unwrap_or(&Value::Null), change);

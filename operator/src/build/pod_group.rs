@@ -79,6 +79,13 @@ impl PodGroupApi {
         ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, "PodGroup"))
     }
 
+    /// Has a pod placed by the group's scheduler, unless its template names one.
+    pub(super) fn choose_scheduler(self, spec: &mut Map<String, Value>) {
+        if self == PodGroupApi::Volcano {
+            spec.entry("schedulerName").or_insert_with(|| "volcano".into());
+        }
+    }
+
     /// Adds a pod to the group.
     pub(super) fn add_pod(
         self,
@@ -94,7 +101,6 @@ impl PodGroupApi {
             }
             PodGroupApi::Volcano => {
                 annotations.insert("scheduling.k8s.io/group-name".into(), name);
-                spec.entry("schedulerName").or_insert_with(|| "volcano".into());
             }
             PodGroupApi::Coscheduling => drop(labels.insert("scheduling.x-k8s.io/pod-group".into(), name)),
         }

@@ -35,7 +35,11 @@ fn to_value(object: &impl Serialize) -> Value {
 }
 
 fn pod(attempt: &AttemptTemplate, stage: u32) -> Value {
-    to_value(&super::pod(&reference(), attempt, stage, 0))
+    pod_as(attempt, PodRole::Stage(Place { stage, incarnation: 0 }))
+}
+
+fn pod_as(attempt: &AttemptTemplate, role: PodRole) -> Value {
+    to_value(&super::pod(&reference(), attempt, role))
 }
 
 fn config_map(attempt: &AttemptTemplate) -> Value {
@@ -176,7 +180,7 @@ fn fields_of_the_pod_template_are_kept() {
     let safe = "cluster-autoscaler.kubernetes.io/safe-to-evict";
     assert_eq!(pod["metadata"]["annotations"][safe], "false");
     let evictable = attempt(json!({"metadata": {"annotations": {safe: "true"}}}));
-    assert_eq!(super::pod::pod(&reference(), &evictable, 0, 0).metadata.annotations.unwrap()[safe], "true");
+    assert_eq!(super::pod(&reference(), &evictable, PodRole::Spare(0)).metadata.annotations.unwrap()[safe], "true");
 }
 
 #[test]
@@ -270,8 +274,10 @@ fn the_config_map_of_an_attempt_never_changes_its_form() {
             "scheduling.x-k8s.io/v1alpha1"
         ]
     );
-    let labels = labels(&reference(), Some(3), Some(1));
-    for (label, value) in [("job", "shakespeare"), ("job-uid", "u-1"), ("attempt", "3"), ("stage", "1")] {
+    let labels = &pod(&AttemptTemplate { pod_group_api: None, ..attempt }, 1)["metadata"]["labels"];
+    for (label, value) in
+        [("job", "shakespeare"), ("job-uid", "u-1"), ("attempt", "3"), ("stage", "1"), ("incarnation", "0")]
+    {
         assert_eq!(labels[&format!("stagecoach.dev/{label}")], value);
     }
 }
@@ -359,8 +365,8 @@ fn the_network_policy_allows_exactly_what_is_needed() {
     let readers = [serde_json::from_value(operator).unwrap()];
     let peers = PolicyPeers { readers: &readers, dns: &[] };
     let policy = to_value(&build(&reference(), &attempt(json!({})), Some(peers)).network_policy);
-    let own = to_value(&labels(&reference(), Some(1), Some(2)));
-    let others = to_value(&labels(&JobReference { uid: "u-2".into(), ..reference() }, Some(1), Some(2)));
+    let own = to_value(&labels(&reference(), Some(1)));
+    let others = to_value(&labels(&JobReference { uid: "u-2".into(), ..reference() }, Some(1)));
     let reader = json!({"app.kubernetes.io/name": "stagecoach-operator"});
     for (from, port, allowed) in [
         (&own, 29500, true),
@@ -375,6 +381,61 @@ fn the_network_policy_allows_exactly_what_is_needed() {
     assert_eq!(policy["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
 }
 
+/// What a spare's pod has otherwise than a stage's, with a PodGroup of each API.
+#[test]
+fn a_spare_differs_from_a_stage_by_who_it_is_and_is_of_no_gang() {
+    let template = json!({
+        "spec": {"nodeSelector": {"gpu": "h100"}},
+        "stages": [{"stage": 0, "spec": {"nodeSelector": {"gpu": "h200"}}}],
+    });
+    for api in PodGroupApi::ALL.into_iter().map(Some).chain([None]) {
+        let attempt = AttemptTemplate { pod_group_api: api, ..attempt(template.clone()) };
+        let [mut stage, mut spare] = [pod(&attempt, 1), pod_as(&attempt, PodRole::Spare(4))];
+        assert_eq!(spare["metadata"]["name"], "shakespeare-spare-4-3");
+        let variables =
+            trainer(&spare)["env"].as_array().unwrap().iter().map(|variable| {
+                (variable["name"].as_str().unwrap(), variable["value"].as_str().unwrap_or("127.0.0.1"))
+            });
+        let read = StageEnv::from_vars(variables).unwrap();
+        assert_eq!((read.spare, read.world_size, read.attempt), (Some(4), 3, 3));
+        // all else is the same
+        stage["metadata"]["name"] = spare["metadata"]["name"].clone();
+        let take = |pod: &mut Value, part: &[&str], name: &str| {
+            let part = part.iter().fold(pod, |value, part| &mut value[part]);
+            part.as_object_mut().unwrap().shift_remove(name)
+        };
+        let labels = ["metadata", "labels"];
+        assert_eq!(take(&mut spare, &labels, "stagecoach.dev/spare"), Some(json!("4")));
+        assert_eq!(take(&mut stage, &labels, "stagecoach.dev/stage"), Some(json!("1")));
+        assert_eq!(take(&mut stage, &labels, "stagecoach.dev/incarnation"), Some(json!("0")));
+        let gang = [
+            take(&mut stage, &labels, "scheduling.x-k8s.io/pod-group"),
+            take(&mut stage, &["metadata", "annotations"], "scheduling.k8s.io/group-name"),
+            take(&mut stage, &["spec"], "schedulingGroup"),
+        ];
+        assert_eq!(gang.iter().flatten().count(), usize::from(api.is_some()), "{api:?}");
+        let environment = |pod: &mut Value| pod["spec"]["containers"][0]["env"].take().as_array().unwrap().clone();
+        let (of_stage, of_spare) = (environment(&mut stage), environment(&mut spare));
+        let only = |these: &[Value], others: &[Value]| -> Vec<Value> {
+            these.iter().filter(|one| !others.contains(one)).map(|one| one["name"].clone()).collect()
+        };
+        assert_eq!(only(&of_spare, &of_stage), ["STAGECOACH_SPARE"]);
+        assert_eq!(only(&of_stage, &of_spare), ["RANK", "STAGECOACH_INCARNATION", "STAGECOACH_STAGE"]);
+        assert_eq!(spare, stage, "{api:?}");
+    }
+}
+
+#[test]
+fn the_jobs_network_policy_covers_a_spare() {
+    let attempt = attempt(json!({}));
+    let peers = PolicyPeers { readers: &[], dns: &[] };
+    let policy = to_value(&build(&reference(), &attempt, Some(peers)).network_policy);
+    let labels = &pod_as(&attempt, PodRole::Spare(0))["metadata"]["labels"];
+    let selector = policy["spec"]["podSelector"]["matchLabels"].as_object().unwrap();
+    assert!(selector.iter().all(|(key, value)| labels[key] == *value));
+    assert!(lets_in(&policy, labels, 29500));
+}
+
 /// Each field that the API server gets.
 #[test]
 fn the_objects_of_an_attempt_equal_the_golden_ones() {
@@ -384,7 +445,7 @@ fn the_objects_of_an_attempt_equal_the_golden_ones() {
         let attempt =
             AttemptTemplate::new(job, Attempt { stages: 2, ..NUMBER_3 }, "example.com/trainer@sha256:00", api).unwrap();
         let AttemptObjects { service, network_policy, config_map, pod_group } = build(&reference(), &attempt, peers);
-        let pods: Vec<_> = (0..attempt.stages).map(|stage| super::pod(&reference(), &attempt, stage, 0)).collect();
+        let pods: Vec<_> = (0..attempt.stages).map(|stage| pod(&attempt, stage)).collect();
         json!({"service": service, "networkPolicy": network_policy, "configMap": config_map,
                "podGroup": pod_group, "pods": pods})
     };

@@ -1,12 +1,12 @@
-//! Converts a pod into lifecycle's stage instance: stage, attempt, state, and since when.
+//! Converts a pod into what lifecycle sees of it: its state, and since when.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1;
 use stagecoach_api::contract::{CONTAINER_NAME, ExitCode, FailureKind, TerminationMessage};
-use stagecoach_lifecycle::{Exit, ExternalCause, InstanceState, StageInstance, TerminationReport, UnixMillis};
+use stagecoach_lifecycle::{Exit, ExternalCause, InstanceState, TerminationReport, UnixMillis};
 
 use super::PartialPod;
-use crate::build;
+use crate::build::{ATTEMPT_LABEL, PodRole};
 
 /// Why a pod does not run yet, or why the API server rejected an object: reason and message for the condition `Scheduled`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,16 +17,16 @@ pub(crate) struct BlockingReason {
     pub message: String,
 }
 
-/// The stage instance of `pod`; None if it is not a pod of an attempt.
-pub(super) fn instance(pod: &PartialPod) -> Option<StageInstance> {
-    let label = |name: &str| pod.metadata.labels.as_ref()?.get(name);
-    let (stage, attempt) = (label(build::STAGE_LABEL)?.parse().ok()?, label(build::ATTEMPT_LABEL)?.parse().ok()?);
-    // pods of an older operator have none
-    let incarnation = label(build::INCARNATION_LABEL).and_then(|label| label.parse().ok()).unwrap_or(0);
-    let (state, since) = state(pod);
+/// What `pod` was made as, and its attempt; None if it is not a pod of an attempt.
+pub(super) fn role(pod: &PartialPod) -> Option<(PodRole, u64)> {
+    let labels = pod.metadata.labels.as_ref()?;
+    Some((PodRole::from_labels(labels)?, labels.get(ATTEMPT_LABEL)?.parse().ok()?))
+}
+
+/// Types and statuses of the pod's conditions.
+pub(super) fn conditions(pod: &PartialPod) -> Vec<(String, String)> {
     let conditions = pod.status.conditions.iter().flatten();
-    let pod_conditions = conditions.map(|condition| (condition.type_.clone(), condition.status.clone())).collect();
-    Some(StageInstance { stage, attempt, incarnation, state, since, pod_conditions })
+    conditions.map(|condition| (condition.type_.clone(), condition.status.clone())).collect()
 }
 
 /// Why a pod can't start, if its status has a reason.
@@ -52,7 +52,8 @@ pub(super) fn blocking_reason(pod: &PartialPod) -> Option<BlockingReason> {
     Some(reason(&unexpected.reason, &unexpected.message))
 }
 
-fn state(pod: &PartialPod) -> (InstanceState, UnixMillis) {
+/// The pod's state as its node tells it, and since when.
+pub(super) fn state(pod: &PartialPod) -> (InstanceState, UnixMillis) {
     let (metadata, status) = (&pod.metadata, &pod.status);
     let created = time(metadata.creation_timestamp.as_ref()).unwrap_or(UnixMillis(0));
     let is_trainer = |container: &&ContainerStatus| container.name == CONTAINER_NAME;
@@ -184,9 +185,17 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::build::Place;
 
-    fn instance(pod: &Value) -> Option<StageInstance> {
-        super::instance(&serde_json::from_value(pod.clone()).unwrap())
+    fn state(pod: &Value) -> (InstanceState, UnixMillis) {
+        super::state(&serde_json::from_value(pod.clone()).unwrap())
+    }
+
+    fn exit(pod: &Value) -> Exit {
+        match state(pod).0 {
+            InstanceState::Exited(exit) => exit,
+            other => panic!("{other:?}"),
+        }
     }
 
     fn blocking_reason(pod: &Value) -> Option<BlockingReason> {
@@ -211,26 +220,38 @@ mod tests {
     }
 
     #[test]
+    fn labels_say_what_a_pod_was_made_as() {
+        let role =
+            |labels: Value| super::role(&serde_json::from_value(json!({"metadata": {"labels": labels}})).unwrap());
+        let stage = |stage, incarnation| Some((PodRole::Stage(Place { stage, incarnation }), 7));
+        let (of_stage, attempt) = ("stagecoach.dev/stage", "stagecoach.dev/attempt");
+        assert_eq!(role(json!({of_stage: "2", attempt: "7", "stagecoach.dev/incarnation": "3"})), stage(2, 3));
+        assert_eq!(role(json!({of_stage: "2", attempt: "7"})), stage(2, 0), "of an older operator");
+        assert_eq!(role(json!({"stagecoach.dev/spare": "1", attempt: "7"})), Some((PodRole::Spare(1), 7)));
+        for none in [json!({}), json!({attempt: "7"}), json!({of_stage: "2"}), json!({of_stage: "x", attempt: "7"})] {
+            assert_eq!(role(none), None);
+        }
+    }
+
+    #[test]
     fn instance_states_follow_a_pods_life() {
-        let seen = |pod: &Value| instance(pod).map(|m| (m.stage, m.attempt, m.state, m.since)).unwrap();
-        assert_eq!(seen(&pod(json!({"phase": "Pending"}))), (2, 7, InstanceState::Pending, at(1)));
+        assert_eq!(state(&pod(json!({"phase": "Pending"}))), (InstanceState::Pending, at(1)));
         let running = json!([{"name": "trainer", "state": {"running": {"startedAt": "2026-01-01T00:00:03Z"}}}]);
         let starting = pod(json!({"phase": "Running", "containerStatuses": running}));
-        assert_eq!(seen(&starting), (2, 7, InstanceState::Starting, at(3)));
+        assert_eq!(state(&starting), (InstanceState::Starting, at(3)));
         let mut ready = starting.clone();
         ready["status"]["conditions"] =
             json!([{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"}]);
-        assert_eq!(seen(&ready), (2, 7, InstanceState::Ready, at(5)));
+        assert_eq!(state(&ready), (InstanceState::Ready, at(5)));
         let mut unready = ready.clone();
         unready["status"]["conditions"] =
             json!([{"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:10:05Z"}]);
-        assert_eq!(seen(&unready), (2, 7, InstanceState::Starting, at(605)), "the start-up timeout starts anew");
+        assert_eq!(state(&unready), (InstanceState::Starting, at(605)), "the start-up timeout starts anew");
         // deleted at second 6 with a grace period of 30
         let mut terminating = ready.clone();
         terminating["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:36Z".into();
         terminating["metadata"]["deletionGracePeriodSeconds"] = 30.into();
-        assert_eq!(seen(&terminating), (2, 7, InstanceState::Terminating, at(6)));
-        assert_eq!(instance(&json!({"metadata": {"name": "somebody-elses"}})), None);
+        assert_eq!(state(&terminating), (InstanceState::Terminating, at(6)));
     }
 
     #[test]
@@ -238,20 +259,17 @@ mod tests {
         let message = TerminationMessage::new(FailureKind::Storage, 2, "could not write").to_json();
         let mut pod = ended(json!({"exitCode": 74, "finishedAt": "2026-01-01T00:00:09Z", "message": message}));
         pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:36Z".into();
-        let instance = instance(&pod).unwrap();
-        assert_eq!(instance.since, at(9));
-        let InstanceState::Exited(Exit { code, external_cause, termination: Some(report), .. }) = instance.state else {
-            panic!()
-        };
+        assert_eq!(state(&pod).1, at(9));
+        let Exit { code, external_cause, termination: Some(report), .. } = exit(&pod) else { panic!() };
         assert_eq!((code, external_cause, report.kind), (Some(74), None, FailureKind::Storage));
         assert_eq!(report.message, "could not write");
     }
 
     #[test]
     fn external_causes_are_read_from_the_pod() {
-        let external = |status: Value| match instance(&pod(status)).unwrap().state {
-            InstanceState::Exited(exit) => (exit.code, exit.external_cause),
-            other => panic!("{other:?}"),
+        let external = |status: Value| {
+            let Exit { code, external_cause, .. } = exit(&pod(status));
+            (code, external_cause)
         };
         let disrupted = |reason: &str| json!({"phase": "Failed", "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason}]});
         assert_eq!(external(disrupted("PreemptionByScheduler")), (None, Some(ExternalCause::Preempted)));
@@ -270,7 +288,7 @@ mod tests {
     fn an_eviction_for_the_pods_own_limit_is_its_own_failure() {
         let message = "Pod ephemeral local storage usage exceeds the total limit of containers 10Mi. ";
         let evicted = pod(json!({"phase": "Failed", "reason": "Evicted", "message": message}));
-        let InstanceState::Exited(exit) = instance(&evicted).unwrap().state else { panic!() };
+        let exit = exit(&evicted);
         assert_eq!((exit.code, exit.external_cause, exit.message.as_deref()), (Some(137), None, Some(message)));
     }
 
@@ -278,28 +296,28 @@ mod tests {
     fn a_failed_init_container_is_named() {
         let fetch = json!({"name": "fetch", "state": {"terminated": {"exitCode": 78, "reason": "Error"}}});
         let mut failed = pod(json!({"phase": "Failed", "initContainerStatuses": [fetch]}));
-        let InstanceState::Exited(exit) = instance(&failed).unwrap().state else { panic!() };
+        let seen = exit(&failed);
         assert_eq!(
-            (exit.code, exit.message.as_deref()),
+            (seen.code, seen.message.as_deref()),
             (Some(1), Some("init container fetch exited with code 78: Error"))
         );
         // a sidecar that is ended for it is none
         let logs = json!({"name": "logs", "state": {"terminated": {"exitCode": 143, "reason": "Error"}}});
         failed["spec"] = json!({"initContainers": [{"name": "logs", "restartPolicy": "Always"}, {"name": "fetch"}]});
         failed["status"]["initContainerStatuses"].as_array_mut().unwrap().insert(0, logs);
-        let InstanceState::Exited(exit) = instance(&failed).unwrap().state else { panic!() };
-        assert_eq!(exit.message.as_deref(), Some("init container fetch exited with code 78: Error"));
+        let seen = exit(&failed);
+        assert_eq!(seen.message.as_deref(), Some("init container fetch exited with code 78: Error"));
         failed["status"]["reason"] = "Evicted".into();
         failed["status"]["conditions"] =
             json!([{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]);
-        let InstanceState::Exited(exit) = instance(&failed).unwrap().state else { panic!() };
-        assert_eq!((exit.code, exit.external_cause), (None, Some(ExternalCause::Evicted)));
+        let seen = exit(&failed);
+        assert_eq!((seen.code, seen.external_cause), (None, Some(ExternalCause::Evicted)));
     }
 
     #[test]
     fn an_oom_kill_is_reported_as_out_of_memory() {
         let pod = ended(json!({"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-01T00:00:09Z"}));
-        let InstanceState::Exited(exit) = instance(&pod).unwrap().state else { panic!() };
+        let exit = exit(&pod);
         assert_eq!(
             (exit.code, exit.termination.map(|report| report.kind)),
             (Some(137), Some(FailureKind::OutOfMemory))

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, LogParams};
-use stagecoach_lifecycle::{AttemptFailure, StageInstance};
+use stagecoach_lifecycle::AttemptFailure;
 
 use super::JobSnapshot;
 use crate::build::JobReference;
@@ -44,11 +44,7 @@ impl LogTails {
 
     /// Starts to read the log of the stage that caused `failure`, if its pod exists.
     pub(crate) fn read(&self, job: &JobReference, logs: Api<Pod>, snapshot: &JobSnapshot, failure: &AttemptFailure) {
-        let of_stage = |pod: &&super::ObservedPod| {
-            let StageInstance { stage, incarnation, .. } = pod.instance;
-            (Some(stage), incarnation) == (failure.stage, failure.incarnation) && !pod.deleted
-        };
-        let Some(pod) = snapshot.pods_of_attempt(failure.attempt).find(of_stage) else { return };
+        let Some(pod) = snapshot.pod_that_failed(failure).filter(|pod| !pod.deleted) else { return };
         let tail = LogTail { attempt: failure.attempt, pod: pod.uid.clone(), is_read: false, text: None };
         // decided before, and not recorded since
         let is_same = |before: &LogTail| before.attempt == tail.attempt && before.pod == tail.pod;

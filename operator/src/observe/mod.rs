@@ -1,4 +1,4 @@
-//! The observed state of a job: its pods, from the cache or a list, and the `/status` of stage 0.
+//! The observed state of a job: its pods, from the cache or a list, and the `/status` of stage 0 and of spares.
 
 mod instance;
 mod log_tails;
@@ -12,7 +12,7 @@ use kube::api::{Api, ListParams};
 use stagecoach_api::contract::StageStatus;
 use stagecoach_api::job::TrainerType;
 use stagecoach_lifecycle::{
-    CreationRefusal, InstanceState, LostInstance, Observed, ObservedProgress, Policy, UnixMillis,
+    AttemptFailure, CreationRefusal, InstanceState, LostInstance, Observed, ObservedProgress, Policy, UnixMillis,
 };
 
 pub(crate) use instance::BlockingReason;
@@ -23,7 +23,7 @@ pub(crate) use pod::ObservedPod;
 pub(crate) use pod_cache::PodCache;
 pub(crate) use status_poller::{PolledStatus, StatusPoller};
 
-use crate::build;
+use crate::build::{self, Place};
 use crate::job::ObservedJob;
 
 /// The observed state of a job at one moment.
@@ -35,6 +35,8 @@ pub(crate) struct JobSnapshot {
     pub stage_0_status: Option<PolledStatus>,
     /// Whether stage 0 runs, should answer, and does not.
     pub stage_0_is_silent: bool,
+    /// Whether a pod that was made as a spare may soon say what it is now, and has said nothing yet.
+    pub awaits_spare: bool,
 }
 
 impl JobSnapshot {
@@ -45,7 +47,13 @@ impl JobSnapshot {
 
     /// The pods of an attempt.
     pub(crate) fn pods_of_attempt(&self, attempt: u64) -> impl Iterator<Item = &ObservedPod> {
-        self.pods.iter().filter(move |pod| pod.instance.attempt == attempt)
+        self.pods.iter().filter(move |pod| pod.attempt == attempt)
+    }
+
+    /// The pod of the stage that caused `failure`, if it is known.
+    pub(crate) fn pod_that_failed(&self, failure: &AttemptFailure) -> Option<&ObservedPod> {
+        let place = Place { stage: failure.stage?, incarnation: failure.incarnation };
+        self.pods_of_attempt(failure.attempt).find(|pod| pod.place() == Some(place))
     }
 
     /// Whether no pod's trainer may run.
@@ -83,33 +91,53 @@ impl JobSnapshot {
         Ok(JobSnapshot { pods, ..JobSnapshot::default() })
     }
 
-    /// Adds the last `/status` of stage 0, which is polled as long as its process may run.
-    pub(crate) fn poll_stage_0(&mut self, job: &ObservedJob, status_poller: &StatusPoller) {
-        let Some(stage_0) = self.stage_0(job) else { return status_poller.stop(&job.reference.uid) };
-        self.stage_0_status = status_poller.status(&job.reference, stage_0);
-        self.stage_0_is_silent = self.stage_0_status.as_ref().is_none_or(|polled| !polled.is_reachable);
+    /// Adds what the attempt's stage 0 and its spares say at `/status`. They are polled as long as their processes may run: a
+    /// spare until it has taken a place.
+    pub(crate) fn poll(&mut self, job: &ObservedJob, status_poller: &StatusPoller) {
+        if job.manifest.spec.trainer.kind != TrainerType::BuiltIn {
+            return;
+        }
+        let (reference, attempt) = (&job.reference, job.state.attempt);
+        let mut polled = Vec::new();
+        for pod in self.pods.iter_mut().filter(|pod| pod.attempt == attempt.number && pod.spare().is_some()) {
+            let mut heard = status_poller.heard(reference, pod);
+            if heard.place.is_none() && pod.may_answer() {
+                heard = status_poller.poll(reference, pod);
+                polled.push(pod.uid.clone());
+                self.awaits_spare |= heard.is_awaited(pod.state == InstanceState::Ready);
+            }
+            // it is the trainer alone that says so: what can't be is not believed
+            heard.place = heard.place.filter(|(place, _)| place.stage < attempt.stages && place.incarnation > 0);
+            pod.learn(&heard);
+        }
+        if let Some(stage_0) = self.stage_0(attempt.number) {
+            polled.push(stage_0.uid.clone());
+            self.stage_0_status = status_poller.poll(reference, stage_0).polled;
+            self.stage_0_is_silent = self.stage_0_status.as_ref().is_none_or(|polled| !polled.is_reachable);
+        }
+        status_poller.end_others(reference, &self.pods, &polled);
     }
 
-    /// The pod that serves `/status`, if its process may run.
-    fn stage_0(&self, job: &ObservedJob) -> Option<&ObservedPod> {
-        let built_in = job.manifest.spec.trainer.kind == TrainerType::BuiltIn;
-        let running = |pod: &&ObservedPod| {
-            let state = &pod.instance.state;
-            pod.instance.stage == 0
-                && matches!(state, InstanceState::Starting | InstanceState::Ready | InstanceState::Terminating)
-        };
-        self.pods_of_attempt(job.state.attempt.number).find(running).filter(|_| built_in)
+    /// The pod that is stage 0 now, if its process may run: of several the newest, which has taken the place of the others.
+    fn stage_0(&self, attempt: u64) -> Option<&ObservedPod> {
+        let stage_0 = self.pods_of_attempt(attempt).filter(|pod| pod.may_answer()).filter_map(|pod| {
+            let Place { stage, incarnation } = pod.place()?;
+            (stage == 0).then_some((incarnation, pod))
+        });
+        stage_0.max_by_key(|(incarnation, _)| *incarnation).map(|(_, pod)| pod)
     }
 
     /// The input of `lifecycle::decide`; `refusal` is why the attempt can't be created, if it can't.
     pub(crate) fn observed(&self, job: &ObservedJob, refusal: Option<CreationRefusal>) -> Observed {
-        let instances = self.pods.iter().map(|pod| pod.instance.clone()).collect();
+        let instances = self.pods.iter().filter_map(ObservedPod::stage_instance).collect();
+        let spares = self.pods.iter().filter_map(ObservedPod::spare_instance).collect();
         let state = job.state.clone();
         let mut policy = Policy::for_pods(&job.manifest.spec);
         // the spec may have another one by now
         let grace_seconds = self.pods_of_attempt(state.attempt.number).filter_map(|pod| pod.grace_seconds).max();
         policy.grace_seconds = grace_seconds.unwrap_or(policy.grace_seconds);
-        Observed { desired: job.desired(), policy, state, instances, refusal, progress: self.observed_progress() }
+        let progress = self.observed_progress();
+        Observed { desired: job.desired(), policy, state, instances, spares, refusal, progress }
     }
 
     fn observed_progress(&self) -> ObservedProgress {

@@ -3,19 +3,32 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
-use stagecoach_api::contract::CONTAINER_NAME;
-use stagecoach_lifecycle::{InstanceState, StageInstance};
+use stagecoach_api::contract::{CONTAINER_NAME, StagePhase};
+use stagecoach_lifecycle::{InstanceState, SpareInstance, StageInstance, UnixMillis};
 
 use super::PartialPod;
-use super::instance::{BlockingReason, blocking_reason, ends_by_itself, failed_init_container, instance};
+use super::instance::{
+    BlockingReason, blocking_reason, conditions, ends_by_itself, failed_init_container, role, state,
+};
 use super::parse_resource_version;
-use crate::build;
+use super::status_poller::Heard;
+use crate::build::{self, Place, PodRole};
 
 /// A pod of an attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ObservedPod {
-    /// Its stage, attempt and state.
-    pub instance: StageInstance,
+    /// What it was made as.
+    pub role: PodRole,
+    /// Of a spare: the place that it has taken, as far as that is known. The cache does not know it.
+    pub taken: Option<Place>,
+    /// Its attempt.
+    pub attempt: u64,
+    /// Its state.
+    pub state: InstanceState,
+    /// When it entered this state.
+    pub since: UnixMillis,
+    /// Types and statuses of its conditions.
+    pub conditions: Vec<(String, String)>,
     /// `metadata.name`
     pub name: String,
     /// `metadata.uid`
@@ -51,8 +64,14 @@ impl ObservedPod {
             return None;
         }
         let trainer = spec.containers.iter().find(|container| container.name == CONTAINER_NAME);
+        let ((role, attempt), (state, since)) = (role(object)?, state(object));
         Some(ObservedPod {
-            instance: instance(object)?,
+            role,
+            taken: None,
+            attempt,
+            state,
+            since,
+            conditions: conditions(object),
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
             grace_seconds: spec.termination_grace_period_seconds,
@@ -70,16 +89,132 @@ impl ObservedPod {
 
     /// Whether its trainer has exited.
     pub(crate) fn has_exited(&self) -> bool {
-        matches!(self.instance.state, InstanceState::Exited(_))
+        matches!(self.state, InstanceState::Exited(_))
     }
 
     /// Whether both lead to the same decision: all but their resourceVersion is equal, and their conditions, which matter only
     /// when something else has failed.
     pub(super) fn is_no_news(&self, other: &ObservedPod) -> bool {
-        let compared = |pod: &ObservedPod| {
-            let instance = StageInstance { pod_conditions: Vec::new(), ..pod.instance.clone() };
-            ObservedPod { version: 0, instance, ..pod.clone() }
-        };
+        let compared = |pod: &ObservedPod| ObservedPod { version: 0, conditions: Vec::new(), ..pod.clone() };
         compared(self) == compared(other)
+    }
+
+    /// Whether its trainer may run and answer.
+    pub(crate) fn may_answer(&self) -> bool {
+        matches!(self.state, InstanceState::Starting | InstanceState::Ready | InstanceState::Terminating)
+    }
+
+    /// The stage that it is; None of a spare that has taken no place.
+    pub(crate) fn place(&self) -> Option<Place> {
+        match self.role {
+            PodRole::Stage(place) => Some(place),
+            PodRole::Spare(_) => self.taken,
+        }
+    }
+
+    /// The number with which it was made as a spare.
+    pub(crate) fn spare(&self) -> Option<u32> {
+        match self.role {
+            PodRole::Stage(_) => None,
+            PodRole::Spare(number) => Some(number),
+        }
+    }
+
+    /// Adds what a spare has said itself. Readiness probes have seconds between them, so what it says is newer than what its
+    /// node says.
+    pub(super) fn learn(&mut self, heard: &Heard) {
+        let runs = matches!(self.state, InstanceState::Starting | InstanceState::Ready);
+        match (heard.place, &heard.polled) {
+            (Some((place, since)), _) => {
+                self.taken = Some(place);
+                if runs {
+                    self.since = self.since.max(since);
+                }
+            }
+            (None, Some(polled)) if runs => {
+                let stands_by = polled.is_reachable && polled.status.phase == StagePhase::StandingBy;
+                self.state = if stands_by { InstanceState::Ready } else { InstanceState::Starting };
+            }
+            (None, _) => {}
+        }
+    }
+
+    /// The stage's instance that it is, if it is one.
+    pub(super) fn stage_instance(&self) -> Option<StageInstance> {
+        let Place { stage, incarnation } = self.place()?;
+        let (attempt, spare, since) = (self.attempt, self.spare(), self.since);
+        let (state, pod_conditions) = (self.state.clone(), self.conditions.clone());
+        Some(StageInstance { stage, attempt, incarnation, spare, state, since, pod_conditions })
+    }
+
+    /// The spare that it is, if it is one that has taken no place. What is left of one that was deleted matters to nobody.
+    pub(super) fn spare_instance(&self) -> Option<SpareInstance> {
+        let number = self.spare().filter(|_| self.taken.is_none() && !self.deleted)?;
+        Some(SpareInstance { number, attempt: self.attempt, state: self.state.clone(), since: self.since })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use stagecoach_api::contract::StageStatus;
+    use stagecoach_lifecycle::Exit;
+
+    use super::super::PolledStatus;
+    use super::*;
+
+    /// A pod that was made as spare 1 and is ready, as its node says.
+    fn spare() -> ObservedPod {
+        let owner = json!({"apiVersion": "stagecoach.dev/v1alpha1", "kind": "PipelineJob", "name": "a", "uid": "job", "controller": true});
+        let labels = json!({"stagecoach.dev/spare": "1", "stagecoach.dev/attempt": "7"});
+        let ready = json!({"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:05Z"});
+        let object =
+            json!({"metadata": {"labels": labels, "ownerReferences": [owner]}, "status": {"conditions": [ready]}});
+        ObservedPod::from_partial(&serde_json::from_value(object).unwrap(), "job").unwrap()
+    }
+
+    fn polled(phase: StagePhase, is_reachable: bool) -> Option<PolledStatus> {
+        let status = StageStatus { phase, spare: Some(1), ..StageStatus::default() };
+        Some(PolledStatus { status, changed_at: UnixMillis(0), polled_at: UnixMillis(0), is_reachable })
+    }
+
+    #[test]
+    fn a_spare_is_ready_if_it_says_that_it_stands_by() {
+        let state = |polled| {
+            let mut pod = spare();
+            pod.learn(&Heard { polled, ..Heard::default() });
+            assert!(pod.stage_instance().is_none());
+            pod.spare_instance().map(|spare| (spare.number, spare.attempt, spare.state)).unwrap()
+        };
+        assert_eq!(state(None), (1, 7, InstanceState::Ready), "what its node says, until it answers");
+        assert_eq!(state(polled(StagePhase::StandingBy, true)), (1, 7, InstanceState::Ready));
+        assert_eq!(state(polled(StagePhase::StandingBy, false)), (1, 7, InstanceState::Starting));
+        assert_eq!(state(polled(StagePhase::Preparing, true)), (1, 7, InstanceState::Starting));
+        let mut ended = spare();
+        ended.state = InstanceState::Exited(Exit::with_code(1));
+        ended.learn(&Heard { polled: polled(StagePhase::StandingBy, false), ..Heard::default() });
+        assert!(ended.has_exited());
+    }
+
+    #[test]
+    fn one_that_has_taken_a_place_is_a_stage_since_then() {
+        let place = Place { stage: 2, incarnation: 3 };
+        let heard = Heard { place: Some((place, UnixMillis(u64::MAX))), ..Heard::default() };
+        let mut pod = spare();
+        let began = pod.since;
+        pod.learn(&heard);
+        assert_eq!((pod.place(), pod.spare_instance()), (Some(place), None));
+        let instance = pod.stage_instance().unwrap();
+        assert_eq!((instance.stage, instance.incarnation, instance.spare), (2, 3, Some(1)));
+        assert_eq!(instance.since, UnixMillis(u64::MAX));
+        // when it has ended, it was then
+        let mut ended = ObservedPod { state: InstanceState::Exited(Exit::with_code(1)), ..spare() };
+        ended.learn(&heard);
+        assert_eq!(ended.stage_instance().unwrap().since, began);
+    }
+
+    #[test]
+    fn what_is_left_of_a_spare_that_was_deleted_is_none() {
+        assert_eq!(ObservedPod { deleted: true, ..spare() }.spare_instance(), None);
     }
 }

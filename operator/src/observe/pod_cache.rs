@@ -54,9 +54,7 @@ impl PodCache {
         }
         let changed = before.is_none_or(|at| !pods[at].is_no_news(&pod));
         // exits of attempts before the previous one are no longer needed
-        pods.retain(|other| {
-            other.uid != pod.uid && (!other.deleted || other.instance.attempt.saturating_add(1) >= pod.instance.attempt)
-        });
+        pods.retain(|other| other.uid != pod.uid && (!other.deleted || other.attempt.saturating_add(1) >= pod.attempt));
         if !deleted || pod.has_exited() {
             pods.push(pod);
         }
@@ -77,7 +75,7 @@ impl PodCache {
         let jobs = self.jobs.lock();
         let pods = jobs.get(job)?;
         pods.listed_at.filter(|at| at.elapsed() < RELIST_INTERVAL)?;
-        Some(pods.all.iter().filter(|pod| !pod.deleted || pod.instance.attempt == attempt).cloned().collect())
+        Some(pods.all.iter().filter(|pod| !pod.deleted || pod.attempt == attempt).cloned().collect())
     }
 
     /// Whether a job without a record has no pods. If so, the watch will deliver all pods that are created for it.
@@ -109,7 +107,7 @@ impl PodCache {
         let absent_from_list: Vec<ObservedPod> = pods
             .all
             .iter()
-            .filter(|pod| pod.instance.attempt == attempt && listed.iter().all(|there| there.uid != pod.uid))
+            .filter(|pod| pod.attempt == attempt && listed.iter().all(|there| there.uid != pod.uid))
             .map(|pod| match pod.has_exited() {
                 true => ObservedPod { deleted: true, ..pod.clone() },
                 false => ObservedPod { missing_since: pod.missing_since.or(Some(now)), ..pod.clone() },

@@ -1,6 +1,7 @@
-//! Polls `/status` of each job's stage 0, in the background: a pod that does not answer delays no reconcile. Stage 0 holds an
-//! answer until it has news, and that triggers a reconcile. The operator pulls, so that pods need no API permissions.
+//! Polls `/status` of each job's stage 0 and of its spares, in the background: a pod that does not answer delays no reconcile. A
+//! pod holds an answer until it has news, and that triggers a reconcile. The operator pulls, so that pods need no API permissions.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,11 +15,11 @@ use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 
 use super::{ObservedPod, now};
-use crate::build::JobReference;
+use crate::build::{JobReference, Place};
 use crate::sync::PerJob;
 use crate::triggers::Triggers;
 
-/// Limits of one request: the time beyond what stage 0 may wait for news, and the bytes of the body.
+/// Limits of one request: the time beyond what a pod may wait for news, and the bytes of the body.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_BODY_BYTES: usize = 1 << 16;
 /// Pauses before the next request: after news, and after the first of several without an answer; each later one is twice as
@@ -26,7 +27,11 @@ const MAX_BODY_BYTES: usize = 1 << 16;
 const PAUSE_AFTER_NEWS: Duration = Duration::from_millis(20);
 const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// The last response of a stage 0.
+/// How long a spare that its node says is ready, and that does not answer an operator that has started since, may be what it is
+/// unknown.
+const UNHEARD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The last response of a pod.
 #[derive(Clone, Debug)]
 pub(crate) struct PolledStatus {
     /// The response.
@@ -51,25 +56,45 @@ impl PolledStatus {
     }
 }
 
-/// The polls of a job's stage 0. They end when this is dropped.
-#[derive(Debug)]
-struct Polls {
-    /// UID of the polled pod.
-    pod: String,
-    polled: Option<PolledStatus>,
-    _task: AbortOnDrop,
+/// What is known of a pod by its own words.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Heard {
+    /// Its last response; None before the first one.
+    pub polled: Option<PolledStatus>,
+    /// The stage that it was when it first had one, and when that was heard. Only a spare begins without, and none has another
+    /// one later.
+    pub place: Option<(Place, UnixMillis)>,
+    /// Since when it is asked.
+    pub(super) asked_since: Option<Instant>,
+    /// Whether a request was answered, or has failed.
+    pub(super) was_asked: bool,
 }
 
-/// The polls, by job UID. Cheap to clone.
+impl Heard {
+    /// Whether it may soon be known what the pod is, which is ready or not.
+    pub(crate) fn is_awaited(&self, is_ready: bool) -> bool {
+        let may_answer = |since: Instant| !self.was_asked || is_ready && since.elapsed() < UNHEARD_TIMEOUT;
+        self.polled.is_none() && self.asked_since.is_some_and(may_answer)
+    }
+}
+
+/// The polls of a pod. They end when the task is dropped; what was heard stays as long as the pod.
+#[derive(Debug, Default)]
+struct Polls {
+    heard: Heard,
+    task: Option<AbortOnDrop>,
+}
+
+/// The polls, by the UIDs of the job and of the pod. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct StatusPoller {
     interval: Duration,
-    jobs: Arc<PerJob<Polls>>,
+    jobs: Arc<PerJob<HashMap<String, Polls>>>,
     triggers: Arc<Triggers>,
 }
 
 impl StatusPoller {
-    /// Stage 0 without news is polled once per `interval`.
+    /// A pod without news is polled once per `interval`.
     pub(crate) fn new(interval: Duration, triggers: Arc<Triggers>) -> StatusPoller {
         StatusPoller { interval, jobs: Arc::default(), triggers }
     }
@@ -79,25 +104,31 @@ impl StatusPoller {
         self.interval
     }
 
-    /// The last response of `pod`, which is stage 0 of `job`'s attempt. From the first call on it is polled.
-    pub(crate) fn status(&self, job: &JobReference, pod: &ObservedPod) -> Option<PolledStatus> {
-        let address = pod.address?;
-        let start = || Polls {
-            pod: pod.uid.clone(),
-            polled: None,
-            _task: AbortOnDrop(tokio::spawn(self.clone().poll(job.clone(), pod.clone(), address)).abort_handle()),
-        };
+    /// What `pod` of `job` has said. From the first call on it is polled.
+    pub(crate) fn poll(&self, job: &JobReference, pod: &ObservedPod) -> Heard {
         let mut jobs = self.jobs.lock();
-        let polls = jobs.entry(job.uid.clone()).or_insert_with(start);
-        if polls.pod != pod.uid {
-            *polls = start();
+        let polls = jobs.entry(job.uid.clone()).or_default().entry(pod.uid.clone()).or_default();
+        if let (Some(address), None) = (pod.address, &polls.task) {
+            let task = tokio::spawn(self.clone().keep_polling(job.clone(), pod.clone(), address));
+            polls.task = Some(AbortOnDrop(task.abort_handle()));
+            polls.heard.asked_since.get_or_insert_with(Instant::now);
         }
-        polls.polled.clone()
+        polls.heard.clone()
     }
 
-    /// Ends the polls of the job with this UID: it has no stage 0 that may answer.
-    pub(crate) fn stop(&self, uid: &str) {
-        self.jobs.lock().remove(uid);
+    /// What `pod` of `job` has said so far.
+    pub(crate) fn heard(&self, job: &JobReference, pod: &ObservedPod) -> Heard {
+        let jobs = self.jobs.lock();
+        jobs.get(&job.uid).and_then(|pods| pods.get(&pod.uid)).map(|polls| polls.heard.clone()).unwrap_or_default()
+    }
+
+    /// Ends the polls of all pods of `job` but those with these UIDs, and forgets what was heard of pods that no longer exist;
+    /// `pods` are all that do.
+    pub(crate) fn end_others(&self, job: &JobReference, pods: &[ObservedPod], polled: &[String]) {
+        let mut jobs = self.jobs.lock();
+        let Some(all) = jobs.get_mut(&job.uid) else { return };
+        all.retain(|uid, _| pods.iter().any(|pod| pod.uid == *uid));
+        all.iter_mut().filter(|(uid, _)| !polled.contains(uid)).for_each(|(_, polls)| polls.task = None);
     }
 
     /// Removes the entries of jobs that no longer exist.
@@ -105,8 +136,8 @@ impl StatusPoller {
         self.jobs.retain(is_live);
     }
 
-    /// Polls `pod` as long as its job has it as stage 0.
-    async fn poll(self, job: JobReference, pod: ObservedPod, address: IpAddr) {
+    /// Polls `pod` as long as its polls are wanted.
+    async fn keep_polling(self, job: JobReference, pod: ObservedPod, address: IpAddr) {
         let mut revision = None;
         let mut retry_pause = FIRST_RETRY_PAUSE;
         loop {
@@ -117,16 +148,16 @@ impl StatusPoller {
             revision = response.as_ref().map(|status| status.revision);
             let is_news = {
                 let mut jobs = self.jobs.lock();
-                let polls = jobs.get_mut(&job.uid).filter(|polls| polls.pod == pod.uid);
+                let polls = jobs.get_mut(&job.uid).and_then(|pods| pods.get_mut(&pod.uid));
                 let Some(polls) = polls else { return };
-                polls.receive(response)
+                polls.heard.receive(response)
             };
             if is_news {
                 self.triggers.trigger(&job);
             }
             let pause = match (is_answered, is_news) {
                 (true, true) => PAUSE_AFTER_NEWS,
-                // nothing is left of the interval if stage 0 has held its answer
+                // nothing is left of the interval if the pod has held its answer
                 (true, false) => self.interval.saturating_sub(asked_at.elapsed()),
                 (false, _) => retry_pause,
             };
@@ -136,9 +167,13 @@ impl StatusPoller {
     }
 }
 
-impl Polls {
-    /// Stores a response; None if there was none. Returns whether it is news.
+impl Heard {
+    /// Stores a response; None if there was none. Returns whether it is news: of the first request that too.
     fn receive(&mut self, response: Option<StageStatus>) -> bool {
+        let is_first = !std::mem::replace(&mut self.was_asked, true);
+        if let Some(&StageStatus { spare: None, stage, incarnation, .. }) = response.as_ref() {
+            self.place.get_or_insert_with(|| (Place { stage, incarnation }, now()));
+        }
         let before = self.polled.take();
         let is_news = match (&before, &response) {
             (None, response) => response.is_some(),
@@ -153,13 +188,13 @@ impl Polls {
                 Some(PolledStatus { status, changed_at, polled_at: now(), is_reachable: true })
             }
         };
-        is_news
+        is_news || is_first
     }
 }
 
 /// Whether the response comes from this pod: an IP address may have been reassigned.
 fn is_from_pod(status: &StageStatus, job: &str, pod: &ObservedPod) -> bool {
-    status.job_uid == job && status.attempt == pod.instance.attempt && status.pod_uid == pod.uid
+    status.job_uid == job && status.attempt == pod.attempt && status.pod_uid == pod.uid
 }
 
 async fn fetch(ip: IpAddr, query: StatusQuery) -> Option<StageStatus> {
@@ -183,5 +218,45 @@ struct AbortOnDrop(AbortHandle);
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn says(spare: Option<u32>, stage: u32, incarnation: u32) -> Option<StageStatus> {
+        Some(StageStatus { spare, stage, incarnation, ..StageStatus::default() })
+    }
+
+    #[test]
+    fn the_place_of_a_spare_is_known_from_the_first_time_that_it_says_so() {
+        let mut heard = Heard::default();
+        assert!(heard.receive(says(Some(0), 0, 0)), "the first answer is news");
+        assert_eq!(heard.place, None);
+        assert!(!heard.receive(says(Some(0), 0, 0)));
+        assert!(heard.receive(says(None, 2, 1)));
+        let (place, since) = heard.place.unwrap();
+        assert_eq!(place, Place { stage: 2, incarnation: 1 });
+        heard.receive(says(None, 2, 1).map(|status| StageStatus { phase: StagePhase::Training, ..status }));
+        assert!(heard.receive(None), "it does not answer any more");
+        assert_eq!(heard.place, Some((place, since)));
+    }
+
+    #[test]
+    fn an_unheard_pod_is_awaited_until_it_was_asked_and_longer_if_it_is_ready() {
+        let mut heard = Heard::default();
+        assert!(!heard.is_awaited(true), "nobody asks it");
+        heard.asked_since = Some(Instant::now());
+        assert!(heard.is_awaited(false));
+        assert!(heard.receive(None), "that it can't be asked is news once");
+        assert!(!heard.receive(None));
+        assert!(!heard.is_awaited(false));
+        assert!(heard.is_awaited(true));
+        heard.asked_since = Instant::now().checked_sub(2 * UNHEARD_TIMEOUT);
+        assert!(!heard.is_awaited(true));
+        heard.asked_since = Some(Instant::now());
+        heard.receive(says(Some(0), 0, 0));
+        assert!(!heard.is_awaited(true));
     }
 }

@@ -6,7 +6,7 @@ use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::{Condition, JobPhase, ScheduleSpec};
 use stagecoach_lifecycle::{AttemptPhase, InstanceState, JobOutcome, UnixMillis};
 
-use super::{StatusInputs, first_blocked_pod, to_rfc3339};
+use super::{StatusInputs, first_blocked, to_rfc3339};
 use crate::observe::BlockingReason;
 
 /// The reason of `CheckpointsHealthy` while no checkpoint can be saved.
@@ -131,16 +131,17 @@ fn scheduled(inputs: &StatusInputs) -> ConditionValue {
     if let Some(BlockingReason { reason, message }) = inputs.rejection {
         return value("False", reason.clone(), message.clone());
     }
-    if let Some((pod, BlockingReason { reason, message })) = first_blocked_pod(inputs.snapshot, attempt.number) {
+    let stages = || inputs.snapshot.pods_of_attempt(attempt.number).filter(|pod| pod.place().is_some());
+    if let Some((pod, BlockingReason { reason, message })) = first_blocked(stages()) {
         return value("False", reason, format!("pod {pod}: {message}"));
     }
-    let pending = inputs
-        .snapshot
-        .pods_of_attempt(attempt.number)
-        .filter(|pod| pod.instance.state == InstanceState::Pending)
-        .count();
+    let pending = stages().filter(|pod| pod.state == InstanceState::Pending).count();
     match pending {
-        0 if all_created => value("True", "AllScheduled", "all pods are scheduled and have their image"),
+        0 if all_created => {
+            let all = "all pods are scheduled and have their image".to_owned();
+            let message = spares_missing(inputs).map_or(all, |why| format!("all stages are scheduled; {why}"));
+            value("True", "AllScheduled", message)
+        }
         0 => value("False", "Creating", "pods are being created"),
         n => value(
             "False",
@@ -150,10 +151,33 @@ fn scheduled(inputs: &StatusInputs) -> ConditionValue {
     }
 }
 
+/// Why spares are missing that the cluster does not create or schedule: the stages train without them.
+fn spares_missing(inputs: &StatusInputs) -> Option<String> {
+    if let Some(BlockingReason { reason, message }) = inputs.spare_rejection {
+        return Some(format!("a spare can't be created: {reason}: {message}"));
+    }
+    let attempt = inputs.decision.state.attempt.number;
+    let spares = inputs.snapshot.pods_of_attempt(attempt).filter(|pod| pod.place().is_none());
+    let (pod, BlockingReason { reason, message }) = first_blocked(spares)?;
+    Some(format!("spare pod {pod}: {reason}: {message}"))
+}
+
+/// How many of the wanted spares would take a place at once; nothing of a job without.
+fn spares_standing_by(inputs: &StatusInputs) -> String {
+    let attempt = inputs.decision.state.attempt;
+    let wanted = inputs.job.manifest.spec.spares;
+    let waiting = inputs.snapshot.pods_of_attempt(attempt.number).filter(|pod| pod.place().is_none());
+    let ready = waiting.filter(|pod| pod.state == InstanceState::Ready).count();
+    if wanted == 0 { String::new() } else { format!("; {ready} of {wanted} spares stand by") }
+}
+
 fn running(inputs: &StatusInputs, new: &PipelineJobStatus) -> ConditionValue {
     let (ready, stages) = (new.ready_stages.unwrap_or_default(), inputs.decision.state.attempt.stages);
     match inputs.decision.job_phase {
-        JobPhase::Running => value("True", "AllReady", format!("all {stages} stages are ready")),
+        JobPhase::Running => {
+            let spares = spares_standing_by(inputs);
+            value("True", "AllReady", format!("all {stages} stages are ready{spares}"))
+        }
         phase => value("False", phase.to_string(), format!("{ready} of {stages} stages are ready")),
     }
 }

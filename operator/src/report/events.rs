@@ -8,7 +8,7 @@ use stagecoach_lifecycle::JobState;
 
 use super::StatusInputs;
 use super::conditions::{SAVING_FAILS, is_normal_startup};
-use crate::build::{self, JobReference};
+use crate::build::{JobReference, Place, PodRole};
 
 /// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +43,22 @@ pub(crate) fn events(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<JobE
     let incarnation = |state: &JobState, stage| state.incarnations.get(stage).copied().unwrap_or(0);
     for (stage, now) in &state.incarnations {
         if *now > incarnation(&inputs.job.state, stage) {
-            let pod = build::pod_name(&inputs.job.reference, *stage, state.attempt.number, *now);
-            push("StageReplaced", format!("stage {stage} starts again as {pod}; the others wait for it"), false);
+            let place = Place { stage: *stage, incarnation: *now };
+            let taker = inputs.snapshot.pods_of_attempt(state.attempt.number).find(|pod| pod.place() == Some(place));
+            match taker.and_then(|pod| Some((pod.spare()?, &pod.name))) {
+                Some((spare, pod)) => {
+                    let note = format!("spare {spare} (pod {pod}) took the place of stage {stage}");
+                    push("SpareTookPlace", note, false);
+                }
+                None => {
+                    let pod = PodRole::Stage(place).pod_name(&inputs.job.reference, state.attempt.number);
+                    push(
+                        "StageReplaced",
+                        format!("stage {stage} starts again as {pod}; the others wait for it"),
+                        false,
+                    );
+                }
+            }
         }
     }
     if new.phase != old.phase {

@@ -17,7 +17,7 @@ pub(crate) use events::{events, object_reference};
 pub(crate) use recovery::{PHASES, Recovery};
 pub(crate) use throttle::StatusUpdate;
 
-use crate::build;
+use crate::build::{self, Place, PodRole};
 use crate::job::ObservedJob;
 use crate::observe::{BlockingReason, JobSnapshot, ObservedPod, PolledStatus};
 
@@ -31,6 +31,8 @@ pub(crate) struct StatusInputs<'a> {
     pub decision: &'a Decision,
     /// Why the API server rejected the last try to start an attempt, if it did.
     pub rejection: Option<&'a BlockingReason>,
+    /// Why it rejected the last try to create a spare, if it did.
+    pub spare_rejection: Option<&'a BlockingReason>,
     /// The end of the log of the stage that failed last, once it was read.
     pub log_tail: Option<String>,
     /// The recovery from the last failure, if this operator followed it.
@@ -47,10 +49,11 @@ pub(crate) fn next_status(inputs: &StatusInputs) -> StatusUpdate {
     let (old, state) = (&job.status, &decision.state);
     let attempt = state.attempt.number;
     let count = |wanted: fn(&InstanceState) -> bool| {
-        // without those that were replaced
-        let is_current = |pod: &&ObservedPod| pod.instance.incarnation == state.incarnation(pod.instance.stage);
+        // without those that were replaced, and without spares
+        let is_newest = |place: Place| place.incarnation == state.incarnation(place.stage);
+        let is_current = |pod: &&ObservedPod| pod.place().is_some_and(is_newest);
         let current = snapshot.pods_of_attempt(attempt).filter(is_current);
-        current.filter(|pod| wanted(&pod.instance.state)).count() as u32
+        current.filter(|pod| wanted(&pod.state)).count() as u32
     };
     let existing = count(|state| !matches!(state, InstanceState::Exited(_)));
     let finished = state.outcome().is_some();
@@ -129,7 +132,7 @@ fn progress(
         }
         None => old.cloned().unwrap_or_default(),
     };
-    let ended = snapshot.pods_of_attempt(attempt).filter_map(|pod| match &pod.instance.state {
+    let ended = snapshot.pods_of_attempt(attempt).filter_map(|pod| match &pod.state {
         InstanceState::Exited(exit) => exit.termination.as_ref()?.finished_steps,
         _ => None,
     });
@@ -162,9 +165,7 @@ fn last_failure(inputs: &StatusInputs) -> Option<LastFailureStatus> {
     }
     Some(LastFailureStatus {
         stage: failure.stage,
-        pod: failure
-            .stage
-            .map(|stage| build::pod_name(&inputs.job.reference, stage, failure.attempt, failure.incarnation)),
+        pod: pod_that_failed(inputs, failure),
         reason: failure.label(),
         exit_code: failure.exit_code,
         action: failure.action.clone(),
@@ -174,6 +175,14 @@ fn last_failure(inputs: &StatusInputs) -> Option<LastFailureStatus> {
     })
 }
 
+/// The name of the pod of the stage that failed. Of one that has gone, and may have been a spare before, it is not known.
+fn pod_that_failed(inputs: &StatusInputs, failure: &AttemptFailure) -> Option<String> {
+    let place = Place { stage: failure.stage?, incarnation: failure.incarnation };
+    let known = inputs.snapshot.pod_that_failed(failure).map(|pod| pod.name.clone());
+    let was_spare = || place.incarnation > 0 && inputs.job.manifest.spec.spares > 0;
+    known.or_else(|| (!was_spare()).then(|| PodRole::Stage(place).pod_name(&inputs.job.reference, failure.attempt)))
+}
+
 /// The failure that `decision` is the first to record.
 pub(crate) fn new_failure<'d>(job: &ObservedJob, decision: &'d Decision) -> Option<&'d AttemptFailure> {
     let before = job.state.last_failure.as_ref();
@@ -181,11 +190,9 @@ pub(crate) fn new_failure<'d>(job: &ObservedJob, decision: &'d Decision) -> Opti
     failure.filter(|failure| before.is_none_or(|before| !before.is_same(failure)))
 }
 
-/// Name and reason of the attempt's first pod that can't start.
-fn first_blocked_pod(snapshot: &JobSnapshot, attempt: u64) -> Option<(String, BlockingReason)> {
-    snapshot
-        .pods_of_attempt(attempt)
-        .find_map(|pod| pod.blocking_reason.clone().map(|reason| (pod.name.clone(), reason)))
+/// Name and reason of the first of these pods that can't start.
+fn first_blocked<'p>(mut pods: impl Iterator<Item = &'p ObservedPod>) -> Option<(String, BlockingReason)> {
+    pods.find_map(|pod| pod.blocking_reason.clone().map(|reason| (pod.name.clone(), reason)))
 }
 
 /// RFC 3339, whole seconds, UTC.

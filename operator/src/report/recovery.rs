@@ -5,9 +5,11 @@ use stagecoach_api::contract::GroupTimes;
 use stagecoach_api::job::{FloatString, RecoveryPhasesStatus, RecoveryStatus};
 use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, InstanceState, JobState, UnixMillis};
 
+use crate::build::Place;
 use crate::observe::JobSnapshot;
 
-/// The phases in their order, as the metric names them.
+/// The phases in their order, as the metric names them. Where a spare takes the place of the lost stage, none is created and none
+/// is started: these take no time.
 pub(crate) const PHASES: [&str; 7] = ["noticed", "decided", "created", "started", "joined", "loaded", "first_step"];
 
 /// A recovery, as far as it is.
@@ -39,7 +41,8 @@ impl Progress {
         let is_due = matches!(state.attempt_phase, AttemptPhase::Running { not_before, .. } if not_before <= now);
         let pods = || {
             let is_current = |pod: &&crate::observe::ObservedPod| {
-                !pod.terminating && !pod.deleted && pod.instance.incarnation == state.incarnation(pod.instance.stage)
+                let is_newest = |place: Place| place.incarnation == state.incarnation(place.stage);
+                !pod.terminating && !pod.deleted && pod.place().is_some_and(is_newest)
             };
             snapshot.pods_of_attempt(attempt.number).filter(is_current)
         };
@@ -49,7 +52,7 @@ impl Progress {
             now,
             is_decided: is_next && is_due,
             are_created: pods().count() == attempt.stages as usize,
-            are_started: pods().filter(|pod| runs(&pod.instance.state)).count() == attempt.stages as usize,
+            are_started: pods().filter(|pod| runs(&pod.state)).count() == attempt.stages as usize,
             group: polled.and_then(|polled| polled.status.group),
         }
     }
@@ -81,7 +84,8 @@ impl Recovery {
     }
 
     fn new(failure: &AttemptFailure, group: Option<GroupTimes>) -> Recovery {
-        let lost_fence = group.map(|group| group.fence);
+        // where a spare takes the place of the lost stage, the next group may have joined before the loss is known here
+        let lost_fence = group.filter(|group| group.joined_at <= failure.failed_at.0).map(|group| group.fence);
         Recovery { failure: failure.clone(), attempt: failure.attempt, lost_fence, ends: Vec::new() }
     }
 
@@ -180,6 +184,17 @@ mod tests {
         assert_eq!(status.seconds, Some(FloatString(1.75)));
         let found = recovery.seconds().unwrap().map(|seconds| (1000.0 * seconds).round());
         assert_eq!(found, [800.0, 50.0, 50.0, 600.0, 100.0, 100.0, 50.0]);
+    }
+
+    /// Where a spare takes the place of the lost stage, the group may have formed again before anybody here knows of the loss.
+    #[test]
+    fn a_group_that_has_joined_after_the_failure_is_not_the_one_that_was_lost() {
+        let formed = group(8, [1200, 1300, 1400]);
+        let mut recovery = Recovery::new(&failure(), formed);
+        let all = Progress { is_decided: true, are_created: true, are_started: true, ..Progress::default() };
+        recovery.advance(&Progress { now: UnixMillis(1500), group: formed, ..all });
+        assert!(recovery.is_over());
+        assert_eq!(recovery.status().unwrap().phases.created, Some(FloatString(0.0)));
     }
 
     #[test]

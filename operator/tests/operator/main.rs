@@ -18,5 +18,6 @@ mod refusals;
 mod replacement;
 mod responsiveness;
 mod serving;
+mod spares;
 mod support;
 mod versions;

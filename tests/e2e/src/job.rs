@@ -154,15 +154,34 @@ impl<'p> E2eJob<'p> {
         uids
     }
 
-    /// The newest pod of a stage of the current attempt.
+    /// The UID of a spare's pod that is ready, other than those of `others`.
+    #[track_caller]
+    pub fn wait_spare(&self, others: &[String]) -> String {
+        let is_ready = |pod: &&Value| {
+            let conditions = pod["status"]["conditions"].as_array();
+            let is_true = |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
+            pod["metadata"]["labels"]["stagecoach.dev/spare"].is_string()
+                && conditions.is_some_and(|all| all.iter().any(is_true))
+        };
+        let mut found = None;
+        self.wait("with a spare that stands by", |_| {
+            let pods = self.pods();
+            let uids = pods.iter().filter(is_ready).filter_map(|pod| pod["metadata"]["uid"].as_str());
+            found = uids.map(str::to_owned).find(|uid| !others.contains(uid));
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    /// The newest pod of a stage of the current attempt that was made for it.
     #[track_caller]
     fn newest_pod(&self, stage: u32) -> Value {
         let attempt = self.attempt();
-        let label = |pod: &Value, name: &str| -> u64 {
-            pod["metadata"]["labels"][format!("stagecoach.dev/{name}")].as_str().unwrap().parse().unwrap()
+        let label = |pod: &Value, name: &str| -> Option<u64> {
+            pod["metadata"]["labels"][format!("stagecoach.dev/{name}")].as_str()?.parse().ok()
         };
         let mut pods = self.all_pods();
-        pods.retain(|pod| (label(pod, "stage"), label(pod, "attempt")) == (stage.into(), attempt));
+        pods.retain(|pod| (label(pod, "stage"), label(pod, "attempt")) == (Some(stage.into()), Some(attempt)));
         pods.into_iter().max_by_key(|pod| label(pod, "incarnation")).unwrap()
     }
 

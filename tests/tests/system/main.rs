@@ -23,6 +23,7 @@ mod replay;
 mod resume;
 mod sbom;
 mod soak;
+mod spares;
 mod storage;
 mod strace;
 mod tensorboard;

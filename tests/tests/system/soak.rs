@@ -20,9 +20,9 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 }
 
 /// Saves often, in `memory` too if that is more than nothing, and has no end before it is stopped.
-fn job(memory: &str) -> TestJob {
+fn job(memory: &str, spares: u32) -> TestJob {
     let extra = format!(
-        "  checkpoint: {{everySteps: 4, keepLast: 2{memory}}}\n  restart: {{maxRestarts: 1000, backoff: {{initialSeconds: 0}}, terminationTimeoutSeconds: 2}}\n"
+        "  spares: {spares}\n  checkpoint: {{everySteps: 4, keepLast: 2{memory}}}\n  restart: {{maxRestarts: 1000, backoff: {{initialSeconds: 0}}, terminationTimeoutSeconds: 2}}\n"
     );
     let job = TestJob { name: "soaked".into(), decay_steps: Some(100), tied: true, extra, ..TestJob::default() };
     job.endless()
@@ -37,12 +37,17 @@ fn steps_in(metrics: &Path) -> Vec<u64> {
 
 #[test]
 fn a_job_killed_over_and_over_ends_with_the_undisturbed_bits() {
-    soak(&job(""));
+    soak(&job("", 0));
 }
 
 #[test]
 fn so_it_does_with_checkpoints_in_memory() {
-    soak(&job(", memory: {everySteps: 1}"));
+    soak(&job(", memory: {everySteps: 1}", 0));
+}
+
+#[test]
+fn so_it_does_with_spares() {
+    soak(&job(", memory: {everySteps: 1}", 1));
 }
 
 fn soak(job: &TestJob) {
@@ -58,7 +63,7 @@ fn soak(job: &TestJob) {
             println!("{kill} of {kills} kills, step {}", soak.step());
         }
     }
-    println!("kills by phase: {:?}; {} of the launcher", soak.kills, soak.launcher_kills);
+    println!("kills by phase: {:?}; {} of the launcher; {} spares", soak.kills, soak.launcher_kills, soak.spare_kills);
     println!("groups by number of stages: {:?}", soak.counts);
     assert_eq!(soak.kills.values().sum::<usize>() as u64, kills);
     if kills >= 50 {

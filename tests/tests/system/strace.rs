@@ -72,6 +72,7 @@ fn attempt(scene: &Scene, case: &Case, traced: u32, log: &Path, point: Option<&P
     let start = |rank: u32| -> Child {
         let env = StageEnv {
             incarnation: 0,
+            spare: None,
             rank,
             world_size: 2,
             job: case.name.into(),

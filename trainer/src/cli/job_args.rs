@@ -18,6 +18,9 @@ pub(super) struct JobArgs {
     /// Overrides the job's number of stages.
     #[arg(long, value_name = "N")]
     pub(super) stages: Option<u32>,
+    /// Overrides how many spares wait to take the place of a lost stage.
+    #[arg(long, value_name = "N")]
+    pub(super) spares: Option<u32>,
     /// Overrides a field, for example `training.steps=100`; may be repeated.
     #[arg(long = "set", id = "set", value_name = "PATH=VALUE", value_parser = parse_override)]
     pub(super) overrides: Vec<(String, String)>,
@@ -31,6 +34,7 @@ impl JobArgs {
     pub(super) fn read(&self) -> Result<PipelineJob, Fatal> {
         let mut overrides = self.overrides.clone();
         overrides.extend(self.stages.map(|n| ("spec.stages".to_owned(), n.to_string())));
+        overrides.extend(self.spares.map(|n| ("spec.spares".to_owned(), n.to_string())));
         read_job(&self.job, &overrides)
     }
 }

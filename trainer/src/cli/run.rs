@@ -177,7 +177,7 @@ fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path) -> Result<i32,
         RunOutcome::Complete(None) => {
             print_error(format!(
                 "all stages succeeded, but stage 0 reported no result: see {}",
-                folder.log(0).display()
+                folder.log("stage-0").display()
             ));
             Ok(ExitCode::Failure.code())
         }

@@ -89,8 +89,9 @@ impl JobFolder {
 pub(super) fn is_job_file(folder: &str, name: &str) -> bool {
     let name = temporary_target(name).unwrap_or(name);
     let is_of_a_stage = |extension: &str| {
-        let stage = name.strip_prefix("stage-").and_then(|rest| rest.strip_suffix(extension));
-        stage.is_some_and(|stage| stage.parse::<u32>().is_ok_and(|number| number.to_string() == stage))
+        let numbered = ["stage-", "spare-"].iter().find_map(|prefix| name.strip_prefix(prefix));
+        let number = numbered.and_then(|rest| rest.strip_suffix(extension));
+        number.is_some_and(|number| number.parse::<u32>().is_ok_and(|parsed| parsed.to_string() == number))
     };
     match folder {
         "" => name == LOCK || FILES.contains(&name),

@@ -163,19 +163,19 @@ impl JobFolder {
         self.root.join(PLOTS).join(LOSS_CURVE)
     }
 
-    /// The folder of the stages' logs.
+    /// The folder of the logs.
     pub(crate) fn logs(&self) -> PathBuf {
         self.root.join(LOGS)
     }
 
-    /// A stage's log, which is its stderr.
-    pub(crate) fn log(&self, stage: u32) -> PathBuf {
-        self.logs().join(format!("stage-{stage}.log"))
+    /// The log, which is its stderr, of the process `stage-<stage>` or `spare-<number>`.
+    pub(crate) fn log(&self, process: &str) -> PathBuf {
+        self.logs().join(format!("{process}.log"))
     }
 
-    /// A stage's termination message.
-    pub(crate) fn termination_message(&self, stage: u32) -> PathBuf {
-        self.root.join(TERMINATION).join(format!("stage-{stage}.json"))
+    /// The termination message of the process `stage-<stage>` or `spare-<number>`.
+    pub(crate) fn termination_message(&self, process: &str) -> PathBuf {
+        self.root.join(TERMINATION).join(format!("{process}.json"))
     }
 
     /// The summary of a finished run; None if it is missing or can't be read.

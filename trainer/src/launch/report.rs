@@ -42,13 +42,8 @@ pub(super) fn restarting_or_giving_up(
     match &state.attempt_phase {
         AttemptPhase::Finished(JobOutcome::Failed(reason)) => format!("giving up: {}", reason.explanation()),
         AttemptPhase::Running { not_before, .. } if !state.incarnations.is_empty() => format!(
-            "starting {} again in {}, for which the others wait; {} of {} restarts left; {}",
-            state
-                .last_failure
-                .as_ref()
-                .and_then(|failure| failure.stage)
-                .map_or_else(|| "what was lost".into(), |stage| format!("stage {stage}")),
-            duration(not_before.0.saturating_sub(now.0) as f64 / 1000.0),
+            "{}; {} of {} restarts left; {}",
+            replacement(state, not_before.0.saturating_sub(now.0)),
             state.budget.remaining(policy.restart.max_restarts),
             policy.restart.max_restarts,
             match is_in_memory {
@@ -65,6 +60,18 @@ pub(super) fn restarting_or_giving_up(
             starting_point(state),
         ),
         _ => String::new(),
+    }
+}
+
+/// How the lost stages come back, in so many milliseconds.
+fn replacement(state: &JobState, wait: u64) -> String {
+    let failed = state.last_failure.as_ref().and_then(|failure| failure.stage);
+    let name = failed.map_or_else(|| "what was lost".into(), |stage| format!("stage {stage}"));
+    match failed.is_some_and(|stage| !state.starting.contains(&stage)) {
+        true => format!("a spare takes the place of {name}"),
+        false => {
+            format!("starting {name} again in {}, for which the others wait", duration(wait as f64 / 1000.0))
+        }
     }
 }
 
@@ -164,6 +171,7 @@ mod tests {
         assert_eq!(sentence, format!("{restart}training starts at step 0, since there is no checkpoint"));
         let replaced = JobState {
             incarnations: BTreeMap::from([(1, 1)]),
+            starting: [1].into(),
             last_failure: Some(killed()),
             attempt: Attempt { number: 1, ..state.attempt },
             ..state.clone()
@@ -176,6 +184,11 @@ mod tests {
         assert!(
             restarting_or_giving_up(&replaced, &policy, true, UnixMillis(500))
                 .ends_with("training goes on from the newest checkpoint in memory that all can have")
+        );
+        let taken = JobState { starting: [].into(), ..replaced };
+        assert_eq!(
+            restart_sentence(&taken, &policy),
+            "a spare takes the place of stage 1; 9 of 10 restarts left; training starts at step 0, since there is no checkpoint"
         );
         state.checkpoint_step = Some(7);
         let sentence = restart_sentence(&state, &policy);

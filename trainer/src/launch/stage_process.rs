@@ -1,10 +1,10 @@
-//! One stage as a process: started, watched and terminated.
+//! One stage, or spare, as a process: started, watched and terminated.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::Sender;
 use std::thread;
@@ -40,24 +40,34 @@ impl StageExecutable {
     }
 }
 
+/// A stage of an attempt, and which process of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) stage: u32,
+    /// Each process of a stage has a higher one than those before it.
+    pub(super) incarnation: u32,
+}
+
 /// A stage's process. Dropping it kills the process.
 #[derive(Debug)]
 pub(super) struct StageProcess {
-    pub(super) stage: u32,
     pub(super) attempt: u64,
-    /// How many processes of this stage were replaced in this attempt before this one.
-    pub(super) incarnation: u32,
+    /// What stage it is; none of a spare that waits.
+    pub(super) place: Option<Place>,
+    /// The number of a spare, also once it has taken the place of a stage.
+    pub(super) spare: Option<u32>,
     pub(super) state: InstanceState,
     /// When it entered `state`.
     pub(super) since: UnixMillis,
     child: Child,
-    folder: JobFolder,
+    termination_message: PathBuf,
+    log: PathBuf,
     /// The offset of this attempt in the stage's log.
     log_start: u64,
 }
 
 impl StageProcess {
-    /// Starts a stage. Its events and its exit are sent to `sender`.
+    /// Starts a stage or a spare. Its events and its exit are sent to `sender`.
     ///
     /// To be called from a thread that lives as long as the launcher: the kernel kills the stage when the **thread** that
     /// started it ends (PR_SET_PDEATHSIG).
@@ -68,16 +78,18 @@ impl StageProcess {
         sender: Sender<SupervisorMessage>,
         now: UnixMillis,
     ) -> Result<Self, LaunchError> {
-        let StageEnv { rank: stage, attempt, incarnation, .. } = *stage_env;
-        let (log, log_start) = open_log(folder, stage, attempt, incarnation)?;
-        let termination_message = folder.termination_message(stage);
+        let StageEnv { rank: stage, attempt, incarnation, spare, .. } = *stage_env;
+        let name = spare.map_or_else(|| format!("stage-{stage}"), |spare| format!("spare-{spare}"));
+        let log_path = folder.log(&name);
+        let (log, log_start) = open_log(&log_path, attempt, incarnation)?;
+        let termination_message = folder.termination_message(&name);
         match std::fs::remove_file(&termination_message) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(LaunchError::storage("remove", &termination_message)(error));
             }
             _ => {}
         }
-        let clone_log = || log.try_clone().map_err(LaunchError::storage("open the log", &folder.log(stage)));
+        let clone_log = || log.try_clone().map_err(LaunchError::storage("open the log", &log_path));
         let mut command = Command::new(&executable.path);
         command
             .arg0(env!("CARGO_PKG_NAME"))
@@ -93,17 +105,18 @@ impl StageProcess {
             // not in the terminal's foreground group: Ctrl-C reaches the launcher only, which terminates the stages
             .process_group(0);
         kill_when_launcher_dies(&mut command);
-        let operation = format!("start stage {stage} ({})", executable.path.display());
+        let operation = format!("start {name} ({})", executable.path.display());
         let mut child = command.spawn().map_err(LaunchError::system(operation))?;
         let (pid, stdout) = (Pid::from_child(&child), child.stdout.take());
         let process = Self {
-            stage,
             attempt,
-            incarnation,
+            place: spare.is_none().then_some(Place { stage, incarnation }),
+            spare,
             state: InstanceState::Starting,
             since: now,
             child,
-            folder: folder.clone(),
+            termination_message,
+            log: log_path,
             log_start,
         };
         let watch = move || {
@@ -112,9 +125,9 @@ impl StageProcess {
             }
             wait_for_exit(pid);
             // fails if the run has ended
-            let _ = sender.send(SupervisorMessage::Exited { attempt, stage, incarnation });
+            let _ = sender.send(SupervisorMessage::Exited { pid });
         };
-        let spawned = thread::Builder::new().name(format!("stage {stage}")).spawn(watch);
+        let spawned = thread::Builder::new().name(name).spawn(watch);
         spawned.map_err(LaunchError::system("start a thread"))?;
         Ok(process)
     }
@@ -123,8 +136,13 @@ impl StageProcess {
         !matches!(self.state, InstanceState::Exited(_))
     }
 
-    pub(super) fn is(&self, attempt: u64, stage: u32, incarnation: u32) -> bool {
-        (self.attempt, self.stage, self.incarnation) == (attempt, stage, incarnation)
+    pub(super) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Whether it is a spare of the attempt that waits.
+    pub(super) fn is_waiting_spare(&self, attempt: u64) -> bool {
+        self.attempt == attempt && self.place.is_none()
     }
 
     pub(super) fn set_state(&mut self, state: InstanceState, now: UnixMillis) {
@@ -152,7 +170,7 @@ impl StageProcess {
     /// Reaps the exited process and reads its termination message.
     pub(super) fn reap(&mut self, now: UnixMillis) {
         let status = self.child.wait().ok();
-        let message = std::fs::read_to_string(self.folder.termination_message(self.stage)).ok();
+        let message = std::fs::read_to_string(&self.termination_message).ok();
         let message = message.and_then(|text| TerminationMessage::from_json(&text));
         let exit = Exit {
             code: status.and_then(|status| status.code()),
@@ -167,7 +185,7 @@ impl StageProcess {
     /// The end of this attempt's log.
     pub(super) fn log_tail(&self) -> String {
         let read = || -> io::Result<String> {
-            let mut file = File::open(self.folder.log(self.stage))?;
+            let mut file = File::open(&self.log)?;
             let end = file.metadata()?.len();
             file.seek(SeekFrom::Start(self.log_start.max(end.saturating_sub(LOG_TAIL_BYTES))))?;
             let mut bytes = Vec::new();
@@ -187,18 +205,17 @@ impl Drop for StageProcess {
     }
 }
 
-/// Opens a stage's log for appending, writes a line that separates its processes, and returns the offset after it. On a full
+/// Opens a log for appending, writes a line that separates its processes, and returns the offset after it. On a full
 /// volume the line may be missing, which must not prevent the start.
-fn open_log(folder: &JobFolder, stage: u32, attempt: u64, incarnation: u32) -> Result<(File, u64), LaunchError> {
-    let path = folder.log(stage);
+fn open_log(path: &Path, attempt: u64, incarnation: u32) -> Result<(File, u64), LaunchError> {
     let open = || -> io::Result<(File, u64)> {
-        let mut file = File::options().create(true).append(true).open(&path)?;
-        let replaced = if incarnation > 0 { format!(", replaced {incarnation} times") } else { String::new() };
+        let mut file = File::options().create(true).append(true).open(path)?;
+        let replaced = if incarnation > 0 { format!(", incarnation {incarnation}") } else { String::new() };
         let _ = writeln!(file, "--- attempt {attempt}{replaced} ---");
         let start = file.metadata()?.len();
         Ok((file, start))
     };
-    open().map_err(LaunchError::storage("open the log", &path))
+    open().map_err(LaunchError::storage("open the log", path))
 }
 
 /// Sends the events on until stdout is closed. Other lines are written to the log.

@@ -1,10 +1,11 @@
-//! The stages' processes of all attempts that have not been forgotten.
+//! The processes of stages and spares, of all attempts that have not been forgotten.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use stagecoach_lifecycle::{InstanceState, StageInstance, UnixMillis};
+use rustix::process::Pid;
+use stagecoach_lifecycle::{InstanceState, SpareInstance, StageInstance, UnixMillis};
 
-use super::stage_process::StageProcess;
+use super::stage_process::{Place, StageProcess};
 
 /// The processes of the current attempt, exited ones among them, and those of earlier attempts that are still alive.
 #[derive(Debug, Default)]
@@ -22,26 +23,78 @@ impl StageProcesses {
     /// As `lifecycle` observes them, in attempt `current`.
     pub(super) fn instances(&self, current: u64) -> Vec<StageInstance> {
         let listed = |process: &&StageProcess| process.is_alive() || process.attempt == current;
-        let instance = |process: &StageProcess| StageInstance {
-            stage: process.stage,
-            attempt: process.attempt,
-            incarnation: process.incarnation,
-            state: process.state.clone(),
-            since: process.since,
-            pod_conditions: Vec::new(),
+        let instance = |process: &StageProcess| {
+            let Place { stage, incarnation } = process.place?;
+            Some(StageInstance {
+                stage,
+                attempt: process.attempt,
+                incarnation,
+                spare: process.spare,
+                state: process.state.clone(),
+                since: process.since,
+                pod_conditions: Vec::new(),
+            })
         };
-        self.0.iter().filter(listed).map(instance).collect()
+        self.0.iter().filter(listed).filter_map(instance).collect()
+    }
+
+    /// The spares that wait, or have exited before they took a place.
+    pub(super) fn spares(&self) -> Vec<SpareInstance> {
+        let waiting = self.0.iter().filter(|process| process.place.is_none());
+        let spare = |process: &StageProcess| {
+            let (attempt, state, since) = (process.attempt, process.state.clone(), process.since);
+            Some(SpareInstance { number: process.spare?, attempt, state, since })
+        };
+        waiting.filter_map(spare).collect()
     }
 
     /// The end of the log of a stage's last process; empty if it is unknown.
     pub(super) fn log_tail(&self, attempt: u64, stage: Option<u32>) -> String {
-        let process = self.0.iter().rfind(|process| process.attempt == attempt && Some(process.stage) == stage);
+        let is_of_stage = |place: Place| Some(place.stage) == stage;
+        let of_stage =
+            self.0.iter().rev().filter(|process| process.attempt == attempt && process.place.is_some_and(is_of_stage));
+        // when a spare has taken its place, the one that failed is still there
+        let process = of_stage.clone().find(|process| !process.is_alive()).or(of_stage.clone().next());
         process.map(StageProcess::log_tail).unwrap_or_default()
     }
 
     /// Whether there is one, exited or not.
-    pub(super) fn contains(&self, attempt: u64, stage: u32, incarnation: u32) -> bool {
-        self.0.iter().any(|process| process.is(attempt, stage, incarnation))
+    pub(super) fn contains(&self, attempt: u64, place: Place) -> bool {
+        self.0.iter().any(|process| (process.attempt, process.place) == (attempt, Some(place)))
+    }
+
+    /// Whether there is a spare of this number, whatever has become of it.
+    pub(super) fn contains_spare(&self, attempt: u64, number: u32) -> bool {
+        self.0.iter().any(|process| (process.attempt, process.spare) == (attempt, Some(number)))
+    }
+
+    /// A spare stands by.
+    pub(super) fn set_standing_by(&mut self, attempt: u64, number: u32, now: UnixMillis) {
+        let it = self.0.iter_mut().find(|process| process.is_waiting_spare(attempt) && process.spare == Some(number));
+        it.filter(|process| process.state == InstanceState::Starting)
+            .into_iter()
+            .for_each(|process| process.set_state(InstanceState::Ready, now));
+    }
+
+    /// A spare has taken the place of a stage.
+    pub(super) fn take_place(&mut self, attempt: u64, number: u32, place: Place, now: UnixMillis) {
+        let it = self.0.iter_mut().find(|process| process.is_waiting_spare(attempt) && process.spare == Some(number));
+        if let Some(process) = it {
+            process.place = Some(place);
+            if process.state == InstanceState::Ready {
+                process.set_state(InstanceState::Starting, now);
+            }
+        }
+    }
+
+    /// Kills and forgets the spares of these numbers. Whether there were any.
+    pub(super) fn forget_spares(&mut self, attempt: u64, numbers: &BTreeSet<u32>) -> bool {
+        let before = self.0.len();
+        let is_removed = |process: &StageProcess| {
+            process.attempt == attempt && process.spare.is_some_and(|number| numbers.contains(&number))
+        };
+        self.0.retain(|process| !is_removed(process));
+        self.0.len() < before
     }
 
     /// Terminates those of an attempt. Whether there were any that had not been told before.
@@ -75,7 +128,8 @@ impl StageProcesses {
     pub(super) fn forget_replaced(&mut self, attempt: u64, kept: &BTreeMap<u32, u32>) -> bool {
         let before = self.0.len();
         let is_replaced = |process: &StageProcess| {
-            process.attempt == attempt && kept.get(&process.stage).is_some_and(|kept| process.incarnation < *kept)
+            let is_older = |place: Place| kept.get(&place.stage).is_some_and(|kept| place.incarnation < *kept);
+            process.attempt == attempt && process.place.is_some_and(is_older)
         };
         self.0.retain(|process| !is_replaced(process));
         self.0.len() < before
@@ -86,16 +140,17 @@ impl StageProcesses {
         self.0.retain(StageProcess::is_alive);
     }
 
-    /// Takes a stage's exit status.
-    pub(super) fn reap(&mut self, attempt: u64, stage: u32, incarnation: u32, now: UnixMillis) {
-        let exited = |process: &&mut StageProcess| process.is(attempt, stage, incarnation);
+    /// Takes a process's exit status.
+    pub(super) fn reap(&mut self, pid: Pid, now: UnixMillis) {
+        let exited = |process: &&mut StageProcess| process.is_alive() && process.pid() == pid;
         self.0.iter_mut().filter(exited).for_each(|process| process.reap(now));
     }
 
     /// Those of an attempt that were starting are ready.
     pub(super) fn set_ready(&mut self, attempt: u64, now: UnixMillis) {
-        let starting =
-            |process: &&mut StageProcess| process.attempt == attempt && process.state == InstanceState::Starting;
+        let starting = |process: &&mut StageProcess| {
+            process.attempt == attempt && process.place.is_some() && process.state == InstanceState::Starting
+        };
         self.0.iter_mut().filter(starting).for_each(|process| process.set_state(InstanceState::Ready, now));
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::process::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
@@ -18,7 +19,7 @@ use stagecoach_lifecycle::{
     Policy, UnixMillis, decide,
 };
 
-use super::stage_process::StageProcess;
+use super::stage_process::{Place, StageProcess};
 use super::stage_processes::StageProcesses;
 use super::{LaunchError, LauncherState, StageExecutable, report};
 use crate::folder::JobFolder;
@@ -55,8 +56,8 @@ pub(crate) enum RunOutcome {
 pub(super) enum SupervisorMessage {
     /// Stage 0 emitted an event.
     Event { attempt: u64, event: Box<TrainingEvent> },
-    /// A stage's process has exited.
-    Exited { attempt: u64, stage: u32, incarnation: u32 },
+    /// A process has exited; it is not reaped yet, so that its id is its own.
+    Exited { pid: Pid },
     /// The launcher received a signal to stop.
     StopRequested,
 }
@@ -196,6 +197,7 @@ impl<'a> Supervisor<'a> {
             policy: self.policy.clone(),
             state: self.stored.state.clone(),
             instances: self.processes.instances(self.stored.state.attempt.number),
+            spares: self.processes.spares(),
             refusal: None,
             progress: self.observed_progress,
         }
@@ -229,12 +231,17 @@ impl<'a> Supervisor<'a> {
                     checkpoint_step: self.observed_progress.checkpoint_step,
                     ..ObservedProgress::default()
                 };
-                (0..stages).try_for_each(|stage| self.start(number, stage, 0)).map(|()| true)
+                let places = (0..stages).map(|stage| Place { stage, incarnation: 0 });
+                places.into_iter().try_for_each(|place| self.start_stage(number, place)).map(|()| true)
             }
             AttemptAction::ReplaceStages { attempt, incarnations } => {
-                let mut replaced = incarnations.into_iter();
-                replaced.try_for_each(|(stage, incarnation)| self.start(attempt, stage, incarnation)).map(|()| true)
+                let mut places = incarnations.into_iter().map(|(stage, incarnation)| Place { stage, incarnation });
+                places.try_for_each(|place| self.start_stage(attempt, place)).map(|()| true)
             }
+            AttemptAction::StartSpares { attempt, numbers } => {
+                numbers.into_iter().try_for_each(|number| self.start_spare(attempt, number)).map(|()| true)
+            }
+            AttemptAction::RemoveSpares { attempt, numbers } => Ok(self.processes.forget_spares(attempt, &numbers)),
             AttemptAction::RemoveReplaced { attempt, incarnations } => {
                 Ok(self.processes.forget_replaced(attempt, &incarnations))
             }
@@ -255,18 +262,31 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Starts a stage, unless it has been.
-    fn start(&mut self, attempt: u64, rank: u32, incarnation: u32) -> Result<(), LaunchError> {
+    fn start_stage(&mut self, attempt: u64, place: Place) -> Result<(), LaunchError> {
         self.summary = None;
-        if self.processes.contains(attempt, rank, incarnation) {
-            return Ok(());
+        match self.processes.contains(attempt, place) {
+            true => Ok(()),
+            false => self.start(attempt, place, None),
         }
+    }
+
+    /// Starts a spare, unless it has been.
+    fn start_spare(&mut self, attempt: u64, number: u32) -> Result<(), LaunchError> {
+        match self.processes.contains_spare(attempt, number) {
+            true => Ok(()),
+            false => self.start(attempt, Place { stage: 0, incarnation: 0 }, Some(number)),
+        }
+    }
+
+    fn start(&mut self, attempt: u64, place: Place, spare: Option<u32>) -> Result<(), LaunchError> {
         let stage_env = StageEnv {
-            rank,
+            rank: place.stage,
             world_size: self.stored.state.attempt.stages,
             job: self.config.job.metadata.name.clone(),
             job_uid: self.stored.job_uid.clone(),
             attempt,
-            incarnation,
+            incarnation: place.incarnation,
+            spare,
             config: self.config.folder.resolved_job().display().to_string(),
             workspace: self.config.workspace.display().to_string(),
             master_addr: "127.0.0.1".into(),
@@ -288,9 +308,7 @@ impl<'a> Supervisor<'a> {
                 self.display
                     .print_line("stopping: the stages finish their step, save and exit; a second signal kills them");
             }
-            SupervisorMessage::Exited { attempt, stage, incarnation } => {
-                self.processes.reap(attempt, stage, incarnation, now);
-            }
+            SupervisorMessage::Exited { pid } => self.processes.reap(pid, now),
             SupervisorMessage::Event { attempt, event } if attempt == self.stored.state.attempt.number => {
                 self.handle_event(*event, now)
             }
@@ -300,12 +318,18 @@ impl<'a> Supervisor<'a> {
     }
 
     fn handle_event(&mut self, event: TrainingEvent, now: UnixMillis) {
-        self.display.update(&event);
+        let is_known_loss = self.observed_progress.lost.is_some_and(
+            |lost| matches!(event, TrainingEvent::StageLost { stage, incarnation, .. } if (stage, incarnation) == (lost.stage, lost.incarnation)),
+        );
+        if !is_known_loss {
+            self.display.update(&event);
+        }
+        let attempt = self.stored.state.attempt.number;
         match event {
             TrainingEvent::Preparing { .. } => self.observed_progress.last_preparation_at = Some(now),
             TrainingEvent::Started(_) => {
                 self.observed_progress.lost = None;
-                self.processes.set_ready(self.stored.state.attempt.number, now);
+                self.processes.set_ready(attempt, now);
             }
             TrainingEvent::StageLost { stage, incarnation, .. } => {
                 // how a process of this machine has ended is known as early
@@ -315,6 +339,10 @@ impl<'a> Supervisor<'a> {
             // `ObservedProgress::progressed` stays None: the stages detect stalls themselves, and know which stage hangs
             TrainingEvent::Step(record) => self.observed_progress.finished_steps = Some(record.step),
             TrainingEvent::Saved(save) => self.observed_progress.checkpoint_step = Some(save.step),
+            TrainingEvent::StandingBy { spare } => self.processes.set_standing_by(attempt, spare, now),
+            TrainingEvent::TookPlace { spare, stage, incarnation } => {
+                self.processes.take_place(attempt, spare, Place { stage, incarnation }, now);
+            }
             TrainingEvent::SaveFailed(_) | TrainingEvent::Note { .. } => {}
             TrainingEvent::Finished(summary) => self.summary = Some(summary),
         }

@@ -31,7 +31,7 @@ pub(crate) enum TrainingEvent {
         /// One sentence or more.
         message: String,
     },
-    /// This stage has lost another one, and waits for the group to form again. The one event that every stage emits.
+    /// This stage has lost another one, and waits for the group to form again. Every stage emits it.
     #[serde(rename = "stageLost")]
     StageLost {
         /// The other stage.
@@ -43,6 +43,20 @@ pub(crate) enum TrainingEvent {
         has_ended: bool,
         /// How it was lost.
         message: String,
+    },
+    /// A spare is connected to the group and would take the place of a lost stage.
+    StandingBy {
+        /// Its number.
+        spare: u32,
+    },
+    /// A spare takes the place of a stage whose process has ended.
+    TookPlace {
+        /// Its number.
+        spare: u32,
+        /// The stage that it is from now on.
+        stage: u32,
+        /// Its incarnation.
+        incarnation: u32,
     },
     /// Training is over and the model is saved.
     Finished(RunSummary),

@@ -38,6 +38,10 @@ impl EventFormatter {
             // a message may have several lines
             TrainingEvent::SaveFailed(save) => Some(format!("note   {}", format_save_failure(save).replace('\n', " "))),
             TrainingEvent::StageLost { message, .. } => Some(format!("lost   {}", message.replace('\n', " "))),
+            TrainingEvent::StandingBy { spare } => Some(format!("spare  spare {spare} stands by")),
+            TrainingEvent::TookPlace { spare, stage, .. } => {
+                Some(format!("spare  spare {spare} takes the place of stage {stage}"))
+            }
             TrainingEvent::Note { message } => Some(format!("note   {}", message.replace('\n', " "))),
             TrainingEvent::Finished(summary) => Some(format_summary(summary)),
         }

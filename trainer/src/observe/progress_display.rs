@@ -89,7 +89,7 @@ impl ProgressDisplay {
             TrainingEvent::SaveFailed(save) => self.print_line(&format_save_failure(save)),
             TrainingEvent::Note { message } => self.print_line(message),
             // the launcher says what it does about it
-            TrainingEvent::StageLost { .. } => {}
+            TrainingEvent::StageLost { .. } | TrainingEvent::StandingBy { .. } | TrainingEvent::TookPlace { .. } => {}
             TrainingEvent::Finished(_) => self.clear(),
         }
     }

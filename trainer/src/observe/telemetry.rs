@@ -60,6 +60,8 @@ impl StageTelemetry {
             attempt: env.attempt,
             pod_uid: env.pod_uid.clone(),
             stage: env.rank,
+            incarnation: env.incarnation,
+            spare: env.spare,
             ..StageStatus::default()
         };
         let mut state = TelemetryState {
@@ -187,9 +189,10 @@ impl StageTelemetry {
         self.update(|status| status.group = None);
     }
 
-    /// Whether the weights are loaded and the group has formed.
+    /// Whether the weights are loaded and the group has formed, or a spare would take a place at once.
     pub(super) fn is_ready(&self) -> bool {
-        matches!(self.status().phase, StagePhase::Training | StagePhase::Draining | StagePhase::Done)
+        use StagePhase::{Done, Draining, StandingBy, Training};
+        matches!(self.status().phase, StandingBy | Training | Draining | Done)
     }
 
     /// The status as it is now.
@@ -280,6 +283,11 @@ impl StageTelemetry {
             TrainingEvent::StageLost { stage, incarnation, has_ended, message } => {
                 status.lost = Some(LostStage { stage: *stage, incarnation: *incarnation, has_ended: *has_ended });
                 status.message.clone_from(message);
+            }
+            TrainingEvent::StandingBy { .. } => status.phase = StagePhase::StandingBy,
+            TrainingEvent::TookPlace { stage, incarnation, .. } => {
+                (status.stage, status.incarnation, status.spare) = (*stage, *incarnation, None);
+                status.phase = StagePhase::Preparing;
             }
             TrainingEvent::Finished(_) => status.phase = StagePhase::Done,
         });

@@ -117,7 +117,7 @@ fn listen(host: &str) -> Result<(TcpListener, String), Fatal> {
         .map_err(|e| Fatal::new(FailureKind::Error, format!("could not listen at POD_IP={host}: {e}")))
 }
 
-fn hello(env: &StageEnv, config: &JobConfig, device: tch::Device, data_address: String) -> Hello {
+pub(super) fn hello(env: &StageEnv, config: &JobConfig, device: tch::Device, data_address: String) -> Hello {
     let mut agreement = config.agreement();
     // with the device Auto each stage takes what it finds, and all must find the same
     agreement.insert("device".into(), if device.is_cuda() { "Cuda" } else { "Cpu" }.into());

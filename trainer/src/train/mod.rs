@@ -21,6 +21,7 @@ mod prepare;
 mod rendezvous;
 mod resume;
 mod shared_memory;
+mod stand_by;
 mod step_recorder;
 mod steps;
 mod sweep;
@@ -58,7 +59,7 @@ pub(crate) enum StageOutcome {
 /// mended by forming the group again: all stages leave, and the attempt is over.
 const MAX_LOSSES_WITHOUT_PROGRESS: u32 = 3;
 
-/// Runs one stage from start to exit.
+/// Runs one stage from start to exit. A spare first waits until it is one.
 ///
 /// # Errors
 /// What ends the stage, ready for the termination message.
@@ -70,9 +71,14 @@ pub(crate) fn run_stage(
     event_writer: &EventWriter,
     dump: Option<&DumpConfig>,
 ) -> Result<StageOutcome, Fatal> {
-    let rank = env.rank as usize;
     tch::set_num_threads(config.training.threads as i32);
     tch::set_num_interop_threads(1);
+    let mut env = env.clone();
+    if let Some(number) = env.spare {
+        env = stand_by::stand_by(&env, number, config, &*mount(&config.folder()), monitor, event_writer)?;
+    }
+    let env = &env;
+    let rank = env.rank as usize;
     let device = config.device(rank)?;
     if rank == 0 {
         JobFolder::open(&config.folder(), None)?;

@@ -19,7 +19,6 @@ pub(crate) struct StageMonitor(Arc<SharedMonitor>);
 struct SharedMonitor {
     stop_requested_at: OnceLock<Instant>,
     formed: AtomicBool,
-    stage: u32,
     telemetry: StageTelemetry,
     state: Mutex<MonitorState>,
 }
@@ -40,7 +39,6 @@ impl StageMonitor {
         StageMonitor(Arc::new(SharedMonitor {
             stop_requested_at: OnceLock::new(),
             formed: AtomicBool::new(false),
-            stage: env.rank,
             telemetry,
             state,
         }))
@@ -113,16 +111,18 @@ impl StageMonitor {
         let mut state = self.state();
         if !state.ended {
             state.ended = true;
-            let mut report = TerminationMessage::new(kind, self.0.stage, message);
+            let status = self.0.telemetry.snapshot();
+            let mut report = TerminationMessage::new(kind, status.stage, message);
             report.step = state.step;
-            report.checkpoint = self.0.telemetry.snapshot().checkpoint;
-            report.progress = Some(self.0.telemetry.snapshot().progress).filter(|progress| progress.step > 0);
+            report.checkpoint = status.checkpoint;
+            report.progress = Some(status.progress).filter(|progress| progress.step > 0);
             let action = state.activity.as_ref().map_or_else(|| state.phase.clone(), Activity::text);
             report.action = (!action.is_empty()).then_some(action);
             write_termination_message(&report);
             if !matches!(kind, FailureKind::Done) {
                 // a log on a full volume: `eprintln!` would panic, and its hook wait for ever for the lock held here
-                let _ = writeln!(std::io::stderr(), "stage {}: {message}", self.0.stage);
+                let name = status.spare.map_or(format!("stage {}", status.stage), |spare| format!("spare {spare}"));
+                let _ = writeln!(std::io::stderr(), "{name}: {message}");
             }
             // not `exit`: other threads may be inside libtorch, whose destructors must not run under them
             // SAFETY: ends the process at once; everything worth keeping has been written.

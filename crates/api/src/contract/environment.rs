@@ -24,7 +24,9 @@ pub mod env {
     pub const JOB_UID: &str = "STAGECOACH_JOB_UID";
     /// The attempt, from 1.
     pub const ATTEMPT: &str = "STAGECOACH_ATTEMPT";
-    /// How many pods of this stage were replaced in this attempt before this one.
+    /// The number of a spare, which has no stage yet: RANK, STAGECOACH_STAGE and STAGECOACH_INCARNATION are not set then.
+    pub const SPARE: &str = "STAGECOACH_SPARE";
+    /// Which pod of this stage in this attempt it is: each has a higher number than those before it.
     pub const INCARNATION: &str = "STAGECOACH_INCARNATION";
     /// The stage again, for scripts that give RANK another meaning.
     pub const STAGE: &str = "STAGECOACH_STAGE";
@@ -44,8 +46,8 @@ pub mod env {
     /// Port of the stage's HTTP server; `HTTP_PORT` if unset, none if 0.
     pub const HTTP_PORT: &str = "STAGECOACH_HTTP_PORT";
 
-    /// The variables that every stage gets, which a pod template must not set.
-    pub const ALL: [&str; 15] = [
+    /// The variables that stages and spares get, which a pod template must not set.
+    pub const ALL: [&str; 16] = [
         MASTER_ADDR,
         MASTER_PORT,
         RANK,
@@ -54,6 +56,7 @@ pub mod env {
         JOB,
         JOB_UID,
         ATTEMPT,
+        SPARE,
         INCARNATION,
         STAGE,
         STAGES,
@@ -77,7 +80,7 @@ pub struct ContractError {
 /// What a stage is given when it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageEnv {
-    /// This stage, from 0.
+    /// This stage, from 0. A spare has none yet: 0.
     pub rank: u32,
     /// The number of stages.
     pub world_size: u32,
@@ -87,8 +90,10 @@ pub struct StageEnv {
     pub job_uid: String,
     /// The attempt, from 1.
     pub attempt: u64,
-    /// How many pods or processes of this stage were replaced in this attempt before this one.
+    /// Which pod or process of this stage in this attempt it is: each has a higher number than those before it.
     pub incarnation: u32,
+    /// The number of a spare. It stays when the spare has taken the place of a stage.
+    pub spare: Option<u32>,
     /// The attempt's job file.
     pub config: String,
     /// The volume that all stages share.
@@ -112,13 +117,15 @@ impl StageEnv {
         vars: impl IntoIterator<Item = (K, V)>,
     ) -> Result<Self, ContractError> {
         let vars = Vars(vars.into_iter().map(|(key, value)| (key.into(), value.into())).collect());
+        let spare = if vars.has(env::SPARE) { Some(vars.number(env::SPARE)?) } else { None };
         let read = Self {
-            rank: vars.number(env::RANK)?,
+            rank: if spare.is_some() { 0 } else { vars.number(env::RANK)? },
             world_size: vars.number(env::WORLD_SIZE)?,
             job: vars.text(env::JOB)?,
             job_uid: vars.text(env::JOB_UID)?,
             attempt: vars.number(env::ATTEMPT)?,
             incarnation: if vars.has(env::INCARNATION) { vars.number(env::INCARNATION)? } else { 0 },
+            spare,
             config: vars.text(env::CONFIG).unwrap_or_else(|_| CONFIG_PATH.into()),
             workspace: vars.text(env::WORKSPACE).unwrap_or_else(|_| WORKSPACE_PATH.into()),
             master_addr: vars.text(env::MASTER_ADDR)?,
@@ -145,6 +152,11 @@ impl StageEnv {
                 );
             }
         }
+        for variable in [env::RANK, env::STAGE, env::INCARNATION] {
+            if self.spare.is_some() && vars.has(variable) {
+                return wrong(variable, format!("is set, and so is {}: a spare has no stage", env::SPARE));
+            }
+        }
         if rank >= world_size {
             return wrong(
                 env::RANK,
@@ -160,25 +172,28 @@ impl StageEnv {
         Ok(())
     }
 
-    /// The variables to start the stage with: the inverse of `from_vars`.
+    /// The variables to start the stage or spare with: the inverse of `from_vars`.
     pub fn to_vars(&self) -> Vec<(&'static str, String)> {
-        vec![
-            (env::MASTER_ADDR, self.master_addr.clone()),
-            (env::MASTER_PORT, self.master_port.to_string()),
-            (env::RANK, self.rank.to_string()),
-            (env::WORLD_SIZE, self.world_size.to_string()),
-            (env::LOCAL_RANK, "0".into()),
-            (env::JOB, self.job.clone()),
-            (env::JOB_UID, self.job_uid.clone()),
-            (env::ATTEMPT, self.attempt.to_string()),
-            (env::INCARNATION, self.incarnation.to_string()),
-            (env::STAGE, self.rank.to_string()),
-            (env::STAGES, self.world_size.to_string()),
-            (env::CONFIG, self.config.clone()),
-            (env::WORKSPACE, self.workspace.clone()),
-            (env::POD_IP, self.pod_ip.clone()),
-            (env::POD_UID, self.pod_uid.clone()),
-        ]
+        let of_stage = |value: u32| self.spare.is_none().then(|| value.to_string());
+        let variables = [
+            (env::MASTER_ADDR, Some(self.master_addr.clone())),
+            (env::MASTER_PORT, Some(self.master_port.to_string())),
+            (env::RANK, of_stage(self.rank)),
+            (env::WORLD_SIZE, Some(self.world_size.to_string())),
+            (env::LOCAL_RANK, Some("0".into())),
+            (env::JOB, Some(self.job.clone())),
+            (env::JOB_UID, Some(self.job_uid.clone())),
+            (env::ATTEMPT, Some(self.attempt.to_string())),
+            (env::SPARE, self.spare.map(|spare| spare.to_string())),
+            (env::INCARNATION, of_stage(self.incarnation)),
+            (env::STAGE, of_stage(self.rank)),
+            (env::STAGES, Some(self.world_size.to_string())),
+            (env::CONFIG, Some(self.config.clone())),
+            (env::WORKSPACE, Some(self.workspace.clone())),
+            (env::POD_IP, Some(self.pod_ip.clone())),
+            (env::POD_UID, Some(self.pod_uid.clone())),
+        ];
+        variables.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
 }
 

@@ -27,3 +27,5 @@ pub const CONTAINER_ARGS: [&str; 1] = ["stage"];
 pub const DEFAULT_TERMINATION_GRACE_SECONDS: u64 = 120;
 /// Most stages of a job.
 pub const MAX_STAGES: u32 = 256;
+/// The most spares of a job.
+pub const MAX_SPARES: u32 = 8;

@@ -14,6 +14,8 @@ string_enum! {
         /// Tokenising, planning, choosing the checkpoint.
         #[default]
         Preparing = "Preparing",
+        /// A spare that is connected to the group, and waits to take the place of a lost stage.
+        StandingBy = "StandingBy",
         /// Loading weights and opening links.
         Forming = "Forming",
         /// Training.
@@ -31,7 +33,7 @@ string_enum! {
 pub struct LostStage {
     /// The stage.
     pub stage: u32,
-    /// How many of its pods were replaced in the attempt before that one.
+    /// Which of its pods in the attempt that was.
     pub incarnation: u32,
     /// Whether its process has ended for sure: its connections were closed.
     #[serde(default)]
@@ -66,8 +68,13 @@ pub struct StageStatus {
     pub attempt: u64,
     /// The pod's UID.
     pub pod_uid: String,
-    /// The stage.
+    /// The stage. A spare that has none yet answers 0.
     pub stage: u32,
+    /// Which pod of this stage in this attempt it is.
+    pub incarnation: u32,
+    /// The number of a spare that has no stage yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spare: Option<u32>,
     /// What it is doing.
     pub phase: StagePhase,
     /// What the stage is doing, for people; empty if the phase says it all.

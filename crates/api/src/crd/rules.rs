@@ -101,6 +101,18 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
     ),
     (
         "spec",
+        ".spares",
+        "self.spares == 0 || self.trainer.type != 'Custom'",
+        "is given, and spec.trainer.type is Custom: only the built-in trainer can wait as a spare",
+    ),
+    (
+        "spec",
+        ".spares",
+        "self.spares == 0 || self.restart.reformTimeoutSeconds > 0",
+        "is given, and spec.restart.reformTimeoutSeconds is 0: with it a lost stage ends all, and nobody is left to join",
+    ),
+    (
+        "spec",
         ".data.sequenceLength",
         "!has(self.data) || !has(self.model) || !has(self.model.llama) || self.data.sequenceLength <= self.model.llama.maxPositionEmbeddings",
         "is more than the model's maxPositionEmbeddings: shorten the one or raise the other",

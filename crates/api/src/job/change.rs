@@ -25,6 +25,7 @@ use ChangeEffect::{Attempt, Cluster, Extension, Identity, Live};
 /// Every field below `spec`, in the order of [`PipelineJobSpec`], by its path.
 pub const CHANGES: &[(&str, ChangeEffect)] = &[
     ("stages", Attempt),
+    ("spares", Live),
     ("suspend", Live),
     ("managedBy", Cluster),
     ("trainer.type", Attempt),
@@ -186,7 +187,7 @@ mod tests {
         assert_eq!(change_effect("data.evaluation.everySteps"), Some(Attempt));
         assert_eq!(change_effect("template.spec.containers"), Some(Attempt));
         assert_eq!(change_effect("mode"), None);
-        assert_eq!(paths_with(Live), ["suspend", "restart", "activeDeadlineSeconds"]);
+        assert_eq!(paths_with(Live), ["spares", "suspend", "restart", "activeDeadlineSeconds"]);
         assert_eq!(paths_with(Extension), ["training.learningRate.decaySteps"]);
     }
 

@@ -87,6 +87,11 @@ pub struct PipelineJobSpec {
     #[serde(default = "default_number::<1>")]
     #[schemars(range(min = 1, max = 256))]
     pub stages: u32,
+    /// Spares, 0 to 8: pods of their own that wait, with everything loaded, to take the place of a lost stage at once. Each needs
+    /// what a stage needs, a GPU for example; it is made without `template.stages`.
+    #[serde(default)]
+    #[schemars(range(max = 8))]
+    pub spares: u32,
     /// Saves, stops and keeps stopped; false resumes.
     #[serde(default)]
     pub suspend: bool,

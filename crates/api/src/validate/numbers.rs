@@ -1,9 +1,9 @@
 //! Bounds and ratios of the numbers in model, data, training, restart and checkpoint.
 
-use crate::contract::MAX_STAGES;
+use crate::contract::{MAX_SPARES, MAX_STAGES};
 use crate::job::{
     AdamWSpec, DataSpec, LearningRateSpec, LlamaSpec, ModelSpec, OptimizerSpec, PipelineJobSpec, Quantity, RestartSpec,
-    TokenizerSpec, TrainingSpec,
+    TokenizerSpec, TrainerType, TrainingSpec,
 };
 
 use super::{Problems, names::volume_path};
@@ -15,6 +15,7 @@ pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     problems.require((1..=MAX_STAGES).contains(&spec.stages), "spec.stages", || {
         format!("is {}; a job has 1 to {MAX_STAGES} stages", spec.stages)
     });
+    check_spares(spec, problems);
     match &spec.model {
         Some(ModelSpec::Llama(llama)) => check_llama(llama, problems),
         Some(ModelSpec::Pretrained(pretrained)) => {
@@ -47,6 +48,23 @@ pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     if let Some(limit) = &spec.pipeline.memory_limit {
         check_quantity(limit, "spec.pipeline.memoryLimit", problems);
     }
+}
+
+/// Spares are of use where the other stages outlive a lost one.
+fn check_spares(spec: &PipelineJobSpec, problems: &mut Problems) {
+    const AT: &str = "spec.spares";
+    problems.require(spec.spares <= MAX_SPARES, AT, || {
+        format!("is {}; a job has at most {MAX_SPARES} spares", spec.spares)
+    });
+    if spec.spares == 0 {
+        return;
+    }
+    problems.require(spec.trainer.kind == TrainerType::BuiltIn, AT, || {
+        "is given, and spec.trainer.type is Custom: only the built-in trainer can wait as a spare".into()
+    });
+    problems.require(spec.restart.reform_timeout_seconds > 0, AT, || {
+        "is given, and spec.restart.reformTimeoutSeconds is 0: with it a lost stage ends all, and nobody is left to join".into()
+    });
 }
 
 fn check_llama(llama: &LlamaSpec, problems: &mut Problems) {

@@ -1,5 +1,7 @@
 //! The contract of a stage: environment, exit codes, termination message, status.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 use serde_json::json;
 use stagecoach_api::contract::*;
@@ -13,6 +15,7 @@ fn stage_env() -> StageEnv {
         job_uid: "0d9f".into(),
         attempt: 4,
         incarnation: 2,
+        spare: None,
         config: CONFIG_PATH.into(),
         workspace: WORKSPACE_PATH.into(),
         master_addr: "tiny".into(),
@@ -25,15 +28,25 @@ fn stage_env() -> StageEnv {
 #[test]
 fn the_environment_is_read_as_it_was_written() {
     let env = stage_env();
-    let names: Vec<_> = env.to_vars().iter().map(|(name, _)| *name).collect();
-    assert_eq!(names, env::ALL);
-    assert_eq!(StageEnv::from_vars(env.to_vars()).unwrap(), env);
+    let spare = StageEnv { rank: 0, incarnation: 0, spare: Some(5), ..env.clone() };
+    let names = |env: &StageEnv| env.to_vars().into_iter().map(|(name, _)| name).collect::<BTreeSet<_>>();
+    assert_eq!(&names(&env) | &names(&spare), env::ALL.into());
+    let of_a_stage: BTreeSet<_> = names(&env).difference(&names(&spare)).copied().collect();
+    assert_eq!(of_a_stage, [env::RANK, env::STAGE, env::INCARNATION].into());
+    for env in [env, spare] {
+        assert_eq!(StageEnv::from_vars(env.to_vars()).unwrap(), env);
+    }
 }
 
 #[test]
 fn a_wrong_environment_is_refused_by_name() {
     // (variable, its value or none to remove it, the sentence)
     let rows = [
+        (
+            "STAGECOACH_SPARE",
+            Some("0"),
+            "environment variable RANK: is set, and so is STAGECOACH_SPARE: a spare has no stage",
+        ),
         ("RANK", None, "environment variable RANK: is not set; the operator and `stagecoach run` set it"),
         ("RANK", Some("one"), "environment variable RANK: is \"one\", expected a whole number that fits"),
         ("RANK", Some("-1"), "environment variable RANK: is \"-1\", expected a whole number that fits"),

@@ -2,6 +2,8 @@
 //! caller that crashes between its writes and sometimes acts on stale reads. Invariants hold throughout; once faults stop, a
 //! job that can finish does, with no trigger but `Decision::wake_at`.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use proptest::prelude::*;
 use stagecoach_api::job::{BackoffSpec, RestartSpec};
 use stagecoach_lifecycle::*;
@@ -21,6 +23,10 @@ struct SimulatedProcess {
     unreachable: bool,
     /// Since when its group has not been whole.
     waits_since: Option<UnixMillis>,
+    /// A spare that has no stage; its `instance.spare` is its number.
+    stands_by: bool,
+    /// A spare that has taken a stage's place, which the caller does not observe yet.
+    is_hidden: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -28,6 +34,10 @@ struct Simulation {
     now: UnixMillis,
     /// Whether lost stages are replaced, and the others survive.
     replaces_stages: bool,
+    /// Spares beside the stages.
+    spares: u32,
+    /// Whether the caller observes takeovers late.
+    hides_takeovers: bool,
     desired: Desired,
     recorded: JobState,
     /// Incremented with every write, as a resourceVersion is.
@@ -37,6 +47,8 @@ struct Simulation {
     fence: u64,
     /// The group that took it: attempt, stage and incarnation of its members.
     group: Vec<(u64, u32, u32)>,
+    /// The incarnations that it knows, by stage: its members', or of those that took their places since.
+    known: BTreeMap<u32, u32>,
     checkpoint: Option<u64>,
     commits: Vec<u64>,
     invalid_config_happened: bool,
@@ -44,7 +56,7 @@ struct Simulation {
     used_numbers: Vec<u64>,
 }
 
-fn policy(replaces_stages: bool) -> Policy {
+fn policy(replaces_stages: bool, spares: u32) -> Policy {
     Policy {
         restart: RestartSpec {
             max_restarts: MAX_RESTARTS,
@@ -62,14 +74,18 @@ fn policy(replaces_stages: bool) -> Policy {
         active_deadline_seconds: None,
         backoff_jitter_percent: 0,
         replaces_stages,
+        spares,
         nodes_can_be_lost: true,
     }
 }
 
 impl Simulation {
-    fn new(stages: u32, replaces_stages: bool) -> Self {
+    fn new(stages: u32, replaces_stages: bool, spares: u32) -> Self {
         Self {
             replaces_stages,
+            spares,
+            hides_takeovers: false,
+            known: BTreeMap::new(),
             now: UnixMillis::from_seconds(1000),
             desired: Desired { stages, revision: 1, suspend: false },
             recorded: JobState::default(),
@@ -85,11 +101,14 @@ impl Simulation {
     }
 
     fn observe(&self) -> Observed {
+        let is_spare = |process: &SimulatedProcess| process.stands_by || process.is_hidden;
+        let shown_as = |spare: bool| self.processes.iter().filter(move |process| is_spare(process) == spare);
         Observed {
             desired: self.desired,
-            policy: policy(self.replaces_stages),
+            policy: policy(self.replaces_stages, self.spares),
             state: self.recorded.clone(),
-            instances: self.processes.iter().map(|process| process.instance.clone()).collect(),
+            instances: shown_as(false).map(|process| process.instance.clone()).collect(),
+            spares: shown_as(true).map(SimulatedProcess::as_spare).collect(),
             refusal: None,
             progress: ObservedProgress {
                 checkpoint_step: self.checkpoint,
@@ -148,7 +167,7 @@ impl Simulation {
             AttemptAction::RemoveReplaced { attempt, ref incarnations } => self.processes.retain(|process| {
                 let SimulatedProcess { instance, .. } = process;
                 let kept = incarnations.get(&instance.stage).copied().unwrap_or(0);
-                instance.attempt != attempt || instance.incarnation >= kept
+                instance.attempt != attempt || instance.incarnation >= kept || process.is_hidden
             }),
             AttemptAction::DeleteInstances { attempt, .. } => {
                 self.processes.retain(|process| process.instance.attempt != attempt || process.is_alive());
@@ -157,6 +176,11 @@ impl Simulation {
                     process.enter(InstanceState::Terminating, now);
                 }
             }
+            AttemptAction::StartSpares { attempt, ref numbers } => self.create_spares(attempt, numbers),
+            AttemptAction::RemoveSpares { attempt, ref numbers } => self.processes.retain(|process| {
+                let StageInstance { attempt: of, spare, .. } = process.instance;
+                of != attempt || spare.is_none_or(|number| !numbers.contains(&number))
+            }),
             AttemptAction::KillInstances { attempt } => {
                 let now = self.now;
                 for process in self.of(attempt).filter(|process| !process.unreachable) {
@@ -168,7 +192,18 @@ impl Simulation {
         }
     }
 
-    fn create(&mut self, attempt: u64, stage: u32, incarnation: u32) {
+    fn create_spares(&mut self, attempt: u64, numbers: &BTreeSet<u32>) {
+        self.check_creation(attempt);
+        for number in numbers {
+            let exists = self.of(attempt).any(|process| process.instance.spare == Some(*number));
+            if !exists {
+                let spare = StageInstance { spare: Some(*number), ..pending(attempt, u32::MAX, 0, self.now) };
+                self.processes.push(SimulatedProcess { stands_by: true, ..SimulatedProcess::new(spare) });
+            }
+        }
+    }
+
+    fn check_creation(&self, attempt: u64) {
         assert_eq!(attempt, self.recorded.attempt.number, "only the recorded attempt is started");
         assert_eq!(self.recorded.outcome(), None, "nothing starts after the end");
         for SimulatedProcess { instance, .. } in &self.processes {
@@ -183,24 +218,27 @@ impl Simulation {
                 "two attempts: {instance:?} lives when {attempt} starts"
             );
         }
+    }
+
+    fn create(&mut self, attempt: u64, stage: u32, incarnation: u32) {
+        self.check_creation(attempt);
         let of_stage = |process: &&mut SimulatedProcess| process.instance.stage == stage;
+        let has_group = self.group.first().is_some_and(|member| member.0 == attempt);
+        let known = self.known.get(&stage).copied().filter(|_| has_group).unwrap_or(0);
         let (mut exists, mut lives) = (false, false);
         for process in self.of(attempt).filter(of_stage) {
+            let took_place = process.instance.spare.is_some();
             exists |= process.instance.incarnation == incarnation;
-            lives |= process.is_alive();
+            assert!(
+                !took_place || process.instance.incarnation != incarnation,
+                "a spare has incarnation {incarnation}"
+            );
+            // whose place was taken although it lives, it leaves to the fence
+            lives |= process.is_alive() && !took_place && process.instance.incarnation >= known;
         }
         if !exists {
             assert!(!lives, "stage {stage} of attempt {attempt} is started while it lives");
-            let instance = StageInstance {
-                stage,
-                attempt,
-                incarnation,
-                state: InstanceState::Pending,
-                since: self.now,
-                pod_conditions: vec![],
-            };
-            let process = SimulatedProcess { instance, hung: false, unreachable: false, waits_since: None };
-            self.processes.push(process);
+            self.processes.push(SimulatedProcess::new(pending(attempt, stage, incarnation, self.now)));
         }
     }
 
@@ -212,13 +250,9 @@ impl Simulation {
     fn members(&self) -> Option<Vec<(u64, u32, u32)>> {
         let Attempt { number, stages, .. } = self.recorded.attempt;
         let member = |stage| {
-            let incarnation = self.recorded.incarnation(stage);
-            let is_member = |process: &&SimulatedProcess| {
-                let StageInstance { attempt, stage: of, incarnation: this, ref state, .. } = process.instance;
-                let runs = matches!(state, InstanceState::Starting | InstanceState::Ready);
-                (attempt, of, this) == (number, stage, incarnation) && runs && !process.hung
-            };
-            self.processes.iter().find(is_member).map(|_| (number, stage, incarnation))
+            let runs = self.processes.iter().filter(|process| process.runs() && !process.stands_by);
+            let of_stage = runs.map(|process| &process.instance).filter(|of| (of.attempt, of.stage) == (number, stage));
+            of_stage.map(|instance| instance.incarnation).max().map(|incarnation| (number, stage, incarnation))
         };
         (0..stages).map(member).collect()
     }
@@ -230,8 +264,11 @@ impl Simulation {
         for process in self.processes.iter_mut().filter(|process| !process.hung) {
             if process.instance.state == InstanceState::Pending {
                 process.enter(InstanceState::Starting, now);
+            } else if process.stands_by && process.instance.state == InstanceState::Starting {
+                process.enter(InstanceState::Ready, now);
             }
         }
+        self.take_lost_places();
         let members = self.members();
         // without replacements a group forms once
         let is_new = self.group.first().is_none_or(|member| member.0 < attempt);
@@ -239,17 +276,25 @@ impl Simulation {
             Some(members) if members != self.group && (is_new || self.replaces_stages) => {
                 self.fence += 1;
                 self.group = members;
+                self.known = self.group.iter().map(|(_, stage, incarnation)| (*stage, *incarnation)).collect();
                 self.of(attempt).for_each(|process| process.waits_since = None);
-                for process in self.of(attempt).filter(|process| process.instance.state == InstanceState::Starting) {
-                    process.enter(InstanceState::Ready, now);
+                let known = self.known.clone();
+                for process in self.of(attempt).filter(|process| process.runs() && !process.stands_by) {
+                    if known.get(&process.instance.stage) != Some(&process.instance.incarnation) {
+                        // another one has its place
+                        process.end(Exit::with_code(75), now);
+                    } else if process.instance.state == InstanceState::Starting {
+                        process.enter(InstanceState::Ready, now);
+                    }
                 }
             }
             Some(members) if members == self.group => {
                 self.commits.push(self.fence);
                 self.checkpoint = Some(self.checkpoint.unwrap_or(0) + 10);
                 if self.checkpoint >= Some(FINAL_CHECKPOINT_STEP) {
+                    self.known.clear();
                     let end = |process: &mut SimulatedProcess| process.end(Exit::with_code(0), now);
-                    self.of(attempt).filter(|process| process.is_alive()).for_each(end);
+                    self.of(attempt).filter(|process| process.is_alive() && !process.stands_by).for_each(end);
                 }
                 return true;
             }
@@ -259,12 +304,14 @@ impl Simulation {
         for index in 0..self.processes.len() {
             let StageInstance { attempt, stage, ref state, .. } = self.processes[index].instance;
             let asked = *state == InstanceState::Terminating;
-            let of_attempt = || self.processes.iter().filter(|other| other.instance.attempt == attempt);
+            let is_peer = |other: &&SimulatedProcess| other.instance.attempt == attempt && !other.stands_by;
+            let of_attempt = || self.processes.iter().filter(is_peer);
             let lives = |of: u32| of_attempt().any(|other| other.instance.stage == of && other.is_alive());
             let lost = of_attempt().any(|other| other.instance.stage != stage && !lives(other.instance.stage));
             let process = &mut self.processes[index];
             let waits_since = *process.waits_since.get_or_insert(now);
             let gives_up = match self.replaces_stages {
+                _ if process.stands_by => false,
                 true => now >= waits_since.plus_seconds(REFORM_TIMEOUT_SECONDS),
                 false => lost,
             };
@@ -275,12 +322,61 @@ impl Simulation {
         before.iter().map(|process| &process.instance).ne(self.processes.iter().map(|process| &process.instance))
     }
 
+    /// Spares take the places of the stages that the group has lost, while somebody is left to give them away.
+    fn take_lost_places(&mut self) {
+        let number = self.recorded.attempt.number;
+        for (stage, incarnation) in self.known.clone() {
+            let running = |process: &&SimulatedProcess| {
+                process.instance.attempt == number && process.runs() && !process.stands_by
+            };
+            let is_lost = !self.processes.iter().filter(running).any(|process| process.instance.stage == stage);
+            let somebody_gives = self
+                .processes
+                .iter()
+                .filter(running)
+                .any(|process| self.known.get(&process.instance.stage) == Some(&process.instance.incarnation));
+            let of_group = self.group.first().is_some_and(|member| member.0 == number);
+            if of_group && is_lost && somebody_gives {
+                self.take_place(stage, incarnation + 1);
+            }
+        }
+    }
+
+    /// The first spare that stands by takes a stage's place.
+    fn take_place(&mut self, stage: u32, incarnation: u32) -> bool {
+        let (now, number, is_hidden) = (self.now, self.recorded.attempt.number, self.hides_takeovers);
+        let claimed = |process: &mut SimulatedProcess| {
+            let place = (process.instance.stage, process.instance.incarnation);
+            (place == (stage, incarnation) && process.is_alive()).then_some(process.hung)
+        };
+        let claimed_by_hung = self.of(number).find_map(claimed);
+        let stands_by = |process: &&mut SimulatedProcess| {
+            process.stands_by && process.runs() && process.instance.state == InstanceState::Ready
+        };
+        let Some(spare) = self.of(number).find(stands_by) else { return false };
+        // not simulated: one that hung before it had joined, so that its group knows nothing of it
+        if claimed_by_hung == Some(true) {
+            return false;
+        }
+        assert_eq!(claimed_by_hung, None, "incarnation {incarnation} of stage {stage} is claimed twice");
+        spare.instance = StageInstance { stage, incarnation, ..spare.instance.clone() };
+        spare.enter(InstanceState::Starting, now);
+        (spare.stands_by, spare.is_hidden, spare.waits_since) = (false, is_hidden, Some(now));
+        self.known.insert(stage, incarnation);
+        true
+    }
+
+    fn show_takeovers(&mut self) {
+        self.processes.iter_mut().for_each(|process| process.is_hidden = false);
+    }
+
     /// Injects a random fault.
     fn inject_fault(&mut self, kind: u8, pick: u8) {
         let now = self.now;
         let alive: Vec<_> = (0..self.processes.len()).filter(|index| self.processes[*index].is_alive()).collect();
         let victim = (!alive.is_empty()).then(|| alive[pick as usize % alive.len()]);
-        match (kind % 16, victim) {
+        let spare = alive.iter().copied().find(|index| self.processes[*index].stands_by);
+        match (kind % 20, victim) {
             (0..=2, Some(victim)) => {
                 let code = [1, 74, 75, 137, 143, 3][pick as usize % 6];
                 self.processes[victim].end(Exit::with_code(code), now);
@@ -304,6 +400,21 @@ impl Simulation {
             (9, _) => self.desired.stages = 1 + u32::from(pick) % 3,
             (10, _) => self.desired.revision += 1,
             (11, _) => self.now = self.now.plus_seconds(pick.into()),
+            (16, _) if spare.is_some() => {
+                spare.into_iter().for_each(|index| self.processes[index].end(Exit::with_code(1), now));
+            }
+            (17, _) => self.hides_takeovers = !self.hides_takeovers,
+            // the others lose a stage 0 that lives
+            (18, _) if self.group.first().is_some_and(|member| member.0 == self.recorded.attempt.number) => {
+                let incarnation = self.known.get(&0).map_or(0, |known| known + 1);
+                self.take_place(0, incarnation);
+            }
+            (19, _) => {
+                self.take_lost_places();
+                let took = |process: &&mut SimulatedProcess| process.instance.spare.is_some() && !process.stands_by;
+                let living = self.processes.iter_mut().filter(|process| process.is_alive());
+                living.filter(took).for_each(|process| process.end(Exit::with_code(1), now));
+            }
             _ => {
                 self.advance_instances();
             }
@@ -311,7 +422,35 @@ impl Simulation {
     }
 }
 
+/// An instance that was just created.
+fn pending(attempt: u64, stage: u32, incarnation: u32, since: UnixMillis) -> StageInstance {
+    StageInstance {
+        stage,
+        attempt,
+        incarnation,
+        spare: None,
+        state: InstanceState::Pending,
+        since,
+        pod_conditions: vec![],
+    }
+}
+
 impl SimulatedProcess {
+    fn new(instance: StageInstance) -> Self {
+        Self { instance, hung: false, unreachable: false, waits_since: None, stands_by: false, is_hidden: false }
+    }
+
+    fn runs(&self) -> bool {
+        matches!(self.instance.state, InstanceState::Starting | InstanceState::Ready) && !self.hung
+    }
+
+    /// What the caller sees of a spare, or of one whose takeover it does not see.
+    fn as_spare(&self) -> SpareInstance {
+        let StageInstance { attempt, spare, ref state, since, .. } = self.instance;
+        let state = if self.is_hidden && self.runs() { InstanceState::Ready } else { state.clone() };
+        SpareInstance { number: spare.unwrap(), attempt, state, since }
+    }
+
     fn is_alive(&self) -> bool {
         !matches!(self.instance.state, InstanceState::Exited(_))
     }
@@ -326,9 +465,15 @@ impl SimulatedProcess {
     }
 }
 
+/// What the caller sees.
+fn seen(simulation: &Simulation) -> (JobState, Vec<StageInstance>, Vec<SpareInstance>) {
+    let Observed { state, instances, spares, .. } = simulation.observe();
+    (state, instances, spares)
+}
+
 /// Runs with faults, then without, until the job has ended.
-fn run(stages: u32, replaces_stages: bool, faults: &[(u8, u8, u8)]) -> Simulation {
-    let mut simulation = Simulation::new(stages, replaces_stages);
+fn run(stages: u32, replaces_stages: bool, spares: u32, faults: &[(u8, u8, u8)]) -> Simulation {
+    let mut simulation = Simulation::new(stages, replaces_stages, spares);
     let mut stale_observation = (0, simulation.observe());
     for (kind, pick, caller) in faults {
         simulation.inject_fault(*kind, *pick);
@@ -359,16 +504,18 @@ fn run(stages: u32, replaces_stages: bool, faults: &[(u8, u8, u8)]) -> Simulatio
     }
 
     simulation.desired.suspend = false;
+    simulation.hides_takeovers = false;
+    simulation.show_takeovers();
     for _ in 0..200 {
         let happened = simulation.advance_instances();
         let decision = decide(&simulation.observe(), simulation.now);
-        let before = (simulation.recorded.clone(), simulation.observe().instances);
+        let before = seen(&simulation);
         simulation.record_and_apply(simulation.version, &decision, usize::MAX);
         let alive = simulation.processes.iter().any(|process| process.is_alive() && !process.unreachable);
         if simulation.recorded.outcome().is_some() && !alive {
             break;
         }
-        if !happened && before == (simulation.recorded.clone(), simulation.observe().instances) {
+        if !happened && before == seen(&simulation) {
             let wake_at = decision.wake_at.filter(|wake_at| *wake_at > simulation.now);
             simulation.now = wake_at.unwrap_or_else(|| {
                 panic!("no deadline is left, so the job would never end: {simulation:#?}\n{decision:#?}")
@@ -385,9 +532,10 @@ proptest! {
     fn invariants_hold_and_the_job_ends_under_random_faults(
         stages in 1..4_u32,
         replaces_stages: bool,
+        spares in 0..3_u32,
         faults in proptest::collection::vec(any::<(u8, u8, u8)>(), 0..60),
     ) {
-        let simulation = run(stages, replaces_stages, &faults);
+        let simulation = run(stages, replaces_stages, spares, &faults);
         prop_assert!(simulation.recorded.outcome().is_some(), "no end: {:#?}", simulation);
         if simulation.recorded.outcome() == Some(&JobOutcome::Complete) {
             prop_assert!(simulation.checkpoint >= Some(FINAL_CHECKPOINT_STEP));
@@ -400,7 +548,7 @@ proptest! {
 #[test]
 fn an_undisturbed_job_takes_one_attempt() {
     for replaces_stages in [false, true] {
-        let simulation = run(3, replaces_stages, &[]);
+        let simulation = run(3, replaces_stages, 0, &[]);
         assert_eq!(simulation.recorded.outcome(), Some(&JobOutcome::Complete));
         assert_eq!(
             (simulation.used_numbers.as_slice(), simulation.recorded.budget),
@@ -414,9 +562,28 @@ fn a_lost_stage_costs_an_attempt_only_where_it_is_not_replaced() {
     // two rounds until the group is formed, a commit, then the death of the second of three, and the operator at work
     let script = [(15, 0, 4), (15, 0, 4), (15, 0, 4), (15, 0, 4), (0, 1, 4)];
     for (replaces_stages, attempts, replaced) in [(false, vec![1, 2], 0), (true, vec![1], 1)] {
-        let simulation = run(3, replaces_stages, &script);
+        let simulation = run(3, replaces_stages, 0, &script);
         assert_eq!(simulation.recorded.outcome(), Some(&JobOutcome::Complete));
         assert_eq!((simulation.used_numbers, simulation.recorded.budget.replaced), (attempts, replaced));
         assert_eq!(simulation.fence, 2, "either way another group is formed");
+    }
+}
+
+#[test]
+fn a_spare_takes_a_lost_stages_place() {
+    // as above; then the spare is ready before the second of three dies
+    let advances = [(15, 0, 4); 5];
+    for (spares, incarnation) in [(0, 1), (1, 1), (2, 1)] {
+        let script = [advances.as_slice(), &[(0, 1, 4)]].concat();
+        let simulation = run(3, true, spares, &script);
+        assert_eq!(simulation.recorded.outcome(), Some(&JobOutcome::Complete));
+        let JobState { budget, ref incarnations, .. } = simulation.recorded;
+        assert_eq!((simulation.used_numbers, budget.replaced), (vec![1], 1));
+        assert_eq!(incarnations.values().copied().collect::<Vec<_>>(), [incarnation], "{spares} spares");
+        let took = simulation.processes.iter().any(|process| {
+            let StageInstance { stage, spare, .. } = process.instance;
+            stage < 3 && spare.is_some()
+        });
+        assert_eq!(took, spares > 0);
     }
 }

@@ -117,3 +117,23 @@ fn reasons_are_stored_and_shown_by_the_same_word() {
         assert_eq!((serde_json::to_value(reason).unwrap(), format!("{reason:?}")), (json!(word), word.to_owned()));
     }
 }
+
+/// What spares change in it, older versions know: incarnations that are more than one ahead are read as any.
+#[test]
+fn a_takeover_is_stored_as_a_replacement_is() {
+    let state = running().0;
+    let taken = JobState {
+        incarnations: BTreeMap::from([(1, 1), (2, 3)]),
+        starting: BTreeSet::new(),
+        replaced_without_progress: BTreeSet::from([1, 2]),
+        budget: RestartBudget { replaced: 2, ..state.budget },
+        ..state
+    };
+    let mut stored = running().1;
+    stored["incarnations"] = json!({"1": 1, "2": 3});
+    stored.as_object_mut().unwrap().remove("starting");
+    stored["replacedWithoutProgress"] = json!([1, 2]);
+    stored["budget"]["replaced"] = json!(2);
+    assert_eq!(serde_json::to_value(&taken).unwrap(), stored);
+    assert_eq!(serde_json::from_value::<JobState>(stored).unwrap(), taken);
+}

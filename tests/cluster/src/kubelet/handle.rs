@@ -136,15 +136,18 @@ impl PodHandle {
     }
 }
 
-/// Who a stage is, as its environment says.
+/// Who a stage or a spare is, as its environment says.
 pub(super) fn identity(view: &PodView) -> StageStatus {
     let text = |name: &str| view.env.get(name).cloned().unwrap_or_default();
+    let spare = text(env::SPARE).parse().ok();
     StageStatus {
         job_uid: text(env::JOB_UID),
         attempt: text(env::ATTEMPT).parse().unwrap_or_default(),
         pod_uid: view.uid.clone(),
         stage: text(env::STAGE).parse().unwrap_or_default(),
-        phase: StagePhase::Training,
+        incarnation: text(env::INCARNATION).parse().unwrap_or_default(),
+        spare,
+        phase: if spare.is_some() { StagePhase::StandingBy } else { StagePhase::Training },
         ..StageStatus::default()
     }
 }

@@ -11,3 +11,4 @@ mod life;
 mod node;
 mod operator;
 mod scale;
+mod spares;

@@ -7,4 +7,5 @@ mod formation;
 mod hangs;
 mod leaving;
 mod refusals;
+mod spares;
 mod support;

@@ -11,6 +11,9 @@ pub(crate) const NOW: UnixMillis = UnixMillis::from_seconds(10_000);
 /// Ages beyond this many seconds are equal: longer than every timeout.
 pub(crate) const HORIZON_SECONDS: u64 = 40;
 
+/// In a pod's name: that it was created as a spare; its number is in the place of the incarnation.
+pub(crate) const SPARE: u32 = u32::MAX;
+
 /// The whole state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClusterState {
@@ -23,6 +26,10 @@ pub(crate) struct ClusterState {
     pub(crate) stale_cache: Option<StaleCache>,
     /// Whether lost stages are replaced, and the others survive.
     pub(crate) replaces_stages: bool,
+    /// How many spares wait beside the stages.
+    pub(crate) spares: u32,
+    /// With spares: the last attempt that formed a group, and the incarnation of each stage that its group knows.
+    pub(crate) group: Option<(u64, Vec<u32>)>,
     /// Faults that may still happen.
     pub(crate) remaining_faults: Faults,
     pub(crate) history: History,
@@ -50,6 +57,10 @@ pub(crate) struct ModelPod {
     /// Stages of its attempt.
     pub(crate) stages: u32,
     pub(crate) process: ModelProcess,
+    /// The stage whose place a spare has taken, and its incarnation there.
+    pub(crate) takes: Option<(u32, u32)>,
+    /// Whether the API shows that it has.
+    pub(crate) takeover_shows: bool,
     /// Since when the API shows that.
     pub(crate) at: UnixMillis,
     /// Whether this stage 0 took a fence for its next group.
@@ -62,6 +73,13 @@ pub(crate) struct ModelPod {
     pub(crate) partitioned: Option<ModelProcess>,
     /// Its process has ended, as the other stages report, and its node has not noticed: the API shows this state.
     pub(crate) unnoticed: Option<ModelProcess>,
+}
+
+/// What the API shows of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Shown {
+    Stage(StageInstance),
+    Spare(SpareInstance),
 }
 
 /// The state of a process.
@@ -113,6 +131,7 @@ pub(crate) struct Record {
     pub(crate) state: JobState,
     pub(crate) starts_attempt: bool,
     pub(crate) resets_budget: bool,
+    pub(crate) gives_back: bool,
     pub(crate) counted: bool,
 }
 
@@ -163,9 +182,9 @@ impl ClusterState {
     /// For a change to a pod that exists.
     pub(crate) fn change(&mut self, name: Name, change: impl FnOnce(&mut ModelPod)) {
         let pod = self.pods.iter_mut().find(|pod| pod.name == name).unwrap();
-        let before = pod.instance();
+        let before = pod.shown();
         change(pod);
-        let seen = pod.instance() != before;
+        let seen = pod.shown() != before;
         self.operator.has_unobserved_change |= seen;
     }
 
@@ -189,6 +208,8 @@ impl ClusterState {
         }
         self.volume.holder = self.volume.holder.filter(|name| self.pod(*name).is_some_and(ModelPod::is_alive));
         self.history.created.retain(|name| name.attempt == number);
+        let group = self.group.take();
+        self.group = group.filter(|(attempt, _)| self.of(*attempt).any(ModelPod::is_alive));
         // How an older attempt ended, and whether its objects exist, matters only if a stale read shows it as the newest.
         if self.stale_cache.is_none() && self.remaining_faults.status_losses == 0 {
             let dead = |attempt| self.of(attempt).all(|pod| !pod.is_alive() && pod.is_reachable());
@@ -196,6 +217,7 @@ impl ClusterState {
             self.pods.retain(|pod| !dead.contains(&pod.name.attempt) || pod.deleted_at.is_none());
             for pod in self.pods.iter_mut().filter(|pod| dead.contains(&pod.name.attempt)) {
                 (pod.process, pod.unnoticed) = (ModelProcess::Ended(1), None);
+                (pod.takes, pod.takeover_shows) = (None, false);
                 pod.at = oldest;
             }
         }
@@ -234,8 +256,18 @@ impl ClusterState {
 }
 
 impl ModelPod {
-    /// The instance as the API shows it.
-    pub(crate) fn instance(&self) -> StageInstance {
+    /// The stage that its process is, and its incarnation; a spare that waits is none.
+    pub(crate) fn place(&self) -> Option<(u32, u32)> {
+        let Name { stage, incarnation, .. } = self.name;
+        if stage == SPARE { self.takes } else { Some((stage, incarnation)) }
+    }
+
+    pub(crate) fn is_of(&self, stage: u32) -> bool {
+        self.place().is_some_and(|(of, _)| of == stage)
+    }
+
+    /// The instance or the spare as the API shows it.
+    pub(crate) fn shown(&self) -> Shown {
         let (state, since) = match (self.partitioned.or(self.unnoticed).unwrap_or(self.process), self.deleted_at) {
             (ModelProcess::Ended(code), _) => (InstanceState::Exited(Exit::with_code(code)), self.at),
             (_, Some(since)) => (InstanceState::Terminating, since),
@@ -243,13 +275,19 @@ impl ModelPod {
             (ModelProcess::Starting, None) => (InstanceState::Starting, self.at),
             (ModelProcess::Ready, None) => (InstanceState::Ready, self.at),
         };
-        StageInstance {
-            stage: self.name.stage,
-            attempt: self.name.attempt,
-            incarnation: self.name.incarnation,
-            state,
-            since,
-            pod_conditions: Vec::new(),
+        let Name { attempt, stage, incarnation } = self.name;
+        let spare = (stage == SPARE).then_some(incarnation);
+        match (self.place().filter(|_| spare.is_none() || self.takeover_shows), spare) {
+            (Some((stage, incarnation)), spare) => {
+                let pod_conditions = Vec::new();
+                Shown::Stage(StageInstance { stage, attempt, incarnation, spare, state, since, pod_conditions })
+            }
+            // until it shows that it has taken a place, it seems to wait as before
+            (None, _) if self.takes.is_some() && matches!(state, InstanceState::Starting | InstanceState::Ready) => {
+                let since = UnixMillis(NOW.0 - HORIZON_SECONDS * 1000);
+                Shown::Spare(SpareInstance { number: incarnation, attempt, state: InstanceState::Ready, since })
+            }
+            (None, _) => Shown::Spare(SpareInstance { number: incarnation, attempt, state, since }),
         }
     }
 

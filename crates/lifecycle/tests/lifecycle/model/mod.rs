@@ -17,6 +17,10 @@
 //!
 //! The other stages may report that a process has ended before its node notices.
 //!
+//! Spares: a group gives the place of a stage that has ended, or by mistake that of a stage 0 that lives, to a spare that
+//! stands by, at any time until another process of that stage has started; the API shows it at any later time. A spare that is
+//! not ready counts as pending.
+//!
 //! Not modelled: reports of stages that are lost and may live; what a process computes, reports and publishes of its progress (a job needs one checkpoint); a second
 //! operator beside the first; time that passes between two writes of one plan, or while an operator starts; gangs, quotas,
 //! and active deadlines; pods that are removed by force while they run. Times are multiples of ten seconds, with timeouts as
@@ -44,12 +48,17 @@ const NONE: Faults =
     Faults { crashes: 0, stale_reads: 0, failures: 0, partitions: 0, spec_changes: 0, status_losses: 0 };
 
 const fn two_stages(faults: Faults) -> ClusterModel {
-    ClusterModel { stages: 2, replaces_stages: false, faults, disabled_guard: None }
+    ClusterModel { stages: 2, replaces_stages: false, spares: 0, faults, disabled_guard: None }
 }
 
 /// The same where lost stages are replaced.
 const fn replacing(faults: Faults) -> ClusterModel {
     ClusterModel { replaces_stages: true, ..two_stages(faults) }
+}
+
+/// The same with a spare beside the stages.
+const fn with_spare(faults: Faults) -> ClusterModel {
+    ClusterModel { spares: 1, ..replacing(faults) }
 }
 
 /// Explores all states, or until `invariant` is violated. Returns the violated invariants and the examples found.
@@ -110,6 +119,18 @@ fn invariants_hold_in_every_state() {
     ] {
         assert_invariants(&replacing(faults), &examples);
     }
+    for (faults, examples) in [
+        (NONE, vec![COMPLETES]),
+        (
+            Faults { crashes: 1, failures: 1, ..NONE },
+            vec![COMPLETES, REPLACES, PRECEDES, TAKES_OVER, TOO_LATE, WRONGLY],
+        ),
+        (Faults { crashes: 1, partitions: 1, ..NONE }, vec![COMPLETES]),
+        (Faults { crashes: 1, stale_reads: 1, spec_changes: 1, ..NONE }, vec![COMPLETES]),
+        (Faults { crashes: 1, stale_reads: 1, status_losses: 1, ..NONE }, vec![COMPLETES]),
+    ] {
+        assert_invariants(&with_spare(faults), &examples);
+    }
     let alone = ClusterModel { stages: 1, ..two_stages(Faults { crashes: 1, partitions: 2, ..NONE }) };
     assert_invariants(&alone, &[COMPLETES, THREE_ATTEMPTS]);
     if std::env::var("STAGECOACH_MODEL").is_ok_and(|which| which == "all") {
@@ -122,12 +143,20 @@ fn invariants_hold_in_every_state() {
         ] {
             assert_invariants(&two_stages(faults), &[COMPLETES, THREE_ATTEMPTS]);
         }
+        let two_spares = ClusterModel { spares: 2, ..with_spare(Faults { failures: 1, ..NONE }) };
+        assert_invariants(&two_spares, &[COMPLETES, REPLACES, TAKES_OVER, TOO_LATE, WRONGLY]);
+        assert_invariants(&with_spare(Faults { stale_reads: 1, failures: 1, ..NONE }), &[COMPLETES, TAKES_OVER]);
+        assert_invariants(&with_spare(Faults { failures: 1, partitions: 1, ..NONE }), &[COMPLETES, TAKES_OVER]);
     }
 }
 
 /// All invariants hold with the guard; without it, this one is violated.
 fn assert_guard_is_needed(guard: Guard, model: &ClusterModel, invariant: &'static str) {
     assert_invariants(model, &[]);
+    assert_violated_without(guard, model, invariant);
+}
+
+fn assert_violated_without(guard: Guard, model: &ClusterModel, invariant: &'static str) {
     let unguarded = ClusterModel { disabled_guard: Some(guard), ..model.clone() };
     let (broken, _) = explore(&unguarded, Some(invariant));
     assert!(broken.contains(&invariant), "without {guard:?}: {broken:?}");
@@ -158,6 +187,15 @@ fn every_guard_is_needed() {
     assert_guard_is_needed(Guard::Budget, &failures, BUDGET);
     let replaced = replacing(Faults { failures: 1, ..NONE });
     assert_guard_is_needed(Guard::Incarnations, &replaced, CREATED_ONCE);
+    // that the invariants hold with the guards is shown above
+    let spare = with_spare(Faults { failures: 1, ..NONE });
+    let takeovers = with_spare(Faults { failures: 2, ..NONE });
+    assert_violated_without(Guard::SpareIncarnations, &spare, CLAIMED_ONCE);
+    assert_violated_without(Guard::StagesFirst, &spare, CLAIMED_ONCE);
+    assert_violated_without(Guard::NothingToCreate, &spare, CREATED_ONCE);
+    assert_violated_without(Guard::WaitForSpares, &spare, ONE_LIVES);
+    assert_violated_without(Guard::RemoveSpares, &spare, ENDS);
+    assert_violated_without(Guard::TakeoverCounts, &takeovers, BUDGET);
 }
 
 /// The recorded number suffices until the status is lost, which is all that `NumberAbovePods` is for.
@@ -180,6 +218,8 @@ fn the_state_graph_has_no_cycle() {
         two_stages(Faults { crashes: 1, stale_reads: 1, status_losses: 1, ..NONE }),
         replacing(Faults { crashes: 1, failures: 1, ..NONE }),
         replacing(Faults { partitions: 1, ..NONE }),
+        with_spare(Faults { failures: 1, ..NONE }),
+        with_spare(Faults { spec_changes: 1, ..NONE }),
     ] {
         let mut finished = HashMap::new();
         model.init_states().iter().for_each(|cluster| walk(&model, cluster, &mut finished));

@@ -4,11 +4,16 @@ use stagecoach_api::job::{BackoffSpec, RestartSpec};
 use stagecoach_lifecycle::*;
 
 use super::cluster_state::{
-    ClusterState, JobObject, ModelOperator, ModelPod, ModelProcess, NOW, Name, Record, StaleCache, Write, canonical,
+    ClusterState, JobObject, ModelOperator, ModelPod, ModelProcess, NOW, Name, Record, SPARE, Shown, StaleCache, Write,
+    canonical,
 };
 use super::properties::BrokenInvariant;
 
-pub(crate) const MAX_RESTARTS: u32 = 2;
+/// Restarts that count. With spares, where one failure has many more consequences, fewer.
+pub(crate) const fn max_restarts(spares: u32) -> u32 {
+    if spares > 0 { 1 } else { 2 }
+}
+
 pub(crate) const TERMINATION_TIMEOUT_SECONDS: u64 = 20;
 
 /// What maintains an invariant; each can be disabled.
@@ -38,13 +43,25 @@ pub(crate) enum Guard {
     Budget,
     /// What is created in place of a lost stage is another incarnation.
     Incarnations,
+    /// Its incarnation is none that a spare may have taken unobserved.
+    SpareIncarnations,
+    /// A takeover counts as the replacement that it is.
+    TakeoverCounts,
+    /// No pod is created while spares of older attempts remain.
+    WaitForSpares,
+    /// Spares of a complete job are removed.
+    RemoveSpares,
+    /// No spare is created while a stage waits to be scheduled.
+    StagesFirst,
+    /// After a takeover nothing is created but what is being replaced otherwise.
+    NothingToCreate,
 }
 
-fn policy(disabled_guard: Option<Guard>, replaces_stages: bool) -> Policy {
+fn policy(disabled_guard: Option<Guard>, replaces_stages: bool, spares: u32) -> Policy {
     let never = disabled_guard == Some(Guard::TerminationTimeout);
     Policy {
         restart: RestartSpec {
-            max_restarts: MAX_RESTARTS,
+            max_restarts: max_restarts(spares),
             backoff: BackoffSpec { initial_seconds: 10, max_seconds: 10 },
             startup_timeout_seconds: 30,
             reform_timeout_seconds: u32::from(replaces_stages),
@@ -59,6 +76,7 @@ fn policy(disabled_guard: Option<Guard>, replaces_stages: bool) -> Policy {
         active_deadline_seconds: None,
         backoff_jitter_percent: 0,
         replaces_stages,
+        spares,
         nodes_can_be_lost: true,
     }
 }
@@ -71,11 +89,19 @@ pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_gu
         Some(StaleCache::Pods(pods)) => (&cluster.job, pods, true),
         None => (&cluster.job, &cluster.pods, true),
     };
+    let (mut instances, mut spares) = (Vec::new(), Vec::new());
+    for pod in pods {
+        match pod.shown() {
+            Shown::Stage(instance) => instances.push(instance),
+            Shown::Spare(spare) => spares.push(spare),
+        }
+    }
     let observed = Observed {
         desired: job.desired,
-        policy: policy(disabled_guard, cluster.replaces_stages),
+        policy: policy(disabled_guard, cluster.replaces_stages, cluster.spares),
         state: job.recorded.clone(),
-        instances: pods.iter().map(ModelPod::instance).collect(),
+        instances,
+        spares,
         refusal: None,
         progress: ObservedProgress {
             checkpoint_step: Some(cluster.volume.checkpoint),
@@ -86,7 +112,7 @@ pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_gu
     };
     let decision = decide_without(&observed, disabled_guard);
     let mut plan = writes(&decision, pods);
-    let record = record(job, &decision);
+    let record = record(job, &decision, &observed.instances);
     let confirm = match disabled_guard {
         Some(Guard::ConfirmTheRead) => false,
         Some(Guard::ConfirmBeforeDeleting) => plan.iter().any(|write| matches!(write, Write::Create { .. })),
@@ -109,8 +135,10 @@ pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_gu
 /// The stage of an attempt whose end the other stages report.
 fn reported_loss(cluster: &ClusterState, attempt: u64) -> Option<LostInstance> {
     let pod = cluster.of(attempt).find(|pod| pod.unnoticed.is_some())?;
-    let Name { stage, incarnation, .. } = pod.name;
-    Some(LostInstance { stage, incarnation, since: NOW, has_ended: true })
+    let (stage, incarnation) = pod.place()?;
+    // with spares, for which is waited, a time that passes
+    let since = if cluster.spares > 0 { pod.at } else { NOW };
+    Some(LostInstance { stage, incarnation, since, has_ended: true })
 }
 
 fn decide_without(observed: &Observed, disabled_guard: Option<Guard>) -> Decision {
@@ -120,6 +148,10 @@ fn decide_without(observed: &Observed, disabled_guard: Option<Guard>) -> Decisio
         (Some(Guard::NumberAbovePods), _) => {
             let number = observed.state.attempt.number;
             observed.instances.retain(|instance| instance.attempt <= number);
+        }
+        (Some(Guard::WaitForSpares), _) => {
+            let number = observed.state.attempt.number;
+            observed.spares.retain(|spare| spare.attempt == number);
         }
         _ => {}
     }
@@ -131,6 +163,47 @@ fn decide_without(observed: &Observed, disabled_guard: Option<Guard>) -> Decisio
             decision.actions.push(AttemptAction::StartAttempt { number, stages });
         }
         (Some(Guard::Budget), _) => decision.state.budget = observed.state.budget,
+        (Some(Guard::TakeoverCounts), _) if is_takeover(&observed.state, &decision.state) => {
+            decision.state.budget = observed.state.budget;
+        }
+        (Some(Guard::NothingToCreate), AttemptPhase::Running { not_before, .. })
+            if is_takeover(&observed.state, &decision.state) =>
+        {
+            decision.state.attempt_phase = AttemptPhase::Running { not_before: *not_before, all_created: false };
+            let Attempt { number, stages, .. } = decision.state.attempt;
+            decision.actions.push(AttemptAction::StartAttempt { number, stages });
+        }
+        (Some(Guard::RemoveSpares), AttemptPhase::Finished(_)) => {
+            decision.actions.retain(|action| !matches!(action, AttemptAction::RemoveSpares { .. }));
+        }
+        (Some(Guard::StagesFirst), AttemptPhase::Running { all_created: true, .. }) => {
+            observed
+                .instances
+                .iter_mut()
+                .filter(|instance| instance.state == InstanceState::Pending)
+                .for_each(|instance| instance.state = InstanceState::Starting);
+            let starts_spares = |action: &AttemptAction| matches!(action, AttemptAction::StartSpares { .. });
+            if !decision.actions.iter().any(starts_spares) {
+                let unguarded = decide(&observed, NOW);
+                if unguarded.state == decision.state {
+                    decision.actions.extend(unguarded.actions.into_iter().filter(starts_spares));
+                }
+            }
+        }
+        (Some(Guard::SpareIncarnations), _) if decision.state.attempt == observed.state.attempt => {
+            let next = |stage: u32| observed.state.incarnation(stage) + 1;
+            let replaced: Vec<u32> = decision.state.starting.difference(&observed.state.starting).copied().collect();
+            for stage in replaced {
+                decision.state.incarnations.insert(stage, next(stage));
+                for action in &mut decision.actions {
+                    if let AttemptAction::ReplaceStages { incarnations, .. }
+                    | AttemptAction::RemoveReplaced { incarnations, .. } = action
+                    {
+                        incarnations.entry(stage).and_modify(|incarnation| *incarnation = next(stage));
+                    }
+                }
+            }
+        }
         (Some(Guard::Incarnations), _) => {
             let replaced = |action: &AttemptAction| matches!(action, AttemptAction::ReplaceStages { .. });
             if let Some(at) = decision.actions.iter().position(replaced) {
@@ -144,8 +217,26 @@ fn decide_without(observed: &Observed, disabled_guard: Option<Guard>) -> Decisio
     decision
 }
 
+/// Whether a takeover was recorded, and nothing is replaced but by it.
+fn is_takeover(before: &JobState, after: &JobState) -> bool {
+    after.budget.replaced > before.budget.replaced && after.starting.is_subset(&before.starting)
+}
+
+/// Whether a failure that was counted turns out not to count: what was believed to have ended exits, having been asked to.
+fn is_given_back(before: &JobState, instances: &[StageInstance]) -> bool {
+    let drained = InstanceState::Exited(Exit::with_code(143));
+    before.outcome().is_none()
+        && before.last_failure.as_ref().is_some_and(|failure| {
+            let is_it = |instance: &StageInstance| {
+                let place = (instance.attempt, Some(instance.stage), instance.incarnation);
+                place == (failure.attempt, failure.stage, failure.incarnation) && instance.state == drained
+            };
+            instances.iter().any(is_it)
+        })
+}
+
 /// The record to be written.
-fn record(job: &JobObject, decision: &Decision) -> Record {
+fn record(job: &JobObject, decision: &Decision, instances: &[StageInstance]) -> Record {
     let state = canonical(decision.state.clone());
     let starts_attempt = state.attempt.number > job.recorded.attempt.number;
     let replaces = !starts_attempt && state.incarnations != job.recorded.incarnations;
@@ -153,6 +244,7 @@ fn record(job: &JobObject, decision: &Decision) -> Record {
     Record {
         starts_attempt,
         resets_budget: state.checkpoint_step > job.recorded.checkpoint_step,
+        gives_back: is_given_back(&job.recorded, instances),
         counted: (starts_attempt || replaces)
             && failure.is_some_and(|failure| {
                 // what gave up waiting for a replacement ends for the failure that was counted
@@ -179,9 +271,11 @@ fn writes(decision: &Decision, pods: &[ModelPod]) -> Vec<Write> {
                 writes.extend(names.map(|name| Write::Create { name, stages }));
             }
             AttemptAction::RemoveReplaced { attempt, ref incarnations } => {
-                let is_replaced = |pod: &&ModelPod| {
-                    let kept = incarnations.get(&pod.name.stage);
-                    pod.name.attempt == attempt && kept.is_some_and(|kept| pod.name.incarnation < *kept)
+                let is_replaced = |pod: &&ModelPod| match pod.shown() {
+                    Shown::Stage(instance) if instance.attempt == attempt => {
+                        incarnations.get(&instance.stage).is_some_and(|kept| instance.incarnation < *kept)
+                    }
+                    _ => false,
                 };
                 let replaced = pods.iter().filter(is_replaced).filter(|pod| pod.deleted_at.is_none());
                 writes.extend(replaced.map(|pod| Write::Delete(pod.name)));
@@ -189,6 +283,18 @@ fn writes(decision: &Decision, pods: &[ModelPod]) -> Vec<Write> {
             AttemptAction::DeleteInstances { attempt, .. } => {
                 let asked = pods.iter().filter(|pod| pod.name.attempt == attempt && pod.deleted_at.is_none());
                 writes.extend(asked.map(|pod| Write::Delete(pod.name)));
+            }
+            AttemptAction::StartSpares { attempt, ref numbers } => {
+                let stages = decision.state.attempt.stages;
+                let names = numbers.iter().map(|&incarnation| Name { attempt, stage: SPARE, incarnation });
+                writes.extend(names.map(|name| Write::Create { name, stages }));
+            }
+            AttemptAction::RemoveSpares { attempt, ref numbers } => {
+                let is_removed = |pod: &&ModelPod| {
+                    let Name { attempt: of, stage, incarnation } = pod.name;
+                    (of, stage) == (attempt, SPARE) && numbers.contains(&incarnation) && pod.deleted_at.is_none()
+                };
+                writes.extend(pods.iter().filter(is_removed).map(|pod| Write::Delete(pod.name)));
             }
             // Done by the kubelet.
             AttemptAction::KillInstances { .. } => {}
@@ -219,7 +325,9 @@ pub(crate) fn write(cluster: &mut ClusterState, unseen: bool, disabled_guard: Op
     }
 }
 
-fn write_record(cluster: &mut ClusterState, Record { state, starts_attempt, resets_budget, counted }: Record) {
+fn write_record(cluster: &mut ClusterState, record: Record) {
+    let Record { state, starts_attempt, resets_budget, gives_back, counted } = record;
+    let max_restarts = max_restarts(cluster.spares);
     let (before, history) = (&cluster.job.recorded, &mut cluster.history);
     if state == *before {
         return;
@@ -241,13 +349,13 @@ fn write_record(cluster: &mut ClusterState, Record { state, starts_attempt, rese
     if resets_budget {
         history.counted = 0;
     }
-    history.counted += u32::from(counted);
-    if history.counted > MAX_RESTARTS {
+    history.counted = history.counted.saturating_sub(gives_back.into()) + u32::from(counted);
+    if history.counted > max_restarts {
         broken = broken.or(Some(BrokenInvariant::BudgetIsRespected));
     }
     let given_up = matches!(state.outcome(), Some(JobOutcome::Failed(_)));
     let counted_since_checkpoint = state.outcome() == Some(&JobOutcome::Failed(JobFailureReason::BudgetExhausted));
-    if given_up && !(counted_since_checkpoint && history.counted == MAX_RESTARTS) {
+    if given_up && !(counted_since_checkpoint && history.counted == max_restarts) {
         broken = broken.or(Some(BrokenInvariant::NoEarlyFailure));
     }
     cluster.job.recorded = state;
@@ -270,6 +378,8 @@ fn create(cluster: &mut ClusterState, name: Name, stages: u32) {
         name,
         stages,
         process: ModelProcess::Pending,
+        takes: None,
+        takeover_shows: false,
         at: NOW,
         fenced: false,
         is_survivor: false,
@@ -284,7 +394,9 @@ fn create(cluster: &mut ClusterState, name: Name, stages: u32) {
 
 fn delete(cluster: &mut ClusterState, name: Name) {
     let recorded = &cluster.job.recorded;
-    let is_current = recorded.attempt.number == name.attempt && recorded.incarnation(name.stage) == name.incarnation;
+    let place = cluster.pod(name).and_then(ModelPod::place);
+    let is_recorded = place.is_some_and(|(stage, incarnation)| recorded.incarnation(stage) == incarnation);
+    let is_current = recorded.attempt.number == name.attempt && is_recorded;
     if matches!(recorded.attempt_phase, AttemptPhase::Running { .. }) && is_current {
         cluster.report_violation(BrokenInvariant::CurrentPodsAreKept);
     }

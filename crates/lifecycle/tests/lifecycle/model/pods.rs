@@ -22,6 +22,10 @@ pub(crate) enum PodTransition {
     Commit(u64),
     /// A process exits, because of the state of its group.
     End(Name, i32),
+    /// A spare takes the place of a lost stage, which its group gives it.
+    TakePlace(Name, u32),
+    /// The API shows that.
+    ShowTakeover(Name),
     /// A node notices that a process has ended.
     Notice(Name),
     /// A terminating pod that has exited is removed by its node.
@@ -34,7 +38,8 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
     let mut attempts: Vec<_> = cluster.pods.iter().map(|pod| pod.name.attempt).collect();
     attempts.dedup();
     for attempt in attempts {
-        let is_immediate = cluster.of(attempt).all(|pod| pod.is_reachable() && pod.deleted_at.is_none());
+        let mut stages = cluster.of(attempt).filter(|pod| pod.place().is_some());
+        let is_immediate = stages.all(|pod| pod.is_reachable() && pod.deleted_at.is_none());
         if let Some(members) = members(cluster, attempt, ModelProcess::Starting)
             && members[0].fenced
             && cluster.volume.holder == Some(members[0].name)
@@ -57,7 +62,7 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
         }
         // one that has lost a group is replaced if another stage 0 has taken a fence since
         let may_take = !pod.is_survivor || cluster.volume.holder == Some(name);
-        if pod.process == ModelProcess::Starting && name.stage == 0 && !pod.fenced && may_take {
+        if pod.process == ModelProcess::Starting && pod.is_of(0) && !pod.fenced && may_take {
             enabled_transitions.push((PodTransition::TakeFence(name), is_immediate));
         }
         if let Some(code) = end(cluster, pod, disabled_guard) {
@@ -66,13 +71,20 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
         if cluster.replaces_stages && has_lost_its_group(cluster, pod) {
             enabled_transitions.push((PodTransition::Survive(name), is_immediate));
         }
+        for stage in lost_places(cluster, pod) {
+            enabled_transitions.push((PodTransition::TakePlace(name, stage), false));
+        }
+        if pod.takes.is_some() && !pod.takeover_shows && pod.is_reachable() && is_current(cluster, pod) {
+            enabled_transitions.push((PodTransition::ShowTakeover(name), false));
+        }
         if gives_up(cluster, pod) {
             enabled_transitions.push((PodTransition::End(name, 75), false));
         }
         if pod.unnoticed.is_some() {
             enabled_transitions.push((PodTransition::Notice(name), false));
         }
-        let stopped = matches!(pod.process, ModelProcess::Pending | ModelProcess::Ended(_));
+        // how a spare exits that was asked to decides nothing
+        let stopped = matches!(pod.process, ModelProcess::Pending | ModelProcess::Ended(_)) || pod.place().is_none();
         if pod.is_reachable() && pod.deleted_at.is_some() && stopped {
             enabled_transitions.push((PodTransition::Remove(name), false));
         }
@@ -90,8 +102,8 @@ fn members(cluster: &ClusterState, attempt: u64, process: ModelProcess) -> Optio
 
 /// The living process of a stage with the highest incarnation.
 fn newest(cluster: &ClusterState, attempt: u64, stage: u32) -> Option<&ModelPod> {
-    let living = cluster.of(attempt).filter(|pod| pod.name.stage == stage && pod.is_alive());
-    living.max_by_key(|pod| pod.name.incarnation)
+    let living = cluster.of(attempt).filter(|pod| pod.is_of(stage) && pod.is_alive());
+    living.max_by_key(|pod| pod.place())
 }
 
 fn holds(cluster: &ClusterState, stage_0: Name, disabled_guard: Option<Guard>) -> bool {
@@ -103,7 +115,46 @@ fn has_lost_its_group(cluster: &ClusterState, pod: &ModelPod) -> bool {
     let is_whole =
         |stage| newest(cluster, pod.name.attempt, stage).is_some_and(|pod| pod.process == ModelProcess::Ready);
     let done = cluster.volume.checkpoint >= FINAL_CHECKPOINT_STEP;
-    pod.process == ModelProcess::Ready && !done && !(0..pod.stages).all(is_whole)
+    pod.place().is_some() && pod.process == ModelProcess::Ready && !done && !(0..pod.stages).all(is_whole)
+}
+
+fn is_current(cluster: &ClusterState, pod: &ModelPod) -> bool {
+    let recorded = &cluster.job.recorded;
+    recorded.attempt.number == pod.name.attempt && recorded.outcome().is_none()
+}
+
+/// Whether a spare stands by.
+pub(crate) fn stands_by(pod: &ModelPod) -> bool {
+    pod.place().is_none() && pod.process == ModelProcess::Ready && pod.deleted_at.is_none()
+}
+
+/// Whether the stage 0 of an attempt's group lives, and another stage that might lose it.
+pub(crate) fn leads_a_group(cluster: &ClusterState, attempt: u64) -> bool {
+    let Some((_, incarnations)) = cluster.group.as_ref().filter(|(of, _)| *of == attempt) else { return false };
+    let is_member = |pod: &&ModelPod| {
+        pod.process == ModelProcess::Ready
+            && pod.place().is_some_and(|(stage, incarnation)| incarnations[stage as usize] == incarnation)
+    };
+    let members = || cluster.of(attempt).filter(is_member);
+    members().any(|pod| pod.is_of(0)) && members().any(|pod| !pod.is_of(0))
+}
+
+/// The stages whose places a spare may be given: members of its group that have ended, as the others notice, while no other
+/// has joined in their place.
+fn lost_places(cluster: &ClusterState, pod: &ModelPod) -> Vec<u32> {
+    let attempt = pod.name.attempt;
+    let group = cluster.group.as_ref().filter(|(of, _)| *of == attempt && stands_by(pod));
+    let Some((_, incarnations)) = group.filter(|_| cluster.volume.checkpoint < FINAL_CHECKPOINT_STEP) else {
+        return Vec::new();
+    };
+    let runs = |pod: &&ModelPod| matches!(pod.process, ModelProcess::Starting | ModelProcess::Ready);
+    let running = |stage| cluster.of(attempt).filter(runs).filter(move |pod| pod.is_of(stage));
+    let was_member =
+        |pod: &ModelPod| pod.place().is_some_and(|(stage, incarnation)| incarnations[stage as usize] == incarnation);
+    let survives = |stage| running(stage).any(was_member);
+    let stages = 0..pod.stages;
+    let somebody_gives = stages.clone().any(survives);
+    stages.filter(|stage| somebody_gives && running(*stage).next().is_none()).collect()
 }
 
 /// Whether a process that waits for the next group may give up: another stage is not there.
@@ -119,8 +170,10 @@ fn end(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>) ->
         ModelProcess::Ready => true,
         ModelProcess::Pending | ModelProcess::Ended(_) => return None,
     };
-    let Name { attempt, stage, .. } = pod.name;
-    let peers = cluster.of(attempt).filter(|peer| peer.name.stage != stage);
+    let terminating = pod.deleted_at.is_some() && pod.is_reachable();
+    let attempt = pod.name.attempt;
+    let (stage, _) = pod.place()?;
+    let peers = cluster.of(attempt).filter(|peer| peer.place().is_some() && !peer.is_of(stage));
     let ends = peers.clone().filter_map(|peer| match peer.process {
         ModelProcess::Ended(code) => Some(code),
         _ => None,
@@ -135,9 +188,8 @@ fn end(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>) ->
     // of a newer attempt, or of another stage 0
     let superseded = pod.is_survivor
         && cluster.volume.holder.is_some_and(|holder| holder.attempt > attempt || stage == 0 && holder != pod.name);
-    let missing = (0..pod.stages).any(|of| of != stage && !peers.clone().any(|peer| peer.name.stage == of));
+    let missing = (0..pod.stages).any(|of| of != stage && !peers.clone().any(|peer| peer.is_of(of)));
     let lost = !cluster.replaces_stages && (ends.clone().any(|code| code != 0) || formed && missing);
-    let terminating = pod.deleted_at.is_some() && pod.is_reachable();
     match () {
         () if done => Some(0),
         () if was_replaced => Some(1),
@@ -153,7 +205,10 @@ fn end(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>) ->
 /// Applies a transition.
 pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition) {
     match transition {
-        PodTransition::Start(name) => cluster.change(name, |pod| pod.enter(ModelProcess::Starting)),
+        PodTransition::Start(name) => cluster.change(name, |pod| {
+            // that a spare is not ready yet is as if it were pending
+            pod.enter(if pod.place().is_some() { ModelProcess::Starting } else { ModelProcess::Ready });
+        }),
         PodTransition::TakeFence(name) => {
             cluster.volume.holder = Some(name);
             cluster.change(name, |pod| pod.fenced = true);
@@ -165,6 +220,10 @@ pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition) {
         PodTransition::Form(attempt) => {
             let members = members(cluster, attempt, ModelProcess::Starting).unwrap_or_default();
             let names: Vec<_> = members.iter().map(|pod| pod.name).collect();
+            if cluster.spares > 0 {
+                let incarnations = members.iter().filter_map(|pod| Some(pod.place()?.1)).collect();
+                cluster.group = Some((attempt, incarnations));
+            }
             for name in names {
                 cluster.change(name, |pod| {
                     pod.enter(ModelProcess::Ready);
@@ -181,6 +240,8 @@ pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition) {
             cluster.operator.has_unobserved_change = true;
         }
         PodTransition::End(name, code) => cluster.change(name, |pod| pod.enter(ModelProcess::Ended(code))),
+        PodTransition::TakePlace(name, stage) => take_place(cluster, name, stage),
+        PodTransition::ShowTakeover(name) => cluster.change(name, |pod| pod.takeover_shows = true),
         PodTransition::Notice(name) => cluster.change(name, |pod| (pod.unnoticed, pod.at) = (None, NOW)),
         PodTransition::Remove(name) => {
             cluster.pods.retain(|pod| pod.name != name);
@@ -190,4 +251,16 @@ pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition) {
             cluster.operator.has_unobserved_change = true;
         }
     }
+}
+
+/// A spare becomes a stage, as the incarnation after the one that its group knew.
+pub(crate) fn take_place(cluster: &mut ClusterState, name: Name, stage: u32) {
+    let Some((_, incarnations)) = &mut cluster.group else { return };
+    let incarnation = &mut incarnations[stage as usize];
+    *incarnation += 1;
+    let takes = Some((stage, *incarnation));
+    cluster.change(name, |pod| {
+        pod.takes = takes;
+        pod.enter(ModelProcess::Starting);
+    });
 }

@@ -29,6 +29,7 @@ pub(crate) const STAYS: &str = "pods of the current attempt are not deleted";
 pub(crate) const TERMINAL: &str = "a terminal state is final";
 pub(crate) const BUDGET: &str = "the restart budget is respected";
 pub(crate) const EARLY: &str = "no job fails before its budget is used";
+pub(crate) const CLAIMED_ONCE: &str = "no two processes claim one incarnation of a stage";
 pub(crate) const ENDS: &str = "a final state is terminal or suspended";
 
 pub(crate) const COMPLETES: &str = "a job completes";
@@ -36,8 +37,12 @@ pub(crate) const REPLACES: &str = "a job completes in its first attempt with a s
 pub(crate) const PRECEDES: &str = "a stage is replaced before its node notices that it has ended";
 pub(crate) const THREE_ATTEMPTS: &str = "a job takes three attempts";
 pub(crate) const GIVES_UP: &str = "a job fails with its budget exhausted";
+pub(crate) const TAKES_OVER: &str = "a job completes in its first attempt with a spare in a lost stage's place";
+pub(crate) const TOO_LATE: &str = "a spare takes a place for which another pod was created";
+pub(crate) const WRONGLY: &str = "a group with a spare commits while the stage 0 lives whose place that took";
 /// Must be reachable, so that no invariant holds vacuously.
-pub(crate) const REACHABLE: [&str; 5] = [COMPLETES, REPLACES, PRECEDES, THREE_ATTEMPTS, GIVES_UP];
+pub(crate) const REACHABLE: [&str; 8] =
+    [COMPLETES, REPLACES, PRECEDES, THREE_ATTEMPTS, GIVES_UP, TAKES_OVER, TOO_LATE, WRONGLY];
 
 pub(crate) fn all() -> Vec<Property<ClusterModel>> {
     vec![
@@ -64,6 +69,7 @@ pub(crate) fn all() -> Vec<Property<ClusterModel>> {
             is_not_broken(cluster, BrokenInvariant::BudgetIsRespected)
         }),
         Property::always(EARLY, |_, cluster: &ClusterState| is_not_broken(cluster, BrokenInvariant::NoEarlyFailure)),
+        Property::always(CLAIMED_ONCE, |_, cluster: &ClusterState| each_is_claimed_once(cluster)),
         Property::always(ENDS, |model, cluster| {
             has_ended(cluster) || model.enabled(cluster).iter().any(|step| !step.is_fault())
         }),
@@ -77,8 +83,26 @@ pub(crate) fn all() -> Vec<Property<ClusterModel>> {
         }),
         Property::sometimes(PRECEDES, |_, cluster: &ClusterState| {
             let recorded = &cluster.job.recorded;
-            let is_replaced = |pod: &ModelPod| pod.name.incarnation < recorded.incarnation(pod.name.stage);
+            let is_replaced = |pod: &ModelPod| {
+                pod.place().is_some_and(|(stage, incarnation)| incarnation < recorded.incarnation(stage))
+            };
             cluster.of(recorded.attempt.number).any(|pod| pod.unnoticed.is_some() && is_replaced(pod))
+        }),
+        Property::sometimes(TAKES_OVER, |_, cluster: &ClusterState| {
+            let recorded = &cluster.job.recorded;
+            let is_kept = |(stage, incarnation)| recorded.incarnation(stage) == incarnation;
+            let took = cluster.of(1).any(|pod| pod.takes.is_some_and(is_kept));
+            took && recorded.attempt.number == 1 && recorded.outcome() == Some(&JobOutcome::Complete)
+        }),
+        Property::sometimes(TOO_LATE, |_, cluster: &ClusterState| {
+            let recorded = &cluster.job.recorded;
+            let is_late = |(stage, incarnation)| incarnation < recorded.incarnation(stage);
+            cluster.of(recorded.attempt.number).any(|pod| pod.is_alive() && pod.takes.is_some_and(is_late))
+        }),
+        Property::sometimes(WRONGLY, |_, cluster: &ClusterState| {
+            let replaced = |pod: &ModelPod| pod.is_alive() && pod.place() == Some((0, 0));
+            let holds = |pod: &ModelPod| pod.takes.is_some() && cluster.volume.holder == Some(pod.name);
+            cluster.volume.checkpoint > 0 && cluster.pods.iter().any(holds) && cluster.pods.iter().any(replaced)
         }),
         Property::sometimes(THREE_ATTEMPTS, |_, cluster: &ClusterState| cluster.job.recorded.attempt.number >= 3),
         Property::sometimes(GIVES_UP, |_, cluster: &ClusterState| {
@@ -98,10 +122,19 @@ fn one_attempt_lives(cluster: &ClusterState) -> bool {
         (pod.name.attempt, pod.name.stage) == (other.name.attempt, other.name.stage)
             && pod.name.incarnation < other.name.incarnation
     };
-    // of a stage that was replaced only one on a lost node lives on
-    let replaced = |pod: &ModelPod| alive().any(|other| is_older(pod, other));
+    // of a stage that was replaced only one on a lost node lives on; whose place a spare took may, until it learns of that
+    let replaced = |pod: &ModelPod| cluster.spares == 0 && alive().any(|other| is_older(pod, other));
     alive().all(|pod| !replaced(pod) || !pod.is_reachable())
         && alive().all(|pod| Some(pod.name.attempt) == newest || timed_out_on_lost_node(pod))
+}
+
+fn each_is_claimed_once(cluster: &ClusterState) -> bool {
+    let alive = cluster.pods.iter().filter(|pod| pod.is_alive());
+    let mut claims: Vec<_> = alive.filter_map(|pod| Some((pod.name.attempt, pod.place()?))).collect();
+    let all = claims.len();
+    claims.sort_unstable();
+    claims.dedup();
+    claims.len() == all
 }
 
 /// Whether a pod is on a lost node and its termination timeout has passed.

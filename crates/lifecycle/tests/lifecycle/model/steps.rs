@@ -17,6 +17,8 @@ pub(crate) struct ClusterModel {
     pub(crate) stages: u32,
     /// Whether lost stages are replaced.
     pub(crate) replaces_stages: bool,
+    /// How many spares wait beside the stages.
+    pub(crate) spares: u32,
     pub(crate) faults: Faults,
     pub(crate) disabled_guard: Option<Guard>,
 }
@@ -46,6 +48,8 @@ pub(crate) enum ModelTransition {
     Fail(Name, i32),
     /// The same, with 137: the other stages report it, and its node has not noticed yet.
     FailUnnoticed(Name),
+    /// A group gives a spare the place of a stage 0 that lives, and goes on without it.
+    TakePlaceOfLiving(Name),
     /// Another client deletes a pod.
     Evict(Name),
     /// A pod's node is partitioned from the API server.
@@ -112,9 +116,13 @@ impl ClusterModel {
             let runs = pod.process != ModelProcess::Pending;
             if pod.is_reachable() {
                 if failures > 0 && runs {
-                    steps.extend([1, 75, 137].map(|code| ModelTransition::Fail(pod.name, code)));
+                    let codes: &[i32] = if pod.place().is_some() { &[1, 75, 137] } else { &[1] };
+                    steps.extend(codes.iter().map(|code| ModelTransition::Fail(pod.name, *code)));
                 }
-                if failures > 0 && runs && cluster.replaces_stages {
+                if failures > 0 && pods::stands_by(pod) && pods::leads_a_group(cluster, pod.name.attempt) {
+                    steps.push(ModelTransition::TakePlaceOfLiving(pod.name));
+                }
+                if failures > 0 && runs && cluster.replaces_stages && pod.place().is_some() {
                     steps.push(ModelTransition::FailUnnoticed(pod.name));
                 }
                 if failures > 0 && pod.deleted_at.is_none() {
@@ -144,8 +152,15 @@ fn time_may_pass(cluster: &ClusterState) -> bool {
     let reachable = cluster.pods.iter().filter(|pod| pod.is_alive() && pod.is_reachable());
     let deleted_at = reachable.filter_map(|pod| pod.deleted_at);
     let latest = deleted_at.map(|since| since.plus_seconds(TERMINATION_TIMEOUT_SECONDS)).min();
-    let wake_at = cluster.operator.wake_at.filter(|wake_at| *wake_at <= NOW.plus_seconds(HORIZON_SECONDS));
+    let wake_at = next_time(cluster).filter(|wake_at| *wake_at <= NOW.plus_seconds(HORIZON_SECONDS));
     wake_at.is_some_and(|wake_at| latest.is_none_or(|latest| wake_at < latest))
+}
+
+/// When the operator wakes up: with spares in whole tens of seconds, late after a shorter time, so that ages stay comparable.
+fn next_time(cluster: &ClusterState) -> Option<UnixMillis> {
+    let wake_at = cluster.operator.wake_at?;
+    let unit = if cluster.spares > 0 { 10_000 } else { 1 };
+    Some(UnixMillis(wake_at.0.max(NOW.0).next_multiple_of(unit)))
 }
 
 /// Makes the write of a plan from an older version of the job fail.
@@ -169,6 +184,8 @@ impl Model for ClusterModel {
             operator: ModelOperator { has_unobserved_change: true, wake_at: None, plan: vec![], job_is_current: true },
             stale_cache: None,
             replaces_stages: self.replaces_stages,
+            spares: self.spares,
+            group: None,
             remaining_faults: self.faults.clone(),
             history: History::default(),
         }]
@@ -196,7 +213,8 @@ impl Model for ClusterModel {
             ModelTransition::PodTransition(happens) => pods::apply(&mut next, happens),
             ModelTransition::Wait | ModelTransition::WaitDespiteActivity => {
                 faults.failures -= u8::from(step == ModelTransition::WaitDespiteActivity);
-                let wake_at = next.operator.wake_at.take()?;
+                let wake_at = next_time(&next)?;
+                next.operator.wake_at = None;
                 next.advance_time(UnixMillis(wake_at.0.saturating_sub(NOW.0)));
                 next.operator.has_unobserved_change = true;
             }
@@ -216,6 +234,10 @@ impl Model for ClusterModel {
                     pod.process = ModelProcess::Ended(137);
                 });
                 next.operator.has_unobserved_change = true;
+            }
+            ModelTransition::TakePlaceOfLiving(name) => {
+                faults.failures -= 1;
+                pods::take_place(&mut next, name, 0);
             }
             ModelTransition::Evict(name) => {
                 faults.failures -= 1;

@@ -7,6 +7,7 @@ use stagecoach_lifecycle::*;
 mod causes;
 mod pod_failure_policy;
 mod replacement;
+mod spares;
 mod transitions;
 
 const NOW: UnixMillis = UnixMillis::from_seconds(1000);
@@ -19,6 +20,7 @@ fn policy() -> Policy {
         active_deadline_seconds: None,
         backoff_jitter_percent: 0,
         replaces_stages: false,
+        spares: 0,
         nodes_can_be_lost: true,
     }
 }
@@ -35,6 +37,7 @@ fn running(instances: Vec<StageInstance>) -> Observed {
             ..JobState::default()
         },
         instances,
+        spares: vec![],
         refusal: None,
         progress: ObservedProgress::default(),
     }
@@ -46,7 +49,7 @@ fn start(number: u64, stages: u32) -> AttemptAction {
 
 fn instance(stage: u32, state: InstanceState, seconds: u64) -> StageInstance {
     let since = UnixMillis::from_seconds(seconds);
-    StageInstance { stage, attempt: 1, incarnation: 0, state, since, pod_conditions: Vec::new() }
+    StageInstance { stage, attempt: 1, incarnation: 0, spare: None, state, since, pod_conditions: Vec::new() }
 }
 
 fn ready(stage: u32) -> StageInstance {

@@ -62,7 +62,9 @@ fn cluster(values: &Value) -> (Network, Ends) {
     network = network.policy(chart::find(&objects, "NetworkPolicy", "stagecoach-operator").clone());
 
     let stage = |job: &JobReference, stage: u32, attempt: u64, number: u8| {
-        pod(&job.namespace, number, labels(job, Some(attempt), Some(stage)))
+        let mut labels = labels(job, Some(attempt));
+        labels.insert("stagecoach.dev/stage".to_owned(), stage.to_string());
+        pod(&job.namespace, number, labels)
     };
     let prometheus = text(&json!({"app.kubernetes.io/name": "prometheus"}));
     let ends = Ends::from([

@@ -1,0 +1,203 @@
+//! Spares: processes or pods of an attempt without a stage, which have joined and loaded everything. When a stage is lost, its
+//! group gives its place to a spare at once and asks nobody: the spare is then the stage's next incarnation. Here that is only
+//! observed and recorded, as the replacement that it is, and the next spare is made. A lost stage is replaced from here only if
+//! no spare has taken its place in time.
+
+use std::collections::BTreeSet;
+
+use stagecoach_api::contract::ExitCode;
+
+use crate::actions::AttemptAction;
+use crate::observed::{InstanceState, Observed, SpareInstance, StageInstance};
+use crate::state::{AttemptPhase, JobState};
+use crate::time::{DeadlineClock, UnixMillis};
+use crate::{AttemptFailure, FailureReason, cause, report};
+
+/// How long, in seconds, a spare that stands by has to take the place of a stage that was lost, before another instance is
+/// created for it.
+const TAKEOVER_TIMEOUT_SECONDS: u64 = 2;
+
+/// How long, in seconds, a spare that has exited is kept and no other is made for it: one that crashes at its start would be
+/// made again without end.
+const EXITED_SPARE_KEPT_SECONDS: u64 = 10;
+
+impl Observed {
+    /// Spares of the current attempt.
+    pub(crate) fn current_spares(&self) -> impl Iterator<Item = &SpareInstance> {
+        self.spares.iter().filter(|spare| spare.attempt == self.state.attempt.number)
+    }
+
+    /// Spares that a running attempt has.
+    pub(crate) fn wanted_spares(&self) -> u32 {
+        if self.policy.replaces_stages { self.policy.spares } else { 0 }
+    }
+}
+
+/// Whether a spare took the place of a stage, and the state does not know it yet. Any other instance that is ahead of the state
+/// means that the state is older than it.
+pub(crate) fn is_unrecorded_takeover(state: &JobState, instance: &StageInstance) -> bool {
+    instance.spare.is_some()
+        && instance.attempt == state.attempt.number
+        && instance.stage < state.attempt.stages
+        && instance.incarnation > state.incarnation(instance.stage)
+}
+
+/// The state of a job that is complete, with the incarnations that completed it. Older ones that still run are removed.
+pub(crate) fn with_takers_that_are_done(observed: &Observed) -> JobState {
+    let mut state = observed.state.clone();
+    for instance in observed.instances.iter().filter(|instance| is_unrecorded_takeover(&observed.state, instance)) {
+        if instance.exit().is_some_and(|exit| exit.exit_code() == Some(ExitCode::Done)) {
+            state.incarnations.insert(instance.stage, instance.incarnation);
+        }
+    }
+    state
+}
+
+/// The takeover to be recorded next: of several of one stage the oldest, since each of them followed a failure.
+pub(crate) fn unrecorded_takeover(observed: &Observed) -> Option<&StageInstance> {
+    let unrecorded = observed.instances.iter().filter(|instance| is_unrecorded_takeover(&observed.state, instance));
+    unrecorded.min_by_key(|instance| (instance.stage, instance.incarnation))
+}
+
+/// How the stage ended whose place `taker` has; none while its exit is waited for, because that decides what follows.
+pub(crate) fn failure_before(
+    observed: &Observed,
+    taker: &StageInstance,
+    clock: &mut DeadlineClock,
+) -> Option<AttemptFailure> {
+    let stage = taker.stage;
+    let Some(lost) = observed.current_instances().find(|instance| instance.stage == stage) else {
+        return Some(AttemptFailure::without_exit(
+            &observed.state,
+            FailureReason::Unknown,
+            Some(stage),
+            cause::GONE,
+            clock.now,
+        ));
+    };
+    match lost.exit() {
+        Some(exit) => Some(AttemptFailure::from_exit(lost, exit)),
+        None => report::failure_before_takeover(observed, lost, taker.since, clock),
+    }
+}
+
+/// Whether the group goes on with `taker` after this failure. Otherwise the whole group starts anew, as it does where a stage
+/// that was lost is not replaced. That the lost one gave up is no reason for that, as it is where nobody has taken its place:
+/// it lost the group that has gone on without it.
+pub(crate) fn replaces(observed: &Observed, taker: &StageInstance, failure: &AttemptFailure) -> bool {
+    let lost = observed.current_instances().find(|instance| instance.stage == taker.stage);
+    observed.policy.replaces_stages
+        && failure.deterministic_signature().is_none()
+        && !observed.state.replaced_without_progress.contains(&taker.stage)
+        && !lost.and_then(StageInstance::exit).is_some_and(cause::left_in_order)
+}
+
+/// The state in which a stage is what was a spare. The group was whole before, so that nothing but what is being replaced from
+/// here is left to create.
+pub(crate) fn taken_over(mut state: JobState, stage: u32, incarnation: u32) -> JobState {
+    state.incarnations.insert(stage, incarnation);
+    state.starting.remove(&stage);
+    state.replaced_without_progress.insert(stage);
+    state.budget.replaced = state.budget.replaced.saturating_add(1);
+    if let AttemptPhase::Running { all_created, .. } = &mut state.attempt_phase {
+        *all_created = state.starting.is_empty();
+    }
+    state
+}
+
+/// Whether spares may still take the places of all the `lost` stages.
+pub(crate) fn takeover_is_awaited(
+    observed: &Observed,
+    failure: &AttemptFailure,
+    lost: &BTreeSet<u32>,
+    clock: &mut DeadlineClock,
+) -> bool {
+    let ready = observed.current_spares().filter(|spare| spare.state == InstanceState::Ready).count();
+    // without a time that stays the same it would be waited for without end
+    let Some(lost_at) = lost_at(observed, failure).filter(|lost_at| *lost_at <= clock.now) else { return false };
+    ready >= lost.len() && !clock.has_passed(lost_at.plus_seconds(TAKEOVER_TIMEOUT_SECONDS))
+}
+
+/// When the stage that failed exited, or was reported lost.
+fn lost_at(observed: &Observed, failure: &AttemptFailure) -> Option<UnixMillis> {
+    let stage = failure.stage?;
+    let exited = observed.current_instances().find(|instance| instance.stage == stage && !instance.is_alive());
+    let reported = observed.progress.lost.filter(|lost| (lost.stage, lost.incarnation) == (stage, failure.incarnation));
+    exited.map(|instance| instance.since).or(reported.map(|lost| lost.since))
+}
+
+/// How far the next incarnation that is created from here is ahead of the last one. Every spare may have taken the stage's
+/// place and died in it unobserved, each as the incarnation after the last, and of two that claim the same one neither is
+/// right.
+pub(crate) fn incarnation_step(observed: &Observed) -> u32 {
+    let number = observed.state.attempt.number;
+    let has_taken = |instance: &StageInstance| instance.attempt == number && instance.spare.is_some();
+    let took_any = observed.instances.iter().any(has_taken);
+    let listed = u32::try_from(observed.current_spares().count()).unwrap_or(u32::MAX);
+    listed.max(observed.wanted_spares()).max(took_any.into()).saturating_add(1)
+}
+
+/// What to do about the spares of an attempt that runs. `may_start`: all its stages exist.
+pub(crate) fn actions_while_running(
+    observed: &Observed,
+    may_start: bool,
+    clock: &mut DeadlineClock,
+) -> Vec<AttemptAction> {
+    let attempt = observed.state.attempt.number;
+    let wanted = observed.wanted_spares() as usize;
+    let waiting: BTreeSet<u32> = waiting_spares(observed).collect();
+    let surplus = waiting.len().saturating_sub(wanted);
+    let mut removed: BTreeSet<u32> = waiting.iter().rev().take(surplus).copied().collect();
+    let mut just_exited = 0;
+    for spare in observed.current_spares().filter(|spare| !spare.state.is_alive()) {
+        if clock.has_passed(spare.since.plus_seconds(EXITED_SPARE_KEPT_SECONDS)) {
+            removed.insert(spare.number);
+        } else {
+            just_exited += 1;
+        }
+    }
+    let mut actions = Vec::new();
+    if !removed.is_empty() {
+        actions.push(AttemptAction::RemoveSpares { attempt, numbers: removed });
+    }
+    // a stage that waits for room has it before a spare
+    let room_is_scarce = observed.current_instances().any(|instance| instance.state == InstanceState::Pending);
+    let missing = wanted.saturating_sub(waiting.len() + just_exited);
+    if may_start && !room_is_scarce && missing > 0 {
+        let of_attempt = observed.instances.iter().filter(|instance| instance.attempt == attempt);
+        let used: BTreeSet<u32> = of_attempt
+            .filter_map(|instance| instance.spare)
+            .chain(observed.current_spares().map(|spare| spare.number))
+            .collect();
+        let numbers = (0..=u32::MAX).filter(|number| !used.contains(number)).take(missing).collect();
+        actions.push(AttemptAction::StartSpares { attempt, numbers });
+    }
+    actions
+}
+
+/// What to do about the spares of a job that is complete: none exits by itself, nor does one that was given the place of a
+/// stage that lived and finished without it.
+pub(crate) fn actions_when_complete(observed: &Observed, clock: &mut DeadlineClock) -> Vec<AttemptAction> {
+    let attempt = observed.state.attempt.number;
+    let of_attempt = observed.instances.iter().filter(|instance| instance.attempt == attempt);
+    let alive = of_attempt.filter(|instance| instance.is_alive() && !instance.is_terminating());
+    let numbers: BTreeSet<u32> = alive.filter_map(|instance| instance.spare).chain(waiting_spares(observed)).collect();
+    let mut actions = Vec::new();
+    if !numbers.is_empty() {
+        actions.push(AttemptAction::RemoveSpares { attempt, numbers });
+    }
+    let mut must_be_killed = false;
+    for spare in observed.current_spares().filter(|spare| spare.state.is_terminating()) {
+        must_be_killed |= clock.has_passed(spare.since.plus_seconds(observed.policy.grace_seconds));
+    }
+    if must_be_killed {
+        actions.push(AttemptAction::KillInstances { attempt });
+    }
+    actions
+}
+
+/// Numbers of the spares of the current attempt that live and were not asked to terminate.
+fn waiting_spares(observed: &Observed) -> impl Iterator<Item = u32> {
+    let waits = |spare: &&SpareInstance| spare.state.is_alive() && !spare.state.is_terminating();
+    observed.current_spares().filter(waits).map(|spare| spare.number)
+}

@@ -1,0 +1,406 @@
+//! Spares: how many there are, what it means that one has taken a stage's place, and what waits for that.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stagecoach_api::contract::FailureKind;
+use stagecoach_api::job::{ExitAction, ExitCodeRule};
+use stagecoach_lifecycle::*;
+
+use super::{NOW, exited, exited_by_external_cause, exited_with_report, instance, ready, running};
+
+/// Attempt 1 of three stages, beside which `spares` spares wait.
+fn with_spares(instances: Vec<StageInstance>, spares: Vec<SpareInstance>) -> Observed {
+    let mut observed = running(instances);
+    observed.policy.replaces_stages = true;
+    observed.policy.spares = spares.len() as u32;
+    Observed { spares, ..observed }
+}
+
+fn spare(number: u32, state: InstanceState, seconds: u64) -> SpareInstance {
+    SpareInstance { number, attempt: 1, state, since: UnixMillis::from_seconds(seconds) }
+}
+
+/// A spare that stands by.
+fn waits(number: u32) -> SpareInstance {
+    spare(number, InstanceState::Ready, 900)
+}
+
+/// Spare 0 in the place of a stage.
+fn taker(stage: u32, incarnation: u32) -> StageInstance {
+    StageInstance { incarnation, spare: Some(0), ..instance(stage, InstanceState::Starting, 999) }
+}
+
+/// Spare 0 in the place of stage 1, of which `lost` is left.
+fn taken(lost: Option<StageInstance>) -> Observed {
+    let mut observed = with_spares(vec![ready(0), ready(2), taker(1, 1)], vec![]);
+    observed.policy.spares = 1;
+    observed.instances.extend(lost);
+    observed
+}
+
+fn start_spares(numbers: &[u32]) -> AttemptAction {
+    AttemptAction::StartSpares { attempt: 1, numbers: numbers.iter().copied().collect() }
+}
+
+fn remove_spares(numbers: &[u32]) -> AttemptAction {
+    AttemptAction::RemoveSpares { attempt: 1, numbers: numbers.iter().copied().collect() }
+}
+
+fn actions(observed: &Observed) -> Vec<AttemptAction> {
+    decide(observed, NOW).actions
+}
+
+fn all_ready() -> Vec<StageInstance> {
+    vec![ready(0), ready(1), ready(2)]
+}
+
+#[test]
+fn spares_are_made_beside_a_whole_group() {
+    let mut observed = with_spares(all_ready(), vec![waits(1)]);
+    observed.policy.spares = 3;
+    assert_eq!(actions(&observed), [start_spares(&[0, 2])]);
+    observed.spares.extend([spare(0, InstanceState::Pending, 990), spare(2, InstanceState::Starting, 990)]);
+    assert_eq!(decide(&observed, NOW), Decision { wake_at: None, ..decide(&observed, NOW) });
+    assert_eq!(actions(&observed), []);
+    // one that terminates is none, but its name is in use
+    observed.spares[1].state = InstanceState::Terminating;
+    assert_eq!(actions(&observed), [start_spares(&[3])]);
+    // so is that of one that has taken a stage's place
+    observed.spares.remove(1);
+    observed.instances[1] = taker(1, 1);
+    observed.state.incarnations = BTreeMap::from([(1, 1)]);
+    assert_eq!(actions(&observed), [start_spares(&[3])]);
+    observed.instances[1] = StageInstance { attempt: 0, ..taker(1, 1) };
+    observed.instances.push(StageInstance { incarnation: 1, ..ready(1) });
+    let of_older = actions(&observed);
+    assert!(!of_older.contains(&start_spares(&[0])), "an older attempt remains: {of_older:?}");
+    observed.instances.remove(1);
+    assert_eq!(actions(&observed), [start_spares(&[0])]);
+}
+
+#[test]
+fn no_spare_is_made_while_stages_are_not_there() {
+    let none = |what: &str, change: &dyn Fn(&mut Observed)| {
+        let mut observed = with_spares(all_ready(), vec![]);
+        observed.policy.spares = 1;
+        assert_eq!(actions(&observed), [start_spares(&[0])]);
+        change(&mut observed);
+        let after = actions(&observed);
+        assert!(!after.iter().any(|action| matches!(action, AttemptAction::StartSpares { .. })), "{what}: {after:?}");
+    };
+    none("a stage waits for room", &|observed| observed.instances[1].state = InstanceState::Pending);
+    none("stages are not replaced", &|observed| observed.policy.replaces_stages = false);
+    none("a stage is not created", &|observed| {
+        let phase = AttemptPhase::Running { not_before: UnixMillis(0), all_created: false };
+        observed.state.attempt_phase = phase;
+        observed.instances.remove(1);
+    });
+    none("it drains", &|observed| observed.desired.suspend = true);
+    none("it failed", &|observed| {
+        let outcome = JobOutcome::Failed(JobFailureReason::DeadlineExceeded);
+        observed.state.attempt_phase = AttemptPhase::Finished(outcome);
+    });
+    none("it is complete", &|observed| {
+        observed.state.attempt_phase = AttemptPhase::Finished(JobOutcome::Complete);
+    });
+}
+
+#[test]
+fn surplus_spares_are_removed() {
+    let mut observed = with_spares(all_ready(), vec![waits(0), waits(4), spare(2, InstanceState::Pending, 990)]);
+    observed.policy.spares = 1;
+    assert_eq!(actions(&observed), [remove_spares(&[2, 4])]);
+    observed.policy.replaces_stages = false;
+    assert_eq!(actions(&observed), [remove_spares(&[0, 2, 4])]);
+    observed.spares.iter_mut().for_each(|spare| spare.state = InstanceState::Terminating);
+    assert_eq!(actions(&observed), []);
+}
+
+#[test]
+fn one_that_exited_is_made_again_later_and_is_no_failure() {
+    let mut observed = with_spares(all_ready(), vec![waits(0), waits(1)]);
+    observed.spares[0] = spare(0, InstanceState::Exited(Exit::with_code(1)), 995);
+    let decision = decide(&observed, NOW);
+    assert_eq!((&decision.state, decision.actions), (&observed.state, vec![]));
+    assert_eq!(decision.wake_at, Some(UnixMillis::from_seconds(1005)));
+    let decision = decide(&observed, UnixMillis::from_seconds(1005));
+    assert_eq!((&decision.state, decision.actions), (&observed.state, vec![remove_spares(&[0]), start_spares(&[2])]));
+    // nor is one that never starts
+    observed.spares = vec![spare(0, InstanceState::Pending, 0), spare(1, InstanceState::Starting, 0)];
+    let decision = decide(&observed, NOW.plus_seconds(1_000_000));
+    assert_eq!((decision.state, decision.actions, decision.wake_at), (observed.state, vec![], None));
+}
+
+#[test]
+fn a_spare_in_a_stages_place_is_recorded_as_a_replacement() {
+    for lost in [exited(1, 137, 995), exited(1, 75, 995)] {
+        let observed = taken(Some(lost.clone()));
+        let decision = decide(&observed, NOW);
+        let after = decision.state;
+        assert_eq!((after.attempt.number, &after.incarnations), (1, &BTreeMap::from([(1, 1)])));
+        assert_eq!((after.budget.total, after.budget.counted, after.budget.replaced), (1, 1, 1));
+        assert_eq!(after.replaced_without_progress, BTreeSet::from([1]));
+        assert_eq!((after.failures_without_progress, &after.starting), (1, &BTreeSet::new()));
+        assert!(matches!(after.attempt_phase, AttemptPhase::Running { all_created: true, .. }), "{after:?}");
+        let failure = after.last_failure.unwrap();
+        assert_eq!((failure.stage, failure.incarnation), (Some(1), 0));
+        assert_eq!((failure.exit_code, failure.failed_at), (lost_code(&lost), lost.since));
+        let remove = AttemptAction::RemoveReplaced { attempt: 1, incarnations: BTreeMap::from([(1, 1)]) };
+        assert_eq!(decision.actions, [remove, start_spares(&[1])]);
+    }
+    let decision = decide(&taken(Some(exited_by_external_cause(1, ExternalCause::Evicted))), NOW);
+    assert_eq!((decision.state.incarnation(1), decision.state.budget.counted), (1, 0));
+    let decision = decide(&taken(None), NOW);
+    assert_eq!((decision.state.incarnation(1), decision.state.budget.counted), (1, 0));
+    assert_eq!(decision.state.last_failure.unwrap().reason, FailureReason::Unknown);
+}
+
+fn lost_code(instance: &StageInstance) -> Option<i32> {
+    match &instance.state {
+        InstanceState::Exited(exit) => exit.shell_code(),
+        _ => None,
+    }
+}
+
+#[test]
+fn how_the_lost_stage_exited_is_told_later() {
+    let mut observed = taken(Some(ready(1)));
+    let decision = decide(&observed, NOW);
+    let failure = decision.state.last_failure.clone().unwrap();
+    assert_eq!((failure.reason, failure.exit_code, failure.incarnation), (FailureReason::Killed, None, 0));
+    assert_eq!((decision.state.incarnation(1), decision.state.budget.counted), (1, 1));
+    assert_eq!((decision.actions, decision.wake_at), (vec![start_spares(&[1])], Some(NOW.plus_seconds(10))));
+    observed.state = decision.state;
+    let remove = AttemptAction::RemoveReplaced { attempt: 1, incarnations: BTreeMap::from([(1, 1)]) };
+    assert_eq!(decide(&observed, NOW.plus_seconds(10)).actions, [remove, start_spares(&[1])]);
+    observed.instances[3] = exited_by_external_cause(1, ExternalCause::Evicted);
+    let told = decide(&observed, NOW.plus_seconds(1)).state;
+    assert_eq!((told.last_failure.unwrap().reason, told.budget.counted), (FailureReason::Evicted, 0));
+    // one that may live on a lost node is told so at once
+    let mut observed = taken(Some(ready(1)));
+    observed.progress.lost = Some(LostInstance { stage: 1, incarnation: 0, since: NOW, has_ended: false });
+    let after = decide(&observed, NOW).state;
+    assert_eq!((after.last_failure.unwrap().reason, after.budget.counted), (FailureReason::NodeLost, 0));
+}
+
+#[test]
+fn an_exit_that_decides_what_follows_a_takeover_is_waited_for() {
+    let mut observed = taken(Some(ready(1)));
+    observed.policy.restart.max_restarts = 0;
+    let decision = decide(&observed, NOW);
+    assert_eq!((&decision.state, decision.wake_at), (&observed.state, Some(UnixMillis::from_seconds(1009))));
+    let exhausted = JobOutcome::Failed(JobFailureReason::BudgetExhausted);
+    assert_eq!(decide(&observed, UnixMillis::from_seconds(1009)).state.outcome(), Some(&exhausted));
+    observed.instances[3] = exited_by_external_cause(1, ExternalCause::Evicted);
+    assert_eq!(decide(&observed, NOW).state.incarnation(1), 1);
+    observed.instances[3] = exited(1, 137, 995);
+    assert_eq!(decide(&observed, NOW).state.outcome(), Some(&exhausted));
+    observed.policy.restart.max_restarts = 9;
+    observed.policy.restart.exit_codes = vec![ExitCodeRule { codes: vec![137], action: ExitAction::Fail }];
+    let by_rule = JobOutcome::Failed(JobFailureReason::PodFailurePolicy);
+    assert_eq!(decide(&observed, NOW).state.outcome(), Some(&by_rule));
+}
+
+#[test]
+fn after_some_losses_the_group_starts_anew_although_a_spare_took_the_place() {
+    let anew = |what: &str, observed: &Observed| {
+        let after = decide(observed, NOW).state;
+        assert_eq!((after.attempt.number, after.budget.replaced), (2, 0), "{what}");
+        assert_eq!(after.last_failure.unwrap().incarnation, 0, "{what}");
+        assert!(after.incarnations.is_empty(), "{what}");
+    };
+    anew("it would fail again", &taken(Some(exited_with_report(1, FailureKind::NonFinite, Some(3)))));
+    anew("it was drained", &taken(Some(exited(1, 143, 995))));
+    anew("it was done", &taken(Some(exited(1, 0, 995))));
+    let mut observed = taken(Some(exited(1, 137, 995)));
+    observed.state.replaced_without_progress = BTreeSet::from([1]);
+    anew("it was lost before, without progress since", &observed);
+    let mut observed = taken(Some(exited(1, 137, 995)));
+    observed.policy.replaces_stages = false;
+    anew("stages are not replaced", &observed);
+}
+
+#[test]
+fn several_takeovers_are_recorded_one_by_one() {
+    let mut observed = taken(Some(exited(1, 137, 995)));
+    observed.instances[1] = exited(2, 137, 995);
+    observed.instances.push(StageInstance { spare: Some(1), ..taker(2, 1) });
+    observed.state = decide(&observed, NOW).state;
+    assert_eq!(observed.state.incarnations, BTreeMap::from([(1, 1)]));
+    observed.state = decide(&observed, NOW).state;
+    assert_eq!(observed.state.incarnations, BTreeMap::from([(1, 1), (2, 1)]));
+    assert_eq!((observed.state.budget.total, observed.state.budget.replaced), (2, 2));
+    // of one stage, each has a failure before it, and the second is one without progress
+    let mut observed = taken(Some(exited(1, 137, 990)));
+    observed.instances[2] = StageInstance { spare: Some(0), incarnation: 1, ..exited(1, 137, 995) };
+    observed.instances.push(StageInstance { spare: Some(1), ..taker(1, 2) });
+    observed.state = decide(&observed, NOW).state;
+    assert_eq!((observed.state.attempt.number, observed.state.incarnation(1)), (1, 1));
+    observed.state = decide(&observed, NOW).state;
+    assert_eq!((observed.state.attempt.number, observed.state.budget.counted), (2, 2));
+}
+
+#[test]
+fn a_spare_that_comes_too_late_is_one_that_was_replaced() {
+    for incarnation in [1, 2] {
+        let mut observed = taken(None);
+        observed.instances.push(StageInstance { incarnation: 2, ..ready(1) });
+        observed.instances[2] = taker(1, incarnation);
+        observed.state.incarnations = BTreeMap::from([(1, 2)]);
+        let decision = decide(&observed, NOW);
+        assert_eq!(decision.state, observed.state);
+        let is_removed = decision.actions.iter().any(|action| matches!(action, AttemptAction::RemoveReplaced { .. }));
+        assert_eq!(is_removed, incarnation == 1);
+    }
+    // and one that is ahead but never was a spare tells of an older state, as ever
+    let observed = taken(Some(StageInstance { spare: None, ..taker(0, 1) }));
+    assert_eq!(decide(&observed, NOW).state.attempt.number, 2);
+}
+
+#[test]
+fn a_takeover_while_another_stage_is_replaced_leaves_only_that_to_create() {
+    let mut observed = taken(Some(exited(1, 137, 995)));
+    observed.instances.remove(1);
+    observed.state.incarnations = BTreeMap::from([(2, 2)]);
+    observed.state.starting = BTreeSet::from([2]);
+    let not_all = AttemptPhase::Running { not_before: UnixMillis(0), all_created: false };
+    observed.state.attempt_phase = not_all.clone();
+    let decision = decide(&observed, NOW);
+    assert_eq!(decision.state.incarnations, BTreeMap::from([(1, 1), (2, 2)]));
+    let incarnations = BTreeMap::from([(2, 2)]);
+    assert!(decision.actions.contains(&AttemptAction::ReplaceStages { attempt: 1, incarnations }), "{decision:?}");
+    // and nothing is created where it was only not recorded yet that the group was whole
+    let mut observed = taken(Some(exited(1, 137, 995)));
+    observed.state.attempt_phase = not_all;
+    let decision = decide(&observed, NOW);
+    assert!(matches!(decision.state.attempt_phase, AttemptPhase::Running { all_created: true, .. }));
+    assert!(!decision.actions.iter().any(|action| matches!(action, AttemptAction::StartAttempt { .. })));
+}
+
+#[test]
+fn a_job_that_a_spare_completed_is_complete() {
+    let mut observed = taken(Some(exited(1, 137, 980)));
+    for done in &mut observed.instances[..3] {
+        done.state = InstanceState::Exited(Exit::with_code(0));
+    }
+    observed.policy.restart.max_restarts = 0;
+    observed.spares = vec![waits(3), spare(4, InstanceState::Exited(Exit::with_code(1)), 0)];
+    let decision = decide(&observed, NOW);
+    assert_eq!(decision.state.outcome(), Some(&JobOutcome::Complete));
+    assert_eq!(decision.actions, [remove_spares(&[3])]);
+    observed.state = decision.state;
+    // one that does not terminate is killed after its grace period
+    observed.spares[0] = spare(3, InstanceState::Terminating, 990);
+    let decision = decide(&observed, NOW);
+    assert_eq!((decision.actions, decision.wake_at), (vec![], Some(UnixMillis::from_seconds(1110))));
+    let kill = AttemptAction::KillInstances { attempt: 1 };
+    assert_eq!(decide(&observed, UnixMillis::from_seconds(1110)).actions, [kill]);
+    // nor does the stage go on that the others had lost
+    assert_eq!(observed.state.incarnations, BTreeMap::from([(1, 1)]));
+    observed.instances[3] = ready(1);
+    let remove = AttemptAction::RemoveReplaced { attempt: 1, incarnations: BTreeMap::from([(1, 1)]) };
+    assert_eq!(actions(&observed), [remove]);
+}
+
+#[test]
+fn a_spare_in_the_place_of_a_stage_that_completed_the_job_is_removed() {
+    let mut observed = taken(Some(ready(1)));
+    for index in [0, 1, 3] {
+        observed.instances[index].state = InstanceState::Exited(Exit::with_code(0));
+    }
+    let decision = decide(&observed, NOW);
+    assert_eq!(decision.state.outcome(), Some(&JobOutcome::Complete));
+    assert_eq!(decision.actions, [remove_spares(&[0])]);
+    observed.instances[2].state = InstanceState::Terminating;
+    assert_eq!(actions(&observed), []);
+}
+
+#[test]
+fn a_lost_stage_is_not_replaced_while_a_spare_may_take_its_place() {
+    let mut observed = with_spares(vec![ready(0), exited(1, 137, 999), ready(2)], vec![waits(0)]);
+    let decision = decide(&observed, NOW);
+    assert_eq!((&decision.state, &decision.actions), (&observed.state, &vec![]));
+    assert_eq!(decision.wake_at, Some(UnixMillis::from_seconds(1001)));
+    let replaced = decide(&observed, UnixMillis::from_seconds(1001)).state;
+    assert_eq!((replaced.incarnation(1), replaced.budget.replaced), (2, 1));
+    let not_held = |what: &str, change: &dyn Fn(&mut Observed)| {
+        let mut observed = observed.clone();
+        change(&mut observed);
+        assert_ne!(decide(&observed, NOW).state, observed.state, "{what}");
+    };
+    not_held("it is not ready", &|observed| observed.spares[0].state = InstanceState::Starting);
+    not_held("it is of an older attempt", &|observed| observed.spares[0].attempt = 0);
+    not_held("more stages were lost", &|observed| observed.instances[2] = exited(2, 137, 999));
+    not_held("the exit's clock is ahead", &|observed| observed.instances[1].since = NOW.plus_seconds(3600));
+    not_held("no restart is left", &|observed| observed.policy.restart.max_restarts = 0);
+    not_held("the job is invalid", &|observed| observed.instances[1] = exited(1, 78, 999));
+    not_held("it would fail again", &|observed| {
+        observed.instances[1] = StageInstance { since: NOW, ..exited_with_report(1, FailureKind::NonFinite, Some(3)) };
+    });
+    not_held("it is not known since when it is gone", &|observed| drop(observed.instances.remove(1)));
+    // what the others report is held from the report on
+    observed.instances[1] = ready(1);
+    let since = UnixMillis::from_seconds(999);
+    observed.progress.lost = Some(LostInstance { stage: 1, incarnation: 0, since, has_ended: true });
+    assert_eq!(decide(&observed, NOW).state, observed.state);
+    assert_eq!(decide(&observed, NOW.plus_seconds(1)).state.incarnation(1), 2);
+}
+
+#[test]
+fn what_is_created_here_is_ahead_of_what_spares_may_have_taken_unobserved() {
+    let lost = || vec![ready(0), exited(1, 137, 990), ready(2)];
+    let incarnation = |observed: &Observed| decide(observed, NOW).state.incarnation(1);
+    let mut observed = with_spares(lost(), vec![]);
+    assert_eq!(incarnation(&observed), 1);
+    observed.policy.spares = 1;
+    assert_eq!(incarnation(&observed), 2);
+    observed.policy.spares = 0;
+    observed.spares = vec![spare(0, InstanceState::Terminating, 990)];
+    assert_eq!(incarnation(&observed), 2);
+    observed.spares.push(waits(1));
+    assert_eq!(incarnation(&observed), 3, "one after the other");
+    observed.spares = vec![SpareInstance { attempt: 0, ..waits(0) }];
+    assert_eq!(incarnation(&observed), 1);
+    observed.spares = vec![];
+    observed.state.incarnations = BTreeMap::from([(2, 1)]);
+    observed.instances[2] = StageInstance { state: InstanceState::Ready, ..taker(2, 1) };
+    assert_eq!(incarnation(&observed), 2);
+}
+
+#[test]
+fn a_drain_and_the_next_attempt_wait_for_spares() {
+    let mut observed = with_spares(vec![exited(0, 143, 995), exited(1, 143, 995), exited(2, 143, 995)], vec![waits(0)]);
+    observed.desired.suspend = true;
+    let decision = decide(&observed, NOW);
+    assert_eq!(decision.state.attempt_phase, AttemptPhase::Draining);
+    assert_eq!(decision.actions, [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 120 }]);
+    observed.state = decision.state;
+    observed.spares[0] = spare(0, InstanceState::Terminating, 880);
+    let decision = decide(&observed, NOW);
+    assert_eq!(decision.state.attempt_phase, AttemptPhase::Draining);
+    assert_eq!(decision.actions, [AttemptAction::KillInstances { attempt: 1 }]);
+    observed.spares.clear();
+    assert_eq!(decide(&observed, NOW).state.attempt_phase, AttemptPhase::Idle);
+
+    // what is left of an older attempt is deleted first
+    let mut observed = with_spares(vec![], vec![waits(0)]);
+    observed.state.attempt.number = 2;
+    observed.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(0), all_created: false };
+    assert_eq!(actions(&observed), [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 10 }]);
+    observed.spares.clear();
+    assert_eq!(actions(&observed), [super::start(2, 3)]);
+    // and its number is not used again
+    observed.state = JobState::default();
+    observed.spares = vec![SpareInstance { attempt: 4, ..waits(0) }];
+    assert_eq!(decide(&observed, NOW).state.attempt.number, 5);
+    observed.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(0), all_created: false };
+    observed.state.attempt = Attempt { number: 3, stages: 3, revision: 7 };
+    assert_eq!(decide(&observed, NOW).state.attempt.number, 5);
+
+    let mut observed = with_spares(vec![exited(0, 78, 990)], vec![waits(0)]);
+    let outcome = JobOutcome::Failed(JobFailureReason::InvalidConfig);
+    observed.state.attempt_phase = AttemptPhase::Finished(outcome);
+    assert_eq!(actions(&observed), [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 120 }]);
+    observed.spares[0].state = InstanceState::Exited(Exit::with_code(143));
+    assert_eq!(actions(&observed), []);
+}

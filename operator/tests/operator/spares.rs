@@ -1,0 +1,223 @@
+//! Spares: pods without a stage, which take the place of a stage that is lost. The operator follows.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use stagecoach_api::contract::{StagePhase, StageStatus};
+use stagecoach_api::job::{CheckpointStatus, ProgressStatus};
+use stagecoach_cluster::{Behaviour, until};
+
+use crate::support::{OperatorProcess, TestCluster, condition_of, has_condition, shared};
+
+/// Creates a job of three stages with this many spares, and waits until it trains and they stand by.
+fn training(cluster: &TestCluster, name: &str, spares: u32) {
+    cluster.create(name, json!({"stages": 3, "spares": spares, "restart": {"reformTimeoutSeconds": 60}}));
+    stand_by(cluster, name, spares);
+}
+
+/// Waits until all stages are ready and so many spares stand by.
+fn stand_by(cluster: &TestCluster, name: &str, spares: u32) -> Value {
+    let message = format!("all 3 stages are ready; {spares} of {spares} spares stand by");
+    cluster.wait(name, "training, with its spares", |job| {
+        condition_of(job, "Running").is_some_and(|running| running["message"] == *message)
+    })
+}
+
+/// UIDs of the pods, by name.
+fn uids(cluster: &TestCluster, name: &str) -> BTreeMap<String, Value> {
+    let pods = cluster.pods(name).into_iter();
+    pods.map(|pod| (pod["metadata"]["name"].as_str().unwrap().to_owned(), pod["metadata"]["uid"].clone())).collect()
+}
+
+/// Waits until the job has exactly these pods; their UIDs.
+fn wait_pods(cluster: &TestCluster, name: &str, pods: &[&str]) -> BTreeMap<String, Value> {
+    until(&format!("the pods {pods:?}"), 60, || {
+        Some(uids(cluster, name)).filter(|uids| uids.keys().map(String::as_str).eq(pods.iter().copied()))
+    })
+}
+
+/// The pod says that it is this stage now.
+fn take_place(cluster: &TestCluster, pod: &str, stage: u32, incarnation: u32) {
+    let phase = StagePhase::Forming;
+    cluster.kubelet.pod(pod).set_status(StageStatus { stage, incarnation, phase, ..StageStatus::default() });
+}
+
+/// Stage 0 says that it trains and has saved this step.
+fn has_saved(cluster: &TestCluster, stage_0: &str, incarnation: u32, step: u64) {
+    cluster.kubelet.pod(stage_0).set_status(StageStatus {
+        phase: StagePhase::Training,
+        incarnation,
+        progress: ProgressStatus { step, ..ProgressStatus::default() },
+        checkpoint: Some(CheckpointStatus { step, ..CheckpointStatus::default() }),
+        ..StageStatus::default()
+    });
+}
+
+fn wait_saved(cluster: &TestCluster, name: &str, step: u64) -> Value {
+    cluster.wait(name, &format!("at checkpoint {step}"), |job| job["status"]["checkpoint"]["step"] == step)
+}
+
+fn wait_replaced(cluster: &TestCluster, name: &str, replaced: u64) -> Value {
+    cluster.wait(name, "replaced", |job| job["status"]["restarts"]["replaced"] == replaced)
+}
+
+#[test]
+fn a_spare_takes_the_place_of_a_stage_and_the_next_one_is_made() {
+    let cluster = shared();
+    training(cluster, "spared", 1);
+    let before = wait_pods(cluster, "spared", &["spared-0-1", "spared-1-1", "spared-2-1", "spared-spare-0-1"]);
+    let group = cluster.plane.client().list("/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups");
+    let group = group.iter().find(|group| group["metadata"]["name"] == "spared-1").unwrap();
+    assert_eq!(group["spec"]["schedulingPolicy"]["gang"]["minCount"], 3);
+    let spare = cluster.pods("spared").into_iter().find(|pod| pod["metadata"]["name"] == "spared-spare-0-1").unwrap();
+    assert_eq!(spare["spec"]["schedulingGroup"], Value::Null);
+
+    // it says so before the node says that the stage has ended
+    take_place(cluster, "spared-spare-0-1", 2, 1);
+    wait_replaced(cluster, "spared", 1);
+    cluster.kubelet.pod("spared-2-1").oom();
+    let told = cluster.wait("spared", "told", |job| job["status"]["lastFailure"]["reason"] == "OutOfMemory");
+    let failure = &told["status"]["lastFailure"];
+    assert_eq!((&failure["stage"], &failure["pod"]), (&json!(2), &json!("spared-2-1")));
+    let after = wait_pods(cluster, "spared", &["spared-0-1", "spared-1-1", "spared-spare-0-1", "spared-spare-1-1"]);
+    for pod in ["spared-0-1", "spared-1-1", "spared-spare-0-1"] {
+        assert_eq!(after[pod], before[pod], "{pod}");
+    }
+    let job = stand_by(cluster, "spared", 1);
+    let status = &job["status"];
+    assert_eq!(status["restarts"], json!({"total": 1, "counted": 1, "replaced": 1, "budgetLeft": 2}));
+    assert_eq!((&status["stages"], &status["readyStages"]), (&json!(3), &json!(3)));
+    assert_eq!(status["attempt"]["number"], 1);
+
+    // what was a spare is lost, and followed by a spare
+    has_saved(cluster, "spared-0-1", 0, 5);
+    wait_saved(cluster, "spared", 5);
+    cluster.kubelet.pod("spared-spare-0-1").exit(1, "");
+    take_place(cluster, "spared-spare-1-1", 2, 2);
+    let job = wait_replaced(cluster, "spared", 2);
+    assert_eq!(job["status"]["lastFailure"]["pod"], "spared-spare-0-1");
+    // the number of the one that was lost is not used again while its end is known
+    let pods = ["spared-0-1", "spared-1-1", "spared-spare-1-1", "spared-spare-2-1"];
+    let last = wait_pods(cluster, "spared", &pods);
+    assert!(pods[..3].iter().all(|pod| last[*pod] == after[*pod]), "{after:?} became {last:?}");
+    let events = until("the events", 30, || {
+        let events = cluster.events("spared");
+        (events.iter().filter(|reason| *reason == "SpareTookPlace").count() == 2).then_some(events)
+    });
+    assert!(!events.iter().any(|reason| reason == "StageReplaced"), "{events:?}");
+}
+
+#[test]
+fn the_status_is_read_from_the_spare_that_is_stage_0() {
+    let cluster = shared();
+    // the one that was runs on and answers, although it is told to end
+    cluster.kubelet.behave(|pod| (pod.name == "headless-0-1").then_some(Behaviour::IgnoreSigterm));
+    let grace = json!({"spec": {"terminationGracePeriodSeconds": 300}});
+    let spec = json!({"stages": 3, "spares": 1, "restart": {"reformTimeoutSeconds": 60}, "template": grace});
+    cluster.create("headless", spec);
+    stand_by(cluster, "headless", 1);
+    has_saved(cluster, "headless-0-1", 0, 3);
+    wait_saved(cluster, "headless", 3);
+    has_saved(cluster, "headless-spare-0-1", 1, 7);
+    wait_saved(cluster, "headless", 7);
+    wait_replaced(cluster, "headless", 1);
+    cluster.kubelet.pod("headless-0-1").exit(137, "");
+    wait_pods(cluster, "headless", &["headless-1-1", "headless-2-1", "headless-spare-0-1", "headless-spare-1-1"]);
+    has_saved(cluster, "headless-spare-0-1", 1, 8);
+    let job = wait_saved(cluster, "headless", 8);
+    assert_eq!((&job["status"]["attempt"]["number"], &job["status"]["restarts"]["total"]), (&json!(1), &json!(1)));
+}
+
+#[test]
+fn an_operator_that_was_away_asks_who_is_which_stage() {
+    let (cluster, job) = (shared(), "away/job");
+    cluster.create_namespace("away");
+    let start = || -> OperatorProcess { cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "away")]) };
+    let operator = start();
+    training(cluster, job, 1);
+    let before = uids(cluster, job);
+    drop(operator);
+    take_place(cluster, "away/job-spare-0-1", 2, 1);
+    cluster.kubelet.pod("away/job-2-1").exit(137, "");
+    let lost_at = Instant::now();
+    until("the loss to be older than a spare may take", 30, || {
+        (lost_at.elapsed() > Duration::from_secs(4)).then_some(())
+    });
+    let operator = start();
+    wait_replaced(cluster, job, 1);
+    let pods = ["job-0-1", "job-1-1", "job-spare-0-1", "job-spare-1-1"];
+    let after = wait_pods(cluster, job, &pods);
+    assert!(pods[..3].iter().all(|pod| after[*pod] == before[*pod]), "{before:?} became {after:?}");
+    stand_by(cluster, job, 1);
+    // the same when it was recorded before
+    drop(operator);
+    has_saved(cluster, "away/job-0-1", 0, 5);
+    let _operator = start();
+    wait_saved(cluster, job, 5);
+    let known = stand_by(cluster, job, 1);
+    assert_eq!(known["status"]["restarts"]["total"], 1, "{:#}", known["status"]);
+    assert_eq!(uids(cluster, job), after);
+}
+
+#[test]
+fn a_quota_without_room_for_a_spare_does_not_stop_the_job() {
+    let (cluster, job) = (shared(), "tight/job");
+    cluster.create_namespace("tight");
+    let quotas = "/api/v1/namespaces/tight/resourcequotas";
+    let three = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "three"}, "spec": {"hard": {"pods": "3"}}});
+    cluster.plane.client().create(quotas, &three).unwrap();
+    until("the quota to be counted", 60, || {
+        cluster.plane.get(&format!("{quotas}/three"))?["status"]["used"]["pods"].is_string().then_some(())
+    });
+    let _operator = cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "tight")]);
+    cluster.create(job, json!({"stages": 3, "spares": 1, "restart": {"reformTimeoutSeconds": 60}}));
+    let told = |job: &Value| {
+        let message = condition_of(job, "Scheduled").map(|scheduled| scheduled["message"].to_string());
+        message.is_some_and(|message| message.contains("a spare can't be created: QuotaExceeded"))
+    };
+    let refused = cluster.wait(job, "training, and told", |job| told(job) && job["status"]["phase"] == "Running");
+    assert!(has_condition(&refused, "Scheduled", "True", "AllScheduled"), "{:#}", refused["status"]);
+    assert_eq!(refused["status"]["restarts"]["total"], 0);
+    has_saved(cluster, "tight/job-0-1", 0, 5);
+    wait_saved(cluster, job, 5);
+    let events = cluster.plane.client().list("/apis/events.k8s.io/v1/namespaces/tight/events");
+    assert!(!events.iter().any(|event| event["reason"] == "NotScheduled"), "{events:#?}");
+    let more = json!({"spec": {"hard": {"pods": "10"}}});
+    cluster.plane.client().patch(&format!("{quotas}/three"), &more).unwrap();
+    stand_by(cluster, job, 1);
+    cluster.wait(job, "told no longer", |job| !told(job));
+}
+
+#[test]
+fn spares_follow_the_spec_and_go_when_the_job_is_complete() {
+    let cluster = shared();
+    training(cluster, "live", 1);
+    let before = wait_pods(cluster, "live", &["live-0-1", "live-1-1", "live-2-1", "live-spare-0-1"]);
+    cluster.edit("live", json!({"spares": 0}));
+    let stages = ["live-0-1", "live-1-1", "live-2-1"];
+    wait_pods(cluster, "live", &stages);
+    cluster.edit("live", json!({"spares": 2}));
+    let job = stand_by(cluster, "live", 2);
+    assert_eq!((&job["status"]["attempt"]["number"], &job["status"]["restarts"]["total"]), (&json!(1), &json!(0)));
+    for stage in stages {
+        cluster.kubelet.pod(stage).exit(0, "");
+    }
+    cluster.wait_phase("live", "Complete");
+    let after = wait_pods(cluster, "live", &stages);
+    assert!(stages.iter().all(|stage| after[*stage] == before[*stage]), "they are kept for their logs");
+}
+
+#[test]
+fn a_suspended_or_scaled_job_has_no_spares_of_the_attempt_before() {
+    let cluster = shared();
+    training(cluster, "paused", 1);
+    cluster.edit("paused", json!({"suspend": true}));
+    cluster.wait_phase("paused", "Suspended");
+    wait_pods(cluster, "paused", &[]);
+    cluster.edit("paused", json!({"suspend": false}));
+    stand_by(cluster, "paused", 1);
+    wait_pods(cluster, "paused", &["paused-0-2", "paused-1-2", "paused-2-2", "paused-spare-0-2"]);
+    cluster.edit("paused", json!({"stages": 2}));
+    wait_pods(cluster, "paused", &["paused-0-3", "paused-1-3", "paused-spare-0-3"]);
+}

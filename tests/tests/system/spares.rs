@@ -1,0 +1,128 @@
+//! Spares: a process that waits takes the place of a stage whose process has died, at once, and the run ends with the
+//! undisturbed run's bits.
+
+use std::path::Path;
+
+use stagecoach_tests::{Launched, Outcome, TestJob, corpus, is_gone, saved, says, signal, undisturbed, until};
+
+/// A job with one spare.
+fn job() -> TestJob {
+    let extra = "  spares: 1\n  checkpoint: {everySteps: 2, keepLast: 2}\n  restart: {backoff: {initialSeconds: 0}, \
+                 terminationTimeoutSeconds: 2}\n"
+        .into();
+    TestJob { name: "spared".into(), decay_steps: Some(60), extra, ..TestJob::default() }
+}
+
+/// The job without an end, its stages, and the spare that stands by.
+fn running(workspace: &Path) -> (Launched, Vec<u32>, u32) {
+    let mut launched = Launched::start(workspace, &job().endless(), &[]);
+    launched.wait_for_step(5);
+    let stages = launched.stages();
+    assert_eq!(stages.len(), 3);
+    let spare = launched.wait_for_spare(workspace, &[]);
+    (launched, stages, spare)
+}
+
+/// The launcher's record.
+fn state(workspace: &Path) -> serde_json::Value {
+    let record = std::fs::read(workspace.join("spared/state.json")).unwrap();
+    serde_json::from_slice::<serde_json::Value>(&record).unwrap()["state"].take()
+}
+
+/// Stops the run, and trains what is left to do to an end that comes soon. What the first launcher said.
+fn ends_with_the_same_bits(workspace: &Path, launched: Launched) -> Outcome {
+    let outcome = launched.interrupt(workspace);
+    let rest = job().ending_after(saved(&workspace.join("spared")));
+    let ended = Launched::start(workspace, &rest, &[]).finish(workspace);
+    assert_eq!(ended.hashes(), undisturbed(&rest));
+    outcome
+}
+
+#[test]
+fn a_spare_takes_the_place_of_each_stage_and_the_next_one_is_made() {
+    for rank in 0..3 {
+        let workspace = corpus::workspace();
+        let (mut launched, stages, spare) = running(workspace.path());
+        signal(stages[rank], libc::SIGKILL);
+        launched.wait_for_restart(workspace.path());
+        let next = launched.wait_for_spare(workspace.path(), &[spare]);
+        // the others are the same processes, and the spare is a stage
+        let mut expected = stages.clone();
+        expected[rank] = spare;
+        let mut now = launched.stages();
+        assert_eq!(now[0], expected[0], "stage 0");
+        expected.sort_unstable();
+        now.sort_unstable();
+        assert_eq!(now, expected);
+        // which can be lost in turn
+        signal(spare, libc::SIGKILL);
+        launched.wait_for_spare(workspace.path(), &[spare, next]);
+        assert!(launched.stages().contains(&next));
+        let record = state(workspace.path());
+        assert_eq!(record["attempt"]["number"], 1);
+        assert_eq!(record["budget"]["replaced"], 2);
+        let outcome = ends_with_the_same_bits(workspace.path(), launched);
+        says(&outcome, &format!("a spare takes the place of stage {rank}; 9 of 10 restarts left"));
+        assert!(!outcome.stdout.contains("starting stage"), "{}", outcome.stdout);
+    }
+}
+
+#[test]
+fn a_spare_that_dies_costs_nothing() {
+    let workspace = corpus::workspace();
+    let (mut launched, stages, spare) = running(workspace.path());
+    signal(spare, libc::SIGKILL);
+    // another is made in its place
+    let next = launched.wait_for_spare(workspace.path(), &[spare]);
+    launched.wait_for_step(30);
+    assert_eq!(launched.stages(), stages);
+    assert_eq!(state(workspace.path())["budget"]["total"], 0);
+    // and takes the place of a stage as the first would have
+    signal(stages[1], libc::SIGKILL);
+    launched.wait_for_restart(workspace.path());
+    assert!(launched.stages().contains(&next));
+    ends_with_the_same_bits(workspace.path(), launched);
+}
+
+#[test]
+fn a_stage_that_dies_with_the_spare_is_started_again() {
+    for rank in 0..2 {
+        let workspace = corpus::workspace();
+        let (mut launched, stages, spare) = running(workspace.path());
+        signal(spare, libc::SIGSTOP); // it takes no place
+        signal(stages[rank], libc::SIGKILL);
+        launched.wait_for_restart(workspace.path());
+        assert_eq!(launched.stages().len(), 3);
+        signal(spare, libc::SIGKILL);
+        let outcome = ends_with_the_same_bits(workspace.path(), launched);
+        says(&outcome, &format!("starting stage {rank} again in 0.0s, for which the others wait"));
+    }
+}
+
+/// It wakes as the one whose place has been taken by another since.
+#[test]
+fn a_spare_that_takes_a_place_too_late_goes() {
+    let workspace = corpus::workspace();
+    let (mut launched, stages, spare) = running(workspace.path());
+    signal(spare, libc::SIGSTOP);
+    signal(stages[1], libc::SIGKILL);
+    launched.wait_for_restart(workspace.path());
+    signal(spare, libc::SIGCONT);
+    until("the end of the spare that was late", 60, || is_gone(spare).then_some(()));
+    let step = state(workspace.path())["bestStep"].as_u64().unwrap();
+    launched.wait_for_step(step + 20);
+    assert_eq!(launched.stages().len(), 3);
+    ends_with_the_same_bits(workspace.path(), launched);
+}
+
+#[test]
+fn spares_end_with_the_job() {
+    let workspace = corpus::workspace();
+    let job = TestJob { steps: 30, decay_steps: None, ..job() };
+    let mut launched = Launched::start(workspace.path(), &job, &[]);
+    launched.wait_for_step(1);
+    let spares = launched.waiting_spares();
+    let outcome = launched.finish(workspace.path());
+    assert_eq!(outcome.hashes(), undisturbed(&job));
+    assert!(spares.iter().all(|spare| is_gone(*spare)));
+}

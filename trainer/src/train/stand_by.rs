@@ -1,0 +1,67 @@
+//! A spare: a process without a stage, which has loaded what takes time and waits to take the place of a lost stage.
+
+use stagecoach_api::contract::{FailureKind, StageEnv};
+use stagecoach_checkpoint::Volume;
+use stagecoach_data::Dataset;
+use stagecoach_group::{Hello, StandByEnd};
+use tch::{Device, Kind, Tensor};
+
+use super::StageMonitor;
+use super::join::{group_timeouts, hello};
+use super::rendezvous::Finder;
+use crate::fatal::Fatal;
+use crate::observe::{EventWriter, TrainingEvent};
+use crate::plan::{JobConfig, Plan};
+
+/// Waits as the spare with this number; the environment of the stage whose place it takes. Exits when all stages have left.
+///
+/// # Errors
+/// If it can't be a spare of this group, or its attempt is over.
+pub(super) fn stand_by(
+    env: &StageEnv,
+    number: u32,
+    config: &JobConfig,
+    volume: &dyn Volume,
+    monitor: &StageMonitor,
+    event_writer: &EventWriter,
+) -> Result<StageEnv, Fatal> {
+    monitor.set_activity("standing by");
+    let device = config.device((env.world_size + number) as usize)?;
+    warm_up(device);
+    let emit = |event: &TrainingEvent| {
+        monitor.telemetry().record(event);
+        event_writer.emit(event);
+    };
+    let hello = Hello { rank: number as usize, ..hello(env, config, device, String::new()) };
+    let mut finder = Finder::new(volume, env, None);
+    let mut has_reported = false;
+    let on_standing_by = |plan: &[u8]| {
+        open_tokens(config, plan);
+        if !std::mem::replace(&mut has_reported, true) {
+            emit(&TrainingEvent::StandingBy { spare: number });
+        }
+    };
+    let end = stagecoach_group::stand_by(|| finder.find(), &hello, group_timeouts(config), on_standing_by)?;
+    let StandByEnd::TakePlace { rank, incarnation } = end else {
+        monitor.exit(FailureKind::Done, "all stages have left: no spare is needed")
+    };
+    let of_stage = StageEnv { rank: rank as u32, incarnation, ..env.clone() };
+    emit(&TrainingEvent::TookPlace { spare: number, stage: of_stage.rank, incarnation });
+    Ok(of_stage)
+}
+
+/// What the first tensors cost: a CUDA context and its libraries take seconds.
+fn warm_up(device: Device) {
+    let one = Tensor::ones([8, 8], (Kind::Float, device));
+    let _ = one.matmul(&one).double_value(&[0, 0]);
+}
+
+/// Opens the tokens, so that the volume has what is read first at hand. What fails here fails again, and is reported, when a stage
+/// opens them.
+fn open_tokens(config: &JobConfig, plan: &[u8]) {
+    if let Ok((plan, _)) = Plan::from_bytes(plan)
+        && let Err(error) = Dataset::open(&config.data_config(), &plan.prepared)
+    {
+        tracing::debug!("the tokens can't be opened yet: {error}");
+    }
+}

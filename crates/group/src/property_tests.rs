@@ -197,6 +197,60 @@ fn a_timed_out_stage_is_notified_but_not_waited_for() {
     assert_eq!(ended_connections(&group.handle(now, GroupEvent::Disconnected(2, closed))), [0]);
 }
 
+/// What spares are told: connection, and the message if it is one for a spare alone.
+fn told_to_spares(effects: &[Effect]) -> Vec<(ConnectionId, CoordinatorMessage)> {
+    let of_spare = |message: &CoordinatorMessage| {
+        matches!(message, CoordinatorMessage::NextInLine { .. } | CoordinatorMessage::TakePlace { .. })
+    };
+    let told = effects.iter().filter_map(|effect| match effect {
+        Effect::Send(conns, message) if of_spare(message) => Some((conns[0], message.clone())),
+        _ => None,
+    });
+    told.collect()
+}
+
+#[test]
+fn one_spare_after_the_other_is_next_in_line() {
+    let now = Instant::now();
+    let mut group = running(now);
+    let stand_by = |group: &mut GroupState, conn: ConnectionId| {
+        told_to_spares(&group.handle(now, GroupEvent::StandBy(conn, hello(conn as usize, 3, 0))))
+    };
+    let next = |conn| vec![(conn, CoordinatorMessage::NextInLine { incarnation: 0 })];
+    assert_eq!(stand_by(&mut group, 10), next(10));
+    assert_eq!(stand_by(&mut group, 11), []);
+    assert_eq!(stand_by(&mut group, 12), []);
+    let died = group.handle(now, GroupEvent::Disconnected(10, Disconnect::Closed));
+    assert_eq!(told_to_spares(&died), next(11));
+    assert_eq!(group.failure(), None, "a spare is no member");
+    let silent = group.handle(now, GroupEvent::Disconnected(11, Disconnect::TimedOut));
+    assert_eq!(told_to_spares(&silent), next(12));
+    // it may still read, and must not take the closed connection for the end of stage 0
+    assert!(matches!(&silent[0], Effect::Send(conns, CoordinatorMessage::Refused(_)) if *conns == [11]), "{silent:?}");
+    let lost = group.handle(now, GroupEvent::Disconnected(2, Disconnect::Closed));
+    assert_eq!(told_to_spares(&lost), [(12, CoordinatorMessage::TakePlace { rank: 2, incarnation: 1 })]);
+}
+
+/// The spare that takes the place joins the same group.
+#[test]
+fn a_stage_that_dies_before_the_group_has_formed_is_followed_in_it() {
+    let now = Instant::now();
+    let mut group = GroupState::new(hello(0, 3, 0), GroupTimeouts::default(), now);
+    for rank in 0..WORLD_SIZE {
+        group.handle(now, GroupEvent::Hello(rank as ConnectionId, hello(rank, 3, 0)));
+    }
+    group.handle(now, GroupEvent::StandBy(10, hello(10, 3, 0)));
+    let died = group.handle(now, GroupEvent::Disconnected(1, Disconnect::Closed));
+    assert_eq!(told_to_spares(&died), [(10, CoordinatorMessage::TakePlace { rank: 1, incarnation: 1 })]);
+    group.handle(now, GroupEvent::Disconnected(10, Disconnect::Closed));
+    let taker = Hello { incarnation: 1, pod_uid: "spare".to_owned(), ..hello(1, 3, 0) };
+    group.handle(now, GroupEvent::Hello(11, taker.clone()));
+    let released = group.handle(now, GroupEvent::Release(vec![1], StepRules::default()));
+    let Effect::Send(to, CoordinatorMessage::Released { roster, .. }) = &released[1] else { panic!("{released:?}") };
+    assert_eq!((to.as_slice(), &roster.members[1]), ([0, 11, 2].as_slice(), &taker));
+    assert_eq!(group.failure(), None);
+}
+
 /// By the group's own clock, from the moment at which the loss is noticed: whichever stage it is, and also if the others do
 /// not react any more.
 #[test]

@@ -38,15 +38,15 @@ impl GroupState {
             let reason = self.failure().map_or("all stages have left", |failure| &failure.message).to_owned();
             return self.send_and_close(conn, CoordinatorMessage::Refused(Refusal::GroupEnded { reason }));
         }
+        self.spares.0.push(conn);
+        if self.spares.0.len() == 1 {
+            self.tell_next_in_line();
+        }
         let message = match self.phase {
             GroupPhase::Joining => CoordinatorMessage::Preparing(self.progress.clone()),
             _ => self.release_message(),
         };
         self.send(vec![conn], message);
-        self.spares.0.push(conn);
-        if self.spares.0.len() == 1 {
-            self.tell_next_in_line();
-        }
     }
 
     pub(crate) fn on_spare_disconnected(&mut self, conn: ConnectionId, disconnect: &Disconnect) {

@@ -1,6 +1,6 @@
 //! A pod that waits takes the place of one that is lost.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use stagecoach_e2e::{E2eJob, Product, on_this_machine};
 
 #[test]
@@ -8,35 +8,38 @@ use stagecoach_e2e::{E2eJob, Product, on_this_machine};
 fn a_spare_takes_the_place_of_a_lost_stage() {
     let product = Product::take();
     let job = E2eJob::apply(&product, "spared", json!({"spares": 1}));
-    let mut spares = Vec::new();
-    // stage 0 last: until then its pod tells how far the job is
-    for (restarts, stage) in (1..).zip([1, 0]) {
-        job.wait_phase("Running");
-        let spare = job.wait_spare(&spares);
-        job.wait_step(job.step() + 10);
-        let before = job.pod_uids();
-        // before stage 0's own, an operator that starts anew has to find out who is who
-        if stage == 0 {
-            product.kill_operators();
-        }
-        job.trainer(stage).kill();
-        let whole = job.wait("whole again", |job| {
-            job["status"]["restarts"]["total"].as_u64() == Some(restarts) && job["status"]["phase"] == "Running"
-        });
-        spares.push(spare.clone());
-        let status = &whole["status"];
-        assert_eq!((&status["restarts"]["replaced"], &status["attempt"]["number"]), (&json!(restarts), &json!(1)));
-        let next = job.wait_spare(&spares);
+    job.wait_phase("Running");
+    let first = job.wait_spare(&[]);
+    job.wait_step(job.step() + 10);
+    let before = job.pod_uids();
+    job.trainer(1).kill();
+    told_of(&job, 1);
+    let second = job.wait_spare(std::slice::from_ref(&first));
+    // of the four pods the lost one goes once its exit is known, and the spare is a stage
+    job.wait("of three pods of before and the next spare", |_| {
         let now = job.pod_uids();
-        // of the four pods the lost one has gone, and the spare is a stage
         let stayed: Vec<&String> = before.iter().filter(|uid| now.contains(uid)).collect();
-        assert!(stayed.len() == 3 && stayed.contains(&&spare) && now.len() == 4, "{before:?} became {now:?}, {next}");
-        let told =
-            job.wait("told how long that took", |job| job["status"]["lastRecovery"]["phases"]["firstStep"].is_string());
-        println!("spared: stage {stage}: {}", told["status"]["lastRecovery"]);
-    }
-    assert_eq!(job.complete(), *on_this_machine(product.node.folder()));
-    job.wait("without spares", |_| {
-        job.pods().iter().all(|pod| pod["status"]["phase"] == "Succeeded" || pod["status"]["phase"] == "Failed")
+        stayed.len() == 3 && stayed.contains(&&first) && now.len() == 4 && now.contains(&second)
     });
+    job.wait_step(job.step() + 10);
+    job.trainer(0).kill();
+    told_of(&job, 2);
+    assert_eq!(job.complete(), *on_this_machine(product.node.folder()));
+    assert_eq!(job.attempt(), 1);
+    // both have trained to the end
+    job.wait("with both spares done", |_| {
+        let pods = job.pods();
+        let is_done = |uid: &String| {
+            let of = |pod: &&Value| pod["metadata"]["uid"].as_str() == Some(uid);
+            pods.iter().find(of).is_some_and(|pod| pod["status"]["phase"] == "Succeeded")
+        };
+        [&first, &second].into_iter().all(is_done)
+    });
+}
+
+/// Waits until so many replacements are counted, and prints how long the last one took, as far as that is known.
+fn told_of(job: &E2eJob, replaced: u64) {
+    let told =
+        job.wait("told of the replacement", |job| job["status"]["restarts"]["replaced"].as_u64() == Some(replaced));
+    println!("spared: {}", told["status"]["lastRecovery"]);
 }

@@ -160,11 +160,10 @@ impl GroupState {
             return self.send_and_close(conn, CoordinatorMessage::Refused(refusal));
         }
         if self.is_ending() {
-            let reason = self.failure.as_ref().map_or("all stages have left", |failure| &failure.message).to_owned();
             let last = match &self.failure {
                 // it is the one that gave up: there is no other group to wait for
                 Some(failure) if rank == 0 => CoordinatorMessage::GroupEnded(failure.for_rank(rank)),
-                _ => CoordinatorMessage::Refused(Refusal::GroupEnded { reason }),
+                _ => CoordinatorMessage::Refused(self.ended()),
             };
             return self.send_and_close(conn, last);
         }
@@ -198,6 +197,12 @@ impl GroupState {
             Some(_) => self.release_if_complete(now),
             None => self.send(vec![conn], CoordinatorMessage::Preparing(self.progress.clone())),
         }
+    }
+
+    /// Why nobody can join any more.
+    pub(crate) fn ended(&self) -> Refusal {
+        let reason = self.failure.as_ref().map_or("all stages have left", |failure| &failure.message).to_owned();
+        Refusal::GroupEnded { reason }
     }
 
     fn on_message(&mut self, now: Instant, rank: usize, message: MemberMessage) {

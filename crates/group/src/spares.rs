@@ -35,8 +35,7 @@ impl GroupState {
             return self.send_and_close(conn, CoordinatorMessage::Refused(refusal));
         }
         if self.is_ending() {
-            let reason = self.failure().map_or("all stages have left", |failure| &failure.message).to_owned();
-            return self.send_and_close(conn, CoordinatorMessage::Refused(Refusal::GroupEnded { reason }));
+            return self.send_and_close(conn, CoordinatorMessage::Refused(self.ended()));
         }
         self.spares.0.push(conn);
         if self.spares.0.len() == 1 {

@@ -140,11 +140,6 @@ impl StageProcess {
         Pid::from_child(&self.child)
     }
 
-    /// Whether it is a spare of the attempt that waits.
-    pub(super) fn is_waiting_spare(&self, attempt: u64) -> bool {
-        self.attempt == attempt && self.place.is_none()
-    }
-
     pub(super) fn set_state(&mut self, state: InstanceState, now: UnixMillis) {
         (self.state, self.since) = (state, now);
     }

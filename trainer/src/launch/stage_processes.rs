@@ -70,21 +70,27 @@ impl StageProcesses {
 
     /// A spare stands by.
     pub(super) fn set_standing_by(&mut self, attempt: u64, number: u32, now: UnixMillis) {
-        let it = self.0.iter_mut().find(|process| process.is_waiting_spare(attempt) && process.spare == Some(number));
-        it.filter(|process| process.state == InstanceState::Starting)
-            .into_iter()
-            .for_each(|process| process.set_state(InstanceState::Ready, now));
+        let starting = |process: &&mut StageProcess| process.state == InstanceState::Starting;
+        if let Some(process) = self.waiting_spare(attempt, number).filter(starting) {
+            process.set_state(InstanceState::Ready, now);
+        }
     }
 
     /// A spare has taken the place of a stage.
     pub(super) fn take_place(&mut self, attempt: u64, number: u32, place: Place, now: UnixMillis) {
-        let it = self.0.iter_mut().find(|process| process.is_waiting_spare(attempt) && process.spare == Some(number));
-        if let Some(process) = it {
+        if let Some(process) = self.waiting_spare(attempt, number) {
             process.place = Some(place);
             if process.state == InstanceState::Ready {
                 process.set_state(InstanceState::Starting, now);
             }
         }
+    }
+
+    fn waiting_spare(&mut self, attempt: u64, number: u32) -> Option<&mut StageProcess> {
+        let is_it = |process: &&mut StageProcess| {
+            (process.attempt, process.place, process.spare) == (attempt, None, Some(number))
+        };
+        self.0.iter_mut().find(is_it)
     }
 
     /// Kills and forgets the spares of these numbers. Whether there were any.

@@ -143,6 +143,11 @@ impl Launched {
         stages(self.child.id())
     }
 
+    /// Waits until `count` stages run, and so until each that was lost is replaced; their process ids, by rank.
+    pub fn wait_for_stages(&self, count: usize) -> Vec<u32> {
+        until("all stages", 60, || Some(self.stages()).filter(|stages| stages.len() == count))
+    }
+
     /// Process ids of the spares that wait.
     pub fn waiting_spares(&self) -> Vec<u32> {
         waiting_spares(self.child.id())

@@ -30,8 +30,7 @@ fn running(workspace: &Path, step: u64) -> (Launched, Vec<u32>) {
 fn running_job(workspace: &Path, job: &TestJob, step: u64) -> (Launched, Vec<u32>) {
     let mut launched = Launched::start(workspace, &job.endless(), &[]);
     launched.wait_for_step(step);
-    let stages = launched.stages();
-    assert_eq!(stages.len(), 3);
+    let stages = launched.wait_for_stages(3);
     (launched, stages)
 }
 
@@ -59,8 +58,7 @@ fn recovers(workspace: &Path, mut launched: Launched) -> Outcome {
 
 /// The other stages than those of `ranks` are the same processes as before, and those of `ranks` are not.
 fn only_replaced(launched: &Launched, before: &[u32], ranks: &[usize]) {
-    let now = launched.stages();
-    assert_eq!(now.len(), before.len());
+    let now = launched.wait_for_stages(before.len());
     for rank in 0..before.len() {
         assert_eq!(now[rank] != before[rank], ranks.contains(&rank), "stage {rank}: {before:?} became {now:?}");
     }

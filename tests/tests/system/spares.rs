@@ -17,8 +17,7 @@ fn job() -> TestJob {
 fn running(workspace: &Path) -> (Launched, Vec<u32>, u32) {
     let mut launched = Launched::start(workspace, &job().endless(), &[]);
     launched.wait_for_step(5);
-    let stages = launched.stages();
-    assert_eq!(stages.len(), 3);
+    let stages = launched.wait_for_stages(3);
     let spare = launched.wait_for_spare(workspace, &[]);
     (launched, stages, spare)
 }
@@ -57,7 +56,7 @@ fn a_spare_takes_the_place_of_each_stage_and_the_next_one_is_made() {
         // the others are the same processes, and the spare is a stage
         let mut expected = stages.clone();
         expected[rank] = spare;
-        let mut now = launched.stages();
+        let mut now = launched.wait_for_stages(3);
         assert_eq!(now[0], expected[0], "stage 0");
         expected.sort_unstable();
         now.sort_unstable();
@@ -83,7 +82,7 @@ fn a_spare_that_dies_costs_nothing() {
     // another is made in its place
     let next = launched.wait_for_spare(workspace.path(), &[spare]);
     launched.wait_for_step(30);
-    assert_eq!(launched.stages(), stages);
+    assert_eq!(launched.wait_for_stages(3), stages);
     assert_eq!(state(workspace.path())["budget"]["total"], 0);
     // and takes the place of a stage as the first would have
     signal(stages[1], libc::SIGKILL);
@@ -100,7 +99,7 @@ fn a_stage_that_dies_with_the_spare_is_started_again() {
         signal(spare, libc::SIGSTOP); // it takes no place
         signal(stages[rank], libc::SIGKILL);
         launched.wait_for_restart(workspace.path());
-        assert_eq!(launched.stages().len(), 3);
+        launched.wait_for_stages(3);
         signal(spare, libc::SIGKILL);
         let outcome = ends_with_the_same_bits(workspace.path(), launched);
         says(&outcome, &format!("starting stage {rank} again in 0.0s, for which the others wait"));
@@ -119,7 +118,7 @@ fn a_spare_that_takes_a_place_too_late_goes() {
     until("the end of the spare that was late", 60, || is_gone(spare).then_some(()));
     let step = state(workspace.path())["bestStep"].as_u64().unwrap();
     launched.wait_for_step(step + 20);
-    assert_eq!(launched.stages().len(), 3);
+    launched.wait_for_stages(3);
     ends_with_the_same_bits(workspace.path(), launched);
 }
 

@@ -80,11 +80,20 @@ impl StageProcesses {
     pub(super) fn take_place(&mut self, attempt: u64, number: u32, place: Place, now: UnixMillis) {
         let it = self.0.iter_mut().find(|process| process.is_waiting_spare(attempt) && process.spare == Some(number));
         if let Some(process) = it {
+            process.note_place(place);
             process.place = Some(place);
             if process.state == InstanceState::Ready {
                 process.set_state(InstanceState::Starting, now);
             }
         }
+    }
+
+    /// Whether a later process of the stage trains in its place.
+    pub(super) fn is_replaced(&self, attempt: u64, Place { stage, incarnation }: Place) -> bool {
+        self.0
+            .iter()
+            .filter(|process| process.attempt == attempt && process.state == InstanceState::Ready)
+            .any(|process| process.place.is_some_and(|place| place.stage == stage && place.incarnation > incarnation))
     }
 
     /// Kills and forgets the spares of these numbers. Whether there were any.

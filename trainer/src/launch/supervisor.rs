@@ -19,6 +19,7 @@ use stagecoach_lifecycle::{
     Policy, UnixMillis, decide,
 };
 
+use super::launcher_state::Recovery;
 use super::stage_process::{Place, StageProcess};
 use super::stage_processes::StageProcesses;
 use super::{LaunchError, LauncherState, StageExecutable, report};
@@ -112,6 +113,10 @@ struct Supervisor<'a> {
     summary: Option<RunSummary>,
     /// The last save of the state failed, and that was reported.
     state_unsaved: bool,
+    /// The state has a recovery that was not saved yet.
+    recovery_unsaved: bool,
+    /// When training started last: the last step that was finished before, and the first step.
+    last_start: Option<(Option<u64>, u64)>,
 }
 
 impl<'a> Supervisor<'a> {
@@ -133,6 +138,8 @@ impl<'a> Supervisor<'a> {
             stop_requested: false,
             summary: None,
             state_unsaved: false,
+            recovery_unsaved: false,
+            last_start: None,
         }
     }
 
@@ -153,7 +160,7 @@ impl<'a> Supervisor<'a> {
                 self.report_transition(&decision.state, now);
                 self.stored.state = decision.state;
             }
-            if changed || self.state_unsaved {
+            if changed || self.state_unsaved || self.recovery_unsaved {
                 self.save_state();
             }
             let mut acted = false;
@@ -183,6 +190,7 @@ impl<'a> Supervisor<'a> {
     /// which comes at the next step at the latest.
     fn save_state(&mut self) {
         let saved = self.stored.save(self.config.folder);
+        self.recovery_unsaved = false;
         match (&saved, self.state_unsaved) {
             (Err(error), false) => self.display.print_line(&report::state_not_saved(error)),
             (Ok(()), true) => self.display.print_line(&report::state_saved(&self.config.folder.launcher_state())),
@@ -210,6 +218,18 @@ impl<'a> Supervisor<'a> {
         if let Some(failure) = new_failure {
             let log = self.processes.log_tail(failure.attempt, failure.stage);
             self.display.print_line(&report::attempt_failed(failure, &log));
+            if self.stored.recovery.is_none_or(|recovery| recovery.failed_at != failure.failed_at) {
+                // how a stage ended may be known only after a spare has taken its place and training has started
+                let went_on = failure.stage.is_some_and(|stage| {
+                    self.processes.is_replaced(failure.attempt, Place { stage, incarnation: failure.incarnation })
+                });
+                let (finished_step, first_step) = match self.last_start.filter(|_| went_on) {
+                    Some((finished_step, first_step)) => (finished_step, Some(first_step)),
+                    None => (self.observed_progress.finished_steps.or(old.best_step), None),
+                };
+                let failed_at = failure.failed_at;
+                self.stored.recovery = Some(Recovery { failed_at, finished_step, first_step });
+            }
         }
         let gave_up =
             matches!(state.attempt_phase, AttemptPhase::Finished(JobOutcome::Failed(_))) && old.outcome().is_none();
@@ -327,8 +347,15 @@ impl<'a> Supervisor<'a> {
         let attempt = self.stored.state.attempt.number;
         match event {
             TrainingEvent::Preparing { .. } => self.observed_progress.last_preparation_at = Some(now),
-            TrainingEvent::Started(_) => {
+            TrainingEvent::Started(start) => {
                 self.observed_progress.lost = None;
+                self.last_start = Some((self.observed_progress.finished_steps, start.first_step));
+                if let Some(recovery) = &mut self.stored.recovery
+                    && recovery.first_step.is_none()
+                {
+                    recovery.first_step = Some(start.first_step);
+                    self.recovery_unsaved = true;
+                }
                 self.processes.set_ready(attempt, now);
             }
             TrainingEvent::StageLost { stage, incarnation, .. } => {

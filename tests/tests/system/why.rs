@@ -2,8 +2,9 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use stagecoach_tests::{Launched, TestJob, corpus, signal, stagecoach, until};
+use stagecoach_tests::{Launched, TestJob, corpus, signal, stagecoach};
 
 /// The exit code, and what was said.
 fn why(folder: &Path) -> (i32, String) {
@@ -17,6 +18,19 @@ fn says(folder: &Path, words: &[&str]) -> String {
     assert_eq!(code, 0, "{said}");
     words.iter().for_each(|words| assert!(said.contains(words), "no {words:?} in\n{said}"));
     said
+}
+
+/// What is said as soon as it has all `words`.
+fn told(folder: &Path, words: &[&str]) -> String {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let (_, said) = why(folder);
+        if words.iter().all(|words| said.contains(words)) {
+            return said;
+        }
+        assert!(Instant::now() < deadline, "not all of {words:?} in\n{said}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 fn job(extra: &str) -> TestJob {
@@ -33,14 +47,11 @@ fn a_killed_stage_is_told_while_the_job_runs_and_afterwards() {
     says(&folder, &["no stage of this job has failed. It runs (process "]);
     signal(launched.stages()[1], libc::SIGKILL);
     launched.wait_for_restart(workspace.path());
-    let told = until("where training went on", 30, || {
-        let (_, said) = why(&folder);
-        said.contains("Training went on from the checkpoint of step ").then_some(said)
-    });
+    let told = told(&folder, &["Training went on from the checkpoint of step "]);
     for words in [
         "stage 1 failed first, at ",
         "in attempt 1 after step ",
-        "reason: Killed, exit code 137: SIGKILL",
+        "reason: Killed, exit code 137 (SIGKILL)",
         "the other stages waited, and stage 1 was started again; ",
         " of 10 restarts are left",
         "trained again.",
@@ -72,13 +83,10 @@ fn a_spare_that_took_over_is_named() {
     let spare = launched.wait_for_spare(workspace.path(), &[]);
     signal(launched.stages()[0], libc::SIGKILL);
     launched.wait_for_restart(workspace.path());
-    until("what took over", 30, || {
-        let (_, said) = why(&folder);
-        (said.contains("spare 0 took the place of stage 0") && said.contains("Training went on")).then_some(())
-    });
+    told(&folder, &["spare 0 took the place of stage 0"]);
     // the spare that is stage 0 now has its part of its own log
     signal(spare, libc::SIGKILL);
-    until("the failure of what was a spare", 30, || why(&folder).1.contains("logs/spare-0.log").then_some(()));
+    told(&folder, &["logs/spare-0.log"]);
 }
 
 #[test]

@@ -19,9 +19,11 @@ pub(super) fn job_file(facts: &Facts, sizes: &Sizes) -> String {
 fn head(facts: &Facts, sizes: &Sizes) -> String {
     let gpus = facts.gpus;
     format!(
-        "# Written by `stagecoach init` for {corpus} (about {tokens} tokens) and {machine}. The rule: the largest of nine models that has in its layers at most two parameters for each token
-# of the corpus, trains 200 steps within {minutes}, and whose stages are planned to use at most {share:.0}% of the memory.
-# `stagecoach plan` shows partition, timeline and memory. Estimates are rough: change what you know better.
+        "# Written by `stagecoach init` for {corpus}, about {tokens} tokens,
+# and for {machine}.
+# The rule: the largest of nine models that has in its layers at most two parameters for each token of the corpus, trains
+# 200 steps within {minutes}, and whose stages are planned to use at most {share:.0}% of the memory. Estimates are rough: change
+# what you know better. `stagecoach plan` shows partition, timeline and memory.
 apiVersion: stagecoach.dev/v1alpha1
 kind: PipelineJob
 metadata:
@@ -78,7 +80,7 @@ fn data(facts: &Facts, sizes: &Sizes) -> String {
     }
     let _ = write!(
         text,
-        "    sequenceLength: {length}  # the power of two of which the corpus has thousands; at most 128 on CPUs, 512 on GPUs
+        "    sequenceLength: {length}  # the longest of which the corpus has a thousand; 16 at least, at most 128 on CPUs, 512 on GPUs
     evaluation:
       fraction: {fraction}  # held out to measure the model on: less of a larger corpus
       everySteps: {interval}  # five times in the run
@@ -123,7 +125,7 @@ fn training(facts: &Facts, sizes: &Sizes) -> String {
         threads = sizes.threads,
         why_threads = match facts.processors >= 2 * sizes.stages as usize {
             true => "processors by stages, at most 4",
-            false => "one processor or less for each stage",
+            false => "fewer than two processors for each stage",
         },
         peak = sizes.shape.learning_rate,
         warmup = sizes.warmup_steps,

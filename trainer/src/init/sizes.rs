@@ -35,6 +35,8 @@ pub(super) const SECONDS: f64 = 300.0;
 /// Floating-point operations a second that are reckoned with, of a processor and of a GPU: well below what they can.
 const PROCESSOR_FLOPS: f64 = 4e10;
 const GPU_FLOPS: f64 = 1e13;
+/// Seconds of a step beside its arithmetic.
+const STEP_SECONDS: f64 = 0.03;
 /// Processors that a stage uses at most: one operation of a small model has no work for more.
 const MOST_THREADS: usize = 4;
 /// Steps below which a model has learned too little to show.
@@ -77,8 +79,8 @@ impl Sizes {
         let vocab_size = by_corpus.min(shape.most_tokens);
         let tokens = bytes / bytes_per_token;
         let stages = stages(facts);
-        // at least eight for each sequence of a step, so that a step does not train on one text twice
-        let sequence_length = [512.0, 256.0, 128.0, 64.0, 32.0].into_iter().find(|length| tokens >= 4000.0 * length);
+        // enough of them that a step does not train on one twice
+        let sequence_length = [512.0, 256.0, 128.0, 64.0, 32.0].into_iter().find(|length| tokens >= 1000.0 * length);
         let sequence_length = match (facts.gpus, sequence_length) {
             (0, length) => length.unwrap_or(16.0).min(128.0),
             (_, length) => length.unwrap_or(16.0),
@@ -92,8 +94,7 @@ impl Sizes {
         let parameters = f64::from(layers) * of_layer + (2.0 * f64::from(vocab_size) + 1.0) * hidden;
         let threads = (facts.processors / stages as usize).clamp(1, MOST_THREADS) as u32;
         let tokens_of_step = f64::from(batch) * sequence_length;
-        // forward and backward: six operations for each parameter and token
-        let seconds_of_step = 6.0 * parameters * tokens_of_step / flops(facts, stages, threads);
+        let seconds_of_step = seconds_of_step(parameters, tokens_of_step, flops(facts, stages, threads));
         let by_epochs = (MOST_EPOCHS * tokens / tokens_of_step).max(50.0);
         let steps = (SECONDS / seconds_of_step).min(by_epochs).clamp(50.0, MOST_STEPS);
         let steps = (steps / 50.0).floor() as u32 * 50;
@@ -123,13 +124,18 @@ impl Sizes {
         }
     }
 
-    /// Whether the model has no more parameters than the corpus has tokens, and enough steps of it fit into the time.
+    /// Whether the layers have at most two parameters for each token of the corpus, and enough steps of it fit into the time.
     pub(super) fn is_trained_in_time(&self, facts: &Facts) -> bool {
         let step = f64::from(self.batch) * f64::from(self.sequence_length);
-        let seconds = 6.0 * self.parameters * step / flops(facts, self.stages, self.threads) * LEAST_STEPS;
+        let seconds = LEAST_STEPS * seconds_of_step(self.parameters, step, flops(facts, self.stages, self.threads));
         let of_layers = self.parameters - 2.0 * f64::from(self.vocab_size) * f64::from(self.shape.hidden_size);
         seconds <= SECONDS && of_layers <= 2.0 * self.tokens
     }
+}
+
+/// Forward and backward are six operations for each parameter and token.
+fn seconds_of_step(parameters: f64, tokens: f64, flops: f64) -> f64 {
+    STEP_SECONDS + 6.0 * parameters * tokens / flops
 }
 
 /// Operations a second of all stages together.

@@ -46,7 +46,7 @@ fn the_plays_of_shakespeare_get_a_job_for_a_machine_of_two_processors() {
     let steps = of("/training/steps");
     assert!((200.0..=400.0).contains(&steps), "{steps}");
     assert!(
-        text.contains("# Written by `stagecoach init` for 5.00 MB of text in 1 file (about 1.5 million tokens)"),
+        text.contains("# Written by `stagecoach init` for 5.00 MB of text in 1 file, about 1.5 million tokens,"),
         "{text}"
     );
     // every number has its reason

@@ -62,7 +62,7 @@ pub(super) struct StageProcess {
     child: Child,
     termination_message: PathBuf,
     log: PathBuf,
-    /// The offset of this attempt in the stage's log.
+    /// The offset in the log at which this process, as this stage, begins.
     log_start: u64,
 }
 
@@ -167,10 +167,16 @@ impl StageProcess {
         }
     }
 
-    /// Notes in a spare's log which stage it is from now on. On a full volume the line may be missing.
-    pub(super) fn note_place(&self, place: Place) {
+    /// Makes a spare a stage, and notes that in its log. On a full volume the line may be missing.
+    pub(super) fn take_place(&mut self, place: Place) {
         let line = format!("{}\n", place_line(self.attempt, place));
-        let _ = File::options().append(true).open(&self.log).and_then(|mut log| log.write_all(line.as_bytes()));
+        let write = || -> io::Result<u64> {
+            let mut log = File::options().append(true).open(&self.log)?;
+            log.write_all(line.as_bytes())?;
+            Ok(log.metadata()?.len())
+        };
+        self.log_start = write().unwrap_or(self.log_start);
+        self.place = Some(place);
     }
 
     /// Reaps the exited process and reads its termination message.

@@ -80,8 +80,7 @@ impl StageProcesses {
     pub(super) fn take_place(&mut self, attempt: u64, number: u32, place: Place, now: UnixMillis) {
         let it = self.0.iter_mut().find(|process| process.is_waiting_spare(attempt) && process.spare == Some(number));
         if let Some(process) = it {
-            process.note_place(place);
-            process.place = Some(place);
+            process.take_place(place);
             if process.state == InstanceState::Ready {
                 process.set_state(InstanceState::Starting, now);
             }

@@ -146,16 +146,18 @@ impl History {
     }
 }
 
-/// How the stage ended.
+/// How the stage ended: reason, exit code, and its message if that says more.
 fn how(failure: &AttemptFailure) -> String {
-    let code = match failure.exit_code {
-        Some(code) => match signal_name(code) {
-            Some(signal) => format!(", exit code {code}: {signal}"),
-            None => format!(", exit code {code}"),
-        },
-        None => String::new(),
-    };
-    format!("{}{code}: {}", failure.label(), failure.message.trim_end())
+    let mut text = failure.label();
+    let message = failure.message.trim_end();
+    if let Some(code) = failure.exit_code {
+        text += &format!(", exit code {code}");
+        text += &signal_name(code).map_or_else(String::new, |signal| format!(" ({signal})"));
+        if message == format!("exited with code {code}") {
+            return text + ".";
+        }
+    }
+    format!("{text}: {message}")
 }
 
 /// The signal that a shell's exit code stands for.
@@ -246,7 +248,7 @@ mod tests {
             history().to_string(),
             "workspace/small: stage 1 failed first, at 2026-09-21 14:13:20 UTC (1m 40s ago), in attempt 1 after step 43 was \
              finished.
-  reason: Killed, exit code 137: SIGKILL: exited with code 137
+  reason: Killed, exit code 137 (SIGKILL).
   log:    the end of logs/stage-1.log:
           | one
           | two

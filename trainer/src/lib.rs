@@ -6,6 +6,7 @@ pub mod execute;
 mod fatal;
 mod folder;
 mod generate;
+mod init;
 mod kernels;
 mod launch;
 pub mod links;

@@ -14,6 +14,7 @@ mod mapped;
 mod order;
 mod prepared;
 mod sequences;
+mod texts;
 mod tokenizer;
 mod tokenizer_training;
 
@@ -23,4 +24,5 @@ pub use contained::hide_contained_panics;
 pub use dataset::{BatchPlan, Dataset, IGNORE_INDEX, Microbatch, MicrobatchLayout};
 pub use error::DataError;
 pub use prepared::PreparedCorpus;
+pub use texts::{Texts, find_texts};
 pub use tokenizer::Tokenizer;

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod actions;
+mod advice;
 mod backoff;
 mod budget;
 mod cause;

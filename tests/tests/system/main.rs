@@ -12,6 +12,7 @@ mod drain;
 mod evaluation;
 mod faults;
 mod full_volume;
+mod init;
 mod initial;
 mod memory;
 mod memory_checkpoints;
@@ -29,6 +30,7 @@ mod strace;
 mod tensorboard;
 mod transformers;
 mod unequal;
+mod why;
 
 use stagecoach_tests::scene::Scene;
 

@@ -4,6 +4,7 @@ mod audit;
 mod checkpoint;
 mod diff;
 mod generate;
+mod init;
 mod job_args;
 mod output;
 mod plan;
@@ -13,6 +14,7 @@ mod stage;
 mod tensorboard;
 mod timeline;
 mod tokenize;
+mod why;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -36,12 +38,16 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum CliCommand {
+    /// Write a job file for the texts in the workspace and for this machine.
+    Init(init::InitCommand),
     /// Train a job on this machine, one process per stage.
     Run(run::RunCommand),
     /// Run one stage: the entry point of a pod, configured by environment variables.
     Stage(stage::StageCommand),
     /// Show how a job would run: partition, timeline, bubble, memory.
     Plan(plan::PlanCommand),
+    /// Tell why a run failed last, what followed, and what to do.
+    Why(why::WhyCommand),
     /// Show what every stage did in a step that was trained, above a simulation of it.
     Timeline(timeline::TimelineCommand),
     /// Write runs as TensorBoard reads them.
@@ -81,6 +87,8 @@ pub fn main(open_volume: VolumeOpener) -> i32 {
         CliCommand::Run(command) => command.main(),
         CliCommand::Stage(command) => stage::main(command, open_volume),
         CliCommand::Plan(command) => to_exit_code(command.main()),
+        CliCommand::Init(command) => to_exit_code(command.main()),
+        CliCommand::Why(command) => to_exit_code(command.main()),
         CliCommand::Timeline(command) => to_exit_code(command.main()),
         CliCommand::Tensorboard(command) => to_exit_code(command.main()),
         CliCommand::Replay(command) => to_exit_code(command.main()),

@@ -59,6 +59,15 @@ impl JobFolder {
         Err(FolderError::Foreign { folder: folder.root, found: foreign })
     }
 
+    /// A folder that a job has created; none if it is another's, or does not exist.
+    ///
+    /// # Errors
+    /// If the volume fails.
+    pub(crate) fn existing(root: &Path) -> Result<Option<Self>, FolderError> {
+        let folder = Self { root: root.to_owned() };
+        Ok((root.is_dir() && folder.belongs_to_job()?).then_some(folder))
+    }
+
     /// The names of the entries that a new job's folder must not have.
     fn foreign_entries(&self, entries: fs::ReadDir, job_file: Option<&Path>) -> Result<Vec<String>, FolderError> {
         let job_file = job_file.and_then(|file| fs::canonicalize(file).ok());

@@ -7,6 +7,24 @@ use std::io::Write;
 use super::LaunchError;
 use crate::folder::JobFolder;
 
+/// Whether a run holds the lock of a job's folder. Nothing is written.
+///
+/// # Errors
+/// If the volume fails.
+pub(super) fn is_locked(folder: &JobFolder) -> Result<bool, LaunchError> {
+    let path = folder.lock();
+    let file = match File::open(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        opened => opened.map_err(LaunchError::storage("open the lock", &path))?,
+    };
+    // held for no longer than this call: a run that starts within these microseconds is refused
+    match file.try_lock_shared() {
+        Ok(()) => Ok(false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(source)) => Err(LaunchError::storage("look at the lock", &path)(source)),
+    }
+}
+
 /// Locks a job's folder until it is dropped.
 #[derive(Debug)]
 pub(crate) struct JobLock {
@@ -46,7 +64,9 @@ mod tests {
     fn a_second_run_is_refused_with_the_first_ones_process_id() {
         let workspace = tempfile::tempdir().unwrap();
         let folder = JobFolder::open(workspace.path(), None).unwrap();
+        assert!(!is_locked(&folder).unwrap());
         let first = JobLock::acquire(&folder).unwrap();
+        assert!(is_locked(&folder).unwrap());
         let refused = JobLock::acquire(&folder).unwrap_err();
         assert!(refused.to_string().contains(&format!("(process {})", std::process::id())), "{refused}");
         assert_eq!(refused.exit_code().code(), 1);

@@ -4,7 +4,7 @@ use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 use stagecoach_files::random_hex;
-use stagecoach_lifecycle::{AttemptPhase, JobState};
+use stagecoach_lifecycle::{AttemptPhase, JobState, UnixMillis};
 
 use super::LaunchError;
 use crate::folder::{JobFolder, write_file};
@@ -21,6 +21,21 @@ pub(crate) struct LauncherState {
     pub(crate) job_uid: String,
     /// The last state that `lifecycle::decide` returned.
     pub(crate) state: JobState,
+    /// What followed the state's last failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) recovery: Option<Recovery>,
+}
+
+/// Where training stood when a stage failed, and where it went on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Recovery {
+    /// `AttemptFailure::failed_at` of the failure.
+    pub(crate) failed_at: UnixMillis,
+    /// The last step that was finished before.
+    pub(crate) finished_step: Option<u64>,
+    /// The first step that was trained afterwards; None until a group trains again.
+    pub(crate) first_step: Option<u64>,
 }
 
 impl LauncherState {
@@ -29,16 +44,24 @@ impl LauncherState {
     /// # Errors
     /// If the volume fails, or the file has other content.
     pub(crate) fn load(folder: &JobFolder) -> Result<Self, LaunchError> {
+        Ok(match Self::stored(folder)? {
+            Some(stored) => Self { state: prepare_for_new_run(stored.state), ..stored },
+            None => Self { job_uid: random_hex(), state: JobState::default(), recovery: None },
+        })
+    }
+
+    /// The state as the last launcher stored it, if one has.
+    ///
+    /// # Errors
+    /// As [`LauncherState::load`].
+    pub(super) fn stored(folder: &JobFolder) -> Result<Option<Self>, LaunchError> {
         let path = folder.launcher_state();
         let bytes = match fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Self { job_uid: random_hex(), state: JobState::default() });
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => read.map_err(LaunchError::storage("read", &path))?,
         };
-        let stored: Self =
-            serde_json::from_slice(&bytes).map_err(|error| LaunchError::State { path, problem: error.to_string() })?;
-        Ok(Self { state: prepare_for_new_run(stored.state), ..stored })
+        let stored = serde_json::from_slice(&bytes);
+        stored.map(Some).map_err(|error| LaunchError::State { path, problem: error.to_string() })
     }
 
     /// Stores the state.

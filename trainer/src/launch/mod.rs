@@ -1,9 +1,11 @@
 //! The local launcher: a job's stages as processes of this machine, under the same restart policy as pods.
 //! `job_lock` locks the job's folder, `stage_process` is one stage, `stage_processes` are all of them, `supervisor` is the
 //! loop around `lifecycle::decide`, `report` its messages, `launcher_state` what is stored between runs, `previous_run`
-//! what an earlier run left.
+//! what an earlier run left, `history` what is
+//! known of a run's last failure, and `why` tells it.
 
 mod error;
+mod history;
 mod job_lock;
 mod launcher_state;
 mod previous_run;
@@ -11,8 +13,10 @@ mod report;
 mod stage_process;
 mod stage_processes;
 mod supervisor;
+mod why;
 
 pub(crate) use error::LaunchError;
+pub(crate) use history::History;
 pub(crate) use job_lock::JobLock;
 pub(crate) use launcher_state::LauncherState;
 pub(crate) use previous_run::PreviousRun;

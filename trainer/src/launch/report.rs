@@ -25,7 +25,7 @@ pub(super) fn attempt_failed(failure: &AttemptFailure, log: &str) -> String {
 }
 
 /// The last lines of a log, without those that only repeat the message.
-fn log_tail<'a>(log: &'a str, message: &str) -> Vec<&'a str> {
+pub(super) fn log_tail<'a>(log: &'a str, message: &str) -> Vec<&'a str> {
     let is_new = |line: &&str| !line.trim().is_empty() && !message.lines().any(|known| line.contains(known));
     let mut lines: Vec<&str> = log.lines().rev().filter(is_new).take(LOG_TAIL_LINES).collect();
     lines.reverse();

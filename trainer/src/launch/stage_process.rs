@@ -62,7 +62,7 @@ pub(super) struct StageProcess {
     child: Child,
     termination_message: PathBuf,
     log: PathBuf,
-    /// The offset of this attempt in the stage's log.
+    /// The offset in the log at which this process, as this stage, begins.
     log_start: u64,
 }
 
@@ -162,6 +162,18 @@ impl StageProcess {
         }
     }
 
+    /// Makes a spare a stage, and notes that in its log. On a full volume the line may be missing.
+    pub(super) fn take_place(&mut self, place: Place) {
+        let line = format!("{}\n", place_line(self.attempt, place));
+        let write = || -> io::Result<u64> {
+            let mut log = File::options().append(true).open(&self.log)?;
+            log.write_all(line.as_bytes())?;
+            Ok(log.metadata()?.len())
+        };
+        self.log_start = write().unwrap_or(self.log_start);
+        self.place = Some(place);
+    }
+
     /// Reaps the exited process and reads its termination message.
     pub(super) fn reap(&mut self, now: UnixMillis) {
         let status = self.child.wait().ok();
@@ -200,13 +212,26 @@ impl Drop for StageProcess {
     }
 }
 
+/// How the line begins that separates the processes in a log.
+pub(super) const SEPARATOR: &str = "--- attempt ";
+
+/// The line before what a process of a stage writes.
+pub(super) fn start_line(attempt: u64, incarnation: u32) -> String {
+    let replaced = if incarnation > 0 { format!(", incarnation {incarnation}") } else { String::new() };
+    format!("{SEPARATOR}{attempt}{replaced} ---")
+}
+
+/// The line at which a spare became a stage.
+pub(super) fn place_line(attempt: u64, Place { stage, incarnation }: Place) -> String {
+    format!("--- stage {stage}, attempt {attempt}, incarnation {incarnation} ---")
+}
+
 /// Opens a log for appending, writes a line that separates its processes, and returns the offset after it. On a full
 /// volume the line may be missing, which must not prevent the start.
 fn open_log(path: &Path, attempt: u64, incarnation: u32) -> Result<(File, u64), LaunchError> {
     let open = || -> io::Result<(File, u64)> {
         let mut file = File::options().create(true).append(true).open(path)?;
-        let replaced = if incarnation > 0 { format!(", incarnation {incarnation}") } else { String::new() };
-        let _ = writeln!(file, "--- attempt {attempt}{replaced} ---");
+        let _ = writeln!(file, "{}", start_line(attempt, incarnation));
         let start = file.metadata()?.len();
         Ok((file, start))
     };

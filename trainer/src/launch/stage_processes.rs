@@ -79,7 +79,7 @@ impl StageProcesses {
     /// A spare has taken the place of a stage.
     pub(super) fn take_place(&mut self, attempt: u64, number: u32, place: Place, now: UnixMillis) {
         if let Some(process) = self.waiting_spare(attempt, number) {
-            process.place = Some(place);
+            process.take_place(place);
             if process.state == InstanceState::Ready {
                 process.set_state(InstanceState::Starting, now);
             }
@@ -91,6 +91,14 @@ impl StageProcesses {
             (process.attempt, process.place, process.spare) == (attempt, None, Some(number))
         };
         self.0.iter_mut().find(is_it)
+    }
+
+    /// Whether a later process of the stage trains in its place.
+    pub(super) fn is_replaced(&self, attempt: u64, Place { stage, incarnation }: Place) -> bool {
+        self.0
+            .iter()
+            .filter(|process| process.attempt == attempt && process.state == InstanceState::Ready)
+            .any(|process| process.place.is_some_and(|place| place.stage == stage && place.incarnation > incarnation))
     }
 
     /// Kills and forgets the spares of these numbers. Whether there were any.

@@ -15,10 +15,11 @@ use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::{ExitCode, MASTER_PORT, StageEnv};
 use stagecoach_files::random_hex;
 use stagecoach_lifecycle::{
-    AttemptAction, AttemptPhase, Desired, JobFailureReason, JobOutcome, LostInstance, Observed, ObservedProgress,
-    Policy, UnixMillis, decide,
+    AttemptAction, AttemptFailure, AttemptPhase, Desired, JobFailureReason, JobOutcome, LostInstance, Observed,
+    ObservedProgress, Policy, UnixMillis, decide,
 };
 
+use super::launcher_state::Recovery;
 use super::stage_process::{Place, StageProcess};
 use super::stage_processes::StageProcesses;
 use super::{LaunchError, LauncherState, StageExecutable, report};
@@ -112,6 +113,19 @@ struct Supervisor<'a> {
     summary: Option<RunSummary>,
     /// The last save of the state failed, and that was reported.
     state_unsaved: bool,
+    /// The state has a recovery that was not saved yet.
+    recovery_unsaved: bool,
+    /// When training started last.
+    last_start: Option<LastStart>,
+}
+
+/// When training started.
+#[derive(Clone, Copy, Debug)]
+struct LastStart {
+    at: UnixMillis,
+    /// The last step that was finished before.
+    finished_step: Option<u64>,
+    first_step: u64,
 }
 
 impl<'a> Supervisor<'a> {
@@ -133,6 +147,8 @@ impl<'a> Supervisor<'a> {
             stop_requested: false,
             summary: None,
             state_unsaved: false,
+            recovery_unsaved: false,
+            last_start: None,
         }
     }
 
@@ -153,7 +169,7 @@ impl<'a> Supervisor<'a> {
                 self.report_transition(&decision.state, now);
                 self.stored.state = decision.state;
             }
-            if changed || self.state_unsaved {
+            if changed || self.state_unsaved || self.recovery_unsaved {
                 self.save_state();
             }
             let mut acted = false;
@@ -183,6 +199,7 @@ impl<'a> Supervisor<'a> {
     /// which comes at the next step at the latest.
     fn save_state(&mut self) {
         let saved = self.stored.save(self.config.folder);
+        self.recovery_unsaved = false;
         match (&saved, self.state_unsaved) {
             (Err(error), false) => self.display.print_line(&report::state_not_saved(error)),
             (Ok(()), true) => self.display.print_line(&report::state_saved(&self.config.folder.launcher_state())),
@@ -210,6 +227,7 @@ impl<'a> Supervisor<'a> {
         if let Some(failure) = new_failure {
             let log = self.processes.log_tail(failure.attempt, failure.stage);
             self.display.print_line(&report::attempt_failed(failure, &log));
+            self.stored.recovery = Some(self.recovery(failure));
         }
         let gave_up =
             matches!(state.attempt_phase, AttemptPhase::Finished(JobOutcome::Failed(_))) && old.outcome().is_none();
@@ -219,6 +237,27 @@ impl<'a> Supervisor<'a> {
             self.display.print_line(&report::restarting_or_giving_up(state, &self.policy, is_in_memory, now));
             self.display.set_restarts(state.budget.total);
         }
+    }
+
+    /// Where training stood at a failure that is new, or of which more is known, and where it went on if it has.
+    fn recovery(&self, failure: &AttemptFailure) -> Recovery {
+        let of = |failure: &AttemptFailure| (failure.attempt, failure.stage, failure.incarnation);
+        let known = self.stored.state.last_failure.as_ref().is_some_and(|known| of(known) == of(failure));
+        if let Some(recovery) = self.stored.recovery.filter(|_| known) {
+            return Recovery { failed_at: failure.failed_at, ..recovery };
+        }
+        // how a stage ended may be known only after a spare has taken its place and training has started
+        let went_on = |start: &LastStart| {
+            let place = failure.stage.map(|stage| Place { stage, incarnation: failure.incarnation });
+            start.at >= failure.failed_at
+                || place.is_some_and(|place| self.processes.is_replaced(failure.attempt, place))
+        };
+        let finished = self.observed_progress.finished_steps.or(self.stored.state.best_step);
+        let (finished_step, first_step) = match self.last_start.filter(went_on) {
+            Some(start) => (start.finished_step, Some(start.first_step)),
+            None => (finished, None),
+        };
+        Recovery { failed_at: failure.failed_at, finished_step, first_step }
     }
 
     /// Carries out an action. True if `observe` returns something else afterwards.
@@ -327,8 +366,16 @@ impl<'a> Supervisor<'a> {
         let attempt = self.stored.state.attempt.number;
         match event {
             TrainingEvent::Preparing { .. } => self.observed_progress.last_preparation_at = Some(now),
-            TrainingEvent::Started(_) => {
+            TrainingEvent::Started(start) => {
                 self.observed_progress.lost = None;
+                let finished_step = self.observed_progress.finished_steps;
+                self.last_start = Some(LastStart { at: now, finished_step, first_step: start.first_step });
+                if let Some(recovery) = &mut self.stored.recovery
+                    && recovery.first_step.is_none()
+                {
+                    recovery.first_step = Some(start.first_step);
+                    self.recovery_unsaved = true;
+                }
                 self.processes.set_ready(attempt, now);
             }
             TrainingEvent::StageLost { stage, incarnation, .. } => {

@@ -9,7 +9,7 @@ mod signals;
 
 pub(crate) use allocator::keep_freed_memory;
 pub(crate) use cuda::cuda_devices;
-pub(crate) use memory::peak_resident_bytes;
+pub(crate) use memory::{memory_bytes, peak_resident_bytes};
 pub(crate) use portable::pin_instruction_set;
 pub(crate) use processor::{gpu_models, processor_model};
 pub(crate) use signals::on_terminate;

@@ -66,7 +66,7 @@ impl CorpusFile {
 }
 
 impl FileFormat {
-    fn of(path: &Path) -> Option<FileFormat> {
+    pub(crate) fn of(path: &Path) -> Option<FileFormat> {
         match path.extension()?.to_str()? {
             "txt" => Some(FileFormat::Text),
             "jsonl" => Some(FileFormat::JsonLines),

@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::error::DataError;
+pub(crate) use parquet_rows::text_columns as parquet_text_columns;
 pub(crate) use pieces::Split;
 
 /// The files of a job, in order.

@@ -1,7 +1,10 @@
 //! `.parquet`: every row is a document, in one column of text.
 
+use std::collections::BTreeSet;
 use std::fs::File;
+use std::path::Path;
 
+use parquet::basic::Type;
 use parquet::column::reader::ColumnReader;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
@@ -89,6 +92,16 @@ pub(super) fn read(
 }
 
 /// What a call of the library returns, which panics at some damaged files.
+/// The columns that may hold text, as [`read`] takes them; or why the file can't be read.
+pub(crate) fn text_columns(path: &Path) -> Result<BTreeSet<String>, String> {
+    let file = File::open(path).map_err(|error| format!("can't be read: {error}"))?;
+    let reader = library(|| SerializedFileReader::new(file)).map_err(|e| format!("can't be read as Parquet: {e}"))?;
+    let schema = reader.metadata().file_metadata().schema_descr();
+    let columns = schema.columns().iter();
+    let texts = columns.filter(|column| column.max_rep_level() == 0 && column.physical_type() == Type::BYTE_ARRAY);
+    Ok(texts.map(|column| column.path().string()).collect())
+}
+
 fn library<T>(call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, String> {
     let damaged = || Err(ParquetError::General("it is damaged, write or copy it again".to_owned()));
     contained(call).unwrap_or_else(damaged).map_err(|error| error.to_string())

@@ -1,0 +1,153 @@
+//! What to do about a failure, by its reason: the words of the table in docs/OPERATIONS.md.
+
+use stagecoach_api::contract::FailureKind;
+
+use crate::{AttemptFailure, FailureReason};
+
+impl FailureReason {
+    /// What to do, as words that go on a sentence.
+    pub const fn advice(self) -> &'static str {
+        match self {
+            Self::Error => "read the message and the end of the stage's log (logTail)",
+            Self::InvalidConfig => "change what the message names in the job",
+            Self::Storage => {
+                "free space or mend the volume; if checkpoints exist and none is intact, mend one or make the job anew"
+            }
+            Self::Killed => {
+                "find out who sent the signal: the kernel, if the machine or node ran out of memory; if it was for stored bytes, \
+                 raise that limit"
+            }
+            Self::PeerLost => "look at the network",
+            Self::Unknown | Self::Drained => "nothing: training goes on by itself",
+            Self::Stalled => {
+                "look at the network, the volume and for a slow machine; raise restart.stallTimeoutSeconds if steps are that \
+                 long, and restart.heartbeatTimeoutSeconds if a stage of one machine was silent because it was slow"
+            }
+            Self::StartupTimeout => {
+                "look at stage 0's log, and in a cluster at DNS and NetworkPolicy; raise restart.startupTimeoutSeconds if \
+                 loading is that slow"
+            }
+            Self::Preempted => "give the template a priorityClassName if the job should not give way",
+            Self::Evicted => {
+                "set requests, since the node often lacks memory or disk. Autoscalers leave the pods where they are, unless the \
+                 template has their annotations (cluster-autoscaler.kubernetes.io/safe-to-evict, karpenter.sh/do-not-disrupt) \
+                 with other values"
+            }
+            Self::NodeLost => {
+                "look at the node; a pod that is only slow to answer needs more processor time or memory, or a longer \
+                 restart.heartbeatTimeoutSeconds"
+            }
+            Self::Unschedulable => "add nodes, ask for less, or raise the quota",
+        }
+    }
+}
+
+impl AttemptFailure {
+    /// What to do about it: by the kind that the stage reported where that is more specific, as in [`AttemptFailure::label`].
+    pub fn advice(&self) -> &'static str {
+        match (self.reason, self.kind) {
+            (FailureReason::Error, Some(kind)) | (FailureReason::Killed, Some(kind @ FailureKind::OutOfMemory)) => {
+                advice_of_kind(kind)
+            }
+            (reason, _) => reason.advice(),
+        }
+    }
+}
+
+const fn advice_of_kind(kind: FailureKind) -> &'static str {
+    match kind {
+        FailureKind::Data => "mend the text",
+        FailureKind::NonFinite => {
+            "make a new job with another storage.path and a lower learning rate or a gradientClipNorm, whose checkpoint.initFrom \
+             takes the weights along; look at the data"
+        }
+        FailureKind::Mismatch => "run one version of the trainer on all stages; if they do, report it",
+        FailureKind::OutOfMemory => {
+            "raise the limit, or use more stages, more microbatches or pipeline.recompute: Selective or Full, or \
+             training.precision: BFloat16 in a new job"
+        }
+        FailureKind::InvalidConfig => FailureReason::InvalidConfig.advice(),
+        FailureKind::Storage => FailureReason::Storage.advice(),
+        FailureKind::PeerLost => FailureReason::PeerLost.advice(),
+        FailureKind::Stalled => FailureReason::Stalled.advice(),
+        FailureKind::StartupTimeout => FailureReason::StartupTimeout.advice(),
+        FailureKind::Drained => FailureReason::Drained.advice(),
+        FailureKind::Done | FailureKind::Error => FailureReason::Error.advice(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::UnixMillis;
+
+    /// The rows of the table: label, and what to do.
+    fn documented() -> BTreeMap<String, String> {
+        let text = include_str!("../../../docs/OPERATIONS.md");
+        let (_, section) = text.split_once("## Why an attempt failed").unwrap();
+        let lines = section.lines().skip_while(|line| !line.starts_with('|')).skip(2);
+        let row = |line: &str| {
+            let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+            (cells[0].trim_matches('`').to_owned(), without_links(&cells[3].replace('`', "")))
+        };
+        lines.take_while(|line| line.starts_with('|')).map(row).collect()
+    }
+
+    /// The text without ` ([title](target))`.
+    fn without_links(text: &str) -> String {
+        match text.split_once(" ([") {
+            Some((before, rest)) => before.to_owned() + &without_links(rest.split_once("))").unwrap().1),
+            None => text.to_owned(),
+        }
+    }
+
+    fn failure(reason: FailureReason, kind: Option<FailureKind>) -> AttemptFailure {
+        AttemptFailure {
+            attempt: 1,
+            stage: Some(0),
+            incarnation: 0,
+            reason,
+            exit_code: None,
+            kind,
+            step: None,
+            action: None,
+            message: String::new(),
+            failed_at: UnixMillis(0),
+        }
+    }
+
+    #[test]
+    fn the_documentation_says_the_same() {
+        use FailureReason::*;
+        let reasons = [
+            Error,
+            InvalidConfig,
+            Storage,
+            Killed,
+            PeerLost,
+            Unknown,
+            Stalled,
+            StartupTimeout,
+            Drained,
+            Preempted,
+            Evicted,
+            NodeLost,
+            Unschedulable,
+        ];
+        let kinds = [FailureKind::Data, FailureKind::NonFinite, FailureKind::Mismatch, FailureKind::OutOfMemory];
+        let all = reasons.map(|reason| failure(reason, None)).into_iter();
+        let all = all.chain(kinds.map(|kind| failure(Error, Some(kind))));
+        let advice: BTreeMap<String, String> =
+            all.map(|failure| (failure.label(), failure.advice().to_owned())).collect();
+        assert_eq!(documented(), advice, "left: docs/OPERATIONS.md, right: the code");
+    }
+
+    #[test]
+    fn a_kernel_that_ends_a_stage_for_its_memory_is_known_by_the_kind() {
+        let out_of_memory = failure(FailureReason::Killed, Some(FailureKind::OutOfMemory));
+        assert_eq!(out_of_memory.advice(), advice_of_kind(FailureKind::OutOfMemory));
+        assert_eq!(failure(FailureReason::Killed, Some(FailureKind::Error)).advice(), FailureReason::Killed.advice());
+    }
+}

@@ -1,0 +1,133 @@
+//! `stagecoach why` tells a run's last failure, also while it runs, and writes nothing.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use stagecoach_tests::{Launched, TestJob, corpus, signal, stagecoach};
+
+/// The exit code, and what was said.
+fn why(folder: &Path) -> (i32, String) {
+    let output = Command::new(stagecoach()).arg("why").arg(folder).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+    (output.status.code().unwrap_or(-1), said)
+}
+
+fn says(folder: &Path, words: &[&str]) -> String {
+    let (code, said) = why(folder);
+    assert_eq!(code, 0, "{said}");
+    words.iter().for_each(|words| assert!(said.contains(words), "no {words:?} in\n{said}"));
+    said
+}
+
+/// What is said as soon as it has all `words`.
+fn told(folder: &Path, words: &[&str]) -> String {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let (_, said) = why(folder);
+        if words.iter().all(|words| said.contains(words)) {
+            return said;
+        }
+        assert!(Instant::now() < deadline, "not all of {words:?} in\n{said}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn job(extra: &str) -> TestJob {
+    let extra = format!("  checkpoint: {{everySteps: 5}}\n{extra}");
+    TestJob { name: "why".into(), stages: 2, decay_steps: Some(60), extra, ..TestJob::default() }.endless()
+}
+
+#[test]
+fn a_killed_stage_is_told_while_the_job_runs_and_afterwards() {
+    let workspace = corpus::workspace();
+    let folder = workspace.path().join("why");
+    let mut launched = Launched::start(workspace.path(), &job(""), &[]);
+    launched.wait_for_step(7);
+    says(&folder, &["no stage of this job has failed. It runs (process "]);
+    signal(launched.stages()[1], libc::SIGKILL);
+    launched.wait_for_restart(workspace.path());
+    let told = told(&folder, &["Training went on from the checkpoint of step "]);
+    for words in [
+        "stage 1 failed first, at ",
+        "in attempt 1 after step ",
+        "reason: Killed, exit code 137 (SIGKILL)",
+        "the other stages waited, and stage 1 was started again; ",
+        " of 10 restarts are left",
+        "trained again.",
+        "now:    It runs (process ",
+        "to do:  find out who sent the signal",
+    ] {
+        assert!(told.contains(words), "no {words:?} in\n{told}");
+    }
+    launched.interrupt(workspace.path());
+    let stopped =
+        says(&folder, &["stage 1 failed first", "now:    It is stopped: ", "goes on from the checkpoint of step"]);
+    let state = std::fs::read(folder.join("state.json")).unwrap();
+    assert_eq!(without_age(&why(&folder).1), without_age(&stopped), "asking changes nothing");
+    assert_eq!(std::fs::read(folder.join("state.json")).unwrap(), state);
+}
+
+/// What was said without how long ago it happened.
+fn without_age(said: &str) -> String {
+    let (before, after) = said.split_once(" (").unwrap();
+    before.to_owned() + after.split_once(" ago)").unwrap().1
+}
+
+#[test]
+fn a_spare_that_took_over_is_named() {
+    let workspace = corpus::workspace();
+    let folder = workspace.path().join("why");
+    let mut launched = Launched::start(workspace.path(), &job("  spares: 1\n"), &[]);
+    launched.wait_for_step(7);
+    let spare = launched.wait_for_spare(workspace.path(), &[]);
+    signal(launched.stages()[0], libc::SIGKILL);
+    launched.wait_for_restart(workspace.path());
+    told(&folder, &["spare 0 took the place of stage 0"]);
+    // the spare that is stage 0 now has its part of its own log
+    signal(spare, libc::SIGKILL);
+    told(&folder, &["logs/spare-0.log"]);
+}
+
+#[test]
+fn a_job_that_failed_for_good_says_why() {
+    let workspace = corpus::workspace();
+    let path = workspace.path();
+    let folder = path.join("why");
+    let mut launched = Launched::start(path, &job("  restart: {maxRestarts: 0}\n"), &[]);
+    launched.wait_for_step(1);
+    signal(launched.stages()[1], libc::SIGKILL);
+    assert!(!launched.finish(path).status.success());
+    says(
+        &folder,
+        &[
+            "stage 1 failed first",
+            "none was started again: restart.maxRestarts is used up; 0 of 0 restarts are left",
+            "now:    It has failed for good, since restart.maxRestarts is used up",
+        ],
+    );
+
+    // exit code 78: the tokenizer's file is not there
+    let yaml = TestJob { name: "invalid".into(), ..TestJob::default() }
+        .yaml()
+        .replace("{type: Train, train: {vocabSize: 300}}", "{type: File, file: {path: nowhere.json}}");
+    let file = path.join("invalid.yaml");
+    std::fs::write(&file, yaml).unwrap();
+    let outcome = Launched::start_file(path, &file, path.join("invalid"), &[]).finish(path);
+    assert!(!outcome.status.success());
+    let told = says(&path.join("invalid"), &["stage 0 failed first", "nowhere.json", "It has failed for good, since "]);
+    assert!(told.contains("to do:  "), "{told}");
+}
+
+#[test]
+fn a_folder_that_is_no_jobs_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("file"), "").unwrap();
+    for (name, words) in
+        [("nowhere", "nowhere does not exist"), ("", "is no job's folder"), ("file", "is no job's folder")]
+    {
+        let (code, said) = why(&folder.path().join(name));
+        assert!(code != 0 && said.contains(words) && said.contains("such as workspace/NAME"), "{code}: {said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}

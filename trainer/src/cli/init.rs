@@ -1,0 +1,157 @@
+//! `stagecoach init`: looks at the machine and at the workspace, and writes a job file for them.
+
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+use stagecoach_data::{Texts, find_texts};
+use stagecoach_files::write_atomically;
+use stagecoach_pipeline::RankSpeeds;
+
+use super::output::print_line;
+use crate::fatal::Fatal;
+use crate::folder::JobFolder;
+use crate::init::{Facts, MIN_CORPUS_BYTES, propose};
+use crate::plan::{JobConfig, plan_pipeline};
+use crate::sys::{cuda_devices, memory_bytes};
+
+/// Where texts are looked for first, relative to the workspace.
+const CORPUS: &str = "corpus";
+
+/// How many files are named that can't be trained on.
+const MOST_NAMED: usize = 3;
+
+/// What is reckoned with if the kernel does not say how much memory there is.
+const UNKNOWN_MEMORY_BYTES: u64 = 2 << 30;
+
+/// Write a job file for the texts in the workspace and for this machine.
+#[derive(Debug, Args)]
+pub(super) struct InitCommand {
+    /// The job file to write.
+    #[arg(default_value = "job.yaml")]
+    file: PathBuf,
+    /// The folder with the texts, best in its folder `corpus`; the job's folder will be in it.
+    #[arg(long, value_name = "DIR", default_value = "workspace")]
+    workspace: PathBuf,
+    /// The job's name; by default that of the file.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// The number of stages; by default one for each GPU, else 2 or 3.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    stages: Option<u32>,
+    /// Replace the file if it exists.
+    #[arg(long)]
+    force: bool,
+}
+
+impl InitCommand {
+    pub(super) fn main(self) -> anyhow::Result<()> {
+        if !self.force && self.file.symlink_metadata().is_ok() {
+            return Err(self.exists().into());
+        }
+        let texts = find_corpus(&self.workspace)?;
+        for skipped in texts.skipped.iter().take(MOST_NAMED) {
+            print_line(format!("note: left out: {skipped}"));
+        }
+        if let Some(more @ 1..) = texts.skipped.len().checked_sub(MOST_NAMED) {
+            print_line(format!("note: left out: {more} more"));
+        }
+        let facts = Facts {
+            name: self.name.clone().unwrap_or_else(|| name_of(&self.file)),
+            stages: self.stages,
+            gpus: cuda_devices(),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_bytes: memory_bytes().unwrap_or(UNKNOWN_MEMORY_BYTES),
+            texts,
+        };
+        print_line(format!("found {}: {}", facts.corpus(), facts.texts.patterns.join(", ")));
+        print_line(format!("found {}", facts.machine()));
+        let text = propose(&facts, &|text| planned_bytes(text, &self.file, &self.workspace))?;
+        self.write(&text)?;
+        print_line(format!("wrote {}; train it, or look at its plan first:", self.file.display()));
+        for command in ["run", "plan"] {
+            let (file, workspace) = (quoted(&self.file), quoted(&self.workspace));
+            print_line(format!("  stagecoach {command} {file} --workspace {workspace}"));
+        }
+        Ok(())
+    }
+
+    fn exists(&self) -> Fatal {
+        Fatal::invalid(format!("{} exists: give another file's name, or --force to replace it", self.file.display()))
+    }
+
+    fn write(&self, text: &str) -> anyhow::Result<()> {
+        let failed = || format!("could not write {}", self.file.display());
+        if self.force {
+            return write_atomically(&self.file, text.as_bytes()).with_context(failed);
+        }
+        // another program may have made it since
+        match File::create_new(&self.file) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(self.exists().into()),
+            created => created.and_then(|mut file| file.write_all(text.as_bytes())).with_context(failed),
+        }
+    }
+}
+
+/// The texts in the workspace's folder `corpus`; if there are none, those in all of the workspace that no job has made.
+fn find_corpus(workspace: &Path) -> anyhow::Result<Texts> {
+    let remedy = format!(
+        "put .txt files, .jsonl files (a JSON object with a text a line) or .parquet files below {}",
+        workspace.join(CORPUS).display()
+    );
+    if !workspace.is_dir() {
+        return Err(Fatal::invalid(format!(
+            "the workspace {} is no folder: make it and {remedy}, or name another one with --workspace",
+            workspace.display()
+        ))
+        .into());
+    }
+    let is_job = |path: &Path| matches!(JobFolder::existing(path), Ok(Some(_)));
+    // what `run` makes of it is not a corpus: caches, and jobs with their metrics
+    let is_excluded =
+        |path: &Path| path.file_name().is_some_and(|name| name == stagecoach_api::job::TOKEN_CACHE) || is_job(path);
+    let mut texts = Texts::default();
+    if workspace.join(CORPUS).is_dir() {
+        texts = find_texts(workspace, Path::new(CORPUS), &is_excluded)?;
+    }
+    if texts.files == 0 {
+        texts = find_texts(workspace, Path::new(""), &is_excluded)?;
+    }
+    if texts.bytes >= MIN_CORPUS_BYTES {
+        return Ok(texts);
+    }
+    let found = match (texts.files, texts.skipped.first()) {
+        (0, None) => "no text below".to_owned(),
+        (0, Some(skipped)) => format!("no text that can be trained on ({skipped}) below"),
+        (_, _) => format!("only {} bytes of text, and {MIN_CORPUS_BYTES} are needed at least, below", texts.bytes),
+    };
+    Err(Fatal::invalid(format!("there is {found} {}: {remedy}", workspace.display())).into())
+}
+
+/// The job's name by its file's.
+fn name_of(file: &Path) -> String {
+    file.file_stem().unwrap_or_default().to_string_lossy().to_lowercase().replace(['_', '.', ' '], "-")
+}
+
+/// Validates a job as `run` does, and plans it; the bytes of all stages at their peak.
+fn planned_bytes(text: &str, file: &Path, workspace: &Path) -> Result<u64, Fatal> {
+    let job = stagecoach_api::parse(text, &file.display().to_string()).map_err(|e| Fatal::invalid(e.to_string()))?;
+    let stages = job.spec.stages as usize;
+    let config = JobConfig::new(job, workspace)?;
+    let vocab_size = config.vocab_size(config.planned_vocab_size()?)?;
+    let architecture = config.architecture(vocab_size, tch::Device::Cpu);
+    let layout = plan_pipeline(&config, architecture.as_ref(), stages, &RankSpeeds::default())?;
+    Ok(layout.memory.iter().fold(0, |bytes, stage| stage.parts.total().saturating_add(bytes)))
+}
+
+/// A path as an argument of a shell.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+,:@%".contains(&byte);
+    match !text.is_empty() && text.bytes().all(is_plain) {
+        true => text,
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}

@@ -1,0 +1,22 @@
+//! `stagecoach why`. It reads a job's folder and writes nothing, so that the job may run meanwhile.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::output::print_line;
+use crate::launch::History;
+
+/// Tell why a run failed last, what followed, and what to do.
+#[derive(Debug, Args)]
+pub(super) struct WhyCommand {
+    /// A job's folder, such as `workspace/NAME`.
+    folder: PathBuf,
+}
+
+impl WhyCommand {
+    pub(super) fn main(self) -> anyhow::Result<()> {
+        print_line(History::read(&self.folder)?);
+        Ok(())
+    }
+}

@@ -1,0 +1,65 @@
+//! `stagecoach init` without its input and output: the job for what a machine and a workspace have. `sizes` chooses the
+//! numbers, `file` writes them down with why.
+
+mod file;
+mod sizes;
+#[cfg(test)]
+mod tests;
+
+use stagecoach_data::Texts;
+
+use crate::fatal::Fatal;
+use file::job_file;
+use sizes::{SHAPES, Sizes};
+
+/// What was found, and what was asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    /// `metadata.name`.
+    pub(crate) name: String,
+    /// The number of stages that was asked for.
+    pub(crate) stages: Option<u32>,
+    /// Usable GPUs.
+    pub(crate) gpus: usize,
+    /// Processors that this process may use.
+    pub(crate) processors: usize,
+    /// Bytes of memory.
+    pub(crate) memory_bytes: u64,
+    /// The corpus.
+    pub(crate) texts: Texts,
+}
+
+/// The share of the memory that the stages may be planned to use: the rest is for the launcher, the corpus in the page cache,
+/// and all else.
+pub(crate) const MEMORY_SHARE: f64 = 0.6;
+
+/// The fewest bytes of text from which anything can be held out and trained on.
+pub(crate) const MIN_CORPUS_BYTES: u64 = 1000;
+
+/// The text of a job file: the largest model that the corpus, the time of a first run and the memory allow. `planned_bytes`
+/// validates a job file, and tells the bytes that all of its stages use at their peak.
+///
+/// # Errors
+/// The problems of the smallest job, or the memory that it needs.
+pub(crate) fn propose(facts: &Facts, planned_bytes: &dyn Fn(&str) -> Result<u64, Fatal>) -> Result<String, Fatal> {
+    let limit = (facts.memory_bytes as f64 * MEMORY_SHARE) as u64;
+    let mut needed = 0;
+    for shape in SHAPES.iter().rev() {
+        let sizes = Sizes::new(facts, shape);
+        if !sizes.is_trained_in_time(facts) && shape != &SHAPES[0] {
+            continue;
+        }
+        let text = job_file(facts, &sizes);
+        needed = planned_bytes(&text)?;
+        if needed <= limit {
+            return Ok(text);
+        }
+    }
+    Err(Fatal::invalid(format!(
+        "the smallest model over {} stages needs {needed} bytes of memory, and {limit} of this machine's {} may be used \
+         ({:.0}%): give fewer stages (--stages), or use a machine with more memory",
+        Sizes::new(facts, &SHAPES[0]).stages,
+        facts.memory_bytes,
+        100.0 * MEMORY_SHARE
+    )))
+}

@@ -1,0 +1,175 @@
+//! The rules by which a job gets its numbers.
+
+use super::Facts;
+
+/// A model, the smallest first.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Shape {
+    pub(super) hidden_size: u32,
+    pub(super) layers: u32,
+    pub(super) heads: u32,
+    /// The largest vocabulary: embedding and head have a row for each token, and should not outweigh the layers by far.
+    pub(super) most_tokens: u32,
+    /// Peak of the learning rate: the wider, the lower.
+    pub(super) learning_rate: f64,
+}
+
+const fn shape(hidden_size: u32, layers: u32, heads: u32, most_tokens: u32, learning_rate: f64) -> Shape {
+    Shape { hidden_size, layers, heads, most_tokens, learning_rate }
+}
+
+pub(super) const SHAPES: [Shape; 9] = [
+    shape(64, 4, 2, 1024, 5e-3),
+    shape(128, 4, 4, 2048, 4e-3),
+    shape(192, 6, 6, 4096, 3e-3),
+    shape(256, 8, 8, 8192, 2e-3),
+    shape(384, 8, 6, 16384, 1e-3),
+    shape(512, 10, 8, 16384, 1e-3),
+    shape(768, 12, 12, 32768, 6e-4),
+    shape(1024, 16, 16, 32768, 4e-4),
+    shape(2048, 24, 32, 32768, 3e-4),
+];
+
+/// Seconds that a first run should take at most: minutes.
+pub(super) const SECONDS: f64 = 300.0;
+/// Floating-point operations a second that are reckoned with, of a processor and of a GPU: well below what they can.
+const PROCESSOR_FLOPS: f64 = 4e10;
+const GPU_FLOPS: f64 = 1e13;
+/// Seconds of a step beside its arithmetic.
+const STEP_SECONDS: f64 = 0.03;
+/// Processors that a stage uses at most: one operation of a small model has no work for more.
+const MOST_THREADS: usize = 4;
+/// Steps below which a model has learned too little to show.
+const LEAST_STEPS: f64 = 200.0;
+const MOST_STEPS: f64 = 2000.0;
+/// Passes over a small corpus after which it is known by heart.
+const MOST_EPOCHS: f64 = 20.0;
+/// Bytes of memory that a stage needs whatever its model is.
+const STAGE_BYTES: f64 = 200e6;
+
+/// The numbers of a job.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Sizes {
+    pub(super) shape: Shape,
+    pub(super) stages: u32,
+    pub(super) layers: u32,
+    pub(super) intermediate_size: u32,
+    pub(super) vocab_size: u32,
+    pub(super) sequence_length: u32,
+    pub(super) batch: u32,
+    pub(super) microbatches: u32,
+    pub(super) threads: u32,
+    pub(super) steps: u32,
+    pub(super) warmup_steps: u32,
+    /// Steps between two evaluations, and between two checkpoints.
+    pub(super) interval: u32,
+    pub(super) evaluation_fraction: f64,
+    /// Tokens of the corpus, estimated.
+    pub(super) tokens: f64,
+    /// Parameters, embedding and head included.
+    pub(super) parameters: f64,
+    /// Seconds of the run, estimated.
+    pub(super) seconds: f64,
+}
+
+impl Sizes {
+    pub(super) fn new(facts: &Facts, shape: &Shape) -> Sizes {
+        let bytes = facts.texts.bytes as f64;
+        let (by_corpus, bytes_per_token) = vocabulary(bytes);
+        let vocab_size = by_corpus.min(shape.most_tokens);
+        let tokens = bytes / bytes_per_token;
+        let stages = stages(facts);
+        // enough of them that a step does not train on one twice
+        let sequence_length = [512.0, 256.0, 128.0, 64.0, 32.0].into_iter().find(|length| tokens >= 1000.0 * length);
+        let sequence_length = match (facts.gpus, sequence_length) {
+            (0, length) => length.unwrap_or(16.0).min(128.0),
+            (_, length) => length.unwrap_or(16.0),
+        };
+        let microbatches = (2 * stages).next_power_of_two().max(8);
+        let batch = microbatches * if sequence_length < 64.0 { 2 } else { 4 };
+        let (hidden, layers) = (f64::from(shape.hidden_size), shape.layers.max(stages));
+        // 8/3 of the hidden size, as in Llama, in whole vectors of 32
+        let intermediate_size = (8 * shape.hidden_size / 3).next_multiple_of(32);
+        let of_layer = 3.0 * hidden * hidden + 3.0 * hidden * f64::from(intermediate_size) + 2.0 * hidden;
+        let parameters = f64::from(layers) * of_layer + (2.0 * f64::from(vocab_size) + 1.0) * hidden;
+        let threads = (facts.processors / stages as usize).clamp(1, MOST_THREADS) as u32;
+        let tokens_of_step = f64::from(batch) * sequence_length;
+        let seconds_of_step = seconds_of_step(parameters, tokens_of_step, flops(facts, stages, threads));
+        let by_epochs = (MOST_EPOCHS * tokens / tokens_of_step).max(50.0);
+        let steps = (SECONDS / seconds_of_step).min(by_epochs).clamp(50.0, MOST_STEPS);
+        let steps = (steps / 50.0).floor() as u32 * 50;
+        Sizes {
+            shape: *shape,
+            stages,
+            layers,
+            intermediate_size,
+            vocab_size,
+            sequence_length: sequence_length as u32,
+            batch,
+            microbatches,
+            threads,
+            steps,
+            warmup_steps: steps / 10,
+            interval: steps / 5,
+            evaluation_fraction: if tokens < 1e6 {
+                0.05
+            } else if tokens < 1e8 {
+                0.02
+            } else {
+                0.005
+            },
+            tokens,
+            parameters,
+            seconds: seconds_of_step * f64::from(steps),
+        }
+    }
+
+    /// Whether the layers have at most two parameters for each token of the corpus, and enough steps of it fit into the time.
+    pub(super) fn is_trained_in_time(&self, facts: &Facts) -> bool {
+        let step = f64::from(self.batch) * f64::from(self.sequence_length);
+        let seconds = LEAST_STEPS * seconds_of_step(self.parameters, step, flops(facts, self.stages, self.threads));
+        let of_layers = self.parameters - 2.0 * f64::from(self.vocab_size) * f64::from(self.shape.hidden_size);
+        seconds <= SECONDS && of_layers <= 2.0 * self.tokens
+    }
+}
+
+/// Forward and backward are six operations for each parameter and token.
+fn seconds_of_step(parameters: f64, tokens: f64, flops: f64) -> f64 {
+    STEP_SECONDS + 6.0 * parameters * tokens / flops
+}
+
+/// Operations a second of all stages together.
+fn flops(facts: &Facts, stages: u32, threads: u32) -> f64 {
+    match facts.gpus {
+        0 => PROCESSOR_FLOPS * (facts.processors.max(1) as f64).min(f64::from(stages * threads)),
+        gpus => GPU_FLOPS * gpus.min(stages as usize) as f64,
+    }
+}
+
+/// As many as there are GPUs, if there are two; else two, or three if there is a processor for each. Fewer if the memory has no
+/// room for so many processes.
+fn stages(facts: &Facts) -> u32 {
+    if let Some(stages) = facts.stages {
+        return stages.max(1);
+    }
+    let wanted = match (facts.gpus, facts.processors) {
+        (gpus, _) if gpus >= 2 => gpus.min(64) as u32,
+        (_, processors) if processors >= 3 => 3,
+        _ => 2,
+    };
+    let room = facts.memory_bytes as f64 * super::MEMORY_SHARE / STAGE_BYTES;
+    wanted.min((room as u32).max(1))
+}
+
+/// The size of the vocabulary for a corpus, and about how many bytes a token then has.
+fn vocabulary(bytes: f64) -> (u32, f64) {
+    match bytes {
+        bytes if bytes < 1e5 => (384, 1.5),
+        bytes if bytes < 1e6 => (1024, 2.2),
+        bytes if bytes < 3e6 => (2048, 2.8),
+        bytes if bytes < 3e7 => (4096, 3.3),
+        bytes if bytes < 3e8 => (8192, 3.7),
+        bytes if bytes < 3e9 => (16384, 4.0),
+        _ => (32768, 4.2),
+    }
+}

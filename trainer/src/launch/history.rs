@@ -1,0 +1,186 @@
+//! What a job's folder tells of its last failure. It is only read.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use stagecoach_api::job::{RestartSpec, TrainingLength};
+use stagecoach_lifecycle::{AttemptFailure, JobState, UnixMillis};
+
+use super::job_lock::is_locked;
+use super::launcher_state::{LauncherState, Recovery};
+use super::stage_process::{Place, SEPARATOR, place_line, start_line};
+use crate::fatal::Fatal;
+use crate::folder::JobFolder;
+use crate::observe::read_metrics;
+
+/// How many bytes of a log's end are read.
+const LOG_BYTES: u64 = 16 << 20;
+
+/// A job's last failure, what followed, and how the job stands; displayed as sentences.
+#[derive(Clone, Debug)]
+pub(crate) struct History {
+    /// The job's folder as it was given.
+    pub(super) folder: PathBuf,
+    /// The launcher's record; None if no launcher has run the job.
+    pub(super) state: Option<JobState>,
+    /// What followed the last failure, as far as a launcher saw it.
+    pub(super) recovery: Option<Recovery>,
+    /// The log of the process that failed.
+    pub(super) log: Option<Log>,
+    /// What took its place.
+    pub(super) successor: Option<Successor>,
+    /// `restart.maxRestarts`.
+    pub(super) max_restarts: u32,
+    /// The job's steps, unless it has epochs.
+    pub(super) steps: Option<u64>,
+    /// The last finished step that is recorded.
+    pub(super) trained: Option<u64>,
+    /// Whether `result.json` is there.
+    pub(super) is_finished: bool,
+    /// Whether a launcher holds the lock, and its process id if that is known.
+    pub(super) running: Option<Option<u32>>,
+    /// When the folder was read.
+    pub(super) now: UnixMillis,
+}
+
+/// What one process wrote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Log {
+    pub(super) path: PathBuf,
+    pub(super) text: String,
+}
+
+/// What took the place of a failed stage, in the same attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Successor {
+    /// A new process of the stage.
+    Process,
+    /// The spare of this number.
+    Spare(u32),
+}
+
+impl History {
+    /// Reads a job's folder.
+    ///
+    /// # Errors
+    /// If it is no job's, or can't be read.
+    pub(crate) fn read(path: &Path) -> anyhow::Result<History> {
+        let Some(folder) = JobFolder::existing(path)? else {
+            let found = if path.exists() { "is no job's folder" } else { "does not exist" };
+            return Err(Fatal::invalid(format!(
+                "{} {found}: expected a folder in which `stagecoach run` has trained, such as workspace/NAME",
+                path.display()
+            ))
+            .into());
+        };
+        // before the state: a run that ends in between is told as one that runs, not as one whose launcher died
+        let running = is_locked(&folder)?.then(|| folder.lock_holder());
+        let stored = LauncherState::stored(&folder)?;
+        let recovery = stored.as_ref().and_then(|stored| stored.recovery);
+        let state = stored.map(|stored| stored.state);
+        let failure = state.as_ref().and_then(|state| state.last_failure.clone());
+        let job = std::fs::read_to_string(folder.resolved_job()).ok();
+        let job = job.and_then(|text| stagecoach_api::parse(&text, "job").ok());
+        let restart = job.as_ref().map_or_else(RestartSpec::default, |job| job.spec.restart.clone());
+        let length = job.as_ref().and_then(|job| job.spec.training.as_ref()?.length());
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(History {
+            folder: path.to_owned(),
+            log: failure.as_ref().and_then(|failure| log_of(&folder, failure)),
+            successor: failure.as_ref().and_then(|failure| successor_of(&folder, failure)),
+            recovery: recovery
+                .filter(|recovery| failure.is_some_and(|failure| failure.failed_at == recovery.failed_at)),
+            max_restarts: restart.max_restarts,
+            steps: length.and_then(|length| match length {
+                TrainingLength::Steps(steps) => Some(steps),
+                TrainingLength::Epochs(_) => None,
+            }),
+            trained: read_metrics(&folder.metrics()).ok().and_then(|records| Some(records.last()?.step)),
+            is_finished: folder.summary().is_some(),
+            running,
+            now: UnixMillis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)),
+            state,
+        })
+    }
+}
+
+/// What the process wrote that failed: in its stage's log, or in that of the spare that it was.
+fn log_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<Log> {
+    let (attempt, stage, incarnation) = (failure.attempt, failure.stage?, failure.incarnation);
+    let path = folder.log(&format!("stage-{stage}"));
+    if let Some(text) = part_after(&log_text(&path).ok()?, &start_line(attempt, incarnation)) {
+        return Some(Log { path, text });
+    }
+    let line = place_line(attempt, Place { stage, incarnation });
+    spare_logs(folder).into_iter().find_map(|(_, path)| {
+        let text = part_after(&log_text(&path).ok()?, &line)?;
+        Some(Log { path, text })
+    })
+}
+
+/// The process after the one that failed: the next incarnation that a log has.
+fn successor_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<Successor> {
+    let stage = failure.stage?;
+    let later = |line: &str, prefix: &str| {
+        let incarnation: u32 = line.strip_prefix(prefix)?.strip_suffix(" ---")?.parse().ok()?;
+        (incarnation > failure.incarnation).then_some(incarnation)
+    };
+    let own = log_text(&folder.log(&format!("stage-{stage}"))).unwrap_or_default();
+    let own_prefix = format!("{SEPARATOR}{}, incarnation ", failure.attempt);
+    let processes = own.lines().filter_map(|line| Some((later(line, &own_prefix)?, Successor::Process)));
+    let mut found: Vec<(u32, Successor)> = processes.collect();
+    let spare_prefix = format!("--- stage {stage}, attempt {}, incarnation ", failure.attempt);
+    for (number, path) in spare_logs(folder) {
+        let text = log_text(&path).unwrap_or_default();
+        found.extend(text.lines().filter_map(|line| Some((later(line, &spare_prefix)?, Successor::Spare(number)))));
+    }
+    found.into_iter().min_by_key(|(incarnation, _)| *incarnation).map(|(_, successor)| successor)
+}
+
+/// The spares' numbers and logs, ascending.
+fn spare_logs(folder: &JobFolder) -> Vec<(u32, PathBuf)> {
+    let entries = std::fs::read_dir(folder.logs()).into_iter().flatten().flatten();
+    let numbered = entries.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let number = name.strip_prefix("spare-")?.strip_suffix(".log")?.parse().ok()?;
+        Some((number, entry.path()))
+    });
+    let mut logs: Vec<(u32, PathBuf)> = numbered.collect();
+    logs.sort_unstable();
+    logs
+}
+
+/// The last part of a log after `line`, up to where the next process begins.
+fn part_after(log: &str, line: &str) -> Option<String> {
+    let lines: Vec<&str> = log.lines().collect();
+    let begin = lines.iter().rposition(|found| *found == line)? + 1;
+    let own = lines[begin..].iter().take_while(|line| !line.starts_with(SEPARATOR));
+    Some(own.fold(String::new(), |text, line| text + line + "\n"))
+}
+
+/// The end of a log.
+fn log_text(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let end = file.metadata()?.len();
+    file.seek(SeekFrom::Start(end.saturating_sub(LOG_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.take(LOG_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_its_part_of_the_log() {
+        let log = "--- attempt 1 ---\na\n--- attempt 1, incarnation 1 ---\nb\nc\n--- attempt 2 ---\nd\n";
+        let part = |line: &str| part_after(log, line);
+        assert_eq!(part(&start_line(1, 0)).as_deref(), Some("a\n"));
+        assert_eq!(part(&start_line(1, 1)).as_deref(), Some("b\nc\n"));
+        assert_eq!(part(&start_line(2, 0)).as_deref(), Some("d\n"));
+        assert_eq!(part(&start_line(3, 0)), None);
+    }
+}

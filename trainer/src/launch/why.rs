@@ -1,0 +1,340 @@
+//! A job's last failure from cause to consequence, in sentences. Pure.
+
+use std::fmt;
+use std::path::Path;
+
+use jiff::Timestamp;
+use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, JobOutcome, JobState, UnixMillis};
+
+use super::history::{History, Successor};
+use super::report::log_tail;
+use crate::observe::duration;
+
+/// Exit codes from here on are 128 + a signal.
+const SIGNAL_BASE: i32 = 128;
+
+impl fmt::Display for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.folder.display();
+        let Some((state, failure)) = self.state.as_ref().and_then(|state| Some((state, state.last_failure.as_ref()?)))
+        else {
+            return write!(f, "{name}: no stage of this job has failed. {}", self.standing());
+        };
+        writeln!(f, "{name}: {}", self.what_failed(failure))?;
+        writeln!(f, "  reason: {}", how(failure))?;
+        self.write_log(f, failure)?;
+        writeln!(f, "  then:   {}", self.consequence(state, failure))?;
+        if let Some(resumption) = self.resumption() {
+            writeln!(f, "          {resumption}")?;
+        }
+        writeln!(f, "  now:    {}", self.standing())?;
+        write!(f, "  to do:  {}.", failure.advice())
+    }
+}
+
+impl History {
+    fn what_failed(&self, failure: &AttemptFailure) -> String {
+        let subject = failure.stage.map_or_else(|| "the group".into(), |stage| format!("stage {stage}"));
+        let finished = self.recovery.and_then(|recovery| recovery.finished_step);
+        let place = match (failure.step, finished) {
+            (Some(step), _) => format!(" in step {step}"),
+            (None, Some(step)) => format!(" after step {step} was finished"),
+            (None, None) => String::new(),
+        };
+        let action = failure.action.as_ref().map_or_else(String::new, |action| format!(", in the action {action}"));
+        let ago = duration(self.now.0.saturating_sub(failure.failed_at.0) as f64 / 1000.0);
+        format!(
+            "{subject} failed first, at {} ({ago} ago), in attempt {}{place}{action}.",
+            time(failure.failed_at),
+            failure.attempt
+        )
+    }
+
+    /// The last lines of the process that failed.
+    fn write_log(&self, f: &mut fmt::Formatter<'_>, failure: &AttemptFailure) -> fmt::Result {
+        let Some(log) = &self.log else {
+            return match failure.stage {
+                Some(_) => writeln!(f, "  log:    none is left: the next run removes those of the run before"),
+                None => Ok(()),
+            };
+        };
+        let path = log.path.strip_prefix(&self.folder).map_or(log.path.as_path(), Path::new);
+        let tail = log_tail(&log.text, &failure.message);
+        if tail.is_empty() {
+            return writeln!(f, "  log:    {} says nothing more", path.display());
+        }
+        writeln!(f, "  log:    the end of {}:", path.display())?;
+        tail.iter().try_for_each(|line| writeln!(f, "          | {line}"))
+    }
+
+    /// What the others did.
+    fn consequence(&self, state: &JobState, failure: &AttemptFailure) -> String {
+        let remaining = state.budget.remaining(self.max_restarts);
+        let left = format!("{remaining} of {} restarts are left", self.max_restarts);
+        let stage = failure.stage.map_or_else(|| "what was lost".into(), |stage| format!("stage {stage}"));
+        let is_replaced = failure.stage.is_some_and(|stage| state.incarnation(stage) > failure.incarnation);
+        if let Some(JobOutcome::Failed(reason)) = state.outcome()
+            && failure.attempt == state.attempt.number
+        {
+            return format!("all stages were stopped, and none was started again: {}; {left}.", reason.explanation());
+        }
+        if failure.attempt < state.attempt.number {
+            let next = failure.attempt + 1;
+            return format!("all stages were stopped, and started anew as attempt {next}; {left}.");
+        }
+        match (is_replaced, self.successor) {
+            (true, Some(Successor::Spare(number))) => {
+                format!("the other stages waited, and spare {number} took the place of {stage}; {left}.")
+            }
+            (true, _) if self.is_starting(state, failure) => {
+                format!("the other stages wait, and {stage} is to start again; {left}.")
+            }
+            (true, _) => format!("the other stages waited, and {stage} was started again; {left}."),
+            (false, _) => format!("nothing was started again yet; {left}."),
+        }
+    }
+
+    /// Whether the stage is to be created again.
+    fn is_starting(&self, state: &JobState, failure: &AttemptFailure) -> bool {
+        self.successor.is_none() && failure.stage.is_some_and(|stage| state.starting.contains(&stage))
+    }
+
+    /// Where training went on.
+    fn resumption(&self) -> Option<String> {
+        let recovery = self.recovery?;
+        let checkpoint = recovery.first_step?.saturating_sub(1);
+        let from = match checkpoint {
+            0 => "Training began again at the first step, since there was no checkpoint".to_owned(),
+            step => format!("Training went on from the checkpoint of step {step}"),
+        };
+        Some(match recovery.finished_step.map(|finished| finished.saturating_sub(checkpoint)) {
+            None => format!("{from}."),
+            Some(0) => format!("{from}: no finished step was trained again."),
+            Some(1) => format!("{from}: one finished step was trained again."),
+            Some(steps) => format!("{from}: {steps} finished steps were trained again."),
+        })
+    }
+
+    /// How the job stands.
+    fn standing(&self) -> String {
+        let trained = match (self.trained, self.steps) {
+            (Some(trained), Some(steps)) => format!("{trained} of {steps} steps are trained"),
+            (Some(trained), None) => format!("{trained} steps are trained"),
+            (None, _) => "no step is trained yet".into(),
+        };
+        if let Some(launcher) = self.running {
+            let launcher = launcher.map_or_else(String::new, |pid| format!(" (process {pid})"));
+            return format!("It runs{launcher}: {trained}.");
+        }
+        if self.is_finished {
+            return format!("It is finished: {trained}.");
+        }
+        let next = match self.state.as_ref().and_then(|state| state.checkpoint_step) {
+            Some(step) => format!("the next `stagecoach run` goes on from the checkpoint of step {step}"),
+            None => "the next `stagecoach run` begins at the first step, since there is no checkpoint".into(),
+        };
+        match self.state.as_ref().map(|state| &state.attempt_phase) {
+            Some(AttemptPhase::Finished(JobOutcome::Failed(reason))) => {
+                format!("It has failed for good, since {}: {trained}; {next}.", reason.explanation())
+            }
+            Some(AttemptPhase::Finished(JobOutcome::Complete)) => format!("It is finished: {trained}."),
+            Some(AttemptPhase::Running { .. } | AttemptPhase::Draining) => {
+                format!("It does not run: its launcher was killed, and the stages with it: {trained}; {next}.")
+            }
+            Some(AttemptPhase::Idle) | None => format!("It is stopped: {trained}; {next}."),
+        }
+    }
+}
+
+/// How the stage ended: reason, exit code, and its message if that says more.
+fn how(failure: &AttemptFailure) -> String {
+    let mut text = failure.label();
+    let message = failure.message.trim_end();
+    if let Some(code) = failure.exit_code {
+        text += &format!(", exit code {code}");
+        text += &signal_name(code).map_or_else(String::new, |signal| format!(" ({signal})"));
+        if message == format!("exited with code {code}") {
+            return text + ".";
+        }
+    }
+    format!("{text}: {message}")
+}
+
+/// The signal that a shell's exit code stands for.
+fn signal_name(code: i32) -> Option<&'static str> {
+    Some(match code - SIGNAL_BASE {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        15 => "SIGTERM",
+        _ => return None,
+    })
+}
+
+/// Date and time in UTC, to the second.
+fn time(at: UnixMillis) -> String {
+    let timestamp = i64::try_from(at.0).ok().and_then(|millis| Timestamp::from_millisecond(millis).ok());
+    timestamp.map_or_else(|| "an unknown time".into(), |time| time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use stagecoach_api::contract::FailureKind;
+    use stagecoach_lifecycle::{Attempt, FailureReason, JobFailureReason, RestartBudget};
+
+    use super::super::history::Log;
+    use super::super::launcher_state::Recovery;
+    use super::*;
+
+    const NOW: UnixMillis = UnixMillis(1_790_000_100_000);
+
+    fn killed() -> AttemptFailure {
+        AttemptFailure {
+            attempt: 1,
+            stage: Some(1),
+            incarnation: 0,
+            reason: FailureReason::Killed,
+            exit_code: Some(137),
+            kind: None,
+            step: None,
+            action: None,
+            message: "exited with code 137".into(),
+            failed_at: UnixMillis(1_790_000_000_000),
+        }
+    }
+
+    /// A job that runs after stage 1 was killed and replaced.
+    fn history() -> History {
+        let state = JobState {
+            attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },
+            attempt: Attempt { number: 1, stages: 3, revision: 0 },
+            incarnations: BTreeMap::from([(1, 1)]),
+            budget: RestartBudget { total: 1, counted: 1, replaced: 1, counted_since_checkpoint: 1 },
+            checkpoint_step: Some(40),
+            last_failure: Some(killed()),
+            ..JobState::default()
+        };
+        History {
+            folder: "workspace/small".into(),
+            recovery: Some(Recovery { failed_at: killed().failed_at, finished_step: Some(43), first_step: Some(41) }),
+            log: Some(Log { path: "workspace/small/logs/stage-1.log".into(), text: "one\n\ntwo\n".into() }),
+            successor: Some(Successor::Process),
+            max_restarts: 10,
+            steps: Some(100),
+            trained: Some(57),
+            is_finished: false,
+            running: Some(Some(12)),
+            now: NOW,
+            state: Some(state),
+        }
+    }
+
+    fn with_state(change: impl FnOnce(&mut JobState)) -> History {
+        let mut history = history();
+        change(history.state.as_mut().unwrap());
+        history
+    }
+
+    #[test]
+    fn a_replaced_stage_is_told_from_cause_to_consequence() {
+        assert_eq!(
+            history().to_string(),
+            "workspace/small: stage 1 failed first, at 2026-09-21 14:13:20 UTC (1m 40s ago), in attempt 1 after step 43 was \
+             finished.
+  reason: Killed, exit code 137 (SIGKILL).
+  log:    the end of logs/stage-1.log:
+          | one
+          | two
+  then:   the other stages waited, and stage 1 was started again; 9 of 10 restarts are left.
+          Training went on from the checkpoint of step 40: 3 finished steps were trained again.
+  now:    It runs (process 12): 57 of 100 steps are trained.
+  to do:  find out who sent the signal: the kernel, if the machine or node ran out of memory; if it was for stored bytes, \
+             raise that limit."
+        );
+        let spare = History { successor: Some(Successor::Spare(2)), log: None, ..history() }.to_string();
+        assert!(spare.contains("the other stages waited, and spare 2 took the place of stage 1; 9 of"), "{spare}");
+        assert!(spare.contains("log:    none is left: the next run removes those of the run before"), "{spare}");
+    }
+
+    #[test]
+    fn what_followed_depends_on_the_state() {
+        let says = |history: History, words: &[&str]| {
+            let told = history.to_string();
+            words.iter().for_each(|words| assert!(told.contains(words), "no {words:?} in {told}"));
+        };
+        says(with_state(|state| state.attempt.number = 2), &["all stages were stopped, and started anew as attempt 2"]);
+        says(with_state(|state| state.incarnations.clear()), &["nothing was started again yet"]);
+        let starting = with_state(|state| state.starting = [1].into());
+        says(History { successor: None, ..starting }, &["the other stages wait, and stage 1 is to start again"]);
+        let failed = with_state(|state| {
+            state.attempt_phase = AttemptPhase::Finished(JobOutcome::Failed(JobFailureReason::InvalidConfig));
+            state.last_failure = Some(AttemptFailure {
+                reason: FailureReason::InvalidConfig,
+                kind: Some(FailureKind::InvalidConfig),
+                exit_code: Some(78),
+                step: Some(7),
+                action: Some("1F3".into()),
+                message: "the model is too wide".into(),
+                ..killed()
+            });
+        });
+        says(
+            History { running: None, recovery: None, ..failed },
+            &[
+                "in step 7, in the action 1F3.",
+                "reason: InvalidConfig, exit code 78: the model is too wide",
+                "none was started again: a stage found the job invalid; 9 of 10",
+                "It has failed for good, since a stage found the job invalid: 57 of 100 steps are trained; the next",
+                "to do:  change what the message names in the job.",
+            ],
+        );
+        let recovery = |finished, first| {
+            Some(Recovery { failed_at: killed().failed_at, finished_step: finished, first_step: first })
+        };
+        for (finished, first, told) in [
+            (Some(5), Some(6), "of step 5: no finished step was trained again."),
+            (Some(5), Some(5), "of step 4: one finished step was trained again."),
+            (None, Some(5), "of step 4."),
+            (Some(5), Some(1), "began again at the first step, since there was no checkpoint: 5 finished steps"),
+        ] {
+            says(History { recovery: recovery(finished, first), ..history() }, &[told]);
+        }
+        assert!(!History { recovery: recovery(Some(5), None), ..history() }.to_string().contains("Training"));
+    }
+
+    #[test]
+    fn a_job_without_a_failure_is_one_sentence_and_how_it_stands() {
+        let quiet = |change: fn(&mut JobState)| {
+            with_state(|state| {
+                state.last_failure = None;
+                change(state);
+            })
+        };
+        let begin = "workspace/small: no stage of this job has failed. ";
+        assert_eq!(quiet(|_| ()).to_string(), format!("{begin}It runs (process 12): 57 of 100 steps are trained."));
+        let ended = |change| History { running: None, ..quiet(change) }.to_string();
+        let rest = "57 of 100 steps are trained; the next `stagecoach run` goes on from the checkpoint of step 40.";
+        assert_eq!(
+            ended(|_| ()),
+            format!("{begin}It does not run: its launcher was killed, and the stages with it: {rest}")
+        );
+        assert_eq!(ended(|state| state.attempt_phase = AttemptPhase::Idle), format!("{begin}It is stopped: {rest}"));
+        let finished = |state: &mut JobState| state.attempt_phase = AttemptPhase::Finished(JobOutcome::Complete);
+        assert_eq!(ended(finished), format!("{begin}It is finished: 57 of 100 steps are trained."));
+        let new = History { state: None, trained: None, running: None, ..history() };
+        assert_eq!(
+            new.to_string(),
+            format!(
+                "{begin}It is stopped: no step is trained yet; the next `stagecoach run` begins at the first step, since there \
+                 is no checkpoint."
+            )
+        );
+    }
+}

@@ -251,6 +251,20 @@ fn a_stage_that_dies_before_the_group_has_formed_is_followed_in_it() {
     assert_eq!(group.failure(), None);
 }
 
+/// Unless it would end the same way in any process, or gave up because of another.
+#[test]
+fn a_stage_that_leaves_with_an_error_of_its_own_is_followed() {
+    let now = Instant::now();
+    for (rank, code, followed) in [(2, 1, true), (2, 74, true), (0, 74, true), (2, 78, false), (2, 75, false)] {
+        let mut group = running(now);
+        group.handle(now, GroupEvent::StandBy(10, hello(10, 3, 0)));
+        let left = group.handle(now, GroupEvent::Message(rank as ConnectionId, MemberMessage::Leave { code }));
+        let expected = followed.then_some((10, CoordinatorMessage::TakePlace { rank, incarnation: 1 }));
+        assert_eq!(told_to_spares(&left), Vec::from_iter(expected), "stage {rank} left with {code}");
+        assert!(group.failure().is_some());
+    }
+}
+
 /// By the group's own clock, from the moment at which the loss is noticed: whichever stage it is, and also if the others do
 /// not react any more.
 #[test]

@@ -15,6 +15,9 @@ use crate::messages::CoordinatorMessage;
 /// Exit codes of a process that has finished: done, or drained with a checkpoint.
 const GRACEFUL: [i32; 2] = [ExitCode::Done.code(), ExitCode::Drained.code()];
 
+/// Exit codes after which no spare takes the place: it would leave with the same one, or the cause is another stage.
+const NOT_FOLLOWED: [i32; 2] = [ExitCode::InvalidConfig.code(), ExitCode::PeerLost.code()];
+
 impl GroupState {
     pub(crate) fn on_disconnect(&mut self, now: Instant, conn: ConnectionId, disconnect: Disconnect) {
         if let GroupPhase::ShuttingDown { waiting_for, .. } = &mut self.phase {
@@ -180,8 +183,8 @@ impl GroupState {
         }
         let root_cause_rank = failure.root_cause_rank;
         self.failure = Some(failure.clone());
-        let successor = root_cause_rank.filter(|rank| failure.has_ended && *rank != 0);
-        let mut waiting_for: BTreeSet<_> = successor.and_then(|rank| self.hand_over(rank)).into_iter().collect();
+        let vacant = root_cause_rank.filter(|rank| self.is_followed(*rank, &failure));
+        let mut waiting_for: BTreeSet<_> = vacant.and_then(|rank| self.hand_over(rank)).into_iter().collect();
         for conn in self.spares.take_all() {
             self.send_and_close(conn, CoordinatorMessage::GroupEnded(failure.clone()));
             waiting_for.insert(conn);
@@ -194,6 +197,14 @@ impl GroupState {
             }
         }
         self.begin_shutdown(now, self.final_message_for(0, &failure), waiting_for);
+    }
+
+    /// Whether a spare takes the place of the stage that ended the group: its process has ended, or has said that it will.
+    fn is_followed(&self, rank: usize, failure: &GroupFailure) -> bool {
+        match self.slots[rank].leave_code {
+            Some(code) => !GRACEFUL.contains(&code) && !NOT_FOLLOWED.contains(&code),
+            None => failure.has_ended && rank != 0,
+        }
     }
 
     /// A stage that ended the group by leaving gets an acknowledgement; all others get the failure.

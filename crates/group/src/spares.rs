@@ -63,7 +63,7 @@ impl GroupState {
         }
     }
 
-    /// Hands the place of a stage whose process has ended to the first spare; its connection, if there is one.
+    /// Hands the place of a stage whose process has ended, or leaves, to the first spare; its connection, if there is one.
     pub(crate) fn hand_over(&mut self, rank: usize) -> Option<ConnectionId> {
         let incarnation = self.slots[rank].hello.as_ref()?.incarnation.checked_add(1)?;
         let spare = *self.spares.0.first()?;

@@ -148,7 +148,7 @@ impl Facts {
     }
 }
 
-fn plural(number: usize, noun: &str) -> String {
+pub(super) fn plural(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 

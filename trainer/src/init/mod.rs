@@ -9,8 +9,8 @@ mod tests;
 use stagecoach_data::Texts;
 
 use crate::fatal::Fatal;
-use file::job_file;
-use sizes::{SHAPES, Sizes};
+use file::{job_file, plural};
+use sizes::{SHAPES, Sizes, wanted_stages};
 
 /// What was found, and what was asked for.
 #[derive(Clone, Debug)]
@@ -36,29 +36,37 @@ pub(crate) const MEMORY_SHARE: f64 = 0.6;
 /// The fewest bytes of text from which anything can be held out and trained on.
 pub(crate) const MIN_CORPUS_BYTES: u64 = 1000;
 
-/// The text of a job file: the largest model that the corpus, the time of a first run and the memory allow. `planned_bytes`
-/// validates a job file, and tells the bytes that all of its stages use at their peak.
+/// The text of a job file: the largest model that the corpus, the time of a first run and the memory allow, over as many stages
+/// as the machine has use for; over fewer if the memory has no room for so many processes. `planned_bytes` validates a job file,
+/// and tells the bytes that all of its stages use at their peak.
 ///
 /// # Errors
 /// The problems of the smallest job, or the memory that it needs.
 pub(crate) fn propose(facts: &Facts, planned_bytes: &dyn Fn(&str) -> Result<u64, Fatal>) -> Result<String, Fatal> {
     let limit = (facts.memory_bytes as f64 * MEMORY_SHARE) as u64;
+    let (fewest, most) = match facts.stages {
+        Some(stages) => (stages.max(1), stages.max(1)),
+        None => (1, wanted_stages(facts)),
+    };
     let mut needed = 0;
-    for shape in SHAPES.iter().rev() {
-        let sizes = Sizes::new(facts, shape);
-        if !sizes.is_trained_in_time(facts) && shape != &SHAPES[0] {
-            continue;
-        }
-        let text = job_file(facts, &sizes);
-        needed = planned_bytes(&text)?;
-        if needed <= limit {
-            return Ok(text);
+    for stages in (fewest..=most).rev() {
+        for shape in SHAPES.iter().rev() {
+            let sizes = Sizes::new(facts, shape, stages);
+            if !sizes.is_trained_in_time(facts) && shape != &SHAPES[0] {
+                continue;
+            }
+            let text = job_file(facts, &sizes);
+            needed = planned_bytes(&text)?;
+            if needed <= limit {
+                return Ok(text);
+            }
         }
     }
+    let remedy = if fewest > 1 { "give fewer stages (--stages), or " } else { "" };
     Err(Fatal::invalid(format!(
-        "the smallest model over {} stages needs {needed} bytes of memory, and {limit} of this machine's {} may be used \
-         ({:.0}%): give fewer stages (--stages), or use a machine with more memory",
-        Sizes::new(facts, &SHAPES[0]).stages,
+        "the smallest model over {} needs {needed} bytes of memory, and {limit} of this machine's {} may be used \
+         ({:.0}%): {remedy}use a machine with more memory",
+        plural(fewest as usize, "stage"),
         facts.memory_bytes,
         100.0 * MEMORY_SHARE
     )))

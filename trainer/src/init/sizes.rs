@@ -44,8 +44,6 @@ const LEAST_STEPS: f64 = 200.0;
 const MOST_STEPS: f64 = 2000.0;
 /// Passes over a small corpus after which it is known by heart.
 const MOST_EPOCHS: f64 = 20.0;
-/// Bytes of memory that a stage needs whatever its model is.
-const STAGE_BYTES: f64 = 200e6;
 
 /// The numbers of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,12 +71,11 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    pub(super) fn new(facts: &Facts, shape: &Shape) -> Sizes {
+    pub(super) fn new(facts: &Facts, shape: &Shape, stages: u32) -> Sizes {
         let bytes = facts.texts.bytes as f64;
         let (by_corpus, bytes_per_token) = vocabulary(bytes);
         let vocab_size = by_corpus.min(shape.most_tokens);
         let tokens = bytes / bytes_per_token;
-        let stages = stages(facts);
         // enough of them that a step does not train on one twice
         let sequence_length = [512.0, 256.0, 128.0, 64.0, 32.0].into_iter().find(|length| tokens >= 1000.0 * length);
         let sequence_length = match (facts.gpus, sequence_length) {
@@ -146,19 +143,13 @@ fn flops(facts: &Facts, stages: u32, threads: u32) -> f64 {
     }
 }
 
-/// As many as there are GPUs, if there are two; else two, or three if there is a processor for each. Fewer if the memory has no
-/// room for so many processes.
-fn stages(facts: &Facts) -> u32 {
-    if let Some(stages) = facts.stages {
-        return stages.max(1);
-    }
-    let wanted = match (facts.gpus, facts.processors) {
+/// As many as there are GPUs, if there are two; else two, or three if there is a processor for each.
+pub(super) fn wanted_stages(facts: &Facts) -> u32 {
+    match (facts.gpus, facts.processors) {
         (gpus, _) if gpus >= 2 => gpus.min(64) as u32,
         (_, processors) if processors >= 3 => 3,
         _ => 2,
-    };
-    let room = facts.memory_bytes as f64 * super::MEMORY_SHARE / STAGE_BYTES;
-    wanted.min((room as u32).max(1))
+    }
 }
 
 /// The size of the vocabulary for a corpus, and about how many bytes a token then has.

@@ -84,6 +84,8 @@ fn a_name_that_is_none_and_memory_that_is_too_small_are_refused() {
         assert!(error.contains("metadata.name"), "{name:?}: {error}");
     }
     let error = refused(&named("true"));
+    assert!(error.contains("the smallest model over 1 stage needs") && !error.contains("--stages"), "{error}");
+    let error = refused(&Facts { stages: Some(2), ..named("true") });
     assert!(error.contains("the smallest model over 2 stages needs") && error.contains("--stages"), "{error}");
 }
 

@@ -32,6 +32,7 @@ impl Model {
     }
 }
 
+/// A job that is measured.
 pub(crate) struct BenchJob {
     pub(crate) name: &'static str,
     pub(crate) stages: usize,

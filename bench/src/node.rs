@@ -17,8 +17,6 @@ const STAGES: usize = 3;
 const EVERY: Duration = Duration::from_millis(5);
 /// For any one moment.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// For the operator's record of a recovery, from the first new step on.
-const RECORD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The phases of `status.lastRecovery`, in their order.
 const PHASES: [&str; 7] = ["noticed", "decided", "created", "started", "joined", "loaded", "firstStep"];
@@ -85,7 +83,7 @@ fn kill(product: &Product, name: &str, spares: u32) -> Value {
     let column = |of: &dyn Fn(&Loss) -> f64| losses.iter().map(of).collect::<Vec<f64>>();
     let whole = column(&|loss| loss.seconds);
     line("pod killed -> first new step", seconds(median(&whole)), &format!("worst {}", seconds(worst(&whole))));
-    let phase_of = |index: usize| losses.iter().filter_map(|loss| Some(loss.phases?[index])).collect::<Vec<f64>>();
+    let phase_of = |index: usize| column(&|loss| loss.phases[index]);
     for (index, phase) in PHASES.iter().enumerate() {
         let part = phase_of(index);
         line(&format!("  {phase}"), seconds(median(&part)), &format!("worst {}", seconds(worst(&part))));
@@ -102,11 +100,11 @@ fn kill(product: &Product, name: &str, spares: u32) -> Value {
     })
 }
 
-/// One loss: seconds from the kill to the first new step, those of its [`PHASES`] by the operator's record if it has one, and how
-/// many finished steps were done again.
+/// One loss: seconds from the kill to the first new step, those of its [`PHASES`] by the operator's record, and how many finished
+/// steps were done again.
 struct Loss {
     seconds: f64,
-    phases: Option<[f64; PHASES.len()]>,
+    phases: [f64; PHASES.len()],
     steps: u64,
 }
 
@@ -127,17 +125,15 @@ fn lose(product: &Product, job: &E2eJob, uid: &str) -> Loss {
             Some((start, since_kill.find(|line| line.contains(" F step "))?.to_owned()))
         })
     });
-    // there is none of a group that has formed again before the operator heard of the loss
-    let recovered = look_for(RECORD_TIMEOUT, || {
+    let recovered = wait("its record", || {
         let now = recovery();
         (now != before && now["phases"]["firstStep"].is_string()).then_some(now)
     });
-    let seconds_of =
-        |recovered: &Value, phase: &str| recovered["phases"][phase].as_str().and_then(|text| text.parse().ok());
+    let seconds_of = |phase: &str| recovered["phases"][phase].as_str().and_then(|text| text.parse().ok());
     let from: u64 = start.split_whitespace().skip_while(|word| *word != "steps").nth(1).unwrap().parse().unwrap();
     Loss {
         seconds: since(killed, time(&stepped)),
-        phases: recovered.map(|record| PHASES.map(|phase| seconds_of(&record, phase).unwrap_or_default())),
+        phases: PHASES.map(|phase| seconds_of(phase).unwrap_or_default()),
         steps: done.saturating_sub(from - 1),
     }
 }
@@ -160,18 +156,13 @@ fn since(before: SystemTime, after: SystemTime) -> f64 {
 }
 
 #[track_caller]
-fn wait<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    look_for(PATIENCE, look).unwrap_or_else(|| panic!("waited {} s for {what}", PATIENCE.as_secs()))
-}
-
-/// What `look` finds within this time.
-fn look_for<T>(timeout: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
-    let deadline = SystemTime::now() + timeout;
+fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = SystemTime::now() + PATIENCE;
     loop {
-        let found = look();
-        if found.is_some() || SystemTime::now() > deadline {
+        if let Some(found) = look() {
             return found;
         }
+        assert!(SystemTime::now() < deadline, "waited {} s for {what}", PATIENCE.as_secs());
         std::thread::sleep(EVERY);
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use stagecoach_tests::{signal, until};
+use stagecoach_tests::{Launched, signal, until};
 
 use crate::job::{BenchJob, Model};
 use crate::slow_volume;
@@ -29,10 +29,7 @@ fn with(folder: &Path, source: &str, checkpoint: &'static str, spares: u32) -> V
     let job = BenchJob { name: "killed", stages: 3, model: Model::Small, checkpoint, spares, ..BenchJob::default() };
     let _ = std::fs::remove_dir_all(folder.join(job.name));
     let mut launched = job.start(folder);
-    let stdout = folder.join("stdout");
-    let lines = |marker: &str| {
-        std::fs::read_to_string(&stdout).unwrap_or_default().lines().filter(|line| line.starts_with(marker)).count()
-    };
+    let lines = |marker: &str| lines(folder, marker);
     launched.wait_for_step(5);
     let mut seconds = Vec::new();
     for kill in 0..KILLS {
@@ -42,20 +39,36 @@ fn with(folder: &Path, source: &str, checkpoint: &'static str, spares: u32) -> V
         }
         let saved = lines("saved");
         until("a checkpoint", 120, || (lines("saved") > saved).then_some(()));
-        let (stage, starts) = (launched.stages()[kill % 3], lines("start "));
-        let started = Instant::now();
-        signal(stage, libc::SIGKILL);
-        until("the next attempt", 120, || (lines("start ") > starts).then_some(()));
-        let steps = lines("step ");
-        until("its first step", 120, || (lines("step ") > steps).then_some(()));
-        seconds.push(started.elapsed().as_secs_f64());
+        seconds.push(kill_to_first_step(&launched, folder, kill % 3));
     }
-    signal(launched.child.id(), libc::SIGINT);
-    until("the launcher's end", 120, || launched.child.try_wait().unwrap());
+    end(&mut launched);
     line(
         &format!("kill to first new step, {source}"),
         format!("{:.2} s", median(&seconds)),
         &format!("worst {:.2} s", worst(&seconds)),
     );
     json!({ "seconds": seconds, "median": median(&seconds), "worst": worst(&seconds) })
+}
+
+/// How many lines of what a launcher said begin with `marker`.
+fn lines(folder: &Path, marker: &str) -> usize {
+    let said = std::fs::read_to_string(folder.join("stdout")).unwrap_or_default();
+    said.lines().filter(|line| line.starts_with(marker)).count()
+}
+
+/// Kills a stage. Seconds until the first new step.
+pub(crate) fn kill_to_first_step(launched: &Launched, folder: &Path, stage: usize) -> f64 {
+    let (pid, starts) = (launched.stages()[stage], lines(folder, "start "));
+    let started = Instant::now();
+    signal(pid, libc::SIGKILL);
+    until("the next group", 600, || (lines(folder, "start ") > starts).then_some(()));
+    let steps = lines(folder, "step ");
+    until("its first step", 600, || (lines(folder, "step ") > steps).then_some(()));
+    started.elapsed().as_secs_f64()
+}
+
+/// Ends a launcher by Ctrl-C.
+pub(crate) fn end(launched: &mut Launched) {
+    signal(launched.child.id(), libc::SIGINT);
+    until("the launcher's end", 600, || launched.child.try_wait().unwrap());
 }

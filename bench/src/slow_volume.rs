@@ -2,13 +2,13 @@
 //! all start anew, if the others stay, and if the next stage has a copy in memory.
 
 use std::path::Path;
-use std::time::Instant;
 
 use serde_json::{Value, json};
-use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE, traced};
-use stagecoach_tests::{Launched, signal, stagecoach, until};
+use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE, tensor_bytes_read};
+use stagecoach_tests::{stagecoach, until};
 
 use crate::job::{BenchJob, Model};
+use crate::recovery::{end, kill_to_first_step};
 use crate::stats::line;
 
 /// What all stages together read in a second, at most.
@@ -47,22 +47,10 @@ fn lose(folder: &Path, what: &str, checkpoint: &'static str, reform_timeout_seco
     let mut launched = job.start_program(&stagecoach().with_file_name("faulty"), folder, &environment);
     let job_folder = folder.join(job.name);
     until("a checkpoint", 600, || (!stagecoach_tests::checkpoints(&job_folder).is_empty()).then_some(()));
-    let stdout = folder.join("stdout");
-    let lines = |marker: &str| {
-        std::fs::read_to_string(&stdout).unwrap_or_default().lines().filter(|line| line.starts_with(marker)).count()
-    };
-    let starts = lines("start ");
-    let started = Instant::now();
-    signal(launched.wait_for_stages(STAGES)[1], libc::SIGKILL);
-    until("the next group", 600, || (lines("start ") > starts).then_some(()));
-    let steps = lines("step ");
-    until("its first step", 600, || (lines("step ") > steps).then_some(()));
-    let seconds = started.elapsed().as_secs_f64();
+    launched.wait_for_stages(STAGES);
+    let seconds = kill_to_first_step(&launched, folder, 1);
     end(&mut launched);
-    let mut bytes = [0; STAGES];
-    for call in traced(&records).iter().filter(|call| call.path.ends_with(".safetensors")) {
-        bytes[call.rank as usize] += call.bytes_read;
-    }
+    let bytes = tensor_bytes_read::<STAGES>(&records);
     let megabytes = bytes.map(|bytes| format!("{:.0}", bytes as f64 / 1e6)).join(" / ");
     line(
         &format!("kill to first new step, {what}"),
@@ -70,9 +58,4 @@ fn lose(folder: &Path, what: &str, checkpoint: &'static str, reform_timeout_seco
         &format!("read by stage: {megabytes} MB"),
     );
     json!({ "seconds": seconds, "bytesReadByStage": bytes })
-}
-
-fn end(launched: &mut Launched) {
-    signal(launched.child.id(), libc::SIGINT);
-    until("the launcher's end", 600, || launched.child.try_wait().unwrap());
 }

@@ -114,6 +114,15 @@ pub fn traced(records: &Path) -> Vec<StageCall> {
     fs::read_to_string(records.join("trace")).unwrap_or_default().lines().map(StageCall::parse).collect()
 }
 
+/// The bytes of weights and moments that each stage has read, of as many stages.
+pub fn tensor_bytes_read<const STAGES: usize>(records: &Path) -> [u64; STAGES] {
+    let mut bytes = [0; STAGES];
+    for call in traced(records).iter().filter(|call| call.path.ends_with(".safetensors")) {
+        bytes[call.rank as usize] += call.bytes_read;
+    }
+    bytes
+}
+
 /// The call at which the fault happened; none if it has not.
 pub fn fired(records: &Path) -> Option<StageCall> {
     fs::read_to_string(records.join("fired")).ok().map(|line| StageCall::parse(line.trim_end_matches('\n')))

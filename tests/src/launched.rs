@@ -110,12 +110,15 @@ impl Launched {
 
     /// Waits until step `step` is in the metrics.
     pub fn wait_for_step(&mut self, step: u64) {
-        let metrics = self.folder.join("metrics.jsonl");
         until(&format!("step {step}"), 60, || {
             assert!(self.child.try_wait().unwrap().is_none(), "the launcher ended before step {step}");
-            let text = std::fs::read_to_string(&metrics).ok()?;
-            (text.lines().count() as u64 >= step).then_some(())
+            (self.steps() >= step).then_some(())
         });
+    }
+
+    /// The number of steps in the metrics.
+    pub fn steps(&self) -> u64 {
+        std::fs::read_to_string(self.folder.join("metrics.jsonl")).map_or(0, |lines| lines.lines().count() as u64)
     }
 
     /// Waits until a step is trained after a failure: by the group that was formed again, or by another attempt.

@@ -15,9 +15,6 @@ use crate::messages::CoordinatorMessage;
 /// Exit codes of a process that has finished: done, or drained with a checkpoint.
 const GRACEFUL: [i32; 2] = [ExitCode::Done.code(), ExitCode::Drained.code()];
 
-/// Exit codes after which no spare takes the place: it would leave with the same one, or the cause is another stage.
-const NOT_FOLLOWED: [i32; 2] = [ExitCode::InvalidConfig.code(), ExitCode::PeerLost.code()];
-
 impl GroupState {
     pub(crate) fn on_disconnect(&mut self, now: Instant, conn: ConnectionId, disconnect: Disconnect) {
         if let GroupPhase::ShuttingDown { waiting_for, .. } = &mut self.phase {
@@ -202,7 +199,8 @@ impl GroupState {
     /// Whether a spare takes the place of the stage that ended the group: its process has ended, or has said that it will.
     fn is_followed(&self, rank: usize, failure: &GroupFailure) -> bool {
         match self.slots[rank].leave_code {
-            Some(code) => !GRACEFUL.contains(&code) && !NOT_FOLLOWED.contains(&code),
+            // in the spare the invalid configuration would be the same
+            Some(code) => !GRACEFUL.contains(&code) && code != ExitCode::InvalidConfig.code(),
             None => failure.has_ended && rank != 0,
         }
     }

@@ -29,12 +29,6 @@ fn replaced(workspace: &Path) -> u64 {
     record["state"]["budget"]["replaced"].as_u64().unwrap()
 }
 
-/// The number of steps in the metrics.
-fn recorded(workspace: &Path) -> u64 {
-    let metrics = std::fs::read_to_string(workspace.join("remembered/metrics.jsonl"));
-    metrics.map_or(0, |lines| lines.lines().count() as u64)
-}
-
 /// Kills the stages of each of `kills` together, one group after the other, with new steps in between. Stops the job then.
 fn killed(workspace: &Path, job: &TestJob, kills: &[&[usize]]) -> Outcome {
     let mut launched = Launched::start(workspace, &job.endless(), &[]);
@@ -42,7 +36,7 @@ fn killed(workspace: &Path, job: &TestJob, kills: &[&[usize]]) -> Outcome {
     for ranks in kills {
         launched.wait_for_step(step);
         kill(&launched, ranks);
-        step = recorded(workspace) + 7;
+        step = launched.steps() + 7;
     }
     launched.wait_for_step(step);
     launched.interrupt(workspace)
@@ -116,7 +110,7 @@ fn a_stage_lost_while_another_is_replaced_costs_no_finished_step() {
     let mut launched =
         Launched::start(workspace.path(), &with_memory(&TestJob { stages: 4, ..plain() }, "1").endless(), &[]);
     for first in 0..4 {
-        launched.wait_for_step(recorded(workspace.path()) + 5);
+        launched.wait_for_step(launched.steps() + 5);
         let before = launched.stages();
         signal(before[first], libc::SIGKILL);
         // the first one's place is taken, and the group has not formed again

@@ -28,11 +28,6 @@ fn state(workspace: &Path) -> serde_json::Value {
     serde_json::from_slice::<serde_json::Value>(&record).unwrap()["state"].take()
 }
 
-/// Steps in the metrics.
-fn steps(workspace: &Path) -> u64 {
-    std::fs::read_to_string(workspace.join("spared/metrics.jsonl")).unwrap().lines().count() as u64
-}
-
 /// Stops the run, and trains what is left to do to an end that comes soon. What the first launcher said.
 fn ends_with_the_same_bits(workspace: &Path, launched: Launched) -> Outcome {
     let outcome = launched.interrupt(workspace);
@@ -47,7 +42,7 @@ fn a_spare_takes_the_place_of_each_stage_and_the_next_one_is_made() {
     for rank in 0..3 {
         let workspace = corpus::workspace();
         let (mut launched, stages, spare) = running(workspace.path());
-        let reached = steps(workspace.path());
+        let reached = launched.steps();
         signal(stages[rank], libc::SIGKILL);
         launched.wait_for_restart(workspace.path());
         // further than ever: a stage that is lost twice without that takes the group with it

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE, traced};
+use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE, tensor_bytes_read};
 use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, signal, until};
 
 /// The bytes of weights and moments that each of three stages has read, after stage 1 was lost.
@@ -22,11 +22,7 @@ fn bytes_read(checkpoint: &str) -> [u64; 3] {
     signal(launched.wait_for_stages(3)[1], libc::SIGKILL);
     launched.wait_for_restart(workspace);
     launched.interrupt(workspace);
-    let mut bytes = [0; 3];
-    for call in traced(&records).iter().filter(|call| call.path.ends_with(".safetensors")) {
-        bytes[call.rank as usize] += call.bytes_read;
-    }
-    bytes
+    tensor_bytes_read(&records)
 }
 
 /// With `mode: Async`, which is the default: a synchronous save is written from the weights themselves, and nobody has a copy.

@@ -2,9 +2,8 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
-use stagecoach_tests::{Launched, TestJob, corpus, signal, stagecoach};
+use stagecoach_tests::{Launched, TestJob, corpus, signal, stagecoach, until};
 
 /// The exit code, and what was said.
 fn why(folder: &Path) -> (i32, String) {
@@ -22,15 +21,10 @@ fn says(folder: &Path, words: &[&str]) -> String {
 
 /// What is said as soon as it has all `words`.
 fn told(folder: &Path, words: &[&str]) -> String {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    loop {
+    until(&format!("{words:?} from why"), 30, || {
         let (_, said) = why(folder);
-        if words.iter().all(|words| said.contains(words)) {
-            return said;
-        }
-        assert!(Instant::now() < deadline, "not all of {words:?} in\n{said}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+        words.iter().all(|words| said.contains(words)).then_some(said)
+    })
 }
 
 fn job(extra: &str) -> TestJob {

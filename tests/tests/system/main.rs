@@ -3,6 +3,7 @@
 mod attempts;
 mod audit;
 mod bad_input;
+mod blame;
 mod checkpoint_commands;
 mod commands;
 mod crashes;

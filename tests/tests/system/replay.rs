@@ -40,7 +40,7 @@ pub fn disturbed(workspace: &Path, job: &TestJob) -> PathBuf {
 }
 
 /// Every file below `folder` with its content.
-fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+pub fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(folder).unwrap().flatten() {
         if entry.file_type().unwrap().is_dir() {

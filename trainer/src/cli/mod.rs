@@ -1,6 +1,7 @@
 //! The command line: the launcher, a stage, and the tools, in one binary.
 
 mod audit;
+mod blame;
 mod checkpoint;
 mod diff;
 mod generate;
@@ -58,6 +59,8 @@ enum CliCommand {
     Audit(audit::AuditCommand),
     /// Find the first step and the first tensor at which two runs part.
     Diff(diff::DiffCommand),
+    /// Tell which documents made a step's loss and its gradient.
+    Blame(blame::BlameCommand),
     /// Fill the token cache for a job.
     Tokenize(tokenize::TokenizeCommand),
     /// Continue a prompt with a trained model.
@@ -94,6 +97,7 @@ pub fn main(open_volume: VolumeOpener) -> i32 {
         CliCommand::Replay(command) => to_exit_code(command.main()),
         CliCommand::Audit(command) => to_exit_code(command.main()),
         CliCommand::Diff(command) => to_exit_code(command.main()),
+        CliCommand::Blame(command) => to_exit_code(command.main()),
         CliCommand::Tokenize(command) => to_exit_code(command.main()),
         CliCommand::Generate(command) => to_exit_code(command.main()),
         CliCommand::Checkpoint(command) => to_exit_code(command.main()),

@@ -9,21 +9,20 @@ use stagecoach_api::job::Kernels;
 use super::VolumeOpener;
 use super::job_args::read_job;
 use super::output::print_error;
-use crate::execute::DumpConfig;
 use crate::fatal::Fatal;
 use crate::observe::{EventWriter, serve};
 use crate::plan::JobConfig;
-use crate::train::{self, StageMonitor, StageOutcome, write_termination_message};
+use crate::train::{self, ReplayOptions, StageMonitor, StageOutcome, write_termination_message};
 
 /// What a replay asks of a stage besides a pod's contract.
 #[derive(Debug, Args)]
 pub(super) struct StageCommand {
-    /// Tensors of a step to write, a `DumpConfig` in JSON.
-    #[arg(long, hide = true, value_parser = parse_dump)]
-    dump: Option<DumpConfig>,
+    /// `ReplayOptions` in JSON.
+    #[arg(long, hide = true, value_parser = parse_replay)]
+    replay: Option<ReplayOptions>,
 }
 
-fn parse_dump(text: &str) -> Result<DumpConfig, String> {
+fn parse_replay(text: &str) -> Result<ReplayOptions, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
@@ -54,9 +53,8 @@ pub(super) fn main(command: StageCommand, open_volume: VolumeOpener) -> i32 {
         monitor.exit(FailureKind::Error, &error);
     }
     let event_writer = EventWriter::from_env();
-    match config
-        .and_then(|config| train::run_stage(&env, &config, open_volume, &monitor, &event_writer, command.dump.as_ref()))
-    {
+    let replay = command.replay.unwrap_or_default();
+    match config.and_then(|config| train::run_stage(&env, &config, open_volume, &monitor, &event_writer, &replay)) {
         Ok(StageOutcome::Done) => monitor.exit(FailureKind::Done, "trained to the end"),
         Ok(StageOutcome::Drained) => monitor.exit(FailureKind::Drained, "stopped as asked, with a checkpoint"),
         Err(fatal) => monitor.exit(fatal.kind, &fatal.message),

@@ -6,7 +6,6 @@ mod collective;
 mod context;
 mod data_loader;
 mod drain;
-mod dump;
 mod environment;
 mod evaluate;
 mod finish;
@@ -19,6 +18,7 @@ mod monitor;
 mod on_failure;
 mod prepare;
 mod rendezvous;
+mod replayed;
 mod resume;
 mod shared_memory;
 mod stand_by;
@@ -28,6 +28,7 @@ mod sweep;
 
 pub(crate) use environment::differences as environment_changes;
 pub(crate) use monitor::{StageMonitor, write_termination_message};
+pub(crate) use replayed::ReplayOptions;
 pub(crate) use resume::check_extension;
 
 use std::path::Path;
@@ -36,7 +37,6 @@ use std::sync::Arc;
 use stagecoach_api::contract::StageEnv;
 use stagecoach_checkpoint::Volume;
 
-use crate::execute::DumpConfig;
 use crate::fatal::Fatal;
 use crate::folder::JobFolder;
 use crate::observe::EventWriter;
@@ -69,7 +69,7 @@ pub(crate) fn run_stage(
     mount: fn(&Path) -> Arc<dyn Volume>,
     monitor: &StageMonitor,
     event_writer: &EventWriter,
-    dump: Option<&DumpConfig>,
+    replay: &ReplayOptions,
 ) -> Result<StageOutcome, Fatal> {
     tch::set_num_threads(config.training.threads as i32);
     tch::set_num_interop_threads(1);
@@ -86,7 +86,7 @@ pub(crate) fn run_stage(
     let mounted = mount(&config.folder());
     let (volume, sweep) = (&*mounted, &Sweep::of(&mounted));
     let environment = &environment::environment(config, device);
-    let context = StageContext { env, config, device, environment, volume, sweep, monitor, event_writer, dump };
+    let context = StageContext { env, config, device, environment, volume, sweep, monitor, event_writer, replay };
     let mut kept = Kept::default();
     let (mut losses, mut furthest) = (0, 0);
     loop {

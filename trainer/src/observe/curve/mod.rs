@@ -6,5 +6,5 @@ mod svg;
 mod terminal;
 mod ticks;
 
-pub(crate) use svg::svg;
-pub(crate) use terminal::terminal;
+pub(crate) use svg::{comparison_svg, svg};
+pub(crate) use terminal::{comparison_terminal, terminal};

@@ -16,7 +16,15 @@ const WIDTH: usize = COLUMNS - MARGIN - 1;
 /// Draws the smoothed training loss (dots), held-out losses (`o`) and the unigram entropy (dashes) in lines of at most 72
 /// columns, each with its line feed.
 pub(crate) fn terminal(records: &[StepRecord], entropy: Option<f64>) -> String {
-    let series = LossSeries::new(records, entropy);
+    draw(&LossSeries::new(records, entropy))
+}
+
+/// Draws the training losses of the same steps twice: a line, smoothed, and `o` for `others`, which the legend calls `name`.
+pub(crate) fn comparison_terminal(records: &[StepRecord], others: &[StepRecord], name: &str) -> String {
+    draw(&LossSeries::comparison(records, others, name))
+}
+
+fn draw(series: &LossSeries) -> String {
     let (Some(steps), Some(losses)) = (series.steps(), series.losses()) else {
         return "no step has been trained yet\n".into();
     };
@@ -30,7 +38,7 @@ pub(crate) fn terminal(records: &[StepRecord], entropy: Option<f64>) -> String {
         let (column, row) = (grid.column(point.0), grid.row(point.1));
         grid.cells[row][column] = GridCell::HeldOut;
     }
-    grid.text(&series)
+    grid.text(series)
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -134,12 +142,12 @@ fn character(cell: &GridCell) -> char {
 }
 
 fn legend(series: &LossSeries) -> String {
-    let mut names = vec!["⠒⠒ training loss, smoothed"];
+    let mut names = vec![format!("⠒⠒ {}, smoothed", series.name)];
     if !series.held_out.is_empty() {
-        names.push("o held-out loss");
+        names.push(format!("o {}", series.points_name));
     }
     if series.entropy.is_some() {
-        names.push("╌╌ unigram entropy");
+        names.push("╌╌ unigram entropy".into());
     }
     format!("{:MARGIN$}{}\n", "", names.join("  "))
 }

@@ -1,0 +1,80 @@
+//! The job whose steps are looked at, with its corpus as the token cache has it.
+
+use std::path::Path;
+
+use stagecoach_data::{
+    BatchPlan, DataError, Dataset, DocumentName, DocumentPart, PartText, PrepareProgress, PreparedCorpus,
+};
+
+use crate::fatal::Fatal;
+use crate::observe::{ProgressDisplay, TrainingEvent};
+use crate::plan::JobConfig;
+use crate::replay::RunRecord;
+
+/// A job and its documents.
+pub(crate) struct Subject {
+    /// The job.
+    pub(crate) config: JobConfig,
+    /// Its corpus.
+    pub(crate) prepared: PreparedCorpus,
+    /// Its sequences.
+    pub(crate) dataset: Dataset,
+}
+
+impl Subject {
+    /// The job of `record`, whose corpus is below `workspace`. What the token cache lacks is tokenised.
+    ///
+    /// # Errors
+    /// If the job or its corpus can't be used here.
+    pub(crate) fn open(record: &RunRecord, workspace: &Path, display: &mut ProgressDisplay) -> Result<Subject, Fatal> {
+        let config = JobConfig::new(record.job.clone(), &std::path::absolute(workspace).unwrap_or(workspace.into()))?;
+        let data_config = config.data_config();
+        let prepared = stagecoach_data::prepare(&data_config, &mut |progress| show(display, progress))?;
+        let dataset = Dataset::open(&data_config, &prepared)?;
+        Ok(Subject { config, prepared, dataset })
+    }
+
+    /// The sequences of `step`, from 1, in `dataset`: the job's own, or without some documents.
+    pub(crate) fn step_plan(&self, dataset: &Dataset, step: u64) -> BatchPlan {
+        let training = &self.config.training;
+        let batch = training.global_batch_size as usize;
+        let position = step.saturating_sub(1) * batch as u64;
+        dataset.step_plan(training.seed, position, batch, training.microbatches as usize)
+    }
+
+    /// Where parts of documents come from.
+    ///
+    /// # Errors
+    /// If the corpus can't be read.
+    pub(crate) fn part_texts(
+        &self,
+        parts: &[DocumentPart],
+        display: &mut ProgressDisplay,
+    ) -> Result<Vec<PartText>, Fatal> {
+        let config = self.config.data_config();
+        Ok(stagecoach_data::part_texts(&config, &self.prepared, parts, &mut |progress| show(display, progress))?)
+    }
+
+    /// The indices of documents.
+    ///
+    /// # Errors
+    /// If the corpus lacks one, or can't be read.
+    pub(crate) fn document_indices(
+        &self,
+        names: &[DocumentName],
+        display: &mut ProgressDisplay,
+    ) -> anyhow::Result<Vec<u64>> {
+        let config = self.config.data_config();
+        let progress = &mut |progress| show(display, progress);
+        stagecoach_data::document_indices(&config, &self.prepared, names, progress).map_err(|error| match error {
+            // what was asked for is wrong, not the job
+            DataError::NoDocument { .. } => error.into(),
+            error => Fatal::from(error).into(),
+        })
+    }
+}
+
+fn show(display: &mut ProgressDisplay, progress: PrepareProgress) {
+    let PrepareProgress { phase, bytes_done, bytes_total } = progress;
+    display.update(&TrainingEvent::Preparing { what: phase.to_owned(), done: bytes_done, total: bytes_total });
+}

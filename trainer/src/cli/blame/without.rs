@@ -1,0 +1,144 @@
+//! The same steps without some documents.
+
+use std::collections::BTreeSet;
+
+use anyhow::{bail, ensure};
+use serde::Serialize;
+use stagecoach_data::Dataset;
+
+use super::BlameCommand;
+use crate::blame::Subject;
+use crate::cli::output::{print_json, table, write_file};
+use crate::cli::replay::{differs, replaying};
+use crate::fatal::Fatal;
+use crate::observe::{ProgressDisplay, StepRecord, curve};
+use crate::replay::{ReplayConfig, RunRecord, compare_steps, replay};
+
+/// What is printed as JSON.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    documents: Vec<Presence>,
+    /// Every step that was trained again.
+    steps: Vec<ComparedStep>,
+}
+
+/// Where a document is.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Presence {
+    document: String,
+    /// The steps that were trained again and have targets of it.
+    steps: Vec<u64>,
+}
+
+/// A step with and without the documents. Numbers that are not finite are null.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ComparedStep {
+    step: u64,
+    loss: Option<f32>,
+    gradient_norm: Option<f64>,
+    targets: u64,
+    loss_without: Option<f32>,
+    gradient_norm_without: Option<f64>,
+    targets_without: u64,
+}
+
+impl BlameCommand {
+    /// Trains the steps from the checkpoint on to the last of `steps` with all documents and without those of `--without`, and
+    /// shows both.
+    pub(super) fn train_without(
+        &self,
+        record: &RunRecord,
+        subject: &Subject,
+        config: &ReplayConfig,
+        steps: &[u64],
+        display: &mut ProgressDisplay,
+    ) -> anyhow::Result<()> {
+        let (Some(&step), Some(&until)) = (steps.first(), steps.last()) else { return Ok(()) };
+        let indices = subject.document_indices(&self.without, display)?;
+        let without: BTreeSet<u64> = indices.iter().copied().collect();
+        let base = record.newest_before(step);
+        let first = base.map_or(0, |checkpoint| checkpoint.manifest.step) + 1;
+        let dataset = Dataset::open(&subject.config.data_config(), &subject.prepared).map_err(Fatal::from)?;
+        let dataset = dataset.without(without.clone());
+        let mut presence: Vec<Presence> = self.without.iter().map(Presence::of).collect();
+        for step in first..=until {
+            let targets = subject.step_plan(&dataset, step).target_count;
+            ensure!(targets > 0, "step {step} has no other documents: without these there is nothing to train in it");
+            let parts = subject.dataset.document_parts(&subject.step_plan(&subject.dataset, step));
+            for (presence, index) in presence.iter_mut().zip(&indices) {
+                presence.steps.extend(parts.iter().any(|part| part.document == *index).then_some(step));
+            }
+        }
+        for Presence { document, steps } in &presence {
+            let numbers: Vec<String> = steps.iter().map(u64::to_string).collect();
+            self.say(match numbers.is_empty() {
+                true => format!("{document} is in none of the steps {first} to {until}"),
+                false => format!("{document} is in step {}", numbers.join(", ")),
+            });
+        }
+        let all = self.replay_as_recorded(record, base, until, config, display)?.steps;
+        self.say(format!("{} without the documents", replaying(base, until)));
+        let config = ReplayConfig { without, ..config.clone() };
+        let rest = match replay(record, base, until, &config, display)? {
+            Ok(replayed) => replayed.steps,
+            Err(difference) => bail!(differs(&difference)),
+        };
+        let name = match self.without.as_slice() {
+            [document] => format!("without {document}"),
+            documents => format!("without {} documents", documents.len()),
+        };
+        self.say(format!("\n{}", step_table(&all, &rest, step)));
+        self.say(match compare_steps(&all, &rest) {
+            None => format!("equal: without the documents steps {first} to {until} are the same, bit for bit"),
+            Some(difference) => format!("the first step that is not the same is {}", difference.step),
+        });
+        self.say(format!("\n{}", curve::comparison_terminal(&all, &rest, &name)));
+        if self.json {
+            let compared = all.iter().zip(&rest).map(ComparedStep::of).collect();
+            print_json(&Report { documents: presence, steps: compared })?;
+        }
+        let title = format!("{}, steps {first} to {until}", record.name());
+        let picture = || curve::comparison_svg(&title, &all, &rest, &name);
+        match (&self.svg, self.json) {
+            (Some(file), true) => Ok(std::fs::write(file, picture())?),
+            (file, _) => write_file(file.as_deref(), picture),
+        }
+    }
+}
+
+impl Presence {
+    fn of(name: &stagecoach_data::DocumentName) -> Presence {
+        Presence { document: name.to_string(), steps: Vec::new() }
+    }
+}
+
+impl ComparedStep {
+    fn of((all, rest): (&StepRecord, &StepRecord)) -> ComparedStep {
+        ComparedStep {
+            step: all.step,
+            loss: all.loss,
+            gradient_norm: all.gradient_norm,
+            targets: all.tokens,
+            loss_without: rest.loss,
+            gradient_norm_without: rest.gradient_norm,
+            targets_without: rest.tokens,
+        }
+    }
+}
+
+/// The steps from `first` on.
+fn step_table(all: &[StepRecord], rest: &[StepRecord], first: u64) -> String {
+    let row = |(all, rest): (&StepRecord, &StepRecord)| {
+        let number = |value: Option<f64>| value.map_or_else(|| "not finite".into(), |value| format!("{value:.6}"));
+        let numbers = |line: &StepRecord| [number(line.loss.map(f64::from)), number(line.gradient_norm)];
+        let ([loss, norm], [loss_without, norm_without]) = (numbers(all), numbers(rest));
+        let [targets, targets_without] = [all, rest].map(|line| line.tokens.to_string());
+        vec![all.step.to_string(), loss, loss_without, norm, norm_without, targets, targets_without]
+    };
+    let header = ["step", "loss", "without", "gradient norm", "without", "targets", "without"];
+    let rows = all.iter().zip(rest).filter(|(line, _)| line.step >= first).map(row).collect();
+    table(Some(&header), &[0, 1, 2, 3, 4, 5, 6], rows)
+}

@@ -103,17 +103,17 @@ fn shares_add_up_to_the_recorded_step_over_any_stages() {
     let (code, said) = run(&["blame", text(&workspace.path().join("small")), "--step", "12", "--until", "13"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("equal: 3 steps, bit for bit") && said.contains("\nstep 12: loss "), "{said}");
-    assert_eq!(said.lines().filter(|line| line.contains(" %  corpus/small.jsonl:")).count(), 20, "{said}");
+    assert_eq!(said.lines().filter(|line| line.starts_with("corpus/small.jsonl:")).count(), 20, "{said}");
 }
 
 #[test]
 fn twenty_poisoned_documents_are_all_found_by_name() {
     let poisoned: BTreeSet<u64> = (0..20).map(|index| 3 + 7 * index).collect();
-    // a step has all of the corpus
-    let job = TestJob { stages: 2, layers: 2, global_batch_size: 180, packing: false, ..job(60) };
+    // a step has all of the corpus that is not held out
+    let job = TestJob { stages: 2, layers: 2, global_batch_size: 162, packing: false, ..job(60) };
     let (_workspace, folder) = trained(180, &poisoned, &job);
     let expected: BTreeSet<String> = poisoned.iter().map(|line| format!("corpus/small.jsonl:{line}")).collect();
-    for by in ["norm", "target-loss", "loss"] {
+    for by in ["excess", "loss"] {
         let report = blame(&folder, &["--step", "58", "--top", "20", "--by", by]);
         let found: BTreeSet<String> = names(&report["steps"][0]).into_iter().map(str::to_owned).collect();
         assert_eq!(found, expected, "by {by}");

@@ -46,7 +46,7 @@ pub(crate) struct StepGradients {
 pub(crate) const TENSORS: [&str; 2] = ["*.weight.*", "*.bias.*"];
 
 /// Computes what each of the documents with `parts` adds to a step. `tensors` are the weights before the step and their
-/// gradients, by name. In one process on the CPU: it holds the weights, the step's gradient, a document's gradient, and the
+/// gradients, by name. As one stage on the CPU: it holds the weights, the step's gradient, a document's gradient, and the
 /// activations of one part.
 ///
 /// # Errors
@@ -59,6 +59,7 @@ pub(crate) fn document_gradients(
 ) -> anyhow::Result<StepGradients> {
     let mut tensors: BTreeMap<String, Tensor> = tensors.into_iter().collect();
     let config = &subject.config;
+    tch::set_num_threads(config.training.threads as i32);
     let architecture = config.architecture(config.vocab_size(subject.prepared.vocab_size)?, Device::Cpu);
     let stage = Stage::build(
         0,

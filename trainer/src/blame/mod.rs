@@ -5,6 +5,8 @@
 //! cross-entropies of its own targets over the sum of all: the shares add up to 1. The gradient g of the step is the sum of the
 //! gradients g_d of the documents, each that of the sum of its cross-entropies over N. A document's share of the gradient's norm
 //! is g_d . g / |g|^2: the shares add up to 1, and that of a document which pulls against the others is negative.
+//!
+//! A document raises the loss by the difference between the mean over all targets and the mean over those of all other documents.
 
 mod gradients;
 mod shares;
@@ -12,6 +14,6 @@ mod spikes;
 mod subject;
 
 pub(crate) use gradients::{DocumentGradient, StepGradients, TENSORS, document_gradients};
-pub(crate) use shares::{DocumentBlame, RankBy, StepBlame};
+pub(crate) use shares::{DocumentBlame, PartBlame, RankBy, StepBlame};
 pub(crate) use spikes::{Spike, SpikeRule, find_spikes};
 pub(crate) use subject::Subject;

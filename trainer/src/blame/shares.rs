@@ -9,13 +9,13 @@ use super::StepGradients;
 /// By what documents are ranked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RankBy {
-    /// Their share of the gradient's norm.
+    /// By how much they raise the step's loss.
     #[default]
-    Norm,
+    Excess,
     /// Their share of the loss.
     Loss,
-    /// Their loss in nats per target, however long they are.
-    TargetLoss,
+    /// Their share of the gradient's norm.
+    Norm,
 }
 
 /// A step, and what its documents did to it.
@@ -56,6 +56,8 @@ pub(crate) struct DocumentBlame {
     pub(crate) loss: f64,
     /// Its cross-entropies over those of all documents: from 0 to 1.
     pub(crate) loss_share: f64,
+    /// By how many nats per target it raises the step's loss: that loss less the mean over the targets of all other documents.
+    pub(crate) excess: f64,
     /// The norm of its gradient within the step's mean.
     pub(crate) gradient_norm: f64,
     /// The dot product of its gradient and the step's over the square of the step's norm; negative if it pulls against the others.
@@ -87,6 +89,7 @@ impl StepBlame {
         by: RankBy,
     ) -> StepBlame {
         let sum: f64 = gradients.documents.iter().map(|document| document.loss).sum();
+        let targets = gradients.targets as f64;
         let blame = |document: &super::DocumentGradient| DocumentBlame {
             document: document.parts.first().map(|&part| texts[part].name.to_string()).unwrap_or_default(),
             parts: document.parts.iter().map(|&part| PartBlame::new(&parts[part], &texts[part])).collect(),
@@ -94,6 +97,7 @@ impl StepBlame {
             targets: document.targets,
             loss: document.loss / document.targets as f64,
             loss_share: document.loss / sum,
+            excess: sum / targets - (sum - document.loss) / (targets - document.targets as f64),
             gradient_norm: document.squared_norm.sqrt(),
             norm_share: document.projection / gradients.squared_norm,
         };
@@ -104,7 +108,7 @@ impl StepBlame {
             loss,
             gradient_norm,
             targets: gradients.targets,
-            sum_of_losses: sum / gradients.targets as f64,
+            sum_of_losses: sum / targets,
             sum_of_norm_shares: documents.iter().map(|document| document.norm_share).sum(),
             document_count: documents.len(),
             documents,
@@ -130,9 +134,9 @@ impl RankBy {
             return f64::INFINITY;
         }
         let key = match self {
-            RankBy::Norm => document.norm_share,
+            RankBy::Excess => document.excess,
             RankBy::Loss => document.loss_share,
-            RankBy::TargetLoss => document.loss,
+            RankBy::Norm => document.norm_share,
         };
         // if the step's is not finite, those of the others tell nothing
         if key.is_finite() { key } else { f64::NEG_INFINITY }
@@ -183,13 +187,15 @@ mod tests {
         assert_eq!(names(&step(&documents, 2.0, RankBy::Norm)), ["a:1", "a:2", "a:0"]);
         assert_eq!(names(&step(&documents, 2.0, RankBy::Loss)), ["a:1", "a:0", "a:2"]);
         // 4, 3 and 1 nats per target
-        assert_eq!(names(&step(&documents, 2.0, RankBy::TargetLoss)), ["a:0", "a:1", "a:2"]);
+        let ranked = step(&documents, 2.0, RankBy::Excess);
+        assert_eq!(names(&ranked), ["a:0", "a:1", "a:2"]);
+        assert_eq!(ranked.documents[0].excess, 13.0 / 6.0 - 9.0 / 5.0);
         assert_eq!(step(&documents, 2.0, RankBy::Norm).documents[2].norm_share, -0.25);
     }
 
     #[test]
     fn a_document_that_is_not_finite_comes_first() {
-        for by in [RankBy::Norm, RankBy::Loss, RankBy::TargetLoss] {
+        for by in [RankBy::Norm, RankBy::Loss, RankBy::Excess] {
             let step = step(&[(9.0, 9.0), (f64::NAN, f64::NAN), (1.0, 1.0)], f64::NAN, by);
             assert_eq!(names(&step)[0], "a:1", "{by:?}");
             let json = serde_json::to_value(&step).unwrap();

@@ -25,7 +25,8 @@ use crate::replay::{Difference, RecordedCheckpoint, ReplayConfig, Replayed, RunR
 ///
 /// A document's share of the loss is the sum of its cross-entropies over that of all documents of the step. Its share of the
 /// gradient's norm is g_d . g / |g|^2, where g is the gradient of the step's loss and g_d that of what the document adds to it:
-/// shares add up to 1, and a document that pulls against the others has a negative one.
+/// shares add up to 1, and a document that pulls against the others has a negative one. It raises the step's loss by
+/// the difference between that and the mean over the targets of all other documents.
 ///
 /// A step is a spike if its loss or gradient norm is more than K deviations above the median of the W steps before it; a deviation
 /// is 1.4826 times the median of their distances from their median, and 1 % of that median at least.
@@ -63,7 +64,7 @@ pub(in crate::cli) struct BlameCommand {
     /// How many documents of a step to show.
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     top: usize,
-    /// By what documents are ranked: their share of the gradient's norm, their share of the loss, or their loss per target.
+    /// By what documents are ranked.
     #[arg(long, value_enum, default_value_t)]
     by: RankBy,
     /// Print JSON.

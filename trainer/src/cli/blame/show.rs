@@ -1,11 +1,11 @@
 //! What people see of steps and their documents.
 
-use crate::blame::{DocumentBlame, Spike, SpikeRule, StepBlame};
+use crate::blame::{DocumentBlame, PartBlame, Spike, SpikeRule, StepBlame};
 use crate::cli::output::table;
 use crate::observe::StepRecord;
 
 /// Characters of a document's text.
-const TEXT: usize = 48;
+const TEXT: usize = 40;
 
 /// The spikes, by step.
 pub(super) fn spikes(spikes: &[Spike], steps: &[StepRecord], rule: SpikeRule) -> String {
@@ -35,11 +35,12 @@ pub(super) fn step(blame: &StepBlame) -> String {
     let loss = number(blame.loss.map(|loss| loss.to_string()));
     let norm = number(blame.gradient_norm.map(|norm| norm.to_string()));
     let rows = documents.iter().map(row).collect();
-    let header = ["of the norm", "of the loss", "document", "offset", "tokens", "loss", "gradient norm", "text"];
+    let header =
+        ["document", "offset", "targets", "loss", "raises it by", "of the loss", "of the norm", "own norm", "text"];
     format!(
         "step {step}: loss {loss}, gradient norm {norm}, {targets} targets of {document_count} documents\n{}\n\
          the documents' losses come to {:.7}, their shares of the norm to {:.6}; shown are {} of {document_count}",
-        table(Some(&header), &[0, 1, 3, 5, 6], rows),
+        table(Some(&header), &[1, 3, 4, 5, 6, 7], rows),
         blame.sum_of_losses,
         blame.sum_of_norm_shares,
         documents.len()
@@ -48,21 +49,24 @@ pub(super) fn step(blame: &StepBlame) -> String {
 
 fn row(document: &DocumentBlame) -> Vec<String> {
     let first = document.parts.first();
-    let tokens = |from: u64, count: u64| match count == document.tokens {
-        true => format!("all {count}"),
-        false => format!("{}-{} of {}", from + 1, from + count, document.tokens),
+    // the token that begins a document is no target, and so it counts from 0
+    let all = document.tokens - 1;
+    let targets = |part: &PartBlame| match (part.first_token + 1, (part.first_token + part.tokens).min(all)) {
+        (1, last) if last == all => format!("all {all}"),
+        (first, last) => format!("{first}-{last} of {all}"),
     };
     let more = match document.parts.len() {
         0 | 1 => String::new(),
         parts => format!(" +{} part{}", parts - 1, if parts == 2 { "" } else { "s" }),
     };
     vec![
-        percent(document.norm_share),
-        percent(document.loss_share),
         excerpt(&document.document, 2 * TEXT),
         first.map_or_else(String::new, |part| part.offset.to_string()),
-        first.map_or_else(String::new, |part| tokens(part.first_token, part.tokens)) + &more,
+        first.map_or_else(String::new, targets) + &more,
         format!("{:.4}", document.loss),
+        if document.excess.is_finite() { format!("{:+.4}", document.excess) } else { "-".into() },
+        percent(document.loss_share),
+        percent(document.norm_share),
         format!("{:.4}", document.gradient_norm),
         first.map_or_else(String::new, |part| excerpt(&part.text, TEXT)),
     ]

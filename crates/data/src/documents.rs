@@ -47,7 +47,7 @@ pub struct PartText {
     pub name: DocumentName,
     /// Bytes of the document's text before the part; of a file of token ids, bytes of the document's ids before it.
     pub offset: u64,
-    /// The text of the part's inputs.
+    /// The text of the part: of its inputs, and of the target after the last.
     pub text: String,
 }
 
@@ -84,18 +84,13 @@ pub fn part_texts(
         for &index in of_document {
             let part = &parts[index];
             let begin = part.tokens.start.max(tokens);
-            let end = part.tokens.end.min(tokens + ids.len() as u64);
+            let end = (part.tokens.end + 1).min(tokens + ids.len() as u64);
             let name = || DocumentName { file: piece.file.name.clone(), number: piece.number };
-            let Some((first, last)) = (begin..end).next().zip((begin..end).next_back()) else {
-                // a part may hold nothing but what begins a document
-                if part.tokens.start < tokens && piece.is_first {
-                    found[index].get_or_insert_with(|| PartText { name: name(), offset: 0, text: String::new() });
-                }
-                continue;
-            };
+            let Some((first, last)) = (begin..end).next().zip((begin..end).next_back()) else { continue };
             let [first, last] = [first, last].map(|token| (token - tokens) as usize);
-            let of_part = part.inputs[(begin - part.tokens.start) as usize..].iter();
-            if !ids[first..=last].iter().zip(of_part).all(|(&id, &input)| i64::from(id) == input) {
+            let of_part = part.inputs.iter().chain(part.targets.last());
+            let of_part = of_part.skip((begin - part.tokens.start) as usize);
+            if !ids[first..=last].iter().zip(of_part).all(|(&id, &token)| i64::from(id) == token) {
                 return Err(DataError::OtherTokens { name: name().to_string() });
             }
             let range = ranges[first].start..ranges[last].end;

@@ -110,7 +110,7 @@ fn shares_add_up_to_the_recorded_step_over_any_stages() {
 fn twenty_poisoned_documents_are_all_found_by_name() {
     let poisoned: BTreeSet<u64> = (0..20).map(|index| 3 + 7 * index).collect();
     // a step has all of the corpus that is not held out
-    let job = TestJob { stages: 2, layers: 2, global_batch_size: 162, packing: false, ..job(60) };
+    let job = TestJob { stages: 2, layers: 2, global_batch_size: 162, microbatches: 3, packing: false, ..job(60) };
     let (_workspace, folder) = trained(180, &poisoned, &job);
     let expected: BTreeSet<String> = poisoned.iter().map(|line| format!("corpus/small.jsonl:{line}")).collect();
     for by in ["excess", "loss"] {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use anyhow::{bail, ensure};
 use clap::Args;
 use serde::Serialize;
-use stagecoach_data::DocumentName;
+use stagecoach_data::{DocumentName, DocumentPart, PartText};
 
 use super::output::{print_json, print_line};
 use super::replay::{RunArgs, differs, equal, note_environments, replaying};
@@ -47,10 +47,10 @@ pub(in crate::cli) struct BlameCommand {
     )]
     spikes: Option<u32>,
     /// How many steps before it a step is compared with.
-    #[arg(long, value_name = "W", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "W", default_value_t = 50, requires = "spikes", value_parser = clap::value_parser!(u32).range(1..))]
     window: u32,
     /// By how many deviations above their median it is a spike.
-    #[arg(long, value_name = "K", default_value_t = 6.0, value_parser = parse_deviations)]
+    #[arg(long, value_name = "K", default_value_t = 6.0, requires = "spikes", value_parser = parse_deviations)]
     deviations: f64,
     /// Train the steps from the checkpoint on again without this document, a line of a .jsonl file (from 1), a row of a .parquet
     /// file (from 0), a document of a file of token ids (from 1) or a .txt file (1), and show both losses; may be repeated. Its
@@ -62,10 +62,10 @@ pub(in crate::cli) struct BlameCommand {
     #[arg(long, value_name = "FILE", requires = "without")]
     svg: Option<PathBuf>,
     /// How many documents of a step to show.
-    #[arg(long, value_name = "COUNT", default_value_t = 10)]
+    #[arg(long, value_name = "COUNT", default_value_t = 10, conflicts_with = "without")]
     top: usize,
     /// By what documents are ranked.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_enum, default_value_t, conflicts_with = "without")]
     by: RankBy,
     /// Print JSON.
     #[arg(long)]
@@ -158,12 +158,15 @@ impl BlameCommand {
         let dump = TENSORS.map(str::to_owned).to_vec();
         let config = ReplayConfig { dump, dump_steps: steps.to_vec(), ..config.clone() };
         let replayed = self.replay_as_recorded(record, base, until, &config, display)?;
+        let parts_of = |step| subject.dataset.document_parts(&subject.step_plan(&subject.dataset, step));
+        // of all steps together, as the corpus is read for them
+        let all: Vec<DocumentPart> = steps.iter().flat_map(|&step| parts_of(step)).collect();
+        let mut texts = subject.part_texts(&all, display)?.into_iter();
         let mut blames = Vec::new();
         for line in replayed.steps.iter().filter(|line| steps.contains(&line.step)) {
-            let plan = subject.step_plan(&subject.dataset, line.step);
-            let parts = subject.dataset.document_parts(&plan);
-            let gradients = document_gradients(subject, replayed.tensors(line.step)?, &parts, plan.target_count)?;
-            let texts = subject.part_texts(&parts, display)?;
+            let parts = parts_of(line.step);
+            let texts: Vec<PartText> = texts.by_ref().take(parts.len()).collect();
+            let gradients = document_gradients(subject, replayed.tensors(line.step)?, &parts, line.tokens)?;
             let tokens = |document| subject.dataset.document_tokens(document);
             let step = (line.step, line.loss, line.gradient_norm);
             let mut blame = StepBlame::new(step, &gradients, (&parts, &texts), &tokens, self.by);

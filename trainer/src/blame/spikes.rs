@@ -33,6 +33,11 @@ pub(crate) struct Spike {
 }
 
 impl Spike {
+    /// Whether the gradient norm is farther above than the loss.
+    pub(crate) fn is_of_norm(&self) -> bool {
+        self.norm_deviations > self.loss_deviations
+    }
+
     /// The larger of the two.
     pub(crate) fn deviations(&self) -> f64 {
         self.loss_deviations.max(self.norm_deviations)
@@ -114,6 +119,7 @@ mod tests {
         steps[60].gradient_norm = Some(9.0);
         let spikes = find_spikes(&steps, RULE);
         assert_eq!((spikes[0].step, spikes[0].loss_deviations < 6.0), (61, true));
+        assert!(spikes[0].is_of_norm() && !spikes[1].is_of_norm());
         assert!(spikes[0].deviations() > 100.0 && spikes[3].deviations() == f64::INFINITY);
     }
 

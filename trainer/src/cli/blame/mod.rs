@@ -6,7 +6,7 @@ mod without;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use clap::Args;
 use serde::Serialize;
 use stagecoach_data::{DocumentName, DocumentPart, PartText};
@@ -64,9 +64,9 @@ pub(in crate::cli) struct BlameCommand {
     /// How many documents of a step to show.
     #[arg(long, value_name = "COUNT", default_value_t = 10, conflicts_with = "without")]
     top: usize,
-    /// By what documents are ranked.
-    #[arg(long, value_enum, default_value_t, conflicts_with = "without")]
-    by: RankBy,
+    /// By what documents are ranked: of a spike of the gradient norm by `norm`, otherwise by `excess` by default.
+    #[arg(long, value_enum, conflicts_with = "without")]
+    by: Option<RankBy>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -80,27 +80,36 @@ struct Report<'a> {
     steps: &'a [StepBlame],
 }
 
+/// A step whose documents are asked for.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    step: u64,
+    /// How they are ranked.
+    by: RankBy,
+}
+
 impl BlameCommand {
     pub(in crate::cli) fn main(self) -> anyhow::Result<()> {
         let (record, config) = self.run.open()?;
         let mut display = ProgressDisplay::notes();
         record.damage.iter().for_each(|damage| self.say(format!("not used: {damage}")));
-        let (spikes, steps) = match self.step {
+        let (spikes, asked) = match self.step {
             Some(step) => (None, self.asked_steps(&record, step)?),
             None => {
                 let spikes = self.find_spikes(&record)?;
-                let steps = self.largest(&spikes);
-                (Some(spikes), steps)
+                let asked = self.largest(&spikes);
+                (Some(spikes), asked)
             }
         };
         let mut blames = Vec::new();
-        if !steps.is_empty() {
+        if !asked.is_empty() {
             let subject = Subject::open(&record, &config.workspace, &mut display)?;
             if !self.without.is_empty() {
+                let steps: Vec<u64> = asked.iter().map(|asked| asked.step).collect();
                 return self.train_without(&record, &subject, &config, &steps, &mut display);
             }
-            for (base, steps) in by_checkpoint(&record, &steps) {
-                blames.extend(self.blame(&record, &subject, base, &steps, &config, &mut display)?);
+            for (base, asked) in by_checkpoint(&record, &asked) {
+                blames.extend(self.blame(&record, &subject, base, &asked, &config, &mut display)?);
             }
         }
         match self.json {
@@ -117,11 +126,11 @@ impl BlameCommand {
     }
 
     /// `--step` to `--until`.
-    fn asked_steps(&self, record: &RunRecord, step: u64) -> anyhow::Result<Vec<u64>> {
+    fn asked_steps(&self, record: &RunRecord, step: u64) -> anyhow::Result<Vec<Asked>> {
         let until = self.until.unwrap_or(step);
         ensure!(step <= until, "--until is {until}, before --step {step}");
         record.check_trained(until)?;
-        Ok((step..=until).collect())
+        Ok((step..=until).map(|step| Asked { step, by: self.by.unwrap_or_default() }).collect())
     }
 
     fn find_spikes(&self, record: &RunRecord) -> anyhow::Result<Vec<Spike>> {
@@ -135,41 +144,44 @@ impl BlameCommand {
     }
 
     /// The steps of the largest spikes, ascending.
-    fn largest(&self, spikes: &[Spike]) -> Vec<u64> {
+    fn largest(&self, spikes: &[Spike]) -> Vec<Asked> {
         let mut spikes = spikes.to_vec();
         spikes.sort_by(|a, b| b.deviations().total_cmp(&a.deviations()));
-        let mut steps: Vec<u64> =
-            spikes.iter().take(self.spikes.unwrap_or(0) as usize).map(|spike| spike.step).collect();
-        steps.sort_unstable();
-        steps
+        spikes.truncate(self.spikes.unwrap_or(0) as usize);
+        spikes.sort_by_key(|spike| spike.step);
+        let by = |spike: &Spike| if spike.is_of_norm() { RankBy::Norm } else { RankBy::Excess };
+        spikes.iter().map(|spike| Asked { step: spike.step, by: self.by.unwrap_or_else(|| by(spike)) }).collect()
     }
 
-    /// Trains up to the last of `steps` again and tells what the documents of each did.
+    /// Trains up to the last of the steps again and tells what the documents of each did.
     fn blame(
         &self,
         record: &RunRecord,
         subject: &Subject,
         base: Option<&RecordedCheckpoint>,
-        steps: &[u64],
+        asked: &[Asked],
         config: &ReplayConfig,
         display: &mut ProgressDisplay,
     ) -> anyhow::Result<Vec<StepBlame>> {
+        let steps: Vec<u64> = asked.iter().map(|asked| asked.step).collect();
         let Some(&until) = steps.last() else { return Ok(Vec::new()) };
         let dump = TENSORS.map(str::to_owned).to_vec();
-        let config = ReplayConfig { dump, dump_steps: steps.to_vec(), ..config.clone() };
+        let config = ReplayConfig { dump, dump_steps: steps.clone(), ..config.clone() };
         let replayed = self.replay_as_recorded(record, base, until, &config, display)?;
         let parts_of = |step| subject.dataset.document_parts(&subject.step_plan(&subject.dataset, step));
         // of all steps together, as the corpus is read for them
         let all: Vec<DocumentPart> = steps.iter().flat_map(|&step| parts_of(step)).collect();
         let mut texts = subject.part_texts(&all, display)?.into_iter();
         let mut blames = Vec::new();
-        for line in replayed.steps.iter().filter(|line| steps.contains(&line.step)) {
+        for Asked { step, by } in asked {
+            let line = replayed.steps.iter().find(|line| line.step == *step);
+            let line = line.with_context(|| format!("the replay has no step {step}"))?;
             let parts = parts_of(line.step);
             let texts: Vec<PartText> = texts.by_ref().take(parts.len()).collect();
             let gradients = document_gradients(subject, replayed.tensors(line.step)?, &parts, line.tokens)?;
             let tokens = |document| subject.dataset.document_tokens(document);
             let step = (line.step, line.loss, line.gradient_norm);
-            let mut blame = StepBlame::new(step, &gradients, (&parts, &texts), &tokens, self.by);
+            let mut blame = StepBlame::new(step, &gradients, (&parts, &texts), &tokens, *by);
             blame.documents.truncate(self.top);
             self.say(format!("\n{}", show::step(&blame)));
             blames.push(blame);
@@ -204,13 +216,13 @@ impl BlameCommand {
 }
 
 /// The steps by the checkpoint that a replay of them begins with.
-fn by_checkpoint<'r>(record: &'r RunRecord, steps: &[u64]) -> Vec<(Option<&'r RecordedCheckpoint>, Vec<u64>)> {
-    let mut groups: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-    for &step in steps {
-        let base = record.newest_before(step).map_or(0, |checkpoint| checkpoint.manifest.step);
-        groups.entry(base).or_default().push(step);
+fn by_checkpoint<'r>(record: &'r RunRecord, asked: &[Asked]) -> Vec<(Option<&'r RecordedCheckpoint>, Vec<Asked>)> {
+    let mut groups: BTreeMap<u64, Vec<Asked>> = BTreeMap::new();
+    for &asked in asked {
+        let base = record.newest_before(asked.step).map_or(0, |checkpoint| checkpoint.manifest.step);
+        groups.entry(base).or_default().push(asked);
     }
-    groups.into_iter().map(|(base, steps)| (record.checkpoint(base), steps)).collect()
+    groups.into_iter().map(|(base, asked)| (record.checkpoint(base), asked)).collect()
 }
 
 fn parse_deviations(text: &str) -> Result<f64, String> {

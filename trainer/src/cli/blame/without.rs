@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use serde::Serialize;
 use stagecoach_data::Dataset;
 
 use super::BlameCommand;
 use crate::blame::Subject;
-use crate::cli::output::{print_json, table, write_file};
+use crate::cli::output::{print_json, table};
 use crate::cli::replay::{differs, replaying};
 use crate::fatal::Fatal;
 use crate::observe::{ProgressDisplay, StepRecord, curve};
@@ -101,11 +101,11 @@ impl BlameCommand {
             print_json(&Report { documents: presence, steps: compared })?;
         }
         let title = format!("{}, steps {first} to {until}", record.name());
-        let picture = || curve::comparison_svg(&title, &all, &rest, &name);
-        match (&self.svg, self.json) {
-            (Some(file), true) => Ok(std::fs::write(file, picture())?),
-            (file, _) => write_file(file.as_deref(), picture),
-        }
+        let Some(file) = &self.svg else { return Ok(()) };
+        std::fs::write(file, curve::comparison_svg(&title, &all, &rest, &name))
+            .with_context(|| format!("could not write {}", file.display()))?;
+        self.say(format!("wrote {}", file.display()));
+        Ok(())
     }
 }
 

@@ -14,6 +14,9 @@ use crate::fatal::Fatal;
 use crate::observe::{ProgressDisplay, StepRecord, curve};
 use crate::replay::{ReplayConfig, RunRecord, compare_steps, replay};
 
+/// The fewest steps that are drawn, if so many were trained.
+const MIN_DRAWN: u64 = 50;
+
 /// What is printed as JSON.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -95,14 +98,17 @@ impl BlameCommand {
             None => format!("equal: without the documents steps {first} to {until} are the same, bit for bit"),
             Some(difference) => format!("the first step that is not the same is {}", difference.step),
         });
-        self.say(format!("\n{}", curve::comparison_terminal(&all, &rest, &name)));
+        // those that are asked for, with some before them if these are few
+        let from = step.min((until + 1).saturating_sub(MIN_DRAWN)).max(first);
+        let [drawn, drawn_without] = [&all, &rest].map(|steps| &steps[(from - first) as usize..]);
+        self.say(format!("\n{}", curve::comparison_terminal(drawn, drawn_without, &name)));
         if self.json {
             let compared = all.iter().zip(&rest).map(ComparedStep::of).collect();
             print_json(&Report { documents: presence, steps: compared })?;
         }
-        let title = format!("{}, steps {first} to {until}", record.name());
         let Some(file) = &self.svg else { return Ok(()) };
-        std::fs::write(file, curve::comparison_svg(&title, &all, &rest, &name))
+        let title = format!("{}, steps {from} to {until}", record.name());
+        std::fs::write(file, curve::comparison_svg(&title, drawn, drawn_without, &name))
             .with_context(|| format!("could not write {}", file.display()))?;
         self.say(format!("wrote {}", file.display()));
         Ok(())

@@ -81,7 +81,7 @@ fn loss(record: &StepRecord) -> Option<f64> {
 }
 
 /// A centred moving average over a sixtieth of the points on either side. Being centred, it doesn't lag behind.
-fn smooth(points: &[CurvePoint]) -> Vec<CurvePoint> {
+pub(super) fn smooth(points: &[CurvePoint]) -> Vec<CurvePoint> {
     let sums: Vec<f64> = std::iter::once(0.0)
         .chain(points.iter().scan(0.0, |sum, point| {
             *sum += point.1;

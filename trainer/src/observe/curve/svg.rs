@@ -204,6 +204,14 @@ mod tests {
     }
 
     #[test]
+    fn two_runs_of_the_same_steps_have_a_line_each() {
+        let picture = comparison_svg("x", &records(&[3.0; 200]), &records(&[2.0; 200]), "without <a>.txt:1");
+        assert!(picture.contains("class=\"heldoutline\"") && picture.contains("class=\"training\""));
+        assert_eq!(picture.matches("<circle").count(), 1, "that of the legend");
+        assert!(picture.contains("as trained 3.000 at step 200") && picture.contains("without &lt;a&gt;.txt:1 2.000"));
+    }
+
+    #[test]
     fn a_long_run_stays_a_small_file() {
         let losses: Vec<f32> = (0..200_000).map(|step| 3.0 + (step as f32).sin()).collect();
         assert!(svg("x", &records(&losses), None).len() < 80_000);

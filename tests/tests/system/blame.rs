@@ -232,4 +232,11 @@ fn what_can_not_be_blamed_is_told_in_one_sentence() {
     std::fs::remove_file(folder.join("metrics.jsonl")).unwrap();
     let (code, said) = run(&["blame", of, "--spikes"]);
     assert_eq!((code, said.contains("has no metrics.jsonl, in which spikes are found")), (Some(1), true), "{said}");
+
+    // a step of one document
+    std::fs::write(workspace.path().join("corpus/small.jsonl"), poisoned_corpus(1, 900, &BTreeSet::new())).unwrap();
+    let alone = train(workspace.path(), &TestJob { name: "alone".into(), stages: 1, ..job(3) });
+    let (code, said) = run(&["blame", text(&alone), "--step", "2", "--without", "corpus/small.jsonl:1"]);
+    assert_eq!((code, said.contains("step 1 has no other documents: without these")), (Some(1), true), "{said}");
+    assert!(blame(&alone, &["--step", "2"])["steps"][0]["documents"][0]["excess"].is_null());
 }

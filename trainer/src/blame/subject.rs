@@ -34,12 +34,13 @@ impl Subject {
         Ok(Subject { config, prepared, dataset })
     }
 
-    /// The sequences of `step`, from 1, in `dataset`: the job's own, or without some documents.
-    pub(crate) fn step_plan(&self, dataset: &Dataset, step: u64) -> BatchPlan {
+    /// The parts of documents that `step`, from 1, has.
+    pub(crate) fn document_parts(&self, step: u64) -> Vec<DocumentPart> {
         let training = &self.config.training;
         let batch = training.global_batch_size as usize;
         let position = step.saturating_sub(1) * batch as u64;
-        dataset.step_plan(training.seed, position, batch, training.microbatches as usize)
+        let plan = self.dataset.step_plan(training.seed, position, batch, training.microbatches as usize);
+        self.dataset.document_parts(&plan)
     }
 
     /// Where parts of documents come from.

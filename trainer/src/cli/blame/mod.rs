@@ -168,15 +168,14 @@ impl BlameCommand {
         let dump = TENSORS.map(str::to_owned).to_vec();
         let config = ReplayConfig { dump, dump_steps: steps.clone(), ..config.clone() };
         let replayed = self.replay_as_recorded(record, base, until, &config, display)?;
-        let parts_of = |step| subject.dataset.document_parts(&subject.step_plan(&subject.dataset, step));
         // of all steps together, as the corpus is read for them
-        let all: Vec<DocumentPart> = steps.iter().flat_map(|&step| parts_of(step)).collect();
+        let all: Vec<DocumentPart> = steps.iter().flat_map(|&step| subject.document_parts(step)).collect();
         let mut texts = subject.part_texts(&all, display)?.into_iter();
         let mut blames = Vec::new();
         for Asked { step, by } in asked {
             let line = replayed.steps.iter().find(|line| line.step == *step);
             let line = line.with_context(|| format!("the replay has no step {step}"))?;
-            let parts = parts_of(line.step);
+            let parts = subject.document_parts(line.step);
             let texts: Vec<PartText> = texts.by_ref().take(parts.len()).collect();
             let gradients = document_gradients(subject, replayed.tensors(line.step)?, &parts, line.tokens)?;
             let tokens = |document| subject.dataset.document_tokens(document);

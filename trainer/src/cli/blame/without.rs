@@ -1,16 +1,15 @@
 //! The same steps without some documents.
 
-use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use anyhow::{Context, bail, ensure};
 use serde::Serialize;
-use stagecoach_data::Dataset;
+use stagecoach_data::DocumentName;
 
 use super::BlameCommand;
 use crate::blame::Subject;
 use crate::cli::output::{print_json, table};
 use crate::cli::replay::{differs, replaying};
-use crate::fatal::Fatal;
 use crate::observe::{ProgressDisplay, StepRecord, curve};
 use crate::replay::{ReplayConfig, RunRecord, compare_steps, replay};
 
@@ -61,30 +60,20 @@ impl BlameCommand {
     ) -> anyhow::Result<()> {
         let (Some(&step), Some(&until)) = (steps.first(), steps.last()) else { return Ok(()) };
         let indices = subject.document_indices(&self.without, display)?;
-        let without: BTreeSet<u64> = indices.iter().copied().collect();
         let base = record.newest_before(step);
         let first = base.map_or(0, |checkpoint| checkpoint.manifest.step) + 1;
-        let dataset = Dataset::open(&subject.config.data_config(), &subject.prepared).map_err(Fatal::from)?;
-        let dataset = dataset.without(without.clone());
-        let mut presence: Vec<Presence> = self.without.iter().map(Presence::of).collect();
-        for step in first..=until {
-            let targets = subject.step_plan(&dataset, step).target_count;
-            ensure!(targets > 0, "step {step} has no other documents: without these there is nothing to train in it");
-            let parts = subject.dataset.document_parts(&subject.step_plan(&subject.dataset, step));
-            for (presence, index) in presence.iter_mut().zip(&indices) {
-                presence.steps.extend(parts.iter().any(|part| part.document == *index).then_some(step));
-            }
-        }
-        for Presence { document, steps } in &presence {
+        let documents = presence(subject, (&self.without, &indices), first..=until)?;
+        for Presence { document, steps } in &documents {
             let numbers: Vec<String> = steps.iter().map(u64::to_string).collect();
-            self.say(match numbers.is_empty() {
-                true => format!("{document} is in none of the steps {first} to {until}"),
-                false => format!("{document} is in step {}", numbers.join(", ")),
+            self.say(match numbers.as_slice() {
+                [] => format!("{document} is in none of the steps {first} to {until}"),
+                [step] => format!("{document} is in step {step}"),
+                numbers => format!("{document} is in steps {}", numbers.join(", ")),
             });
         }
         let all = self.replay_as_recorded(record, base, until, config, display)?.steps;
         self.say(format!("{} without the documents", replaying(base, until)));
-        let config = ReplayConfig { without, ..config.clone() };
+        let config = ReplayConfig { without: indices.into_iter().collect(), ..config.clone() };
         let rest = match replay(record, base, until, &config, display)? {
             Ok(replayed) => replayed.steps,
             Err(difference) => bail!(differs(&difference)),
@@ -100,25 +89,46 @@ impl BlameCommand {
         });
         // those that are asked for, with some before them if these are few
         let from = step.min((until + 1).saturating_sub(MIN_DRAWN)).max(first);
-        let [drawn, drawn_without] = [&all, &rest].map(|steps| &steps[(from - first) as usize..]);
-        self.say(format!("\n{}", curve::comparison_terminal(drawn, drawn_without, &name)));
+        let drawn = |steps: &[StepRecord]| -> Vec<StepRecord> {
+            steps.iter().filter(|line| line.step >= from).cloned().collect()
+        };
+        let [drawn, drawn_without] = [drawn(&all), drawn(&rest)];
+        self.say(format!("\n{}", curve::comparison_terminal(&drawn, &drawn_without, &name)));
         if self.json {
             let compared = all.iter().zip(&rest).map(ComparedStep::of).collect();
-            print_json(&Report { documents: presence, steps: compared })?;
+            print_json(&Report { documents, steps: compared })?;
         }
         let Some(file) = &self.svg else { return Ok(()) };
         let title = format!("{}, steps {from} to {until}", record.name());
-        std::fs::write(file, curve::comparison_svg(&title, drawn, drawn_without, &name))
+        std::fs::write(file, curve::comparison_svg(&title, &drawn, &drawn_without, &name))
             .with_context(|| format!("could not write {}", file.display()))?;
         self.say(format!("wrote {}", file.display()));
         Ok(())
     }
 }
 
-impl Presence {
-    fn of(name: &stagecoach_data::DocumentName) -> Presence {
-        Presence { document: name.to_string(), steps: Vec::new() }
+/// In which of `steps` documents are that are named, with their indices.
+///
+/// # Errors
+/// If a step has no others.
+fn presence(
+    subject: &Subject,
+    (names, indices): (&[DocumentName], &[u64]),
+    steps: RangeInclusive<u64>,
+) -> anyhow::Result<Vec<Presence>> {
+    let presence = |name: &DocumentName| Presence { document: name.to_string(), steps: Vec::new() };
+    let mut found: Vec<Presence> = names.iter().map(presence).collect();
+    for step in steps {
+        let parts = subject.document_parts(step);
+        ensure!(
+            parts.iter().any(|part| !indices.contains(&part.document)),
+            "step {step} has no other documents: without these there is nothing to train in it"
+        );
+        for (presence, index) in found.iter_mut().zip(indices) {
+            presence.steps.extend(parts.iter().any(|part| part.document == *index).then_some(step));
+        }
     }
+    Ok(found)
 }
 
 impl ComparedStep {

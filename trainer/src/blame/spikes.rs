@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn what_is_far_above_the_steps_before_is_found_and_a_fall_is_not() {
         let mut losses: Vec<f64> = (0..200).map(|i| 3.0 + 4.0 * (-(i as f64) / 30.0).exp() + 0.05 * noise(i)).collect();
-        assert_eq!(found(&losses), []);
+        assert!(found(&losses).is_empty());
         losses[120] = 4.5;
         losses[121] = 4.2;
         losses[160] = f64::NAN;
@@ -125,9 +125,9 @@ mod tests {
 
     #[test]
     fn too_few_steps_and_none_have_no_spike() {
-        assert_eq!(found(&[]), []);
-        assert_eq!(found(&[1.0, 1.0, 1.0, 900.0]), []);
-        assert_eq!(found(&[3.0; 60]), []);
+        assert!(found(&[]).is_empty());
+        assert!(found(&[1.0, 1.0, 1.0, 900.0]).is_empty());
+        assert!(found(&[3.0; 60]).is_empty());
     }
 
     proptest! {

@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use stagecoach_data::{
-    BatchPlan, DataError, Dataset, DocumentName, DocumentPart, PartText, PrepareProgress, PreparedCorpus,
-};
+use stagecoach_data::{DataError, Dataset, DocumentName, DocumentPart, PartText, PrepareProgress, PreparedCorpus};
 
 use crate::fatal::Fatal;
 use crate::observe::{ProgressDisplay, TrainingEvent};

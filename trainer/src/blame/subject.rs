@@ -24,10 +24,11 @@ impl Subject {
     ///
     /// # Errors
     /// If the job or its corpus can't be used here.
-    pub(crate) fn open(record: &RunRecord, workspace: &Path, display: &mut ProgressDisplay) -> Result<Subject, Fatal> {
+    pub(crate) fn open(record: &RunRecord, workspace: &Path) -> Result<Subject, Fatal> {
         let config = JobConfig::new(record.job.clone(), &std::path::absolute(workspace).unwrap_or(workspace.into()))?;
         let data_config = config.data_config();
-        let prepared = stagecoach_data::prepare(&data_config, &mut |progress| show(display, progress))?;
+        let mut display = ProgressDisplay::notes();
+        let prepared = stagecoach_data::prepare(&data_config, &mut |progress| show(&mut display, progress))?;
         let dataset = Dataset::open(&data_config, &prepared)?;
         Ok(Subject { config, prepared, dataset })
     }
@@ -45,26 +46,18 @@ impl Subject {
     ///
     /// # Errors
     /// If the corpus can't be read.
-    pub(crate) fn part_texts(
-        &self,
-        parts: &[DocumentPart],
-        display: &mut ProgressDisplay,
-    ) -> Result<Vec<PartText>, Fatal> {
-        let config = self.config.data_config();
-        Ok(stagecoach_data::part_texts(&config, &self.prepared, parts, &mut |progress| show(display, progress))?)
+    pub(crate) fn part_texts(&self, parts: &[DocumentPart]) -> Result<Vec<PartText>, Fatal> {
+        let (config, mut display) = (self.config.data_config(), ProgressDisplay::notes());
+        Ok(stagecoach_data::part_texts(&config, &self.prepared, parts, &mut |progress| show(&mut display, progress))?)
     }
 
     /// The indices of documents.
     ///
     /// # Errors
     /// If the corpus lacks one, or can't be read.
-    pub(crate) fn document_indices(
-        &self,
-        names: &[DocumentName],
-        display: &mut ProgressDisplay,
-    ) -> anyhow::Result<Vec<u64>> {
-        let config = self.config.data_config();
-        let progress = &mut |progress| show(display, progress);
+    pub(crate) fn document_indices(&self, names: &[DocumentName]) -> anyhow::Result<Vec<u64>> {
+        let (config, mut display) = (self.config.data_config(), ProgressDisplay::notes());
+        let progress = &mut |progress| show(&mut display, progress);
         stagecoach_data::document_indices(&config, &self.prepared, names, progress).map_err(|error| match error {
             // what was asked for is wrong, not the job
             DataError::NoDocument { .. } => error.into(),

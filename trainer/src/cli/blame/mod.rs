@@ -91,7 +91,6 @@ struct Asked {
 impl BlameCommand {
     pub(in crate::cli) fn main(self) -> anyhow::Result<()> {
         let (record, config) = self.run.open()?;
-        let mut display = ProgressDisplay::notes();
         record.damage.iter().for_each(|damage| self.say(format!("not used: {damage}")));
         let (spikes, asked) = match self.step {
             Some(step) => (None, self.asked_steps(&record, step)?),
@@ -103,13 +102,13 @@ impl BlameCommand {
         };
         let mut blames = Vec::new();
         if !asked.is_empty() {
-            let subject = Subject::open(&record, &config.workspace, &mut display)?;
+            let subject = Subject::open(&record, &config.workspace)?;
             if !self.without.is_empty() {
                 let steps: Vec<u64> = asked.iter().map(|asked| asked.step).collect();
-                return self.train_without(&record, &subject, &config, &steps, &mut display);
+                return self.train_without(&record, &subject, &config, &steps);
             }
             for (base, asked) in by_checkpoint(&record, &asked) {
-                blames.extend(self.blame(&record, &subject, base, &asked, &config, &mut display)?);
+                blames.extend(self.blame(&record, &subject, base, &asked, &config)?);
             }
         }
         match self.json {
@@ -161,16 +160,15 @@ impl BlameCommand {
         base: Option<&RecordedCheckpoint>,
         asked: &[Asked],
         config: &ReplayConfig,
-        display: &mut ProgressDisplay,
     ) -> anyhow::Result<Vec<StepBlame>> {
         let steps: Vec<u64> = asked.iter().map(|asked| asked.step).collect();
         let Some(&until) = steps.last() else { return Ok(Vec::new()) };
         let dump = TENSORS.map(str::to_owned).to_vec();
         let config = ReplayConfig { dump, dump_steps: steps.clone(), ..config.clone() };
-        let replayed = self.replay_as_recorded(record, base, until, &config, display)?;
+        let replayed = self.replay_as_recorded(record, base, until, &config)?;
         // of all steps together, as the corpus is read for them
         let all: Vec<DocumentPart> = steps.iter().flat_map(|&step| subject.document_parts(step)).collect();
-        let mut texts = subject.part_texts(&all, display)?.into_iter();
+        let mut texts = subject.part_texts(&all)?.into_iter();
         let mut blames = Vec::new();
         for Asked { step, by } in asked {
             let line = replayed.steps.iter().find(|line| line.step == *step);
@@ -195,10 +193,9 @@ impl BlameCommand {
         base: Option<&RecordedCheckpoint>,
         until: u64,
         config: &ReplayConfig,
-        display: &mut ProgressDisplay,
     ) -> anyhow::Result<Replayed> {
         self.say(replaying(base, until));
-        let replayed = match replay(record, base, until, config, display)? {
+        let replayed = match replay(record, base, until, config, &mut ProgressDisplay::notes())? {
             Ok(replayed) => replayed,
             Err(difference) => bail!(differs(&difference)),
         };

@@ -56,10 +56,9 @@ impl BlameCommand {
         subject: &Subject,
         config: &ReplayConfig,
         steps: &[u64],
-        display: &mut ProgressDisplay,
     ) -> anyhow::Result<()> {
         let (Some(&step), Some(&until)) = (steps.first(), steps.last()) else { return Ok(()) };
-        let indices = subject.document_indices(&self.without, display)?;
+        let indices = subject.document_indices(&self.without)?;
         let base = record.newest_before(step);
         let first = base.map_or(0, |checkpoint| checkpoint.manifest.step) + 1;
         let documents = presence(subject, (&self.without, &indices), first..=until)?;
@@ -71,10 +70,10 @@ impl BlameCommand {
                 numbers => format!("{document} is in steps {}", numbers.join(", ")),
             });
         }
-        let all = self.replay_as_recorded(record, base, until, config, display)?.steps;
+        let all = self.replay_as_recorded(record, base, until, config)?.steps;
         self.say(format!("{} without the documents", replaying(base, until)));
         let config = ReplayConfig { without: indices.into_iter().collect(), ..config.clone() };
-        let rest = match replay(record, base, until, &config, display)? {
+        let rest = match replay(record, base, until, &config, &mut ProgressDisplay::notes())? {
             Ok(replayed) => replayed.steps,
             Err(difference) => bail!(differs(&difference)),
         };

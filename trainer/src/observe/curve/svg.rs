@@ -17,7 +17,7 @@ const BOTTOM: f64 = 470.0;
 const MAX_POINTS: usize = 1800;
 
 /// More points than these are a line alone.
-const MAX_CIRCLES: usize = 100;
+const MAX_CIRCLES: usize = 60;
 
 const STYLE: &str = "\
 text{font:13px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:#57606a}

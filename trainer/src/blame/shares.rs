@@ -183,13 +183,13 @@ mod tests {
 
     #[test]
     fn documents_are_ranked_by_what_is_asked_for() {
-        let documents = [(4.0, -0.5), (6.0, 2.0), (3.0, 0.5)];
+        let documents = [(5.0, -0.5), (6.0, 2.0), (3.0, 0.5)];
         assert_eq!(names(&step(&documents, 2.0, RankBy::Norm)), ["a:1", "a:2", "a:0"]);
         assert_eq!(names(&step(&documents, 2.0, RankBy::Loss)), ["a:1", "a:0", "a:2"]);
-        // 4, 3 and 1 nats per target
+        // 5, 3 and 1 nats per target
         let ranked = step(&documents, 2.0, RankBy::Excess);
         assert_eq!(names(&ranked), ["a:0", "a:1", "a:2"]);
-        assert_eq!(ranked.documents[0].excess, 13.0 / 6.0 - 9.0 / 5.0);
+        assert_eq!(ranked.documents[0].excess, 14.0 / 6.0 - 9.0 / 5.0);
         assert_eq!(step(&documents, 2.0, RankBy::Norm).documents[2].norm_share, -0.25);
     }
 

@@ -3,13 +3,39 @@
 use std::path::Path;
 
 use serde_json::Value;
-use stagecoach_tests::{Launched, until};
+use stagecoach_tests::{Launched, stagecoach, until};
 
-/// A Llama of 33 million parameters, 400 MB of weights and moments, or one of a few thousand.
+/// A Llama, by its number of parameters.
+#[derive(Clone, Copy)]
+pub(crate) enum Model {
+    /// Some thousands.
+    Small,
+    /// 33 million: 400 MB of weights and moments.
+    Large,
+    /// 130 million: 1.6 GB.
+    Largest,
+}
+
+impl Model {
+    fn yaml(self) -> &'static str {
+        match self {
+            Model::Small => {
+                "{hiddenSize: 64, numHiddenLayers: 4, numAttentionHeads: 4, intermediateSize: 128, vocabSize: 300}"
+            }
+            Model::Large => {
+                "{hiddenSize: 512, numHiddenLayers: 8, numAttentionHeads: 8, intermediateSize: 1376, vocabSize: 8000}"
+            }
+            Model::Largest => {
+                "{hiddenSize: 1024, numHiddenLayers: 9, numAttentionHeads: 8, intermediateSize: 2752, vocabSize: 8000}"
+            }
+        }
+    }
+}
+
 pub(crate) struct BenchJob {
     pub(crate) name: &'static str,
     pub(crate) stages: usize,
-    pub(crate) large: bool,
+    pub(crate) model: Model,
     pub(crate) steps: u64,
     /// Rows of a step, 64 tokens each, in four microbatches.
     pub(crate) batch: u32,
@@ -17,19 +43,29 @@ pub(crate) struct BenchJob {
     pub(crate) checkpoint: &'static str,
     /// Spares.
     pub(crate) spares: u32,
+    /// `restart.reformTimeoutSeconds`.
+    pub(crate) reform_timeout_seconds: u32,
+}
+
+impl Default for BenchJob {
+    fn default() -> Self {
+        BenchJob {
+            name: "bench",
+            stages: 2,
+            model: Model::Large,
+            steps: 1_000_000,
+            batch: 4,
+            checkpoint: "{everySteps: 0}",
+            spares: 0,
+            reform_timeout_seconds: 120,
+        }
+    }
 }
 
 impl BenchJob {
     fn yaml(&self) -> String {
-        let BenchJob { name, stages, large, steps, batch, checkpoint, spares } = self;
-        let llama = match large {
-            true => {
-                "{hiddenSize: 512, numHiddenLayers: 8, numAttentionHeads: 8, intermediateSize: 1376, vocabSize: 8000}"
-            }
-            false => {
-                "{hiddenSize: 64, numHiddenLayers: 4, numAttentionHeads: 4, intermediateSize: 128, vocabSize: 300}"
-            }
-        };
+        let BenchJob { name, stages, model, steps, batch, checkpoint, spares, reform_timeout_seconds } = self;
+        let llama = model.yaml();
         format!(
             "apiVersion: stagecoach.dev/v1alpha1
 kind: PipelineJob
@@ -48,16 +84,21 @@ spec:
     microbatches: 4
     learningRate: {{peak: 1e-3, warmupSteps: 5, decaySteps: 100000}}
   checkpoint: {checkpoint}
-  restart: {{maxRestarts: 100, backoff: {{initialSeconds: 0}}}}
+  restart: {{maxRestarts: 100, backoff: {{initialSeconds: 0}}, reformTimeoutSeconds: {reform_timeout_seconds}}}
 "
         )
     }
 
     /// Starts it.
     pub(crate) fn start(&self, folder: &Path) -> Launched {
+        self.start_program(&stagecoach(), folder, &[])
+    }
+
+    /// Starts it by another binary of the trainer, with these variables in its environment.
+    pub(crate) fn start_program(&self, program: &Path, folder: &Path, environment: &[(&str, &str)]) -> Launched {
         let file = folder.join(format!("{}.yaml", self.name));
         std::fs::write(&file, self.yaml()).unwrap();
-        Launched::start_file(folder, &file, folder.join(self.name), &[])
+        Launched::start_program(program, folder, &file, folder.join(self.name), &[], environment)
     }
 
     /// Runs it to its end; the largest resident memory of its stages together, bytes.

@@ -11,15 +11,8 @@ use crate::stats::{line, rate};
 pub(crate) fn measure(folder: &Path) -> Value {
     println!("loading them");
     // goes on from where the saves were measured
-    let job = BenchJob {
-        name: "behind",
-        stages: 2,
-        large: true,
-        steps: 92,
-        batch: 4,
-        checkpoint: "{everySteps: 10, keepLast: 1}",
-        spares: 0,
-    };
+    let job =
+        BenchJob { name: "behind", steps: 92, checkpoint: "{everySteps: 10, keepLast: 1}", ..BenchJob::default() };
     let checkpoint = folder.join("behind/checkpoints/step-00000090");
     let bytes: u64 =
         std::fs::read_dir(&checkpoint).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();

@@ -11,6 +11,7 @@ mod operator;
 mod recovery;
 mod save;
 mod sleep;
+mod slow_volume;
 mod stats;
 mod training;
 

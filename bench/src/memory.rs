@@ -29,7 +29,7 @@ fn of_batch(folder: &Path, batch: u32) -> Value {
     let (mut stalls, mut bytes) = ([const { Vec::new() }; KINDS.len()], [0.0; KINDS.len()]);
     for _ in 0..ROUNDS {
         for (index, (_, checkpoint)) in KINDS.into_iter().enumerate() {
-            let job = BenchJob { name: "held", stages: 2, large: true, steps: STEPS, batch, checkpoint, spares: 0 };
+            let job = BenchJob { name: "held", steps: STEPS, batch, checkpoint, ..BenchJob::default() };
             let _ = std::fs::remove_dir_all(folder.join(job.name));
             job.run(folder);
             for line in job.metrics(folder).iter().skip(WARM_UP) {

@@ -66,14 +66,17 @@ fn kill(product: &Product, name: &str, spares: u32) -> Value {
     let job = E2eJob::apply(product, name, json!({"spares": spares, "training": {"steps": 1_000_000}}));
     let mut waiting = Vec::new();
     let mut losses = Vec::new();
+    // a stage that is lost twice without a step beyond all earlier ones takes the group with it
+    let mut furthest = 0;
     for kill in 1..=TIMES {
         // one checkpoint of its own, and some steps that the next group must do again
         let running = job.wait_phase("Running");
         if spares > 0 {
             waiting.push(job.wait_spare(&waiting));
         }
-        let from = running["status"]["progress"]["step"].as_u64().unwrap_or_default();
-        job.wait_step(from + 25 + kill * 7 % 20);
+        furthest = running["status"]["progress"]["step"].as_u64().unwrap_or_default().max(furthest);
+        job.wait_step(furthest + 25 + kill * 7 % 20);
+        furthest = job.step();
         let pods = job.pod_uids();
         let stages: Vec<&String> = pods.iter().filter(|pod| waiting.last() != Some(pod)).collect();
         losses.push(lose(product, &job, stages[(kill % STAGES as u64) as usize]));

@@ -6,7 +6,8 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use stagecoach_tests::{signal, until};
 
-use crate::job::BenchJob;
+use crate::job::{BenchJob, Model};
+use crate::slow_volume;
 use crate::stats::{line, median, worst};
 
 const KILLS: usize = 20;
@@ -20,11 +21,12 @@ pub(crate) fn measure(folder: &Path) -> Value {
         "memory": with(folder, "from memory", MEMORY, 0),
         "volumeSpare": with(folder, "from the volume, with a spare", VOLUME, 1),
         "memorySpare": with(folder, "from memory, with a spare", MEMORY, 1),
+        "slowVolume": slow_volume::measure(folder),
     })
 }
 
 fn with(folder: &Path, source: &str, checkpoint: &'static str, spares: u32) -> Value {
-    let job = BenchJob { name: "killed", stages: 3, large: false, steps: 1_000_000, batch: 4, checkpoint, spares };
+    let job = BenchJob { name: "killed", stages: 3, model: Model::Small, checkpoint, spares, ..BenchJob::default() };
     let _ = std::fs::remove_dir_all(folder.join(job.name));
     let mut launched = job.start(folder);
     let stdout = folder.join("stdout");

@@ -14,8 +14,7 @@ const ROUNDS: usize = 3;
 
 pub(crate) fn measure(folder: &Path) -> Value {
     println!("saving 33 million parameters and their moments, two stages of one thread");
-    let job =
-        |name, steps, checkpoint| BenchJob { name, stages: 2, large: true, steps, batch: 4, checkpoint, spares: 0 };
+    let job = |name, steps, checkpoint| BenchJob { name, steps, checkpoint, ..BenchJob::default() };
     let without = job("without", 30, "{everySteps: 0}").run(folder);
     let behind = |round| job("behind", 30 * round, "{everySteps: 10, keepLast: 1}");
     let waited = |round| job("waited", 10 * round, "{everySteps: 5, keepLast: 1, mode: Sync}");

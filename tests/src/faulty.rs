@@ -3,11 +3,12 @@
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::process::{Signal, getpid, kill_process};
 use stagecoach_checkpoint::{FileSystemVolume, Volume, paths};
@@ -16,7 +17,8 @@ use stagecoach_test_volumes::{ENOSPC, EROFS, FaultInjector, FaultyVolume, Volume
 use crate::hold::{HOLD, Hold};
 
 /// The variable that holds a [`StageFault`] or a [`Hold`] as text, or what applies to all calls: `trace` records them,
-/// `full` fails every write to a checkpoint, `read-only` every call that changes something.
+/// `full` fails every write to a checkpoint, `read-only` every call that changes something, `rate=N` lets all stages together read
+/// N bytes a second.
 pub const FAULT_VARIABLE: &str = "STAGECOACH_FAULT";
 /// The variable that names the folder of the trace, and of the record that the fault has happened.
 pub const RECORDS_VARIABLE: &str = "STAGECOACH_FAULT_RECORDS";
@@ -130,6 +132,7 @@ pub fn mount(folder: &Path) -> Arc<dyn Volume> {
         "trace" => Mode::Trace,
         "full" => Mode::Full,
         "read-only" => Mode::ReadOnly,
+        rate if rate.starts_with(RATE) => Mode::Rate(rate[RATE.len()..].parse().unwrap()),
         _ if fault.starts_with(HOLD) => Mode::Hold(fault.parse().unwrap()),
         _ => Mode::Once(fault.parse().unwrap()),
     };
@@ -137,10 +140,15 @@ pub fn mount(folder: &Path) -> Arc<dyn Volume> {
     Arc::new(FaultyVolume::new(volume, faults))
 }
 
+/// How a fault begins that limits the bytes a second.
+const RATE: &str = "rate=";
+
 enum Mode {
     Trace,
     Full,
     ReadOnly,
+    /// Bytes a second.
+    Rate(u64),
     Once(StageFault),
     Hold(Hold),
 }
@@ -175,6 +183,13 @@ impl FaultInjector for StageFaults {
                     ["make_dir", "create", "write", "rename", "remove_file", "remove_dir"].contains(&operation);
                 changes.then_some(VolumeFault::Fail(EROFS))
             }
+            Mode::Rate(rate) => {
+                if bytes_read > 0 {
+                    self.record(&call);
+                    self.wait_for_turn(bytes_read as f64 / rate as f64);
+                }
+                None
+            }
             Mode::Hold(hold) => {
                 if hold.rank == self.rank && hold.is_at(operation, &source, &call.path) {
                     hold.wait(&self.records);
@@ -200,6 +215,23 @@ impl StageFaults {
     fn record(&self, call: &StageCall) {
         let file = OpenOptions::new().create(true).append(true).open(self.records.join("trace"));
         file.and_then(|mut file| file.write_all(call.line().as_bytes())).unwrap();
+    }
+
+    /// Waits until the volume has served all who came before, and this one for so many seconds.
+    fn wait_for_turn(&self, seconds: f64) {
+        let path = self.records.join("busy-until");
+        let mut file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path).unwrap();
+        file.lock().unwrap();
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let idle_at = text.parse().map_or(now, |seconds| now.max(Duration::from_secs_f64(seconds)));
+        let served_at = idle_at + Duration::from_secs_f64(seconds);
+        file.set_len(0).unwrap();
+        file.rewind().unwrap();
+        write!(file, "{}", served_at.as_secs_f64()).unwrap();
+        drop(file);
+        std::thread::sleep(served_at.saturating_sub(now));
     }
 
     /// Whether the fault has not happened before; then it is recorded that it has.

@@ -63,11 +63,12 @@ impl Launched {
 
     /// Starts the job in `file`, whose folder will be `folder`.
     pub fn start_file(workspace: &Path, file: &Path, folder: PathBuf, arguments: &[&str]) -> Launched {
-        Launched::start_in(workspace, file, folder, arguments, &[])
+        Launched::start_program(&stagecoach(), workspace, file, folder, arguments, &[])
     }
 
-    /// The same with these variables in its environment.
-    pub fn start_in(
+    /// The same by another binary of the trainer, with these variables in its environment.
+    pub fn start_program(
+        program: &Path,
         workspace: &Path,
         file: &Path,
         folder: PathBuf,
@@ -76,7 +77,7 @@ impl Launched {
     ) -> Launched {
         // output goes to files: a pipe that nobody reads would stop the launcher
         let log = |name: &str| std::fs::File::create(workspace.join(name)).unwrap();
-        let child = Command::new(stagecoach())
+        let child = Command::new(program)
             .arg("run")
             .arg(file)
             .arg("--workspace")

@@ -39,6 +39,13 @@ pub struct Roster {
     pub members: Vec<Hello>,
 }
 
+impl Roster {
+    /// The incarnation of each stage.
+    pub fn incarnations(&self) -> Vec<u32> {
+        self.members.iter().map(|hello| hello.incarnation).collect()
+    }
+}
+
 /// Timeouts of a group. All stages should use the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupTimeouts {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use stagecoach_api::contract::{ExitCode, FailureKind};
 
-use crate::observed::{Exit, ExternalCause, InstanceState, Observed, StageInstance};
+use crate::observed::{Exit, ExternalCause, InstanceState, Observed, Place, StageInstance};
 use crate::time::DeadlineClock;
 use crate::{JobState, UnixMillis, report};
 
@@ -78,6 +78,11 @@ pub enum FailureReason {
 }
 
 impl AttemptFailure {
+    /// The instance that failed first, if one did.
+    pub fn place(&self) -> Option<Place> {
+        self.stage.map(|stage| Place { stage, incarnation: self.incarnation })
+    }
+
     /// Kind and step of a deterministic failure; None of any other.
     pub(crate) fn deterministic_signature(&self) -> Option<(FailureKind, Option<u64>)> {
         self.kind.filter(|kind| kind.is_deterministic()).map(|kind| (kind, self.step))

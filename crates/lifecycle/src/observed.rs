@@ -25,6 +25,15 @@ pub struct Observed {
     pub progress: ObservedProgress,
 }
 
+/// A stage, and which of its instances in an attempt it is: each has a higher incarnation than those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// The stage.
+    pub stage: u32,
+    /// Its incarnation.
+    pub incarnation: u32,
+}
+
 /// A refusal to create an instance of the current attempt: a quota, or admission.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CreationRefusal {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use stagecoach_api::contract::FailureKind;
 
-use crate::{AttemptFailure, RestartBudget, UnixMillis};
+use crate::{AttemptFailure, Place, RestartBudget, UnixMillis};
 
 /// The stored state of a job. A new job has the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -127,6 +127,11 @@ impl JobState {
     /// The incarnation of `stage` in the current attempt: 0 unless it was replaced.
     pub fn incarnation(&self, stage: u32) -> u32 {
         self.incarnations.get(&stage).copied().unwrap_or(0)
+    }
+
+    /// Whether it is the newest instance of its stage in the current attempt.
+    pub fn is_newest(&self, place: Place) -> bool {
+        place.incarnation == self.incarnation(place.stage)
     }
 
     /// How the job ended, if it has.

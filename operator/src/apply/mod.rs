@@ -7,12 +7,12 @@ mod start;
 
 use futures::future::try_join_all;
 use kube::api::{DeleteParams, Preconditions};
-use stagecoach_lifecycle::AttemptAction;
+use stagecoach_lifecycle::{AttemptAction, Place};
 
 pub(crate) use pod_group_discovery::PodGroupDiscovery;
 pub(crate) use repair::{Repair, repair, repairs};
 
-use crate::build::{BuildError, JobReference, Place, PolicyPeers};
+use crate::build::{BuildError, JobReference, PolicyPeers};
 use crate::clients::Clients;
 use crate::job::ObservedJob;
 use crate::observe::{BlockingReason, JobSnapshot, KnownObject, LogTails, ObservedPod, OwnedObject, OwnedObjects};

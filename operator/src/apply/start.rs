@@ -9,11 +9,11 @@ use kube::api::DeleteParams;
 use kube::core::PartialObjectMeta;
 use serde::de::IgnoredAny;
 use stagecoach_api::job::NetworkPolicyMode;
-use stagecoach_lifecycle::Attempt;
+use stagecoach_lifecycle::{Attempt, Place};
 
 use super::create::{create_or_update, create_owned, get_or_create, get_owned};
 use super::{ApplyContext, ApplyError};
-use crate::build::{self, AttemptObjects, AttemptTemplate, Place, PodRole, build};
+use crate::build::{self, AttemptObjects, AttemptTemplate, PodRole, build};
 use crate::clients::Clients;
 use crate::job::ObservedJob;
 use crate::observe::JobSnapshot;

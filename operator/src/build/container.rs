@@ -7,9 +7,10 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Map, Value};
 use stagecoach_api::contract::{CONFIG_PATH, CONTAINER_ARGS, HTTP_PORT, MASTER_PORT, StageEnv, WORKSPACE_PATH, env};
+use stagecoach_lifecycle::Place;
 
 use super::json::{add_named, array, set_default, to_json, with_defaults};
-use super::names::{Place, service_name};
+use super::names::service_name;
 use super::pod::{CONFIG_VOLUME, WORKSPACE_VOLUME};
 use super::{AttemptTemplate, JobReference, PodRole};
 

@@ -15,7 +15,7 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 
 pub(crate) use attempt_template::{AttemptTemplate, BuildError};
 pub(crate) use names::{
-    ATTEMPT_LABEL, JOB_LABEL, JOB_UID_LABEL, Place, PodRole, attempt_name, is_controlled_by, pod_label_selector,
+    ATTEMPT_LABEL, JOB_LABEL, JOB_UID_LABEL, PodRole, attempt_name, is_controlled_by, pod_label_selector,
 };
 pub use names::{JobReference, labels};
 pub use network_policy::{PolicyPeers, network_policy};

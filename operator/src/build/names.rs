@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use stagecoach_api::job::{API_VERSION, KIND};
+use stagecoach_lifecycle::Place;
 
 /// Label with the job's UID: selects its objects, also if another job had the same name.
 pub(crate) const JOB_UID_LABEL: &str = "stagecoach.dev/job-uid";
@@ -28,15 +29,6 @@ pub struct JobReference {
     pub namespace: String,
     /// `metadata.uid`
     pub uid: String,
-}
-
-/// A stage, and which of its pods in an attempt it is: each has a higher incarnation than those before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    /// The stage.
-    pub stage: u32,
-    /// Its incarnation.
-    pub incarnation: u32,
 }
 
 /// What a pod of an attempt is made as.

@@ -10,11 +10,12 @@ use kube::api::{ApiResource, NotUsed, Object};
 use serde_json::{Map, Value};
 use stagecoach_api::contract::{CONTAINER_NAME, DEFAULT_TERMINATION_GRACE_SECONDS, WORKSPACE_PATH};
 use stagecoach_api::job::{PipelineJobSpec, TrainerType};
+use stagecoach_lifecycle::Place;
 
 use super::attempt_template::JOB_FILE_KEY;
 use super::container::trainer_container;
 use super::json::{add_named, array, merged, object, set_default, string_map, with_defaults};
-use super::{AttemptTemplate, JobReference, Place, PodRole, attempt_name, labels, names};
+use super::{AttemptTemplate, JobReference, PodRole, attempt_name, labels, names};
 
 /// The user and group of the trainer's image.
 const TRAINER_UID: i64 = 65532;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use stagecoach_api::contract::StageEnv;
 use stagecoach_api::job::{PersistentVolumeClaim, PodTemplate, TrainerType};
 use stagecoach_api::{PipelineJob, parse_with};
-use stagecoach_lifecycle::Attempt;
+use stagecoach_lifecycle::{Attempt, Place};
 
 use super::*;
 

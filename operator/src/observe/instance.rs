@@ -185,7 +185,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::build::Place;
+    use stagecoach_lifecycle::Place;
 
     fn state(pod: &Value) -> (InstanceState, UnixMillis) {
         super::state(&serde_json::from_value(pod.clone()).unwrap())

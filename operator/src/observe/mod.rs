@@ -12,7 +12,7 @@ use kube::api::{Api, ListParams};
 use stagecoach_api::contract::StageStatus;
 use stagecoach_api::job::TrainerType;
 use stagecoach_lifecycle::{
-    AttemptFailure, CreationRefusal, InstanceState, LostInstance, Observed, ObservedProgress, Policy, UnixMillis,
+    AttemptFailure, CreationRefusal, InstanceState, LostInstance, Observed, ObservedProgress, Place, Policy, UnixMillis,
 };
 
 pub(crate) use instance::BlockingReason;
@@ -23,7 +23,7 @@ pub(crate) use pod::ObservedPod;
 pub(crate) use pod_cache::PodCache;
 pub(crate) use status_poller::{PolledStatus, StatusPoller};
 
-use crate::build::{self, Place};
+use crate::build;
 use crate::job::ObservedJob;
 
 /// The observed state of a job at one moment.
@@ -52,7 +52,7 @@ impl JobSnapshot {
 
     /// The pod of the stage that caused `failure`, if it is known.
     pub(crate) fn pod_that_failed(&self, failure: &AttemptFailure) -> Option<&ObservedPod> {
-        let place = Place { stage: failure.stage?, incarnation: failure.incarnation };
+        let place = failure.place()?;
         self.pods_of_attempt(failure.attempt).find(|pod| pod.place() == Some(place))
     }
 

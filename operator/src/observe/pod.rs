@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use stagecoach_api::contract::{CONTAINER_NAME, StagePhase};
-use stagecoach_lifecycle::{InstanceState, SpareInstance, StageInstance, UnixMillis};
+use stagecoach_lifecycle::{InstanceState, Place, SpareInstance, StageInstance, UnixMillis};
 
 use super::PartialPod;
 use super::instance::{
@@ -12,7 +12,7 @@ use super::instance::{
 };
 use super::parse_resource_version;
 use super::status_poller::Heard;
-use crate::build::{self, Place, PodRole};
+use crate::build::{self, PodRole};
 
 /// A pod of an attempt.
 #[derive(Clone, Debug, PartialEq)]

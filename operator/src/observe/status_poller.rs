@@ -10,12 +10,12 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use stagecoach_api::contract::{HTTP_PORT, StagePhase, StageStatus, StatusQuery};
-use stagecoach_lifecycle::UnixMillis;
+use stagecoach_lifecycle::{Place, UnixMillis};
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 
 use super::{ObservedPod, now};
-use crate::build::{JobReference, Place};
+use crate::build::JobReference;
 use crate::sync::PerJob;
 use crate::triggers::Triggers;
 

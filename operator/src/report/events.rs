@@ -4,11 +4,11 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::EventType;
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::job::{API_VERSION, Condition, JobPhase, KIND};
-use stagecoach_lifecycle::JobState;
+use stagecoach_lifecycle::{JobState, Place};
 
 use super::StatusInputs;
 use super::conditions::{SAVING_FAILS, is_normal_startup};
-use crate::build::{JobReference, Place, PodRole};
+use crate::build::{JobReference, PodRole};
 
 /// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]

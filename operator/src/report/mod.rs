@@ -17,7 +17,7 @@ pub(crate) use events::{events, object_reference};
 pub(crate) use recovery::{PHASES, Recovery};
 pub(crate) use throttle::StatusUpdate;
 
-use crate::build::{self, Place, PodRole};
+use crate::build::{self, PodRole};
 use crate::job::ObservedJob;
 use crate::observe::{BlockingReason, JobSnapshot, ObservedPod, PolledStatus};
 
@@ -50,8 +50,7 @@ pub(crate) fn next_status(inputs: &StatusInputs) -> StatusUpdate {
     let attempt = state.attempt.number;
     let count = |wanted: fn(&InstanceState) -> bool| {
         // without those that were replaced, and without spares
-        let is_newest = |place: Place| place.incarnation == state.incarnation(place.stage);
-        let is_current = |pod: &&ObservedPod| pod.place().is_some_and(is_newest);
+        let is_current = |pod: &&ObservedPod| pod.place().is_some_and(|place| state.is_newest(place));
         let current = snapshot.pods_of_attempt(attempt).filter(is_current);
         current.filter(|pod| wanted(&pod.state)).count() as u32
     };
@@ -177,7 +176,7 @@ fn last_failure(inputs: &StatusInputs) -> Option<LastFailureStatus> {
 
 /// The name of the pod of the stage that failed. Of one that has gone, and may have been a spare before, it is not known.
 fn pod_that_failed(inputs: &StatusInputs, failure: &AttemptFailure) -> Option<String> {
-    let place = Place { stage: failure.stage?, incarnation: failure.incarnation };
+    let place = failure.place()?;
     let known = inputs.snapshot.pod_that_failed(failure).map(|pod| pod.name.clone());
     let was_spare = || place.incarnation > 0 && inputs.job.manifest.spec.spares > 0;
     known.or_else(|| (!was_spare()).then(|| PodRole::Stage(place).pod_name(&inputs.job.reference, failure.attempt)))

@@ -1,11 +1,10 @@
 //! How long a job was away after a failure, phase by phase. It is followed in memory: of a recovery in whose middle the
 //! operator started, nothing is told.
 
-use stagecoach_api::contract::GroupTimes;
+use stagecoach_api::contract::GroupStatus;
 use stagecoach_api::job::{FloatString, RecoveryPhasesStatus, RecoveryStatus};
 use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, InstanceState, JobState, UnixMillis};
 
-use crate::build::Place;
 use crate::observe::JobSnapshot;
 
 /// The phases in their order, as the metric names them. Where a spare takes the place of the lost stage, none is created and none
@@ -18,20 +17,19 @@ pub(crate) struct Recovery {
     failure: AttemptFailure,
     /// The attempt that trains on.
     attempt: u64,
-    /// The fence of the group that was lost, if that is known.
-    lost_fence: Option<u64>,
     /// When each phase ended, in their order.
     ends: Vec<UnixMillis>,
 }
 
 /// What decides how far a recovery is.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Progress {
     now: UnixMillis,
     is_decided: bool,
     are_created: bool,
     are_started: bool,
-    group: Option<GroupTimes>,
+    /// The group that has formed after the failure.
+    group: GroupStatus,
 }
 
 impl Progress {
@@ -41,21 +39,28 @@ impl Progress {
         let is_due = matches!(state.attempt_phase, AttemptPhase::Running { not_before, .. } if not_before <= now);
         let pods = || {
             let is_current = |pod: &&crate::observe::ObservedPod| {
-                let is_newest = |place: Place| place.incarnation == state.incarnation(place.stage);
-                !pod.terminating && !pod.deleted && pod.place().is_some_and(is_newest)
+                !pod.terminating && !pod.deleted && pod.place().is_some_and(|place| state.is_newest(place))
             };
             snapshot.pods_of_attempt(attempt.number).filter(is_current)
         };
         let runs = |state: &InstanceState| matches!(state, InstanceState::Starting | InstanceState::Ready);
         let polled = snapshot.stage_0_status.as_ref().filter(|polled| polled.status.attempt == attempt.number);
+        let group = polled.and_then(|polled| polled.status.group.clone());
         Progress {
             now,
             is_decided: is_next && is_due,
             are_created: pods().count() == attempt.stages as usize,
             are_started: pods().filter(|pod| runs(&pod.state)).count() == attempt.stages as usize,
-            group: polled.and_then(|polled| polled.status.group),
+            group: group.filter(|group| follows(attempt.number, group, failure)).unwrap_or_default(),
         }
     }
+}
+
+/// Whether a group of this attempt has formed after the failure: another takes part instead of the stage that failed. Clocks would
+/// not tell it: where a spare takes the place, the next group may train before the failure is known here.
+fn follows(attempt: u64, group: &GroupStatus, failure: &AttemptFailure) -> bool {
+    let taken_by = failure.stage.and_then(|stage| group.incarnations.get(stage as usize));
+    attempt > failure.attempt || taken_by.is_some_and(|incarnation| *incarnation > failure.incarnation)
 }
 
 impl Recovery {
@@ -73,7 +78,7 @@ impl Recovery {
             return known;
         }
         let progress = Progress::of(state, failure, snapshot, now);
-        let mut recovery = known.unwrap_or_else(|| Recovery::new(failure, progress.group));
+        let mut recovery = known.unwrap_or_else(|| Recovery::new(failure));
         recovery.attempt = state.attempt.number;
         recovery.advance(&progress);
         Some(recovery)
@@ -83,15 +88,12 @@ impl Recovery {
         self.ends.len() == PHASES.len()
     }
 
-    fn new(failure: &AttemptFailure, group: Option<GroupTimes>) -> Recovery {
-        // where a spare takes the place of the lost stage, the next group may have joined before the loss is known here
-        let lost_fence = group.filter(|group| group.joined_at <= failure.failed_at.0).map(|group| group.fence);
-        Recovery { failure: failure.clone(), attempt: failure.attempt, lost_fence, ends: Vec::new() }
+    fn new(failure: &AttemptFailure) -> Recovery {
+        Recovery { failure: failure.clone(), attempt: failure.attempt, ends: Vec::new() }
     }
 
     fn advance(&mut self, progress: &Progress) {
-        let Progress { now, is_decided, are_created, are_started, group } = *progress;
-        let group = group.filter(|group| self.lost_fence.is_none_or(|lost| group.fence > lost)).unwrap_or_default();
+        let Progress { now, is_decided, are_created, are_started, ref group } = *progress;
         let told = |at: u64| (at > 0).then_some(UnixMillis(at));
         let ends = [
             Some(now),
@@ -156,29 +158,34 @@ mod tests {
         }
     }
 
-    fn group(fence: u64, [joined_at, loaded_at, first_step_at]: [u64; 3]) -> Option<GroupTimes> {
-        Some(GroupTimes { fence, joined_at, loaded_at, first_step_at })
+    fn group([joined_at, loaded_at, first_step_at]: [u64; 3]) -> GroupStatus {
+        GroupStatus { joined_at, loaded_at, first_step_at, ..GroupStatus::default() }
     }
 
     #[test]
     fn phases_end_in_their_order() {
-        let lost = group(7, [10, 20, 30]);
-        let mut recovery = Recovery::new(&failure(), lost);
+        let mut recovery = Recovery::new(&failure());
         let steps = [
-            Progress { now: UnixMillis(1800), group: lost, ..Progress::default() },
-            Progress { now: UnixMillis(1850), is_decided: true, group: lost, ..Progress::default() },
-            Progress { now: UnixMillis(1900), is_decided: true, are_created: true, group: lost, ..Progress::default() },
-            // told by the group that was lost: not yet
-            Progress { now: UnixMillis(2500), is_decided: true, are_created: true, are_started: true, group: lost },
+            Progress { now: UnixMillis(1800), ..Progress::default() },
+            Progress { now: UnixMillis(1850), is_decided: true, ..Progress::default() },
+            Progress { now: UnixMillis(1900), is_decided: true, are_created: true, ..Progress::default() },
+            Progress {
+                now: UnixMillis(2500),
+                is_decided: true,
+                are_created: true,
+                are_started: true,
+                ..Progress::default()
+            },
         ];
         for (index, progress) in steps.iter().enumerate() {
             recovery.advance(progress);
             assert_eq!(recovery.ends.len(), index + 1);
             assert_eq!(recovery.status(), None);
         }
-        recovery.advance(&Progress { now: UnixMillis(3000), group: group(8, [2600, 2700, 0]), ..steps[3] });
+        let told = |now, times| Progress { now: UnixMillis(now), group: group(times), ..steps[3].clone() };
+        recovery.advance(&told(3000, [2600, 2700, 0]));
         assert_eq!(recovery.status(), None);
-        recovery.advance(&Progress { now: UnixMillis(4000), group: group(8, [2600, 2700, 2750]), ..steps[3] });
+        recovery.advance(&told(4000, [2600, 2700, 2750]));
         let status = recovery.status().unwrap();
         assert!(status.replaced);
         assert_eq!(status.seconds, Some(FloatString(1.75)));
@@ -186,24 +193,35 @@ mod tests {
         assert_eq!(found, [800.0, 50.0, 50.0, 600.0, 100.0, 100.0, 50.0]);
     }
 
-    /// Where a spare takes the place of the lost stage, the group may have formed again before anybody here knows of the loss.
     #[test]
-    fn a_group_that_has_joined_after_the_failure_is_not_the_one_that_was_lost() {
-        let formed = group(8, [1200, 1300, 1400]);
-        let mut recovery = Recovery::new(&failure(), formed);
+    fn a_group_follows_a_failure_if_another_takes_part_instead_of_the_stage_that_failed() {
+        let of = |incarnations: &[u32]| GroupStatus { incarnations: incarnations.into(), ..GroupStatus::default() };
+        let failed = AttemptFailure { incarnation: 1, ..failure() };
+        assert!(!follows(3, &of(&[9, 1]), &failed));
+        assert!(follows(3, &of(&[0, 2]), &failed));
+        assert!(follows(4, &of(&[0, 0]), &failed));
+        // a trainer that does not tell its incarnations
+        assert!(!follows(3, &of(&[]), &failed));
+        assert!(!follows(3, &of(&[0, 2]), &AttemptFailure { stage: None, ..failed }));
+    }
+
+    /// Where a spare takes the place of the lost stage, the group may train again before anybody here knows of the loss.
+    #[test]
+    fn what_was_over_before_the_failure_was_known_took_no_time() {
+        let mut recovery = Recovery::new(&failure());
         let all = Progress { is_decided: true, are_created: true, are_started: true, ..Progress::default() };
-        recovery.advance(&Progress { now: UnixMillis(1500), group: formed, ..all });
+        recovery.advance(&Progress { now: UnixMillis(1500), group: group([200, 300, 400]), ..all });
         assert!(recovery.is_over());
         assert_eq!(recovery.status().unwrap().phases.created, Some(FloatString(0.0)));
     }
 
     #[test]
     fn clocks_that_differ_make_no_phase_negative() {
-        let mut recovery = Recovery::new(&failure(), None);
+        let mut recovery = Recovery::new(&failure());
         recovery.attempt = 4;
         // the failure is in the operator's future, and stage 0's times before and after all
         let all = Progress { is_decided: true, are_created: true, are_started: true, ..Progress::default() };
-        recovery.advance(&Progress { now: UnixMillis(900), group: group(1, [5, 1_000_000, 1_000_001]), ..all });
+        recovery.advance(&Progress { now: UnixMillis(900), group: group([5, 1_000_000, 1_000_001]), ..all });
         let seconds = recovery.seconds().unwrap();
         assert!(seconds.iter().all(|seconds| *seconds == 0.0), "{seconds:?}");
         assert!(!recovery.status().unwrap().replaced);

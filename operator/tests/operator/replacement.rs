@@ -1,7 +1,7 @@
 //! A stage that is lost is replaced by a new pod; the pods of the others stay.
 
 use serde_json::{Value, json};
-use stagecoach_api::contract::{GroupTimes, LostStage, StagePhase, StageStatus, env};
+use stagecoach_api::contract::{GroupStatus, LostStage, StagePhase, StageStatus, env};
 use stagecoach_api::job::ProgressStatus;
 use stagecoach_cluster::until;
 
@@ -64,12 +64,13 @@ fn what_a_recovery_took_is_told_by_phases() {
     let cluster = shared();
     cluster.create("timed", json!({"stages": 2, "restart": {"reformTimeoutSeconds": 60}}));
     let stage_0 = cluster.kubelet.pod("timed-0-1");
-    let trains = |fence, at: u64| {
-        let group = GroupTimes { fence, joined_at: at, loaded_at: at + 20, first_step_at: at + 50 };
+    let trains = |incarnation, at: u64| {
+        let incarnations = vec![0, incarnation];
+        let group = GroupStatus { fence: 4, incarnations, joined_at: at, loaded_at: at + 20, first_step_at: at + 50 };
         let progress = ProgressStatus { step: at % 1000, ..ProgressStatus::default() };
         StageStatus { phase: StagePhase::Training, progress, group: Some(group), ..StageStatus::default() }
     };
-    stage_0.set_status(trains(4, 1001));
+    stage_0.set_status(trains(0, 1001));
     cluster.wait("timed", "at step 1", |job| {
         job["status"]["phase"] == "Running" && job["status"]["progress"]["step"] == 1
     });
@@ -80,7 +81,7 @@ fn what_a_recovery_took_is_told_by_phases() {
     // what the group that was lost tells is not the end of it
     let job = cluster.wait("timed", "Running", |job| job["status"]["phase"] == "Running");
     assert_eq!(job["status"]["lastRecovery"], Value::Null);
-    stage_0.set_status(trains(5, 1_000_000_002));
+    stage_0.set_status(trains(1, 1_000_000_002));
     let job = cluster.wait("timed", "recovered", |job| job["status"]["lastRecovery"].is_object());
     let recovery = &job["status"]["lastRecovery"];
     assert_eq!((&recovery["attempt"], &recovery["replaced"]), (&json!(1), &json!(true)));

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use serde_json::{Value, json};
-use stagecoach_api::contract::{GroupTimes, StagePhase, StageStatus};
+use stagecoach_api::contract::{GroupStatus, StagePhase, StageStatus};
 use stagecoach_cluster::until;
 
 use crate::support::shared;
@@ -57,7 +57,7 @@ fn it_serves_metrics_and_log_level_and_releases_the_lease_on_sigterm() {
     wait_for_metric("stagecoach_recovery_seconds_count 1");
     cluster.kubelet.pod("serving/job-0-2").set_status(StageStatus {
         phase: StagePhase::Training,
-        group: Some(GroupTimes { fence: 2, joined_at: 1, loaded_at: 2, first_step_at: 3 }),
+        group: Some(GroupStatus { fence: 2, joined_at: 1, loaded_at: 2, first_step_at: 3, ..GroupStatus::default() }),
         ..StageStatus::default()
     });
     wait_for_metric("stagecoach_recovery_phase_seconds_count{phase=\"first_step\"} 1");

@@ -173,6 +173,29 @@ fn ctrl_c_leaves_with_143_and_the_next_run_goes_on() {
     says(&to_its_end(workspace.path()), "going on after step");
 }
 
+/// While a lost stage is started again, also at the moment of its loss: nothing is left behind, and the next run goes on.
+#[test]
+fn ctrl_c_while_the_group_forms_again_leaves_with_143() {
+    for rank in 0..3 {
+        for replaced in [false, true] {
+            let workspace = corpus::workspace();
+            let extra = job().extra.replace("everySteps: 0", "everySteps: 2");
+            let (launched, stages) = running_job(workspace.path(), &TestJob { extra, ..job() }, 5);
+            signal(stages[rank], libc::SIGKILL);
+            if replaced {
+                until("the replacement", 30, || {
+                    let now = launched.stages();
+                    (now.len() == 3 && now[rank] != stages[rank]).then_some(())
+                });
+            }
+            let left = launched.stages();
+            launched.interrupt(workspace.path());
+            assert!(left.iter().all(|&pid| is_gone(pid)), "stage {rank}, replaced: {replaced}");
+            to_its_end(workspace.path());
+        }
+    }
+}
+
 #[test]
 fn a_second_ctrl_c_leaves_at_once() {
     let workspace = corpus::workspace();

@@ -28,6 +28,7 @@ mod soak;
 mod spares;
 mod storage;
 mod strace;
+mod survivors;
 mod tensorboard;
 mod transformers;
 mod unequal;

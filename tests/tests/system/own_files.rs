@@ -109,7 +109,7 @@ fn a_job_file_in_the_jobs_own_folder_stays_as_it_was_written() {
     says(&again, "removing the files of earlier runs in ");
     says(
         &again,
-        ": 1 checkpoint (of step 20), result.json, metrics.jsonl, state.json, resolved-job.yaml, logs, plots, ",
+        ": 1 checkpoint (of step 20), result.json, metrics.jsonl, state.json, resolved-job.yaml, speeds.json, logs, plots, ",
     );
     says(&again, "start  steps 1 to 20");
     assert_eq!((again.hashes(), mine()), (hashes, before));
@@ -130,7 +130,7 @@ fn what_pods_have_made_is_a_jobs_folder_and_removed_afresh() {
     drop(group);
     let short = TestJob { steps: 20, ..job };
     let fresh = run(workspace.path(), &short, &["--fresh"]);
-    says(&fresh, "metrics.jsonl, fences\n");
+    says(&fresh, "metrics.jsonl, speeds.json, fences\n");
     says(&fresh, "start  steps 1 to 20");
     let elsewhere = corpus::workspace();
     assert_eq!(fresh.hashes(), run(elsewhere.path(), &short, &[]).hashes());

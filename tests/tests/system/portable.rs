@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use stagecoach_tests::{Launched, Outcome, TestJob, corpus};
+use stagecoach_tests::{Launched, Outcome, TestJob, corpus, stagecoach};
 
 /// What imitates other processors, where the one of this machine has all of these instruction sets.
 const PROCESSORS: [&[(&str, &str)]; 4] = [
@@ -17,7 +17,7 @@ fn run(workspace: &Path, name: &str, training: &str, environment: &[(&str, &str)
     let job = TestJob { name: name.into(), stages: 2, layers: 2, ..TestJob::default() };
     let file = workspace.join(format!("{name}.yaml"));
     std::fs::write(&file, job.yaml().replace("  training:\n", &format!("  training:\n    {training}\n"))).unwrap();
-    Launched::start_in(workspace, &file, workspace.join(name), &[], environment).finish(workspace)
+    Launched::start_program(&stagecoach(), workspace, &file, workspace.join(name), &[], environment).finish(workspace)
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub(crate) use error::FolderError;
 pub(crate) const METRICS: &str = "metrics.jsonl";
 /// The [`RunSummary`] of a finished run.
 pub(crate) const RESULT: &str = "result.json";
-/// The speeds with which the last attempt was planned that has checkpoints in memory.
+/// The speeds with which the last attempt was planned.
 pub(crate) const SPEEDS: &str = "speeds.json";
 const LOCK: &str = "lock";
 const LAUNCHER_STATE: &str = "state.json";

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use stagecoach_api::job::{RestartSpec, TrainingLength};
-use stagecoach_lifecycle::{AttemptFailure, JobState, UnixMillis};
+use stagecoach_lifecycle::{AttemptFailure, JobState, Place, UnixMillis};
 
 use super::job_lock::is_locked;
 use super::launcher_state::{LauncherState, Recovery};
-use super::stage_process::{Place, SEPARATOR, place_line, start_line};
+use super::stage_process::{SEPARATOR, place_line, start_line};
 use crate::fatal::Fatal;
 use crate::folder::JobFolder;
 use crate::observe::read_metrics;

@@ -15,7 +15,7 @@ use rustix::process::{
     set_parent_process_death_signal, waitid,
 };
 use stagecoach_api::contract::{CONTAINER_ARGS, StageEnv, TerminationMessage, env};
-use stagecoach_lifecycle::{Exit, InstanceState, UnixMillis};
+use stagecoach_lifecycle::{Exit, InstanceState, Place, UnixMillis};
 
 use super::LaunchError;
 use super::supervisor::SupervisorMessage;
@@ -38,14 +38,6 @@ impl StageExecutable {
     pub(crate) fn current() -> Self {
         Self { path: "/proc/self/exe".into(), arguments: CONTAINER_ARGS.map(Into::into).into() }
     }
-}
-
-/// A stage of an attempt, and which process of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) stage: u32,
-    /// Each process of a stage has a higher one than those before it.
-    pub(super) incarnation: u32,
 }
 
 /// A stage's process. Dropping it kills the process.

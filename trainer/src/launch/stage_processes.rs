@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rustix::process::Pid;
-use stagecoach_lifecycle::{InstanceState, SpareInstance, StageInstance, UnixMillis};
+use stagecoach_lifecycle::{InstanceState, Place, SpareInstance, StageInstance, UnixMillis};
 
-use super::stage_process::{Place, StageProcess};
+use super::stage_process::StageProcess;
 
 /// The processes of the current attempt, exited ones among them, and those of earlier attempts that are still alive.
 #[derive(Debug, Default)]

@@ -16,11 +16,11 @@ use stagecoach_api::contract::{ExitCode, MASTER_PORT, StageEnv};
 use stagecoach_files::random_hex;
 use stagecoach_lifecycle::{
     AttemptAction, AttemptFailure, AttemptPhase, Desired, JobFailureReason, JobOutcome, LostInstance, Observed,
-    ObservedProgress, Policy, UnixMillis, decide,
+    ObservedProgress, Place, Policy, UnixMillis, decide,
 };
 
 use super::launcher_state::Recovery;
-use super::stage_process::{Place, StageProcess};
+use super::stage_process::StageProcess;
 use super::stage_processes::StageProcesses;
 use super::{LaunchError, LauncherState, StageExecutable, report};
 use crate::folder::JobFolder;
@@ -248,9 +248,8 @@ impl<'a> Supervisor<'a> {
         }
         // how a stage ended may be known only after a spare has taken its place and training has started
         let went_on = |start: &LastStart| {
-            let place = failure.stage.map(|stage| Place { stage, incarnation: failure.incarnation });
             start.at >= failure.failed_at
-                || place.is_some_and(|place| self.processes.is_replaced(failure.attempt, place))
+                || failure.place().is_some_and(|place| self.processes.is_replaced(failure.attempt, place))
         };
         let finished = self.observed_progress.finished_steps.or(self.stored.state.best_step);
         let (finished_step, first_step) = match self.last_start.filter(went_on) {

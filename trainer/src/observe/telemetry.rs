@@ -8,7 +8,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
-use stagecoach_api::contract::{GroupTimes, LostStage, StageEnv, StagePhase, StageStatus, StatusQuery};
+use stagecoach_api::contract::{GroupStatus, LostStage, StageEnv, StagePhase, StageStatus, StatusQuery};
 use stagecoach_api::job::{CheckpointStatus, FloatString};
 use tokio::sync::watch;
 
@@ -160,9 +160,9 @@ impl StageTelemetry {
         });
     }
 
-    /// The group with this fence has joined.
-    pub(crate) fn group_joined(&self, fence: u64) {
-        let joined = GroupTimes { fence, joined_at: unix_millis(), ..GroupTimes::default() };
+    /// The group with this fence has joined, with these incarnations of its stages.
+    pub(crate) fn group_joined(&self, fence: u64, incarnations: Vec<u32>) {
+        let joined = GroupStatus { fence, incarnations, joined_at: unix_millis(), ..GroupStatus::default() };
         self.update(|status| status.group = Some(joined));
     }
 

@@ -18,17 +18,20 @@ pub(crate) fn measured_speeds(config: &JobConfig, stages: usize) -> RankSpeeds {
 
 /// The speeds with which an attempt was planned.
 #[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct AttemptSpeeds {
+    job_uid: String,
     attempt: u64,
     /// By rank, relative to the fastest.
     speeds: Vec<f64>,
 }
 
 /// The measured speeds, as the first group of this attempt knew them: what stages hold in memory is of use only as long as each
-/// has the same layers. Kept for the later groups on the volume, in the job's folder.
+/// has the same layers. Kept for the later groups on the volume, in the job's folder. Where that has no room, a later group takes what
+/// was measured until then.
 ///
 /// # Errors
-/// If `fence` is not held any more, or the volume fails.
+/// If `fence` is not held any more.
 pub(crate) fn attempt_speeds(
     config: &JobConfig,
     env: &StageEnv,
@@ -38,12 +41,21 @@ pub(crate) fn attempt_speeds(
     let stages = env.world_size as usize;
     let of_attempt = |bytes: Vec<u8>| serde_json::from_slice::<AttemptSpeeds>(&bytes).ok();
     let known = std::fs::read(config.folder().join(SPEEDS)).ok().and_then(of_attempt);
-    let known = known.filter(|known| known.attempt == env.attempt && known.speeds.len() == stages);
+    let known = known
+        .filter(|known| (&known.job_uid, known.attempt) == (&env.job_uid, env.attempt) && known.speeds.len() == stages);
     if let Some(speeds) = known.and_then(|known| RankSpeeds::new(&known.speeds).ok()) {
         return Ok(speeds);
     }
     let measured = measured_speeds(config, stages);
-    let known = AttemptSpeeds { attempt: env.attempt, speeds: (0..stages).map(|rank| measured.of(rank)).collect() };
-    fence.write_job_file(volume, SPEEDS, serde_json::json!(known).to_string().as_bytes())?;
+    let known = AttemptSpeeds {
+        job_uid: env.job_uid.clone(),
+        attempt: env.attempt,
+        speeds: (0..stages).map(|rank| measured.of(rank)).collect(),
+    };
+    match fence.write_job_file(volume, SPEEDS, serde_json::json!(known).to_string().as_bytes()) {
+        Err(error @ CheckpointError::FencedOff { .. }) => return Err(error),
+        Err(error) => tracing::warn!("the stages' speeds are not kept for this attempt: {error}"),
+        Ok(()) => {}
+    }
     Ok(measured)
 }

@@ -75,7 +75,7 @@ fn load_and_train(
     let note = |message| emit(context, &TrainingEvent::Note { message });
     let architecture = config.architecture(plan.vocab_size, device);
     let placement = &verified.training.placement;
-    monitor.telemetry().group_joined(plan.fence.number());
+    monitor.telemetry().group_joined(plan.fence.number(), roster.incarnations());
     monitor.telemetry().set_phase(StagePhase::Forming);
     monitor.set_activity("building the stage");
     let ranks = env.world_size as usize;

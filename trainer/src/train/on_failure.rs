@@ -47,7 +47,7 @@ impl FailureHandler {
 
     /// The group has joined.
     pub(super) fn set_roster(&self, roster: &Roster) {
-        let _ = self.incarnations.set(roster.members.iter().map(|hello| hello.incarnation).collect());
+        let _ = self.incarnations.set(roster.incarnations());
     }
 
     /// The stage leaves: how the group ends does not concern it any more.

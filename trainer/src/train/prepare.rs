@@ -16,7 +16,7 @@ use crate::fatal::Fatal;
 use crate::kernels;
 use crate::model::{Architecture, LlamaConfig};
 use crate::observe::TrainingEvent;
-use crate::plan::{JobConfig, Plan, attempt_speeds, measured_speeds, plan_pipeline};
+use crate::plan::{JobConfig, Plan, attempt_speeds, plan_pipeline};
 use crate::state_dict::{InitialWeights, find_model};
 
 /// Minimum interval between progress reports.
@@ -75,10 +75,7 @@ pub(super) fn prepare_and_plan(
     let vocab_size = config.vocab_size(prepared.vocab_size)?;
     let architecture = config.architecture(vocab_size, tch::Device::Cpu);
     let stages = env.world_size as usize;
-    let speeds = match config.job.spec.memory_checkpoints(stages) {
-        Some(_) => attempt_speeds(config, env, volume, &fence)?,
-        None => measured_speeds(config, stages),
-    };
+    let speeds = attempt_speeds(config, env, volume, &fence)?;
     let layout = plan_pipeline(config, architecture.as_ref(), stages, &speeds)?;
     let dataset = Dataset::open(&data_config, &prepared)?;
     let held_out = dataset.evaluation_plan(config.microbatch_size());

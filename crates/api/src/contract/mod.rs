@@ -8,7 +8,7 @@ mod termination;
 
 pub use environment::{ContractError, StageEnv, env};
 pub use exit::ExitCode;
-pub use status::{GroupTimes, LostStage, StagePhase, StageStatus, StatusQuery};
+pub use status::{GroupStatus, LostStage, StagePhase, StageStatus, StatusQuery};
 pub use termination::{FailureKind, TERMINATION_MESSAGE_BYTES, TerminationMessage};
 
 /// Port on which stage 0 listens for the group, in a cluster.

@@ -41,11 +41,13 @@ pub struct LostStage {
 }
 
 /// How far a group is, and since when. Times are milliseconds since 1970 by stage 0's clock; 0 is not yet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct GroupTimes {
+pub struct GroupStatus {
     /// The number of the group's fence: each group has a higher one than all before it.
     pub fence: u64,
+    /// Which pod or process of each stage it has, by stage: its incarnation.
+    pub incarnations: Vec<u32>,
     /// All stages have joined.
     #[serde(deserialize_with = "count")]
     pub joined_at: u64,
@@ -85,7 +87,7 @@ pub struct StageStatus {
     pub lost: Option<LostStage>,
     /// The group, once it has joined and until it is lost.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub group: Option<GroupTimes>,
+    pub group: Option<GroupStatus>,
     /// How far training is.
     pub progress: ProgressStatus,
     /// The newest committed checkpoint.

@@ -1,0 +1,42 @@
+//! What a lost stage costs the others: they keep the state that the next group goes on from, and read nothing.
+
+use std::path::Path;
+
+use stagecoach_tests::faulty::{FAULT_VARIABLE, RECORDS_VARIABLE, traced};
+use stagecoach_tests::{Launched, TestJob, checkpoints, corpus, signal, until};
+
+/// The bytes of weights and moments that each of three stages has read, after stage 1 was lost.
+fn bytes_read(checkpoint: &str) -> [u64; 3] {
+    let workspace = corpus::workspace();
+    let workspace = workspace.path();
+    let extra = format!("  checkpoint: {checkpoint}\n  restart: {{backoff: {{initialSeconds: 0}}}}\n");
+    let job = TestJob { name: "read".into(), decay_steps: Some(60), extra, ..TestJob::default() }.endless();
+    let (file, folder, records) = (workspace.join("read.yaml"), workspace.join("read"), workspace.join("records"));
+    std::fs::write(&file, job.yaml()).unwrap();
+    std::fs::create_dir(&records).unwrap();
+    let environment = [(FAULT_VARIABLE, "trace"), (RECORDS_VARIABLE, records.to_str().unwrap())];
+    let faulty = Path::new(env!("CARGO_BIN_EXE_faulty"));
+    let mut launched = Launched::start_program(faulty, workspace, &file, folder.clone(), &[], &environment);
+    until("a checkpoint", 60, || (!checkpoints(&folder).is_empty()).then_some(()));
+    // long before the next one is begun, whose state would then be what the others hold
+    signal(launched.wait_for_stages(3)[1], libc::SIGKILL);
+    launched.wait_for_restart(workspace);
+    launched.interrupt(workspace);
+    let mut bytes = [0; 3];
+    for call in traced(&records).iter().filter(|call| call.path.ends_with(".safetensors")) {
+        bytes[call.rank as usize] += call.bytes_read;
+    }
+    bytes
+}
+
+/// With `mode: Async`, which is the default: a synchronous save is written from the weights themselves, and nobody has a copy.
+#[test]
+fn only_who_takes_a_lost_stages_place_reads_the_checkpoint() {
+    let read = bytes_read("{everySteps: 200}");
+    assert!(read[0] == 0 && read[1] > 0 && read[2] == 0, "{read:?}");
+}
+
+#[test]
+fn nobody_does_if_there_are_checkpoints_in_memory() {
+    assert_eq!(bytes_read("{everySteps: 200, memory: {everySteps: 1}}"), [0; 3]);
+}

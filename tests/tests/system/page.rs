@@ -1,0 +1,328 @@
+//! The live page: of a job that trains and recovers, of one that is over, of a pod; what it shows is what the job's folder has.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use stagecoach_tests::browser::Browser;
+use stagecoach_tests::page_reader::PageAddress;
+use stagecoach_tests::{Group, Launched, TestJob, corpus, signal, stagecoach, until};
+
+fn job() -> TestJob {
+    let extra = "  checkpoint: {everySteps: 5}\n".to_owned();
+    TestJob { name: "page".into(), decay_steps: Some(60), extra, ..TestJob::default() }.endless()
+}
+
+/// The address that a run has printed.
+fn printed(file: &Path) -> PageAddress {
+    until("the page's address", 60, || PageAddress::find(&std::fs::read_to_string(file).ok()?))
+}
+
+/// `stagecoach page`, which ends when dropped.
+struct Serving(Child);
+
+impl Serving {
+    fn start(folder: &Path, log: &Path) -> (Serving, PageAddress) {
+        let stdout = std::fs::File::create(log).unwrap();
+        let child =
+            Command::new(stagecoach()).arg("page").arg(folder).stdout(stdout).stderr(Stdio::null()).spawn().unwrap();
+        (Serving(child), printed(log))
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The value of a figure in the page's part of that name.
+fn figure(figures: &str, name: &str) -> Option<String> {
+    let (_, rest) = figures.split_once(&format!("<dt>{name}</dt><dd>"))?;
+    Some(rest.split_once("</dd>")?.0.to_owned())
+}
+
+/// The loss of a step in `metrics.jsonl`.
+fn recorded_loss(folder: &Path, step: u64) -> Option<f64> {
+    let lines = std::fs::read_to_string(folder.join("metrics.jsonl")).ok()?;
+    let mut records = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    records.find(|record| record["step"] == step)?["loss"].as_f64()
+}
+
+#[test]
+fn a_run_prints_the_address_of_a_page_that_follows_it_through_a_recovery() {
+    let workspace = corpus::workspace();
+    let folder = workspace.path().join("page");
+    let mut launched = Launched::start(workspace.path(), &job(), &[]);
+    let page = printed(&workspace.path().join("stdout"));
+    let mut follower = page.follow("");
+    // the same numbers as in the file, step after step
+    for least in [3, 12] {
+        let (step, loss) = follower.until("a step", |parts| {
+            let figures = parts.get("figures")?;
+            let step: u64 = figure(figures, "step")?.replace(',', "").parse().ok()?;
+            (step >= least).then(|| (step, figure(figures, "loss").unwrap()))
+        });
+        let recorded = until("the step's line", 30, || recorded_loss(&folder, step));
+        assert_eq!(loss, format!("{recorded:.4}"), "step {step}");
+    }
+    follower
+        .until("a checkpoint", |parts| parts.get("checkpoints")?.contains("manifest and sizes match").then_some(()));
+    follower.until("a timeline", |parts| parts.get("timeline")?.contains("simulated with the").then_some(()));
+    follower.until("memory", |parts| parts.get("memory")?.contains("MiB").then_some(()));
+    assert!(follower.parts["recoveries"].contains("No stage has failed"), "{:#?}", follower.parts);
+
+    signal(launched.stages()[1], libc::SIGKILL);
+    launched.wait_for_restart(workspace.path());
+    for words in [
+        "stage 1: Killed, exit code 137 (SIGKILL)",
+        "started again ",
+        "joined and loaded ",
+        "first step ",
+        "Training went on from the checkpoint of step ",
+    ] {
+        follower.until(words, |parts| parts.get("recoveries")?.contains(words).then_some(()));
+    }
+    // a second failure does not hide the first
+    signal(launched.wait_for_stages(3)[2], libc::SIGKILL);
+    follower.until("both failures", |parts| {
+        let told = parts.get("recoveries")?;
+        Some(()).filter(|()| told.contains("stage 1: Killed") && told.contains("stage 2: Killed"))
+    });
+    launched.interrupt(workspace.path());
+}
+
+#[test]
+fn without_the_token_a_run_shows_nothing_but_health() {
+    let workspace = corpus::workspace();
+    let launched = Launched::start(workspace.path(), &job(), &[]);
+    let page = printed(&workspace.path().join("stdout"));
+    for path in ["/", "/page.js", "/events", "/0123456789abcdef0123456789abcdef/"] {
+        let (head, body) = page.get(path);
+        assert!(head.starts_with("HTTP/1.1 404") && body.lines().count() == 1, "{head}\n{body}");
+        assert!(body.contains("nothing is shown without the whole address"), "{body}");
+    }
+    assert_eq!(page.get("/healthz").1, "ok\n");
+    let (head, body) = page.get(&page.path);
+    assert!(head.starts_with("HTTP/1.1 200") && body.contains("<h1>page</h1>"), "{head}\n{body}");
+    assert!(head.contains("content-security-policy: default-src 'none'; script-src 'self';"), "{head}");
+    // who sees the processes of this machine does not see the token
+    let arguments = std::fs::read_to_string(format!("/proc/{}/cmdline", launched.child.id())).unwrap();
+    let token = page.path.trim_matches('/');
+    assert!(!arguments.contains(token));
+    let files = std::fs::read_dir(workspace.path().join("page")).unwrap().flatten();
+    for file in files.filter(|file| file.path().is_file()) {
+        assert!(!String::from_utf8_lossy(&std::fs::read(file.path()).unwrap_or_default()).contains(token), "{file:?}");
+    }
+}
+
+/// A folder with the metrics of a run of that many steps.
+fn long_run(folder: &Path, steps: u64) {
+    std::fs::create_dir_all(folder).unwrap();
+    std::fs::write(folder.join("lock"), "1\n").unwrap();
+    let lines = (1..=steps).map(|step| {
+        let loss = 3.0 + 5.0 * (-(step as f64) / 8000.0).exp() + 0.1 * (step as f64 * 0.7).sin();
+        let held_out = if step % 100 == 0 { format!(",\"evaluationLoss\":{}", loss + 0.05) } else { String::new() };
+        format!(
+            "{{\"step\":{step},\"loss\":{loss}{held_out},\"gradientNorm\":1.0,\"learningRate\":0.001,\"tokens\":4096,\
+             \"tokensPerSecond\":6400.0,\"seconds\":0.64,\"bubble\":[0.2,0.2],\"bytesSent\":1,\"peakBytes\":[1000000,2000000]}}\n"
+        )
+    });
+    std::fs::write(folder.join("metrics.jsonl"), lines.collect::<String>()).unwrap();
+}
+
+#[test]
+fn fifty_thousand_steps_are_a_page_of_bounded_bytes_also_zoomed() {
+    let workspace = tempfile::tempdir().unwrap();
+    let folder = workspace.path().join("long");
+    long_run(&folder, 50_000);
+    let (_serving, page) = Serving::start(&folder, &workspace.path().join("address"));
+    for query in ["", "?from=20000&to=20100", "?from=49990", "?from=1&to=3&width=1600", "?from=x&to=99999999999"] {
+        let (head, body) = page.get(&format!("{}{query}", page.path));
+        assert!(head.starts_with("HTTP/1.1 200"), "{query}: {head}");
+        assert!(body.len() < 200_000 && body.contains("50,000"), "{} bytes for {query:?}", body.len());
+    }
+    let mut follower = page.follow("?from=20000&to=20100&width=640");
+    let chart = follower.until("the chart", |parts| {
+        parts.get("recoveries")?;
+        parts.get("loss").cloned()
+    });
+    assert!(chart.contains("data-first=\"20000\" data-last=\"20100\"") && chart.contains("0 0 640 "), "{chart}");
+    assert!(follower.bytes < 200_000, "{} bytes", follower.bytes);
+    // one more step is a few of the parts, and no more bytes than the first time
+    let before = follower.bytes;
+    let mut metrics = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
+    metrics += "{\"step\":50001,\"loss\":1.25}\n";
+    std::fs::write(folder.join("metrics.jsonl"), metrics).unwrap();
+    follower.until("the step", |parts| parts.get("figures")?.contains("1.2500").then_some(()));
+    assert!(follower.bytes - before < 50_000, "{} bytes", follower.bytes - before);
+}
+
+#[test]
+fn a_pods_stage_0_serves_the_page_on_its_loopback_and_tells_of_its_recoveries() {
+    let workspace = corpus::workspace();
+    let job = TestJob { stages: 1, ..job() };
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let variables = [("STAGECOACH_HTTP_PORT", free.as_str())];
+    let _group = Group::start_program(&stagecoach(), &variables, workspace.path(), &job, "uid", 1);
+    let page = printed(&workspace.path().join("uid-1/stage-0.log"));
+    let mut follower = page.follow("");
+    follower.until("a step", |parts| parts.get("standing")?.contains("It runs: ").then_some(()));
+    follower.until("the loss", |parts| figure(parts.get("figures")?, "loss"));
+    let (head, _) = page.get("/");
+    assert!(head.starts_with("HTTP/1.1 404"), "{head}");
+    // the token is in the log alone: the status is for all who may read the job
+    let status = PageAddress { host: format!("127.0.0.1:{free}"), path: String::new() }.get("/status").1;
+    assert!(!status.contains(page.path.trim_matches('/')), "{status}");
+}
+
+#[test]
+fn a_folder_that_is_no_jobs_and_a_port_that_is_taken_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = |arguments: &[&str]| {
+        let output = Command::new(stagecoach()).arg("page").args(arguments).output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let path = folder.path().to_str().unwrap();
+    assert!(
+        said(&[&format!("{path}/nowhere")]).contains("nowhere does not exist: expected one such as workspace/NAME")
+    );
+    assert!(said(&[path]).contains("is no job's folder"));
+    long_run(folder.path(), 1);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let told = said(&[path, "--page-port", &port]);
+    assert!(told.contains(&format!("could not serve the page at port {port} of 127.0.0.1")), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
+}
+
+/// The elements of the page that are wider than the window, and where the page itself is: none, if it fits.
+const OVERFLOW: &str = "document.documentElement.scrollWidth > document.documentElement.clientWidth \
+    ? [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1) \
+        .map(e => e.tagName + '#' + e.id + '.' + e.className).join(' ') || 'page' : ''";
+
+fn first_shown() -> &'static str {
+    "Number(document.querySelector('#loss .chart').dataset.first)"
+}
+
+#[test]
+#[ignore = "needs Chromium: make page"]
+fn a_browser_follows_a_run_zooms_by_keys_and_asks_nobody_else() {
+    let program = std::env::var("STAGECOACH_CHROMIUM").expect("the browser: see `make page`");
+    let pictures = std::env::var_os("STAGECOACH_PICTURES").map(std::path::PathBuf::from);
+    let workspace = corpus::workspace();
+    let mut launched = Launched::start(workspace.path(), &job(), &["--set", "pipeline.memoryLimit=512Mi"]);
+    let page = printed(&workspace.path().join("stdout"));
+    launched.wait_for_step(150);
+    signal(launched.stages()[1], libc::SIGKILL);
+    launched.wait_for_restart(workspace.path());
+
+    let mut browser = Browser::start(&program);
+    browser.resize(1100, 900, false);
+    browser.prefer("light");
+    browser.open(&page.url());
+    browser.wait("the recovery", "document.querySelector('#recoveries').innerText.includes('first step')");
+    let step = "Number(document.querySelector('#figures dd').innerText.replaceAll(',', ''))";
+    let before = browser.value(step).as_u64().unwrap();
+    browser.wait("later steps", &format!("{step} > {}", before + 20));
+    // the chart is as wide as the window has place for
+    browser.wait(
+        "a chart of this width",
+        "document.querySelector('#loss .chart').width.baseVal.value === document.querySelector('.plot').clientWidth",
+    );
+
+    // by keys alone
+    browser.wait_for_focus("the chart", "document.activeElement.classList.contains('plot')");
+    browser.press("+");
+    browser.wait("half of the steps", &format!("location.search.includes('from=') && {} > 20", first_shown()));
+    browser.press("ArrowLeft");
+    browser.wait("earlier steps", "location.search.includes('to=')");
+    let earlier = browser.value(first_shown()).as_u64().unwrap();
+    browser.press("ArrowRight");
+    browser.wait("later steps", &format!("{} > {earlier}", first_shown()));
+    browser.press("0");
+    browser.wait("all steps", &format!("location.search === '' && {} === 1", first_shown()));
+    assert_eq!(browser.value("document.activeElement.classList.contains('plot')"), true, "updates keep the focus");
+    // by the mouse
+    let place = browser.value(
+        "(r => [r.left, r.top, r.width, r.height])(document.querySelector('#loss .chart').getBoundingClientRect())",
+    );
+    let at = |share: f64| {
+        let of = |index: usize| place[index].as_f64().unwrap();
+        (of(0) + share * of(2), of(1) + of(3) / 2.0)
+    };
+    browser.drag(at(0.3), at(0.6));
+    browser.wait(
+        "the part that was dragged over",
+        &format!("/from=\\d+&to=\\d+/.test(location.search) && {} > 20", first_shown()),
+    );
+    // by a link, which works without a script too
+    browser.value("document.querySelector('[data-zoom=all]').focus()");
+    browser.press("Enter");
+    browser.wait("all steps", &format!("location.search === '' && {} === 1", first_shown()));
+
+    let picture = |browser: &mut Browser, name: &str, width: u32, height: u32| {
+        if let Some(folder) = &pictures {
+            browser.screenshot(&folder.join(name), width, height);
+        }
+    };
+    picture(&mut browser, "page.png", 1100, 2000);
+    browser.prefer("dark");
+    assert_eq!(browser.value("getComputedStyle(document.body).backgroundColor"), "rgb(13, 17, 23)");
+    picture(&mut browser, "page-dark.png", 1100, 2000);
+    for width in [390, 320, 768] {
+        browser.resize(width, 844, true);
+        browser.wait("a chart of this width", "document.querySelector('#loss .chart').width.baseVal.value === Math.max(280, document.querySelector('.plot').clientWidth)");
+        assert_eq!(browser.value(OVERFLOW), "", "{width} pixels");
+        if width == 390 {
+            browser.prefer("light");
+            picture(&mut browser, "page-phone.png", 390, 1600);
+        }
+    }
+    let complaints = browser.complaints();
+    assert!(complaints.is_empty(), "{complaints:#?}");
+    let requests = browser.requests();
+    assert!(requests.len() > 5 && requests.iter().all(|url| url.starts_with(&page.url())), "{requests:#?}");
+
+    // what the policy forbids does not happen
+    let inline = "(s => { s.textContent = 'window.inline = 1'; document.body.append(s); return window.inline ?? 0; })(document.createElement('script'))";
+    assert_eq!(browser.value(inline), 0);
+    assert_eq!(browser.value("fetch('http://127.0.0.2:1/').then(() => 'sent', error => error.name)"), "TypeError");
+    let style = "(d => { d.innerHTML = '<p style=\"color: rgb(1, 2, 3)\">x</p>'; document.body.append(d); return getComputedStyle(d.firstChild).color; })(document.createElement('div'))";
+    assert_ne!(browser.value(style), "rgb(1, 2, 3)");
+    // the run ends, and the page says that it is old
+    launched.interrupt(workspace.path());
+    browser.wait("the lost connection", "document.querySelector('#connection').innerText.startsWith('Not connected')");
+}
+
+#[test]
+#[ignore = "needs Chromium: make page"]
+fn fifty_thousand_steps_are_a_small_document_and_a_page_without_a_script() {
+    let program = std::env::var("STAGECOACH_CHROMIUM").expect("the browser: see `make page`");
+    let workspace = tempfile::tempdir().unwrap();
+    let folder = workspace.path().join("long");
+    long_run(&folder, 50_000);
+    let (_serving, page) = Serving::start(&folder, &workspace.path().join("address"));
+    let mut browser = Browser::start(&program);
+    browser.resize(1100, 900, false);
+    browser.open(&page.url());
+    browser.wait("the chart", "document.querySelector('#loss .chart') !== null");
+    browser.wait_for_focus("the chart", "document.activeElement.classList.contains('plot')");
+    for _ in 0..12 {
+        let before = browser.value(first_shown());
+        browser.press("+");
+        browser.wait("a closer look", &format!("{} > {before}", first_shown()));
+        let elements = browser.value("document.querySelectorAll('*').length").as_u64().unwrap();
+        assert!(elements < 1000, "{elements} elements");
+    }
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+
+    browser.call("Emulation.setScriptExecutionDisabled", serde_json::json!({"value": true}));
+    browser.open(&format!("{}?from=100&to=300", page.url()));
+    assert_eq!(browser.value(first_shown()), 100);
+    let link = browser.value("document.querySelector('[data-zoom=in]').href");
+    browser.open(link.as_str().unwrap());
+    assert_eq!(browser.value(first_shown()), 150);
+}

@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(causes, ["lost stage 1", "lost stage 0"]);
         assert_eq!((all[0].lost_at, all[0].group.first_step_at, all[1].group.fence), (100, 400, 0));
         (0..100).for_each(|at| {
-            recoveries.note_group(Some(GroupTimes { first_step_at: 1, ..group }));
+            recoveries.note_group(Some(GroupTimes { joined_at: u64::MAX, first_step_at: 1, ..group }));
             recoveries.note_event(&lost(1), at);
         });
         assert_eq!(recoveries.all().len(), MAX_KEPT);

@@ -68,7 +68,8 @@ impl Metrics {
         if line.is_empty() {
             return;
         }
-        let Ok(mut record) = serde_json::from_slice::<StepLine>(line) else {
+        let parsed = serde_json::from_slice::<StepLine>(line).ok();
+        let Some(mut record) = parsed.filter(|record| record.step > 0) else {
             self.unreadable += 1;
             return;
         };
@@ -126,7 +127,7 @@ mod tests {
             );
             metrics.add(line.as_bytes());
         }
-        for line in [&b"{\"step\":51,\"loss\":null}"[..], b"", b"{\"step\":5", b"<script>", b"[1,2]", b"\xff"] {
+        for line in [&b"{\"step\":51,\"loss\":null}"[..], b"", b"{\"step\":5", b"<script>", b"{}", b"\xff"] {
             metrics.add(line);
         }
         assert_eq!((metrics.unreadable, metrics.last_held_out), (4, Some((50, 4.5))));

@@ -94,7 +94,7 @@ fn the_page_shows_what_the_model_has() {
         "6,400",
         "of 60,000",
         "20%",
-        "80%",
+        "78%",
         "1.20x",
         "2+1",
         "5.00 MiB",

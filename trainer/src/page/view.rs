@@ -79,7 +79,10 @@ impl View {
                 let first = first.saturating_sub(half).max(1);
                 (first, first.saturating_add(span))
             }
-            Zoom::Later => (first.saturating_add(half), last.saturating_add(half)),
+            Zoom::Later => {
+                let last = last.saturating_add(half).min(newest.max(last));
+                (last - span, last)
+            }
             Zoom::All => (1, newest),
         };
         let from = (first > 1).then(|| format!("from={first}"));
@@ -126,6 +129,7 @@ mod tests {
         assert_eq!(after("from=251&to=351", Zoom::Out), "?from=201&to=401");
         assert_eq!(after("from=251&to=351", Zoom::Earlier), "?from=201&to=301");
         assert_eq!(after("from=251&to=351", Zoom::Later), "?from=301&to=401");
+        assert_eq!((after("", Zoom::Later), after("from=901&to=999", Zoom::Later)), ("?".into(), "?from=902".into()));
         assert_eq!((after("from=501", Zoom::Out), after("from=7&to=9", Zoom::All)), ("?from=251".into(), "?".into()));
     }
 

@@ -237,8 +237,9 @@ fn a_browser_follows_a_run_zooms_by_keys_and_asks_nobody_else() {
     browser.wait_for_focus("the chart", "document.activeElement.classList.contains('plot')");
     browser.press("+");
     browser.wait("half of the steps", &format!("location.search.includes('from=') && {} > 20", first_shown()));
+    let half = browser.value(first_shown()).as_u64().unwrap();
     browser.press("ArrowLeft");
-    browser.wait("earlier steps", "location.search.includes('to=')");
+    browser.wait("earlier steps", &format!("location.search.includes('to=') && {} < {half}", first_shown()));
     let earlier = browser.value(first_shown()).as_u64().unwrap();
     browser.press("ArrowRight");
     browser.wait("later steps", &format!("{} > {earlier}", first_shown()));

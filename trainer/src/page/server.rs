@@ -158,7 +158,7 @@ async fn accept(listener: tokio::net::TcpListener, router: Router, limits: Limit
 }
 
 fn router(page: Arc<Page>) -> Router {
-    let css = format!("{}\n.timeline {{{}}}\n", include_str!("page.css"), timeline_css());
+    let css = format!("{}\n.timeline {{{}.paper{{fill:none}}}}\n", include_str!("page.css"), timeline_css());
     let file = |kind: &'static str, content: String| get(move || async move { ([(CONTENT_TYPE, kind)], content) });
     let with_token = Router::new()
         .route("/{token}/", get(show))

@@ -167,7 +167,7 @@ impl Browser {
     }
 
     /// Writes the page, down to `height` CSS pixels, as a PNG.
-    pub fn screenshot(&mut self, file: &Path, width: u32, height: u32) {
+    pub fn screenshot(&mut self, file: &Path, width: u32, height: u64) {
         let clip = json!({"x": 0, "y": 0, "width": width, "height": height, "scale": 1});
         let params = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
         let picture = self.call("Page.captureScreenshot", params);

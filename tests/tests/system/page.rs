@@ -213,7 +213,8 @@ fn a_browser_follows_a_run_zooms_by_keys_and_asks_nobody_else() {
     let program = std::env::var("STAGECOACH_CHROMIUM").expect("the browser: see `make page`");
     let pictures = std::env::var_os("STAGECOACH_PICTURES").map(std::path::PathBuf::from);
     let workspace = corpus::workspace();
-    let mut launched = Launched::start(workspace.path(), &job(), &["--set", "pipeline.memoryLimit=512Mi"]);
+    let job = TestJob { layers: 6, global_batch_size: 24, microbatches: 8, ..job() };
+    let mut launched = Launched::start(workspace.path(), &job, &["--set", "pipeline.memoryLimit=512Mi"]);
     let page = printed(&workspace.path().join("stdout"));
     launched.wait_for_step(150);
     signal(launched.stages()[1], libc::SIGKILL);
@@ -264,22 +265,24 @@ fn a_browser_follows_a_run_zooms_by_keys_and_asks_nobody_else() {
     browser.press("Enter");
     browser.wait("all steps", &format!("location.search === '' && {} === 1", first_shown()));
 
-    let picture = |browser: &mut Browser, name: &str, width: u32, height: u32| {
+    let picture = |browser: &mut Browser, name: &str, width: u32, height: u64| {
         if let Some(folder) = &pictures {
-            browser.screenshot(&folder.join(name), width, height);
+            browser.value("document.activeElement.blur()");
+            let all = browser.value("document.documentElement.scrollHeight").as_u64().unwrap();
+            browser.screenshot(&folder.join(name), width, all.min(height));
         }
     };
-    picture(&mut browser, "page.png", 1100, 2000);
+    picture(&mut browser, "page.png", 1100, 4000);
     browser.prefer("dark");
     assert_eq!(browser.value("getComputedStyle(document.body).backgroundColor"), "rgb(13, 17, 23)");
-    picture(&mut browser, "page-dark.png", 1100, 2000);
+    picture(&mut browser, "page-dark.png", 1100, 1000);
     for width in [390, 320, 768] {
         browser.resize(width, 844, true);
         browser.wait("a chart of this width", "document.querySelector('#loss .chart').width.baseVal.value === Math.max(280, document.querySelector('.plot').clientWidth)");
         assert_eq!(browser.value(OVERFLOW), "", "{width} pixels");
         if width == 390 {
             browser.prefer("light");
-            picture(&mut browser, "page-phone.png", 390, 1600);
+            picture(&mut browser, "page-phone.png", 390, 1000);
         }
     }
     let complaints = browser.complaints();

@@ -139,9 +139,44 @@ fn prepare_for_new_run(state: JobState) -> JobState {
 
 #[cfg(test)]
 mod tests {
-    use stagecoach_lifecycle::{Attempt, JobFailureReason, JobOutcome, UnixMillis};
+    use stagecoach_lifecycle::{Attempt, FailureReason, JobFailureReason, JobOutcome};
 
     use super::*;
+
+    #[test]
+    fn earlier_failures_are_kept_with_what_followed_them() {
+        let workspace = tempfile::tempdir().unwrap();
+        let mut stored = LauncherState::load(&JobFolder::open(workspace.path(), None).unwrap()).unwrap();
+        let fail = |stored: &mut LauncherState, attempt: u64, at: u64| {
+            let failure = AttemptFailure {
+                attempt,
+                stage: Some(1),
+                incarnation: 0,
+                reason: FailureReason::Killed,
+                exit_code: None,
+                kind: None,
+                step: None,
+                action: None,
+                message: String::new(),
+                failed_at: UnixMillis(at),
+            };
+            stored.begin_recovery(&failure, Recovery { failed_at: failure.failed_at, ..Recovery::default() });
+            stored.state.last_failure = Some(failure);
+        };
+        fail(&mut stored, 1, 100);
+        // more is known of the same one
+        fail(&mut stored, 1, 90);
+        assert!(stored.earlier.is_empty());
+        stored.recovery.as_mut().unwrap().note_started(UnixMillis(150));
+        fail(&mut stored, 2, 200);
+        let earlier = &stored.earlier[0];
+        assert_eq!((earlier.failure.failed_at, earlier.recovery.started_at), (UnixMillis(90), Some(UnixMillis(150))));
+        (3..100).for_each(|attempt| fail(&mut stored, attempt, 200 + attempt));
+        assert_eq!((stored.earlier.len(), stored.earlier[MAX_EARLIER - 1].failure.attempt), (MAX_EARLIER, 98));
+        let mut late = Recovery { loaded_at: Some(UnixMillis(5)), ..Recovery::default() };
+        late.note_started(UnixMillis(6));
+        assert_eq!(late.started_at, None, "a spare's successor");
+    }
 
     #[test]
     fn attempts_are_numbered_on_and_a_finished_job_gets_a_new_budget() {

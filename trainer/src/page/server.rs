@@ -112,7 +112,6 @@ fn start(listener: TcpListener, page: Page, limits: Limits) -> io::Result<()> {
         .enable_all()
         .max_blocking_threads(1)
         .thread_name(THREAD)
-        .on_thread_start(lower_priority)
         .build()?;
     let serve = move || {
         lower_priority();
@@ -127,7 +126,7 @@ fn start(listener: TcpListener, page: Page, limits: Limits) -> io::Result<()> {
     Ok(())
 }
 
-/// Of the calling thread. It may fail, and then priorities are equal.
+/// Of the calling thread, and so of those that it starts. It may fail, and then priorities are equal.
 fn lower_priority() {
     let _ = rustix::process::nice(NICE);
 }

@@ -100,7 +100,7 @@ fn the_page_shows_what_the_model_has() {
         "5.00 MiB",
         "3 min ago",
         "And 3 older",
-        "started again 0.4s, first step 2.0s: 2.4s",
+        "started again 0.40 s, first step 2.00 s: 2.40 s in all",
     ] {
         assert!(page.contains(shown), "no {shown:?} in {page}");
     }

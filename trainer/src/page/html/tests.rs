@@ -1,7 +1,10 @@
 use std::sync::Arc;
 
+use stagecoach_lifecycle::UnixMillis;
+
 use super::super::metrics::Metrics;
-use super::super::model::Checkpoints;
+use super::super::model::{Checkpoint, Checkpoints, Failure};
+use super::super::step_timeline::{StageShare, StepTimeline};
 use super::super::view::ViewQuery;
 use super::*;
 

@@ -159,7 +159,7 @@ fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path, port: PagePort
     }
     match page::serve(folder.clone(), page::Teller::Folder, port.page_port) {
         Ok(address) => print_line(format!("page   {address}")),
-        Err(error) => print_error(format!("the job has no page, as port {} can't be served: {error}", port.page_port)),
+        Err(error) => print_error(format!("the job has no page: port {} of 127.0.0.1: {error}", port.page_port)),
     }
     let mut display = ProgressDisplay::stdout();
     let config = LaunchConfig { job, workspace, folder, executable: &executable };

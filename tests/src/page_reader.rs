@@ -91,10 +91,9 @@ impl Follower {
                 name = Some(event.to_owned());
             } else if let Some(text) = line.strip_prefix("data: ") {
                 data += text;
-            } else if line.is_empty()
-                && let Some(name) = name.take()
-            {
-                self.parts.insert(name, data);
+            } else if line.is_empty() {
+                // none after a comment, which keeps the connection
+                self.parts.extend(name.take().map(|name| (name, data)));
                 return;
             }
         }

@@ -64,6 +64,7 @@ fn answer(mut stream: TcpStream) -> (String, String) {
 /// Reads until the answer has `words`.
 fn read_until(stream: &mut TcpStream, words: &str) -> String {
     let (mut answer, mut chunk) = (Vec::new(), [0; 4096]);
+    let deadline = Instant::now() + DEADLINE;
     loop {
         let count = stream.read(&mut chunk).unwrap();
         answer.extend_from_slice(&chunk[..count]);
@@ -71,7 +72,7 @@ fn read_until(stream: &mut TcpStream, words: &str) -> String {
         if text.contains(words) {
             return text.into_owned();
         }
-        assert!(count > 0, "no {words:?} in {text}");
+        assert!(count > 0 && Instant::now() < deadline, "no {words:?} in {text}");
     }
 }
 

@@ -14,6 +14,7 @@ pub mod links;
 pub mod model;
 mod observe;
 pub mod optimize;
+mod page;
 mod plan;
 mod profile;
 mod replay;

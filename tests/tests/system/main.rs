@@ -18,6 +18,7 @@ mod initial;
 mod memory;
 mod memory_checkpoints;
 mod own_files;
+mod page;
 mod parity;
 mod portable;
 mod pressure;

@@ -8,6 +8,7 @@ mod generate;
 mod init;
 mod job_args;
 mod output;
+mod page;
 mod plan;
 mod replay;
 mod run;
@@ -49,6 +50,8 @@ enum CliCommand {
     Plan(plan::PlanCommand),
     /// Tell why a run failed last, what followed, and what to do.
     Why(why::WhyCommand),
+    /// Serve a job's live page for a browser on this machine.
+    Page(page::PageCommand),
     /// Show what every stage did in a step that was trained, above a simulation of it.
     Timeline(timeline::TimelineCommand),
     /// Write runs as TensorBoard reads them.
@@ -92,6 +95,7 @@ pub fn main(open_volume: VolumeOpener) -> i32 {
         CliCommand::Plan(command) => to_exit_code(command.main()),
         CliCommand::Init(command) => to_exit_code(command.main()),
         CliCommand::Why(command) => to_exit_code(command.main()),
+        CliCommand::Page(command) => to_exit_code(command.main()),
         CliCommand::Timeline(command) => to_exit_code(command.main()),
         CliCommand::Tensorboard(command) => to_exit_code(command.main()),
         CliCommand::Replay(command) => to_exit_code(command.main()),

@@ -34,12 +34,13 @@ pub(crate) use resume::check_extension;
 use std::path::Path;
 use std::sync::Arc;
 
-use stagecoach_api::contract::StageEnv;
+use stagecoach_api::contract::{PAGE_PORT, StageEnv};
 use stagecoach_checkpoint::Volume;
 
 use crate::fatal::Fatal;
 use crate::folder::JobFolder;
-use crate::observe::EventWriter;
+use crate::observe::{EventWriter, TrainingEvent, http_port};
+use crate::page::{self, Teller};
 use crate::plan::JobConfig;
 
 use context::StageContext;
@@ -81,7 +82,10 @@ pub(crate) fn run_stage(
     let rank = env.rank as usize;
     let device = config.device(rank)?;
     if rank == 0 {
-        JobFolder::open(&config.folder(), None)?;
+        let folder = JobFolder::open(&config.folder(), None)?;
+        if let Ok(Some(_)) = http_port() {
+            serve_page(folder, config, monitor, event_writer);
+        }
     }
     let mounted = mount(&config.folder());
     let (volume, sweep) = (&*mounted, &Sweep::of(&mounted));
@@ -108,4 +112,17 @@ pub(crate) fn run_stage(
         }
         tracing::warn!("{}: waiting for the next group", lost.message);
     }
+}
+
+/// Serves the job's page on the loopback of stage 0's pod, and says where in its log, which alone has the token. Training does
+/// without it.
+fn serve_page(folder: JobFolder, config: &JobConfig, monitor: &StageMonitor, event_writer: &EventWriter) {
+    let teller = || Teller::Stage(monitor.telemetry().clone(), Box::new(config.job.clone()));
+    // taken where pods share the node's network
+    let served = page::serve(folder.clone(), teller(), PAGE_PORT).or_else(|_| page::serve(folder, teller(), 0));
+    let message = match served {
+        Ok(address) => format!("the live page, after `kubectl port-forward` of its port to this pod: {address}"),
+        Err(error) => format!("the job has no page: {error}"),
+    };
+    event_writer.emit(&TrainingEvent::Note { message });
 }

@@ -8,3 +8,4 @@ mod ticks;
 
 pub(crate) use svg::{comparison_svg, svg};
 pub(crate) use terminal::{comparison_terminal, terminal};
+pub(crate) use ticks::{labels, step_label, ticks, whole_ticks};

@@ -8,6 +8,9 @@ WORKSPACE ?= workspace
 JOB ?= manifests/samples/shakespeare.yaml
 # Where `make cluster-up` keeps its node; sockets are in there, whose paths must be short.
 NODE ?= /var/tmp/stagecoach-node
+# What `make page` opens pages with, and where it puts their pictures.
+CHROMIUM ?= chromium
+PICTURES ?= docs
 # Tools that are built once and shared by checkouts.
 CACHE ?= $(HOME)/.cache/stagecoach
 TORCH_VERSION := 2.11.0
@@ -27,7 +30,7 @@ TEST_BINARIES := $(filter-out system $(CLUSTER_TEST_BINARIES) $(NODE_TEST_BINARI
 	$(notdir $(patsubst %/main.rs,%,$(wildcard operator/tests/*/main.rs trainer/tests/*/main.rs crates/*/tests/*/main.rs \
 	tests/tests/*/main.rs tests/*/tests/*/main.rs))))
 
-.PHONY: help run trainer test test-all soak crashes model strace transformers tensorboard bench manifests e2e e2e-report cluster-up cluster-down lint deny build release reproducible libtorch torch texts cluster-tools tools clean
+.PHONY: help run trainer test test-all soak crashes model strace page transformers tensorboard bench manifests e2e e2e-report cluster-up cluster-down lint deny build release reproducible libtorch torch texts cluster-tools tools clean
 
 help: ## this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -98,6 +101,11 @@ model: ## the state machine in larger worlds than `make test` explores
 strace: build ## stages and launcher killed at system calls drawn by STAGECOACH_SEED; needs the right to trace
 	@command -v strace >/dev/null || { echo "strace is missing: install it (Debian: apt-get install strace)" >&2; exit 1; }
 	cargo test --workspace --test system --quiet strace:: -- --ignored --nocapture
+
+page: build ## the live page in a real browser, Chromium; writes its pictures in docs/
+	@command -v $(CHROMIUM) >/dev/null || { echo "$(CHROMIUM) is missing: install it (Debian: apt-get install chromium)" >&2; exit 1; }
+	STAGECOACH_CHROMIUM=$(CHROMIUM) STAGECOACH_PICTURES=$(abspath $(PICTURES)) \
+		cargo test --workspace --test system --quiet page:: -- --ignored --nocapture
 
 transformers: build torch $(TRANSFORMERS) ## Hugging Face's transformers and the trainer open each other's models
 	STAGECOACH_TRANSFORMERS=$(TRANSFORMERS)/bin/python PYTHONPATH=$(TORCH) \

@@ -1,6 +1,7 @@
 //! Driving the real binary: jobs as YAML, a corpus made from a seed, results read back from the job's folder.
 //! What fails here fails a test, so these functions panic.
 
+pub mod browser;
 pub mod corpus;
 pub mod cover;
 pub mod faulty;
@@ -11,6 +12,7 @@ pub mod hold;
 mod in_process;
 mod job;
 mod launched;
+pub mod page_reader;
 pub mod phases;
 pub mod scene;
 pub mod soak;

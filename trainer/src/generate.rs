@@ -85,7 +85,8 @@ pub(crate) fn generate_text(path: &Path, prompt: &str, generation: GenerationCon
 fn next_token(stage: &Stage, context: &[i64], generation: GenerationConfig, uniform: f64) -> i64 {
     let input = Tensor::from_slice(context);
     let length = context.len() as i64;
-    let ctx = ForwardContext { length, cu_seqlens: Tensor::from_slice(&[0, length]), recompute: Recompute::None };
+    let cu_seqlens = Tensor::from_slice(&[0, length]);
+    let ctx = ForwardContext { length, first_position: 0, cu_seqlens, recompute: Recompute::None };
     let Some((chunk, head)) = stage.chunks.get(&0).and_then(|chunk| Some((chunk, chunk.head.as_ref()?))) else {
         return 0;
     };

@@ -1,6 +1,7 @@
 //! The trainer: trains a language model through a pipeline of stages. One binary, `stagecoach`, is the launcher on a
 //! laptop, the entry point of a pod, and the tool that plans, tokenises and generates. See `docs/ARCHITECTURE.md`.
 
+mod blame;
 pub mod cli;
 pub mod execute;
 mod fatal;
@@ -13,6 +14,7 @@ pub mod links;
 pub mod model;
 mod observe;
 pub mod optimize;
+mod page;
 mod plan;
 mod profile;
 mod replay;

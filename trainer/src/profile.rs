@@ -80,7 +80,7 @@ fn run_module(
 ) -> ModuleSeconds {
     let rows = targets.size()[0] / length;
     let cu_seqlens = Tensor::arange(rows + 1, (Kind::Int64, input.device())) * length;
-    let ctx = ForwardContext { length, cu_seqlens, recompute };
+    let ctx = ForwardContext { length, first_position: 0, cu_seqlens, recompute };
     let loss = chunk.head.is_some().then_some(LossInputs { targets, scale: 1.0 / targets.size()[0] as f64 });
     let (forward, (output, saved)) = time(input, || chunk.forward(input.shallow_clone(), ctx, loss));
     let dy = matches!(output, ChunkOutput::Activations(_)).then(|| dy.shallow_clone());

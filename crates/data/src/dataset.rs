@@ -1,5 +1,7 @@
 //! Batches from the token cache: which sequences a step's microbatches hold, and their token ids.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -21,6 +23,8 @@ pub struct Dataset {
     token_ids: TokenIds,
     documents: DocumentOffsets,
     sequences: Sequences,
+    /// Documents whose tokens are no targets in training.
+    without: BTreeSet<u64>,
     /// Held-out sequences that an evaluation reads.
     evaluated: u64,
     pad_token_id: i64,
@@ -60,6 +64,21 @@ pub struct Microbatch {
     pub targets: Vec<i64>,
 }
 
+/// What a row of a microbatch holds of a document. It attends to nothing else, and so can be computed alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DocumentPart {
+    /// Index of the document among those of the corpus that have tokens.
+    pub document: u64,
+    /// Which of the document's tokens the inputs are, counted with the one that begins it.
+    pub tokens: Range<u64>,
+    /// Position of the first input in its row.
+    pub position: usize,
+    /// Token ids.
+    pub inputs: Vec<i64>,
+    /// The token after each input, or [`IGNORE_INDEX`]; at least one is a token.
+    pub targets: Vec<i64>,
+}
+
 impl Dataset {
     /// Maps the files that [`prepare`](crate::prepare) wrote below `config.cache_root`.
     ///
@@ -73,10 +92,17 @@ impl Dataset {
             token_ids: TokenIds::open(&folder.join(TOKEN_IDS_FILE), prepared.tokens, prepared.id_bytes)?,
             evaluated: sequences.held_out.min(config.evaluation_max_sequences.unwrap_or(u64::MAX)),
             sequences,
+            without: BTreeSet::new(),
             documents,
             pad_token_id: i64::from(prepared.padding),
             folder,
         })
+    }
+
+    /// The same without the loss of `documents`, by index: in training their tokens are no targets, and so a step's mean is over
+    /// the targets that are left. Everything else stays in its place: sequences, microbatches, and what is held out.
+    pub fn without(self, documents: BTreeSet<u64>) -> Dataset {
+        Dataset { without: documents, ..self }
     }
 
     /// Sequences per epoch.
@@ -132,8 +158,46 @@ impl Dataset {
             for boundary in self.boundaries(range) {
                 targets[first + boundary as usize - 1] = IGNORE_INDEX;
             }
+            for left_out in self.left_out(sequence, range) {
+                targets[first + left_out.start..first + left_out.end].fill(IGNORE_INDEX);
+            }
         }
         Microbatch { layout, inputs, targets }
+    }
+
+    /// The parts of documents that `plan` has targets of, in its order: rows of its microbatches from the first to the last, and
+    /// in a row from left to right.
+    pub fn document_parts(&self, plan: &BatchPlan) -> Vec<DocumentPart> {
+        let mut parts = Vec::new();
+        for index in 0..plan.layouts.len() {
+            let Microbatch { layout, inputs, targets } = self.microbatch(plan, index);
+            for (row, &sequence) in plan.sequences[index].iter().enumerate() {
+                let range = self.token_range(sequence);
+                let first = row * layout.length;
+                let bounds = |offsets: &[u32]| offsets.iter().map(|&offset| offset as usize).collect::<Vec<_>>();
+                let starts = [vec![0], bounds(&layout.document_starts[row]), vec![range.length]].concat();
+                for (document, bounds) in (self.documents.containing(range.start)..).zip(starts.windows(2)) {
+                    let in_row = first + bounds[0]..first + bounds[1];
+                    if targets[in_row.clone()].iter().all(|&target| target == IGNORE_INDEX) {
+                        continue;
+                    }
+                    let begin = range.start + bounds[0] as u64 - self.documents.start(document);
+                    parts.push(DocumentPart {
+                        document,
+                        tokens: begin..begin + in_row.len() as u64,
+                        position: bounds[0],
+                        inputs: inputs[in_row.clone()].to_vec(),
+                        targets: targets[in_row].to_vec(),
+                    });
+                }
+            }
+        }
+        parts
+    }
+
+    /// Tokens of document `index`, with those that begin and end it.
+    pub fn document_tokens(&self, index: u64) -> u64 {
+        self.documents.start(index + 1) - self.documents.start(index)
     }
 
     /// The entropy, in nats, of the distribution of the targets that an evaluation reads: the smallest loss of a prediction that uses no
@@ -162,14 +226,30 @@ impl Dataset {
         self.documents.starts_within(range.start + 1, last).map(move |start| (start - range.start) as u32)
     }
 
+    /// The inputs of a sequence, as offsets from its first, whose targets are of a document that training is without.
+    fn left_out(&self, sequence: u64, range: TokenRange) -> Vec<Range<usize>> {
+        if self.without.is_empty() || sequence >= self.sequences.training {
+            return Vec::new();
+        }
+        let (start, end) = (range.start, range.start + range.length as u64);
+        let of_range = self.documents.containing(start)..=self.documents.containing(end);
+        // a document's first token is the target of none
+        let inputs = |&document: &u64| {
+            let [first, next] = [document, document + 1].map(|index| self.documents.start(index));
+            (first.max(start) - start) as usize..((next - 1).min(end) - start) as usize
+        };
+        self.without.range(of_range).map(inputs).collect()
+    }
+
     fn plan(&self, sequences: Vec<Vec<u64>>) -> BatchPlan {
         let mut target_count = 0;
         let layouts = sequences.iter().map(|rows| {
             let ranges: Vec<TokenRange> = rows.iter().map(|&sequence| self.token_range(sequence)).collect();
             let length = ranges.iter().map(|range| range.length).max().unwrap_or(0);
-            let document_starts = ranges.iter().map(|&range| {
+            let document_starts = rows.iter().zip(&ranges).map(|(&sequence, &range)| {
                 let mut boundaries: Vec<u32> = self.boundaries(range).collect();
-                target_count += (range.length - boundaries.len()) as u64;
+                let left_out: usize = self.left_out(sequence, range).iter().map(ExactSizeIterator::len).sum();
+                target_count += (range.length - boundaries.len() - left_out) as u64;
                 // A document that starts right after the row shortens its targets, not its attention.
                 boundaries.retain(|&offset| (offset as usize) < range.length);
                 boundaries

@@ -208,6 +208,22 @@ pub enum DataError {
         /// Sequences kept for evaluation.
         held_out: u64,
     },
+    /// A document that the corpus doesn't have.
+    #[error("{name} is no document of the corpus: {problem}")]
+    NoDocument {
+        /// As it was named.
+        name: String,
+        /// What there is instead.
+        problem: String,
+    },
+    /// The text of a document has other token ids than the cache has of it.
+    #[error(
+        "{name} has other token ids now than in the token cache: its tokenizer depends on more than the text of a document, and so where a token is in it can't be told"
+    )]
+    OtherTokens {
+        /// The document.
+        name: String,
+    },
     /// A setting is out of range.
     #[error("{problem}")]
     Invalid {

@@ -54,14 +54,24 @@ impl DocumentOffsets {
         u64::from_le_bytes(bytes)
     }
 
+    /// The document that `token` is in.
+    pub(crate) fn containing(&self, token: u64) -> u64 {
+        self.first_from(token + 1) - 1
+    }
+
     /// The starts of the documents within `first..=last`, in order.
     pub(crate) fn starts_within(&self, first: u64, last: u64) -> impl Iterator<Item = u64> + '_ {
+        (self.first_from(first)..self.count()).map(|index| self.start(index)).take_while(move |&start| start <= last)
+    }
+
+    /// The first document that starts at `token` or later; `count()` if none does.
+    fn first_from(&self, token: u64) -> u64 {
         let (mut low, mut high) = (0, self.count());
         while low < high {
             let middle = low + (high - low) / 2;
-            if self.start(middle) < first { low = middle + 1 } else { high = middle }
+            if self.start(middle) < token { low = middle + 1 } else { high = middle }
         }
-        (low..self.count()).map(|index| self.start(index)).take_while(move |&start| start <= last)
+        low
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -78,6 +79,13 @@ impl Tokenizer {
     /// The ids of `text`, without begin- or end-of-text tokens. Text that looks like a special token is encoded as text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
         self.inner.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec()).map_err(self.failed())
+    }
+
+    /// The ids of `text` as [`encode`](Self::encode) gives them, and the bytes of the text that each is of.
+    pub(crate) fn encode_with_bytes(&self, text: &str) -> Result<(Vec<u32>, Vec<Range<usize>>), DataError> {
+        let encoding = self.inner.encode(text, false).map_err(self.failed())?;
+        let bytes = encoding.get_offsets().iter().map(|&(start, end)| start..end).collect();
+        Ok((encoding.get_ids().to_vec(), bytes))
     }
 
     /// The ids of each text, computed on all processors.

@@ -24,7 +24,7 @@ mod verify;
 pub use action::{Action, ActionError, Edge, WorkItem};
 pub use advice::{Advice, advise};
 pub use csv::{CsvError, from_csv, to_csv};
-pub use draw::{Panel, timeline_svg, timeline_text, timeline_trace};
+pub use draw::{Panel, timeline_css, timeline_svg, timeline_svg_unstyled, timeline_text, timeline_trace};
 pub use lower::{LowerError, forward_only_programs, lower};
 pub use measured::{RankBreakdown, breakdown};
 pub use optimal::{OptimalSchedule, optimal_schedule};

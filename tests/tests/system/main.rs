@@ -3,6 +3,7 @@
 mod attempts;
 mod audit;
 mod bad_input;
+mod blame;
 mod checkpoint_commands;
 mod commands;
 mod crashes;
@@ -17,6 +18,7 @@ mod initial;
 mod memory;
 mod memory_checkpoints;
 mod own_files;
+mod page;
 mod parity;
 mod portable;
 mod pressure;

@@ -63,7 +63,7 @@ impl DiffCommand {
             print_line(format!("the runs part at the checkpoint of step {step}, and their records do not"));
         }
         let [ours, theirs] = [self.train(&one, step)?, self.train(&other, step)?];
-        let parted = first_parted_tensor(&ours.tensors, &theirs.tensors);
+        let parted = first_parted_tensor(&ours.tensors(step)?, &theirs.tensors(step)?);
         let what = match &parted {
             Some(tensor) => {
                 let stage = one.checkpoints.iter().find_map(|checkpoint| stage_of(&checkpoint.manifest, &tensor.name));
@@ -81,7 +81,7 @@ impl DiffCommand {
     /// The step of a run, with all its tensors.
     fn train(&self, record: &RunRecord, step: u64) -> anyhow::Result<Replayed> {
         let workspace = self.workspace.clone().unwrap_or_else(|| record.workspace());
-        let config = ReplayConfig { workspace, stages: self.stages, dump: vec!["*".into()] };
+        let config = ReplayConfig { workspace, stages: self.stages, dump: vec!["*".into()], ..ReplayConfig::default() };
         match replay(record, record.newest_before(step), step, &config, &mut ProgressDisplay::notes())? {
             Ok(replayed) => Ok(replayed),
             Err(difference) => bail!(differs(&difference)),

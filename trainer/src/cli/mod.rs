@@ -1,12 +1,14 @@
 //! The command line: the launcher, a stage, and the tools, in one binary.
 
 mod audit;
+mod blame;
 mod checkpoint;
 mod diff;
 mod generate;
 mod init;
 mod job_args;
 mod output;
+mod page;
 mod plan;
 mod replay;
 mod run;
@@ -48,6 +50,8 @@ enum CliCommand {
     Plan(plan::PlanCommand),
     /// Tell why a run failed last, what followed, and what to do.
     Why(why::WhyCommand),
+    /// Serve a job's live page for a browser on this machine.
+    Page(page::PageCommand),
     /// Show what every stage did in a step that was trained, above a simulation of it.
     Timeline(timeline::TimelineCommand),
     /// Write runs as TensorBoard reads them.
@@ -58,6 +62,8 @@ enum CliCommand {
     Audit(audit::AuditCommand),
     /// Find the first step and the first tensor at which two runs part.
     Diff(diff::DiffCommand),
+    /// Tell which documents made a step's loss and its gradient.
+    Blame(blame::BlameCommand),
     /// Fill the token cache for a job.
     Tokenize(tokenize::TokenizeCommand),
     /// Continue a prompt with a trained model.
@@ -89,11 +95,13 @@ pub fn main(open_volume: VolumeOpener) -> i32 {
         CliCommand::Plan(command) => to_exit_code(command.main()),
         CliCommand::Init(command) => to_exit_code(command.main()),
         CliCommand::Why(command) => to_exit_code(command.main()),
+        CliCommand::Page(command) => to_exit_code(command.main()),
         CliCommand::Timeline(command) => to_exit_code(command.main()),
         CliCommand::Tensorboard(command) => to_exit_code(command.main()),
         CliCommand::Replay(command) => to_exit_code(command.main()),
         CliCommand::Audit(command) => to_exit_code(command.main()),
         CliCommand::Diff(command) => to_exit_code(command.main()),
+        CliCommand::Blame(command) => to_exit_code(command.main()),
         CliCommand::Tokenize(command) => to_exit_code(command.main()),
         CliCommand::Generate(command) => to_exit_code(command.main()),
         CliCommand::Checkpoint(command) => to_exit_code(command.main()),

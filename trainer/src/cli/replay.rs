@@ -11,7 +11,9 @@ use tch::Tensor;
 use super::output::{print_line, table, write_file};
 use crate::fatal::Fatal;
 use crate::observe::{ProgressDisplay, StepRecord};
-use crate::replay::{Difference, ReplayConfig, Replayed, RunRecord, compare_steps, environment_differences, replay};
+use crate::replay::{
+    Difference, RecordedCheckpoint, ReplayConfig, Replayed, RunRecord, compare_steps, environment_differences, replay,
+};
 
 /// Train steps of a run again, and compare them bit for bit with what is recorded.
 ///
@@ -57,7 +59,7 @@ impl RunArgs {
     pub(super) fn open(&self) -> anyhow::Result<(RunRecord, ReplayConfig)> {
         let record = RunRecord::open(&self.run)?;
         let workspace = self.workspace.clone().unwrap_or_else(|| record.workspace());
-        Ok((record, ReplayConfig { workspace, stages: self.stages, dump: Vec::new() }))
+        Ok((record, ReplayConfig { workspace, stages: self.stages, ..ReplayConfig::default() }))
     }
 }
 
@@ -66,26 +68,20 @@ impl ReplayCommand {
         let (record, mut config) = self.run.open()?;
         let until = self.until.unwrap_or(self.step);
         ensure!(self.step <= until, "--until is {until}, before --step {}", self.step);
-        let last = record.steps.iter().map(|line| line.step).max();
-        if let Some(last) = last.filter(|last| *last < until) {
-            bail!("step {until} is not trained yet: the record in {} ends at step {last}", record.folder.display());
-        }
+        record.check_trained(until)?;
         record.damage.iter().for_each(|damage| print_line(format!("not used: {damage}")));
         let base = record.newest_before(self.step);
-        let from = base.map_or_else(
-            || "from the initial weights".to_owned(),
-            |checkpoint| format!("from the checkpoint of step {}", checkpoint.manifest.step),
-        );
         config.dump.clone_from(&self.dump);
-        print_line(format!("replaying to step {until} {from}"));
+        print_line(replaying(base, until));
         let replayed = match replay(&record, base, until, &config, &mut ProgressDisplay::notes())? {
             Ok(replayed) => replayed,
             Err(difference) => bail!(differs(&difference)),
         };
         if !self.dump.is_empty() {
-            Tensor::write_safetensors(&replayed.tensors, &self.dump_file)
+            let tensors = replayed.tensors(until)?;
+            Tensor::write_safetensors(&tensors, &self.dump_file)
                 .with_context(|| format!("could not write {}", self.dump_file.display()))?;
-            print_line(format!("wrote {} tensors into {}", replayed.tensors.len(), self.dump_file.display()));
+            print_line(format!("wrote {} tensors into {}", tensors.len(), self.dump_file.display()));
         }
         let asked: Vec<&StepRecord> = replayed.steps.iter().filter(|line| line.step >= self.step).collect();
         print_line(step_table(&record, &asked));
@@ -101,10 +97,23 @@ impl ReplayCommand {
         if let Some(difference) = compare_steps(&record.steps, &replayed.steps) {
             bail!(differs(&Difference { what: format!("{difference}{environments}"), ..difference }));
         }
-        let count = replayed.steps.len();
-        print_line(format!("equal: {count} step{}, bit for bit", if count == 1 { "" } else { "s" }));
+        print_line(equal(&replayed));
         Ok(())
     }
+}
+
+/// What a replay begins with, and where it ends.
+pub(super) fn replaying(base: Option<&RecordedCheckpoint>, until: u64) -> String {
+    match base {
+        None => format!("replaying to step {until} from the initial weights"),
+        Some(base) => format!("replaying to step {until} from the checkpoint of step {}", base.manifest.step),
+    }
+}
+
+/// That all steps are those of the record.
+pub(super) fn equal(replayed: &Replayed) -> String {
+    let count = replayed.steps.len();
+    format!("equal: {count} step{}, bit for bit", if count == 1 { "" } else { "s" })
 }
 
 /// The error of a record that a replay does not come to.

@@ -11,6 +11,7 @@ use stagecoach_checkpoint::FileSystemVolume;
 
 use super::job_args::JobArgs;
 use super::output::{print_error, print_line};
+use super::page::PagePort;
 use crate::fatal::Fatal;
 use crate::folder::{FolderError, JobFolder, write_file};
 use crate::generate::{GenerationConfig, generate_text};
@@ -19,6 +20,7 @@ use crate::launch::{
     supervise,
 };
 use crate::observe::{ProgressDisplay, RunReport, RunSummary, StepRecord, advice, curve, format_sample, read_metrics};
+use crate::page;
 use crate::plan::JobConfig;
 use crate::train::check_extension;
 
@@ -31,6 +33,8 @@ pub(super) struct RunCommand {
     /// cache are not touched.
     #[arg(long)]
     fresh: bool,
+    #[command(flatten)]
+    port: PagePort,
 }
 
 /// Why a job could not be run.
@@ -128,7 +132,7 @@ impl RunCommand {
                 ))));
             }
         }
-        train(job, &folder, &workspace)
+        train(job, &folder, &workspace, self.port)
     }
 
     /// The job with its overrides. All problems are reported at once.
@@ -142,7 +146,7 @@ impl RunCommand {
     }
 }
 
-fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path) -> Result<i32, RunError> {
+fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path, port: PagePort) -> Result<i32, RunError> {
     let executable = StageExecutable::current();
     let mut state = LauncherState::load(folder)?;
     let (previous, trained) = (folder.previous_files()?, trained_steps(folder));
@@ -152,6 +156,10 @@ fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path) -> Result<i32,
     let started = Instant::now();
     if let Some(note) = rules_for_pods(&job.spec.restart) {
         print_line(note);
+    }
+    match page::serve(folder.clone(), page::Teller::Folder, port.page_port) {
+        Ok(address) => print_line(format!("page   {address}")),
+        Err(error) => print_error(format!("the job has no page: port {} of 127.0.0.1: {error}", port.page_port)),
     }
     let mut display = ProgressDisplay::stdout();
     let config = LaunchConfig { job, workspace, folder, executable: &executable };

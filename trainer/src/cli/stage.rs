@@ -3,27 +3,26 @@
 use std::path::Path;
 
 use clap::Args;
-use stagecoach_api::contract::{ContractError, FailureKind, HTTP_PORT, StageEnv, TerminationMessage, env};
+use stagecoach_api::contract::{ContractError, FailureKind, StageEnv, TerminationMessage, env};
 use stagecoach_api::job::Kernels;
 
 use super::VolumeOpener;
 use super::job_args::read_job;
 use super::output::print_error;
-use crate::execute::DumpConfig;
 use crate::fatal::Fatal;
-use crate::observe::{EventWriter, serve};
+use crate::observe::{EventWriter, http_port, serve};
 use crate::plan::JobConfig;
-use crate::train::{self, StageMonitor, StageOutcome, write_termination_message};
+use crate::train::{self, ReplayOptions, StageMonitor, StageOutcome, write_termination_message};
 
 /// What a replay asks of a stage besides a pod's contract.
 #[derive(Debug, Args)]
 pub(super) struct StageCommand {
-    /// Tensors of a step to write, a `DumpConfig` in JSON.
-    #[arg(long, hide = true, value_parser = parse_dump)]
-    dump: Option<DumpConfig>,
+    /// `ReplayOptions` in JSON.
+    #[arg(long, hide = true, value_parser = parse_replay)]
+    replay: Option<ReplayOptions>,
 }
 
-fn parse_dump(text: &str) -> Result<DumpConfig, String> {
+fn parse_replay(text: &str) -> Result<ReplayOptions, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
@@ -54,32 +53,21 @@ pub(super) fn main(command: StageCommand, open_volume: VolumeOpener) -> i32 {
         monitor.exit(FailureKind::Error, &error);
     }
     let event_writer = EventWriter::from_env();
-    match config
-        .and_then(|config| train::run_stage(&env, &config, open_volume, &monitor, &event_writer, command.dump.as_ref()))
-    {
+    let replay = command.replay.unwrap_or_default();
+    match config.and_then(|config| train::run_stage(&env, &config, open_volume, &monitor, &event_writer, &replay)) {
         Ok(StageOutcome::Done) => monitor.exit(FailureKind::Done, "trained to the end"),
         Ok(StageOutcome::Drained) => monitor.exit(FailureKind::Drained, "stopped as asked, with a checkpoint"),
         Err(fatal) => monitor.exit(fatal.kind, &fatal.message),
     }
 }
 
-/// Serves `/status` and `/metrics` on `HTTP_PORT`, unless the environment sets another port; not at all if that is 0, as
-/// under the local launcher.
+/// Serves `/status` and `/metrics`, unless the environment says not to.
 fn serve_status(stage_env: &StageEnv, monitor: &StageMonitor) -> Result<(), String> {
-    let variable = env::HTTP_PORT;
-    let port = match std::env::var(variable) {
-        Ok(text) => text.parse().map_err(|_| format!("{variable} is {text:?}, expected a port or 0"))?,
-        Err(_) => HTTP_PORT,
-    };
-    match port {
-        0 => Ok(()),
-        port => serve(&stage_env.pod_ip, port, monitor.telemetry().clone()).map_err(|e| {
-            format!(
-                "could not serve /status at {}:{port} ({e}): set {variable} to a free port, or to 0",
-                stage_env.pod_ip
-            )
-        }),
-    }
+    let Some(port) = http_port()? else { return Ok(()) };
+    serve(&stage_env.pod_ip, port, monitor.telemetry().clone()).map_err(|e| {
+        let (ip, variable) = (&stage_env.pod_ip, env::HTTP_PORT);
+        format!("could not serve /status at {ip}:{port} ({e}): set {variable} to a free port, or to 0")
+    })
 }
 
 fn read_config(env: &StageEnv) -> Result<JobConfig, Fatal> {
@@ -100,12 +88,15 @@ fn report_contract_error(error: &ContractError) -> i32 {
     kind.exit_code().code()
 }
 
-/// Exits the process when any thread panics: the group must not wait for a stage that lacks a thread.
+/// Exits the process when any thread panics but one that serves the page: the group must not wait for a stage that lacks a thread.
 fn exit_on_panic(monitor: &StageMonitor) {
     let default = std::panic::take_hook();
     let monitor = monitor.clone();
     std::panic::set_hook(Box::new(move |info| {
         default(info);
+        if std::thread::current().name() == Some(crate::page::THREAD) {
+            return; // nobody waits for it but its reader
+        }
         let message = info.to_string();
         let kind = if message.contains("out of memory") { FailureKind::OutOfMemory } else { FailureKind::Error };
         monitor.exit(kind, message.lines().take(3).collect::<Vec<_>>().join(" ").as_str());

@@ -18,13 +18,13 @@ use crate::model::{Backward, ForwardContext, Layer, Parameter, WeightGradient};
 pub(crate) struct DumpConfig {
     /// Names, with `*` for any characters: `layer.*.output`.
     pub(crate) patterns: Vec<String>,
-    /// The step.
-    pub(crate) step: u64,
-    /// Gets a file of each stage.
+    /// The steps.
+    pub(crate) steps: Vec<u64>,
+    /// Gets a file of each step and stage.
     pub(crate) folder: PathBuf,
 }
 
-/// The tensors of one step.
+/// The tensors of a step.
 #[derive(Debug)]
 pub(crate) struct TensorDump {
     patterns: Vec<String>,

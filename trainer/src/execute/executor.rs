@@ -195,6 +195,7 @@ impl Executor<'_> {
         let layout = &inputs.layouts[item.microbatch];
         let ctx = ForwardContext {
             length: layout.length as i64,
+            first_position: 0,
             cu_seqlens: cu_seqlens(layout).to_device(stage.device),
             recompute: stage.recompute,
         };

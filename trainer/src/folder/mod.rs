@@ -8,6 +8,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use stagecoach_api::PipelineJob;
 use stagecoach_checkpoint::{FileSystemVolume, is_used};
 use stagecoach_files::{create_durable_dir, write_atomically};
 
@@ -133,7 +134,7 @@ impl JobFolder {
     }
 
     /// The volume with checkpoints and fences.
-    fn volume(&self) -> FileSystemVolume {
+    pub(crate) fn volume(&self) -> FileSystemVolume {
         FileSystemVolume::new(&self.root)
     }
 
@@ -150,6 +151,11 @@ impl JobFolder {
     /// The resolved job in a folder that may be a job's.
     pub(crate) fn resolved_job_in(folder: &Path) -> PathBuf {
         folder.join(RESOLVED_JOB)
+    }
+
+    /// The resolved job of the last run; None if it is missing or can't be read.
+    pub(crate) fn stored_job(&self) -> Option<PipelineJob> {
+        stagecoach_api::parse(&fs::read_to_string(self.resolved_job()).ok()?, "job").ok()
     }
 
     /// The [`LauncherState`](crate::launch::LauncherState).

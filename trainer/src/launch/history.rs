@@ -8,8 +8,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use stagecoach_api::job::{RestartSpec, TrainingLength};
 use stagecoach_lifecycle::{AttemptFailure, JobState, Place, UnixMillis};
 
+use super::LaunchError;
 use super::job_lock::is_locked;
-use super::launcher_state::{LauncherState, Recovery};
+use super::launcher_state::{EarlierFailure, LauncherState, Recovery};
 use super::stage_process::{SEPARATOR, place_line, start_line};
 use crate::fatal::Fatal;
 use crate::folder::JobFolder;
@@ -27,6 +28,8 @@ pub(crate) struct History {
     pub(super) state: Option<JobState>,
     /// What followed the last failure, as far as a launcher saw it.
     pub(super) recovery: Option<Recovery>,
+    /// The failures before the last one, the newest last.
+    pub(super) earlier: Vec<EarlierFailure>,
     /// The log of the process that failed.
     pub(super) log: Option<Log>,
     /// What took its place.
@@ -75,34 +78,63 @@ impl History {
             ))
             .into());
         };
+        let trained = read_metrics(&folder.metrics()).ok().and_then(|records| Some(records.last()?.step));
+        let history = History::without_logs(&folder, path.to_owned(), trained)?;
+        let failure = history.last_failure();
+        let (log, successor) = (
+            failure.and_then(|failure| log_of(&folder, failure)),
+            failure.and_then(|failure| successor_of(&folder, failure)),
+        );
+        Ok(History { log, successor, ..history })
+    }
+
+    /// What is known without the stages' logs, of a run whose last recorded step is `trained`.
+    ///
+    /// # Errors
+    /// If the folder can't be read.
+    pub(crate) fn without_logs(
+        folder: &JobFolder,
+        shown_as: PathBuf,
+        trained: Option<u64>,
+    ) -> Result<History, LaunchError> {
         // before the state: a run that ends in between is told as one that runs, not as one whose launcher died
-        let running = is_locked(&folder)?.then(|| folder.lock_holder());
-        let stored = LauncherState::stored(&folder)?;
-        let recovery = stored.as_ref().and_then(|stored| stored.recovery);
+        let running = is_locked(folder)?.then(|| folder.lock_holder());
+        let stored = LauncherState::stored(folder)?;
+        let (recovery, earlier) = stored.as_ref().map_or((None, Vec::new()), |s| (s.recovery, s.earlier.clone()));
         let state = stored.map(|stored| stored.state);
-        let failure = state.as_ref().and_then(|state| state.last_failure.clone());
-        let job = std::fs::read_to_string(folder.resolved_job()).ok();
-        let job = job.and_then(|text| stagecoach_api::parse(&text, "job").ok());
+        let failed_at = state.as_ref().and_then(|state| Some(state.last_failure.as_ref()?.failed_at));
+        let job = folder.stored_job();
         let restart = job.as_ref().map_or_else(RestartSpec::default, |job| job.spec.restart.clone());
         let length = job.as_ref().and_then(|job| job.spec.training.as_ref()?.length());
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(History {
-            folder: path.to_owned(),
-            log: failure.as_ref().and_then(|failure| log_of(&folder, failure)),
-            successor: failure.as_ref().and_then(|failure| successor_of(&folder, failure)),
-            recovery: recovery
-                .filter(|recovery| failure.is_some_and(|failure| failure.failed_at == recovery.failed_at)),
+            folder: shown_as,
+            log: None,
+            successor: None,
+            recovery: recovery.filter(|recovery| failed_at == Some(recovery.failed_at)),
+            earlier,
             max_restarts: restart.max_restarts,
             steps: length.and_then(|length| match length {
                 TrainingLength::Steps(steps) => Some(steps),
                 TrainingLength::Epochs(_) => None,
             }),
-            trained: read_metrics(&folder.metrics()).ok().and_then(|records| Some(records.last()?.step)),
+            trained,
             is_finished: folder.summary().is_some(),
             running,
             now: UnixMillis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)),
             state,
         })
+    }
+
+    /// The last failure's root cause.
+    fn last_failure(&self) -> Option<&AttemptFailure> {
+        self.state.as_ref()?.last_failure.as_ref()
+    }
+
+    /// The last failures of all runs, the newest first, and what followed each as far as a launcher saw it.
+    pub(crate) fn failures(&self) -> impl Iterator<Item = (&AttemptFailure, Option<&Recovery>)> {
+        let last = self.last_failure().map(|failure| (failure, self.recovery.as_ref()));
+        last.into_iter().chain(self.earlier.iter().rev().map(|earlier| (&earlier.failure, Some(&earlier.recovery))))
     }
 }
 

@@ -3,9 +3,15 @@
 
 use std::fs::{File, TryLockError};
 use std::io::Write;
+use std::time::Duration;
 
 use super::LaunchError;
 use crate::folder::JobFolder;
+
+/// Who looks whether the folder is locked holds the lock for less than this.
+const LOOK: Duration = Duration::from_millis(10);
+/// How often a run that starts takes another one for somebody who only looks.
+const LOOKS: u32 = 3;
 
 /// Whether a run holds the lock of a job's folder. Nothing is written.
 ///
@@ -17,7 +23,7 @@ pub(super) fn is_locked(folder: &JobFolder) -> Result<bool, LaunchError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
         opened => opened.map_err(LaunchError::storage("open the lock", &path))?,
     };
-    // held for no longer than this call: a run that starts within these microseconds is refused
+    // held for no longer than this call, which a run that starts waits for
     match file.try_lock_shared() {
         Ok(()) => Ok(false),
         Err(TryLockError::WouldBlock) => Ok(true),
@@ -40,7 +46,15 @@ impl JobLock {
         let path = folder.lock();
         let open = File::options().create(true).truncate(false).read(true).write(true).open(&path);
         let mut file = open.map_err(LaunchError::storage("open the lock", &path))?;
-        match file.try_lock() {
+        let mut locked = file.try_lock();
+        for _ in 0..LOOKS {
+            if !matches!(locked, Err(TryLockError::WouldBlock)) {
+                break;
+            }
+            std::thread::sleep(LOOK);
+            locked = file.try_lock();
+        }
+        match locked {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(LaunchError::Locked { folder: folder.root().to_owned(), pid: folder.lock_holder() });

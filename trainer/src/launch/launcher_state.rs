@@ -4,7 +4,7 @@ use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 use stagecoach_files::random_hex;
-use stagecoach_lifecycle::{AttemptPhase, JobState, UnixMillis};
+use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, JobState, UnixMillis};
 
 use super::LaunchError;
 use crate::folder::{JobFolder, write_file};
@@ -24,10 +24,26 @@ pub(crate) struct LauncherState {
     /// What followed the state's last failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) recovery: Option<Recovery>,
+    /// The failures before the last one, the newest last: at most [`MAX_EARLIER`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) earlier: Vec<EarlierFailure>,
 }
 
-/// Where training stood when a stage failed, and where it went on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// How many earlier failures are kept.
+const MAX_EARLIER: usize = 20;
+
+/// A failure that others have followed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct EarlierFailure {
+    /// Its root cause.
+    pub(crate) failure: AttemptFailure,
+    /// What followed it.
+    pub(crate) recovery: Recovery,
+}
+
+/// Where training stood when a stage failed, where it went on, and when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Recovery {
     /// `AttemptFailure::failed_at` of the failure.
@@ -36,6 +52,24 @@ pub(crate) struct Recovery {
     pub(crate) finished_step: Option<u64>,
     /// The first step that was trained afterwards; None until a group trains again.
     pub(crate) first_step: Option<u64>,
+    /// When processes were started for what was lost, or a spare took a stage's place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) started_at: Option<UnixMillis>,
+    /// When all stages had joined and loaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) loaded_at: Option<UnixMillis>,
+    /// When `first_step` was finished.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) first_step_at: Option<UnixMillis>,
+}
+
+impl Recovery {
+    /// A process was started for what was lost, or took its place; the last one counts until all have loaded.
+    pub(super) fn note_started(&mut self, now: UnixMillis) {
+        if self.loaded_at.is_none() {
+            self.started_at = Some(now);
+        }
+    }
 }
 
 impl LauncherState {
@@ -46,7 +80,7 @@ impl LauncherState {
     pub(crate) fn load(folder: &JobFolder) -> Result<Self, LaunchError> {
         Ok(match Self::stored(folder)? {
             Some(stored) => Self { state: prepare_for_new_run(stored.state), ..stored },
-            None => Self { job_uid: random_hex(), state: JobState::default(), recovery: None },
+            None => Self { job_uid: random_hex(), state: JobState::default(), recovery: None, earlier: Vec::new() },
         })
     }
 
@@ -64,6 +98,14 @@ impl LauncherState {
         stored.map(Some).map_err(|error| LaunchError::State { path, problem: error.to_string() })
     }
 
+    /// Replaces the recovery by that from the new failure `next`, before the state has it as its last one.
+    pub(super) fn begin_recovery(&mut self, next: &AttemptFailure, recovery: Recovery) {
+        let last = self.state.last_failure.clone().zip(self.recovery.replace(recovery));
+        let Some((failure, recovery)) = last.filter(|(last, _)| !is_same_end(last, next)) else { return };
+        self.earlier.push(EarlierFailure { failure, recovery });
+        self.earlier.drain(..self.earlier.len().saturating_sub(MAX_EARLIER));
+    }
+
     /// Stores the state.
     ///
     /// # Errors
@@ -73,6 +115,12 @@ impl LauncherState {
             .map_err(|error| LaunchError::State { path: folder.launcher_state(), problem: error.to_string() })?;
         Ok(write_file(&folder.launcher_state(), &json)?)
     }
+}
+
+/// Whether both are of the end of one process, of which more may be known by now, such as when it was.
+pub(super) fn is_same_end(failure: &AttemptFailure, other: &AttemptFailure) -> bool {
+    let of = |failure: &AttemptFailure| (failure.attempt, failure.stage, failure.incarnation);
+    of(failure) == of(other)
 }
 
 /// The stored state, changed for a new run. No stage of the stored attempt runs any more, since stages die with their
@@ -91,9 +139,44 @@ fn prepare_for_new_run(state: JobState) -> JobState {
 
 #[cfg(test)]
 mod tests {
-    use stagecoach_lifecycle::{Attempt, JobFailureReason, JobOutcome, UnixMillis};
+    use stagecoach_lifecycle::{Attempt, FailureReason, JobFailureReason, JobOutcome};
 
     use super::*;
+
+    #[test]
+    fn earlier_failures_are_kept_with_what_followed_them() {
+        let workspace = tempfile::tempdir().unwrap();
+        let mut stored = LauncherState::load(&JobFolder::open(workspace.path(), None).unwrap()).unwrap();
+        let fail = |stored: &mut LauncherState, attempt: u64, at: u64| {
+            let failure = AttemptFailure {
+                attempt,
+                stage: Some(1),
+                incarnation: 0,
+                reason: FailureReason::Killed,
+                exit_code: None,
+                kind: None,
+                step: None,
+                action: None,
+                message: String::new(),
+                failed_at: UnixMillis(at),
+            };
+            stored.begin_recovery(&failure, Recovery { failed_at: failure.failed_at, ..Recovery::default() });
+            stored.state.last_failure = Some(failure);
+        };
+        fail(&mut stored, 1, 100);
+        // more is known of the same one
+        fail(&mut stored, 1, 90);
+        assert!(stored.earlier.is_empty());
+        stored.recovery.as_mut().unwrap().note_started(UnixMillis(150));
+        fail(&mut stored, 2, 200);
+        let earlier = &stored.earlier[0];
+        assert_eq!((earlier.failure.failed_at, earlier.recovery.started_at), (UnixMillis(90), Some(UnixMillis(150))));
+        (3..100).for_each(|attempt| fail(&mut stored, attempt, 200 + attempt));
+        assert_eq!((stored.earlier.len(), stored.earlier[MAX_EARLIER - 1].failure.attempt), (MAX_EARLIER, 98));
+        let mut late = Recovery { loaded_at: Some(UnixMillis(5)), ..Recovery::default() };
+        late.note_started(UnixMillis(6));
+        assert_eq!(late.started_at, None, "a spare's successor");
+    }
 
     #[test]
     fn attempts_are_numbered_on_and_a_finished_job_gets_a_new_budget() {

@@ -19,7 +19,7 @@ use stagecoach_lifecycle::{
     ObservedProgress, Place, Policy, UnixMillis, decide,
 };
 
-use super::launcher_state::Recovery;
+use super::launcher_state::{Recovery, is_same_end};
 use super::stage_process::StageProcess;
 use super::stage_processes::StageProcesses;
 use super::{LaunchError, LauncherState, StageExecutable, report};
@@ -224,13 +224,14 @@ impl<'a> Supervisor<'a> {
     fn report_transition(&mut self, state: &stagecoach_lifecycle::JobState, now: UnixMillis) {
         let old = &self.stored.state;
         let new_failure = state.last_failure.as_ref().filter(|failure| old.last_failure.as_ref() != Some(*failure));
+        let gave_up =
+            matches!(state.attempt_phase, AttemptPhase::Finished(JobOutcome::Failed(_))) && old.outcome().is_none();
         if let Some(failure) = new_failure {
             let log = self.processes.log_tail(failure.attempt, failure.stage);
             self.display.print_line(&report::attempt_failed(failure, &log));
-            self.stored.recovery = Some(self.recovery(failure));
+            let recovery = self.recovery(failure);
+            self.stored.begin_recovery(failure, recovery);
         }
-        let gave_up =
-            matches!(state.attempt_phase, AttemptPhase::Finished(JobOutcome::Failed(_))) && old.outcome().is_none();
         if new_failure.is_some() || gave_up {
             let stages = self.config.job.spec.stages as usize;
             let is_in_memory = self.config.job.spec.memory_checkpoints(stages).is_some();
@@ -241,8 +242,7 @@ impl<'a> Supervisor<'a> {
 
     /// Where training stood at a failure that is new, or of which more is known, and where it went on if it has.
     fn recovery(&self, failure: &AttemptFailure) -> Recovery {
-        let of = |failure: &AttemptFailure| (failure.attempt, failure.stage, failure.incarnation);
-        let known = self.stored.state.last_failure.as_ref().is_some_and(|known| of(known) == of(failure));
+        let known = self.stored.state.last_failure.as_ref().is_some_and(|known| is_same_end(known, failure));
         if let Some(recovery) = self.stored.recovery.filter(|_| known) {
             return Recovery { failed_at: failure.failed_at, ..recovery };
         }
@@ -252,11 +252,23 @@ impl<'a> Supervisor<'a> {
                 || failure.place().is_some_and(|place| self.processes.is_replaced(failure.attempt, place))
         };
         let finished = self.observed_progress.finished_steps.or(self.stored.state.best_step);
-        let (finished_step, first_step) = match self.last_start.filter(went_on) {
-            Some(start) => (start.finished_step, Some(start.first_step)),
-            None => (finished, None),
+        let begun = Recovery { failed_at: failure.failed_at, finished_step: finished, ..Recovery::default() };
+        match self.last_start.filter(went_on) {
+            Some(LastStart { at, finished_step, first_step }) => {
+                Recovery { finished_step, first_step: Some(first_step), loaded_at: Some(at), ..begun }
+            }
+            None => begun,
+        }
+    }
+
+    /// Notes how far the recovery is that is under way, if there is one.
+    fn note_recovery(&mut self, note: impl FnOnce(&mut Recovery)) {
+        let Some(recovery) = self.stored.recovery.as_mut().filter(|recovery| recovery.first_step_at.is_none()) else {
+            return;
         };
-        Recovery { failed_at: failure.failed_at, finished_step, first_step }
+        let before = *recovery;
+        note(recovery);
+        self.recovery_unsaved |= *recovery != before;
     }
 
     /// Carries out an action. True if `observe` returns something else afterwards.
@@ -333,8 +345,11 @@ impl<'a> Supervisor<'a> {
             pod_uid: random_hex(),
         };
         let LaunchConfig { executable, folder, .. } = self.config;
-        let process = StageProcess::start(executable, &stage_env, folder, self.sender.clone(), self.clock.now())?;
-        self.processes.push(process);
+        let now = self.clock.now();
+        self.processes.push(StageProcess::start(executable, &stage_env, folder, self.sender.clone(), now)?);
+        if spare.is_none() {
+            self.note_recovery(|recovery| recovery.note_started(now));
+        }
         Ok(())
     }
 
@@ -369,12 +384,10 @@ impl<'a> Supervisor<'a> {
                 self.observed_progress.lost = None;
                 let finished_step = self.observed_progress.finished_steps;
                 self.last_start = Some(LastStart { at: now, finished_step, first_step: start.first_step });
-                if let Some(recovery) = &mut self.stored.recovery
-                    && recovery.first_step.is_none()
-                {
-                    recovery.first_step = Some(start.first_step);
-                    self.recovery_unsaved = true;
-                }
+                self.note_recovery(|recovery| {
+                    recovery.first_step.get_or_insert(start.first_step);
+                    recovery.loaded_at.get_or_insert(now);
+                });
                 self.processes.set_ready(attempt, now);
             }
             TrainingEvent::StageLost { stage, incarnation, .. } => {
@@ -383,11 +396,15 @@ impl<'a> Supervisor<'a> {
                 self.observed_progress.lost.get_or_insert(lost);
             }
             // `ObservedProgress::progressed` stays None: the stages detect stalls themselves, and know which stage hangs
-            TrainingEvent::Step(record) => self.observed_progress.finished_steps = Some(record.step),
+            TrainingEvent::Step(record) => {
+                self.observed_progress.finished_steps = Some(record.step);
+                self.note_recovery(|recovery| recovery.first_step_at = recovery.loaded_at.map(|_| now));
+            }
             TrainingEvent::Saved(save) => self.observed_progress.checkpoint_step = Some(save.step),
             TrainingEvent::StandingBy { spare } => self.processes.set_standing_by(attempt, spare, now),
             TrainingEvent::TookPlace { spare, stage, incarnation } => {
                 self.processes.take_place(attempt, spare, Place { stage, incarnation }, now);
+                self.note_recovery(|recovery| recovery.note_started(now));
             }
             TrainingEvent::SaveFailed(_) | TrainingEvent::Note { .. } => {}
             TrainingEvent::Finished(summary) => self.summary = Some(summary),

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, JobOutcome, JobState, UnixMillis};
 
 use super::history::{History, Successor};
+use super::launcher_state::Recovery;
 use super::report::log_tail;
 use crate::observe::duration;
 
@@ -101,22 +102,11 @@ impl History {
 
     /// Where training went on.
     fn resumption(&self) -> Option<String> {
-        let recovery = self.recovery?;
-        let checkpoint = recovery.first_step?.saturating_sub(1);
-        let from = match checkpoint {
-            0 => "Training began again at the first step, since there was no checkpoint".to_owned(),
-            step => format!("Training went on from the checkpoint of step {step}"),
-        };
-        Some(match recovery.finished_step.map(|finished| finished.saturating_sub(checkpoint)) {
-            None => format!("{from}."),
-            Some(0) => format!("{from}: no finished step was trained again."),
-            Some(1) => format!("{from}: one finished step was trained again."),
-            Some(steps) => format!("{from}: {steps} finished steps were trained again."),
-        })
+        self.recovery?.resumption()
     }
 
     /// How the job stands.
-    fn standing(&self) -> String {
+    pub(crate) fn standing(&self) -> String {
         let trained = match (self.trained, self.steps) {
             (Some(trained), Some(steps)) => format!("{trained} of {steps} steps are trained"),
             (Some(trained), None) => format!("{trained} steps are trained"),
@@ -146,8 +136,25 @@ impl History {
     }
 }
 
+impl Recovery {
+    /// Where training went on; None until it did.
+    pub(crate) fn resumption(&self) -> Option<String> {
+        let checkpoint = self.first_step?.saturating_sub(1);
+        let from = match checkpoint {
+            0 => "Training began again at the first step, since there was no checkpoint".to_owned(),
+            step => format!("Training went on from the checkpoint of step {step}"),
+        };
+        Some(match self.finished_step.map(|finished| finished.saturating_sub(checkpoint)) {
+            None => format!("{from}."),
+            Some(0) => format!("{from}: no finished step was trained again."),
+            Some(1) => format!("{from}: one finished step was trained again."),
+            Some(steps) => format!("{from}: {steps} finished steps were trained again."),
+        })
+    }
+}
+
 /// How the stage ended: reason, exit code, and its message if that says more.
-fn how(failure: &AttemptFailure) -> String {
+pub(crate) fn how(failure: &AttemptFailure) -> String {
     let mut text = failure.label();
     let message = failure.message.trim_end();
     if let Some(code) = failure.exit_code {
@@ -190,7 +197,6 @@ mod tests {
     use stagecoach_lifecycle::{Attempt, FailureReason, JobFailureReason, RestartBudget};
 
     use super::super::history::Log;
-    use super::super::launcher_state::Recovery;
     use super::*;
 
     const NOW: UnixMillis = UnixMillis(1_790_000_100_000);
@@ -223,9 +229,15 @@ mod tests {
         };
         History {
             folder: "workspace/small".into(),
-            recovery: Some(Recovery { failed_at: killed().failed_at, finished_step: Some(43), first_step: Some(41) }),
+            recovery: Some(Recovery {
+                failed_at: killed().failed_at,
+                finished_step: Some(43),
+                first_step: Some(41),
+                ..Recovery::default()
+            }),
             log: Some(Log { path: "workspace/small/logs/stage-1.log".into(), text: "one\n\ntwo\n".into() }),
             successor: Some(Successor::Process),
+            earlier: Vec::new(),
             max_restarts: 10,
             steps: Some(100),
             trained: Some(57),
@@ -296,7 +308,12 @@ mod tests {
             ],
         );
         let recovery = |finished, first| {
-            Some(Recovery { failed_at: killed().failed_at, finished_step: finished, first_step: first })
+            Some(Recovery {
+                failed_at: killed().failed_at,
+                finished_step: finished,
+                first_step: first,
+                ..Recovery::default()
+            })
         };
         for (finished, first, told) in [
             (Some(5), Some(6), "of step 5: no finished step was trained again."),

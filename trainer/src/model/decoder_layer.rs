@@ -78,7 +78,7 @@ impl DecoderLayer {
             }
             None => (projected, None),
         };
-        self.rotary.rotate(&qkv, ctx.length, self.heads);
+        self.rotary.rotate(&qkv, ctx.positions(), self.heads);
         AttentionInput { qkv, norms }
     }
 
@@ -136,7 +136,7 @@ impl Backward for DecoderActivations {
         let dqkv = kernels::attention_backward(&dattention, &qkv, (&attention, &lse), &ctx.cu_seqlens, layer.heads);
         weight_gradients(layer.o_proj.weight_gradient(dh.shallow_clone(), attention));
         drop(qkv);
-        layer.rotary.rotate_back(&dqkv, ctx.length, layer.heads);
+        layer.rotary.rotate_back(&dqkv, ctx.positions(), layer.heads);
         if let (Some(head_norms), Some(activations)) = (&layer.head_norms, norms) {
             head_norms.gradients(&dqkv, activations, layer.heads, weight_gradients);
         }

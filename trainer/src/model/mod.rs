@@ -34,8 +34,10 @@ pub use weight_gradient::{Accumulate, WeightGradient};
 /// What the layers of a microbatch need besides its activations.
 #[derive(Debug)]
 pub struct ForwardContext {
-    /// Tokens of a row, padding included: a token's position is its index modulo this.
+    /// Tokens of a row, padding included: a token's position is its index modulo this, after the first one.
     pub length: i64,
+    /// Position of a row's first token: 0, unless a document is computed without those that are before it in its row.
+    pub first_position: i64,
     /// `i64[sequences + 1]`: tokens attend to those before them in the same sequence, from `cu_seqlens[i]` to
     /// `cu_seqlens[i + 1]`.
     pub cu_seqlens: Tensor,
@@ -44,9 +46,19 @@ pub struct ForwardContext {
 }
 
 impl ForwardContext {
+    /// The positions of a row's tokens.
+    pub(crate) fn positions(&self) -> Range<i64> {
+        self.first_position..self.first_position + self.length
+    }
+
     /// The same for a forward pass that a backward pass follows at once.
     pub(crate) fn keeping_all(&self) -> ForwardContext {
-        ForwardContext { length: self.length, cu_seqlens: self.cu_seqlens.shallow_clone(), recompute: Recompute::None }
+        ForwardContext {
+            length: self.length,
+            first_position: self.first_position,
+            cu_seqlens: self.cu_seqlens.shallow_clone(),
+            recompute: Recompute::None,
+        }
     }
 }
 

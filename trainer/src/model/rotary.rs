@@ -1,6 +1,7 @@
 //! Rotary position embedding (Su et al. 2021): tables of cosines and sines by position.
 
 use std::f64::consts::TAU;
+use std::ops::Range;
 
 use tch::{Device, Kind, Tensor};
 
@@ -41,14 +42,20 @@ impl RotaryEmbedding {
         2 * 4 * positions * (dim / 2)
     }
 
-    /// Rotates the queries and keys of `qkv` in place by position; position 0 is unchanged.
-    pub(super) fn rotate(&self, qkv: &Tensor, length: i64, heads: Heads) {
-        kernels::rotary(qkv, &self.cos, &self.sin, length, heads, false);
+    /// Rotates the queries and keys of `qkv`, rows of tokens at these positions, in place; position 0 is unchanged.
+    pub(super) fn rotate(&self, qkv: &Tensor, positions: Range<i64>, heads: Heads) {
+        self.apply(qkv, positions, heads, false);
     }
 
     /// The inverse of [`rotate`](Self::rotate), and its transpose: what it does to a gradient.
-    pub(super) fn rotate_back(&self, dqkv: &Tensor, length: i64, heads: Heads) {
-        kernels::rotary(dqkv, &self.cos, &self.sin, length, heads, true);
+    pub(super) fn rotate_back(&self, dqkv: &Tensor, positions: Range<i64>, heads: Heads) {
+        self.apply(dqkv, positions, heads, true);
+    }
+
+    fn apply(&self, qkv: &Tensor, positions: Range<i64>, heads: Heads, inverse: bool) {
+        let length = positions.end - positions.start;
+        let [cos, sin] = [&self.cos, &self.sin].map(|table| table.narrow(0, positions.start, length));
+        kernels::rotary(qkv, &cos, &sin, length, heads, inverse);
     }
 }
 
@@ -73,7 +80,7 @@ mod tests {
         let row = [1.0f32, 2.0, 3.0, 4.0].repeat(3);
         let qkv = Tensor::from_slice(&[row.clone(), row].concat()).view([2, 12]);
         let heads = Heads { heads: 1, kv_heads: 1, head_dim: 4 };
-        rope.rotate(&qkv, 2, heads);
+        rope.rotate(&qkv, 0..2, heads);
         let y: Vec<f32> = Vec::<f32>::try_from(qkv.view([-1])).unwrap();
         assert_eq!(y[..12], [1.0, 2.0, 3.0, 4.0].repeat(3));
         assert_eq!(y[20..], [1.0, 2.0, 3.0, 4.0]);
@@ -84,5 +91,9 @@ mod tests {
         for (actual, expected) in y[12..].iter().zip([a, b, c, d]) {
             assert!((actual - expected).abs() < 1e-6, "{y:?}");
         }
+        // a row that begins at position 1
+        let alone = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0].repeat(3)).view([1, 12]);
+        rope.rotate(&alone, 1..2, heads);
+        assert_eq!(Vec::<f32>::try_from(alone.view([-1])).unwrap(), y[12..]);
     }
 }

@@ -13,12 +13,12 @@ pub(crate) fn duration(seconds: f64) -> String {
 }
 
 /// A share from 0 to 1 as whole percent.
-pub(super) fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     if share.is_finite() { format!("{:.0}%", share * 100.0) } else { "-".into() }
 }
 
 /// A loss in nats.
-pub(super) fn nats(loss: Option<f64>) -> String {
+pub(crate) fn nats(loss: Option<f64>) -> String {
     match loss {
         Some(loss) if loss.is_finite() => format!("{:.4}", FloatString(loss).rounded(4).0),
         _ => "not finite".into(),

@@ -9,6 +9,7 @@ mod event;
 mod event_formatter;
 mod event_writer;
 mod format;
+mod group_recovery;
 mod metrics_file;
 mod progress_display;
 mod run_report;
@@ -19,12 +20,13 @@ mod timeline_record;
 
 pub(crate) use event::{MemoryCheckpointRecord, RunSummary, SaveRecord, StartRecord, StepRecord, TrainingEvent};
 pub(crate) use event_writer::{EVENTS_ENV, EventWriter};
+pub(crate) use group_recovery::GroupRecovery;
 pub(crate) use metrics_file::{MetricsError, MetricsFile, read_metrics};
 pub(crate) use telemetry::StageTelemetry;
 pub(crate) use tensorboard::EventFile;
 pub(crate) use timeline_record::{TimelineRecord, advice, speeds};
 
-pub(crate) use format::duration;
+pub(crate) use format::{duration, nats, percent};
 pub(crate) use progress_display::ProgressDisplay;
 pub(crate) use run_report::{RunReport, format_sample};
-pub(crate) use server::serve;
+pub(crate) use server::{http_port, serve};

@@ -7,8 +7,22 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
 use axum::{Json, Router};
+use stagecoach_api::contract::{HTTP_PORT, env};
 
 use super::StageTelemetry;
+
+/// The port that the environment sets, [`HTTP_PORT`] unless it does; None if that is 0, as under the local launcher.
+///
+/// # Errors
+/// If the variable is no port.
+pub(crate) fn http_port() -> Result<Option<u16>, String> {
+    let variable = env::HTTP_PORT;
+    let port = match std::env::var(variable) {
+        Ok(text) => text.parse().map_err(|_| format!("{variable} is {text:?}, expected a port or 0"))?,
+        Err(_) => HTTP_PORT,
+    };
+    Ok((port != 0).then_some(port))
+}
 
 /// Serves the telemetry from a new thread until the process exits.
 ///
@@ -55,7 +69,7 @@ fn router(telemetry: StageTelemetry) -> Router {
 mod tests {
     use std::io::{Read, Write};
 
-    use stagecoach_api::contract::{StageEnv, StagePhase, StageStatus, StatusQuery, env};
+    use stagecoach_api::contract::{StageEnv, StagePhase, StageStatus, StatusQuery};
 
     use super::super::TrainingEvent;
     use super::super::event::{SaveRecord, StepRecord};

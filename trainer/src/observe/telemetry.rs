@@ -13,6 +13,7 @@ use stagecoach_api::job::{CheckpointStatus, FloatString};
 use tokio::sync::watch;
 
 use super::event_formatter::format_save_failure;
+use super::group_recovery::{GroupRecoveries, GroupRecovery, standing};
 use super::{StepRecord, TrainingEvent};
 
 type FloatGauge = Gauge<f64, AtomicU64>;
@@ -26,6 +27,7 @@ pub(crate) struct StageTelemetry(Arc<TelemetryState>);
 #[derive(Debug)]
 struct TelemetryState {
     status: Mutex<StageStatus>,
+    recoveries: Mutex<GroupRecoveries>,
     /// The status's revision.
     revision: watch::Sender<u64>,
     registry: Registry,
@@ -66,6 +68,7 @@ impl StageTelemetry {
         };
         let mut state = TelemetryState {
             status: Mutex::new(status),
+            recoveries: Mutex::new(GroupRecoveries::new(env, unix_millis())),
             revision: watch::Sender::new(0),
             registry: Registry::with_prefix("stagecoach"),
             step: Gauge::default(),
@@ -200,6 +203,16 @@ impl StageTelemetry {
         self.status().clone()
     }
 
+    /// How the job stands, in a sentence or two.
+    pub(crate) fn standing(&self) -> String {
+        standing(&self.status())
+    }
+
+    /// The recoveries that this process has seen, the newest last.
+    pub(crate) fn recoveries(&self) -> Vec<GroupRecovery> {
+        self.0.recoveries.lock().unwrap_or_else(PoisonError::into_inner).all()
+    }
+
     /// The response of `/status` to `query`.
     pub(super) async fn answer(&self, query: StatusQuery) -> StageStatus {
         if let Some(known) = query.revision {
@@ -225,6 +238,7 @@ impl StageTelemetry {
 
     /// Updates status and metrics.
     pub(crate) fn record(&self, event: &TrainingEvent) {
+        self.0.recoveries.lock().unwrap_or_else(PoisonError::into_inner).note_event(event, unix_millis());
         self.update(|status| match event {
             TrainingEvent::Preparing { what, done, total } => status.message = format!("{what}, {done} of {total}"),
             TrainingEvent::Started(started) => {
@@ -298,6 +312,7 @@ impl StageTelemetry {
         let mut status = self.status();
         let before = status.clone();
         change(&mut status);
+        self.0.recoveries.lock().unwrap_or_else(PoisonError::into_inner).note_group(status.group.as_ref());
         if status.is_news_after(&before) {
             status.revision += 1;
             self.0.revision.send_replace(status.revision);

@@ -5,14 +5,18 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use tch::Tensor;
 
-/// The tensors in the stages' files in `folder`, by name: the same whichever stage had which layer.
+/// The tensors of `step` in the stages' files in `folder`, by name: the same whichever stage had which layer.
 ///
 /// # Errors
 /// If a file can't be read, or none of the step's tensors was asked for.
-pub(super) fn read_dump(folder: &Path) -> anyhow::Result<Vec<(String, Tensor)>> {
+pub(super) fn read_dump(folder: &Path, step: u64) -> anyhow::Result<Vec<(String, Tensor)>> {
     let mut tensors = Vec::new();
     for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
+        let entry = entry?;
+        if !entry.file_name().to_string_lossy().starts_with(&format!("step-{step}.")) {
+            continue;
+        }
+        let path = entry.path();
         tensors.extend(Tensor::read_safetensors(&path).with_context(|| format!("could not read {}", path.display()))?);
     }
     tensors.sort_by(|(one, _), (other, _)| one.cmp(other));

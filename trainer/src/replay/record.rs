@@ -85,6 +85,25 @@ impl RunRecord {
         })
     }
 
+    /// The name of its folder, which is that of the job.
+    pub(crate) fn name(&self) -> String {
+        let folder = self.folder.canonicalize().unwrap_or_else(|_| self.folder.clone());
+        folder.file_name().unwrap_or_default().display().to_string()
+    }
+
+    /// Checks that `step` is trained, as far as the record tells.
+    ///
+    /// # Errors
+    /// If the record ends before it.
+    pub(crate) fn check_trained(&self, step: u64) -> anyhow::Result<()> {
+        match self.steps.iter().map(|line| line.step).max() {
+            Some(last) if last < step => {
+                bail!("step {step} is not trained yet: the record in {} ends at step {last}", self.folder.display())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The workspace that the job's folder is in.
     pub(crate) fn workspace(&self) -> PathBuf {
         let depth = self.job.spec.storage.path.as_deref().map(|path| Path::new(path).components().count());

@@ -1,5 +1,6 @@
 //! Trains steps of a run again: the ordinary launcher and the ordinary stages, in a scratch folder.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{bail, ensure};
@@ -21,17 +22,21 @@ use crate::folder::write_file;
 use crate::launch::{LaunchConfig, LauncherState, RunOutcome, StageExecutable, supervise};
 use crate::observe::{ProgressDisplay, RunSummary, StepRecord, TrainingEvent, read_metrics};
 use crate::plan::{JobConfig, TrainerState};
-use crate::train::environment_changes;
+use crate::train::{ReplayOptions, environment_changes};
 
 /// How steps are replayed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ReplayConfig {
     /// The folder in which corpus, token cache and other jobs are.
     pub(crate) workspace: PathBuf,
     /// The number of stages; the run's own if `None`.
     pub(crate) stages: Option<u32>,
-    /// The names of the last step's tensors that are wanted.
+    /// The names of the tensors that are wanted.
     pub(crate) dump: Vec<String>,
+    /// The steps of which they are wanted; the last one if empty.
+    pub(crate) dump_steps: Vec<u64>,
+    /// Documents, by index, to train without ([`Dataset::without`]).
+    pub(crate) without: BTreeSet<u64>,
 }
 
 /// The folder of the stages' dumps in the scratch folder.
@@ -46,10 +51,20 @@ pub(crate) struct Replayed {
     pub(crate) manifest: Manifest,
     /// Its state of training.
     pub(crate) state: TrainerState,
-    /// The tensors that were wanted, by name.
-    pub(crate) tensors: Vec<(String, Tensor)>,
     /// The result.
     pub(crate) result: RunSummary,
+    /// Removed with this.
+    scratch: Scratch,
+}
+
+impl Replayed {
+    /// The tensors that were wanted of `step`, by name.
+    ///
+    /// # Errors
+    /// If there are none, or they can't be read.
+    pub(crate) fn tensors(&self, step: u64) -> anyhow::Result<Vec<(String, Tensor)>> {
+        read_dump(&self.scratch.folder.root().join(DUMP), step)
+    }
 }
 
 /// Trains the steps behind `base` (behind the initial weights if `None`) up to and including `until` again. `Err(difference)`
@@ -85,12 +100,13 @@ pub(crate) fn replay(
     let job = &job_config.job;
     write_file(&scratch.folder.resolved_job(), &job.to_yaml()?)?;
     let mut executable = StageExecutable::current();
-    let dump = scratch.folder.root().join(DUMP);
-    if !config.dump.is_empty() {
-        std::fs::create_dir(&dump)?;
-        let dump = DumpConfig { patterns: config.dump.clone(), step: until, folder: dump.clone() };
-        executable.arguments.extend(["--dump".into(), serde_json::to_string(&dump)?.into()]);
-    }
+    let folder = scratch.folder.root().join(DUMP);
+    std::fs::create_dir(&folder)?;
+    let steps = if config.dump_steps.is_empty() { vec![until] } else { config.dump_steps.clone() };
+    let dump = DumpConfig { patterns: config.dump.clone(), steps, folder };
+    let dump = (!config.dump.is_empty()).then_some(dump);
+    let options = ReplayOptions { dump, without: config.without.clone() };
+    executable.arguments.extend(["--replay".into(), serde_json::to_string(&options)?.into()]);
     let mut state = LauncherState::load(&scratch.folder)?;
     let launch = LaunchConfig { job, workspace: &workspace, folder: &scratch.folder, executable: &executable };
     let result = match supervise(launch, &mut state, display)? {
@@ -107,8 +123,7 @@ pub(crate) fn replay(
     };
     let manifest = read_manifest(&FileSystemVolume::new(scratch.folder.root()), until)?;
     let state = serde_json::from_value(manifest.metadata.progress.clone())?;
-    let tensors = if config.dump.is_empty() { Vec::new() } else { read_dump(&dump)? };
-    Ok(Ok(Replayed { tensors, steps: read_metrics(&scratch.folder.metrics())?, manifest, state, result }))
+    Ok(Ok(Replayed { steps: read_metrics(&scratch.folder.metrics())?, manifest, state, result, scratch }))
 }
 
 /// The run's job, as it is replayed: it ends with step `until`, saves that alone, and is laid out over `stages`.

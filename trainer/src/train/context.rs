@@ -10,8 +10,9 @@ use stagecoach_group::Member;
 use super::data_loader::DataLoader;
 use super::kept::HeldSnapshot;
 use super::monitor::StageMonitor;
+use super::replayed::ReplayOptions;
 use super::sweep::Sweep;
-use crate::execute::{DumpConfig, Stage};
+use crate::execute::Stage;
 use crate::links::Links;
 use crate::observe::{EventWriter, TrainingEvent};
 use crate::plan::{JobConfig, Plan, VerifiedPlan};
@@ -28,8 +29,8 @@ pub(super) struct StageContext<'a> {
     pub(super) sweep: &'a Sweep,
     pub(super) monitor: &'a StageMonitor,
     pub(super) event_writer: &'a EventWriter,
-    /// What of a step is dumped, in a replay.
-    pub(super) dump: Option<&'a DumpConfig>,
+    /// What is asked of it if this is a replay.
+    pub(super) replay: &'a ReplayOptions,
 }
 
 /// A stage ready to train.

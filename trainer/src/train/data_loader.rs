@@ -6,8 +6,9 @@ use stagecoach_data::{BatchPlan, Dataset};
 use stagecoach_pipeline::Placement;
 use tch::{Device, Tensor};
 
+use super::context::StageContext;
 use crate::fatal::Fatal;
-use crate::plan::{JobConfig, Plan};
+use crate::plan::Plan;
 
 /// Data loader of this rank.
 pub(super) struct DataLoader {
@@ -31,19 +32,19 @@ pub(super) struct BatchTensors {
 impl DataLoader {
     /// Opens the token cache if `rank` holds the first or the last chunk.
     pub(super) fn open(
-        config: &JobConfig,
+        context: &StageContext,
         plan: &Plan,
         rank: usize,
         placement: &Placement,
-        device: Device,
     ) -> Result<Option<DataLoader>, Fatal> {
+        let StageContext { config, device, replay, .. } = *context;
         let has_embedding = placement.first_rank() == rank;
         let has_head = placement.last_rank() == rank;
         if !has_embedding && !has_head {
             return Ok(None);
         }
         Ok(Some(DataLoader {
-            dataset: Dataset::open(&config.data_config(), &plan.prepared)?,
+            dataset: Dataset::open(&config.data_config(), &plan.prepared)?.without(replay.without.clone()),
             has_embedding,
             has_head,
             rows: config.microbatch_size(),

@@ -100,10 +100,10 @@ fn load_and_train(
         precision: config.training.precision,
         device,
     };
-    let is_reused = plan.trainer_state.step > 0 && context.dump.is_none();
+    let is_reused = plan.trainer_state.step > 0 && context.replay.dump.is_none();
     let reused = if is_reused { kept.take_stage() } else { None };
     let mut stage = reused.unwrap_or_else(|| Stage::build(rank, &stage_config));
-    if let Some(dump) = context.dump {
+    if let Some(dump) = &context.replay.dump {
         stage.prepare_dump(dump, &verified.partition);
     }
     monitor.set_activity("opening links");
@@ -158,7 +158,7 @@ fn load_and_train(
     notes.into_iter().for_each(note);
     let different = environment::compare_stages(member, &mut plan.trainer_state, context.environment)?;
     different.filter(|_| rank == 0).into_iter().for_each(note);
-    let data_loader = DataLoader::open(config, &plan, rank, placement, device)?;
+    let data_loader = DataLoader::open(context, &plan, rank, placement)?;
     member.form()?;
     monitor.set_formed();
     if rank == 0 {

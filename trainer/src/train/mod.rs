@@ -6,7 +6,6 @@ mod collective;
 mod context;
 mod data_loader;
 mod drain;
-mod dump;
 mod environment;
 mod evaluate;
 mod finish;
@@ -19,6 +18,7 @@ mod monitor;
 mod on_failure;
 mod prepare;
 mod rendezvous;
+mod replayed;
 mod resume;
 mod shared_memory;
 mod stand_by;
@@ -28,18 +28,19 @@ mod sweep;
 
 pub(crate) use environment::differences as environment_changes;
 pub(crate) use monitor::{StageMonitor, write_termination_message};
+pub(crate) use replayed::ReplayOptions;
 pub(crate) use resume::check_extension;
 
 use std::path::Path;
 use std::sync::Arc;
 
-use stagecoach_api::contract::StageEnv;
+use stagecoach_api::contract::{PAGE_PORT, StageEnv};
 use stagecoach_checkpoint::Volume;
 
-use crate::execute::DumpConfig;
 use crate::fatal::Fatal;
 use crate::folder::JobFolder;
-use crate::observe::EventWriter;
+use crate::observe::{EventWriter, TrainingEvent, http_port};
+use crate::page::{self, Teller};
 use crate::plan::JobConfig;
 
 use context::StageContext;
@@ -69,7 +70,7 @@ pub(crate) fn run_stage(
     mount: fn(&Path) -> Arc<dyn Volume>,
     monitor: &StageMonitor,
     event_writer: &EventWriter,
-    dump: Option<&DumpConfig>,
+    replay: &ReplayOptions,
 ) -> Result<StageOutcome, Fatal> {
     tch::set_num_threads(config.training.threads as i32);
     tch::set_num_interop_threads(1);
@@ -81,12 +82,15 @@ pub(crate) fn run_stage(
     let rank = env.rank as usize;
     let device = config.device(rank)?;
     if rank == 0 {
-        JobFolder::open(&config.folder(), None)?;
+        let folder = JobFolder::open(&config.folder(), None)?;
+        if let Ok(Some(_)) = http_port() {
+            serve_page(folder, config, monitor, event_writer);
+        }
     }
     let mounted = mount(&config.folder());
     let (volume, sweep) = (&*mounted, &Sweep::of(&mounted));
     let environment = &environment::environment(config, device);
-    let context = StageContext { env, config, device, environment, volume, sweep, monitor, event_writer, dump };
+    let context = StageContext { env, config, device, environment, volume, sweep, monitor, event_writer, replay };
     let mut kept = Kept::default();
     let (mut losses, mut furthest) = (0, 0);
     loop {
@@ -108,4 +112,17 @@ pub(crate) fn run_stage(
         }
         tracing::warn!("{}: waiting for the next group", lost.message);
     }
+}
+
+/// Serves the job's page on the loopback of stage 0's pod, and says where in its log, which alone has the token. Training does
+/// without it.
+fn serve_page(folder: JobFolder, config: &JobConfig, monitor: &StageMonitor, event_writer: &EventWriter) {
+    let teller = || Teller::Stage(monitor.telemetry().clone(), Box::new(config.job.clone()));
+    // taken where pods share the node's network
+    let served = page::serve(folder.clone(), teller(), PAGE_PORT).or_else(|_| page::serve(folder, teller(), 0));
+    let message = match served {
+        Ok(address) => format!("the live page, after `kubectl port-forward` of its port to this pod: {address}"),
+        Err(error) => format!("the job has no page: {error}"),
+    };
+    event_writer.emit(&TrainingEvent::Note { message });
 }

@@ -12,10 +12,10 @@ use super::checkpoint::{CheckpointWriter, SaveSchedule};
 use super::collective::{all_gather, topic};
 use super::context::RunningStage;
 use super::data_loader::BatchTensors;
-use super::dump::write_dump;
 use super::evaluate::evaluate_held_out;
 use super::group::link_failure;
 use super::memory::MemoryCheckpoints;
+use super::replayed::write_dump;
 use super::step_recorder::StepRecorder;
 use crate::execute::{Executor, StepControl, StepError, StepInputs, StepOutput};
 use crate::fatal::Fatal;
@@ -200,11 +200,11 @@ impl TrainingLoop<'_, '_, '_, '_> {
             vote,
             control: StepControl { stop: &stop, before_vote: &wait_for_copy },
         };
-        let dump = running.context.dump.filter(|dump| dump.step == begun.step);
+        let dump = running.context.replay.dump.as_ref().filter(|dump| dump.steps.contains(&begun.step));
         running.stage.set_dumping(dump.is_some());
         let output = run_programs(running, &running.verified.training, &inputs)?;
         if let Some(dump) = dump {
-            write_dump(dump, &running.stage)?;
+            write_dump(dump, &running.stage, begun.step)?;
         }
         Ok(output)
     }

@@ -292,7 +292,8 @@ fn gradients_add_up_in_the_order_of_the_microbatches() {
 /// Rows of one document each.
 fn context(rows: usize, length: usize) -> ForwardContext {
     let bounds: Vec<i64> = (0..=rows).map(|row| (row * length) as i64).collect();
-    ForwardContext { length: length as i64, cu_seqlens: Tensor::from_slice(&bounds), recompute: Recompute::None }
+    let cu_seqlens = Tensor::from_slice(&bounds);
+    ForwardContext { length: length as i64, first_position: 0, cu_seqlens, recompute: Recompute::None }
 }
 
 fn forward_backward(stage: &Stage, microbatch: &MicrobatchData, scale: f64) {

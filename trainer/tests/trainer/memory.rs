@@ -91,8 +91,7 @@ fn measure(vocab_size: usize, tokens: i64) {
     let chunk = &stage.chunks[&1];
     let hidden = Tensor::ones([tokens, HIDDEN as i64], (Kind::Float, Device::Cpu));
     let targets = Tensor::arange(tokens, (Kind::Int64, Device::Cpu)).remainder(vocab_size as i64);
-    let ctx =
-        ForwardContext { length: LENGTH, cu_seqlens: Tensor::from_slice(&[0, tokens]), recompute: Recompute::None };
+    let ctx = context(&[0, tokens]);
     let loss_inputs = LossInputs { targets: &targets, scale: 1.0 / tokens as f64 };
     let (_, saved) = chunk.forward(hidden, ctx, Some(loss_inputs));
     let gradient = chunk.backward(saved, None, &mut WeightGradient::accumulate).unwrap();
@@ -169,6 +168,12 @@ fn a_layer_holds_what_the_cost_model_says_between_f_and_i_and_between_i_and_w() 
     assert!((each(after_i) / inputs - 1.0).abs() < 0.05);
 }
 
+/// Rows of [`LENGTH`] tokens, of sequences with these bounds.
+fn context(bounds: &[i64]) -> ForwardContext {
+    let cu_seqlens = Tensor::from_slice(bounds);
+    ForwardContext { length: LENGTH, first_position: 0, cu_seqlens, recompute: Recompute::None }
+}
+
 /// The child's part: a chunk with one layer and nothing else.
 fn measure_layer() {
     tch::set_num_threads(1);
@@ -176,11 +181,7 @@ fn measure_layer() {
     let chunk = &stage.chunks[&1];
     let bounds: Vec<i64> = (0..=TOKENS as i64 / LENGTH).map(|row| row * LENGTH).collect();
     let hidden = || Tensor::ones([TOKENS as i64, 64], (Kind::Float, Device::Cpu));
-    let forward = || {
-        let ctx =
-            ForwardContext { length: LENGTH, cu_seqlens: Tensor::from_slice(&bounds), recompute: Recompute::None };
-        chunk.forward(hidden(), ctx, None).1
-    };
+    let forward = || chunk.forward(hidden(), context(&bounds), None).1;
     let backward = |saved| {
         let mut gradients = Vec::new();
         let _ = chunk.backward(saved, Some(hidden()), &mut |gradient| gradients.push(gradient));

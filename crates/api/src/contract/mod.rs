@@ -15,6 +15,8 @@ pub use termination::{FailureKind, TERMINATION_MESSAGE_BYTES, TerminationMessage
 pub const MASTER_PORT: u16 = 29500;
 /// Port of `/healthz`, `/readyz`, `/metrics` and `/status`, in a cluster.
 pub const HTTP_PORT: u16 = 9090;
+/// Port of the live page in stage 0's pod, on its loopback: `kubectl port-forward` reaches it, and no other pod does.
+pub const PAGE_PORT: u16 = 9091;
 /// Where a pod finds its attempt's job file.
 pub const CONFIG_PATH: &str = "/etc/stagecoach/job.yaml";
 /// Where a pod finds the volume.

@@ -69,6 +69,8 @@ pub(crate) struct Cursor {
 /// A piece of a document, or all of it.
 pub(crate) struct Piece<'a> {
     pub(crate) content: Content<'a>,
+    /// Lines or rows of the file up to and including the document's; 1 for a file that is one document.
+    pub(crate) record: u64,
     /// Whether the document ends with this piece.
     pub(crate) is_last: bool,
     /// Where reading can resume after this piece; `None` in the middle of a line or row.
@@ -121,21 +123,27 @@ impl Corpus {
             let on_piece = &mut |piece: Piece| {
                 on_piece(Piece { bytes_read: bytes_before + piece.bytes_read.min(file.size), ..piece })
             };
-            match file.format {
-                FileFormat::Text => text::read(file, start, split, on_piece),
-                FileFormat::JsonLines => json_lines::read(file, &self.text_field, start, split, on_piece),
-                FileFormat::Parquet => parquet_rows::read(file, &self.text_field, start, split, on_piece),
-                FileFormat::Ids32 => token_ids::read(file, 4, start, on_piece),
-                FileFormat::Ids16 => token_ids::read(file, 2, start, on_piece),
-            }?;
+            self.read_file(start, split, on_piece)?;
             bytes_before += file.size;
         }
         Ok(())
     }
+
+    /// The same of the file that `from` is in, alone; [`Piece::bytes_read`] counts from its begin.
+    pub(crate) fn read_file(&self, from: Cursor, split: Split, on_piece: &mut PieceHandler) -> Result<(), DataError> {
+        let file = &self.files[from.file];
+        match file.format {
+            FileFormat::Text => text::read(file, from, split, on_piece),
+            FileFormat::JsonLines => json_lines::read(file, &self.text_field, from, split, on_piece),
+            FileFormat::Parquet => parquet_rows::read(file, &self.text_field, from, split, on_piece),
+            FileFormat::Ids32 => token_ids::read(file, 4, from, on_piece),
+            FileFormat::Ids16 => token_ids::read(file, 2, from, on_piece),
+        }
+    }
 }
 
 /// The first of `names`, and how many more there are.
-fn few(names: &[&str]) -> String {
+pub(crate) fn few(names: &[&str]) -> String {
     const SHOWN: usize = 3;
     let more = names.len().saturating_sub(SHOWN);
     let rest = if more > 0 { format!(" and {more} more") } else { String::new() };

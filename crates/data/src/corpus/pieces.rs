@@ -63,11 +63,13 @@ pub(super) fn emit_record(
             continue;
         };
         wanted = PIECE_BYTES;
-        on_piece(Piece { content: Content::Text(&rest[..at]), is_last: false, resume_at: None, bytes_read })?;
+        let content = Content::Text(&rest[..at]);
+        on_piece(Piece { content, record: resume_at.record, is_last: false, resume_at: None, bytes_read })?;
         rest = &rest[at..];
     }
     check_length(rest.len(), || format!("{}, document {}", corpus_file.path.display(), resume_at.record))?;
-    on_piece(Piece { content: Content::Text(rest), is_last: true, resume_at: Some(resume_at), bytes_read })
+    let content = Content::Text(rest);
+    on_piece(Piece { content, record: resume_at.record, is_last: true, resume_at: Some(resume_at), bytes_read })
 }
 
 /// Refuses text that would be tokenised in one piece and is too long for it.

@@ -51,7 +51,8 @@ pub(super) fn read(
         // After the last piece reading resumes with the next file, not with an empty remainder of this one.
         let resume_at =
             if is_last { Cursor { file: from.file + 1, ..Cursor::default() } } else { Cursor { offset, ..from } };
-        on_piece(Piece { content: Content::Text(piece), is_last, resume_at: Some(resume_at), bytes_read: offset })?;
+        let content = Content::Text(piece);
+        on_piece(Piece { content, record: 1, is_last, resume_at: Some(resume_at), bytes_read: offset })?;
         if is_last {
             return Ok(());
         }

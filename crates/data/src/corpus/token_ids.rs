@@ -36,7 +36,7 @@ pub(super) fn read(
         let resume_at =
             if is_last { Cursor { file: from.file + 1, ..Cursor::default() } } else { Cursor { offset, ..from } };
         let content = Content::Ids { ids: &ids, file: corpus_file, first_index };
-        on_piece(Piece { content, is_last, resume_at: Some(resume_at), bytes_read: offset })?;
+        on_piece(Piece { content, record: 1, is_last, resume_at: Some(resume_at), bytes_read: offset })?;
         if is_last {
             return Ok(());
         }

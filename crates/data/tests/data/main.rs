@@ -4,5 +4,6 @@
 mod bad_input;
 mod batches;
 mod common;
+mod documents;
 mod formats;
 mod tokenizer;

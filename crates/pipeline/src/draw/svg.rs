@@ -38,20 +38,30 @@ const CSS: &str = "text{font:12px ui-sans-serif,system-ui,-apple-system,'Segoe U
 /// The timelines as a self-contained SVG: a lane per rank with microbatch numbers in its bars, messages as a strip
 /// below, the bubble at the right, and a time axis. Follows the reader's light or dark colours. Tooltips show times.
 pub fn timeline_svg(panels: &[Panel], title: &str) -> String {
+    draw(panels, title, &format!("<style>{}</style>\n", timeline_css()))
+}
+
+/// The same without its style sheet, for a page that has [`timeline_css`] in its own.
+pub fn timeline_svg_unstyled(panels: &[Panel], title: &str) -> String {
+    draw(panels, title, "")
+}
+
+/// The style sheet of the drawings. Its selectors are short: a page puts them in a rule of its own.
+pub fn timeline_css() -> String {
+    let fills = ACTION_STYLES.iter().map(|(kind, _, colour)| format!(".{kind}{{fill:{colour}}}"));
+    fills.fold(CSS.to_owned(), |css, fill| css + &fill)
+}
+
+fn draw(panels: &[Panel], title: &str, style: &str) -> String {
     let bottom = TOP_PX + panels.iter().map(panel_height).sum::<f64>();
     let (width, height) = (LEFT_PX + LANES_WIDTH_PX + RIGHT_PX, bottom + 34.0);
     let makespan = makespan(panels);
     let scale = if makespan > 0.0 { LANES_WIDTH_PX / makespan } else { 0.0 };
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
-         role=\"img\">\n<title>{0}</title>\n<style>{CSS}",
+         role=\"img\">\n<title>{0}</title>\n{style}<rect class=\"paper\" width=\"{width}\" height=\"{height}\"/>\n",
         escape(title)
     );
-    // Writing into a String cannot fail, here and below.
-    for (kind, _, colour) in ACTION_STYLES {
-        let _ = write!(svg, ".{kind}{{fill:{colour}}}");
-    }
-    let _ = writeln!(svg, "</style>\n<rect class=\"paper\" width=\"{width}\" height=\"{height}\"/>");
     text(&mut svg, LEFT_PX, 28.0, "title", &escape(title));
     legend(&mut svg, panels);
     axis(&mut svg, makespan, scale, bottom);

@@ -6,5 +6,6 @@ mod svg;
 mod terminal;
 mod ticks;
 
-pub(crate) use svg::svg;
-pub(crate) use terminal::terminal;
+pub(crate) use svg::{comparison_svg, svg};
+pub(crate) use terminal::{comparison_terminal, terminal};
+pub(crate) use ticks::{labels, step_label, ticks, whole_ticks};

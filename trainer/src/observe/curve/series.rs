@@ -8,6 +8,12 @@ pub(super) type CurvePoint = (f64, f64);
 /// A run's losses. Those that are not finite are gaps.
 #[derive(Debug, Default)]
 pub(super) struct LossSeries {
+    /// What the training losses are called.
+    pub(super) name: String,
+    /// What the held-out losses are called.
+    pub(super) points_name: String,
+    /// Where the x axis begins.
+    pub(super) begin: f64,
     /// Training losses, split at gaps.
     pub(super) training: Vec<Vec<CurvePoint>>,
     /// Smoothed training losses, joined across gaps.
@@ -21,10 +27,11 @@ pub(super) struct LossSeries {
 impl LossSeries {
     pub(super) fn new(records: &[StepRecord], entropy: Option<f64>) -> Self {
         let entropy = entropy.filter(|entropy| entropy.is_finite());
-        let mut series = Self { training: vec![Vec::new()], entropy, ..Self::default() };
+        let (name, points_name) = ("training loss".into(), "held-out loss".into());
+        let mut series = Self { name, points_name, training: vec![Vec::new()], entropy, ..Self::default() };
         for record in records {
             let step = record.step as f64;
-            match record.loss.map(f64::from).filter(|loss| loss.is_finite()) {
+            match loss(record) {
                 Some(loss) => series.training.last_mut().into_iter().for_each(|run| run.push((step, loss))),
                 None => series.training.push(Vec::new()),
             }
@@ -37,10 +44,22 @@ impl LossSeries {
         series
     }
 
-    /// The range of the x axis, from 0 to the last step; None without points.
+    /// The training losses of some steps as a line, and those of `others`, called `name`, in the place of held-out losses.
+    pub(super) fn comparison(records: &[StepRecord], others: &[StepRecord], name: &str) -> Self {
+        let points = |record: &StepRecord| Some((record.step as f64, loss(record)?));
+        Self {
+            name: "as trained".into(),
+            points_name: name.to_owned(),
+            begin: records.first().map_or(0.0, |record| record.step.saturating_sub(1) as f64),
+            held_out: others.iter().filter_map(points).collect(),
+            ..Self::new(records, None)
+        }
+    }
+
+    /// The range of the x axis, to the last step; None without points.
     pub(super) fn steps(&self) -> Option<(f64, f64)> {
         let last = self.points().map(|point| point.0).reduce(f64::max)?;
-        Some((0.0, last.max(1.0)))
+        Some((self.begin, last.max(self.begin + 1.0)))
     }
 
     /// The range of the y axis: all losses and the entropy, with a margin; None without points.
@@ -57,8 +76,12 @@ impl LossSeries {
     }
 }
 
+fn loss(record: &StepRecord) -> Option<f64> {
+    record.loss.map(f64::from).filter(|loss| loss.is_finite())
+}
+
 /// A centred moving average over a sixtieth of the points on either side. Being centred, it doesn't lag behind.
-fn smooth(points: &[CurvePoint]) -> Vec<CurvePoint> {
+pub(super) fn smooth(points: &[CurvePoint]) -> Vec<CurvePoint> {
     let sums: Vec<f64> = std::iter::once(0.0)
         .chain(points.iter().scan(0.0, |sum, point| {
             *sum += point.1;

@@ -16,6 +16,9 @@ const BOTTOM: f64 = 470.0;
 /// The maximum number of points of a line: about two per pixel of the width.
 const MAX_POINTS: usize = 1800;
 
+/// More points than these are a line alone.
+const MAX_CIRCLES: usize = 60;
+
 const STYLE: &str = "\
 text{font:13px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:#57606a}
 .page{fill:#ffffff}.title{font-size:19px;font-weight:600;fill:#1f2328}.grid{stroke:#e4e8ec}.axis{stroke:#8c959f}
@@ -29,7 +32,15 @@ text{font:13px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-seri
 
 /// Draws the losses. `entropy` is the unigram entropy of the held-out tokens, in nats per token.
 pub(crate) fn svg(title: &str, records: &[StepRecord], entropy: Option<f64>) -> String {
-    let series = LossSeries::new(records, entropy);
+    draw(title, &LossSeries::new(records, entropy))
+}
+
+/// Draws the training losses of the same steps twice: those of `others` as points, which the legend calls `name`.
+pub(crate) fn comparison_svg(title: &str, records: &[StepRecord], others: &[StepRecord], name: &str) -> String {
+    draw(title, &LossSeries::comparison(records, others, name))
+}
+
+fn draw(title: &str, series: &LossSeries) -> String {
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
          role=\"img\">\n<title>{title}: loss by step</title>\n<style>\n{STYLE}\n</style>\n\
@@ -38,7 +49,7 @@ pub(crate) fn svg(title: &str, records: &[StepRecord], entropy: Option<f64>) -> 
         title = escape(title)
     );
     match (series.steps(), series.losses()) {
-        (Some(steps), Some(losses)) => SvgPlot { out: &mut out, steps, losses }.draw(&series),
+        (Some(steps), Some(losses)) => SvgPlot { out: &mut out, steps, losses }.draw(series),
         _ => text(&mut out, "note", WIDTH / 2.0, HEIGHT / 2.0, "middle", "no step has been trained yet"),
     }
     out + "</svg>\n"
@@ -70,7 +81,7 @@ impl SvgPlot<'_> {
         if series.held_out.len() > 1 {
             self.line("heldoutline", &series.held_out);
         }
-        for point in &series.held_out {
+        for point in series.held_out.iter().filter(|_| series.held_out.len() <= MAX_CIRCLES) {
             self.circle("heldout", *point, 4.5);
         }
         self.legend(series);
@@ -130,7 +141,8 @@ impl SvgPlot<'_> {
         if let Some(last) = series.training.last().and_then(|run| run.last()) {
             segment(self.out, "smoothed", (x, y - 4.5), (x + 24.0, y - 4.5));
             let label = format!(
-                "training loss {:.3} at step {} (bold: smoothed)",
+                "{} {:.3} at step {} (bold: smoothed)",
+                series.name,
                 last.1,
                 indicatif::HumanCount(last.0 as u64)
             );
@@ -140,7 +152,7 @@ impl SvgPlot<'_> {
         if let Some(last) = series.held_out.last() {
             let _ =
                 writeln!(self.out, "<circle class=\"heldout\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"4.5\"/>", x + 6.0, y - 4.5);
-            text(self.out, "label", x + 18.0, y, "start", &format!("held-out loss {:.3}", last.1));
+            text(self.out, "label", x + 18.0, y, "start", &format!("{} {:.3}", series.points_name, last.1));
         }
     }
 }
@@ -189,6 +201,14 @@ mod tests {
         }
         let one = svg("x", &records(&[2.0]), None);
         assert!(one.contains("class=\"dot\"") && !one.contains("<path") && !one.contains("NaN"));
+    }
+
+    #[test]
+    fn two_runs_of_the_same_steps_have_a_line_each() {
+        let picture = comparison_svg("x", &records(&[3.0; 200]), &records(&[2.0; 200]), "without <a>.txt:1");
+        assert!(picture.contains("class=\"heldoutline\"") && picture.contains("class=\"training\""));
+        assert_eq!(picture.matches("<circle").count(), 1, "that of the legend");
+        assert!(picture.contains("as trained 3.000 at step 200") && picture.contains("without &lt;a&gt;.txt:1 2.000"));
     }
 
     #[test]

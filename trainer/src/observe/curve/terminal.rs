@@ -1,6 +1,6 @@
 //! The loss curve as text: 72 columns and 16 rows of braille characters, of 2 by 4 dots each.
 
-use super::series::{CurvePoint, LossSeries};
+use super::series::{CurvePoint, LossSeries, smooth};
 use super::ticks::{labels, step_label, ticks, whole_ticks};
 use crate::observe::StepRecord;
 
@@ -16,7 +16,16 @@ const WIDTH: usize = COLUMNS - MARGIN - 1;
 /// Draws the smoothed training loss (dots), held-out losses (`o`) and the unigram entropy (dashes) in lines of at most 72
 /// columns, each with its line feed.
 pub(crate) fn terminal(records: &[StepRecord], entropy: Option<f64>) -> String {
-    let series = LossSeries::new(records, entropy);
+    draw(&LossSeries::new(records, entropy))
+}
+
+/// Draws the smoothed training losses of the same steps twice: a line, and `o` for `others`, which the legend calls `name`.
+pub(crate) fn comparison_terminal(records: &[StepRecord], others: &[StepRecord], name: &str) -> String {
+    let series = LossSeries::comparison(records, others, &format!("{name}, smoothed"));
+    draw(&LossSeries { held_out: smooth(&series.held_out), ..series })
+}
+
+fn draw(series: &LossSeries) -> String {
     let (Some(steps), Some(losses)) = (series.steps(), series.losses()) else {
         return "no step has been trained yet\n".into();
     };
@@ -30,7 +39,7 @@ pub(crate) fn terminal(records: &[StepRecord], entropy: Option<f64>) -> String {
         let (column, row) = (grid.column(point.0), grid.row(point.1));
         grid.cells[row][column] = GridCell::HeldOut;
     }
-    grid.text(&series)
+    grid.text(series)
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -134,12 +143,12 @@ fn character(cell: &GridCell) -> char {
 }
 
 fn legend(series: &LossSeries) -> String {
-    let mut names = vec!["⠒⠒ training loss, smoothed"];
+    let mut names = vec![format!("⠒⠒ {}, smoothed", series.name)];
     if !series.held_out.is_empty() {
-        names.push("o held-out loss");
+        names.push(format!("o {}", series.points_name));
     }
     if series.entropy.is_some() {
-        names.push("╌╌ unigram entropy");
+        names.push("╌╌ unigram entropy".into());
     }
     format!("{:MARGIN$}{}\n", "", names.join("  "))
 }
@@ -163,6 +172,24 @@ mod tests {
         assert!(columns.len() > 10 && columns.windows(2).all(|pair| pair[0] <= pair[1]), "{picture}");
         assert!(picture.contains('o') && picture.contains("╌╌╌"), "{picture}");
         assert!(lines[ROWS + 1].trim_start().starts_with("0 ") && lines[ROWS + 1].ends_with("500"), "{picture}");
+    }
+
+    #[test]
+    fn two_runs_of_the_same_steps_are_drawn_from_their_first_on() {
+        let run = |loss: f32| -> Vec<StepRecord> {
+            records(&[loss; 120]).into_iter().map(|record| StepRecord { step: record.step + 300, ..record }).collect()
+        };
+        let picture = comparison_terminal(&run(4.0), &run(3.0), "without a.txt:1");
+        let of = |wanted: &dyn Fn(char) -> bool| -> Vec<usize> {
+            let plot = picture.lines().take(ROWS).enumerate();
+            plot.filter(|(_, line)| line.chars().any(wanted)).map(|(row, _)| row).collect()
+        };
+        // one row each
+        let (line, points) = (of(&|c| ('\u{2801}'..='\u{28ff}').contains(&c)), of(&|c| c == 'o'));
+        assert_eq!((line.len(), points.len(), line[0] < points[0]), (1, 1, true), "{picture}");
+        let lines: Vec<&str> = picture.lines().collect();
+        assert!(lines[ROWS + 1].trim_start().starts_with("300 ") && lines[ROWS + 1].ends_with("400"), "{picture}");
+        assert!(lines[ROWS + 2].contains("as trained") && lines[ROWS + 2].contains("o without a.txt:1"), "{picture}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 /// Multiples of 1, 2 or 5 times a power of ten within `low..=high`, at most `max_ticks` of them (but two are always
 /// allowed). Empty unless `low < high` and both are finite.
-pub(super) fn ticks(low: f64, high: f64, max_ticks: usize) -> Vec<f64> {
+pub(crate) fn ticks(low: f64, high: f64, max_ticks: usize) -> Vec<f64> {
     let span = high - low;
     if !span.is_finite() || span <= 0.0 {
         return Vec::new();
@@ -18,12 +18,12 @@ pub(super) fn ticks(low: f64, high: f64, max_ticks: usize) -> Vec<f64> {
 }
 
 /// The ticks that are whole numbers.
-pub(super) fn whole_ticks(low: f64, high: f64, max_ticks: usize) -> Vec<f64> {
+pub(crate) fn whole_ticks(low: f64, high: f64, max_ticks: usize) -> Vec<f64> {
     ticks(low, high, max_ticks).into_iter().filter(|tick| tick.fract() == 0.0).collect()
 }
 
 /// The ticks' labels, all with as many decimals as their distance needs.
-pub(super) fn labels(ticks: &[f64]) -> Vec<String> {
+pub(crate) fn labels(ticks: &[f64]) -> Vec<String> {
     let distance = ticks.windows(2).map(|pair| pair[1] - pair[0]).fold(f64::INFINITY, f64::min);
     let digits = if distance.is_finite() { (-distance.log10() - 1e-9).ceil().clamp(0.0, 6.0) as usize } else { 2 };
     // `+ 0.0` makes a negative zero positive
@@ -31,7 +31,7 @@ pub(super) fn labels(ticks: &[f64]) -> Vec<String> {
 }
 
 /// A step as a label, such as `20k` for 20000.
-pub(super) fn step_label(step: f64) -> String {
+pub(crate) fn step_label(step: f64) -> String {
     if step >= 10_000.0 && step % 1000.0 == 0.0 { format!("{}k", step / 1000.0) } else { format!("{step}") }
 }
 

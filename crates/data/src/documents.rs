@@ -1,0 +1,288 @@
+//! From documents as the token cache counts them to files and texts, and back. The cache knows documents by number alone, so the
+//! corpus is read again, file by file, up to the last document that is asked for; only what is asked for is tokenised.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
+
+use crate::config::{DataConfig, PrepareProgress};
+use crate::corpus::{Content, Corpus, CorpusFile, Cursor, FileFormat, few};
+use crate::dataset::DocumentPart;
+use crate::error::DataError;
+use crate::prepared::{PreparedCorpus, TOKENIZER_FILE};
+use crate::tokenizer::Tokenizer;
+
+/// A document, as people name it: `corpus/a.jsonl:17`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DocumentName {
+    /// Relative to the volume's root.
+    pub file: String,
+    /// The line of a `.jsonl` file, from 1; the row of a `.parquet` file, from 0; the document of a file of token ids, from 1;
+    /// and 1 for a `.txt` file.
+    pub number: u64,
+}
+
+impl fmt::Display for DocumentName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.number)
+    }
+}
+
+impl FromStr for DocumentName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<DocumentName, String> {
+        let parts = text.rsplit_once(':').and_then(|(file, number)| Some((file, number.parse().ok()?)));
+        match parts {
+            Some((file, number)) if !file.is_empty() => Ok(DocumentName { file: file.to_owned(), number }),
+            _ => Err(format!("`{text}` is not FILE:DOC, such as corpus/a.jsonl:17 for the 17th line of a file")),
+        }
+    }
+}
+
+/// Where a part of a document comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartText {
+    /// The document.
+    pub name: DocumentName,
+    /// Bytes of the document's text before the part; of a file of token ids, bytes of the document's ids before it.
+    pub offset: u64,
+    /// The text of the part: of its inputs, and of the target after the last.
+    pub text: String,
+}
+
+/// Where each of `parts` comes from, in their order. Reads the corpus up to the last of their documents.
+///
+/// # Errors
+/// The corpus can't be read any more, or a tokenizer gives other ids than before (`OtherTokens`).
+pub fn part_texts(
+    config: &DataConfig,
+    prepared: &PreparedCorpus,
+    parts: &[DocumentPart],
+    progress: &mut dyn FnMut(PrepareProgress),
+) -> Result<Vec<PartText>, DataError> {
+    let walk = Walk::begin(config, prepared)?;
+    let mut wanted: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for (index, part) in parts.iter().enumerate() {
+        wanted.entry(part.document).or_default().push(index);
+    }
+    let Some(last) = wanted.keys().next_back().copied() else { return Ok(Vec::new()) };
+    let mut found: Vec<Option<PartText>> = vec![None; parts.len()];
+    // tokens and bytes of the document before the piece
+    let (mut tokens, mut bytes) = (0, 0);
+    walk.run(progress, &mut |piece| {
+        let Some(of_document) = wanted.get(&piece.document) else { return Ok(piece.document <= last) };
+        if piece.is_first {
+            (tokens, bytes) = (u64::from(walk.tokenizer.bos_token_id().is_some()), 0);
+        }
+        let (ids, ranges) = match piece.content {
+            PieceContent::Text(text) => walk.tokenizer.encode_with_bytes(text)?,
+            PieceContent::Ids { ids, width } => {
+                (ids.to_vec(), (0..ids.len()).map(|index| index * width..(index + 1) * width).collect())
+            }
+        };
+        for &index in of_document {
+            let part = &parts[index];
+            let begin = part.tokens.start.max(tokens);
+            let end = (part.tokens.end + 1).min(tokens + ids.len() as u64);
+            let name = || DocumentName { file: piece.file.name.clone(), number: piece.number };
+            let Some((first, last)) = (begin..end).next().zip((begin..end).next_back()) else { continue };
+            let [first, last] = [first, last].map(|token| (token - tokens) as usize);
+            let of_part = part.inputs.iter().chain(part.targets.last());
+            let of_part = of_part.skip((begin - part.tokens.start) as usize);
+            if !ids[first..=last].iter().zip(of_part).all(|(&id, &token)| i64::from(id) == token) {
+                return Err(DataError::OtherTokens { name: name().to_string() });
+            }
+            let range = ranges[first].start..ranges[last].end;
+            let text = match piece.content {
+                PieceContent::Text(text) => text.get(range.clone()).unwrap_or_default().to_owned(),
+                PieceContent::Ids { ids, .. } => walk.tokenizer.decode(&ids[first..=last])?,
+            };
+            let offset = bytes + range.start as u64;
+            found[index].get_or_insert_with(|| PartText { name: name(), offset, text: String::new() }).text += &text;
+        }
+        tokens += ids.len() as u64;
+        bytes += match piece.content {
+            PieceContent::Text(text) => text.len() as u64,
+            PieceContent::Ids { ids, width } => (ids.len() * width) as u64,
+        };
+        Ok(true)
+    })?;
+    let lost = |part: &DocumentPart| DataError::OtherTokens { name: format!("document {}", part.document) };
+    found.into_iter().zip(parts).map(|(found, part)| found.ok_or_else(|| lost(part))).collect()
+}
+
+/// The index of each of `names` among the documents that have tokens. Reads the corpus up to the last of their files.
+///
+/// # Errors
+/// `NoDocument` for one that isn't there, or has no tokens; the corpus can't be read any more.
+pub fn document_indices(
+    config: &DataConfig,
+    prepared: &PreparedCorpus,
+    names: &[DocumentName],
+    progress: &mut dyn FnMut(PrepareProgress),
+) -> Result<Vec<u64>, DataError> {
+    let walk = Walk::begin(config, prepared)?;
+    for name in names {
+        if walk.corpus.files.iter().all(|file| file.name != name.file) {
+            let files: Vec<&str> = walk.corpus.files.iter().map(|file| file.name.as_str()).collect();
+            let problem = format!("data.paths matches {}", few(&files));
+            return Err(DataError::NoDocument { name: name.to_string(), problem });
+        }
+    }
+    let files: BTreeSet<&str> = names.iter().map(|name| name.file.as_str()).collect();
+    let last_file = walk.corpus.files.iter().rev().find(|file| files.contains(&*file.name)).map(|file| &file.name);
+    let mut found: Vec<Option<u64>> = vec![None; names.len()];
+    // of each file, its first and its last
+    let mut numbers: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    walk.run(progress, &mut |piece| {
+        if let Some(&file) = files.get(&*piece.file.name).filter(|_| piece.is_first) {
+            numbers.entry(file).or_insert((piece.number, piece.number)).1 = piece.number;
+            for (_, found) in
+                names.iter().zip(&mut found).filter(|(name, _)| (&*name.file, name.number) == (file, piece.number))
+            {
+                *found = Some(piece.document);
+            }
+        }
+        Ok(Some(&piece.file.name) != last_file)
+    })?;
+    let missing = |name: &DocumentName| {
+        let problem = match numbers.get(&*name.file) {
+            Some((first, last)) if (first..=last).contains(&&name.number) => "it is empty".to_owned(),
+            Some((first, last)) if first == last => format!("the file has one, {}:{first}", name.file),
+            Some((first, last)) => format!("the file has {}:{first} to {}:{last}", name.file, name.file),
+            None => "the file has none with any text".to_owned(),
+        };
+        DataError::NoDocument { name: name.to_string(), problem }
+    };
+    found.into_iter().zip(names).map(|(found, name)| found.ok_or_else(|| missing(name))).collect()
+}
+
+/// The corpus, read again.
+struct Walk {
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+}
+
+/// A piece of a document that has tokens.
+struct DocumentPiece<'a> {
+    file: &'a CorpusFile,
+    /// As [`DocumentName::number`].
+    number: u64,
+    /// Index among the documents that have tokens.
+    document: u64,
+    /// Whether the document begins with it.
+    is_first: bool,
+    content: PieceContent<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum PieceContent<'a> {
+    Text(&'a str),
+    Ids {
+        ids: &'a [u32],
+        /// Bytes of an id in the file.
+        width: usize,
+    },
+}
+
+/// Gets every piece, in the corpus's order; says whether it needs those of the files behind this one.
+type OnPiece<'a> = dyn FnMut(&DocumentPiece) -> Result<bool, DataError> + 'a;
+
+impl Walk {
+    fn begin(config: &DataConfig, prepared: &PreparedCorpus) -> Result<Walk, DataError> {
+        let tokenizer = Tokenizer::load(&config.cache_root.join(&prepared.folder).join(TOKENIZER_FILE))?;
+        Ok(Walk { corpus: Corpus::find(config)?, tokenizer })
+    }
+
+    /// Documents are counted as the cache counts them: one that has no tokens is none.
+    fn run(&self, progress: &mut dyn FnMut(PrepareProgress), on_piece: &mut OnPiece) -> Result<(), DataError> {
+        let bytes_total = self.corpus.size();
+        let (mut documents, mut bytes_before) = (0, 0);
+        for (index, file) in self.corpus.files.iter().enumerate() {
+            let from = Cursor { file: index, ..Cursor::default() };
+            let mut reader = FileWalk { walk: self, file, documents, number: 0, is_open: false, goes_on: true };
+            self.corpus.read_file(from, self.tokenizer.split(), &mut |piece| {
+                match piece.content {
+                    Content::Text(text) => reader.text(text, piece.record, piece.is_last, on_piece)?,
+                    Content::Ids { ids, .. } => reader.ids(ids, piece.is_last, on_piece)?,
+                }
+                let bytes_done = bytes_before + piece.bytes_read.min(file.size);
+                progress(PrepareProgress { phase: "finding documents", bytes_done, bytes_total });
+                Ok(())
+            })?;
+            documents = reader.documents;
+            bytes_before += file.size;
+            if !reader.goes_on {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The walk within a file.
+struct FileWalk<'a> {
+    walk: &'a Walk,
+    file: &'a CorpusFile,
+    /// Those before this one.
+    documents: u64,
+    /// Of the documents of a file of token ids.
+    number: u64,
+    /// Whether the document has begun.
+    is_open: bool,
+    goes_on: bool,
+}
+
+impl FileWalk<'_> {
+    fn text(&mut self, text: &str, record: u64, is_last: bool, on_piece: &mut OnPiece) -> Result<(), DataError> {
+        let number = if self.file.format == FileFormat::Parquet { record - 1 } else { record };
+        // letters and digits are in every vocabulary; whether the rest is anything, the tokenizer knows
+        let has_tokens = || match text.contains(char::is_alphanumeric) {
+            true => Ok(true),
+            false => self.walk.tokenizer.encode(text).map(|ids| !ids.is_empty()),
+        };
+        if self.is_open || has_tokens()? {
+            self.piece(PieceContent::Text(text), number, on_piece)?;
+        }
+        if is_last {
+            self.end();
+        }
+        Ok(())
+    }
+
+    /// Documents end at end-of-text tokens, and at begin-of-text tokens.
+    fn ids(&mut self, ids: &[u32], is_last: bool, on_piece: &mut OnPiece) -> Result<(), DataError> {
+        let tokenizer = &self.walk.tokenizer;
+        let (bos, eos) = (tokenizer.bos_token_id(), tokenizer.require_eos_token()?);
+        let width = if self.file.format == FileFormat::Ids16 { 2 } else { 4 };
+        let mut rest = ids;
+        while !rest.is_empty() {
+            let end = rest.iter().position(|&id| id == eos || Some(id) == bos);
+            let (of_document, behind) = rest.split_at(end.unwrap_or(rest.len()));
+            if !of_document.is_empty() {
+                self.number += u64::from(!self.is_open);
+                self.piece(PieceContent::Ids { ids: of_document, width }, self.number, on_piece)?;
+            }
+            if end.is_some() {
+                self.end();
+            }
+            rest = behind.get(1..).unwrap_or_default();
+        }
+        if is_last {
+            self.end();
+        }
+        Ok(())
+    }
+
+    fn piece(&mut self, content: PieceContent, number: u64, on_piece: &mut OnPiece) -> Result<(), DataError> {
+        let is_first = !std::mem::replace(&mut self.is_open, true);
+        let piece = DocumentPiece { file: self.file, number, document: self.documents, is_first, content };
+        self.goes_on = on_piece(&piece)?;
+        Ok(())
+    }
+
+    fn end(&mut self) {
+        self.documents += u64::from(std::mem::take(&mut self.is_open));
+    }
+}

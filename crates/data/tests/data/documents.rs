@@ -1,0 +1,175 @@
+//! Which documents a step's rows hold, where these come from, and training without some of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::common::*;
+use proptest::prelude::*;
+use stagecoach_data::{
+    DataError, Dataset, DocumentName, DocumentPart, IGNORE_INDEX, PartText, document_indices, part_texts,
+};
+
+/// The parts of one epoch, in the corpus's order, and where they come from.
+fn epoch(volume: &TestVolume) -> Vec<(DocumentPart, PartText)> {
+    let dataset = volume.open();
+    let count = dataset.training_sequences() as usize;
+    let mut parts = dataset.document_parts(&dataset.step_plan(1, 0, count, count.min(3)));
+    parts.sort_by_key(|part| (part.document, part.tokens.start));
+    let texts = part_texts(&volume.config, &volume.prepare().unwrap(), &parts, &mut |_| {}).unwrap();
+    parts.into_iter().zip(texts).collect()
+}
+
+fn indices(volume: &TestVolume, names: &[&str]) -> Result<Vec<u64>, DataError> {
+    let names: Vec<DocumentName> = names.iter().map(|name| name.parse().unwrap()).collect();
+    document_indices(&volume.config, &volume.prepare().unwrap(), &names, &mut |_| {})
+}
+
+#[test]
+fn a_part_is_told_with_document_offset_and_text() {
+    // BOS a b c EOS BOS b c d d EOS BOS c EOS: 14 tokens, three packed rows of 4
+    let volume = TestVolume::new(&[("1.txt", b"a b c"), ("2.txt", b" b  c d d"), ("3.txt", b"c")]);
+    let told: Vec<(String, u64, u64, usize, String)> = epoch(&volume)
+        .into_iter()
+        .map(|(part, text)| (text.name.to_string(), text.offset, part.tokens.start, part.position, text.text))
+        .collect();
+    let part = |file: &str, offset, token, position, text: &str| {
+        (format!("corpus/{file}.txt:1"), offset, token, position, text.to_owned())
+    };
+    assert_eq!(
+        told,
+        [
+            part("1", 0, 0, 0, "a b c"),
+            // the row has the end of the document before it, which has no target
+            part("2", 1, 0, 1, "b  c d"),
+            part("2", 6, 3, 0, "d d"),
+            // what begins it is the last input, its first word the target
+            part("3", 0, 0, 3, "c"),
+        ]
+    );
+}
+
+#[test]
+fn documents_of_every_format_are_found_by_their_names_again() {
+    let ids = [BOS, A, B, EOS, EOS, C, D, C, EOS, B, B, B];
+    let mut volume = TestVolume::new(&[
+        ("a.jsonl", b"{\"text\": \"a b\"}\n\n{\"text\": \" \"}\n{\"text\": \"c \\n d\"}\n"),
+        ("c.tokens", &little_endian(&ids, 4)),
+        ("d.txt", b""),
+        ("e.txt", b"d c b a"),
+    ]);
+    let rows = [Some("a a a"), Some(""), Some("d d")];
+    parquet_file::parquet(&volume.folder.path().join("corpus/b.parquet"), "text", &rows);
+    for packing in [false, true] {
+        volume.config.packing = packing;
+        let parts = epoch(&volume);
+        let mut names: BTreeMap<u64, String> = BTreeMap::new();
+        let mut texts: BTreeMap<String, String> = BTreeMap::new();
+        for (part, text) in &parts {
+            names.insert(part.document, text.name.to_string());
+            let whole = texts.entry(text.name.to_string()).or_default();
+            // a part begins with the last word of the one before
+            let is_first = whole.is_empty();
+            *whole += text.text.get(usize::from(!is_first)..).unwrap_or_default();
+        }
+        let found: Vec<(&str, &str)> = texts.iter().map(|(name, text)| (&**name, &**text)).collect();
+        let expected = [
+            ("corpus/a.jsonl:1", "a b"),
+            ("corpus/a.jsonl:4", "c \n d"),
+            ("corpus/b.parquet:0", "a a a"),
+            ("corpus/b.parquet:2", "d d"),
+            ("corpus/c.tokens:1", "a b"),
+            ("corpus/c.tokens:2", "c d c"),
+            ("corpus/c.tokens:3", "b b b"),
+            ("corpus/e.txt:1", "d c b a"),
+        ];
+        // packed rows leave a remainder behind
+        assert_eq!(found, expected[..if packing { found.len() } else { 8 }], "packing {packing}");
+        assert!(found.len() >= 7);
+        for (document, name) in &names {
+            assert_eq!(indices(&volume, &[name]).unwrap(), [*document], "{name}");
+        }
+    }
+    assert_eq!(indices(&volume, &["corpus/e.txt:1", "corpus/a.jsonl:1"]).unwrap(), [7, 0]);
+    for (name, problem) in [
+        ("corpus/x.jsonl:1", "data.paths matches corpus/a.jsonl, corpus/b.parquet, corpus/c.tokens and 2 more"),
+        ("corpus/a.jsonl:9", "the file has corpus/a.jsonl:1 to corpus/a.jsonl:4"),
+        ("corpus/a.jsonl:3", "it is empty"),
+        ("corpus/e.txt:2", "the file has one, corpus/e.txt:1"),
+        ("corpus/d.txt:1", "the file has none with any text"),
+    ] {
+        let error = indices(&volume, &["corpus/a.jsonl:1", name]).unwrap_err();
+        assert!(!error.is_storage());
+        assert_eq!(error.to_string(), format!("{name} is no document of the corpus: {problem}"));
+    }
+    assert!("corpus/a.jsonl".parse::<DocumentName>().is_err() && ":3".parse::<DocumentName>().is_err());
+}
+
+/// Documents of 1 to 12 words, and how they are split.
+fn volumes() -> impl Strategy<Value = (Vec<String>, usize, bool, f64)> {
+    let document = prop::collection::vec("[a-h]", 1..12).prop_map(|words| words.join(" "));
+    (prop::collection::vec(document, 2..9), 2usize..9, any::<bool>(), prop::sample::select(vec![0.0, 0.3]))
+}
+
+fn volume(documents: &[String], length: usize, packing: bool, held_out: f64) -> TestVolume {
+    let lines: String = documents.iter().map(|text| format!("{{\"text\": \"{text}\"}}\n")).collect();
+    let mut volume = TestVolume::new(&[("a.jsonl", lines.as_bytes())]);
+    volume.config.sequence_length = length;
+    volume.config.packing = packing;
+    volume.config.evaluation_fraction = held_out;
+    volume
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn parts_hold_every_target_once((documents, length, packing, held_out) in volumes()) {
+        let volume = volume(&documents, length, packing, held_out);
+        prop_assume!(volume.prepare().is_ok());
+        let dataset = volume.open();
+        let count = dataset.training_sequences() as usize;
+        let plan = dataset.step_plan(7, 0, count, count.min(3));
+        let parts = dataset.document_parts(&plan);
+        let targets = |targets: &[i64]| targets.iter().filter(|&&target| target != IGNORE_INDEX).count() as u64;
+        prop_assert_eq!(parts.iter().map(|part| targets(&part.targets)).sum::<u64>(), plan.target_count);
+        for (part, text) in parts.iter().zip(part_texts(&volume.config, &volume.prepare().unwrap(), &parts, &mut |_| {}).unwrap()) {
+            let document = &documents[text.name.number as usize - 1];
+            prop_assert!(document[text.offset as usize..].starts_with(&text.text));
+            // begin, words, end
+            prop_assert_eq!(dataset.document_tokens(part.document), document.split(' ').count() as u64 + 2);
+            prop_assert!(part.tokens.end <= dataset.document_tokens(part.document));
+            let words = part.inputs.iter().chain(part.targets.last()).filter(|&&id| id > i64::from(PAD)).count();
+            prop_assert_eq!(words, text.text.split_whitespace().count());
+        }
+    }
+
+    #[test]
+    fn without_documents_nothing_changes_but_their_targets(
+        (documents, length, packing, held_out) in volumes(), drawn in prop::collection::btree_set(0u64..9, 0..4),
+    ) {
+        let volume = volume(&documents, length, packing, held_out);
+        prop_assume!(volume.prepare().is_ok());
+        let [all, rest] = [BTreeSet::new(), drawn.clone()].map(|without| volume.open().without(without));
+        let count = all.training_sequences() as usize;
+        let [plan, plan_without] = [&all, &rest].map(|dataset| dataset.step_plan(7, 0, count, count.min(3)));
+        prop_assert_eq!(&plan.layouts, &plan_without.layouts);
+        let left_out = |part: &DocumentPart| drawn.contains(&part.document);
+        let of = |dataset: &Dataset| dataset.document_parts(&plan);
+        let kept: Vec<DocumentPart> = of(&all).into_iter().filter(|part| !left_out(part)).collect();
+        prop_assert_eq!(of(&rest), kept);
+        let targets = |dataset: &Dataset, index| dataset.microbatch(&plan, index).targets;
+        let mut counted = 0;
+        for index in 0..plan.layouts.len() {
+            let (before, after) = (targets(&all, index), targets(&rest, index));
+            prop_assert!(before.iter().zip(&after).all(|(before, after)| after == before || *after == IGNORE_INDEX));
+            prop_assert_eq!(all.microbatch(&plan, index).inputs, rest.microbatch(&plan, index).inputs);
+            counted += after.iter().filter(|&&target| target != IGNORE_INDEX).count() as u64;
+        }
+        prop_assert_eq!(plan_without.target_count, counted);
+        prop_assert_eq!(all.evaluation_plan(2), rest.evaluation_plan(2));
+        let held_out = |dataset: &Dataset| -> Vec<_> {
+            let plan = dataset.evaluation_plan(2);
+            (0..plan.layouts.len()).map(|index| dataset.microbatch(&plan, index)).collect()
+        };
+        prop_assert_eq!(held_out(&all), held_out(&rest));
+    }
+}

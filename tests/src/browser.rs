@@ -1,0 +1,224 @@
+//! A real browser, Chromium without a window, driven by its DevTools protocol over a pipe: JSON messages that end with a zero
+//! byte. It has a profile of its own and reaches no host but this one.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// For an answer, and for what a page shows in the end.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A browser with one page. It ends when dropped.
+#[derive(Debug)]
+pub struct Browser {
+    child: Child,
+    requests: ChildStdin,
+    messages: Receiver<Value>,
+    session: Option<String>,
+    next_id: u64,
+    events: VecDeque<Value>,
+    _profile: TempDir,
+}
+
+impl Browser {
+    /// Starts the browser with an empty page.
+    ///
+    /// # Panics
+    /// If `program` is no Chromium.
+    pub fn start(program: &str) -> Browser {
+        let profile = tempfile::tempdir().unwrap();
+        // the protocol is spoken on the descriptors 3 and 4
+        let script = format!(
+            "exec {program} --headless=new --remote-debugging-pipe --no-sandbox --disable-gpu --no-first-run \
+             --disable-dev-shm-usage --disable-background-networking --disable-component-update --disable-sync --hide-scrollbars \
+             --host-resolver-rules='MAP * ~NOTFOUND, EXCLUDE 127.0.0.1' --user-data-dir=\"$0\" \
+             3<&0 4>&1 </dev/null >/dev/null 2>\"$0/log\""
+        );
+        let mut child = Command::new("sh")
+            .args(["-c", &script])
+            .arg(profile.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (requests, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let mut browser = Browser {
+            child,
+            requests,
+            messages: receive(answers),
+            session: None,
+            next_id: 0,
+            events: VecDeque::new(),
+            _profile: profile,
+        };
+        let target = browser.call("Target.createTarget", json!({"url": "about:blank"}));
+        let attached = browser.call("Target.attachToTarget", json!({"targetId": target["targetId"], "flatten": true}));
+        browser.session = Some(attached["sessionId"].as_str().unwrap().to_owned());
+        for domain in ["Page", "Runtime", "Log", "Network"] {
+            browser.call(&format!("{domain}.enable"), json!({}));
+        }
+        browser
+    }
+
+    /// The result of a method of the protocol.
+    ///
+    /// # Panics
+    /// If it fails, or there is no answer.
+    pub fn call(&mut self, method: &str, params: Value) -> Value {
+        self.next_id += 1;
+        let mut request = json!({"id": self.next_id, "method": method, "params": params});
+        if let Some(session) = &self.session {
+            request["sessionId"] = json!(session);
+        }
+        self.requests.write_all(format!("{request}\0").as_bytes()).unwrap();
+        loop {
+            let message = self.messages.recv_timeout(DEADLINE).unwrap_or_else(|_| panic!("no answer to {method}"));
+            if message["id"] == json!(self.next_id) {
+                assert!(message["error"].is_null(), "{method}: {}", message["error"]);
+                return message["result"].clone();
+            }
+            self.events.push_back(message);
+        }
+    }
+
+    /// Opens an address and waits until it is loaded.
+    pub fn open(&mut self, address: &str) {
+        self.call("Page.navigate", json!({"url": address}));
+        self.wait("the page to load", "document.readyState === 'complete' && location.href !== 'about:blank'");
+    }
+
+    /// The value of an expression in the page.
+    ///
+    /// # Panics
+    /// If it throws.
+    pub fn value(&mut self, expression: &str) -> Value {
+        let result = self
+            .call("Runtime.evaluate", json!({"expression": expression, "returnByValue": true, "awaitPromise": true}));
+        assert!(result["exceptionDetails"].is_null(), "{expression}: {}", result["exceptionDetails"]);
+        result["result"]["value"].clone()
+    }
+
+    /// Waits until an expression in the page is true.
+    ///
+    /// # Panics
+    /// After a minute, naming `what`.
+    pub fn wait(&mut self, what: &str, expression: &str) {
+        let deadline = Instant::now() + DEADLINE;
+        while self.value(expression) != json!(true) {
+            assert!(Instant::now() < deadline, "waited for {what}: {}", self.value("document.body.innerText"));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Presses a key, by the name that the page sees.
+    pub fn press(&mut self, key: &str) {
+        let (text, code) = match key {
+            "Tab" => ("", 9),
+            "Enter" => ("\r", 13),
+            "ArrowLeft" => ("", 37),
+            "ArrowRight" => ("", 39),
+            character => (character, 0),
+        };
+        let event = |kind: &str| json!({"type": kind, "key": key, "text": text, "windowsVirtualKeyCode": code});
+        self.call("Input.dispatchKeyEvent", event("keyDown"));
+        self.call("Input.dispatchKeyEvent", event("keyUp"));
+    }
+
+    /// Goes on with the tabulator until `is_focused`, an expression in the page, is true.
+    ///
+    /// # Panics
+    /// If that can't be reached, naming `what`.
+    pub fn wait_for_focus(&mut self, what: &str, is_focused: &str) {
+        for _ in 0..50 {
+            self.press("Tab");
+            if self.value(is_focused) == json!(true) {
+                return;
+            }
+        }
+        panic!("{what} can't be reached by the tabulator");
+    }
+
+    /// Drags the mouse from one point of the window to another.
+    pub fn drag(&mut self, from: (f64, f64), to: (f64, f64)) {
+        for (kind, (x, y), buttons) in [("mousePressed", from, 1), ("mouseMoved", to, 1), ("mouseReleased", to, 0)] {
+            let event = json!({"type": kind, "x": x, "y": y, "button": "left", "buttons": buttons, "clickCount": 1});
+            self.call("Input.dispatchMouseEvent", event);
+        }
+    }
+
+    /// Gives the window a size in CSS pixels.
+    pub fn resize(&mut self, width: u32, height: u32, is_phone: bool) {
+        let scale = if is_phone { 2 } else { 1 };
+        let metrics = json!({"width": width, "height": height, "deviceScaleFactor": scale, "mobile": is_phone});
+        self.call("Emulation.setDeviceMetricsOverride", metrics);
+    }
+
+    /// Prefers `light` or `dark` colours.
+    pub fn prefer(&mut self, scheme: &str) {
+        let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
+        self.call("Emulation.setEmulatedMedia", json!({"features": features}));
+    }
+
+    /// Writes the page, down to `height` CSS pixels, as a PNG.
+    pub fn screenshot(&mut self, file: &Path, width: u32, height: u64) {
+        let clip = json!({"x": 0, "y": 0, "width": width, "height": height, "scale": 1});
+        let params = json!({"format": "png", "captureBeyondViewport": true, "clip": clip});
+        let picture = self.call("Page.captureScreenshot", params);
+        let bytes = base64::engine::general_purpose::STANDARD.decode(picture["data"].as_str().unwrap()).unwrap();
+        std::fs::write(file, bytes).unwrap();
+    }
+
+    /// The addresses of all requests so far.
+    pub fn requests(&mut self) -> Vec<String> {
+        let sent = self.events().filter(|event| event["method"] == "Network.requestWillBeSent");
+        sent.map(|event| event["params"]["request"]["url"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// What the console has had to complain of so far: errors, warnings, exceptions, violations of the content security policy.
+    pub fn complaints(&mut self) -> Vec<String> {
+        let complaint = |event: &Value| {
+            let params = &event["params"];
+            match event["method"].as_str()? {
+                "Runtime.exceptionThrown" => Some(params.to_string()),
+                "Runtime.consoleAPICalled" => Some(params.to_string()),
+                "Log.entryAdded" => Some(params["entry"].to_string()),
+                _ => None,
+            }
+        };
+        self.events().filter_map(complaint).collect()
+    }
+
+    fn events(&mut self) -> impl Iterator<Item = &Value> {
+        // an answer comes after the events before it
+        self.value("0");
+        self.events.iter()
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Reads messages until the browser ends.
+fn receive(answers: ChildStdout) -> Receiver<Value> {
+    let (sender, messages) = channel();
+    std::thread::spawn(move || {
+        for message in BufReader::new(answers).split(0) {
+            let Some(message) = message.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()) else { return };
+            if sender.send(message).is_err() {
+                return;
+            }
+        }
+    });
+    messages
+}

@@ -1,0 +1,101 @@
+//! A reader of a job's live page, as a browser is one: plain HTTP on this machine, and event streams.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+/// For an answer, and for what a stream tells in the end.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// The address of a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageAddress {
+    /// `127.0.0.1` and a port.
+    pub host: String,
+    /// The path that begins with the token, with its slashes.
+    pub path: String,
+}
+
+impl PageAddress {
+    /// The address in a text, if it has one.
+    pub fn find(text: &str) -> Option<PageAddress> {
+        let (_, rest) = text.split_once("http://127.0.0.1:")?;
+        let (port, rest) = rest.split_once('/')?;
+        let token = rest.split_once("/\n")?.0;
+        Some(PageAddress { host: format!("127.0.0.1:{port}"), path: format!("/{token}/") })
+    }
+
+    /// As it was printed.
+    pub fn url(&self) -> String {
+        format!("http://{}{}", self.host, self.path)
+    }
+
+    fn request(&self, path: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.host).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.host).unwrap();
+        stream
+    }
+
+    /// The head and the body of the answer.
+    pub fn get(&self, path: &str) -> (String, String) {
+        let mut answer = String::new();
+        self.request(path).read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.to_owned(), body.to_owned())
+    }
+
+    /// Follows the page with this query, which may be empty.
+    pub fn follow(&self, query: &str) -> Follower {
+        let stream = BufReader::new(self.request(&format!("{}events{query}", self.path)));
+        Follower { stream, parts: BTreeMap::new(), bytes: 0 }
+    }
+}
+
+/// An open event stream, and the parts of the page as they are by now.
+#[derive(Debug)]
+pub struct Follower {
+    stream: BufReader<TcpStream>,
+    /// By id.
+    pub parts: BTreeMap<String, String>,
+    /// How many bytes were read.
+    pub bytes: usize,
+}
+
+impl Follower {
+    /// Reads on until a part of the page is as `condition` says; what that returned.
+    ///
+    /// # Panics
+    /// After a minute, naming `what`.
+    pub fn until<T>(&mut self, what: &str, mut condition: impl FnMut(&BTreeMap<String, String>) -> Option<T>) -> T {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            if let Some(value) = condition(&self.parts) {
+                return value;
+            }
+            assert!(Instant::now() < deadline, "waited for {what}: {:#?}", self.parts);
+            self.read_event(what);
+        }
+    }
+
+    fn read_event(&mut self, what: &str) {
+        let (mut name, mut data) = (None, String::new());
+        loop {
+            let mut line = String::new();
+            let count = self.stream.read_line(&mut line).unwrap_or(0);
+            assert!(count > 0, "the stream has ended; waited for {what}: {:#?}", self.parts);
+            self.bytes += count;
+            let line = line.trim_end();
+            if let Some(event) = line.strip_prefix("event: ") {
+                name = Some(event.to_owned());
+            } else if let Some(text) = line.strip_prefix("data: ") {
+                data += text;
+            } else if line.is_empty() {
+                // none after a comment, which keeps the connection
+                self.parts.extend(name.take().map(|name| (name, data)));
+                return;
+            }
+        }
+    }
+}

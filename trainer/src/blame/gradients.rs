@@ -1,0 +1,150 @@
+//! What each document of a step adds to its loss and to its gradient. A document attends to nothing but itself, so it is computed
+//! alone, at the positions that it has in its row, with the weights of before the step.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, ensure};
+use stagecoach_api::job::Recompute;
+use stagecoach_data::{DocumentPart, IGNORE_INDEX};
+use stagecoach_pipeline::{Partition, Placement};
+use tch::{Device, Kind, Tensor};
+
+use super::Subject;
+use crate::execute::{Chunk, ChunkOutput, LossInputs, Stage, StageConfig};
+use crate::kernels;
+use crate::model::{ForwardContext, Parameter, WeightGradient};
+
+/// What a document adds to a step.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DocumentGradient {
+    /// Index of the document.
+    pub(crate) document: u64,
+    /// Indices of its parts among those of the step.
+    pub(crate) parts: Vec<usize>,
+    /// Its targets.
+    pub(crate) targets: u64,
+    /// The sum of its cross-entropies, in nats.
+    pub(crate) loss: f64,
+    /// The square of its gradient's norm.
+    pub(crate) squared_norm: f64,
+    /// The dot product of its gradient and the step's.
+    pub(crate) projection: f64,
+}
+
+/// What the documents of a step add to it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct StepGradients {
+    /// In the order in which the step has them.
+    pub(crate) documents: Vec<DocumentGradient>,
+    /// Targets of the step.
+    pub(crate) targets: u64,
+    /// The square of the norm of the step's gradient.
+    pub(crate) squared_norm: f64,
+}
+
+/// The tensors of a step that [`document_gradients`] reads, as a replay dumps them.
+pub(crate) const TENSORS: [&str; 2] = ["*.weight.*", "*.bias.*"];
+
+/// Computes what each of the documents with `parts` adds to a step. `tensors` are the weights before the step and their
+/// gradients, by name. As one stage on the CPU: it holds the weights, the step's gradient, a document's gradient, and the
+/// activations of one part.
+///
+/// # Errors
+/// If a tensor is missing, or has another shape than this model's.
+pub(crate) fn document_gradients(
+    subject: &Subject,
+    tensors: Vec<(String, Tensor)>,
+    parts: &[DocumentPart],
+    targets: u64,
+) -> anyhow::Result<StepGradients> {
+    let mut tensors: BTreeMap<String, Tensor> = tensors.into_iter().collect();
+    let config = &subject.config;
+    tch::set_num_threads(config.training.threads as i32);
+    let architecture = config.architecture(config.vocab_size(subject.prepared.vocab_size)?, Device::Cpu);
+    let stage = Stage::build(
+        0,
+        &StageConfig {
+            architecture: architecture.as_ref(),
+            placement: &Placement::linear(1),
+            partition: &Partition { layers: vec![architecture.num_layers()] },
+            seed: None,
+            optimizer: config.adamw(),
+            recompute: Recompute::None,
+            precision: config.training.precision,
+            device: Device::Cpu,
+        },
+    );
+    let mut take = |parameter: &Parameter, what: &str| -> anyhow::Result<Tensor> {
+        let name = format!("{}.{what}", parameter.spec.name);
+        let tensor = tensors.remove(&name).with_context(|| format!("the replay has no {name}"))?;
+        let (found, expected) = (tensor.size(), &parameter.spec.shape);
+        ensure!(found == *expected, "the replay has {name} as {found:?}, and this model as {expected:?}");
+        Ok(tensor)
+    };
+    let mut step_gradient = Vec::with_capacity(stage.parameters.len());
+    for parameter in stage.parameters.iter() {
+        parameter.value.shallow_clone().copy_(&take(parameter, "value")?);
+        step_gradient.push(take(parameter, "gradient")?);
+    }
+    stage.parameters.update_compute();
+    let chunk = stage.chunks.get(&0).context("a model of one stage has no chunk: this is a bug")?;
+
+    let mut of_documents: Vec<(u64, Vec<usize>)> = Vec::new();
+    let mut places: BTreeMap<u64, usize> = BTreeMap::new();
+    for (index, part) in parts.iter().enumerate() {
+        let place = *places.entry(part.document).or_insert_with(|| {
+            of_documents.push((part.document, Vec::new()));
+            of_documents.len() - 1
+        });
+        of_documents[place].1.push(index);
+    }
+    let documents = of_documents.into_iter().map(|(document, indices)| {
+        stage.zero_grad();
+        let loss = indices.iter().map(|&index| backward(chunk, &parts[index], 1.0 / targets as f64)).sum();
+        let (squared_norm, projection) = products(&stage, &step_gradient);
+        let own = indices.iter().flat_map(|&index| &parts[index].targets);
+        let targets = own.filter(|&&target| target != IGNORE_INDEX).count() as u64;
+        DocumentGradient { document, parts: indices, targets, loss, squared_norm, projection }
+    });
+    Ok(StepGradients {
+        documents: documents.collect(),
+        targets,
+        squared_norm: step_gradient.iter().map(kernels::squared_norm).sum(),
+    })
+}
+
+/// Adds the gradient of a part to the accumulators; the sum of its cross-entropies, in nats. `scale` is 1 / (number of targets of
+/// the step).
+fn backward(chunk: &Chunk, part: &DocumentPart, scale: f64) -> f64 {
+    let length = part.inputs.len() as i64;
+    let ctx = ForwardContext {
+        length,
+        first_position: part.position as i64,
+        cu_seqlens: Tensor::from_slice(&[0, length]),
+        recompute: Recompute::None,
+    };
+    let targets = Tensor::from_slice(&part.targets);
+    let loss_inputs = LossInputs { targets: &targets, scale };
+    let (output, saved) = chunk.forward(Tensor::from_slice(&part.inputs), ctx, Some(loss_inputs));
+    chunk.backward(saved, None, &mut WeightGradient::accumulate);
+    match output {
+        ChunkOutput::Loss(loss) => loss,
+        ChunkOutput::Activations(_) => f64::NAN, // no whole model has none
+    }
+}
+
+/// The square of the norm of the gradient in the accumulators, and its dot product with the step's.
+fn products(stage: &Stage, step_gradient: &[Tensor]) -> (f64, f64) {
+    let double = |tensor: &Tensor| tensor.flatten(0, -1).to_kind(Kind::Double);
+    let of_parameter = |(index, (parameter, whole)): (usize, (&Parameter, &Tensor))| {
+        // a weight that embedding and head share has an accumulator of each
+        let tied = stage.tied_embedding.as_ref().filter(|tied| tied.parameter == index);
+        if let Some(tied) = tied {
+            let _ = parameter.gradient.shallow_clone().g_add_(&tied.other_gradient);
+        }
+        let own = &parameter.gradient;
+        (kernels::squared_norm(own), double(own).dot(&double(whole)).double_value(&[]))
+    };
+    let products = stage.parameters.iter().zip(step_gradient).enumerate().map(of_parameter);
+    products.fold((0.0, 0.0), |sums, one| (sums.0 + one.0, sums.1 + one.1))
+}

@@ -1,0 +1,72 @@
+//! The job whose steps are looked at, with its corpus as the token cache has it.
+
+use std::path::Path;
+
+use stagecoach_data::{DataError, Dataset, DocumentName, DocumentPart, PartText, PrepareProgress, PreparedCorpus};
+
+use crate::fatal::Fatal;
+use crate::observe::{ProgressDisplay, TrainingEvent};
+use crate::plan::JobConfig;
+use crate::replay::RunRecord;
+
+/// A job and its documents.
+pub(crate) struct Subject {
+    /// The job.
+    pub(crate) config: JobConfig,
+    /// Its corpus.
+    pub(crate) prepared: PreparedCorpus,
+    /// Its sequences.
+    pub(crate) dataset: Dataset,
+}
+
+impl Subject {
+    /// The job of `record`, whose corpus is below `workspace`. What the token cache lacks is tokenised.
+    ///
+    /// # Errors
+    /// If the job or its corpus can't be used here.
+    pub(crate) fn open(record: &RunRecord, workspace: &Path) -> Result<Subject, Fatal> {
+        let config = JobConfig::new(record.job.clone(), &std::path::absolute(workspace).unwrap_or(workspace.into()))?;
+        let data_config = config.data_config();
+        let mut display = ProgressDisplay::notes();
+        let prepared = stagecoach_data::prepare(&data_config, &mut |progress| show(&mut display, progress))?;
+        let dataset = Dataset::open(&data_config, &prepared)?;
+        Ok(Subject { config, prepared, dataset })
+    }
+
+    /// The parts of documents that `step`, from 1, has.
+    pub(crate) fn document_parts(&self, step: u64) -> Vec<DocumentPart> {
+        let training = &self.config.training;
+        let batch = training.global_batch_size as usize;
+        let position = step.saturating_sub(1) * batch as u64;
+        let plan = self.dataset.step_plan(training.seed, position, batch, training.microbatches as usize);
+        self.dataset.document_parts(&plan)
+    }
+
+    /// Where parts of documents come from.
+    ///
+    /// # Errors
+    /// If the corpus can't be read.
+    pub(crate) fn part_texts(&self, parts: &[DocumentPart]) -> Result<Vec<PartText>, Fatal> {
+        let (config, mut display) = (self.config.data_config(), ProgressDisplay::notes());
+        Ok(stagecoach_data::part_texts(&config, &self.prepared, parts, &mut |progress| show(&mut display, progress))?)
+    }
+
+    /// The indices of documents.
+    ///
+    /// # Errors
+    /// If the corpus lacks one, or can't be read.
+    pub(crate) fn document_indices(&self, names: &[DocumentName]) -> anyhow::Result<Vec<u64>> {
+        let (config, mut display) = (self.config.data_config(), ProgressDisplay::notes());
+        let progress = &mut |progress| show(&mut display, progress);
+        stagecoach_data::document_indices(&config, &self.prepared, names, progress).map_err(|error| match error {
+            // what was asked for is wrong, not the job
+            DataError::NoDocument { .. } => error.into(),
+            error => Fatal::from(error).into(),
+        })
+    }
+}
+
+fn show(display: &mut ProgressDisplay, progress: PrepareProgress) {
+    let PrepareProgress { phase, bytes_done, bytes_total } = progress;
+    display.update(&TrainingEvent::Preparing { what: phase.to_owned(), done: bytes_done, total: bytes_total });
+}

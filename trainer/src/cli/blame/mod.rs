@@ -1,0 +1,229 @@
+//! `stagecoach blame`
+
+mod show;
+mod without;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use serde::Serialize;
+use stagecoach_data::{DocumentName, DocumentPart, PartText};
+
+use super::output::{print_json, print_line};
+use super::replay::{RunArgs, differs, equal, note_environments, replaying};
+use crate::blame::{RankBy, Spike, SpikeRule, StepBlame, Subject, TENSORS, document_gradients, find_spikes};
+use crate::observe::ProgressDisplay;
+use crate::replay::{Difference, RecordedCheckpoint, ReplayConfig, Replayed, RunRecord, compare_steps, replay};
+
+/// Tell which documents made a step's loss and its gradient.
+///
+/// The step is trained again first, from the newest checkpoint before it, and compared bit for bit with what is recorded: exit code
+/// 74 if it differs. Then each of its documents is computed alone, with the weights of before the step. Nothing is written into
+/// the run's folder.
+///
+/// A document's share of the loss is the sum of its cross-entropies over that of all documents of the step. Its share of the
+/// gradient's norm is g_d . g / |g|^2, where g is the gradient of the step's loss and g_d that of what the document adds to it:
+/// shares add up to 1, and a document that pulls against the others has a negative one. It raises the step's loss by
+/// the difference between that and the mean over the targets of all other documents.
+///
+/// A step is a spike if its loss or gradient norm is more than K deviations above the median of the W steps before it; a deviation
+/// is 1.4826 times the median of their distances from their median, and 1 % of that median at least.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct BlameCommand {
+    #[command(flatten)]
+    run: RunArgs,
+    /// The step, from 1.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), required_unless_present = "spikes")]
+    step: Option<u64>,
+    /// The last step; `--step` by default.
+    #[arg(long, value_name = "M", requires = "step")]
+    until: Option<u64>,
+    /// Find the steps that are spikes, and tell of the COUNT largest.
+    #[arg(
+        long, value_name = "COUNT", num_args = 0..=1, require_equals = true, default_missing_value = "5",
+        conflicts_with = "step", value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    spikes: Option<u32>,
+    /// How many steps before it a step is compared with.
+    #[arg(long, value_name = "W", default_value_t = 50, requires = "spikes", value_parser = clap::value_parser!(u32).range(1..))]
+    window: u32,
+    /// By how many deviations above their median it is a spike.
+    #[arg(long, value_name = "K", default_value_t = 6.0, requires = "spikes", value_parser = parse_deviations)]
+    deviations: f64,
+    /// Train the steps from the checkpoint on again without this document, a line of a .jsonl file (from 1), a row of a .parquet
+    /// file (from 0), a document of a file of token ids (from 1) or a .txt file (1), and show both losses; may be repeated. Its
+    /// tokens are no targets, and a step's loss is the mean over the targets that are left; all other documents stay in
+    /// their places.
+    #[arg(long, value_name = "FILE:DOC", requires = "step")]
+    without: Vec<DocumentName>,
+    /// Write the losses with and without the documents as SVG.
+    #[arg(long, value_name = "FILE", requires = "without")]
+    svg: Option<PathBuf>,
+    /// How many documents of a step to show.
+    #[arg(long, value_name = "COUNT", default_value_t = 10, conflicts_with = "without")]
+    top: usize,
+    /// By what documents are ranked: of a spike of the gradient norm by `norm`, otherwise by `excess` by default.
+    #[arg(long, value_enum, conflicts_with = "without")]
+    by: Option<RankBy>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is printed as JSON.
+#[derive(Serialize)]
+struct Report<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spikes: Option<&'a [Spike]>,
+    steps: &'a [StepBlame],
+}
+
+/// A step whose documents are asked for.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    step: u64,
+    /// How they are ranked.
+    by: RankBy,
+}
+
+impl BlameCommand {
+    pub(in crate::cli) fn main(self) -> anyhow::Result<()> {
+        let (record, config) = self.run.open()?;
+        record.damage.iter().for_each(|damage| self.say(format!("not used: {damage}")));
+        let (spikes, asked) = match self.step {
+            Some(step) => (None, self.asked_steps(&record, step)?),
+            None => {
+                let spikes = self.find_spikes(&record)?;
+                let asked = self.largest(&spikes);
+                (Some(spikes), asked)
+            }
+        };
+        let mut blames = Vec::new();
+        if !asked.is_empty() {
+            let subject = Subject::open(&record, &config.workspace)?;
+            if !self.without.is_empty() {
+                let steps: Vec<u64> = asked.iter().map(|asked| asked.step).collect();
+                return self.train_without(&record, &subject, &config, &steps);
+            }
+            for (base, asked) in by_checkpoint(&record, &asked) {
+                blames.extend(self.blame(&record, &subject, base, &asked, &config)?);
+            }
+        }
+        match self.json {
+            true => print_json(&Report { spikes: spikes.as_deref(), steps: &blames }),
+            false => Ok(()),
+        }
+    }
+
+    /// Prints a line for people.
+    fn say(&self, text: impl std::fmt::Display) {
+        if !self.json {
+            print_line(text);
+        }
+    }
+
+    /// `--step` to `--until`.
+    fn asked_steps(&self, record: &RunRecord, step: u64) -> anyhow::Result<Vec<Asked>> {
+        let until = self.until.unwrap_or(step);
+        ensure!(step <= until, "--until is {until}, before --step {step}");
+        record.check_trained(until)?;
+        Ok((step..=until).map(|step| Asked { step, by: self.by.unwrap_or_default() }).collect())
+    }
+
+    fn find_spikes(&self, record: &RunRecord) -> anyhow::Result<Vec<Spike>> {
+        if record.steps.is_empty() {
+            bail!("{} has no metrics.jsonl, in which spikes are found: name a --step", record.folder.display());
+        }
+        let rule = SpikeRule { window: self.window as usize, deviations: self.deviations };
+        let spikes = find_spikes(&record.steps, rule);
+        self.say(show::spikes(&spikes, &record.steps, rule));
+        Ok(spikes)
+    }
+
+    /// The steps of the largest spikes, ascending.
+    fn largest(&self, spikes: &[Spike]) -> Vec<Asked> {
+        let mut spikes = spikes.to_vec();
+        spikes.sort_by(|a, b| b.deviations().total_cmp(&a.deviations()));
+        spikes.truncate(self.spikes.unwrap_or(0) as usize);
+        spikes.sort_by_key(|spike| spike.step);
+        let by = |spike: &Spike| if spike.is_of_norm() { RankBy::Norm } else { RankBy::Excess };
+        spikes.iter().map(|spike| Asked { step: spike.step, by: self.by.unwrap_or_else(|| by(spike)) }).collect()
+    }
+
+    /// Trains up to the last of the steps again and tells what the documents of each did.
+    fn blame(
+        &self,
+        record: &RunRecord,
+        subject: &Subject,
+        base: Option<&RecordedCheckpoint>,
+        asked: &[Asked],
+        config: &ReplayConfig,
+    ) -> anyhow::Result<Vec<StepBlame>> {
+        let steps: Vec<u64> = asked.iter().map(|asked| asked.step).collect();
+        let Some(&until) = steps.last() else { return Ok(Vec::new()) };
+        let dump = TENSORS.map(str::to_owned).to_vec();
+        let config = ReplayConfig { dump, dump_steps: steps.clone(), ..config.clone() };
+        let replayed = self.replay_as_recorded(record, base, until, &config)?;
+        // of all steps together, as the corpus is read for them
+        let all: Vec<DocumentPart> = steps.iter().flat_map(|&step| subject.document_parts(step)).collect();
+        let mut texts = subject.part_texts(&all)?.into_iter();
+        let mut blames = Vec::new();
+        for Asked { step, by } in asked {
+            let line = replayed.steps.iter().find(|line| line.step == *step);
+            let line = line.with_context(|| format!("the replay has no step {step}"))?;
+            let parts = subject.document_parts(line.step);
+            let texts: Vec<PartText> = texts.by_ref().take(parts.len()).collect();
+            let gradients = document_gradients(subject, replayed.tensors(line.step)?, &parts, line.tokens)?;
+            let tokens = |document| subject.dataset.document_tokens(document);
+            let step = (line.step, line.loss, line.gradient_norm);
+            let mut blame = StepBlame::new(step, &gradients, (&parts, &texts), &tokens, *by);
+            blame.documents.truncate(self.top);
+            self.say(format!("\n{}", show::step(&blame)));
+            blames.push(blame);
+        }
+        Ok(blames)
+    }
+
+    /// Trains the steps behind `base` up to `until` again, which come to what is recorded.
+    fn replay_as_recorded(
+        &self,
+        record: &RunRecord,
+        base: Option<&RecordedCheckpoint>,
+        until: u64,
+        config: &ReplayConfig,
+    ) -> anyhow::Result<Replayed> {
+        self.say(replaying(base, until));
+        let replayed = match replay(record, base, until, config, &mut ProgressDisplay::notes())? {
+            Ok(replayed) => replayed,
+            Err(difference) => bail!(differs(&difference)),
+        };
+        let environments = if self.json { "" } else { note_environments(record, &replayed, until) };
+        if record.steps.is_empty() {
+            self.say("there is no record to compare with: metrics.jsonl is not beside the checkpoints");
+        } else if let Some(difference) = compare_steps(&record.steps, &replayed.steps) {
+            bail!(differs(&Difference { what: format!("{difference}{environments}"), ..difference }));
+        } else {
+            self.say(equal(&replayed));
+        }
+        Ok(replayed)
+    }
+}
+
+/// The steps by the checkpoint that a replay of them begins with.
+fn by_checkpoint<'r>(record: &'r RunRecord, asked: &[Asked]) -> Vec<(Option<&'r RecordedCheckpoint>, Vec<Asked>)> {
+    let mut groups: BTreeMap<u64, Vec<Asked>> = BTreeMap::new();
+    for &asked in asked {
+        let base = record.newest_before(asked.step).map_or(0, |checkpoint| checkpoint.manifest.step);
+        groups.entry(base).or_default().push(asked);
+    }
+    groups.into_iter().map(|(base, asked)| (record.checkpoint(base), asked)).collect()
+}
+
+fn parse_deviations(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(deviations) if (0.0..=f64::MAX).contains(&deviations) => Ok(deviations),
+        _ => Err("expected a number, 0 or more".to_owned()),
+    }
+}

@@ -1,0 +1,46 @@
+//! `stagecoach page`. It reads a job's folder and writes nothing, so that the job may run meanwhile.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+
+use super::output::print_line;
+use crate::fatal::Fatal;
+use crate::folder::JobFolder;
+use crate::page::{Teller, serve};
+
+/// Serve a job's page for a browser on this machine, until Ctrl-C: curves, timeline, memory, checkpoints, recoveries.
+///
+/// The job may run, be stopped or be finished. `stagecoach run` serves the page of its own job.
+#[derive(Debug, Args)]
+pub(super) struct PageCommand {
+    /// A job's folder, such as `workspace/NAME`.
+    folder: PathBuf,
+    #[command(flatten)]
+    port: PagePort,
+}
+
+/// Where the page is served.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct PagePort {
+    /// The port of 127.0.0.1 at which the page is served; any free one by default.
+    #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
+    pub(super) page_port: u16,
+}
+
+impl PageCommand {
+    pub(super) fn main(self) -> anyhow::Result<()> {
+        let folder = JobFolder::existing(&self.folder)?.ok_or_else(|| {
+            let found = if self.folder.exists() { "is no job's folder" } else { "does not exist" };
+            Fatal::invalid(format!("{} {found}: expected one such as workspace/NAME", self.folder.display()))
+        })?;
+        let port = self.port.page_port;
+        let address = serve(folder, Teller::Folder, port)
+            .with_context(|| format!("could not serve the page at port {port} of 127.0.0.1"))?;
+        print_line(address);
+        loop {
+            std::thread::park();
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The page and its fragments, which are replaced as the job goes on: pure. Whatever comes from files is text to `maud`, which
+//! escapes it; the timeline alone is markup, from `pipeline`, which escapes as well.
+
+mod parts;
+
+use maud::{DOCTYPE, Markup, html};
+
+use super::model::PageModel;
+use super::view::{View, Zoom};
+
+type Fragment = fn(&PageModel, &View) -> Markup;
+
+/// The parts of the page that change, by the id of the element that they fill.
+const FRAGMENTS: [(&str, Fragment); 9] = [
+    ("standing", parts::standing),
+    ("figures", parts::figures),
+    ("loss", parts::loss),
+    ("speed", parts::speed),
+    ("timeline", parts::timeline),
+    ("stages", parts::stages),
+    ("memory", parts::memory),
+    ("checkpoints", parts::checkpoints),
+    ("recoveries", parts::recoveries),
+];
+
+/// All fragments by their ids.
+pub(super) fn fragments(model: &PageModel, view: &View) -> impl Iterator<Item = (&'static str, String)> {
+    FRAGMENTS.into_iter().map(|(id, fragment)| (id, fragment(model, view).into_string()))
+}
+
+/// The whole page. Its addresses are relative, so that they keep the token.
+pub(super) fn page(model: &PageModel, view: &View) -> String {
+    let fill = |id: &str| {
+        let fragment = FRAGMENTS.into_iter().find(|(known, _)| *known == id);
+        fragment.map(|(_, fragment)| fragment(model, view))
+    };
+    let filled = |id: &str| html! { div id=(id) data-fragment { @if let Some(content) = fill(id) { (content) } } };
+    let newest = newest(model);
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (model.job) " - Stagecoach" }
+                link rel="icon" href="icon.svg" type="image/svg+xml";
+                link rel="stylesheet" href="page.css";
+                script src="page.js" defer {}
+            }
+            body {
+                a.skip href="#main" { "Skip to the job" }
+                header {
+                    h1 { (model.job) }
+                    p #connection role="status" {}
+                    (filled("standing"))
+                }
+                main #main {
+                    (filled("figures"))
+                    section aria-labelledby="loss-heading" {
+                        h2 #loss-heading { "Loss" }
+                        nav.zoom aria-label="Steps that are shown" {
+                            @for (zoom, name, label) in Zoom::ALL {
+                                a href=(view.query_after(zoom, newest)) data-zoom=(name) { (label) }
+                            }
+                        }
+                        figure.plot tabindex="0" aria-describedby="keys" { (filled("loss")) }
+                        p #keys.note {
+                            "Drag over the chart, or focus it: " kbd { "+" } " and " kbd { "-" } " zoom, " kbd { "←" } " and "
+                            kbd { "→" } " move, " kbd { "0" } " shows all steps."
+                        }
+                    }
+                    section aria-labelledby="speed-heading" {
+                        h2 #speed-heading { "Tokens a second" }
+                        figure.plot tabindex="0" aria-describedby="keys" { (filled("speed")) }
+                    }
+                    section aria-labelledby="timeline-heading" {
+                        h2 #timeline-heading { "The last measured step" }
+                        (scrolled("Shares of each stage", filled("stages")))
+                        figure.scroll tabindex="0" aria-label="Timeline of each stage" { (filled("timeline")) }
+                    }
+                    section aria-labelledby="memory-heading" { h2 #memory-heading { "Memory" } (scrolled("Memory", filled("memory"))) }
+                    section aria-labelledby="checkpoints-heading" {
+                        h2 #checkpoints-heading { "Checkpoints" }
+                        (scrolled("Checkpoints", filled("checkpoints")))
+                    }
+                    section aria-labelledby="recoveries-heading" {
+                        h2 #recoveries-heading { "Failures and recoveries" }
+                        (scrolled("Failures and recoveries", filled("recoveries")))
+                    }
+                }
+            }
+        }
+    };
+    page.into_string()
+}
+
+/// A part that may be wider than a phone: it is scrolled by itself, also by keys.
+fn scrolled(label: &str, content: Markup) -> Markup {
+    html! { div.scroll tabindex="0" role="group" aria-label=(label) { (content) } }
+}
+
+fn newest(model: &PageModel) -> u64 {
+    model.metrics.last.as_ref().map_or(0, |line| line.step)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+use std::sync::Arc;
+
+use stagecoach_lifecycle::UnixMillis;
+
+use super::super::metrics::Metrics;
+use super::super::model::{Checkpoint, Checkpoints, Failure};
+use super::super::step_timeline::{StageShare, StepTimeline};
+use super::super::view::ViewQuery;
+use super::*;
+
+const HOSTILE: &str = "</title><script>alert(1)</script>\"'><img src=x onerror=alert(1)>";
+const NOW: UnixMillis = UnixMillis(1_790_000_100_000);
+
+fn model(steps: u64) -> PageModel {
+    let mut metrics = Metrics::default();
+    for step in 1..=steps {
+        let loss = 3.0 + 5.0 * (-(step as f64) / 80.0).exp();
+        let held_out = if step % 100 == 0 { format!(",\"evaluationLoss\":{}", loss + 0.1) } else { String::new() };
+        metrics.add(
+            format!(
+                "{{\"step\":{step},\"loss\":{loss},\"gradientNorm\":0.5,\"learningRate\":0.001,\"tokensPerSecond\":6400.4,\
+                 \"seconds\":0.25,\"bubble\":[0.1,0.3],\"peakBytes\":[104857600,209715200]{held_out}}}"
+            )
+            .as_bytes(),
+        );
+    }
+    PageModel {
+        job: HOSTILE.into(),
+        now: NOW,
+        standing: format!("It runs: {HOSTILE}."),
+        problems: vec![HOSTILE.into()],
+        steps: Some(60_000),
+        metrics: Arc::new(metrics),
+        unigram_entropy: Some(6.0),
+        timeline: Some(Arc::new(StepTimeline {
+            step: 10,
+            picture: None,
+            stages: vec![StageShare {
+                layers: vec![2, 1],
+                computation: 0.7,
+                bubble: 0.3,
+                messages: 0.1,
+                imbalance: 1.2,
+            }],
+            advice: Some(HOSTILE.into()),
+            problem: Some(HOSTILE.into()),
+        })),
+        memory_limit: Some(1 << 28),
+        checkpoints: Checkpoints {
+            newest: vec![Checkpoint {
+                step: 100,
+                committed_at: Some(UnixMillis(NOW.0 - 200_000)),
+                bytes: Some(5 << 20),
+                problem: Some(HOSTILE.into()),
+            }],
+            older: 3,
+        },
+        failures: vec![Failure {
+            failed_at: UnixMillis(NOW.0 - 3_000),
+            cause: HOSTILE.into(),
+            phases: vec![("started again", 0.4), ("first step", 2.0)],
+            resumption: Some(HOSTILE.into()),
+        }],
+    }
+}
+
+fn view() -> View {
+    View::from(&ViewQuery::default())
+}
+
+#[test]
+fn text_of_a_job_stays_text() {
+    let page = page(&model(3), &view());
+    assert!(page.matches("&lt;script&gt;").count() >= 9, "{page}");
+    assert_eq!(page.matches("<script").count(), 1, "the page's own: {page}");
+    assert!(!page.contains("<img") && !page.contains("alert(1)\""), "{page}");
+}
+
+#[test]
+fn nothing_is_inline_and_every_address_is_relative() {
+    let page = page(&model(150), &view());
+    for forbidden in
+        ["<style", "style=", "onclick", "onload", "javascript:", "http://", "https://", "href=\"/", "src=\"/"]
+    {
+        // the markup of the timeline names SVG's namespace, which is no address; this model has none
+        let own = page.replace("&lt;", "").replace(HOSTILE, "");
+        assert!(!own.contains(forbidden), "{forbidden} in {own}");
+    }
+}
+
+#[test]
+fn the_page_shows_what_the_model_has() {
+    let page = page(&model(150), &view());
+    for shown in [
+        "3.7668",
+        "after step 100",
+        "6,400",
+        "of 60,000",
+        "20%",
+        "78%",
+        "1.20x",
+        "2+1",
+        "5.00 MiB",
+        "3 min ago",
+        "And 3 older",
+        "started again 0.40 s, first step 2.00 s: 2.40 s in all",
+    ] {
+        assert!(page.contains(shown), "no {shown:?} in {page}");
+    }
+}
+
+#[test]
+fn an_empty_folder_has_a_page_too() {
+    let empty = PageModel {
+        metrics: Arc::default(),
+        timeline: None,
+        checkpoints: Checkpoints::default(),
+        failures: Vec::new(),
+        ..model(0)
+    };
+    let page = page(&empty, &view());
+    for shown in ["Nothing was measured", "No step has a timeline yet", "None is committed yet", "No stage has failed"]
+    {
+        assert!(page.contains(shown), "no {shown:?} in {page}");
+    }
+}
+
+#[test]
+fn fifty_thousand_steps_have_a_page_of_bounded_bytes() {
+    let bytes = page(&model(50_000), &view()).len();
+    assert!(bytes < 200_000, "{bytes} bytes");
+    let ids: Vec<&str> = fragments(&model(3), &view()).map(|(id, _)| id).collect();
+    assert_eq!(ids.len(), 9);
+}

@@ -1,0 +1,140 @@
+//! What a page keeps of `metrics.jsonl`: curves in bounded memory, the last step, and the newest timelines. Pure.
+
+use std::collections::VecDeque;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::series::Series;
+use crate::observe::TimelineRecord;
+
+/// How many of the last timelines are kept: as many as the advice is based on.
+const TIMELINES: usize = 10;
+/// How many of the last steps the time of a step is averaged over.
+const RECENT_STEPS: usize = 20;
+
+/// What a page needs of a line of `metrics.jsonl`. The timeline, most of the line, is parsed only if it is shown.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct StepLine {
+    /// The step, from 1.
+    pub(super) step: u64,
+    /// In nats per token.
+    pub(super) loss: Option<f64>,
+    /// In nats per token.
+    pub(super) evaluation_loss: Option<f64>,
+    /// Before clipping.
+    pub(super) gradient_norm: Option<f64>,
+    pub(super) learning_rate: f64,
+    /// Target tokens per second.
+    pub(super) tokens_per_second: f64,
+    /// Wall seconds of the step.
+    pub(super) seconds: f64,
+    /// By stage, 0 to 1.
+    pub(super) bubble: Vec<f64>,
+    /// By stage.
+    pub(super) peak_bytes: Vec<u64>,
+    /// Whether the update was skipped.
+    pub(super) skipped: bool,
+    timeline: Option<Box<RawValue>>,
+}
+
+/// The metrics of a run, as far as they were read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Metrics {
+    /// In nats per token.
+    pub(super) loss: Series,
+    /// In nats per token.
+    pub(super) held_out: Series,
+    /// Target tokens per second.
+    pub(super) speed: Series,
+    /// The last step.
+    pub(super) last: Option<StepLine>,
+    /// The last step that was evaluated, and its held-out loss.
+    pub(super) last_held_out: Option<(u64, f64)>,
+    /// Steps whose update was skipped.
+    pub(super) skipped: u64,
+    /// Lines that are no step's record.
+    pub(super) unreadable: u64,
+    /// Wall seconds of the last steps.
+    recent_seconds: VecDeque<f64>,
+    /// The last steps that have a timeline, ascending.
+    timelines: VecDeque<(u64, Box<RawValue>)>,
+}
+
+impl Metrics {
+    /// Adds a line, without its line feed.
+    pub(super) fn add(&mut self, line: &[u8]) {
+        if line.is_empty() {
+            return;
+        }
+        let parsed = serde_json::from_slice::<StepLine>(line).ok();
+        let Some(mut record) = parsed.filter(|record| record.step > 0) else {
+            self.unreadable += 1;
+            return;
+        };
+        self.loss.push(record.step, record.loss.unwrap_or(f64::NAN));
+        self.speed.push(record.step, record.tokens_per_second);
+        if let Some(loss) = record.evaluation_loss {
+            self.held_out.push(record.step, loss);
+            self.last_held_out = Some((record.step, loss));
+        }
+        self.skipped += u64::from(record.skipped);
+        push_bounded(&mut self.recent_seconds, record.seconds, RECENT_STEPS);
+        if let Some(timeline) = record.timeline.take() {
+            push_bounded(&mut self.timelines, (record.step, timeline), TIMELINES);
+        }
+        self.last = Some(record);
+    }
+
+    /// The mean wall seconds of the last steps; None before the first.
+    pub(super) fn seconds_per_step(&self) -> Option<f64> {
+        let sum: f64 = self.recent_seconds.iter().sum();
+        (!self.recent_seconds.is_empty()).then(|| sum / self.recent_seconds.len() as f64)
+    }
+
+    /// The last step that has a timeline.
+    pub(super) fn timeline_step(&self) -> Option<u64> {
+        self.timelines.back().map(|(step, _)| *step)
+    }
+
+    /// The last timelines that can be read, by ascending steps.
+    pub(super) fn timelines(&self) -> Vec<(u64, TimelineRecord)> {
+        let parse = |(step, raw): &(u64, Box<RawValue>)| Some((*step, serde_json::from_str(raw.get()).ok()?));
+        self.timelines.iter().filter_map(parse).collect()
+    }
+}
+
+fn push_bounded<T>(queue: &mut VecDeque<T>, value: T, most: usize) {
+    if queue.len() == most {
+        queue.pop_front();
+    }
+    queue.push_back(value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_become_curves_and_what_is_no_line_is_counted() {
+        let mut metrics = Metrics::default();
+        for step in 1..=50u64 {
+            let evaluation = if step % 10 == 0 { ",\"evaluationLoss\":4.5" } else { "" };
+            let line = format!(
+                "{{\"step\":{step},\"loss\":{},\"tokensPerSecond\":100.5,\"seconds\":0.5,\"peakBytes\":[7,8]{evaluation},\"timeline\":{{\"partition\":[{step}],\"work\":[],\"stages\":[]}}}}",
+                5.0 - step as f64 / 100.0
+            );
+            metrics.add(line.as_bytes());
+        }
+        for line in [&b"{\"step\":51,\"loss\":null}"[..], b"", b"{\"step\":5", b"<script>", b"{}", b"\xff"] {
+            metrics.add(line);
+        }
+        assert_eq!((metrics.unreadable, metrics.last_held_out), (4, Some((50, 4.5))));
+        assert_eq!(metrics.loss.columns(1, 99, 100).len(), 50);
+        assert_eq!(metrics.held_out.columns(1, 99, 100).len(), 5);
+        let timelines = metrics.timelines();
+        assert_eq!((timelines.len(), timelines[9].1.partition[0], metrics.timeline_step()), (TIMELINES, 50, Some(50)));
+        assert!((metrics.seconds_per_step().unwrap() - 0.475).abs() < 1e-9);
+    }
+}

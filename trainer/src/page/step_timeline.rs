@@ -1,0 +1,128 @@
+//! A measured step above its simulation, with where each stage's time went: pure.
+
+use stagecoach_pipeline::{Costs, Panel, Timeline, breakdown, simulate, timeline_svg_unstyled};
+
+use crate::observe::{TimelineRecord, advice};
+
+/// The most bars that are drawn: of larger pipelines a page has the table alone.
+const MAX_BARS: usize = 1500;
+
+/// What every stage did in a step.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct StepTimeline {
+    pub(super) step: u64,
+    /// Measured above simulated, as SVG without style; None if it would have too many bars.
+    pub(super) picture: Option<String>,
+    pub(super) stages: Vec<StageShare>,
+    /// The sentence about the slowest stage.
+    pub(super) advice: Option<String>,
+    /// Why the record can't be shown.
+    pub(super) problem: Option<String>,
+}
+
+/// Where a stage's time went, in shares of the step.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct StageShare {
+    /// The number of layers of each of its chunks.
+    pub(super) layers: Vec<usize>,
+    pub(super) computation: f64,
+    pub(super) bubble: f64,
+    /// The part of the bubble in which its next input was on its way.
+    pub(super) messages: f64,
+    /// Its computation over the mean of all stages.
+    pub(super) imbalance: f64,
+}
+
+impl StepTimeline {
+    /// Of the last of `records`, which are in the order of their steps; None without any.
+    pub(super) fn new(records: &[(u64, TimelineRecord)]) -> Option<StepTimeline> {
+        let (step, record) = records.last()?;
+        let empty = StepTimeline { step: *step, picture: None, stages: Vec::new(), advice: None, problem: None };
+        let (measured, programs) = match (record.timeline(), record.programs()) {
+            (Ok(measured), Ok(programs)) => (measured, programs),
+            (Err(problem), _) | (_, Err(problem)) => return Some(StepTimeline { problem: Some(problem), ..empty }),
+        };
+        let costs = Costs::measured(std::slice::from_ref(&measured), &programs.placement);
+        let simulated = simulate(&programs, &costs);
+        let bars = |timeline: &Timeline| timeline.spans.iter().map(Vec::len).sum::<usize>();
+        let panels = [
+            Panel { heading: "measured", timeline: &measured },
+            Panel { heading: "simulated with the measured costs", timeline: &simulated },
+        ];
+        let is_drawn = bars(&measured) + bars(&simulated) <= MAX_BARS;
+        let shares =
+            breakdown(&measured, &programs.placement).into_iter().enumerate().map(|(rank, times)| StageShare {
+                layers: programs
+                    .placement
+                    .chunks_of(rank)
+                    .filter_map(|chunk| record.partition.get(chunk).copied())
+                    .collect(),
+                computation: times.compute_seconds / measured.makespan,
+                bubble: times.bubble_seconds / measured.makespan,
+                messages: times.exposed_communication_seconds / measured.makespan,
+                imbalance: times.imbalance,
+            });
+        Some(StepTimeline {
+            picture: is_drawn.then(|| timeline_svg_unstyled(&panels, &format!("step {step}"))),
+            stages: shares.collect(),
+            advice: advice(records.iter().map(|(_, record)| record)).map(|advice| advice.to_string()),
+            ..empty
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stagecoach_pipeline::{ModelCost, ModuleCost, Partition, lower, one_f_one_b};
+
+    use super::*;
+
+    fn module(work: f64) -> ModuleCost {
+        ModuleCost {
+            name: String::new(),
+            forward: work,
+            backward_input: work,
+            backward_weight: work,
+            parameter_bytes: 0,
+            copied_bytes: 0,
+            activation_bytes: 0,
+            weight_gradient_bytes: 0,
+            temporary_bytes: 0,
+        }
+    }
+
+    fn record(stages: usize, microbatches: usize) -> TimelineRecord {
+        let programs = lower(&one_f_one_b(stages, microbatches), false).unwrap();
+        let mut timeline = simulate(&programs, &Costs::uniform(stages));
+        timeline.spans.iter_mut().for_each(|spans| spans.retain(|span| crate::execute::is_timed(span.action)));
+        let model = ModelCost {
+            embedding: module(0.0),
+            layers: vec![module(1.0); 2 * stages],
+            head: module(1.0),
+            boundary_bytes: 0,
+            ranks: Vec::new(),
+        };
+        let timeline = Timeline::new(timeline.spans, Vec::new());
+        TimelineRecord::new(&timeline, &Partition { layers: vec![2; stages] }, &model)
+    }
+
+    #[test]
+    fn a_step_has_a_picture_without_style_and_shares_that_add_up() {
+        let shown = StepTimeline::new(&[(10, record(3, 6)), (20, record(3, 6))]).unwrap();
+        let picture = shown.picture.unwrap();
+        assert!(picture.contains("simulated with the measured costs") && !picture.contains("style"), "{picture}");
+        assert_eq!((shown.step, shown.stages.len(), shown.stages[1].layers.clone()), (20, 3, vec![2]));
+        assert!(shown.stages.iter().all(|stage| (stage.computation + stage.bubble - 1.0).abs() < 1e-6));
+        assert!(shown.advice.is_some() && shown.problem.is_none());
+        assert_eq!(StepTimeline::new(&[]), None);
+    }
+
+    #[test]
+    fn a_large_pipeline_has_the_table_alone_and_a_broken_record_its_problem() {
+        let large = StepTimeline::new(&[(1, record(8, 64))]).unwrap();
+        assert!(large.picture.is_none() && large.stages.len() == 8);
+        let mut broken = record(2, 2);
+        broken.stages[1].actions[0] = "<script>".into();
+        assert!(StepTimeline::new(&[(1, broken)]).unwrap().problem.unwrap().contains("is not an action"));
+    }
+}

@@ -1,0 +1,30 @@
+//! What a replay asks of the stages.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use stagecoach_api::contract::FailureKind;
+use tch::Tensor;
+
+use crate::execute::{DumpConfig, Stage};
+use crate::fatal::Fatal;
+
+/// What a replay asks of a stage besides a pod's contract.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct ReplayOptions {
+    /// Tensors to write.
+    pub(crate) dump: Option<DumpConfig>,
+    /// Documents, by index, whose tokens are no targets in training.
+    pub(crate) without: BTreeSet<u64>,
+}
+
+/// Writes the tensors that were taken of a step as a file of this stage, if there are any.
+pub(super) fn write_dump(config: &DumpConfig, stage: &Stage, step: u64) -> Result<(), Fatal> {
+    let tensors = stage.take_dump();
+    if tensors.is_empty() {
+        return Ok(());
+    }
+    let path = config.folder.join(format!("step-{step}.stage-{}.safetensors", stage.rank));
+    Tensor::write_safetensors(&tensors, &path)
+        .map_err(|e| Fatal::new(FailureKind::Storage, format!("could not write {}: {e}", path.display())))
+}

@@ -10,12 +10,12 @@ use crate::stats::{line, median};
 /// What is compared runs in turns.
 const ROUNDS: u64 = 3;
 /// Steps of a round, and of each round those that are left out: links, caches and the interval settle.
-const STEPS: u64 = 60;
-const WARM_UP: usize = 30;
+const STEPS: u64 = 36;
+const WARM_UP: usize = 18;
 
 pub(crate) fn measure(folder: &Path) -> Value {
     println!("33 million parameters in two stages, with and without checkpoints in memory");
-    let sizes = [16, 64].map(|rows| of_batch(folder, rows));
+    let sizes = [16, 48].map(|rows| of_batch(folder, rows));
     json!({ "sizes": sizes })
 }
 

@@ -27,8 +27,9 @@ pub(crate) fn measure() -> Value {
     let applied: Vec<f64> = (0..TIMES).map(|n| apply(&product, n)).collect();
     line("apply -> first step", seconds(median(&applied)), &format!("worst {}", seconds(worst(&applied))));
 
-    let replaced = kill(&product, "killed", 0);
-    let taken = kill(&product, "killed-with-spare", 1);
+    let replaced = lose_pods(&product, "killed", End::Killed, 0);
+    let deleted = lose_pods(&product, "deleted", End::Deleted, 0);
+    let taken = lose_pods(&product, "killed-with-spare", End::Killed, 1);
 
     let sizes: BTreeMap<&str, u64> = ["operator", "trainer"].map(|image| (image, size(image))).into();
     for (image, bytes) in &sizes {
@@ -40,6 +41,7 @@ pub(crate) fn measure() -> Value {
     json!({
         "applyToFirstStepSeconds": applied,
         "killed": replaced,
+        "deletedByForce": deleted,
         "killedWithSpare": taken,
         "imageBytes": sizes,
         "operatorKiB": memory,
@@ -58,31 +60,40 @@ fn apply(product: &Product, n: u64) -> f64 {
     since(started, SystemTime::now())
 }
 
-/// Kills pods of a job with so many spares, one after the other.
-fn kill(product: &Product, name: &str, spares: u32) -> Value {
-    println!("one of its pods killed {TIMES} times, {spares} spares");
+/// How a pod ends.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// The trainer by SIGKILL.
+    Killed,
+    /// By `kubectl delete pod --force`.
+    Deleted,
+}
+
+/// Ends pods of a job with so many spares, one after the other.
+fn lose_pods(product: &Product, name: &str, end: End, spares: u32) -> Value {
+    println!("one of its pods {} {TIMES} times, {spares} spares", format!("{end:?}").to_lowercase());
     let job = E2eJob::apply(product, name, json!({"spares": spares, "training": {"steps": 1_000_000}}));
     let mut waiting = Vec::new();
     let mut losses = Vec::new();
     // a stage that is lost twice without a step beyond all earlier ones takes the group with it
     let mut furthest = 0;
-    for kill in 1..=TIMES {
+    for loss in 1..=TIMES {
         // one checkpoint of its own, and some steps that the next group must do again
         let running = job.wait_phase("Running");
         if spares > 0 {
             waiting.push(job.wait_spare(&waiting));
         }
         furthest = running["status"]["progress"]["step"].as_u64().unwrap_or_default().max(furthest);
-        job.wait_step(furthest + 25 + kill * 7 % 20);
+        job.wait_step(furthest + 25 + loss * 7 % 20);
         furthest = job.step();
-        let pods = job.pod_uids();
-        let stages: Vec<&String> = pods.iter().filter(|pod| waiting.last() != Some(pod)).collect();
-        losses.push(lose(product, &job, stages[(kill % STAGES as u64) as usize]));
+        let mut stages = job.pods();
+        stages.retain(|pod| waiting.last().is_none_or(|spare| pod["metadata"]["uid"] != **spare));
+        losses.push(lose(product, &job, &stages[(loss % STAGES as u64) as usize], end));
     }
     assert_eq!(job.attempt(), 1, "a stage was lost twice without a new step between");
     let column = |of: &dyn Fn(&Loss) -> f64| losses.iter().map(of).collect::<Vec<f64>>();
     let whole = column(&|loss| loss.seconds);
-    line("pod killed -> first new step", seconds(median(&whole)), &format!("worst {}", seconds(worst(&whole))));
+    line("pod lost -> first new step", seconds(median(&whole)), &format!("worst {}", seconds(worst(&whole))));
     let phase_of = |index: usize| column(&|loss| loss.phases[index]);
     for (index, phase) in PHASES.iter().enumerate() {
         let part = phase_of(index);
@@ -100,7 +111,7 @@ fn kill(product: &Product, name: &str, spares: u32) -> Value {
     })
 }
 
-/// One loss: seconds from the kill to the first new step, those of its [`PHASES`] by the operator's record, and how many finished
+/// One loss: seconds from the pod's end to the first new step, those of its [`PHASES`] by the operator's record, and how many finished
 /// steps were done again.
 struct Loss {
     seconds: f64,
@@ -108,21 +119,25 @@ struct Loss {
     steps: u64,
 }
 
-/// Kills the pod with this UID and watches what follows.
-fn lose(product: &Product, job: &E2eJob, uid: &str) -> Loss {
+/// Ends this pod and watches what follows.
+fn lose(product: &Product, job: &E2eJob, pod: &Value, end: End) -> Loss {
+    let [name, uid] = ["name", "uid"].map(|field| pod["metadata"][field].as_str().unwrap());
     let recovery = || job.get()["status"]["lastRecovery"].clone();
     let (trainer, before) = (product.node.container(uid, "trainer"), recovery());
-    let killed = SystemTime::now();
-    trainer.kill();
+    let ended = SystemTime::now();
+    match end {
+        End::Killed => trainer.kill(),
+        End::Deleted => drop(product.kubectl(&["delete", "pod", name, "--force", "--grace-period=0"])),
+    }
     let done = job.step();
     // read off the log of whichever pod is stage 0 then, which has the time of each line
     let (start, stepped) = wait("the first step", || {
         let logs = job.all_pods().iter().map(|pod| log(product, pod)).collect::<Vec<_>>();
         let texts = logs.into_iter().filter_map(|log| std::fs::read_to_string(log).ok());
         texts.into_iter().find_map(|text| {
-            let mut since_kill = text.lines().filter(|line| time(line) > killed);
-            let start = since_kill.find(|line| line.contains(" F start "))?.to_owned();
-            Some((start, since_kill.find(|line| line.contains(" F step "))?.to_owned()))
+            let mut since_end = text.lines().filter(|line| time(line) > ended);
+            let start = since_end.find(|line| line.contains(" F start "))?.to_owned();
+            Some((start, since_end.find(|line| line.contains(" F step "))?.to_owned()))
         })
     });
     let recovered = wait("its record", || {
@@ -132,7 +147,7 @@ fn lose(product: &Product, job: &E2eJob, uid: &str) -> Loss {
     let seconds_of = |phase: &str| recovered["phases"][phase].as_str().and_then(|text| text.parse().ok());
     let from: u64 = start.split_whitespace().skip_while(|word| *word != "steps").nth(1).unwrap().parse().unwrap();
     Loss {
-        seconds: since(killed, time(&stepped)),
+        seconds: since(ended, time(&stepped)),
         phases: PHASES.map(|phase| seconds_of(phase).unwrap_or_default()),
         steps: done.saturating_sub(from - 1),
     }

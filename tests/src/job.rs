@@ -29,6 +29,8 @@ pub struct TestJob {
     pub global_batch_size: u32,
     /// Microbatches of a step.
     pub microbatches: u32,
+    /// Blocks in which gradients are added.
+    pub gradient_blocks: u32,
     /// Steps.
     pub steps: u64,
     /// The step at which the learning rate's decay ends, if not the last: then jobs that differ in `steps` alone go on from
@@ -54,6 +56,7 @@ impl Default for TestJob {
             tied: false,
             global_batch_size: 12,
             microbatches: 4,
+            gradient_blocks: 1,
             steps: 20,
             decay_steps: None,
             extra: String::new(),
@@ -88,7 +91,7 @@ impl TestJob {
     pub fn yaml(&self) -> String {
         let TestJob { name, stages, layers, schedule, partition, transport, recompute, precision, .. } = self;
         let TestJob { virtual_stages, packing, tied, steps, decay_steps, extra, .. } = self;
-        let TestJob { global_batch_size, microbatches, .. } = self;
+        let TestJob { global_batch_size, microbatches, gradient_blocks, .. } = self;
         let decay_steps = decay_steps.map(|step| format!(", decaySteps: {step}")).unwrap_or_default();
         let partition = match partition {
             Some(layers) => format!("{{strategy: Explicit, layers: {layers:?}}}"),
@@ -115,6 +118,7 @@ spec:
     precision: {precision}
     globalBatchSize: {global_batch_size}
     microbatches: {microbatches}
+    gradientBlocks: {gradient_blocks}
     gradientClipNorm: 0.7
     learningRate: {{peak: 1e-2, warmupSteps: 5, warmupStart: 0.1, floor: 1e-3{decay_steps}}}
     optimizer: {{type: AdamW, adamW: {{weightDecay: 0.1}}}}

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::activity::Heartbeat;
 use crate::messages::{CoordinatorMessage, MemberMessage, PROTOCOL_VERSION, encode_message, preamble};
-use crate::{FieldMismatch, GroupFailure, Hello, Refusal, Roster, StepOutcome, StepVote, Verdict};
+use crate::{BlockLosses, FieldMismatch, GroupFailure, Hello, Refusal, Roster, StepOutcome, StepVote, Verdict};
 
 /// The frame in hexadecimal.
 fn hex<T: Serialize>(frame: &T) -> String {
@@ -46,8 +46,8 @@ fn verdict(outcome: StepOutcome) -> CoordinatorMessage {
 
 #[test]
 fn the_preamble_is_the_magic_and_the_version() {
-    assert_eq!(PROTOCOL_VERSION, 6);
-    assert_eq!(preamble(), *b"stgcoach\x06\0\0\0");
+    assert_eq!(PROTOCOL_VERSION, 7);
+    assert_eq!(preamble(), *b"stgcoach\x07\0\0\0");
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn messages_of_a_member() {
         Heartbeat { text: "F 5".to_owned(), waits_for: Some(2), sequence: 300, age: Duration::from_millis(1500) };
     let vote = StepVote {
         step: 9,
-        loss: Some(2.5),
+        losses: Some(BlockLosses { blocks: 2, target_count: 300, sums: vec![(1, 2.5)] }),
         squared_norms: vec![(1, 0.5)],
         stop_requested: true,
         save_due: false,
@@ -73,7 +73,7 @@ fn messages_of_a_member() {
     assert_eq!(hex(&MemberMessage::Gather { topic: 7, bytes: vec![1, 2] }), "050000000407020102");
     assert_eq!(
         hex(&MemberMessage::Vote(vote)),
-        "20000000050901000020400101000000000000e03f010001040001000000000000f03f01"
+        "2900000005090102ac02010100000000000004400101000000000000e03f010001040001000000000000f03f01"
     );
     assert_eq!(hex(&MemberMessage::Leave { code: 75 }), "03000000069601");
     assert_eq!(hex(&MemberMessage::StandBy(hello())), "1600000007016aac020102030401700176010161016201640168");

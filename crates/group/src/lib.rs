@@ -22,6 +22,7 @@ mod hang;
 mod hello;
 mod inbox;
 mod join;
+mod losses;
 mod member;
 mod messages;
 #[cfg(test)]
@@ -42,6 +43,7 @@ pub use error::GroupError;
 pub use failure::GroupFailure;
 pub use hang::{Hang, StageActivity, find_hang};
 pub use hello::{GroupTimeouts, Hello, Roster};
+pub use losses::BlockLosses;
 pub use member::Member;
 pub use messages::PROTOCOL_VERSION;
 pub use rendezvous::{NotFound, Rendezvous};

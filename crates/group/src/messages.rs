@@ -12,7 +12,7 @@ use crate::{GroupError, GroupFailure, Hello, Refusal, Roster, StepVote, Verdict}
 /// The first bytes of each side.
 pub(crate) const MAGIC: [u8; 8] = *b"stgcoach";
 /// Version of the control protocol: incremented with every change of its messages.
-pub const PROTOCOL_VERSION: u32 = 6;
+pub const PROTOCOL_VERSION: u32 = 7;
 /// Limit of a hello.
 pub(crate) const MAX_HELLO_BYTES: usize = 256 << 10;
 /// Limit of any later frame.

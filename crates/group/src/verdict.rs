@@ -2,13 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::losses::{BlockLosses, mean_loss};
+
 /// One rank's vote at the end of a step.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepVote {
     /// The number of steps that are complete after this one: 1 for the first.
     pub step: u64,
-    /// The step's loss: from the rank with the head, and from no other.
-    pub loss: Option<f32>,
+    /// The losses of the step's gradient blocks: from ranks with the head, and from no others.
+    pub losses: Option<BlockLosses>,
     /// Per parameter whose gradient this rank holds: its index in the sorted list of all names, and the sum of the
     /// squares of its gradient. A tied weight is voted by the head's rank alone.
     pub squared_norms: Vec<(u32, f64)>,
@@ -95,7 +97,7 @@ pub fn decide_step(votes: &[StepVote], rules: &StepRules) -> Verdict {
     let mut decided = Verdict {
         step,
         outcome: StepOutcome::Skip,
-        loss: votes.iter().find_map(|vote| vote.loss).unwrap_or(f32::NAN),
+        loss: f32::NAN,
         norm: f64::NAN,
         save: votes.iter().any(|vote| vote.save_due) && !votes.iter().any(|vote| vote.save_in_progress),
         stop: votes.iter().any(|vote| vote.stop_requested),
@@ -107,8 +109,10 @@ pub fn decide_step(votes: &[StepVote], rules: &StepRules) -> Verdict {
         decided.consecutive_skips = votes.iter().map(|vote| vote.consecutive_skips).max().unwrap_or(0);
         return Verdict { outcome: StepOutcome::Drop, ..decided };
     }
-    let outcome = check(votes).and_then(|()| global_norm(votes)).and_then(|norm| {
-        decided.norm = norm;
+    let losses = || votes.iter().enumerate().filter_map(|(rank, vote)| Some((rank, vote.losses.as_ref()?)));
+    let sums = check(votes).and_then(|()| Ok((mean_loss(losses(), step)?, global_norm(votes)?)));
+    let outcome = sums.and_then(|(loss, norm)| {
+        (decided.loss, decided.norm) = (loss, norm);
         let finite = norm.is_finite() && decided.loss.is_finite() && votes.iter().all(|vote| vote.all_finite);
         if finite {
             let clip = rules.clip_norm.map_or(1.0, |max_norm| (max_norm / (norm + 1e-6)).min(1.0));
@@ -133,7 +137,7 @@ pub fn decide_step(votes: &[StepVote], rules: &StepRules) -> Verdict {
     decided
 }
 
-/// All votes must be on one step, with one loss among them.
+/// All votes must be on one step.
 fn check(votes: &[StepVote]) -> Result<(), String> {
     let Some(first) = votes.first() else {
         return Err("no rank voted".to_owned());
@@ -143,12 +147,7 @@ fn check(votes: &[StepVote]) -> Result<(), String> {
             votes.iter().enumerate().map(|(rank, vote)| format!("stage {rank} on step {}", vote.step)).collect();
         return Err(format!("the stages voted on different steps: {}", steps.join(", ")));
     }
-    let heads: Vec<usize> = (0..votes.len()).filter(|&rank| votes[rank].loss.is_some()).collect();
-    match heads[..] {
-        [_] => Ok(()),
-        [] => Err(format!("no stage voted the loss of step {}: the one with the head must", first.step)),
-        _ => Err(format!("stages {heads:?} all voted a loss for step {}: only the one with the head may", first.step)),
-    }
+    Ok(())
 }
 
 /// The norm over all parameters, or why it can't be one.

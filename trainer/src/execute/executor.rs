@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use stagecoach_group::{Activity, Member, StepOutcome, StepVote, Verdict};
+use stagecoach_group::{Activity, BlockLosses, Member, StepOutcome, StepVote, Verdict};
 use stagecoach_pipeline::{Action, Placement, WorkItem};
 use tch::{Device, Kind, Tensor};
 
+use super::gradient_sums::Weights;
 use super::sequences::cu_seqlens;
 use super::{
     ChunkOutput, LossInputs, SavedActivations, Stage, StepError, StepInputs, StepMeasurements, StepOutput, StepTimer,
@@ -40,10 +41,25 @@ struct StepState {
     /// Input gradients not yet consumed by a SEND or by the previous chunk on this rank, keyed by the consuming work
     /// item.
     gradients: HashMap<WorkItem, Tensor>,
-    loss: f64,
+    /// Sums by block.
+    losses: Vec<f64>,
     verdict: Option<Verdict>,
     decided_at: Option<Instant>,
     timer: StepTimer,
+}
+
+impl StepState {
+    /// Adds a microbatch's loss to its block.
+    fn add_loss(&mut self, loss: f64, item: WorkItem, inputs: &StepInputs) {
+        if self.losses.is_empty() {
+            self.losses.push(inputs.loss_so_far);
+        } else if inputs.gradient_blocks.is_first_of_block(item.microbatch) {
+            self.losses.push(0.0);
+        }
+        if let Some(sum) = self.losses.last_mut() {
+            *sum += loss;
+        }
+    }
 }
 
 impl Executor<'_> {
@@ -56,7 +72,7 @@ impl Executor<'_> {
             saved: HashMap::new(),
             activations: HashMap::new(),
             gradients: HashMap::new(),
-            loss: inputs.loss_so_far,
+            losses: Vec::new(),
             verdict: None,
             decided_at: None,
             timer: StepTimer::new(inputs.origin),
@@ -80,8 +96,8 @@ impl Executor<'_> {
                 executed => executed?,
             }
         }
-        let StepState { verdict, decided_at, loss, .. } = state;
-        Ok(StepOutput { verdict, decided_at, loss })
+        let StepState { verdict, decided_at, losses, .. } = state;
+        Ok(StepOutput { verdict, decided_at, losses })
     }
 
     fn execute(&mut self, action: Action, inputs: &StepInputs, state: &mut StepState) -> Result<(), StepError> {
@@ -101,7 +117,7 @@ impl Executor<'_> {
             }
             Action::Exchange => {
                 state.timer.begin();
-                state.verdict = Some(self.exchange(inputs, state.loss, &mut state.timer)?);
+                state.verdict = Some(self.exchange(inputs, &state.losses, &mut state.timer)?);
                 state.decided_at = Some(Instant::now());
             }
             Action::Update => match state.verdict.as_ref().map(|verdict| &verdict.outcome) {
@@ -115,6 +131,9 @@ impl Executor<'_> {
             },
             // Nothing to execute: after it, the caller may copy the weights for a checkpoint.
             Action::Snapshot => {}
+        }
+        if let (true, Some(item)) = (action.completes_weight_gradient(), action.item()) {
+            self.stage.gradient_sums.add(Weights::Chunk(item.chunk), item, inputs.gradient_blocks);
         }
         // EXCHANGE has ended its span itself: the vote carries it
         if is_timed(action) && action != Action::Exchange {
@@ -211,7 +230,12 @@ impl Executor<'_> {
             chunk.evaluate(&input, &ctx, targets)
         };
         match (output, action.consumer(self.placement)) {
-            (ChunkOutput::Loss(loss), _) => state.loss += loss,
+            (ChunkOutput::Loss(loss), _) => {
+                state.add_loss(loss, item, inputs);
+                if inputs.step.is_some() {
+                    self.stage.gradient_sums.add(Weights::Head, item, inputs.gradient_blocks);
+                }
+            }
             (ChunkOutput::Activations(y), Some(consumer)) => drop(state.activations.insert(consumer, y)),
             (ChunkOutput::Activations(_), None) => {}
         }
@@ -263,10 +287,14 @@ impl Executor<'_> {
     }
 
     /// Sends this rank's norms and vote, and waits for the group's decision.
-    fn exchange(&mut self, inputs: &StepInputs, loss: f64, timer: &mut StepTimer) -> Result<Verdict, StepError> {
+    fn exchange(&mut self, inputs: &StepInputs, losses: &[f64], timer: &mut StepTimer) -> Result<Verdict, StepError> {
         let squared_norms = self.stage.squared_norms();
         let has_head = self.stage.chunks.values().any(|chunk| chunk.head.is_some());
-        let loss = has_head.then(|| (loss / inputs.target_count as f64) as f32);
+        let losses = has_head.then(|| BlockLosses {
+            blocks: inputs.gradient_blocks.count() as u32,
+            target_count: inputs.target_count,
+            sums: (0..).zip(losses.iter().copied()).collect(),
+        });
         let all_finite = squared_norms.iter().all(|(_, square)| square.is_finite());
         timer.end();
         let measurements = StepMeasurements {
@@ -277,7 +305,7 @@ impl Executor<'_> {
         let measurements = measurements.to_vec();
         (inputs.control.before_vote)()?;
         let step = inputs.step.unwrap_or_default();
-        let vote = StepVote { step, loss, squared_norms, all_finite, measurements, ..inputs.vote.clone() };
+        let vote = StepVote { step, losses, squared_norms, all_finite, measurements, ..inputs.vote.clone() };
         self.vote(vote, inputs)
     }
 

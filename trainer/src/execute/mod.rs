@@ -5,6 +5,7 @@ mod chunk;
 mod control;
 mod dump;
 mod executor;
+mod gradient_sums;
 mod measurements;
 mod sequences;
 mod stage;

@@ -9,6 +9,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::Chunk;
 use super::dump::TensorDump;
+use super::gradient_sums::{GradientSums, Weights};
 use super::weight_grad_store::WeightGradStore;
 use crate::kernels;
 use crate::model::{Architecture, Embedding, Head, ModelPart, Parameters, names};
@@ -68,6 +69,8 @@ pub struct Stage {
     pub(crate) tied_embedding: Option<TiedEmbedding>,
     /// Weight gradients not yet accumulated, until their W action.
     pub(super) weight_grad_store: WeightGradStore,
+    /// The sums over the blocks of a step.
+    pub(super) gradient_sums: GradientSums,
     /// Which activations are computed again in backward.
     pub(super) recompute: Recompute,
     /// Type of activations.
@@ -108,6 +111,22 @@ impl Stage {
             head: part.has_head.then(|| Head::new(tie, &parameters, head_accumulator)),
         };
         let chunks = parts.iter().map(|(index, part)| (*index, chunk(part))).collect();
+        let mut accumulators: BTreeMap<Weights, Vec<Tensor>> = BTreeMap::new();
+        for (chunk, part) in &parts {
+            let specs = architecture.parameter_specs(part);
+            // a tied weight is both the first and the last
+            let head = part.has_head.then(|| specs.len().saturating_sub(1));
+            for (at, spec) in specs.iter().enumerate() {
+                let index = parameters.index(&spec.name);
+                let (weights, gradient) = match head {
+                    Some(head) if head == at => {
+                        (Weights::Head, head_accumulator.unwrap_or(&parameters[index].gradient))
+                    }
+                    _ => (Weights::Chunk(*chunk), &parameters[index].gradient),
+                };
+                accumulators.entry(weights).or_default().push(gradient.shallow_clone());
+            }
+        }
         Stage {
             rank,
             chunks,
@@ -115,6 +134,7 @@ impl Stage {
             optimizer: AdamW::new(config.optimizer, &parameters),
             tied_embedding,
             weight_grad_store: WeightGradStore::default(),
+            gradient_sums: GradientSums::new(accumulators),
             recompute: config.recompute,
             kind,
             hidden_size: architecture.hidden_size() as i64,
@@ -133,6 +153,7 @@ impl Stage {
     /// Forgets what an unfinished step has left.
     pub(crate) fn discard_step(&mut self) {
         self.weight_grad_store = WeightGradStore::default();
+        self.gradient_sums.clear();
     }
 
     /// Zeroes every gradient accumulator; called at the start of a step.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use stagecoach_data::MicrobatchLayout;
 use stagecoach_group::{GroupError, StepVote, Verdict};
-use stagecoach_pipeline::Action;
+use stagecoach_pipeline::{Action, GradientBlocks};
 use tch::Tensor;
 
 use super::StepControl;
@@ -45,6 +45,8 @@ pub struct StepInputs<'a> {
     pub targets: Vec<Tensor>,
     /// Number of targets in the global batch that count towards the loss; used on the last stage.
     pub target_count: u64,
+    /// In which order the microbatches' losses and gradients are added; of an evaluation's losses, one block.
+    pub gradient_blocks: GradientBlocks,
     /// Sum of the cross-entropies to go on from: of the windows of an evaluation that are done, otherwise 0.
     pub loss_so_far: f64,
     /// Number of the step, counted from 1; `None` runs a window of an evaluation.
@@ -67,6 +69,7 @@ pub struct StepOutput {
     pub verdict: Option<Verdict>,
     /// When the decision arrived.
     pub(crate) decided_at: Option<Instant>,
-    /// Sum of this rank's cross-entropies and [`StepInputs::loss_so_far`], in nats; 0 except on the last stage.
-    pub(crate) loss: f64,
+    /// Sums of this rank's cross-entropies by block, in nats, the first of them with [`StepInputs::loss_so_far`]; none except on
+    /// the last stage.
+    pub(crate) losses: Vec<f64>,
 }

@@ -124,13 +124,15 @@ pub struct MicrobatchCost {
     pub copies: ParameterCopies,
 }
 
-/// Which copies of weights and moments stages hold for checkpoints.
+/// Which copies of parameters stages hold besides the parameters themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ParameterCopies {
     /// One that a checkpoint is written from.
     pub snapshot: bool,
     /// Those of checkpoints in memory: two of a stage's own state, and two of the state of the stage before it.
     pub memory_checkpoints: bool,
+    /// Sums of gradient blocks that wait to be added, besides the accumulators.
+    pub partial_sums: usize,
 }
 
 /// A model architecture. To add one, implement this trait and construct it in `JobConfig`.
@@ -143,7 +145,7 @@ pub trait Architecture: std::fmt::Debug {
     fn vocab_size(&self) -> usize;
     /// Whether the head shares the embedding's weight.
     fn tie_word_embeddings(&self) -> bool;
-    /// The parameters of `part`, in the order in which it uses them.
+    /// The parameters of `part`, in the order in which it uses them: the weight of the head last.
     fn parameter_specs(&self, part: &ModelPart) -> Vec<ParameterSpec>;
     /// Builds the layers of `part`, including the final norm if it has the head.
     fn build_layers(&self, part: &ModelPart, parameters: &Parameters) -> Vec<Rc<dyn Layer>>;

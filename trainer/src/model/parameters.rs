@@ -34,7 +34,7 @@ impl ParameterSpec {
 pub struct ParameterBytes {
     /// The weights, fp32, and the copy in bf16 that layers read.
     pub weights: u64,
-    /// The gradient accumulators.
+    /// The gradient accumulators, and the sums of blocks that wait to be added.
     pub gradients: u64,
     /// AdamW's moments.
     pub optimizer: u64,
@@ -54,7 +54,8 @@ impl ParameterBytes {
         let weights = (4 + copy) * numel;
         let snapshot = if copies.snapshot { 12 * numel } else { 0 };
         let memory_checkpoints = if copies.memory_checkpoints { 2 * 12 * numel } else { 0 };
-        ParameterBytes { weights, gradients: 4 * numel, optimizer: 8 * numel, snapshot, memory_checkpoints }
+        let gradients = 4 * numel * (1 + copies.partial_sums as u64);
+        ParameterBytes { weights, gradients, optimizer: 8 * numel, snapshot, memory_checkpoints }
     }
 
     /// The sum.

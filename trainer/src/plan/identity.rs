@@ -24,9 +24,14 @@ impl JobConfig {
         identity["data"]["tokenizer"] = prepared.tokenizer_hash.clone().into();
         identity["data"]["trainingSequences"] = training_sequences.into();
         // left out at their defaults, as checkpoints of versions without them have it
-        for (pointer, field, default) in [("/model/llama", "modelType", "Llama"), ("/training", "kernels", "Fastest")] {
+        let defaults: [(&str, &str, Value); 3] = [
+            ("/model/llama", "modelType", "Llama".into()),
+            ("/training", "kernels", "Fastest".into()),
+            ("/training", "gradientBlocks", 1.into()),
+        ];
+        for (pointer, field, default) in defaults {
             if let Some(Value::Object(fields)) = identity.pointer_mut(pointer) {
-                fields.retain(|name, value| name != field || value != default);
+                fields.retain(|name, value| name != field || *value != default);
             }
         }
         // no clipping is recorded as null
@@ -123,11 +128,14 @@ mod tests {
             },
         });
         assert_eq!(config(&[]).identity(&prepared(), 12648), identity);
+        assert_eq!(config(&[("training.gradientBlocks", "1")]).identity(&prepared(), 12648), identity);
         identity["training"]["gradientClipNorm"] = Value::Null;
         identity["training"]["learningRate"]["decaySteps"] = 500.into();
         identity["data"]["evaluation"] = json!({"maxSequences": 7});
         identity["initFrom"] = "older".into();
+        identity["training"]["gradientBlocks"] = 4.into();
         let other = config(&[
+            ("training.gradientBlocks", "4"),
             ("data.evaluation.maxSequences", "7"),
             ("training.gradientClipNorm", "null"),
             ("training.learningRate.decaySteps", "500"),

@@ -113,6 +113,11 @@ impl JobConfig {
         self.training.microbatch_size() as usize
     }
 
+    /// Blocks in which a step's gradients are added.
+    pub(crate) fn gradient_blocks(&self) -> usize {
+        self.training.gradient_blocks.unwrap_or(1) as usize
+    }
+
     /// The model with `vocab_size` rows in embedding and head.
     pub(crate) fn architecture(&self, vocab_size: usize, device: tch::Device) -> Box<dyn Architecture> {
         Box::new(Llama::new(LlamaConfig { vocab_size, ..self.model.clone() }, device))
@@ -167,7 +172,8 @@ impl JobConfig {
     pub(crate) fn microbatch_cost(&self, recompute: Recompute) -> MicrobatchCost {
         let length = self.data.sequence_length as usize;
         let tokens = self.microbatch_size() * length;
-        MicrobatchCost { tokens, length, precision: self.training.precision, recompute, copies: parameter_copies(self) }
+        let precision = self.training.precision;
+        MicrobatchCost { tokens, length, precision, recompute, copies: parameter_copies(self) }
     }
 
     /// [`TrainerState::fix_decay`], as this job says.

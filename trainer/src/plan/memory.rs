@@ -3,7 +3,7 @@
 use std::iter::Sum;
 
 use stagecoach_api::job::{CheckpointMode, Device};
-use stagecoach_pipeline::{ModelCost, Partition, Placement, RankCost, Schedule, StageMemory};
+use stagecoach_pipeline::{GradientBlocks, ModelCost, Partition, Placement, RankCost, Schedule, StageMemory};
 
 use super::job_config::JobConfig;
 use crate::links::{held_bytes, link_ids, state_copy_links};
@@ -27,9 +27,11 @@ pub(super) fn parameter_copies(config: &JobConfig) -> ParameterCopies {
     let checkpoint = &spec.checkpoint;
     let snapshot = checkpoint.mode == CheckpointMode::Async && checkpoint.every_steps > 0;
     let memory_checkpoints = spec.memory_checkpoints(spec.stages as usize).is_some();
+    let blocks = GradientBlocks::new(config.gradient_blocks(), config.training.microbatches as usize);
+    let partial_sums = blocks.map_or(0, GradientBlocks::partial_sums);
     match is_on_gpu(config) {
-        true => ParameterCopies::default(),
-        false => ParameterCopies { snapshot, memory_checkpoints },
+        true => ParameterCopies { partial_sums, ..ParameterCopies::default() },
+        false => ParameterCopies { snapshot, memory_checkpoints, partial_sums },
     }
 }
 
@@ -86,7 +88,10 @@ fn tied_parameters(
     let copies = ParameterCopies { snapshot: copies.snapshot && placement.last_rank() == rank, ..copies };
     let numel = embedding_numel(architecture);
     let once = ParameterBytes::of(numel, config.training.precision, copies);
-    ParameterBytes { gradients: once.gradients + 4 * numel, ..once }
+    let has_both_ends = placement.first_rank() == placement.last_rank();
+    // the other end's gradient: where both are here it has blocks of its own
+    let other = if has_both_ends { once.gradients } else { 4 * numel };
+    ParameterBytes { gradients: once.gradients + other, ..once }
 }
 
 /// A step's token ids on the first stage, and targets on the last.

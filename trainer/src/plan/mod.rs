@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use stagecoach_api::job::Recompute;
 use stagecoach_checkpoint::Fence;
 use stagecoach_data::{MicrobatchLayout, PreparedCorpus};
-use stagecoach_pipeline::{Limits, Partition, Programs, verify, verify_evaluation};
+use stagecoach_pipeline::{GradientBlocks, Limits, Partition, Programs, verify, verify_evaluation};
 
 pub(crate) use checkpoint_link::CheckpointLink;
 pub(crate) use job_config::JobConfig;
@@ -63,6 +63,8 @@ pub(crate) struct Plan {
     pub(crate) recompute: Recompute,
     /// For each stage, the work items in flight for which its memory was planned: its program may have no more.
     pub(crate) in_flight: Vec<usize>,
+    /// The blocks in which a step's gradients are added.
+    pub(crate) gradient_blocks: usize,
     /// The programs of a training step, in the text form of [`Programs`].
     pub(crate) programs: String,
     /// The programs of an evaluation's windows: of a whole one and, if the last is shorter, of that; empty if nothing is
@@ -83,6 +85,8 @@ pub(crate) struct Plan {
 pub(crate) struct VerifiedPlan {
     /// Programs of a training step.
     pub(crate) training: Programs,
+    /// The blocks in which a step's gradients are added.
+    pub(crate) gradient_blocks: GradientBlocks,
     /// Programs of an evaluation's windows, one for each size, a whole window's first.
     pub(crate) evaluation: Vec<Programs>,
     /// Layers of each chunk.
@@ -124,6 +128,15 @@ impl Plan {
         for window in &evaluation {
             verify_evaluation(window, &limits).map_err(wrong)?;
         }
-        Ok(VerifiedPlan { training, evaluation, partition: Partition { layers: self.partition.clone() } })
+        let (blocks, microbatches) = (self.gradient_blocks, training.microbatches);
+        let gradient_blocks = GradientBlocks::new(blocks, microbatches).ok_or_else(|| {
+            Fatal::invalid(format!("stage 0's plan is wrong: {blocks} gradient blocks of {microbatches} microbatches"))
+        })?;
+        Ok(VerifiedPlan {
+            training,
+            gradient_blocks,
+            evaluation,
+            partition: Partition { layers: self.partition.clone() },
+        })
     }
 }

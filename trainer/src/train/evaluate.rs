@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use stagecoach_data::{BatchPlan, MicrobatchLayout};
 use stagecoach_group::StepVote;
-use stagecoach_pipeline::Programs;
+use stagecoach_pipeline::{GradientBlocks, Programs};
 
 use super::collective::{all_gather, topic};
 use super::context::RunningStage;
@@ -61,6 +61,7 @@ fn evaluate_window(
         token_ids,
         targets,
         target_count: batch.map_or(0, |batch| batch.target_count),
+        gradient_blocks: GradientBlocks::one(layouts.len()),
         loss_so_far,
         step: None,
         learning_rate: 0.0,
@@ -68,5 +69,5 @@ fn evaluate_window(
         vote: StepVote::default(),
         control: StepControl::NONE,
     };
-    Ok(run_programs(running, programs, &inputs)?.loss)
+    Ok(run_programs(running, programs, &inputs)?.losses.first().copied().unwrap_or(loss_so_far))
 }

@@ -60,7 +60,7 @@ fn rounded(value: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use stagecoach_group::{StepRules, StepVote, decide_step};
+    use stagecoach_group::{BlockLosses, StepRules, StepVote, decide_step};
     use stagecoach_pipeline::{gpipe, lower};
 
     use super::*;
@@ -73,7 +73,7 @@ mod tests {
             [(10.0, vec![(3.0, 4.0), (9.0, 11.0), (11.0, 11.5)]), (5.0, vec![(4.5, 5.5), (5.5, 8.5), (8.5, 8.75)])];
         let vote = |(rank, (bytes_sent, spans)): (usize, (f64, Vec<(f64, f64)>))| StepVote {
             step: 1,
-            loss: (rank == 1).then_some(1.0),
+            losses: (rank == 1).then(|| BlockLosses { blocks: 1, target_count: 1, sums: vec![(0, 1.0)] }),
             measurements: StepMeasurements { bytes_sent, peak_bytes: 7.0, spans }.to_vec(),
             ..StepVote::default()
         };

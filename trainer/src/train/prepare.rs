@@ -112,6 +112,7 @@ pub(super) fn prepare_and_plan(
         partition: layout.partition.layers.clone(),
         recompute: layout.recompute,
         in_flight: layout.schedule.in_flight(),
+        gradient_blocks: config.gradient_blocks(),
         programs: layout.programs.to_text(),
         evaluation: layout.evaluation_programs(held_out.layouts.len()).iter().map(Programs::to_text).collect(),
         evaluation_layouts: held_out.layouts,

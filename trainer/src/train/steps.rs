@@ -193,6 +193,7 @@ impl TrainingLoop<'_, '_, '_, '_> {
             token_ids,
             targets,
             target_count: begun.announced.tokens,
+            gradient_blocks: running.verified.gradient_blocks,
             loss_so_far: 0.0,
             step: Some(begun.step),
             learning_rate: begun.learning_rate,

@@ -46,6 +46,7 @@ fn setup(tied: bool, layers: &[usize]) -> Setup {
         precision: Precision::Float32,
         optimizer: AdamWSpec { beta2: 0.99, weight_decay: 0.1, ..AdamWSpec::default() },
         clip: Some(1.0),
+        gradient_blocks: 1,
         weights: None,
     }
 }
@@ -70,6 +71,7 @@ fn step(offset: i64) -> StepData {
     StepData {
         microbatches: lengths.iter().enumerate().map(|(m, &length)| microbatch(m, length)).collect(),
         learning_rate: 1e-2,
+        target_count: None,
     }
 }
 
@@ -197,6 +199,69 @@ fn schedules_with_several_chunks_a_stage_change_no_bit() {
                 let setup = Setup { schedule, recompute, transport, ..setup(&layers) };
                 let name = schedule(layers.len(), 4).name;
                 assert!(one == train(&setup, &steps()), "{name}, {layers:?}, tied {tied}, {precision:?}");
+            }
+        }
+    }
+}
+
+/// A step of eight microbatches.
+fn long_step(offset: i64) -> StepData {
+    let microbatches = [step(offset), step(offset + 5)].into_iter().flat_map(|step| step.microbatches).collect();
+    StepData { microbatches, ..step(offset) }
+}
+
+/// Within a block in the order of the microbatches, then the blocks as a binary tree.
+#[test]
+fn the_gradient_is_the_tree_of_its_blocks() {
+    for (tied, gradient_blocks) in [(false, 8), (true, 8), (false, 4), (true, 4), (false, 2), (true, 2)] {
+        let whole = long_step(0);
+        let of_block = |microbatches: &[MicrobatchData]| {
+            let target_count = Some(whole.own_targets());
+            let part = StepData { microbatches: microbatches.to_vec(), target_count, ..whole.clone() };
+            train(&setup(tied, &[2]), &[part]).gradients
+        };
+        let blocks: Vec<Weights> = whole.microbatches.chunks(8 / gradient_blocks).map(of_block).collect();
+        let add = |a: &Weights, b: &Weights| -> Weights {
+            let sum = |name: &String| a[name].iter().zip(&b[name]).map(|(a, b)| a + b).collect();
+            a.keys().map(|name| (name.clone(), sum(name))).collect()
+        };
+        let mut tree = blocks;
+        while tree.len() > 1 {
+            tree = tree.chunks(2).map(|pair| add(&pair[0], &pair[1])).collect();
+        }
+        let gradients = train(&Setup { gradient_blocks, ..setup(tied, &[2]) }, &[whole]).gradients;
+        // those of a tied weight are two trees, of the embedding and of the head, which are added at the end
+        for (name, gradient) in gradients.iter().filter(|(name, _)| !tied || *name != names::EMBEDDING) {
+            assert_eq!(*gradient, tree[0][name], "{name}, tied {tied}, {gradient_blocks} blocks");
+        }
+    }
+}
+
+/// As with one block; and other bits than with one, but not by more than their rounding.
+#[test]
+fn no_layout_changes_the_bits_of_blocks() {
+    for (tied, precision) in [(false, Precision::Float32), (true, Precision::Float32), (true, Precision::BFloat16)] {
+        let steps = [long_step(0), long_step(11)];
+        let one_block = train(&Setup { precision, ..setup(tied, &[2]) }, &steps);
+        for gradient_blocks in [2, 4, 8] {
+            let setup = |layers: &[usize]| Setup { precision, gradient_blocks, ..setup(tied, layers) };
+            let one = train(&setup(&[2]), &steps);
+            for (schedule, layers) in [
+                (one_f_one_b as fn(_, _) -> _, vec![1, 0, 1]),
+                (weights_last, vec![1, 1]),
+                (interleaved, vec![1, 0, 1, 0]),
+                (zbv, vec![0, 1, 0, 0, 1, 0]),
+                (zb_h1, vec![2, 0]),
+                (on_one_stage, vec![1, 0, 1]),
+            ] {
+                let name = schedule(layers.len(), 8).name;
+                let same = one == train(&Setup { schedule, ..setup(&layers) }, &steps);
+                assert!(same, "{gradient_blocks} blocks, {name}, {layers:?}, tied {tied}, {precision:?}");
+            }
+            assert!(one.weights != one_block.weights, "{gradient_blocks} blocks are added in another order");
+            let bound = if precision == Precision::Float32 { 1e-6 } else { 2e-2 };
+            for (ours, theirs) in one.losses.iter().zip(&one_block.losses) {
+                assert!((ours - theirs).abs() <= bound * theirs, "{ours} {theirs}");
             }
         }
     }

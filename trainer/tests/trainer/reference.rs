@@ -27,6 +27,7 @@ fn setup(reference: &Reference, name: &str, layers: &[usize], schedule: Schedule
         precision: Precision::Float32,
         optimizer: reference.adamw(),
         clip: Some(case.clip),
+        gradient_blocks: 1,
         weights: Some(initial),
     };
     (setup, expected)
@@ -118,6 +119,18 @@ fn qwen_3s_norms_of_queries_and_keys() {
 #[test]
 fn packed_documents_that_do_not_see_each_other() {
     on_one_stage("packed", 3);
+}
+
+#[test]
+fn gradients_that_are_added_in_blocks() {
+    let reference = Reference::read();
+    for (name, layers) in [("padded", 2), ("tied", 2), ("packed", 3)] {
+        for gradient_blocks in [2, 8] {
+            let (setup, expected) = setup(&reference, name, &[layers], one_f_one_b);
+            let trained = train(&Setup { gradient_blocks, ..setup }, &reference.steps(reference.case(name), 8));
+            compare(&format!("{name}, {gradient_blocks} blocks"), &trained, &expected);
+        }
+    }
 }
 
 #[test]

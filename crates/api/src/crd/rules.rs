@@ -156,6 +156,18 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         "does not divide globalBatchSize: all microbatches have the same number of sequences",
     ),
     (
+        "spec.training",
+        ".gradientBlocks",
+        "!has(self.gradientBlocks) || self.gradientBlocks in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]",
+        "is not a power of two, 1024 at most: blocks are added as a binary tree",
+    ),
+    (
+        "spec.training",
+        ".gradientBlocks",
+        "!has(self.gradientBlocks) || self.gradientBlocks < 1 || self.microbatches % self.gradientBlocks == 0",
+        "does not divide microbatches: all blocks have the same number of them",
+    ),
+    (
         "spec.training.learningRate",
         ".floor",
         "self.floor <= self.peak",

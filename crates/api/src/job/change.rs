@@ -60,6 +60,7 @@ pub const CHANGES: &[(&str, ChangeEffect)] = &[
     ("training.epochs", Attempt),
     ("training.globalBatchSize", Identity),
     ("training.microbatches", Identity),
+    ("training.gradientBlocks", Identity),
     ("training.seed", Identity),
     ("training.precision", Identity),
     ("training.gradientClipNorm", Identity),

@@ -25,6 +25,11 @@ pub struct TrainingSpec {
     /// Parts into which a step's batch is cut to fill the pipeline; a divisor of `globalBatchSize`.
     #[schemars(range(min = 1))]
     pub microbatches: u32,
+    /// Blocks of consecutive microbatches: gradients are added within a block in the order of the microbatches, then the blocks
+    /// as a binary tree. A power of two that divides `microbatches`; 1 if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub gradient_blocks: Option<u32>,
     /// Seed of the initial weights and of the data's order.
     #[serde(default = "seed")]
     pub seed: u64,

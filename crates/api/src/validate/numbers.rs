@@ -10,6 +10,8 @@ use super::{Problems, names::volume_path};
 
 /// The largest whole number that JSON carries everywhere (Kubernetes stores 64-bit signed ones).
 const MAX_SEED: u64 = i64::MAX as u64;
+/// The most gradient blocks.
+const MAX_GRADIENT_BLOCKS: u32 = 1024;
 
 pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     problems.require((1..=MAX_STAGES).contains(&spec.stages), "spec.stages", || {
@@ -176,6 +178,17 @@ fn check_training(training: &TrainingSpec, problems: &mut Problems) {
     problems.require(microbatches == 0 || batch.is_multiple_of(microbatches), format!("{AT}.microbatches"), || {
         format!("is {microbatches}, which does not divide globalBatchSize {batch}: all microbatches have the same number of sequences")
     });
+    if let Some(blocks) = training.gradient_blocks {
+        let fits = blocks.is_power_of_two() && blocks <= MAX_GRADIENT_BLOCKS;
+        problems.require(fits, format!("{AT}.gradientBlocks"), || {
+            format!(
+                "is {blocks}; blocks are added as a binary tree, so give a power of two, {MAX_GRADIENT_BLOCKS} at most"
+            )
+        });
+        problems.require(!fits || microbatches.is_multiple_of(blocks), format!("{AT}.gradientBlocks"), || {
+            format!("is {blocks}, which does not divide microbatches {microbatches}: all blocks have the same number of them")
+        });
+    }
     problems.require(training.seed <= MAX_SEED, format!("{AT}.seed"), || {
         format!("is {}; the largest is {MAX_SEED}", training.seed)
     });

@@ -1,7 +1,7 @@
 //! The decision at the end of a step: its bits must not depend on which rank votes what, or in which order.
 
 use proptest::prelude::*;
-use stagecoach_group::{StepOutcome, StepRules, StepVote, Verdict, decide_step};
+use stagecoach_group::{BlockLosses, StepOutcome, StepRules, StepVote, Verdict, decide_step};
 
 const CLIP: StepRules = StepRules { clip_norm: Some(1.0), max_consecutive_skips: 10 };
 
@@ -11,8 +11,13 @@ fn votes(squares: &[f64], owners: &[usize], ranks: usize, loss: f32) -> Vec<Step
     for (index, (&square, &owner)) in squares.iter().zip(owners).enumerate() {
         votes[owner % ranks].squared_norms.push((index as u32, square));
     }
-    votes[ranks - 1].loss = Some(loss);
+    votes[ranks - 1].losses = Some(one_block(loss));
     votes
+}
+
+/// The loss of a step with one block and one target.
+fn one_block(loss: f32) -> BlockLosses {
+    BlockLosses { blocks: 1, target_count: 1, sums: vec![(0, loss.into())] }
 }
 
 /// Everything of a verdict that all ranks act on, as bits.
@@ -59,6 +64,36 @@ proptest! {
         let mut sum = 0.0;
         squares.iter().for_each(|square| sum += square);
         prop_assert_eq!(whole.norm.to_bits(), f64::sqrt(sum).to_bits());
+    }
+
+    /// Any way to share the blocks among ranks gives the bits of one rank that has them all, which are those of the tree.
+    #[test]
+    fn the_loss_is_bit_identical_for_every_sharing_of_blocks(
+        log in 0usize..5,
+        sums in prop::collection::vec(1e-3..1e6f64, 16),
+        owners in prop::collection::vec(0usize..4, 16),
+        target_count in 1u64..1 << 40,
+    ) {
+        fn tree(sums: &[f64]) -> f64 {
+            match sums {
+                [one] => *one,
+                _ => tree(&sums[..sums.len() / 2]) + tree(&sums[sums.len() / 2..]),
+            }
+        }
+        let sums = &sums[..1 << log];
+        let decide = |owner: &dyn Fn(usize) -> usize| {
+            let mut all = votes(&[1.0], &[0], 4, 1.0);
+            all.iter_mut().for_each(|vote| vote.losses = None);
+            for (block, &sum) in sums.iter().enumerate().rev() {
+                let blocks = sums.len() as u32;
+                let empty = || BlockLosses { blocks, target_count, sums: Vec::new() };
+                all[owner(block)].losses.get_or_insert_with(empty).sums.push((block as u32, sum));
+            }
+            decide_step(&all, &CLIP).loss.to_bits()
+        };
+        let expected = (tree(sums) / target_count as f64) as f32;
+        prop_assert_eq!(decide(&|_| 2), expected.to_bits());
+        prop_assert_eq!(decide(&|block| owners[block]), expected.to_bits());
     }
 
     /// A factor is in (0, 1], brings the norm below the bound, and is exactly 1 below it.
@@ -126,9 +161,14 @@ fn votes_that_contradict_each_other_abort() {
     assert_eq!(reason(&hole), "no stage voted the norm of parameter 1");
 
     let mut heads = votes(&[1.0], &[0], 3, 1.0);
-    heads[0].loss = Some(1.0);
-    assert!(reason(&heads).contains("stages [0, 2] all voted a loss"));
-    heads.iter_mut().for_each(|vote| vote.loss = None);
+    heads[0].losses = Some(one_block(1.0));
+    assert_eq!(reason(&heads), "the loss of block 0 of step 5 was voted twice, by stages 0 and 2");
+    heads[0].losses = Some(BlockLosses { target_count: 2, ..one_block(1.0) });
+    assert!(reason(&heads).contains("for 1 blocks with 2 targets, and stage 2 for 1 with 1"));
+    heads[0].losses = None;
+    heads[2].losses = Some(BlockLosses { blocks: 4, target_count: 1, sums: vec![(3, 1.0), (0, 1.0), (1, 1.0)] });
+    assert_eq!(reason(&heads), "the losses of blocks [0, 1, 3] of step 5 were voted, and it has 4");
+    heads.iter_mut().for_each(|vote| vote.losses = None);
     assert!(reason(&heads).contains("no stage voted the loss of step 5"));
 
     assert_eq!(reason(&[]), "no rank voted");
@@ -158,7 +198,8 @@ fn without_clip_norm_nothing_is_clipped() {
 
 #[test]
 fn a_step_that_any_rank_gave_up_is_dropped_by_all() {
-    let finished = StepVote { step: 5, loss: Some(1.0), save_due: true, consecutive_skips: 2, ..StepVote::default() };
+    let losses = Some(one_block(1.0));
+    let finished = StepVote { step: 5, losses, save_due: true, consecutive_skips: 2, ..StepVote::default() };
     let given_up = StepVote { step: 5, consecutive_skips: 2, unfinished: true, ..StepVote::default() };
     for stop_requested in [true, false] {
         let votes = [finished.clone(), StepVote { stop_requested, ..given_up.clone() }, given_up.clone()];

@@ -9,7 +9,7 @@ use stagecoach::model::{Architecture, Llama, LlamaConfig, Parameter};
 use stagecoach_api::job::{AdamWSpec, Encryption, Precision, Recompute, Transport};
 use stagecoach_data::MicrobatchLayout;
 use stagecoach_group::{Member, StepRules, StepVote, Verdict};
-use stagecoach_pipeline::{Action, Partition, Placement, Programs, Schedule, lower};
+use stagecoach_pipeline::{Action, GradientBlocks, Partition, Placement, Programs, Schedule, lower};
 use stagecoach_tests::{InProcessStage, TIMEOUT, in_process_group};
 use tch::{Device, Tensor};
 
@@ -27,6 +27,8 @@ pub(crate) struct Setup {
     pub(crate) precision: Precision,
     pub(crate) optimizer: AdamWSpec,
     pub(crate) clip: Option<f64>,
+    /// Blocks in which gradients are added.
+    pub(crate) gradient_blocks: usize,
     /// Initial weights; randomly initialised if `None`.
     pub(crate) weights: Option<Weights>,
 }
@@ -42,6 +44,15 @@ impl Setup {
 pub(crate) struct StepData {
     pub(crate) microbatches: Vec<MicrobatchData>,
     pub(crate) learning_rate: f64,
+    /// Targets of the step that these microbatches are a part of; their own, if they are all.
+    pub(crate) target_count: Option<u64>,
+}
+
+impl StepData {
+    /// Targets of these microbatches that count.
+    pub(crate) fn own_targets(&self) -> u64 {
+        self.microbatches.iter().flat_map(|m| &m.targets).filter(|&&target| target >= 0).count() as u64
+    }
 }
 
 /// Token ids and targets, `[rows * length]`.
@@ -113,14 +124,15 @@ fn stage(setup: &Setup, steps: &[StepData], joined: &mut InProcessStage) -> Trai
     let mut trained = Trained { losses: vec![], norms: vec![], gradients: Weights::new(), weights: Weights::new() };
     for (index, step) in steps.iter().enumerate() {
         let schedule = (setup.schedule)(setup.layers.len(), step.microbatches.len());
+        let blocks = GradientBlocks::new(setup.gradient_blocks, step.microbatches.len()).unwrap();
         let programs = lower(&schedule, architecture.tie_word_embeddings()).unwrap();
         if index == 0 {
             // UPDATE clips in place: the first step is also run without it, to read the gradients
             let no_update = without_update(&programs);
-            run(&mut stage, &mut links, member, &no_update, step, index);
+            run(&mut stage, &mut links, member, &no_update, (step, blocks), index);
             trained.gradients = values(&stage, |p| &p.gradient);
         }
-        let verdict = run(&mut stage, &mut links, member, &programs, step, index).verdict.unwrap();
+        let verdict = run(&mut stage, &mut links, member, &programs, (step, blocks), index).verdict.unwrap();
         let Verdict { loss, norm, .. } = verdict;
         trained.losses.push(loss);
         trained.norms.push(norm);
@@ -163,7 +175,7 @@ fn run(
     links: &mut Links,
     member: &Member,
     programs: &Programs,
-    step: &StepData,
+    (step, gradient_blocks): (&StepData, GradientBlocks),
     index: usize,
 ) -> StepOutput {
     let layouts: Vec<MicrobatchLayout> = step.microbatches.iter().map(|m| m.layout.clone()).collect();
@@ -171,7 +183,8 @@ fn run(
         layouts: &layouts,
         token_ids: step.microbatches.iter().map(|m| Tensor::from_slice(&m.inputs)).collect(),
         targets: step.microbatches.iter().map(|m| Tensor::from_slice(&m.targets)).collect(),
-        target_count: step.microbatches.iter().flat_map(|m| &m.targets).filter(|&&target| target >= 0).count() as u64,
+        target_count: step.target_count.unwrap_or_else(|| step.own_targets()),
+        gradient_blocks,
         loss_so_far: 0.0,
         step: Some(index as u64 + 1),
         learning_rate: step.learning_rate,

@@ -99,6 +99,7 @@ impl Reference {
         let step = |(index, rows): (usize, &Vec<ReferenceRow>)| StepData {
             microbatches: split(rows),
             learning_rate: rate.at(index as u64),
+            target_count: None,
         };
         case.batches.iter().enumerate().map(step).collect()
     }

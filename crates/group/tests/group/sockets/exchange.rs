@@ -1,11 +1,16 @@
 //! Votes, broadcasts and gathers through the coordinator, in order.
 
-use stagecoach_group::{GroupError, StepOutcome, StepRules, StepVote};
+use stagecoach_group::{BlockLosses, GroupError, StepOutcome, StepRules, StepVote};
 
 use super::support::{formed_group, leave, on_all, timeouts};
 
 const LAYOUTS: u32 = 1;
 const OTHER: u32 = 2;
+
+/// The loss of a step with one block and one target.
+fn one_block(loss: f32) -> BlockLosses {
+    BlockLosses { blocks: 1, target_count: 1, sums: vec![(0, loss.into())] }
+}
 
 #[test]
 fn votes_broadcasts_and_gathers_keep_their_order_over_many_steps() {
@@ -28,7 +33,7 @@ fn votes_broadcasts_and_gathers_keep_their_order_over_many_steps() {
             assert_eq!(member.receive_broadcast(LAYOUTS).unwrap(), step.to_le_bytes());
             let vote = StepVote {
                 step,
-                loss: (rank == WORLD_SIZE - 1).then_some(step as f32),
+                losses: (rank == WORLD_SIZE - 1).then(|| one_block(step as f32)),
                 squared_norms: vec![(rank as u32, step as f64)],
                 stop_requested: step == STEPS && rank == 2,
                 save_due: step == 33 && rank == 1,
@@ -95,8 +100,9 @@ fn non_finite_steps_are_skipped_up_to_the_limit() {
     let outcomes = on_all(&stages, |rank, member| {
         let mut consecutive_skips = 0;
         let vote = |(step, &loss)| {
-            let loss = (rank == 1).then_some(loss);
-            let vote = StepVote { step: step as u64, loss, consecutive_skips, all_finite: true, ..StepVote::default() };
+            let losses = (rank == 1).then(|| one_block(loss));
+            let vote =
+                StepVote { step: step as u64, losses, consecutive_skips, all_finite: true, ..StepVote::default() };
             let verdict = member.vote(vote).unwrap();
             consecutive_skips = verdict.consecutive_skips;
             verdict.outcome

@@ -190,8 +190,8 @@ fn what_a_foreign_server_says_is_told_and_tried_again() {
     let error = join_a_server_that_sends(b"HTTP/1.1 400 Bad Request\r\n\r\n");
     assert!(error.contains("it began with \"HTTP/1.1 400\""), "{error}");
     let error = join_a_server_that_sends(b"stgcoach\x09\0\0\0");
-    assert!(error.contains("version 9 of the control protocol, this stage version 6"), "{error}");
-    let error = join_a_server_that_sends(b"stgcoach\x06\0\0\0 48 bytes that only somebody with the key could know");
+    assert!(error.contains("version 9 of the control protocol, this stage version 7"), "{error}");
+    let error = join_a_server_that_sends(b"stgcoach\x07\0\0\0 48 bytes that only somebody with the key could know");
     assert!(error.contains("it does not have this group's key"), "{error}");
 }
 
@@ -200,7 +200,7 @@ fn another_version_is_told_before_anything_is_sent() {
     let find = || Ok(Rendezvous { protocol_version: 9, ..find("127.0.0.1:9")().unwrap() });
     let error = Member::join(find, hello(1, 2), timeouts(), |_| {}, |_| {}).unwrap_err();
     let expected =
-        "stage 1 speaks version 6 of the control protocol and stage 0 version 9: all stages must run one image";
+        "stage 1 speaks version 7 of the control protocol and stage 0 version 9: all stages must run one image";
     assert_eq!(error.to_string(), expected);
 }
 

@@ -123,7 +123,9 @@ impl Browser {
             "Tab" => ("", 9),
             "Enter" => ("\r", 13),
             "ArrowLeft" => ("", 37),
+            "ArrowUp" => ("", 38),
             "ArrowRight" => ("", 39),
+            "ArrowDown" => ("", 40),
             character => (character, 0),
         };
         let event = |kind: &str| json!({"type": kind, "key": key, "text": text, "windowsVirtualKeyCode": code});

@@ -1,6 +1,7 @@
 //! The live page: of a job that trains and recovers, of one that is over, of a pod; what it shows is what the job's folder has.
 
 mod browser;
+mod planner;
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -19,14 +20,18 @@ fn printed(file: &Path) -> PageAddress {
     until("the page's address", 60, || PageAddress::find(&std::fs::read_to_string(file).ok()?))
 }
 
-/// `stagecoach page`, which ends when dropped.
+/// A command that serves a page, which ends when dropped.
 struct Serving(Child);
 
 impl Serving {
+    /// `stagecoach page`.
     fn start(folder: &Path, log: &Path) -> (Serving, PageAddress) {
+        Serving::run(Command::new(stagecoach()).arg("page").arg(folder), log)
+    }
+
+    fn run(command: &mut Command, log: &Path) -> (Serving, PageAddress) {
         let stdout = std::fs::File::create(log).unwrap();
-        let child =
-            Command::new(stagecoach()).arg("page").arg(folder).stdout(stdout).stderr(Stdio::null()).spawn().unwrap();
+        let child = command.stdout(stdout).stderr(Stdio::null()).spawn().unwrap();
         (Serving(child), printed(log))
     }
 }

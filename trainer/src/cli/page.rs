@@ -1,5 +1,6 @@
 //! `stagecoach page`. It reads a job's folder and writes nothing, so that the job may run meanwhile.
 
+use std::io;
 use std::path::PathBuf;
 
 use anyhow::Context;
@@ -35,12 +36,22 @@ impl PageCommand {
             let found = if self.folder.exists() { "is no job's folder" } else { "does not exist" };
             Fatal::invalid(format!("{} {found}: expected one such as workspace/NAME", self.folder.display()))
         })?;
-        let port = self.port.page_port;
-        let address = serve(folder, Teller::Folder, port)
-            .with_context(|| format!("could not serve the page at port {port} of 127.0.0.1"))?;
-        print_line(address);
-        loop {
-            std::thread::park();
-        }
+        serve_until_killed(self.port, |port| serve(folder, Teller::Folder, port))
+    }
+}
+
+/// Prints the address of the page that `serve` serves at a port, and waits.
+///
+/// # Errors
+/// If the page can't be served.
+pub(super) fn serve_until_killed(
+    PagePort { page_port }: PagePort,
+    serve: impl FnOnce(u16) -> io::Result<String>,
+) -> anyhow::Result<()> {
+    let address =
+        serve(page_port).with_context(|| format!("could not serve the page at port {page_port} of 127.0.0.1"))?;
+    print_line(address);
+    loop {
+        std::thread::park();
     }
 }

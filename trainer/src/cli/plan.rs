@@ -13,10 +13,13 @@ use stagecoach_pipeline::{
 
 use super::job_args::JobArgs;
 use super::output::{print_line, table, write_file};
+use super::page::{PagePort, serve_until_killed};
 use crate::fatal::Fatal;
 use crate::model::ParameterBytes;
+use crate::page::{Planner, serve_planner};
 use crate::plan::{
-    Alternative, JobConfig, ModuleSeconds, PipelineLayout, Profile, StageBytes, measured_speeds, plan_pipeline,
+    Alternative, JobConfig, ModuleSeconds, PipelineLayout, PlannedStage, Profile, StageBytes, measured_speeds,
+    plan_pipeline,
 };
 use crate::profile::measure_profile;
 
@@ -47,6 +50,11 @@ pub(super) struct PlanCommand {
     /// Write the timeline for Perfetto or chrome://tracing.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Serve the plan as a page for a browser on this machine, until Ctrl-C: what is changed there is simulated at once.
+    #[arg(long, conflicts_with_all = ["optimal", "svg", "csv", "trace"])]
+    page: bool,
+    #[command(flatten)]
+    port: PagePort,
 }
 
 impl PlanCommand {
@@ -68,18 +76,21 @@ impl PlanCommand {
             Some(given) => given_speeds(given, stages)?,
             None => measured_speeds(&config, stages),
         };
+        if self.page {
+            return serve_until_killed(self.port, |port| serve_planner(Planner::new(config, vocab_size, speeds), port));
+        }
         let mut layout = plan_pipeline(&config, architecture.as_ref(), stages, &speeds)?;
         if self.optimal {
             layout = layout.into_optimal(&config, architecture.as_ref())?;
         }
-        let report = verify(&layout.programs, &Limits::default()).map_err(|e| Fatal::invalid(e.to_string()))?;
+        verify(&layout.programs, &Limits::default()).map_err(|e| Fatal::invalid(e.to_string()))?;
         for note in &layout.notes {
             print_line(format!("note: {note}"));
         }
         if !layout.alternatives.is_empty() {
             print_line(alternatives_table(&layout));
         }
-        print_line(stage_table(&layout, &speeds, &report.peak_in_flight));
+        print_line(stage_table(&layout, &speeds));
         print_line(memory_table(&layout.memory));
         let panels = [(&layout.timeline).into()];
         print_line(timeline_text(&panels, 100));
@@ -118,9 +129,6 @@ fn profile_table(profile: &Profile) -> String {
 
 /// What `Auto` chose from: a line for each, the fastest first, and those that do not fit last.
 fn alternatives_table(layout: &PipelineLayout) -> String {
-    let mut alternatives: Vec<&Alternative> = layout.alternatives.iter().collect();
-    let seconds = |alternative: &Alternative| alternative.step.as_ref().map_or(f64::INFINITY, |step| step.0);
-    alternatives.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
     let row = |alternative: &&Alternative| {
         let Alternative { schedule, chunks_per_stage, recompute, step } = alternative;
         let (step, memory) = match step {
@@ -136,23 +144,20 @@ fn alternatives_table(layout: &PipelineLayout) -> String {
         vec![schedule.clone(), chunks_per_stage.to_string(), recompute.to_string(), step, memory]
     };
     let header = ["schedule", "chunks a stage", "recompute", "step", "memory"];
-    format!("{}\n", table(Some(&header), &[1, 3, 4], alternatives.iter().map(row).collect()))
+    format!("{}\n", table(Some(&header), &[1, 3, 4], layout.ranked_alternatives().iter().map(row).collect()))
 }
 
 /// The partition's balance and bubble, and a line per stage, with the layers of each of its chunks.
-fn stage_table(layout: &PipelineLayout, speeds: &RankSpeeds, peak_in_flight: &[usize]) -> String {
-    let PipelineLayout { partition, programs, cost, timeline, memory, schedule, .. } = layout;
-    let row = |(rank, bubble): (usize, &f64)| {
-        let chunks: Vec<usize> = programs.placement.chunks_of(rank).collect();
-        let layers: Vec<String> = chunks.iter().map(|&chunk| partition.range(chunk).len().to_string()).collect();
-        let work: f64 = chunks.iter().map(|&chunk| partition.work(cost, chunk)).sum();
+fn stage_table(layout: &PipelineLayout, speeds: &RankSpeeds) -> String {
+    let PipelineLayout { partition, programs, cost, schedule, .. } = layout;
+    let row = |(rank, stage): (usize, PlannedStage)| {
         vec![
             rank.to_string(),
-            layers.join("+"),
-            format!("{:.1}%", 100.0 * work / cost.work()),
-            peak_in_flight.get(rank).copied().unwrap_or(0).to_string(),
-            HumanBytes(memory.get(rank).map_or(0, |stage| stage.parts.total())).to_string(),
-            format!("{:.1}%", 100.0 * bubble),
+            stage.layers_text(),
+            format!("{:.1}%", 100.0 * stage.work),
+            stage.in_flight.to_string(),
+            HumanBytes(stage.bytes).to_string(),
+            format!("{:.1}%", 100.0 * stage.bubble),
         ]
     };
     let header = ["stage", "layers", "work", "in flight", "memory", "bubble"];
@@ -162,7 +167,7 @@ fn stage_table(layout: &PipelineLayout, speeds: &RankSpeeds, peak_in_flight: &[u
         programs.microbatches,
         balance_ratio(cost, partition, &programs.placement, speeds),
         100.0 * layout.bubble(),
-        table(Some(&header), &[0, 1, 2, 3, 4, 5], timeline.bubble.iter().enumerate().map(row).collect())
+        table(Some(&header), &[0, 1, 2, 3, 4, 5], layout.stages().enumerate().map(row).collect())
     )
 }
 

@@ -7,6 +7,7 @@ use maud::{DOCTYPE, Markup, html};
 
 use super::model::PageModel;
 use super::view::{View, Zoom};
+use crate::observe::percent;
 
 type Fragment = fn(&PageModel, &View) -> Markup;
 
@@ -28,7 +29,7 @@ pub(super) fn fragments(model: &PageModel, view: &View) -> impl Iterator<Item = 
     FRAGMENTS.into_iter().map(|(id, fragment)| (id, fragment(model, view).into_string()))
 }
 
-/// The whole page. Its addresses are relative, so that they keep the token.
+/// The whole page.
 pub(super) fn page(model: &PageModel, view: &View) -> String {
     let fill = |id: &str| {
         let fragment = FRAGMENTS.into_iter().find(|(known, _)| *known == id);
@@ -36,67 +37,87 @@ pub(super) fn page(model: &PageModel, view: &View) -> String {
     };
     let filled = |id: &str| html! { div id=(id) data-fragment { @if let Some(content) = fill(id) { (content) } } };
     let newest = newest(model);
-    let page = html! {
+    let body = html! {
+        a.skip href="#main" { "Skip to the job" }
+        header {
+            h1 { (model.job) }
+            p #connection role="status" {}
+            (filled("standing"))
+        }
+        main #main {
+            (filled("figures"))
+            section aria-labelledby="loss-heading" {
+                h2 #loss-heading { "Loss" }
+                nav.zoom aria-label="Steps that are shown" {
+                    @for (zoom, name, label) in Zoom::ALL {
+                        a href=(view.query_after(zoom, newest)) data-zoom=(name) { (label) }
+                    }
+                }
+                figure.plot tabindex="0" aria-describedby="keys" { (filled("loss")) }
+                p #keys.note {
+                    "Drag over the chart, or focus it: " kbd { "+" } " and " kbd { "-" } " zoom, " kbd { "←" } " and "
+                    kbd { "→" } " move, " kbd { "0" } " shows all steps."
+                }
+            }
+            section aria-labelledby="speed-heading" {
+                h2 #speed-heading { "Tokens a second" }
+                figure.plot tabindex="0" aria-describedby="keys" { (filled("speed")) }
+            }
+            section aria-labelledby="timeline-heading" {
+                h2 #timeline-heading { "The last measured step" }
+                (scrolled("Shares of each stage", filled("stages")))
+                figure.scroll tabindex="0" aria-label="Timeline of each stage" { (filled("timeline")) }
+            }
+            section aria-labelledby="memory-heading" { h2 #memory-heading { "Memory" } (scrolled("Memory", filled("memory"))) }
+            section aria-labelledby="checkpoints-heading" {
+                h2 #checkpoints-heading { "Checkpoints" }
+                (scrolled("Checkpoints", filled("checkpoints")))
+            }
+            section aria-labelledby="recoveries-heading" {
+                h2 #recoveries-heading { "Failures and recoveries" }
+                (scrolled("Failures and recoveries", filled("recoveries")))
+            }
+        }
+    };
+    document(&model.job, "page.js", body)
+}
+
+/// A document with the pages' style and one script. Its addresses are relative, so that they keep the token.
+pub(super) fn document(title: &str, script: &str, body: Markup) -> String {
+    let document = html! {
         (DOCTYPE)
         html lang="en" {
             head {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                title { (model.job) " - Stagecoach" }
+                title { (title) " - Stagecoach" }
                 link rel="icon" href="icon.svg" type="image/svg+xml";
                 link rel="stylesheet" href="page.css";
-                script src="page.js" defer {}
+                script src=(script) defer {}
             }
-            body {
-                a.skip href="#main" { "Skip to the job" }
-                header {
-                    h1 { (model.job) }
-                    p #connection role="status" {}
-                    (filled("standing"))
-                }
-                main #main {
-                    (filled("figures"))
-                    section aria-labelledby="loss-heading" {
-                        h2 #loss-heading { "Loss" }
-                        nav.zoom aria-label="Steps that are shown" {
-                            @for (zoom, name, label) in Zoom::ALL {
-                                a href=(view.query_after(zoom, newest)) data-zoom=(name) { (label) }
-                            }
-                        }
-                        figure.plot tabindex="0" aria-describedby="keys" { (filled("loss")) }
-                        p #keys.note {
-                            "Drag over the chart, or focus it: " kbd { "+" } " and " kbd { "-" } " zoom, " kbd { "←" } " and "
-                            kbd { "→" } " move, " kbd { "0" } " shows all steps."
-                        }
-                    }
-                    section aria-labelledby="speed-heading" {
-                        h2 #speed-heading { "Tokens a second" }
-                        figure.plot tabindex="0" aria-describedby="keys" { (filled("speed")) }
-                    }
-                    section aria-labelledby="timeline-heading" {
-                        h2 #timeline-heading { "The last measured step" }
-                        (scrolled("Shares of each stage", filled("stages")))
-                        figure.scroll tabindex="0" aria-label="Timeline of each stage" { (filled("timeline")) }
-                    }
-                    section aria-labelledby="memory-heading" { h2 #memory-heading { "Memory" } (scrolled("Memory", filled("memory"))) }
-                    section aria-labelledby="checkpoints-heading" {
-                        h2 #checkpoints-heading { "Checkpoints" }
-                        (scrolled("Checkpoints", filled("checkpoints")))
-                    }
-                    section aria-labelledby="recoveries-heading" {
-                        h2 #recoveries-heading { "Failures and recoveries" }
-                        (scrolled("Failures and recoveries", filled("recoveries")))
-                    }
-                }
-            }
+            body { (body) }
         }
     };
-    page.into_string()
+    document.into_string()
+}
+
+/// A value with its name, for a list of the class `figures`.
+pub(super) fn figure(name: &str, value: &str, note: &str) -> Markup {
+    html! { div { dt { (name) } dd { (value) } @if !note.is_empty() { dd.note { (note) } } } }
+}
+
+/// A bar of what a stage holds beside the limit, or else beside the largest stage.
+pub(super) fn memory_bar(stage: usize, bytes: u64, limit: Option<u64>, largest: u64) -> Markup {
+    let full = limit.unwrap_or(largest).max(1);
+    html! {
+        meter min="0" max=(full) high=[limit.map(|limit| limit / 10 * 9)] value=(bytes.min(full)) aria-label={ "Stage " (stage) } {}
+        @if limit.is_some() { " " (percent(bytes as f64 / full as f64)) }
+    }
 }
 
 /// A part that may be wider than a phone: it is scrolled by itself, also by keys.
-fn scrolled(label: &str, content: Markup) -> Markup {
+pub(super) fn scrolled(label: &str, content: Markup) -> Markup {
     html! { div.scroll tabindex="0" role="group" aria-label=(label) { (content) } }
 }
 

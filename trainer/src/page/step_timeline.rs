@@ -1,11 +1,17 @@
 //! A measured step above its simulation, with where each stage's time went: pure.
 
-use stagecoach_pipeline::{Costs, Panel, Timeline, breakdown, simulate, timeline_svg_unstyled};
+use stagecoach_pipeline::{Costs, Panel, breakdown, simulate, timeline_svg_unstyled};
 
 use crate::observe::{TimelineRecord, advice};
 
 /// The most bars that are drawn: of larger pipelines a page has the table alone.
 const MAX_BARS: usize = 1500;
+
+/// The timelines as SVG without style; None if it would have more than `max_bars` bars.
+pub(super) fn picture(panels: &[Panel], title: &str, max_bars: usize) -> Option<String> {
+    let bars: usize = panels.iter().flat_map(|panel| &panel.timeline.spans).map(Vec::len).sum();
+    (bars <= max_bars).then(|| timeline_svg_unstyled(panels, title))
+}
 
 /// What every stage did in a step.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,12 +50,10 @@ impl StepTimeline {
         };
         let costs = Costs::measured(std::slice::from_ref(&measured), &programs.placement);
         let simulated = simulate(&programs, &costs);
-        let bars = |timeline: &Timeline| timeline.spans.iter().map(Vec::len).sum::<usize>();
         let panels = [
             Panel { heading: "measured", timeline: &measured },
             Panel { heading: "simulated with the measured costs", timeline: &simulated },
         ];
-        let is_drawn = bars(&measured) + bars(&simulated) <= MAX_BARS;
         let shares =
             breakdown(&measured, &programs.placement).into_iter().enumerate().map(|(rank, times)| StageShare {
                 layers: programs
@@ -63,7 +67,7 @@ impl StepTimeline {
                 imbalance: times.imbalance,
             });
         Some(StepTimeline {
-            picture: is_drawn.then(|| timeline_svg_unstyled(&panels, &format!("step {step}"))),
+            picture: picture(&panels, &format!("step {step}"), MAX_BARS),
             stages: shares.collect(),
             advice: advice(records.iter().map(|(_, record)| record)).map(|advice| advice.to_string()),
             ..empty
@@ -73,7 +77,7 @@ impl StepTimeline {
 
 #[cfg(test)]
 mod tests {
-    use stagecoach_pipeline::{ModelCost, ModuleCost, Partition, lower, one_f_one_b};
+    use stagecoach_pipeline::{ModelCost, ModuleCost, Partition, Timeline, lower, one_f_one_b};
 
     use super::*;
 

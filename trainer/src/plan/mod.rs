@@ -7,6 +7,7 @@ mod checkpoint_link;
 mod decay_extension;
 mod identity;
 mod job_config;
+mod machines;
 mod memory;
 mod optimal;
 mod pipeline_layout;
@@ -25,8 +26,9 @@ use stagecoach_pipeline::{GradientBlocks, Limits, Partition, Programs, verify, v
 
 pub(crate) use checkpoint_link::CheckpointLink;
 pub(crate) use job_config::JobConfig;
+pub(crate) use machines::Machines;
 pub(crate) use memory::StageBytes;
-pub(crate) use pipeline_layout::{Alternative, PipelineLayout, plan_pipeline};
+pub(crate) use pipeline_layout::{Alternative, PipelineLayout, PlannedStage, plan_pipeline, plan_pipeline_on};
 pub(crate) use profile::{ModuleSeconds, Profile};
 pub(crate) use receipt::{Receipt, StepFacts};
 pub(crate) use speeds::{attempt_speeds, measured_speeds};

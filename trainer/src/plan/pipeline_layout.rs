@@ -8,6 +8,7 @@ use stagecoach_pipeline::{
 
 use super::candidates::{Candidate, candidates, recomputations};
 use super::job_config::JobConfig;
+use super::machines::Machines;
 use super::memory::{StageBytes, rank_costs, stage_bytes};
 use super::profile::Profile;
 use crate::fatal::Fatal;
@@ -60,6 +61,28 @@ pub(crate) struct Alternative {
     pub(crate) step: Result<(f64, u64), PartitionError>,
 }
 
+/// A stage of a planned pipeline.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PlannedStage {
+    /// The number of layers of each of its chunks.
+    pub(crate) layers: Vec<usize>,
+    /// Its share of the model's work, 0 to 1.
+    pub(crate) work: f64,
+    /// The most work items between their F and their B or W.
+    pub(crate) in_flight: usize,
+    /// What it holds at its peak.
+    pub(crate) bytes: u64,
+    /// The part of the simulated step in which it does not compute, 0 to 1.
+    pub(crate) bubble: f64,
+}
+
+impl PlannedStage {
+    /// The numbers of layers as `3+2`.
+    pub(crate) fn layers_text(&self) -> String {
+        self.layers.iter().map(usize::to_string).collect::<Vec<String>>().join("+")
+    }
+}
+
 /// Plans the pipeline of a job over `stages` stages of these speeds: of the candidates, the one with the shortest simulated
 /// step.
 ///
@@ -71,6 +94,19 @@ pub(crate) fn plan_pipeline(
     stages: usize,
     speeds: &RankSpeeds,
 ) -> Result<PipelineLayout, Fatal> {
+    plan_pipeline_on(config, architecture, stages, &Machines { speeds: speeds.clone(), ..Machines::default() })
+}
+
+/// The same on these machines.
+///
+/// # Errors
+/// As [`plan_pipeline`].
+pub(crate) fn plan_pipeline_on(
+    config: &JobConfig,
+    architecture: &dyn Architecture,
+    stages: usize,
+    machines: &Machines,
+) -> Result<PipelineLayout, Fatal> {
     let mut alternatives = Vec::new();
     let mut best: Option<PipelineLayout> = None;
     let mut refused: Option<PartitionError> = None;
@@ -80,12 +116,10 @@ pub(crate) fn plan_pipeline(
     let all =
         recomputations.iter().flat_map(|&recompute| candidates.iter().map(move |candidate| (candidate, recompute)));
     for (candidate, recompute) in all {
-        let step = match lay_out(config, architecture, candidate, recompute, profile.as_ref(), speeds) {
+        let step = match lay_out(config, architecture, candidate, recompute, profile.as_ref(), machines) {
             Ok(layout) => {
-                let makespan = layout.timeline.makespan;
-                let most = layout.memory.iter().map(|stage| stage.parts.total()).max();
-                let step = (makespan, most.unwrap_or(0));
-                if best.as_ref().is_none_or(|best| makespan < best.timeline.makespan) {
+                let step = (layout.timeline.makespan, layout.largest_stage());
+                if best.as_ref().is_none_or(|best| step.0 < best.timeline.makespan) {
                     best = Some(layout);
                 }
                 Ok(step)
@@ -125,8 +159,9 @@ fn lay_out(
     candidate: &Candidate,
     recompute: Recompute,
     profile: Option<&Profile>,
-    speeds: &RankSpeeds,
+    machines: &Machines,
 ) -> Result<PipelineLayout, PartitionError> {
+    let speeds = &machines.speeds;
     let pipeline = &config.job.spec.pipeline;
     let Candidate { schedule, programs } = candidate;
     let mut cost = architecture.cost(config.microbatch_cost(recompute));
@@ -161,6 +196,8 @@ fn lay_out(
             layers.join("/")
         ));
     }
+    let work_per_second = work_per_second * machines.fastest;
+    let link_bytes_per_second = machines.link_bytes_per_second.unwrap_or(link_bytes_per_second);
     let costs = Costs::estimate(&cost, &partition, work_per_second, link_bytes_per_second);
     let costs = costs.at_speeds(&schedule.placement, speeds);
     let timeline = simulate(programs, &costs);
@@ -208,10 +245,39 @@ impl PipelineLayout {
         self
     }
 
+    /// The most bytes that a stage holds at its peak.
+    pub(crate) fn largest_stage(&self) -> u64 {
+        self.memory.iter().map(|stage| stage.parts.total()).max().unwrap_or(0)
+    }
+
+    /// All that `Auto` chose from, the fastest first, and what is impossible last.
+    pub(crate) fn ranked_alternatives(&self) -> Vec<&Alternative> {
+        let mut alternatives: Vec<&Alternative> = self.alternatives.iter().collect();
+        let seconds = |alternative: &Alternative| alternative.step.as_ref().map_or(f64::INFINITY, |step| step.0);
+        alternatives.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
+        alternatives
+    }
+
+    /// The stages in their order.
+    pub(crate) fn stages(&self) -> impl Iterator<Item = PlannedStage> {
+        let PipelineLayout { partition, schedule, cost, timeline, memory, .. } = self;
+        let in_flight = schedule.in_flight();
+        (0..schedule.placement.ranks()).map(move |rank| {
+            let chunks: Vec<usize> = schedule.placement.chunks_of(rank).collect();
+            let work: f64 = chunks.iter().map(|&chunk| partition.work(cost, chunk)).sum();
+            PlannedStage {
+                layers: chunks.iter().map(|&chunk| partition.range(chunk).len()).collect(),
+                work: work / cost.work(),
+                in_flight: in_flight.get(rank).copied().unwrap_or(0),
+                bytes: memory.get(rank).map_or(0, |stage| stage.parts.total()),
+                bubble: timeline.bubble.get(rank).copied().unwrap_or(0.0),
+            }
+        })
+    }
+
     /// Mean over stages of the simulated bubble, 0 to 1.
     pub(crate) fn bubble(&self) -> f64 {
-        let bubbles = &self.timeline.bubble;
-        bubbles.iter().sum::<f64>() / bubbles.len().max(1) as f64
+        self.timeline.mean_bubble()
     }
 }
 

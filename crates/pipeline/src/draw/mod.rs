@@ -40,7 +40,7 @@ fn several_chunks(panels: &[Panel]) -> bool {
 }
 
 /// Seconds with unit: `0`, `12.5 ms`, `3.2 s`.
-fn seconds(value: f64) -> String {
+pub fn seconds(value: f64) -> String {
     let (value, item) = match value {
         0.0 => return "0".to_owned(),
         v if v < 1e-3 => (v * 1e6, "µs"),

@@ -2,8 +2,8 @@
 
 use super::violation::{ActionLocation, Violation};
 use crate::action::{Action, WorkItem};
+use crate::fast_hash::FastMap;
 use crate::placement::Placement;
-use std::collections::HashMap;
 
 /// The kind of list that is checked.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -37,9 +37,9 @@ pub(crate) fn check_ranks(
             kind,
             tied,
             rank,
-            seen: HashMap::new(),
+            seen: FastMap::default(),
             losses: 0,
-            gradients: HashMap::new(),
+            gradients: FastMap::default(),
         };
         for (position, &action) in actions.iter().enumerate() {
             checker.check_action(ActionLocation { rank, position, action })?;
@@ -56,9 +56,9 @@ struct RankChecker<'a> {
     kind: ProgramKind,
     tied: bool,
     rank: usize,
-    seen: HashMap<Action, usize>,
+    seen: FastMap<Action, usize>,
     losses: usize,
-    gradients: HashMap<usize, usize>,
+    gradients: FastMap<usize, usize>,
 }
 
 impl RankChecker<'_> {

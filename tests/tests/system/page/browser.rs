@@ -9,7 +9,7 @@ use stagecoach_tests::{Launched, TestJob, corpus, signal};
 use super::{Serving, job, long_run, printed};
 
 /// The elements of the page that are wider than the window, and where the page itself is: none, if it fits.
-const OVERFLOW: &str = "document.documentElement.scrollWidth > document.documentElement.clientWidth \
+pub(super) const OVERFLOW: &str = "document.documentElement.scrollWidth > document.documentElement.clientWidth \
     ? [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1) \
         .map(e => e.tagName + '#' + e.id + '.' + e.className).join(' ') || 'page' : ''";
 

@@ -8,7 +8,7 @@ use super::super::chart::Chart;
 use super::super::model::{Checkpoint, Failure, PageModel};
 use super::super::step_timeline::{StageShare, StepTimeline};
 use super::super::view::{View, Zoom};
-use super::newest;
+use super::{figure, memory_bar, newest};
 use crate::observe::{duration, nats, percent};
 
 pub(super) fn standing(model: &PageModel, _: &View) -> Markup {
@@ -24,27 +24,24 @@ pub(super) fn figures(model: &PageModel, _: &View) -> Markup {
     let left = model.steps.map(|steps| steps.saturating_sub(last.step)).filter(|left| *left > 0);
     let remaining = left.zip(metrics.seconds_per_step()).map(|(left, seconds)| duration(left as f64 * seconds));
     let bubble = (!last.bubble.is_empty()).then(|| last.bubble.iter().sum::<f64>() / last.bubble.len() as f64);
-    let figure = |name: &str, value: String, note: String| {
-        html! { div { dt { (name) } dd { (value) } @if !note.is_empty() { dd.note { (note) } } } }
-    };
     html! {
         dl.figures {
-            (figure("step", HumanCount(last.step).to_string(), model.steps.map_or_else(String::new, |n| format!("of {}", HumanCount(n)))))
-            (figure("loss", nats(last.loss), "nats per token".into()))
+            (figure("step", &HumanCount(last.step).to_string(), &model.steps.map_or_else(String::new, |n| format!("of {}", HumanCount(n)))))
+            (figure("loss", &nats(last.loss), "nats per token"))
             @if let Some((step, loss)) = metrics.last_held_out {
-                (figure("held-out loss", nats(Some(loss)), format!("after step {}", HumanCount(step))))
+                (figure("held-out loss", &nats(Some(loss)), &format!("after step {}", HumanCount(step))))
             }
             @if let Some(entropy) = model.unigram_entropy {
-                (figure("unigram entropy", nats(Some(entropy)), "of the held-out tokens".into()))
+                (figure("unigram entropy", &nats(Some(entropy)), "of the held-out tokens"))
             }
-            (figure("tokens a second", HumanCount(last.tokens_per_second.max(0.0).round() as u64).to_string(), String::new()))
+            (figure("tokens a second", &HumanCount(last.tokens_per_second.max(0.0).round() as u64).to_string(), ""))
             @if let Some(seconds) = metrics.seconds_per_step() {
-                (figure("time of a step", format!("{seconds:.3} s"), remaining.map_or_else(String::new, |left| format!("{left} to go"))))
+                (figure("time of a step", &format!("{seconds:.3} s"), &remaining.map_or_else(String::new, |left| format!("{left} to go"))))
             }
-            @if let Some(bubble) = bubble { (figure("bubble", percent(bubble), "mean of all stages".into())) }
-            (figure("learning rate", format!("{:.2e}", last.learning_rate), String::new()))
-            @if let Some(norm) = last.gradient_norm { (figure("gradient norm", format!("{norm:.3}"), "before clipping".into())) }
-            @if metrics.skipped > 0 { (figure("updates skipped", HumanCount(metrics.skipped).to_string(), String::new())) }
+            @if let Some(bubble) = bubble { (figure("bubble", &percent(bubble), "mean of all stages")) }
+            (figure("learning rate", &format!("{:.2e}", last.learning_rate), ""))
+            @if let Some(norm) = last.gradient_norm { (figure("gradient norm", &format!("{norm:.3}"), "before clipping")) }
+            @if metrics.skipped > 0 { (figure("updates skipped", &HumanCount(metrics.skipped).to_string(), "")) }
         }
     }
 }
@@ -143,7 +140,6 @@ pub(super) fn memory(model: &PageModel, _: &View) -> Markup {
         return html! { p.empty { "Nothing is measured yet." } };
     }
     let largest = peaks.iter().copied().max().unwrap_or(0);
-    let full = model.memory_limit.unwrap_or(largest).max(1);
     html! {
         table {
             thead { tr { th scope="col" { "stage" } th scope="col" { "peak" } th scope="col" { "limit" } th scope="col" { "share" } } }
@@ -153,11 +149,7 @@ pub(super) fn memory(model: &PageModel, _: &View) -> Markup {
                         th scope="row" { (stage) }
                         td { (HumanBytes(*peak)) }
                         td { @match model.memory_limit { Some(limit) => (HumanBytes(limit)), None => "none" } }
-                        td {
-                            meter min="0" max=(full) high=[model.memory_limit.map(|limit| limit / 10 * 9)] value=((*peak).min(full))
-                                aria-label={ "Stage " (stage) } {}
-                            @if model.memory_limit.is_some() { " " (percent(*peak as f64 / full as f64)) }
-                        }
+                        td { (memory_bar(stage, *peak, model.memory_limit, largest)) }
                     }
                 }
             }

@@ -5,6 +5,9 @@ use std::time::Instant;
 use tempfile::TempDir;
 
 use super::*;
+use crate::folder::JobFolder;
+use crate::page::live::site;
+use crate::page::source::Teller;
 
 /// For what must happen; nothing is measured.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -15,13 +18,17 @@ struct Served {
     folder: TempDir,
 }
 
-fn serve_with(limits: Limits) -> Served {
+fn serve() -> Served {
+    serve_with(LIMITS, 3)
+}
+
+fn serve_with(limits: Limits, streams: usize) -> Served {
     let folder = tempfile::tempdir().unwrap();
     let job = JobFolder::open(folder.path(), None).unwrap();
     write_steps(&folder, 3);
     let (listener, token) = (TcpListener::bind("127.0.0.1:0").unwrap(), Token::draw().unwrap());
     let served = Served { address: listener.local_addr().unwrap(), token: token.reveal().to_owned(), folder };
-    start(listener, Page::new(job, Teller::Folder, token, limits), limits).unwrap();
+    start(listener, router(site(job, Teller::Folder, streams), token).unwrap(), limits).unwrap();
     served
 }
 
@@ -82,7 +89,7 @@ fn is_closed(stream: &mut TcpStream) -> bool {
 
 #[test]
 fn without_the_token_nothing_is_shown_but_health() {
-    let served = serve_with(LIMITS);
+    let served = serve();
     let token = &served.token;
     for path in [
         "/".to_owned(),
@@ -110,7 +117,7 @@ fn without_the_token_nothing_is_shown_but_health() {
 
 #[test]
 fn every_answer_has_the_security_headers_and_only_reads_are_allowed() {
-    let served = serve_with(LIMITS);
+    let served = serve();
     for path in
         [served.page(), served.page() + "page.css", served.page() + "page.js", "/nothing".into(), "/healthz".into()]
     {
@@ -118,7 +125,8 @@ fn every_answer_has_the_security_headers_and_only_reads_are_allowed() {
         for (name, value) in SECURITY_HEADERS {
             assert!(rest.contains(&format!("{name}: {value}\r\n")), "no {name} at {path}: {rest}");
         }
-        assert!(!rest.contains("unsafe"), "{rest}");
+        assert!(rest.contains("content-security-policy: default-src 'none'; script-src 'self';"), "{rest}");
+        assert!(rest.contains("form-action 'none';") && !rest.contains("unsafe"), "{rest}");
     }
     for method in ["POST", "PUT", "DELETE"] {
         let (status, _) = answer(served.request(&format!("{method} {} HTTP/1.1\r\nConnection: close", served.page())));
@@ -128,7 +136,7 @@ fn every_answer_has_the_security_headers_and_only_reads_are_allowed() {
 
 #[test]
 fn a_stream_sends_all_parts_and_then_what_has_changed() {
-    let served = serve_with(LIMITS);
+    let served = serve();
     let mut stream = served.request(&format!("GET {}events?width=400 HTTP/1.1", served.page()));
     let begin = read_until(&mut stream, "event: recoveries\n");
     assert!(begin.contains("text/event-stream") && begin.contains("3.5000") && begin.contains("0 0 400 "), "{begin}");
@@ -139,7 +147,7 @@ fn a_stream_sends_all_parts_and_then_what_has_changed() {
 
 #[test]
 fn more_streams_than_allowed_are_refused_and_pages_are_still_served() {
-    let served = serve_with(Limits { streams: 3, connections: 110, ..LIMITS });
+    let served = serve_with(Limits { connections: 110, ..LIMITS }, 3);
     let path = format!("GET {}events HTTP/1.1", served.page());
     let mut streams: Vec<TcpStream> = (0..100).map(|_| served.request(&path)).collect();
     let is_refused = |stream: &mut TcpStream| {
@@ -160,7 +168,7 @@ fn more_streams_than_allowed_are_refused_and_pages_are_still_served() {
 #[test]
 fn connections_that_ask_nothing_are_closed_and_those_that_wait_are_served() {
     let limits = Limits { connections: 2, head_timeout: Duration::from_millis(300), ..LIMITS };
-    let served = serve_with(limits);
+    let served = serve_with(limits, 3);
     let mut idle: Vec<TcpStream> = (0..20).map(|_| served.connect()).collect();
     let mut half = served.connect();
     write!(half, "GET / HTTP/1.1\r\nHos").unwrap();
@@ -170,7 +178,7 @@ fn connections_that_ask_nothing_are_closed_and_those_that_wait_are_served() {
 
 #[test]
 fn a_reader_that_takes_nothing_loses_its_connection() {
-    let served = serve_with(Limits { connections: 1, stalled_reader: Duration::from_millis(500), ..LIMITS });
+    let served = serve_with(Limits { connections: 1, stalled_reader: Duration::from_millis(500), ..LIMITS }, 3);
     let mut stuck = served.connect();
     let request = format!("GET {} HTTP/1.1\r\nHost: x\r\n\r\n", served.page()).repeat(100);
     // until neither side takes any more, or the server has closed it
@@ -181,7 +189,7 @@ fn a_reader_that_takes_nothing_loses_its_connection() {
 
 #[test]
 fn a_head_that_is_too_large_is_refused() {
-    let served = serve_with(LIMITS);
+    let served = serve();
     let mut stream = served.connect();
     // the server may close while this is still being written
     let _ = write!(stream, "GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "x".repeat(4 * BUFFER));

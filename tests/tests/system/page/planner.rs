@@ -1,0 +1,189 @@
+//! The planner's page: what it shows is what `stagecoach plan` says, and a real browser changes it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::json;
+use stagecoach_tests::browser::Browser;
+use stagecoach_tests::page_reader::PageAddress;
+use stagecoach_tests::stagecoach;
+use tempfile::TempDir;
+
+use super::Serving;
+use super::browser::OVERFLOW;
+
+const LIMIT: [&str; 2] = ["--set", "pipeline.memoryLimit=512Mi"];
+
+/// `stagecoach plan` of the sample job with these arguments.
+fn plan(workspace: &Path, arguments: &[&str]) -> Command {
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/samples/shakespeare.yaml");
+    let mut command = Command::new(stagecoach());
+    command.arg("plan").arg(sample).arg("--workspace").arg(workspace).args(LIMIT).args(arguments);
+    command
+}
+
+/// What that says.
+fn said(workspace: &Path, arguments: &[&str]) -> String {
+    let output = plan(workspace, arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The bubble of a plan, as in `bubble 12.3%`.
+fn bubble(said: &str) -> String {
+    let (_, rest) = said.split_once(", bubble ").unwrap();
+    rest.lines().next().unwrap().to_owned()
+}
+
+fn serve() -> (Serving, PageAddress, TempDir) {
+    let workspace = tempfile::tempdir().unwrap();
+    let log = workspace.path().join("address");
+    let (serving, page) = Serving::run(&mut plan(workspace.path(), &["--page"]), &log);
+    (serving, page, workspace)
+}
+
+#[test]
+fn planner_shows_what_the_command_says() {
+    let (_serving, page, workspace) = serve();
+    for (query, arguments) in [
+        ("", vec![]),
+        ("?stages=2", vec!["--stages", "2"]),
+        (
+            "?schedule=GPipe&microbatches=16",
+            vec!["--set", "pipeline.schedule={type: GPipe}", "--set", "training.microbatches=16"],
+        ),
+        ("?stage=1&speed=0.5", vec!["--speeds", "1,0.5,1"]),
+    ] {
+        let (head, body) = page.get(&format!("{}{query}", page.path));
+        assert!(head.starts_with("HTTP/1.1 200") && head.contains("form-action 'self';"), "{query}: {head}");
+        let said = said(workspace.path(), &arguments);
+        let shown = format!("<dt>bubble</dt><dd>{}</dd>", bubble(&said));
+        assert!(body.contains(&shown), "{query}: no {shown} in {body}");
+        for note in said.lines().filter_map(|line| line.strip_prefix("note: ")) {
+            assert!(body.contains(note), "{query}: no {note} in {body}");
+        }
+    }
+    // a field that is given twice is no reason for a page without a plan
+    assert!(page.get(&format!("{}?stages=2&stages=3", page.path)).0.starts_with("HTTP/1.1 200"));
+    assert!(page.get("/plan").0.starts_with("HTTP/1.1 404"));
+}
+
+#[test]
+fn planner_page_is_instead_of_files() {
+    let workspace = tempfile::tempdir().unwrap();
+    let refused = plan(workspace.path(), &["--page", "--svg", "plan.svg"]).output().unwrap();
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && told.contains("cannot be used with"), "{told}");
+}
+
+fn field(name: &str) -> String {
+    format!("document.activeElement.name === '{name}'")
+}
+
+const STAGES: &str = "document.querySelectorAll('#plan meter').length";
+
+#[test]
+#[ignore = "needs Chromium: make page"]
+fn planner_follows_the_keys_and_asks_nobody_else() {
+    let program = std::env::var("STAGECOACH_CHROMIUM").expect("the browser: see `make page`");
+    let pictures = std::env::var_os("STAGECOACH_PICTURES").map(PathBuf::from);
+    let (_serving, page, workspace) = serve();
+    let mut browser = Browser::start(&program);
+    browser.resize(1100, 900, false);
+    browser.prefer("light");
+    browser.open(&page.url());
+    browser.wait("the plan of the job", &format!("{STAGES} === 3"));
+
+    // one stage less, and what is written into the job
+    browser.wait_for_focus("the stages", &field("stages"));
+    browser.press("ArrowDown");
+    browser.wait("two stages", &format!("{STAGES} === 2"));
+    browser.wait("the lines", "document.querySelector('#yaml').innerText.trim() === 'spec:\\n  stages: 2'");
+    assert_eq!(browser.value(&field("stages")), json!(true), "what changes keeps the focus");
+    // another schedule, which is impossible with one chunk a stage and possible with two
+    browser.wait_for_focus("the schedule", &field("schedule"));
+    let schedule = "document.querySelector('[name=schedule]').value";
+    for _ in 0..5 {
+        if browser.value(schedule) == json!("ZBVZeroBubble") {
+            break;
+        }
+        browser.press("ArrowDown");
+    }
+    assert_eq!(browser.value(schedule), json!("ZBVZeroBubble"));
+    browser.wait("the sentence", "document.querySelector('#plan .problem')?.innerText.endsWith('set it to 2.')");
+    browser.wait_for_focus("the chunks", &field("virtualStages"));
+    browser.press("ArrowUp");
+    browser.wait("its plan", &format!("{STAGES} === 2"));
+    browser.wait("the lines", "document.querySelector('#yaml').innerText.includes('schedule: {type: ZBVZeroBubble}')");
+    let set =
+        ["--stages", "2", "--set", "pipeline.schedule={type: ZBVZeroBubble}", "--set", "pipeline.virtualStages=2"];
+    let expected = bubble(&said(workspace.path(), &set));
+    let shown = "[...document.querySelectorAll('#plan dt')].find(e => e.innerText === 'bubble').nextSibling.innerText";
+    assert_eq!(browser.value(shown), json!(expected));
+    // what Auto would take follows, with this choice marked
+    browser.wait("what Auto takes", "document.querySelector('#auto').ariaBusy === null && document.querySelector('#auto [aria-current]')?.innerText.startsWith('ZBVZeroBubble')");
+    // a slow stage and slow links
+    browser.wait_for_focus("the speed", &field("speed"));
+    browser.value("document.activeElement.select()");
+    "0.5".chars().for_each(|key| browser.press(&key.to_string()));
+    let longer = "document.querySelector('#plan dd.note').innerText.includes('longer than the job')";
+    browser.wait("a longer step", &format!("location.search.includes('speed=0.5') && {longer}"));
+    // the address shows the same again, which a link and a reload do
+    let address = browser.value("location.href");
+    let step = browser.value("document.querySelector('#plan dd').innerText");
+    browser.open(address.as_str().unwrap());
+    assert_eq!(browser.value("document.querySelector('#plan dd').innerText"), step);
+    assert_eq!(browser.value(schedule), json!("ZBVZeroBubble"));
+
+    browser
+        .open(&format!("{}?stages=4&microbatches=16&schedule=InterleavedZeroBubble&recompute=Selective", page.url()));
+    let picture = |browser: &mut Browser, name: &str, width: u32| {
+        if let Some(folder) = &pictures {
+            let all = browser.value("document.documentElement.scrollHeight").as_u64().unwrap();
+            browser.screenshot(&folder.join(name), width, all);
+        }
+    };
+    picture(&mut browser, "planner.png", 1100);
+    browser.prefer("dark");
+    assert_eq!(
+        browser.value("getComputedStyle(document.querySelector('input')).backgroundColor"),
+        json!("rgb(22, 27, 34)")
+    );
+    picture(&mut browser, "planner-dark.png", 1100);
+    for width in [390, 320, 768] {
+        browser.resize(width, 844, true);
+        assert_eq!(browser.value(OVERFLOW), json!(""), "{width} pixels");
+        if width == 390 {
+            browser.prefer("light");
+            picture(&mut browser, "planner-phone.png", 390);
+        }
+    }
+    let complaints = browser.complaints();
+    assert!(complaints.is_empty(), "{complaints:#?}");
+    let requests = browser.requests();
+    assert!(requests.len() > 10 && requests.iter().all(|url| url.starts_with(&page.url())), "{requests:#?}");
+}
+
+#[test]
+#[ignore = "needs Chromium: make page"]
+fn planner_works_without_a_script_and_says_when_it_is_gone() {
+    let program = std::env::var("STAGECOACH_CHROMIUM").expect("the browser: see `make page`");
+    let (serving, page, _workspace) = serve();
+    let mut browser = Browser::start(&program);
+    browser.call("Emulation.setScriptExecutionDisabled", json!({"value": true}));
+    browser.open(&page.url());
+    browser.wait_for_focus("the stages", &field("stages"));
+    browser.press("ArrowDown");
+    assert_eq!(browser.value(STAGES), json!(3), "nothing changes before it is sent");
+    browser.press("Enter");
+    browser.wait("two stages", &format!("location.search.includes('stages=2') && {STAGES} === 2"));
+    assert!(browser.value("document.querySelectorAll('#auto tbody tr').length").as_u64().unwrap() > 3);
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+
+    browser.call("Emulation.setScriptExecutionDisabled", json!({"value": false}));
+    browser.open(&page.url());
+    drop(serving);
+    browser.wait_for_focus("the stages", &field("stages"));
+    browser.press("ArrowUp");
+    browser.wait("the lost connection", "document.querySelector('#status').innerText.startsWith('Not connected')");
+}

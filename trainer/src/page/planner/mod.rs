@@ -1,0 +1,60 @@
+//! The planner as a page: a form whose fields are the query of its address, and the plan of the job with what they say. `choice` is
+//! what may be moved, `model` plans the job with it as `stagecoach plan` does, `html` shows that.
+//!
+//! The page works without a script: the form is sent by its button. With one, `planner.js` asks for the plan alone on every change,
+//! and replaces that part.
+
+mod choice;
+mod html;
+mod model;
+
+use std::io;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::{Html, IntoResponse};
+use axum::routing::{MethodRouter, get};
+
+use choice::PlannerQuery;
+pub(crate) use model::Planner;
+
+use super::server::{LIMITS, Limits, Site, file, serve_site};
+
+/// Plans that are made at a time: one that takes long, as of the schedule Auto, does not hold up the next.
+const WORKERS: usize = 2;
+
+/// Serves the planner of a job at a port of 127.0.0.1, any free one if it is 0, until the process exits. Returns the address, with
+/// the token.
+///
+/// # Errors
+/// If the port is taken, or the system has no thread or no randomness.
+pub(crate) fn serve_planner(planner: Planner, port: u16) -> io::Result<String> {
+    serve_site(site(planner), port, Limits { workers: WORKERS, ..LIMITS })
+}
+
+fn site(planner: Planner) -> Site {
+    let router = Router::new()
+        .route("/{token}/", drawn(html::page))
+        .route("/{token}/plan", drawn(html::plan))
+        .route("/{token}/auto", drawn(html::auto))
+        .route("/{token}/planner.js", file("text/javascript; charset=utf-8", include_str!("../planner.js")))
+        .with_state(Arc::new(planner));
+    Site { router, form_action: "'self'" }
+}
+
+/// What is drawn for a query. One that can't be read, such as one with a field twice, asks for the job as it is.
+fn drawn(draw: fn(&Planner, &PlannerQuery) -> String) -> MethodRouter<Arc<Planner>> {
+    get(move |State(planner): State<Arc<Planner>>, query: Result<Query<PlannerQuery>, QueryRejection>| async move {
+        let query = query.map(|Query(query)| query).unwrap_or_default();
+        match tokio::task::spawn_blocking(move || draw(&planner, &query)).await {
+            Ok(html) => Html(html).into_response(),
+            Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

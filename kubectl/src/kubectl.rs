@@ -25,8 +25,8 @@ impl Kubectl {
     pub(crate) fn output(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let output = self.command(arguments).stdin(Stdio::null()).output().with_context(|| self.not_started())?;
         if !output.status.success() {
-            let complaint = String::from_utf8_lossy(&output.stderr);
-            bail!("kubectl {}: {}", arguments.first().copied().unwrap_or_default(), complaint.trim());
+            let complaint = complaint(&String::from_utf8_lossy(&output.stderr));
+            bail!("kubectl {}: {complaint}", arguments.first().copied().unwrap_or_default());
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
@@ -59,5 +59,28 @@ impl Kubectl {
 
     fn not_started(&self) -> String {
         format!("could not start {}: it must be on the PATH", self.program.display())
+    }
+}
+
+/// What kubectl complains of, without the lines of its log that come before it, such as `E1123 20:54:01.121742 ...`.
+fn complaint(said: &str) -> String {
+    let is_log = |line: &str| {
+        let (level, rest) = line.split_at_checked(1).unwrap_or_default();
+        ["E", "W", "I"].contains(&level) && rest.bytes().take(4).filter(u8::is_ascii_digit).count() == 4
+    };
+    let lines: Vec<&str> = said.trim().lines().filter(|line| !is_log(line)).collect();
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_complaint_has_no_lines_of_the_log() {
+        let said =
+            "E1123 20:54:01.1 memcache.go:265] refused\nW1123 20:54:01.2 old\nThe connection was refused\nError 1\n";
+        assert_eq!(complaint(said), "The connection was refused\nError 1");
+        assert_eq!(complaint("E1 is an error\n\u{e9}\n"), "E1 is an error\n\u{e9}");
     }
 }

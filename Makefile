@@ -151,7 +151,7 @@ build: libtorch tools ## trainer, operator, and what the tests run
 	@echo "building trainer, operator and what the tests run (1 of 2 builds with \`make test\`): minutes the first time"
 	cargo build --workspace
 
-release: libtorch tools ## images, chart, SBOMs and checksums into dist/; needs root on Debian
+release: libtorch tools ## images, kubectl plugin, chart, SBOMs and checksums into dist/; needs root on Debian
 	@scripts/release.sh $(CACHE) dist
 
 reproducible: tools ## two builds of the operator in two folders have the same bytes

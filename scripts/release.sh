@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes what a release consists of, in one folder that appears when all is there: release.sh CACHE OUT
-#   the images as OCI archives, the chart's package, the CRD, what each image is made of (CycloneDX), and SHA256SUMS
+#   the images as OCI archives, kubectl's plugin, the chart's package, the CRD, what each image is made of (CycloneDX), and SHA256SUMS
 # Needs what images/build.sh needs. With $BINARIES, nothing is compiled: the binaries in that folder are taken.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,12 +14,14 @@ mkdir -p "$made" "$target/images"
 binaries=${BINARIES:-$target/release}
 if [ -z "${BINARIES:-}" ]; then
     echo "building the binaries: minutes the first time"
-    scripts/build_release.sh "$target" stagecoach-operator stagecoach
+    scripts/build_release.sh "$target" stagecoach-operator stagecoach stagecoach-kubectl
 fi
 BINARIES=$binaries TAG=$version images/build.sh "$target/images" operator trainer
 for image in operator trainer; do cp "$target/images/$image.tar" "$made/stagecoach-$image-$version.oci.tar"; done
 scripts/sbom.py stagecoach-operator "$made/stagecoach-operator-$version.cdx.json"
 scripts/sbom.py stagecoach "$made/stagecoach-trainer-$version.cdx.json" scripts/libtorch.txt
+scripts/sbom.py stagecoach-kubectl "$made/kubectl-stagecoach-$version.cdx.json"
+cp "$binaries/kubectl-stagecoach" "$made/kubectl-stagecoach-$version-linux-amd64"
 cp manifests/crd/pipelinejobs.yaml "$made/pipelinejobs-$version.yaml"
 helm=$(tests/cluster/tools.sh "$cache" helm)/helm
 "$helm" package charts/stagecoach --version "$version" --app-version "$version" --destination "$made" >/dev/null

@@ -19,8 +19,9 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
+use stagecoach_api::contract::{JOB_LABEL, JOB_UID_LABEL};
 
-use crate::build::{self, JOB_LABEL, JOB_UID_LABEL};
+use crate::build;
 use crate::context::Context;
 use crate::errors::error_policy;
 use crate::job::RawPipelineJob;

@@ -2,9 +2,9 @@
 //! frees them in I, which leaves the inputs of the weight gradients for W.
 
 use crate::action::{Action, WorkItem};
-use crate::fast_hash::FastSet;
 use crate::placement::Placement;
 use crate::simulate::{ChunkCosts, Costs};
+use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
 
 /// What a work item, or a rank, holds, as counts or bytes.
@@ -29,7 +29,7 @@ impl Held {
 /// the program (an evaluation) holds nothing.
 pub(crate) fn held<'a>(actions: &'a [Action], size: impl Fn(usize) -> Held + 'a) -> impl Iterator<Item = Held> + 'a {
     let completed = |action: &Action| action.completes_weight_gradient().then(|| action.item()).flatten();
-    let with_backward: FastSet<WorkItem> = actions.iter().filter_map(completed).collect();
+    let with_backward: FxHashSet<WorkItem> = actions.iter().filter_map(completed).collect();
     actions.iter().scan(Held::default(), move |held, action| {
         let Held { activations, weight_gradient_inputs } = held;
         match *action {

@@ -3,11 +3,11 @@
 //! Each time is a maximum of earlier times plus a cost, so the order in which ranks are visited changes nothing.
 
 use crate::action::{Action, Edge, WorkItem};
-use crate::fast_hash::FastMap;
 use crate::program::Programs;
 use crate::simulate::Costs;
 use crate::timeline::Span;
 use crate::verify::ActionLocation;
+use rustc_hash::FxHashMap;
 
 /// The result of a simulation.
 pub(crate) struct SimulationResult {
@@ -43,9 +43,9 @@ struct DiscreteEventSimulation<'a> {
     costs: &'a Costs,
     clock: Vec<f64>,
     spans: Vec<Vec<Span>>,
-    queues: FastMap<Edge, MessageQueue>,
+    queues: FxHashMap<Edge, MessageQueue>,
     /// For each posted receive, its index in the edge's queue.
-    receive_index: FastMap<Action, usize>,
+    receive_index: FxHashMap<Action, usize>,
 }
 
 /// Simulates the programs until every rank has finished or none can proceed.
@@ -55,8 +55,8 @@ pub(crate) fn run(programs: &Programs, costs: &Costs) -> SimulationResult {
         costs,
         clock: vec![0.0; programs.ranks.len()],
         spans: vec![Vec::new(); programs.ranks.len()],
-        queues: FastMap::default(),
-        receive_index: FastMap::default(),
+        queues: FxHashMap::default(),
+        receive_index: FxHashMap::default(),
     };
     let all_ranks: Vec<usize> = (0..programs.ranks.len()).collect();
     loop {
@@ -161,7 +161,7 @@ impl DiscreteEventSimulation<'_> {
 
     /// Replaces a message's span by its transfer, whose time is known only now.
     fn finish(mut self) -> SimulationResult {
-        let mut passed: FastMap<(Edge, bool), usize> = FastMap::default();
+        let mut passed: FxHashMap<(Edge, bool), usize> = FxHashMap::default();
         for span in self.spans.iter_mut().flatten() {
             let Some(edge) = span.action.edge() else { continue };
             let count = passed.entry((edge, span.action.is_send())).or_default();

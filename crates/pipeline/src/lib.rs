@@ -9,7 +9,6 @@ mod advice;
 mod csv;
 mod discrete_event;
 mod draw;
-mod fast_hash;
 mod gradient_blocks;
 mod lower;
 mod measured;

@@ -1,11 +1,11 @@
 //! From a schedule to programs: adds the communication and the actions that end a step.
 
 use crate::action::{Action, WorkItem};
-use crate::fast_hash::FastSet;
 use crate::placement::Placement;
 use crate::program::Programs;
 use crate::schedule::Schedule;
 use crate::verify::{ActionLocation, BlockedActions, ProgramKind, Violation, check_ranks};
+use rustc_hash::FxHashSet;
 
 /// A schedule that can't be executed. Positions count in the schedule's own lists, from 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,8 +59,8 @@ pub fn forward_only_programs(placement: &Placement, microbatches: usize) -> Prog
 fn add_send_recv(placement: &Placement, ranks: &[Vec<Action>]) -> (Vec<Vec<Action>>, Vec<ActionLocation>) {
     let mut lowered: Vec<Vec<Action>> = vec![Vec::new(); ranks.len()];
     let mut next = vec![0; ranks.len()];
-    let mut outputs: FastSet<WorkItem> = FastSet::default();
-    let mut gradients: FastSet<WorkItem> = FastSet::default();
+    let mut outputs: FxHashSet<WorkItem> = FxHashSet::default();
+    let mut gradients: FxHashSet<WorkItem> = FxHashSet::default();
     loop {
         let can_run = |action: &Action| match *action {
             Action::Forward(item) => placement.previous(item).is_none_or(|producer| outputs.contains(&producer)),

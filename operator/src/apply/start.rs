@@ -8,6 +8,7 @@ use kube::ResourceExt;
 use kube::api::DeleteParams;
 use kube::core::PartialObjectMeta;
 use serde::de::IgnoredAny;
+use stagecoach_api::contract::ATTEMPT_LABEL;
 use stagecoach_api::job::NetworkPolicyMode;
 use stagecoach_lifecycle::{Attempt, Place};
 
@@ -117,7 +118,7 @@ type StoredAttempt = (ConfigMap, Option<AttemptTemplate>);
 
 /// What is stored of the attempts before `current`.
 async fn older_attempts(clients: &Clients, job: &ObservedJob, current: u64) -> kube::Result<Vec<StoredAttempt>> {
-    let selector = format!("{},{}!={current}", build::pod_label_selector(&job.reference), build::ATTEMPT_LABEL);
+    let selector = format!("{},{}!={current}", build::pod_label_selector(&job.reference), ATTEMPT_LABEL);
     let listed = clients.config_maps.list::<ConfigMap>(&selector).await?.into_iter();
     let own = listed.filter(|stored| build::is_controlled_by(&stored.metadata, &job.reference.uid));
     let with_template = |stored| {

@@ -14,10 +14,8 @@ use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 
 pub(crate) use attempt_template::{AttemptTemplate, BuildError};
-pub(crate) use names::{
-    ATTEMPT_LABEL, JOB_LABEL, JOB_UID_LABEL, PodRole, attempt_name, is_controlled_by, pod_label_selector,
-};
 pub use names::{JobReference, labels};
+pub(crate) use names::{PodRole, attempt_name, is_controlled_by, pod_label_selector};
 pub use network_policy::{PolicyPeers, network_policy};
 pub(crate) use pod::{missing_volume, pod};
 pub(crate) use pod_group::{PodGroup, PodGroupApi};

@@ -3,22 +3,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use stagecoach_api::contract::{ATTEMPT_LABEL, INCARNATION_LABEL, JOB_LABEL, JOB_UID_LABEL, SPARE_LABEL, STAGE_LABEL};
 use stagecoach_api::job::{API_VERSION, KIND};
 use stagecoach_lifecycle::Place;
-
-/// Label with the job's UID: selects its objects, also if another job had the same name.
-pub(crate) const JOB_UID_LABEL: &str = "stagecoach.dev/job-uid";
-/// Label with the job's name.
-pub(crate) const JOB_LABEL: &str = "stagecoach.dev/job";
-/// Label with the attempt number.
-pub(crate) const ATTEMPT_LABEL: &str = "stagecoach.dev/attempt";
-/// Label with the number of pods of the stage that were replaced in the attempt before this one.
-pub(crate) const INCARNATION_LABEL: &str = "stagecoach.dev/incarnation";
-/// Label with the stage.
-pub(crate) const STAGE_LABEL: &str = "stagecoach.dev/stage";
-/// Label with the number of a spare, of those of its attempt. It has no label with a stage, also once it has taken the place of
-/// one: the operator may not change pods.
-pub(crate) const SPARE_LABEL: &str = "stagecoach.dev/spare";
 
 /// What identifies a PipelineJob: it is the controller in the owner references of all its objects.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,11 +2,11 @@
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1;
-use stagecoach_api::contract::{CONTAINER_NAME, ExitCode, FailureKind, TerminationMessage};
+use stagecoach_api::contract::{ATTEMPT_LABEL, CONTAINER_NAME, ExitCode, FailureKind, TerminationMessage};
 use stagecoach_lifecycle::{Exit, ExternalCause, InstanceState, TerminationReport, UnixMillis};
 
 use super::PartialPod;
-use crate::build::{ATTEMPT_LABEL, PodRole};
+use crate::build::PodRole;
 
 /// Why a pod does not run yet, or why the API server rejected an object: reason and message for the condition `Scheduled`.
 #[derive(Clone, Debug, PartialEq, Eq)]

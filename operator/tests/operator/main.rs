@@ -14,6 +14,7 @@ mod namespaces;
 mod outage;
 mod owned;
 mod placement;
+mod plugin;
 mod refusals;
 mod replacement;
 mod responsiveness;

@@ -27,6 +27,15 @@ fn told(folder: &Path, words: &[&str]) -> String {
     })
 }
 
+/// The words of the only line of `stagecoach top`.
+fn top(workspace: &Path) -> Vec<String> {
+    let output = Command::new(stagecoach()).args(["top", "--workspace"]).arg(workspace).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(output.status.success() && lines.len() == 2 && lines[0].starts_with("NAME"), "{said}");
+    lines[1].split_whitespace().map(str::to_owned).collect()
+}
+
 fn job(extra: &str) -> TestJob {
     let extra = format!("  checkpoint: {{everySteps: 5}}\n{extra}");
     TestJob { name: "why".into(), stages: 2, decay_steps: Some(60), extra, ..TestJob::default() }.endless()
@@ -54,7 +63,11 @@ fn a_killed_stage_is_told_while_the_job_runs_and_afterwards() {
     ] {
         assert!(told.contains(words), "no {words:?} in\n{told}");
     }
+    let line = top(workspace.path());
+    assert_eq!([&line[0], &line[1], &line[5], &line[6]], ["why", "Running", "2/2", "1"], "{line:?}");
     launched.interrupt(workspace.path());
+    let line = top(workspace.path());
+    assert_eq!([&line[0], &line[1], &line[4], &line[5]], ["why", "Stopped", "-", "0/2"], "{line:?}");
     let stopped =
         says(&folder, &["stage 1 failed first", "now:    It is stopped: ", "goes on from the checkpoint of step"]);
     let state = std::fs::read(folder.join("state.json")).unwrap();

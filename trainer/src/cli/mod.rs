@@ -16,6 +16,7 @@ mod stage;
 mod tensorboard;
 mod timeline;
 mod tokenize;
+mod top;
 mod why;
 
 use std::path::Path;
@@ -48,6 +49,8 @@ enum CliCommand {
     Stage(stage::StageCommand),
     /// Show how a job would run: partition, timeline, bubble, memory.
     Plan(plan::PlanCommand),
+    /// Show the jobs of a workspace, a line each.
+    Top(top::TopCommand),
     /// Tell why a run failed last, what followed, and what to do.
     Why(why::WhyCommand),
     /// Serve a job's live page for a browser on this machine.
@@ -94,6 +97,7 @@ pub fn main(open_volume: VolumeOpener) -> i32 {
         CliCommand::Stage(command) => stage::main(command, open_volume),
         CliCommand::Plan(command) => to_exit_code(command.main()),
         CliCommand::Init(command) => to_exit_code(command.main()),
+        CliCommand::Top(command) => to_exit_code(command.main()),
         CliCommand::Why(command) => to_exit_code(command.main()),
         CliCommand::Page(command) => to_exit_code(command.main()),
         CliCommand::Timeline(command) => to_exit_code(command.main()),

@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use clap::Args;
 use indicatif::HumanBytes;
 use stagecoach_api::job::Kernels;
+use stagecoach_display::table;
 use stagecoach_pipeline::{
     Limits, PartitionError, RankSpeeds, StageMemory, balance_ratio, timeline_svg, timeline_text, timeline_trace,
     to_csv, verify,
 };
 
 use super::job_args::JobArgs;
-use super::output::{print_line, table, write_file};
+use super::output::{print_line, write_file};
 use super::page::{PagePort, serve_until_killed};
 use crate::fatal::Fatal;
 use crate::model::ParameterBytes;

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use stagecoach_api::contract::FailureKind;
+use stagecoach_display::table;
 use stagecoach_pipeline::{Panel, timeline_trace};
 use tch::Tensor;
 
-use super::output::{print_line, table, write_file};
+use super::output::{print_line, write_file};
 use crate::fatal::Fatal;
 use crate::observe::{ProgressDisplay, StepRecord};
 use crate::replay::{

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
+use stagecoach_display::table;
 use stagecoach_pipeline::{
     Costs, Panel, Placement, RankBreakdown, Timeline, breakdown, simulate, timeline_svg, timeline_text, timeline_trace,
 };
 
-use super::output::{print_line, table, write_file};
+use super::output::{print_line, write_file};
 use crate::folder::METRICS;
 use crate::observe::{TimelineRecord, advice, read_metrics};
 

@@ -3,10 +3,10 @@
 use std::fmt::Write;
 
 use indicatif::{DecimalBytes, HumanBytes};
+use stagecoach_display::duration;
 
 use super::sizes::{SECONDS, Sizes};
 use super::{Facts, MEMORY_SHARE};
-use crate::observe::duration;
 
 /// The job as YAML.
 pub(super) fn job_file(facts: &Facts, sizes: &Sizes) -> String {

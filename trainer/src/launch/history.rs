@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use stagecoach_api::job::{RestartSpec, TrainingLength};
+use stagecoach_display::Successor;
 use stagecoach_lifecycle::{AttemptFailure, JobState, Place, UnixMillis};
 
 use super::LaunchError;
@@ -14,10 +15,10 @@ use super::launcher_state::{EarlierFailure, LauncherState, Recovery};
 use super::stage_process::{SEPARATOR, place_line, start_line};
 use crate::fatal::Fatal;
 use crate::folder::JobFolder;
-use crate::observe::read_metrics;
+use crate::observe::StepRecord;
 
-/// How many bytes of a log's end are read.
-const LOG_BYTES: u64 = 16 << 20;
+/// How many bytes of the end of a log, or of the metrics, are read.
+const END_BYTES: u64 = 16 << 20;
 
 /// A job's last failure, what followed, and how the job stands; displayed as sentences.
 #[derive(Clone, Debug)]
@@ -55,15 +56,6 @@ pub(super) struct Log {
     pub(super) text: String,
 }
 
-/// What took the place of a failed stage, in the same attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Successor {
-    /// A new process of the stage.
-    Process,
-    /// The spare of this number.
-    Spare(u32),
-}
-
 impl History {
     /// Reads a job's folder.
     ///
@@ -78,7 +70,7 @@ impl History {
             ))
             .into());
         };
-        let trained = read_metrics(&folder.metrics()).ok().and_then(|records| Some(records.last()?.step));
+        let trained = last_record(&folder).map(|record| record.step);
         let history = History::without_logs(&folder, path.to_owned(), trained)?;
         let failure = history.last_failure();
         let (log, successor) = (
@@ -142,12 +134,12 @@ impl History {
 fn log_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<Log> {
     let (attempt, stage, incarnation) = (failure.attempt, failure.stage?, failure.incarnation);
     let path = folder.log(&format!("stage-{stage}"));
-    if let Some(text) = part_after(&log_text(&path).ok()?, &start_line(attempt, incarnation)) {
+    if let Some(text) = part_after(&end_of_file(&path).ok()?, &start_line(attempt, incarnation)) {
         return Some(Log { path, text });
     }
     let line = place_line(attempt, Place { stage, incarnation });
     spare_logs(folder).into_iter().find_map(|(_, path)| {
-        let text = part_after(&log_text(&path).ok()?, &line)?;
+        let text = part_after(&end_of_file(&path).ok()?, &line)?;
         Some(Log { path, text })
     })
 }
@@ -159,13 +151,13 @@ fn successor_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<Successo
         let incarnation: u32 = line.strip_prefix(prefix)?.strip_suffix(" ---")?.parse().ok()?;
         (incarnation > failure.incarnation).then_some(incarnation)
     };
-    let own = log_text(&folder.log(&format!("stage-{stage}"))).unwrap_or_default();
+    let own = end_of_file(&folder.log(&format!("stage-{stage}"))).unwrap_or_default();
     let own_prefix = format!("{SEPARATOR}{}, incarnation ", failure.attempt);
-    let processes = own.lines().filter_map(|line| Some((later(line, &own_prefix)?, Successor::Process)));
+    let processes = own.lines().filter_map(|line| Some((later(line, &own_prefix)?, Successor::Anew)));
     let mut found: Vec<(u32, Successor)> = processes.collect();
     let spare_prefix = format!("--- stage {stage}, attempt {}, incarnation ", failure.attempt);
     for (number, path) in spare_logs(folder) {
-        let text = log_text(&path).unwrap_or_default();
+        let text = end_of_file(&path).unwrap_or_default();
         found.extend(text.lines().filter_map(|line| Some((later(line, &spare_prefix)?, Successor::Spare(number)))));
     }
     found.into_iter().min_by_key(|(incarnation, _)| *incarnation).map(|(_, successor)| successor)
@@ -192,13 +184,18 @@ fn part_after(log: &str, line: &str) -> Option<String> {
     Some(own.fold(String::new(), |text, line| text + line + "\n"))
 }
 
-/// The end of a log.
-fn log_text(path: &Path) -> io::Result<String> {
+/// The last step's line of the metrics. The one at the end may be incomplete.
+pub(super) fn last_record(folder: &JobFolder) -> Option<StepRecord> {
+    end_of_file(&folder.metrics()).ok()?.lines().rev().find_map(|line| serde_json::from_str(line).ok())
+}
+
+/// The end of a file: its last [`END_BYTES`].
+fn end_of_file(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let end = file.metadata()?.len();
-    file.seek(SeekFrom::Start(end.saturating_sub(LOG_BYTES)))?;
+    file.seek(SeekFrom::Start(end.saturating_sub(END_BYTES)))?;
     let mut bytes = Vec::new();
-    file.take(LOG_BYTES).read_to_end(&mut bytes)?;
+    file.take(END_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

@@ -2,7 +2,7 @@
 //! `job_lock` locks the job's folder, `stage_process` is one stage, `stage_processes` are all of them, `supervisor` is the
 //! loop around `lifecycle::decide`, `report` its messages, `launcher_state` what is stored between runs, `previous_run`
 //! what an earlier run left, `history` what is
-//! known of a run's last failure, and `why` tells it.
+//! known of a run's last failure, `why` tells it, and `top` is a job's line among others.
 
 mod error;
 mod history;
@@ -13,6 +13,7 @@ mod report;
 mod stage_process;
 mod stage_processes;
 mod supervisor;
+mod top;
 mod why;
 
 pub(crate) use error::LaunchError;
@@ -23,4 +24,4 @@ pub(crate) use previous_run::PreviousRun;
 pub(crate) use report::rules_for_pods;
 pub(crate) use stage_process::StageExecutable;
 pub(crate) use supervisor::{LaunchConfig, RunOutcome, supervise};
-pub(crate) use why::how;
+pub(crate) use top::top_row;

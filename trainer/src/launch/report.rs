@@ -3,13 +3,10 @@
 use std::path::Path;
 
 use stagecoach_api::job::RestartSpec;
+use stagecoach_display::{duration, log_tail};
 use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, JobOutcome, JobState, Policy, UnixMillis};
 
 use super::LaunchError;
-use crate::observe::duration;
-
-/// How many lines of a log are shown.
-const LOG_TAIL_LINES: usize = 8;
 
 /// The root cause in one sentence, followed by the end of the stage's log.
 pub(super) fn attempt_failed(failure: &AttemptFailure, log: &str) -> String {
@@ -22,14 +19,6 @@ pub(super) fn attempt_failed(failure: &AttemptFailure, log: &str) -> String {
         text += &format!("\n  | {line}");
     }
     text
-}
-
-/// The last lines of a log, without those that only repeat the message.
-pub(super) fn log_tail<'a>(log: &'a str, message: &str) -> Vec<&'a str> {
-    let is_new = |line: &&str| !line.trim().is_empty() && !message.lines().any(|known| line.contains(known));
-    let mut lines: Vec<&str> = log.lines().rev().filter(is_new).take(LOG_TAIL_LINES).collect();
-    lines.reverse();
-    lines
 }
 
 /// What happens after a failure, given the state after it; `is_in_memory` if stages have checkpoints in memory.
@@ -152,8 +141,6 @@ mod tests {
             attempt_failed(&reported, "stage 0: the corpus is empty\n"),
             "stage 1 failed (Data, exit code 1, step 7, 1F3): the corpus is empty"
         );
-        let log: String = (0..100).map(|line| format!("line {line}\n")).collect();
-        assert_eq!(attempt_failed(&killed(), &log).lines().count(), 1 + LOG_TAIL_LINES);
     }
 
     #[test]

@@ -1,110 +1,36 @@
-//! A job's last failure from cause to consequence, in sentences. Pure.
+//! A job's last failure from cause to consequence, as its folder tells it. Pure.
 
 use std::fmt;
 use std::path::Path;
 
-use jiff::Timestamp;
-use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, JobOutcome, JobState, UnixMillis};
+use stagecoach_display::{LogEnd, Story};
+use stagecoach_lifecycle::{AttemptPhase, JobOutcome};
 
-use super::history::{History, Successor};
+use super::history::History;
 use super::launcher_state::Recovery;
-use super::report::log_tail;
-use crate::observe::duration;
-
-/// Exit codes from here on are 128 + a signal.
-const SIGNAL_BASE: i32 = 128;
 
 impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.folder.display();
-        let Some((state, failure)) = self.state.as_ref().and_then(|state| Some((state, state.last_failure.as_ref()?)))
-        else {
-            return write!(f, "{name}: no stage of this job has failed. {}", self.standing());
+        let log = self.log.as_ref().map(|log| {
+            let path = log.path.strip_prefix(&self.folder).map_or(log.path.as_path(), Path::new);
+            LogEnd { name: path.display().to_string(), text: &log.text }
+        });
+        let story = Story {
+            name: self.folder.display().to_string(),
+            state: self.state.as_ref(),
+            finished_step: self.recovery.and_then(|recovery| recovery.finished_step),
+            log: log.ok_or("none is left: the next run removes those of the run before"),
+            successor: self.successor,
+            max_restarts: self.max_restarts,
+            resumption: self.recovery.as_ref().and_then(Recovery::resumption),
+            standing: self.standing(),
+            now: self.now,
         };
-        writeln!(f, "{name}: {}", self.what_failed(failure))?;
-        writeln!(f, "  reason: {}", how(failure))?;
-        self.write_log(f, failure)?;
-        writeln!(f, "  then:   {}", self.consequence(state, failure))?;
-        if let Some(resumption) = self.resumption() {
-            writeln!(f, "          {resumption}")?;
-        }
-        writeln!(f, "  now:    {}", self.standing())?;
-        write!(f, "  to do:  {}.", failure.advice())
+        write!(f, "{story}")
     }
 }
 
 impl History {
-    fn what_failed(&self, failure: &AttemptFailure) -> String {
-        let subject = failure.stage.map_or_else(|| "the group".into(), |stage| format!("stage {stage}"));
-        let finished = self.recovery.and_then(|recovery| recovery.finished_step);
-        let place = match (failure.step, finished) {
-            (Some(step), _) => format!(" in step {step}"),
-            (None, Some(step)) => format!(" after step {step} was finished"),
-            (None, None) => String::new(),
-        };
-        let action = failure.action.as_ref().map_or_else(String::new, |action| format!(", in the action {action}"));
-        let ago = duration(self.now.0.saturating_sub(failure.failed_at.0) as f64 / 1000.0);
-        format!(
-            "{subject} failed first, at {} ({ago} ago), in attempt {}{place}{action}.",
-            time(failure.failed_at),
-            failure.attempt
-        )
-    }
-
-    /// The last lines of the process that failed.
-    fn write_log(&self, f: &mut fmt::Formatter<'_>, failure: &AttemptFailure) -> fmt::Result {
-        let Some(log) = &self.log else {
-            return match failure.stage {
-                Some(_) => writeln!(f, "  log:    none is left: the next run removes those of the run before"),
-                None => Ok(()),
-            };
-        };
-        let path = log.path.strip_prefix(&self.folder).map_or(log.path.as_path(), Path::new);
-        let tail = log_tail(&log.text, &failure.message);
-        if tail.is_empty() {
-            return writeln!(f, "  log:    {} says nothing more", path.display());
-        }
-        writeln!(f, "  log:    the end of {}:", path.display())?;
-        tail.iter().try_for_each(|line| writeln!(f, "          | {line}"))
-    }
-
-    /// What the others did.
-    fn consequence(&self, state: &JobState, failure: &AttemptFailure) -> String {
-        let remaining = state.budget.remaining(self.max_restarts);
-        let left = format!("{remaining} of {} restarts are left", self.max_restarts);
-        let stage = failure.stage.map_or_else(|| "what was lost".into(), |stage| format!("stage {stage}"));
-        let is_replaced = failure.stage.is_some_and(|stage| state.incarnation(stage) > failure.incarnation);
-        if let Some(JobOutcome::Failed(reason)) = state.outcome()
-            && failure.attempt == state.attempt.number
-        {
-            return format!("all stages were stopped, and none was started again: {}; {left}.", reason.explanation());
-        }
-        if failure.attempt < state.attempt.number {
-            let next = failure.attempt + 1;
-            return format!("all stages were stopped, and started anew as attempt {next}; {left}.");
-        }
-        match (is_replaced, self.successor) {
-            (true, Some(Successor::Spare(number))) => {
-                format!("the other stages waited, and spare {number} took the place of {stage}; {left}.")
-            }
-            (true, _) if self.is_starting(state, failure) => {
-                format!("the other stages wait, and {stage} is to start again; {left}.")
-            }
-            (true, _) => format!("the other stages waited, and {stage} was started again; {left}."),
-            (false, _) => format!("nothing was started again yet; {left}."),
-        }
-    }
-
-    /// Whether the stage is to be created again.
-    fn is_starting(&self, state: &JobState, failure: &AttemptFailure) -> bool {
-        self.successor.is_none() && failure.stage.is_some_and(|stage| state.starting.contains(&stage))
-    }
-
-    /// Where training went on.
-    fn resumption(&self) -> Option<String> {
-        self.recovery?.resumption()
-    }
-
     /// How the job stands.
     pub(crate) fn standing(&self) -> String {
         let trained = match (self.trained, self.steps) {
@@ -153,48 +79,15 @@ impl Recovery {
     }
 }
 
-/// How the stage ended: reason, exit code, and its message if that says more.
-pub(crate) fn how(failure: &AttemptFailure) -> String {
-    let mut text = failure.label();
-    let message = failure.message.trim_end();
-    if let Some(code) = failure.exit_code {
-        text += &format!(", exit code {code}");
-        text += &signal_name(code).map_or_else(String::new, |signal| format!(" ({signal})"));
-        if message == format!("exited with code {code}") {
-            return text + ".";
-        }
-    }
-    format!("{text}: {message}")
-}
-
-/// The signal that a shell's exit code stands for.
-fn signal_name(code: i32) -> Option<&'static str> {
-    Some(match code - SIGNAL_BASE {
-        1 => "SIGHUP",
-        2 => "SIGINT",
-        4 => "SIGILL",
-        6 => "SIGABRT",
-        7 => "SIGBUS",
-        8 => "SIGFPE",
-        9 => "SIGKILL",
-        11 => "SIGSEGV",
-        15 => "SIGTERM",
-        _ => return None,
-    })
-}
-
-/// Date and time in UTC, to the second.
-fn time(at: UnixMillis) -> String {
-    let timestamp = i64::try_from(at.0).ok().and_then(|millis| Timestamp::from_millisecond(millis).ok());
-    timestamp.map_or_else(|| "an unknown time".into(), |time| time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
     use stagecoach_api::contract::FailureKind;
-    use stagecoach_lifecycle::{Attempt, FailureReason, JobFailureReason, RestartBudget};
+    use stagecoach_display::Successor;
+    use stagecoach_lifecycle::{
+        Attempt, AttemptFailure, FailureReason, JobFailureReason, JobState, RestartBudget, UnixMillis,
+    };
 
     use super::super::history::Log;
     use super::*;
@@ -236,7 +129,7 @@ mod tests {
                 ..Recovery::default()
             }),
             log: Some(Log { path: "workspace/small/logs/stage-1.log".into(), text: "one\n\ntwo\n".into() }),
-            successor: Some(Successor::Process),
+            successor: Some(Successor::Anew),
             earlier: Vec::new(),
             max_restarts: 10,
             steps: Some(100),

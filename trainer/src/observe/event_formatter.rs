@@ -1,9 +1,9 @@
 //! Events as aligned lines of text, one event per line.
 
 use indicatif::{HumanBytes, HumanCount};
+use stagecoach_display::{duration, nats, percent};
 
 use super::eta::EtaEstimator;
-use super::format::{duration, nats, percent};
 use super::{RunSummary, SaveRecord, StartRecord, StepRecord, TrainingEvent};
 
 /// Formats a run's events in order. It keeps state: the run's number of steps, the step times for the ETA, and which tenth

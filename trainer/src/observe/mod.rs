@@ -8,7 +8,6 @@ mod eta;
 mod event;
 mod event_formatter;
 mod event_writer;
-mod format;
 mod group_recovery;
 mod metrics_file;
 mod progress_display;
@@ -26,7 +25,6 @@ pub(crate) use telemetry::StageTelemetry;
 pub(crate) use tensorboard::EventFile;
 pub(crate) use timeline_record::{TimelineRecord, advice, speeds};
 
-pub(crate) use format::{duration, nats, percent};
 pub(crate) use progress_display::ProgressDisplay;
 pub(crate) use run_report::{RunReport, format_sample};
 pub(crate) use server::{http_port, serve};

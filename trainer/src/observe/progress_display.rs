@@ -4,9 +4,9 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use stagecoach_display::{duration, nats, percent};
 
 use super::event_formatter::{EventFormatter, format_save_failure, format_start};
-use super::format::{duration, nats, percent};
 use super::{StepRecord, TrainingEvent};
 
 const STEPS: &str = "{bar:20.cyan/dim} {pos}/{len}  {wide_msg}";

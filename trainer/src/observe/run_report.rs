@@ -3,10 +3,10 @@
 use std::fmt;
 use std::path::Path;
 
+use stagecoach_display::{duration, nats};
 use stagecoach_pipeline::Advice;
 
 use super::RunSummary;
-use super::format::{duration, nats};
 
 /// Results, files and duration of a run; displayed as lines, each with its line feed.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use maud::{DOCTYPE, Markup, html};
 
 use super::model::PageModel;
 use super::view::{View, Zoom};
-use crate::observe::percent;
+use stagecoach_display::percent;
 
 type Fragment = fn(&PageModel, &View) -> Markup;
 

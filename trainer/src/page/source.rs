@@ -7,13 +7,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use stagecoach_api::PipelineJob;
 use stagecoach_api::job::TrainingLength;
 use stagecoach_checkpoint::{CheckpointError, list, open, paths};
+use stagecoach_display::how;
 use stagecoach_lifecycle::UnixMillis;
 
 use super::metrics_tail::MetricsTail;
 use super::model::{Checkpoint, Checkpoints, Failure, PageModel, phases};
 use super::step_timeline::StepTimeline;
 use crate::folder::JobFolder;
-use crate::launch::{History, Recovery, how};
+use crate::launch::{History, Recovery};
 use crate::observe::{GroupRecovery, StageTelemetry};
 
 /// A model is at least so old before the next one is read, and so old that reading takes no more than a tenth of the time.

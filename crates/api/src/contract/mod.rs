@@ -3,11 +3,13 @@
 
 mod environment;
 mod exit;
+mod labels;
 mod status;
 mod termination;
 
 pub use environment::{ContractError, StageEnv, env};
 pub use exit::ExitCode;
+pub use labels::{ATTEMPT_LABEL, INCARNATION_LABEL, JOB_LABEL, JOB_UID_LABEL, SPARE_LABEL, STAGE_LABEL};
 pub use status::{GroupStatus, LostStage, StagePhase, StageStatus, StatusQuery};
 pub use termination::{FailureKind, TERMINATION_MESSAGE_BYTES, TerminationMessage};
 

@@ -52,7 +52,7 @@ pub struct PipelineJobStatus {
     /// The last recovery from a failure that stage 0 has told of; none of a custom trainer that tells nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_recovery: Option<RecoveryStatus>,
-    /// What the operator remembers from one decision to the next. Nobody else should read or write it.
+    /// What the operator remembers from one decision to the next. Nobody else should write it; `kubectl stagecoach why` reads it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "record")]
     pub record: Option<serde_json::Value>,

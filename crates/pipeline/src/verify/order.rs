@@ -2,8 +2,8 @@
 
 use super::violation::{ActionLocation, Violation};
 use crate::action::{Action, WorkItem};
-use crate::fast_hash::FastMap;
 use crate::placement::Placement;
+use rustc_hash::FxHashMap;
 
 /// The kind of list that is checked.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -37,9 +37,9 @@ pub(crate) fn check_ranks(
             kind,
             tied,
             rank,
-            seen: FastMap::default(),
+            seen: FxHashMap::default(),
             losses: 0,
-            gradients: FastMap::default(),
+            gradients: FxHashMap::default(),
         };
         for (position, &action) in actions.iter().enumerate() {
             checker.check_action(ActionLocation { rank, position, action })?;
@@ -56,9 +56,9 @@ struct RankChecker<'a> {
     kind: ProgramKind,
     tied: bool,
     rank: usize,
-    seen: FastMap<Action, usize>,
+    seen: FxHashMap<Action, usize>,
     losses: usize,
-    gradients: FastMap<usize, usize>,
+    gradients: FxHashMap<usize, usize>,
 }
 
 impl RankChecker<'_> {

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use jiff::Timestamp;
 use stagecoach_api::contract::{StagePhase, StageStatus, env};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
@@ -48,6 +49,8 @@ pub(super) struct Started {
     pub(super) exits: UnboundedSender<ContainerExit>,
     /// The file of the container's output.
     pub(super) log: PathBuf,
+    /// When each line of it was written, as far as the test wrote it.
+    pub(super) log_times: Mutex<Vec<Timestamp>>,
 }
 
 /// A pod, by name. Each method waits until a pod of this name was started, and acts on the newest.
@@ -119,8 +122,11 @@ impl PodHandle {
     /// Adds a line to its log.
     #[track_caller]
     pub fn log(&self, line: &str) {
-        let mut file = std::fs::File::options().create(true).append(true).open(&self.started().log).unwrap();
+        let started = self.started();
+        let mut times = started.log_times.lock().unwrap();
+        let mut file = std::fs::File::options().create(true).append(true).open(&started.log).unwrap();
         writeln!(file, "{line}").unwrap();
+        times.push(Timestamp::now());
     }
 
     #[track_caller]

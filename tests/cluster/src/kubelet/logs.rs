@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use tokio::io::BufReader;
 use tokio::net::{TcpListener, TcpStream};
@@ -22,7 +23,7 @@ pub(super) fn acceptor() -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(config.with_single_cert(vec![cert.der().clone()], key).unwrap()))
 }
 
-/// Answers `/containerLogs/NAMESPACE/POD/CONTAINER[?tailLines=N]` for all nodes, for ever.
+/// Answers `/containerLogs/NAMESPACE/POD/CONTAINER[?tailLines=N&timestamps=true]` for all nodes, for ever.
 pub(super) async fn serve(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<KubeletState>) {
     loop {
         if let Ok((stream, _)) = listener.accept().await {
@@ -42,7 +43,13 @@ async fn answer(stream: TcpStream, acceptor: TlsAcceptor, shared: Arc<KubeletSta
     };
     shared.reachable(&pod.view.node).await;
     let text = String::from_utf8_lossy(&std::fs::read(&pod.log).unwrap_or_default()).into_owned();
-    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let mut lines: Vec<String> = text.split_inclusive('\n').map(str::to_owned).collect();
+    if query.split('&').any(|pair| pair == "timestamps=true") {
+        let times = pod.log_times.lock().unwrap().clone();
+        // what a real command wrote has no known times
+        let times = times.into_iter().chain(std::iter::repeat(Timestamp::now()));
+        lines = lines.into_iter().zip(times).map(|(line, at)| format!("{at} {line}")).collect();
+    }
     let asked = query.split('&').find_map(|pair| pair.strip_prefix("tailLines=")?.parse::<usize>().ok());
     let from = lines.len().saturating_sub(asked.unwrap_or(usize::MAX));
     respond(stream, "200 OK", "text/plain", &lines[from..].concat()).await

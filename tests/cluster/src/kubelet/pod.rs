@@ -108,6 +108,7 @@ impl Life {
             revision: watch::Sender::new(0),
             exits,
             log: log.clone(),
+            log_times: Mutex::default(),
         });
         let mut server = JoinSet::new();
         if !matches!(behaviour, Behaviour::Command(_)) {

@@ -1,7 +1,8 @@
 //! What people see of steps and their documents.
 
+use stagecoach_display::table;
+
 use crate::blame::{DocumentBlame, PartBlame, Spike, SpikeRule, StepBlame};
-use crate::cli::output::table;
 use crate::observe::StepRecord;
 
 /// Characters of a document's text.

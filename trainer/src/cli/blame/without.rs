@@ -5,10 +5,11 @@ use std::ops::RangeInclusive;
 use anyhow::{Context, bail, ensure};
 use serde::Serialize;
 use stagecoach_data::DocumentName;
+use stagecoach_display::table;
 
 use super::BlameCommand;
 use crate::blame::Subject;
-use crate::cli::output::{print_json, table};
+use crate::cli::output::print_json;
 use crate::cli::replay::{differs, replaying};
 use crate::observe::{ProgressDisplay, StepRecord, curve};
 use crate::replay::{ReplayConfig, RunRecord, compare_steps, replay};

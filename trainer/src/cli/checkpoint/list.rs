@@ -5,8 +5,9 @@ use indicatif::HumanBytes;
 use serde::Serialize;
 use serde_json::Value;
 use stagecoach_checkpoint::{CheckpointError, Volume, open, paths, read_manifest};
+use stagecoach_display::table;
 
-use super::super::output::{print_json, print_line, table};
+use super::super::output::{print_json, print_line};
 use super::target::{JobCheckpoints, JobFolderArg};
 
 /// List a job's checkpoints, damaged ones, and other entries beside them.

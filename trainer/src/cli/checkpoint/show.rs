@@ -5,8 +5,9 @@ use indicatif::{HumanBytes, HumanCount};
 use serde_json::{Value, json};
 use stagecoach_checkpoint::paths::is_weights_file;
 use stagecoach_checkpoint::{FileEntry, Manifest, TensorEntry, read_manifest};
+use stagecoach_display::table;
 
-use super::super::output::{print_json, print_line, table};
+use super::super::output::{print_json, print_line};
 use super::target::{CheckpointArgs, JobCheckpoints};
 
 /// Show a checkpoint's contents and metadata.

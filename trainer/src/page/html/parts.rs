@@ -2,6 +2,7 @@
 
 use indicatif::{HumanBytes, HumanCount};
 use maud::{Markup, PreEscaped, html};
+use stagecoach_display::{duration, nats, percent};
 use stagecoach_lifecycle::UnixMillis;
 
 use super::super::chart::Chart;
@@ -9,7 +10,6 @@ use super::super::model::{Checkpoint, Failure, PageModel};
 use super::super::step_timeline::{StageShare, StepTimeline};
 use super::super::view::{View, Zoom};
 use super::{figure, memory_bar, newest};
-use crate::observe::{duration, nats, percent};
 
 pub(super) fn standing(model: &PageModel, _: &View) -> Markup {
     html! {

@@ -1,0 +1,58 @@
+//! How a stage ended, and what its log adds to that.
+
+use stagecoach_lifecycle::AttemptFailure;
+
+/// Exit codes from here on are 128 + a signal.
+const SIGNAL_BASE: i32 = 128;
+/// How many lines of a log are shown.
+const LOG_TAIL_LINES: usize = 8;
+
+/// How the stage ended: reason, exit code, and its message if that says more.
+pub fn how(failure: &AttemptFailure) -> String {
+    let mut text = failure.label();
+    let message = failure.message.trim_end();
+    if let Some(code) = failure.exit_code {
+        text += &format!(", exit code {code}");
+        text += &signal_name(code).map_or_else(String::new, |signal| format!(" ({signal})"));
+        if message == format!("exited with code {code}") {
+            return text + ".";
+        }
+    }
+    format!("{text}: {message}")
+}
+
+/// The signal that a shell's exit code stands for.
+fn signal_name(code: i32) -> Option<&'static str> {
+    Some(match code - SIGNAL_BASE {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        4 => "SIGILL",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        11 => "SIGSEGV",
+        15 => "SIGTERM",
+        _ => return None,
+    })
+}
+
+/// The last lines of a log, without those that only repeat the message.
+pub fn log_tail<'a>(log: &'a str, message: &str) -> Vec<&'a str> {
+    let is_new = |line: &&str| !line.trim().is_empty() && !message.lines().any(|known| line.contains(known));
+    let mut lines: Vec<&str> = log.lines().rev().filter(is_new).take(LOG_TAIL_LINES).collect();
+    lines.reverse();
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_log_is_short_and_does_not_repeat_the_message() {
+        let log: String = (0..100).map(|line| format!("line {line}\n")).collect();
+        assert_eq!(log_tail(&log, "").len(), LOG_TAIL_LINES);
+        assert_eq!(log_tail("\none\n\nstage 1: two\n", "two"), ["one"]);
+    }
+}

@@ -1,0 +1,131 @@
+//! A job's last failure from cause to consequence, in sentences.
+
+use std::fmt;
+
+use stagecoach_lifecycle::{AttemptFailure, JobOutcome, JobState, UnixMillis};
+
+use crate::failure::{how, log_tail};
+use crate::format::{duration, time};
+
+/// What is known of a job's last failure; displayed as sentences: cause, consequence, how the job stands, what to do.
+#[derive(Clone, Debug)]
+pub struct Story<'a> {
+    /// What the job is called.
+    pub name: String,
+    /// Its record; None if nothing was started yet.
+    pub state: Option<&'a JobState>,
+    /// The last step that was finished before the failure.
+    pub finished_step: Option<u64>,
+    /// The end of the log of the stage that failed, or why there is none.
+    pub log: Result<LogEnd<'a>, &'a str>,
+    /// What took the place of the stage that failed.
+    pub successor: Option<Successor>,
+    /// `restart.maxRestarts`.
+    pub max_restarts: u32,
+    /// Where training went on, once it did.
+    pub resumption: Option<String>,
+    /// How the job stands.
+    pub standing: String,
+    /// The current time.
+    pub now: UnixMillis,
+}
+
+/// The end of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogEnd<'a> {
+    /// Where it is from.
+    pub name: String,
+    /// Its last lines, or all of them.
+    pub text: &'a str,
+}
+
+/// What took the place of a failed stage, in the same attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Successor {
+    /// A new process or pod of the stage.
+    Anew,
+    /// The spare of this number.
+    Spare(u32),
+}
+
+impl fmt::Display for Story<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((state, failure)) = self.state.and_then(|state| Some((state, state.last_failure.as_ref()?))) else {
+            return write!(f, "{}: no stage of this job has failed. {}", self.name, self.standing);
+        };
+        writeln!(f, "{}: {}", self.name, self.what_failed(failure))?;
+        writeln!(f, "  reason: {}", how(failure))?;
+        self.write_log(f, failure)?;
+        writeln!(f, "  then:   {}", self.consequence(state, failure))?;
+        if let Some(resumption) = &self.resumption {
+            writeln!(f, "          {resumption}")?;
+        }
+        writeln!(f, "  now:    {}", self.standing)?;
+        write!(f, "  to do:  {}.", failure.advice())
+    }
+}
+
+impl Story<'_> {
+    fn what_failed(&self, failure: &AttemptFailure) -> String {
+        let subject = failure.stage.map_or_else(|| "the group".into(), |stage| format!("stage {stage}"));
+        let place = match (failure.step, self.finished_step) {
+            (Some(step), _) => format!(" in step {step}"),
+            (None, Some(step)) => format!(" after step {step} was finished"),
+            (None, None) => String::new(),
+        };
+        let action = failure.action.as_ref().map_or_else(String::new, |action| format!(", in the action {action}"));
+        let ago = duration(self.now.0.saturating_sub(failure.failed_at.0) as f64 / 1000.0);
+        format!(
+            "{subject} failed first, at {} ({ago} ago), in attempt {}{place}{action}.",
+            time(failure.failed_at),
+            failure.attempt
+        )
+    }
+
+    /// The last lines of what failed.
+    fn write_log(&self, f: &mut fmt::Formatter<'_>, failure: &AttemptFailure) -> fmt::Result {
+        let log = match &self.log {
+            Ok(log) => log,
+            Err(why) if failure.stage.is_some() => return writeln!(f, "  log:    {why}"),
+            Err(_) => return Ok(()),
+        };
+        let tail = log_tail(log.text, &failure.message);
+        if tail.is_empty() {
+            return writeln!(f, "  log:    {} says nothing more", log.name);
+        }
+        writeln!(f, "  log:    the end of {}:", log.name)?;
+        tail.iter().try_for_each(|line| writeln!(f, "          | {line}"))
+    }
+
+    /// What the others did.
+    fn consequence(&self, state: &JobState, failure: &AttemptFailure) -> String {
+        let remaining = state.budget.remaining(self.max_restarts);
+        let left = format!("{remaining} of {} restarts are left", self.max_restarts);
+        let stage = failure.stage.map_or_else(|| "what was lost".into(), |stage| format!("stage {stage}"));
+        let is_replaced = failure.stage.is_some_and(|stage| state.incarnation(stage) > failure.incarnation);
+        if let Some(JobOutcome::Failed(reason)) = state.outcome()
+            && failure.attempt == state.attempt.number
+        {
+            return format!("all stages were stopped, and none was started again: {}; {left}.", reason.explanation());
+        }
+        if failure.attempt < state.attempt.number {
+            let next = failure.attempt + 1;
+            return format!("all stages were stopped, and started anew as attempt {next}; {left}.");
+        }
+        match (is_replaced, self.successor) {
+            (true, Some(Successor::Spare(number))) => {
+                format!("the other stages waited, and spare {number} took the place of {stage}; {left}.")
+            }
+            (true, _) if self.is_starting(state, failure) => {
+                format!("the other stages wait, and {stage} is to start again; {left}.")
+            }
+            (true, _) => format!("the other stages waited, and {stage} was started again; {left}."),
+            (false, _) => format!("nothing was started again yet; {left}."),
+        }
+    }
+
+    /// Whether the stage is to be created again.
+    fn is_starting(&self, state: &JobState, failure: &AttemptFailure) -> bool {
+        self.successor.is_none() && failure.stage.is_some_and(|stage| state.starting.contains(&stage))
+    }
+}

@@ -1,0 +1,109 @@
+//! The table of `top`: a line per job.
+
+use crate::format::{duration, nats};
+use crate::table::table;
+
+/// A job's line. What is not known is shown as `-`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TopRow {
+    /// Its name.
+    pub name: String,
+    /// How it stands, in one word.
+    pub phase: String,
+    /// Finished steps.
+    pub step: Option<u64>,
+    /// Steps in all.
+    pub steps: Option<u64>,
+    /// Training loss of the last step, in nats per token.
+    pub loss: Option<f64>,
+    /// Target tokens per second, of a job that trains.
+    pub tokens_per_second: Option<f64>,
+    /// Stages that are ready.
+    pub ready_stages: u32,
+    /// All stages.
+    pub stages: u32,
+    /// Restarts so far, of single stages as well as of the whole group.
+    pub restarts: u32,
+    /// The step of the newest checkpoint.
+    pub checkpoint: Option<u64>,
+    /// The slowest stage, of a job that trains.
+    pub slowest: Option<Slowest>,
+    /// Seconds to the end, of a job that trains.
+    pub eta: Option<f64>,
+}
+
+/// The stage that computes the longest.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slowest {
+    /// Which one, where that is known.
+    pub stage: Option<u32>,
+    /// Its time of computation over the mean of all stages.
+    pub imbalance: f64,
+}
+
+const HEADER: [&str; 10] =
+    ["NAME", "PHASE", "STEP", "LOSS", "TOKENS/S", "STAGES", "RESTARTS", "CHECKPOINT", "SLOWEST", "ETA"];
+
+/// The table.
+pub fn top(rows: &[TopRow]) -> String {
+    table(Some(&HEADER), &[2, 3, 4, 5, 6, 7, 9], rows.iter().map(TopRow::cells).collect())
+}
+
+impl TopRow {
+    fn cells(&self) -> Vec<String> {
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+        let step = match (self.step, self.steps) {
+            (Some(step), Some(steps)) => format!("{step}/{steps}"),
+            (step, _) => or_dash(step.map(|step| step.to_string())),
+        };
+        vec![
+            self.name.clone(),
+            self.phase.clone(),
+            step,
+            or_dash(self.loss.map(|loss| nats(Some(loss)))),
+            or_dash(self.tokens_per_second.map(|rate| format!("{rate:.0}"))),
+            format!("{}/{}", self.ready_stages, self.stages),
+            self.restarts.to_string(),
+            or_dash(self.checkpoint.map(|step| step.to_string())),
+            or_dash(self.slowest.map(|slowest| match slowest.stage {
+                Some(stage) => format!("stage {stage}: {:.2}x", slowest.imbalance),
+                None => format!("{:.2}x", slowest.imbalance),
+            })),
+            or_dash(self.eta.map(duration)),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_a_line_and_what_is_unknown_a_dash() {
+        let running = TopRow {
+            name: "shakespeare".into(),
+            phase: "Running".into(),
+            step: Some(57),
+            steps: Some(400),
+            loss: Some(3.25),
+            tokens_per_second: Some(6400.4),
+            ready_stages: 3,
+            stages: 3,
+            restarts: 1,
+            checkpoint: Some(40),
+            slowest: Some(Slowest { stage: Some(2), imbalance: 1.306 }),
+            eta: Some(192.0),
+        };
+        let pending = TopRow { name: "new".into(), phase: "Pending".into(), stages: 2, ..TopRow::default() };
+        let somewhere =
+            TopRow { slowest: Some(Slowest { stage: None, imbalance: 1.0 }), step: Some(7), ..pending.clone() };
+        assert_eq!(
+            top(&[running, pending, somewhere]),
+            "\
+NAME         PHASE      STEP    LOSS  TOKENS/S  STAGES  RESTARTS  CHECKPOINT  SLOWEST            ETA
+shakespeare  Running  57/400  3.2500      6400     3/3         1          40  stage 2: 1.31x  3m 12s
+new          Pending       -       -         -     0/2         0           -  -                    -
+new          Pending       7       -         -     0/2         0           -  1.00x                -"
+        );
+    }
+}

@@ -1,0 +1,110 @@
+//! A job as the API server has it. Only what is told is read, so that fields of other versions do no harm.
+
+use anyhow::Context;
+use serde::Deserialize;
+use serde_json::Value;
+use stagecoach_api::PipelineJobStatus;
+use stagecoach_api::contract::WORKSPACE_PATH;
+use stagecoach_api::job::{JobPhase, Metadata, RestartSpec};
+use stagecoach_lifecycle::JobState;
+
+/// A PipelineJob.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Job {
+    pub(crate) metadata: Metadata,
+    #[serde(default)]
+    pub(crate) spec: Spec,
+    /// Kept unread: one job that can't be read does not hide the others.
+    #[serde(default)]
+    status: Option<Value>,
+}
+
+/// What is read of the spec.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Spec {
+    pub(crate) stages: Option<u32>,
+    storage: Storage,
+    restart: Restart,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Storage {
+    path: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Restart {
+    max_restarts: Option<u32>,
+}
+
+impl Job {
+    /// The status; the default if none was written yet.
+    ///
+    /// # Errors
+    /// If it was written by a version that this one does not understand.
+    pub(crate) fn status(&self) -> anyhow::Result<PipelineJobStatus> {
+        let status: Option<PipelineJobStatus> = self.read("status", self.status.as_ref())?;
+        Ok(status.unwrap_or_default())
+    }
+
+    /// The operator's record of the job; None before its first attempt.
+    ///
+    /// # Errors
+    /// As [`Job::status`].
+    pub(crate) fn state(&self, status: &PipelineJobStatus) -> anyhow::Result<Option<JobState>> {
+        self.read("status.record", status.record.as_ref())
+    }
+
+    fn read<T: for<'de> Deserialize<'de>>(&self, what: &str, value: Option<&Value>) -> anyhow::Result<Option<T>> {
+        let read = value.map(T::deserialize).transpose();
+        read.with_context(|| {
+            format!(
+                "{what} of job {} can't be read: it was written by another version of the operator, whose kubectl-stagecoach \
+                 reads it",
+                self.metadata.name
+            )
+        })
+    }
+
+    /// `restart.maxRestarts`.
+    pub(crate) fn max_restarts(&self) -> u32 {
+        self.spec.restart.max_restarts.unwrap_or_else(|| RestartSpec::default().max_restarts)
+    }
+
+    /// The job's folder, as its pods see it.
+    pub(crate) fn folder(&self) -> String {
+        format!("{WORKSPACE_PATH}/{}", self.spec.storage.path.as_deref().unwrap_or(&self.metadata.name))
+    }
+}
+
+/// Whether stages train, or are about to.
+pub(crate) fn is_training(status: &PipelineJobStatus) -> bool {
+    status.phase == Some(JobPhase::Running)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A job of three stages, with this status.
+    pub(crate) fn job(status: Value) -> Job {
+        let spec = json!({"stages": 3, "restart": {"maxRestarts": 10, "new": 1}, "storage": {"new": 1}, "new": 1});
+        let metadata = json!({"name": "small", "namespace": "default", "uid": "u", "labels": {"a": "b"}, "new": 1});
+        serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status})).unwrap()
+    }
+
+    #[test]
+    fn what_another_version_has_is_ignored_or_told() {
+        let found = job(json!({"phase": "Running", "new": 1}));
+        assert_eq!((found.status().unwrap().phase, found.max_restarts()), (Some(JobPhase::Running), 10));
+        assert_eq!(found.folder(), "/workspace/small");
+        let error = format!("{:#}", job(json!({"phase": "Dreaming"})).status().unwrap_err());
+        assert!(error.starts_with("status of job small can't be read: it was written by another version"), "{error}");
+        assert_eq!(job(Value::Null).status().unwrap(), PipelineJobStatus::default());
+    }
+}

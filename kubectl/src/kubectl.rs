@@ -1,0 +1,86 @@
+//! Calls of kubectl.
+
+use std::ffi::{OsStr, OsString};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, bail};
+use serde::de::DeserializeOwned;
+
+/// The user's kubectl, with the flags that say which cluster and namespace.
+#[derive(Clone, Debug)]
+pub(crate) struct Kubectl {
+    program: OsString,
+    flags: Vec<OsString>,
+}
+
+impl Kubectl {
+    pub(crate) fn new(program: &OsStr, flags: Vec<OsString>) -> Kubectl {
+        Kubectl { program: program.to_owned(), flags }
+    }
+
+    /// Runs it to its end.
+    ///
+    /// # Errors
+    /// What kubectl complains of, and a kubectl that can't be started.
+    pub(crate) fn output(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let output = self.command(arguments).stdin(Stdio::null()).output().with_context(|| self.not_started())?;
+        if !output.status.success() {
+            let complaint = complaint(&String::from_utf8_lossy(&output.stderr));
+            bail!("kubectl {}: {complaint}", arguments.first().copied().unwrap_or_default());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// The same, of which the answer is JSON.
+    ///
+    /// # Errors
+    /// As [`Kubectl::output`]; an answer that has another form.
+    pub(crate) fn json<T: DeserializeOwned>(&self, arguments: &[&str]) -> anyhow::Result<T> {
+        let answer = self.output(&[arguments, &["--output", "json"]].concat())?;
+        let what = arguments.join(" ");
+        serde_json::from_str(&answer).with_context(|| format!("`kubectl {what}` did not answer as expected"))
+    }
+
+    /// Starts it; its output can be read.
+    ///
+    /// # Errors
+    /// If it can't be started.
+    pub(crate) fn start(&self, arguments: &[&str]) -> anyhow::Result<Child> {
+        let mut command = self.command(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().with_context(|| self.not_started())
+    }
+
+    /// The flags come first: what follows `--` is for a program in a pod.
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.flags).args(arguments);
+        command
+    }
+
+    fn not_started(&self) -> String {
+        format!("could not start {}: it must be on the PATH", self.program.display())
+    }
+}
+
+/// What kubectl complains of, without the lines of its log that come before it, such as `E1123 20:54:01.121742 ...`.
+fn complaint(said: &str) -> String {
+    let is_log = |line: &str| {
+        let (level, rest) = line.split_at_checked(1).unwrap_or_default();
+        ["E", "W", "I"].contains(&level) && rest.bytes().take(4).filter(u8::is_ascii_digit).count() == 4
+    };
+    let lines: Vec<&str> = said.trim().lines().filter(|line| !is_log(line)).collect();
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_complaint_has_no_lines_of_the_log() {
+        let said =
+            "E1123 20:54:01.1 memcache.go:265] refused\nW1123 20:54:01.2 old\nThe connection was refused\nError 1\n";
+        assert_eq!(complaint(said), "The connection was refused\nError 1");
+        assert_eq!(complaint("E1 is an error\n\u{e9}\n"), "E1 is an error\n\u{e9}");
+    }
+}

@@ -1,0 +1,130 @@
+//! `kubectl stagecoach`: jobs in a cluster, in the words in which `stagecoach` tells those of a workspace. `kubectl` is the one way
+//! to the cluster, so that contexts, credentials and proxies are the user's own; what is made of its answers is pure.
+
+#![forbid(unsafe_code)]
+
+mod cluster;
+mod job;
+mod kubectl;
+mod logs;
+mod page;
+mod top;
+mod volume;
+mod why;
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+
+use clap::{Args, Parser, Subcommand};
+
+use kubectl::Kubectl;
+
+/// Jobs in a cluster: how they stand, why they failed, their logs, their page.
+#[derive(Debug, Parser)]
+#[command(name = "kubectl-stagecoach", bin_name = "kubectl stagecoach", version, about, max_term_width = 110)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Which cluster and namespace: as of kubectl.
+#[derive(Debug, Args)]
+struct Connection {
+    /// The namespace; the context's by default.
+    #[arg(long, short, global = true, value_name = "NAME")]
+    namespace: Option<OsString>,
+    /// The context of the kubeconfig.
+    #[arg(long, global = true, value_name = "NAME")]
+    context: Option<OsString>,
+    /// The kubeconfig.
+    #[arg(long, global = true, value_name = "FILE")]
+    kubeconfig: Option<OsString>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show jobs, a line each: phase, steps, loss, speed, stages, restarts, checkpoint, slowest stage.
+    Top(top::TopCommand),
+    /// Tell why a job failed last, what followed, how it stands, and what to do.
+    Why(why::WhyCommand),
+    /// Show the logs of all stages and spares, merged in time; of a job that failed the culprit's first.
+    Logs(logs::LogsCommand),
+    /// Forward a port to the job's live page, print its address, and serve it until Ctrl-C.
+    Page(page::PageCommand),
+    /// List the job's checkpoints.
+    Checkpoints(volume::CheckpointsCommand),
+    /// Show what every stage did in a step that was trained, above a simulation of it.
+    Timeline(volume::TimelineCommand),
+}
+
+/// Runs the command that `arguments` are, the program's name first, by calls of `kubectl`; its result is written to `out`.
+/// With `--help`, `--version` or arguments that can't be understood the process ends.
+///
+/// # Errors
+/// What kubectl complains of, or what the job lacks, in a sentence.
+pub fn run(kubectl: &OsStr, arguments: impl IntoIterator<Item = OsString>, out: &mut dyn Write) -> anyhow::Result<()> {
+    let Arguments { command, connection } = Arguments::parse_from(arguments);
+    let flags = [
+        ("--namespace", connection.namespace),
+        ("--context", connection.context),
+        ("--kubeconfig", connection.kubeconfig),
+    ];
+    let given = flags.into_iter().filter_map(|(flag, value)| Some([flag.into(), value?]));
+    let kubectl = Kubectl::new(kubectl, given.flatten().collect());
+    match command {
+        Command::Top(command) => command.run(&kubectl, out),
+        Command::Why(command) => command.run(&kubectl, out),
+        Command::Logs(command) => command.run(&kubectl, out),
+        Command::Page(command) => command.run(&kubectl, out),
+        Command::Checkpoints(command) => command.run(&kubectl, out),
+        Command::Timeline(command) => command.run(&kubectl, out),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is printed and how it ends, with the kubectl of the tests.
+    fn plugin(arguments: &[&str]) -> (String, Result<(), String>) {
+        let kubectl = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubectl.sh");
+        let all = ["kubectl-stagecoach"].iter().chain(arguments).map(OsString::from);
+        let mut out = Vec::new();
+        let result = run(kubectl.as_ref(), all, &mut out).map_err(|error| format!("{error:#}"));
+        (String::from_utf8(out).unwrap(), result)
+    }
+
+    #[test]
+    fn the_volume_is_read_in_a_pod_that_runs() {
+        let (said, result) = plugin(&["timeline", "small", "--step", "7", "-n", "team", "--context", "far"]);
+        result.unwrap();
+        let exec = "exec small-0-1 --container trainer -- stagecoach timeline /workspace/jobs/small --step 7";
+        assert_eq!(said, format!("--namespace team --context far {exec}\n"));
+        let (said, _) = plugin(&["checkpoints", "small"]);
+        assert!(said.ends_with(" -- stagecoach checkpoint list /workspace/jobs/small\n"), "{said}");
+        let (_, result) = plugin(&["checkpoints", "ended"]);
+        let refused = result.unwrap_err();
+        assert!(refused.starts_with("no pod of job ended runs, and only a pod can read its volume: "), "{refused}");
+        assert!(refused.contains("run `stagecoach checkpoint list` on the job's folder"), "{refused}");
+    }
+
+    #[test]
+    fn the_page_has_the_address_of_the_forwarded_port() {
+        let (said, result) = plugin(&["page", "small"]);
+        assert_eq!(said, "http://127.0.0.1:4567/token/\n");
+        assert!(result.unwrap_err().starts_with("kubectl port-forward to pod small-0-1 ended (exit status: 0)"));
+        let (_, result) = plugin(&["page", "pending"]);
+        assert!(result.unwrap_err().starts_with("no running pod of job pending has the address of a page in its log"));
+    }
+
+    #[test]
+    fn kubectls_complaints_are_passed_on() {
+        let (_, result) = plugin(&["why", "nobody"]);
+        let refused = result.unwrap_err();
+        assert_eq!(refused, "kubectl get: unexpected: get pipelinejobs.stagecoach.dev nobody --output json");
+        let error = Kubectl::new("/nowhere/kubectl".as_ref(), Vec::new()).output(&["get"]).unwrap_err();
+        assert!(error.to_string().starts_with("could not start /nowhere/kubectl: it must be on the PATH"), "{error}");
+    }
+}

@@ -1,0 +1,93 @@
+//! `kubectl stagecoach logs --follow`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Write};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use stagecoach_api::contract::CONTAINER_NAME;
+use stagecoach_api::job::JobPhase;
+
+use super::{Log, lines};
+use crate::cluster::{self, Pod};
+use crate::kubectl::Kubectl;
+
+/// How often new pods are looked for.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// A line that a pod wrote.
+struct Line {
+    pod: Pod,
+    at: Timestamp,
+    text: String,
+}
+
+/// Writes what the pods of the job log after the time up to which each was `shown`, those of replaced stages and new attempts
+/// too, in the order in which it comes; until the job is over or stopped.
+///
+/// # Errors
+/// What kubectl says; a reader that has gone.
+pub(super) fn follow(
+    kubectl: &Kubectl,
+    name: &str,
+    mut shown: BTreeMap<String, Timestamp>,
+    timestamps: bool,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let (sender, received) = channel();
+    let mut readers: BTreeMap<String, JoinHandle<()>> = BTreeMap::new();
+    // pods whose log is complete once it is read
+    let mut ended = BTreeSet::new();
+    loop {
+        // before the pods: what one wrote until then is read below
+        let job = cluster::job(kubectl, name)?;
+        let is_over = matches!(job.status()?.phase, Some(JobPhase::Complete | JobPhase::Failed | JobPhase::Suspended));
+        // a connection that the API server has closed is made anew
+        readers.retain(|_, reader| !reader.is_finished());
+        for pod in cluster::pods(kubectl, &job)? {
+            if !pod.has_started || readers.contains_key(&pod.name) || ended.contains(&pod.name) {
+                continue;
+            }
+            if !pod.is_running {
+                ended.insert(pod.name.clone());
+            }
+            let since = shown.get(&pod.name).copied().unwrap_or(Timestamp::UNIX_EPOCH);
+            readers.insert(pod.name.clone(), read(kubectl, pod, since, sender.clone())?);
+        }
+        let is_last = is_over && readers.is_empty();
+        let until = Instant::now() + if is_last { Duration::ZERO } else { INTERVAL };
+        while let Ok(line) = received.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            let Line { pod, at, text } = line;
+            // what is asked for begins with a whole second
+            if shown.get(&pod.name).is_some_and(|shown| at <= *shown) {
+                continue;
+            }
+            shown.insert(pod.name.clone(), at);
+            out.write_all(super::merged(vec![Log { pod, lines: vec![(at, text)] }], timestamps).as_bytes())?;
+            out.flush()?;
+        }
+        if is_last {
+            return Ok(());
+        }
+    }
+}
+
+/// Reads a pod's log from `since` on, as it grows.
+fn read(kubectl: &Kubectl, pod: Pod, since: Timestamp, sender: Sender<Line>) -> anyhow::Result<JoinHandle<()>> {
+    let since = format!("--since-time={since}");
+    let mut process =
+        kubectl.start(&["logs", &pod.name, "--container", CONTAINER_NAME, "--timestamps", "--follow", &since])?;
+    Ok(thread::spawn(move || {
+        let said = process.stdout.take().map(|said| BufReader::new(said).lines().map_while(Result::ok));
+        for (at, text) in said.into_iter().flatten().flat_map(|line| lines(&line)) {
+            if sender.send(Line { pod: pod.clone(), at, text }).is_err() {
+                break;
+            }
+        }
+        // it has said what it had, or nobody listens any more
+        let _ = process.kill();
+        let _ = process.wait();
+    }))
+}

@@ -1,0 +1,196 @@
+//! `kubectl stagecoach logs`.
+
+mod follow;
+
+use std::io::Write;
+use std::thread;
+
+use clap::Args;
+use jiff::Timestamp;
+use stagecoach_api::contract::CONTAINER_NAME;
+use stagecoach_api::job::{JobPhase, LastFailureStatus};
+
+use crate::cluster::{self, Pod};
+use crate::kubectl::Kubectl;
+
+/// How many logs are read at the same time.
+const AT_ONCE: usize = 8;
+
+/// The logs of all stages and spares.
+#[derive(Debug, Args)]
+pub(crate) struct LogsCommand {
+    /// The job.
+    job: String,
+    /// Of each pod the last lines only.
+    #[arg(long, value_name = "LINES")]
+    tail: Option<u32>,
+    /// With the time at which each line was written.
+    #[arg(long)]
+    timestamps: bool,
+    /// Go on with what is written from now on, also by pods that are made later, until the job is over.
+    #[arg(long, short)]
+    follow: bool,
+}
+
+/// A pod's log: each line with its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Log {
+    pod: Pod,
+    lines: Vec<(Timestamp, String)>,
+}
+
+impl LogsCommand {
+    pub(crate) fn run(self, kubectl: &Kubectl, out: &mut dyn Write) -> anyhow::Result<()> {
+        let job = cluster::job(kubectl, &self.job)?;
+        let status = job.status()?;
+        let pods = cluster::pods(kubectl, &job)?;
+        let failure = status.last_failure.filter(|_| status.phase == Some(JobPhase::Failed));
+        let mut logs = Vec::new();
+        for (pod, log) in pods.iter().zip(self.read(kubectl, &pods)) {
+            match log {
+                Ok(text) => logs.push(Log { pod: pod.clone(), lines: lines(&text) }),
+                // others may have one: a pod that waits for its image, for example, has none yet
+                Err(error) => eprintln!("{} (pod {}) has no log: {error:#}", pod.role, pod.name),
+            }
+        }
+        if !self.follow && logs.is_empty() && failure.as_ref().is_none_or(|failure| failure.log_tail.is_none()) {
+            anyhow::bail!("job {} has no pod with a log: `kubectl stagecoach why {0}` tells how it stands", self.job);
+        }
+        let shown = logs.iter().filter_map(|log| Some((log.pod.name.clone(), log.lines.last()?.0))).collect();
+        write!(out, "{}", show(logs, failure.as_ref(), self.timestamps))?;
+        match self.follow {
+            true => follow::follow(kubectl, &self.job, shown, self.timestamps, out),
+            false => Ok(()),
+        }
+    }
+
+    /// The pods' logs, in their order.
+    fn read(&self, kubectl: &Kubectl, pods: &[Pod]) -> Vec<anyhow::Result<String>> {
+        let tail = self.tail.map_or_else(|| "-1".to_owned(), |lines| lines.to_string());
+        let read = |pod: &Pod| {
+            kubectl.output(&["logs", &pod.name, "--container", CONTAINER_NAME, "--timestamps", "--tail", &tail])
+        };
+        let several = |pods: &[Pod]| pods.iter().map(read).collect::<Vec<_>>();
+        thread::scope(|scope| {
+            let readers =
+                pods.chunks(pods.len().div_ceil(AT_ONCE).max(1)).map(|pods| scope.spawn(move || several(pods)));
+            let readers: Vec<_> = readers.collect();
+            readers.into_iter().flat_map(|reader| reader.join().unwrap_or_default()).collect()
+        })
+    }
+}
+
+/// The lines of a log that kubectl has put the times in front of. One without a time continues the one before.
+fn lines(log: &str) -> Vec<(Timestamp, String)> {
+    let mut last = Timestamp::MIN;
+    let read =
+        |line: &str| match line.split_once(' ').and_then(|(at, text)| Some((at.parse::<Timestamp>().ok()?, text))) {
+            Some((at, text)) => {
+                last = last.max(at);
+                (last, text.to_owned())
+            }
+            None => (last, line.to_owned()),
+        };
+    log.lines().map(read).collect()
+}
+
+/// All lines in the order of time, each with its pod's role; of a job that failed, what the culprit wrote comes first.
+fn show(mut logs: Vec<Log>, failure: Option<&LastFailureStatus>, timestamps: bool) -> String {
+    let mut text = String::new();
+    if let Some(failure) = failure.filter(|failure| failure.pod.is_some() || failure.stage.is_some()) {
+        let stage = failure.stage.map_or_else(|| "the pod".into(), |stage| format!("stage {stage}"));
+        let heading = format!("--- {stage} failed first: {} ---\n", failure.reason);
+        let (culprits, others) = logs.into_iter().partition(|log| Some(&log.pod.name) == failure.pod.as_ref());
+        logs = others;
+        let own = match (merged(culprits, timestamps), &failure.log_tail) {
+            (own, Some(tail)) if own.is_empty() => {
+                let lines = tail.lines().map(|line| format!("{stage} | {line}\n"));
+                lines.chain(["--- its pod is gone: this was the end of its log ---\n".to_owned()]).collect()
+            }
+            (own, _) => own,
+        };
+        text += &(heading + &own + "--- the others ---\n");
+    }
+    text + &merged(logs, timestamps)
+}
+
+/// The lines of logs in the order of time; of one time in the order of the pods.
+fn merged(logs: Vec<Log>, timestamps: bool) -> String {
+    let roles: Vec<String> = logs.iter().map(|log| log.pod.role.to_string()).collect();
+    let width = roles.iter().map(String::len).max().unwrap_or_default();
+    let of_log = |(log, role): (Log, &String)| {
+        let role = role.clone();
+        log.lines.into_iter().map(move |(at, line)| (at, role.clone(), line)).collect::<Vec<_>>()
+    };
+    let mut all: Vec<(Timestamp, String, String)> = logs.into_iter().zip(&roles).flat_map(of_log).collect();
+    // stable: lines of one log stay in their order
+    all.sort_by_key(|(at, _, _)| *at);
+    let line = |(at, role, line): (Timestamp, String, String)| match timestamps {
+        true => format!("{role:width$} | {at} {line}\n"),
+        false => format!("{role:width$} | {line}\n"),
+    };
+    all.into_iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::Role;
+
+    fn log(role: Role, text: &str) -> Log {
+        let pod = Pod { name: role.to_string(), role, attempt: 1, incarnation: 0, has_started: true, is_running: true };
+        Log { pod, lines: lines(text) }
+    }
+
+    fn logs() -> Vec<Log> {
+        vec![
+            log(
+                Role::Stage(0),
+                "2026-09-21T14:00:00.1Z a\n2026-09-21T14:00:00.3Z c\nno time\n2026-09-21T14:00:00.5Z e\n",
+            ),
+            log(Role::Stage(1), "2026-09-21T14:00:00.2Z b\n2026-09-21T14:00:00.3000001Z d\n"),
+            log(Role::Spare(10), "2026-09-21T14:00:00.30Z waits\n"),
+        ]
+    }
+
+    #[test]
+    fn lines_are_merged_in_time_and_keep_their_order_within_a_log() {
+        let merged = show(logs(), None, false);
+        assert_eq!(
+            merged,
+            "stage 0  | a\nstage 1  | b\nstage 0  | c\nstage 0  | no time\nspare 10 | waits\nstage 1  | d\nstage 0  | e\n"
+        );
+        assert!(show(logs(), None, true).starts_with("stage 0  | 2026-09-21T14:00:00.1Z a\n"));
+        assert_eq!(
+            lines("2026-09-21T14:00:00.5Z late\n2026-09-21T14:00:00.1Z early\n")[1].0.to_string(),
+            "2026-09-21T14:00:00.5Z"
+        );
+    }
+
+    #[test]
+    fn the_culprit_comes_first() {
+        let mut failure = LastFailureStatus {
+            stage: Some(1),
+            pod: Some("stage 1".into()),
+            reason: "Killed".into(),
+            log_tail: Some("its last words\n".into()),
+            ..LastFailureStatus::default()
+        };
+        let told = show(logs(), Some(&failure), false);
+        assert!(
+            told.starts_with(
+                "--- stage 1 failed first: Killed ---\nstage 1 | b\nstage 1 | d\n--- the others ---\nstage 0  | a\n"
+            ),
+            "{told}"
+        );
+        failure.pod = Some("gone".into());
+        let told = show(logs(), Some(&failure), false);
+        assert!(
+            told.starts_with(
+                "--- stage 1 failed first: Killed ---\nstage 1 | its last words\n--- its pod is gone: this was the end of its log \
+                 ---\n--- the others ---\nstage 0  | a\nstage 1  | b\n"
+            ),
+            "{told}"
+        );
+    }
+}

@@ -1,0 +1,20 @@
+//! `kubectl-stagecoach`: kubectl runs it as `kubectl stagecoach`.
+
+use std::io;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match stagecoach_kubectl::run("kubectl".as_ref(), std::env::args_os(), &mut io::stdout()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // the reader has seen enough, as `head` has
+        Err(error) if error.downcast_ref().is_some_and(is_closed) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("kubectl stagecoach: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn is_closed(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::BrokenPipe
+}

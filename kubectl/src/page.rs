@@ -1,0 +1,150 @@
+//! `kubectl stagecoach page`.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use stagecoach_api::contract::CONTAINER_NAME;
+
+use crate::cluster::{self, Pod, Role};
+use crate::kubectl::Kubectl;
+
+/// The page says its address when stage 0 starts: within the first bytes of its log.
+const LOG_BYTES: &str = "--limit-bytes=4000000";
+/// What the address begins with: the loopback of the pod.
+const LOOPBACK: &str = "http://127.0.0.1:";
+
+/// A job's live page.
+#[derive(Debug, Args)]
+pub(crate) struct PageCommand {
+    /// The job.
+    job: String,
+    /// The port of 127.0.0.1 at which the page is served; any free one by default.
+    #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
+    page_port: u16,
+    /// Open it in the browser.
+    #[arg(long)]
+    open: bool,
+}
+
+/// Where a page is in its pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Address {
+    port: u16,
+    /// With the token.
+    path: String,
+}
+
+impl PageCommand {
+    pub(crate) fn run(self, kubectl: &Kubectl, out: &mut dyn Write) -> anyhow::Result<()> {
+        let job = cluster::job(kubectl, &self.job)?;
+        let candidates = serving(cluster::pods(kubectl, &job)?);
+        let (pod, address) = candidates
+            .iter()
+            .find_map(|pod| {
+                let log = kubectl.output(&["logs", &pod.name, "--container", CONTAINER_NAME, LOG_BYTES]).ok()?;
+                Some((pod, address(&log)?))
+            })
+            .with_context(|| {
+                format!(
+                    "no running pod of job {} has the address of a page in its log: stage 0 of the built-in trainer serves it once \
+                     it has started, and a log that was rotated has lost it",
+                    self.job
+                )
+            })?;
+        let ports = format!(
+            "{}:{}",
+            if self.page_port == 0 { String::new() } else { self.page_port.to_string() },
+            address.port
+        );
+        let mut forwarder = kubectl.start(&["port-forward", "--address=127.0.0.1", &pod.name, &ports])?;
+        let mut said = BufReader::new(forwarder.stdout.take().context("kubectl port-forward has no output")?).lines();
+        let Some(port) = said.by_ref().map_while(Result::ok).find_map(|line| local_port(&line)) else {
+            let status = forwarder.wait()?;
+            bail!("kubectl port-forward to pod {} ended ({status}) before it forwarded anything", pod.name);
+        };
+        let url = format!("{LOOPBACK}{port}{}", address.path);
+        writeln!(out, "{url}")?;
+        if self.open {
+            open(&url);
+        }
+        // it says every connection; until Ctrl-C, which ends it too, or until the pod is gone
+        said.map_while(Result::ok).for_each(drop);
+        let status = forwarder.wait()?;
+        bail!("kubectl port-forward to pod {} ended ({status}): the page moves when stage 0 is replaced", pod.name)
+    }
+}
+
+/// The pods that may serve the page: the newest one of stage 0, then spares, which may have taken its place.
+fn serving(pods: Vec<Pod>) -> Vec<Pod> {
+    let newest = pods.iter().map(|pod| pod.attempt).max().unwrap_or_default();
+    let may_serve =
+        |pod: &Pod| pod.is_running && pod.attempt == newest && matches!(pod.role, Role::Stage(0) | Role::Spare(_));
+    let mut pods: Vec<Pod> = pods.into_iter().filter(may_serve).collect();
+    pods.sort_by_key(|pod| (pod.role, std::cmp::Reverse(pod.incarnation)));
+    pods
+}
+
+/// The page's address, which stage 0 says when it starts.
+fn address(log: &str) -> Option<Address> {
+    let line = log.lines().rfind(|line| line.contains("live page") && line.contains(LOOPBACK))?;
+    let (_, rest) = line.split_once(LOOPBACK)?;
+    let (port, path) = rest.split_once('/')?;
+    let end = path.find(|c: char| c.is_whitespace() || c == '"').unwrap_or(path.len());
+    Some(Address { port: port.parse().ok()?, path: format!("/{}", &path[..end]) })
+}
+
+/// The port in `Forwarding from 127.0.0.1:PORT -> 9091`.
+fn local_port(line: &str) -> Option<u16> {
+    line.strip_prefix("Forwarding from 127.0.0.1:")?.split(' ').next()?.parse().ok()
+}
+
+/// Opens the browser; the address is printed, should that fail.
+fn open(url: &str) {
+    let opener = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+    let started =
+        Command::new(opener).arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    if let Err(error) = started {
+        eprintln!("could not start {opener} ({error}): open the address yourself");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_is_the_last_one_in_the_log() {
+        let say =
+            |address: &str| format!("the live page, after `kubectl port-forward` of its port to this pod: {address}\n");
+        let log = say("http://127.0.0.1:9091/old/") + "step 1\n" + &say("http://127.0.0.1:9092/new/") + "step 2\n";
+        assert_eq!(address(&log), Some(Address { port: 9092, path: "/new/".into() }));
+        assert_eq!(address("{\"message\":\"the live page: http://127.0.0.1:9091/t/\"}").unwrap().path, "/t/");
+        assert_eq!(address("the job has no page: no port\nsee http://127.0.0.1:9091/x\n"), None);
+        assert_eq!(local_port("Forwarding from 127.0.0.1:41234 -> 9091"), Some(41234));
+        assert_eq!(local_port("Forwarding from [::1]:41234 -> 9091"), None);
+    }
+
+    #[test]
+    fn the_newest_stage_0_is_asked_first_then_spares() {
+        let pod = |role, attempt, incarnation, is_running| Pod {
+            name: format!("{role}-{attempt}-{incarnation}"),
+            role,
+            attempt,
+            incarnation,
+            has_started: true,
+            is_running,
+        };
+        let pods = vec![
+            pod(Role::Spare(0), 2, 0, true),
+            pod(Role::Stage(0), 1, 0, true),
+            pod(Role::Stage(0), 2, 0, true),
+            pod(Role::Stage(0), 2, 1, true),
+            pod(Role::Stage(0), 2, 2, false),
+            pod(Role::Stage(1), 2, 0, true),
+        ];
+        let names: Vec<String> = serving(pods).into_iter().map(|pod| pod.name).collect();
+        assert_eq!(names, ["stage 0-2-1", "stage 0-2-0", "spare 0-2-0"]);
+    }
+}

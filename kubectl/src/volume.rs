@@ -1,0 +1,63 @@
+//! `kubectl stagecoach checkpoints` and `timeline`: what is on the job's volume is told by the trainer in a pod that has it.
+
+use std::io::Write;
+
+use anyhow::Context;
+use clap::Args;
+use stagecoach_api::contract::CONTAINER_NAME;
+
+use crate::cluster;
+use crate::kubectl::Kubectl;
+
+/// A job's checkpoints.
+#[derive(Debug, Args)]
+pub(crate) struct CheckpointsCommand {
+    /// The job.
+    job: String,
+}
+
+/// A step as it was trained.
+#[derive(Debug, Args)]
+pub(crate) struct TimelineCommand {
+    /// The job.
+    job: String,
+    /// The step; the newest recorded one by default.
+    #[arg(long, value_name = "N")]
+    step: Option<u64>,
+}
+
+impl CheckpointsCommand {
+    pub(crate) fn run(self, kubectl: &Kubectl, out: &mut dyn Write) -> anyhow::Result<()> {
+        in_a_pod(kubectl, &self.job, &["checkpoint", "list"], &[], out)
+    }
+}
+
+impl TimelineCommand {
+    pub(crate) fn run(self, kubectl: &Kubectl, out: &mut dyn Write) -> anyhow::Result<()> {
+        let step = self.step.map(|step| step.to_string());
+        let options = step.as_deref().map_or_else(Vec::new, |step| vec!["--step", step]);
+        in_a_pod(kubectl, &self.job, &["timeline"], &options, out)
+    }
+}
+
+/// Runs `stagecoach COMMAND FOLDER OPTIONS` in one of the job's pods.
+fn in_a_pod(
+    kubectl: &Kubectl,
+    name: &str,
+    command: &[&str],
+    options: &[&str],
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let job = cluster::job(kubectl, name)?;
+    let told = command.join(" ");
+    let pod = cluster::pods(kubectl, &job)?.into_iter().find(|pod| pod.is_running).with_context(|| {
+        format!(
+            "no pod of job {name} runs, and only a pod can read its volume: wait until one does, or run `stagecoach {told}` on \
+             the job's folder where the volume is mounted"
+        )
+    })?;
+    let folder = job.folder();
+    let run = ["exec", &pod.name, "--container", CONTAINER_NAME, "--", "stagecoach"];
+    out.write_all(kubectl.output(&[&run[..], command, &[folder.as_str()], options].concat())?.as_bytes())?;
+    Ok(())
+}

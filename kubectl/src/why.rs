@@ -1,0 +1,276 @@
+//! `kubectl stagecoach why`.
+
+use std::io::Write;
+
+use clap::Args;
+use jiff::Timestamp;
+use stagecoach_api::PipelineJobStatus;
+use stagecoach_api::job::{Condition, FloatString, JobPhase, RecoveryStatus};
+use stagecoach_display::{LogEnd, Story, Successor, duration, time};
+use stagecoach_lifecycle::{JobOutcome, JobState, UnixMillis};
+
+use crate::cluster::{self, Event};
+use crate::job::Job;
+use crate::kubectl::Kubectl;
+
+/// How many events are shown.
+const EVENTS: usize = 8;
+
+/// A job's last failure.
+#[derive(Debug, Args)]
+pub(crate) struct WhyCommand {
+    /// The job.
+    job: String,
+}
+
+impl WhyCommand {
+    pub(crate) fn run(self, kubectl: &Kubectl, out: &mut dyn Write) -> anyhow::Result<()> {
+        let job = cluster::job(kubectl, &self.job)?;
+        // who may not read events still learns the rest
+        let events = cluster::events(kubectl, &job).map_err(|error| format!("{error:#}"));
+        writeln!(out, "{}", tell(&job, &events, now())?)?;
+        Ok(())
+    }
+}
+
+fn now() -> UnixMillis {
+    millis(Timestamp::now())
+}
+
+fn millis(at: Timestamp) -> UnixMillis {
+    UnixMillis(u64::try_from(at.as_millisecond()).unwrap_or_default())
+}
+
+/// The last failure from cause to consequence, then what else wants attention, and the last events.
+///
+/// # Errors
+/// If another version of the operator wrote the status.
+fn tell(job: &Job, events: &Result<Vec<Event>, String>, now: UnixMillis) -> anyhow::Result<String> {
+    let status = job.status()?;
+    let state = job.state(&status)?;
+    let failure = status.last_failure.as_ref();
+    let log = failure.and_then(|failure| {
+        let pod = failure.pod.as_deref().unwrap_or("that failed");
+        Some(LogEnd { name: format!("the log of pod {pod}"), text: failure.log_tail.as_deref()? })
+    });
+    let stage = state.as_ref().and_then(|state| state.last_failure.as_ref()?.stage);
+    let known = events.as_deref().unwrap_or_default();
+    let story = Story {
+        name: job.metadata.name.clone(),
+        state: state.as_ref(),
+        finished_step: None,
+        log: log.ok_or("none: the pod was gone before the operator read it, or wrote nothing"),
+        successor: stage.and_then(|stage| spare_for(stage, known)),
+        max_restarts: job.max_restarts(),
+        resumption: state.as_ref().and_then(|state| resumption(&status, state)),
+        standing: standing(job, &status, state.as_ref()),
+        now,
+    };
+    let mut text = story.to_string();
+    for condition in status.conditions.iter().filter(|condition| wants_attention(condition)) {
+        let Condition { kind, status, reason, message, .. } = condition;
+        text += &format!("\n  also:   {kind} is {status} ({reason}): {message}");
+    }
+    match events {
+        Ok(events) => {
+            let first = events.len().saturating_sub(EVENTS);
+            for (index, event) in events[first..].iter().enumerate() {
+                let heading = if index == 0 { "events:" } else { "" };
+                let at = event.at().map_or_else(|| "an unknown time".into(), |at| time(millis(at)));
+                text += &format!("\n  {heading:7} {at}  {}: {}", event.reason, event.message);
+            }
+        }
+        Err(why) => text += &format!("\n  events: they can't be read: {why}"),
+    }
+    Ok(text)
+}
+
+/// The spare that took the place of `stage` last, as the operator's event `SpareTookPlace` says.
+fn spare_for(stage: u32, events: &[Event]) -> Option<Successor> {
+    let place = format!(" took the place of stage {stage}");
+    let mut takeovers = events.iter().rev().filter(|event| event.reason == "SpareTookPlace");
+    let taken = takeovers.find(|event| event.message.ends_with(&place))?;
+    taken.message.strip_prefix("spare ")?.split(' ').next()?.parse().ok().map(Successor::Spare)
+}
+
+/// What the recovery took after which the job trains.
+fn resumption(status: &PipelineJobStatus, state: &JobState) -> Option<String> {
+    let is_over = matches!(status.phase, Some(JobPhase::Running | JobPhase::Complete));
+    let recovery = status.last_recovery.as_ref().filter(|recovery| recovery.attempt == state.attempt.number)?;
+    let seconds = recovery.seconds.filter(|_| is_over)?;
+    Some(format!("The recovery took {} until the first new step: {}.", duration(seconds.0), phases(recovery)))
+}
+
+fn phases(recovery: &RecoveryStatus) -> String {
+    let phases = &recovery.phases;
+    let all: [(&str, Option<FloatString>); 7] = [
+        ("noticed", phases.noticed),
+        ("decided", phases.decided),
+        ("created", phases.created),
+        ("started", phases.started),
+        ("joined", phases.joined),
+        ("loaded", phases.loaded),
+        ("first step", phases.first_step),
+    ];
+    let known = all.into_iter().filter_map(|(name, seconds)| Some(format!("{name} {}", duration(seconds?.0))));
+    known.collect::<Vec<_>>().join(", ")
+}
+
+/// How the job stands.
+fn standing(job: &Job, status: &PipelineJobStatus, state: Option<&JobState>) -> String {
+    let trained = match status.progress.as_ref().map(|progress| (progress.step, progress.steps)) {
+        Some((step, Some(steps))) => format!("{step} of {steps} steps are trained"),
+        Some((step, None)) => format!("{step} steps are trained"),
+        None => "no step is trained yet".into(),
+    };
+    let checkpoint = match &status.checkpoint {
+        Some(checkpoint) => format!("the checkpoint of step {}", checkpoint.step),
+        None => "the first step, since there is no checkpoint".into(),
+    };
+    match (status.phase.unwrap_or_default(), state.and_then(JobState::outcome)) {
+        (JobPhase::Failed, Some(JobOutcome::Failed(reason))) => format!(
+            "It has failed for good, since {}: {trained}; deleted and made again with the same name and storage.path, it goes on \
+             from {checkpoint}.",
+            reason.explanation()
+        ),
+        (JobPhase::Complete, _) => format!("It is finished: {trained}."),
+        (JobPhase::Running, _) => format!("It runs: {trained}."),
+        (phase, _) => {
+            let ready = status.ready_stages.unwrap_or_default();
+            let stages = job.spec.stages.unwrap_or(1);
+            format!("It is {phase}: {trained}, {ready} of {stages} stages are ready; it goes on from {checkpoint}.")
+        }
+    }
+}
+
+/// Whether somebody should look at it, as docs/OPERATIONS.md says. `Failed` is told already.
+fn wants_attention(condition: &Condition) -> bool {
+    let is_false = condition.status == "False";
+    match condition.kind.as_str() {
+        "Accepted" | "CheckpointsHealthy" | "Reproducible" => is_false,
+        "Scheduled" => is_false && !["NotWanted", "Creating", "Waiting"].contains(&condition.reason.as_str()),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use stagecoach_lifecycle::{Attempt, AttemptFailure, AttemptPhase, FailureReason, JobFailureReason, RestartBudget};
+
+    use super::*;
+    use crate::job::tests::job;
+
+    const NOW: UnixMillis = UnixMillis(1_790_000_100_000);
+
+    /// The record of a job whose stage 1 was killed and replaced.
+    fn replaced() -> JobState {
+        JobState {
+            attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },
+            attempt: Attempt { number: 1, stages: 3, revision: 0 },
+            incarnations: [(1, 1)].into(),
+            budget: RestartBudget { total: 1, counted: 1, replaced: 1, counted_since_checkpoint: 1 },
+            last_failure: Some(AttemptFailure {
+                attempt: 1,
+                stage: Some(1),
+                incarnation: 0,
+                reason: FailureReason::Killed,
+                exit_code: Some(137),
+                kind: None,
+                step: None,
+                action: None,
+                message: "exited with code 137".into(),
+                failed_at: UnixMillis(1_790_000_000_000),
+            }),
+            ..JobState::default()
+        }
+    }
+
+    fn status(phase: &str, state: &JobState) -> Value {
+        json!({
+            "phase": phase,
+            "readyStages": 3,
+            "progress": {"step": 57, "steps": 100},
+            "checkpoint": {"step": 40},
+            "lastFailure": {"pod": "small-1-1", "reason": "Killed", "logTail": "one\ntwo\n"},
+            "lastRecovery": {"attempt": 1, "replaced": true, "seconds": "1.36", "phases": {"noticed": "0", "joined": "0.24"}},
+            "record": state,
+            "conditions": [
+                {"type": "CheckpointsHealthy", "status": "False", "reason": "SavingFails", "message": "the disk is full"},
+                {"type": "Scheduled", "status": "False", "reason": "Waiting", "message": "1 of 3 pods"},
+            ],
+        })
+    }
+
+    fn events() -> Vec<Event> {
+        let event = |time: &str, reason: &str, message: &str| {
+            serde_json::from_value(json!({"eventTime": time, "reason": reason, "message": message})).unwrap()
+        };
+        vec![
+            event("2026-09-21T14:13:20.500000Z", "AttemptFailed", "attempt 1: stage 1: Killed: exited with code 137"),
+            event(
+                "2026-09-21T14:13:21.000000Z",
+                "SpareTookPlace",
+                "spare 2 (pod small-spare-2-1) took the place of stage 1",
+            ),
+        ]
+    }
+
+    #[test]
+    fn a_replaced_stage_is_told_from_cause_to_consequence() {
+        let told = tell(&job(status("Running", &replaced())), &Ok(events()), NOW).unwrap();
+        assert_eq!(
+            told,
+            "small: stage 1 failed first, at 2026-09-21 14:13:20 UTC (1m 40s ago), in attempt 1.
+  reason: Killed, exit code 137 (SIGKILL).
+  log:    the end of the log of pod small-1-1:
+          | one
+          | two
+  then:   the other stages waited, and spare 2 took the place of stage 1; 9 of 10 restarts are left.
+          The recovery took 1.4s until the first new step: noticed 0.0s, joined 0.2s.
+  now:    It runs: 57 of 100 steps are trained.
+  to do:  find out who sent the signal: the kernel, if the machine or node ran out of memory; if it was for stored bytes, \
+             raise that limit.
+  also:   CheckpointsHealthy is False (SavingFails): the disk is full
+  events: 2026-09-21 14:13:20 UTC  AttemptFailed: attempt 1: stage 1: Killed: exited with code 137
+          2026-09-21 14:13:21 UTC  SpareTookPlace: spare 2 (pod small-spare-2-1) took the place of stage 1"
+        );
+        let told = tell(&job(status("Running", &replaced())), &Err("forbidden".into()), NOW).unwrap();
+        assert!(told.contains("stage 1 was started again; 9 of 10"), "{told}");
+        assert!(told.ends_with("\n  events: they can't be read: forbidden"), "{told}");
+    }
+
+    #[test]
+    fn a_job_that_failed_for_good_says_how_to_go_on() {
+        let attempt_phase = AttemptPhase::Finished(JobOutcome::Failed(JobFailureReason::BudgetExhausted));
+        let failed = JobState { attempt_phase, incarnations: [].into(), ..replaced() };
+        let told = tell(&job(status("Failed", &failed)), &Ok(Vec::new()), NOW).unwrap();
+        assert!(
+            told.contains("none was started again: restart.maxRestarts is used up; 9 of 10 restarts are left."),
+            "{told}"
+        );
+        assert!(
+            told.contains(
+                "It has failed for good, since restart.maxRestarts is used up: 57 of 100 steps are trained; deleted and made \
+                 again with the same name and storage.path, it goes on from the checkpoint of step 40."
+            ),
+            "{told}"
+        );
+        assert!(!told.contains("recovery"), "{told}");
+    }
+
+    #[test]
+    fn a_job_that_was_not_started_says_what_keeps_it() {
+        let conditions =
+            json!([{"type": "Accepted", "status": "False", "reason": "InvalidSpec", "message": "no stages"}]);
+        let told = tell(&job(json!({"conditions": conditions})), &Ok(Vec::new()), NOW).unwrap();
+        assert_eq!(
+            told,
+            "small: no stage of this job has failed. It is Pending: no step is trained yet, 0 of 3 stages are ready; it goes on \
+             from the first step, since there is no checkpoint.
+  also:   Accepted is False (InvalidSpec): no stages"
+        );
+        let error = format!("{:#}", tell(&job(json!({"record": {"doing": 7}})), &Ok(Vec::new()), NOW).unwrap_err());
+        assert!(error.starts_with("status.record of job small can't be read: it was written by another"), "{error}");
+    }
+}

@@ -92,6 +92,9 @@ impl TestJob {
         let TestJob { name, stages, layers, schedule, partition, transport, recompute, precision, .. } = self;
         let TestJob { virtual_stages, packing, tied, steps, decay_steps, extra, .. } = self;
         let TestJob { global_batch_size, microbatches, gradient_blocks, .. } = self;
+        // lines are counted where a job has one block
+        let blocks = Some(gradient_blocks).filter(|blocks| **blocks != 1);
+        let blocks = blocks.map(|blocks| format!("\n    gradientBlocks: {blocks}")).unwrap_or_default();
         let decay_steps = decay_steps.map(|step| format!(", decaySteps: {step}")).unwrap_or_default();
         let partition = match partition {
             Some(layers) => format!("{{strategy: Explicit, layers: {layers:?}}}"),
@@ -117,8 +120,7 @@ spec:
     steps: {steps}
     precision: {precision}
     globalBatchSize: {global_batch_size}
-    microbatches: {microbatches}
-    gradientBlocks: {gradient_blocks}
+    microbatches: {microbatches}{blocks}
     gradientClipNorm: 0.7
     learningRate: {{peak: 1e-2, warmupSteps: 5, warmupStart: 0.1, floor: 1e-3{decay_steps}}}
     optimizer: {{type: AdamW, adamW: {{weightDecay: 0.1}}}}

@@ -30,7 +30,7 @@ TEST_BINARIES := $(filter-out system $(CLUSTER_TEST_BINARIES) $(NODE_TEST_BINARI
 	$(notdir $(patsubst %/main.rs,%,$(wildcard operator/tests/*/main.rs trainer/tests/*/main.rs crates/*/tests/*/main.rs \
 	tests/tests/*/main.rs tests/*/tests/*/main.rs))))
 
-.PHONY: help run trainer test test-all soak crashes model strace page transformers tensorboard bench manifests e2e e2e-report cluster-up cluster-down lint deny build release reproducible libtorch torch texts cluster-tools tools clean
+.PHONY: help run trainer test test-all soak crashes model strace page transformers tensorboard collector grafana bench manifests e2e e2e-report cluster-up cluster-down lint deny build release reproducible libtorch torch texts cluster-tools tools clean
 
 help: ## this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -54,11 +54,11 @@ test: build texts ## all tests that need no root
 	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) \
 		cargo test --workspace $(addprefix --test ,$(CLUSTER_TEST_BINARIES)) -- --test-threads=6
 
-test-all: build texts ## schedules of every size, the parity tests' full product instead of the covering set, memory of all jobs, transformers, TensorBoard
+test-all: build texts ## schedules of every size, the parity tests' full product instead of the covering set, memory of all jobs, transformers, TensorBoard, an OpenTelemetry collector, Grafana's schema
 	STAGECOACH_SCHEDULES=all cargo test --workspace --test pipeline --quiet schedules::
 	STAGECOACH_PARITY=all cargo test --workspace --test system parity:: -- --nocapture
 	STAGECOACH_MEMORY=all cargo test --workspace --test system memory:: -- --nocapture
-	$(MAKE) transformers tensorboard
+	$(MAKE) transformers tensorboard collector grafana
 
 e2e: build texts ## the product on a real node: images, chart, jobs, faults; needs root and Linux
 	tests/e2e/run.sh $(CACHE) tests/e2e/all.sh $(TESTS)
@@ -114,6 +114,13 @@ transformers: build torch $(TRANSFORMERS) ## Hugging Face's transformers and the
 tensorboard: build $(TENSORBOARD) ## TensorBoard reads what `stagecoach tensorboard` writes
 	STAGECOACH_TENSORBOARD=$(TENSORBOARD)/bin/python \
 		cargo test --workspace --test system --quiet tensorboard:: -- --ignored --nocapture
+
+collector: build ## a real OpenTelemetry collector gets metrics and traces of a run; builds it once, needs Go
+	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE) otelcol) \
+		cargo test --workspace --test system --quiet collector:: -- --ignored --nocapture
+
+grafana: ## the chart's dashboard is what Grafana's own schema says; needs Node.js
+	@tests/grafana/check.sh $(CACHE)
 
 $(TENSORBOARD):
 	@echo "installing TensorBoard $(TENSORBOARD_VERSION) into a virtual environment (once, into $@)"

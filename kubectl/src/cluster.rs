@@ -5,7 +5,9 @@ use std::fmt;
 
 use jiff::Timestamp;
 use serde::Deserialize;
-use stagecoach_api::contract::{ATTEMPT_LABEL, INCARNATION_LABEL, JOB_UID_LABEL, SPARE_LABEL, STAGE_LABEL};
+use stagecoach_api::contract::{
+    ATTEMPT_LABEL, INCARNATION_LABEL, JOB_UID_LABEL, REPLICA_LABEL, SPARE_LABEL, STAGE_LABEL,
+};
 
 use crate::job::Job;
 use crate::kubectl::Kubectl;
@@ -22,7 +24,11 @@ pub(crate) struct List<T> {
 /// What a pod was made as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
-    Stage(u32),
+    Stage {
+        /// None where there is but one.
+        replica: Option<u32>,
+        stage: u32,
+    },
     /// It may have taken the place of a stage.
     Spare(u32),
 }
@@ -30,7 +36,8 @@ pub(crate) enum Role {
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Role::Stage(stage) => write!(f, "stage {stage}"),
+            Role::Stage { replica: None, stage } => write!(f, "stage {stage}"),
+            Role::Stage { replica: Some(replica), stage } => write!(f, "stage {stage} of replica {replica}"),
             Role::Spare(number) => write!(f, "spare {number}"),
         }
     }
@@ -72,7 +79,8 @@ impl PodObject {
     /// None if its labels are none of a job's pod.
     fn read(self) -> Option<Pod> {
         let number = |label: &str| self.metadata.labels.get(label).and_then(|value| value.parse().ok());
-        let role = number(STAGE_LABEL).map(Role::Stage).or_else(|| number(SPARE_LABEL).map(Role::Spare))?;
+        let stage = number(STAGE_LABEL).map(|stage| Role::Stage { replica: number(REPLICA_LABEL), stage });
+        let role = stage.or_else(|| number(SPARE_LABEL).map(Role::Spare))?;
         Some(Pod {
             role,
             attempt: number(ATTEMPT_LABEL)?.into(),
@@ -148,7 +156,7 @@ mod tests {
             pod(json!({"stagecoach.dev/stage": "1", "stagecoach.dev/attempt": "2", "stagecoach.dev/incarnation": "3"}));
         let expected = Pod {
             name: "a".into(),
-            role: Role::Stage(1),
+            role: Role::Stage { replica: None, stage: 1 },
             attempt: 2,
             incarnation: 3,
             has_started: true,

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use stagecoach_api::contract::CONTAINER_NAME;
+use stagecoach_api::contract::{CONTAINER_NAME, PAGE_NOTE};
 
 use crate::cluster::{self, Pod, Role};
 use crate::kubectl::Kubectl;
@@ -79,8 +79,10 @@ impl PageCommand {
 /// The pods that may serve the page: the newest one of stage 0, then spares, which may have taken its place.
 fn serving(pods: Vec<Pod>) -> Vec<Pod> {
     let newest = pods.iter().map(|pod| pod.attempt).max().unwrap_or_default();
-    let may_serve =
-        |pod: &Pod| pod.is_running && pod.attempt == newest && matches!(pod.role, Role::Stage(0) | Role::Spare(_));
+    let may_serve = |pod: &Pod| {
+        let has_page = matches!(pod.role, Role::Stage { replica: None | Some(0), stage: 0 } | Role::Spare(_));
+        pod.is_running && pod.attempt == newest && has_page
+    };
     let mut pods: Vec<Pod> = pods.into_iter().filter(may_serve).collect();
     pods.sort_by_key(|pod| (pod.role, std::cmp::Reverse(pod.incarnation)));
     pods
@@ -88,7 +90,7 @@ fn serving(pods: Vec<Pod>) -> Vec<Pod> {
 
 /// The page's address, which stage 0 says when it starts.
 fn address(log: &str) -> Option<Address> {
-    let line = log.lines().rfind(|line| line.contains("live page") && line.contains(LOOPBACK))?;
+    let line = log.lines().rfind(|line| line.contains(PAGE_NOTE) && line.contains(LOOPBACK))?;
     let (_, rest) = line.split_once(LOOPBACK)?;
     let (port, path) = rest.split_once('/')?;
     let end = path.find(|c: char| c.is_whitespace() || c == '"').unwrap_or(path.len());
@@ -138,11 +140,11 @@ mod tests {
         };
         let pods = vec![
             pod(Role::Spare(0), 2, 0, true),
-            pod(Role::Stage(0), 1, 0, true),
-            pod(Role::Stage(0), 2, 0, true),
-            pod(Role::Stage(0), 2, 1, true),
-            pod(Role::Stage(0), 2, 2, false),
-            pod(Role::Stage(1), 2, 0, true),
+            pod(Role::Stage { replica: None, stage: 0 }, 1, 0, true),
+            pod(Role::Stage { replica: None, stage: 0 }, 2, 0, true),
+            pod(Role::Stage { replica: None, stage: 0 }, 2, 1, true),
+            pod(Role::Stage { replica: None, stage: 0 }, 2, 2, false),
+            pod(Role::Stage { replica: None, stage: 1 }, 2, 0, true),
         ];
         let names: Vec<String> = serving(pods).into_iter().map(|pod| pod.name).collect();
         assert_eq!(names, ["stage 0-2-1", "stage 0-2-0", "spare 0-2-0"]);

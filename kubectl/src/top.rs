@@ -60,7 +60,7 @@ fn row(job: &Job, with_namespace: bool) -> TopRow {
     let number = |value: Option<FloatString>| value.map(|value| value.0);
     // what was measured last is no speed of a job that does not train
     let now = |value: Option<FloatString>| number(value).filter(|_| is_training(&status));
-    let stages = status.attempt.as_ref().map_or(stages, |attempt| attempt.stages);
+    let stages = status.attempt.as_ref().map_or(stages, |attempt| attempt.mesh().ranks());
     TopRow {
         name,
         phase: status.phase.unwrap_or(JobPhase::Pending).to_string(),

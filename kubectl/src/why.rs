@@ -5,6 +5,7 @@ use std::io::Write;
 use clap::Args;
 use jiff::Timestamp;
 use stagecoach_api::PipelineJobStatus;
+use stagecoach_api::contract::{SPARE_TOOK_PLACE, taker};
 use stagecoach_api::job::{Condition, FloatString, JobPhase, RecoveryStatus};
 use stagecoach_display::{LogEnd, Story, Successor, duration, time};
 use stagecoach_lifecycle::{JobOutcome, JobState, UnixMillis};
@@ -53,14 +54,14 @@ fn tell(job: &Job, events: &Result<Vec<Event>, String>, now: UnixMillis) -> anyh
         let pod = failure.pod.as_deref().unwrap_or("that failed");
         Some(LogEnd { name: format!("the log of pod {pod}"), text: failure.log_tail.as_deref()? })
     });
-    let stage = state.as_ref().and_then(|state| state.last_failure.as_ref()?.stage);
+    let stage = state.as_ref().and_then(|state| state.last_failure.as_ref()?.stage());
     let known = events.as_deref().unwrap_or_default();
     let story = Story {
         name: job.metadata.name.clone(),
         state: state.as_ref(),
         finished_step: None,
         log: log.ok_or("none: the pod was gone before the operator read it, or wrote nothing"),
-        successor: stage.and_then(|stage| spare_for(stage, known)),
+        successor: stage.and_then(|stage| spare_for(&stage, known)),
         max_restarts: job.max_restarts(),
         resumption: state.as_ref().and_then(|state| resumption(&status, state)),
         standing: standing(job, &status, state.as_ref()),
@@ -85,12 +86,10 @@ fn tell(job: &Job, events: &Result<Vec<Event>, String>, now: UnixMillis) -> anyh
     Ok(text)
 }
 
-/// The spare that took the place of `stage` last, as the operator's event `SpareTookPlace` says.
-fn spare_for(stage: u32, events: &[Event]) -> Option<Successor> {
-    let place = format!(" took the place of stage {stage}");
-    let mut takeovers = events.iter().rev().filter(|event| event.reason == "SpareTookPlace");
-    let taken = takeovers.find(|event| event.message.ends_with(&place))?;
-    taken.message.strip_prefix("spare ")?.split(' ').next()?.parse().ok().map(Successor::Spare)
+/// The spare that took the place of `stage` last, as the operator's events say.
+fn spare_for(stage: &str, events: &[Event]) -> Option<Successor> {
+    let mut takeovers = events.iter().rev().filter(|event| event.reason == SPARE_TOOK_PLACE);
+    takeovers.find_map(|event| taker(&event.message, stage)).map(Successor::Spare)
 }
 
 /// What the recovery took after which the job trains.
@@ -156,6 +155,7 @@ fn wants_attention(condition: &Condition) -> bool {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use stagecoach_api::contract::Mesh;
     use stagecoach_lifecycle::{Attempt, AttemptFailure, AttemptPhase, FailureReason, JobFailureReason, RestartBudget};
 
     use super::*;
@@ -167,12 +167,13 @@ mod tests {
     fn replaced() -> JobState {
         JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },
-            attempt: Attempt { number: 1, stages: 3, revision: 0 },
+            attempt: Attempt { number: 1, mesh: Mesh::pipeline(3), revision: 0 },
             incarnations: [(1, 1)].into(),
             budget: RestartBudget { total: 1, counted: 1, replaced: 1, counted_since_checkpoint: 1 },
             last_failure: Some(AttemptFailure {
                 attempt: 1,
-                stage: Some(1),
+                rank: Some(1),
+                mesh: None,
                 incarnation: 0,
                 reason: FailureReason::Killed,
                 exit_code: Some(137),

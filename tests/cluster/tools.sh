@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the tools of a test cluster from Go modules, each once, and prints the folder that holds them.
 #   tools.sh CACHE [TOOL...]      by default a control plane, kubectl, helm, the Lua that Argo CD has, and the CRDs of other schedulers;
-#                                 `node` for what a real node takes besides
+#                                 `node` for what a real node takes besides, `otelcol` for a collector of metrics and traces
 set -euo pipefail
 cd "$(dirname "$0")"
 cache=$1; shift
@@ -24,6 +24,8 @@ package_of() {
     case $1 in
         etcd) echo go.etcd.io/etcd/server/v3 ;;
         helm) echo helm.sh/helm/v4/cmd/helm ;;
+        # of parts that their makers publish without a program
+        otelcol) echo . ;;
         glua) echo github.com/yuin/gopher-lua/cmd/glua ;;
         kwok) echo sigs.k8s.io/kwok/cmd/kwok ;;
         jobset) echo sigs.k8s.io/jobset ;;
@@ -55,7 +57,7 @@ count=0
 for tool in "$@"; do
     count=$((count + 1))
     module=$(module_of "$tool")
-    built=tools/$module-$(hash "$module"/go.{mod,sum})
+    built=tools/$module-$(shopt -s nullglob; hash "$module"/go.{mod,sum} "$module"/*.go)
     if [ ! -x "$cache/$built/$tool" ]; then
         command -v go >/dev/null || { echo "go is missing: install Go 1.26 or newer from https://go.dev/dl" >&2; exit 1; }
         echo "building $tool ($count of $#, once, into $cache/$built)" >&2

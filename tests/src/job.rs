@@ -7,6 +7,8 @@ pub struct TestJob {
     pub name: String,
     /// Stages.
     pub stages: usize,
+    /// Replicas of the pipeline.
+    pub data_parallel: usize,
     /// Decoder layers.
     pub layers: usize,
     /// torch's name.
@@ -45,6 +47,7 @@ impl Default for TestJob {
         TestJob {
             name: "small".into(),
             stages: 3,
+            data_parallel: 1,
             layers: 4,
             schedule: "1F1B",
             virtual_stages: 1,
@@ -91,10 +94,12 @@ impl TestJob {
     pub fn yaml(&self) -> String {
         let TestJob { name, stages, layers, schedule, partition, transport, recompute, precision, .. } = self;
         let TestJob { virtual_stages, packing, tied, steps, decay_steps, extra, .. } = self;
-        let TestJob { global_batch_size, microbatches, gradient_blocks, .. } = self;
-        // lines are counted where a job has one block
+        let TestJob { global_batch_size, microbatches, gradient_blocks, data_parallel, .. } = self;
+        // lines are counted where a job has one block and one replica
         let blocks = Some(gradient_blocks).filter(|blocks| **blocks != 1);
         let blocks = blocks.map(|blocks| format!("\n    gradientBlocks: {blocks}")).unwrap_or_default();
+        let replicas = Some(data_parallel).filter(|replicas| **replicas != 1);
+        let replicas = replicas.map(|replicas| format!("\n  dataParallel: {replicas}")).unwrap_or_default();
         let decay_steps = decay_steps.map(|step| format!(", decaySteps: {step}")).unwrap_or_default();
         let partition = match partition {
             Some(layers) => format!("{{strategy: Explicit, layers: {layers:?}}}"),
@@ -105,7 +110,7 @@ impl TestJob {
 kind: PipelineJob
 metadata: {{name: {name}}}
 spec:
-  stages: {stages}
+  stages: {stages}{replicas}
   model:
     type: Llama
     llama: {{hiddenSize: 32, numHiddenLayers: {layers}, numAttentionHeads: 4, numKeyValueHeads: 2, intermediateSize: 48,

@@ -16,6 +16,7 @@ pub fn undisturbed(job: &TestJob) -> Hashes {
     let job = &TestJob {
         name: "undisturbed".into(),
         stages: 1,
+        data_parallel: 1,
         schedule: "1F1B",
         virtual_stages: 1,
         partition: None,

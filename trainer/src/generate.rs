@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 use stagecoach_api::job::{AdamWSpec, Precision, Recompute};
 use stagecoach_data::Tokenizer;
-use stagecoach_pipeline::{Partition, Placement};
+use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Kind, Tensor};
 
 use crate::execute::{Stage, StageConfig};
@@ -57,6 +57,7 @@ pub(crate) fn generate_text(path: &Path, prompt: &str, generation: GenerationCon
             recompute: Recompute::None,
             precision: Precision::Float32,
             device: Device::Cpu,
+            replica: Replica::ONLY,
         },
     );
     InitialWeights::open(&folder)?.load(&architecture, &stage, &mut |_| {})?;

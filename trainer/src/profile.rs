@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use stagecoach_api::job::{Encryption, Recompute, Transport};
 use stagecoach_group::GroupSecret;
-use stagecoach_pipeline::{Partition, Placement};
+use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Kind, Tensor};
 
 use crate::execute::{Chunk, ChunkOutput, LossInputs, Stage, StageConfig, kind};
@@ -45,6 +45,7 @@ pub(crate) fn measure_profile(config: &JobConfig, architecture: &dyn Architectur
             recompute: Recompute::None,
             precision: training.precision,
             device,
+            replica: Replica::ONLY,
         },
     );
     let MicrobatchCost { tokens, length, .. } = config.microbatch_cost(Recompute::None);

@@ -15,8 +15,8 @@ use stagecoach_api::job::{AdamWSpec, Encryption, Precision, Recompute, Transport
 use stagecoach_data::MicrobatchLayout;
 use stagecoach_group::{StepRules, StepVote};
 use stagecoach_pipeline::{
-    Costs, GradientBlocks, Partition, Programs, Schedule, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble,
-    lower, one_f_one_b, simulate, zbv_zero_bubble,
+    Costs, GradientBlocks, Partition, Programs, Replica, Schedule, gpipe, interleaved_one_f_one_b,
+    interleaved_zero_bubble, lower, one_f_one_b, simulate, zbv_zero_bubble,
 };
 use stagecoach_tests::{InProcessStage, TIMEOUT, in_process_group};
 use tch::{Device, Tensor};
@@ -121,6 +121,7 @@ fn stage(programs: &Programs, sleep: Duration, joined: &mut InProcessStage) -> V
         recompute: Recompute::None,
         precision: Precision::Float32,
         device: Device::Cpu,
+        replica: Replica::ONLY,
     };
     let mut stage = Stage::build(rank, &config);
     let mut links = open_links(LinksConfig {
@@ -149,7 +150,7 @@ fn stage(programs: &Programs, sleep: Duration, joined: &mut InProcessStage) -> V
             token_ids: tokens(),
             targets: tokens(),
             target_count: (programs.microbatches * TOKENS) as u64,
-            gradient_blocks: GradientBlocks::one(programs.microbatches),
+            blocks: &GradientBlocks::one(programs.microbatches).whole(),
             loss_so_far: 0.0,
             step: Some(step),
             learning_rate: 1e-3,

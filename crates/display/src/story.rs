@@ -67,7 +67,7 @@ impl fmt::Display for Story<'_> {
 
 impl Story<'_> {
     fn what_failed(&self, failure: &AttemptFailure) -> String {
-        let subject = failure.stage.map_or_else(|| "the group".into(), |stage| format!("stage {stage}"));
+        let subject = failure.stage().unwrap_or_else(|| "the group".into());
         let place = match (failure.step, self.finished_step) {
             (Some(step), _) => format!(" in step {step}"),
             (None, Some(step)) => format!(" after step {step} was finished"),
@@ -86,7 +86,7 @@ impl Story<'_> {
     fn write_log(&self, f: &mut fmt::Formatter<'_>, failure: &AttemptFailure) -> fmt::Result {
         let log = match &self.log {
             Ok(log) => log,
-            Err(why) if failure.stage.is_some() => return writeln!(f, "  log:    {why}"),
+            Err(why) if failure.rank.is_some() => return writeln!(f, "  log:    {why}"),
             Err(_) => return Ok(()),
         };
         let tail = log_tail(log.text, &failure.message);
@@ -101,8 +101,8 @@ impl Story<'_> {
     fn consequence(&self, state: &JobState, failure: &AttemptFailure) -> String {
         let remaining = state.budget.remaining(self.max_restarts);
         let left = format!("{remaining} of {} restarts are left", self.max_restarts);
-        let stage = failure.stage.map_or_else(|| "what was lost".into(), |stage| format!("stage {stage}"));
-        let is_replaced = failure.stage.is_some_and(|stage| state.incarnation(stage) > failure.incarnation);
+        let stage = failure.stage().unwrap_or_else(|| "what was lost".into());
+        let is_replaced = failure.rank.is_some_and(|rank| state.incarnation(rank) > failure.incarnation);
         if let Some(JobOutcome::Failed(reason)) = state.outcome()
             && failure.attempt == state.attempt.number
         {
@@ -126,6 +126,6 @@ impl Story<'_> {
 
     /// Whether the stage is to be created again.
     fn is_starting(&self, state: &JobState, failure: &AttemptFailure) -> bool {
-        self.successor.is_none() && failure.stage.is_some_and(|stage| state.starting.contains(&stage))
+        self.successor.is_none() && failure.rank.is_some_and(|rank| state.starting.contains(&rank))
     }
 }

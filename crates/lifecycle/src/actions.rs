@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use stagecoach_api::contract::Mesh;
+
 use crate::observed::{Member, Observed, StageInstance};
 use crate::state::{AttemptPhase, JobOutcome};
 use crate::time::DeadlineClock;
@@ -17,14 +19,14 @@ pub enum AttemptAction {
     StartAttempt {
         /// The attempt.
         number: u64,
-        /// Its number of stages.
-        stages: u32,
+        /// Its stages and replicas.
+        mesh: Mesh,
     },
     /// Create the missing ones of these instances of an attempt.
     ReplaceStages {
         /// The attempt.
         attempt: u64,
-        /// The stages and their incarnations.
+        /// The incarnations, by rank.
         incarnations: BTreeMap<u32, u32>,
     },
     /// Remove the instances of an attempt that were replaced. One that still exists, because its node or its process does not
@@ -32,7 +34,7 @@ pub enum AttemptAction {
     RemoveReplaced {
         /// The attempt.
         attempt: u64,
-        /// The incarnation of each stage that is kept; of other stages all are.
+        /// The incarnation of each rank that is kept; of other ranks all are.
         incarnations: BTreeMap<u32, u32>,
     },
     /// Create the missing ones of these spares of an attempt.
@@ -99,9 +101,9 @@ pub(crate) fn actions_for(observed: &Observed, clock: &mut DeadlineClock) -> Vec
         && clock.has_passed(not_before)
     {
         let incarnations: BTreeMap<_, _> =
-            state.starting.iter().map(|stage| (*stage, state.incarnation(*stage))).collect();
+            state.starting.iter().map(|rank| (*rank, state.incarnation(*rank))).collect();
         actions.push(match incarnations.is_empty() {
-            true => AttemptAction::StartAttempt { number, stages: state.attempt.stages },
+            true => AttemptAction::StartAttempt { number, mesh: state.attempt.mesh },
             false => AttemptAction::ReplaceStages { attempt: number, incarnations },
         });
     }

@@ -106,7 +106,8 @@ mod tests {
     fn failure(reason: FailureReason, kind: Option<FailureKind>) -> AttemptFailure {
         AttemptFailure {
             attempt: 1,
-            stage: Some(0),
+            rank: Some(0),
+            mesh: None,
             incarnation: 0,
             reason,
             exit_code: None,

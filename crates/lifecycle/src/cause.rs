@@ -1,7 +1,7 @@
 //! Root-cause analysis: one failing stage ends all others; this picks the first failure out of N exits.
 
 use serde::{Deserialize, Serialize};
-use stagecoach_api::contract::{ExitCode, FailureKind};
+use stagecoach_api::contract::{ExitCode, FailureKind, Mesh};
 
 use crate::observed::{Exit, ExternalCause, InstanceState, Observed, Place, StageInstance};
 use crate::time::DeadlineClock;
@@ -23,8 +23,12 @@ pub(crate) const GONE: &str = "the pod or process is gone and its exit was not o
 pub struct AttemptFailure {
     /// The attempt that failed.
     pub attempt: u64,
-    /// The stage that failed first, if one did.
-    pub stage: Option<u32>,
+    /// The rank of the stage that failed first, if one did.
+    #[serde(rename = "stage")]
+    pub rank: Option<u32>,
+    /// The stages and replicas of that attempt; none if it had but one replica.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mesh: Option<Mesh>,
     /// Which of the stage's instances in this attempt: its incarnation.
     #[serde(default)]
     pub incarnation: u32,
@@ -80,7 +84,17 @@ pub enum FailureReason {
 impl AttemptFailure {
     /// The instance that failed first, if one did.
     pub fn place(&self) -> Option<Place> {
-        self.stage.map(|stage| Place { stage, incarnation: self.incarnation })
+        self.rank.map(|rank| Place { rank, incarnation: self.incarnation })
+    }
+
+    /// The stage that failed first, in words, if one did.
+    pub fn stage(&self) -> Option<String> {
+        self.rank.map(|rank| self.mesh().name(rank))
+    }
+
+    /// The stages and replicas of that attempt; the stages of one replica are not known.
+    pub fn mesh(&self) -> Mesh {
+        self.mesh.unwrap_or_default()
     }
 
     /// Kind and step of a deterministic failure; None of any other.
@@ -96,7 +110,7 @@ impl AttemptFailure {
     /// Whether `other` is the same failure, of which more may be known.
     pub fn is_same(&self, other: &AttemptFailure) -> bool {
         let identity =
-            |failure: &AttemptFailure| (failure.attempt, failure.stage, failure.incarnation, failure.failed_at);
+            |failure: &AttemptFailure| (failure.attempt, failure.rank, failure.incarnation, failure.failed_at);
         identity(self) == identity(other)
     }
 
@@ -113,14 +127,15 @@ impl AttemptFailure {
     pub(crate) fn without_exit(
         state: &JobState,
         reason: FailureReason,
-        stage: Option<u32>,
+        rank: Option<u32>,
         message: impl Into<String>,
         failed_at: UnixMillis,
     ) -> Self {
         Self {
             attempt: state.attempt.number,
-            stage,
-            incarnation: stage.map_or(0, |stage| state.incarnation(stage)),
+            rank,
+            mesh: state.attempt.mesh.if_replicated(),
+            incarnation: rank.map_or(0, |rank| state.incarnation(rank)),
             reason,
             exit_code: None,
             kind: None,
@@ -131,14 +146,15 @@ impl AttemptFailure {
         }
     }
 
-    pub(crate) fn from_exit(instance: &StageInstance, exit: &Exit) -> Self {
+    pub(crate) fn from_exit(state: &JobState, instance: &StageInstance, exit: &Exit) -> Self {
         let report = exit.termination.as_ref();
         let exit_code = exit.shell_code();
         let default_message =
             exit_code.map_or_else(|| "exited without a code".into(), |code| format!("exited with code {code}"));
         Self {
             attempt: instance.attempt,
-            stage: Some(instance.stage),
+            rank: Some(instance.rank),
+            mesh: state.attempt.mesh.if_replicated(),
             incarnation: instance.incarnation,
             reason: reason(exit),
             exit_code,
@@ -222,11 +238,11 @@ fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineCl
         let ended = observed.current_instances().filter_map(|instance| Some((instance, instance.exit()?)));
         ended.filter(|(_, exit)| exit.exit_code() != Some(ExitCode::Done))
     };
-    let first = failed().min_by_key(|(instance, exit)| (cause_rank(exit), instance.since, instance.stage));
+    let first = failed().min_by_key(|(instance, exit)| (cause_rank(exit), instance.since, instance.rank));
     if let Some((instance, exit)) = first
         && cause_rank(exit) == CauseRank::RootCause
     {
-        return Some(AttemptFailure::from_exit(instance, exit));
+        return Some(AttemptFailure::from_exit(state, instance, exit));
     }
 
     // A terminating stage makes all stages save, so they get the grace period. Without one, peers exit before the failed
@@ -258,7 +274,8 @@ fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineCl
 
     if let (Some(_), Some(first), None) = (unstarted, first, saving) {
         let (instance, _) = first;
-        let message = format!("was not started before stage {} gave up waiting for it", instance.stage);
+        let message =
+            format!("was not started before {} gave up waiting for it", state.attempt.mesh.name(instance.rank));
         return Some(AttemptFailure::without_exit(state, FailureReason::Unschedulable, unstarted, message, clock.now));
     }
     if missing_stage.is_some() && observed.current_instances().next().is_none() {
@@ -268,7 +285,9 @@ fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineCl
     if missing_stage.is_some() {
         return Some(AttemptFailure::without_exit(state, FailureReason::Unknown, missing_stage, GONE, clock.now));
     }
-    let Some(alive) = alive else { return first.map(|(instance, exit)| AttemptFailure::from_exit(instance, exit)) };
+    let Some(alive) = alive else {
+        return first.map(|(instance, exit)| AttemptFailure::from_exit(state, instance, exit));
+    };
     if first.is_none() && saving.is_none() {
         return None;
     }
@@ -280,7 +299,7 @@ fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineCl
     } else {
         (FailureReason::Stalled, "still runs, but its peers lost it or it does not terminate")
     };
-    Some(AttemptFailure::without_exit(state, reason, Some(alive.stage), message, clock.now))
+    Some(AttemptFailure::without_exit(state, reason, Some(alive.rank), message, clock.now))
 }
 
 /// The cause of a refusal while other instances of the attempt exist: they must not hold their resources until it ends.
@@ -289,8 +308,8 @@ fn cause_of_refusal(observed: &Observed, all_created: bool, clock: &mut Deadline
     observed.current_instances().find(|instance| instance.is_alive())?;
     let message = format!("was not created: {}", refusal.message);
     clock.has_passed(refusal.since.plus_seconds(HELD_WHILE_REFUSED_SECONDS)).then(|| {
-        let stage = observed.missing_stages().next();
-        AttemptFailure::without_exit(&observed.state, FailureReason::Unschedulable, stage, message, clock.now)
+        let rank = observed.missing_stages().next();
+        AttemptFailure::without_exit(&observed.state, FailureReason::Unschedulable, rank, message, clock.now)
     })
 }
 
@@ -306,7 +325,7 @@ fn cause_of_timeout(observed: &Observed, all_created: bool, clock: &mut Deadline
         let timeout = observed.policy.scheduling_timeout_seconds;
         return clock.has_passed(instance.since.plus_seconds(timeout)).then(|| {
             let message = format!("was not scheduled within {timeout} s");
-            AttemptFailure::without_exit(state, FailureReason::Unschedulable, Some(instance.stage), message, clock.now)
+            AttemptFailure::without_exit(state, FailureReason::Unschedulable, Some(instance.rank), message, clock.now)
         });
     }
     if let Some(instance) = latest(|instance| instance.state == InstanceState::Starting) {
@@ -320,7 +339,7 @@ fn cause_of_timeout(observed: &Observed, all_created: bool, clock: &mut Deadline
             .map_or(instance.since, |last_preparation_at| last_preparation_at.max(instance.since));
         return clock.has_passed(since.plus_seconds(timeout.into())).then(|| {
             let message = format!("rendezvous was not complete within {timeout} s of the last progress");
-            AttemptFailure::without_exit(state, FailureReason::StartupTimeout, Some(instance.stage), message, clock.now)
+            AttemptFailure::without_exit(state, FailureReason::StartupTimeout, Some(instance.rank), message, clock.now)
         });
     }
     let ready = latest(|instance| instance.state == InstanceState::Ready)?;
@@ -330,6 +349,6 @@ fn cause_of_timeout(observed: &Observed, all_created: bool, clock: &mut Deadline
     let timeout = restart.stall_timeout_seconds;
     clock.has_passed(since.plus_seconds(timeout.into())).then(|| {
         let message = format!("did not finish a step within {timeout} s");
-        AttemptFailure::without_exit(state, FailureReason::Stalled, done.map(|_| ready.stage), message, clock.now)
+        AttemptFailure::without_exit(state, FailureReason::Stalled, done.map(|_| ready.rank), message, clock.now)
     })
 }

@@ -117,7 +117,7 @@ fn next_from_running(
     let Observed { desired, policy, state, .. } = observed;
     let number = state.attempt.number;
     let is_newer = |instance: &StageInstance| {
-        instance.attempt == number && instance.incarnation > state.incarnation(instance.stage)
+        instance.attempt == number && instance.incarnation > state.incarnation(instance.rank)
     };
     let is_ahead = |instance: &StageInstance| is_newer(instance) && !spares::is_unrecorded_takeover(state, instance);
     if observed.members().any(|member| member.attempt > number) || observed.instances.iter().any(is_ahead) {
@@ -129,7 +129,7 @@ fn next_from_running(
     if deadline.is_some_and(|deadline| clock.has_passed(deadline)) {
         return finished(state, JobOutcome::Failed(JobFailureReason::DeadlineExceeded));
     }
-    if desired.suspend || desired.stages != state.attempt.stages || desired.revision != state.attempt.revision {
+    if desired.suspend || desired.mesh != state.attempt.mesh || desired.revision != state.attempt.revision {
         let mut state = state.clone();
         let may_save = observed.current_instances().chain(observed.instances.iter().filter(|other| is_newer(other)));
         if may_save.map(|instance| &instance.state).any(InstanceState::is_alive)
@@ -195,7 +195,7 @@ fn after_failure(observed: &Observed, failure: AttemptFailure, remedy: Remedy, c
     };
     let mut after = observed.clone();
     let state = &mut after.state;
-    let is_it = |instance: &&StageInstance| Some(instance.stage) == failure.stage;
+    let is_it = |instance: &&StageInstance| Some(instance.rank) == failure.rank;
     let pod_conditions = observed.current_instances().find(is_it).map(|instance| instance.pod_conditions.as_slice());
     let decision = observed.policy.restart_decision(&failure, pod_conditions.unwrap_or_default(), state);
     state.last_deterministic_failure = failure.deterministic_signature().or(state.last_deterministic_failure.take());
@@ -213,7 +213,7 @@ fn after_failure(observed: &Observed, failure: AttemptFailure, remedy: Remedy, c
     state.failures_without_progress = state.failures_without_progress.saturating_add(1);
     let not_before = now.plus(restart_delay(&observed.policy, state, now));
     match remedy {
-        Remedy::Takeover(taker) => spares::taken_over(after.state, taker.stage, taker.incarnation),
+        Remedy::Takeover(taker) => spares::taken_over(after.state, taker.rank, taker.incarnation),
         Remedy::Replacement(lost) => {
             replacement::replaced(after.state, lost, spares::incarnation_step(observed), not_before)
         }
@@ -232,13 +232,13 @@ fn restart_delay(policy: &Policy, state: &JobState, now: UnixMillis) -> Duration
     }
 }
 
-/// The state with the next attempt of the desired stages and revision.
+/// The state with the next attempt of the desired mesh and revision.
 fn with_next_attempt(observed: &Observed, not_before: UnixMillis, now: UnixMillis) -> JobState {
     let mut state = observed.state.clone();
     let highest_used = observed.members().map(|member| member.attempt).max().unwrap_or(0);
     state.attempt = Attempt {
         number: highest_used.max(state.attempt.number).saturating_add(1),
-        stages: observed.desired.stages,
+        mesh: observed.desired.mesh,
         revision: observed.desired.revision,
     };
     state.incarnations.clear();
@@ -264,13 +264,13 @@ fn finished(state: &JobState, outcome: JobOutcome) -> JobState {
 fn all_completed(observed: &Observed) -> bool {
     let state = &observed.state;
     let taken = || observed.instances.iter().filter(|instance| spares::is_unrecorded_takeover(state, instance));
-    let done = |stage| {
+    let done = |rank| {
         observed.current_instances().chain(taken()).any(|instance| {
-            instance.stage == stage && instance.exit().is_some_and(|exit| exit.exit_code() == Some(ExitCode::Done))
+            instance.rank == rank && instance.exit().is_some_and(|exit| exit.exit_code() == Some(ExitCode::Done))
         })
     };
-    let stages = state.attempt.stages;
-    stages > 0 && (0..stages).all(done)
+    let ranks = state.attempt.mesh.ranks();
+    ranks > 0 && (0..ranks).all(done)
 }
 
 /// The phase shown to the user.
@@ -283,7 +283,7 @@ fn job_phase(observed: &Observed) -> JobPhase {
         AttemptPhase::Draining => JobPhase::Draining,
         AttemptPhase::Finished(JobOutcome::Complete) => JobPhase::Complete,
         AttemptPhase::Finished(JobOutcome::Failed(_)) => JobPhase::Failed,
-        AttemptPhase::Running { .. } if ready == state.attempt.stages as usize => JobPhase::Running,
+        AttemptPhase::Running { .. } if ready == state.attempt.mesh.ranks() as usize => JobPhase::Running,
         AttemptPhase::Running { .. } if observed.current_instances().any(|instance| instance.is_alive()) => {
             JobPhase::Starting
         }

@@ -1,6 +1,6 @@
 //! Input of `decide`: desired state, stored state, existing instances.
 
-use stagecoach_api::contract::{ExitCode, FailureKind, TerminationMessage};
+use stagecoach_api::contract::{ExitCode, FailureKind, Mesh, TerminationMessage};
 
 use crate::{JobState, Policy, UnixMillis};
 
@@ -28,8 +28,8 @@ pub struct Observed {
 /// A stage, and which of its instances in an attempt it is: each has a higher incarnation than those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// The stage.
-    pub stage: u32,
+    /// Its rank.
+    pub rank: u32,
     /// Its incarnation.
     pub incarnation: u32,
 }
@@ -46,8 +46,8 @@ pub struct CreationRefusal {
 /// What the spec asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Desired {
-    /// Stages.
-    pub stages: u32,
+    /// Stages and replicas.
+    pub mesh: Mesh,
     /// Hash of the spec fields that an attempt reads at its start; an attempt of another revision is drained.
     pub revision: u64,
     /// Drain and start no further attempt: `spec.suspend`, or Ctrl-C.
@@ -74,8 +74,8 @@ pub struct ObservedProgress {
 /// An instance of the current attempt to which the other stages have lost their connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LostInstance {
-    /// The stage.
-    pub stage: u32,
+    /// Its rank.
+    pub rank: u32,
     /// Its incarnation.
     pub incarnation: u32,
     /// When that was first reported.
@@ -87,8 +87,8 @@ pub struct LostInstance {
 /// A stage of an attempt: a process or a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StageInstance {
-    /// The stage.
-    pub stage: u32,
+    /// Its rank.
+    pub rank: u32,
     /// The attempt.
     pub attempt: u64,
     /// An ordinal of this stage's instances in this attempt, which only grows: a newer instance has a higher one. Not a count.
@@ -262,7 +262,7 @@ impl Observed {
     pub(crate) fn current_instances(&self) -> impl Iterator<Item = &StageInstance> + Clone {
         self.instances.iter().filter(|instance| {
             instance.attempt == self.state.attempt.number
-                && instance.incarnation == self.state.incarnation(instance.stage)
+                && instance.incarnation == self.state.incarnation(instance.rank)
         })
     }
 
@@ -270,7 +270,7 @@ impl Observed {
     pub(crate) fn replaced_instances(&self) -> impl Iterator<Item = &StageInstance> {
         self.instances.iter().filter(|instance| {
             instance.attempt == self.state.attempt.number
-                && instance.incarnation < self.state.incarnation(instance.stage)
+                && instance.incarnation < self.state.incarnation(instance.rank)
         })
     }
 
@@ -278,7 +278,7 @@ impl Observed {
     pub(crate) fn lost_instance(&self) -> Option<(&StageInstance, LostInstance)> {
         let lost = self.progress.lost.filter(|_| self.policy.replaces_stages)?;
         let is_it = |instance: &&StageInstance| {
-            (instance.stage, instance.incarnation) == (lost.stage, lost.incarnation)
+            (instance.rank, instance.incarnation) == (lost.rank, lost.incarnation)
                 && matches!(instance.state, InstanceState::Starting | InstanceState::Ready)
         };
         Some((self.current_instances().find(is_it)?, lost))
@@ -288,19 +288,20 @@ impl Observed {
     pub(crate) fn unstarted_stage(&self, all_created: bool) -> Option<u32> {
         let pending = self.current_instances().find(|instance| instance.state == InstanceState::Pending);
         let missing = self.missing_stages().next().filter(|_| !all_created);
-        missing.or(pending.map(|instance| instance.stage))
+        missing.or(pending.map(|instance| instance.rank))
     }
 
     /// Stages of the current attempt that were created and have no instance any more.
     pub(crate) fn deleted_stages(&self, all_created: bool) -> impl Iterator<Item = u32> {
         let starting = &self.state.starting;
         // until all were created it is known of those alone that are not started again
-        let was_created = move |stage: &u32| all_created || !starting.is_empty() && !starting.contains(stage);
+        let was_created = move |rank: &u32| all_created || !starting.is_empty() && !starting.contains(rank);
         self.missing_stages().filter(was_created)
     }
 
     /// Stages of the current attempt without an instance.
     pub(crate) fn missing_stages(&self) -> impl Iterator<Item = u32> {
-        (0..self.state.attempt.stages).filter(|stage| self.current_instances().all(|instance| instance.stage != *stage))
+        (0..self.state.attempt.mesh.ranks())
+            .filter(|rank| self.current_instances().all(|instance| instance.rank != *rank))
     }
 }

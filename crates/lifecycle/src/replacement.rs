@@ -21,24 +21,24 @@ pub(crate) fn lost_stages(observed: &Observed, failure: &AttemptFailure, all_cre
     let reported = observed.lost_instance().map(|(instance, _)| instance);
     for instance in observed.current_instances() {
         match &instance.state {
-            _ if Some(instance) == reported && failure.stage == Some(instance.stage) => {
-                lost.insert(instance.stage);
+            _ if Some(instance) == reported && failure.rank == Some(instance.rank) => {
+                lost.insert(instance.rank);
             }
-            InstanceState::Exited(exit) if cause::failed_by_itself(exit) => drop(lost.insert(instance.stage)),
+            InstanceState::Exited(exit) if cause::failed_by_itself(exit) => drop(lost.insert(instance.rank)),
             InstanceState::Exited(_) | InstanceState::Terminating => return BTreeSet::new(),
             InstanceState::Starting | InstanceState::Ready => somebody_stays = true,
             InstanceState::Pending => {}
         }
     }
-    let is_lost = failure.stage.is_some_and(|stage| lost.contains(&stage));
+    let is_lost = failure.rank.is_some_and(|rank| lost.contains(&rank));
     let again = !lost.is_disjoint(&state.replaced_without_progress);
     if is_lost && somebody_stays && !again { lost } else { BTreeSet::new() }
 }
 
 /// The state in which the `lost` stages start again, as incarnations that are `step` ahead of the last.
 pub(crate) fn replaced(mut state: JobState, lost: BTreeSet<u32>, step: u32, not_before: UnixMillis) -> JobState {
-    for &stage in &lost {
-        let incarnation = state.incarnations.entry(stage).or_insert(0);
+    for &rank in &lost {
+        let incarnation = state.incarnations.entry(rank).or_insert(0);
         *incarnation = incarnation.saturating_add(step);
     }
     state.starting.extend(&lost);

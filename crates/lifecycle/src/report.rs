@@ -16,12 +16,12 @@ const EXIT_TIMEOUT_SECONDS: u64 = 10;
 pub(crate) fn cause(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
     let (instance, lost) = observed.lost_instance()?;
     if lost.has_ended {
-        let ended = ended(observed, instance.stage, clock.now);
+        let ended = ended(observed, instance.rank, clock.now);
         if may_precede_its_exit(observed) && !replacement::lost_stages(observed, &ended, all_created).is_empty() {
             return Some(ended);
         }
     }
-    let may_live = may_live(observed, instance.stage, clock.now);
+    let may_live = may_live(observed, instance.rank, clock.now);
     clock.has_passed(lost.since.plus_seconds(LOST_SETTLE_SECONDS)).then_some(may_live)
 }
 
@@ -38,24 +38,24 @@ pub(crate) fn failure_before_takeover(
     }
     let is_it = |(lost, report): (&StageInstance, LostInstance)| lost == instance && !report.has_ended;
     Some(match observed.lost_instance().is_some_and(is_it) {
-        true => may_live(observed, instance.stage, clock.now),
-        false => ended(observed, instance.stage, clock.now),
+        true => may_live(observed, instance.rank, clock.now),
+        false => ended(observed, instance.rank, clock.now),
     })
 }
 
 /// The failure of a stage that has ended, before its exit is observed.
-fn ended(observed: &Observed, stage: u32, now: UnixMillis) -> AttemptFailure {
+fn ended(observed: &Observed, rank: u32, now: UnixMillis) -> AttemptFailure {
     let message = "its process has ended: its connections were closed";
-    AttemptFailure::without_exit(&observed.state, FailureReason::Killed, Some(stage), message, now)
+    AttemptFailure::without_exit(&observed.state, FailureReason::Killed, Some(rank), message, now)
 }
 
 /// The failure of a stage that the others have lost and that may still run.
-fn may_live(observed: &Observed, stage: u32, now: UnixMillis) -> AttemptFailure {
+fn may_live(observed: &Observed, rank: u32, now: UnixMillis) -> AttemptFailure {
     let (reason, message) = match observed.policy.nodes_can_be_lost {
         true => (FailureReason::NodeLost, "still exists, but its peers lost it: its node is probably lost"),
         false => (FailureReason::Stalled, "still runs, but its peers lost it"),
     };
-    AttemptFailure::without_exit(&observed.state, reason, Some(stage), message, now)
+    AttemptFailure::without_exit(&observed.state, reason, Some(rank), message, now)
 }
 
 /// Whether what follows a loss does not depend on how the process ended: no rule asks for that, and a restart is left.
@@ -71,7 +71,7 @@ pub(crate) fn with_observed_exit(observed: &Observed) -> JobState {
     let observed_exit = || {
         let known = reported_failure(state)?;
         let instance = observed.instances.iter().find(|instance| is_of(known, instance))?;
-        let exited = AttemptFailure::from_exit(instance, instance.exit()?);
+        let exited = AttemptFailure::from_exit(state, instance, instance.exit()?);
         let failure = AttemptFailure { failed_at: known.failed_at, ..exited };
         (!failure.awaits_exit()).then_some((instance, failure))
     };
@@ -101,6 +101,6 @@ fn reported_failure(state: &JobState) -> Option<&AttemptFailure> {
 }
 
 fn is_of(failure: &AttemptFailure, instance: &StageInstance) -> bool {
-    (failure.attempt, failure.stage, failure.incarnation)
-        == (instance.attempt, Some(instance.stage), instance.incarnation)
+    (failure.attempt, failure.rank, failure.incarnation)
+        == (instance.attempt, Some(instance.rank), instance.incarnation)
 }

@@ -38,8 +38,8 @@ impl Observed {
 pub(crate) fn is_unrecorded_takeover(state: &JobState, instance: &StageInstance) -> bool {
     instance.spare.is_some()
         && instance.attempt == state.attempt.number
-        && instance.stage < state.attempt.stages
-        && instance.incarnation > state.incarnation(instance.stage)
+        && instance.rank < state.attempt.mesh.ranks()
+        && instance.incarnation > state.incarnation(instance.rank)
 }
 
 /// The state of a job that is complete, with the incarnations that completed it. Older ones that still run are removed.
@@ -47,7 +47,7 @@ pub(crate) fn with_takers_that_are_done(observed: &Observed) -> JobState {
     let mut state = observed.state.clone();
     for instance in observed.instances.iter().filter(|instance| is_unrecorded_takeover(&observed.state, instance)) {
         if instance.exit().is_some_and(|exit| exit.exit_code() == Some(ExitCode::Done)) {
-            state.incarnations.insert(instance.stage, instance.incarnation);
+            state.incarnations.insert(instance.rank, instance.incarnation);
         }
     }
     state
@@ -56,7 +56,7 @@ pub(crate) fn with_takers_that_are_done(observed: &Observed) -> JobState {
 /// The takeover to be recorded next: of several of one stage the oldest, since each of them followed a failure.
 pub(crate) fn unrecorded_takeover(observed: &Observed) -> Option<&StageInstance> {
     let unrecorded = observed.instances.iter().filter(|instance| is_unrecorded_takeover(&observed.state, instance));
-    unrecorded.min_by_key(|instance| (instance.stage, instance.incarnation))
+    unrecorded.min_by_key(|instance| (instance.rank, instance.incarnation))
 }
 
 /// How the stage ended whose place `taker` has; none while its exit is waited for, because that decides what follows.
@@ -65,18 +65,18 @@ pub(crate) fn failure_before(
     taker: &StageInstance,
     clock: &mut DeadlineClock,
 ) -> Option<AttemptFailure> {
-    let stage = taker.stage;
-    let Some(lost) = observed.current_instances().find(|instance| instance.stage == stage) else {
+    let rank = taker.rank;
+    let Some(lost) = observed.current_instances().find(|instance| instance.rank == rank) else {
         return Some(AttemptFailure::without_exit(
             &observed.state,
             FailureReason::Unknown,
-            Some(stage),
+            Some(rank),
             cause::GONE,
             clock.now,
         ));
     };
     match lost.exit() {
-        Some(exit) => Some(AttemptFailure::from_exit(lost, exit)),
+        Some(exit) => Some(AttemptFailure::from_exit(&observed.state, lost, exit)),
         None => report::failure_before_takeover(observed, lost, taker.since, clock),
     }
 }
@@ -85,19 +85,19 @@ pub(crate) fn failure_before(
 /// that was lost is not replaced. That the lost one gave up is no reason for that, as it is where nobody has taken its place:
 /// it lost the group that has gone on without it.
 pub(crate) fn replaces(observed: &Observed, taker: &StageInstance, failure: &AttemptFailure) -> bool {
-    let lost = observed.current_instances().find(|instance| instance.stage == taker.stage);
+    let lost = observed.current_instances().find(|instance| instance.rank == taker.rank);
     observed.policy.replaces_stages
         && failure.deterministic_signature().is_none()
-        && !observed.state.replaced_without_progress.contains(&taker.stage)
+        && !observed.state.replaced_without_progress.contains(&taker.rank)
         && !lost.and_then(StageInstance::exit).is_some_and(cause::left_in_order)
 }
 
 /// The state in which a stage is what was a spare. The group was whole before, so that nothing but what is being replaced from
 /// here is left to create.
-pub(crate) fn taken_over(mut state: JobState, stage: u32, incarnation: u32) -> JobState {
-    state.incarnations.insert(stage, incarnation);
-    state.starting.remove(&stage);
-    state.replaced_without_progress.insert(stage);
+pub(crate) fn taken_over(mut state: JobState, rank: u32, incarnation: u32) -> JobState {
+    state.incarnations.insert(rank, incarnation);
+    state.starting.remove(&rank);
+    state.replaced_without_progress.insert(rank);
     state.budget.replaced = state.budget.replaced.saturating_add(1);
     if let AttemptPhase::Running { all_created, .. } = &mut state.attempt_phase {
         *all_created = state.starting.is_empty();
@@ -120,9 +120,9 @@ pub(crate) fn takeover_is_awaited(
 
 /// When the stage that failed exited, or was reported lost.
 fn lost_at(observed: &Observed, failure: &AttemptFailure) -> Option<UnixMillis> {
-    let stage = failure.stage?;
-    let exited = observed.current_instances().find(|instance| instance.stage == stage && !instance.is_alive());
-    let reported = observed.progress.lost.filter(|lost| (lost.stage, lost.incarnation) == (stage, failure.incarnation));
+    let rank = failure.rank?;
+    let exited = observed.current_instances().find(|instance| instance.rank == rank && !instance.is_alive());
+    let reported = observed.progress.lost.filter(|lost| (lost.rank, lost.incarnation) == (rank, failure.incarnation));
     exited.map(|instance| instance.since).or(reported.map(|lost| lost.since))
 }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-use stagecoach_api::contract::FailureKind;
+use stagecoach_api::contract::{FailureKind, Mesh};
 
 use crate::{AttemptFailure, Place, RestartBudget, UnixMillis};
 
@@ -17,14 +17,14 @@ pub struct JobState {
     pub attempt_phase: AttemptPhase,
     /// The current attempt, or the last one.
     pub attempt: Attempt,
-    /// The incarnations of the current attempt's stages, by stage; those that are still their first, 0, are left out. They only
+    /// The incarnations of the current attempt's stages, by rank; those that are still their first, 0, are left out. They only
     /// grow, by one or more: they do not say how often a stage was replaced.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub incarnations: BTreeMap<u32, u32>,
-    /// The stages whose last incarnation is to be created. Only while a replacement is under way.
+    /// The ranks of the stages whose last incarnation is to be created. Only while a replacement is under way.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub starting: BTreeSet<u32>,
-    /// The stages that were replaced since a step beyond all earlier ones was finished: one that fails again makes the whole
+    /// The ranks of the stages that were replaced since a step beyond all earlier ones was finished: one that fails again makes the whole
     /// group anew.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub replaced_without_progress: BTreeSet<u32>,
@@ -78,8 +78,9 @@ pub enum AttemptPhase {
 pub struct Attempt {
     /// Counts from 1 and is never used twice; 0 before the first.
     pub number: u64,
-    /// Its stages.
-    pub stages: u32,
+    /// Its stages and replicas.
+    #[serde(flatten)]
+    pub mesh: Mesh,
     /// The revision of the spec that it runs.
     pub revision: u64,
 }
@@ -124,14 +125,14 @@ impl JobFailureReason {
 }
 
 impl JobState {
-    /// The incarnation of `stage` in the current attempt: 0 unless it was replaced.
-    pub fn incarnation(&self, stage: u32) -> u32 {
-        self.incarnations.get(&stage).copied().unwrap_or(0)
+    /// The incarnation of `rank` in the current attempt: 0 unless it was replaced.
+    pub fn incarnation(&self, rank: u32) -> u32 {
+        self.incarnations.get(&rank).copied().unwrap_or(0)
     }
 
     /// Whether it is the newest instance of its stage in the current attempt.
     pub fn is_newest(&self, place: Place) -> bool {
-        place.incarnation == self.incarnation(place.stage)
+        place.incarnation == self.incarnation(place.rank)
     }
 
     /// How the job ended, if it has.

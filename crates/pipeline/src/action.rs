@@ -36,12 +36,16 @@ pub enum Action {
     SendBackward(WorkItem),
     /// `0RECV_B1`: posts the receive of the gradient of the output.
     RecvBackward(WorkItem),
+    /// `REDUCE`: the replicas of a stage send each other their sums of gradients; each parameter's owner adds them.
+    Reduce,
     /// `REDUCE_TIED`: the ranks of the first and the last chunk exchange the gradients of the shared embedding.
     ReduceTied,
     /// `EXCHANGE`: gathers norms and votes, returns clip factor and flags; a barrier of all ranks.
     Exchange,
     /// `UPDATE`: the optimizer.
     Update,
+    /// `GATHER`: the replicas of a stage send each other the weights that they have updated.
+    Gather,
     /// `SNAPSHOT`: end of the step, where a checkpoint is copied.
     Snapshot,
 }
@@ -67,7 +71,12 @@ impl Action {
             | Action::RecvForward(item)
             | Action::SendBackward(item)
             | Action::RecvBackward(item) => Some(item),
-            Action::ReduceTied | Action::Exchange | Action::Update | Action::Snapshot => None,
+            Action::Reduce
+            | Action::ReduceTied
+            | Action::Exchange
+            | Action::Update
+            | Action::Gather
+            | Action::Snapshot => None,
         }
     }
 
@@ -161,9 +170,11 @@ impl Action {
             Action::RecvForward(_) => "RECV_F",
             Action::SendBackward(_) => "SEND_B",
             Action::RecvBackward(_) => "RECV_B",
+            Action::Reduce => "REDUCE",
             Action::ReduceTied => "REDUCE_TIED",
             Action::Exchange => "EXCHANGE",
             Action::Update => "UPDATE",
+            Action::Gather => "GATHER",
             Action::Snapshot => "SNAPSHOT",
         }
     }
@@ -182,7 +193,7 @@ impl fmt::Display for Action {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not an action: write chunk, kind and microbatch like 0F1, 0B1, 1I2, 1W2, 0SEND_F1, 1RECV_F1, \
-     1SEND_B1 or 0RECV_B1, or one of REDUCE_TIED, EXCHANGE, UPDATE and SNAPSHOT"
+     1SEND_B1 or 0RECV_B1, or one of REDUCE, REDUCE_TIED, EXCHANGE, UPDATE, GATHER and SNAPSHOT"
 )]
 pub struct ActionError {
     /// What was found.
@@ -199,6 +210,8 @@ impl FromStr for Action {
 
 fn parse(text: &str) -> Option<Action> {
     match text {
+        "REDUCE" => return Some(Action::Reduce),
+        "GATHER" => return Some(Action::Gather),
         "REDUCE_TIED" => return Some(Action::ReduceTied),
         "EXCHANGE" => return Some(Action::Exchange),
         "UPDATE" => return Some(Action::Update),
@@ -239,9 +252,11 @@ mod tests {
             (Action::RecvForward(item), "12RECV_F305"),
             (Action::SendBackward(item), "12SEND_B305"),
             (Action::RecvBackward(item), "12RECV_B305"),
+            (Action::Reduce, "REDUCE"),
             (Action::ReduceTied, "REDUCE_TIED"),
             (Action::Exchange, "EXCHANGE"),
             (Action::Update, "UPDATE"),
+            (Action::Gather, "GATHER"),
             (Action::Snapshot, "SNAPSHOT"),
         ] {
             assert_eq!(action.to_string(), text);

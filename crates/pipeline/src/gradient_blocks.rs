@@ -3,6 +3,7 @@
 //! do the bits of the sum.
 
 use crate::action::WorkItem;
+use std::ops::Range;
 
 /// The blocks of a step: a power of two, of equally many consecutive microbatches each.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -28,26 +29,86 @@ impl GradientBlocks {
         self.count
     }
 
-    /// Whether a block begins with `microbatch`.
-    pub fn is_first_of_block(self, microbatch: usize) -> bool {
-        microbatch.is_multiple_of(self.block_size)
+    /// The blocks of `replica`, one of `replicas`: consecutive ones; the first replicas have one more than the others if they
+    /// can't all have as many.
+    pub fn of_replica(self, replica: usize, replicas: usize) -> ReplicaBlocks {
+        let (each, more) = (self.count / replicas, self.count % replicas);
+        let first = |replica: usize| replica * each + replica.min(more);
+        ReplicaBlocks { all: self, range: first(replica)..first(replica + 1) }
     }
 
-    /// The block that `item`'s microbatch is the last of.
-    pub fn ending_with(self, item: WorkItem) -> Option<Subtree> {
-        let next = item.microbatch + 1;
-        next.is_multiple_of(self.block_size).then(|| Subtree { first: next / self.block_size - 1, blocks: 1 })
+    /// All blocks, for one replica.
+    pub fn whole(self) -> ReplicaBlocks {
+        self.of_replica(0, 1)
     }
 
     /// Whether `subtree` is the sum of all blocks.
     pub fn is_root(self, subtree: Subtree) -> bool {
         subtree.blocks == self.count
     }
+}
 
-    /// The most partial sums that wait for their sibling while all blocks are added in their order, besides the one that is
-    /// being added to.
-    pub fn partial_sums(self) -> usize {
-        self.count.ilog2() as usize
+/// The blocks that one replica computes. Its microbatches are counted from 0, as its program does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaBlocks {
+    all: GradientBlocks,
+    range: Range<usize>,
+}
+
+impl ReplicaBlocks {
+    /// The blocks of the step.
+    pub fn all(&self) -> GradientBlocks {
+        self.all
+    }
+
+    /// The replica's first block, counted over the step.
+    pub fn first(&self) -> usize {
+        self.range.start
+    }
+
+    /// Its microbatches, counted over the step.
+    pub fn microbatches(&self) -> Range<usize> {
+        self.range.start * self.all.block_size..self.range.end * self.all.block_size
+    }
+
+    /// Whether a block begins with `microbatch`.
+    pub fn is_first_of_block(&self, microbatch: usize) -> bool {
+        microbatch.is_multiple_of(self.all.block_size)
+    }
+
+    /// The block that `item`'s microbatch is the last of.
+    pub fn ending_with(&self, item: WorkItem) -> Option<Subtree> {
+        let next = item.microbatch + 1;
+        let is_last = next.is_multiple_of(self.all.block_size);
+        is_last.then(|| Subtree { first: self.range.start + next / self.all.block_size - 1, blocks: 1 })
+    }
+
+    /// Whether the replica's last block is in `subtree`.
+    pub fn is_end(&self, subtree: Subtree) -> bool {
+        subtree.first + subtree.blocks == self.range.end
+    }
+
+    /// The largest subtrees that the replica has all blocks of, in their order: what it has after its last microbatch.
+    pub fn subtrees(&self) -> Vec<Subtree> {
+        self.sums().0
+    }
+
+    /// The most sums that wait for their sibling while the blocks are added in their order, besides the one that is being added to.
+    pub fn partial_sums(&self) -> usize {
+        self.sums().1
+    }
+
+    fn sums(&self) -> (Vec<Subtree>, usize) {
+        let (mut waiting, mut most) = (Vec::new(), 0);
+        for first in self.range.clone() {
+            most = most.max(waiting.len());
+            let mut sum = Subtree { first, blocks: 1 };
+            while waiting.pop_if(|other| *other == sum.sibling()).is_some() {
+                sum = sum.parent();
+            }
+            waiting.push(sum);
+        }
+        (waiting, most)
     }
 }
 
@@ -98,33 +159,64 @@ mod tests {
         }
     }
 
+    /// As a stage adds them up: each microbatch to the open sum, which takes its sibling in at a block's end. What is left.
+    fn add_up(blocks: &ReplicaBlocks) -> (BTreeMap<Subtree, String>, usize) {
+        let (mut partial, mut open, mut most) = (BTreeMap::new(), String::new(), 0);
+        for (at, microbatch) in blocks.microbatches().enumerate() {
+            open += &format!("{microbatch},");
+            let Some(mut node) = blocks.ending_with(WorkItem { chunk: 0, microbatch: at }) else { continue };
+            most = most.max(partial.len());
+            while let Some(left) = partial.remove(&node.sibling()) {
+                assert!(node.sibling() < node && node.sibling().sibling() == node);
+                open = format!("({left}+{open})");
+                node = node.parent();
+            }
+            assert_eq!(blocks.is_end(node), at + 1 == blocks.microbatches().len());
+            partial.insert(node, std::mem::take(&mut open));
+        }
+        (partial, most)
+    }
+
     proptest! {
-        /// As a stage adds them up: each microbatch to the open sum, which takes its sibling in at a block's end.
+        /// However many replicas there are, and in whatever order their sums arrive.
         #[test]
-        fn microbatches_in_order_make_the_tree(log in 0usize..6, block_size in 1usize..4) {
+        fn the_sums_of_all_replicas_make_the_tree(
+            log in 0usize..6,
+            block_size in 1usize..4,
+            replicas in 1usize..9,
+            turn in 0usize..64,
+        ) {
             let (count, microbatches) = (1 << log, block_size << log);
+            let replicas = replicas.min(count);
             let blocks = GradientBlocks::new(count, microbatches).unwrap();
-            let (mut partial, mut open, mut most, mut total) = (BTreeMap::new(), String::new(), 0, None);
-            for microbatch in 0..microbatches {
-                open += &format!("{microbatch},");
-                prop_assert_eq!(blocks.is_first_of_block(microbatch), microbatch % block_size == 0);
-                let Some(mut node) = blocks.ending_with(WorkItem { chunk: 0, microbatch }) else { continue };
-                while let Some(left) = partial.remove(&node.sibling()) {
-                    prop_assert!(node.sibling() < node && node.sibling().sibling() == node);
-                    open = format!("({left}+{open})");
+            let (mut sums, mut next) = (Vec::new(), 0);
+            for replica in 0..replicas {
+                let own = blocks.of_replica(replica, replicas);
+                prop_assert_eq!((own.microbatches().start, own.first() * block_size), (next, next));
+                next = own.microbatches().end;
+                let size = own.microbatches().len() / block_size;
+                prop_assert!(size == count / replicas || size == count.div_ceil(replicas));
+                let (left, most) = add_up(&own);
+                prop_assert_eq!(left.keys().copied().collect::<Vec<_>>(), own.subtrees());
+                prop_assert_eq!(most, own.partial_sums());
+                sums.extend(left);
+            }
+            prop_assert_eq!(next, microbatches);
+            prop_assert_eq!(blocks.whole().partial_sums(), log);
+            let by = turn % sums.len();
+            sums.rotate_left(by);
+            let mut partial = BTreeMap::new();
+            for (mut node, mut sum) in sums {
+                while let Some(other) = partial.remove(&node.sibling()) {
+                    sum = if node.sibling() < node { format!("({other}+{sum})") } else { format!("({sum}+{other})") };
                     node = node.parent();
                 }
-                let sum = std::mem::take(&mut open);
-                match blocks.is_root(node) {
-                    true => total = Some(sum),
-                    false => drop(partial.insert(node, sum)),
-                }
-                most = most.max(partial.len());
+                partial.insert(node, sum);
             }
             let of_block = |block| (0..block_size).map(|m| format!("{},", block * block_size + m)).collect::<String>();
-            prop_assert_eq!(total, Some(tree(&(0..count).map(of_block).collect::<Vec<_>>())));
-            prop_assert!(partial.is_empty());
-            prop_assert_eq!(most, blocks.partial_sums());
+            let (root, total) = partial.pop_first().unwrap();
+            prop_assert!(partial.is_empty() && blocks.is_root(root));
+            prop_assert_eq!(total, tree(&(0..count).map(of_block).collect::<Vec<_>>()));
         }
     }
 }

@@ -63,6 +63,24 @@ impl Programs {
         self.ranks.iter().flatten().any(|action| *action == Action::ReduceTied)
     }
 
+    /// Whether the pipeline is one of several replicas.
+    pub fn replicated(&self) -> bool {
+        self.ranks.iter().flatten().any(|action| matches!(action, Action::Reduce | Action::Gather))
+    }
+
+    /// The programs of a pipeline that is one of several replicas: with `REDUCE` as soon as all gradients are there, and with
+    /// `GATHER` after the update.
+    #[must_use]
+    pub fn replicate(mut self) -> Programs {
+        for actions in &mut self.ranks {
+            let end = actions.iter().position(|action| matches!(action, Action::ReduceTied | Action::Exchange));
+            actions.insert(end.unwrap_or(actions.len()), Action::Reduce);
+            let update = actions.iter().position(|action| *action == Action::Update);
+            actions.insert(update.map_or(actions.len(), |update| update + 1), Action::Gather);
+        }
+        self
+    }
+
     /// The text form: placement and microbatches in the first line, then one rank a line.
     pub fn to_text(&self) -> String {
         let placement: Vec<String> = self.placement.as_slice().iter().map(usize::to_string).collect();

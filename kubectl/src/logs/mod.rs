@@ -145,10 +145,10 @@ mod tests {
     fn logs() -> Vec<Log> {
         vec![
             log(
-                Role::Stage(0),
+                Role::Stage { replica: None, stage: 0 },
                 "2026-09-21T14:00:00.1Z a\n2026-09-21T14:00:00.3Z c\nno time\n2026-09-21T14:00:00.5Z e\n",
             ),
-            log(Role::Stage(1), "2026-09-21T14:00:00.2Z b\n2026-09-21T14:00:00.3000001Z d\n"),
+            log(Role::Stage { replica: None, stage: 1 }, "2026-09-21T14:00:00.2Z b\n2026-09-21T14:00:00.3000001Z d\n"),
             log(Role::Spare(10), "2026-09-21T14:00:00.30Z waits\n"),
         ]
     }

@@ -75,16 +75,16 @@ pub(crate) async fn apply(
     let mut rejected_spare = None;
     for action in actions {
         match *action {
-            AttemptAction::StartAttempt { number, stages } => {
-                let pods = (0..stages).map(|stage| (stage, 0)).collect();
-                start::start(context, job, snapshot, number, stages, &pods).await?
+            AttemptAction::StartAttempt { number, mesh } => {
+                let pods = (0..mesh.ranks()).map(|rank| (rank, 0)).collect();
+                start::start(context, job, snapshot, number, mesh, &pods).await?
             }
             AttemptAction::ReplaceStages { attempt, ref incarnations } => {
-                start::start(context, job, snapshot, attempt, job.state.attempt.stages, incarnations).await?
+                start::start(context, job, snapshot, attempt, job.state.attempt.mesh, incarnations).await?
             }
             AttemptAction::RemoveReplaced { attempt, ref incarnations } => {
-                let is_before = |Place { stage, incarnation }: Place| {
-                    incarnations.get(&stage).is_some_and(|kept| incarnation < *kept)
+                let is_before = |Place { rank, incarnation }: Place| {
+                    incarnations.get(&rank).is_some_and(|kept| incarnation < *kept)
                 };
                 let is_replaced = |pod: &&ObservedPod| pod.place().is_some_and(is_before);
                 let replaced = snapshot.pods_of_attempt(attempt).filter(is_replaced);

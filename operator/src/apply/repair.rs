@@ -44,7 +44,7 @@ pub(crate) fn repairs(
     let is_draining = state.attempt_phase == AttemptPhase::Draining;
     let is_over = matches!(state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Finished(_));
 
-    let service = build::service(reference, attempt.number);
+    let service = build::service(reference, attempt.number, attempt.mesh);
     let service = match runs || is_draining {
         true => restore(OwnedKind::Service, &reference.name, service.fingerprint()),
         // a ClusterIP is scarce; stages that still save talk to each other through it
@@ -61,7 +61,7 @@ pub(crate) fn repairs(
     };
     // a spec that was edited since starts an attempt with a ConfigMap of its own
     let desired = job.desired();
-    let is_current = (desired.revision, desired.stages) == (attempt.revision, attempt.stages);
+    let is_current = (desired.revision, desired.mesh) == (attempt.revision, attempt.mesh);
     let name = build::attempt_name(reference, attempt.number);
     let config_map = (runs && is_current).then(|| restore(OwnedKind::ConfigMap, &name, 0)).flatten();
     [service, policy, config_map].into_iter().flatten().collect()
@@ -96,7 +96,7 @@ pub(crate) async fn repair(
             }
         }
         Repair::Restore(OwnedKind::Service) => {
-            let service = build::service(reference, attempt.number);
+            let service = build::service(reference, attempt.number, attempt.mesh);
             create_or_update(context, &clients.services, reference, &service, false).await
         }
         Repair::Restore(OwnedKind::NetworkPolicy) => {

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use kube::api::DeleteParams;
 use kube::core::PartialObjectMeta;
 use serde::de::IgnoredAny;
-use stagecoach_api::contract::ATTEMPT_LABEL;
+use stagecoach_api::contract::{ATTEMPT_LABEL, Mesh};
 use stagecoach_api::job::NetworkPolicyMode;
 use stagecoach_lifecycle::{Attempt, Place};
 
@@ -19,13 +19,13 @@ use crate::clients::Clients;
 use crate::job::ObservedJob;
 use crate::observe::JobSnapshot;
 
-/// Creates the missing objects of attempt `number`, which has `stages` stages, and of its pods those of `incarnations`, by stage.
+/// Creates the missing objects of attempt `number`, which has the processes of `mesh`, and of its pods those of `incarnations`, by rank.
 pub(super) async fn start(
     context: &ApplyContext<'_>,
     job: &ObservedJob,
     snapshot: &JobSnapshot,
     number: u64,
-    stages: u32,
+    mesh: Mesh,
     incarnations: &BTreeMap<u32, u32>,
 ) -> Result<(), ApplyError> {
     let ApplyContext { clients, pod_group_discovery, peers, default_image, kept_image, .. } = *context;
@@ -36,7 +36,7 @@ pub(super) async fn start(
     let peers = (spec.network_policy.mode != NetworkPolicyMode::None).then_some(peers);
     let pod_group_api = pod_group_discovery.choose(&clients.client, spec.scheduling.gang).await?;
     let older = if first { Vec::new() } else { older_attempts(clients, job, number).await? };
-    let attempt = Attempt { number, stages, revision: job.desired().revision };
+    let attempt = Attempt { number, mesh, revision: job.desired().revision };
     let mut template =
         AttemptTemplate::new(&job.manifest, attempt, kept_image.unwrap_or(default_image), pod_group_api)?;
     let before = older.iter().filter_map(|(_, template)| template.as_ref()).max_by_key(|template| template.number);
@@ -77,7 +77,7 @@ pub(super) async fn start(
     // before the pods: once all pods exist, StartAttempt is not decided again
     delete_attempts(clients, job, older).await?;
     let exists = |place| snapshot.pods_of_attempt(number).any(|pod| pod.place() == Some(place));
-    let places = incarnations.iter().map(|(&stage, &incarnation)| Place { stage, incarnation });
+    let places = incarnations.iter().map(|(&rank, &incarnation)| Place { rank, incarnation });
     let missing: Vec<_> = places.filter(|place| !exists(*place)).map(PodRole::Stage).collect();
     create_pods(context, job, &template, &missing).await
 }

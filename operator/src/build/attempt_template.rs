@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 use stagecoach_api::PipelineJob;
-use stagecoach_api::contract::MAX_STAGES;
+use stagecoach_api::contract::{MAX_STAGES, Mesh};
 use stagecoach_api::job::TrainerType;
 use stagecoach_lifecycle::Attempt;
 
@@ -22,8 +22,8 @@ const TEMPLATE_KEY: &str = "blueprint.json";
 pub(crate) struct AttemptTemplate {
     /// The attempt's number.
     pub(crate) number: u64,
-    /// Its number of stages.
-    pub(crate) stages: u32,
+    /// Its stages and replicas.
+    pub(crate) mesh: Mesh,
     /// The revision of the spec that it runs; None if an older operator stored it.
     pub(crate) revision: Option<u64>,
     /// Whether the trainer is the built-in one.
@@ -58,10 +58,10 @@ impl AttemptTemplate {
         pod::resolve_image(&mut pod_template, image);
         Ok(AttemptTemplate {
             number: attempt.number,
-            stages: attempt.stages,
+            mesh: attempt.mesh,
             revision: Some(attempt.revision),
             built_in: job.spec.trainer.kind == TrainerType::BuiltIn,
-            job_file: job_file::new(job, attempt.stages)
+            job_file: job_file::new(job, attempt.mesh)
                 .map_err(|e| BuildError(format!("the job can't be written as JSON: {e}")))?,
             claim: job.spec.storage.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.clone()),
             pod_group_api,
@@ -79,15 +79,18 @@ impl AttemptTemplate {
 
     /// The attempt's ConfigMap, which stores this template.
     pub(crate) fn to_config_map(&self, job: &JobReference) -> ConfigMap {
-        let template = json!({
+        let mut template = json!({
             "attempt": self.number,
-            "stages": self.stages,
+            "stages": self.mesh.stages,
             "revision": self.revision,
             "builtIn": self.built_in,
             "claim": self.claim,
             "gang": self.pod_group_api.map(PodGroupApi::api_version),
             "template": self.pod_template,
         });
+        if let Some(mesh) = self.mesh.if_replicated() {
+            template["dataParallel"] = mesh.data_parallel.into();
+        }
         ConfigMap {
             metadata: names::metadata(job, attempt_name(job, self.number), Some(self.number)),
             immutable: Some(true),
@@ -115,11 +118,14 @@ impl AttemptTemplate {
         let stored: Value = serde_json::from_str(text(TEMPLATE_KEY)?).map_err(|_| wrong("holds no blueprint"))?;
         let pod_template = stored["template"].as_object().cloned().ok_or_else(|| wrong("holds no template"))?;
         // a user can write a ConfigMap, which must not make the operator build any number of pods
-        let stages = stored["stages"].as_u64().and_then(|stages| u32::try_from(stages).ok());
-        let stages = stages.filter(|stages| (1..=MAX_STAGES).contains(stages));
+        let number = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
+        // not stored of a single replica
+        let data_parallel = number(&stored["dataParallel"]).unwrap_or(1);
+        let mesh = number(&stored["stages"]).map(|stages| Mesh { stages, data_parallel });
+        let mesh = mesh.filter(|mesh| (1..=MAX_STAGES).contains(&mesh.ranks()));
         Ok(AttemptTemplate {
             number: stored["attempt"].as_u64().ok_or_else(|| wrong("names no attempt"))?,
-            stages: stages.ok_or_else(|| wrong("names no stages"))?,
+            mesh: mesh.ok_or_else(|| wrong("names no stages"))?,
             revision: stored["revision"].as_u64(),
             built_in: stored["builtIn"].as_bool().ok_or_else(|| wrong("names no trainer"))?,
             job_file: text(JOB_FILE_KEY)?.clone(),

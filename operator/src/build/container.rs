@@ -75,12 +75,12 @@ fn security_context() -> SecurityContext {
 /// The contract's variables. The kubelet sets the pod's IP address and UID.
 fn environment(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) -> Vec<EnvVar> {
     let (rank, incarnation, spare) = match role {
-        PodRole::Stage(Place { stage, incarnation }) => (stage, incarnation, None),
+        PodRole::Stage(Place { rank, incarnation }) => (rank, incarnation, None),
         PodRole::Spare(number) => (0, 0, Some(number)),
     };
     let contract = StageEnv {
         rank,
-        world_size: attempt.stages,
+        mesh: attempt.mesh,
         job: job.name.clone(),
         job_uid: job.uid.clone(),
         attempt: attempt.number,

@@ -4,20 +4,22 @@
 
 use serde_json::{Map, Value, json};
 use stagecoach_api::PipelineJob;
+use stagecoach_api::contract::Mesh;
 use stagecoach_api::job::{NetworkPolicySpec, PipelineJobSpec, PodTemplate, RestartSpec, SchedulingSpec};
 
 /// The fields of the spec that may differ between two attempts of one revision.
-const OF_EACH_ATTEMPT: [&str; 2] = ["stages", "restart"];
+const OF_EACH_ATTEMPT: [&str; 3] = ["stages", "dataParallel", "restart"];
 
-/// The file of an attempt of `stages` stages; JSON, which is YAML.
+/// The file of an attempt with the processes of `mesh`; JSON, which is YAML.
 ///
 /// # Errors
 /// A number that JSON can't represent.
-pub(super) fn new(job: &PipelineJob, stages: u32) -> serde_json::Result<String> {
+pub(super) fn new(job: &PipelineJob, mesh: Mesh) -> serde_json::Result<String> {
     let RestartSpec { startup_timeout_seconds, reform_timeout_seconds, .. } = job.spec.restart;
     let RestartSpec { heartbeat_timeout_seconds, stall_timeout_seconds, .. } = job.spec.restart;
     let spec = PipelineJobSpec {
-        stages,
+        stages: mesh.stages,
+        data_parallel: mesh.data_parallel,
         suspend: false,
         restart: RestartSpec {
             startup_timeout_seconds,

@@ -37,7 +37,7 @@ pub(crate) struct AttemptObjects {
 /// The objects of the attempt that `attempt` describes; `peers` is None for a job without a NetworkPolicy.
 pub(crate) fn build(job: &JobReference, attempt: &AttemptTemplate, peers: Option<PolicyPeers<'_>>) -> AttemptObjects {
     AttemptObjects {
-        service: service(job, attempt.number),
+        service: service(job, attempt.number, attempt.mesh),
         network_policy: peers.map(|peers| network_policy(job, peers)),
         config_map: attempt.to_config_map(job),
         pod_group: attempt.pod_group_api.map(|api| pod_group::pod_group(job, api, attempt)),

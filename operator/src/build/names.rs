@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use stagecoach_api::contract::{ATTEMPT_LABEL, INCARNATION_LABEL, JOB_LABEL, JOB_UID_LABEL, SPARE_LABEL, STAGE_LABEL};
+use stagecoach_api::contract::{
+    ATTEMPT_LABEL, INCARNATION_LABEL, JOB_LABEL, JOB_UID_LABEL, Mesh, RANK_LABEL, REPLICA_LABEL, SPARE_LABEL,
+    STAGE_LABEL,
+};
 use stagecoach_api::job::{API_VERSION, KIND};
 use stagecoach_lifecycle::Place;
 
@@ -29,20 +32,27 @@ pub(crate) enum PodRole {
 
 impl PodRole {
     /// Name of the pod.
-    pub(crate) fn pod_name(self, job: &JobReference, attempt: u64) -> String {
+    pub(crate) fn pod_name(self, job: &JobReference, attempt: u64, mesh: Mesh) -> String {
         match self {
-            PodRole::Stage(Place { stage, incarnation: 0 }) => format!("{}-{stage}-{attempt}", job.name),
-            PodRole::Stage(Place { stage, incarnation }) => format!("{}-{stage}-{attempt}-{incarnation}", job.name),
+            PodRole::Stage(Place { rank, incarnation }) => {
+                let replica = mesh.replica(rank).map(|replica| format!("-{replica}")).unwrap_or_default();
+                let again = if incarnation == 0 { String::new() } else { format!("-{incarnation}") };
+                format!("{}{replica}-{}-{attempt}{again}", job.name, mesh.stage(rank))
+            }
             PodRole::Spare(number) => format!("{}-spare-{number}-{attempt}", job.name),
         }
     }
 
     /// The labels that tell it.
-    pub(super) fn labels(self) -> Vec<(String, String)> {
+    pub(super) fn labels(self, mesh: Mesh) -> Vec<(String, String)> {
         let label = |name: &str, value: u32| (name.to_owned(), value.to_string());
         match self {
-            PodRole::Stage(Place { stage, incarnation }) => {
-                vec![label(STAGE_LABEL, stage), label(INCARNATION_LABEL, incarnation)]
+            PodRole::Stage(Place { rank, incarnation }) => {
+                let mut labels = vec![label(STAGE_LABEL, mesh.stage(rank)), label(INCARNATION_LABEL, incarnation)];
+                if let Some(replica) = mesh.replica(rank) {
+                    labels.extend([label(REPLICA_LABEL, replica), label(RANK_LABEL, rank)]);
+                }
+                labels
             }
             PodRole::Spare(number) => vec![label(SPARE_LABEL, number)],
         }
@@ -51,9 +61,9 @@ impl PodRole {
     /// What a pod with these labels is.
     pub(crate) fn from_labels(labels: &BTreeMap<String, String>) -> Option<PodRole> {
         let number = |label: &str| labels.get(label).and_then(|value| value.parse().ok());
-        match number(STAGE_LABEL) {
+        match number(RANK_LABEL).or_else(|| number(STAGE_LABEL)) {
             // pods of an older operator have no incarnation
-            Some(stage) => Some(PodRole::Stage(Place { stage, incarnation: number(INCARNATION_LABEL).unwrap_or(0) })),
+            Some(rank) => Some(PodRole::Stage(Place { rank, incarnation: number(INCARNATION_LABEL).unwrap_or(0) })),
             None => number(SPARE_LABEL).map(PodRole::Spare),
         }
     }
@@ -92,11 +102,14 @@ pub(crate) fn pod_label_selector(job: &JobReference) -> String {
     format!("{JOB_UID_LABEL}={}", job.uid)
 }
 
-/// Selects the pod that was made as stage 0 of one attempt.
-pub(super) fn stage_0_match_labels(job: &JobReference, attempt: u64) -> BTreeMap<String, String> {
+/// Selects the pod that was made as stage 0, of the first replica, of one attempt.
+pub(super) fn stage_0_match_labels(job: &JobReference, attempt: u64, mesh: Mesh) -> BTreeMap<String, String> {
     let mut selector = pod_match_labels(job);
     selector.insert(ATTEMPT_LABEL.to_owned(), attempt.to_string());
     selector.insert(STAGE_LABEL.to_owned(), "0".to_owned());
+    if mesh.data_parallel > 1 {
+        selector.insert(REPLICA_LABEL.to_owned(), "0".to_owned());
+    }
     selector
 }
 

@@ -32,7 +32,7 @@ pub(crate) type StagePod = Object<Map<String, Value>, NotUsed>;
 
 /// The pod of an attempt that is made as `role`.
 pub(crate) fn pod(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) -> StagePod {
-    let template = &template_of(&attempt.pod_template, role);
+    let template = &template_of(attempt, role);
     let mut spec = object(template.get("spec"));
     let containers = containers(&spec).into_iter().map(|container| match is_trainer(&container) {
         true => trainer_container(job, attempt, role, container),
@@ -52,7 +52,7 @@ pub(crate) fn pod(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) 
     let template_metadata = object(template.get("metadata"));
     let mut all_labels = string_map(template_metadata.get("labels"));
     all_labels.extend(labels(job, Some(attempt.number)));
-    all_labels.extend(role.labels());
+    all_labels.extend(role.labels(attempt.mesh));
     let mut annotations: BTreeMap<_, _> = STAYS.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
     annotations.extend(string_map(template_metadata.get("annotations")));
     if let Some(api) = attempt.pod_group_api {
@@ -62,7 +62,7 @@ pub(crate) fn pod(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) 
             api.add_pod(attempt_name(job, attempt.number), &mut all_labels, &mut annotations, &mut spec);
         }
     }
-    let name = role.pod_name(job, attempt.number);
+    let name = role.pod_name(job, attempt.number, attempt.mesh);
     let mut pod = StagePod::new(&name, &ApiResource::erase::<Pod>(&()), spec);
     pod.metadata = names::metadata(job, name, None);
     pod.metadata.labels = Some(all_labels);
@@ -71,10 +71,11 @@ pub(crate) fn pod(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) 
 }
 
 /// The template of one pod: of a stage with its override, if `stages` has one. A spare may become any stage, and has none.
-fn template_of(template: &Map<String, Value>, role: PodRole) -> Map<String, Value> {
-    let mut all = template.clone();
+fn template_of(attempt: &AttemptTemplate, role: PodRole) -> Map<String, Value> {
+    let mut all = attempt.pod_template.clone();
     let overrides = array(all.shift_remove("stages").as_ref());
-    let is_own = |one: &&Value| matches!(role, PodRole::Stage(Place { stage, .. }) if one["stage"] == stage);
+    let is_own =
+        |one: &&Value| matches!(role, PodRole::Stage(Place { rank, .. }) if one["stage"] == attempt.mesh.stage(rank));
     let own = overrides.iter().find(is_own);
     for part in ["metadata", "spec"] {
         if let Some(change) = own.and_then(|own| own.get(part)) {

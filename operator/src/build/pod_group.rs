@@ -116,18 +116,18 @@ pub(super) fn pod_group(job: &JobReference, api: PodGroupApi, attempt: &AttemptT
     };
     let spec = match api {
         PodGroupApi::Native(_) => {
-            let gang = GangSchedulingPolicy { min_count: i32::try_from(attempt.stages).unwrap_or(i32::MAX) };
+            let gang = GangSchedulingPolicy { min_count: i32::try_from(attempt.mesh.ranks()).unwrap_or(i32::MAX) };
             let scheduling_policy = PodGroupSchedulingPolicy { gang: Some(gang), basic: None };
             let native = NativePodGroupSpec { scheduling_policy, ..NativePodGroupSpec::default() };
             PodGroupSpec::Native(Box::new(native))
         }
         PodGroupApi::Volcano => PodGroupSpec::MinMember {
-            min_member: attempt.stages,
+            min_member: attempt.mesh.ranks(),
             queue: of_template("metadata", &["annotations", VOLCANO_QUEUE]),
             priority_class_name: of_template("spec", &["priorityClassName"]),
         },
         PodGroupApi::Coscheduling => {
-            PodGroupSpec::MinMember { min_member: attempt.stages, queue: None, priority_class_name: None }
+            PodGroupSpec::MinMember { min_member: attempt.mesh.ranks(), queue: None, priority_class_name: None }
         }
     };
     let name = attempt_name(job, attempt.number);

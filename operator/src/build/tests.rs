@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use stagecoach_api::contract::StageEnv;
+use stagecoach_api::contract::{Mesh, StageEnv};
 use stagecoach_api::job::{PersistentVolumeClaim, PodTemplate, TrainerType};
 use stagecoach_api::{PipelineJob, parse_with};
 use stagecoach_lifecycle::{Attempt, Place};
@@ -11,7 +11,7 @@ use super::*;
 
 const SAMPLE_JOB: &str = include_str!("../../../manifests/samples/shakespeare.yaml");
 
-const NUMBER_3: Attempt = Attempt { number: 3, stages: 3, revision: 7 };
+const NUMBER_3: Attempt = Attempt { number: 3, mesh: Mesh::pipeline(3), revision: 7 };
 
 fn reference() -> JobReference {
     JobReference { name: "shakespeare".into(), namespace: "ml".into(), uid: "u-1".into() }
@@ -34,8 +34,16 @@ fn to_value(object: &impl Serialize) -> Value {
     serde_json::to_value(object).unwrap()
 }
 
+/// What the trainer of a pod reads, where the kubelet has filled in what it alone knows.
+fn environment(pod: &Value) -> StageEnv {
+    let variables = trainer(pod)["env"].as_array().unwrap().iter();
+    let pairs = variables
+        .map(|variable| (variable["name"].as_str().unwrap(), variable["value"].as_str().unwrap_or("127.0.0.1")));
+    StageEnv::from_vars(pairs).unwrap()
+}
+
 fn pod(attempt: &AttemptTemplate, stage: u32) -> Value {
-    pod_as(attempt, PodRole::Stage(Place { stage, incarnation: 0 }))
+    pod_as(attempt, PodRole::Stage(Place { rank: stage, incarnation: 0 }))
 }
 
 fn pod_as(attempt: &AttemptTemplate, role: PodRole) -> Value {
@@ -66,13 +74,8 @@ fn a_pod_gets_the_contract_and_restricted_security() {
     );
     let trainer = trainer(&pod);
     assert_eq!((&trainer["image"], &trainer["args"]), (&json!("example.com/trainer@sha256:00"), &json!(["stage"])));
-    // the trainer reads it as it is, but for what only the kubelet knows
-    let variables = trainer["env"].as_array().unwrap().iter().map(|variable| {
-        let value = variable["value"].as_str().unwrap_or("127.0.0.1");
-        (variable["name"].as_str().unwrap(), value)
-    });
-    let read = StageEnv::from_vars(variables).unwrap();
-    assert_eq!((read.rank, read.world_size, read.attempt), (1, 3, 3));
+    let read = environment(&pod);
+    assert_eq!((read.rank, read.mesh, read.attempt), (1, Mesh::pipeline(3), 3));
     assert_eq!((read.master_addr.as_str(), read.job_uid.as_str()), ("shakespeare", "u-1"));
     let security = (&pod["spec"]["securityContext"], &trainer["securityContext"]);
     assert_eq!(
@@ -231,7 +234,7 @@ fn an_attempt_of_the_same_revision_keeps_the_job_file_but_for_its_own_stages_and
     file["spec"]["restart"]["stallTimeoutSeconds"] = 5.into();
     before.job_file = file.to_string();
     let read = |attempt: &AttemptTemplate| serde_json::from_str::<Value>(&attempt.job_file).unwrap();
-    let after = new(Attempt { number: 4, stages: 2, ..NUMBER_3 }, &job);
+    let after = new(Attempt { number: 4, mesh: Mesh::pipeline(2), ..NUMBER_3 }, &job);
     let kept = after.clone().with_job_file_of(&before);
     assert_eq!((&read(&kept)["spec"]["stages"], &read(&kept)["spec"]["restart"]), (&json!(2), &Value::Null));
     assert_eq!(read(&kept)["spec"]["pipeline"]["ofAnotherVersion"], 1);
@@ -254,7 +257,7 @@ fn the_config_map_of_an_attempt_never_changes_its_form() {
     let attempt = read(&json!({"metadata": {"name": "shakespeare-3"}, "data": data})).unwrap();
     let expected = AttemptTemplate {
         number: 3,
-        stages: 2,
+        mesh: Mesh::pipeline(2),
         revision: Some(7),
         built_in: true,
         job_file: "the job".into(),
@@ -324,7 +327,9 @@ fn custom_job() -> PipelineJob {
 fn a_custom_trainer_gets_only_the_environment() {
     let mut job = custom_job();
     job.spec.storage.persistent_volume_claim = None;
-    let attempt = AttemptTemplate::new(&job, Attempt { number: 1, stages: 2, revision: 7 }, "unused", None).unwrap();
+    let attempt =
+        AttemptTemplate::new(&job, Attempt { number: 1, mesh: Mesh::pipeline(2), revision: 7 }, "unused", None)
+            .unwrap();
     let pod = pod(&attempt, 1);
     let trainer = trainer(&pod);
     assert_eq!((&trainer["command"], trainer.get("args")), (&json!(["python", "train.py"]), None));
@@ -344,6 +349,40 @@ fn the_service_selects_stage_0_of_one_attempt_before_it_is_ready() {
     let picks = |pod: &Value| selector.iter().all(|(key, value)| pod["metadata"]["labels"][key] == *value);
     assert!(picks(&pod(&of_attempt(4), 0)));
     assert!(!picks(&pod(&of_attempt(4), 1)) && !picks(&pod(&of_attempt(3), 0)));
+}
+
+/// Two replicas of three stages.
+#[test]
+fn the_pods_of_replicas_are_named_and_labelled_by_replica_and_stage() {
+    let mesh = Mesh { stages: 3, data_parallel: 2 };
+    let change = json!({"stages": [{"stage": 1, "spec": {"nodeSelector": {"pool": "large"}}}]});
+    let attempt = AttemptTemplate { mesh, pod_group_api: Some(PodGroupApi::Volcano), ..attempt(change) };
+    let pods: Vec<Value> = (0..mesh.ranks()).map(|rank| pod(&attempt, rank)).collect();
+    let names: Vec<_> = pods.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap()).collect();
+    let expected = ["0-0", "0-1", "0-2", "1-0", "1-1", "1-2"].map(|at| format!("shakespeare-{at}-3"));
+    assert_eq!(names, expected);
+    let again = PodRole::Stage(Place { rank: 4, incarnation: 2 });
+    assert_eq!(pod_as(&attempt, again)["metadata"]["name"], "shakespeare-1-1-3-2");
+    for (rank, pod) in (0..).zip(&pods) {
+        let labels = &pod["metadata"]["labels"];
+        let label = |name: &str| labels[format!("stagecoach.dev/{name}")].as_str().unwrap().parse::<u32>().unwrap();
+        assert_eq!([label("replica"), label("stage"), label("rank")], [rank / 3, rank % 3, rank]);
+        let made_as = PodRole::from_labels(&serde_json::from_value(labels.clone()).unwrap());
+        assert_eq!(made_as, Some(PodRole::Stage(Place { rank, incarnation: 0 })));
+        let read = environment(pod);
+        assert_eq!((read.rank, read.mesh), (rank, mesh));
+        assert_eq!(pod["spec"]["nodeSelector"]["pool"] == "large", rank % 3 == 1, "each replica has such a stage");
+    }
+    let objects = build(&reference(), &attempt, None);
+    assert_eq!(to_value(&objects.pod_group)["spec"]["minMember"], 6);
+    let selector = to_value(&objects.service)["spec"]["selector"].clone();
+    let picked = |pod: &&Value| {
+        selector.as_object().unwrap().iter().all(|(key, value)| pod["metadata"]["labels"][key] == *value)
+    };
+    let picked: Vec<_> = pods.iter().filter(picked).map(|pod| pod["metadata"]["name"].as_str().unwrap()).collect();
+    assert_eq!(picked, ["shakespeare-0-0-3"]);
+    let stored = read(&config_map(&attempt)).unwrap();
+    assert_eq!(stored, attempt);
 }
 
 /// Whether a policy lets traffic in from a pod with these labels, to this port: what a node's plugin would decide.
@@ -392,12 +431,8 @@ fn a_spare_differs_from_a_stage_by_who_it_is_and_is_of_no_gang() {
         let attempt = AttemptTemplate { pod_group_api: api, ..attempt(template.clone()) };
         let [mut stage, mut spare] = [pod(&attempt, 1), pod_as(&attempt, PodRole::Spare(4))];
         assert_eq!(spare["metadata"]["name"], "shakespeare-spare-4-3");
-        let variables =
-            trainer(&spare)["env"].as_array().unwrap().iter().map(|variable| {
-                (variable["name"].as_str().unwrap(), variable["value"].as_str().unwrap_or("127.0.0.1"))
-            });
-        let read = StageEnv::from_vars(variables).unwrap();
-        assert_eq!((read.spare, read.world_size, read.attempt), (Some(4), 3, 3));
+        let read = environment(&spare);
+        assert_eq!((read.spare, read.mesh, read.attempt), (Some(4), Mesh::pipeline(3), 3));
         // all else is the same
         stage["metadata"]["name"] = spare["metadata"]["name"].clone();
         let take = |pod: &mut Value, part: &[&str], name: &str| {
@@ -420,7 +455,10 @@ fn a_spare_differs_from_a_stage_by_who_it_is_and_is_of_no_gang() {
             these.iter().filter(|one| !others.contains(one)).map(|one| one["name"].clone()).collect()
         };
         assert_eq!(only(&of_spare, &of_stage), ["STAGECOACH_SPARE"]);
-        assert_eq!(only(&of_stage, &of_spare), ["RANK", "STAGECOACH_INCARNATION", "STAGECOACH_STAGE"]);
+        assert_eq!(
+            only(&of_stage, &of_spare),
+            ["RANK", "STAGECOACH_INCARNATION", "STAGECOACH_STAGE", "STAGECOACH_REPLICA"]
+        );
         assert_eq!(spare, stage, "{api:?}");
     }
 }
@@ -442,10 +480,15 @@ fn the_objects_of_an_attempt_equal_the_golden_ones() {
     let readers = [serde_json::from_value(json!({"podSelector": {}})).unwrap()];
     let peers = PolicyPeers { readers: &readers, dns: &[] };
     let objects = |job: &PipelineJob, api: Option<PodGroupApi>, peers: Option<PolicyPeers<'_>>| {
-        let attempt =
-            AttemptTemplate::new(job, Attempt { stages: 2, ..NUMBER_3 }, "example.com/trainer@sha256:00", api).unwrap();
+        let attempt = AttemptTemplate::new(
+            job,
+            Attempt { mesh: Mesh::pipeline(2), ..NUMBER_3 },
+            "example.com/trainer@sha256:00",
+            api,
+        )
+        .unwrap();
         let AttemptObjects { service, network_policy, config_map, pod_group } = build(&reference(), &attempt, peers);
-        let pods: Vec<_> = (0..attempt.stages).map(|stage| pod(&attempt, stage)).collect();
+        let pods: Vec<_> = (0..attempt.mesh.ranks()).map(|rank| pod(&attempt, rank)).collect();
         json!({"service": service, "networkPolicy": network_policy, "configMap": config_map,
                "podGroup": pod_group, "pods": pods})
     };

@@ -123,7 +123,7 @@ pub(crate) fn read(object: &RawPipelineJob) -> Result<ObservedJob, InvalidJob> {
     let revision = if same { state.attempt.revision } else { revision(&manifest.spec) };
     // what runs was accepted before, maybe by a version that had other rules: its handling goes on
     let runs =
-        state.attempt.number > 0 && (state.attempt.revision, state.attempt.stages) == (revision, manifest.spec.stages);
+        state.attempt.number > 0 && (state.attempt.revision, state.attempt.mesh) == (revision, manifest.spec.mesh());
     let problems = match runs {
         true => Vec::new(),
         false => {
@@ -163,7 +163,7 @@ impl ObservedJob {
     /// The desired state.
     pub(crate) fn desired(&self) -> Desired {
         let spec = &self.manifest.spec;
-        Desired { stages: spec.stages, revision: self.revision, suspend: spec.suspend }
+        Desired { mesh: spec.mesh(), revision: self.revision, suspend: spec.suspend }
     }
 }
 

@@ -223,7 +223,7 @@ mod tests {
     fn labels_say_what_a_pod_was_made_as() {
         let role =
             |labels: Value| super::role(&serde_json::from_value(json!({"metadata": {"labels": labels}})).unwrap());
-        let stage = |stage, incarnation| Some((PodRole::Stage(Place { stage, incarnation }), 7));
+        let stage = |rank, incarnation| Some((PodRole::Stage(Place { rank, incarnation }), 7));
         let (of_stage, attempt) = ("stagecoach.dev/stage", "stagecoach.dev/attempt");
         assert_eq!(role(json!({of_stage: "2", attempt: "7", "stagecoach.dev/incarnation": "3"})), stage(2, 3));
         assert_eq!(role(json!({of_stage: "2", attempt: "7"})), stage(2, 0), "of an older operator");

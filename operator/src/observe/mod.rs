@@ -107,7 +107,7 @@ impl JobSnapshot {
                 self.awaits_spare |= heard.is_awaited(pod.state == InstanceState::Ready);
             }
             // it is the trainer alone that says so: what can't be is not believed
-            heard.place = heard.place.filter(|(place, _)| place.stage < attempt.stages && place.incarnation > 0);
+            heard.place = heard.place.filter(|(place, _)| place.rank < attempt.mesh.ranks() && place.incarnation > 0);
             pod.learn(&heard);
         }
         if let Some(stage_0) = self.stage_0(attempt.number) {
@@ -121,8 +121,8 @@ impl JobSnapshot {
     /// The pod that is stage 0 now, if its process may run: of several the newest, which has taken the place of the others.
     fn stage_0(&self, attempt: u64) -> Option<&ObservedPod> {
         let stage_0 = self.pods_of_attempt(attempt).filter(|pod| pod.may_answer()).filter_map(|pod| {
-            let Place { stage, incarnation } = pod.place()?;
-            (stage == 0).then_some((incarnation, pod))
+            let Place { rank, incarnation } = pod.place()?;
+            (rank == 0).then_some((incarnation, pod))
         });
         stage_0.max_by_key(|(incarnation, _)| *incarnation).map(|(_, pod)| pod)
     }
@@ -154,7 +154,7 @@ impl JobSnapshot {
             // an unreachable stage 0 may be reachable for its peers; the group detects a hang itself
             last_step_at: Some(polled.changed_at).filter(|_| polled.is_training() && polled.is_reachable),
             lost: lost.as_ref().map(|lost| LostInstance {
-                stage: lost.stage,
+                rank: lost.stage,
                 incarnation: lost.incarnation,
                 since: polled.changed_at,
                 has_ended: lost.has_ended,

@@ -141,10 +141,10 @@ impl ObservedPod {
 
     /// The stage's instance that it is, if it is one.
     pub(super) fn stage_instance(&self) -> Option<StageInstance> {
-        let Place { stage, incarnation } = self.place()?;
+        let Place { rank, incarnation } = self.place()?;
         let (attempt, spare, since) = (self.attempt, self.spare(), self.since);
         let (state, pod_conditions) = (self.state.clone(), self.conditions.clone());
-        Some(StageInstance { stage, attempt, incarnation, spare, state, since, pod_conditions })
+        Some(StageInstance { rank, attempt, incarnation, spare, state, since, pod_conditions })
     }
 
     /// The spare that it is, if it is one that has taken no place. What is left of one that was deleted matters to nobody.
@@ -198,14 +198,14 @@ mod tests {
 
     #[test]
     fn one_that_has_taken_a_place_is_a_stage_since_then() {
-        let place = Place { stage: 2, incarnation: 3 };
+        let place = Place { rank: 2, incarnation: 3 };
         let heard = Heard { place: Some((place, UnixMillis(u64::MAX))), ..Heard::default() };
         let mut pod = spare();
         let began = pod.since;
         pod.learn(&heard);
         assert_eq!((pod.place(), pod.spare_instance()), (Some(place), None));
         let instance = pod.stage_instance().unwrap();
-        assert_eq!((instance.stage, instance.incarnation, instance.spare), (2, 3, Some(1)));
+        assert_eq!((instance.rank, instance.incarnation, instance.spare), (2, 3, Some(1)));
         assert_eq!(instance.since, UnixMillis(u64::MAX));
         // when it has ended, it was then
         let mut ended = ObservedPod { state: InstanceState::Exited(Exit::with_code(1)), ..spare() };

@@ -172,7 +172,7 @@ impl Heard {
     fn receive(&mut self, response: Option<StageStatus>) -> bool {
         let is_first = !std::mem::replace(&mut self.was_asked, true);
         if let Some(&StageStatus { spare: None, stage, incarnation, .. }) = response.as_ref() {
-            self.place.get_or_insert_with(|| (Place { stage, incarnation }, now()));
+            self.place.get_or_insert_with(|| (Place { rank: stage, incarnation }, now()));
         }
         let before = self.polled.take();
         let is_news = match (&before, &response) {
@@ -237,7 +237,7 @@ mod tests {
         assert!(!heard.receive(says(Some(0), 0, 0)));
         assert!(heard.receive(says(None, 2, 1)));
         let (place, since) = heard.place.unwrap();
-        assert_eq!(place, Place { stage: 2, incarnation: 1 });
+        assert_eq!(place, Place { rank: 2, incarnation: 1 });
         heard.receive(says(None, 2, 1).map(|status| StageStatus { phase: StagePhase::Training, ..status }));
         assert!(heard.receive(None), "it does not answer any more");
         assert_eq!(heard.place, Some((place, since)));

@@ -146,7 +146,7 @@ fn scheduled(inputs: &StatusInputs) -> ConditionValue {
         n => value(
             "False",
             "Waiting",
-            format!("{n} of {} pods are not scheduled or wait for their image", attempt.stages),
+            format!("{n} of {} pods are not scheduled or wait for their image", attempt.mesh.ranks()),
         ),
     }
 }
@@ -172,7 +172,7 @@ fn spares_standing_by(inputs: &StatusInputs) -> String {
 }
 
 fn running(inputs: &StatusInputs, new: &PipelineJobStatus) -> ConditionValue {
-    let (ready, stages) = (new.ready_stages.unwrap_or_default(), inputs.decision.state.attempt.stages);
+    let (ready, stages) = (new.ready_stages.unwrap_or_default(), inputs.decision.state.attempt.mesh.ranks());
     match inputs.decision.job_phase {
         JobPhase::Running => {
             let spares = spares_standing_by(inputs);

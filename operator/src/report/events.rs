@@ -3,8 +3,9 @@
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::EventType;
 use stagecoach_api::PipelineJobStatus;
+use stagecoach_api::contract::{SPARE_TOOK_PLACE, takeover_note};
 use stagecoach_api::job::{API_VERSION, Condition, JobPhase, KIND};
-use stagecoach_lifecycle::{JobState, Place};
+use stagecoach_lifecycle::Place;
 
 use super::StatusInputs;
 use super::conditions::{SAVING_FAILS, is_normal_startup};
@@ -29,7 +30,7 @@ pub(crate) fn events(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<JobE
     // also when more is known of the same failure
     let failure = state.last_failure.as_ref().filter(|_| state.last_failure != inputs.job.state.last_failure);
     if let Some(failure) = failure {
-        let stage = failure.stage.map(|stage| format!("stage {stage}: ")).unwrap_or_default();
+        let stage = failure.stage().map(|stage| format!("{stage}: ")).unwrap_or_default();
         push(
             "AttemptFailed",
             format!("attempt {}: {stage}{}: {}", failure.attempt, failure.label(), failure.message),
@@ -37,26 +38,22 @@ pub(crate) fn events(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<JobE
         );
     }
     if state.attempt.number > inputs.job.state.attempt.number {
-        let note = format!("attempt {} with {} stages", state.attempt.number, state.attempt.stages);
+        let note = format!("attempt {} with {}", state.attempt.number, state.attempt.mesh);
         push("AttemptStarted", note, false);
     }
-    let incarnation = |state: &JobState, stage| state.incarnations.get(stage).copied().unwrap_or(0);
-    for (stage, now) in &state.incarnations {
-        if *now > incarnation(&inputs.job.state, stage) {
-            let place = Place { stage: *stage, incarnation: *now };
+    for (&rank, &now) in &state.incarnations {
+        if now > inputs.job.state.incarnation(rank) {
+            let place = Place { rank, incarnation: now };
+            let stage = state.attempt.mesh.name(rank);
             let taker = inputs.snapshot.pods_of_attempt(state.attempt.number).find(|pod| pod.place() == Some(place));
             match taker.and_then(|pod| Some((pod.spare()?, &pod.name))) {
                 Some((spare, pod)) => {
-                    let note = format!("spare {spare} (pod {pod}) took the place of stage {stage}");
-                    push("SpareTookPlace", note, false);
+                    push(SPARE_TOOK_PLACE, takeover_note(spare, pod, &stage), false);
                 }
                 None => {
-                    let pod = PodRole::Stage(place).pod_name(&inputs.job.reference, state.attempt.number);
-                    push(
-                        "StageReplaced",
-                        format!("stage {stage} starts again as {pod}; the others wait for it"),
-                        false,
-                    );
+                    let pod =
+                        PodRole::Stage(place).pod_name(&inputs.job.reference, state.attempt.number, state.attempt.mesh);
+                    push("StageReplaced", format!("{stage} starts again as {pod}; the others wait for it"), false);
                 }
             }
         }

@@ -105,7 +105,8 @@ fn attempt_status(inputs: &StatusInputs) -> Option<AttemptStatus> {
     Some(AttemptStatus {
         number: attempt.number,
         generation: old.map_or(Some(job.generation), |old| old.generation),
-        stages: attempt.stages,
+        stages: attempt.mesh.stages,
+        data_parallel: attempt.mesh.if_replicated().map(|mesh| mesh.data_parallel),
         image: running.or_else(|| old.or(before)?.image.clone()),
         pods_created: all_created,
     })
@@ -163,7 +164,8 @@ fn last_failure(inputs: &StatusInputs) -> Option<LastFailureStatus> {
         return known.map(|known| LastFailureStatus { log_tail: known.log_tail.or(inputs.log_tail.clone()), ..known });
     }
     Some(LastFailureStatus {
-        stage: failure.stage,
+        stage: failure.rank.map(|rank| failure.mesh().stage(rank)),
+        replica: failure.rank.and_then(|rank| failure.mesh().replica(rank)),
         pod: pod_that_failed(inputs, failure),
         reason: failure.label(),
         exit_code: failure.exit_code,
@@ -179,7 +181,9 @@ fn pod_that_failed(inputs: &StatusInputs, failure: &AttemptFailure) -> Option<St
     let place = failure.place()?;
     let known = inputs.snapshot.pod_that_failed(failure).map(|pod| pod.name.clone());
     let was_spare = || place.incarnation > 0 && inputs.job.manifest.spec.spares > 0;
-    known.or_else(|| (!was_spare()).then(|| PodRole::Stage(place).pod_name(&inputs.job.reference, failure.attempt)))
+    known.or_else(|| {
+        (!was_spare()).then(|| PodRole::Stage(place).pod_name(&inputs.job.reference, failure.attempt, failure.mesh()))
+    })
 }
 
 /// The failure that `decision` is the first to record.

@@ -49,8 +49,8 @@ impl Progress {
         Progress {
             now,
             is_decided: is_next && is_due,
-            are_created: pods().count() == attempt.stages as usize,
-            are_started: pods().filter(|pod| runs(&pod.state)).count() == attempt.stages as usize,
+            are_created: pods().count() == attempt.mesh.ranks() as usize,
+            are_started: pods().filter(|pod| runs(&pod.state)).count() == attempt.mesh.ranks() as usize,
             group: group.filter(|group| follows(attempt.number, group, failure)).unwrap_or_default(),
         }
     }
@@ -59,7 +59,7 @@ impl Progress {
 /// Whether a group of this attempt has formed after the failure: another takes part instead of the stage that failed. Clocks would
 /// not tell it: where a spare takes the place, the next group may train before the failure is known here.
 fn follows(attempt: u64, group: &GroupStatus, failure: &AttemptFailure) -> bool {
-    let taken_by = failure.stage.and_then(|stage| group.incarnations.get(stage as usize));
+    let taken_by = failure.rank.and_then(|rank| group.incarnations.get(rank as usize));
     attempt > failure.attempt || taken_by.is_some_and(|incarnation| *incarnation > failure.incarnation)
 }
 
@@ -146,7 +146,8 @@ mod tests {
     fn failure() -> AttemptFailure {
         AttemptFailure {
             attempt: 3,
-            stage: Some(1),
+            rank: Some(1),
+            mesh: None,
             incarnation: 0,
             reason: FailureReason::Killed,
             exit_code: Some(137),
@@ -202,7 +203,7 @@ mod tests {
         assert!(follows(4, &of(&[0, 0]), &failed));
         // a trainer that does not tell its incarnations
         assert!(!follows(3, &of(&[]), &failed));
-        assert!(!follows(3, &of(&[0, 2]), &AttemptFailure { stage: None, ..failed }));
+        assert!(!follows(3, &of(&[0, 2]), &AttemptFailure { rank: None, ..failed }));
     }
 
     /// Where a spare takes the place of the lost stage, the group may train again before anybody here knows of the loss.

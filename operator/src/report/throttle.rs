@@ -89,6 +89,7 @@ fn progress_updated_at(status: &PipelineJobStatus) -> Option<UnixMillis> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use stagecoach_api::contract::Mesh;
     use stagecoach_api::job::{CheckpointStatus, ProgressStatus};
     use stagecoach_lifecycle::Attempt;
 
@@ -99,7 +100,7 @@ mod tests {
     fn starting(ready: u32) -> PipelineJobStatus {
         let state = JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: ready > 0 },
-            attempt: Attempt { number: 1, stages: 4, revision: 7 },
+            attempt: Attempt { number: 1, mesh: Mesh::pipeline(4), revision: 7 },
             ..JobState::default()
         };
         let condition = |kind: &str, status: &str, reason: &str, message: String| Condition {

@@ -17,6 +17,7 @@ mod placement;
 mod plugin;
 mod refusals;
 mod replacement;
+mod replicas;
 mod responsiveness;
 mod serving;
 mod spares;

@@ -173,7 +173,7 @@ impl<'p> E2eJob<'p> {
         found.unwrap()
     }
 
-    /// The newest pod of a stage of the current attempt that was made for it.
+    /// The newest pod of a stage, by rank, of the current attempt that was made for it.
     #[track_caller]
     fn newest_pod(&self, stage: u32) -> Value {
         let attempt = self.attempt();
@@ -181,7 +181,8 @@ impl<'p> E2eJob<'p> {
             pod["metadata"]["labels"][format!("stagecoach.dev/{name}")].as_str()?.parse().ok()
         };
         let mut pods = self.all_pods();
-        pods.retain(|pod| (label(pod, "stage"), label(pod, "attempt")) == (Some(stage.into()), Some(attempt)));
+        let rank = |pod: &Value| label(pod, "rank").or(label(pod, "stage"));
+        pods.retain(|pod| (rank(pod), label(pod, "attempt")) == (Some(stage.into()), Some(attempt)));
         pods.into_iter().max_by_key(|pod| label(pod, "incarnation")).unwrap()
     }
 

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use stagecoach_cluster::merge;
 
 use crate::product::write_corpus;
 use crate::{NAMESPACE, spec};
@@ -36,17 +37,21 @@ impl Hashes {
 /// `stagecoach run` of the jobs' manifest, undisturbed; once.
 pub fn on_this_machine(folder: &Path) -> &'static Hashes {
     static HASHES: OnceLock<Hashes> = OnceLock::new();
-    HASHES.get_or_init(|| {
-        let workspace = folder.join("laptop");
-        std::fs::create_dir_all(&workspace).unwrap();
-        write_corpus(&workspace);
-        let file = workspace.join("job.yaml");
-        std::fs::write(&file, spec("laptop", NAMESPACE).to_string()).unwrap();
-        let output =
-            Command::new(stagecoach()).arg("run").arg(&file).arg("--workspace").arg(&workspace).output().unwrap();
-        assert!(output.status.success(), "stagecoach run: {}", String::from_utf8_lossy(&output.stderr));
-        Hashes::read(&workspace.join("laptop")).expect("a result")
-    })
+    HASHES.get_or_init(|| run_on_this_machine(folder, "laptop", json!({})))
+}
+
+/// The same with `changes` merged into its spec, as job `name`.
+pub fn run_on_this_machine(folder: &Path, name: &str, changes: Value) -> Hashes {
+    let workspace = folder.join(name);
+    std::fs::create_dir_all(&workspace).unwrap();
+    write_corpus(&workspace);
+    let file = workspace.join("job.yaml");
+    let mut manifest = spec(name, NAMESPACE);
+    merge(&mut manifest["spec"], changes);
+    std::fs::write(&file, manifest.to_string()).unwrap();
+    let output = Command::new(stagecoach()).arg("run").arg(&file).arg("--workspace").arg(&workspace).output().unwrap();
+    assert!(output.status.success(), "stagecoach run: {}", String::from_utf8_lossy(&output.stderr));
+    Hashes::read(&workspace.join(name)).expect("a result")
 }
 
 /// The trainer that the image was made from, two folders above this test's binary.

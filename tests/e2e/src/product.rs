@@ -97,8 +97,11 @@ impl Product {
     pub fn kill_operators(&self) {
         let running = self.operators();
         assert!(!running.is_empty(), "no operator runs");
-        running.iter().for_each(Container::kill);
+        // frozen until its pod has gone: none leaves in order, and the kubelet starts none again in place, which would take the
+        // Lease and then die with its pod
+        running.iter().for_each(Container::freeze);
         self.kubectl_in(SYSTEM, &["delete", "pods", "--selector", OPERATOR_PODS, "--force", "--grace-period=0"]);
+        running.iter().for_each(Container::kill);
         self.kubectl_in(SYSTEM, &["delete", "lease", "stagecoach-operator", "--ignore-not-found"]);
     }
 

@@ -24,6 +24,12 @@ impl Container {
         self.process
     }
 
+    /// Stops its first process (SIGSTOP) until it is killed.
+    pub fn freeze(&self) {
+        // SAFETY: a plain system call.
+        unsafe { libc::kill(self.process, libc::SIGSTOP) };
+    }
+
     /// Kills its first process (SIGKILL), and with it the container.
     pub fn kill(&self) {
         // SAFETY: a plain system call.

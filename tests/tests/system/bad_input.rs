@@ -201,6 +201,6 @@ fn a_world_size_that_disagrees_with_the_job_is_refused() {
     assert_eq!(output.status.code(), Some(78));
     let words = std::fs::read_to_string(workspace.path().join("words")).unwrap();
     for said in [String::from_utf8_lossy(&output.stderr).into_owned(), words] {
-        assert!(said.contains("WORLD_SIZE is 2") && said.contains("stages 3"), "{said}");
+        assert!(said.contains("WORLD_SIZE is 2") && said.contains("has 3 stages"), "{said}");
     }
 }

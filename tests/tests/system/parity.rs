@@ -1,4 +1,4 @@
-//! The promise's first half: neither stages, schedule, partition, transport nor recomputation change a bit of losses or
+//! The promise's first half: neither stages, replicas, schedule, partition, transport nor recomputation change a bit of losses or
 //! weights, in fp32 and in bf16.
 //! By default a pairwise covering set; `STAGECOACH_PARITY=all` runs the full product (`make test-all`).
 
@@ -31,6 +31,11 @@ fn partition(kind: usize, chunks: usize) -> Option<Vec<usize>> {
     }
 }
 
+/// 1, 2 or 3 replicas, if there are as many blocks and no more than eight stages in all.
+fn replicas(stages: usize, blocks: usize, more: usize) -> usize {
+    (1 + more).min(1 << blocks).min(8 / stages)
+}
+
 fn hashes(workspace: &Path, job: &TestJob) -> Hashes {
     Launched::start(workspace, job, &["--fresh"]).finish(workspace).hashes()
 }
@@ -40,12 +45,12 @@ fn no_layout_changes_a_bit() {
     let workspace = tempfile::tempdir().unwrap();
     let workspace = workspace.path();
     corpus::write(workspace);
-    let sizes = [STAGES.len(), SCHEDULES.len(), 3, 2, 2, 2, 3, 2, 3];
+    let sizes = [STAGES.len(), SCHEDULES.len(), 3, 2, 2, 2, 3, 2, 3, 3];
     let all = std::env::var("STAGECOACH_PARITY").is_ok_and(|v| v == "all");
     let rows = if all {
-        // the blocks in turn: they are independent of the rest
+        // blocks and replicas in turn: they are independent of the rest
         let product = cover::product(&sizes[..8]).into_iter().enumerate();
-        product.map(|(index, row)| [row, vec![index % sizes[8]]].concat()).collect()
+        product.map(|(index, row)| [row, vec![index % sizes[8], index / sizes[8] % sizes[9]]].concat()).collect()
     } else {
         cover::pairwise(&sizes)
     };
@@ -64,6 +69,7 @@ fn no_layout_changes_a_bit() {
             recompute: ["None", "Selective", "Full"][row[6]],
             precision: ["Float32", "BFloat16"][row[7]],
             gradient_blocks: [1, 2, 4][row[8]],
+            data_parallel: replicas(stages, row[8], row[9]),
             ..TestJob::default()
         };
         let reference =

@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use stagecoach_api::contract::StageEnv;
+use stagecoach_api::contract::{Mesh, StageEnv};
 use stagecoach_tests::corpus::Draws;
 use stagecoach_tests::scene::{COMMITTED, Case, Scene, finish, seed};
 use stagecoach_tests::{signal, stagecoach, until};
@@ -74,7 +74,7 @@ fn attempt(scene: &Scene, case: &Case, traced: u32, log: &Path, point: Option<&P
             incarnation: 0,
             spare: None,
             rank,
-            world_size: 2,
+            mesh: Mesh::pipeline(2),
             job: case.name.into(),
             job_uid: case.name.into(),
             attempt: 1,

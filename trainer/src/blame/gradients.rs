@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, ensure};
 use stagecoach_api::job::Recompute;
 use stagecoach_data::{DocumentPart, IGNORE_INDEX};
-use stagecoach_pipeline::{Partition, Placement};
+use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Kind, Tensor};
 
 use super::Subject;
@@ -72,6 +72,7 @@ pub(crate) fn document_gradients(
             recompute: Recompute::None,
             precision: config.training.precision,
             device: Device::Cpu,
+            replica: Replica::ONLY,
         },
     );
     let mut take = |parameter: &Parameter, what: &str| -> anyhow::Result<Tensor> {

@@ -10,7 +10,7 @@ use super::VolumeOpener;
 use super::job_args::read_job;
 use super::output::print_error;
 use crate::fatal::Fatal;
-use crate::observe::{EventWriter, http_port, serve};
+use crate::observe::{EventWriter, export, http_port, serve};
 use crate::plan::JobConfig;
 use crate::train::{self, ReplayOptions, StageMonitor, StageOutcome, write_termination_message};
 
@@ -52,6 +52,10 @@ pub(super) fn main(command: StageCommand, open_volume: VolumeOpener) -> i32 {
     if let Err(error) = serve_status(&env, &monitor) {
         monitor.exit(FailureKind::Error, &error);
     }
+    // a replay is not the run
+    if command.replay.is_none() {
+        export(&env, monitor.telemetry());
+    }
     let event_writer = EventWriter::from_env();
     let replay = command.replay.unwrap_or_default();
     match config.and_then(|config| train::run_stage(&env, &config, open_volume, &monitor, &event_writer, &replay)) {
@@ -72,10 +76,13 @@ fn serve_status(stage_env: &StageEnv, monitor: &StageMonitor) -> Result<(), Stri
 
 fn read_config(env: &StageEnv) -> Result<JobConfig, Fatal> {
     let job = read_job(Path::new(&env.config), &[])?;
-    if job.spec.stages != env.world_size {
+    let mesh = job.spec.mesh();
+    if mesh != env.mesh {
         return Err(Fatal::invalid(format!(
-            "WORLD_SIZE is {}, the job {} has spec.stages {}: they must be the same",
-            env.world_size, env.config, job.spec.stages
+            "WORLD_SIZE is {}, for {}, and the job {} has {mesh}: they must be the same",
+            env.mesh.ranks(),
+            env.mesh,
+            env.config
         )));
     }
     JobConfig::new(job, Path::new(&env.workspace))
@@ -88,14 +95,15 @@ fn report_contract_error(error: &ContractError) -> i32 {
     kind.exit_code().code()
 }
 
-/// Exits the process when any thread panics but one that serves the page: the group must not wait for a stage that lacks a thread.
+/// Exits the process when any thread panics but those that serve the page and export: the group must not wait for a stage that lacks a thread.
 fn exit_on_panic(monitor: &StageMonitor) {
     let default = std::panic::take_hook();
     let monitor = monitor.clone();
     std::panic::set_hook(Box::new(move |info| {
         default(info);
-        if std::thread::current().name() == Some(crate::page::THREAD) {
-            return; // nobody waits for it but its reader
+        let thread = std::thread::current();
+        if thread.name().is_some_and(|name| [crate::page::THREAD, stagecoach_otlp::THREAD].contains(&name)) {
+            return; // nobody waits for these but who looks on
         }
         let message = info.to_string();
         let kind = if message.contains("out of memory") { FailureKind::OutOfMemory } else { FailureKind::Error };

@@ -53,7 +53,7 @@ impl StepState {
     fn add_loss(&mut self, loss: f64, item: WorkItem, inputs: &StepInputs) {
         if self.losses.is_empty() {
             self.losses.push(inputs.loss_so_far);
-        } else if inputs.gradient_blocks.is_first_of_block(item.microbatch) {
+        } else if inputs.blocks.is_first_of_block(item.microbatch) {
             self.losses.push(0.0);
         }
         if let Some(sum) = self.losses.last_mut() {
@@ -111,6 +111,10 @@ impl Executor<'_> {
                 self.begin(action, item, &mut state.timer);
                 self.stage.weight_grad_store.accumulate(item);
             }
+            Action::Reduce => {
+                state.timer.begin();
+                self.reduce(inputs.blocks)?;
+            }
             Action::ReduceTied => {
                 state.timer.begin();
                 self.reduce_tied()?;
@@ -129,11 +133,16 @@ impl Executor<'_> {
                 Some(StepOutcome::Abort { reason }) => return Err(StepError::Aborted(reason.clone())),
                 None => return Err(self.invalid(action, "no EXCHANGE before it")),
             },
+            Action::Gather => {
+                if let Some(StepOutcome::Apply { .. }) = state.verdict.as_ref().map(|verdict| &verdict.outcome) {
+                    self.gather()?;
+                }
+            }
             // Nothing to execute: after it, the caller may copy the weights for a checkpoint.
             Action::Snapshot => {}
         }
         if let (true, Some(item)) = (action.completes_weight_gradient(), action.item()) {
-            self.stage.gradient_sums.add(Weights::Chunk(item.chunk), item, inputs.gradient_blocks);
+            self.stage.gradient_sums.add(Weights::Chunk(item.chunk), item, inputs.blocks);
         }
         // EXCHANGE has ended its span itself: the vote carries it
         if is_timed(action) && action != Action::Exchange {
@@ -155,6 +164,7 @@ impl Executor<'_> {
     /// The link of a send or receive.
     fn link(&self, action: Action) -> Result<LinkId, StepError> {
         let link = action.edge().and_then(|edge| LinkId::of(self.placement, edge));
+        let link = link.map(|link| link.in_replica(self.stage.replica, self.placement.ranks()));
         link.ok_or_else(|| self.invalid(action, "there is no chunk at the other end"))
     }
 
@@ -233,7 +243,7 @@ impl Executor<'_> {
             (ChunkOutput::Loss(loss), _) => {
                 state.add_loss(loss, item, inputs);
                 if inputs.step.is_some() {
-                    self.stage.gradient_sums.add(Weights::Head, item, inputs.gradient_blocks);
+                    self.stage.gradient_sums.add(Weights::Head, item, inputs.blocks);
                 }
             }
             (ChunkOutput::Activations(y), Some(consumer)) => drop(state.activations.insert(consumer, y)),
@@ -269,12 +279,14 @@ impl Executor<'_> {
 
     /// Sums the embedding's and the head's gradient of a tied weight on both ranks.
     fn reduce_tied(&mut self) -> Result<(), StepError> {
-        let rank = self.stage.rank;
-        let Some(tied) = &mut self.stage.tied_embedding else { return Ok(()) };
+        let (rank, replica, stages) = (self.stage.rank, self.stage.replica, self.placement.ranks());
+        let is_own = self.stage.tied_embedding.as_ref().is_some_and(|tied| self.stage.owns(tied.parameter));
+        let Some(tied) = self.stage.tied_embedding.as_mut().filter(|_| is_own) else { return Ok(()) };
         let own_gradient = &self.stage.parameters[tied.parameter].gradient;
         if let Some(peer) = tied.peer_rank {
-            self.activity.set("REDUCE_TIED", Some(peer));
-            let (to_peer, from_peer) = (LinkId::tied(rank, peer), LinkId::tied(peer, rank));
+            self.activity.set("REDUCE_TIED", Some(replica.rank(peer, stages)));
+            let link = |from, to| LinkId::tied(from, to).in_replica(replica, stages);
+            let (to_peer, from_peer) = (link(rank, peer), link(peer, rank));
             let receiver = self.links.receivers.get_mut(&from_peer).ok_or_else(|| no_link(from_peer))?;
             receiver.post(0, &own_gradient.size(), Kind::Float);
             let sender = self.links.senders.get(&to_peer).ok_or_else(|| no_link(to_peer))?;
@@ -291,9 +303,9 @@ impl Executor<'_> {
         let squared_norms = self.stage.squared_norms();
         let has_head = self.stage.chunks.values().any(|chunk| chunk.head.is_some());
         let losses = has_head.then(|| BlockLosses {
-            blocks: inputs.gradient_blocks.count() as u32,
+            blocks: inputs.blocks.all().count() as u32,
             target_count: inputs.target_count,
-            sums: (0..).zip(losses.iter().copied()).collect(),
+            sums: (inputs.blocks.first() as u32..).zip(losses.iter().copied()).collect(),
         });
         let all_finite = squared_norms.iter().all(|(_, square)| square.is_finite());
         timer.end();

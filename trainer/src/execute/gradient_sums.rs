@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use stagecoach_pipeline::{GradientBlocks, Subtree, WorkItem};
+use stagecoach_pipeline::{ReplicaBlocks, Subtree, WorkItem};
 use tch::Tensor;
 
 /// Weights of a stage whose gradients are accumulated by one action.
@@ -14,38 +14,62 @@ pub(super) enum Weights {
     Head,
 }
 
-/// Adds the blocks of each action's weights as the binary tree of [`GradientBlocks`]. Their accumulators hold the
-/// block that is being added to, and after the last block the whole sum.
+/// Adds the blocks of each action's weights as the binary tree of [`ReplicaBlocks`]. Their accumulators hold the block
+/// that is being added to, and after the replica's last block the last of its sums.
 #[derive(Debug, Default)]
 pub(super) struct GradientSums {
-    /// The accumulators by what they are of.
-    accumulators: BTreeMap<Weights, Vec<Tensor>>,
+    /// The accumulators by what they are of, with the index of their parameter.
+    accumulators: BTreeMap<Weights, Vec<(usize, Tensor)>>,
     /// Sums that wait for their sibling: copies of the accumulators.
     partial: HashMap<(Weights, Subtree), Vec<Tensor>>,
 }
 
+/// An accumulator, and the sums that a replica has for it after its last microbatch.
+pub(super) struct ReplicaSums<'a> {
+    /// Index of its parameter.
+    pub(super) parameter: usize,
+    /// The accumulator.
+    pub(super) accumulator: &'a Tensor,
+    /// In the order of [`ReplicaBlocks::subtrees`]; the last one is the accumulator.
+    pub(super) sums: Vec<&'a Tensor>,
+}
+
 impl GradientSums {
-    pub(super) fn new(accumulators: BTreeMap<Weights, Vec<Tensor>>) -> GradientSums {
+    pub(super) fn new(accumulators: BTreeMap<Weights, Vec<(usize, Tensor)>>) -> GradientSums {
         GradientSums { accumulators, partial: HashMap::new() }
     }
 
     /// The gradients of `weights` for `item` are in the accumulators: if a block ends with it, adds the blocks before it as far as the tree
     /// allows, and makes room for the next one.
-    pub(super) fn add(&mut self, weights: Weights, item: WorkItem, blocks: GradientBlocks) {
+    pub(super) fn add(&mut self, weights: Weights, item: WorkItem, blocks: &ReplicaBlocks) {
         let Some(mut sum) = blocks.ending_with(item) else { return };
         let Some(accumulators) = self.accumulators.get(&weights) else { return };
         while let Some(other) = self.partial.remove(&(weights, sum.sibling())) {
-            for (accumulator, other) in accumulators.iter().zip(&other) {
+            for ((_, accumulator), other) in accumulators.iter().zip(&other) {
                 let _ = accumulator.shallow_clone().g_add_(other);
             }
             sum = sum.parent();
         }
-        if !blocks.is_root(sum) {
-            self.partial.insert((weights, sum), accumulators.iter().map(Tensor::copy).collect());
-            for accumulator in accumulators {
+        if !blocks.is_end(sum) {
+            self.partial.insert((weights, sum), accumulators.iter().map(|(_, tensor)| tensor.copy()).collect());
+            for (_, accumulator) in accumulators {
                 let _ = accumulator.shallow_clone().zero_();
             }
         }
+    }
+
+    /// Every accumulator in a fixed order, with what this replica has for it.
+    pub(super) fn of_replica(&self, subtrees: &[Subtree]) -> Vec<ReplicaSums<'_>> {
+        let earlier = &subtrees[..subtrees.len().saturating_sub(1)];
+        let mut all = Vec::new();
+        for (weights, accumulators) in &self.accumulators {
+            let partial: Vec<_> = earlier.iter().filter_map(|sum| self.partial.get(&(*weights, *sum))).collect();
+            for (index, (parameter, accumulator)) in accumulators.iter().enumerate() {
+                let sums = partial.iter().map(|tensors| &tensors[index]).chain([accumulator]).collect();
+                all.push(ReplicaSums { parameter: *parameter, accumulator, sums });
+            }
+        }
+        all
     }
 
     /// Forgets what an unfinished step has left.

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use stagecoach_api::job::{AdamWSpec, Precision, Recompute};
-use stagecoach_pipeline::{Partition, Placement};
+use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Kind, Tensor};
 
 use super::Chunk;
 use super::dump::TensorDump;
 use super::gradient_sums::{GradientSums, Weights};
+use super::ownership::owners;
 use super::weight_grad_store::WeightGradStore;
 use crate::kernels;
 use crate::model::{Architecture, Embedding, Head, ModelPart, Parameters, names};
@@ -34,6 +35,8 @@ pub struct StageConfig<'a> {
     pub precision: Precision,
     /// Device of parameters and activations.
     pub device: Device,
+    /// Which replica of the pipeline it is in.
+    pub replica: Replica,
 }
 
 /// A tied embedding weight on this rank. Embedding and head accumulate into separate gradients, even when both are on
@@ -52,11 +55,15 @@ pub(crate) struct TiedEmbedding {
     pub(crate) has_head: bool,
 }
 
-/// Model chunks, parameters and optimizer of one rank.
+/// Model chunks, parameters and optimizer of one stage of one replica.
 #[derive(Debug)]
 pub struct Stage {
-    /// This rank.
+    /// The stage's number in its replica.
     pub rank: usize,
+    /// The replica.
+    pub replica: Replica,
+    /// The replica that owns each parameter.
+    pub(super) owners: Vec<usize>,
     /// Chunks by chunk index.
     pub chunks: BTreeMap<usize, Chunk>,
     /// Parameters of all chunks.
@@ -111,7 +118,7 @@ impl Stage {
             head: part.has_head.then(|| Head::new(tie, &parameters, head_accumulator)),
         };
         let chunks = parts.iter().map(|(index, part)| (*index, chunk(part))).collect();
-        let mut accumulators: BTreeMap<Weights, Vec<Tensor>> = BTreeMap::new();
+        let mut accumulators: BTreeMap<Weights, Vec<(usize, Tensor)>> = BTreeMap::new();
         for (chunk, part) in &parts {
             let specs = architecture.parameter_specs(part);
             // a tied weight is both the first and the last
@@ -124,14 +131,18 @@ impl Stage {
                     }
                     _ => (Weights::Chunk(*chunk), &parameters[index].gradient),
                 };
-                accumulators.entry(weights).or_default().push(gradient.shallow_clone());
+                accumulators.entry(weights).or_default().push((index, gradient.shallow_clone()));
             }
         }
+        let specs: Vec<_> = parameters.iter().map(|parameter| &parameter.spec).collect();
+        let owners = owners(&specs, config.replica.count);
         Stage {
             rank,
+            replica: config.replica,
             chunks,
             global_index: global_index.collect(),
-            optimizer: AdamW::new(config.optimizer, &parameters),
+            optimizer: AdamW::new(config.optimizer, &parameters, |p| owners[p] == config.replica.index),
+            owners,
             tied_embedding,
             weight_grad_store: WeightGradStore::default(),
             gradient_sums: GradientSums::new(accumulators),
@@ -147,7 +158,13 @@ impl Stage {
     /// Whether this rank reports `parameter` in norms, hashes and checkpoints. A tied weight is reported by the rank
     /// with the head.
     pub(crate) fn is_responsible_for(&self, parameter: usize) -> bool {
-        !self.tied_embedding.as_ref().is_some_and(|tied| tied.parameter == parameter && !tied.has_head)
+        let is_others = |tied: &TiedEmbedding| tied.parameter == parameter && !tied.has_head;
+        self.owns(parameter) && !self.tied_embedding.as_ref().is_some_and(is_others)
+    }
+
+    /// Whether this replica updates `parameter`.
+    pub(crate) fn owns(&self, parameter: usize) -> bool {
+        self.owners[parameter] == self.replica.index
     }
 
     /// Forgets what an unfinished step has left.

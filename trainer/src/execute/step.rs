@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use stagecoach_data::MicrobatchLayout;
 use stagecoach_group::{GroupError, StepVote, Verdict};
-use stagecoach_pipeline::{Action, GradientBlocks};
+use stagecoach_pipeline::{Action, ReplicaBlocks};
 use tch::Tensor;
 
 use super::StepControl;
@@ -37,7 +37,7 @@ pub enum StepError {
 /// Inputs of one step on this rank.
 #[derive(Debug)]
 pub struct StepInputs<'a> {
-    /// Shape and document boundaries of each microbatch; present on every rank.
+    /// Shape and document boundaries of each microbatch of this replica; present on every rank.
     pub layouts: &'a [MicrobatchLayout],
     /// Token ids of each microbatch, `i64[rows * length]`; empty except on the first stage.
     pub token_ids: Vec<Tensor>,
@@ -46,7 +46,7 @@ pub struct StepInputs<'a> {
     /// Number of targets in the global batch that count towards the loss; used on the last stage.
     pub target_count: u64,
     /// In which order the microbatches' losses and gradients are added; of an evaluation's losses, one block.
-    pub gradient_blocks: GradientBlocks,
+    pub blocks: &'a ReplicaBlocks,
     /// Sum of the cross-entropies to go on from: of the windows of an evaluation that are done, otherwise 0.
     pub loss_so_far: f64,
     /// Number of the step, counted from 1; `None` runs a window of an evaluation.

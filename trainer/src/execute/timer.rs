@@ -7,7 +7,7 @@ use stagecoach_pipeline::Action;
 /// Whether the time of an action is recorded: computations, and what ends the step. Messages are sent and received by other
 /// threads; UPDATE comes after the vote that carries the times.
 pub(crate) fn is_timed(action: Action) -> bool {
-    action.is_compute() || matches!(action, Action::ReduceTied | Action::Exchange)
+    action.is_compute() || matches!(action, Action::Reduce | Action::ReduceTied | Action::Exchange)
 }
 
 /// Records the timed actions of one step, in the order of the program.

@@ -132,12 +132,12 @@ impl History {
 
 /// What the process wrote that failed: in its stage's log, or in that of the spare that it was.
 fn log_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<Log> {
-    let (attempt, stage, incarnation) = (failure.attempt, failure.stage?, failure.incarnation);
-    let path = folder.log(&format!("stage-{stage}"));
+    let (attempt, rank, incarnation) = (failure.attempt, failure.rank?, failure.incarnation);
+    let path = folder.log(&format!("stage-{rank}"));
     if let Some(text) = part_after(&end_of_file(&path).ok()?, &start_line(attempt, incarnation)) {
         return Some(Log { path, text });
     }
-    let line = place_line(attempt, Place { stage, incarnation });
+    let line = place_line(attempt, Place { rank, incarnation });
     spare_logs(folder).into_iter().find_map(|(_, path)| {
         let text = part_after(&end_of_file(&path).ok()?, &line)?;
         Some(Log { path, text })
@@ -146,16 +146,16 @@ fn log_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<Log> {
 
 /// The process after the one that failed: the next incarnation that a log has.
 fn successor_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<Successor> {
-    let stage = failure.stage?;
+    let rank = failure.rank?;
     let later = |line: &str, prefix: &str| {
         let incarnation: u32 = line.strip_prefix(prefix)?.strip_suffix(" ---")?.parse().ok()?;
         (incarnation > failure.incarnation).then_some(incarnation)
     };
-    let own = end_of_file(&folder.log(&format!("stage-{stage}"))).unwrap_or_default();
+    let own = end_of_file(&folder.log(&format!("stage-{rank}"))).unwrap_or_default();
     let own_prefix = format!("{SEPARATOR}{}, incarnation ", failure.attempt);
     let processes = own.lines().filter_map(|line| Some((later(line, &own_prefix)?, Successor::Anew)));
     let mut found: Vec<(u32, Successor)> = processes.collect();
-    let spare_prefix = format!("--- stage {stage}, attempt {}, incarnation ", failure.attempt);
+    let spare_prefix = format!("--- rank {rank}, attempt {}, incarnation ", failure.attempt);
     for (number, path) in spare_logs(folder) {
         let text = end_of_file(&path).unwrap_or_default();
         found.extend(text.lines().filter_map(|line| Some((later(line, &spare_prefix)?, Successor::Spare(number)))));

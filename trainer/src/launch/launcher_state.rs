@@ -119,7 +119,7 @@ impl LauncherState {
 
 /// Whether both are of the end of one process, of which more may be known by now, such as when it was.
 pub(super) fn is_same_end(failure: &AttemptFailure, other: &AttemptFailure) -> bool {
-    let of = |failure: &AttemptFailure| (failure.attempt, failure.stage, failure.incarnation);
+    let of = |failure: &AttemptFailure| (failure.attempt, failure.rank, failure.incarnation);
     of(failure) == of(other)
 }
 
@@ -139,6 +139,7 @@ fn prepare_for_new_run(state: JobState) -> JobState {
 
 #[cfg(test)]
 mod tests {
+    use stagecoach_api::contract::Mesh;
     use stagecoach_lifecycle::{Attempt, FailureReason, JobFailureReason, JobOutcome};
 
     use super::*;
@@ -150,7 +151,8 @@ mod tests {
         let fail = |stored: &mut LauncherState, attempt: u64, at: u64| {
             let failure = AttemptFailure {
                 attempt,
-                stage: Some(1),
+                rank: Some(1),
+                mesh: None,
                 incarnation: 0,
                 reason: FailureReason::Killed,
                 exit_code: None,
@@ -184,7 +186,7 @@ mod tests {
         let folder = JobFolder::open(workspace.path(), None).unwrap();
         let mut stored = LauncherState::load(&folder).unwrap();
         assert_ne!(LauncherState::load(&folder).unwrap().job_uid, stored.job_uid, "it is not stored yet");
-        stored.state.attempt = Attempt { number: 4, stages: 3, revision: 0 };
+        stored.state.attempt = Attempt { number: 4, mesh: Mesh::pipeline(3), revision: 0 };
         stored.state.budget.counted_since_checkpoint = 2;
         stored.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(9), all_created: true };
         stored.save(&folder).unwrap();

@@ -10,7 +10,7 @@ use super::LaunchError;
 
 /// The root cause in one sentence, followed by the end of the stage's log.
 pub(super) fn attempt_failed(failure: &AttemptFailure, log: &str) -> String {
-    let subject = failure.stage.map_or_else(|| "the group".into(), |stage| format!("stage {stage}"));
+    let subject = failure.stage().unwrap_or_else(|| "the group".into());
     let code = failure.exit_code.map_or_else(String::new, |code| format!(", exit code {code}"));
     let step = failure.step.map_or_else(String::new, |step| format!(", step {step}"));
     let action = failure.action.as_ref().map_or_else(String::new, |action| format!(", {action}"));
@@ -54,9 +54,9 @@ pub(super) fn restarting_or_giving_up(
 
 /// How the lost stages come back, in so many milliseconds.
 fn replacement(state: &JobState, wait: u64) -> String {
-    let failed = state.last_failure.as_ref().and_then(|failure| failure.stage);
-    let name = failed.map_or_else(|| "what was lost".into(), |stage| format!("stage {stage}"));
-    match failed.is_some_and(|stage| !state.starting.contains(&stage)) {
+    let failed = state.last_failure.as_ref();
+    let name = failed.and_then(AttemptFailure::stage).unwrap_or_else(|| "what was lost".into());
+    match failed.and_then(|failure| failure.rank).is_some_and(|rank| !state.starting.contains(&rank)) {
         true => format!("a spare takes the place of {name}"),
         false => {
             format!("starting {name} again in {}, for which the others wait", duration(wait as f64 / 1000.0))
@@ -97,20 +97,22 @@ pub(super) fn starting_point(state: &JobState) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::BTreeMap;
 
-    use stagecoach_api::contract::FailureKind;
+    use stagecoach_api::contract::{FailureKind, Mesh};
     use stagecoach_api::job::PipelineJobSpec;
     use stagecoach_lifecycle::{Attempt, FailureReason, JobFailureReason, RestartBudget};
 
     use super::super::supervisor::tests::job;
     use super::*;
 
-    fn killed() -> AttemptFailure {
+    /// Stage 1, by a signal.
+    pub(in crate::launch) fn killed() -> AttemptFailure {
         AttemptFailure {
             attempt: 1,
-            stage: Some(1),
+            rank: Some(1),
+            mesh: None,
             incarnation: 0,
             reason: FailureReason::Killed,
             exit_code: Some(137),
@@ -149,7 +151,7 @@ mod tests {
         let policy = Policy::for_processes(&spec);
         let mut state = JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(2500), all_created: false },
-            attempt: Attempt { number: 2, stages: 2, revision: 0 },
+            attempt: Attempt { number: 2, mesh: Mesh::pipeline(2), revision: 0 },
             budget: RestartBudget { total: 1, counted: 1, replaced: 0, counted_since_checkpoint: 1 },
             ..JobState::default()
         };

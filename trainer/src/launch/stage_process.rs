@@ -70,8 +70,8 @@ impl StageProcess {
         sender: Sender<SupervisorMessage>,
         now: UnixMillis,
     ) -> Result<Self, LaunchError> {
-        let StageEnv { rank: stage, attempt, incarnation, spare, .. } = *stage_env;
-        let name = spare.map_or_else(|| format!("stage-{stage}"), |spare| format!("spare-{spare}"));
+        let StageEnv { rank, attempt, incarnation, spare, .. } = *stage_env;
+        let name = spare.map_or_else(|| format!("stage-{rank}"), |spare| format!("spare-{spare}"));
         let log_path = folder.log(&name);
         let (log, log_start) = open_log(&log_path, attempt, incarnation)?;
         let termination_message = folder.termination_message(&name);
@@ -102,7 +102,7 @@ impl StageProcess {
         let (pid, stdout) = (Pid::from_child(&child), child.stdout.take());
         let process = Self {
             attempt,
-            place: spare.is_none().then_some(Place { stage, incarnation }),
+            place: spare.is_none().then_some(Place { rank, incarnation }),
             spare,
             state: InstanceState::Starting,
             since: now,
@@ -214,8 +214,8 @@ pub(super) fn start_line(attempt: u64, incarnation: u32) -> String {
 }
 
 /// The line at which a spare became a stage.
-pub(super) fn place_line(attempt: u64, Place { stage, incarnation }: Place) -> String {
-    format!("--- stage {stage}, attempt {attempt}, incarnation {incarnation} ---")
+pub(super) fn place_line(attempt: u64, Place { rank, incarnation }: Place) -> String {
+    format!("--- rank {rank}, attempt {attempt}, incarnation {incarnation} ---")
 }
 
 /// Opens a log for appending, writes a line that separates its processes, and returns the offset after it. On a full

@@ -24,9 +24,9 @@ impl StageProcesses {
     pub(super) fn instances(&self, current: u64) -> Vec<StageInstance> {
         let listed = |process: &&StageProcess| process.is_alive() || process.attempt == current;
         let instance = |process: &StageProcess| {
-            let Place { stage, incarnation } = process.place?;
+            let Place { rank, incarnation } = process.place?;
             Some(StageInstance {
-                stage,
+                rank,
                 attempt: process.attempt,
                 incarnation,
                 spare: process.spare,
@@ -49,8 +49,8 @@ impl StageProcesses {
     }
 
     /// The end of the log of a stage's last process; empty if it is unknown.
-    pub(super) fn log_tail(&self, attempt: u64, stage: Option<u32>) -> String {
-        let is_of_stage = |place: Place| Some(place.stage) == stage;
+    pub(super) fn log_tail(&self, attempt: u64, rank: Option<u32>) -> String {
+        let is_of_stage = |place: Place| Some(place.rank) == rank;
         let of_stage =
             self.0.iter().rev().filter(|process| process.attempt == attempt && process.place.is_some_and(is_of_stage));
         // when a spare has taken its place, the one that failed is still there
@@ -94,11 +94,11 @@ impl StageProcesses {
     }
 
     /// Whether a later process of the stage trains in its place.
-    pub(super) fn is_replaced(&self, attempt: u64, Place { stage, incarnation }: Place) -> bool {
+    pub(super) fn is_replaced(&self, attempt: u64, Place { rank, incarnation }: Place) -> bool {
         self.0
             .iter()
             .filter(|process| process.attempt == attempt && process.state == InstanceState::Ready)
-            .any(|process| process.place.is_some_and(|place| place.stage == stage && place.incarnation > incarnation))
+            .any(|process| process.place.is_some_and(|place| place.rank == rank && place.incarnation > incarnation))
     }
 
     /// Kills and forgets the spares of these numbers. Whether there were any.
@@ -142,7 +142,7 @@ impl StageProcesses {
     pub(super) fn forget_replaced(&mut self, attempt: u64, kept: &BTreeMap<u32, u32>) -> bool {
         let before = self.0.len();
         let is_replaced = |process: &StageProcess| {
-            let is_older = |place: Place| kept.get(&place.stage).is_some_and(|kept| place.incarnation < *kept);
+            let is_older = |place: Place| kept.get(&place.rank).is_some_and(|kept| place.incarnation < *kept);
             process.attempt == attempt && process.place.is_some_and(is_older)
         };
         self.0.retain(|process| !is_replaced(process));

@@ -210,7 +210,7 @@ impl<'a> Supervisor<'a> {
 
     fn observe(&self) -> Observed {
         Observed {
-            desired: Desired { stages: self.config.job.spec.stages, revision: 0, suspend: self.stop_requested },
+            desired: Desired { mesh: self.config.job.spec.mesh(), revision: 0, suspend: self.stop_requested },
             policy: self.policy.clone(),
             state: self.stored.state.clone(),
             instances: self.processes.instances(self.stored.state.attempt.number),
@@ -227,14 +227,14 @@ impl<'a> Supervisor<'a> {
         let gave_up =
             matches!(state.attempt_phase, AttemptPhase::Finished(JobOutcome::Failed(_))) && old.outcome().is_none();
         if let Some(failure) = new_failure {
-            let log = self.processes.log_tail(failure.attempt, failure.stage);
+            let log = self.processes.log_tail(failure.attempt, failure.rank);
             self.display.print_line(&report::attempt_failed(failure, &log));
             let recovery = self.recovery(failure);
             self.stored.begin_recovery(failure, recovery);
         }
         if new_failure.is_some() || gave_up {
-            let stages = self.config.job.spec.stages as usize;
-            let is_in_memory = self.config.job.spec.memory_checkpoints(stages).is_some();
+            let ranks = self.config.job.spec.mesh().ranks() as usize;
+            let is_in_memory = self.config.job.spec.memory_checkpoints(ranks).is_some();
             self.display.print_line(&report::restarting_or_giving_up(state, &self.policy, is_in_memory, now));
             self.display.set_restarts(state.budget.total);
         }
@@ -275,17 +275,17 @@ impl<'a> Supervisor<'a> {
     fn apply_action(&mut self, action: AttemptAction) -> Result<bool, LaunchError> {
         let now = self.clock.now();
         match action {
-            AttemptAction::StartAttempt { number, stages } => {
+            AttemptAction::StartAttempt { number, mesh } => {
                 self.processes.forget_all_exited();
                 self.observed_progress = ObservedProgress {
                     checkpoint_step: self.observed_progress.checkpoint_step,
                     ..ObservedProgress::default()
                 };
-                let places = (0..stages).map(|stage| Place { stage, incarnation: 0 });
+                let places = (0..mesh.ranks()).map(|rank| Place { rank, incarnation: 0 });
                 places.into_iter().try_for_each(|place| self.start_stage(number, place)).map(|()| true)
             }
             AttemptAction::ReplaceStages { attempt, incarnations } => {
-                let mut places = incarnations.into_iter().map(|(stage, incarnation)| Place { stage, incarnation });
+                let mut places = incarnations.into_iter().map(|(rank, incarnation)| Place { rank, incarnation });
                 places.try_for_each(|place| self.start_stage(attempt, place)).map(|()| true)
             }
             AttemptAction::StartSpares { attempt, numbers } => {
@@ -324,14 +324,14 @@ impl<'a> Supervisor<'a> {
     fn start_spare(&mut self, attempt: u64, number: u32) -> Result<(), LaunchError> {
         match self.processes.contains_spare(attempt, number) {
             true => Ok(()),
-            false => self.start(attempt, Place { stage: 0, incarnation: 0 }, Some(number)),
+            false => self.start(attempt, Place { rank: 0, incarnation: 0 }, Some(number)),
         }
     }
 
     fn start(&mut self, attempt: u64, place: Place, spare: Option<u32>) -> Result<(), LaunchError> {
         let stage_env = StageEnv {
-            rank: place.stage,
-            world_size: self.stored.state.attempt.stages,
+            rank: place.rank,
+            mesh: self.stored.state.attempt.mesh,
             job: self.config.job.metadata.name.clone(),
             job_uid: self.stored.job_uid.clone(),
             attempt,
@@ -372,7 +372,7 @@ impl<'a> Supervisor<'a> {
 
     fn handle_event(&mut self, event: TrainingEvent, now: UnixMillis) {
         let is_known_loss = self.observed_progress.lost.is_some_and(
-            |lost| matches!(event, TrainingEvent::StageLost { stage, incarnation, .. } if (stage, incarnation) == (lost.stage, lost.incarnation)),
+            |lost| matches!(event, TrainingEvent::StageLost { stage, incarnation, .. } if (stage, incarnation) == (lost.rank, lost.incarnation)),
         );
         if !is_known_loss {
             self.display.update(&event);
@@ -392,7 +392,7 @@ impl<'a> Supervisor<'a> {
             }
             TrainingEvent::StageLost { stage, incarnation, .. } => {
                 // how a process of this machine has ended is known as early
-                let lost = LostInstance { stage, incarnation, since: now, has_ended: false };
+                let lost = LostInstance { rank: stage, incarnation, since: now, has_ended: false };
                 self.observed_progress.lost.get_or_insert(lost);
             }
             // `ObservedProgress::progressed` stays None: the stages detect stalls themselves, and know which stage hangs
@@ -403,7 +403,7 @@ impl<'a> Supervisor<'a> {
             TrainingEvent::Saved(save) => self.observed_progress.checkpoint_step = Some(save.step),
             TrainingEvent::StandingBy { spare } => self.processes.set_standing_by(attempt, spare, now),
             TrainingEvent::TookPlace { spare, stage, incarnation } => {
-                self.processes.take_place(attempt, spare, Place { stage, incarnation }, now);
+                self.processes.take_place(attempt, spare, Place { rank: stage, incarnation }, now);
                 self.note_recovery(|recovery| recovery.note_started(now));
             }
             TrainingEvent::SaveFailed(_) | TrainingEvent::Note { .. } => {}

@@ -24,7 +24,7 @@ impl History {
     fn top_row(&self, name: String, last: Option<&StepRecord>) -> TopRow {
         let state = self.state.as_ref();
         let is_running = self.running.is_some();
-        let stages = state.map_or(0, |state| state.attempt.stages);
+        let stages = state.map_or(0, |state| state.attempt.mesh.ranks());
         let starting = state.map_or(0, |state| u32::try_from(state.starting.len()).unwrap_or(u32::MAX));
         let training = last.filter(|_| is_running);
         let remaining = self.steps.zip(last).map(|(steps, record)| steps.saturating_sub(record.step));
@@ -67,6 +67,7 @@ fn slowest(imbalance: &[f64]) -> Option<Slowest> {
 
 #[cfg(test)]
 mod tests {
+    use stagecoach_api::contract::Mesh;
     use stagecoach_lifecycle::{Attempt, JobFailureReason, RestartBudget, UnixMillis};
 
     use super::*;
@@ -75,7 +76,7 @@ mod tests {
     fn a_line_says_how_far_the_job_is_and_speeds_only_while_it_trains() {
         let state = JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },
-            attempt: Attempt { number: 1, stages: 3, revision: 0 },
+            attempt: Attempt { number: 1, mesh: Mesh::pipeline(3), revision: 0 },
             starting: [1].into(),
             budget: RestartBudget { total: 2, ..RestartBudget::default() },
             checkpoint_step: Some(40),

@@ -83,7 +83,7 @@ impl Recovery {
 mod tests {
     use std::collections::BTreeMap;
 
-    use stagecoach_api::contract::FailureKind;
+    use stagecoach_api::contract::{FailureKind, Mesh};
     use stagecoach_display::Successor;
     use stagecoach_lifecycle::{
         Attempt, AttemptFailure, FailureReason, JobFailureReason, JobState, RestartBudget, UnixMillis,
@@ -95,25 +95,14 @@ mod tests {
     const NOW: UnixMillis = UnixMillis(1_790_000_100_000);
 
     fn killed() -> AttemptFailure {
-        AttemptFailure {
-            attempt: 1,
-            stage: Some(1),
-            incarnation: 0,
-            reason: FailureReason::Killed,
-            exit_code: Some(137),
-            kind: None,
-            step: None,
-            action: None,
-            message: "exited with code 137".into(),
-            failed_at: UnixMillis(1_790_000_000_000),
-        }
+        AttemptFailure { failed_at: UnixMillis(1_790_000_000_000), ..super::super::report::tests::killed() }
     }
 
     /// A job that runs after stage 1 was killed and replaced.
     fn history() -> History {
         let state = JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },
-            attempt: Attempt { number: 1, stages: 3, revision: 0 },
+            attempt: Attempt { number: 1, mesh: Mesh::pipeline(3), revision: 0 },
             incarnations: BTreeMap::from([(1, 1)]),
             budget: RestartBudget { total: 1, counted: 1, replaced: 1, counted_since_checkpoint: 1 },
             checkpoint_step: Some(40),

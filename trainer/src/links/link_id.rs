@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use stagecoach_pipeline::{Edge, Placement};
+use stagecoach_pipeline::{Edge, Placement, Replica};
 
 /// What a link transfers. A boundary is named by the chunk before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -20,6 +20,8 @@ pub enum LinkPayload {
     },
     /// A tied weight's two gradients, between the ranks of the first and the last chunk.
     Tied,
+    /// Between replicas of a stage: sums of gradients to the owner of a parameter, and new weights from it.
+    Replicas,
     /// Copies of the sender's state, for the next rank to hold.
     StateCopy,
     /// The copy that the sender holds of the receiver's state, back to it.
@@ -31,7 +33,7 @@ impl LinkPayload {
     pub(super) fn part_elements(self) -> Option<i64> {
         match self {
             LinkPayload::Forward { .. } | LinkPayload::Backward { .. } | LinkPayload::Tied => None,
-            LinkPayload::StateCopy | LinkPayload::HeldCopy => Some(STATE_PART_ELEMENTS),
+            LinkPayload::Replicas | LinkPayload::StateCopy | LinkPayload::HeldCopy => Some(STATE_PART_ELEMENTS),
         }
     }
 }
@@ -72,6 +74,17 @@ impl LinkId {
         LinkId { from: (rank + 1) % ranks, to: rank, payload: LinkPayload::HeldCopy }
     }
 
+    /// The link from one replica of a stage to another.
+    pub fn replicas(from: usize, to: usize) -> LinkId {
+        LinkId { from, to, payload: LinkPayload::Replicas }
+    }
+
+    /// The link of a pipeline of so many stages, in one of its replicas.
+    #[must_use]
+    pub fn in_replica(self, replica: Replica, stages: usize) -> LinkId {
+        LinkId { from: replica.rank(self.from, stages), to: replica.rank(self.to, stages), ..self }
+    }
+
     /// The link for the gradient of a tied embedding.
     pub fn tied(from: usize, to: usize) -> LinkId {
         LinkId { from, to, payload: LinkPayload::Tied }
@@ -89,6 +102,7 @@ impl fmt::Display for LinkId {
                 write!(f, "gradients for chunk {boundary} from stage {from} to stage {to}")
             }
             LinkPayload::Tied => write!(f, "the tied embedding's gradient from stage {from} to stage {to}"),
+            LinkPayload::Replicas => write!(f, "gradients and weights from stage {from} to stage {to}"),
             LinkPayload::StateCopy => write!(f, "copies of the state of stage {from} for stage {to}"),
             LinkPayload::HeldCopy => write!(f, "the copy that stage {from} holds of the state of stage {to}"),
         }
@@ -107,6 +121,20 @@ pub fn link_ids(placement: &Placement, tied: bool) -> Vec<LinkId> {
     }
     links.retain(|link| link.from != link.to);
     links
+}
+
+/// All links of `replicas` replicas of a pipeline, in a fixed order.
+pub fn replicated_link_ids(placement: &Placement, tied: bool, replicas: usize) -> Vec<LinkId> {
+    let (stages, of_one) = (placement.ranks(), link_ids(placement, tied));
+    let replica = |index| Replica { index, count: replicas };
+    let within = (0..replicas).flat_map(|index| of_one.iter().map(move |link| link.in_replica(replica(index), stages)));
+    let among = (0..replicas).flat_map(|from| {
+        let pairs = replica(from).others().flat_map(move |to| (0..stages).map(move |stage| (to, stage)));
+        pairs.map(move |(to, stage)| {
+            LinkId::replicas(replica(from).rank(stage, stages), replica(to).rank(stage, stages))
+        })
+    });
+    within.chain(among).collect()
 }
 
 /// The links of checkpoints in memory between `ranks` ranks, in a fixed order.

@@ -125,7 +125,7 @@ pub struct MicrobatchCost {
 }
 
 /// Which copies of parameters stages hold besides the parameters themselves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParameterCopies {
     /// One that a checkpoint is written from.
     pub snapshot: bool,
@@ -133,6 +133,14 @@ pub struct ParameterCopies {
     pub memory_checkpoints: bool,
     /// Sums of gradient blocks that wait to be added, besides the accumulators.
     pub partial_sums: usize,
+    /// Replicas of the pipeline, which share moments, and what is copied of them and the weights.
+    pub replicas: usize,
+}
+
+impl Default for ParameterCopies {
+    fn default() -> ParameterCopies {
+        ParameterCopies { snapshot: false, memory_checkpoints: false, partial_sums: 0, replicas: 1 }
+    }
 }
 
 /// A model architecture. To add one, implement this trait and construct it in `JobConfig`.

@@ -52,10 +52,11 @@ impl ParameterBytes {
             Precision::BFloat16 => 2,
         };
         let weights = (4 + copy) * numel;
-        let snapshot = if copies.snapshot { 12 * numel } else { 0 };
-        let memory_checkpoints = if copies.memory_checkpoints { 2 * 12 * numel } else { 0 };
+        let owned = numel.div_ceil(copies.replicas as u64);
+        let snapshot = if copies.snapshot { 12 * owned } else { 0 };
+        let memory_checkpoints = if copies.memory_checkpoints { 2 * 12 * owned } else { 0 };
         let gradients = 4 * numel * (1 + copies.partial_sums as u64);
-        ParameterBytes { weights, gradients, optimizer: 8 * numel, snapshot, memory_checkpoints }
+        ParameterBytes { weights, gradients, optimizer: 8 * owned, snapshot, memory_checkpoints }
     }
 
     /// The sum.
@@ -79,6 +80,11 @@ pub struct Parameter {
 }
 
 impl Parameter {
+    /// The tensor that layers read: of matrices the one in the type of activations, of norms and biases the fp32 one.
+    pub(crate) fn as_read(&self) -> &Tensor {
+        if self.spec.shape.len() > 1 { &self.compute } else { &self.value }
+    }
+
     /// The copy that layers read, if they do not read `value` itself.
     pub(crate) fn bf16_copy(&self) -> Option<&Tensor> {
         (self.compute.kind() != self.value.kind()).then_some(&self.compute)

@@ -44,13 +44,14 @@ impl GroupRecoveries {
         }
     }
 
-    /// Notes how far the group is. It may still be the one that was lost.
-    pub(super) fn note_group(&mut self, group: Option<&GroupStatus>) {
-        if let (Some(recovery), Some(group)) = (self.under_way(), group)
-            && group.joined_at >= recovery.lost_at
-        {
-            recovery.group = group.clone();
+    /// Notes how far the group is. It may still be the one that was lost. Returns the recovery if this completes it.
+    pub(super) fn note_group(&mut self, group: Option<&GroupStatus>) -> Option<GroupRecovery> {
+        let (recovery, group) = (self.under_way()?, group?);
+        if group.joined_at < recovery.lost_at {
+            return None;
         }
+        recovery.group = group.clone();
+        (group.first_step_at != 0).then(|| recovery.clone())
     }
 
     pub(super) fn all(&self) -> Vec<GroupRecovery> {
@@ -106,8 +107,11 @@ mod tests {
         recoveries.note_event(&lost(1), 100);
         recoveries.note_event(&lost(2), 150);
         let group = GroupStatus { fence: 2, joined_at: 200, loaded_at: 300, ..GroupStatus::default() };
-        recoveries.note_group(Some(&group));
-        recoveries.note_group(Some(&GroupStatus { first_step_at: 400, ..group.clone() }));
+        assert_eq!(recoveries.note_group(Some(&group)), None, "it has not trained");
+        let trained = GroupStatus { first_step_at: 400, ..group.clone() };
+        let complete = recoveries.note_group(Some(&trained));
+        assert_eq!(complete.map(|recovery| (recovery.lost_at, recovery.group)), Some((100, trained.clone())));
+        assert_eq!(recoveries.note_group(Some(&trained)), None, "it is complete already");
         // the next loss is another recovery, and the group that trained stays that of the first
         recoveries.note_event(&lost(0), 900);
         recoveries.note_group(Some(&GroupStatus { first_step_at: 400, ..group.clone() }));

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use super::event_formatter::format_save_failure;
 use super::group_recovery::{GroupRecoveries, GroupRecovery, standing};
+use super::traces::Traces;
 use super::{StepRecord, TrainingEvent};
 
 type FloatGauge = Gauge<f64, AtomicU64>;
@@ -28,6 +29,7 @@ pub(crate) struct StageTelemetry(Arc<TelemetryState>);
 struct TelemetryState {
     status: Mutex<StageStatus>,
     recoveries: Mutex<GroupRecoveries>,
+    traces: Traces,
     /// The status's revision.
     revision: watch::Sender<u64>,
     registry: Registry,
@@ -69,6 +71,7 @@ impl StageTelemetry {
         let mut state = TelemetryState {
             status: Mutex::new(status),
             recoveries: Mutex::new(GroupRecoveries::new(env, unix_millis())),
+            traces: Traces::new(env),
             revision: watch::Sender::new(0),
             registry: Registry::with_prefix("stagecoach"),
             step: Gauge::default(),
@@ -178,8 +181,9 @@ impl StageTelemetry {
         });
     }
 
-    /// The group has finished a step.
-    pub(crate) fn group_finished_step(&self) {
+    /// The group has finished a step, which took as long as `took` on this stage.
+    pub(crate) fn group_finished_step(&self, step: u64, took: Duration) {
+        self.0.traces.step(&self.snapshot(), step, took);
         self.update(|status| {
             if let Some(group) = status.group.as_mut().filter(|group| group.first_step_at == 0) {
                 group.first_step_at = unix_millis();
@@ -231,6 +235,11 @@ impl StageTelemetry {
         text
     }
 
+    /// Where traces go to.
+    pub(super) fn traces(&self) -> &Traces {
+        &self.0.traces
+    }
+
     /// Counts a connection that was closed because its peer did not prove that it belongs to the group.
     pub(crate) fn count_rejected_connection(&self) {
         self.0.rejected_connections.inc();
@@ -239,6 +248,7 @@ impl StageTelemetry {
     /// Updates status and metrics.
     pub(crate) fn record(&self, event: &TrainingEvent) {
         self.0.recoveries.lock().unwrap_or_else(PoisonError::into_inner).note_event(event, unix_millis());
+        self.0.traces.event(&self.snapshot(), event);
         self.update(|status| match event {
             TrainingEvent::Preparing { what, done, total } => status.message = format!("{what}, {done} of {total}"),
             TrainingEvent::Started(started) => {
@@ -312,7 +322,11 @@ impl StageTelemetry {
         let mut status = self.status();
         let before = status.clone();
         change(&mut status);
-        self.0.recoveries.lock().unwrap_or_else(PoisonError::into_inner).note_group(status.group.as_ref());
+        let recovery =
+            self.0.recoveries.lock().unwrap_or_else(PoisonError::into_inner).note_group(status.group.as_ref());
+        if let Some(recovery) = recovery {
+            self.0.traces.recovery(&status, &recovery);
+        }
         if status.is_news_after(&before) {
             status.revision += 1;
             self.0.revision.send_replace(status.revision);
@@ -341,5 +355,47 @@ impl TelemetryState {
                 gauges.get_or_create(&[("stage", stage)]).set(*value);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use stagecoach_api::contract::env;
+
+    use super::super::event_formatter::tests::record;
+    use super::*;
+
+    /// The metrics as docs/OPERATIONS.md writes them: `name{label}`, counters with `_total`. The chart's dashboard is held to it.
+    #[test]
+    fn every_metric_is_documented() {
+        let vars =
+            [(env::RANK, "0"), (env::WORLD_SIZE, "2"), (env::JOB, "j"), (env::JOB_UID, "u"), (env::ATTEMPT, "1")];
+        let more = [(env::MASTER_ADDR, "127.0.0.1"), (env::POD_IP, "127.0.0.1"), (env::POD_UID, "p")];
+        let telemetry = StageTelemetry::new(&StageEnv::from_vars(vars.into_iter().chain(more)).unwrap());
+        let shares = vec![0.5, 0.5];
+        let measured = StepRecord {
+            bubble: shares.clone(),
+            exposed_communication: shares.clone(),
+            imbalance: shares,
+            ..record(1)
+        };
+        telemetry.record(&TrainingEvent::Step(measured));
+        let text = telemetry.openmetrics();
+        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+        let registered: BTreeSet<String> = types
+            .map(|(name, kind)| {
+                let name = if kind == "counter" { format!("{name}_total") } else { name.to_owned() };
+                let labels = if text.contains(&format!("\n{name}{{stage=")) { "{stage}" } else { "" };
+                name + labels
+            })
+            .collect();
+        let (_, section) =
+            include_str!("../../../docs/OPERATIONS.md").split_once("The trainers', at port 9090").unwrap();
+        let (section, _) = section.split_once("\n## ").unwrap();
+        let cells = section.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" |"));
+        let names = cells.flat_map(|(cell, _)| cell.split('`').filter(|name| name.starts_with("stagecoach_")));
+        assert_eq!(names.map(str::to_owned).collect::<BTreeSet<String>>(), registered);
     }
 }

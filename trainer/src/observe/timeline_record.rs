@@ -86,9 +86,11 @@ impl TimelineRecord {
         if chunks != self.partition.len() {
             return Err(format!("{chunks} chunks with the partition {:?}", self.partition));
         }
-        let mut actions = self.stages.iter().flat_map(|times| &times.actions);
-        let tied = actions.any(|action| is(action, |action| action == Action::ReduceTied));
-        lower(&schedule, tied).map_err(|e| e.to_string())
+        let has = |wanted: fn(Action) -> bool| {
+            self.stages.iter().flat_map(|times| &times.actions).any(|action| is(action, wanted))
+        };
+        let programs = lower(&schedule, has(|action| action == Action::ReduceTied)).map_err(|e| e.to_string())?;
+        Ok(if has(|action| action == Action::Reduce) { programs.replicate() } else { programs })
     }
 
     /// The model's work.

@@ -4,7 +4,7 @@ use stagecoach_api::job::AdamWSpec;
 use tch::Tensor;
 
 use crate::kernels::{self, AdamWOptions};
-use crate::model::Parameters;
+use crate::model::{Parameter, Parameters};
 
 /// The moments of one parameter: fp32, of the parameter's shape.
 #[derive(Debug)]
@@ -19,24 +19,23 @@ pub(crate) struct Moments {
 #[derive(Debug)]
 pub(crate) struct AdamW {
     hyperparameters: AdamWSpec,
-    moments: Vec<Moments>,
+    /// None for parameters that another replica updates.
+    moments: Vec<Option<Moments>>,
     /// Number of updates so far, which is the number of steps without the skipped ones; the same on every stage.
     updates: u64,
 }
 
 impl AdamW {
-    /// Creates an optimizer with zero moments for `parameters`, in their order.
-    pub(crate) fn new(hyperparameters: AdamWSpec, parameters: &Parameters) -> AdamW {
-        let moments = parameters
-            .iter()
-            .map(|p| Moments { exp_avg: p.gradient.zeros_like(), exp_avg_sq: p.gradient.zeros_like() })
-            .collect();
+    /// Creates an optimizer with zero moments for those of `parameters` that this replica owns, by their index.
+    pub(crate) fn new(hyperparameters: AdamWSpec, parameters: &Parameters, owns: impl Fn(usize) -> bool) -> AdamW {
+        let zeros = |p: &Parameter| Moments { exp_avg: p.gradient.zeros_like(), exp_avg_sq: p.gradient.zeros_like() };
+        let moments = parameters.iter().enumerate().map(|(index, p)| owns(index).then(|| zeros(p))).collect();
         AdamW { hyperparameters, moments, updates: 0 }
     }
 
-    /// The moments of the parameter at `index`.
-    pub(crate) fn moments(&self, index: usize) -> &Moments {
-        &self.moments[index]
+    /// The moments of the parameter at `index`; none if another replica owns it.
+    pub(crate) fn moments(&self, index: usize) -> Option<&Moments> {
+        self.moments[index].as_ref()
     }
 
     /// Sets the number of updates so far, when a checkpoint is loaded.
@@ -44,11 +43,12 @@ impl AdamW {
         self.updates = updates;
     }
 
-    /// Updates every parameter with learning rate `lr`. Gradients are first multiplied by `clip`, which is at most 1.
+    /// Updates every parameter that this replica owns with learning rate `lr`. Gradients are first multiplied by `clip`, which is at most 1.
     pub(crate) fn step(&mut self, parameters: &Parameters, lr: f64, clip: f64) {
         self.updates += 1;
         let AdamWSpec { beta1, beta2, epsilon: eps, weight_decay, decay_norms_and_embeddings } = self.hyperparameters;
-        for (parameter, Moments { exp_avg, exp_avg_sq }) in parameters.iter().zip(&self.moments) {
+        let owned = parameters.iter().zip(&self.moments).filter_map(|(p, moments)| Some((p, moments.as_ref()?)));
+        for (parameter, Moments { exp_avg, exp_avg_sq }) in owned {
             let decays = parameter.spec.has_weight_decay || decay_norms_and_embeddings;
             let weight_decay = if decays { weight_decay } else { 0.0 };
             let options = AdamWOptions { lr, beta1, beta2, weight_decay, eps, step: self.updates as f64, clip };

@@ -169,8 +169,8 @@ impl Source {
 fn told_by_launcher(history: &History) -> Vec<Failure> {
     let told = history.failures().map(|(failure, recovery)| Failure {
         failed_at: failure.failed_at,
-        cause: match failure.stage {
-            Some(stage) => format!("stage {stage}: {}", how(failure)),
+        cause: match failure.stage() {
+            Some(stage) => format!("{stage}: {}", how(failure)),
             None => how(failure),
         },
         phases: recovery.map_or_else(Vec::new, |recovery| {

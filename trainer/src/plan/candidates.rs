@@ -26,7 +26,7 @@ pub(super) struct Candidate {
     pub(super) programs: Programs,
 }
 
-/// The schedules of a job over `stages` stages, at least one; of two that take the same time the first is to be taken.
+/// The schedules of a job over `stages` stages for a replica's `microbatches`, at least one; of two that take the same time the first is to be taken.
 ///
 /// # Errors
 /// If the schedule's CSV is invalid or another job's.
@@ -34,12 +34,15 @@ pub(super) fn candidates(
     config: &JobConfig,
     architecture: &dyn Architecture,
     stages: usize,
+    microbatches: usize,
 ) -> Result<Vec<Candidate>, Fatal> {
     let lowered = |schedule: Schedule| {
         let programs = lower(&schedule, architecture.tie_word_embeddings());
-        Ok(Candidate { programs: programs.map_err(|e| Fatal::invalid(e.to_string()))?, schedule })
+        let programs = programs.map_err(|e| Fatal::invalid(e.to_string()))?;
+        let is_replicated = config.job.spec.data_parallel > 1;
+        Ok(Candidate { programs: if is_replicated { programs.replicate() } else { programs }, schedule })
     };
-    schedules(config, architecture, stages)?.into_iter().map(lowered).collect()
+    schedules(config, architecture, stages, microbatches)?.into_iter().map(lowered).collect()
 }
 
 /// What of the activations may be computed again: what the job says; for `Auto` within a memory limit also what keeps less.
@@ -55,9 +58,13 @@ pub(super) fn recomputations(config: &JobConfig) -> Vec<Recompute> {
     }
 }
 
-fn schedules(config: &JobConfig, architecture: &dyn Architecture, stages: usize) -> Result<Vec<Schedule>, Fatal> {
+fn schedules(
+    config: &JobConfig,
+    architecture: &dyn Architecture,
+    stages: usize,
+    microbatches: usize,
+) -> Result<Vec<Schedule>, Fatal> {
     let pipeline = &config.job.spec.pipeline;
-    let microbatches = config.training.microbatches as usize;
     let chunks = pipeline.virtual_stages as usize;
     Ok(match &pipeline.schedule {
         ScheduleSpec::GPipe => vec![gpipe(stages, microbatches)],
@@ -65,7 +72,7 @@ fn schedules(config: &JobConfig, architecture: &dyn Architecture, stages: usize)
         ScheduleSpec::InterleavedOneFOneB => vec![interleaved_one_f_one_b(stages, chunks, microbatches)],
         ScheduleSpec::InterleavedZeroBubble => vec![interleaved_zero_bubble(stages, chunks, microbatches)],
         ScheduleSpec::ZbvZeroBubble => vec![zbv_zero_bubble(stages, microbatches)],
-        ScheduleSpec::Csv(file) => vec![read_csv(config, &file.path, stages)?],
+        ScheduleSpec::Csv(file) => vec![read_csv(config, &file.path, stages, microbatches)?],
         ScheduleSpec::Auto => {
             let mut all = every_schedule(stages, architecture.num_layers(), microbatches);
             let fits = |schedule: &Schedule| pipeline.explicit_layers(schedule.placement.chunks()).is_some();
@@ -97,17 +104,22 @@ fn every_schedule(stages: usize, layers: usize, microbatches: usize) -> Vec<Sche
 }
 
 /// Reads the schedule of a job with `stages` stages.
-fn read_csv(config: &JobConfig, path: &str, stages: usize) -> Result<Schedule, Fatal> {
+fn read_csv(config: &JobConfig, path: &str, stages: usize, microbatches: usize) -> Result<Schedule, Fatal> {
     let file = config.workspace.join(path);
     let invalid = |what: String| Fatal::invalid(format!("spec.pipeline.schedule.csv.path: {}: {what}", file.display()));
     let text = std::fs::read_to_string(&file).map_err(|e| invalid(format!("could not be read: {e}")))?;
     let schedule = from_csv(&text, stages).map_err(|e| invalid(e.to_string()))?;
-    let (microbatches, chunks) = (config.training.microbatches as usize, schedule.placement.chunks());
+    let chunks = schedule.placement.chunks();
     let virtual_stages = config.job.spec.pipeline.virtual_stages as usize;
     if schedule.microbatches != microbatches {
         return Err(invalid(format!(
-            "it is for {} microbatches, and spec.training.microbatches is {microbatches}: set that to {0}",
-            schedule.microbatches
+            "it is for {} microbatches, and {}",
+            schedule.microbatches,
+            match config.job.spec.data_parallel {
+                1 => format!("spec.training.microbatches is {microbatches}: set that to {}", schedule.microbatches),
+                replicas =>
+                    format!("a replica of {replicas} has {microbatches}: all must have as many as the schedule"),
+            }
         )));
     }
     if chunks != stages * virtual_stages {

@@ -23,6 +23,7 @@ impl JobConfig {
         identity["data"]["corpus"] = prepared.corpus_hash.clone().into();
         identity["data"]["tokenizer"] = prepared.tokenizer_hash.clone().into();
         identity["data"]["trainingSequences"] = training_sequences.into();
+        identity["training"]["gradientBlocks"] = self.gradient_blocks.into();
         // left out at their defaults, as checkpoints of versions without them have it
         let defaults: [(&str, &str, Value); 3] = [
             ("/model/llama", "modelType", "Llama".into()),

@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
 use stagecoach_api::PipelineJob;
 use stagecoach_api::job::{
     AdamWSpec, BuiltIn, DataSpec, Device, EvaluationSpec, Kernels, ModelSpec, OptimizerSpec, PretrainedSpec, Recompute,
     TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec,
 };
 use stagecoach_data::{DataConfig, Tokenizer, TokenizerSource};
+use stagecoach_pipeline::GradientBlocks;
 
 use super::memory::parameter_copies;
 use super::trainer_state::TrainerState;
@@ -33,6 +35,8 @@ pub(crate) struct JobConfig {
     pub(crate) data: DataSpec,
     /// Batch, optimizer and learning rate.
     pub(crate) training: TrainingSpec,
+    /// The blocks in which a step's gradients are added; those that the job began with, once stage 0 knows them.
+    pub(crate) gradient_blocks: usize,
 }
 
 impl JobConfig {
@@ -65,7 +69,8 @@ impl JobConfig {
         }
         let (data, training) = (data.clone(), training.clone());
         let workspace = workspace.to_owned();
-        Ok(JobConfig { job, workspace, model, model_vocab_size, initial_weights, data, training })
+        let gradient_blocks = training.gradient_blocks(job.spec.data_parallel) as usize;
+        Ok(JobConfig { job, workspace, model, model_vocab_size, initial_weights, data, training, gradient_blocks })
     }
 
     /// The job's folder.
@@ -113,9 +118,47 @@ impl JobConfig {
         self.training.microbatch_size() as usize
     }
 
-    /// Blocks in which a step's gradients are added.
-    pub(crate) fn gradient_blocks(&self) -> usize {
-        self.training.gradient_blocks.unwrap_or(1) as usize
+    /// This job as one that has begun, whose checkpoints have this identity.
+    ///
+    /// # Errors
+    /// If it has more replicas now than there are blocks to share.
+    pub(crate) fn going_on(&self, recorded: &Value) -> Result<JobConfig, Fatal> {
+        let mut config = self.clone();
+        if self.training.gradient_blocks.is_none() {
+            config.gradient_blocks = recorded_gradient_blocks(recorded);
+        }
+        let (replicas, blocks) = (config.job.spec.data_parallel, config.gradient_blocks);
+        if replicas as usize > blocks {
+            return Err(Fatal::invalid(format!(
+                "spec.dataParallel is {replicas}, and this job began with {blocks} gradient block{}: set it to {blocks} at \
+                 most, or begin a new job with training.gradientBlocks {}",
+                if blocks == 1 { "" } else { "s" },
+                replicas.next_power_of_two()
+            )));
+        }
+        Ok(config)
+    }
+
+    /// The blocks of a step's microbatches.
+    ///
+    /// # Errors
+    /// If the microbatches can't be divided into them.
+    pub(crate) fn blocks(&self) -> Result<GradientBlocks, Fatal> {
+        let (blocks, microbatches) = (self.gradient_blocks, self.training.microbatches as usize);
+        GradientBlocks::new(blocks, microbatches).ok_or_else(|| {
+            Fatal::invalid(format!(
+                "spec.training.microbatches {microbatches} can't be divided into {blocks} gradient blocks"
+            ))
+        })
+    }
+
+    /// The microbatches of each replica.
+    ///
+    /// # Errors
+    /// As [`JobConfig::blocks`].
+    pub(crate) fn microbatches_of_replicas(&self) -> Result<Vec<usize>, Fatal> {
+        let (blocks, replicas) = (self.blocks()?, self.job.spec.data_parallel as usize);
+        Ok((0..replicas).map(|replica| blocks.of_replica(replica, replicas).microbatches().len()).collect())
     }
 
     /// The model with `vocab_size` rows in embedding and head.
@@ -203,6 +246,11 @@ impl JobConfig {
             (_, gpus) => Ok(tch::Device::Cuda(rank % gpus)),
         }
     }
+}
+
+/// The gradient blocks in the identity of a checkpoint.
+pub(crate) fn recorded_gradient_blocks(identity: &Value) -> usize {
+    identity["training"]["gradientBlocks"].as_u64().map_or(1, |blocks| blocks as usize)
 }
 
 /// The configuration of a pretrained model, its vocabulary size, and its path relative to the volume's root.

@@ -3,7 +3,7 @@
 use std::iter::Sum;
 
 use stagecoach_api::job::{CheckpointMode, Device};
-use stagecoach_pipeline::{GradientBlocks, ModelCost, Partition, Placement, RankCost, Schedule, StageMemory};
+use stagecoach_pipeline::{ModelCost, Partition, Placement, RankCost, Schedule, StageMemory};
 
 use super::job_config::JobConfig;
 use crate::links::{held_bytes, link_ids, state_copy_links};
@@ -26,12 +26,13 @@ pub(super) fn parameter_copies(config: &JobConfig) -> ParameterCopies {
     let spec = &config.job.spec;
     let checkpoint = &spec.checkpoint;
     let snapshot = checkpoint.mode == CheckpointMode::Async && checkpoint.every_steps > 0;
-    let memory_checkpoints = spec.memory_checkpoints(spec.stages as usize).is_some();
-    let blocks = GradientBlocks::new(config.gradient_blocks(), config.training.microbatches as usize);
-    let partial_sums = blocks.map_or(0, GradientBlocks::partial_sums);
+    let memory_checkpoints = spec.memory_checkpoints(spec.mesh().ranks() as usize).is_some();
+    let replicas = spec.data_parallel as usize;
+    let blocks = config.blocks().map(|blocks| blocks.of_replica(0, replicas));
+    let partial_sums = blocks.map_or(0, |blocks| blocks.partial_sums());
     match is_on_gpu(config) {
-        true => ParameterCopies { partial_sums, ..ParameterCopies::default() },
-        false => ParameterCopies { snapshot, memory_checkpoints, partial_sums },
+        true => ParameterCopies { partial_sums, replicas, ..ParameterCopies::default() },
+        false => ParameterCopies { snapshot, memory_checkpoints, partial_sums, replicas },
     }
 }
 
@@ -150,6 +151,8 @@ impl Sum for ParameterBytes {
 mod tests {
     use std::path::Path;
 
+    use stagecoach_pipeline::Replica;
+
     use super::*;
     use crate::execute::{Stage, StageConfig};
     use crate::plan::plan_pipeline;
@@ -182,6 +185,7 @@ mod tests {
                         recompute: layout.recompute,
                         precision: config.training.precision,
                         device: tch::Device::Cpu,
+                        replica: Replica::ONLY,
                     },
                 );
                 let numel: usize = stage.parameters.iter().map(|parameter| parameter.value.numel()).sum();

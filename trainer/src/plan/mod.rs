@@ -22,13 +22,17 @@ use serde::{Deserialize, Serialize};
 use stagecoach_api::job::Recompute;
 use stagecoach_checkpoint::Fence;
 use stagecoach_data::{MicrobatchLayout, PreparedCorpus};
-use stagecoach_pipeline::{GradientBlocks, Limits, Partition, Programs, verify, verify_evaluation};
+use stagecoach_pipeline::{
+    GradientBlocks, Limits, Partition, Programs, Replica, ReplicaBlocks, verify, verify_evaluation,
+};
 
 pub(crate) use checkpoint_link::CheckpointLink;
-pub(crate) use job_config::JobConfig;
+pub(crate) use job_config::{JobConfig, recorded_gradient_blocks};
 pub(crate) use machines::Machines;
 pub(crate) use memory::StageBytes;
-pub(crate) use pipeline_layout::{Alternative, PipelineLayout, PlannedStage, plan_pipeline, plan_pipeline_on};
+pub(crate) use pipeline_layout::{
+    Alternative, PipelineLayout, PlannedStage, plan_pipeline, plan_pipeline_on, smaller_programs,
+};
 pub(crate) use profile::{ModuleSeconds, Profile};
 pub(crate) use receipt::{Receipt, StepFacts};
 pub(crate) use speeds::{attempt_speeds, measured_speeds};
@@ -67,8 +71,13 @@ pub(crate) struct Plan {
     pub(crate) in_flight: Vec<usize>,
     /// The blocks in which a step's gradients are added.
     pub(crate) gradient_blocks: usize,
-    /// The programs of a training step, in the text form of [`Programs`].
-    pub(crate) programs: String,
+    /// Replicas of the pipeline.
+    pub(crate) data_parallel: usize,
+    /// Microbatches of a step, over all replicas.
+    pub(crate) microbatches: usize,
+    /// The programs of a training step, in the text form of [`Programs`]: of the replicas with the most microbatches, and if
+    /// there are any of those with fewer.
+    pub(crate) programs: Vec<String>,
     /// The programs of an evaluation's windows: of a whole one and, if the last is shorter, of that; empty if nothing is
     /// held out.
     pub(crate) evaluation: Vec<String>,
@@ -85,10 +94,12 @@ pub(crate) struct Plan {
 /// A plan's programs, parsed and verified.
 #[derive(Clone, Debug)]
 pub(crate) struct VerifiedPlan {
-    /// Programs of a training step.
+    /// Which replica of the pipeline it is for.
+    pub(crate) replica: Replica,
+    /// Programs of a training step of this replica.
     pub(crate) training: Programs,
-    /// The blocks in which a step's gradients are added.
-    pub(crate) gradient_blocks: GradientBlocks,
+    /// The blocks that this replica computes.
+    pub(crate) blocks: ReplicaBlocks,
     /// Programs of an evaluation's windows, one for each size, a whole window's first.
     pub(crate) evaluation: Vec<Programs>,
     /// Layers of each chunk.
@@ -104,39 +115,52 @@ impl Plan {
         serde_json::to_vec(self).map_err(|e| Fatal::invalid(format!("the plan can't be written: {e}")))
     }
 
-    /// Deserialises and verifies the plan that stage 0 sent.
+    /// Deserialises and verifies the plan that stage 0 sent, for the stage of `rank`.
     ///
     /// # Errors
     /// If it is not a plan of this version, or its programs are incorrect.
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<(Plan, VerifiedPlan), Fatal> {
+    pub(crate) fn from_bytes(bytes: &[u8], rank: usize) -> Result<(Plan, VerifiedPlan), Fatal> {
         let plan: Plan = serde_json::from_slice(bytes).map_err(|e| {
             Fatal::invalid(format!("stage 0's plan can't be read ({e}): all stages must run one version"))
         })?;
-        let verified = plan.verify()?;
+        let verified = plan.verify(rank)?;
         Ok((plan, verified))
     }
 
-    /// Parses and verifies the programs; every stage does so before its first step.
+    /// Parses and verifies the programs for the stage of `rank`; every stage does so before its first step.
     ///
     /// # Errors
     /// The first violation, with the action.
-    pub(crate) fn verify(&self) -> Result<VerifiedPlan, Fatal> {
+    pub(crate) fn verify(&self, rank: usize) -> Result<VerifiedPlan, Fatal> {
         let read = |text: &str| Programs::from_text(text).map_err(|e| Fatal::invalid(format!("stage 0's plan: {e}")));
         let limits = Limits { max_in_flight: Some(self.in_flight.clone()), ..Limits::default() };
         let wrong = |e| Fatal::invalid(format!("stage 0's plan is wrong: {e}"));
-        let training = read(&self.programs)?;
-        verify(&training, &limits).map_err(wrong)?;
+        let all = self.programs.iter().map(|text| read(text)).collect::<Result<Vec<Programs>, Fatal>>()?;
+        for programs in &all {
+            verify(programs, &limits).map_err(wrong)?;
+        }
+        let stages = all.first().map_or(1, |programs| programs.placement.ranks());
+        let replica = Replica { index: rank / stages, count: self.data_parallel };
+        let (blocks, microbatches) = (self.gradient_blocks, self.microbatches);
+        let blocks = GradientBlocks::new(blocks, microbatches).filter(|blocks| replica.count <= blocks.count());
+        let blocks = blocks.map(|blocks| blocks.of_replica(replica.index, replica.count)).ok_or_else(|| {
+            Fatal::invalid(format!(
+                "stage 0's plan is wrong: {} gradient blocks of {microbatches} microbatches for {} replicas",
+                self.gradient_blocks, self.data_parallel
+            ))
+        })?;
+        let own = all.into_iter().find(|programs| programs.microbatches == blocks.microbatches().len());
+        let training = own.filter(|programs| programs.replicated() == (replica.count > 1)).ok_or_else(|| {
+            Fatal::invalid(format!("stage 0's plan is wrong: it has no programs for replica {}", replica.index))
+        })?;
         let evaluation = self.evaluation.iter().map(|text| read(text)).collect::<Result<Vec<Programs>, Fatal>>()?;
         for window in &evaluation {
             verify_evaluation(window, &limits).map_err(wrong)?;
         }
-        let (blocks, microbatches) = (self.gradient_blocks, training.microbatches);
-        let gradient_blocks = GradientBlocks::new(blocks, microbatches).ok_or_else(|| {
-            Fatal::invalid(format!("stage 0's plan is wrong: {blocks} gradient blocks of {microbatches} microbatches"))
-        })?;
         Ok(VerifiedPlan {
+            replica,
             training,
-            gradient_blocks,
+            blocks,
             evaluation,
             partition: Partition { layers: self.partition.clone() },
         })

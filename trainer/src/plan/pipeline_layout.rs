@@ -110,7 +110,8 @@ pub(crate) fn plan_pipeline_on(
     let mut alternatives = Vec::new();
     let mut best: Option<PipelineLayout> = None;
     let mut refused: Option<PartitionError> = None;
-    let candidates = candidates(config, architecture, stages)?;
+    let microbatches = config.microbatches_of_replicas()?;
+    let candidates = candidates(config, architecture, stages, microbatches.first().copied().unwrap_or(0))?;
     let recomputations = recomputations(config);
     let profile = Profile::find(config, architecture);
     let all =
@@ -204,6 +205,32 @@ fn lay_out(
     let memory = stage_bytes(config, architecture, schedule, &partition, &cost);
     let (schedule, programs, alternatives) = (schedule.clone(), programs.clone(), Vec::new());
     Ok(PipelineLayout { schedule, partition, programs, recompute, cost, costs, timeline, memory, alternatives, notes })
+}
+
+/// The programs of the replicas that have fewer microbatches than the first one, for which `layout` was planned; none if all have as
+/// many.
+///
+/// # Errors
+/// If the schedule's CSV is for another number of microbatches.
+pub(crate) fn smaller_programs(
+    config: &JobConfig,
+    architecture: &dyn Architecture,
+    layout: &PipelineLayout,
+) -> Result<Option<Programs>, Fatal> {
+    let all = config.microbatches_of_replicas()?;
+    let Some(&fewer) = all.iter().find(|&&microbatches| Some(&microbatches) != all.first()) else { return Ok(None) };
+    let placement = &layout.programs.placement;
+    let candidates = candidates(config, architecture, placement.ranks(), fewer)?;
+    let same = |candidate: &Candidate| {
+        candidate.schedule.name == layout.schedule.name && candidate.programs.placement == *placement
+    };
+    let found = candidates.into_iter().find(same).map(|candidate| candidate.programs);
+    let name = &layout.schedule.name;
+    found.map(Some).ok_or_else(|| {
+        Fatal::invalid(format!(
+            "spec.pipeline.schedule: {name} is not possible with a replica's {fewer} microbatches: name one"
+        ))
+    })
 }
 
 impl PipelineLayout {

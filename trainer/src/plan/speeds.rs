@@ -38,7 +38,7 @@ pub(crate) fn attempt_speeds(
     volume: &dyn Volume,
     fence: &Fence,
 ) -> Result<RankSpeeds, CheckpointError> {
-    let stages = env.world_size as usize;
+    let stages = config.job.spec.stages as usize;
     let of_attempt = |bytes: Vec<u8>| serde_json::from_slice::<AttemptSpeeds>(&bytes).ok();
     let known = std::fs::read(config.folder().join(SPEEDS)).ok().and_then(of_attempt);
     let known = known

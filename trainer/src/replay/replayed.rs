@@ -21,7 +21,7 @@ use crate::fatal::Fatal;
 use crate::folder::write_file;
 use crate::launch::{LaunchConfig, LauncherState, RunOutcome, StageExecutable, supervise};
 use crate::observe::{ProgressDisplay, RunSummary, StepRecord, TrainingEvent, read_metrics};
-use crate::plan::{JobConfig, TrainerState};
+use crate::plan::{JobConfig, TrainerState, recorded_gradient_blocks};
 use crate::train::{ReplayOptions, environment_changes};
 
 /// How steps are replayed.
@@ -144,6 +144,7 @@ fn replayed_job(
     spec.checkpoint.every_steps = 0;
     spec.checkpoint.memory = None;
     spec.pipeline.memory_limit = None;
+    spec.data_parallel = 1;
     if let Some(stages) = stages.filter(|stages| *stages != spec.stages) {
         spec.stages = stages;
         spec.pipeline.schedule = ScheduleSpec::OneFOneB;
@@ -152,6 +153,9 @@ fn replayed_job(
     }
     if let Some(training) = &mut spec.training {
         (training.steps, training.epochs) = (Some(until), None);
+        if let Some(RecordedCheckpoint { manifest, .. }) = record.checkpoints.last() {
+            training.gradient_blocks = Some(recorded_gradient_blocks(&manifest.metadata.identity) as u32);
+        }
         let rate = &mut training.learning_rate;
         match (base, record.checkpoints.last()) {
             // the checkpoint has it

@@ -15,14 +15,15 @@ use crate::tensor_bytes::bytes_of;
 /// What follows a parameter's name in those of its tensors.
 const SUFFIXES: [&str; 3] = ["", FIRST_MOMENT, SECOND_MOMENT];
 
-/// The names of the tensors that [`load_checkpoint`] reads for `stage`: those that are not in `held`.
+/// The names of the tensors that [`load_checkpoint`] reads for `stage`: of the parameters that its replica owns, and not in `held`.
 pub(crate) fn checkpoint_tensors(stage: &Stage, held: Option<&Snapshot>) -> HashSet<String> {
     let of_parameter = |name: &String| SUFFIXES.map(|suffix| format!("{name}{suffix}"));
-    let names = stage.parameters.iter().flat_map(|parameter| of_parameter(&parameter.spec.name));
+    let owned = stage.parameters.iter().enumerate().filter(|(index, _)| stage.owns(*index));
+    let names = owned.flat_map(|(_, parameter)| of_parameter(&parameter.spec.name));
     names.filter(|name| held.is_none_or(|held| held.tensor(name).is_none())).collect()
 }
 
-/// Loads the weights and moments of `stage`: those in `held`, a copy of the same step, from memory, and the others from a
+/// Loads the weights and moments of `stage` that its replica owns: those in `held`, a copy of the same step, from memory, and the others from a
 /// checkpoint, where every byte is verified by its hash. `on_read` gets the bytes of each tensor.
 ///
 /// # Errors
@@ -35,7 +36,7 @@ pub(crate) fn load_checkpoint(
     on_read: &mut dyn FnMut(u64),
 ) -> Result<(), CheckpointError> {
     for (index, parameter) in stage.parameters.iter().enumerate() {
-        let moments = stage.optimizer.moments(index);
+        let Some(moments) = stage.optimizer.moments(index) else { continue };
         let tensors = [&parameter.value, &moments.exp_avg, &moments.exp_avg_sq];
         for (suffix, tensor) in SUFFIXES.into_iter().zip(tensors) {
             let name = format!("{}{suffix}", parameter.spec.name);

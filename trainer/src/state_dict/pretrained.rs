@@ -70,7 +70,7 @@ mod tests {
 
     use stagecoach_api::job::{AdamWSpec, ModelType, Precision, Recompute};
     use stagecoach_checkpoint::{Dtype, TensorView};
-    use stagecoach_pipeline::{Partition, Placement};
+    use stagecoach_pipeline::{Partition, Placement, Replica};
     use tch::{Device, Kind, Tensor};
 
     use super::*;
@@ -147,6 +147,7 @@ mod tests {
             recompute: Recompute::None,
             precision: Precision::Float32,
             device: Device::Cpu,
+            replica: Replica::ONLY,
         };
         Stage::build(rank, &config)
     }

@@ -1,33 +1,39 @@
 //! A copy of all that a stage's updates change, in one buffer.
 
-use std::collections::BTreeMap;
-
 use stagecoach_pipeline::{Partition, Placement};
 use tch::{Device, Kind, Tensor, no_grad};
 
 use super::snapshot::copy_all;
-use crate::execute::Stage;
-use crate::model::{Architecture, ModelPart, Parameter};
+use crate::execute::{Stage, owners};
+use crate::model::{Architecture, ModelPart, Parameter, ParameterSpec};
 use crate::tensor_bytes::bytes_of;
 
-/// The values of all parameters of a stage and their moments, those of a tied weight on both of its stages: fp32 on the CPU, one
-/// parameter after the other in the stage's order.
+/// The values of all parameters of a stage that its replica owns, and their moments, those of a tied weight on both of its stages:
+/// fp32 on the CPU, one parameter after the other in the stage's order.
 #[derive(Debug)]
 pub(crate) struct StateCopy(Tensor);
 
 impl StateCopy {
-    /// How many values a copy of the stage of `rank` has.
+    /// How many values a copy of the stage of `rank` has, with so many replicas.
     pub(crate) fn numel(
         architecture: &dyn Architecture,
         placement: &Placement,
         partition: &Partition,
+        replicas: usize,
         rank: usize,
     ) -> usize {
-        let parts = placement.chunks_of(rank).map(|chunk| ModelPart::of_chunk(placement, partition, chunk));
-        let specs = parts.flat_map(|part| architecture.parameter_specs(&part));
-        // a tied weight whose ends are on one stage is there once
-        let sizes: BTreeMap<String, u64> = specs.map(|spec| (spec.name.clone(), spec.numel())).collect();
-        3 * sizes.values().sum::<u64>() as usize
+        let (stage, replica) = (rank % placement.ranks(), rank / placement.ranks());
+        let parts = placement.chunks_of(stage).map(|chunk| ModelPart::of_chunk(placement, partition, chunk));
+        let mut specs: Vec<ParameterSpec> = Vec::new();
+        for spec in parts.flat_map(|part| architecture.parameter_specs(&part)) {
+            // a tied weight whose ends are on one stage is there once
+            if specs.iter().all(|other| other.name != spec.name) {
+                specs.push(spec);
+            }
+        }
+        let owners = owners(&specs.iter().collect::<Vec<_>>(), replicas);
+        let owned = specs.iter().zip(owners).filter(|(_, owner)| *owner == replica);
+        3 * owned.map(|(spec, _)| spec.numel()).sum::<u64>() as usize
     }
 
     /// A buffer for so many values. Its memory is written once, so that the first copy into it, for which training waits,
@@ -83,8 +89,8 @@ impl StateCopy {
 /// What updates change, in the order of the parameters: the value and both moments.
 fn state(stage: &Stage) -> Vec<Tensor> {
     let of_parameter = |(index, parameter): (usize, &Parameter)| {
-        let moments = stage.optimizer.moments(index);
-        [&parameter.value, &moments.exp_avg, &moments.exp_avg_sq].map(Tensor::shallow_clone)
+        let moments = stage.optimizer.moments(index)?;
+        Some([&parameter.value, &moments.exp_avg, &moments.exp_avg_sq].map(Tensor::shallow_clone))
     };
-    stage.parameters.iter().enumerate().flat_map(of_parameter).collect()
+    stage.parameters.iter().enumerate().filter_map(of_parameter).flatten().collect()
 }

@@ -29,8 +29,8 @@ pub(crate) fn weights(stage: &Stage) -> Vec<NamedTensor> {
 /// The moments of these weights.
 pub(super) fn moments(stage: &Stage) -> Vec<NamedTensor> {
     own_parameters(stage)
-        .flat_map(|p| {
-            let (name, moments) = (&stage.parameters[p].spec.name, stage.optimizer.moments(p));
+        .filter_map(|p| Some((&stage.parameters[p].spec.name, stage.optimizer.moments(p)?)))
+        .flat_map(|(name, moments)| {
             [
                 NamedTensor::new(name, FIRST_MOMENT, &moments.exp_avg),
                 NamedTensor::new(name, SECOND_MOMENT, &moments.exp_avg_sq),

@@ -53,7 +53,7 @@ impl StageContext<'_> {
     /// How long this stage waits for one that was lost; none if the attempt ends with it.
     pub(super) fn reform_timeout(&self) -> Option<Duration> {
         let seconds = self.config.job.spec.restart.reform_timeout_seconds;
-        (seconds > 0 && self.env.world_size > 1).then(|| Duration::from_secs(seconds.into()))
+        (seconds > 0 && self.env.mesh.ranks() > 1).then(|| Duration::from_secs(seconds.into()))
     }
 }
 

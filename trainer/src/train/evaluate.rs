@@ -31,6 +31,9 @@ pub(super) fn evaluate_held_out(running: &mut RunningStage) -> Result<Option<f64
         if all_gather(running.member, topic::EVALUATION, &stop)?.contains(&true) {
             return Ok(None);
         }
+        if running.stage.replica.index > 0 {
+            continue; // the first replica computes all of it
+        }
         loss = evaluate_window(running, programs, layouts, batch.as_ref(), index * whole.microbatches, loss)?;
     }
     running.context.monitor.set_activity("gathering the held-out loss");
@@ -61,7 +64,7 @@ fn evaluate_window(
         token_ids,
         targets,
         target_count: batch.map_or(0, |batch| batch.target_count),
-        gradient_blocks: GradientBlocks::one(layouts.len()),
+        blocks: &GradientBlocks::one(layouts.len()).whole(),
         loss_so_far,
         step: None,
         learning_rate: 0.0,

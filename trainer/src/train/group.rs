@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stagecoach_api::contract::{FailureKind, StageEnv, StagePhase};
+use stagecoach_api::contract::{FailureKind, StagePhase};
 use stagecoach_api::job::Transport;
 use stagecoach_group::{GroupError, Member};
 
@@ -14,9 +14,9 @@ use super::kept::{Kept, Layout};
 use super::memory::{HeldByGroup, MemoryCheckpoints, previous_rank};
 use super::on_failure::FailureHandler;
 use super::{StageOutcome, environment, finish, resume, shared_memory, steps};
-use crate::execute::{Stage, StageConfig, kind};
+use crate::execute::{Stage, StageConfig, gather_weights, kind};
 use crate::fatal::Fatal;
-use crate::links::{Interrupt, LinkError, LinksConfig, link_ids, open_links, state_copy_links};
+use crate::links::{Interrupt, LinkError, LinksConfig, open_links, replicated_link_ids, state_copy_links};
 use crate::model::Architecture;
 use crate::observe::{StartRecord, TrainingEvent};
 use crate::plan::{JobConfig, Plan};
@@ -74,11 +74,12 @@ fn load_and_train(
     let rank = env.rank as usize;
     let note = |message| emit(context, &TrainingEvent::Note { message });
     let architecture = config.architecture(plan.vocab_size, device);
-    let placement = &verified.training.placement;
+    let (placement, replica) = (&verified.training.placement, verified.replica);
+    let stage_index = rank % placement.ranks();
     monitor.telemetry().group_joined(plan.fence.number(), roster.incarnations());
     monitor.telemetry().set_phase(StagePhase::Forming);
     monitor.set_activity("building the stage");
-    let ranks = env.world_size as usize;
+    let ranks = env.mesh.ranks() as usize;
     let memory_spec = config.job.spec.memory_checkpoints(ranks);
     kept.set_layout(Layout::of(config, &plan, &verified));
     let agree = |_| HeldByGroup::agree(member, &kept.copies, plan.trainer_state.step);
@@ -99,16 +100,17 @@ fn load_and_train(
         recompute: plan.recompute,
         precision: config.training.precision,
         device,
+        replica,
     };
     let is_reused = plan.trainer_state.step > 0 && context.replay.dump.is_none();
     let reused = if is_reused { kept.take_stage() } else { None };
-    let mut stage = reused.unwrap_or_else(|| Stage::build(rank, &stage_config));
+    let mut stage = reused.unwrap_or_else(|| Stage::build(stage_index, &stage_config));
     if let Some(dump) = &context.replay.dump {
         stage.prepare_dump(dump, &verified.partition);
     }
     monitor.set_activity("opening links");
     let addresses: Vec<String> = roster.members.iter().map(|hello| hello.data_address.clone()).collect();
-    let mut link_ids = link_ids(placement, architecture.tie_word_embeddings());
+    let mut link_ids = replicated_link_ids(placement, architecture.tie_word_embeddings(), replica.count);
     if memory_spec.is_some() {
         link_ids.extend(state_copy_links(ranks));
     }
@@ -141,9 +143,9 @@ fn load_and_train(
     let is_in_memory = in_memory.is_some();
     let mut memory = None;
     if let (Some(spec), Some(held)) = (memory_spec, held) {
-        let numel = |rank| StateCopy::numel(architecture.as_ref(), placement, &verified.partition, rank);
+        let numel = |rank| StateCopy::numel(architecture.as_ref(), placement, &verified.partition, replica.count, rank);
         let numels = [numel(rank), numel(previous_rank(rank, ranks))];
-        let begun = MemoryCheckpoints::begin(spec, held, numels, &mut links, &mut kept.copies, &mut stage);
+        let begun = MemoryCheckpoints::begin(spec, held, rank, numels, &mut links, &mut kept.copies, &mut stage);
         memory = begun.map_err(|error| link_failure(member, error))?;
     }
     let notes = if is_in_memory {
@@ -156,13 +158,18 @@ fn load_and_train(
         notes
     };
     notes.into_iter().for_each(note);
+    if plan.trainer_state.step > 0 {
+        // each replica has loaded what it owns
+        let gathered = gather_weights(&stage, &mut links, placement.ranks(), &mut |_| {});
+        gathered.map_err(|error| link_failure(member, error))?;
+    }
     let different = environment::compare_stages(member, &mut plan.trainer_state, context.environment)?;
     different.filter(|_| rank == 0).into_iter().for_each(note);
-    let data_loader = DataLoader::open(context, &plan, rank, placement)?;
+    let data_loader = DataLoader::open(context, &plan, stage_index, placement)?;
     member.form()?;
     monitor.set_formed();
     if rank == 0 {
-        let record = start_record(env, config, &plan, architecture.as_ref());
+        let record = start_record(config, &plan, architecture.as_ref());
         if record.first_step > record.steps {
             note(format!(
                 "step {} is trained, and the job has {} steps: nothing is left to train",
@@ -218,10 +225,10 @@ pub(super) fn link_failure(member: &Member, error: LinkError) -> Fatal {
     }
 }
 
-fn start_record(env: &StageEnv, config: &JobConfig, plan: &Plan, architecture: &dyn Architecture) -> StartRecord {
+fn start_record(config: &JobConfig, plan: &Plan, architecture: &dyn Architecture) -> StartRecord {
     let specs = architecture.all_parameter_specs();
     StartRecord {
-        stages: env.world_size as usize,
+        stages: config.job.spec.stages as usize,
         schedule: plan.schedule.clone(),
         partition: plan.partition.clone(),
         microbatches: config.training.microbatches as usize,

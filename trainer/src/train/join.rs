@@ -102,7 +102,7 @@ pub(super) fn join_group(
     let (member, roster, bytes) =
         Member::join(find, hello, timeouts, |what| tracing::info!("stage 0: {what}"), on_failure)?;
     monitor.attach_activity(member.activity());
-    let (plan, verified) = Plan::from_bytes(&bytes)?;
+    let (plan, verified) = Plan::from_bytes(&bytes, env.rank as usize)?;
     kept.epoch = Some(plan.fence.number());
     tracing::info!(hash = %blake3::hash(&bytes), "plan");
     let assignment = Assignment { roster, plan, verified, listener, damage };
@@ -125,7 +125,7 @@ pub(super) fn hello(env: &StageEnv, config: &JobConfig, device: tch::Device, dat
         job_uid: env.job_uid.clone(),
         attempt: env.attempt,
         rank: env.rank as usize,
-        world_size: env.world_size as usize,
+        world_size: env.mesh.ranks() as usize,
         replica: 0,
         incarnation: env.incarnation,
         pod_uid: env.pod_uid.clone(),

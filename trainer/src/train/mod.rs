@@ -34,7 +34,7 @@ pub(crate) use resume::check_extension;
 use std::path::Path;
 use std::sync::Arc;
 
-use stagecoach_api::contract::{PAGE_PORT, StageEnv};
+use stagecoach_api::contract::{PAGE_NOTE, PAGE_PORT, StageEnv};
 use stagecoach_checkpoint::Volume;
 
 use crate::fatal::Fatal;
@@ -121,7 +121,7 @@ fn serve_page(folder: JobFolder, config: &JobConfig, monitor: &StageMonitor, eve
     // taken where pods share the node's network
     let served = page::serve(folder.clone(), teller(), PAGE_PORT).or_else(|_| page::serve(folder, teller(), 0));
     let message = match served {
-        Ok(address) => format!("the live page, after `kubectl port-forward` of its port to this pod: {address}"),
+        Ok(address) => format!("{PAGE_NOTE}, after `kubectl port-forward` of its port to this pod: {address}"),
         Err(error) => format!("the job has no page: {error}"),
     };
     event_writer.emit(&TrainingEvent::Note { message });

@@ -9,7 +9,7 @@ use std::time::Instant;
 use stagecoach_api::contract::{FailureKind, StageEnv, StagePhase, TerminationMessage, env};
 use stagecoach_group::Activity;
 
-use crate::observe::StageTelemetry;
+use crate::observe::{StageTelemetry, flush};
 
 /// A stage's state, shared by its threads.
 #[derive(Clone, Debug)]
@@ -123,6 +123,9 @@ impl StageMonitor {
                 // a log on a full volume: `eprintln!` would panic, and its hook wait for ever for the lock held here
                 let name = status.spare.map_or(format!("stage {}", status.stage), |spare| format!("spare {spare}"));
                 let _ = writeln!(std::io::stderr(), "{name}: {message}");
+            }
+            if matches!(kind, FailureKind::Done | FailureKind::Drained) {
+                flush(&self.0.telemetry);
             }
             // not `exit`: other threads may be inside libtorch, whose destructors must not run under them
             // SAFETY: ends the process at once; everything worth keeping has been written.

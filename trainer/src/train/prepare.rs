@@ -11,12 +11,12 @@ use stagecoach_group::{Coordinator, StepRules};
 use stagecoach_pipeline::Programs;
 
 use super::context::{StageContext, emit};
-use super::resume::choose_checkpoint;
+use super::resume::{choose_checkpoint, recorded_identity};
 use crate::fatal::Fatal;
 use crate::kernels;
 use crate::model::{Architecture, LlamaConfig};
 use crate::observe::TrainingEvent;
-use crate::plan::{JobConfig, Plan, attempt_speeds, plan_pipeline};
+use crate::plan::{JobConfig, Plan, attempt_speeds, plan_pipeline, smaller_programs};
 use crate::state_dict::{InitialWeights, find_model};
 
 /// Minimum interval between progress reports.
@@ -53,7 +53,9 @@ pub(super) fn prepare_and_plan(
     fence: Fence,
     coordinator: &Coordinator,
 ) -> Result<PlannedRun, Fatal> {
-    let StageContext { env, config, volume, monitor, device, .. } = *context;
+    let StageContext { env, volume, monitor, device, .. } = *context;
+    let begun = recorded_identity(volume);
+    let config = &begun.map_or_else(|| Ok(context.config.clone()), |identity| context.config.going_on(&identity))?;
     monitor.set_activity("preparing the corpus");
     let data_config = config.data_config();
     let mut shown: Option<(&str, Instant)> = None;
@@ -74,9 +76,13 @@ pub(super) fn prepare_and_plan(
     monitor.set_activity("planning");
     let vocab_size = config.vocab_size(prepared.vocab_size)?;
     let architecture = config.architecture(vocab_size, tch::Device::Cpu);
-    let stages = env.world_size as usize;
+    let ranks = env.mesh.ranks() as usize;
+    let stages = config.job.spec.stages as usize;
     let speeds = attempt_speeds(config, env, volume, &fence)?;
     let layout = plan_pipeline(config, architecture.as_ref(), stages, &speeds)?;
+    let programs: Vec<Programs> = std::iter::once(layout.programs.clone())
+        .chain(smaller_programs(config, architecture.as_ref(), &layout)?)
+        .collect();
     let dataset = Dataset::open(&data_config, &prepared)?;
     let held_out = dataset.evaluation_plan(config.microbatch_size());
     let has_held_out = !held_out.layouts.is_empty();
@@ -86,7 +92,7 @@ pub(super) fn prepare_and_plan(
     let mut notes = prepared.skipped.clone();
     notes.extend(layout.notes.iter().cloned());
     notes.extend(bf16_warning(config, device));
-    if config.job.spec.checkpoint.memory.is_some() && config.job.spec.memory_checkpoints(stages).is_none() {
+    if config.job.spec.checkpoint.memory.is_some() && config.job.spec.memory_checkpoints(ranks).is_none() {
         notes.push(
             "no checkpoints in memory: they need a second stage, and restart.reformTimeoutSeconds above 0".into(),
         );
@@ -112,8 +118,10 @@ pub(super) fn prepare_and_plan(
         partition: layout.partition.layers.clone(),
         recompute: layout.recompute,
         in_flight: layout.schedule.in_flight(),
-        gradient_blocks: config.gradient_blocks(),
-        programs: layout.programs.to_text(),
+        gradient_blocks: config.gradient_blocks,
+        data_parallel: config.job.spec.data_parallel as usize,
+        microbatches: config.training.microbatches as usize,
+        programs: programs.iter().map(Programs::to_text).collect(),
         evaluation: layout.evaluation_programs(held_out.layouts.len()).iter().map(Programs::to_text).collect(),
         evaluation_layouts: held_out.layouts,
         expected_bubble: layout.bubble(),

@@ -93,6 +93,12 @@ fn same_job(
     Ok(())
 }
 
+/// The identity of the newest checkpoint, if the job has one that can be read.
+pub(super) fn recorded_identity(volume: &dyn Volume) -> Option<Value> {
+    let newest = open_newest(volume, VerifyLevel::Sizes, &[]).ok()?;
+    Some(newest.checkpoint?.manifest().metadata.identity.clone())
+}
+
 fn read_trainer_state(loaded: &CheckpointReader) -> Result<TrainerState, Fatal> {
     serde_json::from_value(loaded.manifest().metadata.progress.clone())
         .map_err(|e| Fatal::storage("understand the progress in", loaded.folder().as_ref(), e))
@@ -143,8 +149,9 @@ impl<'a> LoadProgress<'a> {
     /// Of `stage`, with its moments or without.
     fn new(context: &'a StageContext, stage: &Stage, with_moments: bool) -> LoadProgress<'a> {
         let each = if with_moments { 3 } else { 1 };
-        let bytes: u64 = stage.parameters.iter().map(|parameter| 4 * parameter.spec.numel()).sum();
-        LoadProgress { context, tensors: (0, each * stage.parameters.len()), bytes: (0, each as u64 * bytes) }
+        let owned = || stage.parameters.iter().enumerate().filter(|(index, _)| !with_moments || stage.owns(*index));
+        let bytes: u64 = owned().map(|(_, parameter)| 4 * parameter.spec.numel()).sum();
+        LoadProgress { context, tensors: (0, each * owned().count()), bytes: (0, each as u64 * bytes) }
     }
 
     /// One more tensor was read.
@@ -222,7 +229,7 @@ pub(super) fn load_weights(
         if found.is_empty() {
             break;
         }
-        if stage.rank == 0 {
+        if context.env.rank == 0 {
             damage.extend(found);
             let again = choose_checkpoint(context, &plan.identity, plan.steps, architecture, &damage)?;
             (damage, notes) = (again.damage, again.notes);
@@ -233,7 +240,7 @@ pub(super) fn load_weights(
             Fatal::invalid(format!("stage 0's choice can't be read ({e}): all stages must run one version"))
         })?;
     }
-    if stage.rank == 0 {
+    if context.env.rank == 0 {
         let (step, seconds) = (plan.trainer_state.step, started.elapsed().as_secs_f64());
         notes.extend(
             (step > 0).then(|| format!("going on after step {step}, whose checkpoint was loaded in {seconds:.2}s")),

@@ -26,7 +26,7 @@ pub(super) fn stand_by(
     event_writer: &EventWriter,
 ) -> Result<StageEnv, Fatal> {
     monitor.set_activity("standing by");
-    let device = config.device((env.world_size + number) as usize)?;
+    let device = config.device((env.mesh.ranks() + number) as usize)?;
     warm_up(device);
     let emit = |event: &TrainingEvent| {
         monitor.telemetry().record(event);
@@ -59,7 +59,7 @@ fn warm_up(device: Device) {
 /// Opens the tokens, so that the volume has what is read first at hand. What fails here fails again, and is reported, when a stage
 /// opens them.
 fn open_tokens(config: &JobConfig, plan: &[u8]) {
-    if let Ok((plan, _)) = Plan::from_bytes(plan)
+    if let Ok((plan, _)) = Plan::from_bytes(plan, 0)
         && let Err(error) = Dataset::open(&config.data_config(), &plan.prepared)
     {
         tracing::debug!("the tokens can't be opened yet: {error}");

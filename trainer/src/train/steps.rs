@@ -127,7 +127,7 @@ impl TrainingLoop<'_, '_, '_, '_> {
             self.give_up(&begun, &verdict)?;
             return Ok(true);
         }
-        self.running.context.monitor.telemetry().group_finished_step();
+        self.running.context.monitor.telemetry().group_finished_step(begun.step, begun.at.elapsed());
         // the verdict says that every stage has the copies of the step before
         self.write_record();
         let config = self.running.context.config;
@@ -174,8 +174,9 @@ impl TrainingLoop<'_, '_, '_, '_> {
         let Self { running, state, save_schedule, memory, .. } = self;
         let monitor = running.context.monitor;
         let plan = running.data_loader.as_ref().map(|data_loader| data_loader.step_plan(state.step));
+        let microbatches = running.verified.blocks.microbatches();
         let BatchTensors { token_ids, targets } = match (&running.data_loader, &plan) {
-            (Some(data_loader), Some(plan)) => data_loader.tensors(plan, 0..plan.layouts.len()),
+            (Some(data_loader), Some(plan)) => data_loader.tensors(plan, microbatches.clone()),
             _ => BatchTensors::default(),
         };
         let save = save_schedule.save_vote(begun.step)?;
@@ -189,11 +190,11 @@ impl TrainingLoop<'_, '_, '_, '_> {
         let stop = || drain.stop(monitor.stop_requested_at(), Instant::now());
         let wait_for_copy = || memory.borrow_mut().as_mut().map_or(Ok(()), |memory| memory.wait());
         let inputs = StepInputs {
-            layouts: &begun.announced.layouts,
+            layouts: &begun.announced.layouts[microbatches],
             token_ids,
             targets,
             target_count: begun.announced.tokens,
-            gradient_blocks: running.verified.gradient_blocks,
+            blocks: &running.verified.blocks,
             loss_so_far: 0.0,
             step: Some(begun.step),
             learning_rate: begun.learning_rate,

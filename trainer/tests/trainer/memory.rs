@@ -8,7 +8,7 @@ use stagecoach::model::{
     Architecture, ForwardContext, Llama, LlamaConfig, MicrobatchCost, ParameterCopies, WeightGradient,
 };
 use stagecoach_api::job::{AdamWSpec, ModelType, Precision, Recompute};
-use stagecoach_pipeline::{Partition, Placement};
+use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Kind, Tensor};
 
 const HIDDEN: usize = 32;
@@ -112,6 +112,7 @@ fn second_stage(config: LlamaConfig, layers: Vec<usize>) -> Stage {
         recompute: Recompute::None,
         precision: Precision::Float32,
         device: Device::Cpu,
+        replica: Replica::ONLY,
     };
     Stage::build(1, &stage_config)
 }

@@ -4,17 +4,17 @@ use std::collections::HashMap;
 
 use thiserror::Error;
 
-use super::{CONFIG_PATH, MASTER_PORT, MAX_STAGES, WORKSPACE_PATH};
+use super::{CONFIG_PATH, MASTER_PORT, MAX_STAGES, Mesh, WORKSPACE_PATH};
 
 /// The variables' names.
 pub mod env {
-    /// Host of stage 0.
+    /// Host of rank 0.
     pub const MASTER_ADDR: &str = "MASTER_ADDR";
-    /// Port of stage 0.
+    /// Port of rank 0.
     pub const MASTER_PORT: &str = "MASTER_PORT";
-    /// The stage, from 0.
+    /// The number of the process, from 0: its replica times the number of stages, plus its stage.
     pub const RANK: &str = "RANK";
-    /// The number of stages.
+    /// The number of processes: of stages times that of replicas.
     pub const WORLD_SIZE: &str = "WORLD_SIZE";
     /// Always 0: a stage sees no other of its machine.
     pub const LOCAL_RANK: &str = "LOCAL_RANK";
@@ -24,14 +24,18 @@ pub mod env {
     pub const JOB_UID: &str = "STAGECOACH_JOB_UID";
     /// The attempt, from 1.
     pub const ATTEMPT: &str = "STAGECOACH_ATTEMPT";
-    /// The number of a spare, which has no stage yet: RANK, STAGECOACH_STAGE and STAGECOACH_INCARNATION are not set then.
+    /// The number of a spare, which has no stage yet: RANK, STAGECOACH_STAGE, STAGECOACH_REPLICA and STAGECOACH_INCARNATION are not set then.
     pub const SPARE: &str = "STAGECOACH_SPARE";
     /// Which pod of this stage in this attempt it is: each has a higher number than those before it.
     pub const INCARNATION: &str = "STAGECOACH_INCARNATION";
-    /// The stage again, for scripts that give RANK another meaning.
+    /// The stage, from 0, of its replica of the pipeline.
     pub const STAGE: &str = "STAGECOACH_STAGE";
-    /// The number of stages again.
+    /// The number of stages of each replica.
     pub const STAGES: &str = "STAGECOACH_STAGES";
+    /// The replica of the pipeline, from 0.
+    pub const REPLICA: &str = "STAGECOACH_REPLICA";
+    /// The number of replicas: `spec.dataParallel`.
+    pub const DATA_PARALLEL: &str = "STAGECOACH_DATA_PARALLEL";
     /// The attempt's job file.
     pub const CONFIG: &str = "STAGECOACH_CONFIG";
     /// The volume that all stages share.
@@ -47,7 +51,7 @@ pub mod env {
     pub const HTTP_PORT: &str = "STAGECOACH_HTTP_PORT";
 
     /// The variables that stages and spares get, which a pod template must not set.
-    pub const ALL: [&str; 16] = [
+    pub const ALL: [&str; 18] = [
         MASTER_ADDR,
         MASTER_PORT,
         RANK,
@@ -60,6 +64,8 @@ pub mod env {
         INCARNATION,
         STAGE,
         STAGES,
+        REPLICA,
+        DATA_PARALLEL,
         CONFIG,
         WORKSPACE,
         POD_IP,
@@ -80,10 +86,10 @@ pub struct ContractError {
 /// What a stage is given when it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageEnv {
-    /// This stage, from 0. A spare has none yet: 0.
+    /// The number of this stage among those of all replicas. A spare has none yet: 0.
     pub rank: u32,
-    /// The number of stages.
-    pub world_size: u32,
+    /// Stages and replicas.
+    pub mesh: Mesh,
     /// The job's name.
     pub job: String,
     /// The job's UID.
@@ -98,9 +104,9 @@ pub struct StageEnv {
     pub config: String,
     /// The volume that all stages share.
     pub workspace: String,
-    /// Host of stage 0.
+    /// Host of rank 0.
     pub master_addr: String,
-    /// Port of stage 0.
+    /// Port of rank 0.
     pub master_port: u16,
     /// The address at which the others reach this stage.
     pub pod_ip: String,
@@ -120,7 +126,7 @@ impl StageEnv {
         let spare = if vars.has(env::SPARE) { Some(vars.number(env::SPARE)?) } else { None };
         let read = Self {
             rank: if spare.is_some() { 0 } else { vars.number(env::RANK)? },
-            world_size: vars.number(env::WORLD_SIZE)?,
+            mesh: vars.mesh()?,
             job: vars.text(env::JOB)?,
             job_uid: vars.text(env::JOB_UID)?,
             attempt: vars.number(env::ATTEMPT)?,
@@ -139,20 +145,9 @@ impl StageEnv {
 
     fn check(&self, vars: &Vars) -> Result<(), ContractError> {
         let wrong = |variable, message| Err(ContractError { variable, message });
-        let Self { rank, world_size, .. } = self;
-        if !(1..=MAX_STAGES).contains(world_size) {
-            return wrong(env::WORLD_SIZE, format!("is {world_size}; a job has 1 to {MAX_STAGES} stages"));
-        }
-        if vars.has(env::STAGES) {
-            let stages: u32 = vars.number(env::STAGES)?;
-            if stages != *world_size {
-                return wrong(
-                    env::WORLD_SIZE,
-                    format!("is {world_size}, but {} is {stages}: both are the job's number of stages", env::STAGES),
-                );
-            }
-        }
-        for variable in [env::RANK, env::STAGE, env::INCARNATION] {
+        let Self { rank, mesh, .. } = *self;
+        let world_size = mesh.ranks();
+        for variable in [env::RANK, env::STAGE, env::REPLICA, env::INCARNATION] {
             if self.spare.is_some() && vars.has(variable) {
                 return wrong(variable, format!("is set, and so is {}: a spare has no stage", env::SPARE));
             }
@@ -160,13 +155,13 @@ impl StageEnv {
         if rank >= world_size {
             return wrong(
                 env::RANK,
-                format!("is {rank}; with WORLD_SIZE {world_size} the stages are 0 to {}", world_size - 1),
+                format!("is {rank}; with WORLD_SIZE {world_size} the ranks are 0 to {}", world_size - 1),
             );
         }
-        if vars.has(env::STAGE) {
-            let stage: u32 = vars.number(env::STAGE)?;
-            if stage != *rank {
-                return wrong(env::RANK, format!("is {rank}, but {} is {stage}: both are the stage", env::STAGE));
+        for (variable, of_rank) in [(env::STAGE, mesh.stage(rank)), (env::REPLICA, mesh.replica(rank).unwrap_or(0))] {
+            let found = if vars.has(variable) { vars.number(variable)? } else { of_rank };
+            if found != of_rank {
+                return wrong(env::RANK, format!("is {rank}, {}, but {variable} is {found}", mesh.name(rank)));
             }
         }
         Ok(())
@@ -179,15 +174,17 @@ impl StageEnv {
             (env::MASTER_ADDR, Some(self.master_addr.clone())),
             (env::MASTER_PORT, Some(self.master_port.to_string())),
             (env::RANK, of_stage(self.rank)),
-            (env::WORLD_SIZE, Some(self.world_size.to_string())),
+            (env::WORLD_SIZE, Some(self.mesh.ranks().to_string())),
             (env::LOCAL_RANK, Some("0".into())),
             (env::JOB, Some(self.job.clone())),
             (env::JOB_UID, Some(self.job_uid.clone())),
             (env::ATTEMPT, Some(self.attempt.to_string())),
             (env::SPARE, self.spare.map(|spare| spare.to_string())),
             (env::INCARNATION, of_stage(self.incarnation)),
-            (env::STAGE, of_stage(self.rank)),
-            (env::STAGES, Some(self.world_size.to_string())),
+            (env::STAGE, of_stage(self.mesh.stage(self.rank))),
+            (env::STAGES, Some(self.mesh.stages.to_string())),
+            (env::REPLICA, of_stage(self.mesh.replica(self.rank).unwrap_or(0))),
+            (env::DATA_PARALLEL, Some(self.mesh.data_parallel.to_string())),
             (env::CONFIG, Some(self.config.clone())),
             (env::WORKSPACE, Some(self.workspace.clone())),
             (env::POD_IP, Some(self.pod_ip.clone())),
@@ -202,6 +199,27 @@ struct Vars(HashMap<String, String>);
 impl Vars {
     fn has(&self, variable: &str) -> bool {
         self.0.contains_key(variable)
+    }
+
+    /// Without the number of replicas there is one, and without that of stages all processes are of one replica.
+    fn mesh(&self) -> Result<Mesh, ContractError> {
+        let wrong = |message| Err(ContractError { variable: env::WORLD_SIZE, message });
+        let world_size = self.number(env::WORLD_SIZE)?;
+        if !(1..=MAX_STAGES).contains(&world_size) {
+            return wrong(format!("is {world_size}; a job has 1 to {MAX_STAGES} stages"));
+        }
+        let number_or = |variable, other| if self.has(variable) { self.number(variable) } else { Ok(other) };
+        let data_parallel = number_or(env::DATA_PARALLEL, 1)?;
+        let mesh = Mesh { stages: number_or(env::STAGES, world_size)?, data_parallel };
+        if mesh.ranks() != world_size {
+            return wrong(format!(
+                "is {world_size}, but {} times {} is {} times {data_parallel}: both are the number of the job's processes",
+                env::STAGES,
+                env::DATA_PARALLEL,
+                mesh.stages
+            ));
+        }
+        Ok(mesh)
     }
 
     fn text(&self, variable: &'static str) -> Result<String, ContractError> {

@@ -4,12 +4,18 @@
 mod environment;
 mod exit;
 mod labels;
+mod mesh;
+mod notes;
 mod status;
 mod termination;
 
 pub use environment::{ContractError, StageEnv, env};
 pub use exit::ExitCode;
-pub use labels::{ATTEMPT_LABEL, INCARNATION_LABEL, JOB_LABEL, JOB_UID_LABEL, SPARE_LABEL, STAGE_LABEL};
+pub use labels::{
+    ATTEMPT_LABEL, INCARNATION_LABEL, JOB_LABEL, JOB_UID_LABEL, RANK_LABEL, REPLICA_LABEL, SPARE_LABEL, STAGE_LABEL,
+};
+pub use mesh::Mesh;
+pub use notes::{PAGE_NOTE, SPARE_TOOK_PLACE, takeover_note, taker};
 pub use status::{GroupStatus, LostStage, StagePhase, StageStatus, StatusQuery};
 pub use termination::{FailureKind, TERMINATION_MESSAGE_BYTES, TerminationMessage};
 

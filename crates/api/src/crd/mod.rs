@@ -62,8 +62,9 @@ pub fn manifest() -> Result<String, serde_saphyr::SerializeError> {
 fn columns() -> Vec<Value> {
     [
         ("Phase", "string", ".status.phase", "A summary of the job's state."),
-        ("Stages", "integer", ".spec.stages", "Stages that are wanted."),
-        ("Ready", "integer", ".status.readyStages", "Stages that are ready."),
+        ("Stages", "integer", ".spec.stages", "Stages that are wanted, of each replica."),
+        ("Replicas", "integer", ".spec.dataParallel", "Replicas of the pipeline that are wanted."),
+        ("Ready", "integer", ".status.readyStages", "Stages that are ready, of all replicas."),
         ("Step", "integer", ".status.progress.step", "Finished steps."),
         ("Loss", "string", ".status.progress.loss", "Training loss of the last step, in nats per token."),
         ("Checkpoint", "integer", ".status.checkpoint.step", "Step of the newest committed checkpoint."),

@@ -59,9 +59,9 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
     (
         "",
         ".metadata.name",
-        // A hostname has 63 characters; 8 are two dashes and an attempt of six digits.
-        "size(self.metadata.name) <= 52 || size(self.metadata.name) <= (self.spec.stages <= 10 ? 54 : self.spec.stages <= 100 ? 53 : 52)",
-        "is too long: pods are called <name>-<stage>-<attempt> and a hostname has at most 63 characters, so at most 54 fit with up to 10 stages, 53 with up to 100, 52 with more",
+        // A hostname has 63 characters; 8 are two dashes and an attempt of six digits. A replica is a number more.
+        "size(self.metadata.name) <= 48 || size(self.metadata.name) <= (self.spec.stages <= 10 ? 54 : self.spec.stages <= 100 ? 53 : 52) - (self.spec.dataParallel == 1 ? 0 : self.spec.dataParallel <= 10 ? 2 : self.spec.dataParallel <= 100 ? 3 : 4)",
+        "is too long: pods are called <name>-<stage>-<attempt> and a hostname has at most 63 characters, so at most 54 fit with up to 10 stages, 53 with up to 100, 52 with more, and a replica's number takes 2 to 4 of them",
     ),
     (
         "spec.managedBy",
@@ -98,6 +98,25 @@ const FIXED: &[(&str, &str, &str, &str)] = &[
         ".trainer.type",
         "self.trainer.type != 'Custom' || has(self.template) && has(self.template.spec) && has(self.template.spec.containers) && self.template.spec.containers.exists(container, container.name == 'trainer')",
         "is Custom, but spec.template.spec.containers has no container called `trainer`: add it; its command is the trainer",
+    ),
+    (
+        "spec",
+        ".dataParallel",
+        "self.dataParallel * self.stages <= 256",
+        "times stages is more than 256: a job has at most 256 pods",
+    ),
+    (
+        "spec",
+        ".dataParallel",
+        "!has(self.training) || !has(self.training.gradientBlocks) || self.dataParallel <= self.training.gradientBlocks",
+        "is more than training.gradientBlocks: a replica computes at least one block",
+    ),
+    (
+        "spec",
+        ".dataParallel",
+        // the blocks of a job that starts so: the smallest power of two that is enough
+        "!has(self.training) || has(self.training.gradientBlocks) || self.training.microbatches % (self.dataParallel <= 1 ? 1 : self.dataParallel <= 2 ? 2 : self.dataParallel <= 4 ? 4 : self.dataParallel <= 8 ? 8 : self.dataParallel <= 16 ? 16 : self.dataParallel <= 32 ? 32 : self.dataParallel <= 64 ? 64 : self.dataParallel <= 128 ? 128 : 256) == 0",
+        "needs microbatches that can be divided into as many blocks, or the next power of two of them: gradients are added in blocks",
     ),
     (
         "spec",
@@ -239,12 +258,13 @@ fn unchanged() -> Rule {
         .rfold("'spec'".to_owned(), |otherwise, path| format!("!({}) ? 'spec.{path}' : {otherwise}", same(path)));
     let decay_fits = format!("({} || {LONGER})", all_same(&paths_with(ChangeEffect::Extension)));
     let rate_left = format!("(!({LONGER}) || {RATE_LEFT})");
+    let blocks_left = format!("({BLOCKS_LEFT})");
     Rule {
         at: "",
         field: ".spec".into(),
-        rule: format!("{STATUS} || !({BEGAN}) || {} && {decay_fits} && {rate_left}", all_same(&fixed)).into(),
+        rule: format!("{STATUS} || !({BEGAN}) || {} && {decay_fits} && {rate_left} && {blocks_left}", all_same(&fixed)).into(),
         message: format!(
-            "!{decay_fits} ? \"{OTHER_DECAY}\" : !{rate_left} ? \"{RATE_ZERO}\" : ({first_changed}) + \" {KEPT}\""
+            "!{decay_fits} ? \"{OTHER_DECAY}\" : !{rate_left} ? \"{RATE_ZERO}\" : !{blocks_left} ? \"{MORE_REPLICAS}\" : ({first_changed}) + \" {KEPT}\""
         )
         .into(),
         is_expression: true,
@@ -256,6 +276,11 @@ const LONGER: &str = "has(self.spec.training) && has(oldSelf.spec.training) && (
 
 /// Steps that are added have a learning rate, or the job asks for none.
 const RATE_LEFT: &str = "has(self.spec.training.learningRate.decaySteps) || self.spec.training.learningRate.floor > 0.0 || self.spec.training.learningRate.schedule == 'Constant'";
+
+/// No more replicas than before, or the job says how many it may have. Without that it has the blocks that its first attempt needed.
+const BLOCKS_LEFT: &str = "self.spec.dataParallel <= oldSelf.spec.dataParallel || !has(self.spec.training) || has(self.spec.training.gradientBlocks)";
+
+const MORE_REPLICAS: &str = "spec.dataParallel can't be changed to more replicas once training began, since spec.training.gradientBlocks is not given: the job has as many blocks as its first attempt needed; make a new job with more (its checkpoint.initFrom can take this one's weights along)";
 
 const OTHER_DECAY: &str = "spec.training.learningRate.decaySteps can't be changed once training began, but together with more steps or epochs, for those added";
 

@@ -25,6 +25,7 @@ use ChangeEffect::{Attempt, Cluster, Extension, Identity, Live};
 /// Every field below `spec`, in the order of [`PipelineJobSpec`], by its path.
 pub const CHANGES: &[(&str, ChangeEffect)] = &[
     ("stages", Attempt),
+    ("dataParallel", Attempt),
     ("spares", Live),
     ("suspend", Live),
     ("managedBy", Cluster),
@@ -137,15 +138,18 @@ pub(crate) fn paths_with(effect: ChangeEffect) -> Vec<String> {
     paths
 }
 
+/// The fields that make the mesh.
+const OF_THE_MESH: [&str; 2] = ["stages", "dataParallel"];
+
 /// The fields at the top of the spec that hold what an attempt is made of, in the spec's order: another value of one
-/// starts a new attempt. `stages` is not among them, since a state of the job has the number of stages by itself.
+/// starts a new attempt. `stages` and `dataParallel` are not among them, since a state of the job has these numbers by itself.
 pub fn attempt_fields() -> impl Iterator<Item = &'static str> {
-    let mut last = "stages";
+    let mut last = "";
     CHANGES.iter().filter(|(_, effect)| !matches!(effect, Live | Cluster)).filter_map(move |(path, _)| {
         let top = path.split('.').next().unwrap_or(path);
         let is_new = top != last;
         last = top;
-        is_new.then_some(top)
+        (is_new && !OF_THE_MESH.contains(&top)).then_some(top)
     })
 }
 
@@ -198,7 +202,7 @@ mod tests {
         let fields: Vec<&str> = attempt_fields().collect();
         assert_eq!(fields, ["trainer", "model", "data", "training", "pipeline", "checkpoint", "storage", "template"]);
         for (path, effect) in CHANGES {
-            let is_part = fields.contains(&path.split('.').next().unwrap()) || *path == "stages";
+            let is_part = fields.contains(&path.split('.').next().unwrap()) || OF_THE_MESH.contains(path);
             assert_eq!(is_part, !matches!(effect, Live | Cluster), "{path}: its neighbours have other effects");
         }
     }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::contract::Mesh;
+
 use super::{
     CheckpointSpec, DataSpec, MemoryCheckpointSpec, ModelSpec, NetworkPolicySpec, PipelineJobStatus, PipelineSpec,
     PodTemplate, RestartSpec, SchedulingSpec, StorageSpec, TrainingSpec, default_number,
@@ -87,6 +89,11 @@ pub struct PipelineJobSpec {
     #[serde(default = "default_number::<1>")]
     #[schemars(range(min = 1, max = 256))]
     pub stages: u32,
+    /// Replicas of the pipeline, each with `stages` pods of its own, which share a step's gradient blocks; at most as many as
+    /// there are. All numbers are the same for any number of them.
+    #[serde(default = "default_number::<1>")]
+    #[schemars(range(min = 1, max = 256))]
+    pub data_parallel: u32,
     /// Spares, 0 to 8: pods of their own that wait, with everything loaded, to take the place of a lost stage at once. Each needs
     /// what a stage needs, a GPU for example; it is made without `template.stages`.
     #[serde(default)]
@@ -152,9 +159,14 @@ pub struct BuiltIn<'a> {
 }
 
 impl PipelineJobSpec {
-    /// The checkpoints in memory of so many stages: none without a second stage, or if none outlives another.
-    pub fn memory_checkpoints(&self, stages: usize) -> Option<&MemoryCheckpointSpec> {
-        self.checkpoint.memory.as_ref().filter(|_| stages > 1 && self.restart.reform_timeout_seconds > 0)
+    /// Stages and replicas.
+    pub const fn mesh(&self) -> Mesh {
+        Mesh { stages: self.stages, data_parallel: self.data_parallel }
+    }
+
+    /// The checkpoints in memory of so many stages, of all replicas: none without a second stage, or if none outlives another.
+    pub fn memory_checkpoints(&self, ranks: usize) -> Option<&MemoryCheckpointSpec> {
+        self.checkpoint.memory.as_ref().filter(|_| ranks > 1 && self.restart.reform_timeout_seconds > 0)
     }
 
     /// Model, data and training, if the trainer is the built-in one and none is missing (`validate` says which is).

@@ -4,6 +4,8 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
+use crate::contract::Mesh;
+
 use super::FloatString;
 use super::number::{count, optional_count};
 
@@ -25,10 +27,10 @@ pub struct PipelineJobStatus {
     /// A summary of the job's state, derived from the conditions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<JobPhase>,
-    /// Stages that exist.
+    /// Stages that exist, of all replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stages: Option<u32>,
-    /// Stages that are ready.
+    /// Stages that are ready, of all replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_stages: Option<u32>,
     /// The pods' label selector, for the scale subresource.
@@ -101,13 +103,23 @@ pub struct AttemptStatus {
     /// The spec's generation that it runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generation: Option<i64>,
-    /// Its stages.
+    /// Its stages, of each replica.
     pub stages: u32,
+    /// Its replicas, if it has several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_parallel: Option<u32>,
     /// The trainer's image, resolved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// Whether all its pods were created: one that is missing afterwards has vanished.
     pub pods_created: bool,
+}
+
+impl AttemptStatus {
+    /// Its stages and replicas.
+    pub fn mesh(&self) -> Mesh {
+        Mesh { stages: self.stages, data_parallel: self.data_parallel.unwrap_or(1) }
+    }
 }
 
 /// How far training is.
@@ -188,6 +200,9 @@ pub struct LastFailureStatus {
     /// The stage that failed first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stage: Option<u32>,
+    /// Its replica, if there were several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replica: Option<u32>,
     /// Its pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,

@@ -26,7 +26,8 @@ pub struct TrainingSpec {
     #[schemars(range(min = 1))]
     pub microbatches: u32,
     /// Blocks of consecutive microbatches: gradients are added within a block in the order of the microbatches, then the blocks
-    /// as a binary tree. A power of two that divides `microbatches`; 1 if absent.
+    /// as a binary tree. A power of two that divides `microbatches`; if absent, the smallest one that is at least the first
+    /// attempt's `dataParallel`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1024))]
     pub gradient_blocks: Option<u32>,
@@ -74,6 +75,11 @@ impl TrainingSpec {
             (None, Some(epochs)) => Some(TrainingLength::Epochs(epochs)),
             _ => None,
         }
+    }
+
+    /// The gradient blocks of a job that starts with so many replicas.
+    pub fn gradient_blocks(&self, data_parallel: u32) -> u32 {
+        self.gradient_blocks.unwrap_or_else(|| data_parallel.next_power_of_two())
     }
 
     /// Sequences of one microbatch; 0 if there are no microbatches to divide by.

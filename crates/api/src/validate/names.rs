@@ -1,14 +1,15 @@
 //! Names that become names of pods, services and folders.
 
 use super::Problems;
+use crate::contract::Mesh;
 
 /// Longest hostname.
 const HOSTNAME: usize = 63;
 /// Digits of an attempt's number that a hostname leaves room for.
 const ATTEMPT_DIGITS: usize = 6;
 
-/// The job's name is a DNS-1035 label (its Service needs that), and pod `<job>-<stage>-<attempt>` fits into a hostname.
-pub(super) fn check(name: &str, stages: u32, problems: &mut Problems) {
+/// The job's name is a DNS-1035 label (its Service needs that), and pod `<job>-<stage>-<attempt>`, or `<job>-<replica>-<stage>-<attempt>`, fits into a hostname.
+pub(super) fn check(name: &str, mesh: Mesh, problems: &mut Problems) {
     const FIELD: &str = "metadata.name";
     problems.require(is_dns_1035(name), FIELD, || {
         format!(
@@ -16,11 +17,15 @@ pub(super) fn check(name: &str, stages: u32, problems: &mut Problems) {
             name.escape_debug()
         )
     });
-    let suffix = 2 + stages.saturating_sub(1).to_string().len() + ATTEMPT_DIGITS;
-    let longest = HOSTNAME - suffix;
+    let digits = |count: u32| count.saturating_sub(1).to_string().len();
+    let (replica, place) = match mesh.if_replicated() {
+        None => (0, "<stage>"),
+        Some(mesh) => (1 + digits(mesh.data_parallel), "<replica>-<stage>"),
+    };
+    let longest = HOSTNAME - (2 + digits(mesh.stages) + ATTEMPT_DIGITS + replica);
     problems.require(name.len() <= longest, FIELD, || {
         format!(
-            "has {} characters; with {stages} stages at most {longest} fit, since pods are called <name>-<stage>-<attempt> and a hostname has at most {HOSTNAME}",
+            "has {} characters; with {mesh} at most {longest} fit, since pods are called <name>-{place}-<attempt> and a hostname has at most {HOSTNAME}",
             name.len()
         )
     });

@@ -17,6 +17,7 @@ pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     problems.require((1..=MAX_STAGES).contains(&spec.stages), "spec.stages", || {
         format!("is {}; a job has 1 to {MAX_STAGES} stages", spec.stages)
     });
+    check_replicas(spec, problems);
     check_spares(spec, problems);
     match &spec.model {
         Some(ModelSpec::Llama(llama)) => check_llama(llama, problems),
@@ -50,6 +51,32 @@ pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     if let Some(limit) = &spec.pipeline.memory_limit {
         check_quantity(limit, "spec.pipeline.memoryLimit", problems);
     }
+}
+
+/// Replicas share the gradient blocks.
+fn check_replicas(spec: &PipelineJobSpec, problems: &mut Problems) {
+    const AT: &str = "spec.dataParallel";
+    let (replicas, stages) = (spec.data_parallel, spec.stages);
+    problems.require(replicas >= 1, AT, || "is 0; a job has at least one replica of its pipeline".into());
+    let ranks = u64::from(replicas) * u64::from(stages);
+    problems.require(ranks <= MAX_STAGES.into(), AT, || {
+        format!("is {replicas}; with {stages} stages each that is {ranks} pods, and a job has at most {MAX_STAGES}")
+    });
+    let Some(training) = &spec.training else { return };
+    let (blocks, microbatches) = (training.gradient_blocks(replicas.min(MAX_STAGES)), training.microbatches);
+    problems.require(replicas <= blocks, AT, || {
+        format!("is {replicas}, more than training.gradientBlocks {blocks}: a replica computes at least one block")
+    });
+    problems.require(
+        training.gradient_blocks.is_some() || microbatches == 0 || microbatches.is_multiple_of(blocks),
+        AT,
+        || {
+            format!(
+                "is {replicas}, for which microbatches {microbatches} must be divisible by {blocks}: gradients are added in that \
+                 many blocks"
+            )
+        },
+    );
 }
 
 /// Spares are of use where the other stages outlive a lost one.

@@ -10,7 +10,7 @@ use stagecoach_api::job::{FloatString, ProgressStatus};
 fn stage_env() -> StageEnv {
     StageEnv {
         rank: 1,
-        world_size: 3,
+        mesh: Mesh::pipeline(3),
         job: "tiny".into(),
         job_uid: "0d9f".into(),
         attempt: 4,
@@ -32,10 +32,19 @@ fn the_environment_is_read_as_it_was_written() {
     let names = |env: &StageEnv| env.to_vars().into_iter().map(|(name, _)| name).collect::<BTreeSet<_>>();
     assert_eq!(&names(&env) | &names(&spare), env::ALL.into());
     let of_a_stage: BTreeSet<_> = names(&env).difference(&names(&spare)).copied().collect();
-    assert_eq!(of_a_stage, [env::RANK, env::STAGE, env::INCARNATION].into());
-    for env in [env, spare] {
+    assert_eq!(of_a_stage, [env::RANK, env::STAGE, env::REPLICA, env::INCARNATION].into());
+    let replicated = StageEnv { rank: 4, mesh: Mesh { stages: 3, data_parallel: 2 }, ..env.clone() };
+    for env in [env, spare, replicated] {
         assert_eq!(StageEnv::from_vars(env.to_vars()).unwrap(), env);
     }
+}
+
+/// As an older operator starts it, or who starts a custom trainer by hand.
+#[test]
+fn without_replicas_all_processes_are_stages_of_one() {
+    let mut vars = stage_env().to_vars();
+    vars.retain(|(name, _)| ![env::REPLICA, env::DATA_PARALLEL, env::STAGES].contains(name));
+    assert_eq!(StageEnv::from_vars(vars).unwrap(), stage_env());
 }
 
 #[test]
@@ -50,16 +59,20 @@ fn a_wrong_environment_is_refused_by_name() {
         ("RANK", None, "environment variable RANK: is not set; the operator and `stagecoach run` set it"),
         ("RANK", Some("one"), "environment variable RANK: is \"one\", expected a whole number that fits"),
         ("RANK", Some("-1"), "environment variable RANK: is \"-1\", expected a whole number that fits"),
-        ("RANK", Some("3"), "environment variable RANK: is 3; with WORLD_SIZE 3 the stages are 0 to 2"),
-        (
-            "STAGECOACH_STAGE",
-            Some("2"),
-            "environment variable RANK: is 1, but STAGECOACH_STAGE is 2: both are the stage",
-        ),
+        ("RANK", Some("3"), "environment variable RANK: is 3; with WORLD_SIZE 3 the ranks are 0 to 2"),
+        ("STAGECOACH_STAGE", Some("2"), "environment variable RANK: is 1, stage 1, but STAGECOACH_STAGE is 2"),
         (
             "WORLD_SIZE",
             Some("4"),
-            "environment variable WORLD_SIZE: is 4, but STAGECOACH_STAGES is 3: both are the job's number of stages",
+            "environment variable WORLD_SIZE: is 4, but STAGECOACH_STAGES times STAGECOACH_DATA_PARALLEL is 3 times 1: both are \
+             the number of the job's processes",
+        ),
+        ("STAGECOACH_REPLICA", Some("1"), "environment variable RANK: is 1, stage 1, but STAGECOACH_REPLICA is 1"),
+        (
+            "STAGECOACH_DATA_PARALLEL",
+            Some("2"),
+            "environment variable WORLD_SIZE: is 3, but STAGECOACH_STAGES times STAGECOACH_DATA_PARALLEL is 3 times 2: both are \
+             the number of the job's processes",
         ),
         ("WORLD_SIZE", Some("0"), "environment variable WORLD_SIZE: is 0; a job has 1 to 256 stages"),
         ("WORLD_SIZE", Some(""), "environment variable WORLD_SIZE: is empty"),

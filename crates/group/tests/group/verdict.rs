@@ -16,7 +16,7 @@ fn votes(squares: &[f64], owners: &[usize], ranks: usize, loss: f32) -> Vec<Step
 }
 
 /// The loss of a step with one block and one target.
-fn one_block(loss: f32) -> BlockLosses {
+pub fn one_block(loss: f32) -> BlockLosses {
     BlockLosses { blocks: 1, target_count: 1, sums: vec![(0, loss.into())] }
 }
 

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use stagecoach_api::contract::Mesh;
 use stagecoach_api::job::{BackoffSpec, RestartSpec};
 use stagecoach_lifecycle::*;
 
@@ -87,7 +88,7 @@ impl Simulation {
             hides_takeovers: false,
             known: BTreeMap::new(),
             now: UnixMillis::from_seconds(1000),
-            desired: Desired { stages, revision: 1, suspend: false },
+            desired: Desired { mesh: Mesh::pipeline(stages), revision: 1, suspend: false },
             recorded: JobState::default(),
             version: 0,
             processes: vec![],
@@ -158,15 +159,15 @@ impl Simulation {
 
     fn apply(&mut self, action: &AttemptAction) {
         match *action {
-            AttemptAction::StartAttempt { number, stages } => {
-                (0..stages).for_each(|stage| self.create(number, stage, 0));
+            AttemptAction::StartAttempt { number, mesh } => {
+                (0..mesh.ranks()).for_each(|rank| self.create(number, rank, 0));
             }
             AttemptAction::ReplaceStages { attempt, ref incarnations } => {
-                incarnations.iter().for_each(|(stage, incarnation)| self.create(attempt, *stage, *incarnation));
+                incarnations.iter().for_each(|(rank, incarnation)| self.create(attempt, *rank, *incarnation));
             }
             AttemptAction::RemoveReplaced { attempt, ref incarnations } => self.processes.retain(|process| {
                 let SimulatedProcess { instance, .. } = process;
-                let kept = incarnations.get(&instance.stage).copied().unwrap_or(0);
+                let kept = incarnations.get(&instance.rank).copied().unwrap_or(0);
                 instance.attempt != attempt || instance.incarnation >= kept || process.is_hidden
             }),
             AttemptAction::DeleteInstances { attempt, .. } => {
@@ -220,11 +221,11 @@ impl Simulation {
         }
     }
 
-    fn create(&mut self, attempt: u64, stage: u32, incarnation: u32) {
+    fn create(&mut self, attempt: u64, rank: u32, incarnation: u32) {
         self.check_creation(attempt);
-        let of_stage = |process: &&mut SimulatedProcess| process.instance.stage == stage;
+        let of_stage = |process: &&mut SimulatedProcess| process.instance.rank == rank;
         let has_group = self.group.first().is_some_and(|member| member.0 == attempt);
-        let known = self.known.get(&stage).copied().filter(|_| has_group).unwrap_or(0);
+        let known = self.known.get(&rank).copied().filter(|_| has_group).unwrap_or(0);
         let (mut exists, mut lives) = (false, false);
         for process in self.of(attempt).filter(of_stage) {
             let took_place = process.instance.spare.is_some();
@@ -237,8 +238,8 @@ impl Simulation {
             lives |= process.is_alive() && !took_place && process.instance.incarnation >= known;
         }
         if !exists {
-            assert!(!lives, "stage {stage} of attempt {attempt} is started while it lives");
-            self.processes.push(SimulatedProcess::new(pending(attempt, stage, incarnation, self.now)));
+            assert!(!lives, "rank {rank} of attempt {attempt} is started while it lives");
+            self.processes.push(SimulatedProcess::new(pending(attempt, rank, incarnation, self.now)));
         }
     }
 
@@ -248,13 +249,13 @@ impl Simulation {
 
     /// The members of the recorded attempt, if all its stages live and can form a group.
     fn members(&self) -> Option<Vec<(u64, u32, u32)>> {
-        let Attempt { number, stages, .. } = self.recorded.attempt;
-        let member = |stage| {
+        let Attempt { number, mesh, .. } = self.recorded.attempt;
+        let member = |rank| {
             let runs = self.processes.iter().filter(|process| process.runs() && !process.stands_by);
-            let of_stage = runs.map(|process| &process.instance).filter(|of| (of.attempt, of.stage) == (number, stage));
-            of_stage.map(|instance| instance.incarnation).max().map(|incarnation| (number, stage, incarnation))
+            let of_stage = runs.map(|process| &process.instance).filter(|of| (of.attempt, of.rank) == (number, rank));
+            of_stage.map(|instance| instance.incarnation).max().map(|incarnation| (number, rank, incarnation))
         };
-        (0..stages).map(member).collect()
+        (0..mesh.ranks()).map(member).collect()
     }
 
     /// What instances do by themselves. Returns whether anything changed.
@@ -276,11 +277,11 @@ impl Simulation {
             Some(members) if members != self.group && (is_new || self.replaces_stages) => {
                 self.fence += 1;
                 self.group = members;
-                self.known = self.group.iter().map(|(_, stage, incarnation)| (*stage, *incarnation)).collect();
+                self.known = self.group.iter().map(|(_, rank, incarnation)| (*rank, *incarnation)).collect();
                 self.of(attempt).for_each(|process| process.waits_since = None);
                 let known = self.known.clone();
                 for process in self.of(attempt).filter(|process| process.runs() && !process.stands_by) {
-                    if known.get(&process.instance.stage) != Some(&process.instance.incarnation) {
+                    if known.get(&process.instance.rank) != Some(&process.instance.incarnation) {
                         // another one has its place
                         process.end(Exit::with_code(75), now);
                     } else if process.instance.state == InstanceState::Starting {
@@ -302,12 +303,12 @@ impl Simulation {
         }
         // Terminating instances exit, and so do those that lost a peer: at once, or when they have waited for another long enough.
         for index in 0..self.processes.len() {
-            let StageInstance { attempt, stage, ref state, .. } = self.processes[index].instance;
+            let StageInstance { attempt, rank, ref state, .. } = self.processes[index].instance;
             let asked = *state == InstanceState::Terminating;
             let is_peer = |other: &&SimulatedProcess| other.instance.attempt == attempt && !other.stands_by;
             let of_attempt = || self.processes.iter().filter(is_peer);
-            let lives = |of: u32| of_attempt().any(|other| other.instance.stage == of && other.is_alive());
-            let lost = of_attempt().any(|other| other.instance.stage != stage && !lives(other.instance.stage));
+            let lives = |of: u32| of_attempt().any(|other| other.instance.rank == of && other.is_alive());
+            let lost = of_attempt().any(|other| other.instance.rank != rank && !lives(other.instance.rank));
             let process = &mut self.processes[index];
             let waits_since = *process.waits_since.get_or_insert(now);
             let gives_up = match self.replaces_stages {
@@ -325,29 +326,29 @@ impl Simulation {
     /// Spares take the places of the stages that the group has lost, while somebody is left to give them away.
     fn take_lost_places(&mut self) {
         let number = self.recorded.attempt.number;
-        for (stage, incarnation) in self.known.clone() {
+        for (rank, incarnation) in self.known.clone() {
             let running = |process: &&SimulatedProcess| {
                 process.instance.attempt == number && process.runs() && !process.stands_by
             };
-            let is_lost = !self.processes.iter().filter(running).any(|process| process.instance.stage == stage);
+            let is_lost = !self.processes.iter().filter(running).any(|process| process.instance.rank == rank);
             let somebody_gives = self
                 .processes
                 .iter()
                 .filter(running)
-                .any(|process| self.known.get(&process.instance.stage) == Some(&process.instance.incarnation));
+                .any(|process| self.known.get(&process.instance.rank) == Some(&process.instance.incarnation));
             let of_group = self.group.first().is_some_and(|member| member.0 == number);
             if of_group && is_lost && somebody_gives {
-                self.take_place(stage, incarnation + 1);
+                self.take_place(rank, incarnation + 1);
             }
         }
     }
 
     /// The first spare that stands by takes a stage's place.
-    fn take_place(&mut self, stage: u32, incarnation: u32) -> bool {
+    fn take_place(&mut self, rank: u32, incarnation: u32) -> bool {
         let (now, number, is_hidden) = (self.now, self.recorded.attempt.number, self.hides_takeovers);
         let claimed = |process: &mut SimulatedProcess| {
-            let place = (process.instance.stage, process.instance.incarnation);
-            (place == (stage, incarnation) && process.is_alive()).then_some(process.hung)
+            let place = (process.instance.rank, process.instance.incarnation);
+            (place == (rank, incarnation) && process.is_alive()).then_some(process.hung)
         };
         let claimed_by_hung = self.of(number).find_map(claimed);
         let stands_by = |process: &&mut SimulatedProcess| {
@@ -358,11 +359,11 @@ impl Simulation {
         if claimed_by_hung == Some(true) {
             return false;
         }
-        assert_eq!(claimed_by_hung, None, "incarnation {incarnation} of stage {stage} is claimed twice");
-        spare.instance = StageInstance { stage, incarnation, ..spare.instance.clone() };
+        assert_eq!(claimed_by_hung, None, "incarnation {incarnation} of rank {rank} is claimed twice");
+        spare.instance = StageInstance { rank, incarnation, ..spare.instance.clone() };
         spare.enter(InstanceState::Starting, now);
         (spare.stands_by, spare.is_hidden, spare.waits_since) = (false, is_hidden, Some(now));
-        self.known.insert(stage, incarnation);
+        self.known.insert(rank, incarnation);
         true
     }
 
@@ -397,7 +398,7 @@ impl Simulation {
                 self.processes[victim].enter(InstanceState::Terminating, now);
             }
             (8, _) => self.desired.suspend = !self.desired.suspend,
-            (9, _) => self.desired.stages = 1 + u32::from(pick) % 3,
+            (9, _) => self.desired.mesh = Mesh::pipeline(1 + u32::from(pick) % 3),
             (10, _) => self.desired.revision += 1,
             (11, _) => self.now = self.now.plus_seconds(pick.into()),
             (16, _) if spare.is_some() => {
@@ -423,9 +424,9 @@ impl Simulation {
 }
 
 /// An instance that was just created.
-fn pending(attempt: u64, stage: u32, incarnation: u32, since: UnixMillis) -> StageInstance {
+fn pending(attempt: u64, rank: u32, incarnation: u32, since: UnixMillis) -> StageInstance {
     StageInstance {
-        stage,
+        rank,
         attempt,
         incarnation,
         spare: None,
@@ -581,8 +582,8 @@ fn a_spare_takes_a_lost_stages_place() {
         assert_eq!((simulation.used_numbers, budget.replaced), (vec![1], 1));
         assert_eq!(incarnations.values().copied().collect::<Vec<_>>(), [incarnation], "{spares} spares");
         let took = simulation.processes.iter().any(|process| {
-            let StageInstance { stage, spare, .. } = process.instance;
-            stage < 3 && spare.is_some()
+            let StageInstance { rank, spare, .. } = process.instance;
+            rank < 3 && spare.is_some()
         });
         assert_eq!(took, spares > 0);
     }

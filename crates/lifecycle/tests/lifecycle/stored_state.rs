@@ -4,14 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
-use stagecoach_api::contract::FailureKind;
+use stagecoach_api::contract::{FailureKind, Mesh};
 use stagecoach_lifecycle::*;
+
+const MESH: Mesh = Mesh { stages: 3, data_parallel: 2 };
 
 /// Every field, none at its default.
 fn running() -> (JobState, Value) {
     let failure = AttemptFailure {
         attempt: 1,
-        stage: Some(1),
+        rank: Some(1),
+        mesh: Some(MESH),
         incarnation: 2,
         reason: FailureReason::Error,
         exit_code: Some(1),
@@ -23,7 +26,7 @@ fn running() -> (JobState, Value) {
     };
     let state = JobState {
         attempt_phase: AttemptPhase::Running { not_before: UnixMillis(5), all_created: true },
-        attempt: Attempt { number: 2, stages: 3, revision: 7 },
+        attempt: Attempt { number: 2, mesh: MESH, revision: 7 },
         incarnations: BTreeMap::from([(2, 1)]),
         starting: BTreeSet::from([2]),
         replaced_without_progress: BTreeSet::from([2]),
@@ -37,7 +40,7 @@ fn running() -> (JobState, Value) {
     };
     let stored = json!({
         "doing": {"running": {"not_before": 5, "created": true}},
-        "attempt": {"number": 2, "stages": 3, "revision": 7},
+        "attempt": {"number": 2, "stages": 3, "dataParallel": 2, "revision": 7},
         "incarnations": {"2": 1},
         "starting": [2],
         "replacedWithoutProgress": [2],
@@ -45,8 +48,8 @@ fn running() -> (JobState, Value) {
         "failures": 2,
         "bestStep": 40,
         "checkpoint": 30,
-        "lastFailure": {"attempt": 1, "stage": 1, "incarnation": 2, "reason": "Error", "code": 1, "kind": "Data", "step": 7,
-                        "action": "1F3", "message": "m", "at": 9},
+        "lastFailure": {"attempt": 1, "stage": 1, "mesh": {"stages": 3, "dataParallel": 2}, "incarnation": 2, "reason": "Error",
+                        "code": 1, "kind": "Data", "step": 7, "action": "1F3", "message": "m", "at": 9},
         "deterministic": ["Data", 7],
         "started": 3,
     });
@@ -79,7 +82,7 @@ fn the_stored_form_of_a_state_never_changes() {
 fn fields_that_an_older_version_did_not_store_have_their_defaults() {
     let attempt = json!({"number": 2, "stages": 3, "revision": 7});
     let state: JobState = serde_json::from_value(json!({"doing": "draining", "attempt": attempt})).unwrap();
-    let attempt = Attempt { number: 2, stages: 3, revision: 7 };
+    let attempt = Attempt { number: 2, mesh: Mesh::pipeline(3), revision: 7 };
     assert_eq!(state, JobState { attempt_phase: AttemptPhase::Draining, attempt, ..JobState::default() });
 }
 

@@ -16,16 +16,18 @@ const LABEL_SIZES: [(&str, f64, f64); 2] = [("number", 6.4, 5.0), ("number small
 
 /// CSS class, label and colour. White text has a contrast of at least 4.5 on each, and each stands out on light and
 /// dark.
-const ACTION_STYLES: [(&str, &str, &str); 10] = [
+const ACTION_STYLES: [(&str, &str, &str); 12] = [
     ("F", "forward", "#2a6fbb"),
     ("B", "backward", "#16805a"),
     ("I", "backward, input", "#16805a"),
     ("W", "backward, weights", "#9a6410"),
     ("SEND_F", "activations under way", "#6aa6e8"),
     ("SEND_B", "gradients under way", "#4fbf95"),
+    ("REDUCE", "reduce gradients", "#a0568c"),
     ("REDUCE_TIED", "tied embedding", "#8a5a9e"),
     ("EXCHANGE", "exchange", "#7a55c7"),
     ("UPDATE", "update", "#b8415f"),
+    ("GATHER", "gather weights", "#a34a3a"),
     ("SNAPSHOT", "snapshot", "#66707c"),
 ];
 
@@ -207,9 +209,11 @@ mod tests {
             Action::BackwardWeight(item),
             Action::SendForward(item),
             Action::SendBackward(item),
+            Action::Reduce,
             Action::ReduceTied,
             Action::Exchange,
             Action::Update,
+            Action::Gather,
             Action::Snapshot,
         ] {
             assert!(ACTION_STYLES.iter().any(|(kind, ..)| *kind == action.computation_type()), "{action}");

@@ -74,9 +74,11 @@ impl Canvas {
 /// Letter of an action of the whole step.
 fn letter(action: Action) -> Option<char> {
     match action {
+        Action::Reduce => Some('R'),
         Action::ReduceTied => Some('T'),
         Action::Exchange => Some('X'),
         Action::Update => Some('U'),
+        Action::Gather => Some('G'),
         Action::Snapshot => Some('S'),
         _ => None,
     }

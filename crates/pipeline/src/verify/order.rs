@@ -29,13 +29,15 @@ pub(crate) fn check_ranks(
     if ranks.len() != placement.ranks() {
         return Err(Violation::RankCountMismatch { expected: placement.ranks(), found: ranks.len() });
     }
-    let tied = ranks.iter().flatten().any(|action| *action == Action::ReduceTied);
+    let has = |wanted| ranks.iter().flatten().any(|action| *action == wanted);
+    let (tied, replicated) = (has(Action::ReduceTied), has(Action::Reduce) || has(Action::Gather));
     for (rank, actions) in ranks.iter().enumerate() {
         let mut checker = RankChecker {
             placement,
             microbatches,
             kind,
             tied,
+            replicated,
             rank,
             seen: FxHashMap::default(),
             losses: 0,
@@ -55,6 +57,7 @@ struct RankChecker<'a> {
     microbatches: usize,
     kind: ProgramKind,
     tied: bool,
+    replicated: bool,
     rank: usize,
     seen: FxHashMap<Action, usize>,
     losses: usize,
@@ -66,7 +69,9 @@ impl RankChecker<'_> {
         self.check_allowed(location)?;
         self.check_item(location)?;
         self.check_once(location)?;
-        if self.has_executed(Action::Exchange) && !matches!(location.action, Action::Update | Action::Snapshot) {
+        if self.has_executed(Action::Exchange)
+            && !matches!(location.action, Action::Update | Action::Gather | Action::Snapshot)
+        {
             return Err(Violation::AfterExchange { location });
         }
         if let Some(needs) = self.missing_dependency(location.action) {
@@ -133,14 +138,23 @@ impl RankChecker<'_> {
             Action::SendForward(item) => missing(Action::Forward(item)),
             Action::SendBackward(item) => self.input_gradient_missing(item),
             Action::RecvForward(_) | Action::RecvBackward(_) => None,
-            Action::ReduceTied => self.first_incomplete_gradient(),
+            Action::Reduce => self.first_incomplete_gradient(),
+            Action::ReduceTied => {
+                let reduced = self.replicated.then(|| missing(Action::Reduce)).flatten();
+                self.first_incomplete_gradient().or(reduced)
+            }
             // That the gradients are complete follows: none may come after EXCHANGE, and none may be missing.
             Action::Exchange => {
                 let reduces = self.tied && self.placement.first_and_last_ranks().contains(&self.rank);
-                reduces.then(|| missing(Action::ReduceTied)).flatten()
+                let reduced = self.replicated.then(|| missing(Action::Reduce)).flatten();
+                reduced.or_else(|| reduces.then(|| missing(Action::ReduceTied)).flatten())
             }
             Action::Update => missing(Action::Exchange),
-            Action::Snapshot => missing(Action::Update),
+            Action::Gather => missing(Action::Update),
+            Action::Snapshot => {
+                let gathered = self.replicated.then(|| missing(Action::Gather)).flatten();
+                missing(Action::Update).or(gathered)
+            }
         }
     }
 

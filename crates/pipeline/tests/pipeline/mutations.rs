@@ -68,7 +68,8 @@ fn mutate(programs: &mut Programs, mutation: &Mutation) {
 }
 
 fn base() -> impl Strategy<Value = Programs> {
-    (0..5usize, 1..5usize, 1..6usize, any::<bool>()).prop_map(|(kind, ranks, microbatches, tied)| {
+    let chosen = (0..5usize, 1..5usize, 1..6usize, any::<bool>(), any::<bool>());
+    chosen.prop_map(|(kind, ranks, microbatches, tied, replicated)| {
         let schedule = match kind {
             0 => gpipe(ranks, microbatches),
             1 => one_f_one_b(ranks, microbatches),
@@ -76,7 +77,8 @@ fn base() -> impl Strategy<Value = Programs> {
             3 => interleaved_one_f_one_b(ranks, 2, microbatches),
             _ => interleaved_zero_bubble(ranks, 1 + microbatches % 2, microbatches),
         };
-        lower(&schedule, tied).unwrap()
+        let programs = lower(&schedule, tied).unwrap();
+        if replicated { programs.replicate() } else { programs }
     })
 }
 

@@ -72,12 +72,21 @@ impl ReferenceExecutor<'_> {
             Action::SendBackward(item) => self.send(rank, item, item.chunk.wrapping_sub(1), "I")?,
             Action::RecvForward(item) => self.receive(rank, item, item.chunk.wrapping_sub(1))?,
             Action::RecvBackward(item) => self.receive(rank, item, item.chunk + 1)?,
+            Action::Reduce => {
+                if !self.gradients_complete(rank) || self.executed(rank, action) {
+                    return Err("REDUCE at the wrong time".to_owned());
+                }
+                true
+            }
             Action::ReduceTied => self.reduce(rank)?,
             Action::Exchange => self.exchange(rank)?,
-            Action::Update | Action::Snapshot => {
-                let before = if action == Action::Update { Action::Exchange } else { Action::Update };
-                let executed = &self.programs.ranks[rank][..self.next[rank]];
-                if !executed.contains(&before) || executed.contains(&action) {
+            Action::Update | Action::Gather | Action::Snapshot => {
+                let before = match action {
+                    Action::Update => Action::Exchange,
+                    Action::Snapshot if self.programs.replicated() => Action::Gather,
+                    _ => Action::Update,
+                };
+                if !self.executed(rank, before) || self.executed(rank, action) {
                     return Err(format!("{action} at the wrong time"));
                 }
                 true
@@ -85,7 +94,7 @@ impl ReferenceExecutor<'_> {
         };
         if ran {
             let executed = &self.programs.ranks[rank][..self.next[rank]];
-            let step = matches!(action, Action::Update | Action::Snapshot);
+            let step = matches!(action, Action::Update | Action::Gather | Action::Snapshot);
             if executed.contains(&Action::Exchange) && !step {
                 return Err(format!("{action} after EXCHANGE"));
             }
@@ -189,6 +198,10 @@ impl ReferenceExecutor<'_> {
         Ok(true)
     }
 
+    fn executed(&self, rank: usize, action: Action) -> bool {
+        self.programs.ranks[rank][..self.next[rank]].contains(&action)
+    }
+
     fn gradients_complete(&self, rank: usize) -> bool {
         let all: Vec<usize> = (0..self.programs.microbatches).collect();
         self.programs.placement.chunks_of(rank).all(|chunk| self.gradients.get(&chunk) == Some(&all))
@@ -197,7 +210,8 @@ impl ReferenceExecutor<'_> {
     /// A rendezvous moves when the last of its ranks comes; the others then find it counts.
     fn reduce(&mut self, rank: usize) -> StepResult {
         let ends = self.programs.placement.first_and_last_ranks();
-        if !ends.contains(&rank) || !self.gradients_complete(rank) {
+        let is_reduced = !self.programs.replicated() || self.executed(rank, Action::Reduce);
+        if !ends.contains(&rank) || !self.gradients_complete(rank) || !is_reduced {
             return Err("REDUCE_TIED at the wrong time".to_owned());
         }
         let executed = |rank: usize| self.programs.ranks[rank][..self.next[rank]].contains(&Action::ReduceTied);
@@ -208,7 +222,8 @@ impl ReferenceExecutor<'_> {
     }
 
     fn exchange(&mut self, rank: usize) -> StepResult {
-        if !self.gradients_complete(rank) {
+        let is_reduced = !self.programs.replicated() || self.executed(rank, Action::Reduce);
+        if !self.gradients_complete(rank) || !is_reduced {
             return Err("EXCHANGE at the wrong time".to_owned());
         }
         let ranks = 0..self.programs.ranks.len();
@@ -223,7 +238,10 @@ impl ReferenceExecutor<'_> {
         let delivered = self.mail.values().all(|(sent, posted)| sent.is_empty() && posted.is_empty());
         let complete = (0..placement.chunks()).all(|chunk| self.gradients.get(&chunk) == Some(&all));
         let count = |action: Action| self.counts.get(&action) == Some(&ranks.len());
-        let step = count(Action::Exchange) && count(Action::Update) && count(Action::Snapshot);
+        let replicated = [Action::Reduce, Action::Gather]
+            .into_iter()
+            .all(|action| count(action) || (!self.programs.replicated() && !self.counts.contains_key(&action)));
+        let step = count(Action::Exchange) && count(Action::Update) && count(Action::Snapshot) && replicated;
         let reduced =
             self.counts.get(&Action::ReduceTied).is_none_or(|&count| count == placement.first_and_last_ranks().len());
         if ended && delivered && complete && self.losses == all && step && reduced {

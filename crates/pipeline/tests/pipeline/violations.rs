@@ -28,6 +28,32 @@ fn valid_programs_are_accepted() {
 }
 
 #[test]
+fn replicas_reduce_before_they_vote_and_gather_after_the_update() {
+    let good = programs(&GOOD).replicate();
+    assert!(good.replicated() && verify(&good, &Limits::default()).is_ok());
+    let text = |programs: &Programs| programs.ranks[0].iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    assert!(text(&good).ends_with("0B1 REDUCE REDUCE_TIED EXCHANGE UPDATE GATHER SNAPSHOT"), "{}", text(&good));
+    assert_eq!(Programs::from_text(&good.to_text()), Ok(good.clone()));
+    let refuse = |old: &str, new: &str| {
+        let first = text(&good).replacen(old, new, 1);
+        let mut changed = good.clone();
+        changed.ranks[0] = first.split_whitespace().map(|action| action.parse().unwrap()).collect();
+        verify(&changed, &Limits::default()).expect_err(new).to_string()
+    };
+    for (old, new, error) in [
+        ("REDUCE ", "", "REDUCE_TIED (rank 0, position 8): it needs REDUCE earlier"),
+        ("0B1 REDUCE", "REDUCE 0B1", "REDUCE (rank 0, position 7): it needs 0B1 earlier"),
+        ("REDUCE REDUCE_TIED", "REDUCE_TIED REDUCE", "REDUCE_TIED (rank 0, position 8): it needs REDUCE earlier"),
+        ("UPDATE GATHER", "GATHER UPDATE", "GATHER (rank 0, position 11): it needs UPDATE earlier"),
+        ("GATHER ", "", "SNAPSHOT (rank 0, position 12): it needs GATHER earlier"),
+        ("GATHER", "GATHER GATHER", "GATHER (rank 0, position 13): its work is already done by GATHER"),
+    ] {
+        let said = refuse(old, new);
+        assert!(said.contains(error), "{said}");
+    }
+}
+
+#[test]
 fn each_violation_names_the_action_and_the_remedy() {
     let table = [
         (0, "0F1", "7F1", "7F1 (rank 0, position 2): there are 2 chunks and 2 microbatches"),

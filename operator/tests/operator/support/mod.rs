@@ -236,13 +236,22 @@ impl TestCluster {
 
     /// Reasons of the events about the job, oldest first.
     pub fn events(&self, name: &str) -> Vec<String> {
+        self.of_events(name, "reason")
+    }
+
+    /// The sentences of its events, in their order.
+    pub fn event_notes(&self, name: &str) -> Vec<String> {
+        self.of_events(name, "note")
+    }
+
+    fn of_events(&self, name: &str, field: &str) -> Vec<String> {
         let events = self.plane.client().list("/apis/events.k8s.io/v1/namespaces/default/events");
         let mut about: Vec<&Value> = events
             .iter()
             .filter(|event| event["regarding"]["kind"] == "PipelineJob" && event["regarding"]["name"] == name)
             .collect();
         about.sort_by_key(|event| event["eventTime"].as_str().unwrap_or_default().to_owned());
-        about.iter().map(|event| event["reason"].as_str().unwrap_or_default().to_owned()).collect()
+        about.iter().map(|event| event[field].as_str().unwrap_or_default().to_owned()).collect()
     }
 }
 

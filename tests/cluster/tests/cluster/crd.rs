@@ -176,8 +176,11 @@ fn reading(plane: &ControlPlane) {
     let shown = |arguments: &[&str]| String::from_utf8_lossy(&plane.kubectl(arguments).stdout).into_owned();
     let table = shown(&["get", "pj", "existing"]);
     let cells: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(cells[0], ["NAME", "PHASE", "STAGES", "READY", "STEP", "LOSS", "CHECKPOINT", "RESTARTS", "AGE"]);
-    assert_eq!(cells[1][..8], ["existing", "Running", "5", "4", "120", "3.2071", "100", "1"]);
+    assert_eq!(
+        cells[0],
+        ["NAME", "PHASE", "STAGES", "REPLICAS", "READY", "STEP", "LOSS", "CHECKPOINT", "RESTARTS", "AGE"]
+    );
+    assert_eq!(cells[1][..9], ["existing", "Running", "5", "1", "4", "120", "3.2071", "100", "1"]);
     assert!(shown(&["get", "all"]).contains("pipelinejob.stagecoach.dev/existing"));
 
     let spec = shown(&["explain", "pipelinejob.spec"]);

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::json;
 use stagecoach_e2e::{E2eJob, Product, on_this_machine};
 
+use super::plugin;
+
 #[test]
 #[ignore = "needs a node: make e2e"]
 fn a_job_trains_as_it_does_on_a_laptop() {
@@ -17,11 +19,14 @@ fn a_job_trains_as_it_does_on_a_laptop() {
         let table = product.kubectl(&["get", "pj", "hamlet"]);
         let (head, row) = table.split_once('\n').unwrap();
         let columns: Vec<&str> = head.split_whitespace().collect();
-        assert_eq!(columns, ["NAME", "PHASE", "STAGES", "READY", "STEP", "LOSS", "CHECKPOINT", "RESTARTS", "AGE"]);
+        assert_eq!(
+            columns,
+            ["NAME", "PHASE", "STAGES", "REPLICAS", "READY", "STEP", "LOSS", "CHECKPOINT", "RESTARTS", "AGE"]
+        );
         let cells: Vec<String> = row.split_whitespace().map(str::to_owned).collect();
         // before the first checkpoint a cell is empty
         if cells.len() == columns.len() && cells[1] == "Running" {
-            rows.insert(cells[4..7].to_vec());
+            rows.insert(cells[5..8].to_vec());
         }
         let different = |column: usize| rows.iter().map(|row| &row[column]).collect::<BTreeSet<_>>().len() > 1;
         (0..3).all(different)
@@ -29,6 +34,7 @@ fn a_job_trains_as_it_does_on_a_laptop() {
     let log = product.kubectl(&["logs", &job.pod(0)]);
     assert!(log.lines().any(|line| line.contains("step") && line.contains("loss")), "{log}");
     assert!(product.kubectl(&["describe", "pj", "hamlet"]).contains("AttemptStarted"));
+    plugin::shows(&product, &job);
     drop(job);
 
     let job = E2eJob::apply(&product, "undisturbed", json!({}));

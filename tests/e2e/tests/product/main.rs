@@ -10,5 +10,6 @@ mod gang;
 mod life;
 mod node;
 mod operator;
+mod plugin;
 mod scale;
 mod spares;

@@ -113,7 +113,7 @@ fn a_job_that_works_completes_and_its_stages_get_the_contract() {
         let text = run.read_file(&format!("env-1-{stage}"));
         let vars = || text.lines().filter_map(|line| line.split_once('='));
         let read = StageEnv::from_vars(vars()).unwrap();
-        assert_eq!((read.rank, read.world_size, read.attempt), (stage, 2, 1));
+        assert_eq!((read.rank, read.mesh.ranks(), read.attempt), (stage, 2, 1));
         assert_eq!((read.master_addr.as_str(), read.pod_ip.as_str()), ("127.0.0.1", "127.0.0.1"));
         assert!(read.job == "tiny" && read.job_uid == run.stored.job_uid);
         for name in env::ALL.into_iter().filter(|name| *name != env::SPARE) {
@@ -146,7 +146,7 @@ fn the_root_cause_is_reported_and_not_the_stages_that_lost_it() {
     assert!(!run.output.contains("lost stage 1"), "{}", run.output);
     let state = &run.stored.state;
     assert_eq!((state.attempt.number, state.budget.total), (2, 1));
-    assert_eq!(state.last_failure.as_ref().and_then(|failure| failure.stage), Some(1));
+    assert_eq!(state.last_failure.as_ref().and_then(|failure| failure.rank), Some(1));
 }
 
 #[test]

@@ -106,15 +106,16 @@ impl<'a> MemoryCheckpoints<'a> {
     pub(super) fn begin(
         spec: &MemoryCheckpointSpec,
         group: HeldByGroup,
+        rank: usize,
         [own_numel, previous_numel]: [usize; 2],
         links: &mut Links,
         copies: &'a mut StateCopies,
         stage: &mut Stage,
     ) -> Result<Option<MemoryCheckpoints<'a>>, LinkError> {
         let HeldByGroup { held, chosen } = group;
-        let Some(links) = CopyLinks::take(links, stage.rank, held.len()) else { return Ok(None) };
+        let Some(links) = CopyLinks::take(links, rank, held.len()) else { return Ok(None) };
         let mut memory = MemoryCheckpoints {
-            rank: stage.rank,
+            rank,
             copies,
             links,
             interval: CheckpointInterval::new(spec.every_steps),

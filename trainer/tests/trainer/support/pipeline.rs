@@ -9,7 +9,7 @@ use stagecoach::model::{Architecture, Llama, LlamaConfig, Parameter};
 use stagecoach_api::job::{AdamWSpec, Encryption, Precision, Recompute, Transport};
 use stagecoach_data::MicrobatchLayout;
 use stagecoach_group::{Member, StepRules, StepVote, Verdict};
-use stagecoach_pipeline::{Action, GradientBlocks, Partition, Placement, Programs, Schedule, lower};
+use stagecoach_pipeline::{Action, GradientBlocks, Partition, Placement, Programs, Replica, Schedule, lower};
 use stagecoach_tests::{InProcessStage, TIMEOUT, in_process_group};
 use tch::{Device, Tensor};
 
@@ -154,6 +154,7 @@ pub(crate) fn build(setup: &Setup, architecture: &dyn Architecture, rank: usize)
             recompute: setup.recompute,
             precision: setup.precision,
             device: Device::Cpu,
+            replica: Replica::ONLY,
         },
     );
     for (parameter, weights) in stage.parameters.iter().filter_map(|p| Some((p, setup.weights.as_ref()?))) {
@@ -175,7 +176,7 @@ fn run(
     links: &mut Links,
     member: &Member,
     programs: &Programs,
-    (step, gradient_blocks): (&StepData, GradientBlocks),
+    (step, blocks): (&StepData, GradientBlocks),
     index: usize,
 ) -> StepOutput {
     let layouts: Vec<MicrobatchLayout> = step.microbatches.iter().map(|m| m.layout.clone()).collect();
@@ -184,7 +185,7 @@ fn run(
         token_ids: step.microbatches.iter().map(|m| Tensor::from_slice(&m.inputs)).collect(),
         targets: step.microbatches.iter().map(|m| Tensor::from_slice(&m.targets)).collect(),
         target_count: step.target_count.unwrap_or_else(|| step.own_targets()),
-        gradient_blocks,
+        blocks: &blocks.of_replica(0, 1),
         loss_so_far: 0.0,
         step: Some(index as u64 + 1),
         learning_rate: step.learning_rate,

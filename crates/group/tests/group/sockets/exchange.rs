@@ -1,16 +1,12 @@
 //! Votes, broadcasts and gathers through the coordinator, in order.
 
-use stagecoach_group::{BlockLosses, GroupError, StepOutcome, StepRules, StepVote};
+use stagecoach_group::{GroupError, StepOutcome, StepRules, StepVote};
 
 use super::support::{formed_group, leave, on_all, timeouts};
+use crate::verdict::one_block;
 
 const LAYOUTS: u32 = 1;
 const OTHER: u32 = 2;
-
-/// The loss of a step with one block and one target.
-fn one_block(loss: f32) -> BlockLosses {
-    BlockLosses { blocks: 1, target_count: 1, sums: vec![(0, loss.into())] }
-}
 
 #[test]
 fn votes_broadcasts_and_gathers_keep_their_order_over_many_steps() {

@@ -46,7 +46,7 @@ pub(crate) struct JobObject {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Name {
     pub(crate) attempt: u64,
-    pub(crate) stage: u32,
+    pub(crate) rank: u32,
     pub(crate) incarnation: u32,
 }
 
@@ -258,12 +258,12 @@ impl ClusterState {
 impl ModelPod {
     /// The stage that its process is, and its incarnation; a spare that waits is none.
     pub(crate) fn place(&self) -> Option<(u32, u32)> {
-        let Name { stage, incarnation, .. } = self.name;
-        if stage == SPARE { self.takes } else { Some((stage, incarnation)) }
+        let Name { rank, incarnation, .. } = self.name;
+        if rank == SPARE { self.takes } else { Some((rank, incarnation)) }
     }
 
-    pub(crate) fn is_of(&self, stage: u32) -> bool {
-        self.place().is_some_and(|(of, _)| of == stage)
+    pub(crate) fn is_of(&self, rank: u32) -> bool {
+        self.place().is_some_and(|(of, _)| of == rank)
     }
 
     /// The instance or the spare as the API shows it.
@@ -275,12 +275,12 @@ impl ModelPod {
             (ModelProcess::Starting, None) => (InstanceState::Starting, self.at),
             (ModelProcess::Ready, None) => (InstanceState::Ready, self.at),
         };
-        let Name { attempt, stage, incarnation } = self.name;
-        let spare = (stage == SPARE).then_some(incarnation);
+        let Name { attempt, rank, incarnation } = self.name;
+        let spare = (rank == SPARE).then_some(incarnation);
         match (self.place().filter(|_| spare.is_none() || self.takeover_shows), spare) {
-            (Some((stage, incarnation)), spare) => {
+            (Some((rank, incarnation)), spare) => {
                 let pod_conditions = Vec::new();
-                Shown::Stage(StageInstance { stage, attempt, incarnation, spare, state, since, pod_conditions })
+                Shown::Stage(StageInstance { rank, attempt, incarnation, spare, state, since, pod_conditions })
             }
             // until it shows that it has taken a place, it seems to wait as before
             (None, _) if self.takes.is_some() && matches!(state, InstanceState::Starting | InstanceState::Ready) => {

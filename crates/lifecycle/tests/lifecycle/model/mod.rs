@@ -31,6 +31,7 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use stagecoach_api::contract::Mesh;
 use stateright::{Checker, HasDiscoveries, Model};
 
 mod cluster_state;
@@ -48,7 +49,7 @@ const NONE: Faults =
     Faults { crashes: 0, stale_reads: 0, failures: 0, partitions: 0, spec_changes: 0, status_losses: 0 };
 
 const fn two_stages(faults: Faults) -> ClusterModel {
-    ClusterModel { stages: 2, replaces_stages: false, spares: 0, faults, disabled_guard: None }
+    ClusterModel { mesh: Mesh::pipeline(2), replaces_stages: false, spares: 0, faults, disabled_guard: None }
 }
 
 /// The same where lost stages are replaced.
@@ -131,8 +132,11 @@ fn invariants_hold_in_every_state() {
     ] {
         assert_invariants(&with_spare(faults), &examples);
     }
-    let alone = ClusterModel { stages: 1, ..two_stages(Faults { crashes: 1, partitions: 2, ..NONE }) };
+    let alone = ClusterModel { mesh: Mesh::pipeline(1), ..two_stages(Faults { crashes: 1, partitions: 2, ..NONE }) };
     assert_invariants(&alone, &[COMPLETES, THREE_ATTEMPTS]);
+    let replicas = |faults| ClusterModel { mesh: Mesh { stages: 1, data_parallel: 2 }, ..replacing(faults) };
+    assert_invariants(&replicas(Faults { crashes: 1, spec_changes: 1, ..NONE }), &[COMPLETES]);
+    assert_invariants(&replicas(Faults { failures: 1, spec_changes: 1, ..NONE }), &[COMPLETES, REPLACES]);
     if std::env::var("STAGECOACH_MODEL").is_ok_and(|which| which == "all") {
         for faults in [
             Faults { partitions: 2, ..NONE },
@@ -172,7 +176,7 @@ fn every_guard_is_needed() {
     let lost_node = two_stages(Faults { partitions: 1, ..NONE });
     let lost_status = two_stages(Faults { status_losses: 1, ..NONE });
     // With one stage, one partitioned node holds a whole group.
-    let lost_group = ClusterModel { stages: 1, ..lost_node.clone() };
+    let lost_group = ClusterModel { mesh: Mesh::pipeline(1), ..lost_node.clone() };
     assert_guard_is_needed(Guard::CompareAndSwap, &old_read, NUMBERS);
     assert_guard_is_needed(Guard::CompareAndSwap, &old_read, TERMINAL);
     assert_guard_is_needed(Guard::ConfirmTheRead, &old_read, CREATED_ONCE);

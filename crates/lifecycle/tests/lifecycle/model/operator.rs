@@ -135,10 +135,10 @@ pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_gu
 /// The stage of an attempt whose end the other stages report.
 fn reported_loss(cluster: &ClusterState, attempt: u64) -> Option<LostInstance> {
     let pod = cluster.of(attempt).find(|pod| pod.unnoticed.is_some())?;
-    let (stage, incarnation) = pod.place()?;
+    let (rank, incarnation) = pod.place()?;
     // with spares, for which is waited, a time that passes
     let since = if cluster.spares > 0 { pod.at } else { NOW };
-    Some(LostInstance { stage, incarnation, since, has_ended: true })
+    Some(LostInstance { rank, incarnation, since, has_ended: true })
 }
 
 fn decide_without(observed: &Observed, disabled_guard: Option<Guard>) -> Decision {
@@ -158,9 +158,9 @@ fn decide_without(observed: &Observed, disabled_guard: Option<Guard>) -> Decisio
     let mut decision = decide(&observed, NOW);
     match (disabled_guard, &decision.state.attempt_phase) {
         (Some(Guard::WaitForOlder), AttemptPhase::Running { not_before, all_created: false }) if *not_before <= NOW => {
-            let Attempt { number, stages, .. } = decision.state.attempt;
+            let Attempt { number, mesh, .. } = decision.state.attempt;
             decision.actions.retain(|action| !matches!(action, AttemptAction::StartAttempt { .. }));
-            decision.actions.push(AttemptAction::StartAttempt { number, stages });
+            decision.actions.push(AttemptAction::StartAttempt { number, mesh });
         }
         (Some(Guard::Budget), _) => decision.state.budget = observed.state.budget,
         (Some(Guard::TakeoverCounts), _) if is_takeover(&observed.state, &decision.state) => {
@@ -170,8 +170,8 @@ fn decide_without(observed: &Observed, disabled_guard: Option<Guard>) -> Decisio
             if is_takeover(&observed.state, &decision.state) =>
         {
             decision.state.attempt_phase = AttemptPhase::Running { not_before: *not_before, all_created: false };
-            let Attempt { number, stages, .. } = decision.state.attempt;
-            decision.actions.push(AttemptAction::StartAttempt { number, stages });
+            let Attempt { number, mesh, .. } = decision.state.attempt;
+            decision.actions.push(AttemptAction::StartAttempt { number, mesh });
         }
         (Some(Guard::RemoveSpares), AttemptPhase::Finished(_)) => {
             decision.actions.retain(|action| !matches!(action, AttemptAction::RemoveSpares { .. }));
@@ -191,15 +191,15 @@ fn decide_without(observed: &Observed, disabled_guard: Option<Guard>) -> Decisio
             }
         }
         (Some(Guard::SpareIncarnations), _) if decision.state.attempt == observed.state.attempt => {
-            let next = |stage: u32| observed.state.incarnation(stage) + 1;
+            let next = |rank: u32| observed.state.incarnation(rank) + 1;
             let replaced: Vec<u32> = decision.state.starting.difference(&observed.state.starting).copied().collect();
-            for stage in replaced {
-                decision.state.incarnations.insert(stage, next(stage));
+            for rank in replaced {
+                decision.state.incarnations.insert(rank, next(rank));
                 for action in &mut decision.actions {
                     if let AttemptAction::ReplaceStages { incarnations, .. }
                     | AttemptAction::RemoveReplaced { incarnations, .. } = action
                     {
-                        incarnations.entry(stage).and_modify(|incarnation| *incarnation = next(stage));
+                        incarnations.entry(rank).and_modify(|incarnation| *incarnation = next(rank));
                     }
                 }
             }
@@ -207,8 +207,8 @@ fn decide_without(observed: &Observed, disabled_guard: Option<Guard>) -> Decisio
         (Some(Guard::Incarnations), _) => {
             let replaced = |action: &AttemptAction| matches!(action, AttemptAction::ReplaceStages { .. });
             if let Some(at) = decision.actions.iter().position(replaced) {
-                let Attempt { number, stages, .. } = decision.state.attempt;
-                decision.actions[at] = AttemptAction::StartAttempt { number, stages };
+                let Attempt { number, mesh, .. } = decision.state.attempt;
+                decision.actions[at] = AttemptAction::StartAttempt { number, mesh };
                 decision.actions.retain(|action| !matches!(action, AttemptAction::RemoveReplaced { .. }));
             }
         }
@@ -228,8 +228,8 @@ fn is_given_back(before: &JobState, instances: &[StageInstance]) -> bool {
     before.outcome().is_none()
         && before.last_failure.as_ref().is_some_and(|failure| {
             let is_it = |instance: &StageInstance| {
-                let place = (instance.attempt, Some(instance.stage), instance.incarnation);
-                place == (failure.attempt, failure.stage, failure.incarnation) && instance.state == drained
+                let place = (instance.attempt, Some(instance.rank), instance.incarnation);
+                place == (failure.attempt, failure.rank, failure.incarnation) && instance.state == drained
             };
             instances.iter().any(is_it)
         })
@@ -261,19 +261,19 @@ fn writes(decision: &Decision, pods: &[ModelPod]) -> Vec<Write> {
     let mut writes = Vec::new();
     for action in &decision.actions {
         match *action {
-            AttemptAction::StartAttempt { number: attempt, stages } => {
-                let names = (0..stages).map(|stage| Name { attempt, stage, incarnation: 0 });
-                writes.extend(names.map(|name| Write::Create { name, stages }));
+            AttemptAction::StartAttempt { number: attempt, mesh } => {
+                let names = (0..mesh.ranks()).map(|rank| Name { attempt, rank, incarnation: 0 });
+                writes.extend(names.map(|name| Write::Create { name, stages: mesh.ranks() }));
             }
             AttemptAction::ReplaceStages { attempt, ref incarnations } => {
-                let stages = decision.state.attempt.stages;
-                let names = incarnations.iter().map(|(&stage, &incarnation)| Name { attempt, stage, incarnation });
+                let stages = decision.state.attempt.mesh.ranks();
+                let names = incarnations.iter().map(|(&rank, &incarnation)| Name { attempt, rank, incarnation });
                 writes.extend(names.map(|name| Write::Create { name, stages }));
             }
             AttemptAction::RemoveReplaced { attempt, ref incarnations } => {
                 let is_replaced = |pod: &&ModelPod| match pod.shown() {
                     Shown::Stage(instance) if instance.attempt == attempt => {
-                        incarnations.get(&instance.stage).is_some_and(|kept| instance.incarnation < *kept)
+                        incarnations.get(&instance.rank).is_some_and(|kept| instance.incarnation < *kept)
                     }
                     _ => false,
                 };
@@ -285,14 +285,14 @@ fn writes(decision: &Decision, pods: &[ModelPod]) -> Vec<Write> {
                 writes.extend(asked.map(|pod| Write::Delete(pod.name)));
             }
             AttemptAction::StartSpares { attempt, ref numbers } => {
-                let stages = decision.state.attempt.stages;
-                let names = numbers.iter().map(|&incarnation| Name { attempt, stage: SPARE, incarnation });
+                let stages = decision.state.attempt.mesh.ranks();
+                let names = numbers.iter().map(|&incarnation| Name { attempt, rank: SPARE, incarnation });
                 writes.extend(names.map(|name| Write::Create { name, stages }));
             }
             AttemptAction::RemoveSpares { attempt, ref numbers } => {
                 let is_removed = |pod: &&ModelPod| {
-                    let Name { attempt: of, stage, incarnation } = pod.name;
-                    (of, stage) == (attempt, SPARE) && numbers.contains(&incarnation) && pod.deleted_at.is_none()
+                    let Name { attempt: of, rank, incarnation } = pod.name;
+                    (of, rank) == (attempt, SPARE) && numbers.contains(&incarnation) && pod.deleted_at.is_none()
                 };
                 writes.extend(pods.iter().filter(is_removed).map(|pod| Write::Delete(pod.name)));
             }
@@ -343,8 +343,8 @@ fn write_record(cluster: &mut ClusterState, record: Record) {
     }
     history.highest = history.highest.max(number);
     if matches!(state.attempt_phase, AttemptPhase::Running { all_created: true, .. }) {
-        let name = |stage| Name { attempt: number, stage, incarnation: state.incarnation(stage) };
-        history.created = (0..state.attempt.stages).map(name).collect();
+        let name = |rank| Name { attempt: number, rank, incarnation: state.incarnation(rank) };
+        history.created = (0..state.attempt.mesh.ranks()).map(name).collect();
     }
     if resets_budget {
         history.counted = 0;
@@ -395,7 +395,7 @@ fn create(cluster: &mut ClusterState, name: Name, stages: u32) {
 fn delete(cluster: &mut ClusterState, name: Name) {
     let recorded = &cluster.job.recorded;
     let place = cluster.pod(name).and_then(ModelPod::place);
-    let is_recorded = place.is_some_and(|(stage, incarnation)| recorded.incarnation(stage) == incarnation);
+    let is_recorded = place.is_some_and(|(rank, incarnation)| recorded.incarnation(rank) == incarnation);
     let is_current = recorded.attempt.number == name.attempt && is_recorded;
     if matches!(recorded.attempt_phase, AttemptPhase::Running { .. }) && is_current {
         cluster.report_violation(BrokenInvariant::CurrentPodsAreKept);

@@ -71,8 +71,8 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
         if cluster.replaces_stages && has_lost_its_group(cluster, pod) {
             enabled_transitions.push((PodTransition::Survive(name), is_immediate));
         }
-        for stage in lost_places(cluster, pod) {
-            enabled_transitions.push((PodTransition::TakePlace(name, stage), false));
+        for rank in lost_places(cluster, pod) {
+            enabled_transitions.push((PodTransition::TakePlace(name, rank), false));
         }
         if pod.takes.is_some() && !pod.takeover_shows && pod.is_reachable() && is_current(cluster, pod) {
             enabled_transitions.push((PodTransition::ShowTakeover(name), false));
@@ -96,13 +96,13 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
 /// group takes no older one in.
 fn members(cluster: &ClusterState, attempt: u64, process: ModelProcess) -> Option<Vec<&ModelPod>> {
     let stages = cluster.of(attempt).next()?.stages;
-    let member = |stage| newest(cluster, attempt, stage).filter(|pod| pod.process == process);
+    let member = |rank| newest(cluster, attempt, rank).filter(|pod| pod.process == process);
     (0..stages).map(member).collect()
 }
 
 /// The living process of a stage with the highest incarnation.
-fn newest(cluster: &ClusterState, attempt: u64, stage: u32) -> Option<&ModelPod> {
-    let living = cluster.of(attempt).filter(|pod| pod.is_of(stage) && pod.is_alive());
+fn newest(cluster: &ClusterState, attempt: u64, rank: u32) -> Option<&ModelPod> {
+    let living = cluster.of(attempt).filter(|pod| pod.is_of(rank) && pod.is_alive());
     living.max_by_key(|pod| pod.place())
 }
 
@@ -112,8 +112,7 @@ fn holds(cluster: &ClusterState, stage_0: Name, disabled_guard: Option<Guard>) -
 
 /// Whether a process was in a group of which another stage is gone, or has started anew.
 fn has_lost_its_group(cluster: &ClusterState, pod: &ModelPod) -> bool {
-    let is_whole =
-        |stage| newest(cluster, pod.name.attempt, stage).is_some_and(|pod| pod.process == ModelProcess::Ready);
+    let is_whole = |rank| newest(cluster, pod.name.attempt, rank).is_some_and(|pod| pod.process == ModelProcess::Ready);
     let done = cluster.volume.checkpoint >= FINAL_CHECKPOINT_STEP;
     pod.place().is_some() && pod.process == ModelProcess::Ready && !done && !(0..pod.stages).all(is_whole)
 }
@@ -133,7 +132,7 @@ pub(crate) fn leads_a_group(cluster: &ClusterState, attempt: u64) -> bool {
     let Some((_, incarnations)) = cluster.group.as_ref().filter(|(of, _)| *of == attempt) else { return false };
     let is_member = |pod: &&ModelPod| {
         pod.process == ModelProcess::Ready
-            && pod.place().is_some_and(|(stage, incarnation)| incarnations[stage as usize] == incarnation)
+            && pod.place().is_some_and(|(rank, incarnation)| incarnations[rank as usize] == incarnation)
     };
     let members = || cluster.of(attempt).filter(is_member);
     members().any(|pod| pod.is_of(0)) && members().any(|pod| !pod.is_of(0))
@@ -148,18 +147,18 @@ fn lost_places(cluster: &ClusterState, pod: &ModelPod) -> Vec<u32> {
         return Vec::new();
     };
     let runs = |pod: &&ModelPod| matches!(pod.process, ModelProcess::Starting | ModelProcess::Ready);
-    let running = |stage| cluster.of(attempt).filter(runs).filter(move |pod| pod.is_of(stage));
+    let running = |rank| cluster.of(attempt).filter(runs).filter(move |pod| pod.is_of(rank));
     let was_member =
-        |pod: &ModelPod| pod.place().is_some_and(|(stage, incarnation)| incarnations[stage as usize] == incarnation);
-    let survives = |stage| running(stage).any(was_member);
+        |pod: &ModelPod| pod.place().is_some_and(|(rank, incarnation)| incarnations[rank as usize] == incarnation);
+    let survives = |rank| running(rank).any(was_member);
     let stages = 0..pod.stages;
     let somebody_gives = stages.clone().any(survives);
-    stages.filter(|stage| somebody_gives && running(*stage).next().is_none()).collect()
+    stages.filter(|rank| somebody_gives && running(*rank).next().is_none()).collect()
 }
 
 /// Whether a process that waits for the next group may give up: another stage is not there.
 fn gives_up(cluster: &ClusterState, pod: &ModelPod) -> bool {
-    let is_missing = |stage| newest(cluster, pod.name.attempt, stage).is_none();
+    let is_missing = |rank| newest(cluster, pod.name.attempt, rank).is_none();
     pod.process == ModelProcess::Starting && pod.is_survivor && (0..pod.stages).any(is_missing)
 }
 
@@ -172,23 +171,23 @@ fn end(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>) ->
     };
     let terminating = pod.deleted_at.is_some() && pod.is_reachable();
     let attempt = pod.name.attempt;
-    let (stage, _) = pod.place()?;
-    let peers = cluster.of(attempt).filter(|peer| peer.place().is_some() && !peer.is_of(stage));
+    let (rank, _) = pod.place()?;
+    let peers = cluster.of(attempt).filter(|peer| peer.place().is_some() && !peer.is_of(rank));
     let ends = peers.clone().filter_map(|peer| match peer.process {
         ModelProcess::Ended(code) => Some(code),
         _ => None,
     });
     let stage_0 = newest(cluster, attempt, 0).map(|pod| pod.name);
     let holds_fence = stage_0.is_some_and(|stage_0| holds(cluster, stage_0, disabled_guard));
-    let fenced_off = formed && !holds(cluster, pod.name, disabled_guard) && stage == 0;
+    let fenced_off = formed && !holds(cluster, pod.name, disabled_guard) && rank == 0;
     let others_done = ends.clone().any(|code| code == 0);
     let done = formed && cluster.volume.checkpoint >= FINAL_CHECKPOINT_STEP && (holds_fence || others_done);
     let drained_by_peer = formed && ends.clone().any(|code| code == 143);
-    let was_replaced = newest(cluster, attempt, stage).is_some_and(|newer| newer.name != pod.name);
+    let was_replaced = newest(cluster, attempt, rank).is_some_and(|newer| newer.name != pod.name);
     // of a newer attempt, or of another stage 0
     let superseded = pod.is_survivor
-        && cluster.volume.holder.is_some_and(|holder| holder.attempt > attempt || stage == 0 && holder != pod.name);
-    let missing = (0..pod.stages).any(|of| of != stage && !peers.clone().any(|peer| peer.is_of(of)));
+        && cluster.volume.holder.is_some_and(|holder| holder.attempt > attempt || rank == 0 && holder != pod.name);
+    let missing = (0..pod.stages).any(|of| of != rank && !peers.clone().any(|peer| peer.is_of(of)));
     let lost = !cluster.replaces_stages && (ends.clone().any(|code| code != 0) || formed && missing);
     match () {
         () if done => Some(0),
@@ -240,7 +239,7 @@ pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition) {
             cluster.operator.has_unobserved_change = true;
         }
         PodTransition::End(name, code) => cluster.change(name, |pod| pod.enter(ModelProcess::Ended(code))),
-        PodTransition::TakePlace(name, stage) => take_place(cluster, name, stage),
+        PodTransition::TakePlace(name, rank) => take_place(cluster, name, rank),
         PodTransition::ShowTakeover(name) => cluster.change(name, |pod| pod.takeover_shows = true),
         PodTransition::Notice(name) => cluster.change(name, |pod| (pod.unnoticed, pod.at) = (None, NOW)),
         PodTransition::Remove(name) => {
@@ -254,11 +253,11 @@ pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition) {
 }
 
 /// A spare becomes a stage, as the incarnation after the one that its group knew.
-pub(crate) fn take_place(cluster: &mut ClusterState, name: Name, stage: u32) {
+pub(crate) fn take_place(cluster: &mut ClusterState, name: Name, rank: u32) {
     let Some((_, incarnations)) = &mut cluster.group else { return };
-    let incarnation = &mut incarnations[stage as usize];
+    let incarnation = &mut incarnations[rank as usize];
     *incarnation += 1;
-    let takes = Some((stage, *incarnation));
+    let takes = Some((rank, *incarnation));
     cluster.change(name, |pod| {
         pod.takes = takes;
         pod.enter(ModelProcess::Starting);

@@ -84,19 +84,19 @@ pub(crate) fn all() -> Vec<Property<ClusterModel>> {
         Property::sometimes(PRECEDES, |_, cluster: &ClusterState| {
             let recorded = &cluster.job.recorded;
             let is_replaced = |pod: &ModelPod| {
-                pod.place().is_some_and(|(stage, incarnation)| incarnation < recorded.incarnation(stage))
+                pod.place().is_some_and(|(rank, incarnation)| incarnation < recorded.incarnation(rank))
             };
             cluster.of(recorded.attempt.number).any(|pod| pod.unnoticed.is_some() && is_replaced(pod))
         }),
         Property::sometimes(TAKES_OVER, |_, cluster: &ClusterState| {
             let recorded = &cluster.job.recorded;
-            let is_kept = |(stage, incarnation)| recorded.incarnation(stage) == incarnation;
+            let is_kept = |(rank, incarnation)| recorded.incarnation(rank) == incarnation;
             let took = cluster.of(1).any(|pod| pod.takes.is_some_and(is_kept));
             took && recorded.attempt.number == 1 && recorded.outcome() == Some(&JobOutcome::Complete)
         }),
         Property::sometimes(TOO_LATE, |_, cluster: &ClusterState| {
             let recorded = &cluster.job.recorded;
-            let is_late = |(stage, incarnation)| incarnation < recorded.incarnation(stage);
+            let is_late = |(rank, incarnation)| incarnation < recorded.incarnation(rank);
             cluster.of(recorded.attempt.number).any(|pod| pod.is_alive() && pod.takes.is_some_and(is_late))
         }),
         Property::sometimes(WRONGLY, |_, cluster: &ClusterState| {
@@ -119,7 +119,7 @@ fn one_attempt_lives(cluster: &ClusterState) -> bool {
     let alive = || cluster.pods.iter().filter(|pod| pod.is_alive());
     let newest = alive().map(|pod| pod.name.attempt).max();
     let is_older = |pod: &ModelPod, other: &ModelPod| {
-        (pod.name.attempt, pod.name.stage) == (other.name.attempt, other.name.stage)
+        (pod.name.attempt, pod.name.rank) == (other.name.attempt, other.name.rank)
             && pod.name.incarnation < other.name.incarnation
     };
     // of a stage that was replaced only one on a lost node lives on; whose place a spare took may, until it learns of that

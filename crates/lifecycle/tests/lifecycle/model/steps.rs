@@ -1,5 +1,6 @@
 //! The model: which transitions are enabled, and what they do.
 
+use stagecoach_api::contract::Mesh;
 use stagecoach_lifecycle::*;
 use stateright::{Model, Property};
 
@@ -14,7 +15,8 @@ use super::properties;
 /// A cluster to be explored.
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterModel {
-    pub(crate) stages: u32,
+    /// Its stages and replicas at first.
+    pub(crate) mesh: Mesh,
     /// Whether lost stages are replaced.
     pub(crate) replaces_stages: bool,
     /// How many spares wait beside the stages.
@@ -138,12 +140,17 @@ impl ClusterModel {
         if spec_changes > 0 {
             let desired = cluster.job.desired;
             steps.push(ModelTransition::Change(Desired { suspend: !desired.suspend, ..desired }));
-            steps.push(ModelTransition::Change(Desired { stages: 3 - desired.stages, ..desired }));
+            steps.push(ModelTransition::Change(Desired { mesh: other_mesh(desired.mesh), ..desired }));
         }
         if status_losses > 0 && cluster.job.recorded != JobState::default() {
             steps.push(ModelTransition::LoseStatus);
         }
     }
+}
+
+/// One stage becomes two, and two become one; replicas become as many stages.
+const fn other_mesh(mesh: Mesh) -> Mesh {
+    if mesh.data_parallel > 1 { Mesh::pipeline(mesh.data_parallel) } else { Mesh::pipeline(3 - mesh.stages) }
 }
 
 /// Whether time may advance to the operator's wake-up. A reachable node kills and removes terminating pods before the
@@ -176,7 +183,7 @@ impl Model for ClusterModel {
     fn init_states(&self) -> Vec<ClusterState> {
         vec![ClusterState {
             job: JobObject {
-                desired: Desired { stages: self.stages, revision: 1, suspend: false },
+                desired: Desired { mesh: self.mesh, revision: 1, suspend: false },
                 recorded: JobState::default(),
             },
             pods: vec![],

@@ -9,14 +9,14 @@ use super::{NOW, exited, exited_by_external_cause, exited_with_report, instance,
 /// The failure's stage, its label, and whether the restart counts. None while the attempt goes on.
 fn cause(instances: Vec<StageInstance>) -> Option<(Option<u32>, String, bool)> {
     let state = decide(&running(instances), NOW).state;
-    state.last_failure.map(|failure| (failure.stage, failure.label(), state.budget.counted > 0))
+    state.last_failure.map(|failure| (failure.rank, failure.label(), state.budget.counted > 0))
 }
 
 #[test]
 fn the_root_cause_is_found_among_many_exits() {
-    let starting = |stage, seconds| instance(stage, InstanceState::Starting, seconds);
-    let killed = |stage, signal, seconds| instance(stage, InstanceState::Exited(Exit::with_signal(signal)), seconds);
-    let terminating = |stage, seconds| instance(stage, InstanceState::Terminating, seconds);
+    let starting = |rank, seconds| instance(rank, InstanceState::Starting, seconds);
+    let killed = |rank, signal, seconds| instance(rank, InstanceState::Exited(Exit::with_signal(signal)), seconds);
+    let terminating = |rank, seconds| instance(rank, InstanceState::Terminating, seconds);
     let rows = [
         ("all is well", vec![ready(0), ready(1), ready(2)], None),
         (
@@ -84,7 +84,7 @@ fn the_root_cause_is_found_among_many_exits() {
         ("some are done, one never will be", vec![exited(0, 0, 300), ready(1), exited(2, 0, 300)], None),
     ];
     for (name, instances, expected) in rows {
-        let expected = expected.map(|(stage, label, counted)| (Some(stage), label.to_owned(), counted));
+        let expected = expected.map(|(rank, label, counted)| (Some(rank), label.to_owned(), counted));
         assert_eq!(cause(instances), expected, "{name}");
     }
     let done = |at| vec![exited(0, 0, at), instance(1, InstanceState::Ready, 100), exited(2, 0, at)];
@@ -137,7 +137,7 @@ fn giving_up_on_a_stage_that_the_cluster_has_not_started_does_not_count() {
     for (name, observed) in rows {
         let state = decide(&observed, NOW).state;
         let failure = state.last_failure.unwrap_or_else(|| panic!("{name}: no failure"));
-        assert_eq!((failure.reason, failure.stage), (FailureReason::Unschedulable, Some(2)), "{name}");
+        assert_eq!((failure.reason, failure.rank), (FailureReason::Unschedulable, Some(2)), "{name}");
         assert_eq!((state.budget.total, state.budget.counted), (1, 0), "{name}");
     }
     // what a stage did by itself is its failure, also then; and the root cause's own exit may be still to come
@@ -158,7 +158,7 @@ fn an_attempt_that_can_not_be_completed_makes_room_and_waits() {
     assert_eq!((before.state, before.wake_at), (observed.state.clone(), Some(NOW)));
     let decision = decide(&observed, NOW);
     let failure = decision.state.last_failure.clone().unwrap();
-    assert_eq!((failure.reason, failure.stage), (FailureReason::Unschedulable, Some(1)));
+    assert_eq!((failure.reason, failure.rank), (FailureReason::Unschedulable, Some(1)));
     assert!(failure.message.contains("exceeded quota: small"), "{}", failure.message);
     assert_eq!((decision.state.budget.total, decision.state.budget.counted), (1, 0));
     assert_eq!(decision.actions, [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 10 }]);
@@ -177,13 +177,13 @@ fn an_attempt_that_can_not_be_completed_makes_room_and_waits() {
 fn a_drain_that_takes_the_operator_too_is_a_drain() {
     let state = decide(&running(vec![]), NOW).state;
     let failure = state.last_failure.unwrap();
-    assert_eq!((failure.reason, failure.stage, state.budget.counted), (FailureReason::Drained, None, 0));
+    assert_eq!((failure.reason, failure.rank, state.budget.counted), (FailureReason::Drained, None, 0));
     assert_eq!(state.attempt_phase, AttemptPhase::Running { not_before: NOW, all_created: false });
 }
 
 #[test]
 fn preparation_extends_the_start_up_timeout() {
-    let mut observed = running((0..3).map(|stage| instance(stage, InstanceState::Starting, 0)).collect());
+    let mut observed = running((0..3).map(|rank| instance(rank, InstanceState::Starting, 0)).collect());
     observed.progress.last_preparation_at = Some(UnixMillis::from_seconds(900));
     let decision = decide(&observed, NOW);
     assert_eq!((decision.job_phase, decision.wake_at), (JobPhase::Starting, Some(UnixMillis::from_seconds(1500))));

@@ -1,6 +1,6 @@
 //! Unit tests of `decide`: one observation of an attempt of three stages, and the decision.
 
-use stagecoach_api::contract::FailureKind;
+use stagecoach_api::contract::{FailureKind, Mesh};
 use stagecoach_api::job::{BackoffSpec, RestartSpec};
 use stagecoach_lifecycle::*;
 
@@ -28,11 +28,11 @@ fn policy() -> Policy {
 /// Attempt 1 of three stages, all created.
 fn running(instances: Vec<StageInstance>) -> Observed {
     Observed {
-        desired: Desired { stages: 3, revision: 7, suspend: false },
+        desired: Desired { mesh: Mesh::pipeline(3), revision: 7, suspend: false },
         policy: policy(),
         state: JobState {
             attempt_phase: AttemptPhase::Running { not_before: UnixMillis(0), all_created: true },
-            attempt: Attempt { number: 1, stages: 3, revision: 7 },
+            attempt: Attempt { number: 1, mesh: Mesh::pipeline(3), revision: 7 },
             started_at: Some(UnixMillis(0)),
             ..JobState::default()
         },
@@ -44,23 +44,23 @@ fn running(instances: Vec<StageInstance>) -> Observed {
 }
 
 fn start(number: u64, stages: u32) -> AttemptAction {
-    AttemptAction::StartAttempt { number, stages }
+    AttemptAction::StartAttempt { number, mesh: Mesh::pipeline(stages) }
 }
 
-fn instance(stage: u32, state: InstanceState, seconds: u64) -> StageInstance {
+fn instance(rank: u32, state: InstanceState, seconds: u64) -> StageInstance {
     let since = UnixMillis::from_seconds(seconds);
-    StageInstance { stage, attempt: 1, incarnation: 0, spare: None, state, since, pod_conditions: Vec::new() }
+    StageInstance { rank, attempt: 1, incarnation: 0, spare: None, state, since, pod_conditions: Vec::new() }
 }
 
-fn ready(stage: u32) -> StageInstance {
-    instance(stage, InstanceState::Ready, 900)
+fn ready(rank: u32) -> StageInstance {
+    instance(rank, InstanceState::Ready, 900)
 }
 
-fn exited(stage: u32, code: i32, seconds: u64) -> StageInstance {
-    instance(stage, InstanceState::Exited(Exit::with_code(code)), seconds)
+fn exited(rank: u32, code: i32, seconds: u64) -> StageInstance {
+    instance(rank, InstanceState::Exited(Exit::with_code(code)), seconds)
 }
 
-fn exited_with_report(stage: u32, kind: FailureKind, step: Option<u64>) -> StageInstance {
+fn exited_with_report(rank: u32, kind: FailureKind, step: Option<u64>) -> StageInstance {
     let report = TerminationReport {
         kind,
         step,
@@ -70,10 +70,10 @@ fn exited_with_report(stage: u32, kind: FailureKind, step: Option<u64>) -> Stage
         checkpoint_step: None,
     };
     let exit = Exit { termination: Some(report), ..Exit::with_code(kind.exit_code().code()) };
-    instance(stage, InstanceState::Exited(exit), 990)
+    instance(rank, InstanceState::Exited(exit), 990)
 }
 
-fn exited_by_external_cause(stage: u32, cause: ExternalCause) -> StageInstance {
+fn exited_by_external_cause(rank: u32, cause: ExternalCause) -> StageInstance {
     let exit = Exit { external_cause: Some(cause), ..Exit::with_signal(9) };
-    instance(stage, InstanceState::Exited(exit), 995)
+    instance(rank, InstanceState::Exited(exit), 995)
 }

@@ -19,8 +19,8 @@ fn replacing(instances: Vec<StageInstance>) -> Observed {
 fn replaced(observed: &Observed) -> Vec<u32> {
     let after = decide(observed, NOW).state;
     let same_attempt = after.attempt == observed.state.attempt;
-    let newer = |stage: &u32| after.incarnation(*stage) > observed.state.incarnation(*stage);
-    let stages: Vec<u32> = (0..after.attempt.stages).filter(newer).collect();
+    let newer = |rank: &u32| after.incarnation(*rank) > observed.state.incarnation(*rank);
+    let stages: Vec<u32> = (0..after.attempt.mesh.ranks()).filter(newer).collect();
     assert_eq!(after.budget.replaced > observed.state.budget.replaced, !stages.is_empty(), "{after:?}");
     assert!(same_attempt || stages.is_empty() && after.incarnations.is_empty(), "{after:?}");
     stages
@@ -140,12 +140,12 @@ fn replacing_is_counted_and_a_stage_that_fails_again_without_progress_makes_the_
 #[test]
 fn one_that_the_others_lost_is_replaced_if_it_neither_exits_nor_comes_back() {
     let since = UnixMillis::from_seconds(998);
-    let lost = |incarnation| Some(LostInstance { stage: 1, incarnation, since, has_ended: false });
+    let lost = |incarnation| Some(LostInstance { rank: 1, incarnation, since, has_ended: false });
     let mut observed = replacing(vec![ready(0), ready(1), ready(2)]);
     observed.progress.lost = lost(0);
     assert_eq!(replaced(&observed), [1]);
     let failure = decide(&observed, NOW).state.last_failure.unwrap();
-    assert_eq!((failure.stage, failure.reason), (Some(1), FailureReason::NodeLost));
+    assert_eq!((failure.rank, failure.reason), (Some(1), FailureReason::NodeLost));
     observed.progress.lost = lost(1);
     assert_eq!(replaced(&observed), [0; 0], "another one was lost");
     observed.progress.lost = lost(0).map(|lost| LostInstance { since: UnixMillis::from_seconds(999), ..lost });
@@ -159,7 +159,7 @@ fn one_that_the_others_lost_is_replaced_if_it_neither_exits_nor_comes_back() {
 /// Stage 1 of a whole group has ended, as the others report; its exit is not observed yet.
 fn ended() -> Observed {
     let mut observed = replacing(vec![ready(0), ready(1), ready(2)]);
-    observed.progress.lost = Some(LostInstance { stage: 1, incarnation: 0, since: NOW, has_ended: true });
+    observed.progress.lost = Some(LostInstance { rank: 1, incarnation: 0, since: NOW, has_ended: true });
     observed
 }
 
@@ -169,7 +169,7 @@ fn one_that_has_ended_is_replaced_before_its_exit_is_observed() {
     assert_eq!(replaced(&observed), [1]);
     let decision = decide(&observed, NOW);
     let failure = decision.state.last_failure.clone().unwrap();
-    assert_eq!((failure.stage, failure.reason, failure.exit_code), (Some(1), FailureReason::Killed, None));
+    assert_eq!((failure.rank, failure.reason, failure.exit_code), (Some(1), FailureReason::Killed, None));
     assert_eq!(decision.state.budget.counted, 1);
     // it is kept until it is known how it exited, or nobody says
     let start = AttemptAction::ReplaceStages { attempt: 1, incarnations: BTreeMap::from([(1, 1)]) };

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stagecoach_api::contract::FailureKind;
+use stagecoach_api::contract::{FailureKind, Mesh};
 use stagecoach_api::job::{ExitAction, ExitCodeRule};
 use stagecoach_lifecycle::*;
 
@@ -26,8 +26,8 @@ fn waits(number: u32) -> SpareInstance {
 }
 
 /// Spare 0 in the place of a stage.
-fn taker(stage: u32, incarnation: u32) -> StageInstance {
-    StageInstance { incarnation, spare: Some(0), ..instance(stage, InstanceState::Starting, 999) }
+fn taker(rank: u32, incarnation: u32) -> StageInstance {
+    StageInstance { incarnation, spare: Some(0), ..instance(rank, InstanceState::Starting, 999) }
 }
 
 /// Spare 0 in the place of stage 1, of which `lost` is left.
@@ -143,7 +143,7 @@ fn a_spare_in_a_stages_place_is_recorded_as_a_replacement() {
         assert_eq!((after.failures_without_progress, &after.starting), (1, &BTreeSet::new()));
         assert!(matches!(after.attempt_phase, AttemptPhase::Running { all_created: true, .. }), "{after:?}");
         let failure = after.last_failure.unwrap();
-        assert_eq!((failure.stage, failure.incarnation), (Some(1), 0));
+        assert_eq!((failure.rank, failure.incarnation), (Some(1), 0));
         assert_eq!((failure.exit_code, failure.failed_at), (lost_code(&lost), lost.since));
         let remove = AttemptAction::RemoveReplaced { attempt: 1, incarnations: BTreeMap::from([(1, 1)]) };
         assert_eq!(decision.actions, [remove, start_spares(&[1])]);
@@ -178,7 +178,7 @@ fn how_the_lost_stage_exited_is_told_later() {
     assert_eq!((told.last_failure.unwrap().reason, told.budget.counted), (FailureReason::Evicted, 0));
     // one that may live on a lost node is told so at once
     let mut observed = taken(Some(ready(1)));
-    observed.progress.lost = Some(LostInstance { stage: 1, incarnation: 0, since: NOW, has_ended: false });
+    observed.progress.lost = Some(LostInstance { rank: 1, incarnation: 0, since: NOW, has_ended: false });
     let after = decide(&observed, NOW).state;
     assert_eq!((after.last_failure.unwrap().reason, after.budget.counted), (FailureReason::NodeLost, 0));
 }
@@ -341,7 +341,7 @@ fn a_lost_stage_is_not_replaced_while_a_spare_may_take_its_place() {
     // what the others report is held from the report on
     observed.instances[1] = ready(1);
     let since = UnixMillis::from_seconds(999);
-    observed.progress.lost = Some(LostInstance { stage: 1, incarnation: 0, since, has_ended: true });
+    observed.progress.lost = Some(LostInstance { rank: 1, incarnation: 0, since, has_ended: true });
     assert_eq!(decide(&observed, NOW).state, observed.state);
     assert_eq!(decide(&observed, NOW.plus_seconds(1)).state.incarnation(1), 2);
 }
@@ -394,7 +394,7 @@ fn a_drain_and_the_next_attempt_wait_for_spares() {
     observed.spares = vec![SpareInstance { attempt: 4, ..waits(0) }];
     assert_eq!(decide(&observed, NOW).state.attempt.number, 5);
     observed.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(0), all_created: false };
-    observed.state.attempt = Attempt { number: 3, stages: 3, revision: 7 };
+    observed.state.attempt = Attempt { number: 3, mesh: Mesh::pipeline(3), revision: 7 };
     assert_eq!(decide(&observed, NOW).state.attempt.number, 5);
 
     let mut observed = with_spares(vec![exited(0, 78, 990)], vec![waits(0)]);

@@ -1,6 +1,6 @@
 //! Transitions: restarts and their limits, drains, the job's end.
 
-use stagecoach_api::contract::FailureKind;
+use stagecoach_api::contract::{FailureKind, Mesh};
 use stagecoach_api::job::{ExitAction, ExitCodeRule, JobPhase};
 use stagecoach_lifecycle::*;
 
@@ -149,9 +149,12 @@ fn a_failed_attempt_is_removed_before_the_next_starts() {
 
 #[test]
 fn a_drain_waits_for_all_exits_before_the_next_attempt() {
-    for change in [|desired: &mut Desired| desired.stages = 2, |desired: &mut Desired| desired.revision = 8] {
+    let desired = running(vec![]).desired;
+    // as many processes, and other ones
+    let replicas = Desired { mesh: Mesh { stages: 1, data_parallel: 3 }, ..desired };
+    for changed in [Desired { mesh: Mesh::pipeline(2), ..desired }, replicas, Desired { revision: 8, ..desired }] {
         let mut observed = running((0..3).map(ready).collect());
-        change(&mut observed.desired);
+        observed.desired = changed;
         let decision = decide(&observed, NOW);
         assert_eq!((&decision.state.attempt_phase, decision.state.attempt.number), (&AttemptPhase::Draining, 1));
         assert_eq!(decision.actions, [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 120 }]);
@@ -167,8 +170,8 @@ fn a_drain_waits_for_all_exits_before_the_next_attempt() {
         observed.instances = vec![exited(0, 143, 1001), exited(1, 143, 1002)];
         let decision = decide(&observed, UnixMillis::from_seconds(1003));
         assert_eq!((decision.state.attempt.number, decision.state.budget), (2, RestartBudget::default()));
-        let stages = observed.desired.stages;
-        assert!(decision.actions.contains(&start(2, stages)));
+        let start = AttemptAction::StartAttempt { number: 2, mesh: changed.mesh };
+        assert!(decision.actions.contains(&start));
     }
 }
 
@@ -177,7 +180,7 @@ fn a_suspended_job_stops_and_resumes() {
     let mut observed = running((0..3).map(ready).collect());
     observed.desired.suspend = true;
     observed.state = decide(&observed, NOW).state;
-    observed.instances = (0..3).map(|stage| exited(stage, 143, 1001)).collect();
+    observed.instances = (0..3).map(|rank| exited(rank, 143, 1001)).collect();
     let decision = decide(&observed, NOW);
     assert_eq!((&decision.state.attempt_phase, decision.job_phase), (&AttemptPhase::Idle, JobPhase::Suspended));
     assert_eq!(decision.state.started_at, None);
@@ -205,7 +208,7 @@ fn a_job_suspended_from_the_start_never_starts() {
 
 #[test]
 fn a_job_that_completes_while_it_is_drained_is_complete() {
-    let mut observed = running((0..3).map(|stage| exited(stage, 0, 995)).collect());
+    let mut observed = running((0..3).map(|rank| exited(rank, 0, 995)).collect());
     observed.desired.suspend = true;
     for attempt_phase in
         [AttemptPhase::Draining, AttemptPhase::Running { not_before: UnixMillis(0), all_created: true }]
@@ -248,7 +251,7 @@ fn an_instance_missing_after_all_were_created_is_not_created_again() {
     observed.state = decision.state;
     observed.instances.remove(1);
     let decision = decide(&observed, NOW);
-    assert_eq!((decision.state.attempt.number, decision.state.last_failure.unwrap().stage), (2, Some(1)));
+    assert_eq!((decision.state.attempt.number, decision.state.last_failure.unwrap().rank), (2, Some(1)));
     assert_eq!(decision.actions, [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 10 }]);
 }
 

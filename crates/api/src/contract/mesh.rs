@@ -1,0 +1,101 @@
+//! How many processes an attempt has, and which of them is which stage of which replica: torch's `DeviceMesh` with the dimensions
+//! `dp` and `pp`.
+
+use serde::{Deserialize, Serialize};
+
+/// The processes of an attempt: `stages` of each of `data_parallel` replicas of the pipeline, ranked replica by replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Mesh {
+    /// Stages of each replica.
+    pub stages: u32,
+    /// Replicas.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub data_parallel: u32,
+}
+
+/// One replica of nothing.
+impl Default for Mesh {
+    fn default() -> Mesh {
+        Mesh::pipeline(0)
+    }
+}
+
+impl Mesh {
+    /// One replica of so many stages.
+    pub const fn pipeline(stages: u32) -> Mesh {
+        Mesh { stages, data_parallel: 1 }
+    }
+
+    /// The number of processes: torch's `WORLD_SIZE`.
+    pub const fn ranks(self) -> u32 {
+        self.stages.saturating_mul(self.data_parallel)
+    }
+
+    /// Which stage of its replica a rank is.
+    pub const fn stage(self, rank: u32) -> u32 {
+        if self.data_parallel == 1 { rank } else { rank % self.stages }
+    }
+
+    /// The replica of a rank; none where there is but one.
+    pub const fn replica(self, rank: u32) -> Option<u32> {
+        if self.data_parallel == 1 { None } else { Some(rank / self.stages) }
+    }
+
+    /// A rank in words: `stage 1`, or `stage 1 of replica 0` where there are several.
+    pub fn name(self, rank: u32) -> String {
+        match self.replica(rank) {
+            None => format!("stage {rank}"),
+            Some(replica) => format!("stage {} of replica {replica}", self.stage(rank)),
+        }
+    }
+
+    /// Itself, if there are several replicas.
+    pub fn if_replicated(self) -> Option<Mesh> {
+        Some(self).filter(|mesh| mesh.data_parallel > 1)
+    }
+}
+
+impl std::fmt::Display for Mesh {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let Mesh { stages, data_parallel } = self;
+        let stages_of_each = if *stages == 1 { "1 stage".to_owned() } else { format!("{stages} stages") };
+        match data_parallel {
+            1 => write!(f, "{stages_of_each}"),
+            replicas => write!(f, "{replicas} replicas of {stages_of_each}"),
+        }
+    }
+}
+
+const fn one() -> u32 {
+    1
+}
+
+// serde passes a reference
+#[allow(clippy::trivially_copy_pass_by_ref)]
+const fn is_one(number: &u32) -> bool {
+    *number == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_counted_replica_by_replica() {
+        let mesh = Mesh { stages: 3, data_parallel: 2 };
+        assert_eq!((mesh.ranks(), mesh.stage(4), mesh.replica(4)), (6, 1, Some(1)));
+        assert_eq!((mesh.name(4), mesh.to_string()), ("stage 1 of replica 1".into(), "2 replicas of 3 stages".into()));
+        let mesh = Mesh::pipeline(3);
+        assert_eq!((mesh.ranks(), mesh.stage(2), mesh.replica(2)), (3, 2, None));
+        assert_eq!((mesh.name(2), mesh.to_string()), ("stage 2".into(), "3 stages".into()));
+    }
+
+    #[test]
+    fn one_replica_is_written_as_it_was_before_there_were_several() {
+        let json = |mesh: Mesh| serde_json::to_string(&mesh).unwrap();
+        assert_eq!(json(Mesh::pipeline(2)), r#"{"stages":2}"#);
+        assert_eq!(json(Mesh { stages: 2, data_parallel: 3 }), r#"{"stages":2,"dataParallel":3}"#);
+        assert_eq!(serde_json::from_str::<Mesh>(r#"{"stages":2}"#).unwrap(), Mesh::pipeline(2));
+    }
+}

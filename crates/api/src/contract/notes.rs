@@ -1,0 +1,35 @@
+//! Sentences for people that a program reads too. Their words are here alone, so that who writes and who reads them agree.
+
+/// Begins what stage 0 says in its log of the live page, whose address follows: nothing else has its token.
+pub const PAGE_NOTE: &str = "the live page";
+
+/// The operator's event of a spare that has become a stage.
+pub const SPARE_TOOK_PLACE: &str = "SpareTookPlace";
+
+/// The message of that event; `stage` in the words of [`super::Mesh::name`].
+pub fn takeover_note(spare: u32, pod: &str, stage: &str) -> String {
+    format!("spare {spare} (pod {pod}){}", took_place(stage))
+}
+
+/// The spare that took the place of `stage`, from such a message.
+pub fn taker(note: &str, stage: &str) -> Option<u32> {
+    let (spare, _) = note.strip_suffix(&took_place(stage))?.strip_prefix("spare ")?.split_once(' ')?;
+    spare.parse().ok()
+}
+
+fn took_place(stage: &str) -> String {
+    format!(" took the place of {stage}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_spare_is_read_from_what_is_said_of_it() {
+        let note = takeover_note(2, "small-spare-2-1", "stage 11");
+        assert_eq!(note, "spare 2 (pod small-spare-2-1) took the place of stage 11");
+        assert_eq!(taker("stage 11 starts again", "stage 11"), None);
+        assert_eq!(["stage 11", "stage 1"].map(|stage| taker(&note, stage)), [Some(2), None]);
+    }
+}

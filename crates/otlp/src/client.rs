@@ -1,0 +1,65 @@
+//! Requests to the collector.
+
+use std::sync::Arc;
+
+use prost::Message;
+use ureq::Agent;
+use ureq::tls::{RootCerts, TlsConfig};
+
+use crate::Config;
+
+/// Why a request was in vain.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SendError {
+    /// The same may succeed later.
+    #[error("{0}")]
+    Later(String),
+    /// It never will.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// The collector, as this process reaches it.
+pub(crate) struct Client {
+    agent: Agent,
+    config: Config,
+}
+
+impl Client {
+    pub(crate) fn new(config: Config) -> Client {
+        // whom this machine trusts, as its other programs do
+        let tls = TlsConfig::builder()
+            .root_certs(RootCerts::PlatformVerifier)
+            .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .build();
+        let agent = Agent::config_builder()
+            .tls_config(tls)
+            .timeout_global(Some(config.timeout))
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .user_agent(concat!("stagecoach/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .new_agent();
+        Client { agent, config }
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Sends `message` to the path `v1/SIGNAL` below the endpoint.
+    pub(crate) fn send(&self, signal: &str, message: &impl Message) -> Result<(), SendError> {
+        let url = format!("{}/v1/{signal}", self.config.endpoint);
+        let mut request = self.agent.post(&url).content_type("application/x-protobuf");
+        for (name, value) in &self.config.headers {
+            request = request.header(name, value);
+        }
+        let response = request.send(&message.encode_to_vec());
+        let status = response.map_err(|error| SendError::Later(format!("{url}: {error}")))?.status();
+        match status.as_u16() {
+            200..=299 => Ok(()),
+            429 | 502 | 503 | 504 => Err(SendError::Later(format!("{url} answered {status}"))),
+            _ => Err(SendError::Refused(format!("{url} answered {status}"))),
+        }
+    }
+}

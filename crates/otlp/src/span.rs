@@ -1,0 +1,104 @@
+//! Spans: what took how long, and as a part of what.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value};
+use opentelemetry_proto::tonic::trace::v1 as proto;
+
+/// Names a trace; not all zero.
+pub type TraceId = [u8; 16];
+/// Names a span of a trace; not all zero.
+pub type SpanId = [u8; 8];
+
+/// What took how long.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Span {
+    /// The trace.
+    pub trace: TraceId,
+    /// Its own name in the trace.
+    pub id: SpanId,
+    /// The span of which it is a part.
+    pub parent: Option<SpanId>,
+    /// What it was: one of few words.
+    pub name: String,
+    /// Its begin.
+    pub start: SystemTime,
+    /// Its end.
+    pub end: SystemTime,
+    /// Whatever else is known of it.
+    pub attributes: Vec<(&'static str, SpanValue)>,
+    /// Why it failed, if it did.
+    pub error: Option<String>,
+}
+
+/// A value of an attribute.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SpanValue {
+    /// A whole number.
+    Int(i64),
+    /// A number.
+    Float(f64),
+    /// A text.
+    Text(String),
+}
+
+impl From<u64> for SpanValue {
+    fn from(value: u64) -> SpanValue {
+        SpanValue::Int(i64::try_from(value).unwrap_or(i64::MAX))
+    }
+}
+
+impl From<f64> for SpanValue {
+    fn from(value: f64) -> SpanValue {
+        SpanValue::Float(value)
+    }
+}
+
+impl From<String> for SpanValue {
+    fn from(value: String) -> SpanValue {
+        SpanValue::Text(value)
+    }
+}
+
+/// Nanoseconds since 1970.
+pub(crate) fn nanos(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// An attribute with a text.
+pub(crate) fn text_attribute((key, value): &(String, String)) -> KeyValue {
+    attribute(key, any_value::Value::StringValue(value.clone()))
+}
+
+fn attribute(key: &str, value: any_value::Value) -> KeyValue {
+    KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }), ..KeyValue::default() }
+}
+
+/// OTLP's form of a span.
+pub(crate) fn encode(span: &Span) -> proto::Span {
+    let value = |(key, value): &(&'static str, SpanValue)| {
+        let value = match value {
+            SpanValue::Int(value) => any_value::Value::IntValue(*value),
+            SpanValue::Float(value) => any_value::Value::DoubleValue(*value),
+            SpanValue::Text(value) => any_value::Value::StringValue(value.clone()),
+        };
+        attribute(key, value)
+    };
+    let status = span
+        .error
+        .as_ref()
+        .map(|message| proto::Status { message: message.clone(), code: proto::status::StatusCode::Error.into() });
+    proto::Span {
+        trace_id: span.trace.to_vec(),
+        span_id: span.id.to_vec(),
+        parent_span_id: span.parent.map(Vec::from).unwrap_or_default(),
+        name: span.name.clone(),
+        kind: proto::span::SpanKind::Internal.into(),
+        start_time_unix_nano: nanos(span.start),
+        end_time_unix_nano: nanos(span.end),
+        attributes: span.attributes.iter().map(value).collect(),
+        status,
+        ..proto::Span::default()
+    }
+}

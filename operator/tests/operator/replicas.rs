@@ -1,0 +1,68 @@
+//! Replicas of the pipeline: their pods, and what the status says of them.
+
+use serde_json::{Value, json};
+use stagecoach_cluster::until;
+
+use crate::support::shared;
+
+fn names(pods: &[Value]) -> Vec<&str> {
+    let mut names: Vec<_> = pods.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap()).collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn replicas_have_pods_of_their_own_and_one_that_is_lost_is_replaced() {
+    let cluster = shared();
+    let spec = json!({"dataParallel": 2, "training": {"gradientBlocks": 2}, "restart": {"reformTimeoutSeconds": 60}});
+    cluster.create("replicas", spec);
+    let job = cluster.wait_running("replicas", 1);
+    let status = &job["status"];
+    assert_eq!((&status["stages"], &status["readyStages"]), (&json!(4), &json!(4)));
+    assert_eq!((&status["attempt"]["stages"], &status["attempt"]["dataParallel"]), (&json!(2), &json!(2)));
+    let pods = cluster.pods("replicas");
+    assert_eq!(names(&pods), ["replicas-0-0-1", "replicas-0-1-1", "replicas-1-0-1", "replicas-1-1-1"]);
+    let service = cluster.plane.get("/api/v1/namespaces/default/services/replicas").unwrap();
+    let selector = &service["spec"]["selector"];
+    assert_eq!((&selector["stagecoach.dev/stage"], &selector["stagecoach.dev/replica"]), (&json!("0"), &json!("0")));
+    let group = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups/replicas-1";
+    let gang = cluster.plane.get(group).unwrap();
+    assert_eq!(gang["spec"]["schedulingPolicy"]["gang"]["minCount"], 4, "{gang:#}");
+
+    cluster.kubelet.pod("replicas-1-0-1").exit(1, "");
+    let job = cluster.wait("replicas", "whole again", |job| {
+        job["status"]["restarts"]["replaced"] == 1 && job["status"]["readyStages"] == 4
+    });
+    let failure = &job["status"]["lastFailure"];
+    assert_eq!(
+        (&failure["stage"], &failure["replica"], &failure["pod"]),
+        (&json!(0), &json!(1), &json!("replicas-1-0-1"))
+    );
+    until("the removal of what was replaced", 30, || {
+        let pods = cluster.pods("replicas");
+        (names(&pods) == ["replicas-0-0-1", "replicas-0-1-1", "replicas-1-0-1-1", "replicas-1-1-1"]).then_some(())
+    });
+    until("the events", 30, || {
+        let said = |words: &str| cluster.event_notes("replicas").iter().any(|note| note.contains(words));
+        (said("attempt 1 with 2 replicas of 2 stages")
+            && said("attempt 1: stage 0 of replica 1: ")
+            && said("stage 0 of replica 1 starts again as replicas-1-0-1-1"))
+        .then_some(())
+    });
+}
+
+/// As many pods, which are other stages now.
+#[test]
+fn replicas_that_become_stages_are_another_attempt() {
+    let cluster = shared();
+    cluster.create("reshaped", json!({"stages": 1, "dataParallel": 2, "training": {"gradientBlocks": 2}}));
+    cluster.wait_running("reshaped", 1);
+    assert_eq!(names(&cluster.pods("reshaped")), ["reshaped-0-0-1", "reshaped-1-0-1"]);
+    cluster.edit("reshaped", json!({"stages": 2, "dataParallel": 1}));
+    let job = cluster.wait_running("reshaped", 2);
+    assert_eq!(names(&cluster.pods("reshaped")), ["reshaped-0-2", "reshaped-1-2"]);
+    assert_eq!((&job["status"]["attempt"]["dataParallel"], &job["status"]["readyStages"]), (&Value::Null, &json!(2)));
+    assert_eq!(job["status"]["restarts"]["total"], 0);
+    let service = cluster.plane.get("/api/v1/namespaces/default/services/reshaped").unwrap();
+    assert_eq!(service["spec"]["selector"]["stagecoach.dev/replica"], Value::Null);
+}

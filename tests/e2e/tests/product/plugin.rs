@@ -1,0 +1,77 @@
+//! `kubectl stagecoach` and a job whose pods run: what of the plugin only real pods can show.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use stagecoach_cluster::tool;
+use stagecoach_e2e::{E2eJob, NAMESPACE, Product};
+
+/// `kubectl stagecoach ARGUMENTS`, as kubectl finds the plugin on the PATH.
+fn plugin(product: &Product, arguments: &[&str]) -> Command {
+    let own = std::env::current_exe().unwrap();
+    let built = own.ancestors().skip(1).take(2).find(|folder| folder.join("kubectl-stagecoach").is_file());
+    let kubectl = tool("kubectl");
+    let folders = [built.expect("the plugin is not built: run `cargo build` first"), kubectl.parent().unwrap()];
+    let inherited = std::env::var_os("PATH").unwrap_or_default();
+    let path = folders.iter().map(|folder| Path::to_path_buf(folder)).chain(std::env::split_paths(&inherited));
+    let mut command = Command::new(&kubectl);
+    command.arg("stagecoach").args(arguments).args(["--namespace", NAMESPACE]);
+    command.env("KUBECONFIG", product.node.kubeconfig());
+    command.env("PATH", std::env::join_paths(path.collect::<Vec<PathBuf>>()).unwrap()).stdin(Stdio::null());
+    command
+}
+
+fn told(product: &Product, arguments: &[&str]) -> String {
+    let output = plugin(product, arguments).output().unwrap();
+    let [said, complained] = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(output.status.success(), "kubectl stagecoach {}: {said}{complained}", arguments.join(" "));
+    said
+}
+
+/// A plugin that serves until Ctrl-C, with the kubectl that it started. Ended as by Ctrl-C when dropped.
+struct Serving(Child);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let group = format!("-{}", self.0.id());
+        let _ = Command::new("kill").args(["-INT", "--", &group]).status();
+        let _ = self.0.wait();
+    }
+}
+
+/// What `GET url` answers: head and body.
+fn get(url: &str) -> String {
+    let (host, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
+    let mut stream = TcpStream::connect(host).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    write!(stream, "GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// What the plugin tells of `job`, which trains, has saved, and has trained ten steps at least.
+pub(crate) fn shows(product: &Product, job: &E2eJob) {
+    let name = &*job.name;
+    let checkpoints = told(product, &["checkpoints", name]);
+    assert!(checkpoints.starts_with("STEP") && checkpoints.contains("sizes match"), "{checkpoints}");
+    let timeline = told(product, &["timeline", name, "--step", "10"]);
+    assert!(timeline.contains("measured") && timeline.contains("bubble"), "{timeline}");
+    let top = told(product, &["top", name]);
+    assert!(top.contains(name) && top.contains("Running"), "{top}");
+
+    let mut command = plugin(product, &["page", name]);
+    let mut serving = Serving(command.process_group(0).stdout(Stdio::piped()).spawn().unwrap());
+    let mut address = String::new();
+    BufReader::new(serving.0.stdout.take().unwrap()).read_line(&mut address).unwrap();
+    let page = get(address.trim());
+    assert!(page.starts_with("HTTP/1.1 200") && page.contains(name), "{address}{page}");
+    // whoever lacks the token gets nothing
+    let (host, _) = address.trim().strip_prefix("http://").unwrap().split_once('/').unwrap();
+    let refused = get(&format!("http://{host}/"));
+    assert!(!refused.starts_with("HTTP/1.1 200") && !refused.contains(name), "{refused}");
+}

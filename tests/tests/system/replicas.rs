@@ -1,0 +1,88 @@
+//! Replicas of the pipeline: the same bits for any number of them, also if it changes in the middle or stages of one are lost.
+
+use std::path::Path;
+
+use stagecoach_tests::{Launched, TestJob, corpus, saved, says, signal, undisturbed, until};
+
+/// Saves every 4 steps; four blocks of two microbatches.
+fn job() -> TestJob {
+    let extra = "  checkpoint: {everySteps: 4, keepLast: 3}\n  restart: {backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n";
+    TestJob {
+        name: "shared".into(),
+        global_batch_size: 16,
+        microbatches: 8,
+        gradient_blocks: 4,
+        decay_steps: Some(60),
+        extra: extra.into(),
+        ..TestJob::default()
+    }
+}
+
+fn folder(workspace: &Path) -> std::path::PathBuf {
+    workspace.join("shared")
+}
+
+#[test]
+fn the_number_of_replicas_may_change_half_way() {
+    for (tied, precision) in [(false, "BFloat16"), (true, "Float32")] {
+        let job = TestJob { tied, precision, ..job() };
+        let workspace = corpus::workspace();
+        let workspace = workspace.path();
+        // with three of them one has two blocks and the others one each
+        for (stages, data_parallel, schedule, virtual_stages) in
+            [(1, 4, "1F1B", 1), (2, 3, "InterleavedZeroBubble", 1), (3, 1, "1F1B", 1), (2, 2, "ZBVZeroBubble", 2)]
+        {
+            let step = saved(&folder(workspace)) + 6;
+            let part = TestJob { stages, data_parallel, schedule, virtual_stages, ..job.clone() };
+            let mut launched = Launched::start(workspace, &part.endless(), &[]);
+            launched.wait_for_step(step);
+            launched.interrupt(workspace);
+        }
+        let rest = job.ending_after(saved(&folder(workspace)));
+        let last = TestJob { stages: 1, data_parallel: 2, ..rest.clone() };
+        let outcome = Launched::start(workspace, &last, &[]).finish(workspace);
+        assert_eq!(outcome.hashes(), undisturbed(&rest), "tied: {tied}, {precision}");
+    }
+}
+
+#[test]
+fn a_stage_of_any_replica_may_be_killed() {
+    for memory in ["", ", memory: {everySteps: 1}"] {
+        let extra = job().extra.replace("keepLast: 3", &format!("keepLast: 3{memory}"));
+        let job = TestJob { stages: 2, data_parallel: 2, extra, ..job() };
+        let workspace = corpus::workspace();
+        let workspace = workspace.path();
+        let mut launched = Launched::start(workspace, &job.endless(), &[]);
+        until("a checkpoint", 60, || (saved(&folder(workspace)) > 0).then_some(()));
+        for rank in [3, 0, 1] {
+            let before = launched.wait_for_stages(4);
+            signal(before[rank], libc::SIGKILL);
+            let is_replaced = |now: &Vec<u32>| now.len() == 4 && now[rank] != before[rank];
+            let now = until("the stage to be replaced", 60, || Some(launched.stages()).filter(is_replaced));
+            assert!((0..4).all(|other| (now[other] == before[other]) == (other != rank)), "{before:?} became {now:?}");
+            let step = launched.steps() + 5;
+            launched.wait_for_step(step);
+        }
+        launched.interrupt(workspace);
+        let rest = job.ending_after(saved(&folder(workspace)));
+        let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
+        assert_eq!(outcome.hashes(), undisturbed(&rest), "memory: {memory:?}");
+    }
+}
+
+/// Without `training.gradientBlocks` there are as many as the first attempt needs, and they stay.
+#[test]
+fn a_job_keeps_the_blocks_that_it_began_with() {
+    let workspace = corpus::workspace();
+    let workspace = workspace.path();
+    let start = |steps: u64, data_parallel: usize| {
+        let job = TestJob { stages: 1, data_parallel, steps, ..job() };
+        Launched::start(workspace, &job, &["--set", "training.gradientBlocks=null"]).finish(workspace)
+    };
+    start(10, 2).hashes();
+    let refused = start(20, 4);
+    says(&refused, "spec.dataParallel is 4, and this job began with 2 gradient blocks: set it to 2 at most");
+    let one = start(20, 1).hashes();
+    let with_two = TestJob { stages: 1, steps: 20, gradient_blocks: 2, ..job() };
+    assert_eq!(one, undisturbed(&with_two));
+}

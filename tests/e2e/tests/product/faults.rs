@@ -77,7 +77,12 @@ fn lose_stages(product: &Product, name: &str, changes: Value, with_operator: boo
             let (_, since) = log.rsplit_once("going on after step").unwrap_or_else(|| panic!("{log}"));
             assert!(since.contains("which was in memory"), "{log}");
         }
-        let now = job.pod_uids();
+        // the lost pod goes once its end is told
+        let mut now = Vec::new();
+        job.wait("of as many pods as before", |_| {
+            now = job.pod_uids();
+            now.len() == pods.len()
+        });
         let stayed = pods.iter().filter(|pod| now.contains(pod)).count();
         let found = (after["status"]["attempt"]["number"].as_u64().unwrap(), stayed);
         let (is_anew, is_replaced) = (found == (attempt + 1, 0), found == (attempt, 2));

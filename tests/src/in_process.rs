@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use stagecoach_group::{
-    Coordinator, GroupSecret, GroupTimeouts, Hello, Member, PROTOCOL_VERSION, Rendezvous, StepRules,
+    Coordinator, GroupSecret, GroupTimeouts, Hello, Member, PROTOCOL_VERSION, Quorum, Rendezvous, StepRules,
 };
 
 /// Far above what any test takes.
@@ -38,7 +38,8 @@ pub fn in_process_group<T: Send>(
     let control = listen();
     let address = control.local_addr().unwrap().to_string();
     let secret = GroupSecret::generate(1).unwrap();
-    let coordinator = Coordinator::start(control, hello(0, ranks), timeouts(), secret.clone(), || {}).unwrap();
+    let coordinator =
+        Coordinator::start(control, hello(0, ranks), timeouts(), secret.clone(), Quorum::all(ranks), || {}).unwrap();
     let at = &Rendezvous { address, protocol_version: PROTOCOL_VERSION, secret };
     coordinator.release(Vec::new(), rules);
     let listeners: Vec<TcpListener> = (0..ranks).map(|_| listen()).collect();

@@ -20,12 +20,14 @@ pub(crate) struct Fatal {
     pub message: String,
     /// The group has lost another stage, and this one may join the next group.
     pub is_group_lost: bool,
+    /// The group trained to the end without this stage: there is nothing left to do for it.
+    pub is_not_needed: bool,
 }
 
 impl Fatal {
     /// An error of any kind.
     pub(crate) fn new(kind: FailureKind, message: impl Into<String>) -> Fatal {
-        Fatal { kind, message: message.into(), is_group_lost: false }
+        Fatal { kind, message: message.into(), is_group_lost: false, is_not_needed: false }
     }
 
     /// An invalid job or plan.
@@ -50,7 +52,8 @@ impl From<StepError> for Fatal {
         };
         let is_group_lost =
             matches!(error, StepError::Link(LinkError::Broken(_)) | StepError::Group(GroupError::GroupFailed(_)));
-        Fatal { is_group_lost, ..Fatal::new(kind, error.to_string()) }
+        let is_not_needed = matches!(error, StepError::Group(GroupError::AllLeft { .. }));
+        Fatal { is_group_lost, is_not_needed, ..Fatal::new(kind, error.to_string()) }
     }
 }
 

@@ -6,7 +6,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::group_state::{ConnectionId, Effect, GroupEvent, GroupState};
 use crate::handshake::Arrival;
 use crate::messages::encode_message;
 use crate::sync::lock;
-use crate::{GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, SecureReader, StepRules, handshake};
+use crate::{GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, Quorum, SecureReader, StepRules, handshake};
 
 /// How many events may wait; readers then wait, and TCP slows their peers.
 const EVENT_QUEUE_LEN: usize = 1024;
@@ -28,7 +28,7 @@ const MAX_PENDING_CONNECTIONS: usize = 256;
 #[derive(Debug)]
 pub struct Coordinator {
     inputs: SyncSender<Input>,
-    end: Arc<GroupEnd>,
+    shared: Arc<SharedState>,
     address: SocketAddr,
     timeouts: GroupTimeouts,
     stop: Arc<AtomicBool>,
@@ -43,15 +43,27 @@ enum Input {
     Stop,
 }
 
-/// The end of the group, for the threads outside: its failure, and whether every final message has been sent.
+/// What the threads outside know of the group.
 #[derive(Debug, Default)]
-struct GroupEnd {
-    state: Mutex<(Option<GroupFailure>, bool)>,
+struct SharedState {
+    state: Mutex<KnownState>,
     changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct KnownState {
+    /// Once that is decided.
+    members: Option<Vec<usize>>,
+    /// Replicas that are not among them and could be in the next group.
+    returned: Vec<usize>,
+    failure: Option<GroupFailure>,
+    /// Whether every final message has been sent.
+    is_closed: bool,
 }
 
 impl Coordinator {
     /// Starts to accept members that have `secret` on `listener`. They are compared with `expected`, stage 0's own hello.
+    /// `quorum` says which of them are enough for a group.
     /// `on_rejected` is called for every connection that was closed because its peer did not prove that it has the secret.
     ///
     /// # Errors
@@ -61,16 +73,17 @@ impl Coordinator {
         expected: Hello,
         timeouts: GroupTimeouts,
         secret: GroupSecret,
+        quorum: Quorum,
         on_rejected: impl Fn() + Send + Sync + 'static,
     ) -> Result<Coordinator, GroupError> {
         let address = listener.local_addr().map_err(GroupError::io("the control port has no address"))?;
         let (inputs, waiting) = sync_channel(EVENT_QUEUE_LEN);
-        let end = Arc::new(GroupEnd::default());
+        let shared = Arc::new(SharedState::default());
         let stop = Arc::new(AtomicBool::new(false));
-        let group = GroupState::new(expected, timeouts, Instant::now());
+        let group = GroupState::new(expected, timeouts, quorum, Instant::now());
         let state_thread = {
-            let end = Arc::clone(&end);
-            spawn("group-state", move || run_state_machine(group, &waiting, timeouts.heartbeat_interval, &end))?
+            let shared = Arc::clone(&shared);
+            spawn("group-state", move || run_state_machine(group, &waiting, timeouts.heartbeat_interval, &shared))?
         };
         let acceptor = {
             let (inputs, stop) = (inputs.clone(), Arc::clone(&stop));
@@ -78,7 +91,7 @@ impl Coordinator {
             let gate = Arc::new(Gate { inputs, timeouts, secret, pending, on_rejected: Box::new(on_rejected) });
             spawn("group-accept", move || accept(&listener, &gate, &stop))?
         };
-        Ok(Coordinator { inputs, end, address, timeouts, stop, threads: vec![state_thread, acceptor] })
+        Ok(Coordinator { inputs, shared, address, timeouts, stop, threads: vec![state_thread, acceptor] })
     }
 
     /// The address it listens on.
@@ -91,8 +104,27 @@ impl Coordinator {
         self.send_event(GroupEvent::Preparing(progress.to_owned()));
     }
 
+    /// Stage 0 has prepared: waits until it is decided who is in the group, and returns their ranks. Nobody joins before
+    /// `release`.
+    ///
+    /// # Errors
+    /// When the group has failed: too few have joined in time.
+    pub fn wait_for_members(&self) -> Result<Vec<usize>, GroupError> {
+        self.send_event(GroupEvent::Prepared);
+        let mut state = lock(&self.shared.state);
+        loop {
+            if let Some(failure) = &state.failure {
+                return Err(GroupError::GroupFailed(Box::new(failure.clone())));
+            }
+            if let Some(members) = &state.members {
+                return Ok(members.clone());
+            }
+            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
     /// Stage 0 is ready: sends `plan` (identity, plan and programs, opaque here) and the roster to every member once
-    /// all have joined.
+    /// all of them have joined.
     pub fn release(&self, plan: Vec<u8>, rules: StepRules) {
         self.send_event(GroupEvent::Release(plan, rules));
     }
@@ -102,14 +134,19 @@ impl Coordinator {
     pub fn reject(&self, reason: impl ToString) {
         self.send_event(GroupEvent::Reject(reason.to_string()));
         let timeout = self.timeouts.shutdown_timeout + self.timeouts.heartbeat_interval * 2;
-        let state = lock(&self.end.state);
-        drop(self.end.changed.wait_timeout_while(state, timeout, |(_, closed)| !*closed));
+        let state = lock(&self.shared.state);
+        drop(self.shared.changed.wait_timeout_while(state, timeout, |state| !state.is_closed));
     }
 
     /// What ended the group, if it failed. Stage 0 polls it during a long preparation, in which a lost member ends the
     /// group too.
     pub fn failure(&self) -> Option<GroupFailure> {
-        lock(&self.end.state).0.clone()
+        lock(&self.shared.state).failure.clone()
+    }
+
+    /// The replicas that are not in the group and could be in the next one: all their stages are here.
+    pub fn returned_replicas(&self) -> Vec<usize> {
+        lock(&self.shared.state).returned.clone()
     }
 
     fn send_event(&self, event: GroupEvent) {
@@ -137,7 +174,7 @@ impl Drop for Coordinator {
 }
 
 /// Runs the state machine until `Input::Stop`.
-fn run_state_machine(mut group: GroupState, inputs: &Receiver<Input>, heartbeat: Duration, end: &GroupEnd) {
+fn run_state_machine(mut group: GroupState, inputs: &Receiver<Input>, heartbeat: Duration, shared: &SharedState) {
     let mut connections: HashMap<ConnectionId, Connection> = HashMap::new();
     let mut events = VecDeque::new();
     let mut tick = Instant::now() + heartbeat;
@@ -165,7 +202,10 @@ fn run_state_machine(mut group: GroupState, inputs: &Receiver<Input>, heartbeat:
             };
             let effects = group.handle(Instant::now(), event);
             // Set before any member is notified.
-            lock(&end.state).0 = group.failure().cloned();
+            shared.update(|state| {
+                (state.failure, state.returned) = (group.failure().cloned(), group.returned_replicas());
+                state.members.clone_from(&group.members);
+            });
             for effect in effects {
                 apply_effect(effect, &mut connections, &mut events);
             }
@@ -173,11 +213,17 @@ fn run_state_machine(mut group: GroupState, inputs: &Receiver<Input>, heartbeat:
             closed.map(|conn| connections.remove(&conn));
         }
         if group.is_closed() {
-            lock(&end.state).1 = true;
-            end.changed.notify_all();
+            shared.update(|state| state.is_closed = true);
         }
     }
     connections.values().for_each(Connection::shut_down);
+}
+
+impl SharedState {
+    fn update(&self, change: impl FnOnce(&mut KnownState)) {
+        change(&mut lock(&self.state));
+        self.changed.notify_all();
+    }
 }
 
 fn apply_effect(

@@ -63,6 +63,12 @@ pub enum GroupError {
         /// The last progress report of stage 0.
         progress: String,
     },
+    /// The group trained to the end without this stage.
+    #[error("stage {rank} is not needed: all stages of its group have left")]
+    AllLeft {
+        /// The stage that waited.
+        rank: usize,
+    },
     /// The group has failed.
     #[error("{0}")]
     GroupFailed(Box<GroupFailure>),

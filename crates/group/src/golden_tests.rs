@@ -39,6 +39,7 @@ fn verdict(outcome: StepOutcome) -> CoordinatorMessage {
         norm: 0.5,
         save: true,
         stop: false,
+        form_again: true,
         consecutive_skips: 4,
         measurements: vec![vec![1.0], vec![]],
     })
@@ -46,8 +47,8 @@ fn verdict(outcome: StepOutcome) -> CoordinatorMessage {
 
 #[test]
 fn the_preamble_is_the_magic_and_the_version() {
-    assert_eq!(PROTOCOL_VERSION, 7);
-    assert_eq!(preamble(), *b"stgcoach\x07\0\0\0");
+    assert_eq!(PROTOCOL_VERSION, 8);
+    assert_eq!(preamble(), *b"stgcoach\x08\0\0\0");
 }
 
 #[test]

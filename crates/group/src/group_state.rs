@@ -1,7 +1,7 @@
 //! The membership of a group as a pure state machine: events in, effects out, the time an argument.
 //!
 //! ```text
-//! Joining --all joined, released--> Forming --all formed--> Running --all left--> ShuttingDown --others closed--> Closed
+//! Joining --all members joined, released--> Forming --all formed--> Running --all left--> ShuttingDown --others closed--> Closed
 //!    `--------------------------------'---------------------'------any failure-------^
 //! ```
 
@@ -14,7 +14,7 @@ use crate::disconnect::Disconnect;
 use crate::exchange::Exchange;
 use crate::messages::{CoordinatorMessage, MemberMessage};
 use crate::spares::Spares;
-use crate::{GroupFailure, GroupTimeouts, Hello, Refusal, Roster, StepRules};
+use crate::{GroupFailure, GroupTimeouts, Hello, Quorum, Refusal, StepRules};
 
 /// Identifies a control connection; never reused.
 pub(crate) type ConnectionId = u64;
@@ -32,7 +32,9 @@ pub(crate) enum GroupEvent {
     Disconnected(ConnectionId, Disconnect),
     /// Stage 0 reports progress of its preparation.
     Preparing(String),
-    /// Stage 0 is ready.
+    /// Stage 0 has prepared, and plans when it knows who is in the group.
+    Prepared,
+    /// Stage 0 has a plan.
     Release(Vec<u8>, StepRules),
     /// Stage 0 gives up.
     Reject(String),
@@ -54,13 +56,20 @@ pub(crate) struct GroupState {
     pub(crate) expected: Hello,
     pub(crate) timeouts: GroupTimeouts,
     pub(crate) phase: GroupPhase,
+    /// By the job's ranks, of which the group may lack some.
     pub(crate) slots: Vec<MemberSlot>,
+    pub(crate) quorum: Quorum,
+    /// The ranks that the group has, in order, once that is decided.
+    pub(crate) members: Option<Vec<usize>>,
     pub(crate) spares: Spares,
     /// The last progress report of stage 0.
     pub(crate) progress: String,
     /// Whether the newest progress has not been sent to the members yet.
     pub(crate) progress_is_unsent: bool,
+    pub(crate) is_prepared: bool,
     pub(crate) plan: Option<Vec<u8>>,
+    pub(crate) rules: StepRules,
+    /// By rank in the group.
     pub(crate) exchange: Exchange,
     /// The start-up and the stall timeout count from here.
     pub(crate) last_progress_at: Instant,
@@ -97,14 +106,18 @@ pub(crate) struct MemberSlot {
 }
 
 impl GroupState {
-    pub(crate) fn new(expected: Hello, timeouts: GroupTimeouts, now: Instant) -> Self {
+    pub(crate) fn new(expected: Hello, timeouts: GroupTimeouts, quorum: Quorum, now: Instant) -> Self {
         GroupState {
             phase: GroupPhase::Joining,
             slots: (0..expected.world_size).map(|_| MemberSlot::default()).collect(),
+            quorum,
+            members: None,
             spares: Spares::default(),
             progress: "starting".to_owned(),
             progress_is_unsent: false,
+            is_prepared: false,
             plan: None,
+            rules: StepRules::default(),
             exchange: Exchange::new(expected.world_size, StepRules::default()),
             last_progress_at: now,
             failure: None,
@@ -141,14 +154,10 @@ impl GroupState {
                 // Sent with the next heartbeat: stage 0 may report a thousand times per second.
                 (self.progress, self.progress_is_unsent) = (progress, true);
             }
-            GroupEvent::Release(plan, rules) if self.phase == GroupPhase::Joining => {
-                self.last_progress_at = now;
-                self.plan = Some(plan);
-                self.exchange = Exchange::new(self.slots.len(), rules);
-                self.release_if_complete(now);
-            }
+            GroupEvent::Prepared if self.phase == GroupPhase::Joining => self.on_prepared(now),
+            GroupEvent::Release(plan, rules) if self.phase == GroupPhase::Joining => self.on_release(now, plan, rules),
             GroupEvent::Reject(reason) => self.fail(now, Some(0), format!("stage 0 gave up: {reason}")),
-            GroupEvent::Preparing(_) | GroupEvent::Release(..) => {}
+            GroupEvent::Preparing(_) | GroupEvent::Prepared | GroupEvent::Release(..) => {}
             GroupEvent::Tick => self.on_tick(now),
         }
         std::mem::take(&mut self.effects)
@@ -167,7 +176,7 @@ impl GroupState {
             };
             return self.send_and_close(conn, last);
         }
-        let is_joining = self.phase == GroupPhase::Joining;
+        let is_joining = self.is_joining(rank);
         match succession(self.slots[rank].hello.as_ref(), &hello, is_joining) {
             Succession::First => {}
             Succession::Follows { is_same } => {
@@ -193,10 +202,16 @@ impl GroupState {
         }
         self.slots[rank] =
             MemberSlot { hello: Some(hello), conn: Some(conn), last_heartbeat_at: Some(now), ..MemberSlot::default() };
-        match self.plan {
-            Some(_) => self.release_if_complete(now),
-            None => self.send(vec![conn], CoordinatorMessage::Preparing(self.progress.clone())),
+        match self.phase {
+            GroupPhase::Joining if self.is_prepared => self.release_if_complete(now),
+            GroupPhase::Joining => self.send(vec![conn], CoordinatorMessage::Preparing(self.progress.clone())),
+            _ => self.tell_waiting(),
         }
+    }
+
+    /// Whether a stage of this rank joins, now or when the next group forms.
+    pub(crate) fn is_joining(&self, rank: usize) -> bool {
+        self.phase == GroupPhase::Joining || !self.has_member(rank)
     }
 
     /// Why nobody can join any more.
@@ -214,6 +229,8 @@ impl GroupState {
             (slot.activity, slot.last_heartbeat_at) = (activity, Some(now));
             return;
         }
+        // what joins only waits
+        let Some(place) = self.place_of(rank) else { return };
         self.last_progress_at = now;
         let duplicate = || "contributed twice to the same vote or gather".to_owned();
         let result = match message {
@@ -226,7 +243,7 @@ impl GroupState {
             }
             MemberMessage::Formed => {
                 self.slots[rank].formed = true;
-                if self.phase == GroupPhase::Forming && self.slots.iter().all(|slot| slot.formed) {
+                if self.phase == GroupPhase::Forming && self.group_slots().all(|slot| slot.formed) {
                     self.phase = GroupPhase::Running;
                     self.send_all(CoordinatorMessage::Formed);
                 }
@@ -237,12 +254,13 @@ impl GroupState {
                 Ok(())
             }
             MemberMessage::Gather { topic, bytes } => {
-                self.exchange.gather(topic, rank, bytes).map_err(|_| duplicate()).map(|parts| {
+                self.exchange.gather(topic, place, bytes).map_err(|_| duplicate()).map(|parts| {
                     parts.into_iter().for_each(|parts| self.send_all(CoordinatorMessage::Gathered { topic, parts }));
                 })
             }
-            MemberMessage::Vote(vote) => self.exchange.vote(rank, vote).map_err(|_| duplicate()).map(|verdict| {
+            MemberMessage::Vote(vote) => self.exchange.vote(place, vote).map_err(|_| duplicate()).map(|verdict| {
                 let Some(mut verdict) = verdict else { return };
+                verdict.form_again = !verdict.stop && !self.returned_replicas().is_empty();
                 self.send(self.conns(|rank| rank == 0), CoordinatorMessage::Verdict(verdict.clone()));
                 verdict.measurements.clear();
                 self.send(self.conns(|rank| rank != 0), CoordinatorMessage::Verdict(verdict));
@@ -257,28 +275,6 @@ impl GroupState {
         }
     }
 
-    /// Sends the plan to all members once stage 0 has released it and all have joined.
-    fn release_if_complete(&mut self, now: Instant) {
-        if self.plan.is_none() {
-            return;
-        }
-        let missing = self.ranks(|slot| slot.conn.is_none());
-        if missing.is_empty() {
-            (self.phase, self.last_progress_at) = (GroupPhase::Forming, now);
-            let message = self.release_message();
-            self.send(self.spares.conns(), message.clone());
-            self.send_all(message);
-        } else {
-            self.progress = format!("stage 0 is ready and waits for {}", stages(&missing));
-            self.send_all(CoordinatorMessage::Preparing(self.progress.clone()));
-        }
-    }
-
-    pub(crate) fn release_message(&self) -> CoordinatorMessage {
-        let members = self.slots.iter().filter_map(|slot| slot.hello.clone()).collect();
-        CoordinatorMessage::Released { roster: Roster { members }, plan: self.plan.clone().unwrap_or_default() }
-    }
-
     pub(crate) fn rank_of(&self, conn: ConnectionId) -> Option<usize> {
         self.slots.iter().position(|slot| slot.conn == Some(conn))
     }
@@ -287,8 +283,15 @@ impl GroupState {
         (0..self.slots.len()).filter(|&rank| predicate(&self.slots[rank])).collect()
     }
 
+    /// The slots of the ranks in the group.
+    pub(crate) fn group_slots(&self) -> impl Iterator<Item = &MemberSlot> {
+        self.slots.iter().enumerate().filter(|(rank, _)| self.has_member(*rank)).map(|(_, slot)| slot)
+    }
+
+    /// The connections of those in the group whose rank is as wanted.
     pub(crate) fn conns(&self, predicate: impl Fn(usize) -> bool) -> Vec<ConnectionId> {
-        (0..self.slots.len()).filter(|&rank| predicate(rank)).filter_map(|rank| self.slots[rank].conn).collect()
+        let ranks = (0..self.slots.len()).filter(|&rank| self.has_member(rank) && predicate(rank));
+        ranks.filter_map(|rank| self.slots[rank].conn).collect()
     }
 
     pub(crate) fn send_all(&mut self, message: CoordinatorMessage) {

@@ -35,14 +35,21 @@ pub struct Hello {
 /// All members of a group, sent to each of them when the group is complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Roster {
-    /// By rank.
+    /// By rank, without those that the group does not have: a stage's place here is its rank in the group.
     pub members: Vec<Hello>,
 }
 
 impl Roster {
-    /// The incarnation of each stage.
-    pub fn incarnations(&self) -> Vec<u32> {
-        self.members.iter().map(|hello| hello.incarnation).collect()
+    /// The incarnation of each of the job's ranks; none of those that the group does not have.
+    pub fn incarnations(&self) -> Vec<Option<u32>> {
+        let world_size = self.members.first().map_or(0, |hello| hello.world_size);
+        let of = |rank| self.rank_in_group(rank).map(|place| self.members[place].incarnation);
+        (0..world_size).map(of).collect()
+    }
+
+    /// The rank in the group of one of the job's ranks.
+    pub fn rank_in_group(&self, rank: usize) -> Option<usize> {
+        self.members.iter().position(|hello| hello.rank == rank)
     }
 }
 

@@ -110,6 +110,7 @@ fn try_join(
             Ok(CoordinatorMessage::GroupEnded(failure)) => {
                 return Err(JoinError::Fatal(GroupError::GroupFailed(Box::new(failure))));
             }
+            Ok(CoordinatorMessage::LeaveAcknowledged) => return Err(JoinError::Fatal(GroupError::AllLeft { rank })),
             Ok(_) => {}
             Err(error) => return Err(JoinError::Retry(error.to_string())),
         }

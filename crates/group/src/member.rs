@@ -10,7 +10,7 @@ use crate::coordinator::spawn;
 use crate::disconnect::Disconnect;
 use crate::inbox::Inbox;
 use crate::join::{Joined, join};
-use crate::messages::{CoordinatorMessage, MemberMessage};
+use crate::messages::{CoordinatorMessage, JOINS_NEXT_GROUP, MemberMessage};
 use crate::{
     Activity, GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, NotFound, Rendezvous, Roster, StepVote,
     Verdict,
@@ -137,6 +137,18 @@ impl Member {
     /// # Errors
     /// When the group fails before all have left.
     pub fn leave(self, code: i32) -> Result<(), GroupError> {
+        self.leave_with(code)
+    }
+
+    /// Leaves the group to join the next one, and waits until all members have left: a verdict said that all do.
+    ///
+    /// # Errors
+    /// When the group fails before all have left.
+    pub fn leave_for_next_group(self) -> Result<(), GroupError> {
+        self.leave_with(JOINS_NEXT_GROUP)
+    }
+
+    fn leave_with(self, code: i32) -> Result<(), GroupError> {
         self.send(&MemberMessage::Leave { code })?;
         self.inbox.wait_for(|state| state.leave_acknowledged.then_some(()))
     }

@@ -12,7 +12,9 @@ use crate::{GroupError, GroupFailure, Hello, Refusal, Roster, StepVote, Verdict}
 /// The first bytes of each side.
 pub(crate) const MAGIC: [u8; 8] = *b"stgcoach";
 /// Version of the control protocol: incremented with every change of its messages.
-pub const PROTOCOL_VERSION: u32 = 7;
+pub const PROTOCOL_VERSION: u32 = 8;
+/// Instead of an exit code when a stage leaves: it joins the next group.
+pub(crate) const JOINS_NEXT_GROUP: i32 = -1;
 /// Limit of a hello.
 pub(crate) const MAX_HELLO_BYTES: usize = 256 << 10;
 /// Limit of any later frame.

@@ -9,7 +9,7 @@ use crate::activity::Heartbeat;
 use crate::disconnect::Disconnect;
 use crate::group_state::{ConnectionId, Effect, GroupEvent, GroupState};
 use crate::messages::{CoordinatorMessage, MemberMessage};
-use crate::{GroupTimeouts, Hello, StepRules, StepVote};
+use crate::{GroupTimeouts, Hello, Quorum, StepRules, StepVote};
 
 const WORLD_SIZE: usize = 3;
 
@@ -81,7 +81,7 @@ proptest! {
     fn every_connection_gets_one_final_message(script in prop::collection::vec((events(), 0..2000u64), 1..80)) {
         let timeouts = GroupTimeouts { startup_timeout: Duration::from_secs(9), stall_timeout: Duration::from_secs(9), ..GroupTimeouts::default() };
         let mut now = Instant::now();
-        let mut group = GroupState::new(hello(0, 3, 0), timeouts, now);
+        let mut group = GroupState::new(hello(0, 3, 0), timeouts, Quorum::all(WORLD_SIZE), now);
         let mut used: BTreeSet<ConnectionId> = BTreeSet::new();
         let mut open: BTreeSet<ConnectionId> = BTreeSet::new();
         let mut closing: BTreeSet<ConnectionId> = BTreeSet::new();
@@ -141,7 +141,7 @@ proptest! {
 
 /// A formed group whose stage `n` uses connection `n`.
 fn running(now: Instant) -> GroupState {
-    let mut group = GroupState::new(hello(0, 3, 0), GroupTimeouts::default(), now);
+    let mut group = GroupState::new(hello(0, 3, 0), GroupTimeouts::default(), Quorum::all(WORLD_SIZE), now);
     group.handle(now, GroupEvent::Release(vec![], StepRules::default()));
     for rank in 0..WORLD_SIZE {
         group.handle(now, GroupEvent::Hello(rank as ConnectionId, hello(rank, 3, 0)));
@@ -235,7 +235,7 @@ fn one_spare_after_the_other_is_next_in_line() {
 #[test]
 fn a_stage_that_dies_before_the_group_has_formed_is_followed_in_it() {
     let now = Instant::now();
-    let mut group = GroupState::new(hello(0, 3, 0), GroupTimeouts::default(), now);
+    let mut group = GroupState::new(hello(0, 3, 0), GroupTimeouts::default(), Quorum::all(WORLD_SIZE), now);
     for rank in 0..WORLD_SIZE {
         group.handle(now, GroupEvent::Hello(rank as ConnectionId, hello(rank, 3, 0)));
     }

@@ -2,18 +2,18 @@
 //! `group_state`; also pure.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use stagecoach_api::contract::ExitCode;
 
 use crate::GroupFailure;
 use crate::disconnect::Disconnect;
-use crate::group_state::{ConnectionId, Effect, GroupPhase, GroupState, stages};
+use crate::group_state::{ConnectionId, Effect, GroupPhase, GroupState, MemberSlot, stages};
 use crate::hang::{StageActivity, find_hang, format_seconds};
-use crate::messages::CoordinatorMessage;
+use crate::messages::{CoordinatorMessage, JOINS_NEXT_GROUP};
 
-/// Exit codes of a process that has finished: done, or drained with a checkpoint.
-const GRACEFUL: [i32; 2] = [ExitCode::Done.code(), ExitCode::Drained.code()];
+/// Exit codes of a process that has finished, done or drained with a checkpoint; and what one says that goes on.
+const GRACEFUL: [i32; 3] = [ExitCode::Done.code(), ExitCode::Drained.code(), JOINS_NEXT_GROUP];
 
 impl GroupState {
     pub(crate) fn on_disconnect(&mut self, now: Instant, conn: ConnectionId, disconnect: Disconnect) {
@@ -25,7 +25,7 @@ impl GroupState {
             return;
         }
         let Some(rank) = self.rank_of(conn) else { return self.on_spare_disconnected(conn, &disconnect) };
-        let joining = self.phase == GroupPhase::Joining;
+        let joining = self.is_joining(rank);
         let slot = &mut self.slots[rank];
         match disconnect {
             Disconnect::Closed | Disconnect::Lost(_) => slot.conn = None,
@@ -65,10 +65,14 @@ impl GroupState {
             false => self.send_all(CoordinatorMessage::Heartbeat),
         }
         self.send(self.spares.conns(), CoordinatorMessage::Heartbeat);
+        self.tell_waiting();
         let idle_time = now.saturating_duration_since(self.last_progress_at);
         let startup_expired = idle_time >= self.timeouts.startup_timeout;
+        if startup_expired && self.phase == GroupPhase::Joining && self.is_enough_after_waiting(now) {
+            return;
+        }
         match self.phase {
-            GroupPhase::Joining if startup_expired && self.plan.is_none() => {
+            GroupPhase::Joining if startup_expired && !self.is_prepared => {
                 let message = format!(
                     "stage 0 has shown no progress for {} while preparing; the last was: {}",
                     format_seconds(idle_time),
@@ -77,7 +81,7 @@ impl GroupState {
                 self.fail(now, Some(0), message);
             }
             GroupPhase::Joining if startup_expired => {
-                let missing = self.ranks(|slot| slot.conn.is_none());
+                let missing = self.awaited_ranks();
                 let root_cause_rank = Some(missing[0]).filter(|_| missing.len() == 1);
                 let message = format!("{} did not join within {}", stages(&missing), format_seconds(idle_time));
                 self.fail(now, root_cause_rank, message);
@@ -104,21 +108,22 @@ impl GroupState {
             let age = slot
                 .last_heartbeat_at
                 .map_or(slot.activity.age, |at| slot.activity.age + now.saturating_duration_since(at));
+            let first = |is_it: &dyn Fn(&MemberSlot) -> bool| self.group_slots().position(is_it);
+            let Some(place) = self.place_of(rank) else {
+                return StageActivity { text: "no group".to_owned(), waits_for: None, age: Duration::ZERO };
+            };
             let waits = if slot.leave_code.is_some() {
-                self.slots
-                    .iter()
-                    .position(|slot| slot.leave_code.is_none())
-                    .map(|other| ("all stages to leave".to_owned(), other))
+                first(&|slot| slot.leave_code.is_none()).map(|other| ("all stages to leave".to_owned(), other))
             } else if self.phase == GroupPhase::Forming && slot.formed {
-                self.slots.iter().position(|slot| !slot.formed).map(|other| ("the group to form".to_owned(), other))
+                first(&|slot| !slot.formed).map(|other| ("the group to form".to_owned(), other))
             } else {
-                self.exchange.waiting_for(rank)
+                self.exchange.waiting_for(place)
             };
             let (text, waits_for) = match waits {
                 Some((text, other)) => (text, Some(other)),
                 None => (slot.activity.text.clone(), slot.activity.waits_for),
             };
-            StageActivity { text, waits_for, age }
+            StageActivity { text, waits_for: waits_for.map(|place| self.rank_at(place)), age }
         };
         (0..self.slots.len()).map(describe).collect()
     }
@@ -126,7 +131,7 @@ impl GroupState {
     fn describe(&self, rank: usize) -> String {
         let activity = &self.slots[rank].activity;
         match activity.waits_for {
-            Some(from) => format!("while it waited for {} from stage {from}", activity.text),
+            Some(from) => format!("while it waited for {} from stage {}", activity.text, self.rank_at(from)),
             None if activity.text.is_empty() => "while it joined".to_owned(),
             None => format!("while in {}", activity.text),
         }
@@ -139,17 +144,27 @@ impl GroupState {
             let message = format!("stage {rank} left with exit code {code} {}", self.describe(rank));
             return self.fail(now, root_cause_rank, message);
         }
-        let waiting = (0..self.slots.len()).find_map(|other| Some((other, self.exchange.waiting_for(other)?.0)));
-        let formed = self.slots.iter().position(|slot| self.phase == GroupPhase::Forming && slot.formed);
+        let places = 0..self.group_slots().count();
+        let waiting = places.into_iter().find_map(|other| Some((other, self.exchange.waiting_for(other)?.0)));
+        let formed = self.group_slots().position(|slot| self.phase == GroupPhase::Forming && slot.formed);
         let waiter = waiting.or(formed.map(|other| (other, "the group to form".to_owned())));
         if let Some((other, what)) = waiter {
+            let other = self.rank_at(other);
             let message = format!("stage {rank} left with exit code {code} while stage {other} waits for {what}");
             return self.fail(now, Some(rank), message);
         }
-        if self.slots.iter().all(|slot| slot.leave_code.is_some()) {
+        if self.group_slots().all(|slot| slot.leave_code.is_some()) {
             let mut others = self.conns(|rank| rank != 0);
-            others.extend(self.spares.take_all());
             self.send(others.clone(), CoordinatorMessage::LeaveAcknowledged);
+            let go_on = self.group_slots().any(|slot| slot.leave_code == Some(JOINS_NEXT_GROUP));
+            let mut waiting = self.waiting_conns();
+            waiting.extend(self.spares.take_all());
+            let last = match go_on {
+                true => CoordinatorMessage::Refused(self.ended()),
+                false => CoordinatorMessage::LeaveAcknowledged,
+            };
+            self.send(waiting.clone(), last);
+            others.extend(waiting);
             self.effects.extend(others.iter().copied().map(Effect::Close));
             self.begin_shutdown(now, CoordinatorMessage::LeaveAcknowledged, others.into_iter().collect());
         }
@@ -188,7 +203,12 @@ impl GroupState {
         }
         for rank in 1..self.slots.len() {
             let Some(conn) = self.slots[rank].conn else { continue };
-            self.send_and_close(conn, self.final_message_for(rank, &failure));
+            let last = match self.has_member(rank) {
+                true => self.final_message_for(rank, &failure),
+                // it joins the next group
+                false => CoordinatorMessage::Refused(self.ended()),
+            };
+            self.send_and_close(conn, last);
             if root_cause_rank != Some(rank) {
                 waiting_for.insert(conn);
             }

@@ -62,6 +62,8 @@ pub struct Verdict {
     pub save: bool,
     /// All leave at this step boundary.
     pub stop: bool,
+    /// A replica that this group trains without is here again: all leave at this step boundary, to form the next group with it.
+    pub form_again: bool,
     /// How many steps in a row have been skipped, this one included; stored in checkpoints.
     pub consecutive_skips: u32,
     /// Every rank's measurements, by rank; rank 0 alone gets them, the others an empty list.
@@ -101,6 +103,7 @@ pub fn decide_step(votes: &[StepVote], rules: &StepRules) -> Verdict {
         norm: f64::NAN,
         save: votes.iter().any(|vote| vote.save_due) && !votes.iter().any(|vote| vote.save_in_progress),
         stop: votes.iter().any(|vote| vote.stop_requested),
+        form_again: false,
         consecutive_skips: 0,
         measurements: votes.iter().map(|vote| vote.measurements.clone()).collect(),
     };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stagecoach_api::contract::Mesh;
 
-use crate::observed::{Member, Observed, StageInstance};
+use crate::observed::{InstanceState, Member, Observed, StageInstance};
 use crate::state::{AttemptPhase, JobOutcome};
 use crate::time::DeadlineClock;
 use crate::{report, spares};
@@ -107,6 +107,9 @@ pub(crate) fn actions_for(observed: &Observed, clock: &mut DeadlineClock) -> Vec
             false => AttemptAction::ReplaceStages { attempt: number, incarnations },
         });
     }
+    if let Some(incarnations) = not_needed(observed) {
+        actions.push(AttemptAction::RemoveReplaced { attempt: number, incarnations });
+    }
     match state.attempt_phase {
         AttemptPhase::Running { not_before, all_created } => {
             let may_start = all_created
@@ -133,6 +136,22 @@ fn replaced_must_be_removed(observed: &Observed, clock: &mut DeadlineClock) -> b
         AttemptPhase::Finished(JobOutcome::Complete) => left.any(StageInstance::is_alive),
         AttemptPhase::Idle | AttemptPhase::Draining | AttemptPhase::Finished(JobOutcome::Failed(_)) => false,
     }
+}
+
+/// What is removed of a job that is complete without some replicas: their stages that have no group. Each rank's next incarnation,
+/// which there never is.
+fn not_needed(observed: &Observed) -> Option<BTreeMap<u32, u32>> {
+    let state = &observed.state;
+    if state.attempt_phase != AttemptPhase::Finished(JobOutcome::Complete) {
+        return None;
+    }
+    let has_no_group = |instance: &&StageInstance| {
+        instance.rank >= observed.needed_ranks()
+            && matches!(instance.state, InstanceState::Pending | InstanceState::Starting)
+    };
+    let next = |instance: &StageInstance| (instance.rank, instance.incarnation.saturating_add(1));
+    let removed: BTreeMap<u32, u32> = observed.current_instances().filter(has_no_group).map(next).collect();
+    (!removed.is_empty()).then_some(removed)
 }
 
 /// Whether an attempt's instances must be deleted.

@@ -333,10 +333,9 @@ fn cause_of_timeout(observed: &Observed, all_created: bool, clock: &mut Deadline
             return None;
         }
         let timeout = restart.startup_timeout_seconds;
-        let since = observed
-            .progress
-            .last_preparation_at
-            .map_or(instance.since, |last_preparation_at| last_preparation_at.max(instance.since));
+        // a replica that was lost waits until the others, which train on, take it in again
+        let progress = [observed.progress.last_preparation_at, observed.progress.last_step_at];
+        let since = progress.into_iter().flatten().fold(instance.since, UnixMillis::max);
         return clock.has_passed(since.plus_seconds(timeout.into())).then(|| {
             let message = format!("rendezvous was not complete within {timeout} s of the last progress");
             AttemptFailure::without_exit(state, FailureReason::StartupTimeout, Some(instance.rank), message, clock.now)

@@ -260,7 +260,8 @@ fn finished(state: &JobState, outcome: JobOutcome) -> JobState {
     JobState { attempt_phase: AttemptPhase::Finished(outcome), ..state.clone() }
 }
 
-/// Whether all stages are done. A spare that took a stage's place and finished has done so, recorded or not.
+/// Whether all stages are done. A spare that took a stage's place and finished has done so, recorded or not. Where replicas may be
+/// missing, those of the first one are enough: its stage 0 is done after all others of its group.
 fn all_completed(observed: &Observed) -> bool {
     let state = &observed.state;
     let taken = || observed.instances.iter().filter(|instance| spares::is_unrecorded_takeover(state, instance));
@@ -269,8 +270,8 @@ fn all_completed(observed: &Observed) -> bool {
             instance.rank == rank && instance.exit().is_some_and(|exit| exit.exit_code() == Some(ExitCode::Done))
         })
     };
-    let ranks = state.attempt.mesh.ranks();
-    ranks > 0 && (0..ranks).all(done)
+    let needed = observed.needed_ranks();
+    needed > 0 && (0..needed).all(done)
 }
 
 /// The phase shown to the user.

@@ -266,6 +266,12 @@ impl Observed {
         })
     }
 
+    /// How many ranks, from the first, have to be done at the end: those of the first replica, if the others may be missing.
+    pub(crate) fn needed_ranks(&self) -> u32 {
+        let mesh = self.state.attempt.mesh;
+        if self.policy.min_data_parallel < mesh.data_parallel { mesh.stages } else { mesh.ranks() }
+    }
+
     /// Instances of the current attempt that were replaced.
     pub(crate) fn replaced_instances(&self) -> impl Iterator<Item = &StageInstance> {
         self.instances.iter().filter(|instance| {

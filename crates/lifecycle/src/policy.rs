@@ -25,6 +25,8 @@ pub struct Policy {
     /// Whether a node can be lost without its pods' exits being observed. Then an instance that still seems to run although
     /// its peers lost it is `NodeLost`, otherwise `Stalled`.
     pub nodes_can_be_lost: bool,
+    /// With how few replicas a group trains on.
+    pub min_data_parallel: u32,
 }
 
 impl Policy {
@@ -48,6 +50,7 @@ impl Policy {
             spares: spec.spares,
             replaces_stages: spec.restart.reform_timeout_seconds > 0 && spec.training.is_some(),
             nodes_can_be_lost: false,
+            min_data_parallel: spec.min_data_parallel(),
         }
     }
 

@@ -16,7 +16,7 @@ const OF_EACH_ATTEMPT: [&str; 3] = ["stages", "dataParallel", "restart"];
 /// A number that JSON can't represent.
 pub(super) fn new(job: &PipelineJob, mesh: Mesh) -> serde_json::Result<String> {
     let RestartSpec { startup_timeout_seconds, reform_timeout_seconds, .. } = job.spec.restart;
-    let RestartSpec { heartbeat_timeout_seconds, stall_timeout_seconds, .. } = job.spec.restart;
+    let RestartSpec { heartbeat_timeout_seconds, stall_timeout_seconds, min_data_parallel, .. } = job.spec.restart;
     let spec = PipelineJobSpec {
         stages: mesh.stages,
         data_parallel: mesh.data_parallel,
@@ -24,6 +24,7 @@ pub(super) fn new(job: &PipelineJob, mesh: Mesh) -> serde_json::Result<String> {
         restart: RestartSpec {
             startup_timeout_seconds,
             reform_timeout_seconds,
+            min_data_parallel,
             heartbeat_timeout_seconds,
             stall_timeout_seconds,
             ..RestartSpec::default()

@@ -56,11 +56,12 @@ impl Progress {
     }
 }
 
-/// Whether a group of this attempt has formed after the failure: another takes part instead of the stage that failed. Clocks would
-/// not tell it: where a spare takes the place, the next group may train before the failure is known here.
+/// Whether a group of this attempt has formed after the failure: another takes part instead of the stage that failed, or none.
+/// Clocks would not tell it: where a spare takes the place, the next group may train before the failure is known here.
 fn follows(attempt: u64, group: &GroupStatus, failure: &AttemptFailure) -> bool {
     let taken_by = failure.rank.and_then(|rank| group.incarnations.get(rank as usize));
-    attempt > failure.attempt || taken_by.is_some_and(|incarnation| *incarnation > failure.incarnation)
+    attempt > failure.attempt
+        || taken_by.is_some_and(|taker| taker.is_none_or(|incarnation| incarnation > failure.incarnation))
 }
 
 impl Recovery {
@@ -196,7 +197,10 @@ mod tests {
 
     #[test]
     fn a_group_follows_a_failure_if_another_takes_part_instead_of_the_stage_that_failed() {
-        let of = |incarnations: &[u32]| GroupStatus { incarnations: incarnations.into(), ..GroupStatus::default() };
+        let of = |incarnations: &[u32]| GroupStatus {
+            incarnations: incarnations.iter().copied().map(Some).collect(),
+            ..GroupStatus::default()
+        };
         let failed = AttemptFailure { incarnation: 1, ..failure() };
         assert!(!follows(3, &of(&[9, 1]), &failed));
         assert!(follows(3, &of(&[0, 2]), &failed));

@@ -65,7 +65,7 @@ fn what_a_recovery_took_is_told_by_phases() {
     cluster.create("timed", json!({"stages": 2, "restart": {"reformTimeoutSeconds": 60}}));
     let stage_0 = cluster.kubelet.pod("timed-0-1");
     let trains = |incarnation, at: u64| {
-        let incarnations = vec![0, incarnation];
+        let incarnations = vec![Some(0), Some(incarnation)];
         let group = GroupStatus { fence: 4, incarnations, joined_at: at, loaded_at: at + 20, first_step_at: at + 50 };
         let progress = ProgressStatus { step: at % 1000, ..ProgressStatus::default() };
         StageStatus { phase: StagePhase::Training, progress, group: Some(group), ..StageStatus::default() }

@@ -70,6 +70,56 @@ fn a_stage_of_any_replica_may_be_killed() {
     }
 }
 
+/// Two replicas of two stages, or three of one, of which one may be alone.
+fn may_lose_replicas(stages: usize, data_parallel: usize) -> TestJob {
+    let extra = job().extra.replace("restart: {", "restart: {minDataParallel: 1, ");
+    TestJob { stages, data_parallel, extra, ..job() }
+}
+
+/// Kills a rank while the launcher sleeps, so that nothing takes its place.
+fn lose_for_good(launched: &Launched, rank: usize, ranks: usize) {
+    let stages = launched.wait_for_stages(ranks);
+    signal(launched.child.id(), libc::SIGSTOP);
+    signal(stages[rank], libc::SIGKILL);
+}
+
+#[test]
+fn a_job_goes_on_without_a_lost_replica_until_it_is_back() {
+    for (stages, data_parallel, lost) in [(2, 2, 3), (1, 3, 1)] {
+        let job = may_lose_replicas(stages, data_parallel);
+        let workspace = corpus::workspace();
+        let workspace = workspace.path();
+        let mut launched = Launched::start(workspace, &job.endless(), &[]);
+        until("a checkpoint", 60, || (saved(&folder(workspace)) > 0).then_some(()));
+        lose_for_good(&launched, lost, stages * data_parallel);
+        // some of which only the others have trained: the lost one had voted on at most one that is not in the metrics
+        launched.wait_for_step(launched.steps() + 10);
+        signal(launched.child.id(), libc::SIGCONT);
+        let said = || std::fs::read_to_string(workspace.join("stdout")).unwrap();
+        until("the replica to be taken back", 60, || said().contains("a lost replica is back").then_some(()));
+        launched.wait_for_stages(stages * data_parallel);
+        launched.wait_for_step(launched.steps() + 5);
+        let outcome = launched.interrupt(workspace);
+        says(&outcome, &format!("training with {} of {data_parallel} replicas until all are back", data_parallel - 1));
+        let rest = job.ending_after(saved(&folder(workspace)));
+        let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
+        assert_eq!(outcome.hashes(), undisturbed(&rest), "{stages} x {data_parallel}");
+    }
+}
+
+#[test]
+fn a_job_ends_without_a_lost_replica() {
+    let job = TestJob { steps: 60, ..may_lose_replicas(2, 2) };
+    let workspace = corpus::workspace();
+    let workspace = workspace.path();
+    let mut launched = Launched::start(workspace, &job, &[]);
+    until("a checkpoint", 60, || (saved(&folder(workspace)) > 0).then_some(()));
+    lose_for_good(&launched, 2, 4);
+    launched.wait_for_step(job.steps);
+    signal(launched.child.id(), libc::SIGCONT);
+    assert_eq!(launched.finish(workspace).hashes(), undisturbed(&job));
+}
+
 /// Without `training.gradientBlocks` there are as many as the first attempt needs, and they stay.
 #[test]
 fn a_job_keeps_the_blocks_that_it_began_with() {

@@ -137,11 +137,11 @@ mod tests {
         telemetry.record(&TrainingEvent::Step(record(9)));
         let at_once: StageStatus = serde_json::from_str(&http_get(port, &known).1).unwrap();
         assert_eq!(at_once.progress.step, 9);
-        telemetry.group_joined(7, vec![0, 1]);
+        telemetry.group_joined(7, vec![Some(0), Some(1)]);
         let told: StageStatus = serde_json::from_str(&waiting.join().unwrap()).unwrap();
         assert_eq!(told.revision, at_once.revision + 1);
         let group = told.group.unwrap();
-        assert_eq!((group.fence, group.incarnations), (7, vec![0, 1]));
+        assert_eq!((group.fence, group.incarnations), (7, vec![Some(0), Some(1)]));
         let metrics = http_get(port, "/metrics").1;
         assert!(metrics.trim_end().ends_with("# EOF"), "{metrics}");
         for line in [

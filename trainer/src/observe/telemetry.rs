@@ -167,7 +167,7 @@ impl StageTelemetry {
     }
 
     /// The group with this fence has joined, with these incarnations of its stages.
-    pub(crate) fn group_joined(&self, fence: u64, incarnations: Vec<u32>) {
+    pub(crate) fn group_joined(&self, fence: u64, incarnations: Vec<Option<u32>>) {
         let joined = GroupStatus { fence, incarnations, joined_at: unix_millis(), ..GroupStatus::default() };
         self.update(|status| status.group = Some(joined));
     }

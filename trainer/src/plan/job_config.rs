@@ -139,6 +139,13 @@ impl JobConfig {
         Ok(config)
     }
 
+    /// This job with another number of replicas, in the same gradient blocks.
+    pub(crate) fn with_data_parallel(&self, data_parallel: u32) -> JobConfig {
+        let mut config = self.clone();
+        config.job.spec.data_parallel = data_parallel;
+        config
+    }
+
     /// The blocks of a step's microbatches.
     ///
     /// # Errors

@@ -1,11 +1,12 @@
 //! A stage in one group, from joining to its end.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stagecoach_api::contract::{FailureKind, StagePhase};
+use stagecoach_api::contract::{FailureKind, Mesh, StagePhase};
 use stagecoach_api::job::Transport;
-use stagecoach_group::{GroupError, Member};
+use stagecoach_group::{Coordinator, GroupError, Member, Roster};
 
 use super::context::{RunningStage, StageContext, emit};
 use super::data_loader::DataLoader;
@@ -25,11 +26,11 @@ use crate::state_dict::StateCopy;
 /// How long to wait, after a link breaks, for the group to report the root cause.
 const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Runs the stage in the next group.
+/// Runs the stage in the next group. None if that ended to form again, with a replica that is back.
 ///
 /// # Errors
 /// What ends the stage, or the group: then [`Fatal::is_group_lost`].
-pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<StageOutcome, Fatal> {
+pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Option<StageOutcome>, Fatal> {
     let monitor = context.monitor;
     monitor.set_forming();
     let interrupt = Interrupt::default();
@@ -43,22 +44,45 @@ pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Stage
     // what fails before the group is released does not get better by forming another
     let joined = join_group(context, kept, on_failure).map_err(|fatal| Fatal { is_group_lost: false, ..fatal });
     let JoinedGroup { member, coordinator, assignment, notes } = joined?;
-    handler.set_roster(&assignment.roster);
+    let roster = assignment.roster.clone();
+    handler.set_roster(&roster);
     notes.into_iter().for_each(|message| emit(context, &TrainingEvent::Note { message }));
-    let mut outcome = load_and_train(context, &member, assignment, kept, &interrupt);
-    let code = match &outcome {
-        Ok(StageOutcome::Done) => FailureKind::Done.exit_code().code(),
-        Ok(StageOutcome::Drained) => FailureKind::Drained.exit_code().code(),
-        // the exit code tells the others the cause
-        Err(fatal) => fatal.kind.exit_code().code(),
-    };
+    // from here on it is the stage that it is in this group
+    let rank = roster.rank_in_group(context.env.rank as usize).unwrap_or_default();
+    let env = &context.env.in_group(rank as u32, roster.members.len());
+    let config = &context.config.with_data_parallel(env.mesh.data_parallel);
+    let in_group = StageContext { env, config, ..*context };
+    let mut outcome = load_and_train(&in_group, &member, assignment, kept, &interrupt);
     handler.leave();
-    let left = member.leave(code);
-    drop(coordinator);
+    let left = match &outcome {
+        Ok(Some(StageOutcome::Done)) => member.leave(FailureKind::Done.exit_code().code()),
+        Ok(Some(StageOutcome::Drained)) => member.leave(FailureKind::Drained.exit_code().code()),
+        Ok(None) => member.leave_for_next_group(),
+        // the exit code tells the others the cause
+        Err(fatal) => member.leave(fatal.kind.exit_code().code()),
+    };
+    if let Some(coordinator) = coordinator {
+        kept.lost_replicas = lost_replicas(context, &roster, handler.lost_rank(), &coordinator);
+    }
     if outcome.is_ok() {
         outcome = left.map_err(Fatal::from).and(outcome);
     }
     outcome
+}
+
+/// The replicas that can't be in the next group: those that this one did not have or has lost, unless they are back.
+fn lost_replicas(
+    context: &StageContext,
+    roster: &Roster,
+    lost_rank: Option<usize>,
+    coordinator: &Coordinator,
+) -> BTreeSet<usize> {
+    let Mesh { stages, data_parallel } = context.env.mesh;
+    let returned = coordinator.returned_replicas();
+    let is_away =
+        |replica: &usize| roster.rank_in_group(replica * stages as usize).is_none() && !returned.contains(replica);
+    let away = (0..data_parallel as usize).filter(is_away);
+    away.chain(lost_rank.map(|rank| rank / stages as usize)).collect()
 }
 
 /// From the plan to the end of training; the caller reports every failure to the group.
@@ -68,7 +92,7 @@ fn load_and_train(
     assignment: Assignment,
     kept: &mut Kept,
     interrupt: &Interrupt,
-) -> Result<StageOutcome, Fatal> {
+) -> Result<Option<StageOutcome>, Fatal> {
     let StageContext { env, config, device, monitor, .. } = *context;
     let Assignment { roster, mut plan, verified, listener, damage } = assignment;
     let rank = env.rank as usize;
@@ -205,13 +229,13 @@ fn train_and_finish(
     running: &mut RunningStage,
     architecture: &dyn Architecture,
     memory: Option<&mut MemoryCheckpoints>,
-) -> Result<StageOutcome, Fatal> {
-    let state = steps::train(running, architecture, memory)?;
+) -> Result<Option<StageOutcome>, Fatal> {
+    let (state, forms_again) = steps::train(running, architecture, memory)?;
     if state.step < running.plan.steps || state.evaluation_due {
-        return Ok(StageOutcome::Drained);
+        return Ok((!forms_again).then_some(StageOutcome::Drained));
     }
     finish::finish(running, &state)?;
-    Ok(StageOutcome::Done)
+    Ok(Some(StageOutcome::Done))
 }
 
 /// What a broken link means: the group knows the root cause a moment later.

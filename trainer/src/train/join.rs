@@ -1,17 +1,18 @@
 //! Joining the group: stage 0 prepares and plans, the others wait for its plan, every stage verifies it.
 
+use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::time::Duration;
 
 use stagecoach_api::contract::{FailureKind, StageEnv};
-use stagecoach_checkpoint::Damage;
+use stagecoach_checkpoint::{Damage, Fence};
 use stagecoach_group::{
-    Coordinator, GroupFailure, GroupSecret, GroupTimeouts, Hello, Member, PROTOCOL_VERSION, Rendezvous, Roster,
+    Coordinator, GroupFailure, GroupSecret, GroupTimeouts, Hello, Member, PROTOCOL_VERSION, Quorum, Rendezvous, Roster,
 };
 
 use super::context::StageContext;
 use super::kept::Kept;
-use super::prepare;
+use super::prepare::{PlannedRun, decision_rules, prepare_and_plan};
 use super::rendezvous::{Finder, published_name};
 use super::resume::acquire_fence;
 use crate::fatal::Fatal;
@@ -75,14 +76,16 @@ pub(super) fn join_group(
                 .map_err(|e| Fatal::new(FailureKind::Error, format!("no random numbers for the group's key: {e}")))?;
             let telemetry = monitor.telemetry().clone();
             let on_rejected = move || telemetry.count_rejected_connection();
-            let coordinator = Coordinator::start(control, hello.clone(), timeouts, secret.clone(), on_rejected)?;
+            let quorum = quorum(context, &kept.lost_replicas);
+            let coordinator =
+                Coordinator::start(control, hello.clone(), timeouts, secret.clone(), quorum, on_rejected)?;
             let at = Rendezvous { address, protocol_version: PROTOCOL_VERSION, secret };
             fence.publish(volume, &published_name(env, &at))?;
             own = Some(at);
-            let planned = prepare::prepare_and_plan(context, fence, &coordinator);
+            let planned = plan_for_members(context, &fence, &coordinator);
             match planned.and_then(|planned| Ok((planned.plan.to_bytes()?, planned))) {
                 Ok((bytes, planned)) => {
-                    coordinator.release(bytes, prepare::decision_rules(config));
+                    coordinator.release(bytes, decision_rules(config));
                     damage = planned.damage;
                     notes.extend(planned.notes);
                 }
@@ -99,14 +102,44 @@ pub(super) fn join_group(
     // stage 0 knows where it is, also when a newer group has begun
     let mut finder = Finder::new(volume, env, kept.epoch);
     let find = || own.clone().map_or_else(|| finder.find(), Ok);
-    let (member, roster, bytes) =
-        Member::join(find, hello, timeouts, |what| tracing::info!("stage 0: {what}"), on_failure)?;
+    let mut last = String::new();
+    let on_preparing = |what: &str| {
+        if last != what {
+            tracing::info!("stage 0: {what}");
+            what.clone_into(&mut last);
+        }
+    };
+    let (member, roster, bytes) = Member::join(find, hello, timeouts, on_preparing, on_failure)?;
     monitor.attach_activity(member.activity());
-    let (plan, verified) = Plan::from_bytes(&bytes, env.rank as usize)?;
+    let rank = roster.rank_in_group(env.rank as usize).unwrap_or(env.rank as usize);
+    let (plan, verified) = Plan::from_bytes(&bytes, rank)?;
     kept.epoch = Some(plan.fence.number());
     tracing::info!(hash = %blake3::hash(&bytes), "plan");
     let assignment = Assignment { roster, plan, verified, listener, damage };
     Ok(JoinedGroup { member, coordinator, assignment, notes })
+}
+
+/// With how few replicas the next group may train: all, unless the job says less and there are no checkpoints in memory.
+fn quorum(context: &StageContext, lost: &BTreeSet<usize>) -> Quorum {
+    let StageContext { env, config, .. } = *context;
+    let spec = &config.job.spec;
+    // a spare takes the lost stage's place at once
+    let lost = if spec.spares == 0 { lost.clone() } else { BTreeSet::new() };
+    Quorum { stages: env.mesh.stages as usize, min_replicas: spec.min_data_parallel() as usize, lost }
+}
+
+/// Plans for all stages while they join, and again if the group has fewer.
+fn plan_for_members(context: &StageContext, fence: &Fence, coordinator: &Coordinator) -> Result<PlannedRun, Fatal> {
+    let mut planned = prepare_and_plan(context, fence.clone(), coordinator)?;
+    let members = coordinator.wait_for_members()?;
+    if members.len() < context.env.mesh.ranks() as usize {
+        let (env, config) = (context.env.in_group(0, members.len()), context.config);
+        let config = &config.with_data_parallel(env.mesh.data_parallel);
+        planned = prepare_and_plan(&StageContext { env: &env, config, ..*context }, fence.clone(), coordinator)?;
+        let all = context.env.mesh.data_parallel;
+        planned.notes.push(format!("training with {} of {all} replicas until all are back", env.mesh.data_parallel));
+    }
+    Ok(planned)
 }
 
 /// A listener on a free port of `host`, and its address.

@@ -1,8 +1,10 @@
 //! What a stage keeps from one group to the next, so that who survives reads and builds as little as possible again.
 
+use std::collections::BTreeSet;
+
 use stagecoach_api::job::{Precision, Recompute};
 use stagecoach_checkpoint::Fence;
-use stagecoach_pipeline::{Partition, Placement};
+use stagecoach_pipeline::{Partition, Placement, Replica};
 
 use super::memory::StateCopies;
 use crate::execute::Stage;
@@ -16,6 +18,9 @@ pub(super) struct Kept {
     pub(super) epoch: Option<u64>,
     /// The last fence that it took; only on stage 0.
     pub(super) fence: Option<Fence>,
+    /// The replicas that have lost a stage and are not back: the next group does not wait for them if it may train without them; only
+    /// on stage 0.
+    pub(super) lost_replicas: BTreeSet<usize>,
     /// Whether it has told that there is no shared memory; only on stage 0.
     pub(super) told_of_shared_memory: bool,
     /// That of the tensors below.
@@ -42,6 +47,8 @@ pub(super) struct Layout {
     partition: Partition,
     recompute: Recompute,
     precision: Precision,
+    /// Each owns other parameters.
+    replica: Replica,
 }
 
 impl Layout {
@@ -51,6 +58,7 @@ impl Layout {
             partition: verified.partition.clone(),
             recompute: plan.recompute,
             precision: config.training.precision,
+            replica: verified.replica,
         }
     }
 }

@@ -96,13 +96,16 @@ pub(crate) fn run_stage(
     loop {
         let ended = group::run_group(&context, &mut kept);
         let lost = match ended {
+            Ok(None) => continue,
+            Err(fatal) if fatal.is_not_needed => return Ok(StageOutcome::Done),
             Err(fatal) if fatal.is_group_lost && context.reform_timeout().is_some() => fatal,
-            ended => {
-                if let Ok(StageOutcome::Done) = ended {
+            Ok(Some(outcome)) => {
+                if outcome == StageOutcome::Done {
                     sweep.wait(); // nobody comes after
                 }
-                return ended;
+                return Ok(outcome);
             }
+            Err(fatal) => return Err(fatal),
         };
         let step = monitor.step().unwrap_or(0);
         losses = if step > furthest { 1 } else { losses + 1 };

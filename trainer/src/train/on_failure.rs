@@ -22,7 +22,9 @@ pub(super) struct FailureHandler {
     /// How long the stages wait for the next group; none if a lost stage ends all.
     reform_timeout: Option<Duration>,
     /// Of each rank, once they are known.
-    incarnations: OnceLock<Vec<u32>>,
+    incarnations: OnceLock<Vec<Option<u32>>>,
+    /// The rank whose loss ended the group.
+    lost: OnceLock<usize>,
     /// Whether the stage leaves the group by itself.
     is_leaving: AtomicBool,
     /// Disconnected as soon as the stage is back at the rendezvous.
@@ -39,6 +41,7 @@ impl FailureHandler {
             interrupt,
             reform_timeout: context.reform_timeout(),
             incarnations: OnceLock::new(),
+            lost: OnceLock::new(),
             is_leaving: AtomicBool::new(false),
             unwound: Mutex::new(Some(unwound)),
         };
@@ -55,6 +58,11 @@ impl FailureHandler {
         self.is_leaving.store(true, Ordering::Relaxed);
     }
 
+    /// The rank whose loss ended the group, if it was one's.
+    pub(super) fn lost_rank(&self) -> Option<usize> {
+        self.lost.get().copied()
+    }
+
     /// Interrupts the stage, so that it goes back to the rendezvous; exits if it is the cause, or if nobody waits for a next
     /// group.
     pub(super) fn handle(&self, failure: GroupFailure) {
@@ -69,6 +77,9 @@ impl FailureHandler {
             self.monitor.exit(FailureKind::PeerLost, &failure.message)
         };
         self.monitor.set_forming();
+        if let Some(rank) = failure.root_cause_rank {
+            let _ = self.lost.set(rank);
+        }
         self.interrupt.trigger();
         self.report_loss(&failure);
         self.exit_unless_unwound(unwound, timeout, failure);
@@ -78,7 +89,7 @@ impl FailureHandler {
         let (Some(stage), Some(incarnations)) = (failure.root_cause_rank, self.incarnations.get()) else { return };
         let event = TrainingEvent::StageLost {
             stage: stage as u32,
-            incarnation: incarnations.get(stage).copied().unwrap_or(0),
+            incarnation: incarnations.get(stage).copied().flatten().unwrap_or(0),
             has_ended: failure.has_ended,
             message: failure.message.clone(),
         };

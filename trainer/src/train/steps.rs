@@ -24,19 +24,20 @@ use crate::model::Architecture;
 use crate::observe::{StepRecord, TrainingEvent};
 use crate::plan::TrainerState;
 
-/// Trains to the end, or until the step after which the group drains: then `state.step` is less than the plan's.
+/// Trains to the end, or until the step after which the group drains: then `state.step` is less than the plan's. Also whether it
+/// did so to form again.
 pub(super) fn train(
     running: &mut RunningStage,
     architecture: &dyn Architecture,
     mut memory: Option<&mut MemoryCheckpoints>,
-) -> Result<TrainerState, Fatal> {
+) -> Result<(TrainerState, bool), Fatal> {
     let mut state = running.plan.trainer_state.clone();
     state.unwritten_record = None;
     state.begin_receipt(&running.plan.identity);
     let mut evaluation_loss = None;
     if state.evaluation_due {
         evaluation_loss = evaluate_held_out(running)?;
-        let Some(loss) = evaluation_loss else { return Ok(state) };
+        let Some(loss) = evaluation_loss else { return Ok((state, false)) };
         state.record_evaluation(loss);
     }
     let recorder = match running.context.env.rank {
@@ -65,11 +66,12 @@ pub(super) fn train(
             last_step: None,
             is_copying: true,
             environment_differences,
+            forms_again: false,
         };
         let trained = training.run();
-        let TrainingLoop { running, state, save_schedule, .. } = training;
+        let TrainingLoop { running, state, save_schedule, forms_again, .. } = training;
         running.snapshot = save_schedule.into_held();
-        trained.map(|()| state)
+        trained.map(|()| (state, forms_again))
     })
 }
 
@@ -90,6 +92,8 @@ struct TrainingLoop<'t, 'g, 'm, 's> {
     is_copying: bool,
     /// For the first record.
     environment_differences: Vec<String>,
+    /// Whether the group ends to form again with a replica that is back.
+    forms_again: bool,
 }
 
 /// A step as it begins.
@@ -139,7 +143,13 @@ impl TrainingLoop<'_, '_, '_, '_> {
             record = recorder.complete(self.running, &verdict, record);
         }
         self.state.unwritten_record = Some(Box::new(record));
-        let is_last = verdict.stop || self.state.evaluation_due || begun.step == self.running.plan.steps;
+        let is_trained = begun.step == self.running.plan.steps;
+        self.forms_again = verdict.form_again && !is_trained;
+        if self.forms_again && self.running.context.env.rank == 0 {
+            let message = format!("a lost replica is back: all form a group with it after step {}", begun.step);
+            self.running.emit(&TrainingEvent::Note { message });
+        }
+        let is_last = verdict.stop || self.forms_again || self.state.evaluation_due || is_trained;
         self.copy_state(begun.announced.memory_checkpoint && !verdict.stop, is_last)?;
         if is_last {
             let drained = begun.step < self.running.plan.steps || self.state.evaluation_due;

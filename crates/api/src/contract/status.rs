@@ -46,8 +46,8 @@ pub struct LostStage {
 pub struct GroupStatus {
     /// The number of the group's fence: each group has a higher one than all before it.
     pub fence: u64,
-    /// Which pod or process of each stage it has, by stage: its incarnation.
-    pub incarnations: Vec<u32>,
+    /// Which pod or process of each rank it has, by rank: its incarnation. None of a rank that it trains without.
+    pub incarnations: Vec<Option<u32>>,
     /// All stages have joined.
     #[serde(deserialize_with = "count")]
     pub joined_at: u64,

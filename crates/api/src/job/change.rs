@@ -104,6 +104,7 @@ pub const CHANGES: &[(&str, ChangeEffect)] = &[
     ("restart.backoff.maxSeconds", Live),
     ("restart.startupTimeoutSeconds", Live),
     ("restart.reformTimeoutSeconds", Live),
+    ("restart.minDataParallel", Live),
     ("restart.heartbeatTimeoutSeconds", Live),
     ("restart.stallTimeoutSeconds", Live),
     ("restart.terminationTimeoutSeconds", Live),

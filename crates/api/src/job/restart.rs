@@ -19,6 +19,11 @@ pub struct RestartSpec {
     /// Seconds that the other stages wait for one that was lost and is replaced; then the whole group starts anew. 0: it does so
     /// at once. A custom trainer's group always does.
     pub reform_timeout_seconds: u32,
+    /// With how few replicas the group trains on when others are lost; it takes them in again when they are back. Absent: it waits for
+    /// all. The first replica, whose stage 0 leads the group, is always waited for; so are all while there are checkpoints in memory.
+    #[schemars(range(min = 1))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_data_parallel: Option<u32>,
     /// Seconds of silence after which a stage counts as lost: its process is stopped or hung, its node is gone, or the network is
     /// down. One whose process ends is noticed at once.
     #[schemars(range(min = 1))]
@@ -44,6 +49,7 @@ impl Default for RestartSpec {
             backoff: BackoffSpec::default(),
             startup_timeout_seconds: 600,
             reform_timeout_seconds: 120,
+            min_data_parallel: None,
             // stages send one every half second; a node short of memory or processors may hold a process up for seconds
             heartbeat_timeout_seconds: 10,
             stall_timeout_seconds: 600,

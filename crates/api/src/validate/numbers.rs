@@ -276,6 +276,7 @@ fn check_restart(restart: &RestartSpec, problems: &mut Problems) {
     ] {
         positive(Some(seconds.into()), &format!("{AT}.{name}"), problems);
     }
+    positive(restart.min_data_parallel.map(u64::from), &format!("{AT}.minDataParallel"), problems);
     let policy = restart.pod_failure_policy.as_ref();
     problems.require(
         policy.is_none_or(|policy| !policy.rules.is_empty()),

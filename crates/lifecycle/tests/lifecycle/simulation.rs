@@ -64,6 +64,7 @@ fn policy(replaces_stages: bool, spares: u32) -> Policy {
             backoff: BackoffSpec { initial_seconds: 1, max_seconds: 20 },
             startup_timeout_seconds: 100,
             reform_timeout_seconds: REFORM_TIMEOUT_SECONDS as u32,
+            min_data_parallel: None,
             heartbeat_timeout_seconds: 10,
             stall_timeout_seconds: 100,
             termination_timeout_seconds: TERMINATION_TIMEOUT_SECONDS as u32,
@@ -77,6 +78,7 @@ fn policy(replaces_stages: bool, spares: u32) -> Policy {
         replaces_stages,
         spares,
         nodes_can_be_lost: true,
+        min_data_parallel: 1,
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use stagecoach_group::{
     Coordinator, GroupError, GroupSecret, GroupTimeouts, HANDSHAKE_BYTES, Handshake, Member, NotFound,
-    PROTOCOL_VERSION, Rendezvous, StepRules,
+    PROTOCOL_VERSION, Quorum, Rendezvous, StepRules,
 };
 
 use super::support::{SHORT_TIMEOUT, TEST_TIMEOUT, TestStage, find, form, hello, join_at, secret, timeouts};
@@ -35,7 +35,7 @@ impl CountingGroup {
         let count = move || {
             counter.fetch_add(1, Ordering::SeqCst);
         };
-        let coordinator = Coordinator::start(listener, hello(0, 3), timeouts, secret(), count).unwrap();
+        let coordinator = Coordinator::start(listener, hello(0, 3), timeouts, secret(), Quorum::all(3), count).unwrap();
         let others = others(&address);
         coordinator.release(Vec::new(), StepRules::default());
         let stages = join_at(&vec![address.clone(); 3], timeouts);
@@ -190,8 +190,8 @@ fn what_a_foreign_server_says_is_told_and_tried_again() {
     let error = join_a_server_that_sends(b"HTTP/1.1 400 Bad Request\r\n\r\n");
     assert!(error.contains("it began with \"HTTP/1.1 400\""), "{error}");
     let error = join_a_server_that_sends(b"stgcoach\x09\0\0\0");
-    assert!(error.contains("version 9 of the control protocol, this stage version 7"), "{error}");
-    let error = join_a_server_that_sends(b"stgcoach\x07\0\0\0 48 bytes that only somebody with the key could know");
+    assert!(error.contains("version 9 of the control protocol, this stage version 8"), "{error}");
+    let error = join_a_server_that_sends(b"stgcoach\x08\0\0\0 48 bytes that only somebody with the key could know");
     assert!(error.contains("it does not have this group's key"), "{error}");
 }
 
@@ -200,7 +200,7 @@ fn another_version_is_told_before_anything_is_sent() {
     let find = || Ok(Rendezvous { protocol_version: 9, ..find("127.0.0.1:9")().unwrap() });
     let error = Member::join(find, hello(1, 2), timeouts(), |_| {}, |_| {}).unwrap_err();
     let expected =
-        "stage 1 speaks version 7 of the control protocol and stage 0 version 9: all stages must run one image";
+        "stage 1 speaks version 8 of the control protocol and stage 0 version 9: all stages must run one image";
     assert_eq!(error.to_string(), expected);
 }
 

@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Instant;
 
-use stagecoach_group::{GroupError, GroupTimeouts, Hello, Member, Refusal, StepRules};
+use stagecoach_group::{GroupError, GroupTimeouts, Hello, Member, Quorum, Refusal, StepRules};
 
 use super::support::{
     ControlProxy, SHORT_TIMEOUT, TEST_TIMEOUT, coordinator, find, form, formed_group, hello, join, join_at, leave,
@@ -34,7 +34,9 @@ fn members_may_start_before_their_coordinator() {
     drop(reserved);
     let early = thread::spawn(move || join(&format!("localhost:{}", address.port()), hello(1, 2), timeouts()));
     let listener = TcpListener::bind(address).unwrap();
-    let coordinator = stagecoach_group::Coordinator::start(listener, hello(0, 2), timeouts(), secret(), || {}).unwrap();
+    let coordinator =
+        stagecoach_group::Coordinator::start(listener, hello(0, 2), timeouts(), secret(), Quorum::all(2), || {})
+            .unwrap();
     coordinator.release(Vec::new(), StepRules::default());
     let zero = join(&address.to_string(), hello(0, 2), timeouts()).unwrap();
     form(&[zero, early.join().unwrap().unwrap()]);

@@ -7,5 +7,6 @@ mod formation;
 mod hangs;
 mod leaving;
 mod refusals;
+mod replicas;
 mod spares;
 mod support;

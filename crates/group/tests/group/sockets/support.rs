@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use stagecoach_group::{
     Coordinator, GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, Member, NotFound, PROTOCOL_VERSION,
-    Rendezvous, Roster, StepRules,
+    Quorum, Rendezvous, Roster, StepRules,
 };
 
 /// A wait longer than this has failed; far above what anything here takes.
@@ -82,7 +82,10 @@ pub(crate) fn find(address: &str) -> impl FnMut() -> Result<Rendezvous, NotFound
 pub(crate) fn coordinator(world_size: usize, timeouts: GroupTimeouts) -> (Coordinator, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    (Coordinator::start(listener, hello(0, world_size), timeouts, secret(), || {}).unwrap(), address)
+    (
+        Coordinator::start(listener, hello(0, world_size), timeouts, secret(), Quorum::all(world_size), || {}).unwrap(),
+        address,
+    )
 }
 
 /// Joins and collects the failures.

@@ -65,6 +65,7 @@ fn policy(disabled_guard: Option<Guard>, replaces_stages: bool, spares: u32) -> 
             backoff: BackoffSpec { initial_seconds: 10, max_seconds: 10 },
             startup_timeout_seconds: 30,
             reform_timeout_seconds: u32::from(replaces_stages),
+            min_data_parallel: None,
             heartbeat_timeout_seconds: 10,
             stall_timeout_seconds: 30,
             termination_timeout_seconds: if never { u32::MAX } else { TERMINATION_TIMEOUT_SECONDS as u32 },
@@ -78,6 +79,8 @@ fn policy(disabled_guard: Option<Guard>, replaces_stages: bool, spares: u32) -> 
         replaces_stages,
         spares,
         nodes_can_be_lost: true,
+        // all replicas there are
+        min_data_parallel: u32::MAX,
     }
 }
 

@@ -7,6 +7,7 @@ use stagecoach_lifecycle::*;
 mod causes;
 mod pod_failure_policy;
 mod replacement;
+mod replicas;
 mod spares;
 mod transitions;
 
@@ -22,6 +23,7 @@ fn policy() -> Policy {
         replaces_stages: false,
         spares: 0,
         nodes_can_be_lost: true,
+        min_data_parallel: 1,
     }
 }
 

@@ -1,0 +1,150 @@
+//! A group of two replicas of two stages that trains on without one, and takes it back.
+
+use std::net::TcpListener;
+use std::thread;
+
+use stagecoach_group::{
+    BlockLosses, Coordinator, GroupError, GroupTimeouts, Member, Quorum, StepRules, StepVote, Verdict,
+};
+
+use super::support::{ControlProxy, SHORT_TIMEOUT, TestStage, form, hello, join, on_all, secret, timeouts};
+
+const WORLD_SIZE: usize = 4;
+
+fn coordinator(timeouts: GroupTimeouts, lost: &[usize]) -> (Coordinator, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let quorum = Quorum { stages: 2, min_replicas: 1, lost: lost.iter().copied().collect() };
+    let hello = hello(0, WORLD_SIZE);
+    (Coordinator::start(listener, hello, timeouts, secret(), quorum, || {}).unwrap(), address)
+}
+
+/// Lets the other ranks join, then stage 0 as soon as it is decided who is in the group.
+fn join_ranks(coordinator: &Coordinator, address: &str, others: &[usize]) -> Vec<TestStage> {
+    thread::scope(|scope| {
+        let join = |rank| join(address, hello(rank, WORLD_SIZE), timeouts()).unwrap();
+        let others: Vec<_> = others.iter().map(|&rank| scope.spawn(move || join(rank))).collect();
+        coordinator.wait_for_members().unwrap();
+        coordinator.release(b"plan".to_vec(), StepRules::default());
+        std::iter::once(join(0)).chain(others.into_iter().map(|other| other.join().unwrap())).collect()
+    })
+}
+
+fn ranks(stage: &TestStage) -> Vec<usize> {
+    stage.roster.members.iter().map(|hello| hello.rank).collect()
+}
+
+fn vote(stages: &[TestStage], step: u64) -> Vec<Verdict> {
+    let losses = |rank| (rank == 0).then(|| BlockLosses { blocks: 1, target_count: 1, sums: vec![(0, 1.0)] });
+    let vote = |rank| StepVote { step, losses: losses(rank), all_finite: true, ..StepVote::default() };
+    on_all(stages, |rank, member| member.vote(vote(rank)).unwrap())
+}
+
+/// A stage that finds no group for long gives up.
+fn short_timeouts() -> GroupTimeouts {
+    GroupTimeouts { startup_timeout: SHORT_TIMEOUT, ..timeouts() }
+}
+
+fn leave_all(stages: Vec<TestStage>, leave: impl Fn(Member) -> Result<(), GroupError> + Sync) {
+    thread::scope(|scope| {
+        let leave = &leave;
+        let leaving: Vec<_> = stages.into_iter().map(|stage| scope.spawn(move || leave(stage.member))).collect();
+        assert!(leaving.into_iter().all(|left| left.join().unwrap().is_ok()));
+    });
+}
+
+#[test]
+fn a_group_goes_on_without_a_lost_replica_and_takes_it_back() {
+    let (coordinator, address) = coordinator(timeouts(), &[1]);
+    let wait = |rank| join(&address, hello(rank, WORLD_SIZE), short_timeouts());
+    thread::scope(|scope| {
+        // a survivor of the lost replica is there, and waits
+        let third = scope.spawn(move || wait(2));
+        let stages = join_ranks(&coordinator, &address, &[1]);
+        assert!(stages.iter().all(|stage| ranks(stage) == [0, 1]), "{:?}", stages[0].roster);
+        assert_eq!(stages[1].roster.incarnations(), [Some(0), Some(0), None, None]);
+        form(&stages);
+        let gathered = on_all(&stages, |rank, member| member.all_gather(7, vec![rank as u8]).unwrap());
+        assert_eq!(gathered, [[[0], [1]], [[0], [1]]]);
+        assert!(vote(&stages, 1).iter().all(|verdict| !verdict.form_again));
+        let fourth = scope.spawn(move || wait(3));
+        let mut step = 1;
+        loop {
+            let is_back = !coordinator.returned_replicas().is_empty();
+            step += 1;
+            let verdicts = vote(&stages, step);
+            if verdicts.iter().all(|verdict| verdict.form_again) {
+                break;
+            }
+            assert!(!is_back, "replica 1 is back, and step {step} does not say so: {verdicts:?}");
+            thread::yield_now();
+        }
+        leave_all(stages, Member::leave_for_next_group);
+        assert_eq!((coordinator.failure(), coordinator.returned_replicas()), (None, vec![1]));
+        drop(coordinator);
+        // they look for the next group, and here there is none
+        for waited in [third, fourth] {
+            let error = waited.join().unwrap().unwrap_err();
+            assert!(matches!(error, GroupError::Unreachable { .. }), "{error}");
+        }
+    });
+}
+
+#[test]
+fn a_stage_without_a_group_is_not_needed_when_the_others_are_done() {
+    let (coordinator, address) = coordinator(timeouts(), &[1]);
+    thread::scope(|scope| {
+        let third = scope.spawn(|| join(&address, hello(2, WORLD_SIZE), timeouts()));
+        let stages = join_ranks(&coordinator, &address, &[1]);
+        form(&stages);
+        leave_all(stages, |member| member.leave(0));
+        let error = third.join().unwrap().unwrap_err();
+        assert!(matches!(error, GroupError::AllLeft { rank: 2 }), "{error}");
+    });
+}
+
+#[test]
+fn the_loss_of_a_stage_without_a_group_ends_nothing() {
+    let (coordinator, address) = coordinator(timeouts(), &[1]);
+    let proxy = ControlProxy::start(&address);
+    thread::scope(|scope| {
+        let third = scope.spawn(|| join(&address, hello(2, WORLD_SIZE), timeouts()));
+        let stages = join_ranks(&coordinator, &address, &[1]);
+        form(&stages);
+        // connects and ends: a process that was started for rank 3, and died
+        let fourth = scope.spawn(|| join(&proxy.address, hello(3, WORLD_SIZE), short_timeouts()));
+        while coordinator.returned_replicas().is_empty() {
+            thread::yield_now();
+        }
+        proxy.disconnect_for_good();
+        while !coordinator.returned_replicas().is_empty() {
+            thread::yield_now();
+        }
+        assert!(vote(&stages, 1).iter().all(|verdict| !verdict.form_again));
+        assert_eq!(coordinator.failure(), None);
+        leave_all(stages, |member| member.leave(0));
+        assert!(third.join().unwrap().is_err() && fourth.join().unwrap().is_err());
+    });
+}
+
+#[test]
+fn a_replica_of_which_nothing_is_known_is_waited_for_until_the_timeout() {
+    let (coordinator, address) = coordinator(short_timeouts(), &[]);
+    thread::scope(|scope| {
+        let fourth = scope.spawn(|| join(&address, hello(3, WORLD_SIZE), timeouts()));
+        let stages = join_ranks(&coordinator, &address, &[1]);
+        assert_eq!(ranks(&stages[0]), [0, 1]);
+        form(&stages);
+        leave_all(stages, |member| member.leave(0));
+        assert!(matches!(fourth.join().unwrap(), Err(GroupError::AllLeft { rank: 3 })));
+    });
+}
+
+#[test]
+fn too_few_replicas_are_no_group() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let quorum = Quorum { stages: 2, min_replicas: 2, lost: [1].into() };
+    let coordinator = Coordinator::start(listener, hello(0, WORLD_SIZE), short_timeouts(), secret(), quorum, || {});
+    let error = coordinator.unwrap().wait_for_members().unwrap_err();
+    assert_eq!(error.to_string(), "stages 1, 2, 3 did not join within 2.0 s");
+}

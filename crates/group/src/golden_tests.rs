@@ -93,13 +93,19 @@ fn messages_of_the_coordinator() {
     assert_eq!(hex(&CoordinatorMessage::Gathered { topic: 7, parts: vec![vec![1], vec![]] }), "06000000060702010100");
     assert_eq!(
         hex(&verdict(StepOutcome::Apply { clip: 0.5 })),
-        "25000000070900000000000000e03f00002040000000000000e03f0100040201000000000000f03f00"
+        "26000000070900000000000000e03f00002040000000000000e03f010001040201000000000000f03f00"
     );
-    assert_eq!(hex(&verdict(StepOutcome::Skip)), "1d00000007090100002040000000000000e03f0100040201000000000000f03f00");
-    assert_eq!(hex(&verdict(StepOutcome::Drop)), "1d00000007090300002040000000000000e03f0100040201000000000000f03f00");
+    assert_eq!(
+        hex(&verdict(StepOutcome::Skip)),
+        "1e00000007090100002040000000000000e03f010001040201000000000000f03f00"
+    );
+    assert_eq!(
+        hex(&verdict(StepOutcome::Drop)),
+        "1e00000007090300002040000000000000e03f010001040201000000000000f03f00"
+    );
     assert_eq!(
         hex(&verdict(StepOutcome::Abort { reason: "r".to_owned() })),
-        "1f000000070902017200002040000000000000e03f0100040201000000000000f03f00"
+        "20000000070902017200002040000000000000e03f010001040201000000000000f03f00"
     );
     assert_eq!(hex(&CoordinatorMessage::LeaveAcknowledged), "0100000008");
     assert_eq!(hex(&CoordinatorMessage::NextInLine { incarnation: 3 }), "020000000a03");

@@ -161,9 +161,15 @@ impl StageProcesses {
     }
 
     /// Those of an attempt that were starting are ready.
-    pub(super) fn set_ready(&mut self, attempt: u64, now: UnixMillis) {
+    /// Of the ranks without an incarnation in `group` none is.
+    pub(super) fn set_ready(&mut self, attempt: u64, group: &[Option<u32>], now: UnixMillis) {
+        let is_member = |place: Place| {
+            group.get(place.rank as usize).is_none_or(|incarnation| *incarnation == Some(place.incarnation))
+        };
         let starting = |process: &&mut StageProcess| {
-            process.attempt == attempt && process.place.is_some() && process.state == InstanceState::Starting
+            process.attempt == attempt
+                && process.place.is_some_and(is_member)
+                && process.state == InstanceState::Starting
         };
         self.0.iter_mut().filter(starting).for_each(|process| process.set_state(InstanceState::Ready, now));
     }

@@ -388,7 +388,7 @@ impl<'a> Supervisor<'a> {
                     recovery.first_step.get_or_insert(start.first_step);
                     recovery.loaded_at.get_or_insert(now);
                 });
-                self.processes.set_ready(attempt, now);
+                self.processes.set_ready(attempt, &start.incarnations, now);
             }
             TrainingEvent::StageLost { stage, incarnation, .. } => {
                 // how a process of this machine has ended is known as early

@@ -91,6 +91,9 @@ pub(crate) struct StartRecord {
     /// In what the environments differed in which the run was trained so far; empty if its numbers are those of one.
     #[serde(default)]
     pub environment_differences: Vec<String>,
+    /// The incarnation of each of the job's ranks; none of one that the group trains without.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub incarnations: Vec<Option<u32>>,
 }
 
 /// What checkpoints in memory cost a stage.

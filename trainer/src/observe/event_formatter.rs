@@ -146,6 +146,7 @@ pub(super) mod tests {
 
     pub(in crate::observe) fn started() -> StartRecord {
         StartRecord {
+            incarnations: Vec::new(),
             stages: 3,
             schedule: "1F1B".into(),
             partition: vec![5, 6, 1],

@@ -193,7 +193,7 @@ fn load_and_train(
     member.form()?;
     monitor.set_formed();
     if rank == 0 {
-        let record = start_record(config, &plan, architecture.as_ref());
+        let record = start_record(config, &plan, architecture.as_ref(), &roster);
         if record.first_step > record.steps {
             note(format!(
                 "step {} is trained, and the job has {} steps: nothing is left to train",
@@ -249,7 +249,7 @@ pub(super) fn link_failure(member: &Member, error: LinkError) -> Fatal {
     }
 }
 
-fn start_record(config: &JobConfig, plan: &Plan, architecture: &dyn Architecture) -> StartRecord {
+fn start_record(config: &JobConfig, plan: &Plan, architecture: &dyn Architecture, roster: &Roster) -> StartRecord {
     let specs = architecture.all_parameter_specs();
     StartRecord {
         stages: config.job.spec.stages as usize,
@@ -264,5 +264,6 @@ fn start_record(config: &JobConfig, plan: &Plan, architecture: &dyn Architecture
         expected_bubble: plan.expected_bubble,
         unigram_entropy: plan.unigram_entropy,
         environment_differences: plan.trainer_state.environment_differences.clone(),
+        incarnations: roster.incarnations(),
     }
 }

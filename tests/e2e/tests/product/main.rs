@@ -11,5 +11,6 @@ mod life;
 mod node;
 mod operator;
 mod plugin;
+mod replicas;
 mod scale;
 mod spares;

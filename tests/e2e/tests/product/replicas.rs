@@ -1,0 +1,46 @@
+//! A job that trains on without a replica whose pod finds no node.
+
+use serde_json::json;
+use stagecoach_e2e::{E2eJob, Product, run_on_this_machine};
+
+/// A node that takes no pods. It does again when this is dropped.
+struct Cordoned<'p>(&'p Product, String);
+
+impl Cordoned<'_> {
+    fn new(product: &Product) -> Cordoned<'_> {
+        let node = product.kubectl(&["get", "nodes", "--output", "name"]).trim().to_owned();
+        product.kubectl(&["cordon", &node]);
+        Cordoned(product, node)
+    }
+}
+
+impl Drop for Cordoned<'_> {
+    fn drop(&mut self) {
+        self.0.kubectl(&["uncordon", &self.1]);
+    }
+}
+
+#[test]
+#[ignore = "needs a node: make e2e"]
+fn a_replica_that_finds_no_node_is_not_waited_for() {
+    let product = Product::take();
+    let training = json!({"steps": 900, "gradientBlocks": 4, "learningRate": {"decaySteps": 300}});
+    let replicas = json!({"stages": 1, "dataParallel": 2, "restart": {"minDataParallel": 1}, "training": training});
+    let job = E2eJob::apply(&product, "bereft", replicas);
+    job.wait_running(1);
+    job.wait_step(10);
+    let first = job.pod(0);
+    let no_room = Cordoned::new(&product);
+    job.trainer(1).kill();
+    job.wait("told of the loss", |job| job["status"]["restarts"]["replaced"] == 1);
+    job.wait("trained by one replica", |job| job["status"]["readyStages"] == 1);
+    // further than the step at which the replica was lost
+    job.wait_step(job.step() + 40);
+    let status = &job.get()["status"];
+    assert_eq!((&status["readyStages"], &status["attempt"]["number"]), (&json!(1), &json!(1)), "{status:#}");
+    drop(no_room);
+    job.wait("whole again", |job| job["status"]["readyStages"] == 2);
+    assert_eq!((job.attempt(), job.pod(0)), (1, first));
+    let undisturbed = run_on_this_machine(product.node.folder(), "bereft-here", json!({"training": training}));
+    assert_eq!(job.complete(), undisturbed);
+}

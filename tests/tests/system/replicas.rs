@@ -85,8 +85,10 @@ fn lose_for_good(launched: &Launched, rank: usize, ranks: usize) {
 
 #[test]
 fn a_job_goes_on_without_a_lost_replica_until_it_is_back() {
-    for (stages, data_parallel, lost) in [(2, 2, 3), (1, 3, 1)] {
-        let job = may_lose_replicas(stages, data_parallel);
+    let memory = ", memory: {everySteps: 1}";
+    for (stages, data_parallel, lost, memory) in [(2, 2, 3, ""), (1, 3, 1, ""), (2, 2, 2, memory), (2, 3, 3, memory)] {
+        let mut job = may_lose_replicas(stages, data_parallel);
+        job.extra = job.extra.replace("keepLast: 3", &format!("keepLast: 3{memory}"));
         let workspace = corpus::workspace();
         let workspace = workspace.path();
         let mut launched = Launched::start(workspace, &job.endless(), &[]);
@@ -101,9 +103,13 @@ fn a_job_goes_on_without_a_lost_replica_until_it_is_back() {
         launched.wait_for_step(launched.steps() + 5);
         let outcome = launched.interrupt(workspace);
         says(&outcome, &format!("training with {} of {data_parallel} replicas until all are back", data_parallel - 1));
+        if !memory.is_empty() {
+            // no finished step was lost, neither with the replica nor when it came back
+            assert_eq!(outcome.stdout.matches(", which was in memory").count(), 2, "{}", outcome.stdout);
+        }
         let rest = job.ending_after(saved(&folder(workspace)));
         let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
-        assert_eq!(outcome.hashes(), undisturbed(&rest), "{stages} x {data_parallel}");
+        assert_eq!(outcome.hashes(), undisturbed(&rest), "{stages} x {data_parallel}{memory}");
     }
 }
 

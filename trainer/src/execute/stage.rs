@@ -63,7 +63,7 @@ pub struct Stage {
     /// The replica.
     pub replica: Replica,
     /// The replica that owns each parameter.
-    pub(super) owners: Vec<usize>,
+    pub(crate) owners: Vec<usize>,
     /// Chunks by chunk index.
     pub chunks: BTreeMap<usize, Chunk>,
     /// Parameters of all chunks.

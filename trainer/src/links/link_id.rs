@@ -22,7 +22,7 @@ pub enum LinkPayload {
     Tied,
     /// Between replicas of a stage: sums of gradients to the owner of a parameter, and new weights from it.
     Replicas,
-    /// Copies of the sender's state, for the next rank to hold.
+    /// Copies of the sender's state, for the receiver to hold.
     StateCopy,
     /// The copy that the sender holds of the receiver's state, back to it.
     HeldCopy,
@@ -64,14 +64,14 @@ impl LinkId {
         Some(LinkId { from, to, payload })
     }
 
-    /// The link on which each of `ranks` ranks sends copies of its state to the next one, the last to the first.
-    pub fn state_copy(rank: usize, ranks: usize) -> LinkId {
-        LinkId { from: rank, to: (rank + 1) % ranks, payload: LinkPayload::StateCopy }
+    /// The link on which a rank sends copies of its state to the one that holds them.
+    pub fn state_copy(rank: usize, ring: CopyRing) -> LinkId {
+        LinkId { from: rank, to: ring.holder(rank), payload: LinkPayload::StateCopy }
     }
 
     /// The link on which the copy of the state of `rank` comes back to it.
-    pub fn held_copy(rank: usize, ranks: usize) -> LinkId {
-        LinkId { from: (rank + 1) % ranks, to: rank, payload: LinkPayload::HeldCopy }
+    pub fn held_copy(rank: usize, ring: CopyRing) -> LinkId {
+        LinkId { from: ring.holder(rank), to: rank, payload: LinkPayload::HeldCopy }
     }
 
     /// The link from one replica of a stage to another.
@@ -137,7 +137,38 @@ pub fn replicated_link_ids(placement: &Placement, tied: bool, replicas: usize) -
     within.chain(among).collect()
 }
 
-/// The links of checkpoints in memory between `ranks` ranks, in a fixed order.
-pub fn state_copy_links(ranks: usize) -> Vec<LinkId> {
-    (0..ranks).flat_map(|rank| [LinkId::state_copy(rank, ranks), LinkId::held_copy(rank, ranks)]).collect()
+/// Who holds copies of whose state: the same stage of the next replica, so that a whole replica may be lost; where there is but one,
+/// the next stage. The last one's are held by the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyRing {
+    /// Stages of a replica.
+    pub stages: usize,
+    /// Replicas.
+    pub replicas: usize,
+}
+
+impl CopyRing {
+    /// All ranks.
+    pub fn ranks(self) -> usize {
+        self.stages * self.replicas
+    }
+
+    /// The rank that holds copies of the state of `rank`.
+    pub fn holder(self, rank: usize) -> usize {
+        (rank + self.step()) % self.ranks()
+    }
+
+    /// The rank of whose state `rank` holds copies.
+    pub fn held_by(self, rank: usize) -> usize {
+        (rank + self.ranks() - self.step()) % self.ranks()
+    }
+
+    fn step(self) -> usize {
+        if self.replicas > 1 { self.stages } else { 1 }
+    }
+
+    /// The links of checkpoints in memory, in a fixed order.
+    pub fn link_ids(self) -> Vec<LinkId> {
+        (0..self.ranks()).flat_map(|rank| [LinkId::state_copy(rank, self), LinkId::held_copy(rank, self)]).collect()
+    }
 }

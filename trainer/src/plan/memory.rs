@@ -6,7 +6,7 @@ use stagecoach_api::job::{CheckpointMode, Device};
 use stagecoach_pipeline::{ModelCost, Partition, Placement, RankCost, Schedule, StageMemory};
 
 use super::job_config::JobConfig;
-use crate::links::{held_bytes, link_ids, state_copy_links};
+use crate::links::{CopyRing, held_bytes, link_ids};
 use crate::model::{Architecture, ModelPart, ParameterBytes, ParameterCopies, names};
 
 /// Resident bytes of a stage beside what depends on its model and data, as measured: 145 MiB with next to none of these, half of
@@ -46,7 +46,9 @@ pub(super) fn rank_costs(
     let tied_bytes = if architecture.tie_word_embeddings() { 4 * embedding_numel(architecture) } else { 0 };
     let mut links = link_ids(placement, architecture.tie_word_embeddings());
     if parameter_copies(config).memory_checkpoints {
-        links.extend(state_copy_links(placement.ranks()));
+        // with two replicas each rank has as many as with more
+        let replicas = config.job.spec.data_parallel.min(2) as usize;
+        links.extend(CopyRing { stages: placement.ranks(), replicas }.link_ids());
     }
     let rank = |rank| {
         let own_links = links.iter().filter(|link| link.from == rank || link.to == rank);

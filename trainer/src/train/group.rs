@@ -12,12 +12,12 @@ use super::context::{RunningStage, StageContext, emit};
 use super::data_loader::DataLoader;
 use super::join::{Assignment, JoinedGroup, group_timeouts, join_group};
 use super::kept::{Kept, Layout};
-use super::memory::{HeldByGroup, MemoryCheckpoints, previous_rank};
+use super::memory::{HeldByGroup, MemoryCheckpoints};
 use super::on_failure::FailureHandler;
 use super::{StageOutcome, environment, finish, resume, shared_memory, steps};
 use crate::execute::{Stage, StageConfig, gather_weights, kind};
 use crate::fatal::Fatal;
-use crate::links::{Interrupt, LinkError, LinksConfig, open_links, replicated_link_ids, state_copy_links};
+use crate::links::{CopyRing, Interrupt, LinkError, LinksConfig, open_links, replicated_link_ids};
 use crate::model::Architecture;
 use crate::observe::{StartRecord, TrainingEvent};
 use crate::plan::{JobConfig, Plan};
@@ -106,7 +106,8 @@ fn load_and_train(
     let ranks = env.mesh.ranks() as usize;
     let memory_spec = config.job.spec.memory_checkpoints(ranks);
     kept.set_layout(Layout::of(config, &plan, &verified));
-    let agree = |_| HeldByGroup::agree(member, &kept.copies, plan.trainer_state.step);
+    let ring = CopyRing { stages: placement.ranks(), replicas: replica.count };
+    let agree = |_| HeldByGroup::agree(member, &kept.copies, ring, plan.trainer_state.step);
     let held = memory_spec.map(agree).transpose()?;
     let mut saved_step = plan.trainer_state.step;
     let in_memory = held.as_ref().and_then(HeldByGroup::state);
@@ -136,7 +137,7 @@ fn load_and_train(
     let addresses: Vec<String> = roster.members.iter().map(|hello| hello.data_address.clone()).collect();
     let mut link_ids = replicated_link_ids(placement, architecture.tie_word_embeddings(), replica.count);
     if memory_spec.is_some() {
-        link_ids.extend(state_copy_links(ranks));
+        link_ids.extend(ring.link_ids());
     }
     let opened = open_links(LinksConfig {
         rank,
@@ -168,8 +169,9 @@ fn load_and_train(
     let mut memory = None;
     if let (Some(spec), Some(held)) = (memory_spec, held) {
         let numel = |rank| StateCopy::numel(architecture.as_ref(), placement, &verified.partition, replica.count, rank);
-        let numels = [numel(rank), numel(previous_rank(rank, ranks))];
-        let begun = MemoryCheckpoints::begin(spec, held, rank, numels, &mut links, &mut kept.copies, &mut stage);
+        let numels = [numel(rank), numel(ring.held_by(rank))];
+        let begun =
+            MemoryCheckpoints::begin(spec, held, (rank, ring), numels, &mut links, &mut kept.copies, &mut stage);
         memory = begun.map_err(|error| link_failure(member, error))?;
     }
     let notes = if is_in_memory {

@@ -41,7 +41,7 @@ pub(super) struct HeldSnapshot {
 }
 
 /// What decides which tensors a stage has.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Layout {
     placement: Placement,
     partition: Partition,
@@ -66,9 +66,14 @@ impl Layout {
 impl Kept {
     /// Begins with a group of this layout: what is kept of another one is dropped.
     pub(super) fn set_layout(&mut self, layout: Layout) {
-        if self.layout.as_ref() != Some(&layout) {
-            (self.stage, self.snapshot, self.copies) = Default::default();
-            self.layout = Some(layout);
+        let before = self.layout.replace(layout.clone());
+        if before.as_ref() == Some(&layout) {
+            return;
+        }
+        (self.stage, self.snapshot) = Default::default();
+        // copies of a group with other replicas say so themselves
+        if before.is_none_or(|before| Layout { replica: layout.replica, ..before } != layout) {
+            self.copies = StateCopies::default();
         }
     }
 

@@ -20,7 +20,7 @@ pub struct RestartSpec {
     /// at once. A custom trainer's group always does.
     pub reform_timeout_seconds: u32,
     /// With how few replicas the group trains on when others are lost; it takes them in again when they are back. Absent: it waits for
-    /// all. The first replica, whose stage 0 leads the group, is always waited for; so are all while there are checkpoints in memory.
+    /// all. The first replica, whose stage 0 leads the group, is always waited for.
     #[schemars(range(min = 1))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_data_parallel: Option<u32>,

@@ -164,11 +164,9 @@ impl PipelineJobSpec {
         Mesh { stages: self.stages, data_parallel: self.data_parallel }
     }
 
-    /// With how few replicas a group trains on, at least one and at most all. With checkpoints in memory it is all: none of their steps
-    /// would be there with fewer.
+    /// With how few replicas a group trains on, at least one and at most all.
     pub fn min_data_parallel(&self) -> u32 {
-        let min = self.restart.min_data_parallel.filter(|_| self.checkpoint.memory.is_none());
-        min.unwrap_or(self.data_parallel).clamp(1, self.data_parallel.max(1))
+        self.restart.min_data_parallel.unwrap_or(self.data_parallel).clamp(1, self.data_parallel.max(1))
     }
 
     /// The checkpoints in memory of so many stages, of all replicas: none without a second stage, or if none outlives another.

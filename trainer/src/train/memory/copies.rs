@@ -2,6 +2,7 @@
 //! next. There are two of each: the last, and one before it until every stage has the last.
 
 use super::choice::HeldCopies;
+use crate::links::CopyRing;
 use crate::plan::TrainerState;
 use crate::state_dict::StateCopy;
 
@@ -11,6 +12,8 @@ const GENERATIONS: usize = 2;
 /// What a stage holds.
 #[derive(Debug, Default)]
 pub(in crate::train) struct StateCopies {
+    /// The group whose ranks own what is in the copies, and the rank that this stage had in it.
+    group: Option<(usize, CopyRing)>,
     /// Oldest first.
     own: Vec<(TrainerState, StateCopy)>,
     /// By their steps, oldest first; whole ones only.
@@ -18,9 +21,17 @@ pub(in crate::train) struct StateCopies {
 }
 
 impl StateCopies {
+    /// Begins with a group in which this stage has `rank`. What is held of a group with other ranks is dropped: others owned it.
+    pub(super) fn set_group(&mut self, rank: usize, ring: CopyRing) {
+        if self.group != Some((rank, ring)) {
+            *self = StateCopies { group: Some((rank, ring)), ..StateCopies::default() };
+        }
+    }
+
     /// What the other stages are told.
     pub(super) fn held(&self) -> HeldCopies {
         HeldCopies {
+            group: self.group,
             own: self.own.iter().map(|(state, _)| state.clone()).collect(),
             previous: self.previous.iter().map(|(step, _)| *step).collect(),
         }
@@ -39,7 +50,7 @@ impl StateCopies {
     /// A buffer for a copy of this stage, the oldest one's once there are enough.
     pub(super) fn take_own_buffer(&mut self, numel: usize) -> StateCopy {
         let oldest = (self.own.len() == GENERATIONS).then(|| self.own.remove(0).1);
-        oldest.unwrap_or_else(|| StateCopy::zeros(numel))
+        oldest.filter(|copy| copy.len() == numel).unwrap_or_else(|| StateCopy::zeros(numel))
     }
 
     /// The same for the previous stage.

@@ -1,11 +1,13 @@
-//! Checkpoints in memory: after a step every stage copies its state, and sends the copy to the next stage behind training.
-//! When stages were lost, the others still have the newest one that is complete, and who took a lost stage's place has its part
-//! from the next stage. A stage votes on a step only when it has the whole copy of the step before: so a verdict means that
+//! Checkpoints in memory: after a step every stage copies its state, and sends the copy to another behind training: the same stage
+//! of the next replica or, where there is one replica, the next stage. When stages were lost, the others still have the newest one
+//! that is complete, and who took a lost stage's place has its part from the stage that holds it. A group with other replicas shares
+//! the parts anew. A stage votes on a step only when it has the whole copy of the step before: so a verdict means that
 //! every stage has, that older copies may be overwritten, and that the last step can't be lost with one stage.
 
 mod choice;
 mod copies;
 mod interval;
+mod reshard;
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +15,10 @@ use stagecoach_api::job::MemoryCheckpointSpec;
 use stagecoach_group::Member;
 
 use super::collective::{all_gather, topic};
-use crate::execute::Stage;
+use crate::execute::{Stage, owners};
 use crate::fatal::Fatal;
-use crate::links::{LinkError, LinkId, Links, Receiver, Sender};
+use crate::links::{CopyRing, LinkError, LinkId, Links, Receiver, Sender};
+use crate::model::ParameterSpec;
 use crate::observe::MemoryCheckpointRecord;
 use crate::plan::TrainerState;
 use crate::state_dict::StateCopy;
@@ -23,6 +26,7 @@ use crate::state_dict::StateCopy;
 use choice::{HeldCopies, MemoryCheckpoint, Source, newest_complete};
 pub(super) use copies::StateCopies;
 use interval::CheckpointInterval;
+use reshard::{Owners, Transfer, transfers};
 
 /// What the stages of a group hold when it begins, by rank, and the checkpoint that they go on from, if it is one in memory.
 #[derive(Debug)]
@@ -37,9 +41,14 @@ impl HeldByGroup {
     ///
     /// # Errors
     /// If the group fails meanwhile.
-    pub(super) fn agree(member: &Member, copies: &StateCopies, saved: u64) -> Result<HeldByGroup, Fatal> {
+    pub(super) fn agree(
+        member: &Member,
+        copies: &StateCopies,
+        ring: CopyRing,
+        saved: u64,
+    ) -> Result<HeldByGroup, Fatal> {
         let held = all_gather(member, topic::MEMORY, &copies.held())?;
-        let chosen = newest_complete(&held).filter(|chosen| chosen.state.step >= saved);
+        let chosen = newest_complete(&held, ring).filter(|chosen| chosen.state.step >= saved);
         Ok(HeldByGroup { held, chosen })
     }
 
@@ -52,11 +61,12 @@ impl HeldByGroup {
 /// The checkpoints in memory of a stage in one group.
 pub(super) struct MemoryCheckpoints<'a> {
     rank: usize,
+    ring: CopyRing,
     copies: &'a mut StateCopies,
     links: CopyLinks,
     interval: CheckpointInterval,
-    /// What every rank held when the group began.
-    held: Vec<HeldCopies>,
+    /// After which steps every rank held a copy of the state of the rank before it when the group began.
+    held: Vec<Vec<u64>>,
     /// How many values a copy of this stage has, and one of the previous stage.
     own_numel: usize,
     previous_numel: usize,
@@ -66,11 +76,6 @@ pub(super) struct MemoryCheckpoints<'a> {
     stall: Duration,
     /// Bytes sent until the last record.
     bytes_sent: u64,
-}
-
-/// The rank of whose state `rank` holds copies: the one before it, of the first the last.
-pub(super) fn previous_rank(rank: usize, ranks: usize) -> usize {
-    (rank + ranks - 1) % ranks
 }
 
 /// The links of one stage.
@@ -85,39 +90,45 @@ struct CopyLinks {
 
 impl CopyLinks {
     /// Takes them out of `links`; none if this group has none.
-    fn take(links: &mut Links, rank: usize, ranks: usize) -> Option<CopyLinks> {
-        let previous = previous_rank(rank, ranks);
+    fn take(links: &mut Links, rank: usize, ring: CopyRing) -> Option<CopyLinks> {
+        let previous = ring.held_by(rank);
         Some(CopyLinks {
-            to_next: links.senders.remove(&LinkId::state_copy(rank, ranks))?,
-            from_previous: links.receivers.remove(&LinkId::state_copy(previous, ranks))?,
-            from_next: links.receivers.remove(&LinkId::held_copy(rank, ranks))?,
-            to_previous: links.senders.remove(&LinkId::held_copy(previous, ranks))?,
+            to_next: links.senders.remove(&LinkId::state_copy(rank, ring))?,
+            from_previous: links.receivers.remove(&LinkId::state_copy(previous, ring))?,
+            from_next: links.receivers.remove(&LinkId::held_copy(rank, ring))?,
+            to_previous: links.senders.remove(&LinkId::held_copy(previous, ring))?,
         })
     }
 }
 
 impl<'a> MemoryCheckpoints<'a> {
-    /// Those of a stage, with `links` that were opened with [`state_copy_links`](crate::links::state_copy_links) (without
-    /// them there are none), and the chosen checkpoint loaded into `stage`. A copy of this stage has so many values, and one of
-    /// the previous stage so many.
+    /// Those of a stage, with `links` that were opened with [`CopyRing::link_ids`] (without them there are none), and the chosen
+    /// checkpoint loaded into `stage`. A copy of this stage has so many values, and one of the rank whose copies it holds so many.
     ///
     /// # Errors
     /// If the group fails meanwhile.
     pub(super) fn begin(
         spec: &MemoryCheckpointSpec,
         group: HeldByGroup,
-        rank: usize,
+        (rank, ring): (usize, CopyRing),
         [own_numel, previous_numel]: [usize; 2],
         links: &mut Links,
         copies: &'a mut StateCopies,
         stage: &mut Stage,
     ) -> Result<Option<MemoryCheckpoints<'a>>, LinkError> {
         let HeldByGroup { held, chosen } = group;
-        let Some(links) = CopyLinks::take(links, rank, held.len()) else { return Ok(None) };
+        let Some(copy_links) = CopyLinks::take(links, rank, ring) else { return Ok(None) };
+        // what others owned does not count
+        let previous = |(rank, held): (usize, &HeldCopies)| match held.group == Some((rank, ring)) {
+            true => held.previous.clone(),
+            false => Vec::new(),
+        };
+        let held = held.iter().enumerate().map(previous).collect();
         let mut memory = MemoryCheckpoints {
             rank,
+            ring,
             copies,
-            links,
+            links: copy_links,
             interval: CheckpointInterval::new(spec.every_steps),
             held,
             own_numel,
@@ -126,8 +137,10 @@ impl<'a> MemoryCheckpoints<'a> {
             stall: Duration::ZERO,
             bytes_sent: 0,
         };
-        if let Some(chosen) = chosen {
-            memory.load(chosen, stage)?;
+        match chosen {
+            Some(chosen) if chosen.ring == ring => memory.load(chosen, stage)?,
+            Some(chosen) => memory.load_resharded(chosen, stage, links)?,
+            None => memory.copies.set_group(rank, ring),
         }
         Ok(Some(memory))
     }
@@ -135,15 +148,16 @@ impl<'a> MemoryCheckpoints<'a> {
     /// Loads `stage` from a checkpoint in memory, and sends the previous stage its part if it lacks it.
     fn load(
         &mut self,
-        MemoryCheckpoint { state, sources }: MemoryCheckpoint,
+        MemoryCheckpoint { state, sources, .. }: MemoryCheckpoint,
         stage: &mut Stage,
     ) -> Result<(), LinkError> {
-        let (step, updates, ranks) = (state.step, state.updates, sources.len());
-        let previous = previous_rank(self.rank, ranks);
-        if let (Source::Next, Some(copy)) = (sources[previous], self.copies.previous(step)) {
+        self.copies.set_group(self.rank, self.ring);
+        let (step, updates) = (state.step, state.updates);
+        let previous = self.ring.held_by(self.rank);
+        if let (false, Some(copy)) = (sources[previous].is_own, self.copies.previous(step)) {
             self.links.to_previous.send(step as usize, copy.tensor())?;
         }
-        if sources[self.rank] == Source::Next {
+        if !sources[self.rank].is_own {
             let copy = self.copies.take_own_buffer(self.own_numel);
             self.links.from_next.post_into(step as usize, copy.tensor());
             drop(self.links.from_next.wait(step as usize)?);
@@ -152,6 +166,55 @@ impl<'a> MemoryCheckpoints<'a> {
         if let Some(copy) = self.copies.own(step) {
             copy.load_into(stage, updates);
         }
+        Ok(())
+    }
+
+    /// Loads `stage` from a checkpoint in memory of a group with other replicas: each parameter goes from the replica that has it
+    /// to the one that owns it now, over the links between the replicas of a stage.
+    fn load_resharded(
+        &mut self,
+        MemoryCheckpoint { state, ring, sources }: MemoryCheckpoint,
+        stage: &mut Stage,
+        links: &mut Links,
+    ) -> Result<(), LinkError> {
+        let (replica, stages) = (stage.replica.index, self.ring.stages);
+        let specs: Vec<&ParameterSpec> = stage.parameters.iter().map(|parameter| &parameter.spec).collect();
+        let numels: Vec<u64> = specs.iter().map(|spec| spec.numel()).collect();
+        let owners = Owners { numels: &numels, before: &owners(&specs, ring.replicas), now: &stage.owners };
+        let of_stage: Vec<Source> = (0..ring.replicas).map(|replica| sources[replica * stages + stage.rank]).collect();
+        let transfers = transfers(owners, &of_stage);
+        let part = |copy: &StateCopy, offset: i64, numel: i64| copy.tensor().narrow(0, offset, numel);
+        let own = StateCopy::zeros(self.own_numel);
+        let is_here = |transfer: &&Transfer| transfer.source.rank == self.rank;
+        let arriving: Vec<&Transfer> =
+            transfers.iter().filter(|transfer| transfer.owner == replica && !is_here(transfer)).collect();
+        let no_link = |link: LinkId| LinkError::Broken(format!("no link for {link}"));
+        for transfer in &arriving {
+            let link = LinkId::replicas(transfer.source.rank, self.rank);
+            let receiver = links.receivers.get(&link).ok_or_else(|| no_link(link))?;
+            receiver.post_into(transfer.parameter, part(&own, transfer.offset, transfer.numel));
+        }
+        for transfer in transfers.iter().filter(is_here) {
+            let held = match transfer.source.is_own {
+                true => self.copies.own(state.step),
+                false => self.copies.previous(state.step),
+            };
+            let held = held.ok_or_else(|| LinkError::Broken(format!("no copy of step {}", state.step)))?;
+            let values = part(held, transfer.source_offset, transfer.numel);
+            if transfer.owner == replica {
+                part(&own, transfer.offset, transfer.numel).copy_(&values);
+                continue;
+            }
+            let link = LinkId::replicas(self.rank, transfer.owner * stages + stage.rank);
+            links.senders.get(&link).ok_or_else(|| no_link(link))?.send(transfer.parameter, values)?;
+        }
+        for transfer in &arriving {
+            let link = LinkId::replicas(transfer.source.rank, self.rank);
+            drop(links.receivers.get_mut(&link).ok_or_else(|| no_link(link))?.wait(transfer.parameter)?);
+        }
+        own.load_into(stage, state.updates);
+        self.copies.set_group(self.rank, self.ring);
+        self.copies.hold_own(state, own);
         Ok(())
     }
 
@@ -165,8 +228,8 @@ impl<'a> MemoryCheckpoints<'a> {
         self.copies.drop_after(step);
         self.hold_own(stage, state);
         // who has it from before the group began needs it not again
-        let has_previous = |rank: usize| self.held[rank].previous.contains(&step);
-        let next = (self.rank + 1) % self.held.len();
+        let has_previous = |rank: usize| self.held[rank].contains(&step);
+        let next = self.ring.holder(self.rank);
         let (is_sent, is_received) = (!has_previous(next), !has_previous(self.rank));
         if is_received {
             self.receive(step);

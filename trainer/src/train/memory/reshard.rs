@@ -1,0 +1,79 @@
+//! A checkpoint in memory of a group with other replicas: each of its ranks' copies has the parameters that it owned, which others
+//! own now. Pure.
+
+use super::choice::Source;
+
+/// The parameters of one stage and who owns each: their sizes in values, by parameter, and the owners' replicas, then and now.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owners<'a> {
+    pub(super) numels: &'a [u64],
+    pub(super) before: &'a [usize],
+    pub(super) now: &'a [usize],
+}
+
+/// A parameter's part of a copy, on its way to the replica that owns it now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Transfer {
+    /// The parameter.
+    pub(super) parameter: usize,
+    /// Who has the copy that it is in.
+    pub(super) source: Source,
+    /// Where it begins in that copy, in values.
+    pub(super) source_offset: i64,
+    /// The replica that owns it now.
+    pub(super) owner: usize,
+    /// Where it begins in the copy of that replica.
+    pub(super) offset: i64,
+    /// How many values it has: the parameter's and its moments'.
+    pub(super) numel: i64,
+}
+
+/// All transfers of a stage, by parameter. `sources` has, of each replica then, where the copy of this stage is.
+pub(super) fn transfers(owners: Owners, sources: &[Source]) -> Vec<Transfer> {
+    let Owners { numels, before, now } = owners;
+    let replicas = 1 + before.iter().chain(now).copied().max().unwrap_or(0);
+    let (mut source_offsets, mut offsets) = (vec![0; replicas], vec![0; replicas]);
+    let transfer = |(parameter, numel): (usize, &u64)| {
+        let (owner_before, owner, numel) = (before[parameter], now[parameter], 3 * *numel as i64);
+        let (source_offset, offset) = (source_offsets[owner_before], offsets[owner]);
+        source_offsets[owner_before] += numel;
+        offsets[owner] += numel;
+        Transfer { parameter, source: sources[owner_before], source_offset, owner, offset, numel }
+    };
+    numels.iter().enumerate().map(transfer).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The copies of all replicas: parameter p has the values p, three times as many as it has.
+    fn copies(numels: &[u64], owners: &[usize], replicas: usize) -> Vec<Vec<usize>> {
+        let of = |replica| {
+            let owned = (0..numels.len()).filter(move |&parameter| owners[parameter] == replica);
+            owned.flat_map(|parameter| vec![parameter; 3 * numels[parameter] as usize]).collect()
+        };
+        (0..replicas).map(of).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn all_copies_are_those_of_a_group_that_always_had_these_replicas(
+            parameters in prop::collection::vec((0u64..5, 0usize..4, 0usize..3), 0..12),
+        ) {
+            let numels: Vec<u64> = parameters.iter().map(|(numel, ..)| *numel).collect();
+            let before: Vec<usize> = parameters.iter().map(|(_, before, _)| *before).collect();
+            let now: Vec<usize> = parameters.iter().map(|(.., now)| *now).collect();
+            let sources: Vec<Source> = (0..4).map(|rank| Source { rank, is_own: true }).collect();
+            let (then, expected) = (copies(&numels, &before, 4), copies(&numels, &now, 3));
+            let mut found: Vec<Vec<usize>> = expected.iter().map(|copy| vec![usize::MAX; copy.len()]).collect();
+            for t in transfers(Owners { numels: &numels, before: &before, now: &now }, &sources) {
+                let (from, to, numel) = (t.source_offset as usize, t.offset as usize, t.numel as usize);
+                found[t.owner][to..to + numel].copy_from_slice(&then[t.source.rank][from..from + numel]);
+            }
+            prop_assert_eq!(found, expected);
+        }
+    }
+}

@@ -69,6 +69,8 @@ fn better_partition(
         let mut estimate = Costs {
             link_seconds: costs.link_seconds,
             exchange_seconds: costs.exchange_seconds,
+            reduce_seconds: costs.reduce_seconds.clone(),
+            gather_seconds: costs.gather_seconds.clone(),
             ..Costs::estimate(model, partition, 1.0, f64::INFINITY)
         };
         for (chunk, &rank) in placement.as_slice().iter().enumerate() {

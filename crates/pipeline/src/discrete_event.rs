@@ -92,7 +92,7 @@ impl DiscreteEventSimulation<'_> {
     fn advance(&mut self, rank: usize) -> bool {
         let Some(action) = self.next(rank) else { return false };
         let Some(start) = self.start_time(rank, action) else { return false };
-        self.record(rank, action, start, self.seconds(action));
+        self.record(rank, action, start, self.seconds(rank, action));
         let Some(edge) = action.edge() else { return true };
         let queue = self.queues.entry(edge).or_default();
         if action.is_send() {
@@ -135,14 +135,17 @@ impl DiscreteEventSimulation<'_> {
         }
     }
 
-    fn seconds(&self, action: Action) -> f64 {
+    fn seconds(&self, rank: usize, action: Action) -> f64 {
         let cost = |item: WorkItem| self.costs.chunk(item.chunk);
+        let of_rank = |seconds: &[f64]| seconds.get(rank).copied().unwrap_or(0.0);
         match action {
             Action::Forward(item) => cost(item).forward_seconds,
             Action::FullBackward(item) => cost(item).backward_input_seconds + cost(item).backward_weight_seconds,
             Action::BackwardInput(item) => cost(item).backward_input_seconds,
             Action::BackwardWeight(item) => cost(item).backward_weight_seconds,
             Action::Update => self.costs.update_seconds,
+            Action::Reduce => of_rank(&self.costs.reduce_seconds),
+            Action::Gather => of_rank(&self.costs.gather_seconds),
             _ => 0.0,
         }
     }

@@ -118,10 +118,20 @@ impl Costs {
             }
         }
         latencies.sort_by(f64::total_cmp);
+        let of_ranks = |action: Action| {
+            let of_rank = |rank: usize| {
+                let spans = timelines.iter().filter_map(|timeline| timeline.spans.get(rank)).flatten();
+                let seconds: f64 = spans.filter(|span| span.action == action).map(|span| span.end - span.start).sum();
+                seconds / timelines.len().max(1) as f64
+            };
+            (0..placement.ranks()).map(of_rank).collect()
+        };
         Costs {
             chunks: (0..placement.chunks()).map(chunk).collect(),
             link_seconds: latencies.get(latencies.len() / 2).copied().unwrap_or(0.0),
             exchange_seconds: mean(None, Action::Exchange.computation_type()),
+            reduce_seconds: of_ranks(Action::Reduce),
+            gather_seconds: of_ranks(Action::Gather),
             ..Costs::uniform(0)
         }
     }

@@ -45,6 +45,10 @@ pub struct Costs {
     pub exchange_seconds: f64,
     /// Seconds of UPDATE.
     pub update_seconds: f64,
+    /// Seconds of REDUCE, by rank; nothing for ranks beyond the list.
+    pub reduce_seconds: Vec<f64>,
+    /// Seconds of GATHER, by rank; nothing for ranks beyond the list.
+    pub gather_seconds: Vec<f64>,
     /// As in [`Limits`](crate::Limits).
     pub sends_in_flight: usize,
 }
@@ -68,6 +72,8 @@ impl Costs {
             link_seconds: 0.0,
             exchange_seconds: 0.0,
             update_seconds: 0.0,
+            reduce_seconds: Vec::new(),
+            gather_seconds: Vec::new(),
             sends_in_flight: SENDS_IN_FLIGHT,
         }
     }

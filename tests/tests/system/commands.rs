@@ -162,6 +162,23 @@ fn a_plan_uses_what_was_measured_on_this_machine() {
 }
 
 #[test]
+fn a_plan_shows_every_way_to_share_some_gpus() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("job.yaml");
+    std::fs::write(&file, TestJob { microbatches: 2, global_batch_size: 4, ..TestJob::default() }.yaml()).unwrap();
+    let said = succeeds(&["plan", text(&file), "--gpus", "4"]);
+    let rows: Vec<Vec<&str>> = said.lines().map(|line| line.split_whitespace().take(2).collect()).collect();
+    for mesh in [["1", "4"], ["2", "2"], ["4", "1"]] {
+        assert!(rows.iter().any(|row| *row == mesh), "{mesh:?} in {said}");
+    }
+    assert!(
+        said.contains("impossible: spec.training.microbatches 2 can't be divided into 4 gradient blocks"),
+        "{said}"
+    );
+    assert!(said.contains("the shortest step of 4 GPUs, by simulation: --set stages="), "{said}");
+}
+
+#[test]
 fn a_plan_knows_the_vocabulary_of_the_tokenizers_file() {
     let workspace = corpus::workspace();
     let workspace = workspace.path();

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use indicatif::HumanBytes;
+use stagecoach_api::contract::Mesh;
 use stagecoach_api::job::Kernels;
 use stagecoach_display::table;
 use stagecoach_pipeline::{
@@ -19,8 +20,8 @@ use crate::fatal::Fatal;
 use crate::model::ParameterBytes;
 use crate::page::{Planner, serve_planner};
 use crate::plan::{
-    Alternative, JobConfig, ModuleSeconds, PipelineLayout, PlannedStage, Profile, StageBytes, measured_speeds,
-    plan_pipeline,
+    Alternative, JobConfig, MeshPlan, ModuleSeconds, PipelineLayout, PlannedStage, Profile, StageBytes, every_mesh,
+    measured_speeds, plan_pipeline,
 };
 use crate::profile::measure_profile;
 
@@ -42,6 +43,9 @@ pub(super) struct PlanCommand {
     /// By default what the job's last steps have measured, if it has run with as many stages; else all are equal.
     #[arg(long, value_name = "SPEEDS", value_delimiter = ',')]
     speeds: Option<Vec<f64>>,
+    /// Show every way to share so many GPUs between stages and replicas, the shortest simulated step first.
+    #[arg(long, value_name = "GPUS", value_parser = clap::value_parser!(u32).range(1..=256), conflicts_with_all = ["optimal", "speeds", "svg", "csv", "trace", "page"])]
+    gpus: Option<u32>,
     /// Write the timeline as SVG.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -73,6 +77,10 @@ impl PlanCommand {
             let file = profile.save(&config, architecture.as_ref())?;
             print_line(format!("{}\nwrote {}\n", profile_table(&profile), file.display()));
         }
+        if let Some(gpus) = self.gpus {
+            print_line(mesh_table(&every_mesh(&config, architecture.as_ref(), gpus), gpus));
+            return Ok(());
+        }
         let speeds = match &self.speeds {
             Some(given) => given_speeds(given, stages)?,
             None => measured_speeds(&config, stages),
@@ -99,6 +107,34 @@ impl PlanCommand {
         write_file(self.svg.as_deref(), || timeline_svg(&panels, &title))?;
         write_file(self.trace.as_deref(), || timeline_trace(&panels))?;
         write_file(self.csv.as_deref(), || to_csv(&layout.schedule))
+    }
+}
+
+/// What each mesh of so many GPUs would be: a line each, and how to take the first.
+fn mesh_table(plans: &[MeshPlan], gpus: u32) -> String {
+    let shortest = plans.first().map_or(f64::INFINITY, MeshPlan::seconds);
+    let row = |plan: &MeshPlan| {
+        let mesh = [plan.mesh.stages, plan.mesh.data_parallel].map(|count| count.to_string());
+        let (what, numbers) = match &plan.layout {
+            Ok(layout) => (
+                layout.schedule.name.clone(),
+                [
+                    format!("+{:.1}%", 100.0 * (plan.seconds() / shortest - 1.0)),
+                    format!("{:.1}%", 100.0 * layout.bubble()),
+                    HumanBytes(layout.largest_stage()).to_string(),
+                ],
+            ),
+            Err(error) => (format!("impossible: {error}"), Default::default()),
+        };
+        mesh.into_iter().chain(numbers).chain([what]).collect()
+    };
+    let header = ["stages", "dataParallel", "step", "bubble", "memory of each", "schedule"];
+    let table = table(Some(&header), &[0, 1, 2, 3, 4], plans.iter().map(row).collect());
+    match plans.first().filter(|plan| plan.layout.is_ok()) {
+        Some(MeshPlan { mesh: Mesh { stages, data_parallel }, .. }) => format!(
+            "{table}\n\nthe shortest step of {gpus} GPUs, by simulation: --set stages={stages} --set dataParallel={data_parallel}\n"
+        ),
+        None => format!("{table}\n\nnone is possible with {gpus} GPUs\n"),
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use stagecoach_api::PipelineJob;
+use stagecoach_api::contract::Mesh;
 use stagecoach_api::job::{
     AdamWSpec, BuiltIn, DataSpec, Device, EvaluationSpec, Kernels, ModelSpec, OptimizerSpec, PretrainedSpec, Recompute,
     TOKEN_CACHE, TokenizerSpec, TrainingLength, TrainingSpec,
@@ -143,6 +144,14 @@ impl JobConfig {
     pub(crate) fn with_data_parallel(&self, data_parallel: u32) -> JobConfig {
         let mut config = self.clone();
         config.job.spec.data_parallel = data_parallel;
+        config
+    }
+
+    /// This job as it would begin with this mesh: in as many gradient blocks as it then needs, unless it names a number.
+    pub(crate) fn with_mesh(&self, mesh: Mesh) -> JobConfig {
+        let mut config = self.with_data_parallel(mesh.data_parallel);
+        config.job.spec.stages = mesh.stages;
+        config.gradient_blocks = config.training.gradient_blocks(mesh.data_parallel) as usize;
         config
     }
 

@@ -9,6 +9,7 @@ mod identity;
 mod job_config;
 mod machines;
 mod memory;
+mod meshes;
 mod optimal;
 mod pipeline_layout;
 mod profile;
@@ -30,6 +31,7 @@ pub(crate) use checkpoint_link::CheckpointLink;
 pub(crate) use job_config::{JobConfig, recorded_gradient_blocks};
 pub(crate) use machines::Machines;
 pub(crate) use memory::StageBytes;
+pub(crate) use meshes::{MeshPlan, every_mesh};
 pub(crate) use pipeline_layout::{
     Alternative, PipelineLayout, PlannedStage, plan_pipeline, plan_pipeline_on, smaller_programs,
 };

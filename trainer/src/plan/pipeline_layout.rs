@@ -10,6 +10,7 @@ use super::candidates::{Candidate, candidates, recomputations};
 use super::job_config::JobConfig;
 use super::machines::Machines;
 use super::memory::{StageBytes, rank_costs, stage_bytes};
+use super::meshes::exchanged_bytes;
 use super::profile::Profile;
 use crate::fatal::Fatal;
 use crate::model::Architecture;
@@ -200,7 +201,12 @@ fn lay_out(
     let work_per_second = work_per_second * machines.fastest;
     let link_bytes_per_second = machines.link_bytes_per_second.unwrap_or(link_bytes_per_second);
     let costs = Costs::estimate(&cost, &partition, work_per_second, link_bytes_per_second);
-    let costs = costs.at_speeds(&schedule.placement, speeds);
+    let mut costs = costs.at_speeds(&schedule.placement, speeds);
+    if config.job.spec.data_parallel > 1 {
+        let exchanged = exchanged_bytes(config, architecture, &schedule.placement, &partition);
+        let seconds = |of: usize| exchanged.iter().map(|bytes| bytes[of] / link_bytes_per_second).collect();
+        (costs.reduce_seconds, costs.gather_seconds) = (seconds(0), seconds(1));
+    }
     let timeline = simulate(programs, &costs);
     let memory = stage_bytes(config, architecture, schedule, &partition, &cost);
     let (schedule, programs, alternatives) = (schedule.clone(), programs.clone(), Vec::new());

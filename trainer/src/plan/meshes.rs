@@ -1,0 +1,130 @@
+//! The ways to share a number of GPUs between stages and replicas.
+
+use stagecoach_api::contract::Mesh;
+use stagecoach_pipeline::{Partition, Placement, RankSpeeds};
+
+use super::job_config::JobConfig;
+use super::pipeline_layout::{PipelineLayout, plan_pipeline};
+use crate::execute::kind;
+use crate::fatal::Fatal;
+use crate::model::{Architecture, ModelPart};
+
+/// A job's plan with a mesh, or why it can't have it.
+#[derive(Debug)]
+pub(crate) struct MeshPlan {
+    pub(crate) mesh: Mesh,
+    pub(crate) layout: Result<PipelineLayout, Fatal>,
+}
+
+impl MeshPlan {
+    /// Seconds of a simulated step; infinite if it is impossible.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.layout.as_ref().map_or(f64::INFINITY, |layout| layout.timeline.makespan)
+    }
+}
+
+/// The plans of all meshes of `gpus` processes, each of which has a GPU: the shortest step first, what is impossible last. All stages are
+/// equally fast.
+pub(crate) fn every_mesh(config: &JobConfig, architecture: &dyn Architecture, gpus: u32) -> Vec<MeshPlan> {
+    let meshes = (1..=gpus).filter(|stages| gpus.is_multiple_of(*stages));
+    let meshes = meshes.map(|stages| Mesh { stages, data_parallel: gpus / stages });
+    let mut plans: Vec<MeshPlan> =
+        meshes.map(|mesh| MeshPlan { mesh, layout: plan_mesh(config, architecture, mesh) }).collect();
+    plans.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
+    plans
+}
+
+fn plan_mesh(config: &JobConfig, architecture: &dyn Architecture, mesh: Mesh) -> Result<PipelineLayout, Fatal> {
+    let config = config.with_mesh(mesh);
+    let (replicas, blocks) = (mesh.data_parallel as usize, config.gradient_blocks);
+    if replicas > blocks {
+        return Err(Fatal::invalid(format!(
+            "spec.training.gradientBlocks is {blocks}: {replicas} replicas need a block each"
+        )));
+    }
+    plan_pipeline(&config, architecture, mesh.stages as usize, &RankSpeeds::default())
+}
+
+/// Bytes that each rank of a replica sends to the others in REDUCE and in GATHER, by rank: of each parameter the gradient to its owner,
+/// and of those that it owns the new values to all others. It receives as many.
+pub(super) fn exchanged_bytes(
+    config: &JobConfig,
+    architecture: &dyn Architecture,
+    placement: &Placement,
+    partition: &Partition,
+) -> Vec<[f64; 2]> {
+    let replicas = f64::from(config.job.spec.data_parallel.max(1));
+    let read_bytes = kind(config.training.precision).elt_size_in_bytes() as f64;
+    let of_rank = |rank: usize| {
+        let parts = placement.chunks_of(rank).map(|chunk| ModelPart::of_chunk(placement, partition, chunk));
+        let mut specs: Vec<_> = parts.flat_map(|part| architecture.parameter_specs(&part)).collect();
+        specs.sort_by(|a, b| a.name.cmp(&b.name));
+        specs.dedup_by(|a, b| a.name == b.name); // tied, with both ends here
+        let numel = specs.iter().map(|spec| spec.numel()).sum::<u64>() as f64;
+        let sent = numel * (replicas - 1.0) / replicas;
+        [4.0 * sent, read_bytes * sent]
+    };
+    (0..placement.ranks()).map(of_rank).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::Machines;
+    use super::super::pipeline_layout::plan_pipeline_on;
+    use super::*;
+
+    fn config(set: &[(&str, &str)]) -> JobConfig {
+        let set: Vec<_> = set.iter().map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
+        let sample = include_str!("../../../manifests/samples/shakespeare.yaml");
+        JobConfig::new(stagecoach_api::parse_with(sample, "shakespeare.yaml", &set).unwrap(), Path::new("/tmp"))
+            .unwrap()
+    }
+
+    fn plans(set: &[(&str, &str)], gpus: u32) -> Vec<MeshPlan> {
+        let config = config(set);
+        every_mesh(&config, config.architecture(4096, tch::Device::Cpu).as_ref(), gpus)
+    }
+
+    #[test]
+    fn all_meshes_are_planned_and_the_shortest_step_comes_first() {
+        let plans = plans(&[("training.microbatches", "8"), ("model.llama.numHiddenLayers", "12")], 4);
+        let mut meshes: Vec<_> = plans.iter().map(|plan| (plan.mesh.stages, plan.mesh.data_parallel)).collect();
+        assert!(plans.iter().all(|plan| plan.layout.is_ok()) && plans.is_sorted_by_key(MeshPlan::seconds));
+        meshes.sort_unstable();
+        assert_eq!(meshes, [(1, 4), (2, 2), (4, 1)]);
+        // a replica has its share of the microbatches
+        let microbatches = |plan: &MeshPlan| plan.layout.as_ref().unwrap().programs.microbatches;
+        assert!(plans.iter().all(|plan| microbatches(plan) == 8 / plan.mesh.data_parallel as usize));
+    }
+
+    #[test]
+    fn what_is_impossible_comes_last_and_says_why() {
+        let set =
+            [("training.microbatches", "4"), ("training.globalBatchSize", "16"), ("training.gradientBlocks", "2")];
+        let plans = plans(&set, 4);
+        let last = plans.last().unwrap();
+        assert_eq!((last.mesh.data_parallel, last.seconds()), (4, f64::INFINITY));
+        let error = last.layout.as_ref().unwrap_err().to_string();
+        assert_eq!(error, "spec.training.gradientBlocks is 2: 4 replicas need a block each");
+    }
+
+    #[test]
+    fn slow_links_make_replicas_dear() {
+        let config = config(&[("stages", "1"), ("training.microbatches", "8")]);
+        let architecture = config.architecture(4096, tch::Device::Cpu);
+        let seconds = |data_parallel: u32, bandwidth: f64| {
+            let config = config.with_mesh(Mesh { stages: 1, data_parallel });
+            let machines = Machines { link_bytes_per_second: Some(bandwidth), ..Machines::default() };
+            plan_pipeline_on(&config, architecture.as_ref(), 1, &machines).unwrap().timeline.makespan
+        };
+        assert_eq!(seconds(1, 1e9), seconds(1, 1e3), "one replica exchanges nothing");
+        assert!(seconds(2, 1e12) < seconds(1, 1e9));
+        assert!(seconds(2, 1e3) > seconds(1, 1e9));
+        // 4 bytes a gradient and 4 a weight, of half of them
+        let numel: u64 = architecture.all_parameter_specs().iter().map(|spec| spec.numel()).sum();
+        let exchanged = seconds(2, 1e6) - seconds(2, 1e15);
+        assert!((exchanged / (numel as f64 * 4.0 / 1e6) - 1.0).abs() < 1e-6, "{exchanged}");
+    }
+}

@@ -10,7 +10,9 @@ const INSTRUCTION_SETS: [(&str, &[&str]); 3] = [
 ];
 
 fn main() {
-    println!("cargo:rerun-if-changed=src/kernels");
+    for source in ["cpu", "shim.cpp", "allocator.cpp"] {
+        println!("cargo:rerun-if-changed=src/kernels/{source}");
+    }
     // torch-sys has `links = "tch"`: cargo passes what it found as DEP_TCH_*.
     let Some(lib) = std::env::var_os("DEP_TCH_LIBTORCH_LIB").map(PathBuf::from) else {
         println!("cargo:error=torch-sys did not say where libtorch is: run `make libtorch` first");

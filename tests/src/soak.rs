@@ -1,5 +1,5 @@
 //! One job under the real launcher, killed over and over: single stages, or the launcher and all with it, and then
-//! another number of stages goes on.
+//! another number of stages or replicas goes on.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,8 +13,6 @@ use crate::{Launched, Outcome, TestJob, is_gone, saved, until};
 
 /// How many kills a phase needs before phases are drawn at random.
 pub const ENOUGH: usize = 3;
-/// Stages that the job may have.
-pub const STAGES: u64 = 5;
 /// How long a stage is watched for its phase, before another is.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// A job that does not get on at all has failed.
@@ -26,7 +24,9 @@ pub struct Soak<'a> {
     workspace: &'a Path,
     job: &'a TestJob,
     launched: Option<Launched>,
-    stages: usize,
+    /// Stages and replicas that the job may have.
+    meshes: &'a [(usize, usize)],
+    mesh: (usize, usize),
     draws: Draws,
     /// The stages that are dead: they are not taken for the living ones.
     dead: Vec<u32>,
@@ -38,19 +38,20 @@ pub struct Soak<'a> {
     pub launcher_kills: usize,
     /// Spares that were killed together with a stage.
     pub spare_kills: usize,
-    /// Groups that started, by number of stages.
-    pub counts: BTreeMap<usize, usize>,
+    /// Groups that started, by number of stages and of replicas.
+    pub counts: BTreeMap<(usize, usize), usize>,
 }
 
 impl<'a> Soak<'a> {
-    /// Starts `job`, which must have no end, with its own number of stages.
-    pub fn start(workspace: &'a Path, job: &'a TestJob, seed: u64) -> Soak<'a> {
+    /// Starts `job`, which must have no end, with its own number of stages and replicas; later it has those of `meshes`.
+    pub fn start(workspace: &'a Path, job: &'a TestJob, meshes: &'a [(usize, usize)], seed: u64) -> Soak<'a> {
         let kills = Phase::RECURRING.map(|phase| (phase, 0)).into();
         let mut soak = Soak {
             workspace,
             job,
             launched: None,
-            stages: job.stages,
+            meshes,
+            mesh: (job.stages, job.data_parallel),
             draws: Draws(seed),
             dead: Vec::new(),
             newest: 0,
@@ -64,9 +65,10 @@ impl<'a> Soak<'a> {
     }
 
     fn launch(&mut self) {
-        *self.counts.entry(self.stages).or_default() += 1;
-        let stages = self.stages.to_string();
-        self.launched = Some(Launched::start(self.workspace, self.job, &["--stages", &stages]));
+        *self.counts.entry(self.mesh).or_default() += 1;
+        let (stages, data_parallel) = self.mesh;
+        let job = TestJob { stages, data_parallel, ..self.job.clone() };
+        self.launched = Some(Launched::start(self.workspace, &job, &[]));
     }
 
     /// The last step in the metrics; a restart takes back what its checkpoint lacks.
@@ -109,7 +111,7 @@ impl<'a> Soak<'a> {
             // the others stay
             self.dead.iter().for_each(|&pid| send(pid, libc::SIGKILL));
             self.wait_for_the_dead();
-            *self.counts.entry(self.stages).or_default() += 1;
+            *self.counts.entry(self.mesh).or_default() += 1;
         } else {
             self.launcher_kills += 1;
             let mut launched = self.launched.take().unwrap();
@@ -121,11 +123,11 @@ impl<'a> Soak<'a> {
                 self.wait_for_the_dead();
             }
             // one of those that had the fewest groups: each number comes up before long
-            let groups = |stages: &usize| self.counts.get(stages).copied().unwrap_or_default();
-            let mut others: Vec<usize> = (1..=STAGES as usize).filter(|&stages| stages != self.stages).collect();
+            let groups = |mesh: &(usize, usize)| self.counts.get(mesh).copied().unwrap_or_default();
+            let mut others: Vec<_> = self.meshes.iter().copied().filter(|mesh| *mesh != self.mesh).collect();
             let fewest = others.iter().map(groups).min();
-            others.retain(|stages| Some(groups(stages)) == fewest);
-            self.stages = others[self.draws.below(others.len() as u64) as usize];
+            others.retain(|mesh| Some(groups(mesh)) == fewest);
+            self.mesh = others[self.draws.below(others.len() as u64) as usize];
             self.launch();
         }
     }
@@ -174,14 +176,16 @@ impl<'a> Soak<'a> {
         loop {
             self.check();
             let stages = self.launched.as_ref().unwrap().stages();
-            if stages.len() == self.stages && !stages.iter().any(|pid| self.dead.contains(pid) || is_gone(*pid)) {
+            let (of_each, replicas) = self.mesh;
+            if stages.len() == of_each * replicas && !stages.iter().any(|pid| self.dead.contains(pid) || is_gone(*pid))
+            {
                 return stages;
             }
             assert!(
                 started.elapsed() < NO_PROGRESS,
                 "{} stages instead of {}: {}",
                 stages.len(),
-                self.stages,
+                of_each * replicas,
                 self.said()
             );
             std::thread::sleep(Duration::from_millis(1));

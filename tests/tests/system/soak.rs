@@ -6,8 +6,12 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use stagecoach_tests::phases::Phase;
-use stagecoach_tests::soak::{ENOUGH, STAGES, Soak};
+use stagecoach_tests::soak::{ENOUGH, Soak};
 use stagecoach_tests::{TestJob, corpus, undisturbed};
+
+/// Stages and replicas of the jobs.
+const PIPELINES: [(usize, usize); 5] = [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1)];
+const REPLICATED: [(usize, usize); 5] = [(1, 2), (2, 2), (1, 4), (2, 3), (3, 1)];
 
 /// Steps between two kills, at least.
 const STEPS_A_KILL: u64 = 24;
@@ -37,25 +41,35 @@ fn steps_in(metrics: &Path) -> Vec<u64> {
 
 #[test]
 fn a_job_killed_over_and_over_ends_with_the_undisturbed_bits() {
-    soak(&job("", 0));
+    soak(&job("", 0), &PIPELINES);
 }
 
 #[test]
 fn so_it_does_with_checkpoints_in_memory() {
-    soak(&job(", memory: {everySteps: 1}", 0));
+    soak(&job(", memory: {everySteps: 1}", 0), &PIPELINES);
 }
 
 #[test]
 fn so_it_does_with_spares() {
-    soak(&job(", memory: {everySteps: 1}", 1));
+    soak(&job(", memory: {everySteps: 1}", 1), &PIPELINES);
 }
 
-fn soak(job: &TestJob) {
+/// Whoever is not of the first replica is not waited for.
+#[test]
+fn so_it_does_with_replicas() {
+    for memory in ["", ", memory: {everySteps: 1}"] {
+        let job = job(memory, 0);
+        let extra = job.extra.replace("restart: {", "restart: {minDataParallel: 1, ");
+        soak(&TestJob { stages: 2, data_parallel: 2, gradient_blocks: 4, extra, ..job }, &REPLICATED);
+    }
+}
+
+fn soak(job: &TestJob, meshes: &[(usize, usize)]) {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
     let (kills, seed) = (number("STAGECOACH_KILLS", 12), number("STAGECOACH_SEED", clock % 1_000_000));
     println!("seed {seed}, {kills} kills");
     let workspace = corpus::workspace();
-    let mut soak = Soak::start(workspace.path(), job, seed);
+    let mut soak = Soak::start(workspace.path(), job, meshes, seed);
     for kill in 1..=kills {
         // a group that is ahead of its time, and every fifth, is struck as soon as it can be
         soak.strike(if kill % 5 == 0 { 0 } else { kill * STEPS_A_KILL });
@@ -64,14 +78,14 @@ fn soak(job: &TestJob) {
         }
     }
     println!("kills by phase: {:?}; {} of the launcher; {} spares", soak.kills, soak.launcher_kills, soak.spare_kills);
-    println!("groups by number of stages: {:?}", soak.counts);
+    println!("groups by number of stages and replicas: {:?}", soak.counts);
     assert_eq!(soak.kills.values().sum::<usize>() as u64, kills);
     if kills >= 50 {
         // what is in memory is loaded too fast to be struck
         let is_struck = |phase: &Phase| *phase != Phase::Load || !job.extra.contains("memory");
         let rare = soak.kills.iter().find(|(phase, kills)| is_struck(phase) && **kills < ENOUGH);
         assert!(rare.is_none(), "{:?}", soak.kills);
-        assert_eq!(soak.counts.len() as u64, STAGES, "{:?}", soak.counts);
+        assert_eq!(soak.counts.len(), meshes.len(), "{:?}", soak.counts);
     }
     let metrics = soak.folder().join("metrics.jsonl");
     let (ended, outcome) = soak.finish();

@@ -1,5 +1,6 @@
 //! Each kernel against its plain form, over odd shapes and in both types, with values that are not finite too.
 
+mod cuda;
 mod derivatives;
 
 use proptest::prelude::*;

@@ -17,9 +17,10 @@ use super::on_failure::FailureHandler;
 use super::{StageOutcome, environment, finish, resume, shared_memory, steps};
 use crate::execute::{Stage, StageConfig, gather_weights, kind};
 use crate::fatal::Fatal;
+use crate::folder::METRICS;
 use crate::links::{CopyRing, Interrupt, LinkError, LinksConfig, open_links, replicated_link_ids};
 use crate::model::Architecture;
-use crate::observe::{StartRecord, TrainingEvent};
+use crate::observe::{StartRecord, TrainingEvent, read_metrics};
 use crate::plan::{JobConfig, Plan};
 use crate::state_dict::StateCopy;
 
@@ -107,7 +108,9 @@ fn load_and_train(
     let memory_spec = config.job.spec.memory_checkpoints(ranks);
     kept.set_layout(Layout::of(config, &plan, &verified));
     let ring = CopyRing { stages: placement.ranks(), replicas: replica.count };
-    let agree = |_| HeldByGroup::agree(member, &kept.copies, ring, plan.trainer_state.step);
+    let is_replicated = roster.members.first().is_some_and(|hello| hello.world_size > ring.stages);
+    let recorded = (rank == 0 && is_replicated).then(|| last_recorded_step(config));
+    let agree = |_| HeldByGroup::agree(member, &kept.copies, ring, plan.trainer_state.step, recorded);
     let held = memory_spec.map(agree).transpose()?;
     let mut saved_step = plan.trainer_state.step;
     let in_memory = held.as_ref().and_then(HeldByGroup::state);
@@ -238,6 +241,12 @@ fn train_and_finish(
     }
     finish::finish(running, &state)?;
     Ok(Some(StageOutcome::Done))
+}
+
+/// The last step in the metrics; 0 if there is none.
+fn last_recorded_step(config: &JobConfig) -> u64 {
+    let records = read_metrics(&config.folder().join(METRICS)).unwrap_or_default();
+    records.last().map_or(0, |record| record.step)
 }
 
 /// What a broken link means: the group knows the root cause a moment later.

@@ -16,6 +16,14 @@ pub(super) struct HeldCopies {
     pub(super) previous: Vec<u64>,
 }
 
+impl HeldCopies {
+    /// Without what is of later steps.
+    pub(super) fn drop_after(&mut self, step: u64) {
+        self.own.retain(|state| state.step <= step);
+        self.previous.retain(|of| *of <= step);
+    }
+}
+
 /// Where the copy of a rank's state is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Source {
@@ -34,6 +42,8 @@ pub(super) struct MemoryCheckpoint {
     pub(super) ring: CopyRing,
     /// By rank in that group.
     pub(super) sources: Vec<Source>,
+    /// Whether every rank of the group that begins has its own copy, or the rank that holds its copies has it.
+    pub(super) is_in_place: bool,
 }
 
 /// The newest checkpoint that every stage can have, from what each stage of a group `now` holds, by rank. A function of its arguments
@@ -47,21 +57,41 @@ pub(super) fn newest_complete(held: &[HeldCopies], now: CopyRing) -> Option<Memo
     // of one step, the first stage's, which has measured most
     candidates.sort_by_key(|(state, _)| std::cmp::Reverse(state.step));
     candidates.into_iter().find_map(|(state, ring)| {
-        let sources = (0..ring.ranks()).map(|rank| source(held, now, ring, rank, state.step)).collect::<Option<_>>()?;
-        Some(MemoryCheckpoint { state: state.clone(), ring, sources })
+        let checkpoint = |is_in_place, sources: Option<Vec<Source>>| {
+            Some(MemoryCheckpoint { state: state.clone(), ring, sources: sources?, is_in_place })
+        };
+        let ranks = || 0..ring.ranks();
+        let in_place = || ranks().map(|rank| source_in_place(held, ring, rank, state.step)).collect();
+        let anywhere = || ranks().map(|rank| source(held, now, ring, rank, state.step)).collect();
+        let found = if ring == now { checkpoint(true, in_place()) } else { None };
+        found.or_else(|| checkpoint(false, anywhere()))
     })
 }
 
-/// Who has the copy of `rank` of the group `ring` after `step`: that stage itself, or the one that holds its copies. With other
-/// replicas than now it goes to other replicas of that stage, so one of them must have it.
+/// Whether the stage that has rank `at` now was `rank` of the group `ring` and has a copy of its own state after `step`; or, if not
+/// `is_own`, of the state that it held for another.
+fn has(held: &[HeldCopies], ring: CopyRing, (at, rank): (usize, usize), is_own: bool, step: u64) -> bool {
+    let of_step = match is_own {
+        true => held[at].own.iter().any(|state| state.step == step),
+        false => held[at].previous.contains(&step),
+    };
+    of_step && held[at].group == Some((rank, ring))
+}
+
+/// Who has the copy of `rank` after `step`, if that is this rank itself or the one that holds its copies.
+fn source_in_place(held: &[HeldCopies], ring: CopyRing, rank: usize, step: u64) -> Option<Source> {
+    let holder = ring.holder(rank);
+    let own = has(held, ring, (rank, rank), true, step).then_some(Source { rank, is_own: true });
+    own.or_else(|| has(held, ring, (holder, holder), false, step).then_some(Source { rank: holder, is_own: false }))
+}
+
+/// Who has the copy of `rank` of the group `ring` after `step`, whichever rank it has now. It goes to other replicas of that stage, so
+/// one of them must have it.
 fn source(held: &[HeldCopies], now: CopyRing, ring: CopyRing, rank: usize, step: u64) -> Option<Source> {
-    let stage_of = |rank: usize| rank % now.stages.max(1);
-    let is_reachable = |at: usize| ring == now || stage_of(at) == stage_of(rank);
-    let was = |at: usize, rank: usize| held[at].group == Some((rank, ring));
-    let own = (0..held.len()).find(|&at| was(at, rank) && held[at].own.iter().any(|state| state.step == step));
-    let holder = || (0..held.len()).find(|&at| was(at, ring.holder(rank)) && held[at].previous.contains(&step));
-    let own = own.map(|rank| Source { rank, is_own: true });
-    own.or_else(|| holder().map(|rank| Source { rank, is_own: false })).filter(|source| is_reachable(source.rank))
+    let of_stage = || (0..held.len()).filter(|at| at % now.stages.max(1) == rank % now.stages.max(1));
+    let own = of_stage().find(|&at| has(held, ring, (at, rank), true, step)).map(|rank| Source { rank, is_own: true });
+    let holder = || of_stage().find(|&at| has(held, ring, (at, ring.holder(rank)), false, step));
+    own.or_else(|| holder().map(|rank| Source { rank, is_own: false }))
 }
 
 #[cfg(test)]
@@ -122,6 +152,19 @@ mod tests {
         group[0] = HeldCopies::default();
         assert_eq!(chosen(&group, two), None);
         assert_eq!(chosen(&group[..2], one), Some((7, vec![1, 1])));
+    }
+
+    /// As many replicas, and not the same: the first of three was followed by two that now have other ranks.
+    #[test]
+    fn a_copy_is_of_the_rank_that_its_stage_had() {
+        let three = CopyRing { stages: 1, replicas: 3 };
+        let was = |rank| held((rank, three), &[7], &[7]);
+        let group = [was(0), HeldCopies::default(), was(1)];
+        let chosen = newest_complete(&group, three).unwrap();
+        let found: Vec<_> = chosen.sources.iter().map(|source| (source.rank, source.is_own)).collect();
+        // the third one's are with the first
+        assert_eq!((found, chosen.is_in_place), (vec![(0, true), (2, true), (0, false)], false));
+        assert!(newest_complete(&[was(0), was(1), HeldCopies::default()], three).unwrap().is_in_place);
     }
 
     proptest! {

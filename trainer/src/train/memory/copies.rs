@@ -24,8 +24,13 @@ impl StateCopies {
     /// Begins with a group in which this stage has `rank`. What is held of a group with other ranks is dropped: others owned it.
     pub(super) fn set_group(&mut self, rank: usize, ring: CopyRing) {
         if self.group != Some((rank, ring)) {
-            *self = StateCopies { group: Some((rank, ring)), ..StateCopies::default() };
+            self.begin_anew(rank, ring);
         }
+    }
+
+    /// Begins with a group in which this stage has `rank`, and holds nothing.
+    pub(super) fn begin_anew(&mut self, rank: usize, ring: CopyRing) {
+        *self = StateCopies { group: Some((rank, ring)), ..StateCopies::default() };
     }
 
     /// What the other stages are told.

@@ -37,7 +37,9 @@ pub(super) struct HeldByGroup {
 
 impl HeldByGroup {
     /// Tells the other stages what this one holds, and chooses the newest checkpoint that all can have, if there is one after
-    /// step `saved` or later. All stages call this together, and all choose the same.
+    /// step `saved` or later. All stages call this together, and all choose the same. Stage 0 says, where replicas may be missing, which
+    /// step was `recorded` last: a copy of a later one than the next, whose record is with it, is of a group that was given up while its
+    /// stage was away, and the steps before it were taken back.
     ///
     /// # Errors
     /// If the group fails meanwhile.
@@ -46,8 +48,14 @@ impl HeldByGroup {
         copies: &StateCopies,
         ring: CopyRing,
         saved: u64,
+        recorded: Option<u64>,
     ) -> Result<HeldByGroup, Fatal> {
-        let held = all_gather(member, topic::MEMORY, &copies.held())?;
+        let told: Vec<(HeldCopies, Option<u64>)> = all_gather(member, topic::MEMORY, &(copies.held(), recorded))?;
+        let recorded = told.first().and_then(|(_, recorded)| *recorded);
+        let mut held: Vec<HeldCopies> = told.into_iter().map(|(held, _)| held).collect();
+        if let Some(recorded) = recorded {
+            held.iter_mut().for_each(|held| held.drop_after(recorded + 1));
+        }
         let chosen = newest_complete(&held, ring).filter(|chosen| chosen.state.step >= saved);
         Ok(HeldByGroup { held, chosen })
     }
@@ -138,7 +146,7 @@ impl<'a> MemoryCheckpoints<'a> {
             bytes_sent: 0,
         };
         match chosen {
-            Some(chosen) if chosen.ring == ring => memory.load(chosen, stage)?,
+            Some(chosen) if chosen.is_in_place => memory.load(chosen, stage)?,
             Some(chosen) => memory.load_resharded(chosen, stage, links)?,
             None => memory.copies.set_group(rank, ring),
         }
@@ -163,9 +171,8 @@ impl<'a> MemoryCheckpoints<'a> {
             drop(self.links.from_next.wait(step as usize)?);
             self.copies.hold_own(state, copy);
         }
-        if let Some(copy) = self.copies.own(step) {
-            copy.load_into(stage, updates);
-        }
+        let own = self.copies.own(step).ok_or_else(|| no_copy(step))?;
+        own.load_into(stage, updates);
         Ok(())
     }
 
@@ -173,7 +180,7 @@ impl<'a> MemoryCheckpoints<'a> {
     /// to the one that owns it now, over the links between the replicas of a stage.
     fn load_resharded(
         &mut self,
-        MemoryCheckpoint { state, ring, sources }: MemoryCheckpoint,
+        MemoryCheckpoint { state, ring, sources, .. }: MemoryCheckpoint,
         stage: &mut Stage,
         links: &mut Links,
     ) -> Result<(), LinkError> {
@@ -199,7 +206,7 @@ impl<'a> MemoryCheckpoints<'a> {
                 true => self.copies.own(state.step),
                 false => self.copies.previous(state.step),
             };
-            let held = held.ok_or_else(|| LinkError::Broken(format!("no copy of step {}", state.step)))?;
+            let held = held.ok_or_else(|| no_copy(state.step))?;
             let values = part(held, transfer.source_offset, transfer.numel);
             if transfer.owner == replica {
                 part(&own, transfer.offset, transfer.numel).copy_(&values);
@@ -213,8 +220,9 @@ impl<'a> MemoryCheckpoints<'a> {
             drop(links.receivers.get_mut(&link).ok_or_else(|| no_link(link))?.wait(transfer.parameter)?);
         }
         own.load_into(stage, state.updates);
-        self.copies.set_group(self.rank, self.ring);
+        self.copies.begin_anew(self.rank, self.ring);
         self.copies.hold_own(state, own);
+        self.held.iter_mut().for_each(Vec::clear);
         Ok(())
     }
 
@@ -297,4 +305,9 @@ impl<'a> MemoryCheckpoints<'a> {
     fn send(&self, step: u64) -> Result<(), LinkError> {
         self.copies.own(step).map_or(Ok(()), |copy| self.links.to_next.send(step as usize, copy.tensor()))
     }
+}
+
+/// All ranks choose by what each says that it has: one that has it not has said something else.
+fn no_copy(step: u64) -> LinkError {
+    LinkError::Broken(format!("the copy of step {step} that this stage was to have is not there"))
 }

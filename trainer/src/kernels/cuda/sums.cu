@@ -1,0 +1,52 @@
+// Sums over rows, and of squares. Each is made in two launches: of pieces whose bounds depend on the shape alone, then of the
+// pieces in their order.
+#include "block.cuh"
+
+// partial[piece, column] = the sum of a piece's rows; the second dimension of the grid counts pieces.
+template <typename T>
+__device__ void column_sums(const T* x, float* partial, i64 rows, i64 width, i64 rows_per_piece) {
+  i64 begin = blockIdx.y * rows_per_piece, end = begin + rows_per_piece < rows ? begin + rows_per_piece : rows;
+  for (i64 column = first_index(); column < width; column += index_step()) {
+    float sum = 0.f;
+    for (i64 row = begin; row < end; ++row) sum += load(x + row * width + column);
+    partial[blockIdx.y * width + column] = sum;
+  }
+}
+
+#define COLUMN_SUMS(NAME, T)                                                                     \
+  KERNEL(NAME, (const T* x, float* partial, i64 rows, i64 width, i64 rows_per_piece)) {          \
+    column_sums(x, partial, rows, width, rows_per_piece);                                        \
+  }
+COLUMN_SUMS(column_sums_f32, float)
+COLUMN_SUMS(column_sums_bf16, bf16)
+
+// sums[column] = the sum of partial[pieces, width] over its rows.
+KERNEL(sum_pieces, (const float* partial, float* sums, i64 pieces, i64 width)) {
+  for (i64 column = first_index(); column < width; column += index_step()) {
+    float sum = 0.f;
+    for (i64 piece = 0; piece < pieces; ++piece) sum += partial[piece * width + column];
+    sums[column] = sum;
+  }
+}
+
+// sums[row] = the sum of values[row, width]; a block for each row.
+KERNEL(row_sums_f64, (const double* values, double* sums, i64 width)) {
+  double sum = 0.;
+  for (i64 at = threadIdx.x; at < width; at += blockDim.x) sum += values[blockIdx.x * width + at];
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+struct Values {
+  const float* values;
+  i64 size;
+};
+
+// partial[list, piece] = the sum of the squares of a piece of a list; the grid is [pieces, lists].
+KERNEL(squared_norms, (const Values* lists, double* partial)) {
+  Values list = lists[blockIdx.y];
+  double sum = 0.;
+  for (i64 at = first_index(); at < list.size; at += index_step()) sum += (double)list.values[at] * list.values[at];
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) partial[blockIdx.y * gridDim.x + blockIdx.x] = sum;
+}

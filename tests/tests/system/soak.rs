@@ -23,6 +23,10 @@ fn number(variable: &str, otherwise: u64) -> u64 {
     }
 }
 
+fn kills() -> u64 {
+    number("STAGECOACH_KILLS", 12)
+}
+
 /// Saves often, in `memory` too if that is more than nothing, and has no end before it is stopped.
 fn job(memory: &str, spares: u32) -> TestJob {
     let extra = format!(
@@ -41,17 +45,17 @@ fn steps_in(metrics: &Path) -> Vec<u64> {
 
 #[test]
 fn a_job_killed_over_and_over_ends_with_the_undisturbed_bits() {
-    soak(&job("", 0), &PIPELINES);
+    soak(&job("", 0), &PIPELINES, kills());
 }
 
 #[test]
 fn so_it_does_with_checkpoints_in_memory() {
-    soak(&job(", memory: {everySteps: 1}", 0), &PIPELINES);
+    soak(&job(", memory: {everySteps: 1}", 0), &PIPELINES, kills());
 }
 
 #[test]
 fn so_it_does_with_spares() {
-    soak(&job(", memory: {everySteps: 1}", 1), &PIPELINES);
+    soak(&job(", memory: {everySteps: 1}", 1), &PIPELINES, kills());
 }
 
 /// Whoever is not of the first replica is not waited for.
@@ -60,13 +64,15 @@ fn so_it_does_with_replicas() {
     for memory in ["", ", memory: {everySteps: 1}"] {
         let job = job(memory, 0);
         let extra = job.extra.replace("restart: {", "restart: {minDataParallel: 1, ");
-        soak(&TestJob { stages: 2, data_parallel: 2, gradient_blocks: 4, extra, ..job }, &REPLICATED);
+        let job = TestJob { stages: 2, data_parallel: 2, gradient_blocks: 4, extra, ..job };
+        // two jobs, of up to six processes
+        soak(&job, &REPLICATED, kills().div_ceil(3));
     }
 }
 
-fn soak(job: &TestJob, meshes: &[(usize, usize)]) {
+fn soak(job: &TestJob, meshes: &[(usize, usize)], kills: u64) {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
-    let (kills, seed) = (number("STAGECOACH_KILLS", 12), number("STAGECOACH_SEED", clock % 1_000_000));
+    let seed = number("STAGECOACH_SEED", clock % 1_000_000);
     println!("seed {seed}, {kills} kills");
     let workspace = corpus::workspace();
     let mut soak = Soak::start(workspace.path(), job, meshes, seed);

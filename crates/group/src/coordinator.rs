@@ -204,7 +204,10 @@ fn run_state_machine(mut group: GroupState, inputs: &Receiver<Input>, heartbeat:
             // Set before any member is notified.
             shared.update(|state| {
                 (state.failure, state.returned) = (group.failure().cloned(), group.returned_replicas());
-                state.members.clone_from(&group.members);
+                // decided once; there is an event for every heartbeat
+                if state.members.is_none() {
+                    state.members.clone_from(&group.members);
+                }
             });
             for effect in effects {
                 apply_effect(effect, &mut connections, &mut events);

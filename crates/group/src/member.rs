@@ -137,7 +137,8 @@ impl Member {
     /// # Errors
     /// When the group fails before all have left.
     pub fn leave(self, code: i32) -> Result<(), GroupError> {
-        self.leave_with(code)
+        self.send(&MemberMessage::Leave { code })?;
+        self.inbox.wait_for(|state| state.leave_acknowledged.then_some(()))
     }
 
     /// Leaves the group to join the next one, and waits until all members have left: a verdict said that all do.
@@ -145,12 +146,7 @@ impl Member {
     /// # Errors
     /// When the group fails before all have left.
     pub fn leave_for_next_group(self) -> Result<(), GroupError> {
-        self.leave_with(JOINS_NEXT_GROUP)
-    }
-
-    fn leave_with(self, code: i32) -> Result<(), GroupError> {
-        self.send(&MemberMessage::Leave { code })?;
-        self.inbox.wait_for(|state| state.leave_acknowledged.then_some(()))
+        self.leave(JOINS_NEXT_GROUP)
     }
 
     fn send(&self, message: &MemberMessage) -> Result<(), GroupError> {

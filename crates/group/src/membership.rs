@@ -28,11 +28,12 @@ impl GroupState {
     /// Decides who is in the group, once all are here or nobody else is waited for. Stage 0 is: it connects after it has
     /// planned.
     pub(crate) fn decide_members(&mut self, has_waited: bool) {
-        if self.members.is_none() && self.is_prepared {
-            let is_here = |rank: usize| rank == 0 || self.slots[rank].conn.is_some();
-            self.members = self.quorum.members(self.slots.len(), has_waited, is_here);
+        if self.members.is_some() || !self.is_prepared {
+            return;
         }
-        if self.members.is_none() && self.is_prepared {
+        let is_here = |rank: usize| rank == 0 || self.slots[rank].conn.is_some();
+        self.members = self.quorum.members(self.slots.len(), has_waited, is_here);
+        if self.members.is_none() {
             self.tell_who_is_awaited();
         }
     }
@@ -97,7 +98,7 @@ impl GroupState {
 
     /// Whether a rank is in the group: while nobody has decided, all are.
     pub(crate) fn has_member(&self, rank: usize) -> bool {
-        self.members.as_ref().is_none_or(|members| members.binary_search(&rank).is_ok())
+        self.place_of(rank).is_some()
     }
 
     /// The rank in the group of one of the job's.

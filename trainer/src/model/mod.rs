@@ -101,6 +101,23 @@ impl ModelPart {
     }
 }
 
+/// The parameters of a stage, in the order of its chunks: a tied weight whose ends are both there is there once.
+pub(crate) fn stage_parameter_specs(
+    architecture: &dyn Architecture,
+    placement: &Placement,
+    partition: &Partition,
+    stage: usize,
+) -> Vec<ParameterSpec> {
+    let parts = placement.chunks_of(stage).map(|chunk| ModelPart::of_chunk(placement, partition, chunk));
+    let mut specs: Vec<ParameterSpec> = Vec::new();
+    for spec in parts.flat_map(|part| architecture.parameter_specs(&part)) {
+        if specs.iter().all(|other| other.name != spec.name) {
+            specs.push(spec);
+        }
+    }
+    specs
+}
+
 /// Hugging Face's parameter names that all decoders share.
 pub mod names {
     /// The token embedding; also the head's weight if the two are tied.

@@ -76,14 +76,15 @@ fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, String>) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::path::Path;
 
     use serde_json::json;
 
     use super::*;
 
-    fn config(set: &[(&str, &str)]) -> JobConfig {
+    /// The sample job with what `set` changes.
+    pub(in crate::plan) fn config(set: &[(&str, &str)]) -> JobConfig {
         let set: Vec<_> = set.iter().map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
         let sample = include_str!("../../../manifests/samples/shakespeare.yaml");
         JobConfig::new(stagecoach_api::parse_with(sample, "shakespeare.yaml", &set).unwrap(), Path::new("/tmp"))

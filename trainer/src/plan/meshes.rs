@@ -7,7 +7,7 @@ use super::job_config::JobConfig;
 use super::pipeline_layout::{PipelineLayout, plan_pipeline};
 use crate::execute::kind;
 use crate::fatal::Fatal;
-use crate::model::{Architecture, ModelPart};
+use crate::model::{Architecture, stage_parameter_specs};
 
 /// A job's plan with a mesh, or why it can't have it.
 #[derive(Debug)]
@@ -56,10 +56,7 @@ pub(super) fn exchanged_bytes(
     let replicas = f64::from(config.job.spec.data_parallel.max(1));
     let read_bytes = kind(config.training.precision).elt_size_in_bytes() as f64;
     let of_rank = |rank: usize| {
-        let parts = placement.chunks_of(rank).map(|chunk| ModelPart::of_chunk(placement, partition, chunk));
-        let mut specs: Vec<_> = parts.flat_map(|part| architecture.parameter_specs(&part)).collect();
-        specs.sort_by(|a, b| a.name.cmp(&b.name));
-        specs.dedup_by(|a, b| a.name == b.name); // tied, with both ends here
+        let specs = stage_parameter_specs(architecture, placement, partition, rank);
         let numel = specs.iter().map(|spec| spec.numel()).sum::<u64>() as f64;
         let sent = numel * (replicas - 1.0) / replicas;
         [4.0 * sent, read_bytes * sent]
@@ -69,18 +66,10 @@ pub(super) fn exchanged_bytes(
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::super::Machines;
+    use super::super::identity::tests::config;
     use super::super::pipeline_layout::plan_pipeline_on;
     use super::*;
-
-    fn config(set: &[(&str, &str)]) -> JobConfig {
-        let set: Vec<_> = set.iter().map(|(path, value)| ((*path).to_owned(), (*value).to_owned())).collect();
-        let sample = include_str!("../../../manifests/samples/shakespeare.yaml");
-        JobConfig::new(stagecoach_api::parse_with(sample, "shakespeare.yaml", &set).unwrap(), Path::new("/tmp"))
-            .unwrap()
-    }
 
     fn plans(set: &[(&str, &str)], gpus: u32) -> Vec<MeshPlan> {
         let config = config(set);

@@ -5,7 +5,7 @@ use tch::{Device, Kind, Tensor, no_grad};
 
 use super::snapshot::copy_all;
 use crate::execute::{Stage, owners};
-use crate::model::{Architecture, ModelPart, Parameter, ParameterSpec};
+use crate::model::{Architecture, Parameter, stage_parameter_specs};
 use crate::tensor_bytes::bytes_of;
 
 /// The values of all parameters of a stage that its replica owns, and their moments, those of a tied weight on both of its stages:
@@ -23,14 +23,7 @@ impl StateCopy {
         rank: usize,
     ) -> usize {
         let (stage, replica) = (rank % placement.ranks(), rank / placement.ranks());
-        let parts = placement.chunks_of(stage).map(|chunk| ModelPart::of_chunk(placement, partition, chunk));
-        let mut specs: Vec<ParameterSpec> = Vec::new();
-        for spec in parts.flat_map(|part| architecture.parameter_specs(&part)) {
-            // a tied weight whose ends are on one stage is there once
-            if specs.iter().all(|other| other.name != spec.name) {
-                specs.push(spec);
-            }
-        }
+        let specs = stage_parameter_specs(architecture, placement, partition, stage);
         let owners = owners(&specs.iter().collect::<Vec<_>>(), replicas);
         let owned = specs.iter().zip(owners).filter(|(_, owner)| *owner == replica);
         3 * owned.map(|(spec, _)| spec.numel()).sum::<u64>() as usize

@@ -1,5 +1,7 @@
 //! A job small enough to train in a second, and what tests vary in it.
 
+use crate::nccl;
+
 /// Fields of a small job; `yaml` writes it out.
 #[derive(Clone, Debug)]
 pub struct TestJob {
@@ -17,7 +19,7 @@ pub struct TestJob {
     pub virtual_stages: usize,
     /// Explicit partition, or Auto.
     pub partition: Option<Vec<usize>>,
-    /// `Tcp`, `Shm` or `Auto`.
+    /// `Tcp`, `Shm`, `Auto` or `Nccl`; the stand-in for NCCL is then where the loader finds it.
     pub transport: &'static str,
     /// `None`, `Selective` or `Full`.
     pub recompute: &'static str,
@@ -88,6 +90,12 @@ impl TestJob {
     /// As [`TestJob::endless`].
     pub fn ending_after(&self, saved: u64) -> TestJob {
         TestJob { steps: (saved + 10).next_multiple_of(END), ..self.endless() }
+    }
+
+    /// What its processes have in their environment.
+    pub fn environment(&self) -> Vec<(&'static str, String)> {
+        let is_nccl = self.transport == "Nccl";
+        is_nccl.then(|| (nccl::LOADER_PATH, nccl::loader_path())).into_iter().collect()
     }
 
     /// The job file.

@@ -55,10 +55,18 @@ pub struct Outcome {
 impl Launched {
     /// Starts `job` in `workspace`.
     pub fn start(workspace: &Path, job: &TestJob, arguments: &[&str]) -> Launched {
+        Launched::start_with(workspace, job, arguments, &[])
+    }
+
+    /// The same with these variables in its environment.
+    pub fn start_with(workspace: &Path, job: &TestJob, arguments: &[&str], environment: &[(&str, &str)]) -> Launched {
         let file = workspace.join(format!("{}.yaml", job.name));
         std::fs::write(&file, job.yaml()).unwrap();
+        let own = job.environment();
+        let own = own.iter().map(|(name, value)| (*name, value.as_str()));
+        let environment: Vec<_> = own.chain(environment.iter().copied()).collect();
         let folder = workspace.join(&job.name);
-        Launched::start_file(workspace, &file, folder, arguments)
+        Launched::start_program(&stagecoach(), workspace, &file, folder, arguments, &environment)
     }
 
     /// Starts the job in `file`, whose folder will be `folder`.

@@ -12,6 +12,7 @@ pub mod hold;
 mod in_process;
 mod job;
 mod launched;
+pub mod nccl;
 pub mod page_reader;
 pub mod phases;
 pub mod scene;

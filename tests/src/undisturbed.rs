@@ -20,6 +20,7 @@ pub fn undisturbed(job: &TestJob) -> Hashes {
         schedule: "1F1B",
         virtual_stages: 1,
         partition: None,
+        transport: "Auto",
         extra: "  checkpoint: {everySteps: 0}\n".into(),
         ..job.clone()
     };

@@ -45,6 +45,7 @@ impl From<StepError> for Fatal {
     fn from(error: StepError) -> Fatal {
         let kind = match &error {
             StepError::Link(LinkError::Mismatch(_)) => FailureKind::Mismatch,
+            StepError::Link(LinkError::Unavailable(_)) => FailureKind::InvalidConfig,
             StepError::Link(_) => FailureKind::PeerLost,
             StepError::Group(_) => FailureKind::PeerLost,
             StepError::Aborted(_) => FailureKind::NonFinite,

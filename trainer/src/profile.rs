@@ -138,7 +138,9 @@ fn measure_link(tensor: &Tensor, transport: Transport, encryption: Encryption) -
             listener,
             addresses: &addresses,
             link_ids: &ids,
-            transport,
+            // both ends are here, on one GPU or none: NCCL takes no two ranks on one
+            transport: if transport == Transport::Nccl { Transport::Auto } else { transport },
+            device: Device::Cpu,
             encryption,
             boundary_bytes,
             tied_bytes: 0,

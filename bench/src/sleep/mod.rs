@@ -133,6 +133,7 @@ fn stage(programs: &Programs, sleep: Duration, joined: &mut InProcessStage) -> V
         addresses: joined.addresses,
         link_ids: &link_ids(placement, false),
         transport: Transport::Tcp,
+        device: Device::Cpu,
         encryption: Encryption::None,
         boundary_bytes: 4 * TOKENS * model.hidden_size(),
         tied_bytes: 0,

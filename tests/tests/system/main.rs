@@ -18,6 +18,7 @@ mod init;
 mod initial;
 mod memory;
 mod memory_checkpoints;
+mod nccl;
 mod own_files;
 mod page;
 mod parity;

@@ -45,7 +45,7 @@ fn no_layout_changes_a_bit() {
     let workspace = tempfile::tempdir().unwrap();
     let workspace = workspace.path();
     corpus::write(workspace);
-    let sizes = [STAGES.len(), SCHEDULES.len(), 3, 2, 2, 2, 3, 2, 3, 3];
+    let sizes = [STAGES.len(), SCHEDULES.len(), 3, 3, 2, 2, 3, 2, 3, 3];
     let all = std::env::var("STAGECOACH_PARITY").is_ok_and(|v| v == "all");
     let rows = if all {
         // blocks and replicas in turn: they are independent of the rest
@@ -63,7 +63,7 @@ fn no_layout_changes_a_bit() {
             schedule,
             virtual_stages,
             partition: partition(row[2], stages * virtual_stages),
-            transport: ["Tcp", "Shm"][row[3]],
+            transport: ["Tcp", "Shm", "Nccl"][row[3]],
             packing: row[4] == 0,
             tied: row[5] == 0,
             recompute: ["None", "Selective", "Full"][row[6]],

@@ -70,6 +70,13 @@ fn so_it_does_with_replicas() {
     }
 }
 
+/// Whoever is killed leaves the others in the middle of a message, on a device.
+#[test]
+fn so_it_does_over_nccl() {
+    let job = TestJob { transport: "Nccl", ..job(", memory: {everySteps: 1}", 0) };
+    soak(&job, &PIPELINES, kills().div_ceil(3));
+}
+
 fn soak(job: &TestJob, meshes: &[(usize, usize)], kills: u64) {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
     let seed = number("STAGECOACH_SEED", clock % 1_000_000);

@@ -1,7 +1,7 @@
 //! What the replicas of a stage send each other: sums of gradients to the owner of each parameter, new weights from it.
 
 use stagecoach_pipeline::{Replica, ReplicaBlocks, Subtree};
-use tch::{Device, Kind, Tensor, no_grad};
+use tch::{Kind, Tensor, no_grad};
 
 use super::{Executor, Stage, StepError};
 use crate::links::{LinkError, LinkId, Links};
@@ -20,7 +20,7 @@ impl Executor<'_> {
             let mut message = 0;
             for sums in own.iter().filter(|sums| owners[sums.parameter] == replica.index) {
                 for _ in &subtrees(index) {
-                    peers.post(index, message, Tensor::empty_like(&sums.accumulator.to_device(Device::Cpu)))?;
+                    peers.post(index, message, Tensor::empty_like(sums.accumulator))?;
                     message += 1;
                 }
             }
@@ -40,7 +40,7 @@ impl Executor<'_> {
                 for (nth, &subtree) in of_replica.iter().enumerate() {
                     let tensor = match index == replica.index {
                         true => sums.sums[nth].shallow_clone(),
-                        false => peers.wait(index, at * of_replica.len() + nth)?.to_device(self.stage.device),
+                        false => peers.wait(index, at * of_replica.len() + nth)?,
                     };
                     received[at].push((subtree, tensor));
                 }
@@ -76,12 +76,7 @@ pub(crate) fn gather_weights(
     let mut peers = Peers::of(stage, links, stages);
     for index in replica.others() {
         for parameter in owned_by(index) {
-            let weights = parameters[parameter].as_read();
-            let place = match weights.device() {
-                Device::Cpu => weights.shallow_clone(),
-                _ => Tensor::empty(weights.size(), (weights.kind(), Device::Cpu)),
-            };
-            peers.post(index, parameter, place)?;
+            peers.post(index, parameter, parameters[parameter].as_read().shallow_clone())?;
         }
     }
     for index in replica.others() {
@@ -93,11 +88,7 @@ pub(crate) fn gather_weights(
     for index in replica.others() {
         on_peer(Some(peers.rank(index)));
         for parameter in owned_by(index) {
-            let arrived = peers.wait(index, parameter)?;
-            let weights = parameters[parameter].as_read();
-            if weights.device() != Device::Cpu {
-                no_grad(|| weights.shallow_clone().copy_(&arrived));
-            }
+            drop(peers.wait(index, parameter)?);
         }
     }
     on_peer(None);
@@ -126,14 +117,14 @@ impl<'a> Peers<'a> {
 
     fn post(&mut self, from: usize, message: usize, tensor: Tensor) -> Result<(), LinkError> {
         let link = LinkId::replicas(self.rank(from), self.own_rank());
-        self.links.receivers.get(&link).ok_or_else(|| no_link(link))?.post_into(message, tensor);
+        self.links.receivers.get_mut(&link).ok_or_else(|| no_link(link))?.post_into(message, tensor);
         Ok(())
     }
 
     fn send(&mut self, to: usize, message: usize, tensor: &Tensor) -> Result<(), LinkError> {
         let link = LinkId::replicas(self.own_rank(), self.rank(to));
         let sender = self.links.senders.get(&link).ok_or_else(|| no_link(link))?;
-        sender.send(message, tensor.to_device(Device::Cpu))
+        sender.send(message, tensor.shallow_clone())
     }
 
     fn wait(&mut self, from: usize, message: usize) -> Result<Tensor, LinkError> {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use stagecoach_group::{Activity, BlockLosses, Member, StepOutcome, StepVote, Verdict};
 use stagecoach_pipeline::{Action, Placement, WorkItem};
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
 use super::gradient_sums::Weights;
 use super::sequences::cu_seqlens;
@@ -45,6 +45,7 @@ struct StepState {
     losses: Vec<f64>,
     verdict: Option<Verdict>,
     decided_at: Option<Instant>,
+    broken_link: Option<String>,
     timer: StepTimer,
 }
 
@@ -75,6 +76,7 @@ impl Executor<'_> {
             losses: Vec::new(),
             verdict: None,
             decided_at: None,
+            broken_link: None,
             timer: StepTimer::new(inputs.origin),
         };
         if inputs.step.is_some() {
@@ -89,15 +91,15 @@ impl Executor<'_> {
             match self.execute(action, inputs, &mut state) {
                 // somebody gave the step up, or died: the group knows
                 Err(StepError::Link(LinkError::Broken(why))) if inputs.step.is_some() && !is_over => {
-                    tracing::debug!(why, "gave the step up");
                     state.verdict = Some(self.give_up(inputs)?);
+                    state.broken_link = Some(why);
                     break;
                 }
                 executed => executed?,
             }
         }
-        let StepState { verdict, decided_at, losses, .. } = state;
-        Ok(StepOutput { verdict, decided_at, losses })
+        let StepState { verdict, decided_at, losses, broken_link, .. } = state;
+        Ok(StepOutput { verdict, decided_at, losses, broken_link })
     }
 
     fn execute(&mut self, action: Action, inputs: &StepInputs, state: &mut StepState) -> Result<(), StepError> {
@@ -168,10 +170,11 @@ impl Executor<'_> {
         link.ok_or_else(|| self.invalid(action, "there is no chunk at the other end"))
     }
 
-    fn post_receive(&self, receive: Action, item: WorkItem, inputs: &StepInputs) -> Result<(), StepError> {
+    fn post_receive(&mut self, receive: Action, item: WorkItem, inputs: &StepInputs) -> Result<(), StepError> {
         let layout = &inputs.layouts[item.microbatch];
         let shape = [(layout.rows * layout.length) as i64, self.stage.hidden_size];
-        if let Some(receiver) = self.links.receivers.get(&self.link(receive)?) {
+        let link = self.link(receive)?;
+        if let Some(receiver) = self.links.receivers.get_mut(&link) {
             receiver.post(item.microbatch, &shape, self.stage.kind);
         }
         Ok(())
@@ -183,7 +186,6 @@ impl Executor<'_> {
         let tensor = tensor.ok_or_else(|| self.invalid(send, "its computation has not run"))?;
         let link = self.link(send)?;
         let sender = self.links.senders.get(&link).ok_or_else(|| no_link(link))?;
-        let tensor = tensor.to_device(Device::Cpu); // what links transfer
         self.activity.set(format!("room for {}", message(send, item)), Some(link.to));
         Ok(sender.send(item.microbatch, tensor)?)
     }
@@ -202,7 +204,7 @@ impl Executor<'_> {
         let link = self.link(receive)?;
         self.activity.set(message(receive, item), Some(link.from));
         let receiver = self.links.receivers.get_mut(&link).ok_or_else(|| no_link(link))?;
-        Ok(receiver.wait(item.microbatch)?.to_device(self.stage.device))
+        Ok(receiver.wait(item.microbatch)?)
     }
 
     fn forward(
@@ -291,8 +293,8 @@ impl Executor<'_> {
             receiver.post(0, &own_gradient.size(), Kind::Float);
             let sender = self.links.senders.get(&to_peer).ok_or_else(|| no_link(to_peer))?;
             // copied, because the link may still be reading it when the sum is written in place
-            sender.send(0, own_gradient.to_device(Device::Cpu).copy())?;
-            tied.other_gradient = receiver.wait(0)?.to_device(self.stage.device);
+            sender.send(0, own_gradient.copy())?;
+            tied.other_gradient = receiver.wait(0)?;
         }
         let _ = own_gradient.shallow_clone().g_add_(&tied.other_gradient);
         Ok(())
@@ -308,6 +310,8 @@ impl Executor<'_> {
             sums: (inputs.blocks.first() as u32..).zip(losses.iter().copied()).collect(),
         });
         let all_finite = squared_norms.iter().all(|(_, square)| square.is_finite());
+        // the norms and losses are here, so the device is done with what they depend on
+        self.links.check()?;
         timer.end();
         let measurements = StepMeasurements {
             bytes_sent: self.links.bytes_sent() as f64,

@@ -72,4 +72,6 @@ pub struct StepOutput {
     /// Sums of this rank's cross-entropies by block, in nats, the first of them with [`StepInputs::loss_so_far`]; none except on
     /// the last stage.
     pub(crate) losses: Vec<f64>,
+    /// Why this rank gave the step up, if a link of its own failed.
+    pub(crate) broken_link: Option<String>,
 }

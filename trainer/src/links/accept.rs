@@ -13,33 +13,61 @@ use stagecoach_api::job::Transport;
 use super::carrier::Incoming;
 use super::config::{LinksConfig, ring_bytes};
 use super::greeting::{Greeting, PendingConnection};
+use super::nccl::{NewCommunicator, UniqueId};
 use super::shm::{RingIdentity, RingLookup, RingReader};
 use super::{LinkError, LinkId, Receiver};
 
-/// The receiver's answer: payloads are carried by the stream, or by the ring in shared memory.
+/// The receiver's answer: payloads are carried by the stream, by the ring in shared memory, or by the communicator.
 pub(super) const INLINE: u8 = 0;
 pub(super) const SHARED: u8 = 1;
+pub(super) const COMMUNICATOR: u8 = 2;
 
 /// Connections whose greeting is awaited at a time; beyond it the oldest is closed. A sender greets at once, others may never.
 const MAX_PENDING_CONNECTIONS: usize = 64;
 
-/// Waits until all links that end at this stage are connected.
+/// The links that end at this stage.
+#[derive(Debug, Default)]
+pub(super) struct Accepted {
+    /// Those that are open.
+    pub(super) receivers: BTreeMap<LinkId, Receiver>,
+    /// Those over communicators, which are to be connected still.
+    pub(super) communicators: Vec<NewCommunicator>,
+}
+
+impl Accepted {
+    fn len(&self) -> usize {
+        self.receivers.len() + self.communicators.len()
+    }
+
+    fn has(&self, link: LinkId) -> bool {
+        self.receivers.contains_key(&link) || self.communicators.iter().any(|new| new.link == link)
+    }
+}
+
+/// What carries the payloads of a link.
+enum Carrier {
+    Incoming(Incoming),
+    Communicator(UniqueId),
+}
+
+/// Waits until all links that end at this stage are connected, over NCCL if it `has_nccl` and the sender too.
 pub(super) fn accept(
     opening: &LinksConfig,
+    has_nccl: bool,
     expected: usize,
     deadline: Instant,
-) -> Result<BTreeMap<LinkId, Receiver>, LinkError> {
-    let mut receivers = BTreeMap::new();
+) -> Result<Accepted, LinkError> {
+    let mut accepted = Accepted::default();
     let failed = |e: io::Error| LinkError::Broken(format!("stage {} could not accept a link: {e}", opening.rank));
     opening.listener.set_nonblocking(true).map_err(failed)?;
     opening.interrupt.add(&opening.listener).map_err(failed)?;
     let mut pending: Vec<PendingConnection> = Vec::new();
-    while receivers.len() < expected {
+    while accepted.len() < expected {
         if opening.interrupt.is_triggered() {
             return Err(ended(opening));
         }
         if Instant::now() >= deadline {
-            return Err(late(opening, &receivers));
+            return Err(late(opening, &accepted));
         }
         wait_readable(&opening.listener, &pending, deadline).map_err(failed)?;
         if let Ok(connection) = opening.listener.accept().and_then(|(stream, _)| PendingConnection::new(stream)) {
@@ -52,13 +80,9 @@ pub(super) fn accept(
         for mut connection in std::mem::take(&mut pending) {
             match connection.read_greeting(opening.terms()) {
                 Ok(None) if Instant::now() < connection.deadline => pending.push(connection),
-                Ok(Some(greeting)) => match admit(opening, &greeting, &receivers) {
-                    Ok(carrier) => {
-                        // a sender that has disconnected is told by the control plane
-                        if let Some(receiver) = start(opening, greeting.link, connection, carrier) {
-                            receivers.insert(greeting.link, receiver);
-                        }
-                    }
+                Ok(Some(greeting)) => match admit(opening, has_nccl, &greeting, &accepted) {
+                    // a sender that has disconnected is told by the control plane
+                    Ok(carrier) => drop(start(opening, greeting.link, connection, carrier, &mut accepted)),
                     Err(why) => {
                         (opening.on_rejected)();
                         tracing::warn!("closed a connection that is no link of this group: {why}");
@@ -68,30 +92,38 @@ pub(super) fn accept(
             }
         }
     }
-    Ok(receivers)
+    Ok(accepted)
 }
 
 /// Checks a greeting, and opens what carries the payloads of its link.
 ///
 /// # Errors
 /// The reason why the peer is not the sender of a missing link.
-fn admit(
-    opening: &LinksConfig,
-    greeting: &Greeting,
-    receivers: &BTreeMap<LinkId, Receiver>,
-) -> Result<Incoming, String> {
-    let Greeting { link, ring } = greeting;
+fn admit(opening: &LinksConfig, has_nccl: bool, greeting: &Greeting, accepted: &Accepted) -> Result<Carrier, String> {
+    let Greeting { link, ring, communicator } = greeting;
     if !opening.link_ids.contains(link) || link.to != opening.rank {
         return Err(format!("it brings {link}, which does not end here"));
     }
-    if receivers.contains_key(link) {
+    if accepted.has(*link) {
         return Err(format!("it brings {link}, which is connected already"));
     }
-    let announced = match (ring, opening.transport) {
-        (Some(announced), Transport::Shm | Transport::Auto) => announced,
-        (None, Transport::Tcp | Transport::Auto) => return Ok(Incoming::Stream),
-        (ring, transport) => {
-            let brings = if ring.is_some() { "shared memory" } else { "no shared memory" };
+    let id = communicator.as_ref().map(|bytes| UniqueId::from_bytes(bytes).ok_or("its NCCL identifier is none"));
+    let announced = match (ring, id.transpose()?, opening.transport) {
+        (None, Some(id), Transport::Nccl | Transport::Auto) if link.payload.is_on_device() => {
+            return Ok(if has_nccl { Carrier::Communicator(id) } else { Carrier::Incoming(Incoming::Stream) });
+        }
+        (Some(announced), None, Transport::Shm | Transport::Auto) => announced,
+        (Some(announced), None, Transport::Nccl) if !link.payload.is_on_device() => announced,
+        (None, None, Transport::Nccl) if !link.payload.is_on_device() => {
+            return Ok(Carrier::Incoming(Incoming::Stream));
+        }
+        (None, None, Transport::Tcp | Transport::Auto) => return Ok(Carrier::Incoming(Incoming::Stream)),
+        (ring, id, transport) => {
+            let brings = match (ring, id) {
+                (_, Some(_)) => "a communicator",
+                (Some(_), None) => "shared memory",
+                (None, None) => "no shared memory",
+            };
             return Err(format!("it brings {brings} for {link}, and the transport is {transport:?}"));
         }
     };
@@ -100,18 +132,35 @@ fn admit(
         return Err(format!("it brings {} bytes of shared memory for {link}, which takes {bytes}", announced.bytes));
     }
     match RingReader::open(&RingIdentity { group: &opening.group, link: *link, nonce: &announced.nonce, bytes }) {
-        RingLookup::Ring(ring) => Ok(Incoming::Ring(ring)),
-        RingLookup::None => Ok(Incoming::Stream),
+        RingLookup::Ring(ring) => Ok(Carrier::Incoming(Incoming::Ring(ring))),
+        RingLookup::None => Ok(Carrier::Incoming(Incoming::Stream)),
         RingLookup::Other(why) => Err(format!("its shared memory for {link} is not the sender's: {why}")),
     }
 }
 
 /// Answers the greeting and starts receiving; none if the sender has disconnected.
-fn start(opening: &LinksConfig, link: LinkId, connection: PendingConnection, carrier: Incoming) -> Option<Receiver> {
-    let answer = if matches!(carrier, Incoming::Ring(_)) { SHARED } else { INLINE };
+fn start(
+    opening: &LinksConfig,
+    link: LinkId,
+    connection: PendingConnection,
+    carrier: Carrier,
+    accepted: &mut Accepted,
+) -> Option<()> {
+    let answer = match carrier {
+        Carrier::Incoming(Incoming::Stream) => INLINE,
+        Carrier::Incoming(Incoming::Ring(_)) => SHARED,
+        Carrier::Communicator(_) => COMMUNICATOR,
+    };
     let (socket, stream) = connection.answer(answer, opening.terms()).ok()?;
     opening.interrupt.add(&socket).ok()?;
-    Some(Receiver::start(link, socket, stream, carrier))
+    match carrier {
+        Carrier::Incoming(incoming) => {
+            let receiver = Receiver::start(link, opening.device, socket, stream, incoming);
+            accepted.receivers.insert(link, receiver);
+        }
+        Carrier::Communicator(id) => accepted.communicators.push(NewCommunicator { link, id, socket }),
+    }
+    Some(())
 }
 
 /// The group failed while the links were opened.
@@ -119,8 +168,8 @@ fn ended(opening: &LinksConfig) -> LinkError {
     LinkError::Broken(format!("stage {} opens no links any more: the group has ended", opening.rank))
 }
 
-fn late(opening: &LinksConfig, receivers: &BTreeMap<LinkId, Receiver>) -> LinkError {
-    let missing = opening.link_ids.iter().filter(|e| e.to == opening.rank && !receivers.contains_key(*e));
+fn late(opening: &LinksConfig, accepted: &Accepted) -> LinkError {
+    let missing = opening.link_ids.iter().filter(|e| e.to == opening.rank && !accepted.has(**e));
     let names: Vec<String> = missing.map(ToString::to_string).collect();
     LinkError::Broken(format!("stage {} waited {:?} for {}", opening.rank, opening.timeout, names.join("; ")))
 }
@@ -149,6 +198,7 @@ mod tests {
     use stagecoach_api::job::Encryption;
     use stagecoach_group::GroupSecret;
     use stagecoach_pipeline::Placement;
+    use tch::Device;
 
     use super::super::greeting::{AnnouncedRing, Terms};
     use super::super::shm::NamedRing;
@@ -172,7 +222,7 @@ mod tests {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let ring = ring.map(|(nonce, bytes)| AnnouncedRing { nonce: nonce.into(), bytes });
-        match (Greeting { link: LINK, ring })
+        match (Greeting { link: LINK, ring, communicator: None })
             .exchange(&stream, Terms { secret: &secret(), encryption: Encryption::None })
         {
             Ok((answer, _)) => vec![answer],
@@ -203,6 +253,7 @@ mod tests {
                 addresses,
                 link_ids,
                 transport,
+                device: Device::Cpu,
                 encryption: Encryption::None,
                 boundary_bytes,
                 tied_bytes,
@@ -292,6 +343,7 @@ mod tests {
                 addresses: &[],
                 link_ids: &link_ids,
                 transport: Transport::Auto,
+                device: Device::Cpu,
                 encryption: Encryption::None,
                 boundary_bytes: BYTES / 4,
                 tied_bytes: 0,
@@ -302,7 +354,7 @@ mod tests {
             let _named = there.then(|| NamedRing::create(&ring(group, "n")).unwrap());
             let deadline = Instant::now() + opening.timeout;
             std::thread::scope(|scope| {
-                let accepting = scope.spawn(|| accept(&opening, 1, deadline));
+                let accepting = scope.spawn(|| accept(&opening, false, 1, deadline));
                 assert_eq!(greet(&address, Some(("n", BYTES))), [answer]);
                 assert_eq!(accepting.join().unwrap().unwrap().len(), 1);
             });

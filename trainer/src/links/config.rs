@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use stagecoach_api::job::{Encryption, Transport};
 use stagecoach_group::GroupSecret;
+use tch::Device;
 
 use super::greeting::Terms;
 use super::link_id::STATE_PART_ELEMENTS;
-use super::{Interrupt, LinkId, LinkPayload};
+use super::nccl::Endpoint;
+use super::{Interrupt, LinkError, LinkId, LinkPayload};
 
 /// Configuration from which a stage opens its links.
 pub struct LinksConfig<'a> {
@@ -28,6 +30,8 @@ pub struct LinksConfig<'a> {
     pub link_ids: &'a [LinkId],
     /// The carrier of payloads.
     pub transport: Transport,
+    /// Where the stage computes.
+    pub device: Device,
     /// Whether payloads in a stream are encrypted.
     pub encryption: Encryption,
     /// Size of the largest activation or gradient between two chunks, in bytes.
@@ -43,6 +47,31 @@ pub struct LinksConfig<'a> {
 impl LinksConfig<'_> {
     pub(super) fn terms(&self) -> Terms<'_> {
         Terms { secret: self.secret, encryption: self.encryption }
+    }
+
+    /// What the stage needs for links over NCCL, if it has them; else, with the transport Auto and a GPU, why it has not.
+    ///
+    /// # Errors
+    /// If the transport is Nccl and something is missing.
+    pub(super) fn endpoint(&self) -> Result<(Option<Endpoint>, Option<String>), LinkError> {
+        let has_any =
+            self.link_ids.iter().any(|link| link.payload.is_on_device() && [link.from, link.to].contains(&self.rank));
+        let is_wanted = has_any
+            && match self.transport {
+                Transport::Nccl => true,
+                // NCCL does not encrypt
+                Transport::Auto => self.device.is_cuda() && self.encryption == Encryption::None,
+                Transport::Tcp | Transport::Shm => false,
+            };
+        match is_wanted.then(|| Endpoint::open(self.device)) {
+            None => Ok((None, None)),
+            Some(Ok(endpoint)) => Ok((Some(endpoint), None)),
+            Some(Err(why)) if self.transport == Transport::Nccl => Err(LinkError::Unavailable(format!(
+                "spec.pipeline.transport is Nccl, and stage {} can't use NCCL: {why}; set Auto or Tcp, or give the stage a GPU",
+                self.rank
+            ))),
+            Some(Err(why)) => Ok((None, Some(why))),
+        }
     }
 }
 
@@ -69,8 +98,11 @@ fn ring_size(link: LinkId, boundary_bytes: usize, tied_bytes: usize) -> usize {
 /// been received. The gradient of a tied weight is there at the end of a step only, and not counted.
 pub(crate) fn held_bytes(link: LinkId, transport: Transport, boundary_bytes: u64, tied_bytes: u64) -> u64 {
     let ring = match transport {
-        Transport::Tcp | Transport::Nccl => 0,
-        Transport::Shm | Transport::Auto => ring_size(link, boundary_bytes as usize, tied_bytes as usize) as u64,
+        Transport::Tcp => 0,
+        Transport::Nccl if link.payload.is_on_device() => 0,
+        Transport::Shm | Transport::Auto | Transport::Nccl => {
+            ring_size(link, boundary_bytes as usize, tied_bytes as usize) as u64
+        }
     };
     match link.payload {
         LinkPayload::Tied | LinkPayload::Replicas | LinkPayload::StateCopy | LinkPayload::HeldCopy => ring,

@@ -25,6 +25,8 @@ pub(super) struct Greeting {
     pub(super) link: LinkId,
     /// Shared memory that the sender has created, if any.
     pub(super) ring: Option<AnnouncedRing>,
+    /// The identifier of the NCCL communicator for all that the sender sends to this rank, if it has a GPU.
+    pub(super) communicator: Option<Vec<u8>>,
 }
 
 /// A ring: no name and no path, since both ends derive them.

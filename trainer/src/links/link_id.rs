@@ -29,6 +29,16 @@ pub enum LinkPayload {
 }
 
 impl LinkPayload {
+    /// Whether its tensors are where the stage computes; copies of a state are in the memory of the host.
+    pub(super) fn is_on_device(self) -> bool {
+        match self {
+            LinkPayload::Forward { .. } | LinkPayload::Backward { .. } | LinkPayload::Tied | LinkPayload::Replicas => {
+                true
+            }
+            LinkPayload::StateCopy | LinkPayload::HeldCopy => false,
+        }
+    }
+
     /// Into how many elements at a time a tensor is divided that is larger than what carries it.
     pub(super) fn part_elements(self) -> Option<i64> {
         match self {

@@ -1,7 +1,8 @@
 //! Tensors between stages: one link per direction between two neighbouring chunks on different stages. A thread per
 //! link writes, so that sends block compute only while the last few have not left; receives are posted ahead, and a thread
-//! per link reads into memory that is already allocated. `tcp`
-//! carries payloads in the stream; `shm` carries them in memory that both processes map.
+//! per link reads into memory that is already allocated. `tcp` carries payloads in the stream; `shm` carries them in memory that both
+//! processes map. `nccl` carries them from GPU to GPU. Links take and give tensors where the stage computes: what passes through the
+//! memory of the host is their own concern.
 
 mod accept;
 mod carrier;
@@ -10,6 +11,7 @@ mod greeting;
 mod header;
 mod interrupt;
 mod link_id;
+mod nccl;
 mod open;
 mod receiver;
 mod sender;
@@ -33,4 +35,7 @@ pub enum LinkError {
     /// Both ends live and disagree about what travels.
     #[error("{0}")]
     Mismatch(String),
+    /// This machine lacks what the transport needs.
+    #[error("{0}")]
+    Unavailable(String),
 }

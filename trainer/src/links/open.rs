@@ -1,19 +1,22 @@
 //! Opening the links of a group: every stage listens, the sender of each link connects to its receiver and identifies the
-//! link. Both ends agree on the carrier: shared memory if the receiver can map the sender's ring, else the stream.
+//! link. Both ends agree on the carrier: NCCL if both have GPUs, shared memory if the receiver can map the sender's ring, else the
+//! stream.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use stagecoach_api::job::Transport;
 use stagecoach_group::RETRY_DELAY;
 
-use super::accept::{SHARED, accept};
+use super::accept::{Accepted, COMMUNICATOR, SHARED, accept};
 use super::carrier::Outgoing;
 use super::config::{LinksConfig, ring_bytes};
 use super::greeting::{AnnouncedRing, Greeting};
+use super::nccl::{self, Endpoint, NewCommunicator, UniqueId};
 use super::shm::{NamedRing, RingIdentity, remove_abandoned};
 use super::{Interrupt, LinkError, LinkId, Receiver, Sender};
 
@@ -26,6 +29,8 @@ pub struct Links {
     pub receivers: BTreeMap<LinkId, Receiver>,
     /// Links that leave this stage as a stream because there was no shared memory to be had, and why.
     pub without_ring: BTreeMap<LinkId, String>,
+    /// Why a stage with a GPU has no links over NCCL, with the transport Auto.
+    pub without_nccl: Option<String>,
 }
 
 impl Links {
@@ -34,13 +39,28 @@ impl Links {
         self.senders.values().map(Sender::bytes).sum()
     }
 
+    /// Fails if anything sent or received so far did. From GPU to GPU that is known only once the device is done: to be called when
+    /// the host has waited for it, before a result that depends on what was received counts.
+    pub(crate) fn check(&self) -> Result<(), LinkError> {
+        self.senders.values().try_for_each(Sender::check)?;
+        self.receivers.values().try_for_each(Receiver::check)
+    }
+
     /// Closes all links: whoever waits at their other ends is told by an error. What was handed over is sent first, by a
     /// thread, as its receiver may not want it before it learns of the end itself.
     pub(crate) fn close(&mut self) {
+        let closed = std::mem::take(self);
+        std::thread::spawn(move || drop(closed));
+    }
+}
+
+/// All at once: a communicator is freed when both of its ends are.
+impl Drop for Links {
+    fn drop(&mut self) {
         let (receivers, senders) = (std::mem::take(&mut self.receivers), std::mem::take(&mut self.senders));
-        std::thread::spawn(move || {
-            drop(receivers);
-            drop(senders);
+        std::thread::scope(|scope| {
+            senders.into_values().for_each(|sender| drop(scope.spawn(|| drop(sender))));
+            receivers.into_values().for_each(|receiver| drop(scope.spawn(|| drop(receiver))));
         });
     }
 }
@@ -52,71 +72,119 @@ static RINGS: AtomicU64 = AtomicU64::new(0);
 pub fn open_links(config: LinksConfig) -> Result<Links, LinkError> {
     let deadline = Instant::now() + config.timeout;
     let expected = config.link_ids.iter().filter(|e| e.to == config.rank).count();
-    if matches!(config.transport, Transport::Shm | Transport::Auto)
+    if config.transport != Transport::Tcp
         && let Err(error) = remove_abandoned()
     {
         tracing::debug!("shared memory of killed stages could not be looked for: {error}");
     }
-    std::thread::scope(|scope| {
-        let accepting = scope.spawn(|| accept(&config, expected, deadline));
-        let mut without_ring = BTreeMap::new();
-        let outgoing = config.link_ids.iter().filter(|e| e.from == config.rank);
-        let mut open = |&link| Ok((link, dial(&config, link, deadline, &mut without_ring)?));
-        let senders = outgoing.map(&mut open).collect::<Result<_, LinkError>>();
-        let receivers =
-            accepting.join().unwrap_or_else(|_| Err(LinkError::Broken("the accepting thread failed".into())));
-        Ok(Links { senders: senders?, receivers: receivers?, without_ring })
-    })
-}
-
-fn dial(
-    config: &LinksConfig,
-    link: LinkId,
-    deadline: Instant,
-    without_ring: &mut BTreeMap<LinkId, String>,
-) -> Result<Sender, LinkError> {
-    let address = &config.addresses[link.to];
-    let failed = |what: &str, e: &dyn std::fmt::Display| {
-        LinkError::Broken(format!("{what} stage {} at {address} for {link}: {e}", link.to))
-    };
-    let socket = connect(config, address, deadline).map_err(|e| failed("could not reach", &e))?;
-    // containers may share this memory and not their process ids
-    let unique = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
-    let nonce = format!("{}-{}-{}", std::process::id(), RINGS.fetch_add(1, Ordering::Relaxed), unique.trim());
-    let bytes = ring_bytes(config, link);
-    let ring = match config.transport {
-        Transport::Tcp | Transport::Nccl => None,
-        Transport::Shm | Transport::Auto => {
-            match NamedRing::create(&RingIdentity { group: &config.group, link, nonce: &nonce, bytes }) {
-                Ok(ring) => Some(ring),
-                Err(e) if config.transport == Transport::Shm => {
-                    return Err(failed("could not make shared memory for", &e));
-                }
-                Err(e) => {
-                    without_ring.insert(link, e.to_string());
-                    None
-                }
+    let (endpoint, without_nccl) = config.endpoint()?;
+    let mut dialer = Dialer { config: &config, deadline, endpoint, ids: BTreeMap::new(), links: Links::default() };
+    let (dialed, accepted) = std::thread::scope(|scope| {
+        let accepting = scope.spawn(|| accept(&config, endpoint.is_some(), expected, deadline));
+        let mut outgoing = config.link_ids.iter().filter(|e| e.from == config.rank);
+        let dialed = outgoing.try_fold(Vec::new(), |mut dialed, &link| {
+            dialed.extend(dialer.dial(link)?);
+            Ok(dialed)
+        });
+        (dialed, join(accepting))
+    });
+    let Accepted { receivers, communicators } = accepted?;
+    let mut links = dialer.links;
+    (links.receivers, links.without_nccl) = (receivers, without_nccl);
+    let communicators: Vec<NewCommunicator> = dialed?.into_iter().chain(communicators).collect();
+    if let Some(endpoint) = endpoint {
+        // before the start-up timeout, which could not say what is missing
+        let deadline = deadline.min(Instant::now() + config.timeout / 2);
+        let channels = nccl::connect(endpoint, config.rank, communicators, &config.interrupt, deadline)?;
+        for (link, channel) in channels {
+            if link.from == config.rank {
+                links.senders.insert(link, Sender::over(link, config.device, channel));
+            } else {
+                links.receivers.insert(link, Receiver::over(link, config.device, channel));
             }
         }
-    };
-    let announced = ring.is_some().then_some(AnnouncedRing { nonce, bytes });
-    let greeting = Greeting { link, ring: announced };
-    let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-    let answered = socket.set_read_timeout(Some(left)).and_then(|()| greeting.exchange(&socket, config.terms()));
-    let answered = answered.and_then(|answered| socket.set_read_timeout(None).map(|()| answered));
-    let (answer, stream) = answered.map_err(|e| match e.kind() {
-        ErrorKind::WouldBlock => failed("no answer from", &format!("waited {:?}", config.timeout)),
-        _ => failed("no answer from", &e),
-    })?;
-    let writer = ring.map(NamedRing::into_writer);
-    let carrier = match (answer, writer) {
-        (SHARED, Some(writer)) => Outgoing::Ring(writer),
-        (_, _) if config.transport == Transport::Shm => {
-            return Err(failed("no shared memory with", &"use transport Auto or Tcp for stages on different hosts"));
+    }
+    Ok(links)
+}
+
+fn join<T>(thread: ScopedJoinHandle<Result<T, LinkError>>) -> Result<T, LinkError> {
+    thread.join().unwrap_or_else(|_| Err(LinkError::Broken("the accepting thread failed".into())))
+}
+
+/// Connects the links that leave this stage.
+struct Dialer<'a> {
+    config: &'a LinksConfig<'a>,
+    deadline: Instant,
+    endpoint: Option<Endpoint>,
+    /// The identifiers of this stage's communicators, by the receiving rank.
+    ids: BTreeMap<usize, UniqueId>,
+    /// Those that are open.
+    links: Links,
+}
+
+impl Dialer<'_> {
+    /// Connects a link. Returns it if it goes over a communicator, which is to be connected still.
+    fn dial(&mut self, link: LinkId) -> Result<Option<NewCommunicator>, LinkError> {
+        let Dialer { config, deadline, .. } = *self;
+        let address = &config.addresses[link.to];
+        let failed = |what: &str, e: &dyn std::fmt::Display| {
+            LinkError::Broken(format!("{what} stage {} at {address} for {link}: {e}", link.to))
+        };
+        let socket = connect(config, address, deadline).map_err(|e| failed("could not reach", &e))?;
+        let id = self.id(link).map_err(|e| failed("no NCCL communicator for", &e))?;
+        // containers may share this memory and not their process ids
+        let unique = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
+        let nonce = format!("{}-{}-{}", std::process::id(), RINGS.fetch_add(1, Ordering::Relaxed), unique.trim());
+        let bytes = ring_bytes(config, link);
+        let wants_ring = config.transport != Transport::Tcp && id.is_none();
+        let ring = match wants_ring
+            .then(|| NamedRing::create(&RingIdentity { group: &config.group, link, nonce: &nonce, bytes }))
+        {
+            None => None,
+            Some(Ok(ring)) => Some(ring),
+            Some(Err(e)) if config.transport == Transport::Shm => {
+                return Err(failed("could not make shared memory for", &e));
+            }
+            Some(Err(e)) => {
+                self.links.without_ring.insert(link, e.to_string());
+                None
+            }
+        };
+        let announced = ring.is_some().then_some(AnnouncedRing { nonce, bytes });
+        let communicator = id.as_ref().map(|id| id.as_bytes().to_vec());
+        let greeting = Greeting { link, ring: announced, communicator };
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let answered = socket.set_read_timeout(Some(left)).and_then(|()| greeting.exchange(&socket, config.terms()));
+        let answered = answered.and_then(|answered| socket.set_read_timeout(None).map(|()| answered));
+        let (answer, stream) = answered.map_err(|e| match e.kind() {
+            ErrorKind::WouldBlock => failed("no answer from", &format!("waited {:?}", config.timeout)),
+            _ => failed("no answer from", &e),
+        })?;
+        let carrier = match (answer, ring.map(NamedRing::into_writer), id) {
+            (COMMUNICATOR, _, Some(id)) => return Ok(Some(NewCommunicator { link, id, socket })),
+            (SHARED, Some(writer), _) => Outgoing::Ring(writer),
+            (..) if config.transport == Transport::Shm => {
+                return Err(failed(
+                    "no shared memory with",
+                    &"use transport Auto or Tcp for stages on different hosts",
+                ));
+            }
+            (..) => Outgoing::Stream,
+        };
+        self.links.senders.insert(link, Sender::start(link, socket, stream, carrier));
+        Ok(None)
+    }
+
+    /// The identifier of the communicator that a link goes over, if it goes over one.
+    fn id(&mut self, link: LinkId) -> Result<Option<UniqueId>, String> {
+        let Some(endpoint) = self.endpoint.filter(|_| link.payload.is_on_device()) else { return Ok(None) };
+        if let Some(id) = self.ids.get(&link.to) {
+            return Ok(Some(id.clone()));
         }
-        _ => Outgoing::Stream,
-    };
-    Ok(Sender::start(link, socket, stream, carrier))
+        let id = endpoint.new_id()?;
+        self.ids.insert(link.to, id.clone());
+        Ok(Some(id))
+    }
 }
 
 /// Connects to a stage, which listens already.

@@ -1,14 +1,16 @@
-//! The receiving end of a link: posted receives, and the thread that fills them in order.
+//! The receiving end of a link: posted receives, which are filled in order. From a stream a thread fills them.
 
+use std::collections::HashMap;
 use std::io::Read;
 use std::net::TcpStream;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Kind, Tensor, no_grad};
 
 use super::carrier::Incoming;
 use super::header::{HEADER, Header, parts};
+use super::nccl::{Arrival, Channel, Message};
 use super::stream::LinkStream;
 use super::{LinkError, LinkId};
 use crate::tensor_bytes::bytes_of;
@@ -17,17 +19,148 @@ use crate::tensor_bytes::bytes_of;
 #[derive(Debug)]
 pub struct Receiver {
     link: LinkId,
-    socket: TcpStream,
-    posts: Option<mpsc::Sender<(u32, Tensor)>>,
-    arrived: mpsc::Receiver<Result<(usize, Tensor), LinkError>>,
-    /// Arrived before somebody asked for them.
-    early: Vec<(usize, Tensor)>,
-    thread: Option<JoinHandle<()>>,
+    /// Where its tensors are used.
+    device: Device,
+    /// Where what arrives goes from there, if it was posted elsewhere.
+    destinations: HashMap<usize, Tensor>,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    Posts(Posts),
+    Channel(Arc<Channel>, Arrivals<Arrival>, mpsc::Sender<Result<Arrival, LinkError>>),
 }
 
 impl Receiver {
-    /// Starts to receive from `stream`, which is the connection `socket`.
-    pub(super) fn start(link: LinkId, socket: TcpStream, mut stream: LinkStream, mut carrier: Incoming) -> Receiver {
+    /// Starts to receive from `stream`, which is the connection `socket`, what is used on `device`.
+    pub(super) fn start(
+        link: LinkId,
+        device: Device,
+        socket: TcpStream,
+        stream: LinkStream,
+        carrier: Incoming,
+    ) -> Receiver {
+        let source = Source::Posts(Posts::start(link, socket, stream, carrier));
+        Receiver { link, device, destinations: HashMap::new(), source }
+    }
+
+    /// Receives into the memory of a GPU.
+    pub(super) fn over(link: LinkId, device: Device, channel: Arc<Channel>) -> Receiver {
+        let (sender, arrived) = mpsc::channel();
+        let source = Source::Channel(channel, Arrivals::new(arrived), sender);
+        Receiver { link, device, destinations: HashMap::new(), source }
+    }
+
+    /// Posts a receive: allocates the tensor (by libtorch, so that its alignment is what kernels see elsewhere) and
+    /// returns at once. `shape` and `kind` are what the sender must send.
+    pub fn post(&mut self, microbatch: usize, shape: &[i64], kind: Kind) {
+        self.post_into(microbatch, Tensor::empty(shape, (kind, self.device)));
+    }
+
+    /// Posts a receive into a contiguous tensor that nobody uses until it has arrived.
+    pub(crate) fn post_into(&mut self, microbatch: usize, mut tensor: Tensor) {
+        let arrives_on = match self.source {
+            Source::Posts(_) => Device::Cpu,
+            Source::Channel(..) => self.device,
+        };
+        if tensor.device() != arrives_on {
+            let here = Tensor::empty(tensor.size(), (tensor.kind(), arrives_on));
+            self.destinations.insert(microbatch, std::mem::replace(&mut tensor, here));
+        }
+        // what has failed has left its error for `wait`
+        match &mut self.source {
+            Source::Posts(posts) => posts.post(microbatch, tensor),
+            Source::Channel(channel, _, sender) => {
+                let message = Message { link: self.link, microbatch, tensor, arrivals: Some(sender.clone()) };
+                if let Err(error) = channel.hand_over(message) {
+                    let _ = sender.send(Err(error));
+                }
+            }
+        }
+    }
+
+    /// Waits for the tensor posted for `microbatch`. If it comes from a GPU, it is not there yet: libtorch's computations that are
+    /// begun from now on run when it is.
+    pub fn wait(&mut self, microbatch: usize) -> Result<Tensor, LinkError> {
+        let arrived = match &mut self.source {
+            Source::Posts(posts) => posts.arrivals.wait(self.link, microbatch)?.1,
+            Source::Channel(_, arrivals, _) => arrivals.wait(self.link, microbatch)?.into_tensor()?,
+        };
+        Ok(match self.destinations.remove(&microbatch) {
+            None => arrived,
+            Some(destination) => {
+                no_grad(|| destination.shallow_clone().copy_(&arrived));
+                destination
+            }
+        })
+    }
+
+    /// Fails if anything received so far did, as far as is known: then what was returned is not what was sent.
+    pub(super) fn check(&self) -> Result<(), LinkError> {
+        match &self.source {
+            Source::Posts(_) => Ok(()),
+            Source::Channel(channel, ..) => channel.check(),
+        }
+    }
+}
+
+/// What arrives, by microbatch.
+trait Arrived {
+    fn microbatch(&self) -> usize;
+}
+
+impl Arrived for Arrival {
+    fn microbatch(&self) -> usize {
+        self.microbatch
+    }
+}
+
+impl Arrived for (usize, Tensor) {
+    fn microbatch(&self) -> usize {
+        self.0
+    }
+}
+
+/// Arrivals, which may be asked for in another order.
+#[derive(Debug)]
+struct Arrivals<T> {
+    arrived: mpsc::Receiver<Result<T, LinkError>>,
+    /// Arrived before somebody asked for them.
+    early: Vec<T>,
+}
+
+impl<T: Arrived> Arrivals<T> {
+    fn new(arrived: mpsc::Receiver<Result<T, LinkError>>) -> Arrivals<T> {
+        Arrivals { arrived, early: Vec::new() }
+    }
+
+    fn wait(&mut self, link: LinkId, microbatch: usize) -> Result<T, LinkError> {
+        if let Some(at) = self.early.iter().position(|early| early.microbatch() == microbatch) {
+            return Ok(self.early.swap_remove(at));
+        }
+        loop {
+            match self.arrived.recv() {
+                Ok(Ok(arrival)) if arrival.microbatch() == microbatch => return Ok(arrival),
+                Ok(Ok(other)) => self.early.push(other),
+                Ok(Err(error)) => return Err(error),
+                Err(_) => return Err(LinkError::Broken(format!("the link for {link} is closed"))),
+            }
+        }
+    }
+}
+
+/// Receives posted on a stream, whose bytes arrive in the CPU's memory.
+#[derive(Debug)]
+struct Posts {
+    socket: TcpStream,
+    posts: Option<mpsc::Sender<(u32, Tensor)>>,
+    arrivals: Arrivals<(usize, Tensor)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Posts {
+    fn start(link: LinkId, socket: TcpStream, mut stream: LinkStream, mut carrier: Incoming) -> Posts {
         let (posts, posted) = mpsc::channel::<(u32, Tensor)>();
         let (done, arrived) = mpsc::channel();
         let work = move || {
@@ -41,35 +174,13 @@ impl Receiver {
             }
         };
         let thread = Some(std::thread::spawn(work));
-        Receiver { link, socket, posts: Some(posts), arrived, early: Vec::new(), thread }
+        let arrivals = Arrivals::new(arrived);
+        Posts { socket, posts: Some(posts), arrivals, thread }
     }
 
-    /// Posts a receive: allocates the tensor (by libtorch, so that its alignment is what kernels see elsewhere) and
-    /// returns at once. `shape` and `kind` are what the sender must send.
-    pub fn post(&self, microbatch: usize, shape: &[i64], kind: Kind) {
-        self.post_into(microbatch, Tensor::empty(shape, (kind, Device::Cpu)));
-    }
-
-    /// Posts a receive into a contiguous CPU tensor that nobody uses until it has arrived.
-    pub(crate) fn post_into(&self, microbatch: usize, tensor: Tensor) {
+    fn post(&self, microbatch: usize, tensor: Tensor) {
         if let Some(posts) = &self.posts {
-            // a dead thread has left its error for `wait`
             let _ = posts.send((microbatch as u32, tensor));
-        }
-    }
-
-    /// Waits for the tensor posted for `microbatch`.
-    pub fn wait(&mut self, microbatch: usize) -> Result<Tensor, LinkError> {
-        if let Some(at) = self.early.iter().position(|(m, _)| *m == microbatch) {
-            return Ok(self.early.swap_remove(at).1);
-        }
-        loop {
-            match self.arrived.recv() {
-                Ok(Ok((m, tensor))) if m == microbatch => return Ok(tensor),
-                Ok(Ok(other)) => self.early.push(other),
-                Ok(Err(error)) => return Err(error),
-                Err(_) => return Err(LinkError::Broken(format!("the link for {} is closed", self.link))),
-            }
         }
     }
 }
@@ -96,7 +207,7 @@ fn receive(
     carrier.take(stream, unsafe { &mut *bytes_of(tensor) }).map_err(broken)
 }
 
-impl Drop for Receiver {
+impl Drop for Posts {
     fn drop(&mut self) {
         self.posts = None;
         // wakes the thread if it still waits for bytes

@@ -1,4 +1,4 @@
-//! The sending end of a link: a short queue and the thread that empties it.
+//! The sending end of a link. To a stream it is a short queue and the thread that empties it.
 
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
 use stagecoach_pipeline::SENDS_IN_FLIGHT;
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use super::carrier::Outgoing;
 use super::header::{Header, parts};
+use super::nccl::{Channel, Message};
 use super::stream::LinkStream;
 use super::{LinkError, LinkId};
 use crate::tensor_bytes::bytes_of;
@@ -18,20 +19,82 @@ use crate::tensor_bytes::bytes_of;
 #[derive(Debug)]
 pub struct Sender {
     link: LinkId,
-    queue: Option<mpsc::SyncSender<(u32, Tensor)>>,
-    thread: Option<JoinHandle<()>>,
-    failure: Arc<Mutex<Option<LinkError>>>,
+    way: Way,
     bytes: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+enum Way {
+    Queue(Queue),
+    Channel(Arc<Channel>, Device),
 }
 
 impl Sender {
     /// Starts to send on `stream`, which is the connection `socket`.
-    pub(super) fn start(link: LinkId, socket: TcpStream, mut stream: LinkStream, mut carrier: Outgoing) -> Sender {
-        // one more is in the hands of the thread
-        let (queue, jobs) = mpsc::sync_channel::<(u32, Tensor)>(SENDS_IN_FLIGHT - 1);
-        let failure: Arc<Mutex<Option<LinkError>>> = Arc::default();
+    pub(super) fn start(link: LinkId, socket: TcpStream, stream: LinkStream, carrier: Outgoing) -> Sender {
         let bytes = Arc::new(AtomicU64::new(0));
-        let (failed, sent) = (failure.clone(), bytes.clone());
+        Sender { link, way: Way::Queue(Queue::start(link, socket, stream, carrier, bytes.clone())), bytes }
+    }
+
+    /// Sends from the memory of `device`, a GPU.
+    pub(super) fn over(link: LinkId, device: Device, channel: Arc<Channel>) -> Sender {
+        Sender { link, way: Way::Channel(channel, device), bytes: Arc::default() }
+    }
+
+    /// Hands over a contiguous tensor, which the link keeps alive until it is sent.
+    ///
+    /// To a stream, blocks while [`SENDS_IN_FLIGHT`] earlier ones have not left this stage: TCP's buffers or shared memory are
+    /// full, and the receiver has not posted their receives. From GPU to GPU it never blocks: the send runs on the device, behind
+    /// what computes the tensor.
+    ///
+    /// # Errors
+    /// If an earlier send failed.
+    pub fn send(&self, microbatch: usize, tensor: Tensor) -> Result<(), LinkError> {
+        match &self.way {
+            Way::Queue(queue) => queue.send(self.link, microbatch, tensor.to_device(Device::Cpu)),
+            Way::Channel(channel, device) => {
+                let tensor = tensor.to_device(*device);
+                let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
+                self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+                channel.hand_over(Message { link: self.link, microbatch, tensor, arrivals: None })
+            }
+        }
+    }
+
+    /// Fails if anything sent so far did, as far as is known.
+    pub(super) fn check(&self) -> Result<(), LinkError> {
+        match &self.way {
+            Way::Queue(_) => Ok(()),
+            Way::Channel(channel, _) => channel.check(),
+        }
+    }
+
+    /// Payload bytes that have left so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// Tensors on the CPU that wait to be written to a stream, and the thread that does it.
+#[derive(Debug)]
+struct Queue {
+    tensors: Option<mpsc::SyncSender<(u32, Tensor)>>,
+    thread: Option<JoinHandle<()>>,
+    failure: Arc<Mutex<Option<LinkError>>>,
+}
+
+impl Queue {
+    fn start(
+        link: LinkId,
+        socket: TcpStream,
+        mut stream: LinkStream,
+        mut carrier: Outgoing,
+        sent: Arc<AtomicU64>,
+    ) -> Queue {
+        // one more is in the hands of the thread
+        let (tensors, jobs) = mpsc::sync_channel::<(u32, Tensor)>(SENDS_IN_FLIGHT - 1);
+        let failure: Arc<Mutex<Option<LinkError>>> = Arc::default();
+        let failed = failure.clone();
         let work = move || {
             for (microbatch, tensor) in jobs {
                 for part in parts(&tensor, link.payload) {
@@ -49,14 +112,11 @@ impl Sender {
             }
             let _ = socket.shutdown(std::net::Shutdown::Write);
         };
-        Sender { link, queue: Some(queue), thread: Some(std::thread::spawn(work)), failure, bytes }
+        Queue { tensors: Some(tensors), thread: Some(std::thread::spawn(work)), failure }
     }
 
-    /// Hands over a contiguous CPU tensor, which the link keeps alive until it is sent. Blocks while
-    /// [`SENDS_IN_FLIGHT`] earlier ones have not left this stage: TCP's buffers or shared memory are full, and the receiver
-    /// has not posted their receives. Fails if an earlier send did.
-    pub fn send(&self, microbatch: usize, tensor: Tensor) -> Result<(), LinkError> {
-        let sent = self.queue.as_ref().map(|queue| queue.send((microbatch as u32, tensor)));
+    fn send(&self, link: LinkId, microbatch: usize, tensor: Tensor) -> Result<(), LinkError> {
+        let sent = self.tensors.as_ref().map(|tensors| tensors.send((microbatch as u32, tensor)));
         match sent {
             Some(Ok(())) => Ok(()),
             _ => Err(self
@@ -64,19 +124,14 @@ impl Sender {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .clone()
-                .unwrap_or_else(|| LinkError::Broken(format!("the link for {} is closed", self.link)))),
+                .unwrap_or_else(|| LinkError::Broken(format!("the link for {link} is closed")))),
         }
-    }
-
-    /// Payload bytes that have left so far.
-    pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Sender {
+impl Drop for Queue {
     fn drop(&mut self) {
-        self.queue = None;
+        self.tensors = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -20,8 +20,8 @@ pub(super) mod topic {
     pub(in crate::train) const FINISH: u32 = 5;
     /// What the stages have in memory of their state.
     pub(in crate::train) const MEMORY: u32 = 7;
-    /// Links for which there was no shared memory.
-    pub(in crate::train) const SHARED_MEMORY: u32 = 8;
+    /// What links lack for a faster carrier.
+    pub(in crate::train) const CARRIERS: u32 = 8;
     /// The environments of all stages.
     pub(in crate::train) const ENVIRONMENT: u32 = 6;
 }

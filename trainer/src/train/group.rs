@@ -14,7 +14,7 @@ use super::join::{Assignment, JoinedGroup, group_timeouts, join_group};
 use super::kept::{Kept, Layout};
 use super::memory::{HeldByGroup, MemoryCheckpoints};
 use super::on_failure::FailureHandler;
-use super::{StageOutcome, environment, finish, resume, shared_memory, steps};
+use super::{StageOutcome, carriers, environment, finish, resume, steps};
 use crate::execute::{Stage, StageConfig, gather_weights, kind};
 use crate::fatal::Fatal;
 use crate::folder::METRICS;
@@ -151,6 +151,7 @@ fn load_and_train(
         addresses: &addresses,
         link_ids: &link_ids,
         transport: config.job.spec.pipeline.transport,
+        device,
         encryption: config.job.spec.pipeline.encryption,
         boundary_bytes: kind(config.training.precision).elt_size_in_bytes()
             * config.microbatch_size()
@@ -162,9 +163,9 @@ fn load_and_train(
     });
     let mut links = opened.map_err(|error| link_failure(member, error))?;
     if config.job.spec.pipeline.transport == Transport::Auto {
-        let missing = shared_memory::missing(member, &roster, rank, &links)?;
-        let is_news = rank == 0 && !std::mem::replace(&mut kept.told_of_shared_memory, missing.is_some());
-        missing.filter(|_| is_news).into_iter().for_each(note);
+        let missing = carriers::missing(member, &roster, rank, &links)?;
+        let is_news = rank == 0 && !std::mem::replace(&mut kept.told_of_carriers, !missing.is_empty());
+        missing.into_iter().filter(|_| is_news).for_each(note);
     }
     monitor.set_activity("loading");
     let started = Instant::now();
@@ -256,7 +257,7 @@ pub(super) fn link_failure(member: &Member, error: LinkError) -> Fatal {
             Some(failure) => GroupError::GroupFailed(Box::new(failure)).into(),
             None => error.into(),
         },
-        LinkError::Mismatch(_) => error.into(),
+        LinkError::Mismatch(_) | LinkError::Unavailable(_) => error.into(),
     }
 }
 

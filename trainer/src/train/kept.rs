@@ -21,8 +21,8 @@ pub(super) struct Kept {
     /// The replicas that have lost a stage and are not back: the next group does not wait for them if it may train without them; only
     /// on stage 0.
     pub(super) lost_replicas: BTreeSet<usize>,
-    /// Whether it has told that there is no shared memory; only on stage 0.
-    pub(super) told_of_shared_memory: bool,
+    /// Whether it has told that a faster carrier is missing; only on stage 0.
+    pub(super) told_of_carriers: bool,
     /// That of the tensors below.
     layout: Option<Layout>,
     /// The last group's, with whatever values.

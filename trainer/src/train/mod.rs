@@ -1,6 +1,7 @@
 //! Runs a stage: it joins a group, trains with it, and when the group has lost another stage, joins the next one.
 
 mod announcement;
+mod carriers;
 mod checkpoint;
 mod collective;
 mod context;
@@ -20,7 +21,6 @@ mod prepare;
 mod rendezvous;
 mod replayed;
 mod resume;
-mod shared_memory;
 mod stand_by;
 mod step_recorder;
 mod steps;

@@ -128,7 +128,7 @@ impl TrainingLoop<'_, '_, '_, '_> {
             return Err(Fatal::invalid("stage 0's plan is wrong: a step without EXCHANGE"));
         };
         if verdict.outcome == StepOutcome::Drop {
-            self.give_up(&begun, &verdict)?;
+            self.give_up(&begun, &verdict, output.broken_link)?;
             return Ok(true);
         }
         self.running.context.monitor.telemetry().group_finished_step(begun.step, begun.at.elapsed());
@@ -290,11 +290,12 @@ impl TrainingLoop<'_, '_, '_, '_> {
     }
 
     /// The step that began is given up. If the group stops, the last boundary is saved in its place, unless it is saved already.
-    fn give_up(&mut self, begun: &Begun, verdict: &Verdict) -> Result<(), Fatal> {
+    fn give_up(&mut self, begun: &Begun, verdict: &Verdict, broken_link: Option<String>) -> Result<(), Fatal> {
         let (running, state) = (&*self.running, &self.state);
         running.context.monitor.set_step(state.step);
         if !verdict.stop {
-            return Err(LinkError::Broken(format!("a stage lost a link in step {}", begun.step)).into());
+            let why = broken_link.unwrap_or_else(|| "another stage lost a link".into());
+            return Err(LinkError::Broken(format!("step {} is given up: {why}", begun.step)).into());
         }
         if running.context.env.rank == 0 {
             let message = format!(

@@ -165,14 +165,14 @@ string_enum! {
     /// How neighbours pass tensors.
     #[derive(Default)]
     pub enum Transport {
-        /// NCCL between GPUs, shared memory on one host, else TCP.
+        /// NCCL between GPUs where nothing has to be encrypted, shared memory on one host, else TCP.
         #[default]
         Auto = "Auto",
         /// TCP.
         Tcp = "Tcp",
         /// Shared memory; all stages on one host.
         Shm = "Shm",
-        /// NCCL; all stages on GPUs.
+        /// NCCL, which does not encrypt; all stages on GPUs.
         Nccl = "Nccl",
     }
 }

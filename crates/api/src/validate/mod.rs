@@ -1,10 +1,10 @@
 //! What a spec must satisfy beyond its types. One function; its messages say what was found and what to change.
 
+mod combinations;
 mod folder;
 mod layout;
 mod names;
 mod numbers;
-mod support;
 mod template;
 
 use std::fmt;
@@ -58,7 +58,7 @@ impl PipelineJobSpec {
         numbers::check(self, &mut problems);
         layout::check(self, &mut problems);
         template::check(self, &mut problems);
-        support::check(self, &mut problems);
+        combinations::check(self, &mut problems);
         problems.0
     }
 }

@@ -19,9 +19,9 @@ fn each_rule_has_its_sentence() {
             "spec.training.microbatches: is 3, which does not divide globalBatchSize 8: all microbatches have the same number of sequences",
         ),
         (
-            "pipeline.transport",
-            "Nccl",
-            "spec.pipeline.transport: is Nccl, which this version lacks: set Auto, Tcp or Shm",
+            "pipeline",
+            "{transport: Nccl, encryption: Required}",
+            "spec.pipeline.transport: is Nccl, which does not encrypt, and spec.pipeline.encryption is Required: set the transport to Tcp, or encryption to None",
         ),
         (
             "training",

@@ -64,7 +64,7 @@ pub fn verify_evaluation(programs: &Programs, limits: &Limits) -> Result<VerifyR
 fn verify_programs(programs: &Programs, limits: &Limits, kind: ProgramKind) -> Result<VerifyReport, Violation> {
     let Programs { placement, microbatches, ranks } = programs;
     check_ranks(placement, *microbatches, ranks, kind)?;
-    pairing::check(ranks)?;
+    pairing::check(placement, ranks)?;
     let costs = Costs { sends_in_flight: limits.sends_in_flight, ..Costs::uniform(placement.chunks()) };
     let blocked = discrete_event::run(programs, &costs).blocked;
     if !blocked.is_empty() {

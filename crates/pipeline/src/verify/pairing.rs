@@ -1,23 +1,26 @@
-//! The messages of a directed edge arrive in the order in which they are sent, so the receives must be posted in that
-//! order too.
+//! The messages from one rank to another arrive in the order in which they are sent, whatever edges they belong to, so the receives
+//! must be posted in that order too. A connection for each edge would ask less; NCCL has one communicator for each pair of ranks.
 
 use super::violation::{ActionLocation, Violation};
-use crate::action::{Action, Edge};
 use std::collections::BTreeMap;
 
+use crate::action::Action;
+use crate::placement::Placement;
+
 /// Expects lists that passed `check_ranks`: every send and receive is there once.
-pub(super) fn check(ranks: &[Vec<Action>]) -> Result<(), Violation> {
-    let mut edges: BTreeMap<Edge, (Vec<ActionLocation>, Vec<ActionLocation>)> = BTreeMap::new();
+pub(super) fn check(placement: &Placement, ranks: &[Vec<Action>]) -> Result<(), Violation> {
+    let mut pairs: BTreeMap<_, (Vec<ActionLocation>, Vec<ActionLocation>)> = BTreeMap::new();
     for (rank, actions) in ranks.iter().enumerate() {
         for (position, &action) in actions.iter().enumerate() {
             if let Some(edge) = action.edge() {
-                let (sends, receives) = edges.entry(edge).or_default();
+                let pair = (placement.get_rank(edge.from), placement.get_rank(edge.to));
+                let (sends, receives) = pairs.entry(pair).or_default();
                 let list = if action.is_send() { sends } else { receives };
                 list.push(ActionLocation { rank, position, action });
             }
         }
     }
-    for (sends, receives) in edges.into_values() {
+    for (sends, receives) in pairs.into_values() {
         let differ = |(send, recv): &(ActionLocation, ActionLocation)| send.action.counterpart() != Some(recv.action);
         if let Some((send, recv)) = sends.into_iter().zip(receives).find(differ) {
             return Err(Violation::MessageOrderMismatch { send, recv });

@@ -142,12 +142,14 @@ pub enum Violation {
         /// The missing action.
         action: Action,
     },
-    /// The n-th send of an edge is received as another microbatch.
-    #[error("{send} pairs with {recv}, but messages of an edge arrive in order: list both in the same order")]
+    /// The n-th message from one rank to another is received as another one.
+    #[error(
+        "{send} pairs with {recv}, but messages from one rank to another arrive in order: list both in the same order"
+    )]
     MessageOrderMismatch {
         /// The sender's action.
         send: ActionLocation,
-        /// The receiver's action in the same place of the edge's order.
+        /// The receiver's action in the same place of their order.
         recv: ActionLocation,
     },
     /// Deadlock.

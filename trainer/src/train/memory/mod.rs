@@ -198,7 +198,7 @@ impl<'a> MemoryCheckpoints<'a> {
         let no_link = |link: LinkId| LinkError::Broken(format!("no link for {link}"));
         for transfer in &arriving {
             let link = LinkId::replicas(transfer.source.rank, self.rank);
-            let receiver = links.receivers.get(&link).ok_or_else(|| no_link(link))?;
+            let receiver = links.receivers.get_mut(&link).ok_or_else(|| no_link(link))?;
             receiver.post_into(transfer.parameter, part(&own, transfer.offset, transfer.numel));
         }
         for transfer in transfers.iter().filter(is_here) {

@@ -1,5 +1,6 @@
 //! Links over real sockets and real shared memory, both ends in this process.
 
+mod nccl;
 mod strangers;
 
 use std::fs::File;
@@ -62,6 +63,7 @@ fn config<'a>(
         addresses,
         link_ids,
         transport,
+        device: Device::Cpu,
         encryption: Encryption::None,
         boundary_bytes: 4096,
         tied_bytes: 4096,
@@ -83,12 +85,12 @@ fn tensors_of_changing_shape_arrive_as_they_were_sent() {
             group_of(2, false, |config| LinksConfig { transport, encryption, boundary_bytes: 512, ..config });
         let (mut second, mut first) = (links.pop().unwrap(), links.pop().unwrap());
         let shape = |m: usize| (1 + m as i64 % 4, 5 + m as i64 % 12);
-        let send = |m: usize| {
+        let mut send = |m: usize| {
             let (rows, length) = shape(m);
             first.senders[&FORWARD].send(m, tensor(m as i64, rows, length)).unwrap();
-            first.receivers[&BACKWARD].post(m, &[rows, length, 8], Kind::Float);
+            first.receivers.get_mut(&BACKWARD).unwrap().post(m, &[rows, length, 8], Kind::Float);
         };
-        (0..2).for_each(send);
+        (0..2).for_each(&mut send);
         for m in 0..100 {
             if m + 2 < 100 {
                 send(m + 2);

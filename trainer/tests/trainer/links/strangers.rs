@@ -28,7 +28,7 @@ fn greet(address: &str, link: LinkId, ring: Option<(&str, usize)>) -> (TcpStream
     let mut answer = [0; HANDSHAKE_BYTES];
     stream.read_exact(&mut answer).unwrap();
     let session = handshake.finish(&answer).unwrap();
-    session.writer(&stream).write_all(&encode_frame(&(link, ring), 4096).unwrap()).unwrap();
+    session.writer(&stream).write_all(&encode_frame(&(link, ring, None::<Vec<u8>>), 4096).unwrap()).unwrap();
     (stream, session)
 }
 

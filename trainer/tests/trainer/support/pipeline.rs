@@ -112,6 +112,7 @@ fn stage(setup: &Setup, steps: &[StepData], joined: &mut InProcessStage) -> Trai
         addresses: joined.addresses,
         link_ids: &link_ids(&placement, architecture.tie_word_embeddings()),
         transport: setup.transport,
+        device: Device::Cpu,
         encryption: setup.encryption,
         boundary_bytes: 1 << 16,
         tied_bytes: 4 * setup.config.vocab_size * setup.config.hidden_size,

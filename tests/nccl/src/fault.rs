@@ -1,0 +1,64 @@
+//! What goes wrong, as the environment says, and when things happen.
+
+use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// What is wrong with an operation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    None,
+    /// It never completes, and NCCL reports an error.
+    Error,
+    /// It never completes.
+    Hang,
+}
+
+fn number(variable: &str, otherwise: i32) -> i32 {
+    std::env::var(variable).map_or(otherwise, |text| text.parse().unwrap())
+}
+
+/// The version that NCCL says it is.
+pub(crate) fn nccl_version() -> i32 {
+    number("NCCL_STAND_IN_VERSION", 22_809)
+}
+
+/// How many devices the driver says there are.
+pub(crate) fn devices() -> i32 {
+    number("NCCL_STAND_IN_DEVICES", 1)
+}
+
+/// Counts an operation; what is wrong with it.
+pub(crate) fn of_operation() -> Fault {
+    static OPERATIONS: AtomicU64 = AtomicU64::new(0);
+    let nth = OPERATIONS.fetch_add(1, Ordering::SeqCst) + 1;
+    match () {
+        () if strikes("error", nth) => Fault::Error,
+        () if strikes("hang", nth) => Fault::Hang,
+        () => Fault::None,
+    }
+}
+
+/// Counts a communicator; whether it never connects.
+pub(crate) fn never_connects() -> bool {
+    static COMMUNICATORS: AtomicU64 = AtomicU64::new(0);
+    strikes("init", COMMUNICATORS.fetch_add(1, Ordering::SeqCst) + 1)
+}
+
+fn strikes(kind: &str, nth: u64) -> bool {
+    let Ok(fault) = std::env::var("NCCL_STAND_IN_FAULT") else { return false };
+    let parts: Vec<&str> = fault.splitn(4, ':').collect();
+    let [rank, what, count, file] = parts[..] else { panic!("NCCL_STAND_IN_FAULT is {fault:?}") };
+    std::env::var("RANK").is_ok_and(|own| own == rank)
+        && what == kind
+        && count.parse::<u64>().unwrap() == nth
+        && File::create_new(file).is_ok()
+}
+
+/// Up to a millisecond, mostly much less.
+pub(crate) fn delay() {
+    let random = getrandom::u32().unwrap();
+    if !random.is_multiple_of(3) {
+        std::thread::sleep(Duration::from_micros(u64::from(random % 997)));
+    }
+}

@@ -1,0 +1,16 @@
+//! A stand-in for `libnccl.so.2` and `libcuda.so.1`, for tests on machines without a GPU. It has the functions that the trainer's links
+//! call, over the memory of the host, and is as strict and as late as the real ones may be:
+//!
+//! - Streams are threads; the default stream is the caller, since on a CPU libtorch computes before it returns.
+//! - A receive fills its buffer with NaN until it is complete, and a send reads its buffer late: use before completion and a free
+//!   before it is sent change bits.
+//! - Calls return before they are done, and calling again before they are is an error.
+//! - What has failed never completes by itself: it has to be aborted.
+//!
+//! `NCCL_STAND_IN_FAULT` is `RANK:KIND:N:FILE`: the process whose `RANK` it is and that creates FILE (so that it strikes once) has a
+//! fault in its Nth operation. KIND is `error` (NCCL reports it), `hang` (nobody does) or `init` (the Nth communicator never connects).
+//! `NCCL_STAND_IN_VERSION` is the version that NCCL says it is, `NCCL_STAND_IN_DEVICES` how many devices the driver says there are.
+
+mod driver;
+mod fault;
+mod nccl;

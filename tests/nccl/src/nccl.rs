@@ -1,0 +1,353 @@
+//! The functions of NCCL, for communicators of two ranks, over Unix sockets.
+
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_void};
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::{Arc, Condvar, LazyLock, Mutex};
+use std::time::Duration;
+
+use crate::fault::{self, Fault};
+
+const SUCCESS: c_int = 0;
+const INVALID_ARGUMENT: c_int = 4;
+const INVALID_USAGE: c_int = 5;
+const REMOTE_ERROR: c_int = 6;
+const SYSTEM_ERROR: c_int = 2;
+const IN_PROGRESS: c_int = 7;
+const BYTES: c_int = 1;
+
+/// What receives hold until they are complete: NaN, in fp32 and bf16.
+const NOT_A_NUMBER: u8 = 0xff;
+
+/// The start of `ncclConfig_t`.
+#[repr(C)]
+struct Config {
+    size: usize,
+    magic: u32,
+    version: u32,
+    blocking: c_int,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(C)]
+struct UniqueId([u8; 128]);
+
+impl UniqueId {
+    fn address(&self) -> SocketAddr {
+        let name = [b"stagecoach-nccl-stand-in-".as_slice(), &self.0[..16]].concat();
+        SocketAddr::from_abstract_name(name).unwrap()
+    }
+}
+
+/// The listeners of this process's identifiers, until they are used.
+static LISTENERS: LazyLock<Mutex<HashMap<UniqueId, UnixListener>>> = LazyLock::new(Mutex::default);
+
+/// One end of a communicator.
+struct Communicator {
+    status: Mutex<Status>,
+    changed: Condvar,
+}
+
+struct Status {
+    /// What `ncclCommGetAsyncError` says.
+    state: c_int,
+    socket: Option<UnixStream>,
+    is_aborted: bool,
+    /// Whether the first operation has been given, which connects lazily.
+    has_begun: bool,
+    /// Operations that streams have and that are not over.
+    operations: usize,
+}
+
+impl Communicator {
+    fn new() -> Communicator {
+        let status = Status { state: IN_PROGRESS, socket: None, is_aborted: false, has_begun: false, operations: 0 };
+        Communicator { status: Mutex::new(status), changed: Condvar::new() }
+    }
+
+    fn update<T>(&self, change: impl FnOnce(&mut Status) -> T) -> T {
+        let changed = change(&mut self.status.lock().unwrap());
+        self.changed.notify_all();
+        changed
+    }
+
+    fn wait_until(&self, mut condition: impl FnMut(&mut Status) -> bool) {
+        let status = self.status.lock().unwrap();
+        drop(self.changed.wait_while(status, |status| !condition(status)).unwrap());
+    }
+
+    /// Never completes by itself.
+    fn hang(&self) {
+        self.wait_until(|status| status.is_aborted);
+    }
+
+    fn fail(&self, state: c_int) {
+        self.update(|status| status.state = state);
+        self.hang();
+    }
+
+    /// Runs an operation on its stream.
+    fn operate(&self, fault: Fault, operation: impl FnOnce(&mut UnixStream) -> Result<(), c_int>) {
+        let socket = self.update(|status| match status.is_aborted {
+            true => None,
+            false => status.socket.as_ref().map(|socket| socket.try_clone().unwrap()),
+        });
+        if let Some(mut socket) = socket {
+            match fault {
+                Fault::Error => self.fail(SYSTEM_ERROR),
+                Fault::Hang => self.hang(),
+                Fault::None => {
+                    if let Err(state) = operation(&mut socket) {
+                        self.fail(state);
+                    }
+                }
+            }
+        }
+        self.update(|status| status.operations -= 1);
+    }
+}
+
+/// # Safety
+/// It is from `ncclCommInitRankConfig`, and neither destroyed nor aborted.
+unsafe fn communicator(handle: *mut c_void) -> Arc<Communicator> {
+    let handle = handle.cast::<Communicator>().cast_const();
+    // SAFETY: the handle is one count of it, which stays.
+    unsafe {
+        Arc::increment_strong_count(handle);
+        Arc::from_raw(handle)
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ncclGetVersion(version: *mut c_int) -> c_int {
+    // SAFETY: the caller's pointer.
+    unsafe { *version = fault::nccl_version() };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ncclGetUniqueId(id: *mut UniqueId) -> c_int {
+    let mut new = UniqueId([0; 128]);
+    getrandom::fill(&mut new.0[..16]).unwrap();
+    LISTENERS.lock().unwrap().insert(new, UnixListener::bind_addr(&new.address()).unwrap());
+    // SAFETY: the caller's pointer.
+    unsafe { *id = new };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ncclCommInitRankConfig(
+    handle: *mut *mut c_void,
+    ranks: c_int,
+    id: UniqueId,
+    rank: c_int,
+    config: *mut Config,
+) -> c_int {
+    // SAFETY: the caller's pointer.
+    let config = unsafe { &*config };
+    // that of version 2.18 at least
+    let is_known = config.magic == 0xcafe_beef && config.version >= 21_800 && config.size >= 48;
+    if ranks != 2 || !(0..2).contains(&rank) || config.blocking != 0 || !is_known {
+        return INVALID_ARGUMENT;
+    }
+    let communicator = Arc::new(Communicator::new());
+    // SAFETY: the caller's pointer.
+    unsafe { *handle = Arc::into_raw(communicator.clone()).cast_mut().cast() };
+    // whoever made the identifier is rank 0; rank 1 may be in the same process
+    let listener = if rank == 0 { LISTENERS.lock().unwrap().remove(&id) } else { None };
+    if rank == 0 && listener.is_none() {
+        return INVALID_ARGUMENT;
+    }
+    if fault::never_connects() {
+        return IN_PROGRESS;
+    }
+    std::thread::spawn(move || {
+        let mut socket = None;
+        while socket.is_none() && !communicator.update(|status| status.is_aborted) {
+            socket = match &listener {
+                Some(listener) => {
+                    listener.set_nonblocking(true).unwrap();
+                    listener.accept().ok().map(|(socket, _)| socket)
+                }
+                None => UnixStream::connect_addr(&id.address()).ok(),
+            };
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if let Some(socket) = socket {
+            socket.set_nonblocking(false).unwrap();
+            communicator.update(|status| (status.socket, status.state) = (Some(socket), SUCCESS));
+        }
+    });
+    IN_PROGRESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ncclCommGetAsyncError(handle: *mut c_void, state: *mut c_int) -> c_int {
+    // SAFETY: a communicator's handle, and the caller's pointer.
+    unsafe { *state = communicator(handle).update(|status| status.state) };
+    SUCCESS
+}
+
+/// Gives an operation to a stream. The first one of a communicator is still in progress when this returns.
+///
+/// # Safety
+/// Handles of a communicator and of a stream.
+unsafe fn give(
+    handle: *mut c_void,
+    stream: *mut c_void,
+    (kind, peer): (c_int, c_int),
+    operation: impl FnOnce(&mut UnixStream) -> Result<(), c_int> + Send + 'static,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let (communicator, stream) = unsafe { (communicator(handle), crate::driver::stream(stream)) };
+    let Some(stream) = stream.filter(|_| kind == BYTES && (0..2).contains(&peer)) else { return INVALID_ARGUMENT };
+    let first = communicator.update(|status| match status.state {
+        SUCCESS => {
+            status.operations += 1;
+            let first = !std::mem::replace(&mut status.has_begun, true);
+            status.state = if first { IN_PROGRESS } else { SUCCESS };
+            Ok(first)
+        }
+        // what is in progress has to be waited for
+        IN_PROGRESS => Err(INVALID_USAGE),
+        failed => Err(failed),
+    });
+    let first = match first {
+        Ok(first) => first,
+        Err(failed) => return failed,
+    };
+    let (fault, later) = (fault::of_operation(), communicator.clone());
+    stream.give(Box::new(move || communicator.operate(fault, operation)));
+    if !first {
+        return SUCCESS;
+    }
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(2));
+        later.update(|status| {
+            if status.state == IN_PROGRESS {
+                status.state = SUCCESS;
+            }
+        });
+    });
+    IN_PROGRESS
+}
+
+/// An address in a task for another thread.
+struct Address(*mut u8);
+
+// SAFETY: whoever sends or receives keeps the memory until the operation is over, as with NCCL.
+unsafe impl Send for Address {}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ncclSend(
+    buffer: *const c_void,
+    count: usize,
+    kind: c_int,
+    peer: c_int,
+    handle: *mut c_void,
+    stream: *mut c_void,
+) -> c_int {
+    let address = Address(buffer.cast_mut().cast());
+    let operation = move |socket: &mut UnixStream| {
+        let address = address;
+        fault::delay();
+        // SAFETY: as `Address` says.
+        let bytes = unsafe { std::slice::from_raw_parts(address.0, count) };
+        let sent = socket.write_all(&(count as u64).to_le_bytes()).and_then(|()| socket.write_all(bytes));
+        sent.map_err(|_| REMOTE_ERROR)
+    };
+    // SAFETY: the caller's handles.
+    unsafe { give(handle, stream, (kind, peer), operation) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ncclRecv(
+    buffer: *mut c_void,
+    count: usize,
+    kind: c_int,
+    peer: c_int,
+    handle: *mut c_void,
+    stream: *mut c_void,
+) -> c_int {
+    let address = Address(buffer.cast());
+    let operation = move |socket: &mut UnixStream| {
+        let address = address;
+        // SAFETY: as `Address` says.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(address.0, count) };
+        bytes.fill(NOT_A_NUMBER);
+        fault::delay();
+        let (mut length, mut received) = ([0; 8], vec![0; count]);
+        socket.read_exact(&mut length).map_err(|_| REMOTE_ERROR)?;
+        if u64::from_le_bytes(length) != count as u64 {
+            return Err(INVALID_USAGE);
+        }
+        socket.read_exact(&mut received).map_err(|_| REMOTE_ERROR)?;
+        bytes.copy_from_slice(&received);
+        Ok(())
+    };
+    // SAFETY: the caller's handles.
+    unsafe { give(handle, stream, (kind, peer), operation) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ncclCommFinalize(handle: *mut c_void) -> c_int {
+    // SAFETY: a communicator's handle.
+    let communicator = unsafe { communicator(handle) };
+    let state = communicator.update(|status| {
+        if status.state == SUCCESS {
+            status.state = IN_PROGRESS;
+        }
+        status.state
+    });
+    if state == IN_PROGRESS {
+        std::thread::spawn(move || {
+            communicator.wait_until(|status| status.operations == 0 || status.is_aborted);
+            communicator.update(|status| status.state = SUCCESS);
+        });
+    }
+    state
+}
+
+/// Of one whose operations are over.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ncclCommDestroy(handle: *mut c_void) -> c_int {
+    // SAFETY: from `ncclCommInitRankConfig`, and not used again.
+    let communicator = unsafe { Arc::from_raw(handle.cast::<Communicator>().cast_const()) };
+    assert_eq!(communicator.update(|status| status.operations), 0, "destroyed with operations on their way");
+    SUCCESS
+}
+
+/// Returns when its operations are over, whatever they were waiting for.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ncclCommAbort(handle: *mut c_void) -> c_int {
+    // SAFETY: from `ncclCommInitRankConfig`, and not used again.
+    let communicator = unsafe { Arc::from_raw(handle.cast::<Communicator>().cast_const()) };
+    communicator.update(|status| {
+        status.is_aborted = true;
+        if let Some(socket) = &status.socket {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    });
+    communicator.wait_until(|status| status.operations == 0);
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ncclGetErrorString(result: c_int) -> *const c_char {
+    match result {
+        SYSTEM_ERROR => c"unhandled system error",
+        REMOTE_ERROR => c"remote process exited or there was a network error",
+        INVALID_ARGUMENT => c"invalid argument",
+        INVALID_USAGE => c"invalid usage",
+        _ => c"an error of the stand-in for NCCL",
+    }
+    .as_ptr()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ncclGetLastError(_handle: *mut c_void) -> *const c_char {
+    c"".as_ptr()
+}

@@ -1,0 +1,113 @@
+//! Links over NCCL, by its stand-in: the code that runs on GPUs, over the memory of the host. That no layout changes a bit over them,
+//! `parity` shows.
+
+use std::path::Path;
+use std::process::Command;
+
+use stagecoach_tests::{Launched, Outcome, TestJob, corpus, nccl, saved, signal, stagecoach, undisturbed};
+
+fn job() -> TestJob {
+    let extra = "  checkpoint: {everySteps: 4, keepLast: 2}\n  restart: {backoff: {initialSeconds: 0}, terminationTimeoutSeconds: 2}\n";
+    TestJob {
+        name: "small".into(),
+        transport: "Nccl",
+        tied: true,
+        decay_steps: Some(60),
+        extra: extra.into(),
+        ..TestJob::default()
+    }
+}
+
+/// Trains what is left to do to an end that comes soon.
+fn to_its_end(workspace: &Path) -> Outcome {
+    let rest = job().ending_after(saved(&workspace.join("small")));
+    let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
+    assert_eq!(outcome.hashes(), undisturbed(&rest));
+    outcome
+}
+
+#[test]
+fn a_killed_stage_is_replaced_and_the_others_stay() {
+    for rank in 0..3 {
+        let workspace = corpus::workspace();
+        let mut launched = Launched::start(workspace.path(), &job().endless(), &[]);
+        launched.wait_for_step(5);
+        let before = launched.wait_for_stages(3);
+        signal(before[rank], libc::SIGKILL);
+        launched.wait_for_restart(workspace.path());
+        let now = launched.wait_for_stages(3);
+        (0..3).for_each(|stage| assert_eq!(now[stage] != before[stage], stage == rank, "{before:?} became {now:?}"));
+        launched.interrupt(workspace.path());
+        to_its_end(workspace.path());
+    }
+}
+
+/// A job whose stage 1 has a fault, once. It trains on until it is stopped.
+fn with_fault(workspace: &Path, fault: &str, restart: &str) -> Outcome {
+    let fault = format!("1:{fault}:{}", workspace.join("struck").display());
+    let extra = job().extra.replace("restart: {", &format!("restart: {{{restart}, "));
+    let job = TestJob { extra, ..job() }.endless();
+    let mut launched = Launched::start_with(workspace, &job, &[], &[("NCCL_STAND_IN_FAULT", &fault)]);
+    launched.wait_for_step(20);
+    assert!(workspace.join("struck").exists(), "there was no fault");
+    launched.interrupt(workspace)
+}
+
+/// Nobody has died: all stages leave the group, with what they computed thrown away, and form the next one.
+#[test]
+fn an_error_of_nccl_ends_the_group_and_the_next_one_goes_on() {
+    let workspace = corpus::workspace();
+    with_fault(workspace.path(), "error:60", "maxRestarts: 1");
+    let logs: String = (0..3)
+        .map(|stage| std::fs::read_to_string(workspace.path().join(format!("small/logs/stage-{stage}.log"))).unwrap())
+        .collect();
+    assert!(logs.contains("NCCL: unhandled system error"), "{logs}");
+    to_its_end(workspace.path());
+}
+
+/// A message that never arrives, of which nobody says anything: no step is finished, and the group ends by that.
+#[test]
+fn a_message_that_never_arrives_ends_the_group() {
+    let workspace = corpus::workspace();
+    let outcome = with_fault(workspace.path(), "hang:60", "stallTimeoutSeconds: 3");
+    assert_eq!(outcome.stdout.matches("\nstart  steps").count(), 2, "{}", outcome.stdout);
+    to_its_end(workspace.path());
+}
+
+#[test]
+fn a_communicator_that_does_not_connect_is_told_with_what_to_set() {
+    let workspace = corpus::workspace();
+    let outcome = with_fault(workspace.path(), "init:1", "startupTimeoutSeconds: 8");
+    let said = outcome.stdout + &outcome.stderr;
+    assert!(said.contains("NCCL does not connect stage"), "{said}");
+    assert!(said.contains("NCCL_SOCKET_IFNAME"), "{said}");
+    to_its_end(workspace.path());
+}
+
+#[test]
+fn what_a_machine_lacks_for_nccl_is_one_sentence() {
+    let workspace = corpus::workspace();
+    let file = workspace.path().join("job.yaml");
+    std::fs::write(&file, job().yaml()).unwrap();
+    let path = nccl::loader_path();
+    let rows: [(&[(&str, &str)], &str); 3] = [
+        (&[], "there is no usable NVIDIA driver: libcuda.so.1 can't be loaded: "),
+        (
+            &[(nccl::LOADER_PATH, &path), ("NCCL_STAND_IN_DEVICES", "0")],
+            "the NVIDIA driver has 0 devices, and device 0 is asked for",
+        ),
+        (
+            &[(nccl::LOADER_PATH, &path), ("NCCL_STAND_IN_VERSION", "21703")],
+            "libnccl.so.2 is NCCL 2.17.3: 2.18 or newer is needed",
+        ),
+    ];
+    for (environment, sentence) in rows {
+        let mut run = Command::new(stagecoach());
+        run.arg("run").arg(&file).arg("--workspace").arg(workspace.path()).envs(environment.iter().copied());
+        let output = run.output().unwrap();
+        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(78), "{said}");
+        assert!(said.contains(&format!("can't use NCCL: {sentence}")), "{said}");
+        assert!(said.contains("; set Auto or Tcp, or give the stage a GPU"), "{said}");
+    }
+}

@@ -1,0 +1,245 @@
+//! What one rank sends to another, or receives from it: a thread that gives the messages of all links between the two to their
+//! communicator, in the order in which the program handed them over.
+
+use std::collections::VecDeque;
+use std::net::TcpStream;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
+use tch::Tensor;
+
+use super::super::{Interrupt, LinkError, LinkId};
+use super::communicator::{Communicator, Role};
+use crate::sys::{CudaContext, CudaError, CudaEvent, CudaStream};
+
+/// Between two looks at what is on its way: how late a sent tensor is freed, and a failure seen.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+
+/// What may still complete after the other end has closed its connection: it has sent or received all of it.
+const LEFT_GRACE: Duration = Duration::from_millis(500);
+
+/// How long a communicator may take to send the rest of what it was given, once its messages are done on the device.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A tensor to be sent, or to be filled.
+#[derive(Debug)]
+pub(crate) struct Message {
+    pub(crate) link: LinkId,
+    pub(crate) microbatch: usize,
+    pub(crate) tensor: Tensor,
+    /// Who gets the tensor of a receive.
+    pub(crate) arrivals: Option<mpsc::Sender<Result<Arrival, LinkError>>>,
+}
+
+/// A tensor that is filled by the time `event` is complete.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) microbatch: usize,
+    pub(crate) tensor: Tensor,
+    pub(crate) event: Arc<CudaEvent>,
+}
+
+impl Arrival {
+    /// The tensor; what libtorch does with it runs after it is filled.
+    pub(crate) fn into_tensor(self) -> Result<Tensor, LinkError> {
+        self.event.hold_up_default_stream().map_err(|error| LinkError::Broken(error.to_string()))?;
+        Ok(self.tensor)
+    }
+}
+
+/// The handle of a channel's thread. When the last is dropped, the thread sends what it has, or gives up what it was to receive.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    context: CudaContext,
+    messages: Option<mpsc::Sender<(Message, CudaEvent)>>,
+    failure: Arc<OnceLock<LinkError>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// From what a channel is started.
+#[derive(Debug)]
+pub(super) struct ChannelConfig {
+    pub(super) context: CudaContext,
+    pub(super) communicator: Communicator,
+    pub(super) role: Role,
+    /// Rank of the other end.
+    pub(super) peer: usize,
+    /// Closed by the other end when it is gone.
+    pub(super) sockets: Vec<TcpStream>,
+    /// Ends it once the group has failed.
+    pub(super) interrupt: Interrupt,
+}
+
+impl Channel {
+    pub(super) fn start(config: ChannelConfig) -> Result<Channel, CudaError> {
+        let (messages, handed_over) = mpsc::channel();
+        let failure: Arc<OnceLock<LinkError>> = Arc::default();
+        let (context, stream) = (config.context, config.context.stream()?);
+        let worker = Worker { config, stream, on_their_way: VecDeque::new(), refused: None, left_at: None };
+        let failed = failure.clone();
+        let thread = Some(std::thread::spawn(move || worker.run(&handed_over, &failed)));
+        Ok(Channel { context, messages: Some(messages), failure, thread })
+    }
+
+    /// Hands a message over, behind all that libtorch has been given so far.
+    pub(crate) fn hand_over(&self, message: Message) -> Result<(), LinkError> {
+        let ready = self.context.record_default_stream().map_err(|error| LinkError::Broken(error.to_string()))?;
+        let link = message.link;
+        let messages = self.messages.as_ref().and_then(|messages| messages.send((message, ready)).ok());
+        messages.ok_or_else(|| LinkError::Broken(format!("the link for {link} is closed")))?;
+        self.check()
+    }
+
+    /// Fails if anything handed over before did. What was received by then may not be what was sent.
+    pub(crate) fn check(&self) -> Result<(), LinkError> {
+        self.failure.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        self.messages = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Worker {
+    config: ChannelConfig,
+    stream: CudaStream,
+    /// Messages that the communicator has, with events behind them; it reads or writes their memory until then.
+    on_their_way: VecDeque<(Message, Arc<CudaEvent>)>,
+    /// The one that the communicator did not take.
+    refused: Option<Message>,
+    /// When the other end was first seen to be gone.
+    left_at: Option<Instant>,
+}
+
+impl Worker {
+    fn run(mut self, handed_over: &mpsc::Receiver<(Message, CudaEvent)>, failure: &OnceLock<LinkError>) {
+        let ended = self.config.context.make_current().map_err(|error| error.to_string());
+        let ended = ended.and_then(|()| self.transfer_all(handed_over));
+        let Worker { config, stream, on_their_way, refused, .. } = self;
+        let ChannelConfig { communicator, role, peer, sockets, .. } = config;
+        if let Err(why) = ended {
+            let first = on_their_way.front().map(|(message, _)| message).or(refused.as_ref());
+            let link = first.map(|message| message.link.to_string());
+            let (from_or_to, way) = match role {
+                Role::Sender => ("to", "send"),
+                Role::Receiver => ("from", "receive"),
+            };
+            let what = link.unwrap_or_else(|| format!("what goes {from_or_to} stage {peer}"));
+            let error = LinkError::Broken(format!("could not {way} {what}: {why}"));
+            // known before the abort lets the device go on with what has not arrived
+            let _ = failure.set(error.clone());
+            drop(communicator);
+            let _ = stream.synchronize();
+            close(&sockets);
+            drop(on_their_way);
+            for message in refused.into_iter().chain(handed_over.into_iter().map(|(message, _)| message)) {
+                message.arrivals.map(|arrivals| arrivals.send(Err(error.clone())));
+            }
+            return;
+        }
+        communicator.finish(Instant::now() + FINISH_TIMEOUT);
+        close(&sockets);
+    }
+
+    /// Returns when no more messages come and all are done.
+    fn transfer_all(&mut self, handed_over: &mpsc::Receiver<(Message, CudaEvent)>) -> Result<(), String> {
+        loop {
+            let next = match self.on_their_way.is_empty() {
+                true => handed_over.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                false => handed_over.recv_timeout(POLL_INTERVAL),
+            };
+            match next {
+                Ok((message, ready)) => match self.begin(&message, &ready) {
+                    Ok(done) => self.on_their_way.push_back((message, done)),
+                    Err(why) => {
+                        self.refused = Some(message);
+                        return Err(why);
+                    }
+                },
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) if self.on_their_way.is_empty() => return Ok(()),
+                Err(RecvTimeoutError::Disconnected) => match self.config.role {
+                    Role::Sender => std::thread::sleep(POLL_INTERVAL),
+                    Role::Receiver => return Err("nobody waits for it any more".into()),
+                },
+            }
+            self.release()?;
+            self.watch()?;
+        }
+    }
+
+    /// Gives a message to the communicator; an event behind it.
+    fn begin(&self, message: &Message, ready: &CudaEvent) -> Result<Arc<CudaEvent>, String> {
+        let cuda = |error: CudaError| error.to_string();
+        self.stream.wait(ready).map_err(cuda)?;
+        // an empty tensor has no memory, and both ends know that it is empty
+        if message.tensor.numel() > 0 {
+            let give_up = || match self.config.interrupt.is_triggered() {
+                true => Err("the group has ended".to_owned()),
+                false => Ok(()),
+            };
+            self.config.communicator.transfer(&message.tensor, &self.stream, &give_up)?;
+        }
+        let done = Arc::new(self.stream.record().map_err(cuda)?);
+        if let Some(arrivals) = &message.arrivals {
+            let Message { microbatch, tensor, .. } = message;
+            let arrival = Arrival { microbatch: *microbatch, tensor: tensor.shallow_clone(), event: Arc::clone(&done) };
+            // whoever waited may have given up
+            let _ = arrivals.send(Ok(arrival));
+        }
+        Ok(done)
+    }
+
+    /// Lets go of the messages that are done.
+    fn release(&mut self) -> Result<(), String> {
+        while let Some((_, done)) = self.on_their_way.front() {
+            if !done.is_complete().map_err(|error| error.to_string())? {
+                break;
+            }
+            self.on_their_way.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Looks for what would keep the rest from ever being done.
+    fn watch(&mut self) -> Result<(), String> {
+        self.config.communicator.is_ready()?;
+        if self.on_their_way.is_empty() {
+            return Ok(());
+        }
+        if self.config.interrupt.is_triggered() {
+            return Err("the group has ended".into());
+        }
+        if self.config.sockets.iter().any(is_closed) {
+            let left_at = *self.left_at.get_or_insert_with(Instant::now);
+            if left_at.elapsed() > LEFT_GRACE {
+                return Err(format!("stage {} has closed its connection", self.config.peer));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the other end of a connection on which nothing is sent is gone.
+fn is_closed(socket: &TcpStream) -> bool {
+    match recv(socket, &mut [0_u8], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Ok((_, bytes)) => bytes == 0,
+        Err(error) => !matches!(error, Errno::AGAIN | Errno::INTR),
+    }
+}
+
+/// The interrupt has them too: closing alone would not tell the other end.
+fn close(sockets: &[TcpStream]) {
+    for socket in sockets {
+        let _ = shutdown(socket, Shutdown::Both);
+    }
+}

@@ -1,0 +1,174 @@
+//! A communicator of two ranks: 0 sends, 1 receives.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use tch::Tensor;
+
+use super::library::{BYTES, Config, IN_PROGRESS, Nccl, RawCommunicator, RawUniqueId, SUCCESS};
+use crate::sys::CudaStream;
+
+/// What both ends of a communicator are given to find each other; it has an address in it.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct UniqueId(Vec<u8>);
+
+impl std::fmt::Debug for UniqueId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("UniqueId")
+    }
+}
+
+impl UniqueId {
+    /// A new one.
+    pub(super) fn generate(nccl: &'static Nccl) -> Result<UniqueId, String> {
+        let mut id = RawUniqueId([0; 128]);
+        // SAFETY: writes one identifier.
+        let result = unsafe { (nccl.functions.get_unique_id)(&mut id) };
+        check(nccl, ptr::null_mut(), "ncclGetUniqueId", result).map(|()| UniqueId(id.0.to_vec()))
+    }
+
+    /// As it travels.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// From what a peer has sent; none if it is none.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<UniqueId> {
+        (bytes.len() == size_of::<RawUniqueId>()).then(|| UniqueId(bytes.to_vec()))
+    }
+
+    fn raw(&self) -> RawUniqueId {
+        let mut raw = [0; 128];
+        raw.copy_from_slice(&self.0);
+        RawUniqueId(raw)
+    }
+}
+
+/// Which end of a communicator this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Sender = 0,
+    Receiver = 1,
+}
+
+impl Role {
+    fn peer(self) -> c_int {
+        match self {
+            Role::Sender => Role::Receiver as c_int,
+            Role::Receiver => Role::Sender as c_int,
+        }
+    }
+}
+
+/// Between two looks at a communicator that has something in progress.
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
+
+/// One end, used by one thread at a time. Aborted when dropped.
+#[derive(Debug)]
+pub(crate) struct Communicator {
+    nccl: &'static Nccl,
+    role: Role,
+    raw: RawCommunicator,
+}
+
+// SAFETY: NCCL's functions may be called on any thread, for one communicator by one at a time.
+unsafe impl Send for Communicator {}
+
+impl Communicator {
+    /// Begins to connect; [`Communicator::is_ready`] says when it is done.
+    pub(super) fn begin(nccl: &'static Nccl, id: &UniqueId, role: Role) -> Result<Communicator, String> {
+        let (mut raw, mut config) = (ptr::null_mut(), Config::non_blocking());
+        // SAFETY: writes one handle; the configuration is copied.
+        let result = unsafe { (nccl.functions.init)(&mut raw, 2, id.raw(), role as c_int, &mut config) };
+        let communicator = Communicator { nccl, role, raw };
+        communicator.begun("ncclCommInitRankConfig", result).map(|()| communicator)
+    }
+
+    /// Whether what was begun is done.
+    ///
+    /// # Errors
+    /// What has failed since, here or at the other end.
+    pub(super) fn is_ready(&self) -> Result<bool, String> {
+        let mut state = SUCCESS;
+        // SAFETY: writes one integer.
+        let result = unsafe { (self.nccl.functions.get_async_error)(self.raw, &mut state) };
+        self.begun("ncclCommGetAsyncError", result)?;
+        self.begun("NCCL", state).map(|()| state == SUCCESS)
+    }
+
+    /// Gives a send or receive of a tensor's memory to `stream`, and waits until NCCL has taken it; `give_up` is asked meanwhile.
+    pub(super) fn transfer(
+        &self,
+        tensor: &Tensor,
+        stream: &CudaStream,
+        give_up: &dyn Fn() -> Result<(), String>,
+    ) -> Result<(), String> {
+        let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
+        let (functions, peer) = (&self.nccl.functions, self.role.peer());
+        let (call, result) = match self.role {
+            // SAFETY: the memory is the tensor's, which the caller keeps until an event behind this is complete.
+            Role::Sender => {
+                ("ncclSend", unsafe { (functions.send)(tensor.data_ptr(), bytes, BYTES, peer, self.raw, stream.raw()) })
+            }
+            // SAFETY: as above; nobody uses the tensor before that event.
+            Role::Receiver => ("ncclRecv", unsafe {
+                (functions.receive)(tensor.data_ptr(), bytes, BYTES, peer, self.raw, stream.raw())
+            }),
+        };
+        self.begun(call, result)?;
+        while !self.is_ready()? {
+            give_up()?;
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        Ok(())
+    }
+
+    /// Frees it once all that it was given has gone out, which the network may do after the stream; aborts it at the deadline.
+    pub(super) fn finish(mut self, deadline: Instant) {
+        // SAFETY: a valid communicator.
+        let result = unsafe { (self.nccl.functions.finalize)(self.raw) };
+        if self.begun("ncclCommFinalize", result).is_err() {
+            return;
+        }
+        loop {
+            match self.is_ready() {
+                Ok(true) => break,
+                Ok(false) if Instant::now() < deadline => std::thread::sleep(POLL_INTERVAL),
+                _ => return,
+            }
+        }
+        // SAFETY: finalized, and not used again.
+        unsafe { (self.nccl.functions.destroy)(std::mem::replace(&mut self.raw, ptr::null_mut())) };
+    }
+
+    fn begun(&self, call: &str, result: c_int) -> Result<(), String> {
+        match result {
+            IN_PROGRESS => Ok(()),
+            result => check(self.nccl, self.raw, call, result),
+        }
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        if !self.raw.is_null() {
+            // SAFETY: not used again; what of it runs on the device ends.
+            unsafe { (self.nccl.functions.abort)(self.raw) };
+        }
+    }
+}
+
+fn check(nccl: &'static Nccl, raw: RawCommunicator, call: &str, result: c_int) -> Result<(), String> {
+    if result == SUCCESS {
+        return Ok(());
+    }
+    // SAFETY: both return strings of the library's, of which the last error is there until the next one on this thread.
+    let [why, last] = unsafe { [(nccl.errors.get_error_string)(result), (nccl.errors.get_last_error)(raw)] };
+    let text = |text: *const c_char| {
+        // SAFETY: null, or a null-terminated string as above.
+        (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().to_owned())
+    };
+    let last = text(last).filter(|last| !last.is_empty()).map(|last| format!(" ({last})"));
+    Err(format!("{call}: {}{}", text(why).unwrap_or_default(), last.unwrap_or_default()))
+}

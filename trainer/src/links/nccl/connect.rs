@@ -1,0 +1,110 @@
+//! Connecting the communicators of a stage, once the greetings of its links have said which there are.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tch::{Device, Kind, Tensor};
+
+use super::super::{Interrupt, LinkError, LinkId};
+use super::channel::{Channel, ChannelConfig};
+use super::communicator::{Communicator, Role, UniqueId};
+use super::library::Nccl;
+use crate::sys::CudaContext;
+
+/// Between two looks at communicators that connect.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// What a stage needs for NCCL.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Endpoint {
+    nccl: &'static Nccl,
+    context: CudaContext,
+}
+
+impl Endpoint {
+    /// Opens NCCL and the driver for a stage whose tensors are on `device`.
+    ///
+    /// # Errors
+    /// A sentence: what is missing.
+    pub(crate) fn open(device: Device) -> Result<Endpoint, String> {
+        let index = match device {
+            Device::Cuda(index) => index,
+            _ => 0,
+        };
+        let context = CudaContext::of_device(index).map_err(|error| error.to_string())?;
+        let nccl = Nccl::get()?;
+        let probe = Tensor::zeros([64], (Kind::Float, device));
+        match context.is_device_memory(probe.data_ptr().cast::<c_void>()) {
+            true => Ok(Endpoint { nccl, context }),
+            false => Err("this stage computes on the CPU, in whose memory NCCL does not send".into()),
+        }
+    }
+
+    /// The identifier of a new communicator.
+    pub(crate) fn new_id(&self) -> Result<UniqueId, String> {
+        UniqueId::generate(self.nccl)
+    }
+}
+
+/// A link that goes over the communicator of this identifier.
+#[derive(Debug)]
+pub(crate) struct NewCommunicator {
+    pub(crate) link: LinkId,
+    pub(crate) id: UniqueId,
+    pub(crate) socket: TcpStream,
+}
+
+/// Connects the communicators of all links of stage `rank`; returns the channel of each link.
+pub(crate) fn connect(
+    endpoint: Endpoint,
+    rank: usize,
+    links: Vec<NewCommunicator>,
+    interrupt: &Interrupt,
+    deadline: Instant,
+) -> Result<BTreeMap<LinkId, Arc<Channel>>, LinkError> {
+    let mut pairs: BTreeMap<(usize, usize), (UniqueId, Vec<LinkId>, Vec<TcpStream>)> = BTreeMap::new();
+    for NewCommunicator { link, id, socket } in links {
+        let (known, ids, sockets) =
+            pairs.entry((link.from, link.to)).or_insert_with(|| (id.clone(), Vec::new(), Vec::new()));
+        if *known != id {
+            return Err(LinkError::Mismatch(format!("{link} comes with another NCCL communicator than its siblings")));
+        }
+        ids.push(link);
+        sockets.push(socket);
+    }
+    let broken = |peer: usize, why: &str| {
+        LinkError::Broken(format!(
+            "NCCL does not connect stage {rank} with stage {peer}: {why}; if a network policy blocks its ports or it has taken \
+             the wrong interface, set NCCL_SOCKET_IFNAME in the template, or spec.pipeline.transport to Tcp"
+        ))
+    };
+    // all begin before any is waited for: whichever the other stages wait for first is among them
+    let mut begun = Vec::new();
+    for ((from, to), (id, ids, sockets)) in pairs {
+        let (role, peer) = if from == rank { (Role::Sender, to) } else { (Role::Receiver, from) };
+        let communicator = Communicator::begin(endpoint.nccl, &id, role).map_err(|why| broken(peer, &why))?;
+        let (context, interrupt) = (endpoint.context, interrupt.clone());
+        begun.push((ids, ChannelConfig { context, communicator, role, peer, sockets, interrupt }));
+    }
+    for (_, config) in &begun {
+        while !config.communicator.is_ready().map_err(|why| broken(config.peer, &why))? {
+            if interrupt.is_triggered() {
+                return Err(LinkError::Broken(format!("stage {rank} opens no links any more: the group has ended")));
+            }
+            if Instant::now() >= deadline {
+                return Err(broken(config.peer, "it has taken too long"));
+            }
+            std::thread::sleep(POLL_INTERVAL);
+        }
+    }
+    let mut channels = BTreeMap::new();
+    for (ids, config) in begun {
+        let peer = config.peer;
+        let channel = Arc::new(Channel::start(config).map_err(|error| broken(peer, &error.to_string()))?);
+        channels.extend(ids.into_iter().map(|link| (link, Arc::clone(&channel))));
+    }
+    Ok(channels)
+}

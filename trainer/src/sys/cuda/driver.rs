@@ -1,0 +1,244 @@
+//! CUDA's driver API: the streams and events by which copies and messages run beside the computation. libtorch computes on the
+//! default stream, whose handle is null, so nothing of libtorch's own is needed to order work against it.
+//!
+//! Source: the CUDA driver API reference.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+
+use crate::sys::library::{LibraryError, c_functions};
+
+/// The driver's library: it comes with the driver, not with CUDA.
+const LIBRARY: &str = "libcuda.so.1";
+
+type Handle = *mut c_void;
+
+const SUCCESS: c_int = 0;
+/// `CUDA_ERROR_NOT_READY`.
+const NOT_READY: c_int = 600;
+/// `CU_STREAM_NON_BLOCKING`: does not wait for the default stream, nor the default stream for it.
+const NON_BLOCKING: c_uint = 1;
+/// `CU_EVENT_DISABLE_TIMING`.
+const DISABLE_TIMING: c_uint = 2;
+/// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`.
+const MEMORY_TYPE: c_int = 2;
+/// `CU_MEMORYTYPE_DEVICE`.
+const DEVICE_MEMORY: c_uint = 2;
+
+c_functions! {
+    DriverFunctions {
+        init: "cuInit" (c_uint),
+        device_get_count: "cuDeviceGetCount" (*mut c_int),
+        device_get: "cuDeviceGet" (*mut c_int, c_int),
+        retain_primary_context: "cuDevicePrimaryCtxRetain" (*mut Handle, c_int),
+        set_current_context: "cuCtxSetCurrent" (Handle),
+        stream_create: "cuStreamCreate" (*mut Handle, c_uint),
+        stream_destroy: "cuStreamDestroy_v2" (Handle),
+        stream_synchronize: "cuStreamSynchronize" (Handle),
+        stream_wait_event: "cuStreamWaitEvent" (Handle, Handle, c_uint),
+        event_create: "cuEventCreate" (*mut Handle, c_uint),
+        event_destroy: "cuEventDestroy_v2" (Handle),
+        event_record: "cuEventRecord" (Handle, Handle),
+        event_query: "cuEventQuery" (Handle),
+        pointer_get_attribute: "cuPointerGetAttribute" (*mut c_void, c_int, u64),
+        get_error_string: "cuGetErrorString" (c_int, *mut *const c_char),
+    } returns c_int
+}
+
+/// Why the driver can't be used, or what it answered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum CudaError {
+    /// There is no driver, or an old one.
+    #[error("there is no usable NVIDIA driver: {0}")]
+    NoDriver(#[from] LibraryError),
+    /// The driver has no such device.
+    #[error("the NVIDIA driver has {count} devices, and device {index} is asked for")]
+    NoDevice { index: usize, count: usize },
+    /// A call failed.
+    #[error("{call}: {why}")]
+    Failed { call: &'static str, why: String },
+}
+
+impl DriverFunctions {
+    fn check(&self, call: &'static str, result: c_int) -> Result<(), CudaError> {
+        if result == SUCCESS {
+            return Ok(());
+        }
+        let mut text = ptr::null();
+        // SAFETY: writes one pointer, to a string that is never freed.
+        let known = unsafe { (self.get_error_string)(result, &mut text) } == SUCCESS && !text.is_null();
+        // SAFETY: a null-terminated string of the library's.
+        let why = known.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned());
+        Err(CudaError::Failed { call, why: why.unwrap_or_else(|| format!("error {result}")) })
+    }
+}
+
+/// The driver, opened once.
+fn driver() -> Result<&'static DriverFunctions, CudaError> {
+    static DRIVER: OnceLock<Result<DriverFunctions, CudaError>> = OnceLock::new();
+    let opened = DRIVER.get_or_init(|| {
+        let functions = DriverFunctions::open(LIBRARY)?;
+        // SAFETY: takes no pointer; may be called any number of times.
+        functions.check("cuInit", unsafe { (functions.init)(0) })?;
+        Ok(functions)
+    });
+    opened.as_ref().map_err(Clone::clone)
+}
+
+/// The context of a GPU in which libtorch computes too (its primary one).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CudaContext {
+    driver: &'static DriverFunctions,
+    context: Handle,
+}
+
+// SAFETY: the driver's functions may be called on any thread with a current context.
+unsafe impl Send for CudaContext {}
+// SAFETY: as above.
+unsafe impl Sync for CudaContext {}
+
+impl CudaContext {
+    /// The context of device `index`, made current on this thread.
+    ///
+    /// # Errors
+    /// If there is no driver or no such device.
+    pub(crate) fn of_device(index: usize) -> Result<CudaContext, CudaError> {
+        let driver = driver()?;
+        let (mut count, mut device, mut context) = (0, 0, ptr::null_mut());
+        // SAFETY: writes one integer.
+        driver.check("cuDeviceGetCount", unsafe { (driver.device_get_count)(&mut count) })?;
+        if index >= count.max(0) as usize {
+            return Err(CudaError::NoDevice { index, count: count.max(0) as usize });
+        }
+        // SAFETY: writes one integer.
+        driver.check("cuDeviceGet", unsafe { (driver.device_get)(&mut device, index as c_int) })?;
+        // SAFETY: writes one handle, of a context that is kept until the process ends.
+        let retained = unsafe { (driver.retain_primary_context)(&mut context, device) };
+        driver.check("cuDevicePrimaryCtxRetain", retained)?;
+        let context = CudaContext { driver, context };
+        context.make_current()?;
+        Ok(context)
+    }
+
+    /// Makes it the context of this thread, which each thread needs that creates streams or events.
+    pub(crate) fn make_current(&self) -> Result<(), CudaError> {
+        // SAFETY: the context is retained.
+        self.driver.check("cuCtxSetCurrent", unsafe { (self.driver.set_current_context)(self.context) })
+    }
+
+    /// Whether an address is in the memory of a GPU.
+    pub(crate) fn is_device_memory(&self, address: *const c_void) -> bool {
+        let mut kind: c_uint = 0;
+        let kind_ptr = (&raw mut kind).cast();
+        // SAFETY: writes one unsigned integer; of memory that the driver does not know it says that it is invalid.
+        let result = unsafe { (self.driver.pointer_get_attribute)(kind_ptr, MEMORY_TYPE, address as u64) };
+        result == SUCCESS && kind == DEVICE_MEMORY
+    }
+
+    /// A new stream, which neither waits for the default stream nor holds it up.
+    pub(crate) fn stream(&self) -> Result<CudaStream, CudaError> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: writes one handle.
+        self.driver.check("cuStreamCreate", unsafe { (self.driver.stream_create)(&mut raw, NON_BLOCKING) })?;
+        Ok(CudaStream { context: *self, raw })
+    }
+
+    /// An event behind all that has been given to the default stream so far, which is libtorch's.
+    pub(crate) fn record_default_stream(&self) -> Result<CudaEvent, CudaError> {
+        self.record(ptr::null_mut())
+    }
+
+    fn record(&self, stream: Handle) -> Result<CudaEvent, CudaError> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: writes one handle.
+        self.driver.check("cuEventCreate", unsafe { (self.driver.event_create)(&mut raw, DISABLE_TIMING) })?;
+        let event = CudaEvent { context: *self, raw };
+        // SAFETY: both handles are valid; null is the default stream.
+        self.driver.check("cuEventRecord", unsafe { (self.driver.event_record)(raw, stream) })?;
+        Ok(event)
+    }
+}
+
+/// A stream of a GPU.
+#[derive(Debug)]
+pub(crate) struct CudaStream {
+    context: CudaContext,
+    raw: Handle,
+}
+
+// SAFETY: streams may be used on any thread.
+unsafe impl Send for CudaStream {}
+
+impl CudaStream {
+    /// The driver's handle, which is also the runtime's.
+    pub(crate) fn raw(&self) -> *mut c_void {
+        self.raw
+    }
+
+    /// What is given to the stream from now on runs after the event.
+    pub(crate) fn wait(&self, event: &CudaEvent) -> Result<(), CudaError> {
+        event.hold_up(self.raw)
+    }
+
+    /// An event behind all that has been given to the stream so far.
+    pub(crate) fn record(&self) -> Result<CudaEvent, CudaError> {
+        self.context.record(self.raw)
+    }
+
+    /// Waits until all that has been given to the stream is done.
+    pub(crate) fn synchronize(&self) -> Result<(), CudaError> {
+        let driver = self.context.driver;
+        // SAFETY: a valid handle.
+        driver.check("cuStreamSynchronize", unsafe { (driver.stream_synchronize)(self.raw) })
+    }
+}
+
+impl Drop for CudaStream {
+    fn drop(&mut self) {
+        // SAFETY: a valid handle, not used again; the driver frees it when its work is done.
+        unsafe { (self.context.driver.stream_destroy)(self.raw) };
+    }
+}
+
+/// A point in the work of a stream.
+#[derive(Debug)]
+pub(crate) struct CudaEvent {
+    context: CudaContext,
+    raw: Handle,
+}
+
+// SAFETY: events may be used on any thread.
+unsafe impl Send for CudaEvent {}
+// SAFETY: and by several at a time: none records it again.
+unsafe impl Sync for CudaEvent {}
+
+impl CudaEvent {
+    /// What libtorch computes from now on runs after the event.
+    pub(crate) fn hold_up_default_stream(&self) -> Result<(), CudaError> {
+        self.hold_up(ptr::null_mut())
+    }
+
+    fn hold_up(&self, stream: Handle) -> Result<(), CudaError> {
+        let driver = self.context.driver;
+        // SAFETY: both handles are valid; null is the default stream.
+        driver.check("cuStreamWaitEvent", unsafe { (driver.stream_wait_event)(stream, self.raw, 0) })
+    }
+
+    /// Whether all before it is done.
+    pub(crate) fn is_complete(&self) -> Result<bool, CudaError> {
+        let driver = self.context.driver;
+        // SAFETY: a valid handle.
+        match unsafe { (driver.event_query)(self.raw) } {
+            NOT_READY => Ok(false),
+            result => driver.check("cuEventQuery", result).map(|()| true),
+        }
+    }
+}
+
+impl Drop for CudaEvent {
+    fn drop(&mut self) {
+        // SAFETY: a valid handle, not used again; who waits for it still does.
+        unsafe { (self.context.driver.event_destroy)(self.raw) };
+    }
+}

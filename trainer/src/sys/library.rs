@@ -1,0 +1,58 @@
+//! Libraries that a machine may lack: opened when a stage needs them, not when the process starts.
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+/// Why a library can't be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum LibraryError {
+    /// The loader does not find it, or something that it needs.
+    #[error("{name} can't be loaded: {why}")]
+    Missing { name: String, why: String },
+    /// It lacks a function.
+    #[error("{name} has no {function}")]
+    TooOld { name: String, function: &'static str },
+}
+
+/// Opens a library by the loader's rules.
+pub(crate) fn open(name: &str) -> Result<Library, LibraryError> {
+    // SAFETY: a library of the driver or of NVIDIA's, whose initialisers only set it up. Its functions are kept with it.
+    unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
+        // the source has the loader's message; the error itself only names the call
+        let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+        LibraryError::Missing { name: name.to_owned(), why }
+    })
+}
+
+/// Declares a table of functions with C's calling convention, and `open`, which finds them in a library by their names.
+macro_rules! c_functions {
+    ($(#[$meta:meta])* $table:ident { $($field:ident: $symbol:literal ($($argument:ty),*),)* } returns $result:ty) => {
+        $(#[$meta])*
+        #[derive(Debug)]
+        pub(crate) struct $table {
+            $(pub(crate) $field: unsafe extern "C" fn($($argument),*) -> $result,)*
+            /// What the functions are in.
+            _library: libloading::os::unix::Library,
+        }
+
+        impl $table {
+            /// Opens the library of this name.
+            ///
+            /// # Errors
+            /// If it can't be loaded, or lacks one of the functions.
+            pub(crate) fn open(name: &str) -> Result<$table, $crate::sys::LibraryError> {
+                let library = $crate::sys::open_library(name)?;
+                $(
+                    // SAFETY: this is the function's type in the library's C header.
+                    let $field = unsafe { library.get::<unsafe extern "C" fn($($argument),*) -> $result>($symbol) };
+                    let $field = *$field.map_err(|_| $crate::sys::LibraryError::TooOld {
+                        name: name.to_owned(),
+                        function: $symbol,
+                    })?;
+                )*
+                Ok($table { $($field,)* _library: library })
+            }
+        }
+    };
+}
+
+pub(crate) use c_functions;

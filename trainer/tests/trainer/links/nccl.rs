@@ -1,0 +1,158 @@
+//! Links over NCCL, by its stand-in (`tests/nccl`): both ends in a process whose loader finds it.
+
+use std::sync::{LazyLock, mpsc};
+use std::time::Duration;
+
+use stagecoach::links::{LinkId, LinkPayload, Links, LinksConfig, link_ids};
+use stagecoach_api::job::Transport;
+use stagecoach_pipeline::Placement;
+use stagecoach_tests::nccl::is_here;
+use tch::{Device, Kind, Tensor};
+
+use super::{BACKWARD, FORWARD, group, group_of, tensor};
+
+/// Two stages over NCCL.
+fn pair() -> [Links; 2] {
+    let mut links = group(2, Transport::Nccl, 4096, true);
+    let second = links.pop().unwrap();
+    [links.pop().unwrap(), second]
+}
+
+/// Many rounds: delays and memory differ each time.
+#[test]
+fn tensors_arrive_as_they_were_sent_though_nobody_waits() {
+    if !is_here("links::nccl::tensors_arrive_as_they_were_sent_though_nobody_waits") {
+        return;
+    }
+    let [mut first, mut second] = pair();
+    let shape = |m: usize| (1 + m as i64 % 4, 5 + m as i64 % 12);
+    for round in 0..4 {
+        for m in 0..100 {
+            let (rows, length) = shape(m);
+            // all are handed over before any is asked for, and dropped here: the link keeps them
+            first.senders[&FORWARD].send(m, tensor(round + m as i64, rows, length)).unwrap();
+            first.receivers.get_mut(&BACKWARD).unwrap().post(m, &[rows, length, 8], Kind::Float);
+            second.receivers.get_mut(&FORWARD).unwrap().post(m, &[rows, length, 8], Kind::Float);
+        }
+        for m in 0..100 {
+            let (rows, length) = shape(m);
+            let got = second.receivers.get_mut(&FORWARD).unwrap().wait(m).unwrap();
+            assert_eq!(got, tensor(round + m as i64, rows, length));
+            second.senders[&BACKWARD].send(m, got + 1.0).unwrap();
+        }
+        // asked for in another order than they arrive
+        for m in (0..100).rev() {
+            let (rows, length) = shape(m);
+            let got = first.receivers.get_mut(&BACKWARD).unwrap().wait(m).unwrap();
+            assert_eq!(got, tensor(round + m as i64, rows, length) + 1.0);
+        }
+    }
+    let bytes: i64 = (0..100).map(|m| shape(m).0 * shape(m).1 * 8 * 4).sum();
+    assert_eq!(first.bytes_sent(), 4 * bytes as u64);
+}
+
+/// Three boundaries and a tied weight between two stages share one communicator in each direction.
+#[test]
+fn all_links_between_two_stages_keep_the_order_of_the_program() {
+    if !is_here("links::nccl::all_links_between_two_stages_keep_the_order_of_the_program") {
+        return;
+    }
+    static IDS: LazyLock<Vec<LinkId>> = LazyLock::new(|| link_ids(&Placement::looped(2, 2), true));
+    let ids = &**IDS;
+    let mut links = group_of(2, true, |config| LinksConfig { transport: Transport::Nccl, link_ids: ids, ..config });
+    let (mut second, first) = (links.pop().unwrap(), links.pop().unwrap());
+    let there: Vec<LinkId> = ids.iter().copied().filter(|link| link.from == 0).collect();
+    assert_eq!((there.len(), second.receivers.len(), first.receivers.len()), (4, 4, 4));
+    let order: Vec<(usize, LinkId)> = (0..50).map(|m| (m, there[m * 7 % there.len()])).collect();
+    for &(m, link) in &order {
+        first.senders[&link].send(m, tensor(m as i64, 1, 3 + m as i64 % 5)).unwrap();
+        second.receivers.get_mut(&link).unwrap().post(m, &[1, 3 + m as i64 % 5, 8], Kind::Float);
+    }
+    for &(m, link) in order.iter().rev() {
+        let got = second.receivers.get_mut(&link).unwrap().wait(m).unwrap();
+        assert_eq!(got, tensor(m as i64, 1, 3 + m as i64 % 5));
+    }
+}
+
+#[test]
+fn an_empty_tensor_arrives_over_nccl() {
+    if !is_here("links::nccl::an_empty_tensor_arrives_over_nccl") {
+        return;
+    }
+    let [first, mut second] = pair();
+    first.senders[&FORWARD].send(0, tensor(0, 0, 4)).unwrap();
+    let receiver = second.receivers.get_mut(&FORWARD).unwrap();
+    receiver.post(0, &[0, 4, 8], Kind::Float);
+    assert_eq!(receiver.wait(0).unwrap().size(), [0, 4, 8]);
+}
+
+/// A receive that is not complete holds NaN, so that whoever used it would be seen.
+#[test]
+fn what_has_not_arrived_when_the_peer_goes_is_known_to_be_wrong() {
+    if !is_here("links::nccl::what_has_not_arrived_when_the_peer_goes_is_known_to_be_wrong") {
+        return;
+    }
+    let [first, mut second] = pair();
+    let place = Tensor::zeros([1, 4, 8], (Kind::Float, Device::Cpu));
+    let receiver = second.receivers.get_mut(&FORWARD).unwrap();
+    receiver.post(0, &[1, 4, 8], Kind::Float);
+    drop(first);
+    // the device goes on with whatever is there; the stage finds out before it votes
+    let waited = receiver.wait(0);
+    if let Ok(tensor) = &waited {
+        assert!(tensor.isnan().all().int64_value(&[]) == 1 || *tensor != place);
+    }
+    receiver.post(1, &[1, 4, 8], Kind::Float);
+    let error = receiver.wait(1).unwrap_err().to_string();
+    assert!(error.contains("from stage 0 to stage 1"), "{error}");
+    assert!(error.contains("stage 0 has closed its connection") || error.contains("network error"), "{error}");
+}
+
+/// Sends do not wait for their receives; who goes, or is told that the group has ended, waits for none of them.
+#[test]
+fn a_sender_ends_with_its_peer_and_with_the_group() {
+    if !is_here("links::nccl::a_sender_ends_with_its_peer_and_with_the_group") {
+        return;
+    }
+    for by_interrupt in [false, true] {
+        let interrupt = stagecoach::links::Interrupt::default();
+        let mut links = group_of(2, false, |config| LinksConfig {
+            transport: Transport::Nccl,
+            interrupt: interrupt.clone(),
+            ..config
+        });
+        let (second, mut first) = (links.pop().unwrap(), links.pop().unwrap());
+        let sender = first.senders.remove(&FORWARD).unwrap();
+        // more than the stand-in's buffers hold
+        (0..4).for_each(|m| sender.send(m, tensor(0, 1, 1 << 18)).unwrap());
+        let (ended, end) = mpsc::channel();
+        if by_interrupt {
+            interrupt.trigger();
+        } else {
+            drop(second);
+        }
+        std::thread::spawn(move || {
+            drop(sender);
+            let _ = ended.send(());
+        });
+        end.recv_timeout(Duration::from_secs(60)).expect("the sender hangs");
+    }
+}
+
+/// A copy of a state is in the memory of the host, whatever the transport is.
+#[test]
+fn copies_of_a_state_do_not_go_over_nccl() {
+    if !is_here("links::nccl::copies_of_a_state_do_not_go_over_nccl") {
+        return;
+    }
+    const COPY: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::StateCopy };
+    let ids = &[FORWARD, COPY];
+    let mut links = group_of(2, false, |config| LinksConfig { transport: Transport::Nccl, link_ids: ids, ..config });
+    links[0].senders[&COPY].send(3, tensor(3, 1, 4)).unwrap();
+    let receiver = links[1].receivers.get_mut(&COPY).unwrap();
+    // the carrier compares shapes, which NCCL does not
+    receiver.post(3, &[1, 5, 8], Kind::Float);
+    assert!(
+        receiver.wait(3).unwrap_err().to_string().contains("stage 1 expected f32[1,5,8] of microbatch 3 from stage 0")
+    );
+}

@@ -77,7 +77,7 @@ fn a_message_that_never_arrives_ends_the_group() {
 #[test]
 fn a_communicator_that_does_not_connect_is_told_with_what_to_set() {
     let workspace = corpus::workspace();
-    let outcome = with_fault(workspace.path(), "init:1", "startupTimeoutSeconds: 8");
+    let outcome = with_fault(workspace.path(), "init:1", "startupTimeoutSeconds: 16");
     let said = outcome.stdout + &outcome.stderr;
     assert!(said.contains("NCCL does not connect stage"), "{said}");
     assert!(said.contains("NCCL_SOCKET_IFNAME"), "{said}");

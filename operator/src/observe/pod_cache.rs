@@ -224,7 +224,9 @@ mod tests {
     /// A watch's list of these pods; returns the names of the jobs that lost some.
     fn list(cache: &PodCache, watched: &str, pods: &[ObservedPod]) -> Vec<String> {
         cache.begin_list(watched);
-        pods.iter().for_each(|pod| drop(cache.apply_event(&job(), pod.clone(), false)));
+        for pod in pods {
+            cache.apply_event(&job(), pod.clone(), false);
+        }
         cache.end_list(watched).into_iter().map(|job| job.name).collect()
     }
 

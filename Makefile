@@ -89,8 +89,9 @@ bench: build torch ## training beside PyTorch, what checkpoints cost, what 500 j
 	target/debug/stagecoach-bench recovery $(WORKSPACE) bench/results
 	tests/cluster/tools.sh $(CACHE) kwok jobset >/dev/null
 	cargo build --release --quiet --package stagecoach-operator
-	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) \
-		target/debug/stagecoach-bench operator $(WORKSPACE) bench/results
+	for what in operator creation silence scale; do \
+		STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) target/debug/stagecoach-bench $$what $(WORKSPACE) bench/results; \
+	done
 
 crashes: build ## a stage killed, or its disk full, at every operation on the shared folder
 	STAGECOACH_CRASHES=all cargo test --workspace --test system --quiet -- crashes:: storage:: --nocapture

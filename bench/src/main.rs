@@ -37,8 +37,11 @@ fn main() {
     let (commit, date) = (machine::commit(), jiff::Timestamp::now().to_string());
     let mut report = match what.as_str() {
         "checkpoint" => in_scratch(workspace, checkpoint),
+        "creation" => operator::measure_creation(),
         "memory" => in_scratch(workspace, memory::measure),
         "operator" => operator::measure(),
+        "scale" => operator::measure_scale(),
+        "silence" => operator::measure_silence(),
         "recovery" => in_scratch(workspace, recovery::measure),
         "node" => node::measure(),
         "sleep" => in_scratch(workspace, sleep::measure),
@@ -54,7 +57,9 @@ fn main() {
 }
 
 fn usage() -> ! {
-    eprintln!("usage: stagecoach-bench checkpoint|memory|node|operator|recovery|sleep|training WORKSPACE RESULTS");
+    eprintln!(
+        "usage: stagecoach-bench checkpoint|creation|memory|node|operator|recovery|scale|silence|sleep|training WORKSPACE RESULTS"
+    );
     std::process::exit(2);
 }
 

@@ -46,8 +46,9 @@ impl Job {
     /// # Errors
     /// If it was written by a version that this one does not understand.
     pub(crate) fn status(&self) -> anyhow::Result<PipelineJobStatus> {
-        let status: Option<PipelineJobStatus> = self.read("status", self.status.as_ref())?;
-        Ok(status.unwrap_or_default())
+        let status: serde_json::Result<Option<PipelineJobStatus>> =
+            self.status.as_ref().map(Deserialize::deserialize).transpose();
+        Ok(self.read("status", status)?.unwrap_or_default())
     }
 
     /// The operator's record of the job; None before its first attempt.
@@ -55,11 +56,10 @@ impl Job {
     /// # Errors
     /// As [`Job::status`].
     pub(crate) fn state(&self, status: &PipelineJobStatus) -> anyhow::Result<Option<JobState>> {
-        self.read("status.record", status.record.as_ref())
+        self.read("status.record", status.record.as_deref().map(serde_json::from_str).transpose())
     }
 
-    fn read<T: for<'de> Deserialize<'de>>(&self, what: &str, value: Option<&Value>) -> anyhow::Result<Option<T>> {
-        let read = value.map(T::deserialize).transpose();
+    fn read<T>(&self, what: &str, read: serde_json::Result<T>) -> anyhow::Result<T> {
         read.with_context(|| {
             format!(
                 "{what} of job {} can't be read: it was written by another version of the operator, whose kubectl-stagecoach \

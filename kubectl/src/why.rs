@@ -195,7 +195,7 @@ mod tests {
             "checkpoint": {"step": 40},
             "lastFailure": {"pod": "small-1-1", "reason": "Killed", "logTail": "one\ntwo\n"},
             "lastRecovery": {"attempt": 1, "replaced": true, "seconds": "1.36", "phases": {"noticed": "0", "joined": "0.24"}},
-            "record": state,
+            "record": serde_json::to_string(state).unwrap(),
             "conditions": [
                 {"type": "CheckpointsHealthy", "status": "False", "reason": "SavingFails", "message": "the disk is full"},
                 {"type": "Scheduled", "status": "False", "reason": "Waiting", "message": "1 of 3 pods"},

@@ -21,7 +21,7 @@ use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use stagecoach_api::contract::{JOB_LABEL, JOB_UID_LABEL};
 
-use crate::build;
+use crate::build::{self, JobReference};
 use crate::context::Context;
 use crate::errors::error_policy;
 use crate::job::RawPipelineJob;
@@ -53,13 +53,12 @@ async fn watch(context: Arc<Context>, namespace: &str, mut stop: tokio::sync::wa
     let store = writer.as_reader();
     context.telemetry.add_store(store.clone());
     let (pod_context, pod_namespace, job_context) = (Arc::clone(&context), namespace.to_owned(), Arc::clone(&context));
-    let changed = watcher(api::<RawPipelineJob>(client, namespace), watcher::Config::default())
-        .default_backoff()
+    let changed = events(&context, api::<RawPipelineJob>(client, namespace), watcher::Config::default())
         .modify(|job| job.metadata.managed_fields = None)
         .reflect(writer)
         .touched_objects()
         .try_filter(move |job| std::future::ready(!job_context.write_cache.is_own_write(job)));
-    let touched = watch_owned(api::<PartialPod>(client, namespace)).filter_map(move |event| {
+    let touched = watch_owned(&context, api::<PartialPod>(client, namespace)).filter_map(move |event| {
         std::future::ready(event.ok().and_then(|event| job_of_pod_event(&pod_context, &pod_namespace, event)))
     });
     let others: [BoxStream<'_, _>; 3] = [
@@ -92,12 +91,32 @@ fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(client: &C
     }
 }
 
-/// The events of the objects that jobs own.
-fn watch_owned<K>(objects: Api<K>) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
+/// The events of a watch. It begins again when it fails; that is counted and told.
+fn events<K>(
+    context: &Arc<Context>,
+    objects: Api<K>,
+    config: watcher::Config,
+) -> impl Stream<Item = watcher::Result<Event<K>>> + Send + use<K>
 where
-    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    watcher(objects, watcher::Config::default().labels(JOB_UID_LABEL)).default_backoff()
+    let context = Arc::clone(context);
+    watcher(objects, config).default_backoff().inspect_err(move |error| {
+        let kind = K::kind(&());
+        tracing::warn!("the watch of {kind}s failed and begins again: {error}");
+        context.telemetry.watch_failed(&kind);
+    })
+}
+
+/// The events of the objects that jobs own.
+fn watch_owned<K>(
+    context: &Arc<Context>,
+    objects: Api<K>,
+) -> impl Stream<Item = watcher::Result<Event<K>>> + Send + use<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    events(context, objects, watcher::Config::default().labels(JOB_UID_LABEL))
 }
 
 /// The jobs whose objects another client changed, of one kind.
@@ -110,7 +129,7 @@ where
     K: Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let (context, watched) = (Arc::clone(context), namespace.to_owned());
-    watch_owned(api::<K>(&context.client, namespace)).filter_map(move |event| {
+    watch_owned(&context, api::<K>(&context.client, namespace)).filter_map(move |event| {
         std::future::ready(event.ok().and_then(|event| job_of_owned_event(&context, &watched, event)))
     })
 }
@@ -146,26 +165,26 @@ fn job_of_owned_event<K: OwnedObject>(
 }
 
 /// The job to reconcile, if the pod event changes what is cached.
-fn job_of_pod_event(context: &Context, namespace: &str, event: Event<PartialPod>) -> Option<ObjectRef<RawPipelineJob>> {
+fn job_of_pod_event(context: &Context, watched: &str, event: Event<PartialPod>) -> Option<ObjectRef<RawPipelineJob>> {
     let (pod, deleted) = match event {
         Event::Apply(pod) | Event::InitApply(pod) => (pod, false),
         Event::Delete(pod) => (pod, true),
         Event::Init => {
-            context.pod_cache.invalidate(namespace);
+            context.pod_cache.begin_list(watched);
             return None;
         }
         Event::InitDone => {
-            context.pod_cache.mark_synced(namespace);
+            context.pod_cache.end_list(watched).iter().for_each(|job| context.triggers.trigger(job));
             return None;
         }
     };
-    let job = ObjectRef::new(pod.labels().get(JOB_LABEL)?).within(&pod.namespace()?);
-    let uid = pod.labels().get(JOB_UID_LABEL)?.clone();
-    let changed = match ObservedPod::from_partial(&pod, &uid) {
-        Some(pod) => context.pod_cache.apply_event(&uid, pod, deleted),
-        None => context.pod_cache.remove_foreign(&uid, &pod.uid().unwrap_or_default()),
+    let (name, namespace) = (pod.labels().get(JOB_LABEL)?.clone(), pod.namespace()?);
+    let job = JobReference { name, namespace, uid: pod.labels().get(JOB_UID_LABEL)?.clone() };
+    let changed = match ObservedPod::from_partial(&pod, &job.uid) {
+        Some(pod) => context.pod_cache.apply_event(&job, pod, deleted),
+        None => context.pod_cache.remove_foreign(&job.uid, &pod.uid().unwrap_or_default()),
     };
-    changed.then_some(job)
+    changed.then(|| ObjectRef::new(&job.name).within(&job.namespace))
 }
 
 async fn clean_up_caches(context: &Context) {

@@ -16,7 +16,7 @@ use crate::job::{self, ObservedJob, RawPipelineJob, WholeAttempt};
 use crate::observe::{self, JobSnapshot};
 use crate::rejection::{Rejected, Rejections};
 use crate::report::{self, Recovery, StatusInputs, StatusUpdate};
-use crate::requeue::{NEW_REJECTION_DELAY, RESYNC_INTERVAL, UNHEARD_SPARE_DELAY, requeue_delay};
+use crate::requeue::{NEW_REJECTION_DELAY, UNHEARD_SPARE_DELAY, requeue_delay};
 use crate::status_writer::{publish_events, report_invalid_job, write_status};
 use crate::ttl::{delete_job, remaining_ttl};
 
@@ -47,14 +47,15 @@ pub(crate) async fn reconcile(object: Arc<RawPipelineJob>, context: Arc<Context>
 /// reconcile again.
 async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Action, ReconcileError> {
     if !job::is_managed_here(object) || object.meta().deletion_timestamp.is_some() {
-        return Ok(Action::requeue(RESYNC_INTERVAL));
+        return Ok(Action::await_change());
     }
+    context.pod_cache.wait_for_first_list(&object.namespace().unwrap_or_default()).await;
     let clients = Clients::new(&context.client, &object.namespace().unwrap_or_default());
     let mut job = match job::read(object) {
         Ok(job) => job,
         Err(invalid) => {
             report_invalid_job(object, &clients, context, &invalid).await?;
-            return Ok(Action::requeue(RESYNC_INTERVAL));
+            return Ok(Action::await_change());
         }
     };
     let rejections = restore_cached_state(&mut job, context);
@@ -105,11 +106,10 @@ async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Act
     let remaining_ttl = remaining_ttl(&job, &status, now);
     if remaining_ttl == Some(Duration::ZERO) {
         delete_job(&job, &clients).await?;
-        return Ok(Action::requeue(RESYNC_INTERVAL));
+        return Ok(Action::await_change());
     }
-    let next = || requeue_delay(&decision, &snapshot, context.status_poller.interval(), now);
-    let delay = remaining_ttl.unwrap_or_else(next);
-    Ok(Action::requeue([retry_after, write_after].into_iter().flatten().fold(delay, Duration::min)))
+    let delays = [remaining_ttl, retry_after, write_after, requeue_delay(&decision, &snapshot, now)];
+    Ok(delays.into_iter().flatten().min().map_or_else(Action::await_change, Action::requeue))
 }
 
 /// Adds to `job` what is cached but not in its status yet. Returns what was rejected when it was tried last.

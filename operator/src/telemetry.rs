@@ -26,6 +26,11 @@ struct ReasonLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabel {
+    kind: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PhaseLabel {
     phase: String,
 }
@@ -41,6 +46,7 @@ pub(crate) struct Telemetry {
     steps_lost: Counter,
     reconcile_seconds: Histogram,
     reconcile_errors: Family<ReasonLabel, Counter>,
+    watch_errors: Family<KindLabel, Counter>,
     leader: Gauge,
     stores: Arc<Mutex<Vec<Store<RawPipelineJob>>>>,
     /// When each job failed whose recovery was counted last.
@@ -91,6 +97,12 @@ impl Default for Telemetry {
                 "Reconciles that failed and were retried",
                 Family::default(),
             ),
+            watch_errors: register(
+                &mut all,
+                "watch_errors",
+                "Watches that failed and were begun again, by the kind of what they watch",
+                Family::default(),
+            ),
             leader: register(&mut all, "leader", "Whether this replica is the leader: 1 or 0", Gauge::default()),
             registry: Arc::new(all),
             stores: Arc::default(),
@@ -134,6 +146,11 @@ impl Telemetry {
         if let Some(error) = error {
             self.reconcile_errors.get_or_create(&ReasonLabel { reason: error.into() }).inc();
         }
+    }
+
+    /// Counts a watch that failed.
+    pub(crate) fn watch_failed(&self, kind: &str) {
+        self.watch_errors.get_or_create(&KindLabel { kind: kind.into() }).inc();
     }
 
     /// Counts what a status that was written reports.
@@ -223,6 +240,7 @@ mod tests {
         let telemetry = Telemetry::default();
         telemetry.jobs.get_or_create(&PhaseLabel { phase: "Running".into() }).inc();
         drop(telemetry.recovery_phase_seconds.get_or_create(&PhaseLabel { phase: "joined".into() }));
+        telemetry.watch_failed("Pod");
         for family in [&telemetry.restarts, &telemetry.reconcile_errors] {
             family.get_or_create(&ReasonLabel { reason: "Killed".into() }).inc();
         }

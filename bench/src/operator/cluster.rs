@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use stagecoach_cluster::{Component, ControlPlane, Process, Settings, tool};
 
+use super::answers::Answers;
 use super::pods::{PODS, Pods};
 use super::system::{STAGES, System};
 use crate::machine::{memory, processor_seconds};
@@ -24,10 +25,29 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    pub(super) fn start(system: System) -> Cluster {
-        let plane = ControlPlane::start_with(Settings { flags: lifted() });
-        let pods = Pods::follow(plane.client(), system.labels);
-        Cluster { operator: system.start.map(|start| start(&plane)), _nodes: nodes(&plane), plane, pods, system }
+    /// With the operator.
+    pub(super) fn start(system: System, answers: &Answers) -> Cluster {
+        let mut cluster = Cluster::without_operator(system, answers, Vec::new());
+        cluster.start_operator();
+        cluster
+    }
+
+    /// Without one yet; with these flags besides.
+    pub(super) fn without_operator(system: System, answers: &Answers, flags: Vec<(Component, String)>) -> Cluster {
+        let plane = ControlPlane::start_with(Settings { flags: [lifted(), flags].concat() });
+        let pods = Pods::follow(plane.client(), system.labels, answers.clone());
+        (system.install)(&plane);
+        Cluster { operator: None, _nodes: nodes(&plane), plane, pods, system }
+    }
+
+    /// Starts the operator, or another one after it was killed.
+    pub(super) fn start_operator(&mut self) {
+        self.operator = self.system.start.map(|start| start(&self.plane));
+    }
+
+    /// Kills the operator.
+    pub(super) fn kill_operator(&mut self) {
+        self.operator = None;
     }
 
     pub(super) fn create(&self, name: &str) {
@@ -94,6 +114,14 @@ impl Cluster {
     /// Processor seconds of the control plane so far: etcd, API server, scheduler and controllers.
     pub(super) fn plane_cpu(&self) -> f64 {
         self.plane.process_ids().into_iter().map(processor_seconds).sum()
+    }
+
+    /// Cores that the operator uses, and the control plane, by the processor time of so many seconds from now on.
+    pub(super) fn cores(&self, window: Duration) -> [f64; 2] {
+        let (before, started) = ([self.cpu(), self.plane_cpu()], Instant::now());
+        std::thread::sleep(window);
+        let seconds = started.elapsed().as_secs_f64();
+        [(self.cpu() - before[0]) / seconds, (self.plane_cpu() - before[1]) / seconds]
     }
 
     /// Kibibytes of the operator's memory.

@@ -11,6 +11,7 @@ use super::system::{Labels, STAGES, System, wait_served};
 
 pub(super) const JOBSET: System = System {
     name: "JobSet 0.12",
+    install,
     start: Some(start),
     jobs: "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets",
     job,
@@ -18,13 +19,15 @@ pub(super) const JOBSET: System = System {
     first_attempt: 0,
 };
 
-fn start(plane: &ControlPlane) -> Process {
-    let program = tool("jobset");
-    let crd = program.canonicalize().unwrap().with_file_name("jobset.crd.yaml");
+fn install(plane: &ControlPlane) {
+    let crd = tool("jobset").canonicalize().unwrap().with_file_name("jobset.crd.yaml");
     // too large for what `kubectl apply` would keep of it
     let created = plane.kubectl(&["create", "-f", &crd.display().to_string()]);
     assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
     wait_served(plane, &JOBSET);
+}
+
+fn start(plane: &ControlPlane) -> Process {
     let folder = plane.folder();
     // the API server's own certificate is one for 127.0.0.1
     let certificates = folder.join("webhook");
@@ -44,7 +47,7 @@ fn start(plane: &ControlPlane) -> Process {
     });
     let file = folder.join("jobset.yaml");
     std::fs::write(&file, configuration.to_string()).unwrap();
-    let mut command = Command::new(program);
+    let mut command = Command::new(tool("jobset"));
     command.arg("--kubeconfig").arg(plane.kubeconfig()).arg("--config").arg(file).arg("--zap-log-level=error");
     let process = Process::start(command, &folder.join("jobset.log")).unwrap();
     until("JobSet's webhooks", 60, || TcpStream::connect(("127.0.0.1", port)).ok().map(drop));

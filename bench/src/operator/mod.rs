@@ -1,19 +1,26 @@
 //! What an operator takes for 500 jobs of 4 pods: ours, and JobSet with the Job controller, in one run on one machine.
 
+mod answers;
 mod cluster;
+mod creation;
 mod jobset;
 mod pods;
+mod scale;
+mod silence;
 mod system;
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use stagecoach_api::contract::HTTP_PORT;
+use stagecoach_cluster::merge;
 
+use self::answers::Answers;
 use self::cluster::Cluster;
+pub(crate) use self::creation::measure as measure_creation;
 use self::jobset::JOBSET;
+pub(crate) use self::scale::measure as measure_scale;
+pub(crate) use self::silence::measure as measure_silence;
 use self::system::{PODS_ALONE, STAGECOACH, STAGECOACH_GANG, STAGES, System};
 use crate::stats::{line, median, percentile};
 
@@ -22,28 +29,26 @@ const JOBS: usize = 500;
 const SINGLES: usize = 20;
 /// Jobs of which a pod fails at the same time.
 const AT_ONCE: usize = 50;
+/// How long it is watched what an operator takes at rest: several of the polls of each job.
+const AT_REST: Duration = Duration::from_secs(60);
 /// Until nothing is written any more.
 const SETTLE: Duration = Duration::from_secs(3);
 
 pub(crate) fn measure() -> Value {
+    let answers = Answers::serve();
     json!({
-        "stagecoach": all(STAGECOACH),
-        "jobSet": all(JOBSET),
-        "stagecoachGang": singles(&Cluster::start(STAGECOACH_GANG)),
-        "podsAlone": floor(&Cluster::start(PODS_ALONE)),
+        "stagecoach": all(STAGECOACH, &answers),
+        "jobSet": all(JOBSET, &answers),
+        "stagecoachGang": singles(&Cluster::start(STAGECOACH_GANG, &answers)),
+        "podsAlone": floor(&Cluster::start(PODS_ALONE, &answers)),
     })
 }
 
-/// Everything, on a fresh cluster.
-fn all(system: System) -> Value {
-    // whoever asks a pod of these simulated nodes is connected and gets no answer
-    let _silence = TcpListener::bind((Ipv4Addr::UNSPECIFIED, HTTP_PORT)).unwrap();
-    let cluster = Cluster::start(system);
+/// Everything, on a fresh cluster, whose pods answer nobody.
+fn all(system: System, answers: &Answers) -> Value {
+    let cluster = Cluster::start(system, answers);
     let mut report = singles(&cluster);
-    let many = many(&cluster);
-    for (key, value) in many.as_object().into_iter().flatten() {
-        report[key] = value.clone();
-    }
+    merge(&mut report, many(&cluster));
     report
 }
 
@@ -110,31 +115,14 @@ fn many(cluster: &Cluster) -> Value {
     );
     let peak = cluster.memory("VmHWM:");
     std::thread::sleep(Duration::from_secs(20));
-    let (idle_from, since) = (cluster.cpu(), Instant::now());
-    std::thread::sleep(Duration::from_secs(20));
-    let idle = (cluster.cpu() - idle_from) / since.elapsed().as_secs_f64();
+    let [idle, _] = cluster.cores(AT_REST);
     let rest = cluster.memory("VmRSS:");
     line(
         "memory at the peak",
         format!("{:.0} MiB", peak as f64 / 1024.0),
-        &format!("{:.0} MiB and {:.1} % of a core at rest", rest as f64 / 1024.0, idle * 100.0),
-    );
-    let beside: Vec<f64> = names[AT_ONCE..AT_ONCE + SINGLES]
-        .iter()
-        .map(|name| {
-            let seconds = cluster.restarted(std::slice::from_ref(name), first)[0];
-            cluster.pods.wait_ready(name, first + 1, STAGES);
-            std::thread::sleep(SETTLE / 10);
-            seconds
-        })
-        .collect();
-    line(
-        &format!("a pod fails beside {JOBS} jobs that answer nobody"),
-        format!("{:.0} ms", median(&beside) * 1e3),
-        &format!("p99 {:.0} ms", percentile(&beside, 0.99) * 1e3),
+        &format!("{:.0} MiB and {:.2} % of a core at rest", rest as f64 / 1024.0, idle * 100.0),
     );
     json!({
-        "restartBesideSilentSeconds": beside,
         "applySeconds": applied,
         "allPodsSeconds": all,
         "allReadySeconds": ready,

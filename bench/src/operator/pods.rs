@@ -1,12 +1,15 @@
 //! What becomes of pods, followed by one watch: asking for them again and again would be most of what is measured.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
+use stagecoach_api::contract::JOB_UID_LABEL;
 use stagecoach_cluster::Client;
 
+use super::answers::Answers;
 use super::system::Labels;
 
 /// The collection.
@@ -25,12 +28,15 @@ struct PodEvent {
 #[derive(Clone, Debug, Deserialize)]
 struct PodMetadata {
     name: String,
+    uid: String,
     #[serde(default)]
     labels: HashMap<String, String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 struct Status {
+    #[serde(rename = "podIP")]
+    pod_ip: Option<IpAddr>,
     #[serde(default)]
     conditions: Vec<PodCondition>,
 }
@@ -63,14 +69,17 @@ type Seen = HashMap<Attempt, BTreeMap<String, Came>>;
 pub(super) struct Pods(Arc<(Mutex<Seen>, Condvar)>);
 
 impl Pods {
-    /// Follows the pods that bear `labels`.
-    pub(super) fn follow(client: &Client, labels: Labels) -> Pods {
+    /// Follows the pods that bear `labels`; `answers` are given by those of our jobs.
+    pub(super) fn follow(client: &Client, labels: Labels, answers: Answers) -> Pods {
         let all: Arc<(Mutex<Seen>, Condvar)> = Arc::default();
         let shared = Arc::clone(&all);
         client.watch(PODS, move |pod: PodEvent| {
             let label = |name: &str| pod.metadata.labels.get(name);
             let Some(attempt) = label(labels.attempt).and_then(|number| number.parse().ok()) else { return };
             let Some(job) = label(labels.job).cloned() else { return };
+            if let (Some(address), Some(job_uid)) = (pod.status.pod_ip, label(JOB_UID_LABEL)) {
+                answers.insert(address, job_uid, attempt, &pod.metadata.uid);
+            }
             let (seen, changed) = &*shared;
             let mut seen = seen.lock().unwrap();
             let pods = seen.entry((job, attempt)).or_default();

@@ -15,7 +15,9 @@ pub(super) const STAGES: usize = 4;
 pub(super) struct System {
     /// What people call it.
     pub(super) name: &'static str,
-    /// Starts it on a fresh control plane; none if the client's objects are all there is.
+    /// Has a fresh control plane serve its jobs.
+    pub(super) install: fn(&ControlPlane),
+    /// Starts it there; none if the client's objects are all there is.
     pub(super) start: Option<fn(&ControlPlane) -> Process>,
     /// The collection of its jobs.
     pub(super) jobs: &'static str,
@@ -39,7 +41,8 @@ pub(super) struct Labels {
 /// Pods placed one by one, as JobSet's are.
 pub(super) const STAGECOACH: System = System {
     name: "Stagecoach",
-    start: Some(stagecoach),
+    install,
+    start: Some(start),
     jobs: "/apis/stagecoach.dev/v1alpha1/namespaces/default/pipelinejobs",
     job: |name| gang_job(name, "None"),
     labels: Labels { job: "stagecoach.dev/job", attempt: "stagecoach.dev/attempt" },
@@ -53,6 +56,7 @@ pub(super) const STAGECOACH_GANG: System =
 /// No operator: single pods, made by the client. What the cluster itself takes, whoever makes its pods.
 pub(super) const PODS_ALONE: System = System {
     name: "pods alone",
+    install: |_| {},
     start: None,
     jobs: PODS,
     job: |name| {
@@ -76,11 +80,14 @@ const VOLUME: &str = "
   accessModes: [ReadWriteMany], storageClassName: '', volumeName: training, resources: {requests: {storage: 1Gi}}}}
 ";
 
-fn stagecoach(plane: &ControlPlane) -> Process {
+fn install(plane: &ControlPlane) {
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../manifests/crd/pipelinejobs.yaml");
     plane.apply(&std::fs::read_to_string(manifest).unwrap());
     wait_served(plane, &STAGECOACH);
     plane.apply(VOLUME);
+}
+
+fn start(plane: &ControlPlane) -> Process {
     // as users get it: beside the folder of this program's own profile
     let own = std::env::current_exe().unwrap();
     let target = own.parent().and_then(Path::parent).unwrap();
@@ -104,6 +111,6 @@ pub(super) fn wait_served(plane: &ControlPlane, system: &System) {
 }
 
 fn gang_job(name: &str, gang: &str) -> Value {
-    let spec = json!({"stages": STAGES, "restart": {"backoff": {"initialSeconds": 0}, "reformTimeoutSeconds": 0}, "scheduling": {"gang": gang}});
+    let spec = json!({"stages": STAGES, "restart": {"backoff": {"initialSeconds": 0}, "reformTimeoutSeconds": 0, "stallTimeoutSeconds": 86400}, "scheduling": {"gang": gang}});
     pipeline_job(name, spec)
 }

@@ -147,7 +147,7 @@ fn not_needed(observed: &Observed) -> Option<BTreeMap<u32, u32>> {
     }
     let has_no_group = |instance: &&StageInstance| {
         instance.rank >= observed.needed_ranks()
-            && matches!(instance.state, InstanceState::Pending | InstanceState::Starting)
+            && (instance.state.is_pending() || instance.state == InstanceState::Starting)
     };
     let next = |instance: &StageInstance| (instance.rank, instance.incarnation.saturating_add(1));
     let removed: BTreeMap<u32, u32> = observed.current_instances().filter(has_no_group).map(next).collect();

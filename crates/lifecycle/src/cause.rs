@@ -256,7 +256,7 @@ fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineCl
     let is_new = |instance: &StageInstance| {
         has_drained
             && instance.incarnation > 0
-            && matches!(instance.state, InstanceState::Pending | InstanceState::Starting)
+            && (instance.state.is_pending() || instance.state == InstanceState::Starting)
     };
     let alive = observed.current_instances().find(|instance| instance.is_alive() && !is_new(instance));
     let save_timeout_seconds = policy.grace_seconds.saturating_add(ROOT_CAUSE_SETTLE_SECONDS);
@@ -319,6 +319,10 @@ fn cause_of_timeout(observed: &Observed, all_created: bool, clock: &mut Deadline
     let latest = |wanted: fn(&StageInstance) -> bool| {
         observed.current_instances().filter(move |instance| wanted(instance)).max_by_key(|instance| instance.since)
     };
+    // A queue decides how long the group waits, and gives its place to another if it comes anew.
+    if latest(|instance| instance.state == InstanceState::Held).is_some() {
+        return None;
+    }
     // An instance that could not be created (quota) counts as pending for the scheduling timeout.
     let pending = latest(|instance| instance.state == InstanceState::Pending);
     if let Some(instance) = pending.or_else(|| latest(StageInstance::is_alive).filter(|_| !all_created)) {

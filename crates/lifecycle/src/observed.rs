@@ -119,6 +119,8 @@ pub struct SpareInstance {
 /// The state of a stage instance or of a spare, in Kubernetes' terms.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum InstanceState {
+    /// Somebody holds it back, such as a queue that has no room for it yet: no scheduler looks for a place.
+    Held,
     /// Not scheduled yet, or without its image.
     Pending,
     /// The process runs; rendezvous is not complete.
@@ -212,6 +214,11 @@ impl Exit {
 }
 
 impl InstanceState {
+    /// Whether its process has not been started yet.
+    pub const fn is_pending(&self) -> bool {
+        matches!(self, Self::Held | Self::Pending)
+    }
+
     /// Whether its process may still run.
     pub(crate) const fn is_alive(&self) -> bool {
         !matches!(self, Self::Exited(_))
@@ -292,7 +299,7 @@ impl Observed {
 
     /// A stage of the current attempt that the cluster has not started: it is not created yet, or is pending.
     pub(crate) fn unstarted_stage(&self, all_created: bool) -> Option<u32> {
-        let pending = self.current_instances().find(|instance| instance.state == InstanceState::Pending);
+        let pending = self.current_instances().find(|instance| instance.state.is_pending());
         let missing = self.missing_stages().next().filter(|_| !all_created);
         missing.or(pending.map(|instance| instance.rank))
     }

@@ -27,7 +27,7 @@ pub(crate) fn lost_stages(observed: &Observed, failure: &AttemptFailure, all_cre
             InstanceState::Exited(exit) if cause::failed_by_itself(exit) => drop(lost.insert(instance.rank)),
             InstanceState::Exited(_) | InstanceState::Terminating => return BTreeSet::new(),
             InstanceState::Starting | InstanceState::Ready => somebody_stays = true,
-            InstanceState::Pending => {}
+            InstanceState::Held | InstanceState::Pending => {}
         }
     }
     let is_lost = failure.rank.is_some_and(|rank| lost.contains(&rank));

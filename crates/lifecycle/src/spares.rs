@@ -161,7 +161,7 @@ pub(crate) fn actions_while_running(
         actions.push(AttemptAction::RemoveSpares { attempt, numbers: removed });
     }
     // a stage that waits for room has it before a spare
-    let room_is_scarce = observed.current_instances().any(|instance| instance.state == InstanceState::Pending);
+    let room_is_scarce = observed.current_instances().any(|instance| instance.state.is_pending());
     let missing = wanted.saturating_sub(waiting.len() + just_exited);
     if may_start && !room_is_scarce && missing > 0 {
         let of_attempt = observed.instances.iter().filter(|instance| instance.attempt == attempt);

@@ -106,7 +106,7 @@ pub(crate) fn read(object: &RawPipelineJob) -> Result<ObservedJob, InvalidJob> {
     manifest.metadata.generation = meta.generation;
     let state = match &status.record {
         None => JobState::default(),
-        Some(record) => serde_json::from_value(record.clone()).map_err(|e| {
+        Some(record) => serde_json::from_str(record).map_err(|e| {
             InvalidJob::Record(format!(
                 "status.record can't be read ({e}): it was written by another version of the operator"
             ))

@@ -81,6 +81,7 @@ pub(super) fn state(pod: &PartialPod) -> (InstanceState, UnixMillis) {
     match trainer.and_then(|trainer| time(trainer.running.as_ref()?.started_at.as_ref())) {
         // readiness was lost: the start-up timeout runs from that moment
         Some(started) => (InstanceState::Starting, started.max(ready.and_then(since).unwrap_or(started))),
+        None if !pod.spec.scheduling_gates.is_empty() => (InstanceState::Held, created),
         None => (InstanceState::Pending, created),
     }
 }
@@ -236,6 +237,9 @@ mod tests {
     #[test]
     fn instance_states_follow_a_pods_life() {
         assert_eq!(state(&pod(json!({"phase": "Pending"}))), (InstanceState::Pending, at(1)));
+        let mut held = pod(json!({"phase": "Pending"}));
+        held["spec"]["schedulingGates"] = json!([{"name": "kueue.x-k8s.io/admission"}]);
+        assert_eq!(state(&held), (InstanceState::Held, at(1)));
         let running = json!([{"name": "trainer", "state": {"running": {"startedAt": "2026-01-01T00:00:03Z"}}}]);
         let starting = pod(json!({"phase": "Running", "containerStatuses": running}));
         assert_eq!(state(&starting), (InstanceState::Starting, at(3)));

@@ -61,7 +61,7 @@ impl JobSnapshot {
         self.pods.iter().all(ObservedPod::has_exited)
     }
 
-    /// From the pod cache; None if the cache may be stale.
+    /// From the pod cache; None if a list has to tell what became of a pod.
     pub(crate) fn from_cache(job: &ObservedJob, pod_cache: &PodCache) -> Option<JobSnapshot> {
         pod_cache
             .get(&job.reference.uid, job.state.attempt.number)
@@ -70,7 +70,7 @@ impl JobSnapshot {
 
     /// Of a job without a record, which has no pods; None if that is not certain.
     pub(crate) fn of_new_job(job: &ObservedJob, pod_cache: &PodCache) -> Option<JobSnapshot> {
-        let new = job.status.record.is_none() && pod_cache.start_empty(&job.reference.uid, &job.reference.namespace);
+        let new = job.status.record.is_none() && pod_cache.has_none(&job.reference);
         new.then(JobSnapshot::default)
     }
 
@@ -87,7 +87,7 @@ impl JobSnapshot {
         let listed = pods.list(&ListParams::default().labels(&build::pod_label_selector(&job.reference))).await?;
         let version = parse_resource_version(listed.metadata.resource_version.as_deref().unwrap_or_default());
         let listed = listed.items.iter().filter_map(|pod| ObservedPod::from_partial(pod, &job.reference.uid)).collect();
-        let pods = pod_cache.replace_with_list(&job.reference.uid, job.state.attempt.number, version, listed);
+        let pods = pod_cache.replace_with_list(&job.reference, job.state.attempt.number, version, listed);
         Ok(JobSnapshot { pods, ..JobSnapshot::default() })
     }
 

@@ -7,6 +7,7 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
 /// The fields of a pod that are read.
@@ -29,6 +30,8 @@ pub(super) struct PartialPodSpec {
     pub(super) containers: Vec<PartialContainer>,
     #[serde(default)]
     pub(super) init_containers: Vec<PartialContainer>,
+    #[serde(default)]
+    pub(super) scheduling_gates: Vec<IgnoredAny>,
 }
 
 /// The fields of a container that are read.

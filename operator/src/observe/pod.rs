@@ -10,8 +10,8 @@ use super::PartialPod;
 use super::instance::{
     BlockingReason, blocking_reason, conditions, ends_by_itself, failed_init_container, role, state,
 };
-use super::parse_resource_version;
 use super::status_poller::Heard;
+use super::{now, parse_resource_version};
 use crate::build::{self, PodRole};
 
 /// A pod of an attempt.
@@ -90,6 +90,14 @@ impl ObservedPod {
     /// Whether its trainer has exited.
     pub(crate) fn has_exited(&self) -> bool {
         matches!(self.state, InstanceState::Exited(_))
+    }
+
+    /// Completes what is now known of it by what was known `before`. The API does not tell when a pod that was held back was let go
+    /// on, so that one is pending since it was first seen so: an operator that has just started gives it its time anew.
+    pub(super) fn follow(&mut self, before: Option<&ObservedPod>) {
+        if self.state == InstanceState::Pending {
+            self.since = before.filter(|before| before.state == self.state).map_or_else(now, |before| before.since);
+        }
     }
 
     /// Whether both lead to the same decision: all but their resourceVersion is equal, and their conditions, which matter only

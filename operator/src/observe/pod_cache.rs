@@ -2,6 +2,10 @@
 //! recorded or done is decided from a list. Two facts are safe to take from the cache: that all pods were created, and that a
 //! job without a record has none.
 //!
+//! A watch begins with a list, and lists again where it may have missed events (`Event::Init` to `Event::InitDone`): what that
+//! list lacks has gone. In between the pods known before still count: their jobs are reconciled again if the list has changed
+//! them. No job is listed for that, however many there are.
+//!
 //! kube's `reflector::Store` is not used for pods: it drops a deleted pod with its exit, doesn't say whether it is older than
 //! a list, has no index by job, and holds whole objects. For PipelineJobs it is used (`controller`).
 //!
@@ -9,16 +13,15 @@
 //! deleted, and a list has only existing pods. Exits that happen while the operator is down are lost; their reason is
 //! `Unknown`.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use super::ObservedPod;
-use crate::requeue::RESYNC_INTERVAL;
-use crate::sync::{PerJob, lock};
+use tokio::sync::Notify;
 
-/// A job's pods are listed at least this often, in case the watch missed an event.
-const RELIST_INTERVAL: Duration = RESYNC_INTERVAL;
+use super::ObservedPod;
+use crate::build::JobReference;
+use crate::sync::{PerJob, lock};
 
 /// How long a pod absent from a list keeps its last state, until the watch delivers its exit.
 const MISSING_POD_GRACE: Duration = Duration::from_secs(1);
@@ -27,32 +30,53 @@ const MISSING_POD_GRACE: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct PodCache {
     jobs: PerJob<JobPods>,
-    /// Namespaces whose initial list is complete; "" for all namespaces.
-    synced_namespaces: Mutex<HashSet<String>>,
+    /// By the namespace that is watched; "" for all namespaces.
+    watches: Mutex<HashMap<String, PodWatch>>,
+    list_ended: Notify,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct JobPods {
+    job: JobReference,
     all: Vec<ObservedPod>,
-    /// When they were last listed; None if they must be listed again.
-    listed_at: Option<Instant>,
     /// The newest resourceVersion that the watch delivered.
     newest_version: u64,
 }
 
+impl JobPods {
+    fn none(job: &JobReference) -> JobPods {
+        JobPods { job: job.clone(), all: Vec::new(), newest_version: 0 }
+    }
+}
+
+/// A watch of pods.
+#[derive(Debug, Default)]
+struct PodWatch {
+    /// Whether its first list is complete.
+    has_listed: bool,
+    /// The UIDs of the pods in the list that it makes now.
+    listing: Option<HashSet<String>>,
+}
+
 impl PodCache {
     /// Applies a pod event of the watch. Returns whether it changes the cached pod.
-    pub(crate) fn apply_event(&self, job: &str, mut pod: ObservedPod, deleted: bool) -> bool {
+    pub(crate) fn apply_event(&self, job: &JobReference, mut pod: ObservedPod, deleted: bool) -> bool {
+        self.with_watch(&job.namespace, |watch| {
+            if let Some(listing) = &mut watch.listing {
+                listing.insert(pod.uid.clone());
+            }
+        });
         let mut jobs = self.jobs.lock();
-        let pods = jobs.entry(job.to_owned()).or_default();
+        let pods = jobs.entry(job.uid.clone()).or_insert_with(|| JobPods::none(job));
         pods.newest_version = pods.newest_version.max(pod.version);
         let pods = &mut pods.all;
         pod.deleted = deleted;
-        let before = pods.iter().position(|known| known.uid == pod.uid);
-        if before.is_some_and(|at| pods[at].version > pod.version) {
+        let before = pods.iter().find(|known| known.uid == pod.uid);
+        if before.is_some_and(|before| before.version > pod.version) {
             return false;
         }
-        let changed = before.is_none_or(|at| !pods[at].is_no_news(&pod));
+        pod.follow(before);
+        let changed = before.is_none_or(|before| !before.is_no_news(&pod));
         // exits of attempts before the previous one are no longer needed
         pods.retain(|other| other.uid != pod.uid && (!other.deleted || other.attempt.saturating_add(1) >= pod.attempt));
         if !deleted || pod.has_exited() {
@@ -70,39 +94,37 @@ impl PodCache {
         pods.all.len() < before
     }
 
-    /// A job's pods, including deleted ones of `attempt`; None if they may be stale.
+    /// A job's pods, including deleted ones of `attempt`; None while a list lacks one of them whose exit the watch may still
+    /// deliver.
     pub(super) fn get(&self, job: &str, attempt: u64) -> Option<Vec<ObservedPod>> {
         let jobs = self.jobs.lock();
-        let pods = jobs.get(job)?;
-        pods.listed_at.filter(|at| at.elapsed() < RELIST_INTERVAL)?;
-        Some(pods.all.iter().filter(|pod| !pod.deleted || pod.attempt == attempt).cloned().collect())
+        let pods = jobs.get(job).map_or(&[][..], |pods| &pods.all);
+        if pods.iter().any(|pod| pod.missing_since.is_some()) {
+            return None;
+        }
+        Some(pods.iter().filter(|pod| !pod.deleted || pod.attempt == attempt).cloned().collect())
     }
 
     /// Whether a job without a record has no pods. If so, the watch will deliver all pods that are created for it.
-    pub(super) fn start_empty(&self, job: &str, namespace: &str) -> bool {
-        let synced = lock(&self.synced_namespaces);
-        if !synced.contains("") && !synced.contains(namespace) {
-            return false;
-        }
-        let mut jobs = self.jobs.lock();
-        let pods = jobs.entry(job.to_owned()).or_default();
-        if pods.all.is_empty() {
-            pods.listed_at = Some(Instant::now());
-        }
-        pods.all.is_empty()
+    pub(super) fn has_none(&self, job: &JobReference) -> bool {
+        let is_complete = self.with_watch(&job.namespace, |watch| watch.has_listed && watch.listing.is_none());
+        is_complete == Some(true) && self.jobs.lock().get(&job.uid).is_none_or(|pods| pods.all.is_empty())
     }
 
     /// Replaces a job's pods by those of a list at `version`. Adds deleted pods of `attempt` whose exit is known, and those
     /// deleted just now whose exit the watch has not yet delivered. Returns all.
     pub(super) fn replace_with_list(
         &self,
-        job: &str,
+        job: &JobReference,
         attempt: u64,
         version: u64,
         mut listed: Vec<ObservedPod>,
     ) -> Vec<ObservedPod> {
         let mut jobs = self.jobs.lock();
-        let pods = jobs.entry(job.to_owned()).or_default();
+        let pods = jobs.entry(job.uid.clone()).or_insert_with(|| JobPods::none(job));
+        for pod in &mut listed {
+            pod.follow(pods.all.iter().find(|known| known.uid == pod.uid));
+        }
         let now = Instant::now();
         let absent_from_list: Vec<ObservedPod> = pods
             .all
@@ -115,26 +137,55 @@ impl PodCache {
             .filter(|pod| pod.missing_since.is_none_or(|since| since.elapsed() < MISSING_POD_GRACE))
             .collect();
         listed.extend(absent_from_list);
-        let complete = listed.iter().all(|pod| pod.missing_since.is_none());
-        pods.listed_at = None;
         // otherwise the watch is already newer than the list
         if version >= pods.newest_version {
             pods.all.clone_from(&listed);
-            pods.listed_at = complete.then_some(now);
         }
         listed
     }
 
-    /// The watch of a namespace (re)starts: events may have been missed, so the cached pods must be listed again.
-    pub(crate) fn invalidate(&self, namespace: &str) {
-        lock(&self.synced_namespaces).remove(namespace);
-        self.jobs.lock().values_mut().for_each(|pods| pods.listed_at = None);
+    /// The watch of a namespace, "" for all, lists: at first, or since it may have missed events.
+    pub(crate) fn begin_list(&self, watched: &str) {
+        lock(&self.watches).entry(watched.to_owned()).or_default().listing = Some(HashSet::new());
     }
 
-    /// The initial list of the watch is complete. It has no events for pods deleted before.
-    pub(crate) fn mark_synced(&self, namespace: &str) {
-        self.invalidate(namespace);
-        lock(&self.synced_namespaces).insert(namespace.to_owned());
+    /// The list of a watch is complete: pods that it lacks have gone. Returns the jobs that had some.
+    pub(crate) fn end_list(&self, watched: &str) -> Vec<JobReference> {
+        let listed = {
+            let mut watches = lock(&self.watches);
+            let watch = watches.entry(watched.to_owned()).or_default();
+            watch.has_listed = true;
+            watch.listing.take().unwrap_or_default()
+        };
+        self.list_ended.notify_waiters();
+        let is_gone = |pod: &ObservedPod| !pod.deleted && !listed.contains(&pod.uid);
+        let mut jobs = self.jobs.lock();
+        let is_watched = |pods: &&mut JobPods| watched.is_empty() || pods.job.namespace == watched;
+        let changed = jobs.values_mut().filter(is_watched).filter(|pods| pods.all.iter().any(is_gone));
+        let changed = changed.map(|pods| {
+            pods.all.retain(|pod| pod.has_exited() || !is_gone(pod));
+            pods.all.iter_mut().for_each(|pod| pod.deleted |= is_gone(pod));
+            pods.job.clone()
+        });
+        changed.collect()
+    }
+
+    /// Waits until the watch of this namespace has listed its pods for the first time.
+    pub(crate) async fn wait_for_first_list(&self, namespace: &str) {
+        loop {
+            let ended = self.list_ended.notified();
+            if self.with_watch(namespace, |watch| watch.has_listed) == Some(true) {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    /// The watch that delivers the pods of a namespace.
+    fn with_watch<T>(&self, namespace: &str, with: impl FnOnce(&mut PodWatch) -> T) -> Option<T> {
+        let mut watches = lock(&self.watches);
+        let watched = if watches.contains_key("") { "" } else { namespace };
+        watches.get_mut(watched).map(with)
     }
 
     /// Removes the entries of jobs that no longer exist.
@@ -147,7 +198,9 @@ impl PodCache {
 mod tests {
     use serde_json::{Value, json};
 
+    use super::super::now;
     use super::*;
+    use stagecoach_lifecycle::InstanceState;
 
     fn pod(uid: &str, attempt: u64, version: u64, exit: Option<i32>) -> ObservedPod {
         let labels = json!({"stagecoach.dev/stage": "0", "stagecoach.dev/attempt": attempt.to_string()});
@@ -160,95 +213,152 @@ mod tests {
         ObservedPod::from_partial(&object, "job").unwrap()
     }
 
+    fn job() -> JobReference {
+        JobReference { name: "a".into(), namespace: "ml".into(), uid: "job".into() }
+    }
+
     fn known(cache: &PodCache) -> Option<Vec<(String, bool)>> {
         cache.get("job", 1).map(|pods| pods.into_iter().map(|pod| (pod.uid, pod.deleted)).collect())
     }
 
-    #[test]
-    fn the_cache_is_stale_before_a_list_and_after_a_gap() {
-        let cache = PodCache::default();
-        assert!(cache.apply_event("job", pod("a", 1, 1, None), false));
-        assert_eq!(known(&cache), None);
-        cache.replace_with_list("job", 1, 1, vec![pod("a", 1, 1, None)]);
-        assert_eq!(known(&cache), Some(vec![("a".into(), false)]));
-        cache.invalidate("");
-        assert_eq!(known(&cache), None);
+    /// A watch's list of these pods; returns the names of the jobs that lost some.
+    fn list(cache: &PodCache, watched: &str, pods: &[ObservedPod]) -> Vec<String> {
+        cache.begin_list(watched);
+        for pod in pods {
+            cache.apply_event(&job(), pod.clone(), false);
+        }
+        cache.end_list(watched).into_iter().map(|job| job.name).collect()
     }
 
     #[test]
-    fn a_job_without_a_record_needs_no_list_once_the_namespace_is_synced() {
+    fn what_a_new_list_of_the_watch_lacks_has_gone() {
         let cache = PodCache::default();
-        assert!(!cache.start_empty("job", "ml"));
-        cache.mark_synced("other");
-        assert!(!cache.start_empty("job", "ml"));
-        cache.mark_synced("ml");
-        assert!(cache.start_empty("job", "ml"));
-        cache.apply_event("job", pod("a", 1, 1, None), false);
+        let [a, b] = ["a", "b"].map(|uid| pod(uid, 1, 1, None));
+        assert_eq!(list(&cache, "", &[a.clone(), b.clone()]), Vec::<String>::new());
+        assert!(list(&cache, "", &[a.clone(), b.clone()]).is_empty(), "nothing has changed");
+        cache.begin_list("");
+        assert_eq!(known(&cache).unwrap().len(), 2, "until it is complete they count");
+        cache.apply_event(&job(), a.clone(), false);
+        assert_eq!(cache.end_list("").len(), 1);
         assert_eq!(known(&cache), Some(vec![("a".into(), false)]));
-        assert!(!cache.start_empty("job", "ml"), "its record was taken away, its pods were not");
-        cache.invalidate("ml");
-        assert_eq!(known(&cache), None);
-        assert!(!cache.start_empty("another", "ml"), "the watch had a gap");
-        cache.mark_synced("");
-        assert!(cache.start_empty("another", "ml"), "all namespaces are watched");
+        // the exit of one that has gone is known
+        cache.apply_event(&job(), pod("a", 1, 2, Some(1)), false);
+        assert_eq!(list(&cache, "", &[]), ["a"]);
+        assert_eq!(known(&cache), Some(vec![("a".into(), true)]));
+        assert!(list(&cache, "", &[]).is_empty(), "it has gone before");
+    }
+
+    #[test]
+    fn a_list_of_one_namespace_says_nothing_of_another() {
+        let cache = PodCache::default();
+        list(&cache, "ml", &[pod("a", 1, 1, None)]);
+        assert!(list(&cache, "other", &[]).is_empty());
+        assert_eq!(known(&cache), Some(vec![("a".into(), false)]));
+    }
+
+    #[test]
+    fn a_job_without_a_record_needs_no_list_while_the_watch_is_complete() {
+        let cache = PodCache::default();
+        assert!(!cache.has_none(&job()));
+        list(&cache, "other", &[]);
+        assert!(!cache.has_none(&job()));
+        cache.begin_list("ml");
+        assert!(!cache.has_none(&job()));
+        cache.end_list("ml");
+        assert!(cache.has_none(&job()));
+        cache.apply_event(&job(), pod("a", 1, 1, None), false);
+        assert!(!cache.has_none(&job()), "its record was taken away, its pods were not");
+        list(&cache, "ml", &[]);
+        assert!(cache.has_none(&job()));
+        cache.begin_list("ml");
+        assert!(!cache.has_none(&job()), "the watch had a gap");
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_the_first_list_goes_on_when_it_is_complete() {
+        use futures::FutureExt;
+        let cache = PodCache::default();
+        let mut waits = Box::pin(cache.wait_for_first_list("ml"));
+        assert!((&mut waits).now_or_never().is_none());
+        list(&cache, "other", &[]);
+        cache.begin_list("ml");
+        assert!((&mut waits).now_or_never().is_none());
+        cache.end_list("ml");
+        waits.await;
+        cache.begin_list("ml");
+        cache.wait_for_first_list("ml").await;
     }
 
     #[test]
     fn a_pod_that_the_job_no_longer_controls_is_removed() {
         let cache = PodCache::default();
-        cache.replace_with_list("job", 1, 1, vec![pod("a", 1, 1, None), pod("b", 1, 1, None)]);
+        cache.replace_with_list(&job(), 1, 1, vec![pod("a", 1, 1, None), pod("b", 1, 1, None)]);
         assert!(cache.remove_foreign("job", "a"));
         assert!(!cache.remove_foreign("job", "a"));
         assert_eq!(known(&cache), Some(vec![("b".into(), false)]));
     }
 
     #[test]
+    fn a_pod_that_was_held_back_is_pending_since_it_was_let_go_on() {
+        let in_state = |state: InstanceState, version| ObservedPod { state, ..pod("a", 1, version, None) };
+        let cache = PodCache::default();
+        let shown = || cache.get("job", 1).unwrap()[0].clone();
+        let before = now();
+        cache.apply_event(&job(), in_state(InstanceState::Held, 1), false);
+        assert_eq!(shown().since, in_state(InstanceState::Held, 1).since);
+        cache.apply_event(&job(), in_state(InstanceState::Pending, 2), false);
+        let since = shown().since;
+        assert!(since >= before);
+        assert!(!cache.apply_event(&job(), in_state(InstanceState::Pending, 3), false), "it waits on");
+        let listed = cache.replace_with_list(&job(), 1, 4, vec![in_state(InstanceState::Pending, 4)]);
+        assert_eq!((listed[0].since, shown().since), (since, since));
+    }
+
+    #[test]
     fn only_newer_and_different_versions_are_changes() {
         let cache = PodCache::default();
-        cache.replace_with_list("job", 1, 5, vec![pod("a", 1, 5, None)]);
-        assert!(!cache.apply_event("job", pod("a", 1, 6, None), false), "nothing that matters");
-        assert!(cache.apply_event("job", pod("a", 1, 7, Some(1)), false));
-        assert!(!cache.apply_event("job", pod("a", 1, 6, None), false), "older than what is known");
+        cache.replace_with_list(&job(), 1, 5, vec![pod("a", 1, 5, None)]);
+        assert!(!cache.apply_event(&job(), pod("a", 1, 6, None), false), "nothing that matters");
+        assert!(cache.apply_event(&job(), pod("a", 1, 7, Some(1)), false));
+        assert!(!cache.apply_event(&job(), pod("a", 1, 6, None), false), "older than what is known");
         assert!(cache.get("job", 1).unwrap()[0].has_exited());
     }
 
     #[test]
     fn a_pod_absent_from_a_list_is_kept_until_the_watch_delivers_its_exit() {
         let cache = PodCache::default();
-        cache.replace_with_list("job", 1, 1, vec![pod("a", 1, 1, None)]);
-        let all = cache.replace_with_list("job", 1, 9, vec![]);
+        cache.replace_with_list(&job(), 1, 1, vec![pod("a", 1, 1, None)]);
+        let all = cache.replace_with_list(&job(), 1, 9, vec![]);
         assert!(all[0].missing_since.is_some() && !all[0].deleted);
         assert_eq!(known(&cache), None, "the next reconcile lists again");
-        assert!(cache.apply_event("job", pod("a", 1, 8, Some(143)), true));
-        let all = cache.replace_with_list("job", 1, 10, vec![]);
+        assert!(cache.apply_event(&job(), pod("a", 1, 8, Some(143)), true));
+        let all = cache.replace_with_list(&job(), 1, 10, vec![]);
         assert!(all[0].deleted && all[0].has_exited());
     }
 
     #[test]
-    fn a_list_older_than_the_watch_is_stale() {
+    fn a_list_older_than_the_watch_replaces_nothing() {
         let cache = PodCache::default();
-        cache.replace_with_list("job", 1, 5, vec![pod("a", 1, 5, None)]);
+        cache.replace_with_list(&job(), 1, 5, vec![pod("a", 1, 5, None)]);
         // the list was read before the pod was deleted, and arrived afterwards
-        cache.apply_event("job", pod("a", 1, 7, None), true);
-        cache.replace_with_list("job", 1, 6, vec![pod("a", 1, 5, None)]);
-        assert_eq!(known(&cache), None);
-        cache.replace_with_list("job", 1, 7, vec![]);
-        assert_eq!(known(&cache), Some(vec![]));
+        cache.apply_event(&job(), pod("a", 1, 7, None), true);
+        cache.replace_with_list(&job(), 1, 6, vec![pod("a", 1, 5, None)]);
+        assert_eq!(known(&cache), Some(vec![]), "what the watch has said since counts");
     }
 
     #[test]
     fn exits_of_deleted_pods_are_kept_while_their_attempt_is_current() {
         let cache = PodCache::default();
-        cache.replace_with_list("job", 1, 2, vec![pod("a", 1, 1, None), pod("b", 1, 2, None)]);
-        cache.apply_event("job", pod("a", 1, 3, Some(137)), false);
-        cache.apply_event("job", pod("a", 1, 4, Some(137)), true);
-        cache.apply_event("job", pod("b", 1, 5, None), true);
+        cache.replace_with_list(&job(), 1, 2, vec![pod("a", 1, 1, None), pod("b", 1, 2, None)]);
+        cache.apply_event(&job(), pod("a", 1, 3, Some(137)), false);
+        cache.apply_event(&job(), pod("a", 1, 4, Some(137)), true);
+        cache.apply_event(&job(), pod("b", 1, 5, None), true);
         assert_eq!(known(&cache), Some(vec![("a".into(), true)]), "b went without an end");
-        let all = cache.replace_with_list("job", 1, 6, vec![pod("c", 1, 6, None)]);
+        let all = cache.replace_with_list(&job(), 1, 6, vec![pod("c", 1, 6, None)]);
         assert!(all.iter().all(|pod| pod.missing_since.is_none()));
         assert_eq!(all.iter().map(|pod| pod.uid.as_str()).collect::<Vec<_>>(), ["c", "a"]);
         // a later attempt does not need the exits of this one
-        cache.apply_event("job", pod("d", 3, 7, None), false);
+        cache.apply_event(&job(), pod("d", 3, 7, None), false);
         assert_eq!(known(&cache), Some(vec![("c".into(), false), ("d".into(), false)]));
     }
 }

@@ -1,5 +1,6 @@
 //! Polls `/status` of each job's stage 0 and of its spares, in the background: a pod that does not answer delays no reconcile. A
-//! pod holds an answer until it has news, and that triggers a reconcile. The operator pulls, so that pods need no API permissions.
+//! pod holds an answer until it has news, and that triggers a reconcile, as progress alone does now and then. The operator pulls,
+//! so that pods need no API permissions.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,12 +11,14 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use stagecoach_api::contract::{HTTP_PORT, StagePhase, StageStatus, StatusQuery};
+use stagecoach_api::job::ProgressStatus;
 use stagecoach_lifecycle::{Place, UnixMillis};
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 
 use super::{ObservedPod, now};
 use crate::build::JobReference;
+use crate::requeue::PROGRESS_INTERVAL_SECONDS;
 use crate::sync::PerJob;
 use crate::triggers::Triggers;
 
@@ -50,6 +53,15 @@ impl PolledStatus {
         matches!(self.status.phase, StagePhase::Preparing | StagePhase::Forming)
     }
 
+    /// Whether a reconcile is to be told of it, although it is no news after the response that was told last: of the first
+    /// progress at once, of other changes now and then.
+    fn is_due(&self, told: &PolledStatus) -> bool {
+        let has_progress = |polled: &PolledStatus| polled.status.progress != ProgressStatus::default();
+        let is_time = told.polled_at.plus_seconds(PROGRESS_INTERVAL_SECONDS) <= self.polled_at;
+        let is_first = !has_progress(told) && has_progress(self);
+        self.is_reachable && self.status != told.status && (is_time || is_first)
+    }
+
     /// Whether it trains.
     pub(crate) fn is_training(&self) -> bool {
         self.status.phase == StagePhase::Training
@@ -82,7 +94,23 @@ impl Heard {
 #[derive(Debug, Default)]
 struct Polls {
     heard: Heard,
+    /// The last response that triggered a reconcile.
+    told: Option<PolledStatus>,
     task: Option<AbortOnDrop>,
+}
+
+impl Polls {
+    /// Stores a response; None if there was none. Returns whether it is news, and whether a reconcile is to be told of it.
+    fn receive(&mut self, response: Option<StageStatus>) -> (bool, bool) {
+        let is_news = self.heard.receive(response);
+        let is_due =
+            self.heard.polled.as_ref().zip(self.told.as_ref()).is_some_and(|(polled, told)| polled.is_due(told));
+        let is_told = is_news || is_due;
+        if is_told {
+            self.told.clone_from(&self.heard.polled);
+        }
+        (is_news, is_told)
+    }
 }
 
 /// The polls, by the UIDs of the job and of the pod. Cheap to clone.
@@ -97,11 +125,6 @@ impl StatusPoller {
     /// A pod without news is polled once per `interval`.
     pub(crate) fn new(interval: Duration, triggers: Arc<Triggers>) -> StatusPoller {
         StatusPoller { interval, jobs: Arc::default(), triggers }
-    }
-
-    /// The poll interval.
-    pub(crate) const fn interval(&self) -> Duration {
-        self.interval
     }
 
     /// What `pod` of `job` has said. From the first call on it is polled.
@@ -146,13 +169,13 @@ impl StatusPoller {
             let response = fetch(address, query).await.filter(|status| is_from_pod(status, &job.uid, &pod));
             let is_answered = response.is_some();
             revision = response.as_ref().map(|status| status.revision);
-            let is_news = {
+            let (is_news, is_told) = {
                 let mut jobs = self.jobs.lock();
                 let polls = jobs.get_mut(&job.uid).and_then(|pods| pods.get_mut(&pod.uid));
                 let Some(polls) = polls else { return };
-                polls.heard.receive(response)
+                polls.receive(response)
             };
-            if is_news {
+            if is_told {
                 self.triggers.trigger(&job);
             }
             let pause = match (is_answered, is_news) {
@@ -227,6 +250,29 @@ mod tests {
 
     fn says(spare: Option<u32>, stage: u32, incarnation: u32) -> Option<StageStatus> {
         Some(StageStatus { spare, stage, incarnation, ..StageStatus::default() })
+    }
+
+    #[test]
+    fn progress_alone_is_told_at_first_and_then_once_in_an_interval() {
+        let mut polls = Polls::default();
+        let mut told = |step: u64, seconds: u64| {
+            let progress = ProgressStatus { step, ..ProgressStatus::default() };
+            let (_, is_told) = polls.receive(Some(StageStatus { progress, ..StageStatus::default() }));
+            // as if it had come so many seconds after the one before
+            if let Some(told) = polls.told.as_mut().filter(|_| !is_told) {
+                told.polled_at.0 -= seconds * 1000;
+            }
+            is_told
+        };
+        assert!(told(0, 0), "the first answer");
+        assert!(!told(0, 0), "nothing has changed");
+        assert!(told(1, 0), "the first progress");
+        assert!(!told(2, 14));
+        assert!(!told(3, 1));
+        assert!(told(4, 0), "15 s later");
+        assert!(!told(4, 15));
+        assert!(!told(4, 0), "it has not changed since it was told");
+        assert!(told(5, 0));
     }
 
     #[test]

@@ -135,7 +135,7 @@ fn scheduled(inputs: &StatusInputs) -> ConditionValue {
     if let Some((pod, BlockingReason { reason, message })) = first_blocked(stages()) {
         return value("False", reason, format!("pod {pod}: {message}"));
     }
-    let pending = stages().filter(|pod| pod.state == InstanceState::Pending).count();
+    let pending = stages().filter(|pod| pod.state.is_pending()).count();
     match pending {
         0 if all_created => {
             let all = "all pods are scheduled and have their image".to_owned();

@@ -72,7 +72,7 @@ pub(crate) fn next_status(inputs: &StatusInputs) -> StatusUpdate {
         last_failure: last_failure(inputs),
         last_recovery: inputs.recovery.and_then(Recovery::status).or_else(|| old.last_recovery.clone()),
         conditions: Vec::new(),
-        record: serde_json::to_value(state).ok(),
+        record: serde_json::to_string(state).ok(),
     };
     let known = polled.and_then(|polled| polled.status.checkpoint.clone());
     let newer = known.filter(|known| old.checkpoint.as_ref().is_none_or(|old| known.step > old.step));

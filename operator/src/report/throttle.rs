@@ -9,11 +9,10 @@ use stagecoach_api::job::{AttemptStatus, Condition, JobPhase, LastFailureStatus}
 use stagecoach_lifecycle::{AttemptPhase, JobState, UnixMillis};
 
 use super::conditions::is_normal_startup;
+use crate::requeue::PROGRESS_INTERVAL_SECONDS;
 
 /// Minimum time between writes that change nothing but pod counts.
 const POD_COUNT_INTERVAL: Duration = Duration::from_secs(1);
-/// Minimum seconds between writes that change nothing but progress.
-const PROGRESS_INTERVAL_SECONDS: u64 = 15;
 
 /// The status to write.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,15 +34,13 @@ pub(super) fn throttle(
         return StatusUpdate { status: new, write_after: None };
     }
     let write_after = if with_old_progress(&new, old) == *old {
-        // the next poll reconciles again anyway
-        progress_updated_at(old)
-            .filter(|updated_at| now < updated_at.plus_seconds(PROGRESS_INTERVAL_SECONDS))
-            .map(|_| None)
+        let due = progress_updated_at(old).map(|updated_at| updated_at.plus_seconds(PROGRESS_INTERVAL_SECONDS));
+        due.filter(|due| now < *due).map(|due| Duration::from_millis(due.0 - now.0))
     } else {
-        since_last_write.and_then(|since_last_write| POD_COUNT_INTERVAL.checked_sub(since_last_write)).map(Some)
+        since_last_write.and_then(|since_last_write| POD_COUNT_INTERVAL.checked_sub(since_last_write))
     };
     match write_after {
-        Some(write_after) => StatusUpdate { status: old.clone(), write_after },
+        Some(_) => StatusUpdate { status: old.clone(), write_after },
         None => StatusUpdate { status: new, write_after: None },
     }
 }
@@ -69,7 +66,7 @@ fn urgent_part(status: &PipelineJobStatus) -> PipelineJobStatus {
 
 /// The part of the record that must be written at once. `all_created` is excluded: it is also cached in memory.
 fn recorded_state(status: &PipelineJobStatus) -> Option<JobState> {
-    let mut state: JobState = serde_json::from_value(status.record.clone()?).ok()?;
+    let mut state: JobState = serde_json::from_str(status.record.as_ref()?).ok()?;
     (state.best_step, state.failures_without_progress) = (None, 0);
     if let AttemptPhase::Running { all_created, .. } = &mut state.attempt_phase {
         *all_created = false;
@@ -88,7 +85,6 @@ fn progress_updated_at(status: &PipelineJobStatus) -> Option<UnixMillis> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
     use stagecoach_api::contract::Mesh;
     use stagecoach_api::job::{CheckpointStatus, ProgressStatus};
     use stagecoach_lifecycle::Attempt;
@@ -120,7 +116,7 @@ mod tests {
                 condition("Running", "False", "Starting", format!("{ready} of 4 stages are ready")),
                 condition("Progressing", "False", "Loading", format!("{ready} tensors are loaded")),
             ],
-            record: serde_json::to_value(state).ok(),
+            record: serde_json::to_string(&state).ok(),
             ..PipelineJobStatus::default()
         }
     }
@@ -155,7 +151,11 @@ mod tests {
         at_once("a pod is unschedulable", &|new| new.conditions[0].reason = "Unschedulable".into());
         at_once("training begins", &|new| new.conditions[2].status = "True".into());
         at_once("a checkpoint", &|new| new.checkpoint = Some(CheckpointStatus { step: 5, ..Default::default() }));
-        at_once("another attempt", &|new| new.record.as_mut().unwrap()["attempt"]["number"] = json!(2));
+        at_once("another attempt", &|new| {
+            let mut state: JobState = serde_json::from_str(new.record.as_ref().unwrap()).unwrap();
+            state.attempt.number = 2;
+            new.record = serde_json::to_string(&state).ok();
+        });
         at_once("another spec", &|new| new.observed_generation = Some(2));
     }
 
@@ -169,6 +169,8 @@ mod tests {
             }
         };
         assert!(!is_written(&at(9, 0), &at(8, 14), 14_000));
+        let update = throttle(at(9, 0), &at(8, 5), Some(Duration::from_secs(5)), NOW);
+        assert_eq!(update.write_after, Some(Duration::from_secs(10)), "what is held back is written later");
         assert!(is_written(&at(9, 0), &at(8, 15), 15_000));
         // together with anything else, after a second
         let mut other = at(9, 0);

@@ -214,6 +214,31 @@ fn an_unschedulable_pod_is_reported_at_once() {
 }
 
 #[test]
+fn pods_that_a_queue_holds_back_wait_for_it_and_keep_their_place() {
+    let cluster = shared();
+    let wants = |spec: Value| json!({"scheduling": {"gang": "None", "timeoutSeconds": 1}, "template": {"spec": spec}});
+    cluster.create("held-back", wants(json!({"schedulingGates": [{"name": "example.com/queue"}]})));
+    cluster.wait("held-back", "held back", |job| has_condition(job, "Scheduled", "False", "SchedulingGated"));
+    let uids =
+        || -> Vec<Value> { cluster.pods("held-back").iter().map(|pod| pod["metadata"]["uid"].clone()).collect() };
+    let held = uids();
+    // a job that came later, and that no queue holds back, has used up its time meanwhile
+    cluster.create("roomless", wants(json!({"nodeSelector": {"nowhere": "true"}})));
+    let timed_out = |job: &Value| job["status"]["lastFailure"]["reason"] == "Unschedulable";
+    cluster.wait("roomless", "timed out", |job| timed_out(job) && job["status"]["attempt"]["number"] == 2);
+    assert_eq!((uids(), cluster.job("held-back").unwrap()["status"]["restarts"]["total"].clone()), (held, json!(0)));
+    // a busy machine has time to place them
+    cluster.edit("held-back", json!({"scheduling": {"timeoutSeconds": 600}}));
+    let generation = cluster.job("held-back").unwrap()["metadata"]["generation"].clone();
+    cluster.wait("held-back", "heard", |job| job["status"]["observedGeneration"] == generation);
+    for pod in cluster.pods("held-back") {
+        let path = format!("/api/v1/namespaces/default/pods/{}", pod["metadata"]["name"].as_str().unwrap());
+        cluster.plane.client().patch(&path, &json!({"spec": {"schedulingGates": []}})).unwrap();
+    }
+    assert_eq!(cluster.wait_running("held-back", 1)["status"]["restarts"]["total"], 0);
+}
+
+#[test]
 fn a_dead_node_delays_a_restart_by_its_timeout_at_most() {
     // no other job's pods must be on the node that is lost
     let cluster = exclusive();
@@ -357,7 +382,7 @@ fn an_unreadable_record_stops_only_this_job() {
     let cluster = shared();
     cluster.create("garbled", json!({"suspend": true}));
     cluster.wait_phase("garbled", "Suspended");
-    let garbage = json!({"status": {"record": {"doing": 7}}});
+    let garbage = json!({"status": {"record": r#"{"doing": 7}"#}});
     cluster.plane.client().patch(&format!("{}/status", crate::support::path("garbled")), &garbage).unwrap();
     cluster.edit("garbled", json!({"suspend": false}));
     let job = cluster.wait("garbled", "refused", |job| has_condition(job, "Accepted", "False", "UnknownRecord"));

@@ -23,3 +23,4 @@ mod serving;
 mod spares;
 mod support;
 mod versions;
+mod watches;

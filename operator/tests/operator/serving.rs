@@ -5,12 +5,13 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 use stagecoach_api::contract::{GroupStatus, StagePhase, StageStatus};
+use stagecoach_api::job::{CheckpointStatus, ProgressStatus};
 use stagecoach_cluster::until;
 
-use crate::support::shared;
+use crate::support::{OperatorProcess, shared};
 
 /// One request; status line, headers and body as they come.
-fn ask(address: &str, request: &str, body: &str) -> String {
+pub fn ask(address: &str, request: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     let length = body.len();
     write!(
@@ -21,6 +22,15 @@ fn ask(address: &str, request: &str, body: &str) -> String {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
+}
+
+/// Where an operator serves that logs JSON.
+pub fn address(operator: &OperatorProcess) -> String {
+    until("the operator to serve", 60, || {
+        let log = operator.log();
+        let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.find_map(|line| line["fields"]["address"].as_str().map(str::to_owned))
+    })
 }
 
 #[test]
@@ -39,9 +49,7 @@ fn it_serves_metrics_and_log_level_and_releases_the_lease_on_sigterm() {
     let lines = || -> Vec<Value> {
         std::fs::read_to_string(&log).unwrap().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     };
-    let address = until("the operator to serve", 60, || {
-        lines().iter().find_map(|line| line["fields"]["address"].as_str().map(str::to_owned))
-    });
+    let address = address(&operator);
     for path in ["/healthz", "/readyz"] {
         assert!(ask(&address, &format!("GET {path}"), "").starts_with("HTTP/1.1 200"), "{path}");
     }
@@ -58,9 +66,12 @@ fn it_serves_metrics_and_log_level_and_releases_the_lease_on_sigterm() {
     cluster.kubelet.pod("serving/job-0-2").set_status(StageStatus {
         phase: StagePhase::Training,
         group: Some(GroupStatus { fence: 2, joined_at: 1, loaded_at: 2, first_step_at: 3, ..GroupStatus::default() }),
+        progress: ProgressStatus { step: 9, ..ProgressStatus::default() },
+        checkpoint: Some(CheckpointStatus { step: 4, ..CheckpointStatus::default() }),
         ..StageStatus::default()
     });
     wait_for_metric("stagecoach_recovery_phase_seconds_count{phase=\"first_step\"} 1");
+    cluster.wait("serving/job", "heard", |job| job["status"]["checkpoint"]["step"] == 4);
     wait_for_metric("stagecoach_leader 1");
     // the log level changes at run time
     let debug = |lines: &[Value]| lines.iter().filter(|line| line["level"] == "DEBUG").count();
@@ -69,6 +80,7 @@ fn it_serves_metrics_and_log_level_and_releases_the_lease_on_sigterm() {
     assert!(ask(&address, "PUT /log-level", "debug").starts_with("HTTP/1.1 200"));
     cluster.kubelet.pod("serving/job-0-2").exit(1, "");
     cluster.wait_running("serving/job", 3);
+    wait_for_metric("stagecoach_steps_lost_total 5");
     until("a line at debug level", 30, || (debug(&lines()) > 0).then_some(()));
     // SIGTERM: it releases the Lease and exits with 0
     operator.signal(15);

@@ -177,6 +177,12 @@ impl ControlPlane {
         self.processes.lock().unwrap().iter().map(|(_, process)| process.id()).collect()
     }
 
+    /// The id of a component's process, if it runs.
+    pub fn process_id(&self, component: Component) -> Option<u32> {
+        let processes = self.processes.lock().unwrap();
+        processes.iter().find(|(of, _)| *of == component).map(|(_, process)| process.id())
+    }
+
     /// The last `lines` lines of a component's log.
     pub fn log_tail(&self, component: Component, lines: usize) -> String {
         let log = self.scratch.path().join(format!("{}.log", component.program()));

@@ -146,6 +146,8 @@ mod tests {
         assert!(metrics.trim_end().ends_with("# EOF"), "{metrics}");
         for line in [
             "step 9",
+            "checkpoints_total 1",
+            "checkpoint_failures_total 1",
             "bubble_ratios 0.18",
             "stage_bubble_ratios{stage=\"2\"} 0.24",
             "stage_imbalance_ratios{stage=\"1\"} 1.25",

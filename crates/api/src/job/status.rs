@@ -1,8 +1,9 @@
 //! `status`: what the operator found. Everything has a default and unknown fields are tolerated, since an older reader may
 //! meet a newer writer. Measured values are strings; times are RFC 3339 in UTC.
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Serialize};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use crate::contract::Mesh;
 
@@ -54,19 +55,22 @@ pub struct PipelineJobStatus {
     /// The last recovery from a failure that stage 0 has told of; none of a custom trainer that tells nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_recovery: Option<RecoveryStatus>,
-    /// What the operator remembers from one decision to the next. Nobody else should write it; `kubectl stagecoach why` reads it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "record")]
-    pub record: Option<serde_json::Value>,
+    /// What the operator remembers from one decision to the next, as JSON. Nobody else should write it; `kubectl stagecoach why` reads it.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "record")]
+    pub record: Option<String>,
     /// Accepted, Scheduled, Running, Progressing, CheckpointsHealthy, Reproducible, Suspended, Complete, Failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
 }
 
-/// An object whose fields are private to the operator.
-fn record(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+/// The record's JSON. Earlier versions wrote the object itself, each of whose fields `kubectl describe` gave a line.
+fn record<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let record = Option::<Value>::deserialize(deserializer)?;
+    Ok(record.map(|record| match record {
+        Value::String(json) => json,
+        object => object.to_string(),
+    }))
 }
 
 string_enum! {

@@ -108,6 +108,21 @@ fn the_scheduling_timeout_is_not_the_start_up_timeout() {
 }
 
 #[test]
+fn time_in_which_somebody_holds_a_stage_back_runs_against_no_timeout() {
+    for others in [ready(1), instance(1, InstanceState::Pending, 0), instance(1, InstanceState::Starting, 0)] {
+        let mut observed = running(vec![instance(0, InstanceState::Held, 0), others, ready(2)]);
+        let long_after = UnixMillis::from_seconds(1_000_000);
+        let decision = decide(&observed, long_after);
+        assert_eq!((&decision.state, decision.wake_at), (&observed.state, None));
+        assert!(decision.actions.is_empty());
+        // it has the whole time from when it was let go on
+        observed.instances[0] = instance(0, InstanceState::Pending, 1_000_000);
+        observed.instances[1] = ready(1);
+        assert_eq!(decide(&observed, long_after).wake_at, Some(UnixMillis::from_seconds(1_003_600)));
+    }
+}
+
+#[test]
 fn a_long_grace_period_is_honoured_to_its_end() {
     let mut observed = running(vec![instance(0, InstanceState::Terminating, 900), ready(1), ready(2)]);
     observed.policy.grace_seconds = 3600;

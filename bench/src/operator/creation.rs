@@ -1,0 +1,50 @@
+//! What the API server takes to create a job, where nobody acts on it: ours and JobSet's in turns on one control plane.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use stagecoach_cluster::{Component, until};
+
+use super::answers::Answers;
+use super::cluster::Cluster;
+use super::jobset::JOBSET;
+use super::system::{STAGECOACH, System};
+use crate::machine::processor_seconds;
+use crate::stats::{line, median};
+
+const ROUNDS: usize = 7;
+/// Jobs of each kind in a round.
+const JOBS: usize = 100;
+
+/// JobSets without their webhooks, which another process would answer.
+pub(crate) fn measure() -> Value {
+    let answers = &Answers::serve();
+    println!("the API server's part of a creation");
+    let cluster = Cluster::without_operator(STAGECOACH, answers, Vec::new());
+    (JOBSET.install)(&cluster.plane);
+    let server = cluster.plane.process_id(Component::ApiServer).unwrap();
+    // what it makes of new definitions takes it a while
+    until("the API server to be idle", 120, || {
+        let before = processor_seconds(server);
+        std::thread::sleep(Duration::from_secs(2));
+        (processor_seconds(server) - before < 0.1).then_some(())
+    });
+    let mut kinds = [(STAGECOACH, Vec::new()), (JOBSET, Vec::new())];
+    for round in 0..ROUNDS {
+        for (system, seconds) in &mut kinds {
+            let before = processor_seconds(server);
+            (0..JOBS).for_each(|n| create(&cluster, system, &format!("round-{round}-{n}")));
+            seconds.push((processor_seconds(server) - before) / JOBS as f64);
+        }
+    }
+    let [ours, theirs] = kinds.map(|(system, seconds)| {
+        line(system.name, format!("{:.2} ms", median(&seconds) * 1e3), "processor time a job");
+        seconds
+    });
+    json!({"stagecoachCpuSeconds": ours, "jobSetCpuSeconds": theirs})
+}
+
+fn create(cluster: &Cluster, system: &System, name: &str) {
+    let created = cluster.plane.client().create(system.jobs, &(system.job)(name));
+    created.unwrap_or_else(|refusal| panic!("{refusal}"));
+}

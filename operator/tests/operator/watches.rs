@@ -1,0 +1,76 @@
+//! What the operator asks of the API server to know all pods: one list, whatever the number of jobs, and a watch.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::json;
+use stagecoach_cluster::{Fate, Proxy, until};
+
+use crate::serving::{address, ask};
+use crate::support::shared;
+
+const JOBS: usize = 4;
+
+/// The value of one of an operator's metrics.
+fn metric(address: &str, name: &str) -> u64 {
+    let text = ask(address, "GET /metrics", "");
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    value.unwrap_or(0)
+}
+
+#[test]
+fn an_operator_that_starts_lists_the_pods_of_all_jobs_once() {
+    let cluster = shared();
+    cluster.create_namespace("lists");
+    let first = cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "lists")]);
+    let name = |n: usize| format!("lists/job-{n}");
+    for n in 0..JOBS {
+        cluster.create(&name(n), json!({}));
+    }
+    for n in 0..JOBS {
+        cluster.wait_running(&name(n), 1);
+    }
+    drop(first);
+    let (proxy, lists) = (Proxy::start(cluster.kubeconfig(), cluster.plane.folder()), Arc::<AtomicUsize>::default());
+    let counted = Arc::clone(&lists);
+    proxy.rule(move |seen| {
+        let is_list = seen.method == "GET" && !seen.watch && seen.path.ends_with("/pods");
+        counted.fetch_add(usize::from(is_list), Ordering::Relaxed);
+        Fate::Pass
+    });
+    let env = [("STAGECOACH_NAMESPACES", "lists"), ("STAGECOACH_LOG_FORMAT", "json")];
+    let second = cluster.operator(proxy.kubeconfig(), &env);
+    let address = address(&second);
+    // of each job what there is, and what its stage 0 says
+    until("all jobs to be reconciled twice", 60, || {
+        (metric(&address, "stagecoach_reconcile_seconds_count") >= 2 * JOBS as u64).then_some(())
+    });
+    assert_eq!(lists.load(Ordering::Relaxed), 1);
+    // what is to be recorded is decided from a list of the job's own
+    cluster.kubelet.pod("lists/job-2-1-1").exit(1, "");
+    cluster.wait_running(&name(2), 2);
+    assert!(lists.load(Ordering::Relaxed) > 1);
+}
+
+#[test]
+fn a_watch_that_fails_is_counted_told_and_begun_again() {
+    let cluster = shared();
+    cluster.create_namespace("watches");
+    let proxy = Proxy::start(cluster.kubeconfig(), cluster.plane.folder());
+    proxy.rule(|seen| match seen.watch && seen.path.ends_with("/pods") {
+        true => Fate::Refuse(500),
+        false => Fate::Pass,
+    });
+    let env = [("STAGECOACH_NAMESPACES", "watches"), ("STAGECOACH_LOG_FORMAT", "json")];
+    let operator = cluster.operator(proxy.kubeconfig(), &env);
+    let address = address(&operator);
+    cluster.create("watches/job", json!({}));
+    until("the failure to be counted", 60, || {
+        (metric(&address, "stagecoach_watch_errors_total{kind=\"Pod\"}") > 0).then_some(())
+    });
+    assert!(operator.log().contains("the watch of Pods failed and begins again"), "{}", operator.log());
+    proxy.rule(|_| Fate::Pass);
+    cluster.wait_running("watches/job", 1);
+    cluster.kubelet.pod("watches/job-1-1").exit(1, "");
+    cluster.wait_running("watches/job", 2);
+}

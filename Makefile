@@ -87,6 +87,8 @@ bench: build torch ## training beside PyTorch, what checkpoints cost, what 500 j
 	target/debug/stagecoach-bench checkpoint $(WORKSPACE) bench/results
 	target/debug/stagecoach-bench memory $(WORKSPACE) bench/results
 	target/debug/stagecoach-bench recovery $(WORKSPACE) bench/results
+	target/debug/stagecoach-bench agreement $(WORKSPACE) bench/results
+	target/debug/stagecoach-bench scaling $(WORKSPACE) bench/results
 	tests/cluster/tools.sh $(CACHE) kwok jobset >/dev/null
 	cargo build --release --quiet --package stagecoach-operator
 	for what in operator creation silence scale; do \

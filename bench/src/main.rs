@@ -2,6 +2,7 @@
 //! and what the operator takes for many jobs. `make e2e-report`: how long a job is away when a pod dies on a real node.
 //! Nothing is asserted: machines are shared. The raw figures go to `bench/results/`.
 
+mod agreement;
 mod job;
 mod load;
 mod machine;
@@ -10,6 +11,7 @@ mod node;
 mod operator;
 mod recovery;
 mod save;
+mod scaling;
 mod sleep;
 mod slow_volume;
 mod stats;
@@ -36,6 +38,7 @@ fn main() {
     let [what, workspace, results] = &arguments[..] else { usage() };
     let (commit, date) = (machine::commit(), jiff::Timestamp::now().to_string());
     let mut report = match what.as_str() {
+        "agreement" => agreement::measure(),
         "checkpoint" => in_scratch(workspace, checkpoint),
         "creation" => operator::measure_creation(),
         "memory" => in_scratch(workspace, memory::measure),
@@ -44,6 +47,7 @@ fn main() {
         "silence" => operator::measure_silence(),
         "recovery" => in_scratch(workspace, recovery::measure),
         "node" => node::measure(),
+        "scaling" => in_scratch(workspace, scaling::measure),
         "sleep" => in_scratch(workspace, sleep::measure),
         "training" => in_scratch(workspace, training::measure),
         _ => usage(),
@@ -58,7 +62,8 @@ fn main() {
 
 fn usage() -> ! {
     eprintln!(
-        "usage: stagecoach-bench checkpoint|creation|memory|node|operator|recovery|scale|silence|sleep|training WORKSPACE RESULTS"
+        "usage: stagecoach-bench agreement|checkpoint|creation|memory|node|operator|recovery|scale|scaling|silence|sleep|training WORKSPACE \
+         RESULTS"
     );
     std::process::exit(2);
 }

@@ -285,11 +285,18 @@ fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineCl
     if missing_stage.is_some() {
         return Some(AttemptFailure::without_exit(state, FailureReason::Unknown, missing_stage, GONE, clock.now));
     }
-    let Some(alive) = alive else {
+    let Some(mut alive) = alive else {
         return first.map(|(instance, exit)| AttemptFailure::from_exit(state, instance, exit));
     };
     if first.is_none() && saving.is_none() {
         return None;
+    }
+    if observed.training_replicas() > 0 {
+        // the group goes on: what has ended, or does not, was waiting beside it
+        match (first, observed.current_instances().find(|instance| instance.is_terminating())) {
+            (Some((instance, exit)), _) => return Some(AttemptFailure::from_exit(state, instance, exit)),
+            (None, terminating) => alive = terminating.unwrap_or(alive),
+        }
     }
     let (reason, message) = if policy.nodes_can_be_lost {
         (
@@ -304,7 +311,9 @@ fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineCl
 
 /// The cause of a refusal while other instances of the attempt exist: they must not hold their resources until it ends.
 fn cause_of_refusal(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
-    let refusal = observed.refusal.as_ref().filter(|_| !all_created)?;
+    // replicas that train without the one that is refused hold nothing in vain
+    let holds_in_vain = !all_created && observed.training_replicas() == 0;
+    let refusal = observed.refusal.as_ref().filter(|_| holds_in_vain)?;
     observed.current_instances().find(|instance| instance.is_alive())?;
     let message = format!("was not created: {}", refusal.message);
     clock.has_passed(refusal.since.plus_seconds(HELD_WHILE_REFUSED_SECONDS)).then(|| {
@@ -320,14 +329,16 @@ fn cause_of_timeout(observed: &Observed, all_created: bool, clock: &mut Deadline
         observed.current_instances().filter(move |instance| wanted(instance)).max_by_key(|instance| instance.since)
     };
     // A queue decides how long the group waits, and gives its place to another if it comes anew.
-    if latest(|instance| instance.state == InstanceState::Held).is_some() {
+    if observed.training_replicas() == 0 && latest(|instance| instance.state == InstanceState::Held).is_some() {
         return None;
     }
+    // a replica that was lost is not waited for while the others train
+    let trained_at = |since: UnixMillis| observed.progress.last_step_at.unwrap_or(since).max(since);
     // An instance that could not be created (quota) counts as pending for the scheduling timeout.
     let pending = latest(|instance| instance.state == InstanceState::Pending);
     if let Some(instance) = pending.or_else(|| latest(StageInstance::is_alive).filter(|_| !all_created)) {
         let timeout = observed.policy.scheduling_timeout_seconds;
-        return clock.has_passed(instance.since.plus_seconds(timeout)).then(|| {
+        return clock.has_passed(trained_at(instance.since).plus_seconds(timeout)).then(|| {
             let message = format!("was not scheduled within {timeout} s");
             AttemptFailure::without_exit(state, FailureReason::Unschedulable, Some(instance.rank), message, clock.now)
         });
@@ -337,9 +348,7 @@ fn cause_of_timeout(observed: &Observed, all_created: bool, clock: &mut Deadline
             return None;
         }
         let timeout = restart.startup_timeout_seconds;
-        // a replica that was lost waits until the others, which train on, take it in again
-        let progress = [observed.progress.last_preparation_at, observed.progress.last_step_at];
-        let since = progress.into_iter().flatten().fold(instance.since, UnixMillis::max);
+        let since = observed.progress.last_preparation_at.unwrap_or(instance.since).max(trained_at(instance.since));
         return clock.has_passed(since.plus_seconds(timeout.into())).then(|| {
             let message = format!("rendezvous was not complete within {timeout} s of the last progress");
             AttemptFailure::without_exit(state, FailureReason::StartupTimeout, Some(instance.rank), message, clock.now)

@@ -50,6 +50,8 @@ pub struct Decision {
     pub wake_at: Option<UnixMillis>,
     /// The phase shown to the user.
     pub job_phase: JobPhase,
+    /// How many replicas train: all of whose stages are ready. None does while too few are there.
+    pub training_replicas: u32,
 }
 
 /// The next state and the actions that lead to it, given an observation.
@@ -63,8 +65,12 @@ pub fn decide(observed: &Observed, now: UnixMillis) -> Decision {
     observed.state = report::with_observed_exit(&observed);
     observed.state = next_state(&observed, &mut clock);
     let actions = actions::actions_for(&observed, &mut clock);
-    let job_phase = job_phase(&observed);
-    Decision { state: observed.state, actions, wake_at: clock.next_deadline, job_phase }
+    let training_replicas = match observed.state.attempt_phase {
+        AttemptPhase::Running { .. } => observed.training_replicas(),
+        AttemptPhase::Idle | AttemptPhase::Draining | AttemptPhase::Finished(_) => 0,
+    };
+    let job_phase = job_phase(&observed, training_replicas);
+    Decision { state: observed.state, actions, wake_at: clock.next_deadline, job_phase, training_replicas }
 }
 
 /// A new checkpoint resets the restart budget; a step beyond all earlier ones resets the back-off.
@@ -197,7 +203,12 @@ fn after_failure(observed: &Observed, failure: AttemptFailure, remedy: Remedy, c
     let state = &mut after.state;
     let is_it = |instance: &&StageInstance| Some(instance.rank) == failure.rank;
     let pod_conditions = observed.current_instances().find(is_it).map(|instance| instance.pod_conditions.as_slice());
-    let decision = observed.policy.restart_decision(&failure, pod_conditions.unwrap_or_default(), state);
+    let decision = observed.policy.restart_decision(
+        &failure,
+        pod_conditions.unwrap_or_default(),
+        state,
+        observed.training_replicas() > 0,
+    );
     state.last_deterministic_failure = failure.deterministic_signature().or(state.last_deterministic_failure.take());
     state.last_failure = Some(failure);
     let counted = match decision {
@@ -275,16 +286,19 @@ fn all_completed(observed: &Observed) -> bool {
 }
 
 /// The phase shown to the user.
-fn job_phase(observed: &Observed) -> JobPhase {
+fn job_phase(observed: &Observed, training_replicas: u32) -> JobPhase {
     let state = &observed.state;
-    let ready = observed.current_instances().filter(|instance| instance.state == InstanceState::Ready).count();
     match state.attempt_phase {
         AttemptPhase::Idle if observed.desired.suspend => JobPhase::Suspended,
         AttemptPhase::Idle => JobPhase::Pending,
         AttemptPhase::Draining => JobPhase::Draining,
         AttemptPhase::Finished(JobOutcome::Complete) => JobPhase::Complete,
         AttemptPhase::Finished(JobOutcome::Failed(_)) => JobPhase::Failed,
-        AttemptPhase::Running { .. } if ready == state.attempt.mesh.ranks() as usize => JobPhase::Running,
+        AttemptPhase::Running { .. }
+            if training_replicas > 0 && training_replicas == state.attempt.mesh.data_parallel =>
+        {
+            JobPhase::Running
+        }
         AttemptPhase::Running { .. } if observed.current_instances().any(|instance| instance.is_alive()) => {
             JobPhase::Starting
         }

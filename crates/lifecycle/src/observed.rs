@@ -1,5 +1,7 @@
 //! Input of `decide`: desired state, stored state, existing instances.
 
+use std::collections::BTreeSet;
+
 use stagecoach_api::contract::{ExitCode, FailureKind, Mesh, TerminationMessage};
 
 use crate::{JobState, Policy, UnixMillis};
@@ -277,6 +279,23 @@ impl Observed {
     pub(crate) fn needed_ranks(&self) -> u32 {
         let mesh = self.state.attempt.mesh;
         if self.policy.min_data_parallel < mesh.data_parallel { mesh.stages } else { mesh.ranks() }
+    }
+
+    /// How many replicas train: those all of whose stages are ready, the first among them, if they are enough for a group.
+    pub(crate) fn training_replicas(&self) -> u32 {
+        let Mesh { stages, data_parallel } = self.state.attempt.mesh;
+        let ready: BTreeSet<u32> = self
+            .current_instances()
+            .filter(|instance| instance.state == InstanceState::Ready)
+            .map(|instance| instance.rank)
+            .collect();
+        let is_whole = |replica: &u32| {
+            let first = replica.saturating_mul(stages);
+            stages > 0 && (first..first.saturating_add(stages)).all(|rank| ready.contains(&rank))
+        };
+        let whole = (0..data_parallel).filter(is_whole).count() as u32;
+        let is_enough = is_whole(&0) && whole >= self.policy.min_data_parallel.min(data_parallel);
+        if is_enough { whole } else { 0 }
     }
 
     /// Instances of the current attempt that were replaced.

@@ -54,12 +54,14 @@ impl Policy {
         }
     }
 
-    /// What follows a failure, before the budget is checked: the user's rules decide first, then the contract.
+    /// What follows a failure, before the budget is checked: the user's rules decide first, then the contract. `others_train` if it
+    /// ended no group.
     pub(crate) fn restart_decision(
         &self,
         failure: &AttemptFailure,
         pod_conditions: &[(String, String)],
         state: &JobState,
+        others_train: bool,
     ) -> RestartDecision {
         match pod_failure_policy::action_after(&self.restart, failure, pod_conditions) {
             Some(PodFailurePolicyAction::FailJob) => return RestartDecision::Fail(JobFailureReason::PodFailurePolicy),
@@ -76,7 +78,8 @@ impl Policy {
             return RestartDecision::Fail(JobFailureReason::Deterministic);
         }
         // the stages that wait for a replacement, and give up, end for the failure that was counted
-        let was_counted = failure.reason == FailureReason::PeerLost && !state.replaced_without_progress.is_empty();
+        let was_counted =
+            failure.reason == FailureReason::PeerLost && (others_train || !state.replaced_without_progress.is_empty());
         RestartDecision::Restart { counted: failure.reason.counts_against_budget() && !was_counted }
     }
 }

@@ -18,6 +18,7 @@ pub(crate) fn lost_stages(observed: &Observed, failure: &AttemptFailure, all_cre
     }
     let mut lost: BTreeSet<u32> = observed.deleted_stages(all_created).collect();
     let mut somebody_stays = false;
+    let trains = observed.training_replicas() > 0;
     let reported = observed.lost_instance().map(|(instance, _)| instance);
     for instance in observed.current_instances() {
         match &instance.state {
@@ -25,6 +26,10 @@ pub(crate) fn lost_stages(observed: &Observed, failure: &AttemptFailure, all_cre
                 lost.insert(instance.rank);
             }
             InstanceState::Exited(exit) if cause::failed_by_itself(exit) => drop(lost.insert(instance.rank)),
+            // it was in no group, and what it waited for goes on
+            InstanceState::Exited(_) | InstanceState::Terminating if trains && failure.rank == Some(instance.rank) => {
+                lost.insert(instance.rank);
+            }
             InstanceState::Exited(_) | InstanceState::Terminating => return BTreeSet::new(),
             InstanceState::Starting | InstanceState::Ready => somebody_stays = true,
             InstanceState::Held | InstanceState::Pending => {}

@@ -80,7 +80,9 @@ pub(crate) fn with_observed_exit(observed: &Observed) -> JobState {
     if !failure.reason.counts_against_budget() {
         after.budget.give_back();
     }
-    if let RestartDecision::Fail(reason) = observed.policy.restart_decision(&failure, &instance.pod_conditions, state) {
+    if let RestartDecision::Fail(reason) =
+        observed.policy.restart_decision(&failure, &instance.pod_conditions, state, false)
+    {
         after.attempt_phase = AttemptPhase::Finished(JobOutcome::Failed(reason));
     }
     after.last_deterministic_failure = failure.deterministic_signature().or(after.last_deterministic_failure);

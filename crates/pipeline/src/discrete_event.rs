@@ -46,6 +46,10 @@ struct DiscreteEventSimulation<'a> {
     queues: FxHashMap<Edge, MessageQueue>,
     /// For each posted receive, its index in the edge's queue.
     receive_index: FxHashMap<Action, usize>,
+    /// How many microbatches' weight gradients each chunk has.
+    weight_gradients: FxHashMap<usize, usize>,
+    /// When each rank's chunks that have all of them are reduced, if that is overlapped.
+    reduced_at: Vec<f64>,
 }
 
 /// Simulates the programs until every rank has finished or none can proceed.
@@ -57,6 +61,8 @@ pub(crate) fn run(programs: &Programs, costs: &Costs) -> SimulationResult {
         spans: vec![Vec::new(); programs.ranks.len()],
         queues: FxHashMap::default(),
         receive_index: FxHashMap::default(),
+        weight_gradients: FxHashMap::default(),
+        reduced_at: vec![0.0; programs.ranks.len()],
     };
     let all_ranks: Vec<usize> = (0..programs.ranks.len()).collect();
     loop {
@@ -93,6 +99,7 @@ impl DiscreteEventSimulation<'_> {
         let Some(action) = self.next(rank) else { return false };
         let Some(start) = self.start_time(rank, action) else { return false };
         self.record(rank, action, start, self.seconds(rank, action));
+        self.begin_reduction(rank, action);
         let Some(edge) = action.edge() else { return true };
         let queue = self.queues.entry(edge).or_default();
         if action.is_send() {
@@ -105,12 +112,37 @@ impl DiscreteEventSimulation<'_> {
         true
     }
 
+    /// Sends the gradients of a chunk on their way, if `action` was its last one and that is overlapped.
+    fn begin_reduction(&mut self, rank: usize, action: Action) {
+        let (Some(item), Some(overlapped)) = (action.item(), &self.costs.overlapped) else { return };
+        if !action.completes_weight_gradient() {
+            return;
+        }
+        let count = self.weight_gradients.entry(item.chunk).or_default();
+        *count += 1;
+        if *count == self.programs.microbatches {
+            let seconds = overlapped.reduce_seconds.get(item.chunk).copied().unwrap_or(0.0);
+            self.reduced_at[rank] = self.reduced_at[rank].max(self.clock[rank]) + seconds;
+        }
+    }
+
+    /// When the weights of a chunk are there.
+    fn gathered_at(&self, rank: usize, chunk: usize) -> f64 {
+        let Some(overlapped) = &self.costs.overlapped else { return 0.0 };
+        let before = self.programs.placement.chunks_of(rank).take_while(|&of_rank| of_rank <= chunk);
+        before.filter_map(|chunk| overlapped.gather_seconds.get(chunk)).sum()
+    }
+
     /// When the action can start; `None` while it is blocked.
     fn start_time(&self, rank: usize, action: Action) -> Option<f64> {
         let now = self.clock[rank];
         match action {
             Action::SendForward(_) | Action::SendBackward(_) => Some(now.max(self.send_slot_free_at(action)?)),
             Action::ReduceTied | Action::Exchange => None,
+            Action::Forward(item) => {
+                let arrived = action.input_receive().map_or(Some(0.0), |receive| self.arrival_time(receive))?;
+                Some(now.max(arrived).max(self.gathered_at(rank, item.chunk)))
+            }
             _ => match action.input_receive() {
                 Some(receive) => Some(now.max(self.arrival_time(receive)?)),
                 None => Some(now),
@@ -144,6 +176,8 @@ impl DiscreteEventSimulation<'_> {
             Action::BackwardInput(item) => cost(item).backward_input_seconds,
             Action::BackwardWeight(item) => cost(item).backward_weight_seconds,
             Action::Update => self.costs.update_seconds,
+            Action::Reduce if self.costs.overlapped.is_some() => (self.reduced_at[rank] - self.clock[rank]).max(0.0),
+            Action::Gather if self.costs.overlapped.is_some() => 0.0,
             Action::Reduce => of_rank(&self.costs.reduce_seconds),
             Action::Gather => of_rank(&self.costs.gather_seconds),
             _ => 0.0,

@@ -23,3 +23,45 @@ impl Replica {
         (0..self.count).filter(move |&index| index != self.index)
     }
 }
+
+/// How the replicas of a stage reach each other: those on one node over its own links, such as NVLink, the others over the network. Both
+/// kinds of links work at the same time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReplicaLinks {
+    /// Ranks on a node, which are consecutive.
+    pub ranks_per_node: usize,
+    /// Bytes a second of one rank to all others of its node together.
+    pub node_bytes_per_second: f64,
+    /// Bytes a second of one rank to all ranks of other nodes together.
+    pub network_bytes_per_second: f64,
+}
+
+impl ReplicaLinks {
+    /// Seconds in which a stage of each replica sends every other one its share of so many bytes, and receives as much: what a
+    /// reduce-scatter or an all-gather of them takes. Of replicas of so many stages.
+    pub fn seconds(&self, stages: usize, replicas: usize, bytes: f64) -> f64 {
+        let replicas = replicas.max(1);
+        let on_node = (self.ranks_per_node / stages.max(1)).clamp(1, replicas);
+        let share = bytes / replicas as f64;
+        let inside = (on_node - 1) as f64 * share / self.node_bytes_per_second;
+        let between = (replicas - on_node) as f64 * share / self.network_bytes_per_second;
+        inside.max(between)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_of_one_node_do_not_use_the_network() {
+        let links = ReplicaLinks { ranks_per_node: 8, node_bytes_per_second: 100.0, network_bytes_per_second: 10.0 };
+        assert_eq!(links.seconds(8, 1, 1e3), 0.0, "one replica sends nothing");
+        assert_eq!(links.seconds(2, 4, 1e3), 3.0 * 250.0 / 100.0);
+        // a whole replica is on a node
+        assert_eq!(links.seconds(8, 4, 1e3), 3.0 * 250.0 / 10.0);
+        // four of eight are on the node: the network takes longer
+        assert_eq!(links.seconds(2, 8, 1e3), 4.0 * 125.0 / 10.0);
+        assert_eq!(links.seconds(16, 2, 1e3), 500.0 / 10.0, "no two of a stage are on a node");
+    }
+}

@@ -49,8 +49,21 @@ pub struct Costs {
     pub reduce_seconds: Vec<f64>,
     /// Seconds of GATHER, by rank; nothing for ranks beyond the list.
     pub gather_seconds: Vec<f64>,
+    /// What replicas would take that exchange chunk by chunk, in the place of the two above.
+    pub overlapped: Option<OverlappedExchange>,
     /// As in [`Limits`](crate::Limits).
     pub sends_in_flight: usize,
+}
+
+/// An exchange of replicas behind computations: a chunk's gradients are on their way as soon as its last weight gradient is there, one
+/// chunk after the other, and REDUCE waits for what is left. Its weights are on their way from the begin of the next step, one chunk
+/// after the other, and its first F waits for them; so GATHER takes nothing. Seconds by chunk; nothing for chunks beyond the lists.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OverlappedExchange {
+    /// Seconds to reduce a chunk's gradients.
+    pub reduce_seconds: Vec<f64>,
+    /// Seconds to gather a chunk's weights.
+    pub gather_seconds: Vec<f64>,
 }
 
 impl Costs {
@@ -74,6 +87,7 @@ impl Costs {
             update_seconds: 0.0,
             reduce_seconds: Vec::new(),
             gather_seconds: Vec::new(),
+            overlapped: None,
             sends_in_flight: SENDS_IN_FLIGHT,
         }
     }

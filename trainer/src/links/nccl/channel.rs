@@ -141,7 +141,7 @@ impl Worker {
             let _ = stream.synchronize();
             close(&sockets);
             drop(on_their_way);
-            for message in refused.into_iter().chain(handed_over.into_iter().map(|(message, _)| message)) {
+            for message in refused.into_iter().chain(handed_over.iter().map(|(message, _)| message)) {
                 message.arrivals.map(|arrivals| arrivals.send(Err(error.clone())));
             }
             return;

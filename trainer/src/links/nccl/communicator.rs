@@ -106,15 +106,18 @@ impl Communicator {
     ) -> Result<(), String> {
         let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
         let (functions, peer) = (&self.nccl.functions, self.role.peer());
-        let (call, result) = match self.role {
-            // SAFETY: the memory is the tensor's, which the caller keeps until an event behind this is complete.
-            Role::Sender => {
-                ("ncclSend", unsafe { (functions.send)(tensor.data_ptr(), bytes, BYTES, peer, self.raw, stream.raw()) })
+        let (address, raw) = (tensor.data_ptr(), self.raw);
+        let call = match self.role {
+            Role::Sender => "ncclSend",
+            Role::Receiver => "ncclRecv",
+        };
+        // SAFETY: the memory is the tensor's, which the caller keeps, and of a receive leaves alone, until an event behind this is
+        // complete.
+        let result = unsafe {
+            match self.role {
+                Role::Sender => (functions.send)(address, bytes, BYTES, peer, raw, stream.raw()),
+                Role::Receiver => (functions.receive)(address, bytes, BYTES, peer, raw, stream.raw()),
             }
-            // SAFETY: as above; nobody uses the tensor before that event.
-            Role::Receiver => ("ncclRecv", unsafe {
-                (functions.receive)(tensor.data_ptr(), bytes, BYTES, peer, self.raw, stream.raw())
-            }),
         };
         self.begun(call, result)?;
         while !self.is_ready()? {

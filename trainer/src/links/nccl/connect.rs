@@ -57,6 +57,13 @@ pub(crate) struct NewCommunicator {
     pub(crate) socket: TcpStream,
 }
 
+/// The links from one rank to another, which share a communicator.
+struct Pair {
+    id: UniqueId,
+    links: Vec<LinkId>,
+    sockets: Vec<TcpStream>,
+}
+
 /// Connects the communicators of all links of stage `rank`; returns the channel of each link.
 pub(crate) fn connect(
     endpoint: Endpoint,
@@ -65,15 +72,15 @@ pub(crate) fn connect(
     interrupt: &Interrupt,
     deadline: Instant,
 ) -> Result<BTreeMap<LinkId, Arc<Channel>>, LinkError> {
-    let mut pairs: BTreeMap<(usize, usize), (UniqueId, Vec<LinkId>, Vec<TcpStream>)> = BTreeMap::new();
+    let mut pairs: BTreeMap<(usize, usize), Pair> = BTreeMap::new();
     for NewCommunicator { link, id, socket } in links {
-        let (known, ids, sockets) =
-            pairs.entry((link.from, link.to)).or_insert_with(|| (id.clone(), Vec::new(), Vec::new()));
-        if *known != id {
+        let new = || Pair { id: id.clone(), links: Vec::new(), sockets: Vec::new() };
+        let pair = pairs.entry((link.from, link.to)).or_insert_with(new);
+        if pair.id != id {
             return Err(LinkError::Mismatch(format!("{link} comes with another NCCL communicator than its siblings")));
         }
-        ids.push(link);
-        sockets.push(socket);
+        pair.links.push(link);
+        pair.sockets.push(socket);
     }
     let broken = |peer: usize, why: &str| {
         LinkError::Broken(format!(
@@ -83,11 +90,11 @@ pub(crate) fn connect(
     };
     // all begin before any is waited for: whichever the other stages wait for first is among them
     let mut begun = Vec::new();
-    for ((from, to), (id, ids, sockets)) in pairs {
+    for ((from, to), Pair { id, links, sockets }) in pairs {
         let (role, peer) = if from == rank { (Role::Sender, to) } else { (Role::Receiver, from) };
         let communicator = Communicator::begin(endpoint.nccl, &id, role).map_err(|why| broken(peer, &why))?;
         let (context, interrupt) = (endpoint.context, interrupt.clone());
-        begun.push((ids, ChannelConfig { context, communicator, role, peer, sockets, interrupt }));
+        begun.push((links, ChannelConfig { context, communicator, role, peer, sockets, interrupt }));
     }
     for (_, config) in &begun {
         while !config.communicator.is_ready().map_err(|why| broken(config.peer, &why))? {
@@ -101,10 +108,10 @@ pub(crate) fn connect(
         }
     }
     let mut channels = BTreeMap::new();
-    for (ids, config) in begun {
+    for (links, config) in begun {
         let peer = config.peer;
         let channel = Arc::new(Channel::start(config).map_err(|error| broken(peer, &error.to_string()))?);
-        channels.extend(ids.into_iter().map(|link| (link, Arc::clone(&channel))));
+        channels.extend(links.into_iter().map(|link| (link, Arc::clone(&channel))));
     }
     Ok(channels)
 }

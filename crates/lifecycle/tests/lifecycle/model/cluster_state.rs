@@ -1,6 +1,7 @@
 //! The model's state: the objects in the API server, the processes on the nodes, the shared volume, and the operator's
 //! memory.
 
+use stagecoach_api::contract::Mesh;
 use stagecoach_lifecycle::*;
 
 use super::properties::BrokenInvariant;
@@ -28,11 +29,36 @@ pub(crate) struct ClusterState {
     pub(crate) replaces_stages: bool,
     /// How many spares wait beside the stages.
     pub(crate) spares: u32,
-    /// With spares: the last attempt that formed a group, and the incarnation of each stage that its group knows.
-    pub(crate) group: Option<(u64, Vec<u32>)>,
+    /// With how few replicas a group may train.
+    pub(crate) min_data_parallel: u32,
+    /// With spares, or where replicas may be missing: the groups that formed, the last one last. Of older ones those that a process
+    /// is still in.
+    pub(crate) groups: Vec<ModelGroup>,
     /// Faults that may still happen.
     pub(crate) remaining_faults: Faults,
     pub(crate) history: History,
+}
+
+/// The stages of one attempt that have formed a group.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ModelGroup {
+    pub(crate) attempt: u64,
+    /// By rank the incarnation that it knows; none of a stage of a replica that it lacks.
+    pub(crate) incarnations: Vec<Option<u32>>,
+    /// Whether an earlier group of the attempt lacked a replica that this one has.
+    pub(crate) took_back: bool,
+}
+
+impl ModelGroup {
+    /// Whether the process of this pod is in it.
+    pub(crate) fn has(&self, pod: &ModelPod) -> bool {
+        let knows = |(rank, incarnation): (u32, u32)| self.incarnations[rank as usize] == Some(incarnation);
+        pod.name.attempt == self.attempt && pod.place().is_some_and(knows)
+    }
+
+    pub(crate) fn lacks_a_replica(&self) -> bool {
+        self.incarnations.contains(&None)
+    }
 }
 
 /// The job object. Its resourceVersion is `ModelOperator::job_is_current`: all that matters is whether another client wrote since.
@@ -54,8 +80,8 @@ pub(crate) struct Name {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ModelPod {
     pub(crate) name: Name,
-    /// Stages of its attempt.
-    pub(crate) stages: u32,
+    /// Stages and replicas of its attempt.
+    pub(crate) mesh: Mesh,
     pub(crate) process: ModelProcess,
     /// The stage whose place a spare has taken, and its incarnation there.
     pub(crate) takes: Option<(u32, u32)>,
@@ -119,7 +145,7 @@ pub(crate) enum Write {
     Record(Box<Record>),
     Create {
         name: Name,
-        stages: u32,
+        mesh: Mesh,
     },
     /// By UID: never a later pod of that name.
     Delete(Name),
@@ -133,6 +159,8 @@ pub(crate) struct Record {
     pub(crate) resets_budget: bool,
     pub(crate) gives_back: bool,
     pub(crate) counted: bool,
+    /// Where replicas may be missing: whether the first one was done.
+    pub(crate) is_done: bool,
 }
 
 /// What a stale read returns.
@@ -175,6 +203,21 @@ pub(crate) struct History {
 }
 
 impl ClusterState {
+    /// The last group that formed.
+    pub(crate) fn group(&self) -> Option<&ModelGroup> {
+        self.groups.last()
+    }
+
+    /// The group that a process is in, or was in last.
+    pub(crate) fn group_of(&self, pod: &ModelPod) -> Option<&ModelGroup> {
+        self.groups.iter().rfind(|group| group.has(pod))
+    }
+
+    /// Whether a group may lack a replica.
+    pub(crate) fn may_lack_replicas(&self) -> bool {
+        self.min_data_parallel != u32::MAX
+    }
+
     pub(crate) fn pod(&self, name: Name) -> Option<&ModelPod> {
         self.pods.iter().find(|pod| pod.name == name)
     }
@@ -208,8 +251,17 @@ impl ClusterState {
         }
         self.volume.holder = self.volume.holder.filter(|name| self.pod(*name).is_some_and(ModelPod::is_alive));
         self.history.created.retain(|name| name.attempt == number);
-        let group = self.group.take();
-        self.group = group.filter(|(attempt, _)| self.of(*attempt).any(ModelPod::is_alive));
+        let groups = std::mem::take(&mut self.groups);
+        let last = groups.len().saturating_sub(1);
+        let is_member = |pod: &ModelPod, at: usize| {
+            pod.process == ModelProcess::Ready && groups.iter().rposition(|group| group.has(pod)) == Some(at)
+        };
+        let is_kept = |at: usize| match at == last {
+            true => self.of(groups[at].attempt).any(ModelPod::is_alive),
+            false => self.may_lack_replicas() && self.pods.iter().any(|pod| is_member(pod, at)),
+        };
+        let kept: Vec<bool> = (0..groups.len()).map(is_kept).collect();
+        self.groups = groups.into_iter().zip(kept).filter_map(|(group, is_kept)| is_kept.then_some(group)).collect();
         // How an older attempt ended, and whether its objects exist, matters only if a stale read shows it as the newest.
         if self.stale_cache.is_none() && self.remaining_faults.status_losses == 0 {
             let dead = |attempt| self.of(attempt).all(|pod| !pod.is_alive() && pod.is_reachable());

@@ -21,6 +21,10 @@
 //! stands by, at any time until another process of that stage has started; the API shows it at any later time. A spare that is
 //! not ready counts as pending.
 //!
+//! Where replicas may be missing, a group forms with the first one and enough others all of whose stages are there, sooner or later
+//! than it would: no time passes for the others. What waits beside a group ends nobody in it. When all stages of a replica wait, stage 0
+//! leaves for the next group, which takes them in, and the others follow. An older group may live on beside a newer one.
+//!
 //! Not modelled: reports of stages that are lost and may live; what a process computes, reports and publishes of its progress (a job needs one checkpoint); a second
 //! operator beside the first; time that passes between two writes of one plan, or while an operator starts; gangs, quotas,
 //! and active deadlines; pods that are removed by force while they run. Times are multiples of ten seconds, with timeouts as
@@ -49,7 +53,14 @@ const NONE: Faults =
     Faults { crashes: 0, stale_reads: 0, failures: 0, partitions: 0, spec_changes: 0, status_losses: 0 };
 
 const fn two_stages(faults: Faults) -> ClusterModel {
-    ClusterModel { mesh: Mesh::pipeline(2), replaces_stages: false, spares: 0, faults, disabled_guard: None }
+    ClusterModel {
+        mesh: Mesh::pipeline(2),
+        replaces_stages: false,
+        spares: 0,
+        min_data_parallel: u32::MAX,
+        faults,
+        disabled_guard: None,
+    }
 }
 
 /// The same where lost stages are replaced.
@@ -60,6 +71,11 @@ const fn replacing(faults: Faults) -> ClusterModel {
 /// The same with a spare beside the stages.
 const fn with_spare(faults: Faults) -> ClusterModel {
     ClusterModel { spares: 1, ..replacing(faults) }
+}
+
+/// Two replicas of one stage, either of which is enough for a group if it is the first.
+const fn one_of_two_replicas(faults: Faults) -> ClusterModel {
+    ClusterModel { mesh: Mesh { stages: 1, data_parallel: 2 }, min_data_parallel: 1, ..replacing(faults) }
 }
 
 /// Explores all states, or until `invariant` is violated. Returns the violated invariants and the examples found.
@@ -93,6 +109,10 @@ fn assert_invariants(model: &ClusterModel, examples: &[&str]) {
     let (broken, seen) = explore(model, None);
     assert!(broken.is_empty(), "{model:?}: {broken:?}");
     assert!(examples.iter().all(|example| seen.contains(example)), "{model:?}: only {seen:?} was reached");
+}
+
+fn explores_all() -> bool {
+    std::env::var("STAGECOACH_MODEL").is_ok_and(|which| which == "all")
 }
 
 #[test]
@@ -137,7 +157,7 @@ fn invariants_hold_in_every_state() {
     let replicas = |faults| ClusterModel { mesh: Mesh { stages: 1, data_parallel: 2 }, ..replacing(faults) };
     assert_invariants(&replicas(Faults { crashes: 1, spec_changes: 1, ..NONE }), &[COMPLETES]);
     assert_invariants(&replicas(Faults { failures: 1, spec_changes: 1, ..NONE }), &[COMPLETES, REPLACES]);
-    if std::env::var("STAGECOACH_MODEL").is_ok_and(|which| which == "all") {
+    if explores_all() {
         for faults in [
             Faults { partitions: 2, ..NONE },
             Faults { crashes: 1, stale_reads: 1, failures: 3, ..NONE },
@@ -151,6 +171,32 @@ fn invariants_hold_in_every_state() {
         assert_invariants(&two_spares, &[COMPLETES, REPLACES, TAKES_OVER, TOO_LATE, WRONGLY]);
         assert_invariants(&with_spare(Faults { stale_reads: 1, failures: 1, ..NONE }), &[COMPLETES, TAKES_OVER]);
         assert_invariants(&with_spare(Faults { failures: 1, partitions: 1, ..NONE }), &[COMPLETES, TAKES_OVER]);
+    }
+}
+
+#[test]
+fn invariants_hold_where_replicas_may_be_missing() {
+    for (faults, examples) in [
+        (NONE, vec![COMPLETES, WITHOUT, TAKES_BACK]),
+        (Faults { failures: 2, ..NONE }, vec![COMPLETES, REPLACES, PRECEDES, WITHOUT, TAKES_BACK]),
+        (Faults { crashes: 1, stale_reads: 1, failures: 1, ..NONE }, vec![COMPLETES, REPLACES, WITHOUT, TAKES_BACK]),
+        (Faults { crashes: 1, partitions: 1, ..NONE }, vec![COMPLETES, WITHOUT, TAKES_BACK]),
+    ] {
+        assert_invariants(&one_of_two_replicas(faults), &examples);
+    }
+    if explores_all() {
+        for faults in [
+            Faults { failures: 1, partitions: 1, ..NONE },
+            Faults { failures: 1, spec_changes: 1, ..NONE },
+            Faults { failures: 1, status_losses: 1, ..NONE },
+        ] {
+            assert_invariants(&one_of_two_replicas(faults), &[COMPLETES, REPLACES, WITHOUT, TAKES_BACK]);
+        }
+        let two_stages_each = ClusterModel {
+            mesh: Mesh { stages: 2, data_parallel: 2 },
+            ..one_of_two_replicas(Faults { failures: 1, ..NONE })
+        };
+        assert_invariants(&two_stages_each, &[COMPLETES, REPLACES, WITHOUT, TAKES_BACK]);
     }
 }
 
@@ -200,6 +246,14 @@ fn every_guard_is_needed() {
     assert_violated_without(Guard::WaitForSpares, &spare, ONE_LIVES);
     assert_violated_without(Guard::RemoveSpares, &spare, ENDS);
     assert_violated_without(Guard::TakeoverCounts, &takeovers, BUDGET);
+    let undisturbed = one_of_two_replicas(NONE);
+    // the first replica alone is a whole group
+    let lost_replica = one_of_two_replicas(Faults { failures: 1, partitions: 1, ..NONE });
+    assert_violated_without(Guard::Fence, &lost_replica, ONE_COMMITS);
+    assert_violated_without(Guard::FirstReplicaCompletes, &undisturbed, STAYS_DONE);
+    assert_violated_without(Guard::RemoveWaiting, &undisturbed, ENDS);
+    let both = ClusterModel { min_data_parallel: 2, ..undisturbed };
+    assert_guard_is_needed(Guard::EnoughReplicas, &both, ENOUGH);
 }
 
 /// The recorded number suffices until the status is lost, which is all that `NumberAbovePods` is for.

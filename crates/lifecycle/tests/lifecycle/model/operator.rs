@@ -1,5 +1,6 @@
 //! The operator: one observation, one decision, then one write at a time; and how each guard is disabled.
 
+use stagecoach_api::contract::Mesh;
 use stagecoach_api::job::{BackoffSpec, RestartSpec};
 use stagecoach_lifecycle::*;
 
@@ -7,6 +8,7 @@ use super::cluster_state::{
     ClusterState, JobObject, ModelOperator, ModelPod, ModelProcess, NOW, Name, Record, SPARE, Shown, StaleCache, Write,
     canonical,
 };
+use super::pods::is_heard_to_train_without;
 use super::properties::BrokenInvariant;
 
 /// Restarts that count. With spares, where one failure has many more consequences, fewer.
@@ -55,10 +57,18 @@ pub(crate) enum Guard {
     StagesFirst,
     /// After a takeover nothing is created but what is being replaced otherwise.
     NothingToCreate,
+    /// A group forms only with `restart.minDataParallel` replicas.
+    EnoughReplicas,
+    /// Where replicas may be missing, a job is complete when the first one is done.
+    FirstReplicaCompletes,
+    /// What waits for a replica that a complete job was without is removed.
+    RemoveWaiting,
 }
 
-fn policy(disabled_guard: Option<Guard>, replaces_stages: bool, spares: u32) -> Policy {
+fn policy(cluster: &ClusterState, disabled_guard: Option<Guard>) -> Policy {
+    let ClusterState { replaces_stages, spares, min_data_parallel, .. } = *cluster;
     let never = disabled_guard == Some(Guard::TerminationTimeout);
+    let needs_all = disabled_guard == Some(Guard::FirstReplicaCompletes);
     Policy {
         restart: RestartSpec {
             max_restarts: max_restarts(spares),
@@ -79,8 +89,7 @@ fn policy(disabled_guard: Option<Guard>, replaces_stages: bool, spares: u32) -> 
         replaces_stages,
         spares,
         nodes_can_be_lost: true,
-        // all replicas there are
-        min_data_parallel: u32::MAX,
+        min_data_parallel: if needs_all { u32::MAX } else { min_data_parallel },
     }
 }
 
@@ -101,21 +110,29 @@ pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_gu
     }
     let observed = Observed {
         desired: job.desired,
-        policy: policy(disabled_guard, cluster.replaces_stages, cluster.spares),
+        policy: policy(cluster, disabled_guard),
         state: job.recorded.clone(),
         instances,
         spares,
         refusal: None,
         progress: ObservedProgress {
             checkpoint_step: Some(cluster.volume.checkpoint),
-            last_step_at: Some(UnixMillis(0)),
+            last_step_at: Some(if is_heard_to_train_without(cluster, job.recorded.attempt.number) {
+                NOW
+            } else {
+                UnixMillis(0)
+            }),
             lost: reported_loss(cluster, job.recorded.attempt.number),
             ..ObservedProgress::default()
         },
     };
     let decision = decide_without(&observed, disabled_guard);
     let mut plan = writes(&decision, pods);
-    let record = record(job, &decision, &observed.instances);
+    let done = InstanceState::Exited(Exit::with_code(0));
+    let is_done = cluster.may_lack_replicas() && first_replica_is(&done, &job.recorded, &observed.instances);
+    let others_train =
+        cluster.may_lack_replicas() && first_replica_is(&InstanceState::Ready, &job.recorded, &observed.instances);
+    let record = Record { is_done, ..record(job, &decision, &observed.instances, others_train) };
     let confirm = match disabled_guard {
         Some(Guard::ConfirmTheRead) => false,
         Some(Guard::ConfirmBeforeDeleting) => plan.iter().any(|write| matches!(write, Write::Create { .. })),
@@ -175,6 +192,9 @@ fn decide_without(observed: &Observed, disabled_guard: Option<Guard>) -> Decisio
             decision.state.attempt_phase = AttemptPhase::Running { not_before: *not_before, all_created: false };
             let Attempt { number, mesh, .. } = decision.state.attempt;
             decision.actions.push(AttemptAction::StartAttempt { number, mesh });
+        }
+        (Some(Guard::RemoveWaiting), AttemptPhase::Finished(JobOutcome::Complete)) => {
+            decision.actions.retain(|action| !matches!(action, AttemptAction::RemoveReplaced { .. }));
         }
         (Some(Guard::RemoveSpares), AttemptPhase::Finished(_)) => {
             decision.actions.retain(|action| !matches!(action, AttemptAction::RemoveSpares { .. }));
@@ -238,8 +258,19 @@ fn is_given_back(before: &JobState, instances: &[StageInstance]) -> bool {
         })
 }
 
+/// Whether all stages of an attempt's first replica are in this state.
+fn first_replica_is(state: &InstanceState, recorded: &JobState, instances: &[StageInstance]) -> bool {
+    let is_in_state = |rank| {
+        let place = (recorded.attempt.number, rank, recorded.incarnation(rank));
+        let mut instances = instances.iter();
+        instances.any(|other| (other.attempt, other.rank, other.incarnation) == place && other.state == *state)
+    };
+    let stages = recorded.attempt.mesh.stages;
+    stages > 0 && (0..stages).all(is_in_state)
+}
+
 /// The record to be written.
-fn record(job: &JobObject, decision: &Decision, instances: &[StageInstance]) -> Record {
+fn record(job: &JobObject, decision: &Decision, instances: &[StageInstance], others_train: bool) -> Record {
     let state = canonical(decision.state.clone());
     let starts_attempt = state.attempt.number > job.recorded.attempt.number;
     let replaces = !starts_attempt && state.incarnations != job.recorded.incarnations;
@@ -250,11 +281,12 @@ fn record(job: &JobObject, decision: &Decision, instances: &[StageInstance]) -> 
         gives_back: is_given_back(&job.recorded, instances),
         counted: (starts_attempt || replaces)
             && failure.is_some_and(|failure| {
-                // what gave up waiting for a replacement ends for the failure that was counted
-                let was_counted =
-                    failure.reason == FailureReason::PeerLost && !job.recorded.replaced_without_progress.is_empty();
+                // what gave up waiting for a replacement ends for the failure that was counted, or beside a group that goes on
+                let was_counted = failure.reason == FailureReason::PeerLost
+                    && (others_train || !job.recorded.replaced_without_progress.is_empty());
                 failure.reason.counts_against_budget() && !was_counted
             }),
+        is_done: false,
         state,
     }
 }
@@ -266,12 +298,12 @@ fn writes(decision: &Decision, pods: &[ModelPod]) -> Vec<Write> {
         match *action {
             AttemptAction::StartAttempt { number: attempt, mesh } => {
                 let names = (0..mesh.ranks()).map(|rank| Name { attempt, rank, incarnation: 0 });
-                writes.extend(names.map(|name| Write::Create { name, stages: mesh.ranks() }));
+                writes.extend(names.map(|name| Write::Create { name, mesh }));
             }
             AttemptAction::ReplaceStages { attempt, ref incarnations } => {
-                let stages = decision.state.attempt.mesh.ranks();
+                let mesh = decision.state.attempt.mesh;
                 let names = incarnations.iter().map(|(&rank, &incarnation)| Name { attempt, rank, incarnation });
-                writes.extend(names.map(|name| Write::Create { name, stages }));
+                writes.extend(names.map(|name| Write::Create { name, mesh }));
             }
             AttemptAction::RemoveReplaced { attempt, ref incarnations } => {
                 let is_replaced = |pod: &&ModelPod| match pod.shown() {
@@ -288,9 +320,9 @@ fn writes(decision: &Decision, pods: &[ModelPod]) -> Vec<Write> {
                 writes.extend(asked.map(|pod| Write::Delete(pod.name)));
             }
             AttemptAction::StartSpares { attempt, ref numbers } => {
-                let stages = decision.state.attempt.mesh.ranks();
+                let mesh = decision.state.attempt.mesh;
                 let names = numbers.iter().map(|&incarnation| Name { attempt, rank: SPARE, incarnation });
-                writes.extend(names.map(|name| Write::Create { name, stages }));
+                writes.extend(names.map(|name| Write::Create { name, mesh }));
             }
             AttemptAction::RemoveSpares { attempt, ref numbers } => {
                 let is_removed = |pod: &&ModelPod| {
@@ -320,7 +352,7 @@ pub(crate) fn write(cluster: &mut ClusterState, unseen: bool, disabled_guard: Op
             }
             write_record(cluster, *record);
         }
-        Write::Create { name, stages } => create(cluster, name, stages),
+        Write::Create { name, mesh } => create(cluster, name, mesh),
         Write::Delete(name) => delete(cluster, name),
     }
     if cluster.operator.plan.is_empty() {
@@ -329,7 +361,7 @@ pub(crate) fn write(cluster: &mut ClusterState, unseen: bool, disabled_guard: Op
 }
 
 fn write_record(cluster: &mut ClusterState, record: Record) {
-    let Record { state, starts_attempt, resets_budget, gives_back, counted } = record;
+    let Record { state, starts_attempt, resets_budget, gives_back, counted, is_done } = record;
     let max_restarts = max_restarts(cluster.spares);
     let (before, history) = (&cluster.job.recorded, &mut cluster.history);
     if state == *before {
@@ -337,6 +369,9 @@ fn write_record(cluster: &mut ClusterState, record: Record) {
     }
     let number = state.attempt.number;
     let mut broken = None;
+    if starts_attempt && is_done {
+        broken = Some(BrokenInvariant::NothingFollowsTheEnd);
+    }
     if before.outcome().is_some() {
         broken = Some(BrokenInvariant::TerminalStateIsFinal);
     }
@@ -367,7 +402,7 @@ fn write_record(cluster: &mut ClusterState, record: Record) {
 }
 
 /// `AlreadyExists` counts as created.
-fn create(cluster: &mut ClusterState, name: Name, stages: u32) {
+fn create(cluster: &mut ClusterState, name: Name, mesh: Mesh) {
     if cluster.pod(name).is_some() {
         return;
     }
@@ -379,7 +414,7 @@ fn create(cluster: &mut ClusterState, name: Name, stages: u32) {
     }
     let pod = ModelPod {
         name,
-        stages,
+        mesh,
         process: ModelProcess::Pending,
         takes: None,
         takeover_shows: false,

@@ -1,6 +1,10 @@
 //! Transitions of pods, their nodes and the volume.
 
-use super::cluster_state::{ClusterState, ModelPod, ModelProcess, NOW, Name, Write};
+use std::ops::Range;
+
+use stagecoach_api::contract::Mesh;
+
+use super::cluster_state::{ClusterState, ModelGroup, ModelPod, ModelProcess, NOW, Name, Write};
 use super::operator::Guard;
 use super::properties::BrokenInvariant;
 
@@ -18,8 +22,8 @@ pub(crate) enum PodTransition {
     Survive(Name),
     /// An attempt's group forms.
     Form(u64),
-    /// A group commits its next checkpoint.
-    Commit(u64),
+    /// The group of this stage 0 commits its next checkpoint.
+    Commit(Name),
     /// A process exits, because of the state of its group.
     End(Name, i32),
     /// A spare takes the place of a lost stage, which its group gives it.
@@ -38,19 +42,23 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
     let mut attempts: Vec<_> = cluster.pods.iter().map(|pod| pod.name.attempt).collect();
     attempts.dedup();
     for attempt in attempts {
-        let mut stages = cluster.of(attempt).filter(|pod| pod.place().is_some());
-        let is_immediate = stages.all(|pod| pod.is_reachable() && pod.deleted_at.is_none());
-        if let Some(members) = members(cluster, attempt, ModelProcess::Starting)
+        if let Some(members) = forming_members(cluster, attempt, disabled_guard)
             && members[0].fenced
             && cluster.volume.holder == Some(members[0].name)
         {
+            // for a replica of which nothing is known it waits for a while
+            let is_immediate = are_prompt(cluster, &members) && members.len() as u32 == members[0].mesh.ranks();
             enabled_transitions.push((PodTransition::Form(attempt), is_immediate));
         }
-        if let Some(members) = members(cluster, attempt, ModelProcess::Ready)
-            && holds(cluster, members[0].name, disabled_guard)
-            && cluster.volume.checkpoint < FINAL_CHECKPOINT_STEP
-        {
-            enabled_transitions.push((PodTransition::Commit(attempt), is_immediate));
+    }
+    for members in training_groups(cluster) {
+        let leader = members[0].name;
+        let is_immediate = are_prompt(cluster, &members);
+        if holds(cluster, leader, disabled_guard) && cluster.volume.checkpoint < FINAL_CHECKPOINT_STEP {
+            enabled_transitions.push((PodTransition::Commit(leader), is_immediate));
+            if replica_is_back(cluster, members[0]) {
+                enabled_transitions.push((PodTransition::Survive(leader), is_immediate));
+            }
         }
     }
     for pod in &cluster.pods {
@@ -68,7 +76,7 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
         if let Some(code) = end(cluster, pod, disabled_guard) {
             enabled_transitions.push((PodTransition::End(name, code), is_immediate));
         }
-        if cluster.replaces_stages && has_lost_its_group(cluster, pod) {
+        if cluster.replaces_stages && has_lost_its_group(cluster, pod, disabled_guard) {
             enabled_transitions.push((PodTransition::Survive(name), is_immediate));
         }
         for rank in lost_places(cluster, pod) {
@@ -92,12 +100,81 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
     enabled_transitions
 }
 
-/// The living process of each stage of an attempt, if all are in the same state: of two of one stage the newer one, since a
-/// group takes no older one in.
-fn members(cluster: &ClusterState, attempt: u64, process: ModelProcess) -> Option<Vec<&ModelPod>> {
-    let stages = cluster.of(attempt).next()?.stages;
-    let member = |rank| newest(cluster, attempt, rank).filter(|pod| pod.process == process);
-    (0..stages).map(member).collect()
+/// The living process of each of these stages of an attempt, if all are in the same state: of two of one stage the newer one,
+/// since a group takes no older one in.
+fn members(cluster: &ClusterState, attempt: u64, ranks: Range<u32>, process: ModelProcess) -> Option<Vec<&ModelPod>> {
+    ranks.map(|rank| newest(cluster, attempt, rank).filter(|pod| pod.process == process)).collect()
+}
+
+/// The stages of a replica.
+const fn ranks_of(mesh: Mesh, replica: u32) -> Range<u32> {
+    replica * mesh.stages..(replica + 1) * mesh.stages
+}
+
+/// The stages that can form a group: all, or those of the replicas all of whose stages are there, if they are enough.
+fn forming_members(cluster: &ClusterState, attempt: u64, disabled_guard: Option<Guard>) -> Option<Vec<&ModelPod>> {
+    let mesh = cluster.of(attempt).next()?.mesh;
+    let here = |replica| members(cluster, attempt, ranks_of(mesh, replica), ModelProcess::Starting);
+    let whole: Vec<_> = (0..mesh.data_parallel).filter_map(here).collect();
+    let needed = match disabled_guard {
+        Some(Guard::EnoughReplicas) => 1,
+        _ => cluster.min_data_parallel.min(mesh.data_parallel),
+    };
+    (here(0).is_some() && whole.len() as u32 >= needed).then(|| whole.concat())
+}
+
+/// The stages of every group that trains, of each the stage 0 first.
+fn training_groups(cluster: &ClusterState) -> Vec<Vec<&ModelPod>> {
+    if cluster.may_lack_replicas() {
+        return cluster.groups.iter().filter_map(|group| training_members(cluster, group)).collect();
+    }
+    let mut attempts: Vec<_> = cluster.pods.iter().map(|pod| (pod.name.attempt, pod.mesh)).collect();
+    attempts.dedup();
+    let all = |(attempt, mesh): (u64, Mesh)| members(cluster, attempt, 0..mesh.ranks(), ModelProcess::Ready);
+    attempts.into_iter().filter_map(all).collect()
+}
+
+/// The stages of a group, if all are still in it.
+fn training_members<'c>(cluster: &'c ClusterState, group: &ModelGroup) -> Option<Vec<&'c ModelPod>> {
+    let is_member = |pod: &ModelPod| {
+        pod.process == ModelProcess::Ready && cluster.group_of(pod).is_some_and(|of| std::ptr::eq(of, group))
+    };
+    let member = |rank: u32| cluster.of(group.attempt).find(|pod| pod.is_of(rank) && is_member(pod));
+    let ranks = (0..).zip(&group.incarnations).filter_map(|(rank, incarnation)| incarnation.map(|_| rank));
+    ranks.map(member).collect()
+}
+
+/// Whether an attempt trains without some of its replicas.
+fn trains_without_a_replica(cluster: &ClusterState, attempt: u64) -> bool {
+    let lacks = |group: &&ModelGroup| group.attempt == attempt && group.lacks_a_replica();
+    cluster.groups.iter().filter(lacks).any(|group| training_members(cluster, group).is_some())
+}
+
+/// Whether the operator hears of that: a stage 0 on a lost node does not answer.
+pub(crate) fn is_heard_to_train_without(cluster: &ClusterState, attempt: u64) -> bool {
+    let lacks = |group: &&ModelGroup| group.attempt == attempt && group.lacks_a_replica();
+    let members = cluster.groups.iter().filter(lacks).filter_map(|group| training_members(cluster, group));
+    members.into_iter().any(|members| are_prompt(cluster, &members))
+}
+
+/// Whether all stages of a replica that this stage 0's group lacks wait for the next one.
+fn replica_is_back(cluster: &ClusterState, leader: &ModelPod) -> bool {
+    let (attempt, mesh) = (leader.name.attempt, leader.mesh);
+    let is_back = |replica| members(cluster, attempt, ranks_of(mesh, replica), ModelProcess::Starting).is_some();
+    cluster.may_lack_replicas() && (0..mesh.data_parallel).any(is_back)
+}
+
+/// Whether a process does at once what it can do.
+fn is_prompt(pod: &ModelPod) -> bool {
+    pod.is_reachable() && pod.deleted_at.is_none()
+}
+
+/// Whether all stages of a group do. Where no replica may be missing those that were replaced, and are still there, count too.
+fn are_prompt(cluster: &ClusterState, members: &[&ModelPod]) -> bool {
+    match cluster.may_lack_replicas() {
+        true => members.iter().all(|pod| is_prompt(pod)),
+        false => cluster.of(members[0].name.attempt).filter(|pod| pod.place().is_some()).all(is_prompt),
+    }
 }
 
 /// The living process of a stage with the highest incarnation.
@@ -111,10 +188,51 @@ fn holds(cluster: &ClusterState, stage_0: Name, disabled_guard: Option<Guard>) -
 }
 
 /// Whether a process was in a group of which another stage is gone, or has started anew.
-fn has_lost_its_group(cluster: &ClusterState, pod: &ModelPod) -> bool {
-    let is_whole = |rank| newest(cluster, pod.name.attempt, rank).is_some_and(|pod| pod.process == ModelProcess::Ready);
-    let done = cluster.volume.checkpoint >= FINAL_CHECKPOINT_STEP;
-    pod.place().is_some() && pod.process == ModelProcess::Ready && !done && !(0..pod.stages).all(is_whole)
+fn has_lost_its_group(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>) -> bool {
+    if pod.process != ModelProcess::Ready || pod.place().is_none() {
+        return false;
+    }
+    let attempt = pod.name.attempt;
+    if !cluster.may_lack_replicas() {
+        let is_whole = members(cluster, attempt, 0..pod.mesh.ranks(), ModelProcess::Ready).is_some();
+        return !is_whole && cluster.volume.checkpoint < FINAL_CHECKPOINT_STEP;
+    }
+    let Some(group) = cluster.group_of(pod) else { return true };
+    let has_newer = |(rank, known): (u32, &Option<u32>)| {
+        let newest = newest(cluster, attempt, rank).and_then(ModelPod::place);
+        known.is_some_and(|known| newest.is_some_and(|(_, incarnation)| incarnation > known))
+    };
+    let is_whole = training_members(cluster, group).is_some() && !(0..).zip(&group.incarnations).any(has_newer);
+    !is_whole && !is_done(cluster, pod, disabled_guard)
+}
+
+/// Whether a process knows that its group has trained to the end.
+fn is_done(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>) -> bool {
+    let attempt = pod.name.attempt;
+    let is_trained = cluster.volume.checkpoint >= FINAL_CHECKPOINT_STEP && pod.process == ModelProcess::Ready;
+    let leader = match cluster.may_lack_replicas() {
+        true => cluster
+            .of(attempt)
+            .find(|other| other.is_of(0) && other.process == ModelProcess::Ready && are_together(cluster, pod, other)),
+        false => newest(cluster, attempt, 0),
+    };
+    let holds_fence = leader.is_some_and(|leader| holds(cluster, leader.name, disabled_guard));
+    is_trained && (holds_fence || peers(cluster, pod).any(|peer| peer.process == ModelProcess::Ended(0)))
+}
+
+/// Whether two processes are in one group. Where no replica may be missing all of an attempt are.
+fn are_together(cluster: &ClusterState, pod: &ModelPod, other: &ModelPod) -> bool {
+    let groups = [pod, other].map(|pod| cluster.group_of(pod).map(std::ptr::from_ref));
+    !cluster.may_lack_replicas() || groups[0] == groups[1]
+}
+
+/// The other stages of the attempt that a process is in a group with, whatever has become of them.
+fn peers<'c>(cluster: &'c ClusterState, pod: &ModelPod) -> impl Iterator<Item = &'c ModelPod> + Clone {
+    let pod = pod.clone();
+    cluster.of(pod.name.attempt).filter(move |peer| {
+        let rank = pod.place().map(|(rank, _)| rank);
+        peer.place().is_some() && rank.is_some_and(|rank| !peer.is_of(rank)) && are_together(cluster, &pod, peer)
+    })
 }
 
 fn is_current(cluster: &ClusterState, pod: &ModelPod) -> bool {
@@ -129,11 +247,8 @@ pub(crate) fn stands_by(pod: &ModelPod) -> bool {
 
 /// Whether the stage 0 of an attempt's group lives, and another stage that might lose it.
 pub(crate) fn leads_a_group(cluster: &ClusterState, attempt: u64) -> bool {
-    let Some((_, incarnations)) = cluster.group.as_ref().filter(|(of, _)| *of == attempt) else { return false };
-    let is_member = |pod: &&ModelPod| {
-        pod.process == ModelProcess::Ready
-            && pod.place().is_some_and(|(rank, incarnation)| incarnations[rank as usize] == incarnation)
-    };
+    let Some(group) = cluster.group() else { return false };
+    let is_member = |pod: &&ModelPod| pod.process == ModelProcess::Ready && group.has(pod);
     let members = || cluster.of(attempt).filter(is_member);
     members().any(|pod| pod.is_of(0)) && members().any(|pod| !pod.is_of(0))
 }
@@ -142,24 +257,24 @@ pub(crate) fn leads_a_group(cluster: &ClusterState, attempt: u64) -> bool {
 /// has joined in their place.
 fn lost_places(cluster: &ClusterState, pod: &ModelPod) -> Vec<u32> {
     let attempt = pod.name.attempt;
-    let group = cluster.group.as_ref().filter(|(of, _)| *of == attempt && stands_by(pod));
-    let Some((_, incarnations)) = group.filter(|_| cluster.volume.checkpoint < FINAL_CHECKPOINT_STEP) else {
+    let group = cluster.group().filter(|group| group.attempt == attempt && stands_by(pod));
+    let Some(group) = group.filter(|_| cluster.volume.checkpoint < FINAL_CHECKPOINT_STEP) else {
         return Vec::new();
     };
     let runs = |pod: &&ModelPod| matches!(pod.process, ModelProcess::Starting | ModelProcess::Ready);
     let running = |rank| cluster.of(attempt).filter(runs).filter(move |pod| pod.is_of(rank));
-    let was_member =
-        |pod: &ModelPod| pod.place().is_some_and(|(rank, incarnation)| incarnations[rank as usize] == incarnation);
-    let survives = |rank| running(rank).any(was_member);
-    let stages = 0..pod.stages;
+    let survives = |rank| running(rank).any(|pod| group.has(pod));
+    let stages = 0..pod.mesh.ranks();
     let somebody_gives = stages.clone().any(survives);
     stages.filter(|rank| somebody_gives && running(*rank).next().is_none()).collect()
 }
 
 /// Whether a process that waits for the next group may give up: another stage is not there.
 fn gives_up(cluster: &ClusterState, pod: &ModelPod) -> bool {
-    let is_missing = |rank| newest(cluster, pod.name.attempt, rank).is_none();
-    pod.process == ModelProcess::Starting && pod.is_survivor && (0..pod.stages).any(is_missing)
+    let attempt = pod.name.attempt;
+    let is_missing = |rank| newest(cluster, attempt, rank).is_none();
+    let waits = pod.process == ModelProcess::Starting && pod.is_survivor && (0..pod.mesh.ranks()).any(is_missing);
+    waits && forming_members(cluster, attempt, None).is_none() && !trains_without_a_replica(cluster, attempt)
 }
 
 /// The code with which a process is about to exit, if it is.
@@ -172,25 +287,21 @@ fn end(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>) ->
     let terminating = pod.deleted_at.is_some() && pod.is_reachable();
     let attempt = pod.name.attempt;
     let (rank, _) = pod.place()?;
-    let peers = cluster.of(attempt).filter(|peer| peer.place().is_some() && !peer.is_of(rank));
+    let peers = peers(cluster, pod);
     let ends = peers.clone().filter_map(|peer| match peer.process {
         ModelProcess::Ended(code) => Some(code),
         _ => None,
     });
-    let stage_0 = newest(cluster, attempt, 0).map(|pod| pod.name);
-    let holds_fence = stage_0.is_some_and(|stage_0| holds(cluster, stage_0, disabled_guard));
     let fenced_off = formed && !holds(cluster, pod.name, disabled_guard) && rank == 0;
-    let others_done = ends.clone().any(|code| code == 0);
-    let done = formed && cluster.volume.checkpoint >= FINAL_CHECKPOINT_STEP && (holds_fence || others_done);
     let drained_by_peer = formed && ends.clone().any(|code| code == 143);
     let was_replaced = newest(cluster, attempt, rank).is_some_and(|newer| newer.name != pod.name);
     // of a newer attempt, or of another stage 0
     let superseded = pod.is_survivor
         && cluster.volume.holder.is_some_and(|holder| holder.attempt > attempt || rank == 0 && holder != pod.name);
-    let missing = (0..pod.stages).any(|of| of != rank && !peers.clone().any(|peer| peer.is_of(of)));
+    let missing = (0..pod.mesh.ranks()).any(|of| of != rank && !peers.clone().any(|peer| peer.is_of(of)));
     let lost = !cluster.replaces_stages && (ends.clone().any(|code| code != 0) || formed && missing);
     match () {
-        () if done => Some(0),
+        () if is_done(cluster, pod, disabled_guard) => Some(0),
         () if was_replaced => Some(1),
         () if fenced_off => Some(if cluster.replaces_stages { 75 } else { 1 }),
         () if superseded => Some(75),
@@ -202,7 +313,7 @@ fn end(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>) ->
 }
 
 /// Applies a transition.
-pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition) {
+pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition, disabled_guard: Option<Guard>) {
     match transition {
         PodTransition::Start(name) => cluster.change(name, |pod| {
             // that a spare is not ready yet is as if it were pending
@@ -217,11 +328,20 @@ pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition) {
             (pod.fenced, pod.is_survivor) = (false, true);
         }),
         PodTransition::Form(attempt) => {
-            let members = members(cluster, attempt, ModelProcess::Starting).unwrap_or_default();
+            let members = forming_members(cluster, attempt, disabled_guard).unwrap_or_default();
             let names: Vec<_> = members.iter().map(|pod| pod.name).collect();
-            if cluster.spares > 0 {
-                let incarnations = members.iter().filter_map(|pod| Some(pod.place()?.1)).collect();
-                cluster.group = Some((attempt, incarnations));
+            let mesh = members.first().map(|pod| pod.mesh).unwrap_or_default();
+            if cluster.spares > 0 || cluster.may_lack_replicas() {
+                let known = |rank| members.iter().filter_map(|pod| pod.place()).find(|(of, _)| *of == rank);
+                let incarnations: Vec<_> = (0..mesh.ranks()).map(|rank| Some(known(rank)?.1)).collect();
+                let before = cluster.group().filter(|group| group.attempt == attempt);
+                let is_back = |group: &ModelGroup| group.took_back || group.lacks_a_replica();
+                let took_back = !incarnations.contains(&None) && before.is_some_and(is_back);
+                cluster.groups.push(ModelGroup { attempt, incarnations, took_back });
+            }
+            let needed = cluster.min_data_parallel.min(mesh.data_parallel);
+            if (names.len() as u32) < needed * mesh.stages {
+                cluster.report_violation(BrokenInvariant::EnoughReplicas);
             }
             for name in names {
                 cluster.change(name, |pod| {
@@ -230,9 +350,8 @@ pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition) {
                 });
             }
         }
-        PodTransition::Commit(attempt) => {
-            let stage_0 = newest(cluster, attempt, 0).map(|pod| pod.name);
-            if cluster.volume.holder.is_some() && cluster.volume.holder != stage_0 {
+        PodTransition::Commit(stage_0) => {
+            if cluster.volume.holder.is_some_and(|holder| holder != stage_0) {
                 cluster.report_violation(BrokenInvariant::OnlyFenceHolderCommits);
             }
             cluster.volume.checkpoint += 1;
@@ -254,8 +373,8 @@ pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition) {
 
 /// A spare becomes a stage, as the incarnation after the one that its group knew.
 pub(crate) fn take_place(cluster: &mut ClusterState, name: Name, rank: u32) {
-    let Some((_, incarnations)) = &mut cluster.group else { return };
-    let incarnation = &mut incarnations[rank as usize];
+    let group = cluster.groups.last_mut();
+    let Some(incarnation) = group.and_then(|group| group.incarnations[rank as usize].as_mut()) else { return };
     *incarnation += 1;
     let takes = Some((rank, *incarnation));
     cluster.change(name, |pod| {

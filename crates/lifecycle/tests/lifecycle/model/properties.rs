@@ -3,7 +3,7 @@
 use stagecoach_lifecycle::*;
 use stateright::Property;
 
-use super::cluster_state::{ClusterState, ModelPod, NOW};
+use super::cluster_state::{ClusterState, ModelGroup, ModelPod, NOW};
 use super::operator::TERMINATION_TIMEOUT_SECONDS;
 use super::steps::{ClusterModel, ModelTransition};
 
@@ -18,6 +18,8 @@ pub(crate) enum BrokenInvariant {
     TerminalStateIsFinal,
     BudgetIsRespected,
     NoEarlyFailure,
+    EnoughReplicas,
+    NothingFollowsTheEnd,
 }
 
 pub(crate) const ONE_COMMITS: &str = "no older attempt commits while a newer one holds the fence";
@@ -30,6 +32,8 @@ pub(crate) const TERMINAL: &str = "a terminal state is final";
 pub(crate) const BUDGET: &str = "the restart budget is respected";
 pub(crate) const EARLY: &str = "no job fails before its budget is used";
 pub(crate) const CLAIMED_ONCE: &str = "no two processes claim one incarnation of a stage";
+pub(crate) const ENOUGH: &str = "no group has fewer replicas than restart.minDataParallel";
+pub(crate) const STAYS_DONE: &str = "no attempt follows one whose first replica is done";
 pub(crate) const ENDS: &str = "a final state is terminal or suspended";
 
 pub(crate) const COMPLETES: &str = "a job completes";
@@ -39,10 +43,12 @@ pub(crate) const THREE_ATTEMPTS: &str = "a job takes three attempts";
 pub(crate) const GIVES_UP: &str = "a job fails with its budget exhausted";
 pub(crate) const TAKES_OVER: &str = "a job completes in its first attempt with a spare in a lost stage's place";
 pub(crate) const TOO_LATE: &str = "a spare takes a place for which another pod was created";
+pub(crate) const WITHOUT: &str = "a job completes without a replica";
+pub(crate) const TAKES_BACK: &str = "a group has a replica that the one before it lacked";
 pub(crate) const WRONGLY: &str = "a group with a spare commits while the stage 0 lives whose place that took";
 /// Must be reachable, so that no invariant holds vacuously.
-pub(crate) const REACHABLE: [&str; 8] =
-    [COMPLETES, REPLACES, PRECEDES, THREE_ATTEMPTS, GIVES_UP, TAKES_OVER, TOO_LATE, WRONGLY];
+pub(crate) const REACHABLE: [&str; 10] =
+    [COMPLETES, REPLACES, PRECEDES, THREE_ATTEMPTS, GIVES_UP, TAKES_OVER, TOO_LATE, WRONGLY, WITHOUT, TAKES_BACK];
 
 pub(crate) fn all() -> Vec<Property<ClusterModel>> {
     vec![
@@ -69,6 +75,10 @@ pub(crate) fn all() -> Vec<Property<ClusterModel>> {
             is_not_broken(cluster, BrokenInvariant::BudgetIsRespected)
         }),
         Property::always(EARLY, |_, cluster: &ClusterState| is_not_broken(cluster, BrokenInvariant::NoEarlyFailure)),
+        Property::always(ENOUGH, |_, cluster: &ClusterState| is_not_broken(cluster, BrokenInvariant::EnoughReplicas)),
+        Property::always(STAYS_DONE, |_, cluster: &ClusterState| {
+            is_not_broken(cluster, BrokenInvariant::NothingFollowsTheEnd)
+        }),
         Property::always(CLAIMED_ONCE, |_, cluster: &ClusterState| each_is_claimed_once(cluster)),
         Property::always(ENDS, |model, cluster| {
             has_ended(cluster) || model.enabled(cluster).iter().any(|step| !step.is_fault())
@@ -103,6 +113,13 @@ pub(crate) fn all() -> Vec<Property<ClusterModel>> {
             let replaced = |pod: &ModelPod| pod.is_alive() && pod.place() == Some((0, 0));
             let holds = |pod: &ModelPod| pod.takes.is_some() && cluster.volume.holder == Some(pod.name);
             cluster.volume.checkpoint > 0 && cluster.pods.iter().any(holds) && cluster.pods.iter().any(replaced)
+        }),
+        Property::sometimes(WITHOUT, |_, cluster: &ClusterState| {
+            let lacks = cluster.group().is_some_and(ModelGroup::lacks_a_replica);
+            lacks && cluster.job.recorded.outcome() == Some(&JobOutcome::Complete)
+        }),
+        Property::sometimes(TAKES_BACK, |_, cluster: &ClusterState| {
+            cluster.group().is_some_and(|group| group.took_back)
         }),
         Property::sometimes(THREE_ATTEMPTS, |_, cluster: &ClusterState| cluster.job.recorded.attempt.number >= 3),
         Property::sometimes(GIVES_UP, |_, cluster: &ClusterState| {

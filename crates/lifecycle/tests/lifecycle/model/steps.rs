@@ -21,6 +21,8 @@ pub(crate) struct ClusterModel {
     pub(crate) replaces_stages: bool,
     /// How many spares wait beside the stages.
     pub(crate) spares: u32,
+    /// With how few replicas a group may train; more than there are: with all.
+    pub(crate) min_data_parallel: u32,
     pub(crate) faults: Faults,
     pub(crate) disabled_guard: Option<Guard>,
 }
@@ -192,7 +194,8 @@ impl Model for ClusterModel {
             stale_cache: None,
             replaces_stages: self.replaces_stages,
             spares: self.spares,
-            group: None,
+            min_data_parallel: self.min_data_parallel,
+            groups: vec![],
             remaining_faults: self.faults.clone(),
             history: History::default(),
         }]
@@ -217,7 +220,7 @@ impl Model for ClusterModel {
                 faults.stale_reads -= 1;
                 next.stale_cache = Some(StaleCache::Pods(next.pods.clone()));
             }
-            ModelTransition::PodTransition(happens) => pods::apply(&mut next, happens),
+            ModelTransition::PodTransition(happens) => pods::apply(&mut next, happens, self.disabled_guard),
             ModelTransition::Wait | ModelTransition::WaitDespiteActivity => {
                 faults.failures -= u8::from(step == ModelTransition::WaitDespiteActivity);
                 let wake_at = next_time(&next)?;

@@ -1,5 +1,7 @@
 //! A group that may train without some replicas: when the job is complete, and who is waited for.
 
+use std::collections::BTreeMap;
+
 use super::*;
 
 /// Attempt 1 of two replicas of two stages, of which one may be missing.
@@ -50,4 +52,72 @@ fn a_stage_that_waits_for_its_replica_does_not_time_out_while_the_others_train()
     };
     assert_eq!(at(Some(now)), None);
     assert_eq!(at(None).map(|failure| failure.reason), Some(FailureReason::StartupTimeout));
+}
+
+/// The failure that `observed` leads to, and the incarnations after it.
+fn failure(observed: &Observed, now: UnixMillis) -> Option<(FailureReason, Option<u32>, BTreeMap<u32, u32>)> {
+    let state = decide(observed, now).state;
+    let incarnations = state.incarnations;
+    state.last_failure.map(|failure| (failure.reason, failure.rank, incarnations))
+}
+
+#[test]
+fn a_replica_without_a_node_ends_no_group_that_trains_without_it() {
+    let seconds = policy().scheduling_timeout_seconds;
+    let now = UnixMillis::from_seconds(900 + 2 * seconds);
+    let pending = vec![ready(0), ready(1), ready(2), instance(3, InstanceState::Pending, 900)];
+    let progress = |last_step_at| ObservedProgress { last_step_at, ..ObservedProgress::default() };
+    let trains = Observed { progress: progress(Some(now)), ..replicated(pending.clone()) };
+    assert_eq!(failure(&trains, now), None);
+    let stands_still = Observed { progress: progress(None), ..replicated(pending) };
+    assert_eq!(failure(&stands_still, now).map(|(reason, ..)| reason), Some(FailureReason::Unschedulable));
+
+    // one that can't be created
+    let refused = |instances, min_data_parallel| {
+        let mut observed = replicated(instances);
+        observed.policy.min_data_parallel = min_data_parallel;
+        observed.state.incarnations = [(3, 1)].into();
+        observed.state.starting = [3].into();
+        observed.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(0), all_created: false };
+        observed.refusal = Some(CreationRefusal { since: UnixMillis::from_seconds(900), message: "full".into() });
+        observed
+    };
+    let others = || vec![ready(0), ready(1), ready(2)];
+    assert_eq!(failure(&refused(others(), 1), NOW), None);
+    let ended = failure(&refused(others(), 2), NOW);
+    assert_eq!(ended.map(|(reason, ..)| reason), Some(FailureReason::Unschedulable));
+}
+
+#[test]
+fn what_leaves_a_group_that_trains_without_it_is_replaced_by_itself() {
+    // later than a stage could be saving
+    let now = UnixMillis::from_seconds(900 + policy().grace_seconds + 11);
+    for (state, reason) in [
+        (InstanceState::Exited(Exit::with_code(143)), FailureReason::Drained),
+        (InstanceState::Exited(Exit::with_code(75)), FailureReason::PeerLost),
+        (InstanceState::Terminating, FailureReason::NodeLost),
+    ] {
+        let beside = vec![ready(0), ready(1), instance(2, InstanceState::Starting, 900), instance(3, state, 900)];
+        assert_eq!(failure(&replicated(beside.clone()), now), Some((reason, Some(3), [(3, 1)].into())));
+        assert_eq!(decide(&replicated(beside.clone()), now).state.budget.counted, 0, "it is nobody's fault");
+        assert_eq!(failure(&replicated(beside), UnixMillis::from_seconds(905)), None, "it may be the first of all");
+    }
+}
+
+#[test]
+fn replicas_train_if_all_their_stages_are_ready_and_they_are_enough() {
+    let training = |instances, min_data_parallel| {
+        let mut observed = replicated(instances);
+        observed.policy.min_data_parallel = min_data_parallel;
+        decide(&observed, NOW).training_replicas
+    };
+    let all = || (0..4).map(ready).collect::<Vec<_>>();
+    let without = |rank: u32| {
+        let starting = |other| if other == rank { instance(rank, InstanceState::Starting, 990) } else { ready(other) };
+        (0..4).map(starting).collect::<Vec<_>>()
+    };
+    assert_eq!(training(all(), 2), 2);
+    assert_eq!(training(without(2), 1), 1);
+    assert_eq!(training(without(2), 2), 0);
+    assert_eq!(training(without(1), 1), 0, "the first one leads");
 }

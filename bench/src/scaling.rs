@@ -1,0 +1,189 @@
+//! How a step of many replicas scales, by simulation: what a layer takes is measured on this machine, what an agreement takes too, and
+//! the links between replicas are given. Each replica computes as many microbatches whatever their number is (weak scaling).
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use stagecoach_pipeline::{
+    Costs, ModelCost, ModuleCost, OverlappedExchange, Partition, Programs, RankSpeeds, ReplicaLinks,
+    balanced_partition, interleaved_zero_bubble, lower, simulate,
+};
+use stagecoach_tests::stagecoach;
+
+use crate::agreement;
+use crate::stats::{line, median};
+
+const STAGES: usize = 8;
+const CHUNKS_PER_STAGE: usize = 2;
+const MICROBATCHES: usize = 32;
+const REPLICAS: [usize; 5] = [1, 8, 32, 64, 128];
+/// How many times as fast as here layers are computed: one core of a CPU, and what is closer to a GPU.
+const SPEEDS: [f64; 3] = [1.0, 100.0, 1000.0];
+/// Bytes a second of a rank to those of other nodes: 10, 100 and 400 Gbit/s.
+const NETWORKS: [f64; 3] = [1.25e9, 12.5e9, 50e9];
+/// NVLink of an H100.
+const NODE_BYTES_PER_SECOND: f64 = 450e9;
+const RANKS_PER_NODE: usize = 8;
+
+const HIDDEN: usize = 512;
+const INSIDE: usize = 1376;
+const LAYERS: usize = 32;
+const VOCABULARY: usize = 8000;
+const JOB: &str = "apiVersion: stagecoach.dev/v1alpha1
+kind: PipelineJob
+metadata: {name: scaling}
+spec:
+  stages: 8
+  model: {type: Llama, llama: {hiddenSize: 512, numHiddenLayers: 32, numAttentionHeads: 8, intermediateSize: 1376, vocabSize: 8000}}
+  data:
+    paths: [corpus/bench.jsonl]
+    sequenceLength: 256
+    tokenizer: {type: Train, train: {vocabSize: 300}}
+  training:
+    steps: 10
+    globalBatchSize: 128
+    microbatches: 32
+    learningRate: {peak: 1e-3}
+";
+
+pub(crate) fn measure(folder: &Path) -> Value {
+    let cost = measured_cost(folder);
+    let schedule = interleaved_zero_bubble(STAGES, CHUNKS_PER_STAGE, MICROBATCHES);
+    let partition = balanced_partition(&cost, &schedule, None, &RankSpeeds::default()).unwrap();
+    let programs = lower(&schedule, false).unwrap().replicate();
+    let agreements: Vec<f64> = REPLICAS.iter().map(|replicas| agreement_seconds(STAGES * replicas)).collect();
+    println!("a step of {STAGES} stages and up to 128 replicas, by simulation");
+    let mut rows = Vec::new();
+    for speed in SPEEDS {
+        for network in NETWORKS {
+            let step =
+                |replicas, agreement| Step::new(&cost, &partition, &programs, speed, network, replicas, agreement);
+            let alone = step(1, agreements[0]).whole;
+            for (&replicas, &agreement) in REPLICAS.iter().zip(&agreements) {
+                let step = step(replicas, agreement);
+                if replicas == 128 {
+                    let percent = |seconds: f64| format!("{:.1} %", 100.0 * alone / seconds);
+                    line(
+                        &format!("{speed} x as fast, {} Gbit/s", network * 8e-9),
+                        percent(step.whole),
+                        &format!(
+                            "efficiency of 128 replicas; {} if chunks were exchanged behind others; a step of one takes {alone:.3} s",
+                            percent(step.overlapped)
+                        ),
+                    );
+                }
+                rows.push(json!({
+                    "speed": speed, "networkBytesPerSecond": network, "replicas": replicas,
+                    "stepSeconds": step.whole, "efficiency": alone / step.whole,
+                    "overlappedStepSeconds": step.overlapped, "overlappedEfficiency": alone / step.overlapped,
+                    "reduceSeconds": step.reduce, "gatherSeconds": step.gather, "agreementSeconds": agreement,
+                }));
+            }
+        }
+    }
+    let seconds = |module: &ModuleCost| [module.forward, module.backward_input, module.backward_weight];
+    json!({
+        "stages": STAGES, "chunksPerStage": CHUNKS_PER_STAGE, "microbatchesOfReplica": MICROBATCHES, "layers": LAYERS,
+        "hiddenSize": HIDDEN, "vocabulary": VOCABULARY, "partition": partition.layers,
+        "measuredSeconds": {"embedding": seconds(&cost.embedding), "layer": seconds(&cost.layers[0]), "head": seconds(&cost.head)},
+        "rows": rows,
+    })
+}
+
+/// One number of replicas: seconds of a step as it is executed, and chunk by chunk; and of the slowest stage's exchange.
+struct Step {
+    whole: f64,
+    overlapped: f64,
+    reduce: f64,
+    gather: f64,
+}
+
+impl Step {
+    fn new(
+        cost: &ModelCost,
+        partition: &Partition,
+        programs: &Programs,
+        speed: f64,
+        network: f64,
+        replicas: usize,
+        agreement: f64,
+    ) -> Step {
+        let links = ReplicaLinks {
+            ranks_per_node: RANKS_PER_NODE,
+            node_bytes_per_second: NODE_BYTES_PER_SECOND,
+            network_bytes_per_second: network,
+        };
+        // gradients and weights are fp32
+        let of_chunk = |chunk| {
+            let bytes: u64 = partition.modules_of(cost, chunk).map(|module| module.parameter_bytes).sum();
+            links.seconds(STAGES, replicas, bytes as f64)
+        };
+        let by_chunk: Vec<f64> = (0..partition.layers.len()).map(of_chunk).collect();
+        let of_rank = |rank| programs.placement.chunks_of(rank).map(|chunk| by_chunk[chunk]).sum();
+        let by_rank: Vec<f64> = (0..STAGES).map(of_rank).collect();
+        let costs = Costs {
+            exchange_seconds: agreement,
+            reduce_seconds: by_rank.clone(),
+            gather_seconds: by_rank.clone(),
+            // a stage's neighbour is on its node
+            ..Costs::estimate(cost, partition, speed, NODE_BYTES_PER_SECOND)
+        };
+        let exchange = OverlappedExchange { reduce_seconds: by_chunk.clone(), gather_seconds: by_chunk };
+        let overlapped = Costs { overlapped: Some(exchange), ..costs.clone() };
+        let slowest = by_rank.iter().copied().fold(0.0, f64::max);
+        Step {
+            whole: simulate(programs, &costs).makespan,
+            overlapped: simulate(programs, &overlapped).makespan,
+            reduce: slowest,
+            gather: slowest,
+        }
+    }
+}
+
+/// The model's modules with the seconds that `stagecoach plan --profile` measures of each, and the bytes of their parameters.
+fn measured_cost(folder: &Path) -> ModelCost {
+    let job = folder.join("scaling.yaml");
+    std::fs::write(&job, JOB).unwrap();
+    let planned = Command::new(stagecoach())
+        .arg("plan")
+        .arg(&job)
+        .arg("--workspace")
+        .arg(folder)
+        .arg("--profile")
+        .output()
+        .unwrap();
+    assert!(planned.status.success(), "{}", String::from_utf8_lossy(&planned.stderr));
+    let said = String::from_utf8(planned.stdout).unwrap();
+    let file = said.lines().find_map(|line| line.strip_prefix("wrote ")).expect("the profile's file");
+    let profile: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    let module = |name: &str, seconds: &Value, parameters: usize| {
+        let of = |kind: &str| seconds[kind].as_f64().expect(kind);
+        ModuleCost {
+            name: name.into(),
+            forward: of("forward"),
+            backward_input: of("backwardInput"),
+            backward_weight: of("backwardWeight"),
+            parameter_bytes: 4 * parameters as u64,
+            copied_bytes: 0,
+            activation_bytes: 0,
+            weight_gradient_bytes: 0,
+            temporary_bytes: 0,
+        }
+    };
+    let profile = &profile["profile"];
+    let layer = module("layer", &profile["layer"]["None"], 4 * HIDDEN * HIDDEN + 3 * HIDDEN * INSIDE + 2 * HIDDEN);
+    ModelCost {
+        embedding: module("embedding", &profile["embedding"], VOCABULARY * HIDDEN),
+        layers: vec![layer; LAYERS],
+        head: module("head", &profile["head"], VOCABULARY * HIDDEN + HIDDEN),
+        // four rows of a microbatch
+        boundary_bytes: (4 * 256 * HIDDEN * 4) as u64,
+        ranks: Vec::new(),
+    }
+}
+
+/// The median of a few agreements of so many members as threads of this machine.
+fn agreement_seconds(members: usize) -> f64 {
+    median(&agreement::seconds(members))
+}

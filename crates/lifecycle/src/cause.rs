@@ -291,7 +291,7 @@ fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineCl
     if first.is_none() && saving.is_none() {
         return None;
     }
-    if observed.training_replicas() > 0 {
+    if observed.trains_without_others() {
         // the group goes on: what has ended, or does not, was waiting beside it
         match (first, observed.current_instances().find(|instance| instance.is_terminating())) {
             (Some((instance, exit)), _) => return Some(AttemptFailure::from_exit(state, instance, exit)),
@@ -312,7 +312,7 @@ fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineCl
 /// The cause of a refusal while other instances of the attempt exist: they must not hold their resources until it ends.
 fn cause_of_refusal(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
     // replicas that train without the one that is refused hold nothing in vain
-    let holds_in_vain = !all_created && observed.training_replicas() == 0;
+    let holds_in_vain = !all_created && !observed.trains_without_others();
     let refusal = observed.refusal.as_ref().filter(|_| holds_in_vain)?;
     observed.current_instances().find(|instance| instance.is_alive())?;
     let message = format!("was not created: {}", refusal.message);
@@ -329,7 +329,7 @@ fn cause_of_timeout(observed: &Observed, all_created: bool, clock: &mut Deadline
         observed.current_instances().filter(move |instance| wanted(instance)).max_by_key(|instance| instance.since)
     };
     // A queue decides how long the group waits, and gives its place to another if it comes anew.
-    if observed.training_replicas() == 0 && latest(|instance| instance.state == InstanceState::Held).is_some() {
+    if !observed.trains_without_others() && latest(|instance| instance.state == InstanceState::Held).is_some() {
         return None;
     }
     // a replica that was lost is not waited for while the others train

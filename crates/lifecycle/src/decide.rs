@@ -207,7 +207,7 @@ fn after_failure(observed: &Observed, failure: AttemptFailure, remedy: Remedy, c
         &failure,
         pod_conditions.unwrap_or_default(),
         state,
-        observed.training_replicas() > 0,
+        observed.trains_without_others(),
     );
     state.last_deterministic_failure = failure.deterministic_signature().or(state.last_deterministic_failure.take());
     state.last_failure = Some(failure);

@@ -298,6 +298,11 @@ impl Observed {
         if is_enough { whole } else { 0 }
     }
 
+    /// Whether replicas train, or would, without one that is missing: what else ends then has ended no group.
+    pub(crate) fn trains_without_others(&self) -> bool {
+        self.policy.min_data_parallel < self.state.attempt.mesh.data_parallel && self.training_replicas() > 0
+    }
+
     /// Instances of the current attempt that were replaced.
     pub(crate) fn replaced_instances(&self) -> impl Iterator<Item = &StageInstance> {
         self.instances.iter().filter(|instance| {

@@ -18,7 +18,7 @@ pub(crate) fn lost_stages(observed: &Observed, failure: &AttemptFailure, all_cre
     }
     let mut lost: BTreeSet<u32> = observed.deleted_stages(all_created).collect();
     let mut somebody_stays = false;
-    let trains = observed.training_replicas() > 0;
+    let trains = observed.trains_without_others();
     let reported = observed.lost_instance().map(|(instance, _)| instance);
     for instance in observed.current_instances() {
         match &instance.state {

@@ -14,6 +14,8 @@ pub(crate) struct ReferenceExecutor<'a> {
     values: Vec<HashSet<String>>,
     /// Messages sent and receives posted that have not met, by (from, to).
     mail: HashMap<(usize, usize), (VecDeque<usize>, VecDeque<usize>)>,
+    /// Sends and receives that have not met, whatever chunks they are between, by ranks: as (from, to, microbatch).
+    order: HashMap<(usize, usize), [VecDeque<(usize, usize, usize)>; 2]>,
     counts: BTreeMap<Action, usize>,
     losses: Vec<usize>,
     gradients: HashMap<usize, Vec<usize>>,
@@ -31,6 +33,7 @@ impl ReferenceExecutor<'_> {
             next: vec![0; ranks],
             values: vec![HashSet::new(); ranks],
             mail: HashMap::new(),
+            order: HashMap::new(),
             counts: BTreeMap::new(),
             losses: Vec::new(),
             gradients: HashMap::new(),
@@ -174,12 +177,25 @@ impl ReferenceExecutor<'_> {
             return Ok(false);
         }
         sent.push_back(item.microbatch);
+        self.keep_order(0, (item.chunk, to, item.microbatch))?;
         self.deliver_message(item.chunk, to)
+    }
+
+    /// A send (0) or a receive (1): the nth of one rank to another is that of the nth of the other kind.
+    fn keep_order(&mut self, end: usize, message: (usize, usize, usize)) -> Result<(), String> {
+        let rank = |chunk| self.programs.placement.rank_of(chunk);
+        let ends = self.order.entry((rank(message.0), rank(message.1))).or_default();
+        ends[end].push_back(message);
+        if ends.iter().all(|end| !end.is_empty()) && ends[0].pop_front() != ends[1].pop_front() {
+            return Err("another message of the same rank is due".to_owned());
+        }
+        Ok(())
     }
 
     fn receive(&mut self, rank: usize, item: WorkItem, from: usize) -> StepResult {
         self.needs_message(rank, from)?;
         self.mail.entry((from, item.chunk)).or_default().1.push_back(item.microbatch);
+        self.keep_order(1, (from, item.chunk, item.microbatch))?;
         self.deliver_message(from, item.chunk)
     }
 

@@ -69,6 +69,25 @@ fn an_error_of_nccl_ends_the_group_and_the_next_one_goes_on() {
     to_its_end(workspace.path());
 }
 
+/// The last message of a step: nothing is sent after it by which its failure would show, and the stage that waits for it has computed
+/// with what never arrived by the time it votes.
+#[test]
+fn an_error_of_the_last_message_is_known_before_the_vote() {
+    let workspace = corpus::workspace();
+    let extra = job().extra.replace("everySteps: 4", "everySteps: 1");
+    let job = TestJob { tied: false, extra, ..job() };
+    // in each step the last stage has four receives and four sends
+    let fault = format!("2:error:40:{}", workspace.path().join("struck").display());
+    let mut launched = Launched::start_with(workspace.path(), &job.endless(), &[], &[("NCCL_STAND_IN_FAULT", &fault)]);
+    launched.wait_for_step(7);
+    assert!(workspace.path().join("struck").exists(), "there was no fault");
+    let outcome = launched.interrupt(workspace.path());
+    assert!(!outcome.stdout.contains("skip"), "{}", outcome.stdout);
+    assert!(logs(workspace.path()).contains("step 5 is given up"), "{}", logs(workspace.path()));
+    let rest = job.ending_after(saved(&workspace.path().join("small")));
+    assert_eq!(Launched::start(workspace.path(), &rest, &[]).finish(workspace.path()).hashes(), undisturbed(&rest));
+}
+
 /// A message that never arrives, of which nobody says anything: no step is finished, and the group ends by that.
 #[test]
 fn a_message_that_never_arrives_ends_the_group() {

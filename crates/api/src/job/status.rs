@@ -58,7 +58,7 @@ pub struct PipelineJobStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "record")]
     pub record: Option<serde_json::Value>,
-    /// Accepted, Scheduled, Running, Progressing, CheckpointsHealthy, Reproducible, Suspended, Complete, Failed.
+    /// Accepted, Scheduled, Running, Progressing, CheckpointsHealthy, Reproducible, AuditsEqual, Suspended, Complete, Failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

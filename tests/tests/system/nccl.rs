@@ -93,7 +93,7 @@ fn an_error_of_the_last_message_is_known_before_the_vote() {
 fn a_message_that_never_arrives_ends_the_group() {
     let workspace = corpus::workspace();
     let outcome = with_fault(workspace.path(), "hang:60", "stallTimeoutSeconds: 3");
-    assert_eq!(outcome.stdout.matches("\nstart  steps").count(), 2, "{}", outcome.stdout);
+    assert!(outcome.stdout.matches("\nstart  steps").count() >= 2, "{}", outcome.stdout);
     to_its_end(workspace.path());
 }
 

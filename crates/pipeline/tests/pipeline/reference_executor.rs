@@ -14,13 +14,16 @@ pub(crate) struct ReferenceExecutor<'a> {
     values: Vec<HashSet<String>>,
     /// Messages sent and receives posted that have not met, by (from, to).
     mail: HashMap<(usize, usize), (VecDeque<usize>, VecDeque<usize>)>,
-    /// Sends and receives that have not met, whatever chunks they are between, by ranks: as (from, to, microbatch).
-    order: HashMap<(usize, usize), [VecDeque<(usize, usize, usize)>; 2]>,
+    /// Sends and receives that have not met, whatever chunks they are between, by ranks.
+    order: HashMap<(usize, usize), [VecDeque<Message>; 2]>,
     counts: BTreeMap<Action, usize>,
     losses: Vec<usize>,
     gradients: HashMap<usize, Vec<usize>>,
     exchanged: bool,
 }
+
+/// From a chunk, to a chunk, and the microbatch.
+type Message = (usize, usize, usize);
 
 type StepResult = Result<bool, String>;
 
@@ -182,7 +185,7 @@ impl ReferenceExecutor<'_> {
     }
 
     /// A send (0) or a receive (1): the nth of one rank to another is that of the nth of the other kind.
-    fn keep_order(&mut self, end: usize, message: (usize, usize, usize)) -> Result<(), String> {
+    fn keep_order(&mut self, end: usize, message: Message) -> Result<(), String> {
         let rank = |chunk| self.programs.placement.rank_of(chunk);
         let ends = self.order.entry((rank(message.0), rank(message.1))).or_default();
         ends[end].push_back(message);

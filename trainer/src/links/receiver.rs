@@ -10,7 +10,7 @@ use tch::{Device, Kind, Tensor, no_grad};
 
 use super::carrier::Incoming;
 use super::header::{HEADER, Header, parts};
-use super::nccl::{Arrival, Channel, Message};
+use super::nccl::{Channel, Message, ReceivedTensor};
 use super::stream::LinkStream;
 use super::{LinkError, LinkId};
 use crate::tensor_bytes::bytes_of;
@@ -29,7 +29,7 @@ pub struct Receiver {
 #[derive(Debug)]
 enum Source {
     Posts(Posts),
-    Channel(Arc<Channel>, Arrivals<Arrival>, mpsc::Sender<Result<Arrival, LinkError>>),
+    Channel(Arc<Channel>, Arrivals<ReceivedTensor>, mpsc::Sender<Result<ReceivedTensor, LinkError>>),
 }
 
 impl Receiver {
@@ -110,7 +110,7 @@ trait Arrived {
     fn microbatch(&self) -> usize;
 }
 
-impl Arrived for Arrival {
+impl Arrived for ReceivedTensor {
     fn microbatch(&self) -> usize {
         self.microbatch
     }

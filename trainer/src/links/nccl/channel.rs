@@ -13,7 +13,7 @@ use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use tch::Tensor;
 
 use super::super::{Interrupt, LinkError, LinkId};
-use super::communicator::{Communicator, Role};
+use super::communicator::{Communicator, CommunicatorEnd};
 use crate::sys::{CudaContext, CudaError, CudaEvent, CudaStream};
 
 /// Between two looks at what is on its way: how late a sent tensor is freed, and a failure seen.
@@ -32,18 +32,18 @@ pub(crate) struct Message {
     pub(crate) microbatch: usize,
     pub(crate) tensor: Tensor,
     /// Who gets the tensor of a receive.
-    pub(crate) arrivals: Option<mpsc::Sender<Result<Arrival, LinkError>>>,
+    pub(crate) arrivals: Option<mpsc::Sender<Result<ReceivedTensor, LinkError>>>,
 }
 
 /// A tensor that is filled by the time `event` is complete.
 #[derive(Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct ReceivedTensor {
     pub(crate) microbatch: usize,
     pub(crate) tensor: Tensor,
     pub(crate) event: Arc<CudaEvent>,
 }
 
-impl Arrival {
+impl ReceivedTensor {
     /// The tensor; what libtorch does with it runs after it is filled.
     pub(crate) fn into_tensor(self) -> Result<Tensor, LinkError> {
         self.event.hold_up_default_stream().map_err(|error| LinkError::Broken(error.to_string()))?;
@@ -65,7 +65,7 @@ pub(crate) struct Channel {
 pub(super) struct ChannelConfig {
     pub(super) context: CudaContext,
     pub(super) communicator: Communicator,
-    pub(super) role: Role,
+    pub(super) end: CommunicatorEnd,
     /// Rank of the other end.
     pub(super) peer: usize,
     /// Closed by the other end when it is gone.
@@ -79,7 +79,7 @@ impl Channel {
         let (messages, handed_over) = mpsc::channel();
         let failure: Arc<OnceLock<LinkError>> = Arc::default();
         let (context, stream) = (config.context, config.context.stream()?);
-        let worker = Worker { config, stream, on_their_way: VecDeque::new(), refused: None, left_at: None };
+        let worker = ChannelThread { config, stream, on_their_way: VecDeque::new(), refused: None, left_at: None };
         let failed = failure.clone();
         let thread = Some(std::thread::spawn(move || worker.run(&handed_over, &failed)));
         Ok(Channel { context, messages: Some(messages), failure, thread })
@@ -109,7 +109,7 @@ impl Drop for Channel {
     }
 }
 
-struct Worker {
+struct ChannelThread {
     config: ChannelConfig,
     stream: CudaStream,
     /// Messages that the communicator has, with events behind them; it reads or writes their memory until then.
@@ -120,18 +120,18 @@ struct Worker {
     left_at: Option<Instant>,
 }
 
-impl Worker {
+impl ChannelThread {
     fn run(mut self, handed_over: &mpsc::Receiver<(Message, CudaEvent)>, failure: &OnceLock<LinkError>) {
         let ended = self.config.context.make_current().map_err(|error| error.to_string());
         let ended = ended.and_then(|()| self.transfer_all(handed_over));
-        let Worker { config, stream, on_their_way, refused, .. } = self;
-        let ChannelConfig { communicator, role, peer, sockets, .. } = config;
+        let ChannelThread { config, stream, on_their_way, refused, .. } = self;
+        let ChannelConfig { communicator, end, peer, sockets, .. } = config;
         if let Err(why) = ended {
             let first = on_their_way.front().map(|(message, _)| message).or(refused.as_ref());
             let link = first.map(|message| message.link.to_string());
-            let (from_or_to, way) = match role {
-                Role::Sender => ("to", "send"),
-                Role::Receiver => ("from", "receive"),
+            let (from_or_to, way) = match end {
+                CommunicatorEnd::Sender => ("to", "send"),
+                CommunicatorEnd::Receiver => ("from", "receive"),
             };
             let what = link.unwrap_or_else(|| format!("what goes {from_or_to} stage {peer}"));
             let error = LinkError::Broken(format!("could not {way} {what}: {why}"));
@@ -167,9 +167,9 @@ impl Worker {
                 },
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) if self.on_their_way.is_empty() => return Ok(()),
-                Err(RecvTimeoutError::Disconnected) => match self.config.role {
-                    Role::Sender => std::thread::sleep(POLL_INTERVAL),
-                    Role::Receiver => return Err("nobody waits for it any more".into()),
+                Err(RecvTimeoutError::Disconnected) => match self.config.end {
+                    CommunicatorEnd::Sender => std::thread::sleep(POLL_INTERVAL),
+                    CommunicatorEnd::Receiver => return Err("nobody waits for it any more".into()),
                 },
             }
             self.release()?;
@@ -192,7 +192,8 @@ impl Worker {
         let done = Arc::new(self.stream.record().map_err(cuda)?);
         if let Some(arrivals) = &message.arrivals {
             let Message { microbatch, tensor, .. } = message;
-            let arrival = Arrival { microbatch: *microbatch, tensor: tensor.shallow_clone(), event: Arc::clone(&done) };
+            let arrival =
+                ReceivedTensor { microbatch: *microbatch, tensor: tensor.shallow_clone(), event: Arc::clone(&done) };
             // whoever waited may have given up
             let _ = arrivals.send(Ok(arrival));
         }

@@ -47,16 +47,16 @@ impl UniqueId {
 
 /// Which end of a communicator this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum CommunicatorEnd {
     Sender = 0,
     Receiver = 1,
 }
 
-impl Role {
+impl CommunicatorEnd {
     fn peer(self) -> c_int {
         match self {
-            Role::Sender => Role::Receiver as c_int,
-            Role::Receiver => Role::Sender as c_int,
+            CommunicatorEnd::Sender => CommunicatorEnd::Receiver as c_int,
+            CommunicatorEnd::Receiver => CommunicatorEnd::Sender as c_int,
         }
     }
 }
@@ -68,7 +68,7 @@ const POLL_INTERVAL: Duration = Duration::from_micros(200);
 #[derive(Debug)]
 pub(crate) struct Communicator {
     nccl: &'static Nccl,
-    role: Role,
+    end: CommunicatorEnd,
     raw: RawCommunicator,
 }
 
@@ -77,11 +77,11 @@ unsafe impl Send for Communicator {}
 
 impl Communicator {
     /// Begins to connect; [`Communicator::is_ready`] says when it is done.
-    pub(super) fn begin(nccl: &'static Nccl, id: &UniqueId, role: Role) -> Result<Communicator, String> {
+    pub(super) fn begin(nccl: &'static Nccl, id: &UniqueId, end: CommunicatorEnd) -> Result<Communicator, String> {
         let (mut raw, mut config) = (ptr::null_mut(), Config::non_blocking());
         // SAFETY: writes one handle; the configuration is copied.
-        let result = unsafe { (nccl.functions.init)(&mut raw, 2, id.raw(), role as c_int, &mut config) };
-        let communicator = Communicator { nccl, role, raw };
+        let result = unsafe { (nccl.functions.init)(&mut raw, 2, id.raw(), end as c_int, &mut config) };
+        let communicator = Communicator { nccl, end, raw };
         communicator.begun("ncclCommInitRankConfig", result).map(|()| communicator)
     }
 
@@ -105,18 +105,18 @@ impl Communicator {
         give_up: &dyn Fn() -> Result<(), String>,
     ) -> Result<(), String> {
         let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
-        let (functions, peer) = (&self.nccl.functions, self.role.peer());
+        let (functions, peer) = (&self.nccl.functions, self.end.peer());
         let (address, raw) = (tensor.data_ptr(), self.raw);
-        let call = match self.role {
-            Role::Sender => "ncclSend",
-            Role::Receiver => "ncclRecv",
+        let call = match self.end {
+            CommunicatorEnd::Sender => "ncclSend",
+            CommunicatorEnd::Receiver => "ncclRecv",
         };
         // SAFETY: the memory is the tensor's, which the caller keeps, and of a receive leaves alone, until an event behind this is
         // complete.
         let result = unsafe {
-            match self.role {
-                Role::Sender => (functions.send)(address, bytes, BYTES, peer, raw, stream.raw()),
-                Role::Receiver => (functions.receive)(address, bytes, BYTES, peer, raw, stream.raw()),
+            match self.end {
+                CommunicatorEnd::Sender => (functions.send)(address, bytes, BYTES, peer, raw, stream.raw()),
+                CommunicatorEnd::Receiver => (functions.receive)(address, bytes, BYTES, peer, raw, stream.raw()),
             }
         };
         self.begun(call, result)?;

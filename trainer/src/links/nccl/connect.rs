@@ -10,7 +10,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::super::{Interrupt, LinkError, LinkId};
 use super::channel::{Channel, ChannelConfig};
-use super::communicator::{Communicator, Role, UniqueId};
+use super::communicator::{Communicator, CommunicatorEnd, UniqueId};
 use super::library::Nccl;
 use crate::sys::CudaContext;
 
@@ -91,10 +91,10 @@ pub(crate) fn connect(
     // all begin before any is waited for: whichever the other stages wait for first is among them
     let mut begun = Vec::new();
     for ((from, to), Pair { id, links, sockets }) in pairs {
-        let (role, peer) = if from == rank { (Role::Sender, to) } else { (Role::Receiver, from) };
-        let communicator = Communicator::begin(endpoint.nccl, &id, role).map_err(|why| broken(peer, &why))?;
+        let (end, peer) = if from == rank { (CommunicatorEnd::Sender, to) } else { (CommunicatorEnd::Receiver, from) };
+        let communicator = Communicator::begin(endpoint.nccl, &id, end).map_err(|why| broken(peer, &why))?;
         let (context, interrupt) = (endpoint.context, interrupt.clone());
-        begun.push((links, ChannelConfig { context, communicator, role, peer, sockets, interrupt }));
+        begun.push((links, ChannelConfig { context, communicator, end, peer, sockets, interrupt }));
     }
     for (_, config) in &begun {
         while !config.communicator.is_ready().map_err(|why| broken(config.peer, &why))? {

@@ -10,6 +10,6 @@ mod communicator;
 mod connect;
 mod library;
 
-pub(super) use channel::{Arrival, Channel, Message};
+pub(super) use channel::{Channel, Message, ReceivedTensor};
 pub(super) use communicator::UniqueId;
 pub(super) use connect::{Endpoint, NewCommunicator, connect};

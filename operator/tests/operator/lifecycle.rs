@@ -359,18 +359,19 @@ fn a_job_stays_out_of_a_mesh_or_ends_in_spite_of_it() {
 fn an_exceeded_quota_is_reported_and_retried() {
     let cluster = shared();
     cluster.create_namespace("small");
-    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "one"}, "spec": {"hard": {"pods": "1"}}});
+    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}});
     cluster.plane.client().create("/api/v1/namespaces/small/resourcequotas", &quota).unwrap();
     until("the quota to be counted", 60, || {
-        let quota = cluster.plane.get("/api/v1/namespaces/small/resourcequotas/one")?;
+        let quota = cluster.plane.get("/api/v1/namespaces/small/resourcequotas/none")?;
         quota["status"]["used"]["pods"].is_string().then_some(())
     });
     cluster.create("small/big", json!({}));
     let job = cluster.wait("small/big", "refused", |job| has_condition(job, "Scheduled", "False", "QuotaExceeded"));
     let message = condition_of(&job, "Scheduled").unwrap()["message"].to_string();
-    assert!(message.contains("exceeded quota: one"), "{message}");
+    assert!(message.contains("exceeded quota: none"), "{message}");
+    // no pod holds its resources in vain, so the attempt lasts until the quota controller has seen the change
     let more = json!({"spec": {"hard": {"pods": "10"}}});
-    cluster.plane.client().patch("/api/v1/namespaces/small/resourcequotas/one", &more).unwrap();
+    cluster.plane.client().patch("/api/v1/namespaces/small/resourcequotas/none", &more).unwrap();
     let job = cluster.wait_running("small/big", 1);
     assert_eq!(job["status"]["restarts"]["total"], 0);
 }

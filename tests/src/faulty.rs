@@ -4,6 +4,7 @@
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Seek, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -22,6 +23,41 @@ use crate::hold::{HOLD, Hold};
 pub const FAULT_VARIABLE: &str = "STAGECOACH_FAULT";
 /// The variable that names the folder of the trace, and of the record that the fault has happened.
 pub const RECORDS_VARIABLE: &str = "STAGECOACH_FAULT_RECORDS";
+
+/// The variable that holds a [`BitFlip`] as text.
+pub const BIT_FLIP_VARIABLE: &str = "STAGECOACH_BIT_FLIP";
+
+/// A stage of which some calls of a kernel come to a result with one bit flipped, in the first attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BitFlip {
+    /// The stage.
+    pub rank: u32,
+    /// Of a norm: `output`, `input-gradient` or `weight-gradient`.
+    pub result: String,
+    /// Which calls for this result, counted in the process from 0.
+    pub calls: Range<u64>,
+}
+
+impl fmt::Display for BitFlip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank={},result={},calls={}-{}", self.rank, self.result, self.calls.start, self.calls.end)
+    }
+}
+
+impl FromStr for BitFlip {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<BitFlip, String> {
+        let parse = || {
+            let (rank, rest) = text.strip_prefix("rank=")?.split_once(",result=")?;
+            let (result, calls) = rest.split_once(",calls=")?;
+            let (start, end) = calls.split_once('-')?;
+            let calls = start.parse().ok()?..end.parse().ok()?;
+            Some(BitFlip { rank: rank.parse().ok()?, result: result.to_owned(), calls })
+        };
+        parse().ok_or_else(|| format!("{BIT_FLIP_VARIABLE} is {text:?}, expected rank=R,result=NAME,calls=FROM-TO"))
+    }
+}
 
 /// A fault of one stage. It happens once: a later attempt that makes the same call goes on unharmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -263,6 +299,8 @@ mod tests {
             let fault = StageFault { rank: 1, call: 37, fault };
             assert_eq!(fault.to_string().parse(), Ok(fault));
         }
+        let flip = BitFlip { rank: 1, result: "output".into(), calls: 3..u64::MAX };
+        assert_eq!(flip.to_string().parse(), Ok(flip));
         assert!("rank=1,call=x,fault=crash-before".parse::<StageFault>().unwrap_err().contains("crash-during"));
     }
 }

@@ -62,6 +62,10 @@ const fn advice_of_kind(kind: FailureKind) -> &'static str {
              takes the weights along; look at the data"
         }
         FailureKind::Mismatch => "run one version of the trainer on all stages; if they do, report it",
+        FailureKind::WrongResult => {
+            "test the memory and the processor or GPU of the machine that the message names, and keep it out; what was trained \
+             since it began to compute wrong can be told by stagecoach audit --all on another machine"
+        }
         FailureKind::OutOfMemory => {
             "raise the limit, or use more stages, more microbatches or pipeline.recompute: Selective or Full, or \
              training.precision: BFloat16 in a new job"
@@ -137,7 +141,13 @@ mod tests {
             NodeLost,
             Unschedulable,
         ];
-        let kinds = [FailureKind::Data, FailureKind::NonFinite, FailureKind::Mismatch, FailureKind::OutOfMemory];
+        let kinds = [
+            FailureKind::Data,
+            FailureKind::NonFinite,
+            FailureKind::Mismatch,
+            FailureKind::WrongResult,
+            FailureKind::OutOfMemory,
+        ];
         let all = reasons.map(|reason| failure(reason, None)).into_iter();
         let all = all.chain(kinds.map(|kind| failure(Error, Some(kind))));
         let advice: BTreeMap<String, String> =

@@ -28,6 +28,7 @@ mod replay;
 mod replicas;
 mod resume;
 mod sbom;
+mod silent_corruption;
 mod soak;
 mod spares;
 mod storage;

@@ -22,11 +22,16 @@ pub struct StepControl<'a> {
     pub stop: &'a dyn Fn() -> Stop,
     /// Called before it votes: waits for what the vote promises to the group.
     pub before_vote: &'a dyn Fn() -> Result<(), LinkError>,
+    /// The index in the program of the action before which `when_idle` is called: where the stage is expected to wait.
+    pub idle_before: Option<usize>,
+    /// Called there, for work that can be done at any time.
+    pub when_idle: &'a dyn Fn() -> Result<(), LinkError>,
 }
 
 impl StepControl<'_> {
     /// Nothing is ever asked, and nothing waited for.
-    pub const NONE: StepControl<'static> = StepControl { stop: &|| Stop::No, before_vote: &|| Ok(()) };
+    pub const NONE: StepControl<'static> =
+        StepControl { stop: &|| Stop::No, before_vote: &|| Ok(()), idle_before: None, when_idle: &|| Ok(()) };
 }
 
 impl fmt::Debug for StepControl<'_> {

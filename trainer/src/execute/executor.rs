@@ -8,13 +8,12 @@ use stagecoach_pipeline::{Action, Placement, WorkItem};
 use tch::{Kind, Tensor};
 
 use super::gradient_sums::Weights;
-use super::sequences::cu_seqlens;
 use super::{
     ChunkOutput, LossInputs, SavedActivations, Stage, StepError, StepInputs, StepMeasurements, StepOutput, StepTimer,
     Stop, is_timed,
 };
 use crate::links::{LinkError, LinkId, Links};
-use crate::model::{ForwardContext, WeightGradient};
+use crate::model::WeightGradient;
 use crate::sys::peak_resident_bytes;
 
 /// Executes programs on a stage.
@@ -82,13 +81,15 @@ impl Executor<'_> {
         if inputs.step.is_some() {
             self.stage.zero_grad();
         }
-        for &action in program {
+        for (index, &action) in program.iter().enumerate() {
             let is_over = state.verdict.is_some();
             if inputs.step.is_some() && !is_over && (inputs.control.stop)() == Stop::Now {
                 state.verdict = Some(self.give_up(inputs)?);
                 break;
             }
-            match self.execute(action, inputs, &mut state) {
+            let is_idle = inputs.control.idle_before == Some(index);
+            let used = if is_idle { (inputs.control.when_idle)().map_err(StepError::from) } else { Ok(()) };
+            match used.and_then(|()| self.execute(action, inputs, &mut state)) {
                 // somebody gave the step up, or died: the group knows
                 Err(StepError::Link(LinkError::Broken(why))) if inputs.step.is_some() && !is_over => {
                     state.verdict = Some(self.give_up(inputs)?);
@@ -98,8 +99,8 @@ impl Executor<'_> {
                 executed => executed?,
             }
         }
-        let StepState { verdict, decided_at, losses, broken_link, .. } = state;
-        Ok(StepOutput { verdict, decided_at, losses, broken_link })
+        let StepState { verdict, decided_at, losses, broken_link, timer, .. } = state;
+        Ok(StepOutput { verdict, decided_at, losses, broken_link, spans: timer.into_spans() })
     }
 
     fn execute(&mut self, action: Action, inputs: &StepInputs, state: &mut StepState) -> Result<(), StepError> {
@@ -111,6 +112,7 @@ impl Executor<'_> {
             Action::FullBackward(item) | Action::BackwardInput(item) => self.backward(action, item, state)?,
             Action::BackwardWeight(item) => {
                 self.begin(action, item, &mut state.timer);
+                self.stage.record_accumulators(item);
                 self.stage.weight_grad_store.accumulate(item);
             }
             Action::Reduce => {
@@ -144,6 +146,7 @@ impl Executor<'_> {
             Action::Snapshot => {}
         }
         if let (true, Some(item)) = (action.completes_weight_gradient(), action.item()) {
+            self.stage.record_weight_gradients(item);
             self.stage.gradient_sums.add(Weights::Chunk(item.chunk), item, inputs.blocks);
         }
         // EXCHANGE has ended its span itself: the vote carries it
@@ -221,17 +224,12 @@ impl Executor<'_> {
             self.receive_input(action, item, local)?
         };
         self.begin(action, item, &mut state.timer);
+        let targets = inputs.targets.get(item.microbatch);
+        self.stage.record_input(item, &input, targets);
         let stage = &*self.stage;
         stage.set_dumped_microbatch(item.microbatch);
-        let layout = &inputs.layouts[item.microbatch];
-        let ctx = ForwardContext {
-            length: layout.length as i64,
-            first_position: 0,
-            cu_seqlens: cu_seqlens(layout).to_device(stage.device),
-            recompute: stage.recompute,
-        };
+        let ctx = stage.forward_context(&inputs.layouts[item.microbatch]);
         let chunk = &stage.chunks[&item.chunk];
-        let targets = inputs.targets.get(item.microbatch);
         let output = if inputs.step.is_some() {
             let scale = 1.0 / inputs.target_count as f64;
             let loss_inputs = targets.filter(|_| chunk.head.is_some()).map(|targets| LossInputs { targets, scale });
@@ -241,6 +239,7 @@ impl Executor<'_> {
         } else {
             chunk.evaluate(&input, &ctx, targets)
         };
+        self.stage.record_output(item, &output);
         match (output, action.consumer(self.placement)) {
             (ChunkOutput::Loss(loss), _) => {
                 state.add_loss(loss, item, inputs);
@@ -262,6 +261,10 @@ impl Executor<'_> {
             Some(self.receive_input(action, item, local)?)
         };
         self.begin(action, item, &mut state.timer);
+        self.stage.record_output_gradient(item, dy.as_ref());
+        if let Action::FullBackward(_) = action {
+            self.stage.record_accumulators(item);
+        }
         let saved = state.saved.remove(&item).ok_or_else(|| self.invalid(action, "its F has not run"))?;
         self.stage.set_dumped_microbatch(item.microbatch);
         let Stage { chunks, weight_grad_store, .. } = &mut *self.stage;
@@ -273,6 +276,7 @@ impl Executor<'_> {
             }
             _ => chunk.backward(saved, dy, &mut WeightGradient::accumulate),
         };
+        self.stage.record_input_gradient(item, dx.as_ref());
         if let (Some(dx), Some(consumer)) = (dx, action.consumer(self.placement)) {
             state.gradients.insert(consumer, dx);
         }

@@ -39,6 +39,11 @@ impl GradientSums {
         GradientSums { accumulators, partial: HashMap::new() }
     }
 
+    /// The accumulators of `weights`, with the index of their parameter; none if they are not here.
+    pub(super) fn accumulators(&self, weights: Weights) -> &[(usize, Tensor)] {
+        self.accumulators.get(&weights).map_or(&[], Vec::as_slice)
+    }
+
     /// The gradients of `weights` for `item` are in the accumulators: if a block ends with it, adds the blocks before it as far as the tree
     /// allows, and makes room for the next one.
     pub(super) fn add(&mut self, weights: Weights, item: WorkItem, blocks: &ReplicaBlocks) {

@@ -1,6 +1,7 @@
 //! Executes one stage: [`Chunk`] runs forward and backward of its layers, [`Executor`] runs the stage's list of
 //! pipeline actions.
 
+mod audited;
 mod chunk;
 mod control;
 mod dump;
@@ -15,6 +16,7 @@ mod step;
 mod timer;
 mod weight_grad_store;
 
+pub(crate) use audited::{WorkInputs, WorkResult, work_numel};
 pub use chunk::{Chunk, ChunkOutput, LossInputs, SavedActivations};
 pub use control::{StepControl, Stop};
 pub(crate) use dump::DumpConfig;
@@ -26,4 +28,4 @@ pub(crate) use stage::kind;
 pub use stage::{Stage, StageConfig};
 pub use step::{StepError, StepInputs, StepOutput};
 use timer::StepTimer;
-pub(crate) use timer::is_timed;
+pub(crate) use timer::{is_timed, longest_wait};

@@ -8,6 +8,7 @@ use stagecoach_pipeline::{Partition, Placement, Replica};
 use tch::{Device, Kind, Tensor};
 
 use super::Chunk;
+use super::audited::WorkRecorder;
 use super::dump::TensorDump;
 use super::gradient_sums::{GradientSums, Weights};
 use super::ownership::owners;
@@ -88,6 +89,8 @@ pub struct Stage {
     pub(crate) device: Device,
     /// Set if tensors of a step are dumped.
     pub(super) dump: Option<Rc<TensorDump>>,
+    /// Set in a step of which a work item is audited.
+    pub(super) recorder: Option<WorkRecorder>,
 }
 
 impl Stage {
@@ -151,6 +154,7 @@ impl Stage {
             hidden_size: architecture.hidden_size() as i64,
             device,
             dump: None,
+            recorder: None,
             parameters,
         }
     }
@@ -171,6 +175,7 @@ impl Stage {
     pub(crate) fn discard_step(&mut self) {
         self.weight_grad_store = WeightGradStore::default();
         self.gradient_sums.clear();
+        self.recorder = None;
     }
 
     /// Zeroes every gradient accumulator; called at the start of a step.

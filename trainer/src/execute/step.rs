@@ -69,6 +69,8 @@ pub struct StepOutput {
     pub verdict: Option<Verdict>,
     /// When the decision arrived.
     pub(crate) decided_at: Option<Instant>,
+    /// Begin and end of each timed action, in seconds since [`StepInputs::origin`].
+    pub(crate) spans: Vec<(f64, f64)>,
     /// Sums of this rank's cross-entropies by block, in nats, the first of them with [`StepInputs::loss_so_far`]; none except on
     /// the last stage.
     pub(crate) losses: Vec<f64>,

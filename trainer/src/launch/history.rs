@@ -41,6 +41,8 @@ pub(crate) struct History {
     pub(super) steps: Option<u64>,
     /// The last finished step that is recorded.
     pub(super) trained: Option<u64>,
+    /// What the last audit that found a difference says of it.
+    pub(super) audit_difference: Option<String>,
     /// Whether `result.json` is there.
     pub(super) is_finished: bool,
     /// Whether a launcher holds the lock, and its process id if that is known.
@@ -77,7 +79,8 @@ impl History {
             failure.and_then(|failure| log_of(&folder, failure)),
             failure.and_then(|failure| successor_of(&folder, failure)),
         );
-        Ok(History { log, successor, ..history })
+        let audit_difference = last_audit_difference(&folder);
+        Ok(History { log, successor, audit_difference, ..history })
     }
 
     /// What is known without the stages' logs, of a run whose last recorded step is `trained`.
@@ -111,6 +114,7 @@ impl History {
                 TrainingLength::Epochs(_) => None,
             }),
             trained,
+            audit_difference: None,
             is_finished: folder.summary().is_some(),
             running,
             now: UnixMillis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)),
@@ -187,6 +191,14 @@ fn part_after(log: &str, line: &str) -> Option<String> {
 /// The last step's line of the metrics. The one at the end may be incomplete.
 pub(super) fn last_record(folder: &JobFolder) -> Option<StepRecord> {
     end_of_file(&folder.metrics()).ok()?.lines().rev().find_map(|line| serde_json::from_str(line).ok())
+}
+
+/// The last difference that an audit has found.
+fn last_audit_difference(folder: &JobFolder) -> Option<String> {
+    let metrics = end_of_file(&folder.metrics()).ok()?;
+    let found = metrics.lines().rev().filter(|line| line.contains("\"difference\""));
+    let record = found.filter_map(|line| serde_json::from_str::<StepRecord>(line).ok());
+    record.filter_map(|record| Some(record.audit?.difference?.message)).next()
 }
 
 /// The end of a file: its last [`END_BYTES`].

@@ -406,7 +406,7 @@ impl<'a> Supervisor<'a> {
                 self.processes.take_place(attempt, spare, Place { rank: stage, incarnation }, now);
                 self.note_recovery(|recovery| recovery.note_started(now));
             }
-            TrainingEvent::SaveFailed(_) | TrainingEvent::Note { .. } => {}
+            TrainingEvent::SaveFailed(_) | TrainingEvent::AuditDiffers(_) | TrainingEvent::Note { .. } => {}
             TrainingEvent::Finished(summary) => self.summary = Some(summary),
         }
     }

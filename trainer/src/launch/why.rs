@@ -26,7 +26,11 @@ impl fmt::Display for History {
             standing: self.standing(),
             now: self.now,
         };
-        write!(f, "{story}")
+        write!(f, "{story}")?;
+        match &self.audit_difference {
+            Some(difference) => write!(f, "\n  also:   {difference}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -123,6 +127,7 @@ mod tests {
             max_restarts: 10,
             steps: Some(100),
             trained: Some(57),
+            audit_difference: None,
             is_finished: false,
             running: Some(Some(12)),
             now: NOW,
@@ -155,6 +160,13 @@ mod tests {
         let spare = History { successor: Some(Successor::Spare(2)), log: None, ..history() }.to_string();
         assert!(spare.contains("the other stages waited, and spare 2 took the place of stage 1; 9 of"), "{spare}");
         assert!(spare.contains("log:    none is left: the next run removes those of the run before"), "{spare}");
+    }
+
+    #[test]
+    fn a_difference_that_an_audit_has_found_is_told_besides() {
+        let message = "audit of step 7: stage 1 on a and stage 2 on b differ in the output";
+        let told = History { audit_difference: Some(message.into()), ..history() }.to_string();
+        assert!(told.ends_with(&format!("raise that limit.\n  also:   {message}")), "{told}");
     }
 
     #[test]

@@ -87,7 +87,7 @@ fn ring_size(link: LinkId, boundary_bytes: usize, tied_bytes: usize) -> usize {
     let bytes = match link.payload {
         LinkPayload::Tied => tied_bytes,
         LinkPayload::Forward { .. } | LinkPayload::Backward { .. } => boundary_bytes * PAYLOADS_IN_RING,
-        LinkPayload::Replicas | LinkPayload::StateCopy | LinkPayload::HeldCopy => {
+        LinkPayload::Replicas | LinkPayload::StateCopy | LinkPayload::HeldCopy | LinkPayload::Audit => {
             STATE_PART_ELEMENTS as usize * size_of::<f32>() * PAYLOADS_IN_RING
         }
     };
@@ -105,7 +105,11 @@ pub(crate) fn held_bytes(link: LinkId, transport: Transport, boundary_bytes: u64
         }
     };
     match link.payload {
-        LinkPayload::Tied | LinkPayload::Replicas | LinkPayload::StateCopy | LinkPayload::HeldCopy => ring,
+        LinkPayload::Tied
+        | LinkPayload::Replicas
+        | LinkPayload::StateCopy
+        | LinkPayload::HeldCopy
+        | LinkPayload::Audit => ring,
         LinkPayload::Forward { .. } | LinkPayload::Backward { .. } => ring + boundary_bytes,
     }
 }

@@ -26,6 +26,8 @@ pub enum LinkPayload {
     StateCopy,
     /// The copy that the sender holds of the receiver's state, back to it.
     HeldCopy,
+    /// What the receiver computes of the sender's work again, to audit it.
+    Audit,
 }
 
 impl LinkPayload {
@@ -43,7 +45,9 @@ impl LinkPayload {
     pub(super) fn part_elements(self) -> Option<i64> {
         match self {
             LinkPayload::Forward { .. } | LinkPayload::Backward { .. } | LinkPayload::Tied => None,
-            LinkPayload::Replicas | LinkPayload::StateCopy | LinkPayload::HeldCopy => Some(STATE_PART_ELEMENTS),
+            LinkPayload::Replicas | LinkPayload::StateCopy | LinkPayload::HeldCopy | LinkPayload::Audit => {
+                Some(STATE_PART_ELEMENTS)
+            }
         }
     }
 }
@@ -84,6 +88,11 @@ impl LinkId {
         LinkId { from: ring.holder(rank), to: rank, payload: LinkPayload::HeldCopy }
     }
 
+    /// The link on which a rank, of so many, sends what the next one audits.
+    pub fn audit(rank: usize, ranks: usize) -> LinkId {
+        LinkId { from: rank, to: (rank + 1) % ranks, payload: LinkPayload::Audit }
+    }
+
     /// The link from one replica of a stage to another.
     pub fn replicas(from: usize, to: usize) -> LinkId {
         LinkId { from, to, payload: LinkPayload::Replicas }
@@ -115,6 +124,7 @@ impl fmt::Display for LinkId {
             LinkPayload::Replicas => write!(f, "gradients and weights from stage {from} to stage {to}"),
             LinkPayload::StateCopy => write!(f, "copies of the state of stage {from} for stage {to}"),
             LinkPayload::HeldCopy => write!(f, "the copy that stage {from} holds of the state of stage {to}"),
+            LinkPayload::Audit => write!(f, "the work of stage {from} that stage {to} audits"),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The events that stages, mostly stage 0, emit during a run: log lines in a pod, JSON lines on stdout under the launcher.
 
 use serde::{Deserialize, Serialize};
+use stagecoach_api::contract::SuspectedStage;
 
 use super::TimelineRecord;
 use crate::plan::Receipt;
@@ -26,6 +27,8 @@ pub(crate) enum TrainingEvent {
     Saved(SaveRecord),
     /// A checkpoint could not be committed; older ones are kept, and the next one is saved on schedule.
     SaveFailed(SaveRecord),
+    /// Two stages have computed the same and come to different results.
+    AuditDiffers(AuditDifference),
     /// A message for the user.
     Note {
         /// One sentence or more.
@@ -91,6 +94,9 @@ pub(crate) struct StartRecord {
     /// In what the environments differed in which the run was trained so far; empty if its numbers are those of one.
     #[serde(default)]
     pub environment_differences: Vec<String>,
+    /// The differences that audits have found in the run so far.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub audit_differences: Vec<String>,
     /// The incarnation of each of the job's ranks; none of one that the group trains without.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub incarnations: Vec<Option<u32>>,
@@ -104,6 +110,37 @@ pub(crate) struct MemoryCheckpointRecord {
     pub stall_seconds: f64,
     /// Bytes that were sent to the next stage.
     pub bytes_sent: u64,
+}
+
+/// A work item that a second stage has computed again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct AuditRecord {
+    /// The step that it is of: the one before that of the line.
+    pub step: u64,
+    /// The stage that was audited.
+    pub stage: u32,
+    /// The chunk.
+    pub chunk: usize,
+    /// The microbatch, counted over the step.
+    pub microbatch: usize,
+    /// The stage that computed it again.
+    pub by: u32,
+    /// Seconds that this took.
+    pub seconds: f64,
+    /// In what they differ; none if every bit is the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub difference: Option<AuditDifference>,
+}
+
+/// A difference that an audit has found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct AuditDifference {
+    /// The stages that are suspected to compute wrong: one, if the others could tell.
+    pub suspects: Vec<SuspectedStage>,
+    /// A sentence.
+    pub message: String,
 }
 
 /// One line of `metrics.jsonl`. Numbers that are not finite are null.
@@ -152,6 +189,9 @@ pub(crate) struct StepRecord {
     /// What checkpoints in memory cost stage 0 since the last record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_checkpoint: Option<MemoryCheckpointRecord>,
+    /// The audit that ended with this step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit: Option<AuditRecord>,
     /// What every stage did when, of some steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Box<TimelineRecord>>,

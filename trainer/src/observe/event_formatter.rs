@@ -37,6 +37,7 @@ impl EventFormatter {
             )),
             // a message may have several lines
             TrainingEvent::SaveFailed(save) => Some(format!("note   {}", format_save_failure(save).replace('\n', " "))),
+            TrainingEvent::AuditDiffers(difference) => Some(format!("audit  {}", difference.message)),
             TrainingEvent::StageLost { message, .. } => Some(format!("lost   {}", message.replace('\n', " "))),
             TrainingEvent::StandingBy { spare } => Some(format!("spare  spare {spare} stands by")),
             TrainingEvent::TookPlace { spare, stage, .. } => {
@@ -159,6 +160,7 @@ pub(super) mod tests {
             expected_bubble: 0.2,
             unigram_entropy: Some(6.03214),
             environment_differences: Vec::new(),
+            audit_differences: Vec::new(),
         }
     }
 

@@ -19,7 +19,10 @@ mod tensorboard;
 mod timeline_record;
 mod traces;
 
-pub(crate) use event::{MemoryCheckpointRecord, RunSummary, SaveRecord, StartRecord, StepRecord, TrainingEvent};
+pub(crate) use event::{
+    AuditDifference, AuditRecord, MemoryCheckpointRecord, RunSummary, SaveRecord, StartRecord, StepRecord,
+    TrainingEvent,
+};
 pub(crate) use event_writer::{EVENTS_ENV, EventWriter};
 pub(crate) use group_recovery::GroupRecovery;
 pub(crate) use metrics_file::{MetricsError, MetricsFile, read_metrics};

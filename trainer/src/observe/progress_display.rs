@@ -66,7 +66,8 @@ impl ProgressDisplay {
             }
             return;
         }
-        let is_note = matches!(event, TrainingEvent::Note { .. } | TrainingEvent::SaveFailed(_));
+        use TrainingEvent::{AuditDiffers, Note, SaveFailed};
+        let is_note = matches!(event, Note { .. } | SaveFailed(_) | AuditDiffers(_));
         if matches!(self.mode, DisplayMode::Notes) && !is_note {
             return;
         }
@@ -87,6 +88,7 @@ impl ProgressDisplay {
             }
             TrainingEvent::Saved(_) => {}
             TrainingEvent::SaveFailed(save) => self.print_line(&format_save_failure(save)),
+            TrainingEvent::AuditDiffers(difference) => self.print_line(&difference.message),
             TrainingEvent::Note { message } => self.print_line(message),
             // the launcher says what it does about it
             TrainingEvent::StageLost { .. } | TrainingEvent::StandingBy { .. } | TrainingEvent::TookPlace { .. } => {}

@@ -8,7 +8,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
-use stagecoach_api::contract::{GroupStatus, LostStage, StageEnv, StagePhase, StageStatus, StatusQuery};
+use stagecoach_api::contract::{AuditStatus, GroupStatus, LostStage, StageEnv, StagePhase, StageStatus, StatusQuery};
 use stagecoach_api::job::{CheckpointStatus, FloatString};
 use tokio::sync::watch;
 
@@ -54,6 +54,8 @@ struct TelemetryState {
     checkpoint_failures: Counter,
     rejected_connections: Counter,
     reproducible: Gauge,
+    audits: Counter,
+    audit_differences: Counter,
 }
 
 impl StageTelemetry {
@@ -95,6 +97,8 @@ impl StageTelemetry {
             checkpoint_failures: Counter::default(),
             rejected_connections: Counter::default(),
             reproducible: Gauge::default(),
+            audits: Counter::default(),
+            audit_differences: Counter::default(),
         };
         let registry = &mut state.registry;
         registry.register("step", "Steps complete", state.step.clone());
@@ -147,6 +151,9 @@ impl StageTelemetry {
             "Connections of peers that did not prove that they belong to the group",
             state.rejected_connections.clone(),
         );
+        registry.register("audits", "Microbatches that a second stage has computed again", state.audits.clone());
+        let differ_help = "Those of them that came to something else";
+        registry.register("audit_differences", differ_help, state.audit_differences.clone());
         state.reproducible.set(1);
         registry.register(
             "reproducible",
@@ -257,6 +264,10 @@ impl StageTelemetry {
                 status.progress.step = started.first_step.saturating_sub(1);
                 self.0.reproducible.set(started.environment_differences.is_empty().into());
                 status.environment_differences = Some(started.environment_differences.clone());
+                if !started.audit_differences.is_empty() {
+                    let differences = started.audit_differences.clone();
+                    status.audit = Some(AuditStatus { differences, suspects: Vec::new() });
+                }
             }
             TrainingEvent::Step(record) => {
                 let bubble = record.mean_bubble().unwrap_or(0.0);
@@ -288,6 +299,16 @@ impl StageTelemetry {
                 if let Some(loss) = record.evaluation_loss {
                     self.0.evaluation_loss.set(loss);
                 }
+                if record.audit.is_some() {
+                    self.0.audits.inc();
+                    status.audit.get_or_insert_default();
+                }
+            }
+            TrainingEvent::AuditDiffers(difference) => {
+                self.0.audit_differences.inc();
+                let found = status.audit.get_or_insert_default();
+                found.differences.push(difference.message.clone());
+                found.suspects.clone_from(&difference.suspects);
             }
             TrainingEvent::Saved(save) => {
                 let attempt = Some(status.attempt);

@@ -6,7 +6,7 @@ use stagecoach_api::job::{CheckpointMode, Device};
 use stagecoach_pipeline::{ModelCost, Partition, Placement, RankCost, Schedule, StageMemory};
 
 use super::job_config::JobConfig;
-use crate::links::{CopyRing, held_bytes, link_ids};
+use crate::links::{CopyRing, LinkId, held_bytes, link_ids};
 use crate::model::{Architecture, ModelPart, ParameterBytes, ParameterCopies, names};
 
 /// Resident bytes of a stage beside what depends on its model and data, as measured: 145 MiB with next to none of these, half of
@@ -49,6 +49,11 @@ pub(super) fn rank_costs(
         // with two replicas each rank has as many as with more
         let replicas = config.job.spec.data_parallel.min(2) as usize;
         links.extend(CopyRing { stages: placement.ranks(), replicas }.link_ids());
+    }
+    if config.training.audit.is_some() {
+        // one to the next rank and one from the rank before, however many there are
+        let ranks = placement.ranks().max(2);
+        links.extend((0..ranks).map(|rank| LinkId::audit(rank, ranks)));
     }
     let rank = |rank| {
         let own_links = links.iter().filter(|link| link.from == rank || link.to == rank);

@@ -46,6 +46,9 @@ pub(crate) struct TrainerState {
     /// others than those of a run in one environment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) environment_differences: Vec<String>,
+    /// The differences that audits have found: since then the weights may not be what the job comes to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) audit_differences: Vec<String>,
     /// The record of the last step, if it may not be in the metrics yet: with checkpoints in memory a step is recorded when
     /// it can't be lost any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -152,6 +152,7 @@ fn replayed_job(
         spec.pipeline.virtual_stages = 1;
     }
     if let Some(training) = &mut spec.training {
+        training.audit = None;
         (training.steps, training.epochs) = (Some(until), None);
         if let Some(RecordedCheckpoint { manifest, .. }) = record.checkpoints.last() {
             training.gradient_blocks = Some(recorded_gradient_blocks(&manifest.metadata.identity) as u32);

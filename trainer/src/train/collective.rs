@@ -22,6 +22,8 @@ pub(super) mod topic {
     pub(in crate::train) const MEMORY: u32 = 7;
     /// What links lack for a faster carrier.
     pub(in crate::train) const CARRIERS: u32 = 8;
+    /// What audited work came to.
+    pub(in crate::train) const AUDIT: u32 = 9;
     /// The environments of all stages.
     pub(in crate::train) const ENVIRONMENT: u32 = 6;
 }

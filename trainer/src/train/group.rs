@@ -8,6 +8,7 @@ use stagecoach_api::contract::{FailureKind, Mesh, StagePhase};
 use stagecoach_api::job::Transport;
 use stagecoach_group::{Coordinator, GroupError, Member, Roster};
 
+use super::audit::Audits;
 use super::context::{RunningStage, StageContext, emit};
 use super::data_loader::DataLoader;
 use super::join::{Assignment, JoinedGroup, group_timeouts, join_group};
@@ -18,7 +19,7 @@ use super::{StageOutcome, carriers, environment, finish, resume, steps};
 use crate::execute::{Stage, StageConfig, gather_weights, kind};
 use crate::fatal::Fatal;
 use crate::folder::METRICS;
-use crate::links::{CopyRing, Interrupt, LinkError, LinksConfig, open_links, replicated_link_ids};
+use crate::links::{CopyRing, Interrupt, LinkError, LinkId, LinksConfig, open_links, replicated_link_ids};
 use crate::model::Architecture;
 use crate::observe::{StartRecord, TrainingEvent, read_metrics};
 use crate::plan::{JobConfig, Plan};
@@ -142,6 +143,10 @@ fn load_and_train(
     if memory_spec.is_some() {
         link_ids.extend(ring.link_ids());
     }
+    let audit_spec = config.job.spec.audit(ranks);
+    if audit_spec.is_some() {
+        link_ids.extend((0..ranks).map(|rank| LinkId::audit(rank, ranks)));
+    }
     let opened = open_links(LinksConfig {
         rank,
         group: format!("{}/{}", env.job_uid, env.attempt),
@@ -167,6 +172,9 @@ fn load_and_train(
         let is_news = rank == 0 && !std::mem::replace(&mut kept.told_of_carriers, !missing.is_empty());
         missing.into_iter().filter(|_| is_news).for_each(note);
     }
+    let seed = config.training.seed;
+    let begin_audits = |spec| Audits::begin(spec, seed, (rank, &roster), &verified, &stage_config, &mut links);
+    let audits = audit_spec.and_then(begin_audits);
     monitor.set_activity("loading");
     let started = Instant::now();
     let is_in_memory = in_memory.is_some();
@@ -221,7 +229,7 @@ fn load_and_train(
         data_loader,
         snapshot,
     };
-    let trained = train_and_finish(&mut running, architecture.as_ref(), memory.as_mut());
+    let trained = train_and_finish(&mut running, architecture.as_ref(), memory.as_mut(), audits);
     if let (Some(memory), Err(_)) = (&mut memory, &trained) {
         // what has arrived whole counts, and nothing more arrives
         interrupt.trigger();
@@ -235,8 +243,9 @@ fn train_and_finish(
     running: &mut RunningStage,
     architecture: &dyn Architecture,
     memory: Option<&mut MemoryCheckpoints>,
+    audits: Option<Audits>,
 ) -> Result<Option<StageOutcome>, Fatal> {
-    let (state, forms_again) = steps::train(running, architecture, memory)?;
+    let (state, forms_again) = steps::train(running, architecture, memory, audits)?;
     if state.step < running.plan.steps || state.evaluation_due {
         return Ok((!forms_again).then_some(StageOutcome::Drained));
     }
@@ -276,6 +285,7 @@ fn start_record(config: &JobConfig, plan: &Plan, architecture: &dyn Architecture
         expected_bubble: plan.expected_bubble,
         unigram_entropy: plan.unigram_entropy,
         environment_differences: plan.trainer_state.environment_differences.clone(),
+        audit_differences: plan.trainer_state.audit_differences.clone(),
         incarnations: roster.incarnations(),
     }
 }

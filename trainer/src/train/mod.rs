@@ -1,6 +1,7 @@
 //! Runs a stage: it joins a group, trains with it, and when the group has lost another stage, joins the next one.
 
 mod announcement;
+mod audit;
 mod carriers;
 mod checkpoint;
 mod collective;

@@ -97,6 +97,11 @@ pub(super) fn prepare_and_plan(
             "no checkpoints in memory: they need a second stage, and restart.reformTimeoutSeconds above 0".into(),
         );
     }
+    if config.training.audit.is_some() && config.job.spec.audit(ranks).is_none() {
+        notes.push(
+            "nothing is audited: training.audit needs a second stage, which computes again what another has".into(),
+        );
+    }
     let chosen = choose_checkpoint(context, &identity, steps, architecture.as_ref(), &[])?;
     notes.extend(chosen.notes);
     let trainer_state = chosen.trainer_state;

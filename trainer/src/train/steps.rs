@@ -8,6 +8,7 @@ use stagecoach_group::{StepOutcome, StepVote, Verdict};
 use stagecoach_pipeline::Programs;
 
 use super::announcement::StepAnnouncement;
+use super::audit::Audits;
 use super::checkpoint::{CheckpointWriter, SaveSchedule};
 use super::collective::{all_gather, topic};
 use super::context::RunningStage;
@@ -17,11 +18,11 @@ use super::group::link_failure;
 use super::memory::MemoryCheckpoints;
 use super::replayed::write_dump;
 use super::step_recorder::StepRecorder;
-use crate::execute::{Executor, StepControl, StepError, StepInputs, StepOutput};
+use crate::execute::{Executor, StepControl, StepError, StepInputs, StepOutput, longest_wait};
 use crate::fatal::Fatal;
 use crate::links::LinkError;
 use crate::model::Architecture;
-use crate::observe::{StepRecord, TrainingEvent};
+use crate::observe::{AuditRecord, StepRecord, TrainingEvent};
 use crate::plan::TrainerState;
 
 /// Trains to the end, or until the step after which the group drains: then `state.step` is less than the plan's. Also whether it
@@ -30,6 +31,7 @@ pub(super) fn train(
     running: &mut RunningStage,
     architecture: &dyn Architecture,
     mut memory: Option<&mut MemoryCheckpoints>,
+    audits: Option<Audits>,
 ) -> Result<(TrainerState, bool), Fatal> {
     let mut state = running.plan.trainer_state.clone();
     state.unwritten_record = None;
@@ -62,6 +64,8 @@ pub(super) fn train(
             save_schedule,
             recorder,
             memory: RefCell::new(memory),
+            audits: RefCell::new(audits),
+            idle_before: None,
             origin: Instant::now(),
             last_step: None,
             is_copying: true,
@@ -76,7 +80,7 @@ pub(super) fn train(
 }
 
 /// The training of one group.
-struct TrainingLoop<'t, 'g, 'm, 's> {
+struct TrainingLoop<'t, 'g, 'm, 's, 'a> {
     running: &'t mut RunningStage<'g>,
     state: TrainerState,
     save_schedule: SaveSchedule<'s>,
@@ -84,6 +88,10 @@ struct TrainingLoop<'t, 'g, 'm, 's> {
     recorder: Option<StepRecorder>,
     /// Asked also while a step runs.
     memory: RefCell<Option<&'t mut MemoryCheckpoints<'m>>>,
+    /// The same.
+    audits: RefCell<Option<Audits<'a>>>,
+    /// The action before which this stage waited longest in the last step.
+    idle_before: Option<usize>,
     /// When the whole group was last at the same point.
     origin: Instant,
     /// What the last step took.
@@ -104,7 +112,7 @@ struct Begun {
     announced: StepAnnouncement,
 }
 
-impl TrainingLoop<'_, '_, '_, '_> {
+impl TrainingLoop<'_, '_, '_, '_, '_> {
     /// Trains step by step to the end, or until the group drains.
     fn run(&mut self) -> Result<(), Fatal> {
         let steps = self.running.plan.steps;
@@ -132,12 +140,14 @@ impl TrainingLoop<'_, '_, '_, '_> {
             return Ok(true);
         }
         self.running.context.monitor.telemetry().group_finished_step(begun.step, begun.at.elapsed());
+        let audit = self.audit(&begun, &verdict)?;
         // the verdict says that every stage has the copies of the step before
         self.write_record();
         let config = self.running.context.config;
         self.state.record_step(&verdict, begun.learning_rate, u64::from(config.training.global_batch_size));
         self.last_step = Some(begun.at.elapsed());
         let mut record = self.record(&begun, &verdict, output.decided_at.unwrap_or(begun.at));
+        record.audit = audit;
         record.evaluation_loss = self.evaluate(&verdict)?;
         if let Some(recorder) = &mut self.recorder {
             record = recorder.complete(self.running, &verdict, record);
@@ -181,7 +191,7 @@ impl TrainingLoop<'_, '_, '_, '_> {
 
     /// Executes the step's program.
     fn execute(&mut self, begun: &Begun) -> Result<StepOutput, Fatal> {
-        let Self { running, state, save_schedule, memory, .. } = self;
+        let Self { running, state, save_schedule, memory, audits, .. } = self;
         let monitor = running.context.monitor;
         let plan = running.data_loader.as_ref().map(|data_loader| data_loader.step_plan(state.step));
         let microbatches = running.verified.blocks.microbatches();
@@ -198,7 +208,14 @@ impl TrainingLoop<'_, '_, '_, '_> {
         };
         let drain = save_schedule.drain_estimate(begun.at, self.last_step);
         let stop = || drain.stop(monitor.stop_requested_at(), Instant::now());
-        let wait_for_copy = || memory.borrow_mut().as_mut().map_or(Ok(()), |memory| memory.wait());
+        if let Some(audits) = audits.get_mut() {
+            audits.begin_step(begun.step, &mut running.stage);
+        }
+        let compute_audit = || audits.borrow_mut().as_mut().map_or(Ok(()), Audits::compute);
+        let wait_for_copy = || {
+            compute_audit()?;
+            memory.borrow_mut().as_mut().map_or(Ok(()), |memory| memory.wait())
+        };
         let inputs = StepInputs {
             layouts: &begun.announced.layouts[microbatches],
             token_ids,
@@ -210,7 +227,12 @@ impl TrainingLoop<'_, '_, '_, '_> {
             learning_rate: begun.learning_rate,
             origin: self.origin,
             vote,
-            control: StepControl { stop: &stop, before_vote: &wait_for_copy },
+            control: StepControl {
+                stop: &stop,
+                before_vote: &wait_for_copy,
+                idle_before: self.idle_before,
+                when_idle: &compute_audit,
+            },
         };
         let dump = running.context.replay.dump.as_ref().filter(|dump| dump.steps.contains(&begun.step));
         running.stage.set_dumping(dump.is_some());
@@ -218,7 +240,33 @@ impl TrainingLoop<'_, '_, '_, '_> {
         if let Some(dump) = dump {
             write_dump(dump, &running.stage, begun.step)?;
         }
+        let decided = output.decided_at.map_or(0.0, |at| at.saturating_duration_since(self.origin).as_secs_f64());
+        let program = &running.verified.training.ranks[running.stage.rank];
+        self.idle_before = longest_wait(program, &output.spans, decided);
         Ok(output)
+    }
+
+    /// Ends the audit of the step before, and begins that of the step that is over, if another one follows.
+    fn audit(&mut self, begun: &Begun, verdict: &Verdict) -> Result<Option<AuditRecord>, Fatal> {
+        let Some(audits) = self.audits.get_mut() else { return Ok(None) };
+        let running = &mut *self.running;
+        let record = audits.compare(running.member)?;
+        if let Some(difference) = record.as_ref().and_then(|record| record.difference.as_ref()) {
+            self.state.audit_differences.push(difference.message.clone());
+            if running.context.env.rank == 0 {
+                running.emit(&TrainingEvent::AuditDiffers(difference.clone()));
+            }
+            if let Some(fatal) = audits.reason_to_leave(difference) {
+                return Err(fatal);
+            }
+        }
+        let is_last = verdict.stop || verdict.form_again || begun.step == running.plan.steps;
+        let StepAnnouncement { layouts, tokens, .. } = &begun.announced;
+        if !is_last {
+            let sent = audits.end_step(begun.step, &mut running.stage, layouts, *tokens);
+            sent.map_err(|error| link_failure(running.member, error))?;
+        }
+        Ok(record)
     }
 
     /// What this stage knows of a finished step.

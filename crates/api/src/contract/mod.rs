@@ -16,7 +16,7 @@ pub use labels::{
 };
 pub use mesh::Mesh;
 pub use notes::{PAGE_NOTE, SPARE_TOOK_PLACE, takeover_note, taker};
-pub use status::{GroupStatus, LostStage, StagePhase, StageStatus, StatusQuery};
+pub use status::{AuditStatus, GroupStatus, LostStage, StagePhase, StageStatus, StatusQuery, SuspectedStage};
 pub use termination::{FailureKind, TERMINATION_MESSAGE_BYTES, TerminationMessage};
 
 /// Port on which stage 0 listens for the group, in a cluster.

@@ -40,6 +40,26 @@ pub struct LostStage {
     pub has_ended: bool,
 }
 
+/// A stage that has computed something wrong, or one of two of which one has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SuspectedStage {
+    /// The stage.
+    pub stage: u32,
+    /// Which of its pods in the attempt that was.
+    pub incarnation: u32,
+}
+
+/// What audits have found in a run so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AuditStatus {
+    /// A sentence for each difference, the newest last.
+    pub differences: Vec<String>,
+    /// Who is suspected by the newest one.
+    pub suspects: Vec<SuspectedStage>,
+}
+
 /// How far a group is, and since when. Times are milliseconds since 1970 by stage 0's clock; 0 is not yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -100,6 +120,9 @@ pub struct StageStatus {
     /// a run in one environment; empty if they did not, none if that isn't known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub environment_differences: Option<Vec<String>>,
+    /// What audits have found; none as long as nothing was audited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audit: Option<AuditStatus>,
     /// Counts the changes that are news, see [`StageStatus::is_news_after`]. 0 from a stage that does not count them.
     #[serde(deserialize_with = "count")]
     pub revision: u64,

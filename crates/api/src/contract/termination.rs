@@ -29,6 +29,8 @@ string_enum! {
         NonFinite = "NonFinite",
         /// The same plan gives different shapes, orders or hashes on two stages.
         Mismatch = "Mismatch",
+        /// An audit found that this stage computed something wrong, or one of two of which this is one.
+        WrongResult = "WrongResult",
         /// The stage did nothing for too long.
         Stalled = "Stalled",
         /// The group did not form in time.

@@ -82,6 +82,8 @@ pub const CHANGES: &[(&str, ChangeEffect)] = &[
     ("training.learningRate.schedule", Identity),
     ("training.learningRate.decayFraction", Identity),
     ("training.learningRate.floor", Identity),
+    ("training.audit.everySteps", Attempt),
+    ("training.audit.onDifference", Attempt),
     ("pipeline.schedule.type", Attempt),
     ("pipeline.schedule.csv.path", Attempt),
     ("pipeline.partition.strategy", Attempt),

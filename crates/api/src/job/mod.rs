@@ -41,8 +41,8 @@ pub use status::{
     RecoveryPhasesStatus, RecoveryStatus, RestartsStatus,
 };
 pub use training::{
-    AdamWSpec, Device, Kernels, LearningRateSchedule, LearningRateSpec, OptimizerSpec, OptimizerTag, Precision,
-    TrainingLength, TrainingSpec,
+    AdamWSpec, AuditSpec, Device, Kernels, LearningRateSchedule, LearningRateSpec, OnDifference, OptimizerSpec,
+    OptimizerTag, Precision, TrainingLength, TrainingSpec,
 };
 
 /// A default for serde: true.

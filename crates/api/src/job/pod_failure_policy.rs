@@ -111,6 +111,8 @@ string_enum! {
         NonFinite = "NonFinite",
         /// Two stages disagree.
         Mismatch = "Mismatch",
+        /// A stage computed something wrong.
+        WrongResult = "WrongResult",
         /// Memory ran out.
         OutOfMemory = "OutOfMemory",
         /// Killed by a signal, or evicted for its own limits.

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::contract::Mesh;
 
 use super::{
-    CheckpointSpec, DataSpec, MemoryCheckpointSpec, ModelSpec, NetworkPolicySpec, PipelineJobStatus, PipelineSpec,
-    PodTemplate, RestartSpec, SchedulingSpec, StorageSpec, TrainingSpec, default_number,
+    AuditSpec, CheckpointSpec, DataSpec, MemoryCheckpointSpec, ModelSpec, NetworkPolicySpec, PipelineJobStatus,
+    PipelineSpec, PodTemplate, RestartSpec, SchedulingSpec, StorageSpec, TrainingSpec, default_number,
 };
 
 /// The API's group and version, as `apiVersion` has it.
@@ -172,6 +172,11 @@ impl PipelineJobSpec {
     /// The checkpoints in memory of so many stages, of all replicas: none without a second stage, or if none outlives another.
     pub fn memory_checkpoints(&self, ranks: usize) -> Option<&MemoryCheckpointSpec> {
         self.checkpoint.memory.as_ref().filter(|_| ranks > 1 && self.restart.reform_timeout_seconds > 0)
+    }
+
+    /// The audits among so many stages, of all replicas: none without a second stage.
+    pub fn audit(&self, ranks: usize) -> Option<AuditSpec> {
+        self.training.as_ref()?.audit.filter(|_| ranks > 1)
     }
 
     /// Model, data and training, if the trainer is the built-in one and none is missing (`validate` says which is).

@@ -56,6 +56,34 @@ pub struct TrainingSpec {
     pub optimizer: OptimizerSpec,
     /// The learning rate over the steps.
     pub learning_rate: LearningRateSpec,
+    /// Has stages compute again what others have computed, and compares. Absent: nothing is audited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audit: Option<AuditSpec>,
+}
+
+/// A stage computes a microbatch of the stage before it again, from the same weights and inputs: on equal hardware every bit is the
+/// same, and if one is not, hardware computes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AuditSpec {
+    /// One microbatch of one chunk is computed again every so many steps.
+    #[schemars(range(min = 1))]
+    pub every_steps: u32,
+    /// What follows a difference.
+    #[serde(default)]
+    pub on_difference: OnDifference,
+}
+
+string_enum! {
+    /// What follows a difference that an audit has found.
+    #[derive(Default)]
+    pub enum OnDifference {
+        /// It is reported, and training goes on.
+        #[default]
+        Report = "Report",
+        /// The attempt ends, and the next one begins at the newest checkpoint.
+        Restart = "Restart",
+    }
 }
 
 /// How long to train.

@@ -224,6 +224,7 @@ fn check_training(training: &TrainingSpec, problems: &mut Problems) {
             format!("is {norm}; give a norm above 0, or remove it to clip nothing")
         });
     }
+    positive(training.audit.map(|audit| audit.every_steps.into()), &format!("{AT}.audit.everySteps"), problems);
     let OptimizerSpec::AdamW(adam_w) = &training.optimizer;
     check_adam_w(adam_w, problems);
     check_learning_rate(&training.learning_rate, problems);

@@ -125,6 +125,7 @@ fn every_reason_that_the_status_can_have_can_be_in_a_rule() {
         FailureKind::PeerLost,
         FailureKind::NonFinite,
         FailureKind::Mismatch,
+        FailureKind::WrongResult,
         FailureKind::Stalled,
         FailureKind::StartupTimeout,
         FailureKind::OutOfMemory,

@@ -52,6 +52,7 @@ fn the_whole_group_starts_anew_where_replacing_would_not_help() {
         ("one is done", vec![exited(0, 0, 996), lost(), ready(2)]),
         ("the others have not started", vec![instance(0, InstanceState::Pending, 990), lost()]),
         ("it would fail again", vec![ready(0), exited_with_report(1, FailureKind::NonFinite, Some(3)), ready(2)]),
+        ("it computed wrong", vec![ready(0), exited_with_report(1, FailureKind::WrongResult, Some(3)), ready(2)]),
     ] {
         let mut observed = replacing(instances);
         assert_eq!(replaced(&observed), [0; 0], "{why}");

@@ -1,5 +1,0 @@
-//! The real trainer with a volume that dies or fails where the environment says: see `stagecoach_tests::faulty`.
-
-fn main() {
-    std::process::exit(stagecoach::cli::main(stagecoach_tests::faulty::mount));
-}

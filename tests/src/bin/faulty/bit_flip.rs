@@ -1,0 +1,95 @@
+//! A stage whose hardware computes wrong: a bit of what a kernel has computed is flipped. The linker puts these functions in the place of
+//! two of the trainer's kernels (`--wrap`), which every decoder layer calls, forward and backward.
+
+use std::ffi::c_int;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use stagecoach_tests::faulty::{BIT_FLIP_VARIABLE, BitFlip};
+use torch_sys::{C_tensor, at_data_ptr, at_scalar_type};
+
+unsafe extern "C" {
+    fn __real_sc_rms_norm(
+        x: *mut C_tensor,
+        weight: *mut C_tensor,
+        eps: f64,
+        y: *mut *mut C_tensor,
+        rstd: *mut *mut C_tensor,
+    ) -> c_int;
+    fn __real_sc_rms_norm_backward(
+        dy: *mut C_tensor,
+        x: *mut C_tensor,
+        weight: *mut C_tensor,
+        rstd: *mut C_tensor,
+        residual_gradient: *mut C_tensor,
+        dx: *mut *mut C_tensor,
+        dweight: *mut *mut C_tensor,
+        y: *mut *mut C_tensor,
+    ) -> c_int;
+}
+
+/// # Safety
+/// As the kernel's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __wrap_sc_rms_norm(
+    x: *mut C_tensor,
+    weight: *mut C_tensor,
+    eps: f64,
+    y: *mut *mut C_tensor,
+    rstd: *mut *mut C_tensor,
+) -> c_int {
+    // SAFETY: the caller's arguments; `y` is a tensor afterwards.
+    unsafe {
+        let rc = __real_sc_rms_norm(x, weight, eps, y, rstd);
+        flip_if_due("output", *y);
+        rc
+    }
+}
+
+/// # Safety
+/// As the kernel's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __wrap_sc_rms_norm_backward(
+    dy: *mut C_tensor,
+    x: *mut C_tensor,
+    weight: *mut C_tensor,
+    rstd: *mut C_tensor,
+    residual_gradient: *mut C_tensor,
+    dx: *mut *mut C_tensor,
+    dweight: *mut *mut C_tensor,
+    y: *mut *mut C_tensor,
+) -> c_int {
+    // SAFETY: the caller's arguments; `dx` and `dweight` are tensors afterwards.
+    unsafe {
+        let rc = __real_sc_rms_norm_backward(dy, x, weight, rstd, residual_gradient, dx, dweight, y);
+        flip_if_due("input-gradient", *dx);
+        flip_if_due("weight-gradient", *dweight);
+        rc
+    }
+}
+
+/// Flips a bit of the first value of `tensor`, if it is the fault of this process that calls for `result` do.
+///
+/// # Safety
+/// A tensor in this process's memory that nobody else uses, fp32 or bf16.
+unsafe fn flip_if_due(result: &str, tensor: *mut C_tensor) {
+    static FAULT: OnceLock<Option<BitFlip>> = OnceLock::new();
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    let fault = FAULT.get_or_init(|| {
+        let fault: BitFlip = std::env::var(BIT_FLIP_VARIABLE).ok()?.parse().unwrap();
+        let rank: u32 = std::env::var("RANK").ok()?.parse().unwrap();
+        let is_first_attempt = std::env::var("STAGECOACH_ATTEMPT").is_ok_and(|attempt| attempt == "1");
+        (fault.rank == rank && is_first_attempt).then_some(fault)
+    });
+    let Some(fault) = fault.as_ref().filter(|fault| fault.result == result) else { return };
+    if !fault.calls.contains(&CALLS.fetch_add(1, Ordering::SeqCst)) {
+        return;
+    }
+    const BFLOAT16: c_int = 15;
+    // SAFETY: the caller vouches for the tensor: its first value has four bytes, or two.
+    unsafe {
+        let bytes = if at_scalar_type(tensor) == BFLOAT16 { 2 } else { 4 };
+        // a bit of the mantissa that matters
+        *at_data_ptr(tensor).cast::<u8>().add(bytes - 2) ^= 1 << 2;
+    }
+}

@@ -1,0 +1,251 @@
+//! A work item as another stage can compute it again: what it reads, and the hashes of what comes of it. Both are recorded while
+//! a step is computed; a stage that is not audited has none of this in its way.
+
+use serde::{Deserialize, Serialize};
+use stagecoach_data::MicrobatchLayout;
+use stagecoach_pipeline::WorkItem;
+use tch::{Device, Kind, Tensor};
+
+use super::gradient_sums::Weights;
+use super::sequences::cu_seqlens;
+use super::{ChunkOutput, LossInputs, Stage};
+use crate::model::{Architecture, ForwardContext, ModelPart, WeightGradient};
+use crate::tensor_bytes::bytes_of;
+
+/// What a work item reads besides its layout: tensors on the CPU that nobody writes to.
+#[derive(Debug)]
+pub(crate) struct WorkInputs {
+    /// Token ids, `i64[tokens]`, on the first chunk, else hidden states, `[tokens, hidden]`.
+    pub(crate) input: Tensor,
+    /// Targets, `i64[tokens]`, on the last chunk, else the gradient of the output, `[tokens, hidden]`.
+    pub(crate) target: Tensor,
+    /// `f32[work_numel]`: the chunk's weights, one after the other, then their gradient accumulators as they are before.
+    pub(crate) parameters: Tensor,
+}
+
+/// How many values [`WorkInputs::parameters`] has for this part of a model.
+pub(crate) fn work_numel(architecture: &dyn Architecture, part: &ModelPart) -> i64 {
+    2 * architecture.parameter_specs(part).iter().map(|spec| spec.numel() as i64).sum::<i64>()
+}
+
+/// BLAKE3 of what comes of a work item, in hex.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WorkResult {
+    /// Hidden states; on the last chunk the loss and the head's accumulator.
+    output: String,
+    /// The gradient of the input; of nothing on the first chunk.
+    input_gradient: String,
+    /// The accumulators of the chunk's other weights.
+    weight_gradients: String,
+}
+
+impl WorkResult {
+    /// What is computed first of what differs; none if nothing does.
+    pub(crate) fn first_difference(&self, other: &WorkResult) -> Option<&'static str> {
+        let parts = |result: &WorkResult| {
+            [result.output.clone(), result.input_gradient.clone(), result.weight_gradients.clone()]
+        };
+        let names = ["output", "gradient of the input", "gradients of the weights"];
+        let differs = parts(self).into_iter().zip(parts(other)).map(|(own, other)| own != other);
+        names.into_iter().zip(differs).find_map(|(name, differs)| differs.then_some(name))
+    }
+}
+
+/// Records a work item while it is computed.
+#[derive(Debug)]
+pub(crate) struct WorkRecorder {
+    item: WorkItem,
+    input: Option<Tensor>,
+    target: Option<Tensor>,
+    parameters: Tensor,
+    result: WorkResult,
+}
+
+impl Stage {
+    /// What the layers of a microbatch need besides its activations.
+    pub(super) fn forward_context(&self, layout: &MicrobatchLayout) -> ForwardContext {
+        ForwardContext {
+            length: layout.length as i64,
+            first_position: 0,
+            cu_seqlens: cu_seqlens(layout).to_device(self.device),
+            recompute: self.recompute,
+        }
+    }
+
+    /// Records `item` in the step that begins.
+    pub(crate) fn record_work(&mut self, item: WorkItem) {
+        let numel: i64 = self.chunk_weights(item.chunk).iter().map(|weight| weight.value.numel() as i64).sum();
+        let parameters = Tensor::empty([2 * numel], (Kind::Float, Device::Cpu));
+        self.recorder =
+            Some(WorkRecorder { item, input: None, target: None, parameters, result: WorkResult::default() });
+    }
+
+    /// What was recorded; none if the step was given up before.
+    pub(crate) fn take_recorded_work(&mut self) -> Option<(WorkInputs, WorkResult)> {
+        let WorkRecorder { input, target, parameters, result, .. } = self.recorder.take()?;
+        Some((WorkInputs { input: input?, target: target?, parameters }, result))
+    }
+
+    /// Computes a work item of `chunk` from what it read in the stage that has computed it before. Everything of the step that this
+    /// stage is in is lost: it is a stage of its own for this chunk.
+    pub(crate) fn compute_again(
+        &mut self,
+        chunk: usize,
+        inputs: &WorkInputs,
+        layout: &MicrobatchLayout,
+        target_count: u64,
+    ) -> WorkResult {
+        let weights = self.chunk_weights(chunk);
+        let tensors =
+            weights.iter().map(|weight| &weight.value).chain(weights.iter().map(|weight| &weight.accumulator));
+        let mut offset = 0;
+        for tensor in tensors {
+            let numel = tensor.numel() as i64;
+            tensor.shallow_clone().copy_(&inputs.parameters.narrow(0, offset, numel).view_as(tensor));
+            offset += numel;
+        }
+        self.parameters.update_compute();
+        let ctx = self.forward_context(layout);
+        let layers = &self.chunks[&chunk];
+        // copies: layers may reuse the memory
+        let copy = |tensor: &Tensor| tensor.copy().to_device(self.device);
+        let (input, target) = (copy(&inputs.input), copy(&inputs.target));
+        let scale = 1.0 / target_count as f64;
+        let loss_inputs = layers.head.is_some().then_some(LossInputs { targets: &target, scale });
+        let (output, saved) = layers.forward(input, ctx, loss_inputs);
+        let output = self.output_hash(&output);
+        let dy = layers.head.is_none().then_some(target);
+        let dx = layers.backward(saved, dy, &mut WeightGradient::accumulate);
+        let weight_gradients = hash(self.gradient_sums.accumulators(Weights::Chunk(chunk)).iter().map(|(_, sum)| sum));
+        WorkResult { output, input_gradient: hash(&dx), weight_gradients }
+    }
+
+    /// The forward pass begins.
+    pub(super) fn record_input(&mut self, item: WorkItem, input: &Tensor, targets: Option<&Tensor>) {
+        if !self.is_recorded(item) {
+            return;
+        }
+        let weights = self.chunk_weights(item.chunk);
+        let numel: i64 = weights.iter().map(|weight| weight.value.numel() as i64).sum();
+        let heads =
+            weights.iter().filter(|weight| weight.is_head).map(|weight| weight.value.numel() as i64).sum::<i64>();
+        let has_head = self.chunks[&item.chunk].head.is_some();
+        let Some(recorder) = &mut self.recorder else { return };
+        recorder.input = Some(on_cpu(input));
+        if has_head {
+            recorder.target = targets.map(on_cpu);
+        }
+        let values = weights.iter().map(|weight| &weight.value);
+        copy_into(&recorder.parameters.narrow(0, 0, numel), values);
+        let head = weights.iter().filter(|weight| weight.is_head).map(|weight| &weight.accumulator);
+        copy_into(&recorder.parameters.narrow(0, 2 * numel - heads, heads), head);
+    }
+
+    /// The forward pass is done.
+    pub(super) fn record_output(&mut self, item: WorkItem, output: &ChunkOutput) {
+        if self.is_recorded(item) {
+            let output = self.output_hash(output);
+            self.recorder.iter_mut().for_each(|recorder| recorder.result.output.clone_from(&output));
+        }
+    }
+
+    /// The backward pass begins.
+    pub(super) fn record_output_gradient(&mut self, item: WorkItem, dy: Option<&Tensor>) {
+        if let (Some(recorder), Some(dy)) = (self.recorder.as_mut().filter(|recorder| recorder.item == item), dy) {
+            recorder.target = Some(on_cpu(dy));
+        }
+    }
+
+    /// The backward pass is done, but perhaps for the gradients of weights.
+    pub(super) fn record_input_gradient(&mut self, item: WorkItem, dx: Option<&Tensor>) {
+        if let Some(recorder) = self.recorder.as_mut().filter(|recorder| recorder.item == item) {
+            recorder.result.input_gradient = hash(dx);
+        }
+    }
+
+    /// The gradients of weights are about to be accumulated.
+    pub(super) fn record_accumulators(&mut self, item: WorkItem) {
+        if !self.is_recorded(item) {
+            return;
+        }
+        let weights = self.chunk_weights(item.chunk);
+        let numel: i64 = weights.iter().map(|weight| weight.value.numel() as i64).sum();
+        if let Some(recorder) = &self.recorder {
+            let sums = weights.iter().filter(|weight| !weight.is_head).map(|weight| &weight.accumulator);
+            copy_into(&recorder.parameters.narrow(0, numel, numel), sums);
+        }
+    }
+
+    /// The gradients of weights are accumulated, and their block is not closed yet.
+    pub(super) fn record_weight_gradients(&mut self, item: WorkItem) {
+        if let Some(recorder) = self.recorder.as_mut().filter(|recorder| recorder.item == item) {
+            let sums = self.gradient_sums.accumulators(Weights::Chunk(item.chunk));
+            recorder.result.weight_gradients = hash(sums.iter().map(|(_, sum)| sum));
+        }
+    }
+
+    fn is_recorded(&self, item: WorkItem) -> bool {
+        self.recorder.as_ref().is_some_and(|recorder| recorder.item == item)
+    }
+
+    /// The weights of a chunk in a fixed order, the head's last.
+    fn chunk_weights(&self, chunk: usize) -> Vec<ChunkWeight> {
+        let has_head = self.chunks[&chunk].head.is_some();
+        let of = |weights, is_head| {
+            self.gradient_sums.accumulators(weights).iter().map(move |(parameter, accumulator)| ChunkWeight {
+                value: self.parameters[*parameter].value.shallow_clone(),
+                accumulator: accumulator.shallow_clone(),
+                is_head,
+            })
+        };
+        let head = of(Weights::Head, true).filter(|_| has_head);
+        of(Weights::Chunk(chunk), false).chain(head).collect()
+    }
+
+    fn output_hash(&self, output: &ChunkOutput) -> String {
+        match output {
+            ChunkOutput::Activations(y) => hash([y]),
+            ChunkOutput::Loss(loss) => {
+                let loss = Tensor::from_slice(&[*loss]);
+                let head = self.gradient_sums.accumulators(Weights::Head).iter().map(|(_, sum)| sum);
+                hash(std::iter::once(&loss).chain(head))
+            }
+        }
+    }
+}
+
+/// A weight of a chunk.
+struct ChunkWeight {
+    value: Tensor,
+    accumulator: Tensor,
+    is_head: bool,
+}
+
+/// A copy on the CPU: layers may reuse the memory.
+fn on_cpu(tensor: &Tensor) -> Tensor {
+    match tensor.device() {
+        Device::Cpu => tensor.copy(),
+        _ => tensor.to_device(Device::Cpu),
+    }
+}
+
+/// Copies tensors into `buffer`, one after the other.
+fn copy_into<'a>(buffer: &Tensor, tensors: impl Iterator<Item = &'a Tensor>) {
+    let mut offset = 0;
+    for tensor in tensors {
+        let numel = tensor.numel() as i64;
+        buffer.narrow(0, offset, numel).copy_(&tensor.reshape([-1]));
+        offset += numel;
+    }
+}
+
+/// BLAKE3 of tensors' bytes, in hex.
+fn hash<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for tensor in tensors {
+        let tensor = tensor.to_device(Device::Cpu).contiguous();
+        // SAFETY: contiguous and on the CPU; nothing writes to it meanwhile.
+        hasher.update(unsafe { &*bytes_of(&tensor) });
+    }
+    hasher.finalize().to_hex().to_string()
+}

@@ -1,0 +1,302 @@
+//! Audits: every few steps one microbatch of one chunk is computed again by the stage after the one that has computed it, from the
+//! same weights and inputs, and compared bit for bit. The inputs go over a link of their own; the auditor computes during the next step,
+//! where it waited longest in the step before, and the hashes of both are compared when that step is over. If they differ, both compute
+//! once more, and a third stage does, where there is one: so it is known which of them computes wrong.
+
+mod choice;
+mod suspects;
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+use stagecoach_api::contract::{FailureKind, SuspectedStage};
+use stagecoach_api::job::{AuditSpec, OnDifference};
+use stagecoach_data::MicrobatchLayout;
+use stagecoach_group::{Member, Roster};
+use stagecoach_pipeline::{Placement, Replica};
+use tch::{Kind, Tensor};
+
+use super::collective::{all_gather, topic};
+use super::group::link_failure;
+use crate::execute::{Stage, StageConfig, WorkInputs, WorkResult, work_numel};
+use crate::fatal::Fatal;
+use crate::links::{LinkError, LinkId, Links, Receiver, Sender};
+use crate::model::ModelPart;
+use crate::observe::{AuditDifference, AuditRecord};
+use crate::plan::VerifiedPlan;
+
+use choice::{AuditedItem, audited_item, auditor};
+use suspects::suspects;
+
+/// The audits of a stage in one group.
+pub(super) struct Audits<'a> {
+    spec: AuditSpec,
+    seed: u64,
+    rank: usize,
+    roster: &'a Roster,
+    verified: &'a VerifiedPlan,
+    /// What this stage is built from.
+    config: &'a StageConfig<'a>,
+    to_next: Sender,
+    from_previous: Receiver,
+    /// The audit that ends with the step that is trained.
+    pending: Option<PendingAudit>,
+}
+
+/// A work item on its way from the stage that has computed it to the one that does again.
+struct PendingAudit {
+    step: u64,
+    audited: AuditedItem,
+    layout: MicrobatchLayout,
+    target_count: u64,
+    /// What it was computed from: on the audited stage, and on the auditor from when it computes.
+    inputs: Option<WorkInputs>,
+    /// What came of it here.
+    result: Option<WorkResult>,
+    /// How long the auditor computed.
+    seconds: f64,
+}
+
+/// What a stage tells the others of a work item.
+#[derive(Default, Serialize, Deserialize)]
+struct Computed {
+    result: Option<WorkResult>,
+    seconds: f64,
+}
+
+impl<'a> Audits<'a> {
+    /// Those of the stage of `rank`, with `links` that were opened with [`LinkId::audit`]; without them there are none.
+    pub(super) fn begin(
+        spec: AuditSpec,
+        seed: u64,
+        (rank, roster): (usize, &'a Roster),
+        verified: &'a VerifiedPlan,
+        config: &'a StageConfig<'a>,
+        links: &mut Links,
+    ) -> Option<Audits<'a>> {
+        let ranks = roster.members.len();
+        let previous = (rank + ranks - 1) % ranks;
+        let to_next = links.senders.remove(&LinkId::audit(rank, ranks))?;
+        let from_previous = links.receivers.remove(&LinkId::audit(previous, ranks))?;
+        Some(Audits { spec, seed, rank, roster, verified, config, to_next, from_previous, pending: None })
+    }
+
+    /// A step begins: what of it is audited is recorded, if it is of this stage.
+    pub(super) fn begin_step(&self, step: u64, stage: &mut Stage) {
+        if let Some(audited) = self.audited_item(step).filter(|audited| audited.rank == self.rank) {
+            stage.record_work(audited.item);
+        }
+    }
+
+    /// The program of a step is over, and another step follows: what was recorded goes to the auditor. `layouts` are those of all
+    /// microbatches of the step, `target_count` its targets.
+    ///
+    /// # Errors
+    /// If the link fails.
+    pub(super) fn end_step(
+        &mut self,
+        step: u64,
+        stage: &mut Stage,
+        layouts: &[MicrobatchLayout],
+        target_count: u64,
+    ) -> Result<(), LinkError> {
+        let Some(audited) = self.audited_item(step) else { return Ok(()) };
+        let Some(layout) = layouts.get(audited.microbatch).cloned() else { return Ok(()) };
+        let (inputs, result) = stage.take_recorded_work().unzip();
+        if let Some(inputs) = &inputs {
+            self.send(inputs)?;
+        }
+        if self.auditor(audited) == self.rank {
+            self.post_receives(audited, &layout);
+        }
+        self.pending = Some(PendingAudit { step, audited, layout, target_count, inputs, result, seconds: 0.0 });
+        Ok(())
+    }
+
+    /// Computes what this stage is to audit, unless it has done so already.
+    ///
+    /// # Errors
+    /// If the link fails.
+    pub(super) fn compute(&mut self) -> Result<(), LinkError> {
+        let (rank, ranks) = (self.rank, self.ranks());
+        let is_due =
+            |pending: &mut PendingAudit| pending.result.is_none() && auditor(pending.audited.rank, ranks) == rank;
+        let Some(mut pending) = self.pending.take_if(is_due) else { return Ok(()) };
+        let inputs = self.receive()?;
+        let started = Instant::now();
+        pending.result = Some(self.compute_again(&pending, &inputs));
+        pending.seconds = started.elapsed().as_secs_f64();
+        pending.inputs = Some(inputs);
+        self.pending = Some(pending);
+        Ok(())
+    }
+
+    /// Compares, when the step after the audited one is over. All stages call this together. None if nothing was audited.
+    ///
+    /// # Errors
+    /// If the group fails meanwhile.
+    pub(super) fn compare(&mut self, member: &Member) -> Result<Option<AuditRecord>, Fatal> {
+        let Some(pending) = self.pending.take() else { return Ok(None) };
+        let own = Computed { result: pending.result.clone(), seconds: pending.seconds };
+        let all: Vec<Computed> = all_gather(member, topic::AUDIT, &own)?;
+        let (rank, by) = (pending.audited.rank, self.auditor(pending.audited));
+        let what = match (&all[rank].result, &all[by].result) {
+            (Some(one), Some(other)) => one.first_difference(other),
+            _ => {
+                return Err(Fatal::invalid(
+                    "a stage has not computed what is audited: all stages must run one version",
+                ));
+            }
+        };
+        let difference = what.map(|what| self.resolve(member, &pending, all[rank].result.clone(), what)).transpose()?;
+        Ok(Some(AuditRecord {
+            step: pending.step,
+            stage: self.stage(rank),
+            chunk: pending.audited.item.chunk,
+            microbatch: pending.audited.microbatch,
+            by: self.stage(by),
+            seconds: all[by].seconds,
+            difference,
+        }))
+    }
+
+    /// Why this stage ends after a difference, if it is suspected and the job wants that.
+    pub(super) fn reason_to_leave(&self, difference: &AuditDifference) -> Option<Fatal> {
+        let is_suspected = difference.suspects.iter().any(|suspect| suspect.stage == self.stage(self.rank));
+        let leaves = is_suspected && self.spec.on_difference == OnDifference::Restart;
+        leaves.then(|| Fatal::new(FailureKind::WrongResult, difference.message.clone()))
+    }
+
+    /// Has both stages compute again, and a third one, and says who is suspected. `audited` is the first result of the audited stage.
+    fn resolve(
+        &mut self,
+        member: &Member,
+        pending: &PendingAudit,
+        audited: Option<WorkResult>,
+        what: &str,
+    ) -> Result<AuditDifference, Fatal> {
+        let (rank, by) = (pending.audited.rank, self.auditor(pending.audited));
+        let third = Some(auditor(by, self.ranks())).filter(|third| *third != rank);
+        let broken = |error| link_failure(member, error);
+        let mut again = None;
+        if let Some(inputs) = &pending.inputs {
+            if third.is_some() && self.rank == by {
+                self.send(inputs).map_err(broken)?;
+            }
+            again = Some(self.compute_again(pending, inputs));
+        }
+        if third == Some(self.rank) {
+            self.post_receives(pending.audited, &pending.layout);
+            let inputs = self.receive().map_err(broken)?;
+            again = Some(self.compute_again(pending, &inputs));
+        }
+        let first = if self.rank == rank { audited } else { pending.result.clone() };
+        let own: Vec<WorkResult> = first.into_iter().chain(again).collect();
+        let all: Vec<Vec<WorkResult>> = all_gather(member, topic::AUDIT, &own)?;
+        let computed: Vec<(usize, Vec<WorkResult>)> =
+            all.into_iter().enumerate().filter(|(_, all)| !all.is_empty()).collect();
+        Ok(self.difference(pending, what, third, &suspects(&computed)))
+    }
+
+    /// The sentence about a difference.
+    fn difference(
+        &self,
+        pending: &PendingAudit,
+        what: &str,
+        third: Option<usize>,
+        suspects: &BTreeSet<usize>,
+    ) -> AuditDifference {
+        let PendingAudit { step, audited, .. } = pending;
+        let AuditedItem { item, microbatch, .. } = audited;
+        let name = |rank: usize| format!("stage {} on {}", self.stage(rank), self.roster.members[rank].host);
+        let by = self.auditor(*audited);
+        let who: Vec<String> = suspects.iter().map(|&rank| name(rank)).collect();
+        let conclusion = match (&who[..], third) {
+            ([one], Some(third)) => {
+                format!(
+                    "{one} computed wrong, by what both, and stage {}, came to when they computed again",
+                    self.stage(third)
+                )
+            }
+            ([one], None) => format!("{one} computed wrong, by what both came to when they computed again"),
+            (_, _) => format!("one of {} computes wrong: nobody else came to the result of either", who.join(" and ")),
+        };
+        AuditDifference {
+            suspects: suspects.iter().map(|&rank| self.suspect(rank)).collect(),
+            message: format!(
+                "audit of step {step}: {} and {} differ in the {what} of chunk {} and microbatch {microbatch}, computed from the same \
+                 weights and inputs; {conclusion}",
+                name(audited.rank),
+                name(by),
+                item.chunk,
+            ),
+        }
+    }
+
+    fn suspect(&self, rank: usize) -> SuspectedStage {
+        let hello = &self.roster.members[rank];
+        SuspectedStage { stage: hello.rank as u32, incarnation: hello.incarnation }
+    }
+
+    /// The job's number of a rank of the group.
+    fn stage(&self, rank: usize) -> u32 {
+        self.roster.members[rank].rank as u32
+    }
+
+    fn ranks(&self) -> usize {
+        self.roster.members.len()
+    }
+
+    fn auditor(&self, audited: AuditedItem) -> usize {
+        auditor(audited.rank, self.ranks())
+    }
+
+    fn audited_item(&self, step: u64) -> Option<AuditedItem> {
+        let VerifiedPlan { replica, training, blocks, .. } = self.verified;
+        audited_item(self.spec, self.seed, step, &training.placement, (blocks.all(), replica.count))
+    }
+
+    /// The part of the model that a chunk is.
+    fn part(&self, chunk: usize) -> ModelPart {
+        ModelPart::of_chunk(&self.verified.training.placement, &self.verified.partition, chunk)
+    }
+
+    fn send(&self, inputs: &WorkInputs) -> Result<(), LinkError> {
+        // the small ones first: for the last one nobody waits
+        let WorkInputs { input, target, parameters } = inputs;
+        let mut messages = [input, target, parameters].into_iter().enumerate();
+        messages.try_for_each(|(message, tensor)| self.to_next.send(message, tensor.view([-1])))
+    }
+
+    fn post_receives(&self, audited: AuditedItem, layout: &MicrobatchLayout) {
+        let part = self.part(audited.item.chunk);
+        let tokens = (layout.rows * layout.length) as i64;
+        let hidden = self.config.architecture.hidden_size() as i64;
+        let kind = crate::execute::kind(self.config.precision);
+        let tensor = |is_of_tokens| if is_of_tokens { (tokens, Kind::Int64) } else { (tokens * hidden, kind) };
+        let parameters = (work_numel(self.config.architecture, &part), Kind::Float);
+        let messages = [tensor(part.has_embedding), tensor(part.has_head), parameters];
+        for (message, (numel, kind)) in messages.into_iter().enumerate() {
+            self.from_previous.post(message, &[numel], kind);
+        }
+    }
+
+    /// What was posted last.
+    fn receive(&mut self) -> Result<WorkInputs, LinkError> {
+        let hidden = self.config.architecture.hidden_size() as i64;
+        let shaped = |tensor: Tensor| if tensor.kind() == Kind::Int64 { tensor } else { tensor.view([-1, hidden]) };
+        let mut next = |message| self.from_previous.wait(message);
+        Ok(WorkInputs { input: shaped(next(0)?), target: shaped(next(1)?), parameters: next(2)? })
+    }
+
+    fn compute_again(&self, pending: &PendingAudit, inputs: &WorkInputs) -> WorkResult {
+        let chunk = pending.audited.item.chunk;
+        // each chunk on a rank of its own: of this one nothing else is built
+        let placement = Placement::linear(self.verified.training.placement.chunks());
+        // a replica that owns no parameter has no moments
+        let replica = Replica { index: 1, count: 1 };
+        let config = StageConfig { placement: &placement, seed: None, replica, ..*self.config };
+        Stage::build(chunk, &config).compute_again(chunk, inputs, &pending.layout, pending.target_count)
+    }
+}

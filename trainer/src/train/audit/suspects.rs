@@ -1,0 +1,47 @@
+//! Whose hardware computed wrong, from all results of one work item. Pure.
+
+use std::collections::BTreeSet;
+
+/// The ranks that are suspected, from what each rank computed, each result as often as it computed it. What two ranks or more came to
+/// counts as right; where none agree, it may be any of them.
+pub(super) fn suspects<T: PartialEq>(computed: &[(usize, Vec<T>)]) -> BTreeSet<usize> {
+    let all = || computed.iter().flat_map(|(_, results)| results);
+    let supporters = |result: &T| computed.iter().filter(|(_, results)| results.contains(result)).count();
+    let most = all().map(&supporters).max().unwrap_or(0);
+    let right: Vec<&T> = all().filter(|result| supporters(result) == most).collect();
+    let is_clear = most > 1 && right.iter().all(|result| *result == right[0]);
+    let is_wrong = |results: &[T]| results.iter().any(|result| !is_clear || result != right[0]);
+    computed.iter().filter(|(_, results)| is_wrong(results)).map(|(rank, _)| *rank).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(computed: &[(usize, &[char])]) -> Vec<usize> {
+        let computed: Vec<_> = computed.iter().map(|(rank, results)| (*rank, results.to_vec())).collect();
+        suspects(&computed).into_iter().collect()
+    }
+
+    #[test]
+    fn a_stage_that_computed_wrong_once_is_alone_suspected() {
+        // it comes to the other's result when it computes again
+        assert_eq!(of(&[(0, &['x', 'a']), (1, &['a', 'a'])]), [0]);
+        assert_eq!(of(&[(0, &['a', 'a']), (1, &['x', 'a'])]), [1]);
+    }
+
+    #[test]
+    fn a_third_stage_decides_between_two_that_stay_with_their_results() {
+        assert_eq!(of(&[(0, &['x', 'x']), (1, &['a', 'a']), (2, &['a'])]), [0]);
+        assert_eq!(of(&[(2, &['a', 'a']), (0, &['x', 'x']), (1, &['a'])]), [0]);
+        assert_eq!(of(&[(0, &['x', 'y']), (1, &['a', 'a']), (2, &['a'])]), [0]);
+    }
+
+    #[test]
+    fn two_stages_that_stay_with_their_results_are_both_suspected() {
+        assert_eq!(of(&[(0, &['x', 'x']), (1, &['a', 'a'])]), [0, 1]);
+        // nobody comes to anything twice, or each to the other's
+        assert_eq!(of(&[(0, &['x', 'y']), (1, &['a', 'b']), (2, &['c'])]), [0, 1, 2]);
+        assert_eq!(of(&[(0, &['x', 'a']), (1, &['a', 'x'])]), [0, 1]);
+    }
+}

@@ -146,7 +146,7 @@ fn standing(job: &Job, status: &PipelineJobStatus, state: Option<&JobState>) -> 
 fn wants_attention(condition: &Condition) -> bool {
     let is_false = condition.status == "False";
     match condition.kind.as_str() {
-        "Accepted" | "CheckpointsHealthy" | "Reproducible" => is_false,
+        "Accepted" | "CheckpointsHealthy" | "Reproducible" | "AuditsEqual" => is_false,
         "Scheduled" => is_false && !["NotWanted", "Creating", "Waiting"].contains(&condition.reason.as_str()),
         _ => false,
     }

@@ -92,6 +92,7 @@ async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Act
         peers: context.config.peers(),
         default_image: &context.config.trainer_image,
         kept_image: status.attempt.as_ref().and_then(|attempt| attempt.image.as_deref()),
+        excluded_nodes: &decision.state.excluded_nodes,
     };
     let repairs = repairs(&apply_context, &job, &snapshot, &decision.state);
     let writes_objects = has_actions(&decision) || !repairs.is_empty();
@@ -191,6 +192,7 @@ fn decide_from(snapshot: JobSnapshot, job: &ObservedJob, rejections: &Rejections
     let now = observe::now();
     let refusal = rejections.start.as_ref().and_then(|rejection| rejection.refusal(job.state.attempt));
     let mut decision = decide(&snapshot.observed(job, refusal), now);
+    decision.state.excluded_nodes.extend(snapshot.nodes_that_computed_wrong());
     rejections.hold_back(&mut decision, now);
     // what seems to be a surplus spare may be a stage that it has not said it is
     if snapshot.awaits_spare {

@@ -46,6 +46,9 @@ pub struct JobState {
     /// Kind and step of the last deterministic failure; the same pair again is final.
     #[serde(default, rename = "deterministic")]
     pub last_deterministic_failure: Option<(FailureKind, Option<u64>)>,
+    /// The nodes that no instance is to run on any more, since one on them has computed wrong. The caller adds them.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub excluded_nodes: BTreeSet<String>,
     /// When the first attempt started, or the first since the job was suspended.
     #[serde(default, rename = "started")]
     pub started_at: Option<UnixMillis>,

@@ -5,6 +5,8 @@ mod pod_group_discovery;
 mod repair;
 mod start;
 
+use std::collections::BTreeSet;
+
 use futures::future::try_join_all;
 use kube::api::{DeleteParams, Preconditions};
 use stagecoach_lifecycle::{AttemptAction, Place};
@@ -50,6 +52,8 @@ pub(crate) struct ApplyContext<'a> {
     pub default_image: &'a str,
     /// The image that the job keeps: it has trained with it.
     pub kept_image: Option<&'a str>,
+    /// The nodes that the job's pods keep off.
+    pub excluded_nodes: &'a BTreeSet<String>,
 }
 
 impl ApplyContext<'_> {

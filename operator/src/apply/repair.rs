@@ -77,7 +77,7 @@ pub(crate) async fn repair(
     attempt: Attempt,
     repair: &Repair,
 ) -> Result<(), ApplyError> {
-    let ApplyContext { clients, pod_group_discovery, peers, default_image, kept_image, .. } = *context;
+    let ApplyContext { clients, pod_group_discovery, peers, default_image, kept_image, excluded_nodes, .. } = *context;
     let reference = &job.reference;
     tracing::info!(job = reference.name, namespace = reference.namespace, ?repair, "repairing an object of the job");
     match repair {
@@ -106,7 +106,8 @@ pub(crate) async fn repair(
         Repair::Restore(OwnedKind::ConfigMap) => {
             let pod_group_api = pod_group_discovery.choose(&clients.client, job.manifest.spec.scheduling.gang).await?;
             let image = kept_image.unwrap_or(default_image);
-            let template = AttemptTemplate::new(&job.manifest, attempt, image, pod_group_api)?;
+            let mut template = AttemptTemplate::new(&job.manifest, attempt, image, pod_group_api)?;
+            template.excluded_nodes.clone_from(excluded_nodes);
             let config_map = template.to_config_map(reference);
             let stored: PartialObjectMeta<ConfigMap> =
                 create_owned(&clients.config_maps, reference, &config_map).await?;

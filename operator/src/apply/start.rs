@@ -28,7 +28,7 @@ pub(super) async fn start(
     mesh: Mesh,
     incarnations: &BTreeMap<u32, u32>,
 ) -> Result<(), ApplyError> {
-    let ApplyContext { clients, pod_group_discovery, peers, default_image, kept_image, .. } = *context;
+    let ApplyContext { clients, pod_group_discovery, peers, default_image, kept_image, excluded_nodes, .. } = *context;
     let spec = &job.manifest.spec;
     // where stages are replaced, the attempt's objects are there already
     let is_new = incarnations.values().all(|incarnation| *incarnation == 0);
@@ -39,6 +39,7 @@ pub(super) async fn start(
     let attempt = Attempt { number, mesh, revision: job.desired().revision };
     let mut template =
         AttemptTemplate::new(&job.manifest, attempt, kept_image.unwrap_or(default_image), pod_group_api)?;
+    template.excluded_nodes.clone_from(excluded_nodes);
     let before = older.iter().filter_map(|(_, template)| template.as_ref()).max_by_key(|template| template.number);
     if let Some(before) = before.filter(|_| kept_image.is_some()) {
         template = template.with_job_file_of(before);

@@ -1,6 +1,6 @@
 //! What the pods of an attempt are built from, and the ConfigMap that stores it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
@@ -34,6 +34,8 @@ pub(crate) struct AttemptTemplate {
     pub(crate) claim: Option<String>,
     /// The API of its PodGroup; None if pods are scheduled one by one.
     pub(crate) pod_group_api: Option<PodGroupApi>,
+    /// The nodes that its pods keep off, since a stage on them has computed wrong.
+    pub(crate) excluded_nodes: BTreeSet<String>,
     /// The pod template, with the trainer's image resolved.
     pub(crate) pod_template: Map<String, Value>,
 }
@@ -65,6 +67,7 @@ impl AttemptTemplate {
                 .map_err(|e| BuildError(format!("the job can't be written as JSON: {e}")))?,
             claim: job.spec.storage.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.clone()),
             pod_group_api,
+            excluded_nodes: BTreeSet::new(),
             pod_template,
         })
     }
@@ -90,6 +93,9 @@ impl AttemptTemplate {
         });
         if let Some(mesh) = self.mesh.if_replicated() {
             template["dataParallel"] = mesh.data_parallel.into();
+        }
+        if !self.excluded_nodes.is_empty() {
+            template["excludedNodes"] = json!(self.excluded_nodes);
         }
         ConfigMap {
             metadata: names::metadata(job, attempt_name(job, self.number), Some(self.number)),
@@ -123,6 +129,7 @@ impl AttemptTemplate {
         let data_parallel = number(&stored["dataParallel"]).unwrap_or(1);
         let mesh = number(&stored["stages"]).map(|stages| Mesh { stages, data_parallel });
         let mesh = mesh.filter(|mesh| (1..=MAX_STAGES).contains(&mesh.ranks()));
+        let nodes = stored["excludedNodes"].as_array().into_iter().flatten();
         Ok(AttemptTemplate {
             number: stored["attempt"].as_u64().ok_or_else(|| wrong("names no attempt"))?,
             mesh: mesh.ok_or_else(|| wrong("names no stages"))?,
@@ -131,6 +138,7 @@ impl AttemptTemplate {
             job_file: text(JOB_FILE_KEY)?.clone(),
             claim: stored["claim"].as_str().map(str::to_owned),
             pod_group_api: stored["gang"].as_str().and_then(PodGroupApi::from_api_version),
+            excluded_nodes: nodes.filter_map(|node| node.as_str().map(str::to_owned)).collect(),
             pod_template,
         })
     }

@@ -248,6 +248,31 @@ fn an_attempt_of_the_same_revision_keeps_the_job_file_but_for_its_own_stages_and
 
 /// An operator of another version reads this ConfigMap: its keys never change.
 #[test]
+fn pods_keep_off_the_nodes_that_are_excluded_besides_what_their_template_demands() {
+    let is_not = |node| json!({"key": "metadata.name", "operator": "NotIn", "values": [node]});
+    let terms = |template: Value| {
+        let excluded_nodes = ["node-a".to_owned(), "node-b".to_owned()].into();
+        let pod = pod(&AttemptTemplate { excluded_nodes, ..attempt(template) }, 1);
+        pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+            .clone()
+    };
+    let both = json!([is_not("node-a"), is_not("node-b")]);
+    assert_eq!(terms(json!({})), json!([{"matchFields": both}]));
+    let zones = |zone: &str| json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]});
+    let required = json!({"nodeSelectorTerms": [zones("a"), zones("b")]});
+    let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}});
+    let merged = ["a", "b"].map(|zone| {
+        let mut term = zones(zone);
+        term["matchFields"] = both.clone();
+        term
+    });
+    assert_eq!(terms(json!({"spec": {"affinity": affinity}})), json!(merged));
+    // also those of a stage that has its own
+    assert_eq!(terms(json!({"stages": [{"stage": 1, "spec": {"affinity": affinity}}]})), json!(merged));
+    assert_eq!(pod(&attempt(json!({})), 1)["spec"]["affinity"], Value::Null);
+}
+
+#[test]
 fn the_config_map_of_an_attempt_never_changes_its_form() {
     let template = json!({"spec": {"containers": [{"name": "trainer", "image": "mine:2"}]}});
     let text = json!({"attempt": 3, "stages": 2, "revision": 7, "builtIn": true, "claim": "training",
@@ -263,10 +288,13 @@ fn the_config_map_of_an_attempt_never_changes_its_form() {
         job_file: "the job".into(),
         claim: Some("training".into()),
         pod_group_api: Some(PodGroupApi::Volcano),
+        excluded_nodes: [].into(),
         pod_template: template.as_object().cloned().unwrap(),
     };
     assert_eq!(attempt, expected);
     assert_eq!(config_map(&attempt)["data"], data);
+    let excluding = AttemptTemplate { excluded_nodes: ["a".to_owned()].into(), ..attempt };
+    assert_eq!(read(&config_map(&excluding)).unwrap(), excluding);
     let versions: Vec<_> = PodGroupApi::ALL.into_iter().map(PodGroupApi::api_version).collect();
     assert_eq!(
         versions,

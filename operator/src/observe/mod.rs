@@ -9,7 +9,7 @@ mod pod_cache;
 mod status_poller;
 
 use kube::api::{Api, ListParams};
-use stagecoach_api::contract::StageStatus;
+use stagecoach_api::contract::{FailureKind, StageStatus};
 use stagecoach_api::job::TrainerType;
 use stagecoach_lifecycle::{
     AttemptFailure, CreationRefusal, InstanceState, LostInstance, Observed, ObservedProgress, Place, Policy, UnixMillis,
@@ -54,6 +54,17 @@ impl JobSnapshot {
     pub(crate) fn pod_that_failed(&self, failure: &AttemptFailure) -> Option<&ObservedPod> {
         let place = failure.place()?;
         self.pods_of_attempt(failure.attempt).find(|pod| pod.place() == Some(place))
+    }
+
+    /// The nodes of pods that have ended because an audit suspects them.
+    pub(crate) fn nodes_that_computed_wrong(&self) -> impl Iterator<Item = String> + '_ {
+        let is_suspected = |pod: &&ObservedPod| match &pod.state {
+            InstanceState::Exited(exit) => {
+                exit.termination.as_ref().is_some_and(|report| report.kind == FailureKind::WrongResult)
+            }
+            _ => false,
+        };
+        self.pods.iter().filter(is_suspected).filter_map(|pod| pod.node.clone())
     }
 
     /// Whether no pod's trainer may run.

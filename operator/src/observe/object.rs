@@ -26,6 +26,7 @@ pub(crate) struct PartialPod {
 #[serde(rename_all = "camelCase")]
 pub(super) struct PartialPodSpec {
     pub(super) termination_grace_period_seconds: Option<u64>,
+    pub(super) node_name: Option<String>,
     #[serde(default)]
     pub(super) containers: Vec<PartialContainer>,
     #[serde(default)]

@@ -35,6 +35,8 @@ pub(crate) struct ObservedPod {
     pub uid: String,
     /// Its termination grace period, in seconds.
     pub grace_seconds: Option<u64>,
+    /// The node that it is on, once it is scheduled.
+    pub node: Option<String>,
     /// Its IP address, once it has one.
     pub address: Option<IpAddr>,
     /// The image of its trainer container.
@@ -75,6 +77,7 @@ impl ObservedPod {
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
             grace_seconds: spec.termination_grace_period_seconds,
+            node: spec.node_name.clone(),
             address: status.pod_ip.as_deref().and_then(|address| address.parse().ok()),
             image: trainer.and_then(|trainer| trainer.image.clone()),
             ends_by_itself: ends_by_itself(object),
@@ -100,10 +103,11 @@ impl ObservedPod {
         }
     }
 
-    /// Whether both lead to the same decision: all but their resourceVersion is equal, and their conditions, which matter only
-    /// when something else has failed.
+    /// Whether both lead to the same decision: all but their resourceVersion is equal, and their conditions and node, which matter
+    /// only when something else has failed.
     pub(super) fn is_no_news(&self, other: &ObservedPod) -> bool {
-        let compared = |pod: &ObservedPod| ObservedPod { version: 0, conditions: Vec::new(), ..pod.clone() };
+        let compared =
+            |pod: &ObservedPod| ObservedPod { version: 0, conditions: Vec::new(), node: None, ..pod.clone() };
         compared(self) == compared(other)
     }
 

@@ -3,14 +3,18 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 use stagecoach_api::PipelineJobStatus;
+use stagecoach_api::contract::{FailureKind, SuspectedStage};
 use stagecoach_api::job::{Condition, JobPhase, ScheduleSpec};
-use stagecoach_lifecycle::{AttemptPhase, InstanceState, JobOutcome, UnixMillis};
+use stagecoach_lifecycle::{AttemptPhase, InstanceState, JobOutcome, Place, UnixMillis};
 
 use super::{StatusInputs, first_blocked, to_rfc3339};
 use crate::observe::BlockingReason;
 
 /// The reason of `CheckpointsHealthy` while no checkpoint can be saved.
 pub(super) const SAVING_FAILS: &str = "SavingFails";
+
+/// Whether all that a second stage has computed again was the same.
+const AUDITS_EQUAL: &str = "AuditsEqual";
 
 /// The reason of `Progressing` before stage 0 answers.
 const NOT_HEARD: &str = "NotHeard";
@@ -24,7 +28,7 @@ pub(super) fn is_normal_startup(condition: &Condition) -> bool {
     match condition.kind.as_str() {
         "Scheduled" => NORMAL_STARTUP_REASONS.contains(&reason),
         "Running" => condition.status == "False",
-        "Reproducible" => condition.status != "False",
+        "Reproducible" | AUDITS_EQUAL => condition.status != "False",
         "Progressing" => ["Starting", "Restarting", NOT_HEARD].contains(&reason),
         _ => false,
     }
@@ -51,6 +55,7 @@ pub(super) fn conditions(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<
         ("Progressing", progressing(inputs)),
         ("CheckpointsHealthy", checkpoints(inputs, new)),
         ("Reproducible", reproducible(inputs)),
+        (AUDITS_EQUAL, audits_equal(inputs)),
         (
             "Suspended",
             match phase {
@@ -272,6 +277,53 @@ fn reproducible(inputs: &StatusInputs) -> ConditionValue {
             _ => value("Unknown", NOT_HEARD, "stage 0 has not said in what environment it trains"),
         },
     }
+}
+
+fn audits_equal(inputs: &StatusInputs) -> ConditionValue {
+    let spec = &inputs.job.manifest.spec;
+    let found = inputs.snapshot.stage_0_status.as_ref().and_then(|polled| polled.status.audit.as_ref());
+    let difference = found.and_then(|audit| Some((audit.differences.last()?.clone(), audit.suspects.clone())));
+    // stage 0 may have ended with it before it was asked
+    let failure = inputs.decision.state.last_failure.as_ref();
+    let failure = failure.filter(|failure| failure.kind == Some(FailureKind::WrongResult));
+    let of_failure = || {
+        let place = failure?.place()?;
+        let suspect = SuspectedStage { stage: place.rank, incarnation: place.incarnation };
+        Some((failure?.message.clone(), vec![suspect]))
+    };
+    let before = inputs.job.status.conditions.iter().find(|old| old.kind == AUDITS_EQUAL);
+    let known = |status: &str| before.filter(|old| old.status == status);
+    match difference.or_else(of_failure) {
+        Some((message, suspects)) => match known("False").filter(|old| old.message.starts_with(&message)) {
+            Some(old) => value("False", &old.reason, &old.message),
+            None => value("False", "StageDiffers", message + &on_nodes(inputs, &suspects)),
+        },
+        // it stays: what was computed wrong may be in the weights
+        None => match known("False") {
+            Some(old) => value("False", &old.reason, &old.message),
+            None if found.is_some() || known("True").is_some() => {
+                value("True", "Equal", "all that a second stage has computed again was the same, bit for bit")
+            }
+            None if spec.audit(spec.mesh().ranks() as usize).is_none() => {
+                value("Unknown", "Off", "training.audit is not given, or there is no second stage")
+            }
+            None => value("Unknown", "NoneYet", "nothing was audited yet"),
+        },
+    }
+}
+
+/// On which nodes the pods of these stages are, as far as they are still there.
+fn on_nodes(inputs: &StatusInputs, suspects: &[SuspectedStage]) -> String {
+    let attempt = inputs.decision.state.last_failure.as_ref().map_or(0, |failure| failure.attempt);
+    let attempts = [inputs.decision.state.attempt.number, attempt];
+    let name = |suspect: &SuspectedStage| {
+        let place = Place { rank: suspect.stage, incarnation: suspect.incarnation };
+        let mut pods = attempts.iter().flat_map(|&attempt| inputs.snapshot.pods_of_attempt(attempt));
+        let pod = pods.find(|pod| pod.place() == Some(place))?;
+        Some(format!("pod {} is on node {}", pod.name, pod.node.as_ref()?))
+    };
+    let named: Vec<String> = suspects.iter().filter_map(name).collect();
+    if named.is_empty() { String::new() } else { format!("; {}", named.join(", ")) }
 }
 
 fn failed(inputs: &StatusInputs) -> ConditionValue {

@@ -15,6 +15,34 @@ fn failure(job: &Value) -> &Value {
 }
 
 #[test]
+fn the_node_of_a_stage_that_computed_wrong_is_kept_out_of_the_next_attempts() {
+    let cluster = shared();
+    cluster.create("wrong", json!({"training": {"audit": {"everySteps": 10, "onDifference": "Restart"}}}));
+    cluster.wait_running("wrong", 1);
+    let nodes = |attempt: &str| -> Vec<String> {
+        let of_attempt = |pod: &Value| pod["metadata"]["labels"]["stagecoach.dev/attempt"] == attempt;
+        let pods = cluster.pods("wrong").into_iter().filter(of_attempt);
+        pods.map(|pod| pod["spec"]["nodeName"].as_str().unwrap().to_owned()).collect()
+    };
+    let pods = cluster.pods("wrong");
+    let suspect = pods.iter().find(|pod| pod["metadata"]["name"] == "wrong-1-1").unwrap();
+    let node = suspect["spec"]["nodeName"].as_str().unwrap().to_owned();
+    let pod = |name: &str| cluster.kubelet.pod(name);
+    pod("wrong-1-1").exit(1, &message(FailureKind::WrongResult, 1, "audit of step 20: stage 1 computed wrong"));
+    let job = cluster.wait_running("wrong", 2);
+    assert_eq!(failure(&job)["reason"], "WrongResult");
+    assert_eq!(job["status"]["record"]["excludedNodes"], json!([node]));
+    assert!(has_condition(&job, "AuditsEqual", "False", "StageDiffers"), "{:#}", job["status"]["conditions"]);
+    let told = condition_of(&job, "AuditsEqual").unwrap()["message"].as_str().unwrap();
+    assert_eq!(told, format!("audit of step 20: stage 1 computed wrong; pod wrong-1-1 is on node {node}"));
+    assert!(!nodes("2").is_empty() && !nodes("2").contains(&node), "{:?}", nodes("2"));
+    // and of the one after, whatever ends this one
+    pod("wrong-0-2").exit(1, "");
+    cluster.wait_running("wrong", 3);
+    assert!(!nodes("3").is_empty() && !nodes("3").contains(&node), "{:?}", nodes("3"));
+}
+
+#[test]
 fn the_root_cause_is_reported_and_no_secondary_failure() {
     let cluster = shared();
     cluster.create("culprit", json!({"stages": 3}));

@@ -2,7 +2,7 @@
 
 use crate::support::{condition_of, has_condition, path, shared};
 use serde_json::{Value, json};
-use stagecoach_api::contract::StageStatus;
+use stagecoach_api::contract::{AuditStatus, StageStatus, SuspectedStage};
 use stagecoach_api::job::{CheckpointStatus, FloatString, ProgressStatus};
 use stagecoach_cluster::until;
 
@@ -130,6 +130,32 @@ fn another_environment_is_a_condition_that_stays() {
     // the next stage 0 has not answered yet
     cluster.kubelet.pod("mixed-1-1").exit(1, "");
     assert!(is_told(&cluster.wait_running("mixed", 2)));
+}
+
+#[test]
+fn a_stage_that_an_audit_suspects_is_named_with_its_node_in_a_condition_that_stays() {
+    let cluster = shared();
+    cluster.create("suspected", json!({"training": {"audit": {"everySteps": 10}}}));
+    cluster.wait_running("suspected", 1);
+    let status = |audit: AuditStatus| StageStatus {
+        phase: stagecoach_api::contract::StagePhase::Training,
+        audit: Some(audit),
+        ..StageStatus::default()
+    };
+    cluster.wait("suspected", "nothing was audited", |job| has_condition(job, "AuditsEqual", "Unknown", "NoneYet"));
+    let stage_0 = cluster.kubelet.pod("suspected-0-1");
+    stage_0.set_status(status(AuditStatus::default()));
+    cluster.wait("suspected", "equal", |job| has_condition(job, "AuditsEqual", "True", "Equal"));
+    let suspects = vec![SuspectedStage { stage: 1, incarnation: 0 }];
+    stage_0.set_status(status(AuditStatus { differences: vec!["audit of step 20: they differ".into()], suspects }));
+    let is_told = |job: &Value| has_condition(job, "AuditsEqual", "False", "StageDiffers");
+    let job = cluster.wait("suspected", "a difference", is_told);
+    let message = condition_of(&job, "AuditsEqual").unwrap()["message"].as_str().unwrap().to_owned();
+    assert!(message.starts_with("audit of step 20: they differ; pod suspected-1-1 is on node "), "{message}");
+    // the next stage 0 has audited nothing
+    cluster.kubelet.pod("suspected-1-1").exit(1, "");
+    let job = cluster.wait_running("suspected", 2);
+    assert_eq!(condition_of(&job, "AuditsEqual").unwrap()["message"], message);
 }
 
 #[test]

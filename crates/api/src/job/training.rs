@@ -81,7 +81,8 @@ string_enum! {
         /// It is reported, and training goes on.
         #[default]
         Report = "Report",
-        /// The attempt ends, and the next one begins at the newest checkpoint.
+        /// The attempt ends, and the next one begins at the newest checkpoint; in a cluster without the nodes of the stages that are
+        /// suspected.
         Restart = "Restart",
     }
 }

@@ -36,6 +36,7 @@ fn running() -> (JobState, Value) {
         checkpoint_step: Some(30),
         last_failure: Some(failure),
         last_deterministic_failure: Some((FailureKind::Data, Some(7))),
+        excluded_nodes: BTreeSet::from(["node-a".to_owned()]),
         started_at: Some(UnixMillis(3)),
     };
     let stored = json!({
@@ -51,6 +52,7 @@ fn running() -> (JobState, Value) {
         "lastFailure": {"attempt": 1, "stage": 1, "mesh": {"stages": 3, "dataParallel": 2}, "incarnation": 2, "reason": "Error",
                         "code": 1, "kind": "Data", "step": 7, "action": "1F3", "message": "m", "at": 9},
         "deterministic": ["Data", 7],
+        "excludedNodes": ["node-a"],
         "started": 3,
     });
     (state, stored)

@@ -3,8 +3,9 @@
 use std::io::Write;
 
 use clap::Args;
-use stagecoach_api::job::{FloatString, JobPhase};
-use stagecoach_display::{Slowest, TopRow, top, watch};
+use stagecoach_api::contract::Mesh;
+use stagecoach_api::job::{AttemptStatus, FloatString, JobPhase};
+use stagecoach_display::{Replicas, Slowest, TopRow, top, watch};
 
 use crate::cluster::{self, JOBS, List};
 use crate::job::{Job, is_training};
@@ -60,7 +61,8 @@ fn row(job: &Job, with_namespace: bool) -> TopRow {
     let number = |value: Option<FloatString>| value.map(|value| value.0);
     // what was measured last is no speed of a job that does not train
     let now = |value: Option<FloatString>| number(value).filter(|_| is_training(&status));
-    let stages = status.attempt.as_ref().map_or(stages, |attempt| attempt.mesh().ranks());
+    let mesh = status.attempt.as_ref().map(AttemptStatus::mesh);
+    let stages = mesh.map_or(stages, Mesh::ranks);
     TopRow {
         name,
         phase: status.phase.unwrap_or(JobPhase::Pending).to_string(),
@@ -70,6 +72,7 @@ fn row(job: &Job, with_namespace: bool) -> TopRow {
         tokens_per_second: now(progress.tokens_per_second),
         ready_stages: status.ready_stages.unwrap_or_default(),
         stages,
+        replicas: mesh.and_then(|mesh| Replicas::of(mesh, status.training_replicas.unwrap_or_default())),
         restarts: status.restarts.as_ref().map_or(0, |restarts| restarts.total),
         checkpoint: status.checkpoint.as_ref().map(|checkpoint| checkpoint.step),
         slowest: now(progress.imbalance).filter(|_| stages > 1).map(|imbalance| Slowest { stage: None, imbalance }),
@@ -88,7 +91,7 @@ mod tests {
     fn a_line_has_what_the_status_says_and_speeds_only_while_the_job_trains() {
         let status = |phase: &str| {
             json!({
-                "phase": phase, "readyStages": 2, "attempt": {"number": 2, "stages": 2},
+                "phase": phase, "readyStages": 2, "trainingReplicas": 1, "attempt": {"number": 2, "stages": 2, "dataParallel": 2},
                 "progress": {"step": 57, "steps": 100, "loss": "2.5", "tokensPerSecond": "900", "imbalance": "1.3", "eta": "20"},
                 "checkpoint": {"step": 40}, "restarts": {"total": 3},
             })
@@ -101,7 +104,8 @@ mod tests {
             loss: Some(2.5),
             tokens_per_second: Some(900.0),
             ready_stages: 2,
-            stages: 2,
+            stages: 4,
+            replicas: Some(Replicas { training: 1, all: 2 }),
             restarts: 3,
             checkpoint: Some(40),
             slowest: Some(Slowest { stage: None, imbalance: 1.3 }),

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::contract::{SPARE_TOOK_PLACE, taker};
 use stagecoach_api::job::{Condition, FloatString, JobPhase, RecoveryStatus};
-use stagecoach_display::{LogEnd, Story, Successor, duration, time};
+use stagecoach_display::{LogEnd, Replicas, Story, Successor, duration, time};
 use stagecoach_lifecycle::{JobOutcome, JobState, UnixMillis};
 
 use crate::cluster::{self, Event};
@@ -115,6 +115,11 @@ fn phases(recovery: &RecoveryStatus) -> String {
     known.collect::<Vec<_>>().join(", ")
 }
 
+/// The replicas of a job that has several.
+fn replicas(status: &PipelineJobStatus) -> Option<Replicas> {
+    Replicas::of(status.attempt.as_ref()?.mesh(), status.training_replicas.unwrap_or_default())
+}
+
 /// How the job stands.
 fn standing(job: &Job, status: &PipelineJobStatus, state: Option<&JobState>) -> String {
     let trained = match status.progress.as_ref().map(|progress| (progress.step, progress.steps)) {
@@ -133,7 +138,10 @@ fn standing(job: &Job, status: &PipelineJobStatus, state: Option<&JobState>) -> 
             reason.explanation()
         ),
         (JobPhase::Complete, _) => format!("It is finished: {trained}."),
-        (JobPhase::Running, _) => format!("It runs: {trained}."),
+        (JobPhase::Running, _) => match replicas(status).filter(|replicas| replicas.are_missing()) {
+            Some(replicas) => format!("It runs with {replicas}: {trained}."),
+            None => format!("It runs: {trained}."),
+        },
         (phase, _) => {
             let ready = status.ready_stages.unwrap_or_default();
             let stages = job.spec.stages.unwrap_or(1);

@@ -5,6 +5,7 @@
 
 mod failure;
 mod format;
+mod replicas;
 mod story;
 mod table;
 mod top;
@@ -12,6 +13,7 @@ mod watch;
 
 pub use failure::{how, log_tail};
 pub use format::{duration, nats, percent, time};
+pub use replicas::{Replicas, meanwhile};
 pub use story::{LogEnd, Story, Successor};
 pub use table::table;
 pub use top::{Slowest, TopRow, top};

@@ -1,5 +1,6 @@
 //! The table of `top`: a line per job.
 
+use crate::Replicas;
 use crate::format::{duration, nats};
 use crate::table::table;
 
@@ -22,6 +23,8 @@ pub struct TopRow {
     pub ready_stages: u32,
     /// All stages.
     pub stages: u32,
+    /// The replicas, of a job that has several.
+    pub replicas: Option<Replicas>,
     /// Restarts so far, of single stages as well as of the whole group.
     pub restarts: u32,
     /// The step of the newest checkpoint.
@@ -41,12 +44,12 @@ pub struct Slowest {
     pub imbalance: f64,
 }
 
-const HEADER: [&str; 10] =
-    ["NAME", "PHASE", "STEP", "LOSS", "TOKENS/S", "STAGES", "RESTARTS", "CHECKPOINT", "SLOWEST", "ETA"];
+const HEADER: [&str; 11] =
+    ["NAME", "PHASE", "STEP", "LOSS", "TOKENS/S", "STAGES", "REPLICAS", "RESTARTS", "CHECKPOINT", "SLOWEST", "ETA"];
 
 /// The table.
 pub fn top(rows: &[TopRow]) -> String {
-    table(Some(&HEADER), &[2, 3, 4, 5, 6, 7, 9], rows.iter().map(TopRow::cells).collect())
+    table(Some(&HEADER), &[2, 3, 4, 5, 6, 7, 8, 10], rows.iter().map(TopRow::cells).collect())
 }
 
 impl TopRow {
@@ -63,6 +66,7 @@ impl TopRow {
             or_dash(self.loss.map(|loss| nats(Some(loss)))),
             or_dash(self.tokens_per_second.map(|rate| format!("{rate:.0}"))),
             format!("{}/{}", self.ready_stages, self.stages),
+            or_dash(self.replicas.map(|replicas| format!("{}/{}", replicas.training, replicas.all))),
             self.restarts.to_string(),
             or_dash(self.checkpoint.map(|step| step.to_string())),
             or_dash(self.slowest.map(|slowest| match slowest.stage {
@@ -88,7 +92,8 @@ mod tests {
             loss: Some(3.25),
             tokens_per_second: Some(6400.4),
             ready_stages: 3,
-            stages: 3,
+            stages: 6,
+            replicas: Some(Replicas { training: 1, all: 2 }),
             restarts: 1,
             checkpoint: Some(40),
             slowest: Some(Slowest { stage: Some(2), imbalance: 1.306 }),
@@ -100,10 +105,10 @@ mod tests {
         assert_eq!(
             top(&[running, pending, somewhere]),
             "\
-NAME         PHASE      STEP    LOSS  TOKENS/S  STAGES  RESTARTS  CHECKPOINT  SLOWEST            ETA
-shakespeare  Running  57/400  3.2500      6400     3/3         1          40  stage 2: 1.31x  3m 12s
-new          Pending       -       -         -     0/2         0           -  -                    -
-new          Pending       7       -         -     0/2         0           -  1.00x                -"
+NAME         PHASE      STEP    LOSS  TOKENS/S  STAGES  REPLICAS  RESTARTS  CHECKPOINT  SLOWEST            ETA
+shakespeare  Running  57/400  3.2500      6400     3/6       1/2         1          40  stage 2: 1.31x  3m 12s
+new          Pending       -       -         -     0/2         -         0           -  -                    -
+new          Pending       7       -         -     0/2         -         0           -  1.00x                -"
         );
     }
 }

@@ -294,11 +294,7 @@ fn job_phase(observed: &Observed, training_replicas: u32) -> JobPhase {
         AttemptPhase::Draining => JobPhase::Draining,
         AttemptPhase::Finished(JobOutcome::Complete) => JobPhase::Complete,
         AttemptPhase::Finished(JobOutcome::Failed(_)) => JobPhase::Failed,
-        AttemptPhase::Running { .. }
-            if training_replicas > 0 && training_replicas == state.attempt.mesh.data_parallel =>
-        {
-            JobPhase::Running
-        }
+        AttemptPhase::Running { .. } if training_replicas > 0 => JobPhase::Running,
         AttemptPhase::Running { .. } if observed.current_instances().any(|instance| instance.is_alive()) => {
             JobPhase::Starting
         }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::contract::{FailureKind, SuspectedStage};
 use stagecoach_api::job::{Condition, JobPhase, ScheduleSpec};
+use stagecoach_display::Replicas;
 use stagecoach_lifecycle::{AttemptPhase, InstanceState, JobOutcome, Place, UnixMillis};
 
 use super::{StatusInputs, first_blocked, to_rfc3339};
@@ -15,6 +16,8 @@ pub(super) const SAVING_FAILS: &str = "SavingFails";
 
 /// Whether all that a second stage has computed again was the same.
 const AUDITS_EQUAL: &str = "AuditsEqual";
+/// The reason of `Running` while the job trains without some of its replicas.
+pub(super) const REPLICAS_MISSING: &str = "ReplicasMissing";
 
 /// The reason of `Progressing` before stage 0 answers.
 const NOT_HEARD: &str = "NotHeard";
@@ -176,12 +179,20 @@ fn spares_standing_by(inputs: &StatusInputs) -> String {
     if wanted == 0 { String::new() } else { format!("; {ready} of {wanted} spares stand by") }
 }
 
+/// That the job trains without some of its replicas, if it does.
+pub(super) fn missing_replicas(inputs: &StatusInputs) -> Option<String> {
+    Replicas::of(inputs.decision.state.attempt.mesh, inputs.training_replicas())?.missing()
+}
+
 fn running(inputs: &StatusInputs, new: &PipelineJobStatus) -> ConditionValue {
     let (ready, stages) = (new.ready_stages.unwrap_or_default(), inputs.decision.state.attempt.mesh.ranks());
     match inputs.decision.job_phase {
         JobPhase::Running => {
             let spares = spares_standing_by(inputs);
-            value("True", "AllReady", format!("all {stages} stages are ready{spares}"))
+            match missing_replicas(inputs) {
+                Some(words) => value("True", REPLICAS_MISSING, format!("{words}{spares}")),
+                None => value("True", "AllReady", format!("all {stages} stages are ready{spares}")),
+            }
         }
         phase => value("False", phase.to_string(), format!("{ready} of {stages} stages are ready")),
     }
@@ -236,7 +247,9 @@ fn checkpoints(inputs: &StatusInputs, new: &PipelineJobStatus) -> ConditionValue
 /// same through a start: how far it is, the other conditions say.
 fn ready(inputs: &StatusInputs) -> ConditionValue {
     match inputs.decision.job_phase {
-        JobPhase::Running => value("True", "Running", "all stages are ready"),
+        JobPhase::Running => {
+            value("True", "Running", missing_replicas(inputs).unwrap_or_else(|| "all stages are ready".into()))
+        }
         JobPhase::Suspended => value("True", "Suspended", "the job is suspended, as spec.suspend wants it"),
         JobPhase::Complete => value("True", "Complete", "training is complete"),
         JobPhase::Failed => ConditionValue { status: "False", ..failed(inputs) },

@@ -5,10 +5,11 @@ use kube::runtime::events::EventType;
 use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::contract::{SPARE_TOOK_PLACE, takeover_note};
 use stagecoach_api::job::{API_VERSION, Condition, JobPhase, KIND};
+use stagecoach_display::meanwhile;
 use stagecoach_lifecycle::Place;
 
 use super::StatusInputs;
-use super::conditions::{SAVING_FAILS, is_normal_startup};
+use super::conditions::{REPLICAS_MISSING, SAVING_FAILS, is_normal_startup, missing_replicas};
 use crate::build::{JobReference, PodRole};
 
 /// One event.
@@ -53,13 +54,18 @@ pub(crate) fn events(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<JobE
                 None => {
                     let pod =
                         PodRole::Stage(place).pod_name(&inputs.job.reference, state.attempt.number, state.attempt.mesh);
-                    push("StageReplaced", format!("{stage} starts again as {pod}; the others wait for it"), false);
+                    let meanwhile = meanwhile(inputs.decision.training_replicas);
+                    push("StageReplaced", format!("{stage} starts again as {pod}; {meanwhile}"), false);
                 }
             }
         }
     }
-    if new.phase != old.phase {
+    let missing = missing_replicas(inputs);
+    // a status of an older version does not know them
+    let other_replicas = old.training_replicas.is_some() && new.training_replicas != old.training_replicas;
+    if new.phase != old.phase || other_replicas && new.phase == Some(JobPhase::Running) {
         match inputs.decision.job_phase {
+            JobPhase::Running if missing.is_some() => push(REPLICAS_MISSING, missing.unwrap_or_default(), false),
             JobPhase::Running => push("Running", "all stages are ready".into(), false),
             JobPhase::Draining => push("Draining", "all stages save and exit".into(), false),
             JobPhase::Suspended => push("Suspended", "the job is suspended".into(), false),

@@ -43,6 +43,26 @@ pub(crate) struct StatusInputs<'a> {
     pub now: UnixMillis,
 }
 
+impl StatusInputs<'_> {
+    /// How many replicas train: those that stage 0's group has, if it says so; pods become ready one after the other.
+    fn training_replicas(&self) -> u32 {
+        let Decision { state, training_replicas, .. } = self.decision;
+        let polled = self.snapshot.stage_0_status.as_ref().filter(|polled| polled.is_reachable);
+        let of_attempt = polled.filter(|polled| polled.status.attempt == state.attempt.number);
+        let group =
+            of_attempt.and_then(|polled| polled.status.group.as_ref()).map(|group| group.incarnations.as_slice());
+        let stages = state.attempt.mesh.stages as usize;
+        match group {
+            Some(known)
+                if *training_replicas > 0 && stages > 0 && known.len() == state.attempt.mesh.ranks() as usize =>
+            {
+                known.chunks(stages).filter(|replica| replica.iter().all(Option::is_some)).count() as u32
+            }
+            _ => *training_replicas,
+        }
+    }
+}
+
 /// The status after a decision, or the old one if the write can be delayed.
 pub(crate) fn next_status(inputs: &StatusInputs) -> StatusUpdate {
     let StatusInputs { job, snapshot, decision, now, .. } = inputs;
@@ -64,6 +84,7 @@ pub(crate) fn next_status(inputs: &StatusInputs) -> StatusUpdate {
         phase: Some(decision.job_phase),
         stages: Some(existing),
         ready_stages: Some(count(|state| *state == InstanceState::Ready)),
+        training_replicas: Some(inputs.training_replicas()),
         selector: Some(build::pod_label_selector(&job.reference)),
         attempt: attempt_status(inputs),
         progress: progress(old.progress.as_ref(), polled, snapshot, attempt),

@@ -55,6 +55,7 @@ fn urgent_part(status: &PipelineJobStatus) -> PipelineJobStatus {
         phase: status.phase.map(|phase| if phase == JobPhase::Restarting { JobPhase::Starting } else { phase }),
         stages: None,
         ready_stages: None,
+        training_replicas: None,
         attempt: status.attempt.clone().map(|attempt| AttemptStatus { pods_created: false, image: None, ..attempt }),
         conditions: status.conditions.iter().map(condition).collect(),
         last_failure: status.last_failure.clone().map(|failure| LastFailureStatus { log_tail: None, ..failure }),

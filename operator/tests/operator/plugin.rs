@@ -82,7 +82,7 @@ fn a_job_that_failed_is_told_from_cause_to_consequence() {
     let top = plugin(cluster, &["top", "told"]).unwrap();
     let words: Vec<Vec<&str>> = top.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(words[0][..5], ["NAME", "PHASE", "STEP", "LOSS", "TOKENS/S"], "{top}");
-    let running = ["told", "Running", "40/100", "2.5000", "900", "2/2", "0", "-", "1.25x", "-"];
+    let running = ["told", "Running", "40/100", "2.5000", "900", "2/2", "-", "0", "-", "1.25x", "-"];
     assert_eq!(words[1], running, "{top}");
     assert!(plugin(cluster, &["top", "--all-namespaces"]).unwrap().contains("\ndefault/told"));
     let why = plugin(cluster, &["why", "told"]).unwrap();

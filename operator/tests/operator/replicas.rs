@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use stagecoach_cluster::until;
 
-use crate::support::shared;
+use crate::support::{has_condition, shared};
 
 fn names(pods: &[Value]) -> Vec<&str> {
     let mut names: Vec<_> = pods.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap()).collect();
@@ -65,4 +65,30 @@ fn replicas_that_become_stages_are_another_attempt() {
     assert_eq!(job["status"]["restarts"]["total"], 0);
     let service = cluster.plane.get("/api/v1/namespaces/default/services/reshaped").unwrap();
     assert_eq!(service["spec"]["selector"]["stagecoach.dev/replica"], Value::Null);
+}
+
+#[test]
+fn a_job_runs_without_a_replica_that_it_may_lack_and_says_so() {
+    let cluster = shared();
+    let restart = json!({"reformTimeoutSeconds": 60, "minDataParallel": 1});
+    cluster.create("bereft", json!({"dataParallel": 2, "training": {"gradientBlocks": 2}, "restart": restart}));
+    let replicas = |training: u32| move |job: &Value| job["status"]["trainingReplicas"] == training;
+    cluster.wait("bereft", "both replicas", replicas(2));
+    let stage = cluster.kubelet.pod("bereft-1-1-1");
+    stage.set_ready(false);
+    let job = cluster.wait("bereft", "one replica", replicas(1));
+    assert_eq!((&job["status"]["phase"], &job["status"]["readyStages"]), (&json!("Running"), &json!(3)));
+    assert!(has_condition(&job, "Running", "True", "ReplicasMissing"), "{job:#}");
+    assert!(has_condition(&job, "Ready", "True", "Running"), "{job:#}");
+    until("the event", 30, || {
+        let notes = cluster.event_notes("bereft");
+        notes.iter().any(|note| note.contains("training with 1 of 2 replicas until all are back")).then_some(())
+    });
+    stage.set_ready(true);
+    let job = cluster.wait("bereft", "both replicas again", replicas(2));
+    assert!(has_condition(&job, "Running", "True", "AllReady"), "{job:#}");
+    // the first one leads
+    cluster.kubelet.pod("bereft-0-1-1").set_ready(false);
+    let job = cluster.wait("bereft", "no replica", replicas(0));
+    assert_eq!(job["status"]["phase"], "Starting");
 }

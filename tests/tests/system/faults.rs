@@ -73,7 +73,7 @@ fn a_killed_stage_is_replaced_and_the_others_stay() {
         launched.wait_for_restart(workspace.path());
         only_replaced(&launched, &stages, &[rank]);
         let outcome = launched.interrupt(workspace.path());
-        says(&outcome, &format!("starting stage {rank} again in 0.0s, for which the others wait"));
+        says(&outcome, &format!("starting stage {rank} again in 0.0s; the others wait for it"));
         says(&outcome, "training starts at step 0");
         says(&to_its_end(workspace.path()), "going on after step");
         assert_eq!(state(workspace.path())["attempt"]["number"], 2, "the attempt survived the kill, and not Ctrl-C");

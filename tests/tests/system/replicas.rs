@@ -100,6 +100,9 @@ fn a_job_goes_on_without_a_lost_replica_until_it_is_back() {
         let said = || std::fs::read_to_string(workspace.join("stdout")).unwrap();
         until("the replica to be taken back", 60, || said().contains("a lost replica is back").then_some(()));
         launched.wait_for_stages(stages * data_parallel);
+        let state = || std::fs::read(folder(workspace).join("state.json")).unwrap();
+        let training = || serde_json::from_slice::<serde_json::Value>(&state()).unwrap()["trainingReplicas"].as_u64();
+        until("all replicas to train", 60, || (training() == Some(data_parallel as u64)).then_some(()));
         launched.wait_for_step(launched.steps() + 5);
         let outcome = launched.interrupt(workspace);
         says(&outcome, &format!("training with {} of {data_parallel} replicas until all are back", data_parallel - 1));

@@ -97,7 +97,7 @@ fn a_stage_that_dies_with_the_spare_is_started_again() {
         launched.wait_for_stages(3);
         signal(spare, libc::SIGKILL);
         let outcome = ends_with_the_same_bits(workspace.path(), launched);
-        says(&outcome, &format!("starting stage {rank} again in 0.0s, for which the others wait"));
+        says(&outcome, &format!("starting stage {rank} again in 0.0s; the others wait for it"));
     }
 }
 

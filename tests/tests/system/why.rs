@@ -64,7 +64,7 @@ fn a_killed_stage_is_told_while_the_job_runs_and_afterwards() {
         assert!(told.contains(words), "no {words:?} in\n{told}");
     }
     let line = top(workspace.path());
-    assert_eq!([&line[0], &line[1], &line[5], &line[6]], ["why", "Running", "2/2", "1"], "{line:?}");
+    assert_eq!([&line[0], &line[1], &line[5], &line[6], &line[7]], ["why", "Running", "2/2", "-", "1"], "{line:?}");
     launched.interrupt(workspace.path());
     let line = top(workspace.path());
     assert_eq!([&line[0], &line[1], &line[4], &line[5]], ["why", "Stopped", "-", "0/2"], "{line:?}");

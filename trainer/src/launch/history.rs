@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use stagecoach_api::job::{RestartSpec, TrainingLength};
-use stagecoach_display::Successor;
+use stagecoach_display::{Replicas, Successor};
 use stagecoach_lifecycle::{AttemptFailure, JobState, Place, UnixMillis};
 
 use super::LaunchError;
@@ -29,6 +29,8 @@ pub(crate) struct History {
     pub(super) state: Option<JobState>,
     /// What followed the last failure, as far as a launcher saw it.
     pub(super) recovery: Option<Recovery>,
+    /// How many replicas train.
+    pub(super) training_replicas: u32,
     /// The failures before the last one, the newest last.
     pub(super) earlier: Vec<EarlierFailure>,
     /// The log of the process that failed.
@@ -96,6 +98,7 @@ impl History {
         let running = is_locked(folder)?.then(|| folder.lock_holder());
         let stored = LauncherState::stored(folder)?;
         let (recovery, earlier) = stored.as_ref().map_or((None, Vec::new()), |s| (s.recovery, s.earlier.clone()));
+        let training_replicas = stored.as_ref().map_or(0, |stored| stored.training_replicas);
         let state = stored.map(|stored| stored.state);
         let failed_at = state.as_ref().and_then(|state| Some(state.last_failure.as_ref()?.failed_at));
         let job = folder.stored_job();
@@ -107,6 +110,7 @@ impl History {
             log: None,
             successor: None,
             recovery: recovery.filter(|recovery| failed_at == Some(recovery.failed_at)),
+            training_replicas,
             earlier,
             max_restarts: restart.max_restarts,
             steps: length.and_then(|length| match length {
@@ -120,6 +124,11 @@ impl History {
             now: UnixMillis(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)),
             state,
         })
+    }
+
+    /// The replicas of a job that has several.
+    pub(super) fn replicas(&self) -> Option<Replicas> {
+        Replicas::of(self.state.as_ref()?.attempt.mesh, self.training_replicas)
     }
 
     /// The last failure's root cause.

@@ -24,6 +24,9 @@ pub(crate) struct LauncherState {
     /// What followed the state's last failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) recovery: Option<Recovery>,
+    /// How many replicas train.
+    #[serde(default)]
+    pub(crate) training_replicas: u32,
     /// The failures before the last one, the newest last: at most [`MAX_EARLIER`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) earlier: Vec<EarlierFailure>,
@@ -79,8 +82,14 @@ impl LauncherState {
     /// If the volume fails, or the file has other content.
     pub(crate) fn load(folder: &JobFolder) -> Result<Self, LaunchError> {
         Ok(match Self::stored(folder)? {
-            Some(stored) => Self { state: prepare_for_new_run(stored.state), ..stored },
-            None => Self { job_uid: random_hex(), state: JobState::default(), recovery: None, earlier: Vec::new() },
+            Some(stored) => Self { state: prepare_for_new_run(stored.state), training_replicas: 0, ..stored },
+            None => Self {
+                job_uid: random_hex(),
+                state: JobState::default(),
+                recovery: None,
+                training_replicas: 0,
+                earlier: Vec::new(),
+            },
         })
     }
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use stagecoach_api::job::RestartSpec;
-use stagecoach_display::{duration, log_tail};
-use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, JobOutcome, JobState, Policy, UnixMillis};
+use stagecoach_display::{duration, log_tail, meanwhile};
+use stagecoach_lifecycle::{AttemptFailure, AttemptPhase, Decision, JobOutcome, JobState, Policy, UnixMillis};
 
 use super::LaunchError;
 
@@ -23,16 +23,17 @@ pub(super) fn attempt_failed(failure: &AttemptFailure, log: &str) -> String {
 
 /// What happens after a failure, given the state after it; `is_in_memory` if stages have checkpoints in memory.
 pub(super) fn restarting_or_giving_up(
-    state: &JobState,
+    decision: &Decision,
     policy: &Policy,
     is_in_memory: bool,
     now: UnixMillis,
 ) -> String {
+    let state = &decision.state;
     match &state.attempt_phase {
         AttemptPhase::Finished(JobOutcome::Failed(reason)) => format!("giving up: {}", reason.explanation()),
         AttemptPhase::Running { not_before, .. } if !state.incarnations.is_empty() => format!(
             "{}; {} of {} restarts left; {}",
-            replacement(state, not_before.0.saturating_sub(now.0)),
+            replacement(decision, not_before.0.saturating_sub(now.0)),
             state.budget.remaining(policy.restart.max_restarts),
             policy.restart.max_restarts,
             match is_in_memory {
@@ -53,13 +54,15 @@ pub(super) fn restarting_or_giving_up(
 }
 
 /// How the lost stages come back, in so many milliseconds.
-fn replacement(state: &JobState, wait: u64) -> String {
+fn replacement(decision: &Decision, wait: u64) -> String {
+    let state = &decision.state;
     let failed = state.last_failure.as_ref();
     let name = failed.and_then(AttemptFailure::stage).unwrap_or_else(|| "what was lost".into());
     match failed.and_then(|failure| failure.rank).is_some_and(|rank| !state.starting.contains(&rank)) {
         true => format!("a spare takes the place of {name}"),
         false => {
-            format!("starting {name} again in {}, for which the others wait", duration(wait as f64 / 1000.0))
+            let meanwhile = meanwhile(decision.training_replicas);
+            format!("starting {name} again in {}; {meanwhile}", duration(wait as f64 / 1000.0))
         }
     }
 }
@@ -101,7 +104,7 @@ pub(super) mod tests {
     use std::collections::BTreeMap;
 
     use stagecoach_api::contract::{FailureKind, Mesh};
-    use stagecoach_api::job::PipelineJobSpec;
+    use stagecoach_api::job::{JobPhase, PipelineJobSpec};
     use stagecoach_lifecycle::{Attempt, FailureReason, JobFailureReason, RestartBudget};
 
     use super::super::supervisor::tests::job;
@@ -167,13 +170,16 @@ pub(super) mod tests {
         };
         assert_eq!(
             restart_sentence(&replaced, &policy),
-            "starting stage 1 again in 2.0s, for which the others wait; 9 of 10 restarts left; training starts at step 0, \
+            "starting stage 1 again in 2.0s; the others wait for it; 9 of 10 restarts left; training starts at step 0, \
              since there is no checkpoint"
         );
         assert!(
-            restarting_or_giving_up(&replaced, &policy, true, UnixMillis(500))
+            restarting_or_giving_up(&decision(&replaced), &policy, true, UnixMillis(500))
                 .ends_with("training goes on from the newest checkpoint in memory that all can have")
         );
+        let trains = Decision { training_replicas: 1, ..decision(&replaced) };
+        let sentence = restarting_or_giving_up(&trains, &policy, false, UnixMillis(500));
+        assert!(sentence.starts_with("starting stage 1 again in 2.0s; the other replicas train on"), "{sentence}");
         let taken = JobState { starting: [].into(), ..replaced };
         assert_eq!(
             restart_sentence(&taken, &policy),
@@ -203,6 +209,17 @@ pub(super) mod tests {
     }
 
     fn restart_sentence(state: &JobState, policy: &Policy) -> String {
-        restarting_or_giving_up(state, policy, false, UnixMillis(500))
+        restarting_or_giving_up(&decision(state), policy, false, UnixMillis(500))
+    }
+
+    /// One that leads to this state, while no replica trains.
+    fn decision(state: &JobState) -> Decision {
+        Decision {
+            state: state.clone(),
+            actions: Vec::new(),
+            wake_at: None,
+            job_phase: JobPhase::Starting,
+            training_replicas: 0,
+        }
     }
 }

@@ -15,8 +15,8 @@ use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::{ExitCode, MASTER_PORT, StageEnv};
 use stagecoach_files::random_hex;
 use stagecoach_lifecycle::{
-    AttemptAction, AttemptFailure, AttemptPhase, Desired, JobFailureReason, JobOutcome, LostInstance, Observed,
-    ObservedProgress, Place, Policy, UnixMillis, decide,
+    AttemptAction, AttemptFailure, AttemptPhase, Decision, Desired, JobFailureReason, JobOutcome, LostInstance,
+    Observed, ObservedProgress, Place, Policy, UnixMillis, decide,
 };
 
 use super::launcher_state::{Recovery, is_same_end};
@@ -166,10 +166,12 @@ impl<'a> Supervisor<'a> {
             let decision = decide(&self.observe(), now);
             let changed = decision.state != self.stored.state;
             if changed {
-                self.report_transition(&decision.state, now);
+                self.report_transition(&decision, now);
                 self.stored.state = decision.state;
             }
-            if changed || self.state_unsaved || self.recovery_unsaved {
+            let replicas = std::mem::replace(&mut self.stored.training_replicas, decision.training_replicas);
+            let other_replicas = replicas != decision.training_replicas;
+            if changed || other_replicas || self.state_unsaved || self.recovery_unsaved {
                 self.save_state();
             }
             let mut acted = false;
@@ -221,8 +223,8 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Prints what a new state means for the user.
-    fn report_transition(&mut self, state: &stagecoach_lifecycle::JobState, now: UnixMillis) {
-        let old = &self.stored.state;
+    fn report_transition(&mut self, decision: &Decision, now: UnixMillis) {
+        let (old, state) = (&self.stored.state, &decision.state);
         let new_failure = state.last_failure.as_ref().filter(|failure| old.last_failure.as_ref() != Some(*failure));
         let gave_up =
             matches!(state.attempt_phase, AttemptPhase::Finished(JobOutcome::Failed(_))) && old.outcome().is_none();
@@ -235,7 +237,7 @@ impl<'a> Supervisor<'a> {
         if new_failure.is_some() || gave_up {
             let ranks = self.config.job.spec.mesh().ranks() as usize;
             let is_in_memory = self.config.job.spec.memory_checkpoints(ranks).is_some();
-            self.display.print_line(&report::restarting_or_giving_up(state, &self.policy, is_in_memory, now));
+            self.display.print_line(&report::restarting_or_giving_up(decision, &self.policy, is_in_memory, now));
             self.display.set_restarts(state.budget.total);
         }
     }

@@ -26,6 +26,11 @@ impl History {
         let is_running = self.running.is_some();
         let stages = state.map_or(0, |state| state.attempt.mesh.ranks());
         let starting = state.map_or(0, |state| u32::try_from(state.starting.len()).unwrap_or(u32::MAX));
+        let replicas = self.replicas().filter(|_| is_running);
+        let ready = match replicas.filter(|replicas| replicas.are_missing()) {
+            Some(replicas) => stages / replicas.all * replicas.training,
+            None => stages.saturating_sub(starting),
+        };
         let training = last.filter(|_| is_running);
         let remaining = self.steps.zip(last).map(|(steps, record)| steps.saturating_sub(record.step));
         TopRow {
@@ -35,8 +40,9 @@ impl History {
             steps: self.steps,
             loss: last.and_then(|record| record.loss).map(f64::from),
             tokens_per_second: training.map(|record| record.tokens_per_second),
-            ready_stages: if is_running { stages.saturating_sub(starting) } else { 0 },
+            ready_stages: if is_running { ready } else { 0 },
             stages,
+            replicas,
             restarts: state.map_or(0, |state| state.budget.total),
             checkpoint: state.and_then(|state| state.checkpoint_step),
             slowest: training.and_then(|record| slowest(&record.imbalance)),
@@ -48,7 +54,11 @@ impl History {
     fn phase(&self) -> &'static str {
         match self.state.as_ref().map(|state: &JobState| &state.attempt_phase) {
             Some(AttemptPhase::Draining) if self.running.is_some() => "Draining",
-            Some(AttemptPhase::Running { all_created: true, .. }) if self.running.is_some() => "Running",
+            Some(AttemptPhase::Running { all_created, .. })
+                if self.running.is_some() && (*all_created || self.training_replicas > 0) =>
+            {
+                "Running"
+            }
             _ if self.running.is_some() => "Starting",
             _ if self.is_finished => "Complete",
             Some(AttemptPhase::Finished(JobOutcome::Complete)) => "Complete",
@@ -68,6 +78,7 @@ fn slowest(imbalance: &[f64]) -> Option<Slowest> {
 #[cfg(test)]
 mod tests {
     use stagecoach_api::contract::Mesh;
+    use stagecoach_display::Replicas;
     use stagecoach_lifecycle::{Attempt, JobFailureReason, RestartBudget, UnixMillis};
 
     use super::*;
@@ -86,6 +97,7 @@ mod tests {
             folder: PathBuf::new(),
             state: Some(state),
             recovery: None,
+            training_replicas: 1,
             earlier: Vec::new(),
             log: None,
             successor: None,
@@ -114,12 +126,24 @@ mod tests {
             tokens_per_second: Some(900.0),
             ready_stages: 2,
             stages: 3,
+            replicas: None,
             restarts: 2,
             checkpoint: Some(40),
             slowest: Some(Slowest { stage: Some(1), imbalance: 1.3 }),
             eta: Some(21.5),
         };
         assert_eq!(row(&history), running);
+        // while a process is started anew for the second replica
+        let without = History {
+            state: history.state.clone().map(|state| JobState {
+                attempt_phase: AttemptPhase::Running { not_before: UnixMillis(9), all_created: false },
+                attempt: Attempt { mesh: Mesh { stages: 3, data_parallel: 2 }, ..state.attempt },
+                ..state
+            }),
+            ..history.clone()
+        };
+        let replicas = Some(Replicas { training: 1, all: 2 });
+        assert_eq!(row(&without), TopRow { ready_stages: 3, stages: 6, replicas, ..running.clone() });
         let stopped = History { running: None, ..history };
         let quiet = TopRow { tokens_per_second: None, ready_stages: 0, slowest: None, eta: None, ..running };
         assert_eq!(row(&stopped), TopRow { phase: "Stopped".into(), ..quiet.clone() });

@@ -44,7 +44,9 @@ impl History {
         };
         if let Some(launcher) = self.running {
             let launcher = launcher.map_or_else(String::new, |pid| format!(" (process {pid})"));
-            return format!("It runs{launcher}: {trained}.");
+            let missing = self.replicas().filter(|replicas| replicas.are_missing());
+            let replicas = missing.map_or_else(String::new, |replicas| format!(" with {replicas}"));
+            return format!("It runs{replicas}{launcher}: {trained}.");
         }
         if self.is_finished {
             return format!("It is finished: {trained}.");
@@ -123,6 +125,7 @@ mod tests {
             }),
             log: Some(Log { path: "workspace/small/logs/stage-1.log".into(), text: "one\n\ntwo\n".into() }),
             successor: Some(Successor::Anew),
+            training_replicas: 1,
             earlier: Vec::new(),
             max_restarts: 10,
             steps: Some(100),
@@ -177,6 +180,8 @@ mod tests {
         };
         says(with_state(|state| state.attempt.number = 2), &["all stages were stopped, and started anew as attempt 2"]);
         says(with_state(|state| state.incarnations.clear()), &["nothing was started again yet"]);
+        let without = with_state(|state| state.attempt.mesh = Mesh { stages: 3, data_parallel: 2 });
+        says(without, &["now:    It runs with 1 of 2 replicas (process 12): 57 of 100 steps are trained."]);
         let starting = with_state(|state| state.starting = [1].into());
         says(History { successor: None, ..starting }, &["the other stages wait, and stage 1 is to start again"]);
         let failed = with_state(|state| {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use stagecoach_api::contract::{FailureKind, StageEnv};
 use stagecoach_checkpoint::{Damage, Fence};
+use stagecoach_display::Replicas;
 use stagecoach_group::{
     Coordinator, GroupFailure, GroupSecret, GroupTimeouts, Hello, Member, PROTOCOL_VERSION, Quorum, Rendezvous, Roster,
 };
@@ -136,8 +137,7 @@ fn plan_for_members(context: &StageContext, fence: &Fence, coordinator: &Coordin
         let (env, config) = (context.env.in_group(0, members.len()), context.config);
         let config = &config.with_data_parallel(env.mesh.data_parallel);
         planned = prepare_and_plan(&StageContext { env: &env, config, ..*context }, fence.clone(), coordinator)?;
-        let all = context.env.mesh.data_parallel;
-        planned.notes.push(format!("training with {} of {all} replicas until all are back", env.mesh.data_parallel));
+        planned.notes.extend(Replicas::of(context.env.mesh, env.mesh.data_parallel).and_then(Replicas::missing));
     }
     Ok(planned)
 }

@@ -263,6 +263,12 @@ fn no_layout_changes_the_bits_of_blocks() {
             for (ours, theirs) in one.losses.iter().zip(&one_block.losses) {
                 assert!((ours - theirs).abs() <= bound * theirs, "{ours} {theirs}");
             }
+            for (name, theirs) in &one_block.gradients {
+                let largest = theirs.iter().fold(0.0, |most: f32, value| most.max(value.abs()));
+                let pairs = one.gradients[name].iter().zip(theirs);
+                let off = pairs.fold(0.0, |most: f32, (ours, theirs)| most.max((ours - theirs).abs()));
+                assert!(off <= bound * largest, "{gradient_blocks} blocks: {name} is {off} off, of at most {largest}");
+            }
         }
     }
 }

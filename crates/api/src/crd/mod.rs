@@ -64,6 +64,7 @@ fn columns() -> Vec<Value> {
         ("Phase", "string", ".status.phase", "A summary of the job's state."),
         ("Stages", "integer", ".spec.stages", "Stages that are wanted, of each replica."),
         ("Replicas", "integer", ".spec.dataParallel", "Replicas of the pipeline that are wanted."),
+        ("Training", "integer", ".status.trainingReplicas", "Replicas that train."),
         ("Ready", "integer", ".status.readyStages", "Stages that are ready, of all replicas."),
         ("Step", "integer", ".status.progress.step", "Finished steps."),
         ("Loss", "string", ".status.progress.loss", "Training loss of the last step, in nats per token."),

@@ -34,6 +34,9 @@ pub struct PipelineJobStatus {
     /// Stages that are ready, of all replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_stages: Option<u32>,
+    /// Replicas that train: those all of whose stages are ready. None while fewer are than a group needs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub training_replicas: Option<u32>,
     /// The pods' label selector, for the scale subresource.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
@@ -82,7 +85,7 @@ string_enum! {
         Pending = "Pending",
         /// Stages start and the group forms.
         Starting = "Starting",
-        /// All stages are ready.
+        /// All stages are ready, or those of as many replicas as `restart.minDataParallel` says.
         Running = "Running",
         /// Stages were asked to save and leave.
         Draining = "Draining",

@@ -170,7 +170,7 @@ fn scaling(plane: &ControlPlane) {
 /// What people read: the columns, and the explanation.
 fn reading(plane: &ControlPlane) {
     let status = json!({"status": {
-        "phase": "Running", "readyStages": 4, "progress": {"step": 120, "loss": "3.2071"}, "checkpoint": {"step": 100}, "restarts": {"total": 1},
+        "phase": "Running", "readyStages": 4, "trainingReplicas": 1, "progress": {"step": 120, "loss": "3.2071"}, "checkpoint": {"step": 100}, "restarts": {"total": 1},
     }});
     plane.client().patch(&format!("{JOBS}/existing/status"), &status).unwrap();
     let shown = |arguments: &[&str]| String::from_utf8_lossy(&plane.kubectl(arguments).stdout).into_owned();
@@ -178,9 +178,9 @@ fn reading(plane: &ControlPlane) {
     let cells: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(
         cells[0],
-        ["NAME", "PHASE", "STAGES", "REPLICAS", "READY", "STEP", "LOSS", "CHECKPOINT", "RESTARTS", "AGE"]
+        ["NAME", "PHASE", "STAGES", "REPLICAS", "TRAINING", "READY", "STEP", "LOSS", "CHECKPOINT", "RESTARTS", "AGE"]
     );
-    assert_eq!(cells[1][..9], ["existing", "Running", "5", "1", "4", "120", "3.2071", "100", "1"]);
+    assert_eq!(cells[1][..10], ["existing", "Running", "5", "1", "1", "4", "120", "3.2071", "100", "1"]);
     assert!(shown(&["get", "all"]).contains("pipelinejob.stagecoach.dev/existing"));
 
     let spec = shown(&["explain", "pipelinejob.spec"]);

@@ -33,13 +33,15 @@ fn a_replica_that_finds_no_node_is_not_waited_for() {
     let no_room = Cordoned::new(&product);
     job.trainer(1).kill();
     job.wait("told of the loss", |job| job["status"]["restarts"]["replaced"] == 1);
-    job.wait("trained by one replica", |job| job["status"]["readyStages"] == 1);
+    job.wait("trained by one replica", |job| {
+        job["status"]["trainingReplicas"] == 1 && job["status"]["readyStages"] == 1
+    });
     // further than the step at which the replica was lost
     job.wait_step(job.step() + 40);
     let status = &job.get()["status"];
-    assert_eq!((&status["readyStages"], &status["attempt"]["number"]), (&json!(1), &json!(1)), "{status:#}");
+    assert_eq!((&status["phase"], &status["attempt"]["number"]), (&json!("Running"), &json!(1)), "{status:#}");
     drop(no_room);
-    job.wait("whole again", |job| job["status"]["readyStages"] == 2);
+    job.wait("whole again", |job| job["status"]["trainingReplicas"] == 2 && job["status"]["readyStages"] == 2);
     assert_eq!((job.attempt(), job.pod(0)), (1, first));
     let undisturbed = run_on_this_machine(product.node.folder(), "bereft-here", json!({"training": training}));
     assert_eq!(job.complete(), undisturbed);

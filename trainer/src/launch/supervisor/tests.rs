@@ -180,7 +180,7 @@ fn a_stage_that_died_or_does_not_answer_is_replaced_while_the_other_waits() {
         let run = run_script(&script, &[("restart.reformTimeoutSeconds", "60")], &[]);
         assert!(matches!(run.outcome, RunOutcome::Complete(Some(_))), "{:?}\n{}", run.outcome, run.output);
         run.assert_printed(&format!("stage 1 failed ({reason})"));
-        run.assert_printed("starting stage 1 again in 0.0s, for which the others wait; 9 of 10 restarts left");
+        run.assert_printed("starting stage 1 again in 0.0s; the others wait for it; 9 of 10 restarts left");
         let started = |stage: u32| run.read_file(&format!("pids-{stage}")).lines().count();
         assert_eq!((started(0), started(1), run.stored.state.attempt.number), (1, 2, 1), "{}", run.output);
         let log = std::fs::read_to_string(run.folder.log("stage-1")).unwrap();

@@ -83,7 +83,10 @@ fn every_column_and_scale_path_is_a_field() {
         assert_eq!(fields.get(column["jsonPath"].as_str().unwrap()), Some(&column["type"]), "{column}");
     }
     let names: Vec<_> = columns.iter().map(|column| column["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["Phase", "Stages", "Replicas", "Ready", "Step", "Loss", "Checkpoint", "Restarts", "Age"]);
+    assert_eq!(
+        names,
+        ["Phase", "Stages", "Replicas", "Training", "Ready", "Step", "Loss", "Checkpoint", "Restarts", "Age"]
+    );
     for (path, kind) in
         [("specReplicasPath", "integer"), ("statusReplicasPath", "integer"), ("labelSelectorPath", "string")]
     {

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use stagecoach_api::job::JobPhase;
+
 use super::*;
 
 /// Attempt 1 of two replicas of two stages, of which one may be missing.
@@ -84,6 +86,7 @@ fn a_replica_without_a_node_ends_no_group_that_trains_without_it() {
     };
     let others = || vec![ready(0), ready(1), ready(2)];
     assert_eq!(failure(&refused(others(), 1), NOW), None);
+    assert_eq!(decide(&refused(others(), 1), NOW).job_phase, JobPhase::Running);
     let ended = failure(&refused(others(), 2), NOW);
     assert_eq!(ended.map(|(reason, ..)| reason), Some(FailureReason::Unschedulable));
 }
@@ -105,19 +108,20 @@ fn what_leaves_a_group_that_trains_without_it_is_replaced_by_itself() {
 }
 
 #[test]
-fn replicas_train_if_all_their_stages_are_ready_and_they_are_enough() {
-    let training = |instances, min_data_parallel| {
+fn a_job_runs_while_enough_replicas_train() {
+    let decision = |instances, min_data_parallel| {
         let mut observed = replicated(instances);
         observed.policy.min_data_parallel = min_data_parallel;
-        decide(&observed, NOW).training_replicas
+        let decision = decide(&observed, NOW);
+        (decision.job_phase, decision.training_replicas)
     };
     let all = || (0..4).map(ready).collect::<Vec<_>>();
     let without = |rank: u32| {
         let starting = |other| if other == rank { instance(rank, InstanceState::Starting, 990) } else { ready(other) };
         (0..4).map(starting).collect::<Vec<_>>()
     };
-    assert_eq!(training(all(), 2), 2);
-    assert_eq!(training(without(2), 1), 1);
-    assert_eq!(training(without(2), 2), 0);
-    assert_eq!(training(without(1), 1), 0, "the first one leads");
+    assert_eq!(decision(all(), 2), (JobPhase::Running, 2));
+    assert_eq!(decision(without(2), 1), (JobPhase::Running, 1));
+    assert_eq!(decision(without(2), 2), (JobPhase::Starting, 0));
+    assert_eq!(decision(without(1), 1), (JobPhase::Starting, 0), "the first one leads");
 }

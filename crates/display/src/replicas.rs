@@ -1,0 +1,56 @@
+//! With how many of its replicas a job trains.
+
+use std::fmt;
+
+use stagecoach_api::contract::Mesh;
+
+/// The replicas of a job that has several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replicas {
+    /// Those that train: none while too few are there.
+    pub training: u32,
+    /// All.
+    pub all: u32,
+}
+
+impl Replicas {
+    /// Those of an attempt with several replicas, of which `training` train.
+    pub fn of(mesh: Mesh, training: u32) -> Option<Replicas> {
+        mesh.if_replicated().map(|mesh| Replicas { training, all: mesh.data_parallel })
+    }
+
+    /// Whether the job trains without some of them.
+    pub const fn are_missing(self) -> bool {
+        self.training > 0 && self.training < self.all
+    }
+
+    /// That the job trains without some of them, in words; none if it does not.
+    pub fn missing(self) -> Option<String> {
+        self.are_missing().then(|| format!("training with {self} until all are back"))
+    }
+}
+
+/// `1 of 2 replicas`
+impl fmt::Display for Replicas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} replicas", self.training, self.all)
+    }
+}
+
+/// What the other stages do until a lost one is back.
+pub const fn meanwhile(training_replicas: u32) -> &'static str {
+    if training_replicas > 0 { "the other replicas train on without its own" } else { "the others wait for it" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_missing_replicas_are_told() {
+        let of = |training| Replicas::of(Mesh { stages: 2, data_parallel: 3 }, training).unwrap();
+        assert_eq!(of(2).missing().as_deref(), Some("training with 2 of 3 replicas until all are back"));
+        assert_eq!((of(0).missing(), of(3).missing()), (None, None));
+        assert_eq!(Replicas::of(Mesh::pipeline(3), 1), None);
+    }
+}

@@ -31,13 +31,13 @@ pub enum LinkPayload {
 }
 
 impl LinkPayload {
-    /// Whether its tensors are where the stage computes; copies of a state are in the memory of the host.
+    /// Whether its tensors are where the stage computes; copies of a state and what is audited are in the memory of the host.
     pub(super) fn is_on_device(self) -> bool {
         match self {
             LinkPayload::Forward { .. } | LinkPayload::Backward { .. } | LinkPayload::Tied | LinkPayload::Replicas => {
                 true
             }
-            LinkPayload::StateCopy | LinkPayload::HeldCopy => false,
+            LinkPayload::StateCopy | LinkPayload::HeldCopy | LinkPayload::Audit => false,
         }
     }
 

@@ -1,10 +1,12 @@
 //! Calls of kubectl.
 
 use std::ffi::{OsStr, OsString};
+use std::io::Write;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, bail};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 /// The user's kubectl, with the flags that say which cluster and namespace.
 #[derive(Clone, Debug)]
@@ -39,6 +41,23 @@ impl Kubectl {
         let answer = self.output(&[arguments, &["--output", "json"]].concat())?;
         let what = arguments.join(" ");
         serde_json::from_str(&answer).with_context(|| format!("`kubectl {what}` did not answer as expected"))
+    }
+
+    /// Creates `object`, and returns it as the API server has it.
+    ///
+    /// # Errors
+    /// As [`Kubectl::json`].
+    pub(crate) fn create<T: DeserializeOwned>(&self, object: &Value) -> anyhow::Result<T> {
+        let mut command = self.command(&["create", "--filename", "-", "--output", "json"]);
+        let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = piped.spawn().with_context(|| self.not_started())?;
+        // what it does not read, it complains of
+        let _ = process.stdin.take().map(|mut input| write!(input, "{object}"));
+        let output = process.wait_with_output()?;
+        if !output.status.success() {
+            bail!("kubectl create: {}", complaint(&String::from_utf8_lossy(&output.stderr)));
+        }
+        serde_json::from_slice(&output.stdout).context("`kubectl create` did not answer as expected")
     }
 
     /// Starts it; its output can be read.

@@ -10,6 +10,7 @@ mod logs;
 mod page;
 mod top;
 mod volume;
+mod volume_job;
 mod why;
 
 use std::ffi::{OsStr, OsString};
@@ -18,6 +19,7 @@ use std::io::Write;
 use clap::{Args, Parser, Subcommand};
 
 use kubectl::Kubectl;
+pub use volume_job::Ended;
 
 /// Jobs in a cluster: how they stand, why they failed, their logs, their page.
 #[derive(Debug, Parser)]
@@ -57,13 +59,19 @@ enum Command {
     Checkpoints(volume::CheckpointsCommand),
     /// Show what every stage did in a step that was trained, above a simulation of it.
     Timeline(volume::TimelineCommand),
+    /// Train steps of the job again, in a pod, and compare them bit for bit with what is recorded: `stagecoach replay`.
+    Replay(volume_job::VolumeCommand),
+    /// Prove the job's record by training intervals of it again, in a pod: `stagecoach audit`.
+    Audit(volume_job::VolumeCommand),
+    /// Tell which documents made a step's loss and gradient norm, in a pod: `stagecoach blame`.
+    Blame(volume_job::VolumeCommand),
 }
 
 /// Runs the command that `arguments` are, the program's name first, by calls of `kubectl`; its result is written to `out`.
 /// With `--help`, `--version` or arguments that can't be understood the process ends.
 ///
 /// # Errors
-/// What kubectl complains of, or what the job lacks, in a sentence.
+/// What kubectl complains of, or what the job lacks, in a sentence; [`Ended`] if what ran in the cluster failed.
 pub fn run(kubectl: &OsStr, arguments: impl IntoIterator<Item = OsString>, out: &mut dyn Write) -> anyhow::Result<()> {
     let Arguments { command, connection } = Arguments::parse_from(arguments);
     let flags = [
@@ -80,6 +88,9 @@ pub fn run(kubectl: &OsStr, arguments: impl IntoIterator<Item = OsString>, out: 
         Command::Page(command) => command.run(&kubectl, out),
         Command::Checkpoints(command) => command.run(&kubectl, out),
         Command::Timeline(command) => command.run(&kubectl, out),
+        Command::Replay(command) => command.run("replay", &kubectl, out),
+        Command::Audit(command) => command.run("audit", &kubectl, out),
+        Command::Blame(command) => command.run("blame", &kubectl, out),
     }
 }
 
@@ -108,6 +119,18 @@ mod tests {
         let refused = result.unwrap_err();
         assert!(refused.starts_with("no pod of job ended runs, and only a pod can read its volume: "), "{refused}");
         assert!(refused.contains("run `stagecoach checkpoint list` on the job's folder"), "{refused}");
+    }
+
+    #[test]
+    fn what_runs_in_a_pod_of_its_own_gives_its_log_and_its_exit_code() {
+        let (said, result) = plugin(&["replay", "ended", "--step", "7"]);
+        assert_eq!(said, "step 7 differs\n");
+        assert_eq!(result.unwrap_err(), "stagecoach ended with exit code 74 in the pod of job made");
+        let (said, result) = plugin(&["audit", "--dry-run", "ended", "--all"]);
+        result.unwrap();
+        let manifest: serde_json::Value = serde_json::from_str(&said).unwrap();
+        let arguments = &manifest["spec"]["template"]["spec"]["containers"][0]["args"];
+        assert_eq!(arguments, &serde_json::json!(["audit", "/workspace/jobs/ended", "--all"]));
     }
 
     #[test]

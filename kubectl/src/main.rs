@@ -3,6 +3,8 @@
 use std::io;
 use std::process::ExitCode;
 
+use stagecoach_kubectl::Ended;
+
 fn main() -> ExitCode {
     match stagecoach_kubectl::run("kubectl".as_ref(), std::env::args_os(), &mut io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -10,7 +12,7 @@ fn main() -> ExitCode {
         Err(error) if error.downcast_ref().is_some_and(is_closed) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("kubectl stagecoach: {error:#}");
-            ExitCode::FAILURE
+            error.downcast_ref().map_or(ExitCode::FAILURE, |ended: &Ended| ended.exit_code.into())
         }
     }
 }

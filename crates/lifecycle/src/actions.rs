@@ -11,6 +11,9 @@ use crate::{report, spares};
 
 /// Grace period of a failed attempt's instances: there is nothing to save, and the group terminates by itself.
 const FAILED_ATTEMPT_GRACE_SECONDS: u64 = 10;
+/// The same of its instances that were still starting: they have nothing to save, and a first process of a container that handles no
+/// signal yet would not end before. Not 0, with which a pod's object goes before its process.
+const UNREADY_GRACE_SECONDS: u64 = 1;
 
 /// An action on an attempt. Idempotent: it may be requested again until its effect is observed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -59,6 +62,8 @@ pub enum AttemptAction {
         attempt: u64,
         /// Grace period, in seconds.
         grace_seconds: u64,
+        /// The same of those that are not ready.
+        unready_grace_seconds: u64,
     },
     /// Kill an attempt's instances and spares whose grace period is over (SIGKILL; for pods the kubelet does it).
     KillInstances {
@@ -77,12 +82,15 @@ pub(crate) fn actions_for(observed: &Observed, clock: &mut DeadlineClock) -> Vec
     attempts.dedup();
     for attempt in attempts {
         if must_be_deleted(observed, attempt) {
-            let grace_seconds = grace_seconds(observed, attempt);
+            let is_over = attempt != state.attempt.number;
+            let grace_seconds = grace_seconds(observed, is_over);
+            let unready_grace_seconds =
+                if is_over { UNREADY_GRACE_SECONDS.min(grace_seconds) } else { grace_seconds };
             let delete_exited = matches!(state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Running { .. });
             let members = || observed.members().filter(|member| member.attempt == attempt);
             // Exited instances are kept during a drain, for their exit codes, and after the job's end, for their logs.
             if members().any(|Member { state, .. }| !state.is_terminating() && (state.is_alive() || delete_exited)) {
-                actions.push(AttemptAction::DeleteInstances { attempt, grace_seconds });
+                actions.push(AttemptAction::DeleteInstances { attempt, grace_seconds, unready_grace_seconds });
             }
             let terminating = || members().filter(|member| member.state.is_terminating());
             if terminating().any(|member| clock.now >= member.since.plus_seconds(grace_seconds)) {
@@ -147,7 +155,7 @@ fn not_needed(observed: &Observed) -> Option<BTreeMap<u32, u32>> {
     }
     let has_no_group = |instance: &&StageInstance| {
         instance.rank >= observed.needed_ranks()
-            && (instance.state.is_pending() || instance.state == InstanceState::Starting)
+            && instance.state.is_unready()
     };
     let next = |instance: &StageInstance| (instance.rank, instance.incarnation.saturating_add(1));
     let removed: BTreeMap<u32, u32> = observed.current_instances().filter(has_no_group).map(next).collect();
@@ -165,9 +173,8 @@ fn must_be_deleted(observed: &Observed, attempt: u64) -> bool {
 }
 
 /// Grace period of an attempt's instances, in seconds.
-fn grace_seconds(observed: &Observed, attempt: u64) -> u64 {
-    let failed = attempt != observed.state.attempt.number;
-    if failed { FAILED_ATTEMPT_GRACE_SECONDS.min(observed.policy.grace_seconds) } else { observed.policy.grace_seconds }
+fn grace_seconds(observed: &Observed, is_over: bool) -> u64 {
+    if is_over { FAILED_ATTEMPT_GRACE_SECONDS.min(observed.policy.grace_seconds) } else { observed.policy.grace_seconds }
 }
 
 /// Whether an instance or a spare of any attempt remains, while draining.

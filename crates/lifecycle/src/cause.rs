@@ -256,7 +256,7 @@ fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineCl
     let is_new = |instance: &StageInstance| {
         has_drained
             && instance.incarnation > 0
-            && (instance.state.is_pending() || instance.state == InstanceState::Starting)
+            && instance.state.is_unready()
     };
     let alive = observed.current_instances().find(|instance| instance.is_alive() && !is_new(instance));
     let save_timeout_seconds = policy.grace_seconds.saturating_add(ROOT_CAUSE_SETTLE_SECONDS);

@@ -221,6 +221,11 @@ impl InstanceState {
         matches!(self, Self::Held | Self::Pending)
     }
 
+    /// Whether it has no place in a group: it has not been started, or is starting.
+    pub const fn is_unready(&self) -> bool {
+        matches!(self, Self::Held | Self::Pending | Self::Starting)
+    }
+
     /// Whether its process may still run.
     pub(crate) const fn is_alive(&self) -> bool {
         !matches!(self, Self::Exited(_))

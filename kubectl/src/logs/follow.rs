@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use stagecoach_api::contract::CONTAINER_NAME;
 use stagecoach_api::job::JobPhase;
 
-use super::{Log, lines};
+use super::lines;
 use crate::cluster::{self, Pod};
 use crate::kubectl::Kubectl;
 
@@ -25,15 +25,15 @@ struct Line {
 }
 
 /// Writes what the pods of the job log after the time up to which each was `shown`, those of replaced stages and new attempts
-/// too, in the order in which it comes; until the job is over or stopped.
+/// too, in the order in which it comes, each line as `show` has it; until the job is over or stopped.
 ///
 /// # Errors
 /// What kubectl says; a reader that has gone.
-pub(super) fn follow(
+pub(crate) fn follow(
     kubectl: &Kubectl,
     name: &str,
     mut shown: BTreeMap<String, Timestamp>,
-    timestamps: bool,
+    show: &dyn Fn(Pod, Timestamp, String) -> String,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let (sender, received) = channel();
@@ -65,7 +65,7 @@ pub(super) fn follow(
                 continue;
             }
             shown.insert(pod.name.clone(), at);
-            out.write_all(super::merged(vec![Log { pod, lines: vec![(at, text)] }], timestamps).as_bytes())?;
+            out.write_all(show(pod, at, text).as_bytes())?;
             out.flush()?;
         }
         if is_last {

@@ -13,6 +13,8 @@ use stagecoach_api::job::{JobPhase, LastFailureStatus};
 use crate::cluster::{self, Pod};
 use crate::kubectl::Kubectl;
 
+pub(crate) use follow::follow;
+
 /// How many logs are read at the same time.
 const AT_ONCE: usize = 8;
 
@@ -59,7 +61,10 @@ impl LogsCommand {
         let shown = logs.iter().filter_map(|log| Some((log.pod.name.clone(), log.lines.last()?.0))).collect();
         write!(out, "{}", show(logs, failure.as_ref(), self.timestamps))?;
         match self.follow {
-            true => follow::follow(kubectl, &self.job, shown, self.timestamps, out),
+            true => {
+                let show = |pod, at, text| merged(vec![Log { pod, lines: vec![(at, text)] }], self.timestamps);
+                follow(kubectl, &self.job, shown, &show, out)
+            }
             false => Ok(()),
         }
     }

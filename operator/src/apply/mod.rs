@@ -64,7 +64,7 @@ impl ApplyContext<'_> {
 }
 
 /// Grace period of spares that are not wanted: they have nothing to save. Not 0, with which a pod's object goes before its process.
-const SPARE_GRACE_SECONDS: u32 = 1;
+const SPARE_GRACE_SECONDS: u64 = 1;
 
 /// Applies `actions`, in their order. Returns why the API server rejected a spare, if it did: the job goes on without.
 ///
@@ -94,8 +94,13 @@ pub(crate) async fn apply(
                 let replaced = snapshot.pods_of_attempt(attempt).filter(is_replaced);
                 delete_pods(context, job, replaced, &DeleteParams::default()).await?
             }
-            AttemptAction::DeleteInstances { attempt, grace_seconds } => {
-                delete(context, job, snapshot, attempt, grace_seconds).await?
+            AttemptAction::DeleteInstances { attempt, grace_seconds, unready_grace_seconds } => {
+                let (unready, others): (Vec<_>, Vec<_>) =
+                    snapshot.pods_of_attempt(attempt).partition(|pod| pod.state.is_unready());
+                tokio::try_join!(
+                    delete_pods(context, job, unready.into_iter(), &within(unready_grace_seconds)),
+                    delete_pods(context, job, others.into_iter(), &within(grace_seconds)),
+                )?;
             }
             AttemptAction::StartSpares { attempt, ref numbers } => {
                 match start::start_spares(context, job, snapshot, attempt, numbers).await {
@@ -105,7 +110,7 @@ pub(crate) async fn apply(
             }
             AttemptAction::RemoveSpares { attempt, ref numbers } => {
                 let is_one = |pod: &&ObservedPod| pod.spare().is_some_and(|number| numbers.contains(&number));
-                let params = DeleteParams::default().grace_period(SPARE_GRACE_SECONDS);
+                let params = within(SPARE_GRACE_SECONDS);
                 delete_pods(context, job, snapshot.pods_of_attempt(attempt).filter(is_one), &params).await?
             }
             // the kubelet sends SIGKILL after the grace period
@@ -115,16 +120,9 @@ pub(crate) async fn apply(
     Ok(rejected_spare)
 }
 
-/// Deletes the pods of an attempt with this grace period, exited ones included unless their log is being read.
-async fn delete(
-    context: &ApplyContext<'_>,
-    job: &ObservedJob,
-    snapshot: &JobSnapshot,
-    attempt: u64,
-    grace_seconds: u64,
-) -> kube::Result<()> {
-    let params = DeleteParams::default().grace_period(u32::try_from(grace_seconds).unwrap_or(u32::MAX));
-    delete_pods(context, job, snapshot.pods_of_attempt(attempt), &params).await
+/// Deletion with this grace period. Exited pods are deleted too, unless their log is being read.
+fn within(grace_seconds: u64) -> DeleteParams {
+    DeleteParams::default().grace_period(u32::try_from(grace_seconds).unwrap_or(u32::MAX))
 }
 
 /// Deletes the pods of a finished job that run on although their trainer has ended: a sidecar must not keep what they hold.

@@ -181,6 +181,27 @@ fn scaling_drains_the_job_and_starts_an_attempt_with_the_new_stages() {
 }
 
 #[test]
+fn a_stage_that_was_still_starting_holds_up_no_restart() {
+    let cluster = shared();
+    let slow = json!({
+        "metadata": {"annotations": {"stagecoach.test/behaviour": "run 3600000"}},
+        "spec": {"terminationGracePeriodSeconds": 99},
+    });
+    cluster.create("starting", json!({"template": slow, "stages": 3}));
+    cluster.wait_running("starting", 1);
+    cluster.kubelet.pod("starting-1-1").set_ready(false);
+    cluster.wait("starting", "with a stage that is not ready", |job| job["status"]["readyStages"] == 2);
+    cluster.kubelet.pod("starting-0-1").exit(1, "");
+    // the other is given time to write down how it ends
+    for (name, grace_seconds) in [("starting-1-1", 1), ("starting-2-1", 10)] {
+        let pod = cluster.kubelet.pod(name);
+        assert_eq!(until("its end to be asked for", 30, || pod.grace_seconds()), grace_seconds, "{name}");
+        pod.exit(143, "");
+    }
+    cluster.wait_running("starting", 2);
+}
+
+#[test]
 fn a_drain_has_the_grace_period_that_its_attempt_was_started_with() {
     let cluster = shared();
     let slow = json!({"metadata": {"annotations": {"stagecoach.test/behaviour": "run 3600000"}}});

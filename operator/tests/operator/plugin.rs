@@ -138,6 +138,43 @@ fn a_job_that_failed_is_told_from_cause_to_consequence() {
 }
 
 #[test]
+fn a_replay_runs_in_a_job_of_its_own_that_goes_with_it() {
+    let cluster = shared();
+    let spec = json!({
+        "storage": {"persistentVolumeClaim": {"claimName": "training"}, "path": "runs/proven"},
+        "template": {"spec": {"priorityClassName": "system-node-critical"}},
+    });
+    cluster.create("proven", spec);
+    cluster.wait_running("proven", 1);
+    let screen = Screen::default();
+    let mut own = screen.clone();
+    let replaying = thread::spawn(move || run(cluster, &["replay", "proven", "--step", "3"], &mut own));
+    let jobs = || cluster.plane.client().list("/apis/stagecoach.dev/v1alpha1/namespaces/default/pipelinejobs");
+    let name = |job: &serde_json::Value| job["metadata"]["name"].as_str().unwrap().to_owned();
+    let is_made = |job: &serde_json::Value| name(job).starts_with("proven-replay-");
+    let made = until("its job", 60, || jobs().into_iter().find(|job| is_made(job)));
+    let pod = cluster.kubelet.pod(&format!("{}-0-1", name(&made)));
+    pod.view();
+    let object = cluster.pods(&name(&made)).remove(0);
+    let container = &object["spec"]["containers"][0];
+    assert_eq!(container["args"], json!(["replay", "/workspace/runs/proven", "--step", "3"]));
+    assert_eq!((&container["command"], &container["image"]), (&json!(["stagecoach"]), &json!("example.com/trainer:1")));
+    let mounts = container["volumeMounts"].as_array().unwrap();
+    assert!(mounts.iter().any(|mount| mount["mountPath"] == "/workspace"), "{mounts:?}");
+    assert_eq!(object["spec"]["priorityClassName"], "system-node-critical");
+    pod.log("step 3: equal");
+    until("its log", 60, || (screen.text() == "step 3: equal\n").then_some(()));
+    pod.log("step 4 differs");
+    pod.exit(74, "");
+    let refused = replaying.join().unwrap().unwrap_err();
+    assert_eq!(refused, format!("stagecoach ended with exit code 74 in the pod of job {}", name(&made)));
+    assert_eq!(screen.text(), "step 3: equal\nstep 4 differs\n");
+    until("its job to go", 60, || (!jobs().iter().any(is_made)).then_some(()));
+    let proven = cluster.wait_phase("proven", "Running");
+    assert_eq!(proven["status"]["attempt"]["number"], 1);
+}
+
+#[test]
 fn what_does_not_exist_is_told_in_kubectls_words() {
     let cluster = shared();
     let refused = plugin(cluster, &["why", "nobody"]).unwrap_err();

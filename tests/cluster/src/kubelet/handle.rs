@@ -51,6 +51,8 @@ pub(super) struct Started {
     pub(super) log: PathBuf,
     /// When each line of it was written, as far as the test wrote it.
     pub(super) log_times: Mutex<Vec<Timestamp>>,
+    /// With how much grace it was first asked to end.
+    pub(super) grace_seconds: Arc<Mutex<Option<i64>>>,
 }
 
 /// A pod, by name. Each method waits until a pod of this name was started, and acts on the newest.
@@ -127,6 +129,12 @@ impl PodHandle {
         let mut file = std::fs::File::options().create(true).append(true).open(&started.log).unwrap();
         writeln!(file, "{line}").unwrap();
         times.push(Timestamp::now());
+    }
+
+    /// With how much grace its deletion was first asked for, once it was.
+    #[track_caller]
+    pub fn grace_seconds(&self) -> Option<i64> {
+        *self.started().grace_seconds.lock().unwrap()
     }
 
     #[track_caller]

@@ -30,7 +30,7 @@ pub(super) async fn live(shared: Arc<KubeletState>, object: watch::Receiver<Pod>
     let namespace = object.borrow().metadata.namespace.clone().unwrap_or_default();
     let node = object.borrow().spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
     let api = Api::namespaced(shared.client.clone(), &namespace);
-    let mut life = Life { shared, api, object, namespace, name, node, started: now() };
+    let mut life = Life { shared, api, object, namespace, name, node, started: now(), grace_seconds: Arc::default() };
     life.run().await;
     life.deletion().await;
     life.delete().await;
@@ -59,6 +59,8 @@ struct Life {
     name: String,
     node: String,
     started: Value,
+    /// With how much grace its deletion was first asked for.
+    grace_seconds: Arc<Mutex<Option<i64>>>,
 }
 
 impl Life {
@@ -109,6 +111,7 @@ impl Life {
             exits,
             log: log.clone(),
             log_times: Mutex::default(),
+            grace_seconds: self.grace_seconds.clone(),
         });
         let mut server = JoinSet::new();
         if !matches!(behaviour, Behaviour::Command(_)) {
@@ -247,6 +250,9 @@ impl Life {
                 let metadata = &object.metadata;
                 metadata.deletion_timestamp.as_ref().map(|_| metadata.deletion_grace_period_seconds.unwrap_or(30))
             };
+            if let (Some(grace), None) = (grace, known) {
+                *self.grace_seconds.lock().unwrap() = Some(grace);
+            }
             let deadline = grace.map(|grace| Instant::now() + Duration::from_secs(grace.max(0) as u64));
             match (deadline, known) {
                 (Some(deadline), None) => return deadline,

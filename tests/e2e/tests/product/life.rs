@@ -40,6 +40,7 @@ fn a_job_trains_as_it_does_on_a_laptop() {
     let job = E2eJob::apply(&product, "undisturbed", json!({}));
     assert_eq!(job.complete(), *on_this_machine(product.node.folder()));
     assert_eq!(job.get()["status"]["restarts"]["total"], 0);
+    plugin::proves(&product, &job);
 }
 
 #[test]

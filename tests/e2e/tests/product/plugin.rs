@@ -54,6 +54,20 @@ fn get(url: &str) -> String {
     answer
 }
 
+/// The steps of `job`, which is complete, are replayed and proven in pods beside it.
+pub(crate) fn proves(product: &Product, job: &E2eJob) {
+    let name = &*job.name;
+    let replayed = told(product, &["replay", name, "--step", "7", "--until", "9", "--stages", "1"]);
+    assert!(replayed.contains("equal: ") && replayed.contains("bit for bit"), "{replayed}");
+    let audited = told(product, &["audit", name, "--sample", "1", "--stages", "1"]);
+    assert!(audited.contains("the record agrees with its receipts") && audited.contains(": equal"), "{audited}");
+    let refused = plugin(product, &["replay", name, "--step", "1000000"]).output().unwrap();
+    let complained = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && complained.contains("ended with exit code "), "{complained}");
+    let left = product.kubectl(&["get", "pj", "--output", "name"]);
+    assert!(!left.contains(&format!("{name}-replay-")) && !left.contains(&format!("{name}-audit-")), "{left}");
+}
+
 /// What the plugin tells of `job`, which trains, has saved, and has trained ten steps at least.
 pub(crate) fn shows(product: &Product, job: &E2eJob) {
     let name = &*job.name;

@@ -1,0 +1,242 @@
+//! `kubectl stagecoach replay`, `audit` and `blame`: what `stagecoach` does with a job's folder, in the cluster, where its volume is. The
+//! plugin makes a small job of one pod for it, of the job's own template, shows its log, and deletes it at the end.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use serde_json::{Map, Value, json};
+use stagecoach_api::contract::{CONTAINER_NAME, WORKSPACE_PATH};
+use stagecoach_api::job::{Condition, JobPhase, LastFailureStatus};
+
+use crate::cluster::{self, JOBS};
+use crate::job::Job;
+use crate::kubectl::Kubectl;
+use crate::logs;
+
+/// How often it is looked whether the pod has started.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How long the cluster keeps a job that nobody deletes, since the plugin was ended before it.
+const KEPT_SECONDS: u64 = 3600;
+/// What puts a pod into the group of the job's own pods that Kueue admits together.
+const GROUP_OF_PODS: [(&str, &str); 2] = [
+    ("labels", "kueue.x-k8s.io/pod-group-name"),
+    ("annotations", "kueue.x-k8s.io/pod-group-total-count"),
+];
+
+/// A command of `stagecoach` on a job's folder.
+#[derive(Debug, Args)]
+pub(crate) struct VolumeCommand {
+    /// Print the job that would be made, as JSON, and make none: to change it, and apply it.
+    #[arg(long)]
+    dry_run: bool,
+    /// The job whose folder it is.
+    job: String,
+    /// What `stagecoach` gets besides the folder; files that it writes are on the volume.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTION")]
+    options: Vec<String>,
+}
+
+/// What ran in the cluster has ended with a code that the plugin ends with too.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Ended {
+    /// The exit code.
+    pub exit_code: u8,
+    message: String,
+}
+
+impl VolumeCommand {
+    /// Runs `stagecoach COMMAND FOLDER OPTIONS`.
+    pub(crate) fn run(self, command: &str, kubectl: &Kubectl, out: &mut dyn Write) -> anyhow::Result<()> {
+        let object: Value = kubectl.json(&["get", JOBS, &self.job])?;
+        let job: Job = serde_json::from_value(object.clone())?;
+        let arguments = [command.to_owned(), job.folder()].into_iter().chain(self.options);
+        let manifest = manifest(&object, command, &arguments.collect::<Vec<_>>());
+        if self.dry_run {
+            writeln!(out, "{}", serde_json::to_string_pretty(&manifest)?)?;
+            return Ok(());
+        }
+        let created: Job = kubectl.create(&manifest)?;
+        let name = created.metadata.name;
+        eprintln!("job {name} runs stagecoach {command}; Ctrl-C leaves it running: kubectl delete {JOBS} {name}");
+        let ended = watch(kubectl, &name, out);
+        kubectl.output(&["delete", JOBS, &name, "--wait=false"])?;
+        ended
+    }
+}
+
+/// The job that runs `stagecoach` with these arguments beside `job`, whose volume, template and network policy it has.
+fn manifest(job: &Value, command: &str, arguments: &[String]) -> Value {
+    let (metadata, spec) = (&job["metadata"], &job["spec"]);
+    let mut template = spec["template"].as_object().cloned().unwrap_or_default();
+    template.remove("stages");
+    for (part, name) in GROUP_OF_PODS {
+        if let Some(Value::Object(all)) = template.get_mut("metadata").and_then(|metadata| metadata.get_mut(part)) {
+            all.remove(name);
+        }
+    }
+    let mut pod = template.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
+    let containers = pod.get("containers").and_then(Value::as_array).cloned().unwrap_or_default();
+    let trainer = containers.into_iter().find(|container| container["name"] == CONTAINER_NAME);
+    let mut trainer = trainer.and_then(|trainer| trainer.as_object().cloned()).unwrap_or_default();
+    for probe in ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle"] {
+        trainer.remove(probe);
+    }
+    // the image that the job was trained with, where the template leaves it to the operator
+    if let Some(image) = job["status"]["attempt"].get("image") {
+        trainer.entry("image").or_insert_with(|| image.clone());
+    }
+    trainer.extend(object(json!({
+        "name": CONTAINER_NAME,
+        "command": ["stagecoach"],
+        "args": arguments,
+        "workingDir": WORKSPACE_PATH,
+    })));
+    // the template's other containers are beside a stage, and may never end
+    pod.insert("containers".to_owned(), json!([trainer]));
+    template.insert("spec".to_owned(), pod.into());
+
+    let owner = json!({
+        "apiVersion": job["apiVersion"], "kind": job["kind"], "name": metadata["name"], "uid": metadata["uid"],
+    });
+    let mut own = object(json!({
+        "stages": 1,
+        "trainer": {"type": "Custom"},
+        "restart": {"maxRestarts": 0},
+        "scheduling": {"gang": "None"},
+        "ttlSecondsAfterFinished": KEPT_SECONDS,
+        "template": template,
+    }));
+    if let Some(claim) = spec["storage"].get("persistentVolumeClaim") {
+        own.insert("storage".to_owned(), json!({"persistentVolumeClaim": claim}));
+    }
+    if let Some(policy) = spec.get("networkPolicy") {
+        own.insert("networkPolicy".to_owned(), policy.clone());
+    }
+    json!({
+        "apiVersion": job["apiVersion"],
+        "kind": job["kind"],
+        "metadata": {
+            "generateName": format!("{}-{command}-", metadata["name"].as_str().unwrap_or_default()),
+            "namespace": metadata["namespace"],
+            "ownerReferences": [owner],
+        },
+        "spec": own,
+    })
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    value.as_object().cloned().unwrap_or_default()
+}
+
+/// Shows what the job's pod writes until it has ended.
+///
+/// # Errors
+/// [`Ended`], if it failed; what kubectl says; a reader that has gone.
+fn watch(kubectl: &Kubectl, name: &str, out: &mut dyn Write) -> anyhow::Result<()> {
+    let mut waits_for = None;
+    loop {
+        let job = cluster::job(kubectl, name)?;
+        let status = job.status()?;
+        if status.phase.is_some_and(is_over) || cluster::pods(kubectl, &job)?.iter().any(|pod| pod.has_started) {
+            break;
+        }
+        let reason = why_it_waits(&status.conditions);
+        if reason.is_some() && reason != waits_for {
+            eprintln!("it waits: {}", reason.as_deref().unwrap_or_default());
+            waits_for = reason;
+        }
+        sleep(INTERVAL);
+    }
+    logs::follow(kubectl, name, BTreeMap::new(), &|_, _, line| line + "\n", out)?;
+    let status = cluster::job(kubectl, name)?.status()?;
+    match (status.phase, status.last_failure) {
+        (Some(JobPhase::Complete), _) => Ok(()),
+        (Some(JobPhase::Failed), failure) => Err(ended(name, failure.unwrap_or_default()).into()),
+        (phase, _) => bail!("job {name} was stopped: it is {}", phase.map_or("new".to_owned(), |phase| phase.to_string())),
+    }
+}
+
+fn is_over(phase: JobPhase) -> bool {
+    matches!(phase, JobPhase::Complete | JobPhase::Failed | JobPhase::Suspended)
+}
+
+/// What the operator says of a job that is not accepted, or has no place.
+fn why_it_waits(conditions: &[Condition]) -> Option<String> {
+    let is_waiting = |condition: &&Condition| {
+        ["Accepted", "Scheduled"].contains(&condition.kind.as_str()) && condition.status == "False"
+    };
+    let waiting = conditions.iter().find(is_waiting)?;
+    Some(format!("{}: {}", waiting.reason, waiting.message))
+}
+
+/// How it failed. A process that ended by itself has said in its log why.
+fn ended(name: &str, failure: LastFailureStatus) -> Ended {
+    let exit_code = failure.exit_code.and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0);
+    let message = match (exit_code, failure.message) {
+        (Some(code), _) => format!("stagecoach ended with exit code {code} in the pod of job {name}"),
+        (None, message) => format!("job {name} failed: {}: {}", failure.reason, message.unwrap_or_default()),
+    };
+    Ended { exit_code: exit_code.unwrap_or(1), message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_job_has_the_volume_and_the_template_and_nothing_that_makes_it_a_stage() {
+        let container = json!({
+            "name": "trainer", "image": "team/trainer:1", "args": ["stage"], "readinessProbe": {}, "env": [{"name": "A", "value": "b"}],
+        });
+        let kueue = json!({"kueue.x-k8s.io/pod-group-name": "g", "kueue.x-k8s.io/queue-name": "q"});
+        let template = json!({
+            "metadata": {"labels": kueue},
+            "spec": {"containers": [{"name": "beside"}, container], "nodeSelector": {"pool": "h100"}},
+            "stages": [{"stage": 0, "spec": {}}],
+        });
+        let storage = json!({"persistentVolumeClaim": {"claimName": "training"}, "path": "jobs/small"});
+        let job = json!({
+            "apiVersion": "stagecoach.dev/v1alpha1", "kind": "PipelineJob",
+            "metadata": {"name": "small", "namespace": "team", "uid": "u"},
+            "spec": {"stages": 8, "model": {}, "storage": storage, "template": template, "networkPolicy": {"mode": "None"}},
+        });
+        let made = manifest(&job, "replay", &["replay".into(), "/workspace/jobs/small".into(), "--step".into(), "7".into()]);
+        assert_eq!(made["metadata"]["generateName"], "small-replay-");
+        assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], "u");
+        let spec = &made["spec"];
+        assert_eq!((&spec["stages"], &spec["restart"]["maxRestarts"]), (&json!(1), &json!(0)));
+        assert_eq!(spec["storage"], json!({"persistentVolumeClaim": {"claimName": "training"}}));
+        assert_eq!(spec["networkPolicy"], json!({"mode": "None"}));
+        assert_eq!(spec["template"]["metadata"]["labels"], json!({"kueue.x-k8s.io/queue-name": "q"}));
+        assert_eq!(spec["template"].get("stages"), None);
+        assert_eq!(spec["template"]["spec"]["nodeSelector"], json!({"pool": "h100"}));
+        let expected = json!([{
+            "name": "trainer", "image": "team/trainer:1", "env": [{"name": "A", "value": "b"}], "command": ["stagecoach"],
+            "args": ["replay", "/workspace/jobs/small", "--step", "7"], "workingDir": "/workspace",
+        }]);
+        assert_eq!(spec["template"]["spec"]["containers"], expected);
+        let bare = json!({"metadata": {"name": "bare"}, "spec": {}, "status": {"attempt": {"image": "default:1"}}});
+        let bare = manifest(&bare, "audit", &["audit".into()]);
+        let container = &bare["spec"]["template"]["spec"]["containers"][0];
+        assert_eq!((&container["image"], &container["command"]), (&json!("default:1"), &json!(["stagecoach"])));
+    }
+
+    #[test]
+    fn it_ends_with_the_exit_code_of_what_ran() {
+        let failure = |exit_code| LastFailureStatus {
+            exit_code,
+            reason: "Unschedulable".into(),
+            message: Some("no place".into()),
+            ..LastFailureStatus::default()
+        };
+        let of = |exit_code| ended("small-audit-x", failure(exit_code));
+        assert_eq!((of(Some(74)).exit_code, of(None).exit_code, of(Some(0)).exit_code), (74, 1, 1));
+        assert_eq!(of(Some(74)).to_string(), "stagecoach ended with exit code 74 in the pod of job small-audit-x");
+        assert_eq!(of(None).to_string(), "job small-audit-x failed: Unschedulable: no place");
+    }
+}

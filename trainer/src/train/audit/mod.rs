@@ -269,7 +269,7 @@ impl<'a> Audits<'a> {
         messages.try_for_each(|(message, tensor)| self.to_next.send(message, tensor.view([-1])))
     }
 
-    fn post_receives(&self, audited: AuditedItem, layout: &MicrobatchLayout) {
+    fn post_receives(&mut self, audited: AuditedItem, layout: &MicrobatchLayout) {
         let part = self.part(audited.item.chunk);
         let tokens = (layout.rows * layout.length) as i64;
         let hidden = self.config.architecture.hidden_size() as i64;

@@ -86,6 +86,7 @@ bench: build torch ## training beside PyTorch, what checkpoints cost, what 500 j
 	PYTHONPATH=$(TORCH) target/debug/stagecoach-bench sleep $(WORKSPACE) bench/results
 	target/debug/stagecoach-bench checkpoint $(WORKSPACE) bench/results
 	target/debug/stagecoach-bench memory $(WORKSPACE) bench/results
+	target/debug/stagecoach-bench audit $(WORKSPACE) bench/results
 	target/debug/stagecoach-bench recovery $(WORKSPACE) bench/results
 	target/debug/stagecoach-bench agreement $(WORKSPACE) bench/results
 	target/debug/stagecoach-bench scaling $(WORKSPACE) bench/results

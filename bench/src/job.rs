@@ -42,6 +42,8 @@ pub(crate) struct BenchJob {
     pub(crate) batch: u32,
     /// `spec.checkpoint`, as YAML.
     pub(crate) checkpoint: &'static str,
+    /// `training.audit`, as YAML.
+    pub(crate) audit: Option<&'static str>,
     /// Spares.
     pub(crate) spares: u32,
     /// `restart.reformTimeoutSeconds`.
@@ -57,6 +59,7 @@ impl Default for BenchJob {
             steps: 1_000_000,
             batch: 4,
             checkpoint: "{everySteps: 0}",
+            audit: None,
             spares: 0,
             reform_timeout_seconds: 120,
         }
@@ -65,7 +68,8 @@ impl Default for BenchJob {
 
 impl BenchJob {
     fn yaml(&self) -> String {
-        let BenchJob { name, stages, model, steps, batch, checkpoint, spares, reform_timeout_seconds } = self;
+        let BenchJob { name, stages, model, steps, batch, checkpoint, audit, spares, reform_timeout_seconds } = self;
+        let audit = audit.map_or_else(String::new, |audit| format!("\n    audit: {audit}"));
         let llama = model.yaml();
         format!(
             "apiVersion: stagecoach.dev/v1alpha1
@@ -83,7 +87,7 @@ spec:
     steps: {steps}
     globalBatchSize: {batch}
     microbatches: 4
-    learningRate: {{peak: 1e-3, warmupSteps: 5, decaySteps: 100000}}
+    learningRate: {{peak: 1e-3, warmupSteps: 5, decaySteps: 100000}}{audit}
   checkpoint: {checkpoint}
   restart: {{maxRestarts: 100, backoff: {{initialSeconds: 0}}, reformTimeoutSeconds: {reform_timeout_seconds}}}
 "

@@ -3,6 +3,7 @@
 //! Nothing is asserted: machines are shared. The raw figures go to `bench/results/`.
 
 mod agreement;
+mod audit;
 mod job;
 mod load;
 mod machine;
@@ -40,6 +41,7 @@ fn main() {
     let mut report = match what.as_str() {
         "agreement" => agreement::measure(),
         "checkpoint" => in_scratch(workspace, checkpoint),
+        "audit" => in_scratch(workspace, audit::measure),
         "creation" => operator::measure_creation(),
         "memory" => in_scratch(workspace, memory::measure),
         "operator" => operator::measure(),
@@ -62,7 +64,7 @@ fn main() {
 
 fn usage() -> ! {
     eprintln!(
-        "usage: stagecoach-bench agreement|checkpoint|creation|memory|node|operator|recovery|scale|scaling|silence|sleep|training WORKSPACE \
+        "usage: stagecoach-bench agreement|audit|checkpoint|creation|memory|node|operator|recovery|scale|scaling|silence|sleep|training WORKSPACE \
          RESULTS"
     );
     std::process::exit(2);

@@ -22,10 +22,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// How long the cluster keeps a job that nobody deletes, since the plugin was ended before it.
 const KEPT_SECONDS: u64 = 3600;
 /// What puts a pod into the group of the job's own pods that Kueue admits together.
-const GROUP_OF_PODS: [(&str, &str); 2] = [
-    ("labels", "kueue.x-k8s.io/pod-group-name"),
-    ("annotations", "kueue.x-k8s.io/pod-group-total-count"),
-];
+const GROUP_OF_PODS: [(&str, &str); 2] =
+    [("labels", "kueue.x-k8s.io/pod-group-name"), ("annotations", "kueue.x-k8s.io/pod-group-total-count")];
 
 /// A command of `stagecoach` on a job's folder.
 #[derive(Debug, Args)]
@@ -157,7 +155,9 @@ fn watch(kubectl: &Kubectl, name: &str, out: &mut dyn Write) -> anyhow::Result<(
     match (status.phase, status.last_failure) {
         (Some(JobPhase::Complete), _) => Ok(()),
         (Some(JobPhase::Failed), failure) => Err(ended(name, failure.unwrap_or_default()).into()),
-        (phase, _) => bail!("job {name} was stopped: it is {}", phase.map_or("new".to_owned(), |phase| phase.to_string())),
+        (phase, _) => {
+            bail!("job {name} was stopped: it is {}", phase.map_or("new".to_owned(), |phase| phase.to_string()))
+        }
     }
 }
 
@@ -205,7 +205,8 @@ mod tests {
             "metadata": {"name": "small", "namespace": "team", "uid": "u"},
             "spec": {"stages": 8, "model": {}, "storage": storage, "template": template, "networkPolicy": {"mode": "None"}},
         });
-        let made = manifest(&job, "replay", &["replay".into(), "/workspace/jobs/small".into(), "--step".into(), "7".into()]);
+        let made =
+            manifest(&job, "replay", &["replay".into(), "/workspace/jobs/small".into(), "--step".into(), "7".into()]);
         assert_eq!(made["metadata"]["generateName"], "small-replay-");
         assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], "u");
         let spec = &made["spec"];

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stagecoach_api::contract::Mesh;
 
-use crate::observed::{InstanceState, Member, Observed, StageInstance};
+use crate::observed::{Member, Observed, StageInstance};
 use crate::state::{AttemptPhase, JobOutcome};
 use crate::time::DeadlineClock;
 use crate::{report, spares};
@@ -84,8 +84,7 @@ pub(crate) fn actions_for(observed: &Observed, clock: &mut DeadlineClock) -> Vec
         if must_be_deleted(observed, attempt) {
             let is_over = attempt != state.attempt.number;
             let grace_seconds = grace_seconds(observed, is_over);
-            let unready_grace_seconds =
-                if is_over { UNREADY_GRACE_SECONDS.min(grace_seconds) } else { grace_seconds };
+            let unready_grace_seconds = if is_over { UNREADY_GRACE_SECONDS.min(grace_seconds) } else { grace_seconds };
             let delete_exited = matches!(state.attempt_phase, AttemptPhase::Idle | AttemptPhase::Running { .. });
             let members = || observed.members().filter(|member| member.attempt == attempt);
             // Exited instances are kept during a drain, for their exit codes, and after the job's end, for their logs.
@@ -153,10 +152,8 @@ fn not_needed(observed: &Observed) -> Option<BTreeMap<u32, u32>> {
     if state.attempt_phase != AttemptPhase::Finished(JobOutcome::Complete) {
         return None;
     }
-    let has_no_group = |instance: &&StageInstance| {
-        instance.rank >= observed.needed_ranks()
-            && instance.state.is_unready()
-    };
+    let has_no_group =
+        |instance: &&StageInstance| instance.rank >= observed.needed_ranks() && instance.state.is_unready();
     let next = |instance: &StageInstance| (instance.rank, instance.incarnation.saturating_add(1));
     let removed: BTreeMap<u32, u32> = observed.current_instances().filter(has_no_group).map(next).collect();
     (!removed.is_empty()).then_some(removed)
@@ -174,7 +171,11 @@ fn must_be_deleted(observed: &Observed, attempt: u64) -> bool {
 
 /// Grace period of an attempt's instances, in seconds.
 fn grace_seconds(observed: &Observed, is_over: bool) -> u64 {
-    if is_over { FAILED_ATTEMPT_GRACE_SECONDS.min(observed.policy.grace_seconds) } else { observed.policy.grace_seconds }
+    if is_over {
+        FAILED_ATTEMPT_GRACE_SECONDS.min(observed.policy.grace_seconds)
+    } else {
+        observed.policy.grace_seconds
+    }
 }
 
 /// Whether an instance or a spare of any attempt remains, while draining.

@@ -253,11 +253,7 @@ fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineCl
     let missing_stage = observed.deleted_stages(all_created).next();
     // when a group has drained, one that was started for another stage of it and is in no group yet has nothing to save
     let has_drained = first.is_some_and(|(_, exit)| cause_rank(exit) == CauseRank::Drained);
-    let is_new = |instance: &StageInstance| {
-        has_drained
-            && instance.incarnation > 0
-            && instance.state.is_unready()
-    };
+    let is_new = |instance: &StageInstance| has_drained && instance.incarnation > 0 && instance.state.is_unready();
     let alive = observed.current_instances().find(|instance| instance.is_alive() && !is_new(instance));
     let save_timeout_seconds = policy.grace_seconds.saturating_add(ROOT_CAUSE_SETTLE_SECONDS);
     let deadline = match (saving, first) {

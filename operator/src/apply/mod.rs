@@ -97,9 +97,10 @@ pub(crate) async fn apply(
             AttemptAction::DeleteInstances { attempt, grace_seconds, unready_grace_seconds } => {
                 let (unready, others): (Vec<_>, Vec<_>) =
                     snapshot.pods_of_attempt(attempt).partition(|pod| pod.state.is_unready());
+                let (soon, later) = (within(unready_grace_seconds), within(grace_seconds));
                 tokio::try_join!(
-                    delete_pods(context, job, unready.into_iter(), &within(unready_grace_seconds)),
-                    delete_pods(context, job, others.into_iter(), &within(grace_seconds)),
+                    delete_pods(context, job, unready.into_iter(), &soon),
+                    delete_pods(context, job, others.into_iter(), &later),
                 )?;
             }
             AttemptAction::StartSpares { attempt, ref numbers } => {

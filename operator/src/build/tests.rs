@@ -293,7 +293,7 @@ fn the_config_map_of_an_attempt_never_changes_its_form() {
     };
     assert_eq!(attempt, expected);
     assert_eq!(config_map(&attempt)["data"], data);
-    let excluding = AttemptTemplate { excluded_nodes: ["a".to_owned()].into(), ..attempt };
+    let excluding = AttemptTemplate { excluded_nodes: ["a".to_owned()].into(), ..attempt.clone() };
     assert_eq!(read(&config_map(&excluding)).unwrap(), excluding);
     let versions: Vec<_> = PodGroupApi::ALL.into_iter().map(PodGroupApi::api_version).collect();
     assert_eq!(

@@ -33,7 +33,7 @@ fn the_node_of_a_stage_that_computed_wrong_is_kept_out_of_the_next_attempts() {
     assert_eq!(failure(&job)["reason"], "WrongResult");
     assert_eq!(job["status"]["record"]["excludedNodes"], json!([node]));
     assert!(has_condition(&job, "AuditsEqual", "False", "StageDiffers"), "{:#}", job["status"]["conditions"]);
-    let told = condition_of(&job, "AuditsEqual").unwrap()["message"].as_str().unwrap();
+    let told = condition_of(&job, "AuditsEqual").unwrap()["message"].clone();
     assert_eq!(told, format!("audit of step 20: stage 1 computed wrong; pod wrong-1-1 is on node {node}"));
     assert!(!nodes("2").is_empty() && !nodes("2").contains(&node), "{:?}", nodes("2"));
     // and of the one after, whatever ends this one

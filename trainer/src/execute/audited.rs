@@ -104,7 +104,6 @@ impl Stage {
             tensor.shallow_clone().copy_(&inputs.parameters.narrow(0, offset, numel).view_as(tensor));
             offset += numel;
         }
-        self.parameters.update_compute();
         let ctx = self.forward_context(layout);
         let layers = &self.chunks[&chunk];
         // copies: layers may reuse the memory
@@ -193,7 +192,7 @@ impl Stage {
         let has_head = self.chunks[&chunk].head.is_some();
         let of = |weights, is_head| {
             self.gradient_sums.accumulators(weights).iter().map(move |(parameter, accumulator)| ChunkWeight {
-                value: self.parameters[*parameter].value.shallow_clone(),
+                value: self.parameters[*parameter].as_read().shallow_clone(),
                 accumulator: accumulator.shallow_clone(),
                 is_head,
             })
@@ -216,6 +215,7 @@ impl Stage {
 
 /// A weight of a chunk.
 struct ChunkWeight {
+    /// As layers read it: of a replica that does not own it the fp32 one is an old one.
     value: Tensor,
     accumulator: Tensor,
     is_head: bool,

@@ -94,6 +94,7 @@ mod tests {
             ..JobState::default()
         };
         let history = History {
+            audit_difference: None,
             folder: PathBuf::new(),
             state: Some(state),
             recovery: None,

@@ -176,7 +176,10 @@ fn an_attempt_that_can_not_be_completed_makes_room_and_waits() {
     assert_eq!((failure.reason, failure.rank), (FailureReason::Unschedulable, Some(1)));
     assert!(failure.message.contains("exceeded quota: small"), "{}", failure.message);
     assert_eq!((decision.state.budget.total, decision.state.budget.counted), (1, 0));
-    assert_eq!(decision.actions, [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 10, unready_grace_seconds: 1 }]);
+    assert_eq!(
+        decision.actions,
+        [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 10, unready_grace_seconds: 1 }]
+    );
     assert_eq!(
         decision.state.attempt_phase,
         AttemptPhase::Running { not_before: NOW.plus_seconds(2), all_created: false },

@@ -373,7 +373,10 @@ fn a_drain_and_the_next_attempt_wait_for_spares() {
     observed.desired.suspend = true;
     let decision = decide(&observed, NOW);
     assert_eq!(decision.state.attempt_phase, AttemptPhase::Draining);
-    assert_eq!(decision.actions, [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 120, unready_grace_seconds: 120 }]);
+    assert_eq!(
+        decision.actions,
+        [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 120, unready_grace_seconds: 120 }]
+    );
     observed.state = decision.state;
     observed.spares[0] = spare(0, InstanceState::Terminating, 880);
     let decision = decide(&observed, NOW);
@@ -386,7 +389,10 @@ fn a_drain_and_the_next_attempt_wait_for_spares() {
     let mut observed = with_spares(vec![], vec![waits(0)]);
     observed.state.attempt.number = 2;
     observed.state.attempt_phase = AttemptPhase::Running { not_before: UnixMillis(0), all_created: false };
-    assert_eq!(actions(&observed), [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 10, unready_grace_seconds: 1 }]);
+    assert_eq!(
+        actions(&observed),
+        [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 10, unready_grace_seconds: 1 }]
+    );
     observed.spares.clear();
     assert_eq!(actions(&observed), [super::start(2, 3)]);
     // and its number is not used again
@@ -400,7 +406,10 @@ fn a_drain_and_the_next_attempt_wait_for_spares() {
     let mut observed = with_spares(vec![exited(0, 78, 990)], vec![waits(0)]);
     let outcome = JobOutcome::Failed(JobFailureReason::InvalidConfig);
     observed.state.attempt_phase = AttemptPhase::Finished(outcome);
-    assert_eq!(actions(&observed), [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 120, unready_grace_seconds: 120 }]);
+    assert_eq!(
+        actions(&observed),
+        [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 120, unready_grace_seconds: 120 }]
+    );
     observed.spares[0].state = InstanceState::Exited(Exit::with_code(143));
     assert_eq!(actions(&observed), []);
 }

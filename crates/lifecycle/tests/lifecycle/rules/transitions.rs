@@ -125,7 +125,10 @@ fn a_failed_attempt_is_removed_before_the_next_starts() {
     let mut observed = running(vec![ready(0), exited(1, 1, 999), ready(2)]);
     observed.state.failures_without_progress = 1;
     let decision = decide(&observed, NOW);
-    assert_eq!(decision.actions, [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 10, unready_grace_seconds: 1 }]);
+    assert_eq!(
+        decision.actions,
+        [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 10, unready_grace_seconds: 1 }]
+    );
     assert_eq!((decision.state.attempt.number, decision.wake_at), (2, None));
 
     // Deleted at 1000, stage 0 does not exit: killed after its grace period, no longer waited for after 180 s.
@@ -157,7 +160,10 @@ fn a_drain_waits_for_all_exits_before_the_next_attempt() {
         observed.desired = changed;
         let decision = decide(&observed, NOW);
         assert_eq!((&decision.state.attempt_phase, decision.state.attempt.number), (&AttemptPhase::Draining, 1));
-        assert_eq!(decision.actions, [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 120, unready_grace_seconds: 120 }]);
+        assert_eq!(
+            decision.actions,
+            [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 120, unready_grace_seconds: 120 }]
+        );
 
         observed.state = decision.state;
         observed.instances = vec![exited(0, 143, 1001), instance(1, InstanceState::Terminating, 1000)];
@@ -227,7 +233,10 @@ fn the_deadline_ends_the_job_after_a_save() {
     assert_eq!(decide(&observed, UnixMillis::from_seconds(999)).wake_at, Some(UnixMillis::from_seconds(1000)));
     let decision = decide(&observed, NOW);
     assert_eq!(decision.state.outcome(), Some(&JobOutcome::Failed(JobFailureReason::DeadlineExceeded)));
-    assert_eq!(decision.actions, [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 120, unready_grace_seconds: 120 }]);
+    assert_eq!(
+        decision.actions,
+        [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 120, unready_grace_seconds: 120 }]
+    );
 }
 
 #[test]
@@ -235,7 +244,10 @@ fn a_record_older_than_the_instances_never_reuses_their_number() {
     let mut observed = running(vec![StageInstance { attempt: 5, ..ready(0) }]);
     let decision = decide(&observed, NOW);
     assert_eq!(decision.state.attempt.number, 6);
-    assert_eq!(decision.actions, [AttemptAction::DeleteInstances { attempt: 5, grace_seconds: 10, unready_grace_seconds: 1 }]);
+    assert_eq!(
+        decision.actions,
+        [AttemptAction::DeleteInstances { attempt: 5, grace_seconds: 10, unready_grace_seconds: 1 }]
+    );
     observed.state = JobState::default();
     assert_eq!(decide(&observed, NOW).state.attempt.number, 6);
 }
@@ -252,7 +264,10 @@ fn an_instance_missing_after_all_were_created_is_not_created_again() {
     observed.instances.remove(1);
     let decision = decide(&observed, NOW);
     assert_eq!((decision.state.attempt.number, decision.state.last_failure.unwrap().rank), (2, Some(1)));
-    assert_eq!(decision.actions, [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 10, unready_grace_seconds: 1 }]);
+    assert_eq!(
+        decision.actions,
+        [AttemptAction::DeleteInstances { attempt: 1, grace_seconds: 10, unready_grace_seconds: 1 }]
+    );
 }
 
 #[test]

@@ -1,0 +1,48 @@
+//! `training.audit`: what it costs to compute one microbatch in a hundred again on another stage.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::job::BenchJob;
+use crate::stats::line;
+
+/// What is compared runs in turns.
+const ROUNDS: u64 = 4;
+/// Steps of a round, several audits with those between them; and the first of each round, which are left out: caches settle.
+const STEPS: u64 = 64;
+const WARM_UP: usize = 4;
+/// Two stages compute four microbatches a step each: of a hundred, one.
+const EVERY_STEPS: &str = "{everySteps: 12}";
+
+pub(crate) fn measure(folder: &Path) -> Value {
+    println!("33 million parameters in two stages, with training.audit: {EVERY_STEPS} and without");
+    let mut seconds = [const { Vec::new() }; 2];
+    let mut audits = Vec::new();
+    for _ in 0..ROUNDS {
+        for (index, audit) in [None, Some(EVERY_STEPS)].into_iter().enumerate() {
+            let job = BenchJob { name: "audited", steps: STEPS, batch: 8, audit, ..BenchJob::default() };
+            let _ = std::fs::remove_dir_all(folder.join(job.name));
+            job.run(folder);
+            for line in job.metrics(folder).iter().skip(WARM_UP) {
+                seconds[index].push(line["seconds"].as_f64().unwrap());
+                audits.extend(line["audit"]["seconds"].as_f64());
+            }
+        }
+    }
+    // means: most steps audit nothing
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let cost = mean(&seconds[1]) / mean(&seconds[0]) - 1.0;
+    line(
+        "training.audit",
+        format!("{:+.2} %", 100.0 * cost),
+        &format!(
+            "steps of {:.3} s; {} audits of {:.3} s each, {:.2} % of a stage's time",
+            mean(&seconds[0]),
+            audits.len(),
+            mean(&audits),
+            100.0 * audits.iter().sum::<f64>() / seconds[1].iter().sum::<f64>()
+        ),
+    );
+    json!({"audit": EVERY_STEPS, "stepSeconds": {"without": seconds[0], "with": seconds[1]}, "auditSeconds": audits, "cost": cost})
+}

@@ -123,10 +123,10 @@ mod tests {
 
     #[test]
     fn what_runs_in_a_pod_of_its_own_gives_its_log_and_its_exit_code() {
-        let (said, result) = plugin(&["replay", "ended", "--step", "7"]);
+        let (said, result) = plugin(&["replay", "ended", "--", "--step", "7"]);
         assert_eq!(said, "step 7 differs\n");
         assert_eq!(result.unwrap_err(), "stagecoach ended with exit code 74 in the pod of job made");
-        let (said, result) = plugin(&["audit", "--dry-run", "ended", "--all"]);
+        let (said, result) = plugin(&["audit", "ended", "--dry-run", "--", "--all"]);
         result.unwrap();
         let manifest: serde_json::Value = serde_json::from_str(&said).unwrap();
         let arguments = &manifest["spec"]["template"]["spec"]["containers"][0]["args"];

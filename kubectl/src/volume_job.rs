@@ -28,13 +28,13 @@ const GROUP_OF_PODS: [(&str, &str); 2] =
 /// A command of `stagecoach` on a job's folder.
 #[derive(Debug, Args)]
 pub(crate) struct VolumeCommand {
-    /// Print the job that would be made, as JSON, and make none: to change it, and apply it.
-    #[arg(long)]
-    dry_run: bool,
     /// The job whose folder it is.
     job: String,
-    /// What `stagecoach` gets besides the folder; files that it writes are on the volume.
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTION")]
+    /// Print the job that would be made, as JSON, and make none: to change it, and create it.
+    #[arg(long)]
+    dry_run: bool,
+    /// What `stagecoach` gets besides the folder, such as `-- --step 7`; files that it writes are on the volume.
+    #[arg(last = true, value_name = "OPTION")]
     options: Vec<String>,
 }
 

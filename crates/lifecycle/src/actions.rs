@@ -105,6 +105,7 @@ pub(crate) fn actions_for(observed: &Observed, clock: &mut DeadlineClock) -> Vec
     }
     if let AttemptPhase::Running { not_before, all_created: false } = state.attempt_phase
         && !older_instances_remain(observed, clock)
+        && !observed.has_failed_instance()
         && clock.has_passed(not_before)
     {
         let incarnations: BTreeMap<_, _> =

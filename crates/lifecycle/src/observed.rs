@@ -280,6 +280,12 @@ impl Observed {
         })
     }
 
+    /// Whether a current instance has ended before it was done: what follows is not decided yet.
+    pub(crate) fn has_failed_instance(&self) -> bool {
+        let mut exits = self.current_instances().filter_map(StageInstance::exit);
+        exits.any(|exit| exit.exit_code() != Some(ExitCode::Done))
+    }
+
     /// How many ranks, from the first, have to be done at the end: those of the first replica, if the others may be missing.
     pub(crate) fn needed_ranks(&self) -> u32 {
         let mesh = self.state.attempt.mesh;

@@ -17,28 +17,29 @@ fn failure(job: &Value) -> &Value {
 #[test]
 fn the_node_of_a_stage_that_computed_wrong_is_kept_out_of_the_next_attempts() {
     let cluster = shared();
-    cluster.create("wrong", json!({"training": {"audit": {"everySteps": 10, "onDifference": "Restart"}}}));
-    cluster.wait_running("wrong", 1);
+    cluster.create("miscalculated", json!({"training": {"audit": {"everySteps": 10, "onDifference": "Restart"}}}));
+    cluster.wait_running("miscalculated", 1);
     let nodes = |attempt: &str| -> Vec<String> {
         let of_attempt = |pod: &Value| pod["metadata"]["labels"]["stagecoach.dev/attempt"] == attempt;
-        let pods = cluster.pods("wrong").into_iter().filter(of_attempt);
+        let pods = cluster.pods("miscalculated").into_iter().filter(of_attempt);
         pods.map(|pod| pod["spec"]["nodeName"].as_str().unwrap().to_owned()).collect()
     };
-    let pods = cluster.pods("wrong");
-    let suspect = pods.iter().find(|pod| pod["metadata"]["name"] == "wrong-1-1").unwrap();
+    let pods = cluster.pods("miscalculated");
+    let suspect = pods.iter().find(|pod| pod["metadata"]["name"] == "miscalculated-1-1").unwrap();
     let node = suspect["spec"]["nodeName"].as_str().unwrap().to_owned();
     let pod = |name: &str| cluster.kubelet.pod(name);
-    pod("wrong-1-1").exit(1, &message(FailureKind::WrongResult, 1, "audit of step 20: stage 1 computed wrong"));
-    let job = cluster.wait_running("wrong", 2);
+    pod("miscalculated-1-1").exit(1, &message(FailureKind::WrongResult, 1, "audit of step 20: stage 1 computed wrong"));
+    let job = cluster.wait_running("miscalculated", 2);
     assert_eq!(failure(&job)["reason"], "WrongResult");
-    assert_eq!(job["status"]["record"]["excludedNodes"], json!([node]));
+    let record: Value = serde_json::from_str(job["status"]["record"].as_str().unwrap()).unwrap();
+    assert_eq!(record["excludedNodes"], json!([node]));
     assert!(has_condition(&job, "AuditsEqual", "False", "StageDiffers"), "{:#}", job["status"]["conditions"]);
     let told = condition_of(&job, "AuditsEqual").unwrap()["message"].clone();
-    assert_eq!(told, format!("audit of step 20: stage 1 computed wrong; pod wrong-1-1 is on node {node}"));
+    assert_eq!(told, format!("audit of step 20: stage 1 computed wrong; pod miscalculated-1-1 is on node {node}"));
     assert!(!nodes("2").is_empty() && !nodes("2").contains(&node), "{:?}", nodes("2"));
     // and of the one after, whatever ends this one
-    pod("wrong-0-2").exit(1, "");
-    cluster.wait_running("wrong", 3);
+    pod("miscalculated-0-2").exit(1, "");
+    cluster.wait_running("miscalculated", 3);
     assert!(!nodes("3").is_empty() && !nodes("3").contains(&node), "{:?}", nodes("3"));
 }
 

@@ -38,7 +38,8 @@ fn plugin(cluster: &TestCluster, arguments: &[&str]) -> Result<String, String> {
 
 fn run(cluster: &TestCluster, arguments: &[&str], screen: &mut Screen) -> Result<(), String> {
     let kubeconfig: [OsString; 2] = ["--kubeconfig".into(), cluster.plane.kubeconfig().into()];
-    let all = ["kubectl-stagecoach"].iter().chain(arguments).map(OsString::from).chain(kubeconfig);
+    let given = arguments.iter().map(OsString::from);
+    let all = ["kubectl-stagecoach".into()].into_iter().chain(kubeconfig).chain(given);
     stagecoach_kubectl::run(kubectl(cluster).as_os_str(), all, screen).map_err(|error| format!("{error:#}"))
 }
 
@@ -148,7 +149,11 @@ fn a_replay_runs_in_a_job_of_its_own_that_goes_with_it() {
     cluster.wait_running("proven", 1);
     let screen = Screen::default();
     let mut own = screen.clone();
-    let replaying = thread::spawn(move || run(cluster, &["replay", "proven", "--step", "3"], &mut own));
+    let replaying = thread::spawn(move || {
+        let ended = run(cluster, &["replay", "proven", "--", "--step", "3"], &mut own);
+        eprintln!("the plugin has ended: {ended:?}");
+        ended
+    });
     let jobs = || cluster.plane.client().list("/apis/stagecoach.dev/v1alpha1/namespaces/default/pipelinejobs");
     let name = |job: &serde_json::Value| job["metadata"]["name"].as_str().unwrap().to_owned();
     let is_made = |job: &serde_json::Value| name(job).starts_with("proven-replay-");

@@ -19,7 +19,7 @@ fn plugin(product: &Product, arguments: &[&str]) -> Command {
     let inherited = std::env::var_os("PATH").unwrap_or_default();
     let path = folders.iter().map(|folder| Path::to_path_buf(folder)).chain(std::env::split_paths(&inherited));
     let mut command = Command::new(&kubectl);
-    command.arg("stagecoach").args(arguments).args(["--namespace", NAMESPACE]);
+    command.args(["stagecoach", "--namespace", NAMESPACE]).args(arguments);
     command.env("KUBECONFIG", product.node.kubeconfig());
     command.env("PATH", std::env::join_paths(path.collect::<Vec<PathBuf>>()).unwrap()).stdin(Stdio::null());
     command
@@ -57,11 +57,11 @@ fn get(url: &str) -> String {
 /// The steps of `job`, which is complete, are replayed and proven in pods beside it.
 pub(crate) fn proves(product: &Product, job: &E2eJob) {
     let name = &*job.name;
-    let replayed = told(product, &["replay", name, "--step", "7", "--until", "9", "--stages", "1"]);
+    let replayed = told(product, &["replay", name, "--", "--step", "7", "--until", "9", "--stages", "1"]);
     assert!(replayed.contains("equal: ") && replayed.contains("bit for bit"), "{replayed}");
-    let audited = told(product, &["audit", name, "--sample", "1", "--stages", "1"]);
+    let audited = told(product, &["audit", name, "--", "--sample", "1", "--stages", "1"]);
     assert!(audited.contains("the record agrees with its receipts") && audited.contains(": equal"), "{audited}");
-    let refused = plugin(product, &["replay", name, "--step", "1000000"]).output().unwrap();
+    let refused = plugin(product, &["replay", name, "--", "--step", "1000000"]).output().unwrap();
     let complained = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && complained.contains("ended with exit code "), "{complained}");
     let left = product.kubectl(&["get", "pj", "--output", "name"]);

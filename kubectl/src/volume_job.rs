@@ -6,7 +6,7 @@ use std::io::Write;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use stagecoach_api::contract::{CONTAINER_NAME, WORKSPACE_PATH};

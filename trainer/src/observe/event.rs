@@ -191,7 +191,7 @@ pub(crate) struct StepRecord {
     pub memory_checkpoint: Option<MemoryCheckpointRecord>,
     /// The audit that ended with this step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub audit: Option<AuditRecord>,
+    pub audit: Option<Box<AuditRecord>>,
     /// What every stage did when, of some steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Box<TimelineRecord>>,

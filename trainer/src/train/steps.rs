@@ -147,7 +147,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         self.state.record_step(&verdict, begun.learning_rate, u64::from(config.training.global_batch_size));
         self.last_step = Some(begun.at.elapsed());
         let mut record = self.record(&begun, &verdict, output.decided_at.unwrap_or(begun.at));
-        record.audit = audit;
+        record.audit = audit.map(Box::new);
         record.evaluation_loss = self.evaluate(&verdict)?;
         if let Some(recorder) = &mut self.recorder {
             record = recorder.complete(self.running, &verdict, record);

@@ -69,8 +69,8 @@ pub struct StepOutput {
     pub verdict: Option<Verdict>,
     /// When the decision arrived.
     pub(crate) decided_at: Option<Instant>,
-    /// Sums of this rank's cross-entropies by block, in nats, the first of them with [`StepInputs::loss_so_far`]; none except on
-    /// the last stage.
+    /// In evaluation, the sum of this rank's cross-entropies, in nats, with [`StepInputs::loss_so_far`]; none except on the last
+    /// stage.
     pub(crate) losses: Vec<f64>,
     /// Why this rank gave the step up, if a link of its own failed.
     pub(crate) broken_link: Option<String>,

@@ -2,6 +2,7 @@
 
 mod cuda;
 mod derivatives;
+mod gpu;
 mod nvrtc;
 
 use proptest::prelude::*;

@@ -15,6 +15,7 @@ PICTURES ?= docs
 CACHE ?= $(HOME)/.cache/stagecoach
 TORCH_VERSION := 2.11.0
 TORCH := $(CACHE)/torch-$(TORCH_VERSION)
+NVRTC := $(CACHE)/nvrtc/nvidia/cu13/lib
 TRANSFORMERS_VERSION := 5.23.0
 TRANSFORMERS := $(CACHE)/transformers-$(TRANSFORMERS_VERSION)
 TENSORBOARD_VERSION := 2.21.0
@@ -30,7 +31,7 @@ TEST_BINARIES := $(filter-out system $(CLUSTER_TEST_BINARIES) $(NODE_TEST_BINARI
 	$(notdir $(patsubst %/main.rs,%,$(wildcard operator/tests/*/main.rs trainer/tests/*/main.rs crates/*/tests/*/main.rs \
 	tests/tests/*/main.rs tests/*/tests/*/main.rs))))
 
-.PHONY: help run trainer test test-all soak crashes model strace page transformers tensorboard collector grafana bench manifests e2e e2e-report cluster-up cluster-down lint deny build release reproducible libtorch torch texts cluster-tools tools clean
+.PHONY: help run trainer test test-all soak crashes model strace page transformers tensorboard collector grafana bench manifests e2e e2e-report cluster-up cluster-down lint deny build release reproducible libtorch nvrtc torch texts cluster-tools tools clean
 
 help: ## this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -40,11 +41,11 @@ help: ## this help
 run: trainer texts ## train the sample job on this machine, three stages as processes
 	$(STAGECOACH) run $(JOB) --workspace $(WORKSPACE) $(if $(FRESH),--fresh)
 
-test: build texts ## all tests that need no root
+test: build texts nvrtc ## all tests that need no root
 	@echo "building the tests (2 of 2 builds)"
 	cargo test --workspace --no-run
 	@echo "tests without Kubernetes (1 of 3)"
-	WORKSPACE=$(WORKSPACE) cargo test --workspace --lib --bins $(addprefix --test ,$(TEST_BINARIES))
+	WORKSPACE=$(WORKSPACE) STAGECOACH_NVRTC=$(NVRTC) cargo test --workspace --lib --bins $(addprefix --test ,$(TEST_BINARIES))
 	@echo "tests of whole jobs that are disturbed (2 of 3)"
 	@# these wait for timeouts as long as they compute: more of them than cores
 	cargo test --workspace --test system -- --test-threads=$$((2 * $$(nproc)))
@@ -170,6 +171,10 @@ reproducible: tools ## two builds of the operator in two folders have the same b
 
 libtorch: tools ## libtorch into .libtorch/, checked by hash
 	@python3 scripts/fetch.py libtorch .libtorch
+
+nvrtc: tools ## NVIDIA's compiler into a cache folder, checked by hash: a test compiles the kernels for GPUs by it
+	@python3 scripts/fetch.py nvrtc $(CACHE)/nvrtc
+	@echo $(NVRTC)
 
 texts: tools ## the Shakespeare plays into the workspace, checked by hash
 	@python3 scripts/fetch.py texts $(WORKSPACE)/corpus/shakespeare

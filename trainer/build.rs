@@ -10,7 +10,7 @@ const INSTRUCTION_SETS: [(&str, &[&str]); 3] = [
 ];
 
 fn main() {
-    for source in ["cpu", "shim.cpp", "allocator.cpp"] {
+    for source in ["cpu", "shim.h", "shim.cpp", "flash_attention.cpp", "allocator.cpp"] {
         println!("cargo:rerun-if-changed=src/kernels/{source}");
     }
     // torch-sys has `links = "tch"`: cargo passes what it found as DEP_TCH_*.
@@ -21,7 +21,8 @@ fn main() {
     let include = lib.with_file_name("include");
     // First the functions that need no particular instruction set: of inline functions that several objects contain, the
     // linker keeps the first.
-    compiler(&include).files(["src/kernels/shim.cpp", "src/kernels/allocator.cpp"]).compile("stagecoach_shim");
+    let sources = ["shim.cpp", "flash_attention.cpp", "allocator.cpp"].map(|name| format!("src/kernels/{name}"));
+    compiler(&include).files(sources).compile("stagecoach_shim");
     let x86 = std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64");
     for (name, flags) in INSTRUCTION_SETS.iter().take(if x86 { 3 } else { 1 }) {
         let table = format!("kernels_{}", name.to_lowercase());

@@ -110,7 +110,7 @@ pub(crate) fn document_gradients(
     Ok(StepGradients {
         documents: documents.collect(),
         targets,
-        squared_norm: step_gradient.iter().map(kernels::squared_norm).sum(),
+        squared_norm: step_gradient.iter().map(squared_norm).sum(),
     })
 }
 
@@ -129,9 +129,13 @@ fn backward(chunk: &Chunk, part: &DocumentPart, scale: f64) -> f64 {
     let (output, saved) = chunk.forward(Tensor::from_slice(&part.inputs), ctx, Some(loss_inputs));
     chunk.backward(saved, None, &mut WeightGradient::accumulate);
     match output {
-        ChunkOutput::Loss(loss) => loss,
+        ChunkOutput::Loss(loss) => loss.double_value(&[]),
         ChunkOutput::Activations(_) => f64::NAN, // no whole model has none
     }
+}
+
+fn squared_norm(gradient: &Tensor) -> f64 {
+    kernels::squared_norms(&[gradient], gradient.device()).double_value(&[0])
 }
 
 /// The square of the norm of the gradient in the accumulators, and its dot product with the step's.
@@ -144,7 +148,7 @@ fn products(stage: &Stage, step_gradient: &[Tensor]) -> (f64, f64) {
             let _ = parameter.gradient.shallow_clone().g_add_(&tied.other_gradient);
         }
         let own = &parameter.gradient;
-        (kernels::squared_norm(own), double(own).dot(&double(whole)).double_value(&[]))
+        (squared_norm(own), double(own).dot(&double(whole)).double_value(&[]))
     };
     let products = stage.parameters.iter().zip(step_gradient).enumerate().map(of_parameter);
     products.fold((0.0, 0.0), |sums, one| (sums.0 + one.0, sums.1 + one.1))

@@ -9,6 +9,7 @@ use tch::{Device, Kind, Tensor};
 use super::gradient_sums::Weights;
 use super::sequences::cu_seqlens;
 use super::{ChunkOutput, LossInputs, Stage};
+use crate::kernels::upload;
 use crate::model::{Architecture, ForwardContext, ModelPart, WeightGradient};
 use crate::tensor_bytes::bytes_of;
 
@@ -67,7 +68,7 @@ impl Stage {
         ForwardContext {
             length: layout.length as i64,
             first_position: 0,
-            cu_seqlens: cu_seqlens(layout).to_device(self.device),
+            cu_seqlens: upload(&cu_seqlens(layout), self.device),
             recompute: self.recompute,
         }
     }
@@ -205,9 +206,8 @@ impl Stage {
         match output {
             ChunkOutput::Activations(y) => hash([y]),
             ChunkOutput::Loss(loss) => {
-                let loss = Tensor::from_slice(&[*loss]);
                 let head = self.gradient_sums.accumulators(Weights::Head).iter().map(|(_, sum)| sum);
-                hash(std::iter::once(&loss).chain(head))
+                hash(std::iter::once(loss).chain(head))
             }
         }
     }

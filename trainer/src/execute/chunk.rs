@@ -52,8 +52,8 @@ pub struct LossInputs<'a> {
 pub enum ChunkOutput {
     /// `[tokens, hidden]` for the next chunk.
     Activations(Tensor),
-    /// The sum of the cross-entropies, in nats.
-    Loss(f64),
+    /// `f64[]`: the sum of the cross-entropies, in nats, where they were computed.
+    Loss(Tensor),
 }
 
 impl Chunk {

@@ -40,8 +40,8 @@ struct StepState {
     /// Input gradients not yet consumed by a SEND or by the previous chunk on this rank, keyed by the consuming work
     /// item.
     gradients: HashMap<WorkItem, Tensor>,
-    /// Sums by block.
-    losses: Vec<f64>,
+    /// Sums by block, `f64[]`, where they were computed.
+    losses: Vec<Tensor>,
     verdict: Option<Verdict>,
     decided_at: Option<Instant>,
     broken_link: Option<String>,
@@ -50,16 +50,29 @@ struct StepState {
 
 impl StepState {
     /// Adds a microbatch's loss to its block.
-    fn add_loss(&mut self, loss: f64, item: WorkItem, inputs: &StepInputs) {
-        if self.losses.is_empty() {
-            self.losses.push(inputs.loss_so_far);
-        } else if inputs.blocks.is_first_of_block(item.microbatch) {
-            self.losses.push(0.0);
-        }
-        if let Some(sum) = self.losses.last_mut() {
-            *sum += loss;
-        }
+    fn add_loss(&mut self, loss: Tensor, item: WorkItem, inputs: &StepInputs) {
+        let sum = match self.losses.pop() {
+            None => loss + inputs.loss_so_far,
+            Some(before) if inputs.blocks.is_first_of_block(item.microbatch) => {
+                self.losses.push(before);
+                loss
+            }
+            Some(sum) => sum + loss,
+        };
+        self.losses.push(sum);
     }
+}
+
+/// Scalars where they were computed. Waits until a GPU has computed them.
+fn read<'t>(scalars: impl IntoIterator<Item = &'t Tensor>) -> Vec<f64> {
+    let scalars: Vec<Tensor> = scalars.into_iter().map(|scalar| scalar.view([-1])).collect();
+    if scalars.is_empty() {
+        return Vec::new();
+    }
+    let all = Tensor::cat(&scalars, 0);
+    let mut read = vec![0.0; all.numel()];
+    all.copy_data(&mut read, all.numel());
+    read
 }
 
 impl Executor<'_> {
@@ -100,6 +113,8 @@ impl Executor<'_> {
             }
         }
         let StepState { verdict, decided_at, losses, broken_link, timer, .. } = state;
+        // those of a step are in the vote
+        let losses = if inputs.step.is_none() { read(&losses) } else { Vec::new() };
         Ok(StepOutput { verdict, decided_at, losses, broken_link, spans: timer.into_spans() })
     }
 
@@ -305,15 +320,24 @@ impl Executor<'_> {
     }
 
     /// Sends this rank's norms and vote, and waits for the group's decision.
-    fn exchange(&mut self, inputs: &StepInputs, losses: &[f64], timer: &mut StepTimer) -> Result<Verdict, StepError> {
-        let squared_norms = self.stage.squared_norms();
+    fn exchange(
+        &mut self,
+        inputs: &StepInputs,
+        losses: &[Tensor],
+        timer: &mut StepTimer,
+    ) -> Result<Verdict, StepError> {
+        let (parameters, squared_norms) = self.stage.squared_norms();
+        // the one time in a step that the host waits for a GPU
+        let mut losses_and_norms = read(losses.iter().chain([&squared_norms]));
+        let squared_norms = losses_and_norms.split_off(losses.len());
         let has_head = self.stage.chunks.values().any(|chunk| chunk.head.is_some());
         let losses = has_head.then(|| BlockLosses {
             blocks: inputs.blocks.all().count() as u32,
             target_count: inputs.target_count,
-            sums: (inputs.blocks.first() as u32..).zip(losses.iter().copied()).collect(),
+            sums: (inputs.blocks.first() as u32..).zip(losses_and_norms).collect(),
         });
-        let all_finite = squared_norms.iter().all(|(_, square)| square.is_finite());
+        let all_finite = squared_norms.iter().all(|square| square.is_finite());
+        let squared_norms = parameters.into_iter().zip(squared_norms).collect();
         // the norms and losses are here, so the device is done with what they depend on
         self.links.check()?;
         timer.end();

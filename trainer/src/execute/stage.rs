@@ -186,12 +186,13 @@ impl Stage {
         }
     }
 
-    /// `(global index, squared L2 norm in f64)` of each gradient that this rank reports.
-    pub(crate) fn squared_norms(&self) -> Vec<(u32, f64)> {
-        (0..self.parameters.len())
-            .filter(|&p| self.is_responsible_for(p))
-            .map(|p| (self.global_index[p], kernels::squared_norm(&self.parameters[p].gradient)))
-            .collect()
+    /// The gradients that this rank reports: their global indices, and their squared L2 norms, `f64[gradients]`, where they were
+    /// computed.
+    pub(crate) fn squared_norms(&self) -> (Vec<u32>, Tensor) {
+        let reported = (0..self.parameters.len()).filter(|&p| self.is_responsible_for(p));
+        let (indices, gradients): (Vec<u32>, Vec<&Tensor>) =
+            reported.map(|p| (self.global_index[p], &self.parameters[p].gradient)).unzip();
+        (indices, kernels::squared_norms(&gradients, self.device))
     }
 }
 

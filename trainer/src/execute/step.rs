@@ -71,8 +71,8 @@ pub struct StepOutput {
     pub(crate) decided_at: Option<Instant>,
     /// Begin and end of each timed action, in seconds since [`StepInputs::origin`].
     pub(crate) spans: Vec<(f64, f64)>,
-    /// Sums of this rank's cross-entropies by block, in nats, the first of them with [`StepInputs::loss_so_far`]; none except on
-    /// the last stage.
+    /// In evaluation, the sum of this rank's cross-entropies, in nats, with [`StepInputs::loss_so_far`]; none except on the last
+    /// stage.
     pub(crate) losses: Vec<f64>,
     /// Why this rank gave the step up, if a link of its own failed.
     pub(crate) broken_link: Option<String>,

@@ -1,4 +1,4 @@
-//! The functions of `shim.cpp`, for tensors on the CPU. A failing operation panics with libtorch's message, as tch's own
+//! The functions of `shim.cpp`, for tensors on the CPU, and of `flash_attention.cpp`, for those on a GPU. A failing operation panics with libtorch's message, as tch's own
 //! operations do: it can only fail by a defect of this program, and the process's panic hook writes the termination message.
 
 use std::ffi::{CStr, c_char, c_int};
@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 use tch::{Kind, Tensor};
 use torch_sys::C_tensor;
 
-use super::{AdamWOptions, Heads, RmsNormGradients};
+use super::{AdamWOptions, AdamWParameter, Heads, RmsNormGradients, Sequences};
 
 /// A live tensor, as the shim takes it.
 #[repr(transparent)]
@@ -47,6 +47,19 @@ impl TensorOut {
         // SAFETY: only the shim writes to it, and what it writes is a new reference.
         (!self.0.is_null()).then(|| unsafe { Tensor::from_ptr(self.0) }).expect("the shim returned no tensor")
     }
+}
+
+/// `AdamWOptions` of `kernels.h`: hyperparameters of the update of one parameter.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct ParameterOptions {
+    lr: f64,
+    beta1: f64,
+    beta2: f64,
+    weight_decay: f64,
+    eps: f64,
+    step: f64,
+    clip: f64,
 }
 
 // SAFETY: the signatures are those of shim.cpp and allocator.cpp. The functions need only what their types guarantee: tensors that are
@@ -98,6 +111,24 @@ unsafe extern "C" {
         heads: Heads,
         dqkv: &mut TensorOut,
     ) -> c_int;
+    safe fn sc_flash_attention(
+        qkv: TensorRef,
+        cu_seqlens: TensorRef,
+        max_length: i64,
+        heads: Heads,
+        out: &mut TensorOut,
+        lse: &mut TensorOut,
+    ) -> c_int;
+    safe fn sc_flash_attention_backward(
+        dout: TensorRef,
+        qkv: TensorRef,
+        out: TensorRef,
+        lse: TensorRef,
+        cu_seqlens: TensorRef,
+        max_length: i64,
+        heads: Heads,
+        dqkv: &mut TensorOut,
+    ) -> c_int;
     safe fn sc_cross_entropy(
         logits: TensorRef,
         targets: TensorRef,
@@ -112,7 +143,7 @@ unsafe extern "C" {
         exp_avg: TensorRef,
         exp_avg_sq: TensorRef,
         compute: OptionalTensorRef,
-        options: AdamWOptions,
+        options: ParameterOptions,
     ) -> c_int;
     safe fn sc_linear(x: TensorRef, weight: TensorRef, residual: OptionalTensorRef, y: &mut TensorOut) -> c_int;
     safe fn sc_linear_to_float(x: TensorRef, weight: TensorRef, y: TensorRef) -> c_int;
@@ -213,9 +244,9 @@ pub(super) fn rotary(qkv: &Tensor, cos: &Tensor, sin: &Tensor, length: i64, head
     check(sc_rotary(qkv.into(), cos.into(), sin.into(), length, heads, inverse));
 }
 
-pub(super) fn attention(qkv: &Tensor, cu_seqlens: &Tensor, heads: Heads) -> (Tensor, Tensor) {
+pub(super) fn attention(qkv: &Tensor, sequences: Sequences, heads: Heads) -> (Tensor, Tensor) {
     let (mut out, mut lse) = (TensorOut::null(), TensorOut::null());
-    check(sc_attention(qkv.into(), cu_seqlens.into(), heads, &mut out, &mut lse));
+    check(sc_attention(qkv.into(), sequences.cu_seqlens.into(), heads, &mut out, &mut lse));
     (out.take(), lse.take())
 }
 
@@ -223,36 +254,58 @@ pub(super) fn attention_backward(
     dout: &Tensor,
     qkv: &Tensor,
     (out, lse): (&Tensor, &Tensor),
-    cu_seqlens: &Tensor,
+    sequences: Sequences,
     heads: Heads,
 ) -> Tensor {
     let mut dqkv = TensorOut::null();
-    let (out, lse) = (out.into(), lse.into());
-    check(sc_attention_backward(dout.into(), qkv.into(), out, lse, cu_seqlens.into(), heads, &mut dqkv));
+    let (out, lse, cu_seqlens) = (out.into(), lse.into(), sequences.cu_seqlens.into());
+    check(sc_attention_backward(dout.into(), qkv.into(), out, lse, cu_seqlens, heads, &mut dqkv));
     dqkv.take()
 }
 
-pub(super) fn cross_entropy(logits: &Tensor, targets: &Tensor, dlogits: Option<&Tensor>, scale: f64) -> f64 {
+/// For bf16 on a GPU.
+pub(super) fn flash_attention(qkv: &Tensor, sequences: Sequences, heads: Heads) -> (Tensor, Tensor) {
+    let (Sequences { cu_seqlens, max_length }, mut out, mut lse) = (sequences, TensorOut::null(), TensorOut::null());
+    check(sc_flash_attention(qkv.into(), cu_seqlens.into(), max_length, heads, &mut out, &mut lse));
+    (out.take(), lse.take())
+}
+
+/// For bf16 on a GPU; adds up in a fixed order.
+pub(super) fn flash_attention_backward(
+    dout: &Tensor,
+    qkv: &Tensor,
+    (out, lse): (&Tensor, &Tensor),
+    Sequences { cu_seqlens, max_length }: Sequences,
+    heads: Heads,
+) -> Tensor {
+    let mut dqkv = TensorOut::null();
+    let (dout, qkv, out, lse) = (dout.into(), qkv.into(), out.into(), lse.into());
+    check(sc_flash_attention_backward(dout, qkv, out, lse, cu_seqlens.into(), max_length, heads, &mut dqkv));
+    dqkv.take()
+}
+
+pub(super) fn cross_entropy(logits: &Tensor, targets: &Tensor, dlogits: Option<&Tensor>, scale: f64) -> Tensor {
     let mut loss = 0.0;
     check(sc_cross_entropy(logits.into(), targets.into(), dlogits.into(), scale, &mut loss));
-    loss
+    loss.into()
 }
 
-pub(super) fn squared_norm(values: &Tensor) -> f64 {
-    let mut sum = 0.0;
-    check(sc_squared_norm(values.into(), &mut sum));
-    sum
+pub(super) fn squared_norms(lists: &[&Tensor]) -> Tensor {
+    let norm = |list: &&Tensor| {
+        let mut sum = 0.0;
+        check(sc_squared_norm((*list).into(), &mut sum));
+        sum
+    };
+    Tensor::from_slice(&lists.iter().map(norm).collect::<Vec<f64>>())
 }
 
-pub(super) fn adamw(
-    value: &Tensor,
-    gradient: &Tensor,
-    (exp_avg, exp_avg_sq): (&Tensor, &Tensor),
-    compute: Option<&Tensor>,
-    options: AdamWOptions,
-) {
-    let (exp_avg, exp_avg_sq) = (exp_avg.into(), exp_avg_sq.into());
-    check(sc_adamw(value.into(), gradient.into(), exp_avg, exp_avg_sq, compute.into(), options));
+pub(super) fn adamw(parameters: &[AdamWParameter], options: AdamWOptions) {
+    let AdamWOptions { lr, beta1, beta2, eps, step, clip } = options;
+    for AdamWParameter { value, gradient, exp_avg, exp_avg_sq, compute, weight_decay } in parameters.iter().copied() {
+        let options = ParameterOptions { lr, beta1, beta2, weight_decay, eps, step, clip };
+        let (exp_avg, exp_avg_sq) = (exp_avg.into(), exp_avg_sq.into());
+        check(sc_adamw(value.into(), gradient.into(), exp_avg, exp_avg_sq, compute.into(), options));
+    }
 }
 
 pub(super) fn linear(x: &Tensor, weight: &Tensor, residual: Option<&Tensor>) -> Tensor {

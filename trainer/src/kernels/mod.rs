@@ -1,8 +1,10 @@
 //! The operations of training, forward and backward, without autograd: the layers of `model` call each where it belongs.
-//! On the CPU each is one pass over memory (`cpu/`); elsewhere it is composed of libtorch's operations ([`plain`]), which
-//! is also the reference for the kernels' tests. Matrices are `[rows, columns]` and contiguous. Activations have the type
-//! of their input, fp32 or bf16; statistics, norms' weights and sums are fp32 either way.
+//! Each has a kernel for the CPU (`cpu/`) and one for GPUs (`cuda/`), or else is composed of libtorch's operations ([`plain`]), which
+//! are also the reference for the kernels' tests. Matrices are `[rows, columns]` and contiguous. Activations have the type
+//! of their input, fp32 or bf16; statistics, norms' weights and sums are fp32 either way. Losses and squared norms are f64 tensors
+//! where they were computed: to read one is to wait for a GPU.
 
+mod cuda;
 mod ffi;
 mod plain;
 #[cfg(test)]
@@ -10,6 +12,7 @@ mod tests;
 
 use tch::{Device, Kind, Tensor};
 
+pub(crate) use cuda::{compiler_version, load as load_on_gpu};
 pub(crate) use ffi::{cpu_capability, has_products, is_deterministic, mkl, one_dnn, torch_version, use_malloc};
 
 /// Version of the kernels' numbers: raised with every change that changes bits, so that a resume can say that it crosses
@@ -29,9 +32,34 @@ pub(crate) struct Heads {
     pub(crate) head_dim: i64,
 }
 
-/// Hyperparameters of one AdamW update of one parameter.
+/// Which rows attend to each other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sequences<'a> {
+    /// `i64[sequences + 1]`: sequence i has the rows from `cu_seqlens[i]` to `cu_seqlens[i + 1]`.
+    pub(crate) cu_seqlens: &'a Tensor,
+    /// No sequence has more rows.
+    pub(crate) max_length: i64,
+}
+
+/// A parameter for AdamW. All tensors have its shape and are fp32, but for `compute`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AdamWParameter<'a> {
+    /// The weights.
+    pub(crate) value: &'a Tensor,
+    /// Their gradient.
+    pub(crate) gradient: &'a Tensor,
+    /// Running average of the gradient.
+    pub(crate) exp_avg: &'a Tensor,
+    /// Running average of its square.
+    pub(crate) exp_avg_sq: &'a Tensor,
+    /// Becomes a copy of the weights in bf16.
+    pub(crate) compute: Option<&'a Tensor>,
+    /// Decoupled weight decay.
+    pub(crate) weight_decay: f64,
+}
+
+/// Hyperparameters of one AdamW update.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[repr(C)]
 pub(crate) struct AdamWOptions {
     /// Learning rate.
     pub(crate) lr: f64,
@@ -39,8 +67,6 @@ pub(crate) struct AdamWOptions {
     pub(crate) beta1: f64,
     /// Decay of the squared gradient's running average.
     pub(crate) beta2: f64,
-    /// Decoupled weight decay.
-    pub(crate) weight_decay: f64,
     /// Added to the denominator.
     pub(crate) eps: f64,
     /// Number of this update, from 1.
@@ -60,13 +86,21 @@ pub(crate) struct RmsNormGradients {
     pub(crate) y: Tensor,
 }
 
-/// Calls an operation's CPU kernel or its plain form, by the device of the first argument.
+/// Calls an operation's kernel or its plain form, by a device.
+macro_rules! on_device {
+    ($device:expr, $operation:ident($($argument:expr),*)) => {
+        match $device {
+            Device::Cpu => ffi::$operation($($argument),*),
+            Device::Cuda(_) => cuda::$operation(cuda::loaded(), $($argument),*),
+            _ => plain::$operation($($argument),*),
+        }
+    };
+}
+
+/// The same by the device of the first argument.
 macro_rules! by_device {
     ($operation:ident($first:expr $(, $argument:expr)*)) => {
-        match $first.device() {
-            Device::Cpu => ffi::$operation($first $(, $argument)*),
-            _ => plain::$operation($first $(, $argument)*),
-        }
+        on_device!($first.device(), $operation($first $(, $argument)*))
     };
 }
 
@@ -129,11 +163,10 @@ pub(crate) fn rotary(qkv: &Tensor, cos: &Tensor, sin: &Tensor, length: i64, head
     by_device!(rotary(qkv, cos, sin, length, heads, inverse));
 }
 
-/// Causal attention of every sequence to itself; sequence i has the rows from `cu_seqlens[i]` to `cu_seqlens[i + 1]`.
-/// Returns `[rows, heads * head_dim]` and the logarithms of the softmax's denominators, `f32[rows, heads]`. Memory is linear
-/// in the length of a sequence.
-pub(crate) fn attention(qkv: &Tensor, cu_seqlens: &Tensor, heads: Heads) -> (Tensor, Tensor) {
-    by_device!(attention(qkv, cu_seqlens, heads))
+/// Causal attention of every sequence to itself. Returns `[rows, heads * head_dim]` and the logarithms of the softmax's
+/// denominators, `f32[rows, heads]`. Memory is linear in the length of a sequence, but for fp32 on GPUs.
+pub(crate) fn attention(qkv: &Tensor, sequences: Sequences, heads: Heads) -> (Tensor, Tensor) {
+    by_device!(attention(qkv, sequences, heads))
 }
 
 /// Gradient of `qkv` through [`attention`], whose results are `out` and `lse`.
@@ -141,19 +174,24 @@ pub(crate) fn attention_backward(
     dout: &Tensor,
     qkv: &Tensor,
     (out, lse): (&Tensor, &Tensor),
-    cu_seqlens: &Tensor,
+    sequences: Sequences,
     heads: Heads,
 ) -> Tensor {
-    by_device!(attention_backward(dout, qkv, (out, lse), cu_seqlens, heads))
+    by_device!(attention_backward(dout, qkv, (out, lse), sequences, heads))
 }
 
-/// The sum of the cross-entropies, in nats, of `logits`, `f32[rows, vocab]`, where `targets[rows]` is not negative.
-pub(crate) fn cross_entropy(logits: &Tensor, targets: &Tensor) -> f64 {
+/// The sum of the cross-entropies, in nats, of `logits`, `f32[rows, vocab]`, where `targets[rows]` is not negative: `f64[]`.
+pub(crate) fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Tensor {
     by_device!(cross_entropy(logits, targets, None, 1.0))
 }
 
 /// [`cross_entropy`], and the gradient of that sum times `scale` as `kind`; fp32 gradients take the memory of `logits`.
-pub(crate) fn cross_entropy_with_gradient(logits: Tensor, targets: &Tensor, scale: f64, kind: Kind) -> (f64, Tensor) {
+pub(crate) fn cross_entropy_with_gradient(
+    logits: Tensor,
+    targets: &Tensor,
+    scale: f64,
+    kind: Kind,
+) -> (Tensor, Tensor) {
     let gradient = match kind {
         Kind::Float => logits.shallow_clone(),
         _ => Tensor::empty(logits.size(), (kind, logits.device())),
@@ -162,21 +200,31 @@ pub(crate) fn cross_entropy_with_gradient(logits: Tensor, targets: &Tensor, scal
     (loss, gradient)
 }
 
-/// The sum of the squares, in f64.
-pub(crate) fn squared_norm(values: &Tensor) -> f64 {
-    by_device!(squared_norm(values))
+/// The sum of the squares of each of `lists`, fp32 tensors on `device`: `f64[lists]`.
+pub(crate) fn squared_norms(lists: &[&Tensor], device: Device) -> Tensor {
+    on_device!(device, squared_norms(lists))
 }
 
-/// Updates `value` and the moments in place (Loshchilov and Hutter 2019); all are fp32. `compute`, if there is one, becomes
-/// a copy of `value`.
-pub(crate) fn adamw(
-    value: &Tensor,
-    gradient: &Tensor,
-    moments: (&Tensor, &Tensor),
-    compute: Option<&Tensor>,
-    options: AdamWOptions,
-) {
-    by_device!(adamw(value, gradient, moments, compute, options));
+/// Updates values and moments in place (Loshchilov and Hutter 2019), of parameters that are on `device`.
+pub(crate) fn adamw(parameters: &[AdamWParameter], options: AdamWOptions, device: Device) {
+    on_device!(device, adamw(parameters, options));
+}
+
+/// `accumulator[token_ids[i]] += dy[i]`, summed in fp32: the gradient of an embedding's weight.
+pub(crate) fn accumulate_embedding(accumulator: &Tensor, token_ids: &Tensor, dy: &Tensor) {
+    match accumulator.device() {
+        Device::Cuda(_) => cuda::accumulate_embedding(cuda::loaded(), accumulator, token_ids, dy),
+        _ => plain::accumulate_embedding(accumulator, token_ids, dy),
+    }
+}
+
+/// A copy of a tensor of the host on `device`, behind what that was given so far; the host does not wait for it.
+pub(crate) fn upload(tensor: &Tensor, device: Device) -> Tensor {
+    match device {
+        // only from pinned memory; libtorch keeps that until the copy is done
+        Device::Cuda(_) => tensor.pin_memory(device).to_device_(device, tensor.kind(), true, false),
+        _ => tensor.to_device(device),
+    }
 }
 
 /// Bytes that a thread keeps for the operands of products with a weight `[outputs, inputs]` and its gradient: tiles of 64
@@ -192,7 +240,10 @@ pub(crate) fn linear(x: &Tensor, weight: &Tensor, residual: Option<&Tensor>) -> 
 
 /// Writes `x weight^T` to `y`, `f32[rows, out]`, whatever the type of both.
 pub(crate) fn linear_to_float(x: &Tensor, weight: &Tensor, y: &Tensor) {
-    by_product!(linear_to_float(x, weight, y), x, weight);
+    match x.device() {
+        Device::Cuda(_) => cuda::linear_to_float(x, weight, y),
+        _ => by_product!(linear_to_float(x, weight, y), x, weight),
+    }
 }
 
 /// Gradient of a linear layer's input: `dy[rows, out] weight[out, in]`.
@@ -203,5 +254,8 @@ pub(crate) fn linear_backward(dy: &Tensor, weight: &Tensor) -> Tensor {
 /// `accumulator[out, in] += dy[rows, out]^T x[rows, in]`, summed in fp32 whatever the type of `dy` and `x`: every gradient
 /// of a linear layer's weight is summed by this function.
 pub(crate) fn accumulate_linear(accumulator: &Tensor, dy: &Tensor, x: &Tensor) {
-    by_product!(accumulate_linear(accumulator, dy, x), x, accumulator)
+    match x.device() {
+        Device::Cuda(_) => cuda::accumulate_linear(accumulator, dy, x),
+        _ => by_product!(accumulate_linear(accumulator, dy, x), x, accumulator),
+    }
 }

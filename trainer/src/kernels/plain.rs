@@ -1,9 +1,9 @@
-//! The same operations in libtorch's own: the reference for the kernels' tests, and the path of devices that have no
-//! kernels.
+//! The same operations in libtorch's own: the reference for the kernels' tests, and what there is no kernel
+//! for.
 
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
-use super::{AdamWOptions, Heads, RmsNormGradients};
+use super::{AdamWOptions, AdamWParameter, Heads, RmsNormGradients, Sequences};
 
 fn float(tensor: &Tensor) -> Tensor {
     tensor.to_kind(Kind::Float)
@@ -75,8 +75,8 @@ pub(super) fn rotary(qkv: &Tensor, cos: &Tensor, sin: &Tensor, length: i64, head
 
 /// One sequence's queries, keys and values, `f32[heads, length, head_dim]`, keys and values repeated for the heads that
 /// they serve; and its rows.
-fn sequences(qkv: &Tensor, cu_seqlens: &Tensor, heads: Heads) -> Vec<(i64, i64, [Tensor; 3])> {
-    let Heads { heads, kv_heads, head_dim } = heads;
+fn by_sequence(qkv: &Tensor, sequences: Sequences, heads: Heads) -> Vec<(i64, i64, [Tensor; 3])> {
+    let (Sequences { cu_seqlens, .. }, Heads { heads, kv_heads, head_dim }) = (sequences, heads);
     let bounds: Vec<i64> = (0..cu_seqlens.numel() as i64).map(|i| cu_seqlens.int64_value(&[i])).collect();
     let part = |first: i64, count: i64, row: i64, length: i64| {
         let all = float(&qkv.view([-1, heads + 2 * kv_heads, head_dim]));
@@ -105,9 +105,9 @@ fn merge_heads(x: &Tensor) -> Tensor {
     x.transpose(0, 1).reshape([size[1], size[0] * size[2]])
 }
 
-pub(super) fn attention(qkv: &Tensor, cu_seqlens: &Tensor, heads: Heads) -> (Tensor, Tensor) {
+pub(super) fn attention(qkv: &Tensor, sequences: Sequences, heads: Heads) -> (Tensor, Tensor) {
     let (mut outs, mut lses) = (Vec::new(), Vec::new());
-    for (_, _, [q, k, v]) in sequences(qkv, cu_seqlens, heads) {
+    for (_, _, [q, k, v]) in by_sequence(qkv, sequences, heads) {
         let scores = scores(&q, &k);
         outs.push(merge_heads(&scores.softmax(-1, Kind::Float).matmul(&v)).to_kind(qkv.kind()));
         lses.push(scores.logsumexp([-1i64].as_slice(), false).transpose(0, 1));
@@ -119,7 +119,7 @@ pub(super) fn attention_backward(
     dout: &Tensor,
     qkv: &Tensor,
     (out, lse): (&Tensor, &Tensor),
-    cu_seqlens: &Tensor,
+    sequences: Sequences,
     heads: Heads,
 ) -> Tensor {
     let Heads { heads: query_heads, kv_heads, head_dim } = heads;
@@ -136,7 +136,7 @@ pub(super) fn attention_backward(
         )
     };
     let mut rows = Vec::new();
-    for (row, length, [q, k, v]) in sequences(qkv, cu_seqlens, heads) {
+    for (row, length, [q, k, v]) in by_sequence(qkv, sequences, heads) {
         let (dout, out) = (by_head(dout, row, length), by_head(out, row, length));
         let lse = lse.narrow(0, row, length).transpose(0, 1).unsqueeze(-1);
         let weights = (scores(&q, &k) - lse).exp();
@@ -150,7 +150,7 @@ pub(super) fn attention_backward(
     Tensor::cat(&rows, 0).to_kind(qkv.kind())
 }
 
-pub(super) fn cross_entropy(logits: &Tensor, targets: &Tensor, dlogits: Option<&Tensor>, scale: f64) -> f64 {
+pub(super) fn cross_entropy(logits: &Tensor, targets: &Tensor, dlogits: Option<&Tensor>, scale: f64) -> Tensor {
     let counts = targets.ge(0).to_kind(Kind::Float).unsqueeze(1);
     let targets = targets.clamp_min(0).unsqueeze(1);
     let log_sum_exp = logits.logsumexp([-1i64].as_slice(), true);
@@ -161,30 +161,34 @@ pub(super) fn cross_entropy(logits: &Tensor, targets: &Tensor, dlogits: Option<&
         let gradient = (gradient * scale).where_self(&counts.gt(0.0), &counts.zeros_like());
         dlogits.shallow_clone().copy_(&gradient);
     }
-    losses.sum(Kind::Double).double_value(&[])
+    losses.sum(Kind::Double)
 }
 
-pub(super) fn squared_norm(values: &Tensor) -> f64 {
-    values.to_kind(Kind::Double).square().sum(Kind::Double).double_value(&[])
-}
-
-pub(super) fn adamw(
-    value: &Tensor,
-    gradient: &Tensor,
-    (exp_avg, exp_avg_sq): (&Tensor, &Tensor),
-    compute: Option<&Tensor>,
-    options: AdamWOptions,
-) {
-    let AdamWOptions { lr, beta1, beta2, weight_decay, eps, step, clip } = options;
-    let gradient = gradient * clip;
-    exp_avg.shallow_clone().copy_(&(exp_avg * beta1 + &gradient * (1.0 - beta1)));
-    exp_avg_sq.shallow_clone().copy_(&(exp_avg_sq * beta2 + gradient.square() * (1.0 - beta2)));
-    let denominator = exp_avg_sq.sqrt() / (1.0 - beta2.powf(step)).sqrt() + eps;
-    let update = exp_avg / denominator * (lr / (1.0 - beta1.powf(step)));
-    value.shallow_clone().copy_(&(value * (1.0 - lr * weight_decay) - update));
-    if let Some(compute) = compute {
-        compute.shallow_clone().copy_(value);
+pub(super) fn squared_norms(lists: &[&Tensor]) -> Tensor {
+    let square = |list: &&Tensor| list.to_kind(Kind::Double).square().sum(Kind::Double);
+    match lists {
+        [] => Tensor::zeros([0], (Kind::Double, Device::Cpu)),
+        lists => Tensor::stack(&lists.iter().map(square).collect::<Vec<_>>(), 0),
     }
+}
+
+pub(super) fn adamw(parameters: &[AdamWParameter], options: AdamWOptions) {
+    let AdamWOptions { lr, beta1, beta2, eps, step, clip } = options;
+    for AdamWParameter { value, gradient, exp_avg, exp_avg_sq, compute, weight_decay } in parameters {
+        let gradient = *gradient * clip;
+        exp_avg.shallow_clone().copy_(&(*exp_avg * beta1 + &gradient * (1.0 - beta1)));
+        exp_avg_sq.shallow_clone().copy_(&(*exp_avg_sq * beta2 + gradient.square() * (1.0 - beta2)));
+        let denominator = exp_avg_sq.sqrt() / (1.0 - beta2.powf(step)).sqrt() + eps;
+        let update = *exp_avg / denominator * (lr / (1.0 - beta1.powf(step)));
+        value.shallow_clone().copy_(&(*value * (1.0 - lr * weight_decay) - update));
+        if let Some(compute) = compute {
+            compute.shallow_clone().copy_(value);
+        }
+    }
+}
+
+pub(super) fn accumulate_embedding(accumulator: &Tensor, token_ids: &Tensor, dy: &Tensor) {
+    let _ = accumulator.shallow_clone().index_add_(0, token_ids, &float(dy));
 }
 
 pub(super) fn linear(x: &Tensor, weight: &Tensor, residual: Option<&Tensor>) -> Tensor {

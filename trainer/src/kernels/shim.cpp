@@ -4,7 +4,6 @@
 #include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <ATen/Version.h>
-#include <c10/core/GradMode.h>
 #include <ATen/cpu/Utils.h>
 #include <ATen/native/CPUBlas.h>
 #include <torch/headeronly/version.h>
@@ -12,6 +11,7 @@
 #include <string>
 
 #include "cpu/kernels.h"
+#include "shim.h"
 
 // The branch that MKL dispatches to (2 is AUTO, 3 COMPATIBLE, 10 AVX2, 12 AVX512); not in every build of libtorch.
 extern "C" __attribute__((weak)) int mkl_serv_cbwr_get_auto_branch();
@@ -19,22 +19,9 @@ extern "C" __attribute__((weak)) int mkl_serv_cbwr_get_auto_branch();
 using at::Tensor;
 using stagecoach::Heads;
 using stagecoach::KernelTable;
+using stagecoach::guarded;
 
 namespace {
-
-thread_local std::string last_error;
-
-template <typename F>
-int guarded(F&& body) {
-  try {
-    c10::NoGradGuard no_grad;
-    body();
-    return 0;
-  } catch (const std::exception& e) {
-    last_error = e.what();
-    return -1;
-  }
-}
 
 template <typename T>
 bool small_products_work() {
@@ -120,7 +107,7 @@ void check_attention(const Tensor& qkv, const Tensor& cu_seqlens, Heads heads) {
 
 extern "C" {
 
-const char* sc_last_error() { return last_error.c_str(); }
+const char* sc_last_error() { return stagecoach::last_error.c_str(); }
 
 // What products and kernels were chosen for: the instruction set, the maker, for whose processors BLAS has kernels of its
 // own, and whether there is AMX. Such as "AVX512 Intel AMX".

@@ -2,6 +2,8 @@
 
 mod cuda;
 mod derivatives;
+mod gpu;
+mod nvrtc;
 
 use proptest::prelude::*;
 use tch::{Device, Kind, Tensor};
@@ -136,26 +138,27 @@ proptest! {
         let mut bounds = vec![0];
         lengths.iter().for_each(|length| bounds.push(bounds[bounds.len() - 1] + length));
         let (rows, cu_seqlens) = (bounds[bounds.len() - 1], Tensor::from_slice(&bounds));
+        let sequences = Sequences { cu_seqlens: &cu_seqlens, max_length: 150 };
         let qkv = values(&[rows, (heads.heads + 2 * kv_heads) * heads.head_dim], kind, seed);
         if poisoned && rows > 0 {
             let bad = (seed % rows as u64) as i64;
             let _ = qkv.narrow(0, bad, 1).fill_(f64::NAN);
-            let (out, lse) = ffi::attention(&qkv, &cu_seqlens, heads);
-            let dqkv = ffi::attention_backward(&out, &qkv, (&out, &lse), &cu_seqlens, heads);
+            let (out, lse) = ffi::attention(&qkv, sequences, heads);
+            let dqkv = ffi::attention_backward(&out, &qkv, (&out, &lse), sequences, heads);
             for tensor in [&out, &lse, &dqkv] {
                 assert!(list(&tensor.narrow(0, bad, 1)).iter().all(|x| x.is_nan()));
             }
             return Ok(());
         }
-        let (out, lse) = ffi::attention(&qkv, &cu_seqlens, heads);
-        let (plain_out, plain_lse) = plain::attention(&qkv, &cu_seqlens, heads);
+        let (out, lse) = ffi::attention(&qkv, sequences, heads);
+        let (plain_out, plain_lse) = plain::attention(&qkv, sequences, heads);
         // bf16 rounds the weights before they are multiplied by the values
         assert_close("out", &out, &plain_out, 3.0 * tolerance(kind));
         assert_close("lse", &lse, &plain_lse, tolerance(Kind::Float));
         let dout = values(&[rows, heads.heads * heads.head_dim], kind, seed ^ 1);
         let saved = (&plain_out, &plain_lse);
-        let dqkv = ffi::attention_backward(&dout, &qkv, saved, &cu_seqlens, heads);
-        let plain_dqkv = plain::attention_backward(&dout, &qkv, saved, &cu_seqlens, heads);
+        let dqkv = ffi::attention_backward(&dout, &qkv, saved, sequences, heads);
+        let plain_dqkv = plain::attention_backward(&dout, &qkv, saved, sequences, heads);
         assert_close("dqkv", &dqkv, &plain_dqkv, 3.0 * tolerance(kind));
     }
 
@@ -170,10 +173,9 @@ proptest! {
         let gradients = [(); 2].map(|()| Tensor::zeros([rows, vocab], (kind, Device::Cpu)));
         let loss = ffi::cross_entropy(&logits, &targets, Some(&gradients[0]), 0.25);
         let plain_loss = plain::cross_entropy(&logits, &targets, Some(&gradients[1]), 0.25);
-        let scalar = |x: f64| Tensor::from_slice(&[x]);
         // a loss is a difference of logits, which are of this size
-        assert_close_to_scale("loss", &scalar(loss), &scalar(plain_loss), tolerance(Kind::Float), 10.0);
-        assert_close("loss alone", &scalar(ffi::cross_entropy(&logits, &targets, None, 1.0)), &scalar(loss), 0.0);
+        assert_close_to_scale("loss", &loss, &plain_loss, tolerance(Kind::Float), 10.0);
+        assert_close("loss alone", &ffi::cross_entropy(&logits, &targets, None, 1.0), &loss, 0.0);
         for row in 0..rows {
             let [kernel, plain] = [0, 1].map(|at| gradients[at].narrow(0, row, 1));
             match list(&logits.narrow(0, row, 1)).iter().all(|x| x.is_finite() || *x == f64::NEG_INFINITY) {
@@ -189,10 +191,10 @@ proptest! {
     }
 
     #[test]
-    fn squared_norm_and_adamw_are_the_plain_ones(size in prop_oneof![0i64..70, Just(70_000)], step in 1u32..2000, bf16: bool, seed: u64) {
+    fn squared_norms_and_adamw_are_the_plain_ones(size in prop_oneof![0i64..70, Just(70_000)], step in 1u32..2000, bf16: bool, seed: u64) {
         let gradient = values(&[size], Kind::Float, seed);
-        let (norm, plain_norm) = (ffi::squared_norm(&gradient), plain::squared_norm(&gradient));
-        assert!((norm - plain_norm).abs() <= 1e-12 * plain_norm, "{norm}, plain {plain_norm}");
+        let lists = [&gradient, &gradient];
+        assert_close_to_scale("norms", &ffi::squared_norms(&lists), &plain::squared_norms(&lists), 1e-12, 1e-300);
         let compute = bf16.then(|| Tensor::zeros([size], (Kind::BFloat16, Device::Cpu)));
         let tensors = || (
             values(&[size], Kind::Float, seed ^ 1), values(&[size], Kind::Float, seed ^ 2) * 0.1,
@@ -200,10 +202,12 @@ proptest! {
         );
         let (kernel, reference) = (tensors(), tensors());
         let step = f64::from(step);
-        let options =
-            AdamWOptions { lr: 1e-2, beta1: 0.9, beta2: 0.999, weight_decay: 0.1, eps: 1e-8, step, clip: 0.7 };
-        ffi::adamw(&kernel.0, &gradient, (&kernel.1, &kernel.2), kernel.3.as_ref(), options);
-        plain::adamw(&reference.0, &gradient, (&reference.1, &reference.2), reference.3.as_ref(), options);
+        let options = AdamWOptions { lr: 1e-2, beta1: 0.9, beta2: 0.999, eps: 1e-8, step, clip: 0.7 };
+        for (tensors, update) in [(&kernel, ffi::adamw as fn(&[AdamWParameter], AdamWOptions)), (&reference, plain::adamw)] {
+            let (value, exp_avg, exp_avg_sq, compute) = tensors;
+            let compute = compute.as_ref();
+            update(&[AdamWParameter { value, gradient: &gradient, exp_avg, exp_avg_sq, compute, weight_decay: 0.1 }], options);
+        }
         assert_close("value", &kernel.0, &reference.0, tolerance(Kind::Float));
         assert_close("exp_avg", &kernel.1, &reference.1, tolerance(Kind::Float));
         assert_close("exp_avg_sq", &kernel.2, &reference.2, tolerance(Kind::Float));
@@ -244,7 +248,7 @@ proptest! {
             let products = [linear(&x, &weight, None), linear_backward(&dy, &weight), accumulator];
             // libtorch's own products depend on the number of threads
             let products = has_products(kind).then(|| products.map(|tensor| list(&tensor)));
-            (products, [normed, dx, dweight, column_sums(&dy)].map(|tensor| list(&tensor)), squared_norm(&x.to_kind(Kind::Float)))
+            (products, [normed, dx, dweight, column_sums(&dy)].map(|tensor| list(&tensor)), list(&squared_norms(&[&x.to_kind(Kind::Float)], Device::Cpu)))
         };
         let threads = |threads| {
             tch::set_num_threads(threads);
@@ -277,8 +281,9 @@ fn nothing_is_left_of_values_that_are_not_finite() {
             let heads = Heads { heads: 2, kv_heads: 1, head_dim: 4 };
             let (qkv, cu_seqlens) = (Tensor::full([tokens, 16], fill, (kind, Device::Cpu)), [0, tokens]);
             let cu_seqlens = Tensor::from_slice(&cu_seqlens);
-            let (out, lse) = attention(&qkv, &cu_seqlens, heads);
-            let dqkv = attention_backward(&out, &qkv, (&out, &lse), &cu_seqlens, heads);
+            let sequences = Sequences { cu_seqlens: &cu_seqlens, max_length: tokens };
+            let (out, lse) = attention(&qkv, sequences, heads);
+            let dqkv = attention_backward(&out, &qkv, (&out, &lse), sequences, heads);
             [accumulator, out, lse, dqkv, linear(&dy, &values(&[34, 70], kind, 2), None)]
         };
         assert!(products(48, f64::NAN).iter().all(|tensor| list(tensor).iter().any(|x| x.is_nan())));

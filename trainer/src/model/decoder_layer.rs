@@ -96,7 +96,7 @@ impl Layer for DecoderLayer {
     fn forward(self: Rc<Self>, x: Tensor, ctx: &ForwardContext) -> (Tensor, Box<dyn Backward>) {
         let (normed, input_rstd) = self.input_layernorm.apply(&x);
         let input = self.attention_input(self.project(&normed), ctx);
-        let (attention, lse) = kernels::attention(&input.qkv, &ctx.cu_seqlens, self.heads);
+        let (attention, lse) = kernels::attention(&input.qkv, ctx.sequences(), self.heads);
         let qkv = input.kept();
         drop(input);
         let h = self.o_proj.forward_add(&attention, &x);
@@ -133,7 +133,7 @@ impl Backward for DecoderActivations {
 
         let AttentionInput { qkv, norms } = layer.attention_input_again(qkv, &x, ctx);
         let dattention = layer.o_proj.backward(&dh);
-        let dqkv = kernels::attention_backward(&dattention, &qkv, (&attention, &lse), &ctx.cu_seqlens, layer.heads);
+        let dqkv = kernels::attention_backward(&dattention, &qkv, (&attention, &lse), ctx.sequences(), layer.heads);
         weight_gradients(layer.o_proj.weight_gradient(dh.shallow_clone(), attention));
         drop(qkv);
         layer.rotary.rotate_back(&dqkv, ctx.positions(), layer.heads);

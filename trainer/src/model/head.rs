@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::linear::Linear;
 use super::{Parameters, names};
@@ -33,8 +33,8 @@ pub(super) fn temporary_bytes(tokens: usize, hidden: usize, vocab: usize, elemen
 /// Output of the head for one microbatch in training.
 #[derive(Debug)]
 pub(crate) struct HeadOutput {
-    /// Sum of the cross-entropies of all targets but those with the ignore index, in nats.
-    pub(crate) loss: f64,
+    /// `f64[]`: sum of the cross-entropies of all targets but those with the ignore index, in nats.
+    pub(crate) loss: Tensor,
     /// d(loss x scale) / d(hidden), of the shape of hidden.
     pub(crate) hidden_gradient: Tensor,
 }
@@ -52,7 +52,7 @@ impl Head {
     /// 1 / (number of targets in the global batch); the weight's gradient is accumulated at once.
     pub(crate) fn forward_backward(&self, hidden: &Tensor, targets: &Tensor, scale: f64) -> HeadOutput {
         let hidden_gradient = hidden.empty_like();
-        let mut loss = 0.0;
+        let mut loss = zero(hidden.device());
         for (start, length) in blocks(hidden) {
             let x = hidden.narrow(0, start, length);
             let (block_loss, dlogits) = kernels::cross_entropy_with_gradient(
@@ -68,13 +68,13 @@ impl Head {
         HeadOutput { loss, hidden_gradient }
     }
 
-    /// The loss alone: the sum of the cross-entropies, in nats.
-    pub(crate) fn loss(&self, hidden: &Tensor, targets: &Tensor) -> f64 {
+    /// The loss alone, `f64[]`: the sum of the cross-entropies, in nats.
+    pub(crate) fn loss(&self, hidden: &Tensor, targets: &Tensor) -> Tensor {
         let block_loss = |(start, length)| {
             let logits = self.block_logits(&hidden.narrow(0, start, length));
             kernels::cross_entropy(&logits, &targets.narrow(0, start, length))
         };
-        blocks(hidden).map(block_loss).sum()
+        blocks(hidden).map(block_loss).fold(zero(hidden.device()), |sum, loss| sum + loss)
     }
 
     /// `f32[tokens, vocab]`, in the memory of all blocks: valid until the next call.
@@ -97,6 +97,11 @@ impl Head {
     fn empty_logits(&self, tokens: i64) -> Tensor {
         Tensor::empty([tokens, self.linear.weight.size()[0]], (Kind::Float, self.linear.weight.device()))
     }
+}
+
+/// `f64[]`: a sum of losses begins with it.
+fn zero(device: Device) -> Tensor {
+    Tensor::zeros([0i64; 0], (Kind::Double, device))
 }
 
 /// `(start, length)` of each block of tokens.

@@ -22,6 +22,8 @@ use stagecoach_api::job::{Precision, Recompute};
 use stagecoach_pipeline::{ModelCost, Partition, Placement};
 use tch::Tensor;
 
+use crate::kernels::Sequences;
+
 pub use config::LlamaConfig;
 pub use embedding::Embedding;
 pub use head::Head;
@@ -46,6 +48,11 @@ pub struct ForwardContext {
 }
 
 impl ForwardContext {
+    /// Which tokens attend to each other.
+    pub(crate) fn sequences(&self) -> Sequences<'_> {
+        Sequences { cu_seqlens: &self.cu_seqlens, max_length: self.length }
+    }
+
     /// The positions of a row's tokens.
     pub(crate) fn positions(&self) -> Range<i64> {
         self.first_position..self.first_position + self.length

@@ -2,7 +2,7 @@
 
 use tch::Tensor;
 
-use crate::kernels::accumulate_linear;
+use crate::kernels::{accumulate_embedding, accumulate_linear};
 
 /// A contribution of one microbatch to a weight's gradient. Backward passes hand it over as soon as its inputs are there;
 /// the schedule decides when it is accumulated.
@@ -50,8 +50,8 @@ impl WeightGradient {
         match self {
             WeightGradient::Linear { accumulator, dy, x } => accumulate_linear(&accumulator, &dy, &x),
             WeightGradient::Sum { mut accumulator, gradient } => accumulator += gradient,
-            WeightGradient::Embedding { mut accumulator, token_ids, dy } => {
-                let _ = accumulator.index_add_(0, &token_ids, &dy.to_kind(tch::Kind::Float));
+            WeightGradient::Embedding { accumulator, token_ids, dy } => {
+                accumulate_embedding(&accumulator, &token_ids, &dy);
             }
             WeightGradient::Other(gradient) => gradient.accumulate(),
         }

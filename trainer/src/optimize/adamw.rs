@@ -3,7 +3,7 @@
 use stagecoach_api::job::AdamWSpec;
 use tch::Tensor;
 
-use crate::kernels::{self, AdamWOptions};
+use crate::kernels::{self, AdamWOptions, AdamWParameter};
 use crate::model::{Parameter, Parameters};
 
 /// The moments of one parameter: fp32, of the parameter's shape.
@@ -44,16 +44,26 @@ impl AdamW {
     }
 
     /// Updates every parameter that this replica owns with learning rate `lr`. Gradients are first multiplied by `clip`, which is at most 1.
-    pub(crate) fn step(&mut self, parameters: &Parameters, lr: f64, clip: f64) {
+    pub(crate) fn step<'a>(&'a mut self, parameters: &'a Parameters, lr: f64, clip: f64) {
         self.updates += 1;
         let AdamWSpec { beta1, beta2, epsilon: eps, weight_decay, decay_norms_and_embeddings } = self.hyperparameters;
         let owned = parameters.iter().zip(&self.moments).filter_map(|(p, moments)| Some((p, moments.as_ref()?)));
-        for (parameter, Moments { exp_avg, exp_avg_sq }) in owned {
-            let decays = parameter.spec.has_weight_decay || decay_norms_and_embeddings;
-            let weight_decay = if decays { weight_decay } else { 0.0 };
-            let options = AdamWOptions { lr, beta1, beta2, weight_decay, eps, step: self.updates as f64, clip };
-            let moments = (exp_avg, exp_avg_sq);
-            kernels::adamw(&parameter.value, &parameter.gradient, moments, parameter.bf16_copy(), options);
+        let parameter = |(parameter, Moments { exp_avg, exp_avg_sq }): (&'a Parameter, &'a Moments)| AdamWParameter {
+            value: &parameter.value,
+            gradient: &parameter.gradient,
+            exp_avg,
+            exp_avg_sq,
+            compute: parameter.bf16_copy(),
+            weight_decay: if parameter.spec.has_weight_decay || decay_norms_and_embeddings {
+                weight_decay
+            } else {
+                0.0
+            },
+        };
+        let owned: Vec<AdamWParameter> = owned.map(parameter).collect();
+        let options = AdamWOptions { lr, beta1, beta2, eps, step: self.updates as f64, clip };
+        if let Some(first) = owned.first() {
+            kernels::adamw(&owned, options, first.value.device());
         }
     }
 }

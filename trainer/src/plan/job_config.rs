@@ -244,10 +244,10 @@ impl JobConfig {
         progress.fix_decay(steps, asked, self.learning_rate(steps)).map_err(Fatal::invalid)
     }
 
-    /// The device of `rank`.
+    /// The device of `rank`. A GPU gets the kernels, once in a process.
     ///
     /// # Errors
-    /// If the job requires a GPU and none is usable.
+    /// If the job requires a GPU and none is usable, or a GPU can't get the kernels.
     pub(crate) fn device(&self, rank: usize) -> Result<tch::Device, Fatal> {
         let gpus = match self.training.device {
             Device::Cpu => 0,
@@ -259,7 +259,12 @@ impl JobConfig {
                 "spec.training.device is Cuda and stage {rank} finds no usable GPU: give it one, or set device to Auto"
             ))),
             (_, 0) => Ok(tch::Device::Cpu),
-            (_, gpus) => Ok(tch::Device::Cuda(rank % gpus)),
+            (_, gpus) => {
+                let gpu = rank % gpus;
+                crate::kernels::load_on_gpu(gpu)
+                    .map_err(|error| Fatal::invalid(format!("stage {rank} can't compute on GPU {gpu}: {error}")))?;
+                Ok(tch::Device::Cuda(gpu))
+            }
         }
     }
 }

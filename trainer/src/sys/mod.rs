@@ -9,7 +9,7 @@ mod processor;
 mod signals;
 
 pub(crate) use allocator::keep_freed_memory;
-pub(crate) use cuda::{CudaContext, CudaError, CudaEvent, CudaStream, cuda_devices};
+pub(crate) use cuda::{CudaContext, CudaError, CudaEvent, CudaFunction, CudaModule, CudaStream, cuda_devices};
 pub(crate) use library::{LibraryError, c_functions, open as open_library};
 pub(crate) use memory::{memory_bytes, peak_resident_bytes};
 pub(crate) use portable::pin_instruction_set;

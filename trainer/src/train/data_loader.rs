@@ -8,6 +8,7 @@ use tch::{Device, Tensor};
 
 use super::context::StageContext;
 use crate::fatal::Fatal;
+use crate::kernels::upload;
 use crate::plan::Plan;
 
 /// Data loader of this rank.
@@ -72,10 +73,10 @@ impl DataLoader {
         for index in microbatches {
             let microbatch = self.dataset.microbatch(plan, index);
             if self.has_embedding {
-                tensors.token_ids.push(Tensor::from_slice(&microbatch.inputs).to_device(self.device));
+                tensors.token_ids.push(upload(&Tensor::from_slice(&microbatch.inputs), self.device));
             }
             if self.has_head {
-                tensors.targets.push(Tensor::from_slice(&microbatch.targets).to_device(self.device));
+                tensors.targets.push(upload(&Tensor::from_slice(&microbatch.targets), self.device));
             }
         }
         tensors

@@ -14,7 +14,7 @@ use crate::plan::{JobConfig, TrainerState};
 use crate::sys::{gpu_models, processor_model};
 
 /// What is compared, and how people call it. `version` is recorded too: it decides nothing that `kernels` does not.
-const COMPARED: [(&str, &str); 11] = [
+const COMPARED: [(&str, &str); 12] = [
     ("kernels", "version of the kernels"),
     ("libtorch", "libtorch"),
     ("isa", "CPU"),
@@ -24,6 +24,7 @@ const COMPARED: [(&str, &str); 11] = [
     ("products", "matrix products"),
     ("device", "device"),
     ("gpu", "GPU"),
+    ("nvrtc", "NVRTC"),
     ("threads", "threads"),
     ("deterministic", "deterministic algorithms"),
 ];
@@ -48,6 +49,7 @@ pub(super) fn environment(config: &JobConfig, device: tch::Device) -> Value {
         "processor": processor,
         "device": if device.is_cuda() { "Cuda" } else { "Cpu" },
         "gpu": if device.is_cuda() { gpu_models() } else { String::new() },
+        "nvrtc": kernels::compiler_version().unwrap_or_default(),
         "threads": config.training.threads,
         "deterministic": kernels::is_deterministic(),
     })

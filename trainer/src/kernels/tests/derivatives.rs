@@ -54,8 +54,9 @@ fn gradients_are_the_derivatives_of_the_formulas() {
         weights.matmul(&part(6, 2)).transpose(0, 1).reshape([20, 24])
     };
     let cu_seqlens = Tensor::from_slice(&[0i64, 20]);
-    let (out, lse) = attention(&qkv, &cu_seqlens, heads);
-    let gradient = attention_backward(&dy, &qkv, (&out, &lse), &cu_seqlens, heads);
+    let sequences = Sequences { cu_seqlens: &cu_seqlens, max_length: 20 };
+    let (out, lse) = attention(&qkv, sequences, heads);
+    let gradient = attention_backward(&dy, &qkv, (&out, &lse), sequences, heads);
     assert_derivative("attention", formula, &qkv, &dy, &gradient);
 
     let angles = value(&[5, 3], 8);

@@ -10,9 +10,9 @@ use std::sync::OnceLock;
 use crate::sys::library::{LibraryError, c_functions};
 
 /// The driver's library: it comes with the driver, not with CUDA.
-const LIBRARY: &str = "libcuda.so.1";
+pub(super) const LIBRARY: &str = "libcuda.so.1";
 
-type Handle = *mut c_void;
+pub(super) type Handle = *mut c_void;
 
 const SUCCESS: c_int = 0;
 /// `CUDA_ERROR_NOT_READY`.
@@ -90,6 +90,7 @@ fn driver() -> Result<&'static DriverFunctions, CudaError> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CudaContext {
     driver: &'static DriverFunctions,
+    device: c_int,
     context: Handle,
 }
 
@@ -116,9 +117,19 @@ impl CudaContext {
         // SAFETY: writes one handle, of a context that is kept until the process ends.
         let retained = unsafe { (driver.retain_primary_context)(&mut context, device) };
         driver.check("cuDevicePrimaryCtxRetain", retained)?;
-        let context = CudaContext { driver, context };
+        let context = CudaContext { driver, device, context };
         context.make_current()?;
         Ok(context)
+    }
+
+    /// The driver's number of its device.
+    pub(super) fn device(&self) -> c_int {
+        self.device
+    }
+
+    /// What the driver answered to `call`.
+    pub(super) fn check(&self, call: &'static str, result: c_int) -> Result<(), CudaError> {
+        self.driver.check(call, result)
     }
 
     /// Makes it the context of this thread, which each thread needs that creates streams or events.

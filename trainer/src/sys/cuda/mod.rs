@@ -1,12 +1,14 @@
 //! One binary for CPU and GPU: libtorch finds CUDA only if its CUDA library is opened before the first query.
 
 mod driver;
+mod module;
 
 use std::sync::OnceLock;
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
 
 pub(crate) use driver::{CudaContext, CudaError, CudaEvent, CudaStream};
+pub(crate) use module::{CudaFunction, CudaModule};
 
 /// The number of usable GPUs; 0 if the library, the driver or a device is missing.
 pub(crate) fn cuda_devices() -> usize {

@@ -1,0 +1,129 @@
+//! The kernels on the GPU of this process.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::sync::OnceLock;
+
+use tch::{Device, Kind, Tensor};
+
+use super::nvrtc::{Nvrtc, NvrtcError};
+use super::{Grid, KERNELS, Launcher, SOURCES};
+use crate::kernels::upload;
+use crate::sys::{CudaContext, CudaError, CudaFunction, CudaModule};
+
+/// Blocks per multiprocessor: enough to hide the latency of memory where each block has 256 threads.
+const BLOCKS_PER_MULTIPROCESSOR: u32 = 16;
+
+/// Why a GPU has no kernels.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KernelError {
+    #[error(transparent)]
+    Nvrtc(#[from] NvrtcError),
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    #[error("this process has the kernels on GPU {loaded} already, and is asked for GPU {index}")]
+    AnotherGpu { loaded: usize, index: usize },
+}
+
+/// A GPU with all kernels.
+#[derive(Debug)]
+pub(in crate::kernels) struct Gpu {
+    index: usize,
+    module: CudaModule,
+    functions: HashMap<&'static str, CudaFunction>,
+    max_blocks: u32,
+    /// Of the compiler, which decides bits.
+    nvrtc_version: String,
+    /// Compute capability.
+    capability: (u32, u32),
+}
+
+static GPU: OnceLock<Gpu> = OnceLock::new();
+
+/// Compiles the kernels and loads them on GPU `index`, once in a process. Takes a second or two.
+///
+/// # Errors
+/// If NVRTC is missing, does not know this GPU or does not compile the kernels, or the driver does not load them.
+pub(crate) fn load(index: usize) -> Result<(), KernelError> {
+    let gpu = match GPU.get() {
+        Some(gpu) => gpu,
+        None => {
+            let gpu = Gpu::new(index)?;
+            GPU.get_or_init(|| gpu)
+        }
+    };
+    let loaded = gpu.index;
+    if loaded == index { Ok(()) } else { Err(KernelError::AnotherGpu { loaded, index }) }
+}
+
+/// The version of the compiler that has made the kernels of this process, if it has any.
+pub(crate) fn compiler_version() -> Option<&'static str> {
+    GPU.get().map(|gpu| gpu.nvrtc_version.as_str())
+}
+
+/// The GPU whose kernels [`load`] has loaded.
+///
+/// # Panics
+/// If it has not: every device comes from a place that calls it.
+#[allow(clippy::expect_used, reason = "a defect of this program")]
+pub(in crate::kernels) fn loaded() -> &'static Gpu {
+    GPU.get().expect("kernels are loaded before a GPU computes")
+}
+
+impl Gpu {
+    fn new(index: usize) -> Result<Gpu, KernelError> {
+        let context = CudaContext::of_device(index)?;
+        let properties = context.properties()?;
+        let nvrtc = Nvrtc::open(None)?;
+        let (major, minor) = properties.capability;
+        let compiled = nvrtc.compile(&SOURCES, &format!("sm_{major}{minor}"))?;
+        tracing::debug!("NVRTC {} has compiled the kernels: {}", nvrtc.version(), compiled.log);
+        let module = CudaModule::load(context, &compiled.cubin)?;
+        let function = |name: &'static str| {
+            let function = module.function(&CString::new(name).unwrap_or_default())?;
+            Ok::<_, CudaError>((name, function))
+        };
+        let functions = KERNELS.into_iter().map(function).collect::<Result<_, _>>()?;
+        Ok(Gpu {
+            index,
+            module,
+            functions,
+            max_blocks: (properties.multiprocessors * BLOCKS_PER_MULTIPROCESSOR).max(1),
+            nvrtc_version: nvrtc.version().to_owned(),
+            capability: properties.capability,
+        })
+    }
+
+    /// Whether libtorch's flash attention runs here: from Ampere on.
+    pub(in crate::kernels) fn has_flash_attention(&self) -> bool {
+        self.capability >= (8, 0)
+    }
+}
+
+impl Launcher for Gpu {
+    fn device(&self) -> Device {
+        Device::Cuda(self.index)
+    }
+
+    fn max_blocks(&self) -> u32 {
+        self.max_blocks
+    }
+
+    fn empty(&self, size: &[i64], kind: Kind) -> Tensor {
+        Tensor::empty(size, (kind, self.device()))
+    }
+
+    fn upload(&self, table: &[i64]) -> Tensor {
+        upload(&Tensor::from_slice(table), self.device())
+    }
+
+    #[track_caller]
+    #[allow(clippy::panic, reason = "a failing operation panics, as libtorch's do")]
+    unsafe fn launch(&self, kernel: &str, Grid { x, y, threads }: Grid, arguments: &[*mut c_void]) {
+        let function = self.functions[kernel];
+        // SAFETY: the caller's promise; libtorch gives memory that is freed to what comes later on the same stream only.
+        if let Err(error) = unsafe { self.module.launch(function, ((x, y), threads), arguments) } {
+            panic!("the kernel {kernel} does not run: {error}");
+        }
+    }
+}

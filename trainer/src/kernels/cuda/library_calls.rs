@@ -1,0 +1,51 @@
+//! What libtorch's own operations for GPUs do better than their plain form: flash attention, and products of bf16 that are summed in
+//! fp32.
+
+use tch::{Kind, Tensor};
+
+use super::gpu::Gpu;
+use crate::kernels::{Heads, Sequences, ffi, plain};
+
+/// The widest head of flash attention, which takes multiples of 8.
+const WIDEST_HEAD: i64 = 256;
+
+fn is_flash(on: &Gpu, qkv: &Tensor, heads: Heads) -> bool {
+    let head_fits = heads.head_dim <= WIDEST_HEAD && heads.head_dim % 8 == 0;
+    on.has_flash_attention() && qkv.kind() == Kind::BFloat16 && head_fits && qkv.numel() > 0
+}
+
+pub(in crate::kernels) fn attention(on: &Gpu, qkv: &Tensor, sequences: Sequences, heads: Heads) -> (Tensor, Tensor) {
+    match is_flash(on, qkv, heads) {
+        true => ffi::flash_attention(qkv, sequences, heads),
+        false => plain::attention(qkv, sequences, heads),
+    }
+}
+
+pub(in crate::kernels) fn attention_backward(
+    on: &Gpu,
+    dout: &Tensor,
+    qkv: &Tensor,
+    saved: (&Tensor, &Tensor),
+    sequences: Sequences,
+    heads: Heads,
+) -> Tensor {
+    match is_flash(on, qkv, heads) {
+        true => ffi::flash_attention_backward(dout, qkv, saved, sequences, heads),
+        false => plain::attention_backward(dout, qkv, saved, sequences, heads),
+    }
+}
+
+pub(in crate::kernels) fn linear_to_float(x: &Tensor, weight: &Tensor, y: &Tensor) {
+    match x.kind() {
+        Kind::BFloat16 => drop(x.mm_dtype_out(y, &weight.tr(), Kind::Float)),
+        _ => plain::linear_to_float(x, weight, y),
+    }
+}
+
+/// The GEMM adds to the accumulator itself, in fp32.
+pub(in crate::kernels) fn accumulate_linear(accumulator: &Tensor, dy: &Tensor, x: &Tensor) {
+    match x.kind() {
+        Kind::BFloat16 => drop(accumulator.addmm_dtype_out(accumulator, &dy.tr(), x, Kind::Float)),
+        _ => plain::accumulate_linear(accumulator, dy, x),
+    }
+}

@@ -1,0 +1,278 @@
+//! The operations by kernels: which blocks run over what. Pieces of sums, and threads where a block adds up, are functions of shapes
+//! alone, so that the bits are too.
+
+use std::ffi::c_void;
+use std::ptr::{from_ref, null_mut};
+
+use tch::{Kind, Tensor};
+
+use super::{Grid, Launcher};
+use crate::kernels::{AdamWOptions, AdamWParameter, Heads, RmsNormGradients};
+
+/// Threads of a block where each takes elements or columns.
+const THREADS: u32 = 256;
+/// The fewest rows of a piece of a sum over rows.
+const ROWS_OF_PIECE: i64 = 64;
+/// The most pieces of a sum over rows, which are then added one after the other.
+const PIECES: i64 = 512;
+/// Pieces of each list of squares.
+const SQUARED_NORM_PIECES: u32 = 128;
+
+/// A kernel's name for this type of activations.
+macro_rules! of_kind {
+    ($name:literal, $kind:expr) => {
+        if $kind == Kind::BFloat16 { concat!($name, "_bf16") } else { concat!($name, "_f32") }
+    };
+}
+
+/// Launches a kernel with arguments of the types of its parameters: addresses, `i64`, floats, or a structure.
+macro_rules! launch {
+    ($on:expr, $kernel:expr, $grid:expr; $($argument:expr),*) => {
+        // SAFETY: the types are those of the kernel's parameters; `data` and the shapes say that the memory is large enough.
+        unsafe { $on.launch($kernel, $grid, &[$(from_ref(&$argument).cast_mut().cast::<c_void>()),*]) }
+    };
+}
+
+/// The address of a tensor as a kernel takes it: contiguous, of this type, on the launcher's device.
+#[track_caller]
+fn data(on: &dyn Launcher, tensor: &Tensor, kind: Kind) -> *mut c_void {
+    let fits = tensor.kind() == kind && tensor.is_contiguous() && tensor.device() == on.device();
+    assert!(fits, "a kernel takes contiguous {kind:?} tensors on its device, got {tensor:?}");
+    tensor.data_ptr()
+}
+
+fn data_or_null(on: &dyn Launcher, tensor: Option<&Tensor>, kind: Kind) -> *mut c_void {
+    tensor.map_or(null_mut(), |tensor| data(on, tensor, kind))
+}
+
+/// Rows, and their width.
+fn matrix(tensor: &Tensor) -> (i64, i64) {
+    let width = tensor.size().last().copied().unwrap_or(1);
+    (tensor.numel() as i64 / width.max(1), width)
+}
+
+#[track_caller]
+fn check(fits: bool, tensor: &Tensor) {
+    assert!(fits, "shapes do not fit {:?}", tensor.size());
+}
+
+fn div_ceil(count: i64, size: i64) -> i64 {
+    (count + size - 1) / size
+}
+
+/// Blocks for so many items: at least one, which may have nothing to do.
+fn blocks(on: &dyn Launcher, items: i64) -> u32 {
+    items.clamp(1, i64::from(on.max_blocks())) as u32
+}
+
+/// A thread for each item, or for several.
+fn of_items(on: &dyn Launcher, items: i64) -> Grid {
+    Grid { x: blocks(on, div_ceil(items, THREADS.into())), y: 1, threads: THREADS }
+}
+
+/// A block for each row, or for several, with a thread for some eight of its elements.
+fn of_rows(on: &dyn Launcher, rows: i64, width: i64) -> Grid {
+    let threads = (div_ceil(width, 8).clamp(1, 512) as u32).next_multiple_of(32);
+    Grid { x: blocks(on, rows), y: 1, threads }
+}
+
+/// The rows of each piece of a sum over rows, and the pieces.
+fn pieces(rows: i64) -> (i64, i64) {
+    let rows_of_piece = ROWS_OF_PIECE.max(div_ceil(rows, PIECES));
+    (rows_of_piece, div_ceil(rows, rows_of_piece).max(1))
+}
+
+/// `f32[width]`: the sum of `partial[pieces, width]`, which `fill` computes by pieces of `rows` rows each.
+fn sum_by_pieces(on: &dyn Launcher, (rows, width): (i64, i64), fill: impl FnOnce(Grid, *mut c_void, i64)) -> Tensor {
+    let (rows_of_piece, pieces) = pieces(rows);
+    let (partial, sums) = (on.empty(&[pieces, width], Kind::Float), on.empty(&[width], Kind::Float));
+    let columns = of_items(on, width);
+    let partial_data = data(on, &partial, Kind::Float);
+    fill(Grid { y: pieces as u32, ..columns }, partial_data, rows_of_piece);
+    launch!(on, "sum_pieces", columns; partial_data, data(on, &sums, Kind::Float), pieces, width);
+    sums
+}
+
+/// `f64[rows]`: the sums of `values`, `f64[rows, width]`.
+fn row_sums(on: &dyn Launcher, values: &Tensor) -> Tensor {
+    let (rows, width) = (values.size()[0], values.size()[1]);
+    let sums = on.empty(&[rows], Kind::Double);
+    let grid = Grid { x: rows as u32, y: 1, threads: THREADS };
+    launch!(on, "row_sums_f64", grid; data(on, values, Kind::Double), data(on, &sums, Kind::Double), width);
+    sums
+}
+
+pub(in crate::kernels) fn column_sums(on: &dyn Launcher, x: &Tensor) -> Tensor {
+    let (rows, width) = matrix(x);
+    sum_by_pieces(on, (rows, width), |grid, partial, rows_of_piece| {
+        let kernel = of_kind!("column_sums", x.kind());
+        launch!(on, kernel, grid; data(on, x, x.kind()), partial, rows, width, rows_of_piece);
+    })
+}
+
+pub(in crate::kernels) fn rms_norm(on: &dyn Launcher, x: &Tensor, weight: &Tensor, eps: f64) -> (Tensor, Tensor) {
+    let ((rows, width), kind) = (matrix(x), x.kind());
+    check(weight.numel() as i64 == width, x);
+    let (y, rstd) = (on.empty(&x.size(), kind), on.empty(&[rows], Kind::Float));
+    launch!(on, of_kind!("rms_norm", kind), of_rows(on, rows, width);
+        data(on, x, kind), data(on, weight, Kind::Float), data(on, &y, kind), data(on, &rstd, Kind::Float), rows, width,
+        eps as f32);
+    (y, rstd)
+}
+
+pub(in crate::kernels) fn rms_norm_backward(
+    on: &dyn Launcher,
+    dy: &Tensor,
+    x: &Tensor,
+    weight: &Tensor,
+    rstd: &Tensor,
+    residual_gradient: Option<&Tensor>,
+) -> RmsNormGradients {
+    let ((rows, width), kind) = (matrix(x), x.kind());
+    let same = |tensor: &Tensor| tensor.numel() == x.numel();
+    let fits = same(dy) && residual_gradient.is_none_or(same) && weight.numel() as i64 == width;
+    check(fits && rstd.numel() as i64 == rows, x);
+    let [dx, y] = [(); 2].map(|()| on.empty(&x.size(), kind));
+    let [dy, x] = [dy, x].map(|tensor| data(on, tensor, kind));
+    let rstd = data(on, rstd, Kind::Float);
+    launch!(on, of_kind!("rms_norm_backward", kind), of_rows(on, rows, width);
+        dy, x, data(on, weight, Kind::Float), rstd, data_or_null(on, residual_gradient, kind), data(on, &dx, kind),
+        data(on, &y, kind), rows, width);
+    let dweight = sum_by_pieces(on, (rows, width), |grid, partial, rows_of_piece| {
+        let kernel = of_kind!("rms_norm_dweight", kind);
+        launch!(on, kernel, grid; dy, x, rstd, partial, rows, width, rows_of_piece);
+    });
+    RmsNormGradients { dx, dweight, y }
+}
+
+pub(in crate::kernels) fn swiglu(on: &dyn Launcher, gate_up: &Tensor) -> Tensor {
+    let ((rows, both), kind) = (matrix(gate_up), gate_up.kind());
+    let width = both / 2;
+    let out = on.empty(&[rows, width], kind);
+    launch!(on, of_kind!("swiglu", kind), of_items(on, rows * width);
+        data(on, gate_up, kind), data(on, &out, kind), rows, width);
+    out
+}
+
+pub(in crate::kernels) fn swiglu_backward(on: &dyn Launcher, dout: &Tensor, gate_up: &Tensor) -> Tensor {
+    let ((rows, both), kind) = (matrix(gate_up), gate_up.kind());
+    let width = both / 2;
+    check(dout.numel() * 2 == gate_up.numel(), gate_up);
+    let out = on.empty(&[rows, width], kind);
+    launch!(on, of_kind!("swiglu_backward", kind), of_items(on, rows * width);
+        data(on, dout, kind), data(on, gate_up, kind), data(on, &out, kind), rows, width);
+    out
+}
+
+pub(in crate::kernels) fn rotary(
+    on: &dyn Launcher,
+    qkv: &Tensor,
+    cos: &Tensor,
+    sin: &Tensor,
+    length: i64,
+    Heads { heads, kv_heads, head_dim }: Heads,
+    inverse: bool,
+) {
+    let ((rows, width), kind) = (matrix(qkv), qkv.kind());
+    let (rotated, all, half) = (heads + kv_heads, heads + 2 * kv_heads, head_dim / 2);
+    let table_fits = |table: &Tensor| table.numel() as i64 >= length * half;
+    check(width == all * head_dim && length > 0 && table_fits(cos) && table_fits(sin), qkv);
+    let [cos, sin] = [cos, sin].map(|table| data(on, table, Kind::Float));
+    let sign = if inverse { -1f32 } else { 1f32 };
+    launch!(on, of_kind!("rotary", kind), of_items(on, rows * rotated * half);
+        data(on, qkv, kind), cos, sin, rows, length, rotated, all, half, sign);
+}
+
+/// `f64[]`. `dlogits` may be the logits themselves.
+pub(in crate::kernels) fn cross_entropy(
+    on: &dyn Launcher,
+    logits: &Tensor,
+    targets: &Tensor,
+    dlogits: Option<&Tensor>,
+    scale: f64,
+) -> Tensor {
+    let (rows, vocab) = matrix(logits);
+    let kind = dlogits.map_or(Kind::Float, Tensor::kind);
+    let fits = dlogits.is_none_or(|dlogits| dlogits.numel() == logits.numel());
+    check(fits && targets.numel() as i64 == rows, logits);
+    let losses = on.empty(&[1, rows], Kind::Double);
+    launch!(on, of_kind!("cross_entropy", kind), of_rows(on, rows, vocab);
+        data(on, logits, Kind::Float), data(on, targets, Kind::Int64), data_or_null(on, dlogits, kind),
+        data(on, &losses, Kind::Double), rows, vocab, scale);
+    row_sums(on, &losses).squeeze()
+}
+
+/// `f64[lists]`.
+pub(in crate::kernels) fn squared_norms(on: &dyn Launcher, lists: &[&Tensor]) -> Tensor {
+    if lists.is_empty() {
+        return on.empty(&[0], Kind::Double);
+    }
+    let row = |list: &&Tensor| [data(on, list, Kind::Float) as i64, list.numel() as i64];
+    let table = on.upload(&lists.iter().flat_map(row).collect::<Vec<_>>());
+    let partial = on.empty(&[lists.len() as i64, SQUARED_NORM_PIECES.into()], Kind::Double);
+    let grid = Grid { x: SQUARED_NORM_PIECES, y: lists.len() as u32, threads: THREADS };
+    launch!(on, "squared_norms", grid; data(on, &table, Kind::Int64), data(on, &partial, Kind::Double));
+    row_sums(on, &partial)
+}
+
+/// `AdamWOptions` of `adamw.cu`.
+#[repr(C)]
+struct AdamWNumbers {
+    lr_over_bias1: f32,
+    root_of_bias2: f32,
+    beta1: f32,
+    rest1: f32,
+    beta2: f32,
+    rest2: f32,
+    eps: f32,
+    clip: f32,
+    lr: f64,
+}
+
+impl From<AdamWOptions> for AdamWNumbers {
+    fn from(AdamWOptions { lr, beta1, beta2, eps, step, clip }: AdamWOptions) -> AdamWNumbers {
+        AdamWNumbers {
+            lr_over_bias1: (lr / (1.0 - beta1.powf(step))) as f32,
+            root_of_bias2: (1.0 / (1.0 - beta2.powf(step)).sqrt()) as f32,
+            beta1: beta1 as f32,
+            rest1: (1.0 - beta1) as f32,
+            beta2: beta2 as f32,
+            rest2: (1.0 - beta2) as f32,
+            eps: eps as f32,
+            clip: clip as f32,
+            lr,
+        }
+    }
+}
+
+pub(in crate::kernels) fn adamw(on: &dyn Launcher, parameters: &[AdamWParameter], options: AdamWOptions) {
+    let Some(largest) = parameters.iter().map(|parameter| parameter.value.numel() as i64).max() else { return };
+    // `AdamWParameter` of `adamw.cu`
+    let row = |parameter: &AdamWParameter| {
+        let AdamWParameter { value, gradient, exp_avg, exp_avg_sq, compute, weight_decay } = *parameter;
+        let tensors = [value, gradient, exp_avg, exp_avg_sq];
+        check([gradient, exp_avg, exp_avg_sq].into_iter().chain(compute).all(|t| t.numel() == value.numel()), value);
+        let compute = data_or_null(on, compute, Kind::BFloat16);
+        let addresses = tensors.map(|tensor| data(on, tensor, Kind::Float)).into_iter().chain([compute]);
+        let numbers = [value.numel() as i64, weight_decay.to_bits() as i64];
+        addresses.map(|address| address as i64).chain(numbers).collect::<Vec<_>>()
+    };
+    let table = on.upload(&parameters.iter().flat_map(row).collect::<Vec<_>>());
+    let grid = Grid { y: parameters.len() as u32, ..of_items(on, largest) };
+    launch!(on, "adamw", grid; data(on, &table, Kind::Int64), AdamWNumbers::from(options));
+}
+
+/// The rows of `dy` are added token by token, each token's in their order.
+pub(in crate::kernels) fn accumulate_embedding(
+    on: &dyn Launcher,
+    accumulator: &Tensor,
+    token_ids: &Tensor,
+    dy: &Tensor,
+) {
+    let ((tokens, width), kind) = (matrix(dy), dy.kind());
+    check(token_ids.numel() as i64 == tokens && matrix(accumulator).1 == width, dy);
+    let (sorted, order) = token_ids.view([-1]).sort_stable(true, 0, false);
+    let [sorted, order] = [&sorted, &order].map(|ids| data(on, ids, Kind::Int64));
+    launch!(on, of_kind!("embedding_backward", kind), of_rows(on, tokens, width);
+        data(on, accumulator, Kind::Float), sorted, order, data(on, dy, kind), tokens, width);
+}

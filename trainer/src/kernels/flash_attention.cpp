@@ -1,0 +1,78 @@
+// libtorch's flash attention (Dao 2023) over sequences of any lengths, which tch does not expose. It runs on GPUs only; both functions
+// are called through libtorch's dispatcher, so that this compiles and links without CUDA.
+
+#include <ATen/ATen.h>
+#include <ATen/Context.h>
+
+#include "shim.h"
+
+using at::Tensor;
+using stagecoach::Heads;
+
+namespace {
+
+// Makes flash attention add up the gradients of keys and values in a fixed order, while it lives.
+class Deterministic {
+ public:
+  Deterministic() {
+    at::globalContext().setDeterministicAlgorithms(true, false);
+    at::globalContext().setDeterministicFillUninitializedMemory(false);
+  }
+  ~Deterministic() {
+    at::globalContext().setDeterministicAlgorithms(was_on, was_warning_only);
+    at::globalContext().setDeterministicFillUninitializedMemory(was_filling);
+  }
+
+ private:
+  bool was_on = at::globalContext().deterministicAlgorithms();
+  bool was_warning_only = at::globalContext().deterministicAlgorithmsWarnOnly();
+  bool was_filling = at::globalContext().deterministicFillUninitializedMemory();
+};
+
+// Queries, keys or values, [rows, heads, head_dim], without a copy.
+struct Parts {
+  Tensor q, k, v;
+
+  Parts(const Tensor& qkv, Heads heads) {
+    Tensor all = qkv.view({-1, heads.heads + 2 * heads.kv_heads, heads.head_dim});
+    q = all.narrow(1, 0, heads.heads);
+    k = all.narrow(1, heads.heads, heads.kv_heads);
+    v = all.narrow(1, heads.heads + heads.kv_heads, heads.kv_heads);
+  }
+};
+
+// An upper bound of lengths is enough. With one of 1 libtorch lays out its results differently.
+int64_t bound(int64_t max_length) { return std::max<int64_t>(max_length, 2); }
+
+}  // namespace
+
+extern "C" {
+
+// `lse` is [rows, heads], as a view of libtorch's [heads, rows].
+int sc_flash_attention(Tensor* qkv, Tensor* cu_seqlens, int64_t max_length, Heads heads, Tensor** out, Tensor** lse) {
+  return stagecoach::guarded([&] {
+    Parts parts(*qkv, heads);
+    Tensor bounds = cu_seqlens->to(at::kInt);
+    auto results = at::_flash_attention_forward(parts.q, parts.k, parts.v, bounds, bounds, bound(max_length),
+                                                bound(max_length), 0., true, false);
+    *out = new Tensor(std::get<0>(results).reshape({-1, heads.heads * heads.head_dim}));
+    *lse = new Tensor(std::get<1>(results).transpose(0, 1));
+  });
+}
+
+int sc_flash_attention_backward(Tensor* dout, Tensor* qkv, Tensor* out, Tensor* lse, Tensor* cu_seqlens, int64_t max_length,
+                                Heads heads, Tensor** dqkv) {
+  return stagecoach::guarded([&] {
+    Deterministic deterministic;
+    Parts parts(*qkv, heads);
+    Tensor bounds = cu_seqlens->to(at::kInt);
+    auto by_head = [&](const Tensor& x) { return x.view({-1, heads.heads, heads.head_dim}); };
+    // the state of a random generator, which nothing reads without dropout
+    Tensor state = at::empty({2}, qkv->options().dtype(at::kUInt64)), unused = at::empty({}, state.options());
+    auto [dq, dk, dv] = at::_flash_attention_backward(by_head(*dout), parts.q, parts.k, parts.v, by_head(*out),
+                                                      lse->transpose(0, 1), bounds, bounds, bound(max_length),
+                                                      bound(max_length), 0., true, state, unused);
+    *dqkv = new Tensor(at::cat({dq, dk, dv}, 1).view(qkv->sizes()));
+  });
+}
+}

@@ -1,0 +1,29 @@
+// How the functions of the shim fail.
+#pragma once
+
+#include <c10/core/GradMode.h>
+
+#include <exception>
+#include <string>
+
+#include "cpu/kernels.h"
+
+namespace stagecoach {
+
+// The message of the last failure on this thread.
+inline thread_local std::string last_error;
+
+// Runs `body`; 0, or -1 with a message if it throws.
+template <typename F>
+int guarded(F&& body) {
+  try {
+    c10::NoGradGuard no_grad;
+    body();
+    return 0;
+  } catch (const std::exception& e) {
+    last_error = e.what();
+    return -1;
+  }
+}
+
+}  // namespace stagecoach

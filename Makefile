@@ -31,7 +31,7 @@ TEST_BINARIES := $(filter-out system $(CLUSTER_TEST_BINARIES) $(NODE_TEST_BINARI
 	$(notdir $(patsubst %/main.rs,%,$(wildcard operator/tests/*/main.rs trainer/tests/*/main.rs crates/*/tests/*/main.rs \
 	tests/tests/*/main.rs tests/*/tests/*/main.rs))))
 
-.PHONY: help run trainer test test-all soak crashes model strace page transformers tensorboard collector grafana bench manifests e2e e2e-report cluster-up cluster-down lint deny build release reproducible libtorch nvrtc torch texts cluster-tools tools clean
+.PHONY: help run trainer test test-all gpu soak crashes model strace page transformers tensorboard collector grafana bench manifests e2e e2e-report cluster-up cluster-down lint deny build release reproducible libtorch nvrtc torch texts cluster-tools tools clean
 
 help: ## this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-13s %s\n", $$1, $$2 }'
@@ -96,6 +96,10 @@ bench: build torch ## training beside PyTorch, what checkpoints cost, what 500 j
 	for what in operator creation silence scale; do \
 		STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) target/debug/stagecoach-bench $$what $(WORKSPACE) bench/results; \
 	done
+
+gpu: build ## what has to be seen on a GPU, or a rehearsal of it on the CPU; figures in bench/results/gpu.json
+	scripts/gpu.sh pack $(CACHE)/gpu
+	LIBTORCH=$(or $(LIBTORCH),$(abspath .libtorch/torch)) scripts/gpu.sh run $(CACHE)/gpu
 
 crashes: build ## a stage killed, or its disk full, at every operation on the shared folder
 	STAGECOACH_CRASHES=all cargo test --workspace --test system --quiet -- crashes:: storage:: --nocapture

@@ -19,10 +19,10 @@ pub(crate) fn describe() -> Value {
     json!({ "processor": model, "cores": cores(), "kernel": read("/proc/sys/kernel/osrelease").trim() })
 }
 
-/// The commit that is measured, and whether files differ from it.
+/// The commit that is measured, and whether files differ from it; empty where there is no git.
 pub(crate) fn commit() -> String {
-    let git = Command::new("git").args(["describe", "--always", "--abbrev=40", "--dirty"]).output().unwrap();
-    String::from_utf8_lossy(&git.stdout).trim().to_owned()
+    let git = Command::new("git").args(["describe", "--always", "--abbrev=40", "--dirty"]).output();
+    git.map_or_else(|_| String::new(), |git| String::from_utf8_lossy(&git.stdout).trim().to_owned())
 }
 
 /// Cores that this process may use.

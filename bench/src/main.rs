@@ -1,9 +1,11 @@
 //! `make bench`: training beside PyTorch, the runtime's own bubble, what checkpoints cost, as ratios to what this machine can do in the same minutes,
-//! and what the operator takes for many jobs. `make e2e-report`: how long a job is away when a pod dies on a real node.
+//! and what the operator takes for many jobs. `make e2e-report`: how long a job is away when a pod dies on a real node. `make gpu`: what
+//! has to be seen on a GPU.
 //! Nothing is asserted: machines are shared. The raw figures go to `bench/results/`.
 
 mod agreement;
 mod audit;
+mod gpu;
 mod job;
 mod load;
 mod machine;
@@ -40,9 +42,10 @@ fn main() {
     let (commit, date) = (machine::commit(), jiff::Timestamp::now().to_string());
     let mut report = match what.as_str() {
         "agreement" => agreement::measure(),
-        "checkpoint" => in_scratch(workspace, checkpoint),
         "audit" => in_scratch(workspace, audit::measure),
+        "checkpoint" => in_scratch(workspace, checkpoint),
         "creation" => operator::measure_creation(),
+        "gpu" => in_scratch(workspace, gpu::measure),
         "memory" => in_scratch(workspace, memory::measure),
         "operator" => operator::measure(),
         "scale" => operator::measure_scale(),
@@ -64,7 +67,7 @@ fn main() {
 
 fn usage() -> ! {
     eprintln!(
-        "usage: stagecoach-bench agreement|audit|checkpoint|creation|memory|node|operator|recovery|scale|scaling|silence|sleep|training WORKSPACE \
+        "usage: stagecoach-bench agreement|audit|checkpoint|creation|gpu|memory|node|operator|recovery|scale|scaling|silence|sleep|training WORKSPACE \
          RESULTS"
     );
     std::process::exit(2);

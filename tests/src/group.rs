@@ -60,6 +60,8 @@ impl Group {
                 .env("STAGECOACH_WORKSPACE", workspace)
                 .env("POD_UID", format!("{uid}-{attempt}-{rank}"))
                 .env("STAGECOACH_HTTP_PORT", "0")
+                // as of a host of its own: NCCL refuses two on one GPU of one host
+                .env("NCCL_HOSTID", format!("host-of-stage-{rank}"))
                 .env("STAGECOACH_TERMINATION_LOG", words(&folder, rank))
                 .envs(env.iter().copied())
                 .stdin(Stdio::null())

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# `make gpu`, which measures on a GPU, in two parts, as the machine with the GPU may have neither Rust nor a network.
+#   gpu.sh pack FOLDER             copies the binaries that are needed, stripped
+#   gpu.sh run FOLDER [RESULTS]    runs them there, with the libtorch of a Python that has torch 2.11 for CUDA 13, or with $LIBTORCH's
+set -euo pipefail
+
+pack() {
+    local folder=$1 tests
+    mkdir -p "$folder"
+    tests=$(cargo test --workspace --lib --no-run --message-format=json 2>/dev/null | python3 -c '
+import json, sys
+built = (json.loads(line) for line in sys.stdin)
+print(next(b["executable"] for b in built if b.get("executable") and b["target"]["name"] == "stagecoach" and "lib" in b["target"]["kind"]))')
+    strip -o "$folder/kernel-tests" "$tests"
+    # without a GPU the stand-in takes the place of NCCL and of the driver
+    for name in stagecoach stagecoach-bench libnccl_stand_in.so; do strip -o "$folder/$name" "target/debug/$name"; done
+}
+
+run() {
+    local folder results=${2:-bench/results} torch
+    folder=$(cd "$1" && pwd)
+    mkdir -p "$results"
+    torch=${LIBTORCH:-$(python3 -c 'import os, torch; print(os.path.dirname(torch.__file__))')}
+    LD_LIBRARY_PATH=$torch/lib:$(find "$torch/.." -path '*/nvidia/*/lib' -type d | paste -sd :)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    export LD_LIBRARY_PATH STAGECOACH_KERNEL_TESTS=$folder/kernel-tests
+    "$folder/stagecoach-bench" gpu "$folder/workspace" "$results"
+}
+
+"$@"

@@ -39,8 +39,7 @@ impl Gpu {
 pub(crate) fn measure(folder: &Path) -> Value {
     let gpu = Gpu::find();
     println!("{}", gpu.as_ref().map_or("a rehearsal: there is no GPU", |gpu| &gpu.name));
-    let mut not_measured =
-        vec!["PyTorch beside it, eager and compiled", "the stall of a snapshot", "a trace of a step"];
+    let mut not_measured = vec!["the stall of a snapshot", "a trace of a step"];
     if gpu.is_none() {
         not_measured.extend(["kernels on a GPU", "NCCL itself", "tokens a second on a GPU, and MFU"]);
     }

@@ -97,9 +97,9 @@ bench: build torch ## training beside PyTorch, what checkpoints cost, what 500 j
 		STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) target/debug/stagecoach-bench $$what $(WORKSPACE) bench/results; \
 	done
 
-gpu: build ## what has to be seen on a GPU, or a rehearsal of it on the CPU; figures in bench/results/gpu.json
+gpu: build torch ## what has to be seen on a GPU, or a rehearsal of it on the CPU; figures in bench/results/gpu.json
 	scripts/gpu.sh pack $(CACHE)/gpu
-	LIBTORCH=$(or $(LIBTORCH),$(abspath .libtorch/torch)) scripts/gpu.sh run $(CACHE)/gpu
+	PYTHONPATH=$(TORCH) scripts/gpu.sh run $(CACHE)/gpu
 
 crashes: build ## a stage killed, or its disk full, at every operation on the shared folder
 	STAGECOACH_CRASHES=all cargo test --workspace --test system --quiet -- crashes:: storage:: --nocapture

@@ -3,6 +3,7 @@
 #   gpu.sh pack FOLDER             copies the binaries that are needed, stripped
 #   gpu.sh run FOLDER [RESULTS]    runs them there, with the libtorch of a Python that has torch 2.11 for CUDA 13, or with $LIBTORCH's
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 pack() {
     local folder=$1 tests

@@ -39,8 +39,7 @@ impl Gpu {
 pub(crate) fn measure(folder: &Path) -> Value {
     let gpu = Gpu::find();
     println!("{}", gpu.as_ref().map_or("a rehearsal: there is no GPU", |gpu| &gpu.name));
-    let mut not_measured =
-        vec!["PyTorch beside it, eager and compiled", "the stall of a snapshot", "a trace of a step"];
+    let mut not_measured = vec!["the stall of a snapshot", "a trace of a step"];
     if gpu.is_none() {
         not_measured.extend(["kernels on a GPU", "NCCL itself", "tokens a second on a GPU, and MFU"]);
     }
@@ -221,6 +220,7 @@ impl Model {
             return json!({ "model": name, "failure": said });
         }
         let (speed, flops) = (median(&speeds), model.flops_of_token());
+        let torch = [false, true].map(|compile| model.measure_torch(compile));
         let mfu = gpu.and_then(|gpu| Some(speed * flops / gpu.peak?));
         line(
             name,
@@ -228,6 +228,32 @@ impl Model {
             &mfu.map_or("MFU unknown".to_owned(), |mfu| format!("MFU {:.1} %", 100.0 * mfu)),
         );
         json!({ "model": name, "isShrunk": gpu.is_none(), "tokensPerSecond": speed, "allTokensPerSecond": speeds,
-                "flopsOfToken": flops, "mfu": mfu })
+                "flopsOfToken": flops, "mfu": mfu, "torch": torch })
+    }
+
+    /// The same model, with weights and tokens at random, in PyTorch.
+    fn measure_torch(&self, compile: bool) -> Value {
+        let Model { hidden, layers, heads, kv_heads, intermediate, vocabulary, length, rows, microbatches, .. } = *self;
+        let settings = json!({
+            "config": {
+                "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+                "num_key_value_heads": kv_heads, "intermediate_size": intermediate, "vocab_size": vocabulary,
+                "max_position_embeddings": length, "rope_theta": 10_000.0, "rms_norm_eps": 1e-5,
+            },
+            "rows": rows, "length": length, "microbatches": microbatches, "steps": STEPS, "compile": compile,
+        });
+        let what = if compile { "torch.compile" } else { "torch, eager" };
+        // from the root of the repository
+        let output = Command::new("python3").arg("bench/torch/speed.py").arg(settings.to_string()).output().unwrap();
+        let measured: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let Some(seconds) = measured["seconds"].as_array() else {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            line(what, "not measured".into(), said.lines().last().unwrap_or_default());
+            return json!({ "what": what, "failure": said });
+        };
+        let tokens = (rows * length) as f64;
+        let speeds: Vec<f64> = seconds.iter().skip(WARM_UP).filter_map(Value::as_f64).map(|s| tokens / s).collect();
+        line(what, format!("{:.0} tokens/s", median(&speeds)), measured["device"].as_str().unwrap_or_default());
+        json!({ "what": what, "tokensPerSecond": median(&speeds), "raw": measured })
     }
 }

@@ -91,7 +91,7 @@ macro_rules! on_device {
     ($device:expr, $operation:ident($($argument:expr),*)) => {
         match $device {
             Device::Cpu => ffi::$operation($($argument),*),
-            Device::Cuda(_) => cuda::$operation(cuda::loaded(), $($argument),*),
+            Device::Cuda(index) => cuda::$operation(cuda::loaded(index), $($argument),*),
             _ => plain::$operation($($argument),*),
         }
     };
@@ -213,7 +213,7 @@ pub(crate) fn adamw(parameters: &[AdamWParameter], options: AdamWOptions, device
 /// `accumulator[token_ids[i]] += dy[i]`, summed in fp32: the gradient of an embedding's weight.
 pub(crate) fn accumulate_embedding(accumulator: &Tensor, token_ids: &Tensor, dy: &Tensor) {
     match accumulator.device() {
-        Device::Cuda(_) => cuda::accumulate_embedding(cuda::loaded(), accumulator, token_ids, dy),
+        Device::Cuda(index) => cuda::accumulate_embedding(cuda::loaded(index), accumulator, token_ids, dy),
         _ => plain::accumulate_embedding(accumulator, token_ids, dy),
     }
 }

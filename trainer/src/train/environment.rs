@@ -49,7 +49,10 @@ pub(super) fn environment(config: &JobConfig, device: tch::Device) -> Value {
         "processor": processor,
         "device": if device.is_cuda() { "Cuda" } else { "Cpu" },
         "gpu": if device.is_cuda() { gpu_models() } else { String::new() },
-        "nvrtc": kernels::compiler_version().unwrap_or_default(),
+        "nvrtc": match device {
+            tch::Device::Cuda(index) => kernels::compiler_version(index).unwrap_or_default(),
+            _ => "",
+        },
         "threads": config.training.threads,
         "deterministic": kernels::is_deterministic(),
     })

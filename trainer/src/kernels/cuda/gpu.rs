@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
-use std::sync::OnceLock;
+use std::sync::{PoisonError, RwLock};
 
 use tch::{Device, Kind, Tensor};
 
@@ -21,8 +21,6 @@ pub(crate) enum KernelError {
     Nvrtc(#[from] NvrtcError),
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    #[error("this process has the kernels on GPU {loaded} already, and is asked for GPU {index}")]
-    AnotherGpu { loaded: usize, index: usize },
 }
 
 /// A GPU with all kernels.
@@ -38,27 +36,28 @@ pub(in crate::kernels) struct Gpu {
     capability: (u32, u32),
 }
 
-static GPU: OnceLock<Gpu> = OnceLock::new();
+/// Those that have them. A process computes on one, but a spare may take the place of a stage with another.
+static GPUS: RwLock<Vec<&'static Gpu>> = RwLock::new(Vec::new());
 
-/// Compiles the kernels and loads them on GPU `index`, once in a process. Takes a second or two.
+fn find(index: usize) -> Option<&'static Gpu> {
+    GPUS.read().unwrap_or_else(PoisonError::into_inner).iter().find(|gpu| gpu.index == index).copied()
+}
+
+/// Compiles the kernels and loads them on GPU `index`, unless it has them. Takes a second or two.
 ///
 /// # Errors
 /// If NVRTC is missing, does not know this GPU or does not compile the kernels, or the driver does not load them.
 pub(crate) fn load(index: usize) -> Result<(), KernelError> {
-    let gpu = match GPU.get() {
-        Some(gpu) => gpu,
-        None => {
-            let gpu = Gpu::new(index)?;
-            GPU.get_or_init(|| gpu)
-        }
-    };
-    let loaded = gpu.index;
-    if loaded == index { Ok(()) } else { Err(KernelError::AnotherGpu { loaded, index }) }
+    if find(index).is_none() {
+        let gpu: &'static Gpu = Box::leak(Box::new(Gpu::new(index)?));
+        GPUS.write().unwrap_or_else(PoisonError::into_inner).push(gpu);
+    }
+    Ok(())
 }
 
-/// The version of the compiler that has made the kernels of this process, if it has any.
-pub(crate) fn compiler_version() -> Option<&'static str> {
-    GPU.get().map(|gpu| gpu.nvrtc_version.as_str())
+/// The version of the compiler that has made the kernels of GPU `index`, if it has any.
+pub(crate) fn compiler_version(index: usize) -> Option<&'static str> {
+    find(index).map(|gpu| gpu.nvrtc_version.as_str())
 }
 
 /// The GPU whose kernels [`load`] has loaded.
@@ -66,8 +65,8 @@ pub(crate) fn compiler_version() -> Option<&'static str> {
 /// # Panics
 /// If it has not: every device comes from a place that calls it.
 #[allow(clippy::expect_used, reason = "a defect of this program")]
-pub(in crate::kernels) fn loaded() -> &'static Gpu {
-    GPU.get().expect("kernels are loaded before a GPU computes")
+pub(in crate::kernels) fn loaded(index: usize) -> &'static Gpu {
+    find(index).expect("kernels are loaded before a GPU computes")
 }
 
 impl Gpu {

@@ -146,7 +146,7 @@ fn a_gpu_that_can_t_get_the_kernels_is_told() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    symlink("/lib/x86_64-linux-gnu/libm.so.6", folder.path().join("libcuda.so.1")).unwrap();
+    symlink(c_library(), folder.path().join("libcuda.so.1")).unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap());
     let test = "kernels::tests::gpu::a_gpu_that_can_t_get_the_kernels_is_told";
     let child = child.args([test, "--exact", "--nocapture"]).env(IN_CHILD, "1").env("LD_LIBRARY_PATH", folder.path());

@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Command;
 
+use super::c_library;
 use crate::kernels::cuda::{KERNELS, Nvrtc, NvrtcError, SOURCES, SourceFile};
 
 /// Names the folder of NVRTC.
@@ -90,7 +91,7 @@ fn a_library_that_is_missing_or_another_one_is_told_by_name() {
     let missing = open();
     assert!(missing.contains("/libnvrtc.so.13 can't be loaded: "), "{missing}");
     assert!(missing.ends_with("; NVRTC, which compiles the kernels, comes with the image trainer-cuda"), "{missing}");
-    symlink("/lib/x86_64-linux-gnu/libm.so.6", folder.path().join("libnvrtc.so.13")).unwrap();
+    symlink(c_library(), folder.path().join("libnvrtc.so.13")).unwrap();
     let other = open();
     assert!(other.ends_with("/libnvrtc.so.13 has no nvrtcVersion: NVRTC 13.0 or newer is needed"), "{other}");
 }

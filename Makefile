@@ -111,7 +111,7 @@ strace: build ## stages and launcher killed at system calls drawn by STAGECOACH_
 	@command -v strace >/dev/null || { echo "strace is missing: install it (Debian: apt-get install strace)" >&2; exit 1; }
 	cargo test --workspace --test system --quiet strace:: -- --ignored --nocapture
 
-page: build ## the live page and the planner in a real browser, Chromium; writes their pictures in docs/
+page: build ## the live page, the planner and what commands print in a real browser, Chromium; writes their pictures in docs/
 	@command -v $(CHROMIUM) >/dev/null || { echo "$(CHROMIUM) is missing: install it (Debian: apt-get install chromium)" >&2; exit 1; }
 	STAGECOACH_CHROMIUM=$(CHROMIUM) STAGECOACH_PICTURES=$(abspath $(PICTURES)) \
 		cargo test --workspace --test system --quiet page:: -- --ignored --nocapture

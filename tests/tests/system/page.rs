@@ -2,6 +2,7 @@
 
 mod browser;
 mod planner;
+mod terminal;
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{
 };
 use kube::api::{ApiResource, NotUsed, Object};
 use serde_json::{Map, Value, json};
-use stagecoach_api::contract::{CONTAINER_NAME, DEFAULT_TERMINATION_GRACE_SECONDS, WORKSPACE_PATH};
-use stagecoach_api::job::{PipelineJobSpec, TrainerType};
+use stagecoach_api::contract::{CONTAINER_NAME, DEFAULT_TERMINATION_GRACE_SECONDS, GPU_RESOURCE, WORKSPACE_PATH};
+use stagecoach_api::job::{Device, PipelineJobSpec, TrainerType};
 use stagecoach_lifecycle::Place;
 
 use super::attempt_template::JOB_FILE_KEY;
@@ -169,6 +169,28 @@ pub(crate) fn missing_volume(spec: &PipelineJobSpec) -> Option<String> {
         format!(
             "spec.storage.persistentVolumeClaim is missing: the stages' pods share a volume; name a ReadWriteMany claim of \
              this namespace, or mount a volume of spec.template at {WORKSPACE_PATH}"
+        )
+    })
+}
+
+/// What a valid job lacks to compute on GPUs in a cluster: a pod has those that it asks for.
+pub(crate) fn missing_gpu(spec: &PipelineJobSpec) -> Option<String> {
+    let wants_gpu = spec.training.as_ref().is_some_and(|training| training.device == Device::Cuda);
+    let template = spec.template.as_ref();
+    let pods = template.into_iter().flat_map(|template| {
+        let overrides = array(template.0.get("stages"));
+        [object(template.0.get("spec"))].into_iter().chain(overrides.into_iter().map(|one| object(one.get("spec"))))
+    });
+    let asks = |container: &Map<String, Value>| {
+        let resources = object(container.get("resources"));
+        let is_extended = |list: &str| object(resources.get(list)).keys().any(|name| name.contains('/'));
+        is_extended("limits") || is_extended("requests") || !array(resources.get("claims")).is_empty()
+    };
+    let is_missing = wants_gpu && !pods.flat_map(|pod| containers(&pod)).filter(is_trainer).any(|c| asks(&c));
+    is_missing.then(|| {
+        format!(
+            "spec.training.device is Cuda, and no container {CONTAINER_NAME} of spec.template asks for a GPU: add \
+             `resources: {{limits: {{{GPU_RESOURCE}: 1}}}}`, or a claim, or set device to Auto"
         )
     })
 }

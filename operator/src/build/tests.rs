@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 use stagecoach_api::contract::{Mesh, StageEnv};
-use stagecoach_api::job::{PersistentVolumeClaim, PodTemplate, TrainerType};
+use stagecoach_api::job::{Device, PersistentVolumeClaim, PodTemplate, TrainerType};
 use stagecoach_api::{PipelineJob, parse_with};
 use stagecoach_lifecycle::{Attempt, Place};
 
@@ -340,6 +340,33 @@ fn a_job_without_a_volume_is_invalid_in_a_cluster() {
     job.spec.template = None;
     job.spec.trainer.kind = TrainerType::Custom;
     assert_eq!(missing_volume(&job.spec), None, "a trainer of one's own may need none");
+}
+
+#[test]
+fn a_job_for_gpus_asks_for_them() {
+    let of = |device: Device, template: Value| {
+        let mut job = job(template);
+        job.spec.training.as_mut().unwrap().device = device;
+        missing_gpu(&job.spec)
+    };
+    let container =
+        |name: &str, resources: Value| json!({"spec": {"containers": [{"name": name, "resources": resources}]}});
+    let told = of(Device::Cuda, container("trainer", json!({"limits": {"memory": "4Gi"}}))).unwrap();
+    assert!(told.starts_with("spec.training.device is Cuda, and no container trainer of spec.template asks"), "{told}");
+    assert!(of(Device::Cuda, json!({})).is_some());
+    let beside = container("beside", json!({"limits": {"nvidia.com/gpu": 1}}));
+    assert!(of(Device::Cuda, beside).is_some(), "another container's is none of a stage's");
+    for resources in [
+        json!({"limits": {"nvidia.com/gpu": 1}}),
+        json!({"requests": {"nvidia.com/mig-3g.40gb": 1}}),
+        json!({"claims": [{"name": "gpu"}]}),
+    ] {
+        assert_eq!(of(Device::Cuda, container("trainer", resources.clone())), None, "{resources}");
+        let mut stage = container("trainer", resources);
+        stage["stage"] = 1.into();
+        assert_eq!(of(Device::Cuda, json!({"stages": [stage]})), None, "a stage without one says so itself");
+    }
+    assert_eq!(of(Device::Auto, json!({})), None);
 }
 
 fn custom_job() -> PipelineJob {

@@ -127,7 +127,8 @@ pub(crate) fn read(object: &RawPipelineJob) -> Result<ObservedJob, InvalidJob> {
     let problems = match runs {
         true => Vec::new(),
         false => {
-            manifest.validate().iter().map(ToString::to_string).chain(build::missing_volume(&manifest.spec)).collect()
+            let missing = [build::missing_volume(&manifest.spec), build::missing_gpu(&manifest.spec)];
+            manifest.validate().iter().map(ToString::to_string).chain(missing.into_iter().flatten()).collect()
         }
     };
     if !problems.is_empty() {

@@ -31,6 +31,8 @@ pub const CONFIG_PATH: &str = "/etc/stagecoach/job.yaml";
 pub const WORKSPACE_PATH: &str = "/workspace";
 /// The container whose exit decides.
 pub const CONTAINER_NAME: &str = "trainer";
+/// The resource by which NVIDIA's device plugin offers GPUs.
+pub const GPU_RESOURCE: &str = "nvidia.com/gpu";
 /// The trainer's arguments in a pod.
 pub const CONTAINER_ARGS: [&str; 1] = ["stage"];
 /// Termination grace period of a stage in seconds, unless the pod template sets another.

@@ -21,6 +21,8 @@ use crate::logs;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How long the cluster keeps a job that nobody deletes, since the plugin was ended before it.
 const KEPT_SECONDS: u64 = 3600;
+/// A job of one stage may have 54 characters: the rest is for `-replay-` and what the API server appends.
+const NAME_LENGTH: usize = 40;
 /// What puts a pod into the group of the job's own pods that Kueue admits together.
 const GROUP_OF_PODS: [(&str, &str); 2] =
     [("labels", "kueue.x-k8s.io/pod-group-name"), ("annotations", "kueue.x-k8s.io/pod-group-total-count")];
@@ -62,7 +64,11 @@ impl VolumeCommand {
         let name = created.metadata.name;
         eprintln!("job {name} runs stagecoach {command}; Ctrl-C leaves it running: kubectl delete {JOBS} {name}");
         let ended = watch(kubectl, &name, out);
-        kubectl.output(&["delete", JOBS, &name, "--wait=false"])?;
+        // of one that is only not seen any more nothing is deleted
+        if ended.as_ref().err().is_none_or(|error| error.is::<Ended>()) {
+            let deleted = kubectl.output(&["delete", JOBS, &name, "--wait=false", "--ignore-not-found"]);
+            deleted.err().into_iter().for_each(|error| eprintln!("job {name} is left: {error:#}"));
+        }
         ended
     }
 }
@@ -119,12 +125,17 @@ fn manifest(job: &Value, command: &str, arguments: &[String]) -> Value {
         "apiVersion": job["apiVersion"],
         "kind": job["kind"],
         "metadata": {
-            "generateName": format!("{}-{command}-", metadata["name"].as_str().unwrap_or_default()),
+            "generateName": format!("{}-{command}-", cut(metadata["name"].as_str().unwrap_or_default())),
             "namespace": metadata["namespace"],
             "ownerReferences": [owner],
         },
         "spec": own,
     })
+}
+
+/// As much of a job's name as leaves place for what follows in the name of a pod.
+fn cut(name: &str) -> &str {
+    name.get(..NAME_LENGTH).map_or(name, |cut| cut.trim_end_matches('-'))
 }
 
 fn object(value: Value) -> Map<String, Value> {
@@ -142,6 +153,9 @@ fn watch(kubectl: &Kubectl, name: &str, out: &mut dyn Write) -> anyhow::Result<(
         let status = job.status()?;
         if status.phase.is_some_and(is_over) || cluster::pods(kubectl, &job)?.iter().any(|pod| pod.has_started) {
             break;
+        }
+        if let Some(refused) = refusal(&status.conditions) {
+            return Err(Ended { exit_code: 1, message: format!("job {name} is not accepted: {refused}") }.into());
         }
         let reason = why_it_waits(&status.conditions);
         if reason.is_some() && reason != waits_for {
@@ -165,21 +179,29 @@ fn is_over(phase: JobPhase) -> bool {
     matches!(phase, JobPhase::Complete | JobPhase::Failed | JobPhase::Suspended)
 }
 
-/// What the operator says of a job that is not accepted, or has no place.
+/// Why the operator does not accept the job, if it does not.
+fn refusal(conditions: &[Condition]) -> Option<&str> {
+    let accepted = conditions.iter().find(|condition| condition.kind == "Accepted" && condition.status == "False")?;
+    Some(&accepted.message)
+}
+
+/// What the operator says of a job that has no place.
 fn why_it_waits(conditions: &[Condition]) -> Option<String> {
-    let is_waiting = |condition: &&Condition| {
-        ["Accepted", "Scheduled"].contains(&condition.kind.as_str()) && condition.status == "False"
-    };
-    let waiting = conditions.iter().find(is_waiting)?;
+    let waiting = conditions.iter().find(|condition| condition.kind == "Scheduled" && condition.status == "False")?;
     Some(format!("{}: {}", waiting.reason, waiting.message))
 }
 
 /// How it failed. A process that ended by itself has said in its log why.
 fn ended(name: &str, failure: LastFailureStatus) -> Ended {
     let exit_code = failure.exit_code.and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0);
-    let message = match (exit_code, failure.message) {
-        (Some(code), _) => format!("stagecoach ended with exit code {code} in the pod of job {name}"),
-        (None, message) => format!("job {name} failed: {}: {}", failure.reason, message.unwrap_or_default()),
+    let why = format!("{}: {}", failure.reason, failure.message.unwrap_or_default());
+    let message = match exit_code {
+        // of these it has said why itself
+        Some(code @ (1 | 74)) if failure.log_tail.is_some() => {
+            format!("stagecoach ended with exit code {code} in the pod of job {name}")
+        }
+        Some(code) => format!("the pod of job {name} ended with exit code {code}: {why}"),
+        None => format!("job {name} failed: {why}"),
     };
     Ended { exit_code: exit_code.unwrap_or(1), message }
 }
@@ -228,6 +250,13 @@ mod tests {
     }
 
     #[test]
+    fn a_long_name_leaves_place_for_what_follows() {
+        let long = "a".repeat(39) + "-" + &"b".repeat(14);
+        let made = manifest(&json!({"metadata": {"name": long}, "spec": {}}), "replay", &[]);
+        assert_eq!(made["metadata"]["generateName"], "a".repeat(39) + "-replay-");
+    }
+
+    #[test]
     fn it_ends_with_the_exit_code_of_what_ran() {
         let failure = |exit_code| LastFailureStatus {
             exit_code,
@@ -237,7 +266,10 @@ mod tests {
         };
         let of = |exit_code| ended("small-audit-x", failure(exit_code));
         assert_eq!((of(Some(74)).exit_code, of(None).exit_code, of(Some(0)).exit_code), (74, 1, 1));
-        assert_eq!(of(Some(74)).to_string(), "stagecoach ended with exit code 74 in the pod of job small-audit-x");
+        let told = ended("small-audit-x", LastFailureStatus { log_tail: Some("differs".into()), ..failure(Some(74)) });
+        assert_eq!(told.to_string(), "stagecoach ended with exit code 74 in the pod of job small-audit-x");
+        let killed = of(Some(137)).to_string();
+        assert_eq!(killed, "the pod of job small-audit-x ended with exit code 137: Unschedulable: no place");
         assert_eq!(of(None).to_string(), "job small-audit-x failed: Unschedulable: no place");
     }
 }

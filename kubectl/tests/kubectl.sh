@@ -17,10 +17,10 @@ case "$*" in
     *"port-forward --address=127.0.0.1 small-0-1 :9091") echo 'Forwarding from 127.0.0.1:4567 -> 9091' ;;
     *"exec small-0-1"*) echo "$@" ;;
     *"get pipelinejobs.stagecoach.dev made"*)
-        echo '{"metadata": {"name": "made", "uid": "made"}, "status": {"phase": "Failed", "lastFailure": {"reason": "Error", "exitCode": 74}}}' ;;
+        echo '{"metadata": {"name": "made", "uid": "made"}, "status": {"phase": "Failed", "lastFailure": {"reason": "Storage", "exitCode": 74, "logTail": "step 7 differs"}}}' ;;
     *"get pods --selector stagecoach.dev/job-uid=made"*) pods made Failed ;;
     *"create --filename -"*) sed 's/"generateName": *"[^"]*"/"name": "made", "uid": "made"/' ;;
     *"logs made-0-1"*) echo '2026-09-21T14:00:00.1Z step 7 differs' ;;
-    *"delete pipelinejobs.stagecoach.dev made --wait=false"*) ;;
+    *"delete pipelinejobs.stagecoach.dev made --wait=false --ignore-not-found"*) ;;
     *) echo "unexpected: $*" >&2; exit 1 ;;
 esac

@@ -102,6 +102,11 @@ impl AttemptFailure {
         self.kind.filter(|kind| kind.is_deterministic()).map(|kind| (kind, self.step))
     }
 
+    /// Whether the whole group has to begin anew: it would come again, or what the others hold in memory may be wrong too.
+    pub(crate) fn begins_anew(&self) -> bool {
+        self.deterministic_signature().is_some() || self.kind == Some(FailureKind::WrongResult)
+    }
+
     /// Whether it is known from the other stages alone: how the process exited was not observed yet.
     pub(crate) fn awaits_exit(&self) -> bool {
         self.reason == FailureReason::Killed && self.exit_code.is_none()

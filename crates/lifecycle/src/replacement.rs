@@ -2,21 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use stagecoach_api::contract::FailureKind;
-
 use crate::observed::{InstanceState, Observed};
 use crate::state::{AttemptPhase, JobState};
 use crate::time::UnixMillis;
 use crate::{AttemptFailure, cause};
 
 /// The stages whose replacement is enough after `failure`; none if the whole group has to start anew: nobody stays, a stage
-/// ends for another reason than its own failure, the failure would come again, a stage has computed wrong, which may be in what the
-/// others hold in memory, or a stage was replaced already and no step was finished since.
+/// ends for another reason than its own failure, the failure wants a new beginning, or a stage was replaced already and no step was finished since.
 pub(crate) fn lost_stages(observed: &Observed, failure: &AttemptFailure, all_created: bool) -> BTreeSet<u32> {
     let state = &observed.state;
     let was_whole = all_created || !state.incarnations.is_empty();
-    let begins_anew = failure.deterministic_signature().is_some() || failure.kind == Some(FailureKind::WrongResult);
-    if !observed.policy.replaces_stages || !was_whole || begins_anew {
+    if !observed.policy.replaces_stages || !was_whole || failure.begins_anew() {
         return BTreeSet::new();
     }
     let mut lost: BTreeSet<u32> = observed.deleted_stages(all_created).collect();

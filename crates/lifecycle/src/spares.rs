@@ -87,7 +87,7 @@ pub(crate) fn failure_before(
 pub(crate) fn replaces(observed: &Observed, taker: &StageInstance, failure: &AttemptFailure) -> bool {
     let lost = observed.current_instances().find(|instance| instance.rank == taker.rank);
     observed.policy.replaces_stages
-        && failure.deterministic_signature().is_none()
+        && !failure.begins_anew()
         && !observed.state.replaced_without_progress.contains(&taker.rank)
         && !lost.and_then(StageInstance::exit).is_some_and(cause::left_in_order)
 }

@@ -97,7 +97,11 @@ fn a_stage_that_computed_one_result_wrong_once_is_named() {
         let audits = audits(workspace);
         assert_eq!(suspects(&audits[0]), [1], "{result}: {}", audits[0]);
         assert!(audits[1..].iter().all(|audit| suspects(audit).is_empty()), "{result}: {audits:?}");
-        for words in [what, "audit  audit of step 1: stage 1 on ", "computed wrong, by what both came to when they"] {
+        for words in [
+            what,
+            "audit  audit of step 1: stage 1 on ",
+            "computed wrong: two stages came to another result when all computed again",
+        ] {
             says(&outcome, words);
         }
         let why = why(workspace);
@@ -124,7 +128,7 @@ fn one_of_two_stages_that_always_computes_wrong_can_not_be_told_from_the_other()
     let flip = BitFlip { rank: 0, result: "weight-gradient".into(), calls: 0..u64::MAX };
     let outcome = trained_with(&flip, workspace.path(), &TestJob { stages: 2, ..job() }, &EVERY_STEP);
     assert!(audits(workspace.path()).iter().all(|audit| suspects(audit) == [0, 1]));
-    says(&outcome, "computes wrong: nobody else came to the result of either");
+    says(&outcome, "computes wrong: no two stages came to one result when all computed again");
 }
 
 #[test]
@@ -142,6 +146,21 @@ fn the_attempt_ends_if_asked_and_the_next_one_ends_with_the_undisturbed_bits() {
         "all stages were stopped, and started anew as attempt 2",
         "to do:  test the memory and the processor",
     ] {
+        assert!(why.contains(words), "no {words:?} in\n{why}");
+    }
+}
+
+#[test]
+fn neither_a_spare_nor_a_copy_in_memory_keeps_what_may_be_wrong() {
+    let workspace = corpus::workspace();
+    let workspace = workspace.path();
+    let flip = BitFlip { rank: 1, result: "output".into(), calls: 0..u64::MAX };
+    let extra = job().extra.replace("everySteps: 0", "everySteps: 0, memory: {everySteps: 1}");
+    let job = TestJob { extra: format!("  spares: 1\n{extra}"), ..job() };
+    let outcome = trained_with(&flip, workspace, &job, &RESTARTING);
+    assert_eq!(outcome.hashes(), undisturbed(&job));
+    let why = why(workspace);
+    for words in ["stage 1 failed first", "reason: WrongResult", "started anew as attempt 2"] {
         assert!(why.contains(words), "no {words:?} in\n{why}");
     }
 }

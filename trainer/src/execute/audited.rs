@@ -24,6 +24,13 @@ pub(crate) struct WorkInputs {
     pub(crate) parameters: Tensor,
 }
 
+impl WorkInputs {
+    /// BLAKE3 of all, in hex.
+    pub(crate) fn hash(&self) -> String {
+        hash([&self.input, &self.target, &self.parameters])
+    }
+}
+
 /// How many values [`WorkInputs::parameters`] has for this part of a model.
 pub(crate) fn work_numel(architecture: &dyn Architecture, part: &ModelPart) -> i64 {
     2 * architecture.parameter_specs(part).iter().map(|spec| spec.numel() as i64).sum::<i64>()

@@ -46,7 +46,7 @@ pub(crate) struct TrainerState {
     /// others than those of a run in one environment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) environment_differences: Vec<String>,
-    /// The differences that audits have found: since then the weights may not be what the job comes to.
+    /// The last differences that audits have found: since the first the weights may not be what the job comes to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) audit_differences: Vec<String>,
     /// The record of the last step, if it may not be in the metrics yet: with checkpoints in memory a step is recorded when
@@ -65,7 +65,17 @@ pub(crate) struct DecayExtension {
     pub(crate) decay_steps: u64,
 }
 
+/// How many differences that audits have found are kept: the metrics have all.
+pub(crate) const MAX_AUDIT_DIFFERENCES: usize = 8;
+
 impl TrainerState {
+    /// Keeps a difference that an audit has found, as one of the last.
+    pub(crate) fn add_audit_difference(&mut self, message: String) {
+        self.audit_differences.push(message);
+        let surplus = self.audit_differences.len().saturating_sub(MAX_AUDIT_DIFFERENCES);
+        self.audit_differences.drain(..surplus);
+    }
+
     /// The step at which the decay that applies to `step`, counted from 0, ends.
     pub(crate) fn decay_steps_at(&self, step: u64) -> u64 {
         let extension = self.extensions.iter().rev().find(|extension| extension.from <= step);

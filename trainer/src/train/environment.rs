@@ -107,13 +107,17 @@ pub(super) fn compare_with_checkpoint(state: &mut TrainerState, before: &Value, 
 }
 
 /// Compares the environments of all stages with that of stage 0; all stages record a difference in `state` alike. Returns a
-/// sentence for people.
+/// sentence for people, and the environment of each.
 ///
 /// # Errors
 /// If the group has failed.
-pub(super) fn compare_stages(member: &Member, state: &mut TrainerState, own: &Value) -> Result<Option<String>, Fatal> {
+pub(super) fn compare_stages(
+    member: &Member,
+    state: &mut TrainerState,
+    own: &Value,
+) -> Result<(Option<String>, Vec<Value>), Fatal> {
     let stages: Vec<Value> = all_gather(member, topic::ENVIRONMENT, own)?;
-    Ok(record_stage_differences(state, &stages))
+    Ok((record_stage_differences(state, &stages), stages))
 }
 
 fn record_stage_differences(state: &mut TrainerState, stages: &[Value]) -> Option<String> {

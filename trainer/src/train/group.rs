@@ -174,7 +174,7 @@ fn load_and_train(
     }
     let seed = config.training.seed;
     let begin_audits = |spec| Audits::begin(spec, seed, (rank, &roster), &verified, &stage_config, &mut links);
-    let audits = audit_spec.and_then(begin_audits);
+    let mut audits = audit_spec.and_then(begin_audits);
     monitor.set_activity("loading");
     let started = Instant::now();
     let is_in_memory = in_memory.is_some();
@@ -201,8 +201,10 @@ fn load_and_train(
         let gathered = gather_weights(&stage, &mut links, placement.ranks(), &mut |_| {});
         gathered.map_err(|error| link_failure(member, error))?;
     }
-    let different = environment::compare_stages(member, &mut plan.trainer_state, context.environment)?;
-    different.filter(|_| rank == 0).into_iter().for_each(note);
+    let (different, environments) = environment::compare_stages(member, &mut plan.trainer_state, context.environment)?;
+    let has_unaudited = audits.as_mut().is_some_and(|audits| audits.set_environments(environments));
+    let unaudited = has_unaudited.then(|| "stages in different environments do not audit each other".to_owned());
+    different.into_iter().chain(unaudited).filter(|_| rank == 0).for_each(note);
     let data_loader = DataLoader::open(context, &plan, stage_index, placement)?;
     member.form()?;
     monitor.set_formed();

@@ -252,7 +252,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         let running = &mut *self.running;
         let record = audits.compare(running.member)?;
         if let Some(difference) = record.as_ref().and_then(|record| record.difference.as_ref()) {
-            self.state.audit_differences.push(difference.message.clone());
+            self.state.add_audit_difference(difference.message.clone());
             if running.context.env.rank == 0 {
                 running.emit(&TrainingEvent::AuditDiffers(difference.clone()));
             }

@@ -54,7 +54,7 @@ pub struct SuspectedStage {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AuditStatus {
-    /// A sentence for each difference, the newest last.
+    /// A sentence for each of the last differences, the newest last.
     pub differences: Vec<String>,
     /// Who is suspected by the newest one.
     pub suspects: Vec<SuspectedStage>,

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use stagecoach_api::contract::{FailureKind, SuspectedStage};
 use stagecoach_api::job::{AuditSpec, OnDifference};
 use stagecoach_data::MicrobatchLayout;
@@ -18,6 +19,7 @@ use stagecoach_pipeline::{Placement, Replica};
 use tch::{Kind, Tensor};
 
 use super::collective::{all_gather, topic};
+use super::environment;
 use super::group::link_failure;
 use crate::execute::{Stage, StageConfig, WorkInputs, WorkResult, work_numel};
 use crate::fatal::Fatal;
@@ -27,7 +29,7 @@ use crate::observe::{AuditDifference, AuditRecord};
 use crate::plan::VerifiedPlan;
 
 use choice::{AuditedItem, audited_item, auditor};
-use suspects::suspects;
+use suspects::{Suspects, suspects};
 
 /// The audits of a stage in one group.
 pub(super) struct Audits<'a> {
@@ -40,6 +42,8 @@ pub(super) struct Audits<'a> {
     config: &'a StageConfig<'a>,
     to_next: Sender,
     from_previous: Receiver,
+    /// Of each rank; only between equal ones bits must be equal.
+    environments: Vec<Value>,
     /// The audit that ends with the step that is trained.
     pending: Option<PendingAudit>,
 }
@@ -65,6 +69,15 @@ struct Computed {
     seconds: f64,
 }
 
+/// What a stage tells the others of a work item on which two of them differ.
+#[derive(Default, Serialize, Deserialize)]
+struct Recomputed {
+    /// Of what it has computed from, if it is one of the two.
+    inputs_hash: Option<String>,
+    /// All that it has come to.
+    results: Vec<WorkResult>,
+}
+
 impl<'a> Audits<'a> {
     /// Those of the stage of `rank`, with `links` that were opened with [`LinkId::audit`]; without them there are none.
     pub(super) fn begin(
@@ -79,7 +92,29 @@ impl<'a> Audits<'a> {
         let previous = (rank + ranks - 1) % ranks;
         let to_next = links.senders.remove(&LinkId::audit(rank, ranks))?;
         let from_previous = links.receivers.remove(&LinkId::audit(previous, ranks))?;
-        Some(Audits { spec, seed, rank, roster, verified, config, to_next, from_previous, pending: None })
+        Some(Audits {
+            spec,
+            seed,
+            rank,
+            roster,
+            verified,
+            config,
+            to_next,
+            from_previous,
+            environments: Vec::new(),
+            pending: None,
+        })
+    }
+
+    /// Stages in different environments do not audit each other from now on. Returns whether there are any.
+    pub(super) fn set_environments(&mut self, environments: Vec<Value>) -> bool {
+        self.environments = environments;
+        (0..self.ranks()).any(|rank| !self.is_comparable(rank, auditor(rank, self.ranks())))
+    }
+
+    fn is_comparable(&self, one: usize, other: usize) -> bool {
+        let [one, other] = [one, other].map(|rank| self.environments.get(rank).unwrap_or(&Value::Null));
+        environment::differences(one, other).is_empty()
     }
 
     /// A step begins: what of it is audited is recorded, if it is of this stage.
@@ -161,11 +196,12 @@ impl<'a> Audits<'a> {
         }))
     }
 
-    /// Why this stage ends after a difference, if it is suspected and the job wants that.
+    /// Why this stage ends after a difference, if the job wants that: all do, since what is in memory may be wrong everywhere. Those that
+    /// are not suspected end as if they had been asked to, but save nothing.
     pub(super) fn reason_to_leave(&self, difference: &AuditDifference) -> Option<Fatal> {
         let is_suspected = difference.suspects.iter().any(|suspect| suspect.stage == self.stage(self.rank));
-        let leaves = is_suspected && self.spec.on_difference == OnDifference::Restart;
-        leaves.then(|| Fatal::new(FailureKind::WrongResult, difference.message.clone()))
+        let kind = if is_suspected { FailureKind::WrongResult } else { FailureKind::Drained };
+        (self.spec.on_difference == OnDifference::Restart).then(|| Fatal::new(kind, difference.message.clone()))
     }
 
     /// Has both stages compute again, and a third one, and says who is suspected. `audited` is the first result of the audited stage.
@@ -177,13 +213,15 @@ impl<'a> Audits<'a> {
         what: &str,
     ) -> Result<AuditDifference, Fatal> {
         let (rank, by) = (pending.audited.rank, self.auditor(pending.audited));
-        let third = Some(auditor(by, self.ranks())).filter(|third| *third != rank);
+        let third = auditor(by, self.ranks());
+        let third = Some(third).filter(|third| *third != rank && self.is_comparable(rank, *third));
         let broken = |error| link_failure(member, error);
-        let mut again = None;
+        let (mut again, mut inputs_hash) = (None, None);
         if let Some(inputs) = &pending.inputs {
             if third.is_some() && self.rank == by {
                 self.send(inputs).map_err(broken)?;
             }
+            inputs_hash = Some(inputs.hash());
             again = Some(self.compute_again(pending, inputs));
         }
         if third == Some(self.rank) {
@@ -192,11 +230,21 @@ impl<'a> Audits<'a> {
             again = Some(self.compute_again(pending, &inputs));
         }
         let first = if self.rank == rank { audited } else { pending.result.clone() };
-        let own: Vec<WorkResult> = first.into_iter().chain(again).collect();
-        let all: Vec<Vec<WorkResult>> = all_gather(member, topic::AUDIT, &own)?;
-        let computed: Vec<(usize, Vec<WorkResult>)> =
-            all.into_iter().enumerate().filter(|(_, all)| !all.is_empty()).collect();
-        Ok(self.difference(pending, what, third, &suspects(&computed)))
+        let own = Recomputed { inputs_hash, results: first.into_iter().chain(again).collect() };
+        let all: Vec<Recomputed> = all_gather(member, topic::AUDIT, &own)?;
+        if all[rank].inputs_hash != all[by].inputs_hash {
+            let unequal =
+                "what the one has sent is not what the other has: a memory or the network between them has changed it";
+            return Ok(self.difference(pending, what, &[rank, by].into(), unequal.to_owned()));
+        }
+        let results = all.into_iter().map(|one| one.results).enumerate().filter(|(_, all)| !all.is_empty());
+        let Suspects { ranks, is_clear } = suspects(&results.collect::<Vec<_>>());
+        let names = ranks.iter().map(|&rank| self.name(rank)).collect::<Vec<_>>().join(" and ");
+        let conclusion = match is_clear {
+            true => format!("{names} computed wrong: two stages came to another result when all computed again"),
+            false => format!("one of {names} computes wrong: no two stages came to one result when all computed again"),
+        };
+        Ok(self.difference(pending, what, &ranks, conclusion))
     }
 
     /// The sentence about a difference.
@@ -204,34 +252,25 @@ impl<'a> Audits<'a> {
         &self,
         pending: &PendingAudit,
         what: &str,
-        third: Option<usize>,
         suspects: &BTreeSet<usize>,
+        conclusion: String,
     ) -> AuditDifference {
         let PendingAudit { step, audited, .. } = pending;
         let AuditedItem { item, microbatch, .. } = audited;
-        let name = |rank: usize| format!("stage {} on {}", self.stage(rank), self.roster.members[rank].host);
-        let by = self.auditor(*audited);
-        let who: Vec<String> = suspects.iter().map(|&rank| name(rank)).collect();
-        let conclusion = match (&who[..], third) {
-            ([one], Some(third)) => {
-                format!(
-                    "{one} computed wrong, by what both, and stage {}, came to when they computed again",
-                    self.stage(third)
-                )
-            }
-            ([one], None) => format!("{one} computed wrong, by what both came to when they computed again"),
-            (_, _) => format!("one of {} computes wrong: nobody else came to the result of either", who.join(" and ")),
-        };
         AuditDifference {
             suspects: suspects.iter().map(|&rank| self.suspect(rank)).collect(),
             message: format!(
-                "audit of step {step}: {} and {} differ in the {what} of chunk {} and microbatch {microbatch}, computed from the same \
-                 weights and inputs; {conclusion}",
-                name(audited.rank),
-                name(by),
+                "audit of step {step}: {} and {} differ in the {what} of chunk {} and microbatch {microbatch}; {conclusion}",
+                self.name(audited.rank),
+                self.name(self.auditor(*audited)),
                 item.chunk,
             ),
         }
+    }
+
+    /// A rank of the group, and its machine.
+    fn name(&self, rank: usize) -> String {
+        format!("stage {} on {}", self.stage(rank), self.roster.members[rank].host)
     }
 
     fn suspect(&self, rank: usize) -> SuspectedStage {
@@ -254,7 +293,8 @@ impl<'a> Audits<'a> {
 
     fn audited_item(&self, step: u64) -> Option<AuditedItem> {
         let VerifiedPlan { replica, training, blocks, .. } = self.verified;
-        audited_item(self.spec, self.seed, step, &training.placement, (blocks.all(), replica.count))
+        let drawn = audited_item(self.spec, self.seed, step, &training.placement, (blocks.all(), replica.count));
+        drawn.filter(|audited| self.is_comparable(audited.rank, self.auditor(*audited)))
     }
 
     /// The part of the model that a chunk is.

@@ -2,16 +2,27 @@
 
 use std::collections::BTreeSet;
 
+/// Who is suspected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Suspects {
+    pub(super) ranks: BTreeSet<usize>,
+    /// Whether each of them computed wrong; else one of them did.
+    pub(super) is_clear: bool,
+}
+
 /// The ranks that are suspected, from what each rank computed, each result as often as it computed it. What two ranks or more came to
 /// counts as right; where none agree, it may be any of them.
-pub(super) fn suspects<T: PartialEq>(computed: &[(usize, Vec<T>)]) -> BTreeSet<usize> {
+pub(super) fn suspects<T: PartialEq>(computed: &[(usize, Vec<T>)]) -> Suspects {
     let all = || computed.iter().flat_map(|(_, results)| results);
     let supporters = |result: &T| computed.iter().filter(|(_, results)| results.contains(result)).count();
     let most = all().map(&supporters).max().unwrap_or(0);
     let right: Vec<&T> = all().filter(|result| supporters(result) == most).collect();
     let is_clear = most > 1 && right.iter().all(|result| *result == right[0]);
     let is_wrong = |results: &[T]| results.iter().any(|result| !is_clear || result != right[0]);
-    computed.iter().filter(|(_, results)| is_wrong(results)).map(|(rank, _)| *rank).collect()
+    Suspects {
+        ranks: computed.iter().filter(|(_, results)| is_wrong(results)).map(|(rank, _)| *rank).collect(),
+        is_clear,
+    }
 }
 
 #[cfg(test)]
@@ -20,7 +31,7 @@ mod tests {
 
     fn of(computed: &[(usize, &[char])]) -> Vec<usize> {
         let computed: Vec<_> = computed.iter().map(|(rank, results)| (*rank, results.to_vec())).collect();
-        suspects(&computed).into_iter().collect()
+        suspects(&computed).ranks.into_iter().collect()
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::coordinator::spawn;
 use crate::disconnect::Disconnect;
 use crate::inbox::Inbox;
 use crate::join::{Joined, join};
-use crate::messages::{CoordinatorMessage, JOINS_NEXT_GROUP, MemberMessage};
+use crate::messages::{CoordinatorMessage, ENDS_GROUP, JOINS_NEXT_GROUP, MemberMessage};
 use crate::{
     Activity, GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, NotFound, Rendezvous, Roster, StepVote,
     Verdict,
@@ -147,6 +147,14 @@ impl Member {
     /// When the group fails before all have left.
     pub fn leave_for_next_group(self) -> Result<(), GroupError> {
         self.leave(JOINS_NEXT_GROUP)
+    }
+
+    /// Leaves a group that is not to go on: no spare takes this stage's place. The others end it as well.
+    ///
+    /// # Errors
+    /// When the group fails before this is acknowledged.
+    pub fn leave_for_good(self) -> Result<(), GroupError> {
+        self.leave(ENDS_GROUP)
     }
 
     fn send(&self, message: &MemberMessage) -> Result<(), GroupError> {

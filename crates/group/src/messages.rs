@@ -15,6 +15,8 @@ pub(crate) const MAGIC: [u8; 8] = *b"stgcoach";
 pub const PROTOCOL_VERSION: u32 = 8;
 /// Instead of an exit code when a stage leaves: it joins the next group.
 pub(crate) const JOINS_NEXT_GROUP: i32 = -1;
+/// The same: all stages leave, and no group follows this one.
+pub(crate) const ENDS_GROUP: i32 = -2;
 /// Limit of a hello.
 pub(crate) const MAX_HELLO_BYTES: usize = 256 << 10;
 /// Limit of any later frame.

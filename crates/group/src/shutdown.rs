@@ -10,7 +10,7 @@ use crate::GroupFailure;
 use crate::disconnect::Disconnect;
 use crate::group_state::{ConnectionId, Effect, GroupPhase, GroupState, MemberSlot, stages};
 use crate::hang::{StageActivity, find_hang, format_seconds};
-use crate::messages::{CoordinatorMessage, JOINS_NEXT_GROUP};
+use crate::messages::{CoordinatorMessage, ENDS_GROUP, JOINS_NEXT_GROUP};
 
 /// Exit codes of a process that has finished, done or drained with a checkpoint; and what one says that goes on.
 const GRACEFUL: [i32; 3] = [ExitCode::Done.code(), ExitCode::Drained.code(), JOINS_NEXT_GROUP];
@@ -139,6 +139,9 @@ impl GroupState {
 
     pub(crate) fn on_leave(&mut self, now: Instant, rank: usize, code: i32) {
         self.slots[rank].leave_code = Some(code);
+        if code == ENDS_GROUP {
+            return self.fail(now, None, format!("stage {rank} ended the group"));
+        }
         if !GRACEFUL.contains(&code) {
             let root_cause_rank = Some(rank).filter(|_| code != ExitCode::PeerLost.code());
             let message = format!("stage {rank} left with exit code {code} {}", self.describe(rank));
@@ -220,7 +223,7 @@ impl GroupState {
     fn is_followed(&self, rank: usize, failure: &GroupFailure) -> bool {
         match self.slots[rank].leave_code {
             // in the spare the invalid configuration would be the same
-            Some(code) => !GRACEFUL.contains(&code) && code != ExitCode::InvalidConfig.code(),
+            Some(code) => ![ExitCode::InvalidConfig.code(), ENDS_GROUP].contains(&code) && !GRACEFUL.contains(&code),
             None => failure.has_ended && rank != 0,
         }
     }

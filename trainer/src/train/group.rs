@@ -60,6 +60,7 @@ pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Optio
         Ok(Some(StageOutcome::Done)) => member.leave(FailureKind::Done.exit_code().code()),
         Ok(Some(StageOutcome::Drained)) => member.leave(FailureKind::Drained.exit_code().code()),
         Ok(None) => member.leave_for_next_group(),
+        Err(Fatal { kind: FailureKind::WrongResult | FailureKind::Drained, .. }) => member.leave_for_good(),
         // the exit code tells the others the cause
         Err(fatal) => member.leave(fatal.kind.exit_code().code()),
     };

@@ -7,7 +7,7 @@ use kube::runtime::events::{Recorder, Reporter};
 
 use crate::apply::PodGroupDiscovery;
 use crate::config::OperatorConfig;
-use crate::job::WholeAttempt;
+use crate::job::CreatedAttempt;
 use crate::observe::{LogTails, OwnedObjects, PodCache, StatusPoller};
 use crate::rejection::Rejections;
 use crate::report::Recovery;
@@ -54,7 +54,7 @@ pub(crate) struct ReconcileCache {
     pub api_failures: u32,
     /// The attempt all of whose pods were observed. A pod missing afterwards was deleted, even if the status does not have
     /// `podsCreated` yet.
-    pub all_created_attempt: Option<WholeAttempt>,
+    pub all_created_attempt: Option<CreatedAttempt>,
 }
 
 impl Context {

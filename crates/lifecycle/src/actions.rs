@@ -115,7 +115,7 @@ pub(crate) fn actions_for(observed: &Observed, clock: &mut DeadlineClock) -> Vec
             false => AttemptAction::ReplaceStages { attempt: number, incarnations },
         });
     }
-    if let Some(incarnations) = not_needed(observed) {
+    if let Some(incarnations) = waiting_for_group(observed) {
         actions.push(AttemptAction::RemoveReplaced { attempt: number, incarnations });
     }
     match state.attempt_phase {
@@ -146,9 +146,9 @@ fn replaced_must_be_removed(observed: &Observed, clock: &mut DeadlineClock) -> b
     }
 }
 
-/// What is removed of a job that is complete without some replicas: their stages that have no group. Each rank's next incarnation,
-/// which there never is.
-fn not_needed(observed: &Observed) -> Option<BTreeMap<u32, u32>> {
+/// Stages of a job that is complete without some replicas, which wait for a group: an incarnation above each, so that
+/// `RemoveReplaced` removes it.
+fn waiting_for_group(observed: &Observed) -> Option<BTreeMap<u32, u32>> {
     let state = &observed.state;
     if state.attempt_phase != AttemptPhase::Finished(JobOutcome::Complete) {
         return None;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tch::Tensor;
 
-use super::library::{BYTES, Config, IN_PROGRESS, Nccl, RawCommunicator, RawUniqueId, SUCCESS};
+use super::library::{Config, IN_PROGRESS, Nccl, RawCommunicator, RawUniqueId, SUCCESS, UINT8};
 use crate::sys::CudaStream;
 
 /// What both ends of a communicator are given to find each other; it has an address in it.
@@ -115,8 +115,8 @@ impl Communicator {
         // complete.
         let result = unsafe {
             match self.end {
-                CommunicatorEnd::Sender => (functions.send)(address, bytes, BYTES, peer, raw, stream.raw()),
-                CommunicatorEnd::Receiver => (functions.receive)(address, bytes, BYTES, peer, raw, stream.raw()),
+                CommunicatorEnd::Sender => (functions.send)(address, bytes, UINT8, peer, raw, stream.raw()),
+                CommunicatorEnd::Receiver => (functions.receive)(address, bytes, UINT8, peer, raw, stream.raw()),
             }
         };
         self.begun(call, result)?;

@@ -60,7 +60,7 @@ struct PendingAudit {
 
 /// What a stage tells the others of a work item.
 #[derive(Default, Serialize, Deserialize)]
-struct Computed {
+struct AuditResult {
     result: Option<WorkResult>,
     seconds: f64,
 }
@@ -138,8 +138,8 @@ impl<'a> Audits<'a> {
     /// If the group fails meanwhile.
     pub(super) fn compare(&mut self, member: &Member) -> Result<Option<AuditRecord>, Fatal> {
         let Some(pending) = self.pending.take() else { return Ok(None) };
-        let own = Computed { result: pending.result.clone(), seconds: pending.seconds };
-        let all: Vec<Computed> = all_gather(member, topic::AUDIT, &own)?;
+        let own = AuditResult { result: pending.result.clone(), seconds: pending.seconds };
+        let all: Vec<AuditResult> = all_gather(member, topic::AUDIT, &own)?;
         let (rank, by) = (pending.audited.rank, self.auditor(pending.audited));
         let what = match (&all[rank].result, &all[by].result) {
             (Some(one), Some(other)) => one.first_difference(other),
@@ -149,7 +149,8 @@ impl<'a> Audits<'a> {
                 ));
             }
         };
-        let difference = what.map(|what| self.resolve(member, &pending, all[rank].result.clone(), what)).transpose()?;
+        let difference =
+            what.map(|what| self.identify_suspects(member, &pending, all[rank].result.clone(), what)).transpose()?;
         Ok(Some(AuditRecord {
             step: pending.step,
             stage: self.stage(rank),
@@ -162,14 +163,14 @@ impl<'a> Audits<'a> {
     }
 
     /// Why this stage ends after a difference, if it is suspected and the job wants that.
-    pub(super) fn reason_to_leave(&self, difference: &AuditDifference) -> Option<Fatal> {
+    pub(super) fn failure_if_suspected(&self, difference: &AuditDifference) -> Option<Fatal> {
         let is_suspected = difference.suspects.iter().any(|suspect| suspect.stage == self.stage(self.rank));
         let leaves = is_suspected && self.spec.on_difference == OnDifference::Restart;
         leaves.then(|| Fatal::new(FailureKind::WrongResult, difference.message.clone()))
     }
 
     /// Has both stages compute again, and a third one, and says who is suspected. `audited` is the first result of the audited stage.
-    fn resolve(
+    fn identify_suspects(
         &mut self,
         member: &Member,
         pending: &PendingAudit,
@@ -235,8 +236,8 @@ impl<'a> Audits<'a> {
     }
 
     fn suspect(&self, rank: usize) -> SuspectedStage {
-        let hello = &self.roster.members[rank];
-        SuspectedStage { stage: hello.rank as u32, incarnation: hello.incarnation }
+        let member = &self.roster.members[rank];
+        SuspectedStage { stage: member.rank as u32, incarnation: member.incarnation }
     }
 
     /// The job's number of a rank of the group.

@@ -79,8 +79,7 @@ impl Context {
         }
     }
 
-    /// Publishes one event. A recorder would count a later one of the same reason as a repetition, with the words of the
-    /// first: each has its own.
+    /// A recorder for one event: a shared one would aggregate events of the same reason and keep the first message.
     pub(crate) fn recorder(&self) -> Recorder {
         Recorder::new(self.client.clone(), self.reporter.clone())
     }

@@ -62,7 +62,7 @@ async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Act
 
     let Observation { snapshot, decision, now } = observe_and_decide(&job, &rejections, &clients, context).await?;
     if snapshot.awaits_spare_status && replaces_stages(&job, &decision) {
-        // what seems to be missing may be what was a spare, which this operator has not heard since it started
+        // A stage that seems missing may be a former spare whose `/status` was not read yet.
         return Ok(Action::requeue(SPARE_STATUS_RETRY_DELAY));
     }
     cache_all_created(&job, &decision, context);
@@ -194,7 +194,7 @@ fn decide_from(snapshot: JobSnapshot, job: &ObservedJob, rejections: &Rejections
     let mut decision = decide(&snapshot.observed(job, refusal), now);
     decision.state.excluded_nodes.extend(snapshot.nodes_that_computed_wrong());
     rejections.remove_backed_off_actions(&mut decision, now);
-    // what seems to be a surplus spare may be a stage that it has not said it is
+    // A spare that seems surplus may have become a stage: its `/status` was not read yet.
     if snapshot.awaits_spare_status {
         decision.actions.retain(|action| !matches!(action, AttemptAction::RemoveSpares { .. }));
     }
@@ -269,7 +269,7 @@ async fn apply_actions(
     }
     for needed in repairs {
         repair(context, job, decision.state.attempt, needed).await.map_err(|error| match error {
-            // the job runs on: a start would tell it in the status
+            // The job keeps running, so this is only logged; when an attempt starts it becomes the condition `Scheduled`.
             ApplyError::Rejected(reason) => ReconcileError::Taken(reason.message),
             ApplyError::Api(error) => error.into(),
         })?;

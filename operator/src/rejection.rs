@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use stagecoach_lifecycle::{
-    Attempt, AttemptAction, AttemptPhase, CreationRefusal, Decision, JobState, UnixMillis, backoff_delay, jittered,
+    Attempt, AttemptAction, AttemptPhase, BACKOFF_JITTER_PERCENT, CreationRefusal, Decision, JobState, UnixMillis,
+    backoff_delay, jittered,
 };
 
 use crate::observe::BlockingReason;
@@ -11,8 +12,6 @@ use crate::observe::BlockingReason;
 /// Delays between two tries: the first, and the longest.
 const INITIAL_RETRY_DELAY: Duration = Duration::from_secs(1);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
-/// How much longer a delay may be, in percent: jobs that were rejected together must not try together.
-const RETRY_JITTER_PERCENT: u32 = 25;
 
 /// What the API server rejected of a job when it was tried last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -109,7 +108,7 @@ impl Rejection {
         let before = before.filter(|before| before.attempt == attempt);
         let tries = before.map_or(1, |before| before.tries.saturating_add(1));
         let delay = backoff_delay(INITIAL_RETRY_DELAY, MAX_RETRY_DELAY, tries);
-        let delay = jittered(delay, RETRY_JITTER_PERCENT, now.0.wrapping_add(attempt));
+        let delay = jittered(delay, BACKOFF_JITTER_PERCENT, now.0.wrapping_add(attempt));
         let retry_at = UnixMillis(now.0.saturating_add(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)));
         Rejection { reason, attempt, since: before.map_or(now, |before| before.since), tries, retry_at }
     }

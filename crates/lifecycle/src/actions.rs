@@ -9,11 +9,14 @@ use crate::state::{AttemptPhase, JobOutcome};
 use crate::time::DeadlineClock;
 use crate::{report, spares};
 
+/// The shortest grace period of a deletion, in seconds. Not 0: with 0 the API server deletes the pod object before its containers
+/// have stopped.
+pub const MIN_GRACE_SECONDS: u64 = 1;
 /// Grace period of a failed attempt's instances: there is nothing to save, and the group terminates by itself.
 const FAILED_ATTEMPT_GRACE_SECONDS: u64 = 10;
 /// The same of its instances that were still starting: they have nothing to save, and a first process of a container that handles no
-/// signal yet would not end before. Not 0, with which a pod's object goes before its process.
-const UNREADY_GRACE_SECONDS: u64 = 1;
+/// signal yet would not end before.
+const UNREADY_GRACE_SECONDS: u64 = MIN_GRACE_SECONDS;
 
 /// An action on an attempt. Idempotent: it may be requested again until its effect is observed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -119,7 +119,7 @@ pub(crate) fn read(object: &RawPipelineJob) -> Result<ObservedJob, InvalidJob> {
     };
     let generation = meta.generation.unwrap_or_default();
     let same = status.attempt.as_ref().is_some_and(|attempt| attempt.generation == Some(generation));
-    // same generation: keep the revision, so that a new version's way to reckon it does not restart the attempt
+    // same generation: keep the revision, so that an operator version with another hash does not restart the attempt
     let revision = if same { state.attempt.revision } else { revision(&manifest.spec) };
     // what runs was accepted before, maybe by a version that had other rules: its handling goes on
     let runs =

@@ -372,6 +372,6 @@ fn message(action: Action, item: WorkItem) -> String {
     format!("{} of microbatch {}", action.computation_type(), item.microbatch)
 }
 
-fn no_link(link: LinkId) -> LinkError {
+pub(super) fn no_link(link: LinkId) -> LinkError {
     LinkError::Broken(format!("no link for {link}"))
 }

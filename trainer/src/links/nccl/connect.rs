@@ -1,4 +1,4 @@
-//! Connecting the communicators of a stage, once the greetings of its links have said which there are.
+//! Connecting the communicators of a stage, after the handshakes of its links have exchanged the unique ids.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;

@@ -16,7 +16,7 @@ use super::super::{Interrupt, LinkError, LinkId};
 use super::communicator::{Communicator, CommunicatorEnd};
 use crate::sys::{CudaContext, CudaError, CudaEvent, CudaStream};
 
-/// Between two looks at what is on its way: how late a sent tensor is freed, and a failure seen.
+/// Interval between polls of what is pending: how late a sent tensor is freed, and a failure seen.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// What may still complete after the other end has closed its connection: it has sent or received all of it.

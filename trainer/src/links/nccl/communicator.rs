@@ -61,7 +61,7 @@ impl CommunicatorEnd {
     }
 }
 
-/// Between two looks at a communicator that has something in progress.
+/// Interval between polls of a communicator that has something in progress.
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 /// One end, used by one thread at a time. Aborted when dropped.

@@ -14,7 +14,7 @@ use super::communicator::{Communicator, CommunicatorEnd, UniqueId};
 use super::library::Nccl;
 use crate::sys::CudaContext;
 
-/// Between two looks at communicators that connect.
+/// Interval between polls of communicators that connect.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// What a stage needs for NCCL.

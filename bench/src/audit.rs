@@ -13,14 +13,14 @@ const ROUNDS: u64 = 4;
 const STEPS: u64 = 64;
 const WARM_UP: usize = 4;
 /// Two stages compute four microbatches a step each: of a hundred, one.
-const EVERY_STEPS: &str = "{everySteps: 12}";
+const AUDIT_SPEC: &str = "{everySteps: 12}";
 
 pub(crate) fn measure(folder: &Path) -> Value {
-    println!("33 million parameters in two stages, with training.audit: {EVERY_STEPS} and without");
+    println!("33 million parameters in two stages, with training.audit: {AUDIT_SPEC} and without");
     let mut seconds = [const { Vec::new() }; 2];
     let mut audits = Vec::new();
     for _ in 0..ROUNDS {
-        for (index, audit) in [None, Some(EVERY_STEPS)].into_iter().enumerate() {
+        for (index, audit) in [None, Some(AUDIT_SPEC)].into_iter().enumerate() {
             let job = BenchJob { name: "audited", steps: STEPS, batch: 8, audit, ..BenchJob::default() };
             let _ = std::fs::remove_dir_all(folder.join(job.name));
             job.run(folder);
@@ -44,5 +44,5 @@ pub(crate) fn measure(folder: &Path) -> Value {
             100.0 * audits.iter().sum::<f64>() / seconds[1].iter().sum::<f64>()
         ),
     );
-    json!({"audit": EVERY_STEPS, "stepSeconds": {"without": seconds[0], "with": seconds[1]}, "auditSeconds": audits, "cost": cost})
+    json!({"audit": AUDIT_SPEC, "stepSeconds": {"without": seconds[0], "with": seconds[1]}, "auditSeconds": audits, "cost": cost})
 }

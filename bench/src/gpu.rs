@@ -12,7 +12,7 @@ use crate::stats::{line, median};
 
 /// Names the binary of the trainer's unit tests.
 const KERNEL_TESTS: &str = "STAGECOACH_KERNEL_TESTS";
-const SECONDS: u64 = 120;
+const RUN_TIMEOUT_SECONDS: u64 = 120;
 /// Steps of a run that is timed, and those before what is timed.
 const STEPS: usize = 12;
 const WARM_UP: usize = 4;
@@ -44,7 +44,7 @@ pub(crate) fn measure(folder: &Path) -> Value {
         not_measured.extend(["kernels on a GPU", "NCCL itself", "tokens a second on a GPU, and MFU"]);
     }
     let bits: Vec<Value> =
-        ["Float32", "BFloat16"].iter().map(|precision| bits(folder, precision, gpu.is_some())).collect();
+        ["Float32", "BFloat16"].iter().map(|precision| compare_hashes(folder, precision, gpu.is_some())).collect();
     json!({
         "rehearsal": gpu.is_none(),
         "gpu": gpu.as_ref().map(|gpu| json!({ "name": gpu.name, "driver": gpu.driver })),
@@ -60,14 +60,14 @@ fn kernels() -> Value {
     let tests =
         std::env::var_os(KERNEL_TESTS).unwrap_or_else(|| panic!("{KERNEL_TESTS} names no binary: see `make gpu`"));
     let output = Command::new(tests).args(["kernels::tests::gpu", "--ignored"]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let result = said.lines().rfind(|line| line.starts_with("test result")).unwrap_or("no result").to_owned();
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let result = stdout.lines().rfind(|line| line.starts_with("test result")).unwrap_or("no result").to_owned();
     line("kernels", if output.status.success() { "pass" } else { "FAIL" }.into(), &result);
-    json!({ "pass": output.status.success(), "result": result, "said": said })
+    json!({ "pass": output.status.success(), "result": result, "said": stdout })
 }
 
 /// Trains the same job in several ways, all of which must end with the hashes of one stage.
-fn bits(folder: &Path, precision: &'static str, has_gpu: bool) -> Value {
+fn compare_hashes(folder: &Path, precision: &'static str, has_gpu: bool) -> Value {
     let job = |stages, transport, steps| TestJob {
         name: "bits".into(),
         stages,
@@ -87,7 +87,7 @@ fn bits(folder: &Path, precision: &'static str, has_gpu: bool) -> Value {
             let env: Vec<(&str, &str)> = loader.iter().map(|path| (nccl::LOADER_PATH, path.as_str())).collect();
             let job = job(stages, transport, steps);
             let mut group = Group::start_program(&stagecoach(), &env, &own, &job, "gpu", attempt as u64 + 1);
-            if let Some(failed) = group.finish(SECONDS).into_iter().find(|ended| ended.code != Some(0)) {
+            if let Some(failed) = group.finish(RUN_TIMEOUT_SECONDS).into_iter().find(|ended| ended.code != Some(0)) {
                 return Err(format!("{:?}: {}", failed.code, failed.log.lines().last().unwrap_or_default()));
             }
         }
@@ -95,7 +95,7 @@ fn bits(folder: &Path, precision: &'static str, has_gpu: bool) -> Value {
         Ok(Hashes::of(&serde_json::from_str(&result).unwrap()))
     };
     let one = train("1-Tcp", &[(1, "Tcp", 20)]);
-    let ways: [(&str, &[_]); 5] = [
+    let configurations: [(&str, &[_]); 5] = [
         ("2-Tcp", &[(2, "Tcp", 20)]),
         ("3-Tcp", &[(3, "Tcp", 20)]),
         ("2-Nccl", &[(2, "Nccl", 20)]),
@@ -105,11 +105,11 @@ fn bits(folder: &Path, precision: &'static str, has_gpu: bool) -> Value {
     let compare = |(name, parts): &(&str, &[_])| {
         let hashes = train(name, parts);
         let same = hashes.is_ok() && hashes == one;
-        let told = hashes.as_ref().err().cloned().unwrap_or_default();
-        line(&format!("{precision} {name}"), if same { "same bits" } else { "OTHER BITS" }.into(), &told);
+        let error = hashes.as_ref().err().cloned().unwrap_or_default();
+        line(&format!("{precision} {name}"), if same { "same bits" } else { "OTHER BITS" }.into(), &error);
         json!({ "way": name, "sameBits": same, "failure": hashes.err() })
     };
-    let compared: Vec<Value> = ways.iter().map(compare).collect();
+    let compared: Vec<Value> = configurations.iter().map(compare).collect();
     json!({ "precision": precision, "weights": one.as_ref().ok().map(|hashes| &hashes.weights), "failure": one.as_ref().err(),
             "ways": compared })
 }
@@ -215,9 +215,9 @@ impl Model {
         let steps: Vec<Value> = metrics.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let speeds: Vec<f64> = steps.iter().skip(WARM_UP).filter_map(|step| step["tokensPerSecond"].as_f64()).collect();
         if !output.status.success() || speeds.is_empty() {
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            line(name, "FAILED".into(), said.lines().last().unwrap_or_default());
-            return json!({ "model": name, "failure": said });
+            let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+            line(name, "FAILED".into(), stderr.lines().last().unwrap_or_default());
+            return json!({ "model": name, "failure": stderr });
         }
         let (speed, flops) = (median(&speeds), model.flops_of_token());
         let torch = [false, true].map(|compile| model.measure_torch(compile));
@@ -247,9 +247,9 @@ impl Model {
         let output = Command::new("python3").arg("bench/torch/speed.py").arg(settings.to_string()).output().unwrap();
         let measured: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
         let Some(seconds) = measured["seconds"].as_array() else {
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            line(what, "not measured".into(), said.lines().last().unwrap_or_default());
-            return json!({ "what": what, "failure": said });
+            let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+            line(what, "not measured".into(), stderr.lines().last().unwrap_or_default());
+            return json!({ "what": what, "failure": stderr });
         };
         let tokens = (rows * length) as f64;
         let speeds: Vec<f64> = seconds.iter().skip(WARM_UP).filter_map(Value::as_f64).map(|s| tokens / s).collect();

@@ -11,20 +11,20 @@ use stagecoach_node::images;
 use crate::machine::memory;
 use crate::stats::{line, median, worst};
 
-const TIMES: u64 = 20;
+const REPETITIONS: u64 = 20;
 const STAGES: usize = 3;
-/// Between two looks at what is waited for.
-const EVERY: Duration = Duration::from_millis(5);
+/// Interval between polls of what is waited for.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// For any one moment.
-const PATIENCE: Duration = Duration::from_secs(120);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The phases of `status.lastRecovery`, in their order.
 const PHASES: [&str; 7] = ["noticed", "decided", "created", "started", "joined", "loaded", "firstStep"];
 
 pub(crate) fn measure() -> Value {
     let product = Product::take();
-    println!("on one node: a job of {STAGES} stages applied {TIMES} times");
-    let applied: Vec<f64> = (0..TIMES).map(|n| apply(&product, n)).collect();
+    println!("on one node: a job of {STAGES} stages applied {REPETITIONS} times");
+    let applied: Vec<f64> = (0..REPETITIONS).map(|n| apply(&product, n)).collect();
     line("apply -> first step", seconds(median(&applied)), &format!("worst {}", seconds(worst(&applied))));
 
     let replaced = lose_pods(&product, "killed", End::Killed, 0);
@@ -71,13 +71,13 @@ enum End {
 
 /// Ends pods of a job with so many spares, one after the other.
 fn lose_pods(product: &Product, name: &str, end: End, spares: u32) -> Value {
-    println!("one of its pods {} {TIMES} times, {spares} spares", format!("{end:?}").to_lowercase());
+    println!("one of its pods {} {REPETITIONS} times, {spares} spares", format!("{end:?}").to_lowercase());
     let job = E2eJob::apply(product, name, json!({"spares": spares, "training": {"steps": 1_000_000}}));
     let mut waiting = Vec::new();
     let mut losses = Vec::new();
     // a stage that is lost twice without a step beyond all earlier ones takes the group with it
     let mut furthest = 0;
-    for loss in 1..=TIMES {
+    for loss in 1..=REPETITIONS {
         // one checkpoint of its own, and some steps that the next group must do again
         let running = job.wait_phase("Running");
         if spares > 0 {
@@ -176,14 +176,14 @@ fn since(before: SystemTime, after: SystemTime) -> f64 {
 }
 
 #[track_caller]
-fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = SystemTime::now() + PATIENCE;
+fn wait<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+    let deadline = SystemTime::now() + WAIT_TIMEOUT;
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = poll() {
             return found;
         }
-        assert!(SystemTime::now() < deadline, "waited {} s for {what}", PATIENCE.as_secs());
-        std::thread::sleep(EVERY);
+        assert!(SystemTime::now() < deadline, "waited {} s for {what}", WAIT_TIMEOUT.as_secs());
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

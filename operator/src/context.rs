@@ -7,7 +7,7 @@ use kube::runtime::events::{Recorder, Reporter};
 
 use crate::apply::PodGroupDiscovery;
 use crate::config::OperatorConfig;
-use crate::job::WholeAttempt;
+use crate::job::CreatedAttempt;
 use crate::observe::{LogTails, OwnedObjects, PodCache, StatusPoller};
 use crate::rejection::Rejections;
 use crate::report::Recovery;
@@ -54,7 +54,7 @@ pub(crate) struct ReconcileCache {
     pub api_failures: u32,
     /// The attempt all of whose pods were observed. A pod missing afterwards was deleted, even if the status does not have
     /// `podsCreated` yet.
-    pub all_created_attempt: Option<WholeAttempt>,
+    pub all_created_attempt: Option<CreatedAttempt>,
 }
 
 impl Context {
@@ -79,8 +79,7 @@ impl Context {
         }
     }
 
-    /// Publishes one event. A recorder would count a later one of the same reason as a repetition, with the words of the
-    /// first: each has its own.
+    /// A recorder for one event: a shared one would aggregate events of the same reason and keep the first message.
     pub(crate) fn recorder(&self) -> Recorder {
         Recorder::new(self.client.clone(), self.reporter.clone())
     }

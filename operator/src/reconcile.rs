@@ -12,11 +12,11 @@ use crate::apply::{ApplyContext, ApplyError, Repair, apply, delete_lingering_pod
 use crate::clients::Clients;
 use crate::context::Context;
 use crate::errors::{RECONCILE_TIMEOUT, ReconcileError, catch_panic};
-use crate::job::{self, ObservedJob, RawPipelineJob, WholeAttempt};
+use crate::job::{self, CreatedAttempt, ObservedJob, RawPipelineJob};
 use crate::observe::{self, JobSnapshot};
 use crate::rejection::{Rejected, Rejections};
 use crate::report::{self, Recovery, StatusInputs, StatusUpdate};
-use crate::requeue::{NEW_REJECTION_DELAY, UNHEARD_SPARE_DELAY, requeue_delay};
+use crate::requeue::{NEW_REJECTION_DELAY, SPARE_STATUS_RETRY_DELAY, requeue_delay};
 use crate::status_writer::{publish_events, report_invalid_job, write_status};
 use crate::ttl::{delete_job, remaining_ttl};
 
@@ -61,9 +61,9 @@ async fn reconcile_job(object: &RawPipelineJob, context: &Context) -> Result<Act
     let rejections = restore_cached_state(&mut job, context);
 
     let Observation { snapshot, decision, now } = observe_and_decide(&job, &rejections, &clients, context).await?;
-    if snapshot.awaits_spare && replaces_stages(&job, &decision) {
-        // what seems to be missing may be what was a spare, which this operator has not heard since it started
-        return Ok(Action::requeue(UNHEARD_SPARE_DELAY));
+    if snapshot.awaits_spare_status && replaces_stages(&job, &decision) {
+        // A stage that seems missing may be a former spare whose `/status` was not read yet.
+        return Ok(Action::requeue(SPARE_STATUS_RETRY_DELAY));
     }
     cache_all_created(&job, &decision, context);
 
@@ -121,8 +121,8 @@ fn restore_cached_state(job: &mut ObservedJob, context: &Context) -> Rejections 
         cache.all_created_attempt = cache.all_created_attempt.take().filter(|_| has_record);
         cache.clone()
     });
-    if let Some(whole) = &cache.all_created_attempt {
-        job.mark_all_created(whole);
+    if let Some(created) = &cache.all_created_attempt {
+        job.mark_all_created(created);
     }
     cache.rejections
 }
@@ -130,8 +130,8 @@ fn restore_cached_state(job: &mut ObservedJob, context: &Context) -> Rejections 
 /// Caches that all pods of the attempt were created: the status that records it may be written later.
 fn cache_all_created(job: &ObservedJob, decision: &Decision, context: &Context) {
     if let AttemptPhase::Running { all_created: true, .. } = decision.state.attempt_phase {
-        let whole = WholeAttempt::of(&decision.state);
-        context.with_cache(&job.reference.uid, |cache| cache.all_created_attempt = Some(whole));
+        let created = CreatedAttempt::of(&decision.state);
+        context.with_cache(&job.reference.uid, |cache| cache.all_created_attempt = Some(created));
     }
 }
 
@@ -161,9 +161,9 @@ fn cache_rejections(
     let now = observe::now();
     let wants_spares = job.manifest.spec.spares > 0;
     let after = before.after(rejected, decision, wants_spares, now);
-    let wait = after.wait(decision.state.attempt, now);
+    let retry_delay = after.retry_delay(decision.state.attempt, now);
     context.with_cache(&job.reference.uid, |cache| cache.rejections = after);
-    if before.would_be_news(rejected) { Some(NEW_REJECTION_DELAY) } else { wait }
+    if before.has_new_reason(rejected) { Some(NEW_REJECTION_DELAY) } else { retry_delay }
 }
 
 /// Observes the job and decides. The cached pods may be stale; they are used only if nothing has to be recorded or done.
@@ -193,9 +193,9 @@ fn decide_from(snapshot: JobSnapshot, job: &ObservedJob, rejections: &Rejections
     let refusal = rejections.start.as_ref().and_then(|rejection| rejection.refusal(job.state.attempt));
     let mut decision = decide(&snapshot.observed(job, refusal), now);
     decision.state.excluded_nodes.extend(snapshot.nodes_that_computed_wrong());
-    rejections.hold_back(&mut decision, now);
-    // what seems to be a surplus spare may be a stage that it has not said it is
-    if snapshot.awaits_spare {
+    rejections.remove_backed_off_actions(&mut decision, now);
+    // A spare that seems surplus may have become a stage: its `/status` was not read yet.
+    if snapshot.awaits_spare_status {
         decision.actions.retain(|action| !matches!(action, AttemptAction::RemoveSpares { .. }));
     }
     Observation { snapshot, decision, now }
@@ -269,7 +269,7 @@ async fn apply_actions(
     }
     for needed in repairs {
         repair(context, job, decision.state.attempt, needed).await.map_err(|error| match error {
-            // the job runs on: a start would tell it in the status
+            // The job keeps running, so this is only logged; when an attempt starts it becomes the condition `Scheduled`.
             ApplyError::Rejected(reason) => ReconcileError::Taken(reason.message),
             ApplyError::Api(error) => error.into(),
         })?;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use stagecoach_lifecycle::{
-    Attempt, AttemptAction, AttemptPhase, CreationRefusal, Decision, JobState, UnixMillis, backoff_delay, jittered,
+    Attempt, AttemptAction, AttemptPhase, BACKOFF_JITTER_PERCENT, CreationRefusal, Decision, JobState, UnixMillis,
+    backoff_delay, jittered,
 };
 
 use crate::observe::BlockingReason;
@@ -11,8 +12,6 @@ use crate::observe::BlockingReason;
 /// Delays between two tries: the first, and the longest.
 const INITIAL_RETRY_DELAY: Duration = Duration::from_secs(1);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
-/// How much longer a delay may be, in percent: jobs that were rejected together must not try together.
-const RETRY_JITTER_PERCENT: u32 = 25;
 
 /// What the API server rejected of a job when it was tried last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,9 +33,9 @@ pub(crate) struct Rejected {
 
 impl Rejections {
     /// Leaves out of `decision` what is tried again later.
-    pub(crate) fn hold_back(&self, decision: &mut Decision, now: UnixMillis) {
+    pub(crate) fn remove_backed_off_actions(&self, decision: &mut Decision, now: UnixMillis) {
         let attempt = decision.state.attempt;
-        let waits = |it: &Option<Rejection>| it.as_ref().is_some_and(|it| it.wait(attempt, now).is_some());
+        let waits = |it: &Option<Rejection>| it.as_ref().is_some_and(|it| it.retry_delay(attempt, now).is_some());
         let (start_waits, spare_waits) = (waits(&self.start), waits(&self.spare));
         decision
             .actions
@@ -67,7 +66,7 @@ impl Rejections {
     }
 
     /// Whether this is rejected for another reason than before.
-    pub(crate) fn would_be_news(&self, rejected: &Rejected) -> bool {
+    pub(crate) fn has_new_reason(&self, rejected: &Rejected) -> bool {
         let is_news = |before: &Option<Rejection>, now: &Option<BlockingReason>| {
             now.is_some() && before.as_ref().map(|before| &before.reason) != now.as_ref()
         };
@@ -75,8 +74,12 @@ impl Rejections {
     }
 
     /// How long the next try of the current attempt has to wait; None if nothing waits.
-    pub(crate) fn wait(&self, attempt: Attempt, now: UnixMillis) -> Option<Duration> {
-        [&self.start, &self.spare].into_iter().flatten().filter_map(|rejection| rejection.wait(attempt, now)).min()
+    pub(crate) fn retry_delay(&self, attempt: Attempt, now: UnixMillis) -> Option<Duration> {
+        [&self.start, &self.spare]
+            .into_iter()
+            .flatten()
+            .filter_map(|rejection| rejection.retry_delay(attempt, now))
+            .min()
     }
 }
 
@@ -105,7 +108,7 @@ impl Rejection {
         let before = before.filter(|before| before.attempt == attempt);
         let tries = before.map_or(1, |before| before.tries.saturating_add(1));
         let delay = backoff_delay(INITIAL_RETRY_DELAY, MAX_RETRY_DELAY, tries);
-        let delay = jittered(delay, RETRY_JITTER_PERCENT, now.0.wrapping_add(attempt));
+        let delay = jittered(delay, BACKOFF_JITTER_PERCENT, now.0.wrapping_add(attempt));
         let retry_at = UnixMillis(now.0.saturating_add(u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)));
         Rejection { reason, attempt, since: before.map_or(now, |before| before.since), tries, retry_at }
     }
@@ -128,9 +131,9 @@ impl Rejection {
     }
 
     /// How long the next try of the current attempt has to wait; None if it may start now.
-    pub(crate) fn wait(&self, attempt: Attempt, now: UnixMillis) -> Option<Duration> {
-        let wait = self.retry_at.0.saturating_sub(now.0);
-        (self.attempt == attempt.number && wait > 0).then(|| Duration::from_millis(wait))
+    pub(crate) fn retry_delay(&self, attempt: Attempt, now: UnixMillis) -> Option<Duration> {
+        let delay = self.retry_at.0.saturating_sub(now.0);
+        (self.attempt == attempt.number && delay > 0).then(|| Duration::from_millis(delay))
     }
 }
 
@@ -146,16 +149,16 @@ mod tests {
         let attempt = |number| Attempt { number, mesh: Mesh::pipeline(2), revision: 7 };
         let mut now = UnixMillis::from_seconds(1000);
         let mut rejection = Rejection::new(None, 3, reason(), now);
-        let mut waits = Vec::new();
+        let mut delays = Vec::new();
         for _ in 0..9 {
-            let wait = rejection.wait(attempt(3), now).unwrap();
-            now = UnixMillis(now.0 + wait.as_millis() as u64);
-            assert_eq!(rejection.wait(attempt(3), now), None);
-            waits.push(wait.as_secs_f64());
+            let delay = rejection.retry_delay(attempt(3), now).unwrap();
+            now = UnixMillis(now.0 + delay.as_millis() as u64);
+            assert_eq!(rejection.retry_delay(attempt(3), now), None);
+            delays.push(delay.as_secs_f64());
             rejection = Rejection::new(Some(&rejection), 3, reason(), now);
         }
-        for (wait, expected) in waits.iter().zip([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]) {
-            assert!((expected..=expected * 1.25).contains(wait), "{waits:?}");
+        for (delay, expected) in delays.iter().zip([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]) {
+            assert!((expected..=expected * 1.25).contains(delay), "{delays:?}");
         }
         let refusal = rejection.refusal(attempt(3)).unwrap();
         assert_eq!(
@@ -163,7 +166,7 @@ mod tests {
             (UnixMillis::from_seconds(1000), "QuotaExceeded: exceeded quota: one")
         );
         // another attempt may be of another spec
-        assert_eq!((rejection.refusal(attempt(4)), rejection.wait(attempt(4), now)), (None, None));
+        assert_eq!((rejection.refusal(attempt(4)), rejection.retry_delay(attempt(4), now)), (None, None));
         let next = Rejection::new(Some(&rejection), 4, reason(), now);
         assert_eq!((next.since, next.tries), (now, 1));
     }

@@ -13,7 +13,7 @@ pub(crate) const PROGRESS_INTERVAL_SECONDS: u64 = 15;
 /// Delay of the reconcile that writes a new rejection to the status.
 pub(crate) const NEW_REJECTION_DELAY: Duration = Duration::from_millis(50);
 /// Retry delay while a pod that was made as a spare has not said what it is.
-pub(crate) const UNHEARD_SPARE_DELAY: Duration = Duration::from_millis(200);
+pub(crate) const SPARE_STATUS_RETRY_DELAY: Duration = Duration::from_millis(200);
 /// Retry delay while the watch has not yet delivered the exit of a pod that is absent from a list.
 const MISSING_POD_RETRY_DELAY: Duration = Duration::from_millis(200);
 
@@ -21,7 +21,7 @@ const MISSING_POD_RETRY_DELAY: Duration = Duration::from_millis(200);
 pub(crate) fn requeue_delay(decision: &Decision, snapshot: &JobSnapshot, now: UnixMillis) -> Option<Duration> {
     let wake = decision.wake_at.map(|wake_at| Duration::from_millis(wake_at.0.saturating_sub(now.0)));
     let missing_pod = snapshot.awaits_pod_exit().then_some(MISSING_POD_RETRY_DELAY);
-    let unheard_spare = snapshot.awaits_spare.then_some(UNHEARD_SPARE_DELAY);
+    let spare_status = snapshot.awaits_spare_status.then_some(SPARE_STATUS_RETRY_DELAY);
     let resync = decision.state.outcome().is_none().then_some(RESYNC_INTERVAL);
-    [wake, missing_pod, unheard_spare, resync].into_iter().flatten().min()
+    [wake, missing_pod, spare_status, resync].into_iter().flatten().min()
 }

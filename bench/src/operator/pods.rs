@@ -15,7 +15,7 @@ use super::system::Labels;
 /// The collection.
 pub(super) const PODS: &str = "/api/v1/namespaces/default/pods";
 /// The longest that pods may take.
-const PATIENCE: Duration = Duration::from_secs(300);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// What is read of a pod.
 #[derive(Clone, Debug, Deserialize)]
@@ -108,12 +108,12 @@ impl Pods {
     }
 
     fn until(&self, job: &str, attempt: u64, is_so: impl Fn(&BTreeMap<String, Came>) -> bool) -> Instant {
-        let (key, deadline) = ((job.to_owned(), attempt), Instant::now() + PATIENCE);
+        let (key, deadline) = ((job.to_owned(), attempt), Instant::now() + WAIT_TIMEOUT);
         let (seen, changed) = &*self.0;
         let mut seen = seen.lock().unwrap();
         while !seen.get(&key).is_some_and(&is_so) {
             let left = deadline.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "{job}, attempt {attempt}: pods did not come within {} s", PATIENCE.as_secs());
+            assert!(!left.is_zero(), "{job}, attempt {attempt}: pods did not come within {} s", WAIT_TIMEOUT.as_secs());
             seen = changed.wait_timeout(seen, left).unwrap().0;
         }
         seen[&key].values().map(|pod| pod.at).max().unwrap()

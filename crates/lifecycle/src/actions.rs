@@ -9,11 +9,14 @@ use crate::state::{AttemptPhase, JobOutcome};
 use crate::time::DeadlineClock;
 use crate::{report, spares};
 
+/// The shortest grace period of a deletion, in seconds. Not 0: with 0 the API server deletes the pod object before its containers
+/// have stopped.
+pub const MIN_GRACE_SECONDS: u64 = 1;
 /// Grace period of a failed attempt's instances: there is nothing to save, and the group terminates by itself.
 const FAILED_ATTEMPT_GRACE_SECONDS: u64 = 10;
 /// The same of its instances that were still starting: they have nothing to save, and a first process of a container that handles no
-/// signal yet would not end before. Not 0, with which a pod's object goes before its process.
-const UNREADY_GRACE_SECONDS: u64 = 1;
+/// signal yet would not end before.
+const UNREADY_GRACE_SECONDS: u64 = MIN_GRACE_SECONDS;
 
 /// An action on an attempt. Idempotent: it may be requested again until its effect is observed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -115,7 +118,7 @@ pub(crate) fn actions_for(observed: &Observed, clock: &mut DeadlineClock) -> Vec
             false => AttemptAction::ReplaceStages { attempt: number, incarnations },
         });
     }
-    if let Some(incarnations) = not_needed(observed) {
+    if let Some(incarnations) = waiting_for_group(observed) {
         actions.push(AttemptAction::RemoveReplaced { attempt: number, incarnations });
     }
     match state.attempt_phase {
@@ -146,9 +149,9 @@ fn replaced_must_be_removed(observed: &Observed, clock: &mut DeadlineClock) -> b
     }
 }
 
-/// What is removed of a job that is complete without some replicas: their stages that have no group. Each rank's next incarnation,
-/// which there never is.
-fn not_needed(observed: &Observed) -> Option<BTreeMap<u32, u32>> {
+/// Stages of a job that is complete without some replicas, which wait for a group: an incarnation above each, so that
+/// `RemoveReplaced` removes it.
+fn waiting_for_group(observed: &Observed) -> Option<BTreeMap<u32, u32>> {
     let state = &observed.state;
     if state.attempt_phase != AttemptPhase::Finished(JobOutcome::Complete) {
         return None;

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+/// How much longer a job's delay may be in a cluster, in percent: jobs that failed or were rejected together must not try
+/// again together.
+pub const BACKOFF_JITTER_PERCENT: u32 = 25;
+
 /// Delay after this many consecutive failures: `initial` after the first, doubled by each further one up to `max`.
 pub fn backoff_delay(initial: Duration, max: Duration, failures: u32) -> Duration {
     initial.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(max)

@@ -12,7 +12,7 @@ const ROOT_CAUSE_SETTLE_SECONDS: u64 = 10;
 
 /// How long, in seconds, the instances of an attempt are held while the creation of another is refused. A quota that is full
 /// of what is just being deleted has room again sooner.
-const HELD_WHILE_REFUSED_SECONDS: u64 = 10;
+const CREATION_REJECTED_GRACE_SECONDS: u64 = 10;
 
 /// The message of a failure whose pod or process was deleted.
 pub(crate) const GONE: &str = "the pod or process is gone and its exit was not observed";
@@ -222,7 +222,7 @@ pub(crate) fn failed_by_itself(exit: &Exit) -> bool {
 }
 
 /// Whether a stage exited because it had finished or was asked to stop.
-pub(crate) fn left_in_order(exit: &Exit) -> bool {
+pub(crate) fn exited_gracefully(exit: &Exit) -> bool {
     exit.exit_code() == Some(ExitCode::Done) || cause_rank(exit, false) == CauseRank::Drained
 }
 
@@ -312,12 +312,12 @@ fn cause_of_exits(observed: &Observed, all_created: bool, clock: &mut DeadlineCl
 
 /// The cause of a refusal while other instances of the attempt exist: they must not hold their resources until it ends.
 fn cause_of_refusal(observed: &Observed, all_created: bool, clock: &mut DeadlineClock) -> Option<AttemptFailure> {
-    // replicas that train without the one that is refused hold nothing in vain
-    let holds_in_vain = !all_created && !observed.trains_without_others();
-    let refusal = observed.refusal.as_ref().filter(|_| holds_in_vain)?;
+    // replicas that train without the one that is refused block no resources
+    let blocks_resources = !all_created && !observed.trains_without_others();
+    let refusal = observed.refusal.as_ref().filter(|_| blocks_resources)?;
     observed.current_instances().find(|instance| instance.is_alive())?;
     let message = format!("was not created: {}", refusal.message);
-    clock.has_passed(refusal.since.plus_seconds(HELD_WHILE_REFUSED_SECONDS)).then(|| {
+    clock.has_passed(refusal.since.plus_seconds(CREATION_REJECTED_GRACE_SECONDS)).then(|| {
         let rank = observed.missing_stages().next();
         AttemptFailure::without_exit(&observed.state, FailureReason::Unschedulable, rank, message, clock.now)
     })

@@ -226,7 +226,7 @@ fn after_failure(observed: &Observed, failure: AttemptFailure, remedy: Remedy, c
     match remedy {
         Remedy::Takeover(taker) => spares::taken_over(after.state, taker.rank, taker.incarnation),
         Remedy::Replacement(lost) => {
-            replacement::replaced(after.state, lost, spares::incarnation_step(observed), not_before)
+            replacement::replaced(after.state, lost, spares::incarnation_increment(observed), not_before)
         }
         Remedy::NextAttempt => with_next_attempt(&after, not_before, now),
     }

@@ -28,8 +28,8 @@ mod spares;
 mod state;
 mod time;
 
-pub use actions::AttemptAction;
-pub use backoff::{backoff_delay, jittered};
+pub use actions::{AttemptAction, MIN_GRACE_SECONDS};
+pub use backoff::{BACKOFF_JITTER_PERCENT, backoff_delay, jittered};
 pub use budget::RestartBudget;
 pub use cause::{AttemptFailure, FailureReason};
 pub use decide::{Decision, decide};

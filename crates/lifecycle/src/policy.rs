@@ -3,7 +3,7 @@
 use stagecoach_api::contract::{DEFAULT_TERMINATION_GRACE_SECONDS, ExitCode};
 use stagecoach_api::job::{PipelineJobSpec, PodFailurePolicyAction, RestartSpec};
 
-use crate::{AttemptFailure, FailureReason, JobFailureReason, JobState, pod_failure_policy};
+use crate::{AttemptFailure, BACKOFF_JITTER_PERCENT, FailureReason, JobFailureReason, JobState, pod_failure_policy};
 
 /// The limits that the spec sets; durations in seconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct Policy {
 impl Policy {
     /// The limits of a job in a cluster.
     pub fn for_pods(spec: &PipelineJobSpec) -> Self {
-        Self { backoff_jitter_percent: 25, nodes_can_be_lost: true, ..Self::for_processes(spec) }
+        Self { backoff_jitter_percent: BACKOFF_JITTER_PERCENT, nodes_can_be_lost: true, ..Self::for_processes(spec) }
     }
 
     /// The limits of a job whose stages are processes of this machine.

@@ -39,11 +39,11 @@ pub(crate) fn lost_stages(observed: &Observed, failure: &AttemptFailure, all_cre
     if is_lost && somebody_stays && !again { lost } else { BTreeSet::new() }
 }
 
-/// The state in which the `lost` stages start again, as incarnations that are `step` ahead of the last.
-pub(crate) fn replaced(mut state: JobState, lost: BTreeSet<u32>, step: u32, not_before: UnixMillis) -> JobState {
+/// The state in which the `lost` stages start again, as incarnations that are `increment` ahead of the last.
+pub(crate) fn replaced(mut state: JobState, lost: BTreeSet<u32>, increment: u32, not_before: UnixMillis) -> JobState {
     for &rank in &lost {
         let incarnation = state.incarnations.entry(rank).or_insert(0);
-        *incarnation = incarnation.saturating_add(step);
+        *incarnation = incarnation.saturating_add(increment);
     }
     state.starting.extend(&lost);
     state.replaced_without_progress.extend(lost);

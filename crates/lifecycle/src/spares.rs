@@ -89,7 +89,7 @@ pub(crate) fn replaces(observed: &Observed, taker: &StageInstance, failure: &Att
     observed.policy.replaces_stages
         && !failure.begins_anew()
         && !observed.state.replaced_without_progress.contains(&taker.rank)
-        && !lost.and_then(StageInstance::exit).is_some_and(cause::left_in_order)
+        && !lost.and_then(StageInstance::exit).is_some_and(cause::exited_gracefully)
 }
 
 /// The state in which a stage is what was a spare. The group was whole before, so that nothing but what is being replaced from
@@ -129,7 +129,7 @@ fn lost_at(observed: &Observed, failure: &AttemptFailure) -> Option<UnixMillis> 
 /// How far the next incarnation that is created from here is ahead of the last one. Every spare may have taken the stage's
 /// place and died in it unobserved, each as the incarnation after the last, and of two that claim the same one neither is
 /// right.
-pub(crate) fn incarnation_step(observed: &Observed) -> u32 {
+pub(crate) fn incarnation_increment(observed: &Observed) -> u32 {
     let number = observed.state.attempt.number;
     let has_taken = |instance: &StageInstance| instance.attempt == number && instance.spare.is_some();
     let took_any = observed.instances.iter().any(has_taken);

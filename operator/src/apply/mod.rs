@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use futures::future::try_join_all;
 use kube::api::{DeleteParams, Preconditions};
-use stagecoach_lifecycle::{AttemptAction, Place};
+use stagecoach_lifecycle::{AttemptAction, MIN_GRACE_SECONDS, Place};
 
 pub(crate) use pod_group_discovery::PodGroupDiscovery;
 pub(crate) use repair::{Repair, repair, repairs};
@@ -63,8 +63,8 @@ impl ApplyContext<'_> {
     }
 }
 
-/// Grace period of spares that are not wanted: they have nothing to save. Not 0, with which a pod's object goes before its process.
-const SPARE_GRACE_SECONDS: u64 = 1;
+/// Grace period of spares that are not wanted: they have nothing to save.
+const SPARE_GRACE_SECONDS: u64 = MIN_GRACE_SECONDS;
 
 /// Applies `actions`, in their order. Returns why the API server rejected a spare, if it did: the job goes on without.
 ///

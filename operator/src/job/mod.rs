@@ -119,7 +119,7 @@ pub(crate) fn read(object: &RawPipelineJob) -> Result<ObservedJob, InvalidJob> {
     };
     let generation = meta.generation.unwrap_or_default();
     let same = status.attempt.as_ref().is_some_and(|attempt| attempt.generation == Some(generation));
-    // same generation: keep the revision, so that a new version's way to reckon it does not restart the attempt
+    // same generation: keep the revision, so that an operator version with another hash does not restart the attempt
     let revision = if same { state.attempt.revision } else { revision(&manifest.spec) };
     // what runs was accepted before, maybe by a version that had other rules: its handling goes on
     let runs =
@@ -139,22 +139,22 @@ pub(crate) fn read(object: &RawPipelineJob) -> Result<ObservedJob, InvalidJob> {
 
 /// An attempt, and the incarnations of its stages, all of whose pods were observed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct WholeAttempt {
+pub(crate) struct CreatedAttempt {
     attempt: u64,
     incarnations: BTreeMap<u32, u32>,
 }
 
-impl WholeAttempt {
+impl CreatedAttempt {
     /// The attempt of `state`.
-    pub(crate) fn of(state: &JobState) -> WholeAttempt {
-        WholeAttempt { attempt: state.attempt.number, incarnations: state.incarnations.clone() }
+    pub(crate) fn of(state: &JobState) -> CreatedAttempt {
+        CreatedAttempt { attempt: state.attempt.number, incarnations: state.incarnations.clone() }
     }
 }
 
 impl ObservedJob {
     /// Marks all pods of an attempt as created, which may not be recorded yet.
-    pub(crate) fn mark_all_created(&mut self, whole: &WholeAttempt) {
-        let is_it = *whole == WholeAttempt::of(&self.state);
+    pub(crate) fn mark_all_created(&mut self, created: &CreatedAttempt) {
+        let is_it = *created == CreatedAttempt::of(&self.state);
         match &mut self.state.attempt_phase {
             AttemptPhase::Running { all_created, .. } if is_it => *all_created = true,
             _ => {}

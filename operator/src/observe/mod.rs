@@ -36,7 +36,7 @@ pub(crate) struct JobSnapshot {
     /// Whether stage 0 runs, should answer, and does not.
     pub stage_0_is_silent: bool,
     /// Whether a pod that was made as a spare may soon say what it is now, and has said nothing yet.
-    pub awaits_spare: bool,
+    pub awaits_spare_status: bool,
 }
 
 impl JobSnapshot {
@@ -111,15 +111,15 @@ impl JobSnapshot {
         let (reference, attempt) = (&job.reference, job.state.attempt);
         let mut polled = Vec::new();
         for pod in self.pods.iter_mut().filter(|pod| pod.attempt == attempt.number && pod.spare().is_some()) {
-            let mut heard = status_poller.heard(reference, pod);
-            if heard.place.is_none() && pod.may_answer() {
-                heard = status_poller.poll(reference, pod);
+            let mut report = status_poller.heard(reference, pod);
+            if report.place.is_none() && pod.may_answer() {
+                report = status_poller.poll(reference, pod);
                 polled.push(pod.uid.clone());
-                self.awaits_spare |= heard.is_awaited(pod.state == InstanceState::Ready);
+                self.awaits_spare_status |= report.is_awaited(pod.state == InstanceState::Ready);
             }
             // it is the trainer alone that says so: what can't be is not believed
-            heard.place = heard.place.filter(|(place, _)| place.rank < attempt.mesh.ranks() && place.incarnation > 0);
-            pod.learn(&heard);
+            report.place = report.place.filter(|(place, _)| place.rank < attempt.mesh.ranks() && place.incarnation > 0);
+            pod.apply_report(&report);
         }
         if let Some(stage_0) = self.stage_0(attempt.number) {
             polled.push(stage_0.uid.clone());

@@ -10,7 +10,7 @@ use super::PartialPod;
 use super::instance::{
     BlockingReason, blocking_reason, conditions, ends_by_itself, failed_init_container, role, state,
 };
-use super::status_poller::Heard;
+use super::status_poller::PodReport;
 use super::{now, parse_resource_version};
 use crate::build::{self, PodRole};
 
@@ -134,9 +134,9 @@ impl ObservedPod {
 
     /// Adds what a spare has said itself. Readiness probes have seconds between them, so what it says is newer than what its
     /// node says.
-    pub(super) fn learn(&mut self, heard: &Heard) {
+    pub(super) fn apply_report(&mut self, report: &PodReport) {
         let runs = matches!(self.state, InstanceState::Starting | InstanceState::Ready);
-        match (heard.place, &heard.polled) {
+        match (report.place, &report.polled) {
             (Some((place, since)), _) => {
                 self.taken = Some(place);
                 if runs {
@@ -194,7 +194,7 @@ mod tests {
     fn a_spare_is_ready_if_it_says_that_it_stands_by() {
         let state = |polled| {
             let mut pod = spare();
-            pod.learn(&Heard { polled, ..Heard::default() });
+            pod.apply_report(&PodReport { polled, ..PodReport::default() });
             assert!(pod.stage_instance().is_none());
             pod.spare_instance().map(|spare| (spare.number, spare.attempt, spare.state)).unwrap()
         };
@@ -204,24 +204,24 @@ mod tests {
         assert_eq!(state(polled(StagePhase::Preparing, true)), (1, 7, InstanceState::Starting));
         let mut ended = spare();
         ended.state = InstanceState::Exited(Exit::with_code(1));
-        ended.learn(&Heard { polled: polled(StagePhase::StandingBy, false), ..Heard::default() });
+        ended.apply_report(&PodReport { polled: polled(StagePhase::StandingBy, false), ..PodReport::default() });
         assert!(ended.has_exited());
     }
 
     #[test]
     fn one_that_has_taken_a_place_is_a_stage_since_then() {
         let place = Place { rank: 2, incarnation: 3 };
-        let heard = Heard { place: Some((place, UnixMillis(u64::MAX))), ..Heard::default() };
+        let report = PodReport { place: Some((place, UnixMillis(u64::MAX))), ..PodReport::default() };
         let mut pod = spare();
         let began = pod.since;
-        pod.learn(&heard);
+        pod.apply_report(&report);
         assert_eq!((pod.place(), pod.spare_instance()), (Some(place), None));
         let instance = pod.stage_instance().unwrap();
         assert_eq!((instance.rank, instance.incarnation, instance.spare), (2, 3, Some(1)));
         assert_eq!(instance.since, UnixMillis(u64::MAX));
         // when it has ended, it was then
         let mut ended = ObservedPod { state: InstanceState::Exited(Exit::with_code(1)), ..spare() };
-        ended.learn(&heard);
+        ended.apply_report(&report);
         assert_eq!(ended.stage_instance().unwrap().since, began);
     }
 

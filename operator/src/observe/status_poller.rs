@@ -32,7 +32,7 @@ const FIRST_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a spare that its node says is ready, and that does not answer an operator that has started since, may be what it is
 /// unknown.
-const UNHEARD_TIMEOUT: Duration = Duration::from_secs(5);
+const FIRST_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The last response of a pod.
 #[derive(Clone, Debug)]
@@ -70,46 +70,50 @@ impl PolledStatus {
 
 /// What is known of a pod by its own words.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Heard {
+pub(crate) struct PodReport {
     /// Its last response; None before the first one.
     pub polled: Option<PolledStatus>,
     /// The stage that it was when it first had one, and when that was heard. Only a spare begins without, and none has another
     /// one later.
     pub place: Option<(Place, UnixMillis)>,
     /// Since when it is asked.
-    pub(super) asked_since: Option<Instant>,
+    pub(super) polled_since: Option<Instant>,
     /// Whether a request was answered, or has failed.
     pub(super) was_asked: bool,
 }
 
-impl Heard {
+impl PodReport {
     /// Whether it may soon be known what the pod is, which is ready or not.
     pub(crate) fn is_awaited(&self, is_ready: bool) -> bool {
-        let may_answer = |since: Instant| !self.was_asked || is_ready && since.elapsed() < UNHEARD_TIMEOUT;
-        self.polled.is_none() && self.asked_since.is_some_and(may_answer)
+        let may_answer = |since: Instant| !self.was_asked || is_ready && since.elapsed() < FIRST_RESPONSE_TIMEOUT;
+        self.polled.is_none() && self.polled_since.is_some_and(may_answer)
     }
 }
 
 /// The polls of a pod. They end when the task is dropped; what was heard stays as long as the pod.
 #[derive(Debug, Default)]
 struct Polls {
-    heard: Heard,
+    report: PodReport,
     /// The last response that triggered a reconcile.
-    told: Option<PolledStatus>,
+    last_triggering: Option<PolledStatus>,
     task: Option<AbortOnDrop>,
 }
 
 impl Polls {
     /// Stores a response; None if there was none. Returns whether it is news, and whether a reconcile is to be told of it.
     fn receive(&mut self, response: Option<StageStatus>) -> (bool, bool) {
-        let is_news = self.heard.receive(response);
-        let is_due =
-            self.heard.polled.as_ref().zip(self.told.as_ref()).is_some_and(|(polled, told)| polled.is_due(told));
-        let is_told = is_news || is_due;
-        if is_told {
-            self.told.clone_from(&self.heard.polled);
+        let is_news = self.report.receive(response);
+        let is_due = self
+            .report
+            .polled
+            .as_ref()
+            .zip(self.last_triggering.as_ref())
+            .is_some_and(|(polled, told)| polled.is_due(told));
+        let triggers_reconcile = is_news || is_due;
+        if triggers_reconcile {
+            self.last_triggering.clone_from(&self.report.polled);
         }
-        (is_news, is_told)
+        (is_news, triggers_reconcile)
     }
 }
 
@@ -128,21 +132,21 @@ impl StatusPoller {
     }
 
     /// What `pod` of `job` has said. From the first call on it is polled.
-    pub(crate) fn poll(&self, job: &JobReference, pod: &ObservedPod) -> Heard {
+    pub(crate) fn poll(&self, job: &JobReference, pod: &ObservedPod) -> PodReport {
         let mut jobs = self.jobs.lock();
         let polls = jobs.entry(job.uid.clone()).or_default().entry(pod.uid.clone()).or_default();
         if let (Some(address), None) = (pod.address, &polls.task) {
             let task = tokio::spawn(self.clone().keep_polling(job.clone(), pod.clone(), address));
             polls.task = Some(AbortOnDrop(task.abort_handle()));
-            polls.heard.asked_since.get_or_insert_with(Instant::now);
+            polls.report.polled_since.get_or_insert_with(Instant::now);
         }
-        polls.heard.clone()
+        polls.report.clone()
     }
 
     /// What `pod` of `job` has said so far.
-    pub(crate) fn heard(&self, job: &JobReference, pod: &ObservedPod) -> Heard {
+    pub(crate) fn heard(&self, job: &JobReference, pod: &ObservedPod) -> PodReport {
         let jobs = self.jobs.lock();
-        jobs.get(&job.uid).and_then(|pods| pods.get(&pod.uid)).map(|polls| polls.heard.clone()).unwrap_or_default()
+        jobs.get(&job.uid).and_then(|pods| pods.get(&pod.uid)).map(|polls| polls.report.clone()).unwrap_or_default()
     }
 
     /// Ends the polls of all pods of `job` but those with these UIDs, and forgets what was heard of pods that no longer exist;
@@ -169,13 +173,13 @@ impl StatusPoller {
             let response = fetch(address, query).await.filter(|status| is_from_pod(status, &job.uid, &pod));
             let is_answered = response.is_some();
             revision = response.as_ref().map(|status| status.revision);
-            let (is_news, is_told) = {
+            let (is_news, triggers_reconcile) = {
                 let mut jobs = self.jobs.lock();
                 let polls = jobs.get_mut(&job.uid).and_then(|pods| pods.get_mut(&pod.uid));
                 let Some(polls) = polls else { return };
                 polls.receive(response)
             };
-            if is_told {
+            if triggers_reconcile {
                 self.triggers.trigger(&job);
             }
             let pause = match (is_answered, is_news) {
@@ -190,7 +194,7 @@ impl StatusPoller {
     }
 }
 
-impl Heard {
+impl PodReport {
     /// Stores a response; None if there was none. Returns whether it is news: of the first request that too.
     fn receive(&mut self, response: Option<StageStatus>) -> bool {
         let is_first = !std::mem::replace(&mut self.was_asked, true);
@@ -257,12 +261,12 @@ mod tests {
         let mut polls = Polls::default();
         let mut told = |step: u64, seconds: u64| {
             let progress = ProgressStatus { step, ..ProgressStatus::default() };
-            let (_, is_told) = polls.receive(Some(StageStatus { progress, ..StageStatus::default() }));
+            let (_, triggers_reconcile) = polls.receive(Some(StageStatus { progress, ..StageStatus::default() }));
             // as if it had come so many seconds after the one before
-            if let Some(told) = polls.told.as_mut().filter(|_| !is_told) {
+            if let Some(told) = polls.last_triggering.as_mut().filter(|_| !triggers_reconcile) {
                 told.polled_at.0 -= seconds * 1000;
             }
-            is_told
+            triggers_reconcile
         };
         assert!(told(0, 0), "the first answer");
         assert!(!told(0, 0), "nothing has changed");
@@ -277,32 +281,32 @@ mod tests {
 
     #[test]
     fn the_place_of_a_spare_is_known_from_the_first_time_that_it_says_so() {
-        let mut heard = Heard::default();
-        assert!(heard.receive(says(Some(0), 0, 0)), "the first answer is news");
-        assert_eq!(heard.place, None);
-        assert!(!heard.receive(says(Some(0), 0, 0)));
-        assert!(heard.receive(says(None, 2, 1)));
-        let (place, since) = heard.place.unwrap();
+        let mut report = PodReport::default();
+        assert!(report.receive(says(Some(0), 0, 0)), "the first answer is news");
+        assert_eq!(report.place, None);
+        assert!(!report.receive(says(Some(0), 0, 0)));
+        assert!(report.receive(says(None, 2, 1)));
+        let (place, since) = report.place.unwrap();
         assert_eq!(place, Place { rank: 2, incarnation: 1 });
-        heard.receive(says(None, 2, 1).map(|status| StageStatus { phase: StagePhase::Training, ..status }));
-        assert!(heard.receive(None), "it does not answer any more");
-        assert_eq!(heard.place, Some((place, since)));
+        report.receive(says(None, 2, 1).map(|status| StageStatus { phase: StagePhase::Training, ..status }));
+        assert!(report.receive(None), "it does not answer any more");
+        assert_eq!(report.place, Some((place, since)));
     }
 
     #[test]
     fn an_unheard_pod_is_awaited_until_it_was_asked_and_longer_if_it_is_ready() {
-        let mut heard = Heard::default();
-        assert!(!heard.is_awaited(true), "nobody asks it");
-        heard.asked_since = Some(Instant::now());
-        assert!(heard.is_awaited(false));
-        assert!(heard.receive(None), "that it can't be asked is news once");
-        assert!(!heard.receive(None));
-        assert!(!heard.is_awaited(false));
-        assert!(heard.is_awaited(true));
-        heard.asked_since = Instant::now().checked_sub(2 * UNHEARD_TIMEOUT);
-        assert!(!heard.is_awaited(true));
-        heard.asked_since = Some(Instant::now());
-        heard.receive(says(Some(0), 0, 0));
-        assert!(!heard.is_awaited(true));
+        let mut report = PodReport::default();
+        assert!(!report.is_awaited(true), "nobody asks it");
+        report.polled_since = Some(Instant::now());
+        assert!(report.is_awaited(false));
+        assert!(report.receive(None), "that it can't be asked is news once");
+        assert!(!report.receive(None));
+        assert!(!report.is_awaited(false));
+        assert!(report.is_awaited(true));
+        report.polled_since = Instant::now().checked_sub(2 * FIRST_RESPONSE_TIMEOUT);
+        assert!(!report.is_awaited(true));
+        report.polled_since = Some(Instant::now());
+        report.receive(says(Some(0), 0, 0));
+        assert!(!report.is_awaited(true));
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct TensorboardCommand {
     follow: bool,
 }
 
-/// The pause between two looks at a job that is followed: at least this, and so long that reading takes no more than a tenth.
+/// Interval between polls of a job that is followed: at least this, and so long that reading takes no more than a tenth.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A run that is written.

@@ -1,12 +1,12 @@
-//! A work item as another stage can compute it again: what it reads, and the hashes of what comes of it. Both are recorded while
-//! a step is computed; a stage that is not audited has none of this in its way.
+//! A work item as another stage can compute it again: what it reads, and the hashes of what comes of it. Recording
+//! both happens while a step is computed, and costs nothing when off.
 
 use serde::{Deserialize, Serialize};
 use stagecoach_data::MicrobatchLayout;
 use stagecoach_pipeline::WorkItem;
 use tch::{Device, Kind, Tensor};
 
-use super::gradient_sums::Weights;
+use super::gradient_sums::ParameterGroup;
 use super::sequences::cu_seqlens;
 use super::{ChunkOutput, LossInputs, Stage};
 use crate::kernels::upload;
@@ -123,11 +123,12 @@ impl Stage {
         let output = self.output_hash(&output);
         let dy = layers.head.is_none().then_some(target);
         let dx = layers.backward(saved, dy, &mut WeightGradient::accumulate);
-        let weight_gradients = hash(self.gradient_sums.accumulators(Weights::Chunk(chunk)).iter().map(|(_, sum)| sum));
+        let weight_gradients =
+            hash(self.gradient_sums.accumulators(ParameterGroup::Chunk(chunk)).iter().map(|(_, sum)| sum));
         WorkResult { output, input_gradient: hash(&dx), weight_gradients }
     }
 
-    /// The forward pass begins.
+    /// Copies the input, targets and weights to the host if `item` is recorded.
     pub(super) fn record_input(&mut self, item: WorkItem, input: &Tensor, targets: Option<&Tensor>) {
         if !self.is_recorded(item) {
             return;
@@ -148,7 +149,7 @@ impl Stage {
         copy_into(&recorder.parameters.narrow(0, 2 * numel - heads, heads), head);
     }
 
-    /// The forward pass is done.
+    /// Stores the hash of the output.
     pub(super) fn record_output(&mut self, item: WorkItem, output: &ChunkOutput) {
         if self.is_recorded(item) {
             let output = self.output_hash(output);
@@ -156,21 +157,21 @@ impl Stage {
         }
     }
 
-    /// The backward pass begins.
+    /// Copies the gradient of the output.
     pub(super) fn record_output_gradient(&mut self, item: WorkItem, dy: Option<&Tensor>) {
         if let (Some(recorder), Some(dy)) = (self.recorder.as_mut().filter(|recorder| recorder.item == item), dy) {
             recorder.target = Some(on_cpu(dy));
         }
     }
 
-    /// The backward pass is done, but perhaps for the gradients of weights.
+    /// Stores the hash of the input gradient.
     pub(super) fn record_input_gradient(&mut self, item: WorkItem, dx: Option<&Tensor>) {
         if let Some(recorder) = self.recorder.as_mut().filter(|recorder| recorder.item == item) {
             recorder.result.input_gradient = hash(dx);
         }
     }
 
-    /// The gradients of weights are about to be accumulated.
+    /// Copies the accumulators before the weight gradients are added.
     pub(super) fn record_accumulators(&mut self, item: WorkItem) {
         if !self.is_recorded(item) {
             return;
@@ -183,10 +184,10 @@ impl Stage {
         }
     }
 
-    /// The gradients of weights are accumulated, and their block is not closed yet.
+    /// Stores the hash of the weight gradients.
     pub(super) fn record_weight_gradients(&mut self, item: WorkItem) {
         if let Some(recorder) = self.recorder.as_mut().filter(|recorder| recorder.item == item) {
-            let sums = self.gradient_sums.accumulators(Weights::Chunk(item.chunk));
+            let sums = self.gradient_sums.accumulators(ParameterGroup::Chunk(item.chunk));
             recorder.result.weight_gradients = hash(sums.iter().map(|(_, sum)| sum));
         }
     }
@@ -205,15 +206,15 @@ impl Stage {
                 is_head,
             })
         };
-        let head = of(Weights::Head, true).filter(|_| has_head);
-        of(Weights::Chunk(chunk), false).chain(head).collect()
+        let head = of(ParameterGroup::Head, true).filter(|_| has_head);
+        of(ParameterGroup::Chunk(chunk), false).chain(head).collect()
     }
 
     fn output_hash(&self, output: &ChunkOutput) -> String {
         match output {
             ChunkOutput::Activations(y) => hash([y]),
             ChunkOutput::Loss(loss) => {
-                let head = self.gradient_sums.accumulators(Weights::Head).iter().map(|(_, sum)| sum);
+                let head = self.gradient_sums.accumulators(ParameterGroup::Head).iter().map(|(_, sum)| sum);
                 hash(std::iter::once(loss).chain(head))
             }
         }

@@ -52,7 +52,7 @@ pub struct LossInputs<'a> {
 pub enum ChunkOutput {
     /// `[tokens, hidden]` for the next chunk.
     Activations(Tensor),
-    /// `f64[]`: the sum of the cross-entropies, in nats, where they were computed.
+    /// `f64[]`: the sum of the cross-entropies, in nats, on the stage's device.
     Loss(Tensor),
 }
 

@@ -6,20 +6,20 @@ use crate::links::LinkError;
 
 /// What is asked of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// Nothing.
-    No,
-    /// To be the last one.
+pub enum StopRequest {
+    /// No stop is requested.
+    None,
+    /// StopRequest after this step.
     AfterStep,
-    /// To be given up: there is no time for the rest of it.
-    Now,
+    /// Abandon this step: too little time is left to finish it.
+    Immediately,
 }
 
 /// What a step asks its caller.
 #[derive(Clone, Copy)]
 pub struct StepControl<'a> {
     /// What is asked of the step at this moment: looked at between two of its actions, and when it votes.
-    pub stop: &'a dyn Fn() -> Stop,
+    pub stop: &'a dyn Fn() -> StopRequest,
     /// Called before it votes: waits for what the vote promises to the group.
     pub before_vote: &'a dyn Fn() -> Result<(), LinkError>,
     /// The index in the program of the action before which `when_idle` is called: where the stage is expected to wait.
@@ -31,7 +31,7 @@ pub struct StepControl<'a> {
 impl StepControl<'_> {
     /// Nothing is ever asked, and nothing waited for.
     pub const NONE: StepControl<'static> =
-        StepControl { stop: &|| Stop::No, before_vote: &|| Ok(()), idle_before: None, when_idle: &|| Ok(()) };
+        StepControl { stop: &|| StopRequest::None, before_vote: &|| Ok(()), idle_before: None, when_idle: &|| Ok(()) };
 }
 
 impl fmt::Debug for StepControl<'_> {

@@ -3,6 +3,7 @@
 use stagecoach_pipeline::{Replica, ReplicaBlocks, Subtree};
 use tch::{Kind, Tensor, no_grad};
 
+use super::executor::no_link;
 use super::{Executor, Stage, StepError};
 use crate::links::{LinkError, LinkId, Links};
 
@@ -131,10 +132,6 @@ impl<'a> Peers<'a> {
         let link = LinkId::replicas(self.rank(from), self.own_rank());
         self.links.receivers.get_mut(&link).ok_or_else(|| no_link(link))?.wait(message)
     }
-}
-
-fn no_link(link: LinkId) -> LinkError {
-    LinkError::Broken(format!("no link for {link}"))
 }
 
 /// The sum of all blocks, from sums in the order of their blocks. It is in the memory of one of them.

@@ -7,10 +7,10 @@ use stagecoach_group::{Activity, BlockLosses, Member, StepOutcome, StepVote, Ver
 use stagecoach_pipeline::{Action, Placement, WorkItem};
 use tch::{Kind, Tensor};
 
-use super::gradient_sums::Weights;
+use super::gradient_sums::ParameterGroup;
 use super::{
     ChunkOutput, LossInputs, SavedActivations, Stage, StepError, StepInputs, StepMeasurements, StepOutput, StepTimer,
-    Stop, is_timed,
+    StopRequest, is_timed,
 };
 use crate::links::{LinkError, LinkId, Links};
 use crate::model::WeightGradient;
@@ -40,7 +40,7 @@ struct StepState {
     /// Input gradients not yet consumed by a SEND or by the previous chunk on this rank, keyed by the consuming work
     /// item.
     gradients: HashMap<WorkItem, Tensor>,
-    /// Sums by block, `f64[]`, where they were computed.
+    /// Sums by block, `f64[]`, on the stage's device.
     losses: Vec<Tensor>,
     verdict: Option<Verdict>,
     decided_at: Option<Instant>,
@@ -63,8 +63,8 @@ impl StepState {
     }
 }
 
-/// Scalars where they were computed. Waits until a GPU has computed them.
-fn read<'t>(scalars: impl IntoIterator<Item = &'t Tensor>) -> Vec<f64> {
+/// Copies scalar tensors to the host, which waits for the GPU.
+fn copy_to_host<'t>(scalars: impl IntoIterator<Item = &'t Tensor>) -> Vec<f64> {
     let scalars: Vec<Tensor> = scalars.into_iter().map(|scalar| scalar.view([-1])).collect();
     if scalars.is_empty() {
         return Vec::new();
@@ -96,7 +96,7 @@ impl Executor<'_> {
         }
         for (index, &action) in program.iter().enumerate() {
             let is_over = state.verdict.is_some();
-            if inputs.step.is_some() && !is_over && (inputs.control.stop)() == Stop::Now {
+            if inputs.step.is_some() && !is_over && (inputs.control.stop)() == StopRequest::Immediately {
                 state.verdict = Some(self.give_up(inputs)?);
                 break;
             }
@@ -114,7 +114,7 @@ impl Executor<'_> {
         }
         let StepState { verdict, decided_at, losses, broken_link, timer, .. } = state;
         // those of a step are in the vote
-        let losses = if inputs.step.is_none() { read(&losses) } else { Vec::new() };
+        let losses = if inputs.step.is_none() { copy_to_host(&losses) } else { Vec::new() };
         Ok(StepOutput { verdict, decided_at, losses, broken_link, spans: timer.into_spans() })
     }
 
@@ -162,7 +162,7 @@ impl Executor<'_> {
         }
         if let (true, Some(item)) = (action.completes_weight_gradient(), action.item()) {
             self.stage.record_weight_gradients(item);
-            self.stage.gradient_sums.add(Weights::Chunk(item.chunk), item, inputs.blocks);
+            self.stage.gradient_sums.add(ParameterGroup::Chunk(item.chunk), item, inputs.blocks);
         }
         // EXCHANGE has ended its span itself: the vote carries it
         if is_timed(action) && action != Action::Exchange {
@@ -204,7 +204,7 @@ impl Executor<'_> {
         let tensor = tensor.ok_or_else(|| self.invalid(send, "its computation has not run"))?;
         let link = self.link(send)?;
         let sender = self.links.senders.get(&link).ok_or_else(|| no_link(link))?;
-        self.activity.set(format!("room for {}", message(send, item)), Some(link.to));
+        self.activity.set(format!("buffer space for {}", message(send, item)), Some(link.to));
         Ok(sender.send(item.microbatch, tensor)?)
     }
 
@@ -259,7 +259,7 @@ impl Executor<'_> {
             (ChunkOutput::Loss(loss), _) => {
                 state.add_loss(loss, item, inputs);
                 if inputs.step.is_some() {
-                    self.stage.gradient_sums.add(Weights::Head, item, inputs.blocks);
+                    self.stage.gradient_sums.add(ParameterGroup::Head, item, inputs.blocks);
                 }
             }
             (ChunkOutput::Activations(y), Some(consumer)) => drop(state.activations.insert(consumer, y)),
@@ -328,7 +328,7 @@ impl Executor<'_> {
     ) -> Result<Verdict, StepError> {
         let (parameters, squared_norms) = self.stage.squared_norms();
         // the one time in a step that the host waits for a GPU
-        let mut losses_and_norms = read(losses.iter().chain([&squared_norms]));
+        let mut losses_and_norms = copy_to_host(losses.iter().chain([&squared_norms]));
         let squared_norms = losses_and_norms.split_off(losses.len());
         let has_head = self.stage.chunks.values().any(|chunk| chunk.head.is_some());
         let losses = has_head.then(|| BlockLosses {
@@ -363,7 +363,7 @@ impl Executor<'_> {
     /// Votes, with what is asked of the step by now, and waits for the group's decision.
     fn vote(&self, vote: StepVote, inputs: &StepInputs) -> Result<Verdict, StepError> {
         self.activity.set("EXCHANGE", None);
-        Ok(self.member.vote(StepVote { stop_requested: (inputs.control.stop)() != Stop::No, ..vote })?)
+        Ok(self.member.vote(StepVote { stop_requested: (inputs.control.stop)() != StopRequest::None, ..vote })?)
     }
 }
 
@@ -372,6 +372,6 @@ fn message(action: Action, item: WorkItem) -> String {
     format!("{} of microbatch {}", action.computation_type(), item.microbatch)
 }
 
-fn no_link(link: LinkId) -> LinkError {
+pub(super) fn no_link(link: LinkId) -> LinkError {
     LinkError::Broken(format!("no link for {link}"))
 }

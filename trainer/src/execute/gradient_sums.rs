@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use stagecoach_pipeline::{ReplicaBlocks, Subtree, WorkItem};
 use tch::Tensor;
 
-/// Weights of a stage whose gradients are accumulated by one action.
+/// Parameters whose gradients one action accumulates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Weights {
+pub(super) enum ParameterGroup {
     /// A chunk's, but for the head: by B or W.
     Chunk(usize),
     /// The head's, by F.
@@ -19,9 +19,9 @@ pub(super) enum Weights {
 #[derive(Debug, Default)]
 pub(super) struct GradientSums {
     /// The accumulators by what they are of, with the index of their parameter.
-    accumulators: BTreeMap<Weights, Vec<(usize, Tensor)>>,
+    accumulators: BTreeMap<ParameterGroup, Vec<(usize, Tensor)>>,
     /// Sums that wait for their sibling: copies of the accumulators.
-    partial: HashMap<(Weights, Subtree), Vec<Tensor>>,
+    partial: HashMap<(ParameterGroup, Subtree), Vec<Tensor>>,
 }
 
 /// An accumulator, and the sums that a replica has for it after its last microbatch.
@@ -35,18 +35,18 @@ pub(super) struct ReplicaSums<'a> {
 }
 
 impl GradientSums {
-    pub(super) fn new(accumulators: BTreeMap<Weights, Vec<(usize, Tensor)>>) -> GradientSums {
+    pub(super) fn new(accumulators: BTreeMap<ParameterGroup, Vec<(usize, Tensor)>>) -> GradientSums {
         GradientSums { accumulators, partial: HashMap::new() }
     }
 
     /// The accumulators of `weights`, with the index of their parameter; none if they are not here.
-    pub(super) fn accumulators(&self, weights: Weights) -> &[(usize, Tensor)] {
+    pub(super) fn accumulators(&self, weights: ParameterGroup) -> &[(usize, Tensor)] {
         self.accumulators.get(&weights).map_or(&[], Vec::as_slice)
     }
 
     /// The gradients of `weights` for `item` are in the accumulators: if a block ends with it, adds the blocks before it as far as the tree
     /// allows, and makes room for the next one.
-    pub(super) fn add(&mut self, weights: Weights, item: WorkItem, blocks: &ReplicaBlocks) {
+    pub(super) fn add(&mut self, weights: ParameterGroup, item: WorkItem, blocks: &ReplicaBlocks) {
         let Some(mut sum) = blocks.ending_with(item) else { return };
         let Some(accumulators) = self.accumulators.get(&weights) else { return };
         while let Some(other) = self.partial.remove(&(weights, sum.sibling())) {

@@ -18,7 +18,7 @@ mod weight_grad_store;
 
 pub(crate) use audited::{WorkInputs, WorkResult, work_numel};
 pub use chunk::{Chunk, ChunkOutput, LossInputs, SavedActivations};
-pub use control::{StepControl, Stop};
+pub use control::{StepControl, StopRequest};
 pub(crate) use dump::DumpConfig;
 pub(crate) use exchange_replicas::gather_weights;
 pub use executor::Executor;

@@ -10,7 +10,7 @@ use tch::{Device, Kind, Tensor};
 use super::Chunk;
 use super::audited::WorkRecorder;
 use super::dump::TensorDump;
-use super::gradient_sums::{GradientSums, Weights};
+use super::gradient_sums::{GradientSums, ParameterGroup};
 use super::ownership::owners;
 use super::weight_grad_store::WeightGradStore;
 use crate::kernels;
@@ -121,7 +121,7 @@ impl Stage {
             head: part.has_head.then(|| Head::new(tie, &parameters, head_accumulator)),
         };
         let chunks = parts.iter().map(|(index, part)| (*index, chunk(part))).collect();
-        let mut accumulators: BTreeMap<Weights, Vec<(usize, Tensor)>> = BTreeMap::new();
+        let mut accumulators: BTreeMap<ParameterGroup, Vec<(usize, Tensor)>> = BTreeMap::new();
         for (chunk, part) in &parts {
             let specs = architecture.parameter_specs(part);
             // a tied weight is both the first and the last
@@ -130,9 +130,9 @@ impl Stage {
                 let index = parameters.index(&spec.name);
                 let (weights, gradient) = match head {
                     Some(head) if head == at => {
-                        (Weights::Head, head_accumulator.unwrap_or(&parameters[index].gradient))
+                        (ParameterGroup::Head, head_accumulator.unwrap_or(&parameters[index].gradient))
                     }
-                    _ => (Weights::Chunk(*chunk), &parameters[index].gradient),
+                    _ => (ParameterGroup::Chunk(*chunk), &parameters[index].gradient),
                 };
                 accumulators.entry(weights).or_default().push((index, gradient.shallow_clone()));
             }
@@ -186,8 +186,8 @@ impl Stage {
         }
     }
 
-    /// The gradients that this rank reports: their global indices, and their squared L2 norms, `f64[gradients]`, where they were
-    /// computed.
+    /// The gradients that this rank reports: their global indices, and their squared L2 norms, `f64[gradients]`, on the
+    /// stage's device.
     pub(crate) fn squared_norms(&self) -> (Vec<u32>, Tensor) {
         let reported = (0..self.parameters.len()).filter(|&p| self.is_responsible_for(p));
         let (indices, gradients): (Vec<u32>, Vec<&Tensor>) =

@@ -49,10 +49,10 @@ impl TensorOut {
     }
 }
 
-/// `AdamWOptions` of `kernels.h`: hyperparameters of the update of one parameter.
+/// `CpuAdamWOptions` of `kernels.h`: hyperparameters of the update of one parameter.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct ParameterOptions {
+struct CpuAdamWOptions {
     lr: f64,
     beta1: f64,
     beta2: f64,
@@ -143,7 +143,7 @@ unsafe extern "C" {
         exp_avg: TensorRef,
         exp_avg_sq: TensorRef,
         compute: OptionalTensorRef,
-        options: ParameterOptions,
+        options: CpuAdamWOptions,
     ) -> c_int;
     safe fn sc_linear(x: TensorRef, weight: TensorRef, residual: OptionalTensorRef, y: &mut TensorOut) -> c_int;
     safe fn sc_linear_to_float(x: TensorRef, weight: TensorRef, y: TensorRef) -> c_int;
@@ -290,19 +290,19 @@ pub(super) fn cross_entropy(logits: &Tensor, targets: &Tensor, dlogits: Option<&
     loss.into()
 }
 
-pub(super) fn squared_norms(lists: &[&Tensor]) -> Tensor {
+pub(super) fn squared_norms(tensors: &[&Tensor]) -> Tensor {
     let norm = |list: &&Tensor| {
         let mut sum = 0.0;
         check(sc_squared_norm((*list).into(), &mut sum));
         sum
     };
-    Tensor::from_slice(&lists.iter().map(norm).collect::<Vec<f64>>())
+    Tensor::from_slice(&tensors.iter().map(norm).collect::<Vec<f64>>())
 }
 
 pub(super) fn adamw(parameters: &[AdamWParameter], options: AdamWOptions) {
     let AdamWOptions { lr, beta1, beta2, eps, step, clip } = options;
     for AdamWParameter { value, gradient, exp_avg, exp_avg_sq, compute, weight_decay } in parameters.iter().copied() {
-        let options = ParameterOptions { lr, beta1, beta2, weight_decay, eps, step, clip };
+        let options = CpuAdamWOptions { lr, beta1, beta2, weight_decay, eps, step, clip };
         let (exp_avg, exp_avg_sq) = (exp_avg.into(), exp_avg_sq.into());
         check(sc_adamw(value.into(), gradient.into(), exp_avg, exp_avg_sq, compute.into(), options));
     }

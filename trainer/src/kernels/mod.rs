@@ -200,9 +200,9 @@ pub(crate) fn cross_entropy_with_gradient(
     (loss, gradient)
 }
 
-/// The sum of the squares of each of `lists`, fp32 tensors on `device`: `f64[lists]`.
-pub(crate) fn squared_norms(lists: &[&Tensor], device: Device) -> Tensor {
-    on_device!(device, squared_norms(lists))
+/// The sum of the squares of each of `tensors`, fp32 tensors on `device`: `f64[tensors]`.
+pub(crate) fn squared_norms(tensors: &[&Tensor], device: Device) -> Tensor {
+    on_device!(device, squared_norms(tensors))
 }
 
 /// Updates values and moments in place (Loshchilov and Hutter 2019), of parameters that are on `device`.

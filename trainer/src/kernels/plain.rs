@@ -164,11 +164,11 @@ pub(super) fn cross_entropy(logits: &Tensor, targets: &Tensor, dlogits: Option<&
     losses.sum(Kind::Double)
 }
 
-pub(super) fn squared_norms(lists: &[&Tensor]) -> Tensor {
+pub(super) fn squared_norms(tensors: &[&Tensor]) -> Tensor {
     let square = |list: &&Tensor| list.to_kind(Kind::Double).square().sum(Kind::Double);
-    match lists {
+    match tensors {
         [] => Tensor::zeros([0], (Kind::Double, Device::Cpu)),
-        lists => Tensor::stack(&lists.iter().map(square).collect::<Vec<_>>(), 0),
+        tensors => Tensor::stack(&tensors.iter().map(square).collect::<Vec<_>>(), 0),
     }
 }
 

@@ -280,7 +280,7 @@ int sc_squared_norm(Tensor* values, double* sum) {
 
 // `compute` is null or a copy of `value` as BFloat16, which is kept up to date.
 int sc_adamw(Tensor* value, Tensor* gradient, Tensor* exp_avg, Tensor* exp_avg_sq, Tensor* compute,
-             stagecoach::AdamWOptions options) {
+             stagecoach::CpuAdamWOptions options) {
   return guarded([&] {
     for (const Tensor* tensor : {gradient, exp_avg, exp_avg_sq, compute}) {
       TORCH_CHECK(!tensor || tensor->numel() == value->numel(), "shapes do not fit ", value->sizes());

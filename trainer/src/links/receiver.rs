@@ -73,7 +73,7 @@ impl Receiver {
             Source::Posts(posts) => posts.post(microbatch, tensor),
             Source::Channel(channel, _, sender) => {
                 let message = Message { link: self.link, microbatch, tensor, arrivals: Some(sender.clone()) };
-                if let Err(error) = channel.hand_over(message) {
+                if let Err(error) = channel.enqueue(message) {
                     let _ = sender.send(Err(error));
                 }
             }

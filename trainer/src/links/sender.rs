@@ -56,7 +56,7 @@ impl Sender {
                 let tensor = tensor.to_device(*device);
                 let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes();
                 self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-                channel.hand_over(Message { link: self.link, microbatch, tensor, arrivals: None })
+                channel.enqueue(Message { link: self.link, microbatch, tensor, arrivals: None })
             }
         }
     }

@@ -23,7 +23,7 @@ use super::source::{Source, Teller};
 use super::view::{View, ViewQuery};
 use crate::folder::JobFolder;
 
-/// Between two looks at the job, for a stream.
+/// Interval between polls of the job, for a stream.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
 /// Event streams at a time: fewer than connections, so that pages are still served.
 const STREAMS: usize = 32;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::execute::Stop;
+use crate::execute::StopRequest;
 
 /// The part of the grace period in which the checkpoint must be saved; the rest is for leaving.
 const SAVE_FRACTION_OF_GRACE: f64 = 0.8;
@@ -30,11 +30,11 @@ pub(super) fn drain_timeout(grace: Duration) -> Duration {
 impl DrainEstimate {
     /// What is asked of the step at `now`, if its stage was asked to stop. Without a measurement a save is taken for a quarter
     /// of the time, and the rest of a step for nothing: it is given up when only the save's time is left.
-    pub(super) fn stop(&self, requested_at: Option<Instant>, now: Instant) -> Stop {
-        let Some(requested_at) = requested_at else { return Stop::No };
+    pub(super) fn stop(&self, requested_at: Option<Instant>, now: Instant) -> StopRequest {
+        let Some(requested_at) = requested_at else { return StopRequest::None };
         let rest = self.step.map_or(Duration::ZERO, |step| step.saturating_sub(now - self.step_started));
         let save = self.save.unwrap_or(self.timeout / 4) * if self.is_saving { 2 } else { 1 };
-        if now + rest + save > requested_at + self.timeout { Stop::Now } else { Stop::AfterStep }
+        if now + rest + save > requested_at + self.timeout { StopRequest::Immediately } else { StopRequest::AfterStep }
     }
 }
 
@@ -57,16 +57,16 @@ mod tests {
         let stop = |estimate: DrainEstimate, requested, now| {
             estimate.stop(Some(started + seconds(requested)), started + seconds(now))
         };
-        assert_eq!(estimate.stop(None, started), Stop::No);
-        assert_eq!(stop(estimate, 0, 0), Stop::AfterStep);
-        assert_eq!(stop(DrainEstimate { is_saving: true, ..estimate }, 0, 0), Stop::Now);
-        assert_eq!(stop(DrainEstimate { step: Some(seconds(40)), ..estimate }, 2, 2), Stop::Now);
-        assert_eq!(stop(DrainEstimate { step: Some(seconds(40)), ..estimate }, 30, 30), Stop::AfterStep);
+        assert_eq!(estimate.stop(None, started), StopRequest::None);
+        assert_eq!(stop(estimate, 0, 0), StopRequest::AfterStep);
+        assert_eq!(stop(DrainEstimate { is_saving: true, ..estimate }, 0, 0), StopRequest::Immediately);
+        assert_eq!(stop(DrainEstimate { step: Some(seconds(40)), ..estimate }, 2, 2), StopRequest::Immediately);
+        assert_eq!(stop(DrainEstimate { step: Some(seconds(40)), ..estimate }, 30, 30), StopRequest::AfterStep);
         // slower than the one before it
-        assert_eq!(stop(estimate, 10, 31), Stop::AfterStep);
-        assert_eq!(stop(estimate, 10, 32), Stop::Now);
+        assert_eq!(stop(estimate, 10, 31), StopRequest::AfterStep);
+        assert_eq!(stop(estimate, 10, 32), StopRequest::Immediately);
         // nothing is measured yet
         let first = DrainEstimate { step: None, save: None, ..estimate };
-        assert_eq!((stop(first, 1, 19), stop(first, 1, 20)), (Stop::AfterStep, Stop::Now));
+        assert_eq!((stop(first, 1, 19), stop(first, 1, 20)), (StopRequest::AfterStep, StopRequest::Immediately));
     }
 }

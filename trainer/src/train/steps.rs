@@ -256,7 +256,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
             if running.context.env.rank == 0 {
                 running.emit(&TrainingEvent::AuditDiffers(difference.clone()));
             }
-            if let Some(fatal) = audits.reason_to_leave(difference) {
+            if let Some(fatal) = audits.failure_to_leave_with(difference) {
                 return Err(fatal);
             }
         }

@@ -17,7 +17,7 @@ struct Heads {
   int64_t width() const { return (heads + 2 * kv_heads) * head_dim; }
 };
 
-struct AdamWOptions {
+struct CpuAdamWOptions {
   double lr, beta1, beta2, weight_decay, eps;
   // Number of this update, from 1.
   double step;
@@ -62,7 +62,7 @@ struct Kernels {
                           double scale);
   // One update (Loshchilov and Hutter 2019); compute, unless null, becomes a copy of value as T.
   void (*adamw)(float* value, const float* gradient, float* exp_avg, float* exp_avg_sq, T* compute, int64_t size,
-                AdamWOptions options);
+                CpuAdamWOptions options);
 };
 
 struct KernelTable {

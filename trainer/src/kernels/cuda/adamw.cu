@@ -11,19 +11,19 @@ struct AdamWParameter {
   double weight_decay;
 };
 
-struct AdamWOptions {
-  float lr_over_bias1, root_of_bias2, beta1, rest1, beta2, rest2, eps, clip;
+struct CudaAdamWOptions {
+  float step_size, rsqrt_bias_correction2, beta1, one_minus_beta1, beta2, one_minus_beta2, eps, clip;
   double lr;
 };
 
-KERNEL(adamw, (const AdamWParameter* parameters, AdamWOptions o)) {
+KERNEL(adamw, (const AdamWParameter* parameters, CudaAdamWOptions o)) {
   AdamWParameter p = parameters[blockIdx.y];
   float decay = (float)(1. - o.lr * p.weight_decay);
   for (i64 i = first_index(); i < p.size; i += index_step()) {
     float g = p.gradient[i] * o.clip;
-    float m = p.exp_avg[i] * o.beta1 + g * o.rest1;
-    float v = p.exp_avg_sq[i] * o.beta2 + g * g * o.rest2;
-    float w = p.value[i] * decay - o.lr_over_bias1 * m / (sqrtf(v) * o.root_of_bias2 + o.eps);
+    float m = p.exp_avg[i] * o.beta1 + g * o.one_minus_beta1;
+    float v = p.exp_avg_sq[i] * o.beta2 + g * g * o.one_minus_beta2;
+    float w = p.value[i] * decay - o.step_size * m / (sqrtf(v) * o.rsqrt_bias_correction2 + o.eps);
     p.exp_avg[i] = m;
     p.exp_avg_sq[i] = v;
     p.value[i] = w;

@@ -12,9 +12,9 @@ use crate::kernels::{AdamWOptions, AdamWParameter, Heads, RmsNormGradients};
 /// Threads of a block where each takes elements or columns.
 const THREADS: u32 = 256;
 /// The fewest rows of a piece of a sum over rows.
-const ROWS_OF_PIECE: i64 = 64;
+const MIN_ROWS_PER_PIECE: i64 = 64;
 /// The most pieces of a sum over rows, which are then added one after the other.
-const PIECES: i64 = 512;
+const MAX_PIECES: i64 = 512;
 /// Pieces of each list of squares.
 const SQUARED_NORM_PIECES: u32 = 128;
 
@@ -78,7 +78,7 @@ fn of_rows(on: &dyn Launcher, rows: i64, width: i64) -> Grid {
 
 /// The rows of each piece of a sum over rows, and the pieces.
 fn pieces(rows: i64) -> (i64, i64) {
-    let rows_of_piece = ROWS_OF_PIECE.max(div_ceil(rows, PIECES));
+    let rows_of_piece = MIN_ROWS_PER_PIECE.max(div_ceil(rows, MAX_PIECES));
     (rows_of_piece, div_ceil(rows, rows_of_piece).max(1))
 }
 
@@ -202,42 +202,42 @@ pub(in crate::kernels) fn cross_entropy(
     row_sums(on, &losses).squeeze()
 }
 
-/// `f64[lists]`.
-pub(in crate::kernels) fn squared_norms(on: &dyn Launcher, lists: &[&Tensor]) -> Tensor {
-    if lists.is_empty() {
+/// `f64[tensors]`.
+pub(in crate::kernels) fn squared_norms(on: &dyn Launcher, tensors: &[&Tensor]) -> Tensor {
+    if tensors.is_empty() {
         return on.empty(&[0], Kind::Double);
     }
     let row = |list: &&Tensor| [data(on, list, Kind::Float) as i64, list.numel() as i64];
-    let table = on.upload(&lists.iter().flat_map(row).collect::<Vec<_>>());
-    let partial = on.empty(&[lists.len() as i64, SQUARED_NORM_PIECES.into()], Kind::Double);
-    let grid = Grid { x: SQUARED_NORM_PIECES, y: lists.len() as u32, threads: THREADS };
+    let table = on.upload(&tensors.iter().flat_map(row).collect::<Vec<_>>());
+    let partial = on.empty(&[tensors.len() as i64, SQUARED_NORM_PIECES.into()], Kind::Double);
+    let grid = Grid { x: SQUARED_NORM_PIECES, y: tensors.len() as u32, threads: THREADS };
     launch!(on, "squared_norms", grid; data(on, &table, Kind::Int64), data(on, &partial, Kind::Double));
     row_sums(on, &partial)
 }
 
-/// `AdamWOptions` of `adamw.cu`.
+/// `CudaAdamWOptions` of `adamw.cu`.
 #[repr(C)]
-struct AdamWNumbers {
-    lr_over_bias1: f32,
-    root_of_bias2: f32,
+struct CudaAdamWOptions {
+    step_size: f32,
+    rsqrt_bias_correction2: f32,
     beta1: f32,
-    rest1: f32,
+    one_minus_beta1: f32,
     beta2: f32,
-    rest2: f32,
+    one_minus_beta2: f32,
     eps: f32,
     clip: f32,
     lr: f64,
 }
 
-impl From<AdamWOptions> for AdamWNumbers {
-    fn from(AdamWOptions { lr, beta1, beta2, eps, step, clip }: AdamWOptions) -> AdamWNumbers {
-        AdamWNumbers {
-            lr_over_bias1: (lr / (1.0 - beta1.powf(step))) as f32,
-            root_of_bias2: (1.0 / (1.0 - beta2.powf(step)).sqrt()) as f32,
+impl From<AdamWOptions> for CudaAdamWOptions {
+    fn from(AdamWOptions { lr, beta1, beta2, eps, step, clip }: AdamWOptions) -> CudaAdamWOptions {
+        CudaAdamWOptions {
+            step_size: (lr / (1.0 - beta1.powf(step))) as f32,
+            rsqrt_bias_correction2: (1.0 / (1.0 - beta2.powf(step)).sqrt()) as f32,
             beta1: beta1 as f32,
-            rest1: (1.0 - beta1) as f32,
+            one_minus_beta1: (1.0 - beta1) as f32,
             beta2: beta2 as f32,
-            rest2: (1.0 - beta2) as f32,
+            one_minus_beta2: (1.0 - beta2) as f32,
             eps: eps as f32,
             clip: clip as f32,
             lr,
@@ -259,7 +259,7 @@ pub(in crate::kernels) fn adamw(on: &dyn Launcher, parameters: &[AdamWParameter]
     };
     let table = on.upload(&parameters.iter().flat_map(row).collect::<Vec<_>>());
     let grid = Grid { y: parameters.len() as u32, ..of_items(on, largest) };
-    launch!(on, "adamw", grid; data(on, &table, Kind::Int64), AdamWNumbers::from(options));
+    launch!(on, "adamw", grid; data(on, &table, Kind::Int64), CudaAdamWOptions::from(options));
 }
 
 /// The rows of `dy` are added token by token, each token's in their order.

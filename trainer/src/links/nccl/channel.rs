@@ -16,11 +16,11 @@ use super::super::{Interrupt, LinkError, LinkId};
 use super::communicator::{Communicator, CommunicatorEnd};
 use crate::sys::{CudaContext, CudaError, CudaEvent, CudaStream};
 
-/// Between two looks at what is on its way: how late a sent tensor is freed, and a failure seen.
+/// Interval between polls of what is pending: how late a sent tensor is freed, and a failure seen.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// What may still complete after the other end has closed its connection: it has sent or received all of it.
-const LEFT_GRACE: Duration = Duration::from_millis(500);
+const PEER_CLOSED_GRACE: Duration = Duration::from_millis(500);
 
 /// How long a communicator may take to send the rest of what it was given, once its messages are done on the device.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -46,7 +46,7 @@ pub(crate) struct ReceivedTensor {
 impl ReceivedTensor {
     /// The tensor; what libtorch does with it runs after it is filled.
     pub(crate) fn into_tensor(self) -> Result<Tensor, LinkError> {
-        self.event.hold_up_default_stream().map_err(|error| LinkError::Broken(error.to_string()))?;
+        self.event.make_default_stream_wait().map_err(|error| LinkError::Broken(error.to_string()))?;
         Ok(self.tensor)
     }
 }
@@ -79,14 +79,14 @@ impl Channel {
         let (messages, handed_over) = mpsc::channel();
         let failure: Arc<OnceLock<LinkError>> = Arc::default();
         let (context, stream) = (config.context, config.context.stream()?);
-        let worker = ChannelThread { config, stream, on_their_way: VecDeque::new(), refused: None, left_at: None };
+        let worker = ChannelThread { config, stream, pending: VecDeque::new(), refused: None, peer_closed_at: None };
         let failed = failure.clone();
         let thread = Some(std::thread::spawn(move || worker.run(&handed_over, &failed)));
         Ok(Channel { context, messages: Some(messages), failure, thread })
     }
 
     /// Hands a message over, behind all that libtorch has been given so far.
-    pub(crate) fn hand_over(&self, message: Message) -> Result<(), LinkError> {
+    pub(crate) fn enqueue(&self, message: Message) -> Result<(), LinkError> {
         let ready = self.context.record_default_stream().map_err(|error| LinkError::Broken(error.to_string()))?;
         let link = message.link;
         let messages = self.messages.as_ref().and_then(|messages| messages.send((message, ready)).ok());
@@ -113,21 +113,21 @@ struct ChannelThread {
     config: ChannelConfig,
     stream: CudaStream,
     /// Messages that the communicator has, with events behind them; it reads or writes their memory until then.
-    on_their_way: VecDeque<(Message, Arc<CudaEvent>)>,
+    pending: VecDeque<(Message, Arc<CudaEvent>)>,
     /// The one that the communicator did not take.
     refused: Option<Message>,
     /// When the other end was first seen to be gone.
-    left_at: Option<Instant>,
+    peer_closed_at: Option<Instant>,
 }
 
 impl ChannelThread {
     fn run(mut self, handed_over: &mpsc::Receiver<(Message, CudaEvent)>, failure: &OnceLock<LinkError>) {
         let ended = self.config.context.make_current().map_err(|error| error.to_string());
         let ended = ended.and_then(|()| self.transfer_all(handed_over));
-        let ChannelThread { config, stream, on_their_way, refused, .. } = self;
+        let ChannelThread { config, stream, pending, refused, .. } = self;
         let ChannelConfig { communicator, end, peer, sockets, .. } = config;
         if let Err(why) = ended {
-            let first = on_their_way.front().map(|(message, _)| message).or(refused.as_ref());
+            let first = pending.front().map(|(message, _)| message).or(refused.as_ref());
             let link = first.map(|message| message.link.to_string());
             let (from_or_to, way) = match end {
                 CommunicatorEnd::Sender => ("to", "send"),
@@ -140,7 +140,7 @@ impl ChannelThread {
             drop(communicator);
             let _ = stream.synchronize();
             close(&sockets);
-            drop(on_their_way);
+            drop(pending);
             for message in refused.into_iter().chain(handed_over.iter().map(|(message, _)| message)) {
                 message.arrivals.map(|arrivals| arrivals.send(Err(error.clone())));
             }
@@ -153,20 +153,20 @@ impl ChannelThread {
     /// Returns when no more messages come and all are done.
     fn transfer_all(&mut self, handed_over: &mpsc::Receiver<(Message, CudaEvent)>) -> Result<(), String> {
         loop {
-            let next = match self.on_their_way.is_empty() {
+            let next = match self.pending.is_empty() {
                 true => handed_over.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 false => handed_over.recv_timeout(POLL_INTERVAL),
             };
             match next {
                 Ok((message, ready)) => match self.begin(&message, &ready) {
-                    Ok(done) => self.on_their_way.push_back((message, done)),
+                    Ok(done) => self.pending.push_back((message, done)),
                     Err(why) => {
                         self.refused = Some(message);
                         return Err(why);
                     }
                 },
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) if self.on_their_way.is_empty() => return Ok(()),
+                Err(RecvTimeoutError::Disconnected) if self.pending.is_empty() => return Ok(()),
                 Err(RecvTimeoutError::Disconnected) => match self.config.end {
                     CommunicatorEnd::Sender => std::thread::sleep(POLL_INTERVAL),
                     CommunicatorEnd::Receiver => return Err("nobody waits for it any more".into()),
@@ -202,11 +202,11 @@ impl ChannelThread {
 
     /// Lets go of the messages that are done.
     fn release(&mut self) -> Result<(), String> {
-        while let Some((_, done)) = self.on_their_way.front() {
+        while let Some((_, done)) = self.pending.front() {
             if !done.is_complete().map_err(|error| error.to_string())? {
                 break;
             }
-            self.on_their_way.pop_front();
+            self.pending.pop_front();
         }
         Ok(())
     }
@@ -214,15 +214,15 @@ impl ChannelThread {
     /// Looks for what would keep the rest from ever being done.
     fn watch(&mut self) -> Result<(), String> {
         self.config.communicator.is_ready()?;
-        if self.on_their_way.is_empty() {
+        if self.pending.is_empty() {
             return Ok(());
         }
         if self.config.interrupt.is_triggered() {
             return Err("the group has ended".into());
         }
         if self.config.sockets.iter().any(is_closed) {
-            let left_at = *self.left_at.get_or_insert_with(Instant::now);
-            if left_at.elapsed() > LEFT_GRACE {
+            let peer_closed_at = *self.peer_closed_at.get_or_insert_with(Instant::now);
+            if peer_closed_at.elapsed() > PEER_CLOSED_GRACE {
                 return Err(format!("stage {} has closed its connection", self.config.peer));
             }
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tch::Tensor;
 
-use super::library::{BYTES, Config, IN_PROGRESS, Nccl, RawCommunicator, RawUniqueId, SUCCESS};
+use super::library::{Config, IN_PROGRESS, Nccl, RawCommunicator, RawUniqueId, SUCCESS, UINT8};
 use crate::sys::CudaStream;
 
 /// What both ends of a communicator are given to find each other; it has an address in it.
@@ -61,7 +61,7 @@ impl CommunicatorEnd {
     }
 }
 
-/// Between two looks at a communicator that has something in progress.
+/// Interval between polls of a communicator that has something in progress.
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 /// One end, used by one thread at a time. Aborted when dropped.
@@ -115,8 +115,8 @@ impl Communicator {
         // complete.
         let result = unsafe {
             match self.end {
-                CommunicatorEnd::Sender => (functions.send)(address, bytes, BYTES, peer, raw, stream.raw()),
-                CommunicatorEnd::Receiver => (functions.receive)(address, bytes, BYTES, peer, raw, stream.raw()),
+                CommunicatorEnd::Sender => (functions.send)(address, bytes, UINT8, peer, raw, stream.raw()),
+                CommunicatorEnd::Receiver => (functions.receive)(address, bytes, UINT8, peer, raw, stream.raw()),
             }
         };
         self.begun(call, result)?;

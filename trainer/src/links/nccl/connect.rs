@@ -1,4 +1,4 @@
-//! Connecting the communicators of a stage, once the greetings of its links have said which there are.
+//! Connecting the communicators of a stage, after the handshakes of its links have exchanged the unique ids.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -14,7 +14,7 @@ use super::communicator::{Communicator, CommunicatorEnd, UniqueId};
 use super::library::Nccl;
 use crate::sys::CudaContext;
 
-/// Between two looks at communicators that connect.
+/// Interval between polls of communicators that connect.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// What a stage needs for NCCL.

@@ -11,7 +11,7 @@ use crate::sys::{LibraryError, c_functions};
 const LIBRARY: &str = "libnccl.so.2";
 
 /// `NCCL_VERSION(2, 18, 0)`: the first one with all fields of [`Config`].
-const OLDEST: c_int = 21_800;
+const MIN_VERSION: c_int = 21_800;
 
 /// `ncclComm_t`.
 pub(super) type RawCommunicator = *mut c_void;
@@ -21,7 +21,7 @@ pub(super) const SUCCESS: c_int = 0;
 /// `ncclInProgress`.
 pub(super) const IN_PROGRESS: c_int = 7;
 /// `ncclUint8`: what travels is bytes.
-pub(super) const BYTES: c_int = 1;
+pub(super) const UINT8: c_int = 1;
 /// `NCCL_CONFIG_UNDEF_INT`.
 const UNDEFINED: c_int = c_int::MIN;
 
@@ -53,7 +53,7 @@ impl Config {
         Config {
             size: size_of::<Config>(),
             magic: 0xcafe_beef,
-            version: OLDEST as u32,
+            version: MIN_VERSION as u32,
             blocking: 0,
             cga_cluster_size: UNDEFINED,
             min_ctas: UNDEFINED,
@@ -113,7 +113,7 @@ impl Nccl {
         let mut version = 0;
         // SAFETY: writes one integer.
         let result = unsafe { (functions.get_version)(&mut version) };
-        if result != SUCCESS || version < OLDEST {
+        if result != SUCCESS || version < MIN_VERSION {
             let (major, minor, patch) = (version / 10_000, version / 100 % 100, version % 100);
             return Err(format!("{name} is NCCL {major}.{minor}.{patch}: 2.18 or newer is needed"));
         }

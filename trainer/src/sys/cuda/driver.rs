@@ -226,7 +226,7 @@ unsafe impl Sync for CudaEvent {}
 
 impl CudaEvent {
     /// What libtorch computes from now on runs after the event.
-    pub(crate) fn hold_up_default_stream(&self) -> Result<(), CudaError> {
+    pub(crate) fn make_default_stream_wait(&self) -> Result<(), CudaError> {
         self.hold_up(ptr::null_mut())
     }
 

@@ -64,7 +64,7 @@ struct PendingAudit {
 
 /// What a stage tells the others of a work item.
 #[derive(Default, Serialize, Deserialize)]
-struct Computed {
+struct AuditResult {
     result: Option<WorkResult>,
     seconds: f64,
 }
@@ -173,8 +173,8 @@ impl<'a> Audits<'a> {
     /// If the group fails meanwhile.
     pub(super) fn compare(&mut self, member: &Member) -> Result<Option<AuditRecord>, Fatal> {
         let Some(pending) = self.pending.take() else { return Ok(None) };
-        let own = Computed { result: pending.result.clone(), seconds: pending.seconds };
-        let all: Vec<Computed> = all_gather(member, topic::AUDIT, &own)?;
+        let own = AuditResult { result: pending.result.clone(), seconds: pending.seconds };
+        let all: Vec<AuditResult> = all_gather(member, topic::AUDIT, &own)?;
         let (rank, by) = (pending.audited.rank, self.auditor(pending.audited));
         let what = match (&all[rank].result, &all[by].result) {
             (Some(one), Some(other)) => one.first_difference(other),
@@ -184,7 +184,8 @@ impl<'a> Audits<'a> {
                 ));
             }
         };
-        let difference = what.map(|what| self.resolve(member, &pending, all[rank].result.clone(), what)).transpose()?;
+        let difference =
+            what.map(|what| self.identify_suspects(member, &pending, all[rank].result.clone(), what)).transpose()?;
         Ok(Some(AuditRecord {
             step: pending.step,
             stage: self.stage(rank),
@@ -198,14 +199,14 @@ impl<'a> Audits<'a> {
 
     /// Why this stage ends after a difference, if the job wants that: all do, since what is in memory may be wrong everywhere. Those that
     /// are not suspected end as if they had been asked to, but save nothing.
-    pub(super) fn reason_to_leave(&self, difference: &AuditDifference) -> Option<Fatal> {
+    pub(super) fn failure_to_leave_with(&self, difference: &AuditDifference) -> Option<Fatal> {
         let is_suspected = difference.suspects.iter().any(|suspect| suspect.stage == self.stage(self.rank));
         let kind = if is_suspected { FailureKind::WrongResult } else { FailureKind::Drained };
         (self.spec.on_difference == OnDifference::Restart).then(|| Fatal::new(kind, difference.message.clone()))
     }
 
     /// Has both stages compute again, and a third one, and says who is suspected. `audited` is the first result of the audited stage.
-    fn resolve(
+    fn identify_suspects(
         &mut self,
         member: &Member,
         pending: &PendingAudit,
@@ -274,8 +275,8 @@ impl<'a> Audits<'a> {
     }
 
     fn suspect(&self, rank: usize) -> SuspectedStage {
-        let hello = &self.roster.members[rank];
-        SuspectedStage { stage: hello.rank as u32, incarnation: hello.incarnation }
+        let member = &self.roster.members[rank];
+        SuspectedStage { stage: member.rank as u32, incarnation: member.incarnation }
     }
 
     /// The job's number of a rank of the group.

@@ -21,12 +21,24 @@ fn a_job_trains_as_it_does_on_a_laptop() {
         let columns: Vec<&str> = head.split_whitespace().collect();
         assert_eq!(
             columns,
-            ["NAME", "PHASE", "STAGES", "REPLICAS", "READY", "STEP", "LOSS", "CHECKPOINT", "RESTARTS", "AGE"]
+            [
+                "NAME",
+                "PHASE",
+                "STAGES",
+                "REPLICAS",
+                "TRAINING",
+                "READY",
+                "STEP",
+                "LOSS",
+                "CHECKPOINT",
+                "RESTARTS",
+                "AGE"
+            ]
         );
         let cells: Vec<String> = row.split_whitespace().map(str::to_owned).collect();
         // before the first checkpoint a cell is empty
         if cells.len() == columns.len() && cells[1] == "Running" {
-            rows.insert(cells[5..8].to_vec());
+            rows.insert(cells[6..9].to_vec());
         }
         let different = |column: usize| rows.iter().map(|row| &row[column]).collect::<BTreeSet<_>>().len() > 1;
         (0..3).all(different)

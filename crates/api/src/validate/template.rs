@@ -2,16 +2,16 @@
 
 use serde_json::Value;
 
-use crate::contract::{CONTAINER_NAME, GPU_RESOURCE, env};
+use crate::contract::{CONTAINER_NAME, env};
 use crate::job::{PipelineJobSpec, TrainerType};
 
 use super::Problems;
 
 pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     let pod = spec.template.as_ref().and_then(|template| template.0.get("spec"));
-    check_pod(pod, "spec.template.spec", spec.trainer.kind, problems);
+    check_pod(pod, "spec.template.spec", problems);
     if let Some(overrides) = spec.template.as_ref().and_then(|template| template.0.get("stages")) {
-        check_overrides(overrides, spec.trainer.kind, problems);
+        check_overrides(overrides, problems);
     }
     if spec.trainer.kind == TrainerType::Custom {
         let has_trainer =
@@ -26,15 +26,12 @@ pub(super) fn check(spec: &PipelineJobSpec, problems: &mut Problems) {
     }
 }
 
-fn check_pod(pod: Option<&Value>, at: &str, trainer: TrainerType, problems: &mut Problems) {
+fn check_pod(pod: Option<&Value>, at: &str, problems: &mut Problems) {
     for list in ["containers", "initContainers"] {
         let containers = pod.and_then(|pod| pod.get(list)).and_then(Value::as_array);
         for (index, container) in containers.into_iter().flatten().enumerate() {
             let at = format!("{at}.{list}[{index}]");
             check_environment(container, &at, problems);
-            if trainer == TrainerType::BuiltIn && container.get("name").is_some_and(|name| name == CONTAINER_NAME) {
-                check_gpus(container, &at, problems);
-            }
             problems.require(container.get("restartPolicyRules").is_none(), format!("{at}.restartPolicyRules"), || {
                 "would restart a container alone: remove it; all stages are restarted together, by spec.restart".into()
             });
@@ -43,7 +40,7 @@ fn check_pod(pod: Option<&Value>, at: &str, trainer: TrainerType, problems: &mut
 }
 
 /// What single stages have otherwise. One of a stage that the job does not have now has no effect: it may be scaled.
-fn check_overrides(overrides: &Value, trainer: TrainerType, problems: &mut Problems) {
+fn check_overrides(overrides: &Value, problems: &mut Problems) {
     let Some(overrides) = overrides.as_array() else {
         return problems
             .require(false, "spec.template.stages", || "is no list: write `- {stage: 0, spec: {...}}`".into());
@@ -64,21 +61,7 @@ fn check_overrides(overrides: &Value, trainer: TrainerType, problems: &mut Probl
                 "is not known: there are stage, metadata and spec".into()
             });
         }
-        check_pod(one.get("spec"), &format!("{at}.spec"), trainer, problems);
-    }
-}
-
-/// A stage computes on one GPU: the others of a pod would be paid for and idle.
-fn check_gpus(container: &Value, at: &str, problems: &mut Problems) {
-    for list in ["limits", "requests"] {
-        let quantity = container.get("resources").and_then(|resources| resources.get(list)?.get(GPU_RESOURCE));
-        let count = quantity.and_then(|quantity| quantity.as_u64().or_else(|| quantity.as_str()?.parse().ok()));
-        problems.require(count.is_none_or(|count| count <= 1), format!("{at}.resources.{list}[{GPU_RESOURCE}]"), || {
-            format!(
-                "is {}, and a stage uses one GPU: set it to 1, and take more stages or replicas (spec.stages, spec.dataParallel)",
-                count.unwrap_or_default()
-            )
-        });
+        check_pod(one.get("spec"), &format!("{at}.spec"), problems);
     }
 }
 

@@ -240,16 +240,6 @@ fn each_rule_has_its_sentence() {
             "{stages: [{stage: 0, spec: {containers: [{name: trainer, env: [{name: RANK}]}]}}]}",
             "spec.template.stages[0].spec.containers[0].env[0].name: RANK is set by Stagecoach for every stage: remove it, or use another name",
         ),
-        (
-            "template",
-            "{spec: {containers: [{name: trainer, resources: {limits: {nvidia.com/gpu: '2'}}}]}}",
-            "spec.template.spec.containers[0].resources.limits[nvidia.com/gpu]: is 2, and a stage uses one GPU: set it to 1, and take more stages or replicas (spec.stages, spec.dataParallel)",
-        ),
-        (
-            "template",
-            "{stages: [{stage: 0, spec: {containers: [{name: trainer, resources: {requests: {nvidia.com/gpu: 8}}}]}}]}",
-            "spec.template.stages[0].spec.containers[0].resources.requests[nvidia.com/gpu]: is 8, and a stage uses one GPU: set it to 1, and take more stages or replicas (spec.stages, spec.dataParallel)",
-        ),
         ("template", "{stages: {stage: 0}}", "spec.template.stages: is no list: write `- {stage: 0, spec: {...}}`"),
         (
             "template",

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use anyhow::{Context, bail};
 use serde::de::DeserializeOwned;
@@ -26,11 +26,7 @@ impl Kubectl {
     /// What kubectl complains of, and a kubectl that can't be started.
     pub(crate) fn output(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let output = self.command(arguments).stdin(Stdio::null()).output().with_context(|| self.not_started())?;
-        if !output.status.success() {
-            let complaint = complaint(&String::from_utf8_lossy(&output.stderr));
-            bail!("kubectl {}: {complaint}", arguments.first().copied().unwrap_or_default());
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        stdout(arguments.first().copied().unwrap_or_default(), &output)
     }
 
     /// The same, of which the answer is JSON.
@@ -53,11 +49,8 @@ impl Kubectl {
         let mut process = piped.spawn().with_context(|| self.not_started())?;
         // what it does not read, it complains of
         let _ = process.stdin.take().map(|mut input| write!(input, "{object}"));
-        let output = process.wait_with_output()?;
-        if !output.status.success() {
-            bail!("kubectl create: {}", complaint(&String::from_utf8_lossy(&output.stderr)));
-        }
-        serde_json::from_slice(&output.stdout).context("`kubectl create` did not answer as expected")
+        let answer = stdout("create", &process.wait_with_output()?)?;
+        serde_json::from_str(&answer).context("`kubectl create` did not answer as expected")
     }
 
     /// Starts it; its output can be read.
@@ -79,6 +72,14 @@ impl Kubectl {
     fn not_started(&self) -> String {
         format!("could not start {}: it must be on the PATH", self.program.display())
     }
+}
+
+/// What a call has written, if it did what it was asked to.
+fn stdout(verb: &str, output: &Output) -> anyhow::Result<String> {
+    if !output.status.success() {
+        bail!("kubectl {verb}: {}", complaint(&String::from_utf8_lossy(&output.stderr)));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// What kubectl complains of, without the lines of its log that come before it, such as `E1123 20:54:01.121742 ...`.

@@ -179,15 +179,19 @@ fn is_over(phase: JobPhase) -> bool {
     matches!(phase, JobPhase::Complete | JobPhase::Failed | JobPhase::Suspended)
 }
 
+/// The condition of this kind, if it is False.
+fn unmet<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|condition| condition.kind == kind && condition.status == "False")
+}
+
 /// Why the operator does not accept the job, if it does not.
 fn refusal(conditions: &[Condition]) -> Option<&str> {
-    let accepted = conditions.iter().find(|condition| condition.kind == "Accepted" && condition.status == "False")?;
-    Some(&accepted.message)
+    Some(&unmet(conditions, "Accepted")?.message)
 }
 
 /// What the operator says of a job that has no place.
 fn why_it_waits(conditions: &[Condition]) -> Option<String> {
-    let waiting = conditions.iter().find(|condition| condition.kind == "Scheduled" && condition.status == "False")?;
+    let waiting = unmet(conditions, "Scheduled")?;
     Some(format!("{}: {}", waiting.reason, waiting.message))
 }
 

@@ -223,7 +223,7 @@ impl GroupState {
     fn is_followed(&self, rank: usize, failure: &GroupFailure) -> bool {
         match self.slots[rank].leave_code {
             // in the spare the invalid configuration would be the same
-            Some(code) => ![ExitCode::InvalidConfig.code(), ENDS_GROUP].contains(&code) && !GRACEFUL.contains(&code),
+            Some(code) => !GRACEFUL.contains(&code) && code != ExitCode::InvalidConfig.code(),
             None => failure.has_ended && rank != 0,
         }
     }

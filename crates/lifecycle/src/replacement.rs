@@ -8,7 +8,8 @@ use crate::time::UnixMillis;
 use crate::{AttemptFailure, cause};
 
 /// The stages whose replacement is enough after `failure`; none if the whole group has to start anew: nobody stays, a stage
-/// ends for another reason than its own failure, the failure wants a new beginning, or a stage was replaced already and no step was finished since.
+/// ends for another reason than its own failure, the failure wants a new beginning, or a stage was replaced already and no
+/// step was finished since.
 pub(crate) fn lost_stages(observed: &Observed, failure: &AttemptFailure, all_created: bool) -> BTreeSet<u32> {
     let state = &observed.state;
     let was_whole = all_created || !state.incarnations.is_empty();

@@ -246,7 +246,6 @@ fn an_attempt_of_the_same_revision_keeps_the_job_file_but_for_its_own_stages_and
     assert_eq!(after.clone().with_job_file_of(&unreadable), after);
 }
 
-/// An operator of another version reads this ConfigMap: its keys never change.
 #[test]
 fn pods_keep_off_the_nodes_that_are_excluded_besides_what_their_template_demands() {
     let is_not = |node| json!({"key": "metadata.name", "operator": "NotIn", "values": [node]});
@@ -272,6 +271,7 @@ fn pods_keep_off_the_nodes_that_are_excluded_besides_what_their_template_demands
     assert_eq!(pod(&attempt(json!({})), 1)["spec"]["affinity"], Value::Null);
 }
 
+/// An operator of another version reads this ConfigMap: its keys never change.
 #[test]
 fn the_config_map_of_an_attempt_never_changes_its_form() {
     let template = json!({"spec": {"containers": [{"name": "trainer", "image": "mine:2"}]}});

@@ -50,12 +50,12 @@ pub(crate) struct WorkResult {
 impl WorkResult {
     /// What is computed first of what differs; none if nothing does.
     pub(crate) fn first_difference(&self, other: &WorkResult) -> Option<&'static str> {
-        let parts = |result: &WorkResult| {
-            [result.output.clone(), result.input_gradient.clone(), result.weight_gradients.clone()]
-        };
-        let names = ["output", "gradient of the input", "gradients of the weights"];
-        let differs = parts(self).into_iter().zip(parts(other)).map(|(own, other)| own != other);
-        names.into_iter().zip(differs).find_map(|(name, differs)| differs.then_some(name))
+        let differs = [
+            ("output", self.output != other.output),
+            ("gradient of the input", self.input_gradient != other.input_gradient),
+            ("gradients of the weights", self.weight_gradients != other.weight_gradients),
+        ];
+        differs.into_iter().find_map(|(name, differs)| differs.then_some(name))
     }
 }
 
@@ -82,8 +82,7 @@ impl Stage {
 
     /// Records `item` in the step that begins.
     pub(crate) fn record_work(&mut self, item: WorkItem) {
-        let numel: i64 = self.chunk_weights(item.chunk).iter().map(|weight| weight.value.numel() as i64).sum();
-        let parameters = Tensor::empty([2 * numel], (Kind::Float, Device::Cpu));
+        let parameters = Tensor::empty([2 * numel(&self.chunk_weights(item.chunk))], (Kind::Float, Device::Cpu));
         self.recorder =
             Some(WorkRecorder { item, input: None, target: None, parameters, result: WorkResult::default() });
     }
@@ -123,9 +122,7 @@ impl Stage {
         let output = self.output_hash(&output);
         let dy = layers.head.is_none().then_some(target);
         let dx = layers.backward(saved, dy, &mut WeightGradient::accumulate);
-        let weight_gradients =
-            hash(self.gradient_sums.accumulators(ParameterGroup::Chunk(chunk)).iter().map(|(_, sum)| sum));
-        WorkResult { output, input_gradient: hash(&dx), weight_gradients }
+        WorkResult { output, input_gradient: hash(&dx), weight_gradients: self.weight_gradients_hash(chunk) }
     }
 
     /// Copies the input, targets and weights to the host if `item` is recorded.
@@ -134,9 +131,7 @@ impl Stage {
             return;
         }
         let weights = self.chunk_weights(item.chunk);
-        let numel: i64 = weights.iter().map(|weight| weight.value.numel() as i64).sum();
-        let heads =
-            weights.iter().filter(|weight| weight.is_head).map(|weight| weight.value.numel() as i64).sum::<i64>();
+        let (numel, heads) = (numel(&weights), numel(weights.iter().filter(|weight| weight.is_head)));
         let has_head = self.chunks[&item.chunk].head.is_some();
         let Some(recorder) = &mut self.recorder else { return };
         recorder.input = Some(on_cpu(input));
@@ -153,20 +148,22 @@ impl Stage {
     pub(super) fn record_output(&mut self, item: WorkItem, output: &ChunkOutput) {
         if self.is_recorded(item) {
             let output = self.output_hash(output);
-            self.recorder.iter_mut().for_each(|recorder| recorder.result.output.clone_from(&output));
+            if let Some(recorder) = &mut self.recorder {
+                recorder.result.output = output;
+            }
         }
     }
 
     /// Copies the gradient of the output.
     pub(super) fn record_output_gradient(&mut self, item: WorkItem, dy: Option<&Tensor>) {
-        if let (Some(recorder), Some(dy)) = (self.recorder.as_mut().filter(|recorder| recorder.item == item), dy) {
+        if let (Some(recorder), Some(dy)) = (self.recorder_of(item), dy) {
             recorder.target = Some(on_cpu(dy));
         }
     }
 
     /// Stores the hash of the input gradient.
     pub(super) fn record_input_gradient(&mut self, item: WorkItem, dx: Option<&Tensor>) {
-        if let Some(recorder) = self.recorder.as_mut().filter(|recorder| recorder.item == item) {
+        if let Some(recorder) = self.recorder_of(item) {
             recorder.result.input_gradient = hash(dx);
         }
     }
@@ -177,7 +174,7 @@ impl Stage {
             return;
         }
         let weights = self.chunk_weights(item.chunk);
-        let numel: i64 = weights.iter().map(|weight| weight.value.numel() as i64).sum();
+        let numel = numel(&weights);
         if let Some(recorder) = &self.recorder {
             let sums = weights.iter().filter(|weight| !weight.is_head).map(|weight| &weight.accumulator);
             copy_into(&recorder.parameters.narrow(0, numel, numel), sums);
@@ -186,10 +183,16 @@ impl Stage {
 
     /// Stores the hash of the weight gradients.
     pub(super) fn record_weight_gradients(&mut self, item: WorkItem) {
-        if let Some(recorder) = self.recorder.as_mut().filter(|recorder| recorder.item == item) {
-            let sums = self.gradient_sums.accumulators(ParameterGroup::Chunk(item.chunk));
-            recorder.result.weight_gradients = hash(sums.iter().map(|(_, sum)| sum));
+        if self.is_recorded(item) {
+            let gradients = self.weight_gradients_hash(item.chunk);
+            if let Some(recorder) = &mut self.recorder {
+                recorder.result.weight_gradients = gradients;
+            }
         }
+    }
+
+    fn recorder_of(&mut self, item: WorkItem) -> Option<&mut WorkRecorder> {
+        self.recorder.as_mut().filter(|recorder| recorder.item == item)
     }
 
     fn is_recorded(&self, item: WorkItem) -> bool {
@@ -210,6 +213,10 @@ impl Stage {
         of(ParameterGroup::Chunk(chunk), false).chain(head).collect()
     }
 
+    fn weight_gradients_hash(&self, chunk: usize) -> String {
+        hash(self.gradient_sums.accumulators(ParameterGroup::Chunk(chunk)).iter().map(|(_, sum)| sum))
+    }
+
     fn output_hash(&self, output: &ChunkOutput) -> String {
         match output {
             ChunkOutput::Activations(y) => hash([y]),
@@ -227,6 +234,11 @@ struct ChunkWeight {
     value: Tensor,
     accumulator: Tensor,
     is_head: bool,
+}
+
+/// How many values the weights have.
+fn numel<'a>(weights: impl IntoIterator<Item = &'a ChunkWeight>) -> i64 {
+    weights.into_iter().map(|weight| weight.value.numel() as i64).sum()
 }
 
 /// A copy on the CPU: layers may reuse the memory.

@@ -9,7 +9,7 @@ use crate::links::LinkError;
 pub enum StopRequest {
     /// No stop is requested.
     None,
-    /// StopRequest after this step.
+    /// Stop after this step.
     AfterStep,
     /// Abandon this step: too little time is left to finish it.
     Immediately,

@@ -14,7 +14,7 @@ pub(super) enum ParameterGroup {
     Head,
 }
 
-/// Adds the blocks of each action's weights as the binary tree of [`ReplicaBlocks`]. Their accumulators hold the block
+/// Adds the blocks of each action's parameters as the binary tree of [`ReplicaBlocks`]. Their accumulators hold the block
 /// that is being added to, and after the replica's last block the last of its sums.
 #[derive(Debug, Default)]
 pub(super) struct GradientSums {
@@ -39,24 +39,24 @@ impl GradientSums {
         GradientSums { accumulators, partial: HashMap::new() }
     }
 
-    /// The accumulators of `weights`, with the index of their parameter; none if they are not here.
-    pub(super) fn accumulators(&self, weights: ParameterGroup) -> &[(usize, Tensor)] {
-        self.accumulators.get(&weights).map_or(&[], Vec::as_slice)
+    /// The accumulators of `group`, with the index of their parameter; none if they are not here.
+    pub(super) fn accumulators(&self, group: ParameterGroup) -> &[(usize, Tensor)] {
+        self.accumulators.get(&group).map_or(&[], Vec::as_slice)
     }
 
-    /// The gradients of `weights` for `item` are in the accumulators: if a block ends with it, adds the blocks before it as far as the tree
+    /// The gradients of `group` for `item` are in the accumulators: if a block ends with it, adds the blocks before it as far as the tree
     /// allows, and makes room for the next one.
-    pub(super) fn add(&mut self, weights: ParameterGroup, item: WorkItem, blocks: &ReplicaBlocks) {
+    pub(super) fn add(&mut self, group: ParameterGroup, item: WorkItem, blocks: &ReplicaBlocks) {
         let Some(mut sum) = blocks.ending_with(item) else { return };
-        let Some(accumulators) = self.accumulators.get(&weights) else { return };
-        while let Some(other) = self.partial.remove(&(weights, sum.sibling())) {
+        let Some(accumulators) = self.accumulators.get(&group) else { return };
+        while let Some(other) = self.partial.remove(&(group, sum.sibling())) {
             for ((_, accumulator), other) in accumulators.iter().zip(&other) {
                 let _ = accumulator.shallow_clone().g_add_(other);
             }
             sum = sum.parent();
         }
         if !blocks.is_end(sum) {
-            self.partial.insert((weights, sum), accumulators.iter().map(|(_, tensor)| tensor.copy()).collect());
+            self.partial.insert((group, sum), accumulators.iter().map(|(_, tensor)| tensor.copy()).collect());
             for (_, accumulator) in accumulators {
                 let _ = accumulator.shallow_clone().zero_();
             }
@@ -67,8 +67,8 @@ impl GradientSums {
     pub(super) fn of_replica(&self, subtrees: &[Subtree]) -> Vec<ReplicaSums<'_>> {
         let earlier = &subtrees[..subtrees.len().saturating_sub(1)];
         let mut all = Vec::new();
-        for (weights, accumulators) in &self.accumulators {
-            let partial: Vec<_> = earlier.iter().filter_map(|sum| self.partial.get(&(*weights, *sum))).collect();
+        for (group, accumulators) in &self.accumulators {
+            let partial: Vec<_> = earlier.iter().filter_map(|sum| self.partial.get(&(*group, *sum))).collect();
             for (index, (parameter, accumulator)) in accumulators.iter().enumerate() {
                 let sums = partial.iter().map(|tensors| &tensors[index]).chain([accumulator]).collect();
                 all.push(ReplicaSums { parameter: *parameter, accumulator, sums });

@@ -16,7 +16,7 @@ use super::event_formatter::format_save_failure;
 use super::group_recovery::{GroupRecoveries, GroupRecovery, standing};
 use super::traces::Traces;
 use super::{StepRecord, TrainingEvent};
-use crate::plan::MAX_AUDIT_DIFFERENCES;
+use crate::plan::keep_audit_difference;
 
 type FloatGauge = Gauge<f64, AtomicU64>;
 /// By stage: `stage="0"` and so on.
@@ -308,10 +308,8 @@ impl StageTelemetry {
             TrainingEvent::AuditDiffers(difference) => {
                 self.0.audit_differences.inc();
                 let found = status.audit.get_or_insert_default();
-                found.differences.push(difference.message.clone());
-                // the caller reads answers up to a size
-                let surplus = found.differences.len().saturating_sub(MAX_AUDIT_DIFFERENCES);
-                found.differences.drain(..surplus);
+                // not all of them: the operator reads answers up to a size
+                keep_audit_difference(&mut found.differences, &difference.message);
                 found.suspects.clone_from(&difference.suspects);
             }
             TrainingEvent::Saved(save) => {

@@ -66,16 +66,15 @@ pub(crate) struct DecayExtension {
 }
 
 /// How many differences that audits have found are kept: the metrics have all.
-pub(crate) const MAX_AUDIT_DIFFERENCES: usize = 8;
+const MAX_AUDIT_DIFFERENCES: usize = 8;
+
+/// Adds a difference that an audit has found to the last ones.
+pub(crate) fn keep_audit_difference(differences: &mut Vec<String>, message: &str) {
+    differences.push(message.to_owned());
+    differences.drain(..differences.len().saturating_sub(MAX_AUDIT_DIFFERENCES));
+}
 
 impl TrainerState {
-    /// Keeps a difference that an audit has found, as one of the last.
-    pub(crate) fn add_audit_difference(&mut self, message: String) {
-        self.audit_differences.push(message);
-        let surplus = self.audit_differences.len().saturating_sub(MAX_AUDIT_DIFFERENCES);
-        self.audit_differences.drain(..surplus);
-    }
-
     /// The step at which the decay that applies to `step`, counted from 0, ends.
     pub(crate) fn decay_steps_at(&self, step: u64) -> u64 {
         let extension = self.extensions.iter().rev().find(|extension| extension.from <= step);

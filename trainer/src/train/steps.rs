@@ -23,7 +23,7 @@ use crate::fatal::Fatal;
 use crate::links::LinkError;
 use crate::model::Architecture;
 use crate::observe::{AuditRecord, StepRecord, TrainingEvent};
-use crate::plan::TrainerState;
+use crate::plan::{TrainerState, keep_audit_difference};
 
 /// Trains to the end, or until the step after which the group drains: then `state.step` is less than the plan's. Also whether it
 /// did so to form again.
@@ -240,9 +240,11 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         if let Some(dump) = dump {
             write_dump(dump, &running.stage, begun.step)?;
         }
-        let decided = output.decided_at.map_or(0.0, |at| at.saturating_duration_since(self.origin).as_secs_f64());
-        let program = &running.verified.training.ranks[running.stage.rank];
-        self.idle_before = longest_wait(program, &output.spans, decided);
+        if self.audits.get_mut().is_some() {
+            let decided = output.decided_at.map_or(0.0, |at| at.saturating_duration_since(self.origin).as_secs_f64());
+            let program = &running.verified.training.ranks[running.stage.rank];
+            self.idle_before = longest_wait(program, &output.spans, decided);
+        }
         Ok(output)
     }
 
@@ -252,7 +254,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         let running = &mut *self.running;
         let record = audits.compare(running.member)?;
         if let Some(difference) = record.as_ref().and_then(|record| record.difference.as_ref()) {
-            self.state.add_audit_difference(difference.message.clone());
+            keep_audit_difference(&mut self.state.audit_differences, &difference.message);
             if running.context.env.rank == 0 {
                 running.emit(&TrainingEvent::AuditDiffers(difference.clone()));
             }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use stagecoach_api::contract::{ExitCode, FailureKind, Mesh};
 
-use crate::observed::{Exit, ExternalCause, InstanceState, Observed, Place, StageInstance};
+use crate::observed::{Exit, ExternalCause, InstanceId, InstanceState, Observed, StageInstance};
 use crate::time::DeadlineClock;
 use crate::{JobState, UnixMillis, report};
 
@@ -83,8 +83,8 @@ pub enum FailureReason {
 
 impl AttemptFailure {
     /// The instance that failed first, if one did.
-    pub fn place(&self) -> Option<Place> {
-        self.rank.map(|rank| Place { rank, incarnation: self.incarnation })
+    pub fn instance_id(&self) -> Option<InstanceId> {
+        self.rank.map(|rank| InstanceId { rank, incarnation: self.incarnation })
     }
 
     /// The stage that failed first, in words, if one did.
@@ -330,7 +330,9 @@ fn cause_of_timeout(observed: &Observed, all_created: bool, clock: &mut Deadline
         observed.current_instances().filter(move |instance| wanted(instance)).max_by_key(|instance| instance.since)
     };
     // A queue decides how long the group waits, and gives its place to another if it comes anew.
-    if !observed.trains_without_others() && latest(|instance| instance.state == InstanceState::Held).is_some() {
+    if !observed.trains_without_others()
+        && latest(|instance| instance.state == InstanceState::SchedulingGated).is_some()
+    {
         return None;
     }
     // a replica that was lost is not waited for while the others train

@@ -34,7 +34,7 @@ pub use budget::RestartBudget;
 pub use cause::{AttemptFailure, FailureReason};
 pub use decide::{Decision, decide};
 pub use observed::{
-    CreationRefusal, Desired, Exit, ExternalCause, InstanceState, LostInstance, Observed, ObservedProgress, Place,
+    CreationRefusal, Desired, Exit, ExternalCause, InstanceId, InstanceState, LostInstance, Observed, ObservedProgress,
     SpareInstance, StageInstance, TerminationReport,
 };
 pub use policy::Policy;

@@ -29,7 +29,7 @@ pub struct Observed {
 
 /// A stage, and which of its instances in an attempt it is: each has a higher incarnation than those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct InstanceId {
     /// Its rank.
     pub rank: u32,
     /// Its incarnation.
@@ -122,7 +122,7 @@ pub struct SpareInstance {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum InstanceState {
     /// Somebody holds it back, such as a queue that has no room for it yet: no scheduler looks for a place.
-    Held,
+    SchedulingGated,
     /// Not scheduled yet, or without its image.
     Pending,
     /// The process runs; rendezvous is not complete.
@@ -218,12 +218,12 @@ impl Exit {
 impl InstanceState {
     /// Whether its process has not been started yet.
     pub const fn is_pending(&self) -> bool {
-        matches!(self, Self::Held | Self::Pending)
+        matches!(self, Self::SchedulingGated | Self::Pending)
     }
 
     /// Whether it has no place in a group: it has not been started, or is starting.
     pub const fn is_unready(&self) -> bool {
-        matches!(self, Self::Held | Self::Pending | Self::Starting)
+        matches!(self, Self::SchedulingGated | Self::Pending | Self::Starting)
     }
 
     /// Whether its process may still run.

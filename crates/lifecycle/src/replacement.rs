@@ -32,7 +32,7 @@ pub(crate) fn lost_stages(observed: &Observed, failure: &AttemptFailure, all_cre
             }
             InstanceState::Exited(_) | InstanceState::Terminating => return BTreeSet::new(),
             InstanceState::Starting | InstanceState::Ready => somebody_stays = true,
-            InstanceState::Held | InstanceState::Pending => {}
+            InstanceState::SchedulingGated | InstanceState::Pending => {}
         }
     }
     let is_lost = failure.rank.is_some_and(|rank| lost.contains(&rank));

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use stagecoach_api::contract::{FailureKind, Mesh};
 
-use crate::{AttemptFailure, Place, RestartBudget, UnixMillis};
+use crate::{AttemptFailure, InstanceId, RestartBudget, UnixMillis};
 
 /// The stored state of a job. A new job has the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -134,8 +134,8 @@ impl JobState {
     }
 
     /// Whether it is the newest instance of its stage in the current attempt.
-    pub fn is_newest(&self, place: Place) -> bool {
-        place.incarnation == self.incarnation(place.rank)
+    pub fn is_newest(&self, instance: InstanceId) -> bool {
+        instance.incarnation == self.incarnation(instance.rank)
     }
 
     /// How the job ended, if it has.

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use futures::future::try_join_all;
 use kube::api::{DeleteParams, Preconditions};
-use stagecoach_lifecycle::{AttemptAction, MIN_GRACE_SECONDS, Place};
+use stagecoach_lifecycle::{AttemptAction, InstanceId, MIN_GRACE_SECONDS};
 
 pub(crate) use pod_group_discovery::PodGroupDiscovery;
 pub(crate) use repair::{Repair, repair, repairs};
@@ -87,10 +87,10 @@ pub(crate) async fn apply(
                 start::start(context, job, snapshot, attempt, job.state.attempt.mesh, incarnations).await?
             }
             AttemptAction::RemoveReplaced { attempt, ref incarnations } => {
-                let is_before = |Place { rank, incarnation }: Place| {
+                let is_before = |InstanceId { rank, incarnation }: InstanceId| {
                     incarnations.get(&rank).is_some_and(|kept| incarnation < *kept)
                 };
-                let is_replaced = |pod: &&ObservedPod| pod.place().is_some_and(is_before);
+                let is_replaced = |pod: &&ObservedPod| pod.instance_id().is_some_and(is_before);
                 let replaced = snapshot.pods_of_attempt(attempt).filter(is_replaced);
                 delete_pods(context, job, replaced, &DeleteParams::default()).await?
             }

@@ -10,7 +10,7 @@ use kube::core::PartialObjectMeta;
 use serde::de::IgnoredAny;
 use stagecoach_api::contract::{ATTEMPT_LABEL, Mesh};
 use stagecoach_api::job::NetworkPolicyMode;
-use stagecoach_lifecycle::{Attempt, Place};
+use stagecoach_lifecycle::{Attempt, InstanceId};
 
 use super::create::{create_or_update, create_owned, get_or_create, get_owned};
 use super::{ApplyContext, ApplyError};
@@ -77,9 +77,9 @@ pub(super) async fn start(
     }
     // before the pods: once all pods exist, StartAttempt is not decided again
     delete_attempts(clients, job, older).await?;
-    let exists = |place| snapshot.pods_of_attempt(number).any(|pod| pod.place() == Some(place));
-    let places = incarnations.iter().map(|(&rank, &incarnation)| Place { rank, incarnation });
-    let missing: Vec<_> = places.filter(|place| !exists(*place)).map(PodRole::Stage).collect();
+    let exists = |instance| snapshot.pods_of_attempt(number).any(|pod| pod.instance_id() == Some(instance));
+    let instances = incarnations.iter().map(|(&rank, &incarnation)| InstanceId { rank, incarnation });
+    let missing: Vec<_> = instances.filter(|instance| !exists(*instance)).map(PodRole::Stage).collect();
     create_pods(context, job, &template, &missing).await
 }
 

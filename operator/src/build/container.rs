@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Map, Value};
 use stagecoach_api::contract::{CONFIG_PATH, CONTAINER_ARGS, HTTP_PORT, MASTER_PORT, StageEnv, WORKSPACE_PATH, env};
-use stagecoach_lifecycle::Place;
+use stagecoach_lifecycle::InstanceId;
 
 use super::json::{add_named, array, set_default, to_json, with_defaults};
 use super::names::service_name;
@@ -75,7 +75,7 @@ fn security_context() -> SecurityContext {
 /// The contract's variables. The kubelet sets the pod's IP address and UID.
 fn environment(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) -> Vec<EnvVar> {
     let (rank, incarnation, spare) = match role {
-        PodRole::Stage(Place { rank, incarnation }) => (rank, incarnation, None),
+        PodRole::Stage(InstanceId { rank, incarnation }) => (rank, incarnation, None),
         PodRole::Spare(number) => (0, 0, Some(number)),
     };
     let contract = StageEnv {

@@ -8,7 +8,7 @@ use stagecoach_api::contract::{
     STAGE_LABEL,
 };
 use stagecoach_api::job::{API_VERSION, KIND};
-use stagecoach_lifecycle::Place;
+use stagecoach_lifecycle::InstanceId;
 
 /// What identifies a PipelineJob: it is the controller in the owner references of all its objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct JobReference {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PodRole {
     /// A stage.
-    Stage(Place),
+    Stage(InstanceId),
     /// The spare with this number. It may take the place of a stage, in the same pod.
     Spare(u32),
 }
@@ -34,7 +34,7 @@ impl PodRole {
     /// Name of the pod.
     pub(crate) fn pod_name(self, job: &JobReference, attempt: u64, mesh: Mesh) -> String {
         match self {
-            PodRole::Stage(Place { rank, incarnation }) => {
+            PodRole::Stage(InstanceId { rank, incarnation }) => {
                 let replica = mesh.replica(rank).map(|replica| format!("-{replica}")).unwrap_or_default();
                 let again = if incarnation == 0 { String::new() } else { format!("-{incarnation}") };
                 format!("{}{replica}-{}-{attempt}{again}", job.name, mesh.stage(rank))
@@ -47,7 +47,7 @@ impl PodRole {
     pub(super) fn labels(self, mesh: Mesh) -> Vec<(String, String)> {
         let label = |name: &str, value: u32| (name.to_owned(), value.to_string());
         match self {
-            PodRole::Stage(Place { rank, incarnation }) => {
+            PodRole::Stage(InstanceId { rank, incarnation }) => {
                 let mut labels = vec![label(STAGE_LABEL, mesh.stage(rank)), label(INCARNATION_LABEL, incarnation)];
                 if let Some(replica) = mesh.replica(rank) {
                     labels.extend([label(REPLICA_LABEL, replica), label(RANK_LABEL, rank)]);
@@ -63,7 +63,9 @@ impl PodRole {
         let number = |label: &str| labels.get(label).and_then(|value| value.parse().ok());
         match number(RANK_LABEL).or_else(|| number(STAGE_LABEL)) {
             // pods of an older operator have no incarnation
-            Some(rank) => Some(PodRole::Stage(Place { rank, incarnation: number(INCARNATION_LABEL).unwrap_or(0) })),
+            Some(rank) => {
+                Some(PodRole::Stage(InstanceId { rank, incarnation: number(INCARNATION_LABEL).unwrap_or(0) }))
+            }
             None => number(SPARE_LABEL).map(PodRole::Spare),
         }
     }

@@ -10,7 +10,7 @@ use kube::api::{ApiResource, NotUsed, Object};
 use serde_json::{Map, Value, json};
 use stagecoach_api::contract::{CONTAINER_NAME, DEFAULT_TERMINATION_GRACE_SECONDS, GPU_RESOURCE, WORKSPACE_PATH};
 use stagecoach_api::job::{Device, PipelineJobSpec, TrainerType};
-use stagecoach_lifecycle::Place;
+use stagecoach_lifecycle::InstanceId;
 
 use super::attempt_template::JOB_FILE_KEY;
 use super::container::trainer_container;
@@ -75,8 +75,7 @@ pub(crate) fn pod(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) 
 fn template_of(attempt: &AttemptTemplate, role: PodRole) -> Map<String, Value> {
     let mut all = attempt.pod_template.clone();
     let overrides = array(all.shift_remove("stages").as_ref());
-    let is_own =
-        |one: &&Value| matches!(role, PodRole::Stage(Place { rank, .. }) if one["stage"] == attempt.mesh.stage(rank));
+    let is_own = |one: &&Value| matches!(role, PodRole::Stage(InstanceId { rank, .. }) if one["stage"] == attempt.mesh.stage(rank));
     let own = overrides.iter().find(is_own);
     for part in ["metadata", "spec"] {
         if let Some(change) = own.and_then(|own| own.get(part)) {

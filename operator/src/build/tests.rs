@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use stagecoach_api::contract::{Mesh, StageEnv};
 use stagecoach_api::job::{Device, PersistentVolumeClaim, PodTemplate, TrainerType};
 use stagecoach_api::{PipelineJob, parse_with};
-use stagecoach_lifecycle::{Attempt, Place};
+use stagecoach_lifecycle::{Attempt, InstanceId};
 
 use super::*;
 
@@ -43,7 +43,7 @@ fn environment(pod: &Value) -> StageEnv {
 }
 
 fn pod(attempt: &AttemptTemplate, stage: u32) -> Value {
-    pod_as(attempt, PodRole::Stage(Place { rank: stage, incarnation: 0 }))
+    pod_as(attempt, PodRole::Stage(InstanceId { rank: stage, incarnation: 0 }))
 }
 
 fn pod_as(attempt: &AttemptTemplate, role: PodRole) -> Value {
@@ -416,14 +416,14 @@ fn the_pods_of_replicas_are_named_and_labelled_by_replica_and_stage() {
     let names: Vec<_> = pods.iter().map(|pod| pod["metadata"]["name"].as_str().unwrap()).collect();
     let expected = ["0-0", "0-1", "0-2", "1-0", "1-1", "1-2"].map(|at| format!("shakespeare-{at}-3"));
     assert_eq!(names, expected);
-    let again = PodRole::Stage(Place { rank: 4, incarnation: 2 });
+    let again = PodRole::Stage(InstanceId { rank: 4, incarnation: 2 });
     assert_eq!(pod_as(&attempt, again)["metadata"]["name"], "shakespeare-1-1-3-2");
     for (rank, pod) in (0..).zip(&pods) {
         let labels = &pod["metadata"]["labels"];
         let label = |name: &str| labels[format!("stagecoach.dev/{name}")].as_str().unwrap().parse::<u32>().unwrap();
         assert_eq!([label("replica"), label("stage"), label("rank")], [rank / 3, rank % 3, rank]);
         let made_as = PodRole::from_labels(&serde_json::from_value(labels.clone()).unwrap());
-        assert_eq!(made_as, Some(PodRole::Stage(Place { rank, incarnation: 0 })));
+        assert_eq!(made_as, Some(PodRole::Stage(InstanceId { rank, incarnation: 0 })));
         let read = environment(pod);
         assert_eq!((read.rank, read.mesh), (rank, mesh));
         assert_eq!(pod["spec"]["nodeSelector"]["pool"] == "large", rank % 3 == 1, "each replica has such a stage");

@@ -81,7 +81,7 @@ pub(super) fn state(pod: &PartialPod) -> (InstanceState, UnixMillis) {
     match trainer.and_then(|trainer| time(trainer.running.as_ref()?.started_at.as_ref())) {
         // readiness was lost: the start-up timeout runs from that moment
         Some(started) => (InstanceState::Starting, started.max(ready.and_then(since).unwrap_or(started))),
-        None if !pod.spec.scheduling_gates.is_empty() => (InstanceState::Held, created),
+        None if !pod.spec.scheduling_gates.is_empty() => (InstanceState::SchedulingGated, created),
         None => (InstanceState::Pending, created),
     }
 }
@@ -186,7 +186,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use stagecoach_lifecycle::Place;
+    use stagecoach_lifecycle::InstanceId;
 
     fn state(pod: &Value) -> (InstanceState, UnixMillis) {
         super::state(&serde_json::from_value(pod.clone()).unwrap())
@@ -224,7 +224,7 @@ mod tests {
     fn labels_say_what_a_pod_was_made_as() {
         let role =
             |labels: Value| super::role(&serde_json::from_value(json!({"metadata": {"labels": labels}})).unwrap());
-        let stage = |rank, incarnation| Some((PodRole::Stage(Place { rank, incarnation }), 7));
+        let stage = |rank, incarnation| Some((PodRole::Stage(InstanceId { rank, incarnation }), 7));
         let (of_stage, attempt) = ("stagecoach.dev/stage", "stagecoach.dev/attempt");
         assert_eq!(role(json!({of_stage: "2", attempt: "7", "stagecoach.dev/incarnation": "3"})), stage(2, 3));
         assert_eq!(role(json!({of_stage: "2", attempt: "7"})), stage(2, 0), "of an older operator");
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(state(&pod(json!({"phase": "Pending"}))), (InstanceState::Pending, at(1)));
         let mut held = pod(json!({"phase": "Pending"}));
         held["spec"]["schedulingGates"] = json!([{"name": "kueue.x-k8s.io/admission"}]);
-        assert_eq!(state(&held), (InstanceState::Held, at(1)));
+        assert_eq!(state(&held), (InstanceState::SchedulingGated, at(1)));
         let running = json!([{"name": "trainer", "state": {"running": {"startedAt": "2026-01-01T00:00:03Z"}}}]);
         let starting = pod(json!({"phase": "Running", "containerStatuses": running}));
         assert_eq!(state(&starting), (InstanceState::Starting, at(3)));

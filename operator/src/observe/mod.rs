@@ -12,7 +12,8 @@ use kube::api::{Api, ListParams};
 use stagecoach_api::contract::{FailureKind, StageStatus};
 use stagecoach_api::job::TrainerType;
 use stagecoach_lifecycle::{
-    AttemptFailure, CreationRefusal, InstanceState, LostInstance, Observed, ObservedProgress, Place, Policy, UnixMillis,
+    AttemptFailure, CreationRefusal, InstanceId, InstanceState, LostInstance, Observed, ObservedProgress, Policy,
+    UnixMillis,
 };
 
 pub(crate) use instance::BlockingReason;
@@ -52,8 +53,8 @@ impl JobSnapshot {
 
     /// The pod of the stage that caused `failure`, if it is known.
     pub(crate) fn pod_that_failed(&self, failure: &AttemptFailure) -> Option<&ObservedPod> {
-        let place = failure.place()?;
-        self.pods_of_attempt(failure.attempt).find(|pod| pod.place() == Some(place))
+        let instance = failure.instance_id()?;
+        self.pods_of_attempt(failure.attempt).find(|pod| pod.instance_id() == Some(instance))
     }
 
     /// The nodes of pods that have ended because an audit suspects them.
@@ -112,13 +113,15 @@ impl JobSnapshot {
         let mut polled = Vec::new();
         for pod in self.pods.iter_mut().filter(|pod| pod.attempt == attempt.number && pod.spare().is_some()) {
             let mut report = status_poller.heard(reference, pod);
-            if report.place.is_none() && pod.may_answer() {
+            if report.instance.is_none() && pod.may_answer() {
                 report = status_poller.poll(reference, pod);
                 polled.push(pod.uid.clone());
                 self.awaits_spare_status |= report.is_awaited(pod.state == InstanceState::Ready);
             }
             // it is the trainer alone that says so: what can't be is not believed
-            report.place = report.place.filter(|(place, _)| place.rank < attempt.mesh.ranks() && place.incarnation > 0);
+            report.instance = report
+                .instance
+                .filter(|(instance, _)| instance.rank < attempt.mesh.ranks() && instance.incarnation > 0);
             pod.apply_report(&report);
         }
         if let Some(stage_0) = self.stage_0(attempt.number) {
@@ -132,7 +135,7 @@ impl JobSnapshot {
     /// The pod that is stage 0 now, if its process may run: of several the newest, which has taken the place of the others.
     fn stage_0(&self, attempt: u64) -> Option<&ObservedPod> {
         let stage_0 = self.pods_of_attempt(attempt).filter(|pod| pod.may_answer()).filter_map(|pod| {
-            let Place { rank, incarnation } = pod.place()?;
+            let InstanceId { rank, incarnation } = pod.instance_id()?;
             (rank == 0).then_some((incarnation, pod))
         });
         stage_0.max_by_key(|(incarnation, _)| *incarnation).map(|(_, pod)| pod)

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use stagecoach_api::contract::{CONTAINER_NAME, StagePhase};
-use stagecoach_lifecycle::{InstanceState, Place, SpareInstance, StageInstance, UnixMillis};
+use stagecoach_lifecycle::{InstanceId, InstanceState, SpareInstance, StageInstance, UnixMillis};
 
 use super::PartialPod;
 use super::instance::{
@@ -20,7 +20,7 @@ pub(crate) struct ObservedPod {
     /// What it was made as.
     pub role: PodRole,
     /// Of a spare: the place that it has taken, as far as that is known. The cache does not know it.
-    pub taken: Option<Place>,
+    pub taken: Option<InstanceId>,
     /// Its attempt.
     pub attempt: u64,
     /// Its state.
@@ -117,9 +117,9 @@ impl ObservedPod {
     }
 
     /// The stage that it is; None of a spare that has taken no place.
-    pub(crate) fn place(&self) -> Option<Place> {
+    pub(crate) fn instance_id(&self) -> Option<InstanceId> {
         match self.role {
-            PodRole::Stage(place) => Some(place),
+            PodRole::Stage(instance) => Some(instance),
             PodRole::Spare(_) => self.taken,
         }
     }
@@ -136,9 +136,9 @@ impl ObservedPod {
     /// node says.
     pub(super) fn apply_report(&mut self, report: &PodReport) {
         let runs = matches!(self.state, InstanceState::Starting | InstanceState::Ready);
-        match (report.place, &report.polled) {
-            (Some((place, since)), _) => {
-                self.taken = Some(place);
+        match (report.instance, &report.polled) {
+            (Some((instance, since)), _) => {
+                self.taken = Some(instance);
                 if runs {
                     self.since = self.since.max(since);
                 }
@@ -153,7 +153,7 @@ impl ObservedPod {
 
     /// The stage's instance that it is, if it is one.
     pub(super) fn stage_instance(&self) -> Option<StageInstance> {
-        let Place { rank, incarnation } = self.place()?;
+        let InstanceId { rank, incarnation } = self.instance_id()?;
         let (attempt, spare, since) = (self.attempt, self.spare(), self.since);
         let (state, pod_conditions) = (self.state.clone(), self.conditions.clone());
         Some(StageInstance { rank, attempt, incarnation, spare, state, since, pod_conditions })
@@ -210,12 +210,12 @@ mod tests {
 
     #[test]
     fn one_that_has_taken_a_place_is_a_stage_since_then() {
-        let place = Place { rank: 2, incarnation: 3 };
-        let report = PodReport { place: Some((place, UnixMillis(u64::MAX))), ..PodReport::default() };
+        let instance = InstanceId { rank: 2, incarnation: 3 };
+        let report = PodReport { instance: Some((instance, UnixMillis(u64::MAX))), ..PodReport::default() };
         let mut pod = spare();
         let began = pod.since;
         pod.apply_report(&report);
-        assert_eq!((pod.place(), pod.spare_instance()), (Some(place), None));
+        assert_eq!((pod.instance_id(), pod.spare_instance()), (Some(instance), None));
         let instance = pod.stage_instance().unwrap();
         assert_eq!((instance.rank, instance.incarnation, instance.spare), (2, 3, Some(1)));
         assert_eq!(instance.since, UnixMillis(u64::MAX));

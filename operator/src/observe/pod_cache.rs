@@ -304,8 +304,8 @@ mod tests {
         let cache = PodCache::default();
         let shown = || cache.get("job", 1).unwrap()[0].clone();
         let before = now();
-        cache.apply_event(&job(), in_state(InstanceState::Held, 1), false);
-        assert_eq!(shown().since, in_state(InstanceState::Held, 1).since);
+        cache.apply_event(&job(), in_state(InstanceState::SchedulingGated, 1), false);
+        assert_eq!(shown().since, in_state(InstanceState::SchedulingGated, 1).since);
         cache.apply_event(&job(), in_state(InstanceState::Pending, 2), false);
         let since = shown().since;
         assert!(since >= before);

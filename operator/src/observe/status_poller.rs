@@ -12,7 +12,7 @@ use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
 use stagecoach_api::contract::{HTTP_PORT, StagePhase, StageStatus, StatusQuery};
 use stagecoach_api::job::ProgressStatus;
-use stagecoach_lifecycle::{Place, UnixMillis};
+use stagecoach_lifecycle::{InstanceId, UnixMillis};
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 
@@ -75,7 +75,7 @@ pub(crate) struct PodReport {
     pub polled: Option<PolledStatus>,
     /// The stage that it was when it first had one, and when that was heard. Only a spare begins without, and none has another
     /// one later.
-    pub place: Option<(Place, UnixMillis)>,
+    pub instance: Option<(InstanceId, UnixMillis)>,
     /// Since when it is asked.
     pub(super) polled_since: Option<Instant>,
     /// Whether a request was answered, or has failed.
@@ -199,7 +199,7 @@ impl PodReport {
     fn receive(&mut self, response: Option<StageStatus>) -> bool {
         let is_first = !std::mem::replace(&mut self.was_asked, true);
         if let Some(&StageStatus { spare: None, stage, incarnation, .. }) = response.as_ref() {
-            self.place.get_or_insert_with(|| (Place { rank: stage, incarnation }, now()));
+            self.instance.get_or_insert_with(|| (InstanceId { rank: stage, incarnation }, now()));
         }
         let before = self.polled.take();
         let is_news = match (&before, &response) {
@@ -283,14 +283,14 @@ mod tests {
     fn the_place_of_a_spare_is_known_from_the_first_time_that_it_says_so() {
         let mut report = PodReport::default();
         assert!(report.receive(says(Some(0), 0, 0)), "the first answer is news");
-        assert_eq!(report.place, None);
+        assert_eq!(report.instance, None);
         assert!(!report.receive(says(Some(0), 0, 0)));
         assert!(report.receive(says(None, 2, 1)));
-        let (place, since) = report.place.unwrap();
-        assert_eq!(place, Place { rank: 2, incarnation: 1 });
+        let (instance, since) = report.instance.unwrap();
+        assert_eq!(instance, InstanceId { rank: 2, incarnation: 1 });
         report.receive(says(None, 2, 1).map(|status| StageStatus { phase: StagePhase::Training, ..status }));
         assert!(report.receive(None), "it does not answer any more");
-        assert_eq!(report.place, Some((place, since)));
+        assert_eq!(report.instance, Some((instance, since)));
     }
 
     #[test]

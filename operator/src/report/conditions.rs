@@ -6,7 +6,7 @@ use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::contract::{FailureKind, SuspectedStage};
 use stagecoach_api::job::{Condition, JobPhase, ScheduleSpec};
 use stagecoach_display::Replicas;
-use stagecoach_lifecycle::{AttemptPhase, InstanceState, JobOutcome, Place, UnixMillis};
+use stagecoach_lifecycle::{AttemptPhase, InstanceId, InstanceState, JobOutcome, UnixMillis};
 
 use super::{StatusInputs, first_blocked, to_rfc3339};
 use crate::observe::BlockingReason;
@@ -139,7 +139,7 @@ fn scheduled(inputs: &StatusInputs) -> ConditionValue {
     if let Some(BlockingReason { reason, message }) = inputs.rejection {
         return value("False", reason.clone(), message.clone());
     }
-    let stages = || inputs.snapshot.pods_of_attempt(attempt.number).filter(|pod| pod.place().is_some());
+    let stages = || inputs.snapshot.pods_of_attempt(attempt.number).filter(|pod| pod.instance_id().is_some());
     if let Some((pod, BlockingReason { reason, message })) = first_blocked(stages()) {
         return value("False", reason, format!("pod {pod}: {message}"));
     }
@@ -165,7 +165,7 @@ fn spares_missing(inputs: &StatusInputs) -> Option<String> {
         return Some(format!("a spare can't be created: {reason}: {message}"));
     }
     let attempt = inputs.decision.state.attempt.number;
-    let spares = inputs.snapshot.pods_of_attempt(attempt).filter(|pod| pod.place().is_none());
+    let spares = inputs.snapshot.pods_of_attempt(attempt).filter(|pod| pod.instance_id().is_none());
     let (pod, BlockingReason { reason, message }) = first_blocked(spares)?;
     Some(format!("spare pod {pod}: {reason}: {message}"))
 }
@@ -174,7 +174,7 @@ fn spares_missing(inputs: &StatusInputs) -> Option<String> {
 fn spares_standing_by(inputs: &StatusInputs) -> String {
     let attempt = inputs.decision.state.attempt;
     let wanted = inputs.job.manifest.spec.spares;
-    let waiting = inputs.snapshot.pods_of_attempt(attempt.number).filter(|pod| pod.place().is_none());
+    let waiting = inputs.snapshot.pods_of_attempt(attempt.number).filter(|pod| pod.instance_id().is_none());
     let ready = waiting.filter(|pod| pod.state == InstanceState::Ready).count();
     if wanted == 0 { String::new() } else { format!("; {ready} of {wanted} spares stand by") }
 }
@@ -300,8 +300,8 @@ fn audits_equal(inputs: &StatusInputs) -> ConditionValue {
     let failure = inputs.decision.state.last_failure.as_ref();
     let failure = failure.filter(|failure| failure.kind == Some(FailureKind::WrongResult));
     let of_failure = || {
-        let place = failure?.place()?;
-        let suspect = SuspectedStage { stage: place.rank, incarnation: place.incarnation };
+        let instance = failure?.instance_id()?;
+        let suspect = SuspectedStage { stage: instance.rank, incarnation: instance.incarnation };
         Some((failure?.message.clone(), vec![suspect]))
     };
     let before = inputs.job.status.conditions.iter().find(|old| old.kind == AUDITS_EQUAL);
@@ -330,9 +330,9 @@ fn on_nodes(inputs: &StatusInputs, suspects: &[SuspectedStage]) -> String {
     let attempt = inputs.decision.state.last_failure.as_ref().map_or(0, |failure| failure.attempt);
     let attempts = [inputs.decision.state.attempt.number, attempt];
     let name = |suspect: &SuspectedStage| {
-        let place = Place { rank: suspect.stage, incarnation: suspect.incarnation };
+        let instance = InstanceId { rank: suspect.stage, incarnation: suspect.incarnation };
         let mut pods = attempts.iter().flat_map(|&attempt| inputs.snapshot.pods_of_attempt(attempt));
-        let pod = pods.find(|pod| pod.place() == Some(place))?;
+        let pod = pods.find(|pod| pod.instance_id() == Some(instance))?;
         Some(format!("pod {} is on node {}", pod.name, pod.node.as_ref()?))
     };
     let named: Vec<String> = suspects.iter().filter_map(name).collect();

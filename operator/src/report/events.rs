@@ -6,7 +6,7 @@ use stagecoach_api::PipelineJobStatus;
 use stagecoach_api::contract::{SPARE_TOOK_PLACE, takeover_note};
 use stagecoach_api::job::{API_VERSION, Condition, JobPhase, KIND};
 use stagecoach_display::meanwhile;
-use stagecoach_lifecycle::Place;
+use stagecoach_lifecycle::InstanceId;
 
 use super::StatusInputs;
 use super::conditions::{REPLICAS_MISSING, SAVING_FAILS, is_normal_startup, missing_replicas};
@@ -44,16 +44,20 @@ pub(crate) fn events(inputs: &StatusInputs, new: &PipelineJobStatus) -> Vec<JobE
     }
     for (&rank, &now) in &state.incarnations {
         if now > inputs.job.state.incarnation(rank) {
-            let place = Place { rank, incarnation: now };
+            let instance = InstanceId { rank, incarnation: now };
             let stage = state.attempt.mesh.name(rank);
-            let taker = inputs.snapshot.pods_of_attempt(state.attempt.number).find(|pod| pod.place() == Some(place));
+            let taker =
+                inputs.snapshot.pods_of_attempt(state.attempt.number).find(|pod| pod.instance_id() == Some(instance));
             match taker.and_then(|pod| Some((pod.spare()?, &pod.name))) {
                 Some((spare, pod)) => {
                     push(SPARE_TOOK_PLACE, takeover_note(spare, pod, &stage), false);
                 }
                 None => {
-                    let pod =
-                        PodRole::Stage(place).pod_name(&inputs.job.reference, state.attempt.number, state.attempt.mesh);
+                    let pod = PodRole::Stage(instance).pod_name(
+                        &inputs.job.reference,
+                        state.attempt.number,
+                        state.attempt.mesh,
+                    );
                     let meanwhile = meanwhile(inputs.decision.training_replicas);
                     push("StageReplaced", format!("{stage} starts again as {pod}; {meanwhile}"), false);
                 }

@@ -70,7 +70,7 @@ pub(crate) fn next_status(inputs: &StatusInputs) -> StatusUpdate {
     let attempt = state.attempt.number;
     let count = |wanted: fn(&InstanceState) -> bool| {
         // without those that were replaced, and without spares
-        let is_current = |pod: &&ObservedPod| pod.place().is_some_and(|place| state.is_newest(place));
+        let is_current = |pod: &&ObservedPod| pod.instance_id().is_some_and(|instance| state.is_newest(instance));
         let current = snapshot.pods_of_attempt(attempt).filter(is_current);
         current.filter(|pod| wanted(&pod.state)).count() as u32
     };
@@ -199,11 +199,12 @@ fn last_failure(inputs: &StatusInputs) -> Option<LastFailureStatus> {
 
 /// The name of the pod of the stage that failed. Of one that has gone, and may have been a spare before, it is not known.
 fn pod_that_failed(inputs: &StatusInputs, failure: &AttemptFailure) -> Option<String> {
-    let place = failure.place()?;
+    let instance = failure.instance_id()?;
     let known = inputs.snapshot.pod_that_failed(failure).map(|pod| pod.name.clone());
-    let was_spare = || place.incarnation > 0 && inputs.job.manifest.spec.spares > 0;
+    let was_spare = || instance.incarnation > 0 && inputs.job.manifest.spec.spares > 0;
     known.or_else(|| {
-        (!was_spare()).then(|| PodRole::Stage(place).pod_name(&inputs.job.reference, failure.attempt, failure.mesh()))
+        (!was_spare())
+            .then(|| PodRole::Stage(instance).pod_name(&inputs.job.reference, failure.attempt, failure.mesh()))
     })
 }
 

@@ -39,7 +39,7 @@ impl Progress {
         let is_due = matches!(state.attempt_phase, AttemptPhase::Running { not_before, .. } if not_before <= now);
         let pods = || {
             let is_current = |pod: &&crate::observe::ObservedPod| {
-                !pod.terminating && !pod.deleted && pod.place().is_some_and(|place| state.is_newest(place))
+                !pod.terminating && !pod.deleted && pod.instance_id().is_some_and(|instance| state.is_newest(instance))
             };
             snapshot.pods_of_attempt(attempt.number).filter(is_current)
         };

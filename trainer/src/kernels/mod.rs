@@ -1,12 +1,12 @@
 //! The operations of training, forward and backward, without autograd: the layers of `model` call each where it belongs.
-//! Each has a kernel for the CPU (`cpu/`) and one for GPUs (`cuda/`), or else is composed of libtorch's operations ([`plain`]), which
+//! Each has a kernel for the CPU (`cpu/`) and one for GPUs (`cuda/`), or else is composed of libtorch's operations ([`reference`]), which
 //! are also the reference for the kernels' tests. Matrices are `[rows, columns]` and contiguous. Activations have the type
 //! of their input, fp32 or bf16; statistics, norms' weights and sums are fp32 either way. Losses and squared norms are f64 tensors
 //! where they were computed: to read one is to wait for a GPU.
 
 mod cuda;
 mod ffi;
-mod plain;
+mod reference;
 #[cfg(test)]
 mod tests;
 
@@ -86,13 +86,13 @@ pub(crate) struct RmsNormGradients {
     pub(crate) y: Tensor,
 }
 
-/// Calls an operation's kernel or its plain form, by a device.
+/// Calls an operation's kernel or its reference, by a device.
 macro_rules! on_device {
     ($device:expr, $operation:ident($($argument:expr),*)) => {
         match $device {
             Device::Cpu => ffi::$operation($($argument),*),
             Device::Cuda(index) => cuda::$operation(cuda::loaded(index), $($argument),*),
-            _ => plain::$operation($($argument),*),
+            _ => reference::$operation($($argument),*),
         }
     };
 }
@@ -104,13 +104,13 @@ macro_rules! by_device {
     };
 }
 
-/// The same for a product with `weight[out, in]`: its plain form also where the processor has no products of this type, or
+/// The same for a product with `weight[out, in]`: its reference also where the processor has no products of this type, or
 /// none of these sizes.
-macro_rules! by_product {
+macro_rules! dispatch_gemm {
     ($operation:ident($($argument:expr),*), $rows:expr, $weight:expr) => {
         match multiplies($rows, $weight) {
             true => ffi::$operation($($argument),*),
-            false => plain::$operation($($argument),*),
+            false => reference::$operation($($argument),*),
         }
     };
 }
@@ -214,7 +214,7 @@ pub(crate) fn adamw(parameters: &[AdamWParameter], options: AdamWOptions, device
 pub(crate) fn accumulate_embedding(accumulator: &Tensor, token_ids: &Tensor, dy: &Tensor) {
     match accumulator.device() {
         Device::Cuda(index) => cuda::accumulate_embedding(cuda::loaded(index), accumulator, token_ids, dy),
-        _ => plain::accumulate_embedding(accumulator, token_ids, dy),
+        _ => reference::accumulate_embedding(accumulator, token_ids, dy),
     }
 }
 
@@ -235,20 +235,20 @@ pub(crate) fn packed_bytes(inputs: usize, outputs: usize, element: usize) -> usi
 
 /// `x[rows, in] weight[out, in]^T + residual[rows, out]`.
 pub(crate) fn linear(x: &Tensor, weight: &Tensor, residual: Option<&Tensor>) -> Tensor {
-    by_product!(linear(x, weight, residual), x, weight)
+    dispatch_gemm!(linear(x, weight, residual), x, weight)
 }
 
 /// Writes `x weight^T` to `y`, `f32[rows, out]`, whatever the type of both.
 pub(crate) fn linear_to_float(x: &Tensor, weight: &Tensor, y: &Tensor) {
     match x.device() {
         Device::Cuda(_) => cuda::linear_to_float(x, weight, y),
-        _ => by_product!(linear_to_float(x, weight, y), x, weight),
+        _ => dispatch_gemm!(linear_to_float(x, weight, y), x, weight),
     }
 }
 
 /// Gradient of a linear layer's input: `dy[rows, out] weight[out, in]`.
 pub(crate) fn linear_backward(dy: &Tensor, weight: &Tensor) -> Tensor {
-    by_product!(linear_backward(dy, weight), dy, weight)
+    dispatch_gemm!(linear_backward(dy, weight), dy, weight)
 }
 
 /// `accumulator[out, in] += dy[rows, out]^T x[rows, in]`, summed in fp32 whatever the type of `dy` and `x`: every gradient
@@ -256,6 +256,6 @@ pub(crate) fn linear_backward(dy: &Tensor, weight: &Tensor) -> Tensor {
 pub(crate) fn accumulate_linear(accumulator: &Tensor, dy: &Tensor, x: &Tensor) {
     match x.device() {
         Device::Cuda(_) => cuda::accumulate_linear(accumulator, dy, x),
-        _ => by_product!(accumulate_linear(accumulator, dy, x), x, accumulator),
+        _ => dispatch_gemm!(accumulate_linear(accumulator, dy, x), x, accumulator),
     }
 }

@@ -1,4 +1,4 @@
-//! Each kernel against its plain form, over odd shapes and in both types, with values that are not finite too.
+//! Each kernel against its reference, over odd shapes and in both types, with values that are not finite too.
 
 mod cuda;
 mod derivatives;
@@ -81,49 +81,49 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn rms_norm_is_the_plain_one(rows in 0i64..150, width in widths(), kind in kinds(), poisoned: bool, seed: u64) {
+    fn rms_norm_is_as_the_reference(rows in 0i64..150, width in widths(), kind in kinds(), poisoned: bool, seed: u64) {
         let (x, weight) = (values(&[rows, width], kind, seed), values(&[width], Kind::Float, seed ^ 1));
         if poisoned && rows > 0 {
             poison(&x, seed % 1000);
         }
         let (y, rstd) = ffi::rms_norm(&x, &weight, 1e-5);
-        let (plain_y, plain_rstd) = plain::rms_norm(&x, &weight, 1e-5);
-        assert_close("y", &y, &plain_y, tolerance(kind));
-        assert_close("rstd", &rstd, &plain_rstd, tolerance(Kind::Float));
+        let (expected_y, expected_rstd) = reference::rms_norm(&x, &weight, 1e-5);
+        assert_close("y", &y, &expected_y, tolerance(kind));
+        assert_close("rstd", &rstd, &expected_rstd, tolerance(Kind::Float));
         let (dy, residual) = (values(&[rows, width], kind, seed ^ 2), values(&[rows, width], kind, seed ^ 3));
         for residual in [None, Some(&residual)] {
-            let kernel = ffi::rms_norm_backward(&dy, &x, &weight, &plain_rstd, residual);
-            let plain = plain::rms_norm_backward(&dy, &x, &weight, &plain_rstd, residual);
+            let kernel = ffi::rms_norm_backward(&dy, &x, &weight, &expected_rstd, residual);
+            let expected = reference::rms_norm_backward(&dy, &x, &weight, &expected_rstd, residual);
             let largest = |tensor: &Tensor| list(tensor).into_iter().filter(|x| x.is_finite()).fold(0.0, |a: f64, b| a.max(b.abs()));
-            let terms = largest(&dy) * largest(&weight) * largest(&plain_rstd);
-            assert_close_to_scale("dx", &kernel.dx, &plain.dx, tolerance(kind), terms);
-            assert_close("dweight", &kernel.dweight, &plain.dweight, 1e-5);
-            assert_close("y again", &kernel.y, &plain.y, tolerance(kind));
+            let terms = largest(&dy) * largest(&weight) * largest(&expected_rstd);
+            assert_close_to_scale("dx", &kernel.dx, &expected.dx, tolerance(kind), terms);
+            assert_close("dweight", &kernel.dweight, &expected.dweight, 1e-5);
+            assert_close("y again", &kernel.y, &expected.y, tolerance(kind));
         }
     }
 
     #[test]
-    fn column_sums_are_the_plain_ones(rows in 0i64..300, width in widths(), kind in kinds(), seed: u64) {
+    fn column_sums_are_as_the_reference(rows in 0i64..300, width in widths(), kind in kinds(), seed: u64) {
         let x = values(&[rows, width], kind, seed);
-        assert_close_to_scale("sums", &ffi::column_sums(&x), &plain::column_sums(&x), 1e-6, rows as f64);
+        assert_close_to_scale("sums", &ffi::column_sums(&x), &reference::column_sums(&x), 1e-6, rows as f64);
     }
 
     #[test]
-    fn swiglu_is_the_plain_one(rows in 0i64..40, width in widths(), kind in kinds(), poisoned: bool, seed: u64) {
+    fn swiglu_is_as_the_reference(rows in 0i64..40, width in widths(), kind in kinds(), poisoned: bool, seed: u64) {
         let gate_up = values(&[rows, 2 * width], kind, seed) * 3.0;
         if poisoned && rows > 0 {
             poison(&gate_up, seed % 1000);
         }
-        assert_close("out", &ffi::swiglu(&gate_up), &plain::swiglu(&gate_up), tolerance(kind));
+        assert_close("out", &ffi::swiglu(&gate_up), &reference::swiglu(&gate_up), tolerance(kind));
         let dout = values(&[rows, width], kind, seed ^ 1);
         let (kernel, reference) = (gate_up.copy(), gate_up.copy());
-        let (out, plain_out) = (ffi::swiglu_backward(&dout, &kernel), plain::swiglu_backward(&dout, &reference));
-        assert_close("out again", &out, &plain_out, tolerance(kind));
+        let (out, expected_out) = (ffi::swiglu_backward(&dout, &kernel), reference::swiglu_backward(&dout, &reference));
+        assert_close("out again", &out, &expected_out, tolerance(kind));
         assert_close("dgate_up", &kernel, &reference, tolerance(kind));
     }
 
     #[test]
-    fn rotary_is_the_plain_one(
+    fn rotary_is_as_the_reference(
         rows in 0i64..4, length in 1i64..9, heads in 1i64..4, kv_heads in 1i64..3, half in 1i64..40, kind in kinds(),
         inverse: bool, seed: u64,
     ) {
@@ -132,12 +132,12 @@ proptest! {
         let (cos, sin) = (values(&[length + 3, half], Kind::Float, seed ^ 1), values(&[length + 3, half], Kind::Float, seed ^ 2));
         let (kernel, reference) = (qkv.copy(), qkv.copy());
         ffi::rotary(&kernel, &cos, &sin, length, heads, inverse);
-        plain::rotary(&reference, &cos, &sin, length, heads, inverse);
+        reference::rotary(&reference, &cos, &sin, length, heads, inverse);
         assert_close("qkv", &kernel, &reference, tolerance(kind));
     }
 
     #[test]
-    fn attention_is_the_plain_one(
+    fn attention_is_as_the_reference(
         lengths in prop::collection::vec(prop_oneof![0i64..20, 60i64..70, Just(150)], 1..5), group in 1i64..4,
         kv_heads in 1i64..3, half in 1i64..20, kind in kinds(), poisoned: bool, seed: u64,
     ) {
@@ -158,19 +158,19 @@ proptest! {
             return Ok(());
         }
         let (out, lse) = ffi::attention(&qkv, sequences, heads);
-        let (plain_out, plain_lse) = plain::attention(&qkv, sequences, heads);
+        let (expected_out, expected_lse) = reference::attention(&qkv, sequences, heads);
         // bf16 rounds the weights before they are multiplied by the values
-        assert_close("out", &out, &plain_out, 3.0 * tolerance(kind));
-        assert_close("lse", &lse, &plain_lse, tolerance(Kind::Float));
+        assert_close("out", &out, &expected_out, 3.0 * tolerance(kind));
+        assert_close("lse", &lse, &expected_lse, tolerance(Kind::Float));
         let dout = values(&[rows, heads.heads * heads.head_dim], kind, seed ^ 1);
-        let saved = (&plain_out, &plain_lse);
+        let saved = (&expected_out, &expected_lse);
         let dqkv = ffi::attention_backward(&dout, &qkv, saved, sequences, heads);
-        let plain_dqkv = plain::attention_backward(&dout, &qkv, saved, sequences, heads);
-        assert_close("dqkv", &dqkv, &plain_dqkv, 3.0 * tolerance(kind));
+        let expected_dqkv = reference::attention_backward(&dout, &qkv, saved, sequences, heads);
+        assert_close("dqkv", &dqkv, &expected_dqkv, 3.0 * tolerance(kind));
     }
 
     #[test]
-    fn cross_entropy_is_the_plain_one(rows in 0i64..40, vocab in widths(), kind in kinds(), poisoned: bool, seed: u64) {
+    fn cross_entropy_is_as_the_reference(rows in 0i64..40, vocab in widths(), kind in kinds(), poisoned: bool, seed: u64) {
         let logits = values(&[rows, vocab], Kind::Float, seed) * 4.0;
         if poisoned && rows > 0 {
             poison(&logits, seed % 1000);
@@ -179,14 +179,14 @@ proptest! {
         let targets = Tensor::from_slice(&(0..rows).map(target).collect::<Vec<_>>());
         let gradients = [(); 2].map(|()| Tensor::zeros([rows, vocab], (kind, Device::Cpu)));
         let loss = ffi::cross_entropy(&logits, &targets, Some(&gradients[0]), 0.25);
-        let plain_loss = plain::cross_entropy(&logits, &targets, Some(&gradients[1]), 0.25);
+        let expected_loss = reference::cross_entropy(&logits, &targets, Some(&gradients[1]), 0.25);
         // a loss is a difference of logits, which are of this size
-        assert_close_to_scale("loss", &loss, &plain_loss, tolerance(Kind::Float), 10.0);
+        assert_close_to_scale("loss", &loss, &expected_loss, tolerance(Kind::Float), 10.0);
         assert_close("loss alone", &ffi::cross_entropy(&logits, &targets, None, 1.0), &loss, 0.0);
         for row in 0..rows {
-            let [kernel, plain] = [0, 1].map(|at| gradients[at].narrow(0, row, 1));
+            let [kernel, expected] = [0, 1].map(|at| gradients[at].narrow(0, row, 1));
             match list(&logits.narrow(0, row, 1)).iter().all(|x| x.is_finite() || *x == f64::NEG_INFINITY) {
-                true => assert_close_to_scale("dlogits", &kernel, &plain, tolerance(kind), 0.25),
+                true => assert_close_to_scale("dlogits", &kernel, &expected, tolerance(kind), 0.25),
                 // where is another matter, but the step must be seen to have no finite gradient
                 false => assert_eq!(list(&kernel).iter().all(|x| x.is_finite()), targets.int64_value(&[row]) < 0),
             }
@@ -198,10 +198,10 @@ proptest! {
     }
 
     #[test]
-    fn squared_norms_and_adamw_are_the_plain_ones(size in prop_oneof![0i64..70, Just(70_000)], step in 1u32..2000, bf16: bool, seed: u64) {
+    fn squared_norms_and_adamw_are_as_the_reference(size in prop_oneof![0i64..70, Just(70_000)], step in 1u32..2000, bf16: bool, seed: u64) {
         let gradient = values(&[size], Kind::Float, seed);
         let lists = [&gradient, &gradient];
-        assert_close_to_scale("norms", &ffi::squared_norms(&lists), &plain::squared_norms(&lists), 1e-12, 1e-300);
+        assert_close_to_scale("norms", &ffi::squared_norms(&lists), &reference::squared_norms(&lists), 1e-12, 1e-300);
         let compute = bf16.then(|| Tensor::zeros([size], (Kind::BFloat16, Device::Cpu)));
         let tensors = || (
             values(&[size], Kind::Float, seed ^ 1), values(&[size], Kind::Float, seed ^ 2) * 0.1,
@@ -210,7 +210,7 @@ proptest! {
         let (kernel, reference) = (tensors(), tensors());
         let step = f64::from(step);
         let options = AdamWOptions { lr: 1e-2, beta1: 0.9, beta2: 0.999, eps: 1e-8, step, clip: 0.7 };
-        for (tensors, update) in [(&kernel, ffi::adamw as fn(&[AdamWParameter], AdamWOptions)), (&reference, plain::adamw)] {
+        for (tensors, update) in [(&kernel, ffi::adamw as fn(&[AdamWParameter], AdamWOptions)), (&reference, reference::adamw)] {
             let (value, exp_avg, exp_avg_sq, compute) = tensors;
             let compute = compute.as_ref();
             update(&[AdamWParameter { value, gradient: &gradient, exp_avg, exp_avg_sq, compute, weight_decay: 0.1 }], options);
@@ -224,18 +224,18 @@ proptest! {
     }
 
     #[test]
-    fn linear_layers_are_the_plain_ones(
+    fn linear_layers_are_as_the_reference(
         rows in prop_oneof![0i64..150, Just(600)], inputs in 1i64..150, outputs in 1i64..150, kind in kinds(), seed: u64,
     ) {
         let (x, weight) = (values(&[rows, inputs], kind, seed), values(&[outputs, inputs], kind, seed ^ 1));
         let (dy, residual) = (values(&[rows, outputs], kind, seed ^ 2), values(&[rows, outputs], kind, seed ^ 3));
         let (y, dx) = (super::linear(&x, &weight, None), super::linear_backward(&dy, &weight));
-        assert_close("y", &y, &plain::linear(&x, &weight, None), tolerance(kind));
-        assert_close("dx", &dx, &plain::linear_backward(&dy, &weight), tolerance(kind));
-        let plain = plain::linear(&x, &weight, Some(&residual));
-        assert_close("y + residual", &super::linear(&x, &weight, Some(&residual)), &plain, 2.0 * tolerance(kind));
+        assert_close("y", &y, &reference::linear(&x, &weight, None), tolerance(kind));
+        assert_close("dx", &dx, &reference::linear_backward(&dy, &weight), tolerance(kind));
+        let expected = reference::linear(&x, &weight, Some(&residual));
+        assert_close("y + residual", &super::linear(&x, &weight, Some(&residual)), &expected, 2.0 * tolerance(kind));
         let [in_fp32, exact] = [(); 2].map(|()| Tensor::zeros([rows, outputs], (Kind::Float, Device::Cpu)));
-        plain::linear_to_float(&x, &weight, &exact);
+        reference::linear_to_float(&x, &weight, &exact);
         super::linear_to_float(&x, &weight, &in_fp32);
         assert_close("y in fp32", &in_fp32, &exact, tolerance(Kind::Float));
     }

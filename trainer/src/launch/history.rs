@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use stagecoach_api::job::{RestartSpec, TrainingLength};
 use stagecoach_display::{Replicas, Successor};
-use stagecoach_lifecycle::{AttemptFailure, JobState, Place, UnixMillis};
+use stagecoach_lifecycle::{AttemptFailure, InstanceId, JobState, UnixMillis};
 
 use super::LaunchError;
 use super::job_lock::is_locked;
@@ -150,7 +150,7 @@ fn log_of(folder: &JobFolder, failure: &AttemptFailure) -> Option<Log> {
     if let Some(text) = part_after(&end_of_file(&path).ok()?, &start_line(attempt, incarnation)) {
         return Some(Log { path, text });
     }
-    let line = place_line(attempt, Place { rank, incarnation });
+    let line = place_line(attempt, InstanceId { rank, incarnation });
     spare_logs(folder).into_iter().find_map(|(_, path)| {
         let text = part_after(&end_of_file(&path).ok()?, &line)?;
         Some(Log { path, text })

@@ -15,7 +15,7 @@ use rustix::process::{
     set_parent_process_death_signal, waitid,
 };
 use stagecoach_api::contract::{CONTAINER_ARGS, StageEnv, TerminationMessage, env};
-use stagecoach_lifecycle::{Exit, InstanceState, Place, UnixMillis};
+use stagecoach_lifecycle::{Exit, InstanceId, InstanceState, UnixMillis};
 
 use super::LaunchError;
 use super::supervisor::SupervisorMessage;
@@ -45,7 +45,7 @@ impl StageExecutable {
 pub(super) struct StageProcess {
     pub(super) attempt: u64,
     /// What stage it is; none of a spare that waits.
-    pub(super) place: Option<Place>,
+    pub(super) instance: Option<InstanceId>,
     /// The number of a spare, also once it has taken the place of a stage.
     pub(super) spare: Option<u32>,
     pub(super) state: InstanceState,
@@ -102,7 +102,7 @@ impl StageProcess {
         let (pid, stdout) = (Pid::from_child(&child), child.stdout.take());
         let process = Self {
             attempt,
-            place: spare.is_none().then_some(Place { rank, incarnation }),
+            instance: spare.is_none().then_some(InstanceId { rank, incarnation }),
             spare,
             state: InstanceState::Starting,
             since: now,
@@ -155,7 +155,7 @@ impl StageProcess {
     }
 
     /// Makes a spare a stage, and notes that in its log. On a full volume the line may be missing.
-    pub(super) fn take_place(&mut self, place: Place) {
+    pub(super) fn take_place(&mut self, instance: InstanceId) {
         let line = format!("{}\n", place_line(self.attempt, place));
         let write = || -> io::Result<u64> {
             let mut log = File::options().append(true).open(&self.log)?;
@@ -163,7 +163,7 @@ impl StageProcess {
             Ok(log.metadata()?.len())
         };
         self.log_start = write().unwrap_or(self.log_start);
-        self.place = Some(place);
+        self.instance = Some(instance);
     }
 
     /// Reaps the exited process and reads its termination message.
@@ -214,7 +214,7 @@ pub(super) fn start_line(attempt: u64, incarnation: u32) -> String {
 }
 
 /// The line at which a spare became a stage.
-pub(super) fn place_line(attempt: u64, Place { rank, incarnation }: Place) -> String {
+pub(super) fn place_line(attempt: u64, InstanceId { rank, incarnation }: InstanceId) -> String {
     format!("--- rank {rank}, attempt {attempt}, incarnation {incarnation} ---")
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rustix::process::Pid;
-use stagecoach_lifecycle::{InstanceState, Place, SpareInstance, StageInstance, UnixMillis};
+use stagecoach_lifecycle::{InstanceId, InstanceState, SpareInstance, StageInstance, UnixMillis};
 
 use super::stage_process::StageProcess;
 
@@ -24,7 +24,7 @@ impl StageProcesses {
     pub(super) fn instances(&self, current: u64) -> Vec<StageInstance> {
         let listed = |process: &&StageProcess| process.is_alive() || process.attempt == current;
         let instance = |process: &StageProcess| {
-            let Place { rank, incarnation } = process.place?;
+            let InstanceId { rank, incarnation } = process.instance?;
             Some(StageInstance {
                 rank,
                 attempt: process.attempt,
@@ -40,7 +40,7 @@ impl StageProcesses {
 
     /// The spares that wait, or have exited before they took a place.
     pub(super) fn spares(&self) -> Vec<SpareInstance> {
-        let waiting = self.0.iter().filter(|process| process.place.is_none());
+        let waiting = self.0.iter().filter(|process| process.instance.is_none());
         let spare = |process: &StageProcess| {
             let (attempt, state, since) = (process.attempt, process.state.clone(), process.since);
             Some(SpareInstance { number: process.spare?, attempt, state, since })
@@ -50,17 +50,20 @@ impl StageProcesses {
 
     /// The end of the log of a stage's last process; empty if it is unknown.
     pub(super) fn log_tail(&self, attempt: u64, rank: Option<u32>) -> String {
-        let is_of_stage = |place: Place| Some(place.rank) == rank;
-        let of_stage =
-            self.0.iter().rev().filter(|process| process.attempt == attempt && process.place.is_some_and(is_of_stage));
+        let is_of_stage = |instance: InstanceId| Some(instance.rank) == rank;
+        let of_stage = self
+            .0
+            .iter()
+            .rev()
+            .filter(|process| process.attempt == attempt && process.instance.is_some_and(is_of_stage));
         // when a spare has taken its place, the one that failed is still there
         let process = of_stage.clone().find(|process| !process.is_alive()).or(of_stage.clone().next());
         process.map(StageProcess::log_tail).unwrap_or_default()
     }
 
     /// Whether there is one, exited or not.
-    pub(super) fn contains(&self, attempt: u64, place: Place) -> bool {
-        self.0.iter().any(|process| (process.attempt, process.place) == (attempt, Some(place)))
+    pub(super) fn contains(&self, attempt: u64, instance: InstanceId) -> bool {
+        self.0.iter().any(|process| (process.attempt, process.instance) == (attempt, Some(instance)))
     }
 
     /// Whether there is a spare of this number, whatever has become of it.
@@ -77,9 +80,9 @@ impl StageProcesses {
     }
 
     /// A spare has taken the place of a stage.
-    pub(super) fn take_place(&mut self, attempt: u64, number: u32, place: Place, now: UnixMillis) {
+    pub(super) fn take_place(&mut self, attempt: u64, number: u32, instance: InstanceId, now: UnixMillis) {
         if let Some(process) = self.waiting_spare(attempt, number) {
-            process.take_place(place);
+            process.take_place(instance);
             if process.state == InstanceState::Ready {
                 process.set_state(InstanceState::Starting, now);
             }
@@ -88,17 +91,18 @@ impl StageProcesses {
 
     fn waiting_spare(&mut self, attempt: u64, number: u32) -> Option<&mut StageProcess> {
         let is_it = |process: &&mut StageProcess| {
-            (process.attempt, process.place, process.spare) == (attempt, None, Some(number))
+            (process.attempt, process.instance, process.spare) == (attempt, None, Some(number))
         };
         self.0.iter_mut().find(is_it)
     }
 
     /// Whether a later process of the stage trains in its place.
-    pub(super) fn is_replaced(&self, attempt: u64, Place { rank, incarnation }: Place) -> bool {
-        self.0
-            .iter()
-            .filter(|process| process.attempt == attempt && process.state == InstanceState::Ready)
-            .any(|process| process.place.is_some_and(|place| place.rank == rank && place.incarnation > incarnation))
+    pub(super) fn is_replaced(&self, attempt: u64, InstanceId { rank, incarnation }: InstanceId) -> bool {
+        self.0.iter().filter(|process| process.attempt == attempt && process.state == InstanceState::Ready).any(
+            |process| {
+                process.instance.is_some_and(|instance| instance.rank == rank && instance.incarnation > incarnation)
+            },
+        )
     }
 
     /// Kills and forgets the spares of these numbers. Whether there were any.
@@ -142,8 +146,9 @@ impl StageProcesses {
     pub(super) fn forget_replaced(&mut self, attempt: u64, kept: &BTreeMap<u32, u32>) -> bool {
         let before = self.0.len();
         let is_replaced = |process: &StageProcess| {
-            let is_older = |place: Place| kept.get(&place.rank).is_some_and(|kept| place.incarnation < *kept);
-            process.attempt == attempt && process.place.is_some_and(is_older)
+            let is_older =
+                |instance: InstanceId| kept.get(&instance.rank).is_some_and(|kept| instance.incarnation < *kept);
+            process.attempt == attempt && process.instance.is_some_and(is_older)
         };
         self.0.retain(|process| !is_replaced(process));
         self.0.len() < before
@@ -163,12 +168,12 @@ impl StageProcesses {
     /// Those of an attempt that were starting are ready.
     /// Of the ranks without an incarnation in `group` none is.
     pub(super) fn set_ready(&mut self, attempt: u64, group: &[Option<u32>], now: UnixMillis) {
-        let is_member = |place: Place| {
-            group.get(place.rank as usize).is_none_or(|incarnation| *incarnation == Some(place.incarnation))
+        let is_member = |instance: InstanceId| {
+            group.get(instance.rank as usize).is_none_or(|incarnation| *incarnation == Some(instance.incarnation))
         };
         let starting = |process: &&mut StageProcess| {
             process.attempt == attempt
-                && process.place.is_some_and(is_member)
+                && process.instance.is_some_and(is_member)
                 && process.state == InstanceState::Starting
         };
         self.0.iter_mut().filter(starting).for_each(|process| process.set_state(InstanceState::Ready, now));

@@ -15,8 +15,8 @@ use stagecoach_api::PipelineJob;
 use stagecoach_api::contract::{ExitCode, MASTER_PORT, StageEnv};
 use stagecoach_files::random_hex;
 use stagecoach_lifecycle::{
-    AttemptAction, AttemptFailure, AttemptPhase, Decision, Desired, JobFailureReason, JobOutcome, LostInstance,
-    Observed, ObservedProgress, Place, Policy, UnixMillis, decide,
+    AttemptAction, AttemptFailure, AttemptPhase, Decision, Desired, InstanceId, JobFailureReason, JobOutcome,
+    LostInstance, Observed, ObservedProgress, Policy, UnixMillis, decide,
 };
 
 use super::launcher_state::{Recovery, is_same_end};
@@ -251,7 +251,7 @@ impl<'a> Supervisor<'a> {
         // how a stage ended may be known only after a spare has taken its place and training has started
         let went_on = |start: &LastStart| {
             start.at >= failure.failed_at
-                || failure.place().is_some_and(|place| self.processes.is_replaced(failure.attempt, place))
+                || failure.instance_id().is_some_and(|instance| self.processes.is_replaced(failure.attempt, instance))
         };
         let finished = self.observed_progress.finished_steps.or(self.stored.state.best_step);
         let begun = Recovery { failed_at: failure.failed_at, finished_step: finished, ..Recovery::default() };
@@ -283,12 +283,13 @@ impl<'a> Supervisor<'a> {
                     checkpoint_step: self.observed_progress.checkpoint_step,
                     ..ObservedProgress::default()
                 };
-                let places = (0..mesh.ranks()).map(|rank| Place { rank, incarnation: 0 });
-                places.into_iter().try_for_each(|place| self.start_stage(number, place)).map(|()| true)
+                let instances = (0..mesh.ranks()).map(|rank| InstanceId { rank, incarnation: 0 });
+                instances.into_iter().try_for_each(|instance| self.start_stage(number, instance)).map(|()| true)
             }
             AttemptAction::ReplaceStages { attempt, incarnations } => {
-                let mut places = incarnations.into_iter().map(|(rank, incarnation)| Place { rank, incarnation });
-                places.try_for_each(|place| self.start_stage(attempt, place)).map(|()| true)
+                let mut instances =
+                    incarnations.into_iter().map(|(rank, incarnation)| InstanceId { rank, incarnation });
+                instances.try_for_each(|instance| self.start_stage(attempt, instance)).map(|()| true)
             }
             AttemptAction::StartSpares { attempt, numbers } => {
                 numbers.into_iter().try_for_each(|number| self.start_spare(attempt, number)).map(|()| true)
@@ -314,11 +315,11 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Starts a stage, unless it has been.
-    fn start_stage(&mut self, attempt: u64, place: Place) -> Result<(), LaunchError> {
+    fn start_stage(&mut self, attempt: u64, instance: InstanceId) -> Result<(), LaunchError> {
         self.summary = None;
-        match self.processes.contains(attempt, place) {
+        match self.processes.contains(attempt, instance) {
             true => Ok(()),
-            false => self.start(attempt, place, None),
+            false => self.start(attempt, instance, None),
         }
     }
 
@@ -326,18 +327,18 @@ impl<'a> Supervisor<'a> {
     fn start_spare(&mut self, attempt: u64, number: u32) -> Result<(), LaunchError> {
         match self.processes.contains_spare(attempt, number) {
             true => Ok(()),
-            false => self.start(attempt, Place { rank: 0, incarnation: 0 }, Some(number)),
+            false => self.start(attempt, InstanceId { rank: 0, incarnation: 0 }, Some(number)),
         }
     }
 
-    fn start(&mut self, attempt: u64, place: Place, spare: Option<u32>) -> Result<(), LaunchError> {
+    fn start(&mut self, attempt: u64, instance: InstanceId, spare: Option<u32>) -> Result<(), LaunchError> {
         let stage_env = StageEnv {
-            rank: place.rank,
+            rank: instance.rank,
             mesh: self.stored.state.attempt.mesh,
             job: self.config.job.metadata.name.clone(),
             job_uid: self.stored.job_uid.clone(),
             attempt,
-            incarnation: place.incarnation,
+            incarnation: instance.incarnation,
             spare,
             config: self.config.folder.resolved_job().display().to_string(),
             workspace: self.config.workspace.display().to_string(),
@@ -405,7 +406,7 @@ impl<'a> Supervisor<'a> {
             TrainingEvent::Saved(save) => self.observed_progress.checkpoint_step = Some(save.step),
             TrainingEvent::StandingBy { spare } => self.processes.set_standing_by(attempt, spare, now),
             TrainingEvent::TookPlace { spare, stage, incarnation } => {
-                self.processes.take_place(attempt, spare, Place { rank: stage, incarnation }, now);
+                self.processes.take_place(attempt, spare, InstanceId { rank: stage, incarnation }, now);
                 self.note_recovery(|recovery| recovery.note_started(now));
             }
             TrainingEvent::SaveFailed(_) | TrainingEvent::AuditDiffers(_) | TrainingEvent::Note { .. } => {}

@@ -1,10 +1,10 @@
-//! What libtorch's own operations for GPUs do better than their plain form: flash attention, and products of bf16 that are summed in
+//! What libtorch's own operations for GPUs do better than their reference form: flash attention, and products of bf16 that are summed in
 //! fp32.
 
 use tch::{Kind, Tensor};
 
 use super::gpu::Gpu;
-use crate::kernels::{Heads, Sequences, ffi, plain};
+use crate::kernels::{Heads, Sequences, ffi, reference};
 
 /// The widest head of flash attention, which takes multiples of 8.
 const WIDEST_HEAD: i64 = 256;
@@ -17,7 +17,7 @@ fn is_flash(on: &Gpu, qkv: &Tensor, heads: Heads) -> bool {
 pub(in crate::kernels) fn attention(on: &Gpu, qkv: &Tensor, sequences: Sequences, heads: Heads) -> (Tensor, Tensor) {
     match is_flash(on, qkv, heads) {
         true => ffi::flash_attention(qkv, sequences, heads),
-        false => plain::attention(qkv, sequences, heads),
+        false => reference::attention(qkv, sequences, heads),
     }
 }
 
@@ -31,14 +31,14 @@ pub(in crate::kernels) fn attention_backward(
 ) -> Tensor {
     match is_flash(on, qkv, heads) {
         true => ffi::flash_attention_backward(dout, qkv, saved, sequences, heads),
-        false => plain::attention_backward(dout, qkv, saved, sequences, heads),
+        false => reference::attention_backward(dout, qkv, saved, sequences, heads),
     }
 }
 
 pub(in crate::kernels) fn linear_to_float(x: &Tensor, weight: &Tensor, y: &Tensor) {
     match x.kind() {
         Kind::BFloat16 => drop(x.mm_dtype_out(y, &weight.tr(), Kind::Float)),
-        _ => plain::linear_to_float(x, weight, y),
+        _ => reference::linear_to_float(x, weight, y),
     }
 }
 
@@ -46,6 +46,6 @@ pub(in crate::kernels) fn linear_to_float(x: &Tensor, weight: &Tensor, y: &Tenso
 pub(in crate::kernels) fn accumulate_linear(accumulator: &Tensor, dy: &Tensor, x: &Tensor) {
     match x.kind() {
         Kind::BFloat16 => drop(accumulator.addmm_dtype_out(accumulator, &dy.tr(), x, Kind::Float)),
-        _ => plain::accumulate_linear(accumulator, dy, x),
+        _ => reference::accumulate_linear(accumulator, dy, x),
     }
 }

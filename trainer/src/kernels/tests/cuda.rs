@@ -1,4 +1,4 @@
-//! The operations for GPUs against the plain ones, on the host: what is launched over what is the code that a GPU runs, and
+//! The operations for GPUs against the reference ones, on the host: what is launched over what is the code that a GPU runs, and
 //! `cuda/host.h` plays a block's threads.
 
 use std::ffi::{CStr, c_char, c_void};
@@ -132,26 +132,26 @@ fn in_any_order<const N: usize>(operation: impl Fn(&dyn Launcher) -> [Tensor; N]
 const KINDS: [Kind; 2] = [Kind::Float, Kind::BFloat16];
 
 #[test]
-fn swiglu_is_the_plain_one() {
+fn swiglu_is_as_the_reference() {
     for kind in KINDS {
         for (rows, width) in [(1, 1), (7, 33), (5, 256), (0, 3), (9, 700)] {
             let gate_up = guarded(&(values(&[rows, 2 * width], kind, 1) * 3.0));
             let dout = guarded(&values(&[rows, width], kind, 2));
             let [out] = in_any_order(|on| [operations::swiglu(on, &gate_up)]);
-            assert_close("out", &out, &plain::swiglu(&gate_up), tolerance(kind));
+            assert_close("out", &out, &reference::swiglu(&gate_up), tolerance(kind));
             let [out, dgate_up] = in_any_order(|on| {
                 let gate_up = guarded(&gate_up);
                 [operations::swiglu_backward(on, &dout, &gate_up), gate_up]
             });
             let reference = gate_up.copy();
-            assert_close("out again", &out, &plain::swiglu_backward(&dout, &reference), tolerance(kind));
+            assert_close("out again", &out, &reference::swiglu_backward(&dout, &reference), tolerance(kind));
             assert_close("dgate_up", &dgate_up, &reference, tolerance(kind));
         }
     }
 }
 
 #[test]
-fn rotary_is_the_plain_one() {
+fn rotary_is_as_the_reference() {
     for kind in KINDS {
         for (rows, length, half, inverse) in [(6i64, 3i64, 5i64, false), (9, 9, 32, true), (1, 1, 1, false)] {
             let heads = Heads { heads: 4, kv_heads: 2, head_dim: 2 * half };
@@ -162,40 +162,40 @@ fn rotary_is_the_plain_one() {
                 operations::rotary(on, &qkv, &cos, &sin, length, heads, inverse);
                 [qkv]
             });
-            plain::rotary(&qkv, &cos, &sin, length, heads, inverse);
+            reference::rotary(&qkv, &cos, &sin, length, heads, inverse);
             assert_close("qkv", &rotated, &qkv, tolerance(kind));
         }
     }
 }
 
 #[test]
-fn rms_norm_is_the_plain_one() {
+fn rms_norm_is_as_the_reference() {
     let shapes = [(11, 77), (5, 64), (1, 1), (0, 4), (150, 33), (3, 2500)];
     for (kind, (rows, width)) in KINDS.into_iter().flat_map(|kind| shapes.map(|shape| (kind, shape))) {
         let [dy, x, residual] = [1, 2, 3].map(|seed| guarded(&values(&[rows, width], kind, seed)));
         let weight = guarded(&values(&[width], Kind::Float, 4));
         let [y, rstd] = in_any_order(|on| operations::rms_norm(on, &x, &weight, 1e-5).into());
-        let (plain_y, plain_rstd) = plain::rms_norm(&x, &weight, 1e-5);
-        assert_close("y", &y, &plain_y, tolerance(kind));
-        assert_close("rstd", &rstd, &plain_rstd, tolerance(Kind::Float));
+        let (expected_y, expected_rstd) = reference::rms_norm(&x, &weight, 1e-5);
+        assert_close("y", &y, &expected_y, tolerance(kind));
+        assert_close("rstd", &rstd, &expected_rstd, tolerance(Kind::Float));
         for residual in [None, Some(&residual)] {
             let [dx, dweight, y] = in_any_order(|on| {
                 let RmsNormGradients { dx, dweight, y } =
                     operations::rms_norm_backward(on, &dy, &x, &weight, &rstd, residual);
                 [dx, dweight, y]
             });
-            let plain = plain::rms_norm_backward(&dy, &x, &weight, &rstd, residual);
+            let expected = reference::rms_norm_backward(&dy, &x, &weight, &rstd, residual);
             // an element is a difference of terms of the factor's size
-            let scale = plain_rstd.numel().min(1) as f64 * list(&plain_rstd).into_iter().fold(1.0, f64::max);
-            assert_close_to_scale("dx", &dx, &plain.dx, tolerance(kind), 4.0 * scale);
-            assert_close("y again", &y, &plain.y, tolerance(kind));
-            assert_close_to_scale("dweight", &dweight, &plain.dweight, 1e-5, (rows as f64).sqrt());
+            let scale = expected_rstd.numel().min(1) as f64 * list(&expected_rstd).into_iter().fold(1.0, f64::max);
+            assert_close_to_scale("dx", &dx, &expected.dx, tolerance(kind), 4.0 * scale);
+            assert_close("y again", &y, &expected.y, tolerance(kind));
+            assert_close_to_scale("dweight", &dweight, &expected.dweight, 1e-5, (rows as f64).sqrt());
         }
     }
 }
 
 #[test]
-fn cross_entropy_is_the_plain_one() {
+fn cross_entropy_is_as_the_reference() {
     for (kind, rows, vocab) in
         [(Kind::Float, 7, 1), (Kind::Float, 8, 99), (Kind::BFloat16, 5, 3000), (Kind::Float, 0, 4)]
     {
@@ -208,8 +208,8 @@ fn cross_entropy_is_the_plain_one() {
             [operations::cross_entropy(on, &logits, &targets, Some(&gradient), 0.25), gradient]
         });
         let reference = Tensor::zeros([rows, vocab], (kind, Device::Cpu));
-        let plain_loss = plain::cross_entropy(&logits, &targets, Some(&reference), 0.25);
-        assert_close_to_scale("loss", &loss, &plain_loss, tolerance(Kind::Float), 10.0);
+        let expected_loss = reference::cross_entropy(&logits, &targets, Some(&reference), 0.25);
+        assert_close_to_scale("loss", &loss, &expected_loss, tolerance(Kind::Float), 10.0);
         assert_close_to_scale("dlogits", &gradient, &reference, tolerance(kind), 0.25);
         let [alone] = in_any_order(|on| [operations::cross_entropy(on, &logits, &targets, None, 1.0)]);
         assert_eq!(list(&alone), list(&loss));
@@ -225,25 +225,25 @@ fn cross_entropy_is_the_plain_one() {
 }
 
 #[test]
-fn sums_are_the_plain_ones() {
+fn sums_are_as_the_reference() {
     for (kind, rows, width) in
         [(Kind::Float, 10, 70), (Kind::BFloat16, 200, 5), (Kind::Float, 0, 3), (Kind::Float, 40_000, 3)]
     {
         let x = guarded(&values(&[rows, width], kind, 1));
         let [sums] = in_any_order(|on| [operations::column_sums(on, &x)]);
-        assert_close_to_scale("column sums", &sums, &plain::column_sums(&x), 1e-6, rows as f64);
+        assert_close_to_scale("column sums", &sums, &reference::column_sums(&x), 1e-6, rows as f64);
     }
     let lists = [1000, 0, 1, 65, 40_000].map(|size| guarded(&values(&[size], Kind::Float, 2)));
     let lists = lists.each_ref();
     let [norms] = in_any_order(|on| [operations::squared_norms(on, &lists)]);
-    assert_close("norms", &norms, &plain::squared_norms(&lists), 1e-14);
+    assert_close("norms", &norms, &reference::squared_norms(&lists), 1e-14);
     let [alone] = in_any_order(|on| [operations::squared_norms(on, &[lists[3]])]);
     assert_eq!(list(&alone)[0], list(&norms)[3], "a norm depends on the lists beside it");
     assert_eq!(operations::squared_norms(&Host::forwards(), &[]).size(), [0]);
 }
 
 #[test]
-fn an_update_of_a_list_of_parameters_is_the_plain_one() {
+fn an_update_of_a_list_of_parameters_is_as_the_reference() {
     type Stored = ([Tensor; 4], Option<Tensor>, f64);
     let stored = || -> Vec<Stored> {
         let sizes = [(200i64, 0.1, true), (1, 0.0, false), (0, 0.1, true), (3300, 0.1, false)];
@@ -273,7 +273,7 @@ fn an_update_of_a_list_of_parameters_is_the_plain_one() {
         KINDS.map(|kind| all(&stored, kind))
     });
     let expected = stored();
-    parameters(&expected, &|list| plain::adamw(list, options));
+    parameters(&expected, &|list| reference::adamw(list, options));
     for (kind, updated) in KINDS.into_iter().zip(updated) {
         assert_close("update", &updated, &all(&expected, kind), tolerance(kind));
     }
@@ -281,7 +281,7 @@ fn an_update_of_a_list_of_parameters_is_the_plain_one() {
 }
 
 #[test]
-fn the_gradient_of_an_embedding_is_the_plain_one() {
+fn the_gradient_of_an_embedding_is_as_the_reference() {
     for (kind, width) in [(Kind::Float, 70), (Kind::BFloat16, 70), (Kind::Float, 1), (Kind::BFloat16, 2500)] {
         let ids = guarded(&Tensor::from_slice(&[3i64, 0, 3, 5, 3, 0, 1, 5, 3]));
         let dy = guarded(&values(&[9, width], kind, 1));
@@ -291,7 +291,7 @@ fn the_gradient_of_an_embedding_is_the_plain_one() {
             operations::accumulate_embedding(on, &accumulator, &ids, &dy);
             [accumulator]
         });
-        plain::accumulate_embedding(&start, &ids, &dy);
+        reference::accumulate_embedding(&start, &ids, &dy);
         // on one thread libtorch adds in the order of the rows, too
         assert_eq!(list(&sum), list(&start));
     }
@@ -351,8 +351,8 @@ fn each_barrier_is_needed() {
             (told, results)
         };
         let dlogits = x.zeros_like();
-        let (y, rstd) = plain::rms_norm(&x, &weight, 1e-5);
-        let loss = plain::cross_entropy(&(&x * 4.0), &targets, Some(&dlogits), 1.0);
+        let (y, rstd) = reference::rms_norm(&x, &weight, 1e-5);
+        let loss = reference::cross_entropy(&(&x * 4.0), &targets, Some(&dlogits), 1.0);
         let expected = [y, rstd, loss, dlogits];
         let is_right = |(told, results): (Option<String>, Vec<Tensor>)| {
             let near = |(a, b): (f64, f64)| (a - b).abs() <= 1e-4;

@@ -1,4 +1,4 @@
-//! What a GPU computes against the plain operations there: kernels, flash attention and products, by the same calls that layers make.
+//! What a GPU computes against the reference operations there: kernels, flash attention and products, by the same calls that layers make.
 //! `make gpu` runs it; without a GPU only what is said then is tested.
 
 use std::os::unix::fs::symlink;
@@ -24,50 +24,51 @@ fn on_gpu(shape: &[i64], kind: Kind, seed: u64) -> Tensor {
 
 #[test]
 #[ignore = "needs a GPU: see `make gpu`"]
-fn kernels_are_the_plain_operations() {
+fn kernels_are_as_the_reference() {
     begin();
     for (kind, (rows, width)) in
         KINDS.into_iter().flat_map(|kind| [(1, 1), (1000, 333), (4096, 2048)].map(|s| (kind, s)))
     {
         let [x, dy, residual] = [1, 2, 3].map(|seed| on_gpu(&[rows, width], kind, seed));
         let weight = on_gpu(&[width], Kind::Float, 4);
-        let ((y, rstd), (plain_y, plain_rstd)) = (rms_norm(&x, &weight, 1e-5), plain::rms_norm(&x, &weight, 1e-5));
-        assert_close("y", &y, &plain_y, tolerance(kind));
-        assert_close("rstd", &rstd, &plain_rstd, tolerance(Kind::Float));
+        let ((y, rstd), (expected_y, expected_rstd)) =
+            (rms_norm(&x, &weight, 1e-5), reference::rms_norm(&x, &weight, 1e-5));
+        assert_close("y", &y, &expected_y, tolerance(kind));
+        assert_close("rstd", &rstd, &expected_rstd, tolerance(Kind::Float));
         let kernel = rms_norm_backward(&dy, &x, &weight, &rstd, Some(&residual));
-        let reference = plain::rms_norm_backward(&dy, &x, &weight, &rstd, Some(&residual));
+        let reference = reference::rms_norm_backward(&dy, &x, &weight, &rstd, Some(&residual));
         assert_close("dx", &kernel.dx, &reference.dx, tolerance(kind));
         assert_close("y again", &kernel.y, &reference.y, tolerance(kind));
         assert_close_to_scale("dweight", &kernel.dweight, &reference.dweight, 1e-5, (rows as f64).sqrt());
-        assert_close_to_scale("column sums", &column_sums(&x), &plain::column_sums(&x), 1e-6, rows as f64);
+        assert_close_to_scale("column sums", &column_sums(&x), &reference::column_sums(&x), 1e-6, rows as f64);
         let gate_up = on_gpu(&[rows, 2 * width], kind, 5);
-        assert_close("SwiGLU", &swiglu(&gate_up), &plain::swiglu(&gate_up), tolerance(kind));
+        assert_close("SwiGLU", &swiglu(&gate_up), &reference::swiglu(&gate_up), tolerance(kind));
         let again = gate_up.copy();
-        let (plain_out, (dgate_up, out)) = (plain::swiglu_backward(&dy, &again), swiglu_backward(&dy, gate_up));
-        assert_close("SwiGLU again", &out, &plain_out, tolerance(kind));
+        let (expected_out, (dgate_up, out)) = (reference::swiglu_backward(&dy, &again), swiglu_backward(&dy, gate_up));
+        assert_close("SwiGLU again", &out, &expected_out, tolerance(kind));
         assert_close("dgate_up", &dgate_up, &again, tolerance(kind));
         let targets = Tensor::from_slice(
             &(0..rows).map(|row| if row % 3 == 1 { -100 } else { row % width }).collect::<Vec<i64>>(),
         );
         let (logits, targets) = (x.to_kind(Kind::Float), targets.to_device(GPU));
         let dlogits = Tensor::zeros([rows, width], (kind, GPU));
-        let plain_loss = plain::cross_entropy(&logits, &targets, Some(&dlogits), 0.25);
+        let expected_loss = reference::cross_entropy(&logits, &targets, Some(&dlogits), 0.25);
         let (loss, gradient) = cross_entropy_with_gradient(logits, &targets, 0.25, kind);
-        assert_close_to_scale("loss", &loss, &plain_loss, tolerance(Kind::Float), 10.0 * rows as f64);
+        assert_close_to_scale("loss", &loss, &expected_loss, tolerance(Kind::Float), 10.0 * rows as f64);
         assert_close_to_scale("dlogits", &gradient, &dlogits, tolerance(kind), 0.25);
         let ids = Tensor::from_slice(&(0..rows).map(|row| row * 7919 % 50).collect::<Vec<i64>>()).to_device(GPU);
-        let [sum, plain_sum] = [6, 6].map(|seed| on_gpu(&[50, width], Kind::Float, seed));
+        let [sum, expected_sum] = [6, 6].map(|seed| on_gpu(&[50, width], Kind::Float, seed));
         accumulate_embedding(&sum, &ids, &dy);
-        plain::accumulate_embedding(&plain_sum, &ids, &dy);
-        assert_close_to_scale("embedding", &sum, &plain_sum, 1e-5, (rows as f64).sqrt());
+        reference::accumulate_embedding(&expected_sum, &ids, &dy);
+        assert_close_to_scale("embedding", &sum, &expected_sum, 1e-5, (rows as f64).sqrt());
         let lists = [&sum, &weight];
-        assert_close("norms", &squared_norms(&lists, GPU), &plain::squared_norms(&lists), 1e-12);
+        assert_close("norms", &squared_norms(&lists, GPU), &reference::squared_norms(&lists), 1e-12);
     }
 }
 
 #[test]
 #[ignore = "needs a GPU: see `make gpu`"]
-fn adamw_and_rotary_are_the_plain_ones() {
+fn adamw_and_rotary_are_as_the_reference() {
     begin();
     let update = |update: &dyn Fn(&[AdamWParameter], AdamWOptions)| {
         let [value, gradient, exp_avg] = [1, 2, 3].map(|seed| on_gpu(&[300, 70], Kind::Float, seed));
@@ -79,7 +80,7 @@ fn adamw_and_rotary_are_the_plain_ones() {
         update(&[parameter], AdamWOptions { lr: 1e-2, beta1: 0.9, beta2: 0.95, eps: 1e-8, step: 3.0, clip: 0.5 });
         [value.copy(), exp_avg.copy(), exp_avg_sq.copy(), compute]
     };
-    let (kernel, reference) = (update(&|list, options| adamw(list, options, GPU)), update(&plain::adamw));
+    let (kernel, reference) = (update(&|list, options| adamw(list, options, GPU)), update(&reference::adamw));
     for (kernel, reference) in kernel.iter().zip(&reference) {
         assert_close("update", kernel, reference, tolerance(kernel.kind()));
     }
@@ -88,14 +89,14 @@ fn adamw_and_rotary_are_the_plain_ones() {
         let [qkv, reference] = [1, 1].map(|seed| on_gpu(&[60, 512], kind, seed));
         let [cos, sin] = [2, 3].map(|seed| on_gpu(&[30, 32], Kind::Float, seed));
         rotary(&qkv, &cos, &sin, 30, heads, true);
-        plain::rotary(&reference, &cos, &sin, 30, heads, true);
+        reference::rotary(&reference, &cos, &sin, 30, heads, true);
         assert_close("qkv", &qkv, &reference, tolerance(kind));
     }
 }
 
 #[test]
 #[ignore = "needs a GPU: see `make gpu`"]
-fn attention_is_the_plain_one_and_has_the_same_bits_again() {
+fn attention_is_as_the_reference_and_has_the_same_bits_again() {
     begin();
     let bounds = Tensor::from_slice(&[0i64, 1, 200, 200, 712]).to_device(GPU);
     let sequences = Sequences { cu_seqlens: &bounds, max_length: 600 };
@@ -107,8 +108,8 @@ fn attention_is_the_plain_one_and_has_the_same_bits_again() {
             let dqkv = attention_backward(&dout, &qkv, (&out, &lse), sequences, heads);
             [out, lse, dqkv]
         };
-        let (out, lse) = plain::attention(&qkv, sequences, heads);
-        let dqkv = plain::attention_backward(&dout, &qkv, (&out, &lse), sequences, heads);
+        let (out, lse) = reference::attention(&qkv, sequences, heads);
+        let dqkv = reference::attention_backward(&dout, &qkv, (&out, &lse), sequences, heads);
         let ([ours, lses, gradient], again) = (both(), both());
         assert_close("out", &ours, &out, 3.0 * tolerance(kind));
         assert_close("lse", &lses, &lse, 1e-4);

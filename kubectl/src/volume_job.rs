@@ -1,7 +1,7 @@
 //! `kubectl stagecoach replay`, `audit` and `blame`: what `stagecoach` does with a job's folder, in the cluster, where its volume is. The
 //! plugin makes a small job of one pod for it, of the job's own template, shows its log, and deletes it at the end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::thread::sleep;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::Args;
 use serde_json::{Map, Value, json};
-use stagecoach_api::contract::{CONTAINER_NAME, WORKSPACE_PATH};
+use stagecoach_api::contract::{CONTAINER_NAME, WORKSPACE_PATH, keep_off_nodes};
 use stagecoach_api::job::{Condition, JobPhase, LastFailureStatus};
 
 use crate::cluster::{self, JOBS};
@@ -55,7 +55,9 @@ impl VolumeCommand {
         let object: Value = kubectl.json(&["get", JOBS, &self.job])?;
         let job: Job = serde_json::from_value(object.clone())?;
         let arguments = [command.to_owned(), job.folder()].into_iter().chain(self.options);
-        let manifest = manifest(&object, command, &arguments.collect::<Vec<_>>());
+        // a node that has computed wrong says nothing of the others
+        let state = job.state(&job.status()?)?.unwrap_or_default();
+        let manifest = manifest(&object, &state.excluded_nodes, command, &arguments.collect::<Vec<_>>());
         if self.dry_run {
             writeln!(out, "{}", serde_json::to_string_pretty(&manifest)?)?;
             return Ok(());
@@ -73,8 +75,9 @@ impl VolumeCommand {
     }
 }
 
-/// The job that runs `stagecoach` with these arguments beside `job`, whose volume, template and network policy it has.
-fn manifest(job: &Value, command: &str, arguments: &[String]) -> Value {
+/// The job that runs `stagecoach` with these arguments beside `job`, whose volume, template and network policy it has, on none of
+/// `excluded_nodes`.
+fn manifest(job: &Value, excluded_nodes: &BTreeSet<String>, command: &str, arguments: &[String]) -> Value {
     let (metadata, spec) = (&job["metadata"], &job["spec"]);
     let mut template = spec["template"].as_object().cloned().unwrap_or_default();
     template.remove("stages");
@@ -102,6 +105,7 @@ fn manifest(job: &Value, command: &str, arguments: &[String]) -> Value {
     })));
     // the template's other containers are beside a stage, and may never end
     pod.insert("containers".to_owned(), json!([trainer]));
+    keep_off_nodes(excluded_nodes, &mut pod);
     template.insert("spec".to_owned(), pod.into());
 
     let owner = json!({
@@ -231,8 +235,8 @@ mod tests {
             "metadata": {"name": "small", "namespace": "team", "uid": "u"},
             "spec": {"stages": 8, "model": {}, "storage": storage, "template": template, "networkPolicy": {"mode": "None"}},
         });
-        let made =
-            manifest(&job, "replay", &["replay".into(), "/workspace/jobs/small".into(), "--step".into(), "7".into()]);
+        let arguments = ["replay", "/workspace/jobs/small", "--step", "7"].map(str::to_owned);
+        let made = manifest(&job, &["node-a".to_owned()].into(), "replay", &arguments);
         assert_eq!(made["metadata"]["generateName"], "small-replay-");
         assert_eq!(made["metadata"]["ownerReferences"][0]["uid"], "u");
         let spec = &made["spec"];
@@ -242,21 +246,24 @@ mod tests {
         assert_eq!(spec["template"]["metadata"]["labels"], json!({"kueue.x-k8s.io/queue-name": "q"}));
         assert_eq!(spec["template"].get("stages"), None);
         assert_eq!(spec["template"]["spec"]["nodeSelector"], json!({"pool": "h100"}));
+        let affinity = spec["template"]["spec"]["affinity"]["nodeAffinity"].to_string();
+        assert!(affinity.contains(r#""operator":"NotIn","values":["node-a"]"#), "{affinity}");
         let expected = json!([{
             "name": "trainer", "image": "team/trainer:1", "env": [{"name": "A", "value": "b"}], "command": ["stagecoach"],
             "args": ["replay", "/workspace/jobs/small", "--step", "7"], "workingDir": "/workspace",
         }]);
         assert_eq!(spec["template"]["spec"]["containers"], expected);
         let bare = json!({"metadata": {"name": "bare"}, "spec": {}, "status": {"attempt": {"image": "default:1"}}});
-        let bare = manifest(&bare, "audit", &["audit".into()]);
+        let bare = manifest(&bare, &BTreeSet::new(), "audit", &["audit".into()]);
         let container = &bare["spec"]["template"]["spec"]["containers"][0];
         assert_eq!((&container["image"], &container["command"]), (&json!("default:1"), &json!(["stagecoach"])));
+        assert_eq!(bare["spec"]["template"]["spec"].get("affinity"), None);
     }
 
     #[test]
     fn a_long_name_leaves_place_for_what_follows() {
         let long = "a".repeat(39) + "-" + &"b".repeat(14);
-        let made = manifest(&json!({"metadata": {"name": long}, "spec": {}}), "replay", &[]);
+        let made = manifest(&json!({"metadata": {"name": long}, "spec": {}}), &BTreeSet::new(), "replay", &[]);
         assert_eq!(made["metadata"]["generateName"], "a".repeat(39) + "-replay-");
     }
 

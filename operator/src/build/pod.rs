@@ -1,14 +1,16 @@
 //! The pod of a stage or of a spare: the user's template and what the contract adds to it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, KeyToPath, PersistentVolumeClaimVolumeSource, Pod, PodSecurityContext, SeccompProfile,
     Volume,
 };
 use kube::api::{ApiResource, NotUsed, Object};
-use serde_json::{Map, Value, json};
-use stagecoach_api::contract::{CONTAINER_NAME, DEFAULT_TERMINATION_GRACE_SECONDS, GPU_RESOURCE, WORKSPACE_PATH};
+use serde_json::{Map, Value};
+use stagecoach_api::contract::{
+    CONTAINER_NAME, DEFAULT_TERMINATION_GRACE_SECONDS, GPU_RESOURCE, WORKSPACE_PATH, keep_off_nodes,
+};
 use stagecoach_api::job::{Device, PipelineJobSpec, TrainerType};
 use stagecoach_lifecycle::InstanceId;
 
@@ -41,7 +43,7 @@ pub(crate) fn pod(job: &JobReference, attempt: &AttemptTemplate, role: PodRole) 
     spec.insert("containers".into(), containers.collect());
     // the operator decides whether and with which others a stage starts again
     spec.insert("restartPolicy".into(), "Never".into());
-    keep_off(&attempt.excluded_nodes, &mut spec);
+    keep_off_nodes(&attempt.excluded_nodes, &mut spec);
     set_default(&mut spec, "automountServiceAccountToken", false);
     set_default(&mut spec, "enableServiceLinks", false);
     set_default(&mut spec, "terminationGracePeriodSeconds", DEFAULT_TERMINATION_GRACE_SECONDS);
@@ -84,36 +86,6 @@ fn template_of(attempt: &AttemptTemplate, role: PodRole) -> Map<String, Value> {
         }
     }
     all
-}
-
-/// Keeps a pod off these nodes, besides what its template demands of nodes: of its alternatives each gets the demand.
-fn keep_off(nodes: &BTreeSet<String>, spec: &mut Map<String, Value>) {
-    if nodes.is_empty() {
-        return;
-    }
-    let path = ["affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"];
-    let mut required = spec;
-    for field in path {
-        let below = required.entry(field).or_insert(Value::Null);
-        if !below.is_object() {
-            *below = Value::Object(Map::new());
-        }
-        let Value::Object(below) = below else { return };
-        required = below;
-    }
-    let mut terms = array(required.get("nodeSelectorTerms"));
-    if terms.is_empty() {
-        terms.push(Value::Object(Map::new()));
-    }
-    let with_demand = |term: &Value| {
-        let mut term = object(Some(term));
-        let mut fields = array(term.get("matchFields"));
-        // of a field only one value may be given
-        fields.extend(nodes.iter().map(|node| json!({"key": "metadata.name", "operator": "NotIn", "values": [node]})));
-        term.insert("matchFields".to_owned(), fields.into());
-        Value::Object(term)
-    };
-    required.insert("nodeSelectorTerms".to_owned(), terms.iter().map(with_demand).collect());
 }
 
 /// The pod's security context, except for what the template sets.

@@ -151,6 +151,24 @@ fn the_attempt_ends_if_asked_and_the_next_one_ends_with_the_undisturbed_bits() {
 }
 
 #[test]
+fn the_next_attempt_goes_on_from_before_the_wrong_result() {
+    for mode in ["Sync", "Async"] {
+        let workspace = corpus::workspace();
+        let workspace = workspace.path();
+        // the difference is known a step later, when the wrong one is saved
+        let extra = job().extra.replace("everySteps: 0", &format!("everySteps: 1, mode: {mode}"));
+        let job = TestJob { extra, ..job() };
+        let flip = BitFlip { rank: 1, result: "output".into(), calls: 0..u64::MAX };
+        let outcome = trained_with(&flip, workspace, &job, &RESTARTING);
+        assert_eq!(outcome.hashes(), undisturbed(&job), "{mode}");
+        says(
+            &outcome,
+            "was saved after step 1, of which an audit has found a result wrong: the checkpoint is now in damaged/",
+        );
+    }
+}
+
+#[test]
 fn neither_a_spare_nor_a_copy_in_memory_keeps_what_may_be_wrong() {
     let workspace = corpus::workspace();
     let workspace = workspace.path();

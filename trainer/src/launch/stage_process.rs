@@ -156,7 +156,7 @@ impl StageProcess {
 
     /// Makes a spare a stage, and notes that in its log. On a full volume the line may be missing.
     pub(super) fn take_place(&mut self, instance: InstanceId) {
-        let line = format!("{}\n", place_line(self.attempt, place));
+        let line = format!("{}\n", place_line(self.attempt, instance));
         let write = || -> io::Result<u64> {
             let mut log = File::options().append(true).open(&self.log)?;
             log.write_all(line.as_bytes())?;

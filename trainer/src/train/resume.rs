@@ -7,8 +7,8 @@ use std::time::Instant;
 use serde_json::Value;
 use stagecoach_api::job::{ChangeEffect, change_effect};
 use stagecoach_checkpoint::{
-    CheckpointError, CheckpointReader, Damage, Fence, NewestCheckpoint, VerifyLevel, Volume, differences, open_newest,
-    open_tensors, set_aside,
+    CheckpointError, CheckpointReader, Damage, Fence, NewestCheckpoint, VerifyLevel, Volume, differences, list,
+    open_newest, open_tensors, paths, set_aside,
 };
 use stagecoach_group::Member;
 
@@ -102,6 +102,21 @@ pub(super) fn recorded_identity(volume: &dyn Volume) -> Option<Value> {
 fn read_trainer_state(loaded: &CheckpointReader) -> Result<TrainerState, Fatal> {
     serde_json::from_value(loaded.manifest().metadata.progress.clone())
         .map_err(|e| Fatal::storage("understand the progress in", loaded.folder().as_ref(), e))
+}
+
+/// Sets the checkpoints aside that hold `step`, whose result an audit has found wrong, so that the next attempt goes on from before it.
+///
+/// # Errors
+/// If a newer group has begun, or the volume fails.
+pub(super) fn set_aside_from(volume: &dyn Volume, fence: &Fence, step: u64) -> Result<Vec<String>, CheckpointError> {
+    let damage = |saved: u64| Damage {
+        step: saved,
+        file: paths::checkpoint_path(saved),
+        reason: format!("was saved after step {step}, of which an audit has found a result wrong"),
+    };
+    let steps = list(volume)?.steps.into_iter().filter(|saved| *saved >= step);
+    let set_aside = set_aside(volume, fence, &steps.map(damage).collect::<Vec<_>>())?;
+    Ok(set_aside.iter().map(ToString::to_string).collect())
 }
 
 /// What stage 0 would refuse about the learning rate of this job, which was begun on `volume`: for the launcher, which

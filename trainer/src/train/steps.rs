@@ -17,6 +17,7 @@ use super::evaluate::evaluate_held_out;
 use super::group::link_failure;
 use super::memory::MemoryCheckpoints;
 use super::replayed::write_dump;
+use super::resume::set_aside_from;
 use super::step_recorder::StepRecorder;
 use crate::execute::{Executor, StepControl, StepError, StepInputs, StepOutput, longest_wait};
 use crate::fatal::Fatal;
@@ -71,10 +72,15 @@ pub(super) fn train(
             is_copying: true,
             environment_differences,
             forms_again: false,
+            wrong_step: None,
         };
         let trained = training.run();
-        let TrainingLoop { running, state, save_schedule, forms_again, .. } = training;
+        let TrainingLoop { running, state, save_schedule, forms_again, wrong_step, .. } = training;
         running.snapshot = save_schedule.into_held();
+        if let Some(step) = wrong_step.filter(|_| running.context.env.rank == 0) {
+            let set_aside = set_aside_from(running.context.volume, &running.plan.fence, step)?;
+            set_aside.into_iter().for_each(|message| running.emit(&TrainingEvent::Note { message }));
+        }
         trained.map(|()| (state, forms_again))
     })
 }
@@ -102,6 +108,8 @@ struct TrainingLoop<'t, 'g, 'm, 's, 'a> {
     environment_differences: Vec<String>,
     /// Whether the group ends to form again with a replica that is back.
     forms_again: bool,
+    /// The step of which a result is wrong, if the group ends for that.
+    wrong_step: Option<u64>,
 }
 
 /// A step as it begins.
@@ -259,6 +267,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
                 running.emit(&TrainingEvent::AuditDiffers(difference.clone()));
             }
             if let Some(fatal) = audits.failure_to_leave_with(difference) {
+                self.wrong_step = record.map(|record| record.step);
                 return Err(fatal);
             }
         }

@@ -52,7 +52,7 @@ test: build texts nvrtc ## all tests that need no root
 	@tests/cluster/tools.sh $(CACHE) >/dev/null
 	@echo "tests before a Kubernetes API server (3 of 3)"
 	@# these wait more than they compute: more of them than cores
-	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) \
+	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) STAGECOACH_NEXT_VERSION=$$(tests/next_version.sh) \
 		cargo test --workspace $(addprefix --test ,$(CLUSTER_TEST_BINARIES)) -- --test-threads=6
 
 test-all: build texts ## schedules of every size, the parity tests' full product instead of the covering set, memory of all jobs, transformers, TensorBoard, an OpenTelemetry collector, Grafana's schema

@@ -21,7 +21,10 @@ run() {
     local folder results=${2:-bench/results} torch
     folder=$(cd "$1" && pwd)
     mkdir -p "$results"
-    torch=${LIBTORCH:-$(python3 -c 'import os, torch; print(os.path.dirname(torch.__file__))')}
+    torch=${LIBTORCH:-$(python3 -c 'import os, torch; print(os.path.dirname(torch.__file__))' 2>/dev/null)} || {
+        echo "gpu.sh: no libtorch here: python3 has no torch, and LIBTORCH does not name its folder" >&2
+        exit 1
+    }
     LD_LIBRARY_PATH=$torch/lib:$(find "$torch/.." -path '*/nvidia/*/lib' -type d | paste -sd :)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     export LD_LIBRARY_PATH STAGECOACH_KERNEL_TESTS=$folder/kernel-tests
     "$folder/stagecoach-bench" gpu "$folder/workspace" "$results"

@@ -21,8 +21,6 @@ const WARM_UP: usize = 4;
 struct Gpu {
     name: String,
     driver: String,
-    /// Multiplications and additions of bf16 a second, dense, by NVIDIA's data sheets; none of a GPU that is not listed.
-    peak: Option<f64>,
 }
 
 impl Gpu {
@@ -31,8 +29,7 @@ impl Gpu {
         let output = Command::new("nvidia-smi").args(query).output().ok().filter(|output| output.status.success())?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let (name, driver) = text.lines().next()?.split_once(", ")?;
-        let peak = (name.contains("H200") || name.contains("H100 80GB HBM3")).then_some(989e12);
-        Some(Gpu { name: name.to_owned(), driver: driver.to_owned(), peak })
+        Some(Gpu { name: name.to_owned(), driver: driver.to_owned() })
     }
 }
 
@@ -175,13 +172,6 @@ impl Model {
         }
     }
 
-    /// Multiplications and additions of a token in a step: products of weights, and causal attention.
-    fn flops_of_token(&self) -> f64 {
-        let (kv, head) = (self.hidden * self.kv_heads / self.heads, self.hidden * self.vocabulary);
-        let matrices = self.hidden * (2 * self.hidden + 2 * kv + 3 * self.intermediate);
-        6.0 * (self.layers * (matrices + self.length * self.hidden) + head) as f64
-    }
-
     fn measure(&self, folder: &Path, gpu: Option<&Gpu>) -> Value {
         let model = if gpu.is_some() { self } else { &self.shrunk() };
         let Model { name, hidden, layers, heads, kv_heads, intermediate, vocabulary, length, rows, microbatches } =
@@ -219,16 +209,17 @@ impl Model {
             line(name, "FAILED".into(), stderr.lines().last().unwrap_or_default());
             return json!({ "model": name, "failure": stderr });
         }
-        let (speed, flops) = (median(&speeds), model.flops_of_token());
+        let (speed, mfus) = (median(&speeds), steps.iter().skip(WARM_UP).filter_map(|step| step["mfu"].as_f64()));
+        let mfus: Vec<f64> = mfus.collect();
         let torch = [false, true].map(|compile| model.measure_torch(compile));
-        let mfu = gpu.and_then(|gpu| Some(speed * flops / gpu.peak?));
+        let mfu = (!mfus.is_empty()).then(|| median(&mfus));
         line(
             name,
             format!("{speed:.0} tokens/s"),
             &mfu.map_or("MFU unknown".to_owned(), |mfu| format!("MFU {:.1} %", 100.0 * mfu)),
         );
         json!({ "model": name, "isShrunk": gpu.is_none(), "tokensPerSecond": speed, "allTokensPerSecond": speeds,
-                "flopsOfToken": flops, "mfu": mfu, "torch": torch })
+                "mfu": mfu, "torch": torch })
     }
 
     /// The same model, with weights and tokens at random, in PyTorch.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
+use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
 use stagecoach_api::contract::{HTTP_PORT, StagePhase, StageStatus, StatusQuery};
 use stagecoach_api::job::ProgressStatus;
@@ -165,12 +166,13 @@ impl StatusPoller {
 
     /// Polls `pod` as long as its polls are wanted.
     async fn keep_polling(self, job: JobReference, pod: ObservedPod, address: IpAddr) {
+        let mut client = StatusClient::new(address);
         let mut revision = None;
         let mut retry_pause = FIRST_RETRY_PAUSE;
         loop {
             let asked_at = Instant::now();
             let query = StatusQuery { revision, timeout_seconds: self.interval.as_secs_f64() };
-            let response = fetch(address, query).await.filter(|status| is_from_pod(status, &job.uid, &pod));
+            let response = client.fetch(query).await.filter(|status| is_from_pod(status, &job.uid, &pod));
             let is_answered = response.is_some();
             revision = response.as_ref().map(|status| status.revision);
             let (is_news, triggers_reconcile) = {
@@ -224,18 +226,55 @@ fn is_from_pod(status: &StageStatus, job: &str, pod: &ObservedPod) -> bool {
     status.job_uid == job && status.attempt == pod.attempt && status.pod_uid == pod.uid
 }
 
-async fn fetch(ip: IpAddr, query: StatusQuery) -> Option<StageStatus> {
-    let connect = tokio::time::timeout(REQUEST_TIMEOUT, TcpStream::connect((ip, HTTP_PORT)));
-    let stream = connect.await.ok()?.ok()?;
-    let request = async {
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
-        let _connection = AbortOnDrop(tokio::spawn(connection).abort_handle());
+/// Asks a pod, over one connection as long as that lasts: most of what a poll costs would be to open it.
+struct StatusClient {
+    address: IpAddr,
+    connection: Option<Connection>,
+}
+
+struct Connection {
+    sender: SendRequest<Empty<Bytes>>,
+    _task: AbortOnDrop,
+}
+
+impl StatusClient {
+    fn new(address: IpAddr) -> StatusClient {
+        StatusClient { address, connection: None }
+    }
+
+    /// The pod's response; None if there is none in time.
+    async fn fetch(&mut self, query: StatusQuery) -> Option<StageStatus> {
+        let timeout = query.timeout() + REQUEST_TIMEOUT;
+        if let Some(mut kept) = self.connection.take().filter(|kept| !kept.sender.is_closed()) {
+            let response = tokio::time::timeout(timeout, kept.request(query)).await.ok()?;
+            if response.is_some() {
+                self.connection = Some(kept);
+                return response;
+            }
+            // the pod has closed it meanwhile
+        }
+        let mut connection = tokio::time::timeout(REQUEST_TIMEOUT, Connection::open(self.address)).await.ok()??;
+        let response = tokio::time::timeout(timeout, connection.request(query)).await.ok()??;
+        self.connection = Some(connection);
+        Some(response)
+    }
+}
+
+impl Connection {
+    async fn open(address: IpAddr) -> Option<Connection> {
+        let stream = TcpStream::connect((address, HTTP_PORT)).await.ok()?;
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
+        Some(Connection { sender, _task: AbortOnDrop(tokio::spawn(connection).abort_handle()) })
+    }
+
+    /// None if the connection ends, or the response is not a status.
+    async fn request(&mut self, query: StatusQuery) -> Option<StageStatus> {
         let request = http::Request::get(query.path()).header("Host", "stage").body(Empty::<Bytes>::new()).ok()?;
-        let response = sender.send_request(request).await.ok()?;
+        self.sender.ready().await.ok()?;
+        let response = self.sender.send_request(request).await.ok()?;
         let body = Limited::new(response.into_body(), MAX_BODY_BYTES).collect().await.ok()?.to_bytes();
         serde_json::from_slice(&body).ok()
-    };
-    tokio::time::timeout(query.timeout() + REQUEST_TIMEOUT, request).await.ok().flatten()
+    }
 }
 
 /// A task that ends with its owner.

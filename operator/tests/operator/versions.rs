@@ -1,5 +1,7 @@
 //! Operators, CRDs and trainers of other versions: what runs is handled on, in the form that its trainer understands.
 
+use std::path::PathBuf;
+
 use serde_json::{Value, json};
 use stagecoach_api::contract::{StagePhase, StageStatus};
 use stagecoach_api::job::ProgressStatus;
@@ -91,6 +93,102 @@ fn a_job_that_trains_keeps_its_config_in_the_form_of_its_image() {
     cluster.wait_running(job, 4);
     let file = job_file(cluster, job, 4);
     assert_eq!((&file["spec"]["pipeline"], &file["spec"]["checkpoint"]["everySteps"]), (&Value::Null, &json!(7)));
+}
+
+/// The next version's operator and CRD, which `make test` builds from this tree with the feature `next-version`.
+fn next_version(file: &str) -> PathBuf {
+    let folder = std::env::var_os("STAGECOACH_NEXT_VERSION").expect("STAGECOACH_NEXT_VERSION: see `make test`");
+    PathBuf::from(folder).join(file)
+}
+
+/// The job's stage 0 in attempt `number` says that it trains.
+fn trains(cluster: &TestCluster, job: &str, number: u64) {
+    let progress = ProgressStatus { step: number, ..ProgressStatus::default() };
+    let trained = StageStatus { phase: StagePhase::Training, progress, ..StageStatus::default() };
+    cluster.kubelet.pod(&format!("{job}-0-{number}")).set_status(trained);
+    cluster.wait(job, "heard", |job| job["status"]["progress"]["step"] == number);
+}
+
+/// Whether a trainer of this version reads the job file of an attempt.
+fn is_read(cluster: &TestCluster, job: &str, attempt: u64) -> bool {
+    stagecoach_api::parse(&job_file(cluster, job, attempt).to_string(), "job.yaml").is_ok()
+}
+
+#[test]
+fn this_version_and_the_next_take_turns_at_jobs_that_train() {
+    let cluster = exclusive();
+    let image =
+        |job: &str, attempt: u64| cluster.plane.get(&format!("/api/v1/namespaces/default/pods/{job}-0-{attempt}"));
+    let image = |job: &str, attempt| image(job, attempt).unwrap()["spec"]["containers"][0]["image"].clone();
+    let patient = json!({"restart": {"maxRestarts": 9}});
+    cluster.create("rolling", patient.clone());
+    cluster.wait_running("rolling", 1);
+    trains(&cluster, "rolling", 1);
+
+    // an upgrade changes the CRD first
+    let own_crd = stagecoach_api::crd::manifest().unwrap();
+    cluster.plane.apply(&std::fs::read_to_string(next_version("crd.yaml")).unwrap());
+    let is_newer = |job: &Value| job["spec"]["pipeline"]["ofNextVersion"] == 7;
+    until("the next version's CRD to be served", 60, || cluster.job("rolling").filter(is_newer));
+    cluster.kubelet.pod("rolling-1-1").exit(1, "");
+    cluster.wait_running("rolling", 2);
+    trains(&cluster, "rolling", 2);
+
+    // the next version goes on in the middle of a restart, with the trainer that the job has
+    cluster.kubelet.pod("rolling-1-2").exit(1, "");
+    cluster.wait("rolling", "restarting", |job| job["status"]["attempt"]["number"] == 3);
+    cluster.kill_operator();
+    let start_next = || {
+        let env = [("STAGECOACH_TRAINER_IMAGE", "example.com/trainer:2")];
+        cluster.operator_of(&next_version("stagecoach-operator"), cluster.kubeconfig(), &env)
+    };
+    let next = start_next();
+    cluster.wait_running("rolling", 3);
+    trains(&cluster, "rolling", 3);
+    cluster.kubelet.pod("rolling-1-3").exit(1, "");
+    cluster.wait_running("rolling", 4);
+    assert!(is_read(&cluster, "rolling", 4), "{:#}", job_file(&cluster, "rolling", 4));
+    assert_eq!(image("rolling", 4), "example.com/trainer:1");
+    // what it writes of its own defaults an older trainer reads too
+    cluster.create("defaults", patient.clone());
+    let mut newer = patient;
+    newer["pipeline"] = json!({"ofNextVersion": 9});
+    cluster.create("newer", newer);
+    for job in ["defaults", "newer"] {
+        cluster.wait_running(job, 1);
+        trains(&cluster, job, 1);
+    }
+    assert!(is_read(&cluster, "defaults", 1) && !is_read(&cluster, "newer", 1));
+
+    // rolled back in the middle of a restart: each job keeps its trainer, and the file in its form
+    for job in ["defaults-1-1", "newer-1-1", "rolling-1-4"] {
+        cluster.kubelet.pod(job).exit(1, "");
+    }
+    cluster.wait("newer", "restarting", |job| job["status"]["attempt"]["number"] == 2);
+    drop(next);
+    cluster.run_operator(&[]);
+    for (job, attempt) in [("defaults", 2), ("newer", 2), ("rolling", 5)] {
+        cluster.wait_running(job, attempt);
+    }
+    assert_eq!(job_file(&cluster, "newer", 2)["spec"]["pipeline"]["ofNextVersion"], 9);
+    assert_eq!(
+        (image("newer", 2), image("rolling", 5)),
+        (json!("example.com/trainer:2"), json!("example.com/trainer:1"))
+    );
+
+    // and forward again, while all train
+    trains(&cluster, "newer", 2);
+    cluster.kill_operator();
+    let next = start_next();
+    cluster.kubelet.pod("newer-1-2").exit(1, "");
+    cluster.wait_running("newer", 3);
+    assert_eq!(job_file(&cluster, "newer", 3)["spec"]["pipeline"]["ofNextVersion"], 9);
+    drop(next);
+    cluster.run_operator(&[]);
+    for job in ["rolling", "defaults", "newer"] {
+        cluster.plane.client().delete(&path(job));
+    }
+    cluster.plane.apply(&own_crd);
 }
 
 #[test]

@@ -164,6 +164,9 @@ pub(crate) struct StepRecord {
     pub tokens_per_second: f64,
     /// Wall seconds of the step.
     pub seconds: f64,
+    /// Model FLOPs utilization, 0 to 1: on GPUs whose peak is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mfu: Option<f64>,
     /// Share of the step in which each stage did not compute, 0 to 1, by stage.
     pub bubble: Vec<f64>,
     /// The part of `bubble` in which a stage's next input had been computed elsewhere and had not arrived.

@@ -83,8 +83,9 @@ impl EventFormatter {
 /// A step's measurements, in columns.
 fn format_measurements(record: &StepRecord) -> String {
     let norm = record.gradient_norm.map_or("-".into(), |norm| format!("{norm:.2}"));
+    let mfu = record.mfu.map_or(String::new(), |mfu| format!("  mfu {:>3}", percent(mfu)));
     format!(
-        "loss {}  lr {:.1e}  norm {norm}  {} tok/s  bubble {:>3}",
+        "loss {}  lr {:.1e}  norm {norm}  {} tok/s{mfu}  bubble {:>3}",
         nats(record.loss.map(f64::from)),
         record.learning_rate,
         HumanCount(record.tokens_per_second.round() as u64),
@@ -188,6 +189,9 @@ pub(super) mod tests {
         );
         let line = formatter.format(&TrainingEvent::Step(record(120))).unwrap();
         assert_eq!(line, "step    120/1000  loss 5.1234  lr 3.0e-4  norm 0.81  4,812 tok/s  bubble 18%  eta 3m 40s");
+        let on_gpus = StepRecord { mfu: Some(0.414), ..record(120) };
+        let line = formatter.format(&TrainingEvent::Step(on_gpus)).unwrap();
+        assert!(line.contains("4,812 tok/s  mfu 41%  bubble 18%"), "{line}");
         let special = StepRecord {
             loss: None,
             gradient_norm: None,

@@ -10,6 +10,7 @@ mod event_formatter;
 mod event_writer;
 mod group_recovery;
 mod metrics_file;
+mod mfu;
 mod otlp;
 mod progress_display;
 mod run_report;
@@ -26,6 +27,7 @@ pub(crate) use event::{
 pub(crate) use event_writer::{EVENTS_ENV, EventWriter};
 pub(crate) use group_recovery::GroupRecovery;
 pub(crate) use metrics_file::{MetricsError, MetricsFile, read_metrics};
+pub(crate) use mfu::{FlopsUtilization, peak_flops};
 pub(crate) use telemetry::StageTelemetry;
 pub(crate) use tensorboard::EventFile;
 pub(crate) use timeline_record::{TimelineRecord, advice, speeds};

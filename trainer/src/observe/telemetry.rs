@@ -39,6 +39,7 @@ struct TelemetryState {
     evaluation_loss: FloatGauge,
     gradient_norm: FloatGauge,
     tokens_per_second: FloatGauge,
+    mfu: FloatGauge,
     bubble: FloatGauge,
     stage_bubble: StageGauges,
     stage_exposed_communication: StageGauges,
@@ -82,6 +83,7 @@ impl StageTelemetry {
             evaluation_loss: FloatGauge::default(),
             gradient_norm: FloatGauge::default(),
             tokens_per_second: FloatGauge::default(),
+            mfu: FloatGauge::default(),
             bubble: FloatGauge::default(),
             stage_bubble: StageGauges::default(),
             stage_exposed_communication: StageGauges::default(),
@@ -111,6 +113,12 @@ impl StageTelemetry {
             state.gradient_norm.clone(),
         );
         registry.register("tokens_per_second", "Target tokens per second", state.tokens_per_second.clone());
+        registry.register_with_unit(
+            "mfu",
+            "Model FLOPs utilization of the last step on GPUs whose peak is known, else 0",
+            Unit::Ratios,
+            state.mfu.clone(),
+        );
         registry.register_with_unit(
             "bubble",
             "Share of the last step without computation, mean of all stages",
@@ -278,6 +286,7 @@ impl StageTelemetry {
                 let evaluated = record.evaluation_loss.map(|loss| FloatString(loss).rounded(4));
                 progress.evaluation_loss = evaluated.or(progress.evaluation_loss);
                 progress.tokens_per_second = Some(FloatString(record.tokens_per_second).rounded(1));
+                progress.mfu = record.mfu.map(|mfu| FloatString(mfu).rounded(3));
                 progress.seconds_per_step = Some(FloatString(record.seconds).rounded(4));
                 progress.bubble = Some(FloatString(bubble).rounded(3));
                 progress.exposed_communication =
@@ -289,6 +298,7 @@ impl StageTelemetry {
                 self.0.loss.set(record.loss.map_or(f64::NAN, f64::from));
                 self.0.gradient_norm.set(record.gradient_norm.unwrap_or(f64::NAN));
                 self.0.tokens_per_second.set(record.tokens_per_second);
+                self.0.mfu.set(record.mfu.unwrap_or(0.0));
                 self.0.bubble.set(bubble);
                 self.0.record_stages(record);
                 self.0.tokens.inc_by(record.tokens);

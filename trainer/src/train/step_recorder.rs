@@ -1,19 +1,24 @@
 //! Writes each step's record, on stage 0: a line of `metrics.jsonl`, and an event.
 
+use stagecoach_api::job::Recompute;
 use stagecoach_group::Verdict;
 use stagecoach_pipeline::{ModelCost, Programs};
 
-use super::context::RunningStage;
+use super::context::{RunningStage, StageContext};
 use super::measured_step::MeasuredStep;
 use crate::fatal::Fatal;
 use crate::folder::METRICS;
 use crate::model::Architecture;
-use crate::observe::{MetricsError, MetricsFile, StepRecord, TimelineRecord, TrainingEvent};
+use crate::observe::{
+    FlopsUtilization, MetricsError, MetricsFile, StepRecord, TimelineRecord, TrainingEvent, peak_flops,
+};
 
 /// The metrics file, and what a record takes from earlier steps.
 pub(super) struct StepRecorder {
     metrics: MetricsFile,
     model_cost: ModelCost,
+    /// On GPUs whose peak is known.
+    utilization: Option<FlopsUtilization>,
     timeline_interval: u64,
     /// Payload bytes that all stages have sent until the last record.
     bytes_sent: u64,
@@ -51,6 +56,7 @@ impl StepRecorder {
         Ok(StepRecorder {
             metrics,
             model_cost: architecture.cost(config.microbatch_cost(running.plan.recompute)),
+            utilization: utilization(running, architecture),
             timeline_interval: timeline_interval(&running.verified.training),
             bytes_sent: 0,
         })
@@ -63,6 +69,7 @@ impl StepRecorder {
         let timeline = || TimelineRecord::new(&measured.timeline, &running.verified.partition, &self.model_cost);
         let bytes_sent = measured.bytes_sent - std::mem::replace(&mut self.bytes_sent, measured.bytes_sent);
         StepRecord {
+            mfu: self.utilization.map(|utilization| utilization.of_step(record.seconds)),
             bubble: measured.shares(|stage| stage.bubble_seconds),
             exposed_communication: measured.shares(|stage| stage.exposed_communication_seconds),
             imbalance: measured.imbalance(),
@@ -86,6 +93,17 @@ impl StepRecorder {
             running.emit(&TrainingEvent::Note { message });
         }
     }
+}
+
+/// What the group's GPUs could do in a step; None on processors, and on GPUs whose peak is not known.
+fn utilization(running: &RunningStage, architecture: &dyn Architecture) -> Option<FlopsUtilization> {
+    let StageContext { env, config, environment, .. } = running.context;
+    let gpu_peak = peak_flops(environment["gpu"].as_str()?, config.training.precision)?;
+    let microbatch_flops = architecture.cost(config.microbatch_cost(Recompute::None)).work();
+    Some(FlopsUtilization {
+        step_flops: f64::from(config.training.microbatches) * microbatch_flops,
+        peak_flops: f64::from(env.mesh.ranks()) * gpu_peak,
+    })
 }
 
 /// Every how many steps the whole timeline is recorded: every tenth, and of large pipelines so rarely that no more than a

@@ -93,6 +93,8 @@ pub const CHANGES: &[(&str, ChangeEffect)] = &[
     ("pipeline.memoryLimit", Attempt),
     ("pipeline.transport", Attempt),
     ("pipeline.encryption", Attempt),
+    #[cfg(feature = "next-version")]
+    ("pipeline.ofNextVersion", Attempt),
     ("checkpoint.everySteps", Attempt),
     ("checkpoint.keepLast", Attempt),
     ("checkpoint.keepEvery", Attempt),

@@ -36,6 +36,10 @@ pub struct PipelineSpec {
     /// and the others tell each other is always encrypted. Shared memory does not leave the host and is not.
     #[serde(default)]
     pub encryption: Encryption,
+    /// What a later version may add.
+    #[cfg(feature = "next-version")]
+    #[serde(default = "default_number::<7>")]
+    pub of_next_version: u32,
 }
 
 impl PipelineSpec {
@@ -68,6 +72,8 @@ impl Default for PipelineSpec {
             memory_limit: None,
             transport: Transport::default(),
             encryption: Encryption::default(),
+            #[cfg(feature = "next-version")]
+            of_next_version: 7,
         }
     }
 }

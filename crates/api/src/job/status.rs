@@ -151,6 +151,9 @@ pub struct ProgressStatus {
     /// Seconds of one step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_per_step: Option<FloatString>,
+    /// Model FLOPs utilization, 0 to 1: on GPUs whose peak is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mfu: Option<FloatString>,
     /// Share of the stages' time in which they did not compute, 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bubble: Option<FloatString>,

@@ -124,7 +124,12 @@ impl TestCluster {
 
     /// An operator of the caller's, with a kubeconfig and additional environment variables.
     pub fn operator(&self, kubeconfig: &Path, env: &[(&str, &str)]) -> OperatorProcess {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_stagecoach-operator"));
+        self.operator_of(Path::new(env!("CARGO_BIN_EXE_stagecoach-operator")), kubeconfig, env)
+    }
+
+    /// The same of another version.
+    pub fn operator_of(&self, program: &Path, kubeconfig: &Path, env: &[(&str, &str)]) -> OperatorProcess {
+        let mut command = Command::new(program);
         command
             .env("KUBECONFIG", kubeconfig)
             .env("STAGECOACH_TRAINER_IMAGE", "example.com/trainer:1")

@@ -1,0 +1,76 @@
+//! Model FLOPs utilization: what a step's products and attention would take at the GPUs' peak, over what the step took.
+
+use stagecoach_api::job::Precision;
+
+/// Dense FLOP/s of one GPU in bf16 on tensor cores and in fp32 without them, by NVIDIA's data sheets. The first entry counts whose
+/// name the driver's contains.
+const PEAKS: &[(&str, f64, f64)] = &[
+    ("B200", 2250e12, 75e12),
+    ("GH200", 989e12, 67e12),
+    ("H200", 989e12, 67e12),
+    ("H100 PCIe", 756e12, 51e12),
+    ("H100 NVL", 835e12, 60e12),
+    ("H100", 989e12, 67e12),
+    ("A100", 312e12, 19.5e12),
+    ("L40S", 362e12, 91.6e12),
+    ("L4", 121e12, 30.3e12),
+];
+
+/// The peak of the GPUs of this model, as the driver calls it, in FLOP/s. None for another model, or for several.
+pub(crate) fn peak_flops(gpu: &str, precision: Precision) -> Option<f64> {
+    let words = |text: &str| text.split([' ', '-']).map(str::to_owned).collect::<Vec<_>>();
+    let of_name = words(gpu);
+    let matches = |name: &str| words(name).iter().all(|word| of_name.contains(word));
+    let &(_, bf16, fp32) = PEAKS.iter().find(|(name, ..)| matches(name) && !gpu.contains(','))?;
+    Some(match precision {
+        Precision::BFloat16 => bf16,
+        Precision::Float32 => fp32,
+    })
+}
+
+/// What is needed for the utilization of each step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct FlopsUtilization {
+    /// FLOPs of a step, forward and backward, without what is computed again.
+    pub(crate) step_flops: f64,
+    /// FLOP/s of all ranks together.
+    pub(crate) peak_flops: f64,
+}
+
+impl FlopsUtilization {
+    /// That of a step of so many seconds, 0 to 1.
+    pub(crate) fn of_step(self, seconds: f64) -> f64 {
+        self.step_flops / (self.peak_flops * seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peak_is_that_of_the_driver_s_name() {
+        for (name, bf16) in [
+            ("NVIDIA H100 80GB HBM3", Some(989e12)),
+            ("NVIDIA H100 PCIe", Some(756e12)),
+            ("NVIDIA H100 NVL", Some(835e12)),
+            ("NVIDIA H200", Some(989e12)),
+            ("NVIDIA A100-SXM4-80GB", Some(312e12)),
+            ("NVIDIA L4", Some(121e12)),
+            ("NVIDIA L40S", Some(362e12)),
+            ("NVIDIA L40", None),
+            ("NVIDIA GH200 480GB", Some(989e12)),
+            ("NVIDIA A100-SXM4-80GB, NVIDIA H200", None),
+            ("", None),
+        ] {
+            assert_eq!(peak_flops(name, Precision::BFloat16), bf16, "{name}");
+        }
+        assert_eq!(peak_flops("NVIDIA H200", Precision::Float32), Some(67e12));
+    }
+
+    #[test]
+    fn half_the_peak_is_a_half() {
+        let utilization = FlopsUtilization { step_flops: 3e12, peak_flops: 2e12 };
+        assert_eq!(utilization.of_step(3.0), 0.5);
+    }
+}

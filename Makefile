@@ -50,6 +50,7 @@ test: build texts nvrtc ## all tests that need no root
 	@# these wait for timeouts as long as they compute: more of them than cores
 	cargo test --workspace --test system -- --test-threads=$$((2 * $$(nproc)))
 	@tests/cluster/tools.sh $(CACHE) >/dev/null
+	@tests/next_version.sh >/dev/null
 	@echo "tests before a Kubernetes API server (3 of 3)"
 	@# these wait more than they compute: more of them than cores
 	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) STAGECOACH_NEXT_VERSION=$$(tests/next_version.sh) \

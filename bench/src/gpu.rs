@@ -1,4 +1,4 @@
-//! `make gpu`: what has to be seen on a GPU. Kernels against the plain operations, the same bits over any number of stages and both
+//! `make gpu`: what has to be seen on a GPU. Kernels against the reference operations, the same bits over any number of stages and both
 //! transports and after a resume, tokens a second. Without a GPU it is a rehearsal: the same runs on the CPU, the stand-in for NCCL, a
 //! model of toy size, and a report that says of everything else that it was not measured.
 
@@ -17,7 +17,7 @@ const RUN_TIMEOUT_SECONDS: u64 = 120;
 const STEPS: usize = 12;
 const WARM_UP: usize = 4;
 
-/// A GPU and what it computes at most.
+/// A GPU, as its driver tells it.
 struct Gpu {
     name: String,
     driver: String,

@@ -189,6 +189,9 @@ fn this_version_and_the_next_take_turns_at_jobs_that_train() {
         cluster.plane.client().delete(&path(job));
     }
     cluster.plane.apply(&own_crd);
+    cluster.create("after", json!({}));
+    until("the CRD of before to be served", 60, || cluster.job("after").filter(|job| !is_newer(job)));
+    cluster.plane.client().delete(&path("after"));
 }
 
 #[test]

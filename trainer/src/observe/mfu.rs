@@ -7,6 +7,7 @@ use stagecoach_api::job::Precision;
 const PEAKS: &[(&str, f64, f64)] = &[
     ("B200", 2250e12, 75e12),
     ("GH200", 989e12, 67e12),
+    ("H200 NVL", 835e12, 60e12),
     ("H200", 989e12, 67e12),
     ("H100 PCIe", 756e12, 51e12),
     ("H100 NVL", 835e12, 60e12),
@@ -55,6 +56,7 @@ mod tests {
             ("NVIDIA H100 PCIe", Some(756e12)),
             ("NVIDIA H100 NVL", Some(835e12)),
             ("NVIDIA H200", Some(989e12)),
+            ("NVIDIA H200 NVL", Some(835e12)),
             ("NVIDIA A100-SXM4-80GB", Some(312e12)),
             ("NVIDIA L4", Some(121e12)),
             ("NVIDIA L40S", Some(362e12)),

@@ -95,9 +95,13 @@ impl StepRecorder {
     }
 }
 
-/// What the group's GPUs could do in a step; None on processors, and on GPUs whose peak is not known.
+/// What the group's GPUs could do in a step, if each rank has one of its own and all have stage 0's model; None on processors, on GPUs
+/// whose peak is not known, and for sequences that are not packed, whose lengths differ.
 fn utilization(running: &RunningStage, architecture: &dyn Architecture) -> Option<FlopsUtilization> {
     let StageContext { env, config, environment, .. } = running.context;
+    if !config.data.packing {
+        return None;
+    }
     let gpu_peak = peak_flops(environment["gpu"].as_str()?, config.training.precision)?;
     let microbatch_flops = architecture.cost(config.microbatch_cost(Recompute::None)).work();
     Some(FlopsUtilization {

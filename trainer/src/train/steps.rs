@@ -77,9 +77,16 @@ pub(super) fn train(
         let trained = training.run();
         let TrainingLoop { running, state, save_schedule, forms_again, wrong_step, .. } = training;
         running.snapshot = save_schedule.into_held();
-        if let Some(step) = wrong_step.filter(|_| running.context.env.rank == 0) {
-            let set_aside = set_aside_from(running.context.volume, &running.plan.fence, step)?;
-            set_aside.into_iter().for_each(|message| running.emit(&TrainingEvent::Note { message }));
+        if let Some(step) = wrong_step {
+            if running.context.env.rank == 0 {
+                let messages = set_aside_from(running.context.volume, &running.plan.fence, step);
+                // it does not hide why the stage ends
+                let failed = |error| vec![format!("what was saved after step {step} stays, and may be wrong: {error}")];
+                let messages = messages.unwrap_or_else(failed);
+                messages.into_iter().for_each(|message| running.emit(&TrainingEvent::Note { message }));
+            }
+            // nobody leaves before that: a group that falls apart may end stage 0
+            let _ = all_gather(running.member, topic::AUDIT, &());
         }
         trained.map(|()| (state, forms_again))
     })

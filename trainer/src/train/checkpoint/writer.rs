@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use stagecoach_api::job::OnDifference;
 use stagecoach_checkpoint::{
     CheckpointError, CheckpointMetadata, Dtype, RetentionPolicy, StageFiles, View, prune, read_manifest,
 };
@@ -17,7 +18,7 @@ use stagecoach_group::Member;
 use crate::fatal::Fatal;
 use crate::model::Architecture;
 use crate::observe::{SaveRecord, TrainingEvent};
-use crate::plan::{CheckpointLink, Plan, TrainerState};
+use crate::plan::{CheckpointLink, JobConfig, Plan, TrainerState};
 use crate::state_dict::{NamedTensor, Snapshot};
 use crate::train::collective::{all_gather, topic};
 use crate::train::context::{RunningStage, StageContext, emit};
@@ -201,8 +202,12 @@ impl<'a> CheckpointWriter<'a> {
     /// space for the next save. A failure here is reported and otherwise ignored, but a lost fence ends the stage.
     fn remove_obsolete(&self, step: u64, saved: bool) -> Result<(), Fatal> {
         let fence = &self.plan.fence;
-        let spec = &self.context.config.job.spec.checkpoint;
-        let policy = RetentionPolicy { keep_last: spec.keep_last as usize, keep_every: spec.keep_every };
+        let JobConfig { job, training, .. } = self.context.config;
+        let spec = &job.spec.checkpoint;
+        // the newest one may turn out to be wrong
+        let is_set_aside = training.audit.is_some_and(|audit| audit.on_difference == OnDifference::Restart);
+        let keep_last = if is_set_aside { spec.keep_last.max(2) } else { spec.keep_last } as usize;
+        let policy = RetentionPolicy { keep_last, keep_every: spec.keep_every };
         let removed = if saved {
             prune(self.context.volume, fence, policy, step).map(|_| ())
         } else {

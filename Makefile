@@ -27,6 +27,7 @@ STAGECOACH := target/debug/stagecoach
 # that all share one build of every dependency, and one of these names.
 CLUSTER_TEST_BINARIES := cluster operator
 NODE_TEST_BINARIES := node product
+NEXT_VERSION := $(CURDIR)/target/next-version
 TEST_BINARIES := $(filter-out system $(CLUSTER_TEST_BINARIES) $(NODE_TEST_BINARIES), \
 	$(notdir $(patsubst %/main.rs,%,$(wildcard operator/tests/*/main.rs trainer/tests/*/main.rs crates/*/tests/*/main.rs \
 	tests/tests/*/main.rs tests/*/tests/*/main.rs))))
@@ -50,10 +51,10 @@ test: build texts nvrtc ## all tests that need no root
 	@# these wait for timeouts as long as they compute: more of them than cores
 	cargo test --workspace --test system -- --test-threads=$$((2 * $$(nproc)))
 	@tests/cluster/tools.sh $(CACHE) >/dev/null
-	@tests/next_version.sh >/dev/null
+	@tests/next_version.sh $(NEXT_VERSION)
 	@echo "tests before a Kubernetes API server (3 of 3)"
 	@# these wait more than they compute: more of them than cores
-	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) STAGECOACH_NEXT_VERSION=$$(tests/next_version.sh) \
+	STAGECOACH_CLUSTER_TOOLS=$$(tests/cluster/tools.sh $(CACHE)) STAGECOACH_NEXT_VERSION=$(NEXT_VERSION) \
 		cargo test --workspace $(addprefix --test ,$(CLUSTER_TEST_BINARIES)) -- --test-threads=6
 
 test-all: build texts ## schedules of every size, the parity tests' full product instead of the covering set, memory of all jobs, transformers, TensorBoard, an OpenTelemetry collector, Grafana's schema

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Builds the next version's operator and CRD from this tree, with the feature `next-version`, and prints their folder.
+# Builds the next version's operator and CRD from this tree, with the feature `next-version`, into a folder.
+#   next_version.sh FOLDER
 set -euo pipefail
+mkdir -p "$1"
+folder=$(cd "$1" && pwd)
 cd "$(dirname "$0")/.."
-folder=${CARGO_TARGET_DIR:-$PWD/target}/next-version
-mkdir -p "$folder"
+target=${CARGO_TARGET_DIR:-target}
 # The same selection as everywhere, so that no other crate is built again; what it leaves in place of this version's programs
 # the next build replaces.
-cargo build --workspace --quiet --bin stagecoach-operator --bin crdgen --features stagecoach-operator/next-version >&2
-cp "${CARGO_TARGET_DIR:-$PWD/target}/debug/stagecoach-operator" "$folder/"
-"${CARGO_TARGET_DIR:-$PWD/target}/debug/crdgen" >"$folder/crd.yaml"
-echo "$folder"
+cargo build --workspace --quiet --bin stagecoach-operator --bin crdgen --features stagecoach-operator/next-version
+cp "$target/debug/stagecoach-operator" "$folder/"
+"$target/debug/crdgen" >"$folder/crd.yaml"

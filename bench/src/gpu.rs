@@ -203,14 +203,15 @@ impl Model {
         let output = Command::new(stagecoach()).arg("run").arg(&file).arg("--workspace").arg(folder).output().unwrap();
         let metrics = std::fs::read_to_string(folder.join(name).join("metrics.jsonl")).unwrap_or_default();
         let steps: Vec<Value> = metrics.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        let speeds: Vec<f64> = steps.iter().skip(WARM_UP).filter_map(|step| step["tokensPerSecond"].as_f64()).collect();
+        let measured =
+            |field: &str| -> Vec<f64> { steps.iter().skip(WARM_UP).filter_map(|step| step[field].as_f64()).collect() };
+        let (speeds, mfus) = (measured("tokensPerSecond"), measured("mfu"));
         if !output.status.success() || speeds.is_empty() {
             let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
             line(name, "FAILED".into(), stderr.lines().last().unwrap_or_default());
             return json!({ "model": name, "failure": stderr });
         }
-        let (speed, mfus) = (median(&speeds), steps.iter().skip(WARM_UP).filter_map(|step| step["mfu"].as_f64()));
-        let mfus: Vec<f64> = mfus.collect();
+        let speed = median(&speeds);
         let torch = [false, true].map(|compile| model.measure_torch(compile));
         let mfu = (!mfus.is_empty()).then(|| median(&mfus));
         line(

@@ -1,8 +1,6 @@
 //! Control planes whose Services, and pods, have addresses of IPv6.
 
 use serde_json::{Value, json};
-use stagecoach_api::contract::{StagePhase, StageStatus};
-use stagecoach_api::job::ProgressStatus;
 use stagecoach_cluster::{Component, Settings};
 
 use crate::support::{TestCluster, has_condition};
@@ -25,10 +23,7 @@ fn stage_at_an_ipv6_address(cluster: &TestCluster) {
     cluster.create("six", json!({"stages": 1, "template": at}));
     cluster.wait_running("six", 1);
     assert_eq!(cluster.pods("six")[0]["status"]["podIP"], "::1");
-    let progress = ProgressStatus { step: 3, ..ProgressStatus::default() };
-    let training = StageStatus { phase: StagePhase::Training, progress, ..StageStatus::default() };
-    cluster.kubelet.pod("six-0-1").set_status(training);
-    let job = cluster.wait("six", "heard", |job| job["status"]["progress"]["step"] == 3);
+    let job = cluster.train_to("six", 1, 3);
     assert!(has_condition(&job, "Progressing", "True", "Training"), "{:#}", job["status"]);
     cluster.kubelet.pod("six-0-1").exit(0, "");
     cluster.wait_phase("six", "Complete");

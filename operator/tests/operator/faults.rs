@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use crate::support::{OperatorProcess, condition_of, exclusive, has_condition, path, shared};
 use serde_json::{Value, json};
-use stagecoach_api::contract::{StagePhase, StageStatus};
-use stagecoach_api::job::ProgressStatus;
 use stagecoach_cluster::{Fate, Proxy, Seen, merge, until};
 
 /// A namespace with an operator of its own behind a proxy.
@@ -73,10 +71,7 @@ fn an_operator_with_another_default_image_does_not_mix_versions() {
     shared().wait_running(&own.job(), 2);
     assert_eq!(own.versions()["2"], image("2"));
     // from the first step on a job keeps its image
-    let progress = ProgressStatus { step: 1, ..ProgressStatus::default() };
-    let trained = StageStatus { phase: StagePhase::Training, progress, ..StageStatus::default() };
-    shared().kubelet.pod(&format!("{}-0-2", own.job())).set_status(trained);
-    shared().wait(&own.job(), "heard", |job| job["status"]["progress"]["step"] == 1);
+    shared().train_to(&own.job(), 2, 1);
     drop(second);
     let _third = own.operator(&[("STAGECOACH_TRAINER_IMAGE", "example.com/trainer:3")]);
     shared().kubelet.pod(&format!("{}-0-2", own.job())).exit(1, "");

@@ -3,8 +3,6 @@
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use stagecoach_api::contract::{StagePhase, StageStatus};
-use stagecoach_api::job::ProgressStatus;
 use stagecoach_cluster::until;
 
 use crate::support::{TestCluster, condition_of, exclusive, has_condition, path, shared};
@@ -66,10 +64,7 @@ fn a_job_that_trains_keeps_its_config_in_the_form_of_its_image() {
     let _operator = cluster.operator(cluster.kubeconfig(), &[("STAGECOACH_NAMESPACES", "forms")]);
     cluster.create(job, json!({}));
     cluster.wait_running(job, 1);
-    let progress = ProgressStatus { step: 1, ..ProgressStatus::default() };
-    let trained = StageStatus { phase: StagePhase::Training, progress, ..StageStatus::default() };
-    cluster.kubelet.pod(&format!("{job}-0-1")).set_status(trained);
-    cluster.wait(job, "heard", |job| job["status"]["progress"]["step"] == 1);
+    cluster.train_to(job, 1, 1);
     // as another version of the operator wrote it, for its own trainer
     let written = config_map_path(job, 1);
     let mut config_map = cluster.plane.get(&written).unwrap();
@@ -101,14 +96,6 @@ fn next_version(file: &str) -> PathBuf {
     PathBuf::from(folder).join(file)
 }
 
-/// The job's stage 0 in attempt `number` says that it trains.
-fn trains(cluster: &TestCluster, job: &str, number: u64) {
-    let progress = ProgressStatus { step: number, ..ProgressStatus::default() };
-    let trained = StageStatus { phase: StagePhase::Training, progress, ..StageStatus::default() };
-    cluster.kubelet.pod(&format!("{job}-0-{number}")).set_status(trained);
-    cluster.wait(job, "heard", |job| job["status"]["progress"]["step"] == number);
-}
-
 /// Whether a trainer of this version reads the job file of an attempt.
 fn is_read(cluster: &TestCluster, job: &str, attempt: u64) -> bool {
     stagecoach_api::parse(&job_file(cluster, job, attempt).to_string(), "job.yaml").is_ok()
@@ -117,13 +104,14 @@ fn is_read(cluster: &TestCluster, job: &str, attempt: u64) -> bool {
 #[test]
 fn this_version_and_the_next_take_turns_at_jobs_that_train() {
     let cluster = exclusive();
-    let image =
-        |job: &str, attempt: u64| cluster.plane.get(&format!("/api/v1/namespaces/default/pods/{job}-0-{attempt}"));
-    let image = |job: &str, attempt| image(job, attempt).unwrap()["spec"]["containers"][0]["image"].clone();
+    let image = |job: &str, attempt: u64| {
+        let pod = cluster.plane.get(&format!("/api/v1/namespaces/default/pods/{job}-0-{attempt}")).unwrap();
+        pod["spec"]["containers"][0]["image"].clone()
+    };
     let patient = json!({"restart": {"maxRestarts": 9}});
     cluster.create("rolling", patient.clone());
     cluster.wait_running("rolling", 1);
-    trains(&cluster, "rolling", 1);
+    cluster.train_to("rolling", 1, 1);
 
     // an upgrade changes the CRD first
     let own_crd = stagecoach_api::crd::manifest().unwrap();
@@ -132,7 +120,7 @@ fn this_version_and_the_next_take_turns_at_jobs_that_train() {
     until("the next version's CRD to be served", 60, || cluster.job("rolling").filter(is_newer));
     cluster.kubelet.pod("rolling-1-1").exit(1, "");
     cluster.wait_running("rolling", 2);
-    trains(&cluster, "rolling", 2);
+    cluster.train_to("rolling", 2, 2);
 
     // the next version goes on in the middle of a restart, with the trainer that the job has
     cluster.kubelet.pod("rolling-1-2").exit(1, "");
@@ -144,7 +132,7 @@ fn this_version_and_the_next_take_turns_at_jobs_that_train() {
     };
     let next = start_next();
     cluster.wait_running("rolling", 3);
-    trains(&cluster, "rolling", 3);
+    cluster.train_to("rolling", 3, 3);
     cluster.kubelet.pod("rolling-1-3").exit(1, "");
     cluster.wait_running("rolling", 4);
     assert!(is_read(&cluster, "rolling", 4), "{:#}", job_file(&cluster, "rolling", 4));
@@ -156,7 +144,7 @@ fn this_version_and_the_next_take_turns_at_jobs_that_train() {
     cluster.create("newer", newer);
     for job in ["defaults", "newer"] {
         cluster.wait_running(job, 1);
-        trains(&cluster, job, 1);
+        cluster.train_to(job, 1, 1);
     }
     assert!(is_read(&cluster, "defaults", 1) && !is_read(&cluster, "newer", 1));
 
@@ -177,7 +165,7 @@ fn this_version_and_the_next_take_turns_at_jobs_that_train() {
     );
 
     // and forward again, while all train
-    trains(&cluster, "newer", 2);
+    cluster.train_to("newer", 2, 2);
     cluster.kill_operator();
     let next = start_next();
     cluster.kubelet.pod("newer-1-2").exit(1, "");

@@ -19,9 +19,8 @@ const PEAKS: &[(&str, f64, f64)] = &[
 
 /// The peak of the GPUs of this model, as the driver calls it, in FLOP/s. None for another model, or for several.
 pub(crate) fn peak_flops(gpu: &str, precision: Precision) -> Option<f64> {
-    let words = |text: &str| text.split([' ', '-']).map(str::to_owned).collect::<Vec<_>>();
-    let of_name = words(gpu);
-    let matches = |name: &str| words(name).iter().all(|word| of_name.contains(word));
+    let words: Vec<&str> = gpu.split([' ', '-']).collect();
+    let matches = |name: &str| name.split(' ').all(|word| words.contains(&word));
     let &(_, bf16, fp32) = PEAKS.iter().find(|(name, ..)| matches(name) && !gpu.contains(','))?;
     Some(match precision {
         Precision::BFloat16 => bf16,

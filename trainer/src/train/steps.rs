@@ -78,18 +78,21 @@ pub(super) fn train(
         let TrainingLoop { running, state, save_schedule, forms_again, wrong_step, .. } = training;
         running.snapshot = save_schedule.into_held();
         if let Some(step) = wrong_step {
-            if running.context.env.rank == 0 {
-                let messages = set_aside_from(running.context.volume, &running.plan.fence, step);
-                // it does not hide why the stage ends
-                let failed = |error| vec![format!("what was saved after step {step} stays, and may be wrong: {error}")];
-                let messages = messages.unwrap_or_else(failed);
-                messages.into_iter().for_each(|message| running.emit(&TrainingEvent::Note { message }));
-            }
-            // nobody leaves before that: a group that falls apart may end stage 0
-            let _ = all_gather(running.member, topic::AUDIT, &());
+            set_aside_wrong_checkpoints(running, step);
         }
         trained.map(|()| (state, forms_again))
     })
+}
+
+/// Sets aside what holds the wrong result of `step`, on stage 0, and waits for that. An error does not hide why the stage ends.
+fn set_aside_wrong_checkpoints(running: &RunningStage, step: u64) {
+    if running.context.env.rank == 0 {
+        let failed = |error| vec![format!("what was saved after step {step} stays, and may be wrong: {error}")];
+        let messages = set_aside_from(running.context.volume, &running.plan.fence, step).unwrap_or_else(failed);
+        messages.into_iter().for_each(|message| running.emit(&TrainingEvent::Note { message }));
+    }
+    // nobody leaves before that: a group that falls apart may end stage 0
+    let _ = all_gather(running.member, topic::AUDIT, &());
 }
 
 /// The training of one group.

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use serde_json::{Value, json};
+use stagecoach_api::contract::{StagePhase, StageStatus};
+use stagecoach_api::job::ProgressStatus;
 pub use stagecoach_cluster::condition_of;
 use stagecoach_cluster::{ControlPlane, Process, Settings, TestKubelet, chart, merge, pipeline_job, until};
 
@@ -229,6 +231,15 @@ impl TestCluster {
         self.wait(name, &format!("running attempt {number}"), |job| {
             job["status"]["phase"] == "Running" && job["status"]["attempt"]["number"] == number
         })
+    }
+
+    /// Stage 0 of attempt `number` says that it trains and has finished `step` steps; waits until the operator has heard it.
+    #[track_caller]
+    pub fn train_to(&self, name: &str, number: u64, step: u64) -> Value {
+        let progress = ProgressStatus { step, ..ProgressStatus::default() };
+        let training = StageStatus { phase: StagePhase::Training, progress, ..StageStatus::default() };
+        self.kubelet.pod(&format!("{name}-0-{number}")).set_status(training);
+        self.wait(name, "heard", |job| job["status"]["progress"]["step"] == step)
     }
 
     /// The pods of the job of this name.

@@ -77,10 +77,10 @@ impl std::fmt::Display for Header {
     }
 }
 
-/// What is sent of a tensor at a time: parts that fit into what carries them, or all of it.
+/// What is sent of a contiguous tensor at a time: parts that fit into what carries them, or all of it.
 pub(super) fn parts(tensor: &Tensor, payload: LinkPayload) -> Vec<Tensor> {
     match payload.part_elements() {
-        Some(elements) => tensor.split(elements, 0),
+        Some(elements) => tensor.view(-1).split(elements, 0),
         None => vec![tensor.shallow_clone()],
     }
 }

@@ -126,6 +126,25 @@ fn an_empty_tensor_arrives() {
     }
 }
 
+/// A gradient or a weight has the size of its parameter, whatever the carrier holds: matrices, vectors and scalars.
+#[test]
+fn what_replicas_send_may_be_larger_than_what_carries_it() {
+    const REPLICAS: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::Replicas };
+    let matrix = Tensor::arange(1024 * 2816, (Kind::Float, Device::Cpu)).view([1024, 2816]);
+    let tensors = [matrix, tensor(1, 0, 3), tensor(2, 3, 1), Tensor::from(7f32)];
+    for transport in [Transport::Tcp, Transport::Shm] {
+        let ids = &[FORWARD, REPLICAS];
+        let mut links = group_of(2, false, |config| LinksConfig { transport, link_ids: ids, ..config });
+        for (message, tensor) in tensors.iter().enumerate() {
+            let receiver = links[1].receivers.get_mut(&REPLICAS).unwrap();
+            receiver.post(message, &tensor.size(), Kind::Float);
+            links[0].senders[&REPLICAS].send(message, tensor.shallow_clone()).unwrap();
+            let arrived = links[1].receivers.get_mut(&REPLICAS).unwrap().wait(message).unwrap();
+            assert_eq!(arrived, *tensor, "over {transport:?}");
+        }
+    }
+}
+
 /// Tensors of 32 MiB, far more than TCP's buffers hold: none leaves before its receive is posted.
 #[test]
 fn a_send_blocks_while_as_many_as_the_verifier_reckons_with_have_not_left() {

@@ -145,21 +145,21 @@ impl Fence {
     }
 }
 
-/// The number of the newest fence, and the name with `prefix` that its group has published; `None` if there is none yet. The
-/// folders are listed anew at every call: network file systems then ask their server.
+/// The number of the newest fence, and the name with `prefix` that its group has published, or none yet; `None` without a fence.
+/// The folders are listed anew at every call: network file systems then ask their server.
 ///
 /// # Errors
 /// If the volume fails.
-pub fn newest_published(volume: &dyn Volume, prefix: &str) -> Result<Option<(u64, String)>, CheckpointError> {
+pub fn newest_published(volume: &dyn Volume, prefix: &str) -> Result<Option<(u64, Option<String>)>, CheckpointError> {
     let Some((newest, _)) = fences(volume)?.into_iter().filter(|(_, held)| *held).max() else { return Ok(None) };
     let folder = paths::fence_path(newest);
     let published = match volume.list(&folder) {
         // fenced off since
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Some((newest, None))),
         listed => listed.map_err(volume_io(volume, "list", &folder))?,
     };
     let name = published.into_iter().map(|entry| entry.name).find(|name| name.starts_with(prefix));
-    Ok(name.map(|name| (newest, name)))
+    Ok(Some((newest, name)))
 }
 
 /// Removes files of fenced-off groups. May take long: they can be many gigabytes.

@@ -24,7 +24,7 @@ const EVENT_QUEUE_LEN: usize = 1024;
 /// never.
 const MAX_PENDING_CONNECTIONS: usize = 256;
 
-/// The rendezvous and failure detector of a group, in stage 0's process. Dropping it ends the group.
+/// The rendezvous and failure detector of a group, in its leader's process: a stage 0. Dropping it ends the group.
 #[derive(Debug)]
 pub struct Coordinator {
     inputs: SyncSender<Input>,
@@ -54,15 +54,15 @@ struct SharedState {
 struct KnownState {
     /// Once that is decided.
     members: Option<Vec<usize>>,
-    /// Replicas that are not among them and could be in the next group.
-    returned: Vec<usize>,
+    /// The ranks that are here and not among them.
+    waiting: Vec<usize>,
     failure: Option<GroupFailure>,
     /// Whether every final message has been sent.
     is_closed: bool,
 }
 
 impl Coordinator {
-    /// Starts to accept members that have `secret` on `listener`. They are compared with `expected`, stage 0's own hello.
+    /// Starts to accept members that have `secret` on `listener`. They are compared with `expected`, the leader's own hello.
     /// `quorum` says which of them are enough for a group.
     /// `on_rejected` is called for every connection that was closed because its peer did not prove that it has the secret.
     ///
@@ -144,9 +144,9 @@ impl Coordinator {
         lock(&self.shared.state).failure.clone()
     }
 
-    /// The replicas that are not in the group and could be in the next one: all their stages are here.
-    pub fn returned_replicas(&self) -> Vec<usize> {
-        lock(&self.shared.state).returned.clone()
+    /// The ranks that are here and not in the group: they could be in the next one.
+    pub fn waiting_ranks(&self) -> Vec<usize> {
+        lock(&self.shared.state).waiting.clone()
     }
 
     fn send_event(&self, event: GroupEvent) {
@@ -203,7 +203,7 @@ fn run_state_machine(mut group: GroupState, inputs: &Receiver<Input>, heartbeat:
             let effects = group.handle(Instant::now(), event);
             // Set before any member is notified.
             shared.update(|state| {
-                (state.failure, state.returned) = (group.failure().cloned(), group.returned_replicas());
+                (state.failure, state.waiting) = (group.failure().cloned(), group.waiting_ranks());
                 // decided once; there is an event for every heartbeat
                 if state.members.is_none() {
                     state.members.clone_from(&group.members);

@@ -82,11 +82,13 @@ pub enum GroupError {
         /// The limit.
         max_bytes: usize,
     },
-    /// A rank other than 0 tried to broadcast.
-    #[error("stage {rank} tried to broadcast: only stage 0 may")]
-    NotStageZero {
+    /// A rank that does not lead tried to broadcast.
+    #[error("stage {rank} tried to broadcast: only stage {leader} may, which leads the group")]
+    NotLeader {
         /// That rank.
         rank: usize,
+        /// The one that leads.
+        leader: usize,
     },
 }
 

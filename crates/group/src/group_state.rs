@@ -59,8 +59,10 @@ pub(crate) struct GroupState {
     /// By the job's ranks, of which the group may lack some.
     pub(crate) slots: Vec<MemberSlot>,
     pub(crate) quorum: Quorum,
-    /// The ranks that the group has, in order, once that is decided.
+    /// The ranks that the group has, by rank in the group, once that is decided.
     pub(crate) members: Option<Vec<usize>>,
+    /// By the job's ranks, the rank in the group: while nobody has decided, all are in it.
+    pub(crate) places: Vec<Option<usize>>,
     pub(crate) spares: Spares,
     /// The last progress report of stage 0.
     pub(crate) progress: String,
@@ -82,7 +84,7 @@ pub(crate) enum GroupPhase {
     Joining,
     Forming,
     Running,
-    /// The other ranks have received their final message; rank 0 gets `final_message` after they have disconnected,
+    /// The other ranks have received their final message; the leader gets `final_message` after they have disconnected,
     /// because the coordinator ends with its process.
     ShuttingDown {
         final_message: CoordinatorMessage,
@@ -112,6 +114,7 @@ impl GroupState {
             slots: (0..expected.world_size).map(|_| MemberSlot::default()).collect(),
             quorum,
             members: None,
+            places: (0..expected.world_size).map(Some).collect(),
             spares: Spares::default(),
             progress: "starting".to_owned(),
             progress_is_unsent: false,
@@ -156,7 +159,10 @@ impl GroupState {
             }
             GroupEvent::Prepared if self.phase == GroupPhase::Joining => self.on_prepared(now),
             GroupEvent::Release(plan, rules) if self.phase == GroupPhase::Joining => self.on_release(now, plan, rules),
-            GroupEvent::Reject(reason) => self.fail(now, Some(0), format!("stage 0 gave up: {reason}")),
+            GroupEvent::Reject(reason) => {
+                let leader = self.leader();
+                self.fail(now, Some(leader), format!("stage {leader} gave up: {reason}"));
+            }
             GroupEvent::Preparing(_) | GroupEvent::Prepared | GroupEvent::Release(..) => {}
             GroupEvent::Tick => self.on_tick(now),
         }
@@ -171,7 +177,7 @@ impl GroupState {
         if self.is_ending() {
             let last = match &self.failure {
                 // it is the one that gave up: there is no other group to wait for
-                Some(failure) if rank == 0 => CoordinatorMessage::GroupEnded(failure.for_rank(rank)),
+                Some(failure) if rank == self.leader() => CoordinatorMessage::GroupEnded(failure.for_rank(rank)),
                 _ => CoordinatorMessage::Refused(self.ended()),
             };
             return self.send_and_close(conn, last);
@@ -249,7 +255,7 @@ impl GroupState {
                 }
                 Ok(())
             }
-            MemberMessage::Broadcast { topic, bytes } if rank == 0 => {
+            MemberMessage::Broadcast { topic, bytes } if rank == self.leader() => {
                 self.send_all(CoordinatorMessage::Broadcast { topic, bytes });
                 Ok(())
             }
@@ -260,10 +266,11 @@ impl GroupState {
             }
             MemberMessage::Vote(vote) => self.exchange.vote(place, vote).map_err(|_| duplicate()).map(|verdict| {
                 let Some(mut verdict) = verdict else { return };
-                verdict.form_again = !verdict.stop && !self.returned_replicas().is_empty();
-                self.send(self.conns(|rank| rank == 0), CoordinatorMessage::Verdict(verdict.clone()));
+                verdict.form_again = !verdict.stop && self.may_grow();
+                let leader = self.leader();
+                self.send(self.conns(|rank| rank == leader), CoordinatorMessage::Verdict(verdict.clone()));
                 verdict.measurements.clear();
-                self.send(self.conns(|rank| rank != 0), CoordinatorMessage::Verdict(verdict));
+                self.send(self.conns(|rank| rank != leader), CoordinatorMessage::Verdict(verdict));
             }),
             MemberMessage::Hello(_)
             | MemberMessage::StandBy(_)
@@ -283,9 +290,9 @@ impl GroupState {
         (0..self.slots.len()).filter(|&rank| predicate(&self.slots[rank])).collect()
     }
 
-    /// The slots of the ranks in the group.
+    /// The slots of the ranks in the group, by rank in the group.
     pub(crate) fn group_slots(&self) -> impl Iterator<Item = &MemberSlot> {
-        self.slots.iter().enumerate().filter(|(rank, _)| self.has_member(*rank)).map(|(_, slot)| slot)
+        self.group_ranks().into_iter().map(|rank| &self.slots[rank])
     }
 
     /// The connections of those in the group whose rank is as wanted.

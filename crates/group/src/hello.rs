@@ -35,7 +35,7 @@ pub struct Hello {
 /// All members of a group, sent to each of them when the group is complete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Roster {
-    /// By rank, without those that the group does not have: a stage's place here is its rank in the group.
+    /// Replica by replica, without those that the group does not have, the leader first: a stage's place here is its rank in the group.
     pub members: Vec<Hello>,
 }
 
@@ -45,6 +45,11 @@ impl Roster {
         let world_size = self.members.first().map_or(0, |hello| hello.world_size);
         let of = |rank| self.rank_in_group(rank).map(|place| self.members[place].incarnation);
         (0..world_size).map(of).collect()
+    }
+
+    /// The rank of the stage that leads the group: its process has the coordinator.
+    pub fn leader(&self) -> usize {
+        self.members.first().map_or(0, |hello| hello.rank)
     }
 
     /// The rank in the group of one of the job's ranks.

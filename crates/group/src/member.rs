@@ -16,12 +16,13 @@ use crate::{
     Verdict,
 };
 
-/// One stage's membership: every rank has one, rank 0 too. All calls may come from any thread.
+/// One stage's membership: every rank has one, the leader too. All calls may come from any thread.
 ///
 /// Dropping it without [`Member::leave`] ends the group for the others.
 #[derive(Debug)]
 pub struct Member {
     rank: usize,
+    leader: usize,
     stream: Arc<ControlStream>,
     inbox: Arc<Inbox>,
     activity: Activity,
@@ -52,15 +53,17 @@ impl Member {
         let Joined { stream, roster, plan, secret, stop_heartbeat } =
             join(find, &hello, timeouts, &activity, on_preparing)?;
         let inbox = Arc::new(Inbox::default());
+        let leader = roster.leader();
         let member = Member {
             rank,
+            leader,
             stream: Arc::clone(&stream),
             inbox: Arc::clone(&inbox),
             activity,
             secret,
             _stop_heartbeat: stop_heartbeat,
         };
-        spawn("group-receive", move || receive_messages(rank, &stream, &inbox, timeouts, on_failure))?;
+        spawn("group-receive", move || receive_messages((rank, leader), &stream, &inbox, timeouts, on_failure))?;
         Ok((member, roster, plan))
     }
 
@@ -83,14 +86,14 @@ impl Member {
         self.activity.clone()
     }
 
-    /// Sends `bytes` to every member, this one included; each topic arrives in order. From rank 0 only. It does not
-    /// wait.
+    /// Sends `bytes` to every member, this one included; each topic arrives in order. From the leader only. It does
+    /// not wait.
     ///
     /// # Errors
-    /// [`GroupError::NotStageZero`] on another rank, [`GroupError::FrameTooLarge`] above 64 MiB.
+    /// [`GroupError::NotLeader`] on another rank, [`GroupError::FrameTooLarge`] above 64 MiB.
     pub fn broadcast(&self, topic: u32, bytes: Vec<u8>) -> Result<(), GroupError> {
-        if self.rank != 0 {
-            return Err(GroupError::NotStageZero { rank: self.rank });
+        if self.rank != self.leader {
+            return Err(GroupError::NotLeader { rank: self.rank, leader: self.leader });
         }
         self.send(&MemberMessage::Broadcast { topic, bytes })
     }
@@ -113,7 +116,7 @@ impl Member {
         self.inbox.wait_for(|state| state.take_gathered(topic))
     }
 
-    /// Votes on a step and waits for the verdict, which is the same on all ranks (only rank 0 gets the measurements).
+    /// Votes on a step and waits for the verdict, which is the same on all ranks (only the leader gets the measurements).
     /// From one thread.
     ///
     /// # Errors
@@ -131,7 +134,7 @@ impl Member {
     /// Leaves the group, reporting the exit code, and waits until all members have left.
     ///
     /// With 0 or 143 all must leave: if another stage goes on, the group fails. With any other code the group ends at
-    /// once and this stage is the root cause (with 75 it lost a peer itself, and none is named). On rank 0 it returns
+    /// once and this stage is the root cause (with 75 it lost a peer itself, and none is named). On the leader it returns
     /// last, when the others have disconnected or after `timeouts.shutdown_timeout`.
     ///
     /// # Errors
@@ -176,7 +179,7 @@ impl Drop for Member {
 
 /// Receives the coordinator's messages until the connection ends.
 fn receive_messages(
-    rank: usize,
+    (rank, leader): (usize, usize),
     stream: &ControlStream,
     inbox: &Inbox,
     timeouts: GroupTimeouts,
@@ -199,7 +202,7 @@ fn receive_messages(
                 }
             }
             // The connection failed without a final message of the coordinator.
-            Err(error) => break Disconnect::of(&error).failure(0, "", timeouts.heartbeat_timeout).for_rank(rank),
+            Err(error) => break Disconnect::of(&error).failure(leader, "", timeouts.heartbeat_timeout).for_rank(rank),
         }
     };
     // The coordinator need not wait for what follows.

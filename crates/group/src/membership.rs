@@ -25,28 +25,29 @@ impl GroupState {
         self.release_if_complete(now);
     }
 
-    /// Decides who is in the group, once all are here or nobody else is waited for. Stage 0 is: it connects after it has
+    /// Decides who is in the group, once all are here or nobody else is waited for. The leader is: it connects after it has
     /// planned.
     pub(crate) fn decide_members(&mut self, has_waited: bool) {
         if self.members.is_some() || !self.is_prepared {
             return;
         }
-        let is_here = |rank: usize| rank == 0 || self.slots[rank].conn.is_some();
-        self.members = self.quorum.members(self.slots.len(), has_waited, is_here);
-        if self.members.is_none() {
-            self.tell_who_is_awaited();
-        }
+        let leader = self.leader();
+        let is_here = |rank: usize| rank == leader || self.slots[rank].conn.is_some();
+        self.members = self.quorum.members(self.slots.len(), leader, has_waited, is_here);
+        let Some(members) = &self.members else { return self.tell_who_is_awaited() };
+        self.places.fill(None);
+        (0..).zip(members).for_each(|(place, &rank)| self.places[rank] = Some(place));
     }
 
-    /// The ranks that the group waits for. Stage 0 joins by itself once it has planned.
+    /// The ranks that the group waits for. The leader joins by itself once it has planned.
     pub(crate) fn awaited_ranks(&self) -> Vec<usize> {
         let has_planned = self.plan.is_some();
-        let awaited = |&rank: &usize| self.has_member(rank) && (rank != 0 || has_planned);
+        let awaited = |&rank: &usize| self.has_member(rank) && (rank != self.leader() || has_planned);
         self.ranks(|slot| slot.conn.is_none()).into_iter().filter(awaited).collect()
     }
 
     fn tell_who_is_awaited(&mut self) {
-        self.progress = format!("stage 0 is ready and waits for {}", stages(&self.awaited_ranks()));
+        self.progress = format!("stage {} is ready and waits for {}", self.leader(), stages(&self.awaited_ranks()));
         self.send_all(CoordinatorMessage::Preparing(self.progress.clone()));
     }
 
@@ -79,7 +80,7 @@ impl GroupState {
     }
 
     pub(crate) fn release_message(&self) -> CoordinatorMessage {
-        let members = self.group_slots().filter_map(|slot| slot.hello.clone()).collect();
+        let members = self.group_ranks().into_iter().filter_map(|rank| self.slots[rank].hello.clone()).collect();
         CoordinatorMessage::Released { roster: Roster { members }, plan: self.plan.clone().unwrap_or_default() }
     }
 
@@ -89,8 +90,10 @@ impl GroupState {
         if !waiting.is_empty() {
             let missing = self.ranks(|slot| slot.conn.is_none());
             let message = match missing.as_slice() {
-                [] => "the group has begun without this replica, and takes it in at the end of a step".to_owned(),
-                missing => format!("the group has begun without this replica, which lacks {}", stages(missing)),
+                [] => "the group has begun without this stage, and takes it in at the end of a step".to_owned(),
+                missing => {
+                    format!("the group has begun without this stage, and lacks {} for another replica", stages(missing))
+                }
             };
             self.send(waiting, CoordinatorMessage::Preparing(message));
         }
@@ -101,12 +104,19 @@ impl GroupState {
         self.place_of(rank).is_some()
     }
 
+    /// The job's ranks in the order of their ranks in the group.
+    pub(crate) fn group_ranks(&self) -> Vec<usize> {
+        self.members.clone().unwrap_or_else(|| (0..self.slots.len()).collect())
+    }
+
+    /// The rank of the stage in whose process the coordinator is.
+    pub(crate) const fn leader(&self) -> usize {
+        self.expected.rank
+    }
+
     /// The rank in the group of one of the job's.
     pub(crate) fn place_of(&self, rank: usize) -> Option<usize> {
-        match &self.members {
-            None => Some(rank),
-            Some(members) => members.binary_search(&rank).ok(),
-        }
+        self.places.get(rank).copied().flatten()
     }
 
     /// The job's rank of a rank in the group, which is what the stages name each other by.
@@ -116,16 +126,20 @@ impl GroupState {
 
     /// The job's ranks that are not in the group and are connected.
     pub(crate) fn waiting_conns(&self) -> Vec<ConnectionId> {
-        let ranks = (0..self.slots.len()).filter(|&rank| !self.has_member(rank));
-        ranks.filter_map(|rank| self.slots[rank].conn).collect()
+        self.waiting_ranks().into_iter().filter_map(|rank| self.slots[rank].conn).collect()
     }
 
-    /// The replicas that the group does not have and that could be in the next one.
-    pub(crate) fn returned_replicas(&self) -> Vec<usize> {
+    /// The ranks that are here and not in the group.
+    pub(crate) fn waiting_ranks(&self) -> Vec<usize> {
+        (0..self.slots.len()).filter(|&rank| !self.has_member(rank) && self.slots[rank].conn.is_some()).collect()
+    }
+
+    /// Whether the next group could have more replicas, with those that are here.
+    pub(crate) fn may_grow(&self) -> bool {
         let is_here = |rank: usize| self.slots[rank].conn.is_some();
-        let Some(members) = self.members.as_ref().filter(|members| members.len() < self.slots.len()) else {
-            return Vec::new();
-        };
-        self.quorum.returned(self.slots.len(), members, is_here)
+        self.members.as_ref().is_some_and(|members| {
+            let count = self.quorum.replicas(self.slots.len(), is_here);
+            members.len() < self.slots.len() && count * self.quorum.stages > members.len()
+        })
     }
 }

@@ -12,7 +12,7 @@ use crate::{GroupError, GroupFailure, Hello, Refusal, Roster, StepVote, Verdict}
 /// The first bytes of each side.
 pub(crate) const MAGIC: [u8; 8] = *b"stgcoach";
 /// Version of the control protocol: incremented with every change of its messages.
-pub const PROTOCOL_VERSION: u32 = 8;
+pub const PROTOCOL_VERSION: u32 = 9;
 /// Instead of an exit code when a stage leaves: it joins the next group.
 pub(crate) const JOINS_NEXT_GROUP: i32 = -1;
 /// The same: all stages leave, and no group follows this one.
@@ -29,7 +29,7 @@ pub(crate) enum MemberMessage {
     Heartbeat(Heartbeat),
     /// Weights are loaded, links are open.
     Formed,
-    /// To all members; from rank 0 only.
+    /// To all members; from the leader only.
     Broadcast {
         topic: u32,
         bytes: Vec<u8>,

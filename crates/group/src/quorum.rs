@@ -1,16 +1,16 @@
-//! Which stages a group has: all, or whole replicas of the pipeline. Pure.
+//! Which stages a group has: all, or as many replicas of the pipeline as their processes make. Pure.
 
 use std::collections::BTreeSet;
 
-/// With how few replicas a group may train. Ranks are counted replica by replica.
+/// With how few replicas a group may train. Ranks are counted replica by replica; those of one stage can stand in for each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quorum {
     /// Stages of a replica.
     pub stages: usize,
-    /// How many replicas a group must have. The first is always one of them: stage 0 is in it.
+    /// How many replicas a group must have.
     pub min_replicas: usize,
-    /// Replicas that have lost a stage. Nobody waits for them if there are enough others; for a replica of which nothing is
-    /// known, the group waits until the start-up timeout has passed.
+    /// Ranks that are lost. Nobody waits for them if there are enough others; for a rank of which nothing is known, the group waits
+    /// until the start-up timeout has passed.
     pub lost: BTreeSet<usize>,
 }
 
@@ -20,28 +20,49 @@ impl Quorum {
         Quorum { stages: world_size, min_replicas: 1, lost: BTreeSet::new() }
     }
 
-    /// The ranks of the group, if it need not wait any longer: those of the replicas all of whose stages are here. `has_waited`
-    /// if the start-up timeout has passed.
+    /// The ranks of the group of `leader`, a stage 0, if it need not wait any longer: replica by replica, the leader's first.
+    /// `has_waited` if the start-up timeout has passed.
     pub(crate) fn members(
         &self,
         world_size: usize,
+        leader: usize,
         has_waited: bool,
         is_here: impl Fn(usize) -> bool,
     ) -> Option<Vec<usize>> {
-        let replicas = world_size / self.stages.max(1);
-        let ranks = |replica: usize| replica * self.stages..(replica + 1) * self.stages;
-        let (whole, others): (Vec<usize>, Vec<usize>) =
-            (0..replicas).partition(|&replica| ranks(replica).all(&is_here));
-        let is_enough = whole.first() == Some(&0) && whole.len() >= self.min_replicas;
-        let nobody_is_awaited = has_waited || others.iter().all(|replica| self.lost.contains(replica));
-        (is_enough && nobody_is_awaited).then(|| whole.into_iter().flat_map(ranks).collect())
+        let count = self.replicas(world_size, &is_here);
+        let is_all = count == self.replicas(world_size, |rank| is_here(rank) || !self.lost.contains(&rank));
+        (count >= self.min_replicas.max(1) && (is_all || has_waited))
+            .then(|| self.arranged(world_size, leader, count, is_here))
     }
 
-    /// The replicas that are not among `members` and have all their stages here.
-    pub(crate) fn returned(&self, world_size: usize, members: &[usize], is_here: impl Fn(usize) -> bool) -> Vec<usize> {
-        let is_whole = |replica: usize| (replica * self.stages..(replica + 1) * self.stages).all(&is_here);
-        let others = (0..world_size / self.stages.max(1)).filter(|replica| !members.contains(&(replica * self.stages)));
-        others.filter(|&replica| is_whole(replica)).collect()
+    /// How many replicas the ranks make that are here: as many as each stage has of them.
+    pub(crate) fn replicas(&self, world_size: usize, is_here: impl Fn(usize) -> bool) -> usize {
+        let of_stage = |stage: usize| (stage..world_size).step_by(self.stages.max(1));
+        (0..self.stages).map(|stage| of_stage(stage).filter(|&rank| is_here(rank)).count()).min().unwrap_or(0)
+    }
+
+    /// `count` replicas of ranks that are here: the leader's, then whole ones, then others. A rank that one of them lacks is taken from
+    /// a replica that is not among them.
+    fn arranged(&self, world_size: usize, leader: usize, count: usize, is_here: impl Fn(usize) -> bool) -> Vec<usize> {
+        let stages = self.stages;
+        let lacks = |replica: usize| !(replica * stages..(replica + 1) * stages).all(&is_here);
+        let mut replicas: Vec<usize> = (0..world_size / stages).collect();
+        replicas.sort_by_key(|&replica| (replica != leader / stages, lacks(replica), replica));
+        let (taken, others) = replicas.split_at(count);
+        let mut substitutes: Vec<usize> = others
+            .iter()
+            .flat_map(|replica| replica * stages..(replica + 1) * stages)
+            .filter(|&rank| is_here(rank))
+            .collect();
+        let mut present_or_substitute = |rank: usize| {
+            let of_stage = |other: &usize| other % stages == rank % stages;
+            match is_here(rank) {
+                true => Some(rank),
+                false => substitutes.iter().rposition(of_stage).map(|at| substitutes.remove(at)),
+            }
+        };
+        let ranks = taken.iter().flat_map(|replica| replica * stages..(replica + 1) * stages);
+        ranks.filter_map(&mut present_or_substitute).collect()
     }
 }
 
@@ -58,43 +79,67 @@ mod tests {
     }
 
     fn members(quorum: &Quorum, has_waited: bool, missing: &[usize]) -> Option<Vec<usize>> {
-        quorum.members(WORLD_SIZE, has_waited, |rank| !missing.contains(&rank))
+        quorum.members(WORLD_SIZE, 0, has_waited, |rank| !missing.contains(&rank))
     }
 
     #[test]
-    fn a_lost_replica_is_not_waited_for_and_another_one_for_as_long_as_it_takes() {
-        assert_eq!(members(&quorum(1, &[1]), false, &[]), Some((0..6).collect()));
-        assert_eq!(members(&quorum(1, &[1]), false, &[3]), Some(vec![0, 1, 4, 5]));
-        assert_eq!(members(&quorum(1, &[1]), false, &[3, 4]), None);
-        assert_eq!(members(&quorum(1, &[1]), true, &[3, 4]), Some(vec![0, 1]));
+    fn a_lost_stage_is_not_waited_for_and_another_one_for_as_long_as_it_takes() {
+        assert_eq!(members(&quorum(1, &[3]), false, &[]), Some((0..6).collect()));
+        assert_eq!(members(&quorum(1, &[3]), false, &[3]), Some(vec![0, 1, 4, 5]));
+        assert_eq!(members(&quorum(1, &[3]), false, &[3, 4]), None);
+        assert_eq!(members(&quorum(1, &[3]), true, &[3, 4]), Some(vec![0, 1]));
         assert_eq!(members(&quorum(1, &[]), false, &[3]), None);
+        // with stage 1 of one replica gone, nothing is gained by waiting for stage 0 of another
+        assert_eq!(members(&quorum(1, &[3]), false, &[3, 2]), Some(vec![0, 1, 4, 5]));
     }
 
     #[test]
-    fn the_first_replica_and_enough_others_are_needed() {
-        assert_eq!(members(&quorum(1, &[0]), true, &[1]), None);
-        assert_eq!(members(&quorum(3, &[1]), true, &[2]), None);
-        assert_eq!(members(&quorum(2, &[1]), true, &[2]), Some(vec![0, 1, 4, 5]));
-        assert_eq!(Quorum::all(WORLD_SIZE).members(WORLD_SIZE, true, |rank| rank != 5), None);
+    fn a_stage_stands_in_for_that_of_another_replica() {
+        assert_eq!(members(&quorum(1, &[1]), false, &[1]), Some(vec![0, 5, 2, 3]));
+        assert_eq!(members(&quorum(1, &[1, 2]), false, &[1, 2]), Some(vec![0, 3, 4, 5]));
+        let led_by = |leader, missing: &[usize]| {
+            quorum(1, missing).members(WORLD_SIZE, leader, false, |rank| !missing.contains(&rank))
+        };
+        assert_eq!(led_by(2, &[0]), Some(vec![2, 3, 4, 5]));
+        assert_eq!(led_by(2, &[0, 3]), Some(vec![2, 1, 4, 5]));
+        assert_eq!(led_by(4, &[]), Some(vec![4, 5, 0, 1, 2, 3]));
+    }
+
+    #[test]
+    fn enough_replicas_are_needed() {
+        assert_eq!(members(&quorum(1, &[1, 3, 5]), true, &[1, 3, 5]), None);
+        assert_eq!(members(&quorum(3, &[2]), true, &[2]), None);
+        assert_eq!(members(&quorum(2, &[2]), true, &[2]), Some(vec![0, 1, 4, 5]));
+        assert_eq!(Quorum::all(WORLD_SIZE).members(WORLD_SIZE, 0, true, |rank| rank != 5), None);
     }
 
     proptest! {
         #[test]
-        fn a_group_has_whole_replicas_that_are_here(
+        fn a_group_has_as_many_replicas_as_are_here(
             here in prop::collection::vec(any::<bool>(), WORLD_SIZE),
             stages in prop::sample::select(vec![1usize, 2, 3, 6]),
+            leader in 0usize..6,
             min_replicas in 1usize..4,
             lost in prop::collection::btree_set(0usize..6, 0..6),
             has_waited: bool,
         ) {
+            let leader = leader % (WORLD_SIZE / stages) * stages;
+            let is_here = |rank| rank == leader || here[rank];
             let quorum = Quorum { stages, min_replicas, lost };
-            let Some(members) = quorum.members(WORLD_SIZE, has_waited, |rank| here[rank]) else { return Ok(()) };
-            prop_assert!(members.starts_with(&[0]) && members.is_sorted() && members.len().is_multiple_of(stages));
-            prop_assert!(members.iter().all(|&rank| here[rank]) && members.len() >= stages * min_replicas);
-            for replica in members.chunks(stages) {
-                prop_assert!(replica[0].is_multiple_of(stages) && replica[stages - 1] == replica[0] + stages - 1);
+            let Some(members) = quorum.members(WORLD_SIZE, leader, has_waited, is_here) else { return Ok(()) };
+            prop_assert_eq!(members[0], leader);
+            prop_assert_eq!(members.len(), stages * quorum.replicas(WORLD_SIZE, is_here));
+            prop_assert!(members.iter().all(|&rank| is_here(rank)) && members.len() >= stages * min_replicas);
+            prop_assert!(members.iter().enumerate().all(|(at, rank)| at % stages == rank % stages));
+            let distinct: BTreeSet<_> = members.iter().collect();
+            prop_assert_eq!(distinct.len(), members.len());
+            // a replica that is whole stays together
+            for replica in 0..WORLD_SIZE / stages {
+                let ranks: Vec<usize> = (replica * stages..(replica + 1) * stages).collect();
+                if members.contains(&ranks[0]) && ranks.iter().all(|&rank| is_here(rank)) {
+                    prop_assert!(members.chunks(stages).any(|found| found == ranks));
+                }
             }
-            prop_assert_eq!(quorum.returned(WORLD_SIZE, &members, |rank| here[rank]), [0; 0], "one that is here was left out");
         }
     }
 }

@@ -25,7 +25,7 @@ impl GroupState {
             return;
         }
         let Some(rank) = self.rank_of(conn) else { return self.on_spare_disconnected(conn, &disconnect) };
-        let joining = self.is_joining(rank);
+        let may_be_replaced = self.is_joining(rank) && rank != self.leader();
         let slot = &mut self.slots[rank];
         match disconnect {
             Disconnect::Closed | Disconnect::Lost(_) => slot.conn = None,
@@ -36,7 +36,7 @@ impl GroupState {
             return;
         }
         // nothing is lost with a stage that has only joined: it reconnects, or another is started in its place
-        if joining && rank != 0 {
+        if may_be_replaced {
             if let Some(silent) = slot.conn.take() {
                 self.effects.push(Effect::Close(silent));
             }
@@ -73,12 +73,13 @@ impl GroupState {
         }
         match self.phase {
             GroupPhase::Joining if startup_expired && !self.is_prepared => {
+                let leader = self.leader();
                 let message = format!(
-                    "stage 0 has shown no progress for {} while preparing; the last was: {}",
+                    "stage {leader} has shown no progress for {} while preparing; the last was: {}",
                     format_seconds(idle_time),
                     self.progress
                 );
-                self.fail(now, Some(0), message);
+                self.fail(now, Some(leader), message);
             }
             GroupPhase::Joining if startup_expired => {
                 let missing = self.awaited_ranks();
@@ -157,17 +158,21 @@ impl GroupState {
             return self.fail(now, Some(rank), message);
         }
         if self.group_slots().all(|slot| slot.leave_code.is_some()) {
-            let mut others = self.conns(|rank| rank != 0);
+            let leader = self.leader();
+            let mut others = self.conns(|rank| rank != leader);
             self.send(others.clone(), CoordinatorMessage::LeaveAcknowledged);
-            let go_on = self.group_slots().any(|slot| slot.leave_code == Some(JOINS_NEXT_GROUP));
-            let mut waiting = self.waiting_conns();
-            waiting.extend(self.spares.take_all());
-            let last = match go_on {
-                true => CoordinatorMessage::Refused(self.ended()),
-                false => CoordinatorMessage::LeaveAcknowledged,
+            let left_with = |code| move |slot: &MemberSlot| slot.leave_code == Some(code);
+            let last = |is_over: bool| match is_over {
+                true => CoordinatorMessage::LeaveAcknowledged,
+                false => CoordinatorMessage::Refused(self.ended()),
             };
-            self.send(waiting.clone(), last);
-            others.extend(waiting);
+            // who waits beside a group that was drained is not done: it leaves by itself, or is in the next group
+            let to_waiting = last(self.group_slots().all(left_with(ExitCode::Done.code())));
+            let to_spares = last(!self.group_slots().any(left_with(JOINS_NEXT_GROUP)));
+            for (conns, last) in [(self.waiting_conns(), to_waiting), (self.spares.take_all(), to_spares)] {
+                self.send(conns.clone(), last);
+                others.extend(conns);
+            }
             self.effects.extend(others.iter().copied().map(Effect::Close));
             self.begin_shutdown(now, CoordinatorMessage::LeaveAcknowledged, others.into_iter().collect());
         }
@@ -190,7 +195,7 @@ impl GroupState {
         self.end(now, GroupFailure { root_cause_rank, rank: 0, message, has_ended: false });
     }
 
-    /// Ends the group; later reasons are ignored. Rank 0 is notified last, because the coordinator ends with its
+    /// Ends the group; later reasons are ignored. The leader is notified last, because the coordinator ends with its
     /// process.
     fn end(&mut self, now: Instant, failure: GroupFailure) {
         if self.is_ending() {
@@ -204,7 +209,8 @@ impl GroupState {
             self.send_and_close(conn, CoordinatorMessage::GroupEnded(failure.clone()));
             waiting_for.insert(conn);
         }
-        for rank in 1..self.slots.len() {
+        let leader = self.leader();
+        for rank in (0..self.slots.len()).filter(|&rank| rank != leader) {
             let Some(conn) = self.slots[rank].conn else { continue };
             let last = match self.has_member(rank) {
                 true => self.final_message_for(rank, &failure),
@@ -216,7 +222,7 @@ impl GroupState {
                 waiting_for.insert(conn);
             }
         }
-        self.begin_shutdown(now, self.final_message_for(0, &failure), waiting_for);
+        self.begin_shutdown(now, self.final_message_for(leader, &failure), waiting_for);
     }
 
     /// Whether a spare takes the place of the stage that ended the group: its process has ended, or has said that it will.
@@ -224,7 +230,7 @@ impl GroupState {
         match self.slots[rank].leave_code {
             // in the spare the invalid configuration would be the same
             Some(code) => !GRACEFUL.contains(&code) && code != ExitCode::InvalidConfig.code(),
-            None => failure.has_ended && rank != 0,
+            None => failure.has_ended && rank != self.leader(),
         }
     }
 
@@ -254,7 +260,7 @@ impl GroupState {
         else {
             return;
         };
-        if let Some(conn) = self.slots.first().and_then(|slot| slot.conn) {
+        if let Some(conn) = self.slots.get(self.leader()).and_then(|slot| slot.conn) {
             self.send_and_close(conn, final_message);
         }
     }

@@ -182,6 +182,11 @@ impl StageTelemetry {
         });
     }
 
+    /// This stage leads the group that is about to begin, with this fence.
+    pub(crate) fn set_leader(&self, fence: u64) {
+        self.update(|status| status.leader_fence = fence);
+    }
+
     /// The group with this fence has joined, with these incarnations of its stages.
     pub(crate) fn group_joined(&self, fence: u64, incarnations: Vec<Option<u32>>) {
         let joined = GroupStatus { fence, incarnations, joined_at: unix_millis(), ..GroupStatus::default() };

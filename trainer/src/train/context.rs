@@ -55,6 +55,12 @@ impl StageContext<'_> {
         let seconds = self.config.job.spec.restart.reform_timeout_seconds;
         (seconds > 0 && self.env.mesh.ranks() > 1).then(|| Duration::from_secs(seconds.into()))
     }
+
+    /// Whether a group may form without a replica at once. With spares one takes the place of a lost stage instead.
+    pub(super) fn may_lack_replicas(&self) -> bool {
+        let spec = &self.config.job.spec;
+        spec.spares == 0 && spec.min_data_parallel() < self.env.mesh.data_parallel
+    }
 }
 
 impl RunningStage<'_> {

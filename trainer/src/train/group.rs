@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stagecoach_api::contract::{FailureKind, Mesh, StagePhase};
+use stagecoach_api::contract::{FailureKind, StagePhase};
 use stagecoach_api::job::Transport;
 use stagecoach_group::{Coordinator, GroupError, Member, Roster};
 
@@ -64,28 +64,30 @@ pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Optio
         // the exit code tells the others the cause
         Err(fatal) => member.leave(fatal.kind.exit_code().code()),
     };
-    if let Some(coordinator) = coordinator {
-        kept.lost_replicas = lost_replicas(context, &roster, handler.lost_rank(), &coordinator);
-    }
+    let lost = handler.failure().and_then(|failure| failure.root_cause_rank);
+    kept.lost_ranks = lost_ranks(context, &roster, lost, coordinator.as_ref());
+    kept.succeeds_leader = context.may_lack_replicas()
+        && handler.failure().is_some_and(|failure| failure.has_ended && lost == Some(roster.leader()))
+        && roster
+            .members
+            .get(context.env.mesh.stages as usize)
+            .is_some_and(|hello| hello.rank == context.env.rank as usize);
     if outcome.is_ok() {
         outcome = left.map_err(Fatal::from).and(outcome);
     }
     outcome
 }
 
-/// The replicas that can't be in the next group: those that this one did not have or has lost, unless they are back.
-fn lost_replicas(
+/// The ranks that the next group need not wait for: the one that was lost, and those that were not here.
+fn lost_ranks(
     context: &StageContext,
     roster: &Roster,
-    lost_rank: Option<usize>,
-    coordinator: &Coordinator,
+    lost: Option<usize>,
+    coordinator: Option<&Coordinator>,
 ) -> BTreeSet<usize> {
-    let Mesh { stages, data_parallel } = context.env.mesh;
-    let returned = coordinator.returned_replicas();
-    let is_away =
-        |replica: &usize| roster.rank_in_group(replica * stages as usize).is_none() && !returned.contains(replica);
-    let away = (0..data_parallel as usize).filter(is_away);
-    away.chain(lost_rank.map(|rank| rank / stages as usize)).collect()
+    let waiting = coordinator.map(Coordinator::waiting_ranks).unwrap_or_default();
+    let is_away = |rank: &usize| roster.rank_in_group(*rank).is_none() && !waiting.contains(rank);
+    (0..context.env.mesh.ranks() as usize).filter(is_away).chain(lost).collect()
 }
 
 /// From the plan to the end of training; the caller reports every failure to the group.

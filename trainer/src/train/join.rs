@@ -1,28 +1,33 @@
-//! Joining the group: stage 0 prepares and plans, the others wait for its plan, every stage verifies it.
+//! Joining the group: its leader prepares and plans, the others wait for its plan, every stage verifies it.
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stagecoach_api::contract::{FailureKind, StageEnv};
 use stagecoach_checkpoint::{Damage, Fence};
 use stagecoach_display::Replicas;
 use stagecoach_group::{
-    Coordinator, GroupFailure, GroupSecret, GroupTimeouts, Hello, Member, PROTOCOL_VERSION, Quorum, Rendezvous, Roster,
+    Coordinator, GroupError, GroupFailure, GroupSecret, GroupTimeouts, Hello, Member, NotFound, PROTOCOL_VERSION,
+    Quorum, RETRY_DELAY, Rendezvous, Roster,
 };
 
 use super::context::StageContext;
 use super::kept::Kept;
 use super::prepare::{PlannedRun, decision_rules, prepare_and_plan};
-use super::rendezvous::{Finder, published_name};
+use super::rendezvous::{Finder, LastLeader, published_name};
 use super::resume::acquire_fence;
+use super::serve_page;
 use crate::fatal::Fatal;
 use crate::plan::{JobConfig, Plan, VerifiedPlan};
+
+/// How long to wait for who has taken a fence to say that it leads.
+const PUBLISH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A stage that has its plan.
 pub(super) struct JoinedGroup {
     pub(super) member: Member,
-    /// On stage 0; must outlive its members.
+    /// Of the leader; must outlive its members.
     pub(super) coordinator: Option<Coordinator>,
     pub(super) assignment: Assignment,
     /// Messages from planning.
@@ -36,7 +41,7 @@ pub(super) struct Assignment {
     pub(super) verified: VerifiedPlan,
     /// The listener for the links of other stages.
     pub(super) listener: TcpListener,
-    /// Damaged checkpoints; only on stage 0.
+    /// Damaged checkpoints; only of the leader.
     pub(super) damage: Vec<Damage>,
 }
 
@@ -51,7 +56,7 @@ pub(super) fn group_timeouts(config: &JobConfig) -> GroupTimeouts {
     }
 }
 
-/// Joins the next group: on stage 0, the one that it begins. `on_failure` is called once if that group fails later.
+/// Joins the next group: its leader begins it. `on_failure` is called once if that group fails later.
 ///
 /// # Errors
 /// If none is released in time, or this stage may not be in it.
@@ -68,16 +73,21 @@ pub(super) fn join_group(
         timeouts.startup_timeout = timeout;
     }
     let (mut damage, mut notes, mut own) = (Vec::new(), Vec::new(), None);
-    let coordinator = match env.rank {
-        0 => {
+    let mut finder = Finder::new(volume, env, kept.epoch);
+    let coordinator = match leads(context, kept, &mut finder, timeouts.startup_timeout)? {
+        true => {
+            if !std::mem::replace(&mut kept.serves_page, true) {
+                serve_page(context)?;
+            }
             let (control, address) = listen(&env.pod_ip)?;
             let fence = acquire_fence(volume, kept.fence.as_ref())?;
             kept.fence = Some(fence.clone());
+            monitor.telemetry().set_leader(fence.number());
             let secret = GroupSecret::generate(fence.number())
                 .map_err(|e| Fatal::new(FailureKind::Error, format!("no random numbers for the group's key: {e}")))?;
             let telemetry = monitor.telemetry().clone();
             let on_rejected = move || telemetry.count_rejected_connection();
-            let quorum = quorum(context, &kept.lost_replicas);
+            let quorum = quorum(context, &kept.lost_ranks);
             let coordinator =
                 Coordinator::start(control, hello.clone(), timeouts, secret.clone(), quorum, on_rejected)?;
             let at = Rendezvous { address, protocol_version: PROTOCOL_VERSION, secret };
@@ -97,16 +107,18 @@ pub(super) fn join_group(
             }
             Some(coordinator)
         }
-        _ => None,
+        false => {
+            kept.fence = None;
+            None
+        }
     };
     monitor.set_activity("joining the group");
-    // stage 0 knows where it is, also when a newer group has begun
-    let mut finder = Finder::new(volume, env, kept.epoch);
+    // the leader knows where it is, also when a newer group has begun
     let find = || own.clone().map_or_else(|| finder.find(), Ok);
     let mut last = String::new();
     let on_preparing = |what: &str| {
         if last != what {
-            tracing::info!("stage 0: {what}");
+            tracing::info!("the leader: {what}");
             what.clone_into(&mut last);
         }
     };
@@ -120,13 +132,47 @@ pub(super) fn join_group(
     Ok(JoinedGroup { member, coordinator, assignment, notes })
 }
 
-/// With how few replicas the next group may train: all, unless the job says less and there are no checkpoints in memory.
+/// Whether this stage leads the next group: the first stage 0 does. Where a replica may be missing, who led the last group leads the
+/// next one too, or the same process started anew, unless another has succeeded it: the stage 0 of the second replica does, if it sees
+/// the leader's process end. The volume says who led last; nobody leads who could not look.
+///
+/// # Errors
+/// If a newer attempt has begun, or the volume can't be read.
+fn leads(context: &StageContext, kept: &mut Kept, finder: &Finder, timeout: Duration) -> Result<bool, Fatal> {
+    let rank = context.env.rank;
+    let succeeds_leader = std::mem::take(&mut kept.succeeds_leader);
+    if !context.may_lack_replicas() || !rank.is_multiple_of(context.env.mesh.stages) {
+        return Ok(rank == 0);
+    }
+    let began = Instant::now();
+    loop {
+        match finder.last_leader() {
+            Ok(Some(LastLeader { epoch, .. })) if succeeds_leader && kept.epoch == Some(epoch) => return Ok(true),
+            Ok(Some(LastLeader { rank: Some(leader), .. })) => return Ok(leader == rank),
+            Ok(None) => return Ok(rank == 0),
+            // who takes a fence says at once that it leads, or has ended
+            Ok(Some(_)) if began.elapsed() >= PUBLISH_TIMEOUT => return Ok(rank == 0),
+            Ok(Some(_)) => {}
+            Err(NotFound::Superseded(newer)) => {
+                return Err(GroupError::Superseded { rank: rank as usize, newer }.into());
+            }
+            Err(NotFound::Yet(reason)) if began.elapsed() >= timeout => {
+                return Err(Fatal::new(
+                    FailureKind::Storage,
+                    format!("could not find out who leads the group: {reason}"),
+                ));
+            }
+            Err(NotFound::Yet(_)) => {}
+        }
+        std::thread::sleep(RETRY_DELAY);
+    }
+}
+
+/// With how few replicas the next group may train: all, unless the job says less.
 fn quorum(context: &StageContext, lost: &BTreeSet<usize>) -> Quorum {
     let StageContext { env, config, .. } = *context;
-    let spec = &config.job.spec;
-    // a spare takes the lost stage's place at once
-    let lost = if spec.spares == 0 { lost.clone() } else { BTreeSet::new() };
-    Quorum { stages: env.mesh.stages as usize, min_replicas: spec.min_data_parallel() as usize, lost }
+    let lost = if context.may_lack_replicas() { lost.clone() } else { BTreeSet::new() };
+    Quorum { stages: env.mesh.stages as usize, min_replicas: config.job.spec.min_data_parallel() as usize, lost }
 }
 
 /// Plans for all stages while they join, and again if the group has fewer.

@@ -16,12 +16,15 @@ use crate::state_dict::Snapshot;
 pub(super) struct Kept {
     /// The number of the fence of the last group that it was in.
     pub(super) epoch: Option<u64>,
-    /// The last fence that it took; only on stage 0.
+    /// The fence that it took for that group; only of who led it.
     pub(super) fence: Option<Fence>,
-    /// The replicas that have lost a stage and are not back: the next group does not wait for them if it may train without them; only
-    /// on stage 0.
-    pub(super) lost_replicas: BTreeSet<usize>,
-    /// Whether it has told that a faster carrier is missing; only on stage 0.
+    /// The ranks that are lost and not back: the next group does not wait for them if it may train without a replica.
+    pub(super) lost_ranks: BTreeSet<usize>,
+    /// Whether the process that led the last group has ended, and this stage is the one that leads the next.
+    pub(super) succeeds_leader: bool,
+    /// Whether it serves the job's page; only of who has led a group.
+    pub(super) serves_page: bool,
+    /// Whether it has told that a faster carrier is missing; only of who has led a group.
     pub(super) told_of_carriers: bool,
     /// That of the tensors below.
     layout: Option<Layout>,

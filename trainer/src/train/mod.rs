@@ -83,10 +83,7 @@ pub(crate) fn run_stage(
     let rank = env.rank as usize;
     let device = config.device(rank)?;
     if rank == 0 {
-        let folder = JobFolder::open(&config.folder(), None)?;
-        if let Ok(Some(_)) = http_port() {
-            serve_page(folder, config, monitor, event_writer);
-        }
+        JobFolder::open(&config.folder(), None)?;
     }
     let mounted = mount(&config.folder());
     let (volume, sweep) = (&*mounted, &Sweep::of(&mounted));
@@ -118,9 +115,12 @@ pub(crate) fn run_stage(
     }
 }
 
-/// Serves the job's page on the loopback of stage 0's pod, and says where in its log, which alone has the token. Training does
-/// without it.
-fn serve_page(folder: JobFolder, config: &JobConfig, monitor: &StageMonitor, event_writer: &EventWriter) {
+/// Serves the job's page on the loopback of the pod whose stage leads the group, and says where in its log, which alone has the token.
+/// Training does without it.
+fn serve_page(context: &StageContext) -> Result<(), Fatal> {
+    let StageContext { config, monitor, event_writer, .. } = *context;
+    let Ok(Some(_)) = http_port() else { return Ok(()) };
+    let folder = JobFolder::open(&config.folder(), None)?;
     let teller = || Teller::Stage(monitor.telemetry().clone(), Box::new(config.job.clone()));
     // taken where pods share the node's network
     let served = page::serve(folder.clone(), teller(), PAGE_PORT).or_else(|_| page::serve(folder, teller(), 0));
@@ -129,4 +129,5 @@ fn serve_page(folder: JobFolder, config: &JobConfig, monitor: &StageMonitor, eve
         Err(error) => format!("the job has no page: {error}"),
     };
     event_writer.emit(&TrainingEvent::Note { message });
+    Ok(())
 }

@@ -23,8 +23,8 @@ pub(super) struct FailureHandler {
     reform_timeout: Option<Duration>,
     /// Of each rank, once they are known.
     incarnations: OnceLock<Vec<Option<u32>>>,
-    /// The rank whose loss ended the group.
-    lost: OnceLock<usize>,
+    /// What ended the group.
+    failure: OnceLock<GroupFailure>,
     /// Whether the stage leaves the group by itself.
     is_leaving: AtomicBool,
     /// Disconnected as soon as the stage is back at the rendezvous.
@@ -41,7 +41,7 @@ impl FailureHandler {
             interrupt,
             reform_timeout: context.reform_timeout(),
             incarnations: OnceLock::new(),
-            lost: OnceLock::new(),
+            failure: OnceLock::new(),
             is_leaving: AtomicBool::new(false),
             unwound: Mutex::new(Some(unwound)),
         };
@@ -58,9 +58,9 @@ impl FailureHandler {
         self.is_leaving.store(true, Ordering::Relaxed);
     }
 
-    /// The rank whose loss ended the group, if it was one's.
-    pub(super) fn lost_rank(&self) -> Option<usize> {
-        self.lost.get().copied()
+    /// What ended the group, if it failed and this stage had not left.
+    pub(super) fn failure(&self) -> Option<&GroupFailure> {
+        self.failure.get()
     }
 
     /// Interrupts the stage, so that it goes back to the rendezvous; exits if it is the cause, or if nobody waits for a next
@@ -77,9 +77,7 @@ impl FailureHandler {
             self.monitor.exit(FailureKind::PeerLost, &failure.message)
         };
         self.monitor.set_forming();
-        if let Some(rank) = failure.root_cause_rank {
-            let _ = self.lost.set(rank);
-        }
+        let _ = self.failure.set(failure.clone());
         self.interrupt.trigger();
         self.report_loss(&failure);
         self.exit_unless_unwound(unwound, timeout, failure);

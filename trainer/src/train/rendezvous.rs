@@ -1,4 +1,4 @@
-//! Where the stages of an attempt meet. Stage 0 publishes its address and the group's key in its fence, whose folder is readable
+//! Where the stages of an attempt meet. Who leads publishes its address and the group's key in its fence, whose folder is readable
 //! by its owner alone: who runs as that user and may read the job's folder may join, and nobody else.
 
 use std::cmp::Ordering;
@@ -10,19 +10,28 @@ use stagecoach_group::{GroupSecret, NotFound, Rendezvous};
 /// Begins the published name.
 const PREFIX: &str = "rendezvous,";
 
-/// The name that stage 0 publishes: comma-separated version of the control protocol, the job (a hash of its UID), attempt,
+/// The name that the leader publishes: comma-separated version of the control protocol, the job (a hash of its UID), attempt, rank,
 /// address (`:` as `_`, which every file system takes) and key.
 pub(super) fn published_name(env: &StageEnv, at: &Rendezvous) -> String {
     let Rendezvous { address, protocol_version, secret } = at;
     let (job, address) = (job_hash(env), address.replace(':', "_"));
-    format!("{PREFIX}{protocol_version},{job},{},{address},{}", env.attempt, secret.key_hex())
+    format!("{PREFIX}{protocol_version},{job},{},{},{address},{}", env.attempt, env.rank, secret.key_hex())
 }
 
 fn job_hash(env: &StageEnv) -> String {
     blake3::hash(env.job_uid.as_bytes()).to_hex()[..16].to_owned()
 }
 
-/// Looks for stage 0 of a stage's attempt.
+/// Who led the last group of a stage's attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LastLeader {
+    /// The number of the newest fence.
+    pub(super) epoch: u64,
+    /// Its holder's rank; none if that has not said so.
+    pub(super) rank: Option<u32>,
+}
+
+/// Looks for the group of a stage's attempt.
 pub(super) struct Finder<'a> {
     volume: &'a dyn Volume,
     env: &'a StageEnv,
@@ -38,7 +47,23 @@ impl<'a> Finder<'a> {
         Finder { volume, env, over, first_epoch: over }
     }
 
-    /// Finds stage 0.
+    /// Finds who led the last group of this attempt; none if there was none.
+    ///
+    /// # Errors
+    /// If that can't be known, or a newer attempt has begun.
+    pub(super) fn last_leader(&self) -> Result<Option<LastLeader>, NotFound> {
+        let Some((epoch, name)) = newest(self.volume)? else { return Ok(None) };
+        let Some(name) = name else { return Ok(Some(LastLeader { epoch, rank: None })) };
+        let Some(Published { job, attempt, rank, .. }) = Published::parse(epoch, &name) else { return Ok(None) };
+        match attempt.cmp(&self.env.attempt) {
+            _ if job != job_hash(self.env) => Ok(None),
+            Ordering::Less => Ok(None),
+            Ordering::Equal => Ok(Some(LastLeader { epoch, rank: Some(rank) })),
+            Ordering::Greater => Err(NotFound::Superseded(format!("attempt {attempt}"))),
+        }
+    }
+
+    /// Finds the leader of the next group.
     ///
     /// # Errors
     /// If it is not there, and whether it may yet come.
@@ -46,15 +71,15 @@ impl<'a> Finder<'a> {
         let Finder { volume, env, over, .. } = *self;
         let folder = volume.display(paths::FENCES_DIR);
         let yet = |reason: String| NotFound::Yet(format!("{reason} in {}", folder.display()));
-        let (epoch, name) = newest_published(volume, PREFIX)
-            .map_err(|e| NotFound::Yet(e.to_string()))?
+        let (epoch, name) = newest(volume)?
+            .and_then(|(epoch, name)| Some((epoch, name?)))
             .ok_or_else(|| yet("no group has begun".to_owned()))?;
         if over.is_some_and(|over| epoch <= over) {
             return Err(yet(format!("group {epoch} is over, and no other has begun")));
         }
         let is_newer = epoch > *self.first_epoch.get_or_insert(epoch);
         let published = Published::parse(epoch, &name);
-        let Published { job, attempt, at } =
+        let Published { job, attempt, at, .. } =
             published.ok_or_else(|| yet(format!("group {epoch} is of another version")))?;
         match attempt.cmp(&env.attempt) {
             // what was there before this stage may be what an older job of this name has left
@@ -69,11 +94,18 @@ impl<'a> Finder<'a> {
     }
 }
 
+/// The newest fence, and what its group has published.
+fn newest(volume: &dyn Volume) -> Result<Option<(u64, Option<String>)>, NotFound> {
+    newest_published(volume, PREFIX).map_err(|error| NotFound::Yet(error.to_string()))
+}
+
 /// What a group has published.
 struct Published {
     /// See [`job_hash`].
     job: String,
     attempt: u64,
+    /// The leader's.
+    rank: u32,
     at: Rendezvous,
 }
 
@@ -81,10 +113,10 @@ impl Published {
     /// Reads what [`published_name`] wrote in fence `epoch`; `None` for anything else.
     fn parse(epoch: u64, name: &str) -> Option<Published> {
         let fields: Vec<&str> = name.strip_prefix(PREFIX)?.split(',').collect();
-        let [version, job, attempt, address, key] = fields[..] else { return None };
+        let [version, job, attempt, rank, address, key] = fields[..] else { return None };
         let (address, secret) = (address.replace('_', ":"), GroupSecret::from_key_hex(epoch, key)?);
         let at = Rendezvous { address, protocol_version: version.parse().ok()?, secret };
-        Some(Published { job: job.to_owned(), attempt: attempt.parse().ok()?, at })
+        Some(Published { job: job.to_owned(), attempt: attempt.parse().ok()?, rank: rank.parse().ok()?, at })
     }
 }
 

@@ -105,6 +105,10 @@ pub struct StageStatus {
     /// The stage that this one has lost, as long as the group has not formed again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<LostStage>,
+    /// The number of the last fence that this stage took to lead a group; 0 if it took none. Of several stages the one with the highest
+    /// leads the group, or led the last one.
+    #[serde(deserialize_with = "count")]
+    pub leader_fence: u64,
     /// The group, once it has joined and until it is lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupStatus>,

@@ -67,10 +67,10 @@ fn votes_broadcasts_and_gathers_keep_their_order_over_many_steps() {
 }
 
 #[test]
-fn only_stage_zero_broadcasts_and_frames_are_bounded() {
+fn only_the_leader_broadcasts_and_frames_are_bounded() {
     let (coordinator, stages) = formed_group(2, timeouts(), StepRules::default());
     let message = stages[1].member.broadcast(LAYOUTS, vec![1]).unwrap_err();
-    assert!(matches!(message, GroupError::NotStageZero { rank: 1 }), "{message}");
+    assert!(matches!(message, GroupError::NotLeader { rank: 1, leader: 0 }), "{message}");
     let large = stages[1].member.all_gather(OTHER, vec![0; 65 << 20]).unwrap_err();
     assert!(large.to_string().contains("at most 67108864"), "{large}");
     // Neither harmed the group.

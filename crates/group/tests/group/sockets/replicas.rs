@@ -12,21 +12,30 @@ use super::support::{ControlProxy, SHORT_TIMEOUT, TestStage, form, hello, join, 
 const WORLD_SIZE: usize = 4;
 
 fn coordinator(timeouts: GroupTimeouts, lost: &[usize]) -> (Coordinator, String) {
+    coordinator_of(0, timeouts, lost)
+}
+
+/// The coordinator in the process of stage `leader`.
+fn coordinator_of(leader: usize, timeouts: GroupTimeouts, lost: &[usize]) -> (Coordinator, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let quorum = Quorum { stages: 2, min_replicas: 1, lost: lost.iter().copied().collect() };
-    let hello = hello(0, WORLD_SIZE);
+    let hello = hello(leader, WORLD_SIZE);
     (Coordinator::start(listener, hello, timeouts, secret(), quorum, || {}).unwrap(), address)
 }
 
 /// Lets the other ranks join, then stage 0 as soon as it is decided who is in the group.
 fn join_ranks(coordinator: &Coordinator, address: &str, others: &[usize]) -> Vec<TestStage> {
+    join_leader(0, coordinator, address, others)
+}
+
+fn join_leader(leader: usize, coordinator: &Coordinator, address: &str, others: &[usize]) -> Vec<TestStage> {
     thread::scope(|scope| {
         let join = |rank| join(address, hello(rank, WORLD_SIZE), timeouts()).unwrap();
         let others: Vec<_> = others.iter().map(|&rank| scope.spawn(move || join(rank))).collect();
         coordinator.wait_for_members().unwrap();
         coordinator.release(b"plan".to_vec(), StepRules::default());
-        std::iter::once(join(0)).chain(others.into_iter().map(|other| other.join().unwrap())).collect()
+        std::iter::once(join(leader)).chain(others.into_iter().map(|other| other.join().unwrap())).collect()
     })
 }
 
@@ -55,7 +64,7 @@ fn leave_all(stages: Vec<TestStage>, leave: impl Fn(Member) -> Result<(), GroupE
 
 #[test]
 fn a_group_goes_on_without_a_lost_replica_and_takes_it_back() {
-    let (coordinator, address) = coordinator(timeouts(), &[1]);
+    let (coordinator, address) = coordinator(timeouts(), &[3]);
     let wait = |rank| join(&address, hello(rank, WORLD_SIZE), short_timeouts());
     thread::scope(|scope| {
         // a survivor of the lost replica is there, and waits
@@ -70,7 +79,7 @@ fn a_group_goes_on_without_a_lost_replica_and_takes_it_back() {
         let fourth = scope.spawn(move || wait(3));
         let mut step = 1;
         loop {
-            let is_back = !coordinator.returned_replicas().is_empty();
+            let is_back = coordinator.waiting_ranks() == [2, 3];
             step += 1;
             let verdicts = vote(&stages, step);
             if verdicts.iter().all(|verdict| verdict.form_again) {
@@ -80,7 +89,7 @@ fn a_group_goes_on_without_a_lost_replica_and_takes_it_back() {
             thread::yield_now();
         }
         leave_all(stages, Member::leave_for_next_group);
-        assert_eq!((coordinator.failure(), coordinator.returned_replicas()), (None, vec![1]));
+        assert_eq!((coordinator.failure(), coordinator.waiting_ranks()), (None, vec![2, 3]));
         drop(coordinator);
         // they look for the next group, and here there is none
         for waited in [third, fourth] {
@@ -90,9 +99,48 @@ fn a_group_goes_on_without_a_lost_replica_and_takes_it_back() {
     });
 }
 
+/// The first stage 0 is lost, and stage 1 of the other replica: who is left makes one replica.
+#[test]
+fn stages_of_two_replicas_train_led_by_the_second_stage_0() {
+    let (coordinator, address) = coordinator_of(2, timeouts(), &[0, 3]);
+    let mut stages = join_leader(2, &coordinator, &address, &[1]);
+    assert!(stages.iter().all(|stage| ranks(stage) == [2, 1] && stage.roster.leader() == 2));
+    assert_eq!(stages[0].roster.incarnations(), [None, Some(0), Some(0), None]);
+    form(&stages);
+    let gathered = on_all(&stages, |rank, member| member.all_gather(7, vec![rank as u8]).unwrap());
+    assert_eq!(gathered, [[[0], [1]], [[0], [1]]]);
+    stages[0].member.broadcast(3, vec![5]).unwrap();
+    assert_eq!(on_all(&stages, |_, member| member.receive_broadcast(3).unwrap()), [[5], [5]]);
+    let refused = stages[1].member.broadcast(3, vec![5]).unwrap_err();
+    assert!(matches!(refused, GroupError::NotLeader { rank: 1, leader: 2 }), "{refused}");
+    assert!(vote(&stages, 1).iter().all(|verdict| !verdict.form_again));
+    // the leader's process ends
+    let follower = stages.remove(1);
+    drop((stages, coordinator));
+    let failure = follower.only_failure();
+    assert_eq!((failure.root_cause_rank, failure.has_ended), (Some(2), true), "{failure}");
+}
+
+#[test]
+fn who_waits_beside_a_group_that_is_drained_is_not_told_that_it_is_done() {
+    let (coordinator, address) = coordinator(timeouts(), &[3]);
+    thread::scope(|scope| {
+        let third = scope.spawn(|| join(&address, hello(2, WORLD_SIZE), short_timeouts()));
+        let stages = join_ranks(&coordinator, &address, &[1]);
+        form(&stages);
+        while coordinator.waiting_ranks() != [2] {
+            thread::yield_now();
+        }
+        leave_all(stages, |member| member.leave(143));
+        drop(coordinator);
+        let error = third.join().unwrap().unwrap_err();
+        assert!(matches!(error, GroupError::Unreachable { .. }), "{error}");
+    });
+}
+
 #[test]
 fn a_stage_without_a_group_is_not_needed_when_the_others_are_done() {
-    let (coordinator, address) = coordinator(timeouts(), &[1]);
+    let (coordinator, address) = coordinator(timeouts(), &[3]);
     thread::scope(|scope| {
         let third = scope.spawn(|| join(&address, hello(2, WORLD_SIZE), timeouts()));
         let stages = join_ranks(&coordinator, &address, &[1]);
@@ -105,7 +153,7 @@ fn a_stage_without_a_group_is_not_needed_when_the_others_are_done() {
 
 #[test]
 fn the_loss_of_a_stage_without_a_group_ends_nothing() {
-    let (coordinator, address) = coordinator(timeouts(), &[1]);
+    let (coordinator, address) = coordinator(timeouts(), &[3]);
     let proxy = ControlProxy::start(&address);
     thread::scope(|scope| {
         let third = scope.spawn(|| join(&address, hello(2, WORLD_SIZE), timeouts()));
@@ -113,11 +161,11 @@ fn the_loss_of_a_stage_without_a_group_ends_nothing() {
         form(&stages);
         // connects and ends: a process that was started for rank 3, and died
         let fourth = scope.spawn(|| join(&proxy.address, hello(3, WORLD_SIZE), short_timeouts()));
-        while coordinator.returned_replicas().is_empty() {
+        while coordinator.waiting_ranks() != [2, 3] {
             thread::yield_now();
         }
         proxy.disconnect_for_good();
-        while !coordinator.returned_replicas().is_empty() {
+        while coordinator.waiting_ranks().contains(&3) {
             thread::yield_now();
         }
         assert!(vote(&stages, 1).iter().all(|verdict| !verdict.form_again));
@@ -143,7 +191,7 @@ fn a_replica_of_which_nothing_is_known_is_waited_for_until_the_timeout() {
 #[test]
 fn too_few_replicas_are_no_group() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let quorum = Quorum { stages: 2, min_replicas: 2, lost: [1].into() };
+    let quorum = Quorum { stages: 2, min_replicas: 2, lost: [2, 3].into() };
     let coordinator = Coordinator::start(listener, hello(0, WORLD_SIZE), short_timeouts(), secret(), quorum, || {});
     let error = coordinator.unwrap().wait_for_members().unwrap_err();
     assert_eq!(error.to_string(), "stages 1, 2, 3 did not join within 2.0 s");

@@ -156,8 +156,7 @@ fn waiting_for_group(observed: &Observed) -> Option<BTreeMap<u32, u32>> {
     if state.attempt_phase != AttemptPhase::Finished(JobOutcome::Complete) {
         return None;
     }
-    let has_no_group =
-        |instance: &&StageInstance| instance.rank >= observed.needed_ranks() && instance.state.is_unready();
+    let has_no_group = |instance: &&StageInstance| observed.may_lack_replicas() && instance.state.is_unready();
     let next = |instance: &StageInstance| (instance.rank, instance.incarnation.saturating_add(1));
     let removed: BTreeMap<u32, u32> = observed.current_instances().filter(has_no_group).map(next).collect();
     (!removed.is_empty()).then_some(removed)

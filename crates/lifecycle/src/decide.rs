@@ -272,7 +272,7 @@ fn finished(state: &JobState, outcome: JobOutcome) -> JobState {
 }
 
 /// Whether all stages are done. A spare that took a stage's place and finished has done so, recorded or not. Where replicas may be
-/// missing, those of the first one are enough: its stage 0 is done after all others of its group.
+/// missing, one instance of each stage is enough: none is done before its group is, or the one that it waited for.
 fn all_completed(observed: &Observed) -> bool {
     let state = &observed.state;
     let taken = || observed.instances.iter().filter(|instance| spares::is_unrecorded_takeover(state, instance));
@@ -281,8 +281,8 @@ fn all_completed(observed: &Observed) -> bool {
             instance.rank == rank && instance.exit().is_some_and(|exit| exit.exit_code() == Some(ExitCode::Done))
         })
     };
-    let needed = observed.needed_ranks();
-    needed > 0 && (0..needed).all(done)
+    let done = observed.replicas_of(done);
+    done > 0 && (observed.may_lack_replicas() || done == state.attempt.mesh.data_parallel)
 }
 
 /// The phase shown to the user.

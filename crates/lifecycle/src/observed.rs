@@ -286,32 +286,33 @@ impl Observed {
         exits.any(|exit| exit.exit_code() != Some(ExitCode::Done))
     }
 
-    /// How many ranks, from the first, have to be done at the end: those of the first replica, if the others may be missing.
-    pub(crate) fn needed_ranks(&self) -> u32 {
-        let mesh = self.state.attempt.mesh;
-        if self.policy.min_data_parallel < mesh.data_parallel { mesh.stages } else { mesh.ranks() }
+    /// Whether a group may form without some of the replicas.
+    pub(crate) fn may_lack_replicas(&self) -> bool {
+        self.policy.min_data_parallel < self.state.attempt.mesh.data_parallel
     }
 
-    /// How many replicas train: those all of whose stages are ready, the first among them, if they are enough for a group.
+    /// How many replicas the ranks make that are as `is_there` says: as many as each stage has of them.
+    pub(crate) fn replicas_of(&self, is_there: impl Fn(u32) -> bool) -> u32 {
+        let mesh = self.state.attempt.mesh;
+        let of_stage = |stage: u32| (0..mesh.ranks()).filter(move |rank| rank % mesh.stages == stage);
+        (0..mesh.stages).map(|stage| of_stage(stage).filter(|&rank| is_there(rank)).count() as u32).min().unwrap_or(0)
+    }
+
+    /// How many replicas train: as many as each stage has instances that are ready, if they are enough for a group.
     pub(crate) fn training_replicas(&self) -> u32 {
-        let Mesh { stages, data_parallel } = self.state.attempt.mesh;
         let ready: BTreeSet<u32> = self
             .current_instances()
             .filter(|instance| instance.state == InstanceState::Ready)
             .map(|instance| instance.rank)
             .collect();
-        let is_whole = |replica: &u32| {
-            let first = replica.saturating_mul(stages);
-            stages > 0 && (first..first.saturating_add(stages)).all(|rank| ready.contains(&rank))
-        };
-        let whole = (0..data_parallel).filter(is_whole).count() as u32;
-        let is_enough = is_whole(&0) && whole >= self.policy.min_data_parallel.min(data_parallel);
-        if is_enough { whole } else { 0 }
+        let count = self.replicas_of(|rank| ready.contains(&rank));
+        let is_enough = count >= self.policy.min_data_parallel.min(self.state.attempt.mesh.data_parallel);
+        if is_enough { count } else { 0 }
     }
 
     /// Whether replicas train, or would, without one that is missing: what else ends then has ended no group.
     pub(crate) fn trains_without_others(&self) -> bool {
-        self.policy.min_data_parallel < self.state.attempt.mesh.data_parallel && self.training_replicas() > 0
+        self.may_lack_replicas() && self.training_replicas() > 0
     }
 
     /// Instances of the current attempt that were replaced.

@@ -76,17 +76,29 @@ fn may_lose_replicas(stages: usize, data_parallel: usize) -> TestJob {
     TestJob { stages, data_parallel, extra, ..job() }
 }
 
-/// Kills a rank while the launcher sleeps, so that nothing takes its place.
-fn lose_for_good(launched: &Launched, rank: usize, ranks: usize) {
+/// Kills ranks while the launcher sleeps, so that nothing takes their place.
+fn lose_for_good(launched: &Launched, lost: &[usize], ranks: usize) {
     let stages = launched.wait_for_stages(ranks);
     signal(launched.child.id(), libc::SIGSTOP);
-    signal(stages[rank], libc::SIGKILL);
+    lost.iter().for_each(|&rank| signal(stages[rank], libc::SIGKILL));
 }
 
 #[test]
 fn a_job_goes_on_without_a_lost_replica_until_it_is_back() {
     let memory = ", memory: {everySteps: 1}";
-    for (stages, data_parallel, lost, memory) in [(2, 2, 3, ""), (1, 3, 1, ""), (2, 2, 2, memory), (2, 3, 3, memory)] {
+    let cases: [(usize, usize, &[usize], &str); 8] = [
+        (2, 2, &[3], ""),
+        (1, 3, &[1], ""),
+        (2, 2, &[2], memory),
+        (2, 3, &[3], memory),
+        // the one that led, and a stage beside it
+        (1, 3, &[0], ""),
+        (2, 2, &[0], memory),
+        (2, 2, &[1], memory),
+        // each of another replica: what is left of both is one
+        (2, 2, &[0, 3], memory),
+    ];
+    for (stages, data_parallel, lost, memory) in cases {
         let mut job = may_lose_replicas(stages, data_parallel);
         job.extra = job.extra.replace("keepLast: 3", &format!("keepLast: 3{memory}"));
         let workspace = corpus::workspace();
@@ -112,21 +124,23 @@ fn a_job_goes_on_without_a_lost_replica_until_it_is_back() {
         }
         let rest = job.ending_after(saved(&folder(workspace)));
         let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
-        assert_eq!(outcome.hashes(), undisturbed(&rest), "{stages} x {data_parallel}{memory}");
+        assert_eq!(outcome.hashes(), undisturbed(&rest), "{stages} x {data_parallel} without {lost:?}{memory}");
     }
 }
 
 #[test]
 fn a_job_ends_without_a_lost_replica() {
-    let job = TestJob { steps: 60, ..may_lose_replicas(2, 2) };
-    let workspace = corpus::workspace();
-    let workspace = workspace.path();
-    let mut launched = Launched::start(workspace, &job, &[]);
-    until("a checkpoint", 60, || (saved(&folder(workspace)) > 0).then_some(()));
-    lose_for_good(&launched, 2, 4);
-    launched.wait_for_step(job.steps);
-    signal(launched.child.id(), libc::SIGCONT);
-    assert_eq!(launched.finish(workspace).hashes(), undisturbed(&job));
+    for lost in [&[2][..], &[0]] {
+        let job = TestJob { steps: 60, ..may_lose_replicas(2, 2) };
+        let workspace = corpus::workspace();
+        let workspace = workspace.path();
+        let mut launched = Launched::start(workspace, &job, &[]);
+        until("a checkpoint", 60, || (saved(&folder(workspace)) > 0).then_some(()));
+        lose_for_good(&launched, lost, 4);
+        launched.wait_for_step(job.steps);
+        signal(launched.child.id(), libc::SIGCONT);
+        assert_eq!(launched.finish(workspace).hashes(), undisturbed(&job), "without {lost:?}");
+    }
 }
 
 /// Without `training.gradientBlocks` there are as many as the first attempt needs, and they stay.

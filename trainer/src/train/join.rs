@@ -144,6 +144,10 @@ fn leads(context: &StageContext, kept: &mut Kept, finder: &Finder, timeout: Dura
     if !context.may_lack_replicas() || !rank.is_multiple_of(context.env.mesh.stages) {
         return Ok(rank == 0);
     }
+    // who was in the last group and did not lead it leaves that to others: one that was suspended may have been replaced
+    if kept.epoch.is_some() && kept.fence.is_none() && !succeeds_leader {
+        return Ok(false);
+    }
     let began = Instant::now();
     loop {
         match finder.last_leader() {

@@ -20,7 +20,7 @@ fn completes(observed: &Observed) -> bool {
 }
 
 #[test]
-fn the_first_replica_that_is_done_completes_the_job_and_what_has_no_group_is_removed() {
+fn a_replica_that_is_done_completes_the_job_and_what_has_no_group_is_removed() {
     let first = || vec![exited(0, 0, 990), exited(1, 0, 990)];
     for state in [InstanceState::Pending, InstanceState::Starting] {
         let others = [exited(2, 0, 990), instance(3, state.clone(), 900)];
@@ -37,8 +37,14 @@ fn the_first_replica_that_is_done_completes_the_job_and_what_has_no_group_is_rem
     let ending = replicated(first().into_iter().chain([ready(2), ready(3)]).collect());
     let complete = Observed { state: decide(&ending, NOW).state, ..ending };
     assert_eq!(decide(&complete, NOW).actions, []);
-    let not_all = replicated(vec![exited(0, 0, 990), ready(1), exited(2, 0, 990), exited(3, 0, 990)]);
+    let not_all = replicated(vec![exited(0, 0, 990), ready(1), exited(2, 0, 990), ready(3)]);
     assert!(!completes(&not_all));
+    // stage 0 of one replica and stage 1 of the other
+    assert!(completes(&replicated(vec![
+        instance(0, InstanceState::Starting, 900),
+        exited(1, 0, 990),
+        exited(2, 0, 990)
+    ])));
 }
 
 #[test]
@@ -123,5 +129,10 @@ fn a_job_runs_while_enough_replicas_train() {
     assert_eq!(decision(all(), 2), (JobPhase::Running, 2));
     assert_eq!(decision(without(2), 1), (JobPhase::Running, 1));
     assert_eq!(decision(without(2), 2), (JobPhase::Starting, 0));
-    assert_eq!(decision(without(1), 1), (JobPhase::Starting, 0), "the first one leads");
+    assert_eq!(decision(without(0), 1), (JobPhase::Running, 1));
+    let stages_of_two =
+        |rank| if [0, 3].contains(&rank) { instance(rank, InstanceState::Starting, 990) } else { ready(rank) };
+    assert_eq!(decision((0..4).map(stages_of_two).collect(), 1), (JobPhase::Running, 1));
+    let no_stage_1 = |rank| if rank % 2 == 1 { instance(rank, InstanceState::Starting, 990) } else { ready(rank) };
+    assert_eq!(decision((0..4).map(no_stage_1).collect(), 1), (JobPhase::Starting, 0));
 }

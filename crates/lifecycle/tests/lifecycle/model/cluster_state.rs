@@ -47,6 +47,10 @@ pub(crate) struct ModelGroup {
     pub(crate) incarnations: Vec<Option<u32>>,
     /// Whether an earlier group of the attempt lacked a replica that this one has.
     pub(crate) took_back: bool,
+    /// The rank that leads it.
+    pub(crate) leader: u32,
+    /// The rank that leads the next group if the leader's process ends: the stage 0 of the second replica.
+    pub(crate) successor: Option<u32>,
 }
 
 impl ModelGroup {
@@ -122,6 +126,8 @@ pub(crate) enum ModelProcess {
 pub(crate) struct ModelVolume {
     /// The stage 0 that took the newest fence, while it lives.
     pub(crate) holder: Option<Name>,
+    /// Where replicas may be missing: the attempt and the rank that took it.
+    pub(crate) leader: Option<(u64, u32)>,
     /// Steps in the newest checkpoint.
     pub(crate) checkpoint: u64,
 }

@@ -21,9 +21,10 @@
 //! stands by, at any time until another process of that stage has started; the API shows it at any later time. A spare that is
 //! not ready counts as pending.
 //!
-//! Where replicas may be missing, a group forms with the first one and enough others all of whose stages are there, sooner or later
-//! than it would: no time passes for the others. What waits beside a group ends nobody in it. When all stages of a replica wait, stage 0
-//! leaves for the next group, which takes them in, and the others follow. An older group may live on beside a newer one.
+//! Where replicas may be missing, a group forms with as many as there are stages for, sooner or later than it would: no time passes for
+//! the others. What waits beside a group ends nobody in it. When a replica more can be made of what waits, the leader leaves for the next
+//! group, which takes them in, and the others follow. When the leader's process ends, the stage 0 of the second replica leads the next
+//! group, or the process that is started in the leader's place, which the volume names. An older group may live on beside a newer one.
 //!
 //! Not modelled: reports of stages that are lost and may live; what a process computes, reports and publishes of its progress (a job needs one checkpoint); a second
 //! operator beside the first; time that passes between two writes of one plan, or while an operator starts; gangs, quotas,
@@ -73,7 +74,7 @@ const fn with_spare(faults: Faults) -> ClusterModel {
     ClusterModel { spares: 1, ..replacing(faults) }
 }
 
-/// Two replicas of one stage, either of which is enough for a group if it is the first.
+/// Two replicas of one stage, either of which is enough for a group.
 const fn one_of_two_replicas(faults: Faults) -> ClusterModel {
     ClusterModel { mesh: Mesh { stages: 1, data_parallel: 2 }, min_data_parallel: 1, ..replacing(faults) }
 }
@@ -247,11 +248,14 @@ fn every_guard_is_needed() {
     assert_violated_without(Guard::RemoveSpares, &spare, ENDS);
     assert_violated_without(Guard::TakeoverCounts, &takeovers, BUDGET);
     let undisturbed = one_of_two_replicas(NONE);
-    // the first replica alone is a whole group
+    // a replica alone is a whole group
     let lost_replica = one_of_two_replicas(Faults { failures: 1, partitions: 1, ..NONE });
     assert_violated_without(Guard::Fence, &lost_replica, ONE_COMMITS);
-    assert_violated_without(Guard::FirstReplicaCompletes, &undisturbed, STAYS_DONE);
-    assert_violated_without(Guard::RemoveWaiting, &undisturbed, ENDS);
+    assert_violated_without(Guard::OneReplicaCompletes, &undisturbed, STAYS_DONE);
+    // one replica alone is not enough
+    let two_of_three =
+        ClusterModel { mesh: Mesh { stages: 1, data_parallel: 3 }, min_data_parallel: 2, ..one_of_two_replicas(NONE) };
+    assert_violated_without(Guard::RemoveWaiting, &two_of_three, ENDS);
     let both = ClusterModel { min_data_parallel: 2, ..undisturbed };
     assert_guard_is_needed(Guard::EnoughReplicas, &both, ENOUGH);
 }

@@ -60,7 +60,7 @@ pub(crate) enum Guard {
     /// A group forms only with `restart.minDataParallel` replicas.
     EnoughReplicas,
     /// Where replicas may be missing, a job is complete when the first one is done.
-    FirstReplicaCompletes,
+    OneReplicaCompletes,
     /// What waits for a replica that a complete job was without is removed.
     RemoveWaiting,
 }
@@ -68,7 +68,7 @@ pub(crate) enum Guard {
 fn policy(cluster: &ClusterState, disabled_guard: Option<Guard>) -> Policy {
     let ClusterState { replaces_stages, spares, min_data_parallel, .. } = *cluster;
     let never = disabled_guard == Some(Guard::TerminationTimeout);
-    let needs_all = disabled_guard == Some(Guard::FirstReplicaCompletes);
+    let needs_all = disabled_guard == Some(Guard::OneReplicaCompletes);
     Policy {
         restart: RestartSpec {
             max_restarts: max_restarts(spares),
@@ -129,9 +129,9 @@ pub(crate) fn observe(cluster: &mut ClusterState, stale_cache: bool, disabled_gu
     let decision = decide_without(&observed, disabled_guard);
     let mut plan = writes(&decision, pods);
     let done = InstanceState::Exited(Exit::with_code(0));
-    let is_done = cluster.may_lack_replicas() && first_replica_is(&done, &job.recorded, &observed.instances);
+    let is_done = cluster.may_lack_replicas() && a_replica_is(&done, &job.recorded, &observed.instances);
     let others_train =
-        cluster.may_lack_replicas() && first_replica_is(&InstanceState::Ready, &job.recorded, &observed.instances);
+        cluster.may_lack_replicas() && a_replica_is(&InstanceState::Ready, &job.recorded, &observed.instances);
     let record = Record { is_done, ..record(job, &decision, &observed.instances, others_train) };
     let confirm = match disabled_guard {
         Some(Guard::ConfirmTheRead) => false,
@@ -258,15 +258,16 @@ fn is_given_back(before: &JobState, instances: &[StageInstance]) -> bool {
         })
 }
 
-/// Whether all stages of an attempt's first replica are in this state.
-fn first_replica_is(state: &InstanceState, recorded: &JobState, instances: &[StageInstance]) -> bool {
+/// Whether as many instances of an attempt as make a replica are in this state.
+fn a_replica_is(state: &InstanceState, recorded: &JobState, instances: &[StageInstance]) -> bool {
     let is_in_state = |rank| {
         let place = (recorded.attempt.number, rank, recorded.incarnation(rank));
         let mut instances = instances.iter();
         instances.any(|other| (other.attempt, other.rank, other.incarnation) == place && other.state == *state)
     };
     let stages = recorded.attempt.mesh.stages;
-    stages > 0 && (0..stages).all(is_in_state)
+    let of_stage = |stage| (stage..recorded.attempt.mesh.ranks()).step_by(stages as usize);
+    stages > 0 && (0..stages).all(|stage| of_stage(stage).any(is_in_state))
 }
 
 /// The record to be written.

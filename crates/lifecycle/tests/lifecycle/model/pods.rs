@@ -68,9 +68,7 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
         if pod.process == ModelProcess::Pending && pod.is_reachable() && pod.deleted_at.is_none() {
             enabled_transitions.push((PodTransition::Start(name), true));
         }
-        // one that has lost a group is replaced if another stage 0 has taken a fence since
-        let may_take = !pod.is_survivor || cluster.volume.holder == Some(name);
-        if pod.process == ModelProcess::Starting && pod.is_of(0) && !pod.fenced && may_take {
+        if pod.process == ModelProcess::Starting && !pod.fenced && may_lead(cluster, pod) {
             enabled_transitions.push((PodTransition::TakeFence(name), is_immediate));
         }
         if let Some(code) = end(cluster, pod, disabled_guard) {
@@ -100,27 +98,73 @@ pub(crate) fn enabled_transitions(cluster: &ClusterState, disabled_guard: Option
     enabled_transitions
 }
 
+/// Whether a process takes the next fence. One that has lost a group is replaced if another stage 0 has taken a fence since.
+fn may_lead(cluster: &ClusterState, pod: &ModelPod) -> bool {
+    let Some((rank, _)) = pod.place() else { return false };
+    let led_last = cluster.volume.holder == Some(pod.name);
+    if !cluster.may_lack_replicas() {
+        return rank == 0 && (!pod.is_survivor || led_last);
+    }
+    let leader = cluster.volume.leader.filter(|(attempt, _)| *attempt == pod.name.attempt).map_or(0, |(_, rank)| rank);
+    if pod.is_survivor { led_last || succeeds_leader(cluster, pod) } else { rank == leader }
+}
+
+/// Whether the process that led the last group of a process has ended, and that process is the next to lead.
+fn succeeds_leader(cluster: &ClusterState, pod: &ModelPod) -> bool {
+    let Some(group) = cluster.group().filter(|group| group.has(pod)) else { return false };
+    let is_leader = |other: &&ModelPod| other.is_of(group.leader) && group.has(other);
+    // of a lost node nobody knows that
+    let may_live = |other: &ModelPod| other.is_alive() || !other.is_reachable();
+    let has_ended = !cluster.of(group.attempt).filter(is_leader).any(may_live);
+    has_ended && cluster.volume.holder.is_none() && group.successor.is_some_and(|rank| pod.is_of(rank))
+}
+
 /// The living process of each of these stages of an attempt, if all are in the same state: of two of one stage the newer one,
 /// since a group takes no older one in.
 fn members(cluster: &ClusterState, attempt: u64, ranks: Range<u32>, process: ModelProcess) -> Option<Vec<&ModelPod>> {
     ranks.map(|rank| newest(cluster, attempt, rank).filter(|pod| pod.process == process)).collect()
 }
 
-/// The stages of a replica.
-const fn ranks_of(mesh: Mesh, replica: u32) -> Range<u32> {
-    replica * mesh.stages..(replica + 1) * mesh.stages
-}
-
-/// The stages that can form a group: all, or those of the replicas all of whose stages are there, if they are enough.
+/// The stages that can form a group, the leader first: all, or as many of each as there are of all, if they are enough.
 fn forming_members(cluster: &ClusterState, attempt: u64, disabled_guard: Option<Guard>) -> Option<Vec<&ModelPod>> {
     let mesh = cluster.of(attempt).next()?.mesh;
-    let here = |replica| members(cluster, attempt, ranks_of(mesh, replica), ModelProcess::Starting);
-    let whole: Vec<_> = (0..mesh.data_parallel).filter_map(here).collect();
+    if !cluster.may_lack_replicas() {
+        return members(cluster, attempt, 0..mesh.ranks(), ModelProcess::Starting);
+    }
+    let mut of_stage: Vec<_> = (0..mesh.stages).map(|stage| waiting(cluster, attempt, mesh, stage)).collect();
+    let leads = |pod: &&ModelPod| pod.fenced && cluster.volume.holder == Some(pod.name);
+    let leader = of_stage[0].iter().position(leads)?;
+    of_stage[0].swap(0, leader);
+    let count = of_stage.iter().map(Vec::len).min()?;
     let needed = match disabled_guard {
         Some(Guard::EnoughReplicas) => 1,
-        _ => cluster.min_data_parallel.min(mesh.data_parallel),
+        _ => needed_replicas(cluster, mesh),
     };
-    (here(0).is_some() && whole.len() as u32 >= needed).then(|| whole.concat())
+    let replica = |nth: usize| of_stage.iter().map(move |pods| pods[nth]).collect::<Vec<_>>();
+    (count >= needed).then(|| (0..count).flat_map(replica).collect())
+}
+
+fn needed_replicas(cluster: &ClusterState, mesh: Mesh) -> usize {
+    cluster.min_data_parallel.min(mesh.data_parallel) as usize
+}
+
+/// The processes that wait for a group as this stage of any replica.
+fn waiting(cluster: &ClusterState, attempt: u64, mesh: Mesh, stage: u32) -> Vec<&ModelPod> {
+    let ranks = (0..mesh.data_parallel).map(|replica| replica * mesh.stages + stage);
+    ranks
+        .filter_map(|rank| newest(cluster, attempt, rank))
+        .filter(|pod| pod.process == ModelProcess::Starting)
+        .collect()
+}
+
+/// Whether a group is about to form: enough stages wait, and one of them leads or is about to.
+fn is_forming(cluster: &ClusterState, attempt: u64, mesh: Mesh) -> bool {
+    if !cluster.may_lack_replicas() {
+        return forming_members(cluster, attempt, None).is_some();
+    }
+    let is_enough = |stage| waiting(cluster, attempt, mesh, stage).len() >= needed_replicas(cluster, mesh);
+    let leads = |pod: &&ModelPod| may_lead(cluster, pod) || pod.fenced && cluster.volume.holder == Some(pod.name);
+    (0..mesh.stages).all(is_enough) && waiting(cluster, attempt, mesh, 0).iter().any(leads)
 }
 
 /// The stages of every group that trains, of each the stage 0 first.
@@ -141,7 +185,9 @@ fn training_members<'c>(cluster: &'c ClusterState, group: &ModelGroup) -> Option
     };
     let member = |rank: u32| cluster.of(group.attempt).find(|pod| pod.is_of(rank) && is_member(pod));
     let ranks = (0..).zip(&group.incarnations).filter_map(|(rank, incarnation)| incarnation.map(|_| rank));
-    ranks.map(member).collect()
+    let mut ranks: Vec<u32> = ranks.collect();
+    ranks.sort_by_key(|rank| *rank != group.leader);
+    ranks.into_iter().map(member).collect()
 }
 
 /// Whether an attempt trains without some of its replicas.
@@ -157,11 +203,10 @@ pub(crate) fn is_heard_to_train_without(cluster: &ClusterState, attempt: u64) ->
     members.into_iter().any(|members| are_prompt(cluster, &members))
 }
 
-/// Whether all stages of a replica that this stage 0's group lacks wait for the next one.
+/// Whether a replica more can be made of those that wait for the next group of this leader.
 fn replica_is_back(cluster: &ClusterState, leader: &ModelPod) -> bool {
     let (attempt, mesh) = (leader.name.attempt, leader.mesh);
-    let is_back = |replica| members(cluster, attempt, ranks_of(mesh, replica), ModelProcess::Starting).is_some();
-    cluster.may_lack_replicas() && (0..mesh.data_parallel).any(is_back)
+    cluster.may_lack_replicas() && (0..mesh.stages).all(|stage| !waiting(cluster, attempt, mesh, stage).is_empty())
 }
 
 /// Whether a process does at once what it can do.
@@ -211,9 +256,10 @@ fn is_done(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>
     let attempt = pod.name.attempt;
     let is_trained = cluster.volume.checkpoint >= FINAL_CHECKPOINT_STEP && pod.process == ModelProcess::Ready;
     let leader = match cluster.may_lack_replicas() {
-        true => cluster
-            .of(attempt)
-            .find(|other| other.is_of(0) && other.process == ModelProcess::Ready && are_together(cluster, pod, other)),
+        true => cluster.group_of(pod).and_then(|group| {
+            let leads = |other: &&ModelPod| other.is_of(group.leader) && other.process == ModelProcess::Ready;
+            cluster.of(attempt).find(|other| leads(other) && are_together(cluster, pod, other))
+        }),
         false => newest(cluster, attempt, 0),
     };
     let holds_fence = leader.is_some_and(|leader| holds(cluster, leader.name, disabled_guard));
@@ -274,7 +320,7 @@ fn gives_up(cluster: &ClusterState, pod: &ModelPod) -> bool {
     let attempt = pod.name.attempt;
     let is_missing = |rank| newest(cluster, attempt, rank).is_none();
     let waits = pod.process == ModelProcess::Starting && pod.is_survivor && (0..pod.mesh.ranks()).any(is_missing);
-    waits && forming_members(cluster, attempt, None).is_none() && !trains_without_a_replica(cluster, attempt)
+    waits && !is_forming(cluster, attempt, pod.mesh) && !trains_without_a_replica(cluster, attempt)
 }
 
 /// The code with which a process is about to exit, if it is.
@@ -292,12 +338,17 @@ fn end(cluster: &ClusterState, pod: &ModelPod, disabled_guard: Option<Guard>) ->
         ModelProcess::Ended(code) => Some(code),
         _ => None,
     });
-    let fenced_off = formed && !holds(cluster, pod.name, disabled_guard) && rank == 0;
+    let leads = match cluster.may_lack_replicas() {
+        true => cluster.group_of(pod).is_some_and(|group| group.leader == rank),
+        false => rank == 0,
+    };
+    let fenced_off = formed && !holds(cluster, pod.name, disabled_guard) && leads;
     let drained_by_peer = formed && ends.clone().any(|code| code == 143);
     let was_replaced = newest(cluster, attempt, rank).is_some_and(|newer| newer.name != pod.name);
-    // of a newer attempt, or of another stage 0
-    let superseded = pod.is_survivor
-        && cluster.volume.holder.is_some_and(|holder| holder.attempt > attempt || rank == 0 && holder != pod.name);
+    // by a newer attempt, or by another stage 0 where no other can lead
+    let is_other = |holder: Name| rank == 0 && holder != pod.name && !cluster.may_lack_replicas();
+    let superseded =
+        pod.is_survivor && cluster.volume.holder.is_some_and(|holder| holder.attempt > attempt || is_other(holder));
     let missing = (0..pod.mesh.ranks()).any(|of| of != rank && !peers.clone().any(|peer| peer.is_of(of)));
     let lost = !cluster.replaces_stages && (ends.clone().any(|code| code != 0) || formed && missing);
     match () {
@@ -321,6 +372,8 @@ pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition, disab
         }),
         PodTransition::TakeFence(name) => {
             cluster.volume.holder = Some(name);
+            let rank = cluster.pod(name).and_then(ModelPod::place).map_or(0, |(rank, _)| rank);
+            cluster.volume.leader = cluster.may_lack_replicas().then_some((name.attempt, rank));
             cluster.change(name, |pod| pod.fenced = true);
         }
         PodTransition::Survive(name) => cluster.change(name, |pod| {
@@ -337,7 +390,9 @@ pub(crate) fn apply(cluster: &mut ClusterState, transition: PodTransition, disab
                 let before = cluster.group().filter(|group| group.attempt == attempt);
                 let is_back = |group: &ModelGroup| group.took_back || group.lacks_a_replica();
                 let took_back = !incarnations.contains(&None) && before.is_some_and(is_back);
-                cluster.groups.push(ModelGroup { attempt, incarnations, took_back });
+                let rank_at = |place: u32| Some(members.get(place as usize)?.place()?.0);
+                let (leader, successor) = (rank_at(0).unwrap_or(0), rank_at(mesh.stages));
+                cluster.groups.push(ModelGroup { attempt, incarnations, took_back, leader, successor });
             }
             let needed = cluster.min_data_parallel.min(mesh.data_parallel);
             if (names.len() as u32) < needed * mesh.stages {

@@ -33,7 +33,7 @@ pub(crate) const BUDGET: &str = "the restart budget is respected";
 pub(crate) const EARLY: &str = "no job fails before its budget is used";
 pub(crate) const CLAIMED_ONCE: &str = "no two processes claim one incarnation of a stage";
 pub(crate) const ENOUGH: &str = "no group has fewer replicas than restart.minDataParallel";
-pub(crate) const STAYS_DONE: &str = "no attempt follows one whose first replica is done";
+pub(crate) const STAYS_DONE: &str = "no attempt follows one of which a replica is done";
 pub(crate) const ENDS: &str = "a final state is terminal or suspended";
 
 pub(crate) const COMPLETES: &str = "a job completes";

@@ -189,7 +189,7 @@ impl Model for ClusterModel {
                 recorded: JobState::default(),
             },
             pods: vec![],
-            volume: ModelVolume { holder: None, checkpoint: 0 },
+            volume: ModelVolume { holder: None, leader: None, checkpoint: 0 },
             operator: ModelOperator { has_unobserved_change: true, wake_at: None, plan: vec![], job_is_current: true },
             stale_cache: None,
             replaces_stages: self.replaces_stages,

@@ -76,11 +76,12 @@ impl PageCommand {
     }
 }
 
-/// The pods that may serve the page: the newest one of stage 0, then spares, which may have taken its place.
+/// The pods that may serve the page: those of stage 0, the newest first, of any replica, which may lead without the first; then spares,
+/// which may have taken its place.
 fn serving(pods: Vec<Pod>) -> Vec<Pod> {
     let newest = pods.iter().map(|pod| pod.attempt).max().unwrap_or_default();
     let may_serve = |pod: &Pod| {
-        let has_page = matches!(pod.role, Role::Stage { replica: None | Some(0), stage: 0 } | Role::Spare(_));
+        let has_page = matches!(pod.role, Role::Stage { stage: 0, .. } | Role::Spare(_));
         pod.is_running && pod.attempt == newest && has_page
     };
     let mut pods: Vec<Pod> = pods.into_iter().filter(may_serve).collect();
@@ -146,7 +147,10 @@ mod tests {
             pod(Role::Stage { replica: None, stage: 0 }, 2, 2, false),
             pod(Role::Stage { replica: None, stage: 1 }, 2, 0, true),
         ];
-        let names: Vec<String> = serving(pods).into_iter().map(|pod| pod.name).collect();
-        assert_eq!(names, ["stage 0-2-1", "stage 0-2-0", "spare 0-2-0"]);
+        let names = |pods| serving(pods).into_iter().map(|pod| pod.name).collect::<Vec<String>>();
+        assert_eq!(names(pods), ["stage 0-2-1", "stage 0-2-0", "spare 0-2-0"]);
+        let of_replica = |replica, stage| pod(Role::Stage { replica: Some(replica), stage }, 2, 0, true);
+        let replicas = names(vec![of_replica(1, 0), of_replica(1, 1), of_replica(0, 0), of_replica(0, 1)]);
+        assert_eq!(replicas, [of_replica(0, 0).name, of_replica(1, 0).name]);
     }
 }

@@ -1,4 +1,4 @@
-//! The observed state of a job: its pods, from the cache or a list, and the `/status` of stage 0 and of spares.
+//! The observed state of a job: its pods, from the cache or a list, and the `/status` of the stage that leads and of spares.
 
 mod instance;
 mod log_tails;
@@ -8,12 +8,14 @@ mod pod;
 mod pod_cache;
 mod status_poller;
 
+use std::collections::BTreeMap;
+
 use kube::api::{Api, ListParams};
 use stagecoach_api::contract::{FailureKind, StageStatus};
 use stagecoach_api::job::TrainerType;
 use stagecoach_lifecycle::{
-    AttemptFailure, CreationRefusal, InstanceId, InstanceState, LostInstance, Observed, ObservedProgress, Policy,
-    UnixMillis,
+    Attempt, AttemptFailure, CreationRefusal, InstanceId, InstanceState, LostInstance, Observed, ObservedProgress,
+    Policy, UnixMillis,
 };
 
 pub(crate) use instance::BlockingReason;
@@ -32,10 +34,10 @@ use crate::job::ObservedJob;
 pub(crate) struct JobSnapshot {
     /// The existing pods of the job, and deleted ones whose exit is known.
     pub pods: Vec<ObservedPod>,
-    /// The last `/status` of the current attempt's stage 0; None before the first response.
-    pub stage_0_status: Option<PolledStatus>,
-    /// Whether stage 0 runs, should answer, and does not.
-    pub stage_0_is_silent: bool,
+    /// The last `/status` of the stage that leads the current attempt's group; None before the first response.
+    pub leader_status: Option<PolledStatus>,
+    /// Whether that stage runs, should answer, and does not.
+    pub leader_is_silent: bool,
     /// Whether a pod that was made as a spare may soon say what it is now, and has said nothing yet.
     pub awaits_spare_status: bool,
 }
@@ -103,8 +105,8 @@ impl JobSnapshot {
         Ok(JobSnapshot { pods, ..JobSnapshot::default() })
     }
 
-    /// Adds what the attempt's stage 0 and its spares say at `/status`. They are polled as long as their processes may run: a
-    /// spare until it has taken a place.
+    /// Adds what the stages that may lead the attempt's group and its spares say at `/status`. They are polled as long as their
+    /// processes may run: a spare until it has taken a place.
     pub(crate) fn poll(&mut self, job: &ObservedJob, status_poller: &StatusPoller) {
         if job.manifest.spec.trainer.kind != TrainerType::BuiltIn {
             return;
@@ -124,21 +126,37 @@ impl JobSnapshot {
                 .filter(|(instance, _)| instance.rank < attempt.mesh.ranks() && instance.incarnation > 0);
             pod.apply_report(&report);
         }
-        if let Some(stage_0) = self.stage_0(attempt.number) {
-            polled.push(stage_0.uid.clone());
-            self.stage_0_status = status_poller.poll(reference, stage_0).polled;
-            self.stage_0_is_silent = self.stage_0_status.as_ref().is_none_or(|polled| !polled.is_reachable);
+        let reports: Vec<Option<PolledStatus>> = self
+            .possible_leaders(job)
+            .map(|pod| {
+                polled.push(pod.uid.clone());
+                status_poller.poll(reference, pod).polled
+            })
+            .collect();
+        if !reports.is_empty() {
+            let fence = |report: &Option<PolledStatus>| report.as_ref().map_or(0, |polled| polled.status.leader_fence);
+            // who has taken the newest fence; before there is one the first stage 0
+            self.leader_status = reports.into_iter().rev().max_by_key(fence).flatten();
+            self.leader_is_silent = self.leader_status.as_ref().is_none_or(|polled| !polled.is_reachable);
         }
         status_poller.end_others(reference, &self.pods, &polled);
     }
 
-    /// The pod that is stage 0 now, if its process may run: of several the newest, which has taken the place of the others.
-    fn stage_0(&self, attempt: u64) -> Option<&ObservedPod> {
-        let stage_0 = self.pods_of_attempt(attempt).filter(|pod| pod.may_answer()).filter_map(|pod| {
-            let InstanceId { rank, incarnation } = pod.instance_id()?;
-            (rank == 0).then_some((incarnation, pod))
-        });
-        stage_0.max_by_key(|(incarnation, _)| *incarnation).map(|(_, pod)| pod)
+    /// The pods that are stage 0 now, of any replica if the job may lack one, whose processes may run: by replica, and of several of one
+    /// the newest, which has taken the place of the others.
+    fn possible_leaders(&self, job: &ObservedJob) -> impl Iterator<Item = &ObservedPod> {
+        let Attempt { number, mesh, .. } = job.state.attempt;
+        let spec = &job.manifest.spec;
+        let any_may_lead = spec.spares == 0 && spec.min_data_parallel() < mesh.data_parallel;
+        let mut newest: BTreeMap<u32, (u32, &ObservedPod)> = BTreeMap::new();
+        for pod in self.pods_of_attempt(number).filter(|pod| pod.may_answer()) {
+            let Some(InstanceId { rank, incarnation }) = pod.instance_id() else { continue };
+            let may_lead = rank == 0 || any_may_lead && rank % mesh.stages.max(1) == 0;
+            if may_lead && newest.get(&rank).is_none_or(|(known, _)| *known <= incarnation) {
+                newest.insert(rank, (incarnation, pod));
+            }
+        }
+        newest.into_values().map(|(_, pod)| pod)
     }
 
     /// The input of `lifecycle::decide`; `refusal` is why the attempt can't be created, if it can't.
@@ -155,8 +173,8 @@ impl JobSnapshot {
     }
 
     fn observed_progress(&self) -> ObservedProgress {
-        let is_unreachable = self.stage_0_is_silent;
-        let Some(polled) = &self.stage_0_status else {
+        let is_unreachable = self.leader_is_silent;
+        let Some(polled) = &self.leader_status else {
             return ObservedProgress { is_unreachable, ..ObservedProgress::default() };
         };
         let StageStatus { checkpoint, progress, lost, .. } = &polled.status;

@@ -200,10 +200,10 @@ fn running(inputs: &StatusInputs, new: &PipelineJobStatus) -> ConditionValue {
 
 fn progressing(inputs: &StatusInputs) -> ConditionValue {
     let alive = matches!(inputs.decision.job_phase, JobPhase::Running | JobPhase::Starting | JobPhase::Draining);
-    let Some(polled) = inputs.snapshot.stage_0_status.as_ref().filter(|_| alive) else {
+    let Some(polled) = inputs.snapshot.leader_status.as_ref().filter(|_| alive) else {
         return match inputs.decision.job_phase {
             JobPhase::Running => value("Unknown", NOT_HEARD, "stage 0 has not answered yet"),
-            _ if alive && inputs.snapshot.stage_0_is_silent => {
+            _ if alive && inputs.snapshot.leader_is_silent => {
                 value("Unknown", NOT_HEARD, "stage 0 runs and has not answered yet")
             }
             phase => value("False", phase.to_string(), "nothing is being trained"),
@@ -223,14 +223,14 @@ fn progressing(inputs: &StatusInputs) -> ConditionValue {
 
 fn checkpoints(inputs: &StatusInputs, new: &PipelineJobStatus) -> ConditionValue {
     let off = inputs.job.manifest.spec.checkpoint.every_steps == 0;
-    let failing = inputs.snapshot.stage_0_status.as_ref().and_then(|polled| polled.status.save_failure.clone());
+    let failing = inputs.snapshot.leader_status.as_ref().and_then(|polled| polled.status.save_failure.clone());
     if let Some(message) = failing {
         return value("False", SAVING_FAILS, message);
     }
     // the condition stays until a checkpoint is committed, also across attempts
     let before = inputs.job.status.conditions.iter().find(|old| old.reason == SAVING_FAILS);
     let present = inputs.decision.state.attempt.number;
-    let known = inputs.snapshot.stage_0_status.as_ref().and_then(|polled| polled.status.checkpoint.as_ref());
+    let known = inputs.snapshot.leader_status.as_ref().and_then(|polled| polled.status.checkpoint.as_ref());
     let saved =
         known.is_some_and(|known| known.attempt == Some(present)) || new.checkpoint != inputs.job.status.checkpoint;
     if let Some(before) = before.filter(|_| !saved) {
@@ -275,7 +275,7 @@ fn stalled(inputs: &StatusInputs) -> ConditionValue {
 }
 
 fn reproducible(inputs: &StatusInputs) -> ConditionValue {
-    let polled = inputs.snapshot.stage_0_status.as_ref();
+    let polled = inputs.snapshot.leader_status.as_ref();
     match polled.and_then(|polled| polled.status.environment_differences.as_deref()) {
         Some([]) => value("True", "OneEnvironment", "all that changes bits was the same since the first step"),
         Some(differences) => value(
@@ -294,7 +294,7 @@ fn reproducible(inputs: &StatusInputs) -> ConditionValue {
 
 fn audits_equal(inputs: &StatusInputs) -> ConditionValue {
     let spec = &inputs.job.manifest.spec;
-    let found = inputs.snapshot.stage_0_status.as_ref().and_then(|polled| polled.status.audit.as_ref());
+    let found = inputs.snapshot.leader_status.as_ref().and_then(|polled| polled.status.audit.as_ref());
     let difference = found.and_then(|audit| Some((audit.differences.last()?.clone(), audit.suspects.clone())));
     // stage 0 may have ended with it before it was asked
     let failure = inputs.decision.state.last_failure.as_ref();

@@ -47,7 +47,7 @@ impl StatusInputs<'_> {
     /// How many replicas train: those that stage 0's group has, if it says so; pods become ready one after the other.
     fn training_replicas(&self) -> u32 {
         let Decision { state, training_replicas, .. } = self.decision;
-        let polled = self.snapshot.stage_0_status.as_ref().filter(|polled| polled.is_reachable);
+        let polled = self.snapshot.leader_status.as_ref().filter(|polled| polled.is_reachable);
         let of_attempt = polled.filter(|polled| polled.status.attempt == state.attempt.number);
         let group =
             of_attempt.and_then(|polled| polled.status.group.as_ref()).map(|group| group.incarnations.as_slice());
@@ -76,7 +76,7 @@ pub(crate) fn next_status(inputs: &StatusInputs) -> StatusUpdate {
     };
     let existing = count(|state| !matches!(state, InstanceState::Exited(_)));
     let finished = state.outcome().is_some();
-    let polled = snapshot.stage_0_status.as_ref().filter(|polled| polled.status.attempt == attempt);
+    let polled = snapshot.leader_status.as_ref().filter(|polled| polled.status.attempt == attempt);
     let mut new = PipelineJobStatus {
         observed_generation: Some(job.generation),
         start_time: old.start_time.clone().or_else(|| state.started_at.map(to_rfc3339)),

@@ -44,7 +44,7 @@ impl Progress {
             snapshot.pods_of_attempt(attempt.number).filter(is_current)
         };
         let runs = |state: &InstanceState| matches!(state, InstanceState::Starting | InstanceState::Ready);
-        let polled = snapshot.stage_0_status.as_ref().filter(|polled| polled.status.attempt == attempt.number);
+        let polled = snapshot.leader_status.as_ref().filter(|polled| polled.status.attempt == attempt.number);
         let group = polled.and_then(|polled| polled.status.group.clone());
         Progress {
             now,

@@ -1,6 +1,8 @@
 //! Replicas of the pipeline: their pods, and what the status says of them.
 
 use serde_json::{Value, json};
+use stagecoach_api::contract::{LostStage, StagePhase, StageStatus};
+use stagecoach_api::job::ProgressStatus;
 use stagecoach_cluster::until;
 
 use crate::support::{has_condition, shared};
@@ -87,8 +89,41 @@ fn a_job_runs_without_a_replica_that_it_may_lack_and_says_so() {
     stage.set_ready(true);
     let job = cluster.wait("bereft", "both replicas again", replicas(2));
     assert!(has_condition(&job, "Running", "True", "AllReady"), "{job:#}");
-    // the first one leads
+    // stage 0 of one replica and stage 1 of the other make one
     cluster.kubelet.pod("bereft-0-1-1").set_ready(false);
+    cluster.wait("bereft", "one replica", replicas(1));
+    cluster.kubelet.pod("bereft-1-0-1").set_ready(false);
+    cluster.wait("bereft", "one replica", |job| job["status"]["readyStages"] == 2 && replicas(1)(job));
+    stage.set_ready(false);
     let job = cluster.wait("bereft", "no replica", replicas(0));
     assert_eq!(job["status"]["phase"], "Starting");
+}
+
+/// Who led before says nothing of the group any more, though it runs.
+#[test]
+fn the_stage_that_took_the_newest_fence_is_believed() {
+    let cluster = shared();
+    let restart = json!({"reformTimeoutSeconds": 60, "minDataParallel": 1});
+    cluster.create("led", json!({"dataParallel": 2, "training": {"gradientBlocks": 2}, "restart": restart}));
+    cluster.wait_running("led", 1);
+    let leads = |pod: &str, leader_fence, step| {
+        let progress = ProgressStatus { step, ..ProgressStatus::default() };
+        let status = StageStatus { phase: StagePhase::Training, leader_fence, progress, ..StageStatus::default() };
+        cluster.kubelet.pod(pod).set_status(status);
+    };
+    let step = |step: u64| move |job: &Value| job["status"]["progress"]["step"] == step;
+    leads("led-0-0-1", 3, 20);
+    cluster.wait("led", "at step 20", step(20));
+    leads("led-1-0-1", 4, 21);
+    cluster.wait("led", "at step 21", step(21));
+    leads("led-0-0-1", 3, 99);
+    leads("led-1-0-1", 4, 22);
+    cluster.wait("led", "at step 22", step(22));
+    // a stage that the leader has lost
+    let lost = Some(LostStage { stage: 1, incarnation: 0, has_ended: true });
+    let status = StageStatus { phase: StagePhase::Forming, leader_fence: 4, lost, ..StageStatus::default() };
+    cluster.kubelet.pod("led-1-0-1").set_status(status);
+    let job = cluster.wait("led", "replaced", |job| job["status"]["restarts"]["replaced"] == 1);
+    let failure = &job["status"]["lastFailure"];
+    assert_eq!((&failure["stage"], &failure["replica"]), (&json!(1), &json!(0)), "{job:#}");
 }

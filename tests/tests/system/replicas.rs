@@ -143,6 +143,42 @@ fn a_job_ends_without_a_lost_replica() {
     }
 }
 
+/// A leader that is silent is no dead one: nobody succeeds it. The launcher replaces it, or it goes on when it wakes up first.
+#[test]
+fn a_leader_that_was_suspended_leads_again_or_is_replaced() {
+    for launcher_sleeps in [false, true] {
+        let mut job = may_lose_replicas(2, 2);
+        job.extra = job.extra.replace("restart: {", "restart: {heartbeatTimeoutSeconds: 2, ");
+        let workspace = corpus::workspace();
+        let workspace = workspace.path();
+        let mut launched = Launched::start(workspace, &job.endless(), &[]);
+        until("a checkpoint", 60, || (saved(&folder(workspace)) > 0).then_some(()));
+        let stages = launched.wait_for_stages(4);
+        if launcher_sleeps {
+            signal(launched.child.id(), libc::SIGSTOP);
+        }
+        signal(stages[0], libc::SIGSTOP);
+        let logs = || (1..4).all(|rank| log(workspace, rank).contains("stage 0 has sent no heartbeat"));
+        until("the others to lose the leader", 60, || logs().then_some(()));
+        if launcher_sleeps {
+            signal(stages[0], libc::SIGCONT);
+        }
+        launched.wait_for_step(launched.steps() + 10);
+        signal(launched.child.id(), libc::SIGCONT);
+        let now = launched.wait_for_stages(4);
+        assert!(launcher_sleeps || now[0] != stages[0], "{stages:?} became {now:?}");
+        launched.wait_for_step(launched.steps() + 5);
+        launched.interrupt(workspace);
+        let rest = job.ending_after(saved(&folder(workspace)));
+        let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
+        assert_eq!(outcome.hashes(), undisturbed(&rest), "the launcher sleeps: {launcher_sleeps}");
+    }
+}
+
+fn log(workspace: &Path, rank: usize) -> String {
+    std::fs::read_to_string(folder(workspace).join(format!("logs/stage-{rank}.log"))).unwrap_or_default()
+}
+
 /// Without `training.gradientBlocks` there are as many as the first attempt needs, and they stay.
 #[test]
 fn a_job_keeps_the_blocks_that_it_began_with() {

@@ -19,8 +19,8 @@ pub struct RestartSpec {
     /// Seconds that the other stages wait for one that was lost and is replaced; then the whole group starts anew. 0: it does so
     /// at once. A custom trainer's group always does.
     pub reform_timeout_seconds: u32,
-    /// With how few replicas the group trains on when others are lost; it takes them in again when they are back. Absent: it waits for
-    /// all. The first replica, whose stage 0 leads the group, is always waited for.
+    /// With how few replicas the group trains on when others are lost, whichever these are; it takes them in again when they are back.
+    /// Absent: it waits for all.
     #[schemars(range(min = 1))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_data_parallel: Option<u32>,

@@ -36,6 +36,8 @@ impl Model {
 pub(crate) struct BenchJob {
     pub(crate) name: &'static str,
     pub(crate) stages: usize,
+    /// Replicas, of which one may be alone.
+    pub(crate) data_parallel: usize,
     pub(crate) model: Model,
     pub(crate) steps: u64,
     /// Rows of a step, 64 tokens each, in four microbatches.
@@ -55,6 +57,7 @@ impl Default for BenchJob {
         BenchJob {
             name: "bench",
             stages: 2,
+            data_parallel: 1,
             model: Model::Large,
             steps: 1_000_000,
             batch: 4,
@@ -68,7 +71,8 @@ impl Default for BenchJob {
 
 impl BenchJob {
     fn yaml(&self) -> String {
-        let BenchJob { name, stages, model, steps, batch, checkpoint, audit, spares, reform_timeout_seconds } = self;
+        let BenchJob { name, stages, data_parallel, model, steps, batch, checkpoint, audit, spares, .. } = self;
+        let reform_timeout_seconds = self.reform_timeout_seconds;
         let audit = audit.map_or_else(String::new, |audit| format!("\n    audit: {audit}"));
         let llama = model.yaml();
         format!(
@@ -77,6 +81,7 @@ kind: PipelineJob
 metadata: {{name: {name}}}
 spec:
   stages: {stages}
+  dataParallel: {data_parallel}
   spares: {spares}
   model: {{type: Llama, llama: {llama}}}
   data:
@@ -89,7 +94,7 @@ spec:
     microbatches: 4
     learningRate: {{peak: 1e-3, warmupSteps: 5, decaySteps: 100000}}{audit}
   checkpoint: {checkpoint}
-  restart: {{maxRestarts: 100, backoff: {{initialSeconds: 0}}, reformTimeoutSeconds: {reform_timeout_seconds}}}
+  restart: {{maxRestarts: 100, backoff: {{initialSeconds: 0}}, reformTimeoutSeconds: {reform_timeout_seconds}, minDataParallel: 1}}
 "
         )
     }

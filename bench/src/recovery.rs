@@ -21,6 +21,7 @@ pub(crate) fn measure(folder: &Path) -> Value {
         "memory": with(folder, "from memory", MEMORY, 0),
         "volumeSpare": with(folder, "from the volume, with a spare", VOLUME, 1),
         "memorySpare": with(folder, "from memory, with a spare", MEMORY, 1),
+        "replica": replica(folder),
         "slowVolume": slow_volume::measure(folder),
     })
 }
@@ -48,6 +49,42 @@ fn with(folder: &Path, source: &str, checkpoint: &'static str, spares: u32) -> V
         &format!("worst {:.2} s", worst(&seconds)),
     );
     json!({ "seconds": seconds, "median": median(&seconds), "worst": worst(&seconds) })
+}
+
+/// A stage of either of two replicas, the leader too: the others go on without it.
+fn replica(folder: &Path) -> Value {
+    let job = BenchJob {
+        name: "replicated",
+        data_parallel: 2,
+        model: Model::Small,
+        checkpoint: MEMORY,
+        ..BenchJob::default()
+    };
+    let _ = std::fs::remove_dir_all(folder.join(job.name));
+    let mut launched = job.start(folder);
+    launched.wait_for_step(5);
+    let (mut seconds, mut step_seconds) = (Vec::new(), Vec::new());
+    for kill in 0..KILLS {
+        let state = || std::fs::read_to_string(folder.join(job.name).join("state.json")).unwrap_or_default();
+        let training = || serde_json::from_str::<Value>(&state()).ok()?["trainingReplicas"].as_u64();
+        until("both replicas to train", 120, || (training() == Some(2)).then_some(()));
+        launched.wait_for_step(launched.steps() + 5);
+        let metrics = job.metrics(folder);
+        let last = metrics.iter().rev().take(5).filter_map(|line| line["seconds"].as_f64());
+        step_seconds.push(median(&last.collect::<Vec<_>>()));
+        seconds.push(kill_to_first_step(&launched, folder, kill % 4));
+    }
+    end(&mut launched);
+    line(
+        "kill to next finished step, without the replica",
+        format!("{:.2} s", median(&seconds)),
+        &format!(
+            "worst {:.2} s, a step takes {:.2} s; at most a step and 0.5 s",
+            worst(&seconds),
+            median(&step_seconds)
+        ),
+    );
+    json!({ "seconds": seconds, "median": median(&seconds), "worst": worst(&seconds), "step": median(&step_seconds) })
 }
 
 /// How many lines of what a launcher said begin with `marker`.

@@ -74,7 +74,7 @@ pub(super) fn join_group(
     }
     let (mut damage, mut notes, mut own) = (Vec::new(), Vec::new(), None);
     let mut finder = Finder::new(volume, env, kept.epoch);
-    let coordinator = match leads(context, kept, &mut finder, timeouts.startup_timeout)? {
+    let coordinator = match leads(context, kept, &finder, timeouts.startup_timeout)? {
         true => {
             if !std::mem::replace(&mut kept.serves_page, true) {
                 serve_page(context)?;

@@ -90,7 +90,7 @@ impl TimelineRecord {
             self.stages.iter().flat_map(|times| &times.actions).any(|action| is(action, wanted))
         };
         let programs = lower(&schedule, has(|action| action == Action::ReduceTied)).map_err(|e| e.to_string())?;
-        Ok(if has(|action| action == Action::Reduce) { programs.replicate() } else { programs })
+        Ok(if has(Action::is_between_replicas) { programs.replicate() } else { programs })
     }
 
     /// The model's work.
@@ -218,6 +218,7 @@ mod tests {
             (zbv_zero_bubble(3, 6), true),
         ] {
             let programs = lower(&schedule, tied).unwrap();
+            let programs = if tied { programs.replicate() } else { programs };
             let (record, timeline, model) = record(&programs);
             let read: TimelineRecord = serde_json::from_str(&serde_json::to_string(&record).unwrap()).unwrap();
             assert_eq!(read, record);

@@ -74,7 +74,8 @@ fn schedules(
         ScheduleSpec::ZbvZeroBubble => vec![zbv_zero_bubble(stages, microbatches)],
         ScheduleSpec::Csv(file) => vec![read_csv(config, &file.path, stages, microbatches)?],
         ScheduleSpec::Auto => {
-            let mut all = every_schedule(stages, architecture.num_layers(), microbatches);
+            let is_replicated = config.job.spec.data_parallel > 1;
+            let mut all = every_schedule(stages, architecture.num_layers(), microbatches, is_replicated);
             let fits = |schedule: &Schedule| pipeline.explicit_layers(schedule.placement.chunks()).is_some();
             if all.iter().any(fits) {
                 all.retain(fits);
@@ -85,10 +86,10 @@ fn schedules(
 }
 
 /// Every schedule, with several chunks a stage if each can have a layer; the simplest first.
-fn every_schedule(stages: usize, layers: usize, microbatches: usize) -> Vec<Schedule> {
+fn every_schedule(stages: usize, layers: usize, microbatches: usize, is_replicated: bool) -> Vec<Schedule> {
     let mut all = vec![one_f_one_b(stages, microbatches), gpipe(stages, microbatches)];
-    if stages == 1 {
-        return all; // without neighbours there is nothing to wait for
+    if stages == 1 && !is_replicated {
+        return all; // with neither neighbours nor replicas there is nothing to wait for
     }
     let most = (MAX_WORK_ITEMS / (stages * microbatches).max(1)).min(layers / stages);
     for chunks in 1..=most.clamp(1, MAX_CHUNKS_PER_STAGE) {

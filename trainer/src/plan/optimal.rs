@@ -49,6 +49,7 @@ impl PipelineLayout {
         let found = optimal_schedule(&self.costs, microbatches, &limits, MAX_STATES)
             .ok_or_else(|| Fatal::invalid("--optimal found no schedule within spec.pipeline.memoryLimit"))?;
         let programs = lower(&found.schedule, self.programs.tied()).map_err(|e| Fatal::invalid(e.to_string()))?;
+        let programs = if self.programs.replicated() { programs.replicate() } else { programs };
         let timeline = simulate(&programs, &self.costs);
         self.notes.push(note(&self, timeline.makespan, &found));
         let memory = stage_bytes(config, architecture, &found.schedule, &self.partition, &self.cost);

@@ -199,7 +199,7 @@ fn load_and_train(
     notes.into_iter().for_each(note);
     if plan.trainer_state.step > 0 {
         // each replica has loaded what it owns
-        let gathered = gather_weights(&stage, &mut links, placement.ranks(), &mut |_| {});
+        let gathered = gather_weights(&mut stage, &mut links, placement.ranks());
         gathered.map_err(|error| link_failure(member, error))?;
     }
     let (different, environments) = environment::compare_stages(member, &mut plan.trainer_state, context.environment)?;

@@ -20,6 +20,7 @@ mod replica;
 mod schedule;
 mod simulate;
 mod speeds;
+mod split;
 mod timeline;
 mod verify;
 

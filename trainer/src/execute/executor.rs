@@ -83,6 +83,9 @@ impl Executor<'_> {
     /// # Errors
     /// When a link or the group fails, the group aborts the job, or an action's input is missing.
     pub fn run(&mut self, program: &[Action], inputs: &StepInputs) -> Result<StepOutput, StepError> {
+        if inputs.step.is_some() {
+            self.stage.zero_grad();
+        }
         let mut state = StepState {
             saved: HashMap::new(),
             activations: HashMap::new(),
@@ -94,9 +97,6 @@ impl Executor<'_> {
             timer: StepTimer::new(inputs.origin),
             reductions: Vec::new(),
         };
-        if inputs.step.is_some() {
-            self.stage.zero_grad();
-        }
         for (index, &action) in program.iter().enumerate() {
             let is_over = state.verdict.is_some();
             if inputs.step.is_some() && !is_over && (inputs.control.stop)() == StopRequest::Immediately {

@@ -15,7 +15,7 @@ pub(crate) fn is_timed(action: Action) -> bool {
 #[derive(Clone, Debug)]
 pub(crate) struct StepTimer {
     origin: Instant,
-    /// When this step's program began.
+    /// When this step's first action could begin.
     started: Instant,
     begin_seconds: f64,
     /// Of what this stage does itself, in the order of the program.

@@ -22,7 +22,7 @@ const MAX_WORK_ITEMS: usize = 1 << 16;
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub(super) schedule: Schedule,
-    /// The schedule with its communication.
+    /// The schedule with its communication, of a pipeline that is alone.
     pub(super) programs: Programs,
 }
 
@@ -39,8 +39,7 @@ pub(super) fn candidates(
     let lowered = |schedule: Schedule| {
         let programs = lower(&schedule, architecture.tie_word_embeddings());
         let programs = programs.map_err(|e| Fatal::invalid(e.to_string()))?;
-        let is_replicated = config.job.spec.data_parallel > 1;
-        Ok(Candidate { programs: if is_replicated { programs.replicate() } else { programs }, schedule })
+        Ok(Candidate { programs, schedule })
     };
     schedules(config, architecture, stages, microbatches)?.into_iter().map(lowered).collect()
 }

@@ -6,6 +6,7 @@ use stagecoach_api::job::{CheckpointMode, Device};
 use stagecoach_pipeline::{ModelCost, Partition, Placement, RankCost, ReplicaBlocks, Schedule, StageMemory};
 
 use super::job_config::JobConfig;
+use super::pipeline_layout::PARTS_PER_STAGE;
 use crate::links::{CopyRing, LinkId, held_bytes, link_ids};
 use crate::model::{Architecture, ModelPart, ParameterBytes, ParameterCopies, names};
 
@@ -70,13 +71,18 @@ pub(super) fn rank_costs(
         let of_replicas = 2 * u64::from(config.job.spec.data_parallel.saturating_sub(1));
         let links = links + of_replicas * held_bytes(LinkId::replicas(0, 1), transport, boundary_bytes, tied_bytes);
         let tied = tied_parameters(config, architecture, placement, rank);
+        let chunks = match config.job.spec.data_parallel {
+            1 => placement.chunks_of(rank).count(),
+            // as many as they are divided into, at most
+            _ => placement.chunks_of(rank).count().max(PARTS_PER_STAGE),
+        };
         let (link_bytes, process_bytes) = if is_on_gpu(config) { (0, 0) } else { (links, PROCESS_BYTES) };
         RankCost {
             parameter_bytes: tied.total(),
             copied_bytes: tied.memory_checkpoints,
             link_bytes,
             process_bytes: process_bytes
-                + placement.chunks_of(rank).count() as u64 * architecture.chunk_bytes()
+                + chunks as u64 * architecture.chunk_bytes()
                 + batch_bytes(config, placement, rank),
             // the tied weight's gradient as it is sent, and as it is received
             step_end_bytes: if has_peer { 2 * tied_bytes } else { 0 },

@@ -278,7 +278,7 @@ fn start_record(config: &JobConfig, plan: &Plan, architecture: &dyn Architecture
     StartRecord {
         stages: config.job.spec.stages as usize,
         schedule: plan.schedule.clone(),
-        partition: plan.partition.clone(),
+        partition: plan.schedule_partition().layers,
         microbatches: config.training.microbatches as usize,
         first_step: plan.trainer_state.step + 1,
         steps: plan.steps,

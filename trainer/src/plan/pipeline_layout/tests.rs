@@ -56,6 +56,24 @@ fn a_stage_alone_has_several_chunks_if_replicas_exchange_them() {
 }
 
 #[test]
+fn replicas_divide_the_chunks_of_a_stage() {
+    let set = |data_parallel| [("training.gradientBlocks", "2"), ("dataParallel", data_parallel)];
+    let (one, two) = (plan(&set("1")).unwrap(), plan(&set("2")).unwrap());
+    assert_eq!((one.parts, one.programs.placement.chunks()), (vec![1; 3], 3));
+    // a part has a layer at least
+    assert_eq!((&two.partition, &two.parts), (&one.partition, &two.partition.layers));
+    assert_eq!(two.program_partition().layers, [1; 12]);
+    assert_eq!(two.programs.placement.chunks(), 12);
+    assert_eq!((two.costs.reduce_seconds.len(), two.costs.chunks.len()), (12, 12));
+    let set = [("model.llama.numHiddenLayers", "36"), ("pipeline.schedule.type", "Interleaved1F1B")];
+    let set = [("training.gradientBlocks", "2"), ("dataParallel", "2"), ("pipeline.virtualStages", "2")]
+        .into_iter()
+        .chain(set);
+    let several = plan(&set.collect::<Vec<_>>()).unwrap();
+    assert_eq!(several.parts, [4; 6], "eight a stage at most");
+}
+
+#[test]
 fn auto_computes_more_again_where_only_that_fits() {
     let limit = |bytes: u64| plan(&[AUTO, ("pipeline.memoryLimit", &format!("\"{bytes}\""))]);
     let ample = limit(1 << 40).unwrap();

@@ -121,6 +121,9 @@ mod tests {
         // 4 bytes a gradient and 4 a weight, of half of them
         let numel: u64 = architecture.all_parameter_specs().iter().map(|spec| spec.numel()).sum();
         let exchanged = seconds(2, 1e6) - seconds(2, 1e15);
-        assert!((exchanged / (numel as f64 * 4.0 / 1e6) - 1.0).abs() < 1e-6, "{exchanged}");
+        let whole = numel as f64 * 4.0 / 1e6;
+        // what is behind computations takes no longer than they do
+        let hidden = whole - exchanged;
+        assert!(hidden > 0.0 && hidden < seconds(2, 1e15), "{hidden} of {whole}");
     }
 }

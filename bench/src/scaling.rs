@@ -6,8 +6,8 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use stagecoach_pipeline::{
-    Costs, ModelCost, ModuleCost, OverlappedExchange, Partition, Programs, RankSpeeds, ReplicaLinks,
-    balanced_partition, interleaved_zero_bubble, lower, simulate,
+    Costs, ModelCost, ModuleCost, Partition, Programs, RankSpeeds, ReplicaLinks, balanced_partition,
+    interleaved_zero_bubble, lower, simulate,
 };
 use stagecoach_tests::stagecoach;
 
@@ -59,24 +59,20 @@ pub(crate) fn measure(folder: &Path) -> Value {
         for network in NETWORKS {
             let step =
                 |replicas, agreement| Step::new(&cost, &partition, &programs, speed, network, replicas, agreement);
-            let alone = step(1, agreements[0]).whole;
+            let alone = step(1, agreements[0]).seconds;
             for (&replicas, &agreement) in REPLICAS.iter().zip(&agreements) {
                 let step = step(replicas, agreement);
                 if replicas == 128 {
                     let percent = |seconds: f64| format!("{:.1} %", 100.0 * alone / seconds);
                     line(
                         &format!("{speed} x as fast, {} Gbit/s", network * 8e-9),
-                        percent(step.whole),
-                        &format!(
-                            "efficiency of 128 replicas; {} if chunks were exchanged behind others; a step of one takes {alone:.3} s",
-                            percent(step.overlapped)
-                        ),
+                        percent(step.seconds),
+                        &format!("efficiency of 128 replicas; a step of one takes {alone:.3} s"),
                     );
                 }
                 rows.push(json!({
                     "speed": speed, "networkBytesPerSecond": network, "replicas": replicas,
-                    "stepSeconds": step.whole, "efficiency": alone / step.whole,
-                    "overlappedStepSeconds": step.overlapped, "overlappedEfficiency": alone / step.overlapped,
+                    "stepSeconds": step.seconds, "efficiency": alone / step.seconds,
                     "reduceSeconds": step.reduce, "gatherSeconds": step.gather, "agreementSeconds": agreement,
                 }));
             }
@@ -91,10 +87,9 @@ pub(crate) fn measure(folder: &Path) -> Value {
     })
 }
 
-/// One number of replicas: seconds of a step as it is executed, and chunk by chunk; and of the slowest stage's exchange.
+/// One number of replicas: seconds of a step, and of the slowest stage's exchange.
 struct Step {
-    whole: f64,
-    overlapped: f64,
+    seconds: f64,
     reduce: f64,
     gather: f64,
 }
@@ -120,24 +115,16 @@ impl Step {
             links.seconds(STAGES, replicas, bytes as f64)
         };
         let by_chunk: Vec<f64> = (0..partition.layers.len()).map(of_chunk).collect();
-        let of_rank = |rank| programs.placement.chunks_of(rank).map(|chunk| by_chunk[chunk]).sum();
-        let by_rank: Vec<f64> = (0..STAGES).map(of_rank).collect();
         let costs = Costs {
             exchange_seconds: agreement,
-            reduce_seconds: by_rank.clone(),
-            gather_seconds: by_rank.clone(),
+            reduce_seconds: by_chunk.clone(),
+            gather_seconds: by_chunk.clone(),
             // a stage's neighbour is on its node
             ..Costs::estimate(cost, partition, speed, NODE_BYTES_PER_SECOND)
         };
-        let exchange = OverlappedExchange { reduce_seconds: by_chunk.clone(), gather_seconds: by_chunk };
-        let overlapped = Costs { overlapped: Some(exchange), ..costs.clone() };
-        let slowest = by_rank.iter().copied().fold(0.0, f64::max);
-        Step {
-            whole: simulate(programs, &costs).makespan,
-            overlapped: simulate(programs, &overlapped).makespan,
-            reduce: slowest,
-            gather: slowest,
-        }
+        let of_rank = |rank| programs.placement.chunks_of(rank).map(|chunk| by_chunk[chunk]).sum();
+        let slowest = (0..STAGES).map(of_rank).fold(0.0, f64::max);
+        Step { seconds: simulate(programs, &costs).makespan, reduce: slowest, gather: slowest }
     }
 }
 

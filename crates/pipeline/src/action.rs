@@ -36,16 +36,18 @@ pub enum Action {
     SendBackward(WorkItem),
     /// `0RECV_B1`: posts the receive of the gradient of the output.
     RecvBackward(WorkItem),
-    /// `REDUCE`: the replicas of a stage send each other their sums of gradients; each parameter's owner adds them.
-    Reduce,
+    /// `0REDUCE`: the replicas send each other their sums of a chunk's gradients; non-blocking, REDUCE_TIED and EXCHANGE wait until
+    /// each parameter's owner has all of them.
+    Reduce(usize),
     /// `REDUCE_TIED`: the ranks of the first and the last chunk exchange the gradients of the shared embedding.
     ReduceTied,
     /// `EXCHANGE`: gathers norms and votes, returns clip factor and flags; a barrier of all ranks.
     Exchange,
     /// `UPDATE`: the optimizer.
     Update,
-    /// `GATHER`: the replicas of a stage send each other the weights that they have updated.
-    Gather,
+    /// `0GATHER`: the replicas send each other a chunk's updated weights; non-blocking, the chunk's first forward of the next step
+    /// waits.
+    Gather(usize),
     /// `SNAPSHOT`: end of the step, where a checkpoint is copied.
     Snapshot,
 }
@@ -60,7 +62,7 @@ pub struct Edge {
 }
 
 impl Action {
-    /// The (chunk, microbatch) of the action; none for the actions of the whole step.
+    /// The (chunk, microbatch) of the action; none for the actions of a whole step, and of a chunk in it.
     pub fn item(self) -> Option<WorkItem> {
         match self {
             Action::Forward(item)
@@ -71,12 +73,20 @@ impl Action {
             | Action::RecvForward(item)
             | Action::SendBackward(item)
             | Action::RecvBackward(item) => Some(item),
-            Action::Reduce
+            Action::Reduce(_)
             | Action::ReduceTied
             | Action::Exchange
             | Action::Update
-            | Action::Gather
+            | Action::Gather(_)
             | Action::Snapshot => None,
+        }
+    }
+
+    /// The chunk of the action; none for the actions of a whole step.
+    pub fn chunk(self) -> Option<usize> {
+        match self {
+            Action::Reduce(chunk) | Action::Gather(chunk) => Some(chunk),
+            _ => self.item().map(|item| item.chunk),
         }
     }
 
@@ -96,6 +106,11 @@ impl Action {
     /// Whether it posts a receive.
     pub fn is_recv(self) -> bool {
         matches!(self, Action::RecvForward(_) | Action::RecvBackward(_))
+    }
+
+    /// Whether replicas exchange something by it, while the rank computes (REDUCE or GATHER).
+    pub fn is_between_replicas(self) -> bool {
+        matches!(self, Action::Reduce(_) | Action::Gather(_))
     }
 
     /// Whether it completes the weight gradients of its item (B or W).
@@ -170,11 +185,11 @@ impl Action {
             Action::RecvForward(_) => "RECV_F",
             Action::SendBackward(_) => "SEND_B",
             Action::RecvBackward(_) => "RECV_B",
-            Action::Reduce => "REDUCE",
+            Action::Reduce(_) => "REDUCE",
             Action::ReduceTied => "REDUCE_TIED",
             Action::Exchange => "EXCHANGE",
             Action::Update => "UPDATE",
-            Action::Gather => "GATHER",
+            Action::Gather(_) => "GATHER",
             Action::Snapshot => "SNAPSHOT",
         }
     }
@@ -182,10 +197,11 @@ impl Action {
 
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.item() {
-            Some(item) => write!(f, "{}{}{}", item.chunk, self.computation_type(), item.microbatch),
-            None => f.write_str(self.computation_type()),
+        if let Some(chunk) = self.chunk() {
+            write!(f, "{chunk}")?;
         }
+        f.write_str(self.computation_type())?;
+        self.item().map_or(Ok(()), |item| write!(f, "{}", item.microbatch))
     }
 }
 
@@ -193,7 +209,8 @@ impl fmt::Display for Action {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not an action: write chunk, kind and microbatch like 0F1, 0B1, 1I2, 1W2, 0SEND_F1, 1RECV_F1, \
-     1SEND_B1 or 0RECV_B1, or one of REDUCE, REDUCE_TIED, EXCHANGE, UPDATE, GATHER and SNAPSHOT"
+     1SEND_B1 or 0RECV_B1, a chunk and REDUCE or GATHER like 0REDUCE, or one of REDUCE_TIED, EXCHANGE, UPDATE and \
+     SNAPSHOT"
 )]
 pub struct ActionError {
     /// What was found.
@@ -210,8 +227,6 @@ impl FromStr for Action {
 
 fn parse(text: &str) -> Option<Action> {
     match text {
-        "REDUCE" => return Some(Action::Reduce),
-        "GATHER" => return Some(Action::Gather),
         "REDUCE_TIED" => return Some(Action::ReduceTied),
         "EXCHANGE" => return Some(Action::Exchange),
         "UPDATE" => return Some(Action::Update),
@@ -221,8 +236,13 @@ fn parse(text: &str) -> Option<Action> {
     let digit = |c: char| c.is_ascii_digit();
     let rest = text.trim_start_matches(digit);
     let kind = rest.trim_end_matches(digit);
-    let item =
-        WorkItem { chunk: text[..text.len() - rest.len()].parse().ok()?, microbatch: rest[kind.len()..].parse().ok()? };
+    let chunk = text[..text.len() - rest.len()].parse().ok()?;
+    match rest {
+        "REDUCE" => return Some(Action::Reduce(chunk)),
+        "GATHER" => return Some(Action::Gather(chunk)),
+        _ => {}
+    }
+    let item = WorkItem { chunk, microbatch: rest[kind.len()..].parse().ok()? };
     Some(match kind {
         "F" => Action::Forward(item),
         "B" => Action::FullBackward(item),
@@ -252,11 +272,11 @@ mod tests {
             (Action::RecvForward(item), "12RECV_F305"),
             (Action::SendBackward(item), "12SEND_B305"),
             (Action::RecvBackward(item), "12RECV_B305"),
-            (Action::Reduce, "REDUCE"),
+            (Action::Reduce(12), "12REDUCE"),
             (Action::ReduceTied, "REDUCE_TIED"),
             (Action::Exchange, "EXCHANGE"),
             (Action::Update, "UPDATE"),
-            (Action::Gather, "GATHER"),
+            (Action::Gather(12), "12GATHER"),
             (Action::Snapshot, "SNAPSHOT"),
         ] {
             assert_eq!(action.to_string(), text);
@@ -278,6 +298,10 @@ mod tests {
             "0F1.5",
             "SEND_F0",
             "0EXCHANGE",
+            "REDUCE",
+            "GATHER",
+            "0REDUCE1",
+            "0REDUCE_TIED",
             "exchange",
             "99999999999999999999F0",
             "٣F1",

@@ -46,10 +46,11 @@ struct DiscreteEventSimulation<'a> {
     queues: FxHashMap<Edge, MessageQueue>,
     /// For each posted receive, its index in the edge's queue.
     receive_index: FxHashMap<Action, usize>,
-    /// How many microbatches' weight gradients each chunk has.
-    weight_gradients: FxHashMap<usize, usize>,
-    /// When each rank's chunks that have all of them are reduced, if that is overlapped.
+    /// When all that a rank has begun to reduce is there.
     reduced_at: Vec<f64>,
+    /// When the weights of a chunk begin to come and are there, of the chunks with a GATHER: that of the step before, which is under way
+    /// when this one begins.
+    gathered: FxHashMap<usize, (f64, f64)>,
 }
 
 /// Simulates the programs until every rank has finished or none can proceed.
@@ -61,8 +62,8 @@ pub(crate) fn run(programs: &Programs, costs: &Costs) -> SimulationResult {
         spans: vec![Vec::new(); programs.ranks.len()],
         queues: FxHashMap::default(),
         receive_index: FxHashMap::default(),
-        weight_gradients: FxHashMap::default(),
         reduced_at: vec![0.0; programs.ranks.len()],
+        gathered: gathered(programs, costs),
     };
     let all_ranks: Vec<usize> = (0..programs.ranks.len()).collect();
     loop {
@@ -76,6 +77,22 @@ pub(crate) fn run(programs: &Programs, costs: &Costs) -> SimulationResult {
             return simulation.finish();
         }
     }
+}
+
+/// When the weights of each chunk come at the begin of a step: those of a rank one after the other.
+fn gathered(programs: &Programs, costs: &Costs) -> FxHashMap<usize, (f64, f64)> {
+    let mut gathered = FxHashMap::default();
+    for actions in &programs.ranks {
+        let mut start = 0.0;
+        for action in actions {
+            if let Action::Gather(chunk) = *action {
+                let end = start + costs.gather_seconds.get(chunk).copied().unwrap_or(0.0);
+                gathered.insert(chunk, (start, end));
+                start = end;
+            }
+        }
+    }
+    gathered
 }
 
 impl DiscreteEventSimulation<'_> {
@@ -98,8 +115,14 @@ impl DiscreteEventSimulation<'_> {
     fn advance(&mut self, rank: usize) -> bool {
         let Some(action) = self.next(rank) else { return false };
         let Some(start) = self.start_time(rank, action) else { return false };
-        self.record(rank, action, start, self.seconds(rank, action));
-        self.begin_reduction(rank, action);
+        match action {
+            Action::Reduce(chunk) => self.reduce(rank, chunk, start),
+            Action::Gather(chunk) => {
+                let (start, end) = self.gathered.get(&chunk).copied().unwrap_or((start, start));
+                self.spans[rank].push(Span { action, start, end });
+            }
+            _ => self.record(rank, action, start, self.seconds(action)),
+        }
         let Some(edge) = action.edge() else { return true };
         let queue = self.queues.entry(edge).or_default();
         if action.is_send() {
@@ -112,25 +135,12 @@ impl DiscreteEventSimulation<'_> {
         true
     }
 
-    /// Sends the gradients of a chunk on their way, if `action` was its last one and that is overlapped.
-    fn begin_reduction(&mut self, rank: usize, action: Action) {
-        let (Some(item), Some(overlapped)) = (action.item(), &self.costs.overlapped) else { return };
-        if !action.completes_weight_gradient() {
-            return;
-        }
-        let count = self.weight_gradients.entry(item.chunk).or_default();
-        *count += 1;
-        if *count == self.programs.microbatches {
-            let seconds = overlapped.reduce_seconds.get(item.chunk).copied().unwrap_or(0.0);
-            self.reduced_at[rank] = self.reduced_at[rank].max(self.clock[rank]) + seconds;
-        }
-    }
-
-    /// When the weights of a chunk are there.
-    fn gathered_at(&self, rank: usize, chunk: usize) -> f64 {
-        let Some(overlapped) = &self.costs.overlapped else { return 0.0 };
-        let before = self.programs.placement.chunks_of(rank).take_while(|&of_rank| of_rank <= chunk);
-        before.filter_map(|chunk| overlapped.gather_seconds.get(chunk)).sum()
+    /// Sends the gradients of a chunk on their way, behind those of others; the rank goes on.
+    fn reduce(&mut self, rank: usize, chunk: usize, now: f64) {
+        let start = self.reduced_at[rank].max(now);
+        let end = start + self.costs.reduce_seconds.get(chunk).copied().unwrap_or(0.0);
+        self.spans[rank].push(Span { action: Action::Reduce(chunk), start, end });
+        self.reduced_at[rank] = end;
     }
 
     /// When the action can start; `None` while it is blocked.
@@ -141,7 +151,8 @@ impl DiscreteEventSimulation<'_> {
             Action::ReduceTied | Action::Exchange => None,
             Action::Forward(item) => {
                 let arrived = action.input_receive().map_or(Some(0.0), |receive| self.arrival_time(receive))?;
-                Some(now.max(arrived).max(self.gathered_at(rank, item.chunk)))
+                let gathered = self.gathered.get(&item.chunk).map_or(0.0, |&(_, end)| end);
+                Some(now.max(arrived).max(gathered))
             }
             _ => match action.input_receive() {
                 Some(receive) => Some(now.max(self.arrival_time(receive)?)),
@@ -167,29 +178,24 @@ impl DiscreteEventSimulation<'_> {
         }
     }
 
-    fn seconds(&self, rank: usize, action: Action) -> f64 {
+    fn seconds(&self, action: Action) -> f64 {
         let cost = |item: WorkItem| self.costs.chunk(item.chunk);
-        let of_rank = |seconds: &[f64]| seconds.get(rank).copied().unwrap_or(0.0);
         match action {
             Action::Forward(item) => cost(item).forward_seconds,
             Action::FullBackward(item) => cost(item).backward_input_seconds + cost(item).backward_weight_seconds,
             Action::BackwardInput(item) => cost(item).backward_input_seconds,
             Action::BackwardWeight(item) => cost(item).backward_weight_seconds,
             Action::Update => self.costs.update_seconds,
-            Action::Reduce if self.costs.overlapped.is_some() => (self.reduced_at[rank] - self.clock[rank]).max(0.0),
-            Action::Gather if self.costs.overlapped.is_some() => 0.0,
-            Action::Reduce => of_rank(&self.costs.reduce_seconds),
-            Action::Gather => of_rank(&self.costs.gather_seconds),
             _ => 0.0,
         }
     }
 
-    /// Executes a barrier if all of its ranks have reached it.
+    /// Executes a barrier if all of its ranks have reached it; it waits for what they reduce.
     fn rendezvous(&mut self, action: Action, ranks: &[usize], seconds: f64) {
         if ranks.is_empty() || ranks.iter().any(|&rank| self.next(rank) != Some(action)) {
             return;
         }
-        let start = ranks.iter().map(|&rank| self.clock[rank]).fold(0.0, f64::max);
+        let start = ranks.iter().map(|&rank| self.clock[rank].max(self.reduced_at[rank])).fold(0.0, f64::max);
         let seconds = if ranks.len() > 1 { seconds } else { 0.0 };
         for &rank in ranks {
             self.record(rank, action, start, seconds);

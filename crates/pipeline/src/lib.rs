@@ -20,6 +20,7 @@ mod replica;
 mod schedule;
 mod simulate;
 mod speeds;
+mod split;
 mod timeline;
 mod verify;
 
@@ -39,7 +40,7 @@ pub use placement::{Placement, PlacementError};
 pub use program::{ProgramTextError, Programs};
 pub use replica::{Replica, ReplicaLinks};
 pub use schedule::{Schedule, gpipe, interleaved_one_f_one_b, interleaved_zero_bubble, one_f_one_b, zbv_zero_bubble};
-pub use simulate::{ChunkCosts, Costs, OverlappedExchange, simulate};
+pub use simulate::{ChunkCosts, Costs, simulate};
 pub use speeds::{RankSpeeds, SpeedError};
 pub use timeline::{Span, Timeline};
 pub use verify::{

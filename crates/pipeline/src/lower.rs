@@ -41,12 +41,20 @@ pub fn lower(schedule: &Schedule, tied: bool) -> Result<Programs, LowerError> {
 }
 
 /// Programs of a forward-only pass over all microbatches, for evaluation. A rank with several chunks takes one chunk
-/// after the other.
+/// after the other; chunks that follow each other on one rank it takes together, as their results go nowhere else.
 pub fn forward_only_programs(placement: &Placement, microbatches: usize) -> Programs {
-    let items = |chunk| (0..microbatches).map(move |microbatch| Action::Forward(WorkItem { chunk, microbatch }));
-    let ranks = (0..placement.ranks()).map(|rank| placement.chunks_of(rank).flat_map(items).collect());
-    // Chunks ascend on every rank, so the lowest unfinished one can always proceed: no deadlock.
-    let (ranks, _) = add_send_recv(placement, &ranks.collect::<Vec<_>>());
+    let actions = |rank| -> Vec<Action> {
+        let chunks: Vec<usize> = placement.chunks_of(rank).collect();
+        let groups = chunks.chunk_by(|chunk, next| chunk + 1 == *next);
+        let of_group = |group: &[usize]| -> Vec<Action> {
+            let items = |microbatch| group.iter().map(move |&chunk| WorkItem { chunk, microbatch });
+            (0..microbatches).flat_map(items).map(Action::Forward).collect()
+        };
+        groups.flat_map(of_group).collect()
+    };
+    let ranks: Vec<Vec<Action>> = (0..placement.ranks()).map(actions).collect();
+    // Groups ascend on every rank, so the lowest unfinished one can always proceed: no deadlock.
+    let (ranks, _) = add_send_recv(placement, &ranks);
     Programs { placement: placement.clone(), microbatches, ranks }
 }
 

@@ -18,6 +18,10 @@ pub struct RankBreakdown {
     /// Seconds of the bubble in which the next computation's input was ready on another rank and had not arrived:
     /// communication that no computation hid.
     pub exposed_communication_seconds: f64,
+    /// Seconds in which something of REDUCE or GATHER was under way.
+    pub exchange_seconds: f64,
+    /// Seconds of those in which the rank computed.
+    pub hidden_exchange_seconds: f64,
     /// The computation over the mean of all ranks; 1 on every rank if they are balanced.
     pub imbalance: f64,
 }
@@ -60,8 +64,11 @@ pub fn breakdown(timeline: &Timeline, placement: &Placement) -> Vec<RankBreakdow
             None => 0.0,
         };
         let compute_seconds = compute_seconds(spans);
+        let (exchange_seconds, hidden_exchange_seconds) = exchange_seconds(spans);
         RankBreakdown {
             compute_seconds,
+            exchange_seconds,
+            hidden_exchange_seconds,
             bubble_seconds: (timeline.makespan - compute_seconds).max(0.0),
             exposed_communication_seconds: computations(spans, &ready).map(exposed).sum(),
             imbalance: 1.0,
@@ -73,6 +80,17 @@ pub fn breakdown(timeline: &Timeline, placement: &Placement) -> Vec<RankBreakdow
         ranks.iter_mut().for_each(|rank| rank.imbalance = rank.compute_seconds / mean);
     }
     ranks
+}
+
+/// Seconds of REDUCE and GATHER, which follow one another, and those of them in which the rank computed.
+fn exchange_seconds(spans: &[Span]) -> (f64, f64) {
+    let (mut all, mut hidden) = (0.0, 0.0);
+    for exchange in spans.iter().filter(|span| span.action.is_between_replicas()) {
+        let common = |span: &Span| (exchange.end.min(span.end) - exchange.start.max(span.start)).max(0.0);
+        all += exchange.end - exchange.start;
+        hidden += spans.iter().filter(|span| span.action.is_compute()).map(common).sum::<f64>();
+    }
+    (all, hidden)
 }
 
 /// Seconds of F, B, I and W.
@@ -89,7 +107,7 @@ impl Costs {
     pub fn measured(timelines: &[Timeline], placement: &Placement) -> Costs {
         let mut sums: HashMap<(Option<usize>, &str), (f64, usize)> = HashMap::new();
         for span in timelines.iter().flat_map(|timeline| timeline.spans.iter().flatten()) {
-            let chunk = span.action.item().map(|item| item.chunk);
+            let chunk = span.action.chunk();
             let (seconds, count) = sums.entry((chunk, span.action.computation_type())).or_default();
             *seconds += span.end - span.start;
             *count += 1;
@@ -118,20 +136,13 @@ impl Costs {
             }
         }
         latencies.sort_by(f64::total_cmp);
-        let of_ranks = |action: Action| {
-            let of_rank = |rank: usize| {
-                let spans = timelines.iter().filter_map(|timeline| timeline.spans.get(rank)).flatten();
-                let seconds: f64 = spans.filter(|span| span.action == action).map(|span| span.end - span.start).sum();
-                seconds / timelines.len().max(1) as f64
-            };
-            (0..placement.ranks()).map(of_rank).collect()
-        };
+        let of_chunks = |kind| (0..placement.chunks()).map(|chunk| mean(Some(chunk), kind)).collect();
         Costs {
             chunks: (0..placement.chunks()).map(chunk).collect(),
             link_seconds: latencies.get(latencies.len() / 2).copied().unwrap_or(0.0),
             exchange_seconds: mean(None, Action::Exchange.computation_type()),
-            reduce_seconds: of_ranks(Action::Reduce),
-            gather_seconds: of_ranks(Action::Gather),
+            reduce_seconds: of_chunks("REDUCE"),
+            gather_seconds: of_chunks("GATHER"),
             ..Costs::uniform(0)
         }
     }

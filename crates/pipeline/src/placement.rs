@@ -41,6 +41,11 @@ impl Placement {
         Ok(Placement { rank_of, ranks: used.len() })
     }
 
+    /// The placement whose chunk `i` is on rank `rank_of[i]`, of so many ranks, each of which has a chunk.
+    pub(crate) fn of_ranks(rank_of: Vec<usize>, ranks: usize) -> Self {
+        Placement { rank_of, ranks }
+    }
+
     /// One chunk per rank.
     pub fn linear(ranks: usize) -> Self {
         Self::looped(ranks, 1)

@@ -65,18 +65,31 @@ impl Programs {
 
     /// Whether the pipeline is one of several replicas.
     pub fn replicated(&self) -> bool {
-        self.ranks.iter().flatten().any(|action| matches!(action, Action::Reduce | Action::Gather))
+        self.ranks.iter().flatten().any(|action| action.is_between_replicas())
     }
 
-    /// The programs of a pipeline that is one of several replicas: with `REDUCE` as soon as all gradients are there, and with
-    /// `GATHER` after the update.
+    /// The programs of a pipeline that is one of several replicas: with the `REDUCE` of a chunk as soon as its gradients are there, and
+    /// its `GATHER` after the update. All replicas send in one order, whatever their microbatches: the last chunk is reduced first,
+    /// whose gradients are complete first, and the first one is gathered first, whose weights are read first.
     #[must_use]
     pub fn replicate(mut self) -> Programs {
-        for actions in &mut self.ranks {
-            let end = actions.iter().position(|action| matches!(action, Action::ReduceTied | Action::Exchange));
-            actions.insert(end.unwrap_or(actions.len()), Action::Reduce);
+        for (rank, actions) in self.ranks.iter_mut().enumerate() {
+            let chunks: Vec<usize> = self.placement.chunks_of(rank).collect();
+            let mut from = 0;
+            for &chunk in chunks.iter().rev() {
+                let is_last_gradient = |action: &Action| {
+                    action.completes_weight_gradient() && action.item().is_some_and(|item| item.chunk == chunk)
+                };
+                let complete = actions.iter().rposition(is_last_gradient).map_or(actions.len(), |last| last + 1);
+                // behind the gradient for the previous chunk, for which another rank waits
+                let sends = actions[complete..].iter().take_while(|action| action.is_send()).count();
+                let at = from.max(complete + sends);
+                actions.insert(at, Action::Reduce(chunk));
+                from = at + 1;
+            }
             let update = actions.iter().position(|action| *action == Action::Update);
-            actions.insert(update.map_or(actions.len(), |update| update + 1), Action::Gather);
+            let at = update.map_or(actions.len(), |update| update + 1);
+            actions.splice(at..at, chunks.into_iter().map(Action::Gather));
         }
         self
     }

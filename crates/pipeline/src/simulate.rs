@@ -45,25 +45,12 @@ pub struct Costs {
     pub exchange_seconds: f64,
     /// Seconds of UPDATE.
     pub update_seconds: f64,
-    /// Seconds of REDUCE, by rank; nothing for ranks beyond the list.
+    /// Seconds to reduce a chunk's gradients, by chunk; nothing for chunks beyond the list. Those of a rank follow one another.
     pub reduce_seconds: Vec<f64>,
-    /// Seconds of GATHER, by rank; nothing for ranks beyond the list.
+    /// Seconds to gather a chunk's weights, in the same way.
     pub gather_seconds: Vec<f64>,
-    /// What replicas would take that exchange chunk by chunk, in the place of the two above.
-    pub overlapped: Option<OverlappedExchange>,
     /// As in [`Limits`](crate::Limits).
     pub sends_in_flight: usize,
-}
-
-/// An exchange of replicas behind computations: a chunk's gradients are on their way as soon as its last weight gradient is there, one
-/// chunk after the other, and REDUCE waits for what is left. Its weights are on their way from the begin of the next step, one chunk
-/// after the other, and its first F waits for them; so GATHER takes nothing. Seconds by chunk; nothing for chunks beyond the lists.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct OverlappedExchange {
-    /// Seconds to reduce a chunk's gradients.
-    pub reduce_seconds: Vec<f64>,
-    /// Seconds to gather a chunk's weights.
-    pub gather_seconds: Vec<f64>,
 }
 
 impl Costs {
@@ -87,7 +74,6 @@ impl Costs {
             update_seconds: 0.0,
             reduce_seconds: Vec::new(),
             gather_seconds: Vec::new(),
-            overlapped: None,
             sends_in_flight: SENDS_IN_FLIGHT,
         }
     }
@@ -136,7 +122,8 @@ impl Costs {
     }
 }
 
-/// Discrete-event simulation of the programs. Expects programs that [`verify`](crate::verify()) accepts; others are
+/// Discrete-event simulation of the programs, of one step among equal ones: its GATHERs are those of the step before, which are
+/// under way when it begins. Expects programs that [`verify`](crate::verify()) accepts; others are
 /// simulated until no rank can proceed.
 pub fn simulate(programs: &Programs, costs: &Costs) -> Timeline {
     let peak_bytes = activation_memory::peak_bytes(&programs.placement, &programs.ranks, costs);

@@ -202,7 +202,7 @@ fn stage_table(layout: &PipelineLayout, speeds: &RankSpeeds) -> String {
         "{}, {} microbatches, balance {:.3}, bubble {:.1}%\n\n{}\n",
         schedule.name,
         programs.microbatches,
-        balance_ratio(cost, partition, &programs.placement, speeds),
+        balance_ratio(cost, partition, &schedule.placement, speeds),
         100.0 * layout.bubble(),
         table(Some(&header), &[0, 1, 2, 3, 4, 5], layout.stages().enumerate().map(row).collect())
     )

@@ -85,19 +85,28 @@ fn select(records: &[(u64, TimelineRecord)], step: Option<u64>, metrics: &Path) 
 
 /// Where each stage's time went.
 fn stage_table(timeline: &Timeline, placement: &Placement, partition: &[usize]) -> String {
+    let ranks = breakdown(timeline, placement);
+    let has_replicas = ranks.iter().any(|rank| rank.exchange_seconds > 0.0);
     let row = |(rank, times): (usize, RankBreakdown)| {
         let layers: Vec<String> = placement.chunks_of(rank).map(|chunk| partition[chunk].to_string()).collect();
         let percent = |seconds: f64| format!("{:.1}%", 100.0 * seconds / timeline.makespan);
-        vec![
+        let mut row = vec![
             rank.to_string(),
             layers.join("+"),
             percent(times.compute_seconds),
             percent(times.bubble_seconds),
             percent(times.exposed_communication_seconds),
             format!("{:.2}x", times.imbalance),
-        ]
+        ];
+        if has_replicas {
+            let hidden = times.hidden_exchange_seconds / times.exchange_seconds.max(f64::MIN_POSITIVE);
+            row.extend([percent(times.exchange_seconds), format!("{:.1}%", 100.0 * hidden)]);
+        }
+        row
     };
-    let rows = breakdown(timeline, placement).into_iter().enumerate().map(row).collect();
-    let header = ["stage", "layers", "computation", "bubble", "of it messages", "of its share"];
-    table(Some(&header), &[0, 1, 2, 3, 4, 5], rows)
+    let rows = ranks.into_iter().enumerate().map(row).collect();
+    let header =
+        ["stage", "layers", "computation", "bubble", "of it messages", "of its share", "replicas", "of it hidden"];
+    let columns = if has_replicas { header.len() } else { header.len() - 2 };
+    table(Some(&header[..columns]), &(0..columns).collect::<Vec<usize>>(), rows)
 }

@@ -1,49 +1,68 @@
-//! What the replicas of a stage send each other: sums of gradients to the owner of each parameter, new weights from it.
+//! What the replicas of a stage send each other, chunk by chunk and behind its computations: sums of gradients to the owner of each
+//! parameter, new weights from it.
+
+use std::time::Instant;
 
 use stagecoach_pipeline::{Replica, ReplicaBlocks, Subtree};
 use tch::{Kind, Tensor, no_grad};
 
 use super::executor::no_link;
+use super::gradient_sums::ReplicaSums;
 use super::{Executor, Stage, StepError};
 use crate::links::{LinkError, LinkId, Links};
 
+/// When something that a replica waited for was there; none if it waited for nothing, or the host can't know.
+type Arrival = Option<Instant>;
+
 impl Executor<'_> {
-    /// Sends the sums of this replica to the owners of their parameters, and adds those of all replicas for its own parameters,
-    /// as the tree of all blocks has it.
-    pub(super) fn reduce(&mut self, blocks: &ReplicaBlocks) -> Result<(), StepError> {
-        let Stage { replica, owners, gradient_sums, .. } = &*self.stage;
-        let subtrees = |index| blocks.all().of_replica(index, replica.count).subtrees();
-        let own_subtrees = subtrees(replica.index);
-        let own = gradient_sums.of_replica(&own_subtrees);
+    /// Begins to send the sums of this replica of a chunk's gradients to the owners of its parameters, and to receive those of all
+    /// replicas for its own.
+    pub(super) fn begin_reduction(&mut self, chunk: usize, blocks: &ReplicaBlocks) -> Result<(), StepError> {
+        let replica = self.stage.replica;
+        let own_subtrees = subtrees(blocks, replica);
+        let sums = sums_of(self.stage, chunk, &own_subtrees);
         let mut peers = Peers::of(self.stage, self.links, self.placement.ranks());
-        // every receive is posted before anything is sent: no replica waits for another that waits for it
         for index in replica.others() {
-            let mut message = 0;
-            for sums in own.iter().filter(|sums| owners[sums.parameter] == replica.index) {
-                for _ in &subtrees(index) {
-                    peers.post(index, message, Tensor::empty_like(sums.accumulator))?;
-                    message += 1;
+            let count = subtrees(blocks, Replica { index, ..replica }).len();
+            for sums in owned_by(self.stage, &sums, replica.index) {
+                for nth in 0..count {
+                    peers.post(index, sums.index * count + nth, &Tensor::empty_like(sums.accumulator))?;
                 }
             }
         }
         for index in replica.others() {
-            self.activity.set("REDUCE", Some(peers.rank(index)));
-            let sent = own.iter().filter(|sums| owners[sums.parameter] == index);
-            for (message, tensor) in sent.flat_map(|sums| &sums.sums).enumerate() {
-                peers.send(index, message, tensor)?;
+            for sums in owned_by(self.stage, &sums, index) {
+                for (nth, sum) in sums.sums.iter().enumerate() {
+                    peers.send(index, sums.index * own_subtrees.len() + nth, sum)?;
+                }
             }
         }
-        let owned: Vec<_> = own.iter().filter(|sums| owners[sums.parameter] == replica.index).collect();
+        Ok(())
+    }
+
+    /// Waits for what has been sent for this replica's own parameters of a chunk, and adds it up as the tree of all blocks has it.
+    pub(super) fn finish_reduction(&mut self, chunk: usize, blocks: &ReplicaBlocks) -> Result<Arrival, StepError> {
+        let replica = self.stage.replica;
+        let sums = sums_of(self.stage, chunk, &subtrees(blocks, replica));
+        let owned: Vec<&ReplicaSums> = owned_by(self.stage, &sums, replica.index).collect();
+        let mut peers = Peers::of(self.stage, self.links, self.placement.ranks());
         let mut received: Vec<Vec<(Subtree, Tensor)>> = owned.iter().map(|_| Vec::new()).collect();
+        let mut arrived = None;
         for index in 0..replica.count {
-            let of_replica = subtrees(index);
-            for (at, sums) in owned.iter().enumerate() {
+            if index != replica.index {
+                self.activity.set("REDUCE", Some(peers.rank(index)));
+            }
+            let of_replica = subtrees(blocks, Replica { index, ..replica });
+            for (received, sums) in received.iter_mut().zip(&owned) {
                 for (nth, &subtree) in of_replica.iter().enumerate() {
-                    let tensor = match index == replica.index {
-                        true => sums.sums[nth].shallow_clone(),
-                        false => peers.wait(index, at * of_replica.len() + nth)?,
+                    let tensor = if index == replica.index {
+                        sums.sums[nth].shallow_clone()
+                    } else {
+                        let (tensor, at) = peers.wait(index, sums.index * of_replica.len() + nth)?;
+                        arrived = arrived.max(at);
+                        tensor.view_as(sums.accumulator)
                     };
-                    received[at].push((subtree, tensor));
+                    received.push((subtree, tensor));
                 }
             }
         }
@@ -53,47 +72,101 @@ impl Executor<'_> {
                 no_grad(|| sums.accumulator.shallow_clone().copy_(&total));
             }
         }
-        Ok(())
+        Ok(arrived)
     }
 
-    /// Sends the weights of this replica's own parameters to the others, as their layers read them, and receives theirs.
-    pub(super) fn gather(&mut self) -> Result<(), StepError> {
-        gather_weights(self.stage, self.links, self.placement.ranks(), &mut |peer| {
-            self.activity.set("GATHER", peer);
-        })?;
-        Ok(())
+    /// Begins to send the weights of this replica's own parameters of a chunk to the others, as their layers read them, and to receive
+    /// theirs.
+    pub(super) fn begin_gather(&mut self, chunk: usize) -> Result<(), StepError> {
+        Ok(begin_gather(self.stage, self.links, self.placement.ranks(), chunk)?)
+    }
+
+    /// Waits until the weights of a chunk are there, if they are being gathered; since when they were, and when they arrived.
+    pub(super) fn finish_gather(&mut self, chunk: usize) -> Result<Option<(Instant, Arrival)>, StepError> {
+        let activity = self.activity;
+        let on_peer = &mut |peer| activity.set("GATHER", Some(peer));
+        Ok(finish_gather(self.stage, self.links, self.placement.ranks(), chunk, on_peer)?)
     }
 }
 
-/// As [`Executor::gather`], of a stage in a pipeline of `stages`; `on_peer` gets the rank that is waited for.
-pub(crate) fn gather_weights(
-    stage: &Stage,
-    links: &mut Links,
-    stages: usize,
-    on_peer: &mut dyn FnMut(Option<usize>),
-) -> Result<(), LinkError> {
-    let Stage { replica, owners, parameters, .. } = stage;
-    let owned_by = |owner: usize| (0..parameters.len()).filter(move |&parameter| owners[parameter] == owner);
+/// The sums that a replica has after its last microbatch.
+fn subtrees(blocks: &ReplicaBlocks, replica: Replica) -> Vec<Subtree> {
+    blocks.all().of_replica(replica.index, replica.count).subtrees()
+}
+
+/// This replica's sums of a chunk.
+fn sums_of<'a>(stage: &'a Stage, chunk: usize, subtrees: &[Subtree]) -> Vec<ReplicaSums<'a>> {
+    let has_head = stage.chunks.get(&chunk).is_some_and(|chunk| chunk.head.is_some());
+    stage.gradient_sums.of_chunk(chunk, has_head, subtrees)
+}
+
+/// Those of the parameters that a replica owns.
+fn owned_by<'a>(
+    stage: &'a Stage,
+    sums: &'a [ReplicaSums<'a>],
+    owner: usize,
+) -> impl Iterator<Item = &'a ReplicaSums<'a>> {
+    sums.iter().filter(move |sums| stage.owners[sums.parameter] == owner)
+}
+
+/// Gathers the weights of all chunks of a stage in a pipeline of `stages`, as after an update: when each replica has loaded what it owns.
+pub(crate) fn gather_weights(stage: &mut Stage, links: &mut Links, stages: usize) -> Result<(), LinkError> {
+    let chunks: Vec<usize> = stage.chunks.keys().copied().collect();
+    chunks.into_iter().try_for_each(|chunk| begin_gather(stage, links, stages, chunk))?;
+    finish_gathers(stage, links, stages)
+}
+
+/// Waits until the weights of all chunks that are being gathered are there. For a chunk's F the executor does so itself; nothing else
+/// reads weights that another replica owns, but after a group's last step nobody would wait for what is still on its way.
+pub(crate) fn finish_gathers(stage: &mut Stage, links: &mut Links, stages: usize) -> Result<(), LinkError> {
+    let chunks: Vec<usize> = stage.gathers.keys().copied().collect();
+    chunks.into_iter().try_for_each(|chunk| finish_gather(stage, links, stages, chunk, &mut |_| {}).map(drop))
+}
+
+fn begin_gather(stage: &mut Stage, links: &mut Links, stages: usize, chunk: usize) -> Result<(), LinkError> {
+    let replica = stage.replica;
     let mut peers = Peers::of(stage, links, stages);
     for index in replica.others() {
-        for parameter in owned_by(index) {
-            peers.post(index, parameter, parameters[parameter].as_read().shallow_clone())?;
+        for parameter in gathered(stage, chunk, index) {
+            // nothing reads them before they have arrived
+            peers.post(index, parameter, stage.parameters[parameter].as_read())?;
         }
     }
     for index in replica.others() {
-        on_peer(Some(peers.rank(index)));
-        for parameter in owned_by(replica.index) {
-            peers.send(index, parameter, parameters[parameter].as_read())?;
+        for parameter in gathered(stage, chunk, replica.index) {
+            // the owner's next update comes after the next verdict, for which all others need these
+            peers.send(index, parameter, stage.parameters[parameter].as_read())?;
         }
     }
-    for index in replica.others() {
-        on_peer(Some(peers.rank(index)));
-        for parameter in owned_by(index) {
-            drop(peers.wait(index, parameter)?);
-        }
-    }
-    on_peer(None);
+    stage.gathers.insert(chunk, Instant::now());
     Ok(())
+}
+
+/// `on_peer` gets the ranks that are waited for.
+fn finish_gather(
+    stage: &mut Stage,
+    links: &mut Links,
+    stages: usize,
+    chunk: usize,
+    on_peer: &mut dyn FnMut(usize),
+) -> Result<Option<(Instant, Arrival)>, LinkError> {
+    let Some(&begun) = stage.gathers.get(&chunk) else { return Ok(None) };
+    let mut peers = Peers::of(stage, links, stages);
+    let mut arrived = None;
+    for index in stage.replica.others() {
+        on_peer(peers.rank(index));
+        for parameter in gathered(stage, chunk, index) {
+            arrived = arrived.max(peers.wait(index, parameter)?.1);
+        }
+    }
+    stage.gathers.remove(&chunk);
+    Ok(Some((begun, arrived)))
+}
+
+/// The parameters that an owner sends with a chunk.
+fn gathered(stage: &Stage, chunk: usize, owner: usize) -> impl Iterator<Item = usize> {
+    let Stage { owners, chunk_of, .. } = stage;
+    (0..owners.len()).filter(move |&parameter| owners[parameter] == owner && chunk_of[parameter] == chunk)
 }
 
 /// The links to the same stage of other replicas.
@@ -116,21 +189,22 @@ impl<'a> Peers<'a> {
         self.rank(self.stage.replica.index)
     }
 
-    fn post(&mut self, from: usize, message: usize, tensor: Tensor) -> Result<(), LinkError> {
+    /// Everything is sent flat: what carries it takes a large one in parts, and divides it by its first dimension.
+    fn post(&mut self, from: usize, message: usize, tensor: &Tensor) -> Result<(), LinkError> {
         let link = LinkId::replicas(self.rank(from), self.own_rank());
-        self.links.receivers.get_mut(&link).ok_or_else(|| no_link(link))?.post_into(message, tensor);
+        self.links.receivers.get_mut(&link).ok_or_else(|| no_link(link))?.post_into(message, tensor.view([-1]));
         Ok(())
     }
 
     fn send(&mut self, to: usize, message: usize, tensor: &Tensor) -> Result<(), LinkError> {
         let link = LinkId::replicas(self.own_rank(), self.rank(to));
         let sender = self.links.senders.get(&link).ok_or_else(|| no_link(link))?;
-        sender.send(message, tensor.shallow_clone())
+        sender.send(message, tensor.view([-1]))
     }
 
-    fn wait(&mut self, from: usize, message: usize) -> Result<Tensor, LinkError> {
+    fn wait(&mut self, from: usize, message: usize) -> Result<(Tensor, Arrival), LinkError> {
         let link = LinkId::replicas(self.rank(from), self.own_rank());
-        self.links.receivers.get_mut(&link).ok_or_else(|| no_link(link))?.wait(message)
+        self.links.receivers.get_mut(&link).ok_or_else(|| no_link(link))?.wait_for_arrival(message)
     }
 }
 

@@ -46,6 +46,8 @@ struct StepState {
     decided_at: Option<Instant>,
     broken_link: Option<String>,
     timer: StepTimer,
+    /// The chunks whose gradients are being reduced, and since when, in the order in which that began.
+    reductions: Vec<(usize, Instant)>,
 }
 
 impl StepState {
@@ -81,6 +83,9 @@ impl Executor<'_> {
     /// # Errors
     /// When a link or the group fails, the group aborts the job, or an action's input is missing.
     pub fn run(&mut self, program: &[Action], inputs: &StepInputs) -> Result<StepOutput, StepError> {
+        if inputs.step.is_some() {
+            self.stage.zero_grad();
+        }
         let mut state = StepState {
             saved: HashMap::new(),
             activations: HashMap::new(),
@@ -90,10 +95,8 @@ impl Executor<'_> {
             decided_at: None,
             broken_link: None,
             timer: StepTimer::new(inputs.origin),
+            reductions: Vec::new(),
         };
-        if inputs.step.is_some() {
-            self.stage.zero_grad();
-        }
         for (index, &action) in program.iter().enumerate() {
             let is_over = state.verdict.is_some();
             if inputs.step.is_some() && !is_over && (inputs.control.stop)() == StopRequest::Immediately {
@@ -102,7 +105,7 @@ impl Executor<'_> {
             }
             let is_idle = inputs.control.idle_before == Some(index);
             let used = if is_idle { (inputs.control.when_idle)().map_err(StepError::from) } else { Ok(()) };
-            match used.and_then(|()| self.execute(action, inputs, &mut state)) {
+            match used.and_then(|()| self.execute(action, program, inputs, &mut state)) {
                 // somebody gave the step up, or died: the group knows
                 Err(StepError::Link(LinkError::Broken(why))) if inputs.step.is_some() && !is_over => {
                     state.verdict = Some(self.give_up(inputs)?);
@@ -115,10 +118,16 @@ impl Executor<'_> {
         let StepState { verdict, decided_at, losses, broken_link, timer, .. } = state;
         // those of a step are in the vote
         let losses = if inputs.step.is_none() { copy_to_host(&losses) } else { Vec::new() };
-        Ok(StepOutput { verdict, decided_at, losses, broken_link, spans: timer.into_spans() })
+        Ok(StepOutput { verdict, decided_at, losses, broken_link, spans: timer.spans(program) })
     }
 
-    fn execute(&mut self, action: Action, inputs: &StepInputs, state: &mut StepState) -> Result<(), StepError> {
+    fn execute(
+        &mut self,
+        action: Action,
+        program: &[Action],
+        inputs: &StepInputs,
+        state: &mut StepState,
+    ) -> Result<(), StepError> {
         match action {
             Action::RecvForward(item) | Action::RecvBackward(item) => self.post_receive(action, item, inputs)?,
             Action::SendForward(item) => self.send(action, item, &mut state.activations)?,
@@ -130,17 +139,19 @@ impl Executor<'_> {
                 self.stage.record_accumulators(item);
                 self.stage.weight_grad_store.accumulate(item);
             }
-            Action::Reduce => {
-                state.timer.begin();
-                self.reduce(inputs.blocks)?;
+            Action::Reduce(chunk) => {
+                state.reductions.push((chunk, Instant::now()));
+                self.begin_reduction(chunk, inputs.blocks)?;
             }
             Action::ReduceTied => {
+                self.finish_reductions(inputs, state)?;
                 state.timer.begin();
                 self.reduce_tied()?;
             }
             Action::Exchange => {
+                self.finish_reductions(inputs, state)?;
                 state.timer.begin();
-                state.verdict = Some(self.exchange(inputs, &state.losses, &mut state.timer)?);
+                state.verdict = Some(self.exchange(program, inputs, &state.losses, &mut state.timer)?);
                 state.decided_at = Some(Instant::now());
             }
             Action::Update => match state.verdict.as_ref().map(|verdict| &verdict.outcome) {
@@ -152,9 +163,9 @@ impl Executor<'_> {
                 Some(StepOutcome::Abort { reason }) => return Err(StepError::Aborted(reason.clone())),
                 None => return Err(self.invalid(action, "no EXCHANGE before it")),
             },
-            Action::Gather => {
+            Action::Gather(chunk) => {
                 if let Some(StepOutcome::Apply { .. }) = state.verdict.as_ref().map(|verdict| &verdict.outcome) {
-                    self.gather()?;
+                    self.begin_gather(chunk)?;
                 }
             }
             // Nothing to execute: after it, the caller may copy the weights for a checkpoint.
@@ -164,8 +175,8 @@ impl Executor<'_> {
             self.stage.record_weight_gradients(item);
             self.stage.gradient_sums.add(ParameterGroup::Chunk(item.chunk), item, inputs.blocks);
         }
-        // EXCHANGE has ended its span itself: the vote carries it
-        if is_timed(action) && action != Action::Exchange {
+        // EXCHANGE has ended its span itself, as the vote carries it; what replicas exchange ends when somebody needs it
+        if is_timed(action) && action != Action::Exchange && !action.is_between_replicas() {
             state.timer.end();
         }
         Ok(())
@@ -238,6 +249,9 @@ impl Executor<'_> {
             let local = state.activations.remove(&item);
             self.receive_input(action, item, local)?
         };
+        if let Some((began, arrived)) = self.finish_gather(item.chunk)? {
+            state.timer.record(Action::Gather(item.chunk), began, arrived);
+        }
         self.begin(action, item, &mut state.timer);
         let targets = inputs.targets.get(item.microbatch);
         self.stage.record_input(item, &input, targets);
@@ -298,6 +312,15 @@ impl Executor<'_> {
         Ok(())
     }
 
+    /// Waits until the gradients of all chunks are reduced.
+    fn finish_reductions(&mut self, inputs: &StepInputs, state: &mut StepState) -> Result<(), StepError> {
+        for (chunk, began) in std::mem::take(&mut state.reductions) {
+            let arrived = self.finish_reduction(chunk, inputs.blocks)?;
+            state.timer.record(Action::Reduce(chunk), began, arrived);
+        }
+        Ok(())
+    }
+
     /// Sums the embedding's and the head's gradient of a tied weight on both ranks.
     fn reduce_tied(&mut self) -> Result<(), StepError> {
         let (rank, replica, stages) = (self.stage.rank, self.stage.replica, self.placement.ranks());
@@ -322,6 +345,7 @@ impl Executor<'_> {
     /// Sends this rank's norms and vote, and waits for the group's decision.
     fn exchange(
         &mut self,
+        program: &[Action],
         inputs: &StepInputs,
         losses: &[Tensor],
         timer: &mut StepTimer,
@@ -344,7 +368,7 @@ impl Executor<'_> {
         let measurements = StepMeasurements {
             bytes_sent: self.links.bytes_sent() as f64,
             peak_bytes: peak_resident_bytes() as f64,
-            spans: timer.spans().to_vec(),
+            spans: timer.spans(program),
         };
         let measurements = measurements.to_vec();
         (inputs.control.before_vote)()?;

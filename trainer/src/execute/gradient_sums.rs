@@ -26,6 +26,8 @@ pub(super) struct GradientSums {
 
 /// An accumulator, and the sums that a replica has for it after its last microbatch.
 pub(super) struct ReplicaSums<'a> {
+    /// Its index among all accumulators of the stage; the same in all replicas.
+    pub(super) index: usize,
     /// Index of its parameter.
     pub(super) parameter: usize,
     /// The accumulator.
@@ -63,16 +65,21 @@ impl GradientSums {
         }
     }
 
-    /// Every accumulator in a fixed order, with what this replica has for it.
-    pub(super) fn of_replica(&self, subtrees: &[Subtree]) -> Vec<ReplicaSums<'_>> {
+    /// The accumulators of a chunk in a fixed order, with what this replica has for each.
+    pub(super) fn of_chunk(&self, chunk: usize, has_head: bool, subtrees: &[Subtree]) -> Vec<ReplicaSums<'_>> {
         let earlier = &subtrees[..subtrees.len().saturating_sub(1)];
-        let mut all = Vec::new();
+        let (mut all, mut first) = (Vec::new(), 0);
         for (group, accumulators) in &self.accumulators {
+            let is_of_chunk = match group {
+                ParameterGroup::Chunk(other) => *other == chunk,
+                ParameterGroup::Head => has_head,
+            };
             let partial: Vec<_> = earlier.iter().filter_map(|sum| self.partial.get(&(*group, *sum))).collect();
-            for (index, (parameter, accumulator)) in accumulators.iter().enumerate() {
-                let sums = partial.iter().map(|tensors| &tensors[index]).chain([accumulator]).collect();
-                all.push(ReplicaSums { parameter: *parameter, accumulator, sums });
+            for (at, (parameter, accumulator)) in accumulators.iter().enumerate().filter(|_| is_of_chunk) {
+                let sums = partial.iter().map(|tensors| &tensors[at]).chain([accumulator]).collect();
+                all.push(ReplicaSums { index: first + at, parameter: *parameter, accumulator, sums });
             }
+            first += accumulators.len();
         }
         all
     }

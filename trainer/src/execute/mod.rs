@@ -20,7 +20,7 @@ pub(crate) use audited::{WorkInputs, WorkResult, work_numel};
 pub use chunk::{Chunk, ChunkOutput, LossInputs, SavedActivations};
 pub use control::{StepControl, StopRequest};
 pub(crate) use dump::DumpConfig;
-pub(crate) use exchange_replicas::gather_weights;
+pub(crate) use exchange_replicas::{finish_gathers, gather_weights};
 pub use executor::Executor;
 pub(crate) use measurements::StepMeasurements;
 pub(crate) use ownership::owners;

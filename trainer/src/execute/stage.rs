@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Instant;
 
 use stagecoach_api::job::{AdamWSpec, Precision, Recompute};
 use stagecoach_pipeline::{Partition, Placement, Replica};
@@ -65,6 +66,10 @@ pub struct Stage {
     pub replica: Replica,
     /// The replica that owns each parameter.
     pub(crate) owners: Vec<usize>,
+    /// The chunk with which each parameter is gathered: the first one that reads it.
+    pub(super) chunk_of: Vec<usize>,
+    /// The chunks whose weights are being gathered, and since when.
+    pub(super) gathers: BTreeMap<usize, Instant>,
     /// Chunks by chunk index.
     pub chunks: BTreeMap<usize, Chunk>,
     /// Parameters of all chunks.
@@ -121,6 +126,10 @@ impl Stage {
             head: part.has_head.then(|| Head::new(tie, &parameters, head_accumulator)),
         };
         let chunks = parts.iter().map(|(index, part)| (*index, chunk(part))).collect();
+        let mut chunk_of = vec![0; parameters.len()];
+        for (chunk, part) in parts.iter().rev() {
+            architecture.parameter_specs(part).iter().for_each(|spec| chunk_of[parameters.index(&spec.name)] = *chunk);
+        }
         let mut accumulators: BTreeMap<ParameterGroup, Vec<(usize, Tensor)>> = BTreeMap::new();
         for (chunk, part) in &parts {
             let specs = architecture.parameter_specs(part);
@@ -146,6 +155,8 @@ impl Stage {
             global_index: global_index.collect(),
             optimizer: AdamW::new(config.optimizer, &parameters, |p| owners[p] == config.replica.index),
             owners,
+            chunk_of,
+            gathers: BTreeMap::new(),
             tied_embedding,
             weight_grad_store: WeightGradStore::default(),
             gradient_sums: GradientSums::new(accumulators),
@@ -175,6 +186,7 @@ impl Stage {
     pub(crate) fn discard_step(&mut self) {
         self.weight_grad_store = WeightGradStore::default();
         self.gradient_sums.clear();
+        self.gathers.clear();
         self.recorder = None;
     }
 

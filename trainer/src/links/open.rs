@@ -47,8 +47,10 @@ impl Links {
     }
 
     /// Closes all links: whoever waits at their other ends is told by an error. What was handed over is sent first, by a
-    /// thread, as its receiver may not want it before it learns of the end itself.
+    /// thread, as its receiver may not want it before it learns of the end itself. What was posted is not filled any more: the next group
+    /// may use its memory.
     pub(crate) fn close(&mut self) {
+        self.receivers.retain(|_, receiver| !receiver.is_stream());
         let closed = std::mem::take(self);
         std::thread::spawn(move || drop(closed));
     }

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::net::TcpStream;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use tch::{Device, Kind, Tensor, no_grad};
 
@@ -83,17 +84,31 @@ impl Receiver {
     /// Waits for the tensor posted for `microbatch`. If it comes from a GPU, it is not there yet: libtorch's computations that are
     /// begun from now on run when it is.
     pub fn wait(&mut self, microbatch: usize) -> Result<Tensor, LinkError> {
-        let arrived = match &mut self.source {
-            Source::Posts(posts) => posts.arrivals.wait(self.link, microbatch)?.1,
-            Source::Channel(_, arrivals, _) => arrivals.wait(self.link, microbatch)?.into_tensor()?,
+        self.wait_for_arrival(microbatch).map(|(tensor, _)| tensor)
+    }
+
+    /// The same, and when it arrived. Of what comes from a GPU the host does not know that.
+    pub(crate) fn wait_for_arrival(&mut self, microbatch: usize) -> Result<(Tensor, Option<Instant>), LinkError> {
+        let (arrived, at) = match &mut self.source {
+            Source::Posts(posts) => {
+                let arrival = posts.arrivals.wait(self.link, microbatch)?;
+                (arrival.tensor, Some(arrival.at))
+            }
+            Source::Channel(_, arrivals, _) => (arrivals.wait(self.link, microbatch)?.into_tensor()?, None),
         };
-        Ok(match self.destinations.remove(&microbatch) {
+        let tensor = match self.destinations.remove(&microbatch) {
             None => arrived,
             Some(destination) => {
                 no_grad(|| destination.shallow_clone().copy_(&arrived));
                 destination
             }
-        })
+        };
+        Ok((tensor, at))
+    }
+
+    /// Whether a thread of this process fills what was posted.
+    pub(super) fn is_stream(&self) -> bool {
+        matches!(self.source, Source::Posts(_))
     }
 
     /// Fails if anything received so far did, as far as is known: then what was returned is not what was sent.
@@ -116,9 +131,17 @@ impl Arrived for ReceivedTensor {
     }
 }
 
-impl Arrived for (usize, Tensor) {
+/// A tensor that is filled.
+#[derive(Debug)]
+struct FilledTensor {
+    microbatch: usize,
+    tensor: Tensor,
+    at: Instant,
+}
+
+impl Arrived for FilledTensor {
     fn microbatch(&self) -> usize {
-        self.0
+        self.microbatch
     }
 }
 
@@ -155,7 +178,7 @@ impl<T: Arrived> Arrivals<T> {
 struct Posts {
     socket: TcpStream,
     posts: Option<mpsc::Sender<(u32, Tensor)>>,
-    arrivals: Arrivals<(usize, Tensor)>,
+    arrivals: Arrivals<FilledTensor>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -168,7 +191,8 @@ impl Posts {
                 let mut parts = parts(&tensor, link.payload).into_iter();
                 let result = parts.try_for_each(|part| receive(&mut stream, &mut carrier, microbatch, &part, link));
                 let stop = result.is_err();
-                if done.send(result.map(|()| (microbatch as usize, tensor))).is_err() || stop {
+                let filled = |()| FilledTensor { microbatch: microbatch as usize, tensor, at: Instant::now() };
+                if done.send(result.map(filled)).is_err() || stop {
                     return;
                 }
             }

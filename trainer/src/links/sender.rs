@@ -12,7 +12,7 @@ use super::carrier::Outgoing;
 use super::header::{Header, parts};
 use super::nccl::{Channel, Message};
 use super::stream::LinkStream;
-use super::{LinkError, LinkId};
+use super::{LinkError, LinkId, LinkPayload};
 use crate::tensor_bytes::bytes_of;
 
 /// Sends tensors over one link, in order.
@@ -44,8 +44,8 @@ impl Sender {
     /// Hands over a contiguous tensor, which the link keeps alive until it is sent.
     ///
     /// To a stream, blocks while [`SENDS_IN_FLIGHT`] earlier ones have not left this stage: TCP's buffers or shared memory are
-    /// full, and the receiver has not posted their receives. From GPU to GPU it never blocks: the send runs on the device, behind
-    /// what computes the tensor.
+    /// full, and the receiver has not posted their receives. What replicas exchange never blocks: it is sent while the stage computes.
+    /// From GPU to GPU nothing does: the send runs on the device, behind what computes the tensor.
     ///
     /// # Errors
     /// If an earlier send failed.
@@ -78,9 +78,40 @@ impl Sender {
 /// Tensors on the CPU that wait to be written to a stream, and the thread that does it.
 #[derive(Debug)]
 struct Queue {
-    tensors: Option<mpsc::SyncSender<(u32, Tensor)>>,
+    tensors: Option<Jobs>,
     thread: Option<JoinHandle<()>>,
     failure: Arc<Mutex<Option<LinkError>>>,
+}
+
+/// The way to the thread: a bounded one, or one for all that a step has.
+#[derive(Debug)]
+enum Jobs {
+    Bounded(mpsc::SyncSender<(u32, Tensor)>),
+    Unbounded(mpsc::Sender<(u32, Tensor)>),
+}
+
+impl Jobs {
+    fn new(payload: LinkPayload) -> (Jobs, mpsc::Receiver<(u32, Tensor)>) {
+        match payload {
+            LinkPayload::Replicas => {
+                let (sender, jobs) = mpsc::channel();
+                (Jobs::Unbounded(sender), jobs)
+            }
+            _ => {
+                // one more is in the hands of the thread
+                let (sender, jobs) = mpsc::sync_channel(SENDS_IN_FLIGHT - 1);
+                (Jobs::Bounded(sender), jobs)
+            }
+        }
+    }
+
+    /// None if the thread has ended.
+    fn send(&self, job: (u32, Tensor)) -> Option<()> {
+        match self {
+            Jobs::Bounded(jobs) => jobs.send(job).ok(),
+            Jobs::Unbounded(jobs) => jobs.send(job).ok(),
+        }
+    }
 }
 
 impl Queue {
@@ -91,16 +122,15 @@ impl Queue {
         mut carrier: Outgoing,
         sent: Arc<AtomicU64>,
     ) -> Queue {
-        // one more is in the hands of the thread
-        let (tensors, jobs) = mpsc::sync_channel::<(u32, Tensor)>(SENDS_IN_FLIGHT - 1);
+        let (tensors, jobs) = Jobs::new(link.payload);
         let failure: Arc<Mutex<Option<LinkError>>> = Arc::default();
         let failed = failure.clone();
         let work = move || {
             for (microbatch, tensor) in jobs {
                 for part in parts(&tensor, link.payload) {
                     let header = Header::of(microbatch, &part);
-                    // SAFETY: a boundary tensor is never written again once it has been handed over, and a copy of a state
-                    // not before its receiver has it.
+                    // SAFETY: a boundary tensor is never written again once it has been handed over, and a copy of a state, or what
+                    // replicas exchange, not before its receiver has it.
                     let result = carrier.put(&mut stream, &header.encode(), unsafe { &*bytes_of(&part) });
                     if let Err(error) = result {
                         let error = LinkError::Broken(format!("could not send {header}, {link}: {error}"));
@@ -116,10 +146,9 @@ impl Queue {
     }
 
     fn send(&self, link: LinkId, microbatch: usize, tensor: Tensor) -> Result<(), LinkError> {
-        let sent = self.tensors.as_ref().map(|tensors| tensors.send((microbatch as u32, tensor)));
-        match sent {
-            Some(Ok(())) => Ok(()),
-            _ => Err(self
+        match self.tensors.as_ref().and_then(|tensors| tensors.send((microbatch as u32, tensor))) {
+            Some(()) => Ok(()),
+            None => Err(self
                 .failure
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)

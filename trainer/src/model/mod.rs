@@ -157,13 +157,15 @@ pub struct ParameterCopies {
     pub memory_checkpoints: bool,
     /// Sums of gradient blocks that wait to be added, besides the accumulators.
     pub partial_sums: usize,
+    /// Sums that the owner of a parameter receives from the other replicas.
+    pub received_sums: usize,
     /// Replicas of the pipeline, which share moments, and what is copied of them and the weights.
     pub replicas: usize,
 }
 
 impl Default for ParameterCopies {
     fn default() -> ParameterCopies {
-        ParameterCopies { snapshot: false, memory_checkpoints: false, partial_sums: 0, replicas: 1 }
+        ParameterCopies { snapshot: false, memory_checkpoints: false, partial_sums: 0, received_sums: 0, replicas: 1 }
     }
 }
 

@@ -34,7 +34,7 @@ impl ParameterSpec {
 pub struct ParameterBytes {
     /// The weights, fp32, and the copy in bf16 that layers read.
     pub weights: u64,
-    /// The gradient accumulators, and the sums of blocks that wait to be added.
+    /// The gradient accumulators, the sums of blocks that wait to be added, and those that come from other replicas.
     pub gradients: u64,
     /// AdamW's moments.
     pub optimizer: u64,
@@ -55,7 +55,7 @@ impl ParameterBytes {
         let owned = numel.div_ceil(copies.replicas as u64);
         let snapshot = if copies.snapshot { 12 * owned } else { 0 };
         let memory_checkpoints = if copies.memory_checkpoints { 2 * 12 * owned } else { 0 };
-        let gradients = 4 * numel * (1 + copies.partial_sums as u64);
+        let gradients = 4 * numel * (1 + copies.partial_sums as u64) + 4 * owned * copies.received_sums as u64;
         ParameterBytes { weights, gradients, optimizer: 8 * owned, snapshot, memory_checkpoints }
     }
 

@@ -11,6 +11,9 @@ use stagecoach_pipeline::{
 pub(crate) struct TimelineRecord {
     /// The number of layers of each chunk.
     pub partition: Vec<usize>,
+    /// Of how many of these chunks each chunk of the schedule is made; empty if each is one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<usize>,
     /// FLOPs per microbatch of F, I and W: of the embedding, of each layer, and of the head with the loss.
     pub work: Vec<[f64; 3]>,
     /// By stage.
@@ -46,6 +49,7 @@ impl TimelineRecord {
         };
         TimelineRecord {
             partition: partition.layers.clone(),
+            parts: Vec::new(),
             work: modules.map(work).collect(),
             stages: timeline.spans.iter().map(stage).collect(),
         }
@@ -90,7 +94,7 @@ impl TimelineRecord {
             self.stages.iter().flat_map(|times| &times.actions).any(|action| is(action, wanted))
         };
         let programs = lower(&schedule, has(|action| action == Action::ReduceTied)).map_err(|e| e.to_string())?;
-        Ok(if has(|action| action == Action::Reduce) { programs.replicate() } else { programs })
+        Ok(if has(Action::is_between_replicas) { programs.replicate() } else { programs })
     }
 
     /// The model's work.
@@ -131,8 +135,13 @@ const LEAST_SPEED_RECORDS: usize = 3;
 /// What would make a step shorter, by the newest of `records`, which are in the order of their steps. Records of an earlier
 /// partition or schedule are left out. None if there is no usable record.
 pub(crate) fn advice<'a>(records: impl DoubleEndedIterator<Item = &'a TimelineRecord>) -> Option<Advice> {
-    let Newest { programs, timelines, model, partition } = newest(records)?;
-    advise(&programs, &timelines, &model, &partition)
+    let Newest { programs, timelines, model, partition, parts } = newest(records)?;
+    let advice = advise(&programs, &timelines, &model, &partition)?;
+    // the job's chunks are the schedule's
+    let partition = advice.partition.merge(&parts);
+    let better = advice.better.map(|(better, saving)| (better.merge(&parts), saving));
+    let better = better.filter(|(better, _)| *better != partition);
+    Some(Advice { partition, better, ..advice })
 }
 
 /// How fast the stages were beside each other, by the newest of `records`, which are in the order of their steps. None if those
@@ -141,7 +150,7 @@ pub(crate) fn speeds<'a>(
     records: impl DoubleEndedIterator<Item = &'a TimelineRecord>,
     stages: usize,
 ) -> Option<RankSpeeds> {
-    let Newest { programs, timelines, model, partition } = newest(records)?;
+    let Newest { programs, timelines, model, partition, parts: _ } = newest(records)?;
     let is_usable = programs.placement.ranks() == stages && timelines.len() >= LEAST_SPEED_RECORDS;
     is_usable.then(|| RankSpeeds::measured(&timelines, &programs.placement, &model, &partition))?
 }
@@ -153,6 +162,7 @@ struct Newest {
     timelines: Vec<Timeline>,
     model: ModelCost,
     partition: Partition,
+    parts: Vec<usize>,
 }
 
 fn newest<'a>(records: impl DoubleEndedIterator<Item = &'a TimelineRecord>) -> Option<Newest> {
@@ -166,7 +176,7 @@ fn newest<'a>(records: impl DoubleEndedIterator<Item = &'a TimelineRecord>) -> O
     let mut timelines: Vec<Timeline> = same.filter_map(|record| record.timeline().ok()).collect();
     timelines.reverse();
     let partition = Partition { layers: newest.partition.clone() };
-    Some(Newest { programs, timelines, model: newest.model().ok()?, partition })
+    Some(Newest { programs, timelines, model: newest.model().ok()?, partition, parts: newest.parts.clone() })
 }
 
 #[cfg(test)]
@@ -218,6 +228,7 @@ mod tests {
             (zbv_zero_bubble(3, 6), true),
         ] {
             let programs = lower(&schedule, tied).unwrap();
+            let programs = if tied { programs.replicate() } else { programs };
             let (record, timeline, model) = record(&programs);
             let read: TimelineRecord = serde_json::from_str(&serde_json::to_string(&record).unwrap()).unwrap();
             assert_eq!(read, record);
@@ -225,6 +236,20 @@ mod tests {
             assert_eq!(read.programs().unwrap(), programs);
             assert_eq!(read.model().unwrap(), model);
         }
+    }
+
+    #[test]
+    fn advice_is_about_the_chunks_of_the_schedule() {
+        let parts = [2, 2, 2];
+        let whole = lower(&one_f_one_b(3, 8), true).unwrap();
+        // four layers and a half of the head's work on each stage
+        let (whole_record, ..) = record(&whole);
+        let (mut in_parts, ..) = record(&whole.split(&parts).replicate());
+        in_parts.parts = parts.to_vec();
+        let found = advice([&in_parts].into_iter()).unwrap();
+        assert_eq!(found.partition.layers, [4, 4, 4]);
+        assert!(found.better.is_none_or(|(better, _)| better.layers.len() == 3 && better.layers != [4, 4, 4]));
+        assert_eq!(advice([&whole_record].into_iter()).unwrap().partition.layers, [2, 2, 2]);
     }
 
     #[test]

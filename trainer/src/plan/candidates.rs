@@ -22,7 +22,7 @@ const MAX_WORK_ITEMS: usize = 1 << 16;
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub(super) schedule: Schedule,
-    /// The schedule with its communication.
+    /// The schedule with its communication, of a pipeline that is alone.
     pub(super) programs: Programs,
 }
 
@@ -39,8 +39,7 @@ pub(super) fn candidates(
     let lowered = |schedule: Schedule| {
         let programs = lower(&schedule, architecture.tie_word_embeddings());
         let programs = programs.map_err(|e| Fatal::invalid(e.to_string()))?;
-        let is_replicated = config.job.spec.data_parallel > 1;
-        Ok(Candidate { programs: if is_replicated { programs.replicate() } else { programs }, schedule })
+        Ok(Candidate { programs, schedule })
     };
     schedules(config, architecture, stages, microbatches)?.into_iter().map(lowered).collect()
 }
@@ -74,7 +73,8 @@ fn schedules(
         ScheduleSpec::ZbvZeroBubble => vec![zbv_zero_bubble(stages, microbatches)],
         ScheduleSpec::Csv(file) => vec![read_csv(config, &file.path, stages, microbatches)?],
         ScheduleSpec::Auto => {
-            let mut all = every_schedule(stages, architecture.num_layers(), microbatches);
+            let is_replicated = config.job.spec.data_parallel > 1;
+            let mut all = every_schedule(stages, architecture.num_layers(), microbatches, is_replicated);
             let fits = |schedule: &Schedule| pipeline.explicit_layers(schedule.placement.chunks()).is_some();
             if all.iter().any(fits) {
                 all.retain(fits);
@@ -85,10 +85,10 @@ fn schedules(
 }
 
 /// Every schedule, with several chunks a stage if each can have a layer; the simplest first.
-fn every_schedule(stages: usize, layers: usize, microbatches: usize) -> Vec<Schedule> {
+fn every_schedule(stages: usize, layers: usize, microbatches: usize, is_replicated: bool) -> Vec<Schedule> {
     let mut all = vec![one_f_one_b(stages, microbatches), gpipe(stages, microbatches)];
-    if stages == 1 {
-        return all; // without neighbours there is nothing to wait for
+    if stages == 1 && !is_replicated {
+        return all; // with neither neighbours nor replicas there is nothing to wait for
     }
     let most = (MAX_WORK_ITEMS / (stages * microbatches).max(1)).min(layers / stages);
     for chunks in 1..=most.clamp(1, MAX_CHUNKS_PER_STAGE) {

@@ -3,9 +3,10 @@
 use std::iter::Sum;
 
 use stagecoach_api::job::{CheckpointMode, Device};
-use stagecoach_pipeline::{ModelCost, Partition, Placement, RankCost, Schedule, StageMemory};
+use stagecoach_pipeline::{ModelCost, Partition, Placement, RankCost, ReplicaBlocks, Schedule, StageMemory};
 
 use super::job_config::JobConfig;
+use super::pipeline_layout::PARTS_PER_STAGE;
 use crate::links::{CopyRing, LinkId, held_bytes, link_ids};
 use crate::model::{Architecture, ModelPart, ParameterBytes, ParameterCopies, names};
 
@@ -29,10 +30,15 @@ pub(super) fn parameter_copies(config: &JobConfig) -> ParameterCopies {
     let memory_checkpoints = spec.memory_checkpoints(spec.mesh().ranks() as usize).is_some();
     let replicas = spec.data_parallel as usize;
     let blocks = config.blocks().map(|blocks| blocks.of_replica(0, replicas));
-    let partial_sums = blocks.map_or(0, |blocks| blocks.partial_sums());
+    let partial_sums = blocks.as_ref().map_or(0, ReplicaBlocks::partial_sums);
+    // from all others together, where that is most
+    let received_sums = blocks.as_ref().map_or(0, |blocks| {
+        let sums = (0..replicas).map(|replica| blocks.all().of_replica(replica, replicas).subtrees().len());
+        sums.clone().sum::<usize>() - sums.min().unwrap_or(0)
+    });
     match is_on_gpu(config) {
-        true => ParameterCopies { partial_sums, replicas, ..ParameterCopies::default() },
-        false => ParameterCopies { snapshot, memory_checkpoints, partial_sums, replicas },
+        true => ParameterCopies { partial_sums, received_sums, replicas, ..ParameterCopies::default() },
+        false => ParameterCopies { snapshot, memory_checkpoints, partial_sums, received_sums, replicas },
     }
 }
 
@@ -60,15 +66,23 @@ pub(super) fn rank_costs(
         let transport = config.job.spec.pipeline.transport;
         let is_end = placement.first_and_last_ranks().contains(&rank);
         let has_peer = tied_bytes > 0 && is_end && placement.first_rank() != placement.last_rank();
-        let links = own_links.map(|&link| held_bytes(link, transport, boundary_bytes, tied_bytes)).sum();
+        let links: u64 = own_links.map(|&link| held_bytes(link, transport, boundary_bytes, tied_bytes)).sum();
+        // one to each of the others and one from it
+        let of_replicas = 2 * u64::from(config.job.spec.data_parallel.saturating_sub(1));
+        let links = links + of_replicas * held_bytes(LinkId::replicas(0, 1), transport, boundary_bytes, tied_bytes);
         let tied = tied_parameters(config, architecture, placement, rank);
+        let chunks = match config.job.spec.data_parallel {
+            1 => placement.chunks_of(rank).count(),
+            // as many as they are divided into, at most
+            _ => placement.chunks_of(rank).count().max(PARTS_PER_STAGE),
+        };
         let (link_bytes, process_bytes) = if is_on_gpu(config) { (0, 0) } else { (links, PROCESS_BYTES) };
         RankCost {
             parameter_bytes: tied.total(),
             copied_bytes: tied.memory_checkpoints,
             link_bytes,
             process_bytes: process_bytes
-                + placement.chunks_of(rank).count() as u64 * architecture.chunk_bytes()
+                + chunks as u64 * architecture.chunk_bytes()
                 + batch_bytes(config, placement, rank),
             // the tied weight's gradient as it is sent, and as it is received
             step_end_bytes: if has_peer { 2 * tied_bytes } else { 0 },
@@ -201,5 +215,31 @@ mod tests {
                 assert_eq!((parameters.optimizer, parameters.snapshot), (8 * numel as u64, 12 * saved as u64));
             }
         }
+    }
+
+    #[test]
+    fn replicas_need_room_for_what_they_exchange() {
+        let sample = include_str!("../../../manifests/samples/shakespeare.yaml");
+        let plan = |data_parallel: &str| {
+            let set = [
+                ("dataParallel", data_parallel),
+                ("training.gradientBlocks", "4"),
+                ("training.microbatches", "8"),
+                ("model.llama.tieWordEmbeddings", "false"),
+                ("pipeline.transport", "Shm"),
+            ];
+            let set: Vec<_> = set.into_iter().map(|(path, value)| (path.to_owned(), value.to_owned())).collect();
+            let job = stagecoach_api::parse_with(sample, "shakespeare.yaml", &set).unwrap();
+            let config = JobConfig::new(job, Path::new("/tmp")).unwrap();
+            let architecture = config.architecture(300, tch::Device::Cpu);
+            plan_pipeline(&config, architecture.as_ref(), 1, &Default::default()).unwrap().memory[0].clone()
+        };
+        let (one, three) = (plan("1"), plan("3"));
+        let numel = one.parameters.optimizer / 8;
+        // one has the sum of two blocks and the others one block each: from others come two sums at most
+        assert_eq!(one.parameters.gradients, 3 * 4 * numel);
+        let (gradients, third) = (three.parameters.gradients, numel.div_ceil(3));
+        assert!(gradients.abs_diff(2 * 4 * numel + 2 * 4 * third) < 1000, "{gradients} of {numel}");
+        assert_eq!(three.parts.links - one.parts.links, 4 * (8 << 20));
     }
 }

@@ -1,5 +1,7 @@
 //! The ways to share a number of GPUs between stages and replicas.
 
+use std::collections::BTreeSet;
+
 use stagecoach_api::contract::Mesh;
 use stagecoach_pipeline::{Partition, Placement, RankSpeeds};
 
@@ -7,7 +9,7 @@ use super::job_config::JobConfig;
 use super::pipeline_layout::{PipelineLayout, plan_pipeline};
 use crate::execute::kind;
 use crate::fatal::Fatal;
-use crate::model::{Architecture, stage_parameter_specs};
+use crate::model::{Architecture, ModelPart};
 
 /// A job's plan with a mesh, or why it can't have it.
 #[derive(Debug)]
@@ -45,8 +47,9 @@ fn plan_mesh(config: &JobConfig, architecture: &dyn Architecture, mesh: Mesh) ->
     plan_pipeline(&config, architecture, mesh.stages as usize, &RankSpeeds::default())
 }
 
-/// Bytes that each rank of a replica sends to the others in REDUCE and in GATHER, by rank: of each parameter the gradient to its owner,
-/// and of those that it owns the new values to all others. It receives as many.
+/// Bytes that each rank of a replica sends to the others in REDUCE and in GATHER, by chunk: of each parameter the gradient to its owner,
+/// and of those that it owns the new values to all others. It receives as many. What embedding and head share counts where it is read
+/// first.
 pub(super) fn exchanged_bytes(
     config: &JobConfig,
     architecture: &dyn Architecture,
@@ -55,13 +58,17 @@ pub(super) fn exchanged_bytes(
 ) -> Vec<[f64; 2]> {
     let replicas = f64::from(config.job.spec.data_parallel.max(1));
     let read_bytes = kind(config.training.precision).elt_size_in_bytes() as f64;
-    let of_rank = |rank: usize| {
-        let specs = stage_parameter_specs(architecture, placement, partition, rank);
-        let numel = specs.iter().map(|spec| spec.numel()).sum::<u64>() as f64;
-        let sent = numel * (replicas - 1.0) / replicas;
+    let specs = |chunk| architecture.parameter_specs(&ModelPart::of_chunk(placement, partition, chunk));
+    let of_chunk = |chunk: usize| {
+        let mut seen: BTreeSet<String> = BTreeSet::new();
+        let earlier = placement.chunks_of(placement.rank_of(chunk)).take_while(|other| *other < chunk);
+        seen.extend(earlier.flat_map(specs).map(|spec| spec.name));
+        let numel: u64 =
+            specs(chunk).iter().filter(|spec| seen.insert(spec.name.clone())).map(|spec| spec.numel()).sum();
+        let sent = numel as f64 * (replicas - 1.0) / replicas;
         [4.0 * sent, read_bytes * sent]
     };
-    (0..placement.ranks()).map(of_rank).collect()
+    (0..placement.chunks()).map(of_chunk).collect()
 }
 
 #[cfg(test)]
@@ -114,6 +121,9 @@ mod tests {
         // 4 bytes a gradient and 4 a weight, of half of them
         let numel: u64 = architecture.all_parameter_specs().iter().map(|spec| spec.numel()).sum();
         let exchanged = seconds(2, 1e6) - seconds(2, 1e15);
-        assert!((exchanged / (numel as f64 * 4.0 / 1e6) - 1.0).abs() < 1e-6, "{exchanged}");
+        let whole = numel as f64 * 4.0 / 1e6;
+        // what is behind computations takes no longer than they do
+        let hidden = whole - exchanged;
+        assert!(hidden > 0.0 && hidden < seconds(2, 1e15), "{hidden} of {whole}");
     }
 }

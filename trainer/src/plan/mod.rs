@@ -65,8 +65,10 @@ pub(crate) struct Plan {
     pub(crate) initial_weights: Option<PathBuf>,
     /// The schedule's name.
     pub(crate) schedule: String,
-    /// Layers of each chunk.
+    /// Layers of each chunk of the programs.
     pub(crate) partition: Vec<usize>,
+    /// Of how many chunks of the programs each chunk of the schedule is made.
+    pub(crate) parts: Vec<usize>,
     /// Which activations are computed again.
     pub(crate) recompute: Recompute,
     /// For each stage, the work items in flight for which its memory was planned: its program may have no more.
@@ -109,6 +111,11 @@ pub(crate) struct VerifiedPlan {
 }
 
 impl Plan {
+    /// Layers of each chunk of the schedule.
+    pub(crate) fn schedule_partition(&self) -> Partition {
+        Partition { layers: self.partition.clone() }.merge(&self.parts)
+    }
+
     /// Serialises the plan, to be sent to the other stages.
     ///
     /// # Errors

@@ -23,13 +23,13 @@ impl PipelineLayout {
         config: &JobConfig,
         architecture: &dyn Architecture,
     ) -> Result<PipelineLayout, Fatal> {
-        let (ranks, microbatches) = (self.programs.placement.ranks(), self.programs.microbatches);
-        if self.programs.placement.chunks() != ranks {
+        let (ranks, microbatches) = (self.schedule.placement.ranks(), self.programs.microbatches);
+        if self.schedule.placement.chunks() != ranks {
             return Err(Fatal::invalid(format!(
                 "--optimal searches among schedules with one chunk a stage, and {} has {} chunks on {ranks} stages: set \
                  spec.pipeline.schedule to 1F1B and virtualStages to 1",
                 self.schedule.name,
-                self.programs.placement.chunks()
+                self.schedule.placement.chunks()
             )));
         }
         if ranks * microbatches > MAX_WORK_ITEMS {
@@ -46,9 +46,10 @@ impl PipelineLayout {
             limit.map_or(held, |limit| limit.saturating_sub(stage.parts.total() - held))
         };
         let limits: Vec<u64> = self.memory.iter().map(varying).collect();
-        let found = optimal_schedule(&self.costs, microbatches, &limits, MAX_STATES)
+        let found = optimal_schedule(&self.costs.merge(&self.parts), microbatches, &limits, MAX_STATES)
             .ok_or_else(|| Fatal::invalid("--optimal found no schedule within spec.pipeline.memoryLimit"))?;
         let programs = lower(&found.schedule, self.programs.tied()).map_err(|e| Fatal::invalid(e.to_string()))?;
+        let programs = self.in_parts(&programs);
         let timeline = simulate(&programs, &self.costs);
         self.notes.push(note(&self, timeline.makespan, &found));
         let memory = stage_bytes(config, architecture, &found.schedule, &self.partition, &self.cost);

@@ -20,6 +20,9 @@ use crate::model::Architecture;
 const FLOPS_PER_SECOND: f64 = 5e10;
 const LINK_BYTES_PER_SECOND: f64 = 2e9;
 
+/// Chunks that replicas divide a stage into, all of its own together.
+pub(super) const PARTS_PER_STAGE: usize = 8;
+
 /// Microbatches of an evaluation's window, by the number of stages. A stage with several chunks takes one chunk after the
 /// other, and holds what the next one needs of a whole window; with fewer microbatches than stages it would wait.
 const EVALUATION_WINDOW_PER_STAGE: usize = 4;
@@ -31,6 +34,8 @@ pub(crate) struct PipelineLayout {
     pub(crate) schedule: Schedule,
     /// Layers of each chunk.
     pub(crate) partition: Partition,
+    /// Into how many parts the programs divide each chunk.
+    pub(crate) parts: Vec<usize>,
     /// The programs of a training step: the schedule with its communication.
     pub(crate) programs: Programs,
     /// Which activations are computed again.
@@ -166,6 +171,7 @@ fn lay_out(
     let speeds = &machines.speeds;
     let pipeline = &config.job.spec.pipeline;
     let Candidate { schedule, programs } = candidate;
+    let is_replicated = config.job.spec.data_parallel > 1;
     let mut cost = architecture.cost(config.microbatch_cost(recompute));
     cost.ranks = rank_costs(config, architecture, &schedule.placement, cost.boundary_bytes);
     let mut notes = Vec::new();
@@ -200,17 +206,44 @@ fn lay_out(
     }
     let work_per_second = work_per_second * machines.fastest;
     let link_bytes_per_second = machines.link_bytes_per_second.unwrap_or(link_bytes_per_second);
-    let costs = Costs::estimate(&cost, &partition, work_per_second, link_bytes_per_second);
-    let mut costs = costs.at_speeds(&schedule.placement, speeds);
-    if config.job.spec.data_parallel > 1 {
-        let exchanged = exchanged_bytes(config, architecture, &schedule.placement, &partition);
+    let parts = if is_replicated { parts(schedule, &partition) } else { vec![1; chunks] };
+    let programs = programs_in_parts(programs, &parts, is_replicated);
+    let in_parts = partition.split(&parts);
+    let costs = Costs::estimate(&cost, &in_parts, work_per_second, link_bytes_per_second);
+    let mut costs = costs.at_speeds(&programs.placement, speeds);
+    if is_replicated {
+        let exchanged = exchanged_bytes(config, architecture, &programs.placement, &in_parts);
         let seconds = |of: usize| exchanged.iter().map(|bytes| bytes[of] / link_bytes_per_second).collect();
         (costs.reduce_seconds, costs.gather_seconds) = (seconds(0), seconds(1));
     }
-    let timeline = simulate(programs, &costs);
+    let timeline = simulate(&programs, &costs);
     let memory = stage_bytes(config, architecture, schedule, &partition, &cost);
-    let (schedule, programs, alternatives) = (schedule.clone(), programs.clone(), Vec::new());
-    Ok(PipelineLayout { schedule, partition, programs, recompute, cost, costs, timeline, memory, alternatives, notes })
+    let (schedule, alternatives) = (schedule.clone(), Vec::new());
+    Ok(PipelineLayout {
+        schedule,
+        partition,
+        parts,
+        programs,
+        recompute,
+        cost,
+        costs,
+        timeline,
+        memory,
+        alternatives,
+        notes,
+    })
+}
+
+/// Into how many parts replicas divide each chunk: of what they exchange, only the last part of gradients and the first one of weights
+/// have no computation of the stage beside them.
+fn parts(schedule: &Schedule, partition: &Partition) -> Vec<usize> {
+    let most = PARTS_PER_STAGE / (schedule.placement.chunks() / schedule.placement.ranks()).max(1);
+    partition.layers.iter().map(|&layers| layers.clamp(1, most.max(1))).collect()
+}
+
+fn programs_in_parts(programs: &Programs, parts: &[usize], is_replicated: bool) -> Programs {
+    let programs = programs.split(parts);
+    if is_replicated { programs.replicate() } else { programs }
 }
 
 /// The programs of the replicas that have fewer microbatches than the first one, for which `layout` was planned; none if all have as
@@ -225,12 +258,12 @@ pub(crate) fn smaller_programs(
 ) -> Result<Option<Programs>, Fatal> {
     let all = config.microbatches_of_replicas()?;
     let Some(&fewer) = all.iter().find(|&&microbatches| Some(&microbatches) != all.first()) else { return Ok(None) };
-    let placement = &layout.programs.placement;
+    let placement = &layout.schedule.placement;
     let candidates = candidates(config, architecture, placement.ranks(), fewer)?;
     let same = |candidate: &Candidate| {
         candidate.schedule.name == layout.schedule.name && candidate.programs.placement == *placement
     };
-    let found = candidates.into_iter().find(same).map(|candidate| candidate.programs);
+    let found = candidates.into_iter().find(same).map(|candidate| layout.in_parts(&candidate.programs));
     let name = &layout.schedule.name;
     found.map(Some).ok_or_else(|| {
         Fatal::invalid(format!(
@@ -240,6 +273,16 @@ pub(crate) fn smaller_programs(
 }
 
 impl PipelineLayout {
+    /// The programs of a pipeline that is alone, for this layout's chunks, as they are executed: in its parts, and with its replicas.
+    pub(super) fn in_parts(&self, programs: &Programs) -> Programs {
+        programs_in_parts(programs, &self.parts, self.programs.replicated())
+    }
+
+    /// The layers of each chunk of the programs.
+    pub(crate) fn program_partition(&self) -> Partition {
+        self.partition.split(&self.parts)
+    }
+
     /// The forward-only programs of an evaluation on `microbatches` microbatches, by the size of its windows: of a whole
     /// window and, if there is a remainder, of the last one.
     pub(crate) fn evaluation_programs(&self, microbatches: usize) -> Vec<Programs> {

@@ -201,7 +201,7 @@ fn load_and_train(
     notes.into_iter().for_each(note);
     if plan.trainer_state.step > 0 {
         // each replica has loaded what it owns
-        let gathered = gather_weights(&stage, &mut links, placement.ranks(), &mut |_| {});
+        let gathered = gather_weights(&mut stage, &mut links, placement.ranks());
         gathered.map_err(|error| link_failure(member, error))?;
     }
     let (different, environments) = environment::compare_stages(member, &mut plan.trainer_state, context.environment)?;
@@ -280,7 +280,7 @@ fn start_record(config: &JobConfig, plan: &Plan, architecture: &dyn Architecture
     StartRecord {
         stages: config.job.spec.stages as usize,
         schedule: plan.schedule.clone(),
-        partition: plan.partition.clone(),
+        partition: plan.schedule_partition().layers,
         microbatches: config.training.microbatches as usize,
         first_step: plan.trainer_state.step + 1,
         steps: plan.steps,

@@ -66,6 +66,15 @@ impl Layout {
     }
 }
 
+impl Layout {
+    /// The layers of each stage, in their order, and the stages of embedding and head: what decides of which parameters copies are.
+    fn layers(&self) -> (Vec<Vec<usize>>, [usize; 2]) {
+        let Layout { placement, partition, .. } = self;
+        let of_stage = |stage| placement.chunks_of(stage).flat_map(|chunk| partition.range(chunk)).collect();
+        ((0..placement.ranks()).map(of_stage).collect(), [placement.first_rank(), placement.last_rank()])
+    }
+}
+
 impl Kept {
     /// Begins with a group of this layout: what is kept of another one is dropped.
     pub(super) fn set_layout(&mut self, layout: Layout) {
@@ -74,8 +83,8 @@ impl Kept {
             return;
         }
         (self.stage, self.snapshot) = Default::default();
-        // copies of a group with other replicas say so themselves
-        if before.is_none_or(|before| Layout { replica: layout.replica, ..before } != layout) {
+        // copies of a group with other replicas say so themselves, and into how many chunks a stage's layers are divided is no matter
+        if before.is_none_or(|before| before.layers() != layout.layers()) {
             self.copies = StateCopies::default();
         }
     }
@@ -85,5 +94,28 @@ impl Kept {
         let mut stage = self.stage.take()?;
         stage.discard_step();
         Some(stage)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_of_the_same_parameters_however_a_stage_is_divided() {
+        let layout = |placement: &[usize], layers: &[usize], count| Layout {
+            placement: Placement::new(placement.to_vec()).unwrap(),
+            partition: Partition { layers: layers.to_vec() },
+            recompute: Recompute::None,
+            precision: Precision::Float32,
+            replica: Replica { index: 0, count },
+        };
+        let alone = layout(&[0, 1], &[3, 2], 1);
+        let replica = layout(&[0, 0, 1, 1], &[1, 2, 1, 1], 2);
+        assert_ne!(alone, replica);
+        assert_eq!(alone.layers(), replica.layers());
+        for other in [layout(&[0, 1], &[2, 3], 1), layout(&[0, 1, 1, 0], &[1, 1, 1, 2], 1)] {
+            assert_ne!(alone.layers(), other.layers());
+        }
     }
 }

@@ -7,7 +7,7 @@ use crate::execute::{StepMeasurements, is_timed};
 
 /// A step as all stages measured it.
 pub(super) struct MeasuredStep {
-    /// What each stage did when, from the first computation on.
+    /// What each stage did when, from the first computation on, or from the first gather that one waited for.
     pub(super) timeline: Timeline,
     /// Where each stage's time went.
     pub(super) breakdown: Vec<RankBreakdown>,
@@ -23,7 +23,7 @@ impl MeasuredStep {
     pub(super) fn new(verdict: &Verdict, programs: &Programs) -> MeasuredStep {
         let stages: Vec<StepMeasurements> =
             verdict.measurements.iter().map(|numbers| StepMeasurements::from_slice(numbers)).collect();
-        let begins = stages.iter().filter_map(|stage| stage.spans.first()).map(|(begin, _)| *begin);
+        let begins = stages.iter().flat_map(|stage| &stage.spans).map(|(begin, _)| *begin);
         let first = begins.fold(f64::INFINITY, f64::min);
         let spans = |(program, stage): (&Vec<_>, &StepMeasurements)| {
             let timed = program.iter().copied().filter(|action| is_timed(*action));

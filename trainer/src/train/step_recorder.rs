@@ -66,7 +66,11 @@ impl StepRecorder {
     pub(super) fn complete(&mut self, running: &RunningStage, verdict: &Verdict, record: StepRecord) -> StepRecord {
         let measured = MeasuredStep::new(verdict, &running.verified.training);
         let is_sampled = record.step.is_multiple_of(self.timeline_interval) || record.step == running.plan.steps;
-        let timeline = || TimelineRecord::new(&measured.timeline, &running.verified.partition, &self.model_cost);
+        let parts = &running.plan.parts;
+        let timeline = || TimelineRecord {
+            parts: if parts.iter().all(|&count| count == 1) { Vec::new() } else { parts.clone() },
+            ..TimelineRecord::new(&measured.timeline, &running.verified.partition, &self.model_cost)
+        };
         let bytes_sent = measured.bytes_sent - std::mem::replace(&mut self.bytes_sent, measured.bytes_sent);
         StepRecord {
             mfu: self.utilization.map(|utilization| utilization.of_step(record.seconds)),

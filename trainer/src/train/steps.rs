@@ -19,7 +19,7 @@ use super::memory::MemoryCheckpoints;
 use super::replayed::write_dump;
 use super::resume::set_aside_from;
 use super::step_recorder::StepRecorder;
-use crate::execute::{Executor, StepControl, StepError, StepInputs, StepOutput, longest_wait};
+use crate::execute::{Executor, StepControl, StepError, StepInputs, StepOutput, finish_gathers, longest_wait};
 use crate::fatal::Fatal;
 use crate::links::LinkError;
 use crate::model::Architecture;
@@ -178,6 +178,11 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
             self.running.emit(&TrainingEvent::Note { message });
         }
         let is_last = verdict.stop || self.forms_again || self.state.evaluation_due || is_trained;
+        if is_last {
+            let RunningStage { stage, links, verified, member, .. } = &mut *self.running;
+            finish_gathers(stage, links, verified.training.placement.ranks())
+                .map_err(|error| link_failure(member, error))?;
+        }
         self.copy_state(begun.announced.memory_checkpoint && !verdict.stop, is_last)?;
         if is_last {
             let drained = begun.step < self.running.plan.steps || self.state.evaluation_due;

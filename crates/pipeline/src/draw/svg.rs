@@ -38,7 +38,7 @@ const CSS: &str = "text{font:12px ui-sans-serif,system-ui,-apple-system,'Segoe U
 .tick{stroke:#39424c}.faint{fill:#a3adb8}.number{fill:#fff}}";
 
 /// The timelines as a self-contained SVG: a lane per rank with microbatch numbers in its bars, messages as a strip
-/// below, the bubble at the right, and a time axis. Follows the reader's light or dark colours. Tooltips show times.
+/// below, what replicas exchange as another one, the bubble at the right, and a time axis. Follows the reader's light or dark colours. Tooltips show times.
 pub fn timeline_svg(panels: &[Panel], title: &str) -> String {
     draw(panels, title, &format!("<style>{}</style>\n", timeline_css()))
 }
@@ -113,8 +113,12 @@ fn bar(svg: &mut String, span: &Span, y: f64, scale: f64, chunks: bool) {
         return;
     }
     let x = LEFT_PX + span.start * scale;
-    let (y, height) =
-        if span.action.is_send() { (y + LANE_HEIGHT_PX + 2.0, MESSAGE_HEIGHT_PX) } else { (y, LANE_HEIGHT_PX) };
+    let strip = y + LANE_HEIGHT_PX + 2.0;
+    let (y, height) = match span.action {
+        action if action.is_send() => (strip, MESSAGE_HEIGHT_PX),
+        action if action.is_between_replicas() => (strip + MESSAGE_HEIGHT_PX + 1.0, MESSAGE_HEIGHT_PX),
+        _ => (y, LANE_HEIGHT_PX),
+    };
     // A hairline between bars, if there is space.
     let drawn = if length > 3.0 { length - 1.0 } else { length };
     let _ = write!(
@@ -132,7 +136,7 @@ fn bar(svg: &mut String, span: &Span, y: f64, scale: f64, chunks: bool) {
     let candidates = [(LABEL_SIZES[0], &full), (LABEL_SIZES[0], &number), (LABEL_SIZES[1], &number)];
     let fits =
         |((_, digit, margin), content): &((&str, f64, f64), &String)| content.len() as f64 * digit + margin <= length;
-    if let Some(((class, ..), content)) = candidates.into_iter().find(fits).filter(|_| !span.action.is_send()) {
+    if let Some(((class, ..), content)) = candidates.into_iter().find(fits).filter(|_| height == LANE_HEIGHT_PX) {
         text(svg, x + drawn / 2.0, y + 19.0, class, content);
     }
     svg.push('\n');
@@ -146,7 +150,8 @@ fn legend(svg: &mut String, panels: &[Panel]) {
     };
     let mut x = LEFT_PX;
     for (kind, label, _) in ACTION_STYLES.into_iter().filter(|(kind, ..)| visible(kind)) {
-        let height = if kind.starts_with("SEND") { MESSAGE_HEIGHT_PX } else { 11.0 };
+        let is_strip = kind.starts_with("SEND") || ["REDUCE", "GATHER"].contains(&kind);
+        let height = if is_strip { MESSAGE_HEIGHT_PX } else { 11.0 };
         let y = 50.0 - height / 2.0;
         let _ =
             writeln!(svg, "<rect class=\"{kind}\" x=\"{x:.1}\" y=\"{y}\" width=\"14\" height=\"{height}\" rx=\"2\"/>");
@@ -209,11 +214,11 @@ mod tests {
             Action::BackwardWeight(item),
             Action::SendForward(item),
             Action::SendBackward(item),
-            Action::Reduce,
+            Action::Reduce(0),
             Action::ReduceTied,
             Action::Exchange,
             Action::Update,
-            Action::Gather,
+            Action::Gather(0),
             Action::Snapshot,
         ] {
             assert!(ACTION_STYLES.iter().any(|(kind, ..)| *kind == action.computation_type()), "{action}");

@@ -7,7 +7,8 @@ use crate::timeline::Span;
 ///
 /// `F3` begins the forward of microbatch 3, dashes are the rest of it, and dots are idle time. Where the names don't
 /// fit, each action is drawn by the last digit of its microbatch alone, and a line below says how. Messages are not
-/// shown. `T` is the tied reduction, `X` the exchange, `U` the update and `S` the snapshot.
+/// shown, and what replicas reduce (`R`) and gather (`G`) only where nothing is computed. `T` is the tied reduction, `X` the
+/// exchange, `U` the update and `S` the snapshot.
 pub fn timeline_text(panels: &[Panel], width: usize) -> String {
     let ranks = panels.iter().map(|panel| panel.timeline.spans.len()).max().unwrap_or(0);
     let name = format!("stage {}", ranks.saturating_sub(1)).len();
@@ -55,7 +56,11 @@ impl Canvas {
 
     fn row(&self, spans: &[Span], named: bool) -> String {
         let mut row = vec!['.'; self.columns];
-        for span in spans.iter().filter(|span| !span.action.is_send() && !span.action.is_recv()) {
+        let (beside, own): (Vec<&Span>, Vec<&Span>) = spans
+            .iter()
+            .filter(|span| !span.action.is_send() && !span.action.is_recv())
+            .partition(|span| span.action.is_between_replicas());
+        for span in beside.into_iter().chain(own) {
             let Some(cells) = row.get_mut(self.column(span.start)..self.column(span.end)) else { continue };
             let name = if named { label(span.action, self.chunks) } else { String::new() };
             let (name, fill) = match letter(span.action) {
@@ -71,14 +76,14 @@ impl Canvas {
     }
 }
 
-/// Letter of an action of the whole step.
+/// Letter of an action that is no computation.
 fn letter(action: Action) -> Option<char> {
     match action {
-        Action::Reduce => Some('R'),
+        Action::Reduce(_) => Some('R'),
         Action::ReduceTied => Some('T'),
         Action::Exchange => Some('X'),
         Action::Update => Some('U'),
-        Action::Gather => Some('G'),
+        Action::Gather(_) => Some('G'),
         Action::Snapshot => Some('S'),
         _ => None,
     }

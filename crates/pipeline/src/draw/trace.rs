@@ -31,6 +31,7 @@ pub fn timeline_trace(panels: &[Panel]) -> String {
 
 fn thread(action: Action) -> String {
     match action.item() {
+        None if action.is_between_replicas() => action.computation_type().to_owned(),
         Some(item) if !action.is_compute() => format!("{} of chunk {}", action.computation_type(), item.chunk),
         _ => "compute".to_owned(),
     }

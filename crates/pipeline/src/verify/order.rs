@@ -30,7 +30,8 @@ pub(crate) fn check_ranks(
         return Err(Violation::RankCountMismatch { expected: placement.ranks(), found: ranks.len() });
     }
     let has = |wanted| ranks.iter().flatten().any(|action| *action == wanted);
-    let (tied, replicated) = (has(Action::ReduceTied), has(Action::Reduce) || has(Action::Gather));
+    let (tied, replicated) =
+        (has(Action::ReduceTied), ranks.iter().flatten().any(|action| action.is_between_replicas()));
     for (rank, actions) in ranks.iter().enumerate() {
         let mut checker = RankChecker {
             placement,
@@ -70,7 +71,7 @@ impl RankChecker<'_> {
         self.check_item(location)?;
         self.check_once(location)?;
         if self.has_executed(Action::Exchange)
-            && !matches!(location.action, Action::Update | Action::Gather | Action::Snapshot)
+            && !matches!(location.action, Action::Update | Action::Gather(_) | Action::Snapshot)
         {
             return Err(Violation::AfterExchange { location });
         }
@@ -99,9 +100,10 @@ impl RankChecker<'_> {
     }
 
     fn check_item(&self, location: ActionLocation) -> Result<(), Violation> {
-        let Some(item) = location.action.item() else { return Ok(()) };
+        let Some(chunk) = location.action.chunk() else { return Ok(()) };
         let chunks = self.placement.chunks();
-        let owner = self.placement.get_rank(item.chunk).filter(|_| item.microbatch < self.microbatches);
+        let is_microbatch = location.action.item().is_none_or(|item| item.microbatch < self.microbatches);
+        let owner = self.placement.get_rank(chunk).filter(|_| is_microbatch);
         match owner {
             None => return Err(Violation::OutOfRange { location, chunks, microbatches: self.microbatches }),
             Some(owner) if owner != self.rank => return Err(Violation::WrongRank { location, owner }),
@@ -138,23 +140,25 @@ impl RankChecker<'_> {
             Action::SendForward(item) => missing(Action::Forward(item)),
             Action::SendBackward(item) => self.input_gradient_missing(item),
             Action::RecvForward(_) | Action::RecvBackward(_) => None,
-            Action::Reduce => self.first_incomplete_gradient(),
-            Action::ReduceTied => {
-                let reduced = self.replicated.then(|| missing(Action::Reduce)).flatten();
-                self.first_incomplete_gradient().or(reduced)
+            // the replicas may have other numbers of microbatches, and must send in one order
+            Action::Reduce(chunk) => {
+                let later = self.placement.chunks_of(self.rank).filter(|other| *other > chunk);
+                self.first_incomplete_gradient_of(chunk).or_else(|| later.map(Action::Reduce).find_map(missing))
             }
+            Action::ReduceTied => self.first_incomplete_gradient().or_else(|| self.missing_of_chunks(Action::Reduce)),
             // That the gradients are complete follows: none may come after EXCHANGE, and none may be missing.
             Action::Exchange => {
                 let reduces = self.tied && self.placement.first_and_last_ranks().contains(&self.rank);
-                let reduced = self.replicated.then(|| missing(Action::Reduce)).flatten();
+                let reduced = self.missing_of_chunks(Action::Reduce);
                 reduced.or_else(|| reduces.then(|| missing(Action::ReduceTied)).flatten())
             }
             Action::Update => missing(Action::Exchange),
-            Action::Gather => missing(Action::Update),
-            Action::Snapshot => {
-                let gathered = self.replicated.then(|| missing(Action::Gather)).flatten();
-                missing(Action::Update).or(gathered)
+            Action::Gather(chunk) => {
+                let earlier = self.placement.chunks_of(self.rank).take_while(|other| *other < chunk);
+                missing(Action::Update).or_else(|| earlier.map(Action::Gather).find_map(missing))
             }
+            // Only that it is there has to be shown for a chunk's first F of the next step, which waits for it: no F may follow.
+            Action::Snapshot => missing(Action::Update).or_else(|| self.missing_of_chunks(Action::Gather)),
         }
     }
 
@@ -187,9 +191,21 @@ impl RankChecker<'_> {
         (!self.has_executed(whole) && !self.has_executed(Action::BackwardInput(item))).then_some(whole)
     }
 
+    /// The first missing action of this rank's chunks, of which each has one if the pipeline has replicas.
+    fn missing_of_chunks(&self, action: fn(usize) -> Action) -> Option<Action> {
+        let mut all = self.placement.chunks_of(self.rank).map(action).filter(|_| self.replicated);
+        all.find(|action| !self.has_executed(*action))
+    }
+
     /// The action that completes the first incomplete weight gradient of this rank.
     fn first_incomplete_gradient(&self) -> Option<Action> {
-        self.items().find_map(|item| {
+        self.placement.chunks_of(self.rank).find_map(|chunk| self.first_incomplete_gradient_of(chunk))
+    }
+
+    /// The same of one of its chunks.
+    fn first_incomplete_gradient_of(&self, chunk: usize) -> Option<Action> {
+        (0..self.microbatches).find_map(|microbatch| {
+            let item = WorkItem { chunk, microbatch };
             let (whole, weight) = (Action::FullBackward(item), Action::BackwardWeight(item));
             let split = self.has_executed(Action::BackwardInput(item));
             (!self.has_executed(whole) && !self.has_executed(weight)).then_some(if split { weight } else { whole })

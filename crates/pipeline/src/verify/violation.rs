@@ -127,7 +127,7 @@ pub enum Violation {
         expected: usize,
     },
     /// An action after the step's EXCHANGE.
-    #[error("{location}: only UPDATE and SNAPSHOT may follow EXCHANGE: move it before")]
+    #[error("{location}: only UPDATE, GATHER and SNAPSHOT may follow EXCHANGE: move it before")]
     AfterExchange {
         /// The action.
         location: ActionLocation,

@@ -41,6 +41,18 @@ fn communication_behind_a_computation_is_not_exposed() {
     assert_eq!(ranks[1].exposed_communication_seconds, 0.25);
 }
 
+#[test]
+fn what_replicas_exchange_is_hidden_where_the_rank_computes() {
+    let programs = lower(&interleaved_one_f_one_b(1, 2, 1), false).unwrap().replicate();
+    let costs = Costs { reduce_seconds: vec![0.5, 3.0], gather_seconds: vec![0.25, 2.0], ..Costs::uniform(2) };
+    let timeline = measured(&programs, &costs);
+    // 0F0 from 0.25 to 1.25, 1F0 from 2.25, 1B0 to 4.25, 0B0 to 5.25; chunk 1 is reduced from 4.25 to 7.25, chunk 0 to 7.75
+    let rank = breakdown(&timeline, &programs.placement)[0];
+    assert_eq!((rank.exchange_seconds, rank.hidden_exchange_seconds), (5.75, 2.0));
+    let found = Costs::measured(&[timeline], &programs.placement);
+    assert_eq!((found.reduce_seconds, found.gather_seconds), (costs.reduce_seconds, costs.gather_seconds));
+}
+
 proptest! {
     #[test]
     fn costs_come_back_from_the_steps_that_they_made(

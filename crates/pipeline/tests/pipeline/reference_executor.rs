@@ -78,21 +78,31 @@ impl ReferenceExecutor<'_> {
             Action::SendBackward(item) => self.send(rank, item, item.chunk.wrapping_sub(1), "I")?,
             Action::RecvForward(item) => self.receive(rank, item, item.chunk.wrapping_sub(1))?,
             Action::RecvBackward(item) => self.receive(rank, item, item.chunk + 1)?,
-            Action::Reduce => {
-                if !self.gradients_complete(rank) || self.executed(rank, action) {
+            Action::Reduce(chunk) => {
+                let all: Vec<usize> = (0..self.programs.microbatches).collect();
+                if self.rank_of(chunk) != Some(rank) || self.gradients.get(&chunk) != Some(&all) {
                     return Err("REDUCE at the wrong time".to_owned());
+                }
+                // a stack of this rank's chunks: the last one is due first
+                let due = self.chunks_of(rank).len() - self.count_executed(rank, Action::Reduce);
+                if due == 0 || self.chunks_of(rank)[due - 1] != chunk {
+                    return Err("REDUCE out of order".to_owned());
+                }
+                true
+            }
+            Action::Gather(chunk) => {
+                let due = self.count_executed(rank, Action::Gather);
+                if !self.executed(rank, Action::Update) || self.chunks_of(rank).get(due) != Some(&chunk) {
+                    return Err("GATHER at the wrong time".to_owned());
                 }
                 true
             }
             Action::ReduceTied => self.reduce(rank)?,
             Action::Exchange => self.exchange(rank)?,
-            Action::Update | Action::Gather | Action::Snapshot => {
-                let before = match action {
-                    Action::Update => Action::Exchange,
-                    Action::Snapshot if self.programs.replicated() => Action::Gather,
-                    _ => Action::Update,
-                };
-                if !self.executed(rank, before) || self.executed(rank, action) {
+            Action::Update | Action::Snapshot => {
+                let before = if action == Action::Update { Action::Exchange } else { Action::Update };
+                let is_gathered = action == Action::Update || self.all_executed(rank, Action::Gather);
+                if !self.executed(rank, before) || self.executed(rank, action) || !is_gathered {
                     return Err(format!("{action} at the wrong time"));
                 }
                 true
@@ -100,7 +110,7 @@ impl ReferenceExecutor<'_> {
         };
         if ran {
             let executed = &self.programs.ranks[rank][..self.next[rank]];
-            let step = matches!(action, Action::Update | Action::Gather | Action::Snapshot);
+            let step = matches!(action, Action::Update | Action::Gather(_) | Action::Snapshot);
             if executed.contains(&Action::Exchange) && !step {
                 return Err(format!("{action} after EXCHANGE"));
             }
@@ -221,6 +231,19 @@ impl ReferenceExecutor<'_> {
         self.programs.ranks[rank][..self.next[rank]].contains(&action)
     }
 
+    fn chunks_of(&self, rank: usize) -> Vec<usize> {
+        self.programs.placement.chunks_of(rank).collect()
+    }
+
+    fn count_executed(&self, rank: usize, action: fn(usize) -> Action) -> usize {
+        self.chunks_of(rank).into_iter().filter(|&chunk| self.executed(rank, action(chunk))).count()
+    }
+
+    /// Whether each chunk of the rank has executed it, where there are replicas.
+    fn all_executed(&self, rank: usize, action: fn(usize) -> Action) -> bool {
+        !self.programs.replicated() || self.count_executed(rank, action) == self.chunks_of(rank).len()
+    }
+
     fn gradients_complete(&self, rank: usize) -> bool {
         let all: Vec<usize> = (0..self.programs.microbatches).collect();
         self.programs.placement.chunks_of(rank).all(|chunk| self.gradients.get(&chunk) == Some(&all))
@@ -229,7 +252,7 @@ impl ReferenceExecutor<'_> {
     /// A rendezvous moves when the last of its ranks comes; the others then find it counts.
     fn reduce(&mut self, rank: usize) -> StepResult {
         let ends = self.programs.placement.first_and_last_ranks();
-        let is_reduced = !self.programs.replicated() || self.executed(rank, Action::Reduce);
+        let is_reduced = self.all_executed(rank, Action::Reduce);
         if !ends.contains(&rank) || !self.gradients_complete(rank) || !is_reduced {
             return Err("REDUCE_TIED at the wrong time".to_owned());
         }
@@ -241,7 +264,7 @@ impl ReferenceExecutor<'_> {
     }
 
     fn exchange(&mut self, rank: usize) -> StepResult {
-        let is_reduced = !self.programs.replicated() || self.executed(rank, Action::Reduce);
+        let is_reduced = self.all_executed(rank, Action::Reduce);
         if !self.gradients_complete(rank) || !is_reduced {
             return Err("EXCHANGE at the wrong time".to_owned());
         }
@@ -257,9 +280,9 @@ impl ReferenceExecutor<'_> {
         let delivered = self.mail.values().all(|(sent, posted)| sent.is_empty() && posted.is_empty());
         let complete = (0..placement.chunks()).all(|chunk| self.gradients.get(&chunk) == Some(&all));
         let count = |action: Action| self.counts.get(&action) == Some(&ranks.len());
-        let replicated = [Action::Reduce, Action::Gather]
-            .into_iter()
-            .all(|action| count(action) || (!self.programs.replicated() && !self.counts.contains_key(&action)));
+        let of_chunk = |action: Action| self.counts.get(&action) == self.programs.replicated().then_some(&1);
+        let replicated =
+            (0..placement.chunks()).all(|chunk| of_chunk(Action::Reduce(chunk)) && of_chunk(Action::Gather(chunk)));
         let step = count(Action::Exchange) && count(Action::Update) && count(Action::Snapshot) && replicated;
         let reduced =
             self.counts.get(&Action::ReduceTied).is_none_or(|&count| count == placement.first_and_last_ranks().len());

@@ -27,30 +27,67 @@ fn valid_programs_are_accepted() {
     assert_eq!(report.peak_in_flight, [2, 2]);
 }
 
+/// One of several replicas, with chunks 0 and 3 on rank 0 and chunks 1 and 2 on rank 1.
+const REPLICA: [&str; 2] = [
+    "0F0 0SEND_F0 3RECV_F0 0RECV_B0 3F0 3B0 3SEND_B0 3REDUCE 0B0 0REDUCE EXCHANGE UPDATE 0GATHER 3GATHER SNAPSHOT",
+    "1RECV_F0 1F0 2F0 2SEND_F0 2RECV_B0 2B0 2REDUCE 1B0 1SEND_B0 1REDUCE EXCHANGE UPDATE 1GATHER 2GATHER SNAPSHOT",
+];
+
+fn replica(ranks: [&str; 2]) -> Programs {
+    Programs { placement: Placement::v_shaped(2), microbatches: 1, ..programs(&ranks) }
+}
+
 #[test]
-fn replicas_reduce_before_they_vote_and_gather_after_the_update() {
-    let good = programs(&GOOD).replicate();
+fn a_replica_exchanges_a_chunk_as_soon_as_it_can() {
+    let good = replica(REPLICA);
     assert!(good.replicated() && verify(&good, &Limits::default()).is_ok());
-    let text = |programs: &Programs| programs.ranks[0].iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-    assert!(text(&good).ends_with("0B1 REDUCE REDUCE_TIED EXCHANGE UPDATE GATHER SNAPSHOT"), "{}", text(&good));
     assert_eq!(Programs::from_text(&good.to_text()), Ok(good.clone()));
-    let refuse = |old: &str, new: &str| {
-        let first = text(&good).replacen(old, new, 1);
-        let mut changed = good.clone();
-        changed.ranks[0] = first.split_whitespace().map(|action| action.parse().unwrap()).collect();
-        verify(&changed, &Limits::default()).expect_err(new).to_string()
-    };
-    for (old, new, error) in [
-        ("REDUCE ", "", "REDUCE_TIED (rank 0, position 8): it needs REDUCE earlier"),
-        ("0B1 REDUCE", "REDUCE 0B1", "REDUCE (rank 0, position 7): it needs 0B1 earlier"),
-        ("REDUCE REDUCE_TIED", "REDUCE_TIED REDUCE", "REDUCE_TIED (rank 0, position 8): it needs REDUCE earlier"),
-        ("UPDATE GATHER", "GATHER UPDATE", "GATHER (rank 0, position 11): it needs UPDATE earlier"),
-        ("GATHER ", "", "SNAPSHOT (rank 0, position 12): it needs GATHER earlier"),
-        ("GATHER", "GATHER GATHER", "GATHER (rank 0, position 13): its work is already done by GATHER"),
+    let mut alone = good.clone();
+    alone.ranks.iter_mut().for_each(|actions| actions.retain(|action| !action.is_between_replicas()));
+    assert!(!alone.replicated() && verify(&alone, &Limits::default()).is_ok());
+    assert_eq!(alone.replicate(), good, "each REDUCE is behind the last gradient and what is sent with it");
+    let tied = programs(&GOOD).replicate();
+    assert!(verify(&tied, &Limits::default()).is_ok());
+    assert!(tied.to_text().contains("0B1 0REDUCE REDUCE_TIED EXCHANGE UPDATE 0GATHER SNAPSHOT"), "{}", tied.to_text());
+}
+
+#[test]
+fn an_exchange_between_replicas_at_the_wrong_time_is_refused() {
+    for (rank, old, new, error) in [
+        (0, "3REDUCE ", "", "0REDUCE (rank 0, position 8): it needs 3REDUCE earlier"),
+        (0, "0REDUCE ", "", "EXCHANGE (rank 0, position 9): it needs 0REDUCE earlier"),
+        (1, "2B0 2REDUCE", "2REDUCE 2B0", "2REDUCE (rank 1, position 5): it needs 2B0 earlier"),
+        (1, "2B0 2REDUCE", "2I0 2REDUCE 2W0", "2REDUCE (rank 1, position 6): it needs 2W0 earlier"),
+        (1, "1REDUCE EXCHANGE", "EXCHANGE 1REDUCE", "EXCHANGE (rank 1, position 9): it needs 1REDUCE earlier"),
+        (1, "1REDUCE EXCHANGE", "1REDUCE 1REDUCE EXCHANGE", "1REDUCE (rank 1, position 10): its work is already done"),
+        (0, "3REDUCE 0B0 0REDUCE", "0B0 0REDUCE 3REDUCE", "0REDUCE (rank 0, position 8): it needs 3REDUCE earlier"),
+        (0, "UPDATE 0GATHER", "0GATHER UPDATE", "0GATHER (rank 0, position 11): it needs UPDATE earlier"),
+        (0, "0GATHER 3GATHER", "3GATHER 0GATHER", "3GATHER (rank 0, position 12): it needs 0GATHER earlier"),
+        (0, "0GATHER 3GATHER", "0GATHER", "SNAPSHOT (rank 0, position 13): it needs 3GATHER earlier"),
+        (0, "3GATHER", "3GATHER 3GATHER", "3GATHER (rank 0, position 14): its work is already done"),
+        (0, "3GATHER", "1GATHER", "1GATHER (rank 0, position 13): that chunk is on rank 1: move the action there"),
+        (0, "3GATHER", "4GATHER", "4GATHER (rank 0, position 13): there are 4 chunks"),
+        (0, "0GATHER 3GATHER SNAPSHOT", "0GATHER SNAPSHOT 3GATHER", "it needs 3GATHER earlier"),
+        // a chunk's weights are gathered before its first forward: nothing of the step may follow the update
+        (0, "0B0 0REDUCE", "0REDUCE", "0REDUCE (rank 0, position 8): it needs 0B0 earlier"),
     ] {
-        let said = refuse(old, new);
-        assert!(said.contains(error), "{said}");
+        let mut ranks = REPLICA.map(str::to_owned);
+        assert!(ranks[rank].contains(old), "{old}");
+        ranks[rank] = ranks[rank].replacen(old, new, 1);
+        let said = verify(&replica([&ranks[0], &ranks[1]]), &Limits::default()).expect_err(new).to_string();
+        assert!(said.contains(error), "{old} -> {new}: {said}");
     }
+    let forward_behind =
+        "3RECV_F0 0RECV_B0 3F0 3B0 3SEND_B0 3REDUCE 0B0 0REDUCE EXCHANGE UPDATE 0GATHER 3GATHER 0F0 SNAPSHOT";
+    let said = verify(&replica([forward_behind, REPLICA[1]]), &Limits::default()).unwrap_err().to_string();
+    assert!(said.contains("it needs 0F0 earlier"), "{said}");
+    let again = REPLICA[0].replace("3GATHER", "3GATHER 3F0");
+    let said = verify(&replica([&again, REPLICA[1]]), &Limits::default()).unwrap_err().to_string();
+    assert!(said.contains("3F0 (rank 0, position 14)"), "{said}");
+    // one rank alone can't be without replicas
+    let without = REPLICA[1].replace("2REDUCE ", "").replace("1REDUCE ", "").replace("1GATHER 2GATHER ", "");
+    let said = verify(&replica([REPLICA[0], &without]), &Limits::default()).unwrap_err().to_string();
+    assert!(said.contains("EXCHANGE (rank 1, position 8): it needs 1REDUCE earlier"), "{said}");
 }
 
 #[test]
@@ -99,7 +136,10 @@ fn each_violation_names_the_action_and_the_remedy() {
         "0RECV_B0 0RECV_B1 0B0 0B1 REDUCE_TIED EXCHANGE 0SEND_F1",
         2,
     );
-    assert!(late.contains("0SEND_F1 (rank 0, position 9): only UPDATE and SNAPSHOT may follow EXCHANGE"), "{late}");
+    assert!(
+        late.contains("0SEND_F1 (rank 0, position 9): only UPDATE, GATHER and SNAPSHOT may follow EXCHANGE"),
+        "{late}"
+    );
 }
 
 #[test]
@@ -178,7 +218,8 @@ fn the_exchange_comes_after_every_gradient() {
     let fails = |actions| verify(&one(actions), &Limits::default()).unwrap_err().to_string();
     assert!(verify(&one("0F0 0I0 0W0 EXCHANGE UPDATE SNAPSHOT"), &Limits::default()).is_ok());
     assert!(
-        fails("0F0 0I0 EXCHANGE 0W0 UPDATE SNAPSHOT").contains("0W0 (rank 0, position 3): only UPDATE and SNAPSHOT")
+        fails("0F0 0I0 EXCHANGE 0W0 UPDATE SNAPSHOT")
+            .contains("0W0 (rank 0, position 3): only UPDATE, GATHER and SNAPSHOT")
     );
     assert!(fails("0F0 0I0 EXCHANGE UPDATE SNAPSHOT").contains("rank 0: 0W0 is missing"));
     assert!(

@@ -16,7 +16,12 @@ fn plan_at(speeds: &[f64], set: &[(&str, &str)]) -> Result<PipelineLayout, Fatal
     let sample = include_str!("../../../../manifests/samples/shakespeare.yaml");
     let job = stagecoach_api::parse_with(sample, "shakespeare.yaml", &set).unwrap();
     let config = JobConfig::new(job, Path::new("/tmp")).unwrap();
-    plan_pipeline(&config, config.architecture(4096, tch::Device::Cpu).as_ref(), 3, &RankSpeeds::new(speeds).unwrap())
+    plan_pipeline(
+        &config,
+        config.architecture(4096, tch::Device::Cpu).as_ref(),
+        speeds.len(),
+        &RankSpeeds::new(speeds).unwrap(),
+    )
 }
 
 const AUTO: (&str, &str) = ("pipeline.schedule.type", "Auto");
@@ -38,6 +43,34 @@ fn auto_takes_the_fastest_and_says_what_the_others_would_take() {
         assert!(auto.notes[0].contains(&format!("{schedule} ")), "{:?}", auto.notes);
     }
     assert!(auto.timeline.makespan < 0.9 * plan(&[]).unwrap().timeline.makespan, "1F1B has a bubble");
+}
+
+#[test]
+fn a_stage_alone_has_several_chunks_if_replicas_exchange_them() {
+    let chunks = |data_parallel| {
+        let set = [AUTO, ("training.gradientBlocks", "2"), ("dataParallel", data_parallel)];
+        let layout = plan_at(&[1.0], &set).unwrap();
+        layout.alternatives.iter().map(|alternative| alternative.chunks_per_stage).max()
+    };
+    assert_eq!((chunks("1"), chunks("2")), (Some(1), Some(4)));
+}
+
+#[test]
+fn replicas_divide_the_chunks_of_a_stage() {
+    let set = |data_parallel| [("training.gradientBlocks", "2"), ("dataParallel", data_parallel)];
+    let (one, two) = (plan(&set("1")).unwrap(), plan(&set("2")).unwrap());
+    assert_eq!((one.parts, one.programs.placement.chunks()), (vec![1; 3], 3));
+    // a part has a layer at least
+    assert_eq!((&two.partition, &two.parts), (&one.partition, &two.partition.layers));
+    assert_eq!(two.program_partition().layers, [1; 12]);
+    assert_eq!(two.programs.placement.chunks(), 12);
+    assert_eq!((two.costs.reduce_seconds.len(), two.costs.chunks.len()), (12, 12));
+    let set = [("model.llama.numHiddenLayers", "36"), ("pipeline.schedule.type", "Interleaved1F1B")];
+    let set = [("training.gradientBlocks", "2"), ("dataParallel", "2"), ("pipeline.virtualStages", "2")]
+        .into_iter()
+        .chain(set);
+    let several = plan(&set.collect::<Vec<_>>()).unwrap();
+    assert_eq!(several.parts, [4; 6], "eight a stage at most");
 }
 
 #[test]

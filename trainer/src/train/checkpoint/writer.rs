@@ -246,7 +246,7 @@ impl<'a> CheckpointWriter<'a> {
         CheckpointMetadata {
             attempt: self.context.env.attempt,
             identity: self.plan.identity.clone(),
-            plan: serde_json::json!({ "schedule": self.plan.schedule, "partition": self.plan.partition }),
+            plan: serde_json::json!({ "schedule": self.plan.schedule, "partition": self.plan.schedule_partition().layers }),
             environment: self.context.environment.clone(),
             progress,
             job: serde_json::json!(self.context.config.job.spec),

@@ -170,6 +170,24 @@ fn a_send_blocks_while_as_many_as_the_verifier_reckons_with_have_not_left() {
     }
 }
 
+#[test]
+fn what_replicas_exchange_never_blocks() {
+    const LENGTH: i64 = 1 << 20;
+    const LINK: LinkId = LinkId { from: 0, to: 1, payload: LinkPayload::Replicas };
+    for transport in [Transport::Tcp, Transport::Shm] {
+        let mut links = group_of(2, false, |config| LinksConfig { transport, link_ids: &[LINK], ..config });
+        let mut second = links.pop().unwrap();
+        let sender = links[0].senders.remove(&LINK).unwrap();
+        // nothing is posted yet
+        let flat = |m: usize| tensor(m as i64, 1, LENGTH).view([-1]);
+        (0..8).for_each(|m| sender.send(m, flat(m)).unwrap());
+        let receiver = second.receivers.get_mut(&LINK).unwrap();
+        (0..8).for_each(|m| receiver.post(m, &[LENGTH * 8], Kind::Float));
+        // asked for in another order
+        (0..8).rev().for_each(|m| assert_eq!(receiver.wait(m).unwrap(), flat(m)));
+    }
+}
+
 /// The sender is in a send that blocks, and its peer goes.
 #[test]
 fn a_send_that_blocks_ends_with_its_peer() {

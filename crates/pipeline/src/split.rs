@@ -1,0 +1,99 @@
+//! Programs with their chunks divided into parts, so that replicas exchange one part while the others are computed.
+
+use crate::action::{Action, WorkItem};
+use crate::activation_memory::{self, Held};
+use crate::partition::Partition;
+use crate::placement::Placement;
+use crate::program::Programs;
+use crate::simulate::{ChunkCosts, Costs};
+
+impl Programs {
+    /// The same programs, not yet those of a replica, with each chunk divided into so many consecutive chunks of the same rank; chunks
+    /// beyond the list stay whole. The parts are computed one after the other where the chunk was: forward the first one first,
+    /// backward the last one first. No message between ranks changes but for the names of its chunks.
+    #[must_use]
+    pub fn split(&self, parts: &[usize]) -> Programs {
+        let chunks = 0..self.placement.chunks();
+        let count = |chunk: usize| parts.get(chunk).copied().unwrap_or(1).max(1);
+        let placement =
+            chunks.clone().flat_map(|chunk| std::iter::repeat_n(self.placement.rank_of(chunk), count(chunk)));
+        let placement = Placement::of_ranks(placement.collect(), self.placement.ranks());
+        let first: Vec<usize> =
+            chunks.scan(0, |next, chunk| Some(std::mem::replace(next, *next + count(chunk)))).collect();
+        let divide = |action: &Action| {
+            let Some(WorkItem { chunk, microbatch }) = action.item() else { return vec![*action] };
+            let at = |chunk| WorkItem { chunk, microbatch };
+            let items = (first[chunk]..first[chunk] + count(chunk)).map(at);
+            let (begin, end) = (at(first[chunk]), at(first[chunk] + count(chunk) - 1));
+            match action {
+                Action::Forward(_) => items.map(Action::Forward).collect(),
+                Action::FullBackward(_) => items.rev().map(Action::FullBackward).collect(),
+                Action::BackwardInput(_) => items.rev().map(Action::BackwardInput).collect(),
+                Action::BackwardWeight(_) => items.rev().map(Action::BackwardWeight).collect(),
+                Action::RecvForward(_) => vec![Action::RecvForward(begin)],
+                Action::SendForward(_) => vec![Action::SendForward(end)],
+                Action::RecvBackward(_) => vec![Action::RecvBackward(end)],
+                Action::SendBackward(_) => vec![Action::SendBackward(begin)],
+                _ => vec![*action],
+            }
+        };
+        let ranks = self.ranks.iter().map(|actions| actions.iter().flat_map(divide).collect()).collect();
+        Programs { placement, microbatches: self.microbatches, ranks }
+    }
+
+    /// For each rank, the peak number of work items between their F and their B or W.
+    pub fn in_flight(&self) -> Vec<usize> {
+        self.ranks.iter().map(|actions| activation_memory::peak(actions, |_| Held::ONE).total() as usize).collect()
+    }
+}
+
+impl Partition {
+    /// The partition of programs that are [split](Programs::split): a chunk's layers are divided as evenly as they can be, with the smaller
+    /// parts first, whose weights a step waits for.
+    #[must_use]
+    pub fn split(&self, parts: &[usize]) -> Partition {
+        let count = |chunk: usize| parts.get(chunk).copied().unwrap_or(1).max(1);
+        let divided = self.layers.iter().enumerate().flat_map(|(chunk, &layers)| {
+            let count = count(chunk);
+            (0..count).map(move |part| layers * (part + 1) / count - layers * part / count)
+        });
+        Partition { layers: divided.collect() }
+    }
+
+    /// The partition of which this one is the [`split`](Self::split).
+    #[must_use]
+    pub fn merge(&self, parts: &[usize]) -> Partition {
+        let mut layers = self.layers.iter().copied();
+        let mut merged: Vec<usize> = parts.iter().map(|&count| layers.by_ref().take(count.max(1)).sum()).collect();
+        merged.extend(layers);
+        Partition { layers: merged }
+    }
+}
+
+impl Costs {
+    /// The costs of the programs of which these are those of the [split](Programs::split).
+    #[must_use]
+    pub fn merge(&self, parts: &[usize]) -> Costs {
+        let mut chunks = self.chunks.iter().copied();
+        let whole = |all: ChunkCosts, part: ChunkCosts| ChunkCosts {
+            forward_seconds: all.forward_seconds + part.forward_seconds,
+            backward_input_seconds: all.backward_input_seconds + part.backward_input_seconds,
+            backward_weight_seconds: all.backward_weight_seconds + part.backward_weight_seconds,
+            activation_bytes: all.activation_bytes + part.activation_bytes,
+            weight_gradient_bytes: all.weight_gradient_bytes + part.weight_gradient_bytes,
+            static_bytes: all.static_bytes + part.static_bytes,
+            temporary_bytes: all.temporary_bytes.max(part.temporary_bytes),
+        };
+        let merged = parts.iter().map(|&count| chunks.by_ref().take(count.max(1)).fold(ChunkCosts::default(), whole));
+        let mut merged: Vec<ChunkCosts> = merged.collect();
+        merged.extend(chunks);
+        let sums = |seconds: &[f64]| {
+            let mut seconds = seconds.iter().copied();
+            let mut merged: Vec<f64> = parts.iter().map(|&count| seconds.by_ref().take(count.max(1)).sum()).collect();
+            merged.extend(seconds);
+            merged
+        };
+        let (reduce_seconds, gather_seconds) = (sums(&self.reduce_seconds), sums(&self.gather_seconds));
+        Costs { chunks: merged, reduce_seconds, gather_seconds, ..self.clone() }
+    }
+}

@@ -232,7 +232,7 @@ mod tests {
             let job = stagecoach_api::parse_with(sample, "shakespeare.yaml", &set).unwrap();
             let config = JobConfig::new(job, Path::new("/tmp")).unwrap();
             let architecture = config.architecture(300, tch::Device::Cpu);
-            plan_pipeline(&config, architecture.as_ref(), 1, &Default::default()).unwrap().memory[0].clone()
+            plan_pipeline(&config, architecture.as_ref(), 1, &Default::default()).unwrap().memory[0]
         };
         let (one, three) = (plan("1"), plan("3"));
         let numel = one.parameters.optimizer / 8;

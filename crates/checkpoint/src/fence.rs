@@ -162,6 +162,24 @@ pub fn newest_published(volume: &dyn Volume, prefix: &str) -> Result<Option<(u64
     Ok(Some((newest, name)))
 }
 
+/// The number of the newest fence whose group has published a name with `prefix`, and that name: also of one that is fenced off, as long
+/// as its folder is there.
+///
+/// # Errors
+/// If the volume fails.
+pub fn last_published(volume: &dyn Volume, prefix: &str) -> Result<Option<(u64, String)>, CheckpointError> {
+    let number = |entry: DirEntry| Some((paths::parse_fence_dir_name(&entry.name)?.0, entry.name));
+    let mut folders: Vec<(u64, String)> = list_or_none(volume, FENCES_DIR)?.into_iter().filter_map(number).collect();
+    folders.sort_unstable();
+    for (number, folder) in folders.into_iter().rev() {
+        let entries = list_or_none(volume, &format!("{FENCES_DIR}/{folder}"))?;
+        if let Some(entry) = entries.into_iter().find(|entry| entry.name.starts_with(prefix)) {
+            return Ok(Some((number, entry.name)));
+        }
+    }
+    Ok(None)
+}
+
 /// Removes files of fenced-off groups. May take long: they can be many gigabytes.
 ///
 /// # Errors

@@ -60,7 +60,9 @@ impl GroupState {
         if self.is_closed() {
             return;
         }
-        match std::mem::take(&mut self.progress_is_unsent) && self.phase == GroupPhase::Joining {
+        // who waits for others is told so again and again: its start-up timeout may be shorter than the leader's
+        let waits = self.is_prepared && self.members.is_none();
+        match (std::mem::take(&mut self.progress_is_unsent) || waits) && self.phase == GroupPhase::Joining {
             true => self.send_all(CoordinatorMessage::Preparing(self.progress.clone())),
             false => self.send_all(CoordinatorMessage::Heartbeat),
         }
@@ -72,7 +74,7 @@ impl GroupState {
             return;
         }
         match self.phase {
-            GroupPhase::Joining if startup_expired && !self.is_prepared => {
+            GroupPhase::Joining if startup_expired && (!self.is_prepared || self.awaited_ranks().is_empty()) => {
                 let leader = self.leader();
                 let message = format!(
                     "stage {leader} has shown no progress for {} while preparing; the last was: {}",

@@ -44,7 +44,7 @@ pub(crate) struct StatusInputs<'a> {
 }
 
 impl StatusInputs<'_> {
-    /// How many replicas train: those that stage 0's group has, if it says so; pods become ready one after the other.
+    /// How many replicas train: those that the group has, if it says so; pods become ready one after the other.
     fn training_replicas(&self) -> u32 {
         let Decision { state, training_replicas, .. } = self.decision;
         let polled = self.snapshot.leader_status.as_ref().filter(|polled| polled.is_reachable);
@@ -56,7 +56,7 @@ impl StatusInputs<'_> {
             Some(known)
                 if *training_replicas > 0 && stages > 0 && known.len() == state.attempt.mesh.ranks() as usize =>
             {
-                known.chunks(stages).filter(|replica| replica.iter().all(Option::is_some)).count() as u32
+                (known.iter().flatten().count() / stages) as u32
             }
             _ => *training_replicas,
         }

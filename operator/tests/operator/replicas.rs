@@ -1,7 +1,7 @@
 //! Replicas of the pipeline: their pods, and what the status says of them.
 
 use serde_json::{Value, json};
-use stagecoach_api::contract::{LostStage, StagePhase, StageStatus};
+use stagecoach_api::contract::{GroupStatus, LostStage, StagePhase, StageStatus};
 use stagecoach_api::job::ProgressStatus;
 use stagecoach_cluster::until;
 
@@ -119,6 +119,12 @@ fn the_stage_that_took_the_newest_fence_is_believed() {
     leads("led-0-0-1", 3, 99);
     leads("led-1-0-1", 4, 22);
     cluster.wait("led", "at step 22", step(22));
+    // two that make one replica, by the leader's word although all are ready
+    let group = GroupStatus { incarnations: vec![None, Some(0), Some(0), None], ..GroupStatus::default() };
+    let status =
+        StageStatus { phase: StagePhase::Training, leader_fence: 4, group: Some(group), ..StageStatus::default() };
+    cluster.kubelet.pod("led-1-0-1").set_status(status);
+    cluster.wait("led", "one replica", |job| job["status"]["trainingReplicas"] == 1);
     // a stage that the leader has lost
     let lost = Some(LostStage { stage: 1, incarnation: 0, has_ended: true });
     let status = StageStatus { phase: StagePhase::Forming, leader_fence: 4, lost, ..StageStatus::default() };

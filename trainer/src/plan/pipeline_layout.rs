@@ -237,8 +237,9 @@ fn lay_out(
 /// Into how many parts replicas divide each chunk: of what they exchange, only the last part of gradients and the first one of weights
 /// have no computation of the stage beside them.
 fn parts(schedule: &Schedule, partition: &Partition) -> Vec<usize> {
-    let most = PARTS_PER_STAGE / (schedule.placement.chunks() / schedule.placement.ranks()).max(1);
-    partition.layers.iter().map(|&layers| layers.clamp(1, most.max(1))).collect()
+    let placement = &schedule.placement;
+    let most = |chunk: usize| PARTS_PER_STAGE / placement.chunks_of(placement.rank_of(chunk)).count();
+    partition.layers.iter().enumerate().map(|(chunk, &layers)| layers.clamp(1, most(chunk).max(1))).collect()
 }
 
 fn programs_in_parts(programs: &Programs, parts: &[usize], is_replicated: bool) -> Programs {

@@ -64,10 +64,15 @@ pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Optio
         // the exit code tells the others the cause
         Err(fatal) => member.leave(fatal.kind.exit_code().code()),
     };
-    let lost = handler.failure().and_then(|failure| failure.root_cause_rank);
+    // one that fails while all leave is known from that alone
+    let failure = match (handler.failure(), &left) {
+        (None, Err(GroupError::GroupFailed(failure))) => Some(&**failure),
+        (failure, _) => failure,
+    };
+    let lost = failure.and_then(|failure| failure.root_cause_rank);
     kept.lost_ranks = lost_ranks(context, &roster, lost, coordinator.as_ref());
     kept.succeeds_leader = context.may_lack_replicas()
-        && handler.failure().is_some_and(|failure| failure.has_ended && lost == Some(roster.leader()))
+        && failure.is_some_and(|failure| failure.has_ended && lost == Some(roster.leader()))
         && roster
             .members
             .get(context.env.mesh.stages as usize)

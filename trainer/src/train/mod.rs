@@ -14,6 +14,7 @@ mod finish;
 mod group;
 mod join;
 mod kept;
+mod lead;
 mod measured_step;
 mod memory;
 mod monitor;

@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 
 use stagecoach_api::contract::StageEnv;
-use stagecoach_checkpoint::{Volume, newest_published, paths};
+use stagecoach_checkpoint::{Volume, last_published, newest_published, paths};
 use stagecoach_group::{GroupSecret, NotFound, Rendezvous};
 
 /// Begins the published name.
@@ -61,6 +61,13 @@ impl<'a> Finder<'a> {
             Ordering::Equal => Ok(Some(LastLeader { epoch, rank: Some(rank) })),
             Ordering::Greater => Err(NotFound::Superseded(format!("attempt {attempt}"))),
         }
+    }
+
+    /// Who led before the newest fence was taken, in this attempt, if the volume still says so.
+    pub(super) fn leader_before(&self) -> Option<u32> {
+        let (epoch, name) = last_published(self.volume, PREFIX).ok().flatten()?;
+        let Published { job, attempt, rank, .. } = Published::parse(epoch, &name)?;
+        (job == job_hash(self.env) && attempt == self.env.attempt).then_some(rank)
     }
 
     /// Finds the leader of the next group.
@@ -182,6 +189,30 @@ mod tests {
         // a group that was not there at the first look has begun since
         Fence::acquire(&volume).unwrap().publish(&volume, &published[1].1).unwrap();
         assert_eq!(other_job.find(), Err(NotFound::Superseded("another job of this name".to_owned())));
+    }
+
+    #[test]
+    fn who_led_last_is_known_also_if_the_next_one_has_not_said_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let volume = FileSystemVolume::new(folder.path());
+        let (this, next, other) = (env("a", 3), env("a", 4), env("b", 3));
+        let of = |env| Finder::new(&volume, env, None).last_leader();
+        assert_eq!(of(&this), Ok(None));
+        let publish = |env: &StageEnv| {
+            let fence = Fence::acquire(&volume).unwrap();
+            let secret = GroupSecret::generate(fence.number()).unwrap();
+            let at = Rendezvous { address: "10.0.0.7:1234".into(), protocol_version: 9, secret };
+            fence.publish(&volume, &published_name(env, &at)).unwrap();
+        };
+        publish(&this);
+        assert_eq!(of(&this), Ok(Some(LastLeader { epoch: 1, rank: Some(1) })));
+        assert_eq!((of(&next), of(&other)), (Ok(None), Ok(None)), "of an older attempt, of another job");
+        Fence::acquire(&volume).unwrap();
+        assert_eq!(of(&this), Ok(Some(LastLeader { epoch: 2, rank: None })));
+        let before = |env| Finder::new(&volume, env, None).leader_before();
+        assert_eq!((before(&this), before(&next), before(&other)), (Some(1), None, None));
+        publish(&next);
+        assert_eq!(of(&this), Err(NotFound::Superseded("attempt 4".to_owned())));
     }
 
     #[test]

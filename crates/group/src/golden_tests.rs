@@ -48,7 +48,7 @@ fn verdict(outcome: StepOutcome) -> CoordinatorMessage {
 #[test]
 fn the_preamble_is_the_magic_and_the_version() {
     assert_eq!(PROTOCOL_VERSION, 9);
-    assert_eq!(preamble(), *b"stgcoach\x08\0\0\0");
+    assert_eq!(preamble(), *b"stgcoach\x09\0\0\0");
 }
 
 #[test]

@@ -5,13 +5,20 @@ use std::path::Path;
 
 use stagecoach_tests::{Launched, Outcome, TestJob, corpus, stagecoach};
 
-/// What imitates other processors, where the one of this machine has all of these instruction sets.
+/// What imitates other processors, which must not have more instruction sets than that of this machine.
 const PROCESSORS: [&[(&str, &str)]; 4] = [
     &[],
     &[("ATEN_CPU_CAPABILITY", "avx512"), ("MKL_CBWR", "AVX512"), ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")],
     &[("ATEN_CPU_CAPABILITY", "avx2"), ("MKL_ENABLE_INSTRUCTIONS", "AVX2"), ("DNNL_MAX_CPU_ISA", "AVX2")],
     &[("ATEN_CPU_CAPABILITY", "default"), ("MKL_ENABLE_INSTRUCTIONS", "SSE4_2"), ("DNNL_MAX_CPU_ISA", "SSE41")],
 ];
+
+fn has_avx512() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("avx512bw");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
 
 fn run(workspace: &Path, name: &str, training: &str, environment: &[(&str, &str)]) -> Outcome {
     let job = TestJob { name: name.into(), stages: 2, layers: 2, ..TestJob::default() };
@@ -29,15 +36,14 @@ fn a_portable_jobs_numbers_are_those_of_every_processor() {
         let on = |(at, environment): (usize, &&[(&str, &str)])| {
             run(path, &format!("{}-{at}", kernels.to_lowercase()), &training, environment).numbers()
         };
-        PROCESSORS.iter().enumerate().map(on).collect::<Vec<_>>()
+        PROCESSORS.iter().enumerate().filter(|(at, _)| *at != 1 || has_avx512()).map(on).collect::<Vec<_>>()
     };
     let portable = all("Portable");
     assert!(portable.iter().all(|numbers| *numbers == portable[0]), "{portable:#?}");
     // what was imitated makes a difference to who lets it
     let fastest = all("Fastest");
-    assert_ne!(fastest[2], fastest[3]);
-    #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx512bw") {
+    assert_ne!(fastest[fastest.len() - 2], fastest[fastest.len() - 1]);
+    if has_avx512() {
         assert_ne!(fastest[1], fastest[2]);
         assert_ne!(fastest[0], portable[0]);
     }

@@ -13,7 +13,8 @@ const PROCESSORS: [&[(&str, &str)]; 4] = [
     &[("ATEN_CPU_CAPABILITY", "default"), ("MKL_ENABLE_INSTRUCTIONS", "SSE4_2"), ("DNNL_MAX_CPU_ISA", "SSE41")],
 ];
 
-fn has_avx512() -> bool {
+/// Whether this processor has what imitates one with AVX512, and multiplies bf16 by itself.
+pub(crate) fn has_avx512() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512bw");
     #[cfg(not(target_arch = "x86_64"))]

@@ -152,14 +152,7 @@ impl Fence {
 /// If the volume fails.
 pub fn newest_published(volume: &dyn Volume, prefix: &str) -> Result<Option<(u64, Option<String>)>, CheckpointError> {
     let Some((newest, _)) = fences(volume)?.into_iter().filter(|(_, held)| *held).max() else { return Ok(None) };
-    let folder = paths::fence_path(newest);
-    let published = match volume.list(&folder) {
-        // fenced off since
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Some((newest, None))),
-        listed => listed.map_err(volume_io(volume, "list", &folder))?,
-    };
-    let name = published.into_iter().map(|entry| entry.name).find(|name| name.starts_with(prefix));
-    Ok(Some((newest, name)))
+    Ok(Some((newest, published_in(volume, &paths::fence_path(newest), prefix)?)))
 }
 
 /// The number of the newest fence whose group has published a name with `prefix`, and that name: also of one that is fenced off, as long
@@ -172,12 +165,17 @@ pub fn last_published(volume: &dyn Volume, prefix: &str) -> Result<Option<(u64, 
     let mut folders: Vec<(u64, String)> = list_or_none(volume, FENCES_DIR)?.into_iter().filter_map(number).collect();
     folders.sort_unstable();
     for (number, folder) in folders.into_iter().rev() {
-        let entries = list_or_none(volume, &format!("{FENCES_DIR}/{folder}"))?;
-        if let Some(entry) = entries.into_iter().find(|entry| entry.name.starts_with(prefix)) {
-            return Ok(Some((number, entry.name)));
+        if let Some(name) = published_in(volume, &format!("{FENCES_DIR}/{folder}"), prefix)? {
+            return Ok(Some((number, name)));
         }
     }
     Ok(None)
+}
+
+/// The name with `prefix` in the folder of a fence; none in one that was fenced off or removed since.
+fn published_in(volume: &dyn Volume, folder: &str, prefix: &str) -> Result<Option<String>, CheckpointError> {
+    let mut names = list_or_none(volume, folder)?.into_iter().map(|entry| entry.name);
+    Ok(names.find(|name| name.starts_with(prefix)))
 }
 
 /// Removes files of fenced-off groups. May take long: they can be many gigabytes.

@@ -290,11 +290,6 @@ impl GroupState {
         (0..self.slots.len()).filter(|&rank| predicate(&self.slots[rank])).collect()
     }
 
-    /// The slots of the ranks in the group, by rank in the group.
-    pub(crate) fn group_slots(&self) -> impl Iterator<Item = &MemberSlot> {
-        self.group_ranks().into_iter().map(|rank| &self.slots[rank])
-    }
-
     /// The connections of those in the group whose rank is as wanted.
     pub(crate) fn conns(&self, predicate: impl Fn(usize) -> bool) -> Vec<ConnectionId> {
         let ranks = (0..self.slots.len()).filter(|&rank| self.has_member(rank) && predicate(rank));

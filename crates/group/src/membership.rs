@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use crate::exchange::Exchange;
-use crate::group_state::{ConnectionId, GroupPhase, GroupState, stages};
+use crate::group_state::{ConnectionId, GroupPhase, GroupState, MemberSlot, stages};
 use crate::messages::CoordinatorMessage;
 use crate::{Roster, StepRules};
 
@@ -80,7 +80,7 @@ impl GroupState {
     }
 
     pub(crate) fn release_message(&self) -> CoordinatorMessage {
-        let members = self.group_ranks().into_iter().filter_map(|rank| self.slots[rank].hello.clone()).collect();
+        let members = self.group_slots().filter_map(|slot| slot.hello.clone()).collect();
         CoordinatorMessage::Released { roster: Roster { members }, plan: self.plan.clone().unwrap_or_default() }
     }
 
@@ -104,9 +104,9 @@ impl GroupState {
         self.place_of(rank).is_some()
     }
 
-    /// The job's ranks in the order of their ranks in the group.
-    pub(crate) fn group_ranks(&self) -> Vec<usize> {
-        self.members.clone().unwrap_or_else(|| (0..self.slots.len()).collect())
+    /// The slots of the ranks in the group, by rank in the group.
+    pub(crate) fn group_slots(&self) -> impl Iterator<Item = &MemberSlot> {
+        (0..self.group_size()).map(|place| &self.slots[self.rank_at(place)])
     }
 
     /// The rank of the stage in whose process the coordinator is.
@@ -131,15 +131,24 @@ impl GroupState {
 
     /// The ranks that are here and not in the group.
     pub(crate) fn waiting_ranks(&self) -> Vec<usize> {
+        if !self.lacks_ranks() {
+            return Vec::new();
+        }
         (0..self.slots.len()).filter(|&rank| !self.has_member(rank) && self.slots[rank].conn.is_some()).collect()
+    }
+
+    /// Whether it was decided that the group has not all of the job's ranks.
+    fn lacks_ranks(&self) -> bool {
+        self.group_size() < self.slots.len()
+    }
+
+    fn group_size(&self) -> usize {
+        self.members.as_ref().map_or(self.slots.len(), Vec::len)
     }
 
     /// Whether the next group could have more replicas, with those that are here.
     pub(crate) fn may_grow(&self) -> bool {
         let is_here = |rank: usize| self.slots[rank].conn.is_some();
-        self.members.as_ref().is_some_and(|members| {
-            let count = self.quorum.replicas(self.slots.len(), is_here);
-            members.len() < self.slots.len() && count * self.quorum.stages > members.len()
-        })
+        self.lacks_ranks() && self.quorum.replicas(self.slots.len(), is_here) * self.quorum.stages > self.group_size()
     }
 }

@@ -14,7 +14,7 @@ impl Programs {
     #[must_use]
     pub fn split(&self, parts: &[usize]) -> Programs {
         let chunks = 0..self.placement.chunks();
-        let count = |chunk: usize| parts.get(chunk).copied().unwrap_or(1).max(1);
+        let count = |chunk| count(parts, chunk);
         let placement =
             chunks.clone().flat_map(|chunk| std::iter::repeat_n(self.placement.rank_of(chunk), count(chunk)));
         let placement = Placement::of_ranks(placement.collect(), self.placement.ranks());
@@ -52,9 +52,8 @@ impl Partition {
     /// parts first, whose weights a step waits for.
     #[must_use]
     pub fn split(&self, parts: &[usize]) -> Partition {
-        let count = |chunk: usize| parts.get(chunk).copied().unwrap_or(1).max(1);
         let divided = self.layers.iter().enumerate().flat_map(|(chunk, &layers)| {
-            let count = count(chunk);
+            let count = count(parts, chunk);
             (0..count).map(move |part| layers * (part + 1) / count - layers * part / count)
         });
         Partition { layers: divided.collect() }
@@ -63,10 +62,7 @@ impl Partition {
     /// The partition of which this one is the [`split`](Self::split).
     #[must_use]
     pub fn merge(&self, parts: &[usize]) -> Partition {
-        let mut layers = self.layers.iter().copied();
-        let mut merged: Vec<usize> = parts.iter().map(|&count| layers.by_ref().take(count.max(1)).sum()).collect();
-        merged.extend(layers);
-        Partition { layers: merged }
+        Partition { layers: merged(&self.layers, parts, |layers, part| layers + part) }
     }
 }
 
@@ -74,7 +70,6 @@ impl Costs {
     /// The costs of the programs of which these are those of the [split](Programs::split).
     #[must_use]
     pub fn merge(&self, parts: &[usize]) -> Costs {
-        let mut chunks = self.chunks.iter().copied();
         let whole = |all: ChunkCosts, part: ChunkCosts| ChunkCosts {
             forward_seconds: all.forward_seconds + part.forward_seconds,
             backward_input_seconds: all.backward_input_seconds + part.backward_input_seconds,
@@ -84,16 +79,26 @@ impl Costs {
             static_bytes: all.static_bytes + part.static_bytes,
             temporary_bytes: all.temporary_bytes.max(part.temporary_bytes),
         };
-        let merged = parts.iter().map(|&count| chunks.by_ref().take(count.max(1)).fold(ChunkCosts::default(), whole));
-        let mut merged: Vec<ChunkCosts> = merged.collect();
-        merged.extend(chunks);
-        let sums = |seconds: &[f64]| {
-            let mut seconds = seconds.iter().copied();
-            let mut merged: Vec<f64> = parts.iter().map(|&count| seconds.by_ref().take(count.max(1)).sum()).collect();
-            merged.extend(seconds);
-            merged
-        };
-        let (reduce_seconds, gather_seconds) = (sums(&self.reduce_seconds), sums(&self.gather_seconds));
-        Costs { chunks: merged, reduce_seconds, gather_seconds, ..self.clone() }
+        let sums = |seconds: &[f64]| merged(seconds, parts, |all, part| all + part);
+        Costs {
+            chunks: merged(&self.chunks, parts, whole),
+            reduce_seconds: sums(&self.reduce_seconds),
+            gather_seconds: sums(&self.gather_seconds),
+            ..self.clone()
+        }
     }
+}
+
+/// Into how many parts a chunk is divided.
+fn count(parts: &[usize], chunk: usize) -> usize {
+    parts.get(chunk).copied().unwrap_or(1).max(1)
+}
+
+/// What is of each chunk, from what is of its parts; of chunks beyond the list it is the same.
+fn merged<T: Copy + Default>(of_parts: &[T], parts: &[usize], add: impl Fn(T, T) -> T) -> Vec<T> {
+    let mut of_parts = of_parts.iter().copied();
+    let of_chunk = |&count: &usize| of_parts.by_ref().take(count.max(1)).fold(T::default(), &add);
+    let mut whole: Vec<T> = parts.iter().map(of_chunk).collect();
+    whole.extend(of_parts);
+    whole
 }

@@ -146,8 +146,7 @@ impl JobSnapshot {
     /// the newest, which has taken the place of the others.
     fn possible_leaders(&self, job: &ObservedJob) -> impl Iterator<Item = &ObservedPod> {
         let Attempt { number, mesh, .. } = job.state.attempt;
-        let spec = &job.manifest.spec;
-        let any_may_lead = spec.spares == 0 && spec.min_data_parallel() < mesh.data_parallel;
+        let any_may_lead = job.manifest.spec.may_lack_replicas(mesh.data_parallel);
         let mut newest: BTreeMap<u32, (u32, &ObservedPod)> = BTreeMap::new();
         for pod in self.pods_of_attempt(number).filter(|pod| pod.may_answer()) {
             let Some(InstanceId { rank, incarnation }) = pod.instance_id() else { continue };

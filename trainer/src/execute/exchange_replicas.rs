@@ -60,7 +60,7 @@ impl Executor<'_> {
                     } else {
                         let (tensor, at) = peers.wait(index, sums.index * of_replica.len() + nth)?;
                         arrived = arrived.max(at);
-                        tensor.view_as(sums.accumulator)
+                        tensor
                     };
                     received.push((subtree, tensor));
                 }
@@ -189,17 +189,16 @@ impl<'a> Peers<'a> {
         self.rank(self.stage.replica.index)
     }
 
-    /// Everything is sent flat: what carries it takes a large one in parts, and divides it by its first dimension.
     fn post(&mut self, from: usize, message: usize, tensor: &Tensor) -> Result<(), LinkError> {
         let link = LinkId::replicas(self.rank(from), self.own_rank());
-        self.links.receivers.get_mut(&link).ok_or_else(|| no_link(link))?.post_into(message, tensor.view([-1]));
+        self.links.receivers.get_mut(&link).ok_or_else(|| no_link(link))?.post_into(message, tensor.shallow_clone());
         Ok(())
     }
 
     fn send(&mut self, to: usize, message: usize, tensor: &Tensor) -> Result<(), LinkError> {
         let link = LinkId::replicas(self.own_rank(), self.rank(to));
         let sender = self.links.senders.get(&link).ok_or_else(|| no_link(link))?;
-        sender.send(message, tensor.view([-1]))
+        sender.send(message, tensor.shallow_clone())
     }
 
     fn wait(&mut self, from: usize, message: usize) -> Result<(Tensor, Arrival), LinkError> {

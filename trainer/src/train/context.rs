@@ -56,10 +56,9 @@ impl StageContext<'_> {
         (seconds > 0 && self.env.mesh.ranks() > 1).then(|| Duration::from_secs(seconds.into()))
     }
 
-    /// Whether a group may form without a replica at once. With spares one takes the place of a lost stage instead.
+    /// Whether a group may form without a replica, led by any stage 0.
     pub(super) fn may_lack_replicas(&self) -> bool {
-        let spec = &self.config.job.spec;
-        spec.spares == 0 && spec.min_data_parallel() < self.env.mesh.data_parallel
+        self.config.job.spec.may_lack_replicas(self.env.mesh.data_parallel)
     }
 }
 

@@ -64,9 +64,7 @@ impl Layout {
             replica: verified.replica,
         }
     }
-}
 
-impl Layout {
     /// The layers of each stage, in their order, and the stages of embedding and head: what decides of which parameters copies are.
     fn layers(&self) -> (Vec<Vec<usize>>, [usize; 2]) {
         let Layout { placement, partition, .. } = self;

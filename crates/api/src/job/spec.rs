@@ -169,6 +169,12 @@ impl PipelineJobSpec {
         self.restart.min_data_parallel.unwrap_or(self.data_parallel).clamp(1, self.data_parallel.max(1))
     }
 
+    /// Whether the group of an attempt with so many replicas may form without one of them at once, led by any stage 0. With spares one
+    /// takes the place of a lost stage instead.
+    pub fn may_lack_replicas(&self, data_parallel: u32) -> bool {
+        self.spares == 0 && self.min_data_parallel() < data_parallel
+    }
+
     /// The checkpoints in memory of so many stages, of all replicas: none without a second stage, or if none outlives another.
     pub fn memory_checkpoints(&self, ranks: usize) -> Option<&MemoryCheckpointSpec> {
         self.checkpoint.memory.as_ref().filter(|_| ranks > 1 && self.restart.reform_timeout_seconds > 0)

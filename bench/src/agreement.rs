@@ -84,7 +84,7 @@ fn agree(members: usize) -> Agreements {
     let coordinator =
         Coordinator::start(listener, hello(0, members), timeouts, secret.clone(), Quorum::all(members), || {}).unwrap();
     coordinator.release(b"plan".to_vec(), StepRules::default());
-    let at = Rendezvous { address, protocol_version: PROTOCOL_VERSION, secret };
+    let at = Rendezvous { address, protocol_version: PROTOCOL_VERSION, secret, succeeds_leader: false };
     let begun = Instant::now();
     let barrier = Barrier::new(members);
     let mut join_seconds = 0.0;
@@ -169,7 +169,7 @@ fn hello(rank: usize, world_size: usize) -> Hello {
         attempt: 1,
         rank,
         world_size,
-        replica: 0,
+        lost_ranks: None,
         incarnation: 0,
         pod_uid: format!("pod-{rank}"),
         version: env!("CARGO_PKG_VERSION").into(),

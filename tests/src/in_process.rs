@@ -40,7 +40,7 @@ pub fn in_process_group<T: Send>(
     let secret = GroupSecret::generate(1).unwrap();
     let coordinator =
         Coordinator::start(control, hello(0, ranks), timeouts(), secret.clone(), Quorum::all(ranks), || {}).unwrap();
-    let at = &Rendezvous { address, protocol_version: PROTOCOL_VERSION, secret };
+    let at = &Rendezvous { address, protocol_version: PROTOCOL_VERSION, secret, succeeds_leader: false };
     coordinator.release(Vec::new(), rules);
     let listeners: Vec<TcpListener> = (0..ranks).map(|_| listen()).collect();
     let addresses: &Vec<String> = &listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
@@ -70,7 +70,7 @@ fn hello(rank: usize, world_size: usize) -> Hello {
         attempt: 1,
         rank,
         world_size,
-        replica: 0,
+        lost_ranks: None,
         incarnation: 0,
         pod_uid: format!("pod-{rank}"),
         version: "test".into(),

@@ -41,12 +41,24 @@ impl Fence {
     /// `FencedOff` if a newer group acquired one meanwhile; `NoFolderRename` if the volume can't do what a commit needs; or if
     /// the volume fails.
     pub fn acquire(volume: &dyn Volume) -> Result<Fence, CheckpointError> {
+        Fence::acquire_next(volume, None)
+    }
+
+    /// Acquires the fence after fence `last`, which is the newest one that the caller has seen: one caller at most does.
+    ///
+    /// # Errors
+    /// `FencedOff` if another has acquired it; or as [`Fence::acquire`].
+    pub fn acquire_after(volume: &dyn Volume, last: u64) -> Result<Fence, CheckpointError> {
+        Fence::acquire_next(volume, Some(last))
+    }
+
+    fn acquire_next(volume: &dyn Volume, last: Option<u64>) -> Result<Fence, CheckpointError> {
         for folder in [FENCES_DIR, CHECKPOINTS_DIR] {
             ensure_dir(volume, folder).map_err(volume_io(volume, "create", folder))?;
         }
         // a dangling link, to a volume that is not mounted, must not look like an empty folder
         volume.list(CHECKPOINTS_DIR).map_err(volume_io(volume, "list", CHECKPOINTS_DIR))?;
-        let number = claim_next(volume)?;
+        let number = claim_next(volume, last)?;
         let fence = Fence { number, holder: stagecoach_files::random_hex() };
         let work = fence.work_dir();
         make_dir_idempotent(volume, &work)
@@ -236,11 +248,15 @@ fn empty_dir(volume: &dyn Volume, folder: &str) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Creates the folder `highest + 1`, which claims that number.
-fn claim_next(volume: &dyn Volume) -> Result<u64, CheckpointError> {
+/// Creates the folder `highest + 1`, which claims that number. `highest` must still be `expected`, if that is given.
+fn claim_next(volume: &dyn Volume, expected: Option<u64>) -> Result<u64, CheckpointError> {
     let mut last = None;
     for _ in 0..MAX_ATTEMPTS {
-        let number = fences(volume)?.into_iter().map(|(n, _)| n).max().unwrap_or(0).saturating_add(1);
+        let highest = fences(volume)?.into_iter().map(|(n, _)| n).max().unwrap_or(0);
+        if let Some(expected) = expected.filter(|expected| *expected < highest) {
+            return Err(CheckpointError::FencedOff { fence: expected, newest: Some(highest) });
+        }
+        let number = highest.saturating_add(1);
         let path = paths::fence_path(number);
         match volume.make_private_dir(&path) {
             Ok(()) => return Ok(number),

@@ -180,11 +180,7 @@ pub(crate) fn succession(first: Option<&Hello>, hello: &Hello, is_joining: bool)
 }
 
 fn mismatches(expected: &Hello, hello: &Hello) -> Vec<FieldMismatch> {
-    let replica = |hello: &Hello| hello.replica.to_string();
-    let mut fields = vec![
-        ("replica", Some(replica(expected)), Some(replica(hello))),
-        ("version", Some(expected.version.clone()), Some(hello.version.clone())),
-    ];
+    let mut fields = vec![("version", Some(expected.version.clone()), Some(hello.version.clone()))];
     let names: BTreeSet<&String> = expected.config.keys().chain(hello.config.keys()).collect();
     fields.extend(
         names

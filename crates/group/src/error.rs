@@ -63,6 +63,16 @@ pub enum GroupError {
         /// The last progress report of stage 0.
         progress: String,
     },
+    /// The leader's process has ended before the group was released, and this stage is the one that leads the next.
+    #[error("stage {rank} leads the next group, as the leader of group {group} has ended: {reason}")]
+    LeaderEnded {
+        /// The stage that leads.
+        rank: usize,
+        /// The group without a leader.
+        group: u64,
+        /// What was seen of it.
+        reason: String,
+    },
     /// The group trained to the end without this stage.
     #[error("stage {rank} is not needed: all stages of its group have left")]
     AllLeft {

@@ -21,7 +21,7 @@ fn hello() -> Hello {
         attempt: 300,
         rank: 1,
         world_size: 2,
-        replica: 3,
+        lost_ranks: Some(vec![3]),
         incarnation: 4,
         pod_uid: "p".to_owned(),
         version: "v".to_owned(),
@@ -47,8 +47,8 @@ fn verdict(outcome: StepOutcome) -> CoordinatorMessage {
 
 #[test]
 fn the_preamble_is_the_magic_and_the_version() {
-    assert_eq!(PROTOCOL_VERSION, 9);
-    assert_eq!(preamble(), *b"stgcoach\x09\0\0\0");
+    assert_eq!(PROTOCOL_VERSION, 10);
+    assert_eq!(preamble(), *b"stgcoach\x0a\0\0\0");
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn messages_of_a_member() {
         measurements: vec![1.0],
         unfinished: true,
     };
-    assert_eq!(hex(&MemberMessage::Hello(hello())), "1600000000016aac020102030401700176010161016201640168");
+    assert_eq!(hex(&MemberMessage::Hello(hello())), "1800000000016aac0201020101030401700176010161016201640168");
     assert_eq!(hex(&MemberMessage::Heartbeat(heartbeat)), "0f00000001034620350102ac020180cab5ee01");
     assert_eq!(hex(&MemberMessage::Formed), "0100000002");
     assert_eq!(hex(&MemberMessage::Broadcast { topic: 7, bytes: vec![1, 2] }), "050000000307020102");
@@ -77,7 +77,7 @@ fn messages_of_a_member() {
         "2900000005090102ac02010100000000000004400101000000000000e03f010001040001000000000000f03f01"
     );
     assert_eq!(hex(&MemberMessage::Leave { code: 75 }), "03000000069601");
-    assert_eq!(hex(&MemberMessage::StandBy(hello())), "1600000007016aac020102030401700176010161016201640168");
+    assert_eq!(hex(&MemberMessage::StandBy(hello())), "1800000007016aac0201020101030401700176010161016201640168");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn messages_of_the_coordinator() {
     assert_eq!(hex(&CoordinatorMessage::Heartbeat), "0100000001");
     assert_eq!(
         hex(&CoordinatorMessage::Released { roster: Roster { members: vec![hello()] }, plan: vec![1, 2] }),
-        "1a0000000301016aac020102030401700176010161016201640168020102"
+        "1c0000000301016aac0201020101030401700176010161016201640168020102"
     );
     assert_eq!(hex(&CoordinatorMessage::Formed), "0100000004");
     assert_eq!(hex(&CoordinatorMessage::Broadcast { topic: 7, bytes: vec![1, 2] }), "050000000507020102");

@@ -108,7 +108,8 @@ pub(crate) struct MemberSlot {
 }
 
 impl GroupState {
-    pub(crate) fn new(expected: Hello, timeouts: GroupTimeouts, quorum: Quorum, now: Instant) -> Self {
+    pub(crate) fn new(expected: Hello, timeouts: GroupTimeouts, mut quorum: Quorum, now: Instant) -> Self {
+        quorum.lost.extend(expected.lost_ranks.iter().flatten());
         GroupState {
             phase: GroupPhase::Joining,
             slots: (0..expected.world_size).map(|_| MemberSlot::default()).collect(),
@@ -205,6 +206,10 @@ impl GroupState {
                 self.send_and_close(conn, CoordinatorMessage::GroupEnded(failure));
                 return self.fail(now, Some(rank), message);
             }
+        }
+        if self.phase == GroupPhase::Joining && self.expected.lost_ranks.is_none() {
+            // the leader was in no group before: it knows what the others know
+            self.quorum.lost.extend(hello.lost_ranks.iter().flatten());
         }
         self.slots[rank] =
             MemberSlot { hello: Some(hello), conn: Some(conn), last_heartbeat_at: Some(now), ..MemberSlot::default() };
@@ -311,8 +316,15 @@ impl GroupState {
     }
 }
 
-/// `stage 2`, or `stages 1, 2`.
+/// How many stages a message names.
+const MAX_NAMED_STAGES: usize = 16;
+
+/// `stage 2`, `stages 1, 2`, or of many the first ones and how many more.
 pub(crate) fn stages(ranks: &[usize]) -> String {
-    let names: Vec<String> = ranks.iter().map(usize::to_string).collect();
-    format!("stage{} {}", if ranks.len() == 1 { "" } else { "s" }, names.join(", "))
+    let names: Vec<String> = ranks.iter().take(MAX_NAMED_STAGES).map(usize::to_string).collect();
+    let more = match ranks.len().saturating_sub(MAX_NAMED_STAGES) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("stage{} {}{more}", if ranks.len() == 1 { "" } else { "s" }, names.join(", "))
 }

@@ -16,8 +16,8 @@ pub struct Hello {
     pub rank: usize,
     /// How many stages the group has.
     pub world_size: usize,
-    /// Data-parallel replica of the pipeline; always 0 so far.
-    pub replica: usize,
+    /// The ranks that its last group had lost, or lacked; none of a stage that was in no group yet.
+    pub lost_ranks: Option<Vec<usize>>,
     /// Which pod or process of this rank in this attempt it is: each has a higher number than those before it.
     pub incarnation: u32,
     /// The pod's UID, or what the launcher gives a process instead.

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use crate::connect::{RETRY_DELAY, connect};
 use crate::control_stream::{ControlStream, send_heartbeats};
+use crate::disconnect::Disconnect;
 use crate::messages::{CoordinatorMessage, MemberMessage, PROTOCOL_VERSION, encode_message};
 use crate::{
     Activity, GroupError, GroupSecret, GroupTimeouts, Hello, NotFound, Refusal, Rendezvous, Roster, connection,
@@ -28,6 +29,8 @@ pub(crate) struct Joined {
 pub(crate) enum JoinError {
     /// Another attempt may succeed.
     Retry(String),
+    /// The leader's process has ended: the same, with another one.
+    Ended(String),
     Fatal(GroupError),
 }
 
@@ -35,6 +38,7 @@ impl JoinError {
     fn at(self, address: &str) -> JoinError {
         match self {
             JoinError::Retry(reason) => JoinError::Retry(format!("at {address}: {reason}")),
+            JoinError::Ended(reason) => JoinError::Ended(format!("at {address}: {reason}")),
             fatal @ JoinError::Fatal(_) => fatal,
         }
     }
@@ -61,15 +65,23 @@ pub(crate) fn join(
             Ok(Rendezvous { protocol_version: found, .. }) if found != PROTOCOL_VERSION => {
                 return Err(GroupError::OtherVersion { rank, found });
             }
-            Ok(at) => try_join(&at, rank, &frame, timeouts, activity, &mut progress, &mut on_preparing)
-                .map_err(|error| error.at(&at.address)),
+            Ok(at) => {
+                try_join(&at, rank, &frame, timeouts, activity, &mut progress, &mut on_preparing).map_err(|error| {
+                    match error.at(&at.address) {
+                        JoinError::Ended(reason) if at.succeeds_leader => {
+                            JoinError::Fatal(GroupError::LeaderEnded { rank, group: at.secret.epoch(), reason })
+                        }
+                        error => error,
+                    }
+                })
+            }
             Err(NotFound::Superseded(newer)) => return Err(GroupError::Superseded { rank, newer }),
             Err(NotFound::Yet(reason)) => Err(JoinError::Retry(reason)),
         };
         let reason = match tried {
             Ok(joined) => return Ok(joined),
             Err(JoinError::Fatal(error)) => return Err(error),
-            Err(JoinError::Retry(reason)) => reason,
+            Err(JoinError::Retry(reason) | JoinError::Ended(reason)) => reason,
         };
         let waited = progress.last_progress_at.elapsed();
         if waited >= timeouts.startup_timeout {
@@ -112,6 +124,9 @@ fn try_join(
             }
             Ok(CoordinatorMessage::LeaveAcknowledged) => return Err(JoinError::Fatal(GroupError::AllLeft { rank })),
             Ok(_) => {}
+            Err(error) if Disconnect::of(&error) == Disconnect::Closed => {
+                return Err(JoinError::Ended(error.to_string()));
+            }
             Err(error) => return Err(JoinError::Retry(error.to_string())),
         }
         // The coordinator enforces this timeout with a better message; this is the fallback.
@@ -131,7 +146,11 @@ pub(crate) fn connect_to_group(
     activity: &Activity,
 ) -> Result<(Arc<ControlStream>, Sender<()>), JoinError> {
     let retry = |error: io::Error| JoinError::Retry(error.to_string());
-    let stream = connect(&at.address).map_err(retry)?;
+    // the leader listens before anybody knows its address
+    let stream = connect(&at.address).map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionRefused => JoinError::Ended(error.to_string()),
+        _ => retry(error),
+    })?;
     connection::configure(&stream, timeouts.heartbeat_timeout).map_err(retry)?;
     let session = handshake::client_handshake(&mut &stream, &at.secret).map_err(retry)?;
     let stream = ControlStream::new(stream, &session).map_err(retry)?;

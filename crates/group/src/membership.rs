@@ -34,7 +34,7 @@ impl GroupState {
         let leader = self.leader();
         let is_here = |rank: usize| rank == leader || self.slots[rank].conn.is_some();
         self.members = self.quorum.members(self.slots.len(), leader, has_waited, is_here);
-        let Some(members) = &self.members else { return self.tell_who_is_awaited() };
+        let Some(members) = &self.members else { return self.set_who_is_awaited() };
         self.places.fill(None);
         (0..).zip(members).for_each(|(place, &rank)| self.places[rank] = Some(place));
     }
@@ -46,9 +46,10 @@ impl GroupState {
         self.ranks(|slot| slot.conn.is_none()).into_iter().filter(awaited).collect()
     }
 
-    fn tell_who_is_awaited(&mut self) {
+    /// Sent with the next heartbeat: a thousand stages may join within a second.
+    fn set_who_is_awaited(&mut self) {
         self.progress = format!("stage {} is ready and waits for {}", self.leader(), stages(&self.awaited_ranks()));
-        self.send_all(CoordinatorMessage::Preparing(self.progress.clone()));
+        self.progress_is_unsent = true;
     }
 
     /// Sends the plan to all members once stage 0 has released it and all have joined.
@@ -56,7 +57,7 @@ impl GroupState {
         self.decide_members(false);
         let (Some(members), Some(_)) = (&self.members, &self.plan) else { return };
         if !self.awaited_ranks().is_empty() {
-            return self.tell_who_is_awaited();
+            return self.set_who_is_awaited();
         }
         self.exchange = Exchange::new(members.len(), self.rules.clone());
         (self.phase, self.last_progress_at) = (GroupPhase::Forming, now);
@@ -150,5 +151,57 @@ impl GroupState {
     pub(crate) fn may_grow(&self) -> bool {
         let is_here = |rank: usize| self.slots[rank].conn.is_some();
         self.lacks_ranks() && self.quorum.replicas(self.slots.len(), is_here) * self.quorum.stages > self.group_size()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::disconnect::Disconnect;
+    use crate::group_state::GroupEvent;
+    use crate::property_tests::hello_of;
+    use crate::{GroupTimeouts, Hello, Quorum};
+
+    use super::*;
+
+    const WORLD_SIZE: usize = 4;
+
+    /// Two replicas of two stages, whose stage 0 has prepared; it and the others say which ranks are lost.
+    fn prepared(leader: Option<Vec<usize>>, others: &[(usize, Option<Vec<usize>>)]) -> GroupState {
+        let now = Instant::now();
+        let hello = |rank, lost_ranks| Hello { lost_ranks, ..hello_of(rank, WORLD_SIZE) };
+        let mut group = GroupState::new(hello(0, leader), GroupTimeouts::default(), Quorum::new(2, 1), now);
+        for (rank, lost) in others {
+            group.handle(now, GroupEvent::Hello(*rank as ConnectionId, hello(*rank, lost.clone())));
+        }
+        group.handle(now, GroupEvent::Prepared);
+        group
+    }
+
+    #[test]
+    fn a_leader_that_was_in_no_group_learns_what_is_lost() {
+        assert_eq!(prepared(None, &[(1, None)]).members, None);
+        assert_eq!(prepared(None, &[(1, Some(vec![0]))]).members, None);
+        assert_eq!(prepared(None, &[(1, Some(vec![0, 2, 3]))]).members, Some(vec![0, 1]));
+        // one that was knows better: who waits beside a group is lost for its other members
+        assert_eq!(prepared(Some(vec![]), &[(1, Some(vec![2, 3]))]).members, None);
+        assert_eq!(prepared(Some(vec![3]), &[(1, Some(vec![2, 3])), (2, None)]).members, Some(vec![0, 1]));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_stage_whose_process_has_ended_while_it_joined() {
+        let now = Instant::now();
+        // one that has lost its connection may come back, and of stage 2 nothing is known
+        for (disconnect, members) in [(Disconnect::Closed, Some(vec![0, 1])), (Disconnect::TimedOut, None)] {
+            let mut group = prepared(None, &[(1, None), (3, None)]);
+            assert_eq!(group.members, None);
+            group.handle(now, GroupEvent::Disconnected(3, disconnect));
+            assert_eq!(group.members, members);
+        }
+        // also if there are not enough others yet
+        let mut group = prepared(None, &[(3, None)]);
+        group.handle(now, GroupEvent::Disconnected(3, Disconnect::Closed));
+        assert_eq!(group.members, None);
+        group.handle(now, GroupEvent::Hello(1, hello_of(1, WORLD_SIZE)));
+        assert_eq!(group.members, Some(vec![0, 1]));
     }
 }

@@ -12,7 +12,7 @@ use crate::{GroupError, GroupFailure, Hello, Refusal, Roster, StepVote, Verdict}
 /// The first bytes of each side.
 pub(crate) const MAGIC: [u8; 8] = *b"stgcoach";
 /// Version of the control protocol: incremented with every change of its messages.
-pub const PROTOCOL_VERSION: u32 = 9;
+pub const PROTOCOL_VERSION: u32 = 10;
 /// Instead of an exit code when a stage leaves: it joins the next group.
 pub(crate) const JOINS_NEXT_GROUP: i32 = -1;
 /// The same: all stages leave, and no group follows this one.

@@ -14,14 +14,19 @@ use crate::{GroupTimeouts, Hello, Quorum, StepRules, StepVote};
 const WORLD_SIZE: usize = 3;
 
 fn hello(rank: usize, attempt: u64, pod: u8) -> Hello {
+    Hello { attempt, incarnation: u32::from(pod / 2), pod_uid: pod.to_string(), ..hello_of(rank, WORLD_SIZE) }
+}
+
+/// The first process of a stage.
+pub(crate) fn hello_of(rank: usize, world_size: usize) -> Hello {
     Hello {
         job_uid: String::new(),
-        attempt,
+        attempt: 1,
         rank,
-        world_size: WORLD_SIZE,
-        replica: 0,
-        incarnation: u32::from(pod / 2),
-        pod_uid: pod.to_string(),
+        world_size,
+        lost_ranks: None,
+        incarnation: 0,
+        pod_uid: String::new(),
         version: String::new(),
         config: BTreeMap::new(),
         data_address: String::new(),

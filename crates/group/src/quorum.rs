@@ -9,15 +9,26 @@ pub struct Quorum {
     pub stages: usize,
     /// How many replicas a group must have.
     pub min_replicas: usize,
+    awaits_lost: bool,
     /// Ranks that are lost. Nobody waits for them if there are enough others; for a rank of which nothing is known, the group waits
     /// until the start-up timeout has passed.
-    pub lost: BTreeSet<usize>,
+    pub(crate) lost: BTreeSet<usize>,
 }
 
 impl Quorum {
+    /// Of a group that trains with `min_replicas` replicas of `stages` stages, or more, and waits for no rank that is lost.
+    pub fn new(stages: usize, min_replicas: usize) -> Quorum {
+        Quorum { stages, min_replicas, awaits_lost: false, lost: BTreeSet::new() }
+    }
+
+    /// Whether it waits also for ranks that are lost: spares may take their places.
+    pub fn awaiting_lost(self, awaits_lost: bool) -> Quorum {
+        Quorum { awaits_lost, ..self }
+    }
+
     /// Of a group that needs all its stages.
     pub fn all(world_size: usize) -> Quorum {
-        Quorum { stages: world_size, min_replicas: 1, lost: BTreeSet::new() }
+        Quorum::new(world_size, 1)
     }
 
     /// The ranks of the group of `leader`, a stage 0, if it need not wait any longer: replica by replica, the leader's first.
@@ -30,7 +41,8 @@ impl Quorum {
         is_here: impl Fn(usize) -> bool,
     ) -> Option<Vec<usize>> {
         let count = self.replicas(world_size, &is_here);
-        let is_all = count == self.replicas(world_size, |rank| is_here(rank) || !self.lost.contains(&rank));
+        let may_come = |rank: &usize| self.awaits_lost || !self.lost.contains(rank);
+        let is_all = count == self.replicas(world_size, |rank| is_here(rank) || may_come(&rank));
         (count >= self.min_replicas.max(1) && (is_all || has_waited))
             .then(|| self.arranged(world_size, leader, count, is_here))
     }
@@ -75,7 +87,7 @@ mod tests {
     const WORLD_SIZE: usize = 6;
 
     fn quorum(min_replicas: usize, lost: &[usize]) -> Quorum {
-        Quorum { stages: 2, min_replicas, lost: lost.iter().copied().collect() }
+        Quorum { lost: lost.iter().copied().collect(), ..Quorum::new(2, min_replicas) }
     }
 
     fn members(quorum: &Quorum, has_waited: bool, missing: &[usize]) -> Option<Vec<usize>> {
@@ -89,6 +101,9 @@ mod tests {
         assert_eq!(members(&quorum(1, &[3]), false, &[3, 5]), None);
         assert_eq!(members(&quorum(1, &[3]), true, &[3, 5]), Some(vec![0, 1]));
         assert_eq!(members(&quorum(1, &[]), false, &[3]), None);
+        let with_spares = quorum(1, &[3]).awaiting_lost(true);
+        assert_eq!(members(&with_spares, false, &[3]), None);
+        assert_eq!(members(&with_spares, true, &[3]), Some(vec![0, 1, 4, 5]));
         // with stage 1 of one replica gone, nothing is gained by waiting for stage 0 of another
         assert_eq!(members(&quorum(1, &[3]), false, &[3, 2]), Some(vec![0, 1, 4, 5]));
     }
@@ -125,7 +140,7 @@ mod tests {
         ) {
             let leader = leader % (WORLD_SIZE / stages) * stages;
             let is_here = |rank| rank == leader || here[rank];
-            let quorum = Quorum { stages, min_replicas, lost };
+            let quorum = Quorum { lost, ..Quorum::new(stages, min_replicas) };
             let Some(members) = quorum.members(WORLD_SIZE, leader, has_waited, is_here) else { return Ok(()) };
             prop_assert_eq!(members[0], leader);
             prop_assert_eq!(members.len(), stages * quorum.replicas(WORLD_SIZE, is_here));

@@ -11,6 +11,9 @@ pub struct Rendezvous {
     pub protocol_version: u32,
     /// The group's.
     pub secret: GroupSecret,
+    /// Whether the stage that joins leads the next group if the leader's process ends before this one is released: then joining
+    /// fails. Other stages look for the next group.
+    pub succeeds_leader: bool,
 }
 
 /// Why a stage has not found its group.

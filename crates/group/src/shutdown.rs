@@ -40,8 +40,10 @@ impl GroupState {
             if let Some(silent) = slot.conn.take() {
                 self.effects.push(Effect::Close(silent));
             }
-            if disconnect == Disconnect::Closed {
-                let _ = self.hand_over(rank);
+            // one whose process has ended is lost, until a spare takes its place or another process joins
+            if disconnect == Disconnect::Closed && self.hand_over(rank).is_none() {
+                self.quorum.lost.insert(rank);
+                self.decide_members(false);
             }
             return;
         }

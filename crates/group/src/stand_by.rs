@@ -55,7 +55,9 @@ pub fn stand_by(
         match waited {
             Ok(end) => return Ok(end),
             Err(JoinError::Fatal(error)) => return Err(error),
-            Err(JoinError::Retry(reason)) => tracing::debug!(reason, "waiting for the next group"),
+            Err(JoinError::Retry(reason) | JoinError::Ended(reason)) => {
+                tracing::debug!(reason, "waiting for the next group")
+            }
         }
         thread::sleep(RETRY_DELAY);
     }

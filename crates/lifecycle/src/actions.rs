@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stagecoach_api::contract::Mesh;
 
-use crate::observed::{Member, Observed, StageInstance};
+use crate::instance::{Member, StageInstance};
+use crate::observed::Observed;
 use crate::state::{AttemptPhase, JobOutcome};
 use crate::time::DeadlineClock;
 use crate::{report, spares};

@@ -29,7 +29,8 @@ use stagecoach_api::contract::ExitCode;
 use stagecoach_api::job::{BackoffSpec, JobPhase};
 
 use crate::actions::{self, AttemptAction};
-use crate::observed::{InstanceState, Observed, StageInstance};
+use crate::instance::{InstanceState, StageInstance};
+use crate::observed::Observed;
 use crate::policy::RestartDecision;
 use crate::state::{Attempt, AttemptPhase, JobFailureReason, JobOutcome, JobState};
 use crate::time::{DeadlineClock, UnixMillis};

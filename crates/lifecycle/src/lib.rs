@@ -19,6 +19,8 @@ mod backoff;
 mod budget;
 mod cause;
 mod decide;
+mod failure;
+mod instance;
 mod observed;
 mod pod_failure_policy;
 mod policy;
@@ -27,16 +29,15 @@ mod report;
 mod spares;
 mod state;
 mod time;
+mod timeouts;
 
 pub use actions::{AttemptAction, MIN_GRACE_SECONDS};
 pub use backoff::{BACKOFF_JITTER_PERCENT, backoff_delay, jittered};
 pub use budget::RestartBudget;
-pub use cause::{AttemptFailure, FailureReason};
 pub use decide::{Decision, decide};
-pub use observed::{
-    CreationRefusal, Desired, Exit, ExternalCause, InstanceId, InstanceState, LostInstance, Observed, ObservedProgress,
-    SpareInstance, StageInstance, TerminationReport,
-};
+pub use failure::{AttemptFailure, FailureReason};
+pub use instance::{Exit, ExternalCause, InstanceId, InstanceState, SpareInstance, StageInstance, TerminationReport};
+pub use observed::{CreationRefusal, Desired, LostInstance, Observed, ObservedProgress};
 pub use policy::Policy;
 pub use state::{Attempt, AttemptPhase, JobFailureReason, JobOutcome, JobState};
 pub use time::UnixMillis;

@@ -48,7 +48,7 @@ impl Policy {
             active_deadline_seconds: spec.active_deadline_seconds,
             backoff_jitter_percent: 0,
             spares: spec.spares,
-            replaces_stages: spec.restart.reform_timeout_seconds > 0 && spec.training.is_some(),
+            replaces_stages: spec.replaces_stages(),
             nodes_can_be_lost: false,
             min_data_parallel: spec.min_data_parallel(),
         }

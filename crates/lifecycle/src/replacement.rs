@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::observed::{InstanceState, Observed};
+use crate::instance::InstanceState;
+use crate::observed::Observed;
 use crate::state::{AttemptPhase, JobState};
 use crate::time::UnixMillis;
 use crate::{AttemptFailure, cause};

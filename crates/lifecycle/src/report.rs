@@ -1,6 +1,7 @@
 //! Losses that the other stages report. They know at once that a process has ended; the kubelet tells how, up to seconds later.
 
-use crate::observed::{LostInstance, Observed, StageInstance};
+use crate::instance::StageInstance;
+use crate::observed::{LostInstance, Observed};
 use crate::policy::RestartDecision;
 use crate::state::{AttemptPhase, JobOutcome, JobState};
 use crate::time::{DeadlineClock, UnixMillis};

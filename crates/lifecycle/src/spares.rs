@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use stagecoach_api::contract::ExitCode;
 
 use crate::actions::AttemptAction;
-use crate::observed::{InstanceState, Observed, SpareInstance, StageInstance};
+use crate::instance::{InstanceState, SpareInstance, StageInstance};
+use crate::observed::Observed;
 use crate::state::{AttemptPhase, JobState};
 use crate::time::{DeadlineClock, UnixMillis};
 use crate::{AttemptFailure, FailureReason, cause, report};

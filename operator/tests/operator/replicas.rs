@@ -16,7 +16,7 @@ fn names(pods: &[Value]) -> Vec<&str> {
 #[test]
 fn replicas_have_pods_of_their_own_and_one_that_is_lost_is_replaced() {
     let cluster = shared();
-    let spec = json!({"dataParallel": 2, "training": {"gradientBlocks": 2}, "restart": {"reformTimeoutSeconds": 60}});
+    let spec = json!({"dataParallel": 2, "training": {"gradientBlocks": 2}, "restart": {"reformTimeoutSeconds": 60, "minDataParallel": 2}});
     cluster.create("replicas", spec);
     let job = cluster.wait_running("replicas", 1);
     let status = &job["status"];
@@ -72,8 +72,10 @@ fn replicas_that_become_stages_are_another_attempt() {
 #[test]
 fn a_job_runs_without_a_replica_that_it_may_lack_and_says_so() {
     let cluster = shared();
-    let restart = json!({"reformTimeoutSeconds": 60, "minDataParallel": 1});
-    cluster.create("bereft", json!({"dataParallel": 2, "training": {"gradientBlocks": 2}, "restart": restart}));
+    cluster.create(
+        "bereft",
+        json!({"dataParallel": 2, "training": {"gradientBlocks": 2}, "restart": {"reformTimeoutSeconds": 60}}),
+    );
     let replicas = |training: u32| move |job: &Value| job["status"]["trainingReplicas"] == training;
     cluster.wait("bereft", "both replicas", replicas(2));
     let stage = cluster.kubelet.pod("bereft-1-1-1");
@@ -103,8 +105,10 @@ fn a_job_runs_without_a_replica_that_it_may_lack_and_says_so() {
 #[test]
 fn the_stage_that_took_the_newest_fence_is_believed() {
     let cluster = shared();
-    let restart = json!({"reformTimeoutSeconds": 60, "minDataParallel": 1});
-    cluster.create("led", json!({"dataParallel": 2, "training": {"gradientBlocks": 2}, "restart": restart}));
+    cluster.create(
+        "led",
+        json!({"dataParallel": 2, "training": {"gradientBlocks": 2}, "restart": {"reformTimeoutSeconds": 60}}),
+    );
     cluster.wait_running("led", 1);
     let leads = |pod: &str, leader_fence, step| {
         let progress = ProgressStatus { step, ..ProgressStatus::default() };

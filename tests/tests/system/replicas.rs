@@ -49,6 +49,8 @@ fn the_number_of_replicas_may_change_half_way() {
 fn a_stage_of_any_replica_may_be_killed() {
     for memory in ["", ", memory: {everySteps: 1}"] {
         let extra = job().extra.replace("keepLast: 3", &format!("keepLast: 3{memory}"));
+        // the others wait for the one that is started in its place
+        let extra = extra.replace("restart: {", "restart: {minDataParallel: 2, ");
         let job = TestJob { stages: 2, data_parallel: 2, extra, ..job() };
         let workspace = corpus::workspace();
         let workspace = workspace.path();
@@ -70,10 +72,9 @@ fn a_stage_of_any_replica_may_be_killed() {
     }
 }
 
-/// Two replicas of two stages, or three of one, of which one may be alone.
+/// Replicas of which one may be alone.
 fn may_lose_replicas(stages: usize, data_parallel: usize) -> TestJob {
-    let extra = job().extra.replace("restart: {", "restart: {minDataParallel: 1, ");
-    TestJob { stages, data_parallel, extra, ..job() }
+    TestJob { stages, data_parallel, ..job() }
 }
 
 /// Kills ranks while the launcher sleeps, so that nothing takes their place.
@@ -141,6 +142,69 @@ fn a_job_ends_without_a_lost_replica() {
         signal(launched.child.id(), libc::SIGCONT);
         assert_eq!(launched.finish(workspace).hashes(), undisturbed(&job), "without {lost:?}");
     }
+}
+
+/// The one that led, and then the one that led in its place; and one that leads a group that has not begun: nothing takes their place.
+#[test]
+fn leadership_is_passed_on_more_than_once() {
+    let mut job = may_lose_replicas(1, 4);
+    job.extra = job.extra.replace("keepLast: 3", "keepLast: 3, memory: {everySteps: 1}");
+    let workspace = corpus::workspace();
+    let workspace = workspace.path();
+    let mut launched = Launched::start(workspace, &job.endless(), &[]);
+    until("a checkpoint", 60, || (saved(&folder(workspace)) > 0).then_some(()));
+    let stages = launched.wait_for_stages(4);
+    lose_for_good(&launched, &[0], 4);
+    launched.wait_for_step(launched.steps() + 5);
+    // stage 2 is not known to be lost, so that the group that stage 1 begins without stage 3 waits for it
+    let before = newest_fence(workspace);
+    signal(stages[2], libc::SIGSTOP);
+    signal(stages[3], libc::SIGKILL);
+    until("the next group to begin", 60, || (newest_fence(workspace) > before).then_some(()));
+    signal(stages[1], libc::SIGKILL);
+    signal(stages[2], libc::SIGCONT);
+    launched.wait_for_step(launched.steps() + 5);
+    assert!(log(workspace, 2).contains("stage 2 leads the next group"), "{}", log(workspace, 2));
+    signal(launched.child.id(), libc::SIGCONT);
+    launched.wait_for_stages(4);
+    launched.wait_for_step(launched.steps() + 5);
+    launched.interrupt(workspace);
+    let rest = job.ending_after(saved(&folder(workspace)));
+    let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
+    assert_eq!(outcome.hashes(), undisturbed(&rest));
+}
+
+/// The leader ends when the group has saved and leaves for the next one, which has the replica that is back.
+#[test]
+fn a_leader_may_be_lost_while_the_group_forms_again() {
+    for memory in ["", ", memory: {everySteps: 1}"] {
+        let mut job = may_lose_replicas(1, 3);
+        job.extra = job.extra.replace("keepLast: 3", &format!("keepLast: 3{memory}"));
+        let workspace = corpus::workspace();
+        let workspace = workspace.path();
+        let mut launched = Launched::start(workspace, &job.endless(), &[]);
+        until("a checkpoint", 60, || (saved(&folder(workspace)) > 0).then_some(()));
+        let stages = launched.wait_for_stages(3);
+        lose_for_good(&launched, &[1], 3);
+        launched.wait_for_step(launched.steps() + 5);
+        signal(launched.child.id(), libc::SIGCONT);
+        let said = || std::fs::read_to_string(workspace.join("stdout")).unwrap();
+        until("the replica to be taken back", 60, || said().contains("a lost replica is back").then_some(()));
+        signal(stages[0], libc::SIGKILL);
+        launched.wait_for_stages(3);
+        launched.wait_for_step(launched.steps() + 10);
+        launched.interrupt(workspace);
+        let rest = job.ending_after(saved(&folder(workspace)));
+        let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
+        assert_eq!(outcome.hashes(), undisturbed(&rest), "memory: {memory:?}");
+    }
+}
+
+/// The number of the newest group that has begun.
+fn newest_fence(workspace: &Path) -> u64 {
+    let folders = std::fs::read_dir(folder(workspace).join("fences")).unwrap();
+    let number = |name: std::ffi::OsString| name.to_str()?.parse().ok();
+    folders.filter_map(|folder| number(folder.unwrap().file_name())).max().unwrap()
 }
 
 /// A leader that is silent is no dead one: nobody succeeds it. The launcher replaces it, or it goes on when it wakes up first.

@@ -184,8 +184,8 @@ fn train(job: &PipelineJob, folder: &JobFolder, workspace: &Path, port: PagePort
         }
         RunOutcome::Complete(None) => {
             print_error(format!(
-                "all stages succeeded, but stage 0 reported no result: see {}",
-                folder.log("stage-0").display()
+                "all stages succeeded, but none reported a result: see the logs in {}",
+                folder.logs().display()
             ));
             Ok(ExitCode::Failure.code())
         }

@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use stagecoach_group::Activity;
 use stagecoach_pipeline::{Replica, ReplicaBlocks, Subtree};
 use tch::{Kind, Tensor, no_grad};
 
@@ -83,9 +84,7 @@ impl Executor<'_> {
 
     /// Waits until the weights of a chunk are there, if they are being gathered; since when they were, and when they arrived.
     pub(super) fn finish_gather(&mut self, chunk: usize) -> Result<Option<(Instant, Arrival)>, StepError> {
-        let activity = self.activity;
-        let on_peer = &mut |peer| activity.set("GATHER", Some(peer));
-        Ok(finish_gather(self.stage, self.links, self.placement.ranks(), chunk, on_peer)?)
+        Ok(finish_gather(self.stage, self.links, self.placement.ranks(), chunk, self.activity)?)
     }
 }
 
@@ -110,17 +109,27 @@ fn owned_by<'a>(
 }
 
 /// Gathers the weights of all chunks of a stage in a pipeline of `stages`, as after an update: when each replica has loaded what it owns.
-pub(crate) fn gather_weights(stage: &mut Stage, links: &mut Links, stages: usize) -> Result<(), LinkError> {
+pub(crate) fn gather_weights(
+    stage: &mut Stage,
+    links: &mut Links,
+    stages: usize,
+    activity: &Activity,
+) -> Result<(), LinkError> {
     let chunks: Vec<usize> = stage.chunks.keys().copied().collect();
     chunks.into_iter().try_for_each(|chunk| begin_gather(stage, links, stages, chunk))?;
-    finish_gathers(stage, links, stages)
+    finish_gathers(stage, links, stages, activity)
 }
 
 /// Waits until the weights of all chunks that are being gathered are there. For a chunk's F the executor does so itself; nothing else
 /// reads weights that another replica owns, but after a group's last step nobody would wait for what is still on its way.
-pub(crate) fn finish_gathers(stage: &mut Stage, links: &mut Links, stages: usize) -> Result<(), LinkError> {
+pub(crate) fn finish_gathers(
+    stage: &mut Stage,
+    links: &mut Links,
+    stages: usize,
+    activity: &Activity,
+) -> Result<(), LinkError> {
     let chunks: Vec<usize> = stage.gathers.keys().copied().collect();
-    chunks.into_iter().try_for_each(|chunk| finish_gather(stage, links, stages, chunk, &mut |_| {}).map(drop))
+    chunks.into_iter().try_for_each(|chunk| finish_gather(stage, links, stages, chunk, activity).map(drop))
 }
 
 fn begin_gather(stage: &mut Stage, links: &mut Links, stages: usize, chunk: usize) -> Result<(), LinkError> {
@@ -142,19 +151,18 @@ fn begin_gather(stage: &mut Stage, links: &mut Links, stages: usize, chunk: usiz
     Ok(())
 }
 
-/// `on_peer` gets the ranks that are waited for.
 fn finish_gather(
     stage: &mut Stage,
     links: &mut Links,
     stages: usize,
     chunk: usize,
-    on_peer: &mut dyn FnMut(usize),
+    activity: &Activity,
 ) -> Result<Option<(Instant, Arrival)>, LinkError> {
     let Some(&begun) = stage.gathers.get(&chunk) else { return Ok(None) };
     let mut peers = Peers::of(stage, links, stages);
     let mut arrived = None;
     for index in stage.replica.others() {
-        on_peer(peers.rank(index));
+        activity.set("GATHER", Some(peers.rank(index)));
         for parameter in gathered(stage, chunk, index) {
             arrived = arrived.max(peers.wait(index, parameter)?.1);
         }

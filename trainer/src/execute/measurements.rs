@@ -7,7 +7,7 @@ pub(crate) struct StepMeasurements {
     pub(crate) bytes_sent: f64,
     /// The most bytes that this process has had resident.
     pub(crate) peak_bytes: f64,
-    /// Begin and end of each timed action, in seconds since the origin that all stages share.
+    /// Begin and end of each timed action, in seconds since the origin that all stages share; of the first replica alone.
     pub(crate) spans: Vec<(f64, f64)>,
 }
 

@@ -1,6 +1,5 @@
 //! A stage in one group, from joining to its end.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,7 +27,7 @@ use crate::state_dict::StateCopy;
 /// How long to wait, after a link breaks, for the group to report the root cause.
 const ROOT_CAUSE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Runs the stage in the next group. None if that ended to form again, with a replica that is back.
+/// Runs the stage in the next group. None if that ended to form again, with a replica that is back or led by this stage.
 ///
 /// # Errors
 /// What ends the stage, or the group: then [`Fatal::is_group_lost`].
@@ -45,7 +44,7 @@ pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Optio
     };
     // what fails before the group is released does not get better by forming another
     let joined = join_group(context, kept, on_failure).map_err(|fatal| Fatal { is_group_lost: false, ..fatal });
-    let JoinedGroup { member, coordinator, assignment, notes } = joined?;
+    let Some(JoinedGroup { member, coordinator, assignment, notes }) = joined? else { return Ok(None) };
     let roster = assignment.roster.clone();
     handler.set_roster(&roster);
     notes.into_iter().for_each(|message| emit(context, &TrainingEvent::Note { message }));
@@ -70,13 +69,11 @@ pub(super) fn run_group(context: &StageContext, kept: &mut Kept) -> Result<Optio
         (failure, _) => failure,
     };
     let lost = failure.and_then(|failure| failure.root_cause_rank);
-    kept.lost_ranks = lost_ranks(context, &roster, lost, coordinator.as_ref());
-    kept.succeeds_leader = context.may_lack_replicas()
-        && failure.is_some_and(|failure| failure.has_ended && lost == Some(roster.leader()))
-        && roster
-            .members
-            .get(context.env.mesh.stages as usize)
-            .is_some_and(|hello| hello.rank == context.env.rank as usize);
+    kept.lost_ranks = Some(lost_ranks(context, &roster, lost, coordinator.as_ref()));
+    let second = roster.members.get(context.env.mesh.stages as usize).filter(|_| context.may_lack_replicas());
+    kept.succeeds = second.filter(|second| second.rank == context.env.rank as usize).map(|_| roster.leader() as u32);
+    let has_leader_ended = failure.is_some_and(|failure| failure.has_ended && lost == Some(roster.leader()));
+    kept.leaderless = kept.epoch.filter(|_| kept.succeeds.is_some() && has_leader_ended);
     if outcome.is_ok() {
         outcome = left.map_err(Fatal::from).and(outcome);
     }
@@ -89,7 +86,7 @@ fn lost_ranks(
     roster: &Roster,
     lost: Option<usize>,
     coordinator: Option<&Coordinator>,
-) -> BTreeSet<usize> {
+) -> Vec<usize> {
     let waiting = coordinator.map(Coordinator::waiting_ranks).unwrap_or_default();
     let is_away = |rank: &usize| roster.rank_in_group(*rank).is_none() && !waiting.contains(rank);
     (0..context.env.mesh.ranks() as usize).filter(is_away).chain(lost).collect()
@@ -206,7 +203,7 @@ fn load_and_train(
     notes.into_iter().for_each(note);
     if plan.trainer_state.step > 0 {
         // each replica has loaded what it owns
-        let gathered = gather_weights(&mut stage, &mut links, placement.ranks());
+        let gathered = gather_weights(&mut stage, &mut links, placement.ranks(), &member.activity());
         gathered.map_err(|error| link_failure(member, error))?;
     }
     let (different, environments) = environment::compare_stages(member, &mut plan.trainer_state, context.environment)?;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use stagecoach_api::contract::{FailureKind, StageEnv};
 use stagecoach_checkpoint::Damage;
-use stagecoach_group::{Coordinator, GroupFailure, GroupTimeouts, Hello, Member, Roster};
+use stagecoach_group::{Coordinator, GroupError, GroupFailure, GroupTimeouts, Hello, Member, Roster};
 
 use super::context::StageContext;
 use super::kept::Kept;
-use super::lead::{LedGroup, lead, leads};
+use super::lead::{LedGroup, lead, turn};
 use super::rendezvous::Finder;
 use crate::fatal::Fatal;
 use crate::plan::{JobConfig, Plan, VerifiedPlan};
@@ -46,7 +46,8 @@ pub(super) fn group_timeouts(config: &JobConfig) -> GroupTimeouts {
     }
 }
 
-/// Joins the next group: its leader begins it. `on_failure` is called once if that group fails later.
+/// Joins the next group: its leader begins it. None if that leader's process has ended, and this stage leads the one after it.
+/// `on_failure` is called once if the group fails later.
 ///
 /// # Errors
 /// If none is released in time, or this stage may not be in it.
@@ -54,18 +55,18 @@ pub(super) fn join_group(
     context: &StageContext,
     kept: &mut Kept,
     on_failure: impl Fn(GroupFailure) + Send + Sync + 'static,
-) -> Result<JoinedGroup, Fatal> {
+) -> Result<Option<JoinedGroup>, Fatal> {
     let StageContext { env, config, device, volume, monitor, .. } = *context;
     let (listener, data_address) = listen(&env.pod_ip)?;
-    let hello = hello(env, config, device, data_address);
+    let hello = Hello { lost_ranks: kept.lost_ranks.clone(), ..hello(env, config, device, data_address) };
     let mut timeouts = group_timeouts(config);
     if let (Some(_), Some(timeout)) = (kept.epoch, context.reform_timeout()) {
         timeouts.startup_timeout = timeout;
     }
-    let mut finder = Finder::new(volume, env, kept.epoch);
-    let led = match leads(context, kept, &finder, timeouts.startup_timeout)? {
-        true => lead(context, kept, &hello, timeouts)?,
-        false => None,
+    let mut finder = Finder::new(volume, env, kept.epoch, kept.succeeds);
+    let led = match turn(context, kept, &finder, timeouts.startup_timeout)? {
+        Some(turn) => lead(context, kept, turn, &hello, timeouts)?,
+        None => None,
     };
     let (coordinator, own, damage, notes) = match led {
         Some(LedGroup { coordinator, at, damage, notes }) => (Some(coordinator), Some(at), damage, notes),
@@ -84,14 +85,21 @@ pub(super) fn join_group(
             what.clone_into(&mut last);
         }
     };
-    let (member, roster, bytes) = Member::join(find, hello, timeouts, on_preparing, on_failure)?;
+    let (member, roster, bytes) = match Member::join(find, hello, timeouts, on_preparing, on_failure) {
+        Err(error @ GroupError::LeaderEnded { group, .. }) => {
+            tracing::warn!("{error}");
+            (kept.epoch, kept.leaderless) = (Some(group), Some(group));
+            return Ok(None);
+        }
+        joined => joined?,
+    };
     monitor.attach_activity(member.activity());
     let rank = roster.rank_in_group(env.rank as usize).unwrap_or(env.rank as usize);
     let (plan, verified) = Plan::from_bytes(&bytes, rank)?;
     kept.epoch = Some(plan.fence.number());
     tracing::info!(hash = %blake3::hash(&bytes), "plan");
     let assignment = Assignment { roster, plan, verified, listener, damage };
-    Ok(JoinedGroup { member, coordinator, assignment, notes })
+    Ok(Some(JoinedGroup { member, coordinator, assignment, notes }))
 }
 
 /// A listener on a free port of `host`, and its address.
@@ -111,7 +119,7 @@ pub(super) fn hello(env: &StageEnv, config: &JobConfig, device: tch::Device, dat
         attempt: env.attempt,
         rank: env.rank as usize,
         world_size: env.mesh.ranks() as usize,
-        replica: 0,
+        lost_ranks: None,
         incarnation: env.incarnation,
         pod_uid: env.pod_uid.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),

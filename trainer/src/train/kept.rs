@@ -1,7 +1,5 @@
 //! What a stage keeps from one group to the next, so that who survives reads and builds as little as possible again.
 
-use std::collections::BTreeSet;
-
 use stagecoach_api::job::{Precision, Recompute};
 use stagecoach_checkpoint::Fence;
 use stagecoach_pipeline::{Partition, Placement, Replica};
@@ -18,10 +16,13 @@ pub(super) struct Kept {
     pub(super) epoch: Option<u64>,
     /// The fence that it took for that group; only of who led it.
     pub(super) fence: Option<Fence>,
-    /// The ranks that are lost and not back: the next group does not wait for them if it may train without a replica.
-    pub(super) lost_ranks: BTreeSet<usize>,
-    /// Whether the process that led the last group has ended, and this stage is the one that leads the next.
-    pub(super) succeeds_leader: bool,
+    /// The ranks that are lost and not back: the next group does not wait for them if it may train without a replica. None before the
+    /// first group.
+    pub(super) lost_ranks: Option<Vec<usize>>,
+    /// Who led the last group, if this stage leads in its place when its process ends.
+    pub(super) succeeds: Option<u32>,
+    /// A group whose leader's process has ended, and this stage leads in its place.
+    pub(super) leaderless: Option<u64>,
     /// Whether it serves the job's page; only of who has led a group.
     pub(super) serves_page: bool,
     /// Whether it has told that a faster carrier is missing; only of who has led a group.

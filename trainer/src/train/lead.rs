@@ -1,6 +1,5 @@
 //! Who leads the next group, and what its leader does before the others join: it takes the fence, says where it is, and plans.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use stagecoach_api::contract::FailureKind;
@@ -35,38 +34,56 @@ pub(super) struct LedGroup {
     pub(super) notes: Vec<String>,
 }
 
+/// The right to begin the next group, unless another stage takes the fence first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Turn {
+    /// The newest fence that this stage has seen; none where no other stage may lead.
+    after: Option<u64>,
+}
+
+/// What a stage does about the next group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Decision {
+    Lead(Turn),
+    Join,
+    /// Somebody has taken the fence, and has not said who it is.
+    Wait,
+}
+
 /// Whether this stage leads the next group: the first stage 0 does. Where a replica may be missing, who led the last group leads the
 /// next one too, or the same process started anew, unless another has succeeded it: the stage 0 of the second replica does, if it sees
 /// the leader's process end. The volume says who led last; nobody leads who could not look.
 ///
 /// # Errors
 /// If a newer attempt has begun, or the volume can't be read.
-pub(super) fn leads(
+pub(super) fn turn(
     context: &StageContext,
     kept: &mut Kept,
     finder: &Finder,
     timeout: Duration,
-) -> Result<bool, Fatal> {
+) -> Result<Option<Turn>, Fatal> {
     let rank = context.env.rank;
-    let succeeds_leader = std::mem::take(&mut kept.succeeds_leader);
+    let leaderless = kept.leaderless.take();
     if !context.may_lack_replicas() || !rank.is_multiple_of(context.env.mesh.stages) {
-        return Ok(rank == 0);
+        return Ok((rank == 0).then_some(Turn { after: None }));
     }
     // who was in the last group and did not lead it leaves that to others: one that was suspended may have been replaced
-    if kept.epoch.is_some() && kept.fence.is_none() && !succeeds_leader {
-        return Ok(false);
+    if kept.epoch.is_some() && kept.fence.is_none() && leaderless.is_none() {
+        return Ok(None);
     }
     let began = Instant::now();
     loop {
         match finder.last_leader() {
-            Ok(Some(LastLeader { epoch, .. })) if succeeds_leader && kept.epoch == Some(epoch) => return Ok(true),
-            Ok(Some(LastLeader { rank: Some(leader), .. })) => return Ok(leader == rank),
-            Ok(None) => return Ok(rank == 0),
-            // who takes a fence says soon that it leads, or has ended: then who led before it leads
-            Ok(Some(_)) if began.elapsed() >= PUBLISH_TIMEOUT => {
-                return Ok(finder.leader_before().map_or(rank == 0, |leader| leader == rank));
-            }
-            Ok(Some(_)) => {}
+            Ok(last) => match decide(rank, leaderless, last) {
+                Decision::Lead(turn) => return Ok(Some(turn)),
+                Decision::Join => return Ok(None),
+                // who takes a fence says soon that it leads, or has ended: then who led before it leads
+                Decision::Wait if began.elapsed() >= PUBLISH_TIMEOUT => {
+                    let before = finder.leader_before().unwrap_or(0);
+                    return Ok((before == rank).then_some(Turn { after: last.map(|last| last.epoch) }));
+                }
+                Decision::Wait => {}
+            },
             Err(NotFound::Superseded(newer)) => {
                 return Err(GroupError::Superseded { rank: rank as usize, newer }.into());
             }
@@ -82,6 +99,18 @@ pub(super) fn leads(
     }
 }
 
+/// Of stage `rank`, a stage 0, that succeeds the leader of group `leaderless`, if any.
+fn decide(rank: u32, leaderless: Option<u64>, last: Option<LastLeader>) -> Decision {
+    let lead_after = |after| Decision::Lead(Turn { after });
+    match last {
+        None if rank == 0 => lead_after(None),
+        Some(LastLeader { epoch, .. }) if leaderless == Some(epoch) => lead_after(Some(epoch)),
+        Some(LastLeader { epoch, rank: Some(leader) }) if leader == rank => lead_after(Some(epoch)),
+        Some(LastLeader { rank: None, .. }) => Decision::Wait,
+        None | Some(_) => Decision::Join,
+    }
+}
+
 /// Begins the next group, as its leader; none if another stage 0 has done so meanwhile, where any may lead.
 ///
 /// # Errors
@@ -89,10 +118,11 @@ pub(super) fn leads(
 pub(super) fn lead(
     context: &StageContext,
     kept: &mut Kept,
+    turn: Turn,
     hello: &Hello,
     timeouts: GroupTimeouts,
 ) -> Result<Option<LedGroup>, Fatal> {
-    match begin(context, kept, hello, timeouts) {
+    match begin(context, kept, turn, hello, timeouts) {
         // its members, if it has any, look for the newer group when they lose this one
         Err(fatal) if fatal.is_group_lost && context.may_lack_replicas() => {
             tracing::warn!("{}: another stage leads", fatal.message);
@@ -102,21 +132,28 @@ pub(super) fn lead(
     }
 }
 
-fn begin(context: &StageContext, kept: &mut Kept, hello: &Hello, timeouts: GroupTimeouts) -> Result<LedGroup, Fatal> {
+fn begin(
+    context: &StageContext,
+    kept: &mut Kept,
+    turn: Turn,
+    hello: &Hello,
+    timeouts: GroupTimeouts,
+) -> Result<LedGroup, Fatal> {
     let StageContext { env, config, volume, monitor, .. } = *context;
     if !std::mem::replace(&mut kept.serves_page, true) {
         serve_page(context)?;
     }
     let (control, address) = listen(&env.pod_ip)?;
-    let fence = acquire_fence(volume, kept.fence.as_ref())?;
+    let fence = acquire_fence(volume, kept.fence.as_ref(), turn.after)?;
     kept.fence = Some(fence.clone());
     let secret = GroupSecret::generate(fence.number())
         .map_err(|e| Fatal::new(FailureKind::Error, format!("no random numbers for the group's key: {e}")))?;
     let telemetry = monitor.telemetry().clone();
     let on_rejected = move || telemetry.count_rejected_connection();
-    let quorum = quorum(context, &kept.lost_ranks);
+    let quorum = Quorum::new(env.mesh.stages as usize, config.job.spec.min_data_parallel() as usize)
+        .awaiting_lost(!context.may_lack_replicas());
     let coordinator = Coordinator::start(control, hello.clone(), timeouts, secret.clone(), quorum, on_rejected)?;
-    let at = Rendezvous { address, protocol_version: PROTOCOL_VERSION, secret };
+    let at = Rendezvous { address, protocol_version: PROTOCOL_VERSION, secret, succeeds_leader: false };
     fence.publish(volume, &published_name(env, &at))?;
     monitor.telemetry().set_leader(fence.number());
     let planned = plan_for_members(context, &fence, &coordinator);
@@ -134,13 +171,6 @@ fn begin(context: &StageContext, kept: &mut Kept, hello: &Hello, timeouts: Group
     }
 }
 
-/// With how few replicas the next group may train: all, unless the job says less.
-fn quorum(context: &StageContext, lost: &BTreeSet<usize>) -> Quorum {
-    let StageContext { env, config, .. } = *context;
-    let lost = if context.may_lack_replicas() { lost.clone() } else { BTreeSet::new() };
-    Quorum { stages: env.mesh.stages as usize, min_replicas: config.job.spec.min_data_parallel() as usize, lost }
-}
-
 /// Plans for all stages while they join, and again if the group has fewer.
 fn plan_for_members(context: &StageContext, fence: &Fence, coordinator: &Coordinator) -> Result<PlannedRun, Fatal> {
     let mut planned = prepare_and_plan(context, fence.clone(), coordinator)?;
@@ -152,4 +182,62 @@ fn plan_for_members(context: &StageContext, fence: &Fence, coordinator: &Coordin
         planned.notes.extend(Replicas::of(context.env.mesh, env.mesh.data_parallel).and_then(Replicas::missing));
     }
     Ok(planned)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use stagecoach_checkpoint::FileSystemVolume;
+
+    use super::*;
+
+    #[test]
+    fn who_led_last_leads_or_who_succeeds_it() {
+        let lead_after = |after| Decision::Lead(Turn { after });
+        let named = |rank| Some(LastLeader { epoch: 7, rank });
+        for (rank, leaderless, last, expected) in [
+            (0, None, None, lead_after(None)),
+            (2, None, None, Decision::Join),
+            (2, None, named(Some(2)), lead_after(Some(7))),
+            (0, None, named(Some(2)), Decision::Join),
+            (2, Some(7), named(Some(0)), lead_after(Some(7))),
+            (2, Some(6), named(Some(0)), Decision::Join),
+            (2, Some(6), named(None), Decision::Wait),
+            (0, None, named(None), Decision::Wait),
+        ] {
+            assert_eq!(decide(rank, leaderless, last), expected, "stage {rank}, {leaderless:?}, {last:?}");
+        }
+    }
+
+    proptest! {
+        /// The leader's process started anew, also twice, and the stage that succeeds it: whatever comes between looking and taking the
+        /// fence, one of them leads, and who looks later joins it.
+        #[test]
+        fn one_stage_leads(order in prop::collection::vec(0usize..3, 0..12)) {
+            let folder = tempfile::tempdir().unwrap();
+            let volume = FileSystemVolume::new(folder.path());
+            let lost = Fence::acquire(&volume).unwrap().number();
+            let claimants = [(0, None), (0, None), (2, Some(lost))];
+            let mut last = LastLeader { epoch: lost, rank: Some(0) };
+            let (mut decisions, mut led) = ([None; 3], Vec::new());
+            for claimant in order.into_iter().chain([0, 1, 2, 0, 1, 2]) {
+                let (rank, leaderless) = claimants[claimant];
+                match decisions[claimant] {
+                    None => decisions[claimant] = Some(decide(rank, leaderless, Some(last))),
+                    Some(Decision::Lead(turn)) => {
+                        decisions[claimant] = Some(Decision::Join);
+                        if let Ok(fence) = acquire_fence(&volume, None, turn.after) {
+                            led.push((claimant, fence.number()));
+                            last = LastLeader { epoch: fence.number(), rank: Some(rank) };
+                        }
+                    }
+                    Some(Decision::Join | Decision::Wait) => {}
+                }
+            }
+            // the same rank, started anew once more after it has led, leads again
+            let again = led.iter().filter(|(claimant, _)| *claimant < 2).count();
+            prop_assert!(led.len() == 1 || again == led.len(), "{led:?}");
+            prop_assert!(led.iter().enumerate().all(|(nth, (_, epoch))| *epoch == lost + 1 + nth as u64), "{led:?}");
+        }
+    }
 }

@@ -13,7 +13,7 @@ const PREFIX: &str = "rendezvous,";
 /// The name that the leader publishes: comma-separated version of the control protocol, the job (a hash of its UID), attempt, rank,
 /// address (`:` as `_`, which every file system takes) and key.
 pub(super) fn published_name(env: &StageEnv, at: &Rendezvous) -> String {
-    let Rendezvous { address, protocol_version, secret } = at;
+    let Rendezvous { address, protocol_version, secret, .. } = at;
     let (job, address) = (job_hash(env), address.replace(':', "_"));
     format!("{PREFIX}{protocol_version},{job},{},{},{address},{}", env.attempt, env.rank, secret.key_hex())
 }
@@ -37,14 +37,22 @@ pub(super) struct Finder<'a> {
     env: &'a StageEnv,
     /// The last group that this stage was in, which is over.
     over: Option<u64>,
+    /// The rank that this stage succeeds, if its process ends.
+    succeeds: Option<u32>,
     /// The newest group that was there before this stage waited for one.
     first_epoch: Option<u64>,
 }
 
 impl<'a> Finder<'a> {
-    /// Looks for a newer group than `over`, the last one that this stage was in.
-    pub(super) fn new(volume: &'a dyn Volume, env: &'a StageEnv, over: Option<u64>) -> Finder<'a> {
-        Finder { volume, env, over, first_epoch: over }
+    /// Looks for a newer group than `over`, the last one that this stage was in. `succeeds` is the rank that it succeeds, if its
+    /// process ends.
+    pub(super) fn new(
+        volume: &'a dyn Volume,
+        env: &'a StageEnv,
+        over: Option<u64>,
+        succeeds: Option<u32>,
+    ) -> Finder<'a> {
+        Finder { volume, env, over, succeeds, first_epoch: over }
     }
 
     /// Finds who led the last group of this attempt; none if there was none.
@@ -75,7 +83,7 @@ impl<'a> Finder<'a> {
     /// # Errors
     /// If it is not there, and whether it may yet come.
     pub(super) fn find(&mut self) -> Result<Rendezvous, NotFound> {
-        let Finder { volume, env, over, .. } = *self;
+        let Finder { volume, env, over, succeeds, .. } = *self;
         let folder = volume.display(paths::FENCES_DIR);
         let yet = |reason: String| NotFound::Yet(format!("{reason} in {}", folder.display()));
         let (epoch, name) = newest(volume)?
@@ -86,7 +94,7 @@ impl<'a> Finder<'a> {
         }
         let is_newer = epoch > *self.first_epoch.get_or_insert(epoch);
         let published = Published::parse(epoch, &name);
-        let Published { job, attempt, at, .. } =
+        let Published { job, attempt, rank, at } =
             published.ok_or_else(|| yet(format!("group {epoch} is of another version")))?;
         match attempt.cmp(&env.attempt) {
             // what was there before this stage may be what an older job of this name has left
@@ -96,7 +104,7 @@ impl<'a> Finder<'a> {
                 Err(yet(format!("attempt {attempt} is still the newest, and this is attempt {}", env.attempt)))
             }
             Ordering::Greater => Err(NotFound::Superseded(format!("attempt {attempt}"))),
-            Ordering::Equal => Ok(at),
+            Ordering::Equal => Ok(Rendezvous { succeeds_leader: succeeds == Some(rank), ..at }),
         }
     }
 }
@@ -122,7 +130,7 @@ impl Published {
         let fields: Vec<&str> = name.strip_prefix(PREFIX)?.split(',').collect();
         let [version, job, attempt, rank, address, key] = fields[..] else { return None };
         let (address, secret) = (address.replace('_', ":"), GroupSecret::from_key_hex(epoch, key)?);
-        let at = Rendezvous { address, protocol_version: version.parse().ok()?, secret };
+        let at = Rendezvous { address, protocol_version: version.parse().ok()?, secret, succeeds_leader: false };
         Some(Published { job: job.to_owned(), attempt: attempt.parse().ok()?, rank: rank.parse().ok()?, at })
     }
 }
@@ -151,7 +159,7 @@ mod tests {
     fn what_is_published_is_found_by_this_attempt_until_a_newer_fence_is_taken() {
         let folder = tempfile::tempdir().unwrap();
         let volume = FileSystemVolume::new(folder.path());
-        let find = |uid, attempt| Finder::new(&volume, &env(uid, attempt), None).find();
+        let find = |uid, attempt| Finder::new(&volume, &env(uid, attempt), None, None).find();
         let not_yet = |uid, attempt, expected: &str| {
             let found = find(uid, attempt);
             assert!(matches!(&found, Err(NotFound::Yet(reason)) if reason.contains(expected)), "{found:?}");
@@ -163,23 +171,25 @@ mod tests {
             // the older group is found no more
             not_yet("a", 3, "no group has begun in");
             let secret = GroupSecret::generate(fence.number()).unwrap();
-            let at = Rendezvous { address: address.into(), protocol_version: 9, secret };
+            let at = Rendezvous { address: address.into(), protocol_version: 9, secret, succeeds_leader: false };
             let name = published_name(&env("a", attempt), &at);
             assert!(name.len() < 200, "{name}");
             fence.publish(&volume, &name).unwrap();
-            assert_eq!(find("a", attempt), Ok(at));
+            let found_by = |succeeds| Finder::new(&volume, &env("a", attempt), None, succeeds).find();
+            assert_eq!((found_by(None), found_by(Some(2))), (Ok(at.clone()), Ok(at.clone())));
+            assert_eq!(found_by(Some(1)), Ok(Rendezvous { succeeds_leader: true, ..at }));
             published.push((fence, name));
         }
         assert_eq!(find("a", 3), Err(NotFound::Superseded("attempt 4".to_owned())));
-        let over = |epoch| Finder::new(&volume, &env("a", 4), Some(epoch)).find();
+        let over = |epoch| Finder::new(&volume, &env("a", 4), Some(epoch), None).find();
         assert!(over(1).is_ok());
         assert!(matches!(over(2), Err(NotFound::Yet(reason)) if reason.contains("group 2 is over")));
-        let of_other_job = Finder::new(&volume, &env("b", 4), Some(1)).find();
+        let of_other_job = Finder::new(&volume, &env("b", 4), Some(1), None).find();
         assert_eq!(of_other_job, Err(NotFound::Superseded("another job of this name".to_owned())));
         not_yet("a", 5, "attempt 4 is still the newest, and this is attempt 5 in");
         not_yet("b", 4, "is of another job");
         let env = env("b", 4);
-        let mut other_job = Finder::new(&volume, &env, None);
+        let mut other_job = Finder::new(&volume, &env, None, None);
         assert!(matches!(other_job.find(), Err(NotFound::Yet(_))));
         let (older, name) = &published[0];
         let error = older.publish(&volume, name).unwrap_err().to_string();
@@ -196,12 +206,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let volume = FileSystemVolume::new(folder.path());
         let (this, next, other) = (env("a", 3), env("a", 4), env("b", 3));
-        let of = |env| Finder::new(&volume, env, None).last_leader();
+        let of = |env| Finder::new(&volume, env, None, None).last_leader();
         assert_eq!(of(&this), Ok(None));
         let publish = |env: &StageEnv| {
             let fence = Fence::acquire(&volume).unwrap();
             let secret = GroupSecret::generate(fence.number()).unwrap();
-            let at = Rendezvous { address: "10.0.0.7:1234".into(), protocol_version: 9, secret };
+            let at =
+                Rendezvous { address: "10.0.0.7:1234".into(), protocol_version: 9, secret, succeeds_leader: false };
             fence.publish(&volume, &published_name(env, &at)).unwrap();
         };
         publish(&this);
@@ -209,7 +220,7 @@ mod tests {
         assert_eq!((of(&next), of(&other)), (Ok(None), Ok(None)), "of an older attempt, of another job");
         Fence::acquire(&volume).unwrap();
         assert_eq!(of(&this), Ok(Some(LastLeader { epoch: 2, rank: None })));
-        let before = |env| Finder::new(&volume, env, None).leader_before();
+        let before = |env| Finder::new(&volume, env, None, None).leader_before();
         assert_eq!((before(&this), before(&next), before(&other)), (Some(1), None, None));
         publish(&next);
         assert_eq!(of(&this), Err(NotFound::Superseded("attempt 4".to_owned())));

@@ -33,14 +33,14 @@ pub(super) struct ResumePoint {
     pub(super) notes: Vec<String>,
 }
 
-/// Acquires the next fence of the job on `volume`. `last` is the fence of the group that this stage 0 has lost: if another
-/// stage 0 has taken a newer one, this one was replaced.
+/// Acquires the next fence of the job on `volume`. `last` is the fence of the group that this stage has led: if another
+/// one has taken a newer one, this one was replaced. With `after`, nobody has taken one after that.
 ///
 /// # Errors
 /// If a newer group is starting or has begun, or the volume fails.
-pub(super) fn acquire_fence(volume: &dyn Volume, last: Option<&Fence>) -> Result<Fence, Fatal> {
+pub(super) fn acquire_fence(volume: &dyn Volume, last: Option<&Fence>, after: Option<u64>) -> Result<Fence, Fatal> {
     last.map_or(Ok(()), |last| last.check(volume))?;
-    Ok(Fence::acquire(volume)?)
+    Ok(after.map_or_else(|| Fence::acquire(volume), |after| Fence::acquire_after(volume, after))?)
 }
 
 /// Chooses the newest checkpoint without `known` damage, to train to step `steps`. Its content is verified when it is

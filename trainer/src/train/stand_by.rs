@@ -33,7 +33,7 @@ pub(super) fn stand_by(
         event_writer.emit(event);
     };
     let hello = Hello { rank: number as usize, ..hello(env, config, device, String::new()) };
-    let mut finder = Finder::new(volume, env, None);
+    let mut finder = Finder::new(volume, env, None, None);
     let mut has_reported = false;
     let on_standing_by = |plan: &[u8]| {
         open_tokens(config, plan);

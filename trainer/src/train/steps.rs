@@ -180,7 +180,7 @@ impl TrainingLoop<'_, '_, '_, '_, '_> {
         let is_last = verdict.stop || self.forms_again || self.state.evaluation_due || is_trained;
         if is_last {
             let RunningStage { stage, links, verified, member, .. } = &mut *self.running;
-            finish_gathers(stage, links, verified.training.placement.ranks())
+            finish_gathers(stage, links, verified.training.placement.ranks(), &member.activity())
                 .map_err(|error| link_failure(member, error))?;
         }
         self.copy_state(begun.announced.memory_checkpoint && !verdict.stop, is_last)?;

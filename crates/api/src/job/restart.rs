@@ -20,7 +20,7 @@ pub struct RestartSpec {
     /// at once. A custom trainer's group always does.
     pub reform_timeout_seconds: u32,
     /// With how few replicas the group trains on when others are lost, whichever these are; it takes them in again when they are back.
-    /// Absent: it waits for all.
+    /// Absent: 1. As many as `dataParallel`: it waits for all, as it always does where `reformTimeoutSeconds` is 0.
     #[schemars(range(min = 1))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_data_parallel: Option<u32>,

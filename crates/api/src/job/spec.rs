@@ -164,9 +164,18 @@ impl PipelineJobSpec {
         Mesh { stages: self.stages, data_parallel: self.data_parallel }
     }
 
-    /// With how few replicas a group trains on, at least one and at most all.
+    /// With how few replicas a group trains on: all, where a lost stage ends the attempt.
     pub fn min_data_parallel(&self) -> u32 {
-        self.restart.min_data_parallel.unwrap_or(self.data_parallel).clamp(1, self.data_parallel.max(1))
+        let all = self.data_parallel.max(1);
+        match self.replaces_stages() {
+            true => self.restart.min_data_parallel.unwrap_or(1).clamp(1, all),
+            false => all,
+        }
+    }
+
+    /// Whether the other stages go on when one is lost. Otherwise the whole group starts anew, as a custom trainer's does.
+    pub fn replaces_stages(&self) -> bool {
+        self.restart.reform_timeout_seconds > 0 && self.training.is_some()
     }
 
     /// Whether the group of an attempt with so many replicas may form without one of them at once, led by any stage 0. With spares one
@@ -220,5 +229,27 @@ string_enum! {
         BuiltIn = "BuiltIn",
         /// The command of the template's `trainer` container, a torchrun-style script for example.
         Custom = "Custom",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_may_train_with_one_replica_unless_a_lost_stage_ends_it() {
+        let text = include_str!("../../../../manifests/samples/shakespeare.yaml");
+        let spec = crate::parse_with(text, "shakespeare.yaml", &[("dataParallel".into(), "4".into())]).unwrap().spec;
+        let least = |change: fn(&mut PipelineJobSpec)| {
+            let mut spec = spec.clone();
+            change(&mut spec);
+            (spec.min_data_parallel(), spec.may_lack_replicas(4))
+        };
+        assert_eq!(least(|_| {}), (1, true));
+        assert_eq!(least(|spec| spec.restart.min_data_parallel = Some(3)), (3, true));
+        assert_eq!(least(|spec| spec.restart.min_data_parallel = Some(9)), (4, false));
+        assert_eq!(least(|spec| spec.spares = 1), (1, false));
+        assert_eq!(least(|spec| spec.restart.reform_timeout_seconds = 0), (4, false));
+        assert_eq!(least(|spec| spec.training = None), (4, false));
     }
 }

@@ -319,3 +319,34 @@ fn a_fenced_off_group_writes_nothing_and_gets_fenced_off() {
     result.read_at(0, &mut content).unwrap();
     assert_eq!(content, b"again");
 }
+
+/// Two groups that want to follow the same one: whatever comes between the calls of the first, one of them does.
+#[test]
+fn one_group_at_most_takes_the_fence_after_another() {
+    let prepared = || {
+        let volume = MemoryVolume::new();
+        let last = Fence::acquire(&volume).unwrap().number();
+        (volume, last)
+    };
+    let (volume, last) = prepared();
+    let handle = FaultyVolume::counting(Arc::new(volume));
+    Fence::acquire_after(&handle, last).unwrap();
+    for at in 0..handle.trace().len() {
+        let (volume, last) = prepared();
+        let second = Arc::new(Mutex::new(None));
+        let meanwhile = {
+            let (volume, second) = (volume.clone(), second.clone());
+            move || *second.lock().unwrap() = Some(Fence::acquire_after(&volume, last))
+        };
+        let handle = FaultyVolume::interrupted(Arc::new(volume.clone()), at, meanwhile);
+        let first = Fence::acquire_after(&handle, last);
+        let second = second.lock().unwrap().take().unwrap();
+        let numbers: Vec<u64> =
+            [&first, &second].iter().filter_map(|fence| Some(fence.as_ref().ok()?.number())).collect();
+        assert_eq!(numbers, [last + 1], "call {at}: {first:?}, {second:?}");
+        let refused = if first.is_ok() { second } else { first };
+        assert!(
+            matches!(refused, Err(CheckpointError::FencedOff { fence, newest: Some(newest) }) if (fence, newest) == (last, last + 1))
+        );
+    }
+}

@@ -49,6 +49,11 @@ impl GroupSecret {
         Ok(GroupSecret { epoch, key })
     }
 
+    /// The number of the group.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     /// The key as hexadecimal digits.
     pub fn key_hex(&self) -> String {
         self.key.iter().map(|byte| format!("{byte:02x}")).collect()

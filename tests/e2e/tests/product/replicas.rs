@@ -25,7 +25,7 @@ impl Drop for Cordoned<'_> {
 fn a_replica_that_finds_no_node_is_not_waited_for() {
     let product = Product::take();
     let training = json!({"steps": 900, "gradientBlocks": 4, "learningRate": {"decaySteps": 300}});
-    let replicas = json!({"stages": 1, "dataParallel": 2, "restart": {"minDataParallel": 1}, "training": training});
+    let replicas = json!({"stages": 1, "dataParallel": 2, "training": training});
     let job = E2eJob::apply(&product, "bereft", replicas);
     job.wait_running(1);
     job.wait_step(10);

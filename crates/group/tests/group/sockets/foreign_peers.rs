@@ -189,18 +189,18 @@ fn join_a_server_that_sends(bytes: &'static [u8]) -> String {
 fn what_a_foreign_server_says_is_told_and_tried_again() {
     let error = join_a_server_that_sends(b"HTTP/1.1 400 Bad Request\r\n\r\n");
     assert!(error.contains("it began with \"HTTP/1.1 400\""), "{error}");
-    let error = join_a_server_that_sends(b"stgcoach\x0a\0\0\0");
-    assert!(error.contains("version 10 of the control protocol, this stage version 9"), "{error}");
-    let error = join_a_server_that_sends(b"stgcoach\x09\0\0\0 48 bytes that only somebody with the key could know");
+    let error = join_a_server_that_sends(b"stgcoach\x0b\0\0\0");
+    assert!(error.contains("version 11 of the control protocol, this stage version 10"), "{error}");
+    let error = join_a_server_that_sends(b"stgcoach\x0a\0\0\0 48 bytes that only somebody with the key could know");
     assert!(error.contains("it does not have this group's key"), "{error}");
 }
 
 #[test]
 fn another_version_is_told_before_anything_is_sent() {
-    let find = || Ok(Rendezvous { protocol_version: 10, ..find("127.0.0.1:9")().unwrap() });
+    let find = || Ok(Rendezvous { protocol_version: 11, ..find("127.0.0.1:9")().unwrap() });
     let error = Member::join(find, hello(1, 2), timeouts(), |_| {}, |_| {}).unwrap_err();
     let expected =
-        "stage 1 speaks version 9 of the control protocol and stage 0 version 10: all stages must run one image";
+        "stage 1 speaks version 10 of the control protocol and stage 0 version 11: all stages must run one image";
     assert_eq!(error.to_string(), expected);
 }
 

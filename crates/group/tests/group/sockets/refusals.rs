@@ -42,11 +42,6 @@ fn a_mismatch_names_every_field_that_differs() {
 }
 
 #[test]
-fn another_replica_is_a_mismatch() {
-    assert!(refused(|hello| hello.replica = 1).contains("replica is 1 here and 0 on stage 0"));
-}
-
-#[test]
 fn another_job_is_refused() {
     let message = refused(|hello| hello.job_uid = "job-2".to_owned());
     assert!(message.contains("belongs to job job-2, but the group at this address to job job-1"), "{message}");

@@ -4,10 +4,13 @@ use std::net::TcpListener;
 use std::thread;
 
 use stagecoach_group::{
-    BlockLosses, Coordinator, GroupError, GroupTimeouts, Member, Quorum, StepRules, StepVote, Verdict,
+    BlockLosses, Coordinator, GroupError, GroupTimeouts, Hello, Member, Quorum, Rendezvous, StepRules, StepVote,
+    Verdict,
 };
 
-use super::support::{ControlProxy, SHORT_TIMEOUT, TestStage, form, hello, join, on_all, secret, timeouts};
+use super::support::{
+    ControlProxy, SHORT_TIMEOUT, TestStage, form, hello, join, join_found, on_all, rendezvous, secret, timeouts,
+};
 
 const WORLD_SIZE: usize = 4;
 
@@ -19,9 +22,8 @@ fn coordinator(timeouts: GroupTimeouts, lost: &[usize]) -> (Coordinator, String)
 fn coordinator_of(leader: usize, timeouts: GroupTimeouts, lost: &[usize]) -> (Coordinator, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let quorum = Quorum { stages: 2, min_replicas: 1, lost: lost.iter().copied().collect() };
-    let hello = hello(leader, WORLD_SIZE);
-    (Coordinator::start(listener, hello, timeouts, secret(), quorum, || {}).unwrap(), address)
+    let hello = Hello { lost_ranks: Some(lost.to_vec()), ..hello(leader, WORLD_SIZE) };
+    (Coordinator::start(listener, hello, timeouts, secret(), Quorum::new(2, 1), || {}).unwrap(), address)
 }
 
 /// Lets the other ranks join, then stage 0 as soon as it is decided who is in the group.
@@ -191,8 +193,29 @@ fn a_replica_of_which_nothing_is_known_is_waited_for_until_the_timeout() {
 #[test]
 fn too_few_replicas_are_no_group() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let quorum = Quorum { stages: 2, min_replicas: 2, lost: [2, 3].into() };
-    let coordinator = Coordinator::start(listener, hello(0, WORLD_SIZE), short_timeouts(), secret(), quorum, || {});
+    let leader = Hello { lost_ranks: Some(vec![2, 3]), ..hello(0, WORLD_SIZE) };
+    let coordinator = Coordinator::start(listener, leader, short_timeouts(), secret(), Quorum::new(2, 2), || {});
     let error = coordinator.unwrap().wait_for_members().unwrap_err();
     assert_eq!(error.to_string(), "stages 1, 2, 3 did not join within 2.0 s");
+}
+
+/// The stage that succeeds a leader hears of its end also while the group of that leader joins; others look for the next group.
+#[test]
+fn a_leader_that_ends_before_its_group_is_released_is_succeeded() {
+    let (coordinator, address) = coordinator(timeouts(), &[]);
+    let succeed = || {
+        let find = || Ok(Rendezvous { succeeds_leader: true, ..rendezvous(&address) });
+        join_found(find, hello(2, WORLD_SIZE), short_timeouts())
+    };
+    thread::scope(|scope| {
+        let second = scope.spawn(succeed);
+        let other = scope.spawn(|| join(&address, hello(1, WORLD_SIZE), short_timeouts()));
+        drop(coordinator);
+        let errors = [second.join().unwrap().unwrap_err(), other.join().unwrap().unwrap_err()];
+        assert!(matches!(errors[0], GroupError::LeaderEnded { rank: 2, group: 5, .. }), "{}", errors[0]);
+        assert!(matches!(errors[1], GroupError::Unreachable { rank: 1, .. }), "{}", errors[1]);
+    });
+    // one that has not connected yet finds nobody there
+    let error = succeed().unwrap_err();
+    assert!(matches!(error, GroupError::LeaderEnded { .. }), "{error}");
 }

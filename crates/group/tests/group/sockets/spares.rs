@@ -3,12 +3,10 @@
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::{self, JoinHandle};
 
-use stagecoach_group::{
-    Coordinator, GroupError, Hello, NotFound, PROTOCOL_VERSION, Refusal, Rendezvous, StandByEnd, StepRules, stand_by,
-};
+use stagecoach_group::{Coordinator, GroupError, Hello, NotFound, Refusal, StandByEnd, StepRules, stand_by};
 
 use super::support::{
-    ControlProxy, TEST_TIMEOUT, TestStage, coordinator, form, hello, join_at, leave, secret, timeouts,
+    ControlProxy, TEST_TIMEOUT, TestStage, coordinator, form, hello, join_at, leave, rendezvous, timeouts,
 };
 
 /// A spare on a thread. It looks for one group alone.
@@ -19,9 +17,8 @@ struct Spare {
 
 impl Spare {
     fn start(address: &str, hello: Hello) -> Spare {
-        let at = Rendezvous { address: address.to_owned(), protocol_version: PROTOCOL_VERSION, secret: secret() };
         // the second time a newer attempt has begun, so that it ends
-        let mut found = Some(at);
+        let mut found = Some(rendezvous(address));
         let find = move || found.take().ok_or_else(|| NotFound::Superseded("attempt 4".to_owned()));
         let (sender, plans) = channel();
         let work = move || stand_by(find, &hello, timeouts(), |plan| drop(sender.send(plan.to_vec())));

@@ -37,7 +37,7 @@ pub(crate) fn hello(rank: usize, world_size: usize) -> Hello {
         attempt: 3,
         rank,
         world_size,
-        replica: 0,
+        lost_ranks: None,
         incarnation: 0,
         pod_uid: format!("pod-{rank}"),
         version: "0.1.0".to_owned(),
@@ -74,8 +74,17 @@ pub(crate) fn secret() -> GroupSecret {
 
 /// Finds the coordinator at `address`.
 pub(crate) fn find(address: &str) -> impl FnMut() -> Result<Rendezvous, NotFound> + use<> {
-    let at = Rendezvous { address: address.to_owned(), protocol_version: PROTOCOL_VERSION, secret: secret() };
+    let at = rendezvous(address);
     move || Ok(at.clone())
+}
+
+pub(crate) fn rendezvous(address: &str) -> Rendezvous {
+    Rendezvous {
+        address: address.to_owned(),
+        protocol_version: PROTOCOL_VERSION,
+        secret: secret(),
+        succeeds_leader: false,
+    }
 }
 
 /// A coordinator on a free port, for `world_size` stages.
@@ -90,9 +99,18 @@ pub(crate) fn coordinator(world_size: usize, timeouts: GroupTimeouts) -> (Coordi
 
 /// Joins and collects the failures.
 pub(crate) fn join(address: &str, hello: Hello, timeouts: GroupTimeouts) -> Result<TestStage, GroupError> {
+    join_found(find(address), hello, timeouts)
+}
+
+/// The same, of the group that `find` finds.
+pub(crate) fn join_found(
+    find: impl FnMut() -> Result<Rendezvous, NotFound>,
+    hello: Hello,
+    timeouts: GroupTimeouts,
+) -> Result<TestStage, GroupError> {
     let (sender, failures) = channel();
     let on_failure = move |failure| drop(sender.send(failure));
-    let (member, roster, plan) = Member::join(find(address), hello, timeouts, |_| {}, on_failure)?;
+    let (member, roster, plan) = Member::join(find, hello, timeouts, |_| {}, on_failure)?;
     Ok(TestStage { member, roster, plan, failures })
 }
 

@@ -1,0 +1,182 @@
+//! Why an attempt failed, as it is stored and shown.
+
+use serde::{Deserialize, Serialize};
+use stagecoach_api::contract::{ExitCode, FailureKind, Mesh};
+
+use crate::instance::{Exit, ExternalCause, InstanceId, StageInstance};
+use crate::{JobState, UnixMillis};
+
+/// The root cause of a failure.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AttemptFailure {
+    /// The attempt that failed.
+    pub attempt: u64,
+    /// The rank of the stage that failed first, if one did.
+    #[serde(rename = "stage")]
+    pub rank: Option<u32>,
+    /// The stages and replicas of that attempt; none if it had but one replica.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mesh: Option<Mesh>,
+    /// Which of the stage's instances in this attempt: its incarnation.
+    #[serde(default)]
+    pub incarnation: u32,
+    /// The reason.
+    pub reason: FailureReason,
+    /// The exit code, 128 + signal for a signal.
+    #[serde(rename = "code")]
+    pub exit_code: Option<i32>,
+    /// The kind in the stage's termination message.
+    pub kind: Option<FailureKind>,
+    /// The step in progress.
+    pub step: Option<u64>,
+    /// The action in progress.
+    pub action: Option<String>,
+    /// A sentence for the user.
+    pub message: String,
+    /// When the stage exited, or when the failure was detected.
+    #[serde(rename = "at")]
+    pub failed_at: UnixMillis,
+}
+
+/// Why an attempt failed. Stored and shown to the user by the variant's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum FailureReason {
+    /// The stage reported the kind itself (`AttemptFailure::kind`), or exited with another code.
+    Error,
+    /// The job or its plan is invalid.
+    InvalidConfig,
+    /// The volume failed.
+    Storage,
+    /// Killed by a signal; SIGKILL may be the kernel's out-of-memory killer.
+    Killed,
+    /// All stages lost a peer and none failed by itself.
+    PeerLost,
+    /// The stage was deleted and its exit was not observed: somebody deleted it.
+    Unknown,
+    /// No step was finished within the stall timeout.
+    Stalled,
+    /// Rendezvous was not complete within the start-up timeout.
+    StartupTimeout,
+    /// Terminated by another client, after saving; or all stages were deleted unobserved, as by the drain of a cluster.
+    Drained,
+    /// Preempted by a pod of higher priority.
+    Preempted,
+    /// Evicted.
+    Evicted,
+    /// The node was lost.
+    NodeLost,
+    /// Not scheduled within the scheduling timeout, not created, or not before the other stages gave up waiting.
+    Unschedulable,
+}
+
+impl AttemptFailure {
+    /// The instance that failed first, if one did.
+    pub fn instance_id(&self) -> Option<InstanceId> {
+        self.rank.map(|rank| InstanceId { rank, incarnation: self.incarnation })
+    }
+
+    /// The stage that failed first, in words, if one did.
+    pub fn stage(&self) -> Option<String> {
+        self.rank.map(|rank| self.mesh().name(rank))
+    }
+
+    /// The stages and replicas of that attempt; the stages of one replica are not known.
+    pub fn mesh(&self) -> Mesh {
+        self.mesh.unwrap_or_default()
+    }
+
+    /// Kind and step of a deterministic failure; None of any other.
+    pub(crate) fn deterministic_signature(&self) -> Option<(FailureKind, Option<u64>)> {
+        self.kind.filter(|kind| kind.is_deterministic()).map(|kind| (kind, self.step))
+    }
+
+    /// Whether the whole group has to begin anew: it would come again, or what the others hold in memory may be wrong too.
+    pub(crate) fn begins_anew(&self) -> bool {
+        self.deterministic_signature().is_some() || self.kind == Some(FailureKind::WrongResult)
+    }
+
+    /// Whether it is known from the other stages alone: how the process exited was not observed yet.
+    pub(crate) fn awaits_exit(&self) -> bool {
+        self.reason == FailureReason::Killed && self.exit_code.is_none()
+    }
+
+    /// Whether `other` is the same failure, of which more may be known.
+    pub fn is_same(&self, other: &AttemptFailure) -> bool {
+        let identity =
+            |failure: &AttemptFailure| (failure.attempt, failure.rank, failure.incarnation, failure.failed_at);
+        identity(self) == identity(other)
+    }
+
+    /// The reason shown to the user: the kind from the termination message where that is more specific.
+    pub fn label(&self) -> String {
+        match (self.reason, self.kind) {
+            (FailureReason::Error, Some(kind)) | (FailureReason::Killed, Some(kind @ FailureKind::OutOfMemory)) => {
+                kind.to_string()
+            }
+            (reason, _) => format!("{reason:?}"),
+        }
+    }
+
+    pub(crate) fn without_exit(
+        state: &JobState,
+        reason: FailureReason,
+        rank: Option<u32>,
+        message: impl Into<String>,
+        failed_at: UnixMillis,
+    ) -> Self {
+        Self {
+            attempt: state.attempt.number,
+            rank,
+            mesh: state.attempt.mesh.if_replicated(),
+            incarnation: rank.map_or(0, |rank| state.incarnation(rank)),
+            reason,
+            exit_code: None,
+            kind: None,
+            step: None,
+            action: None,
+            message: message.into(),
+            failed_at,
+        }
+    }
+
+    pub(crate) fn from_exit(state: &JobState, instance: &StageInstance, exit: &Exit) -> Self {
+        let report = exit.termination.as_ref();
+        let exit_code = exit.shell_code();
+        let default_message =
+            exit_code.map_or_else(|| "exited without a code".into(), |code| format!("exited with code {code}"));
+        Self {
+            attempt: instance.attempt,
+            rank: Some(instance.rank),
+            mesh: state.attempt.mesh.if_replicated(),
+            incarnation: instance.incarnation,
+            reason: reason(exit),
+            exit_code,
+            kind: report.map(|report| report.kind),
+            step: report.and_then(|report| report.step),
+            action: report.and_then(|report| report.action.clone()),
+            message: report
+                .map(|report| report.message.clone())
+                .filter(|text| !text.is_empty())
+                .or_else(|| exit.message.clone())
+                .unwrap_or(default_message),
+            failed_at: instance.since,
+        }
+    }
+}
+
+fn reason(exit: &Exit) -> FailureReason {
+    match (exit.external_cause, exit.exit_code(), exit.signal) {
+        (Some(ExternalCause::Preempted), ..) => FailureReason::Preempted,
+        (Some(ExternalCause::Evicted), ..) => FailureReason::Evicted,
+        (Some(ExternalCause::NodeLost), ..) => FailureReason::NodeLost,
+        (Some(ExternalCause::NotAdmitted), ..) => FailureReason::Unschedulable,
+        (None, Some(ExitCode::InvalidConfig), _) => FailureReason::InvalidConfig,
+        (None, Some(ExitCode::Storage), _) => FailureReason::Storage,
+        (None, Some(ExitCode::PeerLost), _) => FailureReason::PeerLost,
+        (None, Some(ExitCode::Drained), _) => FailureReason::Drained,
+        (None, Some(ExitCode::Killed), _) | (None, _, Some(_)) => FailureReason::Killed,
+        (None, None, None) if exit.code.is_none() => FailureReason::Unknown,
+        (None, ..) => FailureReason::Error,
+    }
+}

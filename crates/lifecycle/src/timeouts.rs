@@ -1,0 +1,77 @@
+//! Failures that no stage has exited with: a refusal to create one, and what took too long.
+
+use crate::UnixMillis;
+use crate::failure::{AttemptFailure, FailureReason};
+use crate::instance::{InstanceState, StageInstance};
+use crate::observed::Observed;
+use crate::time::DeadlineClock;
+
+/// How long, in seconds, the instances of an attempt are held while the creation of another is refused. A quota that is full
+/// of what is just being deleted has room again sooner.
+const CREATION_REJECTED_GRACE_SECONDS: u64 = 10;
+
+/// The cause of a refusal while other instances of the attempt exist: they must not hold their resources until it ends.
+pub(crate) fn cause_of_refusal(
+    observed: &Observed,
+    all_created: bool,
+    clock: &mut DeadlineClock,
+) -> Option<AttemptFailure> {
+    // replicas that train without the one that is refused block no resources
+    let blocks_resources = !all_created && !observed.trains_without_others();
+    let refusal = observed.refusal.as_ref().filter(|_| blocks_resources)?;
+    observed.current_instances().find(|instance| instance.is_alive())?;
+    let message = format!("was not created: {}", refusal.message);
+    clock.has_passed(refusal.since.plus_seconds(CREATION_REJECTED_GRACE_SECONDS)).then(|| {
+        let rank = observed.missing_stages().next();
+        AttemptFailure::without_exit(&observed.state, FailureReason::Unschedulable, rank, message, clock.now)
+    })
+}
+
+/// The cause of a timeout: nothing exited, but scheduling, start-up or a step took too long.
+pub(crate) fn cause_of_timeout(
+    observed: &Observed,
+    all_created: bool,
+    clock: &mut DeadlineClock,
+) -> Option<AttemptFailure> {
+    let (state, restart) = (&observed.state, &observed.policy.restart);
+    let latest = |wanted: fn(&StageInstance) -> bool| {
+        observed.current_instances().filter(move |instance| wanted(instance)).max_by_key(|instance| instance.since)
+    };
+    // A queue decides how long the group waits, and gives its place to another if it comes anew.
+    if !observed.trains_without_others()
+        && latest(|instance| instance.state == InstanceState::SchedulingGated).is_some()
+    {
+        return None;
+    }
+    // a replica that was lost is not waited for while the others train
+    let trained_at = |since: UnixMillis| observed.progress.last_step_at.unwrap_or(since).max(since);
+    // An instance that could not be created (quota) counts as pending for the scheduling timeout.
+    let pending = latest(|instance| instance.state == InstanceState::Pending);
+    if let Some(instance) = pending.or_else(|| latest(StageInstance::is_alive).filter(|_| !all_created)) {
+        let timeout = observed.policy.scheduling_timeout_seconds;
+        return clock.has_passed(trained_at(instance.since).plus_seconds(timeout)).then(|| {
+            let message = format!("was not scheduled within {timeout} s");
+            AttemptFailure::without_exit(state, FailureReason::Unschedulable, Some(instance.rank), message, clock.now)
+        });
+    }
+    if let Some(instance) = latest(|instance| instance.state == InstanceState::Starting) {
+        if observed.progress.is_unreachable {
+            return None;
+        }
+        let timeout = restart.startup_timeout_seconds;
+        let since = observed.progress.last_preparation_at.unwrap_or(instance.since).max(trained_at(instance.since));
+        return clock.has_passed(since.plus_seconds(timeout.into())).then(|| {
+            let message = format!("rendezvous was not complete within {timeout} s of the last progress");
+            AttemptFailure::without_exit(state, FailureReason::StartupTimeout, Some(instance.rank), message, clock.now)
+        });
+    }
+    let ready = latest(|instance| instance.state == InstanceState::Ready)?;
+    // Once a stage is done, the others must finish soon; before that, a stall is detected only if progress is known.
+    let done = latest(|instance| !instance.is_alive());
+    let since = done.map(|instance| instance.since).or(observed.progress.last_step_at)?.max(ready.since);
+    let timeout = restart.stall_timeout_seconds;
+    clock.has_passed(since.plus_seconds(timeout.into())).then(|| {
+        let message = format!("did not finish a step within {timeout} s");
+        AttemptFailure::without_exit(state, FailureReason::Stalled, done.map(|_| ready.rank), message, clock.now)
+    })
+}

@@ -89,6 +89,7 @@ pub(super) fn join_group(
         Err(error @ GroupError::LeaderEnded { group, .. }) => {
             tracing::warn!("{error}");
             (kept.epoch, kept.leaderless) = (Some(group), Some(group));
+            kept.lost_ranks.get_or_insert_default().extend(kept.succeeds.map(|leader| leader as usize));
             return Ok(None);
         }
         joined => joined?,

@@ -18,7 +18,7 @@ fn hello() -> Hello {
         attempt: 3,
         rank: 1,
         world_size: 2,
-        replica: 0,
+        lost_ranks: Some(vec![1]),
         incarnation: 1,
         pod_uid: "pod".into(),
         version: "0.1.0".into(),

@@ -86,6 +86,7 @@ soak: build ## one job, killed N times in every phase while its number of stages
 
 bench: build torch ## training beside PyTorch, what checkpoints cost, what 500 jobs cost the operator; figures in bench/results/
 	PYTHONPATH=$(TORCH) target/debug/stagecoach-bench training $(WORKSPACE) bench/results
+	PYTHONPATH=$(TORCH) target/debug/stagecoach-bench replicas $(WORKSPACE) bench/results
 	PYTHONPATH=$(TORCH) target/debug/stagecoach-bench sleep $(WORKSPACE) bench/results
 	target/debug/stagecoach-bench checkpoint $(WORKSPACE) bench/results
 	target/debug/stagecoach-bench memory $(WORKSPACE) bench/results

@@ -50,6 +50,7 @@ fn main() {
         "operator" => operator::measure(),
         "scale" => operator::measure_scale(),
         "silence" => operator::measure_silence(),
+        "replicas" => in_scratch(workspace, training::measure_replicas),
         "recovery" => in_scratch(workspace, recovery::measure),
         "node" => node::measure(),
         "scaling" => in_scratch(workspace, scaling::measure),
@@ -67,7 +68,7 @@ fn main() {
 
 fn usage() -> ! {
     eprintln!(
-        "usage: stagecoach-bench agreement|audit|checkpoint|creation|gpu|memory|node|operator|recovery|scale|scaling|silence|sleep|training WORKSPACE \
+        "usage: stagecoach-bench agreement|audit|checkpoint|creation|gpu|memory|node|operator|recovery|replicas|scale|scaling|silence|sleep|training WORKSPACE \
          RESULTS"
     );
     std::process::exit(2);

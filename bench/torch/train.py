@@ -2,11 +2,12 @@
 """The peer that `make bench` measures: PyTorch's own way to train what the job trains.
 
     python3 train.py '{"config": {...}, ...}'   writes the model and the corpus that both trainers start from
-    python3 train.py '{...}'                    trains; with RANK and WORLD_SIZE one rank of a pipeline
+    python3 train.py '{...}'                    trains; with RANK and WORLD_SIZE one rank of a pipeline, of replicas, or both
 
 The argument is the JSON object that bench/src/training/contender.rs makes. Rank 0 appends a line to `metrics` after each
 step: {"step": 1, "loss": 7.6, "gradientNorm": 0.9, "seconds": 1.2}."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -18,6 +19,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed import pipelining
 from torch.distributed.pipelining import stage as pipeline_stage
+from torch.nn.parallel import DistributedDataParallel
 
 from llama import Llama, read_batch, read_config, write_inputs
 
@@ -27,31 +29,55 @@ def cross_entropy(logits, targets):
 
 
 def single(settings, config, ids, targets):
-    """One process: gradients accumulate over the microbatches."""
+    """A replica of one process: gradients accumulate over its microbatches, and are averaged with the last one."""
     model = Llama(config)
     model.load(settings["folder"])
+    replicas = settings["dataParallel"]
     forward = torch.compile(model) if settings["compile"] else model
-    microbatches = list(zip(ids.chunk(settings["microbatches"]), targets.chunk(settings["microbatches"])))
+    if replicas > 1:
+        dist.init_process_group("gloo")
+        forward = DistributedDataParallel(model, gradient_as_bucket_view=True)
+        ids, targets = (tensor.chunk(replicas)[dist.get_rank()] for tensor in (ids, targets))
+    count = settings["microbatches"] // replicas
+    microbatches = list(zip(ids.chunk(count), targets.chunk(count)))
     bf16 = settings["precision"] == "BFloat16"
 
     def compute():
         total = 0.0
-        for x, y in microbatches:
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
-                loss = cross_entropy(forward(x), y) / len(microbatches)
-            loss.backward()
+        for nth, (x, y) in enumerate(microbatches):
+            accumulates = replicas > 1 and nth + 1 < count
+            with forward.no_sync() if accumulates else contextlib.nullcontext():
+                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+                    loss = cross_entropy(forward(x), y) / count
+                loss.backward()
             total += loss.item()
+        if replicas > 1:
+            total = mean_over(None, total)
         return total
 
-    return [model], compute
+    return [model], compute, None
+
+
+def mean_over(group, number):
+    """The mean of a number over the ranks of a group."""
+    sum_of_all = torch.tensor([number])
+    dist.all_reduce(sum_of_all, group=group)
+    return sum_of_all.item() / dist.get_world_size(group)
 
 
 def pipelined(settings, config, ids, targets):
-    """A rank of torch.distributed.pipelining."""
+    """A rank of torch.distributed.pipelining, in one of the replicas of the pipeline, which are counted one after the other."""
     # Its first exchange of shapes sends to itself, which gloo can't; the receive buffers come with the first step.
     pipeline_stage._PipelineStageBase._get_init_p2p_neighbors_ops = lambda self: []
     dist.init_process_group("gloo")
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    replicas = settings["dataParallel"]
+    ranks = dist.get_world_size() // replicas
+    replica, rank = divmod(dist.get_rank(), ranks)
+    # every process makes all groups
+    pipelines = [dist.new_group([replica * ranks + rank for rank in range(ranks)]) for replica in range(replicas)]
+    peers = [dist.new_group([replica * ranks + rank for replica in range(replicas)]) for rank in range(ranks)]
+    pipeline = pipelines[replica]
+    ids, targets = (tensor.chunk(replicas)[replica] for tensor in (ids, targets))
     split, name = settings["split"], settings["schedule"]
     chunks_per_rank = len(split) // ranks
     v_shaped = name == "ZBVZeroBubble"
@@ -63,10 +89,13 @@ def pipelined(settings, config, ids, targets):
             model = Llama(config, first, first + split[chunk])
             model.load(settings["folder"])
             models.append(model)
-            stages.append(pipelining.PipelineStage(model, chunk, len(split), torch.device("cpu")))
+            module = model
+            if replicas > 1:
+                module = DistributedDataParallel(model, process_group=peers[rank], gradient_as_bucket_view=True)
+            stages.append(pipelining.PipelineStage(module, chunk, len(split), torch.device("cpu"), group=pipeline))
     schedule_class = pipelining.schedules.get_schedule_class(name)
     several = issubclass(schedule_class, pipelining.schedules.PipelineScheduleMulti)
-    schedule = schedule_class(stages if several else stages[0], settings["microbatches"], loss_fn=cross_entropy)
+    schedule = schedule_class(stages if several else stages[0], settings["microbatches"] // replicas, loss_fn=cross_entropy)
     assert several or chunks_per_rank == 1, f"{name} has one chunk a rank"
     has_loss = rank_of[-1] == rank
 
@@ -75,10 +104,10 @@ def pipelined(settings, config, ids, targets):
         inputs = (ids,) if rank == 0 else ()
         schedule.step(*inputs, **({"target": targets, "losses": losses} if has_loss else {}))
         loss = torch.stack(losses).mean().reshape(1) if has_loss else torch.zeros(1)
-        dist.broadcast(loss, rank_of[-1])
-        return loss.item()
+        dist.broadcast(loss, replica * ranks + rank_of[-1], group=pipeline)
+        return mean_over(peers[rank], loss.item()) if replicas > 1 else loss.item()
 
-    return models, compute
+    return models, compute, pipeline
 
 
 def main():
@@ -93,7 +122,8 @@ def main():
     config = read_config(folder)
     ids, targets = read_batch(folder, sequences, length)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    models, compute = (pipelined if ranks > 1 else single)(settings, config, ids, targets)
+    is_pipelined = ranks > settings["dataParallel"]
+    models, compute, pipeline = (pipelined if is_pipelined else single)(settings, config, ids, targets)
     groups = [group for model in models for group in model.parameter_groups(settings["weightDecay"])]
     parameters = [p for group in groups for p in group["params"]]
     optimizer = torch.optim.AdamW(groups, lr=settings["learningRate"], fused=settings["fused"] or None)
@@ -103,9 +133,9 @@ def main():
         optimizer.zero_grad()
         loss = compute()
         norm = torch.nn.utils.get_total_norm([p.grad for p in parameters])
-        if ranks > 1:
+        if is_pipelined:
             square = norm.square()
-            dist.all_reduce(square)
+            dist.all_reduce(square, group=pipeline)
             norm = square.sqrt()
         torch.nn.utils.clip_grads_with_norm_(parameters, settings["clipNorm"], norm)
         optimizer.step()

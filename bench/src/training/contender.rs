@@ -45,8 +45,16 @@ pub(super) struct Pipeline {
     /// torch's name, which is ours.
     pub(super) schedule: &'static str,
     pub(super) ranks: usize,
+    /// Replicas of them: torch's by DistributedDataParallel.
+    pub(super) data_parallel: usize,
     /// Layers of each chunk. Stagecoach finds them itself.
     pub(super) split: Vec<usize>,
+}
+
+impl Pipeline {
+    fn processes(&self) -> usize {
+        self.ranks * self.data_parallel
+    }
 }
 
 impl Contender {
@@ -72,6 +80,7 @@ impl Contender {
             "metadata": { "name": "stagecoach" },
             "spec": {
                 "stages": pipeline.ranks,
+                "dataParallel": pipeline.data_parallel,
                 "model": { "type": "Pretrained", "pretrained": { "path": "model" } },
                 "data": {
                     "paths": ["corpus/ids.u16"],
@@ -107,7 +116,7 @@ impl Contender {
         Run::watch(started, &metrics, steps, || {
             assert!(launched.child.try_wait().unwrap().is_none(), "{} ended: see {}", self.name, folder.display());
             // looked for until all are there: that reads every process of the machine
-            if stages.len() < pipeline.ranks {
+            if stages.len() < pipeline.processes() {
                 stages = launched.stages();
             }
             stages.clone()
@@ -132,6 +141,7 @@ impl Contender {
             "weightDecay": WEIGHT_DECAY,
             "clipNorm": CLIP_NORM,
             "schedule": pipeline.schedule,
+            "dataParallel": pipeline.data_parallel,
             "split": pipeline.split,
             "metrics": metrics,
         });
@@ -140,12 +150,12 @@ impl Contender {
         let rank = |rank: usize| {
             let log = File::create(folder.join(format!("torch-{rank}.log"))).unwrap();
             let mut command = python(&settings);
-            command.env("RANK", rank.to_string()).env("WORLD_SIZE", pipeline.ranks.to_string());
+            command.env("RANK", rank.to_string()).env("WORLD_SIZE", pipeline.processes().to_string());
             command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
             command.env("TORCHINDUCTOR_CACHE_DIR", folder.join("inductor"));
             Process(command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap())
         };
-        let mut ranks: Vec<Process> = (0..pipeline.ranks).map(rank).collect();
+        let mut ranks: Vec<Process> = (0..pipeline.processes()).map(rank).collect();
         Run::watch(started, &metrics, steps, || {
             for rank in &mut ranks {
                 assert!(rank.0.try_wait().unwrap().is_none(), "{} ended: see {}", self.name, folder.display());

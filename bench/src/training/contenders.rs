@@ -4,7 +4,7 @@ use super::contender::{Contender, Pipeline, Trainer};
 use super::run::Run;
 use super::workload::{EIGHT_LAYERS, TWELVE_LAYERS, Workload};
 
-const EAGER: Trainer = Trainer::Torch { compiled: false, fused: true };
+pub(super) const EAGER: Trainer = Trainer::Torch { compiled: false, fused: true };
 const COMPILED: Trainer = Trainer::Torch { compiled: true, fused: true };
 /// The recipe of an article on the model of twelve layers: AdamW as it is by default.
 const RECIPE: Trainer = Trainer::Torch { compiled: false, fused: false };
@@ -48,13 +48,18 @@ pub(super) struct Comparison {
     pub(super) goal: f64,
 }
 
+/// `ours` to `theirs`.
+pub(super) fn compare(what: &str, ours: &Contender, theirs: &Contender, figure: Figure, goal: f64) -> Comparison {
+    Comparison { what: what.to_owned(), ours: ours.name.clone(), theirs: theirs.name.clone(), figure, goal }
+}
+
 /// Layers in equal parts, the first ones larger.
 fn equal_split(layers: usize, chunks: usize) -> Vec<usize> {
     (0..chunks).map(|chunk| layers / chunks + usize::from(chunk < layers % chunks)).collect()
 }
 
-fn single(trainer: Trainer, threads: usize, bf16: bool) -> Contender {
-    let pipeline = Pipeline { schedule: "1F1B", ranks: 1, split: vec![EIGHT_LAYERS.layers] };
+pub(super) fn single(trainer: Trainer, threads: usize, bf16: bool) -> Contender {
+    let pipeline = Pipeline { schedule: "1F1B", ranks: 1, data_parallel: 1, split: vec![EIGHT_LAYERS.layers] };
     contender(&EIGHT_LAYERS, trainer, threads, bf16, pipeline)
 }
 
@@ -67,7 +72,7 @@ fn pipelined(
     chunks: usize,
 ) -> Contender {
     let split = equal_split(workload.layers, ranks * chunks);
-    contender(workload, trainer, 1, false, Pipeline { schedule, ranks, split })
+    contender(workload, trainer, 1, false, Pipeline { schedule, ranks, data_parallel: 1, split })
 }
 
 fn contender(
@@ -83,12 +88,20 @@ fn contender(
         Trainer::Torch { compiled: true, .. } => "torch.compile",
     };
     let how = match &pipeline {
+        Pipeline { data_parallel: 2.., ranks, .. } => format!("d={} p={ranks}", pipeline.data_parallel),
         Pipeline { ranks: 1, .. } => format!("{threads} thread{}", if threads == 1 { "" } else { "s" }),
         Pipeline { schedule, ranks, .. } => format!("{schedule} p={ranks}"),
     };
     let twelve = if *workload == TWELVE_LAYERS { " 12 layers" } else { "" };
     let name = format!("{who} {how}{}{twelve}", if bf16 { " bf16" } else { "" });
     Contender { name, workload, trainer, threads, bf16, pipeline, is_checked: false }
+}
+
+/// Replicas of a pipeline, with one thread a rank.
+pub(super) fn replicated(trainer: Trainer, ranks: usize, data_parallel: usize) -> Contender {
+    let split = equal_split(EIGHT_LAYERS.layers, ranks);
+    let pipeline = Pipeline { schedule: "1F1B", ranks, data_parallel, split };
+    Contender { is_checked: true, ..contender(&EIGHT_LAYERS, trainer, 1, false, pipeline) }
 }
 
 /// PyTorch with the layers where Stagecoach puts them, which knows what the head costs.
@@ -144,13 +157,6 @@ pub(super) fn contenders() -> Vec<Contender> {
 
 /// The ratios that are reported, with their goals.
 pub(super) fn comparisons() -> Vec<Comparison> {
-    let compare = |what: &str, ours: &Contender, theirs: &Contender, figure, goal| Comparison {
-        what: what.to_owned(),
-        ours: ours.name.clone(),
-        theirs: theirs.name.clone(),
-        figure,
-        goal,
-    };
     let ours = |threads, bf16| single(Trainer::Stagecoach, threads, bf16);
     let (own, own_bf16, eager) = (ours(1, false), ours(1, true), single(EAGER, 1, false));
     let cpu = Figure::CpuSeconds;

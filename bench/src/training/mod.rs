@@ -7,6 +7,7 @@
 
 mod contender;
 mod contenders;
+mod replicas;
 mod run;
 mod workload;
 
@@ -30,9 +31,17 @@ const WARM_UP: usize = 2;
 const TIMED_STEPS: usize = 5;
 
 pub(crate) fn measure(folder: &Path) -> Value {
+    measure_all(folder, contenders(), &comparisons())
+}
+
+/// Replicas alone.
+pub(crate) fn measure_replicas(folder: &Path) -> Value {
+    measure_all(folder, replicas::contenders(), &replicas::comparisons())
+}
+
+fn measure_all(folder: &Path, contenders: Vec<Contender>, comparisons: &[Comparison]) -> Value {
     let rounds: usize = std::env::var("STAGECOACH_ROUNDS").map_or(5, |n| n.parse().unwrap());
     let workloads = Workload::write_all(folder);
-    let contenders = contenders();
     let reference = check_losses(&contenders, folder);
     let mut runs: BTreeMap<String, Vec<Run>> = BTreeMap::new();
     for round in 0..rounds {
@@ -52,7 +61,7 @@ pub(crate) fn measure(folder: &Path) -> Value {
         }
     }
     println!("ratios to PyTorch, medians of {rounds} rounds");
-    let ratios: Vec<Value> = comparisons().iter().map(|comparison| report(comparison, &runs)).collect();
+    let ratios: Vec<Value> = comparisons.iter().map(|comparison| report(comparison, &runs)).collect();
     let raw: BTreeMap<&String, Vec<Value>> =
         runs.iter().map(|(name, runs)| (name, runs.iter().map(Run::to_json).collect())).collect();
     let workloads: Vec<Value> = workloads.iter().map(|workload| workload.to_json()).collect();

@@ -1,0 +1,33 @@
+//! Replicas beside one process, and beside PyTorch's DistributedDataParallel over gloo.
+
+use super::contender::{Contender, Trainer};
+use super::contenders::{Comparison, EAGER, Figure, compare, replicated, single};
+
+/// All that are measured, in the order of a round.
+pub(super) fn contenders() -> Vec<Contender> {
+    let of = |trainer| {
+        let alone = Contender { is_checked: true, ..single(trainer, 1, false) };
+        [alone, replicated(trainer, 1, 2), replicated(trainer, 2, 2)]
+    };
+    let pairs = of(EAGER).into_iter().zip(of(Trainer::Stagecoach));
+    pairs.flat_map(|(theirs, own)| [theirs, own]).collect()
+}
+
+/// The ratios that are reported, with their goals.
+pub(super) fn comparisons() -> Vec<Comparison> {
+    let [alone, two, two_by_two] = [
+        single(Trainer::Stagecoach, 1, false),
+        replicated(Trainer::Stagecoach, 1, 2),
+        replicated(Trainer::Stagecoach, 2, 2),
+    ];
+    let [ddp, ddp_by_two] = [1, 2].map(|ranks| replicated(EAGER, ranks, 2));
+    let step = Figure::StepSeconds;
+    vec![
+        compare("two replicas to one process", &two, &alone, step, 1.0 / 1.9),
+        compare("torch: two replicas to one process", &ddp, &single(EAGER, 1, false), step, 1.0 / 1.9),
+        compare("two replicas to DDP", &two, &ddp, step, 1.0 / 1.2),
+        compare("peak memory, two replicas to DDP", &two, &ddp, Figure::PeakBytes, 0.7),
+        compare("peak memory, two replicas to one process", &two, &alone, Figure::PeakBytes, 1.0),
+        compare("two replicas of two stages to DDP", &two_by_two, &ddp_by_two, step, 1.0 / 1.2),
+    ]
+}

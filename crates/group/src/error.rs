@@ -64,12 +64,14 @@ pub enum GroupError {
         progress: String,
     },
     /// The leader's process has ended before the group was released, and this stage is the one that leads the next.
-    #[error("stage {rank} leads the next group, as the leader of group {group} has ended: {reason}")]
+    #[error("stage {rank} leads the next group: the leader's process has ended ({reason})")]
     LeaderEnded {
         /// The stage that leads.
         rank: usize,
         /// The group without a leader.
         group: u64,
+        /// Whether this stage would have been in it. If it waited beside it, what it knows of others is old.
+        is_member: bool,
         /// What was seen of it.
         reason: String,
     },

@@ -110,6 +110,8 @@ fn messages_of_the_coordinator() {
     assert_eq!(hex(&CoordinatorMessage::LeaveAcknowledged), "0100000008");
     assert_eq!(hex(&CoordinatorMessage::NextInLine { incarnation: 3 }), "020000000a03");
     assert_eq!(hex(&CoordinatorMessage::TakePlace { rank: 1, incarnation: 3 }), "030000000b0103");
+    let waiting = CoordinatorMessage::Waiting { progress: "p".to_owned(), succeeds_leader: true };
+    assert_eq!(hex(&waiting), "040000000c017001");
 }
 
 #[test]

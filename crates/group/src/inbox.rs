@@ -63,7 +63,7 @@ impl Inbox {
             CoordinatorMessage::Formed => state.formed = true,
             CoordinatorMessage::LeaveAcknowledged => state.leave_acknowledged = true,
             // Sent only while joining, or handled by the receiving thread itself.
-            CoordinatorMessage::Heartbeat | CoordinatorMessage::Preparing(_) => {}
+            CoordinatorMessage::Heartbeat | CoordinatorMessage::Preparing(_) | CoordinatorMessage::Waiting { .. } => {}
             // A spare's.
             CoordinatorMessage::NextInLine { .. } | CoordinatorMessage::TakePlace { .. } => {}
             CoordinatorMessage::Refused(_)

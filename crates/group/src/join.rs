@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::connect::{RETRY_DELAY, connect};
 use crate::control_stream::{ControlStream, send_heartbeats};
@@ -14,6 +14,10 @@ use crate::{
     Activity, GroupError, GroupSecret, GroupTimeouts, Hello, NotFound, Refusal, Rendezvous, Roster, connection,
     coordinator, handshake,
 };
+
+/// How long a leader that lives may take from one group to the next. A stage that waits beside a group can't tell it from one whose
+/// process has ended before.
+const MAX_TIME_BETWEEN_GROUPS: Duration = Duration::from_secs(4);
 
 /// A member whose group has been released.
 pub(crate) struct Joined {
@@ -29,25 +33,75 @@ pub(crate) struct Joined {
 pub(crate) enum JoinError {
     /// Another attempt may succeed.
     Retry(String),
-    /// The leader's process has ended: the same, with another one.
-    Ended(String),
+    /// The leader closed the connection, as its process ended or to get rid of this stage: another attempt shows which.
+    Closed(String),
+    /// The leader can't be connected to.
+    NotConnected(io::Error),
     Fatal(GroupError),
 }
 
-impl JoinError {
-    fn at(self, address: &str) -> JoinError {
-        match self {
-            JoinError::Retry(reason) => JoinError::Retry(format!("at {address}: {reason}")),
-            JoinError::Ended(reason) => JoinError::Ended(format!("at {address}: {reason}")),
-            fatal @ JoinError::Fatal(_) => fatal,
+/// How long this stage has waited without progress of stage 0, and what it has seen of its leader.
+struct JoinProgress {
+    last_progress_at: Instant,
+    last_report: Option<String>,
+    /// What a group that has formed without this stage has said: its epoch, and whether this stage succeeds its leader.
+    waits_beside: Option<(u64, bool)>,
+    /// The last group whose leader has closed the connection.
+    closed_by: Option<u64>,
+    /// The last group whose leader can't be connected to, and since when.
+    unreachable: Option<(u64, Instant)>,
+}
+
+impl Default for JoinProgress {
+    fn default() -> Self {
+        JoinProgress {
+            last_progress_at: Instant::now(),
+            last_report: None,
+            waits_beside: None,
+            closed_by: None,
+            unreachable: None,
         }
     }
 }
 
-/// How long this stage has waited without progress of stage 0.
-struct JoinProgress {
-    last_progress_at: Instant,
-    last_report: Option<String>,
+impl JoinProgress {
+    fn report(&mut self, report: String) {
+        (self.last_progress_at, self.last_report) = (Instant::now(), Some(report));
+    }
+
+    /// What a failed attempt means: that this stage leads, if the leader's process has ended and this one succeeds it.
+    fn succession(&mut self, at: &Rendezvous, rank: usize, error: JoinError) -> JoinError {
+        let group = at.secret.epoch();
+        let (is_member, succeeds_leader) = match self.waits_beside {
+            Some((beside, succeeds_leader)) if beside == group => (false, succeeds_leader),
+            _ => (true, at.succeeds_leader),
+        };
+        match error {
+            JoinError::NotConnected(error) if succeeds_leader && self.has_ended(group, is_member, &error) => {
+                let reason = error.to_string();
+                JoinError::Fatal(GroupError::LeaderEnded { rank, group, is_member, reason })
+            }
+            JoinError::NotConnected(error) => JoinError::Retry(format!("at {}: {error}", at.address)),
+            JoinError::Closed(reason) => {
+                self.closed_by = Some(group);
+                JoinError::Retry(format!("at {}: {reason}", at.address))
+            }
+            JoinError::Retry(reason) => JoinError::Retry(format!("at {}: {reason}", at.address)),
+            fatal @ JoinError::Fatal(_) => fatal,
+        }
+    }
+
+    /// Whether the leader of a group has ended, if it can't be connected to: it listens before anybody knows its address, and until the
+    /// group is over.
+    fn has_ended(&mut self, group: u64, is_member: bool, error: &io::Error) -> bool {
+        if self.unreachable.is_none_or(|(unreachable, _)| unreachable != group) {
+            self.unreachable = Some((group, Instant::now()));
+        }
+        match is_member {
+            true => self.closed_by == Some(group) || error.kind() == io::ErrorKind::ConnectionRefused,
+            false => self.unreachable.is_some_and(|(_, since)| since.elapsed() >= MAX_TIME_BETWEEN_GROUPS),
+        }
+    }
 }
 
 pub(crate) fn join(
@@ -59,29 +113,26 @@ pub(crate) fn join(
 ) -> Result<Joined, GroupError> {
     let rank = hello.rank;
     let frame = encode_message(&MemberMessage::Hello(hello.clone()))?;
-    let mut progress = JoinProgress { last_progress_at: Instant::now(), last_report: None };
+    let mut progress = JoinProgress::default();
     loop {
         let tried = match find() {
             Ok(Rendezvous { protocol_version: found, .. }) if found != PROTOCOL_VERSION => {
                 return Err(GroupError::OtherVersion { rank, found });
             }
-            Ok(at) => {
-                try_join(&at, rank, &frame, timeouts, activity, &mut progress, &mut on_preparing).map_err(|error| {
-                    match error.at(&at.address) {
-                        JoinError::Ended(reason) if at.succeeds_leader => {
-                            JoinError::Fatal(GroupError::LeaderEnded { rank, group: at.secret.epoch(), reason })
-                        }
-                        error => error,
-                    }
-                })
-            }
+            Ok(at) => try_join(&at, rank, &frame, timeouts, activity, &mut progress, &mut on_preparing)
+                .map_err(|error| progress.succession(&at, rank, error)),
             Err(NotFound::Superseded(newer)) => return Err(GroupError::Superseded { rank, newer }),
+            Err(NotFound::Leaderless(group)) => {
+                let reason = "it does not say where it is".to_owned();
+                return Err(GroupError::LeaderEnded { rank, group, is_member: true, reason });
+            }
             Err(NotFound::Yet(reason)) => Err(JoinError::Retry(reason)),
         };
         let reason = match tried {
             Ok(joined) => return Ok(joined),
             Err(JoinError::Fatal(error)) => return Err(error),
-            Err(JoinError::Retry(reason) | JoinError::Ended(reason)) => reason,
+            Err(JoinError::Retry(reason) | JoinError::Closed(reason)) => reason,
+            Err(JoinError::NotConnected(error)) => error.to_string(),
         };
         let waited = progress.last_progress_at.elapsed();
         if waited >= timeouts.startup_timeout {
@@ -107,7 +158,12 @@ fn try_join(
         match stream.receive() {
             Ok(CoordinatorMessage::Preparing(report)) => {
                 on_preparing(&report);
-                *progress = JoinProgress { last_progress_at: Instant::now(), last_report: Some(report) };
+                progress.report(report);
+            }
+            Ok(CoordinatorMessage::Waiting { progress: report, succeeds_leader }) => {
+                on_preparing(&report);
+                progress.report(report);
+                progress.waits_beside = Some((at.secret.epoch(), succeeds_leader));
             }
             Ok(CoordinatorMessage::Released { roster, plan }) => {
                 return Ok(Joined { stream, roster, plan, secret: at.secret.clone(), stop_heartbeat });
@@ -125,7 +181,7 @@ fn try_join(
             Ok(CoordinatorMessage::LeaveAcknowledged) => return Err(JoinError::Fatal(GroupError::AllLeft { rank })),
             Ok(_) => {}
             Err(error) if Disconnect::of(&error) == Disconnect::Closed => {
-                return Err(JoinError::Ended(error.to_string()));
+                return Err(JoinError::Closed(error.to_string()));
             }
             Err(error) => return Err(JoinError::Retry(error.to_string())),
         }
@@ -146,11 +202,7 @@ pub(crate) fn connect_to_group(
     activity: &Activity,
 ) -> Result<(Arc<ControlStream>, Sender<()>), JoinError> {
     let retry = |error: io::Error| JoinError::Retry(error.to_string());
-    // the leader listens before anybody knows its address
-    let stream = connect(&at.address).map_err(|error| match error.kind() {
-        io::ErrorKind::ConnectionRefused => JoinError::Ended(error.to_string()),
-        _ => retry(error),
-    })?;
+    let stream = connect(&at.address).map_err(JoinError::NotConnected)?;
     connection::configure(&stream, timeouts.heartbeat_timeout).map_err(retry)?;
     let session = handshake::client_handshake(&mut &stream, &at.secret).map_err(retry)?;
     let stream = ControlStream::new(stream, &session).map_err(retry)?;

@@ -85,18 +85,22 @@ impl GroupState {
         CoordinatorMessage::Released { roster: Roster { members }, plan: self.plan.clone().unwrap_or_default() }
     }
 
-    /// Tells those that wait beside the group what they wait for, which extends their start-up timeout.
+    /// Tells those that wait beside the group what they wait for, which extends their start-up timeout. If the group has but one
+    /// replica, one of them succeeds its leader: whichever stage 0 is the first to take the fence.
     pub(crate) fn tell_waiting(&mut self) {
-        let waiting = self.waiting_conns();
-        if !waiting.is_empty() {
-            let missing = self.ranks(|slot| slot.conn.is_none());
-            let message = match missing.as_slice() {
-                [] => "the group has begun without this stage, and takes it in at the end of a step".to_owned(),
-                missing => {
-                    format!("the group has begun without this stage, and lacks {} for another replica", stages(missing))
-                }
-            };
-            self.send(waiting, CoordinatorMessage::Preparing(message));
+        let missing = self.ranks(|slot| slot.conn.is_none());
+        let progress = match missing.as_slice() {
+            [] => "the group has begun without this stage, and takes it in after a step".to_owned(),
+            missing => {
+                format!("the group has begun without this stage, and lacks {} for another replica", stages(missing))
+            }
+        };
+        let stages = self.quorum.stages;
+        let has_one_replica = self.group_size() == stages;
+        for rank in self.waiting_ranks() {
+            let succeeds_leader = has_one_replica && rank.is_multiple_of(stages);
+            let message = CoordinatorMessage::Waiting { progress: progress.clone(), succeeds_leader };
+            self.send(self.slots[rank].conn.into_iter().collect(), message);
         }
     }
 

@@ -79,6 +79,12 @@ pub(crate) enum CoordinatorMessage {
         rank: usize,
         incarnation: u32,
     },
+    /// To a stage that is not in the group, which has formed without it.
+    Waiting {
+        progress: String,
+        /// Whether it leads the next group if the leader's process ends.
+        succeeds_leader: bool,
+    },
 }
 
 /// Magic and version.

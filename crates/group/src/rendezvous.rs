@@ -23,4 +23,6 @@ pub enum NotFound {
     Yet(String),
     /// A newer group has begun: which.
     Superseded(String),
+    /// Who took the fence of this group has not said where it is for so long that it has ended, and this stage leads in its place.
+    Leaderless(u64),
 }

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use stagecoach_api::contract::ExitCode;
 
-use crate::GroupFailure;
 use crate::disconnect::Disconnect;
 use crate::group_state::{ConnectionId, Effect, GroupPhase, GroupState, MemberSlot, stages};
 use crate::hang::{StageActivity, find_hang, format_seconds};
 use crate::messages::{CoordinatorMessage, ENDS_GROUP, JOINS_NEXT_GROUP};
+use crate::{GroupFailure, Refusal};
 
 /// Exit codes of a process that has finished, done or drained with a checkpoint; and what one says that goes on.
 const GRACEFUL: [i32; 3] = [ExitCode::Done.code(), ExitCode::Drained.code(), JOINS_NEXT_GROUP];
@@ -38,7 +38,9 @@ impl GroupState {
         // nothing is lost with a stage that has only joined: it reconnects, or another is started in its place
         if may_be_replaced {
             if let Some(silent) = slot.conn.take() {
-                self.effects.push(Effect::Close(silent));
+                // if it wakes up, the closed connection alone would look like the end of this process
+                let reason = "this stage was silent for too long".to_owned();
+                self.send_and_close(silent, CoordinatorMessage::Refused(Refusal::GroupEnded { reason }));
             }
             // one whose process has ended is lost, until a spare takes its place or another process joins
             if disconnect == Disconnect::Closed && self.hand_over(rank).is_none() {

@@ -51,13 +51,16 @@ pub fn stand_by(
             }
             Err(NotFound::Superseded(newer)) => return Err(GroupError::Superseded { rank, newer }),
             Err(NotFound::Yet(reason)) => Err(JoinError::Retry(reason)),
+            // of a spare nobody expects that
+            Err(NotFound::Leaderless(group)) => Err(JoinError::Retry(format!("group {group} has no leader"))),
         };
         match waited {
             Ok(end) => return Ok(end),
             Err(JoinError::Fatal(error)) => return Err(error),
-            Err(JoinError::Retry(reason) | JoinError::Ended(reason)) => {
+            Err(JoinError::Retry(reason) | JoinError::Closed(reason)) => {
                 tracing::debug!(reason, "waiting for the next group")
             }
+            Err(JoinError::NotConnected(reason)) => tracing::debug!(%reason, "waiting for the next group"),
         }
         thread::sleep(RETRY_DELAY);
     }

@@ -102,7 +102,7 @@ impl Observed {
 
     /// Whether a group may form without some of the replicas.
     pub(crate) fn may_lack_replicas(&self) -> bool {
-        self.policy.min_data_parallel < self.state.attempt.mesh.data_parallel
+        self.policy.replaces_stages && self.policy.min_data_parallel < self.state.attempt.mesh.data_parallel
     }
 
     /// How many replicas the ranks make that are as `is_there` says: as many as each stage has of them.

@@ -146,7 +146,8 @@ impl JobSnapshot {
     /// the newest, which has taken the place of the others.
     fn possible_leaders(&self, job: &ObservedJob) -> impl Iterator<Item = &ObservedPod> {
         let Attempt { number, mesh, .. } = job.state.attempt;
-        let any_may_lead = job.manifest.spec.may_lack_replicas(mesh.data_parallel);
+        // what the attempt began with decides, which an edit of the job does not change
+        let any_may_lead = mesh.data_parallel > 1;
         let mut newest: BTreeMap<u32, (u32, &ObservedPod)> = BTreeMap::new();
         for pod in self.pods_of_attempt(number).filter(|pod| pod.may_answer()) {
             let Some(InstanceId { rank, incarnation }) = pod.instance_id() else { continue };

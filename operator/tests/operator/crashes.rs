@@ -170,6 +170,23 @@ fn scenarios() -> Vec<Scenario> {
             end: training(1, 2, json!({"restarts": 1, "lastFailure": [1, "Error"], "pods": ["job-0-1", "job-1-1-1"]})),
         },
         Scenario {
+            name: "replica",
+            spec: json!({
+                "stages": 1, "dataParallel": 2, "training": {"gradientBlocks": 2}, "restart": {"reformTimeoutSeconds": 60},
+            }),
+            setup: first,
+            // the other one trains on meanwhile
+            action: |run| run.cluster.kubelet.pod(&format!("{}/job-1-0-1", run.namespace)).exit(1, ""),
+            end: training(
+                1,
+                1,
+                json!({
+                    "restarts": 1, "lastFailure": [0, "Error"], "stages": [2, 2],
+                    "pods": ["job-0-0-1", "job-1-0-1-1"],
+                }),
+            ),
+        },
+        Scenario {
             name: "scale",
             spec: json!({}),
             setup: first,

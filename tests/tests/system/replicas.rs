@@ -174,6 +174,30 @@ fn leadership_is_passed_on_more_than_once() {
     assert_eq!(outcome.hashes(), undisturbed(&rest));
 }
 
+/// One replica is left, and then its leader is lost: what waits beside it leads, and with the other stage it makes one.
+#[test]
+fn who_waits_beside_the_last_replica_leads_in_its_place() {
+    let mut job = may_lose_replicas(2, 2);
+    job.extra = job.extra.replace("keepLast: 3", "keepLast: 3, memory: {everySteps: 1}");
+    let workspace = corpus::workspace();
+    let workspace = workspace.path();
+    let mut launched = Launched::start(workspace, &job.endless(), &[]);
+    until("a checkpoint", 60, || (saved(&folder(workspace)) > 0).then_some(()));
+    let stages = launched.wait_for_stages(4);
+    lose_for_good(&launched, &[3], 4);
+    launched.wait_for_step(launched.steps() + 5);
+    signal(stages[0], libc::SIGKILL);
+    launched.wait_for_step(launched.steps() + 5);
+    assert!(log(workspace, 2).contains("stage 2 leads the next group"), "{}", log(workspace, 2));
+    signal(launched.child.id(), libc::SIGCONT);
+    launched.wait_for_stages(4);
+    launched.wait_for_step(launched.steps() + 5);
+    launched.interrupt(workspace);
+    let rest = job.ending_after(saved(&folder(workspace)));
+    let outcome = Launched::start(workspace, &rest, &[]).finish(workspace);
+    assert_eq!(outcome.hashes(), undisturbed(&rest));
+}
+
 /// The leader ends when the group has saved and leaves for the next one, which has the replica that is back.
 #[test]
 fn a_leader_may_be_lost_while_the_group_forms_again() {

@@ -86,10 +86,14 @@ pub(super) fn join_group(
         }
     };
     let (member, roster, bytes) = match Member::join(find, hello, timeouts, on_preparing, on_failure) {
-        Err(error @ GroupError::LeaderEnded { group, .. }) => {
+        Err(error @ GroupError::LeaderEnded { group, is_member, .. }) => {
             tracing::warn!("{error}");
             (kept.epoch, kept.leaderless) = (Some(group), Some(group));
-            kept.lost_ranks.get_or_insert_default().extend(kept.succeeds.map(|leader| leader as usize));
+            // of a group that it was not in, the others' hellos say what is lost
+            kept.lost_ranks = kept.lost_ranks.take().filter(|_| is_member);
+            if let (Some(lost), Some(leader)) = (&mut kept.lost_ranks, kept.succeeds) {
+                lost.push(leader as usize);
+            }
             return Ok(None);
         }
         joined => joined?,

@@ -14,13 +14,10 @@ use super::context::StageContext;
 use super::join::listen;
 use super::kept::Kept;
 use super::prepare::{PlannedRun, decision_rules, prepare_and_plan};
-use super::rendezvous::{Finder, LastLeader, published_name};
+use super::rendezvous::{Finder, LastLeader, PUBLISH_TIMEOUT, published_name};
 use super::resume::acquire_fence;
 use super::serve_page;
 use crate::fatal::Fatal;
-
-/// How long to wait for who has taken a fence to say that it leads.
-const PUBLISH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A group that this stage leads, and whose plan is released.
 pub(super) struct LedGroup {
@@ -73,17 +70,10 @@ pub(super) fn turn(
     }
     let began = Instant::now();
     loop {
-        match finder.last_leader() {
-            Ok(last) => match decide(rank, leaderless, last) {
-                Decision::Lead(turn) => return Ok(Some(turn)),
-                Decision::Join => return Ok(None),
-                // who takes a fence says soon that it leads, or has ended: then who led before it leads
-                Decision::Wait if began.elapsed() >= PUBLISH_TIMEOUT => {
-                    let before = finder.leader_before().unwrap_or(0);
-                    return Ok((before == rank).then_some(Turn { after: last.map(|last| last.epoch) }));
-                }
-                Decision::Wait => {}
-            },
+        match decide(rank, leaderless, finder, began.elapsed()) {
+            Ok(Decision::Lead(turn)) => return Ok(Some(turn)),
+            Ok(Decision::Join) => return Ok(None),
+            Ok(Decision::Wait) => {}
             Err(NotFound::Superseded(newer)) => {
                 return Err(GroupError::Superseded { rank: rank as usize, newer }.into());
             }
@@ -93,14 +83,29 @@ pub(super) fn turn(
                     format!("could not find out who leads the group: {reason}"),
                 ));
             }
-            Err(NotFound::Yet(_)) => {}
+            Err(NotFound::Yet(_) | NotFound::Leaderless(_)) => {}
         }
         std::thread::sleep(RETRY_DELAY);
     }
 }
 
-/// Of stage `rank`, a stage 0, that succeeds the leader of group `leaderless`, if any.
-fn decide(rank: u32, leaderless: Option<u64>, last: Option<LastLeader>) -> Decision {
+/// Of stage `rank`, a stage 0, that succeeds the leader of group `leaderless`, if any, and has waited so long.
+///
+/// # Errors
+/// If it is not known who led last.
+fn decide(rank: u32, leaderless: Option<u64>, finder: &Finder, waited: Duration) -> Result<Decision, NotFound> {
+    let last = finder.last_leader()?;
+    let decision = decide_after(rank, leaderless, last);
+    if decision != Decision::Wait || waited < PUBLISH_TIMEOUT {
+        return Ok(decision);
+    }
+    // who takes a fence says soon that it leads, or has ended: then who led before it leads
+    let before = finder.leader_before().unwrap_or(0);
+    let turn = Turn { after: last.map(|last| last.epoch) };
+    Ok(if before == rank { Decision::Lead(turn) } else { Decision::Join })
+}
+
+fn decide_after(rank: u32, leaderless: Option<u64>, last: Option<LastLeader>) -> Decision {
     let lead_after = |after| Decision::Lead(Turn { after });
     match last {
         None if rank == 0 => lead_after(None),
@@ -174,7 +179,9 @@ fn begin(
 /// Plans for all stages while they join, and again if the group has fewer.
 fn plan_for_members(context: &StageContext, fence: &Fence, coordinator: &Coordinator) -> Result<PlannedRun, Fatal> {
     let mut planned = prepare_and_plan(context, fence.clone(), coordinator)?;
-    let members = coordinator.wait_for_members()?;
+    // that too few have joined does not mean that another stage leads
+    let members =
+        coordinator.wait_for_members().map_err(|error| Fatal { is_group_lost: false, ..Fatal::from(error) })?;
     if members.len() < context.env.mesh.ranks() as usize {
         let (env, config) = (context.env.in_group(0, members.len()), context.config);
         let config = &config.with_data_parallel(env.mesh.data_parallel);
@@ -186,8 +193,12 @@ fn plan_for_members(context: &StageContext, fence: &Fence, coordinator: &Coordin
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use proptest::prelude::*;
-    use stagecoach_checkpoint::FileSystemVolume;
+    use stagecoach_api::contract::StageEnv;
+    use stagecoach_checkpoint::Volume;
+    use stagecoach_test_volumes::{FaultyVolume, MemoryVolume, VolumeFault};
 
     use super::*;
 
@@ -205,8 +216,72 @@ mod tests {
             (2, Some(6), named(None), Decision::Wait),
             (0, None, named(None), Decision::Wait),
         ] {
-            assert_eq!(decide(rank, leaderless, last), expected, "stage {rank}, {leaderless:?}, {last:?}");
+            assert_eq!(decide_after(rank, leaderless, last), expected, "stage {rank}, {leaderless:?}, {last:?}");
         }
+    }
+
+    /// Whatever was the last that the one who succeeds it did, the leader's process leads when it is started anew, or joins.
+    #[test]
+    fn who_takes_the_fence_may_end_at_any_call() {
+        let env = |rank: u32| {
+            let vars = [
+                ("WORLD_SIZE", "2"),
+                ("STAGECOACH_STAGES", "1"),
+                ("STAGECOACH_DATA_PARALLEL", "2"),
+                ("STAGECOACH_JOB", "a"),
+            ];
+            let more = [("STAGECOACH_JOB_UID", "u"), ("STAGECOACH_ATTEMPT", "1"), ("MASTER_ADDR", "a")];
+            let own = [("POD_IP", "127.0.0.1"), ("POD_UID", "p"), ("RANK", if rank == 0 { "0" } else { "1" })];
+            StageEnv::from_vars(vars.into_iter().chain(more).chain(own)).unwrap()
+        };
+        let lead = |volume: &dyn Volume, rank, after: Option<u64>| {
+            let fence = acquire_fence(volume, None, after)?;
+            let secret = GroupSecret::generate(fence.number()).unwrap();
+            let at = Rendezvous {
+                address: "10.0.0.7:1".into(),
+                protocol_version: PROTOCOL_VERSION,
+                secret,
+                succeeds_leader: false,
+            };
+            fence.publish(volume, &published_name(&env(rank), &at))?;
+            Ok::<u64, Fatal>(fence.number())
+        };
+        let prepared = || {
+            let volume = MemoryVolume::new();
+            let lost = lead(&volume, 0, None).unwrap();
+            (volume, lost)
+        };
+        let (volume, lost) = prepared();
+        let handle = FaultyVolume::counting(Arc::new(volume));
+        lead(&handle, 1, Some(lost)).unwrap();
+        let calls = handle.trace().len();
+        let (mut led, mut joined) = (0, 0);
+        for (at, fault) in (0..calls).flat_map(|at| [(at, VolumeFault::CrashBefore), (at, VolumeFault::CrashAfter)]) {
+            let (volume, lost) = prepared();
+            let handle = FaultyVolume::failing(Arc::new(volume.clone()), at, fault);
+            let succeeded = lead(&handle, 1, Some(lost)).is_ok();
+            let (first, second) = (env(0), env(1));
+            let finder = Finder::new(&volume, &first, None, None);
+            match decide(0, None, &finder, PUBLISH_TIMEOUT).unwrap() {
+                Decision::Lead(turn) => {
+                    assert!(!succeeded, "call {at}: two lead");
+                    assert_eq!(
+                        turn.after.map(|after| lead(&volume, 0, Some(after)).unwrap()),
+                        turn.after.map(|n| n + 1)
+                    );
+                    led += 1;
+                }
+                Decision::Join => {
+                    // it had said that it leads: started anew, it leads the next group
+                    let finder = Finder::new(&volume, &second, None, None);
+                    let again = decide(1, None, &finder, Duration::ZERO).unwrap();
+                    assert_eq!(again, Decision::Lead(Turn { after: Some(lost + 1) }), "call {at}, {fault:?}");
+                    joined += 1;
+                }
+                Decision::Wait => panic!("call {at}, {fault:?}: nobody leads"),
+            }
+        }
+        assert!(led > 10 && joined > 0, "{led} led, {joined} joined");
     }
 
     proptest! {
@@ -214,8 +289,7 @@ mod tests {
         /// fence, one of them leads, and who looks later joins it.
         #[test]
         fn one_stage_leads(order in prop::collection::vec(0usize..3, 0..12)) {
-            let folder = tempfile::tempdir().unwrap();
-            let volume = FileSystemVolume::new(folder.path());
+            let volume = MemoryVolume::new();
             let lost = Fence::acquire(&volume).unwrap().number();
             let claimants = [(0, None), (0, None), (2, Some(lost))];
             let mut last = LastLeader { epoch: lost, rank: Some(0) };
@@ -223,7 +297,7 @@ mod tests {
             for claimant in order.into_iter().chain([0, 1, 2, 0, 1, 2]) {
                 let (rank, leaderless) = claimants[claimant];
                 match decisions[claimant] {
-                    None => decisions[claimant] = Some(decide(rank, leaderless, Some(last))),
+                    None => decisions[claimant] = Some(decide_after(rank, leaderless, Some(last))),
                     Some(Decision::Lead(turn)) => {
                         decisions[claimant] = Some(Decision::Join);
                         if let Ok(fence) = acquire_fence(&volume, None, turn.after) {

@@ -2,10 +2,14 @@
 //! by its owner alone: who runs as that user and may read the job's folder may join, and nobody else.
 
 use std::cmp::Ordering;
+use std::time::{Duration, Instant};
 
 use stagecoach_api::contract::StageEnv;
 use stagecoach_checkpoint::{Volume, last_published, newest_published, paths};
 use stagecoach_group::{GroupSecret, NotFound, Rendezvous};
+
+/// How long to wait for who has taken a fence to say that it leads.
+pub(super) const PUBLISH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Begins the published name.
 const PREFIX: &str = "rendezvous,";
@@ -41,6 +45,8 @@ pub(super) struct Finder<'a> {
     succeeds: Option<u32>,
     /// The newest group that was there before this stage waited for one.
     first_epoch: Option<u64>,
+    /// The newest fence whose holder has not said where it is, and since when.
+    unpublished: Option<(u64, Instant)>,
 }
 
 impl<'a> Finder<'a> {
@@ -52,7 +58,7 @@ impl<'a> Finder<'a> {
         over: Option<u64>,
         succeeds: Option<u32>,
     ) -> Finder<'a> {
-        Finder { volume, env, over, succeeds, first_epoch: over }
+        Finder { volume, env, over, succeeds, first_epoch: over, unpublished: None }
     }
 
     /// Finds who led the last group of this attempt; none if there was none.
@@ -78,6 +84,17 @@ impl<'a> Finder<'a> {
         (job == job_hash(self.env) && attempt == self.env.attempt).then_some(rank)
     }
 
+    /// Whether this stage leads in the place of who has taken a fence and not said where it is: only the one does that succeeds the last
+    /// leader, as nobody else leads by then.
+    fn is_leaderless(&mut self, epoch: u64, now: Instant) -> bool {
+        let is_newer = self.over.is_none_or(|over| epoch > over);
+        let (_, since) = *match &mut self.unpublished {
+            Some(unpublished) if unpublished.0 == epoch => unpublished,
+            other => other.insert((epoch, now)),
+        };
+        self.succeeds.is_some() && is_newer && now.saturating_duration_since(since) >= PUBLISH_TIMEOUT
+    }
+
     /// Finds the leader of the next group.
     ///
     /// # Errors
@@ -86,7 +103,13 @@ impl<'a> Finder<'a> {
         let Finder { volume, env, over, succeeds, .. } = *self;
         let folder = volume.display(paths::FENCES_DIR);
         let yet = |reason: String| NotFound::Yet(format!("{reason} in {}", folder.display()));
-        let (epoch, name) = newest(volume)?
+        let newest = newest(volume)?;
+        if let Some((epoch, None)) = newest
+            && self.is_leaderless(epoch, Instant::now())
+        {
+            return Err(NotFound::Leaderless(epoch));
+        }
+        let (epoch, name) = newest
             .and_then(|(epoch, name)| Some((epoch, name?)))
             .ok_or_else(|| yet("no group has begun".to_owned()))?;
         if over.is_some_and(|over| epoch <= over) {
@@ -224,6 +247,28 @@ mod tests {
         assert_eq!((before(&this), before(&next), before(&other)), (Some(1), None, None));
         publish(&next);
         assert_eq!(of(&this), Err(NotFound::Superseded("attempt 4".to_owned())));
+    }
+
+    #[test]
+    fn who_succeeds_a_leader_does_not_wait_for_ever_for_one_that_has_taken_the_fence() {
+        let folder = tempfile::tempdir().unwrap();
+        let volume = FileSystemVolume::new(folder.path());
+        let (env, now) = (env("a", 3), Instant::now());
+        let late = now + PUBLISH_TIMEOUT;
+        let is_leaderless = |succeeds, epochs: [u64; 2]| {
+            let mut finder = Finder::new(&volume, &env, Some(6), succeeds);
+            assert!(!finder.is_leaderless(epochs[0], now));
+            finder.is_leaderless(epochs[1], late)
+        };
+        assert!(is_leaderless(Some(0), [7, 7]));
+        assert!(!is_leaderless(None, [7, 7]), "somebody else succeeds");
+        assert!(!is_leaderless(Some(0), [7, 8]), "another one has taken the next");
+        assert!(!is_leaderless(Some(0), [6, 6]), "the last group");
+        Fence::acquire(&volume).unwrap();
+        let mut finder = Finder::new(&volume, &env, None, Some(0));
+        assert!(matches!(finder.find(), Err(NotFound::Yet(_))));
+        finder.unpublished = now.checked_sub(PUBLISH_TIMEOUT).map(|long_ago| (1, long_ago));
+        assert_eq!(finder.find(), Err(NotFound::Leaderless(1)));
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! A group of two replicas of two stages that trains on without one, and takes it back.
 
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use stagecoach_group::{
     BlockLosses, Coordinator, GroupError, GroupTimeouts, Hello, Member, Quorum, Rendezvous, StepRules, StepVote,
@@ -49,6 +51,11 @@ fn vote(stages: &[TestStage], step: u64) -> Vec<Verdict> {
     let losses = |rank| (rank == 0).then(|| BlockLosses { blocks: 1, target_count: 1, sums: vec![(0, 1.0)] });
     let vote = |rank| StepVote { step, losses: losses(rank), all_finite: true, ..StepVote::default() };
     on_all(stages, |rank, member| member.vote(vote(rank)).unwrap())
+}
+
+/// Longer than a leader may take from one group to the next.
+fn patient_timeouts() -> GroupTimeouts {
+    GroupTimeouts { startup_timeout: Duration::from_secs(8), ..timeouts() }
 }
 
 /// A stage that finds no group for long gives up.
@@ -197,6 +204,53 @@ fn too_few_replicas_are_no_group() {
     let coordinator = Coordinator::start(listener, leader, short_timeouts(), secret(), Quorum::new(2, 2), || {});
     let error = coordinator.unwrap().wait_for_members().unwrap_err();
     assert_eq!(error.to_string(), "stages 1, 2, 3 did not join within 2.0 s");
+}
+
+/// A stage that waits beside a group of one replica leads the next one, unless the leader begins it.
+#[test]
+fn who_waits_beside_the_only_replica_succeeds_its_leader() {
+    let (coordinator, address) = coordinator(timeouts(), &[3]);
+    thread::scope(|scope| {
+        let [third, fourth] = [2, 3].map(|rank| {
+            let address = &address;
+            scope.spawn(move || join(address, hello(rank, WORLD_SIZE), patient_timeouts()))
+        });
+        let stages = join_ranks(&coordinator, &address, &[1]);
+        form(&stages);
+        while coordinator.waiting_ranks() != [2, 3] {
+            thread::yield_now();
+        }
+        drop((stages, coordinator));
+        let error = third.join().unwrap().unwrap_err();
+        assert!(matches!(error, GroupError::LeaderEnded { rank: 2, group: 5, is_member: false, .. }), "{error}");
+        let error = fourth.join().unwrap().unwrap_err();
+        assert!(matches!(error, GroupError::Unreachable { rank: 3, .. }), "{error}");
+    });
+}
+
+/// A leader that hangs up on a stage, as on one that was silent, lives: the stage joins again.
+#[test]
+fn a_leader_that_hangs_up_is_not_succeeded() {
+    let (coordinator, address) = coordinator(timeouts(), &[]);
+    let proxy = ControlProxy::start(&address);
+    let found = AtomicUsize::new(0);
+    let (found, proxied, direct) = (&found, &proxy.address, &address);
+    thread::scope(|scope| {
+        let silent = scope.spawn(move || {
+            let find = || {
+                let address = if found.fetch_add(1, Ordering::SeqCst) == 0 { proxied } else { direct };
+                Ok(Rendezvous { succeeds_leader: true, ..rendezvous(address) })
+            };
+            join_found(find, hello(2, WORLD_SIZE), timeouts())
+        });
+        while found.load(Ordering::SeqCst) < 2 && !silent.is_finished() {
+            proxy.disconnect();
+            thread::yield_now();
+        }
+        let stages = join_ranks(&coordinator, &address, &[1, 3]);
+        let joined = silent.join().unwrap().unwrap();
+        assert_eq!((ranks(&joined), ranks(&stages[0])), (vec![0, 1, 2, 3], vec![0, 1, 2, 3]));
+    });
 }
 
 /// The stage that succeeds a leader hears of its end also while the group of that leader joins; others look for the next group.

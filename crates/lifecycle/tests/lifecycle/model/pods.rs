@@ -106,17 +106,22 @@ fn may_lead(cluster: &ClusterState, pod: &ModelPod) -> bool {
         return rank == 0 && (!pod.is_survivor || led_last);
     }
     let leader = cluster.volume.leader.filter(|(attempt, _)| *attempt == pod.name.attempt).map_or(0, |(_, rank)| rank);
-    if pod.is_survivor { led_last || succeeds_leader(cluster, pod) } else { rank == leader }
+    (if pod.is_survivor { led_last } else { rank == leader }) || succeeds_leader(cluster, pod)
 }
 
-/// Whether the process that led the last group of a process has ended, and that process is the next to lead.
+/// Whether the process that led the last group has ended, and this one is the next to lead: of the second replica, or beside the only
+/// one.
 fn succeeds_leader(cluster: &ClusterState, pod: &ModelPod) -> bool {
-    let Some(group) = cluster.group().filter(|group| group.has(pod)) else { return false };
+    let Some(group) = cluster.group().filter(|group| group.attempt == pod.name.attempt) else { return false };
     let is_leader = |other: &&ModelPod| other.is_of(group.leader) && group.has(other);
     // of a lost node nobody knows that
     let may_live = |other: &ModelPod| other.is_alive() || !other.is_reachable();
     let has_ended = !cluster.of(group.attempt).filter(is_leader).any(may_live);
-    has_ended && cluster.volume.holder.is_none() && group.successor.is_some_and(|rank| pod.is_of(rank))
+    let is_next = match group.successor {
+        Some(rank) => group.has(pod) && pod.is_of(rank),
+        None => !group.has(pod) && pod.place().is_some_and(|(rank, _)| rank.is_multiple_of(pod.mesh.stages)),
+    };
+    has_ended && cluster.volume.holder.is_none() && is_next
 }
 
 /// The living process of each of these stages of an attempt, if all are in the same state: of two of one stage the newer one,

@@ -160,7 +160,8 @@ deny: tools $(DENY)
 
 $(DENY):
 	@echo "building cargo-deny $(DENY_VERSION) (once, into $(CACHE))"
-	@cargo install --quiet --locked --version $(DENY_VERSION) --root $(dir $(@D)) cargo-deny
+	@# it runs for a second: an optimised one takes minutes more to build
+	@CARGO_PROFILE_DEV_DEBUG=0 cargo install --quiet --debug --locked --version $(DENY_VERSION) --root $(dir $(@D)) cargo-deny
 
 trainer: libtorch tools ## the trainer alone, into target/debug/stagecoach
 	@echo "building the trainer: some 300 crates, minutes the first time"

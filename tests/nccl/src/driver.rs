@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, mpsc};
 
 const SUCCESS: c_int = 0;
 const INVALID_VALUE: c_int = 1;
+const DEVICE_UNAVAILABLE: c_int = 46;
 const NOT_READY: c_int = 600;
 
 pub(crate) type Task = Box<dyn FnOnce() + Send>;
@@ -72,6 +73,25 @@ extern "C" fn cuInit(_flags: c_uint) -> c_int {
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> c_int {
+    // SAFETY: the caller's pointer.
+    unsafe { *version = 13_000 };
+    SUCCESS
+}
+
+/// It has no device of NVIDIA's, and says so.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, _device: c_int) -> c_int {
+    let own = c"stand-in for a GPU".to_bytes_with_nul();
+    if (length as usize) < own.len() {
+        return INVALID_VALUE;
+    }
+    // SAFETY: the caller's buffer of `length` bytes.
+    unsafe { std::ptr::copy_nonoverlapping(own.as_ptr().cast(), name, own.len()) };
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> c_int {
     // SAFETY: the caller's pointer.
     unsafe { *count = crate::fault::devices() };
@@ -87,6 +107,9 @@ unsafe extern "C" fn cuDeviceGet(device: *mut c_int, index: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, _device: c_int) -> c_int {
+    if crate::fault::is_busy() {
+        return DEVICE_UNAVAILABLE;
+    }
     // SAFETY: the caller's pointer; the handle is never followed.
     unsafe { *context = std::ptr::dangling_mut() };
     SUCCESS

@@ -28,6 +28,11 @@ pub(crate) fn devices() -> i32 {
     number("NCCL_STAND_IN_DEVICES", 1)
 }
 
+/// Whether another process has the device for itself.
+pub(crate) fn is_busy() -> bool {
+    number("NCCL_STAND_IN_BUSY", 0) > 0
+}
+
 /// Counts an operation; what is wrong with it.
 pub(crate) fn of_operation() -> Fault {
     static OPERATIONS: AtomicU64 = AtomicU64::new(0);

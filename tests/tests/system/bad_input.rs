@@ -86,7 +86,10 @@ fn a_job_that_makes_no_sense_names_the_field_and_the_remedy() {
         (
             "a GPU where there is none",
             yaml.replace("  training:\n", "  training:\n    device: Cuda\n"),
-            &["spec.training.device is Cuda", "finds no usable GPU"],
+            &[
+                "spec.training.device is Cuda",
+                "finds no usable GPU (there is no NVIDIA driver here: /dev/nvidiactl does not exist)",
+            ],
         ),
         (
             "a folder as tokenizer",

@@ -116,11 +116,15 @@ fn what_a_machine_lacks_for_nccl_is_one_sentence() {
     let file = workspace.path().join("job.yaml");
     std::fs::write(&file, job().yaml()).unwrap();
     let path = nccl::loader_path();
-    let rows: [(&[(&str, &str)], &str); 3] = [
+    let rows: [(&[(&str, &str)], &str); 4] = [
         (&[], "there is no usable NVIDIA driver: libcuda.so.1 can't be loaded: "),
         (
             &[(nccl::LOADER_PATH, &path), ("NCCL_STAND_IN_DEVICES", "0")],
             "the NVIDIA driver has 0 devices, and device 0 is asked for",
+        ),
+        (
+            &[(nccl::LOADER_PATH, &path), ("NCCL_STAND_IN_BUSY", "1")],
+            "another process has the GPU for itself (compute mode EXCLUSIVE_PROCESS)",
         ),
         (
             &[(nccl::LOADER_PATH, &path), ("NCCL_STAND_IN_VERSION", "21703")],

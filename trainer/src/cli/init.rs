@@ -61,7 +61,7 @@ impl InitCommand {
         let facts = Facts {
             name: self.name.clone().unwrap_or_else(|| name_of(&self.file)),
             stages: self.stages,
-            gpus: cuda_devices(),
+            gpus: cuda_devices().unwrap_or(0),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
             memory_bytes: memory_bytes().unwrap_or(UNKNOWN_MEMORY_BYTES),
             texts,

@@ -17,11 +17,15 @@ const PEAKS: &[(&str, f64, f64)] = &[
     ("L4", 121e12, 30.3e12),
 ];
 
-/// The peak of the GPUs of this model, as the driver calls it, in FLOP/s. None for another model, or for several.
-pub(crate) fn peak_flops(gpu: &str, precision: Precision) -> Option<f64> {
+/// The peak of GPUs of these models together, as the driver calls them, in FLOP/s. None if that of one is not known.
+pub(crate) fn total_peak_flops<'a>(gpus: impl Iterator<Item = &'a str>, precision: Precision) -> Option<f64> {
+    gpus.map(|gpu| peak_flops(gpu, precision)).sum()
+}
+
+fn peak_flops(gpu: &str, precision: Precision) -> Option<f64> {
     let words: Vec<&str> = gpu.split([' ', '-']).collect();
     let matches = |name: &str| name.split(' ').all(|word| words.contains(&word));
-    let &(_, bf16, fp32) = PEAKS.iter().find(|(name, ..)| matches(name) && !gpu.contains(','))?;
+    let &(_, bf16, fp32) = PEAKS.iter().find(|(name, ..)| matches(name))?;
     Some(match precision {
         Precision::BFloat16 => bf16,
         Precision::Float32 => fp32,
@@ -61,12 +65,19 @@ mod tests {
             ("NVIDIA L40S", Some(362e12)),
             ("NVIDIA L40", None),
             ("NVIDIA GH200 480GB", Some(989e12)),
-            ("NVIDIA A100-SXM4-80GB, NVIDIA H200", None),
             ("", None),
         ] {
             assert_eq!(peak_flops(name, Precision::BFloat16), bf16, "{name}");
         }
         assert_eq!(peak_flops("NVIDIA H200", Precision::Float32), Some(67e12));
+    }
+
+    #[test]
+    fn gpus_of_several_models_have_their_peaks_together() {
+        let total = |gpus: &[&str]| total_peak_flops(gpus.iter().copied(), Precision::BFloat16);
+        assert_eq!(total(&["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"]), Some(989e12 + 312e12));
+        assert_eq!(total(&["NVIDIA H100 80GB HBM3", "NVIDIA L40"]), None);
+        assert_eq!(total(&["", ""]), None);
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(crate) use event::{
 pub(crate) use event_writer::{EVENTS_ENV, EventWriter};
 pub(crate) use group_recovery::GroupRecovery;
 pub(crate) use metrics_file::{MetricsError, MetricsFile, read_metrics};
-pub(crate) use mfu::{FlopsUtilization, peak_flops};
+pub(crate) use mfu::{FlopsUtilization, total_peak_flops};
 pub(crate) use telemetry::StageTelemetry;
 pub(crate) use tensorboard::EventFile;
 pub(crate) use timeline_record::{TimelineRecord, advice, speeds};

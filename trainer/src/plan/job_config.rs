@@ -250,16 +250,22 @@ impl JobConfig {
     /// If the job requires a GPU and none is usable, or a GPU can't get the kernels.
     pub(crate) fn device(&self, rank: usize) -> Result<tch::Device, Fatal> {
         let gpus = match self.training.device {
-            Device::Cpu => 0,
-            Device::Auto if self.training.kernels == Kernels::Portable => 0,
+            Device::Cpu => return Ok(tch::Device::Cpu),
+            Device::Auto if self.training.kernels == Kernels::Portable => return Ok(tch::Device::Cpu),
             Device::Auto | Device::Cuda => crate::sys::cuda_devices(),
         };
         match (self.training.device, gpus) {
-            (Device::Cuda, 0) => Err(Fatal::invalid(format!(
-                "spec.training.device is Cuda and stage {rank} finds no usable GPU: give it one, or set device to Auto"
+            (Device::Cuda, Err(why)) => Err(Fatal::invalid(format!(
+                "spec.training.device is Cuda and stage {rank} finds no usable GPU ({why}): give it one, or set device to Auto"
             ))),
-            (_, 0) => Ok(tch::Device::Cpu),
-            (_, gpus) => {
+            (_, Err(why)) => {
+                // a machine without a driver is nothing to tell
+                if why != crate::sys::NoGpu::NoDriver {
+                    tracing::warn!("stage {rank} computes on the CPU: {why}");
+                }
+                Ok(tch::Device::Cpu)
+            }
+            (_, Ok(gpus)) => {
                 let gpu = rank % gpus;
                 crate::kernels::load_on_gpu(gpu)
                     .map_err(|error| Fatal::invalid(format!("stage {rank} can't compute on GPU {gpu}: {error}")))?;

@@ -41,6 +41,8 @@ pub(super) struct RunningStage<'a> {
     pub(super) saved_step: u64,
     pub(super) verified: &'a VerifiedPlan,
     pub(super) member: &'a Member,
+    /// Of each rank, as checkpoints record them.
+    pub(super) environments: &'a [Value],
     pub(super) stage: Stage,
     pub(super) links: Links,
     /// On the first and the last stage.

@@ -11,7 +11,7 @@ use crate::execute::kind;
 use crate::fatal::Fatal;
 use crate::kernels;
 use crate::plan::{JobConfig, TrainerState};
-use crate::sys::{gpu_models, processor_model};
+use crate::sys::{gpu_model, processor_model};
 
 /// What is compared, and how people call it. `version` is recorded too: it decides nothing that `kernels` does not.
 const COMPARED: [(&str, &str); 12] = [
@@ -48,7 +48,10 @@ pub(super) fn environment(config: &JobConfig, device: tch::Device) -> Value {
         "products": products(config.training.kernels, kind(config.training.precision), device, &processor),
         "processor": processor,
         "device": if device.is_cuda() { "Cuda" } else { "Cpu" },
-        "gpu": if device.is_cuda() { gpu_models() } else { String::new() },
+        "gpu": match device {
+            tch::Device::Cuda(index) => gpu_model(index),
+            _ => String::new(),
+        },
         "nvrtc": match device {
             tch::Device::Cuda(index) => kernels::compiler_version(index).unwrap_or_default(),
             _ => "",

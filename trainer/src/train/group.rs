@@ -207,7 +207,7 @@ fn load_and_train(
         gathered.map_err(|error| link_failure(member, error))?;
     }
     let (different, environments) = environment::compare_stages(member, &mut plan.trainer_state, context.environment)?;
-    let has_unaudited = audits.as_mut().is_some_and(|audits| audits.set_environments(environments));
+    let has_unaudited = audits.as_mut().is_some_and(|audits| audits.set_environments(environments.clone()));
     let unaudited = has_unaudited.then(|| "stages in different environments do not audit each other".to_owned());
     different.into_iter().chain(unaudited).filter(|_| rank == 0).for_each(note);
     let data_loader = DataLoader::open(context, &plan, stage_index, placement)?;
@@ -231,6 +231,7 @@ fn load_and_train(
         saved_step,
         verified: &verified,
         member,
+        environments: &environments,
         stage,
         links,
         data_loader,

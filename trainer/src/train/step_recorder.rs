@@ -4,13 +4,13 @@ use stagecoach_api::job::Recompute;
 use stagecoach_group::Verdict;
 use stagecoach_pipeline::{ModelCost, Programs};
 
-use super::context::{RunningStage, StageContext};
+use super::context::RunningStage;
 use super::measured_step::MeasuredStep;
 use crate::fatal::Fatal;
 use crate::folder::METRICS;
 use crate::model::Architecture;
 use crate::observe::{
-    FlopsUtilization, MetricsError, MetricsFile, StepRecord, TimelineRecord, TrainingEvent, peak_flops,
+    FlopsUtilization, MetricsError, MetricsFile, StepRecord, TimelineRecord, TrainingEvent, total_peak_flops,
 };
 
 /// The metrics file, and what a record takes from earlier steps.
@@ -99,19 +99,17 @@ impl StepRecorder {
     }
 }
 
-/// What the group's GPUs could do in a step, if each rank has one of its own and all have stage 0's model; None on processors, on GPUs
-/// whose peak is not known, and for sequences that are not packed, whose lengths differ.
+/// What the group's GPUs could do in a step, if each rank has one of its own; None if the peak of one is not known, as on processors, and
+/// for sequences that are not packed, whose lengths differ.
 fn utilization(running: &RunningStage, architecture: &dyn Architecture) -> Option<FlopsUtilization> {
-    let StageContext { env, config, environment, .. } = running.context;
+    let config = running.context.config;
     if !config.data.packing {
         return None;
     }
-    let gpu_peak = peak_flops(environment["gpu"].as_str()?, config.training.precision)?;
+    let gpus = running.environments.iter().map(|environment| environment["gpu"].as_str().unwrap_or_default());
+    let peak_flops = total_peak_flops(gpus, config.training.precision)?;
     let microbatch_flops = architecture.cost(config.microbatch_cost(Recompute::None)).work();
-    Some(FlopsUtilization {
-        step_flops: f64::from(config.training.microbatches) * microbatch_flops,
-        peak_flops: f64::from(env.mesh.ranks()) * gpu_peak,
-    })
+    Some(FlopsUtilization { step_flops: f64::from(config.training.microbatches) * microbatch_flops, peak_flops })
 }
 
 /// Every how many steps the whole timeline is recorded: every tenth, and of large pipelines so rarely that no more than a

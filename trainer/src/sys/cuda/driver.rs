@@ -15,6 +15,8 @@ pub(super) const LIBRARY: &str = "libcuda.so.1";
 pub(super) type Handle = *mut c_void;
 
 const SUCCESS: c_int = 0;
+/// `CUDA_ERROR_DEVICE_UNAVAILABLE`.
+const DEVICE_UNAVAILABLE: c_int = 46;
 /// `CUDA_ERROR_NOT_READY`.
 const NOT_READY: c_int = 600;
 /// `CU_STREAM_NON_BLOCKING`: does not wait for the default stream, nor the default stream for it.
@@ -31,6 +33,8 @@ c_functions! {
         init: "cuInit" (c_uint),
         device_get_count: "cuDeviceGetCount" (*mut c_int),
         device_get: "cuDeviceGet" (*mut c_int, c_int),
+        device_get_name: "cuDeviceGetName" (*mut c_char, c_int, c_int),
+        get_version: "cuDriverGetVersion" (*mut c_int),
         retain_primary_context: "cuDevicePrimaryCtxRetain" (*mut Handle, c_int),
         set_current_context: "cuCtxSetCurrent" (Handle),
         stream_create: "cuStreamCreate" (*mut Handle, c_uint),
@@ -55,6 +59,11 @@ pub(crate) enum CudaError {
     /// The driver has no such device.
     #[error("the NVIDIA driver has {count} devices, and device {index} is asked for")]
     NoDevice { index: usize, count: usize },
+    /// Another process has the device for itself.
+    #[error(
+        "another process has the GPU for itself (compute mode EXCLUSIVE_PROCESS): end that, or set the mode to DEFAULT with nvidia-smi -c 0"
+    )]
+    Busy,
     /// A call failed.
     #[error("{call}: {why}")]
     Failed { call: &'static str, why: String },
@@ -62,8 +71,10 @@ pub(crate) enum CudaError {
 
 impl DriverFunctions {
     fn check(&self, call: &'static str, result: c_int) -> Result<(), CudaError> {
-        if result == SUCCESS {
-            return Ok(());
+        match result {
+            SUCCESS => return Ok(()),
+            DEVICE_UNAVAILABLE => return Err(CudaError::Busy),
+            _ => {}
         }
         let mut text = ptr::null();
         // SAFETY: writes one pointer, to a string that is never freed.
@@ -84,6 +95,20 @@ fn driver() -> Result<&'static DriverFunctions, CudaError> {
         Ok(functions)
     });
     opened.as_ref().map_err(Clone::clone)
+}
+
+/// The CUDA version that the driver is for, such as 13000 for 13.0, and how many devices it has.
+///
+/// # Errors
+/// If there is no driver.
+pub(super) fn version_and_devices() -> Result<(c_int, c_int), CudaError> {
+    let driver = driver()?;
+    let (mut version, mut count) = (0, 0);
+    // SAFETY: writes one integer.
+    driver.check("cuDriverGetVersion", unsafe { (driver.get_version)(&mut version) })?;
+    // SAFETY: as above.
+    driver.check("cuDeviceGetCount", unsafe { (driver.device_get_count)(&mut count) })?;
+    Ok((version, count))
 }
 
 /// The context of a GPU in which libtorch computes too (its primary one).
@@ -120,6 +145,16 @@ impl CudaContext {
         let context = CudaContext { driver, device, context };
         context.make_current()?;
         Ok(context)
+    }
+
+    /// The device's model, as the driver calls it.
+    pub(crate) fn device_name(&self) -> Result<String, CudaError> {
+        let mut name: [c_char; 256] = [0; 256];
+        // SAFETY: writes at most so many bytes, of which the last is null.
+        let result = unsafe { (self.driver.device_get_name)(name.as_mut_ptr(), name.len() as c_int, self.device) };
+        self.driver.check("cuDeviceGetName", result)?;
+        // SAFETY: it has written a null-terminated string, or left the array of nulls.
+        Ok(unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
     }
 
     /// The driver's number of its device.

@@ -10,24 +10,90 @@ use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY};
 pub(crate) use driver::{CudaContext, CudaError, CudaEvent, CudaStream};
 pub(crate) use module::{CudaFunction, CudaModule};
 
-/// The number of usable GPUs; 0 if the library, the driver or a device is missing.
-pub(crate) fn cuda_devices() -> usize {
-    static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
+/// The oldest driver that libtorch's CUDA library runs with, as `cuDriverGetVersion` has it.
+const MIN_DRIVER_VERSION: i32 = 13_000;
+
+/// Why libtorch has no GPU.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoGpu {
+    /// The kernel has no driver, or the container was given none of its devices.
+    #[error("there is no NVIDIA driver here: /dev/nvidiactl does not exist")]
+    NoDriver,
+    /// The image lacks it, or something that it needs.
+    #[error("libtorch's CUDA library can't be loaded, which the image trainer-cuda has: {0}")]
+    NoLibrary(String),
+    /// The driver's library.
+    #[error(transparent)]
+    Driver(#[from] CudaError),
+    /// It is older than the library.
+    #[error(
+        "the NVIDIA driver is for CUDA {}.{}, and libtorch needs one for {}.{} or newer: update the driver of the node",
+        found / 1000, found % 1000 / 10, MIN_DRIVER_VERSION / 1000, MIN_DRIVER_VERSION % 1000 / 10
+    )]
+    OldDriver { found: i32 },
+    /// There is a driver, and no device that this process may see.
+    #[error(
+        "the NVIDIA driver shows this process no device: is nvidia.com/gpu requested, or CUDA_VISIBLE_DEVICES empty?"
+    )]
+    NoDevice,
+    /// libtorch finds none although the driver has some.
+    #[error("libtorch finds no GPU, although the NVIDIA driver has {0}")]
+    Unknown(i32),
+}
+
+/// The number of usable GPUs, at least one.
+///
+/// # Errors
+/// Why there is none.
+pub(crate) fn cuda_devices() -> Result<usize, NoGpu> {
+    static LIBRARY: OnceLock<Result<Library, NoGpu>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
         if !std::path::Path::new("/dev/nvidiactl").exists() {
-            return None; // avoids mapping half a gigabyte of CUDA kernels on machines without a driver
+            return Err(NoGpu::NoDriver); // avoids mapping half a gigabyte of CUDA kernels on machines without a driver
         }
         // SAFETY: libtorch's own library; its initialisers register kernels and nothing else. It is never unloaded.
-        unsafe { Library::open(Some("libtorch_cuda.so"), RTLD_LAZY | RTLD_GLOBAL) }
-            .inspect_err(|error| {
-                // the source has the loader's message; the error itself only names the call
-                let why = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
-                tracing::warn!("there is an NVIDIA driver, but libtorch's CUDA library can't be loaded: {why}");
-            })
-            .ok()
+        unsafe { Library::open(Some("libtorch_cuda.so"), RTLD_LAZY | RTLD_GLOBAL) }.map_err(|error| {
+            // the source has the loader's message; the error itself only names the call
+            let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+            NoGpu::NoLibrary(why)
+        })
     });
-    match library {
-        Some(_) if tch::Cuda::is_available() => tch::Cuda::device_count().max(0) as usize,
-        _ => 0,
+    library.as_ref().map_err(Clone::clone)?;
+    match tch::Cuda::is_available().then(tch::Cuda::device_count) {
+        Some(count @ 1..) => Ok(count as usize),
+        _ => Err(why_none(driver::version_and_devices())),
+    }
+}
+
+/// Why libtorch finds no device, given the driver's version and how many devices it has.
+fn why_none(driver: Result<(i32, i32), CudaError>) -> NoGpu {
+    match driver {
+        Err(error) => error.into(),
+        Ok((found, _)) if found < MIN_DRIVER_VERSION => NoGpu::OldDriver { found },
+        Ok((_, ..=0)) => NoGpu::NoDevice,
+        Ok((_, count)) => NoGpu::Unknown(count),
+    }
+}
+
+/// The model of a GPU, as the driver calls it; empty if it does not say.
+pub(crate) fn gpu_model(index: usize) -> String {
+    CudaContext::of_device(index).and_then(|context| context.device_name()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_there_is_no_gpu_is_one_sentence() {
+        let said = |driver| why_none(driver).to_string();
+        assert_eq!(
+            said(Ok((12_080, 1))),
+            "the NVIDIA driver is for CUDA 12.8, and libtorch needs one for 13.0 or newer: update the driver of the node"
+        );
+        assert!(said(Ok((13_000, 0))).starts_with("the NVIDIA driver shows this process no device"));
+        assert_eq!(said(Ok((13_010, 2))), "libtorch finds no GPU, although the NVIDIA driver has 2");
+        let failed = CudaError::Failed { call: "cuInit", why: "no CUDA-capable device is detected".into() };
+        assert_eq!(said(Err(failed)), "cuInit: no CUDA-capable device is detected");
     }
 }
